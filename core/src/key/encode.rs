@@ -1,0 +1,1 @@
+//! Typed columns as bytes that sort like the columns.

@@ -1,0 +1,110 @@
+//! Keys: bytes whose order is the order of what they encode.
+//!
+//! A [`Key`] is an opaque byte string; tables are ordered by its bytes. [`encode`] turns typed
+//! columns into such bytes, and [`KeyRange`] names a contiguous run of them.
+
+pub mod encode;
+mod range;
+
+use std::borrow::Borrow;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::ops::Deref;
+
+pub use range::{Direction, KeyRange};
+
+/// Keys up to this long live in the index itself, without an allocation.
+const INLINE_LEN_MAX: usize = 22;
+
+/// A key: short ones inline, long ones on the heap. 24 bytes either way. Ordered by its bytes.
+#[derive(Clone)]
+pub struct Key(Repr);
+
+#[derive(Clone)]
+enum Repr {
+    Inline { len: u8, bytes: [u8; INLINE_LEN_MAX] },
+    Heap(Box<[u8]>),
+}
+
+impl Key {
+    /// The key's bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        match &self.0 {
+            Repr::Inline { len, bytes } => &bytes[..usize::from(*len)],
+            Repr::Heap(bytes) => bytes,
+        }
+    }
+}
+
+impl From<&[u8]> for Key {
+    fn from(source: &[u8]) -> Self {
+        if source.len() > INLINE_LEN_MAX {
+            return Self(Repr::Heap(source.into()));
+        }
+        let mut bytes = [0; INLINE_LEN_MAX];
+        bytes[..source.len()].copy_from_slice(source);
+        Self(Repr::Inline { len: source.len() as u8, bytes })
+    }
+}
+
+impl Deref for Key {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        self.as_bytes()
+    }
+}
+
+impl Borrow<[u8]> for Key {
+    fn borrow(&self) -> &[u8] {
+        self.as_bytes()
+    }
+}
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_bytes() == other.as_bytes()
+    }
+}
+
+impl Eq for Key {}
+
+impl PartialOrd for Key {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Key {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.as_bytes().cmp(other.as_bytes())
+    }
+}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.as_bytes().hash(state);
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for byte in self.as_bytes() {
+            write!(f, "{byte:02x}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_24_bytes_and_equal_to_its_bytes_whether_inline_or_not() {
+        assert_eq!(size_of::<Key>(), 24);
+        for len in [0, 1, INLINE_LEN_MAX, INLINE_LEN_MAX + 1, 300] {
+            let bytes: Vec<u8> = (0..len).map(|i| i as u8).collect();
+            assert_eq!(Key::from(&bytes[..]).as_bytes(), &bytes[..]);
+        }
+    }
+}

@@ -1,0 +1,331 @@
+//! The waist: what a commit protocol is given, and all that it may do.
+//!
+//! A protocol is one replica's brain, a state machine with one way in: [`Protocol::step`]. It is
+//! given an [`Input`] and a [`Cx`]; it changes its state and leaves [`Effect`]s behind. The driver (a
+//! real node or the simulator) carries the effects out and comes back with what they led to. Two
+//! nodes that see the same inputs are in the same state, byte for byte.
+//!
+//! ```text
+//!              Input                                    Effect
+//!   submit, message, timer,      +----------+    send, send after durable,
+//!   durable, peer up or down --> | Protocol | -> persist, set a timer, reply,
+//!   restart, checkpointed        |  ::step  |    publish, checkpoint, truncate
+//!                                +----------+
+//!                                  | Cx: now, rng, store, pool
+//! ```
+//!
+//! How each family of protocols uses it:
+//! - one that executes first (Minerva, GeoGauss) runs submissions through [`crate::exec`] at once,
+//!   replicates what the runs learned, and validates at its place in the order;
+//! - one that orders first (Calvin) persists and sends submissions as they came, and executes when
+//!   the order is known; a read of another shard ends a run as interrupted, and the run is repeated
+//!   when the value has come in a message;
+//! - one that certifies and then replicates (Mako) runs, locks and validates within a step, and holds
+//!   replies until a watermark passes them;
+//! - one that waits for a timestamp (Tiga) sets a timer for the moment when `now` has surely passed it.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::codec::DecodeError;
+use crate::ids::{LogPosition, NodeId, SnapshotVersion, Ticket};
+use crate::pool::Pool;
+use crate::store::{Header, Store};
+use crate::time::{ClockReading, Span, Timestamp};
+use crate::topology::Topology;
+use crate::txn::{Outcome, Program, Registry};
+
+/// One replica's brain.
+pub trait Protocol: Sized + Send + 'static {
+    /// The name in configuration files, on command lines and in reports.
+    const NAME: &'static str;
+
+    /// What it keeps with each version of a record.
+    type Header: Header;
+    /// What it says to its peers.
+    type Message: Message;
+    /// What it waits for.
+    type Timer: Copy + Ord + Debug + Send;
+    /// Its settings, each with a default.
+    type Options: Clone + Debug + Default + Send + serde::Serialize + serde::de::DeserializeOwned;
+
+    /// A replica that has not yet seen [`Input::Restart`], which is always its first input.
+    fn new(setup: Setup<Self>) -> Self;
+
+    /// Takes one input and leaves effects in `cx`.
+    fn step(&mut self, cx: &mut Cx<'_, Self>, input: Input<Self>);
+
+    /// What an operator would want to know now.
+    fn status(&self) -> Status;
+
+    /// Asserts what must hold between any two steps.
+    ///
+    /// # Panics
+    /// When something does not hold, which is a bug.
+    fn invariants(&self);
+}
+
+/// What a protocol says to its peers.
+pub trait Message: Clone + Debug + Send + Sized + 'static {
+    /// Appends the message to `out`.
+    fn encode(&self, out: &mut Vec<u8>);
+
+    /// Reads what [`Message::encode`] wrote. May keep slices of `bytes`.
+    ///
+    /// # Errors
+    /// When the bytes are malformed.
+    fn decode(bytes: &Bytes) -> Result<Self, DecodeError>;
+
+    /// Which of the two lanes to the peer it takes.
+    fn lane(&self) -> Lane;
+}
+
+/// One of the two connections to a peer. Messages on one lane arrive in the order in which they
+/// were sent or not at all; between lanes there is no order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Lane {
+    /// Small and urgent: acknowledgements, votes, heads.
+    Control,
+    /// Large: batches, checkpoints.
+    Bulk,
+}
+
+/// What a replica is told at birth.
+#[derive(Clone, Debug)]
+pub struct Setup<P: Protocol> {
+    /// Which node it is.
+    pub me: NodeId,
+    /// The cluster.
+    pub topology: Arc<Topology>,
+    /// The procedures that programs may call.
+    pub registry: Arc<Registry>,
+    /// The protocol's settings.
+    pub options: P::Options,
+}
+
+/// What can happen to a replica.
+#[derive(Debug)]
+pub enum Input<P: Protocol> {
+    /// The node starts. The store holds the checkpoint, if there was one. Always the first input.
+    Restart(Durable),
+    /// Clients want something.
+    Submit(Vec<Submission>),
+    /// A peer said something.
+    Message {
+        /// Who.
+        from: NodeId,
+        /// What.
+        message: P::Message,
+    },
+    /// A timer that was set has come.
+    Timer(P::Timer),
+    /// Every record up to this position is durable.
+    Durable(LogPosition),
+    /// Both lanes to a peer are connected. What was sent before and did not arrive is lost.
+    PeerUp(NodeId),
+    /// A lane to a peer was lost.
+    PeerDown(NodeId),
+    /// The checkpoint of this version is durable.
+    Checkpointed(SnapshotVersion),
+}
+
+/// What a node found on its disk.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Durable {
+    /// The newest complete checkpoint, which the store already holds.
+    pub checkpoint: Option<Checkpoint>,
+    /// The records of the log that were not truncated, in order.
+    pub records: Vec<(LogPosition, Bytes)>,
+}
+
+/// What a protocol wrote beside the tables of a checkpoint.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Checkpoint {
+    /// The snapshot version that the tables are at.
+    pub version: SnapshotVersion,
+    /// The protocol's own state.
+    pub meta: Bytes,
+}
+
+/// Something that a client wants, and the name under which it waits.
+#[derive(Clone, Debug)]
+pub struct Submission {
+    /// Names it in [`Effect::Reply`] and [`Effect::Fresh`].
+    pub ticket: Ticket,
+    /// What it is.
+    pub request: Request,
+}
+
+/// What a client can want of a protocol.
+#[derive(Clone, Debug)]
+pub enum Request {
+    /// Order and commit this program; ends in [`Effect::Reply`].
+    Commit(Program),
+    /// Name a snapshot version that holds everything acknowledged anywhere before now; ends in
+    /// [`Effect::Fresh`]. A strict read runs there.
+    Fresh,
+}
+
+/// Something that the driver must do.
+#[derive(Debug)]
+pub enum Effect<P: Protocol> {
+    /// Send, once every record up to `after` is durable. Position 0 means at once.
+    Send {
+        /// To whom.
+        to: NodeId,
+        /// What.
+        message: P::Message,
+        /// What must be durable first.
+        after: LogPosition,
+    },
+    /// Append to the log. The position is the next one.
+    Persist {
+        /// Where it goes.
+        position: LogPosition,
+        /// The record, in parts that are written one after the other.
+        record: Vec<Bytes>,
+    },
+    /// Come back with [`Input::Timer`] at this time, not before. Replaces an earlier setting.
+    SetTimer {
+        /// Which timer.
+        timer: P::Timer,
+        /// When.
+        at: Timestamp,
+    },
+    /// Forget a timer.
+    ClearTimer(P::Timer),
+    /// Tell a client how its transaction ended, once every record up to `after` is durable.
+    Reply {
+        /// Whom.
+        ticket: Ticket,
+        /// How it ended.
+        outcome: Outcome,
+        /// What must be durable first.
+        after: LogPosition,
+    },
+    /// Tell a client that this version is published and fresh enough.
+    Fresh {
+        /// Whom.
+        ticket: Ticket,
+        /// The version.
+        version: SnapshotVersion,
+    },
+    /// Write a checkpoint of the store at this published version, beside the work that goes on;
+    /// comes back as [`Input::Checkpointed`].
+    Checkpoint(Checkpoint),
+    /// Records below this position are no longer needed.
+    Truncate(LogPosition),
+    /// A rare branch was taken, or a phase was passed through: counted by its name.
+    Mark(&'static str),
+}
+
+/// All that a step may know or do beside its own state and its input.
+pub struct Cx<'a, P: Protocol> {
+    /// What the node's clock says.
+    pub now: ClockReading,
+    /// The node's generator.
+    pub rng: &'a mut fastrand::Rng,
+    /// The node's tables.
+    pub store: &'a Arc<Store<P::Header>>,
+    /// Runs data-parallel work.
+    pub pool: &'a dyn Pool,
+    /// The position of the last record persisted.
+    log_head: LogPosition,
+    effects: &'a mut Vec<Effect<P>>,
+}
+
+impl<'a, P: Protocol> Cx<'a, P> {
+    /// What a driver hands to a step. `log_head` is the last position that was ever persisted, which
+    /// the driver reads back from [`Cx::log_head`] afterwards.
+    pub fn new(
+        now: ClockReading,
+        rng: &'a mut fastrand::Rng,
+        store: &'a Arc<Store<P::Header>>,
+        pool: &'a dyn Pool,
+        log_head: LogPosition,
+        effects: &'a mut Vec<Effect<P>>,
+    ) -> Self {
+        Self { now, rng, store, pool, log_head, effects }
+    }
+
+    /// The position of the last record persisted: what is sent or replied after it is safe.
+    pub fn log_head(&self) -> LogPosition {
+        self.log_head
+    }
+
+    /// Sends now.
+    pub fn send(&mut self, to: NodeId, message: P::Message) {
+        self.send_after(LogPosition(0), to, message);
+    }
+
+    /// Sends once every record up to `after` is durable.
+    pub fn send_after(&mut self, after: LogPosition, to: NodeId, message: P::Message) {
+        assert!(after <= self.log_head, "waits for a record that was not persisted");
+        self.effects.push(Effect::Send { to, message, after });
+    }
+
+    /// Appends a record to the log and returns its position.
+    pub fn persist(&mut self, record: Vec<Bytes>) -> LogPosition {
+        self.log_head = LogPosition(self.log_head.0 + 1);
+        self.effects.push(Effect::Persist { position: self.log_head, record });
+        self.log_head
+    }
+
+    /// Asks for [`Input::Timer`] after `delay`.
+    pub fn set_timer(&mut self, timer: P::Timer, delay: Span) {
+        self.effects.push(Effect::SetTimer { timer, at: self.now.at + delay });
+    }
+
+    /// Forgets a timer.
+    pub fn clear_timer(&mut self, timer: P::Timer) {
+        self.effects.push(Effect::ClearTimer(timer));
+    }
+
+    /// Answers a client once every record up to `after` is durable.
+    pub fn reply_after(&mut self, after: LogPosition, ticket: Ticket, outcome: Outcome) {
+        assert!(after <= self.log_head, "waits for a record that was not persisted");
+        self.effects.push(Effect::Reply { ticket, outcome, after });
+    }
+
+    /// Answers a client now.
+    pub fn reply(&mut self, ticket: Ticket, outcome: Outcome) {
+        self.reply_after(LogPosition(0), ticket, outcome);
+    }
+
+    /// Tells a client which published version is fresh enough for it.
+    pub fn fresh(&mut self, ticket: Ticket, version: SnapshotVersion) {
+        assert!(version <= self.store.published(), "a strict read waits for its version");
+        self.effects.push(Effect::Fresh { ticket, version });
+    }
+
+    /// Asks for a checkpoint of the store at a published version.
+    pub fn checkpoint(&mut self, version: SnapshotVersion, meta: Bytes) {
+        assert!(version <= self.store.published(), "a checkpoint is of a final version");
+        self.effects.push(Effect::Checkpoint(Checkpoint { version, meta }));
+    }
+
+    /// Gives up the records below `position`.
+    pub fn truncate(&mut self, position: LogPosition) {
+        self.effects.push(Effect::Truncate(position));
+    }
+
+    /// Counts that a branch was taken.
+    pub fn mark(&mut self, name: &'static str) {
+        self.effects.push(Effect::Mark(name));
+    }
+}
+
+/// What an operator would want to know of a replica, whatever the protocol.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Status {
+    /// The newest snapshot version that readers use.
+    pub version: SnapshotVersion,
+    /// The node that coordinates, where the protocol has one and this replica knows it.
+    pub coordinator: Option<NodeId>,
+    /// The nodes that are in the configuration now.
+    pub members: Vec<NodeId>,
+    /// Counters and gauges by name, such as `txns_committed`.
+    pub counters: std::collections::BTreeMap<String, u64>,
+}

@@ -1,0 +1,115 @@
+//! Who is in the cluster, where, and how far apart.
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{NodeId, RegionId, ShardId};
+use crate::time::Span;
+
+/// The cluster as its configuration names it. The same on every node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Topology {
+    /// The cluster's name: peers of another cluster are refused by it.
+    pub cluster: String,
+    /// Region names, indexed by [`RegionId`].
+    pub regions: Vec<String>,
+    /// The region and shard of each node, indexed by [`NodeId`].
+    pub nodes: Vec<NodePlace>,
+    /// Expected one-way delay from region to region: `one_way[from][to]`.
+    pub one_way: Vec<Vec<Span>>,
+}
+
+/// Where a node is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodePlace {
+    /// The node's region.
+    pub region: RegionId,
+    /// The shard that the node holds a copy of.
+    pub shard: ShardId,
+}
+
+impl Topology {
+    /// A fully replicated cluster with one node in each region and the same delay between any two.
+    pub fn one_node_per_region(cluster: &str, regions: &[&str], one_way: Span) -> Self {
+        let n = regions.len();
+        let delay = |from, to| if from == to { Span::ZERO } else { one_way };
+        Self {
+            cluster: cluster.to_owned(),
+            regions: regions.iter().map(|&name| name.to_owned()).collect(),
+            nodes: (0..n)
+                .map(|i| NodePlace { region: RegionId(i as u16), shard: ShardId(0) })
+                .collect(),
+            one_way: (0..n).map(|a| (0..n).map(|b| delay(a, b)).collect()).collect(),
+        }
+    }
+
+    /// Every node, in order.
+    pub fn node_ids(&self) -> impl Iterator<Item = NodeId> + use<> {
+        (0..self.nodes.len() as u16).map(NodeId)
+    }
+
+    /// Every node but `me`, in order.
+    pub fn peers_of(&self, me: NodeId) -> impl Iterator<Item = NodeId> + use<> {
+        self.node_ids().filter(move |&node| node != me)
+    }
+
+    /// How many nodes there are.
+    pub fn node_count(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// f: how many of the nodes may be lost, the largest with `2 f + 1 <= n`.
+    pub fn faults_tolerated(&self) -> usize {
+        (self.nodes.len().max(1) - 1) / 2
+    }
+
+    /// f + 1: of any set this large, at least one node survives f losses.
+    pub fn availability_quorum(&self) -> usize {
+        self.faults_tolerated() + 1
+    }
+
+    /// More than half: any two sets this large share a node.
+    pub fn majority(&self) -> usize {
+        self.nodes.len() / 2 + 1
+    }
+
+    /// The name of the region that `node` is in.
+    pub fn region_name(&self, node: NodeId) -> &str {
+        &self.regions[usize::from(self.nodes[node.index()].region.0)]
+    }
+
+    /// The expected one-way delay between two nodes.
+    pub fn one_way_between(&self, from: NodeId, to: NodeId) -> Span {
+        let region = |node: NodeId| usize::from(self.nodes[node.index()].region.0);
+        self.one_way[region(from)][region(to)]
+    }
+
+    /// The longest expected round trip between any two nodes.
+    pub fn round_trip_max(&self) -> Span {
+        let there_and_back = |a: usize, b: usize| self.one_way[a][b].us + self.one_way[b][a].us;
+        let n = self.one_way.len();
+        let us =
+            (0..n).flat_map(|a| (0..n).map(move |b| (a, b))).map(|(a, b)| there_and_back(a, b));
+        Span { us: us.max().unwrap_or(0) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quorums_follow_from_the_number_of_nodes() {
+        for (regions, f, majority) in [(1, 0, 1), (2, 0, 2), (3, 1, 2), (4, 1, 3), (5, 2, 3)] {
+            let names = ["a", "b", "c", "d", "e"];
+            let t = Topology::one_node_per_region("t", &names[..regions], Span::from_ms(25));
+            assert_eq!((t.faults_tolerated(), t.majority()), (f, majority), "{regions} regions");
+            assert_eq!(t.availability_quorum(), f + 1);
+        }
+    }
+
+    #[test]
+    fn the_longest_round_trip_is_there_and_back() {
+        let t = Topology::one_node_per_region("t", &["a", "b"], Span::from_ms(25));
+        assert_eq!(t.round_trip_max(), Span::from_ms(50));
+    }
+}

@@ -1,0 +1,195 @@
+//! The keys and ranges that a program will touch, known before it runs.
+
+use super::sets::{decode_range, decode_table, encode_range};
+use super::{ReadSet, Write};
+use crate::codec::{DecodeError, Reader, Writer};
+use crate::ids::TableId;
+use crate::key::{Key, KeyRange};
+
+/// Whether a program only looks or also changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Mode {
+    /// Reads: any number of programs at a time.
+    Shared,
+    /// Writes, or reads and writes: one program at a time.
+    Exclusive,
+}
+
+/// One key of a footprint.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PointLock {
+    /// The table.
+    pub table: TableId,
+    /// The key.
+    pub key: Key,
+    /// How the key is used.
+    pub mode: Mode,
+}
+
+/// One range of a footprint.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RangeLock {
+    /// The table.
+    pub table: TableId,
+    /// The range.
+    pub range: KeyRange,
+    /// How keys in the range are used.
+    pub mode: Mode,
+}
+
+/// What a program will touch. May name more than it does touch; what it touches outside of it makes
+/// the ordered executor run it again.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Footprint {
+    /// Single keys, in ascending order, each once with its strongest mode.
+    pub points: Vec<PointLock>,
+    /// Ranges, in ascending order.
+    pub ranges: Vec<RangeLock>,
+}
+
+impl Footprint {
+    /// A footprint of these keys and ranges, in any order and with repetitions.
+    pub fn new(mut points: Vec<PointLock>, mut ranges: Vec<RangeLock>) -> Self {
+        // Exclusive sorts after Shared, so of equal keys the last is the strongest.
+        points.sort_unstable();
+        points.reverse();
+        points.dedup_by(|a, b| (a.table, &a.key) == (b.table, &b.key));
+        points.reverse();
+        ranges.sort_unstable();
+        ranges.dedup();
+        Self { points, ranges }
+    }
+
+    /// The footprint that a run found.
+    pub fn of_run(reads: &ReadSet, writes: &[Write]) -> Self {
+        let read = reads.points.iter().map(|read| PointLock {
+            table: read.table,
+            key: read.key.clone(),
+            mode: Mode::Shared,
+        });
+        let written = writes.iter().map(|write| PointLock {
+            table: write.table,
+            key: write.key.clone(),
+            mode: Mode::Exclusive,
+        });
+        let ranges = reads.ranges.iter().map(|read| RangeLock {
+            table: read.table,
+            range: read.range.clone(),
+            mode: Mode::Shared,
+        });
+        Self::new(read.chain(written).collect(), ranges.collect())
+    }
+
+    /// Both footprints as one.
+    pub fn union(mut self, other: Self) -> Self {
+        self.points.extend(other.points);
+        self.ranges.extend(other.ranges);
+        Self::new(self.points, self.ranges)
+    }
+
+    /// Whether touching `key` as `mode` is within the footprint.
+    pub fn covers(&self, table: TableId, key: &[u8], mode: Mode) -> bool {
+        let at = |lock: &PointLock| (lock.table, lock.key.as_bytes()).cmp(&(table, key));
+        if let Ok(found) = self.points.binary_search_by(at)
+            && self.points[found].mode >= mode
+        {
+            return true;
+        }
+        let holds =
+            |lock: &RangeLock| lock.table == table && lock.mode >= mode && lock.range.contains(key);
+        self.ranges.iter().any(holds)
+    }
+
+    /// Whether reading all of `range` is within the footprint.
+    pub fn covers_range(&self, table: TableId, range: &KeyRange) -> bool {
+        let within = |lock: &RangeLock| {
+            let ends_before = match (&range.end, &lock.range.end) {
+                (_, None) => true,
+                (None, Some(_)) => false,
+                (Some(inner), Some(outer)) => inner <= outer,
+            };
+            lock.table == table && lock.range.start <= range.start && ends_before
+        };
+        range.is_empty() || self.ranges.iter().any(within)
+    }
+
+    /// Appends the footprint to `out`. [`Footprint::decode`] is the inverse.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let tag =
+            |table: TableId, mode| u64::from(table.0) << 1 | u64::from(mode == Mode::Exclusive);
+        out.put_varint(self.points.len() as u64);
+        for lock in &self.points {
+            out.put_varint(tag(lock.table, lock.mode));
+            out.put_bytes(&lock.key);
+        }
+        out.put_varint(self.ranges.len() as u64);
+        for lock in &self.ranges {
+            out.put_u8(u8::from(lock.mode == Mode::Exclusive));
+            out.put_varint(u64::from(lock.table.0));
+            encode_range(&lock.range, out);
+        }
+    }
+
+    /// Reads what [`Footprint::encode`] wrote.
+    ///
+    /// # Errors
+    /// When the bytes are malformed.
+    pub fn decode(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let mode = |is_exclusive| if is_exclusive { Mode::Exclusive } else { Mode::Shared };
+        let points = (0..from.count("footprint")?)
+            .map(|_| {
+                let tagged = from.varint("footprint")?;
+                let table = u32::try_from(tagged >> 1).map_err(|_| DecodeError::new("table id"))?;
+                let key = Key::from(from.bytes("key")?);
+                Ok(PointLock { table: TableId(table), key, mode: mode(tagged & 1 == 1) })
+            })
+            .collect::<Result<_, DecodeError>>()?;
+        let ranges = (0..from.count("footprint")?)
+            .map(|_| {
+                let mode = mode(from.u8("footprint")? == 1);
+                Ok(RangeLock { mode, table: decode_table(from)?, range: decode_range(from)? })
+            })
+            .collect::<Result<_, DecodeError>>()?;
+        Ok(Self::new(points, ranges))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn point(key: &[u8], mode: Mode) -> PointLock {
+        PointLock { table: TableId(1), key: Key::from(key), mode }
+    }
+
+    #[test]
+    fn a_key_that_is_read_and_written_is_locked_once_for_writing() {
+        let both = vec![point(b"a", Mode::Exclusive), point(b"a", Mode::Shared)];
+        let footprint = Footprint::new(both, vec![]);
+        assert_eq!(footprint.points, [point(b"a", Mode::Exclusive)]);
+        assert!(footprint.covers(TableId(1), b"a", Mode::Shared));
+        assert!(!footprint.covers(TableId(2), b"a", Mode::Shared));
+    }
+
+    #[test]
+    fn a_shared_range_covers_reads_in_it_and_no_writes() {
+        let lock = |mode| RangeLock { table: TableId(1), range: KeyRange::prefix(b"a"), mode };
+        let shared = Footprint::new(vec![], vec![lock(Mode::Shared)]);
+        assert!(shared.covers(TableId(1), b"ab", Mode::Shared));
+        assert!(!shared.covers(TableId(1), b"ab", Mode::Exclusive));
+        assert!(shared.covers_range(TableId(1), &KeyRange::prefix(b"ab")));
+        assert!(!shared.covers_range(TableId(1), &KeyRange::all()));
+        let exclusive = Footprint::new(vec![], vec![lock(Mode::Exclusive)]);
+        assert!(exclusive.covers(TableId(1), b"ab", Mode::Exclusive));
+    }
+
+    #[test]
+    fn a_footprint_survives_its_encoding() {
+        let range = RangeLock { table: TableId(9), range: KeyRange::all(), mode: Mode::Exclusive };
+        let points = vec![point(b"a", Mode::Exclusive), point(b"b", Mode::Shared)];
+        let footprint = Footprint::new(points, vec![range]);
+        let mut bytes = Vec::new();
+        footprint.encode(&mut bytes);
+        assert_eq!(Footprint::decode(&mut Reader::new(&bytes)), Ok(footprint));
+    }
+}

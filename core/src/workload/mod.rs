@@ -1,0 +1,1 @@
+//! The work that Pangea is measured by.
