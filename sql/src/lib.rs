@@ -1,1 +1,3 @@
-//! Placeholder.
+//! PostgreSQL statements become transactions.
+
+pub mod engine;

@@ -88,6 +88,13 @@ pub trait Procedure: Send + Sync {
         None
     }
 
+    /// Whether the program writes far more than its arguments say (a load), so that it is cheaper to
+    /// run it on every replica than to ship its writes.
+    fn is_bulk(&self, args: &[u8]) -> bool {
+        let _ = args;
+        false
+    }
+
     /// Whether the program never writes, so that it can run on a snapshot without being ordered.
     fn is_read_only(&self, args: &[u8]) -> bool {
         let _ = args;
