@@ -4,10 +4,10 @@
 //! same columns byte by byte compares the columns one after the other, as PostgreSQL compares them
 //! (text by collation "C"). This holds because of two rules:
 //!
-//! 1. *No encoding of a column is the start of another one of the same type*, so that a difference in
-//!    one column is never hidden by the next column's bytes.
-//! 2. *Equal values have equal encodings*, and a decoder refuses every other spelling, so that a key
-//!    names one row and a decoded key encodes to itself.
+//! 1. *No encoding of a column is the start of another one of the same type*, so that a difference
+//!    in one column is never hidden by the next column's bytes.
+//! 2. *Equal values have equal encodings*, and a decoder refuses every other spelling, so that a
+//!    key names one row and a decoded key encodes to itself.
 //!
 //! ```text
 //!   bool            00 | 01
@@ -208,7 +208,8 @@ impl KeyEncoder {
         self.put_i64(us, order);
     }
 
-    /// Appends a timestamp, with or without time zone, as microseconds since an origin of the caller's.
+    /// Appends a timestamp, with or without time zone, as microseconds since an origin of the
+    /// caller's.
     pub fn put_timestamp(&mut self, us: i64, order: Order) {
         self.put_i64(us, order);
     }
@@ -407,8 +408,8 @@ impl<'a> KeyDecoder<'a> {
 }
 
 fn canonical_f32(value: f32) -> f32 {
-    // Adding positive zero turns -0 into 0 and leaves the rest. The sign of f32::NAN is not promised
-    // by the language, so the bits are spelled out.
+    // Adding positive zero turns -0 into 0 and leaves the rest. The sign of f32::NAN is not
+    // promised by the language, so the bits are spelled out.
     if value.is_nan() { f32::from_bits(0x7fc0_0000) } else { value + 0.0 }
 }
 

@@ -1,9 +1,9 @@
 //! Numbers of any precision as keys.
 //!
-//! A [`Decimal`] is a number in one normal form, whatever scale it was written with: no zeros before
-//! or after its digits, and the point before the first one, so 0.012300 is `123 E -1`. Its encoding
-//! is a class byte, which sorts the signs and the special values; for a number other than zero there
-//! follow the exponent, the digits two to a byte, and a byte that ends them:
+//! A [`Decimal`] is a number in one normal form, whatever scale it was written with: no zeros
+//! before or after its digits, and the point before the first one, so 0.012300 is `123 E -1`. Its
+//! encoding is a class byte, which sorts the signs and the special values; for a number other than
+//! zero there follow the exponent, the digits two to a byte, and a byte that ends them:
 //!
 //! ```text
 //!   -Infinity  negative ...  zero  positive ...  Infinity  NaN
@@ -184,8 +184,8 @@ fn decode_exponent(from: &mut Reader<'_>, mask: u8) -> Result<i32, DecodeError> 
 impl FromStr for Decimal {
     type Err = DecimalError;
 
-    /// Reads an optional sign and digits with an optional point, or `NaN`, `Infinity`, `-Infinity` in
-    /// PostgreSQL's spelling. No exponents, no spaces.
+    /// Reads an optional sign and digits with an optional point, or `NaN`, `Infinity`, `-Infinity`
+    /// in PostgreSQL's spelling. No exponents, no spaces.
     fn from_str(text: &str) -> Result<Self, DecimalError> {
         match text {
             "NaN" => return Ok(Self::NAN),

@@ -315,6 +315,9 @@ fn reencode(columns: &[Column], bytes: &[u8]) -> Option<(Key, usize)> {
 fn numerics_of_every_size_sort_by_value() {
     let huge = format!("1{}", "0".repeat(131_071));
     let tiny = format!("0.{}1", "0".repeat(16_382));
+    // Around the exponents where the encoding changes from one byte to five.
+    let [e100, e101, e102] = [99, 100, 101].map(|zeros| format!("1{}", "0".repeat(zeros)));
+    let [f100, f101, f102] = [100, 101, 102].map(|zeros| format!("0.{}1", "0".repeat(zeros)));
     let ascending = [
         "-Infinity",
         &format!("-{huge}"),
@@ -327,6 +330,9 @@ fn numerics_of_every_size_sort_by_value() {
         &format!("-{tiny}"),
         "0.000",
         &tiny,
+        &f102,
+        &f101,
+        &f100,
         "0.011",
         "0.0110001",
         "0.1",
@@ -334,6 +340,9 @@ fn numerics_of_every_size_sort_by_value() {
         "1.0000000000000000000000000000000000000001",
         "9.99",
         "10",
+        &e100,
+        &e101,
+        &e102,
         &huge,
         "Infinity",
         "NaN",
@@ -343,6 +352,11 @@ fn numerics_of_every_size_sort_by_value() {
         encoder.put_numeric(&text.parse().unwrap(), order);
         encoder.finish()
     };
+    for text in ascending {
+        let key = encode(text, Order::Descending);
+        let read = KeyDecoder::new(&key).numeric(Order::Descending);
+        assert_eq!(read, Ok(text.parse().unwrap()), "{text:.20}");
+    }
     for pair in ascending.windows(2) {
         for (order, expected) in
             [(Order::Ascending, Ordering::Less), (Order::Descending, Ordering::Greater)]
