@@ -2,8 +2,20 @@
 //!
 //! Where anything iterates, use an ordered map: the order of a hash map is not part of any result.
 
+use std::hash::BuildHasher;
+
+use crate::ids::TableId;
+
 /// A look-up table with a fixed hasher.
 pub type HashMap<K, V> = hashbrown::HashMap<K, V, rustc_hash::FxBuildHasher>;
 
 /// A membership test with a fixed hasher.
 pub type HashSet<K> = hashbrown::HashSet<K, rustc_hash::FxBuildHasher>;
+
+/// A look-up table of things that know their key, asked with hashes that the caller computes.
+pub use hashbrown::HashTable;
+
+/// A hash of one row's name. The same in every run of one build; never part of a result.
+pub fn row_hash(table: TableId, key: &[u8]) -> u64 {
+    rustc_hash::FxBuildHasher.hash_one((table.0, key))
+}
