@@ -51,8 +51,8 @@ pub struct Run {
 ///
 /// A [`Program::Certified`] is not run but checked: it aborts with 40001 if something that it read
 /// has already changed here, and otherwise has the reads and writes that it came with. A read of a
-/// local transaction is taken as current when that one's write is the newest, so the caller must know
-/// that it was not executed again since, with another effect.
+/// local transaction is taken as current when that one's write is the newest, so the caller must
+/// know that it was not executed again since, with another effect.
 pub fn run<H: Header>(
     registry: &Registry,
     program: &Program,
@@ -136,8 +136,8 @@ pub fn run_group<H: Header>(
     runs
 }
 
-/// Whether reads that were current in an earlier state of `overlay` still are, given that it has only
-/// grown: then everything of it within the reads must have been seen.
+/// Whether reads that were current in an earlier state of `overlay` still are, given that it has
+/// only grown: then everything of it within the reads must have been seen.
 fn is_current(reads: &ReadSet, overlay: &Overlay) -> bool {
     let is_seen = |read: &PointRead| {
         let newest = overlay.newest(read.table, &read.key);
@@ -192,7 +192,7 @@ impl<H: Header> Current for Base<'_, H> {
             .map(|(key, txn, value)| Layer { key, local: Some((txn, value)), own: None })
             .collect();
         let mut rows = Vec::new();
-        merge::scan(self.store, self.at, &scan, &above, &mut |key, version, layer| {
+        merge::scan(self.store, self.at, &scan, &above, |key, version, layer| {
             if let Some((txn, _)) = layer.and_then(|layer| layer.local) {
                 rows.push((key.clone(), Standing { seen: Seen::Local(txn), writer: Some(txn) }));
             } else if let Some(live) = version.filter(|version| version.value.is_some()) {
@@ -268,7 +268,7 @@ impl<H: Header> Context for Observed<'_, H> {
         let above = layers(self.base.overlay, &self.writes, scan);
         let mut rows = Vec::new();
         let mut stopped_at = None;
-        merge::scan(self.base.store, self.base.at, scan, &above, &mut |key, version, layer| {
+        merge::scan(self.base.store, self.base.at, scan, &above, |key, version, layer| {
             let beneath = match layer.and_then(|layer| layer.local) {
                 Some((txn, value)) => Some((Seen::Local(txn), value)),
                 None => version
