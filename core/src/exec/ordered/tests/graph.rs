@@ -78,7 +78,7 @@ proptest! {
             let mut expected: Vec<bool> = vec![false; late];
             for early in (0..late).rev() {
                 if conflict(&footprints[early], &footprints[late]) {
-                    prop_assert!(before[late][early], "{} does not wait for {}", late, early);
+                    prop_assert!(before[late][early], "{} runs beside {}", late, early);
                     expected[early] = true;
                 }
                 if expected[early] {
