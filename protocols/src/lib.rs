@@ -5,3 +5,4 @@
 //! unchanged is beside them: [`agreement`].
 
 pub mod agreement;
+pub mod minerva;

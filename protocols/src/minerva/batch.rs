@@ -201,7 +201,8 @@ impl Batch {
         let base = SnapshotVersion(from.u64("batch base")?);
         let first_sequence = from.u64("batch sequence")?;
         let count = from.count("batch")?;
-        if source.0 >= 1 << 15 || first_sequence.checked_add(count as u64).is_none_or(|n| n >> 48 != 0)
+        if source.0 >= 1 << 15
+            || first_sequence.checked_add(count as u64).is_none_or(|n| n >> 48 != 0)
         {
             return Err(DecodeError::new("batch sequence"));
         }

@@ -6,9 +6,9 @@
 
 use pangea_core::hash::HashMap;
 use pangea_core::ids::{NodeId, SnapshotVersion, TxnId};
+use pangea_core::txn::Seen;
 
 use super::batch::TxnRecord;
-use super::execution::local_writer;
 
 /// A transaction of the epoch with the epoch that its source had applied when it ran.
 #[derive(Clone, Copy)]
@@ -46,7 +46,7 @@ pub(super) fn build(entries: &[Entry<'_>], keep_uncommitted: bool) -> Vec<Chain>
         let Some((reads, _)) = entry.record.learned() else { continue };
         let points = reads.points.iter().map(|read| read.seen);
         let rows = reads.ranges.iter().flat_map(|range| range.rows.iter().map(|row| row.1));
-        for writer in points.chain(rows).filter_map(local_writer) {
+        for writer in points.chain(rows).filter_map(Seen::local_writer) {
             if let Some(&j) = position.get(&writer) {
                 components.join(i, j);
             }

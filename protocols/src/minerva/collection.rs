@@ -34,7 +34,7 @@ impl Minerva {
             cx.send(peer, Message::Progress { applied, durable, heads: heads.clone() });
         }
         self.collect();
-        cx.store.reclaim(applied, RECLAIM_VERSIONS_MAX);
+        cx.store.reclaim_at_most(applied, RECLAIM_VERSIONS_MAX);
         self.retry_barriers(cx, None);
         self.retry_transfer(cx);
     }
@@ -100,7 +100,6 @@ impl Minerva {
             log_head: cx.log_head(),
             heads: self.state.cut.heads.clone(),
             is_member: self.state.cut.is_member.clone(),
-            own_head: self.state.own_log().held,
             next_sequence: self.state.execution.next_sequence,
             agreement: self.agreement().compacted_records(),
         };
@@ -114,7 +113,11 @@ impl Minerva {
     pub(super) fn on_checkpointed(&mut self, cx: &mut Cx<'_, Self>, version: SnapshotVersion) {
         let Some((written, heads, log_head)) = self.state.collection.writing.take() else { return };
         assert_eq!(written, version, "one checkpoint is written at a time");
-        self.state.cut.durable = self.state.cut.durable.max(version);
+        let cut = &mut self.state.cut;
+        if cut.installed.is_none_or(|installed| installed <= version) {
+            cut.installed = None;
+            cut.durable = cut.durable.max(version);
+        }
         let logs = self.state.replication.logs.iter().zip(&heads);
         let lacking = logs.flat_map(|(log, head)| log.slots.range(head.next()..));
         let first = lacking.map(|(_, slot)| slot.position).min();
@@ -143,8 +146,6 @@ pub(super) struct Meta {
     pub heads: Heads,
     /// Who was in the configuration.
     pub is_member: Vec<bool>,
-    /// The last batch of this replica's own log.
-    pub own_head: Bid,
     /// The number of the next local transaction.
     pub next_sequence: u64,
     /// Agreement's state.
@@ -157,7 +158,6 @@ impl Meta {
         out.put_u64(self.log_head.0);
         encode_heads(&self.heads, &mut out);
         self.is_member.iter().for_each(|&is_member| out.put_u8(u8::from(is_member)));
-        out.put_u64(self.own_head.0);
         out.put_u64(self.next_sequence);
         let agreement = postcard::to_stdvec(&self.agreement).expect("records can be encoded");
         out.put_bytes(&agreement);
@@ -170,9 +170,9 @@ impl Meta {
         let log_head = LogPosition(from.u64(WHAT)?);
         let heads = decode_heads(from)?;
         let is_member = heads.iter().map(|_| Ok(from.u8(WHAT)? == 1)).collect::<Result<_, _>>()?;
-        let own_head = Bid(from.u64(WHAT)?);
         let next_sequence = from.u64(WHAT)?;
-        let agreement = postcard::from_bytes(from.bytes(WHAT)?).map_err(|_| DecodeError::new(WHAT))?;
-        Ok(Self { log_head, heads, is_member, own_head, next_sequence, agreement })
+        let agreement =
+            postcard::from_bytes(from.bytes(WHAT)?).map_err(|_| DecodeError::new(WHAT))?;
+        Ok(Self { log_head, heads, is_member, next_sequence, agreement })
     }
 }

@@ -32,7 +32,7 @@ use super::header::Header;
 use super::independent_set::{self, Graph};
 use super::options::Solver;
 use super::resolution::{Ordered, Resolution};
-use super::state::Cut;
+use super::state::{Cut, Execution};
 use super::validation::Validator;
 use super::{LogRecord, Minerva, conflict_graph};
 
@@ -48,14 +48,17 @@ struct Verdict {
 
 impl Minerva {
     /// Applies the cut of `epoch`, whose batches are all here.
-    pub(super) fn commit_epoch(&mut self, cx: &mut Cx<'_, Self>, epoch: SnapshotVersion, cut: &Cut) {
+    pub(super) fn commit_epoch(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        epoch: SnapshotVersion,
+        cut: &Cut,
+    ) {
         assert_eq!(epoch, self.state.cut.applied.next(), "epochs are applied in order");
         let batches = self.batches_of(cut);
         let entries: Vec<Entry<'_>> = batches
             .iter()
-            .flat_map(|batch| {
-                batch.records.iter().map(|record| Entry { record, base: batch.base })
-            })
+            .flat_map(|batch| batch.records.iter().map(|record| Entry { record, base: batch.base }))
             .collect();
         let outcomes = match self.state.logged.remove(&epoch) {
             Some(resolution) => self.replay(cx, &entries, resolution),
@@ -97,10 +100,13 @@ impl Minerva {
         for (&i, finished) in queue.iter().zip(finished) {
             outcomes[i] = Some(finished);
         }
-        let ordered = queue.iter().filter_map(|&i| self.logged_writes(entries, &outcomes, i));
+        // The order in which they took effect: what was run again in a later pass came later.
+        let mut in_effect = queue;
+        in_effect.sort_by_key(|&i| (outcomes[i].as_ref().map(|finished| finished.passes), i));
+        let ordered = in_effect.iter().filter_map(|&i| self.logged_writes(entries, &outcomes, i));
         let resolution = Resolution {
             epoch,
-            heads: cut.heads.clone(),
+            cut: cut.clone(),
             ordered: ordered.collect(),
             is_valid: verdict.is_valid,
         };
@@ -191,7 +197,11 @@ impl Minerva {
                     How::Ordered { footprint } => footprint.as_ref(),
                     How::Executed { .. } | How::Certified | How::CertifiedInOrder => None,
                 };
-                Job { txn: record.txn, program: &record.program, footprint: given.or(found.as_ref()) }
+                Job {
+                    txn: record.txn,
+                    program: &record.program,
+                    footprint: given.or(found.as_ref()),
+                }
             })
             .collect();
         let header = &|txn: TxnId| Header::reexecuted(txn);
@@ -329,12 +339,11 @@ impl Minerva {
     /// Beyond the paper (a): what read the work of an invalidated transaction will be stale. Its own
     /// work is taken out of the temporary state now, so that no more is built on it.
     fn doom_dependents(&mut self, cx: &mut Cx<'_, Self>, mut doomed: HashSet<TxnId>) {
-        let unsent = self.state.execution.current.iter();
-        let sent = self.state.own_log().slots.range(self.state.cut.heads[self.state.me.index()].next()..);
-        let sent = sent.map(|(_, slot)| slot.batch.clone()).collect::<Vec<_>>();
-        let records = sent.iter().flat_map(|batch| &batch.records).chain(unsent);
-        let execution = &mut self.state.execution;
-        for (in_flight, record) in execution.in_flight.iter_mut().zip(records) {
+        let head = self.state.cut.heads[self.state.me.index()];
+        let own = &self.state.replication.logs[self.state.me.index()];
+        let sent = own.slots.range(head.next()..).flat_map(|(_, slot)| &slot.batch.records);
+        let Execution { overlay, in_flight, current, .. } = &mut self.state.execution;
+        for (in_flight, record) in in_flight.iter_mut().zip(sent.chain(&*current)) {
             assert_eq!(in_flight.txn, record.txn, "in flight is what is sent and what is not yet");
             if in_flight.is_doomed || !in_flight.dependencies.iter().any(|d| doomed.contains(d)) {
                 continue;
@@ -343,7 +352,7 @@ impl Minerva {
             in_flight.is_doomed = true;
             doomed.insert(in_flight.txn);
             let (_, writes) = record.learned().expect("only runs have dependencies");
-            execution.overlay.remove(record.txn, writes);
+            overlay.remove(record.txn, writes);
         }
     }
 }
@@ -365,5 +374,5 @@ fn apply_valid(
             (write.table, write.key.clone(), version)
         })
     });
-    cx.store.apply_batch(pool, writes.collect());
+    cx.store.apply_batch(pool, epoch, writes.collect());
 }

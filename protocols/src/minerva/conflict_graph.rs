@@ -61,12 +61,7 @@ pub(super) fn edges(
 }
 
 /// What a chain uses, split by hash.
-fn accesses(
-    entries: &[Entry<'_>],
-    chain: &Chain,
-    vertex: u32,
-    shards: usize,
-) -> Vec<Vec<Access>> {
+fn accesses(entries: &[Entry<'_>], chain: &Chain, vertex: u32, shards: usize) -> Vec<Vec<Access>> {
     let mut by_shard = vec![Vec::new(); shards];
     let mut add = |table: TableId, key: &Key, is_write| {
         let hash = xxh3_64_with_seed(key, u64::from(table.0));

@@ -58,7 +58,8 @@ impl Minerva {
         let removed: Vec<_> =
             peers().filter(|peer| cut.is_member[peer.index()] && is_silent(peer)).collect();
         let is_back = |node: &NodeId| {
-            let behind = cut.applied.0.saturating_sub(self.state.collection.applied[node.index()].0);
+            let behind =
+                cut.applied.0.saturating_sub(self.state.collection.applied[node.index()].0);
             let is_up = self.state.replication.is_up[node.index()];
             is_up && !is_silent(node) && behind <= READMIT_EPOCHS_BEHIND_MAX
         };

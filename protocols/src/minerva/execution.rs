@@ -9,9 +9,9 @@ use pangea_core::ids::{Ticket, TxnId};
 use pangea_core::protocol::{Cx, Request, Submission};
 use pangea_core::txn::{Abort, Outcome, Program, ReadSet, Seen, SqlState};
 
+use super::barrier::Waiter;
 use super::batch::{How, TxnRecord};
 use super::options::Reads;
-use super::barrier::Waiter;
 use super::state::InFlight;
 use super::{Minerva, Timer};
 
@@ -55,7 +55,8 @@ impl Minerva {
         };
         let registry = self.state.registry.clone();
         let Some(code) = registry.procedure(*procedure) else {
-            let abort = Abort::new(SqlState(*b"42883"), format!("no procedure has number {procedure}"));
+            let abort =
+                Abort::new(SqlState(*b"42883"), format!("no procedure has number {procedure}"));
             return cx.reply(ticket, Outcome::Aborted(abort));
         };
         if code.is_read_only(args) {
@@ -74,7 +75,12 @@ impl Minerva {
 
     /// Runs a read-only program on the applied epoch and answers at once: a snapshot version is
     /// final and survives any f losses.
-    pub(super) fn read_snapshot(&mut self, cx: &mut Cx<'_, Self>, ticket: Ticket, program: &Program) {
+    pub(super) fn read_snapshot(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        ticket: Ticket,
+        program: &Program,
+    ) {
         let nothing = pangea_core::exec::Overlay::new();
         let applied = self.state.cut.applied;
         let run = optimistic::run(&self.state.registry, program, cx.store, applied, &nothing);
@@ -198,18 +204,10 @@ struct TxnPlan {
 pub(super) fn dependencies(reads: &ReadSet) -> Vec<TxnId> {
     let points = reads.points.iter().map(|read| read.seen);
     let rows = reads.ranges.iter().flat_map(|read| read.rows.iter().map(|(_, seen)| *seen));
-    let mut writers: Vec<TxnId> = points.chain(rows).filter_map(local_writer).collect();
+    let mut writers: Vec<TxnId> = points.chain(rows).filter_map(Seen::local_writer).collect();
     writers.sort_unstable();
     writers.dedup();
     writers
-}
-
-/// The uncommitted local transaction that a read saw the work of.
-pub(super) fn local_writer(seen: Seen) -> Option<TxnId> {
-    match seen {
-        Seen::Local(txn) | Seen::LocalDeleted(txn) => Some(txn),
-        Seen::Absent | Seen::At(_) => None,
-    }
 }
 
 fn too_many_in_flight() -> Abort {

@@ -242,7 +242,11 @@ fn decode_small(tag: u8, from: &mut Reader<'_>) -> Result<Message, DecodeError> 
 /// A batch that came in a message, decoded.
 pub(super) fn decode_batch(bytes: &Bytes, node_count: usize) -> Result<Batch, DecodeError> {
     let batch = Batch::decode(bytes)?;
-    if batch.source.index() < node_count { Ok(batch) } else { Err(DecodeError::new("batch source")) }
+    if batch.source.index() < node_count {
+        Ok(batch)
+    } else {
+        Err(DecodeError::new("batch source"))
+    }
 }
 
 #[cfg(test)]

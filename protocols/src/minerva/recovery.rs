@@ -110,7 +110,8 @@ impl Minerva {
             self.state.replication.durable[me][source] = log.held;
         }
         let own = self.state.own_log().slots.values();
-        let next = own.map(|slot| slot.batch.first_sequence + slot.batch.records.len() as u64).max();
+        let next =
+            own.map(|slot| slot.batch.first_sequence + slot.batch.records.len() as u64).max();
         let execution = &mut self.state.execution;
         execution.next_sequence = execution.next_sequence.max(next.unwrap_or(0));
     }
@@ -141,9 +142,8 @@ impl Minerva {
     /// The epochs that the log had resolved come first, without waiting for agreement.
     fn replay_logged_epochs(&mut self, cx: &mut Cx<'_, Self>) {
         while let Some(resolution) = self.state.logged.get(&self.state.cut.applied.next()) {
-            let heads = resolution.heads.clone();
-            let cut = super::state::Cut { heads, ..super::state::Cut::default() };
-            self.commit_epoch(cx, resolution.epoch, &cut);
+            let (epoch, cut) = (resolution.epoch, resolution.cut.clone());
+            self.commit_epoch(cx, epoch, &cut);
         }
         self.state.cut.durable = self.state.cut.applied;
     }

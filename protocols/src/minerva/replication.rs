@@ -37,6 +37,7 @@ impl Minerva {
     /// Algorithm 2, BroadcastBatchAsync: closes the current batch and sends it, once it is durable.
     pub(super) fn start_broadcast(&mut self, cx: &mut Cx<'_, Self>) {
         cx.clear_timer(Timer::Batch);
+        let bid = self.state.own_log().held.next();
         let execution = &mut self.state.execution;
         let records = std::mem::take(&mut execution.current);
         let Some(first) = records.first().map(|record: &TxnRecord| record.txn) else { return };
@@ -44,7 +45,7 @@ impl Minerva {
         let me = self.state.me;
         let batch = Batch {
             source: me,
-            bid: self.state.own_log().held.next(),
+            bid,
             base: execution.current_base,
             first_sequence: first.sequence(),
             records,
@@ -227,9 +228,11 @@ impl Minerva {
             self.state.counters.batches_fetched += 1;
             // What is sent from the own log was durable before it was sent first; of others' logs,
             // the receiver counts nothing for this replica.
-            cx.send_after(slot.position.min(cx.log_head()), from, Message::Batch {
-                bytes: slot.bytes.clone(),
-            });
+            cx.send_after(
+                slot.position.min(cx.log_head()),
+                from,
+                Message::Batch { bytes: slot.bytes.clone() },
+            );
         }
     }
 

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   +-------+-------+-------+--------------+---------+-----------------------+--
-//!   | epoch | heads | count | valid bits   | ordered | entry, writes         | ..
+//!   | epoch | cut   | count | valid bits   | ordered | entry, writes         | ..
 //!   | u64   |       | var   | count / 8    | var     | var, u8, [write set]  |
 //!   +-------+-------+-------+--------------+---------+-----------------------+--
 //! ```
@@ -16,15 +16,16 @@ use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::SnapshotVersion;
 use pangea_core::txn::Write;
 
-use super::batch::{Heads, decode_heads, decode_writes, encode_heads, encode_writes};
+use super::batch::{decode_writes, encode_writes};
+use super::state::Cut;
 
 /// What an epoch decided.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Resolution {
     /// The epoch.
     pub epoch: SnapshotVersion,
-    /// The log heads of its cut.
-    pub heads: Heads,
+    /// The cut that it applied.
+    pub cut: Cut,
     /// For each transaction in the order of source, batch and place: whether it committed as it was
     /// executed.
     pub is_valid: Vec<bool>,
@@ -44,7 +45,8 @@ pub(super) struct Ordered {
 impl Resolution {
     pub(super) fn encode(&self, out: &mut Vec<u8>) {
         out.put_u64(self.epoch.0);
-        encode_heads(&self.heads, out);
+        let cut = postcard::to_stdvec(&self.cut).expect("a cut in memory can be encoded");
+        out.put_bytes(&cut);
         out.put_varint(self.is_valid.len() as u64);
         for eight in self.is_valid.chunks(8) {
             let bits = eight.iter().enumerate().map(|(i, &bit)| u8::from(bit) << i);
@@ -62,7 +64,8 @@ impl Resolution {
         const WHAT: &str = "epoch record";
         let from = &mut Reader::new(bytes);
         let epoch = SnapshotVersion(from.u64(WHAT)?);
-        let heads = decode_heads(from)?;
+        let cut = from.bytes(WHAT)?;
+        let cut = postcard::from_bytes(cut).map_err(|_| DecodeError::new(WHAT))?;
         let count = usize::try_from(from.varint(WHAT)?).map_err(|_| DecodeError::new(WHAT))?;
         let bits = from.take(count.div_ceil(8), WHAT)?;
         let is_valid = (0..count).map(|i| bits[i / 8] >> (i % 8) & 1 == 1).collect();
@@ -71,10 +74,14 @@ impl Resolution {
                 let entry = from.varint(WHAT)? as usize;
                 let is_given = from.u8(WHAT)? == 1;
                 let writes = is_given.then(|| decode_writes(from)).transpose()?;
-                if entry < count { Ok(Ordered { entry, writes }) } else { Err(DecodeError::new(WHAT)) }
+                if entry < count {
+                    Ok(Ordered { entry, writes })
+                } else {
+                    Err(DecodeError::new(WHAT))
+                }
             })
             .collect::<Result<_, _>>()?;
-        Ok(Self { epoch, heads, is_valid, ordered })
+        Ok(Self { epoch, cut, is_valid, ordered })
     }
 }
 
@@ -92,7 +99,7 @@ mod tests {
             let ordered = [None, Some(vec![write.clone()])].into_iter();
             let resolution = Resolution {
                 epoch: SnapshotVersion(5),
-                heads: vec![Bid(1), Bid(300)],
+                cut: Cut { heads: vec![Bid(1), Bid(300)], ..Cut::default() },
                 is_valid: (0..count).map(|i| i % 3 == 0).collect(),
                 ordered: ordered.take(count).map(|writes| Ordered { entry: 0, writes }).collect(),
             };

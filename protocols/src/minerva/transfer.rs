@@ -230,10 +230,12 @@ impl Minerva {
         let deletions = vanished(cx.store, applied, &rows);
         let new = rows.into_iter().filter(|(_, _, row)| row.version > applied);
         let deletion = Header::as_executed(TxnId::default());
-        let deletions = deletions.into_iter().map(|(table, key)| {
-            (table, key, Version { version, header: deletion, value: None })
-        });
-        cx.store.apply_batch(cx.pool, new.chain(deletions).collect());
+        let deletions = deletions
+            .into_iter()
+            .map(|(table, key)| (table, key, Version { version, header: deletion, value: None }));
+        for (table, key, row) in new.chain(deletions) {
+            cx.store.apply(table, key, row);
+        }
         self.move_to(cx, version, &configuration);
         cx.store.publish(version);
         self.state.counters.checkpoints_installed += 1;
@@ -292,9 +294,7 @@ impl Minerva {
         let own = &self.state.replication.logs[self.state.me.index()];
         let head = self.state.cut.heads[self.state.me.index()];
         let sent = own.slots.range(head.next()..).flat_map(|(_, slot)| &slot.batch.records);
-        for (record, in_flight) in
-            sent.chain(&execution.current).zip(&execution.in_flight)
-        {
+        for (record, in_flight) in sent.chain(&execution.current).zip(&execution.in_flight) {
             if let (Some((_, writes)), false) = (record.learned(), in_flight.is_doomed) {
                 execution.overlay.insert(record.txn, writes);
             }
@@ -309,11 +309,7 @@ fn outcome_unknown() -> Abort {
 }
 
 /// The live keys that are here and not among `rows`, which are sorted.
-fn vanished(
-    store: &Store<Header>,
-    applied: SnapshotVersion,
-    rows: &[Row],
-) -> Vec<(TableId, Key)> {
+fn vanished(store: &Store<Header>, applied: SnapshotVersion, rows: &[Row]) -> Vec<(TableId, Key)> {
     let mut vanished = Vec::new();
     for table in store.table_ids() {
         let first = rows.partition_point(|row| row.0 < table);

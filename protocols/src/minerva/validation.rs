@@ -58,7 +58,7 @@ impl Validator<'_> {
     }
 
     fn is_point_current(&self, table: TableId, key: &[u8], seen: Seen) -> bool {
-        if let Some(writer) = super::execution::local_writer(seen)
+        if let Some(writer) = seen.local_writer()
             && (self.in_epoch.contains(&writer) || !self.keep_uncommitted)
         {
             // In the epoch: the same chain, which stands or falls as one.
@@ -96,7 +96,7 @@ impl Validator<'_> {
     }
 
     fn is_row_current(&self, seen: Seen, version: &Version<Header>) -> bool {
-        match super::execution::local_writer(seen) {
+        match seen.local_writer() {
             Some(writer) if self.in_epoch.contains(&writer) => true,
             Some(_) => self.keep_uncommitted && is_version(seen, version),
             None => is_version(seen, version),
