@@ -10,10 +10,12 @@ pub(super) struct Chain<H> {
     older: Option<Box<Older<H>>>,
 }
 
-/// Versions before the newest, oldest first, at least one.
+/// Versions before the newest. Most often there is only one, which then needs one allocation.
 #[derive(Debug)]
 struct Older<H> {
-    versions: Vec<Version<H>>,
+    newest: Version<H>,
+    /// Oldest first.
+    rest: Vec<Version<H>>,
 }
 
 /// What [`Chain::push`] did with what was there.
@@ -43,7 +45,11 @@ impl<H: Header> Chain<H> {
             return Some(&self.newest);
         }
         let older = self.older.as_deref()?;
-        older.versions.iter().rev().find(|version| version.version <= at)
+        if older.newest.version <= at {
+            return Some(&older.newest);
+        }
+        let seen = older.rest.partition_point(|version| version.version <= at);
+        older.rest.get(seen.checked_sub(1)?)
     }
 
     /// Adds a version, which replaces the newest if it has the same number.
@@ -54,24 +60,30 @@ impl<H: Header> Chain<H> {
         if before.version == self.newest.version {
             return Pushed::Replaced { value_bytes: before.value_bytes() };
         }
-        let older = self.older.get_or_insert_with(|| Box::new(Older { versions: Vec::new() }));
-        older.versions.push(before);
+        match &mut self.older {
+            Some(older) => older.rest.push(std::mem::replace(&mut older.newest, before)),
+            None => self.older = Some(Box::new(Older { newest: before, rest: Vec::new() })),
+        }
         Pushed::Superseded
     }
 
     /// Takes away the versions that no reader at `floor` or later sees.
     pub(super) fn truncate(&mut self, floor: SnapshotVersion) -> Truncated {
-        let Some(older) = self.older.as_deref_mut() else { return Truncated::default() };
-        let gone = if self.newest.version <= floor {
-            older.versions.len()
+        let Some(mut older) = self.older.take() else { return Truncated::default() };
+        let gone = if self.newest.version <= floor || older.newest.version <= floor {
+            older.rest.len()
         } else {
-            older.versions.partition_point(|version| version.version <= floor).saturating_sub(1)
+            older.rest.partition_point(|version| version.version <= floor).saturating_sub(1)
         };
-        let bytes = older.versions.drain(..gone).map(|version| version.older_bytes()).sum();
-        if older.versions.is_empty() {
-            self.older = None;
+        let bytes = older.rest.drain(..gone).map(|version| version.older_bytes()).sum();
+        let mut truncated = Truncated { versions: gone, bytes };
+        if self.newest.version <= floor {
+            truncated.versions += 1;
+            truncated.bytes += older.newest.older_bytes();
+        } else {
+            self.older = Some(older);
         }
-        Truncated { versions: gone, bytes }
+        truncated
     }
 
     /// Whether all that is left is a deletion that every reader at `floor` or later sees.

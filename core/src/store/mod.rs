@@ -177,19 +177,15 @@ impl<H: Header> Store<H> {
             return;
         }
         let Some(table) = self.tables.table(table) else { return };
-        let mut last: Option<Key> = None;
+        let mut start = Bound::Included(Key::from(&range.start[..]));
+        let mut end = match &range.end {
+            Some(end) => Bound::Excluded(Key::from(&end[..])),
+            None => Bound::Unbounded,
+        };
         let mut rows = SCAN_ROWS_FIRST;
         let mut found = Vec::with_capacity(rows);
         loop {
-            let mut start = Bound::Included(&range.start[..]);
-            let mut end = range.end.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
-            if let Some(last) = &last {
-                match direction {
-                    Direction::Forward => start = Bound::Excluded(last),
-                    Direction::Reverse => end = Bound::Excluded(last),
-                }
-            }
-            table.order.collect((start, end), direction, rows, &mut found);
+            table.order.collect((start.as_ref(), end.as_ref()), direction, rows, &mut found);
             for record in &found {
                 if let Some(version) = record.visible(at)
                     && visit(record.key(), &version).is_break()
@@ -197,10 +193,11 @@ impl<H: Header> Store<H> {
                     return;
                 }
             }
-            if found.len() < rows {
-                return;
+            let Some(last) = found.last().filter(|_| found.len() == rows) else { return };
+            match direction {
+                Direction::Forward => start = Bound::Excluded(last.key().clone()),
+                Direction::Reverse => end = Bound::Excluded(last.key().clone()),
             }
-            last = found.last().map(|record| record.key().clone());
             found.clear();
             rows = (rows * 4).min(SCAN_ROWS_MAX);
         }

@@ -52,9 +52,8 @@ fn first_run<H>() -> BTreeMap<Key, RwLock<Run<H>>> {
 }
 
 /// The run that `key` belongs to.
-fn run_of<'a, H>(runs: &'a BTreeMap<Key, RwLock<Run<H>>>, key: &[u8]) -> &'a RwLock<Run<H>> {
-    let upto = (Bound::Unbounded, Bound::Included(key));
-    runs.range::<[u8], _>(upto).next_back().expect("the first run begins with the smallest key").1
+fn run_of<'a, H>(runs: &'a BTreeMap<Key, RwLock<Run<H>>>, key: &Key) -> &'a RwLock<Run<H>> {
+    runs.range::<Key, _>(..=key).next_back().expect("the first run begins with the smallest key").1
 }
 
 impl<H> OrderedIndex<H> {
@@ -127,20 +126,21 @@ impl<H> OrderedIndex<H> {
     /// `direction` names. Fewer than `limit` mean that there are no more.
     pub(super) fn collect(
         &self,
-        (start, end): (Bound<&[u8]>, Bound<&[u8]>),
+        (start, end): (Bound<&Key>, Bound<&Key>),
         direction: Direction,
         limit: usize,
         found: &mut Vec<Arc<Record<H>>>,
     ) {
         let runs = read(&self.runs);
-        let first = match start {
-            Bound::Included(key) | Bound::Excluded(key) => key,
-            Bound::Unbounded => &[],
+        // The last run that begins at or before the start holds the start.
+        let from = match start {
+            Bound::Included(key) | Bound::Excluded(key) => {
+                let holding = runs.range::<Key, _>(..=key).next_back();
+                holding.map_or(Bound::Unbounded, |(first, _)| Bound::Included(first))
+            }
+            Bound::Unbounded => Bound::Unbounded,
         };
-        // The run before the first one that begins after the start holds the start.
-        let from = runs.range::<[u8], _>((Bound::Unbounded, Bound::Included(first))).next_back();
-        let from = from.map_or(Bound::Unbounded, |(key, _)| Bound::Included(&key[..]));
-        let mut touched = runs.range::<[u8], _>((from, end));
+        let mut touched = runs.range::<Key, _>((from, end));
         while found.len() < limit {
             let next = match direction {
                 Direction::Forward => touched.next(),
@@ -149,7 +149,7 @@ impl<H> OrderedIndex<H> {
             let Some((_, run)) = next else { return };
             let run = read(run);
             let room = limit - found.len();
-            let keys = run.range::<[u8], _>((start, end)).map(|(_, record)| record.clone());
+            let keys = run.range::<Key, _>((start, end)).map(|(_, record)| record.clone());
             match direction {
                 Direction::Forward => found.extend(keys.take(room)),
                 Direction::Reverse => found.extend(keys.rev().take(room)),

@@ -54,16 +54,9 @@ pub(super) struct Table<H> {
 #[derive(Debug)]
 #[repr(align(64))]
 struct Shard<H> {
-    slots: RwLock<HashTable<Slot<H>>>,
+    records: RwLock<HashTable<Arc<Record<H>>>>,
     /// What the shard's records take, for [`Table::memory_bytes`].
     bytes: AtomicUsize,
-}
-
-/// The hash stands beside the record, so that growing the hash table does not visit the records.
-#[derive(Debug)]
-struct Slot<H> {
-    hash: u64,
-    record: Arc<Record<H>>,
 }
 
 /// What [`Table::put`] did.
@@ -92,7 +85,7 @@ impl<H: Header> Record<H> {
     /// An estimate of the bytes of a record with one version and of its entries in both indexes.
     fn bytes(&self) -> usize {
         // Two thirds full on average, both of them.
-        const INDEX_BYTES: usize = (size_of::<(Key, usize)>() + size_of::<(u64, usize)>()) * 3 / 2;
+        const INDEX_BYTES: usize = (size_of::<(Key, usize)>() + size_of::<usize>()) * 3 / 2;
         const ARC_COUNTS: usize = 2 * size_of::<usize>();
         ARC_COUNTS + size_of::<Self>() + INDEX_BYTES + 2 * self.key.heap_bytes()
     }
@@ -100,7 +93,7 @@ impl<H: Header> Record<H> {
 
 impl<H: Header> Table<H> {
     pub(super) fn new() -> Self {
-        let shard = || Shard { slots: RwLock::default(), bytes: AtomicUsize::new(0) };
+        let shard = || Shard { records: RwLock::default(), bytes: AtomicUsize::new(0) };
         let shards = std::iter::repeat_with(shard).take(HASH_SHARDS).collect();
         Self { shards, order: OrderedIndex::default() }
     }
@@ -118,28 +111,28 @@ impl<H: Header> Table<H> {
         look: impl FnOnce(&Version<H>) -> R,
     ) -> Option<R> {
         let hash = hash_bytes(key);
-        let slots = read(&self.shards[Self::shard_of(hash)].slots);
-        let slot = slots.find(hash, |slot| slot.record.key.as_bytes() == key)?;
-        read(&slot.record.chain).visible(at).map(look)
+        let records = read(&self.shards[Self::shard_of(hash)].records);
+        let record = records.find(hash, |record| record.key.as_bytes() == key)?;
+        read(&record.chain).visible(at).map(look)
     }
 
     /// Writes a version. A new key is not in order yet.
     pub(super) fn put(&self, hash: u64, key: Key, version: Version<H>) -> Written<H> {
         let shard = &self.shards[Self::shard_of(hash)];
         let is_deletion = version.value.is_none();
-        let is_key = |slot: &Slot<H>| slot.record.key == key;
-        if let Some(slot) = read(&shard.slots).find(hash, is_key) {
-            return shard.push(&slot.record, version);
+        let is_key = |record: &Arc<Record<H>>| record.key == key;
+        if let Some(record) = read(&shard.records).find(hash, is_key) {
+            return shard.push(record, version);
         }
-        let mut slots = write(&shard.slots);
+        let mut records = write(&shard.records);
         // Another writer may have been faster between the two locks.
-        if let Some(slot) = slots.find(hash, is_key) {
-            return shard.push(&slot.record, version);
+        if let Some(record) = records.find(hash, is_key) {
+            return shard.push(record, version);
         }
         let value_bytes = version.value_bytes();
         let record = Arc::new(Record { key, chain: RwLock::new(Chain::new(version)) });
         shard.bytes.fetch_add(record.bytes() + value_bytes, Ordering::Relaxed);
-        slots.insert_unique(hash, Slot { hash, record: record.clone() }, |slot| slot.hash);
+        records.insert_unique(hash, record.clone(), |record| hash_bytes(&record.key));
         Written { record: Some(record), is_new: true, is_garbage: is_deletion }
     }
 
@@ -162,7 +155,7 @@ impl<H: Header> Table<H> {
 
     /// How many keys there are.
     pub(super) fn len(&self) -> usize {
-        self.shards.iter().map(|shard| read(&shard.slots).len()).sum()
+        self.shards.iter().map(|shard| read(&shard.records).len()).sum()
     }
 
     /// An estimate of the memory that keys, versions and values take.
@@ -173,7 +166,7 @@ impl<H: Header> Table<H> {
     /// Removes every key.
     pub(super) fn clear(&self) {
         for shard in &self.shards {
-            *write(&shard.slots) = HashTable::new();
+            *write(&shard.records) = HashTable::new();
             shard.bytes.store(0, Ordering::Relaxed);
         }
         self.order.clear();
@@ -202,14 +195,14 @@ impl<H: Header> Shard<H> {
 
     /// Removes a record if it is still in the shard and still deleted for all readers.
     fn remove(&self, hash: u64, record: &Arc<Record<H>>, floor: SnapshotVersion) -> bool {
-        let mut slots = write(&self.slots);
-        let Ok(slot) = slots.find_entry(hash, |slot| Arc::ptr_eq(&slot.record, record)) else {
+        let mut records = write(&self.records);
+        let Ok(found) = records.find_entry(hash, |found| Arc::ptr_eq(found, record)) else {
             return false;
         };
         if !read(&record.chain).is_gone(floor) {
             return false;
         }
-        slot.remove();
+        found.remove();
         self.bytes.fetch_sub(record.bytes(), Ordering::Relaxed);
         true
     }
