@@ -2,8 +2,8 @@
 //!
 //! `cargo bench -p pangea-core --bench store [-- KEYS]` fills a table (a million keys of 12 bytes
 //! with values of 100) and prints the nanoseconds of each operation, the mean over enough of them.
-//! Run it on an idle machine; on a busy one read the ratios. The first lines are for comparison: the
-//! same keys in one of the two indexes alone.
+//! Run it on an idle machine; on a busy one read the ratios. The first lines are for comparison:
+//! the same keys in one of the two indexes alone.
 
 #![allow(
     clippy::disallowed_methods,
@@ -16,7 +16,7 @@ use std::hint::black_box;
 use std::ops::ControlFlow;
 use std::sync::RwLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use pangea_core::codec::{DecodeError, Reader};
 use pangea_core::hash::HashMap;
@@ -91,9 +91,13 @@ fn version(number: u64) -> Version<Writer> {
 fn measure<R>(name: &str, count: u64, work: impl FnOnce() -> R) -> R {
     let start = Instant::now();
     let result = black_box(work());
-    let ns = start.elapsed().as_nanos() as f64 / count.max(1) as f64;
-    println!("{name:<52} {ns:>9.1} ns");
+    print(name, start.elapsed(), count);
     result
+}
+
+fn print(name: &str, time: Duration, count: u64) {
+    let ns = time.as_nanos() as f64 / count.max(1) as f64;
+    println!("{name:<52} {ns:>9.1} ns");
 }
 
 fn first_byte(version: &Version<Writer>) -> u64 {
@@ -215,27 +219,26 @@ fn scans(store: &Store<Writer>, keys: u64, rng: &mut fastrand::Rng) {
     measure("digest (a row)", keys, || store.digest(at));
 }
 
-/// Applies batches of one version each, and returns the next version.
+/// Applies batches of one version each, reclaims after each what is two versions back, and returns
+/// the next version.
 fn batches(store: &Store<Writer>, probes: &[Key], pool: &dyn Pool, first: u64) -> u64 {
     let mut number = first;
-    let batches: Vec<Vec<_>> = probes
-        .chunks(BATCH)
-        .map(|keys| {
-            let write = |key: &Key| (TABLE, key.clone(), version(number));
-            let batch = keys.iter().map(write).collect();
-            number += 1;
-            batch
-        })
-        .collect();
+    let (mut applying, mut reclaiming, mut reclaimed) = (Duration::ZERO, Duration::ZERO, 0);
+    for keys in probes.chunks(BATCH) {
+        let write = |key: &Key| (TABLE, key.clone(), version(number));
+        let batch = keys.iter().map(write).collect();
+        let start = Instant::now();
+        store.apply_batch(pool, SnapshotVersion(number), batch);
+        applying += start.elapsed();
+        store.publish(SnapshotVersion(number));
+        let start = Instant::now();
+        reclaimed += store.reclaim(SnapshotVersion(number.saturating_sub(2)));
+        reclaiming += start.elapsed();
+        number += 1;
+    }
     let name = format!("apply_batch: updates, {} workers (a write)", pool.workers());
-    measure(&name, probes.len() as u64, || {
-        for (batch, version) in batches.into_iter().zip(first..) {
-            store.apply_batch(pool, SnapshotVersion(version), batch);
-        }
-    });
-    store.publish(SnapshotVersion(number - 1));
-    let rows = probes.len() as u64;
-    measure("reclaim (a superseded version)", rows, || store.reclaim(SnapshotVersion(number)));
+    print(&name, applying, probes.len() as u64);
+    print("reclaim (a superseded version)", reclaiming, reclaimed as u64);
     number
 }
 

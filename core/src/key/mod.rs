@@ -85,9 +85,9 @@ impl PartialOrd for Key {
 impl Ord for Key {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         match (&self.0, &other.0) {
-            // Beyond its length an inline key is zeros, so of two keys with the same padded bytes the
-            // shorter one is the start of the longer one. Comparing numbers needs no call and no loop:
-            // a descent of the ordered index is some 30 comparisons.
+            // Beyond its length an inline key is zeros, so of two keys with the same padded bytes
+            // the shorter one is the start of the longer one. Comparing numbers needs no call and
+            // no loop: a descent of the ordered index is some 30 comparisons.
             (
                 Repr::Inline { len: a_len, bytes: a_bytes },
                 Repr::Inline { len: b_len, bytes: b_bytes },

@@ -27,11 +27,30 @@ pub(super) enum Pushed {
     Replaced { value_bytes: usize },
 }
 
-/// What [`Chain::truncate`] took away.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Truncated {
-    pub versions: usize,
-    pub bytes: usize,
+/// What [`Chain::truncate`] took away, so that the caller can free it where nobody waits.
+#[derive(Debug)]
+pub(super) struct Truncated<H> {
+    /// Every version but the newest, if all of them went.
+    all: Option<Box<Older<H>>>,
+    /// The oldest versions, if others were kept.
+    oldest: Vec<Version<H>>,
+}
+
+impl<H: Header> Truncated<H> {
+    fn versions(&self) -> impl Iterator<Item = &Version<H>> {
+        let all = self.all.iter().flat_map(|older| older.rest.iter().chain([&older.newest]));
+        all.chain(&self.oldest)
+    }
+
+    /// How many versions went.
+    pub(super) fn len(&self) -> usize {
+        self.versions().count()
+    }
+
+    /// An estimate of the memory that they took.
+    pub(super) fn bytes(&self) -> usize {
+        self.versions().map(Version::older_bytes).sum()
+    }
 }
 
 impl<H: Header> Chain<H> {
@@ -68,22 +87,19 @@ impl<H: Header> Chain<H> {
     }
 
     /// Takes away the versions that no reader at `floor` or later sees.
-    pub(super) fn truncate(&mut self, floor: SnapshotVersion) -> Truncated {
-        let Some(mut older) = self.older.take() else { return Truncated::default() };
-        let gone = if self.newest.version <= floor || older.newest.version <= floor {
+    pub(super) fn truncate(&mut self, floor: SnapshotVersion) -> Truncated<H> {
+        if self.newest.version <= floor {
+            return Truncated { all: self.older.take(), oldest: Vec::new() };
+        }
+        let Some(older) = self.older.as_deref_mut() else {
+            return Truncated { all: None, oldest: Vec::new() };
+        };
+        let gone = if older.newest.version <= floor {
             older.rest.len()
         } else {
             older.rest.partition_point(|version| version.version <= floor).saturating_sub(1)
         };
-        let bytes = older.rest.drain(..gone).map(|version| version.older_bytes()).sum();
-        let mut truncated = Truncated { versions: gone, bytes };
-        if self.newest.version <= floor {
-            truncated.versions += 1;
-            truncated.bytes += older.newest.older_bytes();
-        } else {
-            self.older = Some(older);
-        }
-        truncated
+        Truncated { all: None, oldest: older.rest.drain(..gone).collect() }
     }
 
     /// Whether all that is left is a deletion that every reader at `floor` or later sees.
@@ -120,7 +136,7 @@ mod tests {
         for (floor, gone) in [(1, 0), (2, 0), (4, 0), (5, 1), (8, 1), (9, 2), (10, 2)] {
             let mut chain = chain(&[2, 5, 9]);
             let before = chain.visible(SnapshotVersion(floor)).cloned();
-            assert_eq!(chain.truncate(SnapshotVersion(floor)).versions, gone, "floor {floor}");
+            assert_eq!(chain.truncate(SnapshotVersion(floor)).len(), gone, "floor {floor}");
             assert_eq!(chain.visible(SnapshotVersion(floor)).cloned(), before);
         }
     }
