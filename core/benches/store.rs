@@ -110,8 +110,10 @@ fn shuffled(keys: u64, rng: &mut fastrand::Rng) -> Vec<u64> {
     numbers
 }
 
+type Run = RwLock<BTreeMap<Key, Version<Writer>>>;
+
 fn indexes_alone(keys: u64, probes: &[Key]) {
-    let mut runs: Vec<(Key, RwLock<BTreeMap<Key, Version<Writer>>>)> = Vec::new();
+    let mut runs: Vec<(Key, Run)> = Vec::new();
     for number in 0..keys {
         if number % RUN_KEYS == 0 {
             runs.push((key(number), RwLock::default()));
