@@ -206,6 +206,16 @@ mod tests {
     }
 
     #[test]
+    fn an_empty_run_goes_even_beside_a_full_one() {
+        let index = OrderedIndex::default();
+        (0..40).for_each(|i| index.insert(&key(i)));
+        assert_eq!(run_lengths(&index), [16, 16, 8]);
+        (16..32).for_each(|i| index.remove_unless(&key(i), || false));
+        assert_eq!(run_lengths(&index), [16, 8]);
+        assert_eq!(collected(&index, Direction::Reverse).len(), 24);
+    }
+
+    #[test]
     fn a_key_that_came_back_is_not_removed() {
         let index = OrderedIndex::default();
         index.insert(&key(7));
