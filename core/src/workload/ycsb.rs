@@ -56,7 +56,7 @@ const SCAN_ROWS_MAX: u64 = 100;
 const OPS_ACCEPTED_MAX: usize = 1_000;
 /// Rows that one load call writes.
 const LOAD_ROWS_MAX: u64 = 10_000;
-/// Bytes that one load call writes, about.
+/// Bytes of values that one load call writes at most.
 const LOAD_BYTES_MAX: u64 = 10_000_000;
 const VALUE_LEN_MAX: u64 = 1_000_000;
 /// The counter at the front of a value.
@@ -411,6 +411,7 @@ impl LoadArgs {
         let value_len = from.varint("value length")?;
         let value_len =
             bounded(value_len, COUNTER_LEN as u64, VALUE_LEN_MAX, "value length")? as u32;
+        bounded((end - start) * u64::from(value_len), 0, LOAD_BYTES_MAX, "size of a load")?;
         let seed = from.u64("seed")?;
         ended(from, "load arguments")?;
         Ok(Self { start, end, value_len, seed })
