@@ -87,7 +87,9 @@ impl Minerva {
     pub(super) fn checkpoint_if_due(&mut self, cx: &mut Cx<'_, Self>) {
         let collection = &self.state.collection;
         let is_due = collection.bytes_since_checkpoint >= self.state.options.checkpoint_bytes;
-        if is_due && collection.writing.is_none() {
+        // While the log is replayed there is no agreement yet whose state could be kept.
+        let is_running = self.state.cut.agreement.is_some();
+        if is_due && is_running && collection.writing.is_none() {
             self.start_checkpoint(cx);
         }
     }

@@ -44,6 +44,8 @@ impl Minerva {
             self.read_record(position, &record, agreement_from, &mut agreement_records);
         }
         self.finish_logs();
+        self.restore_in_flight();
+        self.replay_logged_epochs(cx);
         let applied = self.state.cut.applied.0;
         let agreement =
             Agreement::new(self.state.me, &self.state.topology, agreement_records, applied);
@@ -51,12 +53,10 @@ impl Minerva {
         self.state.cut.last_proposal.proposer = self.state.me;
         self.state.cut.last_proposal.incarnation = cx.rng.u64(..);
         self.state.cut.heard_at.fill(cx.now.at);
-        self.restore_in_flight();
         cx.set_timer(Timer::Tick, agreement::TICK);
         cx.set_timer(Timer::Epoch, self.state.options.epoch());
         cx.set_timer(Timer::Progress, PROGRESS);
         cx.set_timer(Timer::Fetch, FETCH);
-        self.replay_logged_epochs(cx);
     }
 
     /// Takes over what a checkpoint holds beside the tables.

@@ -98,8 +98,8 @@ pub(super) struct SourceLog {
     pub collected: Bid,
     /// Some replica has every batch up to this one.
     pub known: Bid,
-    /// What was missing at the last look, so that a batch on its way is not asked for.
-    pub missing_since: Bid,
+    /// The first batch that is not here, and since when or when it was last asked for.
+    pub missing: (Bid, Timestamp),
 }
 
 /// A batch that is here.

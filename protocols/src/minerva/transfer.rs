@@ -303,9 +303,12 @@ impl Minerva {
 }
 
 fn outcome_unknown() -> Abort {
-    Abort::new(SqlState(*b"08007"), "the outcome of the transaction is not known on this node")
-        .with_detail("The node was cut off, and took the state of a peer when it came back.")
-        .with_hint("Look at the data before you try again.")
+    Abort::new(
+        SqlState::OUTCOME_UNKNOWN,
+        "the outcome of the transaction is not known on this node",
+    )
+    .with_detail("The node was cut off, and took the state of a peer when it came back.")
+    .with_hint("Look at the data before you try again.")
 }
 
 /// The live keys that are here and not among `rows`, which are sorted.
