@@ -46,6 +46,7 @@ impl Minerva {
         self.finish_logs();
         self.restore_in_flight();
         self.replay_logged_epochs(cx);
+        self.rebuild_overlay();
         let applied = self.state.cut.applied.0;
         let agreement =
             Agreement::new(self.state.me, &self.state.topology, agreement_records, applied);
@@ -124,11 +125,6 @@ impl Minerva {
         let execution = &mut self.state.execution;
         for record in batches.iter().flat_map(|batch| &batch.records) {
             let learned = record.learned();
-            if let Some((_, writes)) = learned
-                && self.state.options.keep_uncommitted
-            {
-                execution.overlay.insert(record.txn, writes);
-            }
             execution.in_flight.push_back(InFlight {
                 txn: record.txn,
                 ticket: None,

@@ -199,8 +199,8 @@ pub(super) struct Collection {
     pub durable: Vec<SnapshotVersion>,
     /// Bytes persisted since the last checkpoint was asked for.
     pub bytes_since_checkpoint: u64,
-    /// The checkpoint being written: version, its log heads, and the log's head when it was asked for.
-    pub writing: Option<(SnapshotVersion, Heads, LogPosition)>,
+    /// The checkpoint being written: its version, and the first record that is needed beside it.
+    pub writing: Option<(SnapshotVersion, LogPosition)>,
 }
 
 /// What is counted for operators and reports.
