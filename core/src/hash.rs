@@ -2,7 +2,7 @@
 //!
 //! Where anything iterates, use an ordered map: the order of a hash map is not part of any result.
 
-use std::hash::BuildHasher;
+use std::hash::{BuildHasher, Hasher};
 
 use crate::ids::TableId;
 
@@ -14,6 +14,13 @@ pub type HashSet<K> = hashbrown::HashSet<K, rustc_hash::FxBuildHasher>;
 
 /// A look-up table of things that know their key, asked with hashes that the caller computes.
 pub use hashbrown::HashTable;
+
+/// The hash of a byte string: the same on every node of one build, but not to be stored.
+pub fn hash_bytes(bytes: &[u8]) -> u64 {
+    let mut hasher = rustc_hash::FxBuildHasher.build_hasher();
+    hasher.write(bytes);
+    hasher.finish()
+}
 
 /// A hash of one row's name. The same in every run of one build; never part of a result.
 pub fn row_hash(table: TableId, key: &[u8]) -> u64 {

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::ids::ProcedureId;
-use crate::txn::{Abort, Context, Registry, SqlState, Stop};
+use crate::txn::{Abort, Context, Footprint, Registry, SqlState, Stop};
 
 /// Runs a procedure. A panic in it is an abort: a bug in one program must not stop all others.
 ///
@@ -31,4 +31,10 @@ pub(super) fn call(
 pub(super) fn gave_up() -> Abort {
     let message = "a program ended as interrupted that was not interrupted";
     Abort::new(SqlState::INTERNAL_ERROR, message)
+}
+
+/// The footprint that a procedure declares for these arguments. One that panics has declared none.
+pub(super) fn footprint(registry: &Registry, id: ProcedureId, args: &[u8]) -> Option<Footprint> {
+    let procedure = registry.procedure(id)?;
+    catch_unwind(AssertUnwindSafe(|| procedure.footprint(args))).unwrap_or(None)
 }

@@ -2,8 +2,7 @@
 //!
 //! A deletion that is older than the version being written may be reclaimed on one replica and not
 //! yet on another, so it must never make a difference: it counts as absent, has no known writer,
-//! and never equals a deletion that was seen as [`Seen::Local`]. The price is an abort of an
-//! interactive transaction that read a row which a local transaction was just deleting.
+//! and equals a deletion that was seen as [`Seen::LocalDeleted`], whoever made it.
 
 use crate::ids::{TableId, TxnId};
 use crate::key::{Key, KeyRange};
@@ -104,6 +103,7 @@ fn is_same(then: Seen, standing: Standing, now: &dyn Current) -> bool {
     match then {
         Seen::Absent | Seen::At(_) => standing.seen == then,
         Seen::Local(txn) => standing.writer == Some(txn) && !now.was_executed_again(txn),
+        Seen::LocalDeleted(_) => standing.seen == then || standing.seen == Seen::Absent,
     }
 }
 

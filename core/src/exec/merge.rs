@@ -13,8 +13,8 @@ pub(super) trait Above {
     fn key(&self) -> &Key;
 }
 
-/// Visits each key of `scan` that the store holds at `at`, or that is in `above`, once and in order,
-/// with what is there, until `visit` breaks. Returns whether it broke.
+/// Visits each key of `scan` that the store holds at `at`, or that is in `above`, once and in
+/// order, with what is there, until `visit` breaks. Returns whether it broke.
 ///
 /// `above` is in the order of the scan, within its range, each key once.
 pub(super) fn scan<'a, H: Header, A: Above>(
@@ -22,7 +22,7 @@ pub(super) fn scan<'a, H: Header, A: Above>(
     at: SnapshotVersion,
     scan: &Scan,
     above: &'a [A],
-    visit: &mut dyn FnMut(&Key, Option<&Version<H>>, Option<&'a A>) -> ControlFlow<()>,
+    mut visit: impl FnMut(&Key, Option<&Version<H>>, Option<&'a A>) -> ControlFlow<()>,
 ) -> bool {
     let mut above = above.iter().peekable();
     let mut flow = ControlFlow::Continue(());

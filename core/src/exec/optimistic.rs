@@ -7,7 +7,7 @@
 //!
 //! ```text
 //!   own writes      what the program wrote itself: read back, not recorded
-//!   overlay         Seen::Local(writer)
+//!   overlay         Seen::Local(writer), Seen::LocalDeleted(writer)
 //!   store at v      Seen::At(version), Seen::Absent
 //! ```
 //!
@@ -51,8 +51,8 @@ pub struct Run {
 ///
 /// A [`Program::Certified`] is not run but checked: it aborts with 40001 if something that it read
 /// has already changed here, and otherwise has the reads and writes that it came with. A read of a
-/// local transaction is taken as current when that one's write is the newest, so the caller must know
-/// that it was not executed again since, with another effect.
+/// local transaction is taken as current when that one's write is the newest, so the caller must
+/// know that it was not executed again since, with another effect.
 pub fn run<H: Header>(
     registry: &Registry,
     program: &Program,
@@ -136,17 +136,17 @@ pub fn run_group<H: Header>(
     runs
 }
 
-/// Whether reads that were current in an earlier state of `overlay` still are, given that it has only
-/// grown: then everything of it within the reads must have been seen.
+/// Whether reads that were current in an earlier state of `overlay` still are, given that it has
+/// only grown: then everything of it within the reads must have been seen.
 fn is_current(reads: &ReadSet, overlay: &Overlay) -> bool {
     let is_seen = |read: &PointRead| {
         let newest = overlay.newest(read.table, &read.key);
-        newest.is_none_or(|(txn, _)| read.seen == Seen::Local(txn))
+        newest.is_none_or(|(txn, value)| read.seen == Seen::local(txn, value.is_some()))
     };
     let are_all_seen = |read: &RangeRead| {
-        overlay.range(read.table, &read.range).all(|(key, txn, _)| {
+        overlay.range(read.table, &read.range).all(|(key, txn, value)| {
             let row = read.rows.binary_search_by(|(seen_key, _)| seen_key.cmp(key));
-            row.is_ok_and(|row| read.rows[row].1 == Seen::Local(txn))
+            row.is_ok_and(|row| read.rows[row].1 == Seen::local(txn, value.is_some()))
         })
     };
     reads.points.iter().all(is_seen) && reads.ranges.iter().all(are_all_seen)
@@ -163,7 +163,7 @@ struct Base<'a, H: Header> {
 impl<H: Header> Base<'_, H> {
     fn read(&self, table: TableId, key: &[u8]) -> (Seen, Option<Value>) {
         if let Some((txn, value)) = self.overlay.newest(table, key) {
-            return (Seen::Local(txn), value.cloned());
+            return (Seen::local(txn, value.is_some()), value.cloned());
         }
         match self.store.read(table, key, self.at) {
             Some(found) if found.value.is_some() => (Seen::At(found.version), found.value),
@@ -174,8 +174,8 @@ impl<H: Header> Base<'_, H> {
 
 impl<H: Header> Current for Base<'_, H> {
     fn point(&self, table: TableId, key: &[u8]) -> Standing {
-        if let Some((txn, _)) = self.overlay.newest(table, key) {
-            return Standing { seen: Seen::Local(txn), writer: Some(txn) };
+        if let Some((txn, value)) = self.overlay.newest(table, key) {
+            return Standing { seen: Seen::local(txn, value.is_some()), writer: Some(txn) };
         }
         let found = self.store.read(table, key, self.at).filter(|found| found.value.is_some());
         found.map_or(Standing::ABSENT, |found| Standing {
@@ -192,9 +192,10 @@ impl<H: Header> Current for Base<'_, H> {
             .map(|(key, txn, value)| Layer { key, local: Some((txn, value)), own: None })
             .collect();
         let mut rows = Vec::new();
-        merge::scan(self.store, self.at, &scan, &above, &mut |key, version, layer| {
-            if let Some((txn, _)) = layer.and_then(|layer| layer.local) {
-                rows.push((key.clone(), Standing { seen: Seen::Local(txn), writer: Some(txn) }));
+        merge::scan(self.store, self.at, &scan, &above, |key, version, layer| {
+            if let Some((txn, value)) = layer.and_then(|layer| layer.local) {
+                let seen = Seen::local(txn, value.is_some());
+                rows.push((key.clone(), Standing { seen, writer: Some(txn) }));
             } else if let Some(live) = version.filter(|version| version.value.is_some()) {
                 let writer = Some(live.header.writer());
                 rows.push((key.clone(), Standing { seen: Seen::At(live.version), writer }));
@@ -268,9 +269,9 @@ impl<H: Header> Context for Observed<'_, H> {
         let above = layers(self.base.overlay, &self.writes, scan);
         let mut rows = Vec::new();
         let mut stopped_at = None;
-        merge::scan(self.base.store, self.base.at, scan, &above, &mut |key, version, layer| {
+        merge::scan(self.base.store, self.base.at, scan, &above, |key, version, layer| {
             let beneath = match layer.and_then(|layer| layer.local) {
-                Some((txn, value)) => Some((Seen::Local(txn), value)),
+                Some((txn, value)) => Some((Seen::local(txn, value.is_some()), value)),
                 None => version
                     .filter(|version| version.value.is_some())
                     .map(|version| (Seen::At(version.version), version.value.as_ref())),

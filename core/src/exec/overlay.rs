@@ -67,8 +67,8 @@ impl Overlay {
         }
     }
 
-    /// Takes away what `txn` wrote to the keys of `writes`. Writes of others stay, and so does their
-    /// order; a key that `txn` has no write at is left alone.
+    /// Takes away what `txn` wrote to the keys of `writes`. Writes of others stay, and so does
+    /// their order; a key that `txn` has no write at is left alone.
     pub fn remove(&mut self, txn: TxnId, writes: &[Write]) {
         for write in writes {
             let Some(rows) = self.tables.get_mut(&write.table) else { continue };
@@ -113,6 +113,7 @@ mod tests {
     use super::*;
     use crate::ids::NodeId;
     use proptest::prelude::*;
+    use std::collections::BTreeSet;
 
     fn txn(n: u64) -> TxnId {
         TxnId::new(NodeId(1), n)
@@ -149,10 +150,14 @@ mod tests {
         overlay.insert(txn(1), &[write(7, None)]);
     }
 
+    fn keys() -> impl Strategy<Value = BTreeSet<u8>> {
+        prop::collection::btree_set(0u8..6, 0..4)
+    }
+
     proptest! {
         #[test]
         fn the_newest_writer_that_is_left_is_seen(
-            ops in prop::collection::vec((any::<bool>(), 0u64..12, prop::collection::btree_set(0u8..6, 0..4)), 0..60),
+            ops in prop::collection::vec((any::<bool>(), 0u64..12, keys()), 0..60),
             start in 0u8..6,
             end in 0u8..6,
         ) {
@@ -162,7 +167,8 @@ mod tests {
                 let known = model.iter().position(|(writer, _)| *writer == txn(n));
                 match (is_insert, known) {
                     (true, None) => {
-                        let writes: Vec<_> = keys.iter().map(|&key| write(key, Some(n as u8))).collect();
+                        let value = Some(n as u8);
+                        let writes: Vec<_> = keys.iter().map(|&key| write(key, value)).collect();
                         overlay.insert(txn(n), &writes);
                         model.push((txn(n), writes));
                     }
@@ -174,15 +180,17 @@ mod tests {
                 }
             }
             let newest = |key: u8| {
-                let wrote = |(_, writes): &&(TxnId, Vec<Write>)| writes.iter().any(|w| w.key[0] == key);
-                model.iter().rev().find(wrote).map(|(writer, _)| *writer)
+                let has_key = |writes: &[Write]| writes.iter().any(|write| write.key[0] == key);
+                let found = model.iter().rev().find(|(_, writes)| has_key(writes));
+                found.map(|(writer, _)| *writer)
             };
             for key in 0..6 {
                 let found = overlay.newest(TableId(1), &[key]).map(|(txn, _)| txn);
                 prop_assert_eq!(found, newest(key));
             }
             let range = KeyRange { start: vec![start], end: Some(vec![end]) };
-            let found: Vec<_> = overlay.range(TableId(1), &range).map(|(k, t, _)| (k[0], t)).collect();
+            let found = overlay.range(TableId(1), &range);
+            let found: Vec<_> = found.map(|(key, writer, _)| (key[0], writer)).collect();
             let expected: Vec<_> = (start..end).filter_map(|k| Some((k, newest(k)?))).collect();
             prop_assert_eq!(found, expected);
             prop_assert_eq!(overlay.is_empty(), (0..6).all(|key| newest(key).is_none()));

@@ -31,15 +31,16 @@ impl Row for PointRead {
     }
 }
 
-/// Where in a list that only grows a row is. Holds no keys of its own: it is asked and told together
-/// with the list.
+/// Where in a list that only grows a row is. Holds no keys of its own: it is asked and told
+/// together with the list.
 #[derive(Debug, Default)]
 pub(super) struct Positions {
     by_hash: HashTable<u32>,
 }
 
 impl Positions {
-    /// The position of a row in `rows`, which must be the list that [`Positions::pushed`] was told of.
+    /// The position of a row in `rows`, which must be the list that [`Positions::pushed`] was told
+    /// of.
     pub fn find<R: Row>(&self, rows: &[R], table: TableId, key: &[u8]) -> Option<usize> {
         let is_it = |row: &R| row.row() == (table, key);
         if rows.len() <= LINEAR_MAX {
@@ -152,7 +153,8 @@ mod tests {
                 }
                 let range = KeyRange { start: vec![5], end: Some(vec![12]) };
                 let found = writes.within(table, &range, Direction::Forward);
-                let expected = model.range((table, Key::from(&[5][..]))..(table, Key::from(&[12][..])));
+                let (start, end) = (Key::from(&[5][..]), Key::from(&[12][..]));
+                let expected = model.range((table, start)..(table, end));
                 let keys = expected.map(|((_, key), _)| key).collect::<Vec<_>>();
                 prop_assert_eq!(found.iter().map(|write| &write.key).collect::<Vec<_>>(), keys);
             }

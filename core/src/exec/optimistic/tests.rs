@@ -55,8 +55,11 @@ fn a_scan_records_what_lies_under_own_writes_and_stops_where_it_stopped() {
     let own = [Op::Put(1, 1, 11), Op::Put(1, 0, 1)];
     let run = run_ops(&[&own[..], &[scan(0, 9, 3)]].concat(), &store, &overlay);
     assert_eq!(run.result, Ok(vec![0, 1, 1, 11, 4, 40]), "own, own over the store, local");
-    let rows =
-        vec![(key(1), Seen::At(AT)), (key(2), Seen::Local(txn(7))), (key(4), Seen::Local(txn(7)))];
+    let rows = vec![
+        (key(1), Seen::At(AT)),
+        (key(2), Seen::Local(txn(7))),
+        (key(4), Seen::LocalDeleted(txn(7))),
+    ];
     let range = KeyRange { start: vec![0], end: Some(vec![4, 0]) };
     assert_eq!(run.reads.ranges, [RangeRead { table: TableId(1), range, rows }]);
 }

@@ -1,0 +1,78 @@
+//! What has become reclaimable, so that reclamation never searches for it.
+//!
+//! A write that supersedes a version, or deletes a key, leaves an entry under its own version:
+//! once every reader is at that version or later, what it superseded can go. Each superseded
+//! version is looked at once, however large the store is.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use super::{Header, Store, lock};
+use crate::ids::{SnapshotVersion, TableId};
+use crate::key::Key;
+
+/// A key that has something to reclaim.
+pub(super) type Garbage = (TableId, Key);
+
+/// Keys by the version from which on they have something to reclaim.
+#[derive(Debug, Default)]
+pub(super) struct GarbageQueue {
+    by_version: Mutex<BTreeMap<SnapshotVersion, Vec<Garbage>>>,
+}
+
+/// Keys taken from the queue at a time.
+const TAKEN_MAX: usize = 1024;
+
+impl GarbageQueue {
+    pub(super) fn push(
+        &self,
+        version: SnapshotVersion,
+        garbage: impl IntoIterator<Item = Garbage>,
+    ) {
+        lock(&self.by_version).entry(version).or_default().extend(garbage);
+    }
+
+    /// Takes up to `limit` keys that have something to reclaim at `floor`.
+    fn take(&self, floor: SnapshotVersion, limit: usize) -> Vec<Garbage> {
+        let mut by_version = lock(&self.by_version);
+        let Some(mut first) = by_version.first_entry().filter(|first| *first.key() <= floor) else {
+            return Vec::new();
+        };
+        if first.get().len() <= limit {
+            return first.remove();
+        }
+        let kept = first.get().len() - limit;
+        first.get_mut().split_off(kept)
+    }
+
+    pub(super) fn clear(&self) {
+        lock(&self.by_version).clear();
+    }
+}
+
+impl<H: Header> Store<H> {
+    /// Takes away every version that no reader at or above [`Store::oldest_pinned`] and `floor`
+    /// sees, and returns how many went. Versions below that can't be pinned from then on.
+    pub fn reclaim(&self, floor: SnapshotVersion) -> usize {
+        self.reclaim_at_most(floor, usize::MAX)
+    }
+
+    /// Does the same for at most `keys` keys that were written. The rest is left for the next
+    /// call, so that a caller can spread the work over its idle moments.
+    pub fn reclaim_at_most(&self, floor: SnapshotVersion, mut keys: usize) -> usize {
+        let floor = self.close_below(floor);
+        let mut reclaimed = 0;
+        while keys > 0 {
+            let taken = self.garbage.take(floor, keys.min(TAKEN_MAX));
+            if taken.is_empty() {
+                break;
+            }
+            keys -= taken.len();
+            for (table, key) in taken {
+                let table = self.tables.table(table).expect("a key's table is there");
+                reclaimed += table.reclaim(&key, floor);
+            }
+        }
+        reclaimed
+    }
+}
