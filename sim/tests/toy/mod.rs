@@ -408,7 +408,7 @@ impl Toy {
 
     fn on_head(&mut self, cx: &mut Cx<'_, Self>, number: u64, head: u64) {
         if let Some(ticket) = self.fresh_asked.remove(&number) {
-            self.fresh_known.insert(head << 20 | number % (1 << 20), ticket);
+            self.fresh_known.insert((head << 20) | (number % (1 << 20)), ticket);
             self.execute(cx);
         }
     }
