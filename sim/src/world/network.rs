@@ -127,7 +127,7 @@ impl Network {
 
     /// What becomes of a message that arrives now. A stalled one is kept here.
     pub(super) fn arrive(&mut self, flight: &Flight) -> Arrival {
-        if self.link(flight.from, flight.to).era != flight.era {
+        if !self.is_up_in(flight.from, flight.to, flight.era) {
             return Arrival::Lost;
         }
         let side = self.side(flight.from, flight.to);
@@ -173,16 +173,20 @@ impl Network {
     pub(super) fn lose(&mut self, a: NodeId, b: NodeId) -> Option<Era> {
         let link = self.link(a, b);
         let was_up = std::mem::take(&mut link.is_up);
-        let lost = link.era;
-        link.era = Era(link.era.0 + u64::from(was_up));
         link.sides.iter_mut().for_each(|side| side.stalled.clear());
-        was_up.then_some(lost)
+        was_up.then_some(link.era)
     }
 
     /// Whether the pair is connected in this era.
     pub(super) fn is_up_in(&mut self, a: NodeId, b: NodeId, era: Era) -> bool {
         let link = self.link(a, b);
         link.is_up && link.era == era
+    }
+
+    /// Whether the pair was connected again after this era.
+    pub(super) fn is_up_since(&mut self, a: NodeId, b: NodeId, era: Era) -> bool {
+        let link = self.link(a, b);
+        link.is_up && link.era.0 > era.0
     }
 
     /// One side notices that the connection is gone: whether it had not before.
