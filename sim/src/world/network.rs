@@ -22,7 +22,7 @@ const BYTES_PER_US: u64 = 100;
 pub(super) const SLOWNESS_MAX: u64 = 30;
 
 /// Which connection, over the life of a pair of nodes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Era(pub(super) u64);
 
 /// A message under way.
@@ -187,6 +187,12 @@ impl Network {
     pub(super) fn is_up_since(&mut self, a: NodeId, b: NodeId, era: Era) -> bool {
         let link = self.link(a, b);
         link.is_up && link.era.0 > era.0
+    }
+
+    /// Whether the pair is connected in a later era.
+    pub(super) fn is_up_after(&mut self, a: NodeId, b: NodeId, era: Era) -> bool {
+        let link = self.link(a, b);
+        link.is_up && link.era > era
     }
 
     /// One side notices that the connection is gone: whether it had not before.
