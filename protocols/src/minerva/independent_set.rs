@@ -36,6 +36,11 @@ mod tests;
 use self::reduce::{Problem, reduce};
 use self::search::Search;
 
+/// A budget for [`exact`] that is spent in some 5 ms, a third of an epoch: a node takes 20 to 30 us,
+/// measured on kernels of 600 to 6,000 vertices. Graphs of 10,000 chains with one conflict a chain
+/// need none of it: reductions settle them in 2 ms.
+pub const BUDGET_NODES: u64 = 200;
+
 /// A conflict graph.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Graph {
@@ -103,6 +108,7 @@ impl Graph {
 ///
 /// When the search takes more than `budget_nodes` nodes (large nodes count more than once), the
 /// result is the best set found, at least as heavy as [`greedy`]'s, and not `proven`.
+/// [`BUDGET_NODES`] is a good limit.
 pub fn exact(graph: &Graph, budget_nodes: u64) -> Solution {
     let reduced = reduce(Problem::of_graph(graph));
     let mut search = Search::new(budget_nodes);
