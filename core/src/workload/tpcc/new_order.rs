@@ -53,13 +53,14 @@ impl Procedure for NewOrder {
         let mut touches = Touches::with_capacity(4 + 2 * args.line_count, 5);
         touches.reads(WAREHOUSE, &district.warehouse.key());
         touches.reads(DISTRICT, &district.key());
-        touches.reads(CUSTOMER, &district.row_key(args.customer));
         touches.writes(DISTRICT_NEXT_ORDER, &district.key());
-        for line in args.lines() {
-            let key = line.supply.stock_key(line.item);
-            touches.writes(STOCK, &key);
-            touches.reads(STOCK_INFO, &key);
-        }
+        touches.reads(CUSTOMER, &district.row_key(args.customer));
+        // In order, table by table, so that the footprint need not be sorted.
+        let mut stock = args.all_lines.map(|line| line.supply.stock_key(line.item));
+        let stock = &mut stock[..args.line_count];
+        stock.sort_unstable();
+        stock.iter().for_each(|key| touches.writes(STOCK, key));
+        stock.iter().for_each(|key| touches.reads(STOCK_INFO, key));
         // Nobody writes items, so the whole table costs less than a key for each line.
         touches.reads_range(ITEM, KeyRange::all());
         // The order's number is read, so its rows can be anywhere in the district.
