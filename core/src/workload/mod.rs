@@ -11,10 +11,10 @@
 //! ```
 //!
 //! **Clients.** A run has a number of clients; client `i` has its home in region `i % regions` and
-//! a [`Generator`] of its own, which holds all of its state, so drivers in several processes need not
-//! talk to each other. TPC-C deals warehouses to regions in the same way (warehouse `w`, from 1,
-//! to region `(w - 1) % regions`) and gives each terminal a home warehouse of its region, so that
-//! most transactions stay where their data is written, and remote ones cross as TPC-C says.
+//! a [`Generator`] of its own, which holds all of its state, so drivers in several processes need
+//! not talk to each other. TPC-C deals warehouses to regions in the same way (warehouse `w`, from
+//! 1, to region `(w - 1) % regions`) and gives each terminal a home warehouse of its region, so
+//! that most transactions stay where their data is written, and remote ones cross as TPC-C says.
 //! The other workloads have no home data: every client reaches for every key.
 //!
 //! **Determinism.** What a client does follows from the generator that it is handed; what a program

@@ -125,8 +125,8 @@ impl Run<'_> {
     }
 }
 
-/// Visits the rows of `base` with those of `own` in their place, both in the order that `first` tells,
-/// until `visit` breaks.
+/// Visits the rows of `base` with those of `own` in their place, both in the order that `first`
+/// tells, until `visit` breaks.
 fn merge<'a>(
     base: impl Iterator<Item = (&'a Key, &'a Value)>,
     own: impl Iterator<Item = (&'a Key, &'a Option<Value>)>,

@@ -19,10 +19,10 @@
 //!
 //! Ranks of Zipf's law are scattered over the key space by a fixed hash, so that hot rows are not
 //! neighbours; two ranks may meet on a row, as in the original. Inserted rows follow the loaded
-//! ones: client `c` of `n` inserts rows `rows + c`, `rows + c + n`, and so on. A client takes the others
-//! to be as far as itself, so "the latest" rows of mix D may not all be there yet; reading one
-//! that is not is a read like any other. A scan of `n` rows is of `n` row numbers, so that its
-//! footprint follows from its arguments.
+//! ones: client `c` of `n` inserts rows `rows + c`, `rows + c + n`, and so on. A client takes the
+//! others to be as far as itself, so "the latest" rows of mix D may not all be there yet; reading
+//! one that is not is a read like any other. A scan of `n` rows is of `n` row numbers, so that
+//! its footprint follows from its arguments.
 
 use std::ops::ControlFlow;
 
@@ -282,8 +282,8 @@ impl<'a> Op<'a> {
     }
 }
 
-/// Calls `visit` with each operation in the arguments. Nothing is visited twice, so what was visited
-/// before an error was visited in vain: [`Run::run`] aborts.
+/// Calls `visit` with each operation in the arguments. Nothing is visited twice, so what was
+/// visited before an error was visited in vain: [`Run::run`] aborts.
 fn for_each_op<'a, E: From<DecodeError>>(
     args: &'a [u8],
     mut visit: impl FnMut(Op<'a>) -> Result<(), E>,

@@ -30,10 +30,10 @@ const ONE: u64 = 10_000;
 
 /// Enters an order.
 ///
-/// Takes [`NewOrderArgs`]. Returns what the terminal shows (clause 2.4.3.3): the order's number, its
-/// total, both taxes, the customer's discount, credit and last name; then for each line its
-/// amount, the item's price and name, the quantity left, and B or G. Aborts with P0001 when an item
-/// does not exist.
+/// Takes [`NewOrderArgs`]. Returns what the terminal shows (clause 2.4.3.3): the order's number,
+/// its total, both taxes, the customer's discount, credit and last name; then for each line its
+/// amount, the item's price and name, the quantity left, and B or G. Aborts with P0001 when an
+/// item does not exist.
 #[derive(Clone, Copy, Debug)]
 pub struct NewOrder;
 
