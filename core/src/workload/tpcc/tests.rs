@@ -1,5 +1,6 @@
 //! The conditions hold, are broken by what breaks them, and the mix is what it should be.
 
+mod footprints;
 mod profiles;
 mod shares;
 
