@@ -28,6 +28,26 @@
 //! | [`bank`] | 60 | `bank_transfer`, `bank_audit`, `bank_load` |
 //!
 //! Table numbers stay below 64, so that they are one byte in every write that is shipped.
+//!
+//! ```
+//! use pangea_core::time::Timestamp;
+//! use pangea_core::txn::Registry;
+//! use pangea_core::workload::model::Model;
+//! use pangea_core::workload::{Client, Settings, Workload, procedures};
+//!
+//! let workload = Workload::named("bank", &Settings::default())?;
+//! let (registry, mut database) = (Registry::new(procedures()), Model::default());
+//! let mut client = workload.generator(Client::new(0, 1, 1));
+//! let mut rng = fastrand::Rng::with_seed(1);
+//! let mut calls = workload.load_calls();
+//! calls.extend((0..100).map(|_| client.next(&mut rng, Timestamp::default())));
+//! for call in calls {
+//!     let procedure = registry.id(call.procedure).and_then(|id| registry.procedure(id));
+//!     let _committed = database.run(procedure.expect("registered"), &call.args).is_ok();
+//! }
+//! println!("{}", workload.check(&database)?);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 pub mod bank;
 mod check;
