@@ -24,6 +24,8 @@ mod connection;
 mod library;
 mod reply;
 mod server;
+#[cfg(test)]
+mod tests;
 mod wire;
 
 pub use library::{Client, ClientError, REQUESTS_MAX};

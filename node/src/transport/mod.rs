@@ -41,6 +41,8 @@ mod lifetime;
 mod link;
 mod outbox;
 mod session;
+#[cfg(test)]
+pub(crate) mod tests;
 mod wan;
 
 use std::collections::{BTreeMap, BTreeSet};
