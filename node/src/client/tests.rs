@@ -275,7 +275,7 @@ async fn a_client_that_does_not_read_its_answers_is_disconnected_and_no_other() 
     let client = toy.client().await;
     let mut greedy = by_hand(&toy);
     let mut calls = wire::SubmitBuffer::default();
-    for request in 0..2 * UNREAD_BYTES_MAX as u64 >> 20 {
+    for request in 0..(2 * UNREAD_BYTES_MAX as u64) >> 20 {
         calls.push(request, "large", &[0; 1 << 10]);
     }
     greedy.write_all(&frame::encode(Kind::Submit, &calls.into_body())).unwrap();

@@ -6,6 +6,7 @@
 use std::io::{self, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use pangea_core::protocol::Lane;
@@ -13,7 +14,7 @@ use pangea_core::protocol::Lane;
 use super::frame::{self, Decoder, Frame, Kind};
 use super::hello::{Hello, PeerHello, Refusal};
 use super::session::{self, Connection, Session, is_timeout, lane_decoder};
-use super::{Open, Peer, Shared};
+use super::{CLIENTS_MAX, Open, Peer, Shared};
 use crate::client;
 
 /// How long the other side may take to say hello, or to answer it. Above the longest emulated
@@ -71,11 +72,11 @@ pub(crate) fn read_frame_until(
         }
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err(format!("no hello within {} s", HANDSHAKE_MAX.as_secs()));
+            return Err(format!("silent for {} s in the handshake", HANDSHAKE_MAX.as_secs()));
         }
         stream.set_read_timeout(Some(left)).map_err(|error| error.to_string())?;
         match stream.read(decoder.space()) {
-            Ok(0) => return Err("closed before a hello was complete".to_owned()),
+            Ok(0) => return Err("closed during the handshake".to_owned()),
             Ok(len) => decoder.advance(len),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) if is_timeout(&error) => {}
@@ -92,7 +93,7 @@ fn greet(shared: &Arc<Shared>, stream: TcpStream, address: SocketAddr) {
         }
         return;
     };
-    if let Err(error) = stream.set_nodelay(true) {
+    if let Err(error) = super::set_up(&stream) {
         shared.trouble(None, address, &format!("the connection can't be set up: {error}"));
         return;
     }
@@ -108,7 +109,7 @@ fn greet(shared: &Arc<Shared>, stream: TcpStream, address: SocketAddr) {
             Err(refusal) => refuse(shared, &stream, address, &refusal),
         },
         Hello::Client(hello) => match shared.identity.check_cluster(&hello.cluster) {
-            Ok(()) => client::serve(shared, address, Connection { stream, decoder }),
+            Ok(()) => on_client(shared, address, Connection { stream, decoder }),
             Err(refusal) => refuse(shared, &stream, address, &refusal),
         },
     }
@@ -130,6 +131,17 @@ fn refuse(shared: &Shared, stream: &TcpStream, address: SocketAddr, refusal: &Re
     shared.trouble(None, address, &format!("connection refused: {refusal}"));
     // It may be gone, or not be listening: it was told if it can be.
     let _ = super::write_whole(stream, &frame::encode(Kind::Refused, refusal.0.as_bytes()));
+}
+
+/// A client that may stay, if there is room.
+fn on_client(shared: &Shared, address: SocketAddr, connection: Connection) {
+    if shared.clients.fetch_add(1, Ordering::AcqRel) < CLIENTS_MAX {
+        client::serve(shared, address, connection);
+    } else {
+        let refusal = Refusal(format!("{CLIENTS_MAX} clients are connected already"));
+        refuse(shared, &connection.stream, address, &refusal);
+    }
+    shared.clients.fetch_sub(1, Ordering::AcqRel);
 }
 
 /// A lane of a peer that may stay: the first of a session waits, the second starts it.

@@ -63,7 +63,7 @@ fn dial_and_run(shared: &Arc<Shared>, peer: &Peer) -> Result<(), String> {
 
 fn connect(shared: &Arc<Shared>, peer: &Peer) -> Result<(Arc<TcpStream>, Open), String> {
     let stream = TcpStream::connect_timeout(&peer.address, CONNECT_MAX)
-        .and_then(|stream| stream.set_nodelay(true).map(|()| stream))
+        .and_then(|stream| super::set_up(&stream).map(|()| stream))
         .map_err(|error| format!("can't connect: {error}"))?;
     let stream = Arc::new(stream);
     let open = shared.open(&stream).ok_or("stopping")?;

@@ -23,10 +23,13 @@
 //!
 //! # Why threads
 //!
-//! A node has few connections to peers and a thread blocked in `read` wakes with the data: one
-//! system call a wake-up, where a poller needs three (poll, read, read again for "no more").
-//! And the emulated delays must be kept to well under a millisecond, which a condition variable does and
-//! tokio's timer wheel (1 ms) does not.
+//! A node has few connections to peers, and a lane is a thread that reads and one that sends, without
+//! an executor. Against a bare tokio connection (no checksum, no delay queue) on two cores, both ends in
+//! one process, 200-byte frames: one at a time 52 us of CPU a frame against 46, twenty at a time 4.4
+//! against 4.2, a thousand at a time 0.5 against 0.4, latencies alike. So CPU does not decide, and the
+//! rest speaks for threads: emulated delays must be kept to well under a millisecond, which a condition
+//! variable does and tokio's timer wheel (1 ms) does not, and a driver that is busy holds a lane up by
+//! not returning from its callback.
 //!
 //! # What it does not do
 //!
@@ -49,7 +52,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -57,6 +60,7 @@ use bytes::Bytes;
 use pangea_core::ids::NodeId;
 use pangea_core::protocol::Lane;
 use pangea_core::topology::Topology;
+use socket2::{SockRef, TcpKeepalive};
 
 use crate::client::{ClientCall, ClientQuery};
 
@@ -80,6 +84,12 @@ use session::Session;
 
 /// How often each peer is pinged: to measure the round trip, and to hear that it lives.
 const PING_EVERY: Duration = Duration::from_secs(1);
+/// How long a connection is idle before the other host is asked whether it is there.
+const KEEPALIVE_AFTER: Duration = Duration::from_secs(10);
+/// How often it is asked, up to the system's number of times.
+const KEEPALIVE_EVERY: Duration = Duration::from_secs(5);
+/// How many clients are served at the same time. Peers are not counted: they always get in.
+const CLIENTS_MAX: usize = if cfg!(test) { 16 } else { 1_024 };
 /// How long a stop tries to reach its own listener to wake it.
 const WAKE_MAX: Duration = Duration::from_millis(200);
 
@@ -218,20 +228,14 @@ impl Transport {
         self.shared.listen_address
     }
 
-    /// Sends a frame to a peer. Never blocks. It is dropped when the peer is down; when the lane's
-    /// queue is full the connection is reset, and [`TransportEvent::PeerDown`] follows.
+    /// Sends a frame to a peer. Never blocks and never calls the driver back. It is dropped when the
+    /// peer is down. When the lane's queue is full, or the frame is over the lane's limit, the
+    /// connection is reset, and [`TransportEvent::PeerDown`] follows.
     ///
     /// # Panics
     /// When `to` is this node or none.
     pub fn send(&self, to: NodeId, lane: Lane, frame: Bytes) {
         let peer = self.shared.peer(to).expect("a message goes to a peer");
-        let limit = session::limit(lane);
-        if frame.len() > limit {
-            // Sent or not, the receiver would never see it: let the operator see it.
-            let reason =
-                format!("a frame of {} bytes is over the limit of {limit}: dropped", frame.len());
-            return self.shared.trouble(Some(to), peer.address, &reason);
-        }
         if let Some(session) = peer.session() {
             session.send(lane, Kind::Message, frame);
         }
@@ -296,6 +300,7 @@ pub(crate) struct Shared {
     pub incarnation: u64,
     peers: BTreeMap<NodeId, Peer>,
     attempts: AtomicU64,
+    clients: AtomicUsize,
     lifetime: Arc<Lifetime>,
 }
 
@@ -325,6 +330,7 @@ impl Shared {
             incarnation,
             peers: config.peers.iter().copied().map(peer).collect(),
             attempts: AtomicU64::new(0),
+            clients: AtomicUsize::new(0),
             lifetime: Arc::default(),
         }
     }
@@ -520,6 +526,13 @@ impl Peer {
             shared.trouble(Some(self.id), self.address, reason);
         }
     }
+}
+
+/// Sends small frames at once, and notices on an idle connection that the other host is gone.
+pub(crate) fn set_up(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_AFTER).with_interval(KEEPALIVE_EVERY);
+    SockRef::from(stream).set_tcp_keepalive(&keepalive)
 }
 
 /// Writes a small frame in one piece.

@@ -88,10 +88,14 @@ impl Session {
         }
     }
 
-    /// Queues a frame, or closes the session when the queue is full.
+    /// Queues a frame, or closes the session when it can't be.
     pub(crate) fn send(&self, lane: Lane, kind: Kind, body: Bytes) {
-        if self.outbox(lane).push(kind, body) == Err(Overflow) {
-            self.close(&format!("the {lane:?} lane's queue is full: the peer does not keep up"));
+        let (len, limit) = (body.len(), limit(lane));
+        if len > limit {
+            // The receiver would refuse it: the operator should read why here, at its source.
+            self.close(&format!("{lane:?} lane: a frame of {len} bytes is over the limit {limit}"));
+        } else if self.outbox(lane).push(kind, body) == Err(Overflow) {
+            self.close(&format!("{lane:?} lane: the queue is full, the peer does not keep up"));
         }
     }
 

@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 
 use super::*;
+use crate::transport::CLIENTS_MAX;
 use crate::transport::frame::{self, Kind};
 use crate::transport::hello::{ClientHello, Hello, LaneName, PeerHello, SessionId};
 
@@ -70,8 +71,8 @@ fn strangers() -> Vec<(&'static str, Vec<u8>)> {
         ("magic", frame::encode(Kind::Hello, b"let me in")),
         ("malformed hello", frame::encode(Kind::Hello, b"PANGEA\r\n\xff\xff")),
         ("not Pangea", b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".to_vec()),
-        ("closed before a hello", b"GET".to_vec()),
-        ("closed before a hello", Vec::new()),
+        ("closed during the handshake", b"GET".to_vec()),
+        ("closed during the handshake", Vec::new()),
     ]
 }
 
@@ -93,6 +94,45 @@ fn strangers_are_told_why_they_are_refused_and_harm_no_session() {
     }
     for node in &nodes {
         node.assert_none("a session ended", |event| matches!(event, TransportEvent::PeerDown(_)));
+    }
+}
+
+#[test]
+fn a_stranger_that_says_nothing_is_shown_out() {
+    let node = TestNode::start(config(1, &[], 2));
+    let mut silent = TcpStream::connect(node.address()).unwrap();
+    let mut slow = TcpStream::connect(node.address()).unwrap();
+    // The deadline is for the whole hello: a byte now and then does not move it.
+    slow.write_all(b"P").unwrap();
+    for stream in [&mut silent, &mut slow] {
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        let answer = String::from_utf8_lossy(&answer);
+        assert!(answer.contains("silent for 5 s in the handshake"), "{answer:?}");
+    }
+}
+
+#[test]
+fn clients_that_are_too_many_are_refused_and_a_peer_still_gets_in() {
+    let node = TestNode::start(config(1, &[], 2));
+    let mut clients: Vec<TcpStream> = Vec::new();
+    for _ in 0..CLIENTS_MAX {
+        let mut stream = TcpStream::connect(node.address()).unwrap();
+        stream.write_all(&client_frame("test")).unwrap();
+        let mut welcome = [0; frame::HEADER_LEN];
+        stream.read_exact(&mut welcome).unwrap();
+        clients.push(stream);
+    }
+    let answer = String::from_utf8_lossy(&say(&node, &client_frame("test"))).into_owned();
+    assert!(answer.contains("16 clients are connected already"), "{answer:?}");
+    lanes(&node, attempt(1));
+    node.wait("PeerUp", |_, event| matches!(event, TransportEvent::PeerUp(_)).then_some(()));
+
+    drop(clients.pop());
+    let until = Instant::now() + PATIENCE;
+    while say(&node, &client_frame("test")).windows(7).any(|words| words == b"already") {
+        assert!(Instant::now() < until, "a place that became free is taken again");
     }
 }
 

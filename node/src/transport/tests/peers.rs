@@ -71,14 +71,18 @@ fn the_bulk_lane_is_compressed_where_it_pays_and_the_switch_turns_it_off() {
 }
 
 #[test]
-fn frames_up_to_the_limit_pass_and_one_over_it_is_dropped_and_told() {
+fn a_frame_at_the_limit_passes_and_one_over_it_resets_the_connection_at_its_source() {
     let nodes = cluster(2, |_| {});
     let limit = super::super::CONTROL_FRAME_MAX;
-    nodes[0].send(&nodes[1], Lane::Control, vec![1; limit + 1]);
-    nodes[0].wait_trouble("over the limit");
     nodes[0].send(&nodes[1], Lane::Control, vec![2; limit]);
     let (_, _, _, bytes) = nodes[1].wait_frame();
-    assert!(bytes.len() == limit && bytes[0] == 2, "the next one is not harmed");
+    assert!(bytes.len() == limit && bytes[0] == 2);
+    nodes[0].send(&nodes[1], Lane::Control, vec![1; limit + 1]);
+    nodes[0].wait_down(&nodes[1]);
+    nodes[0].wait_trouble("over the limit");
+    nodes[1].wait_down(&nodes[0]);
+    nodes[0].wait_up(&nodes[1]);
+    nodes[1].wait_up(&nodes[0]);
 }
 
 #[test]
