@@ -38,8 +38,8 @@ pub(crate) fn topology(nodes: usize) -> Arc<Topology> {
     Arc::new(Topology::one_node_per_region("test", &regions[..nodes], Span::ZERO))
 }
 
-/// A node's configuration, listening on a port of the system's choice. Only peers with higher ids are
-/// dialed, so the others' addresses don't matter.
+/// A node's configuration, listening on a port of the system's choice. Only peers with higher ids
+/// are dialed, so the others' addresses don't matter.
 pub(crate) fn config(me: u16, peers: &[(NodeId, SocketAddr)], nodes: usize) -> TransportConfig {
     let topology = topology(nodes);
     let address = |id: NodeId| peers.iter().find(|(peer, _)| *peer == id).map(|&(_, at)| at);
