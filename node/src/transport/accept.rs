@@ -155,7 +155,7 @@ fn on_peer(shared: &Arc<Shared>, hello: PeerHello, stream: Arc<TcpStream>, open:
         return;
     }
     let Some((control, bulk)) = pair(peer, Parked { hello, stream, _open: open }) else { return };
-    if shared.wait_for_stop(peer.link.pipe().settings().delay()) {
+    if shared.wait_for_stop(peer.link.delay()) {
         return;
     }
     let id = control.hello.session;

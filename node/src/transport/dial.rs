@@ -49,7 +49,7 @@ fn dial_and_run(shared: &Arc<Shared>, peer: &Peer) -> Result<(), String> {
     let (control, control_open) = connect(shared, peer)?;
     let (bulk, bulk_open) = connect(shared, peer)?;
     // The hello is the first thing that the emulated wide area carries.
-    if shared.wait_for_stop(peer.link.pipe().settings().delay()) {
+    if shared.wait_for_stop(peer.link.delay()) {
         return Err("stopping".to_owned());
     }
     say_hello(shared, peer, id, Lane::Control, &control)?;
