@@ -23,7 +23,7 @@ const LENGTH_US: (u64, u64) = (30_000, 3_000_000);
 /// How long a node does nothing at most.
 const PAUSE_US_MAX: u64 = 1_000_000;
 /// How many times as long an fsync takes at most.
-const DISK_SLOWNESS_MAX: u64 = 50;
+const DISK_SLOWNESS_MAX: u64 = 100;
 
 /// A fault that begins.
 pub(super) type Fault = FaultKind;
