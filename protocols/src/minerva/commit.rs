@@ -156,7 +156,7 @@ impl Minerva {
         let edges = conflict_graph::edges(pool, entries, &chains, &vertices);
         let weights = vertices.iter().map(|&c| chains[c].members.len() as u64).collect();
         self.state.counters.graph_edges += edges.len() as u64;
-        let graph = Graph::new(weights, &edges);
+        let graph = Graph::new(weights, edges);
         let solution = match options.solver {
             Solver::Exact => independent_set::exact(&graph, options.solver_nodes_max),
             Solver::Greedy => independent_set::greedy(&graph),
