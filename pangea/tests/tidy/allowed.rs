@@ -11,18 +11,18 @@ pub const DISPATCH_TABLES: &[(&str, &str, &str)] = &[];
 pub const LONG_FUNCTIONS: &[(&str, &str, usize)] = &[];
 
 /// Files that are longer than they should be: path, lines.
-pub const LONG_FILES: &[(&str, usize)] = &[];
+pub const LONG_FILES: &[(&str, usize)] = &[("core/src/workload/ycsb.rs", 619)];
 
 /// Files with lines that are longer than they should be: path, how many such lines.
 pub const LONG_LINES: &[(&str, usize)] = &[
     ("core/src/exec/ordered/tests/graph.rs", 1),
     ("core/src/ids.rs", 2),
-    ("core/src/key/encode.rs", 1),
     ("core/src/protocol.rs", 4),
     ("core/src/txn/procedure.rs", 2),
     ("core/src/value.rs", 1),
     ("core/src/workload/bank.rs", 1),
     ("core/src/workload/mod.rs", 1),
+    ("core/src/workload/model.rs", 1),
     ("core/src/workload/tpcc/check.rs", 1),
     ("core/src/workload/tpcc/mod.rs", 1),
     ("core/src/workload/tpcc/new_order.rs", 1),
@@ -44,6 +44,11 @@ pub const LONG_LINES: &[(&str, usize)] = &[
     ("protocols/src/minerva/options.rs", 1),
     ("protocols/src/minerva/state.rs", 1),
     ("protocols/src/minerva/validation.rs", 2),
+    ("sim/src/check/list_append.rs", 1),
+    ("sim/src/check/mod.rs", 2),
+    ("sim/src/dice.rs", 1),
+    ("sim/src/lib.rs", 1),
+    ("sim/tests/toy/mod.rs", 1),
 ];
 
 /// Files of a protocol's folder that are no phase of a paper, in any protocol: name, reason.
