@@ -468,3 +468,6 @@ fn append(done: &Did) -> Option<(u64, u64)> {
         Did::Read { .. } => None,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -11,7 +11,7 @@ use pangea_core::ids::{NodeId, SnapshotVersion, Ticket};
 use pangea_core::protocol::{Input, Protocol, Request, Submission};
 use pangea_core::store::Pin;
 use pangea_core::time::Span;
-use pangea_core::txn::{Certified, Outcome, Program};
+use pangea_core::txn::{Certified, Outcome, Program, SqlState};
 use pangea_core::workload::{Call, Client as Seat, Generator, Workload};
 
 use super::{Event, Phase, World};
@@ -274,6 +274,7 @@ impl<P: Protocol> World<P> {
                 let result = prepared.map_or(result, |prepared| prepared.result);
                 End::Committed { txn, version, result }
             }
+            Outcome::Aborted(abort) if abort.code == SqlState::OUTCOME_UNKNOWN => End::Ambiguous,
             Outcome::Aborted(abort) => End::Aborted(abort),
         };
         self.tell(op, end);

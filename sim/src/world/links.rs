@@ -94,7 +94,7 @@ impl<P: Protocol> World<P> {
 
     pub(super) fn on_notice_loss(&mut self, me: NodeId, peer: NodeId, era: Era) {
         // When they are connected again, the loss was noticed on the way there.
-        if !self.network.is_up_in(me, peer, Era(era.0 + 1)) {
+        if !self.network.is_up_since(me, peer, era) {
             self.notice_loss(me, peer);
         }
     }

@@ -22,7 +22,7 @@ const BYTES_PER_US: u64 = 100;
 pub(super) const SLOWNESS_MAX: u64 = 30;
 
 /// Which connection, over the life of a pair of nodes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Era(pub(super) u64);
 
 /// A message under way.
@@ -127,7 +127,7 @@ impl Network {
 
     /// What becomes of a message that arrives now. A stalled one is kept here.
     pub(super) fn arrive(&mut self, flight: &Flight) -> Arrival {
-        if self.link(flight.from, flight.to).era != flight.era {
+        if !self.is_up_in(flight.from, flight.to, flight.era) {
             return Arrival::Lost;
         }
         let side = self.side(flight.from, flight.to);
@@ -173,16 +173,26 @@ impl Network {
     pub(super) fn lose(&mut self, a: NodeId, b: NodeId) -> Option<Era> {
         let link = self.link(a, b);
         let was_up = std::mem::take(&mut link.is_up);
-        let lost = link.era;
-        link.era = Era(link.era.0 + u64::from(was_up));
         link.sides.iter_mut().for_each(|side| side.stalled.clear());
-        was_up.then_some(lost)
+        was_up.then_some(link.era)
     }
 
     /// Whether the pair is connected in this era.
     pub(super) fn is_up_in(&mut self, a: NodeId, b: NodeId, era: Era) -> bool {
         let link = self.link(a, b);
         link.is_up && link.era == era
+    }
+
+    /// Whether the pair was connected again after this era.
+    pub(super) fn is_up_since(&mut self, a: NodeId, b: NodeId, era: Era) -> bool {
+        let link = self.link(a, b);
+        link.is_up && link.era.0 > era.0
+    }
+
+    /// Whether the pair is connected in a later era.
+    pub(super) fn is_up_after(&mut self, a: NodeId, b: NodeId, era: Era) -> bool {
+        let link = self.link(a, b);
+        link.is_up && link.era > era
     }
 
     /// One side notices that the connection is gone: whether it had not before.

@@ -19,7 +19,7 @@ use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion, Ticket, TxnId};
 use pangea_core::protocol::{Cx, Durable, Input, Protocol, Request, Setup, Status, Submission};
 use pangea_core::store::{self, Version};
 use pangea_core::time::Span;
-use pangea_core::txn::{Outcome, Program};
+use pangea_core::txn::{Certified, Outcome, Program, ReadSet, Write};
 
 pub use messages::ToyMessage;
 use messages::{decode_program, encode_program};
@@ -41,6 +41,10 @@ pub enum Bug {
     LoseWrites,
     /// Reads in certified transactions are not checked.
     SkipCertify,
+    /// Certified transactions are only checked where they write: snapshot isolation.
+    CertifyWritesAlone,
+    /// The writes of certified transactions that abort are kept.
+    KeepAborted,
     /// A strict read is answered with what the node has.
     StaleFresh,
     /// Followers execute entries two by two in the wrong order, within one version.
@@ -99,6 +103,8 @@ pub struct Toy {
     fresh_asked: BTreeMap<u64, Ticket>,
     fresh_known: BTreeMap<u64, Ticket>,
     names: u64,
+    /// Versions of checkpoints that are being written.
+    writing: BTreeSet<u64>,
 }
 
 impl Protocol for Toy {
@@ -122,6 +128,7 @@ impl Protocol for Toy {
             fresh_asked: BTreeMap::new(),
             fresh_known: BTreeMap::new(),
             names: 0,
+            writing: BTreeSet::new(),
         }
     }
 
@@ -347,21 +354,24 @@ impl Toy {
             let ticket = first.remove();
             cx.fresh(ticket, executed);
         }
-        if self.executed > 8 {
-            cx.store.reclaim(SnapshotVersion(self.executed - 8));
-        }
+        // A checkpoint that is being written reads its version.
+        let floor = self.writing.first().copied().unwrap_or(self.executed);
+        cx.store.reclaim(SnapshotVersion(floor));
     }
 
     fn execute_entry(&mut self, cx: &mut Cx<'_, Self>, version: u64, entry: Entry) {
         let (before, version) = (SnapshotVersion(version - 1), SnapshotVersion(version));
         let Entry { txn, mut program } = entry;
-        if let (Program::Certified(certified), true) = (&mut program, self.has(Bug::SkipCertify)) {
-            certified.reads = Default::default();
+        let mut kept = Vec::new();
+        if let Program::Certified(certified) = &mut program {
+            self.certify_badly(certified, &mut kept);
         }
         let overlay = Overlay::new();
         let run = optimistic::run(&self.setup.registry, &program, cx.store, before, &overlay);
         let is_lost = self.has(Bug::LoseWrites) && version.0.is_multiple_of(40);
-        for write in run.writes.into_iter().filter(|_| !is_lost) {
+        let is_aborted = run.result.is_err();
+        let kept = kept.into_iter().filter(|_| is_aborted);
+        for write in run.writes.into_iter().chain(kept).filter(|_| !is_lost) {
             let header = ToyHeader(txn);
             cx.store.apply(write.table, write.key, Version { version, header, value: write.value });
         }
@@ -377,13 +387,28 @@ impl Toy {
         if version.0.is_multiple_of(CHECKPOINT_EVERY) {
             let mut meta = Vec::new();
             self.ordered.iter().for_each(|txn| meta.put_u64(txn.to_bits()));
+            self.writing.insert(version.0);
             cx.checkpoint(version, Bytes::from(meta));
+        }
+    }
+
+    /// The mistakes that concern certified transactions.
+    fn certify_badly(&self, certified: &mut Certified, kept: &mut Vec<Write>) {
+        match self.setup.options.bug {
+            Bug::SkipCertify => certified.reads = ReadSet::default(),
+            Bug::CertifyWritesAlone => {
+                let writes = &certified.writes;
+                certified.reads.ranges.clear();
+                certified.reads.points.retain(|read| writes.iter().any(|w| w.key == read.key));
+            }
+            Bug::KeepAborted => kept.clone_from(&certified.writes),
+            _ => {}
         }
     }
 
     fn on_head(&mut self, cx: &mut Cx<'_, Self>, number: u64, head: u64) {
         if let Some(ticket) = self.fresh_asked.remove(&number) {
-            self.fresh_known.insert(head << 20 | number % (1 << 20), ticket);
+            self.fresh_known.insert((head << 20) | (number % (1 << 20)), ticket);
             self.execute(cx);
         }
     }
@@ -409,6 +434,7 @@ impl Toy {
 
     fn on_checkpointed(&mut self, cx: &mut Cx<'_, Self>, version: SnapshotVersion) {
         cx.mark("checkpoint");
+        self.writing.remove(&version.0);
         // What another may still ask for stays; that is known at the leader alone.
         let needed = match self.is_leader() {
             true if self.acked.len() == self.setup.topology.node_count() => {
