@@ -11,11 +11,12 @@ pub const DISPATCH_TABLES: &[(&str, &str, &str)] = &[];
 pub const LONG_FUNCTIONS: &[(&str, &str, usize)] = &[];
 
 /// Files that are longer than they should be: path, lines.
-pub const LONG_FILES: &[(&str, usize)] = &[("core/src/workload/ycsb.rs", 619)];
+pub const LONG_FILES: &[(&str, usize)] = &[
+    ("core/src/workload/ycsb.rs", 619),
+];
 
 /// Files with lines that are longer than they should be: path, how many such lines.
 pub const LONG_LINES: &[(&str, usize)] = &[
-    ("core/src/exec/ordered/tests/graph.rs", 1),
     ("core/src/ids.rs", 2),
     ("core/src/protocol.rs", 4),
     ("core/src/txn/procedure.rs", 2),
@@ -38,12 +39,12 @@ pub const LONG_LINES: &[(&str, usize)] = &[
     ("protocols/src/minerva/commit.rs", 3),
     ("protocols/src/minerva/contention.rs", 1),
     ("protocols/src/minerva/cut.rs", 1),
-    ("protocols/src/minerva/execution.rs", 1),
+    ("protocols/src/minerva/execution.rs", 2),
     ("protocols/src/minerva/header.rs", 1),
     ("protocols/src/minerva/mod.rs", 4),
     ("protocols/src/minerva/options.rs", 1),
-    ("protocols/src/minerva/state.rs", 1),
     ("protocols/src/minerva/validation.rs", 2),
+    ("sim/src/check/bank.rs", 1),
     ("sim/src/check/list_append.rs", 1),
     ("sim/src/check/mod.rs", 2),
     ("sim/src/dice.rs", 1),
