@@ -189,12 +189,6 @@ impl Network {
         link.is_up && link.era.0 > era.0
     }
 
-    /// Whether the pair is connected in a later era.
-    pub(super) fn is_up_after(&mut self, a: NodeId, b: NodeId, era: Era) -> bool {
-        let link = self.link(a, b);
-        link.is_up && link.era > era
-    }
-
     /// One side notices that the connection is gone: whether it had not before.
     pub(super) fn notice_loss(&mut self, me: NodeId, peer: NodeId) -> bool {
         std::mem::take(&mut self.side(me, peer).sees_up)
