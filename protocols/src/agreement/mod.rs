@@ -23,6 +23,7 @@ mod storage;
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use omnipaxos::ballot_leader_election::Ballot;
 use omnipaxos::messages::Message as PaxosMessage;
 use omnipaxos::storage::{Entry as PaxosEntry, NoSnapshot};
 use omnipaxos::util::LogEntry;
@@ -68,6 +69,10 @@ pub struct Agreement<E: Decision> {
     /// How many decided entries have been handed out.
     taken: usize,
 }
+
+/// One replica's time as the leader. What was proposed in an earlier one may be lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Term(Ballot);
 
 /// What an [`Agreement`] wants done, in this order: persist, then send, then look at the decisions.
 #[derive(Debug)]
@@ -121,6 +126,11 @@ impl<E: Decision> Agreement<E> {
     /// The replica that leads, as far as this one knows.
     pub fn leader(&self) -> Option<NodeId> {
         self.paxos.get_current_leader().map(|(leader, _)| node(leader))
+    }
+
+    /// The term of leadership that this replica has promised to follow, its own or another's.
+    pub fn term(&self) -> Term {
+        Term(self.paxos.get_promise())
     }
 
     /// Puts an entry in the log. Call it on the leader; it may be lost when leadership is.

@@ -31,6 +31,8 @@ impl Minerva {
         if !self.agreement().is_leader() {
             return;
         }
+        let term = self.agreement().term();
+        self.state.cut.enter(term);
         if self.state.cut.undecided() >= UNDECIDED_MAX {
             return cx.mark("minerva.too_many_undecided");
         }

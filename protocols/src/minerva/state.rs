@@ -19,7 +19,7 @@ use super::contention::Contention;
 use super::options::Options;
 use super::resolution::Resolution;
 use super::transfer::Transfer;
-use crate::agreement::Agreement;
+use crate::agreement::{Agreement, Term};
 
 /// One replica.
 pub(super) struct State {
@@ -160,12 +160,14 @@ pub(super) struct CutState {
     pub heads: Heads,
     /// Who is in the configuration as of the applied epoch.
     pub is_member: Vec<bool>,
-    /// The heads of this replica's last proposal.
+    /// The heads of this replica's last proposal in `term`.
     pub proposed: Heads,
+    /// The term of leadership that `proposed` is of.
+    pub term: Term,
     /// This replica's last proposal.
     pub last_proposal: ProposalName,
-    /// This replica's last proposal that was decided.
-    pub last_decided: ProposalName,
+    /// The number of this replica's last proposal that was decided, or is of an earlier term.
+    pub nonce_decided: u64,
     /// Where the last change of agreement's state is in the log.
     pub agreement_record: LogPosition,
     /// When each replica was last heard of.
@@ -173,18 +175,24 @@ pub(super) struct CutState {
 }
 
 impl CutState {
-    /// How many proposals of this run of this replica are under way.
+    /// How many proposals of this term of this replica are under way, at most.
     pub(super) fn undecided(&self) -> u64 {
-        if self.last_decided.incarnation != self.last_proposal.incarnation {
-            return self.last_proposal.nonce;
-        }
-        self.last_proposal.nonce - self.last_decided.nonce
+        self.last_proposal.nonce - self.nonce_decided
     }
 
     /// A proposal was decided.
     pub(super) fn note_decided(&mut self, name: ProposalName) {
         if self.last_proposal.is_at_or_after(name) {
-            self.last_decided = name;
+            self.nonce_decided = self.nonce_decided.max(name.nonce);
+        }
+    }
+
+    /// Begins a new term, if it is one: earlier proposals may be lost, and count no more.
+    pub(super) fn enter(&mut self, term: Term) {
+        if self.term != term {
+            self.term = term;
+            self.proposed.clone_from(&self.heads);
+            self.nonce_decided = self.last_proposal.nonce;
         }
     }
 }
@@ -249,8 +257,9 @@ impl State {
                 heads: heads.clone(),
                 is_member: vec![true; n],
                 proposed: heads.clone(),
+                term: Term::default(),
                 last_proposal: ProposalName::default(),
-                last_decided: ProposalName::default(),
+                nonce_decided: 0,
                 agreement_record: LogPosition(0),
                 heard_at: vec![Timestamp::default(); n],
             },
