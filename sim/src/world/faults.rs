@@ -63,6 +63,9 @@ impl<P: Protocol> World<P> {
         if kinds.is_empty() && !allowed.is_empty() {
             kinds.push(allowed[dice.index(allowed.len())]);
         }
+        if !kinds.is_empty() {
+            self.network.worsen();
+        }
         let count = if kinds.is_empty() { 0 } else { dice.between(0, self.settings.faults_max) };
         for _ in 0..count {
             let kind = kinds[dice.index(kinds.len())];
@@ -128,6 +131,7 @@ impl<P: Protocol> World<P> {
             Mend::Disk(node) => self.nodes[node.index()].disk_slowness = 1,
             Mend::Heal => {
                 self.trace.event(self.now, Outside, "healed", [0, 0], String::new);
+                self.network.heal();
                 self.nodes.iter_mut().for_each(|node| node.crash_after = None);
             }
         }
