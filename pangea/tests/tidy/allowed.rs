@@ -31,12 +31,6 @@ pub const LONG_LINES: &[(&str, usize)] = &[
     ("protocols/src/minerva/mod.rs", 4),
     ("protocols/src/minerva/options.rs", 1),
     ("protocols/src/minerva/validation.rs", 2),
-    ("sim/src/check/bank.rs", 1),
-    ("sim/src/check/list_append.rs", 1),
-    ("sim/src/check/mod.rs", 2),
-    ("sim/src/dice.rs", 1),
-    ("sim/src/lib.rs", 1),
-    ("sim/tests/toy/mod.rs", 1),
 ];
 
 /// Files of a protocol's folder that are no phase of a paper, in any protocol: name, reason.
