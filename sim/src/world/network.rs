@@ -28,10 +28,6 @@ const STALL_US_MAX: u64 = 400_000;
 const STALLS_PER_MILLE_MAX: u64 = 10;
 const STALLS_PER_MILLE_WELL: u64 = 1;
 
-/// No message is under way for longer than this, however slow the link: a lane keeps its order, so
-/// one message that takes a minute would cut its lane off for a minute after all is healed.
-const DELAY_US_MAX: u64 = 3_000_000;
-
 /// Which connection, over the life of a pair of nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Era(pub(super) u64);
