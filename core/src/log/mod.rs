@@ -28,7 +28,7 @@
 //! before nor a payload that looks like a frame can pass for one.
 //!
 //! Records are numbered without gaps. A mark has the number of the record before it, and says that
-//! the records below a position are given up, and for which checkpoint.
+//! the records below a position are given up, and for which checkpoint. Each segment begins with one.
 //!
 //! ## Torn or corrupt
 //!

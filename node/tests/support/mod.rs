@@ -1,0 +1,5 @@
+//! What several tests need.
+
+#![allow(dead_code, reason = "each test binary uses a part")]
+
+pub mod mem_disk;
