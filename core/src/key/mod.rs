@@ -34,6 +34,14 @@ impl Key {
             Repr::Heap(bytes) => bytes,
         }
     }
+
+    /// The bytes that the key takes beside its own 24.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        match &self.0 {
+            Repr::Inline { .. } => 0,
+            Repr::Heap(bytes) => bytes.len(),
+        }
+    }
 }
 
 impl From<&[u8]> for Key {

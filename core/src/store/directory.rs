@@ -1,0 +1,115 @@
+//! The tables by number.
+//!
+//! A tree of 256-way nodes, four deep, a byte of the number at each level. Nodes and tables are
+//! added and never removed, so a look-up takes no lock and counts no reference: it is four loads. A
+//! store that is cleared keeps its tables, empty.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::table::Table;
+use super::{Header, read, write};
+use crate::ids::TableId;
+
+const FANOUT: usize = 256;
+
+#[derive(Debug)]
+struct Node<T> {
+    children: Box<[OnceLock<T>]>,
+}
+
+impl<T> Node<T> {
+    fn new() -> Self {
+        Self { children: std::iter::repeat_with(OnceLock::new).take(FANOUT).collect() }
+    }
+
+    fn child(&self, byte: u8) -> Option<&T> {
+        self.children[usize::from(byte)].get()
+    }
+
+    fn child_or_new(&self, byte: u8, new: impl FnOnce() -> T) -> &T {
+        self.children[usize::from(byte)].get_or_init(new)
+    }
+}
+
+#[derive(Debug)]
+struct Entry<H> {
+    /// Whether the table was written since the directory was cleared.
+    is_written: AtomicBool,
+    table: Table<H>,
+}
+
+type Root<T> = Node<Node<Node<Node<Box<T>>>>>;
+
+/// Every table of a store.
+#[derive(Debug)]
+pub(super) struct Directory<H> {
+    root: Root<Entry<H>>,
+    /// The tables that were written, in order, for [`Directory::ids`] alone.
+    written: std::sync::RwLock<std::collections::BTreeSet<TableId>>,
+}
+
+impl<H: Header> Directory<H> {
+    pub(super) fn new() -> Self {
+        Self { root: Node::new(), written: std::sync::RwLock::default() }
+    }
+
+    /// A table that may have been written.
+    pub(super) fn table(&self, id: TableId) -> Option<&Table<H>> {
+        let [a, b, c, d] = id.0.to_be_bytes();
+        let entry = self.root.child(a)?.child(b)?.child(c)?.child(d)?;
+        Some(&entry.table)
+    }
+
+    /// A table that is about to be written.
+    pub(super) fn table_to_write(&self, id: TableId) -> &Table<H> {
+        let [a, b, c, d] = id.0.to_be_bytes();
+        let node = self.root.child_or_new(a, Node::new).child_or_new(b, Node::new);
+        let new = || Box::new(Entry { is_written: AtomicBool::new(false), table: Table::new() });
+        let entry = node.child_or_new(c, Node::new).child_or_new(d, new);
+        if !entry.is_written.load(Ordering::Acquire) {
+            write(&self.written).insert(id);
+            entry.is_written.store(true, Ordering::Release);
+        }
+        &entry.table
+    }
+
+    /// The tables that were written, in order.
+    pub(super) fn ids(&self) -> Vec<TableId> {
+        read(&self.written).iter().copied().collect()
+    }
+
+    /// Empties every table.
+    pub(super) fn clear(&self) {
+        let mut written = write(&self.written);
+        for id in std::mem::take(&mut *written) {
+            let [a, b, c, d] = id.0.to_be_bytes();
+            let children = self.root.child(a).and_then(|n| n.child(b)).and_then(|n| n.child(c));
+            let entry = children.and_then(|n| n.child(d)).expect("a written table has an entry");
+            entry.table.clear();
+            entry.is_written.store(false, Ordering::Release);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::TestHeader;
+    use super::*;
+
+    #[test]
+    fn tables_are_found_by_every_byte_of_their_number_and_listed_in_order() {
+        let directory = Directory::<TestHeader>::new();
+        let ids = [0, 1, 0x100, 0x1_0001, 0x100_0001, u32::MAX].map(TableId);
+        for id in ids.into_iter().rev() {
+            assert!(directory.table(id).is_none(), "{id} before it is written");
+            let table: *const _ = directory.table_to_write(id);
+            assert!(std::ptr::eq(table, directory.table(id).unwrap()));
+        }
+        assert_eq!(directory.ids(), ids);
+        directory.clear();
+        assert_eq!(directory.ids(), []);
+        directory.table_to_write(TableId(1));
+        assert_eq!(directory.ids(), [TableId(1)]);
+    }
+}

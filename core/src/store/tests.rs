@@ -1,0 +1,188 @@
+//! The store's tests: its rules one by one here, against a model, and with threads.
+
+mod model;
+mod threads;
+
+use std::sync::Arc;
+
+use super::*;
+use crate::pool::{Pool, Sequential};
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct TestHeader(pub u64);
+
+impl Header for TestHeader {
+    fn writer(&self) -> TxnId {
+        TxnId::from_bits(self.0)
+    }
+
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.extend(self.0.to_le_bytes());
+    }
+
+    fn decode(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        from.u64("test header").map(Self)
+    }
+}
+
+pub(super) fn version(number: u64, value: Option<&[u8]>) -> Version<TestHeader> {
+    let value = value.map(Value::copy_from);
+    Version { version: SnapshotVersion(number), header: TestHeader(number), value }
+}
+
+/// A thread for each job.
+struct Threads(usize);
+
+impl Pool for Threads {
+    #[allow(clippy::disallowed_methods, reason = "tests may use threads")]
+    fn run(&self, count: usize, job: &(dyn Fn(usize) + Sync)) {
+        std::thread::scope(|scope| {
+            for i in 0..count {
+                scope.spawn(move || job(i));
+            }
+        });
+    }
+
+    fn workers(&self) -> usize {
+        self.0
+    }
+}
+
+const TABLE: TableId = TableId(7);
+
+fn key(bytes: &[u8]) -> Key {
+    Key::from(bytes)
+}
+
+fn store_at(published: u64) -> Arc<Store<TestHeader>> {
+    let store = Arc::new(Store::new());
+    store.publish(SnapshotVersion(published));
+    store
+}
+
+#[test]
+fn a_pinned_version_is_kept_and_can_be_pinned_again() {
+    let store = store_at(1);
+    store.apply(TABLE, key(b"k"), version(1, Some(b"one")));
+    let pin = store.pin();
+    store.apply(TABLE, key(b"k"), version(2, Some(b"two")));
+    store.publish(SnapshotVersion(2));
+    assert_eq!(store.reclaim(SnapshotVersion(2)), 0, "version 1 is pinned");
+    let again = store.pin_at(pin.version()).expect("what is pinned can be pinned");
+    drop(pin);
+    let seen = store.read(TABLE, b"k", again.version());
+    assert_eq!(seen, Some(version(1, Some(b"one"))));
+    assert_eq!(store.oldest_pinned(), SnapshotVersion(1));
+    drop(again);
+    assert_eq!(store.reclaim(SnapshotVersion(2)), 1);
+    let gone = store.pin_at(SnapshotVersion(1)).map(|pin| pin.version());
+    assert_eq!(gone, Err(PinError::Reclaimed { oldest: SnapshotVersion(2) }));
+    let early = store.pin_at(SnapshotVersion(3)).map(|pin| pin.version());
+    assert_eq!(early, Err(PinError::Unpublished { newest: SnapshotVersion(2) }));
+}
+
+#[test]
+fn a_floor_above_what_is_published_reclaims_nothing_that_a_reader_needs() {
+    let store = store_at(1);
+    store.apply(TABLE, key(b"k"), version(1, Some(b"one")));
+    store.apply(TABLE, key(b"k"), version(2, None));
+    assert_eq!(store.reclaim(SnapshotVersion(9)), 0);
+    assert_eq!(store.read(TABLE, b"k", store.published()), Some(version(1, Some(b"one"))));
+}
+
+#[test]
+fn a_deleted_key_goes_when_every_reader_sees_the_deletion() {
+    let store = store_at(1);
+    store.apply(TABLE, key(b"k"), version(1, Some(b"one")));
+    store.apply(TABLE, key(b"k"), version(2, None));
+    assert_eq!(store.latest(TABLE, b"k"), Some(version(2, None)), "a deletion is a version");
+    store.publish(SnapshotVersion(2));
+    assert_eq!((store.reclaim(SnapshotVersion(2)), store.len(TABLE)), (2, 0));
+    assert_eq!(store.latest(TABLE, b"k"), None);
+    assert_eq!(store.memory_bytes(), 0);
+    store.apply(TABLE, key(b"k"), version(3, Some(b"back")));
+    assert_eq!(store.latest(TABLE, b"k"), Some(version(3, Some(b"back"))));
+}
+
+#[test]
+fn a_key_inserted_and_deleted_in_one_version_leaves_nothing() {
+    let store = store_at(1);
+    store.apply(TABLE, key(b"k"), version(1, Some(b"one")));
+    store.apply(TABLE, key(b"k"), version(1, None));
+    assert_eq!((store.reclaim(SnapshotVersion(1)), store.len(TABLE)), (1, 0));
+}
+
+#[test]
+fn reclamation_in_small_steps_gets_done() {
+    let store = store_at(1);
+    for i in 0..100_u8 {
+        store.apply(TABLE, key(&[i]), version(1, Some(b"v")));
+        store.apply(TABLE, key(&[i]), version(2, None));
+    }
+    store.publish(SnapshotVersion(2));
+    let steps: Vec<_> = (0..11).map(|_| store.reclaim_at_most(SnapshotVersion(2), 10)).collect();
+    assert_eq!(steps, [20, 20, 20, 20, 20, 20, 20, 20, 20, 20, 0]);
+    assert_eq!(store.len(TABLE), 0);
+}
+
+#[test]
+fn a_visitor_may_come_back_to_the_store() {
+    let store = store_at(1);
+    (0..50_u8).for_each(|i| store.apply(TABLE, key(&[i]), version(1, Some(&[i]))));
+    let mut rows = 0;
+    store.scan(TABLE, &KeyRange::all(), Direction::Forward, store.published(), |key, seen| {
+        assert_eq!(store.read(TABLE, key, seen.version).as_ref(), Some(seen));
+        store.apply(TABLE, key.clone(), version(2, None));
+        rows += 1;
+        ControlFlow::Continue(())
+    });
+    assert_eq!(rows, 50);
+}
+
+#[test]
+fn a_cleared_store_is_as_new_and_its_pins_are_lost() {
+    let store = store_at(1);
+    store.apply(TABLE, key(b"k"), version(1, Some(b"one")));
+    store.apply(TABLE, key(b"k"), version(5, None));
+    store.publish(SnapshotVersion(5));
+    store.reclaim(SnapshotVersion(4));
+    let pin = store.pin();
+    assert!(!pin.is_lost());
+    store.clear();
+    assert!(pin.is_lost());
+    assert_eq!((store.published(), store.table_ids()), (SnapshotVersion(0), vec![]));
+    assert_eq!((store.len(TABLE), store.memory_bytes()), (0, 0));
+    assert_eq!(
+        store.digest(SnapshotVersion(5)),
+        Store::<TestHeader>::new().digest(SnapshotVersion(0))
+    );
+    store.apply(TABLE, key(b"k"), version(2, Some(b"two")));
+    store.publish(SnapshotVersion(2));
+    let new_pin = store.pin_at(SnapshotVersion(1)).expect("nothing was reclaimed since");
+    drop(pin);
+    assert_eq!(store.oldest_pinned(), new_pin.version(), "a lost pin takes no other with it");
+    assert_eq!((store.reclaim(SnapshotVersion(9)), store.table_ids()), (0, vec![TABLE]));
+}
+
+#[test]
+fn a_digest_tells_tables_keys_and_values_apart() {
+    let digest = |rows: &[(u32, &[u8], &[u8])]| {
+        let store = store_at(1);
+        for &(table, bytes, value) in rows {
+            store.apply(TableId(table), key(bytes), version(1, Some(value)));
+        }
+        store.digest(SnapshotVersion(1))
+    };
+    let base = digest(&[(1, b"a", b"bc")]);
+    assert_ne!(base, digest(&[(1, b"ab", b"c")]));
+    assert_ne!(base, digest(&[(2, b"a", b"bc")]));
+    assert_ne!(base, digest(&[(1, b"a", b"bc"), (1, b"b", b"")]));
+    assert_eq!(base, digest(&[(1, b"a", b"bc")]));
+}
+
+#[test]
+#[should_panic(expected = "a batch is of one version")]
+fn a_batch_of_two_versions_is_a_bug() {
+    let writes = vec![(TABLE, key(b"k"), version(2, None))];
+    store_at(0).apply_batch(&Sequential, SnapshotVersion(1), writes);
+}

@@ -1,0 +1,258 @@
+//! Random work on the store and on a model that finds everything by looking at everything.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// Every version of every key, newest first.
+#[derive(Default)]
+struct Model {
+    rows: BTreeMap<(TableId, Key), Vec<Version<TestHeader>>>,
+}
+
+impl Model {
+    fn apply(&mut self, table: TableId, key: Key, version: Version<TestHeader>) {
+        let versions = self.rows.entry((table, key)).or_default();
+        if versions.first().is_some_and(|newest| newest.version == version.version) {
+            versions[0] = version;
+        } else {
+            versions.insert(0, version);
+        }
+    }
+
+    fn reclaim(&mut self, floor: SnapshotVersion) -> usize {
+        let versions = |rows: &BTreeMap<_, Vec<_>>| rows.values().map(Vec::len).sum::<usize>();
+        let before = versions(&self.rows);
+        self.rows.retain(|_, versions| {
+            if let Some(needed) = versions.iter().position(|v| v.version <= floor) {
+                versions.truncate(needed + 1);
+            }
+            let is_gone =
+                versions.len() == 1 && versions[0].value.is_none() && versions[0].version <= floor;
+            !is_gone
+        });
+        before - versions(&self.rows)
+    }
+
+    /// What a scan visits.
+    fn scan(
+        &self,
+        table: TableId,
+        range: &KeyRange,
+        at: SnapshotVersion,
+    ) -> Vec<(Key, Version<TestHeader>)> {
+        let rows = self.rows.iter().filter(|((t, key), _)| *t == table && range.contains(key));
+        let visible = |versions: &Vec<Version<TestHeader>>| {
+            versions.iter().find(|version| version.version <= at).cloned()
+        };
+        rows.filter_map(|((_, key), v)| visible(v).map(|version| (key.clone(), version))).collect()
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// Write at the next version: table, key, and the value's length or a deletion.
+    Write(Vec<(u32, u8, Option<usize>)>),
+    /// The same, as one batch, with this many workers.
+    Batch(usize, Vec<(u32, u8, Option<usize>)>),
+    Publish,
+    Pin(usize),
+    Unpin(usize),
+    /// Reclaim up to a version, so many records at a time.
+    Reclaim(u64, usize),
+    /// Scan a range, up to so many rows.
+    Scan {
+        table: u32,
+        from: u8,
+        to: Option<u8>,
+        is_reverse: bool,
+        back: u64,
+        rows: usize,
+    },
+}
+
+fn writes(most: usize) -> impl Strategy<Value = Vec<(u32, u8, Option<usize>)>> {
+    prop::collection::vec((0..3_u32, 0..60_u8, prop::option::weighted(0.7, 0..40_usize)), 1..most)
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let scan =
+        (0..4_u32, 0..60_u8, prop::option::of(0..60_u8), any::<bool>(), 0..4_u64, 0..40_usize)
+            .prop_map(|(table, from, to, is_reverse, back, rows)| Step::Scan {
+                table,
+                from,
+                to,
+                is_reverse,
+                back,
+                rows,
+            });
+    prop_oneof![
+        4 => writes(12).prop_map(Step::Write),
+        4 => (1..5_usize, writes(60)).prop_map(|(workers, writes)| Step::Batch(workers, writes)),
+        6 => Just(Step::Publish),
+        2 => (0..5_usize).prop_map(Step::Pin),
+        2 => (0..5_usize).prop_map(Step::Unpin),
+        2 => (0..40_u64, 1..20_usize).prop_map(|(floor, most)| Step::Reclaim(floor, most)),
+        4 => scan,
+    ]
+}
+
+/// Short keys and long ones, so that both kinds of [`Key`] are covered.
+fn key_of(number: u8) -> Key {
+    let long = [number; 40];
+    key(if number.is_multiple_of(3) { &long } else { &long[..2] })
+}
+
+struct Run {
+    store: Arc<Store<TestHeader>>,
+    model: Model,
+    pins: Vec<Pin<TestHeader>>,
+    /// Counts writes, so that each has a header of its own.
+    written: usize,
+    reclaimed: SnapshotVersion,
+}
+
+impl Run {
+    fn step(&mut self, step: &Step) {
+        match step {
+            Step::Write(writes) => {
+                for (table, key, version) in self.writes(writes) {
+                    self.model.apply(table, key.clone(), version.clone());
+                    self.store.apply(table, key, version);
+                }
+            }
+            Step::Batch(workers, writes) => {
+                let writes = self.writes(writes);
+                for (table, key, version) in writes.clone() {
+                    self.model.apply(table, key, version);
+                }
+                let next = self.store.published().next();
+                self.store.apply_batch(&Threads(*workers), next, writes);
+            }
+            Step::Publish => self.store.publish(self.store.published().next()),
+            Step::Pin(back) => self.pin(*back),
+            Step::Unpin(index) if self.pins.is_empty() => assert!(*index < 5),
+            Step::Unpin(index) => drop(self.pins.swap_remove(index % self.pins.len())),
+            Step::Reclaim(floor, most) => self.reclaim(SnapshotVersion(*floor), *most),
+            Step::Scan { table, from, to, is_reverse, back, rows } => {
+                let end = to.map(|to| key_of(to).to_vec());
+                let range = KeyRange { start: key_of(*from).to_vec(), end };
+                let direction = if *is_reverse { Direction::Reverse } else { Direction::Forward };
+                // From a version back, where it is still there, to one that is not published yet.
+                let at = (self.store.published().0 + 1).saturating_sub(*back);
+                let at = SnapshotVersion(at).max(self.reclaimed);
+                self.check_scan(TableId(*table), &range, direction, at, *rows);
+            }
+        }
+    }
+
+    fn writes(
+        &mut self,
+        writes: &[(u32, u8, Option<usize>)],
+    ) -> Vec<(TableId, Key, Version<TestHeader>)> {
+        let next = self.store.published().next();
+        let first = self.written;
+        self.written += writes.len();
+        let numbered = writes.iter().zip(first..);
+        let write = |(&(table, key, len), number): (&(u32, u8, Option<usize>), usize)| {
+            let value = len.map(|len| Value::from(vec![number as u8; len]));
+            let header = TestHeader(number as u64);
+            (TableId(table), key_of(key), Version { version: next, header, value })
+        };
+        numbered.map(write).collect()
+    }
+
+    fn pin(&mut self, back: usize) {
+        let at = SnapshotVersion(self.store.published().0.saturating_sub(back as u64));
+        match self.store.pin_at(at) {
+            Ok(pin) => self.pins.push(pin),
+            Err(error) => assert_eq!(error, PinError::Reclaimed { oldest: self.reclaimed }),
+        }
+        assert!(at < self.reclaimed || self.pins.iter().any(|pin| pin.version() == at));
+    }
+
+    fn reclaim(&mut self, floor: SnapshotVersion, most: usize) {
+        let oldest = self.pins.iter().map(Pin::version).min();
+        let allowed = floor.min(oldest.unwrap_or(self.store.published()));
+        self.reclaimed = self.reclaimed.max(allowed);
+        // Each write leaves at most one record to look at.
+        let steps = self.written / most + 1;
+        let reclaimed: usize = (0..=steps).map(|_| self.store.reclaim_at_most(floor, most)).sum();
+        assert_eq!(reclaimed, self.model.reclaim(allowed), "reclaimed at {allowed}");
+    }
+
+    fn check_scan(
+        &self,
+        table: TableId,
+        range: &KeyRange,
+        direction: Direction,
+        at: SnapshotVersion,
+        rows: usize,
+    ) {
+        let mut expected = self.model.scan(table, range, at);
+        if direction == Direction::Reverse {
+            expected.reverse();
+        }
+        expected.truncate(rows.max(1));
+        let mut found = Vec::new();
+        self.store.scan(table, range, direction, at, |key, version| {
+            found.push((key.clone(), version.clone()));
+            if found.len() < rows { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+        assert_eq!(found, expected, "{table} {range:?} {direction:?} at {at}");
+    }
+
+    /// Every key and every scan at every version that readers may use, and the next one.
+    fn check(&self) {
+        for at in self.reclaimed.0..=self.store.published().0 + 1 {
+            let at = SnapshotVersion(at);
+            for table in (0..4).map(TableId) {
+                for direction in [Direction::Forward, Direction::Reverse] {
+                    self.check_scan(table, &KeyRange::all(), direction, at, usize::MAX);
+                }
+                let rows: BTreeMap<_, _> =
+                    self.model.scan(table, &KeyRange::all(), at).into_iter().collect();
+                for key in (0..60).map(key_of) {
+                    let expected = rows.get(&key).cloned();
+                    assert_eq!(self.store.read(table, &key, at), expected, "{key:?} at {at}");
+                }
+            }
+        }
+        for table in (0..4).map(TableId) {
+            let keys = self.model.rows.keys().filter(|(t, _)| *t == table).count();
+            assert_eq!(self.store.len(table), keys, "{table}");
+        }
+    }
+
+    /// With everything reclaimed, the store is what one filled with the live rows would be.
+    fn check_at_rest(&mut self) {
+        self.pins.clear();
+        self.store.publish(self.store.published().next());
+        self.reclaim(self.store.published(), 7);
+        let fresh = Store::new();
+        for ((table, key), versions) in &self.model.rows {
+            assert!(versions.len() == 1 && versions[0].value.is_some());
+            fresh.apply(*table, key.clone(), versions[0].clone());
+        }
+        let at = self.store.published();
+        assert_eq!(self.store.digest(at), fresh.digest(at));
+        assert_eq!(self.store.memory_bytes(), fresh.memory_bytes());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn the_store_does_what_the_model_does(steps in prop::collection::vec(step(), 1..40)) {
+        let (store, model) = (store_at(0), Model::default());
+        let reclaimed = SnapshotVersion::ZERO;
+        let mut run = Run { store, model, pins: Vec::new(), written: 0, reclaimed };
+        steps.iter().for_each(|step| run.step(step));
+        run.check();
+        run.check_at_rest();
+        run.check();
+    }
+}

@@ -1,0 +1,117 @@
+//! Readers on other threads, while the store is written and reclaimed.
+
+use std::sync::atomic::AtomicBool;
+
+use super::*;
+
+const ACCOUNTS: u64 = 200;
+const VERSIONS: u64 = 400;
+const TOTAL: u64 = ACCOUNTS * 100;
+
+/// Where each version's balances are: keys come and go, so that runs split and join under scans.
+fn account_key(account: u64, epoch: u64) -> Key {
+    let mut bytes = account.to_be_bytes().to_vec();
+    bytes.push((epoch % 3) as u8);
+    key(&bytes)
+}
+
+/// The writes of one version: every third account moves to another key, and one gives to another.
+fn writes_of(number: u64, balances: &mut [u64]) -> Vec<(TableId, Key, Version<TestHeader>)> {
+    let (from, to) = ((number * 7 % ACCOUNTS) as usize, (number * 13 % ACCOUNTS) as usize);
+    let amount = balances[from].min(number % 10);
+    balances[from] -= amount;
+    balances[to] += amount;
+    let mut writes = Vec::new();
+    for account in 0..ACCOUNTS {
+        let balance = balances[account as usize].to_le_bytes();
+        let epoch_of = |number: u64| (number + account) / 3;
+        let is_moved = number > 1 && epoch_of(number) != epoch_of(number - 1);
+        if is_moved {
+            let before = account_key(account, epoch_of(number - 1));
+            writes.push((TABLE, before, version(number, None)));
+        }
+        let is_written = is_moved || number == 1 || [from, to].contains(&(account as usize));
+        if is_written {
+            let now = account_key(account, epoch_of(number));
+            writes.push((TABLE, now, version(number, Some(&balance))));
+        }
+    }
+    writes
+}
+
+/// What a reader at a pinned version finds: how many accounts, with how much in all.
+fn audit(pin: &Pin<TestHeader>, direction: Direction) -> (u64, u64) {
+    let (mut accounts, mut total) = (0, 0);
+    let (store, at) = (pin.store(), pin.version());
+    store.scan(TABLE, &KeyRange::all(), direction, at, |key, seen| {
+        assert!(seen.version <= at, "a version after the snapshot");
+        // A deletion may have been reclaimed since the scan came by it.
+        if let Some(value) = &seen.value {
+            assert_eq!(store.read(TABLE, key, at).as_ref(), Some(seen), "the two indexes agree");
+            accounts += 1;
+            total += u64::from_le_bytes(value[..].try_into().unwrap());
+        }
+        ControlFlow::Continue(())
+    });
+    (accounts, total)
+}
+
+fn read_until(done: &AtomicBool, store: &Arc<Store<TestHeader>>, direction: Direction) -> u64 {
+    let mut audits = 0;
+    let mut newest = SnapshotVersion::ZERO;
+    loop {
+        // Asked before the audit, so that every reader makes one after the last version too.
+        let is_last = done.load(Ordering::Acquire);
+        let pin = store.pin();
+        assert!(pin.version() >= newest, "published versions only grow");
+        newest = pin.version();
+        assert_eq!(audit(&pin, direction), (ACCOUNTS, TOTAL), "at {newest}");
+        audits += 1;
+        if is_last {
+            assert_eq!(newest, SnapshotVersion(VERSIONS));
+            return audits;
+        }
+    }
+}
+
+/// Ends the other threads when the writer ends, by a panic too.
+struct SetOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+#[test]
+#[allow(clippy::disallowed_methods, reason = "tests may use threads")]
+fn a_pinned_reader_sees_one_version_while_others_are_written_and_reclaimed() {
+    let store = store_at(0);
+    let mut balances = vec![100; ACCOUNTS as usize];
+    let mut step = |number| {
+        let pool = Threads((number % 3 + 1) as usize);
+        store.apply_batch(&pool, SnapshotVersion(number), writes_of(number, &mut balances));
+        store.publish(SnapshotVersion(number));
+    };
+    step(1);
+    let done = AtomicBool::new(false);
+    let (done, store) = (&done, &store);
+    std::thread::scope(|scope| {
+        let readers = [Direction::Forward, Direction::Reverse, Direction::Forward]
+            .map(|direction| scope.spawn(move || read_until(done, store, direction)));
+        scope.spawn(|| {
+            while !done.load(Ordering::Acquire) {
+                store.reclaim_at_most(store.published(), 50);
+                std::thread::yield_now();
+            }
+        });
+        let ends = SetOnDrop(done);
+        (2..=VERSIONS).for_each(step);
+        drop(ends);
+        for reader in readers {
+            assert!(reader.join().expect("a reader's audits hold") > 0);
+        }
+    });
+    store.reclaim(SnapshotVersion(VERSIONS));
+    assert_eq!(store.len(TABLE) as u64, ACCOUNTS, "what was superseded is gone");
+}
