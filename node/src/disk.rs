@@ -5,7 +5,7 @@
 //! [`Disk::sync_dir`]; every write only after [`DiskFile::sync`].
 
 use std::fmt::{self, Debug};
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -53,6 +53,13 @@ pub trait Disk: Debug + Send + Sync + 'static {
     /// # Errors
     /// The operating system's.
     fn remove(&self, path: &Path) -> io::Result<()>;
+
+    /// Makes a file that only one process can hold, and holds it until the result is dropped or the
+    /// process ends.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::WouldBlock`] when another process holds it.
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn Send + Sync>>;
 
     /// Makes durable which names are in a directory.
     ///
@@ -138,6 +145,16 @@ impl Disk for OsDisk {
         fs::remove_file(path)
     }
 
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn Send + Sync>> {
+        // Not truncated: it may be another's.
+        let file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
+        match file.try_lock() {
+            Ok(()) => Ok(Box::new(file)),
+            Err(TryLockError::WouldBlock) => Err(io::ErrorKind::WouldBlock.into()),
+            Err(TryLockError::Error(error)) => Err(error),
+        }
+    }
+
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         File::open(dir)?.sync_all()
     }
@@ -189,7 +206,7 @@ pub struct DiskError {
 
 impl DiskError {
     /// For `map_err`: what was being done, and to what.
-    pub fn new(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+    pub fn new(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self + use<> {
         let path = path.to_owned();
         move |error| Self { doing, path, kind: error.kind(), message: error.to_string() }
     }

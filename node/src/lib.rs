@@ -1,5 +1,11 @@
 //! The world as it is: sockets, files, clocks and threads around a protocol's state machine.
 
+pub mod checkpoint;
+pub mod clock;
+pub mod data_dir;
 pub mod disk;
+pub mod driver;
 pub mod log;
+pub mod node;
+pub mod pool;
 pub mod random;

@@ -334,7 +334,7 @@ fn spare_number(name: &str) -> Option<u64> {
 }
 
 /// Removes a file that may be there.
-fn remove_if_there(disk: &dyn Disk, path: &Path) -> Result<(), DiskError> {
+pub(crate) fn remove_if_there(disk: &dyn Disk, path: &Path) -> Result<(), DiskError> {
     match disk.remove(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             Err(DiskError::new("remove", path)(error))

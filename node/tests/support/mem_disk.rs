@@ -168,6 +168,10 @@ impl Disk for MemDisk {
         Ok(())
     }
 
+    fn lock(&self, _path: &Path) -> io::Result<Box<dyn Send + Sync>> {
+        Ok(Box::new(()))
+    }
+
     fn sync_dir(&self, _dir: &Path) -> io::Result<()> {
         let mut inner = self.lock();
         inner.synced_names = inner.names.clone();

@@ -3,3 +3,5 @@
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 pub mod mem_disk;
+pub mod mem_net;
+pub mod toy;
