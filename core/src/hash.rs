@@ -4,18 +4,25 @@
 
 use std::hash::{BuildHasher, Hasher};
 
+use crate::ids::TableId;
+
 /// A look-up table with a fixed hasher.
 pub type HashMap<K, V> = hashbrown::HashMap<K, V, rustc_hash::FxBuildHasher>;
 
 /// A membership test with a fixed hasher.
 pub type HashSet<K> = hashbrown::HashSet<K, rustc_hash::FxBuildHasher>;
 
-/// A look-up table whose entries hold their own keys, under hashes from [`hash_bytes`].
-pub type HashTable<T> = hashbrown::HashTable<T>;
+/// A look-up table of things that know their key, asked with hashes that the caller computes.
+pub use hashbrown::HashTable;
 
 /// The hash of a byte string: the same on every node of one build, but not to be stored.
 pub fn hash_bytes(bytes: &[u8]) -> u64 {
     let mut hasher = rustc_hash::FxBuildHasher.build_hasher();
     hasher.write(bytes);
     hasher.finish()
+}
+
+/// A hash of one row's name. The same in every run of one build; never part of a result.
+pub fn row_hash(table: TableId, key: &[u8]) -> u64 {
+    rustc_hash::FxBuildHasher.hash_one((table.0, key))
 }

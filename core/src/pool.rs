@@ -55,6 +55,17 @@ pub fn map<T: Sync, R: Send>(
     parts.into_iter().flat_map(take).collect()
 }
 
+/// Calls `f(0) .. f(count - 1)`, one job each, and returns the results in this order.
+pub fn each<R: Send>(pool: &dyn Pool, count: usize, f: impl Fn(usize) -> R + Sync) -> Vec<R> {
+    let results: Vec<Mutex<Option<R>>> = (0..count).map(|_| Mutex::new(None)).collect();
+    pool.run(count, &|i| {
+        let result = f(i);
+        *results[i].lock().expect("no job panicked while it held its own result") = Some(result);
+    });
+    let take = |result: Mutex<Option<R>>| result.into_inner().ok().flatten();
+    results.into_iter().map(|result| take(result).expect("every job returned")).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -67,6 +78,12 @@ mod tests {
         fn workers(&self) -> usize {
             4
         }
+    }
+
+    #[test]
+    fn each_keeps_the_order_of_the_jobs() {
+        assert_eq!(each(&Backwards, 5, |i| i * i), [0, 1, 4, 9, 16]);
+        assert_eq!(each(&Backwards, 0, |i| i), []);
     }
 
     #[test]

@@ -19,7 +19,8 @@
 //!   uuid            its 16 bytes
 //!   descending      all bits of the above flipped
 //!   nullable        a marker byte before the column, which descending does not flip:
-//!                   NULLs first: NULL is 00, a value 01 ...; NULLs last: a value 00 ..., NULL is 01
+//!                   NULLs first: NULL is 00, a value 01 and its bytes;
+//!                   NULLs last: a value is 00 and its bytes, NULL 01
 //! ```
 //!
 //! A column that can't be NULL has no marker: whether there is one is the caller's knowledge, like

@@ -11,10 +11,10 @@
 //! and all writes of one key in their order. New keys are sorted before they go into the ordered
 //! index, so that jobs meet at the edges of their parts alone.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 
 use super::garbage::Garbage;
-use super::table::{HASH_SHARDS, Record, Table};
+use super::table::{HASH_SHARDS, Table};
 use super::{Header, Store, Version, lock};
 use crate::hash::hash_bytes;
 use crate::ids::{SnapshotVersion, TableId};
@@ -26,7 +26,7 @@ use crate::pool::Pool;
 const PART_ITEMS_MIN: usize = if cfg!(test) { 2 } else { 32 };
 
 type Writes<H> = Vec<(u64, TableId, Key, Version<H>)>;
-type NewKeys<H> = Vec<(TableId, Arc<Record<H>>)>;
+type NewKeys = Vec<(TableId, Key)>;
 
 impl<H: Header> Store<H> {
     /// Applies many writes of one version. Of several writes of one key the last one wins. The
@@ -43,10 +43,8 @@ impl<H: Header> Store<H> {
         assert!(writes.iter().all(|(.., v)| v.version == version), "a batch is of one version");
         let parts = parts_for(pool, writes.len());
         if parts <= 1 {
-            let mut garbage = Vec::new();
-            for (table, key, version) in writes {
-                self.put_one(table, key, version, &mut garbage);
-            }
+            let put = |(table, key, version)| self.put_one(table, key, version);
+            let garbage: Vec<_> = writes.into_iter().filter_map(put).collect();
             if !garbage.is_empty() {
                 self.garbage.push(version, garbage);
             }
@@ -62,19 +60,18 @@ impl<H: Header> Store<H> {
         self.put_in_order(pool, new_keys.collect());
     }
 
-    /// Applies writes whose keys are in shards that no other job writes to, and returns the records
+    /// Applies writes whose keys are in shards that no other job writes to, and returns the keys
     /// that are new.
-    fn put_part(&self, version: SnapshotVersion, writes: Writes<H>) -> NewKeys<H> {
+    fn put_part(&self, version: SnapshotVersion, writes: Writes<H>) -> NewKeys {
         let mut new_keys = NewKeys::new();
         let mut garbage = Vec::new();
         for (hash, id, key, version) in writes {
-            let written = self.tables.table_to_write(id).put(hash, key, version);
-            let Some(record) = written.record else { continue };
-            if written.is_new {
-                new_keys.push((id, record.clone()));
+            let left = self.tables.table_to_write(id).put(hash, &key, version);
+            if left.is_new {
+                new_keys.push((id, key.clone()));
             }
-            if written.is_garbage {
-                garbage.push(Garbage { table: id, record });
+            if left.is_garbage {
+                garbage.push((id, key));
             }
         }
         if !garbage.is_empty() {
@@ -83,13 +80,13 @@ impl<H: Header> Store<H> {
         new_keys
     }
 
-    fn put_in_order(&self, pool: &dyn Pool, mut new_keys: NewKeys<H>) {
-        new_keys.sort_unstable_by(|(a, x), (b, y)| (a, x.key()).cmp(&(b, y.key())));
+    fn put_in_order(&self, pool: &dyn Pool, mut new_keys: NewKeys) {
+        new_keys.sort_unstable();
         let parts = parts_for(pool, new_keys.len());
         let part_len = new_keys.len().div_ceil(parts).max(1);
-        let insert = |keys: &[(TableId, Arc<Record<H>>)]| {
-            for (table, record) in keys {
-                self.tables.table_to_write(*table).order.insert(record.clone());
+        let insert = |keys: &[(TableId, Key)]| {
+            for (table, key) in keys {
+                self.tables.table_to_write(*table).order.insert(key);
             }
         };
         if parts == 1 {
@@ -99,23 +96,14 @@ impl<H: Header> Store<H> {
         pool.run(by_key.len(), &|part| insert(by_key[part]));
     }
 
-    /// Applies one write, and adds to `garbage` if there is something to reclaim later.
-    pub(super) fn put_one(
-        &self,
-        id: TableId,
-        key: Key,
-        version: Version<H>,
-        garbage: &mut Vec<Garbage<H>>,
-    ) {
+    /// Applies one write, and says if there is something to reclaim later.
+    pub(super) fn put_one(&self, id: TableId, key: Key, version: Version<H>) -> Option<Garbage> {
         let table = self.tables.table_to_write(id);
-        let written = table.put(hash_bytes(&key), key, version);
-        let Some(record) = written.record else { return };
-        if written.is_new {
-            table.order.insert(record.clone());
+        let left = table.put(hash_bytes(&key), &key, version);
+        if left.is_new {
+            table.order.insert(&key);
         }
-        if written.is_garbage {
-            garbage.push(Garbage { table: id, record });
-        }
+        left.is_garbage.then_some((id, key))
     }
 }
 

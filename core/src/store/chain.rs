@@ -10,10 +10,12 @@ pub(super) struct Chain<H> {
     older: Option<Box<Older<H>>>,
 }
 
-/// Versions before the newest, oldest first, at least one.
+/// Versions before the newest. Most often there is only one, which then needs one allocation.
 #[derive(Debug)]
 struct Older<H> {
-    versions: Vec<Version<H>>,
+    newest: Version<H>,
+    /// Oldest first.
+    rest: Vec<Version<H>>,
 }
 
 /// What [`Chain::push`] did with what was there.
@@ -25,11 +27,30 @@ pub(super) enum Pushed {
     Replaced { value_bytes: usize },
 }
 
-/// What [`Chain::truncate`] took away.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Truncated {
-    pub versions: usize,
-    pub bytes: usize,
+/// What [`Chain::truncate`] took away, so that the caller can free it where nobody waits.
+#[derive(Debug)]
+pub(super) struct Truncated<H> {
+    /// Every version but the newest, if all of them went.
+    all: Option<Box<Older<H>>>,
+    /// The oldest versions, if others were kept.
+    oldest: Vec<Version<H>>,
+}
+
+impl<H: Header> Truncated<H> {
+    fn versions(&self) -> impl Iterator<Item = &Version<H>> {
+        let all = self.all.iter().flat_map(|older| older.rest.iter().chain([&older.newest]));
+        all.chain(&self.oldest)
+    }
+
+    /// How many versions went.
+    pub(super) fn len(&self) -> usize {
+        self.versions().count()
+    }
+
+    /// An estimate of the memory that they took.
+    pub(super) fn bytes(&self) -> usize {
+        self.versions().map(Version::older_bytes).sum()
+    }
 }
 
 impl<H: Header> Chain<H> {
@@ -43,7 +64,11 @@ impl<H: Header> Chain<H> {
             return Some(&self.newest);
         }
         let older = self.older.as_deref()?;
-        older.versions.iter().rev().find(|version| version.version <= at)
+        if older.newest.version <= at {
+            return Some(&older.newest);
+        }
+        let seen = older.rest.partition_point(|version| version.version <= at);
+        older.rest.get(seen.checked_sub(1)?)
     }
 
     /// Adds a version, which replaces the newest if it has the same number.
@@ -54,24 +79,27 @@ impl<H: Header> Chain<H> {
         if before.version == self.newest.version {
             return Pushed::Replaced { value_bytes: before.value_bytes() };
         }
-        let older = self.older.get_or_insert_with(|| Box::new(Older { versions: Vec::new() }));
-        older.versions.push(before);
+        match &mut self.older {
+            Some(older) => older.rest.push(std::mem::replace(&mut older.newest, before)),
+            None => self.older = Some(Box::new(Older { newest: before, rest: Vec::new() })),
+        }
         Pushed::Superseded
     }
 
     /// Takes away the versions that no reader at `floor` or later sees.
-    pub(super) fn truncate(&mut self, floor: SnapshotVersion) -> Truncated {
-        let Some(older) = self.older.as_deref_mut() else { return Truncated::default() };
-        let gone = if self.newest.version <= floor {
-            older.versions.len()
-        } else {
-            older.versions.partition_point(|version| version.version <= floor).saturating_sub(1)
-        };
-        let bytes = older.versions.drain(..gone).map(|version| version.older_bytes()).sum();
-        if older.versions.is_empty() {
-            self.older = None;
+    pub(super) fn truncate(&mut self, floor: SnapshotVersion) -> Truncated<H> {
+        if self.newest.version <= floor {
+            return Truncated { all: self.older.take(), oldest: Vec::new() };
         }
-        Truncated { versions: gone, bytes }
+        let Some(older) = self.older.as_deref_mut() else {
+            return Truncated { all: None, oldest: Vec::new() };
+        };
+        let gone = if older.newest.version <= floor {
+            older.rest.len()
+        } else {
+            older.rest.partition_point(|version| version.version <= floor).saturating_sub(1)
+        };
+        Truncated { all: None, oldest: older.rest.drain(..gone).collect() }
     }
 
     /// Whether all that is left is a deletion that every reader at `floor` or later sees.
@@ -108,7 +136,7 @@ mod tests {
         for (floor, gone) in [(1, 0), (2, 0), (4, 0), (5, 1), (8, 1), (9, 2), (10, 2)] {
             let mut chain = chain(&[2, 5, 9]);
             let before = chain.visible(SnapshotVersion(floor)).cloned();
-            assert_eq!(chain.truncate(SnapshotVersion(floor)).versions, gone, "floor {floor}");
+            assert_eq!(chain.truncate(SnapshotVersion(floor)).len(), gone, "floor {floor}");
             assert_eq!(chain.visible(SnapshotVersion(floor)).cloned(), before);
         }
     }

@@ -5,43 +5,35 @@
 //! version is looked at once, however large the store is.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 
-use super::table::Record;
 use super::{Header, Store, lock};
 use crate::ids::{SnapshotVersion, TableId};
+use crate::key::Key;
 
-/// A record that has something to reclaim.
-#[derive(Debug)]
-pub(super) struct Garbage<H> {
-    pub table: TableId,
-    pub record: Arc<Record<H>>,
+/// A key that has something to reclaim.
+pub(super) type Garbage = (TableId, Key);
+
+/// Keys by the version from which on they have something to reclaim.
+#[derive(Debug, Default)]
+pub(super) struct GarbageQueue {
+    by_version: Mutex<BTreeMap<SnapshotVersion, Vec<Garbage>>>,
 }
 
-/// Records by the version from which on they have something to reclaim.
-#[derive(Debug)]
-pub(super) struct GarbageQueue<H> {
-    by_version: Mutex<BTreeMap<SnapshotVersion, Vec<Garbage<H>>>>,
-}
-
-/// Records taken from the queue at a time.
+/// Keys taken from the queue at a time.
 const TAKEN_MAX: usize = 1024;
 
-impl<H> GarbageQueue<H> {
-    pub(super) fn new() -> Self {
-        Self { by_version: Mutex::default() }
-    }
-
+impl GarbageQueue {
     pub(super) fn push(
         &self,
         version: SnapshotVersion,
-        garbage: impl IntoIterator<Item = Garbage<H>>,
+        garbage: impl IntoIterator<Item = Garbage>,
     ) {
         lock(&self.by_version).entry(version).or_default().extend(garbage);
     }
 
-    /// Takes up to `limit` records that have something to reclaim at `floor`.
-    fn take(&self, floor: SnapshotVersion, limit: usize) -> Vec<Garbage<H>> {
+    /// Takes up to `limit` keys that have something to reclaim at `floor`.
+    fn take(&self, floor: SnapshotVersion, limit: usize) -> Vec<Garbage> {
         let mut by_version = lock(&self.by_version);
         let Some(mut first) = by_version.first_entry().filter(|first| *first.key() <= floor) else {
             return Vec::new();
@@ -65,20 +57,20 @@ impl<H: Header> Store<H> {
         self.reclaim_at_most(floor, usize::MAX)
     }
 
-    /// Does the same for at most `records` records that were written. The rest is left for the next
+    /// Does the same for at most `keys` keys that were written. The rest is left for the next
     /// call, so that a caller can spread the work over its idle moments.
-    pub fn reclaim_at_most(&self, floor: SnapshotVersion, mut records: usize) -> usize {
+    pub fn reclaim_at_most(&self, floor: SnapshotVersion, mut keys: usize) -> usize {
         let floor = self.close_below(floor);
         let mut reclaimed = 0;
-        while records > 0 {
-            let taken = self.garbage.take(floor, records.min(TAKEN_MAX));
+        while keys > 0 {
+            let taken = self.garbage.take(floor, keys.min(TAKEN_MAX));
             if taken.is_empty() {
                 break;
             }
-            records -= taken.len();
-            for Garbage { table, record } in taken {
-                let table = self.tables.table(table).expect("a record's table is there");
-                reclaimed += table.reclaim(&record, floor);
+            keys -= taken.len();
+            for (table, key) in taken {
+                let table = self.tables.table(table).expect("a key's table is there");
+                reclaimed += table.reclaim(&key, floor);
             }
         }
         reclaimed

@@ -103,7 +103,7 @@ pub struct Store<H> {
     tables: Directory<H>,
     published: AtomicU64,
     pins: Mutex<Pins>,
-    garbage: GarbageQueue<H>,
+    garbage: GarbageQueue,
 }
 
 /// A scan takes this many rows from the index at first. Most scans of a transaction are short.
@@ -124,7 +124,7 @@ impl<H: Header> Store<H> {
             tables: Directory::new(),
             published: AtomicU64::new(0),
             pins: Mutex::default(),
-            garbage: GarbageQueue::new(),
+            garbage: GarbageQueue::default(),
         }
     }
 
@@ -177,30 +177,27 @@ impl<H: Header> Store<H> {
             return;
         }
         let Some(table) = self.tables.table(table) else { return };
-        let mut last: Option<Key> = None;
+        let mut start = Bound::Included(Key::from(&range.start[..]));
+        let mut end = match &range.end {
+            Some(end) => Bound::Excluded(Key::from(&end[..])),
+            None => Bound::Unbounded,
+        };
         let mut rows = SCAN_ROWS_FIRST;
         let mut found = Vec::with_capacity(rows);
         loop {
-            let mut start = Bound::Included(&range.start[..]);
-            let mut end = range.end.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
-            if let Some(last) = &last {
-                match direction {
-                    Direction::Forward => start = Bound::Excluded(last),
-                    Direction::Reverse => end = Bound::Excluded(last),
-                }
-            }
-            table.order.collect((start, end), direction, rows, &mut found);
-            for record in &found {
-                if let Some(version) = record.visible(at)
-                    && visit(record.key(), &version).is_break()
+            table.order.collect((start.as_ref(), end.as_ref()), direction, rows, &mut found);
+            for key in &found {
+                if let Some(version) = table.with_visible(key, at, Version::clone)
+                    && visit(key, &version).is_break()
                 {
                     return;
                 }
             }
-            if found.len() < rows {
-                return;
+            let Some(last) = found.last().filter(|_| found.len() == rows).cloned() else { return };
+            match direction {
+                Direction::Forward => start = Bound::Excluded(last),
+                Direction::Reverse => end = Bound::Excluded(last),
             }
-            last = found.last().map(|record| record.key().clone());
             found.clear();
             rows = (rows * 4).min(SCAN_ROWS_MAX);
         }
@@ -212,10 +209,8 @@ impl<H: Header> Store<H> {
     /// When the key already has a newer version: writes come in the order of their versions.
     pub fn apply(&self, table: TableId, key: Key, version: Version<H>) {
         let number = version.version;
-        let mut garbage = Vec::new();
-        self.put_one(table, key, version, &mut garbage);
-        if !garbage.is_empty() {
-            self.garbage.push(number, garbage);
+        if let Some(garbage) = self.put_one(table, key, version) {
+            self.garbage.push(number, [garbage]);
         }
     }
 

@@ -15,12 +15,11 @@
 //! it ([`super::table`]). This module is a boundary: an index of another kind has to offer the same
 //! four functions.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
-use std::sync::{Arc, RwLock};
+use std::sync::RwLock;
 
-use super::table::Record;
-use super::{read, write};
+use super::{read, unlocked, write};
 use crate::key::{Direction, Key};
 
 /// A run is split when it holds more keys than this. Measured with `benches/store.rs`: inserts into
@@ -32,43 +31,43 @@ const RUN_KEYS_MAX: usize = if cfg!(test) { 16 } else { 8 * 1024 };
 /// half of what a run may.
 const RUN_KEYS_MIN: usize = RUN_KEYS_MAX / 8;
 
-/// Every key of a table with its record, in order.
+/// Every key of a table, in order.
 #[derive(Debug)]
-pub(super) struct OrderedIndex<H> {
-    runs: RwLock<BTreeMap<Key, RwLock<Run<H>>>>,
+pub(super) struct OrderedIndex {
+    runs: RwLock<Runs>,
 }
 
-type Run<H> = BTreeMap<Key, Arc<Record<H>>>;
+/// Runs by the first key that belongs to them.
+type Runs = BTreeMap<Key, RwLock<BTreeSet<Key>>>;
 
-impl<H> Default for OrderedIndex<H> {
+impl Default for OrderedIndex {
     fn default() -> Self {
         Self { runs: RwLock::new(first_run()) }
     }
 }
 
 /// The run that is always there: its first key is the smallest one that can be.
-fn first_run<H>() -> BTreeMap<Key, RwLock<Run<H>>> {
+fn first_run() -> Runs {
     BTreeMap::from([(Key::from(&[][..]), RwLock::default())])
 }
 
 /// The run that `key` belongs to.
-fn run_of<'a, H>(runs: &'a BTreeMap<Key, RwLock<Run<H>>>, key: &[u8]) -> &'a RwLock<Run<H>> {
-    let upto = (Bound::Unbounded, Bound::Included(key));
-    runs.range::<[u8], _>(upto).next_back().expect("the first run begins with the smallest key").1
+fn run_of<'a>(runs: &'a Runs, key: &Key) -> &'a RwLock<BTreeSet<Key>> {
+    let last = runs.range::<Key, _>(..=key).next_back();
+    last.expect("the first run begins with the smallest key").1
 }
 
-impl<H> OrderedIndex<H> {
-    /// Adds a key, or gives it another record.
-    pub(super) fn insert(&self, record: Arc<Record<H>>) {
-        let key = record.key().clone();
+impl OrderedIndex {
+    /// Adds a key, if it is not there yet.
+    pub(super) fn insert(&self, key: &Key) {
         let len = {
             let runs = read(&self.runs);
-            let mut run = write(run_of(&runs, &key));
-            run.insert(key.clone(), record);
+            let mut run = write(run_of(&runs, key));
+            run.insert(key.clone());
             run.len()
         };
         if len > RUN_KEYS_MAX {
-            self.split(&key);
+            self.split(key);
         }
     }
 
@@ -80,8 +79,8 @@ impl<H> OrderedIndex<H> {
             return;
         }
         // Keys that come in ascending order leave full runs behind, not half empty ones.
-        let is_append = run.last_key_value().is_some_and(|(last, _)| last == inserted);
-        let middle = if is_append { inserted } else { run.keys().nth(run.len() / 2).expect("len") };
+        let is_append = run.last() == Some(inserted);
+        let middle = if is_append { inserted } else { run.iter().nth(run.len() / 2).expect("len") };
         let middle = middle.clone();
         let upper = run.split_off(&middle);
         drop(run);
@@ -89,16 +88,14 @@ impl<H> OrderedIndex<H> {
         assert!(before.is_none(), "two runs would begin with the same key");
     }
 
-    /// Removes a key if it still has this record.
-    pub(super) fn remove(&self, record: &Arc<Record<H>>) {
-        let key = record.key();
+    /// Removes a key, unless it is `wanted` again by the time that its run is locked.
+    pub(super) fn remove_unless(&self, key: &Key, wanted: impl FnOnce() -> bool) {
         let len = {
             let runs = read(&self.runs);
             let mut run = write(run_of(&runs, key));
-            if !run.get(key).is_some_and(|found| Arc::ptr_eq(found, record)) {
+            if wanted() || !run.remove(key) {
                 return;
             }
-            run.remove(key);
             run.len()
         };
         // Asked at two lengths alone, so that a small run beside a full one does not ask each time.
@@ -114,7 +111,7 @@ impl<H> OrderedIndex<H> {
         let (Some((first, upper)), Some((_, lower))) = (upto.next_back(), upto.next_back()) else {
             return;
         };
-        let (upper, lower) = (super::unlocked(upper), super::unlocked(lower));
+        let (upper, lower) = (unlocked(upper), unlocked(lower));
         let is_small = upper.len() <= RUN_KEYS_MIN;
         if upper.is_empty() || is_small && upper.len() + lower.len() <= RUN_KEYS_MAX / 2 {
             lower.append(upper);
@@ -123,24 +120,25 @@ impl<H> OrderedIndex<H> {
         }
     }
 
-    /// Appends to `found` up to `limit` records of the keys between two bounds, from the end that
+    /// Appends to `found` up to `limit` keys between two bounds, from the end that
     /// `direction` names. Fewer than `limit` mean that there are no more.
     pub(super) fn collect(
         &self,
-        (start, end): (Bound<&[u8]>, Bound<&[u8]>),
+        (start, end): (Bound<&Key>, Bound<&Key>),
         direction: Direction,
         limit: usize,
-        found: &mut Vec<Arc<Record<H>>>,
+        found: &mut Vec<Key>,
     ) {
         let runs = read(&self.runs);
-        let first = match start {
-            Bound::Included(key) | Bound::Excluded(key) => key,
-            Bound::Unbounded => &[],
+        // The last run that begins at or before the start holds the start.
+        let from = match start {
+            Bound::Included(key) | Bound::Excluded(key) => {
+                let holding = runs.range::<Key, _>(..=key).next_back();
+                holding.map_or(Bound::Unbounded, |(first, _)| Bound::Included(first))
+            }
+            Bound::Unbounded => Bound::Unbounded,
         };
-        // The run before the first one that begins after the start holds the start.
-        let from = runs.range::<[u8], _>((Bound::Unbounded, Bound::Included(first))).next_back();
-        let from = from.map_or(Bound::Unbounded, |(key, _)| Bound::Included(&key[..]));
-        let mut touched = runs.range::<[u8], _>((from, end));
+        let mut touched = runs.range::<Key, _>((from, end));
         while found.len() < limit {
             let next = match direction {
                 Direction::Forward => touched.next(),
@@ -149,7 +147,7 @@ impl<H> OrderedIndex<H> {
             let Some((_, run)) = next else { return };
             let run = read(run);
             let room = limit - found.len();
-            let keys = run.range::<[u8], _>((start, end)).map(|(_, record)| record.clone());
+            let keys = run.range::<Key, _>((start, end)).cloned();
             match direction {
                 Direction::Forward => found.extend(keys.take(room)),
                 Direction::Reverse => found.extend(keys.rev().take(room)),
@@ -165,60 +163,66 @@ impl<H> OrderedIndex<H> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::table::Table;
-    use super::super::tests::{TestHeader, version};
     use super::*;
-    use crate::hash::hash_bytes;
 
-    fn record(table: &Table<TestHeader>, number: u16) -> Arc<Record<TestHeader>> {
-        let key = Key::from(&number.to_be_bytes()[..]);
-        table.put(hash_bytes(&key), key, version(1, None)).record.expect("the key is new")
+    fn key(number: u16) -> Key {
+        Key::from(&number.to_be_bytes()[..])
     }
 
-    fn run_lengths(index: &OrderedIndex<TestHeader>) -> Vec<usize> {
+    fn run_lengths(index: &OrderedIndex) -> Vec<usize> {
         read(&index.runs).values().map(|run| read(run).len()).collect()
     }
 
-    fn collected(index: &OrderedIndex<TestHeader>, direction: Direction) -> Vec<Key> {
+    fn collected(index: &OrderedIndex, direction: Direction) -> Vec<Key> {
         let mut found = Vec::new();
-        let all = (Bound::Unbounded, Bound::Unbounded);
-        index.collect(all, direction, usize::MAX, &mut found);
-        found.iter().map(|record| record.key().clone()).collect()
+        index.collect((Bound::Unbounded, Bound::Unbounded), direction, usize::MAX, &mut found);
+        found
     }
 
     #[test]
     fn runs_split_as_they_grow_and_are_joined_as_they_shrink() {
-        let (table, index) = (Table::new(), OrderedIndex::default());
+        let index = OrderedIndex::default();
         // 37 is coprime to 200: every number once, in no order.
-        let records: Vec<_> = (0..200).map(|i| record(&table, i * 37 % 200)).collect();
-        records.iter().for_each(|record| index.insert(record.clone()));
+        let keys: Vec<_> = (0..200).map(|i| key(i * 37 % 200)).collect();
+        keys.iter().for_each(|key| index.insert(key));
         let lengths = run_lengths(&index);
         assert!(
             lengths.len() > 10 && lengths.iter().all(|&len| len <= RUN_KEYS_MAX),
             "{lengths:?}"
         );
-        let keys = collected(&index, Direction::Forward);
-        assert!(keys.len() == 200 && keys.is_sorted());
-        assert!(collected(&index, Direction::Reverse).iter().eq(keys.iter().rev()));
-        records.iter().for_each(|record| index.remove(record));
+        let found = collected(&index, Direction::Forward);
+        assert!(found.len() == 200 && found.is_sorted());
+        assert!(collected(&index, Direction::Reverse).iter().eq(found.iter().rev()));
+        keys.iter().for_each(|key| index.remove_unless(key, || false));
         assert_eq!(run_lengths(&index), [0]);
     }
 
     #[test]
     fn ascending_keys_leave_full_runs_behind() {
-        let (table, index) = (Table::new(), OrderedIndex::default());
-        (0..100).for_each(|i| index.insert(record(&table, i)));
+        let index = OrderedIndex::default();
+        (0..100).for_each(|i| index.insert(&key(i)));
         let lengths = run_lengths(&index);
         assert!(lengths[..lengths.len() - 1].iter().all(|&len| len == RUN_KEYS_MAX), "{lengths:?}");
     }
 
     #[test]
-    fn a_key_that_came_back_is_not_removed_with_its_old_record() {
-        let (before, after, index) = (Table::new(), Table::new(), OrderedIndex::default());
-        let old = record(&before, 7);
-        index.insert(old.clone());
-        index.insert(record(&after, 7));
-        index.remove(&old);
-        assert_eq!(collected(&index, Direction::Forward).len(), 1);
+    fn an_empty_run_goes_even_beside_a_full_one() {
+        let index = OrderedIndex::default();
+        (0..40).for_each(|i| index.insert(&key(i)));
+        assert_eq!(run_lengths(&index), [16, 16, 8]);
+        (16..32).for_each(|i| index.remove_unless(&key(i), || false));
+        assert_eq!(run_lengths(&index), [16, 8]);
+        assert_eq!(collected(&index, Direction::Reverse).len(), 24);
+    }
+
+    #[test]
+    fn a_key_that_came_back_is_not_removed() {
+        let index = OrderedIndex::default();
+        index.insert(&key(7));
+        index.remove_unless(&key(7), || true);
+        assert_eq!(collected(&index, Direction::Forward), [key(7)]);
+        index.remove_unless(&key(7), || false);
+        index.remove_unless(&key(7), || false);
+        assert_eq!(collected(&index, Direction::Forward), []);
     }
 }

@@ -1,29 +1,37 @@
-//! One table: its records by hash and by order.
+//! One table: its rows by hash and its keys in order.
 //!
-//! A record is the key with its chain of versions behind a lock of its own. Two indexes lead to it:
-//! a hash table, for reads and writes of one key, and an ordered index, for scans, which changes
-//! only when a key comes or goes.
+//! A row is a key with its chain of versions. It lives in a hash table, cut into shards with a lock
+//! each; a read or write of one key goes there alone. Beside it an ordered index holds the keys,
+//! for scans: it changes only when a key comes or goes.
 //!
 //! ```text
-//!   hash of key -> shard (lock, hash table) ---.
-//!                                              +--> record: key, lock, chain of versions
-//!   key order   -> run (lock, B-tree) ---------'
+//!   hash of key -> shard: lock, [ key, chain of versions | ... ]
+//!                                  ^ looked up key by key
+//!   key order   -> run:   lock, [ key < key < key ... ]          (scans)
 //! ```
 //!
-//! Measured (`benches/store.rs`, a million keys of 12 bytes on a loaded machine): a random read
-//! through the B-tree alone takes 950 ns and through the hash table 245 ns, most of it cache
-//! misses. The hash table costs 16 bytes a key at its fullest and 32 after it has doubled.
+//! Measured with `benches/store.rs`, a million keys of 12 bytes, on a machine that was busy with
+//! other work (so read the ratios):
+//!
+//! | design | read at random | scan, a row | memory, a key |
+//! |---|---|---|---|
+//! | a B-tree alone, in runs | 740 to 950 ns | 25 ns | 96 bytes |
+//! | both indexes lead to a shared record | 346 ns | 52 ns | 172 bytes |
+//! | rows in the hash table, keys in order beside it | 140 to 170 ns | 130 to 150 ns | 149 bytes |
+//!
+//! Nearly all of it is cache misses. A transaction reads and writes single keys far more often than
+//! it scans, and most scans are short, so the last design is what is here: it halves what an access
+//! costs and pays for that in long scans, which run beside the event loop.
 //!
 //! Invariants, whoever runs at the same time:
-//! - a record is in the hash table before it is in the order, and leaves it first;
-//! - a version is pushed to a record only while its shard is locked, for reading at least, and a
-//!   record leaves only while its shard is locked for writing: nothing is written to a record that
-//!   has left.
+//! - a key is in the hash table before it is in the order;
+//! - a key leaves the order only while its run is locked and it is not in the hash table, so that
+//!   one that comes back meanwhile is not lost.
 //!
-//! Locks are taken in the order shard, record, and an index's lock is never held with another's.
+//! A shard may be locked by one who holds a run, never the other way round.
 
+use std::sync::RwLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, RwLock};
 
 use super::chain::{Chain, Pushed};
 use super::order::OrderedIndex;
@@ -33,79 +41,58 @@ use crate::ids::SnapshotVersion;
 use crate::key::Key;
 
 /// Shards of a table's hash table. Enough that cores seldom meet in one, and that one of ten
-/// million keys grows in a millisecond; few enough that an empty table is 8 KiB.
-pub(super) const HASH_SHARDS: usize = 128;
+/// million keys grows in a millisecond; few enough that an empty table is 16 KiB.
+pub(super) const HASH_SHARDS: usize = 256;
 
-/// A key and its versions.
-#[derive(Debug)]
-pub(super) struct Record<H> {
-    key: Key,
-    chain: RwLock<Chain<H>>,
-}
-
-/// The records of one table.
+/// The rows of one table.
 #[derive(Debug)]
 pub(super) struct Table<H> {
     shards: Box<[Shard<H>]>,
-    pub(super) order: OrderedIndex<H>,
+    pub(super) order: OrderedIndex,
 }
 
 // A cache line each, so that locking one shard does not slow down its neighbours.
 #[derive(Debug)]
 #[repr(align(64))]
 struct Shard<H> {
-    slots: RwLock<HashTable<Slot<H>>>,
-    /// What the shard's records take, for [`Table::memory_bytes`].
+    rows: RwLock<HashTable<Row<H>>>,
+    /// What the shard's rows take, for [`Table::memory_bytes`].
     bytes: AtomicUsize,
 }
 
-/// The hash stands beside the record, so that growing the hash table does not visit the records.
 #[derive(Debug)]
-struct Slot<H> {
-    hash: u64,
-    record: Arc<Record<H>>,
+struct Row<H> {
+    key: Key,
+    chain: Chain<H>,
 }
 
-/// What [`Table::put`] did.
-#[derive(Debug)]
-pub(super) struct Written<H> {
-    /// The record, if something is left to do with it.
-    pub record: Option<Arc<Record<H>>>,
-    /// Whether the key is new, so that it must be put in order.
+/// What [`Table::put`] leaves to do with the key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Left {
+    /// The key is new and must be put in order.
     pub is_new: bool,
-    /// Whether there is now something to reclaim once every reader sees this version.
+    /// There is something to reclaim once every reader sees the version.
     pub is_garbage: bool,
 }
 
-impl<H> Record<H> {
-    pub(super) fn key(&self) -> &Key {
-        &self.key
-    }
-}
-
-impl<H: Header> Record<H> {
-    /// The newest version that a reader at `at` sees.
-    pub(super) fn visible(&self, at: SnapshotVersion) -> Option<Version<H>> {
-        read(&self.chain).visible(at).cloned()
-    }
-
-    /// An estimate of the bytes of a record with one version and of its entries in both indexes.
+impl<H: Header> Row<H> {
+    /// An estimate of the bytes of a row with one version, without the value, and of its key in the
+    /// ordered index.
     fn bytes(&self) -> usize {
         // Two thirds full on average, both of them.
-        const INDEX_BYTES: usize = (size_of::<(Key, usize)>() + size_of::<(u64, usize)>()) * 3 / 2;
-        const ARC_COUNTS: usize = 2 * size_of::<usize>();
-        ARC_COUNTS + size_of::<Self>() + INDEX_BYTES + 2 * self.key.heap_bytes()
+        const INDEX_BYTES: usize = (size_of::<Key>() + 1) * 3 / 2;
+        size_of::<Self>() * 3 / 2 + INDEX_BYTES + 2 * self.key.heap_bytes()
     }
 }
 
 impl<H: Header> Table<H> {
     pub(super) fn new() -> Self {
-        let shard = || Shard { slots: RwLock::default(), bytes: AtomicUsize::new(0) };
+        let shard = || Shard { rows: RwLock::default(), bytes: AtomicUsize::new(0) };
         let shards = std::iter::repeat_with(shard).take(HASH_SHARDS).collect();
         Self { shards, order: OrderedIndex::default() }
     }
 
-    /// Which shard a hash belongs to. The table inside the shard uses the lowest and highest bits.
+    /// Which shard a hash belongs to. The hash table in the shard uses the lowest and highest bits.
     pub(super) fn shard_of(hash: u64) -> usize {
         (hash >> 40) as usize % HASH_SHARDS
     }
@@ -118,51 +105,65 @@ impl<H: Header> Table<H> {
         look: impl FnOnce(&Version<H>) -> R,
     ) -> Option<R> {
         let hash = hash_bytes(key);
-        let slots = read(&self.shards[Self::shard_of(hash)].slots);
-        let slot = slots.find(hash, |slot| slot.record.key.as_bytes() == key)?;
-        read(&slot.record.chain).visible(at).map(look)
+        let rows = read(&self.shards[Self::shard_of(hash)].rows);
+        rows.find(hash, |row| row.key.as_bytes() == key)?.chain.visible(at).map(look)
     }
 
     /// Writes a version. A new key is not in order yet.
-    pub(super) fn put(&self, hash: u64, key: Key, version: Version<H>) -> Written<H> {
+    pub(super) fn put(&self, hash: u64, key: &Key, version: Version<H>) -> Left {
         let shard = &self.shards[Self::shard_of(hash)];
         let is_deletion = version.value.is_none();
-        let is_key = |slot: &Slot<H>| slot.record.key == key;
-        if let Some(slot) = read(&shard.slots).find(hash, is_key) {
-            return shard.push(&slot.record, version);
-        }
-        let mut slots = write(&shard.slots);
-        // Another writer may have been faster between the two locks.
-        if let Some(slot) = slots.find(hash, is_key) {
-            return shard.push(&slot.record, version);
-        }
-        let value_bytes = version.value_bytes();
-        let record = Arc::new(Record { key, chain: RwLock::new(Chain::new(version)) });
-        shard.bytes.fetch_add(record.bytes() + value_bytes, Ordering::Relaxed);
-        slots.insert_unique(hash, Slot { hash, record: record.clone() }, |slot| slot.hash);
-        Written { record: Some(record), is_new: true, is_garbage: is_deletion }
+        let (value_bytes, older_bytes) = (version.value_bytes(), version.older_bytes());
+        let mut rows = write(&shard.rows);
+        let Some(row) = rows.find_mut(hash, |row| row.key == *key) else {
+            let row = Row { key: key.clone(), chain: Chain::new(version) };
+            shard.bytes.fetch_add(row.bytes() + value_bytes, Ordering::Relaxed);
+            rows.insert_unique(hash, row, |row| hash_bytes(&row.key));
+            return Left { is_new: true, is_garbage: is_deletion };
+        };
+        let is_superseding = match row.chain.push(version) {
+            Pushed::Superseded => {
+                shard.bytes.fetch_add(older_bytes, Ordering::Relaxed);
+                true
+            }
+            Pushed::Replaced { value_bytes: before } => {
+                shard.bytes.fetch_add(value_bytes, Ordering::Relaxed);
+                shard.bytes.fetch_sub(before, Ordering::Relaxed);
+                false
+            }
+        };
+        Left { is_new: false, is_garbage: is_superseding || is_deletion }
     }
 
-    /// Takes away what no reader at `floor` or later sees of a record, and returns how many
-    /// versions went.
-    pub(super) fn reclaim(&self, record: &Arc<Record<H>>, floor: SnapshotVersion) -> usize {
-        let hash = hash_bytes(&record.key);
+    /// Takes away what no reader at `floor` or later sees of a key, and returns how many versions
+    /// went.
+    pub(super) fn reclaim(&self, key: &Key, floor: SnapshotVersion) -> usize {
+        let hash = hash_bytes(key);
         let shard = &self.shards[Self::shard_of(hash)];
         let (truncated, is_gone) = {
-            let mut chain = write(&record.chain);
-            (chain.truncate(floor), chain.is_gone(floor))
+            let mut rows = write(&shard.rows);
+            let Ok(mut found) = rows.find_entry(hash, |row| row.key == *key) else { return 0 };
+            let truncated = found.get_mut().chain.truncate(floor);
+            let is_gone = found.get().chain.is_gone(floor);
+            let row_bytes = if is_gone { found.remove().0.bytes() } else { 0 };
+            shard.bytes.fetch_sub(truncated.bytes() + row_bytes, Ordering::Relaxed);
+            (truncated, is_gone)
         };
-        shard.bytes.fetch_sub(truncated.bytes, Ordering::Relaxed);
-        let is_removed = is_gone && shard.remove(hash, record, floor);
-        if is_removed {
-            self.order.remove(record);
+        if is_gone {
+            self.order.remove_unless(key, || self.contains(hash, key));
         }
-        truncated.versions + usize::from(is_removed)
+        // The values are freed when this returns: nobody waits for the shard meanwhile.
+        truncated.len() + usize::from(is_gone)
+    }
+
+    fn contains(&self, hash: u64, key: &Key) -> bool {
+        let rows = read(&self.shards[Self::shard_of(hash)].rows);
+        rows.find(hash, |row| row.key == *key).is_some()
     }
 
     /// How many keys there are.
     pub(super) fn len(&self) -> usize {
-        self.shards.iter().map(|shard| read(&shard.slots).len()).sum()
+        self.shards.iter().map(|shard| read(&shard.rows).len()).sum()
     }
 
     /// An estimate of the memory that keys, versions and values take.
@@ -173,44 +174,9 @@ impl<H: Header> Table<H> {
     /// Removes every key.
     pub(super) fn clear(&self) {
         for shard in &self.shards {
-            *write(&shard.slots) = HashTable::new();
+            *write(&shard.rows) = HashTable::new();
             shard.bytes.store(0, Ordering::Relaxed);
         }
         self.order.clear();
-    }
-}
-
-impl<H: Header> Shard<H> {
-    /// Adds a version to a record of this shard, which the caller has locked.
-    fn push(&self, record: &Arc<Record<H>>, version: Version<H>) -> Written<H> {
-        let is_deletion = version.value.is_none();
-        let (value_bytes, older_bytes) = (version.value_bytes(), version.older_bytes());
-        let is_superseding = match write(&record.chain).push(version) {
-            Pushed::Superseded => {
-                self.bytes.fetch_add(older_bytes, Ordering::Relaxed);
-                true
-            }
-            Pushed::Replaced { value_bytes: before } => {
-                self.bytes.fetch_add(value_bytes, Ordering::Relaxed);
-                self.bytes.fetch_sub(before, Ordering::Relaxed);
-                false
-            }
-        };
-        let is_garbage = is_superseding || is_deletion;
-        Written { record: is_garbage.then(|| record.clone()), is_new: false, is_garbage }
-    }
-
-    /// Removes a record if it is still in the shard and still deleted for all readers.
-    fn remove(&self, hash: u64, record: &Arc<Record<H>>, floor: SnapshotVersion) -> bool {
-        let mut slots = write(&self.slots);
-        let Ok(slot) = slots.find_entry(hash, |slot| Arc::ptr_eq(&slot.record, record)) else {
-            return false;
-        };
-        if !read(&record.chain).is_gone(floor) {
-            return false;
-        }
-        slot.remove();
-        self.bytes.fetch_sub(record.bytes(), Ordering::Relaxed);
-        true
     }
 }

@@ -156,9 +156,11 @@ fn a_cleared_store_is_as_new_and_its_pins_are_lost() {
         store.digest(SnapshotVersion(5)),
         Store::<TestHeader>::new().digest(SnapshotVersion(0))
     );
-    store.apply(TABLE, key(b"k"), version(2, Some(b"two")));
-    store.publish(SnapshotVersion(2));
-    let new_pin = store.pin_at(SnapshotVersion(1)).expect("nothing was reclaimed since");
+    assert!(store.pin_at(SnapshotVersion(0)).is_ok(), "nothing was reclaimed since");
+    store.apply(TABLE, key(b"k"), version(5, Some(b"five")));
+    store.publish(SnapshotVersion(5));
+    let new_pin = store.pin();
+    store.publish(SnapshotVersion(6));
     drop(pin);
     assert_eq!(store.oldest_pinned(), new_pin.version(), "a lost pin takes no other with it");
     assert_eq!((store.reclaim(SnapshotVersion(9)), store.table_ids()), (0, vec![TABLE]));

@@ -12,8 +12,10 @@ pub enum Seen {
     Absent,
     /// The version that became final at this point of the serial order.
     At(SnapshotVersion),
-    /// A write, or a deletion, of a transaction that was not yet committed, on the reader's node.
+    /// A value written by a transaction that was not yet committed, on the reader's node.
     Local(TxnId),
+    /// Nothing, because a transaction that was not yet committed, on the reader's node, deleted it.
+    LocalDeleted(TxnId),
 }
 
 /// One key read, and what was there.
@@ -35,7 +37,7 @@ pub struct RangeRead {
     /// The part of the table that was looked at, cut off where the scan stopped.
     pub range: KeyRange,
     /// The keys found there, in ascending order, with what was seen. Holds a key that an
-    /// uncommitted local transaction deleted too, as [`Seen::Local`].
+    /// uncommitted local transaction deleted too, as [`Seen::LocalDeleted`].
     pub rows: Vec<(Key, Seen)>,
 }
 
@@ -117,6 +119,20 @@ impl Seen {
     const ABSENT: u8 = 0;
     const AT: u8 = 1;
     const LOCAL: u8 = 2;
+    const LOCAL_DELETED: u8 = 3;
+
+    /// What is seen of a write of an uncommitted local transaction: a value, or a deletion.
+    pub fn local(txn: TxnId, is_live: bool) -> Self {
+        if is_live { Self::Local(txn) } else { Self::LocalDeleted(txn) }
+    }
+
+    /// The uncommitted local transaction whose work was seen.
+    pub fn local_writer(self) -> Option<TxnId> {
+        match self {
+            Self::Local(txn) | Self::LocalDeleted(txn) => Some(txn),
+            Self::Absent | Self::At(_) => None,
+        }
+    }
 
     fn encode(self, out: &mut Vec<u8>) {
         match self {
@@ -129,6 +145,10 @@ impl Seen {
                 out.put_u8(Self::LOCAL);
                 out.put_u64(txn.to_bits());
             }
+            Self::LocalDeleted(txn) => {
+                out.put_u8(Self::LOCAL_DELETED);
+                out.put_u64(txn.to_bits());
+            }
         }
     }
 
@@ -137,6 +157,9 @@ impl Seen {
             Self::ABSENT => Ok(Self::Absent),
             Self::AT => Ok(Self::At(SnapshotVersion(from.varint("version seen")?))),
             Self::LOCAL => Ok(Self::Local(TxnId::from_bits(from.u64("version seen")?))),
+            Self::LOCAL_DELETED => {
+                Ok(Self::LocalDeleted(TxnId::from_bits(from.u64("version seen")?)))
+            }
             _ => Err(DecodeError::new("version seen")),
         }
     }

@@ -1,1 +1,318 @@
 //! The work that Pangea is measured by.
+//!
+//! A [`Workload`] is data and programs: how to load its tables, what its clients do, and what
+//! must be true of its data at any snapshot. The programs are [`Procedure`]s like any other; the
+//! rest is for drivers (the simulator, `pangea bench`):
+//!
+//! ```text
+//!   named("tpcc", settings) --> Workload --load_calls()--> Call, Call, ...    once, in any order
+//!                                  |-----generator(client)--> Generator --next(rng, now)--> Call
+//!                                  `-----check(rows)--> Report | Violation    on any snapshot
+//! ```
+//!
+//! **Clients.** A run has a number of clients; client `i` has its home in region `i % regions` and
+//! a [`Generator`] of its own, which holds all of its state, so drivers in several processes need not
+//! talk to each other. TPC-C deals warehouses to regions in the same way (warehouse `w`, from 1,
+//! to region `(w - 1) % regions`) and gives each terminal a home warehouse of its region, so that
+//! most transactions stay where their data is written, and remote ones cross as TPC-C says.
+//! The other workloads have no home data: every client reaches for every key.
+//!
+//! **Determinism.** What a client does follows from the generator that it is handed; what a program
+//! does follows from its arguments, dates and values included. [`dice`] is the only randomness.
+//!
+//! | workload | tables | programs |
+//! |---|---|---|
+//! | [`ycsb`] | 62 | `ycsb`, `ycsb_load` |
+//! | [`tpcc`] | 40 to 56 | `tpcc_new_order`, `tpcc_payment`, ... |
+//! | [`list_append`] | 61 | `list_append` |
+//! | [`bank`] | 60 | `bank_transfer`, `bank_audit`, `bank_load` |
+//!
+//! Table numbers stay below 64, so that they are one byte in every write that is shipped.
+
+pub mod bank;
+mod check;
+pub mod dice;
+pub mod list_append;
+pub mod model;
+pub mod tpcc;
+pub mod ycsb;
+pub mod zipf;
+
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+pub use check::{Report, Rows, Snapshot, Violation};
+
+use crate::codec::{DecodeError, Reader};
+use crate::time::Timestamp;
+use crate::txn::{Abort, Procedure, SqlState, Stop};
+use dice::Dice;
+
+/// One call of a procedure.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Call {
+    /// The procedure's name in the registry.
+    pub procedure: &'static str,
+    /// The arguments, in the procedure's encoding.
+    pub args: Bytes,
+    /// What kind of transaction it is, for reports: `payment`.
+    pub label: &'static str,
+    /// Whether it can run on a snapshot without being ordered. The procedure says the same.
+    pub is_read_only: bool,
+}
+
+/// One of the clients of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Client {
+    /// Its number, from 0.
+    pub index: u32,
+    /// How many clients the run has, in all regions.
+    pub clients: u32,
+    /// How many regions the run has.
+    pub regions: u32,
+}
+
+impl Client {
+    /// Client number `index` of `clients` that are dealt over `regions`.
+    ///
+    /// # Panics
+    /// When there is no such client, or no region.
+    pub fn new(index: u32, clients: u32, regions: u32) -> Self {
+        assert!(index < clients, "client {index} of {clients}");
+        assert!(regions > 0, "a client has its home in a region");
+        Self { index, clients, regions }
+    }
+
+    /// The region that it has its home in.
+    pub fn region(self) -> u32 {
+        self.index % self.regions
+    }
+
+    /// Its number among the clients of its region, from 0.
+    pub fn index_in_region(self) -> u32 {
+        self.index / self.regions
+    }
+}
+
+/// Data, programs over it, and what must be true of it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Workload {
+    /// Yahoo's cloud serving benchmark.
+    Ycsb(ycsb::Ycsb),
+    /// Wholesale order entry.
+    Tpcc(tpcc::Tpcc),
+    /// Lists whose order tells the order of transactions.
+    ListAppend(list_append::ListAppend),
+    /// Accounts whose sum stays the same.
+    Bank(bank::Bank),
+}
+
+/// How large and how skewed a workload is; each looks at what concerns it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// What loads draw their rows from.
+    pub seed: u64,
+    /// YCSB: rows that are loaded.
+    pub rows: u64,
+    /// YCSB: bytes in a value.
+    pub value_len: u32,
+    /// YCSB and list-append: the exponent of Zipf's law, 0 for uniform.
+    pub zipf: f64,
+    /// TPC-C: warehouses.
+    pub warehouses: u32,
+    /// TPC-C: rows in a warehouse.
+    pub scale: tpcc::Scale,
+    /// List-append: lists that are in use at a time.
+    pub lists: u32,
+    /// Bank: accounts.
+    pub accounts: u32,
+}
+
+impl Default for Settings {
+    /// The sizes that the literature uses.
+    fn default() -> Self {
+        Self {
+            seed: 1,
+            rows: 2_000_000,
+            value_len: 1_000,
+            zipf: 0.0,
+            warehouses: 8,
+            scale: tpcc::Scale::FULL,
+            lists: 16,
+            accounts: 100,
+        }
+    }
+}
+
+/// Settings that no workload can have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InvalidSettings(pub String);
+
+impl fmt::Display for InvalidSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for InvalidSettings {}
+
+/// The names that [`Workload::named`] knows.
+pub const NAMES: [&str; 10] = [
+    "ycsb-a",
+    "ycsb-b",
+    "ycsb-c",
+    "ycsb-d",
+    "ycsb-e",
+    "ycsb-f",
+    "tpcc",
+    "tpcc-nopay",
+    "list-append",
+    "bank",
+];
+
+impl Workload {
+    /// The workload that command lines call `name`.
+    ///
+    /// # Errors
+    /// When there is none of that name, or a setting is out of its bounds.
+    pub fn named(name: &str, settings: &Settings) -> Result<Self, InvalidSettings> {
+        let ycsb = |mix| ycsb::Ycsb::new(mix, settings).map(Self::Ycsb);
+        let tpcc = |mix| tpcc::Tpcc::new(mix, settings).map(Self::Tpcc);
+        match name {
+            "ycsb-a" => ycsb(ycsb::Mix::A),
+            "ycsb-b" => ycsb(ycsb::Mix::B),
+            "ycsb-c" => ycsb(ycsb::Mix::C),
+            "ycsb-d" => ycsb(ycsb::Mix::D),
+            "ycsb-e" => ycsb(ycsb::Mix::E),
+            "ycsb-f" => ycsb(ycsb::Mix::F),
+            "tpcc" => tpcc(tpcc::Mix::Standard),
+            "tpcc-nopay" => tpcc(tpcc::Mix::NewOrderPayment),
+            "list-append" => list_append::ListAppend::new(settings).map(Self::ListAppend),
+            "bank" => bank::Bank::new(settings).map(Self::Bank),
+            _ => Err(InvalidSettings(format!(
+                "there is no workload {name:?}; there are {}",
+                NAMES.join(", ")
+            ))),
+        }
+    }
+
+    /// The name on command lines and in reports.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Ycsb(ycsb) => ycsb.name(),
+            Self::Tpcc(tpcc) => tpcc.name(),
+            Self::ListAppend(_) => "list-append",
+            Self::Bank(_) => "bank",
+        }
+    }
+
+    /// The calls that load the tables: each once, in any order; all before the first client's call.
+    /// Each writes some ten thousand rows at most. One that is repeated writes the same again.
+    pub fn load_calls(&self) -> Vec<Call> {
+        match self {
+            Self::Ycsb(ycsb) => ycsb.load_calls(),
+            Self::Tpcc(tpcc) => tpcc.load_calls(),
+            Self::ListAppend(_) => Vec::new(),
+            Self::Bank(bank) => bank.load_calls(),
+        }
+    }
+
+    /// What one client does.
+    pub fn generator(&self, client: Client) -> Generator {
+        Generator(match self {
+            Self::Ycsb(ycsb) => Kind::Ycsb(ycsb.generator(client)),
+            Self::Tpcc(tpcc) => Kind::Tpcc(tpcc.terminal(client)),
+            Self::ListAppend(lists) => Kind::ListAppend(lists.generator(client)),
+            Self::Bank(bank) => Kind::Bank(bank.clone()),
+        })
+    }
+
+    /// Whether everything that must hold between two transactions holds of these rows.
+    ///
+    /// # Errors
+    /// The first rule that is broken, where, and both of its numbers.
+    pub fn check(&self, rows: &dyn Rows) -> Result<Report, Violation> {
+        match self {
+            Self::Ycsb(ycsb) => ycsb.check(rows),
+            Self::Tpcc(tpcc) => tpcc.check(rows),
+            Self::ListAppend(_) => list_append::check(rows),
+            Self::Bank(bank) => bank.check(rows),
+        }
+    }
+}
+
+/// One client's transactions, one after the other.
+#[derive(Clone, Debug)]
+pub struct Generator(Kind);
+
+#[derive(Clone, Debug)]
+enum Kind {
+    Ycsb(ycsb::Generator),
+    Tpcc(tpcc::Terminal),
+    ListAppend(list_append::Generator),
+    Bank(bank::Bank),
+}
+
+impl Generator {
+    /// The next transaction. `now` is what it takes for the date.
+    pub fn next(&mut self, rng: &mut fastrand::Rng, now: Timestamp) -> Call {
+        let dice = &mut Dice::new(rng.u64(..));
+        match &mut self.0 {
+            Kind::Ycsb(ycsb) => ycsb.next(dice),
+            Kind::Tpcc(terminal) => terminal.next(dice, now),
+            Kind::ListAppend(lists) => lists.next(dice),
+            Kind::Bank(bank) => bank.next(dice),
+        }
+    }
+}
+
+/// Every procedure of every workload, for a node's registry.
+pub fn procedures() -> Vec<Arc<dyn Procedure>> {
+    let mut all: Vec<Arc<dyn Procedure>> = vec![
+        Arc::new(ycsb::Run),
+        Arc::new(ycsb::Load),
+        Arc::new(list_append::Run),
+        Arc::new(bank::Transfer),
+        Arc::new(bank::Audit),
+        Arc::new(bank::Load),
+    ];
+    all.extend(tpcc::procedures());
+    all
+}
+
+/// What becomes of a program whose arguments, or whose rows, are not in their encoding.
+fn malformed(error: DecodeError) -> Stop {
+    Stop::Abort(Abort::new(SqlState::INTERNAL_ERROR, error.to_string()))
+}
+
+/// Demands that nothing follows what was decoded.
+fn ended(from: &Reader<'_>, what: &'static str) -> Result<(), DecodeError> {
+    if from.is_empty() { Ok(()) } else { Err(DecodeError::new(what)) }
+}
+
+/// Demands that a decoded number is within its bounds.
+fn bounded(number: u64, min: u64, max: u64, what: &'static str) -> Result<u64, DecodeError> {
+    if (min..=max).contains(&number) { Ok(number) } else { Err(DecodeError::new(what)) }
+}
+
+/// Demands that a setting is within its bounds.
+fn setting(name: &str, value: u64, min: u64, max: u64) -> Result<(), InvalidSettings> {
+    if (min..=max).contains(&value) {
+        return Ok(());
+    }
+    Err(InvalidSettings(format!("{name} is {value}; it must be from {min} to {max}")))
+}
+
+/// Demands that an exponent of Zipf's law is within its bounds.
+fn setting_zipf(zipf: f64) -> Result<(), InvalidSettings> {
+    const ZIPF_MAX: f64 = 5.0;
+    if (0.0..=ZIPF_MAX).contains(&zipf) {
+        return Ok(());
+    }
+    Err(InvalidSettings(format!("zipf is {zipf}; it must be from 0 to {ZIPF_MAX}")))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,40 @@
+//! Running a procedure's code.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::ids::ProcedureId;
+use crate::txn::{Abort, Context, Footprint, Registry, SqlState, Stop};
+
+/// Runs a procedure. A panic in it is an abort: a bug in one program must not stop all others.
+///
+/// The abort does not quote the panic, whose text may hold an address and so differ between
+/// replicas; the panic hook has shown it on the node that ran the program.
+pub(super) fn call(
+    registry: &Registry,
+    id: ProcedureId,
+    args: &[u8],
+    cx: &mut dyn Context,
+) -> Result<Vec<u8>, Stop> {
+    let Some(procedure) = registry.procedure(id) else {
+        let message = format!("procedure number {} does not exist", id.0);
+        return Err(Abort::new(SqlState::INTERNAL_ERROR, message).into());
+    };
+    // A context buffers all that a program does, so nothing half done outlives the unwinding.
+    catch_unwind(AssertUnwindSafe(|| procedure.run(args, cx))).unwrap_or_else(|_| {
+        let message = format!("procedure \"{}\" failed", procedure.name());
+        let abort = Abort::new(SqlState::INTERNAL_ERROR, message);
+        Err(abort.with_detail("The procedure panicked.").into())
+    })
+}
+
+/// The abort of a program that gave up although its executor did not ask it to.
+pub(super) fn gave_up() -> Abort {
+    let message = "a program ended as interrupted that was not interrupted";
+    Abort::new(SqlState::INTERNAL_ERROR, message)
+}
+
+/// The footprint that a procedure declares for these arguments. One that panics has declared none.
+pub(super) fn footprint(registry: &Registry, id: ProcedureId, args: &[u8]) -> Option<Footprint> {
+    let procedure = registry.procedure(id)?;
+    catch_unwind(AssertUnwindSafe(|| procedure.footprint(args))).unwrap_or(None)
+}

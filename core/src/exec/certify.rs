@@ -1,0 +1,162 @@
+//! Whether what a certified transaction read is still current.
+//!
+//! A deletion that is older than the version being written may be reclaimed on one replica and not
+//! yet on another, so it must never make a difference: it counts as absent, has no known writer,
+//! and equals a deletion that was seen as [`Seen::LocalDeleted`], whoever made it.
+
+use crate::ids::{TableId, TxnId};
+use crate::key::{Key, KeyRange};
+use crate::txn::{Abort, ReadSet, Seen, SqlState};
+
+/// A longer key is cut off in messages.
+const KEY_SHOWN_MAX: usize = 64;
+
+/// What a reader would find at a key now.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Standing {
+    /// What it would record.
+    pub seen: Seen,
+    /// Who wrote that, where a replica can be sure that all others know it too.
+    pub writer: Option<TxnId>,
+}
+
+impl Standing {
+    /// Nothing there, and nobody known to have deleted it.
+    pub const ABSENT: Self = Self { seen: Seen::Absent, writer: None };
+}
+
+/// The database at the place where a transaction is checked.
+pub(super) trait Current {
+    /// What is at a key.
+    fn point(&self, table: TableId, key: &[u8]) -> Standing;
+    /// What is at each key of a range, in ascending order; keys that are absent may be in it.
+    fn range(&self, table: TableId, range: &KeyRange) -> Vec<(Key, Standing)>;
+    /// Whether a transaction may have written something else than what its local readers saw.
+    fn was_executed_again(&self, txn: TxnId) -> bool;
+}
+
+/// A read that is no longer current.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Change {
+    table: TableId,
+    key: Key,
+    winner: Option<TxnId>,
+}
+
+impl Change {
+    /// The abort that tells a client of it.
+    pub fn into_abort(self) -> Abort {
+        let shown = &self.key[..self.key.len().min(KEY_SHOWN_MAX)];
+        let cut = if self.key.len() > KEY_SHOWN_MAX { "..." } else { "" };
+        let row = format!("Key \"{}{cut}\" of table {}", shown.escape_ascii(), self.table);
+        let detail = match self.winner {
+            Some(winner) => format!("{row} was changed by transaction {winner}."),
+            None => format!("{row} was deleted."),
+        };
+        let message = "could not serialize access due to concurrent update";
+        Abort::new(SqlState::SERIALIZATION_FAILURE, message)
+            .with_detail(detail)
+            .with_hint("The transaction might succeed if retried.")
+    }
+}
+
+/// The first read that is not current, points before ranges.
+pub(super) fn first_change(reads: &ReadSet, now: &dyn Current) -> Option<Change> {
+    let stale_point = reads.points.iter().find_map(|read| {
+        let standing = now.point(read.table, &read.key);
+        let is_current = is_same(read.seen, standing, now);
+        (!is_current).then(|| Change {
+            table: read.table,
+            key: read.key.clone(),
+            winner: standing.writer,
+        })
+    });
+    stale_point.or_else(|| {
+        reads.ranges.iter().find_map(|read| {
+            let found = now.range(read.table, &read.range);
+            let (key, winner) = first_row_change(&read.rows, &found, now)?;
+            Some(Change { table: read.table, key, winner })
+        })
+    })
+}
+
+/// The first key that came, went or changed between two looks at one range.
+fn first_row_change(
+    then: &[(Key, Seen)],
+    found: &[(Key, Standing)],
+    now: &dyn Current,
+) -> Option<(Key, Option<TxnId>)> {
+    let mut then = then.iter().peekable();
+    for (key, standing) in found {
+        if let Some((gone, _)) = then.next_if(|(seen_key, _)| seen_key < key) {
+            return Some((gone.clone(), None));
+        }
+        let seen = then.next_if(|(seen_key, _)| seen_key == key).map_or(Seen::Absent, |row| row.1);
+        if !is_same(seen, *standing, now) {
+            return Some((key.clone(), standing.writer));
+        }
+    }
+    then.next().map(|(gone, _)| (gone.clone(), None))
+}
+
+fn is_same(then: Seen, standing: Standing, now: &dyn Current) -> bool {
+    match then {
+        Seen::Absent | Seen::At(_) => standing.seen == then,
+        Seen::Local(txn) => standing.writer == Some(txn) && !now.was_executed_again(txn),
+        Seen::LocalDeleted(_) => standing.seen == then || standing.seen == Seen::Absent,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::{NodeId, SnapshotVersion};
+
+    #[test]
+    fn an_abort_names_the_table_the_key_and_the_winner() {
+        let key = Key::from(&b"\x80\x00abc"[..]);
+        let winner = Some(TxnId::new(NodeId(2), 9));
+        let abort = Change { table: TableId(4), key: key.clone(), winner }.into_abort();
+        assert_eq!(abort.code.as_str(), "40001");
+        let detail = "Key \"\\x80\\x00abc\" of table t4 was changed by transaction 2.9.";
+        assert_eq!(abort.detail.as_deref(), Some(detail));
+        let abort = Change { table: TableId(4), key, winner: None }.into_abort();
+        assert!(abort.detail.is_some_and(|detail| detail.ends_with("was deleted.")));
+    }
+
+    struct Nothing;
+    impl Current for Nothing {
+        fn point(&self, _: TableId, _: &[u8]) -> Standing {
+            Standing::ABSENT
+        }
+        fn range(&self, _: TableId, _: &KeyRange) -> Vec<(Key, Standing)> {
+            Vec::new()
+        }
+        fn was_executed_again(&self, _: TxnId) -> bool {
+            false
+        }
+    }
+
+    #[test]
+    fn rows_that_came_went_or_changed_are_each_noticed() {
+        let at = |version| Seen::At(SnapshotVersion(version));
+        let key = |k: u8| Key::from(&[k][..]);
+        let standing = |seen| Standing { seen, writer: Some(TxnId::new(NodeId(0), 1)) };
+        let then = [(key(1), at(1)), (key(3), at(1))];
+        let first = |found: &[(u8, Seen)]| {
+            let found: Vec<_> = found.iter().map(|&(k, seen)| (key(k), standing(seen))).collect();
+            first_row_change(&then, &found, &Nothing)
+                .map(|(key, winner)| (key[0], winner.is_some()))
+        };
+        assert_eq!(first(&[(1, at(1)), (3, at(1))]), None);
+        assert_eq!(first(&[(1, at(1)), (2, Seen::Absent), (3, at(1))]), None);
+        assert_eq!(first(&[(1, at(1)), (2, at(1)), (3, at(1))]), Some((2, true)), "came between");
+        assert_eq!(first(&[(1, at(1)), (3, at(1)), (4, at(1))]), Some((4, true)), "came after");
+        assert_eq!(first(&[(3, at(1))]), Some((1, false)), "went before");
+        assert_eq!(first(&[(1, at(1))]), Some((3, false)), "went after");
+        assert_eq!(first(&[(1, at(1)), (3, Seen::Absent)]), Some((3, true)), "deleted");
+        assert_eq!(first(&[(1, at(1)), (3, at(2))]), Some((3, true)), "changed");
+        let own = [(key(1), Seen::Local(TxnId::new(NodeId(0), 1)))];
+        assert_eq!(first_row_change(&own, &[(key(1), standing(at(5)))], &Nothing), None);
+    }
+}

@@ -1,0 +1,336 @@
+//! Optimistic execution on a snapshot (Minerva §3.2, Algorithm 1).
+//!
+//! A program runs at once, on the last snapshot with the uncommitted writes of local transactions
+//! over it, and everything that it read is written down with the version seen: a point of the
+//! serial order, or the local transaction that wrote it. Nothing is locked; whoever orders the
+//! transaction checks the reads at its place.
+//!
+//! ```text
+//!   own writes      what the program wrote itself: read back, not recorded
+//!   overlay         Seen::Local(writer), Seen::LocalDeleted(writer)
+//!   store at v      Seen::At(version), Seen::Absent
+//! ```
+//!
+//! Ranges are recorded with every row in them and only as far as the scan went, so that a row that
+//! comes or goes is noticed and one behind the end is not. A row that the program wrote itself
+//! is recorded as it was underneath, because the check at the program's place will look at the
+//! database without the program's writes.
+//!
+//! [`run_group`] runs many programs as if one after the other, and in parallel where they don't
+//! touch each other.
+
+use std::ops::ControlFlow;
+
+use super::call::{call, gave_up};
+use super::certify::{Current, Standing, first_change};
+use super::merge::{self, Above};
+use super::overlay::Overlay;
+use super::writes::{OwnWrites, Positions};
+use crate::ids::{SnapshotVersion, TableId, TxnId};
+use crate::key::{Direction, Key, KeyRange};
+use crate::pool::{Pool, map};
+use crate::store::{Header, Store};
+use crate::txn::{
+    Abort, Certified, Context, Footprint, PointRead, Program, RangeRead, ReadSet, Registry, Scan,
+    Seen, Stop, Visit, Write,
+};
+use crate::value::Value;
+
+/// What an optimistic run of a program learned.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Run {
+    /// What the program returned, or why it aborted.
+    pub result: Result<Vec<u8>, Abort>,
+    /// What it read, whether it aborted or not: an abort too is only right if that is current.
+    pub reads: ReadSet,
+    /// What it wrote, each key once, in the order of first writing. Empty when it aborted.
+    pub writes: Vec<Write>,
+}
+
+/// Runs a program on the snapshot `at` with `overlay` over it. Changes neither.
+///
+/// A [`Program::Certified`] is not run but checked: it aborts with 40001 if something that it read
+/// has already changed here, and otherwise has the reads and writes that it came with. A read of a
+/// local transaction is taken as current when that one's write is the newest, so the caller must
+/// know that it was not executed again since, with another effect.
+pub fn run<H: Header>(
+    registry: &Registry,
+    program: &Program,
+    store: &Store<H>,
+    at: SnapshotVersion,
+    overlay: &Overlay,
+) -> Run {
+    let base = Base { store, at, overlay };
+    match program {
+        Program::Call { procedure, args } => {
+            let mut observed = Observed::new(base);
+            let result = match call(registry, *procedure, args, &mut observed) {
+                Ok(result) => Ok(result),
+                Err(Stop::Abort(abort)) => Err(abort),
+                Err(Stop::Interrupted) => Err(gave_up()),
+            };
+            let writes = if result.is_ok() { observed.writes.take() } else { Vec::new() };
+            Run { result, reads: observed.reads, writes }
+        }
+        Program::Certified(Certified { reads, writes }) => {
+            let change = first_change(reads, &base);
+            let result = change.map_or(Ok(Vec::new()), |change| Err(change.into_abort()));
+            let writes = if result.is_ok() { writes.clone() } else { Vec::new() };
+            Run { result, reads: reads.clone(), writes }
+        }
+    }
+}
+
+/// Runs a program only to find out what it touches: a reconnaissance run (Calvin §3.2.1), also the
+/// probe of Minerva's high-contention mode (§4). Unlike [`run`], it counts the writes of a program
+/// that aborts.
+pub fn probe<H: Header>(
+    registry: &Registry,
+    program: &Program,
+    store: &Store<H>,
+    at: SnapshotVersion,
+    overlay: &Overlay,
+) -> Footprint {
+    match program {
+        Program::Call { procedure, args } => {
+            let mut observed = Observed::new(Base { store, at, overlay });
+            // The result is not wanted: the program will be run at its place.
+            let _result = call(registry, *procedure, args, &mut observed);
+            Footprint::of_run(&observed.reads, &observed.writes.take())
+        }
+        Program::Certified(Certified { reads, writes }) => Footprint::of_run(reads, writes),
+    }
+}
+
+/// Runs programs as if one after the other, each on the snapshot with `overlay` and the writes of
+/// those before it over it, and leaves their writes in `overlay`.
+///
+/// All run in parallel first; then, in order, one that missed a write of one before it runs again.
+///
+/// # Panics
+/// When a transaction is already in the overlay at a key that it writes.
+pub fn run_group<H: Header>(
+    pool: &dyn Pool,
+    registry: &Registry,
+    programs: &[(TxnId, &Program)],
+    store: &Store<H>,
+    at: SnapshotVersion,
+    overlay: &mut Overlay,
+) -> Vec<Run> {
+    if pool.workers() == 1 {
+        let in_order = |&(txn, program): &(TxnId, &Program)| {
+            let run = run(registry, program, store, at, overlay);
+            overlay.insert(txn, &run.writes);
+            run
+        };
+        return programs.iter().map(in_order).collect();
+    }
+    let below: &Overlay = overlay;
+    let mut runs = map(pool, programs, |_, &(_, program)| run(registry, program, store, at, below));
+    for (attempt, &(txn, program)) in runs.iter_mut().zip(programs) {
+        if !is_current(&attempt.reads, overlay) {
+            *attempt = run(registry, program, store, at, overlay);
+        }
+        overlay.insert(txn, &attempt.writes);
+    }
+    runs
+}
+
+/// Whether reads that were current in an earlier state of `overlay` still are, given that it has
+/// only grown: then everything of it within the reads must have been seen.
+fn is_current(reads: &ReadSet, overlay: &Overlay) -> bool {
+    let is_seen = |read: &PointRead| {
+        let newest = overlay.newest(read.table, &read.key);
+        newest.is_none_or(|(txn, value)| read.seen == Seen::local(txn, value.is_some()))
+    };
+    let are_all_seen = |read: &RangeRead| {
+        overlay.range(read.table, &read.range).all(|(key, txn, value)| {
+            let row = read.rows.binary_search_by(|(seen_key, _)| seen_key.cmp(key));
+            row.is_ok_and(|row| read.rows[row].1 == Seen::local(txn, value.is_some()))
+        })
+    };
+    reads.points.iter().all(is_seen) && reads.ranges.iter().all(are_all_seen)
+}
+
+/// A snapshot with an overlay over it.
+#[derive(Clone, Copy)]
+struct Base<'a, H: Header> {
+    store: &'a Store<H>,
+    at: SnapshotVersion,
+    overlay: &'a Overlay,
+}
+
+impl<H: Header> Base<'_, H> {
+    fn read(&self, table: TableId, key: &[u8]) -> (Seen, Option<Value>) {
+        if let Some((txn, value)) = self.overlay.newest(table, key) {
+            return (Seen::local(txn, value.is_some()), value.cloned());
+        }
+        match self.store.read(table, key, self.at) {
+            Some(found) if found.value.is_some() => (Seen::At(found.version), found.value),
+            _ => (Seen::Absent, None),
+        }
+    }
+}
+
+impl<H: Header> Current for Base<'_, H> {
+    fn point(&self, table: TableId, key: &[u8]) -> Standing {
+        if let Some((txn, value)) = self.overlay.newest(table, key) {
+            return Standing { seen: Seen::local(txn, value.is_some()), writer: Some(txn) };
+        }
+        let found = self.store.read(table, key, self.at).filter(|found| found.value.is_some());
+        found.map_or(Standing::ABSENT, |found| Standing {
+            seen: Seen::At(found.version),
+            writer: Some(found.header.writer()),
+        })
+    }
+
+    fn range(&self, table: TableId, range: &KeyRange) -> Vec<(Key, Standing)> {
+        let scan = Scan { table, range: range.clone(), direction: Direction::Forward };
+        let above: Vec<Layer<'_>> = self
+            .overlay
+            .range(table, range)
+            .map(|(key, txn, value)| Layer { key, local: Some((txn, value)), own: None })
+            .collect();
+        let mut rows = Vec::new();
+        merge::scan(self.store, self.at, &scan, &above, |key, version, layer| {
+            if let Some((txn, value)) = layer.and_then(|layer| layer.local) {
+                let seen = Seen::local(txn, value.is_some());
+                rows.push((key.clone(), Standing { seen, writer: Some(txn) }));
+            } else if let Some(live) = version.filter(|version| version.value.is_some()) {
+                let writer = Some(live.header.writer());
+                rows.push((key.clone(), Standing { seen: Seen::At(live.version), writer }));
+            }
+            ControlFlow::Continue(())
+        });
+        rows
+    }
+
+    fn was_executed_again(&self, _txn: TxnId) -> bool {
+        false
+    }
+}
+
+/// What lies over the store at one key.
+struct Layer<'a> {
+    key: &'a Key,
+    local: Option<(TxnId, Option<&'a Value>)>,
+    own: Option<&'a Write>,
+}
+
+impl Above for Layer<'_> {
+    fn key(&self) -> &Key {
+        self.key
+    }
+}
+
+/// The context of a run that records what it reads.
+struct Observed<'a, H: Header> {
+    base: Base<'a, H>,
+    reads: ReadSet,
+    read_positions: Positions,
+    writes: OwnWrites,
+}
+
+impl<'a, H: Header> Observed<'a, H> {
+    fn new(base: Base<'a, H>) -> Self {
+        Self {
+            base,
+            reads: ReadSet::default(),
+            read_positions: Positions::default(),
+            writes: OwnWrites::default(),
+        }
+    }
+
+    fn record_range(&mut self, read: RangeRead) {
+        if !self.reads.ranges.contains(&read) {
+            self.reads.ranges.push(read);
+        }
+    }
+}
+
+impl<H: Header> Context for Observed<'_, H> {
+    fn get(&mut self, table: TableId, key: &[u8]) -> Result<Option<Value>, Stop> {
+        if let Some(own) = self.writes.find(table, key) {
+            return Ok(own.value.clone());
+        }
+        let (seen, value) = self.base.read(table, key);
+        // The base does not change during a run, so only the first read of a key says something.
+        if self.read_positions.find(&self.reads.points, table, key).is_none() {
+            self.reads.points.push(PointRead { table, key: Key::from(key), seen });
+            self.read_positions.pushed(&self.reads.points);
+        }
+        Ok(value)
+    }
+
+    fn scan(&mut self, scan: &Scan, visit: &mut Visit<'_>) -> Result<(), Stop> {
+        if scan.range.is_empty() {
+            return Ok(());
+        }
+        let above = layers(self.base.overlay, &self.writes, scan);
+        let mut rows = Vec::new();
+        let mut stopped_at = None;
+        merge::scan(self.base.store, self.base.at, scan, &above, |key, version, layer| {
+            let beneath = match layer.and_then(|layer| layer.local) {
+                Some((txn, value)) => Some((Seen::local(txn, value.is_some()), value)),
+                None => version
+                    .filter(|version| version.value.is_some())
+                    .map(|version| (Seen::At(version.version), version.value.as_ref())),
+            };
+            rows.extend(beneath.map(|(seen, _)| (key.clone(), seen)));
+            let value = match layer.and_then(|layer| layer.own) {
+                Some(own) => own.value.as_ref(),
+                None => beneath.and_then(|(_, value)| value),
+            };
+            let flow = value.map_or(ControlFlow::Continue(()), |value| visit(key, value));
+            if flow.is_break() {
+                stopped_at = Some(key.clone());
+            }
+            flow
+        });
+        if scan.direction == Direction::Reverse {
+            rows.reverse();
+        }
+        let range = match stopped_at {
+            Some(last) => scan.range.seen_up_to(&last, scan.direction),
+            None => scan.range.clone(),
+        };
+        self.record_range(RangeRead { table: scan.table, range, rows });
+        Ok(())
+    }
+
+    fn put(&mut self, table: TableId, key: Key, value: Value) -> Result<(), Stop> {
+        Ok(self.writes.set(table, key, Some(value))?)
+    }
+
+    fn delete(&mut self, table: TableId, key: Key) -> Result<(), Stop> {
+        Ok(self.writes.set(table, key, None)?)
+    }
+}
+
+/// The overlay's and the program's own rows within a scan, in its order, each key once.
+fn layers<'a>(overlay: &'a Overlay, writes: &'a OwnWrites, scan: &Scan) -> Vec<Layer<'a>> {
+    let local = overlay.range(scan.table, &scan.range).map(|(key, txn, value)| Layer {
+        key,
+        local: Some((txn, value)),
+        own: None,
+    });
+    let own = writes.within(scan.table, &scan.range, Direction::Forward);
+    let mut layers: Vec<Layer<'a>> = Vec::new();
+    let mut own = own.into_iter().peekable();
+    let layer_of = |write: &'a Write| Layer { key: &write.key, local: None, own: Some(write) };
+    for mut layer in local {
+        while let Some(before) = own.next_if(|write| write.key < *layer.key) {
+            layers.push(layer_of(before));
+        }
+        layer.own = own.next_if(|write| write.key == *layer.key);
+        layers.push(layer);
+    }
+    layers.extend(own.map(layer_of));
+    if scan.direction == Direction::Reverse {
+        layers.reverse();
+    }
+    layers
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,211 @@
+//! One job at its place: the context that keeps a program within its footprint.
+
+use std::ops::ControlFlow;
+
+use super::Job;
+use super::extent::locked_part;
+use super::schedule::Locks;
+use crate::exec::call::{call, gave_up};
+use crate::exec::certify::{Current, Standing, first_change};
+use crate::exec::merge::{self, Above};
+use crate::exec::writes::OwnWrites;
+use crate::ids::{SnapshotVersion, TableId, TxnId};
+use crate::key::{Direction, Key, KeyRange};
+use crate::store::{Header, Store, Version};
+use crate::txn::{
+    Abort, Certified, Context, Footprint, Mode, Program, Registry, Scan, Seen, Stop, Visit, Write,
+};
+use crate::value::Value;
+
+/// What all jobs of one call have in common.
+pub(super) struct Runner<'a, H: Header> {
+    pub registry: &'a Registry,
+    pub store: &'a Store<H>,
+    pub version: SnapshotVersion,
+    pub jobs: &'a [Job<'a>],
+    pub header: &'a (dyn Fn(TxnId) -> H + Sync),
+}
+
+/// How a try of a job ended.
+pub(super) enum Attempt {
+    /// For good; the writes are applied.
+    Ended { outcome: Result<Vec<u8>, Abort>, writes: Vec<Write> },
+    /// It touched more than it has locks for, and changed nothing.
+    LeftItsFootprint,
+}
+
+/// Memory that a worker's jobs use one after the other.
+#[derive(Default)]
+pub(super) struct Scratch {
+    writes: OwnWrites,
+}
+
+impl<H: Header> Runner<'_, H> {
+    /// Runs a job within its locks.
+    pub fn run(&self, place: usize, locks: &Locks<'_>, scratch: &mut Scratch) -> Attempt {
+        let footprint = match locks {
+            Locks::Given(footprint) => Some(*footprint),
+            Locks::Found(footprint) => Some(footprint),
+            Locks::Certified(_) => None,
+            Locks::Unknown => unreachable!("footprints are found before a pass"),
+        };
+        self.attempt(place, footprint, scratch)
+    }
+
+    /// Runs a job while no other runs, so that it may touch anything.
+    pub fn run_alone(
+        &self,
+        place: usize,
+        scratch: &mut Scratch,
+    ) -> (Result<Vec<u8>, Abort>, Vec<Write>) {
+        match self.attempt(place, None, scratch) {
+            Attempt::Ended { outcome, writes } => (outcome, writes),
+            Attempt::LeftItsFootprint => unreachable!("there was no footprint to leave"),
+        }
+    }
+
+    fn attempt(
+        &self,
+        place: usize,
+        footprint: Option<&Footprint>,
+        scratch: &mut Scratch,
+    ) -> Attempt {
+        let Job { txn, program, .. } = self.jobs[place];
+        let (outcome, writes) = match program {
+            Program::Call { procedure, args } => {
+                scratch.writes.clear();
+                let mut locked = Locked {
+                    runner: self,
+                    footprint,
+                    has_left: false,
+                    writes: &mut scratch.writes,
+                };
+                let outcome = call(self.registry, *procedure, args, &mut locked);
+                // Even if the program went on: what it did from there on was not its to decide.
+                if locked.has_left {
+                    return Attempt::LeftItsFootprint;
+                }
+                match outcome {
+                    Ok(result) => (Ok(result), scratch.writes.take()),
+                    Err(Stop::Abort(abort)) => (Err(abort), Vec::new()),
+                    Err(Stop::Interrupted) => (Err(gave_up()), Vec::new()),
+                }
+            }
+            Program::Certified(Certified { reads, writes }) => match first_change(reads, self) {
+                None => (Ok(Vec::new()), writes.clone()),
+                Some(change) => (Err(change.into_abort()), Vec::new()),
+            },
+        };
+        self.apply(txn, &writes);
+        Attempt::Ended { outcome, writes }
+    }
+
+    fn apply(&self, txn: TxnId, writes: &[Write]) {
+        let header = (self.header)(txn);
+        for Write { table, key, value } in writes {
+            let version = Version { version: self.version, header, value: value.clone() };
+            self.store.apply(*table, key.clone(), version);
+        }
+    }
+
+    /// What a found version is to a certified transaction. Deletions older than this version may be
+    /// reclaimed on some replica, so they count as nothing.
+    fn standing(&self, found: &Version<H>) -> Standing {
+        let writer = Some(found.header.writer());
+        match &found.value {
+            Some(_) => Standing { seen: Seen::At(found.version), writer },
+            None if found.version == self.version => Standing { seen: Seen::Absent, writer },
+            None => Standing::ABSENT,
+        }
+    }
+}
+
+impl<H: Header> Current for Runner<'_, H> {
+    fn point(&self, table: TableId, key: &[u8]) -> Standing {
+        let found = self.store.read(table, key, self.version);
+        found.map_or(Standing::ABSENT, |found| self.standing(&found))
+    }
+
+    fn range(&self, table: TableId, range: &KeyRange) -> Vec<(Key, Standing)> {
+        let mut rows = Vec::new();
+        self.store.scan(table, range, Direction::Forward, self.version, |key, found| {
+            rows.push((key.clone(), self.standing(found)));
+            ControlFlow::Continue(())
+        });
+        rows
+    }
+
+    fn was_executed_again(&self, txn: TxnId) -> bool {
+        let is_call_of =
+            |job: &Job<'_>| job.txn == txn && matches!(job.program, Program::Call { .. });
+        self.jobs.iter().any(is_call_of)
+    }
+}
+
+impl Above for &Write {
+    fn key(&self) -> &Key {
+        &self.key
+    }
+}
+
+/// The context of a job: reads within its footprint, buffers writes within its footprint.
+struct Locked<'a, H: Header> {
+    runner: &'a Runner<'a, H>,
+    /// None when nothing else runs.
+    footprint: Option<&'a Footprint>,
+    has_left: bool,
+    writes: &'a mut OwnWrites,
+}
+
+impl<H: Header> Locked<'_, H> {
+    fn stay_within(&mut self, table: TableId, key: &[u8], mode: Mode) -> Result<(), Stop> {
+        let is_within = self.footprint.is_none_or(|footprint| footprint.covers(table, key, mode));
+        self.has_left |= !is_within;
+        if self.has_left { Err(Stop::Interrupted) } else { Ok(()) }
+    }
+}
+
+impl<H: Header> Context for Locked<'_, H> {
+    fn get(&mut self, table: TableId, key: &[u8]) -> Result<Option<Value>, Stop> {
+        self.stay_within(table, key, Mode::Shared)?;
+        if let Some(own) = self.writes.find(table, key) {
+            return Ok(own.value.clone());
+        }
+        let found = self.runner.store.read(table, key, self.runner.version);
+        Ok(found.and_then(|found| found.value))
+    }
+
+    fn scan(&mut self, scan: &Scan, visit: &mut Visit<'_>) -> Result<(), Stop> {
+        if self.has_left {
+            return Err(Stop::Interrupted);
+        }
+        if scan.range.is_empty() {
+            return Ok(());
+        }
+        let uncovered = self.footprint.filter(|all| !all.covers_range(scan.table, &scan.range));
+        let part = uncovered.map(|all| Scan { range: locked_part(all, scan), ..scan.clone() });
+        let within = part.as_ref().unwrap_or(scan);
+        let own = self.writes.within(scan.table, &within.range, scan.direction);
+        let (store, at) = (self.runner.store, self.runner.version);
+        let has_broken = merge::scan(store, at, within, &own, |key, version, own| {
+            let value = match own {
+                Some(own) => own.value.as_ref(),
+                None => version.and_then(|version| version.value.as_ref()),
+            };
+            value.map_or(ControlFlow::Continue(()), |value| visit(key, value))
+        });
+        // A scan that breaks has not looked past the row where it broke.
+        self.has_left = !has_broken && within.range != scan.range;
+        if self.has_left { Err(Stop::Interrupted) } else { Ok(()) }
+    }
+
+    fn put(&mut self, table: TableId, key: Key, value: Value) -> Result<(), Stop> {
+        self.stay_within(table, &key, Mode::Exclusive)?;
+        Ok(self.writes.set(table, key, Some(value))?)
+    }
+
+    fn delete(&mut self, table: TableId, key: Key) -> Result<(), Stop> {
+        self.stay_within(table, &key, Mode::Exclusive)?;
+        Ok(self.writes.set(table, key, None)?)
+    }
+}

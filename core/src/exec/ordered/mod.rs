@@ -1,0 +1,199 @@
+//! Ordered execution: locks granted strictly in the given order (Calvin §3.2; Minerva §4, "OCC and
+//! Deterministic Locking").
+//!
+//! The order of the jobs is the serial order. Each job's locks are known before it runs: its
+//! footprint, of keys and of ranges, shared and exclusive. A job runs when every earlier job whose
+//! locks conflict with its own has ended, so it reads what it would read if all earlier ones had
+//! run alone, and no two jobs ever wait for each other.
+//!
+//! ```text
+//!   jobs in order --> footprints --> graph --> workers --> store, all at one version
+//!                        |        (schedule)  (dispatch)
+//!                        ^                        |
+//!                        `--- next pass <-- those that touched more than their footprint
+//! ```
+//!
+//! **Restarts.** A program whose keys depend on data may touch something outside of its footprint.
+//! It is stopped there, has changed nothing, and takes part in the next pass: after all jobs of
+//! this one, in order among its like, with the footprint that a reconnaissance run found at the
+//! state between the passes, added to the one that it had. A job that comes without a footprint
+//! gets one the same way before the first pass and keeps its place (Calvin §3.2.1). So the serial
+//! order is (pass, place among the jobs). The first job of a later pass sees just the state of its
+//! reconnaissance, so each pass ends at least one job; after [`PASSES_MAX`] passes the rest run
+//! alone, in order, with nothing to check.
+//!
+//! **Determinism.** A job is stopped at its footprint's edge even where nothing runs beside it, so
+//! results, restarts and pass numbers follow from the jobs and the store alone, not from the number
+//! of workers or from timing. With one worker there is no lock table: jobs run in order.
+//!
+//! **Certified** jobs are checked at their place, and their writes applied if all that they read is
+//! still current. They touch just what they name, so they never restart.
+//!
+//! What differs from the papers: there is no lock manager with a queue for each key. All jobs are
+//! known, so the waiting is a graph that is computed at once, on all workers, before the first job
+//! starts; at run time each job has one atomic counter. Ranges are locked too, which neither paper
+//! does.
+
+mod dispatch;
+mod extent;
+mod locked;
+mod schedule;
+
+#[cfg(test)]
+mod tests;
+
+use self::locked::{Attempt, Runner, Scratch};
+use self::schedule::{Graph, Locks};
+use super::optimistic::probe;
+use super::overlay::Overlay;
+use crate::ids::{SnapshotVersion, TxnId};
+use crate::pool::{Pool, map};
+use crate::store::{Header, Store};
+use crate::txn::{Abort, Footprint, Program, Registry, Write};
+
+/// After so many passes, what is left runs without footprints, one job at a time. Data-dependent
+/// keys settle in two passes unless they depend on each other in a chain.
+pub const PASSES_MAX: u32 = 4;
+
+/// Up to so many jobs, a graph and a wake-up of workers cost more than they save.
+const IN_ORDER_JOBS_MAX: usize = 2;
+
+/// A transaction with its place in the order.
+#[derive(Clone, Copy, Debug)]
+pub struct Job<'a> {
+    /// Its name, which goes into the headers of what it writes.
+    pub txn: TxnId,
+    /// What to run or to check.
+    pub program: &'a Program,
+    /// What it will touch, where that is known. A certified program needs none.
+    pub footprint: Option<&'a Footprint>,
+}
+
+/// What became of a job.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Finished {
+    /// What the program returned, or why it aborted.
+    pub outcome: Result<Vec<u8>, Abort>,
+    /// What was applied to the store: nothing for one that aborted.
+    pub writes: Vec<Write>,
+    /// The pass in which it ended, from 1. The serial order is (passes, place among the jobs).
+    pub passes: u32,
+}
+
+/// Runs jobs, with the same results as one after the other, and applies their writes to the store
+/// at
+/// `version`, which must not be published yet. They read the newest versions up to `version`.
+///
+/// Every replica that has the same store gets the same results, whatever its pool.
+///
+/// A certified job that read a local write of another transaction ([`Seen::Local`]) counts it as
+/// current when that transaction is the newest writer and is no call among `jobs`; of earlier
+/// re-executions with another effect only the caller knows.
+///
+/// [`Seen::Local`]: crate::txn::Seen::Local
+///
+/// # Panics
+/// When the store has a newer version of a key that a job writes.
+pub fn execute<H: Header>(
+    pool: &dyn Pool,
+    registry: &Registry,
+    store: &Store<H>,
+    version: SnapshotVersion,
+    jobs: &[Job<'_>],
+    header: &(dyn Fn(TxnId) -> H + Sync),
+) -> Vec<Finished> {
+    assert!(version > store.published(), "readers already use the version that is to be written");
+    assert!(u32::try_from(jobs.len()).is_ok(), "too many jobs in one call");
+    let runner = Runner { registry, store, version, jobs, header };
+    let mut finished: Vec<Option<Finished>> = jobs.iter().map(|_| None).collect();
+    let mut pending = map(pool, jobs, |place, job| Pending::new(registry, place, job));
+    let mut passes = 1;
+    while passes < PASSES_MAX && pending.len() > 1 {
+        find_footprints(pool, &runner, &mut pending, passes);
+        let attempts = run_pass(pool, &runner, &pending);
+        assert_eq!(attempts.len(), pending.len(), "each job is tried once in a pass");
+        let mut restarted = Vec::new();
+        for (tried, attempt) in pending.into_iter().zip(attempts) {
+            match attempt {
+                Attempt::Ended { outcome, writes } => {
+                    finished[tried.place] = Some(Finished { outcome, writes, passes });
+                }
+                Attempt::LeftItsFootprint => restarted.push(tried),
+            }
+        }
+        pending = restarted;
+        passes += 1;
+    }
+    let mut scratch = Scratch::default();
+    for Pending { place, .. } in pending {
+        let (outcome, writes) = runner.run_alone(place, &mut scratch);
+        finished[place] = Some(Finished { outcome, writes, passes });
+    }
+    finished.into_iter().map(|done| done.expect("a job ends in some pass")).collect()
+}
+
+/// A job that has not ended.
+struct Pending<'a> {
+    place: usize,
+    locks: Locks<'a>,
+}
+
+impl<'a> Pending<'a> {
+    fn new(registry: &Registry, place: usize, job: &Job<'a>) -> Self {
+        let locks = match (job.program, job.footprint) {
+            (Program::Certified(certified), _) => Locks::Certified(certified),
+            (Program::Call { .. }, Some(given)) => Locks::Given(given),
+            (Program::Call { procedure, args }, None) => {
+                let declared = super::call::footprint(registry, *procedure, args);
+                declared.map_or(Locks::Unknown, Locks::Found)
+            }
+        };
+        Self { place, locks }
+    }
+}
+
+/// Runs, at the state before the pass, the jobs whose footprint is not known or was left.
+fn find_footprints<H: Header>(
+    pool: &dyn Pool,
+    runner: &Runner<'_, H>,
+    pending: &mut [Pending<'_>],
+    pass: u32,
+) {
+    let needs_one = |job: &Pending<'_>| pass > 1 || matches!(job.locks, Locks::Unknown);
+    if !pending.iter().any(needs_one) {
+        return;
+    }
+    let nothing = Overlay::new();
+    let found = map(pool, pending, |_, job| {
+        let program = runner.jobs[job.place].program;
+        needs_one(job)
+            .then(|| probe(runner.registry, program, runner.store, runner.version, &nothing))
+    });
+    for (job, found) in pending.iter_mut().zip(found) {
+        let Some(found) = found else { continue };
+        job.locks = Locks::Found(match std::mem::replace(&mut job.locks, Locks::Unknown) {
+            Locks::Unknown => found,
+            Locks::Given(before) => found.union(before.clone()),
+            Locks::Found(before) => found.union(before),
+            Locks::Certified(_) => unreachable!("a certified job ends in the first pass"),
+        });
+    }
+}
+
+/// Tries each pending job once, as if in order.
+fn run_pass<H: Header>(
+    pool: &dyn Pool,
+    runner: &Runner<'_, H>,
+    pending: &[Pending<'_>],
+) -> Vec<Attempt> {
+    if pool.workers() == 1 || pending.len() <= IN_ORDER_JOBS_MAX {
+        let mut scratch = Scratch::default();
+        let in_order = |job: &Pending<'_>| runner.run(job.place, &job.locks, &mut scratch);
+        return pending.iter().map(in_order).collect();
+    }
+    let locks: Vec<&Locks<'_>> = pending.iter().map(|job| &job.locks).collect();
+    let graph = Graph::new(pool, &locks);
+    dispatch::run(pool, &graph, &|scratch: &mut Scratch, at| {
+        runner.run(pending[at].place, &pending[at].locks, scratch)
+    })
+}

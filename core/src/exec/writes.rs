@@ -1,0 +1,165 @@
+//! What a program has written so far, and which keys it has read.
+
+use crate::hash::{HashTable, row_hash};
+use crate::ids::TableId;
+use crate::key::{Direction, Key, KeyRange};
+use crate::txn::{Abort, PointRead, SqlState, Write};
+use crate::value::Value;
+
+/// A program that writes more keys than this is refused: its writes are held in memory, and
+/// positions among them are 32 bits.
+pub(super) const WRITES_MAX: usize = 1 << 22;
+
+/// Up to this many rows, looking at each is faster than hashing.
+const LINEAR_MAX: usize = 8;
+
+/// Something that belongs to one key of one table.
+pub(super) trait Row {
+    /// The table and the key.
+    fn row(&self) -> (TableId, &[u8]);
+}
+
+impl Row for Write {
+    fn row(&self) -> (TableId, &[u8]) {
+        (self.table, &self.key)
+    }
+}
+
+impl Row for PointRead {
+    fn row(&self) -> (TableId, &[u8]) {
+        (self.table, &self.key)
+    }
+}
+
+/// Where in a list that only grows a row is. Holds no keys of its own: it is asked and told
+/// together with the list.
+#[derive(Debug, Default)]
+pub(super) struct Positions {
+    by_hash: HashTable<u32>,
+}
+
+impl Positions {
+    /// The position of a row in `rows`, which must be the list that [`Positions::pushed`] was told
+    /// of.
+    pub fn find<R: Row>(&self, rows: &[R], table: TableId, key: &[u8]) -> Option<usize> {
+        let is_it = |row: &R| row.row() == (table, key);
+        if rows.len() <= LINEAR_MAX {
+            return rows.iter().position(is_it);
+        }
+        let found = self.by_hash.find(row_hash(table, key), |&at| is_it(&rows[at as usize]));
+        found.map(|&at| at as usize)
+    }
+
+    /// Takes note that a row was appended to `rows`.
+    pub fn pushed<R: Row>(&mut self, rows: &[R]) {
+        if rows.len() <= LINEAR_MAX {
+            return;
+        }
+        let first_unknown = if rows.len() == LINEAR_MAX + 1 { 0 } else { rows.len() - 1 };
+        let hash_of = |row: &R| {
+            let (table, key) = row.row();
+            row_hash(table, key)
+        };
+        for (at, row) in rows.iter().enumerate().skip(first_unknown) {
+            let rehash = |&known: &u32| hash_of(&rows[known as usize]);
+            self.by_hash.insert_unique(hash_of(row), at as u32, rehash);
+        }
+    }
+
+    /// Forgets everything and keeps the memory.
+    pub fn clear(&mut self) {
+        self.by_hash.clear();
+    }
+}
+
+/// The writes of one program, one for each key, in the order in which keys were first written.
+#[derive(Debug, Default)]
+pub(super) struct OwnWrites {
+    rows: Vec<Write>,
+    positions: Positions,
+}
+
+impl OwnWrites {
+    /// What the program wrote to a key: nothing, or a value, or a deletion.
+    pub fn find(&self, table: TableId, key: &[u8]) -> Option<&Write> {
+        self.positions.find(&self.rows, table, key).map(|at| &self.rows[at])
+    }
+
+    /// Writes a value or a deletion.
+    ///
+    /// # Errors
+    /// When the program writes too many keys.
+    pub fn set(&mut self, table: TableId, key: Key, value: Option<Value>) -> Result<(), Abort> {
+        if let Some(at) = self.positions.find(&self.rows, table, &key) {
+            self.rows[at].value = value;
+            return Ok(());
+        }
+        if self.rows.len() == WRITES_MAX {
+            let message = format!("a transaction can't write more than {WRITES_MAX} keys");
+            return Err(Abort::new(SqlState::PROGRAM_LIMIT_EXCEEDED, message));
+        }
+        self.rows.push(Write { table, key, value });
+        self.positions.pushed(&self.rows);
+        Ok(())
+    }
+
+    /// The writes within a range, in the order of a scan.
+    pub fn within(&self, table: TableId, range: &KeyRange, direction: Direction) -> Vec<&Write> {
+        let is_within = |write: &&Write| write.table == table && range.contains(&write.key);
+        let mut found: Vec<&Write> = self.rows.iter().filter(is_within).collect();
+        found.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+        if direction == Direction::Reverse {
+            found.reverse();
+        }
+        found
+    }
+
+    /// Takes the writes out, and leaves none.
+    pub fn take(&mut self) -> Vec<Write> {
+        self.positions.clear();
+        std::mem::take(&mut self.rows)
+    }
+
+    /// Forgets the writes.
+    pub fn clear(&mut self) {
+        self.positions.clear();
+        self.rows.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    proptest! {
+        #[test]
+        fn the_last_write_of_a_key_is_found(
+            ops in prop::collection::vec((0u32..3, 0u8..20, prop::option::of(0u8..9)), 0..80),
+        ) {
+            let mut writes = OwnWrites::default();
+            let mut model = BTreeMap::new();
+            for (table, key, value) in ops {
+                let bytes = value.map(|value| Value::copy_from(&[value]));
+                let key = Key::from(&[key][..]);
+                writes.set(TableId(table), key.clone(), bytes.clone()).unwrap();
+                model.insert((TableId(table), key), bytes);
+            }
+            for table in (0..3).map(TableId) {
+                for key in 0..20u8 {
+                    let found = writes.find(table, &[key]).map(|write| write.value.clone());
+                    prop_assert_eq!(&found, &model.get(&(table, Key::from(&[key][..]))).cloned());
+                }
+                let range = KeyRange { start: vec![5], end: Some(vec![12]) };
+                let found = writes.within(table, &range, Direction::Forward);
+                let (start, end) = (Key::from(&[5][..]), Key::from(&[12][..]));
+                let expected = model.range((table, start)..(table, end));
+                let keys = expected.map(|((_, key), _)| key).collect::<Vec<_>>();
+                prop_assert_eq!(found.iter().map(|write| &write.key).collect::<Vec<_>>(), keys);
+            }
+            prop_assert_eq!(writes.take().len(), model.len());
+            prop_assert!(writes.find(TableId(0), &[0]).is_none());
+        }
+    }
+}

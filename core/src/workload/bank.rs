@@ -1,0 +1,273 @@
+//! Accounts whose sum stays the same.
+//!
+//! Clients transfer money between two accounts, or read all of them. In a serializable database
+//! every audit finds the same total, and no account is overdrawn.
+
+use std::ops::ControlFlow;
+
+use bytes::Bytes;
+
+use super::check::{Report, Rows, Rule, Violation};
+use super::dice::Dice;
+use super::{Call, InvalidSettings, Settings, bounded, ended, malformed, setting};
+use crate::codec::{DecodeError, Reader, Writer};
+use crate::ids::TableId;
+use crate::key::{Direction, Key, KeyRange};
+use crate::txn::{
+    Abort, Context, Footprint, Mode, PointLock, Procedure, RangeLock, Scan, SqlState, Stop,
+};
+use crate::value::Value;
+
+/// Account number, big-endian, to balance, little-endian.
+pub const ACCOUNTS: TableId = TableId(60);
+
+/// What each account begins with.
+const BALANCE_FIRST: u64 = 100;
+/// The most that one transfer moves.
+const AMOUNT_MAX: u64 = 10;
+/// How many of a hundred transactions are audits.
+const AUDIT_PERCENT: u64 = 10;
+/// An audit reads all accounts at once, so there are not too many.
+const ACCOUNTS_MAX: u64 = 10_000;
+
+/// The workload.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Bank {
+    accounts: u32,
+}
+
+impl Bank {
+    /// As many accounts as the settings say.
+    ///
+    /// # Errors
+    /// When there are fewer than two, or too many.
+    pub fn new(settings: &Settings) -> Result<Self, InvalidSettings> {
+        setting("accounts", settings.accounts.into(), 2, ACCOUNTS_MAX)?;
+        Ok(Self { accounts: settings.accounts })
+    }
+
+    /// The sum of all balances, always.
+    pub fn total(&self) -> u64 {
+        u64::from(self.accounts) * BALANCE_FIRST
+    }
+
+    pub(super) fn load_calls(&self) -> Vec<Call> {
+        let mut args = Vec::new();
+        args.put_varint(self.accounts.into());
+        args.put_varint(BALANCE_FIRST);
+        let (procedure, label) = ("bank_load", "load");
+        vec![Call { procedure, args: Bytes::from(args), label, is_read_only: false }]
+    }
+
+    pub(super) fn next(&self, dice: &mut Dice) -> Call {
+        if dice.percent(AUDIT_PERCENT) {
+            let (procedure, label) = ("bank_audit", "audit");
+            return Call { procedure, args: Bytes::new(), label, is_read_only: true };
+        }
+        let from = dice.below(self.accounts.into());
+        let to = (from + dice.between(1, u64::from(self.accounts) - 1)) % u64::from(self.accounts);
+        let mut args = Vec::new();
+        args.put_varint(from);
+        args.put_varint(to);
+        args.put_varint(dice.between(1, AMOUNT_MAX));
+        let (procedure, label) = ("bank_transfer", "transfer");
+        Call { procedure, args: Bytes::from(args), label, is_read_only: false }
+    }
+
+    pub(super) fn check(&self, rows: &dyn Rows) -> Result<Report, Violation> {
+        let rule = Rule { rule: "bank", place: &"all accounts" };
+        let (mut count, mut total, mut overdrawn, mut unreadable) = (0, 0, 0, 0);
+        rows.scan(ACCOUNTS, &KeyRange::all(), &mut |_, value| {
+            let balance = decode_balance(value);
+            count += 1;
+            total += balance.as_ref().map_or(0, |balance| *balance);
+            overdrawn += i64::from(balance.as_ref().is_ok_and(|balance| *balance < 0));
+            unreadable += i64::from(balance.is_err());
+            ControlFlow::Continue(())
+        });
+        rule.equal(("unreadable accounts", unreadable), ("allowed", 0))?;
+        rule.equal(("accounts", count), ("loaded", self.accounts.into()))?;
+        rule.equal(("the total", total), ("loaded", self.total() as i64))?;
+        rule.equal(("overdrawn accounts", overdrawn), ("allowed", 0))?;
+        let mut report = Report::default();
+        report.count("accounts", count);
+        report.count("total", total);
+        Ok(report)
+    }
+}
+
+fn key(account: u32) -> Key {
+    Key::from(&account.to_be_bytes()[..])
+}
+
+fn decode_balance(value: &[u8]) -> Result<i64, DecodeError> {
+    let bytes = value.try_into().map_err(|_| DecodeError::new("balance"))?;
+    Ok(i64::from_le_bytes(bytes))
+}
+
+fn encode_balance(balance: i64) -> Value {
+    Value::copy_from(&balance.to_le_bytes())
+}
+
+fn account(from: &mut Reader<'_>) -> Result<u32, DecodeError> {
+    Ok(bounded(from.varint("account")?, 0, ACCOUNTS_MAX - 1, "account")? as u32)
+}
+
+/// Moves money: from which account, to which other, how much. Returns both new balances, as an audit
+/// does. Aborts with P0001 where the money is not there.
+#[derive(Clone, Copy, Debug)]
+pub struct Transfer;
+
+struct TransferArgs {
+    from: u32,
+    to: u32,
+    amount: i64,
+}
+
+impl TransferArgs {
+    fn decode(args: &[u8]) -> Result<Self, DecodeError> {
+        let reader = &mut Reader::new(args);
+        let (from, to) = (account(reader)?, account(reader)?);
+        let amount = bounded(reader.varint("amount")?, 1, AMOUNT_MAX, "amount")? as i64;
+        ended(reader, "transfer arguments")?;
+        match from == to {
+            true => Err(DecodeError::new("transfer: one account")),
+            false => Ok(Self { from, to, amount }),
+        }
+    }
+}
+
+impl Procedure for Transfer {
+    fn name(&self) -> &str {
+        "bank_transfer"
+    }
+
+    fn run(&self, args: &[u8], cx: &mut dyn Context) -> Result<Vec<u8>, Stop> {
+        let TransferArgs { from, to, amount } = TransferArgs::decode(args).map_err(malformed)?;
+        let mut balance = |account: u32| match cx.get(ACCOUNTS, &key(account))? {
+            Some(value) => decode_balance(&value).map_err(malformed),
+            None => Err(no_account(account)),
+        };
+        let (before_from, before_to) = (balance(from)?, balance(to)?);
+        if before_from < amount {
+            let message = "the account does not hold that much";
+            return Err(Abort::new(SqlState::RAISE_EXCEPTION, message).into());
+        }
+        let after = [(from, before_from - amount), (to, before_to + amount)];
+        for (account, balance) in after {
+            cx.put(ACCOUNTS, key(account), encode_balance(balance))?;
+        }
+        Ok(encode_balances(&after))
+    }
+
+    fn footprint(&self, args: &[u8]) -> Option<Footprint> {
+        let Ok(args) = TransferArgs::decode(args) else { return Some(Footprint::default()) };
+        let lock =
+            |account| PointLock { table: ACCOUNTS, key: key(account), mode: Mode::Exclusive };
+        Some(Footprint::new(vec![lock(args.from), lock(args.to)], Vec::new()))
+    }
+}
+
+fn no_account(account: u32) -> Stop {
+    Abort::new(SqlState::NO_DATA_FOUND, format!("there is no account {account}")).into()
+}
+
+/// Reads all accounts. No arguments; returns what [`decode_balances`] reads.
+#[derive(Clone, Copy, Debug)]
+pub struct Audit;
+
+impl Procedure for Audit {
+    fn name(&self) -> &str {
+        "bank_audit"
+    }
+
+    fn run(&self, args: &[u8], cx: &mut dyn Context) -> Result<Vec<u8>, Stop> {
+        ended(&Reader::new(args), "audit arguments").map_err(malformed)?;
+        let range = KeyRange::all();
+        let scan = Scan { table: ACCOUNTS, range, direction: Direction::Forward };
+        let mut found = Ok(Vec::new());
+        cx.scan(&scan, &mut |key, value| {
+            let row = decode_row(key, value);
+            match (row, &mut found) {
+                (Ok(row), Ok(rows)) => rows.push(row),
+                (row, _) => found = row.map(|_| Vec::new()),
+            }
+            if found.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        })?;
+        Ok(encode_balances(&found.map_err(malformed)?))
+    }
+
+    fn footprint(&self, _: &[u8]) -> Option<Footprint> {
+        let all = RangeLock { table: ACCOUNTS, range: KeyRange::all(), mode: Mode::Shared };
+        Some(Footprint::new(Vec::new(), vec![all]))
+    }
+
+    fn is_read_only(&self, _: &[u8]) -> bool {
+        true
+    }
+}
+
+fn decode_row(key: &[u8], value: &[u8]) -> Result<(u32, i64), DecodeError> {
+    let account = key.try_into().map_err(|_| DecodeError::new("account"))?;
+    Ok((u32::from_be_bytes(account), decode_balance(value)?))
+}
+
+fn encode_balances(balances: &[(u32, i64)]) -> Vec<u8> {
+    let mut result = Vec::with_capacity(2 + 10 * balances.len());
+    result.put_varint(balances.len() as u64);
+    for &(account, balance) in balances {
+        result.put_varint(account.into());
+        result.put_u64(balance as u64);
+    }
+    result
+}
+
+/// The accounts and balances that an audit or a transfer returned.
+///
+/// # Errors
+/// When the bytes are malformed.
+pub fn decode_balances(result: &[u8]) -> Result<Vec<(u32, i64)>, DecodeError> {
+    let from = &mut Reader::new(result);
+    let rows = (0..from.count("balances")?)
+        .map(|_| Ok((account(from)?, from.u64("balance")? as i64)))
+        .collect::<Result<_, DecodeError>>()?;
+    ended(from, "balances")?;
+    Ok(rows)
+}
+
+/// Opens accounts: how many, and the balance of each.
+#[derive(Clone, Copy, Debug)]
+pub struct Load;
+
+impl Load {
+    fn decode(args: &[u8]) -> Result<(u32, i64), DecodeError> {
+        let from = &mut Reader::new(args);
+        let accounts = bounded(from.varint("accounts")?, 0, ACCOUNTS_MAX, "accounts")? as u32;
+        let balance = bounded(from.varint("balance")?, 0, u32::MAX.into(), "balance")? as i64;
+        ended(from, "load arguments")?;
+        Ok((accounts, balance))
+    }
+}
+
+impl Procedure for Load {
+    fn name(&self) -> &str {
+        "bank_load"
+    }
+
+    fn run(&self, args: &[u8], cx: &mut dyn Context) -> Result<Vec<u8>, Stop> {
+        let (accounts, balance) = Self::decode(args).map_err(malformed)?;
+        for account in 0..accounts {
+            cx.put(ACCOUNTS, key(account), encode_balance(balance))?;
+        }
+        Ok(Vec::new())
+    }
+
+    fn footprint(&self, _: &[u8]) -> Option<Footprint> {
+        let all = RangeLock { table: ACCOUNTS, range: KeyRange::all(), mode: Mode::Exclusive };
+        Some(Footprint::new(Vec::new(), vec![all]))
+    }
+
+    fn is_bulk(&self, _: &[u8]) -> bool {
+        true
+    }
+}

@@ -1,0 +1,133 @@
+//! What a check of a workload's data reads, and what it says.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use crate::codec::DecodeError;
+use crate::ids::{SnapshotVersion, TableId};
+use crate::key::{Direction, KeyRange};
+use crate::store::{Header, Store};
+use crate::txn::Visit;
+use crate::value::Value;
+
+/// A database that does not change while it is looked at.
+pub trait Rows {
+    /// The value of a key, or nothing when there is none.
+    fn get(&self, table: TableId, key: &[u8]) -> Option<Value>;
+
+    /// Visits the rows of a range in ascending order until `visit` breaks.
+    fn scan(&self, table: TableId, range: &KeyRange, visit: &mut Visit<'_>);
+}
+
+/// A store as of one published version.
+#[derive(Debug)]
+pub struct Snapshot<'a, H> {
+    store: &'a Store<H>,
+    at: SnapshotVersion,
+}
+
+impl<'a, H: Header> Snapshot<'a, H> {
+    /// The rows that a reader at `at` sees. The caller keeps the version pinned.
+    ///
+    /// # Panics
+    /// When the version is not published: it could still change.
+    pub fn new(store: &'a Store<H>, at: SnapshotVersion) -> Self {
+        assert!(at <= store.published(), "a check reads a final version");
+        Self { store, at }
+    }
+}
+
+impl<H: Header> Rows for Snapshot<'_, H> {
+    fn get(&self, table: TableId, key: &[u8]) -> Option<Value> {
+        self.store.read(table, key, self.at)?.value
+    }
+
+    fn scan(&self, table: TableId, range: &KeyRange, visit: &mut Visit<'_>) {
+        self.store.scan(table, range, Direction::Forward, self.at, |key, version| {
+            match &version.value {
+                Some(value) => visit(key, value),
+                None => std::ops::ControlFlow::Continue(()),
+            }
+        });
+    }
+}
+
+/// What a check that found nothing wrong looked at: counts by name, such as `orders`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// The counts.
+    pub facts: BTreeMap<&'static str, i64>,
+}
+
+impl Report {
+    /// Adds to a count.
+    pub fn count(&mut self, name: &'static str, more: i64) {
+        *self.facts.entry(name).or_default() += more;
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut separator = "";
+        self.facts.iter().try_for_each(|(name, count)| {
+            write!(f, "{separator}{count} {name}")?;
+            separator = ", ";
+            Ok(())
+        })
+    }
+}
+
+/// Two numbers that must be equal and are not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// Which rule, such as `TPC-C 3.3.2.1`.
+    pub rule: String,
+    /// Where, such as `warehouse 1, district 2`.
+    pub place: String,
+    /// What the first number is, and the number.
+    pub left: (&'static str, i64),
+    /// What the second number is, and the number.
+    pub right: (&'static str, i64),
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rule, place, left, right } = self;
+        write!(f, "{rule} violated, {place}: {} is {}, {} is {}", left.0, left.1, right.0, right.1)
+    }
+}
+
+impl std::error::Error for Violation {}
+
+/// One rule at one place, with what it compares.
+#[derive(Clone, Copy)]
+pub(super) struct Rule<'a> {
+    /// Which rule.
+    pub(super) rule: &'a str,
+    /// Where.
+    pub(super) place: &'a dyn fmt::Display,
+}
+
+impl Rule<'_> {
+    /// Demands that two numbers are equal.
+    pub(super) fn equal(
+        &self,
+        left: (&'static str, i64),
+        right: (&'static str, i64),
+    ) -> Result<(), Violation> {
+        if left.1 == right.1 {
+            return Ok(());
+        }
+        Err(Violation { rule: self.rule.to_owned(), place: self.place.to_string(), left, right })
+    }
+
+    /// Demands that a row could be read.
+    pub(super) fn readable<T>(&self, row: Result<T, DecodeError>) -> Result<T, Violation> {
+        row.map_err(|error| Violation {
+            rule: format!("{} ({error})", self.rule),
+            place: self.place.to_string(),
+            left: ("rows read", 0),
+            right: ("rows there", 1),
+        })
+    }
+}

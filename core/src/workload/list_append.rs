@@ -1,0 +1,376 @@
+//! Lists whose order tells the order of transactions.
+//!
+//! A transaction appends values to lists and reads lists. Every value is appended once in a run,
+//! so a list that is read names all the transactions that came before, in their order, and a
+//! checker can rebuild what depended on what (Kingsbury and Alvaro, "Elle", 2020). A range read
+//! is a read of every list in it, the empty ones too, so that a checker sees phantoms as it sees
+//! anything else.
+//!
+//! Lists grow, so clients move on: a client that has made [`TXNS_PER_ERA`] transactions leaves
+//! its lists for as many new ones. Clients of about one speed share their lists all the time.
+
+use std::ops::ControlFlow;
+
+use bytes::Bytes;
+
+use super::check::{Report, Rows, Rule, Violation};
+use super::dice::Dice;
+use super::zipf::Zipf;
+use super::{
+    Call, Client, InvalidSettings, Settings, bounded, ended, malformed, setting, setting_zipf,
+};
+use crate::codec::{DecodeError, Reader, Writer};
+use crate::ids::TableId;
+use crate::key::{Direction, Key, KeyRange};
+use crate::txn::{
+    Abort, Context, Footprint, Mode, PointLock, Procedure, RangeLock, Scan, SqlState, Stop,
+};
+use crate::value::Value;
+
+/// List number, big-endian, to the list, as [`decode_list`] reads it.
+pub const LISTS: TableId = TableId(61);
+
+/// After so many transactions a client turns to new lists.
+pub const TXNS_PER_ERA: u64 = 50;
+/// Operations in a transaction.
+const OPS_MAX: u64 = 5;
+/// Operations that the program accepts in a transaction.
+const OPS_ACCEPTED_MAX: usize = 1_000;
+/// Lists that one range read may name.
+const RANGE_MAX: u64 = 1_000;
+/// Bytes of a list, so that one that nobody leaves does not grow for ever.
+const LIST_LEN_MAX: usize = 1 << 20;
+
+/// The workload.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ListAppend {
+    lists: u32,
+    zipf: f64,
+}
+
+/// What a transaction does, one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// Appends a value to a list.
+    Append {
+        /// The list.
+        list: u64,
+        /// The value, which nobody else appends to anything.
+        value: u64,
+    },
+    /// Reads a list.
+    Read {
+        /// The list.
+        list: u64,
+    },
+    /// Reads `count` lists from `first` on.
+    ReadRange {
+        /// The first list.
+        first: u64,
+        /// How many.
+        count: u64,
+    },
+}
+
+/// A list that a transaction read, and what was in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Read {
+    /// The list.
+    pub list: u64,
+    /// Its values in their order.
+    pub values: Vec<u64>,
+}
+
+/// A list's key.
+pub fn key(list: u64) -> Key {
+    Key::from(&list.to_be_bytes()[..])
+}
+
+/// The keys of `count` lists from `first` on.
+pub fn range(first: u64, count: u64) -> KeyRange {
+    let end = first.checked_add(count).map(|end| end.to_be_bytes().to_vec());
+    KeyRange { start: first.to_be_bytes().to_vec(), end }
+}
+
+/// The list that a key names.
+///
+/// # Errors
+/// When the key names none.
+pub fn decode_key(key: &[u8]) -> Result<u64, DecodeError> {
+    Ok(u64::from_be_bytes(key.try_into().map_err(|_| DecodeError::new("list key"))?))
+}
+
+/// The values in a list, from its record. No record is an empty list.
+///
+/// # Errors
+/// When the bytes are malformed.
+pub fn decode_list(record: Option<&[u8]>) -> Result<Vec<u64>, DecodeError> {
+    let (values, rest) = record.unwrap_or(&[]).as_chunks::<8>();
+    match rest {
+        [] => Ok(values.iter().map(|value| u64::from_le_bytes(*value)).collect()),
+        _ => Err(DecodeError::new("list")),
+    }
+}
+
+/// A list's record after an append.
+pub fn appended(record: Option<&[u8]>, value: u64) -> Value {
+    let mut list = Vec::from(record.unwrap_or(&[]));
+    list.put_u64(value);
+    Value::from(list)
+}
+
+impl Op {
+    const APPEND: u8 = 0;
+    const READ: u8 = 1;
+    const READ_RANGE: u8 = 2;
+
+    fn encode(self, out: &mut Vec<u8>) {
+        match self {
+            Self::Append { list, value } => {
+                out.put_u8(Self::APPEND);
+                out.put_varint(list);
+                out.put_varint(value);
+            }
+            Self::Read { list } => {
+                out.put_u8(Self::READ);
+                out.put_varint(list);
+            }
+            Self::ReadRange { first, count } => {
+                out.put_u8(Self::READ_RANGE);
+                out.put_varint(first);
+                out.put_varint(count);
+            }
+        }
+    }
+
+    fn decode(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let kind = from.u8("operation")?;
+        let list = from.varint("list")?;
+        match kind {
+            Self::APPEND => Ok(Self::Append { list, value: from.varint("value")? }),
+            Self::READ => Ok(Self::Read { list }),
+            Self::READ_RANGE => {
+                let count = bounded(from.varint("count")?, 1, RANGE_MAX, "count of lists")?;
+                bounded(list, 0, u64::MAX - count, "list")?;
+                Ok(Self::ReadRange { first: list, count })
+            }
+            _ => Err(DecodeError::new("operation")),
+        }
+    }
+}
+
+/// The arguments of [`Run`].
+pub fn encode_ops(ops: &[Op]) -> Vec<u8> {
+    let mut args = Vec::new();
+    args.put_varint(ops.len() as u64);
+    ops.iter().for_each(|op| op.encode(&mut args));
+    args
+}
+
+/// Reads what [`encode_ops`] wrote.
+///
+/// # Errors
+/// When the bytes are malformed.
+pub fn decode_ops(args: &[u8]) -> Result<Vec<Op>, DecodeError> {
+    let from = &mut Reader::new(args);
+    let count = from.count("operations")?;
+    bounded(count as u64, 0, OPS_ACCEPTED_MAX as u64, "count of operations")?;
+    let ops = (0..count).map(|_| Op::decode(from)).collect::<Result<_, DecodeError>>()?;
+    ended(from, "operations")?;
+    Ok(ops)
+}
+
+/// The lists that a committed transaction read, in the order of its reads; a range read counts as
+/// a read of each of its lists.
+///
+/// # Errors
+/// When the bytes are malformed.
+pub fn decode_reads(result: &[u8]) -> Result<Vec<Read>, DecodeError> {
+    let from = &mut Reader::new(result);
+    let mut reads = Vec::new();
+    while !from.is_empty() {
+        let list = from.varint("list")?;
+        reads.push(Read { list, values: decode_list(Some(from.bytes("list")?))? });
+    }
+    Ok(reads)
+}
+
+impl ListAppend {
+    /// As many lists as the settings say.
+    ///
+    /// # Errors
+    /// When a setting is out of its bounds.
+    pub fn new(settings: &Settings) -> Result<Self, InvalidSettings> {
+        setting("lists", settings.lists.into(), 1, 1_000_000)?;
+        setting_zipf(settings.zipf)?;
+        Ok(Self { lists: settings.lists, zipf: settings.zipf })
+    }
+
+    /// What one client does.
+    pub fn generator(&self, client: Client) -> Generator {
+        let zipf = Zipf::new(self.lists.into(), self.zipf);
+        Generator { client: client.index, zipf, txns: 0, values: 0 }
+    }
+}
+
+/// One client's transactions.
+#[derive(Clone, Debug)]
+pub struct Generator {
+    client: u32,
+    zipf: Zipf,
+    txns: u64,
+    values: u32,
+}
+
+impl Generator {
+    /// The operations of the next transaction. For clients that run them themselves.
+    pub fn next_ops(&mut self, dice: &mut Dice) -> Vec<Op> {
+        let lists = self.zipf.ranks();
+        let first_of_era = self.txns / TXNS_PER_ERA * lists;
+        self.txns += 1;
+        let ops = (0..dice.between(1, OPS_MAX)).map(|_| {
+            let offset = self.zipf.draw(dice);
+            let list = first_of_era + offset;
+            match dice.below(20) {
+                0..10 => {
+                    self.values = self.values.checked_add(1).expect("values of a client ran out");
+                    let value = u64::from(self.client) << 32 | u64::from(self.values);
+                    Op::Append { list, value }
+                }
+                10..18 => Op::Read { list },
+                _ => Op::ReadRange { first: list, count: dice.between(1, (lists - offset).min(8)) },
+            }
+        });
+        ops.collect()
+    }
+
+    pub(super) fn next(&mut self, dice: &mut Dice) -> Call {
+        let ops = self.next_ops(dice);
+        let is_read_only = !ops.iter().any(is_append);
+        let label = if is_read_only { "read" } else { "append" };
+        let args = Bytes::from(encode_ops(&ops));
+        Call { procedure: "list_append", args, label, is_read_only }
+    }
+}
+
+fn is_append(op: &Op) -> bool {
+    matches!(op, Op::Append { .. })
+}
+
+/// Appends to lists and reads them, as its operations say. Returns what [`decode_reads`] reads.
+#[derive(Clone, Copy, Debug)]
+pub struct Run;
+
+impl Run {
+    fn append(cx: &mut dyn Context, list: u64, value: u64) -> Result<(), Stop> {
+        let key = key(list);
+        let record = cx.get(LISTS, &key)?;
+        if record.as_ref().is_some_and(|record| record.len() >= LIST_LEN_MAX) {
+            return Err(Abort::new(SqlState::PROGRAM_LIMIT_EXCEEDED, "the list is full").into());
+        }
+        cx.put(LISTS, key, appended(record.as_deref(), value))
+    }
+
+    fn read_range(
+        cx: &mut dyn Context,
+        first: u64,
+        count: u64,
+        result: &mut Vec<u8>,
+    ) -> Result<(), Stop> {
+        let mut found = Vec::new();
+        let mut malformed_key = None;
+        let scan = Scan { table: LISTS, range: range(first, count), direction: Direction::Forward };
+        cx.scan(&scan, &mut |key, value| match decode_key(key) {
+            Ok(list) => {
+                found.push((list, value.clone()));
+                ControlFlow::Continue(())
+            }
+            Err(error) => {
+                malformed_key = Some(error);
+                ControlFlow::Break(())
+            }
+        })?;
+        if let Some(error) = malformed_key {
+            return Err(malformed(error));
+        }
+        let mut found = found.into_iter().peekable();
+        for list in first..first + count {
+            let record = found.next_if(|(there, _)| *there == list);
+            result.put_varint(list);
+            result.put_bytes(record.as_ref().map_or(&[], |(_, value)| value));
+        }
+        Ok(())
+    }
+}
+
+impl Procedure for Run {
+    fn name(&self) -> &str {
+        "list_append"
+    }
+
+    fn run(&self, args: &[u8], cx: &mut dyn Context) -> Result<Vec<u8>, Stop> {
+        let mut result = Vec::new();
+        for op in decode_ops(args).map_err(malformed)? {
+            match op {
+                Op::Append { list, value } => Self::append(cx, list, value)?,
+                Op::Read { list } => {
+                    let record = cx.get(LISTS, &key(list))?;
+                    result.put_varint(list);
+                    result.put_bytes(record.as_deref().unwrap_or(&[]));
+                }
+                Op::ReadRange { first, count } => Self::read_range(cx, first, count, &mut result)?,
+            }
+        }
+        Ok(result)
+    }
+
+    fn footprint(&self, args: &[u8]) -> Option<Footprint> {
+        let (mut points, mut ranges) = (Vec::new(), Vec::new());
+        for op in decode_ops(args).unwrap_or_default() {
+            let mut point =
+                |list, mode| points.push(PointLock { table: LISTS, key: key(list), mode });
+            match op {
+                Op::Append { list, .. } => point(list, Mode::Exclusive),
+                Op::Read { list } => point(list, Mode::Shared),
+                Op::ReadRange { first, count } => {
+                    let range = range(first, count);
+                    ranges.push(RangeLock { table: LISTS, range, mode: Mode::Shared });
+                }
+            }
+        }
+        Some(Footprint::new(points, ranges))
+    }
+
+    fn is_read_only(&self, args: &[u8]) -> bool {
+        decode_ops(args).is_ok_and(|ops| !ops.iter().any(is_append))
+    }
+}
+
+/// No value is in the lists twice.
+pub(super) fn check(rows: &dyn Rows) -> Result<Report, Violation> {
+    let mut lists = Vec::new();
+    rows.scan(LISTS, &KeyRange::all(), &mut |key, value| {
+        lists.push((decode_key(key), value.clone()));
+        ControlFlow::Continue(())
+    });
+    let mut report = Report::default();
+    let mut all = Vec::new();
+    for (list, record) in lists {
+        let rule = Rule { rule: "list-append", place: &"a list" };
+        let list = rule.readable(list)?;
+        let place = format!("list {list}");
+        let values = Rule { place: &place, ..rule }.readable(decode_list(Some(&record)))?;
+        report.count("lists", 1);
+        report.count("values", values.len() as i64);
+        all.extend(values);
+    }
+    all.sort_unstable();
+    let distinct = {
+        let mut distinct = all.clone();
+        distinct.dedup();
+        distinct.len() as i64
+    };
+    let rule = Rule { rule: "list-append: values are unique", place: &"all lists" };
+    rule.equal(("values", all.len() as i64), ("distinct values", distinct))?;
+    Ok(report)
+}

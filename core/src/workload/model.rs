@@ -1,0 +1,169 @@
+//! A database that runs one program after the other: what the others are compared with.
+//!
+//! No versions, no concurrency, no locks; so short that it is right by inspection. It holds every
+//! run to its declared footprint and panics where a run leaves it, because a footprint that
+//! does not cover its run costs every protocol a restart.
+
+use std::collections::BTreeMap;
+use std::ops::{Bound, ControlFlow};
+
+use super::check::Rows;
+use crate::ids::TableId;
+use crate::key::{Direction, Key, KeyRange};
+use crate::txn::{Context, Footprint, Mode, Procedure, Scan, Stop, Visit};
+use crate::value::Value;
+
+type Table = BTreeMap<Key, Value>;
+
+/// The rows, and a program's way to them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Model {
+    tables: BTreeMap<TableId, Table>,
+}
+
+impl Model {
+    /// Runs one program, and keeps its writes if it commits.
+    ///
+    /// # Errors
+    /// What the program returned.
+    ///
+    /// # Panics
+    /// When the run touches what its declared footprint does not cover, or when it says that it
+    /// only reads and writes.
+    pub fn run(&mut self, procedure: &dyn Procedure, args: &[u8]) -> Result<Vec<u8>, Stop> {
+        let footprint = procedure.footprint(args);
+        let mut run = Run { model: self, footprint, writes: BTreeMap::new() };
+        let result = procedure.run(args, &mut run)?;
+        let writes = run.writes;
+        assert!(writes.is_empty() || !procedure.is_read_only(args), "a read-only program wrote");
+        for (table, rows) in writes {
+            for (key, value) in rows {
+                self.put(table, key, value);
+            }
+        }
+        Ok(result)
+    }
+
+    /// Sets or deletes one row.
+    pub fn put(&mut self, table: TableId, key: Key, value: Option<Value>) {
+        let rows = self.tables.entry(table).or_default();
+        match value {
+            Some(value) => rows.insert(key, value),
+            None => rows.remove(&key),
+        };
+    }
+
+    /// How many rows a table has.
+    pub fn len(&self, table: TableId) -> usize {
+        self.tables.get(&table).map_or(0, BTreeMap::len)
+    }
+
+    /// Whether a table has no rows.
+    pub fn is_empty(&self, table: TableId) -> bool {
+        self.len(table) == 0
+    }
+}
+
+impl Rows for Model {
+    fn get(&self, table: TableId, key: &[u8]) -> Option<Value> {
+        self.tables.get(&table)?.get(key).cloned()
+    }
+
+    fn scan(&self, table: TableId, range: &KeyRange, visit: &mut Visit<'_>) {
+        let Some(rows) = self.tables.get(&table) else { return };
+        let _ = within(rows, range).try_for_each(|(key, value)| visit(key, value));
+    }
+}
+
+fn within<'a, V>(
+    rows: &'a BTreeMap<Key, V>,
+    range: &KeyRange,
+) -> std::collections::btree_map::Range<'a, Key, V> {
+    let end = range.end.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+    let bounds = match range.is_empty() {
+        true => (Bound::Included(&[][..]), Bound::Excluded(&[][..])),
+        false => (Bound::Included(&range.start[..]), end),
+    };
+    rows.range::<[u8], _>(bounds)
+}
+
+struct Run<'a> {
+    model: &'a Model,
+    footprint: Option<Footprint>,
+    writes: BTreeMap<TableId, BTreeMap<Key, Option<Value>>>,
+}
+
+impl Run<'_> {
+    fn assert_covered(&self, table: TableId, key: &[u8], mode: Mode) {
+        let is_covered = self.footprint.as_ref().is_none_or(|f| f.covers(table, key, mode));
+        assert!(is_covered, "{mode:?} use of {key:02x?} in table {table} is not in the footprint");
+    }
+
+    fn write(&mut self, table: TableId, key: Key, value: Option<Value>) {
+        self.assert_covered(table, &key, Mode::Exclusive);
+        self.writes.entry(table).or_default().insert(key, value);
+    }
+
+    /// The rows of a range with the run's own writes, in ascending order.
+    fn merged(&self, table: TableId, range: &KeyRange) -> Vec<(Key, Value)> {
+        let empty = Table::new();
+        let base = within(self.model.tables.get(&table).unwrap_or(&empty), range);
+        let mut rows: Table = base.map(|(key, value)| (key.clone(), value.clone())).collect();
+        for (key, value) in self.writes.get(&table).iter().flat_map(|own| within(own, range)) {
+            match value {
+                Some(value) => rows.insert(key.clone(), value.clone()),
+                None => rows.remove(key),
+            };
+        }
+        rows.into_iter().collect()
+    }
+}
+
+impl Context for Run<'_> {
+    fn get(&mut self, table: TableId, key: &[u8]) -> Result<Option<Value>, Stop> {
+        self.assert_covered(table, key, Mode::Shared);
+        let own = self.writes.get(&table).and_then(|rows| rows.get(key));
+        Ok(own.cloned().unwrap_or_else(|| self.model.get(table, key)))
+    }
+
+    fn scan(&mut self, scan: &Scan, visit: &mut Visit<'_>) -> Result<(), Stop> {
+        let mut seen = scan.range.clone();
+        let mut step = |key: &[u8], value: &Value| {
+            let flow = visit(key, value);
+            if flow.is_break() {
+                seen = scan.range.seen_up_to(key, scan.direction);
+            }
+            flow
+        };
+        let is_untouched = !self.writes.contains_key(&scan.table);
+        let _ = match (self.model.tables.get(&scan.table), scan.direction) {
+            (None, _) if is_untouched => ControlFlow::Continue(()),
+            (Some(rows), Direction::Forward) if is_untouched => {
+                within(rows, &scan.range).try_for_each(|(key, value)| step(key, value))
+            }
+            (Some(rows), Direction::Reverse) if is_untouched => {
+                within(rows, &scan.range).rev().try_for_each(|(key, value)| step(key, value))
+            }
+            (_, direction) => {
+                let mut rows = self.merged(scan.table, &scan.range);
+                if direction == Direction::Reverse {
+                    rows.reverse();
+                }
+                rows.iter().try_for_each(|(key, value)| step(key, value))
+            }
+        };
+        let is_covered = self.footprint.as_ref().is_none_or(|f| f.covers_range(scan.table, &seen));
+        assert!(is_covered, "{seen:02x?} of table {} is not in the footprint", scan.table);
+        Ok(())
+    }
+
+    fn put(&mut self, table: TableId, key: Key, value: Value) -> Result<(), Stop> {
+        self.write(table, key, Some(value));
+        Ok(())
+    }
+
+    fn delete(&mut self, table: TableId, key: Key) -> Result<(), Stop> {
+        self.write(table, key, None);
+        Ok(())
+    }
+}

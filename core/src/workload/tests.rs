@@ -1,0 +1,3 @@
+//! Every workload on the model: loads, runs, checks.
+
+use super::*;

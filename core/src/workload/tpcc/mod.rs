@@ -1,0 +1,174 @@
+//! TPC-C: wholesale order entry, as in its specification, revision 5.11.
+//!
+//! Warehouses of ten districts of 3,000 customers order 100,000 items. Five transactions: New-Order
+//! ([`new_order`]), Payment ([`payment`]), Order-Status ([`order_status`]), Delivery ([`delivery`])
+//! and Stock-Level ([`stock_level`]); the initial database ([`load`]); twelve conditions that hold
+//! between any two transactions ([`check`]).
+//!
+//! ```text
+//!   warehouse 1 --- 10 district 1 --- 3,000 customer 1 --- 1+ history
+//!       |                                   |
+//!    100,000                             1+ order 1 --- 5-15 order line
+//!       |                                   |
+//!     stock * --- 1 item 100,000         0-1 new-order
+//! ```
+//!
+//! **Partitioned by column**, as clause 1.4.5 allows, so that what never changes is not copied,
+//! shipped and versioned with what always does, and a New-Order, which reads the taxes, does not
+//! depend on a Payment, which adds to the sums:
+//!
+//! | table | static columns | changed by Payment | changed by New-Order | by Delivery |
+//! |---|---|---|---|---|
+//! | WAREHOUSE | `WAREHOUSE` | `WAREHOUSE_YTD` | | |
+//! | DISTRICT | `DISTRICT` | `DISTRICT_YTD` | `DISTRICT_NEXT_ORDER` | |
+//! | CUSTOMER | `CUSTOMER` | `CUSTOMER_ACCOUNT`, `CUSTOMER_DATA` | | `CUSTOMER_ACCOUNT` |
+//! | STOCK | `STOCK_INFO` | | `STOCK` | |
+//!
+//! Every other table is one table of the store and every row one record, order lines too: clause
+//! 1.4.2 wants as many logical operations as the profiles name. Rows are compact ([`rows`]), keys are
+//! fixed-width ([`tables`]). Two secondary indexes: customers by last name, and orders by customer.
+//!
+//! **Footprints** follow from the arguments alone. An order's number is read from its district, so
+//! its rows are declared as ranges over the district; a customer who is named by last name can be
+//! anybody in the district. Both are no wider than what such transactions wait for anyway: the
+//! next order number, and the sum of the district.
+//!
+//! What differs from the specification: no keying and think times (drivers are closed loops, or
+//! open ones with a rate), no terminals (results hold what one would show), the district of a
+//! Delivery's queue is not simulated (it runs like any other), and the scale can be made small
+//! ([`Scale`]), with which names and cardinalities shrink in proportion. Condition 11 is extended:
+//! see [`check`].
+
+pub mod args;
+pub mod check;
+pub mod delivery;
+pub mod draw;
+pub mod load;
+pub mod new_order;
+pub mod order_status;
+pub mod payment;
+pub mod rows;
+pub mod session;
+pub mod stock_level;
+pub mod tables;
+mod terminal;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::check::{Report, Rows, Violation};
+use super::{Call, Client, InvalidSettings, Settings, setting};
+use crate::txn::Procedure;
+use args::Args;
+use rows::Date;
+pub use terminal::Terminal;
+
+/// Which transactions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mix {
+    /// 45 % New-Order, 43 % Payment, 4 % each of the others (clause 5.2.3).
+    Standard,
+    /// 50 % New-Order, 50 % Payment, as in the evaluation of Minerva (§6).
+    NewOrderPayment,
+}
+
+/// How much there is of everything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scale {
+    /// Items.
+    pub items: u32,
+    /// Customers of a district.
+    pub customers: u32,
+    /// Orders of a district in the initial database; not more than customers, because each customer
+    /// has one at most.
+    pub orders: u32,
+}
+
+impl Scale {
+    /// The specification's (clause 1.2.1).
+    pub const FULL: Self = Self { items: 100_000, customers: 3_000, orders: 3_000 };
+    /// Enough for every kind of row and little more, for simulation: some 8,000 rows a warehouse.
+    pub const TINY: Self = Self { items: 100, customers: 30, orders: 30 };
+
+    /// How many of the first orders of a district are delivered: 2,100 of 3,000 (clause 4.3.3.1).
+    pub fn orders_delivered(&self) -> u32 {
+        self.orders - self.orders / 10 * 3
+    }
+
+    fn check(&self) -> Result<(), InvalidSettings> {
+        setting("items", self.items.into(), 1, 1_000_000)?;
+        setting("customers", self.customers.into(), 1, 100_000)?;
+        setting("orders", self.orders.into(), 10, self.customers.into())
+    }
+}
+
+/// The workload.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tpcc {
+    mix: Mix,
+    seed: u64,
+    warehouses: u32,
+    scale: Scale,
+}
+
+/// Warehouses at most.
+const WAREHOUSES_MAX: u64 = 100_000;
+
+impl Tpcc {
+    /// A mix, over as many warehouses as the settings say.
+    ///
+    /// # Errors
+    /// When a setting is out of its bounds.
+    pub fn new(mix: Mix, settings: &Settings) -> Result<Self, InvalidSettings> {
+        let Settings { seed, warehouses, scale, .. } = *settings;
+        setting("warehouses", warehouses.into(), 1, WAREHOUSES_MAX)?;
+        scale.check()?;
+        Ok(Self { mix, seed, warehouses, scale })
+    }
+
+    /// The name on command lines.
+    pub fn name(&self) -> &'static str {
+        match self.mix {
+            Mix::Standard => "tpcc",
+            Mix::NewOrderPayment => "tpcc-nopay",
+        }
+    }
+
+    pub(super) fn load_calls(&self) -> Vec<Call> {
+        let call = |piece| {
+            let (seed, scale, date) = (self.seed, self.scale, Date::default());
+            let mut args = Vec::new();
+            load::LoadArgs { seed, scale, date, piece }.encode(&mut args);
+            let args = Bytes::from(args);
+            Call { procedure: "tpcc_load", args, label: "load", is_read_only: false }
+        };
+        load::Piece::all(self.warehouses, &self.scale).into_iter().map(call).collect()
+    }
+
+    /// What one client does.
+    pub fn terminal(&self, client: Client) -> Terminal {
+        Terminal::new(self, client)
+    }
+
+    pub(super) fn check(&self, rows: &dyn Rows) -> Result<Report, Violation> {
+        let mut report = Report::default();
+        match check::violations(self.warehouses, &self.scale, rows, &mut report).into_iter().next()
+        {
+            Some(violation) => Err(violation),
+            None => Ok(report),
+        }
+    }
+}
+
+/// The procedures of TPC-C.
+pub fn procedures() -> Vec<Arc<dyn Procedure>> {
+    vec![
+        Arc::new(new_order::NewOrder),
+        Arc::new(payment::Payment),
+        Arc::new(order_status::OrderStatus),
+        Arc::new(delivery::Delivery),
+        Arc::new(stock_level::StockLevel),
+        Arc::new(load::Load),
+    ]
+}

@@ -1,0 +1,151 @@
+//! Payment (clause 2.5): a customer pays; the warehouse and the district count it.
+//!
+//! 15 % of payments are for a customer of another warehouse, 60 % name the customer by last name.
+//! `W_YTD` is the hottest row of the benchmark, and has a table of its own so that New-Orders, which
+//! read the tax of the same warehouse, do not depend on it.
+
+use std::io::Write;
+
+use super::super::malformed;
+use super::args::{Args, PaymentArgs, Who};
+use super::rows::{Account, History, Number, Row, Site, Terms};
+use super::session::{Session, Touches, row};
+use super::tables::{
+    CUSTOMER, CUSTOMER_ACCOUNT, CUSTOMER_BY_NAME, CUSTOMER_DATA, DISTRICT, DISTRICT_YTD, HISTORY,
+    WAREHOUSE, WAREHOUSE_YTD,
+};
+use crate::codec::{Reader, Writer};
+use crate::ids::TableId;
+use crate::key::{Key, KeyRange};
+use crate::txn::{Context, Footprint, Procedure, Stop};
+
+/// Characters in `C_DATA` at most.
+const DATA_LEN_MAX: usize = 500;
+/// Characters of `C_DATA` that the terminal shows.
+const DATA_LEN_SHOWN: usize = 200;
+/// The result, about.
+const RESULT_LEN_GUESS: usize = 768;
+
+/// Books a payment.
+///
+/// Takes [`PaymentArgs`]. Returns what the terminal shows (clause 2.5.3.3): the records of the
+/// warehouse, the district and the customer, each with its length, the customer's number and account,
+/// and, of a customer with bad credit, the front of their data. Aborts with P0002 when nobody has
+/// the name.
+#[derive(Clone, Copy, Debug)]
+pub struct Payment;
+
+impl Procedure for Payment {
+    fn name(&self) -> &str {
+        "tpcc_payment"
+    }
+
+    fn run(&self, args: &[u8], cx: &mut dyn Context) -> Result<Vec<u8>, Stop> {
+        let args = PaymentArgs::decode(args).map_err(malformed)?;
+        run(&args, &mut Session::new(cx))
+    }
+
+    fn footprint(&self, args: &[u8]) -> Option<Footprint> {
+        let Ok(args) = PaymentArgs::decode(args) else { return Some(Footprint::default()) };
+        let mut touches = Touches::with_capacity(7, 5);
+        touches.reads(WAREHOUSE, &args.district.warehouse.key());
+        touches.reads(DISTRICT, &args.district.key());
+        touches.writes(WAREHOUSE_YTD, &args.district.warehouse.key());
+        touches.writes(DISTRICT_YTD, &args.district.key());
+        let district = args.customer_district;
+        match args.who {
+            Who::Number(customer) => {
+                let key = district.row_key(customer);
+                touches.reads(CUSTOMER, &key);
+                touches.writes(CUSTOMER_ACCOUNT, &key);
+                touches.writes(CUSTOMER_DATA, &key);
+                touches.writes_range(HISTORY, KeyRange::prefix(&key));
+            }
+            // Who it is shows in the index alone, so it can be anybody in the district. The
+            // payments of a district wait for each other anyway, at its sum.
+            Who::LastName(last) => {
+                let namesakes = KeyRange::prefix(&district.name_prefix(last));
+                touches.reads_range(CUSTOMER_BY_NAME, namesakes);
+                touches.reads_range(CUSTOMER, district.range());
+                for table in [CUSTOMER_ACCOUNT, CUSTOMER_DATA, HISTORY] {
+                    touches.writes_range(table, district.range());
+                }
+            }
+        }
+        Some(touches.footprint())
+    }
+}
+
+fn run(args: &PaymentArgs<'_>, session: &mut Session<'_>) -> Result<Vec<u8>, Stop> {
+    let PaymentArgs { district, customer_district, .. } = *args;
+    let amount = u64::from(args.amount);
+    let warehouse_record = session.record(WAREHOUSE, &district.warehouse.key())?;
+    let district_record = session.record(DISTRICT, &district.key())?;
+    add(session, WAREHOUSE_YTD, &district.warehouse.key(), amount)?;
+    add(session, DISTRICT_YTD, &district.key(), amount)?;
+
+    let customer = session.customer(customer_district, args.who)?;
+    let key = customer_district.row_key(customer);
+    let customer_record = session.record(CUSTOMER, &key)?;
+    let terms: Terms<'_> = row(&customer_record)?;
+    let mut account: Account = session.row(CUSTOMER_ACCOUNT, &key)?;
+    account.balance = account.balance.wrapping_sub(amount as i64);
+    account.ytd_payment = account.ytd_payment.wrapping_add(amount);
+    account.payments = account.payments.wrapping_add(1);
+    session.put(CUSTOMER_ACCOUNT, &key, &account)?;
+
+    let (_, warehouse_name) =
+        Site::tax_and_name(&mut Reader::new(&warehouse_record)).map_err(malformed)?;
+    let (_, district_name) =
+        Site::tax_and_name(&mut Reader::new(&district_record)).map_err(malformed)?;
+    let history = History {
+        warehouse: district.warehouse.0,
+        district: district.number,
+        amount,
+        date: args.date,
+        data: &[warehouse_name, b"    ", district_name].concat(),
+    };
+    // History has no key of its own (clause 1.3.1). The customer's count of payments makes one that
+    // no two payments share, whoever sends them and however often.
+    let history_key = customer_district.row_of_row_key(customer, account.payments);
+    session.put(HISTORY, &history_key, &history)?;
+
+    let mut result = Vec::with_capacity(RESULT_LEN_GUESS);
+    result.put_bytes(&warehouse_record);
+    result.put_bytes(&district_record);
+    result.put_varint(customer.into());
+    result.put_bytes(&customer_record);
+    account.encode(&mut result);
+    if terms.is_bad_credit {
+        let data = note(args, customer, &session.record(CUSTOMER_DATA, &key)?);
+        session.put_record(CUSTOMER_DATA, Key::from(&key[..]), &data)?;
+        result.extend_from_slice(&data[..data.len().min(DATA_LEN_SHOWN)]);
+    }
+    Ok(result)
+}
+
+/// `C_DATA` of a customer with bad credit after a payment (clause 2.5.2.2).
+fn note(args: &PaymentArgs<'_>, customer: u32, before: &[u8]) -> Vec<u8> {
+    let PaymentArgs { district, customer_district, amount, .. } = args;
+    let mut data = Vec::with_capacity(DATA_LEN_MAX + 64);
+    write!(
+        data,
+        "{customer} {} {} {} {} {}.{:02} ",
+        customer_district.number,
+        customer_district.warehouse.0,
+        district.number,
+        district.warehouse.0,
+        amount / 100,
+        amount % 100,
+    )
+    .expect("a vector takes what is written");
+    data.extend_from_slice(before);
+    data.truncate(DATA_LEN_MAX);
+    data
+}
+
+/// Adds to a sum of money.
+fn add(session: &mut Session<'_>, table: TableId, key: &[u8], amount: u64) -> Result<(), Stop> {
+    let Number(before) = session.row(table, key)?;
+    session.put(table, key, &Number(before.wrapping_add(amount)))
+}

@@ -1,0 +1,163 @@
+//! What one terminal does: the mix of clause 5.2.3 with the inputs of clause 2.
+
+use bytes::Bytes;
+
+use super::super::dice::Dice;
+use super::super::{Call, Client};
+use super::args::{
+    Args, DeliveryArgs, LINES_MAX, Line, NewOrderArgs, OrderStatusArgs, PaymentArgs,
+    StockLevelArgs, Who,
+};
+use super::draw::{self, Skew};
+use super::rows::Date;
+use super::tables::{DISTRICTS, District, Warehouse};
+use super::{Mix, Scale, Tpcc};
+use crate::time::Timestamp;
+
+/// Orders that name an item that does not exist, of a hundred (clause 2.4.1.4).
+const ROLLBACK_PERCENT: u64 = 1;
+/// Order lines supplied by another warehouse, of a hundred (clause 2.4.1.5).
+const REMOTE_LINE_PERCENT: u64 = 1;
+/// Payments for a customer of another warehouse, of a hundred (clause 2.5.1.2).
+const REMOTE_PAYMENT_PERCENT: u64 = 15;
+/// Customers named by last name, of a hundred (clauses 2.5.1.2 and 2.6.1.2).
+const BY_NAME_PERCENT: u64 = 60;
+
+/// One client's transactions. A terminal has a home warehouse, and a district of it for Stock-Level.
+#[derive(Clone, Debug)]
+pub struct Terminal {
+    mix: Mix,
+    warehouses: u32,
+    scale: Scale,
+    skew: Skew,
+    home: District,
+}
+
+impl Terminal {
+    /// Warehouse `w` is in region `(w - 1) % regions`. The terminals of a region take its warehouses
+    /// in turn, and then their districts; where a region has no warehouse, all warehouses.
+    pub(super) fn new(tpcc: &Tpcc, client: Client) -> Self {
+        let Tpcc { mix, seed, warehouses, scale } = *tpcc;
+        let (first, step, turn) = match client.region() < warehouses {
+            true => (client.region(), client.regions, client.index_in_region()),
+            false => (0, 1, client.index),
+        };
+        let of_region = (warehouses - first).div_ceil(step);
+        let warehouse = Warehouse(first + turn % of_region * step + 1);
+        let number = (turn / of_region % u32::from(DISTRICTS)) as u8 + 1;
+        let home = District { warehouse, number };
+        Self { mix, warehouses, scale, skew: Skew::new(seed), home }
+    }
+
+    /// The home warehouse, and the district of it that Stock-Level looks at.
+    pub fn home(&self) -> District {
+        self.home
+    }
+
+    pub(in super::super) fn next(&mut self, dice: &mut Dice, now: Timestamp) -> Call {
+        let date = Date::of(now);
+        let card = match self.mix {
+            Mix::Standard => dice.below(100),
+            Mix::NewOrderPayment => dice.below(2) * 45,
+        };
+        match card {
+            0..45 => call("tpcc_new_order", "new-order", &self.new_order(dice, date)),
+            45..88 => self.payment(dice, date),
+            88..92 => self.order_status(dice),
+            92..96 => call("tpcc_delivery", "delivery", &self.delivery(dice, date)),
+            96.. => read_only(call("tpcc_stock_level", "stock-level", &self.stock_level(dice))),
+        }
+    }
+
+    fn district(&self, dice: &mut Dice) -> District {
+        let number = dice.between(1, DISTRICTS.into()) as u8;
+        District { warehouse: self.home.warehouse, number }
+    }
+
+    /// Any warehouse but the home warehouse, if there is another.
+    fn remote(&self, dice: &mut Dice) -> Warehouse {
+        let home = self.home.warehouse;
+        match self.warehouses {
+            1 => home,
+            warehouses => {
+                let step = dice.between(1, u64::from(warehouses) - 1) as u32;
+                Warehouse((home.0 - 1 + step) % warehouses + 1)
+            }
+        }
+    }
+
+    fn new_order(&self, dice: &mut Dice, entry: Date) -> NewOrderArgs {
+        let district = self.district(dice);
+        let customer = self.skew.customer(&self.scale, dice);
+        let line_count = dice.between(5, LINES_MAX as u64) as usize;
+        let mut all_lines = [NewOrderArgs::NO_LINE; LINES_MAX];
+        for line in &mut all_lines[..line_count] {
+            let is_remote = dice.percent(REMOTE_LINE_PERCENT);
+            *line = Line {
+                item: self.skew.item(&self.scale, dice),
+                supply: if is_remote { self.remote(dice) } else { district.warehouse },
+                quantity: dice.between(1, 10) as u8,
+            };
+        }
+        if dice.percent(ROLLBACK_PERCENT) {
+            all_lines[line_count - 1].item = self.scale.items + 1;
+        }
+        NewOrderArgs { district, customer, entry, line_count, all_lines }
+    }
+
+    fn payment(&self, dice: &mut Dice, date: Date) -> Call {
+        let district = self.district(dice);
+        let customer_district = match dice.percent(REMOTE_PAYMENT_PERCENT) {
+            true => District { warehouse: self.remote(dice), ..self.district(dice) },
+            false => district,
+        };
+        let name = self.name(dice);
+        let args = PaymentArgs {
+            district,
+            customer_district,
+            who: self.who(name.as_deref(), dice),
+            amount: dice.between(100, 500_000) as u32,
+            date,
+        };
+        call("tpcc_payment", "payment", &args)
+    }
+
+    fn order_status(&self, dice: &mut Dice) -> Call {
+        let district = self.district(dice);
+        let name = self.name(dice);
+        let args = OrderStatusArgs { district, who: self.who(name.as_deref(), dice) };
+        read_only(call("tpcc_order_status", "order-status", &args))
+    }
+
+    fn delivery(&self, dice: &mut Dice, date: Date) -> DeliveryArgs {
+        let carrier = dice.between(1, 10) as u8;
+        DeliveryArgs { warehouse: self.home.warehouse, carrier, date }
+    }
+
+    fn stock_level(&self, dice: &mut Dice) -> StockLevelArgs {
+        StockLevelArgs { district: self.home, threshold: dice.between(10, 20) as u32 }
+    }
+
+    /// A last name, where the customer is named by it.
+    fn name(&self, dice: &mut Dice) -> Option<String> {
+        let is_by_name = dice.percent(BY_NAME_PERCENT);
+        is_by_name.then(|| draw::last_name(self.skew.last_name(&self.scale, dice)))
+    }
+
+    fn who<'a>(&self, name: Option<&'a str>, dice: &mut Dice) -> Who<'a> {
+        match name {
+            Some(name) => Who::LastName(name.as_bytes()),
+            None => Who::Number(self.skew.customer(&self.scale, dice)),
+        }
+    }
+}
+
+fn call<'a>(procedure: &'static str, label: &'static str, args: &impl Args<'a>) -> Call {
+    let mut bytes = Vec::with_capacity(128);
+    args.encode(&mut bytes);
+    Call { procedure, args: Bytes::from(bytes), label, is_read_only: false }
+}
+
+fn read_only(call: Call) -> Call {
+    Call { is_read_only: true, ..call }
+}

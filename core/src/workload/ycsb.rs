@@ -1,0 +1,450 @@
+//! YCSB: Yahoo's cloud serving benchmark (Cooper et al., SoCC 2010), ten operations a transaction.
+//!
+//! One table of rows with keys of ten decimal digits and values of `value_len` random bytes. The
+//! six mixes are the paper's:
+//!
+//! | mix | operations | keys |
+//! |---|---|---|
+//! | A | 50 % reads, 50 % updates | Zipf |
+//! | B | 95 % reads, 5 % updates | Zipf |
+//! | C | reads | Zipf |
+//! | D | 95 % reads, 5 % inserts | the latest rows |
+//! | E | 95 % scans of 1 to 100 rows, 5 % inserts | Zipf |
+//! | F | 50 % reads, 50 % read-modify-writes | Zipf |
+//!
+//! An update is a blind write of the whole value, as in the evaluation of Minerva (§6). A
+//! read-modify-write puts the row's counter plus one in the first eight bytes of the new value,
+//! so that a lost update shows in the sum of the counters. Values come with the call, as a client
+//! would send them, and reads return what they read.
+//!
+//! Ranks of Zipf's law are scattered over the key space by a fixed hash, so that hot rows are not
+//! neighbours; two ranks may meet on a row, as in the original. Inserted rows follow the loaded
+//! ones: client `c` of `n` inserts rows `rows + c`, `rows + c + n`, and so on. A client takes the others
+//! to be as far as itself, so "the latest" rows of mix D may not all be there yet; reading one
+//! that is not is a read like any other. A scan of `n` rows is of `n` row numbers, so that its
+//! footprint follows from its arguments.
+
+use std::ops::ControlFlow;
+
+use bytes::Bytes;
+
+use super::check::{Report, Rows, Rule, Violation};
+use super::dice::{Dice, scatter};
+use super::zipf::Zipf;
+use super::{
+    Call, Client, InvalidSettings, Settings, bounded, ended, malformed, setting, setting_zipf,
+};
+use crate::codec::{DecodeError, Reader, Writer};
+use crate::ids::TableId;
+use crate::key::{Direction, Key, KeyRange};
+use crate::txn::{
+    Context, Footprint, Mode as LockMode, PointLock, Procedure, RangeLock, Scan, Stop,
+};
+use crate::value::Value;
+
+/// Ten decimal digits to value.
+pub const ROWS: TableId = TableId(62);
+
+/// Operations in a transaction.
+pub const OPS_PER_TXN: usize = 10;
+/// Row numbers have ten digits.
+const ROW_END: u64 = 10_000_000_000;
+const KEY_LEN: usize = 10;
+/// The longest scan that clients ask for.
+const SCAN_ROWS_MAX: u64 = 100;
+/// Operations that the program accepts in a transaction.
+const OPS_ACCEPTED_MAX: usize = 1_000;
+/// Rows that one load call writes.
+const LOAD_ROWS_MAX: u64 = 10_000;
+/// Bytes that one load call writes, about.
+const LOAD_BYTES_MAX: u64 = 10_000_000;
+const VALUE_LEN_MAX: u64 = 1_000_000;
+/// The counter at the front of a value.
+const COUNTER_LEN: usize = 8;
+
+/// Which operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mix {
+    /// Update heavy.
+    A,
+    /// Read mostly.
+    B,
+    /// Read only.
+    C,
+    /// Read latest.
+    D,
+    /// Short ranges.
+    E,
+    /// Read, modify, write.
+    F,
+}
+
+/// The workload.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ycsb {
+    mix: Mix,
+    seed: u64,
+    rows: u64,
+    value_len: u32,
+    zipf: f64,
+}
+
+impl Ycsb {
+    /// A mix, over as many rows and as skewed as the settings say.
+    ///
+    /// # Errors
+    /// When a setting is out of its bounds.
+    pub fn new(mix: Mix, settings: &Settings) -> Result<Self, InvalidSettings> {
+        let Settings { seed, rows, value_len, zipf, .. } = *settings;
+        setting("rows", rows, 1, ROW_END / 2)?;
+        setting("value_len", value_len.into(), COUNTER_LEN as u64, VALUE_LEN_MAX)?;
+        setting_zipf(zipf)?;
+        Ok(Self { mix, seed, rows, value_len, zipf })
+    }
+
+    /// The name on command lines.
+    pub fn name(&self) -> &'static str {
+        match self.mix {
+            Mix::A => "ycsb-a",
+            Mix::B => "ycsb-b",
+            Mix::C => "ycsb-c",
+            Mix::D => "ycsb-d",
+            Mix::E => "ycsb-e",
+            Mix::F => "ycsb-f",
+        }
+    }
+
+    pub(super) fn load_calls(&self) -> Vec<Call> {
+        let step = (LOAD_BYTES_MAX / u64::from(self.value_len)).clamp(1, LOAD_ROWS_MAX);
+        let call = |k| {
+            let (start, value_len, seed) = (k * step, self.value_len, self.seed);
+            let args = LoadArgs { start, end: self.rows.min(start + step), value_len, seed };
+            let args = Bytes::from(args.encode());
+            Call { procedure: "ycsb_load", args, label: "load", is_read_only: false }
+        };
+        (0..self.rows.div_ceil(step)).map(call).collect()
+    }
+
+    /// What one client does.
+    pub fn generator(&self, client: Client) -> Generator {
+        let zipf = Zipf::new(self.rows, self.zipf);
+        Generator { ycsb: self.clone(), client, zipf, inserts: 0 }
+    }
+
+    /// Every loaded row is there, with a value of its length.
+    pub(super) fn check(&self, rows: &dyn Rows) -> Result<Report, Violation> {
+        let mut report = Report::default();
+        let (mut loaded, mut wrong_len, mut increments) = (0, 0, 0_i64);
+        let end_loaded = key(self.rows);
+        rows.scan(ROWS, &KeyRange::all(), &mut |key, value| {
+            loaded += i64::from(key < end_loaded.as_bytes());
+            wrong_len += i64::from(value.len() != self.value_len as usize);
+            increments = increments.wrapping_add(counter(value) as i64);
+            report.count("rows", 1);
+            ControlFlow::Continue(())
+        });
+        let rule = Rule { rule: "YCSB", place: &"the table" };
+        rule.equal(("loaded rows there", loaded), ("rows loaded", self.rows as i64))?;
+        rule.equal(("values of another length", wrong_len), ("allowed", 0))?;
+        if self.mix == Mix::F {
+            report.count("increments", increments);
+        }
+        Ok(report)
+    }
+}
+
+/// The key of a row.
+pub fn key(row: u64) -> Key {
+    Key::from(&digits(row)[..])
+}
+
+fn digits(row: u64) -> [u8; KEY_LEN] {
+    assert!(row < ROW_END, "row numbers have ten digits");
+    let mut digits = [b'0'; KEY_LEN];
+    let mut rest = row;
+    for digit in digits.iter_mut().rev() {
+        *digit += (rest % 10) as u8;
+        rest /= 10;
+    }
+    digits
+}
+
+/// How often the row with this value was read, modified and written.
+fn counter(value: &[u8]) -> u64 {
+    value.first_chunk::<COUNTER_LEN>().map_or(0, |counter| u64::from_le_bytes(*counter))
+}
+
+/// One client's transactions.
+#[derive(Clone, Debug)]
+pub struct Generator {
+    ycsb: Ycsb,
+    client: Client,
+    zipf: Zipf,
+    /// Rows that this client has inserted.
+    inserts: u64,
+}
+
+impl Generator {
+    pub(super) fn next(&mut self, dice: &mut Dice) -> Call {
+        let mut args = Vec::new();
+        args.put_varint(OPS_PER_TXN as u64);
+        let mut is_read_only = true;
+        for _ in 0..OPS_PER_TXN {
+            is_read_only &= !self.put_op(dice, &mut args);
+        }
+        let label = if is_read_only { "read" } else { "write" };
+        Call { procedure: "ycsb", args: Bytes::from(args), label, is_read_only }
+    }
+
+    /// Appends one operation and says whether it writes.
+    fn put_op(&mut self, dice: &mut Dice, out: &mut Vec<u8>) -> bool {
+        let writes = dice.percent(match self.ycsb.mix {
+            Mix::A | Mix::F => 50,
+            Mix::B | Mix::D | Mix::E => 5,
+            Mix::C => 0,
+        });
+        let kind = match (self.ycsb.mix, writes) {
+            (Mix::E, false) => Op::SCAN,
+            (_, false) => Op::READ,
+            (Mix::F, true) => Op::MODIFY,
+            (_, true) => Op::WRITE,
+        };
+        out.put_u8(kind);
+        match (self.ycsb.mix, writes) {
+            (Mix::D | Mix::E, true) => out.put_varint(self.insert()),
+            (Mix::D, false) => out.put_varint(self.latest(dice)),
+            _ => out.put_varint(scatter(self.zipf.draw(dice)) % self.ycsb.rows),
+        }
+        if kind == Op::SCAN {
+            out.put_varint(dice.between(1, SCAN_ROWS_MAX));
+        }
+        if writes {
+            let len = self.ycsb.value_len as usize;
+            out.put_varint(len as u64);
+            dice.bytes(len, out);
+        }
+        writes
+    }
+
+    fn insert(&mut self) -> u64 {
+        let row = self.inserts * u64::from(self.client.clients) + u64::from(self.client.index);
+        self.inserts += 1;
+        // A run would have to insert thousands of millions of rows to come around.
+        self.ycsb.rows + row % (ROW_END - self.ycsb.rows)
+    }
+
+    fn latest(&self, dice: &mut Dice) -> u64 {
+        let end = self.ycsb.rows + self.inserts * u64::from(self.client.clients);
+        end.min(ROW_END) - 1 - self.zipf.draw(dice)
+    }
+}
+
+/// One operation, as the program sees it.
+#[derive(Clone, Copy, Debug)]
+enum Op<'a> {
+    Read { row: u64 },
+    Write { row: u64, value: &'a [u8] },
+    Modify { row: u64, value: &'a [u8] },
+    Scan { row: u64, rows: u64 },
+}
+
+impl<'a> Op<'a> {
+    const READ: u8 = 0;
+    const WRITE: u8 = 1;
+    const MODIFY: u8 = 2;
+    const SCAN: u8 = 3;
+
+    fn decode(from: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        let kind = from.u8("operation")?;
+        let row = bounded(from.varint("row")?, 0, ROW_END - 1, "row")?;
+        let value = |from: &mut Reader<'a>| {
+            let value = from.bytes("value")?;
+            bounded(value.len() as u64, COUNTER_LEN as u64, VALUE_LEN_MAX, "value length")?;
+            Ok(value)
+        };
+        Ok(match kind {
+            Self::READ => Self::Read { row },
+            Self::WRITE => Self::Write { row, value: value(from)? },
+            Self::MODIFY => Self::Modify { row, value: value(from)? },
+            Self::SCAN => {
+                let rows = bounded(from.varint("scan")?, 1, SCAN_ROWS_MAX, "scan")?;
+                Self::Scan { row, rows }
+            }
+            _ => return Err(DecodeError::new("operation")),
+        })
+    }
+
+    fn range(row: u64, rows: u64) -> KeyRange {
+        let end = (row + rows < ROW_END).then(|| digits(row + rows).to_vec());
+        KeyRange { start: digits(row).to_vec(), end }
+    }
+}
+
+/// Calls `visit` with each operation in the arguments. Nothing is visited twice, so what was visited
+/// before an error was visited in vain: [`Run::run`] aborts.
+fn for_each_op<'a, E: From<DecodeError>>(
+    args: &'a [u8],
+    mut visit: impl FnMut(Op<'a>) -> Result<(), E>,
+) -> Result<(), E> {
+    let from = &mut Reader::new(args);
+    let count = from.count("operations")?;
+    bounded(count as u64, 0, OPS_ACCEPTED_MAX as u64, "count of operations")?;
+    for _ in 0..count {
+        visit(Op::decode(from)?)?;
+    }
+    Ok(ended(from, "operations")?)
+}
+
+/// A stop or a malformed argument, which is a stop too.
+struct Ended(Stop);
+
+impl From<DecodeError> for Ended {
+    fn from(error: DecodeError) -> Self {
+        Self(malformed(error))
+    }
+}
+
+impl From<Stop> for Ended {
+    fn from(stop: Stop) -> Self {
+        Self(stop)
+    }
+}
+
+/// Runs the operations in its arguments. Returns, for each read, the value (empty where there was
+/// none), and for each scan the values, all prefixed by their length.
+#[derive(Clone, Copy, Debug)]
+pub struct Run;
+
+impl Run {
+    fn run_op(cx: &mut dyn Context, op: Op<'_>, result: &mut Vec<u8>) -> Result<(), Stop> {
+        match op {
+            Op::Read { row } => {
+                let value = cx.get(ROWS, &digits(row))?;
+                result.put_bytes(value.as_deref().unwrap_or(&[]));
+            }
+            Op::Write { row, value } => cx.put(ROWS, key(row), Value::copy_from(value))?,
+            Op::Modify { row, value } => {
+                let before = cx.get(ROWS, &digits(row))?.map_or(0, |value| counter(&value));
+                let mut value = value.to_vec();
+                value[..COUNTER_LEN].copy_from_slice(&before.wrapping_add(1).to_le_bytes());
+                cx.put(ROWS, key(row), Value::from(value))?;
+            }
+            Op::Scan { row, rows } => {
+                let range = Op::range(row, rows);
+                let scan = Scan { table: ROWS, range, direction: Direction::Forward };
+                cx.scan(&scan, &mut |_, value| {
+                    result.put_bytes(value);
+                    ControlFlow::Continue(())
+                })?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Procedure for Run {
+    fn name(&self) -> &str {
+        "ycsb"
+    }
+
+    fn run(&self, args: &[u8], cx: &mut dyn Context) -> Result<Vec<u8>, Stop> {
+        let mut result = Vec::new();
+        let ran = for_each_op(args, |op| Self::run_op(cx, op, &mut result).map_err(Ended));
+        ran.map_err(|Ended(stop)| stop)?;
+        Ok(result)
+    }
+
+    fn footprint(&self, args: &[u8]) -> Option<Footprint> {
+        let (mut points, mut ranges) = (Vec::with_capacity(OPS_PER_TXN), Vec::new());
+        let mut point = |row, mode| points.push(PointLock { table: ROWS, key: key(row), mode });
+        // Malformed arguments run up to where they are malformed, so that much is touched.
+        let _ = for_each_op::<DecodeError>(args, |op| {
+            match op {
+                Op::Read { row } => point(row, LockMode::Shared),
+                Op::Write { row, .. } | Op::Modify { row, .. } => point(row, LockMode::Exclusive),
+                Op::Scan { row, rows } => {
+                    let range = Op::range(row, rows);
+                    ranges.push(RangeLock { table: ROWS, range, mode: LockMode::Shared });
+                }
+            }
+            Ok(())
+        });
+        Some(Footprint::new(points, ranges))
+    }
+
+    fn is_read_only(&self, args: &[u8]) -> bool {
+        let mut is_read_only = true;
+        let decoded = for_each_op::<DecodeError>(args, |op| {
+            is_read_only &= matches!(op, Op::Read { .. } | Op::Scan { .. });
+            Ok(())
+        });
+        decoded.is_ok() && is_read_only
+    }
+}
+
+/// Writes rows `start .. end` with random values that begin with a counter at 0.
+#[derive(Clone, Copy, Debug)]
+pub struct Load;
+
+struct LoadArgs {
+    start: u64,
+    end: u64,
+    value_len: u32,
+    seed: u64,
+}
+
+impl LoadArgs {
+    fn encode(&self) -> Vec<u8> {
+        let mut args = Vec::new();
+        args.put_varint(self.start);
+        args.put_varint(self.end);
+        args.put_varint(self.value_len.into());
+        args.put_u64(self.seed);
+        args
+    }
+
+    fn decode(args: &[u8]) -> Result<Self, DecodeError> {
+        let from = &mut Reader::new(args);
+        let start = bounded(from.varint("start")?, 0, ROW_END, "start")?;
+        let end = bounded(from.varint("end")?, start, start + LOAD_ROWS_MAX, "end")?;
+        bounded(end, start, ROW_END, "end")?;
+        let value_len = from.varint("value length")?;
+        let value_len =
+            bounded(value_len, COUNTER_LEN as u64, VALUE_LEN_MAX, "value length")? as u32;
+        let seed = from.u64("seed")?;
+        ended(from, "load arguments")?;
+        Ok(Self { start, end, value_len, seed })
+    }
+}
+
+impl Procedure for Load {
+    fn name(&self) -> &str {
+        "ycsb_load"
+    }
+
+    fn run(&self, args: &[u8], cx: &mut dyn Context) -> Result<Vec<u8>, Stop> {
+        let args = LoadArgs::decode(args).map_err(malformed)?;
+        let mut value = Vec::with_capacity(args.value_len as usize);
+        for row in args.start..args.end {
+            value.clear();
+            value.put_u64(0);
+            Dice::of(args.seed, &[row]).bytes(args.value_len as usize - COUNTER_LEN, &mut value);
+            cx.put(ROWS, key(row), Value::copy_from(&value))?;
+        }
+        Ok(Vec::new())
+    }
+
+    fn footprint(&self, args: &[u8]) -> Option<Footprint> {
+        let Ok(args) = LoadArgs::decode(args) else { return Some(Footprint::default()) };
+        if args.start == args.end {
+            return Some(Footprint::default());
+        }
+        let range = Op::range(args.start, args.end - args.start);
+        let lock = RangeLock { table: ROWS, range, mode: LockMode::Exclusive };
+        Some(Footprint::new(Vec::new(), vec![lock]))
+    }
+
+    fn is_bulk(&self, _: &[u8]) -> bool {
+        true
+    }
+}

@@ -1,0 +1,228 @@
+//! Agreement: one replicated log of small entries, for whatever a protocol must decide together.
+//!
+//! Minerva decides its cuts here (§3.4). The log is Sequence Paxos with ballot leader election, from
+//! the crate `omnipaxos`, driven in the style of this house: inputs in, effects out.
+//!
+//! ```text
+//!   propose, on_message, on_tick --> [ Agreement ] --> drain(): records to persist,
+//!                                                               messages to send after them,
+//!                                                               entries decided
+//! ```
+//!
+//! `omnipaxos` calls its storage inside its own calls and believes that a write is durable when the
+//! call returns. Here it is not, so nothing may leave before it is: [`Drained`] hands out the records
+//! and the messages together, and the caller sends the messages after the records are durable. A
+//! decision needs an acknowledgement from a peer, which was sent after the peer's records were
+//! durable, about a message that was sent after the leader's own were; so what is decided is durable
+//! on a majority.
+//!
+//! Entries are numbered from 1 in the order of their decision.
+
+mod storage;
+
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use omnipaxos::messages::Message as PaxosMessage;
+use omnipaxos::storage::{Entry as PaxosEntry, NoSnapshot};
+use omnipaxos::util::LogEntry;
+use omnipaxos::{ClusterConfig, OmniPaxos, ServerConfig};
+use pangea_core::codec::DecodeError;
+use pangea_core::ids::NodeId;
+use pangea_core::time::Span;
+use pangea_core::topology::Topology;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+pub use storage::Record;
+use storage::{Shared, State, Storage};
+
+/// What can be agreed on: small, and the same on every replica.
+pub trait Decision: Clone + Debug + Send + Serialize + DeserializeOwned + 'static {}
+
+impl<T: Clone + Debug + Send + Serialize + DeserializeOwned + 'static> Decision for T {}
+
+/// How often [`Agreement::on_tick`] wants to be called.
+pub const TICK: Span = Span::from_ms(10);
+
+/// The shortest time without a heartbeat after which a leader is doubted. Above the scheduling noise
+/// of a loaded machine.
+const ELECTION_MS_MIN: u64 = 120;
+
+/// A message that was not answered is sent again after this many ticks.
+const RESEND_TICKS: u64 = 50;
+
+/// A [`Decision`] as `omnipaxos` wants it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(bound = "")]
+pub(crate) struct Wrapped<E: Decision>(pub(crate) E);
+
+impl<E: Decision> PaxosEntry for Wrapped<E> {
+    type Snapshot = NoSnapshot;
+}
+
+/// One replica of the log.
+pub struct Agreement<E: Decision> {
+    paxos: OmniPaxos<Wrapped<E>, Storage<E>>,
+    shared: Arc<Mutex<Shared<E>>>,
+    /// How many decided entries have been handed out.
+    taken: usize,
+}
+
+/// What an [`Agreement`] wants done, in this order: persist, then send, then look at the decisions.
+#[derive(Debug)]
+pub struct Drained<E> {
+    /// To be made durable before any of the messages is sent.
+    pub records: Vec<Record<E>>,
+    /// To whom, and the encoded message.
+    pub messages: Vec<(NodeId, Vec<u8>)>,
+    /// The number of each newly decided entry and the entry, in order.
+    pub decided: Vec<(u64, E)>,
+}
+
+impl<E: Decision> Agreement<E> {
+    /// A replica that continues from `records`, all that it ever persisted, and hands out decisions
+    /// from the one after `decided_taken`.
+    pub fn new(
+        me: NodeId,
+        topology: &Topology,
+        records: impl IntoIterator<Item = Record<E>>,
+        decided_taken: u64,
+    ) -> Self {
+        let mut state = State::default();
+        records.into_iter().for_each(|record| state.replay(record));
+        let shared = Arc::new(Mutex::new(Shared { state, journal: Vec::new() }));
+        let storage = Storage::new(Arc::clone(&shared));
+        let cluster = ClusterConfig {
+            configuration_id: 1,
+            nodes: topology.node_ids().map(pid).collect(),
+            flexible_quorum: None,
+        };
+        let server = ServerConfig {
+            pid: pid(me),
+            election_tick_timeout: election_ticks(topology),
+            resend_message_tick_timeout: RESEND_TICKS.max(2 * election_ticks(topology)),
+            leader_priority: centrality(me, topology),
+            ..ServerConfig::default()
+        };
+        let paxos = cluster.build_for_server(server, storage);
+        let paxos = paxos.expect("a topology makes a valid configuration");
+        Self { paxos, shared, taken: decided_taken as usize }
+    }
+
+    /// Whether entries that are proposed here are put in the log here, and not forwarded.
+    pub fn is_leader(&self) -> bool {
+        self.paxos.get_current_leader() == Some((self.paxos.get_pid(), true))
+    }
+
+    /// The replica that leads, as far as this one knows.
+    pub fn leader(&self) -> Option<NodeId> {
+        self.paxos.get_current_leader().map(|(leader, _)| node(leader))
+    }
+
+    /// Puts an entry in the log. Call it on the leader; it may be lost when leadership is.
+    ///
+    /// # Panics
+    /// When called on a replica that does not lead.
+    pub fn propose(&mut self, entry: E) {
+        assert!(self.is_leader(), "only the leader proposes");
+        let appended = self.paxos.append(Wrapped(entry));
+        assert!(appended.is_ok(), "the configuration of agreement never stops");
+    }
+
+    /// Takes a message from a peer.
+    ///
+    /// # Errors
+    /// When the bytes are malformed.
+    pub fn on_message(&mut self, bytes: &[u8]) -> Result<(), DecodeError> {
+        let message: PaxosMessage<Wrapped<E>> =
+            postcard::from_bytes(bytes).map_err(|_| DecodeError::new("agreement message"))?;
+        self.paxos.handle_incoming(message);
+        Ok(())
+    }
+
+    /// Lets time pass. To be called every [`TICK`].
+    pub fn on_tick(&mut self) {
+        self.paxos.tick();
+    }
+
+    /// A connection was made again; messages before it may be lost.
+    pub fn on_peer_up(&mut self, peer: NodeId) {
+        self.paxos.reconnected(pid(peer));
+    }
+
+    /// Forgets entries up to `upto`, as far as every replica has them.
+    pub fn trim(&mut self, upto: u64) {
+        if self.is_leader() && upto as usize > self.paxos.get_compacted_idx() {
+            // Refused while a replica is away: the entries are kept for it.
+            let _ = self.paxos.trim(Some(upto as usize));
+        }
+    }
+
+    /// The smallest list of records that leads to the present state.
+    pub fn compacted_records(&self) -> Vec<Record<E>> {
+        self.lock().state.to_records()
+    }
+
+    /// Takes what happened since the last call.
+    pub fn drain(&mut self) -> Drained<E> {
+        let mut outgoing = Vec::new();
+        self.paxos.take_outgoing_messages(&mut outgoing);
+        let encode = |message: PaxosMessage<Wrapped<E>>| {
+            let to = node(message.get_receiver());
+            (to, postcard::to_stdvec(&message).expect("a message in memory can be encoded"))
+        };
+        let messages = outgoing.into_iter().map(encode).collect();
+        let decided = self.newly_decided();
+        let records = self.lock().take_journal();
+        Drained { records, messages, decided }
+    }
+
+    fn newly_decided(&mut self) -> Vec<(u64, E)> {
+        let entries = self.paxos.read_decided_suffix(self.taken).unwrap_or_default();
+        let mut decided = Vec::with_capacity(entries.len());
+        for entry in entries {
+            match entry {
+                LogEntry::Decided(Wrapped(entry)) => {
+                    self.taken += 1;
+                    decided.push((self.taken as u64, entry));
+                }
+                // Every replica had these and had used them before they were trimmed.
+                LogEntry::Trimmed(upto) => self.taken = self.taken.max(upto),
+                LogEntry::Undecided(_) | LogEntry::Snapshotted(_) | LogEntry::StopSign(..) => {
+                    panic!("a decided suffix holds decided entries alone")
+                }
+            }
+        }
+        decided
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Shared<E>> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Ids of `omnipaxos` begin at 1.
+fn pid(node: NodeId) -> u64 {
+    u64::from(node.0) + 1
+}
+
+fn node(pid: u64) -> NodeId {
+    NodeId((pid - 1) as u16)
+}
+
+/// A heartbeat must have time to come back.
+fn election_ticks(topology: &Topology) -> u64 {
+    let round_trip_ms = topology.round_trip_max().us / 1_000;
+    let tick_ms = TICK.us / 1_000;
+    (round_trip_ms + round_trip_ms / 2).max(ELECTION_MS_MIN).div_ceil(tick_ms)
+}
+
+/// Nodes that are closer to all others make better leaders: the rank from the far end.
+fn centrality(me: NodeId, topology: &Topology) -> u32 {
+    let distance = |node: NodeId| -> u64 {
+        topology.node_ids().map(|other| topology.one_way_between(node, other).us).sum()
+    };
+    let is_farther = |other: &NodeId| (distance(*other), *other) > (distance(me), me);
+    topology.node_ids().filter(is_farther).count() as u32
+}

@@ -1,0 +1,237 @@
+//! What `omnipaxos` calls its storage: memory that keeps a journal of its changes.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use omnipaxos::ballot_leader_election::Ballot;
+use omnipaxos::storage::{NoSnapshot, StopSign, Storage as PaxosStorage, StorageOp, StorageResult};
+use serde::{Deserialize, Serialize};
+
+use super::{Decision, Wrapped};
+
+/// One change of the durable state. Replaying all of them in order restores it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Record<E> {
+    /// Entries were put at this index, and nothing is behind them.
+    Entries {
+        /// How many entries of the whole log come before.
+        from: usize,
+        /// The entries.
+        entries: Vec<E>,
+    },
+    /// The ballot that was promised.
+    Promise(Ballot),
+    /// The ballot in which the last entry was accepted.
+    AcceptedRound(Ballot),
+    /// So many entries are decided.
+    Decided(usize),
+    /// So many entries are forgotten.
+    Trimmed(usize),
+}
+
+/// The durable state of one replica of the log.
+#[derive(Clone, Debug)]
+pub(super) struct State<E> {
+    promise: Option<Ballot>,
+    accepted_round: Option<Ballot>,
+    decided: usize,
+    trimmed: usize,
+    /// The entries after the first `trimmed`.
+    entries: Vec<E>,
+}
+
+impl<E> Default for State<E> {
+    fn default() -> Self {
+        Self { promise: None, accepted_round: None, decided: 0, trimmed: 0, entries: Vec::new() }
+    }
+}
+
+impl<E: Decision> State<E> {
+    pub(super) fn replay(&mut self, record: Record<E>) {
+        match record {
+            Record::Entries { from, entries } => {
+                assert!(from >= self.trimmed, "entries that were trimmed are not written again");
+                self.entries.truncate(from - self.trimmed);
+                assert_eq!(self.trimmed + self.entries.len(), from, "entries have no gap");
+                self.entries.extend(entries);
+            }
+            Record::Promise(ballot) => self.promise = Some(ballot),
+            Record::AcceptedRound(ballot) => self.accepted_round = Some(ballot),
+            Record::Decided(count) => self.decided = self.decided.max(count),
+            Record::Trimmed(count) => {
+                let drop = count.saturating_sub(self.trimmed).min(self.entries.len());
+                self.entries.drain(..drop);
+                self.trimmed = self.trimmed.max(count);
+            }
+        }
+    }
+
+    /// The shortest journal that leads here.
+    pub(super) fn to_records(&self) -> Vec<Record<E>> {
+        let promise = self.promise.map(Record::Promise);
+        let accepted = self.accepted_round.map(Record::AcceptedRound);
+        let entries = Record::Entries { from: self.trimmed, entries: self.entries.clone() };
+        [Record::Trimmed(self.trimmed), entries, Record::Decided(self.decided)]
+            .into_iter()
+            .chain(promise)
+            .chain(accepted)
+            .collect()
+    }
+
+    fn end(&self) -> usize {
+        self.trimmed + self.entries.len()
+    }
+
+    fn slice(&self, from: usize, to: usize) -> &[E] {
+        if from < self.trimmed || to > self.end() || from > to {
+            return &[];
+        }
+        &self.entries[from - self.trimmed..to - self.trimmed]
+    }
+}
+
+/// The state, and the changes to it that the caller has not yet been handed.
+#[derive(Debug)]
+pub(super) struct Shared<E> {
+    pub(super) state: State<E>,
+    pub(super) journal: Vec<Record<E>>,
+}
+
+impl<E> Shared<E> {
+    /// The changes since the last call. How much is decided can be learned again, so that alone is
+    /// not worth a write of its own and waits for the next change.
+    pub(super) fn take_journal(&mut self) -> Vec<Record<E>> {
+        if self.journal.iter().all(|record| matches!(record, Record::Decided(_))) {
+            return Vec::new();
+        }
+        std::mem::take(&mut self.journal)
+    }
+}
+
+/// The half that `omnipaxos` owns.
+pub(super) struct Storage<E: Decision> {
+    shared: Arc<Mutex<Shared<E>>>,
+}
+
+impl<E: Decision> Storage<E> {
+    pub(super) fn new(shared: Arc<Mutex<Shared<E>>>) -> Self {
+        Self { shared }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Shared<E>> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self, record: Record<E>) -> StorageResult<()> {
+        let mut shared = self.lock();
+        shared.state.replay(record.clone());
+        shared.journal.push(record);
+        Ok(())
+    }
+
+    fn end(&self) -> usize {
+        self.lock().state.end()
+    }
+}
+
+fn unwrap_all<E: Decision>(entries: Vec<Wrapped<E>>) -> Vec<E> {
+    entries.into_iter().map(|Wrapped(entry)| entry).collect()
+}
+
+impl<E: Decision> PaxosStorage<Wrapped<E>> for Storage<E> {
+    fn write_atomically(&mut self, ops: Vec<StorageOp<Wrapped<E>>>) -> StorageResult<()> {
+        // Atomic on disk too: all records of one drain are one record of the log.
+        ops.into_iter().try_for_each(|op| match op {
+            StorageOp::AppendEntry(entry) => self.append_entry(entry),
+            StorageOp::AppendEntries(entries) => self.append_entries(entries),
+            StorageOp::AppendOnPrefix(from, entries) => self.append_on_prefix(from, entries),
+            StorageOp::SetPromise(ballot) => self.set_promise(ballot),
+            StorageOp::SetDecidedIndex(count) => self.set_decided_idx(count),
+            StorageOp::SetAcceptedRound(ballot) => self.set_accepted_round(ballot),
+            StorageOp::SetCompactedIdx(count) => self.set_compacted_idx(count),
+            StorageOp::Trim(count) => self.trim(count),
+            StorageOp::SetStopsign(sign) => self.set_stopsign(sign),
+            StorageOp::SetSnapshot(snapshot) => self.set_snapshot(snapshot),
+        })
+    }
+
+    fn append_entry(&mut self, entry: Wrapped<E>) -> StorageResult<()> {
+        self.write(Record::Entries { from: self.end(), entries: vec![entry.0] })
+    }
+
+    fn append_entries(&mut self, entries: Vec<Wrapped<E>>) -> StorageResult<()> {
+        if entries.is_empty() {
+            return Ok(());
+        }
+        self.write(Record::Entries { from: self.end(), entries: unwrap_all(entries) })
+    }
+
+    fn append_on_prefix(&mut self, from: usize, entries: Vec<Wrapped<E>>) -> StorageResult<()> {
+        self.write(Record::Entries { from, entries: unwrap_all(entries) })
+    }
+
+    fn set_promise(&mut self, ballot: Ballot) -> StorageResult<()> {
+        self.write(Record::Promise(ballot))
+    }
+
+    fn set_decided_idx(&mut self, count: usize) -> StorageResult<()> {
+        self.write(Record::Decided(count))
+    }
+
+    fn get_decided_idx(&self) -> StorageResult<usize> {
+        Ok(self.lock().state.decided)
+    }
+
+    fn set_accepted_round(&mut self, ballot: Ballot) -> StorageResult<()> {
+        self.write(Record::AcceptedRound(ballot))
+    }
+
+    fn get_accepted_round(&self) -> StorageResult<Option<Ballot>> {
+        Ok(self.lock().state.accepted_round)
+    }
+
+    fn get_entries(&self, from: usize, to: usize) -> StorageResult<Vec<Wrapped<E>>> {
+        Ok(self.lock().state.slice(from, to).iter().cloned().map(Wrapped).collect())
+    }
+
+    fn get_log_len(&self) -> StorageResult<usize> {
+        Ok(self.lock().state.entries.len())
+    }
+
+    fn get_suffix(&self, from: usize) -> StorageResult<Vec<Wrapped<E>>> {
+        self.get_entries(from, self.end().max(from))
+    }
+
+    fn get_promise(&self) -> StorageResult<Option<Ballot>> {
+        Ok(self.lock().state.promise)
+    }
+
+    fn set_stopsign(&mut self, sign: Option<StopSign>) -> StorageResult<()> {
+        assert!(sign.is_none(), "the configuration of agreement never stops");
+        Ok(())
+    }
+
+    fn get_stopsign(&self) -> StorageResult<Option<StopSign>> {
+        Ok(None)
+    }
+
+    fn trim(&mut self, count: usize) -> StorageResult<()> {
+        self.write(Record::Trimmed(count))
+    }
+
+    fn set_compacted_idx(&mut self, count: usize) -> StorageResult<()> {
+        self.write(Record::Trimmed(count))
+    }
+
+    fn get_compacted_idx(&self) -> StorageResult<usize> {
+        Ok(self.lock().state.trimmed)
+    }
+
+    fn set_snapshot(&mut self, snapshot: Option<NoSnapshot>) -> StorageResult<()> {
+        assert!(snapshot.is_none(), "entries are trimmed, never folded");
+        Ok(())
+    }
+
+    fn get_snapshot(&self) -> StorageResult<Option<NoSnapshot>> {
+        Ok(None)
+    }
+}

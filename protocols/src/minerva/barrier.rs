@@ -1,0 +1,166 @@
+//! Strict reads: `reads = strict` waits for a cut that was proposed after the read arrived.
+//!
+//! ```text
+//!   replica             coordinator
+//!     | BarrierRequest --> |
+//!     |                    | proposes cut c, for this or for other reasons
+//!     | <-- Barrier(c)     |
+//!     | <=== decides c ... |
+//!     applies c: reads there
+//! ```
+//!
+//! Everything that was acknowledged anywhere before the read arrived is in a cut that was decided
+//! before c was proposed. The coordinator may have been deposed without knowing it; then its c is
+//! never decided, and when the replica sees a decision by another coordinator it asks that one.
+
+use std::collections::BTreeMap;
+
+use pangea_core::ids::{NodeId, Ticket};
+use pangea_core::protocol::Cx;
+use pangea_core::txn::Program;
+
+use super::Minerva;
+use super::messages::Message;
+use super::state::{Cut, ProposalName};
+
+/// Strict reads that wait, here and at peers.
+#[derive(Default)]
+pub(super) struct Barriers {
+    /// Arrived, and not yet told to a coordinator.
+    pub arrived: Vec<Waiter>,
+    /// Told to this coordinator, under the last token.
+    requested: Option<(NodeId, Vec<Waiter>)>,
+    /// The name of the last request.
+    token: u64,
+    /// Wait until this proposal, or a later one of the same run, is applied.
+    proposed: Vec<(ProposalName, Vec<Waiter>)>,
+    /// The last proposal that was applied.
+    applied: ProposalName,
+    /// At the coordinator: whom to tell of the next proposal, and their tokens.
+    asking: BTreeMap<NodeId, u64>,
+}
+
+/// Something that waits for a fresh enough version.
+pub(super) enum Waiter {
+    /// A session that will read there.
+    Session(Ticket),
+    /// A read-only program.
+    Program(Ticket, Program),
+}
+
+impl Barriers {
+    /// Whether some replica waits for the next proposal.
+    pub(super) fn is_asked(&self) -> bool {
+        !self.asking.is_empty()
+    }
+
+    /// Puts back those whose wait may be in vain.
+    fn recall(&mut self, is_in_vain: impl Fn(ProposalName) -> bool) -> bool {
+        let all = std::mem::take(&mut self.proposed);
+        let (lost, kept): (Vec<_>, Vec<_>) = all.into_iter().partition(|(p, _)| is_in_vain(*p));
+        self.proposed = kept;
+        let is_some = !lost.is_empty();
+        self.arrived.extend(lost.into_iter().flat_map(|(_, waiters)| waiters));
+        is_some
+    }
+}
+
+impl Minerva {
+    /// Tells the coordinator that strict reads have arrived.
+    pub(super) fn request_barrier(&mut self, cx: &mut Cx<'_, Self>) {
+        let Some(leader) = self.agreement().leader() else { return };
+        let barriers = &mut self.state.barriers;
+        if barriers.requested.is_some() || barriers.arrived.is_empty() {
+            return;
+        }
+        barriers.token += 1;
+        let token = barriers.token;
+        barriers.requested = Some((leader, std::mem::take(&mut barriers.arrived)));
+        if leader == self.state.me {
+            barriers.asking.insert(leader, token);
+        } else {
+            cx.send(leader, Message::BarrierRequest { token });
+        }
+    }
+
+    /// A replica has strict reads: the next cut is proposed after they arrived.
+    pub(super) fn on_barrier_request(&mut self, from: NodeId, token: u64) {
+        self.state.barriers.asking.insert(from, token);
+    }
+
+    /// The coordinator has just proposed: tells who asked before.
+    pub(super) fn answer_barriers(&mut self, cx: &mut Cx<'_, Self>) {
+        let name = self.state.cut.last_proposal;
+        for (node, token) in std::mem::take(&mut self.state.barriers.asking) {
+            if node == self.state.me {
+                self.on_barrier(cx, token, name);
+            } else {
+                let ProposalName { incarnation, nonce, .. } = name;
+                cx.send(node, Message::Barrier { token, incarnation, nonce });
+            }
+        }
+    }
+
+    /// The coordinator tells which proposal of its own the reads wait for.
+    pub(super) fn on_barrier(&mut self, cx: &mut Cx<'_, Self>, token: u64, name: ProposalName) {
+        let barriers = &mut self.state.barriers;
+        match barriers.requested.take() {
+            Some((leader, waiters)) if leader == name.proposer && token == barriers.token => {
+                if barriers.applied.is_at_or_after(name) {
+                    cx.mark("minerva.barrier_after_its_cut");
+                    self.release(cx, waiters);
+                } else {
+                    barriers.proposed.push((name, waiters));
+                }
+            }
+            other => barriers.requested = other,
+        }
+        self.request_barrier(cx);
+    }
+
+    /// A proposal was decided: what waits for one of another run asks again.
+    pub(super) fn note_coordinator(&mut self, cx: &mut Cx<'_, Self>, name: ProposalName) {
+        let is_other = |waited: ProposalName| {
+            (waited.proposer, waited.incarnation) != (name.proposer, name.incarnation)
+        };
+        if self.state.barriers.recall(is_other) {
+            cx.mark("minerva.barrier_again");
+        }
+        self.request_barrier(cx);
+    }
+
+    /// Asks again when the coordinator has changed, or a request to it may have been lost.
+    pub(super) fn retry_barriers(&mut self, cx: &mut Cx<'_, Self>, lost: Option<NodeId>) {
+        let leader = self.agreement().leader();
+        let barriers = &mut self.state.barriers;
+        let is_in_vain = |asked: NodeId| Some(asked) != leader || Some(asked) == lost;
+        if barriers.requested.as_ref().is_some_and(|(asked, _)| is_in_vain(*asked)) {
+            let (_, waiters) = barriers.requested.take().expect("looked at above");
+            barriers.arrived.extend(waiters);
+        }
+        barriers.recall(|waited| Some(waited.proposer) != leader);
+        self.request_barrier(cx);
+    }
+
+    /// An epoch was applied: lets the reads go that waited for its cut.
+    pub(super) fn release_barriers(&mut self, cx: &mut Cx<'_, Self>, cut: &Cut) {
+        self.state.barriers.applied = cut.name;
+        let all = std::mem::take(&mut self.state.barriers.proposed);
+        for (name, waiters) in all {
+            if cut.name.is_at_or_after(name) {
+                self.release(cx, waiters);
+            } else {
+                self.state.barriers.proposed.push((name, waiters));
+            }
+        }
+    }
+
+    fn release(&mut self, cx: &mut Cx<'_, Self>, waiters: Vec<Waiter>) {
+        for waiter in waiters {
+            match waiter {
+                Waiter::Session(ticket) => cx.fresh(ticket, self.state.cut.applied),
+                Waiter::Program(ticket, program) => self.read_snapshot(cx, ticket, &program),
+            }
+        }
+    }
+}

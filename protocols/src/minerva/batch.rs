@@ -1,0 +1,275 @@
+//! Transactions in a batch, and a batch in bytes (§3.2, Figure 3).
+//!
+//! A batch is encoded once, by its source. The same bytes go to the source's log, to every peer, and
+//! to every peer's log.
+//!
+//! ```text
+//!   +--------+-----+------+----------------+-------+----------+----------+--
+//!   | source | bid | base | first sequence | count | record 0 | record 1 | ..
+//!   | u16    | u64 | u64  | u64            | var   |          |          |
+//!   +--------+-----+------+----------------+-------+----------+----------+--
+//!   record: how u8, then for
+//!     0 executed    procedure u16, args, read set, write count, writes
+//!     1 ordered     procedure u16, args, has footprint u8, [footprint]
+//!     2 certified   read set, write count, writes
+//!     3 certified in order: as 2
+//! ```
+
+use bytes::Bytes;
+use pangea_core::codec::{DecodeError, Reader, Writer};
+use pangea_core::ids::{NodeId, ProcedureId, SnapshotVersion, TxnId};
+use pangea_core::txn::{Certified, Footprint, Program, ReadSet, Write};
+use serde::{Deserialize, Serialize};
+
+/// The number of a batch in its source's log. The first is 1.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub struct Bid(pub u64);
+
+impl Bid {
+    /// The batch after this one.
+    pub fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+}
+
+/// The log heads of all replicas, indexed by node: every batch up to the head is meant.
+pub type Heads = Vec<Bid>;
+
+/// What a batch holds of one transaction: the paper's `TxnRecord`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TxnRecord {
+    /// The transaction's name.
+    pub txn: TxnId,
+    /// What it is.
+    pub program: Program,
+    /// How it takes part in its epoch.
+    pub how: How,
+}
+
+/// How a transaction takes part in its epoch.
+#[derive(Clone, Debug, PartialEq)]
+pub enum How {
+    /// It ran at its source: its writes are applied if it is valid, else it runs again.
+    Executed {
+        /// What the run read.
+        reads: ReadSet,
+        /// What the run wrote.
+        writes: Vec<Write>,
+    },
+    /// It goes straight to the ordered queue (§4, high-contention mode).
+    Ordered {
+        /// What it will touch, where its arguments don't tell.
+        footprint: Option<Footprint>,
+    },
+    /// The program is certified, and its reads and writes are validated like those of a run.
+    Certified,
+    /// The program is certified, at its place in the ordered queue.
+    CertifiedInOrder,
+}
+
+impl TxnRecord {
+    /// What it read and wrote at its source, where that is to be validated.
+    pub fn learned(&self) -> Option<(&ReadSet, &[Write])> {
+        match (&self.how, &self.program) {
+            (How::Executed { reads, writes }, _) => Some((reads, writes)),
+            (How::Certified, Program::Certified(certified)) => {
+                Some((&certified.reads, &certified.writes))
+            }
+            _ => None,
+        }
+    }
+
+    fn encode(&self, out: &mut Vec<u8>) {
+        match (&self.program, &self.how) {
+            (Program::Call { procedure, args }, How::Executed { reads, writes }) => {
+                out.put_u8(0);
+                out.put_u16(procedure.0);
+                out.put_bytes(args);
+                encode_sets(reads, writes, out);
+            }
+            (Program::Call { procedure, args }, How::Ordered { footprint }) => {
+                out.put_u8(1);
+                out.put_u16(procedure.0);
+                out.put_bytes(args);
+                out.put_u8(u8::from(footprint.is_some()));
+                footprint.iter().for_each(|footprint| footprint.encode(out));
+            }
+            (Program::Certified(certified), How::Certified | How::CertifiedInOrder) => {
+                out.put_u8(if self.how == How::Certified { 2 } else { 3 });
+                encode_sets(&certified.reads, &certified.writes, out);
+            }
+            _ => panic!("a call is executed or ordered, a certified transaction is certified"),
+        }
+    }
+
+    fn decode(txn: TxnId, from: &mut Reader<'_>, bytes: &Bytes) -> Result<Self, DecodeError> {
+        let what = from.u8("transaction record")?;
+        let (program, how) = match what {
+            0 | 1 => {
+                let procedure = ProcedureId(from.u16("procedure id")?);
+                let args = bytes.slice_ref(from.bytes("arguments")?);
+                let how = if what == 0 {
+                    let (reads, writes) = decode_sets(from)?;
+                    How::Executed { reads, writes }
+                } else {
+                    let is_given = from.u8("footprint")? == 1;
+                    let footprint = is_given.then(|| Footprint::decode(from)).transpose()?;
+                    How::Ordered { footprint }
+                };
+                (Program::Call { procedure, args }, how)
+            }
+            2 | 3 => {
+                let (reads, writes) = decode_sets(from)?;
+                let how = if what == 2 { How::Certified } else { How::CertifiedInOrder };
+                (Program::Certified(Certified { reads, writes }), how)
+            }
+            _ => return Err(DecodeError::new("transaction record")),
+        };
+        Ok(Self { txn, program, how })
+    }
+}
+
+fn encode_sets(reads: &ReadSet, writes: &[Write], out: &mut Vec<u8>) {
+    reads.encode(out);
+    encode_writes(writes, out);
+}
+
+fn decode_sets(from: &mut Reader<'_>) -> Result<(ReadSet, Vec<Write>), DecodeError> {
+    Ok((ReadSet::decode(from)?, decode_writes(from)?))
+}
+
+/// Appends a list of writes to `out`.
+pub(super) fn encode_writes(writes: &[Write], out: &mut Vec<u8>) {
+    out.put_varint(writes.len() as u64);
+    writes.iter().for_each(|write| write.encode(out));
+}
+
+/// Reads what [`encode_writes`] wrote.
+pub(super) fn decode_writes(from: &mut Reader<'_>) -> Result<Vec<Write>, DecodeError> {
+    (0..from.count("write set")?).map(|_| Write::decode(from)).collect()
+}
+
+/// Appends log heads to `out`.
+pub(super) fn encode_heads(heads: &[Bid], out: &mut Vec<u8>) {
+    out.put_varint(heads.len() as u64);
+    heads.iter().for_each(|head| out.put_varint(head.0));
+}
+
+/// Reads what [`encode_heads`] wrote.
+pub(super) fn decode_heads(from: &mut Reader<'_>) -> Result<Heads, DecodeError> {
+    (0..from.count("log heads")?).map(|_| from.varint("log heads").map(Bid)).collect()
+}
+
+/// One entry of a replica's log.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Batch {
+    /// The replica that executed the transactions.
+    pub source: NodeId,
+    /// The batch's place in that replica's log.
+    pub bid: Bid,
+    /// The epoch that the source had applied when the transactions ran.
+    pub base: SnapshotVersion,
+    /// The number of the first transaction; the others follow without a gap.
+    pub first_sequence: u64,
+    /// The transactions, in the order in which they ran.
+    pub records: Vec<TxnRecord>,
+}
+
+impl Batch {
+    /// The batch as bytes.
+    pub fn encode(&self) -> Bytes {
+        let mut out = Vec::with_capacity(64 + 256 * self.records.len());
+        out.put_u16(self.source.0);
+        out.put_u64(self.bid.0);
+        out.put_u64(self.base.0);
+        out.put_u64(self.first_sequence);
+        out.put_varint(self.records.len() as u64);
+        self.records.iter().for_each(|record| record.encode(&mut out));
+        out.into()
+    }
+
+    /// Reads what [`Batch::encode`] wrote. Arguments stay slices of `bytes`.
+    ///
+    /// # Errors
+    /// When the bytes are malformed.
+    pub fn decode(bytes: &Bytes) -> Result<Self, DecodeError> {
+        let from = &mut Reader::new(bytes);
+        let source = NodeId(from.u16("batch source")?);
+        let bid = Bid(from.u64("batch id")?);
+        let base = SnapshotVersion(from.u64("batch base")?);
+        let first_sequence = from.u64("batch sequence")?;
+        let count = from.count("batch")?;
+        if source.0 >= 1 << 15
+            || first_sequence.checked_add(count as u64).is_none_or(|n| n >> 48 != 0)
+        {
+            return Err(DecodeError::new("batch sequence"));
+        }
+        let records = (0..count as u64)
+            .map(|i| TxnRecord::decode(TxnId::new(source, first_sequence + i), from, bytes))
+            .collect::<Result<_, _>>()?;
+        if !from.is_empty() {
+            return Err(DecodeError::new("batch"));
+        }
+        Ok(Self { source, bid, base, first_sequence, records })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pangea_core::ids::TableId;
+    use pangea_core::key::Key;
+    use pangea_core::txn::{Mode, PointLock, PointRead, Seen};
+    use pangea_core::value::Value;
+
+    fn batch() -> Batch {
+        let table = TableId(1);
+        let key = Key::from(&b"k"[..]);
+        let seen = Seen::At(SnapshotVersion(3));
+        let points = vec![PointRead { table, key: key.clone(), seen }];
+        let reads = ReadSet { points, ranges: vec![] };
+        let value = Some(Value::copy_from(b"v"));
+        let writes = vec![Write { table, key: key.clone(), value }];
+        let certified = Certified { reads: reads.clone(), writes: writes.clone() };
+        let lock = PointLock { table, key, mode: Mode::Exclusive };
+        let footprint = Some(Footprint::new(vec![lock], vec![]));
+        let call = Program::Call { procedure: ProcedureId(2), args: Bytes::from_static(b"args") };
+        let certified = Program::Certified(certified);
+        let all = [
+            (call.clone(), How::Executed { reads, writes }),
+            (call.clone(), How::Ordered { footprint }),
+            (call, How::Ordered { footprint: None }),
+            (certified.clone(), How::Certified),
+            (certified, How::CertifiedInOrder),
+        ];
+        let source = NodeId(2);
+        let record = |(i, (program, how))| TxnRecord {
+            txn: TxnId::new(source, 40 + i as u64),
+            program,
+            how,
+        };
+        let records = all.into_iter().enumerate().map(record).collect();
+        Batch { source, bid: Bid(7), base: SnapshotVersion(9), first_sequence: 40, records }
+    }
+
+    #[test]
+    fn a_batch_survives_its_encoding_and_a_cut_one_is_refused() {
+        let bytes = batch().encode();
+        assert_eq!(Batch::decode(&bytes), Ok(batch()));
+        for len in 0..bytes.len() {
+            assert!(Batch::decode(&bytes.slice(..len)).is_err(), "cut at {len}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn a_batch_with_a_flipped_byte_never_panics(at in 0usize..200, flip in 1u8..=255) {
+            let mut bytes = batch().encode().to_vec();
+            let at = at % bytes.len();
+            bytes[at] ^= flip;
+            let _ = Batch::decode(&bytes.into());
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! Garbage collection (§4) and checkpoints.
+//!
+//! Replicas tell each other how far they are. A batch that every member of the configuration has
+//! applied is dropped from memory. The log of a node is cut off below its last checkpoint, except
+//! for what that does not hold.
+
+use bytes::Bytes;
+use pangea_core::codec::{DecodeError, Reader, Writer};
+use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion};
+use pangea_core::protocol::Cx;
+use pangea_core::time::Span;
+
+use super::batch::{Bid, Heads, decode_heads, encode_heads};
+use super::messages::Message;
+use super::state::Cut;
+use super::{Minerva, Timer};
+use crate::agreement::Record;
+
+/// How often a replica tells how far it is.
+pub(super) const PROGRESS: Span = Span::from_ms(100);
+
+/// At most so many versions are taken out of the store at a time, so that no step is long.
+const RECLAIM_VERSIONS_MAX: usize = 50_000;
+
+impl Minerva {
+    /// Tells the others how far this replica is, and drops what nobody needs.
+    pub(super) fn on_progress_timeout(&mut self, cx: &mut Cx<'_, Self>) {
+        cx.set_timer(Timer::Progress, PROGRESS);
+        let me = self.state.me;
+        let (applied, durable) = (self.state.cut.applied, self.state.cut.durable);
+        let heads = self.state.cut.heads.clone();
+        self.note_progress(me, applied, durable, heads.clone());
+        for peer in self.state.topology.peers_of(me) {
+            cx.send(peer, Message::Progress { applied, durable, heads: heads.clone() });
+        }
+        self.collect();
+        cx.store.reclaim_at_most(applied, RECLAIM_VERSIONS_MAX);
+        self.retry_barriers(cx, None);
+        self.retry_transfer(cx);
+    }
+
+    /// A replica tells how far it is.
+    pub(super) fn on_progress(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        from: NodeId,
+        applied: SnapshotVersion,
+        durable: SnapshotVersion,
+        heads: Heads,
+    ) {
+        if heads.len() != self.state.topology.node_count() {
+            return cx.mark("minerva.malformed_progress");
+        }
+        self.note_progress(from, applied, durable, heads);
+    }
+
+    fn note_progress(
+        &mut self,
+        node: NodeId,
+        applied: SnapshotVersion,
+        durable: SnapshotVersion,
+        heads: Heads,
+    ) {
+        let collection = &mut self.state.collection;
+        collection.applied[node.index()] = applied;
+        collection.durable[node.index()] = durable;
+        collection.heads[node.index()] = heads;
+    }
+
+    /// Drops the batches below the low watermark, and with them what agreement decided of them.
+    fn collect(&mut self) {
+        let collection = &self.state.collection;
+        let members = self.state.members();
+        for (source, log) in self.state.replication.logs.iter_mut().enumerate() {
+            let applied = |node: &NodeId| collection.heads[node.index()][source];
+            let watermark = members.iter().map(applied).min().unwrap_or_default();
+            // A replica that was removed does not count and may be ahead or behind.
+            let watermark = watermark.min(self.state.cut.heads[source]);
+            log.collect(watermark);
+        }
+        // A restart begins at the durable epoch, and must find the decisions after it.
+        let restarts_from = collection.durable.iter().min().copied().unwrap_or_default();
+        self.agreement_mut().trim(restarts_from.0);
+    }
+
+    /// Asks for a checkpoint when the log has grown enough.
+    pub(super) fn checkpoint_if_due(&mut self, cx: &mut Cx<'_, Self>) {
+        let collection = &self.state.collection;
+        let is_due = collection.bytes_since_checkpoint >= self.state.options.checkpoint_bytes;
+        if is_due && collection.writing.is_none() {
+            self.start_checkpoint(cx);
+        }
+    }
+
+    /// Asks for a checkpoint of the applied epoch.
+    pub(super) fn start_checkpoint(&mut self, cx: &mut Cx<'_, Self>) {
+        cx.mark("minerva.checkpoint");
+        let version = self.state.cut.applied;
+        let meta = Meta {
+            log_head: cx.log_head(),
+            heads: self.state.cut.heads.clone(),
+            is_member: self.state.cut.is_member.clone(),
+            next_sequence: self.state.execution.next_sequence,
+            agreement: self.agreement().compacted_records(),
+        };
+        cx.checkpoint(version, meta.encode());
+        let collection = &mut self.state.collection;
+        collection.bytes_since_checkpoint = 0;
+        collection.writing = Some((version, meta.heads, meta.log_head));
+    }
+
+    /// A checkpoint is durable: the log before it is not needed, except for batches that it lacks.
+    pub(super) fn on_checkpointed(&mut self, cx: &mut Cx<'_, Self>, version: SnapshotVersion) {
+        let Some((written, heads, log_head)) = self.state.collection.writing.take() else { return };
+        assert_eq!(written, version, "one checkpoint is written at a time");
+        let cut = &mut self.state.cut;
+        if cut.installed.is_none_or(|installed| installed <= version) {
+            cut.installed = None;
+            cut.durable = cut.durable.max(version);
+        }
+        let logs = self.state.replication.logs.iter().zip(&heads);
+        let lacking = logs.flat_map(|(log, head)| log.slots.range(head.next()..));
+        let first = lacking.map(|(_, slot)| slot.position).min();
+        let after = LogPosition(log_head.0 + 1);
+        cx.truncate(first.map_or(after, |first| first.min(after)));
+    }
+}
+
+impl super::state::SourceLog {
+    /// Drops the batches up to `watermark`.
+    pub(super) fn collect(&mut self, watermark: Bid) {
+        if watermark > self.collected {
+            self.collected = watermark;
+            self.slots = self.slots.split_off(&watermark.next());
+        }
+    }
+}
+
+/// What a checkpoint holds beside the tables.
+#[derive(Clone, Debug)]
+pub(super) struct Meta {
+    /// The log's head when the checkpoint was asked for: agreement's records up to there are in
+    /// `agreement`.
+    pub log_head: LogPosition,
+    /// The log heads of the checkpoint's epoch.
+    pub heads: Heads,
+    /// Who was in the configuration.
+    pub is_member: Vec<bool>,
+    /// The number of the next local transaction.
+    pub next_sequence: u64,
+    /// Agreement's state.
+    pub agreement: Vec<Record<Cut>>,
+}
+
+impl Meta {
+    pub(super) fn encode(&self) -> Bytes {
+        let mut out = Vec::new();
+        out.put_u64(self.log_head.0);
+        encode_heads(&self.heads, &mut out);
+        self.is_member.iter().for_each(|&is_member| out.put_u8(u8::from(is_member)));
+        out.put_u64(self.next_sequence);
+        let agreement = postcard::to_stdvec(&self.agreement).expect("records can be encoded");
+        out.put_bytes(&agreement);
+        out.into()
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        const WHAT: &str = "checkpoint meta data";
+        let from = &mut Reader::new(bytes);
+        let log_head = LogPosition(from.u64(WHAT)?);
+        let heads = decode_heads(from)?;
+        let is_member = heads.iter().map(|_| Ok(from.u8(WHAT)? == 1)).collect::<Result<_, _>>()?;
+        let next_sequence = from.u64(WHAT)?;
+        let agreement =
+            postcard::from_bytes(from.bytes(WHAT)?).map_err(|_| DecodeError::new(WHAT))?;
+        Ok(Self { log_head, heads, is_member, next_sequence, agreement })
+    }
+}

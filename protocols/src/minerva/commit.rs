@@ -1,0 +1,378 @@
+//! Phase 4: deterministic validation and re-execution (§3.5, Algorithm 4).
+//!
+//! ```text
+//!   batches of the cut --> chains --> stale? --> conflict graph --> independent set
+//!                                       |                               |      |
+//!                                       |              not in the set --+      +--> apply write sets
+//!                                       +--> ordered queue <------------+           |
+//!                                              ^     |                              v
+//!                              probed, certified     +--> run in (source, id) order, after them
+//!                              in order
+//! ```
+//!
+//! Every replica comes to the same result alone. What was decided is logged with the epoch, the
+//! new snapshot is published, and the clients of this replica are answered. A client is answered as
+//! soon as the epoch is applied: its cut is durable on a majority and its batches on f + 1 replicas,
+//! so the outcome, which follows from them, can't be lost with this node.
+
+use std::sync::Arc;
+
+use pangea_core::exec::ordered::{self, Finished, Job};
+use pangea_core::hash::HashSet;
+use pangea_core::ids::{SnapshotVersion, TxnId};
+use pangea_core::pool::{Pool, Sequential};
+use pangea_core::protocol::Cx;
+use pangea_core::store::Version;
+use pangea_core::txn::{Footprint, Outcome, Program};
+
+use super::batch::{Batch, How, TxnRecord};
+use super::chains::{self, Entry};
+use super::contention::Change;
+use super::header::Header;
+use super::independent_set::{self, Graph};
+use super::options::Solver;
+use super::resolution::{Ordered, Resolution};
+use super::state::{Cut, Execution};
+use super::validation::Validator;
+use super::{LogRecord, Minerva, conflict_graph};
+
+/// The share of an epoch that was decided in each way.
+struct Verdict {
+    /// For each entry, whether it commits as it was executed.
+    is_valid: Vec<bool>,
+    /// Optimistic transactions that were stale.
+    stale: u64,
+    /// Optimistic transactions whose chain was left out of the independent set.
+    conflicting: u64,
+}
+
+impl Minerva {
+    /// Applies the cut of `epoch`, whose batches are all here.
+    pub(super) fn commit_epoch(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        epoch: SnapshotVersion,
+        cut: &Cut,
+    ) {
+        assert_eq!(epoch, self.state.cut.applied.next(), "epochs are applied in order");
+        let batches = self.batches_of(cut);
+        let entries: Vec<Entry<'_>> = batches
+            .iter()
+            .flat_map(|batch| batch.records.iter().map(|record| Entry { record, base: batch.base }))
+            .collect();
+        let outcomes = match self.state.logged.remove(&epoch) {
+            Some(resolution) => self.replay(cx, &entries, resolution),
+            None => self.resolve(cx, epoch, cut, &entries),
+        };
+        self.finish_epoch(cx, epoch, cut);
+        self.settle_in_flight(cx, epoch, &entries, outcomes);
+        self.release_barriers(cx, cut);
+    }
+
+    /// The batches between the cut before and this one, by source and then by place in its log.
+    fn batches_of(&self, cut: &Cut) -> Vec<Arc<Batch>> {
+        let from = &self.state.cut.heads;
+        let logs = self.state.replication.logs.iter().zip(from.iter().zip(&cut.heads));
+        logs.filter(|(_, (from, upto))| from < upto)
+            .flat_map(|(log, (from, upto))| log.slots.range(from.next()..=*upto))
+            .map(|(_, slot)| slot.batch.clone())
+            .collect()
+    }
+
+    /// Algorithm 4, Validation. Returns, for each entry, what the ordered queue made of it, or
+    /// nothing where it is valid.
+    fn resolve(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        epoch: SnapshotVersion,
+        cut: &Cut,
+        entries: &[Entry<'_>],
+    ) -> Vec<Option<Finished>> {
+        let verdict = self.filter_conflicts(cx, epoch, entries);
+        let parallel = self.state.options.parallel_commit;
+        let pool: &dyn Pool = if parallel { cx.pool } else { &Sequential };
+        apply_valid(cx, pool, epoch, entries, &verdict.is_valid);
+        let queue: Vec<usize> = (0..entries.len()).filter(|&i| !verdict.is_valid[i]).collect();
+        let finished = self.run_queue(cx, epoch, entries, &queue);
+        self.count(cx, entries, &verdict, &finished);
+
+        let mut outcomes: Vec<Option<Finished>> = entries.iter().map(|_| None).collect();
+        for (&i, finished) in queue.iter().zip(finished) {
+            outcomes[i] = Some(finished);
+        }
+        // The order in which they took effect: what was run again in a later pass came later.
+        let mut in_effect = queue;
+        in_effect.sort_by_key(|&i| (outcomes[i].as_ref().map(|finished| finished.passes), i));
+        let ordered = in_effect.iter().filter_map(|&i| self.logged_writes(entries, &outcomes, i));
+        let resolution = Resolution {
+            epoch,
+            cut: cut.clone(),
+            ordered: ordered.collect(),
+            is_valid: verdict.is_valid,
+        };
+        let position = self.persist(cx, LogRecord::Epoch(&resolution));
+        self.state.cut.epoch_records.push_back((epoch, position));
+        outcomes
+    }
+
+    /// What the log keeps of an entry of the ordered queue.
+    fn logged_writes(
+        &self,
+        entries: &[Entry<'_>],
+        outcomes: &[Option<Finished>],
+        entry: usize,
+    ) -> Option<Ordered> {
+        let finished = outcomes[entry].as_ref().expect("every entry of the queue was run");
+        if finished.writes.is_empty() {
+            return None;
+        }
+        let is_bulk = match &entries[entry].record.program {
+            Program::Call { procedure, args } => {
+                self.state.registry.procedure(*procedure).is_some_and(|code| code.is_bulk(args))
+            }
+            Program::Certified(_) => false,
+        };
+        Some(Ordered { entry, writes: (!is_bulk).then(|| finished.writes.clone()) })
+    }
+
+    /// Algorithm 5, FilterConflicts.
+    fn filter_conflicts(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        epoch: SnapshotVersion,
+        entries: &[Entry<'_>],
+    ) -> Verdict {
+        let options = &self.state.options;
+        let pool: &dyn Pool = if options.parallel_commit { cx.pool } else { &Sequential };
+        let chains = chains::build(entries, options.keep_uncommitted);
+        let validator = Validator {
+            store: cx.store,
+            before: SnapshotVersion(epoch.0 - 1),
+            in_epoch: entries.iter().map(|entry| entry.record.txn).collect(),
+            keep_uncommitted: options.keep_uncommitted,
+        };
+        let is_stale = validator.stale(pool, entries, &chains);
+        let vertices: Vec<usize> = (0..chains.len()).filter(|&c| !is_stale[c]).collect();
+        let edges = conflict_graph::edges(pool, entries, &chains, &vertices);
+        let weights = vertices.iter().map(|&c| chains[c].members.len() as u64).collect();
+        self.state.counters.graph_edges += edges.len() as u64;
+        let graph = Graph::new(weights, edges);
+        let solution = match options.solver {
+            Solver::Exact => independent_set::exact(&graph, options.solver_nodes_max),
+            Solver::Greedy => independent_set::greedy(&graph),
+        };
+        self.state.counters.solver_unproven +=
+            u64::from(options.solver == Solver::Exact && !solution.proven);
+        let mut is_valid = vec![false; entries.len()];
+        for &vertex in &solution.chosen {
+            for &member in &chains[vertices[vertex as usize]].members {
+                is_valid[member] = true;
+            }
+        }
+        let size = |c: usize| chains[c].members.len() as u64;
+        let stale = (0..chains.len()).filter(|&c| is_stale[c]).map(size).sum();
+        let optimistic: u64 = (0..chains.len()).map(size).sum();
+        let valid = is_valid.iter().filter(|&&valid| valid).count() as u64;
+        Verdict { is_valid, stale, conflicting: optimistic - stale - valid }
+    }
+
+    /// Runs the ordered queue: in the order of source priority, which is its number, and id.
+    fn run_queue(
+        &self,
+        cx: &mut Cx<'_, Self>,
+        epoch: SnapshotVersion,
+        entries: &[Entry<'_>],
+        queue: &[usize],
+    ) -> Vec<Finished> {
+        let in_order = |pair: &[usize]| entries[pair[0]].record.txn < entries[pair[1]].record.txn;
+        assert!(queue.windows(2).all(in_order), "entries are sorted by source and id");
+        let footprints: Vec<Option<Footprint>> =
+            queue.iter().map(|&i| self.footprint_of_run(entries[i].record)).collect();
+        let jobs: Vec<Job<'_>> = queue
+            .iter()
+            .zip(&footprints)
+            .map(|(&i, found)| {
+                let record = entries[i].record;
+                let given = match &record.how {
+                    How::Ordered { footprint } => footprint.as_ref(),
+                    How::Executed { .. } | How::Certified | How::CertifiedInOrder => None,
+                };
+                Job {
+                    txn: record.txn,
+                    program: &record.program,
+                    footprint: given.or(found.as_ref()),
+                }
+            })
+            .collect();
+        let header = &|txn: TxnId| Header::reexecuted(txn);
+        ordered::execute(cx.pool, &self.state.registry, cx.store, epoch, &jobs, header)
+    }
+
+    /// The footprint that a run at the source found, where the arguments don't tell it.
+    fn footprint_of_run(&self, record: &TxnRecord) -> Option<Footprint> {
+        let (How::Executed { reads, writes }, Program::Call { procedure, args }) =
+            (&record.how, &record.program)
+        else {
+            return None;
+        };
+        let declared = self.state.registry.procedure(*procedure)?.footprint(args);
+        declared.is_none().then(|| Footprint::of_run(reads, writes))
+    }
+
+    fn count(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        entries: &[Entry<'_>],
+        verdict: &Verdict,
+        finished: &[Finished],
+    ) {
+        let valid = verdict.is_valid.iter().filter(|&&valid| valid).count() as u64;
+        let optimistic = valid + verdict.stale + verdict.conflicting;
+        let reexecuted = optimistic - valid;
+        let counters = &mut self.state.counters;
+        counters.txns_valid += valid;
+        counters.txns_stale += verdict.stale;
+        counters.txns_conflicting += verdict.conflicting;
+        counters.txns_ordered += entries.len() as u64 - optimistic;
+        counters.reexecution_restarts +=
+            finished.iter().map(|f| u64::from(f.passes.saturating_sub(1))).sum::<u64>();
+        if verdict.stale > 0 {
+            cx.mark("minerva.stale");
+        }
+        if verdict.conflicting > 0 {
+            cx.mark("minerva.conflicting");
+        }
+        let now = cx.now.at;
+        let change =
+            self.state.contention.on_epoch(&self.state.options, now, optimistic, reexecuted);
+        if change == Change::Entered {
+            self.state.counters.high_contention_entered += 1;
+            cx.mark("minerva.high_contention_entered");
+        }
+    }
+
+    /// The log has already decided this epoch: applies what it says.
+    fn replay(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        entries: &[Entry<'_>],
+        resolution: Resolution,
+    ) -> Vec<Option<Finished>> {
+        cx.mark("minerva.epoch_replayed");
+        let epoch = resolution.epoch;
+        assert_eq!(resolution.is_valid.len(), entries.len(), "an epoch has the batches it had");
+        apply_valid(cx, cx.pool, epoch, entries, &resolution.is_valid);
+        for Ordered { entry, writes } in resolution.ordered {
+            let record = entries[entry].record;
+            let Some(writes) = writes else {
+                self.run_queue(cx, epoch, entries, &[entry]);
+                continue;
+            };
+            let header = Header::reexecuted(record.txn);
+            for write in writes {
+                let version = Version { version: epoch, header, value: write.value };
+                cx.store.apply(write.table, write.key, version);
+            }
+        }
+        entries.iter().map(|_| None).collect()
+    }
+
+    /// The epoch's writes are all in the store: moves on to it.
+    fn finish_epoch(&mut self, cx: &mut Cx<'_, Self>, epoch: SnapshotVersion, cut: &Cut) {
+        for (head, cut_head) in self.state.cut.heads.iter_mut().zip(&cut.heads) {
+            *head = (*head).max(*cut_head);
+        }
+        self.apply_membership(cx, cut);
+        self.state.cut.applied = epoch;
+        self.state.counters.epochs += 1;
+        cx.store.publish(epoch);
+        if !self.state.options.keep_uncommitted {
+            // §3.2: the temporary state is reset to the new snapshot; runs on it start a batch.
+            self.start_broadcast(cx);
+            self.state.execution.overlay.clear();
+        }
+        self.checkpoint_if_due(cx);
+    }
+
+    /// Takes committed local transactions out of the temporary state and answers their clients.
+    fn settle_in_flight(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        epoch: SnapshotVersion,
+        entries: &[Entry<'_>],
+        outcomes: Vec<Option<Finished>>,
+    ) {
+        let me = self.state.me;
+        let mut invalid = HashSet::default();
+        for (entry, finished) in entries.iter().zip(outcomes) {
+            let record = entry.record;
+            self.state.counters.txns_committed += 1;
+            if record.txn.node() != me {
+                continue;
+            }
+            let Some(in_flight) = self.state.execution.in_flight.pop_front() else {
+                panic!("transaction {} committed here and is not known here", record.txn);
+            };
+            assert_eq!(in_flight.txn, record.txn, "local transactions commit in their order");
+            if let Some((_, writes)) = record.learned() {
+                self.state.execution.overlay.remove(record.txn, writes);
+                if finished.is_some() {
+                    invalid.insert(record.txn);
+                }
+            }
+            let Some(ticket) = in_flight.ticket else { continue };
+            let result = finished.map_or(in_flight.result, |finished| finished.outcome);
+            if result.is_err() {
+                self.state.counters.txns_aborted += 1;
+            }
+            let outcome = match result {
+                Ok(result) => Outcome::Committed { txn: record.txn, version: epoch, result },
+                Err(abort) => Outcome::Aborted(abort),
+            };
+            cx.reply(ticket, outcome);
+        }
+        if !invalid.is_empty() && self.state.options.keep_uncommitted {
+            self.doom_dependents(cx, invalid);
+        }
+    }
+
+    /// Beyond the paper (a): what read the work of an invalidated transaction will be stale. Its own
+    /// work is taken out of the temporary state now, so that no more is built on it.
+    fn doom_dependents(&mut self, cx: &mut Cx<'_, Self>, mut doomed: HashSet<TxnId>) {
+        let head = self.state.cut.heads[self.state.me.index()];
+        let own = &self.state.replication.logs[self.state.me.index()];
+        let sent = own.slots.range(head.next()..).flat_map(|(_, slot)| &slot.batch.records);
+        let Execution { overlay, in_flight, current, .. } = &mut self.state.execution;
+        for (in_flight, record) in in_flight.iter_mut().zip(sent.chain(&*current)) {
+            assert_eq!(in_flight.txn, record.txn, "in flight is what is sent and what is not yet");
+            if in_flight.is_doomed || !in_flight.dependencies.iter().any(|d| doomed.contains(d)) {
+                continue;
+            }
+            cx.mark("minerva.doomed");
+            in_flight.is_doomed = true;
+            doomed.insert(in_flight.txn);
+            let (_, writes) = record.learned().expect("only runs have dependencies");
+            overlay.remove(record.txn, writes);
+        }
+    }
+}
+
+/// Algorithm 4, line 4: the write sets of valid transactions, as they were executed.
+fn apply_valid(
+    cx: &Cx<'_, Minerva>,
+    pool: &dyn Pool,
+    epoch: SnapshotVersion,
+    entries: &[Entry<'_>],
+    is_valid: &[bool],
+) {
+    let valid = entries.iter().zip(is_valid).filter(|(_, valid)| **valid);
+    let writes = valid.flat_map(|(entry, _)| {
+        let (_, writes) = entry.record.learned().expect("only optimistic runs are valid");
+        let header = Header::as_executed(entry.record.txn);
+        writes.iter().map(move |write| {
+            let version = Version { version: epoch, header, value: write.value.clone() };
+            (write.table, write.key.clone(), version)
+        })
+    });
+    cx.store.apply_batch(pool, epoch, writes.collect());
+}

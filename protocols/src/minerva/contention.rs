@@ -1,0 +1,176 @@
+//! §4, high-contention mode: when most optimistic work is in vain, stop doing it.
+//!
+//! In this mode transactions are probed for their footprint and not executed, go straight to the
+//! ordered queue, and no write sets are shipped.
+//!
+//! Enter: more than a threshold of the optimistic transactions of the epochs were executed again,
+//! for a sustained time. Leave: the paper gives no rule, and in this mode there is nothing optimistic
+//! to measure. So optimistic execution is tried again after a hold time; when the mode comes right
+//! back the hold time doubles, up to a limit, and when it does not, it starts anew.
+
+use pangea_core::time::{Span, Timestamp};
+
+use super::options::Options;
+
+/// The hold time doubles at most this often.
+const DOUBLINGS_MAX: u32 = 4;
+
+/// A trial has succeeded when the mode was not needed again for this many times the sustained time.
+const TRIAL_FACTOR: u64 = 5;
+
+/// Epochs with fewer optimistic transactions say nothing about the load.
+const SAMPLE_MIN: u64 = 4;
+
+/// Whether this replica executes optimistically, and why.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Contention {
+    mode: Mode,
+    /// How often a trial has failed in a row.
+    failed_trials: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Mode {
+    /// Transactions are executed at once.
+    #[default]
+    Optimistic,
+    /// The share of vain executions is high since then.
+    Suspecting { since: Timestamp },
+    /// Transactions go to the ordered queue, since then.
+    High { since: Timestamp },
+    /// Executed at once again, since then, to see whether that is better now.
+    Trial { since: Timestamp, is_high_since: Option<Timestamp> },
+}
+
+/// What a call to [`Contention::on_epoch`] or [`Contention::on_tick`] changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    None,
+    Entered,
+    Left,
+}
+
+impl Contention {
+    /// Whether transactions go straight to the ordered queue.
+    pub(super) fn is_high(&self) -> bool {
+        matches!(self.mode, Mode::High { .. })
+    }
+
+    /// Takes the numbers of an epoch: how many transactions were optimistic, and how many of those
+    /// were executed again.
+    pub(super) fn on_epoch(
+        &mut self,
+        options: &Options,
+        now: Timestamp,
+        optimistic: u64,
+        reexecuted: u64,
+    ) -> Change {
+        if !options.high_contention_mode || optimistic < SAMPLE_MIN {
+            return Change::None;
+        }
+        let is_high = reexecuted * 100 > optimistic * options.high_contention_percent;
+        let sustained = Span::from_ms(options.high_contention_ms);
+        match &mut self.mode {
+            Mode::High { .. } => Change::None,
+            Mode::Optimistic if is_high => {
+                self.mode = Mode::Suspecting { since: now };
+                Change::None
+            }
+            Mode::Optimistic => Change::None,
+            Mode::Suspecting { .. } if !is_high => {
+                self.mode = Mode::Optimistic;
+                Change::None
+            }
+            Mode::Suspecting { since } if now.since(*since) >= sustained => {
+                self.failed_trials = 0;
+                self.mode = Mode::High { since: now };
+                Change::Entered
+            }
+            Mode::Suspecting { .. } => Change::None,
+            Mode::Trial { since, is_high_since } => {
+                if !is_high {
+                    *is_high_since = None;
+                    if now.since(*since).us >= TRIAL_FACTOR * sustained.us {
+                        self.failed_trials = 0;
+                        self.mode = Mode::Optimistic;
+                    }
+                    return Change::None;
+                }
+                if now.since(*is_high_since.get_or_insert(now)) < sustained {
+                    return Change::None;
+                }
+                self.failed_trials = (self.failed_trials + 1).min(DOUBLINGS_MAX);
+                self.mode = Mode::High { since: now };
+                Change::Entered
+            }
+        }
+    }
+
+    /// Lets time pass.
+    pub(super) fn on_tick(&mut self, options: &Options, now: Timestamp) -> Change {
+        let Mode::High { since } = self.mode else { return Change::None };
+        let hold = Span::from_ms(options.high_contention_hold_ms << self.failed_trials);
+        if now.since(since) < hold {
+            return Change::None;
+        }
+        self.mode = Mode::Trial { since: now, is_high_since: None };
+        Change::Left
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64) -> Timestamp {
+        Timestamp::from_us(ms * 1_000)
+    }
+
+    #[test]
+    fn the_mode_is_entered_when_the_share_is_above_the_threshold_for_the_sustained_time() {
+        let options = Options::default();
+        let mut contention = Contention::default();
+        for ms in (0..200).step_by(20) {
+            assert_eq!(contention.on_epoch(&options, at(ms), 100, 51), Change::None);
+        }
+        assert_eq!(contention.on_epoch(&options, at(200), 100, 51), Change::Entered);
+        assert!(contention.is_high());
+    }
+
+    #[test]
+    fn one_calm_epoch_starts_the_sustained_time_anew() {
+        let options = Options::default();
+        let mut contention = Contention::default();
+        contention.on_epoch(&options, at(0), 100, 90);
+        contention.on_epoch(&options, at(150), 100, 50);
+        contention.on_epoch(&options, at(160), 100, 90);
+        assert_eq!(contention.on_epoch(&options, at(300), 100, 90), Change::None);
+        assert_eq!(contention.on_epoch(&options, at(360), 100, 90), Change::Entered);
+    }
+
+    #[test]
+    fn a_trial_that_fails_doubles_the_hold_time_and_one_that_succeeds_ends_the_mode() {
+        let options = Options::default();
+        let mut contention = Contention::default();
+        contention.on_epoch(&options, at(0), 100, 90);
+        contention.on_epoch(&options, at(200), 100, 90);
+        assert_eq!(contention.on_tick(&options, at(1_199)), Change::None);
+        assert_eq!(contention.on_tick(&options, at(1_200)), Change::Left);
+        contention.on_epoch(&options, at(1_210), 100, 90);
+        assert_eq!(contention.on_epoch(&options, at(1_410), 100, 90), Change::Entered);
+        assert_eq!(contention.on_tick(&options, at(3_409)), Change::None, "held twice as long");
+        assert_eq!(contention.on_tick(&options, at(3_410)), Change::Left);
+        contention.on_epoch(&options, at(4_410), 100, 10);
+        assert_eq!(contention.mode, Mode::Optimistic);
+    }
+
+    #[test]
+    fn the_mode_can_be_switched_off_and_small_epochs_do_not_count() {
+        let off = Options { high_contention_mode: false, ..Options::default() };
+        let mut contention = Contention::default();
+        for ms in 0..1_000 {
+            assert_eq!(contention.on_epoch(&off, at(ms), 100, 100), Change::None);
+            assert_eq!(contention.on_epoch(&Options::default(), at(ms), 3, 3), Change::None);
+        }
+    }
+}

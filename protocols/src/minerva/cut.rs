@@ -1,0 +1,143 @@
+//! Phase 3: epoch-based global commit (§3.4, Algorithm 3).
+//!
+//! Every epoch the coordinator, which is the leader of agreement, proposes the vector of log heads
+//! that are available. What is decided is the same sequence of cuts on every replica; the n-th
+//! decision is epoch n. A cut is applied when every batch up to it is here.
+//!
+//! The coordinator also proposes who is in the configuration. A replica that was not heard of for
+//! long is removed, so that nothing is kept for it any more; it comes back when it has caught up. The
+//! quorums stay those of the whole cluster: they say how many may fail, not how many have.
+
+use pangea_core::ids::{NodeId, SnapshotVersion};
+use pangea_core::protocol::Cx;
+use pangea_core::time::Span;
+
+use super::batch::Bid;
+use super::messages::Message;
+use super::state::Cut;
+use super::{LogRecord, Minerva, Timer};
+use crate::agreement::{self, Drained};
+
+/// More undecided proposals than this are not made: agreement is not keeping up.
+const UNDECIDED_MAX: u64 = 256;
+
+/// A removed replica is taken back when it is at most this many epochs behind.
+const READMIT_EPOCHS_BEHIND_MAX: u64 = 64;
+
+impl Minerva {
+    /// Algorithm 3, ProposeConsensus.
+    pub(super) fn on_epoch_timeout(&mut self, cx: &mut Cx<'_, Self>) {
+        cx.set_timer(Timer::Epoch, self.state.options.epoch());
+        if !self.agreement().is_leader() {
+            return;
+        }
+        if self.state.cut.undecided() >= UNDECIDED_MAX {
+            return cx.mark("minerva.too_many_undecided");
+        }
+        let (removed, readmitted) = self.membership_changes(cx);
+        let cut = &mut self.state.cut;
+        let heads = self.state.replication.available.clone();
+        let is_asked = self.state.barriers.is_asked();
+        let is_news = heads != cut.proposed || !removed.is_empty() || !readmitted.is_empty();
+        if !is_news && !is_asked {
+            return;
+        }
+        cut.last_proposal.nonce += 1;
+        cut.proposed.clone_from(&heads);
+        let name = cut.last_proposal;
+        self.agreement_mut().propose(Cut { name, heads, removed, readmitted });
+        self.answer_barriers(cx);
+    }
+
+    /// Whom to remove and whom to take back.
+    fn membership_changes(&self, cx: &mut Cx<'_, Self>) -> (Vec<NodeId>, Vec<NodeId>) {
+        let cut = &self.state.cut;
+        let silence = Span::from_ms(self.state.options.removal_ms);
+        let is_silent = |node: &NodeId| cx.now.at.since(cut.heard_at[node.index()]) >= silence;
+        let peers = || self.state.topology.peers_of(self.state.me);
+        let removed: Vec<_> =
+            peers().filter(|peer| cut.is_member[peer.index()] && is_silent(peer)).collect();
+        let is_back = |node: &NodeId| {
+            let behind =
+                cut.applied.0.saturating_sub(self.state.collection.applied[node.index()].0);
+            let is_up = self.state.replication.is_up[node.index()];
+            is_up && !is_silent(node) && behind <= READMIT_EPOCHS_BEHIND_MAX
+        };
+        let readmitted: Vec<_> =
+            peers().filter(|peer| !cut.is_member[peer.index()] && is_back(peer)).collect();
+        if !removed.is_empty() {
+            cx.mark("minerva.remove_replica");
+        }
+        if !readmitted.is_empty() {
+            cx.mark("minerva.readmit_replica");
+        }
+        (removed, readmitted)
+    }
+
+    /// Lets agreement know that time passes.
+    pub(super) fn on_tick(&mut self, cx: &mut Cx<'_, Self>) {
+        cx.set_timer(Timer::Tick, agreement::TICK);
+        self.agreement_mut().on_tick();
+        if self.state.contention.on_tick(&self.state.options, cx.now.at)
+            == super::contention::Change::Left
+        {
+            cx.mark("minerva.high_contention_left");
+        }
+    }
+
+    /// Carries out what agreement wants done, and queues what it decided.
+    pub(super) fn settle_agreement(&mut self, cx: &mut Cx<'_, Self>) {
+        let Drained { records, messages, decided } = self.agreement_mut().drain();
+        if !records.is_empty() {
+            let encoded = postcard::to_stdvec(&records).expect("records in memory can be encoded");
+            let position = self.persist(cx, LogRecord::Agreement(encoded.into()));
+            self.state.cut.agreement_record = position;
+        }
+        // A message tells of records drained before it too.
+        let after = self.state.cut.agreement_record;
+        for (to, bytes) in messages {
+            cx.send_after(after, to, Message::Agreement { bytes: bytes.into() });
+        }
+        for (number, cut) in decided {
+            self.queue_cut(cx, SnapshotVersion(number), cut);
+        }
+    }
+
+    /// Algorithm 3, AgreementReached.
+    fn queue_cut(&mut self, cx: &mut Cx<'_, Self>, epoch: SnapshotVersion, cut: Cut) {
+        self.state.cut.note_decided(cut.name);
+        self.note_coordinator(cx, cut.name);
+        if epoch <= self.state.cut.applied {
+            return;
+        }
+        for (log, head) in self.state.replication.logs.iter_mut().zip(&cut.heads) {
+            log.known = log.known.max(*head);
+        }
+        self.state.cut.waiting.push_back((epoch, cut));
+    }
+
+    /// Applies the cuts whose batches are all here, in order.
+    pub(super) fn apply_ready_cuts(&mut self, cx: &mut Cx<'_, Self>) {
+        while let Some((_, cut)) = self.state.cut.waiting.front() {
+            let is_here = |(log, head): (&super::state::SourceLog, &Bid)| log.held >= *head;
+            if !self.state.replication.logs.iter().zip(&cut.heads).all(is_here) {
+                return cx.mark("minerva.cut_waits_for_batch");
+            }
+            let (epoch, cut) = self.state.cut.waiting.pop_front().expect("looked at above");
+            self.commit_epoch(cx, epoch, &cut);
+        }
+    }
+
+    /// Changes who is in the configuration, as of the epoch that is being applied.
+    pub(super) fn apply_membership(&mut self, cx: &mut Cx<'_, Self>, cut: &Cut) {
+        for node in &cut.removed {
+            self.state.cut.is_member[node.index()] = false;
+        }
+        for node in &cut.readmitted {
+            self.state.cut.is_member[node.index()] = true;
+        }
+        if cut.removed.contains(&self.state.me) {
+            cx.mark("minerva.was_removed");
+        }
+    }
+}

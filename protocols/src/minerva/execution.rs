@@ -1,0 +1,241 @@
+//! Phase 1: snapshot-based optimistic local execution (§3.2, Algorithm 1).
+//!
+//! A transaction runs where it arrived, at once, on the last epoch's snapshot with the uncommitted
+//! writes of earlier local transactions over it. What it read, from which version, and what it wrote
+//! goes into the current batch. In high-contention mode (§4) it is only probed.
+
+use pangea_core::exec::optimistic::{self, Run};
+use pangea_core::ids::{Ticket, TxnId};
+use pangea_core::protocol::{Cx, Request, Submission};
+use pangea_core::txn::{Abort, Outcome, Program, ReadSet, Seen, SqlState};
+
+use super::barrier::Waiter;
+use super::batch::{How, TxnRecord};
+use super::options::Reads;
+use super::state::InFlight;
+use super::{Minerva, Timer};
+
+/// More uncommitted local transactions than this are not taken: the cluster is not keeping up, or
+/// this replica is cut off.
+const IN_FLIGHT_MAX: usize = 400_000;
+
+impl Minerva {
+    /// Takes what clients want.
+    pub(super) fn on_submit(&mut self, cx: &mut Cx<'_, Self>, submissions: Vec<Submission>) {
+        let mut group = Vec::with_capacity(submissions.len());
+        for Submission { ticket, request } in submissions {
+            match request {
+                Request::Fresh => self.state.barriers.arrived.push(Waiter::Session(ticket)),
+                Request::Commit(program) => self.sort_submission(cx, ticket, program, &mut group),
+            }
+        }
+        if !group.is_empty() {
+            self.execute(cx, group);
+        }
+        if !self.state.barriers.arrived.is_empty() {
+            self.request_barrier(cx);
+        }
+    }
+
+    /// Answers what needs no order, probes what goes to the ordered queue, and leaves the rest in
+    /// `group`.
+    fn sort_submission(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        ticket: Ticket,
+        program: Program,
+        group: &mut Vec<(Ticket, Program)>,
+    ) {
+        if self.state.execution.in_flight.len() + group.len() >= IN_FLIGHT_MAX {
+            cx.mark("minerva.too_many_in_flight");
+            return cx.reply(ticket, Outcome::Aborted(too_many_in_flight()));
+        }
+        let Program::Call { procedure, args } = &program else {
+            return group.push((ticket, program));
+        };
+        let registry = self.state.registry.clone();
+        let Some(code) = registry.procedure(*procedure) else {
+            let abort =
+                Abort::new(SqlState(*b"42883"), format!("no procedure has number {procedure}"));
+            return cx.reply(ticket, Outcome::Aborted(abort));
+        };
+        if code.is_read_only(args) {
+            match self.state.options.reads {
+                Reads::Snapshot => self.read_snapshot(cx, ticket, &program),
+                Reads::Strict => {
+                    self.state.barriers.arrived.push(Waiter::Program(ticket, program));
+                }
+            }
+        } else if self.state.contention.is_high() || code.is_bulk(args) {
+            self.probe(cx, ticket, program);
+        } else {
+            group.push((ticket, program));
+        }
+    }
+
+    /// Runs a read-only program on the applied epoch and answers at once: a snapshot version is
+    /// final and survives any f losses.
+    pub(super) fn read_snapshot(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        ticket: Ticket,
+        program: &Program,
+    ) {
+        let nothing = pangea_core::exec::Overlay::new();
+        let applied = self.state.cut.applied;
+        let run = optimistic::run(&self.state.registry, program, cx.store, applied, &nothing);
+        let outcome = match run.result {
+            Ok(_) if !run.writes.is_empty() => Outcome::Aborted(Abort::new(
+                SqlState::INTERNAL_ERROR,
+                "a procedure that is declared read-only wrote",
+            )),
+            Ok(result) => {
+                // It takes no place in the order, so it has no name of its own.
+                let txn = TxnId::new(self.state.me, 0);
+                Outcome::Committed { txn, version: applied, result }
+            }
+            Err(abort) => Outcome::Aborted(abort),
+        };
+        cx.reply(ticket, outcome);
+    }
+
+    /// Algorithm 1, ExecuteTransaction.
+    fn execute(&mut self, cx: &mut Cx<'_, Self>, group: Vec<(Ticket, Program)>) {
+        let first = self.state.execution.next_sequence;
+        let name = |i: usize| TxnId::new(self.state.me, first + i as u64);
+        let named: Vec<_> = group.iter().enumerate().map(|(i, (_, p))| (name(i), p)).collect();
+        let runs = optimistic::run_group(
+            cx.pool,
+            &self.state.registry,
+            &named,
+            cx.store,
+            self.state.cut.applied,
+            &mut self.state.execution.overlay,
+        );
+        for ((ticket, program), run) in group.into_iter().zip(runs) {
+            self.append_run(cx, ticket, program, run);
+        }
+    }
+
+    fn append_run(&mut self, cx: &mut Cx<'_, Self>, ticket: Ticket, program: Program, run: Run) {
+        if let (Program::Certified(certified), Err(_)) = (&program, &run.result) {
+            // It saw something that has changed here. Whether what changed it is valid is not known
+            // yet; in the ordered queue it is, and the answer names a winner that has committed.
+            cx.mark("minerva.certified_in_order");
+            let reads_bytes = certified.reads.points.len();
+            return self.append(
+                cx,
+                Some(ticket),
+                TxnPlan { program, how: How::CertifiedInOrder, weight: reads_bytes * 16 },
+                Ok(Vec::new()),
+            );
+        }
+        let how = match &program {
+            Program::Certified(_) => How::Certified,
+            Program::Call { .. } => How::Executed { reads: run.reads, writes: run.writes },
+        };
+        let weight = weight_of(&program, &how);
+        self.append(cx, Some(ticket), TxnPlan { program, how, weight }, run.result);
+    }
+
+    /// §4: probes a program for its footprint and puts it in the current batch unexecuted.
+    fn probe(&mut self, cx: &mut Cx<'_, Self>, ticket: Ticket, program: Program) {
+        let Program::Call { procedure, args } = &program else {
+            panic!("certified transactions carry their footprint");
+        };
+        let code = self.state.registry.procedure(*procedure).expect("looked up on arrival");
+        let footprint = code.footprint(args).is_none().then(|| {
+            optimistic::probe(
+                &self.state.registry,
+                &program,
+                cx.store,
+                self.state.cut.applied,
+                &self.state.execution.overlay,
+            )
+        });
+        cx.mark("minerva.probed");
+        let how = How::Ordered { footprint };
+        let weight = weight_of(&program, &how);
+        self.append(cx, Some(ticket), TxnPlan { program, how, weight }, Ok(Vec::new()));
+    }
+
+    /// Gives a transaction its name and its place in the current batch.
+    fn append(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        ticket: Option<Ticket>,
+        plan: TxnPlan,
+        result: Result<Vec<u8>, Abort>,
+    ) {
+        let execution = &mut self.state.execution;
+        let txn = TxnId::new(self.state.me, execution.next_sequence);
+        execution.next_sequence += 1;
+        let record = TxnRecord { txn, program: plan.program, how: plan.how };
+        let dependencies = record.learned().map(|(r, _)| dependencies(r)).unwrap_or_default();
+        let is_first = execution.current.is_empty();
+        execution.current_base = self.state.cut.applied;
+        execution.current.push(record);
+        execution.current_bytes += plan.weight;
+        execution.in_flight.push_back(InFlight {
+            txn,
+            ticket,
+            result,
+            dependencies,
+            is_doomed: false,
+        });
+        self.state.counters.txns_local += 1;
+        if self.state.execution.current_bytes >= self.state.options.batch_bytes {
+            cx.mark("minerva.batch_full");
+            self.start_broadcast(cx);
+        } else if is_first {
+            cx.set_timer(Timer::Batch, self.state.options.batch());
+        }
+    }
+}
+
+/// A transaction on its way into the batch, and about how many bytes it will take there.
+struct TxnPlan {
+    program: Program,
+    how: How,
+    weight: usize,
+}
+
+/// The local writers that a run depends on, each once.
+pub(super) fn dependencies(reads: &ReadSet) -> Vec<TxnId> {
+    let points = reads.points.iter().map(|read| read.seen);
+    let rows = reads.ranges.iter().flat_map(|read| read.rows.iter().map(|(_, seen)| *seen));
+    let mut writers: Vec<TxnId> = points.chain(rows).filter_map(Seen::local_writer).collect();
+    writers.sort_unstable();
+    writers.dedup();
+    writers
+}
+
+fn too_many_in_flight() -> Abort {
+    let message = format!("more than {IN_FLIGHT_MAX} transactions wait to be committed");
+    Abort::new(SqlState(*b"53000"), message)
+        .with_detail("The cluster is not keeping up, or this node can't reach a majority.")
+        .with_hint("Try again later.")
+}
+
+fn weight_of(program: &Program, how: &How) -> usize {
+    /// A key with its table, version and lengths.
+    const KEY_BYTES: usize = 32;
+    let sets = |reads: &ReadSet, writes: &[pangea_core::txn::Write]| {
+        let rows: usize = reads.ranges.iter().map(|range| range.rows.len() + 2).sum();
+        let values: usize = writes.iter().map(|w| w.value.as_ref().map_or(0, |v| v.len())).sum();
+        (reads.points.len() + rows + writes.len()) * KEY_BYTES + values
+    };
+    match (program, how) {
+        (Program::Certified(certified), _) => sets(&certified.reads, &certified.writes),
+        (Program::Call { args, .. }, How::Executed { reads, writes }) => {
+            args.len() + sets(reads, writes)
+        }
+        (Program::Call { args, .. }, How::Ordered { footprint }) => {
+            let touched = |f: &pangea_core::txn::Footprint| f.points.len() + 2 * f.ranges.len();
+            args.len() + footprint.as_ref().map_or(0, touched) * KEY_BYTES
+        }
+        (Program::Call { .. }, How::Certified | How::CertifiedInOrder) => {
+            panic!("a call is executed or ordered")
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! The maximum weight independent set: which chains commit as they were executed (Minerva §3.6).
+//!
+//! Vertices are transaction chains, weights are their numbers of transactions, edges are conflicts.
+//! A set without edges inside can commit as it is; all other chains are executed again. The heavier
+//! the set, the less there is to execute again.
+//!
+//! ```text
+//!   graph --reduce--> kernel --split--> components --search--> sets --replay--> chosen
+//!          (§ reduce)                                (§ search)
+//! ```
+//!
+//! - [`exact`] finds a heaviest set. **Reductions** decide most vertices of a conflict graph: a hot
+//!   key makes all chains of one replica that touch it twins, which become one vertex. What is left
+//!   falls into components, each searched by **branch and bound** with a bound from a clique cover.
+//! - [`greedy`] is GWMIN (Sakai, Togasaki, Yamazaki 2003): take the vertex with the highest weight
+//!   for each vertex that it costs, again and again.
+//!
+//! **Every replica must choose the same set**, so nothing here depends on time, on addresses or on
+//! floating-point: the search has a budget of nodes, and fractions are compared as products.
+//!
+//! **Ties.** Of two sets of equal weight, the better is the one that holds the lowest vertex that
+//! is not in both. Number the vertices by their lowest transaction id and this is the paper's rule
+//! ("prioritizing the transaction chain with the lowest starting tid"). It makes weights a totally
+//! ordered group without ties: a vertex weighs (count, e_v), where e_v outweighs all e_u of u > v
+//! together. A reduction that holds in such a group keeps the best set and not just its weight.
+//!
+//! What differs from the paper: it calls an integer linear programming solver; this is the same
+//! optimum without the solver, and with a limit that is the same on every replica.
+
+mod greedy;
+mod reduce;
+mod search;
+#[cfg(test)]
+mod tests;
+
+use self::reduce::{Problem, reduce};
+use self::search::Search;
+
+/// A conflict graph.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Graph {
+    weights: Vec<u64>,
+    /// The neighbours of each vertex, in ascending order.
+    adjacency: Vec<Vec<u32>>,
+}
+
+/// An independent set.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Solution {
+    /// Its vertices, in ascending order.
+    pub chosen: Vec<u32>,
+    /// The sum of their weights.
+    pub weight: u64,
+    /// Whether no set is better, in weight and then by the rule for ties. Never for [`greedy`].
+    pub proven: bool,
+}
+
+impl Graph {
+    /// A graph of vertices with these weights, in the order that ties are broken by, and these
+    /// edges, in any order and direction and with repetitions.
+    ///
+    /// # Panics
+    /// When an edge leads from a vertex to itself or to none, or the weights don't fit 64 bits
+    /// together.
+    pub fn new(weights: Vec<u64>, edges: impl IntoIterator<Item = (u32, u32)>) -> Self {
+        assert!(u32::try_from(weights.len()).is_ok(), "too many vertices");
+        let total = weights.iter().try_fold(0u64, |sum, &weight| sum.checked_add(weight));
+        assert!(total.is_some(), "the weights are too large");
+        let mut adjacency = vec![Vec::new(); weights.len()];
+        for (a, b) in edges {
+            assert!(a != b, "vertex {a} conflicts with itself");
+            adjacency[a as usize].push(b);
+            adjacency[b as usize].push(a);
+        }
+        for neighbours in &mut adjacency {
+            neighbours.sort_unstable();
+            neighbours.dedup();
+        }
+        Self { weights, adjacency }
+    }
+
+    /// How many vertices there are.
+    pub fn len(&self) -> usize {
+        self.weights.len()
+    }
+
+    /// Whether there are no vertices.
+    pub fn is_empty(&self) -> bool {
+        self.weights.is_empty()
+    }
+
+    /// The vertices that conflict with a vertex, in ascending order.
+    pub fn neighbours(&self, vertex: u32) -> &[u32] {
+        &self.adjacency[vertex as usize]
+    }
+
+    fn weight_of(&self, chosen: &[u32]) -> u64 {
+        chosen.iter().map(|&vertex| self.weights[vertex as usize]).sum()
+    }
+}
+
+/// A heaviest independent set, and of those the best by the rule for ties.
+///
+/// When the search takes more than `budget_nodes` nodes (large nodes count more than once), the
+/// result is the best set found, at least as heavy as [`greedy`]'s, and not `proven`.
+pub fn exact(graph: &Graph, budget_nodes: u64) -> Solution {
+    let reduced = reduce(Problem::of_graph(graph));
+    let mut search = Search::new(budget_nodes);
+    let in_kernel = search.solve_apart(&reduced.kernel);
+    let chosen = reduced.replay(&in_kernel);
+    let weight = graph.weight_of(&chosen);
+    assert_eq!(weight, reduced.offset + reduced.kernel.weight_of(&in_kernel), "replayed wrongly");
+    if !search.is_exhausted() {
+        return Solution { chosen, weight, proven: true };
+    }
+    let fallback = greedy(graph);
+    if fallback.weight > weight { fallback } else { Solution { chosen, weight, proven: false } }
+}
+
+/// A maximal independent set by GWMIN: of the vertices that are left, takes the one with the
+/// highest weight / (degree + 1), the lowest vertex of several, and drops its neighbours. Its
+/// weight is at least the sum of weight / (degree + 1) over all vertices.
+pub fn greedy(graph: &Graph) -> Solution {
+    let chosen = greedy::gwmin(&graph.weights, &graph.adjacency);
+    let weight = graph.weight_of(&chosen);
+    Solution { chosen, weight, proven: false }
+}

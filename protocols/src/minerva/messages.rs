@@ -1,0 +1,288 @@
+//! What replicas say to each other.
+
+use bytes::{Buf, Bytes};
+use pangea_core::codec::{DecodeError, Reader, Writer};
+use pangea_core::ids::{NodeId, SnapshotVersion};
+use pangea_core::protocol::{Lane, Message as PeerMessage};
+
+use super::batch::{Batch, Bid, Heads, decode_heads, encode_heads};
+
+/// One message.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Message {
+    /// §3.3: a batch, from its source or, after a fetch, from whoever has it.
+    Batch {
+        /// The batch as its source encoded it.
+        bytes: Bytes,
+    },
+    /// §3.3: the sender has each log durably up to these heads, without gaps.
+    Ack {
+        /// A head for each source.
+        heads: Heads,
+    },
+    /// §3.3: the sender's own log is available, f + 1 times durable, up to this batch.
+    ProofOfAvailability {
+        /// The last available batch.
+        head: Bid,
+    },
+    /// §3.3: please send these batches.
+    Fetch {
+        /// Whose log.
+        source: NodeId,
+        /// The first batch.
+        from: Bid,
+        /// The last batch.
+        upto: Bid,
+    },
+    /// The batches that were asked for are gone: they are part of every checkpoint.
+    Gone {
+        /// Whose log.
+        source: NodeId,
+        /// The first batch that is still here.
+        first: Bid,
+    },
+    /// §3.4: a message of the agreement component.
+    Agreement {
+        /// As the component encoded it.
+        bytes: Bytes,
+    },
+    /// §4: how far the sender is, for the low watermark.
+    Progress {
+        /// The last epoch applied.
+        applied: SnapshotVersion,
+        /// The last epoch that survives a restart of the sender.
+        durable: SnapshotVersion,
+        /// The log heads of the applied epoch.
+        heads: Heads,
+    },
+    /// A strict read arrived: answer when a cut was proposed after this.
+    BarrierRequest {
+        /// The sender's name for it.
+        token: u64,
+    },
+    /// The cut with this number was proposed after the request came.
+    Barrier {
+        /// The name that the requester gave.
+        token: u64,
+        /// The run of the proposer.
+        incarnation: u64,
+        /// The number of the cut among those of the run.
+        nonce: u64,
+    },
+    /// Please send a checkpoint.
+    CheckpointRequest,
+    /// A part of a checkpoint.
+    CheckpointChunk {
+        /// The snapshot version that it is of.
+        version: SnapshotVersion,
+        /// The number of the part, from 0.
+        index: u64,
+        /// Whether it is the last.
+        is_last: bool,
+        /// In part 0, the state beside the tables; in the others, rows.
+        payload: Bytes,
+    },
+    /// The part came; another may be sent.
+    CheckpointAck {
+        /// The snapshot version that it is of.
+        version: SnapshotVersion,
+        /// The number of the part.
+        index: u64,
+    },
+}
+
+/// The first byte of a message.
+mod tag {
+    pub const BATCH: u8 = 1;
+    pub const ACK: u8 = 2;
+    pub const PROOF: u8 = 3;
+    pub const FETCH: u8 = 4;
+    pub const GONE: u8 = 5;
+    pub const AGREEMENT: u8 = 6;
+    pub const PROGRESS: u8 = 7;
+    pub const BARRIER_REQUEST: u8 = 8;
+    pub const BARRIER: u8 = 9;
+    pub const CHECKPOINT_REQUEST: u8 = 10;
+    pub const CHECKPOINT_CHUNK: u8 = 11;
+    pub const CHECKPOINT_ACK: u8 = 12;
+}
+
+impl PeerMessage for Message {
+    fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Batch { bytes } => {
+                out.put_u8(tag::BATCH);
+                out.extend_from_slice(bytes);
+            }
+            Self::Ack { heads } => {
+                out.put_u8(tag::ACK);
+                encode_heads(heads, out);
+            }
+            Self::ProofOfAvailability { head } => {
+                out.put_u8(tag::PROOF);
+                out.put_varint(head.0);
+            }
+            Self::Fetch { source, from, upto } => {
+                out.put_u8(tag::FETCH);
+                out.put_u16(source.0);
+                out.put_varint(from.0);
+                out.put_varint(upto.0);
+            }
+            Self::Gone { source, first } => {
+                out.put_u8(tag::GONE);
+                out.put_u16(source.0);
+                out.put_varint(first.0);
+            }
+            Self::Agreement { bytes } => {
+                out.put_u8(tag::AGREEMENT);
+                out.extend_from_slice(bytes);
+            }
+            Self::Progress { applied, durable, heads } => {
+                out.put_u8(tag::PROGRESS);
+                out.put_varint(applied.0);
+                out.put_varint(durable.0);
+                encode_heads(heads, out);
+            }
+            Self::BarrierRequest { token } => {
+                out.put_u8(tag::BARRIER_REQUEST);
+                out.put_varint(*token);
+            }
+            Self::Barrier { token, incarnation, nonce } => {
+                out.put_u8(tag::BARRIER);
+                out.put_varint(*token);
+                out.put_u64(*incarnation);
+                out.put_varint(*nonce);
+            }
+            Self::CheckpointRequest => out.put_u8(tag::CHECKPOINT_REQUEST),
+            Self::CheckpointChunk { version, index, is_last, payload } => {
+                out.put_u8(tag::CHECKPOINT_CHUNK);
+                out.put_varint(version.0);
+                out.put_varint(*index << 1 | u64::from(*is_last));
+                out.extend_from_slice(payload);
+            }
+            Self::CheckpointAck { version, index } => {
+                out.put_u8(tag::CHECKPOINT_ACK);
+                out.put_varint(version.0);
+                out.put_varint(*index);
+            }
+        }
+    }
+
+    fn decode(bytes: &Bytes) -> Result<Self, DecodeError> {
+        let mut from = Reader::new(bytes);
+        let tag = from.u8("message")?;
+        let mut rest = bytes.clone();
+        rest.advance(1);
+        match tag {
+            tag::BATCH => return Ok(Self::Batch { bytes: rest }),
+            tag::AGREEMENT => return Ok(Self::Agreement { bytes: rest }),
+            tag::CHECKPOINT_CHUNK => {
+                let version = SnapshotVersion(from.varint("checkpoint")?);
+                let tagged = from.varint("checkpoint")?;
+                let payload = bytes.slice_ref(from.rest());
+                let (index, is_last) = (tagged >> 1, tagged & 1 == 1);
+                return Ok(Self::CheckpointChunk { version, index, is_last, payload });
+            }
+            _ => {}
+        }
+        let message = decode_small(tag, &mut from)?;
+        if from.is_empty() { Ok(message) } else { Err(DecodeError::new("message")) }
+    }
+
+    fn lane(&self) -> Lane {
+        match self {
+            Self::Batch { .. } | Self::CheckpointChunk { .. } => Lane::Bulk,
+            Self::Ack { .. }
+            | Self::ProofOfAvailability { .. }
+            | Self::Fetch { .. }
+            | Self::Gone { .. }
+            | Self::Agreement { .. }
+            | Self::Progress { .. }
+            | Self::BarrierRequest { .. }
+            | Self::Barrier { .. }
+            | Self::CheckpointRequest
+            | Self::CheckpointAck { .. } => Lane::Control,
+        }
+    }
+}
+
+fn decode_small(tag: u8, from: &mut Reader<'_>) -> Result<Message, DecodeError> {
+    Ok(match tag {
+        tag::ACK => Message::Ack { heads: decode_heads(from)? },
+        tag::PROOF => Message::ProofOfAvailability { head: Bid(from.varint("proof")?) },
+        tag::FETCH => Message::Fetch {
+            source: NodeId(from.u16("fetch")?),
+            from: Bid(from.varint("fetch")?),
+            upto: Bid(from.varint("fetch")?),
+        },
+        tag::GONE => {
+            let source = NodeId(from.u16("gone")?);
+            Message::Gone { source, first: Bid(from.varint("gone")?) }
+        }
+        tag::PROGRESS => Message::Progress {
+            applied: SnapshotVersion(from.varint("progress")?),
+            durable: SnapshotVersion(from.varint("progress")?),
+            heads: decode_heads(from)?,
+        },
+        tag::BARRIER_REQUEST => Message::BarrierRequest { token: from.varint("barrier")? },
+        tag::BARRIER => Message::Barrier {
+            token: from.varint("barrier")?,
+            incarnation: from.u64("barrier")?,
+            nonce: from.varint("barrier")?,
+        },
+        tag::CHECKPOINT_REQUEST => Message::CheckpointRequest,
+        tag::CHECKPOINT_ACK => Message::CheckpointAck {
+            version: SnapshotVersion(from.varint("checkpoint")?),
+            index: from.varint("checkpoint")?,
+        },
+        _ => return Err(DecodeError::new("message tag")),
+    })
+}
+
+/// A batch that came in a message, decoded.
+pub(super) fn decode_batch(bytes: &Bytes, node_count: usize) -> Result<Batch, DecodeError> {
+    let batch = Batch::decode(bytes)?;
+    if batch.source.index() < node_count {
+        Ok(batch)
+    } else {
+        Err(DecodeError::new("batch source"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_message_survives_its_encoding() {
+        let (source, version) = (NodeId(2), SnapshotVersion(300));
+        let heads = vec![Bid(0), Bid(1), Bid(70_000)];
+        let bytes = Bytes::from_static(b"bytes");
+        let all = [
+            Message::Batch { bytes: bytes.clone() },
+            Message::Ack { heads: heads.clone() },
+            Message::ProofOfAvailability { head: Bid(9) },
+            Message::Fetch { source, from: Bid(1), upto: Bid(300) },
+            Message::Gone { source, first: Bid(300) },
+            Message::Agreement { bytes: bytes.clone() },
+            Message::Progress { applied: version, durable: SnapshotVersion(2), heads },
+            Message::BarrierRequest { token: 5 },
+            Message::Barrier { token: 5, incarnation: u64::MAX, nonce: 1 << 40 },
+            Message::CheckpointRequest,
+            Message::CheckpointChunk { version, index: 3, is_last: true, payload: bytes },
+            Message::CheckpointAck { version, index: 3 },
+        ];
+        for message in all {
+            let mut encoded = Vec::new();
+            message.encode(&mut encoded);
+            assert_eq!(Message::decode(&encoded.into()), Ok(message));
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn arbitrary_bytes_never_panic(bytes: Vec<u8>) {
+            let _ = Message::decode(&bytes.into());
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! Minerva: epoch-based optimistic concurrency control, multi-leader, fully replicated.
+//!
+//! From "Epoch-based Optimistic Concurrency Control in Geo-replicated Databases". Every replica
+//! executes transactions at once on its last snapshot and streams them to the others in batches.
+//! Every few milliseconds the replicas agree on how far each one's stream counts: a cut, which is
+//! an epoch. Then each replica for itself finds the largest set of transactions of the epoch that
+//! don't conflict, applies their writes, and runs the rest again in one order. Nothing is aborted for a
+//! conflict, and agreement carries a few bytes an epoch, whatever the load.
+//!
+//! | phase | paper | file | messages | known after |
+//! |---|---|---|---|---|
+//! | local execution | §3.2, Algorithm 1 | `execution.rs` | | what a run read and wrote |
+//! | replication | §3.3, Algorithm 2 | `replication.rs` | Batch, Ack, ProofOfAvailability, Fetch, Gone | f + 1 replicas have it |
+//! | cut | §3.4, Algorithm 3 | `cut.rs` | Agreement | which batches are this epoch's |
+//! | strict reads | | `barrier.rs` | BarrierRequest, Barrier | a cut proposed after the read came |
+//! | chains | §3.2, §3.6 | `chains.rs` | | which runs stand or fall together |
+//! | validation | §3.5 | `validation.rs` | | which are stale |
+//! | conflict graph | §3.6, Algorithm 5 | `conflict_graph.rs` | | which can't both be valid |
+//! | independent set | §3.6 | `independent_set.rs` | | which are valid |
+//! | commit | §3.5, Algorithm 4 | `commit.rs` | | every outcome |
+//! | high contention | §4 | `contention.rs` | | whether to execute at once |
+//! | collection | §4 | `collection.rs` | Progress | what every replica has applied |
+//! | checkpoint transfer | §4 | `transfer.rs` | CheckpointRequest, CheckpointChunk, CheckpointAck | the state at an epoch |
+//! | recovery | §4 | `recovery.rs` | | what the log had decided |
+//!
+//! A transaction's way:
+//!
+//! ```text
+//!   client    source                      peers                 coordinator
+//!     | submit  |                           |                       |
+//!     |-------->| runs on snapshot          |                       |
+//!     |         | batch, 5 ms or 4 MB       |                       |
+//!     |         |== Batch ================> |== Batch ============> | persisted by each
+//!     |         | <---------------- Ack --> | ------------- Ack --> | f + 1 have it
+//!     |         |                           |                       | every 15 ms:
+//!     |         | <== agreement on the cut =|= agreement == cut === | a majority has it
+//!     |         | validates, applies, runs the rest again; so does every replica
+//!     | <-------| outcome
+//! ```
+//!
+//! # Where this differs from the paper, and why
+//!
+//! - Range reads are validated and are in the conflict graph; the paper leaves them out (§3.7).
+//! - Local transactions across an epoch boundary (switch `keep_uncommitted`), acknowledgements to
+//!   everyone (`ack_everyone`), and the parallel commit (`parallel_commit`) go beyond the paper and
+//!   can each be switched off.
+//! - With the temporary state reset every epoch, as in the paper, two runs of one source on
+//!   different snapshots did not see each other's writes. The paper takes chains of one source to be
+//!   free of conflicts; here such runs count as runs of different origins, so that they are not both
+//!   valid if they conflict.
+//! - A run that decided to abort is ordered and validated like any other before its client hears of
+//!   it: what made it abort might not be committed.
+//! - The configuration that a replica is removed from is the set that batches are kept for. Quorums
+//!   stay those of the whole cluster, because a quorum that shrinks with each loss would count
+//!   batches as safe that the next loss can take.
+//! - The paper gives no rule for leaving the high-contention mode; see `contention.rs`.
+//! - An interactive transaction can't be executed again: it is certified (see
+//!   [`pangea_core::txn::Certified`]), and one that is invalid gets a second chance at its place in the
+//!   ordered queue, where it aborts if something that it read has changed.
+//!
+//! # Invariants
+//!
+//! - A replica acknowledges what is durable on it, and counts an acknowledgement once.
+//! - A cut names available batches only; epoch n is the n-th decision.
+//! - The state after an epoch follows from the state before it and the cut's batches alone.
+
+mod barrier;
+pub mod batch;
+mod chains;
+mod collection;
+mod commit;
+mod conflict_graph;
+mod contention;
+mod cut;
+mod execution;
+mod header;
+pub mod independent_set;
+mod messages;
+mod options;
+mod recovery;
+mod replication;
+mod resolution;
+mod state;
+mod transfer;
+mod validation;
+
+use bytes::Bytes;
+use pangea_core::ids::{LogPosition, NodeId};
+use pangea_core::protocol::{Cx, Input, Protocol, Setup, Status};
+
+use crate::agreement::Agreement;
+pub use header::Header;
+pub use messages::Message;
+pub use options::{Options, Reads, Solver};
+use resolution::Resolution;
+use state::{Cut, ProposalName, State};
+
+/// One replica.
+pub struct Minerva {
+    state: State,
+}
+
+/// What a replica waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Timer {
+    /// The current batch is old enough to be sent.
+    Batch,
+    /// The coordinator proposes a cut.
+    Epoch,
+    /// Agreement's clock.
+    Tick,
+    /// Looks for missing batches.
+    Fetch,
+    /// Tells the others how far it is.
+    Progress,
+}
+
+/// What the first byte of a record of the log says.
+mod kind {
+    /// A batch, this replica's or a peer's.
+    pub const BATCH: u8 = 1;
+    /// Changes of agreement's state.
+    pub const AGREEMENT: u8 = 2;
+    /// What an epoch decided.
+    pub const EPOCH: u8 = 3;
+}
+
+/// A record for the log.
+enum LogRecord<'a> {
+    Batch(Bytes),
+    Agreement(Bytes),
+    Epoch(&'a Resolution),
+}
+
+impl Protocol for Minerva {
+    const NAME: &'static str = "minerva";
+
+    type Header = Header;
+    type Message = Message;
+    type Timer = Timer;
+    type Options = Options;
+
+    fn new(setup: Setup<Self>) -> Self {
+        Self { state: State::new(setup) }
+    }
+
+    fn step(&mut self, cx: &mut Cx<'_, Self>, input: Input<Self>) {
+        match input {
+            Input::Restart(durable) => self.on_restart(cx, durable),
+            Input::Submit(submissions) => self.on_submit(cx, submissions),
+            Input::Message { from, message } => self.on_message(cx, from, message),
+            Input::Timer(Timer::Batch) => self.start_broadcast(cx),
+            Input::Timer(Timer::Epoch) => self.on_epoch_timeout(cx),
+            Input::Timer(Timer::Tick) => self.on_tick(cx),
+            Input::Timer(Timer::Fetch) => self.on_fetch_timeout(cx),
+            Input::Timer(Timer::Progress) => self.on_progress_timeout(cx),
+            Input::Durable(position) => self.on_durable(cx, position),
+            Input::PeerUp(peer) => self.on_peer_up(cx, peer),
+            Input::PeerDown(peer) => self.on_peer_down(cx, peer),
+            Input::Checkpointed(version) => self.on_checkpointed(cx, version),
+        }
+        self.settle_agreement(cx);
+        self.apply_ready_cuts(cx);
+    }
+
+    fn status(&self) -> Status {
+        self.state.status()
+    }
+
+    fn invariants(&self) {
+        self.state.invariants();
+    }
+}
+
+impl Minerva {
+    fn on_message(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, message: Message) {
+        self.state.cut.heard_at[from.index()] = cx.now.at;
+        match message {
+            Message::Batch { bytes } => self.on_batch(cx, from, bytes),
+            Message::Ack { heads } => self.on_ack(cx, from, heads),
+            Message::ProofOfAvailability { head } => self.on_proof(cx, from, head),
+            Message::Fetch { source, from: first, upto } => {
+                self.on_fetch(cx, from, source, first, upto);
+            }
+            Message::Gone { source, first } => self.on_gone(cx, source, first),
+            Message::Agreement { bytes } => {
+                if self.agreement_mut().on_message(&bytes).is_err() {
+                    cx.mark("minerva.malformed_agreement");
+                }
+            }
+            Message::Progress { applied, durable, heads } => {
+                self.on_progress(cx, from, applied, durable, heads);
+            }
+            Message::BarrierRequest { token } => self.on_barrier_request(from, token),
+            Message::Barrier { token, incarnation, nonce } => {
+                self.on_barrier(cx, token, ProposalName { proposer: from, incarnation, nonce });
+            }
+            Message::CheckpointRequest => self.on_checkpoint_request(cx, from),
+            Message::CheckpointChunk { version, index, is_last, payload } => {
+                self.on_checkpoint_chunk(cx, from, version, index, is_last, &payload);
+            }
+            Message::CheckpointAck { version, index } => {
+                self.on_checkpoint_ack(cx, from, version, index);
+            }
+        }
+    }
+
+    fn on_durable(&mut self, cx: &mut Cx<'_, Self>, position: LogPosition) {
+        self.acknowledge(cx, position);
+        let cut = &mut self.state.cut;
+        while let Some((epoch, _)) = cut.epoch_records.pop_front_if(|(_, at)| *at <= position) {
+            if cut.installed.is_none() {
+                cut.durable = epoch;
+            }
+        }
+    }
+
+    fn on_peer_up(&mut self, cx: &mut Cx<'_, Self>, peer: NodeId) {
+        self.state.replication.is_up[peer.index()] = true;
+        self.agreement_mut().on_peer_up(peer);
+        self.resend(cx, peer);
+    }
+
+    fn on_peer_down(&mut self, cx: &mut Cx<'_, Self>, peer: NodeId) {
+        self.state.replication.is_up[peer.index()] = false;
+        self.stop_transfers(peer);
+        self.retry_barriers(cx, Some(peer));
+    }
+
+    /// Appends a record to the log.
+    fn persist(&mut self, cx: &mut Cx<'_, Self>, record: LogRecord<'_>) -> LogPosition {
+        let (kind, payload): (&'static [u8], Bytes) = match record {
+            LogRecord::Batch(bytes) => (&[kind::BATCH], bytes),
+            LogRecord::Agreement(bytes) => (&[kind::AGREEMENT], bytes),
+            LogRecord::Epoch(resolution) => {
+                let mut out = Vec::new();
+                resolution.encode(&mut out);
+                (&[kind::EPOCH], out.into())
+            }
+        };
+        let bytes = &mut self.state.collection.bytes_since_checkpoint;
+        *bytes = bytes.saturating_add(payload.len() as u64);
+        cx.persist(vec![Bytes::from_static(kind), payload])
+    }
+
+    fn agreement(&self) -> &Agreement<Cut> {
+        self.state.cut.agreement.as_ref().expect("the first input is the restart")
+    }
+
+    fn agreement_mut(&mut self) -> &mut Agreement<Cut> {
+        self.state.cut.agreement.as_mut().expect("the first input is the restart")
+    }
+}

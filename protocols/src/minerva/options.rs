@@ -1,0 +1,110 @@
+//! Settings. Every replica of a cluster must have the same: they are part of what is decided alike.
+
+use pangea_core::time::Span;
+use serde::{Deserialize, Serialize};
+
+/// Minerva's settings, with the paper's values as defaults (§5.1), and switches for what goes beyond
+/// it, with the better one as default.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Options {
+    /// How often the coordinator proposes a cut, in milliseconds.
+    pub epoch_ms: u64,
+    /// A batch is sent this long after its first transaction, in milliseconds.
+    pub batch_ms: u64,
+    /// A batch is sent when it is this large, in bytes.
+    pub batch_bytes: usize,
+    /// How the independent set is found.
+    pub solver: Solver,
+    /// How many nodes of the search tree the exact solver may visit in one epoch.
+    pub solver_nodes_max: u64,
+    /// Whether replicas stop executing optimistically when most of it is in vain (§4).
+    pub high_contention_mode: bool,
+    /// The share of re-executed transactions above which that is so, in percent.
+    pub high_contention_percent: u64,
+    /// For how long the share must be above it, in milliseconds.
+    pub high_contention_ms: u64,
+    /// How long to stay before optimistic execution is tried again, in milliseconds. Doubled each
+    /// time the trial fails, up to sixteen times this.
+    pub high_contention_hold_ms: u64,
+    /// What read-only procedures see: the last epoch here, or everything acknowledged anywhere.
+    pub reads: Reads,
+    /// Beyond the paper: uncommitted local writes stay visible to local transactions across epoch
+    /// boundaries, and a read of one is valid if exactly that writer committed as it was executed.
+    /// Off: the temporary state is reset every epoch and such reads are stale (§3.2, §3.6).
+    pub keep_uncommitted: bool,
+    /// Beyond the paper: validation, graph and application use every worker of the pool.
+    pub parallel_commit: bool,
+    /// Beyond the paper: a batch is acknowledged to every replica, so that each sees availability
+    /// for itself. Off: to the batch's source, which then broadcasts the proof (§3.3).
+    pub ack_everyone: bool,
+    /// A checkpoint is taken when the log has grown by this much since the last one, in bytes.
+    pub checkpoint_bytes: u64,
+    /// A replica that was not heard of for this long is removed from the configuration, in
+    /// milliseconds.
+    pub removal_ms: u64,
+}
+
+/// How the maximum weight independent set is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Solver {
+    /// The heaviest set, by reductions and branch and bound.
+    Exact,
+    /// A good set, by a greedy heuristic.
+    Greedy,
+}
+
+/// What a read that changes nothing sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Reads {
+    /// The last epoch that this replica applied: serializable, and without waiting.
+    Snapshot,
+    /// Waits for a cut that was proposed after the read arrived: strictly serializable.
+    Strict,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            epoch_ms: 15,
+            batch_ms: 5,
+            batch_bytes: 4 << 20,
+            solver: Solver::Exact,
+            solver_nodes_max: 20_000,
+            high_contention_mode: true,
+            high_contention_percent: 50,
+            high_contention_ms: 200,
+            high_contention_hold_ms: 1_000,
+            reads: Reads::Snapshot,
+            keep_uncommitted: true,
+            parallel_commit: true,
+            ack_everyone: true,
+            checkpoint_bytes: 512 << 20,
+            removal_ms: 10_000,
+        }
+    }
+}
+
+impl Options {
+    /// The paper's protocol, with nothing added.
+    pub fn paper() -> Self {
+        Self {
+            keep_uncommitted: false,
+            parallel_commit: false,
+            ack_everyone: false,
+            ..Self::default()
+        }
+    }
+
+    /// How often the coordinator proposes a cut.
+    pub fn epoch(&self) -> Span {
+        Span::from_ms(self.epoch_ms)
+    }
+
+    /// How long the first transaction of a batch waits at most.
+    pub fn batch(&self) -> Span {
+        Span::from_ms(self.batch_ms)
+    }
+}

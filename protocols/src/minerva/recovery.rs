@@ -1,0 +1,161 @@
+//! Restart (§4, "Fault Tolerance"): from the checkpoint and the log, through the normal phases.
+//!
+//! ```text
+//!   checkpoint at epoch c --> batches and decisions of the log, in order
+//!                         --> epochs c+1 .. that the log had resolved: applied as it says
+//!                         --> agreement catches up, missing batches are fetched, and so on
+//! ```
+//!
+//! Local transactions that were durable and not committed are still in flight: nobody waits for
+//! them here any more, but they will commit, and their writes are in the temporary state again.
+
+use pangea_core::ids::LogPosition;
+use pangea_core::protocol::{Cx, Durable};
+
+use std::sync::Arc;
+
+use super::batch::Batch;
+use super::collection::{Meta, PROGRESS};
+use super::execution::dependencies;
+use super::replication::FETCH;
+use super::resolution::Resolution;
+use super::state::{InFlight, Slot};
+use super::{Minerva, Timer, kind};
+use crate::agreement::{self, Agreement, Record};
+
+impl Minerva {
+    /// The first input of every run.
+    pub(super) fn on_restart(&mut self, cx: &mut Cx<'_, Self>, durable: Durable) {
+        assert!(self.state.cut.agreement.is_none(), "a node restarts once in each run");
+        let mut agreement_records = Vec::new();
+        let mut agreement_from = LogPosition(0);
+        if let Some(checkpoint) = &durable.checkpoint {
+            let meta = Meta::decode(&checkpoint.meta).expect("the driver checked the checkpoint");
+            agreement_from = meta.log_head;
+            self.install_meta(&meta);
+            agreement_records = meta.agreement;
+            self.state.cut.applied = checkpoint.version;
+            self.state.cut.durable = checkpoint.version;
+            if cx.store.published() < checkpoint.version {
+                cx.store.publish(checkpoint.version);
+            }
+        }
+        for (position, record) in durable.records {
+            self.read_record(position, &record, agreement_from, &mut agreement_records);
+        }
+        self.finish_logs();
+        let applied = self.state.cut.applied.0;
+        let agreement =
+            Agreement::new(self.state.me, &self.state.topology, agreement_records, applied);
+        self.state.cut.agreement = Some(agreement);
+        self.state.cut.last_proposal.proposer = self.state.me;
+        self.state.cut.last_proposal.incarnation = cx.rng.u64(..);
+        self.state.cut.heard_at.fill(cx.now.at);
+        self.restore_in_flight();
+        cx.set_timer(Timer::Tick, agreement::TICK);
+        cx.set_timer(Timer::Epoch, self.state.options.epoch());
+        cx.set_timer(Timer::Progress, PROGRESS);
+        cx.set_timer(Timer::Fetch, FETCH);
+        self.replay_logged_epochs(cx);
+    }
+
+    /// Takes over what a checkpoint holds beside the tables.
+    pub(super) fn install_meta(&mut self, meta: &Meta) {
+        self.state.cut.heads.clone_from(&meta.heads);
+        self.state.cut.is_member.clone_from(&meta.is_member);
+        for (source, log) in self.state.replication.logs.iter_mut().enumerate() {
+            log.skip_to(meta.heads[source]);
+        }
+        let execution = &mut self.state.execution;
+        execution.next_sequence = execution.next_sequence.max(meta.next_sequence);
+    }
+
+    fn read_record(
+        &mut self,
+        position: LogPosition,
+        record: &bytes::Bytes,
+        agreement_from: LogPosition,
+        agreement_records: &mut Vec<Record<super::state::Cut>>,
+    ) {
+        const INTACT: &str = "the driver checked the record";
+        let (&kind, _) = record.split_first().expect(INTACT);
+        let payload = record.slice(1..);
+        match kind {
+            kind::BATCH => {
+                let batch = Batch::decode(&payload).expect(INTACT);
+                let log = &mut self.state.replication.logs[batch.source.index()];
+                let bid = batch.bid;
+                log.insert(bid, Slot { bytes: payload, batch: Arc::new(batch), position });
+            }
+            kind::AGREEMENT if position <= agreement_from => {}
+            kind::AGREEMENT => {
+                let records: Vec<Record<_>> = postcard::from_bytes(&payload).expect(INTACT);
+                agreement_records.extend(records);
+            }
+            kind::EPOCH => {
+                let resolution = Resolution::decode(&payload).expect(INTACT);
+                if resolution.epoch > self.state.cut.applied {
+                    self.state.logged.insert(resolution.epoch, resolution);
+                }
+            }
+            other => panic!("record {position} has the unknown kind {other}"),
+        }
+    }
+
+    /// Everything that was read from the log is durable.
+    fn finish_logs(&mut self) {
+        let me = self.state.me.index();
+        for (source, log) in self.state.replication.logs.iter_mut().enumerate() {
+            log.durable = log.held;
+            self.state.replication.durable[me][source] = log.held;
+        }
+        let own = self.state.own_log().slots.values();
+        let next =
+            own.map(|slot| slot.batch.first_sequence + slot.batch.records.len() as u64).max();
+        let execution = &mut self.state.execution;
+        execution.next_sequence = execution.next_sequence.max(next.unwrap_or(0));
+    }
+
+    /// Own batches beyond the applied cut are in flight.
+    pub(super) fn restore_in_flight(&mut self) {
+        let applied = self.state.cut.heads[self.state.me.index()];
+        let own = self.state.own_log().slots.range(applied.next()..);
+        let batches: Vec<Arc<Batch>> = own.map(|(_, slot)| slot.batch.clone()).collect();
+        let execution = &mut self.state.execution;
+        for record in batches.iter().flat_map(|batch| &batch.records) {
+            let learned = record.learned();
+            if let Some((_, writes)) = learned
+                && self.state.options.keep_uncommitted
+            {
+                execution.overlay.insert(record.txn, writes);
+            }
+            execution.in_flight.push_back(InFlight {
+                txn: record.txn,
+                ticket: None,
+                result: Ok(Vec::new()),
+                dependencies: learned.map(|(r, _)| dependencies(r)).unwrap_or_default(),
+                is_doomed: false,
+            });
+        }
+    }
+
+    /// The epochs that the log had resolved come first, without waiting for agreement.
+    fn replay_logged_epochs(&mut self, cx: &mut Cx<'_, Self>) {
+        while let Some(resolution) = self.state.logged.get(&self.state.cut.applied.next()) {
+            let (epoch, cut) = (resolution.epoch, resolution.cut.clone());
+            self.commit_epoch(cx, epoch, &cut);
+        }
+        self.state.cut.durable = self.state.cut.applied;
+    }
+}
+
+impl super::state::SourceLog {
+    /// Everything up to `head` is part of the state: its batches are not needed here.
+    pub(super) fn skip_to(&mut self, head: super::batch::Bid) {
+        self.collect(head);
+        self.held = self.held.max(head);
+        self.durable = self.durable.max(head);
+        self.known = self.known.max(head);
+        self.advance_held();
+    }
+}

@@ -1,0 +1,308 @@
+//! Phase 2: asynchronous batched replication (§3.3, Algorithm 2).
+//!
+//! Each replica has one append-only log of batches. A batch goes to every peer as soon as it is
+//! durable here, without waiting for any agreement. A peer acknowledges what it has durably, as the
+//! head of a prefix without gaps. What f + 1 replicas have is available.
+//!
+//! ```text
+//!   source          peer          coordinator
+//!     | Batch ------> |               |
+//!     | Batch --------+-------------> |      persisted at each
+//!     | <------ Ack   | -- Ack -----> |      beyond the paper: to everyone
+//!     | ProofOfAvailability --------> |      the paper: from the source
+//! ```
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pangea_core::ids::{LogPosition, NodeId};
+use pangea_core::protocol::Cx;
+use pangea_core::time::Span;
+
+use super::batch::{Batch, Bid, Heads, TxnRecord};
+use super::messages::{Message, decode_batch};
+use super::state::{Slot, SourceLog};
+use super::{LogRecord, Minerva, Timer};
+
+/// How often a replica looks for batches that it should have by now.
+pub(super) const FETCH: Span = Span::from_ms(30);
+
+/// At most so many bytes of batches answer one fetch; the rest is asked for again.
+const FETCH_BYTES_MAX: usize = 8 << 20;
+
+/// At most so many batches are asked for at once.
+const FETCH_BATCHES_MAX: u64 = 4_096;
+
+impl Minerva {
+    /// Algorithm 2, BroadcastBatchAsync: closes the current batch and sends it, once it is durable.
+    pub(super) fn start_broadcast(&mut self, cx: &mut Cx<'_, Self>) {
+        cx.clear_timer(Timer::Batch);
+        let bid = self.state.own_log().held.next();
+        let execution = &mut self.state.execution;
+        let records = std::mem::take(&mut execution.current);
+        let Some(first) = records.first().map(|record: &TxnRecord| record.txn) else { return };
+        execution.current_bytes = 0;
+        let me = self.state.me;
+        let batch = Batch {
+            source: me,
+            bid,
+            base: execution.current_base,
+            first_sequence: first.sequence(),
+            records,
+        };
+        let bytes = batch.encode();
+        self.state.counters.batches_sent += 1;
+        let position = self.hold(cx, batch, bytes.clone());
+        for peer in self.state.topology.peers_of(me) {
+            cx.send_after(position, peer, Message::Batch { bytes: bytes.clone() });
+        }
+    }
+
+    /// Persists a batch and puts it in its log. Returns where it is in this node's log.
+    fn hold(&mut self, cx: &mut Cx<'_, Self>, batch: Batch, bytes: Bytes) -> LogPosition {
+        let position = self.persist(cx, LogRecord::Batch(bytes.clone()));
+        let log = &mut self.state.replication.logs[batch.source.index()];
+        log.insert(batch.bid, Slot { bytes, batch: Arc::new(batch), position });
+        position
+    }
+
+    /// Algorithm 2, ReceivedBatch.
+    pub(super) fn on_batch(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, bytes: Bytes) {
+        let Ok(batch) = decode_batch(&bytes, self.state.topology.node_count()) else {
+            return cx.mark("minerva.malformed_batch");
+        };
+        let (source, bid) = (batch.source, batch.bid);
+        if from == source {
+            // A source sends what is durable there.
+            self.note_durable(source, source, bid);
+        } else {
+            cx.mark("minerva.batch_from_another");
+        }
+        let log = &self.state.replication.logs[source.index()];
+        if bid <= log.held || log.slots.contains_key(&bid) {
+            return cx.mark("minerva.batch_again");
+        }
+        if bid != log.held.next() {
+            cx.mark("minerva.batch_after_gap");
+        }
+        self.hold(cx, batch, bytes);
+    }
+
+    /// Records up to `upto` are durable: acknowledges the batches among them.
+    pub(super) fn acknowledge(&mut self, cx: &mut Cx<'_, Self>, upto: LogPosition) {
+        let me = self.state.me;
+        let mut grown = vec![false; self.state.replication.logs.len()];
+        for (source, log) in self.state.replication.logs.iter_mut().enumerate() {
+            grown[source] = log.advance_durable(upto);
+            self.state.replication.durable[me.index()][source] = log.durable;
+        }
+        if !grown.contains(&true) {
+            return;
+        }
+        self.update_available(cx);
+        let heads = self.state.replication.durable[me.index()].clone();
+        for peer in self.state.topology.peers_of(me) {
+            // Beyond the paper (c): to everyone. The paper: to the source of what came.
+            if self.state.options.ack_everyone || grown[peer.index()] {
+                cx.send(peer, Message::Ack { heads: heads.clone() });
+            }
+        }
+    }
+
+    /// Algorithm 2, ReceivedAcknowledgement.
+    pub(super) fn on_ack(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, heads: Heads) {
+        if heads.len() != self.state.topology.node_count() {
+            return cx.mark("minerva.malformed_ack");
+        }
+        for (source, head) in heads.into_iter().enumerate() {
+            self.note_durable(from, NodeId(source as u16), head);
+        }
+        self.update_available(cx);
+    }
+
+    /// Counts each replica once for each batch, whatever is said again.
+    fn note_durable(&mut self, replica: NodeId, source: NodeId, head: Bid) {
+        let known = &mut self.state.replication.durable[replica.index()][source.index()];
+        *known = head.max(*known);
+        let log = &mut self.state.replication.logs[source.index()];
+        log.known = log.known.max(head);
+    }
+
+    /// Finds what f + 1 replicas have, and in the paper's way tells it of the own log.
+    fn update_available(&mut self, cx: &mut Cx<'_, Self>) {
+        let quorum = self.state.topology.availability_quorum();
+        let me = self.state.me;
+        let replication = &mut self.state.replication;
+        for source in 0..replication.logs.len() {
+            if !self.state.options.ack_everyone && source != me.index() {
+                continue;
+            }
+            let head = available_head(&replication.durable, source, quorum);
+            replication.available[source] = head.max(replication.available[source]);
+        }
+        let own = replication.available[me.index()];
+        if !self.state.options.ack_everyone && own > replication.proof_sent {
+            replication.proof_sent = own;
+            for peer in self.state.topology.peers_of(me) {
+                cx.send(peer, Message::ProofOfAvailability { head: own });
+            }
+        }
+    }
+
+    /// Algorithm 2, ReceivedPoA.
+    pub(super) fn on_proof(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, head: Bid) {
+        let replication = &mut self.state.replication;
+        let log = &mut replication.logs[from.index()];
+        log.known = log.known.max(head);
+        if log.held < head {
+            cx.mark("minerva.proof_before_batch");
+        }
+        let available = &mut replication.available[from.index()];
+        *available = head.max(*available);
+    }
+
+    /// Asks for batches that are known to exist and were already missing at the last look.
+    pub(super) fn on_fetch_timeout(&mut self, cx: &mut Cx<'_, Self>) {
+        cx.set_timer(Timer::Fetch, FETCH);
+        for source in self.state.topology.node_ids() {
+            let log = &mut self.state.replication.logs[source.index()];
+            let first_missing = log.held.next();
+            if log.known <= log.held {
+                log.missing_since = Bid(0);
+                continue;
+            }
+            // Give what is on its way twice the time between looks to come.
+            if log.missing_since != first_missing {
+                log.missing_since = first_missing;
+                continue;
+            }
+            let last = log.slots.keys().next_back().copied().unwrap_or_default();
+            let next_held = log.slots.range(first_missing..).next().map(|(bid, _)| bid.0 - 1);
+            let upto = next_held.unwrap_or(log.known.0.max(last.0));
+            let upto = Bid(upto.min(first_missing.0 + FETCH_BATCHES_MAX));
+            self.send_fetch(cx, source, first_missing, upto);
+        }
+    }
+
+    /// Asks one peer that has them, another one each time.
+    fn send_fetch(&mut self, cx: &mut Cx<'_, Self>, source: NodeId, from: Bid, upto: Bid) {
+        let replication = &mut self.state.replication;
+        let has = |peer: &NodeId| {
+            let head = replication.durable[peer.index()][source.index()];
+            replication.is_up[peer.index()] && head >= from
+        };
+        let candidates: Vec<_> = self.state.topology.peers_of(self.state.me).filter(has).collect();
+        if candidates.is_empty() {
+            return;
+        }
+        let peer = candidates[replication.fetch_turn % candidates.len()];
+        replication.fetch_turn += 1;
+        cx.mark("minerva.fetch");
+        cx.send(peer, Message::Fetch { source, from, upto });
+    }
+
+    /// A peer lacks batches.
+    pub(super) fn on_fetch(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        from: NodeId,
+        source: NodeId,
+        first: Bid,
+        upto: Bid,
+    ) {
+        if source.index() >= self.state.replication.logs.len() || first > upto {
+            return cx.mark("minerva.malformed_fetch");
+        }
+        let log = &self.state.replication.logs[source.index()];
+        if first <= log.collected {
+            cx.mark("minerva.fetch_of_collected");
+            let first = log.collected.next();
+            return cx.send(from, Message::Gone { source, first });
+        }
+        let mut bytes_sent = 0;
+        for slot in log.slots.range(first..=upto).map(|(_, slot)| slot) {
+            if bytes_sent > FETCH_BYTES_MAX {
+                break;
+            }
+            bytes_sent += slot.bytes.len();
+            self.state.counters.batches_fetched += 1;
+            // What is sent from the own log was durable before it was sent first; of others' logs,
+            // the receiver counts nothing for this replica.
+            cx.send_after(
+                slot.position.min(cx.log_head()),
+                from,
+                Message::Batch { bytes: slot.bytes.clone() },
+            );
+        }
+    }
+
+    /// A peer is connected again: what was on its way is lost.
+    pub(super) fn resend(&mut self, cx: &mut Cx<'_, Self>, peer: NodeId) {
+        let me = self.state.me;
+        let replication = &self.state.replication;
+        let heads = replication.durable[me.index()].clone();
+        cx.send(peer, Message::Ack { heads });
+        if !self.state.options.ack_everyone {
+            let head = replication.proof_sent;
+            cx.send(peer, Message::ProofOfAvailability { head });
+        }
+        let acknowledged = replication.durable[peer.index()][me.index()];
+        let log = &replication.logs[me.index()];
+        for slot in log.slots.range(acknowledged.next()..).map(|(_, slot)| slot) {
+            cx.send_after(slot.position, peer, Message::Batch { bytes: slot.bytes.clone() });
+        }
+    }
+}
+
+impl SourceLog {
+    /// Puts a batch in its place.
+    pub(super) fn insert(&mut self, bid: Bid, slot: Slot) {
+        if bid <= self.held {
+            return;
+        }
+        self.slots.insert(bid, slot);
+        self.known = self.known.max(bid);
+        self.advance_held();
+    }
+
+    /// Follows the batches that are here without a gap.
+    pub(super) fn advance_held(&mut self) {
+        while self.slots.contains_key(&self.held.next()) {
+            self.held = self.held.next();
+        }
+    }
+
+    /// Follows the batches that are durable without a gap. Returns whether there are more now.
+    fn advance_durable(&mut self, upto: LogPosition) -> bool {
+        let before = self.durable;
+        while let Some(slot) = self.slots.get(&self.durable.next())
+            && slot.position <= upto
+        {
+            self.durable = self.durable.next();
+        }
+        self.durable > before
+    }
+}
+
+/// The last batch of `source`'s log that `quorum` replicas have, with all before it.
+///
+/// `durable[replica]` holds the heads that a replica has acknowledged; each counts once.
+pub(super) fn available_head(durable: &[Heads], source: usize, quorum: usize) -> Bid {
+    let mut heads: Vec<Bid> = durable.iter().map(|heads| heads[source]).collect();
+    heads.sort_unstable_by(|a, b| b.cmp(a));
+    heads[quorum - 1]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_is_available_when_f_plus_1_replicas_have_it_and_all_before_it() {
+        let durable = |heads: [u64; 3]| heads.map(|head| vec![Bid(head)]).to_vec();
+        assert_eq!(available_head(&durable([5, 0, 0]), 0, 2), Bid(0));
+        assert_eq!(available_head(&durable([5, 3, 0]), 0, 2), Bid(3));
+        assert_eq!(available_head(&durable([5, 3, 4]), 0, 2), Bid(4));
+        assert_eq!(available_head(&durable([5, 5, 5]), 0, 3), Bid(5));
+    }
+}

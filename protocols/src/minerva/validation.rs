@@ -1,0 +1,126 @@
+//! Phase 4a: stale transactions (§3.5, §3.6; Algorithm 5, line 8).
+//!
+//! A transaction is stale when something that it read has been superseded before this epoch. A chain
+//! with a stale member is stale as a whole, and so is one that read what a transaction wrote that was
+//! itself invalidated: its read names a writer that the store does not hold as executed.
+
+use std::ops::ControlFlow;
+
+use pangea_core::hash::HashSet;
+use pangea_core::ids::{SnapshotVersion, TableId, TxnId};
+use pangea_core::key::Direction;
+use pangea_core::pool::{self, Pool};
+use pangea_core::store::{Store, Version};
+use pangea_core::txn::{RangeRead, ReadSet, Seen};
+
+use super::chains::{Chain, Entry};
+use super::header::Header;
+
+/// What reads are checked against.
+pub(super) struct Validator<'a> {
+    /// The tables as of the end of the epoch before.
+    pub store: &'a Store<Header>,
+    /// The epoch before.
+    pub before: SnapshotVersion,
+    /// The transactions of this epoch.
+    pub in_epoch: HashSet<TxnId>,
+    /// Whether a read of a local writer that committed in an earlier epoch can be valid.
+    pub keep_uncommitted: bool,
+}
+
+impl Validator<'_> {
+    /// For each chain, whether it is stale.
+    pub(super) fn stale(
+        &self,
+        pool: &dyn Pool,
+        entries: &[Entry<'_>],
+        chains: &[Chain],
+    ) -> Vec<bool> {
+        let reads: Vec<&ReadSet> = chains
+            .iter()
+            .flat_map(|chain| &chain.members)
+            .map(|&i| entries[i].record.learned().expect("chains hold optimistic runs").0)
+            .collect();
+        let are_current = pool::map(pool, &reads, |_, reads| self.are_current(reads));
+        let mut next = are_current.into_iter();
+        chains
+            .iter()
+            .map(|chain| {
+                let members = next.by_ref().take(chain.members.len());
+                members.fold(false, |stale, is_current| stale | !is_current)
+            })
+            .collect()
+    }
+
+    fn are_current(&self, reads: &ReadSet) -> bool {
+        reads.points.iter().all(|read| self.is_point_current(read.table, &read.key, read.seen))
+            && reads.ranges.iter().all(|read| self.is_range_current(read))
+    }
+
+    fn is_point_current(&self, table: TableId, key: &[u8], seen: Seen) -> bool {
+        if let Some(writer) = seen.local_writer()
+            && (self.in_epoch.contains(&writer) || !self.keep_uncommitted)
+        {
+            // In the epoch: the same chain, which stands or falls as one.
+            return self.in_epoch.contains(&writer);
+        }
+        let is_same = |version: &Version<Header>| is_version(seen, version);
+        self.store
+            .read_with(table, key, self.before, is_same)
+            .unwrap_or(matches!(seen, Seen::Absent | Seen::LocalDeleted(_)))
+    }
+
+    /// Whether the range holds what was seen there and nothing else.
+    fn is_range_current(&self, read: &RangeRead) -> bool {
+        let mut rows = read.rows.iter().peekable();
+        let mut is_current = true;
+        self.store.scan(
+            read.table,
+            &read.range,
+            Direction::Forward,
+            self.before,
+            |key, version| {
+                // Rows that the store does not have: right if they are not meant to be there.
+                while let Some((_, seen)) = rows.next_if(|(row, _)| row < key) {
+                    is_current &= self.is_right_when_absent(*seen);
+                }
+                match rows.next_if(|(row, _)| row == key) {
+                    Some((_, seen)) => is_current &= self.is_row_current(*seen, version),
+                    // A row that appeared: a phantom.
+                    None => is_current &= version.value.is_none(),
+                }
+                if is_current { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            },
+        );
+        is_current && rows.all(|(_, seen)| self.is_right_when_absent(*seen))
+    }
+
+    fn is_row_current(&self, seen: Seen, version: &Version<Header>) -> bool {
+        match seen.local_writer() {
+            Some(writer) if self.in_epoch.contains(&writer) => true,
+            Some(_) => self.keep_uncommitted && is_version(seen, version),
+            None => is_version(seen, version),
+        }
+    }
+
+    fn is_right_when_absent(&self, seen: Seen) -> bool {
+        match seen {
+            Seen::Absent => true,
+            Seen::At(_) => false,
+            Seen::Local(writer) => self.in_epoch.contains(&writer),
+            Seen::LocalDeleted(writer) => self.in_epoch.contains(&writer) || self.keep_uncommitted,
+        }
+    }
+}
+
+/// Whether what was seen is what the store holds, with no transaction of the epoch between.
+///
+/// A key that is gone is gone, whoever deleted it: whether a deletion is still in the store as a
+/// version differs between replicas, so nothing may depend on it.
+fn is_version(seen: Seen, version: &Version<Header>) -> bool {
+    match seen {
+        Seen::Absent | Seen::LocalDeleted(_) => version.value.is_none(),
+        Seen::At(at) => version.version == at && version.value.is_some(),
+        Seen::Local(writer) => version.header.is_as_executed(writer) && version.value.is_some(),
+    }
+}
