@@ -1,6 +1,7 @@
 //! The world as it is: sockets, files, clocks and threads around a protocol's state machine.
 
 pub mod checkpoint;
+pub mod client;
 pub mod clock;
 pub mod data_dir;
 pub mod disk;
@@ -9,3 +10,4 @@ pub mod log;
 pub mod node;
 pub mod pool;
 pub mod random;
+pub mod transport;
