@@ -3,10 +3,12 @@
 pub mod checkpoint;
 pub mod client;
 pub mod clock;
+pub mod config;
 pub mod data_dir;
 pub mod disk;
 pub mod driver;
 pub mod log;
+pub mod network;
 pub mod node;
 pub mod pool;
 pub mod random;

@@ -21,6 +21,7 @@ use pangea_core::topology::Topology;
 use pangea_core::txn::Registry;
 
 use crate::checkpoint::{CheckpointEvent, Checkpointer, LoadError, load};
+use crate::config::{ConfigError, LOG_SEGMENT_BYTES_DEFAULT};
 use crate::data_dir::{DataDir, DataDirError, Identity};
 use crate::disk::{Disk, DiskError, OsDisk};
 use crate::driver::{Closed, Driver, Handle, Inbox, Network, Parts, Shared};
@@ -50,9 +51,6 @@ pub struct NodeOptions<P: Protocol> {
     pub disk: Arc<dyn Disk>,
 }
 
-/// The length of a segment of the log, unless the configuration has another.
-pub const SEGMENT_BYTES_DEFAULT: u64 = 64 << 20;
-
 impl<P: Protocol> NodeOptions<P> {
     /// The defaults for a node of a cluster.
     pub fn new(
@@ -68,7 +66,7 @@ impl<P: Protocol> NodeOptions<P> {
             protocol: P::Options::default(),
             data_dir,
             durability: Durability::default(),
-            segment_bytes: SEGMENT_BYTES_DEFAULT,
+            segment_bytes: LOG_SEGMENT_BYTES_DEFAULT,
             workers: 0,
             disk: Arc::new(OsDisk),
         }
@@ -78,6 +76,8 @@ impl<P: Protocol> NodeOptions<P> {
 /// Why a node did not start.
 #[derive(Debug)]
 pub enum StartError {
+    /// The protocol's settings are wrong.
+    Config(ConfigError),
     /// The data directory can't be used.
     DataDir(DataDirError),
     /// No checkpoint can be used.
@@ -95,6 +95,7 @@ pub enum StartError {
 impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Config(error) => error.fmt(f),
             Self::DataDir(error) => error.fmt(f),
             Self::Checkpoint(error) => error.fmt(f),
             Self::Log(error) => error.fmt(f),
