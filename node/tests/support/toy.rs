@@ -183,6 +183,7 @@ impl Toy {
         let position = cx.persist(vec![record.slice(..1), record.slice(1..)]);
         if self.version.0 >= self.checkpoint.0.0.saturating_add(self.options.checkpoint_additions) {
             self.checkpoint = (self.version, LogPosition(position.0 + 1));
+            cx.mark("checkpoint");
             cx.checkpoint(self.version, self.encode_state());
         }
         position
