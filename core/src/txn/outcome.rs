@@ -15,6 +15,8 @@ impl SqlState {
     pub const SERIALIZATION_FAILURE: Self = Self(*b"40001");
     /// unique_violation: the key exists.
     pub const UNIQUE_VIOLATION: Self = Self(*b"23505");
+    /// transaction_resolution_unknown: it may have committed or not, and this node can't tell.
+    pub const OUTCOME_UNKNOWN: Self = Self(*b"08007");
     /// no_data_found: a program needs a row that is not there.
     pub const NO_DATA_FOUND: Self = Self(*b"P0002");
     /// raise_exception: the program decided to roll back.
@@ -85,7 +87,8 @@ impl fmt::Display for Abort {
 
 impl std::error::Error for Abort {}
 
-/// How a transaction ended. Final and durable: what a client is told.
+/// How a transaction ended. Final and durable: what a client is told. One exception: an abort with
+/// [`SqlState::OUTCOME_UNKNOWN`] says that the node was cut off and can't tell how it ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Outcome {
     /// Its writes are in the database, in all regions, for good.

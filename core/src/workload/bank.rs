@@ -271,3 +271,58 @@ impl Procedure for Load {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workload::tests::{Bench, small};
+
+    fn args(numbers: &[u64]) -> Vec<u8> {
+        let mut args = Vec::new();
+        numbers.iter().for_each(|number| args.put_varint(*number));
+        args
+    }
+
+    #[test]
+    fn a_transfer_moves_money_and_an_audit_sees_it() {
+        let mut bench = Bench::new("bank", &small());
+        let result = bench.model.run(&Transfer, &args(&[3, 5, 10])).expect("it is there");
+        assert_eq!(decode_balances(&result), Ok(vec![(3, 90), (5, 110)]));
+        let audit = bench.model.run(&Audit, &[]).expect("an audit commits");
+        let balances = decode_balances(&audit).expect("well formed");
+        assert_eq!(balances.len(), 100);
+        assert_eq!((balances[3], balances[4], balances[5]), ((3, 90), (4, 100), (5, 110)));
+        assert_eq!(balances.iter().map(|(_, balance)| balance).sum::<i64>(), 10_000);
+    }
+
+    #[test]
+    fn money_that_is_not_there_is_not_moved() {
+        let mut bench = Bench::new("bank", &small());
+        for _ in 0..10 {
+            bench.model.run(&Transfer, &args(&[0, 1, 10])).expect("it is there");
+        }
+        let before = bench.model.clone();
+        let stop = bench.model.run(&Transfer, &args(&[0, 1, 1])).expect_err("it is not there");
+        let Stop::Abort(abort) = stop else { panic!("{stop:?}") };
+        assert_eq!(abort.code, SqlState::RAISE_EXCEPTION);
+        assert!(bench.model == before);
+        let stop = bench.model.run(&Transfer, &args(&[0, 100, 1])).expect_err("nobody's account");
+        assert!(matches!(stop, Stop::Abort(abort) if abort.code == SqlState::NO_DATA_FOUND));
+    }
+
+    #[test]
+    fn money_that_appears_or_goes_is_a_violation() {
+        let bench = Bench::new("bank", &small());
+        let check = |balances: &[(u32, i64)]| {
+            let mut model = bench.model.clone();
+            for (account, balance) in balances {
+                model.put(ACCOUNTS, key(*account), Some(encode_balance(*balance)));
+            }
+            bench.workload.check(&model).map_err(|violation| violation.to_string())
+        };
+        let lost = "bank violated, all accounts: the total is 9999, loaded is 10000";
+        assert_eq!(check(&[(1, 99)]), Err(lost.to_owned()));
+        assert!(check(&[(1, 99), (2, 101)]).is_ok());
+        assert!(check(&[(1, -1), (2, 201)]).expect_err("overdrawn").contains("overdrawn"));
+    }
+}

@@ -374,3 +374,92 @@ pub(super) fn check(rows: &dyn Rows) -> Result<Report, Violation> {
     rule.equal(("values", all.len() as i64), ("distinct values", distinct))?;
     Ok(report)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workload::model::Model;
+    use std::collections::BTreeSet;
+
+    fn run(model: &mut Model, ops: &[Op]) -> Vec<Read> {
+        let result = model.run(&Run, &encode_ops(ops)).expect("well formed");
+        decode_reads(&result).expect("well formed")
+    }
+
+    fn read(list: u64, values: &[u64]) -> Read {
+        Read { list, values: values.to_vec() }
+    }
+
+    #[test]
+    fn reads_return_the_values_in_the_order_of_their_appends() {
+        let mut model = Model::default();
+        let append = |list, value| Op::Append { list, value };
+        assert_eq!(run(&mut model, &[append(3, 10), Op::Read { list: 3 }]), [read(3, &[10])]);
+        let reads = run(&mut model, &[append(3, 7), append(5, 8), Op::Read { list: 4 }]);
+        assert_eq!(reads, [read(4, &[])]);
+        let range = Op::ReadRange { first: 2, count: 4 };
+        let all = [read(2, &[]), read(3, &[10, 7]), read(4, &[]), read(5, &[8])];
+        assert_eq!(run(&mut model, &[range]), all, "empty lists are read too");
+    }
+
+    #[test]
+    fn operations_survive_their_encoding() {
+        let list = u64::MAX - 1;
+        let ops = [
+            Op::Append { list, value: u64::MAX },
+            Op::Read { list },
+            Op::ReadRange { first: list - 1, count: 1 },
+        ];
+        assert_eq!(decode_ops(&encode_ops(&ops)), Ok(ops.to_vec()));
+        let beyond = Op::ReadRange { first: list, count: 3 };
+        assert!(decode_ops(&encode_ops(&[beyond])).is_err());
+    }
+
+    #[test]
+    fn no_two_appends_of_a_run_have_the_same_value_and_lists_are_left_in_time() {
+        let settings = Settings { lists: 4, ..Settings::default() };
+        let workload = ListAppend::new(&settings).expect("valid settings");
+        let (mut values, mut lists) = (BTreeSet::new(), BTreeSet::new());
+        for index in 0..4 {
+            let mut generator = workload.generator(Client::new(index, 4, 2));
+            let mut dice = Dice::new(index.into());
+            for txn in 0..3 * TXNS_PER_ERA {
+                let era = txn / TXNS_PER_ERA;
+                for op in generator.next_ops(&mut dice) {
+                    let last = match op {
+                        Op::Append { list, value } => {
+                            assert!(values.insert(value), "value {value} twice");
+                            list
+                        }
+                        Op::Read { list } => list,
+                        Op::ReadRange { first, count } => first + count - 1,
+                    };
+                    assert!((4 * era..4 * (era + 1)).contains(&last));
+                    lists.insert(last);
+                }
+            }
+        }
+        assert_eq!(lists.len(), 12, "all lists of three eras");
+    }
+
+    #[test]
+    fn a_value_that_is_there_twice_is_a_violation() {
+        let mut model = Model::default();
+        run(&mut model, &[Op::Append { list: 1, value: 5 }]);
+        assert!(check(&model).is_ok());
+        run(&mut model, &[Op::Append { list: 2, value: 5 }]);
+        let violation = check(&model).expect_err("5 is there twice");
+        assert_eq!((violation.left.1, violation.right.1), (2, 1));
+    }
+
+    #[test]
+    fn a_list_that_is_full_takes_no_more() {
+        let mut model = Model::default();
+        let full = Value::from(vec![0; LIST_LEN_MAX]);
+        model.put(LISTS, key(1), Some(full));
+        let append = encode_ops(&[Op::Append { list: 1, value: 5 }]);
+        let stop = model.run(&Run, &append).expect_err("full");
+        let limit = SqlState::PROGRAM_LIMIT_EXCEEDED;
+        assert!(matches!(stop, Stop::Abort(abort) if abort.code == limit));
+    }
+}

@@ -82,7 +82,7 @@ pub struct Drained<E> {
 
 impl<E: Decision> Agreement<E> {
     /// A replica that continues from `records`, all that it ever persisted, and hands out decisions
-    /// from the one after `decided_taken`.
+    /// from the one after `decided_taken`, up to which the caller knows them to be decided.
     pub fn new(
         me: NodeId,
         topology: &Topology,
@@ -91,6 +91,9 @@ impl<E: Decision> Agreement<E> {
     ) -> Self {
         let mut state = State::default();
         records.into_iter().for_each(|record| state.replay(record));
+        // What others have trimmed, they have trimmed because it was taken here: if less than that
+        // counted as decided after a restart, they would be asked for it.
+        state.note_decided(decided_taken as usize);
         let shared = Arc::new(Mutex::new(Shared { state, journal: Vec::new() }));
         let storage = Storage::new(Arc::clone(&shared));
         let cluster = ClusterConfig {

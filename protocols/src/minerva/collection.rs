@@ -87,7 +87,9 @@ impl Minerva {
     pub(super) fn checkpoint_if_due(&mut self, cx: &mut Cx<'_, Self>) {
         let collection = &self.state.collection;
         let is_due = collection.bytes_since_checkpoint >= self.state.options.checkpoint_bytes;
-        if is_due && collection.writing.is_none() {
+        // While the log is replayed there is no agreement yet whose state could be kept.
+        let is_running = self.state.cut.agreement.is_some();
+        if is_due && is_running && collection.writing.is_none() {
             self.start_checkpoint(cx);
         }
     }
@@ -104,25 +106,26 @@ impl Minerva {
             agreement: self.agreement().compacted_records(),
         };
         cx.checkpoint(version, meta.encode());
+        // Batches that the checkpoint lacks. Those that come later are further on in the log.
+        let logs = self.state.replication.logs.iter().zip(&meta.heads);
+        let lacking = logs.flat_map(|(log, head)| log.slots.range(head.next()..));
+        let after = LogPosition(meta.log_head.0 + 1);
+        let first = lacking.map(|(_, slot)| slot.position).min().unwrap_or(after).min(after);
         let collection = &mut self.state.collection;
         collection.bytes_since_checkpoint = 0;
-        collection.writing = Some((version, meta.heads, meta.log_head));
+        collection.writing = Some((version, first));
     }
 
     /// A checkpoint is durable: the log before it is not needed, except for batches that it lacks.
     pub(super) fn on_checkpointed(&mut self, cx: &mut Cx<'_, Self>, version: SnapshotVersion) {
-        let Some((written, heads, log_head)) = self.state.collection.writing.take() else { return };
+        let Some((written, first_needed)) = self.state.collection.writing.take() else { return };
         assert_eq!(written, version, "one checkpoint is written at a time");
         let cut = &mut self.state.cut;
         if cut.installed.is_none_or(|installed| installed <= version) {
             cut.installed = None;
             cut.durable = cut.durable.max(version);
         }
-        let logs = self.state.replication.logs.iter().zip(&heads);
-        let lacking = logs.flat_map(|(log, head)| log.slots.range(head.next()..));
-        let first = lacking.map(|(_, slot)| slot.position).min();
-        let after = LogPosition(log_head.0 + 1);
-        cx.truncate(first.map_or(after, |first| first.min(after)));
+        cx.truncate(first_needed);
     }
 }
 

@@ -12,7 +12,7 @@ use pangea_core::txn::{Abort, Outcome, Program, ReadSet, Seen, SqlState};
 use super::barrier::Waiter;
 use super::batch::{How, TxnRecord};
 use super::options::Reads;
-use super::state::InFlight;
+use super::state::{Execution, InFlight};
 use super::{Minerva, Timer};
 
 /// More uncommitted local transactions than this are not taken: the cluster is not keeping up, or
@@ -157,6 +157,29 @@ impl Minerva {
         let how = How::Ordered { footprint };
         let weight = weight_of(&program, &how);
         self.append(cx, Some(ticket), TxnPlan { program, how, weight }, Ok(Vec::new()));
+    }
+
+    /// Lays the writes of what is in flight over a snapshot that was not reached epoch by epoch.
+    pub(super) fn rebuild_overlay(&mut self) {
+        let own = &self.state.replication.logs[self.state.me.index()];
+        let head = self.state.cut.heads[self.state.me.index()];
+        let (keep, applied) = (self.state.options.keep_uncommitted, self.state.cut.applied);
+        // Where the temporary state is reset every epoch, only what ran on this epoch belongs to it.
+        let is_visible = |base| keep || base == applied;
+        let Execution { overlay, in_flight, current, current_base, .. } = &mut self.state.execution;
+        overlay.clear();
+        let sent = own.slots.range(head.next()..).map(|(_, slot)| &slot.batch);
+        let sent = sent.flat_map(|batch| batch.records.iter().map(|record| (record, batch.base)));
+        let unsent = current.iter().map(|record| (record, *current_base));
+        for ((record, base), in_flight) in sent.chain(unsent).zip(&*in_flight) {
+            assert_eq!(record.txn, in_flight.txn, "in flight is what is sent and what is not yet");
+            if let Some((_, writes)) = record.learned()
+                && is_visible(base)
+                && !in_flight.is_doomed
+            {
+                overlay.insert(record.txn, writes);
+            }
+        }
     }
 
     /// Gives a transaction its name and its place in the current batch.

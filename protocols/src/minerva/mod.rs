@@ -219,6 +219,7 @@ impl Minerva {
         self.state.replication.is_up[peer.index()] = true;
         self.agreement_mut().on_peer_up(peer);
         self.resend(cx, peer);
+        self.retry_barriers(cx, Some(peer));
     }
 
     fn on_peer_down(&mut self, cx: &mut Cx<'_, Self>, peer: NodeId) {

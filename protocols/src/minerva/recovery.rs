@@ -44,6 +44,9 @@ impl Minerva {
             self.read_record(position, &record, agreement_from, &mut agreement_records);
         }
         self.finish_logs();
+        self.restore_in_flight();
+        self.replay_logged_epochs(cx);
+        self.rebuild_overlay();
         let applied = self.state.cut.applied.0;
         let agreement =
             Agreement::new(self.state.me, &self.state.topology, agreement_records, applied);
@@ -51,12 +54,10 @@ impl Minerva {
         self.state.cut.last_proposal.proposer = self.state.me;
         self.state.cut.last_proposal.incarnation = cx.rng.u64(..);
         self.state.cut.heard_at.fill(cx.now.at);
-        self.restore_in_flight();
         cx.set_timer(Timer::Tick, agreement::TICK);
         cx.set_timer(Timer::Epoch, self.state.options.epoch());
         cx.set_timer(Timer::Progress, PROGRESS);
         cx.set_timer(Timer::Fetch, FETCH);
-        self.replay_logged_epochs(cx);
     }
 
     /// Takes over what a checkpoint holds beside the tables.
@@ -124,11 +125,6 @@ impl Minerva {
         let execution = &mut self.state.execution;
         for record in batches.iter().flat_map(|batch| &batch.records) {
             let learned = record.learned();
-            if let Some((_, writes)) = learned
-                && self.state.options.keep_uncommitted
-            {
-                execution.overlay.insert(record.txn, writes);
-            }
             execution.in_flight.push_back(InFlight {
                 txn: record.txn,
                 ticket: None,

@@ -164,18 +164,19 @@ impl Minerva {
     /// Asks for batches that are known to exist and were already missing at the last look.
     pub(super) fn on_fetch_timeout(&mut self, cx: &mut Cx<'_, Self>) {
         cx.set_timer(Timer::Fetch, FETCH);
+        let patience = Span::from_us(FETCH.us + self.state.topology.round_trip_max().us);
         for source in self.state.topology.node_ids() {
             let log = &mut self.state.replication.logs[source.index()];
             let first_missing = log.held.next();
-            if log.known <= log.held {
-                log.missing_since = Bid(0);
+            if log.known <= log.held || log.missing.0 != first_missing {
+                log.missing = (first_missing, cx.now.at);
                 continue;
             }
-            // Give what is on its way twice the time between looks to come.
-            if log.missing_since != first_missing {
-                log.missing_since = first_missing;
+            // An acknowledgement may come a shorter way than the batch.
+            if cx.now.at.since(log.missing.1) < patience {
                 continue;
             }
+            log.missing.1 = cx.now.at;
             let last = log.slots.keys().next_back().copied().unwrap_or_default();
             let next_held = log.slots.range(first_missing..).next().map(|(bid, _)| bid.0 - 1);
             let upto = next_held.unwrap_or(log.known.0.max(last.0));

@@ -98,8 +98,8 @@ pub(super) struct SourceLog {
     pub collected: Bid,
     /// Some replica has every batch up to this one.
     pub known: Bid,
-    /// What was missing at the last look, so that a batch on its way is not asked for.
-    pub missing_since: Bid,
+    /// The first batch that is not here, and since when or when it was last asked for.
+    pub missing: (Bid, Timestamp),
 }
 
 /// A batch that is here.
@@ -199,8 +199,8 @@ pub(super) struct Collection {
     pub durable: Vec<SnapshotVersion>,
     /// Bytes persisted since the last checkpoint was asked for.
     pub bytes_since_checkpoint: u64,
-    /// The checkpoint being written: version, its log heads, and the log's head when it was asked for.
-    pub writing: Option<(SnapshotVersion, Heads, LogPosition)>,
+    /// The checkpoint being written: its version, and the first record that is needed beside it.
+    pub writing: Option<(SnapshotVersion, LogPosition)>,
 }
 
 /// What is counted for operators and reports.

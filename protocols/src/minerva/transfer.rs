@@ -19,7 +19,6 @@ use std::ops::ControlFlow;
 
 use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader, Writer};
-use pangea_core::exec::Overlay;
 use pangea_core::ids::{NodeId, SnapshotVersion, TableId, TxnId};
 use pangea_core::key::{Direction, Key, KeyRange};
 use pangea_core::protocol::Cx;
@@ -274,7 +273,8 @@ impl Minerva {
     /// Local transactions up to `upto` have committed or aborted elsewhere; how, is not known here.
     fn forget_skipped(&mut self, cx: &mut Cx<'_, Self>, upto: Bid) {
         let applied = self.state.cut.heads[self.state.me.index()];
-        let skipped = self.state.own_log().slots.range(applied.next()..=upto.max(applied));
+        let own = self.state.own_log().slots.range(applied.next()..);
+        let skipped = own.take_while(|(bid, _)| **bid <= upto);
         let count: usize = skipped.map(|(_, slot)| slot.batch.records.len()).sum();
         for in_flight in self.state.execution.in_flight.drain(..count) {
             if let Some(ticket) = in_flight.ticket {
@@ -283,29 +283,15 @@ impl Minerva {
             }
         }
     }
-
-    /// Lays the writes of what is still in flight over the new snapshot.
-    fn rebuild_overlay(&mut self) {
-        let execution = &mut self.state.execution;
-        execution.overlay = Overlay::new();
-        if !self.state.options.keep_uncommitted {
-            return;
-        }
-        let own = &self.state.replication.logs[self.state.me.index()];
-        let head = self.state.cut.heads[self.state.me.index()];
-        let sent = own.slots.range(head.next()..).flat_map(|(_, slot)| &slot.batch.records);
-        for (record, in_flight) in sent.chain(&execution.current).zip(&execution.in_flight) {
-            if let (Some((_, writes)), false) = (record.learned(), in_flight.is_doomed) {
-                execution.overlay.insert(record.txn, writes);
-            }
-        }
-    }
 }
 
 fn outcome_unknown() -> Abort {
-    Abort::new(SqlState(*b"08007"), "the outcome of the transaction is not known on this node")
-        .with_detail("The node was cut off, and took the state of a peer when it came back.")
-        .with_hint("Look at the data before you try again.")
+    Abort::new(
+        SqlState::OUTCOME_UNKNOWN,
+        "the outcome of the transaction is not known on this node",
+    )
+    .with_detail("The node was cut off, and took the state of a peer when it came back.")
+    .with_hint("Look at the data before you try again.")
 }
 
 /// The live keys that are here and not among `rows`, which are sorted.

@@ -172,3 +172,6 @@ pub fn procedures() -> Vec<Arc<dyn Procedure>> {
         Arc::new(load::Load),
     ]
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,77 @@
+//! Every audit finds the total that was loaded, and no account overdrawn.
+
+use pangea_core::workload::bank::{Bank, decode_balances};
+
+use super::Violation;
+use crate::history::{End, History, Operation};
+
+/// Checks every audit that was answered. One of a snapshot from before the accounts were opened, as a
+/// node that has just started may still serve it, is of no money at all.
+///
+/// # Errors
+/// The first audit that is wrong.
+pub fn check(bank: &Bank, history: &History) -> Result<(), Violation> {
+    let violation = |story| Violation::new("bank", "total", story);
+    let opened = |operation: &Operation| match operation.end {
+        End::Committed { version, .. } if operation.call.label == "load" => Some(version),
+        _ => None,
+    };
+    let opened_at = history.operations.iter().filter_map(opened).max().unwrap_or_default();
+    for (id, operation) in history.operations.iter().enumerate() {
+        let Some(result) = operation.result() else { continue };
+        if operation.call.label != "audit" {
+            continue;
+        }
+        let balances = decode_balances(result)
+            .map_err(|error| violation(format!("the answer of T{id} is a {error}")))?;
+        let total: i64 = balances.iter().map(|(_, balance)| balance).sum();
+        let is_before = matches!(operation.end, End::Read { version, .. } if version < opened_at);
+        let expected = if is_before { 0 } else { bank.total() };
+        if total != expected as i64 {
+            let story = format!(
+                "T{id} (client {}, {:?}, at {}) found {total} in all accounts, not {expected}",
+                operation.client, operation.how, operation.node
+            );
+            return Err(violation(story));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::How;
+    use pangea_core::codec::Writer;
+    use pangea_core::ids::{NodeId, SnapshotVersion};
+    use pangea_core::time::Timestamp;
+    use pangea_core::workload::{Call, Settings};
+
+    fn audit(balances: &[(u32, i64)]) -> History {
+        let call = Call {
+            procedure: "bank_audit",
+            args: Default::default(),
+            label: "audit",
+            is_read_only: true,
+        };
+        let mut result = Vec::new();
+        result.put_varint(balances.len() as u64);
+        for &(account, balance) in balances {
+            result.put_varint(account.into());
+            result.put_u64(balance as u64);
+        }
+        let end = End::Read { version: SnapshotVersion(1), result };
+        let invoked = Timestamp::default();
+        let (node, how) = (NodeId(0), How::Snapshot);
+        let ended = Some(invoked);
+        History { operations: vec![Operation { client: 0, node, how, call, invoked, ended, end }] }
+    }
+
+    #[test]
+    fn an_audit_that_misses_half_of_a_transfer_is_caught() {
+        let bank = Bank::new(&Settings { accounts: 2, ..Settings::default() }).unwrap();
+        assert_eq!(check(&bank, &audit(&[(0, 90), (1, 110)])), Ok(()));
+        let story = check(&bank, &audit(&[(0, 90), (1, 100)])).unwrap_err().story;
+        assert!(story.contains("found 190") && story.contains("not 200"), "{story}");
+    }
+}

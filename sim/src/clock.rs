@@ -1,0 +1,93 @@
+//! A node's clock: near the true time, never equal to it, never backwards.
+
+use pangea_core::time::{ClockReading, Span, Timestamp};
+
+use crate::dice::Dice;
+
+/// What clocks read when virtual time is 0, so that no reading is below zero.
+const ORIGIN_US: i64 = 10_000_000;
+
+/// How wrong clocks may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClockBounds {
+    /// The largest offset at the start, either way.
+    pub offset_max: Span,
+    /// The largest drift, in microseconds a second, either way.
+    pub drift_ppm_max: u64,
+}
+
+/// One node's clock.
+#[derive(Clone, Debug)]
+pub struct Clock {
+    bounds: ClockBounds,
+    offset_us: i64,
+    drift_ppm: i64,
+}
+
+impl Clock {
+    /// A clock with an offset and a drift drawn within the bounds.
+    pub fn new(bounds: ClockBounds, dice: &mut Dice) -> Self {
+        let mut either_way = |max: u64| dice.between(0, 2 * max) as i64 - max as i64;
+        assert!(bounds.offset_max.us < ORIGIN_US as u64, "an offset before the origin");
+        Self {
+            bounds,
+            offset_us: either_way(bounds.offset_max.us),
+            drift_ppm: either_way(bounds.drift_ppm_max),
+        }
+    }
+
+    /// What the clock says at the true time `now`. Drift is far below one second a second, so it
+    /// never goes backwards.
+    pub fn reading(&self, now: Timestamp) -> ClockReading {
+        let drifted = now.us * self.bounds.drift_ppm_max / 1_000_000;
+        let uncertainty = Span::from_us(self.bounds.offset_max.us + drifted + 1);
+        ClockReading { at: self.at(now), uncertainty }
+    }
+
+    /// The first true time, not before `now`, at which the clock says `at` or later.
+    pub fn true_time(&self, now: Timestamp, at: Timestamp) -> Timestamp {
+        let mut guess = now;
+        loop {
+            let missing = at.since(self.at(guess)).us;
+            if missing == 0 {
+                return guess;
+            }
+            // A little short when the clock runs fast, so that the loop closes in from below.
+            guess.us += (missing - missing * self.bounds.drift_ppm_max / 1_000_000).max(1);
+        }
+    }
+
+    /// The true time at which a reading of 0 uncertainty would be exact.
+    pub fn origin() -> Timestamp {
+        Timestamp::from_us(ORIGIN_US as u64)
+    }
+
+    fn at(&self, now: Timestamp) -> Timestamp {
+        let now_us = now.us as i64;
+        let us = ORIGIN_US + now_us + self.offset_us + now_us * self.drift_ppm / 1_000_000;
+        Timestamp::from_us(us as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_true_time_is_within_the_uncertainty_and_timers_never_come_early() {
+        let bounds = ClockBounds { offset_max: Span::from_ms(5), drift_ppm_max: 200 };
+        for index in 0..100 {
+            let clock = Clock::new(bounds, &mut Dice::fork(1, "clock", index));
+            for now in (0..60_000_000).step_by(7_000_003).map(Timestamp::from_us) {
+                let reading = clock.reading(now);
+                let wrong = reading.at.us.abs_diff(now.us + ORIGIN_US as u64);
+                assert!(wrong <= reading.uncertainty.us, "wrong by {wrong} us");
+                let at = reading.at + Span::from_us(12_345);
+                let wake = clock.true_time(now, at);
+                assert!(clock.reading(wake).at >= at && wake > now);
+                let before = Timestamp::from_us(wake.us - 1);
+                assert!(clock.reading(before).at < at, "the first such time");
+            }
+        }
+    }
+}

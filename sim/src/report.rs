@@ -1,0 +1,189 @@
+//! How a run ended, in numbers and in words.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use pangea_core::protocol::Protocol;
+use pangea_core::time::Span;
+
+use crate::check::Violation;
+use crate::history::{End, History};
+use crate::settings::Settings;
+
+/// What happened how often.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Operations that were ordered and committed.
+    pub committed: u64,
+    /// Operations that read a snapshot.
+    pub reads: u64,
+    /// Operations that aborted.
+    pub aborted: u64,
+    /// Operations that never began, because their node was down.
+    pub refused: u64,
+    /// Operations whose node stopped before it answered.
+    pub ambiguous: u64,
+    /// Times that a client went on without an answer.
+    pub gave_up_waiting: u64,
+    /// Protocol steps.
+    pub steps: u64,
+    /// Messages sent.
+    pub messages: u64,
+    /// Messages that did not arrive.
+    pub messages_lost: u64,
+    /// Bytes sent.
+    pub bytes: u64,
+    /// Log records written.
+    pub records: u64,
+    /// Log records lost in crashes.
+    pub records_lost: u64,
+    /// Checkpoints completed.
+    pub checkpoints: u64,
+    /// Nodes that stopped.
+    pub crashes: u64,
+    /// Connections lost.
+    pub connections_lost: u64,
+    /// Times that two replicas were compared at one version.
+    pub digests_compared: u64,
+    /// Faults by kind.
+    pub faults: BTreeMap<&'static str, u64>,
+    /// Aborts by SQLSTATE.
+    pub aborts: BTreeMap<String, u64>,
+    /// The protocol's coverage marks.
+    pub marks: BTreeMap<&'static str, u64>,
+}
+
+impl Counts {
+    pub(crate) fn count_operations(&mut self, history: &History) {
+        for operation in &history.operations {
+            match &operation.end {
+                End::Committed { .. } => self.committed += 1,
+                End::Read { .. } => self.reads += 1,
+                End::Aborted(abort) => {
+                    self.aborted += 1;
+                    *self.aborts.entry(abort.code.to_string()).or_default() += 1;
+                }
+                End::Refused => self.refused += 1,
+                End::Ambiguous => self.ambiguous += 1,
+                End::Open => {}
+            }
+        }
+    }
+
+    /// Adds another run's counts.
+    pub fn add(&mut self, other: &Self) {
+        self.committed += other.committed;
+        self.reads += other.reads;
+        self.aborted += other.aborted;
+        self.refused += other.refused;
+        self.ambiguous += other.ambiguous;
+        self.gave_up_waiting += other.gave_up_waiting;
+        self.steps += other.steps;
+        self.messages += other.messages;
+        self.messages_lost += other.messages_lost;
+        self.bytes += other.bytes;
+        self.records += other.records;
+        self.records_lost += other.records_lost;
+        self.checkpoints += other.checkpoints;
+        self.crashes += other.crashes;
+        self.connections_lost += other.connections_lost;
+        self.digests_compared += other.digests_compared;
+        let add = |(name, count): (_, &u64), to: &mut BTreeMap<_, u64>| {
+            *to.entry(name).or_default() += count;
+        };
+        other.faults.iter().for_each(|(name, count)| add((*name, count), &mut self.faults));
+        other.marks.iter().for_each(|(name, count)| add((*name, count), &mut self.marks));
+        for (code, count) in &other.aborts {
+            *self.aborts.entry(code.clone()).or_default() += count;
+        }
+    }
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { committed, reads, aborted, refused, ambiguous, gave_up_waiting, .. } = self;
+        write!(f, "  operations  {committed} committed, {reads} snapshot reads, ")?;
+        write!(f, "{aborted} aborted, {ambiguous} ambiguous, {refused} refused, ")?;
+        writeln!(f, "{gave_up_waiting} slow")?;
+        writeln!(f, "  aborts      {}", joined(&self.aborts))?;
+        let Self { crashes, connections_lost, records_lost, messages_lost, .. } = self;
+        writeln!(f, "  faults      {}", joined(&self.faults))?;
+        write!(f, "              {crashes} crashes, {connections_lost} connections, ")?;
+        writeln!(f, "{records_lost} records and {messages_lost} messages lost")?;
+        let Self { steps, messages, bytes, records, checkpoints, digests_compared, .. } = self;
+        write!(f, "  work        {steps} steps, {messages} messages ({bytes} bytes), ")?;
+        write!(f, "{records} records, {checkpoints} checkpoints, ")?;
+        writeln!(f, "{digests_compared} replica comparisons")?;
+        write!(f, "  marks       {}", joined(&self.marks))
+    }
+}
+
+fn joined<K: fmt::Display>(counts: &BTreeMap<K, u64>) -> String {
+    let each: Vec<String> = counts.iter().map(|(name, count)| format!("{name} {count}")).collect();
+    if each.is_empty() { "none".to_owned() } else { each.join(", ") }
+}
+
+/// One run.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// The protocol's name.
+    pub protocol: &'static str,
+    /// What the run was made of.
+    pub settings: Settings,
+    /// The protocol's options.
+    pub options: String,
+    /// How long the run took in virtual time.
+    pub virtual_time: Span,
+    /// Events in the trace.
+    pub events: u64,
+    /// The trace's digest.
+    pub digest: u64,
+    /// What happened how often.
+    pub counts: Counts,
+    /// What clients did and saw.
+    pub history: History,
+    /// What was wrong, if anything.
+    pub violation: Option<Violation>,
+    /// The trace's lines, if they were kept.
+    pub lines: Vec<String>,
+}
+
+impl Report {
+    /// A report of a run that has not happened.
+    pub(crate) fn outline<P: Protocol>(settings: &Settings, options: &P::Options) -> Self {
+        Self {
+            protocol: P::NAME,
+            settings: settings.clone(),
+            options: format!("{options:?}"),
+            virtual_time: Span::ZERO,
+            events: 0,
+            digest: 0,
+            counts: Counts::default(),
+            history: History::default(),
+            violation: None,
+            lines: Vec::new(),
+        }
+    }
+
+    /// The command that repeats this run.
+    pub fn replay_command(&self) -> String {
+        self.settings.replay_command(self.protocol)
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { protocol, settings, options, virtual_time, events, digest, .. } = self;
+        writeln!(f, "{protocol} {settings}")?;
+        writeln!(f, "  options     {options}")?;
+        writeln!(f, "  trace       {digest:016x}: {events} events in {virtual_time}")?;
+        writeln!(f, "{}", self.counts)?;
+        match &self.violation {
+            None => write!(f, "  verdict     all checks passed"),
+            Some(violation) => {
+                writeln!(f, "  verdict     FAILED: {violation}")?;
+                write!(f, "  replay      {}", self.replay_command())
+            }
+        }
+    }
+}

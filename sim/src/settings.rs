@@ -1,0 +1,199 @@
+//! What a run is made of: the seed, and everything else that can be chosen.
+//!
+//! All of it is printed before a run and is part of the command that replays it.
+
+use std::fmt;
+use std::str::FromStr;
+
+use pangea_core::time::Span;
+use pangea_core::topology::Topology;
+
+use crate::clock::ClockBounds;
+use crate::trace::Lines;
+
+/// Node counts above this are not simulated.
+pub const NODES_MAX: usize = 32;
+
+/// Names for the regions of a simulated cluster.
+const REGIONS: [&str; 8] =
+    ["eu-west", "us-east", "ap-south", "us-west", "sa-east", "ap-north", "af-south", "me-central"];
+
+/// Everything that a run is made of, beside the protocol and its own options.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Everything random follows from it.
+    pub seed: u64,
+    /// How many nodes, each in a region of its own.
+    pub nodes: usize,
+    /// What clients do: one of `pangea_core::workload::NAMES`.
+    pub workload: String,
+    /// How many clients each node's region has.
+    pub clients_per_node: usize,
+    /// List-append: lists in use at a time.
+    pub lists: u32,
+    /// Bank: accounts.
+    pub accounts: u32,
+    /// How long clients work under faults. A quarter as long again they work healed.
+    pub duration: Span,
+    /// Which faults may happen. Each seed turns on some of them.
+    pub faults: Vec<FaultKind>,
+    /// How many faults happen at most.
+    pub faults_max: u64,
+    /// The longest one-way delay between two regions; each seed draws a matrix below it.
+    pub one_way_max: Span,
+    /// How wrong clocks may be.
+    pub clocks: ClockBounds,
+    /// Which transactions the checker holds to real-time order.
+    pub real_time: RealTime,
+    /// What becomes of the trace's lines.
+    pub lines: Lines,
+}
+
+/// Which transactions must appear to take place between their start and their end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RealTime {
+    /// None: serializability.
+    None,
+    /// Those that were ordered and strict reads; snapshot reads may be of the past.
+    Ordered,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            seed: 0,
+            nodes: 3,
+            workload: "list-append".to_owned(),
+            clients_per_node: 3,
+            lists: 8,
+            accounts: 12,
+            duration: Span::from_ms(8_000),
+            faults: FaultKind::ALL.to_vec(),
+            faults_max: 12,
+            one_way_max: Span::from_ms(75),
+            clocks: ClockBounds { offset_max: Span::from_ms(5), drift_ppm_max: 200 },
+            real_time: RealTime::Ordered,
+            lines: Lines::Off,
+        }
+    }
+}
+
+impl Settings {
+    /// The cluster's topology: each node in its own region, delays to be drawn by the world.
+    pub fn topology(&self) -> Topology {
+        assert!((1..=NODES_MAX).contains(&self.nodes), "from 1 to {NODES_MAX} nodes");
+        let names: Vec<String> = (0..self.nodes)
+            .map(|i| match i / REGIONS.len() {
+                0 => REGIONS[i].to_owned(),
+                again => format!("{}-{}", REGIONS[i % REGIONS.len()], again + 1),
+            })
+            .collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        Topology::one_node_per_region("sim", &names, self.one_way_max)
+    }
+
+    /// The command that repeats the run of `protocol`.
+    pub fn replay_command(&self, protocol: &str) -> String {
+        format!("pangea sim --protocol {protocol} {self}")
+    }
+}
+
+impl fmt::Display for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { seed, nodes, workload, clients_per_node, .. } = self;
+        let faults: Vec<&str> = self.faults.iter().map(|fault| fault.name()).collect();
+        let faults = if faults.is_empty() { "none".to_owned() } else { faults.join(",") };
+        write!(f, "--seed {seed} --workload {workload} --nodes {nodes}")?;
+        write!(f, " --clients {clients_per_node} --ms {}", self.duration.us / 1_000)?;
+        write!(f, " --lists {} --accounts {}", self.lists, self.accounts)?;
+        write!(f, " --faults {faults} --faults-max {}", self.faults_max)?;
+        write!(f, " --one-way-ms {}", self.one_way_max.us / 1_000)?;
+        write!(f, " --clock-offset-us {}", self.clocks.offset_max.us)?;
+        write!(f, " --clock-drift-ppm {}", self.clocks.drift_ppm_max)?;
+        write!(f, " --real-time {}", if self.real_time == RealTime::None { "no" } else { "yes" })
+    }
+}
+
+/// A kind of fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum FaultKind {
+    /// A node stops at some effect and starts again later.
+    Crash,
+    /// The node that coordinates stops.
+    CoordinatorCrash,
+    /// All nodes stop at once.
+    FullStop,
+    /// Some nodes can't reach the others, both ways.
+    Partition,
+    /// Some nodes can't be reached by the others, one way.
+    OneWay,
+    /// The connection between two nodes is lost.
+    Flap,
+    /// Messages between two nodes take many times as long.
+    SlowLink,
+    /// A node's fsyncs take many times as long.
+    SlowDisk,
+    /// A node does nothing for a while.
+    Pause,
+}
+
+impl FaultKind {
+    /// Every kind.
+    pub const ALL: [Self; 9] = [
+        Self::Crash,
+        Self::CoordinatorCrash,
+        Self::FullStop,
+        Self::Partition,
+        Self::OneWay,
+        Self::Flap,
+        Self::SlowLink,
+        Self::SlowDisk,
+        Self::Pause,
+    ];
+
+    /// The name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Crash => "crash",
+            Self::CoordinatorCrash => "coordinator-crash",
+            Self::FullStop => "full-stop",
+            Self::Partition => "partition",
+            Self::OneWay => "one-way",
+            Self::Flap => "flap",
+            Self::SlowLink => "slow-link",
+            Self::SlowDisk => "slow-disk",
+            Self::Pause => "pause",
+        }
+    }
+}
+
+impl FromStr for FaultKind {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(|| {
+            let names: Vec<&str> = Self::ALL.iter().map(|kind| kind.name()).collect();
+            format!("no fault is called {name:?}; there are {}", names.join(", "))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_fault_is_found_by_its_name() {
+        for kind in FaultKind::ALL {
+            assert_eq!(kind.name().parse(), Ok(kind));
+        }
+        assert!("earthquake".parse::<FaultKind>().unwrap_err().contains("full-stop"));
+    }
+
+    #[test]
+    fn regions_have_different_names() {
+        let topology = Settings { nodes: NODES_MAX, ..Settings::default() }.topology();
+        let names: std::collections::BTreeSet<_> = topology.regions.iter().collect();
+        assert_eq!(names.len(), NODES_MAX);
+    }
+}

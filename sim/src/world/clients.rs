@@ -1,0 +1,353 @@
+//! Simulated clients: each invokes one call after the other and writes down what it was told.
+//!
+//! A client whose node does not answer for long gives up waiting and goes on; the operation stays
+//! open, and is ended by its answer when that comes. One whose node stops is told so, and can't
+//! know how its transaction ended.
+
+use std::collections::BTreeMap;
+
+use pangea_core::exec::{Overlay, optimistic};
+use pangea_core::ids::{NodeId, SnapshotVersion, Ticket};
+use pangea_core::protocol::{Input, Protocol, Request, Submission};
+use pangea_core::store::Pin;
+use pangea_core::time::Span;
+use pangea_core::txn::{Certified, Outcome, Program, SqlState};
+use pangea_core::workload::{Call, Client as Seat, Generator, Workload};
+
+use super::{Event, Phase, World};
+use crate::clock::Clock;
+use crate::dice::Dice;
+use crate::history::{End, How, OpId, Operation};
+use crate::settings::Settings;
+use crate::trace::AtClient;
+
+/// From a client to a node of its region.
+const LOCAL_US: u64 = 150;
+/// A client thinks this long at most between two calls, and within an interactive transaction.
+const THINK_US_MAX: u64 = 30_000;
+/// A client waits about this long before it gives up waiting.
+const PATIENCE_US: (u64, u64) = (500_000, 4_000_000);
+/// How long a client waits before it tries again after a refusal.
+const BACKOFF_US: (u64, u64) = (10_000, 200_000);
+
+/// Something that happens at a client.
+pub(super) enum ClientEvent {
+    /// It begins its next operation.
+    Next { client: usize },
+    /// An operation reaches its node.
+    Reached { op: OpId },
+    /// An interactive transaction commits.
+    Commit { op: OpId },
+    /// An answer reaches the client.
+    Told { op: OpId, end: End },
+    /// The client may have waited long enough.
+    Patience { client: usize, op: OpId },
+}
+
+/// All clients.
+pub(super) struct Clients<P: Protocol> {
+    list: Vec<Client>,
+    tickets: u64,
+    prepared: BTreeMap<OpId, Prepared<P>>,
+    /// Operations that have not ended.
+    pub(super) open: usize,
+}
+
+struct Client {
+    generator: Generator,
+    home: NodeId,
+    waits_for: Option<OpId>,
+    was_refused: bool,
+    dice: Dice,
+}
+
+/// An interactive transaction that was run and is not yet submitted, or not yet answered.
+struct Prepared<P: Protocol> {
+    life: u64,
+    pin: Pin<P::Header>,
+    certified: Certified,
+    result: Vec<u8>,
+}
+
+impl<P: Protocol> Clients<P> {
+    pub(super) fn new(settings: &Settings, workload: &Workload) -> Self {
+        let count = settings.nodes * settings.clients_per_node;
+        let list = (0..count).map(|index| Client {
+            generator: workload.generator(Seat::new(
+                index as u32,
+                count as u32,
+                settings.nodes as u32,
+            )),
+            home: NodeId((index % settings.nodes) as u16),
+            waits_for: None,
+            was_refused: false,
+            dice: Dice::fork(settings.seed, "client", index as u64),
+        });
+        Self { list: list.collect(), tickets: 0, prepared: BTreeMap::new(), open: 0 }
+    }
+
+    /// The number under which loads are in the history: of no client.
+    pub(super) fn loader(&self) -> usize {
+        self.list.len()
+    }
+}
+
+impl<P: Protocol> World<P> {
+    /// Submits the calls that load the workload, each at some node.
+    pub(super) fn start_load(&mut self) {
+        for (index, call) in self.workload.load_calls().into_iter().enumerate() {
+            let node = NodeId((index % self.nodes.len()) as u16);
+            let loader = self.clients.loader();
+            let op = self.invoke(loader, node, How::Ordered, call);
+            self.submit(op);
+        }
+    }
+
+    /// All clients begin.
+    pub(super) fn start_clients(&mut self) {
+        for client in 0..self.clients.list.len() {
+            self.client_next(client, THINK_US_MAX);
+        }
+    }
+
+    pub(super) fn on_client(&mut self, event: ClientEvent) {
+        match event {
+            ClientEvent::Next { client } => self.on_next(client),
+            ClientEvent::Reached { op } => self.on_reached(op),
+            ClientEvent::Commit { op } => self.on_commit(op),
+            ClientEvent::Told { op, end } => self.on_told(op, end),
+            ClientEvent::Patience { client, op } => {
+                if self.clients.list[client].waits_for == Some(op) {
+                    self.counts.gave_up_waiting += 1;
+                    self.clients.list[client].waits_for = None;
+                    self.client_next(client, THINK_US_MAX);
+                }
+            }
+        }
+    }
+
+    fn client_next(&mut self, client: usize, wait_us_max: u64) {
+        let wait = Span::from_us(self.clients.list[client].dice.between(0, wait_us_max));
+        self.queue.push(self.now + wait, Event::Client(ClientEvent::Next { client }));
+    }
+
+    fn on_next(&mut self, index: usize) {
+        if self.phase != Phase::Working {
+            return;
+        }
+        let nodes = self.nodes.len();
+        let client = &mut self.clients.list[index];
+        assert!(client.waits_for.is_none(), "one operation after the other");
+        let now = Clock::origin() + Span::from_us(self.now.us);
+        let call = client.generator.next(client.dice.rng(), now);
+        let how = draw_how(&call, &mut client.dice);
+        let roams = client.dice.chance(if client.was_refused { 500 } else { 30 });
+        let node = if roams { NodeId(client.dice.index(nodes) as u16) } else { client.home };
+        let delay = client.dice.delay(LOCAL_US);
+        let patience = client.dice.between(PATIENCE_US.0, PATIENCE_US.1);
+        let op = self.invoke(index, node, how, call);
+        self.clients.list[index].waits_for = Some(op);
+        let reached = self.now + Span::from_us(delay);
+        self.queue.push(reached, Event::Client(ClientEvent::Reached { op }));
+        let impatient = self.now + Span::from_us(patience);
+        self.queue.push(impatient, Event::Client(ClientEvent::Patience { client: index, op }));
+    }
+
+    fn invoke(&mut self, client: usize, node: NodeId, how: How, call: Call) -> OpId {
+        self.clients.open += 1;
+        let operation =
+            Operation { client, node, how, call, invoked: self.now, ended: None, end: End::Open };
+        let op = self.history.invoke(operation);
+        let numbers = [op.0 as u64, u64::from(node.0)];
+        let call = &self.history[op].call;
+        self.trace.event(self.now, AtClient(client), "invoke", numbers, || {
+            format!("{how:?} {} at {node}", call.label)
+        });
+        op
+    }
+
+    fn on_reached(&mut self, op: OpId) {
+        let node = self.history[op].node;
+        if !self.is_running(node) {
+            self.tell(op, End::Refused);
+            return;
+        }
+        match self.history[op].how {
+            How::Ordered => self.submit(op),
+            How::Strict => self.submit_request(op, Request::Fresh),
+            How::Snapshot => self.read_now(op),
+            How::Certified => self.prepare(op),
+        }
+    }
+
+    fn submit(&mut self, op: OpId) {
+        let program = self.program(op);
+        self.submit_request(op, Request::Commit(program));
+    }
+
+    fn submit_request(&mut self, op: OpId, request: Request) {
+        let id = self.history[op].node;
+        self.clients.tickets += 1;
+        let ticket = Ticket(self.clients.tickets);
+        let running = self.nodes[id.index()].running.as_mut();
+        running.expect("the caller looked").waiting.insert(ticket, op);
+        self.trace.event(self.now, id, "submit", [ticket.0, op.0 as u64], String::new);
+        self.input(id, Input::Submit(vec![Submission { ticket, request }]));
+    }
+
+    fn program(&self, op: OpId) -> Program {
+        let call = &self.history[op].call;
+        let procedure = self.registry.id(call.procedure).expect("workloads call what is there");
+        Program::Call { procedure, args: call.args.clone() }
+    }
+
+    /// Runs an operation on the newest snapshot of its node.
+    fn run_on_snapshot(&self, op: OpId) -> (Pin<P::Header>, optimistic::Run) {
+        let store = self.nodes[self.history[op].node.index()].store().expect("the caller looked");
+        let pin = store.pin();
+        let overlay = Overlay::new();
+        let program = self.program(op);
+        let run = optimistic::run(&self.registry, &program, store, pin.version(), &overlay);
+        (pin, run)
+    }
+
+    fn read_now(&mut self, op: OpId) {
+        let (pin, run) = self.run_on_snapshot(op);
+        assert!(run.writes.is_empty(), "a program that says that it only reads wrote");
+        let version = pin.version();
+        let end = match run.result {
+            Ok(result) => End::Read { version, result },
+            Err(abort) => End::Aborted(abort),
+        };
+        self.tell(op, end);
+    }
+
+    fn prepare(&mut self, op: OpId) {
+        let (pin, run) = self.run_on_snapshot(op);
+        let life = self.nodes[self.history[op].node.index()].life;
+        match run.result {
+            Ok(result) => {
+                let certified = Certified { reads: run.reads, writes: run.writes };
+                self.clients.prepared.insert(op, Prepared { life, pin, certified, result });
+                let think = Span::from_us(self.think(op));
+                self.queue.push(self.now + think, Event::Client(ClientEvent::Commit { op }));
+            }
+            Err(abort) => self.tell(op, End::Aborted(abort)),
+        }
+    }
+
+    fn think(&mut self, op: OpId) -> u64 {
+        let client = self.history[op].client;
+        self.clients.list[client].dice.between(0, THINK_US_MAX)
+    }
+
+    fn on_commit(&mut self, op: OpId) {
+        let Operation { node, client, .. } = self.history[op];
+        let prepared = &self.clients.prepared[&op];
+        let version = prepared.pin.version();
+        if self.alive(node, prepared.life).is_none() {
+            self.clients.prepared.remove(&op);
+            self.tell(op, End::Refused);
+            return;
+        }
+        let only_reads = self.clients.prepared[&op].certified.writes.is_empty();
+        if only_reads && self.clients.list[client].dice.chance(500) {
+            // What read one snapshot and wrote nothing is serializable as it is.
+            let prepared = self.clients.prepared.remove(&op).expect("looked up above");
+            self.tell(op, End::Read { version, result: prepared.result });
+            return;
+        }
+        let certified = self.clients.prepared[&op].certified.clone();
+        self.submit_request(op, Request::Commit(Program::Certified(certified)));
+    }
+
+    /// A node's answer to a commit.
+    pub(super) fn answer(&mut self, id: NodeId, ticket: Ticket, outcome: Outcome) {
+        let Some(op) = self.take_waiting(id, ticket) else { return };
+        if self.history[op].how == How::Strict {
+            self.violate("replies", format!("{id} ended {ticket}, a strict read, with an outcome"));
+            return;
+        }
+        let prepared = self.clients.prepared.remove(&op);
+        let end = match outcome {
+            Outcome::Committed { txn, version, result } => {
+                let result = prepared.map_or(result, |prepared| prepared.result);
+                End::Committed { txn, version, result }
+            }
+            Outcome::Aborted(abort) if abort.code == SqlState::OUTCOME_UNKNOWN => End::Ambiguous,
+            Outcome::Aborted(abort) => End::Aborted(abort),
+        };
+        self.tell(op, end);
+    }
+
+    /// A node's answer to a strict read.
+    pub(super) fn answer_fresh(&mut self, id: NodeId, ticket: Ticket, version: SnapshotVersion) {
+        let Some(op) = self.take_waiting(id, ticket) else { return };
+        self.trace.event(self.now, id, "fresh", [ticket.0, version.0], String::new);
+        let store = self.nodes[id.index()].store().expect("it has just answered");
+        if store.published() < version {
+            self.violate("replies", format!("{id} called {version} fresh before it published it"));
+            return;
+        }
+        self.read_now(op);
+    }
+
+    fn take_waiting(&mut self, id: NodeId, ticket: Ticket) -> Option<OpId> {
+        let running = self.nodes[id.index()].running.as_mut().expect("it has just answered");
+        let op = running.waiting.remove(&ticket);
+        if op.is_none() {
+            self.violate("replies", format!("{id} answered {ticket}, which does not wait for it"));
+        }
+        op
+    }
+
+    /// The node of a submitted operation stopped.
+    pub(super) fn lose_operation(&mut self, op: OpId) {
+        self.clients.prepared.remove(&op);
+        let end = match self.history[op].how {
+            How::Ordered | How::Certified => End::Ambiguous,
+            How::Strict | How::Snapshot => End::Refused,
+        };
+        self.tell(op, end);
+    }
+
+    /// An answer, or the news that there will be none, goes to the client.
+    fn tell(&mut self, op: OpId, end: End) {
+        let client = self.clients.list.get_mut(self.history[op].client);
+        let delay = Span::from_us(client.map_or(0, |client| client.dice.delay(LOCAL_US)));
+        self.queue.push(self.now + delay, Event::Client(ClientEvent::Told { op, end }));
+    }
+
+    fn on_told(&mut self, op: OpId, end: End) {
+        let index = self.history[op].client;
+        let was_refused = matches!(end, End::Refused | End::Ambiguous);
+        let number = match &end {
+            End::Committed { version, .. } | End::Read { version, .. } => version.0,
+            End::Open | End::Aborted(_) | End::Refused | End::Ambiguous => 0,
+        };
+        self.trace
+            .event(self.now, AtClient(index), "told", [op.0 as u64, number], || format!("{end:?}"));
+        if index == self.clients.loader() && !matches!(end, End::Committed { .. }) {
+            self.violate("load", format!("a load ended in {end:?}"));
+        }
+        self.clients.open -= 1;
+        self.history.end(op, self.now, end);
+        let Some(client) = self.clients.list.get_mut(index) else { return };
+        client.was_refused = was_refused;
+        if client.waits_for == Some(op) {
+            client.waits_for = None;
+            let backoff = client.dice.between(BACKOFF_US.0, BACKOFF_US.1);
+            self.client_next(index, if was_refused { backoff } else { THINK_US_MAX });
+        }
+    }
+}
+
+/// How a client runs its call: every way is used for every kind of call that allows it.
+fn draw_how(call: &Call, dice: &mut Dice) -> How {
+    match (call.is_read_only, dice.between(0, 9)) {
+        (true, 0..=2) => How::Strict,
+        (true, 3..=5) => How::Snapshot,
+        (_, 6..=7) => How::Certified,
+        _ => How::Ordered,
+    }
+}

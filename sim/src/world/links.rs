@@ -1,0 +1,135 @@
+//! Connections as nodes see them: up, down, and messages between.
+
+use bytes::Bytes;
+use pangea_core::ids::NodeId;
+use pangea_core::protocol::{Input, Message, Protocol};
+use pangea_core::time::Span;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::network::{Arrival, Era, Flight};
+use super::{Event, World};
+
+/// How long a side takes to notice a lost connection, at most.
+const NOTICE_US_MAX: u64 = 300_000;
+/// How long a blocked connection lasts before it is given up.
+const KEEP_ALIVE_US: (u64, u64) = (200_000, 1_500_000);
+/// Pause between attempts to connect.
+const BACKOFF_US: (u64, u64) = (5_000, 200_000);
+
+impl<P: Protocol> World<P> {
+    /// Sends a message as bytes.
+    pub(super) fn transmit(&mut self, from: NodeId, to: NodeId, message: &P::Message) {
+        let mut encoded = Vec::new();
+        message.encode(&mut encoded);
+        self.counts.messages += 1;
+        self.counts.bytes += encoded.len() as u64;
+        let bytes = Bytes::from(encoded);
+        match self.network.send(self.now, from, to, message.lane(), bytes) {
+            Some((at, flight)) => self.queue.push(at, Event::Arrive(flight)),
+            None => self.counts.messages_lost += 1,
+        }
+    }
+
+    pub(super) fn on_arrive(&mut self, flight: &Flight) {
+        match self.network.arrive(flight) {
+            Arrival::Received => self.receive(flight),
+            Arrival::Stalled => {}
+            Arrival::Lost => self.counts.messages_lost += 1,
+        }
+    }
+
+    fn receive(&mut self, flight: &Flight) {
+        let Flight { from, to, bytes, .. } = flight;
+        let numbers = [xxh3_64(bytes), bytes.len() as u64];
+        match P::Message::decode(bytes) {
+            Ok(message) => {
+                let words = || format!("from {from}: {message:?}");
+                self.trace.event(self.now, *to, "message", numbers, words);
+                self.input(*to, Input::Message { from: *from, message });
+            }
+            Err(error) => self.violate("codec", format!("{from} sent {to} a {error}")),
+        }
+    }
+
+    pub(super) fn on_flush(&mut self, from: NodeId, to: NodeId) {
+        for flight in self.network.flush(from, to) {
+            self.receive(&flight);
+        }
+    }
+
+    /// Blocks one direction. The connection may outlive it.
+    pub(super) fn block(&mut self, from: NodeId, to: NodeId) {
+        let era = self.network.block(from, to);
+        let patience = self.faults.dice.between(KEEP_ALIVE_US.0, KEEP_ALIVE_US.1);
+        let at = self.now + Span::from_us(patience);
+        self.queue.push(at, Event::KeepAlive { a: from, b: to, era });
+    }
+
+    /// Takes one block of a direction back.
+    pub(super) fn unblock(&mut self, from: NodeId, to: NodeId) {
+        self.network.unblock(from, to);
+        let at = self.now + self.network.delay(from, to);
+        self.queue.push(at, Event::Flush { from, to });
+    }
+
+    pub(super) fn on_keep_alive(&mut self, a: NodeId, b: NodeId, era: Era) {
+        if self.network.is_blocked(a, b) && self.network.is_up_in(a, b, era) {
+            self.lose(a, b);
+        }
+    }
+
+    /// The connection between two nodes is lost.
+    pub(super) fn lose(&mut self, a: NodeId, b: NodeId) {
+        let Some(era) = self.network.lose(a, b) else { return };
+        self.counts.connections_lost += 1;
+        self.trace.event(self.now, a, "lost", [u64::from(b.0), era.0], || format!("link to {b}"));
+        let mut noticed = self.now;
+        for (me, peer) in [(a, b), (b, a)] {
+            let at = self.now + Span::from_us(self.faults.dice.between(0, NOTICE_US_MAX));
+            noticed = noticed.max(at);
+            self.queue.push(at, Event::NoticeLoss { me, peer, era });
+        }
+        self.connect_after(a, b, noticed.since(self.now));
+    }
+
+    pub(super) fn on_notice_loss(&mut self, me: NodeId, peer: NodeId, era: Era) {
+        // When they are connected again, the loss was noticed on the way there.
+        if !self.network.is_up_since(me, peer, era) {
+            self.notice_loss(me, peer);
+        }
+    }
+
+    fn notice_loss(&mut self, me: NodeId, peer: NodeId) {
+        if self.network.notice_loss(me, peer) {
+            self.trace.event(self.now, me, "peer down", [u64::from(peer.0), 0], String::new);
+            self.input(me, Input::PeerDown(peer));
+        }
+    }
+
+    /// Begins to connect two nodes, after a while.
+    pub(super) fn connect_after(&mut self, a: NodeId, b: NodeId, wait: Span) {
+        let attempt = self.network.new_attempt(a, b);
+        let backoff = self.faults.dice.between(BACKOFF_US.0, BACKOFF_US.1);
+        let (there, back) = (self.network.delay(a, b), self.network.delay(b, a));
+        let at = self.now + wait + there + back + Span::from_us(backoff);
+        self.queue.push(at, Event::Connect { a, b, attempt });
+    }
+
+    pub(super) fn on_connect(&mut self, a: NodeId, b: NodeId, attempt: u64) {
+        if !self.network.is_attempting(a, b, attempt) || !self.is_running(a) || !self.is_running(b)
+        {
+            return;
+        }
+        if self.network.is_blocked(a, b) {
+            self.connect_after(a, b, Span::ZERO);
+            return;
+        }
+        self.notice_loss(a, b);
+        self.notice_loss(b, a);
+        self.network.connect(self.now, a, b);
+        for (me, peer) in [(a, b), (b, a)] {
+            self.trace.event(self.now, me, "peer up", [u64::from(peer.0), 0], String::new);
+            self.input(me, Input::PeerUp(peer));
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! One cluster in virtual time: nodes, network, disks, clocks, clients and faults in one loop.
+//!
+//! ```text
+//!            +--------------------------- queue, by virtual time -----------------------------+
+//!            v                                                                                |
+//!   node:  inbox -> step (real protocol, real store) -> effects -> disk, network, timers, replies
+//!   world: links (connect, lose, block), clients (invoke, think, give up), faults, the watch
+//! ```
+//!
+//! A run has four phases: the workload is **loaded** without faults; clients **work** while faults
+//! come and go; the world is **healed** and clients go on; they stop, and the world **drains**: all
+//! that was submitted must end and all replicas become equal. Then histories are checked.
+//!
+//! What is in which file: `node` runs protocol steps and carries effects out, `links` owns
+//! connections, `network` decides when a message arrives, `clients` invokes and records, `faults`
+//! breaks and mends, `watch` moves from phase to phase and compares replicas.
+
+mod clients;
+mod faults;
+mod links;
+mod network;
+mod node;
+mod queue;
+mod watch;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use pangea_core::ids::{LogPosition, NodeId, ShardId, SnapshotVersion};
+use pangea_core::protocol::{Checkpoint, Protocol};
+use pangea_core::time::{Span, Timestamp};
+use pangea_core::topology::Topology;
+use pangea_core::txn::Registry;
+use pangea_core::workload::{self, Workload};
+
+use crate::check::{self, Violation};
+use crate::dice::Dice;
+use crate::disk::Rows;
+use crate::history::History;
+use crate::report::{Counts, Report};
+use crate::settings::Settings;
+use crate::trace::{Outside, Trace};
+use clients::{ClientEvent, Clients};
+use faults::{Fault, Faults, Mend};
+use network::{Era, Flight, Network};
+use node::Node;
+use queue::Queue;
+
+/// Events in one run: far more than any run needs, so that one that spins ends.
+const EVENTS_MAX: u64 = 50_000_000;
+
+/// YCSB in simulation: few rows, so that clients meet on them.
+const YCSB_ROWS: u64 = 200;
+const YCSB_VALUE_LEN: u32 = 20;
+
+/// Something that happens at a time.
+enum Event<P: Protocol> {
+    /// A node takes its next input.
+    Step { node: NodeId, life: u64 },
+    /// The effects of a node's last step are carried out.
+    Effects { node: NodeId, life: u64 },
+    /// A node's fsync ends.
+    Fsync { node: NodeId, life: u64, position: LogPosition },
+    /// A node's checkpoint is written.
+    Checkpointed { node: NodeId, life: u64, checkpoint: Checkpoint, rows: Rows },
+    /// A timer may be due.
+    Timer { node: NodeId, life: u64, timer: P::Timer, setting: u64 },
+    /// A node starts.
+    Start { node: NodeId, life: u64 },
+    /// A message arrives.
+    Arrive(Flight),
+    /// Stalled messages arrive.
+    Flush { from: NodeId, to: NodeId },
+    /// A blocked connection is given up.
+    KeepAlive { a: NodeId, b: NodeId, era: Era },
+    /// A node notices that a connection is gone.
+    NoticeLoss { me: NodeId, peer: NodeId, era: Era },
+    /// An attempt to connect succeeds.
+    Connect { a: NodeId, b: NodeId, attempt: u64 },
+    /// Something happens at a client.
+    Client(ClientEvent),
+    /// A fault begins.
+    Break(Fault),
+    /// A fault ends.
+    Mend(Mend),
+    /// The watch looks around.
+    Watch,
+}
+
+/// How far a run is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Loading,
+    Working,
+    Draining,
+    Done,
+}
+
+/// A cluster, its clients and its troubles.
+pub struct World<P: Protocol> {
+    settings: Settings,
+    options: P::Options,
+    topology: Arc<Topology>,
+    registry: Arc<Registry>,
+    workload: Workload,
+    now: Timestamp,
+    phase: Phase,
+    queue: Queue<Event<P>>,
+    nodes: Vec<Node<P>>,
+    network: Network,
+    clients: Clients<P>,
+    faults: Faults,
+    history: History,
+    trace: Trace,
+    counts: Counts,
+    digests: BTreeMap<(ShardId, SnapshotVersion), (NodeId, u64)>,
+    watch: watch::Watch,
+    violation: Option<Violation>,
+}
+
+impl<P: Protocol> World<P> {
+    /// A cluster whose nodes are about to start.
+    ///
+    /// # Errors
+    /// When the settings ask for something that there is not.
+    pub fn new(settings: &Settings, options: &P::Options) -> Result<Self, String> {
+        let sizes = workload::Settings {
+            seed: settings.seed,
+            lists: settings.lists,
+            accounts: settings.accounts,
+            warehouses: settings.nodes as u32,
+            scale: workload::tpcc::Scale::TINY,
+            rows: YCSB_ROWS,
+            value_len: YCSB_VALUE_LEN,
+            ..workload::Settings::default()
+        };
+        let named = Workload::named(&settings.workload, &sizes);
+        let workload = named.map_err(|error| error.to_string())?;
+        let seed = settings.seed;
+        let topology = Arc::new(drawn_topology(settings));
+        let nodes = topology.node_ids().map(|id| Node::new(id, settings)).collect();
+        let mut world = Self {
+            settings: settings.clone(),
+            options: options.clone(),
+            registry: Arc::new(Registry::new(workload::procedures())),
+            now: Timestamp::default(),
+            phase: Phase::Loading,
+            queue: Queue::new(),
+            nodes,
+            network: Network::new(&topology, Dice::fork(seed, "network", 0)),
+            clients: Clients::new(settings, &workload),
+            faults: Faults::new(Dice::fork(seed, "faults", 0)),
+            history: History::default(),
+            trace: Trace::new(settings.lines),
+            counts: Counts::default(),
+            digests: BTreeMap::new(),
+            watch: watch::Watch::default(),
+            violation: None,
+            topology,
+            workload,
+        };
+        for id in world.topology.node_ids() {
+            // Nodes start one after the other within a moment, as they do when a cluster starts.
+            let at = world.now + Span::from_us(u64::from(id.0) * 1_000);
+            world.queue.push(at, Event::Start { node: id, life: 0 });
+        }
+        world.queue.push(world.now, Event::Watch);
+        Ok(world)
+    }
+
+    /// Runs to the end, or to the first violation, and checks what clients saw.
+    pub fn run(mut self) -> Report {
+        while self.violation.is_none() && self.phase != Phase::Done {
+            let (at, event) = self.queue.pop().expect("the watch always comes again");
+            assert!(at >= self.now, "virtual time only grows");
+            self.now = at;
+            self.handle(event);
+            if self.trace.events() > EVENTS_MAX {
+                self.violate("liveness", format!("more than {EVENTS_MAX} events"));
+            }
+        }
+        if self.violation.is_none() {
+            self.violation = self.check_history();
+        }
+        self.report()
+    }
+
+    fn handle(&mut self, event: Event<P>) {
+        match event {
+            Event::Step { node, life } => self.on_step(node, life),
+            Event::Effects { node, life } => self.on_effects(node, life),
+            Event::Fsync { node, life, position } => self.on_fsync(node, life, position),
+            Event::Checkpointed { node, life, checkpoint, rows } => {
+                self.on_checkpointed(node, life, checkpoint, rows);
+            }
+            Event::Timer { node, life, timer, setting } => {
+                self.on_timer(node, life, timer, setting);
+            }
+            Event::Start { node, life } => self.on_start(node, life),
+            Event::Arrive(flight) => self.on_arrive(&flight),
+            Event::Flush { from, to } => self.on_flush(from, to),
+            Event::KeepAlive { a, b, era } => self.on_keep_alive(a, b, era),
+            Event::NoticeLoss { me, peer, era } => self.on_notice_loss(me, peer, era),
+            Event::Connect { a, b, attempt } => self.on_connect(a, b, attempt),
+            Event::Client(event) => self.on_client(event),
+            Event::Break(fault) => self.on_break(fault),
+            Event::Mend(mend) => self.on_mend(mend),
+            Event::Watch => self.on_watch(),
+        }
+    }
+
+    fn check_history(&self) -> Option<Violation> {
+        let last = self.nodes.iter().find_map(|node| node.store()).expect("all nodes are up");
+        let rows = workload::Snapshot::new(last, last.published());
+        if let Err(violation) = self.workload.check(&rows) {
+            return Some(Violation::new("workload", "final state", violation.to_string()));
+        }
+        check::history(&self.workload, &self.history, &rows, self.settings.real_time)
+    }
+
+    /// Notes the first violation, which ends the run.
+    fn violate(&mut self, checker: &'static str, story: String) {
+        let violation = Violation::new(checker, checker, story);
+        self.trace.event(self.now, Outside, "violation", [0, 0], || violation.to_string());
+        self.violation.get_or_insert(violation);
+    }
+
+    fn report(mut self) -> Report {
+        self.counts.count_operations(&self.history);
+        Report {
+            virtual_time: self.now.since(Timestamp::default()),
+            events: self.trace.events(),
+            digest: self.trace.digest(),
+            counts: self.counts,
+            history: self.history,
+            violation: self.violation,
+            lines: self.trace.into_lines(),
+            ..Report::outline::<P>(&self.settings, &self.options)
+        }
+    }
+}
+
+/// Regions at drawn distances from each other; the way there and back may differ a little.
+fn drawn_topology(settings: &Settings) -> Topology {
+    let mut dice = Dice::fork(settings.seed, "topology", 0);
+    let mut topology = settings.topology();
+    let most = settings.one_way_max.us.max(1);
+    let regions = topology.regions.len();
+    for a in 0..regions {
+        for b in a + 1..regions {
+            let there = dice.between(most / 20, most);
+            let back = there + dice.between(0, there / 10);
+            topology.one_way[a][b] = Span::from_us(there);
+            topology.one_way[b][a] = Span::from_us(back);
+        }
+    }
+    topology
+}

@@ -1,0 +1,378 @@
+//! One node: real protocol code on a real store, with a disk, a clock and one processor.
+//!
+//! A node takes one input at a time. The step runs when its turn comes; its effects are carried out
+//! when the processor time that it cost is over, in order, and a crash may come between any two.
+//! What waits for durability is held here until the disk says so, as in a real node.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion, Ticket};
+use pangea_core::pool::Sequential;
+use pangea_core::protocol::{Checkpoint, Cx, Effect, Input, Protocol, Setup};
+use pangea_core::store::Store;
+use pangea_core::time::{Span, Timestamp};
+use pangea_core::txn::Outcome;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::{Event, World};
+use crate::capture;
+use crate::clock::Clock;
+use crate::dice::Dice;
+use crate::disk::{Disk, Rows};
+use crate::history::OpId;
+use crate::settings::Settings;
+
+/// What a step costs at least, for each effect, and for each submission in it.
+const STEP_US: u64 = 3;
+const EFFECT_US: u64 = 1;
+const SUBMISSION_US: u64 = 5;
+/// One step in a thousand is held up by this much at most: the scheduler, a page fault.
+const HICCUP_US_MAX: u64 = 5_000;
+/// An fsync of a fast disk, and of one in a data centre.
+const FSYNC_US: (u64, u64) = (80, 2_000);
+/// Writing a checkpoint: a start, then so much a row.
+const CHECKPOINT_US: (u64, u64) = (5_000, 300_000);
+const CHECKPOINT_ROW_US: u64 = 1;
+/// Inputs that wait at one node: far more than any healthy run has.
+const INBOX_MAX: usize = 1_000_000;
+
+/// A node, running or not.
+pub(super) struct Node<P: Protocol> {
+    pub(super) id: NodeId,
+    /// Grows with each start and each stop, so that what was meant for another life is known.
+    pub(super) life: u64,
+    pub(super) running: Option<Running<P>>,
+    disk: Disk,
+    clock: Clock,
+    protocol_dice: Dice,
+    disk_dice: Dice,
+    processor_dice: Dice,
+    /// The node stops before this many more effects.
+    pub(super) crash_after: Option<u64>,
+    pub(super) disk_slowness: u64,
+    pub(super) pause: Span,
+}
+
+/// What is lost when the process stops.
+pub(super) struct Running<P: Protocol> {
+    pub(super) protocol: P,
+    pub(super) store: Arc<Store<P::Header>>,
+    inbox: VecDeque<Input<P>>,
+    is_busy: bool,
+    effects: Vec<Effect<P>>,
+    log_head: LogPosition,
+    held: BTreeMap<LogPosition, Vec<Effect<P>>>,
+    is_syncing: bool,
+    timers: BTreeMap<P::Timer, (u64, Timestamp)>,
+    timer_settings: u64,
+    seen_version: SnapshotVersion,
+    pub(super) waiting: BTreeMap<Ticket, OpId>,
+}
+
+impl<P: Protocol> Node<P> {
+    pub(super) fn new(id: NodeId, settings: &Settings) -> Self {
+        let fork = |name| Dice::fork(settings.seed, name, u64::from(id.0));
+        Self {
+            id,
+            life: 0,
+            running: None,
+            disk: Disk::default(),
+            clock: Clock::new(settings.clocks, &mut fork("clock")),
+            protocol_dice: fork("protocol"),
+            disk_dice: fork("disk"),
+            processor_dice: fork("processor"),
+            crash_after: None,
+            disk_slowness: 1,
+            pause: Span::ZERO,
+        }
+    }
+
+    /// The node's store, if it runs.
+    pub(super) fn store(&self) -> Option<&Arc<Store<P::Header>>> {
+        self.running.as_ref().map(|running| &running.store)
+    }
+
+    /// Runs the protocol on its next input, and returns how long that took.
+    fn step(&mut self, now: Timestamp) -> Span {
+        let running = self.running.as_mut().expect("only a node that runs takes a step");
+        let input = running.inbox.pop_front().expect("a node wakes for an input");
+        let clock = self.clock.reading(now);
+        if let Input::Timer(timer) = &input {
+            // A step that came first may have cleared the timer or set it to a later time.
+            match running.timers.get(timer) {
+                Some((_, at)) if *at <= clock.at => running.timers.remove(timer),
+                _ => return Span::ZERO,
+            };
+        }
+        let submissions = match &input {
+            Input::Submit(submissions) => submissions.len() as u64,
+            _ => 0,
+        };
+        assert!(running.effects.is_empty(), "the last step's effects were carried out");
+        let (rng, log_head) = (self.protocol_dice.rng(), running.log_head);
+        let effects = &mut running.effects;
+        let mut cx = Cx::new(clock, rng, &running.store, &Sequential, log_head, effects);
+        running.protocol.step(&mut cx, input);
+        running.log_head = cx.log_head();
+        running.protocol.invariants();
+        let work = STEP_US + EFFECT_US * effects.len() as u64 + SUBMISSION_US * submissions;
+        let hiccup = if self.processor_dice.chance(1) {
+            self.processor_dice.between(0, HICCUP_US_MAX)
+        } else {
+            0
+        };
+        let us = self.processor_dice.between(work, 2 * work) + hiccup;
+        Span::from_us(us + std::mem::take(&mut self.pause).us)
+    }
+}
+
+impl<P: Protocol> World<P> {
+    pub(super) fn is_running(&self, node: NodeId) -> bool {
+        self.nodes[node.index()].running.is_some()
+    }
+
+    /// The node's process, if it is still in this life.
+    pub(super) fn alive(&mut self, node: NodeId, life: u64) -> Option<&mut Running<P>> {
+        let node = &mut self.nodes[node.index()];
+        node.running.as_mut().filter(|_| node.life == life)
+    }
+
+    pub(super) fn on_start(&mut self, id: NodeId, life: u64) {
+        let node = &mut self.nodes[id.index()];
+        if node.running.is_some() || node.life != life {
+            return;
+        }
+        node.life += 1;
+        let (durable, store) = node.disk.recover();
+        let setup = Setup {
+            me: id,
+            topology: self.topology.clone(),
+            registry: self.registry.clone(),
+            options: self.options.clone(),
+        };
+        let records = durable.records.len() as u64;
+        node.running = Some(Running {
+            protocol: P::new(setup),
+            seen_version: store.published(),
+            store,
+            inbox: VecDeque::new(),
+            is_busy: false,
+            effects: Vec::new(),
+            log_head: node.disk.head(),
+            held: BTreeMap::new(),
+            is_syncing: false,
+            timers: BTreeMap::new(),
+            timer_settings: 0,
+            waiting: BTreeMap::new(),
+        });
+        let numbers = [node.disk.head().0, records];
+        self.trace.event(self.now, id, "start", numbers, || format!("{records} records"));
+        self.input(id, Input::Restart(durable));
+        for peer in self.topology.clone().peers_of(id) {
+            self.connect_after(id, peer, Span::ZERO);
+        }
+    }
+
+    /// The node stops, as if its power were cut. It starts again after `down`.
+    pub(super) fn crash(&mut self, id: NodeId, down: Span) {
+        let node = &mut self.nodes[id.index()];
+        node.crash_after = None;
+        let Some(running) = node.running.take() else { return };
+        node.life += 1;
+        let lost = node.disk.crash(&mut node.disk_dice);
+        self.counts.crashes += 1;
+        self.counts.records_lost += lost;
+        self.trace.event(self.now, id, "crash", [lost, down.us], || {
+            format!("{lost} records lost, starts again after {down}")
+        });
+        for (_, op) in running.waiting {
+            self.lose_operation(op);
+        }
+        for peer in self.topology.clone().peers_of(id) {
+            self.lose(id, peer);
+            self.network.notice_loss(id, peer);
+        }
+        let life = self.nodes[id.index()].life;
+        self.queue.push(self.now + down, Event::Start { node: id, life });
+    }
+
+    /// Puts an input in a node's queue, if it runs.
+    pub(super) fn input(&mut self, id: NodeId, input: Input<P>) {
+        let node = &mut self.nodes[id.index()];
+        let life = node.life;
+        let Some(running) = node.running.as_mut() else { return };
+        match (running.inbox.back_mut(), input) {
+            (Some(Input::Submit(waiting)), Input::Submit(more)) => waiting.extend(more),
+            (_, input) => running.inbox.push_back(input),
+        }
+        assert!(running.inbox.len() <= INBOX_MAX, "a node's inbox grows without end");
+        if !std::mem::replace(&mut running.is_busy, true) {
+            self.queue.push(self.now, Event::Step { node: id, life });
+        }
+    }
+
+    pub(super) fn on_step(&mut self, id: NodeId, life: u64) {
+        if self.alive(id, life).is_none() {
+            return;
+        }
+        let now = self.now;
+        let node = &mut self.nodes[id.index()];
+        match capture::panics(AssertUnwindSafe(|| node.step(now))) {
+            Ok(cost) => {
+                self.counts.steps += 1;
+                self.queue.push(now + cost, Event::Effects { node: id, life });
+                self.watch_version(id);
+            }
+            Err(panic) => self.violate("panic", format!("{id} panicked: {panic}")),
+        }
+    }
+
+    pub(super) fn on_effects(&mut self, id: NodeId, life: u64) {
+        let Some(running) = self.alive(id, life) else { return };
+        let mut effects = std::mem::take(&mut running.effects);
+        for effect in effects.drain(..) {
+            let crash_after = &mut self.nodes[id.index()].crash_after;
+            if *crash_after == Some(0) {
+                let down = self.draw_down_time();
+                self.crash(id, down);
+                return;
+            }
+            *crash_after = crash_after.map(|more| more - 1);
+            self.effect(id, life, effect);
+        }
+        self.start_fsync(id, life);
+        let now = self.now;
+        let Some(running) = self.alive(id, life) else { return };
+        running.effects = effects;
+        running.is_busy = !running.inbox.is_empty();
+        if running.is_busy {
+            self.queue.push(now, Event::Step { node: id, life });
+        }
+    }
+
+    fn effect(&mut self, id: NodeId, life: u64, effect: Effect<P>) {
+        let node = &mut self.nodes[id.index()];
+        let running = node.running.as_mut().expect("effects of a node that runs");
+        match effect {
+            Effect::Send { after, .. } | Effect::Reply { after, .. }
+                if after > node.disk.synced() =>
+            {
+                running.held.entry(after).or_default().push(effect);
+            }
+            Effect::Send { .. } | Effect::Reply { .. } => self.release(id, effect),
+            Effect::Persist { position, record } => {
+                let bytes = record.iter().map(|part| part.len() as u64).sum();
+                self.counts.records += 1;
+                self.trace.event(self.now, id, "persist", [position.0, bytes], String::new);
+                self.nodes[id.index()].disk.append(position, &record);
+            }
+            Effect::SetTimer { timer, at } => {
+                running.timer_settings += 1;
+                running.timers.insert(timer, (running.timer_settings, at));
+                let setting = running.timer_settings;
+                let due = node.clock.true_time(self.now, at);
+                self.queue.push(due, Event::Timer { node: id, life, timer, setting });
+            }
+            Effect::ClearTimer(timer) => {
+                running.timers.remove(&timer);
+            }
+            Effect::Fresh { ticket, version } => self.answer_fresh(id, ticket, version),
+            Effect::Checkpoint(checkpoint) => self.start_checkpoint(id, life, checkpoint),
+            Effect::Truncate(position) => {
+                self.trace.event(self.now, id, "truncate", [position.0, 0], String::new);
+                node.disk.truncate(position);
+            }
+            Effect::Mark(name) => *self.counts.marks.entry(name).or_default() += 1,
+        }
+    }
+
+    /// Carries out what need not wait any longer.
+    fn release(&mut self, id: NodeId, effect: Effect<P>) {
+        match effect {
+            Effect::Send { to, message, .. } => self.transmit(id, to, &message),
+            Effect::Reply { ticket, outcome, .. } => {
+                let numbers = [ticket.0, digest_of(&outcome)];
+                self.trace.event(self.now, id, "reply", numbers, || format!("{outcome:?}"));
+                self.answer(id, ticket, outcome);
+            }
+            _ => unreachable!("only what is sent or replied is held"),
+        }
+    }
+
+    fn start_checkpoint(&mut self, id: NodeId, life: u64, checkpoint: Checkpoint) {
+        let node = &mut self.nodes[id.index()];
+        let running = node.running.as_mut().expect("effects of a node that runs");
+        let rows = Rows::of(&running.store, checkpoint.version);
+        let delay = node.disk_dice.between(CHECKPOINT_US.0, CHECKPOINT_US.1);
+        let us = delay + CHECKPOINT_ROW_US * rows.len() as u64;
+        let at = self.now + Span::from_us(us);
+        self.queue.push(at, Event::Checkpointed { node: id, life, checkpoint, rows });
+    }
+
+    pub(super) fn on_checkpointed(&mut self, id: NodeId, life: u64, done: Checkpoint, rows: Rows) {
+        if self.alive(id, life).is_none() {
+            return;
+        }
+        let version = done.version;
+        self.counts.checkpoints += 1;
+        let numbers = [version.0, rows.len() as u64];
+        self.trace.event(self.now, id, "checkpointed", numbers, || version.to_string());
+        self.nodes[id.index()].disk.keep_checkpoint(done, rows);
+        self.input(id, Input::Checkpointed(version));
+    }
+
+    /// Begins an fsync if there is something to sync and none under way: a group commit.
+    fn start_fsync(&mut self, id: NodeId, life: u64) {
+        let node = &mut self.nodes[id.index()];
+        let Some(running) = node.running.as_mut() else { return };
+        let position = node.disk.head();
+        if running.is_syncing || position == node.disk.synced() {
+            return;
+        }
+        running.is_syncing = true;
+        let usual = node.disk_dice.between(FSYNC_US.0, FSYNC_US.1);
+        let us = node.disk_dice.delay(usual) * node.disk_slowness;
+        let at = self.now + Span::from_us(us);
+        self.queue.push(at, Event::Fsync { node: id, life, position });
+    }
+
+    pub(super) fn on_fsync(&mut self, id: NodeId, life: u64, position: LogPosition) {
+        let Some(running) = self.alive(id, life) else { return };
+        running.is_syncing = false;
+        let later = running.held.split_off(&LogPosition(position.0 + 1));
+        let ready = std::mem::replace(&mut running.held, later);
+        self.trace.event(self.now, id, "fsync", [position.0, 0], String::new);
+        self.nodes[id.index()].disk.sync_to(position);
+        ready.into_values().flatten().for_each(|effect| self.release(id, effect));
+        self.input(id, Input::Durable(position));
+        self.start_fsync(id, life);
+    }
+
+    pub(super) fn on_timer(&mut self, id: NodeId, life: u64, timer: P::Timer, setting: u64) {
+        let Some(running) = self.alive(id, life) else { return };
+        if running.timers.get(&timer).is_some_and(|(newest, _)| *newest == setting) {
+            self.trace.event(self.now, id, "timer", [setting, 0], || format!("{timer:?}"));
+            self.input(id, Input::Timer(timer));
+        }
+    }
+
+    /// Compares replicas whenever a node has published a new version.
+    fn watch_version(&mut self, id: NodeId) {
+        let running = self.nodes[id.index()].running.as_mut().expect("it took a step");
+        let version = running.store.published();
+        if std::mem::replace(&mut running.seen_version, version) != version {
+            self.on_published(id, version);
+        }
+    }
+}
+
+fn digest_of(outcome: &Outcome) -> u64 {
+    match outcome {
+        Outcome::Committed { txn, version, result } => {
+            xxh3_64(result) ^ txn.to_bits().rotate_left(17) ^ version.0.rotate_left(41)
+        }
+        Outcome::Aborted(abort) => xxh3_64(abort.message.as_bytes()) ^ xxh3_64(&abort.code.0),
+    }
+}

@@ -1,0 +1,163 @@
+//! From phase to phase, and whether replicas are equal.
+//!
+//! Replicas are compared by the digest of their tables: at sampled versions, whenever one has
+//! published such a version, and at the end, when nothing is under way any more.
+
+use pangea_core::ids::{NodeId, SnapshotVersion};
+use pangea_core::protocol::Protocol;
+use pangea_core::time::{Span, Timestamp};
+use pangea_core::workload::{Snapshot, Workload};
+
+use super::{Event, Phase, World};
+use crate::history::End;
+use crate::trace::Outside;
+
+/// How often the watch looks around.
+const WATCH: Span = Span::from_ms(20);
+/// When the workload's tables are loaded: nodes have found each other by then.
+const LOAD_AT: Timestamp = Timestamp::from_us(1_000_000);
+/// How long loading may take.
+const LOAD_MAX: Span = Span::from_ms(120_000);
+/// After the last operation has ended, ambiguous ones may still be under way for this long.
+const SETTLE: Span = Span::from_ms(1_500);
+/// After clients have stopped, everything must end within this time.
+pub(super) const DRAIN_MAX: Span = Span::from_ms(30_000);
+
+/// What the watch waits for.
+#[derive(Debug, Default)]
+pub(super) struct Watch {
+    has_started_load: bool,
+    stop_at: Timestamp,
+    quiet_since: Option<Timestamp>,
+    target: SnapshotVersion,
+}
+
+impl<P: Protocol> World<P> {
+    pub(super) fn on_watch(&mut self) {
+        match self.phase {
+            Phase::Loading => self.watch_load(),
+            Phase::Working if self.now >= self.watch.stop_at => {
+                self.phase = Phase::Draining;
+                self.trace.event(self.now, Outside, "drain", [0, 0], String::new);
+            }
+            Phase::Working | Phase::Done => {}
+            Phase::Draining => self.watch_drain(),
+        }
+        self.queue.push(self.now + WATCH, Event::Watch);
+    }
+
+    fn watch_load(&mut self) {
+        if self.now < LOAD_AT {
+            return;
+        }
+        if !std::mem::replace(&mut self.watch.has_started_load, true) {
+            self.start_load();
+        }
+        let version = |end: &End| match end {
+            End::Committed { version, .. } => *version,
+            _ => SnapshotVersion::ZERO,
+        };
+        let loads = self.history.operations.iter().map(|operation| version(&operation.end));
+        let loaded = loads.max().unwrap_or_default();
+        if self.clients.open == 0 && self.published().iter().all(|&published| published >= loaded) {
+            self.phase = Phase::Working;
+            let heal_at = self.now + self.settings.duration;
+            self.watch.stop_at = heal_at + Span::from_us(self.settings.duration.us / 4);
+            self.trace.event(self.now, Outside, "loaded", [loaded.0, 0], String::new);
+            self.plan_faults(heal_at);
+            self.start_clients();
+        } else if self.now >= LOAD_AT + LOAD_MAX {
+            self.violate("liveness", format!("not loaded within {LOAD_MAX}"));
+        }
+    }
+
+    fn watch_drain(&mut self) {
+        if self.clients.open > 0 {
+            self.give_up_late("did not end");
+            return;
+        }
+        let since = *self.watch.quiet_since.get_or_insert(self.now);
+        if self.now < since + SETTLE {
+            let newest = self.published().into_iter().max();
+            self.watch.target = newest.unwrap_or_default();
+            return;
+        }
+        let has_caught_up = self.published().iter().all(|&at| at >= self.watch.target);
+        if has_caught_up && self.are_replicas_equal() {
+            self.phase = Phase::Done;
+            self.trace.event(self.now, Outside, "done", [self.watch.target.0, 0], String::new);
+            return;
+        }
+        self.give_up_late("did not become equal");
+    }
+
+    /// After too long a time, tells what has not ended and where the nodes are.
+    fn give_up_late(&mut self, what: &str) {
+        if self.now < self.watch.stop_at + DRAIN_MAX {
+            return;
+        }
+        let open: Vec<String> = (self.history.operations.iter().enumerate())
+            .filter(|(_, operation)| operation.end == End::Open)
+            .take(5)
+            .map(|(id, op)| format!("{:?} {} T{id} at {}", op.how, op.call.label, op.node))
+            .collect();
+        let statuses: Vec<String> = (self.nodes.iter())
+            .filter_map(|node| node.running.as_ref().map(|running| (node.id, running)))
+            .map(|(id, running)| {
+                let version = running.store.published();
+                format!("{id} at {version} ({:x})", running.store.digest(version))
+            })
+            .collect();
+        let (count, statuses) = (self.clients.open, statuses.join(", "));
+        let story = format!(
+            "{DRAIN_MAX} after clients stopped, things {what}: {count} operations open ({}); \
+             nodes are {statuses}",
+            open.join(", ")
+        );
+        self.violate("liveness", story);
+    }
+
+    fn published(&self) -> Vec<SnapshotVersion> {
+        let of =
+            |node: &super::Node<P>| node.store().map_or(SnapshotVersion::ZERO, |s| s.published());
+        self.nodes.iter().map(of).collect()
+    }
+
+    fn are_replicas_equal(&self) -> bool {
+        let place = |node: NodeId| self.topology.nodes[node.index()].shard;
+        let digests = self.nodes.iter().map(|node| {
+            node.store().map(|store| (place(node.id), store.digest(store.published())))
+        });
+        let Some(mut digests) = digests.collect::<Option<Vec<_>>>() else { return false };
+        digests.sort_unstable();
+        digests.dedup();
+        digests.windows(2).all(|pair| pair[0].0 != pair[1].0)
+    }
+
+    /// A node has published a version: at some versions, compares it with the others.
+    pub(super) fn on_published(&mut self, id: NodeId, version: SnapshotVersion) {
+        let every = match self.workload {
+            Workload::ListAppend(_) | Workload::Bank(_) => 4,
+            _ => 128,
+        };
+        if !version.0.is_multiple_of(every) {
+            return;
+        }
+        let store = self.nodes[id.index()].store().expect("it has just published").clone();
+        let digest = store.digest(version);
+        self.trace.event(self.now, id, "digest", [version.0, digest], String::new);
+        let shard = self.topology.nodes[id.index()].shard;
+        let (first, other) = *self.digests.entry((shard, version)).or_insert((id, digest));
+        self.counts.digests_compared += u64::from(first != id);
+        if other != digest {
+            let story = format!("at {version} {id} has {digest:x}, {first} has {other:x}");
+            self.violate("replicas", story);
+        }
+        if self.phase != Phase::Loading && version.0.is_multiple_of(every * 8) {
+            let check = self.workload.check(&Snapshot::new(&store, version));
+            if let Err(violation) = check {
+                self.violate("workload", format!("{id} at {version}: {violation}"));
+            }
+        }
+    }
+}
