@@ -164,3 +164,44 @@ fn a_file_is_read_and_its_data_dir_is_beside_it() {
     std::fs::write(&path, GOOD).unwrap();
     assert_eq!(Config::read(&path).unwrap().data_dir, temp.path().join("data"));
 }
+
+/// The documentation of the keys, which the tests hold to what the program does.
+const DOCUMENTATION: &str = include_str!("../../../docs/CONFIG.md");
+
+#[test]
+fn the_example_of_the_documentation_is_a_configuration() {
+    let start = DOCUMENTATION.find("```toml\n").unwrap() + "```toml\n".len();
+    let example = &DOCUMENTATION[start..];
+    let example = &example[..example.find("```").unwrap()];
+    let config = Config::parse("docs/CONFIG.md", example).unwrap();
+    assert_eq!((config.nodes.len(), config.options.len()), (3, 1));
+}
+
+#[test]
+fn every_key_is_documented() {
+    let keys_of = |bad: &str, good: &str| {
+        let error = Config::parse("node.toml", &GOOD.replace(good, bad)).expect_err(bad);
+        let (_, expected) = error.message.split_once("expected ").expect("what is expected");
+        let expected = expected.split(" in `").next().unwrap_or_default().to_owned();
+        expected.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let mut documented = 0;
+    for (bad, good, table) in [
+        ("unknown = 1", "workers = 2", ""),
+        ("unknown = 1", "id = 0", "nodes."),
+        ("unknown = 1", "ms = 80.5", "round_trips."),
+        ("unknown = 1", "jitter_ms = 0.5", "wan."),
+    ] {
+        for key in keys_of(bad, good) {
+            let written = [
+                format!("| `{table}{key}` |"),
+                format!("| `[[{key}]]` |"),
+                format!("## `[{key}]`"),
+            ];
+            let is_there = written.iter().any(|written| DOCUMENTATION.contains(written));
+            assert!(is_there, "{table}{key} is not in docs/CONFIG.md");
+            documented += 1;
+        }
+    }
+    assert_eq!(documented, 12 + 4 + 2 + 2);
+}
