@@ -5,8 +5,8 @@
 //! ```
 //!
 //! One node; each request is a record of 200 bytes that is persisted and then answered. So many
-//! requests are always in flight; each answer submits the next one, from the driver's own thread, as
-//! a native client's connection would from its thread.
+//! requests are always in flight; each answer submits the next one, from the driver's own thread,
+//! as a native client's connection would from its thread.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -185,11 +185,7 @@ fn check_identity(dir: &Path, bytes: &[u8], wanted: &Identity) -> Result<(), Dat
 fn write_identity(disk: &dyn Disk, dir: &Path, identity: &Identity) -> Result<(), DiskError> {
     let file = IdentityFile { layout: LAYOUT, identity: identity.clone() };
     let text = toml::to_string(&file).expect("an identity is names and numbers");
-    replace_file(disk, dir, IDENTITY, text.as_bytes())?;
-    // The directory itself is a name in the one above it.
-    let above = dir.parent().filter(|above| !above.as_os_str().is_empty());
-    let above = above.unwrap_or(Path::new("."));
-    disk.sync_dir(above).map_err(DiskError::new("sync directory", above))
+    replace_file(disk, dir, IDENTITY, text.as_bytes())
 }
 
 /// Gives a file new contents: after a crash it has the old ones or the new ones.

@@ -1,8 +1,8 @@
 //! The file operations that the log and the checkpoints need, and no others.
 //!
-//! A trait, so that tests can put a disk under a node that fills up or fails: [`OsDisk`] is the real
-//! one. Every operation that makes, renames or removes a name is only durable after
-//! [`Disk::sync_dir`]; every write only after [`DiskFile::sync`].
+//! A trait, so that tests can put a disk under a node that fills up or fails: [`OsDisk`] is the
+//! real one. Every operation that makes, renames or removes the name of a file is only durable
+//! after [`Disk::sync_dir`]; every write only after [`DiskFile::sync`].
 
 use std::fmt::{self, Debug};
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 /// A file system.
 pub trait Disk: Debug + Send + Sync + 'static {
-    /// Makes a directory and those above it, unless they are there.
+    /// Makes a directory and those above it, unless they are there, and makes that durable.
     ///
     /// # Errors
     /// The operating system's.
@@ -104,13 +104,25 @@ pub trait DiskFile: Debug + Send {
     fn sync(&mut self) -> io::Result<()>;
 }
 
+fn is_missing(dir: &Path) -> bool {
+    !dir.as_os_str().is_empty() && !dir.exists()
+}
+
+fn dir_above(path: &Path) -> &Path {
+    let above = path.parent().filter(|above| !above.as_os_str().is_empty());
+    above.unwrap_or(Path::new("."))
+}
+
 /// The operating system's files.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OsDisk;
 
 impl Disk for OsDisk {
     fn create_dir(&self, dir: &Path) -> io::Result<()> {
-        fs::create_dir_all(dir)
+        let new: Vec<&Path> = dir.ancestors().take_while(|it| is_missing(it)).collect();
+        fs::create_dir_all(dir)?;
+        // Each is a name in the one above it.
+        new.into_iter().try_for_each(|made| self.sync_dir(dir_above(made)))
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {

@@ -3,8 +3,8 @@
 //! The order of a start: take the data directory, load the newest checkpoint that can be read, read
 //! the log, and only then let the network in and give the protocol its first input. The order of an
 //! end: the network first, so that peers go on without this node; then whoever waits for an answer
-//! is told; then the log, the checkpoints and the data directory are closed. An end that nobody asked
-//! for (a disk that fails, a bug in the protocol) takes the same way with a reason.
+//! is told; then the log, the checkpoints and the data directory are closed. An end that nobody
+//! asked for (a disk that fails, a bug in the protocol) takes the same way with a reason.
 
 use std::any::Any;
 use std::fmt;
@@ -259,7 +259,8 @@ impl<P: Protocol> Drop for Node<P> {
     }
 }
 
-/// Runs the event loop to its end, also where the protocol panics. Says when the first step is done.
+/// Runs the event loop to its end, also where the protocol panics. Says when the first step is
+/// done.
 fn run_driver<P: Protocol>(parts: Parts<P>, ready: &Sender<()>) {
     let (inbox, network) = (parts.inbox.clone(), parts.network.clone());
     let run = || {

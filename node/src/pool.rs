@@ -1,7 +1,7 @@
 //! A pool of threads for a step's data-parallel work.
 //!
-//! The event loop is a worker too: with `n` workers there are `n - 1` threads beside it, and with one
-//! there is none. Jobs are handed out one by one, so that a slow one holds up nobody.
+//! The event loop is a worker too: with `n` workers there are `n - 1` threads beside it, and with
+//! one there is none. Jobs are handed out one by one, so that a slow one holds up nobody.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};

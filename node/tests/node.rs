@@ -13,7 +13,7 @@ use pangea_core::time::Span;
 use pangea_core::topology::Topology;
 use pangea_core::txn::{Outcome, Registry};
 use pangea_node::disk::{Disk, OsDisk};
-use pangea_node::driver::{IN_FLIGHT_MAX, Network};
+use pangea_node::driver::{IN_FLIGHT_MAX, Network, PEER_BYTES_MAX};
 use pangea_node::log::Durability;
 use pangea_node::node::{Node, NodeOptions, StartError};
 use pangea_sql::engine::{Engine, Unavailable};
@@ -395,6 +395,43 @@ fn a_malformed_message_is_counted_and_harms_nobody() {
     cluster.add(0, 1).unwrap();
     cluster.wait_counter(0, 1);
     assert_eq!(status(cluster.node(0)).counters["messages_malformed"], 3);
+}
+
+#[test]
+fn a_peer_waits_while_too_much_of_it_waits() {
+    let cluster = Cluster::start(3, u64::MAX);
+    let inbox = cluster.node(0).handle().inbox();
+    // The event loop stands still in an answer.
+    let (let_go, held) = channel::<()>();
+    let (is_held, standing) = channel();
+    cluster.node(0).handle().submit_with(add(1), move |_| {
+        is_held.send(()).unwrap();
+        held.recv_timeout(DEADLINE).unwrap();
+    });
+    standing.recv_timeout(DEADLINE).unwrap();
+    // Says that the peer has none, and goes on for a sixteenth of the bound.
+    let mut frame = vec![0; PEER_BYTES_MAX / 16];
+    frame[0] = 1;
+    let frame = bytes::Bytes::from(frame);
+    let (pushed, pushes) = channel();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..40 {
+                inbox.on_frame(NodeId(1), &frame);
+                pushed.send(()).unwrap();
+            }
+        });
+        let mut count = 0;
+        while count < 16 {
+            pushes.recv_timeout(DEADLINE).unwrap();
+            count += 1;
+        }
+        // Of the others at most one more is taken until the event loop goes on.
+        assert!(pushes.try_iter().count() <= 1);
+        let_go.send(()).unwrap();
+        (17..40).for_each(|_| pushes.recv_timeout(DEADLINE).unwrap());
+    });
+    cluster.add(0, 1).unwrap();
 }
 
 #[test]

@@ -14,11 +14,12 @@ use crate::value::Value;
 /// The format of the checkpoints that this program writes, and the newest that it reads.
 pub const CHECKPOINT_FORMAT: u16 = 1;
 
-/// The longest block. One row or the protocol's own state must fit, so four times the longest message.
+/// The longest block. One row or the protocol's own state must fit, so four times the longest
+/// message.
 pub const BLOCK_LEN_MAX: usize = 256 << 20;
 
-/// A block of rows is closed at this length: long enough that its header costs nothing, short enough
-/// that it stays in a core's cache while it is written and checked.
+/// A block of rows is closed at this length: long enough that its header costs nothing, short
+/// enough that it stays in a core's cache while it is written and checked.
 const BLOCK_LEN_TARGET: usize = 256 << 10;
 
 const MAGIC: [u8; 8] = *b"PANGACKP";
@@ -93,8 +94,8 @@ impl fmt::Display for CheckpointError {
             Self::NotACheckpoint => f.write_str("this is not a checkpoint"),
             Self::NewerFormat { found } => write!(
                 f,
-                "checkpoint format {found} was written by a newer version of Pangea; this one reads \
-                 up to format {CHECKPOINT_FORMAT}"
+                "checkpoint format {found} was written by a newer version of Pangea; this one \
+                 reads up to format {CHECKPOINT_FORMAT}"
             ),
             Self::Corrupt { offset, what } => write!(f, "corrupt at offset {offset}: {what}"),
             Self::Incomplete { len } => write!(f, "incomplete: it ends after {len} bytes"),

@@ -1,7 +1,8 @@
 //! What a replica writes down: the bytes of its log and of its checkpoints, without the files.
 //!
-//! Everything here is a function of bytes. A driver reads and writes the files and decides when they
-//! are durable; this module says what is in them and, after a crash, how far they can be believed.
+//! Everything here is a function of bytes. A driver reads and writes the files and decides when
+//! they are durable; this module says what is in them and, after a crash, how far they can be
+//! believed.
 //!
 //! # The log
 //!
@@ -23,23 +24,25 @@
 //! ```
 //!
 //! Numbers are little-endian. The length counts the whole frame, so it is never 0: four zero bytes
-//! where a frame would begin are the end. The CRC covers the segment's salt, the length and all that
-//! follows it. The salt differs in every life of a file, so that neither what a recycled file held
-//! before nor a payload that looks like a frame can pass for one.
+//! where a frame would begin are the end. The CRC covers the segment's salt, the length and all
+//! that follows it. The salt differs in every life of a file, so that neither what a recycled file
+//! held before nor a payload that looks like a frame can pass for one.
 //!
 //! Records are numbered without gaps. A mark has the number of the record before it, and says that
-//! the records below a position are given up, and for which checkpoint. Each segment begins with one.
+//! the records below a position are given up, and for which checkpoint. Each segment begins with
+//! one.
 //!
 //! ## Torn or corrupt
 //!
 //! Frames are written in groups and a group is synced as a whole, so that after a crash any part of
 //! the last group may be missing: its end, but also a page in its middle. A frame that was durable
-//! can't be missing. `synced` tells the two apart: it is how many bytes of the segment were durable when
-//! the frame was written. Where a frame is bad and a good one follows that was written when the bad
-//! one's place was durable, something durable was lost: that log is [`SegmentError::Corrupt`].
-//! Otherwise the tail is [torn](Torn): nothing in it was ever acknowledged, and it is cut off. (The
-//! last group of a log has nothing after it to vouch for it: damage to it looks like a torn tail. All
-//! of a segment is durable before the next one is written to.)
+//! can't be missing. `synced` tells the two apart: it is how many bytes of the segment were durable
+//! when the frame was written. Where a frame is bad and a good one follows that was written when
+//! the bad one's place was durable, something durable was lost: that log is
+//! [`SegmentError::Corrupt`]. Otherwise the tail is [torn](Torn): nothing in it was ever
+//! acknowledged, and it is cut off. (The last group of a log has nothing after it to vouch for it:
+//! damage to it looks like a torn tail. All of a segment is durable before the next one is written
+//! to.)
 //!
 //! # A checkpoint
 //!
@@ -55,9 +58,9 @@
 //! ```
 //!
 //! `bytes` is a varint length and that many bytes; a row's header is the protocol's
-//! ([`Header::encode`](crate::store::Header::encode)). Tables ascend from block to block and keys within
-//! a table, so that a block that was lost, repeated or swapped is seen. A file without its footer is
-//! not a checkpoint.
+//! ([`Header::encode`](crate::store::Header::encode)). Tables ascend from block to block and keys
+//! within a table, so that a block that was lost, repeated or swapped is seen. A file without its
+//! footer is not a checkpoint.
 
 mod checkpoint;
 mod frame;

@@ -269,8 +269,8 @@ impl SegmentScan {
     }
 }
 
-/// The first place in `bytes`, from `from` on, that looks like a frame later than the one before the
-/// record `next`.
+/// The first place in `bytes`, from `from` on, that looks like a frame later than the one before
+/// the record `next`.
 fn next_candidate(bytes: &[u8], from: usize, next: LogPosition) -> Option<usize> {
     // Each record takes a frame's header at least, so none has a number further away than this. A
     // mark has the number of the record before it.

@@ -12,8 +12,8 @@
 //!
 //! A checkpoint is written under another name, synced, renamed, and its directory synced: a file
 //! with a checkpoint's name is whole. The newest two are kept. The log keeps the records since the
-//! older of them (the driver holds a truncation back until the next checkpoint), so that a node whose
-//! newest checkpoint has rotted starts from the one before it and the log.
+//! older of them (the driver holds a truncation back until the next checkpoint), so that a node
+//! whose newest checkpoint has rotted starts from the one before it and the log.
 
 mod load;
 mod writer;
@@ -88,8 +88,8 @@ impl fmt::Display for LoadError {
                 let dir = dir.display();
                 write!(
                     f,
-                    "checkpoints {dir}: the log begins after snapshot version {}, and no checkpoint \
-                     of it or a later one can be read",
+                    "checkpoints {dir}: the log begins after snapshot version {}, and no \
+                     checkpoint of it or a later one can be read",
                     log_from.0
                 )?;
                 for (path, error) in damaged {

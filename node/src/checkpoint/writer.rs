@@ -92,7 +92,8 @@ impl<H: Header> Checkpointer<H> {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// Asks for a checkpoint of what is pinned. One that still waits for its turn is given up for it.
+    /// Asks for a checkpoint of what is pinned. One that still waits for its turn is given up for
+    /// it.
     pub fn request(&self, pin: Pin<H>, meta: Bytes) {
         self.shared.lock().next = Some(Request { pin, meta });
         self.shared.changed.notify_all();
@@ -142,8 +143,8 @@ impl<H: Header> Shared<H> {
     }
 }
 
-/// Writes the checkpoint of what is pinned, and removes those that are too old. Returns how many rows
-/// it has, or nothing when `is_stopping` said so or the store was cleared on the way.
+/// Writes the checkpoint of what is pinned, and removes those that are too old. Returns how many
+/// rows it has, or nothing when `is_stopping` said so or the store was cleared on the way.
 ///
 /// # Errors
 /// When a file operation fails. The earlier checkpoints are then as they were.

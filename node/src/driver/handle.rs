@@ -58,8 +58,8 @@ impl<P: Protocol> Handle<P> {
         &self.0.inbox
     }
 
-    /// Orders and commits a program, and calls `receive` with its outcome, on the driver's thread:
-    /// `receive` must not block.
+    /// Orders and commits a program, and calls `receive` with its outcome: on the driver's thread,
+    /// or on this one when the node does not take the program. `receive` must not block.
     pub fn submit_with(
         &self,
         program: Program,

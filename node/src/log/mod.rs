@@ -14,12 +14,12 @@
 //!   number of syncs follows the disk's speed and never the load.
 //! - **Segments** are filled in advance by the preparer: a sync of a file that does not grow has no
 //!   metadata to write and is many times faster. A new log begins with a small segment and doubles
-//!   from there, so that the first start is quick. A segment that is truncated away becomes the next
-//!   spare.
-//! - **Failure**: the first error of a write or a sync ends the log. After a failed sync nobody knows
-//!   what is on the disk (the operating system may drop the pages and report success the next time),
-//!   so nothing is tried again: [`LogEvent::Failed`] is reported, no later position ever becomes
-//!   durable, and a restart reads what is really there.
+//!   from there, so that the first start is quick. A segment that is truncated away becomes the
+//!   next spare.
+//! - **Failure**: the first error of a write or a sync ends the log. After a failed sync nobody
+//!   knows what is on the disk (the operating system may drop the pages and report success the next
+//!   time), so nothing is tried again: [`LogEvent::Failed`] is reported, no later position ever
+//!   becomes durable, and a restart reads what is really there.
 //! - **Recovery** is [`recovery`]'s; it leaves a log that ends with zeros.
 //!
 //! `durability = os` leaves out the sync of each group: what was acknowledged survives the process
@@ -251,8 +251,8 @@ impl Log {
         Ok((Self { queue, counters, writer: Some(thread), memory: None }, recovered))
     }
 
-    /// Takes records, in order, and returns at once; each is reported when it is durable. Waits only
-    /// while more than a bound waits for the disk.
+    /// Takes records, in order, and returns at once; each is reported when it is durable. Waits
+    /// only while more than a bound waits for the disk.
     pub fn append(&self, appends: &mut Vec<Append>) {
         let Some(last) = appends.last().map(|append| append.position) else { return };
         if let Some(memory) = &self.memory {

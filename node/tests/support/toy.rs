@@ -1,10 +1,10 @@
-//! A toy protocol that uses everything a driver has: each node owns a counter, adds to it, and tells
-//! an addition's client once a majority has it on disk.
+//! A toy protocol that uses everything a driver has: each node owns a counter, adds to it, and
+//! tells an addition's client once a majority has it on disk.
 //!
 //! A node's additions are numbered. A peer takes them in order only, and a node sends again from
-//! where a peer says that it is ([`Said::Have`]), every heartbeat and whenever a peer comes up. What a
-//! counter comes to is in the store, one version an addition, in the order in which this node learned
-//! of it.
+//! where a peer says that it is ([`Said::Have`]), every heartbeat and whenever a peer comes up.
+//! What a counter comes to is in the store, one version an addition, in the order in which this
+//! node learned of it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
