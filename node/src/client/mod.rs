@@ -1,8 +1,8 @@
 //! The native protocol: how programs submit transactions without SQL, and ask a node about itself.
 //!
-//! A client connects to the port where a node hears its peers, says hello with the cluster's name, and
-//! is told which node it reached. From then on it sends frames of calls and of queries, and gets
-//! frames of answers, each with the number of the request that it answers, in any order. Both
+//! A client connects to the port where a node hears its peers, says hello with the cluster's name,
+//! and is told which node it reached. From then on it sends frames of calls and of queries, and
+//! gets frames of answers, each with the number of the request that it answers, in any order. Both
 //! directions put into one frame all that waits, so a busy connection carries thousands of
 //! transactions with a few system calls.
 //!
@@ -17,8 +17,8 @@
 //! frame.
 //!
 //! - [`Client`] is the client's side: `async`, pipelined, reconnecting;
-//! - [`ClientCall`], [`ClientQuery`] and [`ClientReply`] are the node's side, which come to the driver
-//!   as [`crate::transport::TransportEvent`]s.
+//! - [`ClientCall`], [`ClientQuery`] and [`ClientReply`] are the node's side, which come to the
+//!   driver as [`crate::transport::TransportEvent`]s.
 
 mod connection;
 mod library;

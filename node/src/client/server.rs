@@ -87,7 +87,7 @@ fn on_frame(
 /// Answers what the transport knows, and passes on the rest.
 fn on_query(shared: &Shared, address: SocketAddr, query: Query, reply: ClientReply) {
     let is_link_change = matches!(query, Query::Cut { .. } | Query::Heal | Query::SetLink { .. });
-    if is_link_change && !address.ip().is_loopback() {
+    if is_link_change && !address.ip().to_canonical().is_loopback() {
         return reply.refuse("links are changed from loopback alone");
     }
     let me = shared.identity.me;

@@ -11,10 +11,13 @@ use std::time::{Duration, Instant};
 
 use pangea_core::protocol::Lane;
 
+use super::CLIENTS_MAX;
 use super::frame::{self, Decoder, Frame, Kind};
 use super::hello::{Hello, PeerHello, Refusal};
+use super::lifetime::Open;
+use super::peer::Peer;
 use super::session::{self, Connection, Session, is_timeout, lane_decoder};
-use super::{CLIENTS_MAX, Open, Peer, Shared};
+use super::shared::Shared;
 use crate::client;
 
 /// How long the other side may take to say hello, or to answer it. Above the longest emulated
@@ -152,7 +155,7 @@ fn on_peer(shared: &Arc<Shared>, hello: PeerHello, stream: Arc<TcpStream>, open:
         return;
     }
     let Some((control, bulk)) = pair(peer, Parked { hello, stream, _open: open }) else { return };
-    if shared.wait_for_stop(peer.link.pipe().settings().delay()) {
+    if shared.wait_for_stop(peer.link.delay()) {
         return;
     }
     let id = control.hello.session;

@@ -9,8 +9,10 @@ use pangea_core::protocol::Lane;
 use super::accept::{HANDSHAKE_MAX, read_frame_until};
 use super::frame::{self, Kind};
 use super::hello::{Hello, PeerHello, SessionId};
+use super::lifetime::Open;
+use super::peer::Peer;
 use super::session::{self, Connection, Session, lane_decoder};
-use super::{Open, Peer, Shared};
+use super::shared::Shared;
 
 /// The first wait before dialing again: a peer that restarts is back in a moment.
 const BACKOFF_MIN: Duration = Duration::from_millis(20);
@@ -47,7 +49,7 @@ fn dial_and_run(shared: &Arc<Shared>, peer: &Peer) -> Result<(), String> {
     let (control, control_open) = connect(shared, peer)?;
     let (bulk, bulk_open) = connect(shared, peer)?;
     // The hello is the first thing that the emulated wide area carries.
-    if shared.wait_for_stop(peer.link.pipe().settings().delay()) {
+    if shared.wait_for_stop(peer.link.delay()) {
         return Err("stopping".to_owned());
     }
     say_hello(shared, peer, id, Lane::Control, &control)?;

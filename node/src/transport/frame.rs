@@ -6,9 +6,9 @@
 //!     u32      u8        u8     u16      u32
 //! ```
 //!
-//! All numbers are little-endian. The checksum covers the first eight bytes and the body as it is on
-//! the wire: TCP's own sixteen bits miss an error in some thousands, and middle boxes recompute them.
-//! With [`COMPRESSED`] set the body is the length of the original (u32) and one LZ4 block.
+//! All numbers are little-endian. The checksum covers the first eight bytes and the body as it is
+//! on the wire: TCP's own sixteen bits miss an error in some thousands, and middle boxes recompute
+//! them. With [`COMPRESSED`] set the body is the length of the original (u32) and one LZ4 block.
 //!
 //! A length above the connection's limit is refused before anything is reserved for it, and so are
 //! another version, an unknown kind and an unknown flag: what follows could not be understood.

@@ -107,6 +107,11 @@ impl Link {
         self.pipe().is_cut()
     }
 
+    /// The emulated one-way delay.
+    pub(crate) fn delay(&self) -> Duration {
+        self.pipe().settings().delay()
+    }
+
     pub(crate) fn cut(&self) {
         self.pipe().cut();
     }

@@ -1,13 +1,13 @@
 //! How nodes talk: two TCP connections to each peer, and one listener for peers and clients.
 //!
-//! Bytes come in and bytes go out: what they mean is the driver's matter. To each peer there are two
-//! lanes, [`Lane::Control`] and [`Lane::Bulk`], so that an acknowledgement never waits behind a batch.
-//! Messages on one lane arrive in order or not at all. A peer is up while both of its lanes are;
-//! when either is lost both are closed, and what was on its way is lost.
+//! Bytes come in and bytes go out: what they mean is the driver's matter. To each peer there are
+//! two lanes, [`Lane::Control`] and [`Lane::Bulk`], so that an acknowledgement never waits behind a
+//! batch. Messages on one lane arrive in order or not at all. A peer is up while both of its lanes
+//! are; when either is lost both are closed, and what was on its way is lost.
 //!
 //! ```text
-//!  driver --send--> outbox --> delay queue --> writev ==TCP==> read --> frames --> events --> driver
-//!                   bounded    (`wan`)                          CRC32C, LZ4 on the bulk lane
+//! driver --send--> outbox --> delay queue --> writev ==TCP==> read --> frames --> events -->
+//!                  bounded    (`wan`)                          CRC32C, LZ4 on the bulk lane
 //! ```
 //!
 //! | file | what |
@@ -17,19 +17,21 @@
 //! | `wan` | emulated delay, jitter, bandwidth and cuts |
 //! | `link` | what is measured and counted on the way to a peer |
 //! | `outbox` | what waits to be sent, and the thread that sends it |
+//! | `peer` | the place that a peer's sessions take, one after the other |
 //! | `session` | both lanes of a peer, from `PeerUp` to `PeerDown` |
 //! | `dial`, `accept` | how a session begins, on the side with the lower id and on the other |
+//! | `shared` | what the threads share |
 //! | `lifetime` | what must end on a stop |
 //!
 //! # Why threads
 //!
-//! A node has few connections to peers, and a lane is a thread that reads and one that sends, without
-//! an executor. Against a bare tokio connection (no checksum, no delay queue) on two cores, both ends in
-//! one process, 200-byte frames: one at a time 52 us of CPU a frame against 46, twenty at a time 4.4
-//! against 4.2, a thousand at a time 0.5 against 0.4, latencies alike. So CPU does not decide, and the
-//! rest speaks for threads: emulated delays must be kept to well under a millisecond, which a condition
-//! variable does and tokio's timer wheel (1 ms) does not, and a driver that is busy holds a lane up by
-//! not returning from its callback.
+//! A node has few connections to peers, and a lane is a thread that reads and one that sends,
+//! without an executor. Against a bare tokio connection (no checksum, no delay queue) on two cores,
+//! both ends in one process, 200-byte frames: one at a time 52 us of CPU a frame against 46, twenty
+//! at a time 4.4 against 4.2, a thousand at a time 0.5 against 0.4, latencies alike. So CPU does
+//! not decide, and the rest speaks for threads: emulated delays must be kept to well under a
+//! millisecond, which a condition variable does and tokio's timer wheel (1 ms) does not, and a
+//! driver that is busy holds a lane up by not returning from its callback.
 //!
 //! # What it does not do
 //!
@@ -43,18 +45,19 @@ mod hello;
 mod lifetime;
 mod link;
 mod outbox;
+mod peer;
 mod session;
+mod shared;
 #[cfg(test)]
 pub(crate) mod tests;
 mod wan;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io::{self, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use pangea_core::ids::NodeId;
@@ -71,27 +74,18 @@ pub use session::SILENCE_MAX;
 pub use wan::{BANDWIDTH_BITS_MIN, LinkSettings, ONE_WAY_MAX, Wan};
 
 pub(crate) use hello::{ClientHello, ClientWelcome, Hello};
-pub(crate) use lifetime::Open;
 pub(crate) use outbox::write_slices;
 pub(crate) use session::{Connection, Ended, read_frames};
+pub(crate) use shared::Shared;
 
-use accept::{HANDSHAKE_MAX, Parked};
 use frame::Kind;
-use hello::Identity;
-use lifetime::Lifetime;
-use link::Link;
-use session::Session;
 
-/// How often each peer is pinged: to measure the round trip, and to hear that it lives.
-const PING_EVERY: Duration = Duration::from_secs(1);
 /// How long a connection is idle before the other host is asked whether it is there.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(10);
 /// How often it is asked, up to the system's number of times.
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(5);
 /// How many clients are served at the same time. Peers are not counted: they always get in.
 const CLIENTS_MAX: usize = if cfg!(test) { 16 } else { 1_024 };
-/// How long a stop tries to reach its own listener to wake it.
-const WAKE_MAX: Duration = Duration::from_millis(200);
 
 /// What a transport needs to know.
 #[derive(Clone, Debug)]
@@ -223,13 +217,14 @@ impl Transport {
         Ok(transport)
     }
 
-    /// The address that it listens on, its port chosen by the system where the configuration said 0.
+    /// The address that it listens on, its port chosen by the system where the configuration said
+    /// 0.
     pub fn local_address(&self) -> SocketAddr {
         self.shared.listen_address
     }
 
-    /// Sends a frame to a peer. Never blocks and never calls the driver back. It is dropped when the
-    /// peer is down. When the lane's queue is full, or the frame is over the lane's limit, the
+    /// Sends a frame to a peer. Never blocks and never calls the driver back. It is dropped when
+    /// the peer is down. When the lane's queue is full, or the frame is over the lane's limit, the
     /// connection is reset, and [`TransportEvent::PeerDown`] follows.
     ///
     /// # Panics
@@ -287,245 +282,6 @@ fn check(config: &TransportConfig) -> Result<(), String> {
         return Err(format!("the peers of {me} must be every other node, each once"));
     }
     wan.as_ref().map_or(Ok(()), |wan| wan.check(topology.regions.len()))
-}
-
-/// What the transport's threads share.
-pub(crate) struct Shared {
-    pub identity: Identity,
-    pub region: String,
-    pub events: Events,
-    pub compression: Compression,
-    pub listen_address: SocketAddr,
-    pub started: Instant,
-    pub incarnation: u64,
-    peers: BTreeMap<NodeId, Peer>,
-    attempts: AtomicU64,
-    clients: AtomicUsize,
-    lifetime: Arc<Lifetime>,
-}
-
-impl Shared {
-    fn new(config: TransportConfig, listen_address: SocketAddr, events: Events) -> Self {
-        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let incarnation = since_epoch.as_nanos() as u64;
-        let topology = &config.topology;
-        let peer = |(id, address): (NodeId, SocketAddr)| {
-            let settings = config.wan.as_ref().map(|wan| wan.link(topology, config.me, id));
-            let seed = incarnation ^ u64::from(id.0);
-            (id, Peer::new(id, address, Link::new(settings.unwrap_or_default(), seed)))
-        };
-        Self {
-            identity: Identity {
-                cluster: config.cluster.clone(),
-                protocol: config.protocol,
-                fingerprint: config.fingerprint,
-                me: config.me,
-                nodes: topology.node_count(),
-            },
-            region: topology.region_name(config.me).to_owned(),
-            events,
-            compression: config.compression,
-            listen_address,
-            started: Instant::now(),
-            incarnation,
-            peers: config.peers.iter().copied().map(peer).collect(),
-            attempts: AtomicU64::new(0),
-            clients: AtomicUsize::new(0),
-            lifetime: Arc::default(),
-        }
-    }
-
-    pub(crate) fn elapsed(&self) -> Duration {
-        self.started.elapsed()
-    }
-
-    fn peer(&self, id: NodeId) -> Option<&Peer> {
-        self.peers.get(&id)
-    }
-
-    fn next_attempt(&self) -> u64 {
-        self.attempts.fetch_add(1, Ordering::Relaxed)
-    }
-
-    pub(crate) fn is_stopping(&self) -> bool {
-        self.lifetime.is_stopping()
-    }
-
-    fn wait_for_stop(&self, time: Duration) -> bool {
-        self.lifetime.wait_for_stop(time)
-    }
-
-    fn open(&self, stream: &Arc<TcpStream>) -> Option<Open> {
-        self.lifetime.open(stream)
-    }
-
-    fn spawn(&self, name: String, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
-        self.lifetime.spawn(name, run)
-    }
-
-    pub(crate) fn trouble(&self, peer: Option<NodeId>, address: SocketAddr, reason: &str) {
-        (self.events)(TransportEvent::Trouble { peer, address, reason: reason.to_owned() });
-    }
-
-    fn run_pinger(&self) {
-        while !self.wait_for_stop(PING_EVERY) {
-            for peer in self.peers.values() {
-                if let Some(session) = peer.session() {
-                    session.ping(self.elapsed());
-                }
-            }
-        }
-    }
-
-    pub(crate) fn links(&self) -> Vec<LinkReport> {
-        let report = |peer: &Peer| peer.link.report(peer.id, peer.session().is_some());
-        self.peers.values().map(report).collect()
-    }
-
-    pub(crate) fn cut(&self, to: NodeId) -> bool {
-        let Some(peer) = self.peer(to) else { return false };
-        peer.link.cut();
-        true
-    }
-
-    pub(crate) fn heal(&self) {
-        for peer in self.peers.values() {
-            peer.link.heal(Instant::now());
-            if let Some(session) = peer.session() {
-                session.poke();
-            }
-        }
-    }
-
-    pub(crate) fn set_link(&self, to: NodeId, settings: LinkSettings) -> Result<(), String> {
-        settings.check()?;
-        let peer = self.peer(to).ok_or_else(|| format!("{to} is not a peer of this node"))?;
-        peer.link.set(settings);
-        Ok(())
-    }
-
-    fn stop(&self) {
-        if !self.is_stopping() {
-            self.lifetime.stop();
-            for peer in self.peers.values() {
-                peer.parked().take();
-                if let Some(session) = peer.session() {
-                    session.close("this node stops");
-                }
-            }
-            self.wake_listener();
-        }
-        self.lifetime.join();
-    }
-
-    /// `accept` has no time limit: a connection from ourselves makes it look at the stop.
-    fn wake_listener(&self) {
-        let ip = match self.listen_address.ip() {
-            IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
-            IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
-            ip => ip,
-        };
-        let address = SocketAddr::new(ip, self.listen_address.port());
-        // If it fails the listener's backlog is full, and what fills it wakes the listener too.
-        let _ = TcpStream::connect_timeout(&address, WAKE_MAX);
-    }
-}
-
-/// One other node.
-struct Peer {
-    id: NodeId,
-    address: SocketAddr,
-    link: Link,
-    slot: Mutex<Slot>,
-    freed: Condvar,
-    parked: Mutex<Option<Parked>>,
-    last_reported: Mutex<Option<String>>,
-}
-
-/// The place of a peer's session: one at a time, from before its `PeerUp` to after its `PeerDown`.
-#[derive(Debug, Default)]
-struct Slot {
-    session: Option<Arc<Session>>,
-    is_taken: bool,
-}
-
-/// The peer's place is not free, or not for this session.
-struct Busy;
-
-impl Peer {
-    fn new(id: NodeId, address: SocketAddr, link: Link) -> Self {
-        Self {
-            id,
-            address,
-            link,
-            slot: Mutex::default(),
-            freed: Condvar::new(),
-            parked: Mutex::default(),
-            last_reported: Mutex::default(),
-        }
-    }
-
-    fn slot(&self) -> MutexGuard<'_, Slot> {
-        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn parked(&self) -> MutexGuard<'_, Option<Parked>> {
-        self.parked.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn session(&self) -> Option<Arc<Session>> {
-        self.slot().session.clone()
-    }
-
-    /// Takes the peer's place for a session, after closing the one that is there: its dialer has
-    /// given it up.
-    fn start_session(&self, shared: &Shared, session: &Arc<Session>) -> Result<(), Busy> {
-        let until = Instant::now() + HANDSHAKE_MAX;
-        let mut slot = self.slot();
-        while slot.is_taken {
-            if let Some(present) = &slot.session {
-                if session.id.is_before(present.id) {
-                    return Err(Busy);
-                }
-                present.close("the peer has connected anew");
-            }
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(Busy);
-            }
-            let woken = self.freed.wait_timeout(slot, left);
-            slot = woken.unwrap_or_else(PoisonError::into_inner).0;
-        }
-        if shared.is_stopping() {
-            return Err(Busy);
-        }
-        *slot = Slot { session: Some(session.clone()), is_taken: true };
-        *self.last_reported.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        Ok(())
-    }
-
-    /// From here on nothing is sent: before its `PeerDown`.
-    fn clear_session(&self) {
-        self.slot().session = None;
-    }
-
-    /// The place is free for the next session: after its `PeerDown`.
-    fn end_session(&self) {
-        let mut slot = self.slot();
-        assert!(slot.session.is_none(), "a session is cleared before it ends");
-        slot.is_taken = false;
-        self.freed.notify_all();
-    }
-
-    /// Tells the operator, unless it is what was told last.
-    fn report(&self, shared: &Shared, reason: &str) {
-        let mut last = self.last_reported.lock().unwrap_or_else(PoisonError::into_inner);
-        if last.as_deref() != Some(reason) {
-            *last = Some(reason.to_owned());
-            drop(last);
-            shared.trouble(Some(self.id), self.address, reason);
-        }
-    }
 }
 
 /// Sends small frames at once, and notices on an idle connection that the other host is gone.

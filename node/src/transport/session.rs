@@ -5,9 +5,9 @@
 //! ```
 //!
 //! A session runs on four threads: a sender and a reader for each lane. The thread that made the
-//! session reads the control lane and, when all have ended, says `PeerDown`: so no frame of a session
-//! comes before its `PeerUp` or after its `PeerDown`, and what was sent in one session never arrives in
-//! another.
+//! session reads the control lane and, when all have ended, says `PeerDown`: so no frame of a
+//! session comes before its `PeerUp` or after its `PeerDown`, and what was sent in one session
+//! never arrives in another.
 
 use std::io::{self, Read};
 use std::net::{Shutdown, TcpStream};
@@ -20,12 +20,14 @@ use bytes::Bytes;
 use pangea_core::ids::NodeId;
 use pangea_core::protocol::Lane;
 
+use super::TransportEvent;
 use super::frame::{
     BULK_FRAME_MAX, CONTROL_FRAME_MAX, Decoder, Frame, HEADER_LEN, Kind, plain_body,
 };
 use super::hello::SessionId;
 use super::outbox::{Outbox, Overflow, run_sender};
-use super::{Peer, Shared, TransportEvent};
+use super::peer::Peer;
+use super::shared::Shared;
 
 /// A control lane on which nothing is heard for this long, three pings, is lost: the host is gone,
 /// or the network is partitioned.

@@ -1,19 +1,19 @@
 //! The wide area between the regions, on one machine: when a frame leaves.
 //!
-//! Every node delays what it sends, so three regions fit on a laptop and each direction of a link has
-//! a delay of its own. A frame that is enqueued at `t` arrives at
+//! Every node delays what it sends, so three regions fit on a laptop and each direction of a link
+//! has a delay of its own. A frame that is enqueued at `t` arrives at
 //!
 //! ```text
 //!   max(t, link free) + bytes / bandwidth + one-way delay + jitter
 //! ```
 //!
-//! and never before the frame before it on its lane: jitter makes a frame late, it does not reorder a
-//! TCP stream. The real connection is loopback or a local network, whose own time adds to this and is
-//! some tens of microseconds.
+//! and never before the frame before it on its lane: jitter makes a frame late, it does not reorder
+//! a TCP stream. The real connection is loopback or a local network, whose own time adds to this
+//! and is some tens of microseconds.
 //!
 //! The two lanes share the link's bandwidth as two queues of which the control lane has the right
-//! of way: what it sends pushes the bulk lane back and is itself never pushed back by a batch, which
-//! is what two lanes are for.
+//! of way: what it sends pushes the bulk lane back and is itself never pushed back by a batch,
+//! which is what two lanes are for.
 //!
 //! A link that is cut holds its frames, as TCP would in a partition. Held frames leave one one-way
 //! delay after the link heals. The receiver hears nothing meanwhile, pings included, and gives the

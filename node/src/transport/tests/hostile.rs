@@ -4,9 +4,9 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 
 use super::*;
-use crate::transport::CLIENTS_MAX;
 use crate::transport::frame::{self, Kind};
 use crate::transport::hello::{ClientHello, Hello, LaneName, PeerHello, SessionId};
+use crate::transport::{CLIENTS_MAX, SILENCE_MAX};
 
 /// Node 0 as node 1 would like it to be.
 fn hello() -> PeerHello {
@@ -229,6 +229,7 @@ fn a_peer_that_connects_anew_replaces_its_session_and_an_old_attempt_does_not() 
     let _first = lanes(&node, attempt(5));
     node.wait("PeerUp", up);
     // The first session's host is gone without a word: its connections still look alive.
+    let began = Instant::now();
     let [mut control, _bulk] = lanes(&node, attempt(6));
     node.wait("PeerDown", |_, event| match event {
         TransportEvent::PeerDown(_) => Some(()),
@@ -236,6 +237,7 @@ fn a_peer_that_connects_anew_replaces_its_session_and_an_old_attempt_does_not() 
         _ => None,
     });
     node.wait("PeerUp", up);
+    assert!(began.elapsed() < SILENCE_MAX, "it was not waited for in vain");
     for mut late in knock(&node, attempt(5)) {
         assert_eq!(late.read(&mut [0]).unwrap(), 0, "hung up on, without a word");
     }

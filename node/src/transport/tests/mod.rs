@@ -38,8 +38,8 @@ pub(crate) fn topology(nodes: usize) -> Arc<Topology> {
     Arc::new(Topology::one_node_per_region("test", &regions[..nodes], Span::ZERO))
 }
 
-/// A node's configuration, listening on a port of the system's choice. Only peers with higher ids are
-/// dialed, so the others' addresses don't matter.
+/// A node's configuration, listening on a port of the system's choice. Only peers with higher ids
+/// are dialed, so the others' addresses don't matter.
 pub(crate) fn config(me: u16, peers: &[(NodeId, SocketAddr)], nodes: usize) -> TransportConfig {
     let topology = topology(nodes);
     let address = |id: NodeId| peers.iter().find(|(peer, _)| *peer == id).map(|&(_, at)| at);
@@ -124,7 +124,20 @@ impl TestNode {
 
     /// Asserts that nothing among the events so far satisfies `is_bad`.
     pub(crate) fn assert_none(&self, what: &str, is_bad: impl Fn(&TransportEvent) -> bool) {
-        for (_, event) in self.events.lock().unwrap().try_iter() {
+        self.assert_none_for(Duration::ZERO, what, is_bad);
+    }
+
+    /// Asserts that nothing among the events so far, and for `time` to come, satisfies `is_bad`.
+    pub(crate) fn assert_none_for(
+        &self,
+        time: Duration,
+        what: &str,
+        is_bad: impl Fn(&TransportEvent) -> bool,
+    ) {
+        let until = Instant::now() + time;
+        let events = self.events.lock().unwrap();
+        let left = || until.saturating_duration_since(Instant::now());
+        while let Ok((_, event)) = events.recv_timeout(left()) {
             assert!(!is_bad(&event), "{}: {what}: {event:?}", self.id);
         }
     }
