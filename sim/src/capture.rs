@@ -1,13 +1,17 @@
 //! Panics as values: a bug that a run finds ends that run, not the swarm.
 
+use std::backtrace::Backtrace;
 use std::cell::{Cell, RefCell};
-use std::panic::{self, UnwindSafe};
+use std::panic::{self, PanicHookInfo, UnwindSafe};
 use std::sync::Once;
 
 thread_local! {
     static IS_CAPTURING: Cell<bool> = const { Cell::new(false) };
     static CAPTURED: RefCell<String> = const { RefCell::new(String::new()) };
 }
+
+/// Frames of our own code that a panic is told with.
+const FRAMES_MAX: usize = 6;
 
 static HOOK: Once = Once::new();
 
@@ -21,7 +25,7 @@ pub fn panics<T>(step: impl FnOnce() -> T + UnwindSafe) -> Result<T, String> {
         panic::set_hook(Box::new(move |info| {
             if IS_CAPTURING.get() {
                 // The first panic of a step tells the story, unless the program handled it.
-                CAPTURED.set(info.to_string());
+                CAPTURED.set(told(info));
             } else {
                 before(info);
             }
@@ -31,6 +35,24 @@ pub fn panics<T>(step: impl FnOnce() -> T + UnwindSafe) -> Result<T, String> {
     let result = panic::catch_unwind(step);
     IS_CAPTURING.set(was_capturing);
     result.map_err(|_| CAPTURED.take())
+}
+
+/// The panic on one line, and below it the frames of our own code that led there.
+fn told(info: &PanicHookInfo<'_>) -> String {
+    let trace = Backtrace::force_capture().to_string();
+    let mut frames = Vec::new();
+    let mut function = "";
+    for line in trace.lines().map(str::trim) {
+        let Some(place) = line.strip_prefix("at ") else {
+            function = line.split_once(": ").map_or(line, |(_, name)| name);
+            continue;
+        };
+        let is_ours = !place.starts_with('/') && !place.contains("capture.rs");
+        if is_ours && frames.len() < FRAMES_MAX {
+            frames.push(format!("\n    {function} at {place}"));
+        }
+    }
+    format!("{}{}", info.to_string().replace('\n', " "), frames.concat())
 }
 
 #[cfg(test)]

@@ -54,8 +54,34 @@ pub struct Settings {
 pub enum RealTime {
     /// None: serializability.
     None,
-    /// Those that were ordered and strict reads; snapshot reads may be of the past.
+    /// Those that committed writes, and strict reads. Other reads may be of the past, as where a
+    /// protocol answers programs that only read from its newest snapshot.
+    Writes,
+    /// Those that were ordered, if they wrote or not, and strict reads.
     Ordered,
+}
+
+impl RealTime {
+    /// Every choice.
+    pub const ALL: [Self; 3] = [Self::None, Self::Writes, Self::Ordered];
+
+    /// The name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Writes => "writes",
+            Self::Ordered => "ordered",
+        }
+    }
+}
+
+impl FromStr for RealTime {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|choice| choice.name() == name);
+        found.ok_or_else(|| format!("no choice of real time is called {name:?}"))
+    }
 }
 
 impl Default for Settings {
@@ -72,7 +98,7 @@ impl Default for Settings {
             faults_max: 12,
             one_way_max: Span::from_ms(75),
             clocks: ClockBounds { offset_max: Span::from_ms(5), drift_ppm_max: 200 },
-            real_time: RealTime::Ordered,
+            real_time: RealTime::Writes,
             lines: Lines::Off,
         }
     }
@@ -110,7 +136,7 @@ impl fmt::Display for Settings {
         write!(f, " --one-way-ms {}", self.one_way_max.us / 1_000)?;
         write!(f, " --clock-offset-us {}", self.clocks.offset_max.us)?;
         write!(f, " --clock-drift-ppm {}", self.clocks.drift_ppm_max)?;
-        write!(f, " --real-time {}", if self.real_time == RealTime::None { "no" } else { "yes" })
+        write!(f, " --real-time {}", self.real_time.name())
     }
 }
 
@@ -183,9 +209,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_fault_is_found_by_its_name() {
+    fn every_choice_is_found_by_its_name() {
         for kind in FaultKind::ALL {
             assert_eq!(kind.name().parse(), Ok(kind));
+        }
+        for choice in RealTime::ALL {
+            assert_eq!(choice.name().parse(), Ok(choice));
         }
         assert!("earthquake".parse::<FaultKind>().unwrap_err().contains("full-stop"));
     }

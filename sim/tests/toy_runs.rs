@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use pangea_core::time::Span;
 use pangea_sim::trace::Lines;
-use pangea_sim::{FaultKind, Report, Settings, run, run_seeds};
+use pangea_sim::{FaultKind, RealTime, Report, Settings, run, run_seeds};
 use toy::{Bug, Toy, ToyOptions};
 
 /// Enough for the mistake that shows least often, several times over.
@@ -14,7 +14,8 @@ const SEEDS_PER_BUG: u64 = 60;
 
 fn settings(seed: u64, workload: &str) -> Settings {
     let workload = workload.to_owned();
-    Settings { seed, workload, duration: Span::from_ms(4_000), ..Settings::default() }
+    let (duration, real_time) = (Span::from_ms(4_000), RealTime::Ordered);
+    Settings { seed, workload, duration, real_time, ..Settings::default() }
 }
 
 fn toy(settings: &Settings, bug: Bug) -> Report {

@@ -266,7 +266,7 @@ impl<H: Header> Context for Observed<'_, H> {
         if scan.range.is_empty() {
             return Ok(());
         }
-        let above = layers(self.base.overlay, &self.writes, scan);
+        let above = layers(self.base.overlay, &mut self.writes, scan);
         let mut rows = Vec::new();
         let mut stopped_at = None;
         merge::scan(self.base.store, self.base.at, scan, &above, |key, version, layer| {
@@ -308,7 +308,7 @@ impl<H: Header> Context for Observed<'_, H> {
 }
 
 /// The overlay's and the program's own rows within a scan, in its order, each key once.
-fn layers<'a>(overlay: &'a Overlay, writes: &'a OwnWrites, scan: &Scan) -> Vec<Layer<'a>> {
+fn layers<'a>(overlay: &'a Overlay, writes: &'a mut OwnWrites, scan: &Scan) -> Vec<Layer<'a>> {
     let local = overlay.range(scan.table, &scan.range).map(|(key, txn, value)| Layer {
         key,
         local: Some((txn, value)),

@@ -1,5 +1,7 @@
 //! What a program has written so far, and which keys it has read.
 
+use std::collections::BTreeMap;
+
 use crate::hash::{HashTable, row_hash};
 use crate::ids::TableId;
 use crate::key::{Direction, Key, KeyRange};
@@ -12,6 +14,9 @@ pub(super) const WRITES_MAX: usize = 1 << 22;
 
 /// Up to this many rows, looking at each is faster than hashing.
 const LINEAR_MAX: usize = 8;
+
+/// From this many writes on, a scan looks them up in order instead of looking at each.
+const SORTED_MIN: usize = 32;
 
 /// Something that belongs to one key of one table.
 pub(super) trait Row {
@@ -77,6 +82,8 @@ impl Positions {
 pub(super) struct OwnWrites {
     rows: Vec<Write>,
     positions: Positions,
+    /// The positions of all rows by key, kept from the first scan of many rows on. Empty before.
+    sorted: BTreeMap<(TableId, Key), u32>,
 }
 
 impl OwnWrites {
@@ -98,31 +105,60 @@ impl OwnWrites {
             let message = format!("a transaction can't write more than {WRITES_MAX} keys");
             return Err(Abort::new(SqlState::PROGRAM_LIMIT_EXCEEDED, message));
         }
+        if !self.sorted.is_empty() {
+            self.sorted.insert((table, key.clone()), self.rows.len() as u32);
+        }
         self.rows.push(Write { table, key, value });
         self.positions.pushed(&self.rows);
         Ok(())
     }
 
     /// The writes within a range, in the order of a scan.
-    pub fn within(&self, table: TableId, range: &KeyRange, direction: Direction) -> Vec<&Write> {
-        let is_within = |write: &&Write| write.table == table && range.contains(&write.key);
-        let mut found: Vec<&Write> = self.rows.iter().filter(is_within).collect();
-        found.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+    pub fn within(
+        &mut self,
+        table: TableId,
+        range: &KeyRange,
+        direction: Direction,
+    ) -> Vec<&Write> {
+        let mut found = if self.rows.len() < SORTED_MIN {
+            let is_within = |write: &&Write| write.table == table && range.contains(&write.key);
+            let mut found: Vec<&Write> = self.rows.iter().filter(is_within).collect();
+            found.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+            found
+        } else {
+            self.sort();
+            let first = (table, Key::from(&range.start[..]));
+            let rows = self.sorted.range(first..);
+            rows.take_while(|((of, key), _)| *of == table && range.contains(key))
+                .map(|(_, &at)| &self.rows[at as usize])
+                .collect()
+        };
         if direction == Direction::Reverse {
             found.reverse();
         }
         found
     }
 
+    fn sort(&mut self) {
+        if self.sorted.is_empty() {
+            let named =
+                |(at, write): (usize, &Write)| ((write.table, write.key.clone()), at as u32);
+            self.sorted = self.rows.iter().enumerate().map(named).collect();
+        }
+        assert_eq!(self.sorted.len(), self.rows.len(), "a write is missing from the order");
+    }
+
     /// Takes the writes out, and leaves none.
     pub fn take(&mut self) -> Vec<Write> {
         self.positions.clear();
+        self.sorted.clear();
         std::mem::take(&mut self.rows)
     }
 
     /// Forgets the writes.
     pub fn clear(&mut self) {
         self.positions.clear();
+        self.sorted.clear();
         self.rows.clear();
     }
 }
@@ -131,16 +167,18 @@ impl OwnWrites {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use std::collections::BTreeMap;
 
     proptest! {
         #[test]
         fn the_last_write_of_a_key_is_found(
-            ops in prop::collection::vec((0u32..3, 0u8..20, prop::option::of(0u8..9)), 0..80),
+            ops in prop::collection::vec((0u32..3, 0u8..20, prop::option::of(0u8..9)), 0..120),
         ) {
             let mut writes = OwnWrites::default();
             let mut model = BTreeMap::new();
-            for (table, key, value) in ops {
+            for (n, (table, key, value)) in ops.into_iter().enumerate() {
+                if n % 7 == 6 {
+                    writes.within(TableId(0), &KeyRange::all(), Direction::Forward);
+                }
                 let bytes = value.map(|value| Value::copy_from(&[value]));
                 let key = Key::from(&[key][..]);
                 writes.set(TableId(table), key.clone(), bytes.clone()).unwrap();

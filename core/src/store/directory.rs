@@ -4,8 +4,9 @@
 //! added and never removed, so a look-up takes no lock and counts no reference: it is four loads. A
 //! store that is cleared keeps its tables, empty.
 
-use std::sync::OnceLock;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{OnceLock, RwLock};
 
 use super::table::Table;
 use super::{Header, read, write};
@@ -46,12 +47,12 @@ type Root<T> = Node<Node<Node<Node<Box<T>>>>>;
 pub(super) struct Directory<H> {
     root: Root<Entry<H>>,
     /// The tables that were written, in order, for [`Directory::ids`] alone.
-    written: std::sync::RwLock<std::collections::BTreeSet<TableId>>,
+    written: RwLock<BTreeSet<TableId>>,
 }
 
 impl<H: Header> Directory<H> {
     pub(super) fn new() -> Self {
-        Self { root: Node::new(), written: std::sync::RwLock::default() }
+        Self { root: Node::new(), written: RwLock::default() }
     }
 
     /// A table that may have been written.

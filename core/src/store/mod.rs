@@ -13,7 +13,7 @@
 //! | file | what is in it |
 //! |---|---|
 //! | `directory` | tables by number, found without a lock |
-//! | `table` | a table's records, by hash for single keys; which locks there are |
+//! | `table` | a table's rows by hash, for single keys; why, and which locks there are |
 //! | `order` | a table's keys in order, for scans |
 //! | `chain` | the versions of a key |
 //! | `batch` | many writes at once, on every core |
@@ -26,6 +26,9 @@
 //! none after it, whatever else runs. A read at an older version that is not pinned may miss what
 //! was reclaimed. A read at a version that is not published sees what has been applied so far: that
 //! is for the one who applies.
+//!
+//! A deletion that was reclaimed looks like a key that never was. Replicas reclaim at different
+//! times, so what they must agree on must not depend on the difference.
 //!
 //! # Measuring
 //!

@@ -10,8 +10,9 @@
 //!   key order   -> run:   lock, [ key < key < key ... ]          (scans)
 //! ```
 //!
-//! Measured with `benches/store.rs`, a million keys of 12 bytes, on a machine that was busy with
-//! other work (so read the ratios):
+//! Three designs were tried, with a million keys of 12 bytes, on a machine that was busy with other
+//! work, so read the ratios. (`benches/store.rs` measures the last one, and reads of the first; the
+//! memory is an estimate, without the value.)
 //!
 //! | design | read at random | scan, a row | memory, a key |
 //! |---|---|---|---|

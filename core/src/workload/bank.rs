@@ -113,8 +113,8 @@ fn account(from: &mut Reader<'_>) -> Result<u32, DecodeError> {
     Ok(bounded(from.varint("account")?, 0, ACCOUNTS_MAX - 1, "account")? as u32)
 }
 
-/// Moves money: from which account, to which other, how much. Returns both new balances, as an audit
-/// does. Aborts with P0001 where the money is not there.
+/// Moves money: from which account, to which other, how much. Returns both new balances, as an
+/// audit does. Aborts with P0001 where the money is not there.
 #[derive(Clone, Copy, Debug)]
 pub struct Transfer;
 

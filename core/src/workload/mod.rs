@@ -11,10 +11,10 @@
 //! ```
 //!
 //! **Clients.** A run has a number of clients; client `i` has its home in region `i % regions` and
-//! a [`Generator`] of its own, which holds all of its state, so drivers in several processes need not
-//! talk to each other. TPC-C deals warehouses to regions in the same way (warehouse `w`, from 1,
-//! to region `(w - 1) % regions`) and gives each terminal a home warehouse of its region, so that
-//! most transactions stay where their data is written, and remote ones cross as TPC-C says.
+//! a [`Generator`] of its own, which holds all of its state, so drivers in several processes need
+//! not talk to each other. TPC-C deals warehouses to regions in the same way (warehouse `w`, from
+//! 1, to region `(w - 1) % regions`) and gives each terminal a home warehouse of its region, so
+//! that most transactions stay where their data is written, and remote ones cross as TPC-C says.
 //! The other workloads have no home data: every client reaches for every key.
 //!
 //! **Determinism.** What a client does follows from the generator that it is handed; what a program
@@ -28,6 +28,26 @@
 //! | [`bank`] | 60 | `bank_transfer`, `bank_audit`, `bank_load` |
 //!
 //! Table numbers stay below 64, so that they are one byte in every write that is shipped.
+//!
+//! ```
+//! use pangea_core::time::Timestamp;
+//! use pangea_core::txn::Registry;
+//! use pangea_core::workload::model::Model;
+//! use pangea_core::workload::{Client, Settings, Workload, procedures};
+//!
+//! let workload = Workload::named("bank", &Settings::default())?;
+//! let (registry, mut database) = (Registry::new(procedures()), Model::default());
+//! let mut client = workload.generator(Client::new(0, 1, 1));
+//! let mut rng = fastrand::Rng::with_seed(1);
+//! let mut calls = workload.load_calls();
+//! calls.extend((0..100).map(|_| client.next(&mut rng, Timestamp::default())));
+//! for call in calls {
+//!     let procedure = registry.id(call.procedure).and_then(|id| registry.procedure(id));
+//!     let _committed = database.run(procedure.expect("registered"), &call.args).is_ok();
+//! }
+//! println!("{}", workload.check(&database)?);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 pub mod bank;
 mod check;

@@ -125,8 +125,8 @@ impl Run<'_> {
     }
 }
 
-/// Visits the rows of `base` with those of `own` in their place, both in the order that `first` tells,
-/// until `visit` breaks.
+/// Visits the rows of `base` with those of `own` in their place, both in the order that `first`
+/// tells, until `visit` breaks.
 fn merge<'a>(
     base: impl Iterator<Item = (&'a Key, &'a Value)>,
     own: impl Iterator<Item = (&'a Key, &'a Option<Value>)>,
@@ -192,5 +192,95 @@ impl Context for Run<'_> {
     fn delete(&mut self, table: TableId, key: Key) -> Result<(), Stop> {
         self.write(table, key, None);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TABLE: TableId = TableId(1);
+
+    /// Writes `b`, `d` and `e`, deletes `c`, and returns what two scans over `a .. e` see.
+    struct WriteAndScan;
+
+    impl Procedure for WriteAndScan {
+        fn name(&self) -> &str {
+            "write_and_scan"
+        }
+
+        fn run(&self, _: &[u8], cx: &mut dyn Context) -> Result<Vec<u8>, Stop> {
+            for key in [b"b", b"d", b"e"] {
+                cx.put(TABLE, Key::from(&key[..]), Value::copy_from(b"new"))?;
+            }
+            cx.delete(TABLE, Key::from(&b"c"[..]))?;
+            let mut seen = Vec::new();
+            for direction in [Direction::Forward, Direction::Reverse] {
+                let range = KeyRange { start: b"a".to_vec(), end: Some(b"e".to_vec()) };
+                cx.scan(&Scan { table: TABLE, range, direction }, &mut |key, value| {
+                    seen.extend_from_slice(key);
+                    seen.push(value[0]);
+                    ControlFlow::Continue(())
+                })?;
+            }
+            Ok(seen)
+        }
+    }
+
+    /// Declares that it reads, and writes.
+    struct Stray;
+
+    impl Procedure for Stray {
+        fn name(&self) -> &str {
+            "stray"
+        }
+
+        fn run(&self, _: &[u8], cx: &mut dyn Context) -> Result<Vec<u8>, Stop> {
+            cx.put(TABLE, Key::from(&b"a"[..]), Value::copy_from(b"new"))?;
+            Ok(Vec::new())
+        }
+
+        fn footprint(&self, _: &[u8]) -> Option<Footprint> {
+            let key = Key::from(&b"a"[..]);
+            let lock = crate::txn::PointLock { table: TABLE, key, mode: Mode::Shared };
+            Some(Footprint::new(vec![lock], Vec::new()))
+        }
+    }
+
+    fn model(keys: &[u8]) -> Model {
+        let mut model = Model::default();
+        for key in keys {
+            model.put(TABLE, Key::from(&[*key][..]), Some(Value::copy_from(b"old")));
+        }
+        model
+    }
+
+    #[test]
+    fn a_scan_sees_the_rows_and_the_runs_own_writes_in_order_from_either_end() {
+        let mut rows = model(b"abcf");
+        assert_eq!(rows.run(&WriteAndScan, &[]), Ok(b"aobndndnbnao".to_vec()));
+        assert_eq!(model(b"").run(&WriteAndScan, &[]), Ok(b"bndndnbn".to_vec()));
+        let mut expected = model(b"af");
+        for key in [b"b", b"d", b"e"] {
+            expected.put(TABLE, Key::from(&key[..]), Some(Value::copy_from(b"new")));
+        }
+        assert!(rows == expected);
+    }
+
+    #[test]
+    #[should_panic(expected = "Exclusive use of [61] in table t1 is not in the footprint")]
+    fn a_run_that_leaves_its_footprint_is_noticed() {
+        let _ = model(b"a").run(&Stray, &[]);
+    }
+
+    #[test]
+    fn empty_ranges_have_no_rows() {
+        let range = KeyRange { start: b"b".to_vec(), end: Some(b"a".to_vec()) };
+        let mut seen = 0;
+        model(b"abc").scan(TABLE, &range, &mut |_, _| {
+            seen += 1;
+            ControlFlow::Continue(())
+        });
+        assert_eq!(seen, 0);
     }
 }

@@ -176,6 +176,11 @@ fn a_check_reads_a_store_at_a_version_and_nothing_newer() {
     store.publish(SnapshotVersion(2));
     let at = |version| bench.workload.check(&Snapshot::new(&store, SnapshotVersion(version)));
     assert_eq!(at(1), Ok(bench.check()));
+    let account = |version| {
+        let snapshot = Snapshot::new(&store, SnapshotVersion(version));
+        snapshot.get(bank::ACCOUNTS, &0_u32.to_be_bytes())
+    };
+    assert!(account(0).is_none() && account(1).is_some() && account(2).is_none());
     let violation = at(2).expect_err("an account is gone");
     assert_eq!((violation.left, violation.right), (("accounts", 99), ("loaded", 100)));
 }

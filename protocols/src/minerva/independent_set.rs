@@ -27,7 +27,7 @@
 //! What differs from the paper: it calls an integer linear programming solver; this is the same
 //! optimum without the solver, and with a limit that is the same on every replica.
 
-mod greedy;
+mod gwmin;
 mod reduce;
 mod search;
 #[cfg(test)]
@@ -35,6 +35,11 @@ mod tests;
 
 use self::reduce::{Problem, reduce};
 use self::search::Search;
+
+/// A budget for [`exact`] that is spent in some 5 ms, a third of an epoch: a node takes 20 to 30
+/// us, measured on kernels of 600 to 6,000 vertices. Graphs of 10,000 chains with one conflict a
+/// chain need none of it: reductions settle them in 2 ms.
+pub const BUDGET_NODES: u64 = 200;
 
 /// A conflict graph.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -101,8 +106,9 @@ impl Graph {
 
 /// A heaviest independent set, and of those the best by the rule for ties.
 ///
-/// When the search takes more than `budget_nodes` nodes (large nodes count more than once), the
+/// When the search takes more than `budget_nodes` nodes (counted by their size), the
 /// result is the best set found, at least as heavy as [`greedy`]'s, and not `proven`.
+/// [`BUDGET_NODES`] is a good limit.
 pub fn exact(graph: &Graph, budget_nodes: u64) -> Solution {
     let reduced = reduce(Problem::of_graph(graph));
     let mut search = Search::new(budget_nodes);
@@ -121,7 +127,7 @@ pub fn exact(graph: &Graph, budget_nodes: u64) -> Solution {
 /// highest weight / (degree + 1), the lowest vertex of several, and drops its neighbours. Its
 /// weight is at least the sum of weight / (degree + 1) over all vertices.
 pub fn greedy(graph: &Graph) -> Solution {
-    let chosen = greedy::gwmin(&graph.weights, &graph.adjacency);
+    let chosen = gwmin::gwmin(&graph.weights, &graph.adjacency);
     let weight = graph.weight_of(&chosen);
     Solution { chosen, weight, proven: false }
 }

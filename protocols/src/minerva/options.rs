@@ -72,7 +72,7 @@ impl Default for Options {
             batch_ms: 5,
             batch_bytes: 4 << 20,
             solver: Solver::Exact,
-            solver_nodes_max: 20_000,
+            solver_nodes_max: super::independent_set::BUDGET_NODES,
             high_contention_mode: true,
             high_contention_percent: 50,
             high_contention_ms: 200,

@@ -140,8 +140,14 @@ fn txn(id: usize, operation: &Operation, real_time: RealTime) -> Result<Txn, Vio
     let reads = reads.map_err(|error| unreadable(error.to_string()))?;
     let did = did(&ops, reads.as_deref())
         .ok_or_else(|| unreadable("the answer is not to what was asked".to_owned()))?;
-    let is_held = real_time == RealTime::Ordered
-        && (matches!(operation.end, End::Committed { .. }) || operation.how == How::Strict);
+    let has_committed = matches!(operation.end, End::Committed { .. });
+    let is_held = match real_time {
+        RealTime::None => false,
+        RealTime::Writes => {
+            operation.how == How::Strict || (has_committed && !operation.call.is_read_only)
+        }
+        RealTime::Ordered => operation.how == How::Strict || has_committed,
+    };
     let ended = operation.ended.map_or(u64::MAX, |at| at.us);
     let (committed_at, read_at) = match &operation.end {
         End::Committed { version, .. } => (Some(version.0), None),

@@ -28,6 +28,7 @@ use std::sync::Arc;
 
 use pangea_core::ids::{LogPosition, NodeId, ShardId, SnapshotVersion};
 use pangea_core::protocol::{Checkpoint, Protocol};
+use pangea_core::store::Pin;
 use pangea_core::time::{Span, Timestamp};
 use pangea_core::topology::Topology;
 use pangea_core::txn::Registry;
@@ -62,7 +63,13 @@ enum Event<P: Protocol> {
     /// A node's fsync ends.
     Fsync { node: NodeId, life: u64, position: LogPosition },
     /// A node's checkpoint is written.
-    Checkpointed { node: NodeId, life: u64, checkpoint: Checkpoint, rows: Rows },
+    Checkpointed {
+        node: NodeId,
+        life: u64,
+        checkpoint: Checkpoint,
+        rows: Rows,
+        pin: Pin<P::Header>,
+    },
     /// A timer may be due.
     Timer { node: NodeId, life: u64, timer: P::Timer, setting: u64 },
     /// A node starts.
@@ -190,7 +197,8 @@ impl<P: Protocol> World<P> {
             Event::Step { node, life } => self.on_step(node, life),
             Event::Effects { node, life } => self.on_effects(node, life),
             Event::Fsync { node, life, position } => self.on_fsync(node, life, position),
-            Event::Checkpointed { node, life, checkpoint, rows } => {
+            Event::Checkpointed { node, life, checkpoint, rows, pin } => {
+                drop(pin);
                 self.on_checkpointed(node, life, checkpoint, rows);
             }
             Event::Timer { node, life, timer, setting } => {

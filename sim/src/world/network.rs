@@ -22,7 +22,7 @@ const BYTES_PER_US: u64 = 100;
 pub(super) const SLOWNESS_MAX: u64 = 30;
 
 /// Which connection, over the life of a pair of nodes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Era(pub(super) u64);
 
 /// A message under way.

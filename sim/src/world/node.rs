@@ -304,11 +304,20 @@ impl<P: Protocol> World<P> {
     fn start_checkpoint(&mut self, id: NodeId, life: u64, checkpoint: Checkpoint) {
         let node = &mut self.nodes[id.index()];
         let running = node.running.as_mut().expect("effects of a node that runs");
+        // As on a real node, the version stays readable while the checkpoint is being written.
+        let pin = match running.store.pin_at(checkpoint.version) {
+            Ok(pin) => pin,
+            Err(error) => {
+                let version = checkpoint.version;
+                self.violate("checkpoint", format!("{id} asked for one of {version}: {error}"));
+                return;
+            }
+        };
         let rows = Rows::of(&running.store, checkpoint.version);
         let delay = node.disk_dice.between(CHECKPOINT_US.0, CHECKPOINT_US.1);
         let us = delay + CHECKPOINT_ROW_US * rows.len() as u64;
         let at = self.now + Span::from_us(us);
-        self.queue.push(at, Event::Checkpointed { node: id, life, checkpoint, rows });
+        self.queue.push(at, Event::Checkpointed { node: id, life, checkpoint, rows, pin });
     }
 
     pub(super) fn on_checkpointed(&mut self, id: NodeId, life: u64, done: Checkpoint, rows: Rows) {

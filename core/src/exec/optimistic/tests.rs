@@ -133,6 +133,29 @@ fn a_local_write_that_was_committed_since_is_still_what_was_read() {
     assert!(commit_as(TxnId::new(NodeId(2), 3)).is_err(), "another won");
 }
 
+#[test]
+fn a_certified_transaction_in_a_group_loses_to_one_before_it_and_makes_one_after_it_lose() {
+    let store = three_rows();
+    let read_and_write = run_ops(&[scan(0, 9, 9), Op::Put(1, 8, 8)], &store, &Overlay::new());
+    let certified = || {
+        let (reads, writes) = (read_and_write.reads.clone(), read_and_write.writes.clone());
+        Program::Certified(Certified { reads, writes })
+    };
+    let mut programs: Vec<_> = (0..30).map(|k| program(&[Op::Put(1, 20 + k, 1)])).collect();
+    programs.extend([certified(), certified(), program(&[Op::Get(1, 8)])]);
+    let named: Vec<_> = (0..).map(txn).zip(&programs).collect();
+    for pool in [&Sequential as &dyn Pool, &Threads(3)] {
+        let mut overlay = Overlay::new();
+        let runs = run_group(pool, &registry(), &named, &store, AT, &mut overlay);
+        assert_eq!(runs[30].result, Ok(vec![]));
+        let abort = runs[31].result.clone().unwrap_err();
+        let winner = "Key \"\\x08\" of table t1 was changed by transaction 1.30.";
+        assert_eq!((abort.code.as_str(), abort.detail.as_deref()), ("40001", Some(winner)));
+        assert_eq!(runs[32].result, Ok(vec![8]));
+        assert_eq!(overlay.newest(TableId(1), &[8]), Some((txn(30), Some(&value(8)))));
+    }
+}
+
 proptest! {
     #[test]
     fn a_group_runs_as_if_one_after_the_other(

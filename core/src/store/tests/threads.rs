@@ -115,3 +115,55 @@ fn a_pinned_reader_sees_one_version_while_others_are_written_and_reclaimed() {
     store.reclaim(SnapshotVersion(VERSIONS));
     assert_eq!(store.len(TABLE) as u64, ACCOUNTS, "what was superseded is gone");
 }
+
+const WRITERS: u64 = 4;
+const KEYS_PER_WRITER: u64 = 40;
+const ROUNDS: u64 = 300;
+
+/// One of several writers whose keys lie between each other's: in each round it deletes a key or
+/// brings it back, so that keys come back while their deletion is being reclaimed.
+fn toggle(store: &Store<TestHeader>, writer: u64, round: u64) {
+    for i in 0..KEYS_PER_WRITER {
+        let name = key(&(i * WRITERS + writer).to_be_bytes());
+        let is_there = (round + i).is_multiple_of(2);
+        store.apply(TABLE, name, version(round, is_there.then_some(b"v")));
+    }
+}
+
+#[test]
+#[allow(clippy::disallowed_methods, reason = "tests may use threads")]
+fn keys_that_come_back_while_they_are_reclaimed_are_in_both_indexes() {
+    let store = store_at(0);
+    let done = AtomicBool::new(false);
+    let (store, done) = (&store, &done);
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            while !done.load(Ordering::Acquire) {
+                store.reclaim(store.published());
+            }
+        });
+        let ends = SetOnDrop(done);
+        for round in 1..=ROUNDS {
+            std::thread::scope(|scope| {
+                (0..WRITERS).for_each(|writer| {
+                    scope.spawn(move || toggle(store, writer, round));
+                });
+            });
+            let at = SnapshotVersion(round);
+            store.publish(at);
+            let _pin = store.pin();
+            let mut live = Vec::new();
+            store.scan(TABLE, &KeyRange::all(), Direction::Forward, at, |key, seen| {
+                live.extend(seen.value.as_ref().map(|_| key.clone()));
+                ControlFlow::Continue(())
+            });
+            let expected = (0..WRITERS * KEYS_PER_WRITER)
+                .filter(|number| (round + number / WRITERS).is_multiple_of(2))
+                .map(|number| key(&number.to_be_bytes()));
+            assert!(live.into_iter().eq(expected), "the order at {at}");
+        }
+        drop(ends);
+    });
+    store.reclaim(SnapshotVersion(ROUNDS));
+    assert_eq!(store.len(TABLE) as u64, WRITERS * KEYS_PER_WRITER / 2, "the hash table");
+}

@@ -1,13 +1,14 @@
 //! The twelve consistency conditions of clause 3.3.2, and that every row is there.
 //!
-//! A warehouse is gathered into [`Facts`] (counts and sums by district, order and customer), each
+//! A warehouse is gathered into `Facts` (counts and sums by district, order and customer), each
 //! table scanned once; a condition is then a comparison of facts. The columns are looked for where
 //! the partitioning put them.
 //!
-//! **Condition 11** of the specification, `count(ORDER) - count(NEW-ORDER) = 2100` in a district, holds
-//! of the initial database alone: every Delivery takes a row from NEW-ORDER. It names CUSTOMER
-//! too, and that is what makes it hold always: what was delivered is in `C_DELIVERY_CNT`. Here it
-//! is `count(ORDER) - count(NEW-ORDER) = delivered by the load + sum(C_DELIVERY_CNT)`.
+//! **Condition 11** of the specification, `count(ORDER) - count(NEW-ORDER) = 2100` in a district,
+//! holds of the initial database alone: every Delivery takes a row from NEW-ORDER. It names
+//! CUSTOMER too, and that is what makes it hold always: what was delivered is in
+//! `C_DELIVERY_CNT`. Here it is `count(ORDER) - count(NEW-ORDER) = delivered by the load +
+//! sum(C_DELIVERY_CNT)`.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -25,8 +25,9 @@
 //! | STOCK | `STOCK_INFO` | | `STOCK` | |
 //!
 //! Every other table is one table of the store and every row one record, order lines too: clause
-//! 1.4.2 wants as many logical operations as the profiles name. Rows are compact ([`rows`]), keys are
-//! fixed-width ([`tables`]). Two secondary indexes: customers by last name, and orders by customer.
+//! 1.4.2 wants as many logical operations as the profiles name. Rows are compact ([`rows`]), keys
+//! are fixed-width ([`tables`]). Two secondary indexes: customers by last name, and orders by
+//! customer.
 //!
 //! **Footprints** follow from the arguments alone. An order's number is read from its district, so
 //! its rows are declared as ranges over the district; a customer who is named by last name can be

@@ -30,10 +30,10 @@ const ONE: u64 = 10_000;
 
 /// Enters an order.
 ///
-/// Takes [`NewOrderArgs`]. Returns what the terminal shows (clause 2.4.3.3): the order's number, its
-/// total, both taxes, the customer's discount, credit and last name; then for each line its
-/// amount, the item's price and name, the quantity left, and B or G. Aborts with P0001 when an item
-/// does not exist.
+/// Takes [`NewOrderArgs`]. Returns what the terminal shows (clause 2.4.3.3): the order's number,
+/// its total, both taxes, the customer's discount, credit and last name; then for each line its
+/// amount, the item's price and name, the quantity left, and B or G. Aborts with P0001 when an
+/// item does not exist.
 #[derive(Clone, Copy, Debug)]
 pub struct NewOrder;
 
@@ -53,13 +53,14 @@ impl Procedure for NewOrder {
         let mut touches = Touches::with_capacity(4 + 2 * args.line_count, 5);
         touches.reads(WAREHOUSE, &district.warehouse.key());
         touches.reads(DISTRICT, &district.key());
-        touches.reads(CUSTOMER, &district.row_key(args.customer));
         touches.writes(DISTRICT_NEXT_ORDER, &district.key());
-        for line in args.lines() {
-            let key = line.supply.stock_key(line.item);
-            touches.writes(STOCK, &key);
-            touches.reads(STOCK_INFO, &key);
-        }
+        touches.reads(CUSTOMER, &district.row_key(args.customer));
+        // In order, table by table, so that the footprint need not be sorted.
+        let mut stock = args.all_lines.map(|line| line.supply.stock_key(line.item));
+        let stock = &mut stock[..args.line_count];
+        stock.sort_unstable();
+        stock.iter().for_each(|key| touches.writes(STOCK, key));
+        stock.iter().for_each(|key| touches.reads(STOCK_INFO, key));
         // Nobody writes items, so the whole table costs less than a key for each line.
         touches.reads_range(ITEM, KeyRange::all());
         // The order's number is read, so its rows can be anywhere in the district.

@@ -1,8 +1,8 @@
 //! Payment (clause 2.5): a customer pays; the warehouse and the district count it.
 //!
 //! 15 % of payments are for a customer of another warehouse, 60 % name the customer by last name.
-//! `W_YTD` is the hottest row of the benchmark, and has a table of its own so that New-Orders, which
-//! read the tax of the same warehouse, do not depend on it.
+//! `W_YTD` is the hottest row of the benchmark, and has a table of its own so that New-Orders,
+//! which read the tax of the same warehouse, do not depend on it.
 
 use std::io::Write;
 
@@ -29,9 +29,9 @@ const RESULT_LEN_GUESS: usize = 768;
 /// Books a payment.
 ///
 /// Takes [`PaymentArgs`]. Returns what the terminal shows (clause 2.5.3.3): the records of the
-/// warehouse, the district and the customer, each with its length, the customer's number and account,
-/// and, of a customer with bad credit, the front of their data. Aborts with P0002 when nobody has
-/// the name.
+/// warehouse, the district and the customer, each with its length, the customer's number and
+/// account, and, of a customer with bad credit, the front of their data. Aborts with P0002 when
+/// nobody has the name.
 #[derive(Clone, Copy, Debug)]
 pub struct Payment;
 

@@ -1,5 +1,5 @@
-//! Stock-Level (clause 2.8): of the items in a district's last 20 orders, how many are low in stock?
-//! Read-only.
+//! Stock-Level (clause 2.8): of the items in a district's last 20 orders, how many are low in
+//! stock? Read-only.
 
 use super::super::malformed;
 use super::args::{Args, StockLevelArgs};

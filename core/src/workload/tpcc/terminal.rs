@@ -23,7 +23,8 @@ const REMOTE_PAYMENT_PERCENT: u64 = 15;
 /// Customers named by last name, of a hundred (clauses 2.5.1.2 and 2.6.1.2).
 const BY_NAME_PERCENT: u64 = 60;
 
-/// One client's transactions. A terminal has a home warehouse, and a district of it for Stock-Level.
+/// One client's transactions. A terminal has a home warehouse, and a district of it for
+/// Stock-Level.
 #[derive(Clone, Debug)]
 pub struct Terminal {
     mix: Mix,
@@ -34,8 +35,9 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    /// Warehouse `w` is in region `(w - 1) % regions`. The terminals of a region take its warehouses
-    /// in turn, and then their districts; where a region has no warehouse, all warehouses.
+    /// Warehouse `w` is in region `(w - 1) % regions`. The terminals of a region take its
+    /// warehouses in turn, and then their districts; where a region has no warehouse, all
+    /// warehouses.
     pub(super) fn new(tpcc: &Tpcc, client: Client) -> Self {
         let Tpcc { mix, seed, warehouses, scale } = *tpcc;
         let (first, step, turn) = match client.region() < warehouses {

@@ -1,5 +1,6 @@
 //! The conditions hold, are broken by what breaks them, and the mix is what it should be.
 
+mod footprints;
 mod profiles;
 mod shares;
 
@@ -184,6 +185,14 @@ fn lost_rows_lost_index_entries_and_unreadable_rows_are_violations() {
         model.put(table, Key::from(&first_of(table)[..]), None);
         assert!(loaded.workload.check(&model).is_err(), "a row of table {table} was lost");
     }
+    let mut model = loaded.model.clone();
+    let entry =
+        district(1, 1).row_of_row_key(read::<Order>(&model, ORDER, &first_of(ORDER)).customer, 1);
+    model.put(ORDER_BY_CUSTOMER, Key::from(&entry[..]), None);
+    let wrong = district(1, 1).row_of_row_key(99, 1);
+    model.put(ORDER_BY_CUSTOMER, Key::from(&wrong[..]), Some(Value::copy_from(&[])));
+    let violation = loaded.workload.check(&model).expect_err("an entry is another customer's");
+    assert_eq!(violation.left, ("rows that refer to no row", 1));
     for table in [WAREHOUSE_YTD, DISTRICT_YTD, CUSTOMER_ACCOUNT, ORDER, ORDER_LINE, HISTORY] {
         let mut model = loaded.model.clone();
         let unreadable = Some(Value::copy_from(&[0xff]));

@@ -9,25 +9,31 @@
 //! by vertex: where the set at hand is not as the rule prefers, a search finds out whether an
 //! equally heavy set is, given all that was settled before.
 
-use super::greedy::gwmin;
+use super::gwmin::gwmin;
 use super::reduce::{Problem, reduce};
 
 /// Deeper, the search gives up: a stack is finite.
 const DEPTH_MAX: u32 = 256;
 
-/// A node of this size counts as two nodes of the budget, and so on: nodes cost what they copy.
+/// The size, in vertices and ends of edges, of a node that counts as one of the budget. A node
+/// costs what it copies: larger ones count as more, and the many tiny components of a kernel as
+/// little.
 const NODE_SIZE: u64 = 256;
+
+/// What a node counts beside its size.
+const NODE_SIZE_MIN: u64 = 16;
 
 /// A search with a budget.
 #[derive(Debug)]
 pub(super) struct Search {
-    nodes_left: u64,
+    /// In units of size.
+    work_left: u64,
     is_exhausted: bool,
 }
 
 impl Search {
     pub fn new(budget_nodes: u64) -> Self {
-        Self { nodes_left: budget_nodes, is_exhausted: false }
+        Self { work_left: budget_nodes.saturating_mul(NODE_SIZE), is_exhausted: false }
     }
 
     /// Whether the budget did not suffice: then sets are good, but not proven to be best.
@@ -177,12 +183,12 @@ impl Search {
     /// Pays for a node, if there is enough left.
     fn spend(&mut self, problem: &Problem, depth: u32) -> bool {
         let edges: usize = problem.adjacency.iter().map(Vec::len).sum();
-        let cost = 1 + (problem.len() + edges) as u64 / NODE_SIZE;
-        if self.is_exhausted || depth > DEPTH_MAX || cost > self.nodes_left {
+        let cost = NODE_SIZE_MIN + (problem.len() + edges) as u64;
+        if self.is_exhausted || depth > DEPTH_MAX || cost > self.work_left {
             self.is_exhausted = true;
             return false;
         }
-        self.nodes_left -= cost;
+        self.work_left -= cost;
         true
     }
 }

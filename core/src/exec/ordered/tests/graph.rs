@@ -87,7 +87,7 @@ proptest! {
                     }
                 }
             }
-            prop_assert_eq!(&before[late][..late], &expected[..], "job {} waits for too many", late);
+            prop_assert_eq!(&before[late][..late], &expected[..], "{} waits for too many", late);
             prop_assert!(!before[late][late..footprints.len()].contains(&true));
         }
     }

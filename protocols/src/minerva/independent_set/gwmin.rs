@@ -42,8 +42,8 @@ pub(super) fn gwmin(weights: &[u64], adjacency: &[Vec<u32>]) -> Vec<u32> {
     let mut cheaper = Vec::new();
     while let Some(next) = line.pop() {
         let vertex = next.vertex as usize;
-        // Costs only fall, so an entry with an old cost has a newer one that came out before it.
-        if !is_left[vertex] || next.cost != costs[vertex] {
+        // Costs only fall, so of a vertex's entries the newest comes out first.
+        if !is_left[vertex] {
             continue;
         }
         is_left[vertex] = false;
