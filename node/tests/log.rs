@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pangea_core::ids::{LogPosition, SnapshotVersion};
-use pangea_core::log::Mark;
+use pangea_core::log::{FRAME_HEADER_LEN, Mark};
 use pangea_node::disk::{Disk, OsDisk};
 use pangea_node::log::{
     Append, Durability, Log, LogError, LogEvent, LogEvents, LogOptions, Recovered,
@@ -136,9 +136,9 @@ fn records_that_come_during_a_sync_share_the_next_one() {
     running.append(1..=1);
     running.wait_durable(1);
     let before = running.log.counters().groups.load(std::sync::atomic::Ordering::Relaxed);
-    disk.hold_sync(true);
+    let held_sync = disk.hold_sync();
     (2..=20).for_each(|position| running.append([position]));
-    disk.hold_sync(false);
+    drop(held_sync);
     running.wait_durable(20);
     let groups = running.log.counters().groups.load(std::sync::atomic::Ordering::Relaxed);
     assert!((1..=2).contains(&(groups - before)), "{} groups", groups - before);
@@ -209,6 +209,23 @@ fn a_torn_tail_is_cut_off_and_reported_and_the_log_goes_on_from_there() {
     drop(running);
     let recovered = open(&disk).unwrap().recovered;
     assert_eq!((recovered.records, recovered.cut), (records(1..=120), None));
+}
+
+#[test]
+fn whole_records_after_a_hole_in_the_last_group_go_with_it_once_and_for_all() {
+    let disk = MemDisk::default();
+    hundred(&disk);
+    let last = segments(&disk).pop().unwrap();
+    disk.damage(&last, |bytes| {
+        let text = b"record 98 ";
+        let at = bytes.windows(text.len()).position(|window| window == text).unwrap();
+        bytes[at - FRAME_HEADER_LEN..at].fill(0);
+    });
+    let recovered = open(&disk).unwrap().recovered;
+    let cut = recovered.cut.expect("a cut");
+    assert_eq!((recovered.head.0, cut.torn.frames), (97, 2));
+    let recovered = open(&disk).unwrap().recovered;
+    assert_eq!((recovered.head.0, recovered.cut), (97, None));
 }
 
 #[test]

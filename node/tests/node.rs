@@ -198,7 +198,7 @@ fn nothing_is_sent_or_acknowledged_before_it_is_durable() {
     let cluster = Cluster::start(3, u64::MAX);
     cluster.add(0, 1).unwrap();
     cluster.wait_counter(0, 1);
-    cluster.disks[0].hold_sync(true);
+    let held_sync = cluster.disks[0].hold_sync();
     let (sender, receiver) = channel();
     let answer = sender.clone();
     cluster.node(0).handle().submit_with(add(1), move |outcome| answer.send(outcome).unwrap());
@@ -209,7 +209,7 @@ fn nothing_is_sent_or_acknowledged_before_it_is_durable() {
     assert_eq!(counter(cluster.node(1).handle().store(), 0), 1);
     assert!(receiver.try_recv().is_err());
     assert!(status(cluster.node(0)).counters["effects_held"] >= 2);
-    cluster.disks[0].hold_sync(false);
+    drop(held_sync);
     receiver.recv_timeout(DEADLINE).unwrap().unwrap();
     cluster.wait_counter(0, 2);
 }
@@ -337,7 +337,7 @@ fn a_panic_of_the_protocol_ends_the_node_and_tells_every_client() {
 #[test]
 fn too_many_requests_are_refused_and_the_rest_are_answered() {
     let cluster = Cluster::start(1, u64::MAX);
-    cluster.disks[0].hold_sync(true);
+    let held_sync = cluster.disks[0].hold_sync();
     let (sender, receiver) = channel();
     for _ in 0..IN_FLIGHT_MAX + 10 {
         let sender = sender.clone();
@@ -348,7 +348,7 @@ fn too_many_requests_are_refused_and_the_rest_are_answered() {
         assert!(error.reason.contains("overloaded"), "{error}");
     }
     assert!(receiver.try_recv().is_err());
-    cluster.disks[0].hold_sync(false);
+    drop(held_sync);
     for _ in 0..IN_FLIGHT_MAX {
         receiver.recv_timeout(DEADLINE).unwrap().unwrap();
     }

@@ -47,6 +47,16 @@ struct Handle {
     life: u64,
 }
 
+/// While this is there, syncs wait.
+pub struct HeldSync(MemDisk);
+
+impl Drop for HeldSync {
+    fn drop(&mut self) {
+        self.0.lock().holds_sync = false;
+        self.0.inner.1.notify_all();
+    }
+}
+
 fn full() -> io::Error {
     io::Error::from_raw_os_error(28)
 }
@@ -69,10 +79,11 @@ impl MemDisk {
         self.lock().fails_sync = fails;
     }
 
-    /// Makes syncs wait until they are let go.
-    pub fn hold_sync(&self, holds: bool) {
-        self.lock().holds_sync = holds;
-        self.inner.1.notify_all();
+    /// Makes syncs wait until the result is dropped, also by a test that fails.
+    #[must_use]
+    pub fn hold_sync(&self) -> HeldSync {
+        self.lock().holds_sync = true;
+        HeldSync(self.clone())
     }
 
     /// How many syncs of files have been done.
