@@ -1,1 +1,15 @@
-//! Placeholder.
+//! The world as it is: sockets, files, clocks and threads around a protocol's state machine.
+
+pub mod checkpoint;
+pub mod client;
+pub mod clock;
+pub mod config;
+pub mod data_dir;
+pub mod disk;
+pub mod driver;
+pub mod log;
+pub mod network;
+pub mod node;
+pub mod pool;
+pub mod random;
+pub mod transport;

@@ -1,0 +1,233 @@
+//! What a crash or a failing disk can do to a segment, and what a scan then says.
+
+use bytes::Bytes;
+use proptest::prelude::*;
+
+use super::*;
+use crate::ids::{LogPosition, SnapshotVersion};
+
+const SALT: u64 = 0x5a17;
+const FIRST: LogPosition = LogPosition(100);
+
+/// A segment of groups of records, each group synced before the next, and where each frame begins.
+fn segment(groups: &[Vec<Vec<u8>>], zeros: usize) -> (Vec<u8>, Vec<usize>) {
+    let mut bytes = SegmentHeader { salt: SALT, first: FIRST }.encode();
+    let mut starts = Vec::new();
+    let mut position = FIRST;
+    for group in groups {
+        let synced = bytes.len() as u64;
+        for record in group {
+            starts.push(bytes.len());
+            let parts = [Bytes::copy_from_slice(record)];
+            FrameHeader { kind: Kind::Record, position, synced }.encode(SALT, &parts, &mut bytes);
+            position = LogPosition(position.0 + 1);
+        }
+    }
+    bytes.resize(bytes.len() + zeros, 0);
+    (bytes, starts)
+}
+
+/// The records that a scan gives, and how it ends.
+fn scan(bytes: &[u8]) -> (Vec<Bytes>, Result<End, SegmentError>) {
+    let mut records = Vec::new();
+    let mut scan = match SegmentScan::open(Bytes::copy_from_slice(bytes)) {
+        Ok(scan) => scan,
+        Err(error) => return (records, Err(error)),
+    };
+    loop {
+        match scan.advance() {
+            Ok(Item::Record { position, record }) => {
+                assert_eq!(position.0, FIRST.0 + records.len() as u64);
+                records.push(record);
+            }
+            Ok(Item::Mark(_)) => {}
+            Ok(Item::End(end)) => return (records, Ok(end)),
+            Err(error) => return (records, Err(error)),
+        }
+    }
+}
+
+fn three_groups() -> Vec<Vec<Vec<u8>>> {
+    vec![vec![b"one".to_vec()], vec![b"two".to_vec(), Vec::new()], vec![b"four".to_vec(); 2]]
+}
+
+#[test]
+fn zeros_after_the_last_frame_are_the_normal_end() {
+    for zeros in [0, 3, 4, 25, 26, 5_000] {
+        let (bytes, _) = segment(&three_groups(), zeros);
+        let (records, end) = scan(&bytes);
+        assert_eq!(records, ["one", "two", "", "four", "four"].map(Bytes::from));
+        assert_eq!(end, Ok(End { offset: bytes.len() - zeros, torn: None }), "{zeros} zeros");
+    }
+}
+
+#[test]
+fn an_incomplete_last_frame_is_a_torn_tail() {
+    let (bytes, starts) = segment(&three_groups(), 0);
+    for len in starts[4] + 4..bytes.len() {
+        let mut cut = bytes[..len].to_vec();
+        cut.resize(bytes.len() + 100, 0);
+        let (records, end) = scan(&cut);
+        let torn = Some(Torn { len: FRAME_HEADER_LEN, frames: 0 });
+        assert_eq!((records.len(), end), (4, Ok(End { offset: starts[4], torn })), "cut at {len}");
+    }
+}
+
+#[test]
+fn a_hole_in_the_last_group_is_a_torn_tail_whose_good_frames_are_counted() {
+    let (mut bytes, starts) = segment(&three_groups(), 64);
+    bytes[starts[3]..starts[4]].fill(0);
+    let (records, end) = scan(&bytes);
+    assert_eq!(records.len(), 3);
+    let torn = Some(Torn { len: bytes.len() - 64 - starts[3], frames: 1 });
+    assert_eq!(end, Ok(End { offset: starts[3], torn }));
+}
+
+#[test]
+fn damage_before_a_later_group_is_a_corrupt_middle_and_is_named() {
+    let (bytes, starts) = segment(&three_groups(), 64);
+    for (frame, &start) in starts.iter().enumerate().take(3) {
+        let position = LogPosition(FIRST.0 + frame as u64);
+        for damage in start..starts[frame + 1] {
+            let mut bytes = bytes.clone();
+            bytes[damage] ^= 0x10;
+            let expected = SegmentError::Corrupt { offset: start, position };
+            assert_eq!(scan(&bytes).1, Err(expected), "damage at {damage}");
+        }
+        let mut bytes = bytes.clone();
+        bytes[start..starts[frame + 1]].fill(0);
+        assert_eq!(scan(&bytes).1, Err(SegmentError::Corrupt { offset: start, position }));
+    }
+}
+
+/// A mark has no number of its own, and the record after it was once the only thing that could
+/// have vouched for it: the record was cut off as if it had never been durable.
+#[test]
+fn a_damaged_mark_before_a_durable_record_is_a_corrupt_middle() {
+    let (mut bytes, _) = segment(&[vec![b"one".to_vec()]], 0);
+    let start = bytes.len();
+    let mark = Mark { below: FIRST, checkpoint: SnapshotVersion(7) };
+    let header = FrameHeader { kind: Kind::Mark, position: FIRST, synced: start as u64 };
+    header.encode(SALT, &[mark.encode()], &mut bytes);
+    let position = LogPosition(FIRST.0 + 1);
+    let header = FrameHeader { kind: Kind::Record, position, synced: bytes.len() as u64 };
+    header.encode(SALT, &[Bytes::from("two")], &mut bytes);
+    assert_eq!(scan(&bytes).0, ["one", "two"].map(Bytes::from));
+    bytes[start + 9] ^= 1;
+    assert_eq!(scan(&bytes).1, Err(SegmentError::Corrupt { offset: start, position }));
+}
+
+#[test]
+fn what_a_recycled_file_held_before_is_no_frame() {
+    let (mut old, _) = segment(&three_groups(), 64);
+    let header = SegmentHeader { salt: SALT + 1, first: FIRST };
+    old[..SEGMENT_HEADER_LEN].copy_from_slice(&header.encode());
+    old[SEGMENT_HEADER_LEN..SEGMENT_HEADER_LEN + 4].fill(0);
+    let (records, end) = scan(&old);
+    assert_eq!((records.len(), end), (0, Ok(End { offset: SEGMENT_HEADER_LEN, torn: None })));
+}
+
+#[test]
+fn a_record_out_of_order_is_corrupt() {
+    let (mut bytes, _) = segment(&[vec![b"one".to_vec()]], 0);
+    let offset = bytes.len();
+    let found = LogPosition(FIRST.0 + 2);
+    FrameHeader { kind: Kind::Record, position: found, synced: 0 }.encode(SALT, &[], &mut bytes);
+    let expected = LogPosition(FIRST.0 + 1);
+    assert_eq!(scan(&bytes).1, Err(SegmentError::OutOfOrder { offset, expected, found }));
+}
+
+#[test]
+fn newer_formats_are_refused_by_name() {
+    let (mut bytes, _) = segment(&three_groups(), 64);
+    bytes[8] = 9;
+    let error = scan(&bytes).1.expect_err("a newer segment");
+    assert_eq!(error, SegmentError::NewerFormat { found: 9 });
+    assert!(error.to_string().contains("newer version of Pangea"), "{error}");
+
+    // A frame of a newer version, whole and with a good checksum.
+    let (mut bytes, starts) = segment(&[vec![b"one".to_vec()]], 64);
+    let frame = starts[0]..bytes.len() - 64;
+    bytes[starts[0] + 8] = 2;
+    let crc = crc32c::crc32c(&SALT.to_le_bytes());
+    let crc = crc32c::crc32c_append(crc, &bytes[frame.start..frame.start + 4]);
+    let crc = crc32c::crc32c_append(crc, &bytes[frame.start + 8..frame.end]);
+    bytes[frame.start + 4..frame.start + 8].copy_from_slice(&crc.to_le_bytes());
+    let newer = SegmentError::NewerFrame { offset: starts[0], found: 2 };
+    assert_eq!(scan(&bytes).1, Err(newer));
+}
+
+#[test]
+fn a_file_that_is_no_segment_is_refused() {
+    assert_eq!(scan(b"").1, Err(SegmentError::NotASegment));
+    assert_eq!(scan(&[0; 4096]).1, Err(SegmentError::NotASegment));
+    let (mut bytes, _) = segment(&three_groups(), 0);
+    bytes[20] ^= 1;
+    assert_eq!(scan(&bytes).1, Err(SegmentError::NotASegment), "a damaged salt");
+}
+
+fn groups() -> impl Strategy<Value = Vec<Vec<Vec<u8>>>> {
+    let record = prop::collection::vec(any::<u8>(), 0..80);
+    prop::collection::vec(prop::collection::vec(record, 1..4), 1..6)
+}
+
+proptest! {
+    #[test]
+    fn a_truncated_segment_gives_a_prefix_of_its_records(
+        groups in groups(),
+        cut in any::<prop::sample::Index>(),
+        zeros in 0_usize..100,
+    ) {
+        let (mut bytes, starts) = segment(&groups, 0);
+        let all: Vec<Vec<u8>> = groups.concat();
+        let total = bytes.len();
+        let len = cut.index(total + 1);
+        bytes.truncate(len);
+        bytes.resize(len + zeros, 0);
+        let (records, end) = scan(&bytes);
+        prop_assert_eq!(&records[..], &all[..records.len()]);
+        // The first record's number ends the header, and what it lost may have been zeros.
+        let is_whole_header = len > SEGMENT_HEADER_LEN - 8 && len + zeros >= SEGMENT_HEADER_LEN;
+        if is_whole_header {
+            let ends = starts.iter().skip(1).copied().chain([total]);
+            let whole = ends.filter(|&end| end <= len).count();
+            prop_assert!(records.len() >= whole && end.is_ok(), "{:?}", end);
+        } else {
+            prop_assert_eq!(end, Err(SegmentError::NotASegment));
+        }
+    }
+
+    #[test]
+    fn a_flipped_bit_never_gives_a_wrong_record(
+        groups in groups(),
+        at in any::<prop::sample::Index>(),
+        bit in 0_u8..8,
+    ) {
+        let (mut bytes, starts) = segment(&groups, 40);
+        let all: Vec<Vec<u8>> = groups.concat();
+        let damage = at.index(bytes.len());
+        bytes[damage] ^= 1 << bit;
+        let (records, end) = scan(&bytes);
+        prop_assert_eq!(&records[..], &all[..records.len()]);
+        let last_group = starts[all.len() - groups[groups.len() - 1].len()];
+        if (SEGMENT_HEADER_LEN..last_group).contains(&damage) {
+            let is_corrupt = matches!(end, Err(SegmentError::Corrupt { .. }));
+            prop_assert!(is_corrupt, "{:?}", end);
+        }
+        if damage >= last_group {
+            prop_assert!(end.is_ok(), "{:?}", end);
+        }
+    }
+
+    #[test]
+    fn arbitrary_bytes_after_a_header_give_no_record_and_no_panic(
+        junk in prop::collection::vec(any::<u8>(), 0..400),
+    ) {
+        let mut bytes = SegmentHeader { salt: SALT, first: FIRST }.encode();
+        bytes.extend_from_slice(&junk);
+        let (records, end) = scan(&bytes);
+        prop_assert_eq!(records.len(), 0);
+        prop_assert_eq!(end.map(|end| end.offset), Ok(SEGMENT_HEADER_LEN));
+        let _ = SegmentHeader::decode(&junk);
+    }
+}

@@ -1,0 +1,141 @@
+//! Reading the newest checkpoint that can be read.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use pangea_core::ids::SnapshotVersion;
+use pangea_core::log::{CheckpointError, CheckpointHeader, Decoder, Part};
+use pangea_core::protocol::Checkpoint;
+use pangea_core::store::{Header, Store};
+
+use super::{LoadError, TEMP_NAME, file_name, versions};
+use crate::disk::{Disk, DiskError};
+use crate::log::remove_if_there;
+
+/// How much is read at a time.
+const READ_BYTES: usize = 1 << 20;
+
+/// What a node starts from.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Loaded {
+    /// The checkpoint that is in the store, if there was one.
+    pub checkpoint: Option<Checkpoint>,
+    /// How many rows it has.
+    pub rows: u64,
+    /// Newer ones that could not be read, and why. They have another name now.
+    pub damaged: Vec<(PathBuf, CheckpointError)>,
+}
+
+/// Loads the newest checkpoint in `dir` that can be read into an empty store, and publishes its
+/// version. The log has what came after `log_from`: an older checkpoint is of no use.
+///
+/// # Errors
+/// When there is none that the log goes on from, or one is a newer program's or another protocol's.
+pub fn load<H: Header>(
+    disk: &Arc<dyn Disk>,
+    dir: &Path,
+    protocol: &str,
+    log_from: SnapshotVersion,
+    store: &Store<H>,
+) -> Result<Loaded, LoadError> {
+    assert!(store.table_ids().is_empty(), "a checkpoint is loaded into an empty store");
+    disk.create_dir(dir).map_err(DiskError::new("make directory", dir))?;
+    remove_if_there(disk.as_ref(), &dir.join(TEMP_NAME))?;
+    let mut damaged = Vec::new();
+    for version in versions(disk.as_ref(), dir)? {
+        if version < log_from {
+            break;
+        }
+        let path = dir.join(file_name(version));
+        match load_one(disk, &path, protocol, version, store)? {
+            Ok((checkpoint, rows)) => {
+                store.publish(checkpoint.version);
+                set_aside(disk.as_ref(), dir, &damaged)?;
+                return Ok(Loaded { checkpoint: Some(checkpoint), rows, damaged });
+            }
+            Err(error) => {
+                store.clear();
+                tracing::error!(path = %path.display(), %error, "a checkpoint can't be read");
+                damaged.push((path, error));
+            }
+        }
+    }
+    if log_from > SnapshotVersion::ZERO {
+        return Err(LoadError::NotCovered { dir: dir.to_owned(), log_from, damaged });
+    }
+    // The log has everything since the empty database.
+    set_aside(disk.as_ref(), dir, &damaged)?;
+    Ok(Loaded { checkpoint: None, rows: 0, damaged })
+}
+
+/// The inner error is a damaged file, for which there may be another.
+type Attempt = Result<(Checkpoint, u64), CheckpointError>;
+
+fn load_one<H: Header>(
+    disk: &Arc<dyn Disk>,
+    path: &Path,
+    protocol: &str,
+    version: SnapshotVersion,
+    store: &Store<H>,
+) -> Result<Attempt, LoadError> {
+    let mut file = disk.open(path).map_err(DiskError::new("open", path))?;
+    let mut decoder = Decoder::<H>::new();
+    let mut chunk = vec![0; READ_BYTES];
+    let mut offset = 0;
+    let mut found: Option<CheckpointHeader> = None;
+    let mut rows = 0;
+    loop {
+        let len = file.read_at(&mut chunk, offset).map_err(DiskError::new("read", path))?;
+        if len == 0 {
+            break;
+        }
+        offset += len as u64;
+        decoder.feed(&chunk[..len]);
+        loop {
+            match decoder.advance() {
+                Ok(None) => break,
+                Ok(Some(Part::Header(header))) => {
+                    if header.protocol != protocol {
+                        let (path, wanted) = (path.to_owned(), protocol.to_owned());
+                        return Err(LoadError::Protocol { path, found: header.protocol, wanted });
+                    }
+                    found = Some(header);
+                }
+                Ok(Some(Part::Rows(table, part))) => {
+                    part.into_iter().for_each(|row| store.apply(table, row.key, row.version));
+                }
+                Ok(Some(Part::Footer { rows: count })) => rows = count,
+                // An older checkpoint would hide that this program is too old for the directory.
+                Err(error @ CheckpointError::NewerFormat { .. }) => {
+                    return Err(LoadError::Unreadable { path: path.to_owned(), error });
+                }
+                Err(error) => return Ok(Err(error)),
+            }
+        }
+    }
+    let whole = decoder.finish();
+    Ok(match (whole, found) {
+        (Ok(()), Some(header)) if header.version == version => {
+            Ok((Checkpoint { version, meta: header.meta }, rows))
+        }
+        (Ok(()), _) => Err(CheckpointError::NotACheckpoint),
+        (Err(error), _) => Err(error),
+    })
+}
+
+/// Gives damaged checkpoints another name: they are kept for whoever wants to know what happened to
+/// them, and no longer count.
+fn set_aside(
+    disk: &dyn Disk,
+    dir: &Path,
+    damaged: &[(PathBuf, CheckpointError)],
+) -> Result<(), DiskError> {
+    for (path, _) in damaged {
+        let aside = path.with_extension("damaged");
+        disk.rename(path, &aside).map_err(DiskError::new("rename", path))?;
+    }
+    if damaged.is_empty() {
+        return Ok(());
+    }
+    disk.sync_dir(dir).map_err(DiskError::new("sync directory", dir))
+}

@@ -1,0 +1,241 @@
+//! Writing a checkpoint while the node goes on.
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use bytes::Bytes;
+use pangea_core::ids::SnapshotVersion;
+use pangea_core::key::{Direction, KeyRange};
+use pangea_core::log::{CheckpointHeader, Encoder};
+use pangea_core::store::{Header, Pin};
+
+use super::{KEPT, TEMP_NAME, file_name, versions};
+use crate::disk::{Disk, DiskError, DiskFile};
+use crate::log::remove_if_there;
+
+/// How much is gathered for a write.
+const WRITE_BYTES: usize = 1 << 20;
+
+/// How much is written between syncs, so that the log's syncs never wait behind a flood of pages.
+const SYNC_BYTES: u64 = 8 << 20;
+
+/// A checkpoint that failed, for want of room most likely, is tried again after this long.
+const RETRY_AFTER: Duration = Duration::from_secs(5);
+
+/// What a checkpointer reports, from its own thread.
+#[derive(Clone, Debug, PartialEq)]
+pub enum CheckpointEvent {
+    /// The checkpoint of this version, and so of every earlier one that was asked for, is durable.
+    Written(SnapshotVersion),
+    /// It could not be written, and will be tried again. The log keeps what it would have held.
+    Failed(DiskError),
+}
+
+/// Takes a checkpointer's reports.
+pub type CheckpointEvents = Arc<dyn Fn(CheckpointEvent) + Send + Sync>;
+
+/// The thread that writes checkpoints, one at a time.
+#[derive(Debug)]
+pub struct Checkpointer<H: Header> {
+    shared: Arc<Shared<H>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared<H: Header> {
+    state: Mutex<State<H>>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct State<H: Header> {
+    /// The newest that was asked for and is not being written.
+    next: Option<Request<H>>,
+    is_stopping: bool,
+}
+
+#[derive(Debug)]
+struct Request<H: Header> {
+    pin: Pin<H>,
+    meta: Bytes,
+}
+
+impl<H: Header> Shared<H> {
+    fn lock(&self) -> MutexGuard<'_, State<H>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<H: Header> Checkpointer<H> {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// When the system has no thread to give.
+    pub fn start(
+        disk: Arc<dyn Disk>,
+        dir: PathBuf,
+        protocol: &'static str,
+        events: CheckpointEvents,
+    ) -> Result<Self, DiskError> {
+        let state = Mutex::new(State { next: None, is_stopping: false });
+        let shared = Arc::new(Shared { state, changed: Condvar::new() });
+        let error = DiskError::new("start a thread for", &dir);
+        let run = {
+            let shared = shared.clone();
+            move || shared.run(&disk, &dir, protocol, &events)
+        };
+        let builder = std::thread::Builder::new().name("checkpoint".to_owned());
+        let thread = builder.spawn(run).map_err(error)?;
+        Ok(Self { shared, thread: Some(thread) })
+    }
+
+    /// Asks for a checkpoint of what is pinned. One that still waits for its turn is given up for
+    /// it.
+    pub fn request(&self, pin: Pin<H>, meta: Bytes) {
+        self.shared.lock().next = Some(Request { pin, meta });
+        self.shared.changed.notify_all();
+    }
+}
+
+impl<H: Header> Drop for Checkpointer<H> {
+    /// Gives up what is being written, and ends.
+    fn drop(&mut self) {
+        self.shared.lock().is_stopping = true;
+        self.shared.changed.notify_all();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the checkpoint thread panicked");
+        }
+    }
+}
+
+impl<H: Header> Shared<H> {
+    fn run(&self, disk: &Arc<dyn Disk>, dir: &Path, protocol: &str, events: &CheckpointEvents) {
+        let mut state = self.lock();
+        while !state.is_stopping {
+            let Some(Request { pin, meta }) = state.next.take() else {
+                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            drop(state);
+            let is_stopping = || self.lock().is_stopping;
+            let written = write(disk, dir, protocol, &pin, &meta, &is_stopping);
+            let failed = written.is_err();
+            match written {
+                Ok(Some(_)) => events(CheckpointEvent::Written(pin.version())),
+                Ok(None) => {}
+                Err(error) => events(CheckpointEvent::Failed(error)),
+            }
+            state = self.lock();
+            if failed {
+                if state.next.is_none() {
+                    state.next = Some(Request { pin, meta });
+                }
+                let is_up = |state: &mut State<H>| !state.is_stopping;
+                let wait = self.changed.wait_timeout_while(state, RETRY_AFTER, is_up);
+                state = wait.unwrap_or_else(PoisonError::into_inner).0;
+            }
+        }
+    }
+}
+
+/// Writes the checkpoint of what is pinned, and removes those that are too old. Returns how many
+/// rows it has, or nothing when `is_stopping` said so or the store was cleared on the way.
+///
+/// # Errors
+/// When a file operation fails. The earlier checkpoints are then as they were.
+pub fn write<H: Header>(
+    disk: &Arc<dyn Disk>,
+    dir: &Path,
+    protocol: &str,
+    pin: &Pin<H>,
+    meta: &Bytes,
+    is_stopping: &dyn Fn() -> bool,
+) -> Result<Option<u64>, DiskError> {
+    disk.create_dir(dir).map_err(DiskError::new("make directory", dir))?;
+    let temp = dir.join(TEMP_NAME);
+    let result = write_rows(disk, &temp, protocol, pin, meta, is_stopping);
+    let Ok(Some(rows)) = result else {
+        // Gives the room back; the error that counts is the first.
+        let _ = remove_if_there(disk.as_ref(), &temp);
+        return result;
+    };
+    let path = dir.join(file_name(pin.version()));
+    disk.rename(&temp, &path).map_err(DiskError::new("rename", &temp))?;
+    disk.sync_dir(dir).map_err(DiskError::new("sync directory", dir))?;
+    for version in versions(disk.as_ref(), dir)?.into_iter().skip(KEPT) {
+        remove_if_there(disk.as_ref(), &dir.join(file_name(version)))?;
+    }
+    disk.sync_dir(dir).map_err(DiskError::new("sync directory", dir))?;
+    Ok(Some(rows))
+}
+
+/// A file that is written from the front, synced as it grows.
+struct Output<'a> {
+    path: &'a Path,
+    file: Box<dyn DiskFile>,
+    waiting: Vec<u8>,
+    offset: u64,
+    synced: u64,
+}
+
+impl Output<'_> {
+    fn write(&mut self) -> Result<(), DiskError> {
+        let write = self.file.write_at(&self.waiting, self.offset);
+        write.map_err(DiskError::new("write", self.path))?;
+        self.offset += self.waiting.len() as u64;
+        self.waiting.clear();
+        if self.offset - self.synced >= SYNC_BYTES {
+            self.sync()?;
+        }
+        Ok(())
+    }
+
+    fn sync(&mut self) -> Result<(), DiskError> {
+        self.synced = self.offset;
+        self.file.sync().map_err(DiskError::new("sync", self.path))
+    }
+}
+
+fn write_rows<H: Header>(
+    disk: &Arc<dyn Disk>,
+    path: &Path,
+    protocol: &str,
+    pin: &Pin<H>,
+    meta: &Bytes,
+    is_stopping: &dyn Fn() -> bool,
+) -> Result<Option<u64>, DiskError> {
+    let (protocol, meta) = (protocol.to_owned(), meta.clone());
+    let header = CheckpointHeader { version: pin.version(), protocol, meta };
+    let file = disk.create(path).map_err(DiskError::new("make", path))?;
+    let mut output = Output { path, file, waiting: Vec::new(), offset: 0, synced: 0 };
+    let mut encoder = Encoder::<H>::new(&header, &mut output.waiting);
+    for table in pin.store().table_ids() {
+        let mut result = Ok(());
+        let (all, forward) = (KeyRange::all(), Direction::Forward);
+        pin.store().scan(table, &all, forward, pin.version(), |key, version| {
+            encoder.push(table, key, version, &mut output.waiting);
+            if output.waiting.len() < WRITE_BYTES {
+                return ControlFlow::Continue(());
+            }
+            result = output.write();
+            if result.is_err() || is_stopping() {
+                return ControlFlow::Break(());
+            }
+            ControlFlow::Continue(())
+        });
+        result?;
+        if is_stopping() {
+            return Ok(None);
+        }
+    }
+    let rows = encoder.finish(&mut output.waiting);
+    output.write()?;
+    output.sync()?;
+    // A replica that took a peer's checkpoint meanwhile has cleared what was being read.
+    Ok((!pin.is_lost()).then_some(rows))
+}

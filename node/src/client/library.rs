@@ -1,0 +1,418 @@
+//! The client's side: one connection, as many calls at a time as there is work.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use pangea_core::hash::HashMap;
+use pangea_core::ids::{NodeId, SnapshotVersion, TableId};
+use pangea_core::protocol::Status;
+use pangea_core::txn::Outcome;
+use tokio::sync::{Notify, oneshot, watch};
+
+use super::connection;
+use super::wire::{Answer, Query, Row, SubmitBuffer};
+use crate::transport::{CLIENT_FRAME_MAX, ClientWelcome, LinkReport, LinkSettings};
+
+/// How many requests of one client may wait for their answers.
+pub const REQUESTS_MAX: usize = 65_536;
+/// What a call takes in a frame beside its arguments, its procedure's name included, at most.
+const CALL_OVERHEAD: usize = 1 << 10;
+/// The longest name of a procedure.
+const NAME_LEN_MAX: usize = 512;
+
+/// Why a request has no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ClientError {
+    /// The node could not be connected to, or did not take this client.
+    Connect {
+        /// The node's address.
+        address: SocketAddr,
+        /// Why.
+        reason: String,
+    },
+    /// The request makes no sense to the node: it changed nothing, and won't when repeated.
+    Refused(String),
+    /// There is no connection now, or too much waits on it: nothing was sent.
+    NotSent(String),
+    /// The connection was lost, or the node can't tell: a transaction that was submitted may have
+    /// committed, or may still.
+    Ambiguous(String),
+}
+
+impl ClientError {
+    /// Whether the transaction may have committed.
+    pub fn is_ambiguous(&self) -> bool {
+        matches!(self, Self::Ambiguous(_))
+    }
+}
+
+impl fmt::Display for ClientError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Connect { address, reason } => write!(f, "can't connect to {address}: {reason}"),
+            Self::Refused(reason) => write!(f, "refused: {reason}"),
+            Self::NotSent(reason) => write!(f, "not sent: {reason}"),
+            Self::Ambiguous(reason) => write!(f, "outcome unknown: {reason}"),
+        }
+    }
+}
+
+impl std::error::Error for ClientError {}
+
+/// A connection to one node, for as many tasks as like. Cheap to clone.
+///
+/// Calls of all clones share the connection: each returns when its own answer has come. When the
+/// connection is lost, every call in flight ends as [`ClientError::Ambiguous`], calls made
+/// meanwhile as [`ClientError::NotSent`], and the client reconnects by itself.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), pangea_node::client::ClientError> {
+/// use pangea_node::client::Client;
+/// let client = Client::connect("127.0.0.1:7000".parse().unwrap(), "demo").await?;
+/// let outcome = client.call("transfer", b"alice bob 10").await?;
+/// # let _ = outcome;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Client {
+    owner: Arc<Owner>,
+}
+
+/// Ends the connection when the last clone of a client is dropped.
+struct Owner {
+    shared: Arc<Shared>,
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.shared.lock().is_dropped = true;
+        self.shared.outgoing.notify_one();
+    }
+}
+
+impl Client {
+    /// Connects to a node of the cluster named `cluster`. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// [`ClientError::Connect`].
+    pub async fn connect(address: SocketAddr, cluster: &str) -> Result<Self, ClientError> {
+        let connected = connection::open(address, cluster).await;
+        let connected = connected.map_err(|reason| ClientError::Connect { address, reason })?;
+        let shared = Arc::new(Shared {
+            address,
+            cluster: cluster.to_owned(),
+            welcome: connected.welcome.clone(),
+            state: Mutex::default(),
+            outgoing: Notify::new(),
+            is_connected: watch::channel(false).0,
+        });
+        shared.on_connected();
+        tokio::spawn(connection::run(shared.clone(), connected));
+        Ok(Self { owner: Arc::new(Owner { shared }) })
+    }
+
+    /// The node at the other end.
+    pub fn node(&self) -> NodeId {
+        self.owner.shared.welcome.node
+    }
+
+    /// The name of the node's region.
+    pub fn region(&self) -> &str {
+        &self.owner.shared.welcome.region
+    }
+
+    /// The name of the commit protocol that the cluster runs.
+    pub fn protocol(&self) -> &str {
+        &self.owner.shared.welcome.protocol
+    }
+
+    /// Whether there is a connection now.
+    pub fn is_connected(&self) -> bool {
+        *self.owner.shared.is_connected.borrow()
+    }
+
+    /// Waits until there is a connection.
+    pub async fn connected(&self) {
+        let mut is_connected = self.owner.shared.is_connected.subscribe();
+        // The sender lives as long as this client does.
+        let _ = is_connected.wait_for(|&is_connected| is_connected).await;
+    }
+
+    /// Runs a procedure as one transaction.
+    ///
+    /// # Errors
+    /// When the outcome is not known, or the call was not carried out; see [`ClientError`]. A
+    /// transaction that aborted is an outcome, not an error.
+    pub async fn call(&self, procedure: &str, args: &[u8]) -> Result<Outcome, ClientError> {
+        if procedure.len() > NAME_LEN_MAX || args.len() + CALL_OVERHEAD > CLIENT_FRAME_MAX {
+            return Err(ClientError::NotSent(format!(
+                "a call of {procedure:.40} with {} bytes is over the limit",
+                args.len()
+            )));
+        }
+        let encode = |state: &mut State, request| {
+            if state.submit.len() + args.len() + CALL_OVERHEAD > CLIENT_FRAME_MAX {
+                state.seal();
+            }
+            state.submit.push(request, procedure, args);
+        };
+        match self.owner.shared.request(encode).await? {
+            Answer::Outcome(outcome) => Ok(outcome),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    /// Asks the node something.
+    ///
+    /// # Errors
+    /// When there is no answer; see [`ClientError`].
+    pub async fn query(&self, query: &Query) -> Result<Answer, ClientError> {
+        let encode = |state: &mut State, request| {
+            state.queries.push(super::wire::encode_query(request, query));
+        };
+        match self.owner.shared.request(encode).await? {
+            answer @ (Answer::Refused(_) | Answer::Unavailable(_)) => Err(unexpected(answer)),
+            answer => Ok(answer),
+        }
+    }
+
+    /// What the node's protocol says of itself.
+    ///
+    /// # Errors
+    /// As [`Client::query`].
+    pub async fn status(&self) -> Result<Status, ClientError> {
+        match self.query(&Query::Status).await? {
+            Answer::Status(status) => Ok(status),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    /// A digest of the node's store at `version`, or at its newest, and which that was.
+    ///
+    /// # Errors
+    /// As [`Client::query`].
+    pub async fn digest(
+        &self,
+        version: Option<SnapshotVersion>,
+    ) -> Result<(SnapshotVersion, u64), ClientError> {
+        match self.query(&Query::Digest { version }).await? {
+            Answer::Digest { version, digest } => Ok((version, digest)),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    /// A version that holds everything acknowledged anywhere before this call.
+    ///
+    /// # Errors
+    /// As [`Client::query`].
+    pub async fn fresh(&self) -> Result<SnapshotVersion, ClientError> {
+        match self.query(&Query::Fresh).await? {
+            Answer::Fresh(version) => Ok(version),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    /// At most `rows_max` rows of a table after a key, and whether they are the last.
+    ///
+    /// # Errors
+    /// As [`Client::query`].
+    pub async fn table(
+        &self,
+        table: TableId,
+        version: SnapshotVersion,
+        after: Option<Vec<u8>>,
+        rows_max: u32,
+    ) -> Result<(Vec<Row>, bool), ClientError> {
+        match self.query(&Query::Table { table, version, after, rows_max }).await? {
+            Answer::Rows { rows, is_end } => Ok((rows, is_end)),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    /// What the node knows of the way to each peer.
+    ///
+    /// # Errors
+    /// As [`Client::query`].
+    pub async fn links(&self) -> Result<Vec<LinkReport>, ClientError> {
+        match self.query(&Query::Links).await? {
+            Answer::Links(links) => Ok(links),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    /// Holds what this node sends to `peer`. A partition takes a cut at both ends.
+    ///
+    /// # Errors
+    /// As [`Client::query`].
+    pub async fn cut(&self, peer: NodeId) -> Result<(), ClientError> {
+        self.change(&Query::Cut { from: self.node(), to: peer }).await
+    }
+
+    /// Lets through everything that this node holds.
+    ///
+    /// # Errors
+    /// As [`Client::query`].
+    pub async fn heal(&self) -> Result<(), ClientError> {
+        self.change(&Query::Heal).await
+    }
+
+    /// Changes what is emulated on the way from this node to `peer`.
+    ///
+    /// # Errors
+    /// As [`Client::query`].
+    pub async fn set_link(&self, to: NodeId, settings: LinkSettings) -> Result<(), ClientError> {
+        self.change(&Query::SetLink { to, settings }).await
+    }
+
+    async fn change(&self, query: &Query) -> Result<(), ClientError> {
+        match self.query(query).await? {
+            Answer::Done => Ok(()),
+            other => Err(unexpected(other)),
+        }
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Client({} at {})", self.node(), self.owner.shared.address)
+    }
+}
+
+/// The error that an answer is, to who hoped for another.
+fn unexpected(answer: Answer) -> ClientError {
+    match answer {
+        Answer::Refused(reason) => ClientError::Refused(reason),
+        Answer::Unavailable(reason) => ClientError::Ambiguous(reason),
+        other => ClientError::Ambiguous(format!("the answer is to another question: {other:?}")),
+    }
+}
+
+/// What a client's clones and its connection's task share.
+pub(super) struct Shared {
+    pub address: SocketAddr,
+    pub cluster: String,
+    pub welcome: ClientWelcome,
+    state: Mutex<State>,
+    /// Something is to be written, or the last clone was dropped.
+    pub outgoing: Notify,
+    is_connected: watch::Sender<bool>,
+}
+
+/// What waits to be sent, and what waits for an answer.
+#[derive(Default)]
+pub(super) struct State {
+    is_connected: bool,
+    is_dropped: bool,
+    next_request: u64,
+    waiting: HashMap<u64, oneshot::Sender<Result<Answer, ClientError>>>,
+    submit: SubmitBuffer,
+    /// Bodies of whole frames of calls.
+    full: Vec<Vec<u8>>,
+    queries: Vec<Vec<u8>>,
+}
+
+/// What is to be written next.
+#[derive(Default)]
+pub(super) struct Outgoing {
+    pub submits: Vec<Vec<u8>>,
+    pub queries: Vec<Vec<u8>>,
+    pub is_dropped: bool,
+}
+
+impl State {
+    fn seal(&mut self) {
+        if !self.submit.is_empty() {
+            self.full.push(std::mem::take(&mut self.submit).into_body());
+        }
+    }
+
+    fn is_silent(&self) -> bool {
+        self.submit.is_empty() && self.full.is_empty() && self.queries.is_empty()
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends a request and waits for its answer.
+    async fn request(&self, encode: impl FnOnce(&mut State, u64)) -> Result<Answer, ClientError> {
+        let (sender, answer) = oneshot::channel();
+        {
+            let mut state = self.lock();
+            if !state.is_connected {
+                return Err(ClientError::NotSent("no connection".to_owned()));
+            }
+            if state.waiting.len() >= REQUESTS_MAX {
+                let reason = format!("{REQUESTS_MAX} requests wait already");
+                return Err(ClientError::NotSent(reason));
+            }
+            // The first to come wakes the writer: it takes whatever is there when it runs.
+            if state.is_silent() {
+                self.outgoing.notify_one();
+            }
+            let request = state.next_request;
+            state.next_request += 1;
+            state.waiting.insert(request, sender);
+            encode(&mut state, request);
+        }
+        let lost = |_| Err(ClientError::Ambiguous("the runtime has stopped".to_owned()));
+        answer.await.unwrap_or_else(lost)
+    }
+
+    /// Takes what waits to be written.
+    pub(super) fn take_outgoing(&self) -> Outgoing {
+        let mut state = self.lock();
+        state.seal();
+        Outgoing {
+            submits: std::mem::take(&mut state.full),
+            queries: std::mem::take(&mut state.queries),
+            is_dropped: state.is_dropped,
+        }
+    }
+
+    /// Hands out answers.
+    pub(super) fn on_answers(&self, answers: Vec<(u64, Answer)>) -> Result<(), String> {
+        let waiting: Vec<_> = {
+            let mut state = self.lock();
+            answers.iter().map(|(request, _)| state.waiting.remove(request)).collect()
+        };
+        for (waiting, (request, answer)) in waiting.into_iter().zip(answers) {
+            let waiting = waiting.ok_or_else(|| format!("an answer to no request, {request}"))?;
+            // Whoever asked may have stopped waiting.
+            let _ = waiting.send(Ok(answer));
+        }
+        Ok(())
+    }
+
+    /// A connection was made: requests are taken.
+    pub(super) fn on_connected(&self) {
+        self.lock().is_connected = true;
+        self.is_connected.send_replace(true);
+    }
+
+    /// The connection was lost: nobody who waits gets an answer any more.
+    pub(super) fn on_lost(&self, reason: &str) {
+        let waiting = {
+            let mut state = self.lock();
+            state.is_connected = false;
+            state.submit = SubmitBuffer::default();
+            state.full.clear();
+            state.queries.clear();
+            std::mem::take(&mut state.waiting)
+        };
+        for (_, waiting) in waiting {
+            let reason = format!("the connection to {} was lost: {reason}", self.address);
+            // Whoever asked may have stopped waiting.
+            let _ = waiting.send(Err(ClientError::Ambiguous(reason)));
+        }
+        self.is_connected.send_replace(false);
+    }
+
+    pub(super) fn is_dropped(&self) -> bool {
+        self.lock().is_dropped
+    }
+}

@@ -1,0 +1,115 @@
+//! A client's connection, on the node: a thread that reads requests and one that writes answers.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread;
+
+use super::reply::{Answers, ClientCall, ClientQuery, ClientReply};
+use super::wire::{Answer, Query, decode_query, decode_submit};
+use crate::transport::frame::{self, Frame, Kind};
+use crate::transport::{
+    CLIENT_FRAME_MAX, ClientWelcome, Connection, Ended, Shared, TransportEvent, read_frames,
+    write_whole,
+};
+
+/// Serves a client that was greeted, until it goes.
+pub(crate) fn serve(shared: &Shared, address: SocketAddr, connection: Connection) {
+    let Connection { stream, mut decoder } = connection;
+    let welcome = ClientWelcome {
+        node: shared.identity.me,
+        region: shared.region.clone(),
+        protocol: shared.identity.protocol.to_owned(),
+    };
+    let body = postcard::to_allocvec(&welcome).expect("a welcome can be written");
+    let welcomed = stream
+        .set_read_timeout(None)
+        .and_then(|()| write_whole(&stream, &frame::encode(Kind::Welcome, &body)));
+    if welcomed.is_err() {
+        // It was gone before it was welcome.
+        return;
+    }
+    decoder.set_limit(CLIENT_FRAME_MAX);
+    let answers = Arc::new(Answers::new(&stream));
+    thread::scope(|scope| {
+        let write = || {
+            // A write that fails ends the connection, and the reader with it.
+            let _ = answers.run_writer();
+            answers.close();
+        };
+        let writer = thread::Builder::new().name(format!("answer {address}"));
+        if let Err(error) = writer.spawn_scoped(scope, write) {
+            shared.trouble(None, address, &format!("no thread for a client: {error}"));
+            return;
+        }
+        let ended =
+            read_frames(&stream, &mut decoder, |frame| on_frame(shared, address, &answers, &frame));
+        if let Ended::Wrong(reason) = ended {
+            shared.trouble(None, address, &format!("client disconnected: {reason}"));
+        }
+        answers.close();
+    });
+}
+
+fn on_frame(
+    shared: &Shared,
+    address: SocketAddr,
+    answers: &Arc<Answers>,
+    frame: &Frame,
+) -> Result<(), String> {
+    if frame.flags != 0 {
+        return Err("a client's frames are not compressed".to_owned());
+    }
+    match frame.kind {
+        Kind::Submit => {
+            let calls = decode_submit(&frame.body).map_err(|error| error.to_string())?;
+            let calls: Vec<ClientCall> = calls
+                .into_iter()
+                .map(|call| ClientCall {
+                    procedure: call.procedure,
+                    args: call.args,
+                    reply: ClientReply::new(call.request, answers),
+                })
+                .collect();
+            if !calls.is_empty() {
+                (shared.events)(TransportEvent::Submit(calls));
+            }
+            Ok(())
+        }
+        Kind::Query => {
+            let (request, query) = decode_query(&frame.body).map_err(|error| error.to_string())?;
+            on_query(shared, address, query, ClientReply::new(request, answers));
+            Ok(())
+        }
+        kind => Err(format!("unexpected {kind:?} frame")),
+    }
+}
+
+/// Answers what the transport knows, and passes on the rest.
+fn on_query(shared: &Shared, address: SocketAddr, query: Query, reply: ClientReply) {
+    let is_link_change = matches!(query, Query::Cut { .. } | Query::Heal | Query::SetLink { .. });
+    if is_link_change && !address.ip().to_canonical().is_loopback() {
+        return reply.refuse("links are changed from loopback alone");
+    }
+    let me = shared.identity.me;
+    match query {
+        Query::Links => reply.send(&Answer::Links(shared.links())),
+        Query::Cut { from, .. } if from != me => {
+            reply.refuse(format!("this is {me}: what {from} sends is cut there"));
+        }
+        Query::Cut { to, .. } if !shared.cut(to) => {
+            reply.refuse(format!("{to} is not a peer of {me}"));
+        }
+        Query::Cut { .. } => reply.send(&Answer::Done),
+        Query::Heal => {
+            shared.heal();
+            reply.send(&Answer::Done);
+        }
+        Query::SetLink { to, settings } => match shared.set_link(to, settings) {
+            Ok(()) => reply.send(&Answer::Done),
+            Err(reason) => reply.refuse(reason),
+        },
+        Query::Status | Query::Digest { .. } | Query::Fresh | Query::Table { .. } => {
+            (shared.events)(TransportEvent::Query(ClientQuery { query, reply }));
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! Whether a configuration makes sense.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+
+use pangea_core::ids::NodeId;
+use toml::Spanned;
+
+use super::{
+    Config, ConfigError, File, FileNode, FileRoundTrip, LOG_SEGMENT_BYTES_DEFAULT, NodeConfig,
+    RoundTripConfig, Source,
+};
+use crate::pool::WORKERS_MAX;
+use crate::transport::ONE_WAY_MAX;
+
+/// A shorter segment is mostly headers and rolls.
+const LOG_SEGMENT_BYTES_MIN: u64 = 64 << 10;
+/// A longer one takes too long to fill in advance, and to read as a whole when a node starts.
+const LOG_SEGMENT_BYTES_MAX: u64 = 1 << 30;
+/// More nodes than this are no cluster that the protocols are built for.
+const NODES_MAX: usize = 1_024;
+
+/// Checks a file and makes a configuration of it.
+pub(super) fn check(
+    source: &Source,
+    file: File,
+    options: toml::Table,
+) -> Result<Config, ConfigError> {
+    check_names(source, &file)?;
+    let regions: Vec<String> = file.regions.iter().map(|region| region.get_ref().clone()).collect();
+    let nodes = check_nodes(source, &file)?;
+    let node = *file.node.get_ref();
+    if node.index() >= nodes.len() {
+        let message = format!("node = {}: there is no such id among the nodes", node.0);
+        return Err(source.error(Some(file.node.span()), message));
+    }
+    let workers = checked(source, file.workers, 0, 0..=WORKERS_MAX, "workers")?;
+    let segment_bytes = LOG_SEGMENT_BYTES_MIN..=LOG_SEGMENT_BYTES_MAX;
+    let default = LOG_SEGMENT_BYTES_DEFAULT;
+    let log_segment_bytes =
+        checked(source, file.log_segment_bytes, default, segment_bytes, "log_segment_bytes")?;
+    let round_trips = check_round_trips(source, &regions, &file.round_trips)?;
+    let config = Config {
+        cluster: file.cluster.into_inner(),
+        protocol: file.protocol.into_inner(),
+        node,
+        data_dir: file.data_dir.into_inner(),
+        durability: file.durability,
+        workers,
+        log_segment_bytes,
+        insecure: file.insecure,
+        regions,
+        nodes,
+        round_trips,
+        wan: file.wan.as_ref().map(|wan| *wan.get_ref()),
+        options,
+        source: None,
+    };
+    if let Some(wan) = file.wan {
+        check_wan(&config).map_err(|message| source.error(Some(wan.span()), message))?;
+    }
+    Ok(config)
+}
+
+/// A number within its bounds, or its default.
+fn checked<T: Copy + PartialOrd + std::fmt::Display>(
+    source: &Source,
+    value: Option<Spanned<T>>,
+    default: T,
+    bounds: std::ops::RangeInclusive<T>,
+    key: &str,
+) -> Result<T, ConfigError> {
+    let Some(value) = value else { return Ok(default) };
+    if bounds.contains(value.get_ref()) {
+        return Ok(*value.get_ref());
+    }
+    let (found, least, most) = (value.get_ref(), bounds.start(), bounds.end());
+    let message = format!("{key} = {found}: must be from {least} to {most}");
+    Err(source.error(Some(value.span()), message))
+}
+
+fn check_names(source: &Source, file: &File) -> Result<(), ConfigError> {
+    for (key, value) in [("cluster", &file.cluster), ("protocol", &file.protocol)] {
+        if value.get_ref().is_empty() {
+            return Err(source.error(Some(value.span()), format!("{key} must not be empty")));
+        }
+    }
+    if file.data_dir.get_ref().as_os_str().is_empty() {
+        return Err(source.error(Some(file.data_dir.span()), "data_dir must not be empty"));
+    }
+    let mut seen = BTreeSet::new();
+    for region in &file.regions {
+        let name = region.get_ref();
+        if name.is_empty() || !seen.insert(name) {
+            let message = format!("region {name:?} must have a name of its own");
+            return Err(source.error(Some(region.span()), message));
+        }
+    }
+    Ok(())
+}
+
+/// The nodes in the order of their ids.
+fn check_nodes(source: &Source, file: &File) -> Result<Vec<NodeConfig>, ConfigError> {
+    let count = file.nodes.len();
+    if count == 0 || count > NODES_MAX {
+        let message = format!("there are {count} [[nodes]]; there must be from 1 to {NODES_MAX}");
+        return Err(source.error(None, message));
+    }
+    let mut by_id: BTreeMap<NodeId, NodeConfig> = BTreeMap::new();
+    let mut addresses = BTreeMap::new();
+    for FileNode { id, region, peer, sql } in &file.nodes {
+        let error = |span, message| Err(source.error(Some(span), message));
+        let number = id.get_ref().0;
+        if usize::from(number) >= count {
+            let last = count - 1;
+            return error(
+                id.span(),
+                format!("id = {number}: the ids of the nodes are 0 to {last}"),
+            );
+        }
+        let name = region.get_ref();
+        if !file.regions.iter().any(|known| known.get_ref() == name) {
+            let message = format!("region = {name:?}: there is no such region in `regions`");
+            return error(region.span(), message);
+        }
+        for (key, address) in [("peer", peer), ("sql", sql)] {
+            check_address(source, file, key, address)?;
+            if let Some((other, other_key)) = addresses.insert(*address.get_ref(), (number, key)) {
+                let address_text = address.get_ref();
+                let message = format!(
+                    "{key} = \"{address_text}\": node {other} has this address already, as its \
+                     {other_key}"
+                );
+                return error(address.span(), message);
+            }
+        }
+        let (id_value, region) = (*id.get_ref(), name.clone());
+        let (peer, sql) = (*peer.get_ref(), *sql.get_ref());
+        let node = NodeConfig { id: id_value, region, peer, sql };
+        if by_id.insert(id_value, node).is_some() {
+            return error(id.span(), format!("id = {number}: another node has this id"));
+        }
+    }
+    // As many ids as nodes, none twice, none too large: so none is missing.
+    Ok(by_id.into_values().collect())
+}
+
+fn check_address(
+    source: &Source,
+    file: &File,
+    key: &str,
+    address: &Spanned<SocketAddr>,
+) -> Result<(), ConfigError> {
+    let value = address.get_ref();
+    if value.port() == 0 {
+        let message = format!("{key} = \"{value}\": port 0 is no port that others can reach");
+        return Err(source.error(Some(address.span()), message));
+    }
+    if !value.ip().is_loopback() && !file.insecure {
+        let message = format!(
+            "{key} = \"{value}\" is off loopback, and connections are neither encrypted nor \
+             authenticated yet: set `insecure = true` if the network between the nodes can be \
+             trusted"
+        );
+        return Err(source.error(Some(address.span()), message));
+    }
+    Ok(())
+}
+
+fn check_round_trips(
+    source: &Source,
+    regions: &[String],
+    round_trips: &[FileRoundTrip],
+) -> Result<Vec<RoundTripConfig>, ConfigError> {
+    let mut seen = BTreeSet::new();
+    let mut checked = Vec::new();
+    for FileRoundTrip { between, ms } in round_trips {
+        let [a, b] = between.get_ref();
+        let error = |message| Err(source.error(Some(between.span()), message));
+        if let Some(unknown) = [a, b].into_iter().find(|name| !regions.contains(name)) {
+            return error(format!("between: there is no region {unknown:?} in `regions`"));
+        }
+        if a == b {
+            return error(format!("between: {a:?} and itself"));
+        }
+        if !seen.insert((a.min(b), a.max(b))) {
+            return error(format!("between: {a:?} and {b:?} are there already"));
+        }
+        let ms_max = 2.0 * ONE_WAY_MAX.us as f64 / 1_000.0;
+        // Also refuses what is no number.
+        if !(0.0..=ms_max).contains(ms.get_ref()) {
+            let message = format!("ms = {}: must be from 0 to {ms_max}", ms.get_ref());
+            return Err(source.error(Some(ms.span()), message));
+        }
+        checked.push(RoundTripConfig { between: between.get_ref().clone(), ms: *ms.get_ref() });
+    }
+    Ok(checked)
+}
+
+/// Whether the emulation knows all that it needs.
+fn check_wan(config: &Config) -> Result<(), String> {
+    for (i, a) in config.regions.iter().enumerate() {
+        for b in &config.regions[i + 1..] {
+            let is_it = |it: &RoundTripConfig| it.between.contains(a) && it.between.contains(b);
+            if !config.round_trips.iter().any(is_it) {
+                return Err(format!("[wan]: [[round_trips]] has none between {a:?} and {b:?}"));
+            }
+        }
+    }
+    let wan = config.wan.unwrap_or_default();
+    if !(0.0..=ONE_WAY_MAX.us as f64).contains(&wan.jitter_ms) {
+        return Err(format!("[wan]: jitter_ms = {}: must be 0 or more", wan.jitter_ms));
+    }
+    if wan.bandwidth_mbit.is_some_and(|mbit| !(0.0..=1e9).contains(&mbit)) {
+        return Err("[wan]: bandwidth_mbit must be from 0 to 1000000000".to_owned());
+    }
+    let check = config.emulated_wan().map(|wan| wan.check(config.regions.len()));
+    check.unwrap_or(Ok(())).map_err(|message| format!("[wan]: {message}"))
+}

@@ -1,0 +1,308 @@
+//! A node's configuration file, `node.toml`. Every key is described in `docs/CONFIG.md`.
+//!
+//! All of it is checked when it is read, and what is wrong is named with its line, so that a node
+//! that starts has a configuration that makes sense. The settings of the protocol are a table under
+//! the protocol's name; what they are only the protocol knows ([`Config::protocol_options`]).
+
+mod check;
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use pangea_core::ids::{NodeId, RegionId, ShardId};
+use pangea_core::time::Span;
+use pangea_core::topology::{NodePlace, Topology};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use toml::Spanned;
+use toml::de::{DeTable, ValueDeserializer};
+
+use crate::log::Durability;
+use crate::transport::Wan;
+
+/// What a configuration file says, checked.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Config {
+    /// The cluster's name.
+    pub cluster: String,
+    /// The commit protocol's name.
+    pub protocol: String,
+    /// Which of the nodes this one is.
+    pub node: NodeId,
+    /// Where its state is.
+    pub data_dir: PathBuf,
+    /// When a record is durable.
+    pub durability: Durability,
+    /// How many threads run data-parallel work; 0 is one for each core.
+    pub workers: usize,
+    /// The length of a segment of the log.
+    pub log_segment_bytes: u64,
+    /// Whether addresses off loopback are allowed.
+    pub insecure: bool,
+    /// The regions' names; a region's number is its place here.
+    pub regions: Vec<String>,
+    /// The nodes in the order of their ids.
+    pub nodes: Vec<NodeConfig>,
+    /// How far apart the regions are.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub round_trips: Vec<RoundTripConfig>,
+    /// Whether and how the distances are emulated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wan: Option<WanConfig>,
+    /// The protocol's own settings, as they were written.
+    #[serde(skip)]
+    pub options: toml::Table,
+    /// For messages about the protocol's settings.
+    #[serde(skip)]
+    source: Option<Source>,
+}
+
+/// One node of the cluster.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NodeConfig {
+    /// Its number.
+    pub id: NodeId,
+    /// The name of its region.
+    pub region: String,
+    /// Where other nodes and native clients reach it.
+    pub peer: SocketAddr,
+    /// Where PostgreSQL clients reach it.
+    pub sql: SocketAddr,
+}
+
+/// How far apart two regions are.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RoundTripConfig {
+    /// The two regions' names.
+    pub between: [String; 2],
+    /// The round trip in milliseconds.
+    pub ms: f64,
+}
+
+/// The emulation of a wide area network.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct WanConfig {
+    /// Each frame is late by up to this much more, in milliseconds.
+    pub jitter_ms: f64,
+    /// Megabits a second from one node to another, or no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bandwidth_mbit: Option<f64>,
+}
+
+/// The length of a segment of the log, unless the file has another.
+pub const LOG_SEGMENT_BYTES_DEFAULT: u64 = 64 << 20;
+
+/// A text, and the name under which messages speak of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Source {
+    name: Arc<str>,
+    text: Arc<str>,
+}
+
+/// What is wrong with a configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigError {
+    /// The file.
+    pub file: String,
+    /// The line, counted from 1, where there is one.
+    pub line: Option<usize>,
+    /// What is wrong.
+    pub message: String,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            Some(line) => write!(f, "{}:{line}: {}", self.file, self.message),
+            None => write!(f, "{}: {}", self.file, self.message),
+        }
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+/// The file as it is written: what has a place in it keeps it, for messages.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    cluster: Spanned<String>,
+    protocol: Spanned<String>,
+    node: Spanned<NodeId>,
+    data_dir: Spanned<PathBuf>,
+    #[serde(default)]
+    durability: Durability,
+    #[serde(default)]
+    workers: Option<Spanned<usize>>,
+    #[serde(default)]
+    log_segment_bytes: Option<Spanned<u64>>,
+    #[serde(default)]
+    insecure: bool,
+    regions: Vec<Spanned<String>>,
+    nodes: Vec<FileNode>,
+    #[serde(default)]
+    round_trips: Vec<FileRoundTrip>,
+    #[serde(default)]
+    wan: Option<Spanned<WanConfig>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileNode {
+    id: Spanned<NodeId>,
+    region: Spanned<String>,
+    peer: Spanned<SocketAddr>,
+    sql: Spanned<SocketAddr>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileRoundTrip {
+    between: Spanned<[String; 2]>,
+    ms: Spanned<f64>,
+}
+
+impl Source {
+    fn error(&self, span: Option<Range<usize>>, message: impl Into<String>) -> ConfigError {
+        let line = span.and_then(|span| self.text.get(..span.start));
+        let line = line.map(|before| before.matches('\n').count() + 1);
+        ConfigError { file: self.name.to_string(), line, message: message.into() }
+    }
+
+    /// An error of the parser, with the line that it is about: it does not always name the key.
+    fn parse_error(&self, error: &toml::de::Error) -> ConfigError {
+        let message = error.message().trim().replace('\n', ", ");
+        let mut wrong = self.error(error.span(), message);
+        if error.span().is_some_and(|span| self.text[span].contains('\n')) {
+            // Something is missing in a whole table.
+            return wrong;
+        }
+        let text = wrong.line.and_then(|line| self.text.lines().nth(line - 1)).map(str::trim);
+        if let Some(text) = text.filter(|text| !text.is_empty()) {
+            wrong.message = format!("{} in `{text}`", wrong.message);
+        }
+        wrong
+    }
+}
+
+impl Config {
+    /// Reads a file. A relative `data_dir` is relative to the file's directory.
+    ///
+    /// # Errors
+    /// When the file can't be read, or something in it is wrong.
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        let file = path.display().to_string();
+        let text = std::fs::read_to_string(path).map_err(|error| {
+            let message = format!("can't read the configuration: {error}");
+            ConfigError { file: file.clone(), line: None, message }
+        })?;
+        let mut config = Self::parse(&file, &text)?;
+        if let Some(dir) = path.parent() {
+            config.data_dir = dir.join(&config.data_dir);
+        }
+        Ok(config)
+    }
+
+    /// Reads a text. Errors speak of it as `name`.
+    ///
+    /// # Errors
+    /// When something in it is wrong.
+    pub fn parse(name: &str, text: &str) -> Result<Self, ConfigError> {
+        let source = Source { name: name.into(), text: text.into() };
+        let parse_error = |error: toml::de::Error| source.parse_error(&error);
+        let mut table = DeTable::parse(text).map_err(parse_error)?;
+        let protocol = table.get_ref().get("protocol").and_then(|value| value.get_ref().as_str());
+        let Some(protocol) = protocol.map(str::to_owned) else {
+            return Err(source.error(None, "missing field `protocol`: the protocol's name"));
+        };
+        let options = table.get_mut().remove(protocol.as_str());
+        let file = File::deserialize(toml::Deserializer::from(table)).map_err(parse_error)?;
+        let options = match options {
+            None => toml::Table::new(),
+            Some(options) => {
+                toml::Table::deserialize(ValueDeserializer::from(options)).map_err(parse_error)?
+            }
+        };
+        let config = check::check(&source, file, options)?;
+        Ok(Self { source: Some(source), ..config })
+    }
+
+    /// The protocol's settings. What the file does not set is as the protocol has it.
+    ///
+    /// # Errors
+    /// When a setting is unknown to the protocol or has a value that it can't have.
+    pub fn protocol_options<O: DeserializeOwned + Default>(&self) -> Result<O, ConfigError> {
+        let source = self.source.clone().unwrap_or_else(|| {
+            let (name, text) = ("configuration".into(), self.to_toml().into());
+            Source { name, text }
+        });
+        let parse_error = |error: toml::de::Error| source.parse_error(&error);
+        let mut table = DeTable::parse(&source.text).map_err(parse_error)?;
+        match table.get_mut().remove(self.protocol.as_str()) {
+            None => Ok(O::default()),
+            Some(options) => O::deserialize(ValueDeserializer::from(options)).map_err(parse_error),
+        }
+    }
+
+    /// The configuration as a file's text.
+    pub fn to_toml(&self) -> String {
+        let mut text = toml::to_string(self).expect("a configuration has nothing that TOML lacks");
+        if !self.options.is_empty() {
+            let options = toml::Value::Table(self.options.clone());
+            let table = toml::Table::from_iter([(self.protocol.clone(), options)]);
+            text.push('\n');
+            text.push_str(&toml::to_string(&table).expect("what came from TOML"));
+        }
+        text
+    }
+
+    /// This node.
+    pub fn me(&self) -> &NodeConfig {
+        &self.nodes[self.node.index()]
+    }
+
+    /// The cluster.
+    pub fn topology(&self) -> Topology {
+        let region_id = |name: &String| {
+            let found = self.regions.iter().position(|region| region == name);
+            RegionId(found.expect("regions are checked") as u16)
+        };
+        let place =
+            |node: &NodeConfig| NodePlace { region: region_id(&node.region), shard: ShardId(0) };
+        let count = self.regions.len();
+        let mut one_way = vec![vec![Span::ZERO; count]; count];
+        for RoundTripConfig { between: [a, b], ms } in &self.round_trips {
+            let (a, b) = (usize::from(region_id(a).0), usize::from(region_id(b).0));
+            one_way[a][b] = span_of_ms(ms / 2.0);
+            one_way[b][a] = one_way[a][b];
+        }
+        Topology {
+            cluster: self.cluster.clone(),
+            regions: self.regions.clone(),
+            nodes: self.nodes.iter().map(place).collect(),
+            one_way,
+        }
+    }
+
+    /// What the transport emulates, if it does.
+    pub fn emulated_wan(&self) -> Option<Wan> {
+        self.wan.as_ref().map(|wan| Wan {
+            one_way: self.topology().one_way,
+            jitter: span_of_ms(wan.jitter_ms),
+            bandwidth_bits: wan.bandwidth_mbit.map(|mbit| (mbit * 1e6) as u64),
+        })
+    }
+}
+
+/// A time in milliseconds that has been checked to be sensible.
+fn span_of_ms(ms: f64) -> Span {
+    Span::from_us((ms * 1_000.0).round() as u64)
+}
+
+#[cfg(test)]
+mod tests;

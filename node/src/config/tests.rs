@@ -1,0 +1,207 @@
+//! What is read, and how what is wrong is named.
+
+use super::*;
+
+const GOOD: &str = r#"cluster = "shop"
+protocol = "toy"
+node = 1
+data_dir = "data"
+durability = "os"
+workers = 2
+regions = ["eu-west", "us-east"]
+
+[[nodes]]
+id = 1
+region = "us-east"
+peer = "127.0.0.1:7001"
+sql = "127.0.0.1:5433"
+
+[[nodes]]
+id = 0
+region = "eu-west"
+peer = "127.0.0.1:7000"
+sql = "127.0.0.1:5432"
+
+[[round_trips]]
+between = ["eu-west", "us-east"]
+ms = 80.5
+
+[wan]
+jitter_ms = 0.5
+bandwidth_mbit = 100
+
+[toy]
+speed = 7
+"#;
+
+#[derive(Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Options {
+    speed: u8,
+}
+
+fn good() -> Config {
+    Config::parse("node.toml", GOOD).unwrap()
+}
+
+#[test]
+fn a_whole_configuration_is_read() {
+    let config = good();
+    assert_eq!((config.me().id, config.me().region.as_str()), (NodeId(1), "us-east"));
+    assert_eq!(config.nodes[0].sql, "127.0.0.1:5432".parse().unwrap());
+    assert_eq!((config.durability, config.workers), (Durability::Os, 2));
+    assert_eq!(config.log_segment_bytes, LOG_SEGMENT_BYTES_DEFAULT);
+    let topology = config.topology();
+    assert_eq!(topology.round_trip_max(), Span::from_us(80_500));
+    assert_eq!(topology.region_name(NodeId(0)), "eu-west");
+    let wan = config.emulated_wan().unwrap();
+    assert_eq!((wan.jitter, wan.bandwidth_bits), (Span::from_us(500), Some(100_000_000)));
+    assert_eq!(config.protocol_options::<Options>(), Ok(Options { speed: 7 }));
+}
+
+#[test]
+fn what_is_written_is_what_is_read() {
+    let config = good();
+    let again = Config::parse("again", &config.to_toml()).unwrap();
+    assert_eq!(again.to_toml(), config.to_toml());
+    assert_eq!(again.protocol_options::<Options>(), Ok(Options { speed: 7 }));
+    assert_eq!(
+        (again.topology(), again.emulated_wan()),
+        (config.topology(), config.emulated_wan())
+    );
+}
+
+#[test]
+fn what_is_not_there_is_as_documented() {
+    let text = "cluster = \"c\"\nprotocol = \"toy\"\nnode = 0\ndata_dir = \"/d\"\n\
+                regions = [\"a\"]\n[[nodes]]\nid = 0\nregion = \"a\"\n\
+                peer = \"127.0.0.1:1\"\nsql = \"[::1]:2\"\n";
+    let config = Config::parse("node.toml", text).unwrap();
+    assert_eq!((config.durability, config.workers), (Durability::Fsync, 0));
+    assert_eq!(config.emulated_wan(), None);
+    assert_eq!(config.protocol_options::<Options>(), Ok(Options::default()));
+}
+
+#[test]
+fn what_is_wrong_is_named_with_its_line() {
+    let cases = [
+        ("workers = 2", "wrokers = 2", 6, "unknown field `wrokers`"),
+        ("workers = 2", "workers = \"two\"", 6, "workers = \"two\""),
+        ("workers = 2", "workers = 100000", 6, "workers = 100000: must be from 0 to"),
+        ("workers = 2", "log_segment_bytes = 1", 6, "log_segment_bytes = 1: must be from"),
+        ("durability = \"os\"", "durability = \"maybe\"", 5, "maybe"),
+        ("durability = \"os\"", "durability = ", 5, "durability ="),
+        ("cluster = \"shop\"", "cluster = \"\"", 1, "cluster must not be empty"),
+        ("node = 1", "node = 2", 3, "node = 2: there is no such id"),
+        ("data_dir = \"data\"", "data_dir = \"\"", 4, "data_dir must not be empty"),
+        ("[\"eu-west\", \"us-east\"]\n\n", "[\"a\", \"a\"]\n\n", 7, "region \"a\""),
+        ("region = \"us-east\"", "region = \"mars\"", 11, "\"mars\": there is no such region"),
+        ("region = \"us-east\"", "rack = \"x\"", 11, "unknown field `rack`"),
+        ("id = 0", "id = 1", 16, "id = 1: another node has this id"),
+        ("id = 0", "id = 5", 16, "the ids of the nodes are 0 to 1"),
+        ("127.0.0.1:7000", "127.0.0.1:7001", 18, "node 1 has this address already"),
+        ("127.0.0.1:7000", "127.0.0.1:5433", 18, "as its sql"),
+        ("127.0.0.1:7000", "127.0.0.1:0", 18, "port 0"),
+        ("127.0.0.1:7000", "localhost:7000", 18, "localhost:7000"),
+        ("127.0.0.1:7000", "10.0.0.1:7000", 18, "`insecure = true`"),
+        ("ms = 80.5", "ms = -1", 23, "ms = -1: must be from 0"),
+        ("ms = 80.5", "ms = nan", 23, "ms = NaN: must be from 0"),
+        ("between = [\"eu-west\", ", "between = [\"moon\", ", 22, "no region \"moon\""),
+        ("between = [\"eu-west\", ", "between = [\"us-east\", ", 22, "and itself"),
+        ("jitter_ms = 0.5", "jitter_ms = -3", 25, "jitter_ms = -3"),
+        ("jitter_ms = 0.5", "jitter = 1", 26, "unknown field `jitter`"),
+        ("bandwidth_mbit = 100", "bandwidth_mbit = 0.001", 25, "bandwidth"),
+        ("[toy]", "[minerva]", 29, "unknown field `minerva`"),
+    ];
+    for (good, bad, line, message) in cases {
+        assert_eq!(GOOD.matches(good).count(), 1, "{good} is in the text once");
+        let error = Config::parse("node.toml", &GOOD.replace(good, bad)).expect_err(bad);
+        let text = error.to_string();
+        assert!(text.starts_with(&format!("node.toml:{line}: ")), "{bad}: {text}");
+        assert!(text.contains(message), "{bad}: {text}");
+    }
+}
+
+#[test]
+fn a_setting_that_the_protocol_does_not_know_is_named_with_its_line() {
+    for (bad, message) in [("sped = 7", "unknown field `sped`"), ("speed = 700", "speed = 700")] {
+        let config = Config::parse("node.toml", &GOOD.replace("speed = 7", bad)).unwrap();
+        let error = config.protocol_options::<Options>().expect_err(bad).to_string();
+        assert!(error.starts_with("node.toml:30: ") && error.contains(message), "{error}");
+    }
+}
+
+#[test]
+fn a_missing_key_is_named() {
+    for key in ["cluster", "protocol", "node", "data_dir", "regions"] {
+        let line = GOOD.lines().find(|line| line.starts_with(key)).unwrap();
+        let error = Config::parse("node.toml", &GOOD.replace(line, "")).expect_err(key);
+        assert!(error.message.contains(&format!("missing field `{key}`")), "{error}");
+    }
+}
+
+#[test]
+fn an_emulation_needs_every_round_trip() {
+    let without =
+        GOOD.replace("[[round_trips]]\nbetween = [\"eu-west\", \"us-east\"]\nms = 80.5", "");
+    let error = Config::parse("node.toml", &without).expect_err("no round trip").to_string();
+    assert!(error.contains("none between \"eu-west\" and \"us-east\""), "{error}");
+}
+
+#[test]
+fn off_loopback_is_allowed_where_it_is_said_to_be_insecure() {
+    let text = GOOD.replace("127.0.0.1:7000", "10.0.0.1:7000");
+    let text = text.replace("workers = 2", "insecure = true");
+    assert!(Config::parse("node.toml", &text).unwrap().insecure);
+}
+
+#[test]
+fn a_file_is_read_and_its_data_dir_is_beside_it() {
+    let temp = tempfile::tempdir().unwrap();
+    let path = temp.path().join("node.toml");
+    let error = Config::read(&path).expect_err("no file").to_string();
+    assert!(error.contains("node.toml") && error.contains("can't read"), "{error}");
+    std::fs::write(&path, GOOD).unwrap();
+    assert_eq!(Config::read(&path).unwrap().data_dir, temp.path().join("data"));
+}
+
+/// The documentation of the keys, which the tests hold to what the program does.
+const DOCUMENTATION: &str = include_str!("../../../docs/CONFIG.md");
+
+#[test]
+fn the_example_of_the_documentation_is_a_configuration() {
+    let start = DOCUMENTATION.find("```toml\n").unwrap() + "```toml\n".len();
+    let example = &DOCUMENTATION[start..];
+    let example = &example[..example.find("```").unwrap()];
+    let config = Config::parse("docs/CONFIG.md", example).unwrap();
+    assert_eq!((config.nodes.len(), config.options.len()), (3, 1));
+}
+
+#[test]
+fn every_key_is_documented() {
+    let keys_of = |bad: &str, good: &str| {
+        let error = Config::parse("node.toml", &GOOD.replace(good, bad)).expect_err(bad);
+        let (_, expected) = error.message.split_once("expected ").expect("what is expected");
+        let expected = expected.split(" in `").next().unwrap_or_default().to_owned();
+        expected.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let mut documented = 0;
+    for (bad, good, table) in [
+        ("unknown = 1", "workers = 2", ""),
+        ("unknown = 1", "id = 0", "nodes."),
+        ("unknown = 1", "ms = 80.5", "round_trips."),
+        ("unknown = 1", "jitter_ms = 0.5", "wan."),
+    ] {
+        for key in keys_of(bad, good) {
+            let written = [
+                format!("| `{table}{key}` |"),
+                format!("| `[[{key}]]` |"),
+                format!("## `[{key}]`"),
+            ];
+            let is_there = written.iter().any(|written| DOCUMENTATION.contains(written));
+            assert!(is_there, "{table}{key} is not in docs/CONFIG.md");
+            documented += 1;
+        }
+    }
+    assert_eq!(documented, 12 + 4 + 2 + 2);
+}

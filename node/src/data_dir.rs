@@ -1,0 +1,253 @@
+//! The directory that a node keeps its state in: whose it is, and that only one process uses it.
+//!
+//! ```text
+//!   data_dir/
+//!     lock              held by the process that runs the node
+//!     identity.toml     which node of which cluster this is
+//!     log/              segments, see [`crate::log`]
+//!     checkpoints/      checkpoints, see [`crate::checkpoint`]
+//! ```
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use pangea_core::ids::NodeId;
+use serde::{Deserialize, Serialize};
+
+use crate::disk::{Disk, DiskError};
+
+/// The layout of the directory that this program makes, and the newest that it uses.
+const LAYOUT: u32 = 1;
+
+const IDENTITY: &str = "identity.toml";
+
+/// Which node of which cluster a data directory belongs to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    /// The cluster's name.
+    pub cluster: String,
+    /// The commit protocol.
+    pub protocol: String,
+    /// The node.
+    pub node: NodeId,
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { cluster, protocol, node } = self;
+        write!(f, "node {} of cluster {cluster:?} with protocol {protocol:?}", node.0)
+    }
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct IdentityFile {
+    layout: u32,
+    #[serde(flatten)]
+    identity: Identity,
+}
+
+/// Why a data directory can't be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DataDirError {
+    /// A file operation failed.
+    Disk(DiskError),
+    /// Another process uses it.
+    InUse {
+        /// The directory.
+        dir: PathBuf,
+    },
+    /// It is another node's, cluster's or protocol's.
+    NotOurs {
+        /// The directory.
+        dir: PathBuf,
+        /// Whose it is.
+        found: Box<Identity>,
+        /// Who wants it.
+        wanted: Box<Identity>,
+    },
+    /// A newer program made it.
+    NewerLayout {
+        /// The directory.
+        dir: PathBuf,
+        /// Its layout.
+        found: u32,
+    },
+    /// Its identity can't be read.
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+impl From<DiskError> for DataDirError {
+    fn from(error: DiskError) -> Self {
+        Self::Disk(error)
+    }
+}
+
+impl fmt::Display for DataDirError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Disk(error) => write!(f, "data_dir: {error}"),
+            Self::InUse { dir } => {
+                write!(f, "data_dir {} is in use by another process", dir.display())
+            }
+            Self::NotOurs { dir, found, wanted } => {
+                write!(f, "data_dir {} belongs to {found}, not to {wanted}", dir.display())
+            }
+            Self::NewerLayout { dir, found } => write!(
+                f,
+                "data_dir {} has layout {found}, made by a newer version of Pangea; this one knows \
+                 layouts up to {LAYOUT}",
+                dir.display()
+            ),
+            Self::Damaged { path, reason } => {
+                write!(f, "data_dir: {} is damaged: {reason}", path.display())
+            }
+        }
+    }
+}
+
+impl std::error::Error for DataDirError {}
+
+/// A data directory that is ours until this is dropped.
+pub struct DataDir {
+    path: PathBuf,
+    _lock: Box<dyn Send + Sync>,
+}
+
+impl fmt::Debug for DataDir {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "DataDir({})", self.path.display())
+    }
+}
+
+impl DataDir {
+    /// Takes a data directory, or makes it.
+    ///
+    /// # Errors
+    /// When another process uses it, it is another node's, or a file operation fails.
+    pub fn open(
+        disk: &Arc<dyn Disk>,
+        path: &Path,
+        wanted: &Identity,
+    ) -> Result<Self, DataDirError> {
+        disk.create_dir(path).map_err(DiskError::new("make directory", path))?;
+        let lock_path = path.join("lock");
+        let lock = disk.lock(&lock_path).map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => DataDirError::InUse { dir: path.to_owned() },
+            _ => DataDirError::Disk(DiskError::new("lock", &lock_path)(error)),
+        })?;
+        match disk.read(&path.join(IDENTITY)) {
+            Ok(bytes) => check_identity(path, &bytes, wanted)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                write_identity(disk.as_ref(), path, wanted)?;
+            }
+            Err(error) => return Err(DiskError::new("read", &path.join(IDENTITY))(error).into()),
+        }
+        Ok(Self { path: path.to_owned(), _lock: lock })
+    }
+
+    /// Where the log is.
+    pub fn log(&self) -> PathBuf {
+        self.path.join("log")
+    }
+
+    /// Where the checkpoints are.
+    pub fn checkpoints(&self) -> PathBuf {
+        self.path.join("checkpoints")
+    }
+}
+
+fn check_identity(dir: &Path, bytes: &[u8], wanted: &Identity) -> Result<(), DataDirError> {
+    let damaged = |reason| DataDirError::Damaged { path: dir.join(IDENTITY), reason };
+    let text = std::str::from_utf8(bytes).map_err(|error| damaged(error.to_string()))?;
+    let layout = toml::from_str::<toml::Table>(text).map_err(|error| damaged(error.to_string()))?;
+    // A newer layout may have another identity.
+    if let Some(found) = layout.get("layout").and_then(toml::Value::as_integer)
+        && found > i64::from(LAYOUT)
+    {
+        let found = u32::try_from(found).unwrap_or(u32::MAX);
+        return Err(DataDirError::NewerLayout { dir: dir.to_owned(), found });
+    }
+    let file: IdentityFile = toml::from_str(text).map_err(|error| damaged(error.to_string()))?;
+    if file.identity == *wanted {
+        return Ok(());
+    }
+    let (found, wanted) = (Box::new(file.identity), Box::new(wanted.clone()));
+    Err(DataDirError::NotOurs { dir: dir.to_owned(), found, wanted })
+}
+
+fn write_identity(disk: &dyn Disk, dir: &Path, identity: &Identity) -> Result<(), DiskError> {
+    let file = IdentityFile { layout: LAYOUT, identity: identity.clone() };
+    let text = toml::to_string(&file).expect("an identity is names and numbers");
+    replace_file(disk, dir, IDENTITY, text.as_bytes())
+}
+
+/// Gives a file new contents: after a crash it has the old ones or the new ones.
+fn replace_file(disk: &dyn Disk, dir: &Path, name: &str, bytes: &[u8]) -> Result<(), DiskError> {
+    let (temp, path) = (dir.join(format!("{name}.tmp")), dir.join(name));
+    let mut file = disk.create(&temp).map_err(DiskError::new("make", &temp))?;
+    file.write_at(bytes, 0).map_err(DiskError::new("write", &temp))?;
+    file.sync().map_err(DiskError::new("sync", &temp))?;
+    disk.rename(&temp, &path).map_err(DiskError::new("rename", &temp))?;
+    disk.sync_dir(dir).map_err(DiskError::new("sync directory", dir))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::OsDisk;
+
+    fn identity(cluster: &str, protocol: &str, node: u16) -> Identity {
+        let (cluster, protocol) = (cluster.to_owned(), protocol.to_owned());
+        Identity { cluster, protocol, node: NodeId(node) }
+    }
+
+    fn disk() -> Arc<dyn Disk> {
+        Arc::new(OsDisk)
+    }
+
+    #[test]
+    fn a_data_dir_is_one_process_at_a_time_s() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("a/b");
+        let us = identity("shop", "toy", 1);
+        let held = DataDir::open(&disk(), &path, &us).unwrap();
+        let error = DataDir::open(&disk(), &path, &us).expect_err("in use").to_string();
+        assert!(error.contains("in use") && error.contains("a/b"), "{error}");
+        drop(held);
+        DataDir::open(&disk(), &path, &us).expect("free again");
+    }
+
+    #[test]
+    fn another_s_data_dir_is_refused_by_both_names() {
+        let temp = tempfile::tempdir().unwrap();
+        let us = identity("shop", "toy", 1);
+        drop(DataDir::open(&disk(), temp.path(), &us).unwrap());
+        let others =
+            [identity("bank", "toy", 1), identity("shop", "mako", 1), identity("shop", "toy", 2)];
+        for other in others {
+            let error = DataDir::open(&disk(), temp.path(), &other).expect_err("another's");
+            let text = error.to_string();
+            assert!(text.contains(&us.to_string()) && text.contains(&other.to_string()), "{text}");
+        }
+        DataDir::open(&disk(), temp.path(), &us).expect("a refusal changes nothing");
+    }
+
+    #[test]
+    fn a_newer_or_damaged_identity_is_refused() {
+        let temp = tempfile::tempdir().unwrap();
+        let us = identity("shop", "toy", 1);
+        std::fs::write(temp.path().join(IDENTITY), "layout = 2\nnew = true\n").unwrap();
+        let error = DataDir::open(&disk(), temp.path(), &us).expect_err("newer").to_string();
+        assert!(error.contains("newer version"), "{error}");
+        std::fs::write(temp.path().join(IDENTITY), "layout = 1\n").unwrap();
+        let error = DataDir::open(&disk(), temp.path(), &us).expect_err("damaged").to_string();
+        assert!(error.contains("damaged") && error.contains(IDENTITY), "{error}");
+    }
+}

@@ -1,0 +1,156 @@
+//! Carrying out effects, and how long the log keeps what a checkpoint holds.
+
+use std::collections::VecDeque;
+
+use pangea_core::hash::HashMap;
+use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion, Ticket};
+use pangea_core::log::Mark;
+use pangea_core::protocol::{Checkpoint, Effect, Message, Protocol};
+
+use super::inbox::Waiting;
+use super::{Driver, Network};
+use crate::log::Append;
+
+impl<P: Protocol> Driver<P> {
+    /// Carries out one effect, or holds it until it may be.
+    pub(super) fn carry_out(&mut self, effect: Effect<P>) {
+        match effect {
+            Effect::Send { to, message, after } if after <= self.durable => {
+                send::<P>(self.network.as_ref(), self.me, to, &message);
+            }
+            Effect::Reply { ticket, outcome, after } if after <= self.durable => {
+                match self.pending_of(ticket) {
+                    Waiting::Commit(reply) => reply.send(Ok(outcome)),
+                    Waiting::Fresh(_) => panic!("{ticket} waits for a version, not an outcome"),
+                }
+            }
+            Effect::Send { after, .. } | Effect::Reply { after, .. } => {
+                self.held.hold(after, effect);
+            }
+            Effect::Persist { position, record } => self.appends.push(Append { position, record }),
+            Effect::SetTimer { timer, at } => self.timers.set(timer, at),
+            Effect::ClearTimer(timer) => self.timers.clear(timer),
+            Effect::Fresh { ticket, version } => match self.pending_of(ticket) {
+                Waiting::Fresh(reply) => reply.send(Ok(version)),
+                Waiting::Commit(_) => panic!("{ticket} waits for an outcome, not a version"),
+            },
+            Effect::Checkpoint(checkpoint) => self.checkpoint(checkpoint),
+            Effect::Truncate(position) => {
+                if let Some(mark) = self.truncations.on_truncate(position) {
+                    self.log.truncate(mark);
+                }
+            }
+            Effect::Mark(name) => self.count(name),
+        }
+    }
+
+    fn pending_of(&mut self, ticket: Ticket) -> Waiting {
+        let waiting = take_pending(&mut self.pending, ticket);
+        self.inbox.on_answered();
+        waiting
+    }
+
+    fn checkpoint(&mut self, checkpoint: Checkpoint) {
+        let Checkpoint { version, meta } = checkpoint;
+        let Some(checkpointer) = &self.checkpointer else {
+            // Nothing is durable on this node, and all of it equally.
+            return self.report_checkpointed(version);
+        };
+        match self.store.pin_at(version) {
+            Ok(pin) => checkpointer.request(pin, meta),
+            Err(error) => panic!("the protocol wants a checkpoint of {version}: {error}"),
+        }
+    }
+}
+
+fn take_pending(pending: &mut HashMap<Ticket, Waiting>, ticket: Ticket) -> Waiting {
+    pending.remove(&ticket).unwrap_or_else(|| panic!("{ticket} is answered twice, or was never"))
+}
+
+fn send<P: Protocol>(network: &dyn Network, me: NodeId, to: NodeId, message: &P::Message) {
+    assert_ne!(to, me, "a node does not send to itself");
+    let mut frame = Vec::new();
+    message.encode(&mut frame);
+    network.send(to, message.lane(), frame.into());
+}
+
+/// Holds truncations back, so that the log goes on from each checkpoint that is kept.
+///
+/// The protocol truncates once a checkpoint is durable. Were that carried out at once, the log
+/// would go on from the newest checkpoint only, and the one kept before it would be of no use.
+#[derive(Debug, Default)]
+pub(super) struct Truncations {
+    /// The checkpoints that are kept, the oldest first.
+    kept: VecDeque<SnapshotVersion>,
+    /// What was asked for, each with the newest checkpoint of then; both ascend.
+    waiting: VecDeque<Mark>,
+}
+
+impl Truncations {
+    /// How many checkpoints the log goes on from.
+    const KEPT: usize = 2;
+
+    /// After a start from this checkpoint, or from none.
+    pub fn new(checkpoint: Option<SnapshotVersion>) -> Self {
+        Self { kept: checkpoint.into_iter().collect(), waiting: VecDeque::new() }
+    }
+
+    /// A checkpoint has become durable.
+    pub fn on_checkpoint(&mut self, version: SnapshotVersion) {
+        if self.kept.back() != Some(&version) {
+            self.kept.push_back(version);
+        }
+        if self.kept.len() > Self::KEPT {
+            self.kept.pop_front();
+        }
+    }
+
+    /// The protocol gives up the records below `below`. Returns what may go now.
+    pub fn on_truncate(&mut self, below: LogPosition) -> Option<Mark> {
+        let newest = self.kept.back().copied().unwrap_or(SnapshotVersion::ZERO);
+        self.waiting.push_back(Mark { below, checkpoint: newest });
+        let is_full = self.kept.len() == Self::KEPT;
+        let oldest = self.kept.front().copied().filter(|_| is_full);
+        let oldest = oldest.unwrap_or(SnapshotVersion::ZERO);
+        let mut due = None;
+        while let Some(mark) = self.waiting.pop_front_if(|mark| mark.checkpoint <= oldest) {
+            due = Some(mark);
+        }
+        // Of several for one checkpoint the last one counts.
+        if let [.., before, last] = self.waiting.make_contiguous()
+            && before.checkpoint == last.checkpoint
+        {
+            *before = *last;
+            self.waiting.pop_back();
+        }
+        due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mark(below: u64, checkpoint: u64) -> Option<Mark> {
+        Some(Mark { below: LogPosition(below), checkpoint: SnapshotVersion(checkpoint) })
+    }
+
+    #[test]
+    fn the_log_goes_on_from_the_older_of_the_two_checkpoints_that_are_kept() {
+        let mut truncations = Truncations::new(None);
+        truncations.on_checkpoint(SnapshotVersion(10));
+        assert_eq!(truncations.on_truncate(LogPosition(100)), None, "there is one checkpoint");
+        assert_eq!(truncations.on_truncate(LogPosition(110)), None);
+        truncations.on_checkpoint(SnapshotVersion(20));
+        assert_eq!(truncations.on_truncate(LogPosition(200)), mark(110, 10));
+        assert_eq!(truncations.on_truncate(LogPosition(205)), None);
+        truncations.on_checkpoint(SnapshotVersion(30));
+        assert_eq!(truncations.on_truncate(LogPosition(300)), mark(205, 20));
+    }
+
+    #[test]
+    fn a_truncation_that_needs_no_checkpoint_is_not_held_back() {
+        let mut truncations = Truncations::new(None);
+        assert_eq!(truncations.on_truncate(LogPosition(7)), mark(7, 0));
+    }
+}

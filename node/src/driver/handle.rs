@@ -1,0 +1,132 @@
+//! A node, seen from those who want something of it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use pangea_core::ids::{NodeId, SnapshotVersion};
+use pangea_core::protocol::{Protocol, Request, Status};
+use pangea_core::store::Store;
+use pangea_core::topology::Topology;
+use pangea_core::txn::{Outcome, Program, Registry};
+use pangea_sql::engine::{Engine, Unavailable};
+use tokio::sync::oneshot;
+
+use super::inbox::{Answer, Closed, CommitReply, Inbox, Receive, Waiting};
+
+/// What a node's handles share.
+pub struct Shared<P: Protocol> {
+    /// Which node it is.
+    pub me: NodeId,
+    /// The driver's queue.
+    pub inbox: Arc<Inbox<P>>,
+    /// The tables.
+    pub store: Arc<Store<P::Header>>,
+    /// The procedures.
+    pub registry: Arc<Registry>,
+    /// The cluster.
+    pub topology: Arc<Topology>,
+}
+
+/// A way to ask a node for something. Cheap to clone; outlives the node, and then says so.
+pub struct Handle<P: Protocol>(Arc<Shared<P>>);
+
+impl<P: Protocol> fmt::Debug for Handle<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Handle({}, {})", P::NAME, self.0.me)
+    }
+}
+
+impl<P: Protocol> Clone for Handle<P> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<P: Protocol> Handle<P> {
+    /// A handle to the node behind an inbox.
+    pub fn new(shared: Shared<P>) -> Self {
+        Self(Arc::new(shared))
+    }
+
+    /// Which node it is.
+    pub fn me(&self) -> NodeId {
+        self.0.me
+    }
+
+    /// Where the network brings what peers say.
+    pub fn inbox(&self) -> &Arc<Inbox<P>> {
+        &self.0.inbox
+    }
+
+    /// Orders and commits a program, and calls `receive` with its outcome: on the driver's thread,
+    /// or on this one when the node does not take the program. `receive` must not block.
+    pub fn submit_with(
+        &self,
+        program: Program,
+        receive: impl FnOnce(Result<Outcome, Unavailable>) + Send + 'static,
+    ) {
+        self.submit_many(vec![(program, Answer::new(receive))]);
+    }
+
+    /// Like [`Handle::submit_with`] for many programs at once, which costs one lock.
+    pub fn submit_many(&self, programs: Vec<(Program, CommitReply)>) {
+        let request = |(program, reply)| (Request::Commit(program), Waiting::Commit(reply));
+        self.0.inbox.submit(programs.into_iter().map(request).collect());
+    }
+
+    /// Names a fresh version to `receive`, as [`Handle::submit_with`] does.
+    pub fn fresh_with(
+        &self,
+        receive: impl FnOnce(Result<SnapshotVersion, Unavailable>) + Send + 'static,
+    ) {
+        self.0.inbox.submit(vec![(Request::Fresh, Waiting::Fresh(Answer::new(receive)))]);
+    }
+
+    /// Tells the status to `receive`, as [`Handle::submit_with`] does.
+    pub fn status_with(&self, receive: impl FnOnce(Result<Status, Unavailable>) + Send + 'static) {
+        self.0.inbox.query(Answer::new(receive));
+    }
+
+    /// Ends the node, without waiting until it has.
+    pub fn stop(&self) {
+        let reason = "the node was stopped".to_owned();
+        self.0.inbox.close(Closed { reason, is_failure: false });
+    }
+}
+
+/// The answer to a request that `ask` makes.
+async fn answer<T: Send + 'static>(ask: impl FnOnce(Receive<T>)) -> Result<T, Unavailable> {
+    let (sender, receiver) = oneshot::channel();
+    // Whoever does not wait any more does not want the answer.
+    ask(Box::new(move |answer| drop(sender.send(answer))));
+    let gone = || Unavailable { reason: "the node has ended".to_owned() };
+    receiver.await.unwrap_or_else(|_| Err(gone()))
+}
+
+impl<P: Protocol> Engine for Handle<P> {
+    type Header = P::Header;
+
+    fn store(&self) -> &Arc<Store<P::Header>> {
+        &self.0.store
+    }
+
+    fn registry(&self) -> &Arc<Registry> {
+        &self.0.registry
+    }
+
+    fn topology(&self) -> &Topology {
+        &self.0.topology
+    }
+
+    async fn commit(&self, program: Program) -> Result<Outcome, Unavailable> {
+        answer(|receive| self.submit_with(program, receive)).await
+    }
+
+    async fn fresh(&self) -> Result<SnapshotVersion, Unavailable> {
+        answer(|receive| self.fresh_with(receive)).await
+    }
+
+    async fn status(&self) -> Result<Status, Unavailable> {
+        answer(|receive| self.status_with(receive)).await
+    }
+}

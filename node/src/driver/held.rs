@@ -1,0 +1,41 @@
+//! Effects that wait until the log is durable up to a position.
+
+use std::collections::BTreeMap;
+
+use pangea_core::ids::LogPosition;
+use pangea_core::protocol::{Effect, Protocol};
+
+/// Sends and replies by what they wait for, each position's in the order in which they came.
+#[derive(Debug)]
+pub(super) struct Held<P: Protocol> {
+    by_position: BTreeMap<LogPosition, Vec<Effect<P>>>,
+    len: usize,
+}
+
+impl<P: Protocol> Default for Held<P> {
+    fn default() -> Self {
+        Self { by_position: BTreeMap::new(), len: 0 }
+    }
+}
+
+impl<P: Protocol> Held<P> {
+    /// Keeps an effect until `after` is durable.
+    pub fn hold(&mut self, after: LogPosition, effect: Effect<P>) {
+        self.by_position.entry(after).or_default().push(effect);
+        self.len += 1;
+    }
+
+    /// What has waited for positions up to `durable`.
+    pub fn release(&mut self, durable: LogPosition) -> Vec<Effect<P>> {
+        let later = self.by_position.split_off(&LogPosition(durable.0 + 1));
+        let due = std::mem::replace(&mut self.by_position, later);
+        let due: Vec<_> = due.into_values().flatten().collect();
+        self.len -= due.len();
+        due
+    }
+
+    /// How many effects wait.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+}

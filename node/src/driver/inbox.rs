@@ -1,0 +1,359 @@
+//! The driver's one queue: whoever wants something of it puts it here.
+//!
+//! Bounded, each kind in its own way: submissions are refused when too many requests are in flight,
+//! and whoever brings a peer's message waits while too many bytes of messages do, which the peer's
+//! connection then feels. Reports of the log and of checkpoints are a number each and take no room.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion};
+use pangea_core::protocol::{Message, Protocol, Request, Status};
+use pangea_core::time::Span;
+use pangea_core::txn::Outcome;
+use pangea_sql::engine::Unavailable;
+
+/// How many requests may be unanswered, in the inbox and in the protocol: a second's worth at the
+/// highest rate, and some 100 MB of memory at 1 KB each.
+pub const IN_FLIGHT_MAX: usize = 100_000;
+
+/// How many bytes of peers' messages may wait: two of the longest batches from each of many peers.
+pub const PEER_BYTES_MAX: usize = 128 << 20;
+
+/// A request of status is refused when this many wait.
+const QUERIES_MAX: usize = 1_024;
+
+/// What is called with an answer, once.
+pub type Receive<T> = Box<dyn FnOnce(Result<T, Unavailable>) + Send>;
+
+/// Who waits for an answer. Told that there is none when it is dropped.
+pub struct Answer<T>(Option<Receive<T>>);
+
+/// Who waits for the outcome of a program.
+pub type CommitReply = Answer<Outcome>;
+/// Who waits for a fresh version.
+pub type FreshReply = Answer<SnapshotVersion>;
+/// Who waits for the status.
+pub type StatusReply = Answer<Status>;
+
+impl<T> Answer<T> {
+    /// Calls `receive` with the answer, once, on the driver's thread: it must not block.
+    pub fn new(receive: impl FnOnce(Result<T, Unavailable>) + Send + 'static) -> Self {
+        Self(Some(Box::new(receive)))
+    }
+
+    /// Answers.
+    pub fn send(mut self, answer: Result<T, Unavailable>) {
+        if let Some(receive) = self.0.take() {
+            receive(answer);
+        }
+    }
+}
+
+impl<T> Drop for Answer<T> {
+    fn drop(&mut self) {
+        if let Some(receive) = self.0.take() {
+            let reason = "the node ended before it answered; what became of the request is unknown";
+            receive(Err(Unavailable { reason: reason.to_owned() }));
+        }
+    }
+}
+
+impl<T> fmt::Debug for Answer<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Answer")
+    }
+}
+
+/// Who waits for a ticket.
+#[derive(Debug)]
+pub(super) enum Waiting {
+    Commit(CommitReply),
+    Fresh(FreshReply),
+}
+
+impl Waiting {
+    /// Says that there will be no answer.
+    pub fn give_up(self, reason: &str) {
+        let unavailable = Unavailable { reason: reason.to_owned() };
+        match self {
+            Self::Commit(reply) => reply.send(Err(unavailable)),
+            Self::Fresh(reply) => reply.send(Err(unavailable)),
+        }
+    }
+}
+
+/// What the network reports.
+#[derive(Debug)]
+pub(super) enum PeerEvent<P: Protocol> {
+    Up(NodeId),
+    Down(NodeId),
+    Message { from: NodeId, message: P::Message },
+}
+
+/// Everything that was in the inbox.
+#[derive(Debug)]
+pub(super) struct Inputs<P: Protocol> {
+    pub peers: VecDeque<PeerEvent<P>>,
+    pub submissions: Vec<(Request, Waiting)>,
+    pub queries: Vec<StatusReply>,
+    pub checkpointed: Option<SnapshotVersion>,
+}
+
+/// What the driver does next.
+pub(super) enum Turn<P: Protocol> {
+    /// There may be none: then it was a timer's time, or the log's.
+    Inputs(Inputs<P>),
+    /// The node ends.
+    Closed,
+}
+
+struct State<P: Protocol> {
+    inputs: Inputs<P>,
+    peer_bytes: usize,
+    /// Why the node ends.
+    closed: Option<Closed>,
+    is_idle: bool,
+    /// The log has got further since the driver last looked.
+    has_durable: bool,
+}
+
+/// Why a node has ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Closed {
+    /// In words.
+    pub reason: String,
+    /// Whether nobody asked for it.
+    pub is_failure: bool,
+}
+
+/// The driver's queue.
+pub struct Inbox<P: Protocol> {
+    state: Mutex<State<P>>,
+    work: Condvar,
+    room: Condvar,
+    ended: Condvar,
+    durable: AtomicU64,
+    in_flight: AtomicUsize,
+    malformed: AtomicU64,
+}
+
+impl<P: Protocol> fmt::Debug for Inbox<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Inbox({} in flight)", self.in_flight.load(Ordering::Relaxed))
+    }
+}
+
+impl<P: Protocol> Default for Inputs<P> {
+    fn default() -> Self {
+        Self {
+            peers: VecDeque::new(),
+            submissions: Vec::new(),
+            queries: Vec::new(),
+            checkpointed: None,
+        }
+    }
+}
+
+impl<P: Protocol> Inbox<P> {
+    /// An empty inbox of a node whose log is durable up to `durable`.
+    pub fn new(durable: LogPosition) -> Self {
+        let state = State {
+            inputs: Inputs::default(),
+            peer_bytes: 0,
+            closed: None,
+            is_idle: false,
+            has_durable: false,
+        };
+        Self {
+            state: Mutex::new(state),
+            work: Condvar::new(),
+            room: Condvar::new(),
+            ended: Condvar::new(),
+            durable: AtomicU64::new(durable.0),
+            in_flight: AtomicUsize::new(0),
+            malformed: AtomicU64::new(0),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<P>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wake(&self, state: &mut State<P>) {
+        if std::mem::take(&mut state.is_idle) {
+            self.work.notify_one();
+        }
+    }
+
+    /// Both lanes to a peer are connected.
+    pub fn on_peer_up(&self, peer: NodeId) {
+        let mut state = self.lock();
+        state.inputs.peers.push_back(PeerEvent::Up(peer));
+        self.wake(&mut state);
+    }
+
+    /// A lane to a peer was lost.
+    pub fn on_peer_down(&self, peer: NodeId) {
+        let mut state = self.lock();
+        state.inputs.peers.push_back(PeerEvent::Down(peer));
+        self.wake(&mut state);
+    }
+
+    /// A peer sent a message. Decodes it on the caller's thread, and waits while too many wait.
+    pub fn on_frame(&self, from: NodeId, frame: &Bytes) {
+        let message = match P::Message::decode(frame) {
+            Ok(message) => message,
+            Err(error) => {
+                self.malformed.fetch_add(1, Ordering::Relaxed);
+                tracing::error!(%from, %error, len = frame.len(), "a message was dropped");
+                return;
+            }
+        };
+        let mut state = self.lock();
+        while state.peer_bytes > PEER_BYTES_MAX && state.closed.is_none() {
+            state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.peer_bytes += frame.len();
+        state.inputs.peers.push_back(PeerEvent::Message { from, message });
+        self.wake(&mut state);
+    }
+
+    /// The log is durable up to a position.
+    pub fn on_durable(&self, position: LogPosition) {
+        self.durable.fetch_max(position.0, Ordering::AcqRel);
+        let mut state = self.lock();
+        state.has_durable = true;
+        self.wake(&mut state);
+    }
+
+    /// A checkpoint is durable.
+    pub fn on_checkpointed(&self, version: SnapshotVersion) {
+        let mut state = self.lock();
+        state.inputs.checkpointed = state.inputs.checkpointed.max(Some(version));
+        self.wake(&mut state);
+    }
+
+    /// Takes requests, all or none.
+    pub(super) fn submit(&self, requests: Vec<(Request, Waiting)>) {
+        let count = requests.len();
+        let before = self.in_flight.fetch_add(count, Ordering::AcqRel);
+        let reason = if before + count > IN_FLIGHT_MAX {
+            format!(
+                "the node is overloaded: {before} requests are in flight; this one was not taken"
+            )
+        } else {
+            let mut state = self.lock();
+            match &state.closed {
+                Some(closed) => closed.reason.clone(),
+                None => {
+                    state.inputs.submissions.extend(requests);
+                    return self.wake(&mut state);
+                }
+            }
+        };
+        self.in_flight.fetch_sub(count, Ordering::AcqRel);
+        requests.into_iter().for_each(|(_, waiting)| waiting.give_up(&reason));
+    }
+
+    /// Asks for the status.
+    pub fn query(&self, reply: StatusReply) {
+        let mut state = self.lock();
+        let refusal = match &state.closed {
+            Some(closed) => closed.reason.clone(),
+            None if state.inputs.queries.len() >= QUERIES_MAX => "too many queries".to_owned(),
+            None => {
+                state.inputs.queries.push(reply);
+                return self.wake(&mut state);
+            }
+        };
+        drop(state);
+        reply.send(Err(Unavailable { reason: refusal }));
+    }
+
+    /// A request has been answered.
+    pub(super) fn on_answered(&self) {
+        self.in_flight.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// The last durable position.
+    pub fn durable(&self) -> LogPosition {
+        LogPosition(self.durable.load(Ordering::Acquire))
+    }
+
+    /// How many messages could not be decoded.
+    pub fn malformed(&self) -> u64 {
+        self.malformed.load(Ordering::Relaxed)
+    }
+
+    /// Ends the node. The first reason counts. Whoever still waits here is told.
+    pub fn close(&self, closed: Closed) {
+        let mut state = self.lock();
+        let reason = state.closed.get_or_insert(closed).reason.clone();
+        let inputs = std::mem::take(&mut state.inputs);
+        state.is_idle = false;
+        self.work.notify_all();
+        self.room.notify_all();
+        self.ended.notify_all();
+        // Not under the lock: whoever is told may ask for something.
+        drop(state);
+        inputs.submissions.into_iter().for_each(|(_, waiting)| waiting.give_up(&reason));
+        let unavailable = || Unavailable { reason: reason.clone() };
+        inputs.queries.into_iter().for_each(|reply| reply.send(Err(unavailable())));
+    }
+
+    /// Why the node ends, in words; empty while it does not.
+    pub fn closed_because(&self) -> String {
+        self.lock().closed.as_ref().map(|closed| closed.reason.clone()).unwrap_or_default()
+    }
+
+    /// Waits until the node ends, and says why.
+    pub fn wait_closed(&self) -> Closed {
+        let mut state = self.lock();
+        loop {
+            if let Some(closed) = &state.closed {
+                return closed.clone();
+            }
+            state = self.ended.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Everything that is there, after waiting for something for at most `wait`.
+    pub(super) fn take(&self, wait: Option<Span>) -> Turn<P> {
+        let mut state = self.lock();
+        let is_idle = |state: &mut State<P>| state.is_idle;
+        if state.is_empty() {
+            state.is_idle = true;
+            state = match wait {
+                None => {
+                    self.work.wait_while(state, is_idle).unwrap_or_else(PoisonError::into_inner)
+                }
+                Some(wait) => {
+                    let wait = Duration::from_micros(wait.us);
+                    let waited = self.work.wait_timeout_while(state, wait, is_idle);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+            state.is_idle = false;
+        }
+        if state.closed.is_some() {
+            return Turn::Closed;
+        }
+        state.peer_bytes = 0;
+        state.has_durable = false;
+        self.room.notify_all();
+        Turn::Inputs(std::mem::take(&mut state.inputs))
+    }
+}
+
+impl<P: Protocol> State<P> {
+    fn is_empty(&self) -> bool {
+        let Inputs { peers, submissions, queries, checkpointed } = &self.inputs;
+        let is_quiet = peers.is_empty() && submissions.is_empty() && queries.is_empty();
+        is_quiet && checkpointed.is_none() && !self.has_durable && self.closed.is_none()
+    }
+}

@@ -1,0 +1,262 @@
+//! The event loop: one thread that owns the protocol and carries out what it asks for.
+//!
+//! ```text
+//!   sessions --submit-->  +-------+   turn    +--------+ step  +----------+
+//!   network  --messages-> | inbox | --------> | driver | ----> | protocol |
+//!   log      --durable--> |       |           |        | <---- |          |
+//!   checkpointer -------> +-------+           +--------+ effects +--------+
+//!                                               |  |  |
+//!                       network <--send---------'  |  `--persist--> log
+//!                       sessions <--reply----------'
+//! ```
+//!
+//! A turn takes everything that is in the inbox. Of it, messages are steps one by one, in the order
+//! in which each peer's came; submissions are one step together. Before each step the loop looks at
+//! the clock and at the durable position, so that timers and acknowledgements never wait for the
+//! rest of a long turn.
+//!
+//! What must wait for durability says so ([`Effect::Send`], [`Effect::Reply`]) and waits in
+//! [`Held`]; it leaves in the order in which it was asked for. When the log fails, nothing becomes
+//! durable any more: the driver stops, what was held is dropped, and every client is told that its
+//! outcome is not known. So nothing is ever acknowledged that could be lost.
+
+mod effects;
+mod handle;
+mod held;
+mod inbox;
+mod timers;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pangea_core::hash::HashMap;
+use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion, Ticket};
+use pangea_core::pool::Pool;
+use pangea_core::protocol::{
+    Cx, Durable, Effect, Input, Lane, Protocol, Request, Status, Submission,
+};
+use pangea_core::store::Store;
+use pangea_core::time::ClockReading;
+
+use crate::checkpoint::Checkpointer;
+use crate::clock::Clock;
+use crate::log::{Append, Log};
+use crate::pool::ThreadedPool;
+use effects::Truncations;
+pub use handle::{Handle, Shared};
+use held::Held;
+pub use inbox::{
+    Answer, Closed, CommitReply, FreshReply, IN_FLIGHT_MAX, Inbox, PEER_BYTES_MAX, Receive,
+    StatusReply,
+};
+use inbox::{PeerEvent, Turn, Waiting};
+use timers::Timers;
+
+/// At most this many submissions are one step, so that a burst of them never holds up messages.
+const SUBMISSIONS_PER_STEP: usize = 2_048;
+
+/// The way to the other nodes.
+pub trait Network: Send + Sync + 'static {
+    /// Sends a frame to a peer, or drops it when the peer is down. Never blocks.
+    fn send(&self, to: NodeId, lane: Lane, frame: Bytes);
+
+    /// Closes every connection. No event comes after it has returned.
+    fn stop(&self);
+}
+
+/// Everything that a driver is made of.
+pub struct Parts<P: Protocol> {
+    /// The protocol, which has seen no input yet.
+    pub protocol: P,
+    /// Which node it runs on.
+    pub me: NodeId,
+    /// What came from the disk: the protocol's first input.
+    pub durable: Durable,
+    /// The last record that was ever persisted.
+    pub log_head: LogPosition,
+    /// The tables, as of the checkpoint.
+    pub store: Arc<Store<P::Header>>,
+    /// Where inputs come from.
+    pub inbox: Arc<Inbox<P>>,
+    /// Where records go.
+    pub log: Log,
+    /// What writes checkpoints; nothing where nothing is durable.
+    pub checkpointer: Option<Checkpointer<P::Header>>,
+    /// Where messages go.
+    pub network: Arc<dyn Network>,
+    /// What runs data-parallel work.
+    pub pool: ThreadedPool,
+}
+
+/// The event loop's state.
+pub struct Driver<P: Protocol> {
+    protocol: P,
+    me: NodeId,
+    store: Arc<Store<P::Header>>,
+    inbox: Arc<Inbox<P>>,
+    log: Log,
+    checkpointer: Option<Checkpointer<P::Header>>,
+    network: Arc<dyn Network>,
+    pool: ThreadedPool,
+    clock: Clock,
+    rng: fastrand::Rng,
+    /// The last record persisted.
+    log_head: LogPosition,
+    /// The last record known to be durable.
+    durable: LogPosition,
+    timers: Timers<P::Timer>,
+    held: Held<P>,
+    truncations: Truncations,
+    pending: HashMap<Ticket, Waiting>,
+    next_ticket: u64,
+    counters: BTreeMap<&'static str, u64>,
+    /// Filled by each step and emptied after it.
+    effects: Vec<Effect<P>>,
+    appends: Vec<Append>,
+}
+
+impl<P: Protocol> Driver<P> {
+    /// A driver whose protocol has taken its first input.
+    pub fn new(parts: Parts<P>) -> Self {
+        let checkpoint = parts.durable.checkpoint.as_ref().map(|checkpoint| checkpoint.version);
+        let mut driver = Self {
+            protocol: parts.protocol,
+            me: parts.me,
+            store: parts.store,
+            inbox: parts.inbox,
+            log: parts.log,
+            checkpointer: parts.checkpointer,
+            network: parts.network,
+            pool: parts.pool,
+            clock: Clock::start(),
+            rng: fastrand::Rng::with_seed(crate::random::seed()),
+            log_head: parts.log_head,
+            durable: parts.log_head,
+            timers: Timers::default(),
+            held: Held::default(),
+            truncations: Truncations::new(checkpoint),
+            pending: HashMap::default(),
+            next_ticket: 1,
+            counters: BTreeMap::new(),
+            effects: Vec::new(),
+            appends: Vec::new(),
+        };
+        driver.step(Input::Restart(parts.durable));
+        driver
+    }
+
+    /// Takes inputs until the inbox is closed; then ends the log, the checkpoints and the network,
+    /// and tells everybody who waits.
+    pub fn run(mut self) {
+        loop {
+            self.catch_up();
+            match self.inbox.take(self.timers.next().map(|at| at.since(self.clock.now().at))) {
+                Turn::Inputs(inputs) => self.take_turn(inputs),
+                Turn::Closed => break,
+            }
+        }
+        // First, so that peers go on without this node, and clients are not told before them.
+        self.network.stop();
+        let reason = self.inbox.closed_because();
+        self.pending.drain().for_each(|(_, waiting)| waiting.give_up(&reason));
+        self.log.stop();
+    }
+
+    fn take_turn(&mut self, inputs: inbox::Inputs<P>) {
+        if let Some(version) = inputs.checkpointed {
+            self.truncations.on_checkpoint(version);
+            self.step(Input::Checkpointed(version));
+        }
+        for event in inputs.peers {
+            self.catch_up();
+            match event {
+                PeerEvent::Up(peer) => self.step(Input::PeerUp(peer)),
+                PeerEvent::Down(peer) => self.step(Input::PeerDown(peer)),
+                PeerEvent::Message { from, message } => self.step(Input::Message { from, message }),
+            }
+        }
+        let mut submissions = inputs.submissions.into_iter().peekable();
+        while submissions.peek().is_some() {
+            self.catch_up();
+            let batch = submissions.by_ref().take(SUBMISSIONS_PER_STEP);
+            let batch = batch.map(|(request, waiting)| self.admit(request, waiting)).collect();
+            self.step(Input::Submit(batch));
+        }
+        for query in inputs.queries {
+            query.send(Ok(self.status()));
+        }
+    }
+
+    fn admit(&mut self, request: Request, waiting: Waiting) -> Submission {
+        let ticket = Ticket(self.next_ticket);
+        self.next_ticket += 1;
+        self.pending.insert(ticket, waiting);
+        Submission { ticket, request }
+    }
+
+    /// Brings what time and the disk have done meanwhile to the protocol.
+    fn catch_up(&mut self) {
+        let durable = self.inbox.durable();
+        if durable > self.durable {
+            self.durable = durable;
+            for effect in self.held.release(durable) {
+                self.carry_out(effect);
+            }
+            self.step(Input::Durable(durable));
+        }
+        // What a timer sets for at once has to wait for the next round, or it could go on for ever.
+        let now = self.clock.now().at;
+        while let Some(timer) = self.timers.pop_due(now) {
+            self.step(Input::Timer(timer));
+        }
+    }
+
+    /// One step, and all that it asks for.
+    fn step(&mut self, input: Input<P>) {
+        let now: ClockReading = self.clock.now();
+        let pool: &dyn Pool = &self.pool;
+        let effects = &mut self.effects;
+        let mut cx = Cx::new(now, &mut self.rng, &self.store, pool, self.log_head, effects);
+        self.protocol.step(&mut cx, input);
+        self.log_head = cx.log_head();
+        if cfg!(debug_assertions) {
+            self.protocol.invariants();
+        }
+        let mut effects = std::mem::take(&mut self.effects);
+        for effect in effects.drain(..) {
+            self.carry_out(effect);
+        }
+        self.effects = effects;
+        self.log.append(&mut self.appends);
+    }
+
+    fn status(&self) -> Status {
+        use std::sync::atomic::Ordering::Relaxed;
+        let mut status = self.protocol.status();
+        let log = self.log.counters();
+        let mut add = |name: &str, value| status.counters.insert(name.to_owned(), value);
+        add("log_records", log.records.load(Relaxed));
+        add("log_bytes", log.bytes.load(Relaxed));
+        add("log_groups", log.groups.load(Relaxed));
+        add("log_busy_us", log.busy_us.load(Relaxed));
+        add("log_head", self.log_head.0);
+        add("log_durable", self.durable.0);
+        add("requests_in_flight", self.pending.len() as u64);
+        add("effects_held", self.held.len() as u64);
+        add("messages_malformed", self.inbox.malformed());
+        for (name, count) in &self.counters {
+            add(&format!("mark_{name}"), *count);
+        }
+        status
+    }
+
+    fn count(&mut self, name: &'static str) {
+        *self.counters.entry(name).or_default() += 1;
+    }
+
+    /// A version that the log and the checkpoints may forget everything before.
+    fn report_checkpointed(&self, version: SnapshotVersion) {
+        self.inbox.on_checkpointed(version);
+    }
+}

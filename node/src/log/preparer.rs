@@ -1,0 +1,263 @@
+//! The next segment, made before it is needed, and the old ones, taken away.
+
+use std::collections::VecDeque;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use super::recovery::Sealed;
+use super::{remove_if_there, spare_number};
+use crate::disk::{Disk, DiskError, DiskFile};
+
+/// The first segment of a new log: filled in milliseconds, so that a first start is quick.
+const FIRST_SEGMENT_BYTES: u64 = 4 << 20;
+
+/// How many spares are kept: one for the next roll, and one recycled for the roll after it.
+const SPARES_MAX: usize = 2;
+
+/// How much is written at a time while a segment is filled.
+const FILL_BYTES: usize = 1 << 20;
+
+/// A segment that waits for its turn.
+#[derive(Debug)]
+pub(super) struct Spare {
+    pub path: PathBuf,
+    pub len: u64,
+    pub file: Box<dyn DiskFile>,
+}
+
+/// The thread that keeps a spare ready.
+#[derive(Debug)]
+pub(super) struct Preparer {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    disk: Arc<dyn Disk>,
+    dir: PathBuf,
+    segment_bytes: u64,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    spares: VecDeque<Spare>,
+    /// Why the last attempt to make a spare failed.
+    failure: Option<DiskError>,
+    /// How long the next spare is.
+    len: u64,
+    retired: Vec<Sealed>,
+    /// The number in the next spare's name.
+    next_name: u64,
+    is_stopping: bool,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Preparer {
+    /// Starts the thread. Spares that an earlier process left are used again.
+    pub fn start(
+        disk: Arc<dyn Disk>,
+        dir: &Path,
+        segment_bytes: u64,
+        is_new_log: bool,
+    ) -> Result<Self, DiskError> {
+        let first = if is_new_log { FIRST_SEGMENT_BYTES } else { segment_bytes };
+        let mut state = State {
+            spares: VecDeque::new(),
+            failure: None,
+            len: first.min(segment_bytes),
+            retired: Vec::new(),
+            next_name: 0,
+            is_stopping: false,
+        };
+        find_spares(disk.as_ref(), dir, &mut state)?;
+        let shared = Arc::new(Shared {
+            disk,
+            dir: dir.to_owned(),
+            segment_bytes,
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+        });
+        let run = {
+            let shared = shared.clone();
+            move || shared.run()
+        };
+        let builder = std::thread::Builder::new().name("log-preparer".to_owned());
+        let thread = builder.spawn(run).map_err(DiskError::new("start a thread for", dir))?;
+        Ok(Self { shared, thread: Some(thread) })
+    }
+
+    /// The next segment, of at least `len_min` bytes. Waits until it is made.
+    pub fn take(&self, len_min: u64) -> Result<Spare, DiskError> {
+        let mut state = self.shared.lock();
+        // An earlier failure may have passed, as when the disk was full for a while.
+        state.failure = None;
+        state.len = state.len.max(len_min);
+        self.shared.changed.notify_all();
+        let spare = loop {
+            while let Some(spare) = state.spares.pop_front_if(|spare| spare.len < len_min) {
+                remove_if_there(self.shared.disk.as_ref(), &spare.path)?;
+            }
+            if let Some(spare) = state.spares.pop_front() {
+                break spare;
+            }
+            if let Some(failure) = state.failure.take() {
+                return Err(failure);
+            }
+            self.shared.changed.notify_all();
+            state = self.shared.wait(state);
+        };
+        state.len = (spare.len * 2).min(self.shared.segment_bytes);
+        self.shared.changed.notify_all();
+        Ok(spare)
+    }
+
+    /// The log's directory.
+    pub fn dir(&self) -> &Path {
+        &self.shared.dir
+    }
+
+    /// Takes away segments that are no longer needed, the oldest first.
+    pub fn retire(&self, segments: impl IntoIterator<Item = Sealed>) {
+        self.shared.lock().retired.extend(segments);
+        self.shared.changed.notify_all();
+    }
+}
+
+impl Drop for Preparer {
+    fn drop(&mut self) {
+        self.shared.lock().is_stopping = true;
+        self.shared.changed.notify_all();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the log's preparer panicked");
+        }
+    }
+}
+
+/// Opens the spares that an earlier process left, and removes what it left half-made.
+fn find_spares(disk: &dyn Disk, dir: &Path, state: &mut State) -> Result<(), DiskError> {
+    for name in disk.list(dir).map_err(DiskError::new("list", dir))? {
+        let path = dir.join(&name);
+        if name.ends_with(".tmp") {
+            remove_if_there(disk, &path)?;
+        } else if let Some(number) = spare_number(&name) {
+            state.next_name = state.next_name.max(number);
+            if state.spares.len() < SPARES_MAX {
+                let file = disk.open(&path).map_err(DiskError::new("open", &path))?;
+                let len = file.len().map_err(DiskError::new("look at", &path))?;
+                state.spares.push_back(Spare { path, len, file });
+            } else {
+                remove_if_there(disk, &path)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+impl Shared {
+    fn run(&self) {
+        let mut state = self.lock();
+        loop {
+            let retired = std::mem::take(&mut state.retired);
+            if !retired.is_empty() {
+                drop(state);
+                if let Err(error) = self.take_away(&retired) {
+                    // The log goes on: what stays is removed after the next start.
+                    tracing::warn!(%error, "an old segment of the log stays");
+                }
+                state = self.lock();
+            } else if state.is_stopping {
+                return;
+            } else if state.spares.is_empty() && state.failure.is_none() {
+                let (number, len) = (next_number(&mut state), state.len);
+                drop(state);
+                let made = self.fill(number, len);
+                state = self.lock();
+                match made {
+                    Ok(spare) => state.spares.push_back(spare),
+                    Err(error) => state.failure = Some(error),
+                }
+            } else {
+                state = self.wait(state);
+                continue;
+            }
+            self.changed.notify_all();
+        }
+    }
+
+    /// Makes a file of zeros that are really on the disk.
+    fn fill(&self, number: u64, len: u64) -> Result<Spare, DiskError> {
+        let path = self.dir.join(format!("spare-{number}.tmp"));
+        let result = self.try_fill(&path, len);
+        if result.is_err() {
+            // Gives the room back; the error that counts is the first.
+            let _ = remove_if_there(self.disk.as_ref(), &path);
+        }
+        let file = result?;
+        let path = self.rename_to_spare(&path, number)?;
+        self.disk.sync_dir(&self.dir).map_err(DiskError::new("sync directory", &self.dir))?;
+        Ok(Spare { path, len, file })
+    }
+
+    fn try_fill(&self, path: &Path, len: u64) -> Result<Box<dyn DiskFile>, DiskError> {
+        let mut file = self.disk.create(path).map_err(DiskError::new("make", path))?;
+        let zeros = vec![0; FILL_BYTES];
+        let mut offset = 0;
+        while offset < len {
+            if self.lock().is_stopping {
+                let stopped = io::Error::other("the log is stopping");
+                return Err(DiskError::new("fill", path)(stopped));
+            }
+            let chunk = &zeros[..(len - offset).min(FILL_BYTES as u64) as usize];
+            file.write_at(chunk, offset).map_err(DiskError::new("fill", path))?;
+            offset += chunk.len() as u64;
+        }
+        file.sync().map_err(DiskError::new("sync", path))?;
+        Ok(file)
+    }
+
+    /// Removes segments, but for those of full length that are wanted as spares.
+    fn take_away(&self, retired: &[Sealed]) -> Result<(), DiskError> {
+        for segment in retired {
+            let number = {
+                let mut state = self.lock();
+                let is_wanted = state.spares.len() < SPARES_MAX;
+                (is_wanted && segment.len == self.segment_bytes).then(|| next_number(&mut state))
+            };
+            let Some(number) = number else {
+                remove_if_there(self.disk.as_ref(), &segment.path)?;
+                continue;
+            };
+            let path = self.rename_to_spare(&segment.path, number)?;
+            let file = self.disk.open(&path).map_err(DiskError::new("open", &path))?;
+            self.lock().spares.push_back(Spare { path, len: segment.len, file });
+        }
+        self.disk.sync_dir(&self.dir).map_err(DiskError::new("sync directory", &self.dir))
+    }
+
+    fn rename_to_spare(&self, from: &Path, number: u64) -> Result<PathBuf, DiskError> {
+        let path = self.dir.join(format!("spare-{number}.seg"));
+        self.disk.rename(from, &path).map_err(DiskError::new("rename", from))?;
+        Ok(path)
+    }
+}
+
+fn next_number(state: &mut State) -> u64 {
+    state.next_name += 1;
+    state.next_name
+}

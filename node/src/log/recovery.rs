@@ -1,0 +1,150 @@
+//! Reading a log back: which records there are, and where the next one goes.
+//!
+//! Segments are read in the order of their first records, and each must go on where the one before
+//! it ended. Only the last one may end in a [torn](pangea_core::log::Torn) tail, because all of a
+//! segment is durable before the next is written to; the tail is overwritten with zeros and synced
+//! before anything else happens, so that a second crash finds nothing of it.
+//!
+//! A gap between segments is good only where everything before it was given up by a
+//! [mark](pangea_core::log::Mark): then a crash interrupted the removal of old segments.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pangea_core::ids::LogPosition;
+use pangea_core::log::{Item, Mark, SegmentHeader, SegmentScan, Torn};
+
+use super::{LogError, segment_first, segment_name};
+use crate::disk::{Disk, DiskError};
+
+/// What a log held.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Recovered {
+    /// The records that were not given up, in order.
+    pub records: Vec<(LogPosition, Bytes)>,
+    /// The last record, given up or not. Position 0 when there was never one.
+    pub head: LogPosition,
+    /// What was given up.
+    pub mark: Mark,
+    /// What was cut off the end.
+    pub cut: Option<Cut>,
+}
+
+/// The torn tail that was cut off a log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cut {
+    /// The last segment.
+    pub path: PathBuf,
+    /// Where its whole records end.
+    pub offset: usize,
+    /// What was there instead of zeros.
+    pub torn: Torn,
+}
+
+/// A segment that is full, or was when it was left.
+#[derive(Clone, Debug)]
+pub(super) struct Sealed {
+    pub path: PathBuf,
+    pub len: u64,
+    /// The first record that is not in it.
+    pub end: LogPosition,
+}
+
+/// The segment that is written to.
+#[derive(Clone, Debug)]
+pub(super) struct Active {
+    pub path: PathBuf,
+    pub header: SegmentHeader,
+    pub len: u64,
+    /// Where the next frame goes.
+    pub offset: u64,
+}
+
+/// The files of a log, ready for more.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Tail {
+    pub sealed: Vec<Sealed>,
+    pub active: Option<Active>,
+    pub head: LogPosition,
+    pub mark: Mark,
+}
+
+/// Reads the log in `dir` and cuts off a torn tail.
+pub(super) fn recover(disk: &Arc<dyn Disk>, dir: &Path) -> Result<(Recovered, Tail), LogError> {
+    disk.create_dir(dir).map_err(DiskError::new("make directory", dir))?;
+    let names = disk.list(dir).map_err(DiskError::new("list", dir))?;
+    // The names' fixed width makes their order the order of the records.
+    let firsts: Vec<_> = names.iter().filter_map(|name| segment_first(name)).collect();
+    let mut recovered = Recovered::default();
+    let mut tail = Tail::default();
+    let mut gap = None;
+    for (index, &first) in firsts.iter().enumerate() {
+        let path = dir.join(segment_name(first));
+        let expected = LogPosition(recovered.head.0 + 1);
+        if first != expected {
+            // The records before the gap are good only if they are not needed.
+            gap = Some((expected, first));
+            recovered.records.clear();
+        }
+        let is_last = index + 1 == firsts.len();
+        read_segment(disk, path, first, is_last, &mut recovered, &mut tail)?;
+    }
+    if let Some((from, to)) = gap
+        && recovered.mark.below < to
+    {
+        return Err(LogError::Missing { dir: dir.to_owned(), from, to });
+    }
+    let below = recovered.mark.below;
+    recovered.records.retain(|(position, _)| *position >= below);
+    tail.head = recovered.head;
+    tail.mark = recovered.mark;
+    Ok((recovered, tail))
+}
+
+/// Adds one segment to what was recovered.
+fn read_segment(
+    disk: &Arc<dyn Disk>,
+    path: PathBuf,
+    first: LogPosition,
+    is_last: bool,
+    recovered: &mut Recovered,
+    tail: &mut Tail,
+) -> Result<(), LogError> {
+    let bytes = Bytes::from(disk.read(&path).map_err(DiskError::new("read", &path))?);
+    let len = bytes.len() as u64;
+    let wrong = |error| LogError::Segment { path: path.clone(), error };
+    let mut scan = SegmentScan::open(bytes).map_err(wrong)?;
+    if scan.header().first != first {
+        return Err(LogError::Misnamed { path, first: scan.header().first });
+    }
+    let end = loop {
+        match scan.advance().map_err(wrong)? {
+            Item::Record { position, record } => recovered.records.push((position, record)),
+            Item::Mark(mark) => recovered.mark = mark,
+            Item::End(end) => break end,
+        }
+    };
+    let next = scan.next_position();
+    recovered.head = LogPosition(next.0 - 1);
+    if !is_last {
+        // A torn tail here would be a hole in the log: the next segment's first record tells.
+        tail.sealed.push(Sealed { path, len, end: next });
+        return Ok(());
+    }
+    let offset = end.offset as u64;
+    if let Some(torn) = end.torn {
+        cut_off(disk.as_ref(), &path, end.offset, torn)?;
+        recovered.cut = Some(Cut { path: path.clone(), offset: end.offset, torn });
+    }
+    tail.active = Some(Active { path, header: scan.header(), len, offset });
+    Ok(())
+}
+
+/// Overwrites a torn tail with zeros.
+fn cut_off(disk: &dyn Disk, path: &Path, offset: usize, torn: Torn) -> Result<(), DiskError> {
+    let mut file = disk.open(path).map_err(DiskError::new("open", path))?;
+    file.write_at(&vec![0; torn.len], offset as u64)
+        .map_err(DiskError::new("cut the torn tail off", path))?;
+    file.sync().map_err(DiskError::new("sync", path))
+}

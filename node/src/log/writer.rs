@@ -1,0 +1,246 @@
+//! The thread that writes: groups of records, one write and one sync each.
+
+use std::collections::VecDeque;
+use std::path::Path;
+use std::sync::{Arc, PoisonError};
+use std::time::Instant;
+
+use bytes::Bytes;
+use pangea_core::ids::LogPosition;
+use pangea_core::log::{
+    FRAME_HEADER_LEN, FrameHeader, Kind, Mark, SEGMENT_HEADER_LEN, SegmentHeader,
+};
+
+use super::preparer::Preparer;
+use super::recovery::{Active, Sealed, Tail};
+use super::{
+    Append, Durability, End, LogCounters, LogError, LogEvent, LogEvents, LogOptions, Queue,
+    segment_name,
+};
+use crate::disk::{Disk, DiskError, DiskFile};
+use crate::random;
+
+/// A group is closed at this length, so that the records at its front don't wait for the last ones.
+const GROUP_BYTES_MAX: usize = 8 << 20;
+
+/// Zeros after the last frame: in a recycled file the end must be written.
+const END: [u8; 4] = [0; 4];
+
+/// What the writer has open.
+#[derive(Debug)]
+pub(super) struct Writer {
+    disk: Arc<dyn Disk>,
+    options: LogOptions,
+    counters: Arc<LogCounters>,
+    preparer: Preparer,
+    sealed: VecDeque<Sealed>,
+    active: Active,
+    file: Box<dyn DiskFile>,
+    /// How much of the active segment is synced.
+    synced: u64,
+    /// The last record written or in the group.
+    head: LogPosition,
+    /// The newest mark that is durable.
+    mark: Mark,
+    /// Frames that are not written yet; they go to the active segment's end.
+    group: Vec<u8>,
+    group_records: u64,
+}
+
+impl Writer {
+    /// Opens the end of a recovered log, or begins a new one.
+    pub fn open(
+        disk: Arc<dyn Disk>,
+        options: &LogOptions,
+        tail: Tail,
+        counters: &Arc<LogCounters>,
+    ) -> Result<Self, DiskError> {
+        let is_new = tail.active.is_none();
+        let preparer = Preparer::start(disk.clone(), &options.dir, options.segment_bytes, is_new)?;
+        let (active, file, synced) = match tail.active {
+            Some(active) => {
+                let mut file = disk.open(&active.path).map_err(open_error(&active.path))?;
+                // With `os` durability the last process may have left unsynced records behind, and
+                // what this one writes will say that they are durable.
+                file.sync().map_err(DiskError::new("sync", &active.path))?;
+                let synced = active.offset;
+                (active, file, synced)
+            }
+            None => {
+                let first = LogPosition(tail.head.0 + 1);
+                let (active, file) = begin_segment(&disk, &preparer, first, tail.mark, 0)?;
+                let synced = active.offset;
+                (active, file, synced)
+            }
+        };
+        Ok(Self {
+            disk,
+            options: options.clone(),
+            counters: counters.clone(),
+            preparer,
+            sealed: tail.sealed.into(),
+            active,
+            file,
+            synced,
+            head: tail.head,
+            mark: tail.mark,
+            group: Vec::new(),
+            group_records: 0,
+        })
+    }
+
+    /// Writes what comes until the log ends.
+    pub fn run(mut self, queue: &Queue, events: &LogEvents) {
+        loop {
+            let (appends, mark, end) = {
+                let mut waiting = queue.lock();
+                while waiting.appends.is_empty() && waiting.mark.is_none() && waiting.end.is_none()
+                {
+                    waiting = queue.work.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+                }
+                waiting.bytes = 0;
+                queue.room.notify_all();
+                let appends = std::mem::take(&mut waiting.appends);
+                (appends, waiting.mark.take(), waiting.end)
+            };
+            if end == Some(End::Abandon) {
+                return;
+            }
+            if let Err(error) = self.write(appends, mark, events) {
+                queue.end(End::Abandon);
+                events(LogEvent::Failed(error));
+                return;
+            }
+            if end.is_some() && queue.lock().appends.is_empty() {
+                return;
+            }
+        }
+    }
+
+    /// Writes records and a mark, and reports as they become durable.
+    fn write(
+        &mut self,
+        appends: Vec<Append>,
+        mark: Option<Mark>,
+        events: &LogEvents,
+    ) -> Result<(), LogError> {
+        for append in appends {
+            assert_eq!(append.position.0, self.head.0 + 1, "records come in order");
+            self.make_room(&append.record, events)?;
+            self.put(Kind::Record, append.position, &append.record);
+            self.head = append.position;
+            self.group_records += 1;
+            if self.group.len() >= GROUP_BYTES_MAX {
+                self.flush(events)?;
+            }
+        }
+        if let Some(mark) = mark {
+            let payload = [mark.encode()];
+            self.make_room(&payload, events)?;
+            self.put(Kind::Mark, self.head, &payload);
+        }
+        self.flush(events)?;
+        if let Some(mark) = mark {
+            // Only now that the mark is durable may what it gives up go.
+            self.mark = mark;
+            self.retire(mark);
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, kind: Kind, position: LogPosition, payload: &[Bytes]) {
+        let header = FrameHeader { kind, position, synced: self.synced };
+        header.encode(self.active.header.salt, payload, &mut self.group);
+    }
+
+    /// Goes on in the next segment when a frame does not fit this one.
+    fn make_room(&mut self, payload: &[Bytes], events: &LogEvents) -> Result<(), LogError> {
+        let payload_len: usize = payload.iter().map(Bytes::len).sum();
+        let needed = (FRAME_HEADER_LEN + payload_len + END.len()) as u64;
+        if self.active.offset + self.group.len() as u64 + needed <= self.active.len {
+            return Ok(());
+        }
+        self.flush(events)?;
+        // All of a segment is durable before the next is written to, whatever the durability: so
+        // only the last segment of a log can be torn.
+        self.file.sync().map_err(DiskError::new("sync", &self.active.path))?;
+        let first = LogPosition(self.head.0 + 1);
+        let next = begin_segment(&self.disk, &self.preparer, first, self.mark, needed)?;
+        let Active { path, len, .. } = std::mem::replace(&mut self.active, next.0);
+        self.file = next.1;
+        self.synced = self.active.offset;
+        // A segment without a record begins with the same record as the one after it, and was
+        // replaced by it.
+        if self.active.path != path {
+            self.sealed.push_back(Sealed { path, len, end: first });
+        }
+        Ok(())
+    }
+
+    /// Writes the group, syncs it, and reports its last record.
+    fn flush(&mut self, events: &LogEvents) -> Result<(), LogError> {
+        if self.group.is_empty() {
+            return Ok(());
+        }
+        let started = Instant::now();
+        let len = self.group.len() as u64;
+        self.group.extend_from_slice(&END);
+        let write = self.file.write_at(&self.group, self.active.offset);
+        write.map_err(DiskError::new("write", &self.active.path))?;
+        self.active.offset += len;
+        if self.options.durability == Durability::Fsync {
+            self.file.sync().map_err(DiskError::new("sync", &self.active.path))?;
+            self.synced = self.active.offset;
+        }
+        self.counters.add(self.group_records, len, started.elapsed().as_micros() as u64);
+        self.group.clear();
+        self.group.shrink_to(2 * GROUP_BYTES_MAX);
+        self.group_records = 0;
+        events(LogEvent::Durable(self.head));
+        Ok(())
+    }
+
+    /// Hands over the segments that only hold records below the mark.
+    fn retire(&mut self, mark: Mark) {
+        let mut retired = Vec::new();
+        while let Some(segment) = self.sealed.pop_front_if(|segment| segment.end <= mark.below) {
+            retired.push(segment);
+        }
+        if !retired.is_empty() {
+            self.preparer.retire(retired);
+        }
+    }
+}
+
+fn open_error(path: &Path) -> impl FnOnce(std::io::Error) -> DiskError {
+    DiskError::new("open", path)
+}
+
+/// Turns a spare into the segment that begins with the record `first` and has room for `needed`.
+fn begin_segment(
+    disk: &Arc<dyn Disk>,
+    preparer: &Preparer,
+    first: LogPosition,
+    mark: Mark,
+    needed: u64,
+) -> Result<(Active, Box<dyn DiskFile>), DiskError> {
+    let header = SegmentHeader { salt: random::seed(), first };
+    let mut bytes = header.encode();
+    // Each segment begins with the mark, so that the newest is never in a segment that it retires.
+    let frame = FrameHeader {
+        kind: Kind::Mark,
+        position: LogPosition(first.0 - 1),
+        synced: SEGMENT_HEADER_LEN as u64,
+    };
+    frame.encode(header.salt, &[mark.encode()], &mut bytes);
+    let offset = bytes.len() as u64;
+    bytes.extend_from_slice(&END);
+    let mut spare = preparer.take(bytes.len() as u64 + needed)?;
+    spare.file.write_at(&bytes, 0).map_err(DiskError::new("write", &spare.path))?;
+    spare.file.sync().map_err(DiskError::new("sync", &spare.path))?;
+    let dir = preparer.dir();
+    let path = dir.join(segment_name(first));
+    disk.rename(&spare.path, &path).map_err(DiskError::new("rename", &spare.path))?;
+    disk.sync_dir(dir).map_err(DiskError::new("sync directory", dir))?;
+    Ok((Active { path, header, len: spare.len, offset }, spare.file))
+}

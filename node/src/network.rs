@@ -1,0 +1,203 @@
+//! A node on the real network: the transport's events become inputs, and clients' requests answers.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pangea_core::ids::{NodeId, SnapshotVersion};
+use pangea_core::key::{Direction, KeyRange};
+use pangea_core::protocol::{Lane, Protocol};
+use pangea_core::store::{Header, Pin, Store};
+use pangea_core::txn::{Program, Registry};
+use pangea_sql::engine::{Engine, Unavailable};
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::client::{Answer as ClientAnswer, ClientCall, ClientQuery, ClientReply, Query, Row};
+use crate::config::Config;
+use crate::driver::{Answer, Handle, Network};
+use crate::node::{Node, NodeOptions, StartError};
+use crate::transport::{Compression, Transport, TransportConfig, TransportError, TransportEvent};
+
+/// How many rows a client gets at a time, however many it wants.
+const ROWS_MAX: usize = 10_000;
+/// How many bytes of rows, so that an answer fits a frame.
+const ROWS_BYTES_MAX: usize = 4 << 20;
+
+impl<P: Protocol> Node<P> {
+    /// Starts the node that a configuration describes, on the real network.
+    ///
+    /// # Errors
+    /// When the protocol's settings are wrong, its state on the disk can't be used, or its address
+    /// is taken.
+    pub fn start(config: &Config, registry: Arc<Registry>) -> Result<Self, StartError> {
+        assert_eq!(config.protocol, P::NAME, "the configuration is another protocol's");
+        let protocol = config.protocol_options().map_err(StartError::Config)?;
+        let topology = Arc::new(config.topology());
+        let data_dir = config.data_dir.clone();
+        let options = NodeOptions::<P> {
+            protocol,
+            durability: config.durability,
+            segment_bytes: config.log_segment_bytes,
+            workers: config.workers,
+            ..NodeOptions::new(config.node, topology, registry, data_dir)
+        };
+        Self::start_on(options, |handle| connect(config, handle))
+    }
+}
+
+/// Opens the node's port and dials its peers.
+fn connect<P: Protocol>(config: &Config, handle: &Handle<P>) -> Result<Arc<dyn Network>, String> {
+    let peers = config.nodes.iter().filter(|node| node.id != config.node);
+    let transport_config = TransportConfig {
+        cluster: config.cluster.clone(),
+        protocol: P::NAME,
+        fingerprint: fingerprint(handle.registry()),
+        me: config.node,
+        topology: Arc::new(config.topology()),
+        listen: config.me().peer,
+        peers: peers.map(|node| (node.id, node.peer)).collect(),
+        wan: config.emulated_wan(),
+        compression: Compression::default(),
+    };
+    let on_event = {
+        let handle = handle.clone();
+        move |event| on_event(&handle, event)
+    };
+    let transport = Transport::start(transport_config, Arc::new(on_event));
+    let transport = transport.map_err(|error| match error {
+        TransportError::Listen { address, error } => {
+            let id = config.node.0;
+            format!("peer = \"{address}\" of node {id}: can't listen on this address: {error}")
+        }
+        other => other.to_string(),
+    })?;
+    Ok(Arc::new(transport))
+}
+
+impl Network for Transport {
+    fn send(&self, to: NodeId, lane: Lane, frame: Bytes) {
+        self.send(to, lane, frame);
+    }
+
+    fn stop(&self) {
+        self.stop();
+    }
+}
+
+/// Equal on two nodes exactly when their procedures have the same numbers.
+fn fingerprint(registry: &Registry) -> u64 {
+    let mut hash = Xxh3::new();
+    for name in registry.names() {
+        hash.update(&(name.len() as u64).to_le_bytes());
+        hash.update(name.as_bytes());
+    }
+    hash.digest()
+}
+
+fn on_event<P: Protocol>(handle: &Handle<P>, event: TransportEvent) {
+    match event {
+        TransportEvent::PeerUp(peer) => handle.inbox().on_peer_up(peer),
+        TransportEvent::PeerDown(peer) => handle.inbox().on_peer_down(peer),
+        TransportEvent::Frame { from, bytes, .. } => handle.inbox().on_frame(from, &bytes),
+        TransportEvent::Submit(calls) => submit(handle, calls),
+        TransportEvent::Query(ClientQuery { query, reply }) => answer(handle, query, reply),
+        TransportEvent::Trouble { peer, address, reason } => match peer {
+            Some(peer) => tracing::warn!(%peer, %address, "{reason}"),
+            None => tracing::warn!(%address, "{reason}"),
+        },
+    }
+}
+
+/// Submits a client's calls, and sends the outcomes back as they come.
+fn submit<P: Protocol>(handle: &Handle<P>, calls: Vec<ClientCall>) {
+    let mut programs = Vec::with_capacity(calls.len());
+    for ClientCall { procedure: name, args, reply } in calls {
+        let Some(procedure) = handle.registry().id(&name) else {
+            reply.refuse(format!("there is no procedure {name:?}"));
+            continue;
+        };
+        let receive = Answer::new(move |outcome| match outcome {
+            Ok(outcome) => reply.outcome(outcome),
+            Err(Unavailable { reason }) => reply.unavailable(reason),
+        });
+        programs.push((Program::Call { procedure, args }, receive));
+    }
+    handle.submit_many(programs);
+}
+
+/// Answers a client's question. Long looks at the store are the client's own thread's time.
+fn answer<P: Protocol>(handle: &Handle<P>, query: Query, reply: ClientReply) {
+    fn send<T>(reply: ClientReply, answer: Result<T, Unavailable>, of: fn(T) -> ClientAnswer) {
+        match answer {
+            Ok(value) => reply.send(&of(value)),
+            Err(Unavailable { reason }) => reply.unavailable(reason),
+        }
+    }
+    match query {
+        Query::Status => handle.status_with(|it| send(reply, it, ClientAnswer::Status)),
+        Query::Fresh => handle.fresh_with(|it| send(reply, it, ClientAnswer::Fresh)),
+        Query::Digest { version } => with_pin(handle, version, reply, |pin| {
+            let (version, digest) = (pin.version(), pin.store().digest(pin.version()));
+            ClientAnswer::Digest { version, digest }
+        }),
+        Query::Table { table, version, after, rows_max } => {
+            with_pin(handle, Some(version), reply, |pin| {
+                let mut range = KeyRange::all();
+                if let Some(after) = after {
+                    range.start = after;
+                    range.start.push(0);
+                }
+                let rows_max = (rows_max as usize).clamp(1, ROWS_MAX);
+                rows(pin.store(), table, &range, pin.version(), rows_max)
+            });
+        }
+        Query::Links | Query::Cut { .. } | Query::Heal | Query::SetLink { .. } => {
+            reply.refuse("the transport answers this");
+        }
+    }
+}
+
+/// Looks at a version that is kept meanwhile.
+fn with_pin<P: Protocol>(
+    handle: &Handle<P>,
+    version: Option<SnapshotVersion>,
+    reply: ClientReply,
+    look: impl FnOnce(&Pin<P::Header>) -> ClientAnswer,
+) {
+    let store = handle.store();
+    let pin = match version {
+        None => Ok(store.pin()),
+        Some(version) => store.pin_at(version),
+    };
+    match pin {
+        Err(error) => reply.refuse(error.to_string()),
+        Ok(pin) => {
+            let answer = look(&pin);
+            if pin.is_lost() {
+                return reply.refuse("the snapshot was replaced by a peer's checkpoint");
+            }
+            reply.send(&answer);
+        }
+    }
+}
+
+fn rows<H: Header>(
+    store: &Store<H>,
+    table: pangea_core::ids::TableId,
+    range: &KeyRange,
+    at: SnapshotVersion,
+    rows_max: usize,
+) -> ClientAnswer {
+    use std::ops::ControlFlow::{Break, Continue};
+    let (mut rows, mut bytes, mut is_end) = (Vec::new(), 0, true);
+    store.scan(table, range, Direction::Forward, at, |key, version| {
+        let Some(value) = &version.value else { return Continue(()) };
+        if rows.len() >= rows_max || bytes >= ROWS_BYTES_MAX {
+            is_end = false;
+            return Break(());
+        }
+        bytes += key.len() + value.len();
+        rows.push(Row { key: key.to_vec(), value: value.to_vec() });
+        Continue(())
+    });
+    ClientAnswer::Rows { rows, is_end }
+}

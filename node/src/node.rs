@@ -1,0 +1,373 @@
+//! One node, from its data directory to its event loop.
+//!
+//! The order of a start: take the data directory, load the newest checkpoint that can be read, read
+//! the log, and only then let the network in and give the protocol its first input. The order of an
+//! end: the network first, so that peers go on without this node; then whoever waits for an answer
+//! is told; then the log, the checkpoints and the data directory are closed. An end that nobody
+//! asked for (a disk that fails, a bug in the protocol) takes the same way with a reason.
+
+use std::any::Any;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::thread::JoinHandle;
+
+use pangea_core::ids::{LogPosition, NodeId};
+use pangea_core::protocol::{Durable, Protocol, Setup};
+use pangea_core::store::Store;
+use pangea_core::topology::Topology;
+use pangea_core::txn::Registry;
+
+use crate::checkpoint::{CheckpointEvent, Checkpointer, LoadError, load};
+use crate::config::{ConfigError, LOG_SEGMENT_BYTES_DEFAULT};
+use crate::data_dir::{DataDir, DataDirError, Identity};
+use crate::disk::{Disk, DiskError, OsDisk};
+use crate::driver::{Closed, Driver, Handle, Inbox, Network, Parts, Shared};
+use crate::log::{Durability, Log, LogError, LogEvent, LogEvents, LogOptions, Recovered};
+use crate::pool::ThreadedPool;
+
+/// What a node needs to know, but for how to reach its peers.
+#[derive(Clone, Debug)]
+pub struct NodeOptions<P: Protocol> {
+    /// Which node it is.
+    pub me: NodeId,
+    /// The cluster.
+    pub topology: Arc<Topology>,
+    /// The procedures that programs may call.
+    pub registry: Arc<Registry>,
+    /// The protocol's settings.
+    pub protocol: P::Options,
+    /// Where its state is.
+    pub data_dir: PathBuf,
+    /// When a record is durable.
+    pub durability: Durability,
+    /// The length of a segment of the log.
+    pub segment_bytes: u64,
+    /// How many threads run data-parallel work; 0 is one for each core.
+    pub workers: usize,
+    /// The files.
+    pub disk: Arc<dyn Disk>,
+}
+
+impl<P: Protocol> NodeOptions<P> {
+    /// The defaults for a node of a cluster.
+    pub fn new(
+        me: NodeId,
+        topology: Arc<Topology>,
+        registry: Arc<Registry>,
+        data_dir: PathBuf,
+    ) -> Self {
+        Self {
+            me,
+            topology,
+            registry,
+            protocol: P::Options::default(),
+            data_dir,
+            durability: Durability::default(),
+            segment_bytes: LOG_SEGMENT_BYTES_DEFAULT,
+            workers: 0,
+            disk: Arc::new(OsDisk),
+        }
+    }
+}
+
+/// Why a node did not start.
+#[derive(Debug)]
+pub enum StartError {
+    /// The protocol's settings are wrong.
+    Config(ConfigError),
+    /// The data directory can't be used.
+    DataDir(DataDirError),
+    /// No checkpoint can be used.
+    Checkpoint(LoadError),
+    /// The log can't be used.
+    Log(LogError),
+    /// The network can't be had.
+    Network(String),
+    /// The protocol failed at what was found on the disk.
+    Restart(String),
+    /// The system has no threads to give.
+    Threads(String),
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Config(error) => error.fmt(f),
+            Self::DataDir(error) => error.fmt(f),
+            Self::Checkpoint(error) => error.fmt(f),
+            Self::Log(error) => error.fmt(f),
+            Self::Network(reason) | Self::Restart(reason) => f.write_str(reason),
+            Self::Threads(reason) => write!(f, "can't start a thread: {reason}"),
+        }
+    }
+}
+
+impl std::error::Error for StartError {}
+
+impl From<DataDirError> for StartError {
+    fn from(error: DataDirError) -> Self {
+        Self::DataDir(error)
+    }
+}
+
+impl From<LoadError> for StartError {
+    fn from(error: LoadError) -> Self {
+        Self::Checkpoint(error)
+    }
+}
+
+impl From<LogError> for StartError {
+    fn from(error: LogError) -> Self {
+        Self::Log(error)
+    }
+}
+
+impl From<DiskError> for StartError {
+    fn from(error: DiskError) -> Self {
+        Self::Threads(error.to_string())
+    }
+}
+
+/// A running node. Ends when it is dropped.
+pub struct Node<P: Protocol> {
+    handle: Handle<P>,
+    driver: Option<JoinHandle<()>>,
+    /// What was found on the disk at the start, for the operator.
+    report: StartReport,
+}
+
+impl<P: Protocol> fmt::Debug for Node<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Node({}, {})", P::NAME, self.handle.me())
+    }
+}
+
+/// What a node found on its disk when it started.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct StartReport {
+    /// In words: the checkpoint, the records, what was cut off, what was damaged.
+    pub lines: Vec<String>,
+}
+
+impl<P: Protocol> Node<P> {
+    /// Starts a node on the network that `connect` makes. The network brings what peers say to the
+    /// handle's [inbox](Handle::inbox).
+    ///
+    /// # Errors
+    /// When its state on the disk can't be used, or the network can't be had.
+    pub fn start_on(
+        options: NodeOptions<P>,
+        connect: impl FnOnce(&Handle<P>) -> Result<Arc<dyn Network>, String>,
+    ) -> Result<Self, StartError> {
+        let data_dir = take_data_dir(&options)?;
+        let pool = ThreadedPool::new(options.workers);
+        let pool = pool.map_err(|error| StartError::Threads(error.to_string()))?;
+        let store = Arc::new(Store::new());
+        let inbox = Arc::new(Inbox::new(LogPosition(0)));
+        let opened = open_durable(&options, data_dir.as_ref(), &store, &inbox)?;
+        inbox.on_durable(opened.head);
+        let handle = Handle::new(Shared {
+            me: options.me,
+            inbox: inbox.clone(),
+            store: store.clone(),
+            registry: options.registry.clone(),
+            topology: options.topology.clone(),
+        });
+        let protocol = P::new(Setup {
+            me: options.me,
+            topology: options.topology,
+            registry: options.registry,
+            options: options.protocol,
+        });
+        let network = connect(&handle).map_err(StartError::Network)?;
+        let parts = Parts {
+            protocol,
+            me: options.me,
+            durable: opened.durable,
+            log_head: opened.head,
+            store,
+            inbox: inbox.clone(),
+            log: opened.log,
+            checkpointer: opened.checkpointer,
+            network: network.clone(),
+            pool,
+        };
+        let (ready, is_ready) = channel();
+        let run = move || {
+            // Held until the driver's files are closed.
+            let _data_dir = data_dir;
+            run_driver(parts, &ready);
+        };
+        let thread = std::thread::Builder::new().name("driver".to_owned()).spawn(run);
+        let thread = thread.map_err(|error| {
+            network.stop();
+            StartError::Threads(error.to_string())
+        })?;
+        let mut node = Self { handle, driver: Some(thread), report: opened.report };
+        // The store is as it was before the end of the last process when the first step is done.
+        if is_ready.recv().is_err() {
+            node.join();
+            return Err(StartError::Restart(node.handle.inbox().closed_because()));
+        }
+        Ok(node)
+    }
+
+    /// A way to ask the node for something.
+    pub fn handle(&self) -> &Handle<P> {
+        &self.handle
+    }
+
+    /// What was found on the disk at the start.
+    pub fn report(&self) -> &StartReport {
+        &self.report
+    }
+
+    /// Waits until the node has ended, because somebody stopped it or because it failed.
+    ///
+    /// # Errors
+    /// Why it failed, in words.
+    pub fn wait(mut self) -> Result<(), String> {
+        let closed = self.handle.inbox().wait_closed();
+        self.join();
+        if closed.is_failure { Err(closed.reason) } else { Ok(()) }
+    }
+
+    /// Ends the node and waits until it has: no thread and no open file of it is left.
+    ///
+    /// # Errors
+    /// When it had failed before, why.
+    pub fn stop(self) -> Result<(), String> {
+        self.handle.stop();
+        self.wait()
+    }
+
+    fn join(&mut self) {
+        if let Some(driver) = self.driver.take() {
+            // Its panics are caught where they happen.
+            let _ = driver.join();
+        }
+    }
+}
+
+impl<P: Protocol> Drop for Node<P> {
+    fn drop(&mut self) {
+        self.handle.stop();
+        self.join();
+    }
+}
+
+/// Runs the event loop to its end, also where the protocol panics. Says when the first step is
+/// done.
+fn run_driver<P: Protocol>(parts: Parts<P>, ready: &Sender<()>) {
+    let (inbox, network) = (parts.inbox.clone(), parts.network.clone());
+    let run = || {
+        let driver = Driver::new(parts);
+        // Whoever started the node may have gone.
+        let _ = ready.send(());
+        driver.run();
+    };
+    let result = catch_unwind(AssertUnwindSafe(run));
+    if let Err(panic) = result {
+        let reason = format!("the node failed: {} (this is a bug)", panic_message(&*panic));
+        tracing::error!(%reason, "the event loop panicked");
+        inbox.close(Closed { reason, is_failure: true });
+        network.stop();
+    }
+}
+
+fn panic_message(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic")
+}
+
+fn take_data_dir<P: Protocol>(options: &NodeOptions<P>) -> Result<Option<DataDir>, StartError> {
+    if options.durability == Durability::Memory {
+        return Ok(None);
+    }
+    let (cluster, protocol) = (options.topology.cluster.clone(), P::NAME.to_owned());
+    let identity = Identity { cluster, protocol, node: options.me };
+    Ok(Some(DataDir::open(&options.disk, &options.data_dir, &identity)?))
+}
+
+/// What came from the disk, and what will go there.
+struct Opened<P: Protocol> {
+    log: Log,
+    checkpointer: Option<Checkpointer<P::Header>>,
+    durable: Durable,
+    head: LogPosition,
+    report: StartReport,
+}
+
+fn open_durable<P: Protocol>(
+    options: &NodeOptions<P>,
+    data_dir: Option<&DataDir>,
+    store: &Store<P::Header>,
+    inbox: &Arc<Inbox<P>>,
+) -> Result<Opened<P>, StartError> {
+    let disk = &options.disk;
+    let log_options = LogOptions {
+        dir: data_dir.map(DataDir::log).unwrap_or_default(),
+        durability: options.durability,
+        segment_bytes: options.segment_bytes,
+    };
+    let (log, recovered) = Log::open(disk.clone(), &log_options, log_events(inbox))?;
+    let Some(data_dir) = data_dir else {
+        let (durable, head) = (Durable::default(), LogPosition(0));
+        let report = StartReport { lines: vec!["nothing is durable on this node".to_owned()] };
+        return Ok(Opened { log, checkpointer: None, durable, head, report });
+    };
+    let dir = data_dir.checkpoints();
+    let loaded = load(disk, &dir, P::NAME, recovered.mark.checkpoint, store)?;
+    let report = StartReport { lines: report_lines(&recovered, &loaded) };
+    report.lines.iter().for_each(|line| tracing::info!("{line}"));
+    let inbox = inbox.clone();
+    let on_checkpoint = move |event| match event {
+        CheckpointEvent::Written(version) => inbox.on_checkpointed(version),
+        CheckpointEvent::Failed(error) => tracing::error!(%error, "no checkpoint was written"),
+    };
+    let checkpointer = Checkpointer::start(disk.clone(), dir, P::NAME, Arc::new(on_checkpoint))?;
+    let head = recovered.head;
+    let durable = Durable { checkpoint: loaded.checkpoint, records: recovered.records };
+    Ok(Opened { log, checkpointer: Some(checkpointer), durable, head, report })
+}
+
+fn log_events<P: Protocol>(inbox: &Arc<Inbox<P>>) -> LogEvents {
+    let inbox = inbox.clone();
+    Arc::new(move |event| match event {
+        LogEvent::Durable(position) => inbox.on_durable(position),
+        LogEvent::Failed(error) => {
+            let reason = format!(
+                "the node stopped: {error}. Nothing that was acknowledged is lost; what became of \
+                 requests in flight is unknown"
+            );
+            tracing::error!("{reason}");
+            inbox.close(Closed { reason, is_failure: true });
+        }
+    })
+}
+
+fn report_lines(recovered: &Recovered, loaded: &crate::checkpoint::Loaded) -> Vec<String> {
+    let mut lines = Vec::new();
+    for (path, error) in &loaded.damaged {
+        lines.push(format!("checkpoint {} can't be used: {error}", path.display()));
+    }
+    match &loaded.checkpoint {
+        Some(checkpoint) => {
+            lines.push(format!("checkpoint {} with {} rows", checkpoint.version, loaded.rows));
+        }
+        None => lines.push("no checkpoint".to_owned()),
+    }
+    let count = recovered.records.len();
+    lines.push(format!("log up to record {}, {count} of them to read again", recovered.head.0));
+    if let Some(cut) = &recovered.cut {
+        lines.push(format!(
+            "log {}: a torn tail at offset {} was cut off; it was never acknowledged",
+            cut.path.display(),
+            cut.offset
+        ));
+    }
+    lines
+}

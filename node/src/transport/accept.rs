@@ -1,0 +1,203 @@
+//! The listener: who connects says hello, is checked, and becomes a peer's lane or a client.
+//!
+//! Each connection is on a thread of its own from the start, so that one that says nothing, or
+//! garbage, holds up no other; it has [`HANDSHAKE_MAX`] to say hello.
+
+use std::io::{self, Read};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use pangea_core::protocol::Lane;
+
+use super::CLIENTS_MAX;
+use super::frame::{self, Decoder, Frame, Kind};
+use super::hello::{Hello, PeerHello, Refusal};
+use super::lifetime::Open;
+use super::peer::Peer;
+use super::session::{self, Connection, Session, is_timeout, lane_decoder};
+use super::shared::Shared;
+use crate::client;
+
+/// How long the other side may take to say hello, or to answer it. Above the longest emulated
+/// round trip.
+pub(crate) const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
+
+/// How long the listener rests when the process is out of file handles, before it looks again.
+const ACCEPT_REST: Duration = Duration::from_millis(50);
+
+/// A peer's first lane, which waits for the second.
+#[derive(Debug)]
+pub(crate) struct Parked {
+    hello: PeerHello,
+    stream: Arc<TcpStream>,
+    _open: Open,
+}
+
+/// Takes connections until the transport stops.
+pub(crate) fn run_listener(shared: &Arc<Shared>, listener: &TcpListener) {
+    loop {
+        let accepted = listener.accept();
+        if shared.is_stopping() {
+            return;
+        }
+        match accepted {
+            Ok((stream, address)) => {
+                let on_thread = shared.clone();
+                let greet = move || greet(&on_thread, stream, address);
+                if let Err(error) = shared.spawn(format!("accept {address}"), greet) {
+                    shared.trouble(None, address, &format!("no thread for it: {error}"));
+                }
+            }
+            // The connection was gone before it was taken: nothing to be done about it.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+            Err(error) => {
+                let reason = format!("can't accept a connection: {error}");
+                shared.trouble(None, shared.listen_address, &reason);
+                if shared.wait_for_stop(ACCEPT_REST) {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Reads one frame, before a deadline.
+pub(crate) fn read_frame_until(
+    mut stream: &TcpStream,
+    decoder: &mut Decoder,
+    deadline: Instant,
+) -> Result<Frame, String> {
+    loop {
+        if let Some(frame) = decoder.next_frame().map_err(|error| error.to_string())? {
+            return Ok(frame);
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(format!("silent for {} s in the handshake", HANDSHAKE_MAX.as_secs()));
+        }
+        stream.set_read_timeout(Some(left)).map_err(|error| error.to_string())?;
+        match stream.read(decoder.space()) {
+            Ok(0) => return Err("closed during the handshake".to_owned()),
+            Ok(len) => decoder.advance(len),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if is_timeout(&error) => {}
+            Err(error) => return Err(error.to_string()),
+        }
+    }
+}
+
+fn greet(shared: &Arc<Shared>, stream: TcpStream, address: SocketAddr) {
+    let stream = Arc::new(stream);
+    let Some(open) = shared.open(&stream) else {
+        if !shared.is_stopping() {
+            shared.trouble(None, address, "connection refused: there are too many");
+        }
+        return;
+    };
+    if let Err(error) = super::set_up(&stream) {
+        shared.trouble(None, address, &format!("the connection can't be set up: {error}"));
+        return;
+    }
+    // The lane is not known yet: the smaller buffer is the one for strangers.
+    let mut decoder = lane_decoder(Lane::Control);
+    let hello = match read_hello(&stream, &mut decoder) {
+        Ok(hello) => hello,
+        Err(reason) => return refuse(shared, &stream, address, &Refusal(reason)),
+    };
+    match hello {
+        Hello::Peer(hello) => match shared.identity.check_peer(&hello) {
+            Ok(()) => on_peer(shared, hello, stream, open),
+            Err(refusal) => refuse(shared, &stream, address, &refusal),
+        },
+        Hello::Client(hello) => match shared.identity.check_cluster(&hello.cluster) {
+            Ok(()) => on_client(shared, address, Connection { stream, decoder }),
+            Err(refusal) => refuse(shared, &stream, address, &refusal),
+        },
+    }
+}
+
+fn read_hello(stream: &TcpStream, decoder: &mut Decoder) -> Result<Hello, String> {
+    let frame = read_frame_until(stream, decoder, Instant::now() + HANDSHAKE_MAX)?;
+    match frame.kind {
+        Kind::Hello => Hello::decode(&frame.body).map_err(|refusal| refusal.0),
+        kind => Err(format!("{kind:?} frame in place of a hello")),
+    }
+}
+
+/// Says why, to our operator and to the other side, and lets the connection go.
+fn refuse(shared: &Shared, stream: &TcpStream, address: SocketAddr, refusal: &Refusal) {
+    if shared.is_stopping() {
+        return;
+    }
+    shared.trouble(None, address, &format!("connection refused: {refusal}"));
+    // It may be gone, or not be listening: it was told if it can be.
+    let _ = super::write_whole(stream, &frame::encode(Kind::Refused, refusal.0.as_bytes()));
+}
+
+/// A client that may stay, if there is room.
+fn on_client(shared: &Shared, address: SocketAddr, connection: Connection) {
+    if shared.clients.fetch_add(1, Ordering::AcqRel) < CLIENTS_MAX {
+        client::serve(shared, address, connection);
+    } else {
+        let refusal = Refusal(format!("{CLIENTS_MAX} clients are connected already"));
+        refuse(shared, &connection.stream, address, &refusal);
+    }
+    shared.clients.fetch_sub(1, Ordering::AcqRel);
+}
+
+/// A lane of a peer that may stay: the first of a session waits, the second starts it.
+fn on_peer(shared: &Arc<Shared>, hello: PeerHello, stream: Arc<TcpStream>, open: Open) {
+    let peer = shared.peer(hello.from).expect("its hello was checked");
+    if peer.link.is_cut() {
+        // What would answer it does not get through. The dialer tries again.
+        return;
+    }
+    let Some((control, bulk)) = pair(peer, Parked { hello, stream, _open: open }) else { return };
+    if shared.wait_for_stop(peer.link.delay()) {
+        return;
+    }
+    let id = control.hello.session;
+    let session = Arc::new(Session::new(id, peer.id, &control.stream, &bulk.stream));
+    if peer.start_session(shared, &session).is_err() {
+        return;
+    }
+    match welcome(&control).and_then(|()| welcome(&bulk)) {
+        Ok(()) => {
+            let (control, bulk) = (lane_decoder(Lane::Control), lane_decoder(Lane::Bulk));
+            let reason = session::run(shared, peer, &session, control, bulk);
+            if !shared.is_stopping() {
+                peer.report(shared, &reason);
+            }
+        }
+        Err(error) => {
+            session.close("the dialer was gone before it was welcome");
+            peer.clear_session();
+            peer.end_session();
+            peer.report(shared, &format!("gone before it was welcome: {error}"));
+        }
+    }
+}
+
+/// The two lanes of a session, once both are here.
+fn pair(peer: &Peer, lane: Parked) -> Option<(Parked, Parked)> {
+    let mut parked = peer.parked();
+    let other = parked.take().filter(|other| {
+        other.hello.session == lane.hello.session && other.hello.lane != lane.hello.lane
+    });
+    let Some(other) = other else {
+        *parked = Some(lane);
+        return None;
+    };
+    match Lane::from(lane.hello.lane) {
+        Lane::Control => Some((lane, other)),
+        Lane::Bulk => Some((other, lane)),
+    }
+}
+
+fn welcome(lane: &Parked) -> io::Result<()> {
+    let is_control = Lane::from(lane.hello.lane) == Lane::Control;
+    lane.stream.set_read_timeout(is_control.then_some(session::SILENCE_MAX))?;
+    super::write_whole(&lane.stream, &frame::encode(Kind::Welcome, &[]))
+}

@@ -1,0 +1,195 @@
+//! The first frame of a connection, and whether the other side may stay.
+//!
+//! ```text
+//!   dialer                         acceptor
+//!     |-- Hello ------------------->|  magic, then who: a peer's lane, or a client
+//!     |<----------------- Welcome --|  or Refused, with the reason in words
+//! ```
+//!
+//! A peer must be of the same cluster, speak the same protocol, know the same procedures, be known,
+//! and be the one of the two that dials: the one with the lower id.
+
+use std::fmt;
+
+use pangea_core::ids::NodeId;
+use pangea_core::protocol::Lane;
+use serde::{Deserialize, Serialize};
+
+/// The first bytes of every hello.
+const MAGIC: &[u8; 8] = b"PANGEA\r\n";
+
+/// What a hello says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Hello {
+    Peer(PeerHello),
+    Client(ClientHello),
+}
+
+/// One lane of a session between two nodes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct PeerHello {
+    pub cluster: String,
+    pub protocol: String,
+    pub fingerprint: u64,
+    pub from: NodeId,
+    pub to: NodeId,
+    pub lane: LaneName,
+    pub session: SessionId,
+}
+
+/// The two connections of one session say the same id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SessionId {
+    /// Different in each run of the dialing node.
+    pub incarnation: u64,
+    /// Grows with each attempt within a run.
+    pub attempt: u64,
+}
+
+impl SessionId {
+    /// Whether this is an attempt that the same run of the dialer gave up before it made `other`.
+    pub(crate) fn is_before(self, other: Self) -> bool {
+        self.incarnation == other.incarnation && self.attempt < other.attempt
+    }
+}
+
+/// [`Lane`] on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum LaneName {
+    Control,
+    Bulk,
+}
+
+impl From<Lane> for LaneName {
+    fn from(lane: Lane) -> Self {
+        match lane {
+            Lane::Control => Self::Control,
+            Lane::Bulk => Self::Bulk,
+        }
+    }
+}
+
+impl From<LaneName> for Lane {
+    fn from(lane: LaneName) -> Self {
+        match lane {
+            LaneName::Control => Self::Control,
+            LaneName::Bulk => Self::Bulk,
+        }
+    }
+}
+
+/// A program that submits transactions.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ClientHello {
+    pub cluster: String,
+}
+
+/// What an accepted client is told. A peer knows it already: its welcome is empty.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ClientWelcome {
+    pub node: NodeId,
+    pub region: String,
+    pub protocol: String,
+}
+
+/// Why the other side may not stay, in words for its operator and ours.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Refusal(pub String);
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Hello {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        postcard::to_extend(self, MAGIC.to_vec())
+            .expect("a hello has nothing that can't be written")
+    }
+
+    pub(crate) fn decode(body: &[u8]) -> Result<Self, Refusal> {
+        let rest = body
+            .strip_prefix(MAGIC)
+            .ok_or_else(|| Refusal("hello without Pangea's magic bytes".to_owned()))?;
+        postcard::from_bytes(rest).map_err(|_| Refusal("malformed hello".to_owned()))
+    }
+}
+
+/// What this node compares a hello with.
+#[derive(Clone, Debug)]
+pub(crate) struct Identity {
+    pub cluster: String,
+    pub protocol: &'static str,
+    pub fingerprint: u64,
+    pub me: NodeId,
+    pub nodes: usize,
+}
+
+impl Identity {
+    /// Whether a peer may stay.
+    pub(crate) fn check_peer(&self, hello: &PeerHello) -> Result<(), Refusal> {
+        self.check_cluster(&hello.cluster)?;
+        let refuse = |reason: String| Err(Refusal(reason));
+        if hello.protocol != self.protocol {
+            return refuse(format!(
+                "protocol {:?} is not {:?}, which this node runs",
+                hello.protocol, self.protocol
+            ));
+        }
+        if hello.fingerprint != self.fingerprint {
+            return refuse(format!(
+                "procedures {:016x} are not {:016x}, which this node has: the two nodes run \
+                 different builds",
+                hello.fingerprint, self.fingerprint
+            ));
+        }
+        if hello.to != self.me {
+            return refuse(format!("node {} was expected here, this is {}", hello.to, self.me));
+        }
+        if hello.from.index() >= self.nodes {
+            return refuse(format!("node {} is not in this cluster's configuration", hello.from));
+        }
+        if hello.from >= self.me {
+            return refuse(format!(
+                "node {} must not dial {}: of two nodes the one with the lower id dials",
+                hello.from, self.me
+            ));
+        }
+        Ok(())
+    }
+
+    /// Whether a client, or a peer, means this cluster.
+    pub(crate) fn check_cluster(&self, cluster: &str) -> Result<(), Refusal> {
+        if cluster == self.cluster {
+            return Ok(());
+        }
+        Err(Refusal(format!(
+            "cluster {cluster:?} is not {:?}, which this node is in",
+            self.cluster
+        )))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hello_survives_its_encoding_and_nothing_shorter_passes() {
+        let hello = Hello::Client(ClientHello { cluster: "here".to_owned() });
+        let bytes = hello.encode();
+        assert_eq!(Hello::decode(&bytes), Ok(hello));
+        for len in 0..bytes.len() {
+            assert!(Hello::decode(&bytes[..len]).is_err(), "cut at {len}");
+        }
+    }
+
+    #[test]
+    fn an_attempt_is_old_only_within_one_run_of_its_dialer() {
+        let id = |incarnation, attempt| SessionId { incarnation, attempt };
+        assert!(id(7, 1).is_before(id(7, 2)));
+        assert!(!id(7, 2).is_before(id(7, 2)));
+        assert!(!id(6, 1).is_before(id(7, 2)), "a clock that was set back shuts nobody out");
+    }
+}

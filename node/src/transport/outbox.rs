@@ -1,0 +1,269 @@
+//! What is to be sent on one lane, and the thread that sends it.
+//!
+//! ```text
+//!   any thread --push--> arrivals --> compress, checksum --> delay queue --> writev, many at once
+//!              (never blocks)   `------------- the lane's sender thread -----------'
+//! ```
+//!
+//! The sender sleeps on one condition variable with the time of the next departure. Measured on two
+//! busy cores such a wait ends a tenth of a millisecond late in the median and within 0.8 ms in 99 of
+//! 100 cases, where a timer wheel has a granularity of a millisecond.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice, Write};
+use std::net::TcpStream;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use bytes::Bytes;
+use pangea_core::protocol::Lane;
+
+use super::Compression;
+use super::frame::{self, HEADER_LEN, Kind};
+use super::link::Link;
+use super::wan::DelayQueue;
+
+/// What may wait on the control lane of one peer: far more than a second of votes.
+pub const CONTROL_QUEUE_BYTES_MAX: usize = 16 << 20;
+/// What may wait on the bulk lane of one peer: some seconds of batches, or a round trip's worth of
+/// a fast wide-area link. Beyond it the connection is reset, and the protocol's repair on
+/// `PeerDown` and `PeerUp` does what endless queueing would not.
+pub const BULK_QUEUE_BYTES_MAX: usize = 256 << 20;
+/// What a queued frame costs beside its body, so that many empty ones are bounded too.
+const FRAME_COST: usize = 64;
+
+/// How many frames one system call takes at most: two slices each, of the 1,024 that Linux allows.
+const GATHER_FRAMES_MAX: usize = 128;
+/// How many bytes one system call takes at most, where a frame is not larger by itself.
+const GATHER_BYTES_MAX: usize = 1 << 20;
+
+/// A frame that waits.
+#[derive(Debug)]
+struct Outgoing {
+    kind: Kind,
+    body: Bytes,
+    at: Instant,
+}
+
+/// A frame as it goes over the wire.
+#[derive(Debug)]
+struct Sealed {
+    header: [u8; HEADER_LEN],
+    body: Bytes,
+    cost: usize,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    arrivals: VecDeque<Outgoing>,
+    queued_bytes: usize,
+    is_closed: bool,
+    /// The pipe's gate has changed.
+    is_poked: bool,
+    /// The sender sleeps and wants to know of arrivals.
+    is_idle: bool,
+}
+
+/// The queue of one lane of one session.
+#[derive(Debug)]
+pub(crate) struct Outbox {
+    lane: Lane,
+    state: Mutex<State>,
+    wake: Condvar,
+}
+
+/// The queue is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Overflow;
+
+impl Outbox {
+    pub(crate) fn new(lane: Lane) -> Self {
+        Self { lane, state: Mutex::default(), wake: Condvar::new() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Queues a frame; drops it when the outbox is closed. Never blocks for longer than another
+    /// push takes.
+    pub(crate) fn push(&self, kind: Kind, body: Bytes) -> Result<(), Overflow> {
+        let bytes_max = match self.lane {
+            Lane::Control => CONTROL_QUEUE_BYTES_MAX,
+            Lane::Bulk => BULK_QUEUE_BYTES_MAX,
+        };
+        let mut state = self.lock();
+        if state.is_closed {
+            return Ok(());
+        }
+        let queued_bytes = state.queued_bytes + body.len() + FRAME_COST;
+        if queued_bytes > bytes_max {
+            return Err(Overflow);
+        }
+        state.queued_bytes = queued_bytes;
+        state.arrivals.push_back(Outgoing { kind, body, at: Instant::now() });
+        if std::mem::take(&mut state.is_idle) {
+            self.wake.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Lets nothing more in or out, and wakes the sender.
+    pub(crate) fn close(&self) {
+        let mut state = self.lock();
+        state.is_closed = true;
+        state.arrivals.clear();
+        self.wake.notify_one();
+    }
+
+    /// Lets the sender look at the pipe's gate again.
+    pub(crate) fn poke(&self) {
+        self.lock().is_poked = true;
+        self.wake.notify_one();
+    }
+
+    /// Swaps what has arrived into `arrivals`, after waiting for arrivals, a poke, or `until`.
+    /// False once the outbox is closed.
+    fn wait(
+        &self,
+        written: usize,
+        until: Option<Instant>,
+        arrivals: &mut VecDeque<Outgoing>,
+    ) -> bool {
+        assert!(arrivals.is_empty(), "what arrived before is on its way");
+        let mut state = self.lock();
+        state.queued_bytes -= written;
+        loop {
+            if state.is_closed {
+                return false;
+            }
+            if !state.arrivals.is_empty() || std::mem::take(&mut state.is_poked) {
+                state.is_idle = false;
+                std::mem::swap(&mut state.arrivals, arrivals);
+                return true;
+            }
+            let Some(until) = until else {
+                state.is_idle = true;
+                state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            let now = Instant::now();
+            if until <= now {
+                state.is_idle = false;
+                return true;
+            }
+            // What arrives meanwhile leaves after what is being waited for. On the control lane it
+            // can wait for that wake-up too; a batch is compressed while it is delayed, not after.
+            state.is_idle = self.lane == Lane::Bulk;
+            let woken = self.wake.wait_timeout(state, until - now);
+            state = woken.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+/// Sends what comes into the outbox, each frame when the pipe says, until the outbox is closed.
+///
+/// # Errors
+/// When the connection is lost.
+pub(crate) fn run_sender(
+    outbox: &Outbox,
+    link: &Link,
+    stream: &TcpStream,
+    compression: Compression,
+) -> io::Result<()> {
+    let lane = outbox.lane;
+    let mut arrivals = VecDeque::new();
+    let mut queue = DelayQueue::new(lane);
+    let mut due = Vec::new();
+    let mut written = 0;
+    while outbox.wait(written, queue.next_departure(link.gate()), &mut arrivals) {
+        written = 0;
+        for outgoing in arrivals.drain(..) {
+            let (at, plain_len) = (outgoing.at, outgoing.body.len());
+            let sealed = seal(outgoing, lane, compression);
+            let wire_len = HEADER_LEN + sealed.body.len();
+            link.count_sent(lane, plain_len, wire_len);
+            queue.push(&mut link.pipe(), at, wire_len, sealed);
+        }
+        loop {
+            let gate = link.gate();
+            let now = Instant::now();
+            let mut bytes = 0;
+            while due.len() < GATHER_FRAMES_MAX && bytes < GATHER_BYTES_MAX {
+                let Some(sealed) = queue.pop_due(gate, now) else { break };
+                bytes += sealed.body.len();
+                written += sealed.cost;
+                due.push(sealed);
+            }
+            if due.is_empty() {
+                break;
+            }
+            write_all(stream, &due)?;
+            due.clear();
+        }
+    }
+    Ok(())
+}
+
+fn seal(outgoing: Outgoing, lane: Lane, compression: Compression) -> Sealed {
+    let Outgoing { kind, body, .. } = outgoing;
+    let cost = body.len() + FRAME_COST;
+    let compressed = match (lane, compression) {
+        (Lane::Bulk, Compression::Lz4) => frame::compress(&body),
+        (Lane::Bulk, Compression::Off) | (Lane::Control, _) => None,
+    };
+    match compressed {
+        Some(body) => Sealed { header: frame::header(kind, frame::COMPRESSED, &body), body, cost },
+        None => Sealed { header: frame::header(kind, 0, &body), body, cost },
+    }
+}
+
+/// Writes whole frames with as few system calls as the socket's buffer allows.
+fn write_all(stream: &TcpStream, frames: &[Sealed]) -> io::Result<()> {
+    let mut slices: Vec<IoSlice<'_>> = Vec::with_capacity(2 * frames.len());
+    for sealed in frames {
+        slices.push(IoSlice::new(&sealed.header));
+        slices.push(IoSlice::new(&sealed.body));
+    }
+    write_slices(stream, &mut slices)
+}
+
+/// Writes all of `slices`, in order.
+///
+/// # Errors
+/// When the connection is lost.
+pub(crate) fn write_slices(
+    mut stream: &TcpStream,
+    mut slices: &mut [IoSlice<'_>],
+) -> io::Result<()> {
+    // Slices that are empty from the start must not look like a write of nothing.
+    IoSlice::advance_slices(&mut slices, 0);
+    while !slices.is_empty() {
+        match stream.write_vectored(slices) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(len) => IoSlice::advance_slices(&mut slices, len),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_outbox_says_so_and_a_closed_one_takes_everything_and_keeps_nothing() {
+        let outbox = Outbox::new(Lane::Control);
+        let body = Bytes::from(vec![0; 1 << 20]);
+        let fit = CONTROL_QUEUE_BYTES_MAX / (body.len() + FRAME_COST);
+        for _ in 0..fit {
+            assert_eq!(outbox.push(Kind::Message, body.clone()), Ok(()));
+        }
+        assert_eq!(outbox.push(Kind::Message, body.clone()), Err(Overflow));
+        outbox.close();
+        assert_eq!(outbox.push(Kind::Message, body), Ok(()));
+        assert!(outbox.lock().arrivals.is_empty());
+    }
+}

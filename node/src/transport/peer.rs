@@ -1,0 +1,113 @@
+//! One other node: the place that its sessions take, one after the other.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use pangea_core::ids::NodeId;
+
+use super::accept::{HANDSHAKE_MAX, Parked};
+use super::link::Link;
+use super::session::Session;
+use super::shared::Shared;
+
+/// One other node.
+pub(super) struct Peer {
+    pub(super) id: NodeId,
+    pub(super) address: SocketAddr,
+    pub(super) link: Link,
+    slot: Mutex<Slot>,
+    freed: Condvar,
+    parked: Mutex<Option<Parked>>,
+    last_reported: Mutex<Option<String>>,
+}
+
+/// The place of a peer's session: one at a time, from before its `PeerUp` to after its `PeerDown`.
+#[derive(Debug, Default)]
+struct Slot {
+    session: Option<Arc<Session>>,
+    is_taken: bool,
+}
+
+/// The peer's place is not free, or not for this session.
+pub(super) struct Busy;
+
+impl Peer {
+    pub(super) fn new(id: NodeId, address: SocketAddr, link: Link) -> Self {
+        Self {
+            id,
+            address,
+            link,
+            slot: Mutex::default(),
+            freed: Condvar::new(),
+            parked: Mutex::default(),
+            last_reported: Mutex::default(),
+        }
+    }
+
+    fn slot(&self) -> MutexGuard<'_, Slot> {
+        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn parked(&self) -> MutexGuard<'_, Option<Parked>> {
+        self.parked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn session(&self) -> Option<Arc<Session>> {
+        self.slot().session.clone()
+    }
+
+    /// Takes the peer's place for a session, after closing the one that is there: its dialer has
+    /// given it up.
+    pub(super) fn start_session(
+        &self,
+        shared: &Shared,
+        session: &Arc<Session>,
+    ) -> Result<(), Busy> {
+        let until = Instant::now() + HANDSHAKE_MAX;
+        let mut slot = self.slot();
+        while slot.is_taken {
+            if let Some(present) = &slot.session {
+                if session.id.is_before(present.id) {
+                    return Err(Busy);
+                }
+                present.close("the peer has connected anew");
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(Busy);
+            }
+            let woken = self.freed.wait_timeout(slot, left);
+            slot = woken.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        if shared.is_stopping() {
+            return Err(Busy);
+        }
+        *slot = Slot { session: Some(session.clone()), is_taken: true };
+        *self.last_reported.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        Ok(())
+    }
+
+    /// From here on nothing is sent: before its `PeerDown`.
+    pub(super) fn clear_session(&self) {
+        self.slot().session = None;
+    }
+
+    /// The place is free for the next session: after its `PeerDown`.
+    pub(super) fn end_session(&self) {
+        let mut slot = self.slot();
+        assert!(slot.session.is_none(), "a session is cleared before it ends");
+        slot.is_taken = false;
+        self.freed.notify_all();
+    }
+
+    /// Tells the operator, unless it is what was told last.
+    pub(super) fn report(&self, shared: &Shared, reason: &str) {
+        let mut last = self.last_reported.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.as_deref() != Some(reason) {
+            *last = Some(reason.to_owned());
+            drop(last);
+            shared.trouble(Some(self.id), self.address, reason);
+        }
+    }
+}

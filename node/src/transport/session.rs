@@ -1,0 +1,274 @@
+//! A session with a peer: both lanes, from the moment both are connected until either is lost.
+//!
+//! ```text
+//!   PeerUp --> Frame, Frame, ... --> PeerDown --> (the next session) PeerUp
+//! ```
+//!
+//! A session runs on four threads: a sender and a reader for each lane. The thread that made the
+//! session reads the control lane and, when all have ended, says `PeerDown`: so no frame of a
+//! session comes before its `PeerUp` or after its `PeerDown`, and what was sent in one session
+//! never arrives in another.
+
+use std::io::{self, Read};
+use std::net::{Shutdown, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use pangea_core::ids::NodeId;
+use pangea_core::protocol::Lane;
+
+use super::TransportEvent;
+use super::frame::{
+    BULK_FRAME_MAX, CONTROL_FRAME_MAX, Decoder, Frame, HEADER_LEN, Kind, plain_body,
+};
+use super::hello::SessionId;
+use super::outbox::{Outbox, Overflow, run_sender};
+use super::peer::Peer;
+use super::shared::Shared;
+
+/// A control lane on which nothing is heard for this long, three pings, is lost: the host is gone,
+/// or the network is partitioned.
+pub const SILENCE_MAX: Duration = Duration::from_secs(3);
+
+/// What the control lane is read into: thousands of acknowledgements.
+const CONTROL_BUFFER_LEN: usize = 64 << 10;
+/// What the bulk lane is read into. A batch that is larger gets a buffer of its own.
+const BULK_BUFFER_LEN: usize = 512 << 10;
+
+/// A connection that has said hello, and what was already read from it.
+pub(crate) struct Connection {
+    pub stream: Arc<TcpStream>,
+    pub decoder: Decoder,
+}
+
+/// The two lanes to a peer.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub id: SessionId,
+    peer: NodeId,
+    control: Arc<TcpStream>,
+    bulk: Arc<TcpStream>,
+    control_outbox: Outbox,
+    bulk_outbox: Outbox,
+    is_closed: AtomicBool,
+    reason: Mutex<Option<String>>,
+}
+
+impl Session {
+    pub(crate) fn new(
+        id: SessionId,
+        peer: NodeId,
+        control: &Arc<TcpStream>,
+        bulk: &Arc<TcpStream>,
+    ) -> Self {
+        Self {
+            id,
+            peer,
+            control: control.clone(),
+            bulk: bulk.clone(),
+            control_outbox: Outbox::new(Lane::Control),
+            bulk_outbox: Outbox::new(Lane::Bulk),
+            is_closed: AtomicBool::new(false),
+            reason: Mutex::default(),
+        }
+    }
+
+    fn outbox(&self, lane: Lane) -> &Outbox {
+        match lane {
+            Lane::Control => &self.control_outbox,
+            Lane::Bulk => &self.bulk_outbox,
+        }
+    }
+
+    fn stream(&self, lane: Lane) -> &TcpStream {
+        match lane {
+            Lane::Control => &self.control,
+            Lane::Bulk => &self.bulk,
+        }
+    }
+
+    /// Queues a frame, or closes the session when it can't be.
+    pub(crate) fn send(&self, lane: Lane, kind: Kind, body: Bytes) {
+        let (len, limit) = (body.len(), limit(lane));
+        if len > limit {
+            // The receiver would refuse it: the operator should read why here, at its source.
+            self.close(&format!("{lane:?} lane: a frame of {len} bytes is over the limit {limit}"));
+        } else if self.outbox(lane).push(kind, body) == Err(Overflow) {
+            self.close(&format!("{lane:?} lane: the queue is full, the peer does not keep up"));
+        }
+    }
+
+    /// Asks the peer for an echo. `now` counts from the transport's start.
+    pub(crate) fn ping(&self, now: Duration) {
+        let nanos = now.as_nanos() as u64;
+        self.send(Lane::Control, Kind::Ping, Bytes::copy_from_slice(&nanos.to_le_bytes()));
+    }
+
+    /// Lets both senders look at the pipe's gate again.
+    pub(crate) fn poke(&self) {
+        self.control_outbox.poke();
+        self.bulk_outbox.poke();
+    }
+
+    /// Ends the session; the first reason stays.
+    pub(crate) fn close(&self, reason: &str) {
+        if self.is_closed.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let reason = Some(reason.to_owned());
+        *self.reason.lock().unwrap_or_else(PoisonError::into_inner) = reason;
+        self.control_outbox.close();
+        self.bulk_outbox.close();
+        for stream in [&self.control, &self.bulk] {
+            // A connection that the peer has reset can't be shut down again, and need not be.
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+
+    fn reason(&self) -> String {
+        let reason = self.reason.lock().unwrap_or_else(PoisonError::into_inner);
+        reason.clone().unwrap_or_default()
+    }
+}
+
+/// Runs a session from `PeerUp` to `PeerDown` and returns why it ended.
+pub(crate) fn run(
+    shared: &Shared,
+    peer: &Peer,
+    session: &Arc<Session>,
+    control: Decoder,
+    bulk: Decoder,
+) -> String {
+    (shared.events)(TransportEvent::PeerUp(peer.id));
+    session.ping(shared.elapsed());
+    let named = |what: &str| {
+        thread::Builder::new().name(format!("{what} {}-{}", shared.identity.me, peer.id))
+    };
+    thread::scope(|scope| {
+        let senders = [Lane::Control, Lane::Bulk].map(|lane| {
+            let send = move || send_lane(shared, peer, session, lane);
+            named("send").spawn_scoped(scope, send).map(drop)
+        });
+        let read_bulk = move || read_lane(shared, peer, session, Lane::Bulk, bulk);
+        let reader = named("bulk").spawn_scoped(scope, read_bulk).map(drop);
+        for spawned in senders.into_iter().chain([reader]) {
+            if let Err(error) = spawned {
+                session.close(&format!("a thread could not be started: {error}"));
+            }
+        }
+        read_lane(shared, peer, session, Lane::Control, control);
+    });
+    peer.clear_session();
+    (shared.events)(TransportEvent::PeerDown(peer.id));
+    peer.end_session();
+    session.reason()
+}
+
+fn send_lane(shared: &Shared, peer: &Peer, session: &Session, lane: Lane) {
+    let outbox = session.outbox(lane);
+    let sent = run_sender(outbox, &peer.link, session.stream(lane), shared.compression);
+    if let Err(error) = sent {
+        session.close(&format!("the {lane:?} lane was lost: {error}"));
+    }
+}
+
+fn read_lane(shared: &Shared, peer: &Peer, session: &Session, lane: Lane, mut decoder: Decoder) {
+    decoder.set_limit(limit(lane));
+    let ended = read_frames(session.stream(lane), &mut decoder, |frame| {
+        on_frame(shared, peer, session, lane, &frame)
+    });
+    let (Ended::Gone(reason) | Ended::Wrong(reason)) = ended;
+    session.close(&format!("{lane:?} lane: {reason}"));
+}
+
+/// The limit of a lane's frames.
+pub(crate) fn limit(lane: Lane) -> usize {
+    match lane {
+        Lane::Control => CONTROL_FRAME_MAX,
+        Lane::Bulk => BULK_FRAME_MAX,
+    }
+}
+
+/// A decoder for a lane's connection, which takes nothing large before the hello is checked.
+pub(crate) fn lane_decoder(lane: Lane) -> Decoder {
+    let buffer_len = match lane {
+        Lane::Control => CONTROL_BUFFER_LEN,
+        Lane::Bulk => BULK_BUFFER_LEN,
+    };
+    Decoder::new(buffer_len, super::frame::HELLO_FRAME_MAX)
+}
+
+/// How a connection ended, in words.
+pub(crate) enum Ended {
+    /// As connections do.
+    Gone(String),
+    /// The other side sent what it must not.
+    Wrong(String),
+}
+
+/// Hands each frame to `on_frame` until the connection ends.
+pub(crate) fn read_frames(
+    mut stream: &TcpStream,
+    decoder: &mut Decoder,
+    mut on_frame: impl FnMut(Frame) -> Result<(), String>,
+) -> Ended {
+    loop {
+        loop {
+            let taken = match decoder.next_frame() {
+                Ok(Some(frame)) => on_frame(frame),
+                Ok(None) => break,
+                Err(error) => Err(error.to_string()),
+            };
+            if let Err(reason) = taken {
+                return Ended::Wrong(reason);
+            }
+        }
+        match stream.read(decoder.space()) {
+            Ok(0) => return Ended::Gone("closed by the other side".to_owned()),
+            Ok(len) => decoder.advance(len),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if is_timeout(&error) => {
+                return Ended::Gone(format!("nothing was heard for {} s", SILENCE_MAX.as_secs()));
+            }
+            Err(error) => return Ended::Gone(error.to_string()),
+        }
+    }
+}
+
+/// Whether a read ended because its time was over.
+pub(crate) fn is_timeout(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
+}
+
+fn on_frame(
+    shared: &Shared,
+    peer: &Peer,
+    session: &Session,
+    lane: Lane,
+    frame: &Frame,
+) -> Result<(), String> {
+    let bytes = plain_body(frame, limit(lane)).map_err(|error| error.to_string())?;
+    peer.link.count_received(lane, bytes.len(), HEADER_LEN + frame.body.len());
+    match (frame.kind, lane) {
+        (Kind::Message, _) => {
+            (shared.events)(TransportEvent::Frame { from: session.peer, lane, bytes });
+        }
+        (Kind::Ping, Lane::Control) if bytes.len() == 8 => {
+            // A copy, so that eight bytes in a delay queue don't hold a read buffer.
+            session.send(Lane::Control, Kind::Pong, Bytes::copy_from_slice(&bytes));
+        }
+        (Kind::Pong, Lane::Control) => {
+            let sent = bytes.first_chunk().map(|nanos| u64::from_le_bytes(*nanos));
+            let took = sent.and_then(|nanos| {
+                let sent: Instant = shared.started.checked_add(Duration::from_nanos(nanos))?;
+                Instant::now().checked_duration_since(sent)
+            });
+            peer.link.record_round_trip(took.ok_or("a pong to no ping")?);
+        }
+        (kind, _) => return Err(format!("unexpected {kind:?} frame")),
+    }
+    Ok(())
+}

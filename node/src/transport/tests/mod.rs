@@ -1,0 +1,178 @@
+//! Transports against each other, and against strangers, on loopback.
+
+mod emulation;
+mod hostile;
+mod peers;
+mod sessions;
+
+use std::net::SocketAddr;
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use pangea_core::ids::NodeId;
+use pangea_core::protocol::Lane;
+use pangea_core::time::Span;
+use pangea_core::topology::Topology;
+
+use super::{Compression, Transport, TransportConfig, TransportEvent, Wan};
+
+/// How long a test waits for what must happen.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+pub(crate) fn loopback(port: u16) -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], port))
+}
+
+/// A transport whose events a test takes one by one.
+pub(crate) struct TestNode {
+    pub id: NodeId,
+    pub transport: Transport,
+    /// With the moment of each event.
+    events: Mutex<Receiver<(Instant, TransportEvent)>>,
+}
+
+pub(crate) fn topology(nodes: usize) -> Arc<Topology> {
+    let regions = ["a", "b", "c", "d"];
+    Arc::new(Topology::one_node_per_region("test", &regions[..nodes], Span::ZERO))
+}
+
+/// A node's configuration, listening on a port of the system's choice. Only peers with higher ids
+/// are dialed, so the others' addresses don't matter.
+pub(crate) fn config(me: u16, peers: &[(NodeId, SocketAddr)], nodes: usize) -> TransportConfig {
+    let topology = topology(nodes);
+    let address = |id: NodeId| peers.iter().find(|(peer, _)| *peer == id).map(|&(_, at)| at);
+    TransportConfig {
+        cluster: "test".to_owned(),
+        protocol: "echo",
+        fingerprint: 7,
+        me: NodeId(me),
+        listen: loopback(0),
+        peers: topology
+            .peers_of(NodeId(me))
+            .map(|id| (id, address(id).unwrap_or(loopback(1))))
+            .collect(),
+        topology,
+        wan: None,
+        compression: Compression::Lz4,
+    }
+}
+
+impl TestNode {
+    pub(crate) fn start(config: TransportConfig) -> Self {
+        let id = config.me;
+        let (sender, events) = channel();
+        let sender = Mutex::new(sender);
+        let on_event = move |event| {
+            // The test may be over.
+            let _ = sender.lock().unwrap().send((Instant::now(), event));
+        };
+        let transport = Transport::start(config, Arc::new(on_event)).unwrap();
+        Self { id, transport, events: Mutex::new(events) }
+    }
+
+    /// The next event that `pick` takes; what it does not take is skipped.
+    pub(crate) fn wait<T>(
+        &self,
+        what: &str,
+        mut pick: impl FnMut(Instant, TransportEvent) -> Option<T>,
+    ) -> T {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let (at, event) = self
+                .events
+                .lock()
+                .unwrap()
+                .recv_timeout(left)
+                .unwrap_or_else(|_| panic!("{}: no {what} within {PATIENCE:?}", self.id));
+            if let Some(picked) = pick(at, event) {
+                return picked;
+            }
+        }
+    }
+
+    pub(crate) fn wait_up(&self, peer: &Self) {
+        self.wait("PeerUp", |_, event| {
+            matches!(event, TransportEvent::PeerUp(id) if id == peer.id).then_some(())
+        });
+    }
+
+    pub(crate) fn wait_down(&self, peer: &Self) {
+        self.wait("PeerDown", |_, event| {
+            matches!(event, TransportEvent::PeerDown(id) if id == peer.id).then_some(())
+        });
+    }
+
+    /// The next frame and when it came; the session must not end before it.
+    pub(crate) fn wait_frame(&self) -> (Instant, NodeId, Lane, Bytes) {
+        self.wait("Frame", |at, event| match event {
+            TransportEvent::Frame { from, lane, bytes } => Some((at, from, lane, bytes)),
+            TransportEvent::PeerDown(id) => panic!("{}: {id} went down", self.id),
+            _ => None,
+        })
+    }
+
+    /// The next trouble whose reason contains `text`.
+    pub(crate) fn wait_trouble(&self, text: &str) {
+        self.wait(&format!("trouble that says {text:?}"), |_, event| match event {
+            TransportEvent::Trouble { reason, .. } => reason.contains(text).then_some(()),
+            _ => None,
+        });
+    }
+
+    /// Asserts that nothing among the events so far satisfies `is_bad`.
+    pub(crate) fn assert_none(&self, what: &str, is_bad: impl Fn(&TransportEvent) -> bool) {
+        self.assert_none_for(Duration::ZERO, what, is_bad);
+    }
+
+    /// Asserts that nothing among the events so far, and for `time` to come, satisfies `is_bad`.
+    pub(crate) fn assert_none_for(
+        &self,
+        time: Duration,
+        what: &str,
+        is_bad: impl Fn(&TransportEvent) -> bool,
+    ) {
+        let until = Instant::now() + time;
+        let events = self.events.lock().unwrap();
+        let left = || until.saturating_duration_since(Instant::now());
+        while let Ok((_, event)) = events.recv_timeout(left()) {
+            assert!(!is_bad(&event), "{}: {what}: {event:?}", self.id);
+        }
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.transport.local_address()
+    }
+
+    pub(crate) fn send(&self, to: &Self, lane: Lane, frame: impl Into<Bytes>) {
+        self.transport.send(to.id, lane, frame.into());
+    }
+}
+
+/// A cluster whose nodes are all up, each configured by `change`.
+pub(crate) fn cluster(nodes: usize, change: impl Fn(&mut TransportConfig)) -> Vec<TestNode> {
+    let mut started: Vec<TestNode> = Vec::new();
+    // The highest id dials nobody: it starts first, and its port is known to the next.
+    for id in (0..nodes as u16).rev() {
+        let addresses: Vec<_> = started.iter().map(|node| (node.id, node.address())).collect();
+        let mut config = config(id, &addresses, nodes);
+        change(&mut config);
+        started.push(TestNode::start(config));
+    }
+    started.reverse();
+    for node in &started {
+        let mut down = nodes - 1;
+        node.wait("PeerUp of all", |_, event| {
+            down -= usize::from(matches!(event, TransportEvent::PeerUp(_)));
+            (down == 0).then_some(())
+        });
+    }
+    started
+}
+
+/// An emulated wide area with the same delay everywhere.
+pub(crate) fn flat_wan(nodes: usize, one_way: Span) -> Wan {
+    Wan { one_way: vec![vec![one_way; nodes]; nodes], jitter: Span::ZERO, bandwidth_bits: None }
+}

@@ -1,0 +1,343 @@
+//! The wide area between the regions, on one machine: when a frame leaves.
+//!
+//! Every node delays what it sends, so three regions fit on a laptop and each direction of a link
+//! has a delay of its own. A frame that is enqueued at `t` arrives at
+//!
+//! ```text
+//!   max(t, link free) + bytes / bandwidth + one-way delay + jitter
+//! ```
+//!
+//! and never before the frame before it on its lane: jitter makes a frame late, it does not reorder
+//! a TCP stream. The real connection is loopback or a local network, whose own time adds to this
+//! and is some tens of microseconds.
+//!
+//! The two lanes share the link's bandwidth as two queues of which the control lane has the right
+//! of way: what it sends pushes the bulk lane back and is itself never pushed back by a batch,
+//! which is what two lanes are for.
+//!
+//! A link that is cut holds its frames, as TCP would in a partition. Held frames leave one one-way
+//! delay after the link heals. The receiver hears nothing meanwhile, pings included, and gives the
+//! connection up after a while, as it would in a real partition.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use pangea_core::ids::NodeId;
+use pangea_core::protocol::Lane;
+use pangea_core::time::Span;
+use pangea_core::topology::Topology;
+use serde::{Deserialize, Serialize};
+
+/// The longest one-way delay, jitter included: a connection on which nothing is heard for three
+/// seconds is given up, and the first word takes this long.
+pub const ONE_WAY_MAX: Span = Span::from_ms(2_000);
+/// The narrowest bandwidth, a modem's: below it a frame takes longer than anybody waits.
+pub const BANDWIDTH_BITS_MIN: u64 = 56_000;
+
+/// How far apart the regions are made to be.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wan {
+    /// One-way delay from region to region: `one_way[from][to]`. Need not be symmetric.
+    pub one_way: Vec<Vec<Span>>,
+    /// Each frame is late by up to this much more, evenly distributed.
+    pub jitter: Span,
+    /// Bits a second from one node to one other, or no limit.
+    pub bandwidth_bits: Option<u64>,
+}
+
+impl Wan {
+    /// The link from one node to another.
+    pub fn link(&self, topology: &Topology, from: NodeId, to: NodeId) -> LinkSettings {
+        let region = |node: NodeId| usize::from(topology.nodes[node.index()].region.0);
+        LinkSettings {
+            one_way: self.one_way[region(from)][region(to)],
+            jitter: self.jitter,
+            bandwidth_bits: self.bandwidth_bits,
+        }
+    }
+
+    /// Whether every value is one that the emulation is built for.
+    ///
+    /// # Errors
+    /// In words, what is not.
+    pub fn check(&self, regions: usize) -> Result<(), String> {
+        let is_square =
+            self.one_way.len() == regions && self.one_way.iter().all(|row| row.len() == regions);
+        if !is_square {
+            return Err(format!("the delays of the emulated WAN are not {regions} by {regions}"));
+        }
+        self.one_way.iter().flatten().try_for_each(|&one_way| {
+            let Self { jitter, bandwidth_bits, .. } = *self;
+            LinkSettings { one_way, jitter, bandwidth_bits }.check()
+        })
+    }
+}
+
+/// One direction between two nodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkSettings {
+    /// How long a frame takes.
+    pub one_way: Span,
+    /// Up to how much longer it may take.
+    pub jitter: Span,
+    /// Bits a second, or no limit.
+    pub bandwidth_bits: Option<u64>,
+}
+
+impl LinkSettings {
+    /// Whether every value is one that the emulation is built for.
+    ///
+    /// # Errors
+    /// In words, what is not.
+    pub fn check(&self) -> Result<(), String> {
+        if self.one_way.us.saturating_add(self.jitter.us) > ONE_WAY_MAX.us {
+            return Err(format!(
+                "one-way delay {} and jitter {} are together above {ONE_WAY_MAX}",
+                self.one_way, self.jitter
+            ));
+        }
+        match self.bandwidth_bits {
+            Some(bits) if bits < BANDWIDTH_BITS_MIN => {
+                Err(format!("bandwidth {bits} bit/s is below {BANDWIDTH_BITS_MIN}"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The one-way delay without jitter.
+    pub(crate) fn delay(&self) -> Duration {
+        Duration::from_micros(self.one_way.us)
+    }
+
+    fn jitter_sample(&self, rng: &mut fastrand::Rng) -> Duration {
+        match self.jitter.us {
+            0 => Duration::ZERO,
+            us => Duration::from_nanos(rng.u64(0..=us * 1_000)),
+        }
+    }
+
+    fn serialisation(&self, bytes: usize) -> Duration {
+        let Some(bits_per_second) = self.bandwidth_bits else { return Duration::ZERO };
+        let nanos = bytes as u128 * 8 * 1_000_000_000 / u128::from(bits_per_second);
+        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+}
+
+/// One direction between two nodes as it is now.
+#[derive(Debug)]
+pub(crate) struct Pipe {
+    settings: LinkSettings,
+    is_cut: bool,
+    /// Nothing leaves before this: the end of the last cut, and a one-way delay.
+    floor: Option<Instant>,
+    control_free: Option<Instant>,
+    bulk_free: Option<Instant>,
+    rng: fastrand::Rng,
+}
+
+impl Pipe {
+    pub(crate) fn new(settings: LinkSettings, seed: u64) -> Self {
+        let rng = fastrand::Rng::with_seed(seed);
+        Self { settings, is_cut: false, floor: None, control_free: None, bulk_free: None, rng }
+    }
+
+    pub(crate) fn settings(&self) -> LinkSettings {
+        self.settings
+    }
+
+    /// What is enqueued from now on takes these settings.
+    pub(crate) fn set(&mut self, settings: LinkSettings) {
+        self.settings = settings;
+        // What was queued for the old bandwidth does not hold up the new.
+        (self.control_free, self.bulk_free) = (None, None);
+    }
+
+    pub(crate) fn is_cut(&self) -> bool {
+        self.is_cut
+    }
+
+    pub(crate) fn cut(&mut self) {
+        self.is_cut = true;
+    }
+
+    pub(crate) fn heal(&mut self, now: Instant) {
+        if self.is_cut {
+            self.is_cut = false;
+            self.floor = Some(now + self.settings.delay());
+        }
+    }
+
+    /// Nothing leaves now, or nothing before this moment.
+    pub(crate) fn gate(&self) -> Gate {
+        match (self.is_cut, self.floor) {
+            (true, _) => Gate::Shut,
+            (false, Some(at)) => Gate::OpenFrom(at),
+            (false, None) => Gate::Open,
+        }
+    }
+
+    /// When a frame of `bytes` that was enqueued `at` leaves, were it alone on its lane.
+    fn departure(&mut self, lane: Lane, at: Instant, bytes: usize) -> Instant {
+        let took = self.settings.serialisation(bytes);
+        let late = self.settings.delay() + self.settings.jitter_sample(&mut self.rng);
+        if took.is_zero() {
+            return at + late;
+        }
+        let free = |until: Option<Instant>| until.map_or(at, |until| until.max(at)) + took;
+        let sent = match lane {
+            Lane::Control => {
+                self.bulk_free = Some(free(self.bulk_free));
+                let sent = free(self.control_free);
+                self.control_free = Some(sent);
+                sent
+            }
+            Lane::Bulk => {
+                let sent = free(self.bulk_free);
+                self.bulk_free = Some(sent);
+                sent
+            }
+        };
+        sent + late
+    }
+}
+
+/// Whether frames may leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Gate {
+    Open,
+    OpenFrom(Instant),
+    Shut,
+}
+
+impl Gate {
+    /// When a frame that was to leave at `departure` does, or nothing while the link is cut.
+    fn pass(self, departure: Instant) -> Option<Instant> {
+        match self {
+            Self::Open => Some(departure),
+            Self::OpenFrom(at) => Some(departure.max(at)),
+            Self::Shut => None,
+        }
+    }
+}
+
+/// The frames of one lane that are on their way, in order.
+#[derive(Debug)]
+pub(crate) struct DelayQueue<F> {
+    lane: Lane,
+    frames: VecDeque<(Instant, F)>,
+}
+
+impl<F> DelayQueue<F> {
+    pub(crate) fn new(lane: Lane) -> Self {
+        Self { lane, frames: VecDeque::new() }
+    }
+
+    /// A frame of `bytes` that was enqueued `at` starts on its way.
+    pub(crate) fn push(&mut self, pipe: &mut Pipe, at: Instant, bytes: usize, frame: F) {
+        let alone = pipe.departure(self.lane, at, bytes);
+        // Never before the frame before it: a lane is a TCP stream.
+        let departure = self.frames.back().map_or(alone, |&(last, _)| last.max(alone));
+        self.frames.push_back((departure, frame));
+    }
+
+    /// When the next frame leaves, or nothing while the link is cut or nothing is on its way.
+    pub(crate) fn next_departure(&self, gate: Gate) -> Option<Instant> {
+        self.frames.front().and_then(|&(departure, _)| gate.pass(departure))
+    }
+
+    /// The next frame, if it leaves by `now`.
+    pub(crate) fn pop_due(&mut self, gate: Gate, now: Instant) -> Option<F> {
+        self.next_departure(gate).filter(|&departure| departure <= now)?;
+        self.frames.pop_front().map(|(_, frame)| frame)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    fn settings(one_way_ms: u64, jitter_ms: u64, bandwidth_bits: Option<u64>) -> LinkSettings {
+        LinkSettings {
+            one_way: Span::from_ms(one_way_ms),
+            jitter: Span::from_ms(jitter_ms),
+            bandwidth_bits,
+        }
+    }
+
+    #[test]
+    fn jitter_makes_frames_late_within_its_bound_and_never_reorders_them() {
+        let start = Instant::now();
+        let mut pipe = Pipe::new(settings(10, 5, None), 7);
+        let mut queue = DelayQueue::new(Lane::Control);
+        (0..1000).for_each(|i| queue.push(&mut pipe, start, 100, i));
+        let mut last = start;
+        for i in 0..1000 {
+            let departure = queue.next_departure(Gate::Open).unwrap();
+            assert!(departure >= last && departure >= start + ms(10));
+            assert!(departure <= start + ms(15));
+            assert_eq!(queue.pop_due(Gate::Open, departure), Some(i));
+            last = departure;
+        }
+        assert!(last > start + ms(14), "some of a thousand samples are near the bound");
+    }
+
+    #[test]
+    fn a_narrow_link_serialises_and_the_control_lane_has_the_right_of_way() {
+        let start = Instant::now();
+        // A megabyte takes a second.
+        let mut pipe = Pipe::new(settings(10, 0, Some(8_000_000)), 7);
+        let mut bulk = DelayQueue::new(Lane::Bulk);
+        let mut control = DelayQueue::new(Lane::Control);
+        bulk.push(&mut pipe, start, 1_000_000, ());
+        control.push(&mut pipe, start, 1_000, ());
+        bulk.push(&mut pipe, start, 1_000_000, ());
+        assert_eq!(control.next_departure(Gate::Open), Some(start + ms(11)));
+        assert!(bulk.pop_due(Gate::Open, start + ms(1009)).is_none());
+        assert!(bulk.pop_due(Gate::Open, start + ms(1010)).is_some());
+        assert_eq!(bulk.next_departure(Gate::Open), Some(start + ms(2011)), "pushed back");
+    }
+
+    #[test]
+    fn a_cut_link_holds_its_frames_until_a_delay_after_it_heals() {
+        let start = Instant::now();
+        let mut pipe = Pipe::new(settings(10, 0, None), 7);
+        let mut queue = DelayQueue::new(Lane::Bulk);
+        queue.push(&mut pipe, start, 100, 'a');
+        pipe.cut();
+        assert_eq!(queue.next_departure(pipe.gate()), None);
+        pipe.heal(start + ms(500));
+        queue.push(&mut pipe, start + ms(502), 100, 'b');
+        assert_eq!(queue.next_departure(pipe.gate()), Some(start + ms(510)));
+        assert_eq!(queue.pop_due(pipe.gate(), start + ms(511)), Some('a'));
+        assert_eq!(queue.pop_due(pipe.gate(), start + ms(511)), None);
+        assert_eq!(queue.pop_due(pipe.gate(), start + ms(512)), Some('b'));
+    }
+
+    #[test]
+    fn a_shorter_delay_does_not_overtake_what_is_on_its_way() {
+        let start = Instant::now();
+        let mut pipe = Pipe::new(settings(100, 0, None), 7);
+        let mut queue = DelayQueue::new(Lane::Control);
+        queue.push(&mut pipe, start, 100, 'a');
+        pipe.set(settings(1, 0, None));
+        queue.push(&mut pipe, start + ms(1), 100, 'b');
+        assert_eq!(queue.pop_due(Gate::Open, start + ms(99)), None);
+        assert_eq!(queue.pop_due(Gate::Open, start + ms(100)), Some('a'));
+        assert_eq!(queue.pop_due(Gate::Open, start + ms(100)), Some('b'));
+    }
+
+    #[test]
+    fn settings_that_the_emulation_is_not_built_for_are_refused() {
+        let wan = |one_way, jitter, bandwidth_bits| Wan { one_way, jitter, bandwidth_bits };
+        let flat = |ms| vec![vec![Span::from_ms(ms); 2]; 2];
+        assert_eq!(wan(flat(2000), Span::ZERO, Some(56_000)).check(2), Ok(()));
+        assert!(wan(flat(2000), Span::from_ms(1), None).check(2).is_err());
+        assert!(wan(flat(1), Span::ZERO, Some(55_999)).check(2).is_err());
+        assert!(wan(flat(1), Span::ZERO, None).check(3).is_err());
+        assert!(wan(vec![vec![Span::ZERO; 2], vec![]], Span::ZERO, None).check(2).is_err());
+    }
+}

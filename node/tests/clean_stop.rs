@@ -1,0 +1,58 @@
+//! A node that has been stopped leaves no thread and no open file. Alone in its binary: other tests
+//! have threads and files of their own.
+
+mod support;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use pangea_core::ids::NodeId;
+use pangea_core::time::Span;
+use pangea_core::topology::Topology;
+use pangea_core::txn::Registry;
+use pangea_node::node::{Node, NodeOptions};
+use pangea_sql::engine::Engine;
+use support::mem_net::MemNet;
+use support::toy::{Toy, add};
+
+const DEADLINE: Duration = Duration::from_secs(30);
+
+/// How many threads and open files this process has.
+fn held() -> (usize, usize) {
+    let count = |dir: &str| std::fs::read_dir(dir).unwrap().count();
+    (count("/proc/self/task"), count("/proc/self/fd"))
+}
+
+#[test]
+fn a_stopped_node_leaves_no_thread_and_no_open_file() {
+    let temp = tempfile::tempdir().unwrap();
+    let before = held();
+    for round in 0..3 {
+        let topology = Topology::one_node_per_region("test", &["here"], Span::ZERO);
+        let registry = Arc::new(Registry::default());
+        let dir = temp.path().to_owned();
+        let mut options = NodeOptions::<Toy>::new(NodeId(0), Arc::new(topology), registry, dir);
+        options.workers = 4;
+        options.protocol.checkpoint_additions = 10;
+        let net = MemNet::default();
+        let node = Node::start_on(options, |handle| Ok(net.connect(handle))).unwrap();
+        let during = held();
+        assert!(during.0 > before.0 + 4 && during.1 > before.1, "{before:?} {during:?}");
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        for _ in 0..50 {
+            runtime.block_on(node.handle().commit(add(1))).unwrap();
+        }
+        drop(runtime);
+        if round == 2 {
+            drop(node);
+        } else {
+            node.stop().unwrap();
+        }
+        // A thread that has been joined is in the list a moment longer.
+        let started = Instant::now();
+        while held() != before {
+            assert!(started.elapsed() < DEADLINE, "{before:?} {:?}", held());
+            std::thread::yield_now();
+        }
+    }
+}

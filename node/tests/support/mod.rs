@@ -1,0 +1,7 @@
+//! What several tests need.
+
+#![allow(dead_code, reason = "each test binary uses a part")]
+
+pub mod mem_disk;
+pub mod mem_net;
+pub mod toy;
