@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use pangea_core::txn::{Abort, SqlState};
+use pangea_core::txn::{Abort, SqlState, Stop};
 use sqlparser::tokenizer::Location;
 
 /// What a client is told when a statement fails.
@@ -141,6 +141,54 @@ impl From<SqlError> for Abort {
 impl From<pangea_core::codec::DecodeError> for SqlError {
     fn from(error: pangea_core::codec::DecodeError) -> Self {
         Self::new(code::DATA_CORRUPTED, error.to_string())
+    }
+}
+
+/// Why a run of a statement ended early.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// The statement failed: an answer, the same on every replica.
+    Sql(SqlError),
+    /// The executor needs the run to end, and may start it again.
+    Interrupted,
+}
+
+impl From<SqlError> for Failure {
+    fn from(error: SqlError) -> Self {
+        Self::Sql(error)
+    }
+}
+
+impl From<pangea_core::codec::DecodeError> for Failure {
+    fn from(error: pangea_core::codec::DecodeError) -> Self {
+        Self::Sql(error.into())
+    }
+}
+
+impl From<Stop> for Failure {
+    fn from(stop: Stop) -> Self {
+        match stop {
+            Stop::Abort(abort) => Self::Sql(abort.into()),
+            Stop::Interrupted => Self::Interrupted,
+        }
+    }
+}
+
+impl From<Failure> for Stop {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Sql(error) => Self::Abort(error.into()),
+            Failure::Interrupted => Self::Interrupted,
+        }
+    }
+}
+
+impl From<Failure> for SqlError {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Sql(error) => error,
+            Failure::Interrupted => Self::new(code::INTERNAL, "a local run was interrupted"),
+        }
     }
 }
 

@@ -77,9 +77,8 @@ impl Civil {
         let shifted = days + ERA_OFFSET;
         let era = shifted.div_euclid(DAYS_PER_ERA);
         let day_of_era = shifted.rem_euclid(DAYS_PER_ERA);
-        let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524
-            - day_of_era / 146_096)
-            / 365;
+        let year_of_era =
+            (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
         let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
         let month = (5 * day_of_year + 2) / 153;
         let day = day_of_year - (153 * month + 2) / 5 + 1;
@@ -89,7 +88,8 @@ impl Civil {
     }
 
     fn is_valid(self) -> bool {
-        (1..=12).contains(&self.month) && (1..=days_in_month(self.year, self.month)).contains(&self.day)
+        (1..=12).contains(&self.month)
+            && (1..=days_in_month(self.year, self.month)).contains(&self.day)
     }
 }
 
@@ -212,8 +212,7 @@ fn parse_civil(text: &str) -> Option<Civil> {
         (is_digits && part.len() <= 7).then(|| part.parse::<i64>().ok()).flatten()
     };
     if text.len() == 8 && text.bytes().all(|byte| byte.is_ascii_digit()) {
-        let (year, month, day) =
-            (number(&text[..4])?, number(&text[4..6])?, number(&text[6..])?);
+        let (year, month, day) = (number(&text[..4])?, number(&text[4..6])?, number(&text[6..])?);
         return Some(Civil { year, month, day });
     }
     let is_us = text.contains('/');

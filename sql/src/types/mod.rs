@@ -1,8 +1,8 @@
 //! The SQL types, under PostgreSQL's names and numbers.
 
 pub mod binary;
-pub mod datum;
 pub mod datetime;
+pub mod datum;
 pub mod numeric;
 pub mod text;
 pub mod zone;

@@ -207,9 +207,9 @@ impl Numeric {
             return Err(SqlError::unsupported("NaN or infinity in type numeric"));
         }
         let parsed: Self = format!("{value:.*e}", digits - 1).parse()?;
-        let needed = parsed.significant().map_or(0, |(digits, exponent)| {
-            (digits.len() as i64 - 1 - exponent).max(0)
-        });
+        let needed = parsed
+            .significant()
+            .map_or(0, |(digits, exponent)| (digits.len() as i64 - 1 - exponent).max(0));
         Ok(parsed.round(needed as u32))
     }
 
@@ -231,8 +231,7 @@ impl Numeric {
             "A field with precision {precision}, scale {scale} must round to an absolute value \
              less than {bound}."
         );
-        Err(SqlError::new(code::NUMERIC_OUT_OF_RANGE, "numeric field overflow")
-            .with_detail(detail))
+        Err(SqlError::new(code::NUMERIC_OUT_OF_RANGE, "numeric field overflow").with_detail(detail))
     }
 
     fn bounded(self) -> Result<Self, SqlError> {

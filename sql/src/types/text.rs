@@ -85,7 +85,8 @@ fn parse_float(base: SqlType, text: &str) -> Result<f64, SqlError> {
     }
     let value = trimmed.parse::<f64>().map_err(|_| invalid(base, text))?;
     let value = if base == SqlType::Float4 { f64::from(value as f32) } else { value };
-    let has_digits = unsigned.split('e').next().is_some_and(|m| m.contains(|c| ('1'..='9').contains(&c)));
+    let has_digits =
+        unsigned.split('e').next().is_some_and(|m| m.contains(|c| ('1'..='9').contains(&c)));
     if !is_word && (value.is_infinite() || (value == 0.0 && has_digits)) {
         let message = format!("\"{text}\" is out of range for type {base}");
         return Err(SqlError::new(code::NUMERIC_OUT_OF_RANGE, message));
@@ -148,7 +149,8 @@ fn parse_uuid(text: &str) -> Option<[u8; 16]> {
     let bare = text.trim();
     let bare = bare.strip_prefix('{').map_or(Some(bare), |rest| rest.strip_suffix('}'))?;
     let digits: String = bare.chars().filter(|&c| c != '-').collect();
-    let is_grouped = bare.split('-').all(|group| group.len().is_multiple_of(4) && !group.is_empty());
+    let is_grouped =
+        bare.split('-').all(|group| group.len().is_multiple_of(4) && !group.is_empty());
     let is_hex = digits.len() == 32 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
     let bytes = (is_grouped && is_hex).then(|| u128::from_str_radix(&digits, 16).ok())?;
     bytes.map(u128::to_be_bytes)
@@ -258,7 +260,11 @@ mod tests {
             (SqlType::Float4, "1234567", "1.234567e+06"),
             (SqlType::Bytea, "\\xDEad", "\\xdead"),
             (SqlType::Bytea, "a\\\\b\\001", "\\x615c6201"),
-            (SqlType::Uuid, "{A0EEBC99-9c0b-4ef8-bb6d6bb9bd380a11}", "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"),
+            (
+                SqlType::Uuid,
+                "{A0EEBC99-9c0b-4ef8-bb6d6bb9bd380a11}",
+                "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11",
+            ),
         ];
         for (base, text, expected) in cases {
             assert_eq!(shown(base, text), expected, "{base} {text}");

@@ -71,7 +71,8 @@ impl Zone {
             Rule::Fixed(seconds) => *seconds,
             Rule::Named(zone) => {
                 let unix = micros.saturating_add(UNIX_EPOCH_MICROS);
-                let (low, high) = (Timestamp::MIN.as_microsecond(), Timestamp::MAX.as_microsecond());
+                let (low, high) =
+                    (Timestamp::MIN.as_microsecond(), Timestamp::MAX.as_microsecond());
                 let instant = Timestamp::from_microsecond(unix.clamp(low, high));
                 instant.map_or(0, |instant| zone.to_offset(instant).seconds())
             }

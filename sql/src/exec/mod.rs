@@ -1,0 +1,3 @@
+//! Plans run over a context.
+
+pub(crate) mod aggregate;
