@@ -40,6 +40,8 @@ pub(crate) struct Env {
     pub database: String,
     /// What random values are drawn from, fixed where the statement came in.
     pub seed: Cell<u64>,
+    /// What sets apart the rows without a key that this statement inserts.
+    pub row_seed: u64,
 }
 
 impl Env {

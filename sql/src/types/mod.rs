@@ -12,7 +12,7 @@ use std::fmt;
 use crate::error::{SqlError, code};
 
 /// A type without its modifier.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SqlType {
     /// `boolean`
     Bool,
@@ -91,6 +91,23 @@ impl SqlType {
     /// The type's SQL name.
     pub fn name(self) -> &'static str {
         self.row().3
+    }
+
+    /// The type's name in `pg_type`.
+    pub fn internal_name(self) -> &'static str {
+        match self {
+            Self::Bool => "bool",
+            Self::Int2 => "int2",
+            Self::Int4 => "int4",
+            Self::Int8 => "int8",
+            Self::Float4 => "float4",
+            Self::Float8 => "float8",
+            Self::Varchar => "varchar",
+            Self::Bpchar => "bpchar",
+            Self::Timestamp => "timestamp",
+            Self::Timestamptz => "timestamptz",
+            other => other.name(),
+        }
     }
 
     /// The type with this number in `pg_type`.
