@@ -6,6 +6,7 @@ pub mod error;
 mod exec;
 mod expr;
 mod keys;
+pub mod memory;
 mod names;
 mod plan;
 mod rows;

@@ -12,7 +12,7 @@
 
 mod command;
 mod extended;
-mod local;
+pub(crate) mod local;
 mod settings;
 
 use std::cell::Cell;
