@@ -50,8 +50,8 @@ pub struct Table {
     pub name: String,
     /// Its columns, in order.
     pub columns: Vec<Column>,
-    /// The positions of the columns of its primary key, in the key's order. None means that rows are
-    /// kept under hidden keys.
+    /// The positions of the columns of its primary key, in the key's order. None means that rows
+    /// are kept under hidden keys.
     pub primary_key: Vec<usize>,
     /// The name of the primary key's constraint.
     pub primary_key_name: String,

@@ -6,7 +6,7 @@
 //! | integers, date, timestamps | big-endian, sign bit flipped |
 //! | floats | IEEE bits; all flipped below 0, the sign bit alone above; -0 as 0, one NaN |
 //! | numeric | sign, exponent of the first digit, digits, an end; all flipped below 0 |
-//! | strings, bytea | the bytes, `00` as `00 ff`, and `00 00` at the end; `char(n)` without its blanks |
+//! | strings, bytea | the bytes, `00` as `00 ff`, then `00 00`; `char(n)` without blanks |
 //! | uuid | its sixteen |
 
 use pangea_core::key::Key;

@@ -1,7 +1,7 @@
 //! Rows as bytes.
 //!
 //! ```text
-//!   version u8 | NULL bitmap, a bit a column, lowest first | the values that are not NULL, in order
+//!   version u8 | NULL bitmap, a bit a column, lowest first | the other values, in order
 //! ```
 //!
 //! | type | bytes |

@@ -1,8 +1,8 @@
 //! The procedure `sql.statement`: an autocommit statement as a program.
 //!
 //! Its arguments hold all that the statement may depend on beside the database: the text, the
-//! parameters, the time, what is random, and the settings of the session. Every replica that runs it
-//! plans it from the catalog at its place in the order, and computes the same bytes.
+//! parameters, the time, what is random, and the settings of the session. Every replica that runs
+//! it plans it from the catalog at its place in the order, and computes the same bytes.
 
 use std::cell::Cell;
 use std::sync::Arc;

@@ -15,8 +15,8 @@ const TEXT_BYTES_MAX: usize = 16 << 20;
 /// One statement of a query text.
 #[derive(Clone, Debug)]
 pub(crate) struct Parsed {
-    /// What it says.
-    pub ast: ast::Statement,
+    /// What it says. Shared: trees are large.
+    pub ast: Arc<ast::Statement>,
     /// Its own text.
     pub text: Arc<str>,
     /// The whole query text, which positions in the tree count from.
@@ -62,7 +62,7 @@ fn parse_one(
         let message = format!("syntax error at or near \"{}\"", next.token);
         return Err(SqlError::new(code::SYNTAX, message).at(source, next.span.start));
     }
-    Ok(Parsed { ast, text: Arc::from(&source[start..end]), source: source.clone() })
+    Ok(Parsed { ast: Arc::new(ast), text: Arc::from(&source[start..end]), source: source.clone() })
 }
 
 /// The parser says `Expected: x, found: y at Line: 1, Column: 2`; PostgreSQL names `y` alone.

@@ -7,8 +7,8 @@
 //!          <--- replies -----   (one write a Query or Sync, not one a message)
 //! ```
 //!
-//! - [`message`]: what clients say. Every length is checked; what is malformed is an error that names
-//!   it, and never a panic, so that no client can hurt another.
+//! - [`message`]: what clients say. Every length is checked; what is malformed is an error that
+//!   names it, and never a panic, so that no client can hurt another.
 //! - [`reply`]: what they are told.
 //! - [`connection`]: one client from startup to end. A client that vanishes takes its session with
 //!   it, and with the session its transaction and the snapshot that it pinned.

@@ -137,7 +137,7 @@ impl Replies {
                 // No table and no column of one: results are not traced back to them.
                 out.extend([0; 6]);
                 out.extend(column.ty.base.oid().to_be_bytes());
-                out.extend(column.ty.base.len().to_be_bytes());
+                out.extend(column.ty.base.wire_len().to_be_bytes());
                 out.extend(column.ty.modifier.to_be_bytes());
                 let is_binary = formats.get(at).copied().unwrap_or(false);
                 out.extend(u16::from(is_binary).to_be_bytes());

@@ -1,7 +1,7 @@
 //! Names and types: syntax trees become typed expressions.
 //!
-//! A string literal, NULL or parameter has no type of its own at first. It takes the type of what it
-//! meets: the other operand, the column that it is assigned to, the argument that it is given for.
+//! A string literal, NULL or parameter has no type of its own at first. It takes the type of what
+//! it meets: the other operand, the column that it is assigned to, the argument it is given for.
 
 use sqlparser::ast;
 use sqlparser::ast::Spanned;

@@ -80,8 +80,8 @@ impl Access {
         }
     }
 
-    /// Whether rows come in the order of these columns of the table, in one direction, which is then
-    /// taken.
+    /// Whether rows come in the order of these columns of the table, in one direction, which is
+    /// then taken.
     pub(crate) fn sorts_by(&mut self, output: &[Expr], sort: &[SortKey]) -> bool {
         let primary_key = &self.table.primary_key;
         let mut at = 0;

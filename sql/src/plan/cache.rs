@@ -2,8 +2,8 @@
 //!
 //! A plan is used again for the same text, the same parameter types, and the same schemas: the
 //! catalog records that it was planned with are read again each time, through the context of the
-//! run, and must be the same bytes. So the cache changes how fast an answer comes, never the answer,
-//! and a schema change conflicts with the statements that used the schema.
+//! run, and must be the same bytes. So the cache changes how fast an answer comes, never the
+//! answer, and a schema change conflicts with the statements that used the schema.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

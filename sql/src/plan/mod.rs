@@ -1,8 +1,8 @@
 //! Statements with their names and types resolved: what an executor runs.
 //!
-//! Planning reads the schemas of the tables through the same context that the statement then runs in,
-//! so that a schema change in between is noticed like any other conflict. A plan remembers what it
-//! read: it holds as long as those records are the same.
+//! Planning reads the schemas of the tables through the same context that the statement then runs
+//! in, so that a schema change in between is noticed like any other conflict. A plan remembers what
+//! it read: it holds as long as those records are the same.
 
 pub(crate) mod access;
 pub(crate) mod cache;

@@ -30,8 +30,8 @@ impl Planner<'_> {
         &mut self,
         query: &ast::Query,
     ) -> Result<(Select, Vec<OutputColumn>), Failure> {
-        // FOR UPDATE asks that what was read stays: every transaction here is serializable, and what
-        // it read is certified when it commits, so there is nothing to add.
+        // FOR UPDATE asks that what was read stays: every transaction here is serializable, and
+        // what it read is certified when it commits, so there is nothing to add.
         refuse(&[
             (query.with.is_some(), "WITH"),
             (query.for_clause.is_some(), "FOR XML or JSON"),

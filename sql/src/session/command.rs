@@ -46,7 +46,7 @@ impl Command {
     /// What a parsed statement asks for.
     pub(crate) fn new(parsed: Parsed) -> Result<Self, SqlError> {
         use ast::Statement as S;
-        Ok(match &parsed.ast {
+        Ok(match &*parsed.ast {
             S::Query(_)
             | S::Insert(_)
             | S::Update(_)

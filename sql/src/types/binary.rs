@@ -97,7 +97,7 @@ fn array<const N: usize>(from: &mut Reader<'_>) -> Result<[u8; N], DecodeError> 
     Ok(bytes)
 }
 
-/// Digits in base 10,000 from the highest down, each group at a power of 10,000 from the decimal point.
+/// Digits in base 10,000 from the highest down, the weight that of the first one.
 fn encode_numeric(value: &Numeric, out: &mut Vec<u8>) {
     let padding = (NUMERIC_GROUP - value.scale() % NUMERIC_GROUP) % NUMERIC_GROUP;
     let aligned = value.unscaled().magnitude() * BigUint::from(10u32).pow(padding);

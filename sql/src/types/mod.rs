@@ -84,7 +84,7 @@ impl SqlType {
     }
 
     /// The type's length in `pg_type`: -1 for variable.
-    pub fn len(self) -> i16 {
+    pub fn wire_len(self) -> i16 {
         self.row().2
     }
 

@@ -59,7 +59,7 @@ impl Numeric {
         }
     }
 
-    /// The decimal digits without leading and trailing zeros, and the power of ten of the first one.
+    /// The decimal digits without leading and trailing zeros, and the power of ten of the first.
     /// Nothing for 0.
     pub fn significant(&self) -> Option<(Vec<u8>, i64)> {
         if self.is_zero() {
