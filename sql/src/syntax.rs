@@ -55,7 +55,16 @@ fn parse_one(
     let first = tokens.iter().find(is_word).map_or(Span::empty(), |token| token.span);
     let last = tokens.iter().rfind(is_word).map_or(Span::empty(), |token| token.span);
     let (start, end) = (byte_offset(source, first.start), byte_offset(source, last.end));
-    let mut parser = Parser::new(dialect).with_tokens_with_locations(tokens.to_vec());
+    let mut tokens = tokens.to_vec();
+    // PostgreSQL's own word for ROLLBACK, which the parser does not know.
+    let first_word = tokens.iter_mut().find(|token| is_word(&&**token));
+    if let Some(token) = first_word
+        && matches!(&token.token, Token::Word(word)
+            if word.quote_style.is_none() && word.value.eq_ignore_ascii_case("abort"))
+    {
+        token.token = Token::make_keyword("ROLLBACK");
+    }
+    let mut parser = Parser::new(dialect).with_tokens_with_locations(tokens);
     let ast = parser.parse_statement().map_err(|error| syntax_error(source, &error))?;
     let next = parser.peek_token();
     if next.token != Token::EOF {

@@ -39,20 +39,20 @@ const SIGNATURES: &[Signature] = &[
     of("abs", &[Int8], Int8, Function::Abs(Int8)),
     of("abs", &[Numeric], Numeric, Function::Abs(Numeric)),
     of("abs", &[Float8], Float8, Function::Abs(Float8)),
-    of("ceil", &[Numeric], Numeric, Function::Ceil),
     of("ceil", &[Float8], Float8, Function::Ceil),
-    of("ceiling", &[Numeric], Numeric, Function::Ceil),
+    of("ceil", &[Numeric], Numeric, Function::Ceil),
     of("ceiling", &[Float8], Float8, Function::Ceil),
-    of("floor", &[Numeric], Numeric, Function::Floor),
+    of("ceiling", &[Numeric], Numeric, Function::Ceil),
     of("floor", &[Float8], Float8, Function::Floor),
-    of("round", &[Numeric], Numeric, Function::Round),
+    of("floor", &[Numeric], Numeric, Function::Floor),
     of("round", &[Float8], Float8, Function::Round),
+    of("round", &[Numeric], Numeric, Function::Round),
     of("round", &[Numeric, Int4], Numeric, Function::RoundTo),
-    of("trunc", &[Numeric], Numeric, Function::Truncate),
     of("trunc", &[Float8], Float8, Function::Truncate),
+    of("trunc", &[Numeric], Numeric, Function::Truncate),
     of("trunc", &[Numeric, Int4], Numeric, Function::TruncateTo),
-    of("sign", &[Numeric], Numeric, Function::Sign),
     of("sign", &[Float8], Float8, Function::Sign),
+    of("sign", &[Numeric], Numeric, Function::Sign),
     of("sqrt", &[Float8], Float8, Function::Sqrt),
     of("lower", &[Text], Text, Function::Lower),
     of("upper", &[Text], Text, Function::Upper),
@@ -126,25 +126,32 @@ pub(crate) enum Found {
     Nothing,
 }
 
-fn fits(signature: &Signature, args: &[SqlType], is_exact: bool) -> bool {
+/// How many arguments need a cast, if the form takes them at all. What has no type yet needs none.
+fn casts(signature: &Signature, args: &[SqlType]) -> Option<usize> {
     let fixed = signature.args.len();
-    let is_long_enough =
-        if signature.is_variadic { args.len() >= fixed } else { args.len() == fixed };
+    let takes_count = if signature.is_variadic { args.len() >= fixed } else { args.len() == fixed };
+    if !takes_count {
+        return None;
+    }
     // A variadic function takes any type, as text.
     let level_max = if signature.is_variadic { Level::Assignment } else { Level::Implicit };
-    is_long_enough
-        && args.iter().enumerate().all(|(at, &arg)| {
-            let wanted = signature.args[at.min(fixed.saturating_sub(1))];
-            arg == wanted || !is_exact && cast::level(arg, wanted).is_some_and(|l| l <= level_max)
-        })
+    let mut count = 0;
+    for (at, &arg) in args.iter().enumerate() {
+        let wanted = signature.args[at.min(fixed - 1)];
+        if cast::level(arg, wanted).is_none_or(|level| level > level_max) {
+            return None;
+        }
+        count += usize::from(arg != wanted && arg != SqlType::Unknown);
+    }
+    Some(count)
 }
 
-/// The form of `name` that takes these arguments: exactly, or after implicit casts.
+/// The form of `name` that takes these arguments with the fewest casts.
 pub(crate) fn find(name: &str, args: &[SqlType]) -> Found {
     let named = || SIGNATURES.iter().filter(|signature| signature.name == name);
-    let exact = named().find(|signature| fits(signature, args, true));
-    match exact.or_else(|| named().find(|signature| fits(signature, args, false))) {
-        Some(signature) => Found::Signature(*signature),
+    let fitting = named().filter_map(|form| casts(form, args).map(|count| (count, form)));
+    match fitting.min_by_key(|(count, _)| *count) {
+        Some((_, signature)) => Found::Signature(*signature),
         None if named().next().is_some() => Found::OtherArgs,
         None => Found::Nothing,
     }

@@ -372,6 +372,7 @@ impl<E: Engine> Session<E> {
         }
         let types: Vec<_> = param_types.iter().copied().map(Some).collect();
         let (planned, mut cx) = self.plan(parsed, &types).await?;
+        check_params(&planned, params)?;
         if !planned.plan.is_write() {
             let env = self.env(params.to_vec(), now());
             let executed = exec::run(&planned.plan, &env, &mut cx)?;
@@ -458,6 +459,7 @@ impl<E: Engine> Session<E> {
         let types: Vec<_> = param_types.iter().copied().map(Some).collect();
         let parse = || Ok::<_, Failure>(parsed.clone());
         let planned = self.plans.plan(&parsed.text, &types, parse, cx)?;
+        check_params(&planned, params)?;
         if planned.plan.is_write() && transaction.is_read_only {
             return Err(read_only_violation(&planned));
         }
@@ -508,6 +510,15 @@ impl<E: Engine> Session<E> {
 fn read_only_violation(planned: &Planned) -> SqlError {
     let message = format!("cannot execute {} in a read-only transaction", planned.plan.command());
     SqlError::new(code::READ_ONLY, message)
+}
+
+/// A simple query has no values for parameters.
+fn check_params(planned: &Planned, params: &[Datum]) -> Result<(), SqlError> {
+    if planned.params.len() <= params.len() {
+        return Ok(());
+    }
+    let message = format!("there is no parameter ${}", params.len() + 1);
+    Err(SqlError::new(code::UNDEFINED_PARAMETER, message))
 }
 
 /// Whether a newer schema could make the statement right.
