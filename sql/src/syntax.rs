@@ -131,7 +131,8 @@ pub(crate) fn table_name(object: &ast::ObjectName) -> Result<String, SqlError> {
         [] => Ok(table),
         [schema] if schema == "public" => Ok(table),
         [schema] if schema == "pg_catalog" || schema == "information_schema" => {
-            Err(SqlError::unsupported(format!("the catalog table {schema}.{table}")))
+            Err(SqlError::unsupported(format!("the catalog table {schema}.{table}"))
+                .with_hint("SHOW TABLES lists the tables."))
         }
         [schema] => Err(SqlError::new("3F000", format!("schema \"{schema}\" does not exist"))),
         _ => Err(SqlError::unsupported("a name with a database")),

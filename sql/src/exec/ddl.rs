@@ -3,6 +3,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use pangea_core::codec::DecodeError;
 use pangea_core::key::{Direction, Key, KeyRange};
 use pangea_core::txn::{Context, Scan};
 
@@ -10,6 +11,7 @@ use super::Executed;
 use crate::catalog::{self, CATALOG, Table, table_key};
 use crate::error::{Failure, SqlError, code};
 use crate::plan::{CreateTable, DropTables};
+use crate::types::datum::Datum;
 
 pub(super) fn create_table(
     create: &CreateTable,
@@ -51,6 +53,19 @@ pub(super) fn truncate(tables: &[Arc<Table>], cx: &mut dyn Context) -> Result<Ex
         delete_rows(table, cx)?;
     }
     Ok(Executed::default())
+}
+
+pub(super) fn show_tables(cx: &mut dyn Context) -> Result<Executed, Failure> {
+    let mut tables = Vec::new();
+    let range = catalog::table_keys();
+    let scan = Scan { table: CATALOG, range, direction: Direction::Forward };
+    cx.scan(&scan, &mut |_, record| {
+        tables.push(Table::decode(record));
+        ControlFlow::Continue(())
+    })?;
+    let row = |table: Result<Table, DecodeError>| Ok(vec![Datum::Text(table?.name)]);
+    let rows = tables.into_iter().map(row).collect::<Result<Vec<_>, Failure>>()?;
+    Ok(Executed { count: rows.len() as u64, rows, notice: None })
 }
 
 fn delete_rows(table: &Table, cx: &mut dyn Context) -> Result<(), Failure> {

@@ -76,5 +76,6 @@ pub(crate) fn run(plan: &Plan, env: &Env, cx: &mut dyn Context) -> Result<Execut
         Plan::CreateTable(create) => ddl::create_table(create, cx),
         Plan::DropTables(drop) => ddl::drop_tables(drop, cx),
         Plan::Truncate(tables) => ddl::truncate(tables, cx),
+        Plan::ShowTables => ddl::show_tables(cx),
     }
 }

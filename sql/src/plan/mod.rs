@@ -58,12 +58,14 @@ pub(crate) enum Plan {
     CreateTable(CreateTable),
     DropTables(DropTables),
     Truncate(Vec<Arc<Table>>),
+    /// The names of all tables.
+    ShowTables,
 }
 
 impl Plan {
     /// Whether it may write.
     pub(crate) fn is_write(&self) -> bool {
-        !matches!(self, Self::Select(_))
+        !matches!(self, Self::Select(_) | Self::ShowTables)
     }
 
     /// Whether it writes whole tables, so that running it everywhere is cheaper than its writes.
@@ -72,7 +74,7 @@ impl Plan {
             Self::DropTables(_) | Self::Truncate(_) => true,
             Self::Update(update) => update.filter.is_none(),
             Self::Delete(delete) => delete.filter.is_none(),
-            Self::Select(_) | Self::Insert(_) | Self::CreateTable(_) => false,
+            Self::Select(_) | Self::Insert(_) | Self::CreateTable(_) | Self::ShowTables => false,
         }
     }
 
@@ -86,6 +88,7 @@ impl Plan {
             Self::CreateTable(_) => "CREATE TABLE",
             Self::DropTables(_) => "DROP TABLE",
             Self::Truncate(_) => "TRUNCATE TABLE",
+            Self::ShowTables => "SHOW",
         }
     }
 }
@@ -223,6 +226,10 @@ impl Planner<'_> {
             S::Truncate(truncate) => {
                 let tables = truncate.table_names.iter().map(|target| self.table(&target.name));
                 Ok((Plan::Truncate(tables.collect::<Result<_, _>>()?), Vec::new()))
+            }
+            S::ShowTables { .. } => {
+                let column = OutputColumn { name: "table".to_owned(), ty: SqlType::Text.into() };
+                Ok((Plan::ShowTables, vec![column]))
             }
             other => Err(SqlError::unsupported(command_of(other)).into()),
         }

@@ -216,6 +216,10 @@ impl Planner<'_> {
         match from {
             [] => Ok((None, Scope::default())),
             [table] => {
+                if let ast::TableFactor::Table { name, .. } = &table.relation {
+                    // That a catalog is asked for says more than that it is joined.
+                    syntax::table_name(name)?;
+                }
                 refuse(&[(!table.joins.is_empty(), "JOIN")])?;
                 let (table, alias) = self.relation(&table.relation)?;
                 let scope = scope_of(&table, &alias);

@@ -53,7 +53,8 @@ impl Command {
             | S::Delete(_)
             | S::CreateTable(_)
             | S::Drop { .. }
-            | S::Truncate(_) => Self::Data(parsed),
+            | S::Truncate(_)
+            | S::ShowTables { .. } => Self::Data(parsed),
             S::StartTransaction { modes, begin, .. } => Self::Begin {
                 tag: if *begin { "BEGIN" } else { "START TRANSACTION" },
                 is_read_only: read_only(modes),

@@ -115,6 +115,13 @@ fn unavailable(error: Unavailable) -> SqlError {
     SqlError::new(code::UNAVAILABLE, error.reason)
 }
 
+/// A program was handed over and the node can't tell what became of it.
+fn unknown_outcome(error: Unavailable) -> SqlError {
+    let message = format!("whether the transaction committed is not known: {}", error.reason);
+    SqlError::new("40003", message)
+        .with_hint("Look whether its changes are there before you try it again.")
+}
+
 fn now() -> i64 {
     let elapsed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     from_unix_micros(u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX))
@@ -310,7 +317,7 @@ impl<E: Engine> Session<E> {
         let certified = transaction.cx.and_then(LocalContext::into_certified);
         let Some(certified) = certified else { return Ok("COMMIT") };
         let outcome = self.engine.commit(Program::Certified(certified)).await;
-        match outcome.map_err(unavailable)? {
+        match outcome.map_err(unknown_outcome)? {
             Outcome::Committed { version, .. } => {
                 self.written = self.written.max(version);
                 Ok("COMMIT")
@@ -392,7 +399,7 @@ impl<E: Engine> Session<E> {
             SqlError::new(code::INTERNAL, "the node does not know the procedure sql.statement")
         })?;
         let program = Program::Call { procedure, args: args.encode().into() };
-        match self.engine.commit(program).await.map_err(unavailable)? {
+        match self.engine.commit(program).await.map_err(unknown_outcome)? {
             Outcome::Aborted(abort) => Err(abort.into()),
             Outcome::Committed { version, result, .. } => {
                 self.written = self.written.max(version);

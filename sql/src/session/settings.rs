@@ -106,9 +106,31 @@ impl Settings {
     /// Takes the parameters of a connection. Those that PostgreSQL has and Pangea does not know are
     /// passed over: a driver's wish for its own comfort is no reason to turn it away.
     pub(crate) fn connect(&mut self, name: &str, value: &str) -> Result<(), SqlError> {
+        if name == "options" {
+            return self.connect_options(value);
+        }
         if find(name).is_some() {
             self.set(name, value)?;
             self.defaults = self.values.clone();
+        }
+        Ok(())
+    }
+
+    /// The settings of `-c name=value` and `--name=value`, which PGOPTIONS sends.
+    fn connect_options(&mut self, options: &str) -> Result<(), SqlError> {
+        let mut words = options.split_ascii_whitespace();
+        while let Some(word) = words.next() {
+            let assignment = match word.strip_prefix("-c") {
+                Some("") => words.next(),
+                Some(rest) => Some(rest),
+                None => word.strip_prefix("--"),
+            };
+            let parts = assignment.and_then(|assignment| assignment.split_once('='));
+            let Some((name, value)) = parts else {
+                let message = format!("invalid command-line argument for server process: {word}");
+                return Err(SqlError::new(code::SYNTAX, message));
+            };
+            self.connect(&name.replace('-', "_"), value)?;
         }
         Ok(())
     }
@@ -243,5 +265,11 @@ mod tests {
         settings.reset("application_name").unwrap();
         assert_eq!(settings.show("application_name"), Ok("psql"));
         assert!(settings.connect("client_encoding", "LATIN1").is_err());
+        settings
+            .connect("options", "-c reads=strict -cTimeZone=UTC --extra-float-digits=3")
+            .unwrap();
+        assert!(settings.is_strict());
+        assert_eq!(settings.show("extra_float_digits"), Ok("3"));
+        assert!(settings.connect("options", "-x").is_err());
     }
 }
