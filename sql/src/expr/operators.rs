@@ -194,7 +194,7 @@ impl Binder<'_> {
         use SqlType::{Bytea, Text, Unknown};
         let base = match (left.base(), right.base()) {
             (Bytea, Bytea | Unknown) | (Unknown, Bytea) => Bytea,
-            (a, b) if a.is_string() || b.is_string() || (a, b) == (Unknown, Unknown) => Text,
+            (a, b) if [a, b].into_iter().any(|base| base.is_string() || base == Unknown) => Text,
             (a, b) => return Err(self.no_operator("||", a, b, location)),
         };
         // Text takes any other type to its side, as text.

@@ -179,8 +179,7 @@ impl Planner<'_> {
             None => None,
         };
         let visible = output.bounds.len();
-        let sorted = self.sort_keys(order_by, &scope, output, &mut aggregates)?;
-        let (mut output, sort) = sorted;
+        let (mut output, mut sort) = self.sort_keys(order_by, &scope, output, &mut aggregates)?;
         if is_distinct && output.len() > visible {
             let message = "for SELECT DISTINCT, ORDER BY expressions must appear in select list";
             return Err(SqlError::new(code::INVALID_COLUMN_REFERENCE, message).into());
@@ -193,7 +192,6 @@ impl Planner<'_> {
             let having = having.map(&mut grouped).transpose()?;
             grouping = Some(Grouping { keys, aggregates, having });
         }
-        let mut sort = sort;
         let source = match table {
             None => Source::Nothing,
             Some(table) => {
