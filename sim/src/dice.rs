@@ -33,8 +33,8 @@ impl Dice {
         self.0.u64(..1_000) < per_mille
     }
 
-    /// A delay of about `typical` with a heavy tail: mostly within a quarter of it, one in a hundred
-    /// up to 32 times as long.
+    /// A delay of about `typical` with a heavy tail: mostly within a quarter of it, one in a
+    /// hundred up to 32 times as long.
     pub fn delay(&mut self, typical: u64) -> u64 {
         let usual = typical + self.0.u64(..=typical / 4);
         if self.chance(10) { usual << self.0.u64(..=5) } else { usual }

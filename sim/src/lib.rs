@@ -1,9 +1,9 @@
 //! The world made of dice: whole clusters of the real protocol and store code in virtual time.
 //!
-//! [`run`] makes one cluster from a seed: nodes with real stores, a network with latency, jitter and
-//! two lanes, disks that lose what was not synced, clocks that are wrong, clients, and faults. It
-//! runs a workload through it, heals it, waits for everything to end, and checks what clients saw.
-//! The same seed gives the same trace, byte for byte. [`run_seeds`] does so for many seeds.
+//! [`run`] makes one cluster from a seed: nodes with real stores, a network with latency, jitter
+//! and two lanes, disks that lose what was not synced, clocks that are wrong, clients, and faults.
+//! It runs a workload through it, heals it, waits for everything to end, and checks what clients
+//! saw. The same seed gives the same trace, byte for byte. [`run_seeds`] does so for many seeds.
 //!
 //! | where | what |
 //! |---|---|

@@ -5,8 +5,8 @@ use pangea_core::workload::bank::{Bank, decode_balances};
 use super::Violation;
 use crate::history::{End, History, Operation};
 
-/// Checks every audit that was answered. One of a snapshot from before the accounts were opened, as a
-/// node that has just started may still serve it, is of no money at all.
+/// Checks every audit that was answered. One of a snapshot from before the accounts were opened,
+/// as a node that has just started may still serve it, is of no money at all.
 ///
 /// # Errors
 /// The first audit that is wrong.

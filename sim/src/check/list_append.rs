@@ -415,8 +415,8 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Who ended before whom began, through one vertex for each end: each end leads to the next end
-    /// and each beginning follows the last end before it, so that edges stay as few as transactions.
+    /// Who ended before whom began, through one vertex for each end: each end leads to the next
+    /// end and each beginning follows the last end before it, so that edges stay few.
     fn add_real_time(&self, graph: &mut Graph) {
         let windows = || {
             let happened = self.txns.iter().enumerate().filter(|(_, t)| t.fate != Fate::Aborted);

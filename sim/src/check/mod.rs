@@ -1,10 +1,11 @@
 //! Checkers: whether what clients saw could have happened in a serial order.
 //!
 //! - [`list_append`] rebuilds from the lists that transactions read what depended on what, and
-//!   looks for cycles ([`graph`]). It also holds every acknowledged append to be in the final state,
-//!   once, and every aborted one not to be.
+//!   looks for cycles ([`graph`]). It also holds every acknowledged append to be in the final
+//!   state, once, and every aborted one not to be.
 //! - [`bank`] holds every audit to the same total.
-//! - Workloads check their own final data, and data at sampled versions; the world compares replicas.
+//! - Workloads check their own final data, and data at sampled versions; the world compares
+//!   replicas.
 
 pub mod bank;
 pub mod graph;

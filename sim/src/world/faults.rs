@@ -23,7 +23,7 @@ const LENGTH_US: (u64, u64) = (30_000, 3_000_000);
 /// How long a node does nothing at most.
 const PAUSE_US_MAX: u64 = 1_000_000;
 /// How many times as long an fsync takes at most.
-const DISK_SLOWNESS_MAX: u64 = 50;
+const DISK_SLOWNESS_MAX: u64 = 100;
 
 /// A fault that begins.
 pub(super) type Fault = FaultKind;
@@ -62,6 +62,9 @@ impl<P: Protocol> World<P> {
             allowed.iter().copied().filter(|_| dice.chance(500)).collect();
         if kinds.is_empty() && !allowed.is_empty() {
             kinds.push(allowed[dice.index(allowed.len())]);
+        }
+        if !kinds.is_empty() {
+            self.network.worsen();
         }
         let count = if kinds.is_empty() { 0 } else { dice.between(0, self.settings.faults_max) };
         for _ in 0..count {
@@ -128,6 +131,7 @@ impl<P: Protocol> World<P> {
             Mend::Disk(node) => self.nodes[node.index()].disk_slowness = 1,
             Mend::Heal => {
                 self.trace.event(self.now, Outside, "healed", [0, 0], String::new);
+                self.network.heal();
                 self.nodes.iter_mut().for_each(|node| node.crash_after = None);
             }
         }

@@ -21,6 +21,13 @@ const BYTES_PER_US: u64 = 100;
 /// A fault makes a link this many times slower at most.
 pub(super) const SLOWNESS_MAX: u64 = 30;
 
+/// A message may be held up by this much more at most: lost packets that are sent again.
+const STALL_US_MAX: u64 = 400_000;
+/// How many messages in a thousand are held up, at worst and on a network that is well. As what
+/// is behind waits too, a lane of hundreds of messages a second feels each of them.
+const STALLS_PER_MILLE_MAX: u64 = 10;
+const STALLS_PER_MILLE_WELL: u64 = 1;
+
 /// Which connection, over the life of a pair of nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Era(pub(super) u64);
@@ -50,6 +57,7 @@ pub(super) struct Network {
     nodes: usize,
     one_way: Vec<Span>,
     links: Vec<Link>,
+    stalls_per_mille: u64,
     dice: Dice,
 }
 
@@ -85,7 +93,18 @@ impl Network {
             slowness: 1,
             sides: [Side::default(), Side::default()],
         };
-        Self { nodes, one_way, links: vec![link; nodes * nodes], dice }
+        let stalls_per_mille = STALLS_PER_MILLE_WELL;
+        Self { nodes, one_way, links: vec![link; nodes * nodes], stalls_per_mille, dice }
+    }
+
+    /// From now on a drawn share of messages is held up.
+    pub(super) fn worsen(&mut self) {
+        self.stalls_per_mille = self.dice.between(0, STALLS_PER_MILLE_MAX);
+    }
+
+    /// From now on the network is well.
+    pub(super) fn heal(&mut self) {
+        self.stalls_per_mille = STALLS_PER_MILLE_WELL;
     }
 
     fn link(&mut self, a: NodeId, b: NodeId) -> &mut Link {
@@ -101,7 +120,10 @@ impl Network {
     pub(super) fn delay(&mut self, from: NodeId, to: NodeId) -> Span {
         let slowness = self.link(from, to).slowness;
         let typical = self.one_way[from.index() * self.nodes + to.index()].us.max(50);
-        Span::from_us(self.dice.delay(typical) * slowness)
+        let jitter = self.dice.between(0, typical / 4);
+        let is_stalled = self.dice.chance(self.stalls_per_mille);
+        let stall = if is_stalled { self.dice.between(0, STALL_US_MAX) } else { 0 };
+        Span::from_us((typical + jitter) * slowness + stall)
     }
 
     /// Sends: when the message arrives and in which era, or nothing when it is lost at once.

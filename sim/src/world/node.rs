@@ -30,8 +30,12 @@ const EFFECT_US: u64 = 1;
 const SUBMISSION_US: u64 = 5;
 /// One step in a thousand is held up by this much at most: the scheduler, a page fault.
 const HICCUP_US_MAX: u64 = 5_000;
-/// An fsync of a fast disk, and of one in a data centre.
-const FSYNC_US: (u64, u64) = (80, 2_000);
+/// An fsync takes this long at least; and usually below one of these, which one is drawn for each
+/// node: a fast disk, one in a data centre, one over a network.
+const FSYNC_US_MIN: u64 = 80;
+const FSYNC_US_USUAL: [u64; 3] = [500, 2_000, 20_000];
+/// An fsync that is stuck ends after this long.
+const FSYNC_US_MAX: u64 = 3_000_000;
 /// Writing a checkpoint: a start, then so much a row.
 const CHECKPOINT_US: (u64, u64) = (5_000, 300_000);
 const CHECKPOINT_ROW_US: u64 = 1;
@@ -51,6 +55,8 @@ pub(super) struct Node<P: Protocol> {
     processor_dice: Dice,
     /// The node stops before this many more effects.
     pub(super) crash_after: Option<u64>,
+    /// How long an fsync usually takes at most.
+    fsync_us: u64,
     pub(super) disk_slowness: u64,
     pub(super) pause: Span,
 }
@@ -74,6 +80,8 @@ pub(super) struct Running<P: Protocol> {
 impl<P: Protocol> Node<P> {
     pub(super) fn new(id: NodeId, settings: &Settings) -> Self {
         let fork = |name| Dice::fork(settings.seed, name, u64::from(id.0));
+        let mut disk_dice = fork("disk");
+        let fsync_us = FSYNC_US_USUAL[disk_dice.index(FSYNC_US_USUAL.len())];
         Self {
             id,
             life: 0,
@@ -81,7 +89,8 @@ impl<P: Protocol> Node<P> {
             disk: Disk::default(),
             clock: Clock::new(settings.clocks, &mut fork("clock")),
             protocol_dice: fork("protocol"),
-            disk_dice: fork("disk"),
+            disk_dice,
+            fsync_us,
             processor_dice: fork("processor"),
             crash_after: None,
             disk_slowness: 1,
@@ -341,9 +350,9 @@ impl<P: Protocol> World<P> {
             return;
         }
         running.is_syncing = true;
-        let usual = node.disk_dice.between(FSYNC_US.0, FSYNC_US.1);
+        let usual = node.disk_dice.between(FSYNC_US_MIN, node.fsync_us);
         let us = node.disk_dice.delay(usual) * node.disk_slowness;
-        let at = self.now + Span::from_us(us);
+        let at = self.now + Span::from_us(us.min(FSYNC_US_MAX));
         self.queue.push(at, Event::Fsync { node: id, life, position });
     }
 

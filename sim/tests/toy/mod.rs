@@ -1,10 +1,10 @@
 //! A small protocol to try the simulator with: one node orders everything.
 //!
 //! Node 0 leads, always. It appends each program to its log, sends what is durable there to the
-//! others, and calls an entry decided when a majority has it durable. Every replica executes decided
-//! entries in order, entry i as version i; the node that took a program answers its client. What a
-//! connection lost is sent again when it is back: followers say how far they are, and origins
-//! submit again, under the same name, which the leader orders once.
+//! others, and calls an entry decided when a majority has it durable. Every replica executes
+//! decided entries in order, entry i as version i; the node that took a program answers its client.
+//! What a connection lost is sent again when it is back: followers say how far they are, and
+//! origins submit again, under the same name, which the leader orders once.
 //!
 //! [`Bug`] breaks it in ways that the checkers must find.
 
