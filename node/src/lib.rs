@@ -10,6 +10,7 @@ pub mod driver;
 pub mod log;
 pub mod network;
 pub mod node;
+pub mod pgwire;
 pub mod pool;
 pub mod random;
 pub mod transport;

@@ -1,0 +1,238 @@
+//! Real clients over real sockets, against an engine in memory.
+
+use std::future::Future;
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use pangea_node::pgwire::serve;
+use pangea_sql::engine::Engine;
+use pangea_sql::memory::MemoryEngine;
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio_postgres::error::SqlState;
+use tokio_postgres::types::Type;
+use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
+
+/// Runs a test against a server, and checks that the server ends when it is told to.
+fn with_server<F: Future<Output = ()>>(test: impl FnOnce(SocketAddr, MemoryEngine) -> F) {
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let engine = MemoryEngine::new();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let server = tokio::spawn(serve(listener, engine.clone(), async {
+            let _ = stopped.await;
+        }));
+        test(address, engine).await;
+        stop.send(()).unwrap();
+        server.await.unwrap().unwrap();
+    });
+}
+
+async fn connect(address: SocketAddr) -> Client {
+    let config = format!("host={} port={} user=me dbname=db", address.ip(), address.port());
+    let (client, connection) = tokio_postgres::connect(&config, NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client
+}
+
+fn cells(messages: &[SimpleQueryMessage]) -> Vec<String> {
+    let row = |message: &SimpleQueryMessage| match message {
+        SimpleQueryMessage::Row(row) => {
+            let cell = |at| row.get(at).unwrap_or("NULL").to_owned();
+            Some((0..row.len()).map(cell).collect::<Vec<_>>().join("|"))
+        }
+        _ => None,
+    };
+    messages.iter().filter_map(row).collect()
+}
+
+#[test]
+fn simple_queries_come_as_text() {
+    with_server(|address, _| async move {
+        let client = connect(address).await;
+        let script = "create table t (id int primary key, x numeric(6,2)); \
+                      insert into t values (1, 1.5), (2, null); select * from t";
+        let messages = client.simple_query(script).await.unwrap();
+        assert_eq!(cells(&messages), ["1|1.50", "2|NULL"]);
+        let error = client.simple_query("select * from t where y = 1").await.unwrap_err();
+        let error = error.as_db_error().unwrap();
+        assert_eq!(error.code(), &SqlState::UNDEFINED_COLUMN);
+        let position = tokio_postgres::error::ErrorPosition::Original(23);
+        assert_eq!(error.position(), Some(&position));
+        let shown = client.simple_query("select current_database(), current_user").await.unwrap();
+        assert_eq!(cells(&shown), ["db|me"]);
+    });
+}
+
+#[test]
+fn parameters_and_results_come_in_binary() {
+    with_server(|address, _| async move {
+        let client = connect(address).await;
+        client
+            .batch_execute(
+                "create table t (a smallint, b int, c bigint primary key, d real, \
+                 e double precision, f text, g bytea, h boolean)",
+            )
+            .await
+            .unwrap();
+        let insert =
+            client.prepare("insert into t values ($1, $2, $3, $4, $5, $6, $7, $8)").await.unwrap();
+        let types = [
+            Type::INT2,
+            Type::INT4,
+            Type::INT8,
+            Type::FLOAT4,
+            Type::FLOAT8,
+            Type::TEXT,
+            Type::BYTEA,
+            Type::BOOL,
+        ];
+        assert_eq!(insert.params(), types);
+        let count = client
+            .execute(
+                &insert,
+                &[&1i16, &-2i32, &3i64, &0.5f32, &-0.25f64, &"é", &&b"\0\xff"[..], &true],
+            )
+            .await
+            .unwrap();
+        assert_eq!(count, 1);
+        let row = client.query_one("select * from t where c = $1", &[&3i64]).await.unwrap();
+        assert_eq!((row.get::<_, i16>(0), row.get::<_, i32>(1), row.get::<_, i64>(2)), (1, -2, 3));
+        assert_eq!((row.get::<_, f32>(3), row.get::<_, f64>(4)), (0.5, -0.25));
+        assert_eq!((row.get::<_, &str>(5), row.get::<_, &[u8]>(6)), ("é", &b"\0\xff"[..]));
+        assert!(row.get::<_, bool>(7));
+        let none: Option<i32> = None;
+        let update = "update t set b = $1 where c = $2 and (b = $3 or $3 is null) returning b";
+        let row = client.query_one(update, &[&none, &3i64, &-2i32]).await.unwrap();
+        assert_eq!(row.get::<_, Option<i32>>(0), None);
+        let error = client.query("select 1 / $1::int", &[&0i32]).await.unwrap_err();
+        assert_eq!(error.code(), Some(&SqlState::DIVISION_BY_ZERO));
+        // The connection goes on after an error.
+        let row = client.query_one("select $1::text || 'b'", &[&"a"]).await.unwrap();
+        assert_eq!(row.get::<_, &str>(0), "ab");
+    });
+}
+
+#[test]
+fn the_second_of_two_conflicting_transactions_fails_with_40001() {
+    with_server(|address, _| async move {
+        let (mut a, mut b) = (connect(address).await, connect(address).await);
+        a.batch_execute("create table t (id int primary key, n int); insert into t values (1, 0)")
+            .await
+            .unwrap();
+        let first = a.transaction().await.unwrap();
+        let second = b.transaction().await.unwrap();
+        let read = "select n from t where id = 1";
+        let n: i32 = first.query_one(read, &[]).await.unwrap().get(0);
+        assert_eq!(second.query_one(read, &[]).await.unwrap().get::<_, i32>(0), n);
+        let write = "update t set n = $1 where id = 1";
+        first.execute(write, &[&(n + 1)]).await.unwrap();
+        second.execute(write, &[&(n + 1)]).await.unwrap();
+        first.commit().await.unwrap();
+        let error = second.commit().await.unwrap_err();
+        let error = error.as_db_error().unwrap().clone();
+        assert_eq!(error.code(), &SqlState::T_R_SERIALIZATION_FAILURE);
+        assert!(error.detail().unwrap().contains("table t "), "{:?}", error.detail());
+        assert_eq!(b.query_one(read, &[]).await.unwrap().get::<_, i32>(0), 1);
+    });
+}
+
+#[test]
+fn a_pipeline_up_to_its_sync_is_one_transaction() {
+    with_server(|address, _| async move {
+        let client = connect(address).await;
+        client.batch_execute("create table t (id int primary key)").await.unwrap();
+        let error = client
+            .batch_execute("insert into t values (1); insert into t values (1)")
+            .await
+            .unwrap_err();
+        assert_eq!(error.code(), Some(&SqlState::UNIQUE_VIOLATION));
+        let count: i64 = client.query_one("select count(*) from t", &[]).await.unwrap().get(0);
+        assert_eq!(count, 0, "the first insert went with the second");
+    });
+}
+
+#[test]
+fn a_client_that_vanishes_gives_back_its_snapshot_and_hurts_no_other() {
+    with_server(|address, engine| async move {
+        let other = connect(address).await;
+        other.batch_execute("create table t (id int primary key)").await.unwrap();
+        let vanishing = connect(address).await;
+        vanishing.batch_execute("begin").await.unwrap();
+        vanishing.batch_execute("insert into t values (1)").await.unwrap();
+        let pinned = engine.store().published();
+        other.batch_execute("insert into t values (2)").await.unwrap();
+        assert_eq!(engine.store().oldest_pinned(), pinned);
+        drop(vanishing);
+        let freed = async {
+            while engine.store().oldest_pinned() == pinned {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), freed).await.expect("the pin is given back");
+        let rows = other.query("select id from t", &[]).await.unwrap();
+        assert_eq!(rows.iter().map(|row| row.get(0)).collect::<Vec<i32>>(), [2]);
+    });
+}
+
+/// Sends bytes and reads until the server closes.
+fn talk(address: SocketAddr, bytes: &[u8]) -> Vec<u8> {
+    let mut stream = std::net::TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream.write_all(bytes).unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn what_breaks_the_protocol_is_told_so_and_hurts_no_other_client() {
+    with_server(|address, _| async move {
+        let other = connect(address).await;
+        let startup = {
+            let body = [&196_608u32.to_be_bytes()[..], b"user\0me\0\0"].concat();
+            [&(body.len() as u32 + 4).to_be_bytes()[..], &body].concat()
+        };
+        let old_protocol = [&8u32.to_be_bytes()[..], &131_072u32.to_be_bytes()].concat();
+        let huge = [&startup[..], b"Q", &u32::MAX.to_be_bytes()].concat();
+        let unknown = [&startup[..], b"?\0\0\0\x04"].concat();
+        let cut_short = [&startup[..], b"P\0\0\0\x06a\0"].concat();
+        let cases = [
+            (vec![255; 8], "08P01", "invalid length of startup packet"),
+            (old_protocol, "0A000", "unsupported frontend protocol 2.0"),
+            (huge, "08P01", "invalid message length"),
+            (unknown, "08P01", "invalid frontend message type 63"),
+            (cut_short, "08P01", "invalid string in message"),
+        ];
+        for (bytes, code, message) in cases {
+            let answer = tokio::task::spawn_blocking(move || talk(address, &bytes)).await.unwrap();
+            let answer = String::from_utf8_lossy(&answer).into_owned();
+            assert!(answer.contains("SFATAL\0"), "{message}: {answer:?}");
+            assert!(answer.contains(&format!("C{code}\0M{message}")), "{answer:?}");
+        }
+        assert_eq!(other.query("select 1", &[]).await.unwrap().len(), 1);
+    });
+}
+
+#[test]
+fn an_idle_client_is_told_when_the_server_stops() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let server = tokio::spawn(serve(listener, MemoryEngine::new(), async {
+            let _ = stopped.await;
+        }));
+        let config = format!("host={} port={} user=me", address.ip(), address.port());
+        let (_client, connection) = tokio_postgres::connect(&config, NoTls).await.unwrap();
+        stop.send(()).unwrap();
+        let end = connection.await.unwrap_err();
+        assert_eq!(end.code(), Some(&SqlState::ADMIN_SHUTDOWN));
+        server.await.unwrap().unwrap();
+    });
+}

@@ -1,0 +1,81 @@
+//! Plans run over a context.
+//!
+//! The same code runs an autocommit write on every replica, a statement of an interactive
+//! transaction on a snapshot and its own writes, and a query on a snapshot: the context makes the
+//! difference. It is deterministic: the context, the parameters and the environment decide.
+
+pub(crate) mod aggregate;
+mod ddl;
+mod dml;
+mod query;
+mod scan;
+
+use pangea_core::txn::Context;
+
+use crate::error::{Failure, SqlError, code};
+use crate::expr::Env;
+use crate::plan::Plan;
+use crate::types::datum::Datum;
+
+/// The most rows of one result.
+pub(crate) const ROWS_MAX: usize = 1_000_000;
+/// The most memory that the rows of one statement take.
+pub(crate) const ROWS_BYTES_MAX: usize = 256 << 20;
+
+/// What a statement led to.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Executed {
+    /// Rows returned.
+    pub rows: Vec<Vec<Datum>>,
+    /// Rows selected or changed.
+    pub count: u64,
+    /// What a client is told beside the result.
+    pub notice: Option<String>,
+}
+
+/// Rows in memory, within the limits.
+#[derive(Debug, Default)]
+struct RowBuffer {
+    rows: Vec<Vec<Datum>>,
+    bytes: usize,
+}
+
+impl RowBuffer {
+    fn push(&mut self, row: Vec<Datum>) -> Result<(), SqlError> {
+        self.bytes += row.iter().map(Datum::size).sum::<usize>();
+        check_size(self.rows.len() + 1, self.bytes)?;
+        self.rows.push(row);
+        Ok(())
+    }
+}
+
+/// Fails when a statement holds too many rows.
+fn check_size(rows: usize, bytes: usize) -> Result<(), SqlError> {
+    if rows <= ROWS_MAX && bytes <= ROWS_BYTES_MAX {
+        return Ok(());
+    }
+    let message = format!(
+        "the statement holds more than {ROWS_MAX} rows or {} MB in memory",
+        ROWS_BYTES_MAX >> 20
+    );
+    let hint = "Ask for fewer rows at a time, with LIMIT or a condition on the key.";
+    Err(SqlError::new(code::LIMIT_EXCEEDED, message).with_hint(hint))
+}
+
+/// Runs a plan.
+pub(crate) fn run(plan: &Plan, env: &Env, cx: &mut dyn Context) -> Result<Executed, Failure> {
+    match plan {
+        Plan::Select(select) => {
+            let rows = query::run(select, env, cx)?;
+            let count = rows.len() as u64;
+            Ok(Executed { rows, count, notice: None })
+        }
+        Plan::Insert(insert) => dml::insert(insert, env, cx),
+        Plan::Update(update) => dml::update(update, env, cx),
+        Plan::Delete(delete) => dml::delete(delete, env, cx),
+        Plan::CreateTable(create) => ddl::create_table(create, cx),
+        Plan::DropTables(drop) => ddl::drop_tables(drop, cx),
+        Plan::Truncate(tables) => ddl::truncate(tables, cx),
+        Plan::ShowTables => ddl::show_tables(cx),
+    }
+}

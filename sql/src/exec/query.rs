@@ -1,0 +1,178 @@
+//! Running a query: filter, group, compute, sort, cut.
+
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
+
+use pangea_core::txn::Context;
+
+use super::aggregate::State;
+use super::{RowBuffer, scan};
+use crate::error::{Failure, SqlError};
+use crate::expr::{Env, Expr};
+use crate::keys;
+use crate::plan::{Grouping, Select, SortKey, Source};
+use crate::types::datum::Datum;
+
+/// Runs a query and returns its rows.
+pub(super) fn run(
+    select: &Select,
+    env: &Env,
+    cx: &mut dyn Context,
+) -> Result<Vec<Vec<Datum>>, Failure> {
+    let limit = row_count(select.limit.as_ref(), env, ("2201W", "LIMIT"))?;
+    let offset = row_count(select.offset.as_ref(), env, ("2201X", "OFFSET"))?.unwrap_or(0);
+    // Rows beyond the limit are not even looked at, where nothing after it could change the result.
+    let wanted = limit.map(|limit| limit.saturating_add(offset));
+    let is_cut_early = select.sort.is_empty() && !select.is_distinct && select.grouping.is_none();
+    let output_max = wanted.filter(|_| is_cut_early).unwrap_or(u64::MAX);
+    let mut output = RowBuffer::default();
+    if let Some(grouping) = &select.grouping {
+        for group in groups(select, grouping, env, cx)? {
+            output.push(compute(&select.output, &group, env)?)?;
+        }
+    } else if output_max > 0 {
+        source_rows(select, env, cx, &mut |row| {
+            output.push(compute(&select.output, &row, env)?)?;
+            let is_done = output.rows.len() as u64 >= output_max;
+            Ok(if is_done { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+        })?;
+    }
+    let mut rows = output.rows;
+    if select.is_distinct {
+        let mut seen = BTreeSet::new();
+        rows.retain(|row| {
+            let columns = select.types.iter().copied().zip(row);
+            seen.insert(keys::encode_nullable(columns))
+        });
+    }
+    if !select.sort.is_empty() {
+        rows.sort_by(|a, b| compare(a, b, &select.sort));
+    }
+    let skipped = usize::try_from(offset).unwrap_or(usize::MAX).min(rows.len());
+    rows.drain(..skipped);
+    if let Some(limit) = limit {
+        rows.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+    }
+    // What rows were only sorted by is not shown.
+    rows.iter_mut().for_each(|row| row.truncate(select.types.len()));
+    Ok(rows)
+}
+
+fn compute(exprs: &[Expr], row: &[Datum], env: &Env) -> Result<Vec<Datum>, SqlError> {
+    exprs.iter().map(|expr| expr.eval(row, env)).collect()
+}
+
+fn row_count(
+    expr: Option<&Expr>,
+    env: &Env,
+    (code, clause): (&str, &str),
+) -> Result<Option<u64>, SqlError> {
+    match expr.map(|expr| expr.eval(&[], env)).transpose()? {
+        Some(Datum::Int(count)) => {
+            let negative = |_| SqlError::new(code, format!("{clause} must not be negative"));
+            u64::try_from(count).map(Some).map_err(negative)
+        }
+        _ => Ok(None),
+    }
+}
+
+/// Visits the rows of the source that the condition leaves.
+fn source_rows(
+    select: &Select,
+    env: &Env,
+    cx: &mut dyn Context,
+    on_row: &mut dyn FnMut(Vec<Datum>) -> Result<ControlFlow<()>, Failure>,
+) -> Result<(), Failure> {
+    let filter = select.filter.as_ref();
+    let is_left = |row: &[Datum]| filter.is_none_or_true(row, env);
+    match &select.source {
+        Source::Nothing => {
+            if is_left(&[])? {
+                let _ = on_row(Vec::new())?;
+            }
+        }
+        Source::Values(rows) => {
+            for exprs in rows {
+                let row = compute(exprs, &[], env)?;
+                if is_left(&row)? && on_row(row)?.is_break() {
+                    break;
+                }
+            }
+        }
+        Source::Table(access) => {
+            scan::rows(access, filter, env, cx, &mut |_, row| on_row(row))?;
+        }
+    }
+    Ok(())
+}
+
+trait Condition {
+    fn is_none_or_true(&self, row: &[Datum], env: &Env) -> Result<bool, SqlError>;
+}
+
+impl Condition for Option<&Expr> {
+    fn is_none_or_true(&self, row: &[Datum], env: &Env) -> Result<bool, SqlError> {
+        self.map_or(Ok(true), |filter| filter.is_true(row, env))
+    }
+}
+
+/// The groups: the columns of the keys, then those of the aggregates, in the order of the keys.
+fn groups(
+    select: &Select,
+    grouping: &Grouping,
+    env: &Env,
+    cx: &mut dyn Context,
+) -> Result<Vec<Vec<Datum>>, Failure> {
+    let mut groups: BTreeMap<Vec<u8>, (Vec<Datum>, Vec<State>)> = BTreeMap::new();
+    let new_states = || vec![State::new(); grouping.aggregates.len()];
+    let mut bytes = 0;
+    source_rows(select, env, cx, &mut |row| {
+        let values = grouping.keys.iter().map(|(key, _)| key.eval(&row, env));
+        let values = values.collect::<Result<Vec<_>, _>>()?;
+        let types = grouping.keys.iter().map(|(_, base)| *base);
+        let key = keys::encode_nullable(types.zip(&values));
+        if !groups.contains_key(&key) {
+            bytes += key.len() + values.iter().map(Datum::size).sum::<usize>();
+            super::check_size(groups.len() + 1, bytes)?;
+        }
+        let (_, states) = groups.entry(key).or_insert_with(|| (values, new_states()));
+        for (state, aggregate) in states.iter_mut().zip(&grouping.aggregates) {
+            state.add(aggregate, &row, env)?;
+        }
+        Ok(ControlFlow::Continue(()))
+    })?;
+    // Without GROUP BY there is one group, even of no rows.
+    if grouping.keys.is_empty() && groups.is_empty() {
+        groups.insert(Vec::new(), (Vec::new(), new_states()));
+    }
+    let mut finished = Vec::with_capacity(groups.len());
+    for (mut group, states) in groups.into_values() {
+        for (state, aggregate) in states.into_iter().zip(&grouping.aggregates) {
+            group.push(state.finish(aggregate)?);
+        }
+        if grouping.having.as_ref().is_none_or_true(&group, env)? {
+            finished.push(group);
+        }
+    }
+    Ok(finished)
+}
+
+fn compare(a: &[Datum], b: &[Datum], sort: &[SortKey]) -> Ordering {
+    sort.iter()
+        .map(|key| compare_by(&a[key.column], &b[key.column], *key))
+        .find(|o| o.is_ne())
+        .unwrap_or(Ordering::Equal)
+}
+
+fn compare_by(a: &Datum, b: &Datum, key: SortKey) -> Ordering {
+    match (a.is_null(), b.is_null()) {
+        (true, true) => Ordering::Equal,
+        (true, false) if key.is_nulls_first => Ordering::Less,
+        (true, false) => Ordering::Greater,
+        (false, true) if key.is_nulls_first => Ordering::Greater,
+        (false, true) => Ordering::Less,
+        (false, false) if key.is_descending => b.compare(a),
+        (false, false) => a.compare(b),
+    }
+}

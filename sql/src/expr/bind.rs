@@ -1,0 +1,484 @@
+//! Names and types: syntax trees become typed expressions.
+//!
+//! A string literal, NULL or parameter has no type of its own at first. It takes the type of what
+//! it meets: the other operand, the column that it is assigned to, the argument it is given for.
+
+use sqlparser::ast;
+use sqlparser::ast::Spanned;
+use sqlparser::tokenizer::Location;
+
+use super::cast::{self, Level};
+use super::{Expr, Unary};
+use crate::error::{SqlError, code};
+use crate::exec::aggregate::Aggregate;
+use crate::syntax;
+use crate::types::datum::Datum;
+use crate::types::zone::Zone;
+use crate::types::{ColumnType, NO_MODIFIER, SqlType, text};
+
+/// The most parameters of a statement: what the wire protocol can count.
+const PARAMS_MAX: usize = 65_535;
+
+/// An expression with its type.
+#[derive(Clone, Debug)]
+pub(crate) struct Bound {
+    pub expr: Expr,
+    pub ty: ColumnType,
+    pub location: Location,
+}
+
+/// A column that expressions can name.
+#[derive(Clone, Debug)]
+pub(crate) struct ScopeColumn {
+    /// The name or alias of its table.
+    pub table: String,
+    pub name: String,
+    pub ty: ColumnType,
+}
+
+/// The columns that expressions can name, in the order of the row.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Scope {
+    pub columns: Vec<ScopeColumn>,
+}
+
+/// The types of `$1`, `$2`, ... as far as they are known.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Params {
+    pub types: Vec<Option<SqlType>>,
+}
+
+/// Where aggregates may stand, and where they are collected.
+pub(crate) enum Aggregates<'a> {
+    /// Not here: `WHERE`, ...
+    Forbidden(&'static str),
+    /// Here.
+    Allowed(&'a mut Vec<Aggregate>),
+}
+
+/// Turns syntax trees over one scope into expressions.
+pub(crate) struct Binder<'a> {
+    /// The query text, for positions.
+    pub source: &'a str,
+    pub scope: &'a Scope,
+    pub params: &'a mut Params,
+    pub aggregates: Aggregates<'a>,
+}
+
+impl Bound {
+    pub(crate) fn new(expr: Expr, base: SqlType, location: Location) -> Self {
+        Self { expr, ty: base.into(), location }
+    }
+
+    pub(crate) fn base(&self) -> SqlType {
+        self.ty.base
+    }
+}
+
+impl Scope {
+    fn find(&self, table: Option<&str>, name: &str) -> Result<usize, SqlError> {
+        let is_match = |column: &ScopeColumn| {
+            column.name == name && table.is_none_or(|table| column.table == table)
+        };
+        let mut found = (0..self.columns.len()).filter(|&at| is_match(&self.columns[at]));
+        let Some(first) = found.next() else { return Err(self.missing(table, name)) };
+        if found.next().is_some() {
+            let message = format!("column reference \"{name}\" is ambiguous");
+            return Err(SqlError::new(code::AMBIGUOUS_COLUMN, message));
+        }
+        Ok(first)
+    }
+
+    fn missing(&self, table: Option<&str>, name: &str) -> SqlError {
+        let Some(table) = table else {
+            let message = format!("column \"{name}\" does not exist");
+            return SqlError::new(code::UNDEFINED_COLUMN, message);
+        };
+        if self.columns.iter().any(|column| column.table == table) {
+            let message = format!("column {table}.{name} does not exist");
+            return SqlError::new(code::UNDEFINED_COLUMN, message);
+        }
+        let message = format!("missing FROM-clause entry for table \"{table}\"");
+        SqlError::new(code::UNDEFINED_TABLE, message)
+    }
+}
+
+impl Binder<'_> {
+    /// Binds an expression that must be a condition.
+    pub(crate) fn condition(
+        &mut self,
+        ast: &ast::Expr,
+        clause: &'static str,
+    ) -> Result<Expr, SqlError> {
+        let bound = self.bind(ast)?;
+        self.boolean(bound, clause)
+    }
+
+    pub(crate) fn boolean(&mut self, bound: Bound, clause: &str) -> Result<Expr, SqlError> {
+        if bound.base() != SqlType::Bool && bound.base() != SqlType::Unknown {
+            let ty = bound.ty.base;
+            let message = format!("argument of {clause} must be type boolean, not type {ty}");
+            return Err(self.error_at(SqlError::new(code::TYPE_MISMATCH, message), bound.location));
+        }
+        Ok(self.coerce(bound, SqlType::Bool)?.expr)
+    }
+
+    /// Binds an expression.
+    pub(crate) fn bind(&mut self, ast: &ast::Expr) -> Result<Bound, SqlError> {
+        use ast::Expr as A;
+        let location = ast.span().start;
+        match ast {
+            A::Identifier(ident) => self.column(None, ident, location),
+            A::CompoundIdentifier(idents) => self.compound(idents, location),
+            A::Nested(inner) => self.bind(inner),
+            A::Value(value) => self.value(&value.value, value.span.start),
+            A::TypedString(typed) => {
+                let to = column_type(&typed.data_type)?;
+                let value = self.value(&typed.value.value, typed.value.span.start)?;
+                self.cast(value, to, Level::Explicit)
+            }
+            A::Cast { expr, data_type, array: false, kind, .. } => {
+                if matches!(kind, ast::CastKind::TryCast | ast::CastKind::SafeCast) {
+                    return Err(SqlError::unsupported("TRY_CAST"));
+                }
+                let to = column_type(data_type).map_err(|e| self.error_at(e, location))?;
+                let operand = self.bind(expr)?;
+                self.cast(operand, to, Level::Explicit)
+            }
+            A::BinaryOp { left, op, right } => self.binary(left, op, right, location),
+            A::UnaryOp { op, expr } => self.unary(op, expr, location),
+            A::IsNull(_)
+            | A::IsNotNull(_)
+            | A::IsTrue(_)
+            | A::IsNotTrue(_)
+            | A::IsFalse(_)
+            | A::IsNotFalse(_)
+            | A::IsUnknown(_)
+            | A::IsNotUnknown(_) => self.test(ast, location),
+            A::IsDistinctFrom(left, right) => self.distinct(left, right, false, location),
+            A::IsNotDistinctFrom(left, right) => self.distinct(left, right, true, location),
+            A::InList { expr, list, negated } => self.in_list(expr, list, *negated, location),
+            A::Between { expr, negated, low, high } => {
+                self.between(expr, low, high, *negated, location)
+            }
+            A::Like { negated, any: false, expr, pattern, escape_char } => {
+                self.like(expr, pattern, escape_char.as_ref(), (*negated, false), location)
+            }
+            A::ILike { negated, any: false, expr, pattern, escape_char } => {
+                self.like(expr, pattern, escape_char.as_ref(), (*negated, true), location)
+            }
+            A::Case { operand, conditions, else_result, .. } => {
+                self.case(operand.as_deref(), conditions, else_result.as_deref(), location)
+            }
+            A::Function(function) => self.function(function, location),
+            _ => self.special_call(ast, location),
+        }
+    }
+
+    pub(crate) fn error_at(&self, error: SqlError, location: Location) -> SqlError {
+        error.at(self.source, location)
+    }
+
+    fn column(
+        &mut self,
+        table: Option<&str>,
+        ident: &ast::Ident,
+        location: Location,
+    ) -> Result<Bound, SqlError> {
+        let name = syntax::name(ident);
+        let is_keyword = table.is_none() && ident.quote_style.is_none();
+        match self.scope.find(table, &name) {
+            Ok(at) => Ok(Bound { expr: Expr::Column(at), ty: self.scope.columns[at].ty, location }),
+            // Some functions are called without parentheses.
+            Err(_) if is_keyword && is_bare_function(&name) => self.call(&name, vec![], location),
+            Err(error) => Err(self.error_at(error, location)),
+        }
+    }
+
+    fn compound(&mut self, idents: &[ast::Ident], location: Location) -> Result<Bound, SqlError> {
+        match idents {
+            [table, column] => self.column(Some(&syntax::name(table)), column, location),
+            [schema, table, column] if syntax::name(schema) == "public" => {
+                self.column(Some(&syntax::name(table)), column, location)
+            }
+            _ => Err(self.error_at(SqlError::unsupported("a name of so many parts"), location)),
+        }
+    }
+
+    fn value(&mut self, value: &ast::Value, location: Location) -> Result<Bound, SqlError> {
+        use ast::Value as V;
+        let string = |text: &str| {
+            let datum = Datum::Text(text.to_owned());
+            Ok(Bound::new(Expr::Const(datum), SqlType::Unknown, location))
+        };
+        match value {
+            V::Null => Ok(Bound::new(Expr::Const(Datum::Null), SqlType::Unknown, location)),
+            V::Boolean(value) => {
+                Ok(Bound::new(Expr::Const(Datum::Bool(*value)), SqlType::Bool, location))
+            }
+            V::Number(digits, _) => number(digits, location),
+            V::SingleQuotedString(text)
+            | V::EscapedStringLiteral(text)
+            | V::UnicodeStringLiteral(text)
+            | V::NationalStringLiteral(text) => string(text),
+            V::DollarQuotedString(text) => string(&text.value),
+            V::Placeholder(name) => self.param(name, location),
+            other => {
+                Err(self.error_at(SqlError::unsupported(format!("the literal {other}")), location))
+            }
+        }
+    }
+
+    fn param(&mut self, name: &str, location: Location) -> Result<Bound, SqlError> {
+        let number = name.strip_prefix('$').and_then(|digits| digits.parse::<usize>().ok());
+        let Some(number) = number.filter(|number| (1..=PARAMS_MAX).contains(number)) else {
+            let message = format!("there is no parameter {name}");
+            let error = SqlError::new(code::UNDEFINED_PARAMETER, message);
+            return Err(self.error_at(error, location));
+        };
+        if self.params.types.len() < number {
+            self.params.types.resize(number, None);
+        }
+        let base = self.params.types[number - 1].unwrap_or(SqlType::Unknown);
+        Ok(Bound::new(Expr::Param(number - 1), base, location))
+    }
+
+    /// Makes a value a type that it becomes anywhere.
+    pub(crate) fn coerce(&mut self, bound: Bound, base: SqlType) -> Result<Bound, SqlError> {
+        self.cast(bound, base.into(), Level::Implicit)
+    }
+
+    /// Makes a value a type.
+    pub(crate) fn cast(
+        &mut self,
+        bound: Bound,
+        to: ColumnType,
+        allowed: Level,
+    ) -> Result<Bound, SqlError> {
+        let Bound { expr, ty: from, location } = bound;
+        if from.base == SqlType::Unknown {
+            return self.adopt(expr, to, allowed, location);
+        }
+        if cast::level(from.base, to.base).is_none_or(|level| level > allowed) {
+            let message = format!("cannot cast type {} to {}", from.base, to.base);
+            return Err(self.error_at(SqlError::new(code::CANNOT_COERCE, message), location));
+        }
+        let needs_fit = to.modifier != NO_MODIFIER && to != from;
+        if from.base == to.base && !needs_fit {
+            return Ok(Bound { expr, ty: from, location });
+        }
+        let is_explicit = allowed == Level::Explicit;
+        let op = Unary::Cast { from: from.base, to, is_explicit };
+        Ok(Bound { expr: Expr::Unary(op, Box::new(expr)), ty: to, location })
+    }
+
+    /// A value without a type takes one.
+    fn adopt(
+        &mut self,
+        expr: Expr,
+        to: ColumnType,
+        allowed: Level,
+        location: Location,
+    ) -> Result<Bound, SqlError> {
+        let base = to.base;
+        let expr = match expr {
+            Expr::Param(at) => {
+                // One place may have decided the type, while this one was bound without it.
+                let known = *self.params.types[at].get_or_insert(base);
+                let bound = Bound::new(Expr::Param(at), known, location);
+                let is_same = known == base && to.modifier == NO_MODIFIER;
+                return if is_same { Ok(bound) } else { self.cast_typed(bound, to, allowed) };
+            }
+            // What clients mean by a time without zone depends on the session.
+            Expr::Const(Datum::Text(text)) if base == SqlType::Timestamptz => {
+                let op = Unary::Cast { from: SqlType::Text, to, is_explicit: true };
+                Expr::Unary(op, Box::new(Expr::Const(Datum::Text(text))))
+            }
+            Expr::Const(Datum::Text(literal)) => {
+                let fitted = text::parse(base, &literal, &Zone::default())
+                    .and_then(|datum| text::fit(to, datum, allowed == Level::Explicit));
+                Expr::Const(fitted.map_err(|error| self.error_at(error, location))?)
+            }
+            other => other,
+        };
+        Ok(Bound { expr, ty: to, location })
+    }
+
+    fn cast_typed(
+        &mut self,
+        bound: Bound,
+        to: ColumnType,
+        allowed: Level,
+    ) -> Result<Bound, SqlError> {
+        assert_ne!(bound.base(), SqlType::Unknown, "only once");
+        self.cast(bound, to, allowed)
+    }
+
+    /// Makes a value fit a column that it is assigned to.
+    pub(crate) fn assign(
+        &mut self,
+        bound: Bound,
+        column: &str,
+        to: ColumnType,
+    ) -> Result<Expr, SqlError> {
+        let (from, location) = (bound.base(), bound.location);
+        if cast::level(from, to.base).is_none_or(|level| level > Level::Assignment) {
+            let message = format!(
+                "column \"{column}\" is of type {} but expression is of type {from}",
+                to.base
+            );
+            let error = SqlError::new(code::TYPE_MISMATCH, message)
+                .with_hint("You will need to rewrite or cast the expression.");
+            return Err(self.error_at(error, location));
+        }
+        Ok(self.cast(bound, to, Level::Assignment)?.expr)
+    }
+
+    /// A value that is shown: what has no type is text.
+    pub(crate) fn output(&mut self, bound: Bound) -> Result<Bound, SqlError> {
+        if bound.base() == SqlType::Unknown { self.coerce(bound, SqlType::Text) } else { Ok(bound) }
+    }
+
+    /// The type that all of some values become, and the values as it.
+    pub(crate) fn unify(
+        &mut self,
+        mut bounds: Vec<Bound>,
+        construct: &str,
+    ) -> Result<Vec<Bound>, SqlError> {
+        let mut meeting = SqlType::Unknown;
+        for bound in &bounds {
+            meeting = match cast::common(meeting, bound.base()) {
+                // Unlike an operator, a list of values has no form of its own for real.
+                Some(SqlType::Float8)
+                    if [meeting, bound.base()].contains(&SqlType::Float4)
+                        && ![meeting, bound.base()].contains(&SqlType::Float8) =>
+                {
+                    SqlType::Float4
+                }
+                Some(common) => common,
+                None => {
+                    let message = format!(
+                        "{construct} types {meeting} and {} cannot be matched",
+                        bound.base()
+                    );
+                    let error = SqlError::new(code::TYPE_MISMATCH, message);
+                    return Err(self.error_at(error, bound.location));
+                }
+            };
+        }
+        if meeting == SqlType::Unknown {
+            meeting = SqlType::Text;
+        }
+        let is_same = bounds.windows(2).all(|pair| pair[0].ty == pair[1].ty);
+        for bound in &mut bounds {
+            let modifier = if is_same { bound.ty.modifier } else { NO_MODIFIER };
+            *bound = self.coerce(bound.clone(), meeting)?;
+            bound.ty = ColumnType { base: meeting, modifier };
+        }
+        Ok(bounds)
+    }
+}
+
+fn is_bare_function(name: &str) -> bool {
+    [
+        "current_catalog",
+        "current_date",
+        "current_role",
+        "current_schema",
+        "current_timestamp",
+        "current_user",
+        "localtimestamp",
+        "session_user",
+        "user",
+    ]
+    .contains(&name)
+}
+
+/// The smallest of integer, bigint and numeric that holds a literal.
+fn number(digits: &str, location: Location) -> Result<Bound, SqlError> {
+    if let Ok(value) = digits.parse::<i64>() {
+        let base = if i32::try_from(value).is_ok() { SqlType::Int4 } else { SqlType::Int8 };
+        return Ok(Bound::new(Expr::Const(Datum::Int(value)), base, location));
+    }
+    let value = digits.parse().map(Datum::Numeric)?;
+    Ok(Bound::new(Expr::Const(value), SqlType::Numeric, location))
+}
+
+/// The type that a syntax tree names.
+pub(crate) fn column_type(data_type: &ast::DataType) -> Result<ColumnType, SqlError> {
+    use ast::DataType as D;
+    let plain = |base: SqlType| Ok(ColumnType::from(base));
+    match data_type {
+        D::Bool | D::Boolean => plain(SqlType::Bool),
+        D::SmallInt(None) | D::Int2(None) => plain(SqlType::Int2),
+        D::Int(None) | D::Integer(None) | D::Int4(None) => plain(SqlType::Int4),
+        D::BigInt(None) | D::Int8(None) => plain(SqlType::Int8),
+        D::Real | D::Float4 => plain(SqlType::Float4),
+        D::DoublePrecision | D::Float8 | D::Float(ast::ExactNumberInfo::None) => {
+            plain(SqlType::Float8)
+        }
+        D::Float(ast::ExactNumberInfo::Precision(bits @ 1..=53)) => {
+            plain(if *bits <= 24 { SqlType::Float4 } else { SqlType::Float8 })
+        }
+        D::Numeric(info) | D::Decimal(info) | D::Dec(info) => match info {
+            ast::ExactNumberInfo::None => plain(SqlType::Numeric),
+            ast::ExactNumberInfo::Precision(precision) => ColumnType::numeric(*precision, 0),
+            ast::ExactNumberInfo::PrecisionAndScale(precision, scale) => {
+                ColumnType::numeric(*precision, *scale)
+            }
+        },
+        D::Text => plain(SqlType::Text),
+        D::Varchar(length) | D::CharacterVarying(length) | D::CharVarying(length) => match length {
+            None => plain(SqlType::Varchar),
+            Some(length) => string_type(SqlType::Varchar, *length),
+        },
+        D::Char(length) | D::Character(length) => {
+            let one = ast::CharacterLength::IntegerLength { length: 1, unit: None };
+            string_type(SqlType::Bpchar, length.unwrap_or(one))
+        }
+        D::Bytea => plain(SqlType::Bytea),
+        D::Date => plain(SqlType::Date),
+        D::Timestamp(precision, zone) => {
+            let is_zoned = matches!(zone, ast::TimezoneInfo::WithTimeZone | ast::TimezoneInfo::Tz);
+            let base = if is_zoned { SqlType::Timestamptz } else { SqlType::Timestamp };
+            Ok(precision.map_or(base.into(), |digits| ColumnType::timestamp(base, digits)))
+        }
+        D::Uuid => plain(SqlType::Uuid),
+        D::Custom(name, _) => custom_type(name),
+        other => Err(SqlError::unsupported(format!("type {}", other.to_string().to_lowercase()))),
+    }
+}
+
+fn string_type(base: SqlType, length: ast::CharacterLength) -> Result<ColumnType, SqlError> {
+    match length {
+        ast::CharacterLength::IntegerLength { length, .. } => ColumnType::with_length(base, length),
+        ast::CharacterLength::Max => Err(SqlError::unsupported("a length of max")),
+    }
+}
+
+fn custom_type(object: &ast::ObjectName) -> Result<ColumnType, SqlError> {
+    let parts = syntax::name_parts(object)?;
+    let name = parts.last().map_or("", String::as_str);
+    let by_name = |base: SqlType| Ok(ColumnType::from(base));
+    match name {
+        "bool" => by_name(SqlType::Bool),
+        "int2" => by_name(SqlType::Int2),
+        "int4" => by_name(SqlType::Int4),
+        "int8" => by_name(SqlType::Int8),
+        "float4" => by_name(SqlType::Float4),
+        "float8" => by_name(SqlType::Float8),
+        "numeric" => by_name(SqlType::Numeric),
+        "text" | "name" => by_name(SqlType::Text),
+        "varchar" => by_name(SqlType::Varchar),
+        "bpchar" => by_name(SqlType::Bpchar),
+        "timestamptz" => by_name(SqlType::Timestamptz),
+        "serial" | "bigserial" | "smallserial" | "serial4" | "serial8" | "oid" | "money"
+        | "inet" | "cidr" | "macaddr" | "xml" | "citext" | "hstore" | "point" => {
+            Err(SqlError::unsupported(format!("type {name}")))
+        }
+        _ => {
+            let message = format!("type \"{name}\" does not exist");
+            Err(SqlError::new(code::UNDEFINED_OBJECT, message))
+        }
+    }
+}

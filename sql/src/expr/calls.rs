@@ -1,0 +1,329 @@
+//! Binding of function calls: plain ones, those with a syntax of their own, and aggregates.
+
+use sqlparser::ast;
+use sqlparser::tokenizer::Location;
+
+use super::bind::{Aggregates, Binder, Bound};
+use super::cast::{self, Level};
+use super::functions::Function;
+use super::signatures::{self, Found};
+use super::strings::TrimSide;
+use super::{Binary, Comparison, Expr};
+use crate::error::{SqlError, code};
+use crate::exec::aggregate::{Aggregate, AggregateKind};
+use crate::syntax;
+use crate::types::SqlType;
+use crate::types::datum::Datum;
+
+/// Aggregates and window functions that PostgreSQL has and Pangea lacks.
+const UNSUPPORTED: [&str; 16] = [
+    "array_agg",
+    "string_agg",
+    "json_agg",
+    "jsonb_agg",
+    "stddev",
+    "stddev_pop",
+    "stddev_samp",
+    "variance",
+    "var_pop",
+    "var_samp",
+    "row_number",
+    "rank",
+    "dense_rank",
+    "lag",
+    "lead",
+    "generate_series",
+];
+
+/// Functions whose last bit differs between machines: every replica must compute the same.
+const UNDETERMINED: [&str; 10] =
+    ["power", "pow", "exp", "ln", "log", "sin", "cos", "tan", "atan2", "cbrt"];
+
+impl Binder<'_> {
+    pub(super) fn function(
+        &mut self,
+        function: &ast::Function,
+        location: Location,
+    ) -> Result<Bound, SqlError> {
+        let mut parts = syntax::name_parts(&function.name)?;
+        let name = parts.pop().unwrap_or_default();
+        if !parts.is_empty() && parts != ["pg_catalog"] {
+            let message = format!("schema \"{}\" does not exist", parts.join("."));
+            return Err(self.error_at(SqlError::new("3F000", message), location));
+        }
+        let unsupported = [
+            (function.over.is_some(), "a window function"),
+            (!function.within_group.is_empty(), "WITHIN GROUP"),
+            (function.null_treatment.is_some(), "IGNORE NULLS"),
+        ];
+        if let Some((_, feature)) = unsupported.iter().find(|(is_there, _)| *is_there) {
+            return Err(self.error_at(SqlError::unsupported(feature), location));
+        }
+        let list = match &function.args {
+            ast::FunctionArguments::None => &[][..],
+            ast::FunctionArguments::List(list) if list.clauses.is_empty() => &list.args[..],
+            _ => {
+                let feature = "a clause in a function call";
+                return Err(self.error_at(SqlError::unsupported(feature), location));
+            }
+        };
+        if let Some(kind) = AggregateKind::named(&name) {
+            return self.aggregate(kind, function, list, location);
+        }
+        if function.filter.is_some() {
+            let message = "FILTER specified, but the function is not an aggregate function";
+            return Err(self.error_at(SqlError::new("42809", message), location));
+        }
+        let args = list.iter().map(|arg| self.argument(arg, location));
+        let args = args.collect::<Result<Vec<_>, _>>()?;
+        self.call(&name, args, location)
+    }
+
+    fn argument(&mut self, arg: &ast::FunctionArg, location: Location) -> Result<Bound, SqlError> {
+        match arg {
+            ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(expr)) => self.bind(expr),
+            _ => Err(self.error_at(SqlError::unsupported("such a function argument"), location)),
+        }
+    }
+
+    /// A call by name.
+    pub(super) fn call(
+        &mut self,
+        name: &str,
+        args: Vec<Bound>,
+        location: Location,
+    ) -> Result<Bound, SqlError> {
+        match (name, args.len()) {
+            ("coalesce", 1..) => {
+                let args = self.unify(args, "COALESCE")?;
+                let ty = args[0].ty;
+                let list = args.into_iter().map(|arg| arg.expr).collect();
+                return Ok(Bound { expr: Expr::Coalesce(list), ty, location });
+            }
+            ("greatest" | "least", 1..) => {
+                let is_greatest = name == "greatest";
+                let args = self.unify(args, if is_greatest { "GREATEST" } else { "LEAST" })?;
+                let ty = args[0].ty;
+                let list = args.into_iter().map(|arg| arg.expr).collect();
+                let function = if is_greatest { Function::Greatest } else { Function::Least };
+                return Ok(Bound { expr: Expr::Call(function, list), ty, location });
+            }
+            ("nullif", 2) => return self.null_if(args, location),
+            ("mod", 2) => return self.remainder(args, location),
+            ("pg_typeof", 1) => {
+                let function = Function::TypeName(args[0].base());
+                let list = args.into_iter().map(|arg| arg.expr).collect();
+                return Ok(Bound::new(Expr::Call(function, list), SqlType::Text, location));
+            }
+            ("date_part", 2) => {
+                let bound = self.call("extract", args, location)?;
+                return self.cast(bound, SqlType::Float8.into(), Level::Explicit);
+            }
+            _ => {}
+        }
+        let types: Vec<SqlType> = args.iter().map(Bound::base).collect();
+        let signature = match signatures::find(name, &types) {
+            Found::Signature(signature) => signature,
+            Found::OtherArgs => return Err(self.no_function(name, &types, location)),
+            Found::Nothing if UNSUPPORTED.contains(&name) || UNDETERMINED.contains(&name) => {
+                let feature = format!("function {name}()");
+                return Err(self.error_at(SqlError::unsupported(feature), location));
+            }
+            Found::Nothing => return Err(self.no_function(name, &types, location)),
+        };
+        let mut list = Vec::with_capacity(args.len());
+        for (at, arg) in args.into_iter().enumerate() {
+            let wanted = signature.args[at.min(signature.args.len() - 1)];
+            list.push(self.cast(arg, wanted.into(), Level::Assignment)?.expr);
+        }
+        Ok(Bound::new(Expr::Call(signature.function, list), signature.result, location))
+    }
+
+    fn no_function(&self, name: &str, args: &[SqlType], location: Location) -> SqlError {
+        let args = args.iter().map(|arg| arg.name()).collect::<Vec<_>>().join(", ");
+        let message = format!("function {name}({args}) does not exist");
+        let error = SqlError::new(code::UNDEFINED_FUNCTION, message).with_hint(
+            "No function matches the given name and argument types. \
+             You might need to add explicit type casts.",
+        );
+        self.error_at(error, location)
+    }
+
+    fn null_if(&mut self, args: Vec<Bound>, location: Location) -> Result<Bound, SqlError> {
+        let [value, other] = <[Bound; 2]>::try_from(args).expect("two arguments");
+        let value = self.output(value)?;
+        let (left, right) = self.comparable(value.clone(), other, "=", location)?;
+        let op = Binary::Compare(Comparison::Equal);
+        let is_equal = Expr::Binary(op, Box::new(left), Box::new(right));
+        let branches = vec![(is_equal, Expr::Const(Datum::Null))];
+        Ok(Bound { expr: Expr::Case(branches, Box::new(value.expr)), ty: value.ty, location })
+    }
+
+    fn remainder(&mut self, args: Vec<Bound>, location: Location) -> Result<Bound, SqlError> {
+        let types: Vec<SqlType> = args.iter().map(Bound::base).collect();
+        let common = cast::common(types[0], types[1])
+            .filter(|base| base.is_integer() || *base == SqlType::Numeric)
+            .ok_or_else(|| self.no_function("mod", &types, location))?;
+        let mut args = args.into_iter();
+        let mut next = || args.next().expect("two arguments");
+        let (left, right) = (next(), next());
+        let left = self.coerce(left, common)?.expr;
+        let right = self.coerce(right, common)?.expr;
+        let op = Binary::Arithmetic(super::arithmetic::Arithmetic::Remainder, common);
+        Ok(Bound::new(Expr::Binary(op, Box::new(left), Box::new(right)), common, location))
+    }
+
+    fn aggregate(
+        &mut self,
+        kind: AggregateKind,
+        function: &ast::Function,
+        args: &[ast::FunctionArg],
+        location: Location,
+    ) -> Result<Bound, SqlError> {
+        if let Aggregates::Forbidden(clause) = self.aggregates {
+            let message = if clause == NESTED {
+                "aggregate function calls cannot be nested".to_owned()
+            } else {
+                format!("aggregate functions are not allowed in {clause}")
+            };
+            return Err(self.error_at(SqlError::new(code::GROUPING, message), location));
+        }
+        let collected = std::mem::replace(&mut self.aggregates, Aggregates::Forbidden(NESTED));
+        let bound = self.aggregate_args(kind, function, args, location);
+        self.aggregates = collected;
+        let (aggregate, result) = bound?;
+        let Aggregates::Allowed(list) = &mut self.aggregates else {
+            unreachable!("aggregates are allowed here")
+        };
+        let at = list.iter().position(|known| *known == aggregate).unwrap_or_else(|| {
+            list.push(aggregate);
+            list.len() - 1
+        });
+        Ok(Bound::new(Expr::Aggregate(at), result, location))
+    }
+
+    fn aggregate_args(
+        &mut self,
+        kind: AggregateKind,
+        function: &ast::Function,
+        args: &[ast::FunctionArg],
+        location: Location,
+    ) -> Result<(Aggregate, SqlType), SqlError> {
+        let is_distinct = matches!(&function.args, ast::FunctionArguments::List(list)
+            if list.duplicate_treatment == Some(ast::DuplicateTreatment::Distinct));
+        let filter = match &function.filter {
+            Some(filter) => Some(self.condition(filter, "FILTER")?),
+            None => None,
+        };
+        let is_star = matches!(args, [ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Wildcard)]);
+        if is_star && kind == AggregateKind::Count {
+            let aggregate = Aggregate { kind, arg: None, base: SqlType::Bool, is_distinct, filter };
+            return Ok((aggregate, SqlType::Int8));
+        }
+        let [arg] = args else {
+            let name = function.name.to_string().to_lowercase();
+            let types = args.iter().map(|arg| self.argument(arg, location).map(|arg| arg.base()));
+            let types = types.collect::<Result<Vec<_>, _>>()?;
+            return Err(self.no_function(&name, &types, location));
+        };
+        let arg = self.argument(arg, location)?;
+        let arg = self.output(arg)?;
+        let base = arg.base();
+        let Some((input, result)) = kind.types(base) else {
+            let name = function.name.to_string().to_lowercase();
+            return Err(self.no_function(&name, &[base], location));
+        };
+        let arg = self.cast(arg, input.into(), Level::Implicit)?.expr;
+        Ok((Aggregate { kind, arg: Some(arg), base: input, is_distinct, filter }, result))
+    }
+
+    /// Calls that have a syntax of their own.
+    pub(super) fn special_call(
+        &mut self,
+        ast: &ast::Expr,
+        location: Location,
+    ) -> Result<Bound, SqlError> {
+        use ast::Expr as A;
+        match ast {
+            A::Extract { field, expr, .. } => {
+                let unit = field.to_string().to_lowercase().trim_matches('\'').to_owned();
+                let unit = Bound::new(Expr::Const(Datum::Text(unit)), SqlType::Text, location);
+                let operand = self.bind(expr)?;
+                self.call("extract", vec![unit, operand], location)
+            }
+            A::Position { expr, r#in } => {
+                let (wanted, text) = (self.bind(expr)?, self.bind(r#in)?);
+                self.call("position", vec![text, wanted], location)
+            }
+            A::Substring { expr, substring_from, substring_for, .. } => {
+                let one = Bound::new(Expr::Const(Datum::Int(1)), SqlType::Int4, location);
+                let mut args = vec![self.bind(expr)?];
+                args.push(match substring_from {
+                    Some(from) => self.bind(from)?,
+                    None => one,
+                });
+                if let Some(length) = substring_for {
+                    args.push(self.bind(length)?);
+                }
+                self.call("substring", args, location)
+            }
+            A::Trim { trim_where, trim_what, expr, trim_characters } => {
+                let name = match side(*trim_where) {
+                    TrimSide::Both => "btrim",
+                    TrimSide::Left => "ltrim",
+                    TrimSide::Right => "rtrim",
+                };
+                let mut args = vec![self.bind(expr)?];
+                let listed = trim_characters.iter().flatten().next();
+                if let Some(characters) = trim_what.as_deref().or(listed) {
+                    args.push(self.bind(characters)?);
+                }
+                self.call(name, args, location)
+            }
+            A::Ceil { expr, field } | A::Floor { expr, field } => {
+                let is_plain = matches!(
+                    field,
+                    ast::CeilFloorKind::DateTimeField(ast::DateTimeField::NoDateTime)
+                );
+                if !is_plain {
+                    return Err(self.error_at(SqlError::unsupported("CEIL TO"), location));
+                }
+                let name = if matches!(ast, A::Ceil { .. }) { "ceil" } else { "floor" };
+                let operand = self.bind(expr)?;
+                self.call(name, vec![operand], location)
+            }
+            A::AtTimeZone { timestamp, time_zone } => {
+                let args = vec![self.bind(timestamp)?, self.bind(time_zone)?];
+                self.call("timezone", args, location)
+            }
+            other => Err(self.error_at(SqlError::unsupported(feature_of(other)), location)),
+        }
+    }
+}
+
+/// Not a clause: the marker of an aggregate's own arguments.
+const NESTED: &str = "an aggregate";
+
+fn side(side: Option<ast::TrimWhereField>) -> TrimSide {
+    match side {
+        None | Some(ast::TrimWhereField::Both) => TrimSide::Both,
+        Some(ast::TrimWhereField::Leading) => TrimSide::Left,
+        Some(ast::TrimWhereField::Trailing) => TrimSide::Right,
+    }
+}
+
+fn feature_of(ast: &ast::Expr) -> &'static str {
+    use ast::Expr as A;
+    match ast {
+        A::Subquery(_) | A::Exists { .. } | A::InSubquery { .. } => "a subquery",
+        A::Interval(_) => "type interval",
+        A::Array(_) | A::AnyOp { .. } | A::AllOp { .. } => "an array",
+        A::Tuple(_) => "a row value",
+        A::SimilarTo { .. } | A::RLike { .. } => "a regular expression",
+        A::GroupingSets(_) | A::Cube(_) | A::Rollup(_) => "GROUPING SETS",
+        A::JsonAccess { .. } => "JSON",
+        A::Collate { .. } => "COLLATE",
+        A::Overlay { .. } => "OVERLAY",
+        _ => "this expression",
+    }
+}

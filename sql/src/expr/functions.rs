@@ -1,0 +1,211 @@
+//! The built-in functions and what they compute.
+
+use crate::error::{SqlError, code};
+use crate::types::datum::{Datum, compare_floats};
+use crate::types::numeric::Numeric;
+use crate::types::zone::Zone;
+use crate::types::{ColumnType, SqlType};
+
+use super::{Env, arithmetic, cast, strings, times};
+
+/// What `version()` says. Drivers read the number after "PostgreSQL".
+pub const VERSION: &str = concat!("PostgreSQL 16.0 (Pangea ", env!("CARGO_PKG_VERSION"), ")");
+
+/// A built-in function. The binder has checked its arguments.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Function {
+    Abs(SqlType),
+    Ceil,
+    Floor,
+    Round,
+    RoundTo,
+    Truncate,
+    TruncateTo,
+    Sign,
+    Sqrt,
+    Greatest,
+    Least,
+    Lower,
+    Upper,
+    Length,
+    OctetLength,
+    Substring,
+    Trim(strings::TrimSide),
+    Replace,
+    Position,
+    Left,
+    Right,
+    Pad { is_left: bool },
+    Repeat,
+    Reverse,
+    SplitPart,
+    StartsWith,
+    Concat,
+    ConcatWithSeparator,
+    Like { is_negated: bool, is_case_blind: bool },
+    Encode,
+    Decode,
+    ToHex,
+    Chr,
+    Ascii,
+    Now,
+    StatementNow,
+    LocalNow,
+    Today,
+    Extract(SqlType),
+    DateTruncate(SqlType),
+    AtTimeZone { to_utc: bool },
+    RandomUuid,
+    Random,
+    Version,
+    Database,
+    Schema,
+    User,
+    IsVisible,
+    TypeName(SqlType),
+}
+
+impl Function {
+    /// Whether two calls with the same arguments may differ.
+    pub(crate) fn is_volatile(self) -> bool {
+        matches!(self, Self::RandomUuid | Self::Random)
+    }
+
+    /// Whether NULL arguments are the function's own matter.
+    fn takes_nulls(self) -> bool {
+        matches!(
+            self,
+            Self::Concat
+                | Self::ConcatWithSeparator
+                | Self::Greatest
+                | Self::Least
+                | Self::TypeName(_)
+        )
+    }
+
+    /// Calls the function.
+    pub(crate) fn call(self, args: &[Datum], env: &Env) -> Result<Datum, SqlError> {
+        if !self.takes_nulls() && args.iter().any(Datum::is_null) {
+            return Ok(Datum::Null);
+        }
+        if let Some(result) = self.call_without_args(env) {
+            return Ok(result);
+        }
+        match self {
+            Self::Abs(_) | Self::Ceil | Self::Floor | Self::Round | Self::RoundTo => {
+                self.call_number(args)
+            }
+            Self::Truncate | Self::TruncateTo | Self::Sign | Self::Sqrt => self.call_number(args),
+            Self::Greatest => Ok(extreme(args, std::cmp::Ordering::Greater)),
+            Self::Least => Ok(extreme(args, std::cmp::Ordering::Less)),
+            Self::Extract(base) => times::extract(text(&args[0]), base, &args[1], &env.zone),
+            Self::DateTruncate(base) => times::truncate(text(&args[0]), base, &args[1], &env.zone),
+            Self::AtTimeZone { to_utc } => at_time_zone(&args[0], text(&args[1]), to_utc),
+            Self::TypeName(base) => Ok(Datum::Text(base.name().to_owned())),
+            Self::IsVisible => Ok(Datum::Bool(true)),
+            _ => strings::call(self, args),
+        }
+    }
+
+    fn call_without_args(self, env: &Env) -> Option<Datum> {
+        Some(match self {
+            Self::Now => Datum::Timestamp(env.now),
+            Self::StatementNow => Datum::Timestamp(env.statement_now),
+            Self::LocalNow => Datum::Timestamp(env.zone.to_local(env.now)),
+            Self::Today => {
+                Datum::Date(crate::types::datetime::timestamp_to_date(env.zone.to_local(env.now)))
+            }
+            Self::RandomUuid => Datum::Uuid(random_uuid(env)),
+            // 53 bits are what a double holds.
+            Self::Random => Datum::Float((env.random() >> 11) as f64 / (1u64 << 53) as f64),
+            Self::Version => Datum::Text(VERSION.to_owned()),
+            Self::Database => Datum::Text(env.database.clone()),
+            Self::Schema => Datum::Text("public".to_owned()),
+            Self::User => Datum::Text(env.user.clone()),
+            _ => return None,
+        })
+    }
+
+    fn call_number(self, args: &[Datum]) -> Result<Datum, SqlError> {
+        let digits = args.get(1).map_or(0, integer);
+        Ok(match (self, &args[0]) {
+            (Self::Abs(base), Datum::Int(value)) if *value < 0 => {
+                return arithmetic::negate(base, args[0].clone());
+            }
+            (Self::Sign, Datum::Numeric(value)) => Datum::Numeric(Numeric::from(value.signum())),
+            (Self::Sign, Datum::Float(value)) => Datum::Float(match compare_floats(*value, 0.0) {
+                std::cmp::Ordering::Less => -1.0,
+                std::cmp::Ordering::Equal => 0.0,
+                std::cmp::Ordering::Greater => 1.0,
+            }),
+            (_, Datum::Int(_)) => args[0].clone(),
+            (Self::Abs(_), Datum::Float(value)) => Datum::Float(value.abs()),
+            (Self::Ceil, Datum::Float(value)) => Datum::Float(value.ceil()),
+            (Self::Floor, Datum::Float(value)) => Datum::Float(value.floor()),
+            (Self::Round, Datum::Float(value)) => Datum::Float(value.round_ties_even()),
+            (Self::Truncate, Datum::Float(value)) => Datum::Float(value.trunc()),
+            (Self::Sqrt, Datum::Float(value)) if *value < 0.0 => {
+                let message = "cannot take square root of a negative number";
+                return Err(SqlError::new("2201F", message));
+            }
+            // IEEE 754 defines the square root to the last bit: the same on every machine.
+            (Self::Sqrt, Datum::Float(value)) => Datum::Float(value.sqrt()),
+            (Self::Abs(_), Datum::Numeric(value)) => Datum::Numeric(value.abs()),
+            (Self::Ceil, Datum::Numeric(value)) => Datum::Numeric(value.ceil()),
+            (Self::Floor, Datum::Numeric(value)) => Datum::Numeric(value.floor()),
+            (Self::Round | Self::RoundTo, Datum::Numeric(value)) => {
+                Datum::Numeric(value.round_at(digits))
+            }
+            (Self::Truncate | Self::TruncateTo, Datum::Numeric(value)) => {
+                Datum::Numeric(value.truncate_at(digits))
+            }
+            (function, value) => panic!("{function:?} of {value:?}"),
+        })
+    }
+}
+
+/// The text of an argument.
+pub(super) fn text(datum: &Datum) -> &str {
+    match datum {
+        Datum::Text(text) => text,
+        other => panic!("{other:?} is not a text"),
+    }
+}
+
+/// The integer of an argument.
+pub(super) fn integer(datum: &Datum) -> i64 {
+    match datum {
+        Datum::Int(value) => *value,
+        other => panic!("{other:?} is not an integer"),
+    }
+}
+
+/// The first of the arguments that are not NULL that no other one beats.
+fn extreme(args: &[Datum], wanted: std::cmp::Ordering) -> Datum {
+    let mut best = &Datum::Null;
+    for arg in args.iter().filter(|arg| !arg.is_null()) {
+        if best.is_null() || arg.compare(best) == wanted {
+            best = arg;
+        }
+    }
+    best.clone()
+}
+
+fn at_time_zone(value: &Datum, zone: &str, to_utc: bool) -> Result<Datum, SqlError> {
+    let zone = Zone::named(zone).map_err(|_| {
+        SqlError::new(code::INVALID_PARAMETER, format!("time zone \"{zone}\" not recognized"))
+    })?;
+    let target = if to_utc { SqlType::Timestamptz } else { SqlType::Timestamp };
+    let source = if to_utc { SqlType::Timestamp } else { SqlType::Timestamptz };
+    cast::apply(value.clone(), source, ColumnType::from(target), true, &zone)
+}
+
+/// A version 4 UUID.
+fn random_uuid(env: &Env) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&env.random().to_be_bytes());
+    bytes[8..].copy_from_slice(&env.random().to_be_bytes());
+    bytes[6] = bytes[6] & 0x0f | 0x40;
+    bytes[8] = bytes[8] & 0x3f | 0x80;
+    bytes
+}

@@ -1,0 +1,342 @@
+//! Typed expressions, and what they evaluate to.
+//!
+//! The binder resolves names, types and casts; what is left here never looks at a type that it was
+//! not given. NULL is unknown: every operator but those that ask for NULL passes it on.
+
+pub(crate) mod arithmetic;
+pub(crate) mod bind;
+mod calls;
+pub(crate) mod cast;
+pub(crate) mod functions;
+pub(crate) mod operators;
+pub(crate) mod signatures;
+mod strings;
+mod times;
+
+use std::cell::Cell;
+use std::cmp::Ordering;
+
+use crate::error::SqlError;
+use crate::types::datum::Datum;
+use crate::types::zone::Zone;
+use crate::types::{ColumnType, SqlType};
+use arithmetic::Arithmetic;
+use functions::Function;
+
+/// What an expression may know beside its row. The same on every replica.
+#[derive(Clone, Debug)]
+pub(crate) struct Env {
+    /// The values of `$1`, `$2`, ...
+    pub params: Vec<Datum>,
+    /// The transaction's time: microseconds since 2000-01-01 UTC.
+    pub now: i64,
+    /// The statement's time.
+    pub statement_now: i64,
+    /// The session's time zone.
+    pub zone: Zone,
+    /// The session's user.
+    pub user: String,
+    /// The session's database.
+    pub database: String,
+    /// What random values are drawn from, fixed where the statement came in.
+    pub seed: Cell<u64>,
+    /// What sets apart the rows without a key that this statement inserts.
+    pub row_seed: u64,
+}
+
+impl Env {
+    /// The next random number: splitmix64 over the seed.
+    pub fn random(&self) -> u64 {
+        let state = self.seed.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
+        self.seed.set(state);
+        let mixed = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    }
+}
+
+/// An expression over the columns of a row.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Expr {
+    Const(Datum),
+    /// A column of the row, by position.
+    Column(usize),
+    /// `$n`, from 0.
+    Param(usize),
+    /// The result of an aggregate, until the grouping puts a column in its place.
+    Aggregate(usize),
+    Unary(Unary, Box<Expr>),
+    Binary(Binary, Box<Expr>, Box<Expr>),
+    /// `operand IN (list)`, negated or not.
+    In {
+        operand: Box<Expr>,
+        list: Vec<Expr>,
+        is_negated: bool,
+    },
+    /// The result of the first condition that is true.
+    Case(Vec<(Expr, Expr)>, Box<Expr>),
+    Coalesce(Vec<Expr>),
+    Call(Function, Vec<Expr>),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Unary {
+    Not,
+    Negate(SqlType),
+    IsNull {
+        is_negated: bool,
+    },
+    /// `IS TRUE`, `IS FALSE` and `IS UNKNOWN`.
+    IsTruth {
+        value: Option<bool>,
+        is_negated: bool,
+    },
+    /// A value of one type as another. Explicit casts cut strings off.
+    Cast {
+        from: SqlType,
+        to: ColumnType,
+        is_explicit: bool,
+    },
+    /// `char(n)` compares without its trailing blanks.
+    TrimBlanks,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Binary {
+    And,
+    Or,
+    Compare(Comparison),
+    IsDistinct {
+        is_negated: bool,
+    },
+    Arithmetic(Arithmetic, SqlType),
+    Concat,
+    /// date + integer, date - integer
+    ShiftDate {
+        is_backwards: bool,
+    },
+    /// date - date
+    DaysBetween,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Comparison {
+    Equal,
+    NotEqual,
+    Less,
+    LessOrEqual,
+    Greater,
+    GreaterOrEqual,
+}
+
+impl Comparison {
+    pub(crate) fn holds(self, ordering: Ordering) -> bool {
+        match self {
+            Self::Equal => ordering.is_eq(),
+            Self::NotEqual => ordering.is_ne(),
+            Self::Less => ordering.is_lt(),
+            Self::LessOrEqual => ordering.is_le(),
+            Self::Greater => ordering.is_gt(),
+            Self::GreaterOrEqual => ordering.is_ge(),
+        }
+    }
+
+    /// The comparison with its sides exchanged.
+    pub(crate) fn mirrored(self) -> Self {
+        match self {
+            Self::Less => Self::Greater,
+            Self::LessOrEqual => Self::GreaterOrEqual,
+            Self::Greater => Self::Less,
+            Self::GreaterOrEqual => Self::LessOrEqual,
+            same => same,
+        }
+    }
+}
+
+impl Expr {
+    /// The expression's value for a row.
+    pub(crate) fn eval(&self, row: &[Datum], env: &Env) -> Result<Datum, SqlError> {
+        match self {
+            Self::Const(datum) => Ok(datum.clone()),
+            Self::Column(at) => Ok(row[*at].clone()),
+            Self::Param(at) => Ok(env.params[*at].clone()),
+            Self::Aggregate(_) => unreachable!("the grouping replaces aggregates"),
+            Self::Unary(op, operand) => op.apply(operand.eval(row, env)?, env),
+            Self::Binary(op, left, right) => op.eval(left, right, row, env),
+            Self::In { operand, list, is_negated } => {
+                let found = eval_in(&operand.eval(row, env)?, list, row, env)?;
+                Ok(found.map_or(Datum::Null, |found| Datum::Bool(found != *is_negated)))
+            }
+            Self::Case(branches, otherwise) => {
+                for (condition, result) in branches {
+                    if condition.eval(row, env)?.truth() == Some(true) {
+                        return result.eval(row, env);
+                    }
+                }
+                otherwise.eval(row, env)
+            }
+            Self::Coalesce(list) => {
+                for item in list {
+                    let datum = item.eval(row, env)?;
+                    if !datum.is_null() {
+                        return Ok(datum);
+                    }
+                }
+                Ok(Datum::Null)
+            }
+            Self::Call(function, args) => {
+                let args = args.iter().map(|arg| arg.eval(row, env));
+                function.call(&args.collect::<Result<Vec<_>, _>>()?, env)
+            }
+        }
+    }
+
+    /// Whether a condition holds: unknown does not.
+    pub(crate) fn is_true(&self, row: &[Datum], env: &Env) -> Result<bool, SqlError> {
+        Ok(self.eval(row, env)?.truth() == Some(true))
+    }
+
+    /// Calls `visit` with the expression and everything in it, until it says no.
+    pub(crate) fn all(&self, visit: &mut dyn FnMut(&Expr) -> bool) -> bool {
+        visit(self)
+            && match self {
+                Self::Const(_) | Self::Column(_) | Self::Param(_) | Self::Aggregate(_) => true,
+                Self::Unary(_, operand) => operand.all(visit),
+                Self::Binary(_, left, right) => left.all(visit) && right.all(visit),
+                Self::In { operand, list, .. } => {
+                    operand.all(visit) && list.iter().all(|item| item.all(visit))
+                }
+                Self::Case(branches, otherwise) => {
+                    let is_ok =
+                        branches.iter().all(|(when, then)| when.all(visit) && then.all(visit));
+                    is_ok && otherwise.all(visit)
+                }
+                Self::Coalesce(list) | Self::Call(_, list) => {
+                    list.iter().all(|item| item.all(visit))
+                }
+            }
+    }
+
+    /// The expression with its parts replaced where `change` has a replacement.
+    pub(crate) fn rewrite<E>(
+        self,
+        change: &mut dyn FnMut(&Expr) -> Result<Option<Expr>, E>,
+    ) -> Result<Expr, E> {
+        if let Some(replacement) = change(&self)? {
+            return Ok(replacement);
+        }
+        let mut each = |list: Vec<Expr>| -> Result<Vec<Expr>, E> {
+            list.into_iter().map(|item| item.rewrite(change)).collect()
+        };
+        Ok(match self {
+            Self::Const(_) | Self::Column(_) | Self::Param(_) | Self::Aggregate(_) => self,
+            Self::Unary(op, operand) => Self::Unary(op, Box::new(operand.rewrite(change)?)),
+            Self::Binary(op, left, right) => {
+                Self::Binary(op, Box::new(left.rewrite(change)?), Box::new(right.rewrite(change)?))
+            }
+            Self::In { operand, list, is_negated } => {
+                let list = each(list)?;
+                Self::In { operand: Box::new(operand.rewrite(change)?), list, is_negated }
+            }
+            Self::Case(branches, otherwise) => {
+                let branches = branches
+                    .into_iter()
+                    .map(|(when, then)| Ok((when.rewrite(change)?, then.rewrite(change)?)))
+                    .collect::<Result<_, E>>()?;
+                Self::Case(branches, Box::new(otherwise.rewrite(change)?))
+            }
+            Self::Coalesce(list) => Self::Coalesce(each(list)?),
+            Self::Call(function, list) => Self::Call(function, each(list)?),
+        })
+    }
+
+    /// Whether the value is the same for every row.
+    pub(crate) fn is_constant(&self) -> bool {
+        self.all(&mut |expr| match expr {
+            Self::Column(_) | Self::Aggregate(_) => false,
+            Self::Call(function, _) => !function.is_volatile(),
+            _ => true,
+        })
+    }
+}
+
+/// Whether the operand equals one of the list; nothing when that is unknown.
+fn eval_in(
+    operand: &Datum,
+    list: &[Expr],
+    row: &[Datum],
+    env: &Env,
+) -> Result<Option<bool>, SqlError> {
+    let mut has_null = operand.is_null();
+    for item in list {
+        let item = item.eval(row, env)?;
+        if item.is_null() || operand.is_null() {
+            has_null = true;
+        } else if operand.compare(&item).is_eq() {
+            return Ok(Some(true));
+        }
+    }
+    Ok((!has_null).then_some(false))
+}
+
+impl Unary {
+    fn apply(self, operand: Datum, env: &Env) -> Result<Datum, SqlError> {
+        match self {
+            Self::IsNull { is_negated } => return Ok(Datum::Bool(operand.is_null() != is_negated)),
+            Self::IsTruth { value, is_negated } => {
+                return Ok(Datum::Bool((operand.truth() == value) != is_negated));
+            }
+            _ if operand.is_null() => return Ok(Datum::Null),
+            _ => {}
+        }
+        match (self, operand) {
+            (Self::Not, Datum::Bool(value)) => Ok(Datum::Bool(!value)),
+            (Self::Negate(base), operand) => arithmetic::negate(base, operand),
+            (Self::Cast { from, to, is_explicit }, operand) => {
+                cast::apply(operand, from, to, is_explicit, &env.zone)
+            }
+            (Self::TrimBlanks, Datum::Text(text)) => {
+                Ok(Datum::Text(text.trim_end_matches(' ').to_owned()))
+            }
+            (op, operand) => panic!("{op:?} of {operand:?}"),
+        }
+    }
+}
+
+impl Binary {
+    fn eval(self, left: &Expr, right: &Expr, row: &[Datum], env: &Env) -> Result<Datum, SqlError> {
+        let left = left.eval(row, env)?;
+        // Three-valued logic: one side may decide alone.
+        match (self, &left) {
+            (Self::And, Datum::Bool(false)) => return Ok(Datum::Bool(false)),
+            (Self::Or, Datum::Bool(true)) => return Ok(Datum::Bool(true)),
+            _ => {}
+        }
+        let right = right.eval(row, env)?;
+        match self {
+            Self::And => Ok(match (left.truth(), right.truth()) {
+                (_, Some(false)) => Datum::Bool(false),
+                (Some(true), Some(true)) => Datum::Bool(true),
+                _ => Datum::Null,
+            }),
+            Self::Or => Ok(match (left.truth(), right.truth()) {
+                (_, Some(true)) => Datum::Bool(true),
+                (Some(false), Some(false)) => Datum::Bool(false),
+                _ => Datum::Null,
+            }),
+            Self::IsDistinct { is_negated } => {
+                let is_distinct = match (left.is_null(), right.is_null()) {
+                    (false, false) => left.compare(&right).is_ne(),
+                    (a, b) => a != b,
+                };
+                Ok(Datum::Bool(is_distinct != is_negated))
+            }
+            _ if left.is_null() || right.is_null() => Ok(Datum::Null),
+            Self::Compare(op) => Ok(Datum::Bool(op.holds(left.compare(&right)))),
+            Self::Arithmetic(op, base) => arithmetic::apply(op, base, left, right),
+            Self::Concat => strings::concat(left, right),
+            Self::ShiftDate { is_backwards } => arithmetic::shift_date(left, right, is_backwards),
+            Self::DaysBetween => arithmetic::days_between(left, right),
+        }
+    }
+}

@@ -1,0 +1,370 @@
+//! Binding of operators and tests.
+
+use sqlparser::ast;
+use sqlparser::tokenizer::Location;
+
+use super::arithmetic::Arithmetic;
+use super::bind::{Binder, Bound};
+use super::functions::Function;
+use super::{Binary, Comparison, Expr, Unary, cast};
+use crate::error::{SqlError, code};
+use crate::types::SqlType;
+use crate::types::datum::Datum;
+
+fn comparison(op: &ast::BinaryOperator) -> Option<Comparison> {
+    use ast::BinaryOperator as O;
+    Some(match op {
+        O::Eq => Comparison::Equal,
+        O::NotEq => Comparison::NotEqual,
+        O::Lt => Comparison::Less,
+        O::LtEq => Comparison::LessOrEqual,
+        O::Gt => Comparison::Greater,
+        O::GtEq => Comparison::GreaterOrEqual,
+        _ => return None,
+    })
+}
+
+fn arithmetic(op: &ast::BinaryOperator) -> Option<Arithmetic> {
+    use ast::BinaryOperator as O;
+    Some(match op {
+        O::Plus => Arithmetic::Add,
+        O::Minus => Arithmetic::Subtract,
+        O::Multiply => Arithmetic::Multiply,
+        O::Divide => Arithmetic::Divide,
+        O::Modulo => Arithmetic::Remainder,
+        O::BitwiseAnd => Arithmetic::BitAnd,
+        O::BitwiseOr => Arithmetic::BitOr,
+        O::PGBitwiseXor => Arithmetic::BitXor,
+        _ => return None,
+    })
+}
+
+fn binary(op: Binary, left: Expr, right: Expr) -> Expr {
+    Expr::Binary(op, Box::new(left), Box::new(right))
+}
+
+impl Binder<'_> {
+    pub(super) fn binary(
+        &mut self,
+        left: &ast::Expr,
+        op: &ast::BinaryOperator,
+        right: &ast::Expr,
+        location: Location,
+    ) -> Result<Bound, SqlError> {
+        use ast::BinaryOperator as O;
+        if let O::And | O::Or = op {
+            let (name, op) = match op {
+                O::And => ("AND", Binary::And),
+                _ => ("OR", Binary::Or),
+            };
+            let left = self.condition(left, name)?;
+            let right = self.condition(right, name)?;
+            return Ok(Bound::new(binary(op, left, right), SqlType::Bool, location));
+        }
+        let (left, right) = (self.bind(left)?, self.bind(right)?);
+        if let Some(comparison) = comparison(op) {
+            let (left, right) = self.comparable(left, right, &op.to_string(), location)?;
+            let compared = binary(Binary::Compare(comparison), left, right);
+            return Ok(Bound::new(compared, SqlType::Bool, location));
+        }
+        if let Some(arithmetic) = arithmetic(op) {
+            return self.arithmetic(arithmetic, left, right, &op.to_string(), location);
+        }
+        match op {
+            O::StringConcat => self.concat(left, right, location),
+            O::PGLikeMatch | O::PGNotLikeMatch | O::PGILikeMatch | O::PGNotILikeMatch => {
+                let is_negated = matches!(op, O::PGNotLikeMatch | O::PGNotILikeMatch);
+                let is_case_blind = matches!(op, O::PGILikeMatch | O::PGNotILikeMatch);
+                let function = Function::Like { is_negated, is_case_blind };
+                self.text_call(function, vec![left, right], SqlType::Bool, location)
+            }
+            other => {
+                let feature = format!("operator {other}");
+                Err(self.error_at(SqlError::unsupported(feature), location))
+            }
+        }
+    }
+
+    fn text_call(
+        &mut self,
+        function: Function,
+        args: Vec<Bound>,
+        result: SqlType,
+        location: Location,
+    ) -> Result<Bound, SqlError> {
+        let args = args
+            .into_iter()
+            .map(|arg| self.coerce(arg, SqlType::Text).map(|arg| arg.expr))
+            .collect::<Result<_, _>>()?;
+        Ok(Bound::new(Expr::Call(function, args), result, location))
+    }
+
+    fn no_operator(&self, op: &str, a: SqlType, b: SqlType, location: Location) -> SqlError {
+        let message = format!("operator does not exist: {a} {op} {b}");
+        let error = SqlError::new(code::UNDEFINED_FUNCTION, message).with_hint(
+            "No operator matches the given name and argument types. \
+             You might need to add explicit type casts.",
+        );
+        self.error_at(error, location)
+    }
+
+    /// Two values as one type that they can be compared in.
+    pub(super) fn comparable(
+        &mut self,
+        left: Bound,
+        right: Bound,
+        op: &str,
+        location: Location,
+    ) -> Result<(Expr, Expr), SqlError> {
+        let common = cast::common(left.base(), right.base())
+            .ok_or_else(|| self.no_operator(op, left.base(), right.base(), location))?;
+        let common = if common == SqlType::Unknown { SqlType::Text } else { common };
+        let left = self.coerce(left, common)?.expr;
+        let right = self.coerce(right, common)?.expr;
+        if common != SqlType::Bpchar {
+            return Ok((left, right));
+        }
+        let trimmed = |expr: Expr| Expr::Unary(Unary::TrimBlanks, Box::new(expr));
+        Ok((trimmed(left), trimmed(right)))
+    }
+
+    fn arithmetic(
+        &mut self,
+        op: Arithmetic,
+        left: Bound,
+        right: Bound,
+        name: &str,
+        location: Location,
+    ) -> Result<Bound, SqlError> {
+        if left.base().is_datetime() || right.base().is_datetime() {
+            return self.date_arithmetic(op, left, right, name, location);
+        }
+        let common = cast::common(left.base(), right.base());
+        let is_bitwise = matches!(op, Arithmetic::BitAnd | Arithmetic::BitOr | Arithmetic::BitXor);
+        let is_defined = |base: SqlType| match op {
+            _ if is_bitwise => base.is_integer(),
+            Arithmetic::Remainder => base.is_integer() || base == SqlType::Numeric,
+            _ => base.is_number(),
+        };
+        // Of two values without a type nothing decides: text, for which there is no operator.
+        let Some(common) = common.filter(|&base| is_defined(base)) else {
+            return Err(self.no_operator(name, left.base(), right.base(), location));
+        };
+        let left = self.coerce(left, common)?.expr;
+        let right = self.coerce(right, common)?.expr;
+        Ok(Bound::new(binary(Binary::Arithmetic(op, common), left, right), common, location))
+    }
+
+    fn date_arithmetic(
+        &mut self,
+        op: Arithmetic,
+        left: Bound,
+        right: Bound,
+        name: &str,
+        location: Location,
+    ) -> Result<Bound, SqlError> {
+        use SqlType::{Date, Int4, Unknown};
+        let is_days = |base: SqlType| matches!(base, SqlType::Int2 | Int4);
+        match (op, left.base(), right.base()) {
+            (Arithmetic::Add | Arithmetic::Subtract, Date, days) if is_days(days) => {
+                let is_backwards = op == Arithmetic::Subtract;
+                let days = self.coerce(right, Int4)?.expr;
+                let shifted = binary(Binary::ShiftDate { is_backwards }, left.expr, days);
+                Ok(Bound::new(shifted, Date, location))
+            }
+            (Arithmetic::Add, days, Date) if is_days(days) => {
+                let days = self.coerce(left, Int4)?.expr;
+                let shifted = binary(Binary::ShiftDate { is_backwards: false }, right.expr, days);
+                Ok(Bound::new(shifted, Date, location))
+            }
+            (Arithmetic::Subtract, Date, Date | Unknown)
+            | (Arithmetic::Subtract, Unknown, Date) => {
+                let left = self.coerce(left, Date)?.expr;
+                let right = self.coerce(right, Date)?.expr;
+                Ok(Bound::new(binary(Binary::DaysBetween, left, right), Int4, location))
+            }
+            (Arithmetic::Subtract, a, b) if a.is_datetime() && b.is_datetime() => {
+                Err(self.error_at(SqlError::unsupported("type interval"), location))
+            }
+            (_, a, b) => Err(self.no_operator(name, a, b, location)),
+        }
+    }
+
+    fn concat(&mut self, left: Bound, right: Bound, location: Location) -> Result<Bound, SqlError> {
+        use SqlType::{Bytea, Text, Unknown};
+        let base = match (left.base(), right.base()) {
+            (Bytea, Bytea | Unknown) | (Unknown, Bytea) => Bytea,
+            (a, b) if [a, b].into_iter().any(|base| base.is_string() || base == Unknown) => Text,
+            (a, b) => return Err(self.no_operator("||", a, b, location)),
+        };
+        // Text takes any other type to its side, as text.
+        let left = self.cast(left, base.into(), cast::Level::Assignment)?.expr;
+        let right = self.cast(right, base.into(), cast::Level::Assignment)?.expr;
+        Ok(Bound::new(binary(Binary::Concat, left, right), base, location))
+    }
+
+    pub(super) fn unary(
+        &mut self,
+        op: &ast::UnaryOperator,
+        operand: &ast::Expr,
+        location: Location,
+    ) -> Result<Bound, SqlError> {
+        match op {
+            ast::UnaryOperator::Not => {
+                let operand = self.condition(operand, "NOT")?;
+                Ok(Bound::new(Expr::Unary(Unary::Not, Box::new(operand)), SqlType::Bool, location))
+            }
+            ast::UnaryOperator::Plus | ast::UnaryOperator::Minus => {
+                let mut operand = self.bind(operand)?;
+                if operand.base() == SqlType::Unknown {
+                    operand = self.coerce(operand, SqlType::Float8)?;
+                }
+                let base = operand.base();
+                if !base.is_number() {
+                    let message = format!("operator does not exist: {op} {base}");
+                    let error = SqlError::new(code::UNDEFINED_FUNCTION, message);
+                    return Err(self.error_at(error, location));
+                }
+                if matches!(op, ast::UnaryOperator::Plus) {
+                    return Ok(operand);
+                }
+                let negated = Expr::Unary(Unary::Negate(base), Box::new(operand.expr));
+                Ok(Bound::new(negated, base, location))
+            }
+            other => {
+                let feature = format!("operator {other}");
+                Err(self.error_at(SqlError::unsupported(feature), location))
+            }
+        }
+    }
+
+    /// `IS [NOT] NULL`, `TRUE`, `FALSE` and `UNKNOWN`.
+    pub(super) fn test(&mut self, ast: &ast::Expr, location: Location) -> Result<Bound, SqlError> {
+        use ast::Expr as A;
+        let truth = |value, is_negated| Unary::IsTruth { value, is_negated };
+        let (operand, op) = match ast {
+            A::IsNull(operand) => (operand, Unary::IsNull { is_negated: false }),
+            A::IsNotNull(operand) => (operand, Unary::IsNull { is_negated: true }),
+            A::IsTrue(operand) => (operand, truth(Some(true), false)),
+            A::IsNotTrue(operand) => (operand, truth(Some(true), true)),
+            A::IsFalse(operand) => (operand, truth(Some(false), false)),
+            A::IsNotFalse(operand) => (operand, truth(Some(false), true)),
+            A::IsUnknown(operand) => (operand, truth(None, false)),
+            A::IsNotUnknown(operand) => (operand, truth(None, true)),
+            other => unreachable!("{other} is not a test"),
+        };
+        let operand = match op {
+            // Any type will do, so that a parameter may still get its own elsewhere.
+            Unary::IsNull { .. } => self.bind(operand)?.expr,
+            _ => self.condition(operand, "IS")?,
+        };
+        Ok(Bound::new(Expr::Unary(op, Box::new(operand)), SqlType::Bool, location))
+    }
+
+    pub(super) fn distinct(
+        &mut self,
+        left: &ast::Expr,
+        right: &ast::Expr,
+        is_negated: bool,
+        location: Location,
+    ) -> Result<Bound, SqlError> {
+        let (left, right) = (self.bind(left)?, self.bind(right)?);
+        let (left, right) = self.comparable(left, right, "=", location)?;
+        let expr = binary(Binary::IsDistinct { is_negated }, left, right);
+        Ok(Bound::new(expr, SqlType::Bool, location))
+    }
+
+    pub(super) fn in_list(
+        &mut self,
+        operand: &ast::Expr,
+        list: &[ast::Expr],
+        is_negated: bool,
+        location: Location,
+    ) -> Result<Bound, SqlError> {
+        let operand = self.bind(operand)?;
+        let items = list.iter().map(|item| self.bind(item)).collect::<Result<Vec<_>, _>>()?;
+        let mut common = operand.base();
+        for item in &items {
+            common = cast::common(common, item.base())
+                .ok_or_else(|| self.no_operator("=", common, item.base(), item.location))?;
+        }
+        let common = if common == SqlType::Unknown { SqlType::Text } else { common };
+        let mut prepare = |bound: Bound| {
+            let expr = self.coerce(bound, common)?.expr;
+            let is_padded = common == SqlType::Bpchar;
+            let trimmed = |expr| Expr::Unary(Unary::TrimBlanks, Box::new(expr));
+            Ok::<_, SqlError>(if is_padded { trimmed(expr) } else { expr })
+        };
+        let operand = Box::new(prepare(operand)?);
+        let list = items.into_iter().map(prepare).collect::<Result<_, _>>()?;
+        Ok(Bound::new(Expr::In { operand, list, is_negated }, SqlType::Bool, location))
+    }
+
+    pub(super) fn between(
+        &mut self,
+        operand: &ast::Expr,
+        low: &ast::Expr,
+        high: &ast::Expr,
+        is_negated: bool,
+        location: Location,
+    ) -> Result<Bound, SqlError> {
+        use ast::BinaryOperator as O;
+        let above = self.binary(operand, &O::GtEq, low, location)?.expr;
+        let below = self.binary(operand, &O::LtEq, high, location)?.expr;
+        let both = binary(Binary::And, above, below);
+        let negated = |expr| Expr::Unary(Unary::Not, Box::new(expr));
+        let expr = if is_negated { negated(both) } else { both };
+        Ok(Bound::new(expr, SqlType::Bool, location))
+    }
+
+    pub(super) fn like(
+        &mut self,
+        operand: &ast::Expr,
+        pattern: &ast::Expr,
+        escape: Option<&ast::ValueWithSpan>,
+        (is_negated, is_case_blind): (bool, bool),
+        location: Location,
+    ) -> Result<Bound, SqlError> {
+        let mut args = vec![self.bind(operand)?, self.bind(pattern)?];
+        if let Some(escape) = escape {
+            args.push(self.bind(&ast::Expr::Value(escape.clone()))?);
+        }
+        if let Some(bad) =
+            args.iter().find(|arg| !arg.base().is_string() && arg.base() != SqlType::Unknown)
+        {
+            return Err(self.no_operator("~~", args[0].base(), bad.base(), location));
+        }
+        let function = Function::Like { is_negated, is_case_blind };
+        self.text_call(function, args, SqlType::Bool, location)
+    }
+
+    pub(super) fn case(
+        &mut self,
+        operand: Option<&ast::Expr>,
+        branches: &[ast::CaseWhen],
+        otherwise: Option<&ast::Expr>,
+        location: Location,
+    ) -> Result<Bound, SqlError> {
+        let mut conditions = Vec::with_capacity(branches.len());
+        let mut results = Vec::with_capacity(branches.len() + 1);
+        for branch in branches {
+            conditions.push(match operand {
+                Some(operand) => {
+                    let op = ast::BinaryOperator::Eq;
+                    self.binary(operand, &op, &branch.condition, location)?.expr
+                }
+                None => self.condition(&branch.condition, "CASE/WHEN")?,
+            });
+            results.push(self.bind(&branch.result)?);
+        }
+        results.push(match otherwise {
+            Some(otherwise) => self.bind(otherwise)?,
+            None => Bound::new(Expr::Const(Datum::Null), SqlType::Unknown, location),
+        });
+        let mut results = self.unify(results, "CASE")?;
+        let ty = results[0].ty;
+        let otherwise = Box::new(results.pop().expect("ELSE is there").expr);
+        let branches = conditions.into_iter().zip(results.into_iter().map(|r| r.expr)).collect();
+        Ok(Bound { expr: Expr::Case(branches, otherwise), ty, location })
+    }
+}

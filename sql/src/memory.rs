@@ -1,0 +1,183 @@
+//! An engine of one node without a protocol: programs run one after the other, in memory.
+//!
+//! For tests, and for trying SQL without a cluster. It orders by a lock, certifies what interactive
+//! transactions read, and forgets everything when it is dropped.
+
+use std::future::Future;
+use std::ops::ControlFlow;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use pangea_core::codec::{DecodeError, Reader, Writer};
+use pangea_core::ids::{NodeId, SnapshotVersion, TableId, TxnId};
+use pangea_core::key::{Direction, Key};
+use pangea_core::protocol::Status;
+use pangea_core::store::{Header, Store, Version};
+use pangea_core::time::Span;
+use pangea_core::topology::Topology;
+use pangea_core::txn::{Abort, Certified, Outcome, Program, Registry, Seen, SqlState, Stop};
+
+use crate::engine::{Engine, Unavailable};
+use crate::session::local::LocalContext;
+
+/// The writer of a version: all that this engine keeps with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WriterHeader(TxnId);
+
+impl Header for WriterHeader {
+    fn writer(&self) -> TxnId {
+        self.0
+    }
+
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.put_u64(self.0.to_bits());
+    }
+
+    fn decode(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        Ok(Self(TxnId::from_bits(from.u64("writer")?)))
+    }
+}
+
+/// An engine of one node without a protocol.
+#[derive(Clone, Debug)]
+pub struct MemoryEngine {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    store: Arc<Store<WriterHeader>>,
+    registry: Arc<Registry>,
+    topology: Topology,
+    /// The number of the last transaction; held while one runs.
+    last: Mutex<u64>,
+}
+
+impl Default for MemoryEngine {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl MemoryEngine {
+    /// An empty database.
+    pub fn new() -> Self {
+        let shared = Shared {
+            store: Arc::new(Store::new()),
+            registry: Arc::new(Registry::new(crate::procedures())),
+            topology: Topology::one_node_per_region("memory", &["here"], Span::ZERO),
+            last: Mutex::new(0),
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    fn run(&self, program: Program) -> Outcome {
+        let mut last = self.shared.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let store = &self.shared.store;
+        let (writes, result) = match program {
+            Program::Call { procedure, args } => {
+                let Some(procedure) = self.shared.registry.procedure(procedure) else {
+                    return Outcome::Aborted(Abort::new(SqlState::INTERNAL_ERROR, "no procedure"));
+                };
+                let mut cx = LocalContext::transaction(store.pin());
+                match procedure.run(&args, &mut cx) {
+                    Ok(result) => (
+                        cx.into_certified().map_or(Vec::new(), |certified| certified.writes),
+                        result,
+                    ),
+                    Err(Stop::Abort(abort)) => return Outcome::Aborted(abort),
+                    Err(Stop::Interrupted) => {
+                        let abort = Abort::new(SqlState::INTERNAL_ERROR, "interrupted");
+                        return Outcome::Aborted(abort);
+                    }
+                }
+            }
+            Program::Certified(certified) => match self.certify(&certified) {
+                Ok(()) => (certified.writes, Vec::new()),
+                Err(abort) => return Outcome::Aborted(abort),
+            },
+        };
+        *last += 1;
+        let txn = TxnId::new(NodeId(0), *last);
+        let version = store.published().next();
+        for write in writes {
+            let row = Version { version, header: WriterHeader(txn), value: write.value };
+            store.apply(write.table, write.key, row);
+        }
+        store.publish(version);
+        Outcome::Committed { txn, version, result }
+    }
+
+    /// Whether what a transaction read is what it would read now.
+    fn certify(&self, certified: &Certified) -> Result<(), Abort> {
+        let store = &self.shared.store;
+        let at = store.published();
+        for read in &certified.reads.points {
+            let version = store.read(read.table, &read.key, at);
+            check(read.table, &read.key, seen(version.as_ref()), read.seen)?;
+        }
+        for read in &certified.reads.ranges {
+            let mut rows = Vec::new();
+            store.scan(read.table, &read.range, Direction::Forward, at, |key, version| {
+                if version.value.is_some() {
+                    rows.push((key.clone(), seen(Some(version))));
+                }
+                ControlFlow::Continue(())
+            });
+            let changed = rows
+                .iter()
+                .chain(&read.rows)
+                .find(|row| !(rows.contains(row) && read.rows.contains(row)));
+            if let Some((key, _)) = changed {
+                return Err(conflict(read.table, key));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn seen(version: Option<&Version<WriterHeader>>) -> Seen {
+    let live = version.filter(|version| version.value.is_some());
+    live.map_or(Seen::Absent, |version| Seen::At(version.version))
+}
+
+fn check(table: TableId, key: &Key, now: Seen, then: Seen) -> Result<(), Abort> {
+    if now == then { Ok(()) } else { Err(conflict(table, key)) }
+}
+
+fn conflict(table: TableId, key: &Key) -> Abort {
+    Abort::new(SqlState::SERIALIZATION_FAILURE, "could not serialize access")
+        .with_detail(format!("Key {key:?} of table {table} was changed meanwhile."))
+}
+
+impl Engine for MemoryEngine {
+    type Header = WriterHeader;
+
+    fn store(&self) -> &Arc<Store<WriterHeader>> {
+        &self.shared.store
+    }
+
+    fn registry(&self) -> &Arc<Registry> {
+        &self.shared.registry
+    }
+
+    fn topology(&self) -> &Topology {
+        &self.shared.topology
+    }
+
+    fn commit(
+        &self,
+        program: Program,
+    ) -> impl Future<Output = Result<Outcome, Unavailable>> + Send {
+        std::future::ready(Ok(self.run(program)))
+    }
+
+    fn fresh(&self) -> impl Future<Output = Result<SnapshotVersion, Unavailable>> + Send {
+        std::future::ready(Ok(self.shared.store.published()))
+    }
+
+    fn status(&self) -> impl Future<Output = Result<Status, Unavailable>> + Send {
+        let version = self.shared.store.published();
+        let members = vec![NodeId(0)];
+        std::future::ready(Ok(Status { version, members, ..Status::default() }))
+    }
+}

@@ -1,0 +1,105 @@
+//! Plans by statement text: planning costs more than finding a row.
+//!
+//! A plan is used again for the same text, the same parameter types, and the same schemas: the
+//! catalog records that it was planned with are read again each time, through the context of the
+//! run, and must be the same bytes. So the cache changes how fast an answer comes, never the
+//! answer, and a schema change conflicts with the statements that used the schema.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use pangea_core::hash::HashMap;
+use pangea_core::txn::Context;
+
+use super::{Planned, plan};
+use crate::catalog::CATALOG;
+use crate::error::Failure;
+use crate::syntax::Parsed;
+use crate::types::SqlType;
+
+/// How many plans are kept: an application has hundreds of statements, and a plan a few kilobytes.
+const PLANS_MAX: usize = 1_024;
+/// Longer statements come once: a load, not a query.
+const TEXT_BYTES_MAX: usize = 8_192;
+
+type CacheKey = (Arc<str>, Vec<Option<SqlType>>);
+
+/// Plans of statements, the least recently used of which goes first.
+#[derive(Debug, Default)]
+pub struct PlanCache {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    plans: HashMap<CacheKey, Entry>,
+    clock: u64,
+}
+
+#[derive(Debug)]
+struct Entry {
+    planned: Arc<Planned>,
+    used: u64,
+}
+
+impl PlanCache {
+    fn find(&self, key: &CacheKey) -> Option<Arc<Planned>> {
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        inner.clock += 1;
+        let now = inner.clock;
+        let entry = inner.plans.get_mut(key)?;
+        entry.used = now;
+        Some(entry.planned.clone())
+    }
+
+    fn insert(&self, key: CacheKey, planned: Arc<Planned>) {
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        inner.clock += 1;
+        let used = inner.clock;
+        inner.plans.insert(key, Entry { planned, used });
+        if inner.plans.len() > PLANS_MAX {
+            inner.evict();
+        }
+    }
+
+    /// The plan of a statement, from the cache where it still holds.
+    pub(crate) fn plan(
+        &self,
+        text: &Arc<str>,
+        param_types: &[Option<SqlType>],
+        parse: impl FnOnce() -> Result<Parsed, Failure>,
+        cx: &mut dyn Context,
+    ) -> Result<Arc<Planned>, Failure> {
+        let key = (text.clone(), param_types.to_vec());
+        if let Some(planned) = self.find(&key)
+            && is_current(&planned, cx)?
+        {
+            return Ok(planned);
+        }
+        let planned = Arc::new(plan(&parse()?, param_types, cx)?);
+        if text.len() <= TEXT_BYTES_MAX {
+            self.insert(key, planned.clone());
+        }
+        Ok(planned)
+    }
+}
+
+impl Inner {
+    /// Drops the older half, so that a full cache is searched once in a while and not each time.
+    fn evict(&mut self) {
+        let mut ages: Vec<u64> = self.plans.values().map(|entry| entry.used).collect();
+        ages.sort_unstable();
+        let middle = ages[ages.len() / 2];
+        self.plans.retain(|_, entry| entry.used >= middle);
+        assert!(self.plans.len() <= PLANS_MAX, "half is gone");
+    }
+}
+
+/// Whether the schemas are still what the plan was made with.
+fn is_current(planned: &Planned, cx: &mut dyn Context) -> Result<bool, Failure> {
+    for (key, record) in &planned.schemas {
+        if cx.get(CATALOG, key)? != *record {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}

@@ -1,0 +1,287 @@
+//! Statements with their names and types resolved: what an executor runs.
+//!
+//! Planning reads the schemas of the tables through the same context that the statement then runs
+//! in, so that a schema change in between is noticed like any other conflict. A plan remembers what
+//! it read: it holds as long as those records are the same.
+
+pub(crate) mod access;
+pub(crate) mod cache;
+mod ddl;
+mod dml;
+mod select;
+
+use std::sync::Arc;
+
+use pangea_core::key::Key;
+use pangea_core::txn::Context;
+use pangea_core::value::Value;
+use sqlparser::ast;
+
+use crate::catalog::{CATALOG, Table, table_key};
+use crate::error::{Failure, SqlError, code};
+use crate::exec::aggregate::Aggregate;
+use crate::expr::Expr;
+use crate::expr::bind::{Aggregates, Binder, Params, Scope, ScopeColumn};
+use crate::syntax::{self, Parsed};
+use crate::types::{ColumnType, SqlType};
+use access::Access;
+pub(crate) use dml::key_types;
+
+/// A statement that is ready to run.
+#[derive(Clone, Debug)]
+pub(crate) struct Planned {
+    pub plan: Plan,
+    /// The types of `$1`, `$2`, ...
+    pub params: Vec<SqlType>,
+    /// The columns that it returns; none for a statement that returns no rows.
+    pub columns: Vec<OutputColumn>,
+    /// The catalog records that it was planned with.
+    pub schemas: Vec<(Key, Option<Value>)>,
+}
+
+/// A column of a result.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OutputColumn {
+    /// Its name.
+    pub name: String,
+    /// Its type.
+    pub ty: ColumnType,
+}
+
+/// What a statement does.
+#[derive(Clone, Debug)]
+pub(crate) enum Plan {
+    Select(Select),
+    Insert(Insert),
+    Update(Update),
+    Delete(Delete),
+    CreateTable(CreateTable),
+    DropTables(DropTables),
+    Truncate(Vec<Arc<Table>>),
+    /// The names of all tables.
+    ShowTables,
+}
+
+impl Plan {
+    /// Whether it may write.
+    pub(crate) fn is_write(&self) -> bool {
+        !matches!(self, Self::Select(_) | Self::ShowTables)
+    }
+
+    /// Whether it writes whole tables, so that running it everywhere is cheaper than its writes.
+    pub(crate) fn is_bulk(&self) -> bool {
+        match self {
+            Self::DropTables(_) | Self::Truncate(_) => true,
+            Self::Update(update) => update.filter.is_none(),
+            Self::Delete(delete) => delete.filter.is_none(),
+            Self::Select(_) | Self::Insert(_) | Self::CreateTable(_) | Self::ShowTables => false,
+        }
+    }
+
+    /// What PostgreSQL calls the command.
+    pub(crate) fn command(&self) -> &'static str {
+        match self {
+            Self::Select(_) => "SELECT",
+            Self::Insert(_) => "INSERT",
+            Self::Update(_) => "UPDATE",
+            Self::Delete(_) => "DELETE",
+            Self::CreateTable(_) => "CREATE TABLE",
+            Self::DropTables(_) => "DROP TABLE",
+            Self::Truncate(_) => "TRUNCATE TABLE",
+            Self::ShowTables => "SHOW",
+        }
+    }
+}
+
+/// A query over one table, a list of rows, or nothing.
+#[derive(Clone, Debug)]
+pub(crate) struct Select {
+    pub source: Source,
+    pub filter: Option<Expr>,
+    pub grouping: Option<Grouping>,
+    /// What is computed of each row or group: the columns of the result, then what it is sorted by.
+    pub output: Vec<Expr>,
+    /// The types of the columns of the result.
+    pub types: Vec<SqlType>,
+    pub sort: Vec<SortKey>,
+    pub is_distinct: bool,
+    pub limit: Option<Expr>,
+    pub offset: Option<Expr>,
+}
+
+/// Where rows come from.
+#[derive(Clone, Debug)]
+pub(crate) enum Source {
+    /// One row without columns.
+    Nothing,
+    Table(Access),
+    Values(Vec<Vec<Expr>>),
+}
+
+/// `GROUP BY`: rows become groups, whose columns are the keys and then the aggregates.
+#[derive(Clone, Debug)]
+pub(crate) struct Grouping {
+    pub keys: Vec<(Expr, SqlType)>,
+    pub aggregates: Vec<Aggregate>,
+    pub having: Option<Expr>,
+}
+
+/// A column of the output that the result is sorted by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SortKey {
+    pub column: usize,
+    pub is_descending: bool,
+    pub is_nulls_first: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Insert {
+    pub table: Arc<Table>,
+    pub source: Select,
+    /// The columns of the table, over the columns of the source.
+    pub columns: Vec<Expr>,
+    /// Whether rows whose key exists are left out.
+    pub skips_duplicates: bool,
+    pub returning: Vec<Expr>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Update {
+    pub access: Access,
+    pub filter: Option<Expr>,
+    pub assignments: Vec<(usize, Expr)>,
+    pub returning: Vec<Expr>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Delete {
+    pub access: Access,
+    pub filter: Option<Expr>,
+    pub returning: Vec<Expr>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct CreateTable {
+    /// The schema; the number is found when it runs.
+    pub table: Table,
+    pub if_not_exists: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct DropTables {
+    pub names: Vec<String>,
+    pub if_exists: bool,
+}
+
+/// Plans one statement.
+pub(crate) struct Planner<'a> {
+    cx: &'a mut dyn Context,
+    source: Arc<str>,
+    params: Params,
+    schemas: Vec<(Key, Option<Value>)>,
+}
+
+/// Plans a statement whose parameters have these types, as far as they are known.
+pub(crate) fn plan(
+    parsed: &Parsed,
+    param_types: &[Option<SqlType>],
+    cx: &mut dyn Context,
+) -> Result<Planned, Failure> {
+    let params = Params { types: param_types.to_vec() };
+    let mut planner = Planner { cx, source: parsed.source.clone(), params, schemas: Vec::new() };
+    let (plan, columns) = planner.statement(&parsed.ast)?;
+    let known = planner.params.types.iter().enumerate().map(|(at, base)| {
+        base.ok_or_else(|| {
+            let message = format!("could not determine data type of parameter ${}", at + 1);
+            SqlError::new(code::INDETERMINATE_TYPE, message)
+        })
+    });
+    let params = known.collect::<Result<_, _>>()?;
+    Ok(Planned { plan, params, columns, schemas: planner.schemas })
+}
+
+impl Planner<'_> {
+    fn statement(
+        &mut self,
+        statement: &ast::Statement,
+    ) -> Result<(Plan, Vec<OutputColumn>), Failure> {
+        use ast::Statement as S;
+        match statement {
+            S::Query(query) => {
+                let (select, columns) = self.query(query)?;
+                Ok((Plan::Select(select), columns))
+            }
+            S::Insert(insert) => self.insert(insert),
+            S::Update(update) => self.update(update),
+            S::Delete(delete) => self.delete(delete),
+            S::CreateTable(create) => Ok((self.create_table(create)?, Vec::new())),
+            S::Drop { object_type, if_exists, names, cascade: _, .. } => {
+                if *object_type != ast::ObjectType::Table {
+                    let kind = object_type.to_string();
+                    return Err(SqlError::unsupported(format!("DROP {kind}")).into());
+                }
+                let names = names.iter().map(syntax::table_name).collect::<Result<_, _>>()?;
+                Ok((Plan::DropTables(DropTables { names, if_exists: *if_exists }), Vec::new()))
+            }
+            S::Truncate(truncate) => {
+                let tables = truncate.table_names.iter().map(|target| self.table(&target.name));
+                Ok((Plan::Truncate(tables.collect::<Result<_, _>>()?), Vec::new()))
+            }
+            S::ShowTables { .. } => {
+                let column = OutputColumn { name: "table".to_owned(), ty: SqlType::Text.into() };
+                Ok((Plan::ShowTables, vec![column]))
+            }
+            other => Err(SqlError::unsupported(command_of(other)).into()),
+        }
+    }
+
+    /// The schema of a table that must exist.
+    fn table(&mut self, object: &ast::ObjectName) -> Result<Arc<Table>, Failure> {
+        let location = syntax::location(object);
+        let name = syntax::table_name(object).map_err(|error| error.at(&self.source, location))?;
+        let key = table_key(&name);
+        let record = self.cx.get(CATALOG, &key)?;
+        self.schemas.push((key, record.clone()));
+        let Some(record) = record else {
+            return Err(undefined_table(&name).at(&self.source, location).into());
+        };
+        Ok(Arc::new(Table::decode(&record)?))
+    }
+
+    fn binder<'b>(&'b mut self, scope: &'b Scope, aggregates: Aggregates<'b>) -> Binder<'b> {
+        Binder { source: &self.source, scope, params: &mut self.params, aggregates }
+    }
+
+    fn error_at(&self, error: SqlError, location: sqlparser::tokenizer::Location) -> Failure {
+        error.at(&self.source, location).into()
+    }
+}
+
+/// The columns of a table, under its name or alias.
+fn scope_of(table: &Table, alias: &str) -> Scope {
+    let columns = table.columns.iter().map(|column| ScopeColumn {
+        table: alias.to_owned(),
+        name: column.name.clone(),
+        ty: column.ty,
+    });
+    Scope { columns: columns.collect() }
+}
+
+/// The error of a table that is not there.
+pub(crate) fn undefined_table(name: &str) -> SqlError {
+    SqlError::new(code::UNDEFINED_TABLE, format!("relation \"{name}\" does not exist"))
+}
+
+/// The first words of a statement: what is not supported.
+pub(crate) fn command_of(statement: &ast::Statement) -> String {
+    let text = statement.to_string();
+    let is_upper = |word: &&str| word.chars().all(|c| c.is_ascii_uppercase());
+    let words: Vec<&str> = text.split_whitespace().take(2).take_while(is_upper).collect();
+    if words.is_empty() { "this statement".to_owned() } else { words.join(" ") }
+}
+
+/// Fails when one of some clauses is there.
+fn refuse(clauses: &[(bool, &str)]) -> Result<(), SqlError> {
+    let found = clauses.iter().find(|(is_there, _)| *is_there);
+    found.map_or(Ok(()), |(_, feature)| Err(SqlError::unsupported(feature)))
+}

@@ -1,0 +1,156 @@
+//! Rows as bytes.
+//!
+//! ```text
+//!   version u8 | NULL bitmap, a bit a column, lowest first | the other values, in order
+//! ```
+//!
+//! | type | bytes |
+//! |---|---|
+//! | boolean | one |
+//! | integers, date, timestamps | zigzag varint |
+//! | floats | eight, little-endian |
+//! | numeric | scale as varint, length, unscaled as signed little-endian |
+//! | strings, bytea | length, bytes |
+//! | uuid | sixteen |
+
+use num_bigint::BigInt;
+use pangea_core::codec::{DecodeError, Reader, Writer};
+
+use crate::types::SqlType;
+use crate::types::datum::Datum;
+use crate::types::numeric::Numeric;
+
+/// The layout that this code writes.
+const VERSION: u8 = 1;
+
+/// Appends a row. [`decode`] is the inverse, given the same types.
+pub(crate) fn encode(row: &[Datum], out: &mut Vec<u8>) {
+    out.put_u8(VERSION);
+    let bitmap = out.len();
+    out.resize(bitmap + row.len().div_ceil(8), 0);
+    for (at, datum) in row.iter().enumerate() {
+        if datum.is_null() {
+            out[bitmap + at / 8] |= 1 << (at % 8);
+        } else {
+            encode_datum(datum, out);
+        }
+    }
+}
+
+fn zigzag(value: i64) -> u64 {
+    ((value << 1) ^ (value >> 63)) as u64
+}
+
+fn encode_datum(datum: &Datum, out: &mut Vec<u8>) {
+    match datum {
+        Datum::Null => unreachable!("NULL is in the bitmap alone"),
+        Datum::Bool(value) => out.put_u8(u8::from(*value)),
+        Datum::Int(value) | Datum::Timestamp(value) => out.put_varint(zigzag(*value)),
+        Datum::Date(value) => out.put_varint(zigzag((*value).into())),
+        Datum::Float(value) => out.put_u64(value.to_bits()),
+        Datum::Numeric(value) => {
+            out.put_varint(value.scale().into());
+            out.put_bytes(&value.unscaled().to_signed_bytes_le());
+        }
+        Datum::Text(value) => out.put_bytes(value.as_bytes()),
+        Datum::Bytea(value) => out.put_bytes(value),
+        Datum::Uuid(value) => out.extend_from_slice(value),
+    }
+}
+
+/// Reads what [`encode`] wrote for columns of these types.
+pub(crate) fn decode(
+    types: impl ExactSizeIterator<Item = SqlType>,
+    from: &mut Reader<'_>,
+) -> Result<Vec<Datum>, DecodeError> {
+    if from.u8("row version")? != VERSION {
+        return Err(DecodeError::new("row version"));
+    }
+    let bitmap = from.take(types.len().div_ceil(8), "row")?;
+    types
+        .enumerate()
+        .map(|(at, base)| {
+            let is_null = bitmap[at / 8] & 1 << (at % 8) != 0;
+            if is_null { Ok(Datum::Null) } else { decode_datum(base, from) }
+        })
+        .collect()
+}
+
+fn decode_datum(base: SqlType, from: &mut Reader<'_>) -> Result<Datum, DecodeError> {
+    let integer = |from: &mut Reader<'_>| {
+        let raw = from.varint("integer")?;
+        Ok::<_, DecodeError>((raw >> 1) as i64 ^ -((raw & 1) as i64))
+    };
+    Ok(match base {
+        SqlType::Bool => Datum::Bool(from.u8("boolean")? != 0),
+        SqlType::Int2 | SqlType::Int4 | SqlType::Int8 => Datum::Int(integer(from)?),
+        SqlType::Float4 | SqlType::Float8 => Datum::Float(f64::from_bits(from.u64("float")?)),
+        SqlType::Numeric => {
+            let scale = u32::try_from(from.varint("numeric")?);
+            let scale = scale.map_err(|_| DecodeError::new("numeric"))?;
+            let unscaled = BigInt::from_signed_bytes_le(from.bytes("numeric")?);
+            Datum::Numeric(Numeric::new(unscaled, scale))
+        }
+        SqlType::Text | SqlType::Varchar | SqlType::Bpchar | SqlType::Unknown => {
+            let bytes = from.bytes("text")?.to_vec();
+            Datum::Text(String::from_utf8(bytes).map_err(|_| DecodeError::new("text"))?)
+        }
+        SqlType::Bytea => Datum::Bytea(from.bytes("bytea")?.to_vec()),
+        SqlType::Date => {
+            let days = i32::try_from(integer(from)?);
+            Datum::Date(days.map_err(|_| DecodeError::new("date"))?)
+        }
+        SqlType::Timestamp | SqlType::Timestamptz => Datum::Timestamp(integer(from)?),
+        SqlType::Uuid => {
+            let mut bytes = [0; 16];
+            bytes.copy_from_slice(from.take(16, "uuid")?);
+            Datum::Uuid(bytes)
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn row() -> (Vec<SqlType>, Vec<Datum>) {
+        let columns = [
+            (SqlType::Bool, Datum::Bool(true)),
+            (SqlType::Int8, Datum::Int(i64::MIN)),
+            (SqlType::Float8, Datum::Float(-0.5)),
+            (SqlType::Numeric, Datum::Numeric("-12.340".parse().unwrap())),
+            (SqlType::Text, Datum::Text("é".to_owned())),
+            (SqlType::Bytea, Datum::Bytea(vec![0, 255])),
+            (SqlType::Date, Datum::Date(i32::MIN)),
+            (SqlType::Timestamp, Datum::Timestamp(i64::MAX)),
+            (SqlType::Uuid, Datum::Uuid([7; 16])),
+            (SqlType::Int4, Datum::Null),
+        ];
+        columns.into_iter().unzip()
+    }
+
+    #[test]
+    fn a_row_survives_its_encoding_and_no_prefix_of_it_is_a_row() {
+        let (types, row) = row();
+        let mut bytes = Vec::new();
+        encode(&row, &mut bytes);
+        let read = |bytes: &[u8]| decode(types.iter().copied(), &mut Reader::new(bytes));
+        assert_eq!(read(&bytes), Ok(row.clone()));
+        for len in 0..bytes.len() {
+            assert!(read(&bytes[..len]).is_err(), "cut at {len}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_bytes_are_a_row_or_an_error(mut bytes: Vec<u8>) {
+            let (types, _) = row();
+            bytes.insert(0, VERSION);
+            let mut from = Reader::new(&bytes);
+            if let Ok(row) = decode(types.iter().copied(), &mut from) {
+                prop_assert_eq!(row.len(), types.len());
+            }
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! What a statement asks of the session: to run it, to begin or end a transaction, or to be told or
+//! to tell a setting.
+
+use sqlparser::ast;
+
+use crate::error::{SqlError, code};
+use crate::plan::command_of;
+use crate::syntax::{self, Parsed};
+
+/// A statement, by who answers it.
+#[derive(Clone, Debug)]
+pub(crate) enum Command {
+    /// The database.
+    Data(Parsed),
+    Begin {
+        /// `START TRANSACTION` or `BEGIN`.
+        tag: &'static str,
+        is_read_only: Option<bool>,
+    },
+    Commit {
+        is_chained: bool,
+    },
+    Rollback {
+        is_chained: bool,
+    },
+    SetTransaction {
+        is_read_only: Option<bool>,
+        /// Whether later transactions are meant.
+        is_session: bool,
+    },
+    /// Sets to a value, or to the default.
+    Set {
+        name: String,
+        value: Option<String>,
+        is_local: bool,
+    },
+    ResetAll,
+    Show(String),
+    ShowAll,
+    Discard,
+    /// One statement by name, or all.
+    Deallocate(Option<String>),
+}
+
+impl Command {
+    /// What a parsed statement asks for.
+    pub(crate) fn new(parsed: Parsed) -> Result<Self, SqlError> {
+        use ast::Statement as S;
+        Ok(match &*parsed.ast {
+            S::Query(_)
+            | S::Insert(_)
+            | S::Update(_)
+            | S::Delete(_)
+            | S::CreateTable(_)
+            | S::Drop { .. }
+            | S::Truncate(_)
+            | S::ShowTables { .. } => Self::Data(parsed),
+            S::StartTransaction { modes, begin, .. } => Self::Begin {
+                tag: if *begin { "BEGIN" } else { "START TRANSACTION" },
+                is_read_only: read_only(modes),
+            },
+            S::Commit { chain, .. } => Self::Commit { is_chained: *chain },
+            S::Rollback { savepoint: Some(_), .. } => {
+                return Err(SqlError::unsupported("SAVEPOINT"));
+            }
+            S::Rollback { chain, .. } => Self::Rollback { is_chained: *chain },
+            S::Set(set) => Self::set(set)?,
+            S::Reset(reset) => match &reset.reset {
+                ast::Reset::ALL => Self::ResetAll,
+                ast::Reset::ConfigurationParameter(name) => {
+                    Self::Set { name: name.to_string(), value: None, is_local: false }
+                }
+            },
+            S::ShowVariable { variable } => Self::show(variable),
+            S::Discard { .. } => Self::Discard,
+            S::Deallocate { name, .. } => {
+                let name = syntax::name(name);
+                Self::Deallocate((name != "all").then_some(name))
+            }
+            other => return Err(SqlError::unsupported(command_of(other))),
+        })
+    }
+
+    fn set(set: &ast::Set) -> Result<Self, SqlError> {
+        match set {
+            ast::Set::SingleAssignment { scope, variable, values, .. } => {
+                let is_local = matches!(scope, Some(ast::ContextModifier::Local));
+                let name = variable.to_string().to_lowercase();
+                Ok(Self::Set { name, value: setting_value(values)?, is_local })
+            }
+            ast::Set::SetTimeZone { local, value } => {
+                let value = setting_value(std::slice::from_ref(value))?;
+                Ok(Self::Set { name: "timezone".to_owned(), value, is_local: *local })
+            }
+            ast::Set::SetNames { charset_name, .. } => Ok(Self::Set {
+                name: "client_encoding".to_owned(),
+                value: Some(charset_name.value.clone()),
+                is_local: false,
+            }),
+            ast::Set::SetTransaction { modes, snapshot: None, session } => {
+                Ok(Self::SetTransaction { is_read_only: read_only(modes), is_session: *session })
+            }
+            other => {
+                let text = format!("SET {other}");
+                let feature: Vec<&str> = text.split_whitespace().take(3).collect();
+                Err(SqlError::unsupported(feature.join(" ")))
+            }
+        }
+    }
+
+    fn show(variable: &[ast::Ident]) -> Self {
+        let words: Vec<String> = variable.iter().map(|ident| ident.value.to_lowercase()).collect();
+        match words.join(" ").as_str() {
+            "all" => Self::ShowAll,
+            "time zone" => Self::Show("timezone".to_owned()),
+            "transaction isolation level" => Self::Show("transaction_isolation".to_owned()),
+            name => Self::Show(name.replace(' ', ".")),
+        }
+    }
+
+    /// Whether a failed transaction still takes it.
+    pub(crate) fn ends_transaction(&self) -> bool {
+        matches!(self, Self::Commit { .. } | Self::Rollback { .. })
+    }
+}
+
+/// The last of several modes counts. Isolation levels are all given the strongest.
+fn read_only(modes: &[ast::TransactionMode]) -> Option<bool> {
+    modes.iter().rev().find_map(|mode| match mode {
+        ast::TransactionMode::AccessMode(ast::TransactionAccessMode::ReadOnly) => Some(true),
+        ast::TransactionMode::AccessMode(ast::TransactionAccessMode::ReadWrite) => Some(false),
+        ast::TransactionMode::IsolationLevel(_) => None,
+    })
+}
+
+/// The text of a setting's value; nothing for `DEFAULT`.
+fn setting_value(values: &[ast::Expr]) -> Result<Option<String>, SqlError> {
+    let mut texts = Vec::with_capacity(values.len());
+    for value in values {
+        texts.push(match value {
+            ast::Expr::Identifier(ident) => {
+                let is_keyword = ident.quote_style.is_none();
+                if is_keyword && ident.value.eq_ignore_ascii_case("default") {
+                    return Ok(None);
+                }
+                ident.value.clone()
+            }
+            ast::Expr::Value(value) => match &value.value {
+                ast::Value::SingleQuotedString(text) | ast::Value::Number(text, _) => text.clone(),
+                other => other.to_string(),
+            },
+            ast::Expr::UnaryOp { .. } => value.to_string(),
+            other => {
+                let message = format!("invalid value in SET: {other}");
+                return Err(SqlError::new(code::SYNTAX, message));
+            }
+        });
+    }
+    Ok(Some(texts.join(", ")))
+}

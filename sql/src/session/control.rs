@@ -1,0 +1,106 @@
+//! Statements about the session itself: SET, SHOW, DISCARD and their like.
+
+use super::command::Command;
+use super::settings::Settings;
+use super::{Response, Session};
+use crate::engine::Engine;
+use crate::error::{SqlError, code};
+use crate::plan::OutputColumn;
+use crate::types::SqlType;
+use crate::types::datum::Datum;
+
+impl<E: Engine> Session<E> {
+    pub(super) fn run_setting(&mut self, command: &Command) -> Result<Response, SqlError> {
+        let done = |tag: &str| Ok(Response::Command { tag: tag.to_owned() });
+        match command {
+            Command::SetTransaction { is_read_only, is_session } => {
+                if let Some(is_read_only) = *is_read_only {
+                    self.set_read_only(is_read_only, *is_session)?;
+                }
+                done("SET")
+            }
+            Command::Set { name, value, is_local } => {
+                let old = self.settings.show(name)?.to_owned();
+                match value {
+                    Some(value) => self.settings.set(name, value)?,
+                    None => self.settings.reset(name)?,
+                }
+                if name == "transaction_read_only" {
+                    let is_read_only = self.settings.is_on("transaction_read_only");
+                    self.set_read_only(is_read_only, false)?;
+                }
+                if *is_local && let Some(transaction) = &mut self.transaction {
+                    transaction.local_settings.push((name.clone(), old));
+                } else if *is_local {
+                    self.settings.set(name, &old)?;
+                    let warning = "SET LOCAL can only be used in transaction blocks";
+                    self.notices.push(warning.to_owned());
+                }
+                done(if value.is_some() { "SET" } else { "RESET" })
+            }
+            Command::ResetAll => {
+                self.settings.reset_all();
+                done("RESET")
+            }
+            Command::Show(name) => {
+                let value = self.settings.show(name)?.to_owned();
+                let name = Settings::shown_name(name).to_owned();
+                Ok(text_rows(&[&name], vec![vec![value]], "SHOW"))
+            }
+            Command::ShowAll => {
+                let row = |(name, value): (&str, &str)| {
+                    vec![name.to_owned(), value.to_owned(), String::new()]
+                };
+                let rows = self.settings.all().map(row).collect();
+                Ok(text_rows(&["name", "setting", "description"], rows, "SHOW"))
+            }
+            Command::Discard => {
+                if self.transaction.is_some() {
+                    let message = "DISCARD ALL cannot run inside a transaction block";
+                    return Err(SqlError::new(code::ACTIVE_TRANSACTION, message));
+                }
+                self.settings.reset_all();
+                self.statements.clear();
+                self.portals.clear();
+                done("DISCARD ALL")
+            }
+            Command::Deallocate(name) => {
+                self.deallocate(name.as_deref())?;
+                done(if name.is_some() { "DEALLOCATE" } else { "DEALLOCATE ALL" })
+            }
+            Command::Data(_)
+            | Command::Begin { .. }
+            | Command::Commit { .. }
+            | Command::Rollback { .. } => unreachable!("not a setting: {command:?}"),
+        }
+    }
+
+    fn set_read_only(&mut self, is_read_only: bool, is_session: bool) -> Result<(), SqlError> {
+        if is_session {
+            let value = if is_read_only { "on" } else { "off" };
+            return self.settings.set("default_transaction_read_only", value);
+        }
+        let Some(transaction) = &mut self.transaction else {
+            let warning = "SET TRANSACTION can only be used in transaction blocks";
+            self.notices.push(warning.to_owned());
+            return Ok(());
+        };
+        if transaction.is_read_only && !is_read_only && transaction.cx.is_some() {
+            let message = "transaction read-write mode must be set before any query";
+            return Err(SqlError::new(code::ACTIVE_TRANSACTION, message));
+        }
+        transaction.is_read_only = is_read_only;
+        Ok(())
+    }
+}
+
+/// Rows of text.
+fn text_rows(names: &[&str], rows: Vec<Vec<String>>, tag: &str) -> Response {
+    let column = |name: &&str| OutputColumn { name: (*name).to_owned(), ty: SqlType::Text.into() };
+    let datums = |row: Vec<String>| row.into_iter().map(Datum::Text).collect();
+    Response::Rows {
+        columns: names.iter().map(column).collect(),
+        rows: rows.into_iter().map(datums).collect(),
+        tag: tag.to_owned(),
+    }
+}

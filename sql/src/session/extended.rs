@@ -1,0 +1,396 @@
+//! The extended protocol: prepared statements and portals.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::command::Command;
+use super::{Response, Session, TransactionStatus};
+use crate::engine::Engine;
+use crate::error::{Failure, SqlError, code};
+use crate::plan::OutputColumn;
+use crate::syntax;
+use crate::types::datum::Datum;
+use crate::types::{SqlType, binary, text};
+
+/// The most prepared statements and portals of one session.
+const PREPARED_MAX: usize = 10_000;
+
+/// A statement under a name.
+#[derive(Debug)]
+pub(super) struct Prepared {
+    /// Nothing for an empty text.
+    command: Option<Command>,
+    params: Vec<SqlType>,
+    columns: Vec<OutputColumn>,
+}
+
+/// A statement with its parameters, and its rows once it runs.
+#[derive(Debug)]
+pub(super) struct Portal {
+    prepared: Arc<Prepared>,
+    params: Vec<Datum>,
+    formats: Vec<bool>,
+    running: Option<Running>,
+}
+
+#[derive(Debug)]
+struct Running {
+    rows: VecDeque<Vec<Datum>>,
+    sent: u64,
+    tag: String,
+}
+
+/// What a client is told of a statement or a portal.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Described {
+    /// The types of the parameters.
+    pub params: Vec<SqlType>,
+    /// The columns of the rows; none when it returns no rows.
+    pub columns: Vec<OutputColumn>,
+    /// For each column, whether it comes in binary.
+    pub formats: Vec<bool>,
+}
+
+/// What a client is told of one execution of a portal.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Execution {
+    /// The text held no statement.
+    Empty,
+    /// It is done, after these rows.
+    Complete {
+        /// The rows.
+        rows: Vec<Vec<Datum>>,
+        /// PostgreSQL's tag.
+        tag: String,
+    },
+    /// There are more rows than were asked for.
+    Suspended {
+        /// The rows.
+        rows: Vec<Vec<Datum>>,
+    },
+}
+
+impl<E: Engine> Session<E> {
+    /// Prepares a statement. Types of 0 are left to the surroundings of their parameters.
+    ///
+    /// # Errors
+    /// When the text is not one statement, or its names or types are wrong.
+    pub async fn parse(
+        &mut self,
+        name: &str,
+        source: &str,
+        type_oids: &[u32],
+    ) -> Result<(), SqlError> {
+        let result = self.prepare(name, source, type_oids).await;
+        result.map_err(|error| self.fail_block(error))
+    }
+
+    async fn prepare(
+        &mut self,
+        name: &str,
+        source: &str,
+        type_oids: &[u32],
+    ) -> Result<(), SqlError> {
+        if !name.is_empty() && self.statements.contains_key(name) {
+            let message = format!("prepared statement \"{name}\" already exists");
+            return Err(SqlError::new(code::DUPLICATE_STATEMENT, message));
+        }
+        check_count(self.statements.len(), "prepared statements")?;
+        let mut parsed = syntax::parse(source)?;
+        if parsed.len() > 1 {
+            let message = "cannot insert multiple commands into a prepared statement";
+            return Err(SqlError::new(code::SYNTAX, message));
+        }
+        let types = type_oids.iter().map(|&oid| param_type(oid)).collect::<Result<Vec<_>, _>>()?;
+        let Some(parsed) = parsed.pop() else {
+            let empty = Prepared { command: None, params: Vec::new(), columns: Vec::new() };
+            self.statements.insert(name.to_owned(), Arc::new(empty));
+            return Ok(());
+        };
+        let command = Command::new(parsed)?;
+        self.refuse_when_failed(&command)?;
+        let (params, columns) = self.describe_command(&command, &types).await?;
+        let prepared = Prepared { command: Some(command), params, columns };
+        self.statements.insert(name.to_owned(), Arc::new(prepared));
+        Ok(())
+    }
+
+    async fn describe_command(
+        &mut self,
+        command: &Command,
+        types: &[Option<SqlType>],
+    ) -> Result<(Vec<SqlType>, Vec<OutputColumn>), SqlError> {
+        let text_column =
+            |name: &str| OutputColumn { name: name.to_owned(), ty: SqlType::Text.into() };
+        match command {
+            Command::Data(parsed) => {
+                let planned = if self.transaction.is_some() {
+                    self.open_snapshot().await?;
+                    let open = self.transaction.as_mut().and_then(|open| open.cx.as_mut());
+                    let cx = open.expect("the snapshot is open");
+                    let parse = || Ok::<_, Failure>(parsed.clone());
+                    self.plans.plan(&parsed.text, types, parse, cx)?
+                } else {
+                    self.plan(parsed, types).await?.0
+                };
+                Ok((planned.params.clone(), planned.columns.clone()))
+            }
+            Command::Show(name) => {
+                let name = super::Settings::shown_name(name);
+                Ok((Vec::new(), vec![text_column(name)]))
+            }
+            Command::ShowAll => {
+                let names = ["name", "setting", "description"];
+                Ok((Vec::new(), names.map(text_column).to_vec()))
+            }
+            _ => Ok((Vec::new(), Vec::new())),
+        }
+    }
+
+    /// Gives a prepared statement its parameters. Formats are 0 for text and 1 for binary: none for
+    /// all text, one for all, or one for each.
+    ///
+    /// # Errors
+    /// When there is no such statement, or a value is not of its type.
+    pub fn bind(
+        &mut self,
+        portal: &str,
+        statement: &str,
+        values: &[Option<&[u8]>],
+        value_formats: &[i16],
+        result_formats: &[i16],
+    ) -> Result<(), SqlError> {
+        let bound = self.bind_values(statement, values, value_formats, result_formats);
+        let bound = bound.and_then(|bound| {
+            if !portal.is_empty() && self.portals.contains_key(portal) {
+                let message = format!("cursor \"{portal}\" already exists");
+                return Err(SqlError::new("42P03", message));
+            }
+            check_count(self.portals.len(), "portals")?;
+            Ok(bound)
+        });
+        match bound {
+            Ok(bound) => {
+                self.portals.insert(portal.to_owned(), bound);
+                Ok(())
+            }
+            Err(error) => Err(self.fail_block(error)),
+        }
+    }
+
+    fn bind_values(
+        &self,
+        statement: &str,
+        values: &[Option<&[u8]>],
+        value_formats: &[i16],
+        result_formats: &[i16],
+    ) -> Result<Portal, SqlError> {
+        let prepared = self.prepared(statement)?.clone();
+        if let Some(command) = &prepared.command {
+            self.refuse_when_failed(command)?;
+        }
+        if values.len() != prepared.params.len() {
+            let message = format!(
+                "bind message supplies {} parameters, but prepared statement \"{statement}\" \
+                 requires {}",
+                values.len(),
+                prepared.params.len()
+            );
+            return Err(SqlError::new(code::PROTOCOL_VIOLATION, message));
+        }
+        let value_formats = spread_formats(value_formats, values.len())?;
+        let formats = spread_formats(result_formats, prepared.columns.len())?;
+        let typed = prepared.params.iter().zip(values).zip(value_formats);
+        let params = typed.map(|((&base, value), is_binary)| match value {
+            None => Ok(Datum::Null),
+            Some(bytes) if is_binary => binary::decode(base, bytes),
+            Some(bytes) => text::parse(base, &binary::decode_text(bytes)?, self.zone()),
+        });
+        let params = params.collect::<Result<_, _>>()?;
+        Ok(Portal { prepared, params, formats, running: None })
+    }
+
+    fn prepared(&self, name: &str) -> Result<&Arc<Prepared>, SqlError> {
+        self.statements.get(name).ok_or_else(|| {
+            let message = format!("prepared statement \"{name}\" does not exist");
+            SqlError::new(code::NO_STATEMENT, message)
+        })
+    }
+
+    /// Describes a prepared statement.
+    ///
+    /// # Errors
+    /// When there is none of that name.
+    pub fn describe_statement(&mut self, name: &str) -> Result<Described, SqlError> {
+        let found = self.prepared(name).cloned();
+        let prepared = found.map_err(|error| self.fail_block(error))?;
+        let columns = prepared.columns.clone();
+        let formats = vec![false; columns.len()];
+        Ok(Described { params: prepared.params.clone(), columns, formats })
+    }
+
+    /// Describes a portal.
+    ///
+    /// # Errors
+    /// When there is none of that name.
+    pub fn describe_portal(&mut self, name: &str) -> Result<Described, SqlError> {
+        let Some(portal) = self.portals.get(name) else {
+            return Err(self.fail_block(no_portal(name)));
+        };
+        let columns = portal.prepared.columns.clone();
+        Ok(Described { params: Vec::new(), columns, formats: portal.formats.clone() })
+    }
+
+    /// Runs a portal, or goes on with one that was suspended. `row_max` 0 means all rows.
+    /// `is_alone` says that nothing else comes before the next Sync: then a write outside of a
+    /// transaction needs none.
+    ///
+    /// # Errors
+    /// When there is no such portal, or the statement fails.
+    pub async fn execute(
+        &mut self,
+        name: &str,
+        row_max: usize,
+        is_alone: bool,
+    ) -> Result<Execution, SqlError> {
+        let result = self.execute_portal(name, row_max, is_alone).await;
+        result.map_err(|error| self.fail_block(error))
+    }
+
+    async fn execute_portal(
+        &mut self,
+        name: &str,
+        row_max: usize,
+        is_alone: bool,
+    ) -> Result<Execution, SqlError> {
+        let mut portal = self.portals.remove(name).ok_or_else(|| no_portal(name))?;
+        let Some(command) = &portal.prepared.command else {
+            self.portals.insert(name.to_owned(), portal);
+            return Ok(Execution::Empty);
+        };
+        if portal.running.is_none() {
+            let is_data = matches!(command, Command::Data(_));
+            if self.transaction_status() == TransactionStatus::Idle && is_data && !is_alone {
+                self.begin(true, None);
+            }
+            let response = self.run(command, &portal.prepared.params, &portal.params).await?;
+            portal.running = Some(match response {
+                Response::Rows { columns, rows, tag } => {
+                    check_columns(&columns, &portal.prepared.columns)?;
+                    Running { rows: rows.into(), sent: 0, tag }
+                }
+                Response::Command { tag } => Running { rows: VecDeque::new(), sent: 0, tag },
+                Response::Empty => Running { rows: VecDeque::new(), sent: 0, tag: String::new() },
+                Response::Error(error) => return Err(error),
+            });
+        }
+        let Some(running) = &mut portal.running else { unreachable!("it was started") };
+        let wanted = if row_max == 0 { running.rows.len() } else { row_max };
+        let rows: Vec<_> = running.rows.drain(..wanted.min(running.rows.len())).collect();
+        running.sent += rows.len() as u64;
+        // A portal that gave as many rows as were asked for is not known to be at its end.
+        let execution = if row_max > 0 && rows.len() == row_max {
+            Execution::Suspended { rows }
+        } else {
+            let is_select = running.tag.starts_with("SELECT");
+            let tag =
+                if is_select { format!("SELECT {}", rows.len()) } else { running.tag.clone() };
+            Execution::Complete { rows, tag }
+        };
+        let is_transaction = matches!(command, Command::Commit { .. } | Command::Rollback { .. });
+        if !is_transaction {
+            self.portals.insert(name.to_owned(), portal);
+        }
+        Ok(execution)
+    }
+
+    /// Forgets a prepared statement, if there is one.
+    pub fn close_statement(&mut self, name: &str) {
+        self.statements.remove(name);
+    }
+
+    /// Forgets a portal, if there is one.
+    pub fn close_portal(&mut self, name: &str) {
+        self.portals.remove(name);
+    }
+
+    /// Ends an implicit transaction, and what an error left.
+    ///
+    /// # Errors
+    /// When the implicit transaction can't commit.
+    pub async fn sync(&mut self) -> Result<(), SqlError> {
+        self.end_implicit().await?;
+        if self.transaction.is_none() {
+            self.portals.clear();
+        }
+        Ok(())
+    }
+
+    pub(super) fn deallocate(&mut self, name: Option<&str>) -> Result<(), SqlError> {
+        match name {
+            None => self.statements.clear(),
+            Some(name) => {
+                self.prepared(name)?;
+                self.statements.remove(name);
+            }
+        }
+        Ok(())
+    }
+
+    fn fail_block(&mut self, error: SqlError) -> SqlError {
+        self.fail(error)
+    }
+}
+
+fn no_portal(name: &str) -> SqlError {
+    SqlError::new(code::NO_PORTAL, format!("portal \"{name}\" does not exist"))
+}
+
+fn check_count(count: usize, what: &str) -> Result<(), SqlError> {
+    if count < PREPARED_MAX {
+        return Ok(());
+    }
+    let message = format!("a session has at most {PREPARED_MAX} {what}");
+    Err(SqlError::new(code::LIMIT_EXCEEDED, message))
+}
+
+/// A parameter's type as a client names it; nothing where it leaves the choice.
+fn param_type(oid: u32) -> Result<Option<SqlType>, SqlError> {
+    match SqlType::from_oid(oid) {
+        Some(SqlType::Unknown) => Ok(None),
+        Some(base) => Ok(Some(base)),
+        None if oid == 0 => Ok(None),
+        None => Err(SqlError::unsupported(format!("the type with number {oid}"))),
+    }
+}
+
+/// One format for each value, from the protocol's short forms.
+fn spread_formats(formats: &[i16], count: usize) -> Result<Vec<bool>, SqlError> {
+    let is_binary = |&format: &i16| match format {
+        0 => Ok(false),
+        1 => Ok(true),
+        _ => {
+            let message = format!("unsupported format code: {format}");
+            Err(SqlError::new(code::INVALID_PARAMETER, message))
+        }
+    };
+    match formats {
+        [] => Ok(vec![false; count]),
+        [all] => Ok(vec![is_binary(all)?; count]),
+        each if each.len() == count => each.iter().map(is_binary).collect(),
+        each => {
+            let message = format!("bind message has {} formats for {count} values", each.len());
+            Err(SqlError::new(code::PROTOCOL_VIOLATION, message))
+        }
+    }
+}
+
+/// A client that was told of some columns can't be sent others.
+fn check_columns(now: &[OutputColumn], described: &[OutputColumn]) -> Result<(), SqlError> {
+    let types = |columns: &[OutputColumn]| columns.iter().map(|c| c.ty).collect::<Vec<_>>();
+    if types(now) == types(described) {
+        return Ok(());
+    }
+    let message = "cached plan must not change result type";
+    Err(SqlError::new(code::FEATURE_NOT_SUPPORTED, message))
+}

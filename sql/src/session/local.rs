@@ -1,0 +1,268 @@
+//! A context on one pinned snapshot and the transaction's own writes.
+//!
+//! Interactive statements and snapshot reads run here, on the session's node. What an interactive
+//! transaction reads is recorded with its version, so that it can be certified at its place in the
+//! order.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::{Bound, ControlFlow};
+
+use pangea_core::ids::TableId;
+use pangea_core::key::{Direction, Key, KeyRange};
+use pangea_core::store::{Header, Pin, Version};
+use pangea_core::txn::{
+    Abort, Certified, Context, PointRead, RangeRead, ReadSet, Scan, Seen, SqlState, Stop, Visit,
+    Write,
+};
+use pangea_core::value::Value;
+
+/// How many rows a scan takes out of the store at a time, so that it never holds the table's lock
+/// while it computes.
+const SCAN_ROWS: usize = 256;
+/// The most reads that an interactive transaction records: they all travel when it commits.
+const READS_MAX: usize = 1_000_000;
+/// The most bytes that an interactive transaction writes.
+const WRITE_BYTES_MAX: usize = 64 << 20;
+
+/// A snapshot, and what a transaction did on it.
+#[derive(Debug)]
+pub(crate) struct LocalContext<H: Header> {
+    pin: Pin<H>,
+    is_recording: bool,
+    reads: ReadSet,
+    points: BTreeSet<(TableId, Key)>,
+    reads_recorded: usize,
+    writes: BTreeMap<(TableId, Key), Option<Value>>,
+    write_bytes: usize,
+}
+
+impl<H: Header> LocalContext<H> {
+    /// A context for reading alone, which records nothing.
+    pub(crate) fn snapshot(pin: Pin<H>) -> Self {
+        Self {
+            pin,
+            is_recording: false,
+            reads: ReadSet::default(),
+            points: BTreeSet::new(),
+            reads_recorded: 0,
+            writes: BTreeMap::new(),
+            write_bytes: 0,
+        }
+    }
+
+    /// A context for an interactive transaction.
+    pub(crate) fn transaction(pin: Pin<H>) -> Self {
+        Self { is_recording: true, ..Self::snapshot(pin) }
+    }
+
+    /// What must be certified, unless nothing was written: what only read saw one snapshot.
+    pub(crate) fn into_certified(self) -> Option<Certified> {
+        if self.writes.is_empty() {
+            return None;
+        }
+        let write = |((table, key), value)| Write { table, key, value };
+        Some(Certified { reads: self.reads, writes: self.writes.into_iter().map(write).collect() })
+    }
+
+    fn record(&mut self, count: usize) -> Result<(), Stop> {
+        self.reads_recorded += count;
+        if self.reads_recorded <= READS_MAX {
+            return Ok(());
+        }
+        let message = format!("the transaction read more than {READS_MAX} rows");
+        Err(Abort::new(SqlState::PROGRAM_LIMIT_EXCEEDED, message)
+            .with_hint("Read less, or read in a transaction that is not interactive.")
+            .into())
+    }
+
+    fn write(&mut self, table: TableId, key: Key, value: Option<Value>) -> Result<(), Stop> {
+        assert!(self.is_recording, "a snapshot read writes nothing");
+        self.write_bytes += key.len() + value.as_ref().map_or(0, |value| value.len());
+        if self.write_bytes > WRITE_BYTES_MAX {
+            let megabytes = WRITE_BYTES_MAX >> 20;
+            let message = format!("the transaction wrote more than {megabytes} MB");
+            return Err(Abort::new(SqlState::PROGRAM_LIMIT_EXCEEDED, message)
+                .with_hint("Load in several transactions.")
+                .into());
+        }
+        self.writes.insert((table, key), value);
+        Ok(())
+    }
+
+    /// The transaction's own writes in a range, in the order of a scan.
+    fn own_writes(&self, scan: &Scan) -> Vec<(Key, Option<Value>)> {
+        if scan.range.is_empty() {
+            return Vec::new();
+        }
+        let start = Bound::Included((scan.table, Key::from(&scan.range.start[..])));
+        let end = match &scan.range.end {
+            Some(end) => Bound::Excluded((scan.table, Key::from(&end[..]))),
+            None => Bound::Excluded((TableId(scan.table.0 + 1), Key::from(&[][..]))),
+        };
+        let found = self.writes.range((start, end));
+        let mut own: Vec<_> = found.map(|((_, key), value)| (key.clone(), value.clone())).collect();
+        if scan.direction == Direction::Reverse {
+            own.reverse();
+        }
+        own
+    }
+}
+
+impl<H: Header> Context for LocalContext<H> {
+    fn get(&mut self, table: TableId, key: &[u8]) -> Result<Option<Value>, Stop> {
+        if !self.writes.is_empty()
+            && let Some(own) = self.writes.get(&(table, Key::from(key)))
+        {
+            return Ok(own.clone());
+        }
+        let found = self.pin.store().read(table, key, self.pin.version());
+        let found = found.filter(|version| version.value.is_some());
+        if self.is_recording && self.points.insert((table, Key::from(key))) {
+            self.record(1)?;
+            let seen = found.as_ref().map_or(Seen::Absent, |found| Seen::At(found.version));
+            self.reads.points.push(PointRead { table, key: Key::from(key), seen });
+        }
+        Ok(found.and_then(|found| found.value))
+    }
+
+    fn scan(&mut self, scan: &Scan, visit: &mut Visit<'_>) -> Result<(), Stop> {
+        let own = self.own_writes(scan);
+        let rows = StoreRows::new(&self.pin, scan);
+        let mut seen = Vec::new();
+        let is_recording = self.is_recording;
+        let mut last = None;
+        merge(rows, own, scan.direction, &mut |key, value, version| {
+            if is_recording && let Some(version) = version {
+                seen.push((key.clone(), Seen::At(version.version)));
+            }
+            let Some(value) = value else { return ControlFlow::Continue(()) };
+            let flow = visit(key, value);
+            if flow.is_break() {
+                last = Some(key.clone());
+            }
+            flow
+        });
+        if is_recording {
+            self.record(seen.len() + 1)?;
+            if scan.direction == Direction::Reverse {
+                seen.reverse();
+            }
+            let range = match &last {
+                Some(last) => scan.range.seen_up_to(last, scan.direction),
+                None => scan.range.clone(),
+            };
+            self.reads.ranges.push(RangeRead { table: scan.table, range, rows: seen });
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, table: TableId, key: Key, value: Value) -> Result<(), Stop> {
+        self.write(table, key, Some(value))
+    }
+
+    fn delete(&mut self, table: TableId, key: Key) -> Result<(), Stop> {
+        self.write(table, key, None)
+    }
+}
+
+/// The live rows of a range of a snapshot, a few at a time.
+struct StoreRows<'a, H: Header> {
+    pin: &'a Pin<H>,
+    table: TableId,
+    rest: KeyRange,
+    direction: Direction,
+    fetched: std::vec::IntoIter<(Key, Version<H>)>,
+    is_done: bool,
+}
+
+impl<'a, H: Header> StoreRows<'a, H> {
+    fn new(pin: &'a Pin<H>, scan: &Scan) -> Self {
+        Self {
+            pin,
+            table: scan.table,
+            rest: scan.range.clone(),
+            direction: scan.direction,
+            fetched: Vec::new().into_iter(),
+            is_done: false,
+        }
+    }
+
+    fn fetch(&mut self) {
+        let mut rows = Vec::new();
+        let mut visited = 0;
+        let mut last = None;
+        let at = self.pin.version();
+        self.pin.store().scan(self.table, &self.rest, self.direction, at, |key, version| {
+            visited += 1;
+            if version.value.is_some() {
+                rows.push((key.clone(), version.clone()));
+            }
+            if visited < SCAN_ROWS {
+                return ControlFlow::Continue(());
+            }
+            last = Some(key.clone());
+            ControlFlow::Break(())
+        });
+        match (last, self.direction) {
+            (None, _) => self.is_done = true,
+            (Some(last), Direction::Forward) => {
+                self.rest.start = [last.as_bytes(), &[0]].concat();
+            }
+            (Some(last), Direction::Reverse) => self.rest.end = Some(last.to_vec()),
+        }
+        self.fetched = rows.into_iter();
+    }
+}
+
+impl<H: Header> Iterator for StoreRows<'_, H> {
+    type Item = (Key, Version<H>);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some(row) = self.fetched.next() {
+                return Some(row);
+            }
+            if self.is_done {
+                return None;
+            }
+            self.fetch();
+        }
+    }
+}
+
+type OnMerged<'a, H> = dyn FnMut(&Key, Option<&Value>, Option<&Version<H>>) -> ControlFlow<()> + 'a;
+
+/// Visits rows of the store and own writes in order. An own write hides the row, which still counts
+/// as read; a value is missing where it is deleted.
+fn merge<H: Header>(
+    rows: impl Iterator<Item = (Key, Version<H>)>,
+    own: Vec<(Key, Option<Value>)>,
+    direction: Direction,
+    on_row: &mut OnMerged<'_, H>,
+) {
+    let mut own = own.into_iter().peekable();
+    let is_before = |a: &Key, b: &Key| match direction {
+        Direction::Forward => a < b,
+        Direction::Reverse => a > b,
+    };
+    for (key, version) in rows {
+        while let Some((own_key, value)) = own.next_if(|(own, _)| is_before(own, &key)) {
+            if on_row(&own_key, value.as_ref(), None).is_break() {
+                return;
+            }
+        }
+        let hidden_by = own.next_if(|(own, _)| *own == key);
+        let value = match &hidden_by {
+            Some((_, own)) => own.as_ref(),
+            None => version.value.as_ref(),
+        };
+        if on_row(&key, value, Some(&version)).is_break() {
+            return;
+        }
+    }
+    for (own_key, value) in own {
+        if on_row(&own_key, value.as_ref(), None).is_break() {
+            return;
+        }
+    }
+}

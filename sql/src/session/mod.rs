@@ -1,0 +1,535 @@
+//! One client's session: its settings, its transaction, its prepared statements.
+//!
+//! ```text
+//!   outside of a transaction
+//!     SELECT                    a snapshot of this node, at once (reads = strict: a fresh one)
+//!     INSERT, UPDATE, CREATE .. a program, run at its place in the order: never a conflict
+//!   BEGIN .. COMMIT             a snapshot and own writes here; certified at COMMIT, or 40001
+//! ```
+//!
+//! Several statements in one simple query, or between two Syncs of the extended protocol, are one
+//! implicit transaction, as in PostgreSQL.
+
+mod command;
+mod control;
+mod extended;
+pub(crate) mod local;
+mod settings;
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use pangea_core::ids::SnapshotVersion;
+use pangea_core::store::Pin;
+use pangea_core::txn::{Abort, Outcome, Program, SqlState};
+
+use crate::engine::{Engine, Unavailable};
+use crate::error::{Failure, SqlError, code};
+use crate::exec::{self, Executed};
+use crate::expr::Env;
+use crate::plan::cache::PlanCache;
+use crate::plan::{OutputColumn, Planned};
+use crate::statement::{Arguments, Returned, STATEMENT};
+use crate::syntax::{self, Parsed};
+use crate::types::SqlType;
+use crate::types::datetime::from_unix_micros;
+use crate::types::datum::Datum;
+use crate::types::zone::Zone;
+use command::Command;
+pub use extended::{Described, Execution};
+use extended::{Portal, Prepared};
+use local::LocalContext;
+use settings::Settings;
+
+/// What a client is told of one statement.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Response {
+    /// The text held no statement.
+    Empty,
+    /// Rows.
+    Rows {
+        /// Their columns.
+        columns: Vec<OutputColumn>,
+        /// The values.
+        rows: Vec<Vec<Datum>>,
+        /// PostgreSQL's tag, such as `SELECT 3`.
+        tag: String,
+    },
+    /// Done.
+    Command {
+        /// PostgreSQL's tag, such as `INSERT 0 1`.
+        tag: String,
+    },
+    /// The statement failed. Always the last of a query's responses.
+    Error(SqlError),
+}
+
+/// Where a session is with its transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TransactionStatus {
+    /// Outside of one.
+    Idle,
+    /// Inside.
+    Active,
+    /// Inside of one that failed: only its end is taken.
+    Failed,
+}
+
+/// A transaction that is under way.
+struct Transaction<E: Engine> {
+    /// Nothing before the first statement that reads or writes.
+    cx: Option<LocalContext<E::Header>>,
+    /// Whether the client did not ask for it.
+    is_implicit: bool,
+    is_read_only: bool,
+    has_failed: bool,
+    /// Microseconds since 2000-01-01.
+    started: i64,
+    /// What a rollback goes back to.
+    settings_before: Settings,
+    /// What COMMIT takes back: the old values of what SET LOCAL changed.
+    local_settings: Vec<(String, String)>,
+}
+
+/// One client's session.
+pub struct Session<E: Engine> {
+    engine: E,
+    plans: Arc<PlanCache>,
+    user: String,
+    database: String,
+    settings: Settings,
+    transaction: Option<Transaction<E>>,
+    statements: BTreeMap<String, Arc<Prepared>>,
+    portals: BTreeMap<String, Portal>,
+    notices: Vec<String>,
+    /// The newest version that the session's own writes are in.
+    written: SnapshotVersion,
+    /// Drawn from at each statement.
+    entropy: u64,
+}
+
+fn unavailable(error: Unavailable) -> SqlError {
+    SqlError::new(code::UNAVAILABLE, error.reason)
+}
+
+/// A program was handed over and the node can't tell what became of it.
+fn unknown_outcome(error: Unavailable) -> SqlError {
+    let message = format!("whether the transaction committed is not known: {}", error.reason);
+    SqlError::new("40003", message)
+        .with_hint("Look whether its changes are there before you try it again.")
+}
+
+fn now() -> i64 {
+    let elapsed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    from_unix_micros(u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX))
+}
+
+impl<E: Engine> Session<E> {
+    /// A session of a user in a database, with the other parameters that the client connected with.
+    ///
+    /// # Errors
+    /// When a parameter has a value that is not possible.
+    pub fn new(
+        engine: E,
+        plans: Arc<PlanCache>,
+        parameters: &BTreeMap<String, String>,
+    ) -> Result<Self, SqlError> {
+        let user = parameters.get("user").cloned().unwrap_or_else(|| "pangea".to_owned());
+        let database = parameters.get("database").unwrap_or(&user).clone();
+        let mut settings = Settings::new(&user);
+        for (name, value) in parameters {
+            settings.connect(name, value)?;
+        }
+        Ok(Self {
+            engine,
+            plans,
+            user,
+            database,
+            settings,
+            transaction: None,
+            statements: BTreeMap::new(),
+            portals: BTreeMap::new(),
+            notices: Vec::new(),
+            written: SnapshotVersion::ZERO,
+            entropy: RandomState::new().build_hasher().finish(),
+        })
+    }
+
+    /// Where the session is with its transaction.
+    pub fn transaction_status(&self) -> TransactionStatus {
+        match &self.transaction {
+            None => TransactionStatus::Idle,
+            Some(transaction) if transaction.has_failed => TransactionStatus::Failed,
+            Some(_) => TransactionStatus::Active,
+        }
+    }
+
+    /// The settings that clients are told of when they connect and at each change.
+    pub fn reported_settings(&self) -> BTreeMap<String, String> {
+        let owned = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
+        self.settings.reported().map(owned).collect()
+    }
+
+    /// The session's time zone, which timestamps are shown in.
+    pub fn zone(&self) -> &Zone {
+        self.settings.zone()
+    }
+
+    /// What clients are told beside their results, since the last call.
+    pub fn take_notices(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.notices)
+    }
+
+    /// Runs the statements of a text, one after the other, until one fails.
+    pub async fn simple_query(&mut self, text: &str) -> Vec<Response> {
+        // A simple query ends what the extended protocol left open.
+        self.portals.clear();
+        let commands = match syntax::parse(text) {
+            Ok(parsed) => parsed,
+            Err(error) => return vec![Response::Error(self.fail(error))],
+        };
+        if commands.is_empty() {
+            return vec![Response::Empty];
+        }
+        let is_block = commands.len() > 1;
+        let mut responses = Vec::with_capacity(commands.len());
+        for parsed in commands {
+            let response = self.simple_statement(parsed, is_block).await;
+            match response {
+                Ok(response) => responses.push(response),
+                Err(error) => {
+                    responses.push(Response::Error(self.fail(error)));
+                    break;
+                }
+            }
+        }
+        if let Err(error) = self.end_implicit().await {
+            responses.push(Response::Error(error));
+        }
+        responses
+    }
+
+    async fn simple_statement(
+        &mut self,
+        parsed: Parsed,
+        is_block: bool,
+    ) -> Result<Response, SqlError> {
+        let command = Command::new(parsed)?;
+        if is_block && self.transaction.is_none() && matches!(command, Command::Data(_)) {
+            self.begin(true, None);
+        }
+        self.run(&command, &[], &[]).await
+    }
+
+    /// Marks an open transaction as failed, and passes the error on.
+    fn fail(&mut self, error: SqlError) -> SqlError {
+        if let Some(transaction) = &mut self.transaction {
+            transaction.has_failed = true;
+            // Its snapshot is of no more use, and holds up the reclamation of old versions.
+            transaction.cx = None;
+        }
+        error
+    }
+
+    async fn run(
+        &mut self,
+        command: &Command,
+        param_types: &[SqlType],
+        params: &[Datum],
+    ) -> Result<Response, SqlError> {
+        self.refuse_when_failed(command)?;
+        let done = |tag: &str| Ok(Response::Command { tag: tag.to_owned() });
+        match command {
+            Command::Data(parsed) => self.run_data(parsed, param_types, params).await,
+            Command::Begin { tag, is_read_only } => {
+                match &mut self.transaction {
+                    Some(open) if open.is_implicit => {
+                        open.is_implicit = false;
+                        open.is_read_only = is_read_only.unwrap_or(open.is_read_only);
+                    }
+                    Some(_) => {
+                        self.notices.push("there is already a transaction in progress".to_owned());
+                    }
+                    None => self.begin(false, *is_read_only),
+                }
+                done(tag)
+            }
+            Command::Commit { is_chained } => {
+                let tag = self.commit().await?;
+                if *is_chained {
+                    self.begin(false, None);
+                }
+                done(tag)
+            }
+            Command::Rollback { is_chained } => {
+                if self.transaction.is_none() {
+                    self.notices.push("there is no transaction in progress".to_owned());
+                }
+                self.rollback();
+                if *is_chained {
+                    self.begin(false, None);
+                }
+                done("ROLLBACK")
+            }
+            other => self.run_setting(other),
+        }
+    }
+
+    fn refuse_when_failed(&self, command: &Command) -> Result<(), SqlError> {
+        if self.transaction_status() != TransactionStatus::Failed || command.ends_transaction() {
+            return Ok(());
+        }
+        let message =
+            "current transaction is aborted, commands ignored until end of transaction block";
+        Err(SqlError::new(code::FAILED_TRANSACTION, message))
+    }
+
+    fn begin(&mut self, is_implicit: bool, is_read_only: Option<bool>) {
+        assert!(self.transaction.is_none(), "one transaction at a time");
+        let default = self.settings.is_on("default_transaction_read_only");
+        self.transaction = Some(Transaction {
+            cx: None,
+            is_implicit,
+            is_read_only: is_read_only.unwrap_or(default),
+            has_failed: false,
+            started: now(),
+            settings_before: self.settings.clone(),
+            local_settings: Vec::new(),
+        });
+    }
+
+    /// Ends the transaction, and returns what became of it.
+    async fn commit(&mut self) -> Result<&'static str, SqlError> {
+        let Some(transaction) = self.transaction.take() else {
+            self.notices.push("there is no transaction in progress".to_owned());
+            return Ok("COMMIT");
+        };
+        if transaction.has_failed {
+            self.settings = transaction.settings_before;
+            return Ok("ROLLBACK");
+        }
+        for (name, old) in transaction.local_settings.iter().rev() {
+            self.settings.set(name, old)?;
+        }
+        let certified = transaction.cx.and_then(LocalContext::into_certified);
+        let Some(certified) = certified else { return Ok("COMMIT") };
+        let outcome = self.engine.commit(Program::Certified(certified)).await;
+        match outcome.map_err(unknown_outcome)? {
+            Outcome::Committed { version, .. } => {
+                self.written = self.written.max(version);
+                Ok("COMMIT")
+            }
+            Outcome::Aborted(abort) => {
+                self.settings = transaction.settings_before;
+                Err(self.explain(abort))
+            }
+        }
+    }
+
+    fn rollback(&mut self) {
+        if let Some(transaction) = self.transaction.take() {
+            self.settings = transaction.settings_before;
+        }
+    }
+
+    /// Commits a transaction that the client did not ask for, or rolls it back when it failed.
+    async fn end_implicit(&mut self) -> Result<(), SqlError> {
+        if self.transaction.as_ref().is_some_and(|open| open.is_implicit) {
+            self.commit().await?;
+        }
+        Ok(())
+    }
+
+    /// The abort of a certified transaction, with the names of tables in the place of numbers.
+    fn explain(&self, abort: Abort) -> SqlError {
+        let is_conflict = abort.code == SqlState::SERIALIZATION_FAILURE;
+        let mut error = SqlError::from(abort);
+        if is_conflict {
+            error.message = "could not serialize access due to concurrent update".to_owned();
+            error
+                .hint
+                .get_or_insert_with(|| "The transaction might succeed if retried.".to_owned());
+            let mut cx = LocalContext::snapshot(self.engine.store().pin());
+            error.detail = error.detail.map(|detail| crate::names::name_tables(&detail, &mut cx));
+        }
+        error
+    }
+
+    /// A snapshot that holds the session's own writes, and with strict reads everything that was
+    /// acknowledged before.
+    async fn snapshot(&self) -> Result<Pin<E::Header>, SqlError> {
+        let is_behind = self.engine.store().published() < self.written;
+        if self.settings.is_strict() || is_behind {
+            self.engine.fresh().await.map_err(unavailable)?;
+        }
+        Ok(self.engine.store().pin())
+    }
+
+    async fn run_data(
+        &mut self,
+        parsed: &Parsed,
+        param_types: &[SqlType],
+        params: &[Datum],
+    ) -> Result<Response, SqlError> {
+        if self.transaction.is_some() {
+            return self.run_in_transaction(parsed, param_types, params).await;
+        }
+        let types: Vec<_> = param_types.iter().copied().map(Some).collect();
+        let (planned, mut cx) = self.plan(parsed, &types).await?;
+        check_params(&planned, params)?;
+        if !planned.plan.is_write() {
+            let env = self.env(params.to_vec(), now());
+            let executed = exec::run(&planned.plan, &env, &mut cx)?;
+            return Ok(self.respond(&planned, planned.columns.clone(), executed));
+        }
+        if self.settings.is_on("default_transaction_read_only") {
+            return Err(read_only_violation(&planned));
+        }
+        drop(cx);
+        let args = Arguments {
+            text: parsed.text.clone(),
+            param_types: planned.params.clone(),
+            env: self.env(params.to_vec(), now()),
+            is_bulk: planned.plan.is_bulk(),
+        };
+        let procedure = self.engine.registry().id(STATEMENT).ok_or_else(|| {
+            SqlError::new(code::INTERNAL, "the node does not know the procedure sql.statement")
+        })?;
+        let program = Program::Call { procedure, args: args.encode().into() };
+        match self.engine.commit(program).await.map_err(unknown_outcome)? {
+            Outcome::Aborted(abort) => Err(abort.into()),
+            Outcome::Committed { version, result, .. } => {
+                self.written = self.written.max(version);
+                let returned = Returned::decode(&result)?;
+                Ok(self.respond(&planned, returned.columns, returned.executed))
+            }
+        }
+    }
+
+    /// Plans outside of a transaction. What can't be planned on a snapshot that may be old is tried
+    /// again on a fresh one: the table may have been created elsewhere a moment ago.
+    async fn plan(
+        &self,
+        parsed: &Parsed,
+        types: &[Option<SqlType>],
+    ) -> Result<(Arc<Planned>, LocalContext<E::Header>), SqlError> {
+        let mut cx = LocalContext::snapshot(self.snapshot().await?);
+        let parse = || Ok::<_, Failure>(parsed.clone());
+        match self.plans.plan(&parsed.text, types, parse, &mut cx) {
+            Ok(planned) => Ok((planned, cx)),
+            Err(failure) if !depends_on_schema(&failure) => Err(failure.into()),
+            Err(_) => {
+                self.engine.fresh().await.map_err(unavailable)?;
+                let mut cx = LocalContext::snapshot(self.engine.store().pin());
+                let planned = self.plans.plan(&parsed.text, types, parse, &mut cx)?;
+                Ok((planned, cx))
+            }
+        }
+    }
+
+    async fn run_in_transaction(
+        &mut self,
+        parsed: &Parsed,
+        param_types: &[SqlType],
+        params: &[Datum],
+    ) -> Result<Response, SqlError> {
+        self.open_snapshot().await?;
+        let mut transaction = self.transaction.take().expect("the caller has looked");
+        let result = self.run_on(&mut transaction, parsed, param_types, params);
+        self.transaction = Some(transaction);
+        result
+    }
+
+    /// Gives the transaction its snapshot, at its first statement, as in PostgreSQL.
+    async fn open_snapshot(&mut self) -> Result<(), SqlError> {
+        let is_open = self.transaction.as_ref().is_some_and(|open| open.cx.is_some());
+        if !is_open {
+            let pin = self.snapshot().await?;
+            if let Some(transaction) = &mut self.transaction {
+                transaction.cx = Some(LocalContext::transaction(pin));
+            }
+        }
+        Ok(())
+    }
+
+    fn run_on(
+        &mut self,
+        transaction: &mut Transaction<E>,
+        parsed: &Parsed,
+        param_types: &[SqlType],
+        params: &[Datum],
+    ) -> Result<Response, SqlError> {
+        let cx = transaction.cx.as_mut().expect("the snapshot is open");
+        let types: Vec<_> = param_types.iter().copied().map(Some).collect();
+        let parse = || Ok::<_, Failure>(parsed.clone());
+        let planned = self.plans.plan(&parsed.text, &types, parse, cx)?;
+        check_params(&planned, params)?;
+        if planned.plan.is_write() && transaction.is_read_only {
+            return Err(read_only_violation(&planned));
+        }
+        let env = self.env(params.to_vec(), transaction.started);
+        let executed = exec::run(&planned.plan, &env, cx)?;
+        Ok(self.respond(&planned, planned.columns.clone(), executed))
+    }
+
+    fn env(&mut self, params: Vec<Datum>, started: i64) -> Env {
+        let mut draw = || {
+            self.entropy = self.entropy.wrapping_add(1);
+            // A keyed hash of a counter, under a key that the system drew.
+            RandomState::new().hash_one(self.entropy)
+        };
+        let (seed, row_seed) = (Cell::new(draw()), draw());
+        Env {
+            params,
+            now: started,
+            statement_now: now(),
+            zone: self.settings.zone().clone(),
+            user: self.user.clone(),
+            database: self.database.clone(),
+            seed,
+            row_seed,
+        }
+    }
+
+    fn respond(
+        &mut self,
+        planned: &Planned,
+        columns: Vec<OutputColumn>,
+        executed: Executed,
+    ) -> Response {
+        self.notices.extend(executed.notice);
+        let command = planned.plan.command();
+        let tag = match command {
+            "SELECT" | "UPDATE" | "DELETE" => format!("{command} {}", executed.count),
+            "INSERT" => format!("INSERT 0 {}", executed.count),
+            _ => command.to_owned(),
+        };
+        if columns.is_empty() && command != "SELECT" {
+            return Response::Command { tag };
+        }
+        Response::Rows { columns, rows: executed.rows, tag }
+    }
+}
+
+fn read_only_violation(planned: &Planned) -> SqlError {
+    let message = format!("cannot execute {} in a read-only transaction", planned.plan.command());
+    SqlError::new(code::READ_ONLY, message)
+}
+
+/// A simple query has no values for parameters.
+fn check_params(planned: &Planned, params: &[Datum]) -> Result<(), SqlError> {
+    if planned.params.len() <= params.len() {
+        return Ok(());
+    }
+    let message = format!("there is no parameter ${}", params.len() + 1);
+    Err(SqlError::new(code::UNDEFINED_PARAMETER, message))
+}
+
+/// Whether a newer schema could make the statement right.
+fn depends_on_schema(failure: &Failure) -> bool {
+    let Failure::Sql(error) = failure else { return false };
+    error.code.as_str().starts_with("42") && error.code.as_str() != code::SYNTAX
+}

@@ -1,0 +1,275 @@
+//! Session settings: `SET`, `SHOW`, and what a client asks for when it connects.
+
+use std::collections::BTreeMap;
+
+use crate::error::{SqlError, code};
+use crate::expr::functions::VERSION;
+use crate::types::zone::Zone;
+
+/// What values a setting takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Anything.
+    Free,
+    Bool,
+    Number,
+    /// One of these, in lower case.
+    OneOf(&'static [&'static str]),
+    TimeZone,
+    Encoding,
+    DateStyle,
+    /// It tells, and can't be told.
+    Fixed,
+}
+
+struct Setting {
+    name: &'static str,
+    default: &'static str,
+    kind: Kind,
+    /// Whether clients are told of each change.
+    is_reported: bool,
+}
+
+const fn of(name: &'static str, default: &'static str, kind: Kind) -> Setting {
+    Setting { name, default, kind, is_reported: false }
+}
+
+const fn reported(name: &'static str, default: &'static str, kind: Kind) -> Setting {
+    Setting { name, default, kind, is_reported: true }
+}
+
+/// Isolation levels: all are given the strongest.
+const LEVELS: &[&str] = &["serializable", "repeatable read", "read committed", "read uncommitted"];
+
+/// In the order of their names.
+const SETTINGS: &[Setting] = &[
+    reported("application_name", "", Kind::Free),
+    of("bytea_output", "hex", Kind::OneOf(&["hex"])),
+    reported("client_encoding", "UTF8", Kind::Encoding),
+    of("client_min_messages", "notice", Kind::Free),
+    reported("DateStyle", "ISO, MDY", Kind::DateStyle),
+    of("default_transaction_isolation", "serializable", Kind::OneOf(LEVELS)),
+    reported("default_transaction_read_only", "off", Kind::Bool),
+    of("extra_float_digits", "1", Kind::Number),
+    of("idle_in_transaction_session_timeout", "0", Kind::Free),
+    reported("in_hot_standby", "off", Kind::Fixed),
+    reported("integer_datetimes", "on", Kind::Fixed),
+    reported("IntervalStyle", "postgres", Kind::OneOf(&["postgres"])),
+    reported("is_superuser", "off", Kind::Fixed),
+    of("lock_timeout", "0", Kind::Free),
+    of("max_identifier_length", "63", Kind::Fixed),
+    of("reads", "snapshot", Kind::OneOf(&["snapshot", "strict"])),
+    of("row_security", "on", Kind::Bool),
+    of("search_path", "public", Kind::Free),
+    reported("server_encoding", "UTF8", Kind::Fixed),
+    reported("server_version", "16.0", Kind::Fixed),
+    of("server_version_num", "160000", Kind::Fixed),
+    reported("session_authorization", "", Kind::Fixed),
+    reported("standard_conforming_strings", "on", Kind::OneOf(&["on"])),
+    of("statement_timeout", "0", Kind::Free),
+    of("synchronous_commit", "on", Kind::Free),
+    reported("TimeZone", "UTC", Kind::TimeZone),
+    of("transaction_isolation", "serializable", Kind::OneOf(LEVELS)),
+    of("transaction_read_only", "off", Kind::Bool),
+    of("version", VERSION, Kind::Fixed),
+];
+
+/// The values of a session's settings.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Settings {
+    values: BTreeMap<&'static str, String>,
+    /// What clients set at connect is what RESET goes back to.
+    defaults: BTreeMap<&'static str, String>,
+    zone: Zone,
+}
+
+fn find(name: &str) -> Option<&'static Setting> {
+    SETTINGS.iter().find(|setting| setting.name.eq_ignore_ascii_case(name))
+}
+
+fn known(name: &str) -> Result<&'static Setting, SqlError> {
+    find(name).ok_or_else(|| {
+        let message = format!("unrecognized configuration parameter \"{name}\"");
+        SqlError::new(code::UNDEFINED_OBJECT, message)
+    })
+}
+
+impl Settings {
+    /// The defaults, for a user.
+    pub(crate) fn new(user: &str) -> Self {
+        let mut defaults: BTreeMap<_, _> =
+            SETTINGS.iter().map(|setting| (setting.name, setting.default.to_owned())).collect();
+        defaults.insert("session_authorization", user.to_owned());
+        Self { values: defaults.clone(), defaults, zone: Zone::default() }
+    }
+
+    /// Takes the parameters of a connection. Those that PostgreSQL has and Pangea does not know are
+    /// passed over: a driver's wish for its own comfort is no reason to turn it away.
+    pub(crate) fn connect(&mut self, name: &str, value: &str) -> Result<(), SqlError> {
+        if name == "options" {
+            return self.connect_options(value);
+        }
+        if find(name).is_some() {
+            self.set(name, value)?;
+            self.defaults = self.values.clone();
+        }
+        Ok(())
+    }
+
+    /// The settings of `-c name=value` and `--name=value`, which PGOPTIONS sends.
+    fn connect_options(&mut self, options: &str) -> Result<(), SqlError> {
+        let mut words = options.split_ascii_whitespace();
+        while let Some(word) = words.next() {
+            let assignment = match word.strip_prefix("-c") {
+                Some("") => words.next(),
+                Some(rest) => Some(rest),
+                None => word.strip_prefix("--"),
+            };
+            let parts = assignment.and_then(|assignment| assignment.split_once('='));
+            let Some((name, value)) = parts else {
+                let message = format!("invalid command-line argument for server process: {word}");
+                return Err(SqlError::new(code::SYNTAX, message));
+            };
+            self.connect(&name.replace('-', "_"), value)?;
+        }
+        Ok(())
+    }
+
+    /// The value of a setting.
+    pub(crate) fn show(&self, name: &str) -> Result<&str, SqlError> {
+        Ok(&self.values[known(name)?.name])
+    }
+
+    /// A setting's name as it is shown.
+    pub(crate) fn shown_name(name: &str) -> &str {
+        find(name).map_or(name, |setting| setting.name)
+    }
+
+    /// Names and values of all settings.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        self.values.iter().map(|(name, value)| (*name, value.as_str()))
+    }
+
+    /// The settings that clients are told of.
+    pub(crate) fn reported(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        let is_reported = |name: &str| find(name).is_some_and(|setting| setting.is_reported);
+        self.all().filter(move |(name, _)| is_reported(name))
+    }
+
+    /// Sets a setting.
+    pub(crate) fn set(&mut self, name: &str, value: &str) -> Result<(), SqlError> {
+        let setting = known(name)?;
+        let value = checked(setting, value)?;
+        if setting.kind == Kind::TimeZone {
+            self.zone = Zone::named(&value)?;
+        }
+        self.values.insert(setting.name, value);
+        Ok(())
+    }
+
+    /// Sets a setting to what it was when the session began.
+    pub(crate) fn reset(&mut self, name: &str) -> Result<(), SqlError> {
+        let value = self.defaults[known(name)?.name].clone();
+        self.set(name, &value)
+    }
+
+    /// Sets all settings to what they were when the session began.
+    pub(crate) fn reset_all(&mut self) {
+        self.values = self.defaults.clone();
+        self.zone = Zone::named(&self.values["TimeZone"]).unwrap_or_default();
+    }
+
+    /// The session's time zone.
+    pub(crate) fn zone(&self) -> &Zone {
+        &self.zone
+    }
+
+    /// Whether a setting is `on`.
+    pub(crate) fn is_on(&self, name: &str) -> bool {
+        self.values.get(name).is_some_and(|value| value == "on")
+    }
+
+    /// Whether reads see all that was acknowledged anywhere before them.
+    pub(crate) fn is_strict(&self) -> bool {
+        self.values["reads"] == "strict"
+    }
+}
+
+fn checked(setting: &Setting, value: &str) -> Result<String, SqlError> {
+    let name = setting.name;
+    let lower = value.trim().to_ascii_lowercase();
+    let invalid = || {
+        let message = format!("invalid value for parameter \"{name}\": \"{value}\"");
+        SqlError::new(code::INVALID_PARAMETER, message)
+    };
+    match setting.kind {
+        Kind::Free => Ok(value.to_owned()),
+        Kind::Bool => match lower.as_str() {
+            "on" | "true" | "yes" | "1" | "t" => Ok("on".to_owned()),
+            "off" | "false" | "no" | "0" | "f" => Ok("off".to_owned()),
+            _ => {
+                let message = format!("parameter \"{name}\" requires a Boolean value");
+                Err(SqlError::new(code::INVALID_PARAMETER, message))
+            }
+        },
+        Kind::Number => lower.parse::<i64>().map(|n| n.to_string()).map_err(|_| invalid()),
+        Kind::OneOf(values) if values.contains(&lower.as_str()) => Ok(lower),
+        Kind::OneOf(values) => {
+            let hint = format!("Available values: {}.", values.join(", "));
+            Err(invalid().with_hint(hint))
+        }
+        Kind::TimeZone => Zone::named(value.trim()).map(|zone| zone.name().to_owned()),
+        Kind::Encoding => match lower.replace('-', "").as_str() {
+            "utf8" | "unicode" => Ok("UTF8".to_owned()),
+            _ => Err(invalid().with_hint("Pangea speaks UTF8 alone.")),
+        },
+        Kind::DateStyle => match lower.split(',').next().map(str::trim) {
+            Some("iso") if !lower.contains("dmy") && !lower.contains("ymd") => {
+                Ok("ISO, MDY".to_owned())
+            }
+            Some("mdy") => Ok("ISO, MDY".to_owned()),
+            _ => Err(SqlError::unsupported(format!("DateStyle \"{value}\""))),
+        },
+        Kind::Fixed => {
+            let message = format!("parameter \"{name}\" cannot be changed");
+            Err(SqlError::new("55P02", message))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_keep_what_they_understand_and_refuse_the_rest() {
+        let mut settings = Settings::new("me");
+        settings.set("READS", "Strict").unwrap();
+        assert!(settings.is_strict());
+        assert_eq!(settings.set("reads", "dirty").unwrap_err().code.as_str(), "22023");
+        assert_eq!(settings.set("nosuch", "1").unwrap_err().code.as_str(), "42704");
+        assert_eq!(settings.set("server_version", "1").unwrap_err().code.as_str(), "55P02");
+        settings.set("timezone", "Europe/Berlin").unwrap();
+        assert_eq!(settings.zone().name(), "Europe/Berlin");
+        settings.reset_all();
+        assert_eq!((settings.show("TIMEZONE"), settings.is_strict()), (Ok("UTC"), false));
+        assert_eq!(settings.show("session_authorization"), Ok("me"));
+    }
+
+    #[test]
+    fn what_a_client_sets_at_connect_is_its_default() {
+        let mut settings = Settings::new("me");
+        settings.connect("application_name", "psql").unwrap();
+        settings.connect("some_driver_option", "1").unwrap();
+        settings.set("application_name", "other").unwrap();
+        settings.reset("application_name").unwrap();
+        assert_eq!(settings.show("application_name"), Ok("psql"));
+        assert!(settings.connect("client_encoding", "LATIN1").is_err());
+        settings
+            .connect("options", "-c reads=strict -cTimeZone=UTC --extra-float-digits=3")
+            .unwrap();
+        assert!(settings.is_strict());
+        assert_eq!(settings.show("extra_float_digits"), Ok("3"));
+        assert!(settings.connect("options", "-x").is_err());
+    }
+}

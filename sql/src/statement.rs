@@ -1,0 +1,210 @@
+//! The procedure `sql.statement`: an autocommit statement as a program.
+//!
+//! Its arguments hold all that the statement may depend on beside the database: the text, the
+//! parameters, the time, what is random, and the settings of the session. Every replica that runs
+//! it plans it from the catalog at its place in the order, and computes the same bytes.
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use pangea_core::codec::{DecodeError, Reader, Writer};
+use pangea_core::txn::{Context, Procedure, Stop};
+
+use crate::error::{Failure, SqlError, code};
+use crate::exec::{self, Executed};
+use crate::expr::Env;
+use crate::plan::OutputColumn;
+use crate::plan::cache::PlanCache;
+use crate::types::datum::Datum;
+use crate::types::zone::Zone;
+use crate::types::{ColumnType, SqlType};
+use crate::{rows, syntax};
+
+/// The name that the registry knows the procedure by.
+pub const STATEMENT: &str = "sql.statement";
+
+/// The layout of arguments and results that this code writes.
+const VERSION: u8 = 1;
+const BULK: u8 = 1;
+
+/// Everything that a statement depends on beside the database.
+#[derive(Clone, Debug)]
+pub(crate) struct Arguments {
+    pub text: Arc<str>,
+    pub param_types: Vec<SqlType>,
+    pub env: Env,
+    pub is_bulk: bool,
+}
+
+/// What a statement returned.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Returned {
+    pub columns: Vec<OutputColumn>,
+    pub executed: Executed,
+}
+
+impl Arguments {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(self.text.len() + 64);
+        out.put_u8(VERSION);
+        out.put_u8(if self.is_bulk { BULK } else { 0 });
+        out.put_bytes(self.text.as_bytes());
+        out.put_varint(self.param_types.len() as u64);
+        self.param_types.iter().for_each(|base| out.put_u32(base.oid()));
+        rows::encode(&self.env.params, &mut out);
+        out.put_u64(self.env.now as u64);
+        out.put_u64(self.env.seed.get());
+        out.put_u64(self.env.row_seed);
+        out.put_bytes(self.env.zone.name().as_bytes());
+        out.put_bytes(self.env.user.as_bytes());
+        out.put_bytes(self.env.database.as_bytes());
+        out
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        let mut from = Reader::new(bytes);
+        let is_bulk = is_bulk(&mut from)?;
+        let text = Arc::from(text(&mut from)?);
+        let param_types = (0..from.count("parameters")?)
+            .map(|_| decode_type(&mut from))
+            .collect::<Result<Vec<_>, _>>()?;
+        let params = rows::decode(param_types.iter().copied(), &mut from)?;
+        let now = from.u64("time")? as i64;
+        let seed = Cell::new(from.u64("seed")?);
+        let row_seed = from.u64("seed")?;
+        let zone = Zone::named(text_of(&mut from)?).map_err(|_| DecodeError::new("time zone"))?;
+        let (user, database) = (text_of(&mut from)?.to_owned(), text_of(&mut from)?.to_owned());
+        let env = Env { params, now, statement_now: now, zone, user, database, seed, row_seed };
+        Ok(Self { text, param_types, env, is_bulk })
+    }
+}
+
+fn is_bulk(from: &mut Reader<'_>) -> Result<bool, DecodeError> {
+    if from.u8("statement version")? != VERSION {
+        return Err(DecodeError::new("statement version"));
+    }
+    Ok(from.u8("statement flags")? & BULK == BULK)
+}
+
+fn text_of<'a>(from: &mut Reader<'a>) -> Result<&'a str, DecodeError> {
+    std::str::from_utf8(from.bytes("text")?).map_err(|_| DecodeError::new("text"))
+}
+
+fn text(from: &mut Reader<'_>) -> Result<String, DecodeError> {
+    text_of(from).map(str::to_owned)
+}
+
+fn decode_type(from: &mut Reader<'_>) -> Result<SqlType, DecodeError> {
+    SqlType::from_oid(from.u32("type")?).ok_or(DecodeError::new("type"))
+}
+
+impl Returned {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        out.put_u8(VERSION);
+        out.put_varint(self.executed.count);
+        out.put_bytes(self.executed.notice.as_deref().unwrap_or_default().as_bytes());
+        out.put_varint(self.columns.len() as u64);
+        for column in &self.columns {
+            out.put_bytes(column.name.as_bytes());
+            out.put_u32(column.ty.base.oid());
+            out.put_u32(column.ty.modifier as u32);
+        }
+        out.put_varint(self.executed.rows.len() as u64);
+        self.executed.rows.iter().for_each(|row| rows::encode(row, &mut out));
+        out
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        let mut from = Reader::new(bytes);
+        if from.u8("result version")? != VERSION {
+            return Err(DecodeError::new("result version"));
+        }
+        let count = from.varint("count")?;
+        let notice = Some(text(&mut from)?).filter(|notice| !notice.is_empty());
+        let columns = (0..from.count("columns")?)
+            .map(|_| {
+                let name = text(&mut from)?;
+                let base = decode_type(&mut from)?;
+                let modifier = from.u32("type modifier")? as i32;
+                Ok(OutputColumn { name, ty: ColumnType { base, modifier } })
+            })
+            .collect::<Result<Vec<_>, DecodeError>>()?;
+        let types = || columns.iter().map(|column: &OutputColumn| column.ty.base);
+        let rows = (0..from.count("rows")?)
+            .map(|_| rows::decode(types(), &mut from))
+            .collect::<Result<Vec<Vec<Datum>>, _>>()?;
+        Ok(Self { columns, executed: Executed { rows, count, notice } })
+    }
+}
+
+/// The procedure. Plans of frequent statements are kept between runs.
+#[derive(Debug, Default)]
+pub(crate) struct Statement {
+    plans: PlanCache,
+}
+
+impl Statement {
+    fn execute(&self, args: &[u8], cx: &mut dyn Context) -> Result<Vec<u8>, Failure> {
+        let args = Arguments::decode(args)?;
+        let types: Vec<Option<SqlType>> = args.param_types.iter().copied().map(Some).collect();
+        let parse = || {
+            let parsed = syntax::parse(&args.text)?;
+            let one: [_; 1] = parsed
+                .try_into()
+                .map_err(|_| SqlError::new(code::SYNTAX, "a program is one statement"))?;
+            let [parsed] = one;
+            Ok(parsed)
+        };
+        let planned = self.plans.plan(&args.text, &types, parse, cx)?;
+        let executed = exec::run(&planned.plan, &args.env, cx)?;
+        Ok(Returned { columns: planned.columns.clone(), executed }.encode())
+    }
+}
+
+impl Procedure for Statement {
+    fn name(&self) -> &str {
+        STATEMENT
+    }
+
+    fn run(&self, args: &[u8], cx: &mut dyn Context) -> Result<Vec<u8>, Stop> {
+        self.execute(args, cx).map_err(Stop::from)
+    }
+
+    fn is_bulk(&self, args: &[u8]) -> bool {
+        is_bulk(&mut Reader::new(args)).unwrap_or(false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_and_results_survive_their_encoding() {
+        let env = Env {
+            params: vec![Datum::Int(7), Datum::Null],
+            now: -5,
+            statement_now: -5,
+            zone: Zone::named("Europe/Berlin").unwrap(),
+            user: "u".to_owned(),
+            database: "d".to_owned(),
+            seed: Cell::new(9),
+            row_seed: 11,
+        };
+        let param_types = vec![SqlType::Int4, SqlType::Text];
+        let args = Arguments { text: Arc::from("select 1"), param_types, env, is_bulk: true };
+        let bytes = args.encode();
+        let read = Arguments::decode(&bytes).unwrap();
+        assert_eq!(format!("{read:?}"), format!("{args:?}"));
+        assert!(Statement::default().is_bulk(&bytes));
+        for len in 0..bytes.len() {
+            assert!(Arguments::decode(&bytes[..len]).is_err(), "cut at {len}");
+        }
+        let columns = vec![OutputColumn { name: "a".to_owned(), ty: SqlType::Int4.into() }];
+        let rows = vec![vec![Datum::Int(1)], vec![Datum::Null]];
+        let executed = Executed { rows, count: 2, notice: Some("n".to_owned()) };
+        let returned = Returned { columns, executed };
+        assert_eq!(Returned::decode(&returned.encode()), Ok(returned));
+    }
+}

@@ -1,0 +1,234 @@
+//! Text to syntax trees, with PostgreSQL's syntax errors.
+
+use std::sync::Arc;
+
+use sqlparser::ast;
+use sqlparser::dialect::PostgreSqlDialect;
+use sqlparser::keywords::Keyword;
+use sqlparser::parser::{Parser, ParserError};
+use sqlparser::tokenizer::{Location, Span, Token, TokenWithSpan, Tokenizer};
+
+use crate::error::{SqlError, byte_offset, code};
+
+/// The longest text that is parsed: beyond it memory, not syntax, is the matter.
+const TEXT_BYTES_MAX: usize = 16 << 20;
+
+/// The most operators that can lie within each other. Chains such as `a + b + c` are as deep as they
+/// are long, and every walk over the tree takes stack for each level; threads have 2 MB of it.
+const OPERATORS_MAX: usize = 800;
+
+/// One statement of a query text.
+#[derive(Clone, Debug)]
+pub(crate) struct Parsed {
+    /// What it says. Shared: trees are large.
+    pub ast: Arc<ast::Statement>,
+    /// Its own text.
+    pub text: Arc<str>,
+    /// The whole query text, which positions in the tree count from.
+    pub source: Arc<str>,
+}
+
+/// The statements of a query text, parsed before any runs, as in PostgreSQL.
+pub(crate) fn parse(source: &str) -> Result<Vec<Parsed>, SqlError> {
+    if source.len() > TEXT_BYTES_MAX {
+        let message = format!("the query is longer than {TEXT_BYTES_MAX} bytes");
+        return Err(SqlError::new(code::LIMIT_EXCEEDED, message));
+    }
+    let dialect = PostgreSqlDialect {};
+    let tokens = Tokenizer::new(&dialect, source).tokenize_with_location().map_err(|error| {
+        let message = error.message.to_lowercase();
+        SqlError::new(code::SYNTAX, message).at(source, error.location)
+    })?;
+    let shared: Arc<str> = Arc::from(source);
+    let statements = tokens.split(|token| token.token == Token::SemiColon);
+    let is_blank = |tokens: &&[TokenWithSpan]| {
+        tokens.iter().all(|token| matches!(token.token, Token::Whitespace(_) | Token::EOF))
+    };
+    statements
+        .filter(|tokens| !is_blank(tokens))
+        .map(|tokens| parse_one(&dialect, &shared, tokens))
+        .collect()
+}
+
+fn parse_one(
+    dialect: &PostgreSqlDialect,
+    source: &Arc<str>,
+    tokens: &[TokenWithSpan],
+) -> Result<Parsed, SqlError> {
+    let is_word =
+        |token: &&TokenWithSpan| !matches!(token.token, Token::Whitespace(_) | Token::EOF);
+    let first = tokens.iter().find(is_word).map_or(Span::empty(), |token| token.span);
+    let last = tokens.iter().rfind(is_word).map_or(Span::empty(), |token| token.span);
+    check_depth(source, tokens)?;
+    let (start, end) = (byte_offset(source, first.start), byte_offset(source, last.end));
+    let mut tokens = tokens.to_vec();
+    // PostgreSQL's own word for ROLLBACK, which the parser does not know.
+    let first_word = tokens.iter_mut().find(|token| is_word(&&**token));
+    if let Some(token) = first_word
+        && matches!(&token.token, Token::Word(word)
+            if word.quote_style.is_none() && word.value.eq_ignore_ascii_case("abort"))
+    {
+        token.token = Token::make_keyword("ROLLBACK");
+    }
+    let mut parser = Parser::new(dialect).with_tokens_with_locations(tokens);
+    let ast = parser.parse_statement().map_err(|error| syntax_error(source, &error))?;
+    let next = parser.peek_token();
+    if next.token != Token::EOF {
+        let message = format!("syntax error at or near \"{}\"", next.token);
+        return Err(SqlError::new(code::SYNTAX, message).at(source, next.span.start));
+    }
+    Ok(Parsed { ast: Arc::new(ast), text: Arc::from(&source[start..end]), source: source.clone() })
+}
+
+/// Refuses what would be too deep a tree, before there is one: operators and keywords add up from
+/// the outermost parenthesis to the innermost, and a comma begins anew.
+fn check_depth(source: &str, tokens: &[TokenWithSpan]) -> Result<(), SqlError> {
+    let mut levels = vec![0];
+    let mut depth = 0;
+    for token in tokens {
+        match &token.token {
+            Token::LParen => levels.push(0),
+            Token::RParen if levels.len() > 1 => depth -= levels.pop().unwrap_or(0),
+            Token::Comma => depth -= levels.last_mut().map_or(0, std::mem::take),
+            Token::Word(word) if word.keyword == Keyword::NoKeyword => {}
+            Token::Whitespace(_)
+            | Token::Number(..)
+            | Token::SingleQuotedString(_)
+            | Token::Placeholder(_)
+            | Token::Period => {}
+            _ => {
+                depth += 1;
+                levels.last_mut().into_iter().for_each(|level| *level += 1);
+                if depth > OPERATORS_MAX {
+                    return Err(too_deep().at(source, token.span.start));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn too_deep() -> SqlError {
+    SqlError::new(code::TOO_COMPLEX, "stack depth limit exceeded")
+        .with_hint("The statement is nested too deeply: use a list, as in x IN (1, 2).")
+}
+
+/// The parser says `Expected: x, found: y at Line: 1, Column: 2`; PostgreSQL names `y` alone.
+fn syntax_error(source: &str, error: &ParserError) -> SqlError {
+    let message = match error {
+        ParserError::RecursionLimitExceeded => {
+            return too_deep();
+        }
+        ParserError::TokenizerError(message) | ParserError::ParserError(message) => message,
+    };
+    let (what, location) = match message.rsplit_once(" at Line: ") {
+        Some((what, place)) => (what, parse_location(place)),
+        None => (message.as_str(), None),
+    };
+    let Some((expected, found)) = what.rsplit_once("found: ") else {
+        let error = SqlError::new(code::SYNTAX, format!("syntax error: {what}"));
+        return location.map_or(error.clone(), |location| error.at(source, location));
+    };
+    let hint = format!("{}.", expected.trim_end_matches([',', ' ']));
+    if found == "EOF" {
+        let end = SqlError::new(code::SYNTAX, "syntax error at end of input").with_hint(hint);
+        return SqlError { position: Some(source.chars().count() as u32 + 1), ..end };
+    }
+    let message = format!("syntax error at or near \"{found}\"");
+    let error = SqlError::new(code::SYNTAX, message).with_hint(hint);
+    location.map_or(error.clone(), |location| error.at(source, location))
+}
+
+fn parse_location(text: &str) -> Option<Location> {
+    let (line, column) = text.split_once(", Column: ")?;
+    Some(Location { line: line.trim().parse().ok()?, column: column.trim().parse().ok()? })
+}
+
+/// The name that PostgreSQL gives an identifier: folded to lower case unless it was quoted.
+pub(crate) fn name(ident: &ast::Ident) -> String {
+    if ident.quote_style.is_some() { ident.value.clone() } else { ident.value.to_lowercase() }
+}
+
+/// The parts of a possibly qualified name.
+pub(crate) fn name_parts(object: &ast::ObjectName) -> Result<Vec<String>, SqlError> {
+    object
+        .0
+        .iter()
+        .map(|part| match part {
+            ast::ObjectNamePart::Identifier(ident) => Ok(name(ident)),
+            ast::ObjectNamePart::Function(_) => Err(SqlError::unsupported("a computed name")),
+        })
+        .collect()
+}
+
+/// The name of a table, which is in schema `public`.
+pub(crate) fn table_name(object: &ast::ObjectName) -> Result<String, SqlError> {
+    let mut parts = name_parts(object)?;
+    let table = parts.pop().unwrap_or_default();
+    match parts.as_slice() {
+        [] => Ok(table),
+        [schema] if schema == "public" => Ok(table),
+        [schema] if schema == "pg_catalog" || schema == "information_schema" => {
+            Err(SqlError::unsupported(format!("the catalog table {schema}.{table}"))
+                .with_hint("SHOW TABLES lists the tables."))
+        }
+        [schema] => Err(SqlError::new("3F000", format!("schema \"{schema}\" does not exist"))),
+        _ => Err(SqlError::unsupported("a name with a database")),
+    }
+}
+
+/// Where an object's name begins.
+pub(crate) fn location(object: &ast::ObjectName) -> Location {
+    match object.0.first() {
+        Some(ast::ObjectNamePart::Identifier(ident)) => ident.span.start,
+        _ => Location::empty(),
+    }
+}
+
+/// `"name"` where an identifier needs its quotes.
+pub(crate) fn quoted(name: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_lowercase() || c == '_' || c.is_ascii_digit();
+    if name.starts_with(|c: char| c.is_ascii_lowercase() || c == '_') && name.chars().all(is_plain)
+    {
+        return name.to_owned();
+    }
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statements_are_cut_at_semicolons_outside_of_strings() {
+        let parsed = parse(" SELECT ';' ;; select 2 -- ; \n;").unwrap();
+        let texts: Vec<&str> = parsed.iter().map(|parsed| &*parsed.text).collect();
+        assert_eq!(texts, ["SELECT ';'", "select 2"]);
+        assert!(parse(" ; -- nothing\n").unwrap().is_empty());
+    }
+
+    #[test]
+    fn syntax_errors_name_the_word_and_its_position() {
+        let cases = [
+            ("selec 1", "syntax error at or near \"selec\"", Some(1)),
+            ("select 1;\ndrop tabl x", "syntax error at or near \"tabl\"", Some(16)),
+            ("insert into", "syntax error at end of input", Some(12)),
+            ("select 1 2", "syntax error at or near \"2\"", Some(10)),
+        ];
+        for (text, message, position) in cases {
+            let error = parse(text).unwrap_err();
+            assert_eq!(
+                (error.code.as_str(), error.position),
+                ("42601", position),
+                "{text} {error}"
+            );
+            assert_eq!(error.message, message, "{text}");
+        }
+    }
+
+    #[test]
+    fn nesting_has_a_limit() {
+        let text = format!("select {}1{}", "(".repeat(10_000), ")".repeat(10_000));
+        assert_eq!(parse(&text).unwrap_err().code.as_str(), "54001");
+    }
+}

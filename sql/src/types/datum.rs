@@ -1,0 +1,101 @@
+//! One SQL value.
+//!
+//! The type is not in the value: expressions and columns know it. Integers of all widths are one
+//! variant, as are strings, floats and timestamps.
+
+use std::cmp::Ordering;
+
+use super::numeric::Numeric;
+
+/// One value of a column or an expression.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Datum {
+    /// NULL, of any type.
+    Null,
+    /// `boolean`
+    Bool(bool),
+    /// `smallint`, `integer`, `bigint`
+    Int(i64),
+    /// `real` (rounded to one), `double precision`
+    Float(f64),
+    /// `numeric`
+    Numeric(Numeric),
+    /// `text`, `varchar`, `char`
+    Text(String),
+    /// `bytea`
+    Bytea(Vec<u8>),
+    /// `date`: days since 2000-01-01; the ends of the range are minus and plus infinity
+    Date(i32),
+    /// Timestamps: microseconds since 2000-01-01, UTC for `timestamptz`; the ends of the range are
+    /// minus and plus infinity
+    Timestamp(i64),
+    /// `uuid`
+    Uuid([u8; 16]),
+}
+
+impl Datum {
+    /// Whether it is NULL.
+    pub fn is_null(&self) -> bool {
+        matches!(self, Self::Null)
+    }
+
+    /// A condition's value: nothing is unknown.
+    ///
+    /// # Panics
+    /// When it is neither a boolean nor NULL: the binder checks types.
+    pub fn truth(&self) -> Option<bool> {
+        match self {
+            Self::Null => None,
+            Self::Bool(value) => Some(*value),
+            other => panic!("{other:?} is not a boolean"),
+        }
+    }
+
+    /// The order of two values of one type that are not NULL.
+    ///
+    /// # Panics
+    /// When the types differ: the binder checks types.
+    pub fn compare(&self, other: &Self) -> Ordering {
+        match (self, other) {
+            (Self::Bool(a), Self::Bool(b)) => a.cmp(b),
+            (Self::Int(a), Self::Int(b)) => a.cmp(b),
+            (Self::Float(a), Self::Float(b)) => compare_floats(*a, *b),
+            (Self::Numeric(a), Self::Numeric(b)) => a.cmp(b),
+            (Self::Text(a), Self::Text(b)) => a.cmp(b),
+            (Self::Bytea(a), Self::Bytea(b)) => a.cmp(b),
+            (Self::Date(a), Self::Date(b)) => a.cmp(b),
+            (Self::Timestamp(a), Self::Timestamp(b)) => a.cmp(b),
+            (Self::Uuid(a), Self::Uuid(b)) => a.cmp(b),
+            (a, b) => panic!("{a:?} and {b:?} can't be compared"),
+        }
+    }
+
+    /// About how many bytes it takes in memory.
+    pub fn size(&self) -> usize {
+        size_of::<Self>()
+            + match self {
+                Self::Text(text) => text.len(),
+                Self::Bytea(bytes) => bytes.len(),
+                Self::Numeric(number) => (number.unscaled().bits() / 8) as usize,
+                _ => 0,
+            }
+    }
+}
+
+/// PostgreSQL's order of floats: NaN equals itself and is greater than all others; 0 equals -0.
+pub fn compare_floats(a: f64, b: f64) -> Ordering {
+    a.partial_cmp(&b).unwrap_or_else(|| a.is_nan().cmp(&b.is_nan()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn floats_are_ordered_as_in_postgresql() {
+        assert_eq!(compare_floats(0.0, -0.0), Ordering::Equal);
+        assert_eq!(compare_floats(f64::NAN, f64::INFINITY), Ordering::Greater);
+        assert_eq!(compare_floats(1.0, f64::NAN), Ordering::Less);
+        assert_eq!(compare_floats(f64::NAN, f64::NAN), Ordering::Equal);
+    }
+}

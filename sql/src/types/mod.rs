@@ -1,0 +1,263 @@
+//! The SQL types, under PostgreSQL's names and numbers.
+
+pub mod binary;
+pub mod datetime;
+pub mod datum;
+pub mod numeric;
+pub mod text;
+pub mod zone;
+
+use std::fmt;
+
+use crate::error::{SqlError, code};
+
+/// A type without its modifier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum SqlType {
+    /// `boolean`
+    Bool,
+    /// `smallint`
+    Int2,
+    /// `integer`
+    Int4,
+    /// `bigint`
+    Int8,
+    /// `real`
+    Float4,
+    /// `double precision`
+    Float8,
+    /// `numeric`
+    Numeric,
+    /// `text`
+    Text,
+    /// `character varying`
+    Varchar,
+    /// `character`, blank-padded
+    Bpchar,
+    /// `bytea`
+    Bytea,
+    /// `date`
+    Date,
+    /// `timestamp without time zone`
+    Timestamp,
+    /// `timestamp with time zone`
+    Timestamptz,
+    /// `uuid`
+    Uuid,
+    /// A string literal or NULL whose type its surroundings decide.
+    Unknown,
+}
+
+/// PostgreSQL's type modifier for "none".
+pub const NO_MODIFIER: i32 = -1;
+
+/// Every type that a column can have, with its number and length in PostgreSQL's catalog.
+const CATALOG: [(SqlType, u32, i16, &str); 16] = [
+    (SqlType::Bool, 16, 1, "boolean"),
+    (SqlType::Int2, 21, 2, "smallint"),
+    (SqlType::Int4, 23, 4, "integer"),
+    (SqlType::Int8, 20, 8, "bigint"),
+    (SqlType::Float4, 700, 4, "real"),
+    (SqlType::Float8, 701, 8, "double precision"),
+    (SqlType::Numeric, 1700, -1, "numeric"),
+    (SqlType::Text, 25, -1, "text"),
+    (SqlType::Varchar, 1043, -1, "character varying"),
+    (SqlType::Bpchar, 1042, -1, "character"),
+    (SqlType::Bytea, 17, -1, "bytea"),
+    (SqlType::Date, 1082, 4, "date"),
+    (SqlType::Timestamp, 1114, 8, "timestamp without time zone"),
+    (SqlType::Timestamptz, 1184, 8, "timestamp with time zone"),
+    (SqlType::Uuid, 2950, 16, "uuid"),
+    (SqlType::Unknown, 705, -2, "unknown"),
+];
+
+impl SqlType {
+    fn row(self) -> &'static (SqlType, u32, i16, &'static str) {
+        let row = &CATALOG[self as usize];
+        assert_eq!(row.0, self, "the catalog is in the order of the types");
+        row
+    }
+
+    /// The type's number in `pg_type`.
+    pub fn oid(self) -> u32 {
+        self.row().1
+    }
+
+    /// The type's length in `pg_type`: -1 for variable.
+    pub fn wire_len(self) -> i16 {
+        self.row().2
+    }
+
+    /// The type's SQL name.
+    pub fn name(self) -> &'static str {
+        self.row().3
+    }
+
+    /// The type's name in `pg_type`.
+    pub fn internal_name(self) -> &'static str {
+        match self {
+            Self::Bool => "bool",
+            Self::Int2 => "int2",
+            Self::Int4 => "int4",
+            Self::Int8 => "int8",
+            Self::Float4 => "float4",
+            Self::Float8 => "float8",
+            Self::Varchar => "varchar",
+            Self::Bpchar => "bpchar",
+            Self::Timestamp => "timestamp",
+            Self::Timestamptz => "timestamptz",
+            other => other.name(),
+        }
+    }
+
+    /// The type with this number in `pg_type`.
+    pub fn from_oid(oid: u32) -> Option<Self> {
+        CATALOG.iter().find(|row| row.1 == oid).map(|row| row.0)
+    }
+
+    /// Whether the type is `smallint`, `integer` or `bigint`.
+    pub fn is_integer(self) -> bool {
+        matches!(self, Self::Int2 | Self::Int4 | Self::Int8)
+    }
+
+    /// Whether arithmetic is defined on it.
+    pub fn is_number(self) -> bool {
+        self.is_integer() || matches!(self, Self::Float4 | Self::Float8 | Self::Numeric)
+    }
+
+    /// Whether its values are strings.
+    pub fn is_string(self) -> bool {
+        matches!(self, Self::Text | Self::Varchar | Self::Bpchar)
+    }
+
+    /// Whether it is a date or a timestamp.
+    pub fn is_datetime(self) -> bool {
+        matches!(self, Self::Date | Self::Timestamp | Self::Timestamptz)
+    }
+}
+
+impl fmt::Display for SqlType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A type with its modifier, in PostgreSQL's encoding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ColumnType {
+    /// The type.
+    pub base: SqlType,
+    /// Length, or precision and scale; [`NO_MODIFIER`] for none.
+    pub modifier: i32,
+}
+
+impl From<SqlType> for ColumnType {
+    fn from(base: SqlType) -> Self {
+        Self { base, modifier: NO_MODIFIER }
+    }
+}
+
+/// What PostgreSQL adds to lengths and precisions in a modifier.
+const MODIFIER_HEADER: i32 = 4;
+/// The longest `varchar(n)` and `char(n)`.
+const LENGTH_MAX: u64 = 10_485_760;
+/// The most digits of a `numeric(p, s)`.
+const PRECISION_MAX: u64 = 1_000;
+
+impl ColumnType {
+    /// `character(n)` or `character varying(n)`.
+    ///
+    /// # Errors
+    /// When the length is out of range.
+    pub fn with_length(base: SqlType, length: u64) -> Result<Self, SqlError> {
+        let name = if base == SqlType::Bpchar { "char" } else { "varchar" };
+        if length == 0 {
+            let message = format!("length for type {name} must be at least 1");
+            return Err(SqlError::new(code::INVALID_PARAMETER, message));
+        }
+        if length > LENGTH_MAX {
+            let message = format!("length for type {name} cannot exceed {LENGTH_MAX}");
+            return Err(SqlError::new(code::INVALID_PARAMETER, message));
+        }
+        Ok(Self { base, modifier: length as i32 + MODIFIER_HEADER })
+    }
+
+    /// `numeric(precision, scale)`.
+    ///
+    /// # Errors
+    /// When either is out of range.
+    pub fn numeric(precision: u64, scale: i64) -> Result<Self, SqlError> {
+        if !(1..=PRECISION_MAX).contains(&precision) {
+            let message =
+                format!("NUMERIC precision {precision} must be between 1 and {PRECISION_MAX}");
+            return Err(SqlError::new(code::INVALID_PARAMETER, message));
+        }
+        if scale < 0 || scale as u64 > precision {
+            let feature = format!("NUMERIC scale {scale} outside of 0 to the precision");
+            return Err(SqlError::unsupported(feature));
+        }
+        let modifier = ((precision as i32) << 16 | scale as i32) + MODIFIER_HEADER;
+        Ok(Self { base: SqlType::Numeric, modifier })
+    }
+
+    /// `timestamp(precision)` with or without time zone.
+    pub fn timestamp(base: SqlType, precision: u64) -> Self {
+        Self { base, modifier: precision.min(6) as i32 }
+    }
+
+    /// The length of a `character(n)` or `character varying(n)`.
+    pub fn length(self) -> Option<usize> {
+        (self.base.is_string() && self.modifier >= MODIFIER_HEADER)
+            .then(|| (self.modifier - MODIFIER_HEADER) as usize)
+    }
+
+    /// The precision and scale of a `numeric(p, s)`.
+    pub fn precision_and_scale(self) -> Option<(u32, u32)> {
+        let packed = self.modifier - MODIFIER_HEADER;
+        (self.base == SqlType::Numeric && packed >= 0)
+            .then_some((packed as u32 >> 16, packed as u32 & 0xffff))
+    }
+}
+
+impl fmt::Display for ColumnType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(length) = self.length() {
+            return write!(f, "{}({length})", self.base);
+        }
+        if let Some((precision, scale)) = self.precision_and_scale() {
+            return write!(f, "numeric({precision},{scale})");
+        }
+        match self.base {
+            SqlType::Timestamp if self.modifier >= 0 => {
+                write!(f, "timestamp({}) without time zone", self.modifier)
+            }
+            SqlType::Timestamptz if self.modifier >= 0 => {
+                write!(f, "timestamp({}) with time zone", self.modifier)
+            }
+            base => base.fmt(f),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_type_is_found_by_its_number() {
+        for (base, oid, _, name) in CATALOG {
+            assert_eq!(SqlType::from_oid(oid), Some(base));
+            assert_eq!((base.oid(), base.name()), (oid, name));
+        }
+    }
+
+    #[test]
+    fn modifiers_keep_lengths_and_precisions() {
+        let varchar = ColumnType::with_length(SqlType::Varchar, 10).unwrap();
+        assert_eq!((varchar.modifier, varchar.length()), (14, Some(10)));
+        let numeric = ColumnType::numeric(10, 2).unwrap();
+        assert_eq!(numeric.precision_and_scale(), Some((10, 2)));
+        assert_eq!(numeric.to_string(), "numeric(10,2)");
+        assert!(ColumnType::numeric(0, 0).is_err() && ColumnType::numeric(1001, 0).is_err());
+    }
+}

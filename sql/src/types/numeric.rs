@@ -1,0 +1,424 @@
+//! `numeric`: exact decimals with PostgreSQL's display scale.
+//!
+//! A value is `unscaled / 10^scale`. The scale is part of what is shown (`1.50`) and not of what is
+//! compared (`1.50 = 1.5`). NaN and the infinities are not supported.
+
+use std::cmp::Ordering;
+use std::fmt;
+use std::str::FromStr;
+
+use num_bigint::{BigInt, Sign};
+use num_traits::{Signed, ToPrimitive, Zero};
+
+use super::ColumnType;
+use crate::error::{SqlError, code};
+
+/// The most digits after the decimal point that a result has, as in PostgreSQL.
+const SCALE_MAX: u32 = 1_000;
+/// The most digits before the decimal point.
+const WHOLE_DIGITS_MAX: u64 = 131_072;
+/// The significant digits that a quotient has at least.
+const QUOTIENT_DIGITS_MIN: i64 = 16;
+/// PostgreSQL computes in base 10,000: four decimal digits a step.
+const GROUP_DIGITS: i64 = 4;
+
+/// An exact decimal number.
+#[derive(Clone, Debug)]
+pub struct Numeric {
+    unscaled: BigInt,
+    scale: u32,
+}
+
+impl Numeric {
+    /// `unscaled / 10^scale`.
+    pub fn new(unscaled: BigInt, scale: u32) -> Self {
+        Self { unscaled, scale }
+    }
+
+    /// The digits after the decimal point that are shown.
+    pub fn scale(&self) -> u32 {
+        self.scale
+    }
+
+    /// The value times ten to the scale.
+    pub fn unscaled(&self) -> &BigInt {
+        &self.unscaled
+    }
+
+    /// Whether it is 0.
+    pub fn is_zero(&self) -> bool {
+        self.unscaled.is_zero()
+    }
+
+    /// The sign: -1, 0 or 1.
+    pub fn signum(&self) -> i64 {
+        match self.unscaled.sign() {
+            Sign::Minus => -1,
+            Sign::NoSign => 0,
+            Sign::Plus => 1,
+        }
+    }
+
+    /// The decimal digits without leading and trailing zeros, and the power of ten of the first.
+    /// Nothing for 0.
+    pub fn significant(&self) -> Option<(Vec<u8>, i64)> {
+        if self.is_zero() {
+            return None;
+        }
+        let mut digits = self.unscaled.magnitude().to_str_radix(10).into_bytes();
+        let exponent = digits.len() as i64 - 1 - i64::from(self.scale);
+        let kept = digits.iter().rposition(|&digit| digit != b'0').map_or(0, |last| last + 1);
+        digits.truncate(kept);
+        Some((digits, exponent))
+    }
+
+    fn unscaled_at(&self, scale: u32) -> BigInt {
+        assert!(scale >= self.scale, "only ever more digits");
+        if scale == self.scale {
+            return self.unscaled.clone();
+        }
+        &self.unscaled * power_of_ten(scale - self.scale)
+    }
+
+    /// The sum.
+    pub fn add(&self, other: &Self) -> Self {
+        let scale = self.scale.max(other.scale);
+        Self { unscaled: self.unscaled_at(scale) + other.unscaled_at(scale), scale }
+    }
+
+    /// The difference.
+    pub fn subtract(&self, other: &Self) -> Self {
+        self.add(&other.negate())
+    }
+
+    /// The value with the other sign.
+    pub fn negate(&self) -> Self {
+        Self { unscaled: -&self.unscaled, scale: self.scale }
+    }
+
+    /// The value without its sign.
+    pub fn abs(&self) -> Self {
+        Self { unscaled: self.unscaled.abs(), scale: self.scale }
+    }
+
+    /// The product.
+    ///
+    /// # Errors
+    /// When it has too many digits.
+    pub fn multiply(&self, other: &Self) -> Result<Self, SqlError> {
+        let product = Self::new(&self.unscaled * &other.unscaled, self.scale + other.scale);
+        if product.scale > SCALE_MAX { product.round(SCALE_MAX) } else { product }.bounded()
+    }
+
+    /// The quotient, with PostgreSQL's choice of scale.
+    ///
+    /// # Errors
+    /// When the divisor is 0, or the quotient has too many digits.
+    pub fn divide(&self, other: &Self) -> Result<Self, SqlError> {
+        if other.is_zero() {
+            return Err(division_by_zero());
+        }
+        let scale = quotient_scale(self, other);
+        // One digit more than asked for decides the rounding; what follows it can't change that.
+        let dividend = &self.unscaled * power_of_ten(scale + 1 + other.scale - self.scale);
+        Self::new(dividend / &other.unscaled, scale + 1).round(scale).bounded()
+    }
+
+    /// The remainder of the truncated quotient: it has the sign of the dividend.
+    ///
+    /// # Errors
+    /// When the divisor is 0.
+    pub fn remainder(&self, other: &Self) -> Result<Self, SqlError> {
+        if other.is_zero() {
+            return Err(division_by_zero());
+        }
+        let scale = self.scale.max(other.scale);
+        Ok(Self::new(self.unscaled_at(scale) % other.unscaled_at(scale), scale))
+    }
+
+    /// Rounded half away from zero to `scale` digits, or padded with zeros.
+    #[must_use]
+    pub fn round(&self, scale: u32) -> Self {
+        if scale >= self.scale {
+            return Self::new(self.unscaled_at(scale), scale);
+        }
+        let unit = power_of_ten(self.scale - scale);
+        let half = &unit / 2u32;
+        let away = if self.unscaled.is_negative() { -half } else { half };
+        Self::new((&self.unscaled + away) / unit, scale)
+    }
+
+    /// Rounded to a power of ten: `digits` below 0 round before the decimal point.
+    #[must_use]
+    pub fn round_at(&self, digits: i64) -> Self {
+        let digits = digits.clamp(-(WHOLE_DIGITS_MAX as i64), i64::from(SCALE_MAX));
+        if digits >= 0 {
+            return self.round(digits as u32);
+        }
+        let unit = power_of_ten(digits.unsigned_abs() as u32);
+        let shifted = Self::new(self.unscaled.clone(), self.scale + digits.unsigned_abs() as u32);
+        Self::new(shifted.round(0).unscaled * unit, 0)
+    }
+
+    /// Cut off to `digits` after the decimal point.
+    #[must_use]
+    pub fn truncate_at(&self, digits: i64) -> Self {
+        let digits = digits.clamp(-(WHOLE_DIGITS_MAX as i64), i64::from(SCALE_MAX));
+        let scale = digits.max(0) as u32;
+        if i64::from(self.scale) <= digits {
+            return Self::new(self.unscaled_at(scale), scale);
+        }
+        let unit = power_of_ten((i64::from(self.scale) - digits) as u32);
+        let cut = &self.unscaled / unit;
+        let zeros = power_of_ten(digits.min(0).unsigned_abs() as u32);
+        Self::new(cut * zeros, scale)
+    }
+
+    /// The largest whole number that is not greater.
+    #[must_use]
+    pub fn floor(&self) -> Self {
+        let cut = self.truncate_at(0);
+        let is_exact = cut.cmp(self) == Ordering::Equal;
+        if is_exact || !self.unscaled.is_negative() { cut } else { cut.add(&Self::from(-1)) }
+    }
+
+    /// The smallest whole number that is not less.
+    #[must_use]
+    pub fn ceil(&self) -> Self {
+        self.negate().floor().negate()
+    }
+
+    /// The nearest whole number, if it fits 64 bits.
+    pub fn to_i64(&self) -> Option<i64> {
+        self.round(0).unscaled.to_i64()
+    }
+
+    /// The nearest double.
+    pub fn to_f64(&self) -> f64 {
+        self.to_string().parse().expect("a decimal number is a double")
+    }
+
+    /// The shortest decimal that PostgreSQL makes of a double: `digits` significant ones.
+    ///
+    /// # Errors
+    /// When the double is not a number or infinite.
+    pub fn from_f64(value: f64, digits: usize) -> Result<Self, SqlError> {
+        if !value.is_finite() {
+            return Err(SqlError::unsupported("NaN or infinity in type numeric"));
+        }
+        let parsed: Self = format!("{value:.*e}", digits - 1).parse()?;
+        let needed = parsed
+            .significant()
+            .map_or(0, |(digits, exponent)| (digits.len() as i64 - 1 - exponent).max(0));
+        Ok(parsed.round(needed as u32))
+    }
+
+    /// Rounded to a column's scale.
+    ///
+    /// # Errors
+    /// When it does not fit the column's precision.
+    pub fn fit(&self, target: ColumnType) -> Result<Self, SqlError> {
+        let Some((precision, scale)) = target.precision_and_scale() else {
+            return Ok(self.clone());
+        };
+        let rounded = self.round(scale);
+        if rounded.unscaled.magnitude() < power_of_ten(precision).magnitude() {
+            return Ok(rounded);
+        }
+        let whole = precision - scale;
+        let bound = if whole == 0 { "1".to_owned() } else { format!("10^{whole}") };
+        let detail = format!(
+            "A field with precision {precision}, scale {scale} must round to an absolute value \
+             less than {bound}."
+        );
+        Err(SqlError::new(code::NUMERIC_OUT_OF_RANGE, "numeric field overflow").with_detail(detail))
+    }
+
+    fn bounded(self) -> Result<Self, SqlError> {
+        let bits_max = WHOLE_DIGITS_MAX * 4 + u64::from(self.scale) * 4;
+        if self.unscaled.bits() > bits_max {
+            return Err(overflow());
+        }
+        Ok(self)
+    }
+}
+
+/// The error of `x / 0`.
+pub fn division_by_zero() -> SqlError {
+    SqlError::new(code::DIVISION_BY_ZERO, "division by zero")
+}
+
+fn overflow() -> SqlError {
+    SqlError::new(code::NUMERIC_OUT_OF_RANGE, "value overflows numeric format")
+}
+
+fn power_of_ten(exponent: u32) -> BigInt {
+    match 10u64.checked_pow(exponent) {
+        Some(power) => BigInt::from(power),
+        None => BigInt::from(10u32).pow(exponent),
+    }
+}
+
+/// The weight of the first group of four digits, and that group.
+fn first_group(value: &Numeric) -> (i64, u32) {
+    let Some((digits, exponent)) = value.significant() else { return (0, 0) };
+    let weight = exponent.div_euclid(GROUP_DIGITS);
+    let in_group = exponent.rem_euclid(GROUP_DIGITS) as usize + 1;
+    let digit = |at: usize| u32::from(digits.get(at).map_or(0, |digit| digit - b'0'));
+    (weight, (0..in_group).fold(0, |group, at| group * 10 + digit(at)))
+}
+
+/// As many digits as give 16 significant ones, and no fewer than either operand shows: the rule of
+/// PostgreSQL's `select_div_scale`.
+fn quotient_scale(dividend: &Numeric, divisor: &Numeric) -> u32 {
+    let (weight1, first1) = first_group(dividend);
+    let (weight2, first2) = first_group(divisor);
+    let weight = weight1 - weight2 - i64::from(first1 <= first2);
+    let scale = QUOTIENT_DIGITS_MIN - weight * GROUP_DIGITS;
+    let scale = scale.max(dividend.scale.into()).max(divisor.scale.into());
+    scale.clamp(0, SCALE_MAX.into()) as u32
+}
+
+impl From<i64> for Numeric {
+    fn from(value: i64) -> Self {
+        Self::new(value.into(), 0)
+    }
+}
+
+impl FromStr for Numeric {
+    type Err = SqlError;
+
+    fn from_str(text: &str) -> Result<Self, SqlError> {
+        let trimmed = text.trim();
+        let invalid = || {
+            let message = format!("invalid input syntax for type numeric: \"{text}\"");
+            SqlError::new(code::INVALID_TEXT, message)
+        };
+        let unsigned = trimmed.strip_prefix(['+', '-']).unwrap_or(trimmed);
+        if ["nan", "inf", "infinity"].contains(&unsigned.to_ascii_lowercase().as_str()) {
+            return Err(SqlError::unsupported("NaN or infinity in type numeric"));
+        }
+        let (mantissa, exponent) = match unsigned.find(['e', 'E']) {
+            Some(at) => {
+                let exponent = &unsigned[at + 1..];
+                (&unsigned[..at], exponent.parse::<i32>().map_err(|_| invalid())?)
+            }
+            None => (unsigned, 0),
+        };
+        let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+        let digits = format!("{whole}{fraction}");
+        if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Err(invalid());
+        }
+        let scale = fraction.len() as i64 - i64::from(exponent);
+        if scale.unsigned_abs() > WHOLE_DIGITS_MAX || digits.len() as u64 > 2 * WHOLE_DIGITS_MAX {
+            return Err(overflow());
+        }
+        let mut unscaled = BigInt::from_str(&digits).map_err(|_| invalid())?;
+        if scale < 0 {
+            unscaled *= power_of_ten(scale.unsigned_abs() as u32);
+        }
+        if trimmed.starts_with('-') {
+            unscaled = -unscaled;
+        }
+        Self::new(unscaled, scale.max(0) as u32).bounded()
+    }
+}
+
+impl fmt::Display for Numeric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let digits = self.unscaled.magnitude().to_str_radix(10);
+        let scale = self.scale as usize;
+        let sign = if self.unscaled.is_negative() { "-" } else { "" };
+        if scale == 0 {
+            return write!(f, "{sign}{digits}");
+        }
+        let digits = format!("{digits:0>width$}", width = scale + 1);
+        let (whole, fraction) = digits.split_at(digits.len() - scale);
+        write!(f, "{sign}{whole}.{fraction}")
+    }
+}
+
+impl PartialEq for Numeric {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Numeric {}
+
+impl PartialOrd for Numeric {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Numeric {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let scale = self.scale.max(other.scale);
+        self.unscaled_at(scale).cmp(&other.unscaled_at(scale))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn n(text: &str) -> Numeric {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn text_keeps_its_scale_and_compares_without_it() {
+        for text in ["0", "1.50", "-0.001", "123456789012345678901234567890.5"] {
+            assert_eq!(n(text).to_string(), text);
+        }
+        assert_eq!(n("1.50"), n("1.5"));
+        assert!(n("-2") < n("-1.999"));
+        assert_eq!(n("1.5e3").to_string(), "1500");
+        assert_eq!(n("15e-3").to_string(), "0.015");
+        assert!("1.2.3".parse::<Numeric>().is_err() && "".parse::<Numeric>().is_err());
+    }
+
+    #[test]
+    fn quotients_have_the_scale_that_postgresql_gives_them() {
+        let cases = [
+            ("1", "3", "0.33333333333333333333"),
+            ("10", "3", "3.3333333333333333"),
+            ("2", "3", "0.66666666666666666667"),
+            ("1.0", "8", "0.12500000000000000000"),
+            ("100000", "7", "14285.714285714286"),
+        ];
+        for (a, b, expected) in cases {
+            assert_eq!(n(a).divide(&n(b)).unwrap().to_string(), expected, "{a} / {b}");
+        }
+        assert_eq!(n("1").divide(&n("0")).unwrap_err().code.as_str(), "22012");
+    }
+
+    #[test]
+    fn rounding_is_half_away_from_zero() {
+        let cases = [("2.5", 0, "3"), ("-2.5", 0, "-3"), ("2.449", 1, "2.4"), ("155", -1, "160")];
+        for (value, digits, expected) in cases {
+            assert_eq!(n(value).round_at(digits).to_string(), expected);
+        }
+        assert_eq!(n("-1.5").floor().to_string(), "-2");
+        assert_eq!(n("-1.5").ceil().to_string(), "-1");
+        assert_eq!(n("-1.59").truncate_at(1).to_string(), "-1.5");
+    }
+
+    #[test]
+    fn a_column_bounds_its_digits() {
+        let column = ColumnType::numeric(3, 2).unwrap();
+        assert_eq!(n("1.005").fit(column).unwrap().to_string(), "1.01");
+        let error = n("9.995").fit(column).unwrap_err();
+        assert_eq!(error.code.as_str(), "22003");
+        assert!(error.detail.unwrap().ends_with("less than 10^1."));
+    }
+
+    #[test]
+    fn doubles_become_the_decimal_that_they_show() {
+        assert_eq!(Numeric::from_f64(0.1, 15).unwrap().to_string(), "0.1");
+        assert_eq!(Numeric::from_f64(-1234.5, 15).unwrap().to_string(), "-1234.5");
+        assert_eq!(Numeric::from_f64(1e20, 15).unwrap().to_string(), "100000000000000000000");
+    }
+}

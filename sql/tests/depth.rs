@@ -1,0 +1,66 @@
+//! Long chains and deep nests: what is within the limits fits a thread's stack, what is beyond them is
+//! refused. A stack that overflows would end the whole node.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use pangea_sql::PlanCache;
+use pangea_sql::memory::MemoryEngine;
+use pangea_sql::session::{Response, Session};
+
+/// What a node's threads have.
+const STACK_BYTES: usize = 2 << 20;
+
+fn ready<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(value) => value,
+        Poll::Pending => panic!("the memory engine never waits"),
+    }
+}
+
+/// The SQLSTATE of a statement, `00000` when it succeeds.
+fn state_of(sql: String) -> String {
+    let run = move || {
+        let plans = Arc::new(PlanCache::default());
+        let mut session = Session::new(MemoryEngine::new(), plans, &BTreeMap::new()).unwrap();
+        match ready(session.simple_query(&sql)).last() {
+            Some(Response::Error(error)) => error.code.to_string(),
+            _ => "00000".to_owned(),
+        }
+    };
+    std::thread::Builder::new().stack_size(STACK_BYTES).spawn(run).unwrap().join().unwrap()
+}
+
+#[test]
+fn chains_up_to_the_limit_run_and_longer_ones_are_refused() {
+    let chains = ["1 + ", "true and ", "1 = 1 or ", "'a' || ", "null is null and "];
+    for link in chains {
+        let last = link.split(' ').next().unwrap();
+        let chain = |links: usize| format!("select {}{last} is null", link.repeat(links));
+        assert_eq!(state_of(chain(150)), "00000", "{link}");
+        for links in [1_000, 100_000] {
+            assert_eq!(state_of(chain(links)), "54001", "{link}");
+        }
+    }
+    let long = |links: usize| format!("select {}1", "1 + ".repeat(links));
+    assert_eq!(state_of(long(798)), "00000");
+    assert_eq!(state_of(long(801)), "54001");
+    assert_eq!(state_of(format!("select 1{}", "::int".repeat(100_000))), "54001");
+    assert_eq!(state_of(format!("select 1{}", " union select 1".repeat(100_000))), "54001");
+    assert_eq!(state_of(format!("select {}1", "not ".repeat(100_000))), "54001");
+    assert_eq!(state_of(format!("select {}1{}", "(".repeat(9_999), ")".repeat(9_999))), "54001");
+    let nested = "(1 + 1 + ".repeat(5_000) + "1" + &")".repeat(5_000);
+    assert_eq!(state_of(format!("select {nested}")), "54001");
+}
+
+#[test]
+fn long_lists_are_no_nests() {
+    let list = (0..20_000).map(|n| n.to_string()).collect::<Vec<_>>().join(", ");
+    assert_eq!(state_of(format!("select 7 in ({list})")), "00000");
+    let rows = (0..5_000).map(|n| format!("({n}, 'x' || {n})")).collect::<Vec<_>>().join(", ");
+    let sql = format!("create table t (a int primary key, b text); insert into t values {rows}");
+    assert_eq!(state_of(sql), "00000");
+}

@@ -1,0 +1,112 @@
+//! Runs the scripts in `tests/slt`: each is a session, statements and what a client sees of them.
+//!
+//! ```text
+//!   > select 1, null        a statement; more lines may follow, up to one that begins otherwise
+//!   1|NULL                  a row of its result
+//!   = SELECT 1              its tag
+//!   ! 22012 division ..     or its error: SQLSTATE and the start of the message
+//!   @b                      what follows is said by session b
+//! ```
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::path::Path;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use pangea_sql::PlanCache;
+use pangea_sql::memory::MemoryEngine;
+use pangea_sql::session::{Response, Session};
+use pangea_sql::types::text;
+
+/// Runs a future that never waits for anything: the memory engine answers at once.
+fn ready<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(value) => value,
+        Poll::Pending => panic!("the memory engine never waits"),
+    }
+}
+
+fn show(session: &Session<MemoryEngine>, response: &Response) -> Vec<String> {
+    match response {
+        Response::Empty => vec!["= (empty)".to_owned()],
+        Response::Command { tag } => vec![format!("= {tag}")],
+        Response::Error(error) => {
+            let mut line = format!("! {} {}", error.code, error.message);
+            let extras = [("detail", &error.detail), ("hint", &error.hint)];
+            for (name, text) in extras {
+                text.iter().for_each(|text| line.push_str(&format!(" [{name}: {text}]")));
+            }
+            vec![line]
+        }
+        Response::Rows { columns, rows, tag } => {
+            let mut lines: Vec<String> = Vec::with_capacity(rows.len() + 1);
+            for row in rows {
+                let cells = row.iter().zip(columns).map(|(datum, column)| {
+                    let is_null = datum.is_null();
+                    let shown = text::format(column.ty.base, datum, session.zone());
+                    if is_null { "NULL".to_owned() } else { shown }
+                });
+                lines.push(cells.collect::<Vec<_>>().join("|"));
+            }
+            lines.push(format!("= {tag}"));
+            lines
+        }
+    }
+}
+
+/// An expected line agrees with an actual one: an error may say more than is expected.
+fn agrees(expected: &str, actual: &str) -> bool {
+    expected == actual || (expected.starts_with("! ") && actual.starts_with(expected))
+}
+
+fn run_script(path: &Path) {
+    let script = std::fs::read_to_string(path).unwrap();
+    let engine = MemoryEngine::new();
+    let plans = Arc::new(PlanCache::default());
+    let new_session = || {
+        let user = BTreeMap::from([("user".to_owned(), "me".to_owned())]);
+        Session::new(engine.clone(), plans.clone(), &user).unwrap()
+    };
+    let mut sessions = BTreeMap::new();
+    let mut speaker = "a".to_owned();
+    let mut actual = Vec::new();
+    let mut lines = script.lines().enumerate().peekable();
+    let mut checked = 0;
+    while let Some((number, line)) = lines.next() {
+        let at = format!("{}:{}", path.display(), number + 1);
+        if let Some(name) = line.strip_prefix('@') {
+            speaker = name.to_owned();
+        } else if let Some(first) = line.strip_prefix("> ") {
+            assert!(actual.is_empty(), "{at}: before it came unexpected {actual:?}");
+            let mut sql = first.to_owned();
+            while let Some((_, more)) = lines.next_if(|(_, line)| line.starts_with("  ")) {
+                sql = format!("{sql}\n{more}");
+            }
+            let session = sessions.entry(speaker.clone()).or_insert_with(new_session);
+            let responses = ready(session.simple_query(&sql));
+            actual = responses.iter().flat_map(|response| show(session, response)).collect();
+            actual.reverse();
+        } else if !line.is_empty() && !line.starts_with('#') {
+            let shown = actual.pop().unwrap_or_else(|| "(nothing more)".to_owned());
+            assert!(
+                agrees(line, &shown),
+                "{at}: expected\n  {line}\nand got\n  {shown}\n{actual:?}"
+            );
+            checked += 1;
+        }
+    }
+    assert!(actual.is_empty(), "{}: at its end came {actual:?}", path.display());
+    assert!(checked > 0, "{} checks nothing", path.display());
+}
+
+#[test]
+fn every_script_sees_what_postgresql_shows() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/slt");
+    let mut scripts: Vec<_> =
+        std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    scripts.sort();
+    assert!(!scripts.is_empty());
+    scripts.iter().for_each(|script| run_script(script));
+}
