@@ -20,6 +20,7 @@
 
 mod storage;
 
+use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -66,6 +67,7 @@ impl<E: Decision> PaxosEntry for Wrapped<E> {
 pub struct Agreement<E: Decision> {
     paxos: OmniPaxos<Wrapped<E>, Storage<E>>,
     shared: Arc<Mutex<Shared<E>>>,
+    stall: Stall,
     /// How many decided entries have been handed out.
     taken: usize,
 }
@@ -115,7 +117,8 @@ impl<E: Decision> Agreement<E> {
         };
         let paxos = cluster.build_for_server(server, storage);
         let paxos = paxos.expect("a topology makes a valid configuration");
-        Self { paxos, shared, taken: decided_taken as usize }
+        let stall = Stall::new(me, topology);
+        Self { paxos, shared, stall, taken: decided_taken as usize }
     }
 
     /// Whether entries that are proposed here are put in the log here, and not forwarded.
@@ -150,6 +153,7 @@ impl<E: Decision> Agreement<E> {
     pub fn on_message(&mut self, bytes: &[u8]) -> Result<(), DecodeError> {
         let message: PaxosMessage<Wrapped<E>> =
             postcard::from_bytes(bytes).map_err(|_| DecodeError::new("agreement message"))?;
+        self.stall.heard.insert(message.get_sender());
         self.paxos.handle_incoming(message);
         Ok(())
     }
@@ -157,6 +161,11 @@ impl<E: Decision> Agreement<E> {
     /// Lets time pass. To be called every [`TICK`].
     pub fn on_tick(&mut self) {
         self.paxos.tick();
+        let is_following =
+            self.paxos.get_current_leader().is_some_and(|(_, is_accepting)| is_accepting);
+        if self.stall.is_over(is_following) {
+            self.paxos.try_become_leader();
+        }
     }
 
     /// A connection was made again; messages before it may be lost.
@@ -212,6 +221,41 @@ impl<E: Decision> Agreement<E> {
 
     fn lock(&self) -> MutexGuard<'_, Shared<E>> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Notices that this replica takes no part although it hears the others.
+///
+/// A replica that promised a ballot of its own and then lost the election, or crashed, refuses the
+/// leader's lower ballot, and the leader has no reason to take a higher one: `omnipaxos` leaves
+/// that replica behind for good. So after a while it asks for leadership with a higher ballot, which
+/// all will follow.
+struct Stall {
+    ticks: u64,
+    ticks_max: u64,
+    heard: BTreeSet<u64>,
+    heard_min: usize,
+}
+
+/// Elections end within this many timeouts; more means that nothing will come of it.
+const ELECTION_TIMEOUTS_MAX: u64 = 6;
+
+impl Stall {
+    fn new(me: NodeId, topology: &Topology) -> Self {
+        // Of several that are stuck, one comes first.
+        let ticks_max = election_ticks(topology) * (ELECTION_TIMEOUTS_MAX + u64::from(me.0));
+        Self { ticks: 0, ticks_max, heard: BTreeSet::new(), heard_min: topology.majority() - 1 }
+    }
+
+    /// Counts a tick; true when it is time to do something, and then the count starts anew.
+    fn is_over(&mut self, is_following: bool) -> bool {
+        self.ticks = if is_following { 0 } else { self.ticks + 1 };
+        let is_over = self.ticks >= self.ticks_max && self.heard.len() >= self.heard_min;
+        if is_following || self.ticks >= self.ticks_max {
+            self.heard.clear();
+            self.ticks = 0;
+        }
+        is_over
     }
 }
 
