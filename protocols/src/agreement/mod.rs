@@ -1,7 +1,7 @@
 //! Agreement: one replicated log of small entries, for whatever a protocol must decide together.
 //!
-//! Minerva decides its cuts here (§3.4). The log is Sequence Paxos with ballot leader election, from
-//! the crate `omnipaxos`, driven in the style of this house: inputs in, effects out.
+//! Minerva decides its cuts here (§3.4). The log is Sequence Paxos with ballot leader election,
+//! from the crate `omnipaxos`, driven in the style of this house: inputs in, effects out.
 //!
 //! ```text
 //!   propose, on_message, on_tick --> [ Agreement ] --> drain(): records to persist,
@@ -10,11 +10,11 @@
 //! ```
 //!
 //! `omnipaxos` calls its storage inside its own calls and believes that a write is durable when the
-//! call returns. Here it is not, so nothing may leave before it is: [`Drained`] hands out the records
-//! and the messages together, and the caller sends the messages after the records are durable. A
-//! decision needs an acknowledgement from a peer, which was sent after the peer's records were
-//! durable, about a message that was sent after the leader's own were; so what is decided is durable
-//! on a majority.
+//! call returns. Here it is not, so nothing may leave before it is: [`Drained`] hands out the
+//! records and the messages together, and the caller sends the messages after the records are
+//! durable. A decision needs an acknowledgement from a peer, which was sent after the peer's
+//! records were durable, about a message that was sent after the leader's own were; so what is
+//! decided is durable on a majority.
 //!
 //! Entries are numbered from 1 in the order of their decision.
 
@@ -47,8 +47,8 @@ impl<T: Clone + Debug + Send + Serialize + DeserializeOwned + 'static> Decision 
 /// How often [`Agreement::on_tick`] wants to be called.
 pub const TICK: Span = Span::from_ms(10);
 
-/// The shortest time without a heartbeat after which a leader is doubted. Above the scheduling noise
-/// of a loaded machine.
+/// The shortest time without a heartbeat after which a leader is doubted. Above the scheduling
+/// noise of a loaded machine.
 const ELECTION_MS_MIN: u64 = 120;
 
 /// A message that was not answered is sent again after this many ticks.
@@ -228,8 +228,8 @@ impl<E: Decision> Agreement<E> {
 ///
 /// A replica that promised a ballot of its own and then lost the election, or crashed, refuses the
 /// leader's lower ballot, and the leader has no reason to take a higher one: `omnipaxos` leaves
-/// that replica behind for good. So after a while it asks for leadership with a higher ballot, which
-/// all will follow.
+/// that replica behind for good. So after a while it asks for leadership with a higher ballot,
+/// which all will follow.
 struct Stall {
     ticks: u64,
     ticks_max: u64,
