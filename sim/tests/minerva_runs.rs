@@ -51,16 +51,16 @@ fn a_run_of_minerva_is_the_same_each_time() {
     }
 }
 
-/// Runs that found a bug, each with its story. The world they ran in may have changed since, so that
-/// they no longer lead to the same place; the rules that they broke are the same.
+/// Runs that found a bug, each with its story. The world they ran in may have changed since, so
+/// that they no longer lead to the same place; the rules that they broke are the same.
 #[test]
 fn runs_that_found_a_bug_stay_clean() {
     let stories = [
         // A node that restarted counted fewer decisions than it had applied. The leader had trimmed
         // them because they were applied everywhere, and sent what came after as if it came next.
         (8, "list-append"),
-        // A batch that all members had applied was dropped from memory while a checkpoint without it
-        // was written, and then cut off the log: the restart from that checkpoint lacked it.
+        // A batch that all members had applied was dropped from memory while a checkpoint without
+        // it was written, and then cut off the log: the restart from that checkpoint lacked it.
         (37, "list-append"),
         // A coordinator's proposal was lost with its leadership; elected again, it thought that the
         // cut was still under way and never proposed those heads again.
