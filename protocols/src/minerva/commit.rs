@@ -215,8 +215,9 @@ impl Minerva {
         else {
             return None;
         };
-        let declared = self.state.registry.procedure(*procedure)?.footprint(args);
-        declared.is_none().then(|| Footprint::of_run(reads, writes))
+        let code = self.state.registry.procedure(*procedure)?;
+        let is_declared = code.is_footprint_certain() || code.footprint(args).is_some();
+        (!is_declared).then(|| Footprint::of_run(reads, writes))
     }
 
     fn count(

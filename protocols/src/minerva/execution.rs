@@ -144,7 +144,8 @@ impl Minerva {
             panic!("certified transactions carry their footprint");
         };
         let code = self.state.registry.procedure(*procedure).expect("looked up on arrival");
-        let footprint = code.footprint(args).is_none().then(|| {
+        let is_declared = code.is_footprint_certain() || code.footprint(args).is_some();
+        let footprint = (!is_declared).then(|| {
             optimistic::probe(
                 &self.state.registry,
                 &program,
