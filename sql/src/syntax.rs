@@ -13,8 +13,8 @@ use crate::error::{SqlError, byte_offset, code};
 /// The longest text that is parsed: beyond it memory, not syntax, is the matter.
 const TEXT_BYTES_MAX: usize = 16 << 20;
 
-/// The most operators that can lie within each other. Chains such as `a + b + c` are as deep as they
-/// are long, and every walk over the tree takes stack for each level; threads have 2 MB of it.
+/// The most operators that can lie within each other. Chains such as `a + b + c` are as deep as
+/// they are long, and every walk over the tree takes stack for each level; threads have 2 MB of it.
 const OPERATORS_MAX: usize = 800;
 
 /// One statement of a query text.
@@ -182,6 +182,46 @@ pub(crate) fn location(object: &ast::ObjectName) -> Location {
     match object.0.first() {
         Some(ast::ObjectNamePart::Identifier(ident)) => ident.span.start,
         _ => Location::empty(),
+    }
+}
+
+/// Where an expression begins. Goes down its left edge, without the stack that a walk over all of
+/// it would take.
+pub(crate) fn expr_location(mut expr: &ast::Expr) -> Location {
+    use ast::Expr as A;
+    loop {
+        expr = match expr {
+            A::Identifier(ident) => return ident.span.start,
+            A::CompoundIdentifier(idents) => {
+                return idents.first().map_or(Location::empty(), |ident| ident.span.start);
+            }
+            A::Value(value) => return value.span.start,
+            A::TypedString(typed) => return typed.value.span.start,
+            A::Function(function) => return location(&function.name),
+            A::Case { case_token, .. } => return case_token.0.span.start,
+            A::BinaryOp { left, .. }
+            | A::IsDistinctFrom(left, _)
+            | A::IsNotDistinctFrom(left, _) => left,
+            A::Nested(inner)
+            | A::IsNull(inner)
+            | A::IsNotNull(inner)
+            | A::IsTrue(inner)
+            | A::IsNotTrue(inner)
+            | A::IsFalse(inner)
+            | A::IsNotFalse(inner)
+            | A::IsUnknown(inner)
+            | A::IsNotUnknown(inner) => inner,
+            A::UnaryOp { expr, .. }
+            | A::Cast { expr, .. }
+            | A::InList { expr, .. }
+            | A::Between { expr, .. }
+            | A::Like { expr, .. }
+            | A::ILike { expr, .. }
+            | A::Extract { expr, .. }
+            | A::Substring { expr, .. }
+            | A::Trim { expr, .. } => expr,
+            _ => return Location::empty(),
+        };
     }
 }
 

@@ -4,7 +4,6 @@
 //! it meets: the other operand, the column that it is assigned to, the argument it is given for.
 
 use sqlparser::ast;
-use sqlparser::ast::Spanned;
 use sqlparser::tokenizer::Location;
 
 use super::cast::{self, Level};
@@ -124,9 +123,10 @@ impl Binder<'_> {
     }
 
     /// Binds an expression.
+    #[recursive::recursive]
     pub(crate) fn bind(&mut self, ast: &ast::Expr) -> Result<Bound, SqlError> {
         use ast::Expr as A;
-        let location = ast.span().start;
+        let location = syntax::expr_location(ast);
         match ast {
             A::Identifier(ident) => self.column(None, ident, location),
             A::CompoundIdentifier(idents) => self.compound(idents, location),

@@ -155,6 +155,7 @@ impl Comparison {
 
 impl Expr {
     /// The expression's value for a row.
+    #[recursive::recursive]
     pub(crate) fn eval(&self, row: &[Datum], env: &Env) -> Result<Datum, SqlError> {
         match self {
             Self::Const(datum) => Ok(datum.clone()),
@@ -197,6 +198,7 @@ impl Expr {
     }
 
     /// Calls `visit` with the expression and everything in it, until it says no.
+    #[recursive::recursive]
     pub(crate) fn all(&self, visit: &mut dyn FnMut(&Expr) -> bool) -> bool {
         visit(self)
             && match self {
@@ -218,6 +220,7 @@ impl Expr {
     }
 
     /// The expression with its parts replaced where `change` has a replacement.
+    #[recursive::recursive]
     pub(crate) fn rewrite<E>(
         self,
         change: &mut dyn FnMut(&Expr) -> Result<Option<Expr>, E>,

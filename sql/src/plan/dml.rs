@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use sqlparser::ast;
-use sqlparser::ast::Spanned;
 use sqlparser::tokenizer::Location;
 
 use super::access::Access;
@@ -96,7 +95,7 @@ impl Planner<'_> {
             return self.insert_values(table, targets, insert, values);
         }
         let (select, columns) = self.query(query)?;
-        self.check_width(columns.len(), targets, insert, query.span().start)?;
+        self.check_width(columns.len(), targets, insert, Location::empty())?;
         let scope = Scope::default();
         let mut assigned = Vec::with_capacity(columns.len());
         for (at, column) in columns.iter().enumerate() {
@@ -124,7 +123,7 @@ impl Planner<'_> {
                 let message = "VALUES lists must all be the same length";
                 return Err(SqlError::new(code::SYNTAX, message).into());
             }
-            let start = row.content.first().map_or(Location::empty(), |expr| expr.span().start);
+            let start = row.content.first().map_or(Location::empty(), syntax::expr_location);
             self.check_width(width, targets, insert, start)?;
             let mut exprs = Vec::with_capacity(width);
             for (expr, &target) in row.content.iter().zip(targets) {

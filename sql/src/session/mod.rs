@@ -118,7 +118,7 @@ fn unavailable(error: Unavailable) -> SqlError {
 /// A program was handed over and the node can't tell what became of it.
 fn unknown_outcome(error: Unavailable) -> SqlError {
     let message = format!("whether the transaction committed is not known: {}", error.reason);
-    SqlError::new("40003", message)
+    SqlError::new("08007", message)
         .with_hint("Look whether its changes are there before you try it again.")
 }
 
