@@ -1,72 +1,221 @@
-//! What clients say.
+//! Looks at what clients send before the crate's decoders do.
+//!
+//! The decoders trust a frame's inside: they take counts, lengths and strings without looking
+//! whether they are there (which panics), run on into the next frame, and replace what is not
+//! UTF-8. So a frame is taken out of the input whole, walked from its first byte to its last, and
+//! only then decoded:
+//!
+//! ```text
+//!   input --- type known? length in bounds? --- frame --- walk --- decoder --- message
+//!                        |                                 |          |
+//!                        +---------- Malformed: FATAL 08P01, this connection ends
+//! ```
+//!
+//! | type | inside |
+//! |---|---|
+//! | Query | text |
+//! | Parse | name, text, count and types |
+//! | Bind | portal, statement, count and formats, count and values, count and formats |
+//! | Describe, Close | `S` or `P`, name |
+//! | Execute | portal, number |
+//! | Flush, Sync, Terminate, CopyDone | nothing |
+//! | CopyData | anything |
+//! | CopyFail | text |
+//!
+//! Strings end with a zero and are UTF-8; a value's length is -1 for NULL or as many bytes follow.
 
-use std::collections::BTreeMap;
+#[cfg(test)]
+mod tests;
+
+use ::pgwire::error::PgWireError;
+use ::pgwire::messages::cancel::CancelRequest;
+use ::pgwire::messages::startup::{GssEncRequest, SslRequest, Startup};
+use ::pgwire::messages::{
+    DecodeContext, PgWireFrontendMessage, ProtocolVersion, copy, extendedquery, simplequery,
+    terminate,
+};
+use bytes::BytesMut;
+
+/// The longest startup packet, as in PostgreSQL.
+const STARTUP_BYTES_MAX: usize = 10_000;
+/// The shortest one: a length and a code.
+const STARTUP_BYTES_MIN: usize = 8;
+/// The longest frame of a type that holds a statement, its parameters or data.
+const LARGE_BYTES_MAX: usize = 64 << 20;
+/// The longest frame of another type, as in PostgreSQL.
+const SMALL_BYTES_MAX: usize = 10_000;
+/// A length counts its own four bytes.
+const LENGTH_BYTES: usize = 4;
+/// The lengths of a key in a request to cancel: four bytes here, more in protocol 3.2.
+const SECRET_BYTES_MIN: usize = 4;
+const SECRET_BYTES_MAX: usize = 256;
+/// The only major version there is.
+const MAJOR: u16 = 3;
 
 /// A client broke the protocol: what it sent can't be understood.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Malformed(pub String);
 
+impl Malformed {
+    fn new(what: impl Into<String>) -> Self {
+        Self(what.into())
+    }
+}
+
+/// The guard let something pass that a decoder refuses: no harm, the client is told.
+impl From<PgWireError> for Malformed {
+    fn from(error: PgWireError) -> Self {
+        Self(error.to_string())
+    }
+}
+
 /// The first thing that a client says.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Startup {
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Opening {
     /// It asks for encryption.
     Encryption,
-    /// It asks to cancel another connection's query.
-    Cancel,
+    /// It asks to cancel what another connection waits for.
+    Cancel(CancelRequest),
     /// It asks for a session.
-    Session {
-        /// The minor version of protocol 3 that it speaks.
-        minor: u16,
-        parameters: BTreeMap<String, String>,
-    },
+    Session(Startup),
     /// It speaks another protocol.
     Unsupported { major: u16, minor: u16 },
 }
 
-/// What a client says in its session.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Message {
-    Query(String),
-    Parse {
-        name: String,
-        query: String,
-        types: Vec<u32>,
-    },
-    Bind(Bind),
-    Describe(Target),
-    Close(Target),
-    Execute {
-        portal: String,
-        row_max: usize,
-    },
-    Flush,
-    Sync,
-    Terminate,
-    /// What belongs to COPY, which was never begun: PostgreSQL passes it over too.
-    Copy,
+/// Takes a startup packet from the front of the input; nothing when more bytes are needed.
+pub(super) fn opening(input: &mut BytesMut) -> Result<Option<Opening>, Malformed> {
+    let Some(len) = length(input) else { return Ok(None) };
+    if !(STARTUP_BYTES_MIN..=STARTUP_BYTES_MAX).contains(&len) {
+        return Err(Malformed::new("invalid length of startup packet"));
+    }
+    if input.len() < len {
+        return Ok(None);
+    }
+    let packet = input.split_to(len);
+    let mut fields = Fields { rest: &packet[LENGTH_BYTES..] };
+    if SslRequest::is_ssl_request_packet(&packet)
+        || GssEncRequest::is_gss_enc_request_packet(&packet)
+    {
+        fields.take(4)?;
+        fields.end()?;
+        return Ok(Some(Opening::Encryption));
+    }
+    if CancelRequest::is_cancel_request_packet(&packet) {
+        fields.take(8)?;
+        if !(SECRET_BYTES_MIN..=SECRET_BYTES_MAX).contains(&fields.rest.len()) {
+            return Err(Malformed::new("invalid length of cancel request packet"));
+        }
+    } else {
+        let (major, minor) = (fields.u16()?, fields.u16()?);
+        if major != MAJOR {
+            return Ok(Some(Opening::Unsupported { major, minor }));
+        }
+        while !fields.text()?.is_empty() {
+            fields.text()?;
+        }
+        fields.end()?;
+    }
+    match decode_frame(packet, true)? {
+        PgWireFrontendMessage::CancelRequest(request) => Ok(Some(Opening::Cancel(request))),
+        PgWireFrontendMessage::Startup(startup) => Ok(Some(Opening::Session(startup))),
+        other => Err(Malformed(format!("invalid startup packet: {other:?}"))),
+    }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Bind {
-    pub portal: String,
-    pub statement: String,
-    pub value_formats: Vec<i16>,
-    pub values: Vec<Option<Vec<u8>>>,
-    pub result_formats: Vec<i16>,
+/// Takes a session's next message from the front of the input; nothing when more bytes are needed.
+pub(super) fn message(input: &mut BytesMut) -> Result<Option<PgWireFrontendMessage>, Malformed> {
+    // As in PostgreSQL the type comes first: a client of another protocol is told at once.
+    let Some(&kind) = input.first() else { return Ok(None) };
+    let len_max = length_max(kind)?;
+    let Some(len) = length(&input[1..]) else { return Ok(None) };
+    if !(LENGTH_BYTES..=len_max).contains(&len) {
+        return Err(Malformed(format!("invalid message length {len}: at most {len_max}")));
+    }
+    if input.len() < len + 1 {
+        return Ok(None);
+    }
+    let frame = input.split_to(len + 1);
+    let mut fields = Fields { rest: &frame[1 + LENGTH_BYTES..] };
+    walk(kind, &mut fields)?;
+    fields.end()?;
+    decode_frame(frame, false).map(Some)
 }
 
-/// A prepared statement or a portal, by name.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Target {
-    Statement(String),
-    Portal(String),
+/// Decodes a frame that is whole and well-formed.
+fn decode_frame(mut frame: BytesMut, is_startup: bool) -> Result<PgWireFrontendMessage, Malformed> {
+    // Version 3.2, so that a request to cancel keeps its key whole whatever it was made for.
+    let mut context = DecodeContext::new(ProtocolVersion::PROTOCOL3_2);
+    context.awaiting_frontend_ssl = false;
+    context.awaiting_frontend_startup = is_startup;
+    let message = PgWireFrontendMessage::decode(&mut frame, &context)?;
+    let message = message.ok_or_else(|| Malformed::new("insufficient data left in message"))?;
+    if frame.is_empty() { Ok(message) } else { Err(Malformed::new("invalid message format")) }
 }
 
-const SSL_REQUEST: u32 = 80_877_103;
-const GSS_REQUEST: u32 = 80_877_104;
-const CANCEL_REQUEST: u32 = 80_877_102;
+/// The length at the front of a frame.
+fn length(input: &[u8]) -> Option<usize> {
+    let bytes = input.first_chunk::<LENGTH_BYTES>()?;
+    Some(u32::from_be_bytes(*bytes) as usize)
+}
 
-/// Takes fields from the front of a message.
+/// The most that a type's length may say. Types that are none are malformed.
+fn length_max(kind: u8) -> Result<usize, Malformed> {
+    match kind {
+        simplequery::MESSAGE_TYPE_BYTE_QUERY
+        | extendedquery::MESSAGE_TYPE_BYTE_PARSE
+        | extendedquery::MESSAGE_TYPE_BYTE_BIND
+        | copy::MESSAGE_TYPE_BYTE_COPY_DATA => Ok(LARGE_BYTES_MAX),
+        extendedquery::MESSAGE_TYPE_BYTE_DESCRIBE
+        | extendedquery::MESSAGE_TYPE_BYTE_CLOSE
+        | extendedquery::MESSAGE_TYPE_BYTE_EXECUTE
+        | extendedquery::MESSAGE_TYPE_BYTE_FLUSH
+        | extendedquery::MESSAGE_TYPE_BYTE_SYNC
+        | terminate::MESSAGE_TYPE_BYTE_TERMINATE
+        | copy::MESSAGE_TYPE_BYTE_COPY_DONE
+        | copy::MESSAGE_TYPE_BYTE_COPY_FAIL => Ok(SMALL_BYTES_MAX),
+        other => Err(Malformed(format!("invalid frontend message type {other}"))),
+    }
+}
+
+/// Passes over what a type's decoder will take.
+fn walk(kind: u8, fields: &mut Fields<'_>) -> Result<(), Malformed> {
+    match kind {
+        simplequery::MESSAGE_TYPE_BYTE_QUERY | copy::MESSAGE_TYPE_BYTE_COPY_FAIL => {
+            fields.text()?;
+        }
+        extendedquery::MESSAGE_TYPE_BYTE_PARSE => {
+            fields.text()?;
+            fields.text()?;
+            fields.list(4)?;
+        }
+        extendedquery::MESSAGE_TYPE_BYTE_BIND => {
+            fields.text()?;
+            fields.text()?;
+            fields.list(2)?;
+            for _ in 0..fields.u16()? {
+                fields.value()?;
+            }
+            fields.list(2)?;
+        }
+        extendedquery::MESSAGE_TYPE_BYTE_DESCRIBE | extendedquery::MESSAGE_TYPE_BYTE_CLOSE => {
+            let target = fields.take(1)?[0];
+            if !b"SP".contains(&target) {
+                return Err(Malformed(format!("invalid target {target} of a message")));
+            }
+            fields.text()?;
+        }
+        extendedquery::MESSAGE_TYPE_BYTE_EXECUTE => {
+            fields.text()?;
+            fields.take(4)?;
+        }
+        copy::MESSAGE_TYPE_BYTE_COPY_DATA => fields.rest = &[],
+        // The others are empty.
+        _ => {}
+    }
+    Ok(())
+}
+
+/// What is left of a frame.
 struct Fields<'a> {
     rest: &'a [u8],
 }
@@ -76,13 +225,9 @@ impl<'a> Fields<'a> {
         let (head, rest) = self
             .rest
             .split_at_checked(len)
-            .ok_or_else(|| Malformed("insufficient data left in message".to_owned()))?;
+            .ok_or_else(|| Malformed::new("insufficient data left in message"))?;
         self.rest = rest;
         Ok(head)
-    }
-
-    fn u8(&mut self) -> Result<u8, Malformed> {
-        Ok(self.take(1)?[0])
     }
 
     fn u16(&mut self) -> Result<u16, Malformed> {
@@ -90,169 +235,33 @@ impl<'a> Fields<'a> {
         Ok(u16::from_be_bytes([bytes[0], bytes[1]]))
     }
 
-    fn u32(&mut self) -> Result<u32, Malformed> {
-        let bytes = self.take(4)?;
-        Ok(u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
-    }
-
-    fn text(&mut self) -> Result<String, Malformed> {
+    fn text(&mut self) -> Result<&'a str, Malformed> {
         let end = self.rest.iter().position(|&byte| byte == 0);
-        let end = end.ok_or_else(|| Malformed("invalid string in message".to_owned()))?;
+        let end = end.ok_or_else(|| Malformed::new("invalid string in message"))?;
         let bytes = self.take(end + 1)?;
-        let text = std::str::from_utf8(&bytes[..end]).map(str::to_owned);
-        text.map_err(|_| Malformed("invalid byte sequence for encoding \"UTF8\"".to_owned()))
+        std::str::from_utf8(&bytes[..end])
+            .map_err(|_| Malformed::new("invalid byte sequence for encoding \"UTF8\""))
     }
 
-    /// As many items as a count before them says. What is reserved is bounded by what was sent.
-    fn list<T>(
-        &mut self,
-        mut item: impl FnMut(&mut Self) -> Result<T, Malformed>,
-    ) -> Result<Vec<T>, Malformed> {
+    /// A count, and so many items of a size.
+    fn list(&mut self, item_len: usize) -> Result<(), Malformed> {
         let count = usize::from(self.u16()?);
-        let mut items = Vec::with_capacity(count.min(self.rest.len()));
-        for _ in 0..count {
-            items.push(item(self)?);
-        }
-        Ok(items)
+        self.take(count * item_len).map(|_| ())
     }
 
-    fn value(&mut self) -> Result<Option<Vec<u8>>, Malformed> {
-        match self.u32()? as i32 {
-            -1 => Ok(None),
+    fn value(&mut self) -> Result<(), Malformed> {
+        let bytes = self.take(4)?;
+        match i32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]) {
+            -1 => Ok(()),
             len => {
                 let len = usize::try_from(len)
-                    .map_err(|_| Malformed("invalid length of a parameter".to_owned()))?;
-                Ok(Some(self.take(len)?.to_vec()))
+                    .map_err(|_| Malformed::new("invalid length of a parameter"))?;
+                self.take(len).map(|_| ())
             }
         }
     }
 
-    fn target(&mut self) -> Result<Target, Malformed> {
-        match self.u8()? {
-            b'S' => Ok(Target::Statement(self.text()?)),
-            b'P' => Ok(Target::Portal(self.text()?)),
-            other => Err(Malformed(format!("invalid target {other} of a message"))),
-        }
-    }
-}
-
-/// Reads a startup packet, without its length.
-pub(super) fn startup(packet: &[u8]) -> Result<Startup, Malformed> {
-    let mut fields = Fields { rest: packet };
-    let code = fields.u32()?;
-    match code {
-        SSL_REQUEST | GSS_REQUEST => return Ok(Startup::Encryption),
-        CANCEL_REQUEST => return Ok(Startup::Cancel),
-        _ => {}
-    }
-    let (major, minor) = ((code >> 16) as u16, code as u16);
-    if major != 3 {
-        return Ok(Startup::Unsupported { major, minor });
-    }
-    let mut parameters = BTreeMap::new();
-    loop {
-        let name = fields.text()?;
-        if name.is_empty() {
-            return Ok(Startup::Session { minor, parameters });
-        }
-        parameters.insert(name, fields.text()?);
-    }
-}
-
-/// Reads the message of a type, without its type and length.
-pub(super) fn decode(kind: u8, body: &[u8]) -> Result<Message, Malformed> {
-    let mut fields = Fields { rest: body };
-    let message = match kind {
-        b'Q' => Message::Query(fields.text()?),
-        b'P' => Message::Parse {
-            name: fields.text()?,
-            query: fields.text()?,
-            types: fields.list(Fields::u32)?,
-        },
-        b'B' => Message::Bind(Bind {
-            portal: fields.text()?,
-            statement: fields.text()?,
-            value_formats: fields.list(|fields| fields.u16().map(|format| format as i16))?,
-            values: fields.list(Fields::value)?,
-            result_formats: fields.list(|fields| fields.u16().map(|format| format as i16))?,
-        }),
-        b'D' => Message::Describe(fields.target()?),
-        b'C' => Message::Close(fields.target()?),
-        b'E' => Message::Execute {
-            portal: fields.text()?,
-            // Less than nothing means all, as 0 does.
-            row_max: usize::try_from(fields.u32()? as i32).unwrap_or(0),
-        },
-        b'H' => Message::Flush,
-        b'S' => Message::Sync,
-        b'X' => Message::Terminate,
-        b'd' | b'c' | b'f' => return Ok(Message::Copy),
-        other => return Err(Malformed(format!("invalid frontend message type {other}"))),
-    };
-    if !fields.rest.is_empty() {
-        return Err(Malformed("invalid message format".to_owned()));
-    }
-    Ok(message)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn bind() -> Vec<u8> {
-        let mut body = b"p\0s\0".to_vec();
-        body.extend([0, 1, 0, 1]);
-        body.extend([0, 2, 0, 0, 0, 1, b'x', 255, 255, 255, 255]);
-        body.extend([0, 1, 0, 1]);
-        body
-    }
-
-    #[test]
-    fn a_bind_is_read_and_no_part_of_one_is() {
-        let expected = Bind {
-            portal: "p".to_owned(),
-            statement: "s".to_owned(),
-            value_formats: vec![1],
-            values: vec![Some(b"x".to_vec()), None],
-            result_formats: vec![1],
-        };
-        assert_eq!(decode(b'B', &bind()), Ok(Message::Bind(expected)));
-        for len in 0..bind().len() {
-            assert!(decode(b'B', &bind()[..len]).is_err(), "cut at {len}");
-        }
-    }
-
-    #[test]
-    fn every_message_that_is_cut_short_or_too_long_is_malformed() {
-        let whole: [(u8, &[u8]); 5] = [
-            (b'Q', b"select 1\0"),
-            (b'P', b"n\0select 1\0\0\x01\0\0\0\x17"),
-            (b'D', b"Sn\0"),
-            (b'C', b"Pn\0"),
-            (b'E', b"p\0\0\0\0\x05"),
-        ];
-        for (kind, body) in whole {
-            assert!(decode(kind, body).is_ok());
-            for len in 0..body.len() {
-                assert!(decode(kind, &body[..len]).is_err(), "{kind} cut at {len}");
-            }
-            assert!(decode(kind, &[body, b"x"].concat()).is_err(), "{kind} too long");
-        }
-        assert!(decode(b'?', b"").is_err());
-        assert!(decode(b'Q', b"\xff\0").is_err());
-        assert!(decode(b'B', b"\0\0\0\0\xff\xff").is_err());
-    }
-
-    #[test]
-    fn a_startup_has_its_parameters() {
-        let packet = [&196_608u32.to_be_bytes()[..], b"user\0me\0\0"].concat();
-        let parameters = BTreeMap::from([("user".to_owned(), "me".to_owned())]);
-        assert_eq!(startup(&packet), Ok(Startup::Session { minor: 0, parameters }));
-        assert_eq!(startup(&SSL_REQUEST.to_be_bytes()), Ok(Startup::Encryption));
-        let old = Startup::Unsupported { major: 2, minor: 0 };
-        assert_eq!(startup(&131_072u32.to_be_bytes()), Ok(old));
-        for len in 0..packet.len() {
-            assert!(startup(&packet[..len]).is_err(), "cut at {len}");
-        }
+    fn end(&self) -> Result<(), Malformed> {
+        if self.rest.is_empty() { Ok(()) } else { Err(Malformed::new("invalid message format")) }
     }
 }

@@ -1,26 +1,45 @@
 //! PostgreSQL's wire protocol, version 3.0: one task and one [`Session`] for each client.
 //!
 //! ```text
-//!   client ---- startup ----> connection ---- simple_query ----------> Session ---> Engine
-//!          <--- ready -------            ---- parse, bind, execute -->
-//!          ---- messages --->            <--- responses -------------
-//!          <--- replies -----   (one write a Query or Sync, not one a message)
+//!   client ---- startup ----> guard ---> connection ---> client ---- simple_query ----> Session
+//!          ---- messages --->                                   ---- parse, bind, .. ->
+//!          <--- replies ----- reply <--------------------------- <--- responses -------
+//!                        (one write a Query or Sync, not one a message)
 //! ```
 //!
-//! - [`message`]: what clients say. Every length is checked; what is malformed is an error that
-//!   names it, and never a panic, so that no client can hurt another.
-//! - [`reply`]: what they are told.
-//! - [`connection`]: one client from startup to end. A client that vanishes takes its session with
-//!   it, and with the session its transaction and the snapshot that it pinned.
+//! - [`guard`]: takes frames from the input and walks them before they are decoded. What is
+//!   malformed is an error that names it, and never a panic: no client can hurt another.
+//! - [`connection`]: a client's socket, and its startup. Whoever connects is trusted.
+//! - [`client`]: messages to the session. A client that vanishes takes its session with it, and with
+//!   the session its transaction and the snapshot that it pinned.
+//! - [`reply`]: what clients are told.
+//! - [`cancel`]: requests to stop waiting.
 //!
-//! The codec is written here because the one on the shelf (the crate `pgwire`, 0.42) panics on
-//! frames that are cut short and replaces what is not UTF-8.
+//! # What is the crate's and what is ours
+//!
+//! Messages and their bytes, in both directions, are those of the crate `pgwire`, its lowest layer.
+//! The loop that drives them is ours, because the crate's own (`process_socket`, with handlers):
+//!
+//! - has no place for the guard: `process_message` takes a socket with its own decoder and no other,
+//!   and when that fails the client is not told why, where PostgreSQL says FATAL 08P01;
+//! - can't be told to stop, where PostgreSQL says FATAL 57P01 to clients that are idle;
+//! - hands over one message at a time, and whether an Execute is alone before its Sync, and so needs
+//!   no transaction that could conflict, is seen from the message after it;
+//! - keeps the transaction's status by itself, and writes at each error and each simple query's
+//!   result; its handlers share the session behind a lock, and demand a parser and a `do_query`
+//!   that handlers which override the messages never call.
+//!
+//! Its authentication handlers take any client that is a `Sink` of its messages, so that SCRAM and
+//! TLS, behind its feature `server-api-ring`, can be added beside this loop.
 
+mod cancel;
+mod client;
 mod connection;
-mod message;
+mod guard;
 mod reply;
 
 use std::future::Future;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::pin::pin;
 use std::sync::Arc;
@@ -28,13 +47,14 @@ use std::time::Duration;
 
 use pangea_sql::PlanCache;
 use pangea_sql::engine::Engine;
-#[cfg(doc)]
 use pangea_sql::session::Session;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
-use connection::Connection;
+use cancel::{Cancellable, Cancels};
+use client::Client;
+use connection::{Connection, End};
 
 /// The most clients at a time: each holds a socket and a few tens of kilobytes.
 const CLIENTS_MAX: usize = 4_096;
@@ -53,6 +73,7 @@ pub async fn serve<E: Engine>(
     listener.local_addr()?;
     let mut shutdown = pin!(shutdown);
     let plans = Arc::new(PlanCache::default());
+    let cancels = Arc::new(Cancels::default());
     let places = Arc::new(Semaphore::new(CLIENTS_MAX));
     let (stop, stopped) = watch::channel(false);
     let mut clients = JoinSet::new();
@@ -70,11 +91,12 @@ pub async fn serve<E: Engine>(
         };
         number = number.checked_add(1).unwrap_or(1);
         let place = places.clone().try_acquire_owned().ok();
-        let client = Client { engine: engine.clone(), plans: plans.clone(), number };
+        let (engine, plans, cancels) = (engine.clone(), plans.clone(), cancels.clone());
+        let welcome = Welcome { engine, plans, cancels, process: number };
         let stopped = stopped.clone();
         clients.spawn(async move {
             // A client that breaks off is no matter of the server.
-            let _ = client.serve(stream, place.is_some(), stopped).await;
+            let _ = welcome.serve(stream, place.is_some(), stopped).await;
             drop(place);
         });
     }
@@ -83,13 +105,15 @@ pub async fn serve<E: Engine>(
     Ok(())
 }
 
-struct Client<E> {
+/// What the server gives a client.
+struct Welcome<E> {
     engine: E,
     plans: Arc<PlanCache>,
-    number: i32,
+    cancels: Arc<Cancels>,
+    process: i32,
 }
 
-impl<E: Engine> Client<E> {
+impl<E: Engine> Welcome<E> {
     async fn serve(
         self,
         stream: TcpStream,
@@ -98,10 +122,28 @@ impl<E: Engine> Client<E> {
     ) -> io::Result<()> {
         stream.set_nodelay(true)?;
         let mut connection = Connection::new(stream, stopped);
-        let Some(parameters) = connection.start().await? else { return Ok(()) };
+        let Some(parameters) = connection.start(&self.cancels).await? else { return Ok(()) };
         if !has_place {
             return connection.refuse("53300", "sorry, too many clients already").await;
         }
-        connection.serve(self.engine, self.plans, &parameters, self.number).await
+        if !parameters.contains_key("user") {
+            let message = "no PostgreSQL user name specified in startup packet";
+            return connection.refuse("28000", message).await;
+        }
+        // A keyed hash of nothing, under a key that the system drew.
+        let secret = RandomState::new().build_hasher().finish() as i32;
+        let registration = self.cancels.register(self.process, secret);
+        let engine = Cancellable { engine: self.engine, switch: registration.switch().clone() };
+        let session = match Session::new(engine, self.plans, &parameters) {
+            Ok(session) => session,
+            Err(error) => return connection.end(End::Fatal(error)).await,
+        };
+        let mut client = Client::new(session, &mut connection, registration);
+        let end = client.run(self.process, secret).await;
+        drop(client);
+        match end {
+            Ok(()) => Ok(()),
+            Err(end) => connection.end(end).await,
+        }
     }
 }
