@@ -50,7 +50,7 @@ use pangea_sql::engine::Engine;
 use pangea_sql::session::Session;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 
 use cancel::{Cancellable, Cancels};
 use client::Client;
@@ -70,11 +70,21 @@ pub async fn serve<E: Engine>(
     engine: E,
     shutdown: impl Future<Output = ()> + Send,
 ) -> io::Result<()> {
+    serve_up_to(CLIENTS_MAX, listener, engine, shutdown).await
+}
+
+/// Serves so many clients at a time.
+async fn serve_up_to<E: Engine>(
+    clients_max: usize,
+    listener: TcpListener,
+    engine: E,
+    shutdown: impl Future<Output = ()> + Send,
+) -> io::Result<()> {
     listener.local_addr()?;
     let mut shutdown = pin!(shutdown);
     let plans = Arc::new(PlanCache::default());
     let cancels = Arc::new(Cancels::default());
-    let places = Arc::new(Semaphore::new(CLIENTS_MAX));
+    let places = Arc::new(Semaphore::new(clients_max));
     let (stop, stopped) = watch::channel(false);
     let mut clients = JoinSet::new();
     let mut number: i32 = 0;
@@ -83,7 +93,10 @@ pub async fn serve<E: Engine>(
             () = &mut shutdown => break,
             accepted = listener.accept() => accepted,
             // Clients that have gone are forgotten.
-            Some(_) = clients.join_next() => continue,
+            Some(ended) = clients.join_next() => {
+                report_panic(ended);
+                continue;
+            }
         };
         let Ok((stream, _)) = accepted else {
             tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -101,8 +114,17 @@ pub async fn serve<E: Engine>(
         });
     }
     let _ = stop.send(true);
-    while clients.join_next().await.is_some() {}
+    while let Some(ended) = clients.join_next().await {
+        report_panic(ended);
+    }
     Ok(())
+}
+
+/// A bug that one client met is no end of the others.
+fn report_panic(ended: Result<(), JoinError>) {
+    if let Err(error) = ended {
+        tracing::error!(%error, "a client's task panicked");
+    }
 }
 
 /// What the server gives a client.
@@ -145,5 +167,45 @@ impl<E: Engine> Welcome<E> {
             Ok(()) => Ok(()),
             Err(end) => connection.end(end).await,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pangea_sql::memory::MemoryEngine;
+    use tokio::sync::oneshot;
+    use tokio_postgres::NoTls;
+    use tokio_postgres::error::SqlState;
+
+    use super::*;
+
+    #[test]
+    fn a_client_too_many_is_refused_and_another_takes_the_place_of_one_that_left() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let port = listener.local_addr().unwrap().port();
+            let (stop, stopped) = oneshot::channel::<()>();
+            let stopped = async {
+                let _ = stopped.await;
+            };
+            let server = tokio::spawn(serve_up_to(1, listener, MemoryEngine::new(), stopped));
+            let config = format!("host=127.0.0.1 port={port} user=me");
+            let connect = || tokio_postgres::connect(&config, NoTls);
+            let (client, connection) = connect().await.unwrap();
+            let connection = tokio::spawn(connection);
+            let error = connect().await.err().expect("there is no place");
+            assert_eq!(error.code(), Some(&SqlState::TOO_MANY_CONNECTIONS));
+            client.batch_execute("select 1").await.unwrap();
+            drop(client);
+            connection.await.unwrap().unwrap();
+            // The server may be a little later to see that the first one left.
+            while let Err(error) = connect().await {
+                assert_eq!(error.code(), Some(&SqlState::TOO_MANY_CONNECTIONS));
+                tokio::task::yield_now().await;
+            }
+            stop.send(()).unwrap();
+            server.await.unwrap().unwrap();
+        });
     }
 }

@@ -95,13 +95,14 @@ fn random_changes_never_panic_and_are_never_misread() {
         let bodies = bodies();
         let (kind, mut body) = bodies[rng.usize(..bodies.len())].clone();
         for _ in 0..rng.usize(1..4) {
+            let random = rng.u8(..);
             match rng.u8(..3) {
                 0 if !body.is_empty() => {
                     let at = rng.usize(..body.len());
-                    body[at] = *rng.choice(&[0, 1, 127, 128, 255, rng.clone().u8(..)]).unwrap();
+                    body[at] = *rng.choice(&[0, 1, 127, 128, 255, random]).unwrap();
                 }
                 1 if !body.is_empty() => drop(body.remove(rng.usize(..body.len()))),
-                _ => body.insert(rng.usize(..=body.len()), rng.u8(..)),
+                _ => body.insert(rng.usize(..=body.len()), random),
             }
         }
         let sent = frame(kind, &body);
