@@ -7,9 +7,8 @@ use serde::{Deserialize, Serialize};
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident($inner:ty), $prefix:literal) => {
         $(#[$doc])*
-        #[derive(
-            Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-        )]
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[derive(Serialize, Deserialize)]
         pub struct $name(pub $inner);
 
         impl fmt::Display for $name {
@@ -42,7 +41,8 @@ id!(
     SnapshotVersion(u64), "v"
 );
 id!(
-    /// A driver's name for a submission that waits for its outcome. Unique within one run of one node.
+    /// A driver's name for a submission that waits for its outcome. Unique within one run of one
+    /// node.
     Ticket(u64), "k"
 );
 id!(

@@ -1,8 +1,8 @@
 //! The waist: what a commit protocol is given, and all that it may do.
 //!
 //! A protocol is one replica's brain, a state machine with one way in: [`Protocol::step`]. It is
-//! given an [`Input`] and a [`Cx`]; it changes its state and leaves [`Effect`]s behind. The driver (a
-//! real node or the simulator) carries the effects out and comes back with what they led to. Two
+//! given an [`Input`] and a [`Cx`]; it changes its state and leaves [`Effect`]s behind. The driver
+//! (a real node or the simulator) carries the effects out and comes back with what they led to. Two
 //! nodes that see the same inputs are in the same state, byte for byte.
 //!
 //! ```text
@@ -20,9 +20,10 @@
 //! - one that orders first (Calvin) persists and sends submissions as they came, and executes when
 //!   the order is known; a read of another shard ends a run as interrupted, and the run is repeated
 //!   when the value has come in a message;
-//! - one that certifies and then replicates (Mako) runs, locks and validates within a step, and holds
-//!   replies until a watermark passes them;
-//! - one that waits for a timestamp (Tiga) sets a timer for the moment when `now` has surely passed it.
+//! - one that certifies and then replicates (Mako) runs, locks and validates within a step, and
+//!   holds replies until a watermark passes them;
+//! - one that waits for a timestamp (Tiga) sets a timer for the moment when `now` has surely passed
+//!   it.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -237,8 +238,8 @@ pub struct Cx<'a, P: Protocol> {
 }
 
 impl<'a, P: Protocol> Cx<'a, P> {
-    /// What a driver hands to a step. `log_head` is the last position that was ever persisted, which
-    /// the driver reads back from [`Cx::log_head`] afterwards.
+    /// What a driver hands to a step. `log_head` is the last position that was ever persisted,
+    /// which the driver reads back from [`Cx::log_head`] afterwards.
     pub fn new(
         now: ClockReading,
         rng: &'a mut fastrand::Rng,

@@ -9,7 +9,8 @@ use std::sync::Arc;
 pub struct Value(Arc<[u8]>);
 
 impl Value {
-    /// Copies `bytes` into a value of their own, so that a record never keeps a larger buffer alive.
+    /// Copies `bytes` into a value of their own, so that a record never keeps a larger buffer
+    /// alive.
     pub fn copy_from(bytes: &[u8]) -> Self {
         Self(Arc::from(bytes))
     }

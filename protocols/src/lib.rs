@@ -1,8 +1,8 @@
 //! Ways to agree: each commit protocol is a folder, and a state machine behind
 //! [`pangea_core::protocol::Protocol`].
 //!
-//! A protocol reads no clock and starts no thread; it never imports a sibling. What two of them need
-//! unchanged is beside them: [`agreement`].
+//! A protocol reads no clock and starts no thread; it never imports a sibling. What two of them
+//! need unchanged is beside them: [`agreement`].
 
 pub mod agreement;
 pub mod minerva;

@@ -13,8 +13,8 @@ use crate::error::{SqlError, byte_offset, code};
 /// The longest text that is parsed: beyond it memory, not syntax, is the matter.
 const TEXT_BYTES_MAX: usize = 16 << 20;
 
-/// The most operators that can lie within each other. Chains such as `a + b + c` are as deep as they
-/// are long, and every walk over the tree takes stack for each level; threads have 2 MB of it.
+/// The most operators that can lie within each other. Chains such as `a + b + c` are as deep as
+/// they are long, and every walk over the tree takes stack for each level; threads have 2 MB of it.
 const OPERATORS_MAX: usize = 800;
 
 /// One statement of a query text.

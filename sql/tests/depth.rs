@@ -1,5 +1,5 @@
-//! Long chains and deep nests: what is within the limits fits a thread's stack, what is beyond them is
-//! refused. A stack that overflows would end the whole node.
+//! Long chains and deep nests: what is within the limits fits a thread's stack, what is beyond them
+//! is refused. A stack that overflows would end the whole node.
 
 use std::collections::BTreeMap;
 use std::future::Future;

@@ -69,7 +69,8 @@ pub trait Context {
 /// A named deterministic function over the database.
 ///
 /// Everything that it does follows from its arguments and from what it reads: no clock, no
-/// randomness, no iteration over hash maps, no floating-point whose result differs between machines.
+/// randomness, no iteration over hash maps, no floating-point whose result differs between
+/// machines.
 pub trait Procedure: Send + Sync {
     /// The name that clients call it by. The same in every version of the program.
     fn name(&self) -> &str;
@@ -88,8 +89,15 @@ pub trait Procedure: Send + Sync {
         None
     }
 
-    /// Whether the program writes far more than its arguments say (a load), so that it is cheaper to
-    /// run it on every replica than to ship its writes.
+    /// Whether every run stays within the declared footprint, whatever the data. Then an executor
+    /// that runs one program at a time need neither compute nor check it. A run that leaves a
+    /// footprint that is called certain is a bug, and stops the node where it is noticed.
+    fn is_footprint_certain(&self) -> bool {
+        false
+    }
+
+    /// Whether the program writes far more than its arguments say (a load), so that it is cheaper
+    /// to run it on every replica than to ship its writes.
     fn is_bulk(&self, args: &[u8]) -> bool {
         let _ = args;
         false

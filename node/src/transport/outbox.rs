@@ -6,8 +6,8 @@
 //! ```
 //!
 //! The sender sleeps on one condition variable with the time of the next departure. Measured on two
-//! busy cores such a wait ends a tenth of a millisecond late in the median and within 0.8 ms in 99 of
-//! 100 cases, where a timer wheel has a granularity of a millisecond.
+//! busy cores such a wait ends a tenth of a millisecond late in the median and within 0.8 ms in 99
+//! of 100 cases, where a timer wheel has a granularity of a millisecond.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, Write};

@@ -1,7 +1,7 @@
 //! Agreement: one replicated log of small entries, for whatever a protocol must decide together.
 //!
-//! Minerva decides its cuts here (§3.4). The log is Sequence Paxos with ballot leader election, from
-//! the crate `omnipaxos`, driven in the style of this house: inputs in, effects out.
+//! Minerva decides its cuts here (§3.4). The log is Sequence Paxos with ballot leader election,
+//! from the crate `omnipaxos`, driven in the style of this house: inputs in, effects out.
 //!
 //! ```text
 //!   propose, on_message, on_tick --> [ Agreement ] --> drain(): records to persist,
@@ -10,16 +10,17 @@
 //! ```
 //!
 //! `omnipaxos` calls its storage inside its own calls and believes that a write is durable when the
-//! call returns. Here it is not, so nothing may leave before it is: [`Drained`] hands out the records
-//! and the messages together, and the caller sends the messages after the records are durable. A
-//! decision needs an acknowledgement from a peer, which was sent after the peer's records were
-//! durable, about a message that was sent after the leader's own were; so what is decided is durable
-//! on a majority.
+//! call returns. Here it is not, so nothing may leave before it is: [`Drained`] hands out the
+//! records and the messages together, and the caller sends the messages after the records are
+//! durable. A decision needs an acknowledgement from a peer, which was sent after the peer's
+//! records were durable, about a message that was sent after the leader's own were; so what is
+//! decided is durable on a majority.
 //!
 //! Entries are numbered from 1 in the order of their decision.
 
 mod storage;
 
+use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -46,8 +47,8 @@ impl<T: Clone + Debug + Send + Serialize + DeserializeOwned + 'static> Decision 
 /// How often [`Agreement::on_tick`] wants to be called.
 pub const TICK: Span = Span::from_ms(10);
 
-/// The shortest time without a heartbeat after which a leader is doubted. Above the scheduling noise
-/// of a loaded machine.
+/// The shortest time without a heartbeat after which a leader is doubted. Above the scheduling
+/// noise of a loaded machine.
 const ELECTION_MS_MIN: u64 = 120;
 
 /// A message that was not answered is sent again after this many ticks.
@@ -66,6 +67,7 @@ impl<E: Decision> PaxosEntry for Wrapped<E> {
 pub struct Agreement<E: Decision> {
     paxos: OmniPaxos<Wrapped<E>, Storage<E>>,
     shared: Arc<Mutex<Shared<E>>>,
+    stall: Stall,
     /// How many decided entries have been handed out.
     taken: usize,
 }
@@ -115,7 +117,8 @@ impl<E: Decision> Agreement<E> {
         };
         let paxos = cluster.build_for_server(server, storage);
         let paxos = paxos.expect("a topology makes a valid configuration");
-        Self { paxos, shared, taken: decided_taken as usize }
+        let stall = Stall::new(me, topology);
+        Self { paxos, shared, stall, taken: decided_taken as usize }
     }
 
     /// Whether entries that are proposed here are put in the log here, and not forwarded.
@@ -150,6 +153,7 @@ impl<E: Decision> Agreement<E> {
     pub fn on_message(&mut self, bytes: &[u8]) -> Result<(), DecodeError> {
         let message: PaxosMessage<Wrapped<E>> =
             postcard::from_bytes(bytes).map_err(|_| DecodeError::new("agreement message"))?;
+        self.stall.heard.insert(message.get_sender());
         self.paxos.handle_incoming(message);
         Ok(())
     }
@@ -157,6 +161,11 @@ impl<E: Decision> Agreement<E> {
     /// Lets time pass. To be called every [`TICK`].
     pub fn on_tick(&mut self) {
         self.paxos.tick();
+        let is_following =
+            self.paxos.get_current_leader().is_some_and(|(_, is_accepting)| is_accepting);
+        if self.stall.is_over(is_following) {
+            self.paxos.try_become_leader();
+        }
     }
 
     /// A connection was made again; messages before it may be lost.
@@ -212,6 +221,41 @@ impl<E: Decision> Agreement<E> {
 
     fn lock(&self) -> MutexGuard<'_, Shared<E>> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Notices that this replica takes no part although it hears the others.
+///
+/// A replica that promised a ballot of its own and then lost the election, or crashed, refuses the
+/// leader's lower ballot, and the leader has no reason to take a higher one: `omnipaxos` leaves
+/// that replica behind for good. So after a while it asks for leadership with a higher ballot,
+/// which all will follow.
+struct Stall {
+    ticks: u64,
+    ticks_max: u64,
+    heard: BTreeSet<u64>,
+    heard_min: usize,
+}
+
+/// Elections end within this many timeouts; more means that nothing will come of it.
+const ELECTION_TIMEOUTS_MAX: u64 = 6;
+
+impl Stall {
+    fn new(me: NodeId, topology: &Topology) -> Self {
+        // Of several that are stuck, one comes first.
+        let ticks_max = election_ticks(topology) * (ELECTION_TIMEOUTS_MAX + u64::from(me.0));
+        Self { ticks: 0, ticks_max, heard: BTreeSet::new(), heard_min: topology.majority() - 1 }
+    }
+
+    /// Counts a tick; true when it is time to do something, and then the count starts anew.
+    fn is_over(&mut self, is_following: bool) -> bool {
+        self.ticks = if is_following { 0 } else { self.ticks + 1 };
+        let is_over = self.ticks >= self.ticks_max && self.heard.len() >= self.heard_min;
+        if is_following || self.ticks >= self.ticks_max {
+            self.heard.clear();
+            self.ticks = 0;
+        }
+        is_over
     }
 }
 

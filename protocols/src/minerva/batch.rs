@@ -1,7 +1,7 @@
 //! Transactions in a batch, and a batch in bytes (§3.2, Figure 3).
 //!
-//! A batch is encoded once, by its source. The same bytes go to the source's log, to every peer, and
-//! to every peer's log.
+//! A batch is encoded once, by its source. The same bytes go to the source's log, to every peer,
+//! and to every peer's log.
 //!
 //! ```text
 //!   +--------+-----+------+----------------+-------+----------+----------+--

@@ -20,8 +20,8 @@ pub(super) struct Entry<'a> {
 /// The transactions whose runs hang together.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Chain {
-    /// Chains of one origin don't conflict: they were executed one after the other, each seeing what
-    /// the others had written.
+    /// Chains of one origin don't conflict: they were executed one after the other, each seeing
+    /// what the others had written.
     pub origin: Origin,
     /// Its transactions, as positions among the epoch's entries, ascending.
     pub members: Vec<usize>,

@@ -3,17 +3,17 @@
 //! ```text
 //!   batches of the cut --> chains --> stale? --> conflict graph --> independent set
 //!                                       |                               |      |
-//!                                       |              not in the set --+      +--> apply write sets
+//!                                       |              not in the set --+      +--> apply writes
 //!                                       +--> ordered queue <------------+           |
 //!                                              ^     |                              v
-//!                              probed, certified     +--> run in (source, id) order, after them
+//!                              probed, certified     +--> run in (source, id) order, after
 //!                              in order
 //! ```
 //!
 //! Every replica comes to the same result alone. What was decided is logged with the epoch, the
 //! new snapshot is published, and the clients of this replica are answered. A client is answered as
-//! soon as the epoch is applied: its cut is durable on a majority and its batches on f + 1 replicas,
-//! so the outcome, which follows from them, can't be lost with this node.
+//! soon as the epoch is applied: its cut is durable on a majority and its batches on f + 1
+//! replicas, so the outcome, which follows from them, can't be lost with this node.
 
 use std::sync::Arc;
 
@@ -215,8 +215,9 @@ impl Minerva {
         else {
             return None;
         };
-        let declared = self.state.registry.procedure(*procedure)?.footprint(args);
-        declared.is_none().then(|| Footprint::of_run(reads, writes))
+        let code = self.state.registry.procedure(*procedure)?;
+        let is_declared = code.is_footprint_certain() || code.footprint(args).is_some();
+        (!is_declared).then(|| Footprint::of_run(reads, writes))
     }
 
     fn count(
@@ -336,8 +337,8 @@ impl Minerva {
         }
     }
 
-    /// Beyond the paper (a): what read the work of an invalidated transaction will be stale. Its own
-    /// work is taken out of the temporary state now, so that no more is built on it.
+    /// Beyond the paper (a): what read the work of an invalidated transaction will be stale. Its
+    /// own work is taken out of the temporary state now, so that no more is built on it.
     fn doom_dependents(&mut self, cx: &mut Cx<'_, Self>, mut doomed: HashSet<TxnId>) {
         let head = self.state.cut.heads[self.state.me.index()];
         let own = &self.state.replication.logs[self.state.me.index()];

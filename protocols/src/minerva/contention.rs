@@ -4,9 +4,9 @@
 //! ordered queue, and no write sets are shipped.
 //!
 //! Enter: more than a threshold of the optimistic transactions of the epochs were executed again,
-//! for a sustained time. Leave: the paper gives no rule, and in this mode there is nothing optimistic
-//! to measure. So optimistic execution is tried again after a hold time; when the mode comes right
-//! back the hold time doubles, up to a limit, and when it does not, it starts anew.
+//! for a sustained time. Leave: the paper gives no rule, and in this mode there is nothing
+//! optimistic to measure. So optimistic execution is tried again after a hold time; when the mode
+//! comes right back the hold time doubles, up to a limit, and when it does not, it starts anew.
 
 use pangea_core::time::{Span, Timestamp};
 

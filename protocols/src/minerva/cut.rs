@@ -5,8 +5,8 @@
 //! decision is epoch n. A cut is applied when every batch up to it is here.
 //!
 //! The coordinator also proposes who is in the configuration. A replica that was not heard of for
-//! long is removed, so that nothing is kept for it any more; it comes back when it has caught up. The
-//! quorums stay those of the whole cluster: they say how many may fail, not how many have.
+//! long is removed, so that nothing is kept for it any more; it comes back when it has caught up.
+//! The quorums stay those of the whole cluster: they say how many may fail, not how many have.
 
 use pangea_core::ids::{NodeId, SnapshotVersion};
 use pangea_core::protocol::Cx;

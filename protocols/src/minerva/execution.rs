@@ -1,8 +1,8 @@
 //! Phase 1: snapshot-based optimistic local execution (§3.2, Algorithm 1).
 //!
 //! A transaction runs where it arrived, at once, on the last epoch's snapshot with the uncommitted
-//! writes of earlier local transactions over it. What it read, from which version, and what it wrote
-//! goes into the current batch. In high-contention mode (§4) it is only probed.
+//! writes of earlier local transactions over it. What it read, from which version, and what it
+//! wrote goes into the current batch. In high-contention mode (§4) it is only probed.
 
 use pangea_core::exec::optimistic::{self, Run};
 use pangea_core::ids::{Ticket, TxnId};
@@ -144,7 +144,8 @@ impl Minerva {
             panic!("certified transactions carry their footprint");
         };
         let code = self.state.registry.procedure(*procedure).expect("looked up on arrival");
-        let footprint = code.footprint(args).is_none().then(|| {
+        let is_declared = code.is_footprint_certain() || code.footprint(args).is_some();
+        let footprint = (!is_declared).then(|| {
             optimistic::probe(
                 &self.state.registry,
                 &program,
@@ -164,7 +165,8 @@ impl Minerva {
         let own = &self.state.replication.logs[self.state.me.index()];
         let head = self.state.cut.heads[self.state.me.index()];
         let (keep, applied) = (self.state.options.keep_uncommitted, self.state.cut.applied);
-        // Where the temporary state is reset every epoch, only what ran on this epoch belongs to it.
+        // Where the temporary state is reset every epoch, only what ran on this epoch belongs to
+        // it.
         let is_visible = |base| keep || base == applied;
         let Execution { overlay, in_flight, current, current_base, .. } = &mut self.state.execution;
         overlay.clear();

@@ -1,8 +1,8 @@
 //! What Minerva keeps with each version of a record.
 //!
-//! The paper tags an item with the epoch of its last update (`eid`) and, before it is committed, with
-//! its writer (`tid`). The store's snapshot version is the epoch; the header is the writer, and
-//! whether it committed as it was executed or was executed again.
+//! The paper tags an item with the epoch of its last update (`eid`) and, before it is committed,
+//! with its writer (`tid`). The store's snapshot version is the epoch; the header is the writer,
+//! and whether it committed as it was executed or was executed again.
 
 use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::TxnId;

@@ -4,8 +4,8 @@
 //! executes transactions at once on its last snapshot and streams them to the others in batches.
 //! Every few milliseconds the replicas agree on how far each one's stream counts: a cut, which is
 //! an epoch. Then each replica for itself finds the largest set of transactions of the epoch that
-//! don't conflict, applies their writes, and runs the rest again in one order. Nothing is aborted for a
-//! conflict, and agreement carries a few bytes an epoch, whatever the load.
+//! don't conflict, applies their writes, and runs the rest again in one order. Nothing is aborted
+//! for a conflict, and agreement carries a few bytes an epoch, whatever the load.
 //!
 //! | phase | paper | file | messages | known after |
 //! |---|---|---|---|---|
@@ -45,9 +45,9 @@
 //!   everyone (`ack_everyone`), and the parallel commit (`parallel_commit`) go beyond the paper and
 //!   can each be switched off.
 //! - With the temporary state reset every epoch, as in the paper, two runs of one source on
-//!   different snapshots did not see each other's writes. The paper takes chains of one source to be
-//!   free of conflicts; here such runs count as runs of different origins, so that they are not both
-//!   valid if they conflict.
+//!   different snapshots did not see each other's writes. The paper takes chains of one source to
+//!   be free of conflicts; here such runs count as runs of different origins, so that they are not
+//!   both valid if they conflict.
 //! - A run that decided to abort is ordered and validated like any other before its client hears of
 //!   it: what made it abort might not be committed.
 //! - The configuration that a replica is removed from is the set that batches are kept for. Quorums
@@ -55,8 +55,8 @@
 //!   batches as safe that the next loss can take.
 //! - The paper gives no rule for leaving the high-contention mode; see `contention.rs`.
 //! - An interactive transaction can't be executed again: it is certified (see
-//!   [`pangea_core::txn::Certified`]), and one that is invalid gets a second chance at its place in the
-//!   ordered queue, where it aborts if something that it read has changed.
+//!   [`pangea_core::txn::Certified`]), and one that is invalid gets a second chance at its place in
+//!   the ordered queue, where it aborts if something that it read has changed.
 //!
 //! # Invariants
 //!

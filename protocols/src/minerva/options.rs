@@ -3,8 +3,8 @@
 use pangea_core::time::Span;
 use serde::{Deserialize, Serialize};
 
-/// Minerva's settings, with the paper's values as defaults (§5.1), and switches for what goes beyond
-/// it, with the better one as default.
+/// Minerva's settings, with the paper's values as defaults (§5.1), and switches for what goes
+/// beyond it, with the better one as default.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Options {

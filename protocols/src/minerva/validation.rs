@@ -1,8 +1,8 @@
 //! Phase 4a: stale transactions (§3.5, §3.6; Algorithm 5, line 8).
 //!
-//! A transaction is stale when something that it read has been superseded before this epoch. A chain
-//! with a stale member is stale as a whole, and so is one that read what a transaction wrote that was
-//! itself invalidated: its read names a writer that the store does not hold as executed.
+//! A transaction is stale when something that it read has been superseded before this epoch. A
+//! chain with a stale member is stale as a whole, and so is one that read what a transaction wrote
+//! that was itself invalidated: its read names a writer that the store does not hold as executed.
 
 use std::ops::ControlFlow;
 
