@@ -25,9 +25,9 @@
 //! - can't be told to stop, where PostgreSQL says FATAL 57P01 to clients that are idle;
 //! - hands over one message at a time, and whether an Execute is alone before its Sync, and so needs
 //!   no transaction that could conflict, is seen from the message after it;
-//! - keeps the transaction's status by itself, and writes at each error and each simple query's
-//!   result; its handlers share the session behind a lock, and demand a parser and a `do_query`
-//!   that handlers which override the messages never call.
+//! - keeps the transaction's status by its own reckoning, and writes at each error of a pipeline;
+//! - shares its handlers, so that the session would need a lock, and demands of them a parser and a
+//!   `do_query` that handlers which override the messages never call.
 //!
 //! Its authentication handlers take any client that is a `Sink` of its messages, so that SCRAM and
 //! TLS, behind its feature `server-api-ring`, can be added beside this loop.
