@@ -42,7 +42,10 @@ impl Switch {
 
     /// Lets the next statement wait: a request that came too late for one is not for another.
     pub(super) fn reset(&self) {
-        self.is_pressed.send_if_modified(std::mem::take);
+        // Looking is cheaper than writing, and this is done at each message.
+        if self.is_pressed() {
+            self.is_pressed.send_replace(false);
+        }
     }
 
     pub(super) fn is_pressed(&self) -> bool {
