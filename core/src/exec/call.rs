@@ -34,7 +34,7 @@ pub(super) fn gave_up() -> Abort {
 }
 
 /// The footprint that a procedure declares for these arguments. One that panics has declared none.
-pub(super) fn footprint(registry: &Registry, id: ProcedureId, args: &[u8]) -> Option<Footprint> {
+pub fn footprint(registry: &Registry, id: ProcedureId, args: &[u8]) -> Option<Footprint> {
     let procedure = registry.procedure(id)?;
     catch_unwind(AssertUnwindSafe(|| procedure.footprint(args))).unwrap_or(None)
 }

@@ -28,4 +28,5 @@ mod overlay;
 mod testing;
 mod writes;
 
+pub use call::footprint as declared_footprint;
 pub use overlay::Overlay;
