@@ -151,10 +151,16 @@ impl<E: Decision> Agreement<E> {
     /// Takes a message from a peer.
     ///
     /// # Errors
-    /// When the bytes are malformed.
-    pub fn on_message(&mut self, bytes: &[u8]) -> Result<(), DecodeError> {
+    /// When the bytes are malformed, or are not from that peer to this replica: `omnipaxos` looks
+    /// names up without checking them.
+    pub fn on_message(&mut self, from: NodeId, bytes: &[u8]) -> Result<(), DecodeError> {
+        const WHAT: &str = "agreement message";
         let message: PaxosMessage<Wrapped<E>> =
-            postcard::from_bytes(bytes).map_err(|_| DecodeError::new("agreement message"))?;
+            postcard::from_bytes(bytes).map_err(|_| DecodeError::new(WHAT))?;
+        let names = (message.get_sender(), message.get_receiver());
+        if names != (pid(from), self.paxos.get_pid()) {
+            return Err(DecodeError::new(WHAT));
+        }
         self.stall.heard.insert(message.get_sender());
         self.paxos.handle_incoming(message);
         Ok(())

@@ -63,7 +63,7 @@ pub(super) struct InFlight {
     pub ticket: Option<Ticket>,
     /// What its run returned.
     pub result: Result<Vec<u8>, Abort>,
-    /// The uncommitted local transactions whose writes it read.
+    /// The uncommitted local transactions whose values it read.
     pub dependencies: Vec<TxnId>,
     /// It can't become valid any more, and its writes are out of the overlay.
     pub is_doomed: bool,
@@ -164,6 +164,8 @@ pub(super) struct CutState {
     pub proposed: Heads,
     /// The term of leadership that `proposed` is of.
     pub term: Term,
+    /// This replica coordinates in a term in which it has not proposed yet.
+    pub starts_term: bool,
     /// This replica's last proposal.
     pub last_proposal: ProposalName,
     /// The number of this replica's last proposal that was decided, or is of an earlier term.
@@ -188,12 +190,14 @@ impl CutState {
     }
 
     /// Begins a new term, if it is one: earlier proposals may be lost, and count no more.
-    pub(super) fn enter(&mut self, term: Term) {
-        if self.term != term {
+    pub(super) fn enter(&mut self, term: Term) -> bool {
+        let is_new = self.term != term;
+        if is_new {
             self.term = term;
             self.proposed.clone_from(&self.heads);
             self.nonce_decided = self.last_proposal.nonce;
         }
+        is_new
     }
 }
 
@@ -258,6 +262,7 @@ impl State {
                 is_member: vec![true; n],
                 proposed: heads.clone(),
                 term: Term::default(),
+                starts_term: false,
                 last_proposal: ProposalName::default(),
                 nonce_decided: 0,
                 agreement_record: LogPosition(0),
