@@ -5,6 +5,7 @@
 //! | `start` | one node of a cluster | [`start`] |
 //! | `demo` | a cluster on this machine, and a prompt | [`demo`] |
 //! | `bench` | a cluster on this machine under load, measured and checked | [`bench`] |
+//! | `sim` | a cluster in virtual time, under faults | [`sim`] |
 //! | `sql` | a prompt at any PostgreSQL URL | [`sql`] |
 //!
 //! A protocol's name becomes its code in [`protocol`] and nowhere else. What went wrong is one line
@@ -19,6 +20,7 @@ mod failure;
 mod protocol;
 mod regions;
 mod signals;
+mod sim;
 mod sql;
 mod start;
 mod table;
@@ -49,6 +51,7 @@ enum Command {
     Start(start::Arguments),
     Demo(demo::Arguments),
     Bench(bench::Arguments),
+    Sim(sim::Arguments),
     Sql(sql::Arguments),
 }
 
@@ -57,6 +60,7 @@ fn main() -> ExitCode {
         Command::Start(arguments) => start::run(&arguments),
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
+        Command::Sim(arguments) => sim::run(&arguments),
         Command::Sql(arguments) => sql::run(&arguments),
     };
     match result {
