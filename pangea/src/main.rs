@@ -1,2 +1,90 @@
-//! The command line.
-fn main() {}
+//! Pangea's command line.
+//!
+//! | command | what | where |
+//! |---|---|---|
+//! | `start` | one node of a cluster | [`start`] |
+//! | `demo` | a cluster on this machine, and a prompt | [`demo`] |
+//! | `sql` | a prompt at any PostgreSQL URL | [`sql`] |
+//!
+//! A protocol's name becomes its code in [`protocol`] and nowhere else. What went wrong is one line
+//! on stderr that says what to do; the exit code is 0 when all went well, 1 when something failed,
+//! a check included, and 2 when the command makes no sense.
+
+mod cluster;
+mod demo;
+mod drive;
+mod failure;
+mod protocol;
+mod regions;
+mod signals;
+mod sql;
+mod start;
+mod table;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use failure::Failure;
+
+/// Nodes allocate and free many small values on several threads.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// One database in every region: PostgreSQL-compatible, geo-replicated, serializable.
+#[derive(Debug, Parser)]
+#[command(name = "pangea", version, propagate_version = true)]
+#[command(
+    after_help = "Try it:\n  pangea demo          three regions on this machine, and a prompt"
+)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Start(start::Arguments),
+    Demo(demo::Arguments),
+    Sql(sql::Arguments),
+}
+
+fn main() -> ExitCode {
+    let result = match Arguments::parse().command {
+        Command::Start(arguments) => start::run(&arguments),
+        Command::Demo(arguments) => demo::run(&arguments),
+        Command::Sql(arguments) => sql::run(&arguments),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("pangea: {failure}");
+            failure.exit_code()
+        }
+    }
+}
+
+/// A runtime for commands that talk to nodes: nearly all of the work is the nodes'.
+fn runtime(threads: usize) -> Result<tokio::runtime::Runtime, Failure> {
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build();
+    runtime.map_err(|error| Failure::failed("can't start threads", error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent_and_every_command_shows_examples() {
+        let mut command = Arguments::command();
+        command.build();
+        command.clone().debug_assert();
+        for subcommand in command.get_subcommands().filter(|it| it.get_name() != "help") {
+            let help = subcommand.clone().render_long_help().to_string();
+            let name = format!("pangea {} ", subcommand.get_name());
+            assert!(help.contains("Examples:") && help.contains(&name), "{help}");
+        }
+    }
+}

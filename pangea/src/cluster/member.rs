@@ -1,0 +1,158 @@
+//! One node's process.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use pangea_node::client::Client;
+use pangea_node::config::Config;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
+
+use crate::failure::Failure;
+use crate::start::READY;
+
+/// How long a node may read its log before it serves.
+const READY_DEADLINE: Duration = Duration::from_secs(120);
+/// How long a node may take to stop before it is killed.
+const STOP_DEADLINE: Duration = Duration::from_secs(10);
+/// How much of the end of a node's log is looked at for the reason of its end.
+const LOG_END_LEN: usize = 4 << 10;
+
+/// One node, running or not.
+pub struct Member {
+    /// The node's configuration.
+    pub config: Config,
+    directory: PathBuf,
+    child: Option<Child>,
+}
+
+impl Member {
+    /// A node that does not run yet, with its files under `directory`.
+    pub fn new(config: Config, directory: &Path) -> Self {
+        let directory = directory.join(&config.me().region);
+        Self { config, directory, child: None }
+    }
+
+    /// The name of its region.
+    pub fn region(&self) -> &str {
+        &self.config.me().region
+    }
+
+    /// Where PostgreSQL clients reach it.
+    pub fn sql_url(&self) -> String {
+        format!("postgres://pangea@{}/pangea", self.config.me().sql)
+    }
+
+    /// The process, if it runs.
+    pub fn pid(&mut self) -> Option<u32> {
+        self.exit_status().is_none().then(|| self.child.as_ref()?.id()).flatten()
+    }
+
+    /// How the process ended, if it did.
+    fn exit_status(&mut self) -> Option<ExitStatus> {
+        self.child.as_mut()?.try_wait().ok().flatten()
+    }
+
+    /// Starts the process and waits until it serves.
+    ///
+    /// # Errors
+    /// When it does not, with its own reason.
+    pub async fn start(&mut self) -> Result<(), Failure> {
+        assert!(self.pid().is_none(), "a node is started once at a time");
+        let region = self.region().to_owned();
+        let cant = |why: &dyn std::fmt::Display| {
+            Failure::Failed(format!("the node in {region} did not start: {why}"))
+        };
+        let mut child = self.spawn().map_err(|error| cant(&error))?;
+        let stdout = child.stdout.take().expect("stdout is a pipe");
+        self.child = Some(child);
+        let mut line = String::new();
+        let mut stdout = BufReader::new(stdout);
+        let ready = tokio::time::timeout(READY_DEADLINE, stdout.read_line(&mut line)).await;
+        match ready {
+            Ok(Ok(_)) if line.starts_with(READY) => Ok(()),
+            Ok(Ok(_)) => {
+                // It has closed its stdout, so it has ended or is about to.
+                self.kill().await;
+                Err(cant(&self.last_words()))
+            }
+            Ok(Err(error)) => Err(cant(&error)),
+            Err(_) => {
+                self.kill().await;
+                Err(cant(&format!("it was not ready in {} s", READY_DEADLINE.as_secs())))
+            }
+        }
+    }
+
+    fn spawn(&self) -> std::io::Result<Child> {
+        std::fs::create_dir_all(&self.directory)?;
+        let config = self.directory.join("node.toml");
+        std::fs::write(&config, self.config.to_toml())?;
+        let log = File::options().create(true).append(true).open(self.log_path())?;
+        Command::new(std::env::current_exe()?)
+            .args(["start", "--stop-with-stdin", "--config"])
+            .arg(&config)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(log)
+            .process_group(0)
+            .kill_on_drop(true)
+            .spawn()
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.directory.join("node.log")
+    }
+
+    /// Why the node ended, as it said last.
+    pub fn last_words(&self) -> String {
+        let log = std::fs::read(self.log_path()).unwrap_or_default();
+        let end = String::from_utf8_lossy(&log[log.len().saturating_sub(LOG_END_LEN)..]);
+        let own = end.lines().rev().find_map(|line| line.strip_prefix("pangea: "));
+        let last = own.or_else(|| end.lines().next_back()).unwrap_or("it said nothing");
+        last.to_owned()
+    }
+
+    /// A native client of the node.
+    ///
+    /// # Errors
+    /// When it can't be connected to.
+    pub async fn client(&self) -> Result<Client, Failure> {
+        let client = Client::connect(self.config.me().peer, &self.config.cluster).await;
+        client.map_err(|error| Failure::failed(self.region(), error))
+    }
+
+    /// Ends the process as a loss of power would: with SIGKILL. Returns when it is gone.
+    pub async fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            // Fails only where the process is gone already.
+            let _ = child.kill().await;
+        }
+    }
+
+    /// Stops the process cleanly, or kills it when it takes too long. One that has ended is left.
+    ///
+    /// # Errors
+    /// When it failed, or had to be killed.
+    pub async fn stop(&mut self) -> Result<(), Failure> {
+        let Some(mut child) = self.child.take() else { return Ok(()) };
+        drop(child.stdin.take());
+        let region = self.region();
+        match tokio::time::timeout(STOP_DEADLINE, child.wait()).await {
+            Ok(Ok(status)) if status.success() => Ok(()),
+            Ok(Ok(_)) => {
+                Err(Failure::failed(format!("the node in {region} failed"), self.last_words()))
+            }
+            Ok(Err(error)) => Err(Failure::failed(format!("the node in {region}"), error)),
+            Err(_) => {
+                let _ = child.kill().await;
+                let seconds = STOP_DEADLINE.as_secs();
+                Err(Failure::Failed(format!(
+                    "the node in {region} did not stop in {seconds} s and was killed"
+                )))
+            }
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! A cluster of real node processes on this machine, one for each region.
+//!
+//! ```text
+//!   DIR/us-east/node.toml      written for each start
+//!   DIR/us-east/node.log       what the node said on stderr
+//!   DIR/us-east/data/          the node's own
+//! ```
+//!
+//! Each process is this binary's `start`, in a process group of its own, so that a Ctrl-C is this
+//! process's to handle. Its stdin is a pipe that this process holds and never writes to: when it
+//! is closed the node stops cleanly, also when this process was killed and could say nothing.
+
+mod member;
+mod plan;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use pangea_core::ids::NodeId;
+use pangea_node::client::Client;
+use tempfile::TempDir;
+use tokio::task::JoinSet;
+
+use crate::failure::Failure;
+pub use member::Member;
+pub use plan::Plan;
+
+/// Other processes can take a port between the moment when it was found free and the moment when
+/// its node listens; then others are looked for, this often at most.
+const PORT_ATTEMPTS: usize = 3;
+/// How long a cluster may take to agree on its first coordinator.
+const USABLE_DEADLINE: Duration = Duration::from_secs(30);
+
+/// A running cluster.
+pub struct Cluster {
+    /// What it was made from.
+    pub plan: Plan,
+    /// Its nodes, by number.
+    pub members: Vec<Member>,
+    directory: Directory,
+}
+
+/// Where a cluster keeps its files.
+enum Directory {
+    /// Goes with the cluster.
+    Temporary(TempDir),
+    /// Stays.
+    Kept(PathBuf),
+}
+
+impl Directory {
+    fn new(kept: Option<&Path>) -> Result<Self, Failure> {
+        match kept {
+            Some(path) => {
+                let made = std::fs::create_dir_all(path);
+                let made = made.and_then(|()| std::path::absolute(path));
+                let cant = |error| {
+                    Failure::failed(format!("can't use directory {}", path.display()), error)
+                };
+                Ok(Self::Kept(made.map_err(cant)?))
+            }
+            None => {
+                let made = tempfile::Builder::new().prefix("pangea-").tempdir();
+                let made = made
+                    .map_err(|error| Failure::failed("can't make a temporary directory", error));
+                Ok(Self::Temporary(made?))
+            }
+        }
+    }
+
+    fn path(&self) -> &Path {
+        match self {
+            Self::Temporary(temporary) => temporary.path(),
+            Self::Kept(path) => path,
+        }
+    }
+}
+
+impl Cluster {
+    /// Starts every node, and waits until all of them serve. Files go to `data_dir` and stay there,
+    /// or to a temporary directory that goes when the cluster does.
+    ///
+    /// # Errors
+    /// When a node does not start: then none is left.
+    pub async fn start(plan: Plan, data_dir: Option<&Path>) -> Result<Self, Failure> {
+        let directory = Directory::new(data_dir)?;
+        let mut attempt = 1;
+        loop {
+            match start_members(&plan, directory.path()).await {
+                Ok(members) => return Ok(Self { plan, members, directory }),
+                Err(error) if is_taken_port(&error) && attempt < PORT_ATTEMPTS => attempt += 1,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// A native client of every node, in order.
+    ///
+    /// # Errors
+    /// When a node can't be connected to.
+    pub async fn clients(&self) -> Result<Vec<Client>, Failure> {
+        let mut clients = Vec::new();
+        for member in &self.members {
+            clients.push(member.client().await?);
+        }
+        Ok(clients)
+    }
+
+    /// Waits until every node can commit: there is a coordinator, and it is heard of everywhere.
+    ///
+    /// # Errors
+    /// When that takes longer than it can.
+    pub async fn usable(&self, clients: &[Client]) -> Result<(), Failure> {
+        for (member, client) in self.members.iter().zip(clients) {
+            let region = member.region();
+            let fresh = tokio::time::timeout(USABLE_DEADLINE, client.fresh()).await;
+            let fresh = fresh.map_err(|_| {
+                let seconds = USABLE_DEADLINE.as_secs();
+                Failure::Failed(format!("{region} does not agree with the others in {seconds} s"))
+            })?;
+            fresh.map_err(|error| Failure::failed(format!("{region} can't be used"), error))?;
+        }
+        Ok(())
+    }
+
+    /// The node of a region.
+    ///
+    /// # Errors
+    /// When there is no such region.
+    pub fn node_in(&self, region: &str) -> Result<NodeId, String> {
+        let found = self.members.iter().position(|member| member.region() == region);
+        let found = found.and_then(|index| u16::try_from(index).ok()).map(NodeId);
+        found.ok_or_else(|| {
+            let regions = self.plan.regions.join(", ");
+            format!("there is no region {region:?} here; there are {regions}")
+        })
+    }
+
+    /// Stops every node and removes what was made.
+    ///
+    /// # Errors
+    /// When a node had to be killed, or something could not be removed.
+    pub async fn stop(self) -> Result<(), Failure> {
+        let stopped = stop_all(self.members).await;
+        let removed = match self.directory {
+            Directory::Kept(_) => Ok(()),
+            Directory::Temporary(directory) => {
+                let path = directory.path().display().to_string();
+                let cant = |error| Failure::failed(format!("can't remove {path}"), error);
+                directory.close().map_err(cant)
+            }
+        };
+        stopped.and(removed)
+    }
+}
+
+fn is_taken_port(error: &Failure) -> bool {
+    error.to_string().contains("can't listen on this address")
+}
+
+/// Starts a process for every region at the same time. When one does not start, none stays.
+async fn start_members(plan: &Plan, directory: &Path) -> Result<Vec<Member>, Failure> {
+    let mut starting = JoinSet::new();
+    for config in plan.configs(directory)? {
+        let mut member = Member::new(config, directory);
+        starting.spawn(async move {
+            let started = member.start().await;
+            (member, started)
+        });
+    }
+    let (mut members, mut failure) = (Vec::new(), None);
+    while let Some(started) = starting.join_next().await {
+        let (member, started) = started.expect("starting a process does not panic");
+        failure = failure.or(started.err());
+        members.push(member);
+    }
+    if let Some(failure) = failure {
+        // What did start is told to stop; what comes of that is not the reason.
+        let _ = stop_all(members).await;
+        return Err(failure);
+    }
+    members.sort_by_key(|member| member.config.node);
+    Ok(members)
+}
+
+async fn stop_all(members: Vec<Member>) -> Result<(), Failure> {
+    let mut stopping = JoinSet::new();
+    for mut member in members {
+        stopping.spawn(async move { member.stop().await });
+    }
+    let mut result = Ok(());
+    while let Some(stopped) = stopping.join_next().await {
+        result = result.and(stopped.expect("stopping a process does not panic"));
+    }
+    result
+}

@@ -1,0 +1,285 @@
+//! What a cluster is to be like, and the configuration of each of its nodes.
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+
+use pangea_node::config::{Config, NodeConfig, RoundTripConfig, WanConfig};
+use pangea_node::log::Durability;
+use serde::Serialize;
+
+use crate::failure::Failure;
+use crate::protocol::{CheckOptions, with_protocol};
+use crate::regions;
+
+/// Regions of one cluster at most: each is a process on this machine.
+const REGIONS_MAX: usize = 15;
+
+/// How far apart two regions of a cluster are.
+pub type RoundTrip = RoundTripConfig;
+
+/// What a cluster is to be like.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// The cluster's name.
+    pub cluster: String,
+    /// The protocol's name.
+    pub protocol: String,
+    /// The protocol's settings that are not the default.
+    pub options: toml::Table,
+    /// The regions' names, one node in each.
+    pub regions: Vec<String>,
+    /// How far apart they are, every two of them.
+    pub round_trips: Vec<RoundTrip>,
+    /// Each frame is late by up to this much more, in milliseconds.
+    pub jitter_ms: f64,
+    /// When a record is durable.
+    pub durability: Durability,
+    /// How many threads of a node run data-parallel work; 0 is one for each core.
+    pub workers: usize,
+    /// The length of a segment of the log.
+    pub log_segment_bytes: u64,
+}
+
+/// A configuration as a file has it.
+#[derive(Serialize)]
+struct File<'a> {
+    cluster: &'a str,
+    protocol: &'a str,
+    node: u16,
+    data_dir: &'a Path,
+    durability: Durability,
+    workers: usize,
+    log_segment_bytes: u64,
+    regions: &'a [String],
+    nodes: &'a [NodeConfig],
+    #[serde(skip_serializing_if = "<[RoundTrip]>::is_empty")]
+    round_trips: &'a [RoundTrip],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    wan: Option<WanConfig>,
+}
+
+impl Plan {
+    /// A cluster of named cloud regions, as far apart as they really are.
+    ///
+    /// # Errors
+    /// When a region is unknown or named twice, or there are none, or too many.
+    pub fn of_named_regions(protocol: &str, regions: &[String]) -> Result<Self, Failure> {
+        if let Some(unknown) = regions.iter().find(|name| !regions::NAMES.contains(&name.as_str()))
+        {
+            return Err(Failure::Usage(format!(
+                "there is no region {unknown:?}; there are {}",
+                regions::NAMES.join(", ")
+            )));
+        }
+        let between = |a: &str, b: &str| {
+            regions::round_trip_ms(a, b).expect("a round trip for every two known regions")
+        };
+        Self::new(protocol, regions, between)
+    }
+
+    /// A cluster of regions that are all equally far apart.
+    ///
+    /// # Errors
+    /// When a region is named twice, or there are none, or too many.
+    pub fn of_equal_distances(
+        protocol: &str,
+        regions: &[String],
+        round_trip_ms: f64,
+    ) -> Result<Self, Failure> {
+        Self::new(protocol, regions, |_, _| round_trip_ms)
+    }
+
+    fn new(
+        protocol: &str,
+        regions: &[String],
+        round_trip_ms: impl Fn(&str, &str) -> f64,
+    ) -> Result<Self, Failure> {
+        if regions.is_empty() || regions.len() > REGIONS_MAX {
+            let count = regions.len();
+            let message = format!("{count} regions; there must be from 1 to {REGIONS_MAX}");
+            return Err(Failure::Usage(message));
+        }
+        let mut round_trips = Vec::new();
+        for (i, b) in regions.iter().enumerate() {
+            for a in &regions[..i] {
+                if a == b {
+                    return Err(Failure::Usage(format!("region {a:?} is named twice")));
+                }
+                let ms = round_trip_ms(a, b);
+                round_trips.push(RoundTrip { between: [a.clone(), b.clone()], ms });
+            }
+        }
+        Ok(Self {
+            cluster: "pangea".to_owned(),
+            protocol: protocol.to_owned(),
+            options: toml::Table::new(),
+            regions: regions.to_vec(),
+            round_trips,
+            jitter_ms: 0.0,
+            durability: Durability::default(),
+            workers: workers(regions.len()),
+            log_segment_bytes: pangea_node::config::LOG_SEGMENT_BYTES_DEFAULT,
+        })
+    }
+
+    /// The emulated round trip between two regions in milliseconds.
+    pub fn round_trip_ms(&self, a: &str, b: &str) -> f64 {
+        let is_it = |trip: &&RoundTrip| {
+            let [c, d] = &trip.between;
+            (c == a && d == b) || (c == b && d == a)
+        };
+        self.round_trips.iter().find(is_it).map_or(0.0, |trip| trip.ms)
+    }
+
+    /// The longest round trip between any two regions in milliseconds.
+    pub fn round_trip_ms_max(&self) -> f64 {
+        self.round_trips.iter().map(|trip| trip.ms).fold(0.0, f64::max)
+    }
+
+    /// Whether the protocol is known, and every setting of it.
+    ///
+    /// # Errors
+    /// When not, in the words of the command line.
+    pub fn check(&self) -> Result<(), Failure> {
+        // Any addresses do: they are not looked at.
+        let addresses = (1..).map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
+        let addresses: Vec<SocketAddr> = addresses.take(2 * self.regions.len()).collect();
+        self.config(0, Path::new("data"), &addresses).map(drop)
+    }
+
+    /// The configuration of every node, with addresses on loopback that are free now.
+    ///
+    /// # Errors
+    /// When no port is free, or a setting has a value that it can't have.
+    pub fn configs(&self, directory: &Path) -> Result<Vec<Config>, Failure> {
+        let addresses = free_addresses(2 * self.regions.len())?;
+        let config = |(index, region): (usize, &String)| {
+            self.config(index, &directory.join(region).join("data"), &addresses)
+        };
+        self.regions.iter().enumerate().map(config).collect()
+    }
+
+    fn config(
+        &self,
+        index: usize,
+        data_dir: &Path,
+        addresses: &[SocketAddr],
+    ) -> Result<Config, Failure> {
+        assert_eq!(addresses.len(), 2 * self.regions.len(), "two addresses for each node");
+        let node = |(index, region): (usize, &String)| NodeConfig {
+            id: pangea_core::ids::NodeId(index as u16),
+            region: region.clone(),
+            peer: addresses[2 * index],
+            sql: addresses[2 * index + 1],
+        };
+        let nodes: Vec<NodeConfig> = self.regions.iter().enumerate().map(node).collect();
+        let is_wide = self.jitter_ms > 0.0 || self.round_trip_ms_max() > 0.0;
+        let file = File {
+            cluster: &self.cluster,
+            protocol: &self.protocol,
+            node: index as u16,
+            data_dir,
+            durability: self.durability,
+            workers: self.workers,
+            log_segment_bytes: self.log_segment_bytes,
+            regions: &self.regions,
+            nodes: &nodes,
+            round_trips: &self.round_trips,
+            wan: is_wide.then_some(WanConfig { jitter_ms: self.jitter_ms, bandwidth_mbit: None }),
+        };
+        let mut text = toml::to_string(&file).expect("a plan has nothing that TOML lacks");
+        if !self.options.is_empty() {
+            let options = toml::Value::Table(self.options.clone());
+            let table = toml::Table::from_iter([(self.protocol.clone(), options)]);
+            text.push_str(&toml::to_string(&table).expect("what came from TOML"));
+        }
+        let usage = |error: pangea_node::config::ConfigError| Failure::Usage(error.message);
+        let config = Config::parse("node.toml", &text).map_err(usage)?;
+        with_protocol(&self.protocol, CheckOptions(&config))?.map_err(usage)?;
+        Ok(config)
+    }
+}
+
+/// Threads for a node's data-parallel work when all nodes share this machine's cores.
+fn workers(nodes: usize) -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    (cores / nodes).max(1)
+}
+
+/// Loopback addresses with ports that nobody listens on now.
+fn free_addresses(count: usize) -> Result<Vec<SocketAddr>, Failure> {
+    let bind = |_| TcpListener::bind("127.0.0.1:0");
+    // All are held until the last is found, so that none is found twice.
+    let listeners: std::io::Result<Vec<TcpListener>> = (0..count).map(bind).collect();
+    let addresses = listeners.and_then(|all| all.iter().map(TcpListener::local_addr).collect());
+    addresses.map_err(|error| Failure::failed("no free port on 127.0.0.1", error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(names: &[&str]) -> Vec<String> {
+        names.iter().map(|&name| name.to_owned()).collect()
+    }
+
+    fn plan() -> Plan {
+        Plan::of_named_regions("minerva", &names(&["us-east", "eu-west", "af-south"])).unwrap()
+    }
+
+    #[test]
+    fn each_node_has_its_own_addresses_and_directory_and_the_same_distances() {
+        let plan = Plan { jitter_ms: 1.5, ..plan() };
+        let configs = plan.configs(Path::new("/d")).unwrap();
+        assert_eq!(configs.len(), 3);
+        for (index, config) in configs.iter().enumerate() {
+            assert_eq!(config.node.index(), index);
+            assert_eq!(config.nodes, configs[0].nodes);
+            assert_eq!(config.data_dir, Path::new("/d").join(&plan.regions[index]).join("data"));
+            assert_eq!(config.workers, plan.workers);
+            let wan = config.emulated_wan().unwrap();
+            assert_eq!(wan.one_way[0][1].us, 34_000, "half of the 68 ms to eu-west");
+            assert_eq!(wan.one_way[1][2], wan.one_way[2][1]);
+            assert_eq!(wan.jitter.us, 1_500);
+            assert_eq!(Config::parse("again", &config.to_toml()).unwrap().nodes, config.nodes);
+        }
+        let ports: std::collections::BTreeSet<u16> =
+            configs[0].nodes.iter().flat_map(|node| [node.peer.port(), node.sql.port()]).collect();
+        assert_eq!(ports.len(), 6, "no port twice");
+    }
+
+    #[test]
+    fn without_distance_nothing_is_emulated() {
+        let plan = Plan::of_equal_distances("minerva", &names(&["a", "b"]), 0.0).unwrap();
+        assert_eq!(plan.configs(Path::new("/d")).unwrap()[0].emulated_wan(), None);
+    }
+
+    #[test]
+    fn options_reach_the_protocol_and_unknown_ones_are_named() {
+        let mut plan = plan();
+        plan.options.insert("epoch_ms".to_owned(), toml::Value::Integer(40));
+        let config = &plan.configs(Path::new("/d")).unwrap()[1];
+        let options: pangea_protocols::minerva::Options = config.protocol_options().unwrap();
+        assert_eq!(options.epoch_ms, 40);
+        plan.options.insert("speed".to_owned(), toml::Value::Integer(9));
+        let error = plan.check().unwrap_err();
+        assert!(matches!(&error, Failure::Usage(text) if text.contains("speed")), "{error}");
+    }
+
+    #[test]
+    fn what_is_no_cluster_is_refused() {
+        let of_named = |regions: &[&str]| Plan::of_named_regions("minerva", &names(regions));
+        for (regions, word) in [
+            (&["us-east", "atlantis"][..], "atlantis"),
+            (&["us-east", "us-east"], "twice"),
+            (&[], "0 regions"),
+        ] {
+            let error = of_named(regions).unwrap_err();
+            assert!(matches!(&error, Failure::Usage(text) if text.contains(word)), "{error}");
+        }
+        let unknown = Plan { protocol: "raft".to_owned(), ..plan() };
+        assert!(matches!(unknown.check(), Err(Failure::Usage(text)) if text.contains("minerva")));
+        let far = Plan::of_equal_distances("minerva", &names(&["a", "b"]), 1e6).unwrap();
+        assert!(matches!(far.check(), Err(Failure::Usage(text)) if text.contains("1000000")));
+    }
+}

@@ -1,0 +1,90 @@
+//! What can be typed at the demo's prompt beside SQL.
+
+use std::str::FromStr;
+
+/// The demo's own commands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// SQL goes to this region from now on.
+    Connect(String),
+    /// End a region's node as a loss of power would.
+    Kill(String),
+    /// Start a region's node again.
+    Start(String),
+    /// Cut the link between two regions.
+    Cut(String, String),
+    /// Let everything through again.
+    Heal,
+    /// Show every node.
+    Status,
+    /// Show the round trips.
+    RoundTrips,
+    /// Show the commands.
+    Help,
+    /// Stop everything.
+    Quit,
+}
+
+/// What the commands are.
+pub const HELP: &str = "  \\c REGION        send SQL to this region's node
+  \\kill REGION     SIGKILL this region's node
+  \\start REGION    start it again
+  \\cut A B         cut the link between two regions
+  \\heal            let everything through again
+  \\status          every node: its process, version, coordinator, counters
+  \\rtt             round trips, emulated and measured
+  \\help            this
+  \\q               stop everything
+  Anything else is SQL, and ends with a semicolon.";
+
+impl FromStr for Command {
+    type Err = String;
+
+    fn from_str(line: &str) -> Result<Self, String> {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let owned = |word: &str| word.to_owned();
+        match words[..] {
+            ["\\c" | "\\connect", region] => Ok(Self::Connect(owned(region))),
+            ["\\kill", region] => Ok(Self::Kill(owned(region))),
+            ["\\start", region] => Ok(Self::Start(owned(region))),
+            ["\\cut", a, b] => Ok(Self::Cut(owned(a), owned(b))),
+            ["\\heal"] => Ok(Self::Heal),
+            ["\\status"] => Ok(Self::Status),
+            ["\\rtt"] => Ok(Self::RoundTrips),
+            ["\\help" | "\\h" | "\\?"] => Ok(Self::Help),
+            ["\\q" | "\\quit"] => Ok(Self::Quit),
+            ["\\c" | "\\connect" | "\\kill" | "\\start", ..] => {
+                Err(format!("{} takes one region", words[0]))
+            }
+            ["\\cut", ..] => Err("\\cut takes two regions".to_owned()),
+            _ => Err(format!("{:?} is no command; \\help shows what there is", line.trim())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_that_is_helped_with_is_understood() {
+        for line in HELP.lines().filter(|line| line.trim_start().starts_with('\\')) {
+            let command = line.trim_start().split("  ").next().unwrap();
+            assert!(command.parse::<Command>().is_ok(), "{command}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        assert_eq!("\\cut a b".parse(), Ok(Command::Cut("a".to_owned(), "b".to_owned())));
+        for (line, word) in [
+            ("\\kill", "one region"),
+            ("\\cut a", "two regions"),
+            ("\\c a b", "one region"),
+            ("\\explode", "explode"),
+        ] {
+            let error = line.parse::<Command>().unwrap_err();
+            assert!(error.contains(word), "{line}: {error}");
+        }
+    }
+}

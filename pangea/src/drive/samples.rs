@@ -1,0 +1,175 @@
+//! What clients count.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use pangea_core::txn::Outcome;
+use pangea_node::client::ClientError;
+
+/// The longest latency that is told from longer ones: an hour.
+const LATENCY_US_MAX: u64 = 3_600_000_000;
+/// Latencies are kept to one in a thousand.
+const DIGITS: u8 = 3;
+
+/// Latencies of committed transactions.
+#[derive(Clone, Debug)]
+pub struct Samples {
+    latency_us: Histogram<u64>,
+}
+
+impl Default for Samples {
+    fn default() -> Self {
+        let latency_us = Histogram::new_with_bounds(1, LATENCY_US_MAX, DIGITS);
+        Self { latency_us: latency_us.expect("the bounds are constants that make sense") }
+    }
+}
+
+impl Samples {
+    fn add(&mut self, latency: Duration) {
+        self.latency_us.saturating_record(u64::try_from(latency.as_micros()).unwrap_or(u64::MAX));
+    }
+
+    /// Takes in another's.
+    pub fn merge(&mut self, other: &Self) {
+        self.latency_us.add(&other.latency_us).expect("all have the same bounds");
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> u64 {
+        self.latency_us.len()
+    }
+
+    /// The latency that this share of all do not exceed, in ms.
+    pub fn quantile_ms(&self, share: f64) -> f64 {
+        self.latency_us.value_at_quantile(share) as f64 / 1_000.0
+    }
+
+    /// The mean in ms.
+    pub fn mean_ms(&self) -> f64 {
+        self.latency_us.mean() / 1_000.0
+    }
+
+    /// The longest in ms.
+    pub fn max_ms(&self) -> f64 {
+        self.latency_us.max() as f64 / 1_000.0
+    }
+}
+
+/// Everything that was counted.
+#[derive(Clone, Debug)]
+pub struct Stats {
+    /// By region, then by the kind of transaction.
+    pub regions: Vec<BTreeMap<&'static str, Samples>>,
+    /// Transactions that aborted, by SQLSTATE.
+    pub aborts: BTreeMap<String, u64>,
+    /// Calls without an outcome, by what became of them.
+    pub errors: BTreeMap<&'static str, u64>,
+    /// The first of those, in words.
+    pub first_error: Option<String>,
+    committed: Vec<u64>,
+}
+
+impl Stats {
+    /// Nothing yet.
+    pub fn new(regions: usize) -> Self {
+        Self {
+            regions: vec![BTreeMap::new(); regions],
+            aborts: BTreeMap::new(),
+            errors: BTreeMap::new(),
+            first_error: None,
+            committed: vec![0; regions],
+        }
+    }
+
+    /// How many regions there are.
+    pub fn regions(&self) -> usize {
+        self.regions.len()
+    }
+
+    /// How many committed in each region.
+    pub fn committed(&self) -> Vec<u64> {
+        self.committed.clone()
+    }
+
+    /// Counts the end of one call.
+    pub fn add(
+        &mut self,
+        region: usize,
+        label: &'static str,
+        latency: Duration,
+        result: &Result<Outcome, ClientError>,
+    ) {
+        match result {
+            Ok(Outcome::Committed { .. }) => {
+                self.committed[region] += 1;
+                self.regions[region].entry(label).or_default().add(latency);
+            }
+            Ok(Outcome::Aborted(abort)) => {
+                *self.aborts.entry(abort.code.to_string()).or_default() += 1;
+            }
+            Err(error) => {
+                let what = match error {
+                    ClientError::Connect { .. } | ClientError::NotSent(_) => "not sent",
+                    ClientError::Refused(_) => "refused",
+                    ClientError::Ambiguous(_) => "outcome unknown",
+                };
+                *self.errors.entry(what).or_default() += 1;
+                self.first_error.get_or_insert_with(|| error.to_string());
+            }
+        }
+    }
+
+    /// All of a region's.
+    pub fn of_region(&self, region: usize) -> Samples {
+        merged(self.regions[region].values())
+    }
+
+    /// All of each kind of transaction.
+    pub fn by_label(&self) -> BTreeMap<&'static str, Samples> {
+        let mut all: BTreeMap<&'static str, Samples> = BTreeMap::new();
+        for (label, samples) in self.regions.iter().flatten() {
+            all.entry(label).or_default().merge(samples);
+        }
+        all
+    }
+
+    /// All of them.
+    pub fn all(&self) -> Samples {
+        merged(self.regions.iter().flat_map(BTreeMap::values))
+    }
+}
+
+fn merged<'a>(parts: impl Iterator<Item = &'a Samples>) -> Samples {
+    let mut all = Samples::default();
+    parts.for_each(|part| all.merge(part));
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pangea_core::ids::SnapshotVersion;
+    use pangea_core::txn::{Abort, SqlState, TxnId};
+
+    #[test]
+    fn each_end_is_counted_once_and_where_it_belongs() {
+        let mut stats = Stats::new(2);
+        let (txn, version) = (TxnId::default(), SnapshotVersion(1));
+        let committed = Ok(Outcome::Committed { txn, version, result: Vec::new() });
+        let aborted = Ok(Outcome::Aborted(Abort::new(SqlState::RAISE_EXCEPTION, "no item")));
+        for ms in 1..=100 {
+            stats.add(0, "pay", Duration::from_millis(ms), &committed);
+        }
+        stats.add(1, "order", Duration::from_millis(7), &committed);
+        stats.add(1, "order", Duration::from_millis(9), &aborted);
+        stats.add(1, "order", Duration::ZERO, &Err(ClientError::Refused("no".to_owned())));
+        assert_eq!(stats.committed(), [100, 1]);
+        assert_eq!(stats.all().count(), 101);
+        assert_eq!(stats.by_label()["order"].count(), 1);
+        assert_eq!(stats.aborts["P0001"], 1);
+        assert_eq!(stats.errors["refused"], 1);
+        let median = stats.of_region(0).quantile_ms(0.5);
+        assert!((49.9..=50.1).contains(&median), "{median}");
+    }
+}

@@ -1,0 +1,162 @@
+//! The one place where a protocol's name becomes its code. Everything beyond is generic.
+
+use std::sync::Arc;
+
+use pangea_core::protocol::Protocol;
+use pangea_core::txn::Registry;
+use pangea_core::workload;
+use pangea_node::config::{Config, ConfigError};
+use pangea_protocols::minerva::Minerva;
+
+use crate::failure::Failure;
+
+/// The names of the protocols that there are.
+pub const NAMES: [&str; 1] = [Minerva::NAME];
+
+/// Something that is done with a protocol, whichever it is.
+pub trait WithProtocol {
+    /// What comes of it.
+    type Output;
+
+    /// Does it.
+    fn run<P: Protocol>(self) -> Self::Output;
+}
+
+/// Does something with the protocol called `name`.
+///
+/// # Errors
+/// When there is no protocol of that name.
+pub fn with_protocol<W: WithProtocol>(name: &str, work: W) -> Result<W::Output, Failure> {
+    match name {
+        Minerva::NAME => Ok(work.run::<Minerva>()),
+        _ => {
+            let names = NAMES.join(", ");
+            Err(Failure::Usage(format!("there is no protocol {name:?}; there is {names}")))
+        }
+    }
+}
+
+/// Every procedure that a node knows: those of SQL and those of the workloads.
+pub fn registry() -> Arc<Registry> {
+    let mut procedures = workload::procedures();
+    procedures.extend(pangea_sql::procedures());
+    Arc::new(Registry::new(procedures))
+}
+
+/// Whether a configuration's table of settings is one that its protocol understands.
+pub struct CheckOptions<'a>(pub &'a Config);
+
+impl WithProtocol for CheckOptions<'_> {
+    type Output = Result<(), ConfigError>;
+
+    fn run<P: Protocol>(self) -> Self::Output {
+        self.0.protocol_options::<P::Options>().map(drop)
+    }
+}
+
+/// A setting of a protocol as `--set` gives it: `minerva.solver=greedy`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Setting {
+    /// Whose it is.
+    protocol: String,
+    /// Which.
+    key: String,
+    /// To what.
+    value: toml::Value,
+}
+
+impl std::str::FromStr for Setting {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("{text:?} is not of the form minerva.solver=greedy");
+        let (path, value) = text.split_once('=').ok_or_else(wrong)?;
+        let (protocol, key) = path.trim().split_once('.').ok_or_else(wrong)?;
+        if protocol.is_empty() || key.is_empty() || key.contains('.') {
+            return Err(wrong());
+        }
+        // A number or a truth value is one; anything else is a word, quoted or not.
+        let value = value.trim();
+        let parsed = toml::from_str::<toml::Table>(&format!("value = {value}"));
+        let parsed = parsed.ok().and_then(|mut table| table.remove("value"));
+        let value = parsed.unwrap_or_else(|| toml::Value::String(value.to_owned()));
+        Ok(Self { protocol: protocol.to_owned(), key: key.to_owned(), value })
+    }
+}
+
+impl std::fmt::Display for Setting {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { protocol, key, value } = self;
+        match value {
+            toml::Value::String(word) => write!(f, "{protocol}.{key}={word}"),
+            value => write!(f, "{protocol}.{key}={value}"),
+        }
+    }
+}
+
+/// The settings of `protocol` as the table that a configuration has under its name.
+///
+/// # Errors
+/// When one is another protocol's.
+pub fn options_table(protocol: &str, settings: &[Setting]) -> Result<toml::Table, Failure> {
+    let mut table = toml::Table::new();
+    for setting in settings {
+        if setting.protocol != protocol {
+            return Err(Failure::Usage(format!(
+                "--set {setting}: the protocol is {protocol}, not {}",
+                setting.protocol
+            )));
+        }
+        table.insert(setting.key.clone(), setting.value.clone());
+    }
+    Ok(table)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_are_numbers_truth_values_or_words() {
+        let values: Vec<toml::Value> = ["epoch_ms=20", "ack_everyone=false", "solver=greedy"]
+            .iter()
+            .map(|text| format!("minerva.{text}").parse::<Setting>().unwrap().value)
+            .collect();
+        assert_eq!(values[0], toml::Value::Integer(20));
+        assert_eq!(values[1], toml::Value::Boolean(false));
+        assert_eq!(values[2], toml::Value::String("greedy".to_owned()));
+        for wrong in ["solver=greedy", "minerva.solver", "minerva.=1", ".a=1", "a.b.c=1"] {
+            assert!(wrong.parse::<Setting>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_setting_of_another_protocol_and_an_unknown_protocol_are_refused() {
+        let setting: Setting = "calvin.epoch_ms=1".parse().unwrap();
+        let error = options_table("minerva", &[setting]).unwrap_err();
+        assert!(error.to_string().contains("calvin"), "{error}");
+        struct Nothing;
+        impl WithProtocol for Nothing {
+            type Output = &'static str;
+            fn run<P: Protocol>(self) -> &'static str {
+                P::NAME
+            }
+        }
+        assert_eq!(with_protocol("minerva", Nothing), Ok("minerva"));
+        assert!(matches!(with_protocol("raft", Nothing), Err(Failure::Usage(_))));
+    }
+
+    #[test]
+    fn every_name_has_its_protocol() {
+        struct Name;
+        impl WithProtocol for Name {
+            type Output = &'static str;
+            fn run<P: Protocol>(self) -> &'static str {
+                P::NAME
+            }
+        }
+        for name in NAMES {
+            assert_eq!(with_protocol(name, Name), Ok(name));
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! `pangea start`: one node, until it is told to stop.
+
+use std::io::{Read, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pangea_core::protocol::Protocol;
+use pangea_node::config::Config;
+use pangea_node::driver::Handle;
+use pangea_node::node::Node;
+use pangea_node::pgwire;
+use tokio::net::TcpListener;
+use tokio::sync::Notify;
+
+use crate::failure::Failure;
+use crate::protocol::{WithProtocol, registry, with_protocol};
+use crate::signals::Signals;
+
+/// How long clients that are in the middle of something may take when the node stops.
+const GOODBYE: Duration = Duration::from_millis(500);
+/// Threads that serve PostgreSQL clients: their work is reading snapshots, beside the node's own.
+const SQL_THREADS: usize = 2;
+
+/// What a node says on stdout when it serves: the start of its only line.
+pub const READY: &str = "ready:";
+
+/// Run one node of a cluster.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  pangea start --config node.toml
+  pangea start --config node.toml --log debug 2> node.log
+
+The file's keys are described in docs/CONFIG.md. When the node serves it prints one line with its
+addresses to stdout; its log goes to stderr. SIGINT (Ctrl-C) and SIGTERM stop it cleanly.")]
+pub struct Arguments {
+    /// The node's configuration file
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// How much to log: error, warn, info, debug or trace
+    #[arg(long, value_name = "LEVEL", default_value = "info")]
+    log: tracing::Level,
+    /// Stop also when stdin is closed: how whoever started the node ends it by ending
+    #[arg(long, hide = true)]
+    stop_with_stdin: bool,
+}
+
+/// Runs a node.
+pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_max_level(arguments.log)
+        .with_ansi(false)
+        .init();
+    let config = Config::read(&arguments.config);
+    let config = config.map_err(|error| Failure::Usage(error.to_string()))?;
+    let stop_with_stdin = arguments.stop_with_stdin;
+    with_protocol(&config.protocol, Start { config: &config, stop_with_stdin })?
+}
+
+struct Start<'a> {
+    config: &'a Config,
+    stop_with_stdin: bool,
+}
+
+impl WithProtocol for Start<'_> {
+    type Output = Result<(), Failure>;
+
+    fn run<P: Protocol>(self) -> Self::Output {
+        let Self { config, stop_with_stdin } = self;
+        let options = config.protocol_options::<P::Options>();
+        options.map_err(|error| Failure::Usage(error.to_string()))?;
+        let runtime = crate::runtime(SQL_THREADS)?;
+        let listener = runtime.block_on(listen(config))?;
+        let node = Node::<P>::start(config, registry())
+            .map_err(|error| Failure::failed("the node can't start", error))?;
+        let served = runtime.block_on(serve(config, &node, listener, stop_with_stdin));
+        // Clients that are still there are cut off before the node goes.
+        runtime.shutdown_timeout(GOODBYE);
+        served.and(node.stop().map_err(Failure::Failed))
+    }
+}
+
+/// Takes the node's SQL address.
+async fn listen(config: &Config) -> Result<TcpListener, Failure> {
+    let sql = config.me().sql;
+    TcpListener::bind(sql).await.map_err(|error| {
+        let id = config.node.0;
+        Failure::Failed(format!(
+            "sql = \"{sql}\" of node {id}: can't listen on this address: {error}"
+        ))
+    })
+}
+
+/// Serves SQL until somebody stops the node or it fails.
+async fn serve<P: Protocol>(
+    config: &Config,
+    node: &Node<P>,
+    listener: TcpListener,
+    stop_with_stdin: bool,
+) -> Result<(), Failure> {
+    let mut signals = Signals::new()?;
+    let goodbye = Arc::new(Notify::new());
+    let shutdown = {
+        let goodbye = goodbye.clone();
+        async move { goodbye.notified().await }
+    };
+    let mut clients = tokio::spawn(pgwire::serve(listener, node.handle().clone(), shutdown));
+    let closed = closed(node.handle())?;
+    let stdin = if stop_with_stdin { Some(stdin_closed()?) } else { None };
+    say_ready(config)?;
+    tokio::select! {
+        () = signals.received() => tracing::info!("stopping: asked to by a signal"),
+        () = stdin_or_never(stdin) => tracing::info!("stopping: stdin was closed"),
+        () = closed.notified() => return Ok(()),
+        ended = &mut clients => {
+            let why = ended.map_or_else(|error| error.to_string(), |end| format!("{end:?}"));
+            return Err(Failure::failed("the SQL server ended", why));
+        }
+    }
+    goodbye.notify_one();
+    // Those that don't go by themselves are cut off.
+    let _ = tokio::time::timeout(GOODBYE, clients).await;
+    Ok(())
+}
+
+fn say_ready(config: &Config) -> Result<(), Failure> {
+    let (id, node) = (config.node.0, config.me());
+    let (region, peer, sql) = (&node.region, node.peer, node.sql);
+    let line = format!("{READY} node {id} in {region}, sql postgres://{sql}, peers {peer}\n");
+    let mut stdout = std::io::stdout().lock();
+    let said = stdout.write_all(line.as_bytes()).and_then(|()| stdout.flush());
+    said.map_err(|error| Failure::failed("can't write to stdout", error))
+}
+
+/// Notified when the node ends by itself.
+fn closed<P: Protocol>(handle: &Handle<P>) -> Result<Arc<Notify>, Failure> {
+    let (notify, handle) = (Arc::new(Notify::new()), handle.clone());
+    let notified = notify.clone();
+    watch("closed", move || {
+        handle.inbox().wait_closed();
+        notify.notify_one();
+    })?;
+    Ok(notified)
+}
+
+/// Notified when stdin is closed, as it is when the process at its other end is gone.
+fn stdin_closed() -> Result<Arc<Notify>, Failure> {
+    let notify = Arc::new(Notify::new());
+    let notified = notify.clone();
+    watch("stdin", move || {
+        let (mut stdin, mut buffer) = (std::io::stdin().lock(), [0; 64]);
+        while matches!(stdin.read(&mut buffer), Ok(len) if len > 0) {}
+        notify.notify_one();
+    })?;
+    Ok(notified)
+}
+
+async fn stdin_or_never(stdin: Option<Arc<Notify>>) {
+    match stdin {
+        Some(closed) => closed.notified().await,
+        None => std::future::pending().await,
+    }
+}
+
+fn watch(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), Failure> {
+    let thread = std::thread::Builder::new().name(name.to_owned()).spawn(body);
+    thread.map(drop).map_err(|error| Failure::failed("can't start a thread", error))
+}
