@@ -84,11 +84,6 @@ impl Process {
         }
     }
 
-    /// The number of the process.
-    pub fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
     /// Asks the process to stop cleanly.
     pub fn ask_to_stop(&mut self) {
         drop(self.child.stdin.take());
