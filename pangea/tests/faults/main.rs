@@ -17,9 +17,9 @@
 
 mod checks;
 mod cluster;
+mod load;
 #[path = "../processes/mod.rs"]
 mod processes;
-mod load;
 mod recovery;
 
 use std::sync::Arc;
@@ -29,8 +29,8 @@ use tokio::time::{interval, sleep, timeout};
 
 use checks::Contents;
 use cluster::Cluster;
-use processes::REGIONS;
 use load::{Ack, Fate, Load, Record, SCHEMA, TALLIES};
+use processes::REGIONS;
 use recovery::{BACK_WITHIN, BUCKET, Recovery};
 
 /// How long all is well before each kill: the rate before is measured here.
