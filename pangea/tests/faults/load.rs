@@ -306,7 +306,7 @@ async fn transfer(session: &Session, client: i32, seq: i64) -> Result<(), Troubl
     match result.await.map_err(before) {
         Ok(_) => {}
         Err(Trouble::Conflict) => {
-            connection.batch_execute("rollback").await.map_err(|error| before(error))?;
+            connection.batch_execute("rollback").await.map_err(before)?;
             return Err(Trouble::Conflict);
         }
         Err(trouble) => return Err(trouble),
