@@ -32,9 +32,7 @@ impl Minerva {
             return;
         }
         let term = self.agreement().term();
-        // A term begins with a cut, an empty one if need be: strict reads that wait for a cut which
-        // was lost with the term before learn of it from the next decision.
-        self.state.cut.starts_term |= self.state.cut.enter(term);
+        self.state.cut.enter(term);
         if self.state.cut.undecided() >= UNDECIDED_MAX {
             return cx.mark("minerva.too_many_undecided");
         }
@@ -43,10 +41,9 @@ impl Minerva {
         let heads = self.state.replication.available.clone();
         let is_asked = self.state.barriers.is_asked();
         let is_news = heads != cut.proposed || !removed.is_empty() || !readmitted.is_empty();
-        if !is_news && !is_asked && !cut.starts_term {
+        if !is_news && !is_asked {
             return;
         }
-        cut.starts_term = false;
         cut.last_proposal.nonce += 1;
         cut.proposed.clone_from(&heads);
         let name = cut.last_proposal;

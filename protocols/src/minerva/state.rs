@@ -164,8 +164,6 @@ pub(super) struct CutState {
     pub proposed: Heads,
     /// The term of leadership that `proposed` is of.
     pub term: Term,
-    /// This replica coordinates in a term in which it has not proposed yet.
-    pub starts_term: bool,
     /// This replica's last proposal.
     pub last_proposal: ProposalName,
     /// The number of this replica's last proposal that was decided, or is of an earlier term.
@@ -190,14 +188,12 @@ impl CutState {
     }
 
     /// Begins a new term, if it is one: earlier proposals may be lost, and count no more.
-    pub(super) fn enter(&mut self, term: Term) -> bool {
-        let is_new = self.term != term;
-        if is_new {
+    pub(super) fn enter(&mut self, term: Term) {
+        if self.term != term {
             self.term = term;
             self.proposed.clone_from(&self.heads);
             self.nonce_decided = self.last_proposal.nonce;
         }
-        is_new
     }
 }
 
@@ -262,7 +258,6 @@ impl State {
                 is_member: vec![true; n],
                 proposed: heads.clone(),
                 term: Term::default(),
-                starts_term: false,
                 last_proposal: ProposalName::default(),
                 nonce_decided: 0,
                 agreement_record: LogPosition(0),

@@ -58,6 +58,8 @@ fn the_heaviest_set_of_chains_without_conflict_is_valid() {
 #[test]
 fn a_read_of_a_superseded_epoch_is_stale_and_its_client_gets_the_result_of_the_second_run() {
     let mut cluster = Cluster::new(3, by_hand());
+    cluster.call(0, "put x 1");
+    cluster.epoch();
     let behind = (cluster.leader() + 1) % 3;
     let other = (behind + 1) % 3;
     cluster.rule = Box::new(move |_, to, message| match message {

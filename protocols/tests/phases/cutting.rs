@@ -76,9 +76,8 @@ fn a_strict_read_waits_for_a_cut_that_was_proposed_after_it_came() {
     }
 }
 
-/// The coordinator told a replica which cut its strict read waits for, crashed before that cut was
-/// durable, and came back as the coordinator. In a cluster where nobody wrote there was no cut
-/// after it, and the read waited for the next write.
+/// The coordinator tells a replica which cut its strict read waits for, crashes before that cut is
+/// durable, and comes back as the coordinator of a cluster where nobody writes.
 #[test]
 fn a_strict_read_outlives_the_cut_that_it_waited_for() {
     let mut cluster = Cluster::new(3, Options { epoch_ms: 15, ..by_hand() });

@@ -194,3 +194,44 @@ fn what_a_lost_connection_took_with_it_is_sent_again() {
         assert_eq!(cluster.value(source, "x"), "1");
     }
 }
+
+/// A sync covers what was written before it began: what came meanwhile is not acknowledged yet.
+#[test]
+fn an_acknowledgement_covers_what_was_synced_and_no_more() {
+    let mut cluster = Cluster::new(3, by_hand());
+    cluster.nodes[1].syncs = false;
+    batches(&mut cluster, 0, 3);
+    cluster.sent.clear();
+    let acknowledged = |cluster: &Cluster| {
+        let heads = cluster.sent.iter().filter_map(|(from, _, message)| match message {
+            Message::Ack { heads } if from.index() == 1 => Some(heads[0].0),
+            _ => None,
+        });
+        heads.max()
+    };
+    for head in 1..=3 {
+        cluster.sync_one(1);
+        assert_eq!(acknowledged(&cluster), Some(head));
+    }
+}
+
+#[test]
+fn an_acknowledgement_that_was_lost_is_said_again() {
+    for options in [by_hand(), paper_by_hand()] {
+        let mut cluster = Cluster::new(3, options);
+        let leader = cluster.leader();
+        let (other, down) = ((leader + 1) % 3, (leader + 2) % 3);
+        cluster.crash(down);
+        cluster.rule = Box::new(|_, _, message| match message {
+            Message::Ack { .. } => Fate::Lose,
+            _ => Fate::Deliver,
+        });
+        cluster.call(leader, "put x 1");
+        cluster.epoch();
+        assert_eq!(cluster.value(leader, "x"), "");
+        cluster.rule = Box::new(|_, _, _| Fate::Deliver);
+        cluster.reconnect(leader, other);
+        cluster.cut();
+        assert_eq!(cluster.value(other, "x"), "1");
+    }
+}

@@ -297,6 +297,17 @@ impl Cluster {
         true
     }
 
+    /// Makes one more record of a node durable.
+    pub fn sync_one(&mut self, id: usize) {
+        let node = &mut self.nodes[id];
+        assert!(node.synced < node.head, "there is one");
+        node.synced = LogPosition(node.synced.0 + 1);
+        let position = node.synced;
+        let waiting = std::mem::take(&mut node.waiting);
+        waiting.into_iter().for_each(|effect| self.carry_out(id, effect));
+        self.step(id, Input::Durable(position));
+    }
+
     /// One step of one node, and its effects.
     pub fn step(&mut self, id: usize, input: Input<Minerva>) {
         let node = &mut self.nodes[id];
