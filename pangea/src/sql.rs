@@ -56,7 +56,7 @@ async fn prompt(shell: &mut Shell) -> Result<(), Failure> {
         match lines.read(prompt).await {
             Line::End => return Ok(()),
             Line::Cancelled => statement = Statement::default(),
-            Line::Text(text) if statement.is_empty() && text.trim() == "\\q" => return Ok(()),
+            Line::Text(text) if text.trim() == "\\q" => return Ok(()),
             Line::Text(text) => {
                 let Some(sql) = statement.add(&text) else { continue };
                 match shell.run(&sql).await {

@@ -19,6 +19,8 @@ pub enum Command {
     Status,
     /// Show the round trips.
     RoundTrips,
+    /// Show what the load does.
+    Load,
     /// Show the commands.
     Help,
     /// Stop everything.
@@ -33,6 +35,7 @@ pub const HELP: &str = "  \\c REGION        send SQL to this region's node
   \\heal            let everything through again
   \\status          every node: its process, version, coordinator, counters
   \\rtt             round trips, emulated and measured
+  \\load            what the load of --load does
   \\help            this
   \\q               stop everything
   Anything else is SQL, and ends with a semicolon.";
@@ -51,6 +54,7 @@ impl FromStr for Command {
             ["\\heal"] => Ok(Self::Heal),
             ["\\status"] => Ok(Self::Status),
             ["\\rtt"] => Ok(Self::RoundTrips),
+            ["\\load"] => Ok(Self::Load),
             ["\\help" | "\\h" | "\\?"] => Ok(Self::Help),
             ["\\q" | "\\quit"] => Ok(Self::Quit),
             ["\\c" | "\\connect" | "\\kill" | "\\start", ..] => {

@@ -1,5 +1,7 @@
 //! The demo's prompt: SQL to one region's node, and commands to the cluster.
 
+use std::io::Write;
+
 use pangea_core::ids::NodeId;
 use pangea_node::client::Client;
 
@@ -16,6 +18,8 @@ pub struct Prompt<'a> {
     /// Native clients, by node.
     clients: Vec<Client>,
     traffic: Option<Traffic>,
+    /// What the load last did.
+    rates: String,
     /// Where SQL goes.
     current: NodeId,
     shell: Shell,
@@ -25,7 +29,11 @@ impl<'a> Prompt<'a> {
     /// A prompt at the first region.
     pub fn new(cluster: &'a mut Cluster, clients: Vec<Client>, traffic: Option<Traffic>) -> Self {
         let shell = Shell::new(cluster.members[0].sql_url());
-        Self { cluster, clients, traffic, current: NodeId(0), shell }
+        let rates = match traffic {
+            Some(_) => "the load has just begun".to_owned(),
+            None => "there is no load; `pangea demo --load ycsb-a` has one".to_owned(),
+        };
+        Self { cluster, clients, traffic, rates, current: NodeId(0), shell }
     }
 
     /// Reads and does until it is told to quit.
@@ -42,13 +50,11 @@ impl<'a> Prompt<'a> {
             match self.read(&mut lines, &prompt).await {
                 Line::End => return Ok(()),
                 Line::Cancelled => statement = Statement::default(),
-                Line::Text(line) if statement.is_empty() && line.trim().starts_with('\\') => {
-                    match line.parse() {
-                        Ok(Command::Quit) => return Ok(()),
-                        Ok(command) => self.run_command(command).await,
-                        Err(error) => eprintln!("{error}"),
-                    }
-                }
+                Line::Text(line) if line.trim().starts_with('\\') => match line.parse() {
+                    Ok(Command::Quit) => return Ok(()),
+                    Ok(command) => self.run_command(command).await,
+                    Err(error) => eprintln!("{error}"),
+                },
                 Line::Text(line) => {
                     let Some(sql) = statement.add(&line) else { continue };
                     if let Err(error) = self.shell.run(&sql).await {
@@ -59,20 +65,19 @@ impl<'a> Prompt<'a> {
         }
     }
 
-    /// Waits for a line. Meanwhile the traffic's rates are shown above it.
-    async fn read(&self, lines: &mut Lines, prompt: &str) -> Line {
-        let printer = lines.printer();
-        let rates = async {
-            match &self.traffic {
-                Some(traffic) => loop {
-                    printer.print(traffic.rates().await);
-                },
-                None => std::future::pending().await,
+    /// Waits for a line. Meanwhile the load's rates are in the terminal's title, where they are in
+    /// nobody's way.
+    async fn read(&mut self, lines: &mut Lines, prompt: &str) -> Line {
+        let Some(traffic) = &self.traffic else { return lines.read(prompt).await };
+        let mut line = std::pin::pin!(lines.read(prompt));
+        loop {
+            tokio::select! {
+                line = &mut line => return line,
+                rates = traffic.rates() => {
+                    show_title(&rates);
+                    self.rates = rates;
+                }
             }
-        };
-        tokio::select! {
-            line = lines.read(prompt) => line,
-            () = rates => unreachable!("rates are shown for ever"),
         }
     }
 
@@ -88,6 +93,7 @@ impl<'a> Prompt<'a> {
                 let measured = views::measure(&self.clients).await;
                 Ok(views::round_trips(&self.cluster.plan, &measured).to_string())
             }
+            Command::Load => Ok(self.rates.clone()),
             Command::Help => Ok(HELP.to_owned()),
             Command::Quit => unreachable!("the loop has ended with it"),
         };
@@ -150,4 +156,11 @@ impl<'a> Prompt<'a> {
         }
         Ok("everything passes".to_owned())
     }
+}
+
+/// Sets the terminal's title.
+fn show_title(title: &str) {
+    let mut stdout = std::io::stdout().lock();
+    // A terminal that has gone shows nothing.
+    let _ = write!(stdout, "\x1b]0;{title}\x07").and_then(|()| stdout.flush());
 }

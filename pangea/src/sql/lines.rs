@@ -1,12 +1,11 @@
 //! Lines from whoever sits at the terminal, with editing and history, read on a thread of their own
 //! so that everything else goes on meanwhile.
 
-use std::io::Write;
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::mpsc;
 
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
+use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
-use rustyline::{DefaultEditor, ExternalPrinter};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 use crate::failure::Failure;
@@ -26,7 +25,6 @@ pub enum Line {
 pub struct Lines {
     prompts: mpsc::Sender<String>,
     lines: Receiver<Line>,
-    printer: Printer,
     /// The terminal as it was, for an end in the middle of a line: the editor has changed it then.
     terminal: Option<Termios>,
 }
@@ -39,19 +37,13 @@ impl Lines {
     pub fn new() -> Result<Self, Failure> {
         let cant = |error: &dyn std::fmt::Display| Failure::failed("can't read stdin", error);
         let terminal = tcgetattr(std::io::stdin()).ok();
-        let mut editor = DefaultEditor::new().map_err(|error| cant(&error))?;
-        let printer = Printer::new(&mut editor);
+        let editor = DefaultEditor::new().map_err(|error| cant(&error))?;
         let (prompts, wanted) = mpsc::channel();
         let (sender, lines) = channel(1);
         let thread = std::thread::Builder::new().name("lines".to_owned());
         let thread = thread.spawn(move || read_lines(editor, &wanted, &sender));
         thread.map_err(|error| cant(&error))?;
-        Ok(Self { prompts, lines, printer, terminal })
-    }
-
-    /// Prints above the line that is typed.
-    pub fn printer(&self) -> Printer {
-        self.printer.clone()
+        Ok(Self { prompts, lines, terminal })
     }
 
     /// Shows a prompt and waits for a line.
@@ -59,30 +51,6 @@ impl Lines {
         match self.prompts.send(prompt.to_owned()) {
             Ok(()) => self.lines.recv().await.unwrap_or(Line::End),
             Err(_) => Line::End,
-        }
-    }
-}
-
-/// Prints above the line that is typed. Cheap to clone.
-#[derive(Clone)]
-pub struct Printer(Option<Arc<Mutex<dyn ExternalPrinter + Send>>>);
-
-impl Printer {
-    fn new(editor: &mut DefaultEditor) -> Self {
-        // Without a terminal there is no line to keep clear of.
-        let printer = editor.create_external_printer().ok();
-        Self(printer.map(|printer| Arc::new(Mutex::new(printer)) as _))
-    }
-
-    /// Prints a line.
-    pub fn print(&self, line: String) {
-        match &self.0 {
-            Some(printer) => {
-                let mut printer = printer.lock().unwrap_or_else(PoisonError::into_inner);
-                // A terminal that has gone reads nothing.
-                let _ = printer.print(format!("{line}\n"));
-            }
-            None => drop(writeln!(std::io::stdout(), "{line}")),
         }
     }
 }
