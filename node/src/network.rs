@@ -8,6 +8,7 @@ use pangea_core::key::{Direction, KeyRange};
 use pangea_core::protocol::{Lane, Protocol};
 use pangea_core::store::{Header, Pin, Store};
 use pangea_core::txn::{Program, Registry};
+use pangea_core::workload::{Snapshot, Workload};
 use pangea_sql::engine::{Engine, Unavailable};
 use xxhash_rust::xxh3::Xxh3;
 
@@ -150,6 +151,15 @@ fn answer<P: Protocol>(handle: &Handle<P>, query: Query, reply: ClientReply) {
                 rows(pin.store(), table, &range, pin.version(), rows_max)
             });
         }
+        Query::Check { workload, settings } => match Workload::named(&workload, &settings) {
+            Err(error) => reply.refuse(error.to_string()),
+            Ok(workload) => with_pin(handle, None, reply, |pin| {
+                let version = pin.version();
+                let verdict = workload.check(&Snapshot::new(pin.store(), version));
+                let verdict = verdict.map(|report| report.to_string());
+                ClientAnswer::Checked { version, verdict: verdict.map_err(|it| it.to_string()) }
+            }),
+        },
         Query::Links | Query::Cut { .. } | Query::Heal | Query::SetLink { .. } => {
             reply.refuse("the transport answers this");
         }

@@ -4,12 +4,15 @@
 //! |---|---|---|
 //! | `start` | one node of a cluster | [`start`] |
 //! | `demo` | a cluster on this machine, and a prompt | [`demo`] |
+//! | `bench` | a cluster on this machine under load, measured and checked | [`bench`] |
+//! | `sim` | a cluster in virtual time, under faults | [`sim`] |
 //! | `sql` | a prompt at any PostgreSQL URL | [`sql`] |
 //!
 //! A protocol's name becomes its code in [`protocol`] and nowhere else. What went wrong is one line
 //! on stderr that says what to do; the exit code is 0 when all went well, 1 when something failed,
 //! a check included, and 2 when the command makes no sense.
 
+mod bench;
 mod cluster;
 mod demo;
 mod drive;
@@ -17,6 +20,7 @@ mod failure;
 mod protocol;
 mod regions;
 mod signals;
+mod sim;
 mod sql;
 mod start;
 mod table;
@@ -46,6 +50,8 @@ struct Arguments {
 enum Command {
     Start(start::Arguments),
     Demo(demo::Arguments),
+    Bench(bench::Arguments),
+    Sim(sim::Arguments),
     Sql(sql::Arguments),
 }
 
@@ -53,6 +59,8 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Start(arguments) => start::run(&arguments),
         Command::Demo(arguments) => demo::run(&arguments),
+        Command::Bench(arguments) => bench::run(&arguments),
+        Command::Sim(arguments) => sim::run(&arguments),
         Command::Sql(arguments) => sql::run(&arguments),
     };
     match result {

@@ -130,7 +130,7 @@ pub enum Workload {
 }
 
 /// How large and how skewed a workload is; each looks at what concerns it.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Settings {
     /// What loads draw their rows from.
     pub seed: u64,

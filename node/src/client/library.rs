@@ -8,6 +8,7 @@ use pangea_core::hash::HashMap;
 use pangea_core::ids::{NodeId, SnapshotVersion, TableId};
 use pangea_core::protocol::Status;
 use pangea_core::txn::Outcome;
+use pangea_core::workload;
 use tokio::sync::{Notify, oneshot, watch};
 
 use super::connection;
@@ -227,6 +228,23 @@ impl Client {
     ) -> Result<(Vec<Row>, bool), ClientError> {
         match self.query(&Query::Table { table, version, after, rows_max }).await? {
             Answer::Rows { rows, is_end } => Ok((rows, is_end)),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    /// Checks what must hold of a workload's rows at the node's newest version: what was counted, or
+    /// which rule is broken.
+    ///
+    /// # Errors
+    /// As [`Client::query`].
+    pub async fn check(
+        &self,
+        workload: &str,
+        settings: &workload::Settings,
+    ) -> Result<Result<String, String>, ClientError> {
+        let (workload, settings) = (workload.to_owned(), settings.clone());
+        match self.query(&Query::Check { workload, settings }).await? {
+            Answer::Checked { verdict, .. } => Ok(verdict),
             other => Err(unexpected(other)),
         }
     }

@@ -108,7 +108,11 @@ fn on_query(shared: &Shared, address: SocketAddr, query: Query, reply: ClientRep
             Ok(()) => reply.send(&Answer::Done),
             Err(reason) => reply.refuse(reason),
         },
-        Query::Status | Query::Digest { .. } | Query::Fresh | Query::Table { .. } => {
+        Query::Status
+        | Query::Digest { .. }
+        | Query::Fresh
+        | Query::Table { .. }
+        | Query::Check { .. } => {
             (shared.events)(TransportEvent::Query(ClientQuery { query, reply }));
         }
     }

@@ -7,12 +7,13 @@ use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::{NodeId, SnapshotVersion, TableId};
 use pangea_core::protocol::Status;
 use pangea_core::txn::Outcome;
+use pangea_core::workload;
 use serde::{Deserialize, Serialize};
 
 use crate::transport::{LinkReport, LinkSettings};
 
 /// What a client can ask of a node. New ones go to the end.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Query {
     /// What the node's protocol says of itself.
     Status,
@@ -52,6 +53,13 @@ pub enum Query {
         /// From now on.
         settings: LinkSettings,
     },
+    /// Whether what must hold of a workload's rows holds of them, at the newest version.
+    Check {
+        /// The workload's name.
+        workload: String,
+        /// How large it is.
+        settings: workload::Settings,
+    },
 }
 
 /// What a node answers. New ones go to the end.
@@ -85,6 +93,13 @@ pub enum Answer {
     Links(Vec<LinkReport>),
     /// What was asked for is done.
     Done,
+    /// To [`Query::Check`].
+    Checked {
+        /// The version that was looked at.
+        version: SnapshotVersion,
+        /// What was counted, or which rule is broken.
+        verdict: Result<String, String>,
+    },
 }
 
 /// A key and its value.

@@ -40,7 +40,21 @@ pub struct Cluster {
     directory: Directory,
 }
 
-/// Where a cluster keeps its files.
+/// Where a cluster's files are to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In a new directory.
+    Temporary {
+        /// Which is made here, or where the system has its temporary files.
+        within: Option<PathBuf>,
+        /// Whether it stays when the cluster stops.
+        keep: bool,
+    },
+    /// In this directory, which stays. What is there already is used.
+    Kept(PathBuf),
+}
+
+/// Where a cluster's files are.
 enum Directory {
     /// Goes with the cluster.
     Temporary(TempDir),
@@ -49,23 +63,21 @@ enum Directory {
 }
 
 impl Directory {
-    fn new(kept: Option<&Path>) -> Result<Self, Failure> {
-        match kept {
-            Some(path) => {
-                let made = std::fs::create_dir_all(path);
-                let made = made.and_then(|()| std::path::absolute(path));
-                let cant = |error| {
-                    Failure::failed(format!("can't use directory {}", path.display()), error)
-                };
-                Ok(Self::Kept(made.map_err(cant)?))
-            }
-            None => {
-                let made = tempfile::Builder::new().prefix("pangea-").tempdir();
-                let made = made
-                    .map_err(|error| Failure::failed("can't make a temporary directory", error));
-                Ok(Self::Temporary(made?))
-            }
-        }
+    fn new(place: &Place) -> Result<Self, Failure> {
+        let make = |path: &Path| {
+            let made = std::fs::create_dir_all(path).and_then(|()| std::path::absolute(path));
+            made.map_err(|error| {
+                Failure::failed(format!("can't use directory {}", path.display()), error)
+            })
+        };
+        let (within, keep) = match place {
+            Place::Kept(path) => return Ok(Self::Kept(make(path)?)),
+            Place::Temporary { within: Some(path), keep } => (make(path)?, *keep),
+            Place::Temporary { within: None, keep } => (std::env::temp_dir(), *keep),
+        };
+        let made = tempfile::Builder::new().prefix("pangea-").tempdir_in(within);
+        let made = made.map_err(|error| Failure::failed("can't make a temporary directory", error));
+        Ok(if keep { Self::Kept(made?.keep()) } else { Self::Temporary(made?) })
     }
 
     fn path(&self) -> &Path {
@@ -77,13 +89,12 @@ impl Directory {
 }
 
 impl Cluster {
-    /// Starts every node, and waits until all of them serve. Files go to `data_dir` and stay there,
-    /// or to a temporary directory that goes when the cluster does.
+    /// Starts every node, and waits until all of them serve.
     ///
     /// # Errors
     /// When a node does not start: then none is left.
-    pub async fn start(plan: Plan, data_dir: Option<&Path>) -> Result<Self, Failure> {
-        let directory = Directory::new(data_dir)?;
+    pub async fn start(plan: Plan, place: Place) -> Result<Self, Failure> {
+        let directory = Directory::new(&place)?;
         let mut attempt = 1;
         loop {
             match start_members(&plan, directory.path()).await {

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use pangea_node::client::Client;
 
-use crate::cluster::{Cluster, Plan};
+use crate::cluster::{Cluster, Place, Plan};
 use crate::failure::Failure;
 use crate::regions;
 use crate::signals::Signals;
@@ -70,8 +70,12 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
 async fn play(arguments: &Arguments, plan: Plan) -> Result<(), Failure> {
     let began = Instant::now();
     let mut signals = Signals::new()?;
+    let place = match &arguments.data_dir {
+        Some(path) => Place::Kept(path.clone()),
+        None => Place::Temporary { within: None, keep: false },
+    };
     let mut cluster = tokio::select! {
-        cluster = Cluster::start(plan, arguments.data_dir.as_deref()) => cluster?,
+        cluster = Cluster::start(plan, place) => cluster?,
         () = signals.received() => return Ok(()),
     };
     let played = tokio::select! {

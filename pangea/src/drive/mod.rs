@@ -17,7 +17,7 @@ use pangea_node::client::{Client, ClientError};
 use tokio::task::JoinSet;
 
 use crate::failure::Failure;
-pub use samples::Stats;
+pub use samples::{Samples, Stats};
 
 /// Calls that load tables, at a time and node: each writes ten thousand rows or so.
 const LOAD_CALLS_PER_NODE: usize = 2;

@@ -149,8 +149,8 @@ fn merged<'a>(parts: impl Iterator<Item = &'a Samples>) -> Samples {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pangea_core::ids::SnapshotVersion;
-    use pangea_core::txn::{Abort, SqlState, TxnId};
+    use pangea_core::ids::{SnapshotVersion, TxnId};
+    use pangea_core::txn::{Abort, SqlState};
 
     #[test]
     fn each_end_is_counted_once_and_where_it_belongs() {

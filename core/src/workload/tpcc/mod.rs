@@ -75,7 +75,7 @@ pub enum Mix {
 }
 
 /// How much there is of everything.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Scale {
     /// Items.
     pub items: u32,

@@ -1,0 +1,303 @@
+//! `pangea bench`: a cluster on this machine under load, measured, and then checked.
+//!
+//! ```text
+//!   start --> load --> warm up --> measure --> let calls end --> check --> stop --> report
+//! ```
+//!
+//! Nodes are processes of their own; the clients are tasks of this process, each with one call in
+//! flight. What is counted is what ends within the measured time. A run that fails a check has no
+//! throughput: none is printed and none is written.
+//!
+//! - [`usage`]: what the nodes and the load used of the machine, and what the protocol counted;
+//! - [`check`]: whether the outcome is right;
+//! - [`report`]: the tables and the JSON.
+
+mod check;
+mod report;
+mod usage;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use pangea_core::workload::tpcc::Scale;
+use pangea_core::workload::{self, Workload};
+use pangea_node::client::Client;
+use pangea_node::log::Durability;
+
+use crate::cluster::{Cluster, Place, Plan};
+use crate::drive::{self, Drive, Phase};
+use crate::failure::Failure;
+use crate::protocol::{Setting, options_table};
+use crate::signals::Signals;
+use report::Report;
+use usage::Usage;
+
+/// What is measured may take this long at most: beyond it somebody mistook the unit.
+const SECS_MAX: u64 = 86_400;
+/// More clients than this are more than the connections take.
+const CLIENTS_MAX: u32 = 65_536;
+/// How long calls in flight may take when the load ends.
+const END_DEADLINE: Duration = Duration::from_secs(30);
+/// How often the progress bar moves.
+const TICK: Duration = Duration::from_millis(200);
+/// Round trips between regions that have no names.
+const RTT_MS_DEFAULT: f64 = 50.0;
+
+/// Measure a cluster on this machine under load, and check what it did.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  pangea bench --workload ycsb-a --zipf 0.9
+  pangea bench --workload tpcc-nopay --warehouses 8 --rtt 200 --clients 1024 --json tpcc.json
+  pangea bench --workload tpcc --regions us-east,eu-west,ap-northeast
+  pangea bench --workload ycsb-a --set minerva.solver=greedy --set minerva.epoch_ms=20
+
+The nodes are processes on this machine, in a temporary directory that is removed at the end. The
+exit code is 1 where a check fails, and then there is no throughput.")]
+pub struct Arguments {
+    /// What clients do: ycsb-a to ycsb-f, tpcc, tpcc-nopay (new-order and payment), or bank
+    #[arg(long, value_name = "NAME")]
+    workload: String,
+    /// The commit protocol
+    #[arg(long, value_name = "NAME", default_value = crate::protocol::NAMES[0])]
+    protocol: String,
+    /// How many regions, or the names of cloud regions: us-east,eu-west,...
+    #[arg(long, value_name = "N|A,B,C", default_value = "3")]
+    regions: Regions,
+    /// Round trip between any two regions in ms [default: 50, or what is between named regions]
+    #[arg(long, value_name = "MS")]
+    rtt: Option<f64>,
+    /// Messages are late by up to this much more, in ms
+    #[arg(long, value_name = "MS", default_value_t = 0.0)]
+    jitter: f64,
+    /// Clients in all regions together, each with one call in flight
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(CLIENTS_MAX)))]
+    clients: u32,
+    /// How long to measure
+    #[arg(long, value_name = "S", default_value_t = 20)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=SECS_MAX))]
+    secs: u64,
+    /// How long to work before that
+    #[arg(long, value_name = "S", default_value_t = 5)]
+    #[arg(value_parser = clap::value_parser!(u64).range(0..=SECS_MAX))]
+    warmup: u64,
+    /// YCSB: the exponent of Zipf's law, 0 for uniform
+    #[arg(long, value_name = "S", default_value_t = 0.0)]
+    zipf: f64,
+    /// YCSB: rows of 1 KB that are loaded
+    #[arg(long, value_name = "N", default_value_t = 100_000)]
+    rows: u64,
+    /// TPC-C: warehouses
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    warehouses: u32,
+    /// TPC-C: warehouses of a hundredth of the size, for tests
+    #[arg(long)]
+    tiny: bool,
+    /// When a record is durable: fsync, os or memory
+    #[arg(long, value_name = "WHEN", default_value = "fsync", value_parser = durability)]
+    durability: Durability,
+    /// Where the nodes' files go while it runs [default: the system's temporary directory]
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+    /// Leave the nodes' files and logs where they are
+    #[arg(long)]
+    keep: bool,
+    /// A setting of the protocol, as in minerva.solver=greedy. Can be repeated
+    #[arg(long = "set", value_name = "P.KEY=VALUE")]
+    settings: Vec<Setting>,
+    /// Threads of a node for data-parallel work, 0 for one a core [default: cores / nodes]
+    #[arg(long, value_name = "N")]
+    workers: Option<usize>,
+    /// What loads and clients draw from
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Write the results to this file as well
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// The regions of a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Regions {
+    Count(usize),
+    Named(Vec<String>),
+}
+
+impl std::str::FromStr for Regions {
+    type Err = std::convert::Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(match text.parse() {
+            Ok(count) => Self::Count(count),
+            Err(_) => Self::Named(text.split(',').map(str::to_owned).collect()),
+        })
+    }
+}
+
+fn durability(text: &str) -> Result<Durability, String> {
+    match text {
+        "fsync" => Ok(Durability::Fsync),
+        "os" => Ok(Durability::Os),
+        "memory" => Ok(Durability::Memory),
+        _ => Err("there are fsync, os and memory".to_owned()),
+    }
+}
+
+impl Arguments {
+    fn plan(&self) -> Result<Plan, Failure> {
+        let protocol = &self.protocol;
+        let plan = match (&self.regions, self.rtt) {
+            (Regions::Count(count), rtt) => {
+                let names: Vec<String> = (1..=*count).map(|i| format!("region-{i}")).collect();
+                Plan::of_equal_distances(protocol, &names, rtt.unwrap_or(RTT_MS_DEFAULT))?
+            }
+            (Regions::Named(names), Some(rtt)) => Plan::of_equal_distances(protocol, names, rtt)?,
+            (Regions::Named(names), None) => Plan::of_named_regions(protocol, names)?,
+        };
+        let plan = Plan {
+            options: options_table(protocol, &self.settings)?,
+            jitter_ms: self.jitter,
+            durability: self.durability,
+            workers: self.workers.unwrap_or(plan.workers),
+            ..plan
+        };
+        plan.check()?;
+        Ok(plan)
+    }
+
+    fn workload_settings(&self) -> workload::Settings {
+        let scale = if self.tiny { Scale::TINY } else { Scale::FULL };
+        workload::Settings {
+            seed: self.seed,
+            rows: self.rows,
+            zipf: self.zipf,
+            warehouses: self.warehouses,
+            scale,
+            ..workload::Settings::default()
+        }
+    }
+
+    fn place(&self) -> Place {
+        Place::Temporary { within: self.data_dir.clone(), keep: self.keep }
+    }
+}
+
+/// Runs the benchmark.
+pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let plan = arguments.plan()?;
+    let settings = arguments.workload_settings();
+    let workload = Workload::named(&arguments.workload, &settings);
+    let workload = workload.map_err(|error| Failure::Usage(error.to_string()))?;
+    if workload.name() == "list-append" {
+        let message = "list-append's histories are checked by `pangea sim`, not here";
+        return Err(Failure::Usage(message.to_owned()));
+    }
+    // One thread: clients then never wake each other across cores.
+    let runtime = crate::runtime(1)?;
+    let report = runtime.block_on(run_on_cluster(arguments, plan, &workload, &settings))?;
+    if let Some(path) = &arguments.json {
+        let written = std::fs::write(path, report.to_json());
+        let cant = |error| Failure::failed(format!("can't write {}", path.display()), error);
+        written.map_err(cant)?;
+    }
+    print!("{report}");
+    Ok(())
+}
+
+async fn run_on_cluster(
+    arguments: &Arguments,
+    plan: Plan,
+    workload: &Workload,
+    settings: &workload::Settings,
+) -> Result<Report, Failure> {
+    let mut signals = Signals::new()?;
+    let interrupted = || Err(Failure::Failed("interrupted".to_owned()));
+    let mut cluster = tokio::select! {
+        cluster = Cluster::start(plan, arguments.place()) => cluster?,
+        () = signals.received() => return interrupted(),
+    };
+    let result = tokio::select! {
+        result = measure(arguments, &mut cluster, workload, settings) => result,
+        () = signals.received() => interrupted(),
+    };
+    let stopped = cluster.stop().await;
+    let report = result?;
+    stopped?;
+    Ok(report)
+}
+
+async fn measure(
+    arguments: &Arguments,
+    cluster: &mut Cluster,
+    workload: &Workload,
+    settings: &workload::Settings,
+) -> Result<Report, Failure> {
+    let clients = cluster.clients().await?;
+    cluster.usable(&clients).await?;
+    let load_secs = load(workload, &clients).await?;
+    check::settled(&clients).await?;
+    // The load stays with its regions, and the measured clients with theirs.
+    let drive_settings =
+        drive::Settings { clients: arguments.clients, seed: arguments.seed, pause: Duration::ZERO };
+    let drive = Drive::start(workload, &clients, &drive_settings);
+    work(&drive, arguments.warmup, "warm up").await;
+    let before = Usage::read(cluster, &clients).await?;
+    drive.enter(Phase::Measured);
+    let began = Instant::now();
+    work(&drive, arguments.secs, "measure").await;
+    let elapsed = began.elapsed();
+    let stats = drive.take_stats();
+    drive.enter(Phase::Unmeasured);
+    let after = Usage::read(cluster, &clients).await?;
+    drive.end(END_DEADLINE).await?;
+    let checked = check::all(&clients, workload, settings, &stats).await?;
+    Ok(Report::new(report::Run {
+        arguments,
+        plan: &cluster.plan,
+        stats: &stats,
+        elapsed,
+        load_secs,
+        used: after.since(&before),
+        checked,
+    }))
+}
+
+/// Makes the tables, and says how many seconds that took.
+async fn load(workload: &Workload, clients: &[Client]) -> Result<f64, Failure> {
+    let began = Instant::now();
+    let bar = bar("{prefix:>8} {wide_bar} {pos}/{len} calls", "load");
+    drive::load_tables(workload, clients, |done, all| {
+        bar.set_length(all);
+        bar.set_position(done);
+    })
+    .await?;
+    bar.finish_and_clear();
+    Ok(began.elapsed().as_secs_f64())
+}
+
+/// Lets clients work, and shows their rate.
+async fn work(drive: &Drive, secs: u64, name: &'static str) {
+    let bar = bar("{prefix:>8} {wide_bar} {pos}/{len} s {msg}", name);
+    bar.set_length(secs);
+    let (began, end) = (Instant::now(), Duration::from_secs(secs));
+    while let Some(left) = end.checked_sub(began.elapsed()).filter(|left| !left.is_zero()) {
+        tokio::time::sleep(TICK.min(left)).await;
+        let seconds = began.elapsed().as_secs_f64();
+        bar.set_position(seconds as u64);
+        let committed: u64 = drive.committed().iter().sum();
+        if committed > 0 {
+            bar.set_message(format!("{:.0}/s", committed as f64 / seconds));
+        }
+    }
+    bar.finish_and_clear();
+}
+
+/// A progress bar on stderr, where that is a terminal.
+fn bar(template: &str, name: &'static str) -> ProgressBar {
+    let style = ProgressStyle::with_template(template).expect("the templates are constants");
+    ProgressBar::new(0).with_style(style).with_prefix(name)
+}
+
+#[cfg(test)]
+mod tests;

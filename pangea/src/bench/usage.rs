@@ -1,0 +1,141 @@
+//! What the machine and the network gave, and what the protocol counted.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use pangea_node::client::Client;
+
+use crate::cluster::Cluster;
+use crate::failure::Failure;
+
+/// Totals since the processes started.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Usage {
+    /// CPU time of each node in microseconds.
+    pub node_cpu_us: Vec<f64>,
+    /// CPU time of this process.
+    pub load_cpu_us: f64,
+    /// Memory of each node now, in bytes.
+    pub node_memory_bytes: Vec<u64>,
+    /// Bytes that the nodes sent to each other, as they are on the wire.
+    pub wan_bytes: u64,
+    /// The same before compression.
+    pub wan_bytes_uncompressed: u64,
+    /// Frames that the nodes sent to each other.
+    pub wan_frames: u64,
+    /// What the protocol counted, by node.
+    pub counters: Vec<BTreeMap<String, u64>>,
+}
+
+impl Usage {
+    /// Reads all of it.
+    ///
+    /// # Errors
+    /// When a node is gone.
+    pub async fn read(cluster: &mut Cluster, clients: &[Client]) -> Result<Self, Failure> {
+        let mut usage = Self { load_cpu_us: process(None)?.cpu_us, ..Self::default() };
+        for member in &mut cluster.members {
+            let pid = member.pid();
+            let pid = pid.ok_or_else(|| Failure::failed(member.region(), member.last_words()))?;
+            let process = process(Some(pid))?;
+            usage.node_cpu_us.push(process.cpu_us);
+            usage.node_memory_bytes.push(process.memory_bytes);
+        }
+        for client in clients {
+            let lost = |error| Failure::failed(client.region(), error);
+            for link in client.links().await.map_err(lost)? {
+                for lane in [link.control, link.bulk] {
+                    usage.wan_bytes += lane.wire_bytes_sent;
+                    usage.wan_bytes_uncompressed += lane.bytes_sent;
+                    usage.wan_frames += lane.frames_sent;
+                }
+            }
+            usage.counters.push(client.status().await.map_err(lost)?.counters);
+        }
+        Ok(usage)
+    }
+
+    /// What was added since `before`. Memory stays what it is.
+    pub fn since(&self, before: &Self) -> Self {
+        let difference = |after: &[f64], before: &[f64]| {
+            after.iter().zip(before).map(|(after, before)| after - before).collect()
+        };
+        let counters = |(after, before): (&BTreeMap<String, u64>, &BTreeMap<String, u64>)| {
+            let grown = |(name, after): (&String, &u64)| {
+                let before = before.get(name).copied().unwrap_or(0);
+                (name.clone(), after.saturating_sub(before))
+            };
+            after.iter().map(grown).collect()
+        };
+        Self {
+            node_cpu_us: difference(&self.node_cpu_us, &before.node_cpu_us),
+            load_cpu_us: self.load_cpu_us - before.load_cpu_us,
+            node_memory_bytes: self.node_memory_bytes.clone(),
+            wan_bytes: self.wan_bytes - before.wan_bytes,
+            wan_bytes_uncompressed: self.wan_bytes_uncompressed - before.wan_bytes_uncompressed,
+            wan_frames: self.wan_frames - before.wan_frames,
+            counters: self.counters.iter().zip(&before.counters).map(counters).collect(),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Process {
+    cpu_us: f64,
+    memory_bytes: u64,
+}
+
+/// What the kernel says of a process, or of this one.
+fn process(pid: Option<u32>) -> Result<Process, Failure> {
+    let pid = pid.map_or_else(|| "self".to_owned(), |pid| pid.to_string());
+    let path = PathBuf::from("/proc").join(pid).join("stat");
+    let cant = |why: &dyn std::fmt::Display| {
+        Failure::Failed(format!("can't read {}: {why}", path.display()))
+    };
+    let stat = std::fs::read_to_string(&path).map_err(|error| cant(&error))?;
+    parse_stat(&stat).ok_or_else(|| cant(&"it is not as proc(5) says"))
+}
+
+/// Reads fields 14, 15 and 24 of proc(5)'s stat: user and system time in ticks, memory in pages.
+fn parse_stat(stat: &str) -> Option<Process> {
+    // The second field is the program's name, which may hold anything, in parentheses.
+    let (_, after_name) = stat.rsplit_once(')')?;
+    let fields: Vec<&str> = after_name.split_whitespace().collect();
+    let number = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();
+    let ticks = number(14)? + number(15)?;
+    let ticks_per_second = rustix::param::clock_ticks_per_second();
+    Some(Process {
+        cpu_us: ticks as f64 * 1e6 / ticks_per_second as f64,
+        memory_bytes: number(24)? * rustix::param::page_size() as u64,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_read_whatever_its_name() {
+        let rest = "S 1 1 1 0 -1 4194560 1 2 3 4 250 50 0 0 20 0 9 0 555 1000000 25 18446744";
+        let process = parse_stat(&format!("77 (a) b (c)) {rest}")).unwrap();
+        let ticks_per_second = rustix::param::clock_ticks_per_second() as f64;
+        assert_eq!(process.cpu_us, 300.0 * 1e6 / ticks_per_second);
+        assert_eq!(process.memory_bytes, 25 * rustix::param::page_size() as u64);
+        assert_eq!(parse_stat("77 (a) S 1"), None);
+    }
+
+    #[test]
+    fn this_process_uses_memory() {
+        assert!(super::process(None).unwrap().memory_bytes > 1_000_000);
+        assert!(super::process(Some(u32::MAX)).is_err());
+    }
+
+    #[test]
+    fn what_was_added_is_the_difference() {
+        let counters = |n| vec![BTreeMap::from([("epochs".to_owned(), n)])];
+        let before = Usage { wan_bytes: 10, counters: counters(3), ..Usage::default() };
+        let after = Usage { wan_bytes: 25, counters: counters(10), ..Usage::default() };
+        let since = after.since(&before);
+        assert_eq!((since.wan_bytes, since.counters[0]["epochs"]), (15, 7));
+    }
+}

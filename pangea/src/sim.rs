@@ -1,0 +1,255 @@
+//! `pangea sim`: clusters in virtual time, under faults, held to what they promise.
+
+use std::ops::Range;
+
+use pangea_core::protocol::Protocol;
+use pangea_core::time::Span;
+use pangea_core::workload;
+use pangea_sim::clock::ClockBounds;
+use pangea_sim::settings::NODES_MAX;
+use pangea_sim::trace::Lines;
+use pangea_sim::{FaultKind, RealTime, Settings, run_seeds};
+
+use crate::failure::Failure;
+use crate::protocol::{Setting, WithProtocol, options_table, with_protocol};
+
+/// Run clusters in virtual time, under faults, and check what clients saw.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  pangea sim --seed 7
+  pangea sim --seed 7 --trace > trace.txt
+  pangea sim --seeds 0..1000 --workload bank
+  pangea sim --seeds 0..100 --faults crash,partition --set minerva.solver=greedy
+
+A seed is everything: the same seed gives the same trace, byte for byte. Each failure is printed with
+the command that replays it, and the exit code is 1 then.")]
+#[command(group = clap::ArgGroup::new("which").required(true))]
+pub struct Arguments {
+    /// The commit protocol
+    #[arg(long, value_name = "NAME", default_value = crate::protocol::NAMES[0])]
+    protocol: String,
+    /// Run this seed
+    #[arg(long, value_name = "N", group = "which")]
+    seed: Option<u64>,
+    /// Run all of these seeds, the last not included
+    #[arg(long, value_name = "A..B", group = "which", value_parser = seeds)]
+    seeds: Option<Range<u64>>,
+    /// Print everything that happens
+    #[arg(long, requires = "seed")]
+    trace: bool,
+    /// What clients do: list-append, bank, or tpcc
+    #[arg(long, value_name = "NAME")]
+    #[arg(default_value_t = Settings::default().workload)]
+    workload: String,
+    /// Nodes, each in a region of its own
+    #[arg(long, value_name = "N", default_value_t = Settings::default().nodes)]
+    nodes: usize,
+    /// Clients of each node
+    #[arg(long, value_name = "N", default_value_t = Settings::default().clients_per_node)]
+    clients: usize,
+    /// How long clients work under faults
+    #[arg(long, value_name = "MS", default_value_t = Settings::default().duration.us / 1_000)]
+    ms: u64,
+    /// list-append: lists in use at a time
+    #[arg(long, value_name = "N", default_value_t = Settings::default().lists)]
+    lists: u32,
+    /// bank: accounts
+    #[arg(long, value_name = "N", default_value_t = Settings::default().accounts)]
+    accounts: u32,
+    /// Which faults may happen [default: all]
+    #[arg(long, value_name = "A,B,C|none", value_parser = faults)]
+    #[arg(help = format!("Which faults may happen, of {}, or none [default: all]", fault_names()))]
+    faults: Option<Faults>,
+    /// How many faults happen at most
+    #[arg(long, value_name = "N", default_value_t = Settings::default().faults_max)]
+    faults_max: u64,
+    /// The longest one-way delay between two regions
+    #[arg(long, value_name = "MS", default_value_t = Settings::default().one_way_max.us / 1_000)]
+    one_way_ms: u64,
+    /// How far a clock may be off
+    #[arg(long, value_name = "US", default_value_t = Settings::default().clocks.offset_max.us)]
+    clock_offset_us: u64,
+    /// How much faster or slower a clock may run
+    #[arg(long, value_name = "PPM", default_value_t = Settings::default().clocks.drift_ppm_max)]
+    clock_drift_ppm: u64,
+    /// What is held to real-time order: none, writes, or ordered
+    #[arg(long, value_name = "WHAT", default_value = Settings::default().real_time.name())]
+    real_time: RealTime,
+    /// A setting of the protocol, as in minerva.solver=greedy. Can be repeated
+    #[arg(long = "set", value_name = "P.KEY=VALUE")]
+    settings: Vec<Setting>,
+    /// Seeds that run at a time [default: one a core]
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+}
+
+/// A list of faults, as one argument.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Faults(Vec<FaultKind>);
+
+fn faults(text: &str) -> Result<Faults, String> {
+    match text {
+        "none" => Ok(Faults(Vec::new())),
+        _ => text.split(',').map(str::parse).collect::<Result<_, _>>().map(Faults),
+    }
+}
+
+fn fault_names() -> String {
+    FaultKind::ALL.map(FaultKind::name).join(", ")
+}
+
+fn seeds(text: &str) -> Result<Range<u64>, String> {
+    let wrong = || format!("{text:?} is not of the form 0..1000");
+    let (start, end) = text.split_once("..").ok_or_else(wrong)?;
+    let start: u64 = start.parse().map_err(|_| wrong())?;
+    let end: u64 = end.parse().map_err(|_| wrong())?;
+    if start < end { Ok(start..end) } else { Err(format!("there is no seed in {text}")) }
+}
+
+impl Arguments {
+    fn settings(&self) -> Result<Settings, Failure> {
+        if !(1..=NODES_MAX).contains(&self.nodes) {
+            let message = format!("--nodes {}: must be from 1 to {NODES_MAX}", self.nodes);
+            return Err(Failure::Usage(message));
+        }
+        if !workload::NAMES.contains(&self.workload.as_str()) {
+            let names = workload::NAMES.join(", ");
+            let message = format!("there is no workload {:?}; there are {names}", self.workload);
+            return Err(Failure::Usage(message));
+        }
+        let default = Settings::default();
+        Ok(Settings {
+            seed: self.seed.unwrap_or(default.seed),
+            nodes: self.nodes,
+            workload: self.workload.clone(),
+            clients_per_node: self.clients,
+            lists: self.lists,
+            accounts: self.accounts,
+            duration: Span::from_ms(self.ms),
+            faults: self.faults.as_ref().map_or(default.faults, |faults| faults.0.clone()),
+            faults_max: self.faults_max,
+            one_way_max: Span::from_ms(self.one_way_ms),
+            clocks: ClockBounds {
+                offset_max: Span::from_us(self.clock_offset_us),
+                drift_ppm_max: self.clock_drift_ppm,
+            },
+            real_time: self.real_time,
+            lines: if self.trace { Lines::Print } else { Lines::Off },
+        })
+    }
+}
+
+/// Runs the simulation.
+pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let settings = arguments.settings()?;
+    let options = options_table(&arguments.protocol, &arguments.settings)?;
+    with_protocol(&arguments.protocol, Simulate { arguments, settings, options })?
+}
+
+struct Simulate<'a> {
+    arguments: &'a Arguments,
+    settings: Settings,
+    options: toml::Table,
+}
+
+impl WithProtocol for Simulate<'_> {
+    type Output = Result<(), Failure>;
+
+    fn run<P: Protocol>(self) -> Self::Output {
+        let Self { arguments, settings, options } = self;
+        let options: P::Options = options.try_into().map_err(|error: toml::de::Error| {
+            Failure::Usage(format!("--set: {}", error.message().trim()))
+        })?;
+        match &arguments.seeds {
+            Some(seeds) => run_many::<P>(arguments, seeds.clone(), &settings, &options),
+            None => run_one::<P>(arguments, &settings, &options),
+        }
+    }
+}
+
+fn run_one<P: Protocol>(
+    arguments: &Arguments,
+    settings: &Settings,
+    options: &P::Options,
+) -> Result<(), Failure> {
+    let report = pangea_sim::run::<P>(settings, options).map_err(Failure::Usage)?;
+    println!("{report}");
+    match &report.violation {
+        None => Ok(()),
+        Some(violation) => {
+            let replay = with_settings(report.replay_command(), &arguments.settings);
+            Err(Failure::Failed(format!("{violation}; replay with: {replay}")))
+        }
+    }
+}
+
+fn run_many<P: Protocol>(
+    arguments: &Arguments,
+    seeds: Range<u64>,
+    settings: &Settings,
+    options: &P::Options,
+) -> Result<(), Failure> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = arguments.threads.unwrap_or(cores);
+    let progress = &mut std::io::stderr();
+    let summary = run_seeds::<P>(seeds, threads, settings, options, progress);
+    let summary = summary.map_err(Failure::Usage)?;
+    println!("{summary}");
+    let Some(first) = summary.failures.first() else { return Ok(()) };
+    let replay = with_settings(first.replay_command(), &arguments.settings);
+    let (failed, seeds) = (summary.failures.len(), summary.seeds);
+    Err(Failure::Failed(format!(
+        "{failed} of {seeds} seeds failed; replay the first with: {replay}"
+    )))
+}
+
+/// A replay command with the protocol's settings that it needs.
+fn with_settings(command: String, settings: &[Setting]) -> String {
+    settings.iter().fold(command, |command, setting| format!("{command} --set {setting}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    fn parse(line: &str) -> Result<Arguments, clap::Error> {
+        Line::try_parse_from(line.split_whitespace()).map(|line| line.arguments)
+    }
+
+    #[test]
+    fn a_replay_command_is_read_back_as_the_same_settings() {
+        let settings = Settings {
+            seed: 77,
+            workload: "bank".to_owned(),
+            nodes: 5,
+            faults: vec![FaultKind::Crash, FaultKind::OneWay],
+            one_way_max: Span::from_ms(20),
+            real_time: RealTime::Ordered,
+            ..Settings::default()
+        };
+        for settings in [settings, Settings { faults: Vec::new(), ..Settings::default() }] {
+            let command = settings.replay_command("minerva");
+            let line = command.strip_prefix("pangea ").unwrap();
+            assert_eq!(parse(line).unwrap().settings(), Ok(settings), "{command}");
+        }
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        for line in ["sim", "sim --seed 1 --seeds 1..2", "sim --seeds 5..5", "sim --seeds 7"] {
+            assert!(parse(line).is_err(), "{line}");
+        }
+        assert!(parse("sim --seeds 1..2 --trace").is_err());
+        assert!(parse("sim --seed 1 --faults earthquake").is_err());
+        for line in ["sim --seed 1 --nodes 0", "sim --seed 1 --workload chess"] {
+            assert!(parse(line).unwrap().settings().is_err(), "{line}");
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! What the command line says to what makes no sense, and to what does not work.
+
+mod support;
+
+use std::net::TcpListener;
+
+use support::run;
+
+/// A line on stderr for each of these command lines, and its exit code.
+#[test]
+fn what_makes_no_sense_is_said_in_one_line_with_exit_code_2() {
+    for (line, word) in [
+        ("demo --regions us-east,atlantis", "atlantis"),
+        ("demo --regions us-east,us-east", "twice"),
+        ("demo --protocol raft", "raft"),
+        ("start --config /no/such/node.toml", "/no/such/node.toml"),
+        ("bench --workload chess", "chess"),
+        ("bench --workload list-append", "pangea sim"),
+        ("bench --workload bank --set minerva.speed=9", "speed"),
+        ("bench --workload ycsb-a --zipf 99", "zipf"),
+        ("bench --workload bank --rtt -1", "-1"),
+        ("sim --seed 1 --workload chess", "chess"),
+        ("sim --seed 1 --set minerva.epoch_ms=soon", "epoch"),
+        ("sql not-a-url", "not-a-url"),
+    ] {
+        let output = run(&line.split(' ').collect::<Vec<_>>());
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{line}: {stderr}");
+        assert!(stderr.contains(word), "{line}: {stderr}");
+        assert!(output.stdout.is_empty(), "{line}");
+    }
+}
+
+#[test]
+fn a_taken_port_is_named_with_its_key() {
+    let directory = tempfile::tempdir().unwrap();
+    let holder = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = holder.local_addr().unwrap();
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    for (peer, sql, key) in [(taken, free, "peer = "), (free, taken, "sql = ")] {
+        let config = directory.path().join("node.toml");
+        let text = format!(
+            "cluster = \"c\"\nprotocol = \"minerva\"\nnode = 0\ndata_dir = \"data\"\n\
+             regions = [\"here\"]\n[[nodes]]\nid = 0\nregion = \"here\"\n\
+             peer = \"{peer}\"\nsql = \"{sql}\"\n"
+        );
+        std::fs::write(&config, text).unwrap();
+        let output = run(&["start", "--config", config.to_str().unwrap()]);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        let last = stderr.lines().next_back().unwrap();
+        assert!(last.contains(key) && last.contains(&taken.to_string()), "{stderr}");
+    }
+}
+
+#[test]
+fn a_server_that_is_not_there_is_an_error_with_exit_code_1() {
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let output = run(&["sql", &format!("postgres://me@{free}/db"), "-c", "SELECT 1"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("can't connect"));
+}
+
+#[test]
+fn a_seed_is_replayed_the_same() {
+    let seed = || run(&["sim", "--seed", "3", "--ms", "1000", "--workload", "bank"]);
+    let (first, again) = (seed(), seed());
+    assert!(first.status.success(), "{}", String::from_utf8_lossy(&first.stderr));
+    assert_eq!(first.stdout, again.stdout);
+    let swarm = run(&["sim", "--seeds", "0..3", "--ms", "500"]);
+    let stdout = String::from_utf8_lossy(&swarm.stdout);
+    assert!(swarm.status.success() && stdout.contains("0 of 3 seeds failed"), "{stdout}");
+}

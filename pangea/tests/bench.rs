@@ -1,0 +1,68 @@
+//! `pangea bench` on tiny workloads.
+
+mod support;
+
+use std::process::{Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use support::{pangea, processes_of, run, wait_until};
+
+fn bench(arguments: &str) -> (std::process::Output, serde_json::Value) {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, json) = (directory.path().join("nodes"), directory.path().join("out.json"));
+    let mut all = vec!["bench", "--rtt", "10", "--warmup", "1", "--secs", "2", "--clients", "12"];
+    all.extend(["--data-dir", path.to_str().unwrap(), "--json", json.to_str().unwrap()]);
+    all.extend(arguments.split(' '));
+    let output = run(&all);
+    assert_eq!(processes_of(directory.path()), [] as [u32; 0]);
+    assert_eq!(std::fs::read_dir(&path).unwrap().count(), 0, "the nodes' files are removed");
+    let text = std::fs::read_to_string(&json).unwrap_or_default();
+    (output, serde_json::from_str(&text).unwrap_or_default())
+}
+
+#[test]
+fn a_run_has_a_throughput_latencies_and_a_check() {
+    let (output, json) = bench("--workload ycsb-a --rows 1000 --zipf 0.9");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    assert!(json["throughput_per_sec"].as_f64().unwrap() > 0.0);
+    assert!(json["latency_ms"]["p50"].as_f64().unwrap() > 1.0);
+    assert_eq!(json["regions"].as_object().unwrap().len(), 3);
+    assert!(json["cpu_us_per_txn"]["load"].as_f64().unwrap() > 0.0);
+    assert!(json["wan_bytes_per_txn"].as_f64().unwrap() > 1_000.0, "an update is of 1 KB");
+    assert_eq!(json["settings"]["rtt_ms_max"], 10.0);
+    assert!(json["shares"]["valid"].as_f64().unwrap() > 0.0);
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert!(stdout.contains("transactions a second"), "{stdout}");
+}
+
+#[test]
+fn the_conditions_of_tpcc_are_checked() {
+    let (output, json) = bench("--workload tpcc --tiny --warehouses 3");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    assert!(json["transactions"]["new-order"]["committed"].as_u64().unwrap() > 0, "{json}");
+    assert!(json["check"]["workload"].as_str().unwrap().contains("orders"), "{json}");
+}
+
+#[test]
+fn a_run_that_loses_a_node_has_no_throughput_and_leaves_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, json) = (directory.path().join("nodes"), directory.path().join("out.json"));
+    let bench = Command::new(pangea())
+        .args(["bench", "--workload", "bank", "--rtt", "10", "--secs", "30"])
+        .args(["--data-dir", path.to_str().unwrap(), "--json", json.to_str().unwrap()])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    wait_until("three nodes run", || processes_of(&path).len() == 3);
+    let victim = Pid::from_raw(processes_of(&path)[0] as i32).unwrap();
+    kill_process(victim, Signal::KILL).unwrap();
+    let output = bench.wait_with_output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(output.stdout.is_empty() && !json.exists());
+    assert_eq!(processes_of(&path), [] as [u32; 0]);
+    assert_eq!(std::fs::read_dir(&path).unwrap().count(), 0);
+}

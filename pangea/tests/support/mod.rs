@@ -1,0 +1,47 @@
+//! What tests of the binary share.
+
+// Each test binary uses a part of it.
+#![allow(dead_code)]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+/// Far longer than anything here takes: a test that waits this long has failed.
+pub const DEADLINE: Duration = Duration::from_secs(60);
+
+/// The binary under test.
+pub fn pangea() -> PathBuf {
+    PathBuf::from(env!("CARGO_BIN_EXE_pangea"))
+}
+
+/// Runs the binary to its end.
+pub fn run(arguments: &[&str]) -> Output {
+    Command::new(pangea()).args(arguments).output().unwrap()
+}
+
+/// The processes whose command line names something in `directory`.
+pub fn processes_of(directory: &Path) -> Vec<u32> {
+    let directory = directory.to_str().unwrap();
+    let mut pids = Vec::new();
+    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+        let name = entry.file_name();
+        let Some(pid) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
+        // A process that has just gone has no command line.
+        let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line);
+        if line.contains(directory) && line.contains("start") {
+            pids.push(pid);
+        }
+    }
+    pids
+}
+
+/// Looks until something is so.
+pub fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < DEADLINE, "{what}: not in {DEADLINE:?}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
