@@ -7,12 +7,13 @@
 //! ```
 //!
 //! A statement computes without a pause and waits in two places alone, both of them in its engine:
-//! for a fresh snapshot, and for the outcome of what it submitted. [`Cancellable`] ends either wait
-//! when the client's [`Switch`] is pressed. The session sees an engine that can't answer, and cleans
-//! up as it always does; nothing is broken off in its midst.
+//! for a fresh snapshot, and for the outcome of what it submitted. [`Cancellable`] ends either
+//! wait when the client's [`Switch`] is pressed. The session sees an engine that can't answer, and
+//! cleans up as it always does; nothing is broken off in its midst.
 //!
 //! What was submitted can't be called back. Cancelling that wait is answered with 08007, for the
-//! transaction may still commit, and all else with 57014. A statement that computes runs to its end.
+//! transaction may still commit, and all else with 57014. A statement that computes runs to its
+//! end.
 
 use std::collections::BTreeMap;
 use std::future::Future;

@@ -10,8 +10,8 @@
 //! - [`guard`]: takes frames from the input and walks them before they are decoded. What is
 //!   malformed is an error that names it, and never a panic: no client can hurt another.
 //! - [`connection`]: a client's socket, and its startup. Whoever connects is trusted.
-//! - [`client`]: messages to the session. A client that vanishes takes its session with it, and with
-//!   the session its transaction and the snapshot that it pinned.
+//! - [`client`]: messages to the session. A client that vanishes takes its session with it, and
+//!   with the session its transaction and the snapshot that it pinned.
 //! - [`reply`]: what clients are told.
 //! - [`cancel`]: requests to stop waiting.
 //!
@@ -20,11 +20,11 @@
 //! Messages and their bytes, in both directions, are those of the crate `pgwire`, its lowest layer.
 //! The loop that drives them is ours, because the crate's own (`process_socket`, with handlers):
 //!
-//! - has no place for the guard: `process_message` takes a socket with its own decoder and no other,
-//!   and when that fails the client is not told why, where PostgreSQL says FATAL 08P01;
+//! - has no place for the guard: `process_message` takes a socket with its own decoder and no
+//!   other, and when that fails the client is not told why, where PostgreSQL says FATAL 08P01;
 //! - can't be told to stop, where PostgreSQL says FATAL 57P01 to clients that are idle;
-//! - hands over one message at a time, and whether an Execute is alone before its Sync, and so needs
-//!   no transaction that could conflict, is seen from the message after it;
+//! - hands over one message at a time, and whether an Execute is alone before its Sync, and so
+//!   needs no transaction that could conflict, is seen from the message after it;
 //! - keeps the transaction's status by its own reckoning, and writes at each error of a pipeline;
 //! - shares its handlers, so that the session would need a lock, and demands of them a parser and a
 //!   `do_query` that handlers which override the messages never call.
