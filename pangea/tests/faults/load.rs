@@ -10,8 +10,8 @@
 //! belongs to one attempt whose fate is known or is known to be unknown.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::time::{sleep, timeout};
@@ -24,8 +24,8 @@ use crate::processes::Addresses;
 const RECONNECT: Duration = Duration::from_millis(100);
 /// How long anything may take at a node that lives. Far more than it ever does.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(15);
-/// How many tallies the transfers share: few, so that they collide.
-pub const TALLIES: i64 = 8;
+/// How many tallies the transfers share: fewer than there are clients, so that they collide.
+pub const TALLIES: i64 = 3;
 /// Clients of each kind in each region.
 const PER_REGION: [(Work, usize); 3] = [(Work::Insert, 6), (Work::Count, 2), (Work::Transfer, 2)];
 
@@ -73,7 +73,6 @@ pub struct Ack {
 pub struct Record {
     pub client: i32,
     pub work: Work,
-    pub acks: Vec<Ack>,
     /// By the attempt's number.
     pub fates: BTreeMap<i64, Fate>,
     /// Attempts that were refused with 40001.
@@ -96,8 +95,8 @@ pub struct Load {
     pub addresses: Vec<Addresses>,
     pub started: Instant,
     is_over: AtomicBool,
-    /// Acknowledgements of each node.
-    acks: Vec<AtomicU64>,
+    /// Every commit that was acknowledged to anybody.
+    acks: Mutex<Vec<Ack>>,
 }
 
 impl Load {
@@ -107,7 +106,7 @@ impl Load {
             addresses: addresses.to_vec(),
             started: Instant::now(),
             is_over: AtomicBool::new(false),
-            acks: addresses.iter().map(|_| AtomicU64::new(0)).collect(),
+            acks: Mutex::default(),
         })
     }
 
@@ -132,9 +131,19 @@ impl Load {
         self.is_over.store(true, Ordering::Relaxed);
     }
 
-    /// How many commits a node has acknowledged.
-    pub fn acks_of(&self, node: usize) -> u64 {
-        self.acks[node].load(Ordering::Relaxed)
+    /// Every commit that was acknowledged so far.
+    pub fn acks(&self) -> Vec<Ack> {
+        self.acks.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// How many commits a node has acknowledged so far.
+    pub fn acks_of(&self, node: usize) -> usize {
+        self.acks().iter().filter(|ack| ack.node == node).count()
+    }
+
+    fn on_ack(&self, client: i32, node: usize) {
+        let ack = Ack { at: self.started.elapsed(), client, node };
+        self.acks.lock().unwrap_or_else(PoisonError::into_inner).push(ack);
     }
 
     fn is_over(&self) -> bool {
@@ -192,7 +201,6 @@ impl Runner {
         let record = Record {
             client,
             work,
-            acks: Vec::new(),
             fates: BTreeMap::new(),
             conflicts: 0,
             connections_lost: 0,
@@ -261,11 +269,7 @@ impl Runner {
             };
             self.record.fates.insert(seq, fate);
             match result {
-                Ok(()) => {
-                    let at = self.load.started.elapsed();
-                    self.record.acks.push(Ack { at, client, node: self.node });
-                    self.load.acks[self.node].fetch_add(1, Ordering::Relaxed);
-                }
+                Ok(()) => self.load.on_ack(client, self.node),
                 Err(Trouble::Conflict) => self.record.conflicts += 1,
                 Err(Trouble::Lost { .. }) => return,
                 Err(Trouble::Wrong(what)) => {

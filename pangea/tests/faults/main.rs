@@ -44,7 +44,7 @@ const CLIENTS_DEADLINE: Duration = Duration::from_secs(30);
 /// How often a condition is looked at again.
 const POLL: Duration = Duration::from_millis(20);
 /// Commits that a node's clients make before they count as working.
-const WORKING: u64 = 10;
+const WORKING: usize = 10;
 /// A rate before a kill of less than this shows nothing about the rate after it.
 const BEFORE_MIN: f64 = 2.0;
 
@@ -71,6 +71,7 @@ async fn run() {
     let mut cluster = Cluster::start().await;
     create_tables(&cluster).await;
     let load = Load::new(&cluster.addresses);
+    let _shown_on_panic = ShownOnPanic(load.clone());
     let clients = load.start();
     for node in 0..REGIONS.len() {
         wait_working(&load, node).await;
@@ -89,12 +90,9 @@ async fn run() {
 
     let records = end(&load, clients).await;
     cluster.assert_alive();
-    let mut wrong = check_recovery(&records, &kills);
+    let mut wrong = check_recovery(&load.acks(), &kills);
     wrong.extend(check_contents(&cluster, &records).await);
-    if !wrong.is_empty() {
-        print_throughput(&records, &kills);
-        panic!("{}\n{}", wrong.join("\n"), cluster.log_ends());
-    }
+    assert!(wrong.is_empty(), "{}\n{}", wrong.join("\n"), cluster.log_ends());
     cluster.stop().await;
 }
 
@@ -176,16 +174,10 @@ async fn end(load: &Arc<Load>, clients: Vec<tokio::task::JoinHandle<Record>>) ->
     records
 }
 
-/// Every commit that was acknowledged to anybody.
-fn all_acks(records: &[Record]) -> Vec<Ack> {
-    records.iter().flat_map(|record| record.acks.iter().copied()).collect()
-}
-
-fn check_recovery(records: &[Record], kills: &[Kill]) -> Vec<String> {
-    let acks = all_acks(records);
+fn check_recovery(acks: &[Ack], kills: &[Kill]) -> Vec<String> {
     let mut wrong = Vec::new();
     for kill in kills {
-        let recovery = Recovery::measure(&acks, kill.node, kill.at);
+        let recovery = Recovery::measure(acks, kill.node, kill.at);
         let per_second = |per_bucket: f64| per_bucket / BUCKET.as_secs_f64();
         let back =
             recovery.back_after.map_or("not".to_owned(), |it| format!("{} ms", it.as_millis()));
@@ -223,6 +215,9 @@ async fn check_contents(cluster: &Cluster, records: &[Record]) -> Vec<String> {
     }
     let count = |fate| records.iter().map(|record| record.count(fate)).sum::<usize>();
     let sum = |of: fn(&Record) -> u64| records.iter().map(of).sum::<u64>();
+    if sum(|record| record.conflicts) == 0 {
+        wrong.push("no transfers collided: nothing was shown of them".to_owned());
+    }
     println!(
         "{rows} rows on each of {} equal replicas; {} commits acknowledged, {} ambiguous, {} not \
          committed ({} for conflicts); {} connections made again",
@@ -236,21 +231,24 @@ async fn check_contents(cluster: &Cluster, records: &[Record]) -> Vec<String> {
     wrong
 }
 
-/// Commits acknowledged by each node in each bucket, and when nodes were killed.
-fn print_throughput(records: &[Record], kills: &[Kill]) {
-    let acks = all_acks(records);
-    let bucket_of = |at: Duration| at.div_duration_f64(BUCKET) as usize;
-    let last = acks.iter().map(|ack| bucket_of(ack.at)).max().unwrap_or(0);
-    println!("commits acknowledged in each {} ms by {}", BUCKET.as_millis(), REGIONS.join(", "));
-    for bucket in 0..=last {
-        let count = |node: usize| {
-            acks.iter().filter(|ack| ack.node == node && bucket_of(ack.at) == bucket).count()
-        };
-        let counts: Vec<String> =
-            (0..REGIONS.len()).map(|it| format!("{:>5}", count(it))).collect();
-        let killed = kills.iter().filter(|kill| bucket_of(kill.at) == bucket);
-        let killed: Vec<String> = killed.map(|it| format!("  kill {}", REGIONS[it.node])).collect();
-        let ms = BUCKET.as_millis() * bucket as u128;
-        println!("{ms:>7} ms {}{}", counts.concat(), killed.concat());
+/// Prints, when the test fails, the commits that each node acknowledged in each bucket.
+struct ShownOnPanic(Arc<Load>);
+
+impl Drop for ShownOnPanic {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            return;
+        }
+        let acks = self.0.acks();
+        let bucket_of = |ack: &Ack| ack.at.div_duration_f64(BUCKET) as usize;
+        let last = acks.iter().map(bucket_of).max().unwrap_or(0);
+        println!("commits acknowledged from then on by {}", REGIONS.join(", "));
+        for bucket in 0..=last {
+            let is_in = |ack: &&Ack, node| ack.node == node && bucket_of(ack) == bucket;
+            let count = |node| acks.iter().filter(|ack| is_in(ack, node)).count();
+            let counts: Vec<String> =
+                (0..REGIONS.len()).map(|node| format!("{:>5}", count(node))).collect();
+            println!("{:>7} ms {}", BUCKET.as_millis() * bucket as u128, counts.concat());
+        }
     }
 }
