@@ -85,8 +85,8 @@ impl Network for Transport {
     }
 }
 
-/// Equal on two nodes exactly when their procedures have the same numbers and their protocol has the
-/// same settings: both are part of what replicas decide alike.
+/// Equal on two nodes exactly when their procedures have the same numbers and their protocol has
+/// the same settings: both are part of what replicas decide alike.
 fn fingerprint(registry: &Registry, options: &impl std::fmt::Debug) -> u64 {
     let mut hash = Xxh3::new();
     for name in registry.names() {

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | `start` | one node of a cluster | [`start`] |
 //! | `demo` | a cluster on this machine, and a prompt | [`demo`] |
-//! | `bench` | a cluster on this machine under load, measured and checked | [`bench`] |
+//! | `bench` | a cluster on this machine under load, measured and checked | [`mod@bench`] |
 //! | `sim` | a cluster in virtual time, under faults | [`sim`] |
 //! | `sql` | a prompt at any PostgreSQL URL | [`sql`] |
 //!

@@ -35,7 +35,7 @@ pub struct Arguments {
     #[arg(long, value_name = "A..B", group = "which", value_parser = seeds)]
     seeds: Option<Range<u64>>,
     /// Print everything that happens
-    #[arg(long, requires = "seed")]
+    #[arg(long, conflicts_with = "seeds")]
     trace: bool,
     /// What clients do: list-append, bank, or tpcc
     #[arg(long, value_name = "NAME")]
@@ -158,7 +158,8 @@ impl WithProtocol for Simulate<'_> {
     fn run<P: Protocol>(self) -> Self::Output {
         let Self { arguments, settings, options } = self;
         let options: P::Options = options.try_into().map_err(|error: toml::de::Error| {
-            Failure::Usage(format!("--set: {}", error.message().trim()))
+            let settings = arguments.settings.join(" ");
+            Failure::Usage(format!("--set {settings}: {}", error.message().trim()))
         })?;
         match &arguments.seeds {
             Some(seeds) => run_many::<P>(arguments, seeds.clone(), &settings, &options),

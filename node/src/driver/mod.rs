@@ -16,7 +16,7 @@
 //! rest of a long turn.
 //!
 //! What must wait for durability says so ([`Effect::Send`], [`Effect::Reply`]) and waits in
-//! [`Held`]; it leaves in the order in which it was asked for. When the log fails, nothing becomes
+//! `Held`; it leaves in the order in which it was asked for. When the log fails, nothing becomes
 //! durable any more: the driver stops, what was held is dropped, and every client is told that its
 //! outcome is not known. So nothing is ever acknowledged that could be lost.
 

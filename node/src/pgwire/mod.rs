@@ -7,13 +7,13 @@
 //!                        (one write a Query or Sync, not one a message)
 //! ```
 //!
-//! - [`guard`]: takes frames from the input and walks them before they are decoded. What is
+//! - `guard`: takes frames from the input and walks them before they are decoded. What is
 //!   malformed is an error that names it, and never a panic: no client can hurt another.
-//! - [`connection`]: a client's socket, and its startup. Whoever connects is trusted.
-//! - [`client`]: messages to the session. A client that vanishes takes its session with it, and
+//! - `connection`: a client's socket, and its startup. Whoever connects is trusted.
+//! - `client`: messages to the session. A client that vanishes takes its session with it, and
 //!   with the session its transaction and the snapshot that it pinned.
-//! - [`reply`]: what clients are told.
-//! - [`cancel`]: requests to stop waiting.
+//! - `reply`: what clients are told.
+//! - `cancel`: requests to stop waiting.
 //!
 //! # What is the crate's and what is ours
 //!

@@ -1,3 +1,5 @@
+//! What the command line of `bench` takes and refuses, and what it makes of counters.
+
 use clap::Parser;
 
 use super::*;

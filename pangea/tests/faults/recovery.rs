@@ -51,6 +51,8 @@ impl Recovery {
         let before = per_bucket(killed_at.saturating_sub(BEFORE), BEFORE.min(killed_at));
         let deadline = killed_at + BACK_WITHIN;
         let (gap, resumed) = longest_gap(&times, killed_at, deadline);
+        // A pause shorter than a bucket is no interruption: throughput never left.
+        let resumed = if gap < BUCKET { killed_at } else { resumed };
         // What was decided before the kill is still acknowledged right after it, so only what
         // comes after the gap shows that commits go on.
         let buckets = (0u32..).map(|i| resumed + BUCKET * i);

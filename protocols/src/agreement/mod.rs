@@ -268,10 +268,11 @@ impl Stall {
     }
 }
 
-/// Brings leadership to the replica that is nearest to all others, where decisions are made soonest.
+/// Brings leadership to the replica that is nearest to all others, where decisions are made
+/// soonest.
 ///
-/// Elections prefer it only among equal ballots, so whoever was first at a start, or took over while
-/// it was away, would lead for good.
+/// Elections prefer it only among equal ballots, so whoever was first at a start, or took over
+/// while it was away, would lead for good.
 struct Preference {
     is_nearest: bool,
     ticks: u64,
