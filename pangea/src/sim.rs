@@ -11,7 +11,7 @@ use pangea_sim::trace::Lines;
 use pangea_sim::{FaultKind, RealTime, Settings, run_seeds};
 
 use crate::failure::Failure;
-use crate::protocol::{Setting, WithProtocol, options_table, with_protocol};
+use crate::protocol::{Setting, WithProtocol, options, options_table, with_protocol};
 
 /// Run clusters in virtual time, under faults, and check what clients saw.
 #[derive(Debug, clap::Args)]
@@ -21,8 +21,8 @@ use crate::protocol::{Setting, WithProtocol, options_table, with_protocol};
   pangea sim --seeds 0..1000 --workload bank
   pangea sim --seeds 0..100 --faults crash,partition --set minerva.solver=greedy
 
-A seed is everything: the same seed gives the same trace, byte for byte. Each failure is printed with
-the command that replays it, and the exit code is 1 then.")]
+A seed is everything: the same seed gives the same trace, byte for byte. Each failure is printed
+with the command that replays it, and the exit code is 1 then.")]
 #[command(group = clap::ArgGroup::new("which").required(true))]
 pub struct Arguments {
     /// The commit protocol
@@ -35,7 +35,7 @@ pub struct Arguments {
     #[arg(long, value_name = "A..B", group = "which", value_parser = seeds)]
     seeds: Option<Range<u64>>,
     /// Print everything that happens
-    #[arg(long, requires = "seed")]
+    #[arg(long, conflicts_with = "seeds")]
     trace: bool,
     /// What clients do: list-append, bank, or tpcc
     #[arg(long, value_name = "NAME")]
@@ -157,9 +157,7 @@ impl WithProtocol for Simulate<'_> {
 
     fn run<P: Protocol>(self) -> Self::Output {
         let Self { arguments, settings, options } = self;
-        let options: P::Options = options.try_into().map_err(|error: toml::de::Error| {
-            Failure::Usage(format!("--set: {}", error.message().trim()))
-        })?;
+        let options = options::<P>(&options)?;
         match &arguments.seeds {
             Some(seeds) => run_many::<P>(arguments, seeds.clone(), &settings, &options),
             None => run_one::<P>(arguments, &settings, &options),

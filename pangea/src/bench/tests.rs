@@ -1,3 +1,5 @@
+//! What the arguments of a benchmark become.
+
 use clap::Parser;
 
 use super::*;
