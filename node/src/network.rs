@@ -47,11 +47,12 @@ impl<P: Protocol> Node<P> {
 
 /// Opens the node's port and dials its peers.
 fn connect<P: Protocol>(config: &Config, handle: &Handle<P>) -> Result<Arc<dyn Network>, String> {
+    let options: P::Options = config.protocol_options().map_err(|error| error.to_string())?;
     let peers = config.nodes.iter().filter(|node| node.id != config.node);
     let transport_config = TransportConfig {
         cluster: config.cluster.clone(),
         protocol: P::NAME,
-        fingerprint: fingerprint(handle.registry()),
+        fingerprint: fingerprint(handle.registry(), &options),
         me: config.node,
         topology: Arc::new(config.topology()),
         listen: config.me().peer,
@@ -84,13 +85,15 @@ impl Network for Transport {
     }
 }
 
-/// Equal on two nodes exactly when their procedures have the same numbers.
-fn fingerprint(registry: &Registry) -> u64 {
+/// Equal on two nodes exactly when their procedures have the same numbers and their protocol has the
+/// same settings: both are part of what replicas decide alike.
+fn fingerprint(registry: &Registry, options: &impl std::fmt::Debug) -> u64 {
     let mut hash = Xxh3::new();
     for name in registry.names() {
         hash.update(&(name.len() as u64).to_le_bytes());
         hash.update(name.as_bytes());
     }
+    hash.update(format!("{options:?}").as_bytes());
     hash.digest()
 }
 

@@ -1,118 +1,103 @@
-//! Columns as bytes that sort like the columns.
+//! Columns as keys: each SQL type in the order-preserving encoding of [`pangea_core::key::encode`].
 //!
-//! | type | bytes |
+//! | type | as |
 //! |---|---|
-//! | boolean | one |
-//! | integers, date, timestamps | big-endian, sign bit flipped |
-//! | floats | IEEE bits; all flipped below 0, the sign bit alone above; -0 as 0, one NaN |
-//! | numeric | sign, exponent of the first digit, digits, an end; all flipped below 0 |
-//! | strings, bytea | the bytes, `00` as `00 ff`, then `00 00`; `char(n)` without blanks |
-//! | uuid | its sixteen |
+//! | integers | their own width |
+//! | real, double precision | double precision: expressions compute in that, and compare so |
+//! | date, timestamps | days, microseconds |
+//! | `char(n)` | text without the blanks at its end |
+//! | others | themselves |
+//!
+//! All columns are ascending. A row's key has no NULLs and so no markers; the keys of groups and
+//! distinct values have one before each column, NULLs last.
 
 use pangea_core::key::Key;
+use pangea_core::key::encode::{Decimal, KeyEncoder, Nulls, Order};
 
+use crate::error::SqlError;
 use crate::types::SqlType;
 use crate::types::datum::Datum;
+use crate::types::numeric::{self, Numeric};
 
-/// What comes before a value in keys that may hold NULL.
-const PRESENT: u8 = 0;
-/// NULL sorts after all values, as in PostgreSQL.
-const ABSENT: u8 = 1;
+const ORDER: Order = Order::Ascending;
+/// As PostgreSQL sorts NULLs in ascending columns.
+const NULLS: Nulls = Nulls::Last;
 
 /// The key of a row: its key columns, none of which is NULL.
 ///
+/// # Errors
+/// When a numeric has more digits than PostgreSQL's can.
+///
 /// # Panics
-/// When one is NULL.
-pub(crate) fn encode<'a>(columns: impl IntoIterator<Item = (SqlType, &'a Datum)>) -> Key {
-    let mut bytes = Vec::with_capacity(16);
-    columns.into_iter().for_each(|(base, datum)| append(base, datum, &mut bytes));
-    Key::from(&bytes[..])
+/// When a column is NULL.
+pub(crate) fn encode<'a>(
+    columns: impl IntoIterator<Item = (SqlType, &'a Datum)>,
+) -> Result<Key, SqlError> {
+    let mut key = KeyEncoder::new();
+    columns.into_iter().try_for_each(|(base, datum)| append(base, datum, &mut key))?;
+    Ok(key.finish())
 }
 
-/// Values as bytes that are equal where SQL calls the values not distinct, NULLs too.
+/// Values as a key that is equal where SQL calls the values not distinct, NULLs too.
+///
+/// # Errors
+/// When a numeric has more digits than PostgreSQL's can.
 pub(crate) fn encode_nullable<'a>(
     columns: impl IntoIterator<Item = (SqlType, &'a Datum)>,
-) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(16);
+) -> Result<Key, SqlError> {
+    let mut key = KeyEncoder::new();
     for (base, datum) in columns {
-        if datum.is_null() {
-            bytes.push(ABSENT);
-        } else {
-            bytes.push(PRESENT);
-            append(base, datum, &mut bytes);
+        key.put_marker(datum.is_null(), NULLS);
+        if !datum.is_null() {
+            append(base, datum, &mut key)?;
         }
     }
-    bytes
+    Ok(key.finish())
 }
 
 /// Appends a value that is not NULL.
 ///
+/// # Errors
+/// When a numeric has more digits than PostgreSQL's can.
+///
 /// # Panics
 /// When it is NULL.
-pub(crate) fn append(base: SqlType, datum: &Datum, out: &mut Vec<u8>) {
+pub(crate) fn append(base: SqlType, datum: &Datum, key: &mut KeyEncoder) -> Result<(), SqlError> {
     match datum {
         Datum::Null => panic!("a key column is never NULL"),
-        Datum::Bool(value) => out.push(u8::from(*value)),
-        Datum::Int(value) => append_integer(base, *value, out),
-        Datum::Float(value) => out.extend(float_bits(*value).to_be_bytes()),
-        Datum::Numeric(value) => append_numeric(value, out),
+        Datum::Bool(value) => key.put_bool(*value, ORDER),
+        Datum::Int(value) => append_integer(base, *value, key),
+        Datum::Float(value) => key.put_f64(*value, ORDER),
+        Datum::Numeric(value) => key.put_numeric(&decimal(value)?, ORDER),
         Datum::Text(text) if base == SqlType::Bpchar => {
-            append_bytes(text.trim_end_matches(' ').as_bytes(), out);
+            key.put_text(text.trim_end_matches(' '), ORDER);
         }
-        Datum::Text(text) => append_bytes(text.as_bytes(), out),
-        Datum::Bytea(bytes) => append_bytes(bytes, out),
-        Datum::Date(days) => out.extend((*days as u32 ^ 1 << 31).to_be_bytes()),
-        Datum::Timestamp(micros) => append_integer(SqlType::Int8, *micros, out),
-        Datum::Uuid(bytes) => out.extend(bytes),
+        Datum::Text(text) => key.put_text(text, ORDER),
+        Datum::Bytea(bytes) => key.put_bytea(bytes, ORDER),
+        Datum::Date(days) => key.put_date(*days, ORDER),
+        Datum::Timestamp(micros) => key.put_timestamp(*micros, ORDER),
+        Datum::Uuid(bytes) => key.put_uuid(*bytes, ORDER),
     }
+    Ok(())
 }
 
-fn append_integer(base: SqlType, value: i64, out: &mut Vec<u8>) {
+/// Appends an integer in the width of its column, which it fits: what does not is out of range
+/// long before it is a key.
+fn append_integer(base: SqlType, value: i64, key: &mut KeyEncoder) {
     match base {
-        SqlType::Int2 => out.extend((value as u16 ^ 1 << 15).to_be_bytes()),
-        SqlType::Int4 => out.extend((value as u32 ^ 1 << 31).to_be_bytes()),
-        _ => out.extend((value as u64 ^ 1 << 63).to_be_bytes()),
+        SqlType::Int2 => key.put_i16(value as i16, ORDER),
+        SqlType::Int4 => key.put_i32(value as i32, ORDER),
+        _ => key.put_i64(value, ORDER),
     }
 }
 
-fn float_bits(value: f64) -> u64 {
-    let canonical = if value.is_nan() {
-        f64::NAN.abs()
-    } else if value == 0.0 {
-        0.0
-    } else {
-        value
-    };
-    let bits = canonical.to_bits();
-    if bits >> 63 == 1 { !bits } else { bits ^ 1 << 63 }
-}
-
-const NEGATIVE: u8 = 0;
-const ZERO: u8 = 1;
-const POSITIVE: u8 = 2;
-
-fn append_numeric(value: &crate::types::numeric::Numeric, out: &mut Vec<u8>) {
-    let Some((digits, exponent)) = value.significant() else { return out.push(ZERO) };
-    let is_negative = value.signum() < 0;
-    out.push(if is_negative { NEGATIVE } else { POSITIVE });
-    let start = out.len();
-    out.extend((exponent as u32 ^ 1 << 31).to_be_bytes());
-    // Digits are ASCII, so that the end sorts before each of them.
-    out.extend(digits);
-    out.push(0);
-    if is_negative {
-        out[start..].iter_mut().for_each(|byte| *byte = !*byte);
-    }
-}
-
-fn append_bytes(bytes: &[u8], out: &mut Vec<u8>) {
-    for &byte in bytes {
-        out.push(byte);
-        if byte == 0 {
-            out.push(0xff);
-        }
-    }
-    out.extend([0, 0]);
+fn decimal(value: &Numeric) -> Result<Decimal, SqlError> {
+    let Some((mut digits, exponent)) = value.significant() else { return Ok(Decimal::ZERO) };
+    digits.iter_mut().for_each(|digit| *digit -= b'0');
+    // `exponent` is the power of ten of the first digit, and the scale is that of the last.
+    let scale = digits.len() as i64 - 1 - exponent;
+    let scale = i32::try_from(scale).map_err(|_| numeric::overflow())?;
+    Decimal::from_digits(value.signum() < 0, &digits, scale).map_err(|_| numeric::overflow())
 }
 
 #[cfg(test)]
@@ -139,7 +124,7 @@ mod tests {
         ];
         let zone = Zone::default();
         for (base, values) in ascending {
-            let key = |text: &&str| encode([(base, &parse(base, text, &zone).unwrap())]);
+            let key = |text: &&str| encode([(base, &parse(base, text, &zone).unwrap())]).unwrap();
             let keys: Vec<Key> = values.iter().map(key).collect();
             assert!(keys.windows(2).all(|pair| pair[0] < pair[1]), "{base}: {keys:?}");
         }
@@ -155,15 +140,26 @@ mod tests {
             (SqlType::Float8, "0", "-0"),
         ];
         for (base, a, b) in equal {
-            let key = |text| encode([(base, &parse(base, text, &zone).unwrap())]);
+            let key = |text| encode([(base, &parse(base, text, &zone).unwrap())]).unwrap();
             assert_eq!(key(a), key(b), "{base} {a} {b}");
         }
     }
 
     #[test]
     fn nulls_are_not_distinct_and_sort_last() {
-        let key = |datum: &Datum| encode_nullable([(SqlType::Text, datum)]);
+        let key = |datum: &Datum| encode_nullable([(SqlType::Text, datum)]).unwrap();
         assert_eq!(key(&Datum::Null), key(&Datum::Null));
         assert!(key(&Datum::Text("\u{ff}".to_owned())) < key(&Datum::Null));
+    }
+
+    #[test]
+    fn a_numeric_with_too_many_digits_is_no_key() {
+        let zone = Zone::default();
+        for (text, is_key) in [("1e-16383", true), ("1e-16384", false), ("-1e-16384", false)] {
+            let datum = parse(SqlType::Numeric, text, &zone).unwrap();
+            let key = encode([(SqlType::Numeric, &datum)]);
+            let code = key.map_err(|error| error.code.as_str().to_owned()).err();
+            assert_eq!(code.as_deref(), (!is_key).then_some("22003"), "{text}");
+        }
     }
 }

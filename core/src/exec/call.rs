@@ -38,3 +38,10 @@ pub(super) fn footprint(registry: &Registry, id: ProcedureId, args: &[u8]) -> Op
     let procedure = registry.procedure(id)?;
     catch_unwind(AssertUnwindSafe(|| procedure.footprint(args))).unwrap_or(None)
 }
+
+/// Whether a procedure declares a footprint for these arguments, so that none need be found by a run
+/// or travel with the transaction.
+pub fn is_footprint_declared(registry: &Registry, id: ProcedureId, args: &[u8]) -> bool {
+    let is_certain = registry.procedure(id).is_some_and(|code| code.is_footprint_certain());
+    is_certain || footprint(registry, id, args).is_some()
+}

@@ -28,4 +28,5 @@ mod overlay;
 mod testing;
 mod writes;
 
+pub use call::is_footprint_declared;
 pub use overlay::Overlay;

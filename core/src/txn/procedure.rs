@@ -89,6 +89,13 @@ pub trait Procedure: Send + Sync {
         None
     }
 
+    /// Whether every run stays within the declared footprint, whatever the data. Then an executor
+    /// that runs one program at a time need neither compute nor check it. A run that leaves a
+    /// footprint that is called certain is a bug, and stops the node where it is noticed.
+    fn is_footprint_certain(&self) -> bool {
+        false
+    }
+
     /// Whether the program writes far more than its arguments say (a load), so that it is cheaper
     /// to run it on every replica than to ship its writes.
     fn is_bulk(&self, args: &[u8]) -> bool {

@@ -160,6 +160,10 @@ impl Procedure for Transfer {
         Ok(encode_balances(&after))
     }
 
+    fn is_footprint_certain(&self) -> bool {
+        true
+    }
+
     fn footprint(&self, args: &[u8]) -> Option<Footprint> {
         let Ok(args) = TransferArgs::decode(args) else { return Some(Footprint::default()) };
         let lock =
@@ -195,6 +199,10 @@ impl Procedure for Audit {
             if found.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         })?;
         Ok(encode_balances(&found.map_err(malformed)?))
+    }
+
+    fn is_footprint_certain(&self) -> bool {
+        true
     }
 
     fn footprint(&self, _: &[u8]) -> Option<Footprint> {
@@ -260,6 +268,10 @@ impl Procedure for Load {
             cx.put(ACCOUNTS, key(account), encode_balance(balance))?;
         }
         Ok(Vec::new())
+    }
+
+    fn is_footprint_certain(&self) -> bool {
+        true
     }
 
     fn footprint(&self, _: &[u8]) -> Option<Footprint> {

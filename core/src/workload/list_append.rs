@@ -324,6 +324,10 @@ impl Procedure for Run {
         Ok(result)
     }
 
+    fn is_footprint_certain(&self) -> bool {
+        true
+    }
+
     fn footprint(&self, args: &[u8]) -> Option<Footprint> {
         let (mut points, mut ranges) = (Vec::new(), Vec::new());
         for op in decode_ops(args).unwrap_or_default() {

@@ -356,6 +356,10 @@ impl Procedure for Run {
         Ok(result)
     }
 
+    fn is_footprint_certain(&self) -> bool {
+        true
+    }
+
     fn footprint(&self, args: &[u8]) -> Option<Footprint> {
         let (mut points, mut ranges) = (Vec::with_capacity(OPS_PER_TXN), Vec::new());
         let mut point = |row, mode| points.push(PointLock { table: ROWS, key: key(row), mode });
@@ -435,6 +439,10 @@ impl Procedure for Load {
             cx.put(ROWS, key(row), Value::copy_from(&value))?;
         }
         Ok(Vec::new())
+    }
+
+    fn is_footprint_certain(&self) -> bool {
+        true
     }
 
     fn footprint(&self, args: &[u8]) -> Option<Footprint> {

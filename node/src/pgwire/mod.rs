@@ -1,26 +1,45 @@
 //! PostgreSQL's wire protocol, version 3.0: one task and one [`Session`] for each client.
 //!
 //! ```text
-//!   client ---- startup ----> connection ---- simple_query ----------> Session ---> Engine
-//!          <--- ready -------            ---- parse, bind, execute -->
-//!          ---- messages --->            <--- responses -------------
-//!          <--- replies -----   (one write a Query or Sync, not one a message)
+//!   client ---- startup ----> guard ---> connection ---> client ---- simple_query ----> Session
+//!          ---- messages --->                                   ---- parse, bind, .. ->
+//!          <--- replies ----- reply <--------------------------- <--- responses -------
+//!                        (one write a Query or Sync, not one a message)
 //! ```
 //!
-//! - [`message`]: what clients say. Every length is checked; what is malformed is an error that
-//!   names it, and never a panic, so that no client can hurt another.
-//! - [`reply`]: what they are told.
-//! - [`connection`]: one client from startup to end. A client that vanishes takes its session with
-//!   it, and with the session its transaction and the snapshot that it pinned.
+//! - [`guard`]: takes frames from the input and walks them before they are decoded. What is
+//!   malformed is an error that names it, and never a panic: no client can hurt another.
+//! - [`connection`]: a client's socket, and its startup. Whoever connects is trusted.
+//! - [`client`]: messages to the session. A client that vanishes takes its session with it, and
+//!   with the session its transaction and the snapshot that it pinned.
+//! - [`reply`]: what clients are told.
+//! - [`cancel`]: requests to stop waiting.
 //!
-//! The codec is written here because the one on the shelf (the crate `pgwire`, 0.42) panics on
-//! frames that are cut short and replaces what is not UTF-8.
+//! # What is the crate's and what is ours
+//!
+//! Messages and their bytes, in both directions, are those of the crate `pgwire`, its lowest layer.
+//! The loop that drives them is ours, because the crate's own (`process_socket`, with handlers):
+//!
+//! - has no place for the guard: `process_message` takes a socket with its own decoder and no
+//!   other, and when that fails the client is not told why, where PostgreSQL says FATAL 08P01;
+//! - can't be told to stop, where PostgreSQL says FATAL 57P01 to clients that are idle;
+//! - hands over one message at a time, and whether an Execute is alone before its Sync, and so
+//!   needs no transaction that could conflict, is seen from the message after it;
+//! - keeps the transaction's status by its own reckoning, and writes at each error of a pipeline;
+//! - shares its handlers, so that the session would need a lock, and demands of them a parser and a
+//!   `do_query` that handlers which override the messages never call.
+//!
+//! Its authentication handlers take any client that is a `Sink` of its messages, so that SCRAM and
+//! TLS, behind its feature `server-api-ring`, can be added beside this loop.
 
+mod cancel;
+mod client;
 mod connection;
-mod message;
+mod guard;
 mod reply;
 
 use std::future::Future;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::pin::pin;
 use std::sync::Arc;
@@ -28,13 +47,14 @@ use std::time::Duration;
 
 use pangea_sql::PlanCache;
 use pangea_sql::engine::Engine;
-#[cfg(doc)]
 use pangea_sql::session::Session;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 
-use connection::Connection;
+use cancel::{Cancellable, Cancels};
+use client::Client;
+use connection::{Connection, End};
 
 /// The most clients at a time: each holds a socket and a few tens of kilobytes.
 const CLIENTS_MAX: usize = 4_096;
@@ -50,10 +70,21 @@ pub async fn serve<E: Engine>(
     engine: E,
     shutdown: impl Future<Output = ()> + Send,
 ) -> io::Result<()> {
+    serve_up_to(CLIENTS_MAX, listener, engine, shutdown).await
+}
+
+/// Serves so many clients at a time.
+async fn serve_up_to<E: Engine>(
+    clients_max: usize,
+    listener: TcpListener,
+    engine: E,
+    shutdown: impl Future<Output = ()> + Send,
+) -> io::Result<()> {
     listener.local_addr()?;
     let mut shutdown = pin!(shutdown);
     let plans = Arc::new(PlanCache::default());
-    let places = Arc::new(Semaphore::new(CLIENTS_MAX));
+    let cancels = Arc::new(Cancels::default());
+    let places = Arc::new(Semaphore::new(clients_max));
     let (stop, stopped) = watch::channel(false);
     let mut clients = JoinSet::new();
     let mut number: i32 = 0;
@@ -62,7 +93,10 @@ pub async fn serve<E: Engine>(
             () = &mut shutdown => break,
             accepted = listener.accept() => accepted,
             // Clients that have gone are forgotten.
-            Some(_) = clients.join_next() => continue,
+            Some(ended) = clients.join_next() => {
+                report_panic(ended);
+                continue;
+            }
         };
         let Ok((stream, _)) = accepted else {
             tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -70,26 +104,38 @@ pub async fn serve<E: Engine>(
         };
         number = number.checked_add(1).unwrap_or(1);
         let place = places.clone().try_acquire_owned().ok();
-        let client = Client { engine: engine.clone(), plans: plans.clone(), number };
+        let (engine, plans, cancels) = (engine.clone(), plans.clone(), cancels.clone());
+        let welcome = Welcome { engine, plans, cancels, process: number };
         let stopped = stopped.clone();
         clients.spawn(async move {
             // A client that breaks off is no matter of the server.
-            let _ = client.serve(stream, place.is_some(), stopped).await;
+            let _ = welcome.serve(stream, place.is_some(), stopped).await;
             drop(place);
         });
     }
     let _ = stop.send(true);
-    while clients.join_next().await.is_some() {}
+    while let Some(ended) = clients.join_next().await {
+        report_panic(ended);
+    }
     Ok(())
 }
 
-struct Client<E> {
-    engine: E,
-    plans: Arc<PlanCache>,
-    number: i32,
+/// A bug that one client met is no end of the others.
+fn report_panic(ended: Result<(), JoinError>) {
+    if let Err(error) = ended {
+        tracing::error!(%error, "a client's task panicked");
+    }
 }
 
-impl<E: Engine> Client<E> {
+/// What the server gives a client.
+struct Welcome<E> {
+    engine: E,
+    plans: Arc<PlanCache>,
+    cancels: Arc<Cancels>,
+    process: i32,
+}
+
+impl<E: Engine> Welcome<E> {
     async fn serve(
         self,
         stream: TcpStream,
@@ -98,10 +144,68 @@ impl<E: Engine> Client<E> {
     ) -> io::Result<()> {
         stream.set_nodelay(true)?;
         let mut connection = Connection::new(stream, stopped);
-        let Some(parameters) = connection.start().await? else { return Ok(()) };
+        let Some(parameters) = connection.start(&self.cancels).await? else { return Ok(()) };
         if !has_place {
             return connection.refuse("53300", "sorry, too many clients already").await;
         }
-        connection.serve(self.engine, self.plans, &parameters, self.number).await
+        if !parameters.contains_key("user") {
+            let message = "no PostgreSQL user name specified in startup packet";
+            return connection.refuse("28000", message).await;
+        }
+        // A keyed hash of nothing, under a key that the system drew.
+        let secret = RandomState::new().build_hasher().finish() as i32;
+        let registration = self.cancels.register(self.process, secret);
+        let engine = Cancellable { engine: self.engine, switch: registration.switch().clone() };
+        let session = match Session::new(engine, self.plans, &parameters) {
+            Ok(session) => session,
+            Err(error) => return connection.end(End::Fatal(error)).await,
+        };
+        let mut client = Client::new(session, &mut connection, registration);
+        let end = client.run(self.process, secret).await;
+        drop(client);
+        match end {
+            Ok(()) => Ok(()),
+            Err(end) => connection.end(end).await,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pangea_sql::memory::MemoryEngine;
+    use tokio::sync::oneshot;
+    use tokio_postgres::NoTls;
+    use tokio_postgres::error::SqlState;
+
+    use super::*;
+
+    #[test]
+    fn a_client_too_many_is_refused_and_another_takes_the_place_of_one_that_left() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let port = listener.local_addr().unwrap().port();
+            let (stop, stopped) = oneshot::channel::<()>();
+            let stopped = async {
+                let _ = stopped.await;
+            };
+            let server = tokio::spawn(serve_up_to(1, listener, MemoryEngine::new(), stopped));
+            let config = format!("host=127.0.0.1 port={port} user=me");
+            let connect = || tokio_postgres::connect(&config, NoTls);
+            let (client, connection) = connect().await.unwrap();
+            let connection = tokio::spawn(connection);
+            let error = connect().await.err().expect("there is no place");
+            assert_eq!(error.code(), Some(&SqlState::TOO_MANY_CONNECTIONS));
+            client.batch_execute("select 1").await.unwrap();
+            drop(client);
+            connection.await.unwrap().unwrap();
+            // The server may be a little later to see that the first one left.
+            while let Err(error) = connect().await {
+                assert_eq!(error.code(), Some(&SqlState::TOO_MANY_CONNECTIONS));
+                tokio::task::yield_now().await;
+            }
+            stop.send(()).unwrap();
+            server.await.unwrap().unwrap();
+        });
     }
 }

@@ -1,5 +1,19 @@
-//! What clients are told.
+//! What clients are told: the session's answers as the crate's messages, and those as bytes.
 
+use ::pgwire::messages::Message;
+use ::pgwire::messages::ProtocolVersion;
+use ::pgwire::messages::data::{
+    DataRow, FORMAT_CODE_BINARY, FORMAT_CODE_TEXT, FieldDescription, ParameterDescription,
+    RowDescription,
+};
+use ::pgwire::messages::response::{
+    CommandComplete, ErrorResponse, NoticeResponse, ReadyForQuery, SslResponse,
+    TransactionStatus as Status,
+};
+use ::pgwire::messages::startup::{
+    Authentication, BackendKeyData, NegotiateProtocolVersion, ParameterStatus, SecretKey,
+};
+use bytes::{BufMut, BytesMut};
 use pangea_sql::OutputColumn;
 use pangea_sql::error::SqlError;
 use pangea_sql::session::TransactionStatus;
@@ -7,10 +21,19 @@ use pangea_sql::types::datum::Datum;
 use pangea_sql::types::zone::Zone;
 use pangea_sql::types::{SqlType, binary, text};
 
+/// What clients read of a reply that is not a row, an error or a notice: more, and libpq takes the
+/// connection for broken.
+const SMALL_REPLY_BYTES_MAX: usize = 30_000;
+/// The longest row: its length is an `i32`, and counts itself and the number of values.
+const ROW_BYTES_MAX: usize = i32::MAX as usize - 6;
+
 /// Replies that have not been sent, as bytes.
 #[derive(Debug, Default)]
 pub(super) struct Replies {
-    bytes: Vec<u8>,
+    bytes: BytesMut,
+    /// The values of a row, and one value: kept for their memory.
+    row: BytesMut,
+    value: Vec<u8>,
 }
 
 /// How bad an error is.
@@ -33,65 +56,50 @@ impl Replies {
         self.bytes.clear();
     }
 
-    fn put(&mut self, kind: u8, body: impl FnOnce(&mut Vec<u8>)) {
-        self.bytes.push(kind);
-        let start = self.bytes.len();
-        self.bytes.extend([0; 4]);
-        body(&mut self.bytes);
-        let len = u32::try_from(self.bytes.len() - start).expect("a reply is below 4 GB");
-        self.bytes[start..start + 4].copy_from_slice(&len.to_be_bytes());
+    /// Appends a message. One that is too long for its type would leave half of itself behind, so
+    /// that the few that could be are looked at before.
+    pub(super) fn put(&mut self, message: impl Message) {
+        message.encode(&mut self.bytes).expect("a reply is within the limits of its type");
     }
 
     /// No, to a request for encryption.
     pub(super) fn no_encryption(&mut self) {
-        self.bytes.push(b'N');
-    }
-
-    /// A message without content: `1` parsed, `2` bound, `3` closed, `I` empty, `n` no rows, `s`
-    /// suspended.
-    pub(super) fn signal(&mut self, kind: u8) {
-        assert!(b"123Ins".contains(&kind), "these have no content");
-        self.put(kind, |_| {});
+        self.put(SslResponse::Refuse);
     }
 
     pub(super) fn authenticated(&mut self) {
-        self.put(b'R', |out| out.extend(0u32.to_be_bytes()));
+        self.put(Authentication::Ok);
     }
 
-    /// The newest minor version that is spoken here, and the options that are not understood.
-    pub(super) fn negotiate(&mut self, unknown: &[&str]) {
-        self.put(b'v', |out| {
-            out.extend(0u32.to_be_bytes());
-            out.extend((unknown.len() as u32).to_be_bytes());
-            unknown.iter().for_each(|name| put_text(name, out));
-        });
+    /// The newest version that is spoken here, and the options that are not understood.
+    pub(super) fn negotiate(&mut self, unknown: Vec<String>) {
+        // The whole number of the version: this is what PostgreSQL sends and libpq takes.
+        let newest = ProtocolVersion::PROTOCOL3_0.into();
+        self.put(NegotiateProtocolVersion::new(newest, unknown));
     }
 
+    /// A setting. One that is too long for clients they are not told of.
     pub(super) fn parameter(&mut self, name: &str, value: &str) {
-        self.put(b'S', |out| {
-            put_text(name, out);
-            put_text(value, out);
-        });
+        let status = ParameterStatus::new(without_zeros(name), without_zeros(value));
+        if status.message_length() <= SMALL_REPLY_BYTES_MAX {
+            self.put(status);
+        }
     }
 
-    pub(super) fn backend_key(&mut self, process: i32, secret: u32) {
-        self.put(b'K', |out| {
-            out.extend(process.to_be_bytes());
-            out.extend(secret.to_be_bytes());
-        });
+    pub(super) fn backend_key(&mut self, process: i32, secret: i32) {
+        self.put(BackendKeyData::new(process, SecretKey::I32(secret)));
     }
 
     pub(super) fn ready(&mut self, status: TransactionStatus) {
-        let letter = match status {
-            TransactionStatus::Idle => b'I',
-            TransactionStatus::Active => b'T',
-            TransactionStatus::Failed => b'E',
-        };
-        self.put(b'Z', |out| out.push(letter));
+        self.put(ReadyForQuery::new(match status {
+            TransactionStatus::Idle => Status::Idle,
+            TransactionStatus::Active => Status::Transaction,
+            TransactionStatus::Failed => Status::Error,
+        }));
     }
 
     pub(super) fn complete(&mut self, tag: &str) {
-        self.put(b'C', |out| put_text(tag, out));
+        self.put(CommandComplete::new(tag.to_owned()));
     }
 
     pub(super) fn error(&mut self, severity: Severity, error: &SqlError) {
@@ -99,89 +107,90 @@ impl Replies {
             Severity::Error => "ERROR",
             Severity::Fatal => "FATAL",
         };
-        self.put(b'E', |out| {
-            put_field(b'S', severity, out);
-            put_field(b'V', severity, out);
-            put_field(b'C', error.code.as_str(), out);
-            put_field(b'M', &error.message, out);
-            error.detail.iter().for_each(|detail| put_field(b'D', detail, out));
-            error.hint.iter().for_each(|hint| put_field(b'H', hint, out));
-            error.position.iter().for_each(|at| put_field(b'P', &at.to_string(), out));
-            out.push(0);
-        });
+        let mut fields = fields(severity, error.code.as_str(), &error.message);
+        fields.extend(error.detail.iter().map(|detail| (b'D', without_zeros(detail))));
+        fields.extend(error.hint.iter().map(|hint| (b'H', without_zeros(hint))));
+        fields.extend(error.position.iter().map(|at| (b'P', at.to_string())));
+        self.put(ErrorResponse::new(fields));
     }
 
     pub(super) fn notice(&mut self, message: &str) {
-        self.put(b'N', |out| {
-            put_field(b'S', "NOTICE", out);
-            put_field(b'V', "NOTICE", out);
-            put_field(b'C', "00000", out);
-            put_field(b'M', message, out);
-            out.push(0);
-        });
+        self.put(NoticeResponse::new(fields("NOTICE", "00000", message)));
     }
 
     pub(super) fn parameter_types(&mut self, types: &[SqlType]) {
-        self.put(b't', |out| {
-            out.extend((types.len() as u16).to_be_bytes());
-            types.iter().for_each(|base| out.extend(base.oid().to_be_bytes()));
-        });
+        self.put(ParameterDescription::new(types.iter().map(|base| base.oid()).collect()));
     }
 
     /// The columns of the rows that follow, and which of them come in binary.
     pub(super) fn row_description(&mut self, columns: &[OutputColumn], formats: &[bool]) {
-        self.put(b'T', |out| {
-            out.extend((columns.len() as u16).to_be_bytes());
-            for (at, column) in columns.iter().enumerate() {
-                put_text(&column.name, out);
+        let described = columns.iter().enumerate().map(|(at, column)| {
+            let is_binary = formats.get(at).copied().unwrap_or(false);
+            FieldDescription::new(
+                without_zeros(&column.name),
                 // No table and no column of one: results are not traced back to them.
-                out.extend([0; 6]);
-                out.extend(column.ty.base.oid().to_be_bytes());
-                out.extend(column.ty.base.wire_len().to_be_bytes());
-                out.extend(column.ty.modifier.to_be_bytes());
-                let is_binary = formats.get(at).copied().unwrap_or(false);
-                out.extend(u16::from(is_binary).to_be_bytes());
-            }
+                0,
+                0,
+                column.ty.base.oid(),
+                column.ty.base.wire_len(),
+                column.ty.modifier,
+                if is_binary { FORMAT_CODE_BINARY } else { FORMAT_CODE_TEXT },
+            )
         });
+        self.put(RowDescription::new(described.collect()));
     }
 
+    /// A row.
+    ///
+    /// # Errors
+    /// When it is longer than a row can be.
     pub(super) fn row(
         &mut self,
         row: &[Datum],
         columns: &[OutputColumn],
         formats: &[bool],
         zone: &Zone,
-    ) {
-        self.put(b'D', |out| {
-            out.extend((row.len() as u16).to_be_bytes());
-            for (at, (datum, column)) in row.iter().zip(columns).enumerate() {
-                if datum.is_null() {
-                    out.extend((-1i32).to_be_bytes());
-                    continue;
-                }
-                let start = out.len();
-                out.extend([0; 4]);
-                if formats.get(at).copied().unwrap_or(false) {
-                    binary::encode(column.ty.base, datum, out);
-                } else {
-                    out.extend(text::format(column.ty.base, datum, zone).as_bytes());
-                }
-                let len = u32::try_from(out.len() - start - 4).expect("a value is below 4 GB");
-                out[start..start + 4].copy_from_slice(&len.to_be_bytes());
+    ) -> Result<(), SqlError> {
+        let mut values = std::mem::take(&mut self.row);
+        values.clear();
+        for (at, (datum, column)) in row.iter().zip(columns).enumerate() {
+            if datum.is_null() {
+                values.put_i32(-1);
+                continue;
             }
-        });
+            self.value.clear();
+            if formats.get(at).copied().unwrap_or(false) {
+                binary::encode(column.ty.base, datum, &mut self.value);
+            } else {
+                let text = text::format(column.ty.base, datum, zone);
+                self.value.extend_from_slice(text.as_bytes());
+            }
+            if values.len() + self.value.len() + 4 > ROW_BYTES_MAX {
+                return Err(SqlError::new("54000", "a row of the result is too long"));
+            }
+            values.put_i32(self.value.len() as i32);
+            values.put_slice(&self.value);
+        }
+        let row = DataRow::new(values, row.len() as i16);
+        row.encode(&mut self.bytes).expect("the row was measured");
+        self.row = row.data;
+        Ok(())
     }
 }
 
-/// A string and the zero that ends it; a zero inside would end it early.
-fn put_text(text: &str, out: &mut Vec<u8>) {
-    out.extend(text.bytes().filter(|&byte| byte != 0));
-    out.push(0);
+/// The fields that errors and notices have alike.
+fn fields(severity: &str, code: &str, message: &str) -> Vec<(u8, String)> {
+    vec![
+        (b'S', severity.to_owned()),
+        (b'V', severity.to_owned()),
+        (b'C', code.to_owned()),
+        (b'M', without_zeros(message)),
+    ]
 }
 
-fn put_field(kind: u8, text: &str, out: &mut Vec<u8>) {
-    out.push(kind);
-    put_text(text, out);
+/// A text as the protocol can carry it: a zero inside would end it early.
+fn without_zeros(text: &str) -> String {
+    if text.contains('\0') { text.replace('\0', "") } else { text.to_owned() }
 }
 
 #[cfg(test)]
@@ -197,7 +206,21 @@ mod tests {
         let column = OutputColumn { name: "a".to_owned(), ty: SqlType::Int4.into() };
         let row = [Datum::Int(7), Datum::Null];
         let columns = [column.clone(), column];
-        replies.row(&row, &columns, &[true, true], &Zone::default());
+        replies.row(&row, &columns, &[true, true], &Zone::default()).unwrap();
         assert_eq!(replies.bytes(), b"D\0\0\0\x12\0\x02\0\0\0\x04\0\0\0\x07\xff\xff\xff\xff");
+    }
+
+    #[test]
+    fn no_reply_ends_early_or_is_cut() {
+        let mut replies = Replies::default();
+        replies.parameter("a\0", "b\0c");
+        assert_eq!(replies.bytes(), b"S\0\0\0\x09a\0bc\0");
+        replies.clear();
+        let longest = "x".repeat(SMALL_REPLY_BYTES_MAX - 7);
+        replies.parameter("a", &longest);
+        assert_eq!(replies.bytes().len(), SMALL_REPLY_BYTES_MAX + 1);
+        replies.clear();
+        replies.parameter("a", &(longest + "x"));
+        assert!(replies.bytes().is_empty(), "libpq would drop the connection");
     }
 }

@@ -68,6 +68,7 @@ pub struct Agreement<E: Decision> {
     paxos: OmniPaxos<Wrapped<E>, Storage<E>>,
     shared: Arc<Mutex<Shared<E>>>,
     stall: Stall,
+    preference: Preference,
     /// How many decided entries have been handed out.
     taken: usize,
 }
@@ -118,7 +119,8 @@ impl<E: Decision> Agreement<E> {
         let paxos = cluster.build_for_server(server, storage);
         let paxos = paxos.expect("a topology makes a valid configuration");
         let stall = Stall::new(me, topology);
-        Self { paxos, shared, stall, taken: decided_taken as usize }
+        let preference = Preference::new(me, topology);
+        Self { paxos, shared, stall, preference, taken: decided_taken as usize }
     }
 
     /// Whether entries that are proposed here are put in the log here, and not forwarded.
@@ -149,10 +151,16 @@ impl<E: Decision> Agreement<E> {
     /// Takes a message from a peer.
     ///
     /// # Errors
-    /// When the bytes are malformed.
-    pub fn on_message(&mut self, bytes: &[u8]) -> Result<(), DecodeError> {
+    /// When the bytes are malformed, or are not from that peer to this replica: `omnipaxos` looks
+    /// names up without checking them.
+    pub fn on_message(&mut self, from: NodeId, bytes: &[u8]) -> Result<(), DecodeError> {
+        const WHAT: &str = "agreement message";
         let message: PaxosMessage<Wrapped<E>> =
-            postcard::from_bytes(bytes).map_err(|_| DecodeError::new("agreement message"))?;
+            postcard::from_bytes(bytes).map_err(|_| DecodeError::new(WHAT))?;
+        let names = (message.get_sender(), message.get_receiver());
+        if names != (pid(from), self.paxos.get_pid()) {
+            return Err(DecodeError::new(WHAT));
+        }
         self.stall.heard.insert(message.get_sender());
         self.paxos.handle_incoming(message);
         Ok(())
@@ -161,9 +169,10 @@ impl<E: Decision> Agreement<E> {
     /// Lets time pass. To be called every [`TICK`].
     pub fn on_tick(&mut self) {
         self.paxos.tick();
-        let is_following =
-            self.paxos.get_current_leader().is_some_and(|(_, is_accepting)| is_accepting);
-        if self.stall.is_over(is_following) {
+        let leader = self.paxos.get_current_leader();
+        let is_following = leader.is_some_and(|(_, is_accepting)| is_accepting);
+        let is_led_by_other = is_following && !self.is_leader();
+        if self.stall.is_over(is_following) || self.preference.is_due(is_led_by_other) {
             self.paxos.try_become_leader();
         }
     }
@@ -256,6 +265,44 @@ impl Stall {
             self.ticks = 0;
         }
         is_over
+    }
+}
+
+/// Brings leadership to the replica that is nearest to all others, where decisions are made soonest.
+///
+/// Elections prefer it only among equal ballots, so whoever was first at a start, or took over while
+/// it was away, would lead for good.
+struct Preference {
+    is_nearest: bool,
+    ticks: u64,
+    wait_ticks: u64,
+}
+
+/// The nearest replica has followed another for this long when it asks for leadership.
+const PREFERENCE_TICKS: u64 = 100;
+
+/// The wait doubles with each attempt, up to this: leadership that comes and goes helps nobody.
+const PREFERENCE_TICKS_MAX: u64 = 100_000;
+
+impl Preference {
+    fn new(me: NodeId, topology: &Topology) -> Self {
+        let is_nearest = centrality(me, topology) as usize + 1 == topology.node_count();
+        Self { is_nearest, ticks: 0, wait_ticks: PREFERENCE_TICKS }
+    }
+
+    /// Counts a tick; true when it is time to ask for leadership.
+    fn is_due(&mut self, is_led_by_other: bool) -> bool {
+        if !self.is_nearest || !is_led_by_other {
+            self.ticks = 0;
+            return false;
+        }
+        self.ticks += 1;
+        if self.ticks < self.wait_ticks {
+            return false;
+        }
+        self.ticks = 0;
+        self.wait_ticks = (self.wait_ticks * 2).min(PREFERENCE_TICKS_MAX);
+        true
     }
 }
 

@@ -52,6 +52,7 @@ impl Minerva {
             return cx.mark("minerva.malformed_progress");
         }
         self.note_progress(from, applied, durable, heads);
+        self.stop_obsolete_transfer(from, applied);
     }
 
     fn note_progress(

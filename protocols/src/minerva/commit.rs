@@ -17,6 +17,7 @@
 
 use std::sync::Arc;
 
+use pangea_core::exec::is_footprint_declared;
 use pangea_core::exec::ordered::{self, Finished, Job};
 use pangea_core::hash::HashSet;
 use pangea_core::ids::{SnapshotVersion, TxnId};
@@ -215,8 +216,8 @@ impl Minerva {
         else {
             return None;
         };
-        let declared = self.state.registry.procedure(*procedure)?.footprint(args);
-        declared.is_none().then(|| Footprint::of_run(reads, writes))
+        (!is_footprint_declared(&self.state.registry, *procedure, args))
+            .then(|| Footprint::of_run(reads, writes))
     }
 
     fn count(
@@ -337,7 +338,8 @@ impl Minerva {
     }
 
     /// Beyond the paper (a): what read the work of an invalidated transaction will be stale. Its
-    /// own work is taken out of the temporary state now, so that no more is built on it.
+    /// own work is taken out of the temporary state now, so that no more is built on it. That must
+    /// be sure: later runs don't see what is taken out, and runs of one source don't conflict.
     fn doom_dependents(&mut self, cx: &mut Cx<'_, Self>, mut doomed: HashSet<TxnId>) {
         let head = self.state.cut.heads[self.state.me.index()];
         let own = &self.state.replication.logs[self.state.me.index()];

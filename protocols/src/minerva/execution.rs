@@ -4,6 +4,7 @@
 //! writes of earlier local transactions over it. What it read, from which version, and what it
 //! wrote goes into the current batch. In high-contention mode (§4) it is only probed.
 
+use pangea_core::exec::is_footprint_declared;
 use pangea_core::exec::optimistic::{self, Run};
 use pangea_core::ids::{Ticket, TxnId};
 use pangea_core::protocol::{Cx, Request, Submission};
@@ -143,8 +144,8 @@ impl Minerva {
         let Program::Call { procedure, args } = &program else {
             panic!("certified transactions carry their footprint");
         };
-        let code = self.state.registry.procedure(*procedure).expect("looked up on arrival");
-        let footprint = code.footprint(args).is_none().then(|| {
+        let is_declared = is_footprint_declared(&self.state.registry, *procedure, args);
+        let footprint = (!is_declared).then(|| {
             optimistic::probe(
                 &self.state.registry,
                 &program,
@@ -224,11 +225,16 @@ struct TxnPlan {
     weight: usize,
 }
 
-/// The local writers that a run depends on, each once.
+/// The local writers without whose values a run is stale, each once. Not those whose deletions it
+/// saw: the key may be gone without them, and then the run is valid.
 pub(super) fn dependencies(reads: &ReadSet) -> Vec<TxnId> {
     let points = reads.points.iter().map(|read| read.seen);
     let rows = reads.ranges.iter().flat_map(|read| read.rows.iter().map(|(_, seen)| *seen));
-    let mut writers: Vec<TxnId> = points.chain(rows).filter_map(Seen::local_writer).collect();
+    let value_writer = |seen| match seen {
+        Seen::Local(writer) => Some(writer),
+        Seen::LocalDeleted(_) | Seen::Absent | Seen::At(_) => None,
+    };
+    let mut writers: Vec<TxnId> = points.chain(rows).filter_map(value_writer).collect();
     writers.sort_unstable();
     writers.dedup();
     writers

@@ -184,7 +184,7 @@ impl Minerva {
             }
             Message::Gone { source, first } => self.on_gone(cx, source, first),
             Message::Agreement { bytes } => {
-                if self.agreement_mut().on_message(&bytes).is_err() {
+                if self.agreement_mut().on_message(from, &bytes).is_err() {
                     cx.mark("minerva.malformed_agreement");
                 }
             }

@@ -72,6 +72,11 @@ impl Minerva {
             return cx.mark("minerva.malformed_batch");
         };
         let (source, bid) = (batch.source, batch.bid);
+        if source == self.state.me {
+            // Nobody else makes entries of this log. A peer that has more of it than this replica
+            // knows a disk that is lost.
+            return cx.mark("minerva.own_batch_from_another");
+        }
         if from == source {
             // A source sends what is durable there.
             self.note_durable(source, source, bid);
@@ -151,10 +156,9 @@ impl Minerva {
 
     /// Algorithm 2, ReceivedPoA.
     pub(super) fn on_proof(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, head: Bid) {
+        self.note_durable(from, from, head);
         let replication = &mut self.state.replication;
-        let log = &mut replication.logs[from.index()];
-        log.known = log.known.max(head);
-        if log.held < head {
+        if replication.logs[from.index()].held < head {
             cx.mark("minerva.proof_before_batch");
         }
         let available = &mut replication.available[from.index()];
@@ -189,7 +193,9 @@ impl Minerva {
     fn send_fetch(&mut self, cx: &mut Cx<'_, Self>, source: NodeId, from: Bid, upto: Bid) {
         let replication = &mut self.state.replication;
         let has = |peer: &NodeId| {
+            // What it has applied, it has; in the paper's way it acknowledges to the source alone.
             let head = replication.durable[peer.index()][source.index()];
+            let head = head.max(self.state.collection.heads[peer.index()][source.index()]);
             replication.is_up[peer.index()] && head >= from
         };
         let candidates: Vec<_> = self.state.topology.peers_of(self.state.me).filter(has).collect();

@@ -63,7 +63,7 @@ pub(super) struct InFlight {
     pub ticket: Option<Ticket>,
     /// What its run returned.
     pub result: Result<Vec<u8>, Abort>,
-    /// The uncommitted local transactions whose writes it read.
+    /// The uncommitted local transactions whose values it read.
     pub dependencies: Vec<TxnId>,
     /// It can't become valid any more, and its writes are out of the overlay.
     pub is_doomed: bool,

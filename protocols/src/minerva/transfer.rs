@@ -178,6 +178,15 @@ impl Minerva {
         }
     }
 
+    /// A peer that has what is being sent to it has turned elsewhere for it, and acknowledges no
+    /// more: the versions that were kept for it can go.
+    pub(super) fn stop_obsolete_transfer(&mut self, peer: NodeId, applied: SnapshotVersion) {
+        let outgoing = &mut self.state.transfer.outgoing;
+        if outgoing.get(&peer).is_some_and(|outgoing| outgoing.pin.version() <= applied) {
+            outgoing.remove(&peer);
+        }
+    }
+
     /// The connection to a peer was lost.
     pub(super) fn stop_transfers(&mut self, peer: NodeId) {
         let transfer = &mut self.state.transfer;

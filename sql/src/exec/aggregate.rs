@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use pangea_core::key::Key;
+
 use crate::error::SqlError;
 use crate::expr::arithmetic::{self, Arithmetic};
 use crate::expr::{Env, Expr};
@@ -79,7 +81,7 @@ pub(crate) struct State {
     /// The sum or the extreme so far.
     value: Datum,
     /// The arguments seen, where they count once.
-    seen: BTreeSet<Vec<u8>>,
+    seen: BTreeSet<Key>,
 }
 
 impl State {
@@ -108,7 +110,7 @@ impl State {
             return Ok(());
         }
         let is_new = !aggregate.is_distinct
-            || self.seen.insert(keys::encode_nullable([(aggregate.base, &datum)]));
+            || self.seen.insert(keys::encode_nullable([(aggregate.base, &datum)])?);
         if !is_new {
             return Ok(());
         }

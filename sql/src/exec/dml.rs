@@ -30,7 +30,7 @@ pub(super) fn insert(
         let key = if table.primary_key.is_empty() {
             hidden_key(number, env)
         } else {
-            let key = key_of(table, &row);
+            let key = key_of(table, &row)?;
             if cx.get(table.id, &key)?.is_some() {
                 if insert.skips_duplicates {
                     continue;
@@ -69,7 +69,7 @@ pub(super) fn update(
         if !update.returning.is_empty() {
             returned.push(compute(&update.returning, &row, env)?)?;
         }
-        if changes_key && key_of(table, &row) != key {
+        if changes_key && key_of(table, &row)? != key {
             cx.delete(table.id, key)?;
             moved.push(row);
         } else {
@@ -79,7 +79,7 @@ pub(super) fn update(
     // Keys are unique at the end of the statement, whatever the order of the rows.
     let mut taken = BTreeSet::new();
     for row in moved {
-        let key = key_of(table, &row);
+        let key = key_of(table, &row)?;
         if !taken.insert(key.clone()) || cx.get(table.id, &key)?.is_some() {
             return Err(duplicate(table, &row, env).into());
         }
@@ -116,7 +116,7 @@ fn put(table: &Table, key: Key, row: &[Datum], cx: &mut dyn Context) -> Result<(
     Ok(cx.put(table.id, key, Value::from(bytes))?)
 }
 
-fn key_of(table: &Table, row: &[Datum]) -> Key {
+fn key_of(table: &Table, row: &[Datum]) -> Result<Key, SqlError> {
     keys::encode(key_types(table).map(|(at, base)| (base, &row[at])))
 }
 

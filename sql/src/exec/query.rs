@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
+use pangea_core::key::Key;
 use pangea_core::txn::Context;
 
 use super::aggregate::State;
@@ -41,10 +42,14 @@ pub(super) fn run(
     let mut rows = output.rows;
     if select.is_distinct {
         let mut seen = BTreeSet::new();
-        rows.retain(|row| {
-            let columns = select.types.iter().copied().zip(row);
-            seen.insert(keys::encode_nullable(columns))
-        });
+        let mut distinct = Vec::new();
+        for row in rows {
+            let columns = select.types.iter().copied().zip(&row);
+            if seen.insert(keys::encode_nullable(columns)?) {
+                distinct.push(row);
+            }
+        }
+        rows = distinct;
     }
     if !select.sort.is_empty() {
         rows.sort_by(|a, b| compare(a, b, &select.sort));
@@ -124,14 +129,14 @@ fn groups(
     env: &Env,
     cx: &mut dyn Context,
 ) -> Result<Vec<Vec<Datum>>, Failure> {
-    let mut groups: BTreeMap<Vec<u8>, (Vec<Datum>, Vec<State>)> = BTreeMap::new();
+    let mut groups: BTreeMap<Key, (Vec<Datum>, Vec<State>)> = BTreeMap::new();
     let new_states = || vec![State::new(); grouping.aggregates.len()];
     let mut bytes = 0;
     source_rows(select, env, cx, &mut |row| {
         let values = grouping.keys.iter().map(|(key, _)| key.eval(&row, env));
         let values = values.collect::<Result<Vec<_>, _>>()?;
         let types = grouping.keys.iter().map(|(_, base)| *base);
-        let key = keys::encode_nullable(types.zip(&values));
+        let key = keys::encode_nullable(types.zip(&values))?;
         if !groups.contains_key(&key) {
             bytes += key.len() + values.iter().map(Datum::size).sum::<usize>();
             super::check_size(groups.len() + 1, bytes)?;
@@ -144,7 +149,7 @@ fn groups(
     })?;
     // Without GROUP BY there is one group, even of no rows.
     if grouping.keys.is_empty() && groups.is_empty() {
-        groups.insert(Vec::new(), (Vec::new(), new_states()));
+        groups.insert(Key::from(&[][..]), (Vec::new(), new_states()));
     }
     let mut finished = Vec::with_capacity(groups.len());
     for (mut group, states) in groups.into_values() {

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use pangea_core::key::encode::KeyEncoder;
 use pangea_core::key::{Direction, Key, KeyRange};
 
 use super::SortKey;
@@ -122,9 +123,9 @@ impl Access {
             for value in values {
                 let datum = value.eval(&[], env)?;
                 if is_storable(base(at), &datum) {
-                    let mut bytes = Vec::new();
-                    keys::append(base(at), &datum, &mut bytes);
-                    encoded.push(bytes);
+                    let mut key = KeyEncoder::new();
+                    keys::append(base(at), &datum, &mut key)?;
+                    encoded.push(key.as_bytes().to_vec());
                 }
             }
             encoded.sort_unstable();
@@ -162,7 +163,7 @@ impl Access {
         };
         let base = self.table.columns[column].ty.base;
         if let Some((value, is_included)) = &self.lower {
-            match bound_key(prefix, base, &value.eval(&[], env)?) {
+            match bound_key(prefix, base, &value.eval(&[], env)?)? {
                 BoundKey::Null | BoundKey::AboveAll => return Ok(None),
                 BoundKey::BelowAll => {}
                 BoundKey::At(key) if *is_included => range.start = key,
@@ -173,7 +174,7 @@ impl Access {
             }
         }
         if let Some((value, is_included)) = &self.upper {
-            match bound_key(prefix, base, &value.eval(&[], env)?) {
+            match bound_key(prefix, base, &value.eval(&[], env)?)? {
                 BoundKey::Null | BoundKey::BelowAll => return Ok(None),
                 BoundKey::AboveAll => {}
                 BoundKey::At(key) if *is_included => range.end = KeyRange::prefix(&key).end,
@@ -193,17 +194,17 @@ enum BoundKey {
     At(Vec<u8>),
 }
 
-fn bound_key(prefix: &[u8], base: SqlType, datum: &Datum) -> BoundKey {
-    match datum {
+fn bound_key(prefix: &[u8], base: SqlType, datum: &Datum) -> Result<BoundKey, SqlError> {
+    Ok(match datum {
         Datum::Null => BoundKey::Null,
         Datum::Int(value) if !fits(base, *value) && *value < 0 => BoundKey::BelowAll,
         Datum::Int(value) if !fits(base, *value) => BoundKey::AboveAll,
         datum => {
-            let mut key = prefix.to_vec();
-            keys::append(base, datum, &mut key);
-            BoundKey::At(key)
+            let mut key = KeyEncoder::after(prefix);
+            keys::append(base, datum, &mut key)?;
+            BoundKey::At(key.as_bytes().to_vec())
         }
-    }
+    })
 }
 
 /// Whether a column can hold a value.

@@ -248,7 +248,8 @@ pub fn division_by_zero() -> SqlError {
     SqlError::new(code::DIVISION_BY_ZERO, "division by zero")
 }
 
-fn overflow() -> SqlError {
+/// The error of a number that is too large, or has too many digits.
+pub fn overflow() -> SqlError {
     SqlError::new(code::NUMERIC_OUT_OF_RANGE, "value overflows numeric format")
 }
 

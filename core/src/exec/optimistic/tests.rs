@@ -41,7 +41,7 @@ fn each_key_is_recorded_once_with_the_version_seen_and_own_writes_are_not() {
     let own = [Op::Put(1, 6, 9), Op::Get(1, 6), Op::Put(1, 1, 2), Op::Get(1, 1)];
     let run = run_ops(&[&gets[..], &own].concat(), &store, &overlay);
     let expected =
-        [(1, Seen::At(AT)), (3, Seen::Absent), (4, Seen::Absent), (5, Seen::Local(txn(7)))];
+        [(1, Seen::At(AT)), (3, Seen::Absent), (4, Seen::Absent), (5, Seen::LocalDeleted(txn(7)))];
     assert_eq!(seen(&run), expected);
     assert_eq!(run.result, Ok(vec![10, 10, 0, 0, 0, 9, 2]));
     assert_eq!(run.writes, [write(6, Some(9)), write(1, Some(2))]);
@@ -57,8 +57,8 @@ fn a_scan_records_what_lies_under_own_writes_and_stops_where_it_stopped() {
     assert_eq!(run.result, Ok(vec![0, 1, 1, 11, 4, 40]), "own, own over the store, local");
     let rows = vec![
         (key(1), Seen::At(AT)),
-        (key(2), Seen::Local(txn(7))),
-        (key(4), Seen::LocalDeleted(txn(7))),
+        (key(2), Seen::LocalDeleted(txn(7))),
+        (key(4), Seen::Local(txn(7))),
     ];
     let range = KeyRange { start: vec![0], end: Some(vec![4, 0]) };
     assert_eq!(run.reads.ranges, [RangeRead { table: TableId(1), range, rows }]);

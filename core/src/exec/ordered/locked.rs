@@ -41,12 +41,23 @@ pub(super) struct Scratch {
 }
 
 impl<H: Header> Runner<'_, H> {
+    /// Whether a job's procedure declares a footprint that it never leaves, and it has no other.
+    pub fn is_certain(&self, place: usize) -> bool {
+        let Job { program, footprint, .. } = self.jobs[place];
+        match program {
+            Program::Call { procedure, .. } => {
+                footprint.is_none() && super::is_certain(self.registry, *procedure)
+            }
+            Program::Certified(_) => false,
+        }
+    }
+
     /// Runs a job within its locks.
     pub fn run(&self, place: usize, locks: &Locks<'_>, scratch: &mut Scratch) -> Attempt {
         let footprint = match locks {
             Locks::Given(footprint) => Some(*footprint),
             Locks::Found(footprint) => Some(footprint),
-            Locks::Certified(_) => None,
+            Locks::Certified(_) | Locks::NotNeeded => None,
             Locks::Unknown => unreachable!("footprints are found before a pass"),
         };
         self.attempt(place, footprint, scratch)

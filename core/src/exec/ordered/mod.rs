@@ -46,7 +46,7 @@ use self::locked::{Attempt, Runner, Scratch};
 use self::schedule::{Graph, Locks};
 use super::optimistic::probe;
 use super::overlay::Overlay;
-use crate::ids::{SnapshotVersion, TxnId};
+use crate::ids::{ProcedureId, SnapshotVersion, TxnId};
 use crate::pool::{Pool, map};
 use crate::store::{Header, Store};
 use crate::txn::{Abort, Footprint, Program, Registry, Write};
@@ -106,7 +106,9 @@ pub fn execute<H: Header>(
     assert!(u32::try_from(jobs.len()).is_ok(), "too many jobs in one call");
     let runner = Runner { registry, store, version, jobs, header };
     let mut finished: Vec<Option<Finished>> = jobs.iter().map(|_| None).collect();
-    let mut pending = map(pool, jobs, |place, job| Pending::new(registry, place, job));
+    let is_one_at_a_time = pool.workers() == 1;
+    let mut pending =
+        map(pool, jobs, |place, job| Pending::new(registry, is_one_at_a_time, place, job));
     let mut passes = 1;
     while passes < PASSES_MAX && pending.len() > 1 {
         find_footprints(pool, &runner, &mut pending, passes);
@@ -118,7 +120,10 @@ pub fn execute<H: Header>(
                 Attempt::Ended { outcome, writes } => {
                     finished[tried.place] = Some(Finished { outcome, writes, passes });
                 }
-                Attempt::LeftItsFootprint => restarted.push(tried),
+                Attempt::LeftItsFootprint => {
+                    assert!(!runner.is_certain(tried.place), "left a footprint that is certain");
+                    restarted.push(tried);
+                }
             }
         }
         pending = restarted;
@@ -132,6 +137,11 @@ pub fn execute<H: Header>(
     finished.into_iter().map(|done| done.expect("a job ends in some pass")).collect()
 }
 
+/// Whether a procedure's runs stay within what it declares.
+fn is_certain(registry: &Registry, procedure: ProcedureId) -> bool {
+    registry.procedure(procedure).is_some_and(|code| code.is_footprint_certain())
+}
+
 /// A job that has not ended.
 struct Pending<'a> {
     place: usize,
@@ -139,10 +149,15 @@ struct Pending<'a> {
 }
 
 impl<'a> Pending<'a> {
-    fn new(registry: &Registry, place: usize, job: &Job<'a>) -> Self {
+    fn new(registry: &Registry, is_one_at_a_time: bool, place: usize, job: &Job<'a>) -> Self {
         let locks = match (job.program, job.footprint) {
             (Program::Certified(certified), _) => Locks::Certified(certified),
             (Program::Call { .. }, Some(given)) => Locks::Given(given),
+            (Program::Call { procedure, .. }, None)
+                if is_one_at_a_time && is_certain(registry, *procedure) =>
+            {
+                Locks::NotNeeded
+            }
             (Program::Call { procedure, args }, None) => {
                 let declared = super::call::footprint(registry, *procedure, args);
                 declared.map_or(Locks::Unknown, Locks::Found)
@@ -176,6 +191,7 @@ fn find_footprints<H: Header>(
             Locks::Given(before) => found.union(before.clone()),
             Locks::Found(before) => found.union(before),
             Locks::Certified(_) => unreachable!("a certified job ends in the first pass"),
+            Locks::NotNeeded => unreachable!("a job without locks leaves nothing"),
         });
     }
 }

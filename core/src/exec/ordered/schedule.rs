@@ -43,6 +43,8 @@ pub(super) enum Locks<'a> {
     Found(Footprint),
     /// Just what the transaction names.
     Certified(&'a Certified),
+    /// None: jobs run one at a time, and this one stays within what its procedure declares.
+    NotNeeded,
 }
 
 impl Locks<'_> {
@@ -72,6 +74,7 @@ impl Locks<'_> {
     fn source(&self) -> Source<'_> {
         match self {
             Self::Unknown => unreachable!("footprints are found before a pass"),
+            Self::NotNeeded => unreachable!("a graph is of jobs that may run beside each other"),
             Self::Given(footprint) => Source::Footprint(footprint),
             Self::Found(footprint) => Source::Footprint(footprint),
             Self::Certified(certified) => Source::Certified(certified),

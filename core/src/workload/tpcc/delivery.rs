@@ -39,6 +39,10 @@ impl Procedure for Delivery {
         Ok(result)
     }
 
+    fn is_footprint_certain(&self) -> bool {
+        true
+    }
+
     fn footprint(&self, args: &[u8]) -> Option<Footprint> {
         let Ok(args) = DeliveryArgs::decode(args) else { return Some(Footprint::default()) };
         let mut touches = Touches::with_capacity(0, 4);

@@ -176,6 +176,10 @@ impl Procedure for Load {
         Ok(Vec::new())
     }
 
+    fn is_footprint_certain(&self) -> bool {
+        true
+    }
+
     fn footprint(&self, args: &[u8]) -> Option<Footprint> {
         let Ok(args) = LoadArgs::decode(args) else { return Some(Footprint::default()) };
         let mut touches = Touches::default();

@@ -47,6 +47,10 @@ impl Procedure for NewOrder {
         run(&args, &mut Session::new(cx))
     }
 
+    fn is_footprint_certain(&self) -> bool {
+        true
+    }
+
     fn footprint(&self, args: &[u8]) -> Option<Footprint> {
         let Ok(args) = NewOrderArgs::decode(args) else { return Some(Footprint::default()) };
         let district = args.district;

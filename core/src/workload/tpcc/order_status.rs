@@ -47,6 +47,10 @@ impl Procedure for OrderStatus {
         Ok(result)
     }
 
+    fn is_footprint_certain(&self) -> bool {
+        true
+    }
+
     fn footprint(&self, args: &[u8]) -> Option<Footprint> {
         let Ok(args) = OrderStatusArgs::decode(args) else { return Some(Footprint::default()) };
         let district = args.district;

@@ -45,6 +45,10 @@ impl Procedure for Payment {
         run(&args, &mut Session::new(cx))
     }
 
+    fn is_footprint_certain(&self) -> bool {
+        true
+    }
+
     fn footprint(&self, args: &[u8]) -> Option<Footprint> {
         let Ok(args) = PaymentArgs::decode(args) else { return Some(Footprint::default()) };
         let mut touches = Touches::with_capacity(7, 5);

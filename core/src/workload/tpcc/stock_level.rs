@@ -51,6 +51,10 @@ impl Procedure for StockLevel {
         Ok(result)
     }
 
+    fn is_footprint_certain(&self) -> bool {
+        true
+    }
+
     fn footprint(&self, args: &[u8]) -> Option<Footprint> {
         let Ok(args) = StockLevelArgs::decode(args) else { return Some(Footprint::default()) };
         let mut touches = Touches::with_capacity(1, 2);

@@ -1,7 +1,9 @@
 //! Real clients over real sockets, against an engine in memory.
 
+mod cancel;
+mod hostile;
+
 use std::future::Future;
-use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -179,45 +181,6 @@ fn a_client_that_vanishes_gives_back_its_snapshot_and_hurts_no_other() {
     });
 }
 
-/// Sends bytes and reads until the server closes.
-fn talk(address: SocketAddr, bytes: &[u8]) -> Vec<u8> {
-    let mut stream = std::net::TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    stream.write_all(bytes).unwrap();
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).unwrap();
-    answer
-}
-
-#[test]
-fn what_breaks_the_protocol_is_told_so_and_hurts_no_other_client() {
-    with_server(|address, _| async move {
-        let other = connect(address).await;
-        let startup = {
-            let body = [&196_608u32.to_be_bytes()[..], b"user\0me\0\0"].concat();
-            [&(body.len() as u32 + 4).to_be_bytes()[..], &body].concat()
-        };
-        let old_protocol = [&8u32.to_be_bytes()[..], &131_072u32.to_be_bytes()].concat();
-        let huge = [&startup[..], b"Q", &u32::MAX.to_be_bytes()].concat();
-        let unknown = [&startup[..], b"?\0\0\0\x04"].concat();
-        let cut_short = [&startup[..], b"P\0\0\0\x06a\0"].concat();
-        let cases = [
-            (vec![255; 8], "08P01", "invalid length of startup packet"),
-            (old_protocol, "0A000", "unsupported frontend protocol 2.0"),
-            (huge, "08P01", "invalid message length"),
-            (unknown, "08P01", "invalid frontend message type 63"),
-            (cut_short, "08P01", "invalid string in message"),
-        ];
-        for (bytes, code, message) in cases {
-            let answer = tokio::task::spawn_blocking(move || talk(address, &bytes)).await.unwrap();
-            let answer = String::from_utf8_lossy(&answer).into_owned();
-            assert!(answer.contains("SFATAL\0"), "{message}: {answer:?}");
-            assert!(answer.contains(&format!("C{code}\0M{message}")), "{answer:?}");
-        }
-        assert_eq!(other.query("select 1", &[]).await.unwrap().len(), 1);
-    });
-}
-
 #[test]
 fn an_idle_client_is_told_when_the_server_stops() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -234,5 +197,22 @@ fn an_idle_client_is_told_when_the_server_stops() {
         let end = connection.await.unwrap_err();
         assert_eq!(end.code(), Some(&SqlState::ADMIN_SHUTDOWN));
         server.await.unwrap().unwrap();
+    });
+}
+
+#[test]
+fn a_portal_gives_as_many_rows_as_are_asked_for_and_goes_on() {
+    with_server(|address, _| async move {
+        let mut client = connect(address).await;
+        client.batch_execute("create table t (id int primary key)").await.unwrap();
+        client.batch_execute("insert into t values (1), (2), (3), (4), (5)").await.unwrap();
+        let transaction = client.transaction().await.unwrap();
+        let portal = transaction.bind("select id from t order by id", &[]).await.unwrap();
+        for expected in [&[1, 2][..], &[3, 4], &[5], &[]] {
+            let rows = transaction.query_portal(&portal, 2).await.unwrap();
+            let ids: Vec<i32> = rows.iter().map(|row| row.get(0)).collect();
+            assert_eq!(ids, expected);
+        }
+        transaction.commit().await.unwrap();
     });
 }

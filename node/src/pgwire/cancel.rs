@@ -1,0 +1,204 @@
+//! Requests to cancel: a client that waits for the cluster can be told to stop waiting.
+//!
+//! ```text
+//!   psql, Ctrl-C ---- process, secret ----> Cancels ---- press ----> Switch
+//!                                                                      |
+//!   the client's session ---- fresh, commit ----> Cancellable <--------+
+//! ```
+//!
+//! A statement computes without a pause and waits in two places alone, both of them in its engine:
+//! for a fresh snapshot, and for the outcome of what it submitted. [`Cancellable`] ends either
+//! wait when the client's [`Switch`] is pressed. The session sees an engine that can't answer, and
+//! cleans up as it always does; nothing is broken off in its midst.
+//!
+//! What was submitted can't be called back. Cancelling that wait is answered with 08007, for the
+//! transaction may still commit, and all else with 57014. A statement that computes runs to its
+//! end.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ::pgwire::messages::cancel::CancelRequest;
+use ::pgwire::messages::startup::SecretKey;
+use pangea_core::ids::SnapshotVersion;
+use pangea_core::protocol::Status;
+use pangea_core::store::Store;
+use pangea_core::topology::Topology;
+use pangea_core::txn::{Outcome, Program, Registry};
+use pangea_sql::engine::{Engine, Unavailable};
+use tokio::sync::watch;
+
+/// What ends the waits of one client.
+#[derive(Debug, Default)]
+pub(super) struct Switch {
+    is_pressed: watch::Sender<bool>,
+}
+
+impl Switch {
+    /// Ends the wait that there is, and those to come until the next reset.
+    fn press(&self) {
+        self.is_pressed.send_replace(true);
+    }
+
+    /// Lets the next statement wait: a request that came too late for one is not for another.
+    pub(super) fn reset(&self) {
+        // Looking is cheaper than writing, and this is done at each message.
+        if self.is_pressed() {
+            self.is_pressed.send_replace(false);
+        }
+    }
+
+    pub(super) fn is_pressed(&self) -> bool {
+        *self.is_pressed.borrow()
+    }
+
+    async fn pressed(&self) {
+        let mut is_pressed = self.is_pressed.subscribe();
+        // The sender is borrowed, so that it can't be gone.
+        let _ = is_pressed.wait_for(|&is_pressed| is_pressed).await;
+    }
+}
+
+/// The switches of all clients, by process and secret.
+#[derive(Debug, Default)]
+pub(super) struct Cancels {
+    switches: Mutex<BTreeMap<i32, (i32, Arc<Switch>)>>,
+}
+
+impl Cancels {
+    fn switches(&self) -> MutexGuard<'_, BTreeMap<i32, (i32, Arc<Switch>)>> {
+        self.switches.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a client's switch, for as long as the result lives.
+    pub(super) fn register(self: &Arc<Self>, process: i32, secret: i32) -> Registration {
+        let switch = Arc::new(Switch::default());
+        self.switches().insert(process, (secret, switch.clone()));
+        Registration { cancels: self.clone(), process, switch }
+    }
+
+    /// Presses the switch that a request names. A request with a wrong secret does nothing, and as
+    /// in PostgreSQL nobody is told.
+    pub(super) fn cancel(&self, request: &CancelRequest) {
+        if let Some((secret, switch)) = self.switches().get(&request.pid)
+            && SecretKey::I32(*secret).eq_value(&request.secret_key)
+        {
+            switch.press();
+        }
+    }
+}
+
+/// A client's switch among all.
+#[derive(Debug)]
+pub(super) struct Registration {
+    cancels: Arc<Cancels>,
+    process: i32,
+    switch: Arc<Switch>,
+}
+
+impl Registration {
+    pub(super) fn switch(&self) -> &Arc<Switch> {
+        &self.switch
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        let mut switches = self.cancels.switches();
+        // Numbers of processes come again after two billion clients.
+        let is_own = switches
+            .get(&self.process)
+            .is_some_and(|(_, switch)| Arc::ptr_eq(switch, &self.switch));
+        if is_own {
+            switches.remove(&self.process);
+        }
+    }
+}
+
+/// An engine whose waits a switch ends.
+#[derive(Clone, Debug)]
+pub(super) struct Cancellable<E> {
+    pub engine: E,
+    pub switch: Arc<Switch>,
+}
+
+impl<E: Engine> Cancellable<E> {
+    async fn until_pressed<T>(
+        &self,
+        answer: impl Future<Output = Result<T, Unavailable>>,
+    ) -> Result<T, Unavailable> {
+        tokio::select! {
+            // An answer that is there is given.
+            biased;
+            answer = answer => answer,
+            () = self.switch.pressed() => {
+                Err(Unavailable { reason: "the client asked to cancel".to_owned() })
+            }
+        }
+    }
+}
+
+impl<E: Engine> Engine for Cancellable<E> {
+    type Header = E::Header;
+
+    fn store(&self) -> &Arc<Store<Self::Header>> {
+        self.engine.store()
+    }
+
+    fn registry(&self) -> &Arc<Registry> {
+        self.engine.registry()
+    }
+
+    fn topology(&self) -> &Topology {
+        self.engine.topology()
+    }
+
+    fn commit(
+        &self,
+        program: Program,
+    ) -> impl Future<Output = Result<Outcome, Unavailable>> + Send {
+        self.until_pressed(self.engine.commit(program))
+    }
+
+    fn fresh(&self) -> impl Future<Output = Result<SnapshotVersion, Unavailable>> + Send {
+        self.until_pressed(self.engine.fresh())
+    }
+
+    fn status(&self) -> impl Future<Output = Result<Status, Unavailable>> + Send {
+        self.until_pressed(self.engine.status())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_right_secret_presses_and_nothing_else_does() {
+        let cancels = Arc::new(Cancels::default());
+        let client = cancels.register(7, -9);
+        let wrong = [(7, 9), (8, -9)];
+        for (process, secret) in wrong {
+            cancels.cancel(&CancelRequest::new(process, SecretKey::I32(secret)));
+            assert!(!client.switch().is_pressed(), "{process} {secret}");
+        }
+        let bytes = bytes::Bytes::copy_from_slice(&(-9i32).to_be_bytes());
+        cancels.cancel(&CancelRequest::new(7, SecretKey::Bytes(bytes)));
+        assert!(client.switch().is_pressed());
+        client.switch().reset();
+        assert!(!client.switch().is_pressed());
+    }
+
+    #[test]
+    fn a_client_that_left_is_forgotten_and_its_successor_is_not() {
+        let cancels = Arc::new(Cancels::default());
+        let first = cancels.register(7, 1);
+        let second = cancels.register(7, 2);
+        drop(first);
+        cancels.cancel(&CancelRequest::new(7, SecretKey::I32(2)));
+        assert!(second.switch().is_pressed());
+        drop(second);
+        assert!(cancels.switches().is_empty());
+    }
+}

@@ -1,0 +1,263 @@
+//! One client: its messages go to its session, and what the session answers goes back.
+//!
+//! Replies are collected, and sent at the end of a Query, at Sync and at Flush, or when there are
+//! many: a pipeline costs one write, however many messages it has.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use ::pgwire::messages::PgWireFrontendMessage;
+use ::pgwire::messages::data::NoData;
+use ::pgwire::messages::extendedquery::{
+    Bind, BindComplete, Close, CloseComplete, Describe, Execute, Parse, ParseComplete,
+    PortalSuspended, TARGET_TYPE_BYTE_STATEMENT,
+};
+use ::pgwire::messages::response::EmptyQueryResponse;
+use pangea_sql::OutputColumn;
+use pangea_sql::engine::Engine;
+use pangea_sql::error::SqlError;
+use pangea_sql::session::{Execution, Response, Session};
+use pangea_sql::types::datum::Datum;
+
+use super::cancel::{Cancellable, Registration};
+use super::connection::{Connection, End, REPLY_BYTES};
+use super::guard::Malformed;
+use super::reply::Severity;
+
+/// What a session says when its engine did not answer.
+const UNAVAILABLE: &str = "57P03";
+
+/// A session and the client that it belongs to.
+pub(super) struct Client<'a, E: Engine> {
+    session: Session<Cancellable<E>>,
+    connection: &'a mut Connection,
+    registration: Registration,
+    /// The settings as the client was last told of them.
+    settings: BTreeMap<String, String>,
+    /// After an error in the extended protocol: nothing counts up to the next Sync.
+    is_skipping: bool,
+    /// How many Executes there were since the last Sync.
+    executed: usize,
+}
+
+/// A name as the session knows it: the crate has nothing for what has no name.
+fn named(name: Option<&String>) -> &str {
+    name.map_or("", String::as_str)
+}
+
+impl<'a, E: Engine> Client<'a, E> {
+    pub(super) fn new(
+        session: Session<Cancellable<E>>,
+        connection: &'a mut Connection,
+        registration: Registration,
+    ) -> Self {
+        let settings = BTreeMap::new();
+        Self { session, connection, registration, settings, is_skipping: false, executed: 0 }
+    }
+
+    /// Welcomes the client, whoever it says that it is, and serves it until it leaves.
+    pub(super) async fn run(&mut self, process: i32, secret: i32) -> Result<(), End> {
+        self.connection.replies.authenticated();
+        self.report_settings();
+        self.connection.replies.backend_key(process, secret);
+        self.ready().await?;
+        loop {
+            let message = self.connection.next().await?;
+            self.registration.switch().reset();
+            if matches!(message, PgWireFrontendMessage::Terminate(_)) {
+                return Ok(());
+            }
+            if !self.is_skipping || matches!(message, PgWireFrontendMessage::Sync(_)) {
+                self.handle(message).await?;
+            }
+        }
+    }
+
+    async fn handle(&mut self, message: PgWireFrontendMessage) -> Result<(), End> {
+        use PgWireFrontendMessage as M;
+        let result = match message {
+            M::Query(query) => {
+                self.query(&query.query).await?;
+                return Ok(self.ready().await?);
+            }
+            M::Sync(_) => return Ok(self.sync().await?),
+            M::Flush(_) => return Ok(self.connection.flush().await?),
+            M::Parse(parse) => self.parse(&parse).await,
+            M::Bind(bind) => self.bind(&bind),
+            M::Describe(describe) => self.describe(&describe),
+            M::Close(close) => self.close(&close),
+            M::Execute(execute) => {
+                let is_alone = self.executed == 0 && self.connection.is_sync_next().await?;
+                self.executed += 1;
+                self.execute(&execute, is_alone).await?
+            }
+            // What belongs to COPY, which was never begun: PostgreSQL passes it over too.
+            M::CopyData(_) | M::CopyDone(_) | M::CopyFail(_) => Ok(()),
+            M::Terminate(_)
+            | M::SslNegotiation(_)
+            | M::Startup(_)
+            | M::CancelRequest(_)
+            | M::PasswordMessageFamily(_)
+            | M::PortalSuspended(_) => {
+                return Err(Malformed("unexpected message in a session".to_owned()).into());
+            }
+        };
+        if let Err(error) = result {
+            self.tell(error);
+            self.is_skipping = true;
+        }
+        Ok(())
+    }
+
+    /// Tells of an error. What the engine did not answer because the client asked it not to was
+    /// cancelled.
+    fn tell(&mut self, mut error: SqlError) {
+        if error.code.as_str() == UNAVAILABLE && self.registration.switch().is_pressed() {
+            error = SqlError::new("57014", "canceling statement due to user request");
+        }
+        self.connection.replies.error(Severity::Error, &error);
+    }
+
+    fn report_settings(&mut self) {
+        let now = self.session.reported_settings();
+        for (name, value) in &now {
+            if self.settings.get(name) != Some(value) {
+                self.connection.replies.parameter(name, value);
+            }
+        }
+        self.settings = now;
+    }
+
+    async fn ready(&mut self) -> io::Result<()> {
+        for notice in self.session.take_notices() {
+            self.connection.replies.notice(&notice);
+        }
+        self.report_settings();
+        self.connection.replies.ready(self.session.transaction_status());
+        self.connection.flush().await
+    }
+
+    async fn sync(&mut self) -> io::Result<()> {
+        self.executed = 0;
+        self.is_skipping = false;
+        if let Err(error) = self.session.sync().await {
+            self.tell(error);
+        }
+        self.ready().await
+    }
+
+    async fn query(&mut self, text: &str) -> io::Result<()> {
+        for response in self.session.simple_query(text).await {
+            match response {
+                Response::Empty => self.connection.replies.put(EmptyQueryResponse::new()),
+                Response::Command { tag } => self.connection.replies.complete(&tag),
+                Response::Error(error) => self.tell(error),
+                Response::Rows { columns, rows, tag } => {
+                    self.connection.replies.row_description(&columns, &[]);
+                    match self.rows(&rows, &columns, &[]).await? {
+                        Ok(()) => self.connection.replies.complete(&tag),
+                        Err(error) => self.tell(error),
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn rows(
+        &mut self,
+        rows: &[Vec<Datum>],
+        columns: &[OutputColumn],
+        formats: &[bool],
+    ) -> io::Result<Result<(), SqlError>> {
+        for row in rows {
+            let zone = self.session.zone();
+            if let Err(error) = self.connection.replies.row(row, columns, formats, zone) {
+                return Ok(Err(error));
+            }
+            if self.connection.replies.bytes().len() >= REPLY_BYTES {
+                self.connection.flush().await?;
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    async fn parse(&mut self, parse: &Parse) -> Result<(), SqlError> {
+        let name = named(parse.name.as_ref());
+        self.session.parse(name, &parse.query, &parse.type_oids).await?;
+        self.connection.replies.put(ParseComplete::new());
+        Ok(())
+    }
+
+    fn bind(&mut self, bind: &Bind) -> Result<(), SqlError> {
+        let values: Vec<_> = bind.parameters.iter().map(Option::as_deref).collect();
+        self.session.bind(
+            named(bind.portal_name.as_ref()),
+            named(bind.statement_name.as_ref()),
+            &values,
+            &bind.parameter_format_codes,
+            &bind.result_column_format_codes,
+        )?;
+        self.connection.replies.put(BindComplete::new());
+        Ok(())
+    }
+
+    fn describe(&mut self, describe: &Describe) -> Result<(), SqlError> {
+        let name = named(describe.name.as_ref());
+        let described = if describe.target_type == TARGET_TYPE_BYTE_STATEMENT {
+            let described = self.session.describe_statement(name)?;
+            self.connection.replies.parameter_types(&described.params);
+            described
+        } else {
+            self.session.describe_portal(name)?
+        };
+        if described.columns.is_empty() {
+            self.connection.replies.put(NoData::new());
+        } else {
+            self.connection.replies.row_description(&described.columns, &described.formats);
+        }
+        Ok(())
+    }
+
+    fn close(&mut self, close: &Close) -> Result<(), SqlError> {
+        let name = named(close.name.as_ref());
+        if close.target_type == TARGET_TYPE_BYTE_STATEMENT {
+            self.session.close_statement(name);
+        } else {
+            self.session.close_portal(name);
+        }
+        self.connection.replies.put(CloseComplete::new());
+        Ok(())
+    }
+
+    async fn execute(
+        &mut self,
+        execute: &Execute,
+        is_alone: bool,
+    ) -> io::Result<Result<(), SqlError>> {
+        let portal = named(execute.name.as_ref());
+        let described = match self.session.describe_portal(portal) {
+            Ok(described) => described,
+            Err(error) => return Ok(Err(error)),
+        };
+        // Less than nothing means all, as 0 does.
+        let row_max = usize::try_from(execute.max_rows).unwrap_or(0);
+        let (rows, tag) = match self.session.execute(portal, row_max, is_alone).await {
+            Ok(Execution::Empty) => {
+                self.connection.replies.put(EmptyQueryResponse::new());
+                return Ok(Ok(()));
+            }
+            Ok(Execution::Complete { rows, tag }) => (rows, Some(tag)),
+            Ok(Execution::Suspended { rows }) => (rows, None),
+            Err(error) => return Ok(Err(error)),
+        };
+        if let Err(error) = self.rows(&rows, &described.columns, &described.formats).await? {
+            return Ok(Err(error));
+        }
+        match tag {
+            Some(tag) => self.connection.replies.complete(&tag),
+            None => self.connection.replies.put(PortalSuspended::new()),
+        }
+        Ok(Ok(()))
+    }
+}

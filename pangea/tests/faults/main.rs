@@ -1,0 +1,254 @@
+//! What `kill -9` costs: three real processes, three regions 50 ms apart, everything on disks, and
+//! PostgreSQL clients that write all the time.
+//!
+//! ```text
+//!   steady    kill 1        restart 1   steady    kill 2        restart 2       read everything
+//!   ------------|--------------|------------------|--------------|-------------------|
+//!               coordinator    caught up?         another node   caught up?          compare
+//! ```
+//!
+//! - [`cluster`]: the processes, killed by their handles alone;
+//! - [`load`]: the clients, and what each was told;
+//! - [`recovery`]: how soon the other regions commit again;
+//! - [`checks`]: whether the database holds what the clients were told.
+//!
+//! What happens is printed with the time since the load began; `--nocapture` shows it also when all
+//! is well.
+
+mod checks;
+mod cluster;
+mod load;
+#[path = "../processes/mod.rs"]
+mod processes;
+mod recovery;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{interval, sleep, timeout};
+
+use checks::Contents;
+use cluster::Cluster;
+use load::{Ack, Fate, Load, Record, SCHEMA, TALLIES};
+use processes::REGIONS;
+use recovery::{BACK_WITHIN, BUCKET, Recovery};
+
+/// How long all is well before each kill: the rate before is measured here.
+const STEADY: Duration = Duration::from_secs(4);
+/// How long a killed node is dead.
+const DEAD: Duration = Duration::from_secs(5);
+/// How long the load goes on at the end, with all nodes back.
+const WHOLE: Duration = Duration::from_secs(1);
+/// How long clients may take to work at a node again that is back, or to end.
+const CLIENTS_DEADLINE: Duration = Duration::from_secs(30);
+/// How often a condition is looked at again.
+const POLL: Duration = Duration::from_millis(20);
+/// Commits that a node's clients make before they count as working.
+const WORKING: usize = 10;
+/// A rate before a kill of less than this shows nothing about the rate after it.
+const BEFORE_MIN: f64 = 2.0;
+
+/// One node's death.
+#[derive(Clone, Copy, Debug)]
+struct Kill {
+    node: usize,
+    at: Duration,
+}
+
+/// Says what happens, and when.
+fn say(load: &Load, what: &str) {
+    println!("{:>7} ms  {what}", load.started.elapsed().as_millis());
+}
+
+#[test]
+fn kill_9_loses_nothing_that_was_acknowledged_and_stops_the_others_for_2_s_at_most() {
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(run());
+}
+
+async fn run() {
+    let mut cluster = Cluster::start().await;
+    create_tables(&cluster).await;
+    let load = Load::new(&cluster.addresses);
+    let _shown_on_panic = ShownOnPanic(load.clone());
+    let clients = load.start();
+    for node in 0..REGIONS.len() {
+        wait_working(&load, node).await;
+    }
+    say(&load, &format!("{} clients work", clients.len()));
+
+    sleep(STEADY).await;
+    let first = cluster.coordinator().await;
+    let mut kills = vec![kill_and_restart(&mut cluster, &load, first).await];
+    sleep(STEADY).await;
+    let coordinator = cluster.coordinator().await;
+    let others = [coordinator, (first + 1) % REGIONS.len()];
+    let second = others.into_iter().find(|node| *node != first).expect("there are others");
+    kills.push(kill_and_restart(&mut cluster, &load, second).await);
+    sleep(WHOLE).await;
+
+    let records = end(&load, clients).await;
+    cluster.assert_alive();
+    let mut wrong = check_recovery(&load.acks(), &kills);
+    wrong.extend(check_contents(&cluster, &records).await);
+    assert!(wrong.is_empty(), "{}\n{}", wrong.join("\n"), cluster.log_ends());
+    cluster.stop().await;
+}
+
+async fn create_tables(cluster: &Cluster) {
+    let client = load::connect(&cluster.addresses[0]).await.expect("a session");
+    client.batch_execute(SCHEMA).await.expect("tables");
+    for tally in 0..TALLIES {
+        let insert = "insert into tallies values ($1, 0)";
+        client.execute(insert, &[&tally]).await.expect("a tally");
+    }
+    // A session that is opened now, anywhere, knows the tables.
+    for node in 0..REGIONS.len() {
+        cluster.fresh(node).await;
+    }
+}
+
+/// Waits until clients have committed at a node from now on.
+async fn wait_working(load: &Load, node: usize) {
+    let enough = load.acks_of(node) + WORKING;
+    let wait = async {
+        let mut poll = interval(POLL);
+        while load.acks_of(node) < enough {
+            poll.tick().await;
+        }
+    };
+    let waited = timeout(CLIENTS_DEADLINE, wait).await;
+    assert!(waited.is_ok(), "no client commits at {}", REGIONS[node]);
+}
+
+/// Kills a node, restarts it when it has been dead for a while, and waits until it has caught up
+/// and its clients work again.
+async fn kill_and_restart(cluster: &mut Cluster, load: &Load, node: usize) -> Kill {
+    let region = REGIONS[node];
+    let coordinates = cluster.coordinator().await == node;
+    let role = if coordinates { ", the coordinator" } else { "" };
+    say(load, &format!("kill -9 {region}{role}"));
+    let killed = cluster.kill(node);
+    let kill = Kill { node, at: killed - load.started };
+    let next = wait_other_coordinator(cluster, node).await;
+    say(load, &format!("{} coordinates", REGIONS[next]));
+    sleep(DEAD.saturating_sub(killed.elapsed())).await;
+    cluster.assert_alive();
+    let survivor = cluster.running()[0];
+    say(load, &format!("start {region}"));
+    cluster.restart(node).await;
+    say(load, &format!("{region} serves"));
+    let version = cluster.fresh(survivor).await;
+    cluster.wait_applied(node, version).await;
+    say(load, &format!("{region} has caught up with version {}", version.0));
+    wait_working(load, node).await;
+    say(load, &format!("clients of {region} work"));
+    kill
+}
+
+/// Waits until those that live agree on a coordinator that lives.
+async fn wait_other_coordinator(cluster: &Cluster, dead: usize) -> usize {
+    let wait = async {
+        let mut poll = interval(POLL);
+        loop {
+            poll.tick().await;
+            let coordinator = cluster.coordinator().await;
+            if coordinator != dead {
+                break coordinator;
+            }
+        }
+    };
+    timeout(DEAD, wait).await.expect("another node becomes the coordinator")
+}
+
+/// Ends the load and collects what the clients have to tell.
+async fn end(load: &Arc<Load>, clients: Vec<tokio::task::JoinHandle<Record>>) -> Vec<Record> {
+    load.end();
+    let mut records = Vec::new();
+    for client in clients {
+        let record = timeout(CLIENTS_DEADLINE, client).await.expect("every client ends");
+        records.push(record.expect("no client panics"));
+    }
+    say(load, "every client has ended");
+    records
+}
+
+fn check_recovery(acks: &[Ack], kills: &[Kill]) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for kill in kills {
+        let recovery = Recovery::measure(acks, kill.node, kill.at);
+        let per_second = |per_bucket: f64| per_bucket / BUCKET.as_secs_f64();
+        let back =
+            recovery.back_after.map_or("not".to_owned(), |it| format!("{} ms", it.as_millis()));
+        let (region, gap) = (REGIONS[kill.node], recovery.gap.as_millis());
+        let text = format!(
+            "{region} killed: the others committed {:.0}/s before and {:.0}/s from {} s after; \
+             longest gap {gap} ms, back after {back}",
+            per_second(recovery.before),
+            per_second(recovery.later),
+            BACK_WITHIN.as_secs(),
+        );
+        println!("{text}");
+        if recovery.before < BEFORE_MIN || !recovery.is_in_time() {
+            wrong.push(format!("throughput is not back: {text}"));
+        }
+    }
+    wrong
+}
+
+/// Compares what every node shows with what the clients were told, and the replicas.
+async fn check_contents(cluster: &Cluster, records: &[Record]) -> Vec<String> {
+    let mut wrong: Vec<String> =
+        records.iter().flat_map(|record| record.wrong.iter().cloned()).collect();
+    let (version, digests) = cluster.digests().await;
+    assert_eq!(digests.len(), REGIONS.len(), "every node runs");
+    if digests.iter().any(|digest| *digest != digests[0]) {
+        wrong.push(format!("the replicas differ at version {}: {digests:x?}", version.0));
+    }
+    let mut rows = 0;
+    for (region, address) in REGIONS.iter().zip(&cluster.addresses) {
+        let client = load::connect(address).await.expect("a session");
+        let contents = Contents::read(&client).await;
+        rows = contents.rows();
+        wrong.extend(contents.check(records).into_iter().map(|it| format!("{region}: {it}")));
+    }
+    let count = |fate| records.iter().map(|record| record.count(fate)).sum::<usize>();
+    let sum = |of: fn(&Record) -> u64| records.iter().map(of).sum::<u64>();
+    if sum(|record| record.conflicts) == 0 {
+        wrong.push("no transfers collided: nothing was shown of them".to_owned());
+    }
+    println!(
+        "{rows} rows on each of {} equal replicas; {} commits acknowledged, {} ambiguous, {} not \
+         committed ({} for conflicts); {} connections made again",
+        digests.len(),
+        count(Fate::Acknowledged),
+        count(Fate::Ambiguous),
+        count(Fate::Never),
+        sum(|record| record.conflicts),
+        sum(|record| record.connections_lost),
+    );
+    wrong
+}
+
+/// Prints, when the test fails, the commits that each node acknowledged in each bucket.
+struct ShownOnPanic(Arc<Load>);
+
+impl Drop for ShownOnPanic {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            return;
+        }
+        let acks = self.0.acks();
+        let bucket_of = |ack: &Ack| ack.at.div_duration_f64(BUCKET) as usize;
+        let last = acks.iter().map(bucket_of).max().unwrap_or(0);
+        println!("commits acknowledged from then on by {}", REGIONS.join(", "));
+        for bucket in 0..=last {
+            let is_in = |ack: &&Ack, node| ack.node == node && bucket_of(ack) == bucket;
+            let count = |node| acks.iter().filter(|ack| is_in(ack, node)).count();
+            let counts: Vec<String> =
+                (0..REGIONS.len()).map(|node| format!("{:>5}", count(node))).collect();
+            println!("{:>7} ms {}", BUCKET.as_millis() * bucket as u128, counts.concat());
+        }
+    }
+}

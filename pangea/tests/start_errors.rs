@@ -1,0 +1,150 @@
+//! What `pangea start` says when it can't: one line on standard error that names what is wrong,
+//! exit code 2 where the file makes no sense and 1 where something else is in the way.
+
+mod processes;
+
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use processes::{Addresses, Process, REGIONS, free_addresses, log_text, node_toml};
+
+/// How long a node may take to stop cleanly.
+const STOP_DEADLINE: Duration = Duration::from_secs(10);
+/// How often a condition is looked at again.
+const POLL: Duration = Duration::from_millis(10);
+
+/// Runs a node that must not start, to its end.
+fn start(config: &Path) -> Output {
+    let command = Command::new(env!("CARGO_BIN_EXE_pangea"))
+        .args(["start", "--stop-with-stdin", "--config"])
+        .arg(config)
+        .stdin(Stdio::null())
+        .output();
+    command.expect("the built binary starts")
+}
+
+/// Stops a node cleanly and says with which code it ended.
+fn stop(node: &mut Process) -> i32 {
+    let started = Instant::now();
+    node.ask_to_stop();
+    loop {
+        if let Some(code) = node.exit_code() {
+            return code;
+        }
+        assert!(started.elapsed() < STOP_DEADLINE, "the node does not stop");
+        std::thread::sleep(POLL);
+    }
+}
+
+/// The line in which the command says why it ended; it must be the only one.
+fn reason(output: &Output) -> String {
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    let reasons: Vec<&str> =
+        stderr.lines().filter_map(|line| line.strip_prefix("pangea: ")).collect();
+    assert_eq!(reasons.len(), 1, "one line says why: {stderr}");
+    assert!(!stderr.contains("panicked"), "{stderr}");
+    assert!(output.stdout.is_empty(), "what does not start is not ready");
+    reasons[0].to_owned()
+}
+
+#[test]
+fn a_file_that_makes_no_sense_is_refused_with_the_line_that_is_wrong() {
+    let temp = tempfile::tempdir().unwrap();
+    let addresses = free_addresses();
+    let good = node_toml(1, &addresses);
+    let first_peer = format!("peer = \"{}\"", addresses[0].peer);
+    let second_peer = format!("peer = \"{}\"", addresses[1].peer);
+    let cases = [
+        ("node = 1\n", "node = 7\n", 3, "node = 7"),
+        ("node = 1\n", "node = -1\n", 3, "-1"),
+        ("workers = 1", "wrokers = 1", 6, "wrokers"),
+        ("\"fsync\"", "\"sometimes\"", 5, "sometimes"),
+        ("protocol = \"minerva\"", "protocol = ", 2, "protocol"),
+        ("id = 2", "id = 1", 23, "id = 1: another node has this id"),
+        (second_peer.as_str(), first_peer.as_str(), 19, "node 0 has this address already"),
+        (first_peer.as_str(), "peer = \"10.0.0.1:7000\"", 13, "insecure = true"),
+        ("[wan]", "[wan]\nspeed = 1", 41, "speed"),
+        ("[wan]", "[minerva]\nepoch_s = 1", 41, "epoch_s"),
+        ("[wan]", "[wan]\njitter_ms = -1", 40, "jitter_ms = -1"),
+    ];
+    for (at, bad, line, word) in cases {
+        assert!(good.contains(at), "{at} is in the file");
+        let path = temp.path().join("node.toml");
+        std::fs::write(&path, good.replacen(at, bad, 1)).unwrap();
+        let output = start(&path);
+        let reason = reason(&output);
+        assert_eq!(output.status.code(), Some(2), "{bad}: {reason}");
+        assert!(reason.contains(&format!("node.toml:{line}: ")), "{bad}: {reason}");
+        assert!(reason.contains(word), "{bad}: {reason}");
+        assert!(!temp.path().join("data").exists(), "{bad}: nothing was made");
+    }
+}
+
+#[test]
+fn a_file_that_is_not_there_and_a_protocol_that_is_unknown_are_named() {
+    let temp = tempfile::tempdir().unwrap();
+    let path = temp.path().join("node.toml");
+    let output = start(&path);
+    let text = reason(&output);
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert!(text.contains("node.toml") && text.contains("can't read"), "{text}");
+    let unknown = node_toml(0, &free_addresses()).replace("minerva", "raft");
+    std::fs::write(&path, unknown).unwrap();
+    let output = start(&path);
+    let text = reason(&output);
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert!(text.contains("\"raft\"") && text.contains("minerva"), "{text}");
+}
+
+/// A node of a cluster in a directory of its own.
+fn write(directory: &Path, node: usize, addresses: &[Addresses]) {
+    std::fs::create_dir_all(directory).unwrap();
+    std::fs::write(directory.join("node.toml"), node_toml(node, addresses)).unwrap();
+}
+
+#[test]
+fn a_taken_port_is_named_with_its_key() {
+    let temp = tempfile::tempdir().unwrap();
+    let addresses = free_addresses();
+    write(temp.path(), 0, &addresses);
+    for (key, address) in [("peer", addresses[0].peer), ("sql", addresses[0].sql)] {
+        let taken = TcpListener::bind(address).expect("it was free");
+        let output = start(&temp.path().join("node.toml"));
+        let text = reason(&output);
+        assert_eq!(output.status.code(), Some(1), "{text}");
+        assert!(text.contains(key) && text.contains(&address.to_string()), "{key}: {text}");
+        drop(taken);
+    }
+}
+
+#[test]
+fn a_data_dir_of_another_process_or_another_node_is_refused() {
+    let temp = tempfile::tempdir().unwrap();
+    let (ours, theirs) = (temp.path().join("ours"), temp.path().join("theirs"));
+    let addresses = free_addresses();
+    write(&ours, 0, &addresses);
+    let mut node = Process::spawn(&ours);
+    let line = node.first_line()();
+    let log = log_text(&ours);
+    assert!(line.starts_with("ready: node 0") && line.contains(REGIONS[0]), "{line}{log}");
+    assert!(line.contains(&addresses[0].sql.to_string()), "{line}");
+
+    let shared = |node: usize, addresses: &[Addresses]| {
+        let data_dir = format!("data_dir = {:?}", ours.join("data"));
+        let text = node_toml(node, addresses).replace("data_dir = \"data\"", &data_dir);
+        std::fs::create_dir_all(&theirs).unwrap();
+        std::fs::write(theirs.join("node.toml"), text).unwrap();
+        let output = start(&theirs.join("node.toml"));
+        let text = reason(&output);
+        assert_eq!(output.status.code(), Some(1), "{text}");
+        text
+    };
+    let text = shared(0, &free_addresses());
+    assert!(text.contains("in use by another process"), "{text}");
+    assert_eq!(node.exit_code(), None, "who came first goes on");
+    assert_eq!(stop(&mut node), 0, "{}", log_text(&ours));
+    let text = shared(1, &free_addresses());
+    assert!(text.contains("belongs to"), "{text}");
+}

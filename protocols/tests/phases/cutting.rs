@@ -1,0 +1,117 @@
+//! Cuts and the coordinator (§3.4), and strict reads.
+
+use pangea_core::ids::NodeId;
+use pangea_core::protocol::{Input, Request};
+use pangea_protocols::minerva::{Message, Options, Reads};
+
+use super::support::{Cluster, Fate, by_hand};
+
+/// §4: "the Raft protocol guarantees that a new leader will be elected to resume".
+#[test]
+fn a_new_coordinator_cuts_what_the_old_one_left() {
+    let mut cluster = Cluster::new(3, by_hand());
+    let old = cluster.leader();
+    let other = (old + 1) % 3;
+    let ticket = cluster.call(other, "put x 1");
+    cluster.batch(other);
+    cluster.call(old, "put y 1");
+    cluster.batch(old);
+    cluster.crash(old);
+    cluster.run_for(1_000);
+    let new = cluster.leader();
+    assert_ne!(new, old);
+    cluster.cut();
+    assert_eq!(cluster.result(other, ticket), "");
+    assert_eq!(cluster.value(new, "y"), "1", "durable on f + 1 replicas, so not lost");
+    cluster.start(old);
+    cluster.run_for(2_000);
+    cluster.cut();
+    assert_eq!(cluster.everywhere("x"), "1");
+}
+
+/// What is proposed and not decided is not applied: a minority alone decides nothing.
+#[test]
+fn a_coordinator_that_is_alone_decides_nothing() {
+    let mut cluster = Cluster::new(3, by_hand());
+    let leader = cluster.leader();
+    let ticket = cluster.call(leader, "put x 1");
+    cluster.batch(leader);
+    cluster.rule = Box::new(|_, _, message| match message {
+        Message::Agreement { .. } => Fate::HoldBack,
+        _ => Fate::Deliver,
+    });
+    let before = cluster.nodes[leader].applied();
+    cluster.cut();
+    assert_eq!(cluster.nodes[leader].applied(), before);
+    assert!(cluster.outcome(leader, ticket).is_none());
+    cluster.heal();
+    assert_eq!(cluster.result(leader, ticket), "");
+}
+
+/// A strict read sees what was acknowledged anywhere before it came; one on a snapshot need not.
+#[test]
+fn a_strict_read_waits_for_a_cut_that_was_proposed_after_it_came() {
+    for reads in [Reads::Snapshot, Reads::Strict] {
+        let mut cluster = Cluster::new(3, Options { reads, ..by_hand() });
+        let leader = cluster.leader();
+        let behind = (leader + 1) % 3;
+        cluster.rule = Box::new(move |_, to, message| match message {
+            Message::Agreement { .. } if to.index() == behind => Fate::HoldBack,
+            _ => Fate::Deliver,
+        });
+        let write = cluster.call(leader, "put x 1");
+        cluster.epoch();
+        assert_eq!(cluster.result(leader, write), "", "acknowledged");
+        let read = cluster.look(behind, "get x");
+        cluster.settle();
+        if reads == Reads::Snapshot {
+            assert_eq!(cluster.result(behind, read), "-");
+            continue;
+        }
+        cluster.heal();
+        assert_eq!(cluster.value(behind, "x"), "1", "it has the write's epoch");
+        assert!(cluster.outcome(behind, read).is_none(), "but that was cut before the read came");
+        cluster.cut();
+        assert_eq!(cluster.result(behind, read), "1");
+    }
+}
+
+/// The coordinator tells a replica which cut its strict read waits for, crashes before that cut is
+/// durable, and comes back as the coordinator of a cluster where nobody writes.
+#[test]
+fn a_strict_read_outlives_the_cut_that_it_waited_for() {
+    let mut cluster = Cluster::new(3, Options { epoch_ms: 15, ..by_hand() });
+    let leader = cluster.leader();
+    let reader = (leader + 1) % 3;
+    cluster.nodes[leader].syncs = false;
+    let read = cluster.submit(reader, Request::Fresh);
+    cluster.run_for(20);
+    let is_told = |(_, to, message): &(NodeId, NodeId, Message)| {
+        to.index() == reader && matches!(message, Message::Barrier { .. })
+    };
+    assert!(cluster.sent.iter().any(is_told));
+    assert!(cluster.fresh(reader, read).is_none());
+    cluster.crash(leader);
+    cluster.nodes[leader].syncs = true;
+    cluster.start(leader);
+    cluster.run_for(3_000);
+    assert_eq!(cluster.leader(), leader, "else this tests something else");
+    assert!(cluster.fresh(reader, read).is_some());
+}
+
+/// Names in a message of agreement are looked up without a check: a wrong one was a panic.
+#[test]
+fn a_message_of_agreement_in_another_name_is_refused() {
+    let mut cluster = Cluster::new(3, by_hand());
+    cluster.sent.clear();
+    cluster.run_for(200);
+    let is_agreement = |(from, to, message): &&(NodeId, NodeId, Message)| {
+        from.index() == 1 && to.index() == 0 && matches!(message, Message::Agreement { .. })
+    };
+    let (_, _, message) = cluster.sent.iter().find(is_agreement).cloned().expect("heartbeats");
+    for from in [NodeId(2), NodeId(1)] {
+        let message = message.clone();
+        cluster.step(0, Input::Message { from, message });
+    }
+    assert_eq!(cluster.mark(0, "minerva.malformed_agreement"), 1);
+}

@@ -1,0 +1,11 @@
+//! Minerva phase by phase: what the paper claims, on real replicas in a lockstep world.
+
+mod committing;
+mod contention;
+mod cutting;
+mod execution;
+mod recovery;
+mod replication;
+mod script;
+mod support;
+mod transfer;

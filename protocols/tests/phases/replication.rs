@@ -1,0 +1,237 @@
+//! Asynchronous replication (§3.3): what is acknowledged, what is available, what is fetched.
+
+use bytes::Bytes;
+use pangea_core::ids::{NodeId, SnapshotVersion};
+use pangea_core::protocol::Input;
+use pangea_protocols::minerva::batch::{Batch, Bid};
+use pangea_protocols::minerva::{Message, Timer};
+
+use super::support::{Cluster, Fate, by_hand, paper_by_hand};
+
+fn named(bytes: &Bytes) -> (usize, u64) {
+    let batch = Batch::decode(bytes).expect("replicas send whole batches");
+    (batch.source.index(), batch.bid.0)
+}
+
+/// The last proof that a node broadcast.
+fn proof_of(cluster: &Cluster, id: usize) -> Option<u64> {
+    let proofs = cluster.sent.iter().filter_map(|(from, _, message)| match message {
+        Message::ProofOfAvailability { head } if from.index() == id => Some(head.0),
+        _ => None,
+    });
+    proofs.last()
+}
+
+/// The heads of the epoch that a node has applied, as it tells them.
+fn heads_of(cluster: &mut Cluster, id: usize) -> Vec<Bid> {
+    cluster.fire(id, Timer::Progress);
+    let told = cluster.sent.iter().rev().find_map(|(from, _, message)| match message {
+        Message::Progress { heads, .. } if from.index() == id => Some(heads.clone()),
+        _ => None,
+    });
+    told.expect("it has just told")
+}
+
+fn batches(cluster: &mut Cluster, id: usize, count: usize) {
+    for n in 0..count {
+        cluster.call(id, &format!("put k{id}.{n} 1"));
+        cluster.batch(id);
+    }
+}
+
+/// §3.3: a batch is durable on a replica before it is acknowledged, and before it is sent.
+#[test]
+fn a_batch_is_acknowledged_and_sent_only_when_it_is_durable() {
+    let mut cluster = Cluster::new(3, by_hand());
+    let is_about_it = |message: &Message| match message {
+        Message::Ack { heads } => heads[0] >= Bid(1),
+        Message::Batch { .. } => true,
+        _ => false,
+    };
+    let count = |cluster: &Cluster, id: usize| {
+        let from = |(from, _, m): &&(NodeId, NodeId, Message)| from.index() == id && is_about_it(m);
+        cluster.sent.iter().filter(from).count()
+    };
+    cluster.nodes.iter_mut().for_each(|node| node.syncs = false);
+    cluster.call(0, "put x 1");
+    cluster.batch(0);
+    assert_eq!(count(&cluster, 0), 0, "not durable at its source");
+    cluster.nodes[0].syncs = true;
+    cluster.settle();
+    assert_eq!(count(&cluster, 0), 4, "the batch and an acknowledgement, to each");
+    assert_eq!((count(&cluster, 1), count(&cluster, 2)), (0, 0));
+    cluster.nodes[1].syncs = true;
+    cluster.settle();
+    assert_eq!((count(&cluster, 1), count(&cluster, 2)), (2, 0));
+    cluster.nodes[2].syncs = true;
+    cluster.cut();
+    assert_eq!(cluster.everywhere("x"), "1");
+}
+
+/// Lemma 3.1: f + 1 replicas; each is counted once, whatever it says again.
+#[test]
+fn a_replica_that_acknowledges_again_counts_once() {
+    let mut cluster = Cluster::new(5, by_hand());
+    cluster.rule = Box::new(|from, to, message| match message {
+        Message::Batch { .. } if from.index() == 0 && to.index() != 1 => Fate::HoldBack,
+        _ => Fate::Deliver,
+    });
+    cluster.call(0, "put x 1");
+    cluster.batch(0);
+    let heads = vec![Bid(1), Bid(0), Bid(0), Bid(0), Bid(0)];
+    for id in 0..5 {
+        for _ in 0..3 {
+            let message = Message::Ack { heads: heads.clone() };
+            cluster.step(id, Input::Message { from: NodeId(1), message });
+        }
+    }
+    let before = cluster.nodes[1].applied();
+    cluster.cut();
+    assert_eq!(cluster.value(1, "x"), "", "two of five have it, three must");
+    cluster.heal();
+    cluster.cut();
+    assert_eq!(cluster.everywhere("x"), "1");
+    assert!(cluster.nodes[1].applied() > before);
+}
+
+/// Figure 4 (left): B5 has its acknowledgements, B3 and B4 do not: no proof beyond B2.
+#[test]
+fn a_proof_of_availability_covers_a_prefix_without_gaps() {
+    let mut cluster = Cluster::new(3, paper_by_hand());
+    cluster.rule = Box::new(|_, _, message| match message {
+        Message::Batch { bytes } if matches!(named(bytes), (0, 3 | 4)) => Fate::HoldBack,
+        _ => Fate::Deliver,
+    });
+    batches(&mut cluster, 0, 5);
+    assert_eq!(proof_of(&cluster, 0), Some(2));
+    assert!(cluster.mark(1, "minerva.batch_after_gap") > 0);
+    cluster.heal();
+    assert_eq!(proof_of(&cluster, 0), Some(5));
+}
+
+/// Figure 4 (right) and Lemma 3.2: the cut is {2, 3, 5}, and a replica that lacks a batch below it
+/// fetches that from another one.
+#[test]
+fn the_cut_of_figure_4_is_applied_by_a_replica_that_must_fetch_a_batch_of_it() {
+    let mut cluster = Cluster::new(3, paper_by_hand());
+    cluster.rule = Box::new(|from, to, message| match message {
+        Message::Batch { bytes } => match (named(bytes), to.index()) {
+            ((0, 3 | 4), _) => Fate::HoldBack,
+            ((2, 4), 0) if from.index() == 2 => Fate::Lose,
+            _ => Fate::Deliver,
+        },
+        _ => Fate::Deliver,
+    });
+    batches(&mut cluster, 0, 5);
+    batches(&mut cluster, 1, 3);
+    batches(&mut cluster, 2, 5);
+    cluster.cut();
+    let expected = [Bid(2), Bid(3), Bid(5)];
+    assert_eq!(heads_of(&mut cluster, 1), expected);
+    assert_eq!(cluster.nodes[0].applied(), SnapshotVersion(cluster.nodes[1].applied().0 - 1));
+    cluster.run_for(500);
+    assert_eq!(heads_of(&mut cluster, 0), expected);
+    assert!(cluster.counter(1, "batches_fetched") > 0);
+    assert_eq!(cluster.everywhere("k2.3"), "1");
+    assert_eq!(cluster.value(0, "k0.2"), "", "beyond the cut");
+}
+
+/// In the paper's way a batch is acknowledged to its source alone. A replica that sends nothing
+/// itself never learned who else had it, and when the source was gone it waited for ever.
+#[test]
+fn an_idle_replica_fetches_the_batch_of_a_source_that_is_gone() {
+    let mut cluster = Cluster::new(3, paper_by_hand());
+    let idle = (cluster.leader() + 1) % 3;
+    let gone = (cluster.leader() + 2) % 3;
+    cluster.rule = Box::new(move |_, to, message| match message {
+        Message::Batch { .. } if to.index() == idle => Fate::Lose,
+        _ => Fate::Deliver,
+    });
+    cluster.call(gone, "put x 1");
+    cluster.epoch();
+    cluster.crash(gone);
+    cluster.rule = Box::new(|_, _, _| Fate::Deliver);
+    cluster.run_for(1_000);
+    assert_eq!(cluster.value(idle, "x"), "1");
+}
+
+/// Only this replica makes entries of its own log.
+#[test]
+fn an_entry_of_the_own_log_is_not_taken_from_another() {
+    let mut cluster = Cluster::new(3, by_hand());
+    let batch = |bid, first_sequence| {
+        let (source, base) = (NodeId(0), SnapshotVersion(0));
+        Batch { source, bid: Bid(bid), base, first_sequence, records: Vec::new() }.encode()
+    };
+    let message = Message::Batch { bytes: batch(1, 1) };
+    cluster.step(0, Input::Message { from: NodeId(1), message });
+    assert_eq!(cluster.mark(0, "minerva.own_batch_from_another"), 1);
+    let ticket = cluster.call(0, "put x 1");
+    cluster.epoch();
+    assert_eq!(cluster.result(0, ticket), "");
+    assert_eq!(cluster.everywhere("x"), "1");
+}
+
+/// What was on its way when a connection was lost is said again when it is back.
+#[test]
+fn what_a_lost_connection_took_with_it_is_sent_again() {
+    for options in [by_hand(), paper_by_hand()] {
+        let mut cluster = Cluster::new(3, options);
+        let leader = cluster.leader();
+        let (source, other) = ((leader + 1) % 3, (leader + 2) % 3);
+        cluster.crash(other);
+        cluster.rule = Box::new(move |from, to, message| match message {
+            Message::Agreement { .. } => Fate::Deliver,
+            _ if from.index() == leader || to.index() == leader => Fate::HoldBack,
+            _ => Fate::Deliver,
+        });
+        cluster.call(source, "put x 1");
+        cluster.epoch();
+        assert_eq!(cluster.value(source, "x"), "");
+        cluster.rule = Box::new(|_, _, _| Fate::Deliver);
+        cluster.reconnect(leader, source);
+        cluster.cut();
+        assert_eq!(cluster.value(source, "x"), "1");
+    }
+}
+
+/// A sync covers what was written before it began: what came meanwhile is not acknowledged yet.
+#[test]
+fn an_acknowledgement_covers_what_was_synced_and_no_more() {
+    let mut cluster = Cluster::new(3, by_hand());
+    cluster.nodes[1].syncs = false;
+    batches(&mut cluster, 0, 3);
+    cluster.sent.clear();
+    let acknowledged = |cluster: &Cluster| {
+        let heads = cluster.sent.iter().filter_map(|(from, _, message)| match message {
+            Message::Ack { heads } if from.index() == 1 => Some(heads[0].0),
+            _ => None,
+        });
+        heads.max()
+    };
+    for head in 1..=3 {
+        cluster.sync_one(1);
+        assert_eq!(acknowledged(&cluster), Some(head));
+    }
+}
+
+#[test]
+fn an_acknowledgement_that_was_lost_is_said_again() {
+    for options in [by_hand(), paper_by_hand()] {
+        let mut cluster = Cluster::new(3, options);
+        let leader = cluster.leader();
+        let (other, down) = ((leader + 1) % 3, (leader + 2) % 3);
+        cluster.crash(down);
+        cluster.rule = Box::new(|_, _, message| match message {
+            Message::Ack { .. } => Fate::Lose,
+            _ => Fate::Deliver,
+        });
+        cluster.call(leader, "put x 1");
+        cluster.epoch();
+        assert_eq!(cluster.value(leader, "x"), "");
+        cluster.rule = Box::new(|_, _, _| Fate::Deliver);
+        cluster.reconnect(leader, other);
+        cluster.cut();
+        assert_eq!(cluster.value(other, "x"), "1");
+    }
+}

@@ -1,0 +1,99 @@
+//! A procedure that does what its arguments say, and counts its runs.
+//!
+//! Commands, separated by semicolons: `get k`, `put k v`, `add k n`, `del k`, `scan from to`,
+//! `trap`, `abort`. It returns what it read, separated by spaces; `-` stands for nothing.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use pangea_core::ids::TableId;
+use pangea_core::key::{Direction, Key, KeyRange};
+use pangea_core::txn::{
+    Abort, Context, Footprint, Procedure, Program, Registry, Scan, SqlState, Stop,
+};
+use pangea_core::value::Value;
+
+pub const TABLE: TableId = TableId(7);
+
+/// How often procedures ran on one node.
+#[derive(Clone, Default)]
+pub struct Runs(Arc<AtomicU64>);
+
+impl Runs {
+    pub fn count(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+struct Script {
+    name: &'static str,
+    runs: Runs,
+}
+
+pub fn registry(runs: &Runs) -> Registry {
+    let script = |name| -> Arc<dyn Procedure> { Arc::new(Script { name, runs: runs.clone() }) };
+    Registry::new([script("look"), script("script")])
+}
+
+pub fn program(name: &str, script: &str) -> Program {
+    let procedure = registry(&Runs::default()).id(name).expect("it is registered");
+    Program::Call { procedure, args: Bytes::copy_from_slice(script.as_bytes()) }
+}
+
+impl Procedure for Script {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn is_read_only(&self, _: &[u8]) -> bool {
+        self.name == "look"
+    }
+
+    /// Tells no footprint, and has a trap in the attempt.
+    fn footprint(&self, args: &[u8]) -> Option<Footprint> {
+        assert!(!args.starts_with(b"trap"), "a bug in a procedure");
+        None
+    }
+
+    fn run(&self, args: &[u8], cx: &mut dyn Context) -> Result<Vec<u8>, Stop> {
+        self.runs.0.fetch_add(1, Ordering::Relaxed);
+        let script = std::str::from_utf8(args).expect("scripts are text");
+        let mut read = Vec::new();
+        for command in script.split(';') {
+            let words: Vec<&str> = command.split_whitespace().collect();
+            match words[..] {
+                ["get", key] => read.push(text(cx.get(TABLE, key.as_bytes())?)),
+                ["put", key, value] => put(cx, key, value)?,
+                ["add", key, more] => {
+                    let before: i64 = text(cx.get(TABLE, key.as_bytes())?).parse().unwrap_or(0);
+                    let more: i64 = more.parse().expect("a number");
+                    put(cx, key, &(before + more).to_string())?;
+                }
+                ["del", key] => cx.delete(TABLE, Key::from(key.as_bytes()))?,
+                ["scan", from, to] => {
+                    let range = KeyRange { start: from.into(), end: Some(to.into()) };
+                    let scan = Scan { table: TABLE, range, direction: Direction::Forward };
+                    cx.scan(&scan, &mut |key, value| {
+                        let key = String::from_utf8_lossy(key);
+                        read.push(format!("{key}={}", String::from_utf8_lossy(value)));
+                        ControlFlow::Continue(())
+                    })?;
+                }
+                ["trap"] => {}
+                ["abort"] => return Err(Abort::new(SqlState::RAISE_EXCEPTION, "told to").into()),
+                _ => panic!("not a command: {command}"),
+            }
+        }
+        Ok(read.join(" ").into_bytes())
+    }
+}
+
+fn put(cx: &mut dyn Context, key: &str, value: &str) -> Result<(), Stop> {
+    cx.put(TABLE, Key::from(key.as_bytes()), Value::copy_from(value.as_bytes()))
+}
+
+fn text(value: Option<Value>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| String::from_utf8_lossy(&value).into())
+}

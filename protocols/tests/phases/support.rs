@@ -1,0 +1,447 @@
+//! A lockstep world for real replicas: the test says what is delivered, lost or held back, when a
+//! disk syncs, when a batch is closed and when a cut is proposed.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion, Ticket};
+use pangea_core::key::{Direction, Key, KeyRange};
+use pangea_core::pool::Sequential;
+use pangea_core::protocol::{
+    Checkpoint, Cx, Durable, Effect, Input, Message as _, Protocol, Request, Setup, Submission,
+};
+use pangea_core::store::{Store, Version};
+use pangea_core::time::{ClockReading, Span, Timestamp};
+use pangea_core::topology::Topology;
+use pangea_core::txn::{Outcome, Program};
+use pangea_protocols::minerva::{Header, Message, Minerva, Options, Timer};
+
+use super::script::{Runs, TABLE, program, registry};
+
+/// More deliveries than this in one call mean that replicas answer each other without end.
+const DELIVERIES_MAX: usize = 100_000;
+
+/// What becomes of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    Deliver,
+    Lose,
+    HoldBack,
+}
+
+type Rule = Box<dyn Fn(NodeId, NodeId, &Message) -> Fate>;
+type Letter = (NodeId, NodeId, Message);
+type Row = (pangea_core::ids::TableId, Key, Version<Header>);
+
+/// A cluster, its network and its disks.
+pub struct Cluster {
+    pub nodes: Vec<Node>,
+    pub rule: Rule,
+    /// Everything that was sent, whatever became of it.
+    pub sent: Vec<Letter>,
+    wire: Vec<Letter>,
+    held_back: Vec<Letter>,
+    topology: Arc<Topology>,
+    options: Options,
+    now: Timestamp,
+    tickets: u64,
+}
+
+/// A node: what survives a crash, and the replica while it runs.
+pub struct Node {
+    pub brain: Option<Minerva>,
+    pub store: Arc<Store<Header>>,
+    pub log: Vec<(LogPosition, Bytes)>,
+    pub synced: LogPosition,
+    pub syncs: bool,
+    pub checkpoint: Option<(Checkpoint, Vec<Row>)>,
+    /// How often a procedure ran here.
+    pub runs: Runs,
+    pub marks: BTreeMap<&'static str, u64>,
+    head: LogPosition,
+    waiting: Vec<Effect<Minerva>>,
+    writing: Option<(Checkpoint, Vec<Row>)>,
+    timers: BTreeMap<Timer, Timestamp>,
+    replies: BTreeMap<Ticket, Outcome>,
+    fresh: BTreeMap<Ticket, SnapshotVersion>,
+    rng: fastrand::Rng,
+}
+
+/// Options with which nothing happens that the test does not ask for.
+pub fn by_hand() -> Options {
+    const NEVER_MS: u64 = 1 << 40;
+    Options { epoch_ms: NEVER_MS, batch_ms: NEVER_MS, removal_ms: NEVER_MS, ..Options::default() }
+}
+
+/// The paper's protocol, by hand.
+pub fn paper_by_hand() -> Options {
+    Options { keep_uncommitted: false, ack_everyone: false, parallel_commit: false, ..by_hand() }
+}
+
+impl Cluster {
+    /// `n` nodes that are connected and have elected a coordinator.
+    pub fn new(n: usize, options: Options) -> Self {
+        let regions = ["a", "b", "c", "d", "e"];
+        let topology = Topology::one_node_per_region("test", &regions[..n], Span::from_ms(1));
+        let mut cluster = Self {
+            nodes: (0..n).map(Node::new).collect(),
+            rule: Box::new(|_, _, _| Fate::Deliver),
+            sent: Vec::new(),
+            wire: Vec::new(),
+            held_back: Vec::new(),
+            topology: Arc::new(topology),
+            options,
+            now: Timestamp::from_us(1),
+            tickets: 0,
+        };
+        (0..n).for_each(|id| cluster.start(id));
+        cluster.run_for(2_000);
+        cluster.leader();
+        cluster
+    }
+
+    /// The one coordinator that all running nodes know.
+    pub fn leader(&self) -> usize {
+        let running = self.nodes.iter().filter_map(|node| node.brain.as_ref());
+        let leaders: Vec<_> = running.map(|brain| brain.status().coordinator).collect();
+        let leader = leaders[0].expect("a coordinator is elected");
+        assert!(leaders.iter().all(|known| *known == Some(leader)), "{leaders:?}");
+        leader.index()
+    }
+
+    /// Starts a node from what its disk holds.
+    pub fn start(&mut self, id: usize) {
+        let runs = Runs::default();
+        let setup = Setup {
+            me: NodeId(id as u16),
+            topology: self.topology.clone(),
+            registry: Arc::new(registry(&runs)),
+            options: self.options.clone(),
+        };
+        let node = &mut self.nodes[id];
+        assert!(node.brain.is_none());
+        node.runs = runs;
+        node.store = Arc::new(Store::new());
+        let mut durable = Durable { checkpoint: None, records: node.log.clone() };
+        if let Some((checkpoint, rows)) = &node.checkpoint {
+            for (table, key, version) in rows.clone() {
+                node.store.apply(table, key, version);
+            }
+            durable.checkpoint = Some(checkpoint.clone());
+        }
+        node.brain = Some(Minerva::new(setup));
+        self.step(id, Input::Restart(durable));
+        for peer in (0..self.nodes.len()).filter(|&peer| peer != id) {
+            if self.nodes[peer].brain.is_some() {
+                self.step(peer, Input::PeerUp(NodeId(id as u16)));
+                self.step(id, Input::PeerUp(NodeId(peer as u16)));
+            }
+        }
+    }
+
+    /// Stops a node: what is not synced is gone, and so is what is on its way.
+    pub fn crash(&mut self, id: usize) {
+        let node = &mut self.nodes[id];
+        node.brain = None;
+        node.log.retain(|(position, _)| *position <= node.synced);
+        node.head = node.synced;
+        node.waiting.clear();
+        node.writing = None;
+        node.timers.clear();
+        let me = NodeId(id as u16);
+        self.wire.retain(|(from, to, _)| *from != me && *to != me);
+        self.held_back.retain(|(from, to, _)| *from != me && *to != me);
+        for peer in 0..self.nodes.len() {
+            if self.nodes[peer].brain.is_some() {
+                self.step(peer, Input::PeerDown(me));
+            }
+        }
+    }
+
+    /// Submits a script.
+    pub fn call(&mut self, id: usize, script: &str) -> Ticket {
+        self.submit(id, Request::Commit(program("script", script)))
+    }
+
+    /// Submits a read-only script.
+    pub fn look(&mut self, id: usize, script: &str) -> Ticket {
+        self.submit(id, Request::Commit(program("look", script)))
+    }
+
+    pub fn commit(&mut self, id: usize, program: Program) -> Ticket {
+        self.submit(id, Request::Commit(program))
+    }
+
+    pub fn submit(&mut self, id: usize, request: Request) -> Ticket {
+        self.tickets += 1;
+        let ticket = Ticket(self.tickets);
+        self.step(id, Input::Submit(vec![Submission { ticket, request }]));
+        ticket
+    }
+
+    /// Closes the current batch of a node, and lets everything arrive.
+    pub fn batch(&mut self, id: usize) {
+        self.step(id, Input::Timer(Timer::Batch));
+        self.settle();
+    }
+
+    /// Closes all current batches, and lets the coordinator propose a cut.
+    pub fn epoch(&mut self) {
+        for id in 0..self.nodes.len() {
+            if self.nodes[id].brain.is_some() {
+                self.batch(id);
+            }
+        }
+        self.cut();
+    }
+
+    /// Lets the coordinator propose a cut, and everything arrive.
+    pub fn cut(&mut self) {
+        let leader = self.leader();
+        self.fire(leader, Timer::Epoch);
+    }
+
+    /// Lets a timer of a node come, and everything arrive.
+    pub fn fire(&mut self, id: usize, timer: Timer) {
+        self.step(id, Input::Timer(timer));
+        self.settle();
+    }
+
+    /// Delivers and syncs until nothing more happens.
+    pub fn settle(&mut self) {
+        for _ in 0..DELIVERIES_MAX {
+            let has_synced = (0..self.nodes.len()).fold(false, |any, id| any | self.sync(id));
+            if self.wire.is_empty() {
+                if has_synced {
+                    continue;
+                }
+                return;
+            }
+            let (from, to, message) = self.wire.remove(0);
+            match (self.rule)(from, to, &message) {
+                Fate::Deliver if self.nodes[to.index()].brain.is_some() => {
+                    self.step(to.index(), Input::Message { from, message });
+                }
+                Fate::Deliver | Fate::Lose => {}
+                Fate::HoldBack => self.held_back.push((from, to, message)),
+            }
+        }
+        panic!("replicas answer each other without end");
+    }
+
+    /// Puts what was held back on the wire again; the rule is asked again.
+    pub fn release(&mut self) {
+        self.wire.append(&mut self.held_back);
+        self.settle();
+    }
+
+    /// Everything arrives from now on.
+    pub fn heal(&mut self) {
+        self.rule = Box::new(|_, _, _| Fate::Deliver);
+        self.release();
+    }
+
+    /// A connection is lost with what was on its way, and made again.
+    pub fn reconnect(&mut self, a: usize, b: usize) {
+        let (first, second) = (NodeId(a as u16), NodeId(b as u16));
+        self.held_back.retain(|(from, to, _)| {
+            (*from, *to) != (first, second) && (*from, *to) != (second, first)
+        });
+        for input in [Input::PeerDown, Input::PeerUp] {
+            self.step(a, input(second));
+            self.step(b, input(first));
+        }
+        self.settle();
+    }
+
+    /// Lets time pass, with timers, deliveries and syncs.
+    pub fn run_for(&mut self, ms: u64) {
+        for _ in 0..ms {
+            self.now = self.now + Span::from_ms(1);
+            for id in 0..self.nodes.len() {
+                let is_due =
+                    |(timer, at): (&Timer, &Timestamp)| (*at <= self.now).then_some(*timer);
+                let due: Vec<_> = self.nodes[id].timers.iter().filter_map(is_due).collect();
+                for timer in due {
+                    if self.nodes[id].timers.remove(&timer).is_some() {
+                        self.step(id, Input::Timer(timer));
+                    }
+                }
+            }
+            self.settle();
+        }
+    }
+
+    /// Makes a node's log durable as far as it goes, if its disk syncs.
+    fn sync(&mut self, id: usize) -> bool {
+        let node = &mut self.nodes[id];
+        if node.brain.is_none() || !node.syncs {
+            return false;
+        }
+        if let Some((checkpoint, rows)) = node.writing.take() {
+            let version = checkpoint.version;
+            node.checkpoint = Some((checkpoint, rows));
+            self.step(id, Input::Checkpointed(version));
+            return true;
+        }
+        if node.synced == node.head {
+            return false;
+        }
+        node.synced = node.head;
+        let position = node.synced;
+        let waiting = std::mem::take(&mut node.waiting);
+        waiting.into_iter().for_each(|effect| self.carry_out(id, effect));
+        self.step(id, Input::Durable(position));
+        true
+    }
+
+    /// Makes one more record of a node durable.
+    pub fn sync_one(&mut self, id: usize) {
+        let node = &mut self.nodes[id];
+        assert!(node.synced < node.head, "there is one");
+        node.synced = LogPosition(node.synced.0 + 1);
+        let position = node.synced;
+        let waiting = std::mem::take(&mut node.waiting);
+        waiting.into_iter().for_each(|effect| self.carry_out(id, effect));
+        self.step(id, Input::Durable(position));
+    }
+
+    /// One step of one node, and its effects.
+    pub fn step(&mut self, id: usize, input: Input<Minerva>) {
+        let node = &mut self.nodes[id];
+        let now = ClockReading { at: self.now, uncertainty: Span::ZERO };
+        let mut effects = Vec::new();
+        let mut cx = Cx::new(now, &mut node.rng, &node.store, &Sequential, node.head, &mut effects);
+        let brain = node.brain.as_mut().expect("only a node that runs takes a step");
+        brain.step(&mut cx, input);
+        brain.invariants();
+        effects.into_iter().for_each(|effect| self.carry_out(id, effect));
+    }
+
+    fn carry_out(&mut self, id: usize, effect: Effect<Minerva>) {
+        let node = &mut self.nodes[id];
+        match effect {
+            Effect::Send { after, .. } | Effect::Reply { after, .. } if after > node.synced => {
+                node.waiting.push(effect);
+            }
+            Effect::Send { to, message, .. } => {
+                let mut bytes = Vec::new();
+                message.encode(&mut bytes);
+                assert_eq!(Message::decode(&bytes.into()).as_ref(), Ok(&message));
+                self.sent.push((NodeId(id as u16), to, message.clone()));
+                self.wire.push((NodeId(id as u16), to, message));
+            }
+            Effect::Reply { ticket, outcome, .. } => {
+                assert!(node.replies.insert(ticket, outcome).is_none(), "answered twice");
+            }
+            Effect::Persist { position, record } => {
+                assert_eq!(position.0, node.head.0 + 1, "records are numbered without gaps");
+                node.head = position;
+                node.log.push((position, record.concat().into()));
+            }
+            Effect::SetTimer { timer, at } => {
+                node.timers.insert(timer, at);
+            }
+            Effect::ClearTimer(timer) => {
+                node.timers.remove(&timer);
+            }
+            Effect::Fresh { ticket, version } => {
+                node.fresh.insert(ticket, version);
+            }
+            Effect::Checkpoint(checkpoint) => {
+                let rows = node.rows(checkpoint.version);
+                node.writing = Some((checkpoint, rows));
+            }
+            Effect::Truncate(first) => node.log.retain(|(position, _)| *position >= first),
+            Effect::Mark(name) => *node.marks.entry(name).or_default() += 1,
+        }
+    }
+
+    pub fn outcome(&self, id: usize, ticket: Ticket) -> Option<&Outcome> {
+        self.nodes[id].replies.get(&ticket)
+    }
+
+    /// What a script returned that committed.
+    pub fn result(&self, id: usize, ticket: Ticket) -> String {
+        match self.outcome(id, ticket) {
+            Some(Outcome::Committed { result, .. }) => String::from_utf8_lossy(result).into(),
+            other => panic!("{ticket} is not committed: {other:?}"),
+        }
+    }
+
+    /// The version that a strict read may use, once there is one.
+    pub fn fresh(&self, id: usize, ticket: Ticket) -> Option<SnapshotVersion> {
+        self.nodes[id].fresh.get(&ticket).copied()
+    }
+
+    /// The value of a key on a node as of its last epoch; empty when there is none.
+    pub fn value(&self, id: usize, key: &str) -> String {
+        let store = &self.nodes[id].store;
+        let found = store.read(TABLE, key.as_bytes(), store.published());
+        let value = found.and_then(|found| found.value);
+        value.map_or(String::new(), |value| String::from_utf8_lossy(&value).into())
+    }
+
+    /// The value of a key, which must be the same on all nodes, and all nodes equal.
+    pub fn everywhere(&self, key: &str) -> String {
+        let digest = |node: &Node| (node.applied(), node.store.digest(node.applied()));
+        let first = digest(&self.nodes[0]);
+        assert!(self.nodes.iter().all(|node| digest(node) == first), "replicas differ");
+        self.value(0, key)
+    }
+
+    pub fn counter(&self, id: usize, name: &str) -> u64 {
+        let brain = self.nodes[id].brain.as_ref().expect("it runs");
+        brain.status().counters[name]
+    }
+
+    /// How many nodes are in the configuration.
+    pub fn members(&self, id: usize) -> usize {
+        self.nodes[id].brain.as_ref().expect("it runs").status().members.len()
+    }
+
+    pub fn mark(&self, id: usize, name: &str) -> u64 {
+        self.nodes[id].marks.get(name).copied().unwrap_or(0)
+    }
+}
+
+impl Node {
+    fn new(id: usize) -> Self {
+        Self {
+            brain: None,
+            store: Arc::default(),
+            log: Vec::new(),
+            synced: LogPosition(0),
+            syncs: true,
+            checkpoint: None,
+            runs: Runs::default(),
+            marks: BTreeMap::new(),
+            head: LogPosition(0),
+            waiting: Vec::new(),
+            writing: None,
+            timers: BTreeMap::new(),
+            replies: BTreeMap::new(),
+            fresh: BTreeMap::new(),
+            rng: fastrand::Rng::with_seed(id as u64),
+        }
+    }
+
+    /// The last epoch applied.
+    pub fn applied(&self) -> SnapshotVersion {
+        self.store.published()
+    }
+
+    fn rows(&self, at: SnapshotVersion) -> Vec<Row> {
+        let mut rows = Vec::new();
+        for table in self.store.table_ids() {
+            let all = KeyRange::all();
+            self.store.scan(table, &all, Direction::Forward, at, |key, version| {
+                rows.extend(version.value.is_some().then(|| (table, key.clone(), version.clone())));
+                ControlFlow::Continue(())
+            });
+        }
+        rows
+    }
+}
