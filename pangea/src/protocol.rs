@@ -116,7 +116,7 @@ pub fn options_table(protocol: &str, settings: &[Setting]) -> Result<toml::Table
 ///
 /// # Errors
 /// When the protocol has no such setting, or not such a value of it.
-pub fn options<P: Protocol>(table: &toml::Table) -> Result<P::Options, Failure> {
+pub fn parse_options<P: Protocol>(table: &toml::Table) -> Result<P::Options, Failure> {
     let text = toml::to_string(table).expect("what came from TOML");
     toml::from_str(&text).map_err(|error| {
         // The parser tells the place, not the key.

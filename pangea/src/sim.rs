@@ -11,7 +11,7 @@ use pangea_sim::trace::Lines;
 use pangea_sim::{FaultKind, RealTime, Settings, run_seeds};
 
 use crate::failure::Failure;
-use crate::protocol::{Setting, WithProtocol, options, options_table, with_protocol};
+use crate::protocol::{Setting, WithProtocol, options_table, parse_options, with_protocol};
 
 /// Run clusters in virtual time, under faults, and check what clients saw.
 #[derive(Debug, clap::Args)]
@@ -157,7 +157,7 @@ impl WithProtocol for Simulate<'_> {
 
     fn run<P: Protocol>(self) -> Self::Output {
         let Self { arguments, settings, options } = self;
-        let options = options::<P>(&options)?;
+        let options = parse_options::<P>(&options)?;
         match &arguments.seeds {
             Some(seeds) => run_many::<P>(arguments, seeds.clone(), &settings, &options),
             None => run_one::<P>(arguments, &settings, &options),
