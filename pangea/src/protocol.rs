@@ -112,6 +112,21 @@ pub fn options_table(protocol: &str, settings: &[Setting]) -> Result<toml::Table
     Ok(table)
 }
 
+/// A protocol's settings from such a table.
+///
+/// # Errors
+/// When the protocol has no such setting, or not such a value of it.
+pub fn parse_options<P: Protocol>(table: &toml::Table) -> Result<P::Options, Failure> {
+    let text = toml::to_string(table).expect("what came from TOML");
+    toml::from_str(&text).map_err(|error| {
+        // The parser tells the place, not the key.
+        let place = error.span().map_or(0, |span| span.start);
+        let line = text[..place].rfind('\n').map_or(0, |end| end + 1);
+        let line = text[line..].lines().next().unwrap_or_default();
+        Failure::Usage(format!("--set: {} in `{line}`", error.message().trim()))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -11,7 +11,7 @@ use pangea_sim::trace::Lines;
 use pangea_sim::{FaultKind, RealTime, Settings, run_seeds};
 
 use crate::failure::Failure;
-use crate::protocol::{Setting, WithProtocol, options_table, with_protocol};
+use crate::protocol::{Setting, WithProtocol, options_table, parse_options, with_protocol};
 
 /// Run clusters in virtual time, under faults, and check what clients saw.
 #[derive(Debug, clap::Args)]
@@ -21,8 +21,8 @@ use crate::protocol::{Setting, WithProtocol, options_table, with_protocol};
   pangea sim --seeds 0..1000 --workload bank
   pangea sim --seeds 0..100 --faults crash,partition --set minerva.solver=greedy
 
-A seed is everything: the same seed gives the same trace, byte for byte. Each failure is printed with
-the command that replays it, and the exit code is 1 then.")]
+A seed is everything: the same seed gives the same trace, byte for byte. Each failure is printed
+with the command that replays it, and the exit code is 1 then.")]
 #[command(group = clap::ArgGroup::new("which").required(true))]
 pub struct Arguments {
     /// The commit protocol
@@ -157,10 +157,7 @@ impl WithProtocol for Simulate<'_> {
 
     fn run<P: Protocol>(self) -> Self::Output {
         let Self { arguments, settings, options } = self;
-        let options: P::Options = options.try_into().map_err(|error: toml::de::Error| {
-            let settings = arguments.settings.join(" ");
-            Failure::Usage(format!("--set {settings}: {}", error.message().trim()))
-        })?;
+        let options = parse_options::<P>(&options)?;
         match &arguments.seeds {
             Some(seeds) => run_many::<P>(arguments, seeds.clone(), &settings, &options),
             None => run_one::<P>(arguments, &settings, &options),

@@ -232,8 +232,8 @@ impl Client {
         }
     }
 
-    /// Checks what must hold of a workload's rows at the node's newest version: what was counted,
-    /// or which rule is broken.
+    /// Checks what must hold of a workload's rows at the node's newest version, and returns what
+    /// was counted, or which rule is broken.
     ///
     /// # Errors
     /// As [`Client::query`].

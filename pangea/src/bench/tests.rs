@@ -1,4 +1,4 @@
-//! What the command line of `bench` takes and refuses, and what it makes of counters.
+//! What the arguments of a benchmark become.
 
 use clap::Parser;
 

@@ -17,7 +17,7 @@ const CLIENTS_PER_REGION: u32 = 8;
 /// How long they think.
 const PAUSE: Duration = Duration::from_millis(100);
 /// How often the rates are shown.
-const PERIOD: Duration = Duration::from_secs(5);
+const PERIOD: Duration = Duration::from_secs(2);
 /// Few enough rows that loading them is not noticed.
 const ROWS: u64 = 10_000;
 /// A value that still fits a screen.
