@@ -139,8 +139,8 @@ impl Identity {
         }
         if hello.fingerprint != self.fingerprint {
             return refuse(format!(
-                "procedures and settings {:016x} are not {:016x}, which this node has: the nodes are \
-                 different builds, or their files set the protocol differently",
+                "procedures and settings {:016x} are not {:016x}, which this node has: the \
+                 two are different builds, or their files set the protocol differently",
                 hello.fingerprint, self.fingerprint
             ));
         }
