@@ -130,6 +130,8 @@ pub enum Input<P: Protocol> {
     PeerDown(NodeId),
     /// The checkpoint of this version is durable.
     Checkpointed(SnapshotVersion),
+    /// Everything that had arrived when [`Effect::Resume`] was asked for has been taken.
+    Resume,
 }
 
 /// What a node found on its disk.
@@ -197,6 +199,10 @@ pub enum Effect<P: Protocol> {
     },
     /// Forget a timer.
     ClearTimer(P::Timer),
+    /// Come back with [`Input::Resume`] after everything that has arrived by now. For work that is
+    /// done in slices, so that what is urgent does not wait for all of it. Asked for twice in
+    /// between, it comes once or twice.
+    Resume,
     /// Tell a client how its transaction ended, once every record up to `after` is durable.
     Reply {
         /// Whom.
@@ -282,6 +288,11 @@ impl<'a, P: Protocol> Cx<'a, P> {
     /// Forgets a timer.
     pub fn clear_timer(&mut self, timer: P::Timer) {
         self.effects.push(Effect::ClearTimer(timer));
+    }
+
+    /// Asks for [`Input::Resume`] after everything that has arrived.
+    pub fn resume(&mut self) {
+        self.effects.push(Effect::Resume);
     }
 
     /// Answers a client once every record up to `after` is durable.

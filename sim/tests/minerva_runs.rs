@@ -1,5 +1,7 @@
 //! Minerva under faults, for a few seeds; `pangea sim --seeds` runs many.
 
+use std::num::NonZeroUsize;
+
 use pangea_core::time::Span;
 use pangea_protocols::minerva::{Minerva, Options, Reads};
 use pangea_sim::{RealTime, Settings, run};
@@ -29,6 +31,19 @@ fn minerva_is_serializable_and_loses_nothing_under_faults() {
 fn minerva_keeps_the_conditions_of_tpcc_under_faults() {
     let report = run::<Minerva>(&settings(1_000, "tpcc"), &options()).unwrap();
     assert!(report.violation.is_none(), "{report}");
+}
+
+#[test]
+fn an_epoch_that_is_applied_in_slices_is_as_one_that_is_not() {
+    let options = Options { slice_txns: NonZeroUsize::MIN, ..options() };
+    let mut slices = 0;
+    for (seed, workload) in (1_000..1_008).flat_map(|seed| [(seed, "list-append"), (seed, "bank")])
+    {
+        let report = run::<Minerva>(&settings(seed, workload), &options).unwrap();
+        assert!(report.violation.is_none(), "{report}");
+        slices += report.counts.marks.get("minerva.epoch_in_slices").copied().unwrap_or(0);
+    }
+    assert!(slices > 100, "{slices} slices are too few to say anything");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::ids::ProcedureId;
+use crate::store::{Header, Store, Warmer};
 use crate::txn::{Abort, Context, Footprint, Registry, SqlState, Stop};
 
 /// Runs a procedure. A panic in it is an abort: a bug in one program must not stop all others.
@@ -25,6 +26,16 @@ pub(super) fn call(
         let abort = Abort::new(SqlState::INTERNAL_ERROR, message);
         Err(abort.with_detail("The procedure panicked.").into())
     })
+}
+
+/// Fetches from memory what a procedure says that it will look up. One that panics has said enough.
+pub(super) fn warm<H: Header>(registry: &Registry, id: ProcedureId, args: &[u8], store: &Store<H>) {
+    let Some(procedure) = registry.procedure(id) else { return };
+    let mut warmer = Warmer::new(store);
+    let hint = || procedure.hint(args, &mut |table, key| warmer.add(table, key));
+    if catch_unwind(AssertUnwindSafe(hint)).is_ok() {
+        warmer.fetch();
+    }
 }
 
 /// The abort of a program that gave up although its executor did not ask it to.

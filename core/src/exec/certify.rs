@@ -6,6 +6,7 @@
 
 use crate::ids::{TableId, TxnId};
 use crate::key::{Key, KeyRange};
+use crate::store::{Header, Version};
 use crate::txn::{Abort, ReadSet, Seen, SqlState};
 
 /// A longer key is cut off in messages.
@@ -18,11 +19,23 @@ pub(super) struct Standing {
     pub seen: Seen,
     /// Who wrote that, where a replica can be sure that all others know it too.
     pub writer: Option<TxnId>,
+    /// Whether it is what the writer's local readers saw: no later execution wrote it.
+    pub is_as_executed: bool,
 }
 
 impl Standing {
     /// Nothing there, and nobody known to have deleted it.
-    pub const ABSENT: Self = Self { seen: Seen::Absent, writer: None };
+    pub const ABSENT: Self = Self { seen: Seen::Absent, writer: None, is_as_executed: true };
+
+    /// A version of a store.
+    pub fn of<H: Header>(found: &Version<H>) -> Self {
+        let is_live = found.value.is_some();
+        Self {
+            seen: if is_live { Seen::At(found.version) } else { Seen::Absent },
+            writer: Some(found.header.writer()),
+            is_as_executed: found.header.is_as_executed(),
+        }
+    }
 }
 
 /// The database at the place where a transaction is checked.
@@ -31,8 +44,6 @@ pub(super) trait Current {
     fn point(&self, table: TableId, key: &[u8]) -> Standing;
     /// What is at each key of a range, in ascending order; keys that are absent may be in it.
     fn range(&self, table: TableId, range: &KeyRange) -> Vec<(Key, Standing)>;
-    /// Whether a transaction may have written something else than what its local readers saw.
-    fn was_executed_again(&self, txn: TxnId) -> bool;
 }
 
 /// A read that is no longer current.
@@ -64,7 +75,7 @@ impl Change {
 pub(super) fn first_change(reads: &ReadSet, now: &dyn Current) -> Option<Change> {
     let stale_point = reads.points.iter().find_map(|read| {
         let standing = now.point(read.table, &read.key);
-        let is_current = is_same(read.seen, standing, now);
+        let is_current = is_same(read.seen, standing);
         (!is_current).then(|| Change {
             table: read.table,
             key: read.key.clone(),
@@ -74,7 +85,7 @@ pub(super) fn first_change(reads: &ReadSet, now: &dyn Current) -> Option<Change>
     stale_point.or_else(|| {
         reads.ranges.iter().find_map(|read| {
             let found = now.range(read.table, &read.range);
-            let (key, winner) = first_row_change(&read.rows, &found, now)?;
+            let (key, winner) = first_row_change(&read.rows, &found)?;
             Some(Change { table: read.table, key, winner })
         })
     })
@@ -84,7 +95,6 @@ pub(super) fn first_change(reads: &ReadSet, now: &dyn Current) -> Option<Change>
 fn first_row_change(
     then: &[(Key, Seen)],
     found: &[(Key, Standing)],
-    now: &dyn Current,
 ) -> Option<(Key, Option<TxnId>)> {
     let mut then = then.iter().peekable();
     for (key, standing) in found {
@@ -92,17 +102,17 @@ fn first_row_change(
             return Some((gone.clone(), None));
         }
         let seen = then.next_if(|(seen_key, _)| seen_key == key).map_or(Seen::Absent, |row| row.1);
-        if !is_same(seen, *standing, now) {
+        if !is_same(seen, *standing) {
             return Some((key.clone(), standing.writer));
         }
     }
     then.next().map(|(gone, _)| (gone.clone(), None))
 }
 
-fn is_same(then: Seen, standing: Standing, now: &dyn Current) -> bool {
+fn is_same(then: Seen, standing: Standing) -> bool {
     match then {
         Seen::Absent | Seen::At(_) => standing.seen == then,
-        Seen::Local(txn) => standing.writer == Some(txn) && !now.was_executed_again(txn),
+        Seen::Local(txn) => standing.writer == Some(txn) && standing.is_as_executed,
         Seen::LocalDeleted(_) => standing.seen == then || standing.seen == Seen::Absent,
     }
 }
@@ -124,29 +134,16 @@ mod tests {
         assert!(abort.detail.is_some_and(|detail| detail.ends_with("was deleted.")));
     }
 
-    struct Nothing;
-    impl Current for Nothing {
-        fn point(&self, _: TableId, _: &[u8]) -> Standing {
-            Standing::ABSENT
-        }
-        fn range(&self, _: TableId, _: &KeyRange) -> Vec<(Key, Standing)> {
-            Vec::new()
-        }
-        fn was_executed_again(&self, _: TxnId) -> bool {
-            false
-        }
-    }
-
     #[test]
     fn rows_that_came_went_or_changed_are_each_noticed() {
         let at = |version| Seen::At(SnapshotVersion(version));
         let key = |k: u8| Key::from(&[k][..]);
-        let standing = |seen| Standing { seen, writer: Some(TxnId::new(NodeId(0), 1)) };
+        let standing =
+            |seen| Standing { seen, writer: Some(TxnId::new(NodeId(0), 1)), is_as_executed: true };
         let then = [(key(1), at(1)), (key(3), at(1))];
         let first = |found: &[(u8, Seen)]| {
             let found: Vec<_> = found.iter().map(|&(k, seen)| (key(k), standing(seen))).collect();
-            first_row_change(&then, &found, &Nothing)
-                .map(|(key, winner)| (key[0], winner.is_some()))
+            first_row_change(&then, &found).map(|(key, winner)| (key[0], winner.is_some()))
         };
         assert_eq!(first(&[(1, at(1)), (3, at(1))]), None);
         assert_eq!(first(&[(1, at(1)), (2, Seen::Absent), (3, at(1))]), None);
@@ -157,6 +154,8 @@ mod tests {
         assert_eq!(first(&[(1, at(1)), (3, Seen::Absent)]), Some((3, true)), "deleted");
         assert_eq!(first(&[(1, at(1)), (3, at(2))]), Some((3, true)), "changed");
         let own = [(key(1), Seen::Local(TxnId::new(NodeId(0), 1)))];
-        assert_eq!(first_row_change(&own, &[(key(1), standing(at(5)))], &Nothing), None);
+        assert_eq!(first_row_change(&own, &[(key(1), standing(at(5)))]), None);
+        let again = Standing { is_as_executed: false, ..standing(at(5)) };
+        assert!(first_row_change(&own, &[(key(1), again)]).is_some(), "executed again");
     }
 }

@@ -21,7 +21,7 @@
 
 use std::ops::ControlFlow;
 
-use super::call::{call, gave_up};
+use super::call::{call, gave_up, warm};
 use super::certify::{Current, Standing, first_change};
 use super::merge::{self, Above};
 use super::overlay::Overlay;
@@ -63,6 +63,7 @@ pub fn run<H: Header>(
     let base = Base { store, at, overlay };
     match program {
         Program::Call { procedure, args } => {
+            warm(registry, *procedure, args, store);
             let mut observed = Observed::new(base);
             let result = match call(registry, *procedure, args, &mut observed) {
                 Ok(result) => Ok(result),
@@ -93,6 +94,7 @@ pub fn probe<H: Header>(
 ) -> Footprint {
     match program {
         Program::Call { procedure, args } => {
+            warm(registry, *procedure, args, store);
             let mut observed = Observed::new(Base { store, at, overlay });
             // The result is not wanted: the program will be run at its place.
             let _result = call(registry, *procedure, args, &mut observed);
@@ -175,13 +177,11 @@ impl<H: Header> Base<'_, H> {
 impl<H: Header> Current for Base<'_, H> {
     fn point(&self, table: TableId, key: &[u8]) -> Standing {
         if let Some((txn, value)) = self.overlay.newest(table, key) {
-            return Standing { seen: Seen::local(txn, value.is_some()), writer: Some(txn) };
+            let seen = Seen::local(txn, value.is_some());
+            return Standing { seen, writer: Some(txn), is_as_executed: true };
         }
         let found = self.store.read(table, key, self.at).filter(|found| found.value.is_some());
-        found.map_or(Standing::ABSENT, |found| Standing {
-            seen: Seen::At(found.version),
-            writer: Some(found.header.writer()),
-        })
+        found.map_or(Standing::ABSENT, |found| Standing::of(&found))
     }
 
     fn range(&self, table: TableId, range: &KeyRange) -> Vec<(Key, Standing)> {
@@ -195,18 +195,14 @@ impl<H: Header> Current for Base<'_, H> {
         merge::scan(self.store, self.at, &scan, &above, |key, version, layer| {
             if let Some((txn, value)) = layer.and_then(|layer| layer.local) {
                 let seen = Seen::local(txn, value.is_some());
-                rows.push((key.clone(), Standing { seen, writer: Some(txn) }));
+                let standing = Standing { seen, writer: Some(txn), is_as_executed: true };
+                rows.push((key.clone(), standing));
             } else if let Some(live) = version.filter(|version| version.value.is_some()) {
-                let writer = Some(live.header.writer());
-                rows.push((key.clone(), Standing { seen: Seen::At(live.version), writer }));
+                rows.push((key.clone(), Standing::of(live)));
             }
             ControlFlow::Continue(())
         });
         rows
-    }
-
-    fn was_executed_again(&self, _txn: TxnId) -> bool {
-        false
     }
 }
 

@@ -11,6 +11,7 @@ use proptest::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use crate::codec::{DecodeError, Reader, Writer};
+use crate::exec::ordered::Job;
 use crate::ids::{NodeId, SnapshotVersion, TableId, TxnId};
 use crate::key::{Direction, Key, KeyRange};
 use crate::pool::Pool;
@@ -26,18 +27,37 @@ pub const KEYS: u8 = 10;
 /// Tables are numbered below this.
 pub const TABLES: u32 = 2;
 
+/// Who wrote a version, and whether by a later execution than the first.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct By(pub TxnId);
+pub struct By {
+    pub txn: TxnId,
+    pub is_again: bool,
+}
+
+impl By {
+    pub fn first(txn: TxnId) -> Self {
+        Self { txn, is_again: false }
+    }
+
+    pub fn of(job: &Job<'_>) -> Self {
+        Self { txn: job.txn, is_again: matches!(job.program, Program::Call { .. }) }
+    }
+}
 
 impl Header for By {
     fn writer(&self) -> TxnId {
-        self.0
+        self.txn
+    }
+    fn is_as_executed(&self) -> bool {
+        !self.is_again
     }
     fn encode(&self, out: &mut Vec<u8>) {
-        out.put_u64(self.0.to_bits());
+        out.put_u64(self.txn.to_bits());
+        out.put_u8(u8::from(self.is_again));
     }
     fn decode(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        Ok(Self(TxnId::from_bits(from.u64("header")?)))
+        let txn = TxnId::from_bits(from.u64("header")?);
+        Ok(Self { txn, is_again: from.u8("header")? == 1 })
     }
 }
 
@@ -213,7 +233,7 @@ pub fn rows() -> impl Strategy<Value = BTreeMap<(u32, u8), Option<u8>>> {
 pub fn store(rows: &BTreeMap<(u32, u8), Option<u8>>) -> Store<By> {
     let store = Store::new();
     for (&(table, k), v) in rows {
-        let header = By(TxnId::new(NodeId(9), 0));
+        let header = By::first(TxnId::new(NodeId(9), 0));
         let version = Version { version: SnapshotVersion(5), header, value: v.map(value) };
         store.apply(TableId(table), key(k), version);
     }

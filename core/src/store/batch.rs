@@ -15,11 +15,11 @@ use std::sync::Mutex;
 
 use super::garbage::Garbage;
 use super::table::{HASH_SHARDS, Table};
-use super::{Header, Store, Version, lock};
+use super::{Header, Store, Version, Warmer, lock};
 use crate::hash::hash_bytes;
 use crate::ids::{SnapshotVersion, TableId};
 use crate::key::Key;
-use crate::pool::Pool;
+use crate::pool::{Pool, Sequential};
 
 /// Below this many items for each worker, waking the workers costs more than they save (some 5 us
 /// against about 0.5 us an item).
@@ -43,12 +43,11 @@ impl<H: Header> Store<H> {
         assert!(writes.iter().all(|(.., v)| v.version == version), "a batch is of one version");
         let parts = parts_for(pool, writes.len());
         if parts <= 1 {
-            let put = |(table, key, version)| self.put_one(table, key, version);
-            let garbage: Vec<_> = writes.into_iter().filter_map(put).collect();
-            if !garbage.is_empty() {
-                self.garbage.push(version, garbage);
-            }
-            return;
+            let hashed = |(table, key, version): (TableId, Key, Version<H>)| {
+                (hash_bytes(&key), table, key, version)
+            };
+            let new_keys = self.put_part(version, writes.into_iter().map(hashed).collect());
+            return self.put_in_order(&Sequential, new_keys);
         }
         let by_shard = partition(writes, parts);
         let new_keys: Vec<_> = (0..parts).map(|_| Mutex::new(NewKeys::new())).collect();
@@ -63,6 +62,9 @@ impl<H: Header> Store<H> {
     /// Applies writes whose keys are in shards that no other job writes to, and returns the keys
     /// that are new.
     fn put_part(&self, version: SnapshotVersion, writes: Writes<H>) -> NewKeys {
+        let mut warmer = Warmer::new(self);
+        writes.iter().for_each(|(_, id, key, _)| warmer.add(*id, key));
+        warmer.fetch();
         let mut new_keys = NewKeys::new();
         let mut garbage = Vec::new();
         for (hash, id, key, version) in writes {
@@ -84,16 +86,20 @@ impl<H: Header> Store<H> {
         new_keys.sort_unstable();
         let parts = parts_for(pool, new_keys.len());
         let part_len = new_keys.len().div_ceil(parts).max(1);
-        let insert = |keys: &[(TableId, Key)]| {
-            for (table, key) in keys {
-                self.tables.table_to_write(*table).order.insert(key);
+        let (tables, keys): (Vec<TableId>, Vec<Key>) = new_keys.into_iter().unzip();
+        let insert = |first: usize| {
+            let mut keys = &keys[first..keys.len().min(first + part_len)];
+            let mut tables = &tables[first..][..keys.len()];
+            while let Some(&table) = tables.first() {
+                let count = tables.partition_point(|other| *other == table);
+                self.tables.table_to_write(table).order.insert(&keys[..count]);
+                (tables, keys) = (&tables[count..], &keys[count..]);
             }
         };
-        if parts == 1 {
-            return insert(&new_keys);
+        match parts {
+            1 => insert(0),
+            _ => pool.run(keys.len().div_ceil(part_len), &|part| insert(part * part_len)),
         }
-        let by_key: Vec<_> = new_keys.chunks(part_len).collect();
-        pool.run(by_key.len(), &|part| insert(by_key[part]));
     }
 
     /// Applies one write, and says if there is something to reclaim later.
@@ -101,7 +107,7 @@ impl<H: Header> Store<H> {
         let table = self.tables.table_to_write(id);
         let left = table.put(hash_bytes(&key), &key, version);
         if left.is_new {
-            table.order.insert(&key);
+            table.order.insert(std::slice::from_ref(&key));
         }
         left.is_garbage.then_some((id, key))
     }

@@ -58,6 +58,16 @@ impl<H: Header> Chain<H> {
         Self { newest: first, older: None }
     }
 
+    /// The newest version of all.
+    pub(super) fn newest(&self) -> &Version<H> {
+        &self.newest
+    }
+
+    /// The newest version but one.
+    pub(super) fn older(&self) -> Option<&Version<H>> {
+        self.older.as_ref().map(|older| &older.newest)
+    }
+
     /// The newest version that a reader at `at` sees.
     pub(super) fn visible(&self, at: SnapshotVersion) -> Option<&Version<H>> {
         if self.newest.version <= at {

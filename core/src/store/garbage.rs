@@ -7,7 +7,8 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use super::{Header, Store, lock};
+use super::warm::WARM_GROUP;
+use super::{Header, Store, Warmer, lock};
 use crate::ids::{SnapshotVersion, TableId};
 use crate::key::Key;
 
@@ -68,9 +69,14 @@ impl<H: Header> Store<H> {
                 break;
             }
             keys -= taken.len();
-            for (table, key) in taken {
-                let table = self.tables.table(table).expect("a key's table is there");
-                reclaimed += table.reclaim(&key, floor);
+            for group in taken.chunks(WARM_GROUP) {
+                let mut warmer = Warmer::new(self);
+                group.iter().for_each(|(table, key)| warmer.add(*table, key));
+                warmer.fetch();
+                for (table, key) in group {
+                    let table = self.tables.table(*table).expect("a key's table is there");
+                    reclaimed += table.reclaim(key, floor);
+                }
             }
         }
         reclaimed

@@ -19,6 +19,7 @@
 //! | `batch` | many writes at once, on every core |
 //! | `pins` | which versions readers need |
 //! | `garbage` | taking away what no reader needs |
+//! | `warm` | fetching many rows from memory side by side |
 //!
 //! # What a reader may rely on
 //!
@@ -43,6 +44,7 @@ mod pins;
 mod table;
 #[cfg(test)]
 mod tests;
+mod warm;
 
 use std::fmt::Debug;
 use std::ops::{Bound, ControlFlow};
@@ -60,11 +62,18 @@ use crate::key::{Direction, Key, KeyRange};
 use crate::value::Value;
 
 pub use self::pins::{Pin, PinError};
+pub use self::warm::Warmer;
 
 /// What a protocol keeps with each version of a record.
 pub trait Header: Copy + Debug + PartialEq + Send + Sync + 'static {
     /// The transaction that wrote the version.
     fn writer(&self) -> TxnId;
+
+    /// Whether the version is what the writer's first execution wrote, and not what a later one
+    /// did, which may differ.
+    fn is_as_executed(&self) -> bool {
+        true
+    }
 
     /// Appends the header to `out`.
     fn encode(&self, out: &mut Vec<u8>);

@@ -31,8 +31,8 @@
 //!
 //! A shard may be locked by one who holds a run, never the other way round.
 
-use std::sync::RwLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{RwLock, RwLockReadGuard, TryLockError};
 
 use super::chain::{Chain, Pushed};
 use super::order::OrderedIndex;
@@ -65,6 +65,16 @@ struct Shard<H> {
 struct Row<H> {
     key: Key,
     chain: Chain<H>,
+}
+
+/// A shard that is locked for reading.
+pub(super) struct ShardRows<'a, H>(RwLockReadGuard<'a, HashTable<Row<H>>>);
+
+impl<H: Header> ShardRows<'_, H> {
+    /// The versions of a key.
+    pub(super) fn find(&self, hash: u64, key: &[u8]) -> Option<&Chain<H>> {
+        Some(&self.0.find(hash, |row| row.key.as_bytes() == key)?.chain)
+    }
 }
 
 /// What [`Table::put`] leaves to do with the key.
@@ -108,6 +118,20 @@ impl<H: Header> Table<H> {
         let hash = hash_bytes(key);
         let rows = read(&self.shards[Self::shard_of(hash)].rows);
         rows.find(hash, |row| row.key.as_bytes() == key)?.chain.visible(at).map(look)
+    }
+
+    /// The bytes of the shard that a hash belongs to: to have its cache line, without its lock.
+    pub(super) fn shard_bytes(&self, hash: u64) -> usize {
+        self.shards[Self::shard_of(hash)].bytes.load(Ordering::Relaxed)
+    }
+
+    /// The shard that a hash belongs to, unless a writer has it.
+    pub(super) fn try_shard(&self, hash: u64) -> Option<ShardRows<'_, H>> {
+        match self.shards[Self::shard_of(hash)].rows.try_read() {
+            Ok(rows) => Some(ShardRows(rows)),
+            Err(TryLockError::Poisoned(rows)) => Some(ShardRows(rows.into_inner())),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     /// Writes a version. A new key is not in order yet.

@@ -96,6 +96,13 @@ pub trait Procedure: Send + Sync {
         false
     }
 
+    /// Names keys that a run will look up, as far as the arguments tell. Only a hint, so that an
+    /// executor can fetch their rows from memory side by side before it runs the program: it may
+    /// name too few or too many.
+    fn hint(&self, args: &[u8], name: &mut dyn FnMut(TableId, &[u8])) {
+        let _ = (args, name);
+    }
+
     /// Whether the program writes far more than its arguments say (a load), so that it is cheaper
     /// to run it on every replica than to ship its writes.
     fn is_bulk(&self, args: &[u8]) -> bool {

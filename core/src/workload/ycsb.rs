@@ -360,6 +360,15 @@ impl Procedure for Run {
         true
     }
 
+    fn hint(&self, args: &[u8], name: &mut dyn FnMut(TableId, &[u8])) {
+        let _ = for_each_op::<DecodeError>(args, |op| {
+            if let Op::Read { row } | Op::Write { row, .. } | Op::Modify { row, .. } = op {
+                name(ROWS, &key(row));
+            }
+            Ok(())
+        });
+    }
+
     fn footprint(&self, args: &[u8]) -> Option<Footprint> {
         let (mut points, mut ranges) = (Vec::with_capacity(OPS_PER_TXN), Vec::new());
         let mut point = |row, mode| points.push(PointLock { table: ROWS, key: key(row), mode });

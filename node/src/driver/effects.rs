@@ -30,6 +30,7 @@ impl<P: Protocol> Driver<P> {
             Effect::Persist { position, record } => self.appends.push(Append { position, record }),
             Effect::SetTimer { timer, at } => self.timers.set(timer, at),
             Effect::ClearTimer(timer) => self.timers.clear(timer),
+            Effect::Resume => self.wants_resume = true,
             Effect::Fresh { ticket, version } => match self.pending_of(ticket) {
                 Waiting::Fresh(reply) => reply.send(Ok(version)),
                 Waiting::Commit(_) => panic!("{ticket} waits for an outcome, not a version"),

@@ -37,7 +37,7 @@ use pangea_core::protocol::{
     Cx, Durable, Effect, Input, Lane, Protocol, Request, Status, Submission,
 };
 use pangea_core::store::Store;
-use pangea_core::time::ClockReading;
+use pangea_core::time::{ClockReading, Span};
 
 use crate::checkpoint::Checkpointer;
 use crate::clock::Clock;
@@ -110,6 +110,8 @@ pub struct Driver<P: Protocol> {
     truncations: Truncations,
     pending: HashMap<Ticket, Waiting>,
     next_ticket: u64,
+    /// The protocol has more to do after what has arrived.
+    wants_resume: bool,
     counters: BTreeMap<&'static str, u64>,
     /// Filled by each step and emptied after it.
     effects: Vec<Effect<P>>,
@@ -138,6 +140,7 @@ impl<P: Protocol> Driver<P> {
             truncations: Truncations::new(checkpoint),
             pending: HashMap::default(),
             next_ticket: 1,
+            wants_resume: false,
             counters: BTreeMap::new(),
             effects: Vec::new(),
             appends: Vec::new(),
@@ -151,9 +154,15 @@ impl<P: Protocol> Driver<P> {
     pub fn run(mut self) {
         loop {
             self.catch_up();
-            match self.inbox.take(self.timers.next().map(|at| at.since(self.clock.now().at))) {
+            let until_timer = || self.timers.next().map(|at| at.since(self.clock.now().at));
+            let wait = if self.wants_resume { Some(Span::ZERO) } else { until_timer() };
+            match self.inbox.take(wait) {
                 Turn::Inputs(inputs) => self.take_turn(inputs),
                 Turn::Closed => break,
+            }
+            if std::mem::take(&mut self.wants_resume) {
+                self.catch_up();
+                self.step(Input::Resume);
             }
         }
         // First, so that peers go on without this node, and clients are not told before them.

@@ -306,7 +306,7 @@ impl Protocol for Toy {
                 self.say_what_i_have(cx);
                 cx.set_timer(Wait::Heartbeat, Span::from_ms(5));
             }
-            Input::Durable(_) => {}
+            Input::Durable(_) | Input::Resume => {}
             Input::PeerUp(_) => self.say_what_i_have(cx),
             Input::PeerDown(peer) => {
                 self.acknowledged.remove(&peer);

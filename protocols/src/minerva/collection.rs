@@ -34,9 +34,14 @@ impl Minerva {
             cx.send(peer, Message::Progress { applied, durable, heads: heads.clone() });
         }
         self.collect();
-        cx.store.reclaim_at_most(applied, RECLAIM_VERSIONS_MAX);
+        self.reclaim(cx);
         self.retry_barriers(cx, None);
         self.retry_transfer(cx);
+    }
+
+    /// Takes out of the store what no reader of the applied epoch sees.
+    pub(super) fn reclaim(&self, cx: &mut Cx<'_, Self>) {
+        cx.store.reclaim_at_most(self.state.cut.applied, RECLAIM_VERSIONS_MAX);
     }
 
     /// A replica tells how far it is.

@@ -15,6 +15,7 @@
 //! soon as the epoch is applied: its cut is durable on a majority and its batches on f + 1
 //! replicas, so the outcome, which follows from them, can't be lost with this node.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use pangea_core::exec::is_footprint_declared;
@@ -47,27 +48,96 @@ struct Verdict {
     conflicting: u64,
 }
 
+/// An epoch that is being applied. Its ordered queue runs in slices, one a step, so that a large
+/// epoch does not hold up what the next ones need: batches, acknowledgements, agreement.
+pub(super) struct Commit {
+    epoch: SnapshotVersion,
+    cut: Cut,
+    /// Of the epoch, by source and then by place in its log.
+    batches: Vec<Arc<Batch>>,
+    verdict: Verdict,
+    /// The ordered queue, as positions among the epoch's entries.
+    queue: Vec<usize>,
+    /// What became of the queue so far.
+    finished: Vec<Finished>,
+}
+
+impl Commit {
+    fn is_done(&self) -> bool {
+        self.finished.len() == self.queue.len()
+    }
+}
+
+/// The transactions of batches.
+fn entries_of(batches: &[Arc<Batch>]) -> Vec<Entry<'_>> {
+    let of_batch = |batch: &Arc<Batch>| batch.records.len();
+    let mut entries = Vec::with_capacity(batches.iter().map(of_batch).sum());
+    for batch in batches {
+        entries.extend(batch.records.iter().map(|record| Entry { record, base: batch.base }));
+    }
+    entries
+}
+
 impl Minerva {
-    /// Applies the cut of `epoch`, whose batches are all here.
-    pub(super) fn commit_epoch(
+    /// Begins with the cut of `epoch`, whose batches are all here.
+    pub(super) fn begin_epoch(&mut self, cx: &mut Cx<'_, Self>, epoch: SnapshotVersion, cut: Cut) {
+        assert_eq!(epoch, self.state.cut.applied.next(), "epochs are applied in order");
+        assert!(self.state.commit.is_none(), "one epoch at a time");
+        let batches = self.batches_of(&cut);
+        if let Some(resolution) = self.state.logged.remove(&epoch) {
+            return self.replay(cx, &cut, &batches, resolution);
+        }
+        let entries = entries_of(&batches);
+        let verdict = self.filter_conflicts(cx, epoch, &entries);
+        let parallel = self.state.options.parallel_commit;
+        let pool: &dyn Pool = if parallel { cx.pool } else { &Sequential };
+        apply_valid(cx, pool, epoch, &entries, &verdict.is_valid);
+        let queue: Vec<usize> = (0..entries.len()).filter(|&i| !verdict.is_valid[i]).collect();
+        let in_order = |pair: &[usize]| entries[pair[0]].record.txn < entries[pair[1]].record.txn;
+        assert!(queue.windows(2).all(in_order), "entries are sorted by source and id");
+        let finished = Vec::with_capacity(queue.len());
+        self.state.commit = Some(Commit { epoch, cut, batches, verdict, queue, finished });
+        self.go_on(cx);
+    }
+
+    /// Runs the next slice of the epoch that is being applied, and ends the epoch after the last.
+    pub(super) fn go_on(&mut self, cx: &mut Cx<'_, Self>) {
+        let Some(mut commit) = self.state.commit.take() else { return };
+        let entries = entries_of(&commit.batches);
+        let from = commit.finished.len();
+        let upto = commit.queue.len().min(from + self.state.options.slice_txns.get());
+        let slice = &commit.queue[from..upto];
+        commit.finished.extend(self.run_slice(cx, commit.epoch, &entries, slice));
+        if !commit.is_done() {
+            cx.mark("minerva.epoch_in_slices");
+            cx.resume();
+            self.state.commit = Some(commit);
+            return;
+        }
+        self.count(cx, entries.len(), &commit.verdict, &commit.finished);
+        let Commit { epoch, cut, verdict, queue, finished, .. } = commit;
+        let mut outcomes: Vec<Option<Finished>> = entries.iter().map(|_| None).collect();
+        for (&i, finished) in queue.iter().zip(finished) {
+            outcomes[i] = Some(finished);
+        }
+        self.log_epoch(cx, epoch, &cut, &entries, queue, &outcomes, verdict.is_valid);
+        self.end_epoch(cx, epoch, &cut, &entries, outcomes);
+    }
+
+    /// The epoch's writes are all in the store: makes them visible, and tells who waits.
+    fn end_epoch(
         &mut self,
         cx: &mut Cx<'_, Self>,
         epoch: SnapshotVersion,
         cut: &Cut,
+        entries: &[Entry<'_>],
+        outcomes: Vec<Option<Finished>>,
     ) {
-        assert_eq!(epoch, self.state.cut.applied.next(), "epochs are applied in order");
-        let batches = self.batches_of(cut);
-        let entries: Vec<Entry<'_>> = batches
-            .iter()
-            .flat_map(|batch| batch.records.iter().map(|record| Entry { record, base: batch.base }))
-            .collect();
-        let outcomes = match self.state.logged.remove(&epoch) {
-            Some(resolution) => self.replay(cx, &entries, resolution),
-            None => self.resolve(cx, epoch, cut, &entries),
-        };
         self.finish_epoch(cx, epoch, cut);
-        self.settle_in_flight(cx, epoch, &entries, outcomes);
+        self.settle_in_flight(cx, epoch, entries, outcomes);
         self.release_barriers(cx, cut);
+        // Now, while what the epoch wrote is still in the processor's caches.
+        self.reclaim(cx);
     }
 
     /// The batches between the cut before and this one, by source and then by place in its log.
@@ -80,49 +150,38 @@ impl Minerva {
             .collect()
     }
 
-    /// Algorithm 4, Validation. Returns, for each entry, what the ordered queue made of it, or
-    /// nothing where it is valid.
-    fn resolve(
+    /// Writes down what was decided, so that a restart does not decide it again.
+    #[expect(clippy::too_many_arguments, reason = "the parts of one record")]
+    fn log_epoch(
         &mut self,
         cx: &mut Cx<'_, Self>,
         epoch: SnapshotVersion,
         cut: &Cut,
         entries: &[Entry<'_>],
-    ) -> Vec<Option<Finished>> {
-        let verdict = self.filter_conflicts(cx, epoch, entries);
-        let parallel = self.state.options.parallel_commit;
-        let pool: &dyn Pool = if parallel { cx.pool } else { &Sequential };
-        apply_valid(cx, pool, epoch, entries, &verdict.is_valid);
-        let queue: Vec<usize> = (0..entries.len()).filter(|&i| !verdict.is_valid[i]).collect();
-        let finished = self.run_queue(cx, epoch, entries, &queue);
-        self.count(cx, entries, &verdict, &finished);
-
-        let mut outcomes: Vec<Option<Finished>> = entries.iter().map(|_| None).collect();
-        for (&i, finished) in queue.iter().zip(finished) {
-            outcomes[i] = Some(finished);
-        }
-        // The order in which they took effect: what was run again in a later pass came later.
+        queue: Vec<usize>,
+        outcomes: &[Option<Finished>],
+        is_valid: Vec<bool>,
+    ) {
+        // The order in which they took effect: within a slice, what was run again in a later pass
+        // came later.
         let mut in_effect = queue;
-        in_effect.sort_by_key(|&i| (outcomes[i].as_ref().map(|finished| finished.passes), i));
-        let ordered = in_effect.iter().filter_map(|&i| self.logged_writes(entries, &outcomes, i));
-        let resolution = Resolution {
-            epoch,
-            cut: cut.clone(),
-            ordered: ordered.collect(),
-            is_valid: verdict.is_valid,
-        };
+        for slice in in_effect.chunks_mut(self.state.options.slice_txns.get()) {
+            slice.sort_by_key(|&i| (outcomes[i].as_ref().map(|finished| finished.passes), i));
+        }
+        let ordered = in_effect.iter().filter_map(|&i| self.logged_writes(entries, outcomes, i));
+        let resolution =
+            Resolution { epoch, cut: cut.clone(), ordered: ordered.collect(), is_valid };
         let position = self.persist(cx, LogRecord::Epoch(&resolution));
         self.state.cut.epoch_records.push_back((epoch, position));
-        outcomes
     }
 
     /// What the log keeps of an entry of the ordered queue.
-    fn logged_writes(
+    fn logged_writes<'a>(
         &self,
         entries: &[Entry<'_>],
-        outcomes: &[Option<Finished>],
+        outcomes: &'a [Option<Finished>],
         entry: usize,
-    ) -> Option<Ordered> {
+    ) -> Option<Ordered<'a>> {
         let finished = outcomes[entry].as_ref().expect("every entry of the queue was run");
         if finished.writes.is_empty() {
             return None;
@@ -133,7 +192,7 @@ impl Minerva {
             }
             Program::Certified(_) => false,
         };
-        Some(Ordered { entry, writes: (!is_bulk).then(|| finished.writes.clone()) })
+        Some(Ordered { entry, writes: (!is_bulk).then(|| Cow::Borrowed(&finished.writes[..])) })
     }
 
     /// Algorithm 5, FilterConflicts.
@@ -177,16 +236,15 @@ impl Minerva {
         Verdict { is_valid, stale, conflicting: optimistic - stale - valid }
     }
 
-    /// Runs the ordered queue: in the order of source priority, which is its number, and id.
-    fn run_queue(
+    /// Runs a part of the ordered queue: in the order of source priority, which is its number, and
+    /// id.
+    fn run_slice(
         &self,
         cx: &mut Cx<'_, Self>,
         epoch: SnapshotVersion,
         entries: &[Entry<'_>],
         queue: &[usize],
     ) -> Vec<Finished> {
-        let in_order = |pair: &[usize]| entries[pair[0]].record.txn < entries[pair[1]].record.txn;
-        assert!(queue.windows(2).all(in_order), "entries are sorted by source and id");
         let footprints: Vec<Option<Footprint>> =
             queue.iter().map(|&i| self.footprint_of_run(entries[i].record)).collect();
         let jobs: Vec<Job<'_>> = queue
@@ -205,7 +263,7 @@ impl Minerva {
                 }
             })
             .collect();
-        let header = &|txn: TxnId| Header::reexecuted(txn);
+        let header = &|job: &Job<'_>| header_in_order(job.txn, job.program);
         ordered::execute(cx.pool, &self.state.registry, cx.store, epoch, &jobs, header)
     }
 
@@ -223,7 +281,7 @@ impl Minerva {
     fn count(
         &mut self,
         cx: &mut Cx<'_, Self>,
-        entries: &[Entry<'_>],
+        entries: usize,
         verdict: &Verdict,
         finished: &[Finished],
     ) {
@@ -234,7 +292,7 @@ impl Minerva {
         counters.txns_valid += valid;
         counters.txns_stale += verdict.stale;
         counters.txns_conflicting += verdict.conflicting;
-        counters.txns_ordered += entries.len() as u64 - optimistic;
+        counters.txns_ordered += entries as u64 - optimistic;
         counters.reexecution_restarts +=
             finished.iter().map(|f| u64::from(f.passes.saturating_sub(1))).sum::<u64>();
         if verdict.stale > 0 {
@@ -256,26 +314,29 @@ impl Minerva {
     fn replay(
         &mut self,
         cx: &mut Cx<'_, Self>,
-        entries: &[Entry<'_>],
-        resolution: Resolution,
-    ) -> Vec<Option<Finished>> {
+        cut: &Cut,
+        batches: &[Arc<Batch>],
+        resolution: Resolution<'_>,
+    ) {
         cx.mark("minerva.epoch_replayed");
+        let entries = entries_of(batches);
         let epoch = resolution.epoch;
         assert_eq!(resolution.is_valid.len(), entries.len(), "an epoch has the batches it had");
-        apply_valid(cx, cx.pool, epoch, entries, &resolution.is_valid);
+        apply_valid(cx, cx.pool, epoch, &entries, &resolution.is_valid);
         for Ordered { entry, writes } in resolution.ordered {
             let record = entries[entry].record;
             let Some(writes) = writes else {
-                self.run_queue(cx, epoch, entries, &[entry]);
+                self.run_slice(cx, epoch, &entries, &[entry]);
                 continue;
             };
-            let header = Header::reexecuted(record.txn);
-            for write in writes {
+            let header = header_in_order(record.txn, &record.program);
+            for write in writes.into_owned() {
                 let version = Version { version: epoch, header, value: write.value };
                 cx.store.apply(write.table, write.key, version);
             }
         }
-        entries.iter().map(|_| None).collect()
+        let outcomes = entries.iter().map(|_| None).collect();
+        self.end_epoch(cx, epoch, cut, &entries, outcomes);
     }
 
     /// The epoch's writes are all in the store: moves on to it.
@@ -285,6 +346,7 @@ impl Minerva {
         }
         self.apply_membership(cx, cut);
         self.state.cut.applied = epoch;
+        self.state.cut.waiting.pop_front_if(|(waiting, _)| *waiting == epoch);
         self.state.counters.epochs += 1;
         cx.store.publish(epoch);
         if !self.state.options.keep_uncommitted {
@@ -356,6 +418,15 @@ impl Minerva {
             let (_, writes) = record.learned().expect("only runs have dependencies");
             overlay.remove(record.txn, writes);
         }
+    }
+}
+
+/// The header of what was written in the ordered queue: a call may have written something else than
+/// when it was first executed, a certified transaction has not.
+fn header_in_order(txn: TxnId, program: &Program) -> Header {
+    match program {
+        Program::Call { .. } => Header::reexecuted(txn),
+        Program::Certified(_) => Header::as_executed(txn),
     }
 }
 

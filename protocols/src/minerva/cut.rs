@@ -120,13 +120,14 @@ impl Minerva {
 
     /// Applies the cuts whose batches are all here, in order.
     pub(super) fn apply_ready_cuts(&mut self, cx: &mut Cx<'_, Self>) {
-        while let Some((_, cut)) = self.state.cut.waiting.front() {
+        while self.state.commit.is_none() {
+            let Some((epoch, cut)) = self.state.cut.waiting.front() else { return };
             let is_here = |(log, head): (&super::state::SourceLog, &Bid)| log.held >= *head;
             if !self.state.replication.logs.iter().zip(&cut.heads).all(is_here) {
                 return cx.mark("minerva.cut_waits_for_batch");
             }
-            let (epoch, cut) = self.state.cut.waiting.pop_front().expect("looked at above");
-            self.commit_epoch(cx, epoch, &cut);
+            let (epoch, cut) = (*epoch, cut.clone());
+            self.begin_epoch(cx, epoch, cut);
         }
     }
 

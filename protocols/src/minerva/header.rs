@@ -30,7 +30,7 @@ impl Header {
     }
 
     /// Whether `txn` made the write, and made it at its source.
-    pub fn is_as_executed(self, txn: TxnId) -> bool {
+    pub fn is_as_executed_by(self, txn: TxnId) -> bool {
         self == Self::as_executed(txn)
     }
 }
@@ -38,6 +38,10 @@ impl Header {
 impl RecordHeader for Header {
     fn writer(&self) -> TxnId {
         TxnId::from_bits(self.bits & !REEXECUTED)
+    }
+
+    fn is_as_executed(&self) -> bool {
+        self.bits & REEXECUTED == 0
     }
 
     fn encode(&self, out: &mut Vec<u8>) {
@@ -60,7 +64,7 @@ mod tests {
         for (header, is_as_executed) in
             [(Header::as_executed(txn), true), (Header::reexecuted(txn), false)]
         {
-            assert_eq!((header.writer(), header.is_as_executed(txn)), (txn, is_as_executed));
+            assert_eq!((header.writer(), header.is_as_executed_by(txn)), (txn, is_as_executed));
             let mut bytes = Vec::new();
             header.encode(&mut bytes);
             assert_eq!(Header::decode(&mut Reader::new(&bytes)), Ok(header));

@@ -129,7 +129,7 @@ mod kind {
 enum LogRecord<'a> {
     Batch(Bytes),
     Agreement(Bytes),
-    Epoch(&'a Resolution),
+    Epoch(&'a Resolution<'a>),
 }
 
 impl Protocol for Minerva {
@@ -158,6 +158,7 @@ impl Protocol for Minerva {
             Input::PeerUp(peer) => self.on_peer_up(cx, peer),
             Input::PeerDown(peer) => self.on_peer_down(cx, peer),
             Input::Checkpointed(version) => self.on_checkpointed(cx, version),
+            Input::Resume => self.go_on(cx),
         }
         self.settle_agreement(cx);
         self.apply_ready_cuts(cx);

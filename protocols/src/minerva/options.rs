@@ -1,5 +1,7 @@
 //! Settings. Every replica of a cluster must have the same: they are part of what is decided alike.
 
+use std::num::NonZeroUsize;
+
 use pangea_core::time::Span;
 use serde::{Deserialize, Serialize};
 
@@ -38,6 +40,9 @@ pub struct Options {
     /// Beyond the paper: a batch is acknowledged to every replica, so that each sees availability
     /// for itself. Off: to the batch's source, which then broadcasts the proof (§3.3).
     pub ack_everyone: bool,
+    /// An epoch's ordered queue runs in slices of so many transactions, between which the node does
+    /// what has arrived meanwhile.
+    pub slice_txns: NonZeroUsize,
     /// A checkpoint is taken when the log has grown by this much since the last one, in bytes.
     pub checkpoint_bytes: u64,
     /// A replica that was not heard of for this long is removed from the configuration, in
@@ -81,6 +86,7 @@ impl Default for Options {
             keep_uncommitted: true,
             parallel_commit: true,
             ack_everyone: true,
+            slice_txns: NonZeroUsize::new(64).expect("64 is not zero"),
             checkpoint_bytes: 512 << 20,
             removal_ms: 10_000,
         }

@@ -139,7 +139,7 @@ impl Minerva {
     fn replay_logged_epochs(&mut self, cx: &mut Cx<'_, Self>) {
         while let Some(resolution) = self.state.logged.get(&self.state.cut.applied.next()) {
             let (epoch, cut) = (resolution.epoch, resolution.cut.clone());
-            self.commit_epoch(cx, epoch, &cut);
+            self.begin_epoch(cx, epoch, cut);
         }
         self.state.cut.durable = self.state.cut.applied;
     }

@@ -12,6 +12,8 @@
 //! ordered queue are here. A bulk transaction's are not: its arguments say them in far fewer bytes,
 //! so it is marked to be run once more, at the same place.
 
+use std::borrow::Cow;
+
 use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::SnapshotVersion;
 use pangea_core::txn::Write;
@@ -19,9 +21,9 @@ use pangea_core::txn::Write;
 use super::batch::{decode_writes, encode_writes};
 use super::state::Cut;
 
-/// What an epoch decided.
+/// What an epoch decided. Borrows the write sets while it is written.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Resolution {
+pub(super) struct Resolution<'a> {
     /// The epoch.
     pub epoch: SnapshotVersion,
     /// The cut that it applied.
@@ -30,19 +32,19 @@ pub(super) struct Resolution {
     /// executed.
     pub is_valid: Vec<bool>,
     /// What the ordered queue did, in its order; transactions that wrote nothing are left out.
-    pub ordered: Vec<Ordered>,
+    pub ordered: Vec<Ordered<'a>>,
 }
 
 /// What one transaction of the ordered queue did.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Ordered {
+pub(super) struct Ordered<'a> {
     /// Its position among the epoch's transactions.
     pub entry: usize,
     /// What it wrote, or nothing for a bulk transaction that is to be run again.
-    pub writes: Option<Vec<Write>>,
+    pub writes: Option<Cow<'a, [Write]>>,
 }
 
-impl Resolution {
+impl Resolution<'_> {
     pub(super) fn encode(&self, out: &mut Vec<u8>) {
         out.put_u64(self.epoch.0);
         let cut = postcard::to_stdvec(&self.cut).expect("a cut in memory can be encoded");
@@ -73,7 +75,7 @@ impl Resolution {
             .map(|_| {
                 let entry = from.varint(WHAT)? as usize;
                 let is_given = from.u8(WHAT)? == 1;
-                let writes = is_given.then(|| decode_writes(from)).transpose()?;
+                let writes = is_given.then(|| decode_writes(from).map(Cow::Owned)).transpose()?;
                 if entry < count {
                     Ok(Ordered { entry, writes })
                 } else {
@@ -96,7 +98,7 @@ mod tests {
     fn a_resolution_survives_its_encoding_and_a_cut_one_is_refused() {
         let write = Write { table: TableId(1), key: Key::from(&b"k"[..]), value: None };
         for count in [0, 1, 7, 8, 9, 30] {
-            let ordered = [None, Some(vec![write.clone()])].into_iter();
+            let ordered = [None, Some(Cow::Owned(vec![write.clone()]))].into_iter();
             let resolution = Resolution {
                 epoch: SnapshotVersion(5),
                 cut: Cut { heads: vec![Bid(1), Bid(300)], ..Cut::default() },

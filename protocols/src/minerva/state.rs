@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::Minerva;
 use super::barrier::Barriers;
 use super::batch::{Batch, Bid, Heads, TxnRecord};
+use super::commit::Commit;
 use super::contention::Contention;
 use super::options::Options;
 use super::resolution::Resolution;
@@ -34,8 +35,10 @@ pub(super) struct State {
     pub contention: Contention,
     pub collection: Collection,
     pub transfer: Transfer,
+    /// The epoch that is being applied: the first of those that wait.
+    pub commit: Option<Commit>,
     /// What the log had already decided when the node started, by epoch. Empty soon after.
-    pub logged: BTreeMap<SnapshotVersion, Resolution>,
+    pub logged: BTreeMap<SnapshotVersion, Resolution<'static>>,
     pub counters: Counters,
 }
 
@@ -273,6 +276,7 @@ impl State {
                 writing: None,
             },
             transfer: Transfer::default(),
+            commit: None,
             logged: BTreeMap::new(),
             counters: Counters::default(),
             topology: setup.topology,

@@ -229,6 +229,10 @@ impl Minerva {
     /// Makes a peer's checkpoint this replica's state.
     fn install(&mut self, cx: &mut Cx<'_, Self>, incoming: Incoming) {
         self.state.transfer.is_needed = false;
+        // Rows that an epoch has half applied would stay behind.
+        while self.state.commit.is_some() {
+            self.go_on(cx);
+        }
         let Incoming { version, configuration, rows, .. } = incoming;
         let applied = self.state.cut.applied;
         let Some(configuration) = configuration else { return };

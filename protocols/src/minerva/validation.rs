@@ -10,7 +10,7 @@ use pangea_core::hash::HashSet;
 use pangea_core::ids::{SnapshotVersion, TableId, TxnId};
 use pangea_core::key::Direction;
 use pangea_core::pool::{self, Pool};
-use pangea_core::store::{Store, Version};
+use pangea_core::store::{Store, Version, Warmer};
 use pangea_core::txn::{RangeRead, ReadSet, Seen};
 
 use super::chains::{Chain, Entry};
@@ -53,6 +53,9 @@ impl Validator<'_> {
     }
 
     fn are_current(&self, reads: &ReadSet) -> bool {
+        let mut warmer = Warmer::new(self.store);
+        reads.points.iter().for_each(|read| warmer.add(read.table, &read.key));
+        warmer.fetch();
         reads.points.iter().all(|read| self.is_point_current(read.table, &read.key, read.seen))
             && reads.ranges.iter().all(|read| self.is_range_current(read))
     }
@@ -121,6 +124,6 @@ fn is_version(seen: Seen, version: &Version<Header>) -> bool {
     match seen {
         Seen::Absent | Seen::LocalDeleted(_) => version.value.is_none(),
         Seen::At(at) => version.version == at && version.value.is_some(),
-        Seen::Local(writer) => version.header.is_as_executed(writer) && version.value.is_some(),
+        Seen::Local(writer) => version.header.is_as_executed_by(writer) && version.value.is_some(),
     }
 }

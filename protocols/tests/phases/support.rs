@@ -63,6 +63,7 @@ pub struct Node {
     head: LogPosition,
     waiting: Vec<Effect<Minerva>>,
     writing: Option<(Checkpoint, Vec<Row>)>,
+    wants_resume: bool,
     timers: BTreeMap<Timer, Timestamp>,
     replies: BTreeMap<Ticket, Outcome>,
     fresh: BTreeMap<Ticket, SnapshotVersion>,
@@ -214,7 +215,9 @@ impl Cluster {
         for _ in 0..DELIVERIES_MAX {
             let has_synced = (0..self.nodes.len()).fold(false, |any, id| any | self.sync(id));
             if self.wire.is_empty() {
-                if has_synced {
+                let has_resumed =
+                    (0..self.nodes.len()).fold(false, |any, id| any | self.resume(id));
+                if has_synced || has_resumed {
                     continue;
                 }
                 return;
@@ -297,6 +300,16 @@ impl Cluster {
         true
     }
 
+    /// Lets a node go on with what it put off, if it has.
+    pub fn resume(&mut self, id: usize) -> bool {
+        let node = &mut self.nodes[id];
+        let is_due = node.brain.is_some() && std::mem::take(&mut node.wants_resume);
+        if is_due {
+            self.step(id, Input::Resume);
+        }
+        is_due
+    }
+
     /// Makes one more record of a node durable.
     pub fn sync_one(&mut self, id: usize) {
         let node = &mut self.nodes[id];
@@ -344,6 +357,7 @@ impl Cluster {
             Effect::SetTimer { timer, at } => {
                 node.timers.insert(timer, at);
             }
+            Effect::Resume => node.wants_resume = true,
             Effect::ClearTimer(timer) => {
                 node.timers.remove(&timer);
             }
@@ -421,6 +435,7 @@ impl Node {
             head: LogPosition(0),
             waiting: Vec::new(),
             writing: None,
+            wants_resume: false,
             timers: BTreeMap::new(),
             replies: BTreeMap::new(),
             fresh: BTreeMap::new(),

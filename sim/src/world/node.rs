@@ -287,6 +287,7 @@ impl<P: Protocol> World<P> {
             Effect::ClearTimer(timer) => {
                 running.timers.remove(&timer);
             }
+            Effect::Resume => self.input(id, Input::Resume),
             Effect::Fresh { ticket, version } => self.answer_fresh(id, ticket, version),
             Effect::Checkpoint(checkpoint) => self.start_checkpoint(id, life, checkpoint),
             Effect::Truncate(position) => {

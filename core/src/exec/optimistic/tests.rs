@@ -124,8 +124,11 @@ fn a_local_write_that_was_committed_since_is_still_what_was_read() {
     let program = Program::Certified(Certified { reads: read.reads, writes: vec![] });
     let commit_as = |writer| {
         let store = three_rows();
-        let version =
-            Version { version: SnapshotVersion(6), header: By(writer), value: Some(value(77)) };
+        let version = Version {
+            version: SnapshotVersion(6),
+            header: By::first(writer),
+            value: Some(value(77)),
+        };
         store.apply(TableId(1), key(1), version);
         run(&registry(), &program, &store, SnapshotVersion(6), &Overlay::new()).result
     };

@@ -5,15 +5,16 @@ use std::ops::ControlFlow;
 use super::Job;
 use super::extent::locked_part;
 use super::schedule::Locks;
-use crate::exec::call::{call, gave_up};
+use crate::exec::call::{call, gave_up, warm};
 use crate::exec::certify::{Current, Standing, first_change};
 use crate::exec::merge::{self, Above};
 use crate::exec::writes::OwnWrites;
-use crate::ids::{SnapshotVersion, TableId, TxnId};
+use crate::ids::{SnapshotVersion, TableId};
 use crate::key::{Direction, Key, KeyRange};
+use crate::pool::Sequential;
 use crate::store::{Header, Store, Version};
 use crate::txn::{
-    Abort, Certified, Context, Footprint, Mode, Program, Registry, Scan, Seen, Stop, Visit, Write,
+    Abort, Certified, Context, Footprint, Mode, Program, Registry, Scan, Stop, Visit, Write,
 };
 use crate::value::Value;
 
@@ -23,7 +24,7 @@ pub(super) struct Runner<'a, H: Header> {
     pub store: &'a Store<H>,
     pub version: SnapshotVersion,
     pub jobs: &'a [Job<'a>],
-    pub header: &'a (dyn Fn(TxnId) -> H + Sync),
+    pub header: &'a (dyn Fn(&Job<'_>) -> H + Sync),
 }
 
 /// How a try of a job ended.
@@ -81,10 +82,11 @@ impl<H: Header> Runner<'_, H> {
         footprint: Option<&Footprint>,
         scratch: &mut Scratch,
     ) -> Attempt {
-        let Job { txn, program, .. } = self.jobs[place];
-        let (outcome, writes) = match program {
+        let job = &self.jobs[place];
+        let (outcome, writes) = match job.program {
             Program::Call { procedure, args } => {
                 scratch.writes.clear();
+                warm(self.registry, *procedure, args, self.store);
                 let mut locked = Locked {
                     runner: self,
                     footprint,
@@ -107,26 +109,26 @@ impl<H: Header> Runner<'_, H> {
                 Some(change) => (Err(change.into_abort()), Vec::new()),
             },
         };
-        self.apply(txn, &writes);
+        self.apply(job, &writes);
         Attempt::Ended { outcome, writes }
     }
 
-    fn apply(&self, txn: TxnId, writes: &[Write]) {
-        let header = (self.header)(txn);
-        for Write { table, key, value } in writes {
-            let version = Version { version: self.version, header, value: value.clone() };
-            self.store.apply(*table, key.clone(), version);
-        }
+    fn apply(&self, job: &Job<'_>, writes: &[Write]) {
+        let header = (self.header)(job);
+        let version = |write: &Write| {
+            let version = Version { version: self.version, header, value: write.value.clone() };
+            (write.table, write.key.clone(), version)
+        };
+        // Jobs run beside each other already.
+        self.store.apply_batch(&Sequential, self.version, writes.iter().map(version).collect());
     }
 
     /// What a found version is to a certified transaction. Deletions older than this version may be
     /// reclaimed on some replica, so they count as nothing.
     fn standing(&self, found: &Version<H>) -> Standing {
-        let writer = Some(found.header.writer());
         match &found.value {
-            Some(_) => Standing { seen: Seen::At(found.version), writer },
-            None if found.version == self.version => Standing { seen: Seen::Absent, writer },
-            None => Standing::ABSENT,
+            None if found.version < self.version => Standing::ABSENT,
+            _ => Standing::of(found),
         }
     }
 }
@@ -144,12 +146,6 @@ impl<H: Header> Current for Runner<'_, H> {
             ControlFlow::Continue(())
         });
         rows
-    }
-
-    fn was_executed_again(&self, txn: TxnId) -> bool {
-        let is_call_of =
-            |job: &Job<'_>| job.txn == txn && matches!(job.program, Program::Call { .. });
-        self.jobs.iter().any(is_call_of)
     }
 }
 

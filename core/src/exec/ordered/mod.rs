@@ -87,8 +87,8 @@ pub struct Finished {
 /// Every replica that has the same store gets the same results, whatever its pool.
 ///
 /// A certified job that read a local write of another transaction ([`Seen::Local`]) counts it as
-/// current when that transaction is the newest writer and is no call among `jobs`; of earlier
-/// re-executions with another effect only the caller knows.
+/// current when that one is the newest writer and wrote it when it was first executed
+/// ([`Header::is_as_executed`]).
 ///
 /// [`Seen::Local`]: crate::txn::Seen::Local
 ///
@@ -100,7 +100,7 @@ pub fn execute<H: Header>(
     store: &Store<H>,
     version: SnapshotVersion,
     jobs: &[Job<'_>],
-    header: &(dyn Fn(TxnId) -> H + Sync),
+    header: &(dyn Fn(&Job<'_>) -> H + Sync),
 ) -> Vec<Finished> {
     assert!(version > store.published(), "readers already use the version that is to be written");
     assert!(u32::try_from(jobs.len()).is_ok(), "too many jobs in one call");

@@ -38,7 +38,7 @@ fn execute_on(
             footprint: footprint.as_ref(),
         })
         .collect();
-    let finished = execute(pool, &registry(), &store, AT, &jobs, &By);
+    let finished = execute(pool, &registry(), &store, AT, &jobs, &By::of);
     (finished, Model::of(&store, AT))
 }
 
@@ -221,7 +221,7 @@ fn a_program_that_goes_on_after_it_was_stopped_is_still_stopped() {
     let wrong = Footprint::new(vec![exclusive], vec![]);
     let job = |n| Job { txn: txn(n), program: &program, footprint: Some(&wrong) };
     let store = store(&Rows::new());
-    let finished = execute(&Sequential, &registry, &store, AT, &[job(1), job(2)], &By);
+    let finished = execute(&Sequential, &registry, &store, AT, &[job(1), job(2)], &By::of);
     for done in finished {
         assert_eq!((done.outcome, done.passes), (Ok(vec![1]), 2));
     }
@@ -293,9 +293,9 @@ fn a_panic_of_the_executor_itself_ends_all_workers() {
     let jobs: Vec<_> = (0..32)
         .map(|n| Job { txn: txn(n), program: &program, footprint: Some(&footprint) })
         .collect();
-    let header = |id| {
-        assert!(id != txn(9), "a bug");
-        By(id)
+    let header = |job: &Job<'_>| {
+        assert!(job.txn != txn(9), "a bug");
+        By::of(job)
     };
     execute(&Threads(4), &registry(), &store(&Rows::new()), AT, &jobs, &header);
 }

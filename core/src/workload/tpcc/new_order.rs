@@ -16,6 +16,7 @@ use super::tables::{
     STOCK, STOCK_INFO, WAREHOUSE,
 };
 use crate::codec::{Reader, Writer};
+use crate::ids::TableId;
 use crate::key::{Key, KeyRange};
 use crate::txn::{Abort, Context, Footprint, Procedure, SqlState, Stop};
 
@@ -49,6 +50,18 @@ impl Procedure for NewOrder {
 
     fn is_footprint_certain(&self) -> bool {
         true
+    }
+
+    fn hint(&self, args: &[u8], name: &mut dyn FnMut(TableId, &[u8])) {
+        let Ok(args) = NewOrderArgs::decode(args) else { return };
+        name(DISTRICT_NEXT_ORDER, &args.district.key());
+        name(CUSTOMER, &args.district.row_key(args.customer));
+        for line in args.lines() {
+            let stock_key = line.supply.stock_key(line.item);
+            name(ITEM, &line.item.to_be_bytes());
+            name(STOCK, &stock_key);
+            name(STOCK_INFO, &stock_key);
+        }
     }
 
     fn footprint(&self, args: &[u8]) -> Option<Footprint> {

@@ -49,6 +49,16 @@ impl Procedure for Payment {
         true
     }
 
+    fn hint(&self, args: &[u8], name: &mut dyn FnMut(TableId, &[u8])) {
+        let Ok(args) = PaymentArgs::decode(args) else { return };
+        name(WAREHOUSE_YTD, &args.district.warehouse.key());
+        name(DISTRICT_YTD, &args.district.key());
+        if let Who::Number(customer) = args.who {
+            let key = args.customer_district.row_key(customer);
+            [CUSTOMER, CUSTOMER_ACCOUNT, CUSTOMER_DATA].iter().for_each(|&table| name(table, &key));
+        }
+    }
+
     fn footprint(&self, args: &[u8]) -> Option<Footprint> {
         let Ok(args) = PaymentArgs::decode(args) else { return Some(Footprint::default()) };
         let mut touches = Touches::with_capacity(7, 5);
