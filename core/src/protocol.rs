@@ -33,7 +33,7 @@ use bytes::Bytes;
 use crate::codec::DecodeError;
 use crate::ids::{LogPosition, NodeId, SnapshotVersion, Ticket};
 use crate::pool::Pool;
-use crate::store::{Header, Store};
+use crate::store::{Header, Pin, Store};
 use crate::time::{ClockReading, Span, Timestamp};
 use crate::topology::Topology;
 use crate::txn::{Outcome, Program, Registry};
@@ -221,7 +221,12 @@ pub enum Effect<P: Protocol> {
     },
     /// Write a checkpoint of the store at this published version, beside the work that goes on;
     /// comes back as [`Input::Checkpointed`].
-    Checkpoint(Checkpoint),
+    Checkpoint {
+        /// What it is called, and the protocol's part of it.
+        checkpoint: Checkpoint,
+        /// Keeps the version readable until the checkpoint is written.
+        pin: Pin<P::Header>,
+    },
     /// Records below this position are no longer needed.
     Truncate(LogPosition),
     /// A rare branch was taken, or a phase was passed through: counted by its name.
@@ -312,10 +317,17 @@ impl<'a, P: Protocol> Cx<'a, P> {
         self.effects.push(Effect::Fresh { ticket, version });
     }
 
-    /// Asks for a checkpoint of the store at a published version.
+    /// Asks for a checkpoint of the store at a version that can be pinned.
+    ///
+    /// # Panics
+    /// When it is not published yet, or some of it was reclaimed.
     pub fn checkpoint(&mut self, version: SnapshotVersion, meta: Bytes) {
-        assert!(version <= self.store.published(), "a checkpoint is of a final version");
-        self.effects.push(Effect::Checkpoint(Checkpoint { version, meta }));
+        let pin = match self.store.pin_at(version) {
+            Ok(pin) => pin,
+            Err(error) => panic!("a checkpoint is of a version that can be read: {error}"),
+        };
+        let checkpoint = Checkpoint { version, meta };
+        self.effects.push(Effect::Checkpoint { checkpoint, pin });
     }
 
     /// Gives up the records below `position`.

@@ -6,6 +6,7 @@ use pangea_core::hash::HashMap;
 use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion, Ticket};
 use pangea_core::log::Mark;
 use pangea_core::protocol::{Checkpoint, Effect, Message, Protocol};
+use pangea_core::store::Pin;
 
 use super::inbox::Waiting;
 use super::{Driver, Network};
@@ -35,7 +36,7 @@ impl<P: Protocol> Driver<P> {
                 Waiting::Fresh(reply) => reply.send(Ok(version)),
                 Waiting::Commit(_) => panic!("{ticket} waits for an outcome, not a version"),
             },
-            Effect::Checkpoint(checkpoint) => self.checkpoint(checkpoint),
+            Effect::Checkpoint { checkpoint, pin } => self.checkpoint(checkpoint, pin),
             Effect::Truncate(position) => {
                 if let Some(mark) = self.truncations.on_truncate(position) {
                     self.log.truncate(mark);
@@ -51,16 +52,13 @@ impl<P: Protocol> Driver<P> {
         waiting
     }
 
-    fn checkpoint(&mut self, checkpoint: Checkpoint) {
+    fn checkpoint(&mut self, checkpoint: Checkpoint, pin: Pin<P::Header>) {
         let Checkpoint { version, meta } = checkpoint;
         let Some(checkpointer) = &self.checkpointer else {
             // Nothing is durable on this node, and all of it equally.
             return self.report_checkpointed(version);
         };
-        match self.store.pin_at(version) {
-            Ok(pin) => checkpointer.request(pin, meta),
-            Err(error) => panic!("the protocol wants a checkpoint of {version}: {error}"),
-        }
+        checkpointer.request(pin, meta);
     }
 }
 

@@ -364,7 +364,7 @@ impl Cluster {
             Effect::Fresh { ticket, version } => {
                 node.fresh.insert(ticket, version);
             }
-            Effect::Checkpoint(checkpoint) => {
+            Effect::Checkpoint { checkpoint, .. } => {
                 let rows = node.rows(checkpoint.version);
                 node.writing = Some((checkpoint, rows));
             }

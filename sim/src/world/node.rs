@@ -11,7 +11,7 @@ use std::sync::Arc;
 use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion, Ticket};
 use pangea_core::pool::Sequential;
 use pangea_core::protocol::{Checkpoint, Cx, Effect, Input, Protocol, Setup};
-use pangea_core::store::Store;
+use pangea_core::store::{Pin, Store};
 use pangea_core::time::{Span, Timestamp};
 use pangea_core::txn::Outcome;
 use xxhash_rust::xxh3::xxh3_64;
@@ -289,7 +289,9 @@ impl<P: Protocol> World<P> {
             }
             Effect::Resume => self.input(id, Input::Resume),
             Effect::Fresh { ticket, version } => self.answer_fresh(id, ticket, version),
-            Effect::Checkpoint(checkpoint) => self.start_checkpoint(id, life, checkpoint),
+            Effect::Checkpoint { checkpoint, pin } => {
+                self.start_checkpoint(id, life, checkpoint, pin);
+            }
             Effect::Truncate(position) => {
                 self.trace.event(self.now, id, "truncate", [position.0, 0], String::new);
                 node.disk.truncate(position);
@@ -311,18 +313,15 @@ impl<P: Protocol> World<P> {
         }
     }
 
-    fn start_checkpoint(&mut self, id: NodeId, life: u64, checkpoint: Checkpoint) {
+    fn start_checkpoint(
+        &mut self,
+        id: NodeId,
+        life: u64,
+        checkpoint: Checkpoint,
+        pin: Pin<P::Header>,
+    ) {
         let node = &mut self.nodes[id.index()];
         let running = node.running.as_mut().expect("effects of a node that runs");
-        // As on a real node, the version stays readable while the checkpoint is being written.
-        let pin = match running.store.pin_at(checkpoint.version) {
-            Ok(pin) => pin,
-            Err(error) => {
-                let version = checkpoint.version;
-                self.violate("checkpoint", format!("{id} asked for one of {version}: {error}"));
-                return;
-            }
-        };
         let rows = Rows::of(&running.store, checkpoint.version);
         let delay = node.disk_dice.between(CHECKPOINT_US.0, CHECKPOINT_US.1);
         let us = delay + CHECKPOINT_ROW_US * rows.len() as u64;
