@@ -21,6 +21,9 @@ use crate::protocol::{Setting, WithProtocol, options_table, parse_options, with_
   pangea sim --seeds 0..1000 --workload bank
   pangea sim --seeds 0..100 --faults crash,partition --set minerva.solver=greedy
 
+Some settings of the protocol are scaled down, so that a run of seconds has checkpoints and large
+epochs; the report names them all, and --set overrides them.
+
 A seed is everything: the same seed gives the same trace, byte for byte. Each failure is printed
 with the command that replays it, and the exit code is 1 then.")]
 #[command(group = clap::ArgGroup::new("which").required(true))]
@@ -142,8 +145,19 @@ impl Arguments {
 /// Runs the simulation.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let settings = arguments.settings()?;
-    let options = options_table(&arguments.protocol, &arguments.settings)?;
+    let given = options_table(&arguments.protocol, &arguments.settings)?;
+    let options = scaled_down(&arguments.protocol).into_iter().chain(given).collect();
     with_protocol(&arguments.protocol, Simulate { arguments, settings, options })?
+}
+
+/// Settings with which seconds with few clients see what takes a real node hours under load:
+/// checkpoints, and epochs that are too large for one step.
+fn scaled_down(protocol: &str) -> toml::Table {
+    let settings: &[(&str, i64)] = match protocol {
+        "minerva" => &[("checkpoint_bytes", 30_000), ("slice_txns", 2)],
+        _ => &[],
+    };
+    settings.iter().map(|&(key, value)| (key.to_owned(), value.into())).collect()
 }
 
 struct Simulate<'a> {
