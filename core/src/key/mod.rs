@@ -70,7 +70,14 @@ impl Borrow<[u8]> for Key {
 
 impl PartialEq for Key {
     fn eq(&self, other: &Self) -> bool {
-        self.as_bytes() == other.as_bytes()
+        match (&self.0, &other.0) {
+            // Of a fixed length, which takes no call.
+            (
+                Repr::Inline { len: a_len, bytes: a_bytes },
+                Repr::Inline { len: b_len, bytes: b_bytes },
+            ) => a_len == b_len && a_bytes == b_bytes,
+            _ => self.as_bytes() == other.as_bytes(),
+        }
     }
 }
 

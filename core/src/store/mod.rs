@@ -99,8 +99,7 @@ pub struct Version<H> {
 impl<H> Version<H> {
     /// An estimate of the memory that the value takes.
     fn value_bytes(&self) -> usize {
-        const ARC_COUNTS: usize = 2 * size_of::<usize>();
-        self.value.as_ref().map_or(0, |value| ARC_COUNTS + value.len())
+        self.value.as_ref().map_or(0, Value::heap_bytes)
     }
 
     /// An estimate of the memory that the version takes when it is not its key's newest.

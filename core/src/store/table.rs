@@ -61,8 +61,9 @@ struct Shard<H> {
     bytes: AtomicUsize,
 }
 
+/// A key and its versions.
 #[derive(Debug)]
-struct Row<H> {
+pub(super) struct Row<H> {
     key: Key,
     chain: Chain<H>,
 }
@@ -71,9 +72,9 @@ struct Row<H> {
 pub(super) struct ShardRows<'a, H>(RwLockReadGuard<'a, HashTable<Row<H>>>);
 
 impl<H: Header> ShardRows<'_, H> {
-    /// The versions of a key.
-    pub(super) fn find(&self, hash: u64, key: &[u8]) -> Option<&Chain<H>> {
-        Some(&self.0.find(hash, |row| row.key.as_bytes() == key)?.chain)
+    /// Names the rows that may have this hash, without touching them.
+    pub(super) fn candidates<'b>(&'b self, hash: u64, mut name: impl FnMut(&'b Row<H>)) {
+        self.0.iter_hash(hash).for_each(|row| name(row));
     }
 }
 
@@ -87,6 +88,11 @@ pub(super) struct Left {
 }
 
 impl<H: Header> Row<H> {
+    /// The versions, if the row is of this key.
+    pub(super) fn chain_of(&self, key: &Key) -> Option<&Chain<H>> {
+        (self.key == *key).then_some(&self.chain)
+    }
+
     /// An estimate of the bytes of a row with one version, without the value, and of its key in the
     /// ordered index.
     fn bytes(&self) -> usize {

@@ -19,6 +19,9 @@ use crate::key::Key;
 /// So many rows are fetched side by side: about as many misses as a core keeps track of.
 pub(super) const WARM_GROUP: usize = 16;
 
+/// So many rows may have to be looked at: those of the group, and some whose hash is much the same.
+const CANDIDATES: usize = WARM_GROUP + WARM_GROUP / 2;
+
 /// How much of a value is fetched. Most rows are shorter, and the processor itself goes on with
 /// what is read from its start.
 const VALUE_BYTES_MAX: usize = 512;
@@ -63,8 +66,19 @@ impl<'a, H: Header> Warmer<'a, H> {
         for (shard, (table, hash, key)) in shards.iter_mut().zip(places.iter().flatten()) {
             *shard = table.try_shard(*hash).map(|shard| (shard, *hash, *key));
         }
+        // One kind of miss at a time, so that no look-up waits for what it has just asked for.
+        let mut rows = [const { None }; CANDIDATES];
+        let mut free = rows.iter_mut();
         for (shard, hash, key) in shards.iter().flatten() {
-            let Some(chain) = shard.find(*hash, key) else { continue };
+            shard.candidates(*hash, |row| {
+                free.next().into_iter().for_each(|free| *free = Some((row, *key)));
+            });
+        }
+        let mut chains = [const { None }; CANDIDATES];
+        for (chain, (row, key)) in chains.iter_mut().zip(rows.iter().flatten()) {
+            *chain = row.chain_of(key);
+        }
+        for chain in chains.iter().flatten() {
             touched ^= chain.older().map_or(0, |version| version.version.0 as usize);
             let Some(value) = &chain.newest().value else { continue };
             let lines = value[..value.len().min(VALUE_BYTES_MAX)].iter().step_by(CACHE_LINE);
