@@ -152,7 +152,9 @@ impl OwnWrites {
     pub fn take(&mut self) -> Vec<Write> {
         self.positions.clear();
         self.sorted.clear();
-        std::mem::take(&mut self.rows)
+        // The next program will most likely write about as much.
+        let next = Vec::with_capacity(self.rows.len());
+        std::mem::replace(&mut self.rows, next)
     }
 
     /// Forgets the writes.

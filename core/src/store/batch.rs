@@ -14,6 +14,7 @@
 use std::sync::Mutex;
 
 use super::garbage::Garbage;
+use super::order::NewKey;
 use super::table::{HASH_SHARDS, Table};
 use super::{Header, Store, Version, Warmer, lock};
 use crate::hash::hash_bytes;
@@ -25,8 +26,10 @@ use crate::pool::{Pool, Sequential};
 /// against about 0.5 us an item).
 const PART_ITEMS_MIN: usize = if cfg!(test) { 2 } else { 32 };
 
-type Writes<H> = Vec<(u64, TableId, Key, Version<H>)>;
-type NewKeys = Vec<(TableId, Key)>;
+/// A write with the hash of its key.
+type Hashed<H> = (u64, TableId, Key, Version<H>);
+type Writes<H> = Vec<Hashed<H>>;
+type NewKeys = Vec<NewKey>;
 
 impl<H: Header> Store<H> {
     /// Applies many writes of one version. Of several writes of one key the last one wins. The
@@ -46,27 +49,36 @@ impl<H: Header> Store<H> {
             let hashed = |(table, key, version): (TableId, Key, Version<H>)| {
                 (hash_bytes(&key), table, key, version)
             };
-            let new_keys = self.put_part(version, writes.into_iter().map(hashed).collect());
+            self.warm_up(writes.iter().map(|(table, key, _)| (*table, key)));
+            let new_keys = self.put_part(version, writes.into_iter().map(hashed));
             return self.put_in_order(&Sequential, new_keys);
         }
         let by_shard = partition(writes, parts);
         let new_keys: Vec<_> = (0..parts).map(|_| Mutex::new(NewKeys::new())).collect();
         pool.run(parts, &|part| {
             let writes = std::mem::take(&mut *lock(&by_shard[part]));
-            *lock(&new_keys[part]) = self.put_part(version, writes);
+            self.warm_up(writes.iter().map(|(_, table, key, _)| (*table, key)));
+            *lock(&new_keys[part]) = self.put_part(version, writes.into_iter());
         });
         let new_keys = new_keys.into_iter().flat_map(|part| std::mem::take(&mut *lock(&part)));
         self.put_in_order(pool, new_keys.collect());
     }
 
+    fn warm_up<'k>(&self, keys: impl Iterator<Item = (TableId, &'k Key)>) {
+        let mut warmer = Warmer::new(self);
+        keys.for_each(|(table, key)| warmer.add(table, key));
+        warmer.fetch();
+    }
+
     /// Applies writes whose keys are in shards that no other job writes to, and returns the keys
     /// that are new.
-    fn put_part(&self, version: SnapshotVersion, writes: Writes<H>) -> NewKeys {
-        let mut warmer = Warmer::new(self);
-        writes.iter().for_each(|(_, id, key, _)| warmer.add(*id, key));
-        warmer.fetch();
-        let mut new_keys = NewKeys::new();
-        let mut garbage = Vec::new();
+    fn put_part(
+        &self,
+        version: SnapshotVersion,
+        writes: impl ExactSizeIterator<Item = Hashed<H>>,
+    ) -> NewKeys {
+        let mut new_keys = NewKeys::with_capacity(writes.len());
+        let mut garbage = Vec::with_capacity(writes.len());
         for (hash, id, key, version) in writes {
             let left = self.tables.table_to_write(id).put(hash, &key, version);
             if left.is_new {
@@ -86,20 +98,16 @@ impl<H: Header> Store<H> {
         new_keys.sort_unstable();
         let parts = parts_for(pool, new_keys.len());
         let part_len = new_keys.len().div_ceil(parts).max(1);
-        let (tables, keys): (Vec<TableId>, Vec<Key>) = new_keys.into_iter().unzip();
-        let insert = |first: usize| {
-            let mut keys = &keys[first..keys.len().min(first + part_len)];
-            let mut tables = &tables[first..][..keys.len()];
-            while let Some(&table) = tables.first() {
-                let count = tables.partition_point(|other| *other == table);
-                self.tables.table_to_write(table).order.insert(&keys[..count]);
-                (tables, keys) = (&tables[count..], &keys[count..]);
+        let insert = |keys: &[NewKey]| {
+            for of_table in keys.chunk_by(|(a, _), (b, _)| a == b) {
+                self.tables.table_to_write(of_table[0].0).order.insert(of_table);
             }
         };
-        match parts {
-            1 => insert(0),
-            _ => pool.run(keys.len().div_ceil(part_len), &|part| insert(part * part_len)),
+        if parts == 1 {
+            return insert(&new_keys);
         }
+        let by_key: Vec<_> = new_keys.chunks(part_len).collect();
+        pool.run(by_key.len(), &|part| insert(by_key[part]));
     }
 
     /// Applies one write, and says if there is something to reclaim later.
@@ -107,7 +115,7 @@ impl<H: Header> Store<H> {
         let table = self.tables.table_to_write(id);
         let left = table.put(hash_bytes(&key), &key, version);
         if left.is_new {
-            table.order.insert(std::slice::from_ref(&key));
+            table.order.insert(&[(id, key.clone())]);
         }
         left.is_garbage.then_some((id, key))
     }

@@ -23,6 +23,7 @@ use std::ops::{Bound, Range};
 use std::sync::RwLock;
 
 use super::{read, unlocked, write};
+use crate::ids::TableId;
 use crate::key::{Direction, Key};
 
 /// A run is split when it holds more keys than this: 6 KB, of which an insert moves half.
@@ -37,6 +38,9 @@ const RUN_KEYS_MIN: usize = RUN_KEYS_MAX / 8;
 pub(super) struct OrderedIndex {
     runs: RwLock<Runs>,
 }
+
+/// A key that is new in this table.
+pub(super) type NewKey = (TableId, Key);
 
 /// Runs by the first key that belongs to them.
 type Runs = BTreeMap<Key, RwLock<Run>>;
@@ -69,25 +73,26 @@ impl Run {
     }
 
     /// How many of these ascending keys belong to the run.
-    fn count_of(&self, keys: &[Key]) -> usize {
+    fn count_of(&self, keys: &[NewKey]) -> usize {
         match &self.end {
-            Some(end) => keys.partition_point(|key| key < end),
+            Some(end) => keys.partition_point(|(_, key)| key < end),
             None => keys.len(),
         }
     }
 
     /// Adds ascending keys.
-    fn insert(&mut self, added: &[Key]) {
-        let (first, last) = (&added[0], &added[added.len() - 1]);
+    fn insert(&mut self, added: &[NewKey]) {
+        let ((_, first), (_, last)) = (&added[0], &added[added.len() - 1]);
+        let cloned = added.iter().map(|(_, key)| key.clone());
         if self.keys.last().is_none_or(|key| key < first) {
-            return self.keys.extend_from_slice(added);
+            return self.keys.extend(cloned);
         }
         let mut from = self.keys.partition_point(|key| key < first);
         if last < &self.keys[from] {
-            self.keys.splice(from..from, added.iter().cloned());
+            self.keys.splice(from..from, cloned);
             return;
         }
-        for key in added {
+        for (_, key) in added {
             from += self.keys[from..].partition_point(|other| other < key);
             if self.keys.get(from) != Some(key) {
                 self.keys.insert(from, key.clone());
@@ -115,8 +120,8 @@ fn run_of<'a>(runs: &'a Runs, key: &Key) -> &'a RwLock<Run> {
 
 impl OrderedIndex {
     /// Adds keys, in ascending order, that may be there already.
-    pub(super) fn insert(&self, mut keys: &[Key]) {
-        while let Some(first) = keys.first() {
+    pub(super) fn insert(&self, mut keys: &[NewKey]) {
+        while let Some((_, first)) = keys.first() {
             let (count, len) = {
                 let runs = read(&self.runs);
                 let mut run = write(run_of(&runs, first));
@@ -125,7 +130,7 @@ impl OrderedIndex {
                 (count, run.keys.len())
             };
             if len > RUN_KEYS_MAX {
-                self.split(&keys[count - 1]);
+                self.split(&keys[count - 1].1);
             }
             keys = &keys[count..];
         }
@@ -240,6 +245,10 @@ mod tests {
         Key::from(&number.to_be_bytes()[..])
     }
 
+    fn new(key: Key) -> NewKey {
+        (TableId(1), key)
+    }
+
     fn run_lengths(index: &OrderedIndex) -> Vec<usize> {
         read(&index.runs).values().map(|run| read(run).keys.len()).collect()
     }
@@ -255,7 +264,7 @@ mod tests {
         let index = OrderedIndex::default();
         // 37 is coprime to 200: every number once, in no order.
         let keys: Vec<_> = (0..200).map(|i| key(i * 37 % 200)).collect();
-        keys.iter().for_each(|key| index.insert(std::slice::from_ref(key)));
+        keys.iter().for_each(|key| index.insert(&[new(key.clone())]));
         let lengths = run_lengths(&index);
         assert!(
             lengths.len() > 10 && lengths.iter().all(|&len| len <= RUN_KEYS_MAX),
@@ -276,7 +285,8 @@ mod tests {
         for (step, len) in [3, 40, 1, 7, 19, 2].into_iter().cycle().take(90).enumerate() {
             let start = step as u16 * 83 % 500;
             let cluster: Vec<_> = (start..start + len).map(key).collect();
-            index.insert(&cluster);
+            let added: Vec<_> = cluster.iter().cloned().map(new).collect();
+            index.insert(&added);
             expected.extend(cluster);
             assert!(collected(&index, Direction::Forward).iter().eq(&expected), "step {step}");
         }
@@ -289,7 +299,7 @@ mod tests {
     #[test]
     fn ascending_keys_leave_full_runs_behind() {
         let index = OrderedIndex::default();
-        (0..100).for_each(|i| index.insert(&[key(i)]));
+        (0..100).for_each(|i| index.insert(&[new(key(i))]));
         let lengths = run_lengths(&index);
         assert!(lengths[..lengths.len() - 1].iter().all(|&len| len == RUN_KEYS_MAX), "{lengths:?}");
     }
@@ -297,7 +307,7 @@ mod tests {
     #[test]
     fn an_empty_run_goes_even_beside_a_full_one() {
         let index = OrderedIndex::default();
-        (0..40).for_each(|i| index.insert(&[key(i)]));
+        (0..40).for_each(|i| index.insert(&[new(key(i))]));
         assert_eq!(run_lengths(&index), [16, 16, 8]);
         (16..32).for_each(|i| index.remove_unless(&key(i), || false));
         assert_eq!(run_lengths(&index), [16, 8]);
@@ -307,7 +317,7 @@ mod tests {
     #[test]
     fn a_key_that_came_back_is_not_removed() {
         let index = OrderedIndex::default();
-        index.insert(&[key(7)]);
+        index.insert(&[new(key(7))]);
         index.remove_unless(&key(7), || true);
         assert_eq!(collected(&index, Direction::Forward), [key(7)]);
         index.remove_unless(&key(7), || false);

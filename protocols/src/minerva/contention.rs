@@ -5,8 +5,10 @@
 //!
 //! Enter: more than a threshold of the optimistic transactions of the epochs were executed again,
 //! for a sustained time. Leave: the paper gives no rule, and in this mode there is nothing
-//! optimistic to measure. So optimistic execution is tried again after a hold time; when the mode
-//! comes right back the hold time doubles, up to a limit, and when it does not, it starts anew.
+//! optimistic to measure. So optimistic execution is tried again after a hold time. The trial ends
+//! as soon as enough transactions of it have shown that it is in vain: at long round trips all that
+//! begin meanwhile are executed twice. Then the hold time doubles, up to a limit; when the trial
+//! succeeds, it starts anew.
 
 use pangea_core::time::{Span, Timestamp};
 
@@ -17,6 +19,9 @@ const DOUBLINGS_MAX: u32 = 4;
 
 /// A trial has succeeded when the mode was not needed again for this many times the sustained time.
 const TRIAL_FACTOR: u64 = 5;
+
+/// So many transactions say how a trial goes.
+const TRIAL_SAMPLE: u64 = 100;
 
 /// Epochs with fewer optimistic transactions say nothing about the load.
 const SAMPLE_MIN: u64 = 4;
@@ -38,8 +43,9 @@ enum Mode {
     Suspecting { since: Timestamp },
     /// Transactions go to the ordered queue, since then.
     High { since: Timestamp },
-    /// Executed at once again, since then, to see whether that is better now.
-    Trial { since: Timestamp, is_high_since: Option<Timestamp> },
+    /// Executed at once again, since then, to see whether that is better now: so many were, and so
+    /// many of them in vain.
+    Trial { since: Timestamp, optimistic: u64, reexecuted: u64 },
 }
 
 /// What a call to [`Contention::on_epoch`] or [`Contention::on_tick`] changed.
@@ -65,10 +71,16 @@ impl Contention {
         optimistic: u64,
         reexecuted: u64,
     ) -> Change {
-        if !options.high_contention_mode || optimistic < SAMPLE_MIN {
+        if !options.high_contention_mode {
             return Change::None;
         }
-        let is_high = reexecuted * 100 > optimistic * options.high_contention_percent;
+        if let Mode::Trial { since, .. } = self.mode {
+            return self.on_trial(options, now, since, optimistic, reexecuted);
+        }
+        if optimistic < SAMPLE_MIN {
+            return Change::None;
+        }
+        let is_high = is_high(options, optimistic, reexecuted);
         let sustained = Span::from_ms(options.high_contention_ms);
         match &mut self.mode {
             Mode::High { .. } => Change::None,
@@ -87,23 +99,33 @@ impl Contention {
                 Change::Entered
             }
             Mode::Suspecting { .. } => Change::None,
-            Mode::Trial { since, is_high_since } => {
-                if !is_high {
-                    *is_high_since = None;
-                    if now.since(*since).us >= TRIAL_FACTOR * sustained.us {
-                        self.failed_trials = 0;
-                        self.mode = Mode::Optimistic;
-                    }
-                    return Change::None;
-                }
-                if now.since(*is_high_since.get_or_insert(now)) < sustained {
-                    return Change::None;
-                }
-                self.failed_trials = (self.failed_trials + 1).min(DOUBLINGS_MAX);
-                self.mode = Mode::High { since: now };
-                Change::Entered
-            }
+            Mode::Trial { .. } => unreachable!("a trial has a rule of its own"),
         }
+    }
+
+    fn on_trial(
+        &mut self,
+        options: &Options,
+        now: Timestamp,
+        since: Timestamp,
+        optimistic: u64,
+        reexecuted: u64,
+    ) -> Change {
+        let Mode::Trial { optimistic: all, reexecuted: in_vain, .. } = &mut self.mode else {
+            unreachable!("called in a trial");
+        };
+        *all += optimistic;
+        *in_vain += reexecuted;
+        if *all >= TRIAL_SAMPLE && is_high(options, *all, *in_vain) {
+            self.failed_trials = (self.failed_trials + 1).min(DOUBLINGS_MAX);
+            self.mode = Mode::High { since: now };
+            return Change::Entered;
+        }
+        if now.since(since).us >= TRIAL_FACTOR * options.high_contention_ms * 1_000 {
+            self.failed_trials = 0;
+            self.mode = Mode::Optimistic;
+        }
+        Change::None
     }
 
     /// Lets time pass.
@@ -113,9 +135,14 @@ impl Contention {
         if now.since(since) < hold {
             return Change::None;
         }
-        self.mode = Mode::Trial { since: now, is_high_since: None };
+        self.mode = Mode::Trial { since: now, optimistic: 0, reexecuted: 0 };
         Change::Left
     }
+}
+
+/// Whether the share of what was executed in vain is above the threshold.
+fn is_high(options: &Options, optimistic: u64, reexecuted: u64) -> bool {
+    reexecuted * 100 > optimistic * options.high_contention_percent
 }
 
 #[cfg(test)]
@@ -156,11 +183,13 @@ mod tests {
         contention.on_epoch(&options, at(200), 100, 90);
         assert_eq!(contention.on_tick(&options, at(1_199)), Change::None);
         assert_eq!(contention.on_tick(&options, at(1_200)), Change::Left);
-        contention.on_epoch(&options, at(1_210), 100, 90);
-        assert_eq!(contention.on_epoch(&options, at(1_410), 100, 90), Change::Entered);
-        assert_eq!(contention.on_tick(&options, at(3_409)), Change::None, "held twice as long");
-        assert_eq!(contention.on_tick(&options, at(3_410)), Change::Left);
-        contention.on_epoch(&options, at(4_410), 100, 10);
+        assert_eq!(contention.on_epoch(&options, at(1_210), 90, 80), Change::None, "too few");
+        assert_eq!(contention.on_epoch(&options, at(1_230), 10, 9), Change::Entered);
+        assert_eq!(contention.on_tick(&options, at(3_229)), Change::None, "held twice as long");
+        assert_eq!(contention.on_tick(&options, at(3_230)), Change::Left);
+        contention.on_epoch(&options, at(3_250), 100, 10);
+        assert!(matches!(contention.mode, Mode::Trial { .. }), "so far it goes well");
+        contention.on_epoch(&options, at(4_230), 100, 10);
         assert_eq!(contention.mode, Mode::Optimistic);
     }
 
