@@ -43,6 +43,9 @@ pub trait Protocol: Sized + Send + 'static {
     /// The name in configuration files, on command lines and in reports.
     const NAME: &'static str;
 
+    /// The fewest nodes that a cluster can have.
+    const NODES_MIN: usize = 1;
+
     /// What it keeps with each version of a record.
     type Header: Header;
     /// What it says to its peers.
@@ -229,6 +232,11 @@ pub enum Effect<P: Protocol> {
     },
     /// Records below this position are no longer needed.
     Truncate(LogPosition),
+    /// End the node, for a reason that an operator has to deal with. Nothing is done after it.
+    Stop {
+        /// What happened, and what to do.
+        reason: String,
+    },
     /// A rare branch was taken, or a phase was passed through: counted by its name.
     Mark(&'static str),
 }
@@ -333,6 +341,11 @@ impl<'a, P: Protocol> Cx<'a, P> {
     /// Gives up the records below `position`.
     pub fn truncate(&mut self, position: LogPosition) {
         self.effects.push(Effect::Truncate(position));
+    }
+
+    /// Ends the node: it can't go on without doing harm.
+    pub fn stop(&mut self, reason: String) {
+        self.effects.push(Effect::Stop { reason });
     }
 
     /// Counts that a branch was taken.

@@ -32,12 +32,18 @@ pub struct Identity {
     pub protocol: String,
     /// The node.
     pub node: NodeId,
+    /// The region of each node of the cluster, by the nodes' ids.
+    pub regions: Vec<String>,
 }
 
 impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { cluster, protocol, node } = self;
-        write!(f, "node {} of cluster {cluster:?} with protocol {protocol:?}", node.0)
+        let Self { cluster, protocol, node, regions } = self;
+        let (node, regions) = (node.0, regions.join(", "));
+        write!(
+            f,
+            "node {node} of cluster {cluster:?} with protocol {protocol:?} and nodes in {regions}"
+        )
     }
 }
 
@@ -205,7 +211,8 @@ mod tests {
 
     fn identity(cluster: &str, protocol: &str, node: u16) -> Identity {
         let (cluster, protocol) = (cluster.to_owned(), protocol.to_owned());
-        Identity { cluster, protocol, node: NodeId(node) }
+        let regions = ["west", "east"].map(str::to_owned).into();
+        Identity { cluster, protocol, node: NodeId(node), regions }
     }
 
     fn disk() -> Arc<dyn Disk> {
@@ -229,8 +236,12 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let us = identity("shop", "toy", 1);
         drop(DataDir::open(&disk(), temp.path(), &us).unwrap());
-        let others =
-            [identity("bank", "toy", 1), identity("shop", "mako", 1), identity("shop", "toy", 2)];
+        let others = [
+            identity("bank", "toy", 1),
+            identity("shop", "mako", 1),
+            identity("shop", "toy", 2),
+            Identity { regions: vec!["west".to_owned()], ..us.clone() },
+        ];
         for other in others {
             let error = DataDir::open(&disk(), temp.path(), &other).expect_err("another's");
             let text = error.to_string();

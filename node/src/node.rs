@@ -78,6 +78,15 @@ impl<P: Protocol> NodeOptions<P> {
 pub enum StartError {
     /// The protocol's settings are wrong.
     Config(ConfigError),
+    /// The protocol needs more nodes than the cluster has.
+    TooFewNodes {
+        /// The protocol.
+        protocol: &'static str,
+        /// How many it needs.
+        least: usize,
+        /// How many there are.
+        found: usize,
+    },
     /// The data directory can't be used.
     DataDir(DataDirError),
     /// No checkpoint can be used.
@@ -96,6 +105,11 @@ impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Config(error) => error.fmt(f),
+            Self::TooFewNodes { protocol, least, found } => write!(
+                f,
+                "[[nodes]]: protocol {protocol:?} needs at least {least} nodes, and 3 to go on \
+                 without one; the cluster has {found}"
+            ),
             Self::DataDir(error) => error.fmt(f),
             Self::Checkpoint(error) => error.fmt(f),
             Self::Log(error) => error.fmt(f),
@@ -162,6 +176,11 @@ impl<P: Protocol> Node<P> {
         options: NodeOptions<P>,
         connect: impl FnOnce(&Handle<P>) -> Result<Arc<dyn Network>, String>,
     ) -> Result<Self, StartError> {
+        let found = options.topology.node_count();
+        if found < P::NODES_MIN {
+            let (protocol, least) = (P::NAME, P::NODES_MIN);
+            return Err(StartError::TooFewNodes { protocol, least, found });
+        }
         let data_dir = take_data_dir(&options)?;
         let pool = ThreadedPool::new(options.workers);
         let pool = pool.map_err(|error| StartError::Threads(error.to_string()))?;
@@ -287,8 +306,10 @@ fn take_data_dir<P: Protocol>(options: &NodeOptions<P>) -> Result<Option<DataDir
     if options.durability == Durability::Memory {
         return Ok(None);
     }
-    let (cluster, protocol) = (options.topology.cluster.clone(), P::NAME.to_owned());
-    let identity = Identity { cluster, protocol, node: options.me };
+    let topology = &options.topology;
+    let regions = topology.node_ids().map(|node| topology.region_name(node).to_owned()).collect();
+    let (cluster, protocol) = (topology.cluster.clone(), P::NAME.to_owned());
+    let identity = Identity { cluster, protocol, node: options.me, regions };
     Ok(Some(DataDir::open(&options.disk, &options.data_dir, &identity)?))
 }
 

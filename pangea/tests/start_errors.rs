@@ -147,4 +147,19 @@ fn a_data_dir_of_another_process_or_another_node_is_refused() {
     assert_eq!(stop(&mut node), 0, "{}", log_text(&ours));
     let text = shared(1, &free_addresses());
     assert!(text.contains("belongs to"), "{text}");
+    // Other nodes are another cluster: quorums and logs would not be the same.
+    let text = shared(0, &free_addresses()[..2]);
+    let all = REGIONS.join(", ");
+    assert!(text.contains("belongs to") && text.contains(&all), "{text}");
+}
+
+#[test]
+fn a_cluster_of_one_node_is_refused() {
+    let temp = tempfile::tempdir().unwrap();
+    write(temp.path(), 0, &free_addresses()[..1]);
+    let output = start(&temp.path().join("node.toml"));
+    let text = reason(&output);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("needs at least 2 nodes"), "{text}");
+    assert!(!temp.path().join("data").exists(), "nothing was made");
 }

@@ -8,7 +8,7 @@ use pangea_core::log::Mark;
 use pangea_core::protocol::{Checkpoint, Effect, Message, Protocol};
 use pangea_core::store::Pin;
 
-use super::inbox::Waiting;
+use super::inbox::{Closed, Waiting};
 use super::{Driver, Network};
 use crate::log::Append;
 
@@ -41,6 +41,12 @@ impl<P: Protocol> Driver<P> {
                 if let Some(mark) = self.truncations.on_truncate(position) {
                     self.log.truncate(mark);
                 }
+            }
+            Effect::Stop { reason } => {
+                let reason = format!("the node stopped: {reason}");
+                tracing::error!("{reason}");
+                self.inbox.close(Closed { reason, is_failure: true });
+                self.is_stopped = true;
             }
             Effect::Mark(name) => self.count(name),
         }

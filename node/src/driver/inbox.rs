@@ -14,7 +14,7 @@ use bytes::Bytes;
 use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion};
 use pangea_core::protocol::{Message, Protocol, Request, Status};
 use pangea_core::time::Span;
-use pangea_core::txn::Outcome;
+use pangea_core::txn::{Abort, Outcome, SqlState};
 use pangea_sql::engine::Unavailable;
 
 /// How many requests may be unanswered, in the inbox and in the protocol: a second's worth at the
@@ -78,6 +78,20 @@ pub(super) enum Waiting {
 
 impl Waiting {
     /// Says that there will be no answer.
+    /// Tells that the request was not taken, because too many are. A transaction has not committed
+    /// and won't.
+    fn refuse(self, in_flight: usize) {
+        let reason = format!("the node is overloaded: {in_flight} requests are in flight");
+        match self {
+            Self::Commit(reply) => {
+                let abort = Abort::new(SqlState(*b"53000"), reason);
+                reply.send(Ok(Outcome::Aborted(abort.with_hint("Try again later."))));
+            }
+            Self::Fresh(reply) => reply.send(Err(Unavailable { reason })),
+        }
+    }
+
+    /// Tells that the node ends, and that the outcome is not known.
     pub fn give_up(self, reason: &str) {
         let unavailable = Unavailable { reason: reason.to_owned() };
         match self {
@@ -242,20 +256,18 @@ impl<P: Protocol> Inbox<P> {
     pub(super) fn submit(&self, requests: Vec<(Request, Waiting)>) {
         let count = requests.len();
         let before = self.in_flight.fetch_add(count, Ordering::AcqRel);
-        let reason = if before + count > IN_FLIGHT_MAX {
-            format!(
-                "the node is overloaded: {before} requests are in flight; this one was not taken"
-            )
-        } else {
-            let mut state = self.lock();
-            match &state.closed {
-                Some(closed) => closed.reason.clone(),
-                None => {
-                    state.inputs.submissions.extend(requests);
-                    return self.wake(&mut state);
-                }
-            }
+        if before + count > IN_FLIGHT_MAX {
+            self.in_flight.fetch_sub(count, Ordering::AcqRel);
+            requests.into_iter().for_each(|(_, waiting)| waiting.refuse(before));
+            return;
+        }
+        let mut state = self.lock();
+        let Some(closed) = &state.closed else {
+            state.inputs.submissions.extend(requests);
+            return self.wake(&mut state);
         };
+        let reason = closed.reason.clone();
+        drop(state);
         self.in_flight.fetch_sub(count, Ordering::AcqRel);
         requests.into_iter().for_each(|(_, waiting)| waiting.give_up(&reason));
     }

@@ -112,6 +112,8 @@ pub struct Driver<P: Protocol> {
     next_ticket: u64,
     /// The protocol has more to do after what has arrived.
     wants_resume: bool,
+    /// The protocol can't go on: no step and no effect comes after.
+    is_stopped: bool,
     counters: BTreeMap<&'static str, u64>,
     /// Filled by each step and emptied after it.
     effects: Vec<Effect<P>>,
@@ -141,6 +143,7 @@ impl<P: Protocol> Driver<P> {
             pending: HashMap::default(),
             next_ticket: 1,
             wants_resume: false,
+            is_stopped: false,
             counters: BTreeMap::new(),
             effects: Vec::new(),
             appends: Vec::new(),
@@ -223,6 +226,9 @@ impl<P: Protocol> Driver<P> {
 
     /// One step, and all that it asks for.
     fn step(&mut self, input: Input<P>) {
+        if self.is_stopped {
+            return;
+        }
         let now: ClockReading = self.clock.now();
         let pool: &dyn Pool = &self.pool;
         let effects = &mut self.effects;
@@ -235,6 +241,9 @@ impl<P: Protocol> Driver<P> {
         let mut effects = std::mem::take(&mut self.effects);
         for effect in effects.drain(..) {
             self.carry_out(effect);
+            if self.is_stopped {
+                break;
+            }
         }
         self.effects = effects;
         self.log.append(&mut self.appends);

@@ -134,6 +134,8 @@ enum LogRecord<'a> {
 
 impl Protocol for Minerva {
     const NAME: &'static str = "minerva";
+    /// Agreement is among several.
+    const NODES_MIN: usize = 2;
 
     type Header = Header;
     type Message = Message;

@@ -119,6 +119,10 @@ impl Minerva {
         if heads.len() != self.state.topology.node_count() {
             return cx.mark("minerva.malformed_ack");
         }
+        let (own, held) = (heads[self.state.me.index()], self.state.own_log().held);
+        if own > held {
+            return cx.stop(lost_log(from, own, held));
+        }
         for (source, head) in heads.into_iter().enumerate() {
             self.note_durable(from, NodeId(source as u16), head);
         }
@@ -259,6 +263,18 @@ impl Minerva {
             cx.send_after(slot.position, peer, Message::Batch { bytes: slot.bytes.clone() });
         }
     }
+}
+
+/// A peer has batches of this replica that this replica does not have: it would give their numbers
+/// to others. They were durable here before they were sent, and so were its votes.
+fn lost_log(peer: NodeId, theirs: Bid, ours: Bid) -> String {
+    format!(
+        "node {} has {} batches of this node's log, and this node has {} of them: its data directory \
+         was emptied, restored from a copy, or lost what was acknowledged (durability \"os\" or \
+         \"memory\", or a disk that does not keep its word). A node that has forgotten what it said \
+         must not take part again under its id. Bring back its newest data directory",
+        peer.0, theirs.0, ours.0
+    )
 }
 
 impl SourceLog {

@@ -54,6 +54,25 @@ fn what_was_durable_and_not_committed_commits_after_a_restart() {
     assert_eq!(cluster.counter(id, "txns_valid"), 2, "the overlay was laid again");
 }
 
+/// A node that lost what it had acknowledged would give known numbers to new batches, and forget
+/// its votes: it ends itself before it can.
+#[test]
+fn a_node_that_lost_its_log_does_not_take_part_again() {
+    let mut cluster = Cluster::new(3, by_hand());
+    cluster.call(1, "add x 1");
+    cluster.epoch();
+    cluster.crash(1);
+    cluster.lose_log(1);
+    cluster.start(1);
+    cluster.run_for(100);
+    let reason = cluster.nodes[1].stopped.clone().expect("it noticed");
+    assert!(
+        reason.contains("1 batches of this node's log") && reason.contains("has 0"),
+        "{reason}"
+    );
+    assert!(cluster.nodes[0].stopped.is_none() && cluster.nodes[2].stopped.is_none());
+}
+
 /// A node starts from its checkpoint and the rest of its log; what the checkpoint holds is cut off.
 #[test]
 fn a_restart_from_a_checkpoint_and_a_truncated_log_leads_to_the_same_state() {

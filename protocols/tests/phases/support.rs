@@ -64,6 +64,8 @@ pub struct Node {
     waiting: Vec<Effect<Minerva>>,
     writing: Option<(Checkpoint, Vec<Row>)>,
     wants_resume: bool,
+    /// Why the node ended itself.
+    pub stopped: Option<String>,
     timers: BTreeMap<Timer, Timestamp>,
     replies: BTreeMap<Ticket, Outcome>,
     fresh: BTreeMap<Ticket, SnapshotVersion>,
@@ -300,6 +302,15 @@ impl Cluster {
         true
     }
 
+    /// Empties the disk of a node that does not run.
+    pub fn lose_log(&mut self, id: usize) {
+        let node = &mut self.nodes[id];
+        assert!(node.brain.is_none(), "it does not run");
+        node.log.clear();
+        node.checkpoint = None;
+        (node.head, node.synced) = (LogPosition(0), LogPosition(0));
+    }
+
     /// Lets a node go on with what it put off, if it has.
     pub fn resume(&mut self, id: usize) -> bool {
         let node = &mut self.nodes[id];
@@ -369,6 +380,7 @@ impl Cluster {
                 node.writing = Some((checkpoint, rows));
             }
             Effect::Truncate(first) => node.log.retain(|(position, _)| *position >= first),
+            Effect::Stop { reason } => node.stopped = Some(reason),
             Effect::Mark(name) => *node.marks.entry(name).or_default() += 1,
         }
     }
@@ -436,6 +448,7 @@ impl Node {
             waiting: Vec::new(),
             writing: None,
             wants_resume: false,
+            stopped: None,
             timers: BTreeMap::new(),
             replies: BTreeMap::new(),
             fresh: BTreeMap::new(),

@@ -296,6 +296,7 @@ impl<P: Protocol> World<P> {
                 self.trace.event(self.now, id, "truncate", [position.0, 0], String::new);
                 node.disk.truncate(position);
             }
+            Effect::Stop { reason } => self.violate("stop", format!("{id} stopped: {reason}")),
             Effect::Mark(name) => *self.counts.marks.entry(name).or_default() += 1,
         }
     }
