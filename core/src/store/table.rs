@@ -73,8 +73,8 @@ pub(super) struct ShardRows<'a, H>(RwLockReadGuard<'a, HashTable<Row<H>>>);
 
 impl<H: Header> ShardRows<'_, H> {
     /// Names the rows that may have this hash, without touching them.
-    pub(super) fn candidates<'b>(&'b self, hash: u64, mut name: impl FnMut(&'b Row<H>)) {
-        self.0.iter_hash(hash).for_each(|row| name(row));
+    pub(super) fn candidates(&self, hash: u64) -> impl Iterator<Item = &Row<H>> {
+        self.0.iter_hash(hash)
     }
 }
 

@@ -68,12 +68,11 @@ impl<'a, H: Header> Warmer<'a, H> {
         }
         // One kind of miss at a time, so that no look-up waits for what it has just asked for.
         let mut rows = [const { None }; CANDIDATES];
-        let mut free = rows.iter_mut();
-        for (shard, hash, key) in shards.iter().flatten() {
-            shard.candidates(*hash, |row| {
-                free.next().into_iter().for_each(|free| *free = Some((row, *key)));
-            });
-        }
+        let named = shards
+            .iter()
+            .flatten()
+            .flat_map(|(shard, hash, key)| shard.candidates(*hash).map(move |row| (row, *key)));
+        rows.iter_mut().zip(named).for_each(|(place, named)| *place = Some(named));
         let mut chains = [const { None }; CANDIDATES];
         for (chain, (row, key)) in chains.iter_mut().zip(rows.iter().flatten()) {
             *chain = row.chain_of(key);
