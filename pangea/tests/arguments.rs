@@ -42,7 +42,8 @@ fn a_taken_port_is_named_with_its_key() {
         let text = format!(
             "cluster = \"c\"\nprotocol = \"minerva\"\nnode = 0\ndata_dir = \"data\"\n\
              regions = [\"here\"]\n[[nodes]]\nid = 0\nregion = \"here\"\n\
-             peer = \"{peer}\"\nsql = \"{sql}\"\n"
+             peer = \"{peer}\"\nsql = \"{sql}\"\n[[nodes]]\nid = 1\nregion = \"here\"\n\
+             peer = \"127.0.0.1:1\"\nsql = \"127.0.0.1:2\"\n"
         );
         std::fs::write(&config, text).unwrap();
         let output = run(&["start", "--config", config.to_str().unwrap()]);

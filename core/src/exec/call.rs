@@ -38,6 +38,11 @@ pub(super) fn warm<H: Header>(registry: &Registry, id: ProcedureId, args: &[u8],
     }
 }
 
+/// Whether a procedure writes far more than these arguments say.
+pub fn is_bulk(registry: &Registry, id: ProcedureId, args: &[u8]) -> bool {
+    registry.procedure(id).is_some_and(|code| code.is_bulk(args))
+}
+
 /// The abort of a program that gave up although its executor did not ask it to.
 pub(super) fn gave_up() -> Abort {
     let message = "a program ended as interrupted that was not interrupted";

@@ -16,7 +16,8 @@
 //! - A **certified** transaction is not run but checked: `certify` says what is current.
 //!
 //! What is in which file: `call` runs code and catches its panics, `writes` buffers what a
-//! program wrote, `merge` lays uncommitted rows over a scan of the store.
+//! program wrote, `merge` lays uncommitted rows over a scan of the store, `size` limits what a
+//! transaction may read and write.
 
 mod call;
 mod certify;
@@ -24,9 +25,11 @@ mod merge;
 pub mod optimistic;
 pub mod ordered;
 mod overlay;
+mod size;
 #[cfg(test)]
 mod testing;
 mod writes;
 
-pub use call::is_footprint_declared;
+pub use call::{is_bulk, is_footprint_declared};
 pub use overlay::Overlay;
+pub use size::{check_size, writes_bytes};

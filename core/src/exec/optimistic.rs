@@ -25,6 +25,7 @@ use super::call::{call, gave_up, warm};
 use super::certify::{Current, Standing, first_change};
 use super::merge::{self, Above};
 use super::overlay::Overlay;
+use super::size::check_size;
 use super::writes::{OwnWrites, Positions};
 use crate::ids::{SnapshotVersion, TableId, TxnId};
 use crate::key::{Direction, Key, KeyRange};
@@ -53,6 +54,8 @@ pub struct Run {
 /// has already changed here, and otherwise has the reads and writes that it came with. A read of a
 /// local transaction is taken as current when that one's write is the newest, so the caller must
 /// know that it was not executed again since, with another effect.
+///
+/// One that reads and writes more than can be sent aborts with 54000, and has no reads.
 pub fn run<H: Header>(
     registry: &Registry,
     program: &Program,
@@ -71,7 +74,12 @@ pub fn run<H: Header>(
                 Err(Stop::Interrupted) => Err(gave_up()),
             };
             let writes = if result.is_ok() { observed.writes.take() } else { Vec::new() };
-            Run { result, reads: observed.reads, writes }
+            match check_size(&observed.reads, &writes) {
+                Ok(()) => Run { result, reads: observed.reads, writes },
+                Err(abort) => {
+                    Run { result: Err(abort), reads: ReadSet::default(), writes: Vec::new() }
+                }
+            }
         }
         Program::Certified(Certified { reads, writes }) => {
             let change = first_change(reads, &base);

@@ -142,6 +142,16 @@ impl Minerva {
         self.request_barrier(cx);
     }
 
+    /// Epochs were skipped, and with them cuts that strict reads may wait for: all ask again.
+    pub(super) fn ask_for_barriers_again(&mut self, cx: &mut Cx<'_, Self>) {
+        let barriers = &mut self.state.barriers;
+        barriers.recall(|_| true);
+        if let Some((_, waiters)) = barriers.requested.take() {
+            barriers.arrived.extend(waiters);
+        }
+        self.request_barrier(cx);
+    }
+
     /// An epoch was applied: lets the reads go that waited for its cut.
     pub(super) fn release_barriers(&mut self, cx: &mut Cx<'_, Self>, cut: &Cut) {
         self.state.barriers.applied = cut.name;

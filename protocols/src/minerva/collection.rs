@@ -28,7 +28,9 @@ impl Minerva {
         cx.set_timer(Timer::Progress, PROGRESS);
         let me = self.state.me;
         let (applied, durable) = (self.state.cut.applied, self.state.cut.durable);
-        let heads = self.state.cut.heads.clone();
+        // What a crash could take from this replica must stay with the others.
+        let logs = self.state.replication.logs.iter().zip(&self.state.cut.heads);
+        let heads: Heads = logs.map(|(log, head)| log.durable.min(*head)).collect();
         self.note_progress(me, applied, durable, heads.clone());
         for peer in self.state.topology.peers_of(me) {
             cx.send(peer, Message::Progress { applied, durable, heads: heads.clone() });
@@ -80,8 +82,9 @@ impl Minerva {
         for (source, log) in self.state.replication.logs.iter_mut().enumerate() {
             let applied = |node: &NodeId| collection.heads[node.index()][source];
             let watermark = members.iter().map(applied).min().unwrap_or_default();
-            // A replica that was removed does not count and may be ahead or behind.
-            let watermark = watermark.min(self.state.cut.heads[source]);
+            // A replica that was removed does not count and may be ahead or behind. What is not
+            // durable here yet has still to be acknowledged.
+            let watermark = watermark.min(self.state.cut.heads[source]).min(log.durable);
             log.collect(watermark);
         }
         // A restart begins at the durable epoch, and must find the decisions after it.

@@ -18,8 +18,8 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use pangea_core::exec::is_footprint_declared;
 use pangea_core::exec::ordered::{self, Finished, Job};
+use pangea_core::exec::{is_bulk, is_footprint_declared, writes_bytes};
 use pangea_core::hash::HashSet;
 use pangea_core::ids::{SnapshotVersion, TxnId};
 use pangea_core::pool::{Pool, Sequential};
@@ -37,6 +37,10 @@ use super::resolution::{Ordered, Resolution};
 use super::state::{Cut, Execution};
 use super::validation::Validator;
 use super::{LogRecord, Minerva, conflict_graph};
+
+/// An epoch's record holds about so many bytes of write sets. What is beyond is run again at its
+/// place when the log is read, as loads are: a record has a limit, and an epoch has none.
+const LOGGED_BYTES_MAX: usize = 64 << 20;
 
 /// The share of an epoch that was decided in each way.
 struct Verdict {
@@ -66,12 +70,27 @@ impl Commit {
     fn is_done(&self) -> bool {
         self.finished.len() == self.queue.len()
     }
+
+    /// What of the queue is run next, at most so much.
+    fn next_slice(&self, len_max: usize) -> Vec<Entry<'_>> {
+        let queue = &self.queue[self.finished.len()..];
+        let (mut first, mut batches) = (0, self.batches.iter());
+        let mut batch = batches.next();
+        let entry = |&i: &usize| {
+            while let Some(passed) = batch.filter(|batch| i >= first + batch.records.len()) {
+                first += passed.records.len();
+                batch = batches.next();
+            }
+            let batch = batch.expect("the queue is of the epoch's entries, in their order");
+            Entry { record: &batch.records[i - first], base: batch.base }
+        };
+        queue[..queue.len().min(len_max)].iter().map(entry).collect()
+    }
 }
 
 /// The transactions of batches.
 fn entries_of(batches: &[Arc<Batch>]) -> Vec<Entry<'_>> {
-    let of_batch = |batch: &Arc<Batch>| batch.records.len();
-    let mut entries = Vec::with_capacity(batches.iter().map(of_batch).sum());
+    let mut entries = Vec::with_capacity(batches.iter().map(|batch| batch.records.len()).sum());
     for batch in batches {
         entries.extend(batch.records.iter().map(|record| Entry { record, base: batch.base }));
     }
@@ -103,19 +122,18 @@ impl Minerva {
     /// Runs the next slice of the epoch that is being applied, and ends the epoch after the last.
     pub(super) fn go_on(&mut self, cx: &mut Cx<'_, Self>) {
         let Some(mut commit) = self.state.commit.take() else { return };
-        let entries = entries_of(&commit.batches);
-        let from = commit.finished.len();
-        let upto = commit.queue.len().min(from + self.state.options.slice_txns.get());
-        let slice = &commit.queue[from..upto];
-        commit.finished.extend(self.run_slice(cx, commit.epoch, &entries, slice));
+        let slice = commit.next_slice(self.state.options.slice_txns.get());
+        let finished = self.run_slice(cx, commit.epoch, &slice);
+        commit.finished.extend(finished);
         if !commit.is_done() {
             cx.mark("minerva.epoch_in_slices");
             cx.resume();
             self.state.commit = Some(commit);
             return;
         }
-        self.count(cx, entries.len(), &commit.verdict, &commit.finished);
-        let Commit { epoch, cut, verdict, queue, finished, .. } = commit;
+        let Commit { epoch, cut, batches, verdict, queue, finished } = commit;
+        let entries = entries_of(&batches);
+        self.count(cx, entries.len(), &verdict, &finished);
         let mut outcomes: Vec<Option<Finished>> = entries.iter().map(|_| None).collect();
         for (&i, finished) in queue.iter().zip(finished) {
             outcomes[i] = Some(finished);
@@ -168,31 +186,35 @@ impl Minerva {
         for slice in in_effect.chunks_mut(self.state.options.slice_txns.get()) {
             slice.sort_by_key(|&i| (outcomes[i].as_ref().map(|finished| finished.passes), i));
         }
-        let ordered = in_effect.iter().filter_map(|&i| self.logged_writes(entries, outcomes, i));
+        let mut room = LOGGED_BYTES_MAX;
+        let ordered = in_effect
+            .iter()
+            .filter_map(|&i| self.logged_writes(entries[i].record, i, outcomes, &mut room));
         let resolution =
             Resolution { epoch, cut: cut.clone(), ordered: ordered.collect(), is_valid };
         let position = self.persist(cx, LogRecord::Epoch(&resolution));
         self.state.cut.epoch_records.push_back((epoch, position));
     }
 
-    /// What the log keeps of an entry of the ordered queue.
+    /// What the log keeps of an entry of the ordered queue, as long as there is room.
     fn logged_writes<'a>(
         &self,
-        entries: &[Entry<'_>],
-        outcomes: &'a [Option<Finished>],
+        record: &TxnRecord,
         entry: usize,
+        outcomes: &'a [Option<Finished>],
+        room: &mut usize,
     ) -> Option<Ordered<'a>> {
         let finished = outcomes[entry].as_ref().expect("every entry of the queue was run");
         if finished.writes.is_empty() {
             return None;
         }
-        let is_bulk = match &entries[entry].record.program {
-            Program::Call { procedure, args } => {
-                self.state.registry.procedure(*procedure).is_some_and(|code| code.is_bulk(args))
-            }
+        let is_bulk = match &record.program {
+            Program::Call { procedure, args } => is_bulk(&self.state.registry, *procedure, args),
             Program::Certified(_) => false,
         };
-        Some(Ordered { entry, writes: (!is_bulk).then(|| Cow::Borrowed(&finished.writes[..])) })
+        let left = room.checked_sub(writes_bytes(&finished.writes)).filter(|_| !is_bulk);
+        *room = left.unwrap_or(*room);
+        Some(Ordered { entry, writes: left.map(|_| Cow::Borrowed(&finished.writes[..])) })
     }
 
     /// Algorithm 5, FilterConflicts.
@@ -242,16 +264,15 @@ impl Minerva {
         &self,
         cx: &mut Cx<'_, Self>,
         epoch: SnapshotVersion,
-        entries: &[Entry<'_>],
-        queue: &[usize],
+        slice: &[Entry<'_>],
     ) -> Vec<Finished> {
         let footprints: Vec<Option<Footprint>> =
-            queue.iter().map(|&i| self.footprint_of_run(entries[i].record)).collect();
-        let jobs: Vec<Job<'_>> = queue
+            slice.iter().map(|entry| self.footprint_of_run(entry.record)).collect();
+        let jobs: Vec<Job<'_>> = slice
             .iter()
             .zip(&footprints)
-            .map(|(&i, found)| {
-                let record = entries[i].record;
+            .map(|(entry, found)| {
+                let record = entry.record;
                 let given = match &record.how {
                     How::Ordered { footprint } => footprint.as_ref(),
                     How::Executed { .. } | How::Certified | How::CertifiedInOrder => None,
@@ -326,7 +347,7 @@ impl Minerva {
         for Ordered { entry, writes } in resolution.ordered {
             let record = entries[entry].record;
             let Some(writes) = writes else {
-                self.run_slice(cx, epoch, &entries, &[entry]);
+                self.run_slice(cx, epoch, &entries[entry..=entry]);
                 continue;
             };
             let header = header_in_order(record.txn, &record.program);
@@ -379,7 +400,7 @@ impl Minerva {
             assert_eq!(in_flight.txn, record.txn, "local transactions commit in their order");
             if let Some((_, writes)) = record.learned() {
                 self.state.execution.overlay.remove(record.txn, writes);
-                if finished.is_some() {
+                if finished.as_ref().is_some_and(|finished| !is_as_executed(record, finished)) {
                     invalid.insert(record.txn);
                 }
             }
@@ -419,6 +440,12 @@ impl Minerva {
             overlay.remove(record.txn, writes);
         }
     }
+}
+
+/// Whether what a transaction did in the ordered queue is what its local readers saw: then they are
+/// valid, and must not be doomed.
+fn is_as_executed(record: &TxnRecord, finished: &Finished) -> bool {
+    matches!(record.program, Program::Certified(_)) && finished.outcome.is_ok()
 }
 
 /// The header of what was written in the ordered queue: a call may have written something else than

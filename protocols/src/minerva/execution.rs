@@ -4,11 +4,11 @@
 //! writes of earlier local transactions over it. What it read, from which version, and what it
 //! wrote goes into the current batch. In high-contention mode (§4) it is only probed.
 
-use pangea_core::exec::is_footprint_declared;
 use pangea_core::exec::optimistic::{self, Run};
+use pangea_core::exec::{check_size, is_footprint_declared};
 use pangea_core::ids::{Ticket, TxnId};
 use pangea_core::protocol::{Cx, Request, Submission};
-use pangea_core::txn::{Abort, Outcome, Program, ReadSet, Seen, SqlState};
+use pangea_core::txn::{Abort, Certified, Outcome, Program, ReadSet, Seen, SqlState};
 
 use super::barrier::Waiter;
 use super::batch::{How, TxnRecord};
@@ -51,8 +51,14 @@ impl Minerva {
             cx.mark("minerva.too_many_in_flight");
             return cx.reply(ticket, Outcome::Aborted(too_many_in_flight()));
         }
-        let Program::Call { procedure, args } = &program else {
-            return group.push((ticket, program));
+        let (procedure, args) = match &program {
+            Program::Call { procedure, args } => (procedure, args),
+            Program::Certified(Certified { reads, writes }) => {
+                return match check_size(reads, writes) {
+                    Ok(()) => group.push((ticket, program)),
+                    Err(abort) => cx.reply(ticket, Outcome::Aborted(abort)),
+                };
+            }
         };
         let registry = self.state.registry.clone();
         let Some(code) = registry.procedure(*procedure) else {

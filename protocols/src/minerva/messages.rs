@@ -7,6 +7,9 @@ use pangea_core::protocol::{Lane, Message as PeerMessage};
 
 use super::batch::{Batch, Bid, Heads, decode_heads, encode_heads};
 
+/// An agreement message that is larger than this takes the lane for large ones.
+const AGREEMENT_CONTROL_MAX: usize = 64 << 10;
+
 /// One message.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Message {
@@ -192,6 +195,8 @@ impl PeerMessage for Message {
     fn lane(&self) -> Lane {
         match self {
             Self::Batch { .. } | Self::CheckpointChunk { .. } => Lane::Bulk,
+            // What a replica missed while it was away.
+            Self::Agreement { bytes } if bytes.len() > AGREEMENT_CONTROL_MAX => Lane::Bulk,
             Self::Ack { .. }
             | Self::ProofOfAvailability { .. }
             | Self::Fetch { .. }

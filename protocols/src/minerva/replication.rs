@@ -259,7 +259,14 @@ impl Minerva {
         }
         let acknowledged = replication.durable[peer.index()][me.index()];
         let log = &replication.logs[me.index()];
+        let mut bytes_sent = 0;
         for slot in log.slots.range(acknowledged.next()..).map(|(_, slot)| slot) {
+            // Most likely it has them: after a restart nothing is known of what it acknowledged.
+            // What it does lack, it fetches.
+            if bytes_sent > FETCH_BYTES_MAX {
+                break;
+            }
+            bytes_sent += slot.bytes.len();
             cx.send_after(slot.position, peer, Message::Batch { bytes: slot.bytes.clone() });
         }
     }
@@ -269,10 +276,10 @@ impl Minerva {
 /// to others. They were durable here before they were sent, and so were its votes.
 fn lost_log(peer: NodeId, theirs: Bid, ours: Bid) -> String {
     format!(
-        "node {} has {} batches of this node's log, and this node has {} of them: its data directory \
-         was emptied, restored from a copy, or lost what was acknowledged (durability \"os\" or \
-         \"memory\", or a disk that does not keep its word). A node that has forgotten what it said \
-         must not take part again under its id. Bring back its newest data directory",
+        "node {} has {} batches of this node's log, and this node has {} of them: its data \
+         directory was emptied, restored from a copy, or lost what was acknowledged (durability \
+         \"os\" or \"memory\", or a disk that does not keep its word). A node that has forgotten \
+         what it said must not take part again under its id. Bring back its newest data directory",
         peer.0, theirs.0, ours.0
     )
 }

@@ -233,6 +233,8 @@ impl Minerva {
         while self.state.commit.is_some() {
             self.go_on(cx);
         }
+        // Runs on what is here now and runs on what comes did not see each other.
+        self.start_broadcast(cx);
         let Incoming { version, configuration, rows, .. } = incoming;
         let applied = self.state.cut.applied;
         let Some(configuration) = configuration else { return };
@@ -252,6 +254,7 @@ impl Minerva {
         cx.store.publish(version);
         self.state.counters.checkpoints_installed += 1;
         cx.mark("minerva.checkpoint_installed");
+        self.ask_for_barriers_again(cx);
         // The log does not lead here: only a checkpoint of this node's own makes it durable.
         self.state.cut.installed = Some(version);
         self.state.collection.bytes_since_checkpoint = u64::MAX;

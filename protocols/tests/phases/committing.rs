@@ -110,6 +110,33 @@ fn what_is_executed_again_runs_in_the_order_of_sources() {
     assert_eq!(cluster.everywhere("x"), "2");
 }
 
+/// An interactive transaction that is left out of the set and still current at its place commits as
+/// it was executed. What read its work is valid then, and stays in the temporary state.
+#[test]
+fn what_read_the_work_of_a_certified_transaction_that_wins_in_order_is_not_doomed() {
+    let mut cluster = Cluster::new(3, by_hand());
+    let key = Key::from(&b"a"[..]);
+    let read = PointRead { table: TABLE, key: key.clone(), seen: Seen::Absent };
+    let reads = ReadSet { points: vec![read], ranges: Vec::new() };
+    let writes = vec![Write { table: TABLE, key, value: Some(Value::copy_from(b"7")) }];
+    // Two that hang together and read the key outweigh the one that writes it.
+    cluster.call(1, "get a; put p 1");
+    cluster.call(1, "get p; put q 1");
+    let certified = cluster.commit(0, Program::Certified(Certified { reads, writes }));
+    cluster.batch(0);
+    cluster.batch(1);
+    let reader = cluster.call(0, "get a; add x 10");
+    cluster.cut();
+    assert_eq!(cluster.counter(2, "txns_conflicting"), 1, "it was left out");
+    let next = cluster.call(0, "add x 1");
+    cluster.epoch();
+    assert!(matches!(cluster.outcome(0, certified), Some(Outcome::Committed { .. })));
+    assert_eq!(cluster.result(0, reader), "7");
+    assert!(matches!(cluster.outcome(0, next), Some(Outcome::Committed { .. })));
+    assert_eq!(cluster.mark(0, "minerva.doomed"), 0);
+    assert_eq!(cluster.everywhere("x"), "11", "no update is lost");
+}
+
 /// An interactive transaction can't run again: it aborts, and says what it lost, and to whom.
 #[test]
 fn a_certified_transaction_that_loses_names_the_key_and_the_winner() {

@@ -5,16 +5,18 @@ use std::ops::ControlFlow;
 use super::Job;
 use super::extent::locked_part;
 use super::schedule::Locks;
-use crate::exec::call::{call, gave_up, warm};
+use crate::exec::call::{call, gave_up, is_bulk, warm};
 use crate::exec::certify::{Current, Standing, first_change};
 use crate::exec::merge::{self, Above};
+use crate::exec::size::check_size;
 use crate::exec::writes::OwnWrites;
-use crate::ids::{SnapshotVersion, TableId};
+use crate::ids::{ProcedureId, SnapshotVersion, TableId};
 use crate::key::{Direction, Key, KeyRange};
 use crate::pool::Sequential;
 use crate::store::{Header, Store, Version};
 use crate::txn::{
-    Abort, Certified, Context, Footprint, Mode, Program, Registry, Scan, Stop, Visit, Write,
+    Abort, Certified, Context, Footprint, Mode, Program, ReadSet, Registry, Scan, Stop, Visit,
+    Write,
 };
 use crate::value::Value;
 
@@ -99,7 +101,9 @@ impl<H: Header> Runner<'_, H> {
                     return Attempt::LeftItsFootprint;
                 }
                 match outcome {
-                    Ok(result) => (Ok(result), scratch.writes.take()),
+                    Ok(result) => {
+                        self.within_limits(*procedure, args, result, scratch.writes.take())
+                    }
                     Err(Stop::Abort(abort)) => (Err(abort), Vec::new()),
                     Err(Stop::Interrupted) => (Err(gave_up()), Vec::new()),
                 }
@@ -111,6 +115,22 @@ impl<H: Header> Runner<'_, H> {
         };
         self.apply(job, &writes);
         Attempt::Ended { outcome, writes }
+    }
+
+    /// Lets a call commit unless it has written too much; a load may write what it likes, because
+    /// its writes are not logged.
+    fn within_limits(
+        &self,
+        procedure: ProcedureId,
+        args: &[u8],
+        result: Vec<u8>,
+        writes: Vec<Write>,
+    ) -> (Result<Vec<u8>, Abort>, Vec<Write>) {
+        match check_size(&ReadSet::default(), &writes) {
+            Ok(()) => (Ok(result), writes),
+            Err(_) if is_bulk(self.registry, procedure, args) => (Ok(result), writes),
+            Err(abort) => (Err(abort), Vec::new()),
+        }
     }
 
     fn apply(&self, job: &Job<'_>, writes: &[Write]) {

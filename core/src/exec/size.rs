@@ -1,0 +1,59 @@
+//! How large a transaction may be: what it reads and writes travels in one frame and is logged.
+
+use crate::txn::{Abort, ReadSet, SqlState, Write};
+
+/// What a transaction may read and write, in bytes as they travel and are logged: half of the largest
+/// frame, and more than any should.
+const TXN_BYTES_MAX: usize = 32 << 20;
+
+/// About how many bytes writes take in a message or in the log.
+pub fn writes_bytes(writes: &[Write]) -> usize {
+    const ROW_BYTES: usize = 8;
+    let value = |write: &Write| write.value.as_ref().map_or(0, |value| value.len());
+    writes.iter().map(|write| ROW_BYTES + write.key.len() + value(write)).sum()
+}
+
+/// About how many bytes reads take in a message.
+fn reads_bytes(reads: &ReadSet) -> usize {
+    const READ_BYTES: usize = 16;
+    let points = reads.points.iter().map(|read| READ_BYTES + read.key.len());
+    let rows = reads.ranges.iter().flat_map(|range| &range.rows);
+    points.sum::<usize>() + rows.map(|(key, _)| READ_BYTES + key.len()).sum::<usize>()
+}
+
+/// Whether a transaction is small enough to be sent and logged.
+///
+/// # Errors
+/// When it is.
+pub fn check_size(reads: &ReadSet, writes: &[Write]) -> Result<(), Abort> {
+    let bytes = reads_bytes(reads) + writes_bytes(writes);
+    if bytes <= TXN_BYTES_MAX {
+        return Ok(());
+    }
+    let (found, most) = (bytes >> 20, TXN_BYTES_MAX >> 20);
+    let message = format!("the transaction is too large: it reads and writes {found} MB");
+    Err(Abort::new(SqlState::PROGRAM_LIMIT_EXCEEDED, message)
+        .with_detail(format!("A transaction can read and write {most} MB."))
+        .with_hint("Do it in several transactions."))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::TableId;
+    use crate::key::Key;
+    use crate::value::Value;
+
+    #[test]
+    fn a_transaction_beyond_the_limit_is_refused_with_what_it_takes_and_what_it_may() {
+        let write = |len| Write {
+            table: TableId(1),
+            key: Key::from(&b"k"[..]),
+            value: Some(Value::from(vec![0; len])),
+        };
+        assert_eq!(check_size(&ReadSet::default(), &[write(TXN_BYTES_MAX - 9)]), Ok(()));
+        let abort = check_size(&ReadSet::default(), &[write(TXN_BYTES_MAX)]).unwrap_err();
+        assert_eq!(abort.code.as_str(), "54000");
+        assert!(abort.detail.is_some_and(|detail| detail.contains("32 MB")));
+    }
+}
