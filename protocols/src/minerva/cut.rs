@@ -14,6 +14,7 @@ use pangea_core::time::Span;
 
 use super::batch::Bid;
 use super::messages::Message;
+use super::options::Rules;
 use super::state::Cut;
 use super::{LogRecord, Minerva, Timer};
 use crate::agreement::{self, Drained};
@@ -47,7 +48,8 @@ impl Minerva {
         cut.last_proposal.nonce += 1;
         cut.proposed.clone_from(&heads);
         let name = cut.last_proposal;
-        self.agreement_mut().propose(Cut { name, heads, removed, readmitted });
+        let rules = self.state.options.rules();
+        self.agreement_mut().propose(Cut { name, rules, heads, removed, readmitted });
         self.answer_barriers(cx);
     }
 
@@ -126,6 +128,10 @@ impl Minerva {
             if !self.state.replication.logs.iter().zip(&cut.heads).all(is_here) {
                 return cx.mark("minerva.cut_waits_for_batch");
             }
+            if cut.rules != self.state.options.rules() {
+                let reason = other_rules(*epoch, &cut.rules);
+                return cx.stop(reason);
+            }
             let (epoch, cut) = (*epoch, cut.clone());
             self.begin_epoch(cx, epoch, cut);
         }
@@ -143,4 +149,15 @@ impl Minerva {
             cx.mark("minerva.was_removed");
         }
     }
+}
+
+/// The settings were changed while an epoch that was proposed under the old ones had not been applied
+/// here.
+fn other_rules(epoch: SnapshotVersion, rules: &Rules) -> String {
+    format!(
+        "epoch {} was proposed under other settings than this node has, and must be applied under \
+         those: {rules:?}. Start all nodes with them, let all reach the same version, stop them, \
+         and change the settings then",
+        epoch.0
+    )
 }

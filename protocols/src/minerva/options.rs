@@ -50,6 +50,23 @@ pub struct Options {
     pub removal_ms: u64,
 }
 
+/// The settings on which the outcome of an epoch depends. A cut names those of who proposed it: an
+/// epoch that is decided before the settings change, and applied after, must not be applied by some
+/// replicas under the old ones and by others under the new.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rules {
+    solver: Solver,
+    solver_nodes_max: u64,
+    keep_uncommitted: bool,
+    slice_txns: NonZeroUsize,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Options::default().rules()
+    }
+}
+
 /// How the maximum weight independent set is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -101,6 +118,16 @@ impl Options {
             parallel_commit: false,
             ack_everyone: false,
             ..Self::default()
+        }
+    }
+
+    /// What the outcome of an epoch depends on.
+    pub(super) fn rules(&self) -> Rules {
+        Rules {
+            solver: self.solver,
+            solver_nodes_max: self.solver_nodes_max,
+            keep_uncommitted: self.keep_uncommitted,
+            slice_txns: self.slice_txns,
         }
     }
 

@@ -17,7 +17,7 @@ use super::barrier::Barriers;
 use super::batch::{Batch, Bid, Heads, TxnRecord};
 use super::commit::Commit;
 use super::contention::Contention;
-use super::options::Options;
+use super::options::{Options, Rules};
 use super::resolution::Resolution;
 use super::transfer::Transfer;
 use crate::agreement::{Agreement, Term};
@@ -137,6 +137,8 @@ impl ProposalName {
 pub struct Cut {
     /// Which proposal it is.
     pub name: ProposalName,
+    /// How its epoch is decided.
+    pub rules: Rules,
     /// The log heads. A head below that of an earlier cut means the earlier one's.
     pub heads: Heads,
     /// Replicas to remove from the configuration.

@@ -1,7 +1,7 @@
 //! Restart (§4, "Fault Tolerance") and checkpoints.
 
 use pangea_core::ids::LogPosition;
-use pangea_protocols::minerva::{Message, Options};
+use pangea_protocols::minerva::{Message, Options, Solver};
 
 use super::support::{Cluster, Fate, by_hand};
 
@@ -71,6 +71,22 @@ fn a_node_that_lost_its_log_does_not_take_part_again() {
         "{reason}"
     );
     assert!(cluster.nodes[0].stopped.is_none() && cluster.nodes[2].stopped.is_none());
+}
+
+/// An epoch that was proposed under other settings is not decided by new ones on some replicas.
+#[test]
+fn settings_do_not_change_under_an_epoch_that_is_not_applied_yet() {
+    let mut cluster = Cluster::new(3, by_hand());
+    let late = (cluster.leader() + 1) % 3;
+    cluster.call(late, "add x 1");
+    cluster.batch(late);
+    cluster.crash(late);
+    cluster.cut();
+    cluster.options = Options { solver: Solver::Greedy, ..by_hand() };
+    cluster.start(late);
+    cluster.run_for(1_000);
+    let reason = cluster.nodes[late].stopped.clone().expect("it noticed");
+    assert!(reason.contains("other settings") && reason.contains("Exact"), "{reason}");
 }
 
 /// A node starts from its checkpoint and the rest of its log; what the checkpoint holds is cut off.

@@ -44,7 +44,7 @@ pub struct Cluster {
     wire: Vec<Letter>,
     held_back: Vec<Letter>,
     topology: Arc<Topology>,
-    options: Options,
+    pub options: Options,
     now: Timestamp,
     tickets: u64,
 }
