@@ -2,8 +2,8 @@
 
 use crate::txn::{Abort, ReadSet, SqlState, Write};
 
-/// What a transaction may read and write, in bytes as they travel and are logged: half of the largest
-/// frame, and more than any should.
+/// What a transaction may read and write, in bytes as they travel and are logged: half of the
+/// largest frame, and more than any should.
 const TXN_BYTES_MAX: usize = 32 << 20;
 
 /// About how many bytes writes take in a message or in the log.

@@ -151,8 +151,8 @@ impl Minerva {
     }
 }
 
-/// The settings were changed while an epoch that was proposed under the old ones had not been applied
-/// here.
+/// The settings were changed while an epoch that was proposed under the old ones had not been
+/// applied here.
 fn other_rules(epoch: SnapshotVersion, rules: &Rules) -> String {
     format!(
         "epoch {} was proposed under other settings than this node has, and must be applied under \
