@@ -16,7 +16,8 @@ pub use shell::{Shell, Statement};
   pangea sql postgres://pangea@127.0.0.1:5432/pangea -c 'SELECT 1'
   pangea sql postgres://pangea@127.0.0.1:5432/pangea < schema.sql
 
-Statements end with a semicolon. \\q or Ctrl-D leaves.")]
+Statements end with a semicolon; the last one of a script need not. \\q on a line of its own or
+Ctrl-D leaves.")]
 pub struct Arguments {
     /// Where to connect: postgres://user@host:port/database
     #[arg(value_name = "URL")]
@@ -54,7 +55,14 @@ async fn prompt(shell: &mut Shell) -> Result<(), Failure> {
     loop {
         let prompt = if statement.is_empty() { "pangea=> " } else { "pangea-> " };
         match lines.read(prompt).await {
-            Line::End => return Ok(()),
+            // A script's last statement needs no semicolon, as in psql. At a terminal it was left.
+            Line::End => {
+                let rest = statement.rest().filter(|_| !is_terminal);
+                return match rest {
+                    Some(sql) => shell.run(&sql).await,
+                    None => Ok(()),
+                };
+            }
             Line::Cancelled => statement = Statement::default(),
             Line::Text(text) if text.trim() == "\\q" => return Ok(()),
             Line::Text(text) => {

@@ -104,6 +104,11 @@ impl Statement {
         self.0.is_empty()
     }
 
+    /// What was typed without a semicolon.
+    pub fn rest(self) -> Option<String> {
+        (!self.is_empty()).then_some(self.0)
+    }
+
     /// Adds a line, and returns the whole when it ends with a semicolon.
     pub fn add(&mut self, line: &str) -> Option<String> {
         if line.trim().is_empty() {
@@ -129,5 +134,8 @@ mod tests {
         assert_eq!(statement.add("SELECT 1"), None);
         assert_eq!(statement.add(" + 1;  "), Some("SELECT 1\n + 1;  ".to_owned()));
         assert!(statement.is_empty());
+        assert_eq!(statement.clone().rest(), None);
+        statement.add("SELECT 2");
+        assert_eq!(statement.rest(), Some("SELECT 2".to_owned()));
     }
 }
