@@ -16,7 +16,7 @@ use std::sync::Mutex;
 use super::garbage::Garbage;
 use super::order::NewKey;
 use super::table::{HASH_SHARDS, Table};
-use super::{Header, Store, Version, Warmer, lock};
+use super::{Header, Store, Version, lock};
 use crate::hash::hash_bytes;
 use crate::ids::{SnapshotVersion, TableId};
 use crate::key::Key;
@@ -49,7 +49,7 @@ impl<H: Header> Store<H> {
             let hashed = |(table, key, version): (TableId, Key, Version<H>)| {
                 (hash_bytes(&key), table, key, version)
             };
-            self.warm_up(writes.iter().map(|(table, key, _)| (*table, key)));
+            self.warm(writes.iter().map(|(table, key, _)| (*table, key)));
             let new_keys = self.put_part(version, writes.into_iter().map(hashed));
             return self.put_in_order(&Sequential, new_keys);
         }
@@ -57,17 +57,11 @@ impl<H: Header> Store<H> {
         let new_keys: Vec<_> = (0..parts).map(|_| Mutex::new(NewKeys::new())).collect();
         pool.run(parts, &|part| {
             let writes = std::mem::take(&mut *lock(&by_shard[part]));
-            self.warm_up(writes.iter().map(|(_, table, key, _)| (*table, key)));
+            self.warm(writes.iter().map(|(_, table, key, _)| (*table, key)));
             *lock(&new_keys[part]) = self.put_part(version, writes.into_iter());
         });
         let new_keys = new_keys.into_iter().flat_map(|part| std::mem::take(&mut *lock(&part)));
         self.put_in_order(pool, new_keys.collect());
-    }
-
-    fn warm_up<'k>(&self, keys: impl Iterator<Item = (TableId, &'k Key)>) {
-        let mut warmer = Warmer::new(self);
-        keys.for_each(|(table, key)| warmer.add(table, key));
-        warmer.fetch();
     }
 
     /// Applies writes whose keys are in shards that no other job writes to, and returns the keys

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use super::warm::WARM_GROUP;
-use super::{Header, Store, Warmer, lock};
+use super::{Header, Store, lock};
 use crate::ids::{SnapshotVersion, TableId};
 use crate::key::Key;
 
@@ -70,9 +70,7 @@ impl<H: Header> Store<H> {
             }
             keys -= taken.len();
             for group in taken.chunks(WARM_GROUP) {
-                let mut warmer = Warmer::new(self);
-                group.iter().for_each(|(table, key)| warmer.add(*table, key));
-                warmer.fetch();
+                self.warm(group.iter().map(|(table, key)| (*table, key)));
                 for (table, key) in group {
                     let table = self.tables.table(*table).expect("a key's table is there");
                     reclaimed += table.reclaim(key, floor);

@@ -36,6 +36,15 @@ pub struct Warmer<'a, H> {
     count: usize,
 }
 
+impl<H: Header> Store<H> {
+    /// Fetches the rows of these keys from memory.
+    pub fn warm<'k>(&self, keys: impl IntoIterator<Item = (TableId, &'k Key)>) {
+        let mut warmer = Warmer::new(self);
+        keys.into_iter().for_each(|(table, key)| warmer.add(table, key));
+        warmer.fetch();
+    }
+}
+
 impl<'a, H: Header> Warmer<'a, H> {
     /// Gathers keys of `store`.
     pub fn new(store: &'a Store<H>) -> Self {

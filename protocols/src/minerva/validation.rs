@@ -10,7 +10,7 @@ use pangea_core::hash::HashSet;
 use pangea_core::ids::{SnapshotVersion, TableId, TxnId};
 use pangea_core::key::Direction;
 use pangea_core::pool::{self, Pool};
-use pangea_core::store::{Store, Version, Warmer};
+use pangea_core::store::{Store, Version};
 use pangea_core::txn::{RangeRead, ReadSet, Seen};
 
 use super::chains::{Chain, Entry};
@@ -53,9 +53,7 @@ impl Validator<'_> {
     }
 
     fn are_current(&self, reads: &ReadSet) -> bool {
-        let mut warmer = Warmer::new(self.store);
-        reads.points.iter().for_each(|read| warmer.add(read.table, &read.key));
-        warmer.fetch();
+        self.store.warm(reads.points.iter().map(|read| (read.table, &read.key)));
         reads.points.iter().all(|read| self.is_point_current(read.table, &read.key, read.seen))
             && reads.ranges.iter().all(|read| self.is_range_current(read))
     }
