@@ -20,10 +20,11 @@
 //! | both indexes lead to a shared record | 346 ns | 52 ns | 172 bytes |
 //! | rows in the hash table, keys in order beside it | 140 to 170 ns | 130 to 150 ns | 149 bytes |
 //!
-//! These were measured when the ordered index was made of trees; it is of sorted vectors since, which
-//! makes inserts cheaper. Nearly all of it is cache misses. A transaction reads and writes single keys far more often than
-//! it scans, and most scans are short, so the last design is what is here: it halves what an access
-//! costs and pays for that in long scans, which run beside the event loop.
+//! These were measured when the ordered index was made of trees; it is of sorted vectors since,
+//! which makes inserts cheaper. Nearly all of it is cache misses. A transaction reads and writes
+//! single keys far more often than it scans, and most scans are short, so the last design is what
+//! is here: it halves what an access costs and pays for that in long scans, which run beside the
+//! event loop.
 //!
 //! Invariants, whoever runs at the same time:
 //! - a key is in the hash table before it is in the order;
