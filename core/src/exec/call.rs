@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::ids::ProcedureId;
+use crate::ids::{ProcedureId, TableId};
 use crate::store::{Header, Store, Warmer};
 use crate::txn::{Abort, Context, Footprint, Registry, SqlState, Stop};
 
@@ -28,11 +28,24 @@ pub(super) fn call(
     })
 }
 
-/// Fetches from memory what a procedure says that it will look up. One that panics has said enough.
-pub(super) fn warm<H: Header>(registry: &Registry, id: ProcedureId, args: &[u8], store: &Store<H>) {
+/// Fetches from memory what a procedure says that it will look up, and adds the tables that it
+/// named to `tables`. One that panics has said enough.
+pub(super) fn warm<H: Header>(
+    registry: &Registry,
+    id: ProcedureId,
+    args: &[u8],
+    store: &Store<H>,
+    tables: &mut Vec<TableId>,
+) {
     let Some(procedure) = registry.procedure(id) else { return };
     let mut warmer = Warmer::new(store);
-    let hint = || procedure.hint(args, &mut |table, key| warmer.add(table, key));
+    let mut name = |table, key: &[u8]| {
+        warmer.add(table, key);
+        if !tables.contains(&table) {
+            tables.push(table);
+        }
+    };
+    let hint = || procedure.hint(args, &mut name);
     if catch_unwind(AssertUnwindSafe(hint)).is_ok() {
         warmer.fetch();
     }

@@ -28,6 +28,7 @@ enum Repr {
 
 impl Key {
     /// The key's bytes.
+    #[inline]
     pub fn as_bytes(&self) -> &[u8] {
         match &self.0 {
             Repr::Inline { len, bytes } => &bytes[..usize::from(*len)],
@@ -69,6 +70,7 @@ impl Borrow<[u8]> for Key {
 }
 
 impl PartialEq for Key {
+    #[inline]
     fn eq(&self, other: &Self) -> bool {
         match (&self.0, &other.0) {
             // Of a fixed length, which takes no call.
@@ -90,6 +92,7 @@ impl PartialOrd for Key {
 }
 
 impl Ord for Key {
+    #[inline]
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         match (&self.0, &other.0) {
             // Beyond its length an inline key is zeros, so of two keys with the same padded bytes

@@ -4,17 +4,15 @@
 //!   writes, in order --> parts by hash shard --> put, one job a part
 //!                                                  | new keys
 //!                                                  v
-//!                        parts by key order  --> put in order, one job a part
+//!                        they wait, and are put in order before somebody has to see them
 //! ```
 //!
 //! A part holds whole shards of the hash table, so that two jobs never wait for each other there,
-//! and all writes of one key in their order. New keys are sorted before they go into the ordered
-//! index, so that jobs meet at the edges of their parts alone.
+//! and all writes of one key in their order.
 
 use std::sync::Mutex;
 
 use super::garbage::Garbage;
-use super::order::NewKey;
 use super::table::{HASH_SHARDS, Table};
 use super::{Header, Store, Version, lock};
 use crate::hash::hash_bytes;
@@ -29,7 +27,6 @@ const PART_ITEMS_MIN: usize = if cfg!(test) { 2 } else { 32 };
 /// A write with the hash of its key.
 type Hashed<H> = (u64, TableId, Key, Version<H>);
 type Writes<H> = Vec<Hashed<H>>;
-type NewKeys = Vec<NewKey>;
 
 impl<H: Header> Store<H> {
     /// Applies many writes of one version. Of several writes of one key the last one wins. The
@@ -46,32 +43,36 @@ impl<H: Header> Store<H> {
         assert!(writes.iter().all(|(.., v)| v.version == version), "a batch is of one version");
         let parts = parts_for(pool, writes.len());
         if parts <= 1 {
-            let hashed = |(table, key, version): (TableId, Key, Version<H>)| {
-                (hash_bytes(&key), table, key, version)
-            };
             self.warm(writes.iter().map(|(table, key, _)| (*table, key)));
-            let new_keys = self.put_part(version, writes.into_iter().map(hashed));
-            return self.put_in_order(&Sequential, new_keys);
+            return self.apply_in_turn(version, writes.into_iter());
         }
         let by_shard = partition(writes, parts);
-        let new_keys: Vec<_> = (0..parts).map(|_| Mutex::new(NewKeys::new())).collect();
         pool.run(parts, &|part| {
             let writes = std::mem::take(&mut *lock(&by_shard[part]));
             self.warm(writes.iter().map(|(_, table, key, _)| (*table, key)));
-            *lock(&new_keys[part]) = self.put_part(version, writes.into_iter());
+            self.put_part(version, writes.into_iter());
         });
-        let new_keys = new_keys.into_iter().flat_map(|part| std::mem::take(&mut *lock(&part)));
-        self.put_in_order(pool, new_keys.collect());
     }
 
-    /// Applies writes whose keys are in shards that no other job writes to, and returns the keys
-    /// that are new.
-    fn put_part(
+    /// Applies writes of one version, one after the other. Their rows had best be in the
+    /// processor's caches ([`Store::warm`]).
+    ///
+    /// # Panics
+    /// When a key already has a newer version.
+    pub fn apply_in_turn(
         &self,
         version: SnapshotVersion,
-        writes: impl ExactSizeIterator<Item = Hashed<H>>,
-    ) -> NewKeys {
-        let mut new_keys = NewKeys::with_capacity(writes.len());
+        writes: impl ExactSizeIterator<Item = (TableId, Key, Version<H>)>,
+    ) {
+        let hashed = |(table, key, version): (TableId, Key, Version<H>)| {
+            (hash_bytes(&key), table, key, version)
+        };
+        self.put_part(version, writes.map(hashed));
+    }
+
+    /// Applies writes whose keys are in shards that no other job writes to.
+    fn put_part(&self, version: SnapshotVersion, writes: impl ExactSizeIterator<Item = Hashed<H>>) {
+        let mut new_keys = Vec::with_capacity(writes.len());
         let mut garbage = Vec::with_capacity(writes.len());
         for (hash, id, key, version) in writes {
             let left = self.tables.table_to_write(id).put(hash, &key, version);
@@ -82,34 +83,44 @@ impl<H: Header> Store<H> {
                 garbage.push((id, key));
             }
         }
+        self.add_in_order(version, new_keys);
         if !garbage.is_empty() {
             self.garbage.push(version, garbage);
         }
-        new_keys
     }
 
-    fn put_in_order(&self, pool: &dyn Pool, mut new_keys: NewKeys) {
-        new_keys.sort_unstable();
-        let parts = parts_for(pool, new_keys.len());
-        let part_len = new_keys.len().div_ceil(parts).max(1);
-        let insert = |keys: &[NewKey]| {
-            for of_table in keys.chunk_by(|(a, _), (b, _)| a == b) {
-                self.tables.table_to_write(of_table[0].0).order.insert(of_table);
-            }
-        };
-        if parts == 1 {
-            return insert(&new_keys);
+    /// Lets new keys wait for their place in the order, unless readers may look for them already.
+    fn add_in_order(&self, version: SnapshotVersion, new_keys: Vec<(TableId, Key)>) {
+        if new_keys.is_empty() {
+            return;
         }
-        let by_key: Vec<_> = new_keys.chunks(part_len).collect();
-        pool.run(by_key.len(), &|part| insert(by_key[part]));
+        let mut new_keys = new_keys.into_iter().peekable();
+        while let Some(&(id, _)) = new_keys.peek() {
+            let of_table = std::iter::from_fn(|| new_keys.next_if(|(other, _)| *other == id));
+            if self.tables.table_to_write(id).order.add(of_table.map(|(_, key)| key)) {
+                lock(&self.unsettled).push(id);
+            }
+        }
+        if version <= self.published() {
+            self.settle(&Sequential);
+        }
+    }
+
+    /// Puts the keys that are new since the last publication in order, on every core. Publication
+    /// does the same on one.
+    pub fn settle(&self, pool: &dyn Pool) {
+        let unsettled = std::mem::take(&mut *lock(&self.unsettled));
+        for table in unsettled.into_iter().filter_map(|id| self.tables.table(id)) {
+            table.order.settle(pool);
+        }
     }
 
     /// Applies one write, and says if there is something to reclaim later.
     pub(super) fn put_one(&self, id: TableId, key: Key, version: Version<H>) -> Option<Garbage> {
-        let table = self.tables.table_to_write(id);
-        let left = table.put(hash_bytes(&key), &key, version);
+        let number = version.version;
+        let left = self.tables.table_to_write(id).put(hash_bytes(&key), &key, version);
         if left.is_new {
-            table.order.insert(&[(id, key.clone())]);
+            self.add_in_order(number, vec![(id, key.clone())]);
         }
         left.is_garbage.then_some((id, key))
     }

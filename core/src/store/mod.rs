@@ -59,6 +59,7 @@ use self::pins::Pins;
 use crate::codec::{DecodeError, Reader};
 use crate::ids::{SnapshotVersion, TableId, TxnId};
 use crate::key::{Direction, Key, KeyRange};
+use crate::pool::Sequential;
 use crate::value::Value;
 
 pub use self::pins::{Pin, PinError};
@@ -115,6 +116,8 @@ pub struct Store<H> {
     published: AtomicU64,
     pins: Mutex<Pins>,
     garbage: GarbageQueue,
+    /// The tables that have new keys which are not in order yet; one may be there more than once.
+    unsettled: Mutex<Vec<TableId>>,
 }
 
 /// A scan takes this many rows from the index at first. Most scans of a transaction are short.
@@ -136,6 +139,7 @@ impl<H: Header> Store<H> {
             published: AtomicU64::new(0),
             pins: Mutex::default(),
             garbage: GarbageQueue::default(),
+            unsettled: Mutex::default(),
         }
     }
 
@@ -187,7 +191,12 @@ impl<H: Header> Store<H> {
         if range.is_empty() {
             return;
         }
-        let Some(table) = self.tables.table(table) else { return };
+        let Some((id, table)) = self.tables.table(table).map(|found| (table, found)) else {
+            return;
+        };
+        if at > self.published() {
+            table.order.settle(&Sequential);
+        }
         let mut start = Bound::Included(Key::from(&range.start[..]));
         let mut end = match &range.end {
             Some(end) => Bound::Excluded(Key::from(&end[..])),
@@ -197,6 +206,10 @@ impl<H: Header> Store<H> {
         let mut found = Vec::with_capacity(rows);
         loop {
             table.order.collect((start.as_ref(), end.as_ref()), direction, rows, &mut found);
+            // Not what is first seen of a long range: many scans break at its first row.
+            if found.len() < rows || rows > SCAN_ROWS_FIRST {
+                self.warm(found.iter().map(|key| (id, key)));
+            }
             for key in &found {
                 if let Some(version) = table.with_visible(key, at, Version::clone)
                     && visit(key, &version).is_break()
@@ -235,6 +248,7 @@ impl<H: Header> Store<H> {
     /// # Panics
     /// When a later version is already published.
     pub fn publish(&self, version: SnapshotVersion) {
+        self.settle(&Sequential);
         let before = self.published.swap(version.0, Ordering::AcqRel);
         assert!(before <= version.0, "snapshot versions only grow");
     }

@@ -11,8 +11,10 @@
 //!         ant ..     cat ..      horse ..      sorted vectors of keys
 //! ```
 //!
-//! Keys most often come in clusters, as the lines of an order do, and at the end of what is there:
-//! a cluster costs one descent and one copy.
+//! A descent to a run is many cache misses, and keys most often come in clusters at the end of what
+//! is there, as the lines of orders do. So new keys wait in a list until somebody has to see them:
+//! a scan of a version that is not published, or the version's publication. Then they are sorted,
+//! and a cluster costs one descent and one copy, whoever its keys came from.
 //!
 //! Reads and updates of a key that exists never come here: they go through the hash table beside
 //! it ([`super::table`]). This module is a boundary: an index of another kind has to offer the same
@@ -20,11 +22,12 @@
 
 use std::collections::BTreeMap;
 use std::ops::{Bound, Range};
-use std::sync::RwLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, RwLock};
 
-use super::{read, unlocked, write};
-use crate::ids::TableId;
+use super::{lock, read, unlocked, write};
 use crate::key::{Direction, Key};
+use crate::pool::{Pool, Sequential};
 
 /// A run is split when it holds more keys than this: 6 KB, of which an insert moves half.
 const RUN_KEYS_MAX: usize = if cfg!(test) { 16 } else { 256 };
@@ -33,14 +36,26 @@ const RUN_KEYS_MAX: usize = if cfg!(test) { 16 } else { 256 };
 /// half of what a run may.
 const RUN_KEYS_MIN: usize = RUN_KEYS_MAX / 8;
 
+/// So many keys wait at most, 1.5 MB, so that a load does not hold all of its keys twice.
+const WAITING_KEYS_MAX: usize = if cfg!(test) { 64 } else { 1 << 16 };
+
+/// The list of those that wait keeps room for so many.
+const WAITING_KEYS_KEPT: usize = 1 << 12;
+
+/// Below this many keys for each worker, waking the workers costs more than they save (some 5 us
+/// against about 0.2 us a key).
+const PART_KEYS_MIN: usize = if cfg!(test) { 2 } else { 128 };
+
 /// Every key of a table, in order.
 #[derive(Debug)]
 pub(super) struct OrderedIndex {
     runs: RwLock<Runs>,
+    /// New keys that are not in a run yet, in any order. Locked until they all are, so that who
+    /// finds none has all of them in the runs.
+    waiting: Mutex<Vec<Key>>,
+    /// Whether keys wait: to know without the lock.
+    has_waiting: AtomicBool,
 }
-
-/// A key that is new in this table.
-pub(super) type NewKey = (TableId, Key);
 
 /// Runs by the first key that belongs to them.
 type Runs = BTreeMap<Key, RwLock<Run>>;
@@ -57,33 +72,42 @@ struct Run {
 impl Run {
     /// Where the keys within two bounds are.
     fn within(&self, start: Bound<&Key>, end: Bound<&Key>) -> Range<usize> {
-        let before = |bound: &Key| self.keys.partition_point(|key| key < bound);
-        let upto = |bound: &Key| self.keys.partition_point(|key| key <= bound);
         let from = match start {
-            Bound::Included(key) => before(key),
-            Bound::Excluded(key) => upto(key),
+            Bound::Included(key) => self.keys.partition_point(|other| other < key),
+            Bound::Excluded(key) => self.keys.partition_point(|other| other <= key),
             Bound::Unbounded => 0,
         };
-        let end = match end {
-            Bound::Included(key) => upto(key),
-            Bound::Excluded(key) => before(key),
-            Bound::Unbounded => self.keys.len(),
+        let after = &self.keys[from..];
+        let len = match end {
+            Bound::Included(key) => gallop(after, |other| other <= key),
+            Bound::Excluded(key) => gallop(after, |other| other < key),
+            Bound::Unbounded => after.len(),
         };
-        from..end.max(from)
+        from..from + len
+    }
+
+    /// Whether no key up to a bound is in a later run.
+    fn reaches(&self, end: Bound<&Key>) -> bool {
+        let Some(next) = &self.end else { return true };
+        match end {
+            Bound::Included(key) => key < next,
+            Bound::Excluded(key) => key <= next,
+            Bound::Unbounded => false,
+        }
     }
 
     /// How many of these ascending keys belong to the run.
-    fn count_of(&self, keys: &[NewKey]) -> usize {
+    fn count_of(&self, keys: &[Key]) -> usize {
         match &self.end {
-            Some(end) => keys.partition_point(|(_, key)| key < end),
+            Some(end) => keys.partition_point(|key| key < end),
             None => keys.len(),
         }
     }
 
     /// Adds ascending keys.
-    fn insert(&mut self, added: &[NewKey]) {
-        let ((_, first), (_, last)) = (&added[0], &added[added.len() - 1]);
-        let cloned = added.iter().map(|(_, key)| key.clone());
+    fn insert(&mut self, added: &[Key]) {
+        let (first, last) = (&added[0], &added[added.len() - 1]);
+        let cloned = added.iter().cloned();
         if self.keys.last().is_none_or(|key| key < first) {
             return self.keys.extend(cloned);
         }
@@ -92,7 +116,7 @@ impl Run {
             self.keys.splice(from..from, cloned);
             return;
         }
-        for (_, key) in added {
+        for key in added {
             from += self.keys[from..].partition_point(|other| other < key);
             if self.keys.get(from) != Some(key) {
                 self.keys.insert(from, key.clone());
@@ -101,9 +125,24 @@ impl Run {
     }
 }
 
+/// How many of the first keys `is_before` holds for; as a partition point, but near the start with
+/// few looks, because most ranges are short.
+fn gallop(keys: &[Key], is_before: impl Fn(&Key) -> bool) -> usize {
+    let mut upto = 1;
+    while upto < keys.len() && is_before(&keys[upto - 1]) {
+        upto *= 2;
+    }
+    let from = upto / 2;
+    from + keys[from..upto.min(keys.len())].partition_point(is_before)
+}
+
 impl Default for OrderedIndex {
     fn default() -> Self {
-        Self { runs: RwLock::new(first_run()) }
+        Self {
+            runs: RwLock::new(first_run()),
+            waiting: Mutex::default(),
+            has_waiting: AtomicBool::new(false),
+        }
     }
 }
 
@@ -119,9 +158,45 @@ fn run_of<'a>(runs: &'a Runs, key: &Key) -> &'a RwLock<Run> {
 }
 
 impl OrderedIndex {
+    /// Adds keys, which may be there already. They are in order once they are settled. Says if
+    /// none waited before.
+    pub(super) fn add(&self, keys: impl IntoIterator<Item = Key>) -> bool {
+        let mut waiting = lock(&self.waiting);
+        let is_first = waiting.is_empty();
+        waiting.extend(keys);
+        if waiting.len() >= WAITING_KEYS_MAX {
+            self.insert_all(&Sequential, &mut waiting);
+        }
+        // Release: who reads it sees no less of the list than was there.
+        self.has_waiting.store(!waiting.is_empty(), Ordering::Release);
+        is_first
+    }
+
+    /// Puts the keys that wait in order.
+    pub(super) fn settle(&self, pool: &dyn Pool) {
+        if !self.has_waiting.load(Ordering::Acquire) {
+            return;
+        }
+        let mut waiting = lock(&self.waiting);
+        self.insert_all(pool, &mut waiting);
+        self.has_waiting.store(false, Ordering::Release);
+    }
+
+    /// Puts all keys of a list in order, and empties it.
+    fn insert_all(&self, pool: &dyn Pool, keys: &mut Vec<Key>) {
+        keys.sort_unstable();
+        keys.dedup();
+        let parts = pool.workers().min(keys.len() / PART_KEYS_MIN).max(1);
+        let by_key: Vec<_> = keys.chunks(keys.len().div_ceil(parts).max(1)).collect();
+        // Jobs meet at the edges of their parts alone.
+        pool.run(by_key.len(), &|part| self.insert(by_key[part]));
+        keys.clear();
+        keys.shrink_to(WAITING_KEYS_KEPT);
+    }
+
     /// Adds keys, in ascending order, that may be there already.
-    pub(super) fn insert(&self, mut keys: &[NewKey]) {
-        while let Some((_, first)) = keys.first() {
+    fn insert(&self, mut keys: &[Key]) {
+        while let Some(first) = keys.first() {
             let (count, len) = {
                 let runs = read(&self.runs);
                 let mut run = write(run_of(&runs, first));
@@ -130,7 +205,7 @@ impl OrderedIndex {
                 (count, run.keys.len())
             };
             if len > RUN_KEYS_MAX {
-                self.split(&keys[count - 1].1);
+                self.split(&keys[count - 1]);
             }
             keys = &keys[count..];
         }
@@ -206,33 +281,47 @@ impl OrderedIndex {
         found: &mut Vec<Key>,
     ) {
         let runs = read(&self.runs);
-        // The last run that begins at or before the start holds the start.
-        let from = match start {
-            Bound::Included(key) | Bound::Excluded(key) => {
-                let holding = runs.range::<Key, _>(..=key).next_back();
-                holding.map_or(Bound::Unbounded, |(first, _)| Bound::Included(first))
-            }
-            Bound::Unbounded => Bound::Unbounded,
-        };
-        let mut touched = runs.range::<Key, _>((from, end));
-        while found.len() < limit {
-            let next = match direction {
-                Direction::Forward => touched.next(),
-                Direction::Reverse => touched.next_back(),
-            };
-            let Some((_, run)) = next else { return };
-            let run = read(run);
+        let mut take = |run: &Run| {
             let room = limit - found.len();
             let keys = &run.keys[run.within(start, end)];
             match direction {
                 Direction::Forward => found.extend_from_slice(&keys[..keys.len().min(room)]),
                 Direction::Reverse => found.extend(keys.iter().rev().take(room).cloned()),
             }
+            found.len() == limit
+        };
+        // The last run that begins at or before the start holds the start, and most often the end.
+        let from = match start {
+            Bound::Included(key) | Bound::Excluded(key) => {
+                let holding = runs.range::<Key, _>(..=key).next_back();
+                let (first, run) = holding.expect("the first run begins with the smallest key");
+                let run = read(run);
+                if run.reaches(end) {
+                    take(&run);
+                    return;
+                }
+                Bound::Included(first)
+            }
+            Bound::Unbounded => Bound::Unbounded,
+        };
+        let mut touched = runs.range::<Key, _>((from, end));
+        loop {
+            let next = match direction {
+                Direction::Forward => touched.next(),
+                Direction::Reverse => touched.next_back(),
+            };
+            let Some((_, run)) = next else { return };
+            if take(&read(run)) {
+                return;
+            }
         }
     }
 
     /// Removes every key.
     pub(super) fn clear(&self) {
+        let mut waiting = lock(&self.waiting);
+        waiting.clear();
+        self.has_waiting.store(false, Ordering::Release);
         *write(&self.runs) = first_run();
     }
 }
@@ -243,10 +332,6 @@ mod tests {
 
     fn key(number: u16) -> Key {
         Key::from(&number.to_be_bytes()[..])
-    }
-
-    fn new(key: Key) -> NewKey {
-        (TableId(1), key)
     }
 
     fn run_lengths(index: &OrderedIndex) -> Vec<usize> {
@@ -264,7 +349,7 @@ mod tests {
         let index = OrderedIndex::default();
         // 37 is coprime to 200: every number once, in no order.
         let keys: Vec<_> = (0..200).map(|i| key(i * 37 % 200)).collect();
-        keys.iter().for_each(|key| index.insert(&[new(key.clone())]));
+        keys.chunks(1).for_each(|key| index.insert(key));
         let lengths = run_lengths(&index);
         assert!(
             lengths.len() > 10 && lengths.iter().all(|&len| len <= RUN_KEYS_MAX),
@@ -285,8 +370,7 @@ mod tests {
         for (step, len) in [3, 40, 1, 7, 19, 2].into_iter().cycle().take(90).enumerate() {
             let start = step as u16 * 83 % 500;
             let cluster: Vec<_> = (start..start + len).map(key).collect();
-            let added: Vec<_> = cluster.iter().cloned().map(new).collect();
-            index.insert(&added);
+            index.insert(&cluster);
             expected.extend(cluster);
             assert!(collected(&index, Direction::Forward).iter().eq(&expected), "step {step}");
         }
@@ -297,9 +381,25 @@ mod tests {
     }
 
     #[test]
+    fn new_keys_wait_until_they_are_settled_or_are_too_many() {
+        let index = OrderedIndex::default();
+        assert!(index.add([key(9), key(3)]), "the first that wait");
+        assert!(!index.add([key(5), key(3)]), "others wait already");
+        assert_eq!(collected(&index, Direction::Forward), []);
+        index.settle(&Sequential);
+        assert_eq!(collected(&index, Direction::Forward), [key(3), key(5), key(9)]);
+        assert!(index.add((10..10 + WAITING_KEYS_MAX as u16).map(key)), "none waited");
+        assert_eq!(collected(&index, Direction::Forward).len(), 3 + WAITING_KEYS_MAX);
+        index.add([key(1000)]);
+        index.clear();
+        index.settle(&Sequential);
+        assert_eq!(collected(&index, Direction::Forward), []);
+    }
+
+    #[test]
     fn ascending_keys_leave_full_runs_behind() {
         let index = OrderedIndex::default();
-        (0..100).for_each(|i| index.insert(&[new(key(i))]));
+        (0..100).for_each(|i| index.insert(&[key(i)]));
         let lengths = run_lengths(&index);
         assert!(lengths[..lengths.len() - 1].iter().all(|&len| len == RUN_KEYS_MAX), "{lengths:?}");
     }
@@ -307,7 +407,7 @@ mod tests {
     #[test]
     fn an_empty_run_goes_even_beside_a_full_one() {
         let index = OrderedIndex::default();
-        (0..40).for_each(|i| index.insert(&[new(key(i))]));
+        (0..40).for_each(|i| index.insert(&[key(i)]));
         assert_eq!(run_lengths(&index), [16, 16, 8]);
         (16..32).for_each(|i| index.remove_unless(&key(i), || false));
         assert_eq!(run_lengths(&index), [16, 8]);
@@ -317,7 +417,7 @@ mod tests {
     #[test]
     fn a_key_that_came_back_is_not_removed() {
         let index = OrderedIndex::default();
-        index.insert(&[new(key(7))]);
+        index.insert(&[key(7)]);
         index.remove_unless(&key(7), || true);
         assert_eq!(collected(&index, Direction::Forward), [key(7)]);
         index.remove_unless(&key(7), || false);

@@ -27,7 +27,8 @@
 //! event loop.
 //!
 //! Invariants, whoever runs at the same time:
-//! - a key is in the hash table before it is in the order;
+//! - a key is in the hash table before it is in the order, and in the order before the version that
+//!   brought it is read by a scan;
 //! - a key leaves the order only while its run is locked and it is not in the hash table, so that
 //!   one that comes back meanwhile is not lost.
 //!
@@ -74,9 +75,10 @@ pub(super) struct Row<H> {
 pub(super) struct ShardRows<'a, H>(RwLockReadGuard<'a, HashTable<Row<H>>>);
 
 impl<H: Header> ShardRows<'_, H> {
-    /// Names the rows that may have this hash, without touching them.
-    pub(super) fn candidates(&self, hash: u64) -> impl Iterator<Item = &Row<H>> {
-        self.0.iter_hash(hash)
+    /// A row that may have this hash, without touching it: nearly always the one that has it, if
+    /// there is one.
+    pub(super) fn first_candidate(&self, hash: u64) -> Option<&Row<H>> {
+        self.0.find(hash, |_| true)
     }
 }
 

@@ -140,6 +140,26 @@ fn a_visitor_may_come_back_to_the_store() {
 }
 
 #[test]
+fn new_keys_are_in_order_for_who_reads_their_version_and_once_it_is_published() {
+    let store = store_at(1);
+    let seen = |at| {
+        let mut keys = 0;
+        store.scan(TABLE, &KeyRange::all(), Direction::Reverse, SnapshotVersion(at), |_, _| {
+            keys += 1;
+            ControlFlow::Continue(())
+        });
+        keys
+    };
+    store.apply(TABLE, key(b"a"), version(2, Some(b"a")));
+    assert_eq!((seen(1), seen(2)), (0, 1));
+    store.apply(TABLE, key(b"b"), version(2, Some(b"b")));
+    store.publish(SnapshotVersion(2));
+    assert_eq!((seen(1), seen(2)), (0, 2));
+    store.apply(TABLE, key(b"c"), version(2, Some(b"c")));
+    assert_eq!(seen(2), 3, "a late write of a version that is published");
+}
+
+#[test]
 fn a_cleared_store_is_as_new_and_its_pins_are_lost() {
     let store = store_at(1);
     store.apply(TABLE, key(b"k"), version(1, Some(b"one")));

@@ -19,12 +19,9 @@ use crate::key::Key;
 /// So many rows are fetched side by side: about as many misses as a core keeps track of.
 pub(super) const WARM_GROUP: usize = 16;
 
-/// So many rows may have to be looked at: those of the group, and some whose hash is much the same.
-const CANDIDATES: usize = WARM_GROUP + WARM_GROUP / 2;
-
-/// How much of a value is fetched. Most rows are shorter, and the processor itself goes on with
-/// what is read from its start.
-const VALUE_BYTES_MAX: usize = 512;
+/// How much of a value is fetched. Most rows are shorter; of a long one a program seldom reads all,
+/// and the processor itself goes on with what is read from its start.
+const VALUE_BYTES_MAX: usize = 128;
 
 const CACHE_LINE: usize = 64;
 
@@ -76,13 +73,11 @@ impl<'a, H: Header> Warmer<'a, H> {
             *shard = table.try_shard(*hash).map(|shard| (shard, *hash, *key));
         }
         // One kind of miss at a time, so that no look-up waits for what it has just asked for.
-        let mut rows = [const { None }; CANDIDATES];
-        let named = shards
-            .iter()
-            .flatten()
-            .flat_map(|(shard, hash, key)| shard.candidates(*hash).map(move |row| (row, *key)));
-        rows.iter_mut().zip(named).for_each(|(place, named)| *place = Some(named));
-        let mut chains = [const { None }; CANDIDATES];
+        let mut rows = [const { None }; WARM_GROUP];
+        for (row, (shard, hash, key)) in rows.iter_mut().zip(shards.iter().flatten()) {
+            *row = shard.first_candidate(*hash).map(|row| (row, *key));
+        }
+        let mut chains = [const { None }; WARM_GROUP];
         for (chain, (row, key)) in chains.iter_mut().zip(rows.iter().flatten()) {
             *chain = row.chain_of(key);
         }

@@ -12,7 +12,6 @@ use crate::exec::size::check_size;
 use crate::exec::writes::OwnWrites;
 use crate::ids::{ProcedureId, SnapshotVersion, TableId};
 use crate::key::{Direction, Key, KeyRange};
-use crate::pool::Sequential;
 use crate::store::{Header, Store, Version};
 use crate::txn::{
     Abort, Certified, Context, Footprint, Mode, Program, ReadSet, Registry, Scan, Stop, Visit,
@@ -41,6 +40,8 @@ pub(super) enum Attempt {
 #[derive(Default)]
 pub(super) struct Scratch {
     writes: OwnWrites,
+    /// The tables that a job said it would look up rows of: those are in the processor's caches.
+    warmed: Vec<TableId>,
 }
 
 impl<H: Header> Runner<'_, H> {
@@ -85,10 +86,11 @@ impl<H: Header> Runner<'_, H> {
         scratch: &mut Scratch,
     ) -> Attempt {
         let job = &self.jobs[place];
+        scratch.warmed.clear();
         let (outcome, writes) = match job.program {
             Program::Call { procedure, args } => {
                 scratch.writes.clear();
-                warm(self.registry, *procedure, args, self.store);
+                warm(self.registry, *procedure, args, self.store, &mut scratch.warmed);
                 let mut locked = Locked {
                     runner: self,
                     footprint,
@@ -113,7 +115,7 @@ impl<H: Header> Runner<'_, H> {
                 Some(change) => (Err(change.into_abort()), Vec::new()),
             },
         };
-        self.apply(job, &writes);
+        self.apply(job, &writes, &scratch.warmed);
         Attempt::Ended { outcome, writes }
     }
 
@@ -133,14 +135,15 @@ impl<H: Header> Runner<'_, H> {
         }
     }
 
-    fn apply(&self, job: &Job<'_>, writes: &[Write]) {
+    fn apply(&self, job: &Job<'_>, writes: &[Write], warmed: &[TableId]) {
+        let is_cold = |write: &&Write| !warmed.contains(&write.table);
+        self.store.warm(writes.iter().filter(is_cold).map(|write| (write.table, &write.key)));
         let header = (self.header)(job);
         let version = |write: &Write| {
             let version = Version { version: self.version, header, value: write.value.clone() };
             (write.table, write.key.clone(), version)
         };
-        // Jobs run beside each other already.
-        self.store.apply_batch(&Sequential, self.version, writes.iter().map(version).collect());
+        self.store.apply_in_turn(self.version, writes.iter().map(version));
     }
 
     /// What a found version is to a certified transaction. Deletions older than this version may be
