@@ -172,7 +172,10 @@ pub(crate) fn table_name(object: &ast::ObjectName) -> Result<String, SqlError> {
             Err(SqlError::unsupported(format!("the catalog table {schema}.{table}"))
                 .with_hint("SHOW TABLES lists the tables."))
         }
-        [schema] => Err(SqlError::new("3F000", format!("schema \"{schema}\" does not exist"))),
+        [schema] => Err(SqlError::new(
+            code::UNDEFINED_SCHEMA,
+            format!("schema \"{schema}\" does not exist"),
+        )),
         _ => Err(SqlError::unsupported("a name with a database")),
     }
 }

@@ -84,7 +84,7 @@ impl Waiting {
         let reason = format!("the node is overloaded: {in_flight} requests are in flight");
         match self {
             Self::Commit(reply) => {
-                let abort = Abort::new(SqlState(*b"53000"), reason);
+                let abort = Abort::new(SqlState::INSUFFICIENT_RESOURCES, reason);
                 reply.send(Ok(Outcome::Aborted(abort.with_hint("Try again later."))));
             }
             Self::Fresh(reply) => reply.send(Err(Unavailable { reason })),

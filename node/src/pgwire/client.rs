@@ -15,7 +15,7 @@ use ::pgwire::messages::extendedquery::{
 use ::pgwire::messages::response::EmptyQueryResponse;
 use pangea_sql::OutputColumn;
 use pangea_sql::engine::Engine;
-use pangea_sql::error::SqlError;
+use pangea_sql::error::{SqlError, code};
 use pangea_sql::session::{Execution, Response, Session};
 use pangea_sql::types::datum::Datum;
 
@@ -23,9 +23,6 @@ use super::cancel::{Cancellable, Registration};
 use super::connection::{Connection, End, REPLY_BYTES};
 use super::guard::Malformed;
 use super::reply::Severity;
-
-/// What a session says when its engine did not answer.
-const UNAVAILABLE: &str = "57P03";
 
 /// A session and the client that it belongs to.
 pub(super) struct Client<'a, E: Engine> {
@@ -112,8 +109,8 @@ impl<'a, E: Engine> Client<'a, E> {
     /// Tells of an error. What the engine did not answer because the client asked it not to was
     /// cancelled.
     fn tell(&mut self, mut error: SqlError) {
-        if error.code.as_str() == UNAVAILABLE && self.registration.switch().is_pressed() {
-            error = SqlError::new("57014", "canceling statement due to user request");
+        if error.code == code::UNAVAILABLE && self.registration.switch().is_pressed() {
+            error = SqlError::new(code::QUERY_CANCELED, "canceling statement due to user request");
         }
         self.connection.replies.error(Severity::Error, &error);
     }

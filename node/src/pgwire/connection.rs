@@ -7,7 +7,8 @@ use std::time::Duration;
 use ::pgwire::messages::PgWireFrontendMessage;
 use ::pgwire::messages::startup::Startup;
 use bytes::BytesMut;
-use pangea_sql::error::SqlError;
+use pangea_core::txn::SqlState;
+use pangea_sql::error::{SqlError, code};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -52,7 +53,7 @@ impl From<io::Error> for End {
 
 impl From<Malformed> for End {
     fn from(Malformed(what): Malformed) -> Self {
-        Self::Fatal(SqlError::new("08P01", what))
+        Self::Fatal(SqlError::new(code::PROTOCOL_VIOLATION, what))
     }
 }
 
@@ -93,7 +94,7 @@ impl Connection {
                     let message = format!(
                         "unsupported frontend protocol {major}.{minor}: server supports 3.0 to 3.0"
                     );
-                    return Err(End::Fatal(SqlError::new("0A000", message)));
+                    return Err(End::Fatal(SqlError::new(code::FEATURE_NOT_SUPPORTED, message)));
                 }
                 Opening::Session(startup) => return Ok(Some(self.negotiate(startup))),
             }
@@ -112,7 +113,7 @@ impl Connection {
     }
 
     /// Ends the connection with an error.
-    pub(super) async fn refuse(&mut self, code: &str, message: &str) -> io::Result<()> {
+    pub(super) async fn refuse(&mut self, code: SqlState, message: &str) -> io::Result<()> {
         self.end(End::Fatal(SqlError::new(code, message))).await
     }
 
@@ -160,7 +161,7 @@ impl Connection {
             message = self.read(guard::message) => message,
             _ = stopped.wait_for(|&is_stopped| is_stopped) => {
                 let message = "terminating connection due to administrator command";
-                Err(End::Fatal(SqlError::new("57P01", message)))
+                Err(End::Fatal(SqlError::new(code::ADMIN_SHUTDOWN, message)))
             }
         }
     }

@@ -47,6 +47,7 @@ use std::time::Duration;
 
 use pangea_sql::PlanCache;
 use pangea_sql::engine::Engine;
+use pangea_sql::error::code;
 use pangea_sql::session::Session;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
@@ -146,11 +147,13 @@ impl<E: Engine> Welcome<E> {
         let mut connection = Connection::new(stream, stopped);
         let Some(parameters) = connection.start(&self.cancels).await? else { return Ok(()) };
         if !has_place {
-            return connection.refuse("53300", "sorry, too many clients already").await;
+            return connection
+                .refuse(code::TOO_MANY_CLIENTS, "sorry, too many clients already")
+                .await;
         }
         if !parameters.contains_key("user") {
             let message = "no PostgreSQL user name specified in startup packet";
-            return connection.refuse("28000", message).await;
+            return connection.refuse(code::INVALID_AUTHORIZATION, message).await;
         }
         // A keyed hash of nothing, under a key that the system drew.
         let secret = RandomState::new().build_hasher().finish() as i32;

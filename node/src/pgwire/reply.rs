@@ -15,7 +15,7 @@ use ::pgwire::messages::startup::{
 };
 use bytes::{BufMut, BytesMut};
 use pangea_sql::OutputColumn;
-use pangea_sql::error::SqlError;
+use pangea_sql::error::{SqlError, code};
 use pangea_sql::session::TransactionStatus;
 use pangea_sql::types::datum::Datum;
 use pangea_sql::types::zone::Zone;
@@ -166,7 +166,7 @@ impl Replies {
                 self.value.extend_from_slice(text.as_bytes());
             }
             if values.len() + self.value.len() + 4 > ROW_BYTES_MAX {
-                return Err(SqlError::new("54000", "a row of the result is too long"));
+                return Err(SqlError::new(code::LIMIT_EXCEEDED, "a row of the result is too long"));
             }
             values.put_i32(self.value.len() as i32);
             values.put_slice(&self.value);

@@ -164,7 +164,7 @@ impl<E: Engine> Session<E> {
         let bound = bound.and_then(|bound| {
             if !portal.is_empty() && self.portals.contains_key(portal) {
                 let message = format!("cursor \"{portal}\" already exists");
-                return Err(SqlError::new("42P03", message));
+                return Err(SqlError::new(code::DUPLICATE_CURSOR, message));
             }
             check_count(self.portals.len(), "portals")?;
             Ok(bound)

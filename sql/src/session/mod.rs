@@ -118,7 +118,7 @@ fn unavailable(error: Unavailable) -> SqlError {
 /// A program was handed over and the node can't tell what became of it.
 fn unknown_outcome(error: Unavailable) -> SqlError {
     let message = format!("whether the transaction committed is not known: {}", error.reason);
-    SqlError::new("08007", message)
+    SqlError::new(code::OUTCOME_UNKNOWN, message)
         .with_hint("Look whether its changes are there before you try it again.")
 }
 
@@ -531,5 +531,5 @@ fn check_params(planned: &Planned, params: &[Datum]) -> Result<(), SqlError> {
 /// Whether a newer schema could make the statement right.
 fn depends_on_schema(failure: &Failure) -> bool {
     let Failure::Sql(error) = failure else { return false };
-    error.code.as_str().starts_with("42") && error.code.as_str() != code::SYNTAX
+    error.code.as_str().starts_with("42") && error.code != code::SYNTAX
 }

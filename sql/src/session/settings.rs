@@ -232,7 +232,7 @@ fn checked(setting: &Setting, value: &str) -> Result<String, SqlError> {
         },
         Kind::Fixed => {
             let message = format!("parameter \"{name}\" cannot be changed");
-            Err(SqlError::new("55P02", message))
+            Err(SqlError::new(code::FIXED_PARAMETER, message))
         }
     }
 }
