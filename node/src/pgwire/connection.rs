@@ -1,6 +1,7 @@
 //! One client's socket: what was read of it, what is to be written to it, and its startup.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::future::pending;
 use std::io;
 use std::time::Duration;
 
@@ -21,6 +22,8 @@ use super::reply::{Replies, Severity};
 pub(super) const REPLY_BYTES: usize = 64 << 10;
 /// What is read of a socket at a time.
 const READ_BYTES: usize = 16 << 10;
+/// The most that is kept of what a client sends while its statement waits.
+const UNREAD_BYTES_MAX: usize = 1 << 20;
 /// How long a client may take to say who it is.
 const STARTUP_TIMEOUT: Duration = Duration::from_secs(60);
 /// How often a client may ask for encryption before it starts: once for each kind.
@@ -166,12 +169,33 @@ impl Connection {
         }
     }
 
-    /// The next message.
-    pub(super) async fn next(&mut self) -> Result<PgWireFrontendMessage, End> {
-        match self.ahead.pop_front() {
-            Some(message) => Ok(message),
-            None => self.receive().await,
+    /// The next message. A client that has a transaction open may take so long to send it.
+    pub(super) async fn next(
+        &mut self,
+        idle_max: Option<Duration>,
+    ) -> Result<PgWireFrontendMessage, End> {
+        if let Some(message) = self.ahead.pop_front() {
+            return Ok(message);
         }
+        let Some(idle_max) = idle_max else { return self.receive().await };
+        tokio::time::timeout(idle_max, self.receive()).await.unwrap_or_else(|_| {
+            let message = "terminating connection due to idle-in-transaction timeout";
+            Err(End::Fatal(SqlError::new(code::IDLE_IN_TRANSACTION, message)))
+        })
+    }
+
+    /// Waits until the client has left, while its statement waits. What it sends meanwhile is kept,
+    /// up to a limit: beyond it, whether it leaves is not seen.
+    pub(super) async fn gone(&mut self) -> End {
+        while self.input.len() < UNREAD_BYTES_MAX {
+            self.input.reserve(READ_BYTES);
+            match self.stream.read_buf(&mut self.input).await {
+                Ok(0) => return End::Gone(io::ErrorKind::UnexpectedEof.into()),
+                Ok(_) => {}
+                Err(error) => return End::Gone(error),
+            }
+        }
+        pending().await
     }
 
     /// Whether a Sync comes next, but for Closes. A client that sent an Execute owes one, or

@@ -13,7 +13,8 @@
 //! - `client`: messages to the session. A client that vanishes takes its session with it, and
 //!   with the session its transaction and the snapshot that it pinned.
 //! - `reply`: what clients are told.
-//! - `cancel`: requests to stop waiting.
+//! - `cancel`: requests to stop waiting, and statements whose time is over.
+//! - `patience`: what a client is told when its statement waits for long.
 //!
 //! # What is the crate's and what is ours
 //!
@@ -36,6 +37,7 @@ mod cancel;
 mod client;
 mod connection;
 mod guard;
+mod patience;
 mod reply;
 
 use std::future::Future;
@@ -124,7 +126,7 @@ async fn serve_up_to<E: Engine>(
 /// A bug that one client met is no end of the others.
 fn report_panic(ended: Result<(), JoinError>) {
     if let Err(error) = ended {
-        tracing::error!(%error, "a client's task panicked");
+        tracing::error!("a client was disconnected: its task panicked (this is a bug): {error}");
     }
 }
 
@@ -159,11 +161,11 @@ impl<E: Engine> Welcome<E> {
         let secret = RandomState::new().build_hasher().finish() as i32;
         let registration = self.cancels.register(self.process, secret);
         let engine = Cancellable { engine: self.engine, switch: registration.switch().clone() };
-        let session = match Session::new(engine, self.plans, &parameters) {
+        let session = match Session::new(engine.clone(), self.plans, &parameters) {
             Ok(session) => session,
             Err(error) => return connection.end(End::Fatal(error)).await,
         };
-        let mut client = Client::new(session, &mut connection, registration);
+        let mut client = Client::new(session, engine, &mut connection);
         let end = client.run(self.process, secret).await;
         drop(client);
         match end {

@@ -118,6 +118,13 @@ impl Replies {
         self.put(NoticeResponse::new(fields("NOTICE", "00000", message)));
     }
 
+    /// Something that the client should act on.
+    pub(super) fn warning(&mut self, message: &str, hint: &str) {
+        let mut fields = fields("WARNING", "01000", message);
+        fields.push((b'H', without_zeros(hint)));
+        self.put(NoticeResponse::new(fields));
+    }
+
     pub(super) fn parameter_types(&mut self, types: &[SqlType]) {
         self.put(ParameterDescription::new(types.iter().map(|base| base.oid()).collect()));
     }

@@ -13,6 +13,7 @@
 mod command;
 mod control;
 mod extended;
+mod interrupt;
 pub(crate) mod local;
 mod settings;
 
@@ -26,7 +27,7 @@ use pangea_core::ids::SnapshotVersion;
 use pangea_core::store::Pin;
 use pangea_core::txn::{Abort, Outcome, Program, SqlState};
 
-use crate::engine::{Engine, Unavailable};
+use crate::engine::Engine;
 use crate::error::{Failure, SqlError, code};
 use crate::exec::{self, Executed};
 use crate::expr::Env;
@@ -41,6 +42,7 @@ use crate::types::zone::Zone;
 use command::Command;
 pub use extended::{Described, Execution};
 use extended::{Portal, Prepared};
+use interrupt::Interruptible;
 use local::LocalContext;
 use settings::Settings;
 
@@ -109,17 +111,6 @@ pub struct Session<E: Engine> {
     written: SnapshotVersion,
     /// Drawn from at each statement.
     entropy: u64,
-}
-
-fn unavailable(error: Unavailable) -> SqlError {
-    SqlError::new(code::UNAVAILABLE, error.reason)
-}
-
-/// A program was handed over and the node can't tell what became of it.
-fn unknown_outcome(error: Unavailable) -> SqlError {
-    let message = format!("whether the transaction committed is not known: {}", error.reason);
-    SqlError::new(code::OUTCOME_UNKNOWN, message)
-        .with_hint("Look whether its changes are there before you try it again.")
 }
 
 fn now() -> i64 {
@@ -217,6 +208,7 @@ impl<E: Engine> Session<E> {
         parsed: Parsed,
         is_block: bool,
     ) -> Result<Response, SqlError> {
+        self.begin_statement();
         let command = Command::new(parsed)?;
         if is_block && self.transaction.is_none() && matches!(command, Command::Data(_)) {
             self.begin(true, None);
@@ -317,7 +309,7 @@ impl<E: Engine> Session<E> {
         let certified = transaction.cx.and_then(LocalContext::into_certified);
         let Some(certified) = certified else { return Ok("COMMIT") };
         let outcome = self.engine.commit(Program::Certified(certified)).await;
-        match outcome.map_err(unknown_outcome)? {
+        match outcome.map_err(|error| self.unknown_outcome(error))? {
             Outcome::Committed { version, .. } => {
                 self.written = self.written.max(version);
                 Ok("COMMIT")
@@ -363,7 +355,7 @@ impl<E: Engine> Session<E> {
     async fn snapshot(&self) -> Result<Pin<E::Header>, SqlError> {
         let is_behind = self.engine.store().published() < self.written;
         if self.settings.is_strict() || is_behind {
-            self.engine.fresh().await.map_err(unavailable)?;
+            self.wait_fresh().await?;
         }
         Ok(self.engine.store().pin())
     }
@@ -382,6 +374,7 @@ impl<E: Engine> Session<E> {
         check_params(&planned, params)?;
         if !planned.plan.is_write() {
             let env = self.env(params.to_vec(), now());
+            let mut cx = Interruptible::new(&mut cx, &self.engine);
             let executed = exec::run(&planned.plan, &env, &mut cx)?;
             return Ok(self.respond(&planned, planned.columns.clone(), executed));
         }
@@ -399,7 +392,8 @@ impl<E: Engine> Session<E> {
             SqlError::new(code::INTERNAL, "the node does not know the procedure sql.statement")
         })?;
         let program = Program::Call { procedure, args: args.encode().into() };
-        match self.engine.commit(program).await.map_err(unknown_outcome)? {
+        let outcome = self.engine.commit(program).await;
+        match outcome.map_err(|error| self.unknown_outcome(error))? {
             Outcome::Aborted(abort) => Err(abort.into()),
             Outcome::Committed { version, result, .. } => {
                 self.written = self.written.max(version);
@@ -422,7 +416,7 @@ impl<E: Engine> Session<E> {
             Ok(planned) => Ok((planned, cx)),
             Err(failure) if !depends_on_schema(&failure) => Err(failure.into()),
             Err(_) => {
-                self.engine.fresh().await.map_err(unavailable)?;
+                self.wait_fresh().await?;
                 let mut cx = LocalContext::snapshot(self.engine.store().pin());
                 let planned = self.plans.plan(&parsed.text, types, parse, &mut cx)?;
                 Ok((planned, cx))
@@ -471,7 +465,8 @@ impl<E: Engine> Session<E> {
             return Err(read_only_violation(&planned));
         }
         let env = self.env(params.to_vec(), transaction.started);
-        let executed = exec::run(&planned.plan, &env, cx)?;
+        let mut cx = Interruptible::new(cx, &self.engine);
+        let executed = exec::run(&planned.plan, &env, &mut cx)?;
         Ok(self.respond(&planned, planned.columns.clone(), executed))
     }
 
