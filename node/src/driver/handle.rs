@@ -129,4 +129,8 @@ impl<P: Protocol> Engine for Handle<P> {
     async fn status(&self) -> Result<Status, Unavailable> {
         answer(|receive| self.status_with(receive)).await
     }
+
+    fn cut_off(&self) -> Option<String> {
+        self.inbox().reach().cut_off()
+    }
 }
