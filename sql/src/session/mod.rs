@@ -27,6 +27,7 @@ use pangea_core::ids::SnapshotVersion;
 use pangea_core::store::Pin;
 use pangea_core::txn::{Abort, Outcome, Program, SqlState};
 
+use crate::conflict;
 use crate::engine::Engine;
 use crate::error::{Failure, SqlError, code};
 use crate::exec::{self, Executed};
@@ -335,7 +336,7 @@ impl<E: Engine> Session<E> {
         Ok(())
     }
 
-    /// The abort of a certified transaction, with the names of tables in the place of numbers.
+    /// The abort of a certified transaction, with rows as clients know them.
     fn explain(&self, abort: Abort) -> SqlError {
         let is_conflict = abort.code == SqlState::SERIALIZATION_FAILURE;
         let mut error = SqlError::from(abort);
@@ -345,7 +346,8 @@ impl<E: Engine> Session<E> {
                 .hint
                 .get_or_insert_with(|| "The transaction might succeed if retried.".to_owned());
             let mut cx = LocalContext::snapshot(self.engine.store().pin());
-            error.detail = error.detail.map(|detail| crate::names::name_tables(&detail, &mut cx));
+            let (topology, zone) = (self.engine.topology(), self.settings.zone());
+            error.detail = error.detail.map(|it| conflict::describe(it, &mut cx, topology, zone));
         }
         error
     }
