@@ -96,8 +96,7 @@ impl Session {
         if len > limit {
             // The receiver would refuse it: the operator should read why here, at its source.
             self.close(&format!(
-                "connection reset: a message of {len} bytes is over the limit of {limit} (this is a \
-                 bug)"
+                "connection reset: a message of {len} bytes is over the limit of {limit} (a bug)"
             ));
         } else if self.outbox(lane).push(kind, body) == Err(Overflow) {
             self.close(&format!(
