@@ -1,7 +1,8 @@
 //! Which nodes this one can talk to, and what an operator and waiting clients are told of it.
 //!
 //! A cluster agrees where a majority of its nodes talk to each other. A node that sees fewer goes
-//! on to serve snapshots, and whatever needs agreement waits: without a word, unless somebody says it.
+//! on to serve snapshots, and whatever needs agreement waits: without a word, unless somebody says
+//! it.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
