@@ -32,7 +32,8 @@ const KEYS_DEFAULT: u64 = 1_000_000;
 const VALUE_BYTES: usize = 100;
 const PROBES: usize = 1_000_000;
 const BATCH: usize = 4_096;
-const RUN_KEYS: u64 = 8_192;
+/// As many as a run of the store's ordered index has when keys come in order: half of the most.
+const RUN_KEYS: u64 = 128;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Writer(TxnId);
@@ -110,23 +111,31 @@ fn shuffled(keys: u64, rng: &mut fastrand::Rng) -> Vec<u64> {
     numbers
 }
 
-type Run = RwLock<BTreeMap<Key, Version<Writer>>>;
+/// Rows in the runs of an ordered index: what the store would be without its hash table.
+type Run = RwLock<Vec<(Key, Version<Writer>)>>;
 
 fn indexes_alone(keys: u64, probes: &[Key]) {
-    let mut runs: Vec<(Key, Run)> = Vec::new();
-    for number in 0..keys {
-        if number % RUN_KEYS == 0 {
-            runs.push((key(number), RwLock::default()));
-        }
-        let run = &runs.last().expect("one was pushed").1;
-        run.write().expect("one thread").insert(key(number), version(1));
+    let mut runs: BTreeMap<Key, Run> = BTreeMap::new();
+    for first in (0..keys).step_by(RUN_KEYS as usize) {
+        let numbers = first..keys.min(first + RUN_KEYS);
+        let rows = numbers.map(|number| (key(number), version(1))).collect();
+        runs.insert(key(first), RwLock::new(rows));
     }
     measure("ordered index alone: get at random", probes.len() as u64, || {
         let look = |probe: &Key| {
-            let run = runs.partition_point(|(first, _)| first <= probe) - 1;
-            first_byte(&runs[run].1.read().expect("one thread")[probe.as_bytes()])
+            let (_, run) = runs.range::<Key, _>(..=probe).next_back().expect("the first run has 0");
+            let rows = run.read().expect("one thread");
+            let at = rows.binary_search_by(|(key, _)| key.cmp(probe)).expect("it is there");
+            first_byte(&rows[at].1)
         };
         probes.iter().map(look).sum::<u64>()
+    });
+    measure("ordered index alone: scan all rows (a row)", keys, || {
+        let rows = |run: &Run| {
+            let rows = run.read().expect("one thread");
+            rows.iter().map(|(_, version)| first_byte(version)).sum::<u64>()
+        };
+        runs.values().map(rows).sum::<u64>()
     });
     drop(runs);
     let hashed: RwLock<HashMap<Key, Version<Writer>>> = RwLock::default();

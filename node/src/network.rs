@@ -14,7 +14,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::client::{Answer as ClientAnswer, ClientCall, ClientQuery, ClientReply, Query, Row};
 use crate::config::Config;
-use crate::driver::{Answer, Handle, Network};
+use crate::driver::{Answer, Handle, Network, Reach};
 use crate::node::{Node, NodeOptions, StartError};
 use crate::transport::{Compression, Transport, TransportConfig, TransportError, TransportEvent};
 
@@ -64,6 +64,9 @@ fn connect<P: Protocol>(config: &Config, handle: &Handle<P>) -> Result<Arc<dyn N
         let handle = handle.clone();
         move |event| on_event(&handle, event)
     };
+    let topology = handle.topology();
+    let (majority, count) = (topology.majority(), topology.node_count());
+    tracing::info!("writes wait until a majority is connected: {majority} of {count} nodes");
     let transport = Transport::start(transport_config, Arc::new(on_event));
     let transport = transport.map_err(|error| match error {
         TransportError::Listen { address, error } => {
@@ -99,14 +102,20 @@ fn fingerprint(registry: &Registry, options: &impl std::fmt::Debug) -> u64 {
 
 fn on_event<P: Protocol>(handle: &Handle<P>, event: TransportEvent) {
     match event {
-        TransportEvent::PeerUp(peer) => handle.inbox().on_peer_up(peer),
+        TransportEvent::PeerUp(peer) => {
+            tracing::info!("connected to {}", Reach::name(handle.topology(), peer));
+            handle.inbox().on_peer_up(peer);
+        }
         TransportEvent::PeerDown(peer) => handle.inbox().on_peer_down(peer),
         TransportEvent::Frame { from, bytes, .. } => handle.inbox().on_frame(from, &bytes),
         TransportEvent::Submit(calls) => submit(handle, calls),
         TransportEvent::Query(ClientQuery { query, reply }) => answer(handle, query, reply),
         TransportEvent::Trouble { peer, address, reason } => match peer {
-            Some(peer) => tracing::warn!(%peer, %address, "{reason}"),
-            None => tracing::warn!(%address, "{reason}"),
+            Some(peer) => {
+                let name = Reach::name(handle.topology(), peer);
+                tracing::warn!("{name} at {address}: {reason}");
+            }
+            None => tracing::warn!("{address}: {reason}"),
         },
     }
 }

@@ -24,7 +24,7 @@ use crate::checkpoint::{CheckpointEvent, Checkpointer, LoadError, load};
 use crate::config::{ConfigError, LOG_SEGMENT_BYTES_DEFAULT};
 use crate::data_dir::{DataDir, DataDirError, Identity};
 use crate::disk::{Disk, DiskError, OsDisk};
-use crate::driver::{Closed, Driver, Handle, Inbox, Network, Parts, Shared};
+use crate::driver::{Closed, Driver, Handle, Inbox, Network, Parts, Reach, Shared};
 use crate::log::{Durability, Log, LogError, LogEvent, LogEvents, LogOptions, Recovered};
 use crate::pool::ThreadedPool;
 
@@ -185,7 +185,8 @@ impl<P: Protocol> Node<P> {
         let pool = ThreadedPool::new(options.workers);
         let pool = pool.map_err(|error| StartError::Threads(error.to_string()))?;
         let store = Arc::new(Store::new());
-        let inbox = Arc::new(Inbox::new(LogPosition(0)));
+        let reach = Reach::new(options.me, options.topology.clone());
+        let inbox = Arc::new(Inbox::new(reach, LogPosition(0)));
         let opened = open_durable(&options, data_dir.as_ref(), &store, &inbox)?;
         inbox.on_durable(opened.head);
         let handle = Handle::new(Shared {
@@ -291,7 +292,7 @@ fn run_driver<P: Protocol>(parts: Parts<P>, ready: &Sender<()>) {
     let result = catch_unwind(AssertUnwindSafe(run));
     if let Err(panic) = result {
         let reason = format!("the node failed: {} (this is a bug)", panic_message(&*panic));
-        tracing::error!(%reason, "the event loop panicked");
+        tracing::error!("{reason}");
         inbox.close(Closed { reason, is_failure: true });
         network.stop();
     }

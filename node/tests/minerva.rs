@@ -1,12 +1,13 @@
 //! Minerva on real nodes: sockets, log, checkpoints, and a node that dies and comes back.
 
-use std::net::{SocketAddr, TcpListener};
+mod support;
+
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use pangea_core::ids::TableId;
 use pangea_core::key::Key;
+use pangea_core::protocol::Protocol;
 use pangea_core::txn::{Context, Outcome, Procedure, Registry, Stop};
 use pangea_core::value::Value;
 use pangea_node::client::Client;
@@ -14,9 +15,7 @@ use pangea_node::config::Config;
 use pangea_node::node::Node;
 use pangea_protocols::minerva::Minerva;
 use pangea_sql::engine::Engine;
-
-/// Far longer than anything here takes: a test that waits this long has failed.
-const DEADLINE: Duration = Duration::from_secs(60);
+use support::cluster::{self, connect, runtime, wait_for};
 
 const COUNTERS: TableId = TableId(1);
 
@@ -40,35 +39,13 @@ fn number(bytes: &[u8]) -> u64 {
 }
 
 fn configs(dir: &Path) -> Vec<Config> {
-    let listeners = [(); 6].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-    let addresses: [SocketAddr; 6] = listeners.each_ref().map(|it| it.local_addr().unwrap());
-    let regions = ["eu", "us", "ap"];
-    let mut nodes = String::new();
-    for (id, region) in regions.iter().enumerate() {
-        let (peer, sql) = (addresses[2 * id], addresses[2 * id + 1]);
-        nodes += &format!(
-            "[[nodes]]\nid = {id}\nregion = {region:?}\npeer = \"{peer}\"\nsql = \"{sql}\"\n"
-        );
-    }
-    let config = |id: usize| {
-        let text = format!(
-            "cluster = \"test\"\nprotocol = \"minerva\"\nnode = {id}\ndata_dir = {:?}\n\
-             workers = 2\nlog_segment_bytes = 65536\nregions = {regions:?}\n{nodes}\
-             [minerva]\ncheckpoint_bytes = 50000\n",
-            dir.join(id.to_string())
-        );
-        Config::parse("node.toml", &text).unwrap()
-    };
-    (0..3).map(config).collect()
+    let keys = "workers = 2\nlog_segment_bytes = 65536";
+    cluster::configs(dir, Minerva::NAME, keys, "[minerva]\ncheckpoint_bytes = 50000")
 }
 
 fn start(config: &Config) -> Node<Minerva> {
     let registry = Registry::new([Arc::new(AddOne) as Arc<dyn Procedure>]);
     Node::start(config, Arc::new(registry)).unwrap()
-}
-
-async fn connect(config: &Config) -> Client {
-    Client::connect(config.me().peer, "test").await.unwrap()
 }
 
 async fn add_one(client: &Client, counter: &str) -> u64 {
@@ -78,18 +55,13 @@ async fn add_one(client: &Client, counter: &str) -> u64 {
     }
 }
 
-/// Waits until every node says the same of its newest version, and that is `total`.
+/// Waits until the newest version of every node says `total`.
 fn wait_equal(nodes: &[Node<Minerva>], counter: &str, total: u64) {
-    let started = Instant::now();
     for node in nodes {
         let store = node.handle().store();
         let read = || store.read(COUNTERS, counter.as_bytes(), store.published());
         let value = || read().and_then(|version| version.value).map(|value| number(&value));
-        while value() != Some(total) {
-            let found = value();
-            assert!(started.elapsed() < DEADLINE, "{counter} is {found:?}, not {total}");
-            std::thread::yield_now();
-        }
+        wait_for(counter, Some(total), value);
     }
 }
 
@@ -98,8 +70,7 @@ fn three_nodes_agree_lose_one_and_take_it_back() {
     let temp = tempfile::tempdir().unwrap();
     let configs = configs(temp.path());
     let mut nodes: Vec<_> = configs.iter().map(start).collect();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
+    runtime().block_on(async {
         let mut clients = Vec::new();
         for config in &configs {
             clients.push(connect(config).await);

@@ -2,21 +2,20 @@
 
 mod support;
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pangea_core::ids::{NodeId, TableId};
+use pangea_core::protocol::Protocol;
 use pangea_core::txn::{Context, Outcome, Procedure, Registry, Stop};
 use pangea_node::client::{Client, ClientError};
 use pangea_node::config::Config;
 use pangea_node::node::{Node, StartError};
 use pangea_sql::engine::Engine;
+use support::cluster::{self, connect, runtime, wait_for};
 use support::toy::{COUNTERS, Toy, counter};
-
-/// Far longer than anything here takes: a test that waits this long has failed.
-const DEADLINE: Duration = Duration::from_secs(30);
 
 /// What the toy runs without looking.
 struct Add;
@@ -34,53 +33,19 @@ fn registry() -> Arc<Registry> {
     Arc::new(Registry::new([Arc::new(Add) as Arc<dyn Procedure>]))
 }
 
-/// Ports that were free a moment ago.
-fn addresses<const N: usize>() -> [SocketAddr; N] {
-    let listeners = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-    listeners.map(|listener| listener.local_addr().unwrap())
-}
-
 fn configs(dir: &Path, wan: &str) -> Vec<Config> {
-    let addresses = addresses::<6>();
-    let regions = ["eu", "us", "ap"];
-    let mut nodes = String::new();
-    for (id, region) in regions.iter().enumerate() {
-        let (peer, sql) = (addresses[2 * id], addresses[2 * id + 1]);
-        nodes += &format!(
-            "[[nodes]]\nid = {id}\nregion = {region:?}\npeer = \"{peer}\"\nsql = \"{sql}\"\n"
-        );
-    }
-    let config = |id: usize| {
-        let text = format!(
-            "cluster = \"test\"\nprotocol = \"toy\"\nnode = {id}\ndata_dir = {:?}\nworkers = 1\n\
-             regions = {regions:?}\n{nodes}{wan}\n[toy]\ncheckpoint_additions = 100\n",
-            dir.join(id.to_string())
-        );
-        Config::parse("node.toml", &text).unwrap()
-    };
-    (0..3).map(config).collect()
+    let tables = format!("{wan}\n[toy]\ncheckpoint_additions = 100");
+    cluster::configs(dir, Toy::NAME, "workers = 1", &tables)
 }
 
 fn start(config: &Config) -> Node<Toy> {
     Node::start(config, registry()).unwrap()
 }
 
-async fn client(config: &Config) -> Client {
-    Client::connect(config.me().peer, "test").await.unwrap()
-}
-
 fn wait_counter(nodes: &[Node<Toy>], node: u16, total: u64) {
-    let started = Instant::now();
     for running in nodes {
-        while counter(running.handle().store(), node) != total {
-            assert!(started.elapsed() < DEADLINE, "the counters agree");
-            std::thread::yield_now();
-        }
+        wait_for("a counter", total, || counter(running.handle().store(), node));
     }
-}
-
-fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
 #[test]
@@ -89,7 +54,7 @@ fn three_nodes_serve_clients_and_a_restarted_one_catches_up() {
     let configs = configs(temp.path(), "");
     let mut nodes: Vec<_> = configs.iter().map(start).collect();
     runtime().block_on(async {
-        let clients = [client(&configs[0]).await, client(&configs[1]).await];
+        let clients = [connect(&configs[0]).await, connect(&configs[1]).await];
         let one = 1_u64.to_le_bytes();
         for _ in 0..200 {
             for client in &clients {
@@ -135,14 +100,14 @@ fn replicas_at_one_version_have_one_digest() {
     let configs = configs(temp.path(), "");
     let nodes: Vec<_> = configs.iter().map(start).collect();
     runtime().block_on(async {
-        let writer = client(&configs[0]).await;
+        let writer = connect(&configs[0]).await;
         for _ in 0..20 {
             writer.call("add", &5_u64.to_le_bytes()).await.unwrap();
         }
         wait_counter(&nodes, 0, 100);
         let mut digests = Vec::new();
         for config in &configs {
-            digests.push(client(config).await.digest(None).await.unwrap());
+            digests.push(connect(config).await.digest(None).await.unwrap());
         }
         assert_eq!(digests[0], digests[1]);
         assert_eq!(digests[1], digests[2]);
@@ -158,7 +123,7 @@ fn an_emulated_wide_area_is_as_wide_as_it_says() {
     let configs = configs(temp.path(), &(wan + "[wan]\n"));
     let nodes: Vec<_> = configs.iter().map(start).collect();
     runtime().block_on(async {
-        let client = client(&configs[0]).await;
+        let client = connect(&configs[0]).await;
         client.call("add", &1_u64.to_le_bytes()).await.unwrap();
         let started = Instant::now();
         client.call("add", &1_u64.to_le_bytes()).await.unwrap();
@@ -198,7 +163,7 @@ fn a_row_of_the_store_is_what_a_client_reads() {
     let configs = configs(temp.path(), "");
     let nodes: Vec<_> = configs.iter().map(start).collect();
     runtime().block_on(async {
-        let client = client(&configs[0]).await;
+        let client = connect(&configs[0]).await;
         client.call("add", &7_u64.to_le_bytes()).await.unwrap();
         let version = client.fresh().await.unwrap();
         let (rows, is_end) = client.table(COUNTERS, version, None, 10).await.unwrap();

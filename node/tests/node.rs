@@ -11,7 +11,7 @@ use pangea_core::ids::NodeId;
 use pangea_core::protocol::Status;
 use pangea_core::time::Span;
 use pangea_core::topology::Topology;
-use pangea_core::txn::{Outcome, Registry};
+use pangea_core::txn::{Outcome, Program, Registry, SqlState};
 use pangea_node::disk::{Disk, OsDisk};
 use pangea_node::driver::{IN_FLIGHT_MAX, Network, PEER_BYTES_MAX};
 use pangea_node::log::Durability;
@@ -354,6 +354,23 @@ fn too_many_requests_are_refused_and_the_rest_are_answered() {
     for _ in 0..IN_FLIGHT_MAX {
         receiver.recv_timeout(DEADLINE).unwrap().unwrap();
     }
+    cluster.add(0, 1).unwrap();
+}
+
+/// A statement with a parameter of 63 MB was put into a batch that no frame can carry. The node
+/// sent it again and again, and as nothing can come after it, the cluster took no write any more.
+#[test]
+fn a_request_too_large_to_be_sent_is_refused_and_the_next_is_taken() {
+    let cluster = Cluster::start(3, u64::MAX);
+    let Program::Call { procedure, .. } = add(1) else { panic!("the toy adds by calls") };
+    let args = bytes::Bytes::from(vec![0; 63 << 20]);
+    let (sender, receiver) = channel();
+    let node = cluster.node(0).handle();
+    node.submit_with(Program::Call { procedure, args }, move |it| sender.send(it).unwrap());
+    let outcome = receiver.recv_timeout(DEADLINE).unwrap();
+    let Ok(Outcome::Aborted(abort)) = outcome else { panic!("{outcome:?}") };
+    assert_eq!(abort.code, SqlState::PROGRAM_LIMIT_EXCEEDED);
+    assert!(abort.message.contains("63 MB"), "{abort:?}");
     cluster.add(0, 1).unwrap();
 }
 

@@ -132,6 +132,12 @@ pub fn table_key(name: &str) -> Key {
     Key::from(&key[..])
 }
 
+/// The name of the table whose schema has this key.
+pub(crate) fn table_of_key(key: &[u8]) -> Option<&str> {
+    let (&prefix, name) = key.split_first()?;
+    std::str::from_utf8(name).ok().filter(|_| prefix == TABLE_PREFIX)
+}
+
 /// The keys of all schemas.
 pub fn table_keys() -> KeyRange {
     KeyRange::prefix(&[TABLE_PREFIX])

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use pangea_core::ids::SnapshotVersion;
 use pangea_core::protocol::Status;
@@ -33,6 +34,28 @@ pub trait Engine: Clone + Send + Sync + 'static {
 
     /// What the node's protocol says of itself.
     fn status(&self) -> impl Future<Output = Result<Status, Unavailable>> + Send;
+
+    /// A statement begins, and may take so long. An engine that keeps time gives up waiting then.
+    fn begin_statement(&self, _time_max: Option<Duration>) {}
+
+    /// Why the statement that runs must end, where it must.
+    fn interruption(&self) -> Option<Interruption> {
+        None
+    }
+
+    /// Why nothing can be agreed on now, in words, where too few nodes can be reached.
+    fn cut_off(&self) -> Option<String> {
+        None
+    }
+}
+
+/// Why a statement ends before it is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interruption {
+    /// The client asked for it.
+    Cancelled,
+    /// It took longer than `statement_timeout`.
+    TimedOut,
 }
 
 /// The node can't answer: it is stopping, or overloaded. Whether a program that was submitted

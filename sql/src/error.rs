@@ -20,57 +20,75 @@ pub struct SqlError {
     pub position: Option<u32>,
 }
 
-/// SQLSTATE codes that more than one place uses.
-pub(crate) mod code {
-    pub const FEATURE_NOT_SUPPORTED: &str = "0A000";
-    pub const PROTOCOL_VIOLATION: &str = "08P01";
-    pub const NUMERIC_OUT_OF_RANGE: &str = "22003";
-    pub const STRING_TOO_LONG: &str = "22001";
-    pub const DATETIME_FORMAT: &str = "22007";
-    pub const DATETIME_OVERFLOW: &str = "22008";
-    pub const DIVISION_BY_ZERO: &str = "22012";
-    pub const INVALID_PARAMETER: &str = "22023";
-    pub const INVALID_TEXT: &str = "22P02";
-    pub const INVALID_BINARY: &str = "22P03";
-    pub const NOT_NULL: &str = "23502";
-    pub const UNIQUE: &str = "23505";
-    pub const ACTIVE_TRANSACTION: &str = "25001";
-    pub const READ_ONLY: &str = "25006";
-    pub const FAILED_TRANSACTION: &str = "25P02";
-    pub const NO_STATEMENT: &str = "26000";
-    pub const NO_PORTAL: &str = "34000";
-    pub const SYNTAX: &str = "42601";
-    pub const DUPLICATE_COLUMN: &str = "42701";
-    pub const AMBIGUOUS_COLUMN: &str = "42702";
-    pub const UNDEFINED_COLUMN: &str = "42703";
-    pub const UNDEFINED_OBJECT: &str = "42704";
-    pub const GROUPING: &str = "42803";
-    pub const TYPE_MISMATCH: &str = "42804";
-    pub const CANNOT_COERCE: &str = "42846";
-    pub const UNDEFINED_FUNCTION: &str = "42883";
-    pub const UNDEFINED_TABLE: &str = "42P01";
-    pub const UNDEFINED_PARAMETER: &str = "42P02";
-    pub const DUPLICATE_STATEMENT: &str = "42P05";
-    pub const DUPLICATE_TABLE: &str = "42P07";
-    pub const INVALID_COLUMN_REFERENCE: &str = "42P10";
-    pub const INVALID_TABLE_DEFINITION: &str = "42P16";
-    pub const INDETERMINATE_TYPE: &str = "42P18";
-    pub const TOO_COMPLEX: &str = "54001";
-    pub const LIMIT_EXCEEDED: &str = "54000";
-    pub const UNAVAILABLE: &str = "57P03";
-    pub const INTERNAL: &str = "XX000";
-    pub const DATA_CORRUPTED: &str = "XX001";
+/// The SQLSTATEs of the SQL layer and of its server, each spelled in one place: here, or in
+/// [`SqlState`] where procedures and protocols answer with it too.
+#[allow(missing_docs, reason = "what a code means is PostgreSQL's appendix A")]
+pub mod code {
+    use pangea_core::txn::SqlState;
+
+    pub const OUTCOME_UNKNOWN: SqlState = SqlState::OUTCOME_UNKNOWN;
+    pub const PROTOCOL_VIOLATION: SqlState = SqlState(*b"08P01");
+    pub const FEATURE_NOT_SUPPORTED: SqlState = SqlState(*b"0A000");
+    pub const STRING_TOO_LONG: SqlState = SqlState(*b"22001");
+    pub const NUMERIC_OUT_OF_RANGE: SqlState = SqlState(*b"22003");
+    pub const DATETIME_FORMAT: SqlState = SqlState(*b"22007");
+    pub const DATETIME_OVERFLOW: SqlState = SqlState(*b"22008");
+    pub const SUBSTRING_LENGTH: SqlState = SqlState(*b"22011");
+    pub const DIVISION_BY_ZERO: SqlState = SqlState(*b"22012");
+    pub const ESCAPE_CHARACTER: SqlState = SqlState(*b"22019");
+    pub const POWER_ARGUMENT: SqlState = SqlState(*b"2201F");
+    pub const LIMIT_ROWS: SqlState = SqlState(*b"2201W");
+    pub const OFFSET_ROWS: SqlState = SqlState(*b"2201X");
+    pub const INVALID_BYTES: SqlState = SqlState(*b"22021");
+    pub const INVALID_PARAMETER: SqlState = SqlState(*b"22023");
+    pub const ESCAPE_SEQUENCE: SqlState = SqlState(*b"22025");
+    pub const INVALID_TEXT: SqlState = SqlState(*b"22P02");
+    pub const INVALID_BINARY: SqlState = SqlState(*b"22P03");
+    pub const NOT_NULL: SqlState = SqlState(*b"23502");
+    pub const UNIQUE: SqlState = SqlState::UNIQUE_VIOLATION;
+    pub const ACTIVE_TRANSACTION: SqlState = SqlState(*b"25001");
+    pub const READ_ONLY: SqlState = SqlState(*b"25006");
+    pub const FAILED_TRANSACTION: SqlState = SqlState(*b"25P02");
+    pub const IDLE_IN_TRANSACTION: SqlState = SqlState(*b"25P03");
+    pub const NO_STATEMENT: SqlState = SqlState(*b"26000");
+    pub const INVALID_AUTHORIZATION: SqlState = SqlState(*b"28000");
+    pub const NO_PORTAL: SqlState = SqlState(*b"34000");
+    pub const UNDEFINED_SCHEMA: SqlState = SqlState(*b"3F000");
+    pub const SYNTAX: SqlState = SqlState(*b"42601");
+    pub const NAME_TOO_LONG: SqlState = SqlState(*b"42622");
+    pub const DUPLICATE_COLUMN: SqlState = SqlState(*b"42701");
+    pub const AMBIGUOUS_COLUMN: SqlState = SqlState(*b"42702");
+    pub const UNDEFINED_COLUMN: SqlState = SqlState(*b"42703");
+    pub const UNDEFINED_OBJECT: SqlState = SqlState(*b"42704");
+    pub const GROUPING: SqlState = SqlState(*b"42803");
+    pub const TYPE_MISMATCH: SqlState = SqlState(*b"42804");
+    pub const WRONG_OBJECT_TYPE: SqlState = SqlState(*b"42809");
+    pub const CANNOT_COERCE: SqlState = SqlState(*b"42846");
+    pub const UNDEFINED_FUNCTION: SqlState = SqlState::UNDEFINED_FUNCTION;
+    pub const UNDEFINED_TABLE: SqlState = SqlState(*b"42P01");
+    pub const UNDEFINED_PARAMETER: SqlState = SqlState(*b"42P02");
+    pub const DUPLICATE_CURSOR: SqlState = SqlState(*b"42P03");
+    pub const DUPLICATE_STATEMENT: SqlState = SqlState(*b"42P05");
+    pub const DUPLICATE_TABLE: SqlState = SqlState(*b"42P07");
+    pub const INVALID_COLUMN_REFERENCE: SqlState = SqlState(*b"42P10");
+    pub const INVALID_TABLE_DEFINITION: SqlState = SqlState(*b"42P16");
+    pub const INDETERMINATE_TYPE: SqlState = SqlState(*b"42P18");
+    pub const TOO_MANY_CLIENTS: SqlState = SqlState(*b"53300");
+    pub const LIMIT_EXCEEDED: SqlState = SqlState::PROGRAM_LIMIT_EXCEEDED;
+    pub const TOO_COMPLEX: SqlState = SqlState(*b"54001");
+    pub const TOO_MANY_COLUMNS: SqlState = SqlState(*b"54011");
+    pub const FIXED_PARAMETER: SqlState = SqlState(*b"55P02");
+    pub const QUERY_CANCELED: SqlState = SqlState(*b"57014");
+    pub const ADMIN_SHUTDOWN: SqlState = SqlState(*b"57P01");
+    pub const UNAVAILABLE: SqlState = SqlState(*b"57P03");
+    pub const INTERNAL: SqlState = SqlState::INTERNAL_ERROR;
+    pub const DATA_CORRUPTED: SqlState = SqlState(*b"XX001");
 }
 
 impl SqlError {
     /// An error with a code and a message alone.
-    ///
-    /// # Panics
-    /// When the code does not have five characters.
-    pub fn new(code: &str, message: impl Into<String>) -> Self {
-        let code = code.as_bytes().try_into().expect("a SQLSTATE has five characters");
-        let message = message.into();
-        Self { code: SqlState(code), message, detail: None, hint: None, position: None }
+    pub fn new(code: SqlState, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), detail: None, hint: None, position: None }
     }
 
     /// The feature is part of PostgreSQL, and not yet of Pangea.

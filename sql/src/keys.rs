@@ -11,8 +11,9 @@
 //! All columns are ascending. A row's key has no NULLs and so no markers; the keys of groups and
 //! distinct values have one before each column, NULLs last.
 
+use pangea_core::codec::DecodeError;
 use pangea_core::key::Key;
-use pangea_core::key::encode::{Decimal, KeyEncoder, Nulls, Order};
+use pangea_core::key::encode::{Decimal, KeyDecoder, KeyEncoder, Nulls, Order};
 
 use crate::error::SqlError;
 use crate::types::SqlType;
@@ -36,6 +37,34 @@ pub(crate) fn encode<'a>(
     let mut key = KeyEncoder::new();
     columns.into_iter().try_for_each(|(base, datum)| append(base, datum, &mut key))?;
     Ok(key.finish())
+}
+
+/// The values of a row's key, in the order of the key: up to where it was cut off, if it was.
+pub(crate) fn decode(columns: impl IntoIterator<Item = SqlType>, key: &[u8]) -> Vec<Datum> {
+    let mut from = KeyDecoder::new(key);
+    columns.into_iter().map_while(|base| take(base, &mut from).ok()).collect()
+}
+
+/// Reads what [`append`] wrote.
+fn take(base: SqlType, from: &mut KeyDecoder<'_>) -> Result<Datum, DecodeError> {
+    Ok(match base {
+        SqlType::Bool => Datum::Bool(from.bool(ORDER)?),
+        SqlType::Int2 => Datum::Int(from.i16(ORDER)?.into()),
+        SqlType::Int4 => Datum::Int(from.i32(ORDER)?.into()),
+        SqlType::Int8 => Datum::Int(from.i64(ORDER)?),
+        SqlType::Float4 | SqlType::Float8 => Datum::Float(from.f64(ORDER)?),
+        SqlType::Numeric => {
+            let number = from.numeric(ORDER)?.to_string();
+            Datum::Numeric(number.parse().map_err(|_| DecodeError::new("numeric in key"))?)
+        }
+        SqlType::Text | SqlType::Varchar | SqlType::Bpchar | SqlType::Unknown => {
+            Datum::Text(from.text(ORDER)?)
+        }
+        SqlType::Bytea => Datum::Bytea(from.bytea(ORDER)?),
+        SqlType::Date => Datum::Date(from.date(ORDER)?),
+        SqlType::Timestamp | SqlType::Timestamptz => Datum::Timestamp(from.timestamp(ORDER)?),
+        SqlType::Uuid => Datum::Uuid(from.uuid(ORDER)?),
+    })
 }
 
 /// Values as a key that is equal where SQL calls the values not distinct, NULLs too.
@@ -126,6 +155,12 @@ mod tests {
         for (base, values) in ascending {
             let key = |text: &&str| encode([(base, &parse(base, text, &zone).unwrap())]).unwrap();
             let keys: Vec<Key> = values.iter().map(key).collect();
+            for (text, key) in values.iter().zip(&keys) {
+                let [datum] = &decode([base], key)[..] else { panic!("{base} {text}") };
+                let again = encode([(base, datum)]).unwrap();
+                assert_eq!(again, *key, "{base} {text}");
+                assert_eq!(decode([base], &key[..key.len() - 1]), [], "{base} {text} cut off");
+            }
             assert!(keys.windows(2).all(|pair| pair[0] < pair[1]), "{base}: {keys:?}");
         }
     }

@@ -1,13 +1,13 @@
 //! PostgreSQL statements become transactions.
 
 pub mod catalog;
+mod conflict;
 pub mod engine;
 pub mod error;
 mod exec;
 mod expr;
 mod keys;
 pub mod memory;
-mod names;
 mod plan;
 mod rows;
 pub mod session;

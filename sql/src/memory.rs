@@ -8,6 +8,7 @@ use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use pangea_core::codec::{DecodeError, Reader, Writer};
+use pangea_core::exec::Change;
 use pangea_core::ids::{NodeId, SnapshotVersion, TableId, TxnId};
 use pangea_core::key::{Direction, Key};
 use pangea_core::protocol::Status;
@@ -113,7 +114,9 @@ impl MemoryEngine {
         let at = store.published();
         for read in &certified.reads.points {
             let version = store.read(read.table, &read.key, at);
-            check(read.table, &read.key, seen(version.as_ref()), read.seen)?;
+            if seen(version.as_ref()) != read.seen {
+                return Err(self.conflict(read.table, &read.key));
+            }
         }
         for read in &certified.reads.ranges {
             let mut rows = Vec::new();
@@ -128,25 +131,22 @@ impl MemoryEngine {
                 .chain(&read.rows)
                 .find(|row| !(rows.contains(row) && read.rows.contains(row)));
             if let Some((key, _)) = changed {
-                return Err(conflict(read.table, key));
+                return Err(self.conflict(read.table, key));
             }
         }
         Ok(())
+    }
+
+    fn conflict(&self, table: TableId, key: &Key) -> Abort {
+        let version = self.shared.store.read(table, key, self.shared.store.published());
+        let winner = version.map(|version| version.header.writer());
+        Change { table, key: key.clone(), winner }.into_abort()
     }
 }
 
 fn seen(version: Option<&Version<WriterHeader>>) -> Seen {
     let live = version.filter(|version| version.value.is_some());
     live.map_or(Seen::Absent, |version| Seen::At(version.version))
-}
-
-fn check(table: TableId, key: &Key, now: Seen, then: Seen) -> Result<(), Abort> {
-    if now == then { Ok(()) } else { Err(conflict(table, key)) }
-}
-
-fn conflict(table: TableId, key: &Key) -> Abort {
-    Abort::new(SqlState::SERIALIZATION_FAILURE, "could not serialize access")
-        .with_detail(format!("Key {key:?} of table {table} was changed meanwhile."))
 }
 
 impl Engine for MemoryEngine {

@@ -1,5 +1,7 @@
 //! Text to syntax trees, with PostgreSQL's syntax errors.
 
+mod kinds;
+
 use std::sync::Arc;
 
 use sqlparser::ast;
@@ -35,10 +37,9 @@ pub(crate) fn parse(source: &str) -> Result<Vec<Parsed>, SqlError> {
         return Err(SqlError::new(code::LIMIT_EXCEEDED, message));
     }
     let dialect = PostgreSqlDialect {};
-    let tokens = Tokenizer::new(&dialect, source).tokenize_with_location().map_err(|error| {
-        let message = error.message.to_lowercase();
-        SqlError::new(code::SYNTAX, message).at(source, error.location)
-    })?;
+    let tokens = Tokenizer::new(&dialect, source)
+        .tokenize_with_location()
+        .map_err(|error| untokenized(source, &error.message, error.location))?;
     let shared: Arc<str> = Arc::from(source);
     let statements = tokens.split(|token| token.token == Token::SemiColon);
     let is_blank = |tokens: &&[TokenWithSpan]| {
@@ -59,6 +60,7 @@ fn parse_one(
         |token: &&TokenWithSpan| !matches!(token.token, Token::Whitespace(_) | Token::EOF);
     let first = tokens.iter().find(is_word).map_or(Span::empty(), |token| token.span);
     let last = tokens.iter().rfind(is_word).map_or(Span::empty(), |token| token.span);
+    kinds::check(tokens.iter().filter(is_word)).map_err(|error| error.at(source, first.start))?;
     check_depth(source, tokens)?;
     let (start, end) = (byte_offset(source, first.start), byte_offset(source, last.end));
     let mut tokens = tokens.to_vec();
@@ -125,18 +127,39 @@ fn syntax_error(source: &str, error: &ParserError) -> SqlError {
         Some((what, place)) => (what, parse_location(place)),
         None => (message.as_str(), None),
     };
-    let Some((expected, found)) = what.rsplit_once("found: ") else {
-        let error = SqlError::new(code::SYNTAX, format!("syntax error: {what}"));
-        return location.map_or(error.clone(), |location| error.at(source, location));
+    let message = match what.rsplit_once("found: ") {
+        Some((_, "EOF")) => {
+            let end = SqlError::new(code::SYNTAX, "syntax error at end of input");
+            return SqlError { position: Some(source.chars().count() as u32 + 1), ..end };
+        }
+        Some((_, found)) => format!("syntax error at or near \"{found}\""),
+        None => format!("syntax error: {what}"),
     };
-    let hint = format!("{}.", expected.trim_end_matches([',', ' ']));
-    if found == "EOF" {
-        let end = SqlError::new(code::SYNTAX, "syntax error at end of input").with_hint(hint);
-        return SqlError { position: Some(source.chars().count() as u32 + 1), ..end };
-    }
-    let message = format!("syntax error at or near \"{found}\"");
-    let error = SqlError::new(code::SYNTAX, message).with_hint(hint);
+    let error = SqlError::new(code::SYNTAX, message);
     location.map_or(error.clone(), |location| error.at(source, location))
+}
+
+/// A text that can't be cut into tokens: most often a quote that nothing ends. As in PostgreSQL the
+/// error shows all that is left.
+fn untokenized(source: &str, what: &str, location: Location) -> SqlError {
+    let what = match what {
+        "Unterminated string literal" => "unterminated quoted string",
+        "Unterminated encoded string literal" => "unterminated quoted string",
+        "Unterminated dollar-quoted string" => "unterminated dollar-quoted string",
+        "Unterminated dollar-quoted, expected $" => "unterminated dollar-quoted string",
+        "Expected close delimiter '\"' before EOF." => "unterminated quoted identifier",
+        "Unexpected EOF while in a multi-line comment" => {
+            let end = SqlError::new(code::SYNTAX, "unterminated /* comment");
+            return end.at(source, location);
+        }
+        _ => "syntax error",
+    };
+    let rest = &source[byte_offset(source, location)..];
+    let message = match rest {
+        "" => format!("{what} at end of input"),
+        rest => format!("{what} at or near \"{rest}\""),
+    };
+    SqlError::new(code::SYNTAX, message).at(source, location)
 }
 
 fn parse_location(text: &str) -> Option<Location> {
@@ -172,7 +195,10 @@ pub(crate) fn table_name(object: &ast::ObjectName) -> Result<String, SqlError> {
             Err(SqlError::unsupported(format!("the catalog table {schema}.{table}"))
                 .with_hint("SHOW TABLES lists the tables."))
         }
-        [schema] => Err(SqlError::new("3F000", format!("schema \"{schema}\" does not exist"))),
+        [schema] => Err(SqlError::new(
+            code::UNDEFINED_SCHEMA,
+            format!("schema \"{schema}\" does not exist"),
+        )),
         _ => Err(SqlError::unsupported("a name with a database")),
     }
 }
@@ -254,6 +280,11 @@ mod tests {
             ("select 1;\ndrop tabl x", "syntax error at or near \"tabl\"", Some(16)),
             ("insert into", "syntax error at end of input", Some(12)),
             ("select 1 2", "syntax error at or near \"2\"", Some(10)),
+            ("use db", "syntax error at or near \"use\"", Some(1)),
+            ("select 1; \"copy\" t", "syntax error at or near \"\"copy\"\"", Some(11)),
+            ("create tabl t (a int)", "syntax error at or near \"tabl\"", Some(8)),
+            ("select 'a", "unterminated quoted string at or near \"'a\"", Some(8)),
+            ("select \"é", "unterminated quoted identifier at or near \"\"é\"", Some(8)),
         ];
         for (text, message, position) in cases {
             let error = parse(text).unwrap_err();
@@ -262,7 +293,39 @@ mod tests {
                 ("42601", position),
                 "{text} {error}"
             );
-            assert_eq!(error.message, message, "{text}");
+            assert_eq!((&*error.message, error.hint), (message, None), "{text}");
+        }
+    }
+
+    #[test]
+    fn statements_of_postgresql_that_are_missing_are_named() {
+        let cases = [
+            ("copy t from stdin (format csv)", "COPY"),
+            ("do $$ begin; end $$", "DO"),
+            ("Reindex table t", "REINDEX"),
+            ("vacuum (full, analyze) t", "VACUUM"),
+            ("table t", "TABLE"),
+            ("explain (analyze) select 1", "EXPLAIN"),
+            ("declare c cursor for select 1", "DECLARE"),
+            ("prepare p as select 1", "PREPARE"),
+            ("prepare transaction 'x'", "PREPARE TRANSACTION"),
+            ("commit prepared 'x'", "COMMIT PREPARED"),
+            ("create or replace function f() returns int language sql", "CREATE FUNCTION"),
+            ("create unique index i on t (a)", "CREATE INDEX"),
+            ("create foreign table t (a int)", "CREATE FOREIGN TABLE"),
+            ("alter default privileges grant select", "ALTER DEFAULT PRIVILEGES"),
+            ("alter table t add b int", "ALTER TABLE"),
+            ("drop materialized view v", "DROP MATERIALIZED VIEW"),
+            ("refresh materialized view v", "REFRESH MATERIALIZED VIEW"),
+        ];
+        for (text, feature) in cases {
+            let error = parse(text).unwrap_err();
+            assert_eq!(error.code, code::FEATURE_NOT_SUPPORTED, "{text}: {error}");
+            assert_eq!(error.message, format!("{feature} is not supported yet"));
+            assert_eq!(error.position, Some(1), "{text}");
+        }
+        for text in ["abort", "end", "start transaction", "(select 1)", "values (1)"] {
+            assert_eq!(parse(text).unwrap().len(), 1, "{text}");
         }
     }
 

@@ -4,13 +4,15 @@
 //! yet on another, so it must never make a difference: it counts as absent, has no known writer,
 //! and equals a deletion that was seen as [`Seen::LocalDeleted`], whoever made it.
 
-use crate::ids::{TableId, TxnId};
+use crate::ids::{NodeId, TableId, TxnId};
 use crate::key::{Key, KeyRange};
 use crate::store::{Header, Version};
 use crate::txn::{Abort, ReadSet, Seen, SqlState};
 
 /// A longer key is cut off in messages.
-const KEY_SHOWN_MAX: usize = 64;
+const KEY_SHOWN_MAX: usize = 256;
+/// What a message says in the place of the rest.
+const CUT: &str = "...";
 
 /// What a reader would find at a key now.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -47,18 +49,21 @@ pub(super) trait Current {
 }
 
 /// A read that is no longer current.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Change {
-    table: TableId,
-    key: Key,
-    winner: Option<TxnId>,
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// The table.
+    pub table: TableId,
+    /// The key that came, went or changed.
+    pub key: Key,
+    /// Who did it. Nothing for a row that was deleted, whose deletion may be forgotten already.
+    pub winner: Option<TxnId>,
 }
 
 impl Change {
-    /// The abort that tells a client of it.
+    /// The abort that tells a client of it. [`Change::told_by`] reads its detail.
     pub fn into_abort(self) -> Abort {
         let shown = &self.key[..self.key.len().min(KEY_SHOWN_MAX)];
-        let cut = if self.key.len() > KEY_SHOWN_MAX { "..." } else { "" };
+        let cut = if self.key.len() > KEY_SHOWN_MAX { CUT } else { "" };
         let row = format!("Key \"{}{cut}\" of table {}", shown.escape_ascii(), self.table);
         let detail = match self.winner {
             Some(winner) => format!("{row} was changed by transaction {winner}."),
@@ -68,6 +73,53 @@ impl Change {
         Abort::new(SqlState::SERIALIZATION_FAILURE, message)
             .with_detail(detail)
             .with_hint("The transaction might succeed if retried.")
+    }
+
+    /// The change that an abort's detail tells of, for those who know what the bytes of the key
+    /// mean; nothing when it tells of something else. Of a long key it has the start.
+    pub fn told_by(detail: &str) -> Option<Self> {
+        let rest = detail.strip_prefix("Key \"")?;
+        let (key, rest) = unescape(rest)?;
+        let (table, rest) = rest.strip_prefix(" of table t")?.split_once(' ')?;
+        let winner = match rest {
+            "was deleted." => None,
+            _ => {
+                let winner = rest.strip_prefix("was changed by transaction ")?.strip_suffix('.')?;
+                let (node, sequence) = winner.split_once('.')?;
+                Some(TxnId::new(NodeId(node.parse().ok()?), sequence.parse().ok()?))
+            }
+        };
+        let is_cut = key.len() > KEY_SHOWN_MAX;
+        let key = if is_cut { &key[..KEY_SHOWN_MAX] } else { &key[..] };
+        Some(Self { table: TableId(table.parse().ok()?), key: Key::from(key), winner })
+    }
+}
+
+fn ascii(c: char) -> Option<u8> {
+    u8::try_from(c).ok().filter(u8::is_ascii)
+}
+
+/// The bytes that `escape_ascii` wrote, up to the quote that ends them, and what is after it.
+fn unescape(text: &str) -> Option<(Vec<u8>, &str)> {
+    let mut bytes = Vec::new();
+    let mut chars = text.chars();
+    loop {
+        let byte = match chars.next()? {
+            '"' => return Some((bytes, chars.as_str())),
+            '\\' => match chars.next()? {
+                'x' => {
+                    let digits = chars.as_str().get(..2)?;
+                    chars = chars.as_str()[2..].chars();
+                    u8::from_str_radix(digits, 16).ok()?
+                }
+                't' => b'\t',
+                'r' => b'\r',
+                'n' => b'\n',
+                other => ascii(other)?,
+            },
+            other => ascii(other)?,
+        };
+        bytes.push(byte);
     }
 }
 
@@ -120,7 +172,7 @@ fn is_same(then: Seen, standing: Standing) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::{NodeId, SnapshotVersion};
+    use crate::ids::SnapshotVersion;
 
     #[test]
     fn an_abort_names_the_table_the_key_and_the_winner() {
@@ -132,6 +184,27 @@ mod tests {
         assert_eq!(abort.detail.as_deref(), Some(detail));
         let abort = Change { table: TableId(4), key, winner: None }.into_abort();
         assert!(abort.detail.is_some_and(|detail| detail.ends_with("was deleted.")));
+    }
+
+    #[test]
+    fn what_an_abort_tells_of_can_be_read_again() {
+        let all: Vec<u8> = (0..=255).collect();
+        let winners = [None, Some(TxnId::new(NodeId(2), 9))];
+        for key in [&b""[..], b"a\"b\\x41", &all, b"..."] {
+            for winner in winners {
+                let change = Change { table: TableId(1_004), key: Key::from(key), winner };
+                let detail = change.clone().into_abort().detail.unwrap();
+                assert_eq!(Change::told_by(&detail), Some(change), "{detail}");
+                for len in 0..detail.len() {
+                    assert_eq!(Change::told_by(&detail[..len]), None, "cut at {len}");
+                }
+            }
+        }
+        let long = vec![7; KEY_SHOWN_MAX + 1];
+        let change = Change { table: TableId(4), key: Key::from(&long[..]), winner: None };
+        let told = Change::told_by(&change.into_abort().detail.unwrap()).unwrap();
+        assert_eq!(told.key.as_bytes(), &long[..KEY_SHOWN_MAX]);
+        assert_eq!(Change::told_by("Key \"é\" of table t1 was deleted."), None);
     }
 
     #[test]

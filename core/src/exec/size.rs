@@ -1,10 +1,15 @@
 //! How large a transaction may be: what it reads and writes travels in one frame and is logged.
 
-use crate::txn::{Abort, ReadSet, SqlState, Write};
+use crate::txn::{Abort, Certified, Program, ReadSet, SqlState, Write};
 
 /// What a transaction may read and write, in bytes as they travel and are logged: half of the
 /// largest frame, and more than any should.
 const TXN_BYTES_MAX: usize = 32 << 20;
+
+/// The longest arguments of a call. They travel beside what its run read and wrote, and after a
+/// batch's worth of other transactions, all in one frame of 64 MB: one that can't be sent would be
+/// sent again and again, and nothing after it.
+const ARGS_BYTES_MAX: usize = 24 << 20;
 
 /// About how many bytes writes take in a message or in the log.
 pub fn writes_bytes(writes: &[Write]) -> usize {
@@ -24,7 +29,7 @@ fn reads_bytes(reads: &ReadSet) -> usize {
 /// Whether a transaction is small enough to be sent and logged.
 ///
 /// # Errors
-/// When it is.
+/// When it is not.
 pub fn check_size(reads: &ReadSet, writes: &[Write]) -> Result<(), Abort> {
     let bytes = reads_bytes(reads) + writes_bytes(writes);
     if bytes <= TXN_BYTES_MAX {
@@ -35,6 +40,25 @@ pub fn check_size(reads: &ReadSet, writes: &[Write]) -> Result<(), Abort> {
     Err(Abort::new(SqlState::PROGRAM_LIMIT_EXCEEDED, message)
         .with_detail(format!("A transaction can read and write {most} MB."))
         .with_hint("Do it in several transactions."))
+}
+
+/// Whether a program that somebody submits is small enough to be sent.
+///
+/// # Errors
+/// When it is not.
+pub fn check_program(program: &Program) -> Result<(), Abort> {
+    let args = match program {
+        Program::Certified(Certified { reads, writes }) => return check_size(reads, writes),
+        Program::Call { args, .. } => args,
+    };
+    if args.len() <= ARGS_BYTES_MAX {
+        return Ok(());
+    }
+    let (found, most) = (args.len() >> 20, ARGS_BYTES_MAX >> 20);
+    let message = format!("the request is too large: a statement and its parameters of {found} MB");
+    Err(Abort::new(SqlState::PROGRAM_LIMIT_EXCEEDED, message)
+        .with_detail(format!("A statement with its parameters, or a call, can have {most} MB."))
+        .with_hint("Do it in several statements."))
 }
 
 #[cfg(test)]

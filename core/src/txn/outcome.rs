@@ -23,6 +23,10 @@ impl SqlState {
     pub const RAISE_EXCEPTION: Self = Self(*b"P0001");
     /// program_limit_exceeded: more than the engine is built for.
     pub const PROGRAM_LIMIT_EXCEEDED: Self = Self(*b"54000");
+    /// insufficient_resources: the node has taken as much as it can.
+    pub const INSUFFICIENT_RESOURCES: Self = Self(*b"53000");
+    /// undefined_function: there is no such procedure.
+    pub const UNDEFINED_FUNCTION: Self = Self(*b"42883");
     /// internal_error: a program did what it must not.
     pub const INTERNAL_ERROR: Self = Self(*b"XX000");
 

@@ -55,7 +55,10 @@ pub fn load<H: Header>(
             }
             Err(error) => {
                 store.clear();
-                tracing::error!(path = %path.display(), %error, "a checkpoint can't be read");
+                tracing::error!(
+                    "checkpoint {} can't be read, an older one is tried: {error}",
+                    path.display()
+                );
                 damaged.push((path, error));
             }
         }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use pangea_core::exec::check_program;
 use pangea_core::ids::{NodeId, SnapshotVersion};
 use pangea_core::protocol::{Protocol, Request, Status};
 use pangea_core::store::Store;
@@ -68,10 +69,17 @@ impl<P: Protocol> Handle<P> {
         self.submit_many(vec![(program, Answer::new(receive))]);
     }
 
-    /// Like [`Handle::submit_with`] for many programs at once, which costs one lock.
+    /// Like [`Handle::submit_with`] for many programs at once, which costs one lock. One that is
+    /// too large to reach the other nodes is refused here, and none of the others with it.
     pub fn submit_many(&self, programs: Vec<(Program, CommitReply)>) {
-        let request = |(program, reply)| (Request::Commit(program), Waiting::Commit(reply));
-        self.0.inbox.submit(programs.into_iter().map(request).collect());
+        let request = |(program, reply): (Program, CommitReply)| match check_program(&program) {
+            Ok(()) => Some((Request::Commit(program), Waiting::Commit(reply))),
+            Err(abort) => {
+                reply.send(Ok(Outcome::Aborted(abort)));
+                None
+            }
+        };
+        self.0.inbox.submit(programs.into_iter().filter_map(request).collect());
     }
 
     /// Names a fresh version to `receive`, as [`Handle::submit_with`] does.
@@ -128,5 +136,9 @@ impl<P: Protocol> Engine for Handle<P> {
 
     async fn status(&self) -> Result<Status, Unavailable> {
         answer(|receive| self.status_with(receive)).await
+    }
+
+    fn cut_off(&self) -> Option<String> {
+        self.inbox().reach().cut_off()
     }
 }

@@ -17,6 +17,8 @@ use pangea_core::time::Span;
 use pangea_core::txn::{Abort, Outcome, SqlState};
 use pangea_sql::engine::Unavailable;
 
+use super::reach::{Majority, Reach};
+
 /// How many requests may be unanswered, in the inbox and in the protocol: a second's worth at the
 /// highest rate, and some 100 MB of memory at 1 KB each.
 pub const IN_FLIGHT_MAX: usize = 100_000;
@@ -77,14 +79,13 @@ pub(super) enum Waiting {
 }
 
 impl Waiting {
-    /// Says that there will be no answer.
     /// Tells that the request was not taken, because too many are. A transaction has not committed
     /// and won't.
     fn refuse(self, in_flight: usize) {
         let reason = format!("the node is overloaded: {in_flight} requests are in flight");
         match self {
             Self::Commit(reply) => {
-                let abort = Abort::new(SqlState(*b"53000"), reason);
+                let abort = Abort::new(SqlState::INSUFFICIENT_RESOURCES, reason);
                 reply.send(Ok(Outcome::Aborted(abort.with_hint("Try again later."))));
             }
             Self::Fresh(reply) => reply.send(Err(Unavailable { reason })),
@@ -147,6 +148,7 @@ pub struct Closed {
 
 /// The driver's queue.
 pub struct Inbox<P: Protocol> {
+    reach: Reach,
     state: Mutex<State<P>>,
     work: Condvar,
     room: Condvar,
@@ -174,8 +176,9 @@ impl<P: Protocol> Default for Inputs<P> {
 }
 
 impl<P: Protocol> Inbox<P> {
-    /// An empty inbox of a node whose log is durable up to `durable`.
-    pub fn new(durable: LogPosition) -> Self {
+    /// An empty inbox of a node that reaches no other yet, and whose log is durable up to
+    /// `durable`.
+    pub fn new(reach: Reach, durable: LogPosition) -> Self {
         let state = State {
             inputs: Inputs::default(),
             peer_bytes: 0,
@@ -184,6 +187,7 @@ impl<P: Protocol> Inbox<P> {
             has_durable: false,
         };
         Self {
+            reach,
             state: Mutex::new(state),
             work: Condvar::new(),
             room: Condvar::new(),
@@ -206,6 +210,7 @@ impl<P: Protocol> Inbox<P> {
 
     /// Both lanes to a peer are connected.
     pub fn on_peer_up(&self, peer: NodeId) {
+        report(self.reach.on_up(peer));
         let mut state = self.lock();
         state.inputs.peers.push_back(PeerEvent::Up(peer));
         self.wake(&mut state);
@@ -213,9 +218,21 @@ impl<P: Protocol> Inbox<P> {
 
     /// A lane to a peer was lost.
     pub fn on_peer_down(&self, peer: NodeId) {
+        let majority = self.reach.on_down(peer);
         let mut state = self.lock();
         state.inputs.peers.push_back(PeerEvent::Down(peer));
         self.wake(&mut state);
+        let is_ending = state.closed.is_some();
+        drop(state);
+        // A node that ends loses every peer, which is no news.
+        if !is_ending {
+            report(majority);
+        }
+    }
+
+    /// Which nodes are connected.
+    pub fn reach(&self) -> &Reach {
+        &self.reach
     }
 
     /// A peer sent a message. Decodes it on the caller's thread, and waits while too many wait.
@@ -224,7 +241,12 @@ impl<P: Protocol> Inbox<P> {
             Ok(message) => message,
             Err(error) => {
                 self.malformed.fetch_add(1, Ordering::Relaxed);
-                tracing::error!(%from, %error, len = frame.len(), "a message was dropped");
+                let len = frame.len();
+                tracing::error!(
+                    "a message of {len} bytes from node {} can't be read and was dropped: {error}; \
+                     do both nodes run the same version?",
+                    from.0
+                );
                 return;
             }
         };
@@ -359,6 +381,17 @@ impl<P: Protocol> Inbox<P> {
         state.has_durable = false;
         self.room.notify_all();
         Turn::Inputs(std::mem::take(&mut state.inputs))
+    }
+}
+
+/// Tells the operator what writes do from here on.
+fn report(majority: Majority) {
+    match majority {
+        Majority::Unchanged => {}
+        Majority::Reached(how) => tracing::info!("{how}; writes go on"),
+        Majority::Lost(how) => {
+            tracing::warn!("{how}; writes and strict reads wait until a majority is back");
+        }
     }
 }
 

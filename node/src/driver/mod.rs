@@ -24,6 +24,7 @@ mod effects;
 mod handle;
 mod held;
 mod inbox;
+mod reach;
 mod timers;
 
 use std::collections::BTreeMap;
@@ -51,6 +52,7 @@ pub use inbox::{
     StatusReply,
 };
 use inbox::{PeerEvent, Turn, Waiting};
+pub use reach::Reach;
 use timers::Timers;
 
 /// At most this many submissions are one step, so that a burst of them never holds up messages.

@@ -178,7 +178,9 @@ impl Shared {
                 drop(state);
                 if let Err(error) = self.take_away(&retired) {
                     // The log goes on: what stays is removed after the next start.
-                    tracing::warn!(%error, "an old segment of the log stays");
+                    tracing::warn!(
+                        "an old segment of the log can't be removed and takes up room: {error}"
+                    );
                 }
                 state = self.lock();
             } else if state.is_stopping {

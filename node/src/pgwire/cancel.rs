@@ -6,18 +6,19 @@
 //!   the client's session ---- fresh, commit ----> Cancellable <--------+
 //! ```
 //!
-//! A statement computes without a pause and waits in two places alone, both of them in its engine:
-//! for a fresh snapshot, and for the outcome of what it submitted. [`Cancellable`] ends either
-//! wait when the client's [`Switch`] is pressed. The session sees an engine that can't answer, and
-//! cleans up as it always does; nothing is broken off in its midst.
+//! A statement waits in two places alone, both of them in its engine: for a fresh snapshot, and for
+//! the outcome of what it submitted. [`Cancellable`] ends either wait when the client's [`Switch`]
+//! is pressed, or when the statement's time is over (`statement_timeout`). The session sees an
+//! engine that can't answer, and cleans up as it always does; nothing is broken off in its midst.
+//! A statement that reads on this node asks every few rows.
 //!
-//! What was submitted can't be called back. Cancelling that wait is answered with 08007, for the
-//! transaction may still commit, and all else with 57014. A statement that computes runs to its
-//! end.
+//! What was submitted can't be called back. Ending that wait is answered with 08007, for the
+//! transaction may still commit, and all else with 57014.
 
 use std::collections::BTreeMap;
-use std::future::Future;
+use std::future::{Future, pending};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use ::pgwire::messages::cancel::CancelRequest;
 use ::pgwire::messages::startup::SecretKey;
@@ -26,13 +27,15 @@ use pangea_core::protocol::Status;
 use pangea_core::store::Store;
 use pangea_core::topology::Topology;
 use pangea_core::txn::{Outcome, Program, Registry};
-use pangea_sql::engine::{Engine, Unavailable};
+use pangea_sql::engine::{Engine, Interruption, Unavailable};
 use tokio::sync::watch;
 
 /// What ends the waits of one client.
 #[derive(Debug, Default)]
 pub(super) struct Switch {
     is_pressed: watch::Sender<bool>,
+    /// When the time of the statement that runs is over.
+    deadline: Mutex<Option<Instant>>,
 }
 
 impl Switch {
@@ -47,6 +50,15 @@ impl Switch {
         if self.is_pressed() {
             self.is_pressed.send_replace(false);
         }
+        self.set_deadline(None);
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        *self.deadline.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set_deadline(&self, deadline: Option<Instant>) {
+        *self.deadline.lock().unwrap_or_else(PoisonError::into_inner) = deadline;
     }
 
     pub(super) fn is_pressed(&self) -> bool {
@@ -57,6 +69,13 @@ impl Switch {
         let mut is_pressed = self.is_pressed.subscribe();
         // The sender is borrowed, so that it can't be gone.
         let _ = is_pressed.wait_for(|&is_pressed| is_pressed).await;
+    }
+
+    async fn timed_out(&self) {
+        match self.deadline() {
+            Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
+            None => pending().await,
+        }
     }
 }
 
@@ -124,7 +143,7 @@ pub(super) struct Cancellable<E> {
 }
 
 impl<E: Engine> Cancellable<E> {
-    async fn until_pressed<T>(
+    async fn until_interrupted<T>(
         &self,
         answer: impl Future<Output = Result<T, Unavailable>>,
     ) -> Result<T, Unavailable> {
@@ -134,6 +153,9 @@ impl<E: Engine> Cancellable<E> {
             answer = answer => answer,
             () = self.switch.pressed() => {
                 Err(Unavailable { reason: "the client asked to cancel".to_owned() })
+            }
+            () = self.switch.timed_out() => {
+                Err(Unavailable { reason: "the statement's time is over".to_owned() })
             }
         }
     }
@@ -158,15 +180,32 @@ impl<E: Engine> Engine for Cancellable<E> {
         &self,
         program: Program,
     ) -> impl Future<Output = Result<Outcome, Unavailable>> + Send {
-        self.until_pressed(self.engine.commit(program))
+        self.until_interrupted(self.engine.commit(program))
     }
 
     fn fresh(&self) -> impl Future<Output = Result<SnapshotVersion, Unavailable>> + Send {
-        self.until_pressed(self.engine.fresh())
+        self.until_interrupted(self.engine.fresh())
     }
 
     fn status(&self) -> impl Future<Output = Result<Status, Unavailable>> + Send {
-        self.until_pressed(self.engine.status())
+        self.until_interrupted(self.engine.status())
+    }
+
+    fn begin_statement(&self, time_max: Option<Duration>) {
+        // A time that the clock can't count to is none.
+        self.switch.set_deadline(time_max.and_then(|time| Instant::now().checked_add(time)));
+    }
+
+    fn interruption(&self) -> Option<Interruption> {
+        if self.switch.is_pressed() {
+            return Some(Interruption::Cancelled);
+        }
+        let is_over = |deadline| Instant::now() >= deadline;
+        self.switch.deadline().is_some_and(is_over).then_some(Interruption::TimedOut)
+    }
+
+    fn cut_off(&self) -> Option<String> {
+        self.engine.cut_off()
     }
 }
 

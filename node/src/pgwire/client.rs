@@ -19,21 +19,21 @@ use pangea_sql::error::SqlError;
 use pangea_sql::session::{Execution, Response, Session};
 use pangea_sql::types::datum::Datum;
 
-use super::cancel::{Cancellable, Registration};
+use super::cancel::Cancellable;
 use super::connection::{Connection, End, REPLY_BYTES};
 use super::guard::Malformed;
+use super::patience::patiently;
 use super::reply::Severity;
-
-/// What a session says when its engine did not answer.
-const UNAVAILABLE: &str = "57P03";
 
 /// A session and the client that it belongs to.
 pub(super) struct Client<'a, E: Engine> {
     session: Session<Cancellable<E>>,
+    engine: Cancellable<E>,
     connection: &'a mut Connection,
-    registration: Registration,
     /// The settings as the client was last told of them.
     settings: BTreeMap<String, String>,
+    /// Nothing was sent since the client was last told that it may.
+    is_ready: bool,
     /// After an error in the extended protocol: nothing counts up to the next Sync.
     is_skipping: bool,
     /// How many Executes there were since the last Sync.
@@ -48,11 +48,12 @@ fn named(name: Option<&String>) -> &str {
 impl<'a, E: Engine> Client<'a, E> {
     pub(super) fn new(
         session: Session<Cancellable<E>>,
+        engine: Cancellable<E>,
         connection: &'a mut Connection,
-        registration: Registration,
     ) -> Self {
         let settings = BTreeMap::new();
-        Self { session, connection, registration, settings, is_skipping: false, executed: 0 }
+        let (is_ready, is_skipping, executed) = (false, false, 0);
+        Self { session, engine, connection, settings, is_ready, is_skipping, executed }
     }
 
     /// Welcomes the client, whoever it says that it is, and serves it until it leaves.
@@ -62,8 +63,10 @@ impl<'a, E: Engine> Client<'a, E> {
         self.connection.replies.backend_key(process, secret);
         self.ready().await?;
         loop {
-            let message = self.connection.next().await?;
-            self.registration.switch().reset();
+            let idle_max = self.session.idle_max().filter(|_| self.is_ready);
+            let message = self.connection.next(idle_max).await?;
+            self.is_ready = false;
+            self.engine.switch.reset();
             if matches!(message, PgWireFrontendMessage::Terminate(_)) {
                 return Ok(());
             }
@@ -80,9 +83,9 @@ impl<'a, E: Engine> Client<'a, E> {
                 self.query(&query.query).await?;
                 return Ok(self.ready().await?);
             }
-            M::Sync(_) => return Ok(self.sync().await?),
+            M::Sync(_) => return self.sync().await,
             M::Flush(_) => return Ok(self.connection.flush().await?),
-            M::Parse(parse) => self.parse(&parse).await,
+            M::Parse(parse) => self.parse(&parse).await?,
             M::Bind(bind) => self.bind(&bind),
             M::Describe(describe) => self.describe(&describe),
             M::Close(close) => self.close(&close),
@@ -109,12 +112,7 @@ impl<'a, E: Engine> Client<'a, E> {
         Ok(())
     }
 
-    /// Tells of an error. What the engine did not answer because the client asked it not to was
-    /// cancelled.
-    fn tell(&mut self, mut error: SqlError) {
-        if error.code.as_str() == UNAVAILABLE && self.registration.switch().is_pressed() {
-            error = SqlError::new("57014", "canceling statement due to user request");
-        }
+    fn tell(&mut self, error: SqlError) {
         self.connection.replies.error(Severity::Error, &error);
     }
 
@@ -134,20 +132,23 @@ impl<'a, E: Engine> Client<'a, E> {
         }
         self.report_settings();
         self.connection.replies.ready(self.session.transaction_status());
+        self.is_ready = true;
         self.connection.flush().await
     }
 
-    async fn sync(&mut self) -> io::Result<()> {
+    async fn sync(&mut self) -> Result<(), End> {
         self.executed = 0;
         self.is_skipping = false;
-        if let Err(error) = self.session.sync().await {
+        let synced = patiently(&self.engine, self.connection, self.session.sync()).await?;
+        if let Err(error) = synced {
             self.tell(error);
         }
-        self.ready().await
+        Ok(self.ready().await?)
     }
 
-    async fn query(&mut self, text: &str) -> io::Result<()> {
-        for response in self.session.simple_query(text).await {
+    async fn query(&mut self, text: &str) -> Result<(), End> {
+        let answer = self.session.simple_query(text);
+        for response in patiently(&self.engine, self.connection, answer).await? {
             match response {
                 Response::Empty => self.connection.replies.put(EmptyQueryResponse::new()),
                 Response::Command { tag } => self.connection.replies.complete(&tag),
@@ -182,11 +183,14 @@ impl<'a, E: Engine> Client<'a, E> {
         Ok(Ok(()))
     }
 
-    async fn parse(&mut self, parse: &Parse) -> Result<(), SqlError> {
+    async fn parse(&mut self, parse: &Parse) -> Result<Result<(), SqlError>, End> {
         let name = named(parse.name.as_ref());
-        self.session.parse(name, &parse.query, &parse.type_oids).await?;
-        self.connection.replies.put(ParseComplete::new());
-        Ok(())
+        let answer = self.session.parse(name, &parse.query, &parse.type_oids);
+        let parsed = patiently(&self.engine, self.connection, answer).await?;
+        if parsed.is_ok() {
+            self.connection.replies.put(ParseComplete::new());
+        }
+        Ok(parsed)
     }
 
     fn bind(&mut self, bind: &Bind) -> Result<(), SqlError> {
@@ -234,7 +238,7 @@ impl<'a, E: Engine> Client<'a, E> {
         &mut self,
         execute: &Execute,
         is_alone: bool,
-    ) -> io::Result<Result<(), SqlError>> {
+    ) -> Result<Result<(), SqlError>, End> {
         let portal = named(execute.name.as_ref());
         let described = match self.session.describe_portal(portal) {
             Ok(described) => described,
@@ -242,7 +246,8 @@ impl<'a, E: Engine> Client<'a, E> {
         };
         // Less than nothing means all, as 0 does.
         let row_max = usize::try_from(execute.max_rows).unwrap_or(0);
-        let (rows, tag) = match self.session.execute(portal, row_max, is_alone).await {
+        let answer = self.session.execute(portal, row_max, is_alone);
+        let (rows, tag) = match patiently(&self.engine, self.connection, answer).await? {
             Ok(Execution::Empty) => {
                 self.connection.replies.put(EmptyQueryResponse::new());
                 return Ok(Ok(()));

@@ -1,13 +1,15 @@
 //! One client's socket: what was read of it, what is to be written to it, and its startup.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::future::pending;
 use std::io;
 use std::time::Duration;
 
 use ::pgwire::messages::PgWireFrontendMessage;
 use ::pgwire::messages::startup::Startup;
 use bytes::BytesMut;
-use pangea_sql::error::SqlError;
+use pangea_core::txn::SqlState;
+use pangea_sql::error::{SqlError, code};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -20,6 +22,8 @@ use super::reply::{Replies, Severity};
 pub(super) const REPLY_BYTES: usize = 64 << 10;
 /// What is read of a socket at a time.
 const READ_BYTES: usize = 16 << 10;
+/// The most that is kept of what a client sends while its statement waits.
+const UNREAD_BYTES_MAX: usize = 1 << 20;
 /// How long a client may take to say who it is.
 const STARTUP_TIMEOUT: Duration = Duration::from_secs(60);
 /// How often a client may ask for encryption before it starts: once for each kind.
@@ -52,7 +56,7 @@ impl From<io::Error> for End {
 
 impl From<Malformed> for End {
     fn from(Malformed(what): Malformed) -> Self {
-        Self::Fatal(SqlError::new("08P01", what))
+        Self::Fatal(SqlError::new(code::PROTOCOL_VIOLATION, what))
     }
 }
 
@@ -93,7 +97,7 @@ impl Connection {
                     let message = format!(
                         "unsupported frontend protocol {major}.{minor}: server supports 3.0 to 3.0"
                     );
-                    return Err(End::Fatal(SqlError::new("0A000", message)));
+                    return Err(End::Fatal(SqlError::new(code::FEATURE_NOT_SUPPORTED, message)));
                 }
                 Opening::Session(startup) => return Ok(Some(self.negotiate(startup))),
             }
@@ -112,7 +116,7 @@ impl Connection {
     }
 
     /// Ends the connection with an error.
-    pub(super) async fn refuse(&mut self, code: &str, message: &str) -> io::Result<()> {
+    pub(super) async fn refuse(&mut self, code: SqlState, message: &str) -> io::Result<()> {
         self.end(End::Fatal(SqlError::new(code, message))).await
     }
 
@@ -160,17 +164,38 @@ impl Connection {
             message = self.read(guard::message) => message,
             _ = stopped.wait_for(|&is_stopped| is_stopped) => {
                 let message = "terminating connection due to administrator command";
-                Err(End::Fatal(SqlError::new("57P01", message)))
+                Err(End::Fatal(SqlError::new(code::ADMIN_SHUTDOWN, message)))
             }
         }
     }
 
-    /// The next message.
-    pub(super) async fn next(&mut self) -> Result<PgWireFrontendMessage, End> {
-        match self.ahead.pop_front() {
-            Some(message) => Ok(message),
-            None => self.receive().await,
+    /// The next message. A client that has a transaction open may take so long to send it.
+    pub(super) async fn next(
+        &mut self,
+        idle_max: Option<Duration>,
+    ) -> Result<PgWireFrontendMessage, End> {
+        if let Some(message) = self.ahead.pop_front() {
+            return Ok(message);
         }
+        let Some(idle_max) = idle_max else { return self.receive().await };
+        tokio::time::timeout(idle_max, self.receive()).await.unwrap_or_else(|_| {
+            let message = "terminating connection due to idle-in-transaction timeout";
+            Err(End::Fatal(SqlError::new(code::IDLE_IN_TRANSACTION, message)))
+        })
+    }
+
+    /// Waits until the client has left, while its statement waits. What it sends meanwhile is kept,
+    /// up to a limit: beyond it, whether it leaves is not seen.
+    pub(super) async fn gone(&mut self) -> End {
+        while self.input.len() < UNREAD_BYTES_MAX {
+            self.input.reserve(READ_BYTES);
+            match self.stream.read_buf(&mut self.input).await {
+                Ok(0) => return End::Gone(io::ErrorKind::UnexpectedEof.into()),
+                Ok(_) => {}
+                Err(error) => return End::Gone(error),
+            }
+        }
+        pending().await
     }
 
     /// Whether a Sync comes next, but for Closes. A client that sent an Execute owes one, or

@@ -13,7 +13,8 @@
 //! - `client`: messages to the session. A client that vanishes takes its session with it, and
 //!   with the session its transaction and the snapshot that it pinned.
 //! - `reply`: what clients are told.
-//! - `cancel`: requests to stop waiting.
+//! - `cancel`: requests to stop waiting, and statements whose time is over.
+//! - `patience`: what a client is told when its statement waits for long.
 //!
 //! # What is the crate's and what is ours
 //!
@@ -36,6 +37,7 @@ mod cancel;
 mod client;
 mod connection;
 mod guard;
+mod patience;
 mod reply;
 
 use std::future::Future;
@@ -47,6 +49,7 @@ use std::time::Duration;
 
 use pangea_sql::PlanCache;
 use pangea_sql::engine::Engine;
+use pangea_sql::error::code;
 use pangea_sql::session::Session;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
@@ -123,7 +126,7 @@ async fn serve_up_to<E: Engine>(
 /// A bug that one client met is no end of the others.
 fn report_panic(ended: Result<(), JoinError>) {
     if let Err(error) = ended {
-        tracing::error!(%error, "a client's task panicked");
+        tracing::error!("a client was disconnected: its task panicked (this is a bug): {error}");
     }
 }
 
@@ -146,21 +149,23 @@ impl<E: Engine> Welcome<E> {
         let mut connection = Connection::new(stream, stopped);
         let Some(parameters) = connection.start(&self.cancels).await? else { return Ok(()) };
         if !has_place {
-            return connection.refuse("53300", "sorry, too many clients already").await;
+            return connection
+                .refuse(code::TOO_MANY_CLIENTS, "sorry, too many clients already")
+                .await;
         }
         if !parameters.contains_key("user") {
             let message = "no PostgreSQL user name specified in startup packet";
-            return connection.refuse("28000", message).await;
+            return connection.refuse(code::INVALID_AUTHORIZATION, message).await;
         }
         // A keyed hash of nothing, under a key that the system drew.
         let secret = RandomState::new().build_hasher().finish() as i32;
         let registration = self.cancels.register(self.process, secret);
         let engine = Cancellable { engine: self.engine, switch: registration.switch().clone() };
-        let session = match Session::new(engine, self.plans, &parameters) {
+        let session = match Session::new(engine.clone(), self.plans, &parameters) {
             Ok(session) => session,
             Err(error) => return connection.end(End::Fatal(error)).await,
         };
-        let mut client = Client::new(session, &mut connection, registration);
+        let mut client = Client::new(session, engine, &mut connection);
         let end = client.run(self.process, secret).await;
         drop(client);
         match end {

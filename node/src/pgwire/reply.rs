@@ -15,7 +15,7 @@ use ::pgwire::messages::startup::{
 };
 use bytes::{BufMut, BytesMut};
 use pangea_sql::OutputColumn;
-use pangea_sql::error::SqlError;
+use pangea_sql::error::{SqlError, code};
 use pangea_sql::session::TransactionStatus;
 use pangea_sql::types::datum::Datum;
 use pangea_sql::types::zone::Zone;
@@ -118,6 +118,13 @@ impl Replies {
         self.put(NoticeResponse::new(fields("NOTICE", "00000", message)));
     }
 
+    /// Something that the client should act on.
+    pub(super) fn warning(&mut self, message: &str, hint: &str) {
+        let mut fields = fields("WARNING", "01000", message);
+        fields.push((b'H', without_zeros(hint)));
+        self.put(NoticeResponse::new(fields));
+    }
+
     pub(super) fn parameter_types(&mut self, types: &[SqlType]) {
         self.put(ParameterDescription::new(types.iter().map(|base| base.oid()).collect()));
     }
@@ -166,7 +173,7 @@ impl Replies {
                 self.value.extend_from_slice(text.as_bytes());
             }
             if values.len() + self.value.len() + 4 > ROW_BYTES_MAX {
-                return Err(SqlError::new("54000", "a row of the result is too long"));
+                return Err(SqlError::new(code::LIMIT_EXCEEDED, "a row of the result is too long"));
             }
             values.put_i32(self.value.len() as i32);
             values.put_slice(&self.value);

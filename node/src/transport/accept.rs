@@ -47,7 +47,11 @@ pub(crate) fn run_listener(shared: &Arc<Shared>, listener: &TcpListener) {
                 let on_thread = shared.clone();
                 let greet = move || greet(&on_thread, stream, address);
                 if let Err(error) = shared.spawn(format!("accept {address}"), greet) {
-                    shared.trouble(None, address, &format!("no thread for it: {error}"));
+                    shared.trouble(
+                        None,
+                        address,
+                        &format!("connection refused: no thread for it: {error}"),
+                    );
                 }
             }
             // The connection was gone before it was taken: nothing to be done about it.
@@ -92,12 +96,16 @@ fn greet(shared: &Arc<Shared>, stream: TcpStream, address: SocketAddr) {
     let stream = Arc::new(stream);
     let Some(open) = shared.open(&stream) else {
         if !shared.is_stopping() {
-            shared.trouble(None, address, "connection refused: there are too many");
+            shared.trouble(
+                None,
+                address,
+                "connection refused: there are too many connections already",
+            );
         }
         return;
     };
     if let Err(error) = super::set_up(&stream) {
-        shared.trouble(None, address, &format!("the connection can't be set up: {error}"));
+        shared.trouble(None, address, &format!("connection refused: it can't be set up: {error}"));
         return;
     }
     // The lane is not known yet: the smaller buffer is the one for strangers.
@@ -168,14 +176,15 @@ fn on_peer(shared: &Arc<Shared>, hello: PeerHello, stream: Arc<TcpStream>, open:
             let (control, bulk) = (lane_decoder(Lane::Control), lane_decoder(Lane::Bulk));
             let reason = session::run(shared, peer, &session, control, bulk);
             if !shared.is_stopping() {
-                peer.report(shared, &reason);
+                peer.report(shared, &format!("{reason}; waiting for it to connect again"));
             }
         }
         Err(error) => {
             session.close("the dialer was gone before it was welcome");
             peer.clear_session();
             peer.end_session();
-            peer.report(shared, &format!("gone before it was welcome: {error}"));
+            let reason = format!("connection lost in the handshake: {error}");
+            peer.report(shared, &format!("{reason}; waiting for it to connect again"));
         }
     }
 }

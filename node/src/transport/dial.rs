@@ -32,7 +32,7 @@ pub(crate) fn run_dialer(shared: &Arc<Shared>, peer: &Peer) {
             if let Err(reason) = dial_and_run(shared, peer)
                 && !shared.is_stopping()
             {
-                peer.report(shared, &reason);
+                peer.report(shared, &format!("{reason}; dialing it again until it answers"));
             }
             backoff = if began.elapsed() >= GOOD_SESSION { BACKOFF_MIN } else { backoff };
         }
@@ -57,7 +57,8 @@ fn dial_and_run(shared: &Arc<Shared>, peer: &Peer) -> Result<(), String> {
     let control = await_welcome(control, Lane::Control)?;
     let bulk = await_welcome(bulk, Lane::Bulk)?;
     let session = Arc::new(Session::new(id, peer.id, &control.stream, &bulk.stream));
-    peer.start_session(shared, &session).map_err(|_| "a session is still ending".to_owned())?;
+    peer.start_session(shared, &session)
+        .map_err(|_| "the connection before this one is still being closed".to_owned())?;
     let reason = session::run(shared, peer, &session, control.decoder, bulk.decoder);
     drop((control_open, bulk_open));
     Err(reason)
@@ -89,19 +90,23 @@ fn say_hello(
         session,
     });
     let frame = frame::encode(Kind::Hello, &hello.encode());
-    super::write_whole(stream, &frame).map_err(|error| format!("hello not sent: {error}"))
+    super::write_whole(stream, &frame)
+        .map_err(|error| format!("can't connect: lost in the handshake: {error}"))
 }
 
 fn await_welcome(stream: Arc<TcpStream>, lane: Lane) -> Result<Connection, String> {
     let mut decoder = lane_decoder(lane);
-    let frame = read_frame_until(&stream, &mut decoder, Instant::now() + HANDSHAKE_MAX)?;
+    let frame = read_frame_until(&stream, &mut decoder, Instant::now() + HANDSHAKE_MAX)
+        .map_err(|reason| format!("can't connect: {reason}"))?;
     match frame.kind {
         Kind::Welcome => {
             let silence = (lane == Lane::Control).then_some(session::SILENCE_MAX);
             stream.set_read_timeout(silence).map_err(|error| error.to_string())?;
             Ok(Connection { stream, decoder })
         }
-        Kind::Refused => Err(format!("refused: {}", String::from_utf8_lossy(&frame.body))),
-        kind => Err(format!("{kind:?} frame in place of a welcome")),
+        Kind::Refused => {
+            Err(format!("it refuses this node: {}", String::from_utf8_lossy(&frame.body)))
+        }
+        kind => Err(format!("can't connect: it answered with a {kind:?} frame, not a welcome")),
     }
 }

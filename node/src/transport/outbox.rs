@@ -88,16 +88,12 @@ impl Outbox {
     /// Queues a frame; drops it when the outbox is closed. Never blocks for longer than another
     /// push takes.
     pub(crate) fn push(&self, kind: Kind, body: Bytes) -> Result<(), Overflow> {
-        let bytes_max = match self.lane {
-            Lane::Control => CONTROL_QUEUE_BYTES_MAX,
-            Lane::Bulk => BULK_QUEUE_BYTES_MAX,
-        };
         let mut state = self.lock();
         if state.is_closed {
             return Ok(());
         }
         let queued_bytes = state.queued_bytes + body.len() + FRAME_COST;
-        if queued_bytes > bytes_max {
+        if queued_bytes > queue_bytes_max(self.lane) {
             return Err(Overflow);
         }
         state.queued_bytes = queued_bytes;
@@ -158,6 +154,14 @@ impl Outbox {
             let woken = self.wake.wait_timeout(state, until - now);
             state = woken.unwrap_or_else(PoisonError::into_inner).0;
         }
+    }
+}
+
+/// What may wait on a lane.
+pub(crate) fn queue_bytes_max(lane: Lane) -> usize {
+    match lane {
+        Lane::Control => CONTROL_QUEUE_BYTES_MAX,
+        Lane::Bulk => BULK_QUEUE_BYTES_MAX,
     }
 }
 

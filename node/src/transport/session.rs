@@ -25,7 +25,7 @@ use super::frame::{
     BULK_FRAME_MAX, CONTROL_FRAME_MAX, Decoder, Frame, HEADER_LEN, Kind, plain_body,
 };
 use super::hello::SessionId;
-use super::outbox::{Outbox, Overflow, run_sender};
+use super::outbox::{Outbox, Overflow, queue_bytes_max, run_sender};
 use super::peer::Peer;
 use super::shared::Shared;
 
@@ -95,9 +95,15 @@ impl Session {
         let (len, limit) = (body.len(), limit(lane));
         if len > limit {
             // The receiver would refuse it: the operator should read why here, at its source.
-            self.close(&format!("{lane:?} lane: a frame of {len} bytes is over the limit {limit}"));
+            self.close(&format!(
+                "connection reset: a message of {len} bytes is over the limit of {limit} (a bug)"
+            ));
         } else if self.outbox(lane).push(kind, body) == Err(Overflow) {
-            self.close(&format!("{lane:?} lane: the queue is full, the peer does not keep up"));
+            self.close(&format!(
+                "connection reset: {} MB wait to be sent, so that the peer or the network to it \
+                 does not keep up",
+                queue_bytes_max(lane) >> 20
+            ));
         }
     }
 
@@ -156,7 +162,7 @@ pub(crate) fn run(
         let reader = named("bulk").spawn_scoped(scope, read_bulk).map(drop);
         for spawned in senders.into_iter().chain([reader]) {
             if let Err(error) = spawned {
-                session.close(&format!("a thread could not be started: {error}"));
+                session.close(&format!("connection reset: no thread for it: {error}"));
             }
         }
         read_lane(shared, peer, session, Lane::Control, control);
@@ -171,7 +177,7 @@ fn send_lane(shared: &Shared, peer: &Peer, session: &Session, lane: Lane) {
     let outbox = session.outbox(lane);
     let sent = run_sender(outbox, &peer.link, session.stream(lane), shared.compression);
     if let Err(error) = sent {
-        session.close(&format!("the {lane:?} lane was lost: {error}"));
+        session.close(&format!("connection lost: {error}"));
     }
 }
 
@@ -180,8 +186,10 @@ fn read_lane(shared: &Shared, peer: &Peer, session: &Session, lane: Lane, mut de
     let ended = read_frames(session.stream(lane), &mut decoder, |frame| {
         on_frame(shared, peer, session, lane, &frame)
     });
-    let (Ended::Gone(reason) | Ended::Wrong(reason)) = ended;
-    session.close(&format!("{lane:?} lane: {reason}"));
+    session.close(&match ended {
+        Ended::Gone(reason) => format!("connection lost: {reason}"),
+        Ended::Wrong(reason) => format!("connection reset: it sent what can't be read: {reason}"),
+    });
 }
 
 /// The limit of a lane's frames.
@@ -231,7 +239,10 @@ pub(crate) fn read_frames(
             Ok(len) => decoder.advance(len),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) if is_timeout(&error) => {
-                return Ended::Gone(format!("nothing was heard for {} s", SILENCE_MAX.as_secs()));
+                let silence = SILENCE_MAX.as_secs();
+                return Ended::Gone(format!(
+                    "nothing was heard for {silence} s, so that the host or the network is down"
+                ));
             }
             Err(error) => return Ended::Gone(error.to_string()),
         }

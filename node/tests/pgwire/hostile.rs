@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::{connect, with_server};
+use super::server::{connect, with_server};
 
 const SEED: u64 = 7;
 /// Connections that say something random.

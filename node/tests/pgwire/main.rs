@@ -2,44 +2,17 @@
 
 mod cancel;
 mod hostile;
+mod server;
+mod timeouts;
 
-use std::future::Future;
-use std::net::SocketAddr;
 use std::time::Duration;
 
-use pangea_node::pgwire::serve;
 use pangea_sql::engine::Engine;
 use pangea_sql::memory::MemoryEngine;
-use tokio::net::TcpListener;
-use tokio::sync::oneshot;
+use server::{Server, connect, connection, one_thread, with_server};
+use tokio_postgres::SimpleQueryMessage;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
-use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
-
-/// Runs a test against a server, and checks that the server ends when it is told to.
-fn with_server<F: Future<Output = ()>>(test: impl FnOnce(SocketAddr, MemoryEngine) -> F) {
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    runtime.block_on(async {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let engine = MemoryEngine::new();
-        let (stop, stopped) = oneshot::channel::<()>();
-        let server = tokio::spawn(serve(listener, engine.clone(), async {
-            let _ = stopped.await;
-        }));
-        test(address, engine).await;
-        stop.send(()).unwrap();
-        server.await.unwrap().unwrap();
-    });
-}
-
-async fn connect(address: SocketAddr) -> Client {
-    let config = format!("host={} port={} user=me dbname=db", address.ip(), address.port());
-    let (client, connection) = tokio_postgres::connect(&config, NoTls).await.unwrap();
-    tokio::spawn(connection);
-    client
-}
 
 fn cells(messages: &[SimpleQueryMessage]) -> Vec<String> {
     let row = |message: &SimpleQueryMessage| match message {
@@ -183,20 +156,12 @@ fn a_client_that_vanishes_gives_back_its_snapshot_and_hurts_no_other() {
 
 #[test]
 fn an_idle_client_is_told_when_the_server_stops() {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let (stop, stopped) = oneshot::channel::<()>();
-        let server = tokio::spawn(serve(listener, MemoryEngine::new(), async {
-            let _ = stopped.await;
-        }));
-        let config = format!("host={} port={} user=me", address.ip(), address.port());
-        let (_client, connection) = tokio_postgres::connect(&config, NoTls).await.unwrap();
-        stop.send(()).unwrap();
-        let end = connection.await.unwrap_err();
-        assert_eq!(end.code(), Some(&SqlState::ADMIN_SHUTDOWN));
-        server.await.unwrap().unwrap();
+    one_thread().block_on(async {
+        let server = Server::start(MemoryEngine::new()).await;
+        let (_client, connection) = connection(server.address).await;
+        let stop = server.stop();
+        let (end, ()) = tokio::join!(connection, stop);
+        assert_eq!(end.unwrap_err().code(), Some(&SqlState::ADMIN_SHUTDOWN));
     });
 }
 

@@ -62,8 +62,8 @@ impl Minerva {
         };
         let registry = self.state.registry.clone();
         let Some(code) = registry.procedure(*procedure) else {
-            let abort =
-                Abort::new(SqlState(*b"42883"), format!("no procedure has number {procedure}"));
+            let message = format!("no procedure has number {procedure}");
+            let abort = Abort::new(SqlState::UNDEFINED_FUNCTION, message);
             return cx.reply(ticket, Outcome::Aborted(abort));
         };
         if code.is_read_only(args) {
@@ -248,7 +248,7 @@ pub(super) fn dependencies(reads: &ReadSet) -> Vec<TxnId> {
 
 fn too_many_in_flight() -> Abort {
     let message = format!("more than {IN_FLIGHT_MAX} transactions wait to be committed");
-    Abort::new(SqlState(*b"53000"), message)
+    Abort::new(SqlState::INSUFFICIENT_RESOURCES, message)
         .with_detail("The cluster is not keeping up, or this node can't reach a majority.")
         .with_hint("Try again later.")
 }

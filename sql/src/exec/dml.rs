@@ -8,6 +8,7 @@ use pangea_core::value::Value;
 
 use super::{Executed, RowBuffer, query, scan};
 use crate::catalog::Table;
+use crate::conflict::shown_key;
 use crate::error::{Failure, SqlError, code};
 use crate::expr::{Env, Expr};
 use crate::keys;
@@ -153,10 +154,7 @@ fn check_not_null(table: &Table, row: &[Datum], env: &Env) -> Result<(), SqlErro
 fn duplicate(table: &Table, row: &[Datum], env: &Env) -> SqlError {
     let message =
         format!("duplicate key value violates unique constraint \"{}\"", table.primary_key_name);
-    let names: Vec<&str> =
-        table.primary_key.iter().map(|&at| table.columns[at].name.as_str()).collect();
-    let values: Vec<String> =
-        key_types(table).map(|(at, base)| text::format(base, &row[at], &env.zone)).collect();
-    let detail = format!("Key ({})=({}) already exists.", names.join(", "), values.join(", "));
+    let values: Vec<Datum> = key_types(table).map(|(at, _)| row[at].clone()).collect();
+    let detail = format!("{} already exists.", shown_key(table, &values, &env.zone));
     SqlError::new(code::UNIQUE, message).with_detail(detail)
 }

@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
 use pangea_core::key::Key;
-use pangea_core::txn::Context;
+use pangea_core::txn::{Context, SqlState};
 
 use super::aggregate::State;
 use super::{RowBuffer, scan};
-use crate::error::{Failure, SqlError};
+use crate::error::{Failure, SqlError, code};
 use crate::expr::{Env, Expr};
 use crate::keys;
 use crate::plan::{Grouping, Select, SortKey, Source};
@@ -21,8 +21,9 @@ pub(super) fn run(
     env: &Env,
     cx: &mut dyn Context,
 ) -> Result<Vec<Vec<Datum>>, Failure> {
-    let limit = row_count(select.limit.as_ref(), env, ("2201W", "LIMIT"))?;
-    let offset = row_count(select.offset.as_ref(), env, ("2201X", "OFFSET"))?.unwrap_or(0);
+    let limit = row_count(select.limit.as_ref(), env, (code::LIMIT_ROWS, "LIMIT"))?;
+    let offset =
+        row_count(select.offset.as_ref(), env, (code::OFFSET_ROWS, "OFFSET"))?.unwrap_or(0);
     // Rows beyond the limit are not even looked at, where nothing after it could change the result.
     let wanted = limit.map(|limit| limit.saturating_add(offset));
     let is_cut_early = select.sort.is_empty() && !select.is_distinct && select.grouping.is_none();
@@ -71,7 +72,7 @@ fn compute(exprs: &[Expr], row: &[Datum], env: &Env) -> Result<Vec<Datum>, SqlEr
 fn row_count(
     expr: Option<&Expr>,
     env: &Env,
-    (code, clause): (&str, &str),
+    (code, clause): (SqlState, &str),
 ) -> Result<Option<u64>, SqlError> {
     match expr.map(|expr| expr.eval(&[], env)).transpose()? {
         Some(Datum::Int(count)) => {

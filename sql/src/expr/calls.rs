@@ -49,7 +49,7 @@ impl Binder<'_> {
         let name = parts.pop().unwrap_or_default();
         if !parts.is_empty() && parts != ["pg_catalog"] {
             let message = format!("schema \"{}\" does not exist", parts.join("."));
-            return Err(self.error_at(SqlError::new("3F000", message), location));
+            return Err(self.error_at(SqlError::new(code::UNDEFINED_SCHEMA, message), location));
         }
         let unsupported = [
             (function.over.is_some(), "a window function"),
@@ -72,7 +72,7 @@ impl Binder<'_> {
         }
         if function.filter.is_some() {
             let message = "FILTER specified, but the function is not an aggregate function";
-            return Err(self.error_at(SqlError::new("42809", message), location));
+            return Err(self.error_at(SqlError::new(code::WRONG_OBJECT_TYPE, message), location));
         }
         let args = list.iter().map(|arg| self.argument(arg, location));
         let args = args.collect::<Result<Vec<_>, _>>()?;

@@ -146,7 +146,7 @@ impl Function {
             (Self::Truncate, Datum::Float(value)) => Datum::Float(value.trunc()),
             (Self::Sqrt, Datum::Float(value)) if *value < 0.0 => {
                 let message = "cannot take square root of a negative number";
-                return Err(SqlError::new("2201F", message));
+                return Err(SqlError::new(code::POWER_ARGUMENT, message));
             }
             // IEEE 754 defines the square root to the last bit: the same on every machine.
             (Self::Sqrt, Datum::Float(value)) => Datum::Float(value.sqrt()),

@@ -156,7 +156,7 @@ fn end_of(text: &str, count: i64) -> usize {
 /// The window `[start, start + length)` of positions from 1, of which what is before 1 is lost.
 fn substring(text: &str, start: i64, length: Option<i64>) -> Result<String, SqlError> {
     if length.is_some_and(|length| length < 0) {
-        return Err(SqlError::new("22011", "negative substring length not allowed"));
+        return Err(SqlError::new(code::SUBSTRING_LENGTH, "negative substring length not allowed"));
     }
     let end = length.map_or(i64::MAX, |length| start.saturating_add(length));
     let skipped = start.max(1) - 1;
@@ -204,7 +204,7 @@ fn parse_pattern(
     let mut escapes = escape.chars();
     let (escape, rest) = (escapes.next(), escapes.next());
     if rest.is_some() {
-        return Err(SqlError::new("22019", "invalid escape string")
+        return Err(SqlError::new(code::ESCAPE_CHARACTER, "invalid escape string")
             .with_hint("Escape string must be empty or one character."));
     }
     let folded = if is_case_blind { pattern.to_lowercase() } else { pattern.to_owned() };
@@ -213,7 +213,10 @@ fn parse_pattern(
     while let Some(c) = chars.next() {
         parsed.push(match c {
             c if Some(c) == escape => Pattern::Exactly(chars.next().ok_or_else(|| {
-                SqlError::new("22025", "LIKE pattern must not end with escape character")
+                SqlError::new(
+                    code::ESCAPE_SEQUENCE,
+                    "LIKE pattern must not end with escape character",
+                )
             })?),
             '%' => Pattern::AnyRun,
             '_' => Pattern::AnyOne,

@@ -50,7 +50,7 @@ impl Planner<'_> {
         }
         if table.columns.len() > TABLE_COLUMNS_MAX {
             let message = format!("tables can have at most {TABLE_COLUMNS_MAX} columns");
-            return Err(SqlError::new("54011", message).into());
+            return Err(SqlError::new(code::TOO_MANY_COLUMNS, message).into());
         }
         Ok(Plan::CreateTable(CreateTable { table, if_not_exists: create.if_not_exists }))
     }
@@ -138,7 +138,7 @@ fn set_primary_key(
     }
     if columns.len() > KEY_COLUMNS_MAX {
         let message = format!("cannot use more than {KEY_COLUMNS_MAX} columns in an index");
-        return Err(SqlError::new("54011", message));
+        return Err(SqlError::new(code::TOO_MANY_COLUMNS, message));
     }
     table.primary_key = columns;
     if let Some(name) = name {
@@ -154,7 +154,7 @@ fn check_name(name: &str) -> Result<(), SqlError> {
     // PostgreSQL cuts names off with a notice; two that differ late must not become one here.
     if name.len() > NAME_BYTES_MAX {
         let message = format!("identifier \"{name}\" is longer than {NAME_BYTES_MAX} bytes");
-        return Err(SqlError::new("42622", message));
+        return Err(SqlError::new(code::NAME_TOO_LONG, message));
     }
     Ok(())
 }
@@ -185,13 +185,13 @@ pub(super) fn bind_default(default: &str, column: &Column) -> Result<Expr, SqlEr
     let aggregates = Aggregates::Forbidden("DEFAULT expressions");
     let mut binder = Binder { source: "", scope: &scope, params: &mut params, aggregates };
     let bound = binder.bind(&ast).map_err(|error| {
-        let is_column = error.code.as_str() == code::UNDEFINED_COLUMN;
+        let is_column = error.code == code::UNDEFINED_COLUMN;
         let message = "cannot use column reference in DEFAULT expression";
         if is_column { SqlError::unsupported(message) } else { error }
     })?;
     let from = bound.base();
     let expr = binder.assign(bound, &column.name, column.ty).map_err(|mut error| {
-        if error.code.as_str() == code::TYPE_MISMATCH {
+        if error.code == code::TYPE_MISMATCH {
             error.message = format!(
                 "column \"{}\" is of type {} but default expression is of type {from}",
                 column.name, column.ty.base

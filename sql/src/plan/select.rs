@@ -291,7 +291,7 @@ impl Planner<'_> {
         }
         if output.bounds.len() > COLUMNS_MAX {
             let message = format!("target lists can have at most {COLUMNS_MAX} entries");
-            return Err(SqlError::new("54011", message).into());
+            return Err(SqlError::new(code::TOO_MANY_COLUMNS, message).into());
         }
         Ok(output)
     }

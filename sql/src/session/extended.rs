@@ -81,6 +81,7 @@ impl<E: Engine> Session<E> {
         source: &str,
         type_oids: &[u32],
     ) -> Result<(), SqlError> {
+        self.begin_statement();
         let result = self.prepare(name, source, type_oids).await;
         result.map_err(|error| self.fail_block(error))
     }
@@ -164,7 +165,7 @@ impl<E: Engine> Session<E> {
         let bound = bound.and_then(|bound| {
             if !portal.is_empty() && self.portals.contains_key(portal) {
                 let message = format!("cursor \"{portal}\" already exists");
-                return Err(SqlError::new("42P03", message));
+                return Err(SqlError::new(code::DUPLICATE_CURSOR, message));
             }
             check_count(self.portals.len(), "portals")?;
             Ok(bound)
@@ -269,6 +270,7 @@ impl<E: Engine> Session<E> {
             return Ok(Execution::Empty);
         };
         if portal.running.is_none() {
+            self.begin_statement();
             let is_data = matches!(command, Command::Data(_));
             if self.transaction_status() == TransactionStatus::Idle && is_data && !is_alone {
                 self.begin(true, None);
@@ -319,6 +321,7 @@ impl<E: Engine> Session<E> {
     /// # Errors
     /// When the implicit transaction can't commit.
     pub async fn sync(&mut self) -> Result<(), SqlError> {
+        self.begin_statement();
         self.end_implicit().await?;
         if self.transaction.is_none() {
             self.portals.clear();

@@ -13,6 +13,7 @@
 mod command;
 mod control;
 mod extended;
+mod interrupt;
 pub(crate) mod local;
 mod settings;
 
@@ -26,7 +27,8 @@ use pangea_core::ids::SnapshotVersion;
 use pangea_core::store::Pin;
 use pangea_core::txn::{Abort, Outcome, Program, SqlState};
 
-use crate::engine::{Engine, Unavailable};
+use crate::conflict;
+use crate::engine::Engine;
 use crate::error::{Failure, SqlError, code};
 use crate::exec::{self, Executed};
 use crate::expr::Env;
@@ -41,6 +43,7 @@ use crate::types::zone::Zone;
 use command::Command;
 pub use extended::{Described, Execution};
 use extended::{Portal, Prepared};
+use interrupt::Interruptible;
 use local::LocalContext;
 use settings::Settings;
 
@@ -109,17 +112,6 @@ pub struct Session<E: Engine> {
     written: SnapshotVersion,
     /// Drawn from at each statement.
     entropy: u64,
-}
-
-fn unavailable(error: Unavailable) -> SqlError {
-    SqlError::new(code::UNAVAILABLE, error.reason)
-}
-
-/// A program was handed over and the node can't tell what became of it.
-fn unknown_outcome(error: Unavailable) -> SqlError {
-    let message = format!("whether the transaction committed is not known: {}", error.reason);
-    SqlError::new("08007", message)
-        .with_hint("Look whether its changes are there before you try it again.")
 }
 
 fn now() -> i64 {
@@ -217,6 +209,7 @@ impl<E: Engine> Session<E> {
         parsed: Parsed,
         is_block: bool,
     ) -> Result<Response, SqlError> {
+        self.begin_statement();
         let command = Command::new(parsed)?;
         if is_block && self.transaction.is_none() && matches!(command, Command::Data(_)) {
             self.begin(true, None);
@@ -317,7 +310,7 @@ impl<E: Engine> Session<E> {
         let certified = transaction.cx.and_then(LocalContext::into_certified);
         let Some(certified) = certified else { return Ok("COMMIT") };
         let outcome = self.engine.commit(Program::Certified(certified)).await;
-        match outcome.map_err(unknown_outcome)? {
+        match outcome.map_err(|error| self.unknown_outcome(error))? {
             Outcome::Committed { version, .. } => {
                 self.written = self.written.max(version);
                 Ok("COMMIT")
@@ -343,7 +336,7 @@ impl<E: Engine> Session<E> {
         Ok(())
     }
 
-    /// The abort of a certified transaction, with the names of tables in the place of numbers.
+    /// The abort of a certified transaction, with rows as clients know them.
     fn explain(&self, abort: Abort) -> SqlError {
         let is_conflict = abort.code == SqlState::SERIALIZATION_FAILURE;
         let mut error = SqlError::from(abort);
@@ -353,7 +346,8 @@ impl<E: Engine> Session<E> {
                 .hint
                 .get_or_insert_with(|| "The transaction might succeed if retried.".to_owned());
             let mut cx = LocalContext::snapshot(self.engine.store().pin());
-            error.detail = error.detail.map(|detail| crate::names::name_tables(&detail, &mut cx));
+            let (topology, zone) = (self.engine.topology(), self.settings.zone());
+            error.detail = error.detail.map(|it| conflict::describe(it, &mut cx, topology, zone));
         }
         error
     }
@@ -363,7 +357,7 @@ impl<E: Engine> Session<E> {
     async fn snapshot(&self) -> Result<Pin<E::Header>, SqlError> {
         let is_behind = self.engine.store().published() < self.written;
         if self.settings.is_strict() || is_behind {
-            self.engine.fresh().await.map_err(unavailable)?;
+            self.wait_fresh().await?;
         }
         Ok(self.engine.store().pin())
     }
@@ -382,6 +376,7 @@ impl<E: Engine> Session<E> {
         check_params(&planned, params)?;
         if !planned.plan.is_write() {
             let env = self.env(params.to_vec(), now());
+            let mut cx = Interruptible::new(&mut cx, &self.engine);
             let executed = exec::run(&planned.plan, &env, &mut cx)?;
             return Ok(self.respond(&planned, planned.columns.clone(), executed));
         }
@@ -399,7 +394,8 @@ impl<E: Engine> Session<E> {
             SqlError::new(code::INTERNAL, "the node does not know the procedure sql.statement")
         })?;
         let program = Program::Call { procedure, args: args.encode().into() };
-        match self.engine.commit(program).await.map_err(unknown_outcome)? {
+        let outcome = self.engine.commit(program).await;
+        match outcome.map_err(|error| self.unknown_outcome(error))? {
             Outcome::Aborted(abort) => Err(abort.into()),
             Outcome::Committed { version, result, .. } => {
                 self.written = self.written.max(version);
@@ -422,7 +418,7 @@ impl<E: Engine> Session<E> {
             Ok(planned) => Ok((planned, cx)),
             Err(failure) if !depends_on_schema(&failure) => Err(failure.into()),
             Err(_) => {
-                self.engine.fresh().await.map_err(unavailable)?;
+                self.wait_fresh().await?;
                 let mut cx = LocalContext::snapshot(self.engine.store().pin());
                 let planned = self.plans.plan(&parsed.text, types, parse, &mut cx)?;
                 Ok((planned, cx))
@@ -471,7 +467,8 @@ impl<E: Engine> Session<E> {
             return Err(read_only_violation(&planned));
         }
         let env = self.env(params.to_vec(), transaction.started);
-        let executed = exec::run(&planned.plan, &env, cx)?;
+        let mut cx = Interruptible::new(cx, &self.engine);
+        let executed = exec::run(&planned.plan, &env, &mut cx)?;
         Ok(self.respond(&planned, planned.columns.clone(), executed))
     }
 
@@ -531,5 +528,5 @@ fn check_params(planned: &Planned, params: &[Datum]) -> Result<(), SqlError> {
 /// Whether a newer schema could make the statement right.
 fn depends_on_schema(failure: &Failure) -> bool {
     let Failure::Sql(error) = failure else { return false };
-    error.code.as_str().starts_with("42") && error.code.as_str() != code::SYNTAX
+    error.code.as_str().starts_with("42") && error.code != code::SYNTAX
 }

@@ -1,6 +1,7 @@
 //! Session settings: `SET`, `SHOW`, and what a client asks for when it connects.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use crate::error::{SqlError, code};
 use crate::expr::functions::VERSION;
@@ -15,6 +16,8 @@ enum Kind {
     Number,
     /// One of these, in lower case.
     OneOf(&'static [&'static str]),
+    /// A time in milliseconds, with or without a unit; 0 is none.
+    Time,
     TimeZone,
     Encoding,
     DateStyle,
@@ -51,12 +54,12 @@ const SETTINGS: &[Setting] = &[
     of("default_transaction_isolation", "serializable", Kind::OneOf(LEVELS)),
     reported("default_transaction_read_only", "off", Kind::Bool),
     of("extra_float_digits", "1", Kind::Number),
-    of("idle_in_transaction_session_timeout", "0", Kind::Free),
+    of("idle_in_transaction_session_timeout", "0", Kind::Time),
     reported("in_hot_standby", "off", Kind::Fixed),
     reported("integer_datetimes", "on", Kind::Fixed),
     reported("IntervalStyle", "postgres", Kind::OneOf(&["postgres"])),
     reported("is_superuser", "off", Kind::Fixed),
-    of("lock_timeout", "0", Kind::Free),
+    of("lock_timeout", "0", Kind::Time),
     of("max_identifier_length", "63", Kind::Fixed),
     of("reads", "snapshot", Kind::OneOf(&["snapshot", "strict"])),
     of("row_security", "on", Kind::Bool),
@@ -66,7 +69,7 @@ const SETTINGS: &[Setting] = &[
     of("server_version_num", "160000", Kind::Fixed),
     reported("session_authorization", "", Kind::Fixed),
     reported("standard_conforming_strings", "on", Kind::OneOf(&["on"])),
-    of("statement_timeout", "0", Kind::Free),
+    of("statement_timeout", "0", Kind::Time),
     of("synchronous_commit", "on", Kind::Free),
     reported("TimeZone", "UTC", Kind::TimeZone),
     of("transaction_isolation", "serializable", Kind::OneOf(LEVELS)),
@@ -189,6 +192,12 @@ impl Settings {
         self.values.get(name).is_some_and(|value| value == "on")
     }
 
+    /// A time, where it is not 0.
+    pub(crate) fn time(&self, name: &str) -> Option<Duration> {
+        let ms = parse_ms(&self.values[name]).expect("it was checked when it was set");
+        (ms > 0.0).then(|| Duration::from_millis(ms as u64))
+    }
+
     /// Whether reads see all that was acknowledged anywhere before them.
     pub(crate) fn is_strict(&self) -> bool {
         self.values["reads"] == "strict"
@@ -213,6 +222,7 @@ fn checked(setting: &Setting, value: &str) -> Result<String, SqlError> {
             }
         },
         Kind::Number => lower.parse::<i64>().map(|n| n.to_string()).map_err(|_| invalid()),
+        Kind::Time => checked_time(name, value.trim(), &invalid),
         Kind::OneOf(values) if values.contains(&lower.as_str()) => Ok(lower),
         Kind::OneOf(values) => {
             let hint = format!("Available values: {}.", values.join(", "));
@@ -232,9 +242,54 @@ fn checked(setting: &Setting, value: &str) -> Result<String, SqlError> {
         },
         Kind::Fixed => {
             let message = format!("parameter \"{name}\" cannot be changed");
-            Err(SqlError::new("55P02", message))
+            Err(SqlError::new(code::FIXED_PARAMETER, message))
         }
     }
+}
+
+/// Units of time and their milliseconds, the longest first.
+const UNITS: [(&str, f64); 6] = [
+    ("d", 86_400_000.0),
+    ("h", 3_600_000.0),
+    ("min", 60_000.0),
+    ("s", 1_000.0),
+    ("ms", 1.0),
+    ("us", 0.001),
+];
+
+/// A time in whole milliseconds; nothing when it is not one.
+fn parse_ms(text: &str) -> Option<f64> {
+    let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = &text[number.len()..];
+    let unit = if unit.is_empty() { "ms" } else { unit };
+    let (_, ms) = UNITS.iter().find(|(name, _)| *name == unit)?;
+    let number: f64 = number.trim().parse().ok()?;
+    Some((number * ms).round_ties_even())
+}
+
+/// A time as PostgreSQL shows it: in the longest unit that has no rest.
+fn checked_time(
+    name: &str,
+    text: &str,
+    invalid: &dyn Fn() -> SqlError,
+) -> Result<String, SqlError> {
+    let Some(ms) = parse_ms(text) else {
+        let hint =
+            "Valid units for this parameter are \"us\", \"ms\", \"s\", \"min\", \"h\", and \"d\".";
+        return Err(invalid().with_hint(hint));
+    };
+    let most = f64::from(i32::MAX);
+    if !(0.0..=most).contains(&ms) {
+        let message =
+            format!("{ms} ms is outside the valid range for parameter \"{name}\" (0 .. {most})");
+        return Err(SqlError::new(code::INVALID_PARAMETER, message));
+    }
+    if ms == 0.0 {
+        return Ok("0".to_owned());
+    }
+    let longest = UNITS.iter().find(|(_, unit)| ms % unit == 0.0);
+    let (unit, length) = longest.expect("whole milliseconds");
+    Ok(format!("{}{unit}", ms / length))
 }
 
 #[cfg(test)]
@@ -254,6 +309,31 @@ mod tests {
         settings.reset_all();
         assert_eq!((settings.show("TIMEZONE"), settings.is_strict()), (Ok("UTC"), false));
         assert_eq!(settings.show("session_authorization"), Ok("me"));
+    }
+
+    #[test]
+    fn a_time_has_a_unit_and_is_shown_in_the_longest_that_fits() {
+        let mut settings = Settings::new("me");
+        let cases = [
+            ("0", "0", 0),
+            ("1500", "1500ms", 1_500),
+            (" 2 s ", "2s", 2_000),
+            ("1.5min", "90s", 90_000),
+            ("2h", "2h", 7_200_000),
+            ("24h", "1d", 86_400_000),
+            ("2500us", "2ms", 2),
+            ("1e3", "1s", 1_000),
+        ];
+        for (text, shown, ms) in cases {
+            settings.set("statement_timeout", text).unwrap();
+            assert_eq!(settings.show("statement_timeout"), Ok(shown), "{text}");
+            let time = settings.time("statement_timeout").unwrap_or_default();
+            assert_eq!(time, Duration::from_millis(ms), "{text}");
+        }
+        for wrong in ["", "s", "-1", "1 week", "x", "nan", "1MS", "1e3s s", "2147483648", "é"] {
+            let error = settings.set("statement_timeout", wrong).expect_err(wrong);
+            assert_eq!(error.code, code::INVALID_PARAMETER, "{wrong}");
+        }
     }
 
     #[test]

@@ -80,9 +80,10 @@ pub fn decode(base: SqlType, bytes: &[u8]) -> Result<Datum, SqlError> {
 /// When it is not UTF-8, or holds a zero byte.
 pub fn decode_text(bytes: &[u8]) -> Result<String, SqlError> {
     let invalid = "invalid byte sequence for encoding \"UTF8\"";
-    let text = std::str::from_utf8(bytes).map_err(|_| SqlError::new("22021", invalid))?;
+    let text =
+        std::str::from_utf8(bytes).map_err(|_| SqlError::new(code::INVALID_BYTES, invalid))?;
     if text.contains('\0') {
-        return Err(SqlError::new("22021", format!("{invalid}: 0x00")));
+        return Err(SqlError::new(code::INVALID_BYTES, format!("{invalid}: 0x00")));
     }
     Ok(text.to_owned())
 }

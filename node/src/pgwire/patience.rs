@@ -1,0 +1,42 @@
+//! A statement that waits for the cluster: what its client is told, and whether it is still there.
+
+use std::future::Future;
+use std::pin::pin;
+use std::time::Duration;
+
+use pangea_sql::engine::Engine;
+
+use super::connection::{Connection, End};
+
+/// How long a statement waits before somebody asks why, and how long until somebody asks again:
+/// longer than an epoch and the longest round trips.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// What a client can do about a cluster without a majority.
+const HINT: &str = "The statement goes on when a majority is back. To stop waiting, cancel it; \
+                    statement_timeout sets how long later ones wait.";
+
+/// Awaits what the session answers. Where that takes long because too few nodes can be reached, the
+/// client is told, once; and when it leaves meanwhile, the wait ends with it.
+pub(super) async fn patiently<T>(
+    engine: &impl Engine,
+    connection: &mut Connection,
+    answer: impl Future<Output = T>,
+) -> Result<T, End> {
+    let mut answer = pin!(answer);
+    let (mut is_long, mut is_told) = (false, false);
+    loop {
+        tokio::select! {
+            // An answer that is there is given, and costs no look at the clock or the socket.
+            biased;
+            answer = &mut answer => return Ok(answer),
+            () = tokio::time::sleep(PATIENCE) => is_long = true,
+            end = connection.gone(), if is_long => return Err(end),
+        }
+        if !is_told && let Some(why) = engine.cut_off() {
+            connection.replies.warning(&format!("{why}; waiting"), HINT);
+            connection.flush().await?;
+            is_told = true;
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! What the tests talk to: a server in front of an engine in memory, whose cluster can be cut off.
+
+use std::future::{Future, pending};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pangea_core::ids::SnapshotVersion;
+use pangea_core::protocol::Status;
+use pangea_core::store::Store;
+use pangea_core::topology::Topology;
+use pangea_core::txn::{Outcome, Program, Registry};
+use pangea_node::pgwire::serve;
+use pangea_sql::engine::{Engine, Unavailable};
+use pangea_sql::memory::MemoryEngine;
+use tokio::net::TcpListener;
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::{oneshot, watch};
+use tokio::task::JoinHandle;
+use tokio_postgres::error::Error;
+use tokio_postgres::tls::NoTlsStream;
+use tokio_postgres::{Client, Connection, NoTls, Socket};
+
+/// Far longer than any test takes.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// A server that has to be stopped.
+pub struct Server {
+    pub address: SocketAddr,
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<std::io::Result<()>>,
+}
+
+impl Server {
+    pub async fn start(engine: impl Engine) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let task = tokio::spawn(serve(listener, engine, async {
+            let _ = stopped.await;
+        }));
+        Self { address, stop, task }
+    }
+
+    /// Stops, and waits until it has.
+    pub async fn stop(self) {
+        self.stop.send(()).unwrap();
+        self.task.await.unwrap().unwrap();
+    }
+}
+
+/// A runtime with one thread, for tests that are about order.
+pub fn one_thread() -> Runtime {
+    Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+async fn in_time(test: impl Future<Output = ()>) {
+    tokio::time::timeout(DEADLINE, test).await.expect("nothing waits for ever");
+}
+
+/// Runs a test against a server, and checks that the server ends when it is told to.
+pub fn with_server<F: Future<Output = ()>>(test: impl FnOnce(SocketAddr, MemoryEngine) -> F) {
+    let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let engine = MemoryEngine::new();
+        let server = Server::start(engine.clone()).await;
+        in_time(test(server.address, engine)).await;
+        server.stop().await;
+    });
+}
+
+/// A client, and its connection, which somebody has to drive.
+pub async fn connection(address: SocketAddr) -> (Client, Connection<Socket, NoTlsStream>) {
+    let config = format!("host={} port={} user=me dbname=db", address.ip(), address.port());
+    tokio_postgres::connect(&config, NoTls).await.unwrap()
+}
+
+pub async fn connect(address: SocketAddr) -> Client {
+    let (client, connection) = connection(address).await;
+    tokio::spawn(connection);
+    client
+}
+
+/// An engine that never answers while its cluster is cut off, and says how many wait.
+#[derive(Clone)]
+struct CutOff {
+    engine: MemoryEngine,
+    is_cut: watch::Receiver<bool>,
+    waiting: Arc<watch::Sender<usize>>,
+}
+
+/// One who waits, for as long as it lives.
+struct Waiting<'a>(&'a watch::Sender<usize>);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
+    }
+}
+
+impl CutOff {
+    async fn answer<T>(&self, answer: impl Future<Output = T>) -> T {
+        if *self.is_cut.borrow() {
+            self.waiting.send_modify(|count| *count += 1);
+            let _waiting = Waiting(&self.waiting);
+            pending::<()>().await;
+        }
+        answer.await
+    }
+}
+
+impl Engine for CutOff {
+    type Header = <MemoryEngine as Engine>::Header;
+
+    fn store(&self) -> &Arc<Store<Self::Header>> {
+        self.engine.store()
+    }
+
+    fn registry(&self) -> &Arc<Registry> {
+        self.engine.registry()
+    }
+
+    fn topology(&self) -> &Topology {
+        self.engine.topology()
+    }
+
+    fn commit(
+        &self,
+        program: Program,
+    ) -> impl Future<Output = Result<Outcome, Unavailable>> + Send {
+        self.answer(self.engine.commit(program))
+    }
+
+    fn fresh(&self) -> impl Future<Output = Result<SnapshotVersion, Unavailable>> + Send {
+        self.answer(self.engine.fresh())
+    }
+
+    fn status(&self) -> impl Future<Output = Result<Status, Unavailable>> + Send {
+        self.answer(self.engine.status())
+    }
+
+    fn cut_off(&self) -> Option<String> {
+        self.is_cut.borrow().then(|| "nobody is there".to_owned())
+    }
+}
+
+/// A server whose cluster can be cut off.
+pub struct Cluster {
+    pub address: SocketAddr,
+    is_cut: watch::Sender<bool>,
+    /// How many statements wait for the cluster.
+    pub waiting: watch::Receiver<usize>,
+}
+
+impl Cluster {
+    pub fn cut(&self) {
+        self.is_cut.send_replace(true);
+    }
+
+    pub fn heal(&self) {
+        self.is_cut.send_replace(false);
+    }
+
+    /// Runs a statement that can't be answered, and cancels it once it waits.
+    pub async fn cancelled(&mut self, client: &Client, statement: &str) -> Error {
+        self.cut();
+        let cancel = async {
+            self.waiting.wait_for(|&count| count == 1).await.unwrap();
+            client.cancel_token().cancel_query(NoTls).await.unwrap();
+        };
+        let (result, ()) = tokio::join!(client.batch_execute(statement), cancel);
+        self.heal();
+        result.unwrap_err()
+    }
+
+    /// Runs a statement that can't be answered, until the server gives it up.
+    pub async fn given_up(&self, client: &Client, statement: &str) -> Error {
+        self.cut();
+        let error = client.batch_execute(statement).await.unwrap_err();
+        self.heal();
+        error
+    }
+}
+
+pub fn with_cluster<F: Future<Output = ()>>(test: impl FnOnce(Cluster) -> F) {
+    one_thread().block_on(async {
+        let (is_cut, cut) = watch::channel(false);
+        let (waits, waiting) = watch::channel(0);
+        let engine = CutOff { engine: MemoryEngine::new(), is_cut: cut, waiting: Arc::new(waits) };
+        let server = Server::start(engine).await;
+        in_time(test(Cluster { address: server.address, is_cut, waiting })).await;
+        server.stop().await;
+    });
+}

@@ -1,0 +1,60 @@
+//! Three nodes that files describe, on ports of this machine.
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use pangea_node::client::Client;
+use pangea_node::config::Config;
+
+/// Far longer than anything takes: a test that waits this long has failed.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+const REGIONS: [&str; 3] = ["eu", "us", "ap"];
+
+/// Ports that were free a moment ago.
+fn addresses<const N: usize>() -> [SocketAddr; N] {
+    let listeners = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    listeners.map(|listener| listener.local_addr().unwrap())
+}
+
+/// The files of three nodes, with more keys of a node and more tables.
+pub fn configs(dir: &Path, protocol: &str, keys: &str, tables: &str) -> Vec<Config> {
+    let addresses = addresses::<6>();
+    let mut nodes = String::new();
+    for (id, region) in REGIONS.iter().enumerate() {
+        let (peer, sql) = (addresses[2 * id], addresses[2 * id + 1]);
+        nodes += &format!(
+            "[[nodes]]\nid = {id}\nregion = {region:?}\npeer = \"{peer}\"\nsql = \"{sql}\"\n"
+        );
+    }
+    let config = |id: usize| {
+        let text = format!(
+            "cluster = \"test\"\nprotocol = {protocol:?}\nnode = {id}\ndata_dir = {:?}\n{keys}\n\
+             regions = {REGIONS:?}\n{nodes}{tables}\n",
+            dir.join(id.to_string())
+        );
+        Config::parse("node.toml", &text).unwrap()
+    };
+    (0..3).map(config).collect()
+}
+
+/// A native client of a node.
+pub async fn connect(config: &Config) -> Client {
+    Client::connect(config.me().peer, "test").await.unwrap()
+}
+
+/// A runtime for clients.
+pub fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+/// Waits until `find` finds what is expected.
+pub fn wait_for<T: PartialEq + std::fmt::Debug>(what: &str, expected: T, find: impl Fn() -> T) {
+    let started = Instant::now();
+    while find() != expected {
+        let found = find();
+        assert!(started.elapsed() < DEADLINE, "{what} is {found:?}, not {expected:?}");
+        std::thread::yield_now();
+    }
+}

@@ -1,0 +1,88 @@
+//! What a client is told of a conflict: rows by table, columns and values, and winners by region.
+//!
+//! Protocols know tables by number, and keys as bytes. What they mean stands in the catalog.
+
+use std::ops::ControlFlow;
+
+use pangea_core::exec::Change;
+use pangea_core::ids::{TableId, TxnId};
+use pangea_core::key::Direction;
+use pangea_core::topology::Topology;
+use pangea_core::txn::{Context, Scan};
+
+use crate::catalog::{CATALOG, Table, USER_TABLE_FIRST, table_keys, table_of_key};
+use crate::keys;
+use crate::plan::key_types;
+use crate::syntax::quoted;
+use crate::types::datum::Datum;
+use crate::types::text;
+use crate::types::zone::Zone;
+
+/// The detail of a conflict in SQL's terms; the one given where it is not of a change.
+pub(crate) fn describe(
+    detail: String,
+    cx: &mut dyn Context,
+    topology: &Topology,
+    zone: &Zone,
+) -> String {
+    let Some(change) = Change::told_by(&detail) else { return detail };
+    let by = change.winner.map(|winner| by(winner, topology));
+    let became = |verb: &str| match &by {
+        Some(by) => format!("was {verb} {by}."),
+        None => "was deleted.".to_owned(),
+    };
+    if change.table == CATALOG {
+        return match table_of_key(&change.key) {
+            Some(name) => format!("Table {} {}", quoted(name), became("created or dropped")),
+            None => format!("The list of tables {}", became("changed")),
+        };
+    }
+    match table_of(change.table, cx) {
+        Some(table) if table.primary_key.is_empty() => {
+            let name = quoted(&table.name);
+            format!("A row of table {name}, which has no primary key, {}", became("changed"))
+        }
+        Some(table) => {
+            let types = key_types(&table).map(|(_, base)| base);
+            let key = shown_key(&table, &keys::decode(types, &change.key), zone);
+            format!("{key} of table {} {}", quoted(&table.name), became("changed"))
+        }
+        None if change.table.0 >= USER_TABLE_FIRST => {
+            format!("A row of a table that is dropped by now {}", became("changed"))
+        }
+        None => detail,
+    }
+}
+
+fn by(winner: TxnId, topology: &Topology) -> String {
+    let node = winner.node();
+    if node.index() >= topology.node_count() {
+        return format!("by transaction {winner}");
+    }
+    format!("by transaction {winner} of region {}", topology.region_name(node))
+}
+
+/// The table of a number. A catalog that can't be read has none: the error is what matters.
+fn table_of(id: TableId, cx: &mut dyn Context) -> Option<Table> {
+    let mut found = None;
+    let scan = Scan { table: CATALOG, range: table_keys(), direction: Direction::Forward };
+    let scanned = cx.scan(&scan, &mut |_, record| {
+        found = Table::decode(record).ok().filter(|table| table.id == id);
+        if found.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    scanned.ok().and(found)
+}
+
+/// `Key (a, b)=(1, x)`, in PostgreSQL's form, of the values of a key. Those that are not known,
+/// at its end, are dots.
+pub(crate) fn shown_key(table: &Table, values: &[Datum], zone: &Zone) -> String {
+    let names: Vec<&str> =
+        table.primary_key.iter().map(|&at| table.columns[at].name.as_str()).collect();
+    let known = key_types(table).zip(values);
+    let mut shown: Vec<String> =
+        known.map(|((_, base), value)| text::format(base, value, zone)).collect();
+    if shown.len() < names.len() {
+        shown.push("...".to_owned());
+    }
+    format!("Key ({})=({})", names.join(", "), shown.join(", "))
+}

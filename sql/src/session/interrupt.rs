@@ -1,0 +1,119 @@
+//! What ends a statement early: its client's wish, and `statement_timeout`.
+//!
+//! The engine knows both. A statement meets them where it waits, for a fresh snapshot or for the
+//! outcome of what it submitted, and every few rows that it reads on this node. What was submitted
+//! can't be called back: that it may have committed is all that its client can be told, with 08007
+//! in the place of 57014.
+
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use pangea_core::ids::TableId;
+use pangea_core::key::Key;
+use pangea_core::txn::{Context, Scan, Stop, Visit};
+use pangea_core::value::Value;
+
+use super::local::LocalContext;
+use super::{Session, TransactionStatus};
+use crate::engine::{Engine, Interruption, Unavailable};
+use crate::error::{SqlError, code};
+
+/// How many rows are read between two looks at whether the statement must end.
+const ROWS_PER_LOOK: usize = 256;
+
+impl<E: Engine> Session<E> {
+    /// From here on `statement_timeout` counts.
+    pub(super) fn begin_statement(&self) {
+        self.engine.begin_statement(self.settings.time("statement_timeout"));
+    }
+
+    /// How long the client may leave the transaction that it has open alone, where that has a
+    /// limit.
+    pub fn idle_max(&self) -> Option<Duration> {
+        let is_idle = self.transaction_status() == TransactionStatus::Idle;
+        let limit = self.settings.time("idle_in_transaction_session_timeout");
+        limit.filter(|_| !is_idle)
+    }
+
+    /// Waits until everything that was acknowledged before is published here.
+    pub(super) async fn wait_fresh(&self) -> Result<(), SqlError> {
+        match self.engine.fresh().await {
+            Ok(_) => Ok(()),
+            Err(Unavailable { reason }) => Err(match self.engine.interruption() {
+                Some(why) => SqlError::new(code::QUERY_CANCELED, message(why)),
+                None => SqlError::new(code::UNAVAILABLE, reason),
+            }),
+        }
+    }
+
+    /// A program was handed over and the node can't tell what became of it.
+    pub(super) fn unknown_outcome(&self, error: Unavailable) -> SqlError {
+        let unknown = match self.engine.interruption() {
+            Some(why) => SqlError::new(code::OUTCOME_UNKNOWN, message(why)).with_detail(
+                "The transaction had been submitted already: it may have committed, or may yet.",
+            ),
+            None => SqlError::new(
+                code::OUTCOME_UNKNOWN,
+                format!("whether the transaction committed is not known: {}", error.reason),
+            ),
+        };
+        unknown.with_hint("Look whether its changes are there before you try it again.")
+    }
+}
+
+/// In PostgreSQL's words.
+fn message(why: Interruption) -> &'static str {
+    match why {
+        Interruption::Cancelled => "canceling statement due to user request",
+        Interruption::TimedOut => "canceling statement due to statement timeout",
+    }
+}
+
+/// A context that ends its run when the statement must end.
+pub(super) struct Interruptible<'a, E: Engine> {
+    cx: &'a mut LocalContext<E::Header>,
+    engine: &'a E,
+    reads: usize,
+}
+
+impl<'a, E: Engine> Interruptible<'a, E> {
+    pub(super) fn new(cx: &'a mut LocalContext<E::Header>, engine: &'a E) -> Self {
+        Self { cx, engine, reads: 0 }
+    }
+}
+
+/// Counts a read, and looks at every so many whether the statement must end.
+fn on_read(reads: &mut usize, engine: &impl Engine) -> Result<(), Stop> {
+    *reads += 1;
+    if !reads.is_multiple_of(ROWS_PER_LOOK) {
+        return Ok(());
+    }
+    match engine.interruption() {
+        None => Ok(()),
+        Some(why) => Err(Stop::Abort(SqlError::new(code::QUERY_CANCELED, message(why)).into())),
+    }
+}
+
+impl<E: Engine> Context for Interruptible<'_, E> {
+    fn get(&mut self, table: TableId, key: &[u8]) -> Result<Option<Value>, Stop> {
+        on_read(&mut self.reads, self.engine)?;
+        self.cx.get(table, key)
+    }
+
+    fn scan(&mut self, scan: &Scan, visit: &mut Visit<'_>) -> Result<(), Stop> {
+        let mut result = Ok(());
+        self.cx.scan(scan, &mut |key, value| {
+            result = on_read(&mut self.reads, self.engine);
+            if result.is_err() { ControlFlow::Break(()) } else { visit(key, value) }
+        })?;
+        result
+    }
+
+    fn put(&mut self, table: TableId, key: Key, value: Value) -> Result<(), Stop> {
+        self.cx.put(table, key, value)
+    }
+
+    fn delete(&mut self, table: TableId, key: Key) -> Result<(), Stop> {
+        self.cx.delete(table, key)
+    }
+}
