@@ -284,6 +284,15 @@ mod tests {
         }
     }
 
+    /// What a replica missed while it was away was one message of many megabytes on the lane of
+    /// heartbeats, which has a limit and was closed, again and again.
+    #[test]
+    fn a_large_message_of_agreement_takes_the_lane_for_large_ones() {
+        let lane = |len| Message::Agreement { bytes: vec![0; len].into() }.lane();
+        assert_eq!(lane(AGREEMENT_CONTROL_MAX), Lane::Control);
+        assert_eq!(lane(AGREEMENT_CONTROL_MAX + 1), Lane::Bulk);
+    }
+
     proptest::proptest! {
         #[test]
         fn arbitrary_bytes_never_panic(bytes: Vec<u8>) {
