@@ -18,7 +18,10 @@
 //!
 //! Entries are numbered from 1 in the order of their decision.
 
+mod check;
 mod storage;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -29,13 +32,14 @@ use omnipaxos::messages::Message as PaxosMessage;
 use omnipaxos::storage::{Entry as PaxosEntry, NoSnapshot};
 use omnipaxos::util::LogEntry;
 use omnipaxos::{ClusterConfig, OmniPaxos, ServerConfig};
-use pangea_core::codec::DecodeError;
 use pangea_core::ids::NodeId;
 use pangea_core::time::Span;
 use pangea_core::topology::Topology;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use check::Bounds;
+pub use check::Refused;
 pub use storage::Record;
 use storage::{Shared, State, Storage};
 
@@ -69,6 +73,8 @@ pub struct Agreement<E: Decision> {
     shared: Arc<Mutex<Shared<E>>>,
     stall: Stall,
     preference: Preference,
+    /// How many replicas there are.
+    nodes: usize,
     /// How many decided entries have been handed out.
     taken: usize,
 }
@@ -105,7 +111,7 @@ impl<E: Decision> Agreement<E> {
         let shared = Arc::new(Mutex::new(Shared { state, journal: Vec::new() }));
         let storage = Storage::new(Arc::clone(&shared));
         let cluster = ClusterConfig {
-            configuration_id: 1,
+            configuration_id: check::CONFIGURATION,
             nodes: topology.node_ids().map(pid).collect(),
             flexible_quorum: None,
         };
@@ -120,7 +126,8 @@ impl<E: Decision> Agreement<E> {
         let paxos = paxos.expect("a topology makes a valid configuration");
         let stall = Stall::new(me, topology);
         let preference = Preference::new(me, topology);
-        Self { paxos, shared, stall, preference, taken: decided_taken as usize }
+        let nodes = topology.node_count();
+        Self { paxos, shared, stall, preference, nodes, taken: decided_taken as usize }
     }
 
     /// Whether entries that are proposed here are put in the log here, and not forwarded.
@@ -148,19 +155,32 @@ impl<E: Decision> Agreement<E> {
         assert!(appended.is_ok(), "the configuration of agreement never stops");
     }
 
-    /// Takes a message from a peer.
+    /// Takes a message from a peer. `is_sound` tells entries that a replica would propose.
     ///
     /// # Errors
-    /// When the bytes are malformed, or are not from that peer to this replica: `omnipaxos` looks
-    /// names up without checking them.
-    pub fn on_message(&mut self, from: NodeId, bytes: &[u8]) -> Result<(), DecodeError> {
-        const WHAT: &str = "agreement message";
-        let message: PaxosMessage<Wrapped<E>> =
-            postcard::from_bytes(bytes).map_err(|_| DecodeError::new(WHAT))?;
-        let names = (message.get_sender(), message.get_receiver());
-        if names != (pid(from), self.paxos.get_pid()) {
-            return Err(DecodeError::new(WHAT));
-        }
+    /// When no replica of this log would have said this; nothing has changed then.
+    pub fn on_message(
+        &mut self,
+        from: NodeId,
+        bytes: &[u8],
+        is_sound: &dyn Fn(&E) -> bool,
+    ) -> Result<(), Refused> {
+        let message = check::decode(bytes)?;
+        let is_accepting = self.paxos.get_current_leader().is_some_and(|(_, accepts)| accepts);
+        let (trimmed, decided, end) = self.lock().state.extent();
+        let bounds = Bounds {
+            me: self.paxos.get_pid(),
+            from: pid(from),
+            nodes: self.nodes as u64,
+            promise: self.paxos.get_promise(),
+            is_accepting,
+            trimmed,
+            taken: self.taken,
+            decided: decided.max(self.paxos.get_decided_idx()),
+            end,
+            is_sound,
+        };
+        bounds.check(&message)?;
         self.stall.heard.insert(message.get_sender());
         self.paxos.handle_incoming(message);
         Ok(())

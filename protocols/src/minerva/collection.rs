@@ -49,15 +49,11 @@ impl Minerva {
     /// A replica tells how far it is.
     pub(super) fn on_progress(
         &mut self,
-        cx: &mut Cx<'_, Self>,
         from: NodeId,
         applied: SnapshotVersion,
         durable: SnapshotVersion,
         heads: Heads,
     ) {
-        if heads.len() != self.state.topology.node_count() {
-            return cx.mark("minerva.malformed_progress");
-        }
         self.note_progress(from, applied, durable, heads);
         self.stop_obsolete_transfer(from, applied);
     }

@@ -17,7 +17,7 @@ use super::messages::Message;
 use super::options::Rules;
 use super::state::Cut;
 use super::{LogRecord, Minerva, Timer};
-use crate::agreement::{self, Drained};
+use crate::agreement::{self, Drained, Refused};
 
 /// More undecided proposals than this are not made: agreement is not keeping up.
 const UNDECIDED_MAX: u64 = 256;
@@ -76,6 +76,16 @@ impl Minerva {
             cx.mark("minerva.readmit_replica");
         }
         (removed, readmitted)
+    }
+
+    /// A peer's part in agreement.
+    pub(super) fn on_agreement(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, bytes: &[u8]) {
+        let node_count = self.state.topology.node_count();
+        let is_sound = |cut: &Cut| cut.is_sound(node_count);
+        if let Err(Refused(why)) = self.agreement_mut().on_message(from, bytes, &is_sound) {
+            cx.mark("minerva.agreement_refused");
+            cx.mark(why);
+        }
     }
 
     /// Lets agreement know that time passes.

@@ -69,9 +69,7 @@ impl Minerva {
         if code.is_read_only(args) {
             match self.state.options.reads {
                 Reads::Snapshot => self.read_snapshot(cx, ticket, &program),
-                Reads::Strict => {
-                    self.state.barriers.arrived.push(Waiter::Program(ticket, program));
-                }
+                Reads::Strict => self.await_fresh(cx, ticket, program),
             }
         } else if self.state.contention.is_high() || code.is_bulk(args) {
             self.probe(cx, ticket, program);

@@ -178,6 +178,9 @@ impl Protocol for Minerva {
 impl Minerva {
     fn on_message(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, message: Message) {
         self.state.cut.heard_at[from.index()] = cx.now.at;
+        if let Err(refused) = message.check(self.state.topology.node_count()) {
+            return cx.mark(refused);
+        }
         match message {
             Message::Batch { bytes } => self.on_batch(cx, from, bytes),
             Message::Ack { heads } => self.on_ack(cx, from, heads),
@@ -186,13 +189,9 @@ impl Minerva {
                 self.on_fetch(cx, from, source, first, upto);
             }
             Message::Gone { source, first } => self.on_gone(cx, source, first),
-            Message::Agreement { bytes } => {
-                if self.agreement_mut().on_message(from, &bytes).is_err() {
-                    cx.mark("minerva.malformed_agreement");
-                }
-            }
+            Message::Agreement { bytes } => self.on_agreement(cx, from, &bytes),
             Message::Progress { applied, durable, heads } => {
-                self.on_progress(cx, from, applied, durable, heads);
+                self.on_progress(from, applied, durable, heads);
             }
             Message::BarrierRequest { token } => self.on_barrier_request(from, token),
             Message::Barrier { token, incarnation, nonce } => {

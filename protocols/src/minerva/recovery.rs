@@ -111,8 +111,7 @@ impl Minerva {
             self.state.replication.durable[me][source] = log.held;
         }
         let own = self.state.own_log().slots.values();
-        let next =
-            own.map(|slot| slot.batch.first_sequence + slot.batch.records.len() as u64).max();
+        let next = own.map(|slot| slot.batch.end_sequence()).max();
         let execution = &mut self.state.execution;
         execution.next_sequence = execution.next_sequence.max(next.unwrap_or(0));
     }

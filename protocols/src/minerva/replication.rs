@@ -33,6 +33,10 @@ const FETCH_BYTES_MAX: usize = 8 << 20;
 /// At most so many batches are asked for at once.
 const FETCH_BATCHES_MAX: u64 = 4_096;
 
+/// A batch that is further ahead of what is here without gaps is not kept: it is asked for again
+/// when its turn comes.
+const AHEAD_MAX: u64 = 1 << 16;
+
 impl Minerva {
     /// Algorithm 2, BroadcastBatchAsync: closes the current batch and sends it, once it is durable.
     pub(super) fn start_broadcast(&mut self, cx: &mut Cx<'_, Self>) {
@@ -87,6 +91,12 @@ impl Minerva {
         if bid <= log.held || log.slots.contains_key(&bid) {
             return cx.mark("minerva.batch_again");
         }
+        if bid.0 > log.held.0 + AHEAD_MAX {
+            return cx.mark("minerva.batch_far_ahead");
+        }
+        if !log.fits(&batch) {
+            return cx.mark("minerva.batch_out_of_sequence");
+        }
         if bid != log.held.next() {
             cx.mark("minerva.batch_after_gap");
         }
@@ -116,9 +126,6 @@ impl Minerva {
 
     /// Algorithm 2, ReceivedAcknowledgement.
     pub(super) fn on_ack(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, heads: Heads) {
-        if heads.len() != self.state.topology.node_count() {
-            return cx.mark("minerva.malformed_ack");
-        }
         let (own, held) = (heads[self.state.me.index()], self.state.own_log().held);
         if own > held {
             return cx.stop(lost_log(from, own, held));
@@ -221,9 +228,6 @@ impl Minerva {
         first: Bid,
         upto: Bid,
     ) {
-        if source.index() >= self.state.replication.logs.len() || first > upto {
-            return cx.mark("minerva.malformed_fetch");
-        }
         let log = &self.state.replication.logs[source.index()];
         if first <= log.collected {
             cx.mark("minerva.fetch_of_collected");
@@ -274,7 +278,7 @@ impl Minerva {
 
 /// A peer has batches of this replica that this replica does not have: it would give their numbers
 /// to others. They were durable here before they were sent, and so were its votes.
-fn lost_log(peer: NodeId, theirs: Bid, ours: Bid) -> String {
+pub(super) fn lost_log(peer: NodeId, theirs: Bid, ours: Bid) -> String {
     format!(
         "node {} has {} batches of this node's log, and this node has {} of them: its data \
          directory was emptied, restored from a copy, or lost what was acknowledged (durability \
@@ -285,6 +289,15 @@ fn lost_log(peer: NodeId, theirs: Bid, ours: Bid) -> String {
 }
 
 impl SourceLog {
+    /// Whether the batch's transactions are numbered between those of the batches before and after
+    /// it.
+    fn fits(&self, batch: &Batch) -> bool {
+        let before = self.slots.range(..batch.bid).next_back();
+        let after = self.slots.range(batch.bid..).next();
+        before.is_none_or(|(_, slot)| slot.batch.end_sequence() <= batch.first_sequence)
+            && after.is_none_or(|(_, slot)| batch.end_sequence() <= slot.batch.first_sequence)
+    }
+
     /// Puts a batch in its place.
     pub(super) fn insert(&mut self, bid: Bid, slot: Slot) {
         if bid <= self.held {

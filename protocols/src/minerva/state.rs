@@ -17,6 +17,7 @@ use super::barrier::Barriers;
 use super::batch::{Batch, Bid, Heads, TxnRecord};
 use super::commit::Commit;
 use super::contention::Contention;
+use super::messages::{NUMBER_MAX, are_heads};
 use super::options::{Options, Rules};
 use super::resolution::Resolution;
 use super::transfer::Transfer;
@@ -145,6 +146,19 @@ pub struct Cut {
     pub removed: Vec<NodeId>,
     /// Replicas to take back.
     pub readmitted: Vec<NodeId>,
+}
+
+impl Cut {
+    /// Whether a replica of `node_count` would propose it.
+    pub(super) fn is_sound(&self, node_count: usize) -> bool {
+        let is_node = |node: &NodeId| node.index() < node_count;
+        let changed = || self.removed.iter().chain(&self.readmitted);
+        is_node(&self.name.proposer)
+            && self.name.nonce <= NUMBER_MAX
+            && are_heads(&self.heads, node_count)
+            && changed().all(is_node)
+            && changed().count() <= node_count
+    }
 }
 
 /// §3.4: cuts.
