@@ -175,16 +175,30 @@ impl<E: Decision> Bounds<'_, E> {
 
     /// A ballot of this node.
     fn ballot_of(&self, ballot: Ballot, pid: u64) -> Result<(), Refused> {
-        let is_sound = ballot.config_id == CONFIGURATION
-            && ballot.n < BALLOT_MAX
-            && ballot.pid == pid
-            && (1..=self.nodes).contains(&pid);
+        let is_sound = is_ballot(ballot, self.nodes) && ballot.pid == pid;
         if is_sound { Ok(()) } else { Err(BALLOT) }
     }
 
     /// A ballot of any node, or that of who has not seen one.
     fn ballot_or_none(&self, ballot: Ballot) -> Result<(), Refused> {
         if ballot == Ballot::default() { Ok(()) } else { self.ballot_of(ballot, ballot.pid) }
+    }
+}
+
+/// Whether it is a ballot of some node.
+pub(super) fn is_ballot(ballot: Ballot, nodes: u64) -> bool {
+    ballot.config_id == CONFIGURATION && ballot.n < BALLOT_MAX && (1..=nodes).contains(&ballot.pid)
+}
+
+/// The ballot that the sender has promised, where the message says so.
+pub(super) fn promised<E: Decision>(message: &PaxosMessage<Wrapped<E>>) -> Option<Ballot> {
+    match message {
+        PaxosMessage::SequencePaxos(message) => match &message.msg {
+            PaxosMsg::Promise(promise) => Some(promise.n),
+            PaxosMsg::Accepted(accepted) => Some(accepted.n),
+            _ => None,
+        },
+        PaxosMessage::BLE(_) => None,
     }
 }
 

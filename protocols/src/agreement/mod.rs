@@ -23,7 +23,7 @@ mod storage;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -32,6 +32,7 @@ use omnipaxos::messages::Message as PaxosMessage;
 use omnipaxos::storage::{Entry as PaxosEntry, NoSnapshot};
 use omnipaxos::util::LogEntry;
 use omnipaxos::{ClusterConfig, OmniPaxos, ServerConfig};
+use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::NodeId;
 use pangea_core::time::Span;
 use pangea_core::topology::Topology;
@@ -75,13 +76,39 @@ pub struct Agreement<E: Decision> {
     preference: Preference,
     /// How many replicas there are.
     nodes: usize,
+    /// What each peer has promised.
+    promises: BTreeMap<u64, Term>,
     /// How many decided entries have been handed out.
     taken: usize,
 }
 
 /// One replica's time as the leader. What was proposed in an earlier one may be lost.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Term(Ballot);
+
+impl Term {
+    /// Appends the term to `out`.
+    pub fn encode(self, out: &mut Vec<u8>) {
+        let Ballot { config_id, n, priority, pid } = self.0;
+        [config_id, n, priority].into_iter().for_each(|part| out.put_u32(part));
+        out.put_u64(pid);
+    }
+
+    /// Reads what [`Term::encode`] wrote.
+    ///
+    /// # Errors
+    /// When the bytes are malformed.
+    pub fn decode(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let mut part = || from.u32("term");
+        let (config_id, n, priority) = (part()?, part()?, part()?);
+        Ok(Self(Ballot { config_id, n, priority, pid: from.u64("term")? }))
+    }
+
+    /// Whether it can be a term of a log of so many replicas, or none yet.
+    pub fn is_sound(self, node_count: usize) -> bool {
+        self == Self::default() || check::is_ballot(self.0, node_count as u64)
+    }
+}
 
 /// What an [`Agreement`] wants done, in this order: persist, then send, then look at the decisions.
 #[derive(Debug)]
@@ -127,7 +154,8 @@ impl<E: Decision> Agreement<E> {
         let stall = Stall::new(me, topology);
         let preference = Preference::new(me, topology);
         let nodes = topology.node_count();
-        Self { paxos, shared, stall, preference, nodes, taken: decided_taken as usize }
+        let (promises, taken) = (BTreeMap::new(), decided_taken as usize);
+        Self { paxos, shared, stall, preference, nodes, promises, taken }
     }
 
     /// Whether entries that are proposed here are put in the log here, and not forwarded.
@@ -143,6 +171,11 @@ impl<E: Decision> Agreement<E> {
     /// The term of leadership that this replica has promised to follow, its own or another's.
     pub fn term(&self) -> Term {
         Term(self.paxos.get_promise())
+    }
+
+    /// The latest term that a peer has promised here to follow, since this replica started.
+    pub fn promise_of(&self, peer: NodeId) -> Term {
+        self.promises.get(&pid(peer)).copied().unwrap_or_default()
     }
 
     /// Puts an entry in the log. Call it on the leader; it may be lost when leadership is.
@@ -182,6 +215,10 @@ impl<E: Decision> Agreement<E> {
         };
         bounds.check(&message)?;
         self.stall.heard.insert(message.get_sender());
+        if let Some(promised) = check::promised(&message) {
+            let promise = self.promises.entry(message.get_sender()).or_default();
+            *promise = (*promise).max(Term(promised));
+        }
         self.paxos.handle_incoming(message);
         Ok(())
     }

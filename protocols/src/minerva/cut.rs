@@ -80,6 +80,9 @@ impl Minerva {
 
     /// A peer's part in agreement.
     pub(super) fn on_agreement(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, bytes: &[u8]) {
+        if !self.state.greetings.is_ready {
+            return cx.mark("minerva.agreement_too_early");
+        }
         let node_count = self.state.topology.node_count();
         let is_sound = |cut: &Cut| cut.is_sound(node_count);
         if let Err(Refused(why)) = self.agreement_mut().on_message(from, bytes, &is_sound) {
@@ -91,7 +94,9 @@ impl Minerva {
     /// Lets agreement know that time passes.
     pub(super) fn on_tick(&mut self, cx: &mut Cx<'_, Self>) {
         cx.set_timer(Timer::Tick, agreement::TICK);
-        self.agreement_mut().on_tick();
+        if self.state.greetings.is_ready {
+            self.agreement_mut().on_tick();
+        }
         if self.state.contention.on_tick(&self.state.options, cx.now.at)
             == super::contention::Change::Left
         {
@@ -101,6 +106,9 @@ impl Minerva {
 
     /// Carries out what agreement wants done, and queues what it decided.
     pub(super) fn settle_agreement(&mut self, cx: &mut Cx<'_, Self>) {
+        if !self.state.greetings.is_ready {
+            return;
+        }
         let Drained { records, messages, decided } = self.agreement_mut().drain();
         if !records.is_empty() {
             let encoded = postcard::to_stdvec(&records).expect("records in memory can be encoded");

@@ -47,7 +47,10 @@ impl Minerva {
         program: Program,
         group: &mut Vec<(Ticket, Program)>,
     ) {
-        if self.state.execution.in_flight.len() + group.len() >= IN_FLIGHT_MAX {
+        let is_held = !self.state.greetings.is_ready
+            && self.state.execution.current_bytes >= self.state.options.batch_bytes;
+        let is_full = self.state.execution.in_flight.len() + group.len() >= IN_FLIGHT_MAX;
+        if is_held || is_full {
             cx.mark("minerva.too_many_in_flight");
             return cx.reply(ticket, Outcome::Aborted(too_many_in_flight()));
         }
@@ -245,7 +248,7 @@ pub(super) fn dependencies(reads: &ReadSet) -> Vec<TxnId> {
 }
 
 fn too_many_in_flight() -> Abort {
-    let message = format!("more than {IN_FLIGHT_MAX} transactions wait to be committed");
+    let message = "too many transactions wait to be committed";
     Abort::new(SqlState(*b"53000"), message)
         .with_detail("The cluster is not keeping up, or this node can't reach a majority.")
         .with_hint("Try again later.")

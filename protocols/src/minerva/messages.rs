@@ -6,6 +6,8 @@ use pangea_core::ids::{NodeId, SnapshotVersion};
 use pangea_core::protocol::{Lane, Message as PeerMessage};
 use pangea_core::txn::Seen;
 
+use crate::agreement::Term;
+
 use super::batch::{Batch, Bid, Heads, TxnRecord, decode_heads, encode_heads};
 
 /// An agreement message that is larger than this takes the lane for large ones.
@@ -95,6 +97,17 @@ pub enum Message {
         /// In part 0, the state beside the tables; in the others, rows.
         payload: Bytes,
     },
+    /// Who the sender is, and what it knows of the receiver.
+    Greeting {
+        /// The sender's birth.
+        birth: u64,
+        /// The receiver's, 0 where the sender does not know it.
+        yours: u64,
+        /// The sender has the receiver's log up to here.
+        batches: Bid,
+        /// The latest ballot that the receiver has promised the sender.
+        promise: Term,
+    },
     /// The part came; another may be sent.
     CheckpointAck {
         /// The snapshot version that it is of.
@@ -118,6 +131,7 @@ mod tag {
     pub const CHECKPOINT_REQUEST: u8 = 10;
     pub const CHECKPOINT_CHUNK: u8 = 11;
     pub const CHECKPOINT_ACK: u8 = 12;
+    pub const GREETING: u8 = 13;
 }
 
 impl PeerMessage for Message {
@@ -173,6 +187,13 @@ impl PeerMessage for Message {
                 out.put_varint(*index << 1 | u64::from(*is_last));
                 out.extend_from_slice(payload);
             }
+            Self::Greeting { birth, yours, batches, promise } => {
+                out.put_u8(tag::GREETING);
+                out.put_u64(*birth);
+                out.put_u64(*yours);
+                out.put_varint(batches.0);
+                promise.encode(out);
+            }
             Self::CheckpointAck { version, index } => {
                 out.put_u8(tag::CHECKPOINT_ACK);
                 out.put_varint(version.0);
@@ -215,6 +236,7 @@ impl PeerMessage for Message {
             | Self::Progress { .. }
             | Self::BarrierRequest { .. }
             | Self::Barrier { .. }
+            | Self::Greeting { .. }
             | Self::CheckpointRequest
             | Self::CheckpointAck { .. } => Lane::Control,
         }
@@ -247,6 +269,10 @@ impl Message {
             Self::Progress { applied, durable, heads } => {
                 let are_numbers = is_number(applied.0) && is_number(durable.0);
                 (are_numbers && are_heads(heads, node_count), "minerva.malformed_progress")
+            }
+            Self::Greeting { birth, batches, promise, .. } => {
+                let is_sound = *birth != 0 && is_number(batches.0) && promise.is_sound(node_count);
+                (is_sound, "minerva.malformed_greeting")
             }
             Self::Barrier { nonce, .. } => (is_number(*nonce), "minerva.malformed_barrier"),
             Self::CheckpointChunk { version, index, .. } => {
@@ -285,6 +311,12 @@ fn decode_small(tag: u8, from: &mut Reader<'_>) -> Result<Message, DecodeError> 
             nonce: from.varint("barrier")?,
         },
         tag::CHECKPOINT_REQUEST => Message::CheckpointRequest,
+        tag::GREETING => Message::Greeting {
+            birth: from.u64("greeting")?,
+            yours: from.u64("greeting")?,
+            batches: Bid(from.varint("greeting")?),
+            promise: Term::decode(from)?,
+        },
         tag::CHECKPOINT_ACK => Message::CheckpointAck {
             version: SnapshotVersion(from.varint("checkpoint")?),
             index: from.varint("checkpoint")?,
@@ -341,6 +373,12 @@ mod tests {
             Message::Progress { applied: version, durable: SnapshotVersion(2), heads },
             Message::BarrierRequest { token: 5 },
             Message::Barrier { token: 5, incarnation: u64::MAX, nonce: 1 << 40 },
+            Message::Greeting {
+                birth: 7,
+                yours: u64::MAX,
+                batches: Bid(3),
+                promise: Term::default(),
+            },
             Message::CheckpointRequest,
             Message::CheckpointChunk { version, index: 3, is_last: true, payload: bytes },
             Message::CheckpointAck { version, index: 3 },

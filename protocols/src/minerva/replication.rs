@@ -20,6 +20,7 @@ use pangea_core::protocol::Cx;
 use pangea_core::time::Span;
 
 use super::batch::{Batch, Bid, Heads, TxnRecord};
+use super::greeting::lost_batches;
 use super::messages::{Message, decode_batch};
 use super::state::{Slot, SourceLog};
 use super::{LogRecord, Minerva, Timer};
@@ -41,6 +42,9 @@ impl Minerva {
     /// Algorithm 2, BroadcastBatchAsync: closes the current batch and sends it, once it is durable.
     pub(super) fn start_broadcast(&mut self, cx: &mut Cx<'_, Self>) {
         cx.clear_timer(Timer::Batch);
+        if !self.state.greetings.is_ready {
+            return;
+        }
         let bid = self.state.own_log().held.next();
         let execution = &mut self.state.execution;
         let records = std::mem::take(&mut execution.current);
@@ -128,7 +132,7 @@ impl Minerva {
     pub(super) fn on_ack(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, heads: Heads) {
         let (own, held) = (heads[self.state.me.index()], self.state.own_log().held);
         if own > held {
-            return cx.stop(lost_log(from, own, held));
+            return cx.stop(lost_batches(from, own, held));
         }
         for (source, head) in heads.into_iter().enumerate() {
             self.note_durable(from, NodeId(source as u16), head);
@@ -276,15 +280,13 @@ impl Minerva {
     }
 }
 
-/// A peer has batches of this replica that this replica does not have: it would give their numbers
-/// to others. They were durable here before they were sent, and so were its votes.
-pub(super) fn lost_log(peer: NodeId, theirs: Bid, ours: Bid) -> String {
+/// A node that has forgotten what it said ends itself; `how` tells what shows it.
+pub(super) fn lost_log(how: &str) -> String {
     format!(
-        "node {} has {} batches of this node's log, and this node has {} of them: its data \
-         directory was emptied, restored from a copy, or lost what was acknowledged (durability \
-         \"os\" or \"memory\", or a disk that does not keep its word). A node that has forgotten \
-         what it said must not take part again under its id. Bring back its newest data directory",
-        peer.0, theirs.0, ours.0
+        "{how}: its data directory was emptied, restored from a copy, or lost what was \
+         acknowledged (durability \"os\" or \"memory\", or a disk that does not keep its word). A \
+         node that has forgotten what it said must not take part again under its id. Bring back \
+         its newest data directory"
     )
 }
 

@@ -17,6 +17,7 @@ use super::barrier::Barriers;
 use super::batch::{Batch, Bid, Heads, TxnRecord};
 use super::commit::Commit;
 use super::contention::Contention;
+use super::greeting::Greetings;
 use super::messages::{NUMBER_MAX, are_heads};
 use super::options::{Options, Rules};
 use super::resolution::Resolution;
@@ -33,6 +34,7 @@ pub(super) struct State {
     pub replication: Replication,
     pub cut: CutState,
     pub barriers: Barriers,
+    pub greetings: Greetings,
     pub contention: Contention,
     pub collection: Collection,
     pub transfer: Transfer,
@@ -283,6 +285,7 @@ impl State {
                 heard_at: vec![Timestamp::default(); n],
             },
             barriers: Barriers::default(),
+            greetings: Greetings::new(n),
             contention: Contention::default(),
             collection: Collection {
                 heads: vec![heads; n],

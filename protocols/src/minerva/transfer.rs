@@ -29,9 +29,9 @@ use pangea_core::value::Value;
 
 use super::Minerva;
 use super::batch::{Bid, Heads, decode_heads, encode_heads};
+use super::greeting::lost_batches;
 use super::header::Header;
 use super::messages::{Message, are_heads};
-use super::replication::lost_log;
 
 /// A chunk is closed when it is this large.
 const CHUNK_BYTES: usize = 1 << 20;
@@ -242,7 +242,7 @@ impl Minerva {
         let me = self.state.me.index();
         let (told, held) = (configuration.heads[me], self.state.own_log().held);
         if told > held {
-            return cx.stop(lost_log(from, told, held));
+            return cx.stop(lost_batches(from, told, held));
         }
         if version <= applied {
             return cx.mark("minerva.checkpoint_too_old");

@@ -1,11 +1,13 @@
 //! What decodes and can't be: it is refused, and the replica goes on.
 
 use bytes::Bytes;
+use pangea_core::codec::Reader;
 use pangea_core::ids::{NodeId, ProcedureId, SnapshotVersion, TableId, TxnId};
 use pangea_core::key::Key;
 use pangea_core::protocol::Input;
 use pangea_core::txn::{Certified, PointRead, Program, ReadSet, Seen, Write};
 use pangea_core::value::Value;
+use pangea_protocols::agreement::Term;
 use pangea_protocols::minerva::batch::{Batch, Bid, How, TxnRecord};
 use pangea_protocols::minerva::{Message, Options};
 use proptest::prelude::*;
@@ -37,6 +39,15 @@ fn version() -> impl Strategy<Value = SnapshotVersion> {
 
 fn payload() -> impl Strategy<Value = Bytes> {
     prop::collection::vec(any::<u8>(), 0..60).prop_map(Bytes::from)
+}
+
+/// No term, or one of a node that there is not.
+fn nonsense_term(pad: u32) -> Term {
+    if pad == 0 {
+        return Term::default();
+    }
+    let bytes = [&1u32.to_le_bytes()[..], &[0xff; 4], &[0; 4], &[0xff; 8]].concat();
+    Term::decode(&mut Reader::new(&bytes)).expect("it is long enough")
 }
 
 /// A batch that has no place: of a node that there is not, of the receiver, or with a number that
@@ -80,6 +91,12 @@ fn message() -> impl Strategy<Value = Message> {
         progress,
         any::<u64>().prop_map(|token| Message::BarrierRequest { token }),
         barrier,
+        (any::<u64>(), bid(), 0u32..3).prop_map(|(birth, batches, pad)| Message::Greeting {
+            birth,
+            yours: 0,
+            batches,
+            promise: nonsense_term(pad),
+        }),
         Just(Message::CheckpointRequest),
         chunk,
         (version(), number())
