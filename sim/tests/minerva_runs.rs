@@ -23,6 +23,11 @@ fn minerva_is_serializable_and_loses_nothing_under_faults() {
             let report = run::<Minerva>(&settings(seed, workload), &options()).unwrap();
             assert!(report.violation.is_none(), "{report}");
             assert!(report.counts.committed > 0, "{report}");
+            let is_refusal =
+                |name: &str| name.contains("malformed") || name.starts_with("agreement.refused");
+            let refused: Vec<_> =
+                report.counts.marks.iter().filter(|(name, _)| is_refusal(name)).collect();
+            assert!(refused.is_empty(), "what a replica says is refused: {refused:?} {report}");
         }
     }
 }

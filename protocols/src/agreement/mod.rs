@@ -18,9 +18,12 @@
 //!
 //! Entries are numbered from 1 in the order of their decision.
 
+mod check;
 mod storage;
+#[cfg(test)]
+mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -29,13 +32,15 @@ use omnipaxos::messages::Message as PaxosMessage;
 use omnipaxos::storage::{Entry as PaxosEntry, NoSnapshot};
 use omnipaxos::util::LogEntry;
 use omnipaxos::{ClusterConfig, OmniPaxos, ServerConfig};
-use pangea_core::codec::DecodeError;
+use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::NodeId;
 use pangea_core::time::Span;
 use pangea_core::topology::Topology;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use check::Bounds;
+pub use check::Refused;
 pub use storage::Record;
 use storage::{Shared, State, Storage};
 
@@ -69,13 +74,41 @@ pub struct Agreement<E: Decision> {
     shared: Arc<Mutex<Shared<E>>>,
     stall: Stall,
     preference: Preference,
+    /// How many replicas there are.
+    nodes: usize,
+    /// What each peer has promised.
+    promises: BTreeMap<u64, Term>,
     /// How many decided entries have been handed out.
     taken: usize,
 }
 
 /// One replica's time as the leader. What was proposed in an earlier one may be lost.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Term(Ballot);
+
+impl Term {
+    /// Appends the term to `out`.
+    pub fn encode(self, out: &mut Vec<u8>) {
+        let Ballot { config_id, n, priority, pid } = self.0;
+        [config_id, n, priority].into_iter().for_each(|part| out.put_u32(part));
+        out.put_u64(pid);
+    }
+
+    /// Reads what [`Term::encode`] wrote.
+    ///
+    /// # Errors
+    /// When the bytes are malformed.
+    pub fn decode(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let mut part = || from.u32("term");
+        let (config_id, n, priority) = (part()?, part()?, part()?);
+        Ok(Self(Ballot { config_id, n, priority, pid: from.u64("term")? }))
+    }
+
+    /// Whether it can be a term of a log of so many replicas, or none yet.
+    pub fn is_sound(self, node_count: usize) -> bool {
+        self == Self::default() || check::is_ballot(self.0, node_count as u64)
+    }
+}
 
 /// What an [`Agreement`] wants done, in this order: persist, then send, then look at the decisions.
 #[derive(Debug)]
@@ -105,7 +138,7 @@ impl<E: Decision> Agreement<E> {
         let shared = Arc::new(Mutex::new(Shared { state, journal: Vec::new() }));
         let storage = Storage::new(Arc::clone(&shared));
         let cluster = ClusterConfig {
-            configuration_id: 1,
+            configuration_id: check::CONFIGURATION,
             nodes: topology.node_ids().map(pid).collect(),
             flexible_quorum: None,
         };
@@ -120,7 +153,9 @@ impl<E: Decision> Agreement<E> {
         let paxos = paxos.expect("a topology makes a valid configuration");
         let stall = Stall::new(me, topology);
         let preference = Preference::new(me, topology);
-        Self { paxos, shared, stall, preference, taken: decided_taken as usize }
+        let nodes = topology.node_count();
+        let (promises, taken) = (BTreeMap::new(), decided_taken as usize);
+        Self { paxos, shared, stall, preference, nodes, promises, taken }
     }
 
     /// Whether entries that are proposed here are put in the log here, and not forwarded.
@@ -138,6 +173,11 @@ impl<E: Decision> Agreement<E> {
         Term(self.paxos.get_promise())
     }
 
+    /// The latest term that a peer has promised here to follow, since this replica started.
+    pub fn promise_of(&self, peer: NodeId) -> Term {
+        self.promises.get(&pid(peer)).copied().unwrap_or_default()
+    }
+
     /// Puts an entry in the log. Call it on the leader; it may be lost when leadership is.
     ///
     /// # Panics
@@ -148,20 +188,37 @@ impl<E: Decision> Agreement<E> {
         assert!(appended.is_ok(), "the configuration of agreement never stops");
     }
 
-    /// Takes a message from a peer.
+    /// Takes a message from a peer. `is_sound` tells entries that a replica would propose.
     ///
     /// # Errors
-    /// When the bytes are malformed, or are not from that peer to this replica: `omnipaxos` looks
-    /// names up without checking them.
-    pub fn on_message(&mut self, from: NodeId, bytes: &[u8]) -> Result<(), DecodeError> {
-        const WHAT: &str = "agreement message";
-        let message: PaxosMessage<Wrapped<E>> =
-            postcard::from_bytes(bytes).map_err(|_| DecodeError::new(WHAT))?;
-        let names = (message.get_sender(), message.get_receiver());
-        if names != (pid(from), self.paxos.get_pid()) {
-            return Err(DecodeError::new(WHAT));
-        }
+    /// When no replica of this log would have said this; nothing has changed then.
+    pub fn on_message(
+        &mut self,
+        from: NodeId,
+        bytes: &[u8],
+        is_sound: &dyn Fn(&E) -> bool,
+    ) -> Result<(), Refused> {
+        let message = check::decode(bytes)?;
+        let is_accepting = self.paxos.get_current_leader().is_some_and(|(_, accepts)| accepts);
+        let (trimmed, decided, end) = self.lock().state.extent();
+        let bounds = Bounds {
+            me: self.paxos.get_pid(),
+            from: pid(from),
+            nodes: self.nodes as u64,
+            promise: self.paxos.get_promise(),
+            is_accepting,
+            trimmed,
+            taken: self.taken,
+            decided: decided.max(self.paxos.get_decided_idx()),
+            end,
+            is_sound,
+        };
+        bounds.check(&message)?;
         self.stall.heard.insert(message.get_sender());
+        if let Some(promised) = check::promised(&message) {
+            let promise = self.promises.entry(message.get_sender()).or_default();
+            *promise = (*promise).max(Term(promised));
+        }
         self.paxos.handle_incoming(message);
         Ok(())
     }

@@ -82,6 +82,11 @@ impl<E: Decision> State<E> {
             .collect()
     }
 
+    /// How many entries are gone, how many are decided, and how many there are in all.
+    pub(super) fn extent(&self) -> (usize, usize, usize) {
+        (self.trimmed, self.decided, self.end())
+    }
+
     fn end(&self) -> usize {
         self.trimmed + self.entries.len()
     }

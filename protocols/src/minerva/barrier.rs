@@ -17,11 +17,15 @@ use std::collections::BTreeMap;
 
 use pangea_core::ids::{NodeId, Ticket};
 use pangea_core::protocol::Cx;
-use pangea_core::txn::Program;
+use pangea_core::txn::{Abort, Outcome, Program, SqlState};
 
 use super::Minerva;
 use super::messages::Message;
 use super::state::{Cut, ProposalName};
+
+/// More strict reads than this do not wait at a time: there is no coordinator, or it can't be
+/// reached.
+pub(super) const STRICT_READS_MAX: usize = 50_000;
 
 /// Strict reads that wait, here and at peers.
 #[derive(Default)]
@@ -49,6 +53,14 @@ pub(super) enum Waiter {
 }
 
 impl Barriers {
+    /// Whether no more can wait.
+    fn is_full(&self) -> bool {
+        let requested = self.requested.iter().map(|(_, waiters)| waiters.len());
+        let proposed = self.proposed.iter().map(|(_, waiters)| waiters.len());
+        let waiting = self.arrived.len() + requested.chain(proposed).sum::<usize>();
+        waiting >= STRICT_READS_MAX
+    }
+
     /// Whether some replica waits for the next proposal.
     pub(super) fn is_asked(&self) -> bool {
         !self.asking.is_empty()
@@ -66,6 +78,15 @@ impl Barriers {
 }
 
 impl Minerva {
+    /// A program that only reads waits for a fresh enough version, if there is room.
+    pub(super) fn await_fresh(&mut self, cx: &mut Cx<'_, Self>, ticket: Ticket, program: Program) {
+        if self.state.barriers.is_full() {
+            cx.mark("minerva.too_many_strict_reads");
+            return cx.reply(ticket, Outcome::Aborted(too_many_strict_reads()));
+        }
+        self.state.barriers.arrived.push(Waiter::Program(ticket, program));
+    }
+
     /// Tells the coordinator that strict reads have arrived.
     pub(super) fn request_barrier(&mut self, cx: &mut Cx<'_, Self>) {
         let Some(leader) = self.agreement().leader() else { return };
@@ -173,4 +194,11 @@ impl Minerva {
             }
         }
     }
+}
+
+fn too_many_strict_reads() -> Abort {
+    let message = format!("more than {STRICT_READS_MAX} strict reads wait for the coordinator");
+    Abort::new(SqlState::INSUFFICIENT_RESOURCES, message)
+        .with_detail("There is no coordinator, or this node can't reach it.")
+        .with_hint("Try again later, or read a snapshot (reads = \"snapshot\").")
 }

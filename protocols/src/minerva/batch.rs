@@ -178,6 +178,11 @@ pub struct Batch {
 }
 
 impl Batch {
+    /// The number after that of the last transaction.
+    pub(super) fn end_sequence(&self) -> u64 {
+        self.first_sequence + self.records.len() as u64
+    }
+
     /// The batch as bytes.
     pub fn encode(&self) -> Bytes {
         let mut out = Vec::with_capacity(64 + 256 * self.records.len());

@@ -49,15 +49,11 @@ impl Minerva {
     /// A replica tells how far it is.
     pub(super) fn on_progress(
         &mut self,
-        cx: &mut Cx<'_, Self>,
         from: NodeId,
         applied: SnapshotVersion,
         durable: SnapshotVersion,
         heads: Heads,
     ) {
-        if heads.len() != self.state.topology.node_count() {
-            return cx.mark("minerva.malformed_progress");
-        }
         self.note_progress(from, applied, durable, heads);
         self.stop_obsolete_transfer(from, applied);
     }
@@ -111,6 +107,7 @@ impl Minerva {
             log_head: cx.log_head(),
             heads: self.state.cut.heads.clone(),
             is_member: self.state.cut.is_member.clone(),
+            births: self.state.greetings.births.clone(),
             next_sequence: self.state.execution.next_sequence,
             agreement: self.agreement().compacted_records(),
         };
@@ -158,6 +155,8 @@ pub(super) struct Meta {
     pub heads: Heads,
     /// Who was in the configuration.
     pub is_member: Vec<bool>,
+    /// What is known of the first starts of the replicas.
+    pub births: Vec<u64>,
     /// The number of the next local transaction.
     pub next_sequence: u64,
     /// Agreement's state.
@@ -170,6 +169,7 @@ impl Meta {
         out.put_u64(self.log_head.0);
         encode_heads(&self.heads, &mut out);
         self.is_member.iter().for_each(|&is_member| out.put_u8(u8::from(is_member)));
+        self.births.iter().for_each(|&birth| out.put_u64(birth));
         out.put_u64(self.next_sequence);
         let agreement = postcard::to_stdvec(&self.agreement).expect("records can be encoded");
         out.put_bytes(&agreement);
@@ -182,9 +182,10 @@ impl Meta {
         let log_head = LogPosition(from.u64(WHAT)?);
         let heads = decode_heads(from)?;
         let is_member = heads.iter().map(|_| Ok(from.u8(WHAT)? == 1)).collect::<Result<_, _>>()?;
+        let births = heads.iter().map(|_| from.u64(WHAT)).collect::<Result<_, _>>()?;
         let next_sequence = from.u64(WHAT)?;
         let agreement =
             postcard::from_bytes(from.bytes(WHAT)?).map_err(|_| DecodeError::new(WHAT))?;
-        Ok(Self { log_head, heads, is_member, next_sequence, agreement })
+        Ok(Self { log_head, heads, is_member, births, next_sequence, agreement })
     }
 }

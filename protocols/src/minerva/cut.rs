@@ -17,7 +17,7 @@ use super::messages::Message;
 use super::options::Rules;
 use super::state::Cut;
 use super::{LogRecord, Minerva, Timer};
-use crate::agreement::{self, Drained};
+use crate::agreement::{self, Drained, Refused};
 
 /// More undecided proposals than this are not made: agreement is not keeping up.
 const UNDECIDED_MAX: u64 = 256;
@@ -78,10 +78,25 @@ impl Minerva {
         (removed, readmitted)
     }
 
+    /// A peer's part in agreement.
+    pub(super) fn on_agreement(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, bytes: &[u8]) {
+        if !self.state.greetings.is_ready {
+            return cx.mark("minerva.agreement_too_early");
+        }
+        let node_count = self.state.topology.node_count();
+        let is_sound = |cut: &Cut| cut.is_sound(node_count);
+        if let Err(Refused(why)) = self.agreement_mut().on_message(from, bytes, &is_sound) {
+            cx.mark("minerva.agreement_refused");
+            cx.mark(why);
+        }
+    }
+
     /// Lets agreement know that time passes.
     pub(super) fn on_tick(&mut self, cx: &mut Cx<'_, Self>) {
         cx.set_timer(Timer::Tick, agreement::TICK);
-        self.agreement_mut().on_tick();
+        if self.state.greetings.is_ready {
+            self.agreement_mut().on_tick();
+        }
         if self.state.contention.on_tick(&self.state.options, cx.now.at)
             == super::contention::Change::Left
         {
@@ -91,6 +106,9 @@ impl Minerva {
 
     /// Carries out what agreement wants done, and queues what it decided.
     pub(super) fn settle_agreement(&mut self, cx: &mut Cx<'_, Self>) {
+        if !self.state.greetings.is_ready {
+            return;
+        }
         let Drained { records, messages, decided } = self.agreement_mut().drain();
         if !records.is_empty() {
             let encoded = postcard::to_stdvec(&records).expect("records in memory can be encoded");

@@ -47,7 +47,10 @@ impl Minerva {
         program: Program,
         group: &mut Vec<(Ticket, Program)>,
     ) {
-        if self.state.execution.in_flight.len() + group.len() >= IN_FLIGHT_MAX {
+        let is_held = !self.state.greetings.is_ready
+            && self.state.execution.current_bytes >= self.state.options.batch_bytes;
+        let is_full = self.state.execution.in_flight.len() + group.len() >= IN_FLIGHT_MAX;
+        if is_held || is_full {
             cx.mark("minerva.too_many_in_flight");
             return cx.reply(ticket, Outcome::Aborted(too_many_in_flight()));
         }
@@ -69,9 +72,7 @@ impl Minerva {
         if code.is_read_only(args) {
             match self.state.options.reads {
                 Reads::Snapshot => self.read_snapshot(cx, ticket, &program),
-                Reads::Strict => {
-                    self.state.barriers.arrived.push(Waiter::Program(ticket, program));
-                }
+                Reads::Strict => self.await_fresh(cx, ticket, program),
             }
         } else if self.state.contention.is_high() || code.is_bulk(args) {
             self.probe(cx, ticket, program);

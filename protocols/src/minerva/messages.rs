@@ -4,11 +4,23 @@ use bytes::{Buf, Bytes};
 use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::{NodeId, SnapshotVersion};
 use pangea_core::protocol::{Lane, Message as PeerMessage};
+use pangea_core::txn::Seen;
 
-use super::batch::{Batch, Bid, Heads, decode_heads, encode_heads};
+use crate::agreement::Term;
+
+use super::batch::{Batch, Bid, Heads, TxnRecord, decode_heads, encode_heads};
 
 /// An agreement message that is larger than this takes the lane for large ones.
 const AGREEMENT_CONTROL_MAX: usize = 64 << 10;
+
+/// No batch, epoch or proposal has a number above this, so that one can be added to any of them.
+/// Local transactions end here too, and a batch holds at least one.
+pub(super) const NUMBER_MAX: u64 = 1 << 48;
+
+/// Whether these can be the log heads of so many replicas.
+pub(super) fn are_heads(heads: &[Bid], node_count: usize) -> bool {
+    heads.len() == node_count && heads.iter().all(|head| head.0 <= NUMBER_MAX)
+}
 
 /// One message.
 #[derive(Clone, Debug, PartialEq)]
@@ -85,6 +97,17 @@ pub enum Message {
         /// In part 0, the state beside the tables; in the others, rows.
         payload: Bytes,
     },
+    /// Who the sender is, and what it knows of the receiver.
+    Greeting {
+        /// The sender's birth.
+        birth: u64,
+        /// The receiver's, 0 where the sender does not know it.
+        yours: u64,
+        /// The sender has the receiver's log up to here.
+        batches: Bid,
+        /// The latest ballot that the receiver has promised the sender.
+        promise: Term,
+    },
     /// The part came; another may be sent.
     CheckpointAck {
         /// The snapshot version that it is of.
@@ -108,6 +131,7 @@ mod tag {
     pub const CHECKPOINT_REQUEST: u8 = 10;
     pub const CHECKPOINT_CHUNK: u8 = 11;
     pub const CHECKPOINT_ACK: u8 = 12;
+    pub const GREETING: u8 = 13;
 }
 
 impl PeerMessage for Message {
@@ -163,6 +187,13 @@ impl PeerMessage for Message {
                 out.put_varint(*index << 1 | u64::from(*is_last));
                 out.extend_from_slice(payload);
             }
+            Self::Greeting { birth, yours, batches, promise } => {
+                out.put_u8(tag::GREETING);
+                out.put_u64(*birth);
+                out.put_u64(*yours);
+                out.put_varint(batches.0);
+                promise.encode(out);
+            }
             Self::CheckpointAck { version, index } => {
                 out.put_u8(tag::CHECKPOINT_ACK);
                 out.put_varint(version.0);
@@ -205,9 +236,53 @@ impl PeerMessage for Message {
             | Self::Progress { .. }
             | Self::BarrierRequest { .. }
             | Self::Barrier { .. }
+            | Self::Greeting { .. }
             | Self::CheckpointRequest
             | Self::CheckpointAck { .. } => Lane::Control,
         }
+    }
+}
+
+impl Message {
+    /// Whether a replica of a cluster of `node_count` can have said this.
+    ///
+    /// # Errors
+    /// The name under which the refusal is counted. What the bytes of a batch, of a message of
+    /// agreement or of a part of a checkpoint hold is looked at where they are read.
+    pub(super) fn check(&self, node_count: usize) -> Result<(), &'static str> {
+        let is_node = |node: &NodeId| node.index() < node_count;
+        let is_number = |number: u64| number <= NUMBER_MAX;
+        let (is_sound, refused) = match self {
+            Self::Batch { .. }
+            | Self::Agreement { .. }
+            | Self::BarrierRequest { .. }
+            | Self::CheckpointRequest => return Ok(()),
+            Self::Ack { heads } => (are_heads(heads, node_count), "minerva.malformed_ack"),
+            Self::ProofOfAvailability { head } => (is_number(head.0), "minerva.malformed_proof"),
+            Self::Fetch { source, from, upto } => {
+                let is_range = from <= upto && is_number(upto.0);
+                (is_node(source) && is_range, "minerva.malformed_fetch")
+            }
+            Self::Gone { source, first } => {
+                (is_node(source) && is_number(first.0), "minerva.malformed_gone")
+            }
+            Self::Progress { applied, durable, heads } => {
+                let are_numbers = is_number(applied.0) && is_number(durable.0);
+                (are_numbers && are_heads(heads, node_count), "minerva.malformed_progress")
+            }
+            Self::Greeting { birth, batches, promise, .. } => {
+                let is_sound = *birth != 0 && is_number(batches.0) && promise.is_sound(node_count);
+                (is_sound, "minerva.malformed_greeting")
+            }
+            Self::Barrier { nonce, .. } => (is_number(*nonce), "minerva.malformed_barrier"),
+            Self::CheckpointChunk { version, index, .. } => {
+                (is_number(version.0) && is_number(*index), "minerva.malformed_chunk")
+            }
+            Self::CheckpointAck { version, index } => {
+                (is_number(version.0) && is_number(*index), "minerva.malformed_checkpoint_ack")
+            }
+        };
+        if is_sound { Ok(()) } else { Err(refused) }
     }
 }
 
@@ -236,6 +311,12 @@ fn decode_small(tag: u8, from: &mut Reader<'_>) -> Result<Message, DecodeError> 
             nonce: from.varint("barrier")?,
         },
         tag::CHECKPOINT_REQUEST => Message::CheckpointRequest,
+        tag::GREETING => Message::Greeting {
+            birth: from.u64("greeting")?,
+            yours: from.u64("greeting")?,
+            batches: Bid(from.varint("greeting")?),
+            promise: Term::decode(from)?,
+        },
         tag::CHECKPOINT_ACK => Message::CheckpointAck {
             version: SnapshotVersion(from.varint("checkpoint")?),
             index: from.varint("checkpoint")?,
@@ -247,11 +328,30 @@ fn decode_small(tag: u8, from: &mut Reader<'_>) -> Result<Message, DecodeError> 
 /// A batch that came in a message, decoded.
 pub(super) fn decode_batch(bytes: &Bytes, node_count: usize) -> Result<Batch, DecodeError> {
     let batch = Batch::decode(bytes)?;
-    if batch.source.index() < node_count {
-        Ok(batch)
-    } else {
-        Err(DecodeError::new("batch source"))
+    if batch.source.index() >= node_count {
+        return Err(DecodeError::new("batch source"));
     }
+    if !(1..=NUMBER_MAX).contains(&batch.bid.0) || batch.base.0 > NUMBER_MAX {
+        return Err(DecodeError::new("batch number"));
+    }
+    if !batch.records.iter().all(sees_its_own_past) {
+        return Err(DecodeError::new("batch record"));
+    }
+    Ok(batch)
+}
+
+/// Whether every uncommitted write that a transaction saw is of an earlier one of its own source:
+/// no others are visible where it ran.
+fn sees_its_own_past(record: &TxnRecord) -> bool {
+    let Some((reads, _)) = record.learned() else { return true };
+    let points = reads.points.iter().map(|read| read.seen);
+    let rows = reads.ranges.iter().flat_map(|read| read.rows.iter().map(|(_, seen)| *seen));
+    points.chain(rows).all(|seen| match seen {
+        Seen::Local(writer) | Seen::LocalDeleted(writer) => {
+            writer.node() == record.txn.node() && writer < record.txn
+        }
+        Seen::Absent | Seen::At(_) => true,
+    })
 }
 
 #[cfg(test)]
@@ -273,6 +373,12 @@ mod tests {
             Message::Progress { applied: version, durable: SnapshotVersion(2), heads },
             Message::BarrierRequest { token: 5 },
             Message::Barrier { token: 5, incarnation: u64::MAX, nonce: 1 << 40 },
+            Message::Greeting {
+                birth: 7,
+                yours: u64::MAX,
+                batches: Bid(3),
+                promise: Term::default(),
+            },
             Message::CheckpointRequest,
             Message::CheckpointChunk { version, index: 3, is_last: true, payload: bytes },
             Message::CheckpointAck { version, index: 3 },
@@ -282,6 +388,15 @@ mod tests {
             message.encode(&mut encoded);
             assert_eq!(Message::decode(&encoded.into()), Ok(message));
         }
+    }
+
+    /// What a replica missed while it was away was one message of many megabytes on the lane of
+    /// heartbeats, which has a limit and was closed, again and again.
+    #[test]
+    fn a_large_message_of_agreement_takes_the_lane_for_large_ones() {
+        let lane = |len| Message::Agreement { bytes: vec![0; len].into() }.lane();
+        assert_eq!(lane(AGREEMENT_CONTROL_MAX), Lane::Control);
+        assert_eq!(lane(AGREEMENT_CONTROL_MAX + 1), Lane::Bulk);
     }
 
     proptest::proptest! {

@@ -13,6 +13,7 @@
 //! | replication | §3.3, Algorithm 2 | `replication.rs` | Batch, Ack, ProofOfAvailability, Fetch, Gone | f + 1 replicas have it |
 //! | cut | §3.4, Algorithm 3 | `cut.rs` | Agreement | which batches are this epoch's |
 //! | strict reads | | `barrier.rs` | BarrierRequest, Barrier | a cut proposed after the read came |
+//! | greeting | | `greeting.rs` | Greeting | that nobody knows more of a replica than it does |
 //! | chains | §3.2, §3.6 | `chains.rs` | | which runs stand or fall together |
 //! | validation | §3.5 | `validation.rs` | | which are stale |
 //! | conflict graph | §3.6, Algorithm 5 | `conflict_graph.rs` | | which can't both be valid |
@@ -60,6 +61,7 @@
 //!
 //! # Invariants
 //!
+//! - A replica that may have forgotten what it said says nothing; see `greeting.rs`.
 //! - A replica acknowledges what is durable on it, and counts an acknowledgement once.
 //! - A cut names available batches only; epoch n is the n-th decision.
 //! - The state after an epoch follows from the state before it and the cut's batches alone.
@@ -73,6 +75,7 @@ mod conflict_graph;
 mod contention;
 mod cut;
 mod execution;
+mod greeting;
 mod header;
 pub mod independent_set;
 mod messages;
@@ -85,6 +88,7 @@ mod transfer;
 mod validation;
 
 use bytes::Bytes;
+use pangea_core::codec::Writer;
 use pangea_core::ids::{LogPosition, NodeId};
 use pangea_core::protocol::{Cx, Input, Protocol, Setup, Status};
 
@@ -123,6 +127,8 @@ mod kind {
     pub const AGREEMENT: u8 = 2;
     /// What an epoch decided.
     pub const EPOCH: u8 = 3;
+    /// A replica's birth.
+    pub const BIRTH: u8 = 4;
 }
 
 /// A record for the log.
@@ -130,6 +136,7 @@ enum LogRecord<'a> {
     Batch(Bytes),
     Agreement(Bytes),
     Epoch(&'a Resolution<'a>),
+    Birth(NodeId, u64),
 }
 
 impl Protocol for Minerva {
@@ -178,7 +185,13 @@ impl Protocol for Minerva {
 impl Minerva {
     fn on_message(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, message: Message) {
         self.state.cut.heard_at[from.index()] = cx.now.at;
+        if let Err(refused) = message.check(self.state.topology.node_count()) {
+            return cx.mark(refused);
+        }
         match message {
+            Message::Greeting { birth, yours, batches, promise } => {
+                self.on_greeting(cx, from, (birth, yours), batches, promise);
+            }
             Message::Batch { bytes } => self.on_batch(cx, from, bytes),
             Message::Ack { heads } => self.on_ack(cx, from, heads),
             Message::ProofOfAvailability { head } => self.on_proof(cx, from, head),
@@ -186,13 +199,9 @@ impl Minerva {
                 self.on_fetch(cx, from, source, first, upto);
             }
             Message::Gone { source, first } => self.on_gone(cx, source, first),
-            Message::Agreement { bytes } => {
-                if self.agreement_mut().on_message(from, &bytes).is_err() {
-                    cx.mark("minerva.malformed_agreement");
-                }
-            }
+            Message::Agreement { bytes } => self.on_agreement(cx, from, &bytes),
             Message::Progress { applied, durable, heads } => {
-                self.on_progress(cx, from, applied, durable, heads);
+                self.on_progress(from, applied, durable, heads);
             }
             Message::BarrierRequest { token } => self.on_barrier_request(from, token),
             Message::Barrier { token, incarnation, nonce } => {
@@ -220,7 +229,10 @@ impl Minerva {
 
     fn on_peer_up(&mut self, cx: &mut Cx<'_, Self>, peer: NodeId) {
         self.state.replication.is_up[peer.index()] = true;
-        self.agreement_mut().on_peer_up(peer);
+        self.greet(cx, peer);
+        if self.state.greetings.is_ready {
+            self.agreement_mut().on_peer_up(peer);
+        }
         self.resend(cx, peer);
         self.retry_barriers(cx, Some(peer));
     }
@@ -240,6 +252,12 @@ impl Minerva {
                 let mut out = Vec::new();
                 resolution.encode(&mut out);
                 (&[kind::EPOCH], out.into())
+            }
+            LogRecord::Birth(node, birth) => {
+                let mut out = Vec::new();
+                out.put_u16(node.0);
+                out.put_u64(birth);
+                (&[kind::BIRTH], out.into())
             }
         };
         let bytes = &mut self.state.collection.bytes_since_checkpoint;

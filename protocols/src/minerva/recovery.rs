@@ -9,7 +9,8 @@
 //! Local transactions that were durable and not committed are still in flight: nobody waits for
 //! them here any more, but they will commit, and their writes are in the temporary state again.
 
-use pangea_core::ids::LogPosition;
+use pangea_core::codec::Reader;
+use pangea_core::ids::{LogPosition, NodeId};
 use pangea_core::protocol::{Cx, Durable};
 
 use std::sync::Arc;
@@ -29,6 +30,7 @@ impl Minerva {
         assert!(self.state.cut.agreement.is_none(), "a node restarts once in each run");
         let mut agreement_records = Vec::new();
         let mut agreement_from = LogPosition(0);
+        let mut was_ready = durable.checkpoint.is_some();
         if let Some(checkpoint) = &durable.checkpoint {
             let meta = Meta::decode(&checkpoint.meta).expect("the driver checked the checkpoint");
             agreement_from = meta.log_head;
@@ -41,6 +43,7 @@ impl Minerva {
             }
         }
         for (position, record) in durable.records {
+            was_ready |= record.first().is_some_and(|kind| *kind == kind::AGREEMENT);
             self.read_record(position, &record, agreement_from, &mut agreement_records);
         }
         self.finish_logs();
@@ -54,6 +57,7 @@ impl Minerva {
         self.state.cut.last_proposal.proposer = self.state.me;
         self.state.cut.last_proposal.incarnation = cx.rng.u64(..);
         self.state.cut.heard_at.fill(cx.now.at);
+        self.begin_greetings(cx, was_ready);
         cx.set_timer(Timer::Tick, agreement::TICK);
         cx.set_timer(Timer::Epoch, self.state.options.epoch());
         cx.set_timer(Timer::Progress, PROGRESS);
@@ -64,6 +68,7 @@ impl Minerva {
     pub(super) fn install_meta(&mut self, meta: &Meta) {
         self.state.cut.heads.clone_from(&meta.heads);
         self.state.cut.is_member.clone_from(&meta.is_member);
+        self.state.greetings.births.clone_from(&meta.births);
         for (source, log) in self.state.replication.logs.iter_mut().enumerate() {
             log.skip_to(meta.heads[source]);
         }
@@ -99,6 +104,11 @@ impl Minerva {
                     self.state.logged.insert(resolution.epoch, resolution);
                 }
             }
+            kind::BIRTH => {
+                let from = &mut Reader::new(&payload);
+                let node = NodeId(from.u16("birth").expect(INTACT));
+                self.state.greetings.births[node.index()] = from.u64("birth").expect(INTACT);
+            }
             other => panic!("record {position} has the unknown kind {other}"),
         }
     }
@@ -111,8 +121,7 @@ impl Minerva {
             self.state.replication.durable[me][source] = log.held;
         }
         let own = self.state.own_log().slots.values();
-        let next =
-            own.map(|slot| slot.batch.first_sequence + slot.batch.records.len() as u64).max();
+        let next = own.map(|slot| slot.batch.end_sequence()).max();
         let execution = &mut self.state.execution;
         execution.next_sequence = execution.next_sequence.max(next.unwrap_or(0));
     }

@@ -20,6 +20,7 @@ use pangea_core::protocol::Cx;
 use pangea_core::time::Span;
 
 use super::batch::{Batch, Bid, Heads, TxnRecord};
+use super::greeting::lost_batches;
 use super::messages::{Message, decode_batch};
 use super::state::{Slot, SourceLog};
 use super::{LogRecord, Minerva, Timer};
@@ -33,10 +34,17 @@ const FETCH_BYTES_MAX: usize = 8 << 20;
 /// At most so many batches are asked for at once.
 const FETCH_BATCHES_MAX: u64 = 4_096;
 
+/// A batch that is further ahead of what is here without gaps is not kept: it is asked for again
+/// when its turn comes.
+const AHEAD_MAX: u64 = 1 << 16;
+
 impl Minerva {
     /// Algorithm 2, BroadcastBatchAsync: closes the current batch and sends it, once it is durable.
     pub(super) fn start_broadcast(&mut self, cx: &mut Cx<'_, Self>) {
         cx.clear_timer(Timer::Batch);
+        if !self.state.greetings.is_ready {
+            return;
+        }
         let bid = self.state.own_log().held.next();
         let execution = &mut self.state.execution;
         let records = std::mem::take(&mut execution.current);
@@ -87,6 +95,12 @@ impl Minerva {
         if bid <= log.held || log.slots.contains_key(&bid) {
             return cx.mark("minerva.batch_again");
         }
+        if bid.0 > log.held.0 + AHEAD_MAX {
+            return cx.mark("minerva.batch_far_ahead");
+        }
+        if !log.fits(&batch) {
+            return cx.mark("minerva.batch_out_of_sequence");
+        }
         if bid != log.held.next() {
             cx.mark("minerva.batch_after_gap");
         }
@@ -116,12 +130,9 @@ impl Minerva {
 
     /// Algorithm 2, ReceivedAcknowledgement.
     pub(super) fn on_ack(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, heads: Heads) {
-        if heads.len() != self.state.topology.node_count() {
-            return cx.mark("minerva.malformed_ack");
-        }
         let (own, held) = (heads[self.state.me.index()], self.state.own_log().held);
         if own > held {
-            return cx.stop(lost_log(from, own, held));
+            return cx.stop(lost_batches(from, own, held));
         }
         for (source, head) in heads.into_iter().enumerate() {
             self.note_durable(from, NodeId(source as u16), head);
@@ -221,9 +232,6 @@ impl Minerva {
         first: Bid,
         upto: Bid,
     ) {
-        if source.index() >= self.state.replication.logs.len() || first > upto {
-            return cx.mark("minerva.malformed_fetch");
-        }
         let log = &self.state.replication.logs[source.index()];
         if first <= log.collected {
             cx.mark("minerva.fetch_of_collected");
@@ -272,19 +280,26 @@ impl Minerva {
     }
 }
 
-/// A peer has batches of this replica that this replica does not have: it would give their numbers
-/// to others. They were durable here before they were sent, and so were its votes.
-fn lost_log(peer: NodeId, theirs: Bid, ours: Bid) -> String {
+/// A node that has forgotten what it said ends itself; `how` tells what shows it.
+pub(super) fn lost_log(how: &str) -> String {
     format!(
-        "node {} has {} batches of this node's log, and this node has {} of them: its data \
-         directory was emptied, restored from a copy, or lost what was acknowledged (durability \
-         \"os\" or \"memory\", or a disk that does not keep its word). A node that has forgotten \
-         what it said must not take part again under its id. Bring back its newest data directory",
-        peer.0, theirs.0, ours.0
+        "{how}: its data directory was emptied, restored from a copy, or lost what was \
+         acknowledged (durability \"os\" or \"memory\", or a disk that does not keep its word). A \
+         node that has forgotten what it said must not take part again under its id. Bring back \
+         its newest data directory"
     )
 }
 
 impl SourceLog {
+    /// Whether the batch's transactions are numbered between those of the batches before and after
+    /// it.
+    fn fits(&self, batch: &Batch) -> bool {
+        let before = self.slots.range(..batch.bid).next_back();
+        let after = self.slots.range(batch.bid..).next();
+        before.is_none_or(|(_, slot)| slot.batch.end_sequence() <= batch.first_sequence)
+            && after.is_none_or(|(_, slot)| batch.end_sequence() <= slot.batch.first_sequence)
+    }
+
     /// Puts a batch in its place.
     pub(super) fn insert(&mut self, bid: Bid, slot: Slot) {
         if bid <= self.held {

@@ -17,6 +17,8 @@ use super::barrier::Barriers;
 use super::batch::{Batch, Bid, Heads, TxnRecord};
 use super::commit::Commit;
 use super::contention::Contention;
+use super::greeting::Greetings;
+use super::messages::{NUMBER_MAX, are_heads};
 use super::options::{Options, Rules};
 use super::resolution::Resolution;
 use super::transfer::Transfer;
@@ -32,6 +34,7 @@ pub(super) struct State {
     pub replication: Replication,
     pub cut: CutState,
     pub barriers: Barriers,
+    pub greetings: Greetings,
     pub contention: Contention,
     pub collection: Collection,
     pub transfer: Transfer,
@@ -145,6 +148,19 @@ pub struct Cut {
     pub removed: Vec<NodeId>,
     /// Replicas to take back.
     pub readmitted: Vec<NodeId>,
+}
+
+impl Cut {
+    /// Whether a replica of `node_count` would propose it.
+    pub(super) fn is_sound(&self, node_count: usize) -> bool {
+        let is_node = |node: &NodeId| node.index() < node_count;
+        let changed = || self.removed.iter().chain(&self.readmitted);
+        is_node(&self.name.proposer)
+            && self.name.nonce <= NUMBER_MAX
+            && are_heads(&self.heads, node_count)
+            && changed().all(is_node)
+            && changed().count() <= node_count
+    }
 }
 
 /// §3.4: cuts.
@@ -269,6 +285,7 @@ impl State {
                 heard_at: vec![Timestamp::default(); n],
             },
             barriers: Barriers::default(),
+            greetings: Greetings::new(n),
             contention: Contention::default(),
             collection: Collection {
                 heads: vec![heads; n],

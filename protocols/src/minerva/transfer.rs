@@ -29,8 +29,9 @@ use pangea_core::value::Value;
 
 use super::Minerva;
 use super::batch::{Bid, Heads, decode_heads, encode_heads};
+use super::greeting::lost_batches;
 use super::header::Header;
-use super::messages::Message;
+use super::messages::{Message, are_heads};
 
 /// A chunk is closed when it is this large.
 const CHUNK_BYTES: usize = 1 << 20;
@@ -235,9 +236,14 @@ impl Minerva {
         }
         // Runs on what is here now and runs on what comes did not see each other.
         self.start_broadcast(cx);
-        let Incoming { version, configuration, rows, .. } = incoming;
+        let Incoming { from, version, configuration, rows, .. } = incoming;
         let applied = self.state.cut.applied;
         let Some(configuration) = configuration else { return };
+        let me = self.state.me.index();
+        let (told, held) = (configuration.heads[me], self.state.own_log().held);
+        if told > held {
+            return cx.stop(lost_batches(from, told, held));
+        }
         if version <= applied {
             return cx.mark("minerva.checkpoint_too_old");
         }
@@ -370,7 +376,7 @@ impl Incoming {
         let from = &mut Reader::new(payload);
         if index == 0 {
             let heads = decode_heads(from)?;
-            if heads.len() != node_count {
+            if !are_heads(&heads, node_count) {
                 return Err(DecodeError::new(WHAT));
             }
             let is_member =
@@ -382,6 +388,11 @@ impl Incoming {
             let table = u32::try_from(from.varint(WHAT)?).map_err(|_| DecodeError::new(WHAT))?;
             let key = Key::from(from.bytes(WHAT)?);
             let row_version = SnapshotVersion(from.varint(WHAT)?);
+            let last = self.rows.last().map(|row| (row.0, &row.1));
+            let is_in_order = last.is_none_or(|last| last < (TableId(table), &key));
+            if row_version > self.version || !is_in_order {
+                return Err(DecodeError::new(WHAT));
+            }
             let header = Header::decode(from)?;
             let value = Some(Value::copy_from(from.bytes(WHAT)?));
             self.rows.push((TableId(table), key, Version { version: row_version, header, value }));

@@ -1,9 +1,11 @@
 //! Cuts and the coordinator (§3.4), and strict reads.
 
-use pangea_core::ids::NodeId;
-use pangea_core::protocol::{Input, Request};
+use pangea_core::ids::{NodeId, Ticket};
+use pangea_core::protocol::{Input, Request, Submission};
+use pangea_core::txn::Outcome;
 use pangea_protocols::minerva::{Message, Options, Reads};
 
+use super::script::program;
 use super::support::{Cluster, Fate, by_hand};
 
 /// §4: "the Raft protocol guarantees that a new leader will be elected to resume".
@@ -113,5 +115,33 @@ fn a_message_of_agreement_in_another_name_is_refused() {
         let message = message.clone();
         cluster.step(0, Input::Message { from, message });
     }
-    assert_eq!(cluster.mark(0, "minerva.malformed_agreement"), 1);
+    assert_eq!(cluster.mark(0, "agreement.refused_name"), 1);
+}
+
+/// Without a coordinator strict reads waited without end and without limit.
+#[test]
+fn strict_reads_are_refused_when_too_many_wait() {
+    const WAITING_MAX: u64 = 50_000;
+    let mut cluster = Cluster::new(3, Options { reads: Reads::Strict, ..by_hand() });
+    let reader = (cluster.leader() + 1) % 3;
+    cluster.rule =
+        Box::new(move |from, to, _| match from.index() == reader || to.index() == reader {
+            true => Fate::HoldBack,
+            false => Fate::Deliver,
+        });
+    let first = 1_000_000;
+    let read = |n| Submission {
+        ticket: Ticket(first + n),
+        request: Request::Commit(program("look", "get x")),
+    };
+    cluster.step(reader, Input::Submit((0..=WAITING_MAX).map(read).collect()));
+    let refused = cluster.outcome(reader, Ticket(first + WAITING_MAX)).cloned();
+    let Some(Outcome::Aborted(abort)) = refused else { panic!("refused, not {refused:?}") };
+    assert_eq!(abort.code.as_str(), "53000");
+    assert!(abort.detail.is_some_and(|detail| detail.contains("coordinator")));
+    assert!(cluster.outcome(reader, Ticket(first + WAITING_MAX - 1)).is_none(), "it waits");
+    cluster.heal();
+    cluster.cut();
+    assert_eq!(cluster.result(reader, Ticket(first)), "-");
+    assert_eq!(cluster.result(reader, Ticket(first + WAITING_MAX - 1)), "-");
 }

@@ -4,6 +4,7 @@ mod committing;
 mod contention;
 mod cutting;
 mod execution;
+mod nonsense;
 mod recovery;
 mod replication;
 mod script;

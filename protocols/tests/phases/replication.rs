@@ -235,3 +235,36 @@ fn an_acknowledgement_that_was_lost_is_said_again() {
         assert_eq!(cluster.value(other, "x"), "1");
     }
 }
+
+/// After a restart nothing is known of what a peer has acknowledged, and all that was not yet
+/// collected was sent to it at once. The rest of it is fetched where it lacks.
+#[test]
+fn a_resend_is_limited_and_the_rest_is_fetched() {
+    let mut cluster = Cluster::new(3, by_hand());
+    let (source, behind) = (0, 1);
+    cluster.rule = Box::new(move |_, to, message| match message {
+        Message::Batch { .. } if to.index() == behind => Fate::Lose,
+        _ => Fate::Deliver,
+    });
+    let megabyte = "v".repeat(1 << 20);
+    for n in 0..20 {
+        cluster.call(source, &format!("put k{n:02} {megabyte}"));
+        cluster.batch(source);
+    }
+    cluster.rule = Box::new(|_, _, _| Fate::Deliver);
+    cluster.sent.clear();
+    cluster.reconnect(source, behind);
+    let resent = cluster.sent.iter().filter_map(|(from, to, message)| match message {
+        Message::Batch { bytes } if (from.index(), to.index()) == (source, behind) => {
+            Some(bytes.len())
+        }
+        _ => None,
+    });
+    let resent: usize = resent.sum();
+    // Its arguments hold the value, and its write set does.
+    let batch = 2 * megabyte.len();
+    assert!((8 << 20..=(8 << 20) + 2 * batch).contains(&resent), "{resent} bytes");
+    cluster.run_for(1_000);
+    cluster.cut();
+    assert_eq!(cluster.everywhere("k19"), megabyte);
+}

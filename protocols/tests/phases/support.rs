@@ -86,9 +86,18 @@ pub fn paper_by_hand() -> Options {
 impl Cluster {
     /// `n` nodes that are connected and have elected a coordinator.
     pub fn new(n: usize, options: Options) -> Self {
+        let mut cluster = Self::not_started(n, options);
+        (0..n).for_each(|id| cluster.start(id));
+        cluster.run_for(2_000);
+        cluster.leader();
+        cluster
+    }
+
+    /// `n` nodes with empty disks, none of which runs.
+    pub fn not_started(n: usize, options: Options) -> Self {
         let regions = ["a", "b", "c", "d", "e"];
         let topology = Topology::one_node_per_region("test", &regions[..n], Span::from_ms(1));
-        let mut cluster = Self {
+        Self {
             nodes: (0..n).map(Node::new).collect(),
             rule: Box::new(|_, _, _| Fate::Deliver),
             sent: Vec::new(),
@@ -98,11 +107,7 @@ impl Cluster {
             options,
             now: Timestamp::from_us(1),
             tickets: 0,
-        };
-        (0..n).for_each(|id| cluster.start(id));
-        cluster.run_for(2_000);
-        cluster.leader();
-        cluster
+        }
     }
 
     /// The one coordinator that all running nodes know.
@@ -306,9 +311,31 @@ impl Cluster {
     pub fn lose_log(&mut self, id: usize) {
         let node = &mut self.nodes[id];
         assert!(node.brain.is_none(), "it does not run");
+        node.stopped = None;
         node.log.clear();
         node.checkpoint = None;
         (node.head, node.synced) = (LogPosition(0), LogPosition(0));
+    }
+
+    /// Takes the records from a position on off the disk of a node that does not run.
+    pub fn lose_records_from(&mut self, id: usize, first: LogPosition) {
+        let node = &mut self.nodes[id];
+        assert!(node.brain.is_none(), "it does not run");
+        node.log.retain(|(position, _)| *position < first);
+        node.head = LogPosition(first.0 - 1);
+        node.synced = node.head;
+    }
+
+    /// Syncs every disk, and delivers at most so many messages.
+    pub fn deliver(&mut self, count: usize) {
+        for _ in 0..count {
+            (0..self.nodes.len()).for_each(|id| _ = self.sync(id));
+            if self.wire.is_empty() {
+                return;
+            }
+            let (from, to, message) = self.wire.remove(0);
+            self.step(to.index(), Input::Message { from, message });
+        }
     }
 
     /// Lets a node go on with what it put off, if it has.
@@ -335,6 +362,9 @@ impl Cluster {
     /// One step of one node, and its effects.
     pub fn step(&mut self, id: usize, input: Input<Minerva>) {
         let node = &mut self.nodes[id];
+        if node.stopped.is_some() {
+            return;
+        }
         let now = ClockReading { at: self.now, uncertainty: Span::ZERO };
         let mut effects = Vec::new();
         let mut cx = Cx::new(now, &mut node.rng, &node.store, &Sequential, node.head, &mut effects);
@@ -347,6 +377,8 @@ impl Cluster {
     fn carry_out(&mut self, id: usize, effect: Effect<Minerva>) {
         let node = &mut self.nodes[id];
         match effect {
+            // Nothing is done after a stop.
+            _ if node.stopped.is_some() => {}
             Effect::Send { after, .. } | Effect::Reply { after, .. } if after > node.synced => {
                 node.waiting.push(effect);
             }

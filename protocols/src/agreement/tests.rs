@@ -1,0 +1,249 @@
+//! Three replicas of a log of numbers, and a peer that says what it wants.
+
+use std::ops::Range;
+
+use omnipaxos::ballot_leader_election::Ballot;
+use omnipaxos::messages::ballot_leader_election::{
+    BLEMessage, HeartbeatMsg, HeartbeatReply, HeartbeatRequest,
+};
+use omnipaxos::messages::sequence_paxos::{
+    AcceptDecide, AcceptSync, Accepted, Compaction, Decide, NotAccepted, PaxosMessage as Envelope,
+    PaxosMsg, Prepare, PrepareReq, Promise,
+};
+use omnipaxos::util::{LogSync, SequenceNumber};
+use proptest::prelude::*;
+
+use super::*;
+
+/// Entries are below this.
+const SOUND: Range<u32> = 0..1_000;
+
+type Wire = Vec<(NodeId, NodeId, Vec<u8>)>;
+
+struct Cluster {
+    replicas: Vec<Agreement<u32>>,
+    decided: Vec<Vec<u32>>,
+    refused: Vec<Refused>,
+}
+
+impl Cluster {
+    fn new() -> Self {
+        let topology = Topology::one_node_per_region("t", &["a", "b", "c"], Span::from_ms(1));
+        let replica = |id| Agreement::new(id, &topology, [], 0);
+        Self {
+            replicas: topology.node_ids().map(replica).collect(),
+            decided: vec![Vec::new(); 3],
+            refused: Vec::new(),
+        }
+    }
+
+    fn say(&mut self, from: usize, to: usize, bytes: &[u8]) {
+        let is_sound = |entry: &u32| SOUND.contains(entry);
+        let said = self.replicas[to].on_message(NodeId(from as u16), bytes, &is_sound);
+        self.refused.extend(said.err());
+    }
+
+    fn settle(&mut self) {
+        for _ in 0..1_000 {
+            let mut wire = Wire::new();
+            for (id, replica) in self.replicas.iter_mut().enumerate() {
+                let drained = replica.drain();
+                self.decided[id].extend(drained.decided.iter().map(|(_, entry)| *entry));
+                let from = NodeId(id as u16);
+                wire.extend(drained.messages.into_iter().map(|(to, bytes)| (from, to, bytes)));
+            }
+            if wire.is_empty() {
+                return;
+            }
+            for (from, to, bytes) in wire {
+                self.say(from.index(), to.index(), &bytes);
+            }
+        }
+        panic!("replicas answer each other without end");
+    }
+
+    fn run(&mut self, ticks: u64) {
+        for _ in 0..ticks {
+            self.replicas.iter_mut().for_each(Agreement::on_tick);
+            self.settle();
+        }
+    }
+
+    /// Proposes at whoever leads, and returns who has decided it.
+    fn decide(&mut self, entry: u32) -> Vec<usize> {
+        let Some(leader) = self.replicas.iter().position(Agreement::is_leader) else {
+            return Vec::new();
+        };
+        self.replicas[leader].propose(entry);
+        self.settle();
+        (0..3).filter(|&id| self.decided[id].last() == Some(&entry)).collect()
+    }
+}
+
+#[test]
+fn what_replicas_say_to_each_other_is_not_refused() {
+    let mut cluster = Cluster::new();
+    cluster.run(100);
+    for entry in 0..20 {
+        assert_eq!(cluster.decide(entry), [0, 1, 2]);
+        if entry % 5 == 4 {
+            for replica in &mut cluster.replicas {
+                replica.trim(u64::from(entry));
+            }
+            let deposed = (entry as usize / 5) % 3;
+            cluster.replicas[deposed].paxos.try_become_leader();
+            cluster.replicas[(deposed + 1) % 3].on_peer_up(NodeId(deposed as u16));
+            cluster.run(200);
+        }
+    }
+    assert_eq!(cluster.refused, []);
+}
+
+fn number() -> impl Strategy<Value = usize> {
+    prop_oneof![0usize..8, Just(usize::MAX), Just(usize::MAX - 1), Just(1 << 48), any::<usize>()]
+}
+
+fn ballot() -> impl Strategy<Value = Ballot> {
+    let n = prop_oneof![0u32..6, Just(u32::MAX), Just(1 << 31), any::<u32>()];
+    let pid = prop_oneof![0u64..5, Just(u64::MAX), any::<u64>()];
+    let config = prop_oneof![4 => Just(1u32), 1 => any::<u32>()];
+    let made = |(config_id, n, priority, pid)| Ballot { config_id, n, priority, pid };
+    prop_oneof![(config, n, 0u32..4, pid).prop_map(made), Just(Ballot::default())]
+}
+
+fn entries() -> impl Strategy<Value = Vec<Wrapped<u32>>> {
+    let entry = prop_oneof![8 => 0u32..1_000, 1 => any::<u32>()];
+    prop::collection::vec(entry.prop_map(Wrapped), 0..4)
+}
+
+fn sequence() -> impl Strategy<Value = SequenceNumber> {
+    let part = || prop_oneof![0u64..6, Just(u64::MAX), any::<u64>()];
+    (part(), part()).prop_map(|(session, counter)| SequenceNumber { session, counter })
+}
+
+fn log_sync() -> impl Strategy<Value = LogSync<Wrapped<u32>>> {
+    (entries(), number()).prop_map(|(suffix, sync_idx)| LogSync {
+        decided_snapshot: None,
+        suffix,
+        sync_idx,
+        stopsign: None,
+    })
+}
+
+fn paxos() -> impl Strategy<Value = PaxosMsg<Wrapped<u32>>> {
+    let prepare = (ballot(), number(), ballot(), number()).prop_map(
+        |(n, decided_idx, n_accepted, accepted_idx)| {
+            PaxosMsg::Prepare(Prepare { n, decided_idx, n_accepted, accepted_idx })
+        },
+    );
+    let sync = prop::option::of(log_sync());
+    let promise = (ballot(), ballot(), number(), number(), sync).prop_map(
+        |(n, n_accepted, decided_idx, accepted_idx, log_sync)| {
+            PaxosMsg::Promise(Promise { n, n_accepted, decided_idx, accepted_idx, log_sync })
+        },
+    );
+    let accept_sync = (ballot(), sequence(), number(), log_sync()).prop_map(
+        |(n, seq_num, decided_idx, log_sync)| {
+            PaxosMsg::AcceptSync(AcceptSync { n, seq_num, decided_idx, log_sync })
+        },
+    );
+    let accept = (ballot(), sequence(), number(), entries()).prop_map(
+        |(n, seq_num, decided_idx, entries)| {
+            PaxosMsg::AcceptDecide(AcceptDecide { n, seq_num, decided_idx, entries })
+        },
+    );
+    let decide = (ballot(), sequence(), number())
+        .prop_map(|(n, seq_num, decided_idx)| PaxosMsg::Decide(Decide { n, seq_num, decided_idx }));
+    let accepted = (ballot(), number())
+        .prop_map(|(n, accepted_idx)| PaxosMsg::Accepted(Accepted { n, accepted_idx }));
+    prop_oneof![
+        prepare,
+        promise,
+        accept_sync,
+        accept,
+        decide,
+        accepted,
+        ballot().prop_map(|n| PaxosMsg::PrepareReq(PrepareReq { n })),
+        ballot().prop_map(|n| PaxosMsg::NotAccepted(NotAccepted { n })),
+        entries().prop_map(PaxosMsg::ProposalForward),
+        number().prop_map(|upto| PaxosMsg::Compaction(Compaction::Trim(upto))),
+        prop::option::of(number())
+            .prop_map(|upto| PaxosMsg::Compaction(Compaction::Snapshot(upto))),
+    ]
+}
+
+fn election() -> impl Strategy<Value = HeartbeatMsg> {
+    let round = || prop_oneof![0u32..20, any::<u32>()];
+    let reply =
+        (round(), ballot(), ballot(), any::<bool>()).prop_map(|(round, ballot, leader, happy)| {
+            HeartbeatMsg::Reply(HeartbeatReply { round, ballot, leader, happy })
+        });
+    prop_oneof![round().prop_map(|round| HeartbeatMsg::Request(HeartbeatRequest { round })), reply]
+}
+
+fn name() -> impl Strategy<Value = (u64, u64)> {
+    prop_oneof![20 => Just((2u64, 1u64)), 1 => (any::<u64>(), any::<u64>())]
+}
+
+fn message() -> impl Strategy<Value = PaxosMessage<Wrapped<u32>>> {
+    prop_oneof![
+        3 => (name(), paxos()).prop_map(|((from, to), msg)| {
+            PaxosMessage::SequencePaxos(Envelope { from, to, msg })
+        }),
+        1 => (name(), election()).prop_map(|((from, to), msg)| {
+            PaxosMessage::BLE(BLEMessage { from, to, msg })
+        }),
+    ]
+}
+
+/// Whether it claims entries or votes that there may not be: within its limits, nobody can see
+/// through that.
+fn is_lie(message: &PaxosMessage<Wrapped<u32>>) -> bool {
+    match message {
+        PaxosMessage::SequencePaxos(Envelope { msg, .. }) => matches!(
+            msg,
+            PaxosMsg::AcceptSync(_)
+                | PaxosMsg::AcceptDecide(_)
+                | PaxosMsg::Promise(_)
+                | PaxosMsg::Accepted(_)
+                | PaxosMsg::Decide(_)
+        ),
+        PaxosMessage::BLE(_) => false,
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    /// Nothing that decodes panics a replica, votes that were never cast included.
+    #[test]
+    fn no_message_panics(messages in prop::collection::vec(message(), 1..12), leads: bool) {
+        let mut cluster = Cluster::new();
+        cluster.run(60);
+        (0..3).for_each(|entry| assert_eq!(cluster.decide(entry), [0, 1, 2]));
+        if leads {
+            cluster.replicas[0].paxos.try_become_leader();
+        }
+        for message in &messages {
+            let bytes = postcard::to_stdvec(message).expect("it is encoded");
+            cluster.say(1, 0, &bytes);
+            let _ = cluster.replicas[0].drain();
+        }
+    }
+
+    /// After any nonsense a replica still decides with others, if not with the one that told it.
+    #[test]
+    fn replicas_decide_after_nonsense(messages in prop::collection::vec(message(), 1..12)) {
+        let mut cluster = Cluster::new();
+        cluster.run(60);
+        (0..3).for_each(|entry| assert_eq!(cluster.decide(entry), [0, 1, 2]));
+        for message in messages.iter().filter(|message| !is_lie(message)) {
+            let bytes = postcard::to_stdvec(message).expect("it is encoded");
+            cluster.say(1, 0, &bytes);
+            cluster.settle();
+        }
+        cluster.run(2_000);
+        let decided = cluster.decide(999);
+        prop_assert!(decided.len() >= 2 && decided.contains(&0), "{:?}", cluster.decided);
+    }
+}

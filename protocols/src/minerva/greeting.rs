@@ -1,0 +1,145 @@
+//! Whether this replica remembers all that it has said, before it says more.
+//!
+//! A replica that lost its log would give known numbers to new batches and vote twice. So it asks
+//! those that it spoke to. Each replica draws a name at its first start, its birth, and logs it.
+//! Peers log the births of the others.
+//!
+//! ```text
+//!   replica                                 peer
+//!     | Greeting(birth, yours: none) -------> |   not known yet: logs it
+//!     | <--- Greeting(birth, yours, how far it has this replica's log, its last promise) |
+//! ```
+//!
+//! Until it is ready, a replica makes no batches and takes no part in agreement.
+//!
+//! - At its first start it is ready when more than half of its peers have logged its birth. Two
+//!   such sets share a peer, so one that lost its disk and draws another birth never is.
+//! - At a later start it is ready when as many peers have greeted it as make a majority with it.
+//!   Without them it could not commit, so this waits for nothing that it would not wait for anyway.
+//! - A peer that knows another birth, or has more of its log, or a later promise, ends it.
+
+use pangea_core::ids::{LogPosition, NodeId};
+use pangea_core::protocol::Cx;
+
+use super::batch::Bid;
+use super::messages::Message;
+use super::replication::lost_log;
+use super::{LogRecord, Minerva};
+use crate::agreement::Term;
+
+/// What replicas know of each other's first starts.
+#[derive(Default)]
+pub(super) struct Greetings {
+    /// The birth of each replica; 0 where it is not known.
+    pub births: Vec<u64>,
+    /// Where the last birth is in the log.
+    logged: LogPosition,
+    /// Who knows the birth of this replica, of those that have greeted it since it started.
+    knows: Vec<bool>,
+    /// So many of them are enough.
+    enough: usize,
+    /// Whether this replica makes batches and takes part in agreement.
+    pub is_ready: bool,
+}
+
+impl Greetings {
+    /// Nothing is known yet.
+    pub(super) fn new(node_count: usize) -> Self {
+        Self { births: vec![0; node_count], ..Self::default() }
+    }
+}
+
+impl Minerva {
+    /// The log was read. `was_ready` tells whether this replica has taken part before.
+    pub(super) fn begin_greetings(&mut self, cx: &mut Cx<'_, Self>, was_ready: bool) {
+        let me = self.state.me;
+        let node_count = self.state.topology.node_count();
+        let peers = node_count - 1;
+        let majority = self.state.topology.majority();
+        let greetings = &mut self.state.greetings;
+        greetings.knows = vec![false; node_count];
+        greetings.enough = if was_ready { majority - 1 } else { peers / 2 + 1 };
+        if greetings.births[me.index()] == 0 {
+            cx.mark("minerva.born");
+            let birth = cx.rng.u64(1..);
+            self.note_birth(cx, me, birth);
+        }
+    }
+
+    fn note_birth(&mut self, cx: &mut Cx<'_, Self>, node: NodeId, birth: u64) {
+        self.state.greetings.births[node.index()] = birth;
+        let position = self.persist(cx, LogRecord::Birth(node, birth));
+        self.state.greetings.logged = position;
+    }
+
+    /// Tells a peer who this replica is, and what it knows of the peer.
+    pub(super) fn greet(&mut self, cx: &mut Cx<'_, Self>, peer: NodeId) {
+        let greetings = &self.state.greetings;
+        let greeting = Message::Greeting {
+            birth: greetings.births[self.state.me.index()],
+            yours: greetings.births[peer.index()],
+            batches: self.state.replication.logs[peer.index()].held,
+            promise: self.agreement().promise_of(peer),
+        };
+        cx.send_after(greetings.logged, peer, greeting);
+    }
+
+    /// A peer tells who it is, and what it knows of this replica.
+    pub(super) fn on_greeting(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        from: NodeId,
+        (birth, yours): (u64, u64),
+        batches: Bid,
+        promise: Term,
+    ) {
+        let known = self.state.greetings.births[from.index()];
+        if known == 0 {
+            self.note_birth(cx, from, birth);
+            self.greet(cx, from);
+        } else if known != birth {
+            cx.mark("minerva.stranger");
+            return self.greet(cx, from);
+        }
+        let own = self.state.greetings.births[self.state.me.index()];
+        let held = self.state.own_log().held;
+        if yours != 0 && yours != own {
+            return cx.stop(lost_log(&format!(
+                "node {} knows this node from an earlier start, of which its log says nothing",
+                from.0
+            )));
+        }
+        if batches > held {
+            return cx.stop(lost_batches(from, batches, held));
+        }
+        if promise > self.agreement().term() {
+            return cx.stop(lost_log(&format!(
+                "this node has promised node {} more in agreement than its log says",
+                from.0
+            )));
+        }
+        if yours == own {
+            self.state.greetings.knows[from.index()] = true;
+            self.become_ready(cx);
+        }
+    }
+
+    fn become_ready(&mut self, cx: &mut Cx<'_, Self>) {
+        let greetings = &mut self.state.greetings;
+        let count = greetings.knows.iter().filter(|knows| **knows).count();
+        if !greetings.is_ready && count >= greetings.enough {
+            greetings.is_ready = true;
+            cx.mark("minerva.ready");
+            self.start_broadcast(cx);
+        }
+    }
+}
+
+/// A peer has batches of this replica that this replica does not have: it would give their numbers
+/// to others. They were durable here before they were sent, and so were its votes.
+pub(super) fn lost_batches(peer: NodeId, theirs: Bid, ours: Bid) -> String {
+    lost_log(&format!(
+        "node {} has {} batches of this node's log, and this node has {} of them",
+        peer.0, theirs.0, ours.0
+    ))
+}
