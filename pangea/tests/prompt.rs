@@ -15,9 +15,12 @@ use support::{pangea, processes_of, run, wait_until};
 const TWO: [&str; 2] = ["--regions", "us-east,ca-central"];
 const THREE: [&str; 2] = ["--regions", "us-east,ca-central,us-central"];
 
-/// Waits until a demo has ended, and returns its exit code and what it still had to say.
+/// Waits until a demo has ended, and returns its exit code and what it still had to say, which is
+/// less than a pipe holds.
 fn end(mut demo: Demo) -> (Option<i32>, String, String) {
     let (mut out, mut err) = (String::new(), String::new());
+    let process = std::cell::RefCell::new(&mut demo.process);
+    wait_until("the demo has ended", || process.borrow_mut().try_wait().unwrap().is_some());
     demo.stdout.read_to_string(&mut out).unwrap();
     demo.process.stderr.take().unwrap().read_to_string(&mut err).unwrap();
     (demo.process.wait().unwrap().code(), out, err)
@@ -87,7 +90,8 @@ fn a_script_that_ends_leaves_the_demo_running_for_others() {
     let script = "create table t (id int primary key)";
     let mut demo = Demo::start_script(directory.path(), &TWO, script);
     let urls = demo.urls(2);
-    while demo.line() != "CREATE TABLE\n" {}
+    demo.line();
+    assert_eq!(demo.line(), "CREATE TABLE\n");
     let both = "insert into t values (1); insert into t values (2), (3); select * from t";
     let output = sql(&urls[1].1, &["-c", both]);
     let out = String::from_utf8_lossy(&output.stdout);
@@ -153,6 +157,14 @@ impl Terminal {
             screen.drain(..at + text.len());
             true
         });
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        // Fails only where it has ended. The demo ends with its terminal.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
     }
 }
 

@@ -69,3 +69,11 @@ impl Demo {
         kill_process(Pid::from_child(&self.process), signal).unwrap();
     }
 }
+
+impl Drop for Demo {
+    fn drop(&mut self) {
+        // Fails only where it has ended, as it should have.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
