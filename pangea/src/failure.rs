@@ -10,6 +10,8 @@ pub enum Failure {
     Usage(String),
     /// It was tried and did not work, or a check failed: exit code 1.
     Failed(String),
+    /// Somebody ended it before it was done: exit code 130, as shells have it for Ctrl-C.
+    Interrupted(String),
 }
 
 impl Failure {
@@ -18,6 +20,7 @@ impl Failure {
         match self {
             Self::Failed(_) => ExitCode::from(1),
             Self::Usage(_) => ExitCode::from(2),
+            Self::Interrupted(_) => ExitCode::from(130),
         }
     }
 
@@ -30,7 +33,9 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Usage(message) | Self::Failed(message) => f.write_str(message),
+            Self::Usage(message) | Self::Failed(message) | Self::Interrupted(message) => {
+                f.write_str(message)
+            }
         }
     }
 }

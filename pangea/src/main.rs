@@ -10,7 +10,7 @@
 //!
 //! A protocol's name becomes its code in [`protocol`] and nowhere else. What went wrong is one line
 //! on stderr that says what to do; the exit code is 0 when all went well, 1 when something failed,
-//! a check included, and 2 when the command makes no sense.
+//! a check included, 2 when the command makes no sense, and 130 when it was interrupted.
 
 mod bench;
 mod cluster;
@@ -25,6 +25,7 @@ mod sql;
 mod start;
 mod table;
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -66,10 +67,22 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("pangea: {failure}");
+            warn(&format!("pangea: {failure}"));
             failure.exit_code()
         }
     }
+}
+
+/// Writes a line to stdout.
+fn say(line: &str) -> Result<(), Failure> {
+    let mut stdout = std::io::stdout().lock();
+    let said = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
+    said.map_err(|error| Failure::failed("can't write to stdout", error))
+}
+
+/// Writes a line to stderr. Where nobody reads it any more, there is nobody to tell that.
+fn warn(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
 }
 
 /// A runtime for commands that talk to nodes: nearly all of the work is the nodes'.

@@ -4,10 +4,22 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::failure::Failure;
 
-/// Ctrl-C and SIGTERM.
+/// Everything that tells a command to end.
 pub struct Signals {
-    interrupt: Signal,
+    /// What may be meant for what runs at the moment.
+    pub interrupts: Interrupts,
+    /// What is meant for the command.
+    pub ends: Ends,
+}
+
+/// SIGINT, which a terminal sends for Ctrl-C.
+pub struct Interrupts(Signal);
+
+/// SIGTERM, and SIGHUP, which a terminal sends when it is closed.
+pub struct Ends {
     terminate: Signal,
+    /// Nothing where SIGHUP is ignored, as `nohup` has it.
+    hang_up: Option<Signal>,
 }
 
 impl Signals {
@@ -18,17 +30,51 @@ impl Signals {
     pub fn new() -> Result<Self, Failure> {
         let listen =
             |kind| signal(kind).map_err(|error| Failure::failed("can't listen for signals", error));
-        Ok(Self {
-            interrupt: listen(SignalKind::interrupt())?,
-            terminate: listen(SignalKind::terminate())?,
-        })
+        let hang_up = match is_hang_up_ignored() {
+            true => None,
+            false => Some(listen(SignalKind::hangup())?),
+        };
+        let interrupts = Interrupts(listen(SignalKind::interrupt())?);
+        let ends = Ends { terminate: listen(SignalKind::terminate())?, hang_up };
+        Ok(Self { interrupts, ends })
     }
 
-    /// Waits for either.
+    /// Waits for any.
     pub async fn received(&mut self) {
         tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
+            () = self.interrupts.received() => {}
+            () = self.ends.received() => {}
         }
     }
+}
+
+impl Interrupts {
+    /// Waits for one.
+    pub async fn received(&mut self) {
+        self.0.recv().await;
+    }
+}
+
+impl Ends {
+    /// Waits for either.
+    pub async fn received(&mut self) {
+        let hang_up = async {
+            match &mut self.hang_up {
+                Some(signal) => signal.recv().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = hang_up => {}
+        }
+    }
+}
+
+/// Whether whoever started the process wants it to outlive its terminal. Only Linux tells.
+fn is_hang_up_ignored() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    ignored.is_some_and(|mask| mask >> (SignalKind::hangup().as_raw_value() - 1) & 1 == 1)
 }

@@ -1,17 +1,29 @@
 //! `pangea sim`: clusters in virtual time, under faults, held to what they promise.
 
 use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
+use indicatif::{ProgressBar, ProgressStyle};
 use pangea_core::protocol::Protocol;
 use pangea_core::time::Span;
 use pangea_core::workload;
 use pangea_sim::clock::ClockBounds;
 use pangea_sim::settings::NODES_MAX;
 use pangea_sim::trace::Lines;
-use pangea_sim::{FaultKind, RealTime, Settings, run_seeds};
+use pangea_sim::{FaultKind, RealTime, Report, Settings, Summary, run_seeds};
 
 use crate::failure::Failure;
 use crate::protocol::{Setting, WithProtocol, options_table, parse_options, with_protocol};
+use crate::say;
+use crate::signals::Signals;
+
+/// How a swarm's progress looks at a terminal.
+const PROGRESS_BAR: &str = "{wide_bar} {pos}/{len} seeds, {msg}, {eta} left";
+/// How often it is drawn while no run ends.
+const PROGRESS_TICK: Duration = Duration::from_millis(250);
+/// How often it is told where there is no terminal.
+const PROGRESS_PERIOD: Duration = Duration::from_secs(5);
 
 /// Run clusters in virtual time, under faults, and check what clients saw.
 #[derive(Debug, clap::Args)]
@@ -25,7 +37,8 @@ Some settings of the protocol are scaled down, so that a run of seconds has chec
 epochs; the report names them all, and --set overrides them.
 
 A seed is everything: the same seed gives the same trace, byte for byte. Each failure is printed
-with the command that replays it, and the exit code is 1 then.")]
+with the command that replays it, and the exit code is 1 then. Ctrl-C ends a swarm with what it has
+found so far, and exit code 130.")]
 #[command(group = clap::ArgGroup::new("which").required(true))]
 pub struct Arguments {
     /// The commit protocol
@@ -173,19 +186,24 @@ impl WithProtocol for Simulate<'_> {
         let Self { arguments, settings, options } = self;
         let options = parse_options::<P>(&options)?;
         match &arguments.seeds {
-            Some(seeds) => run_many::<P>(arguments, seeds.clone(), &settings, &options),
-            None => run_one::<P>(arguments, &settings, &options),
+            Some(seeds) => run_many::<P>(arguments, seeds.clone(), settings, options),
+            None => run_one::<P>(arguments, settings, options),
         }
     }
 }
 
 fn run_one<P: Protocol>(
     arguments: &Arguments,
-    settings: &Settings,
-    options: &P::Options,
+    settings: Settings,
+    options: P::Options,
 ) -> Result<(), Failure> {
-    let report = pangea_sim::run::<P>(settings, options).map_err(Failure::Usage)?;
-    println!("{report}");
+    let seed = settings.seed;
+    let run = move || pangea_sim::run::<P>(&settings, &options).map_err(Failure::Usage);
+    let Some(report) = unless_interrupted(run)? else {
+        return Err(Failure::Interrupted(format!("interrupted before seed {seed} was done")));
+    };
+    let report = report?;
+    say(&report.to_string())?;
     match &report.violation {
         None => Ok(()),
         Some(violation) => {
@@ -198,21 +216,97 @@ fn run_one<P: Protocol>(
 fn run_many<P: Protocol>(
     arguments: &Arguments,
     seeds: Range<u64>,
-    settings: &Settings,
-    options: &P::Options,
+    settings: Settings,
+    options: P::Options,
 ) -> Result<(), Failure> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let threads = arguments.threads.unwrap_or(cores);
-    let progress = &mut std::io::stderr();
-    let summary = run_seeds::<P>(seeds, threads, settings, options, progress);
-    let summary = summary.map_err(Failure::Usage)?;
-    println!("{summary}");
+    let (threads, all) = (arguments.threads.unwrap_or(cores), seeds.end - seeds.start);
+    let so_far = Arc::new(Mutex::new(Summary::default()));
+    let progress = Arc::new(Progress::new(all));
+    let (latest, shown) = (so_far.clone(), progress.clone());
+    let run = move || {
+        let watch = &mut |summary: &Summary, failure: Option<&Report>| {
+            shown.on_run(summary, failure);
+            summary.clone_into(&mut latest.lock().unwrap_or_else(PoisonError::into_inner));
+        };
+        run_seeds::<P>(seeds, threads, &settings, &options, watch).map_err(Failure::Usage)
+    };
+    let ended = unless_interrupted(run)?;
+    progress.end();
+    let Some(summary) = ended else {
+        let summary = so_far.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        say(&summary.to_string())?;
+        let (failed, seeds) = (summary.failures.len(), summary.seeds);
+        return Err(Failure::Interrupted(format!(
+            "interrupted after {seeds} of {all} seeds, of which {failed} failed"
+        )));
+    };
+    let summary = summary?;
+    say(&summary.to_string())?;
     let Some(first) = summary.failures.first() else { return Ok(()) };
     let replay = with_settings(first.replay_command(), &arguments.settings);
     let (failed, seeds) = (summary.failures.len(), summary.seeds);
     Err(Failure::Failed(format!(
         "{failed} of {seeds} seeds failed; replay the first with: {replay}"
     )))
+}
+
+/// Does something on a thread of its own, and leaves it there when a signal comes first: it is gone
+/// with the process.
+fn unless_interrupted<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<Option<T>, Failure> {
+    let runtime = crate::runtime(1)?;
+    runtime.block_on(async {
+        let mut signals = Signals::new()?;
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        let work = move || drop(sender.send(work()));
+        let thread = std::thread::Builder::new().name("simulation".to_owned()).spawn(work);
+        thread.map_err(|error| Failure::failed("can't start a thread", error))?;
+        tokio::select! {
+            done = receiver => match done {
+                Ok(done) => Ok(Some(done)),
+                Err(_) => Err(Failure::Failed("the simulation broke".to_owned())),
+            },
+            () = signals.received() => Ok(None),
+        }
+    })
+}
+
+/// How far a swarm is, on stderr: a bar at a terminal, else a line now and then. And every failure.
+struct Progress {
+    bar: ProgressBar,
+    all: u64,
+    told: Mutex<Instant>,
+}
+
+impl Progress {
+    fn new(all: u64) -> Self {
+        let style = ProgressStyle::with_template(PROGRESS_BAR).expect("the template is a constant");
+        let bar = ProgressBar::new(all).with_style(style);
+        bar.enable_steady_tick(PROGRESS_TICK);
+        Self { bar, all, told: Mutex::new(Instant::now()) }
+    }
+
+    fn on_run(&self, summary: &Summary, failure: Option<&Report>) {
+        if let Some(report) = failure {
+            self.bar.suspend(|| crate::warn(&report.to_string()));
+        }
+        let (seeds, failed) = (summary.seeds, summary.failures.len());
+        let rate = seeds as f64 / summary.elapsed.as_secs_f64().max(1e-9);
+        self.bar.set_position(seeds);
+        self.bar.set_message(format!("{failed} failed, {rate:.1}/s"));
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.bar.is_hidden() && told.elapsed() >= PROGRESS_PERIOD {
+            *told = Instant::now();
+            let all = self.all;
+            crate::warn(&format!("{seeds} of {all} seeds, {failed} failed, {rate:.1} a second"));
+        }
+    }
+
+    fn end(&self) {
+        self.bar.finish_and_clear();
+    }
 }
 
 /// A replay command with the protocol's settings that it needs.

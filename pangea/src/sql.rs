@@ -1,13 +1,25 @@
 //! `pangea sql`: a prompt for SQL at any PostgreSQL URL, and the parts of it that the demo uses.
+//!
+//! - [`script`]: what is typed becomes statements and commands;
+//! - [`lines`]: where it is typed;
+//! - [`client`], [`login`]: a connection to a server, with all that it says;
+//! - [`shell`]: a statement that runs beside everything else;
+//! - [`answer`]: what is shown of it;
+//! - [`prompt`]: all of that together.
 
+mod answer;
+mod client;
 mod lines;
+mod login;
+mod prompt;
+mod script;
 mod shell;
 
-use std::io::IsTerminal;
-
 use crate::failure::Failure;
-pub use lines::{Line, Lines};
-pub use shell::{Shell, Statement};
+use crate::signals::Signals;
+use answer::Shown;
+pub use prompt::{AfterError, Commands, End, Prompt, Turn};
+pub use shell::Shell;
 
 /// A prompt for SQL at a PostgreSQL URL.
 #[derive(Debug, clap::Args)]
@@ -16,8 +28,8 @@ pub use shell::{Shell, Statement};
   pangea sql postgres://pangea@127.0.0.1:5432/pangea -c 'SELECT 1'
   pangea sql postgres://pangea@127.0.0.1:5432/pangea < schema.sql
 
-Statements end with a semicolon; the last one of a script need not. \\q on a line of its own or
-Ctrl-D leaves.")]
+Statements end with a semicolon; the last one of a script need not. \\q or Ctrl-D leaves, Ctrl-C
+cancels the statement that runs. A script ends at its first error, with exit code 1.")]
 pub struct Arguments {
     /// Where to connect: postgres://user@host:port/database
     #[arg(value_name = "URL")]
@@ -29,15 +41,18 @@ pub struct Arguments {
 
 /// Runs the prompt.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
-    if let Err(error) = arguments.url.parse::<tokio_postgres::Config>() {
-        return Err(Failure::Usage(format!("{:?} is no PostgreSQL URL: {error}", arguments.url)));
-    }
+    let url = &arguments.url;
+    let config: tokio_postgres::Config = url
+        .parse()
+        .map_err(|error| Failure::Usage(format!("{url:?} is no PostgreSQL URL: {error}")))?;
     let runtime = crate::runtime(1)?;
     let result = runtime.block_on(async {
-        let mut shell = Shell::new(arguments.url.clone());
+        let signals = Signals::new()?;
+        let mut shell = Shell::new(config);
+        shell.connect().await.map_err(Failure::Failed)?;
         match &arguments.command {
-            Some(sql) => shell.run(sql).await,
-            None => prompt(&mut shell).await,
+            Some(sql) => run_once(shell, sql, signals).await,
+            None => run_prompt(shell, signals).await,
         }
     });
     // A reader of stdin may still block.
@@ -45,33 +60,70 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     result
 }
 
+/// Runs what `-c` gave, all at once.
+async fn run_once(mut shell: Shell, sql: &str, mut signals: Signals) -> Result<(), Failure> {
+    shell.start(sql.to_owned());
+    let answer = loop {
+        tokio::select! {
+            answer = shell.answer() => break answer,
+            () = signals.received() => {}
+        }
+        shell.cancel().await;
+        if !shell.is_running() {
+            return Err(interrupted());
+        }
+    };
+    for shown in &answer.shown {
+        match shown {
+            Shown::Result(text) => crate::say(text)?,
+            Shown::Notice(text) => crate::warn(text),
+            Shown::Error(error) => return Err(Failure::Failed(error.clone())),
+        }
+    }
+    Ok(())
+}
+
 /// Reads statements and runs them until stdin ends. At a terminal an error is shown and that is
 /// all; in a script it is the end.
-async fn prompt(shell: &mut Shell) -> Result<(), Failure> {
-    let is_terminal = std::io::stdin().is_terminal();
-    shell.connect().await?;
-    let mut lines = Lines::new()?;
-    let mut statement = Statement::default();
+async fn run_prompt(shell: Shell, mut signals: Signals) -> Result<(), Failure> {
+    let interrupts = &mut signals.interrupts;
+    let mut prompt = Prompt::new(QuitAlone, shell, interrupts, AfterError::Stop)?;
     loop {
-        let prompt = if statement.is_empty() { "pangea=> " } else { "pangea-> " };
-        match lines.read(prompt).await {
-            // A script's last statement needs no semicolon, as in psql. At a terminal it was left.
-            Line::End => {
-                let rest = statement.rest().filter(|_| !is_terminal);
-                return match rest {
-                    Some(sql) => shell.run(&sql).await,
-                    None => Ok(()),
-                };
-            }
-            Line::Cancelled => statement = Statement::default(),
-            Line::Text(text) if text.trim() == "\\q" => return Ok(()),
-            Line::Text(text) => {
-                let Some(sql) = statement.add(&text) else { continue };
-                match shell.run(&sql).await {
-                    Err(error) if is_terminal => eprintln!("{error}"),
-                    result => result?,
-                }
-            }
+        let end = tokio::select! {
+            end = prompt.run() => end?,
+            () = signals.ends.received() => return Err(interrupted()),
+        };
+        match end {
+            End::Quit | End::NoMore { .. } => return Ok(()),
+            // As in psql, Ctrl-C leaves no prompt.
+            End::Interrupted if prompt.is_terminal() => {}
+            End::Interrupted => return Err(interrupted()),
         }
+    }
+}
+
+fn interrupted() -> Failure {
+    Failure::Interrupted("interrupted".to_owned())
+}
+
+/// There is one command: `\q`.
+struct QuitAlone;
+
+impl Commands for QuitAlone {
+    const IS_READ_BESIDE: bool = false;
+
+    fn name(&self) -> String {
+        "pangea".to_owned()
+    }
+
+    fn turn(&self, command: &str) -> Turn {
+        match command {
+            "\\q" | "\\quit" => Turn::Quit,
+            _ => Turn::After,
+        }
+    }
+
+    async fn run(&mut self, command: &str, _: &mut Shell) -> Result<String, String> {
+        Err(format!("{command} is no command; \\q leaves, and anything else is SQL"))
     }
 }

@@ -1,6 +1,6 @@
 //! `pangea start`: one node, until it is told to stop.
 
-use std::io::{Read, Write};
+use std::io::Read;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,6 +10,7 @@ use pangea_node::config::Config;
 use pangea_node::driver::Handle;
 use pangea_node::node::Node;
 use pangea_node::pgwire;
+use pangea_sql::engine::Engine;
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
 
@@ -22,6 +23,10 @@ const GOODBYE: Duration = Duration::from_millis(500);
 /// Threads that serve PostgreSQL clients: their work is reading snapshots, beside the node's own.
 const SQL_THREADS: usize = 2;
 
+/// How long a node may take to be heard by others before it says that it serves: it may be the
+/// first, or the only one.
+const PEERS_DEADLINE: Duration = Duration::from_secs(2);
+
 /// What a node says on stdout when it serves: the start of its only line.
 pub const READY: &str = "ready:";
 
@@ -31,8 +36,9 @@ pub const READY: &str = "ready:";
   pangea start --config node.toml
   pangea start --config node.toml --log debug 2> node.log
 
-The file's keys are described in docs/CONFIG.md. When the node serves it prints one line with its
-addresses to stdout; its log goes to stderr. SIGINT (Ctrl-C) and SIGTERM stop it cleanly.")]
+The file's keys are described in docs/CONFIG.md. When the node serves, and has agreed with its peers
+or waited 2 s for them, it prints one line with its addresses to stdout; its log goes to stderr.
+SIGINT (Ctrl-C), SIGTERM and SIGHUP stop it cleanly.")]
 pub struct Arguments {
     /// The node's configuration file
     #[arg(long, value_name = "FILE")]
@@ -108,7 +114,12 @@ async fn serve<P: Protocol>(
     let mut clients = tokio::spawn(pgwire::serve(listener, node.handle().clone(), shutdown));
     let closed = closed(node.handle())?;
     let stdin = if stop_with_stdin { Some(stdin_closed()?) } else { None };
-    say_ready(config)?;
+    tokio::select! {
+        () = agrees_with_peers(node.handle()) => say_ready(config)?,
+        // The reason is told when the node is stopped.
+        () = closed.notified() => return Ok(()),
+        () = signals.received() => return Ok(()),
+    }
     tokio::select! {
         () = signals.received() => tracing::info!("stopping: asked to by a signal"),
         () = stdin_or_never(stdin) => tracing::info!("stopping: stdin was closed"),
@@ -124,13 +135,26 @@ async fn serve<P: Protocol>(
     Ok(())
 }
 
+/// Waits until the node has agreed with others on what is newest, as a strict read does, or for as
+/// long as it should wait for that. Who is not fit for its cluster, as with a log that was lost,
+/// learns so from the first word of its peers, and ends without having said that it serves.
+async fn agrees_with_peers<P: Protocol>(handle: &Handle<P>) {
+    let agreed = async {
+        // A node that has ended answers nobody, and is not ready.
+        if handle.fresh().await.is_err() {
+            std::future::pending().await
+        }
+    };
+    // Without an answer it serves all the same: snapshots need no peer.
+    let _ = tokio::time::timeout(PEERS_DEADLINE, agreed).await;
+}
+
 fn say_ready(config: &Config) -> Result<(), Failure> {
     let (id, node) = (config.node.0, config.me());
     let (region, peer, sql) = (&node.region, node.peer, node.sql);
-    let line = format!("{READY} node {id} in {region}, sql postgres://{sql}, peers {peer}\n");
-    let mut stdout = std::io::stdout().lock();
-    let said = stdout.write_all(line.as_bytes()).and_then(|()| stdout.flush());
-    said.map_err(|error| Failure::failed("can't write to stdout", error))
+    let line =
+        format!("{READY} node {id} in {region}, sql postgres://pangea@{sql}/pangea, peers {peer}");
+    crate::say(&line)
 }
 
 /// Notified when the node ends by itself.

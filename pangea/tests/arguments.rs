@@ -2,9 +2,12 @@
 
 mod support;
 
+use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
+use std::process::{Command, Stdio};
 
-use support::run;
+use rustix::process::{Pid, Signal, kill_process};
+use support::{pangea, run};
 
 /// A line on stderr for each of these command lines, and its exit code.
 #[test]
@@ -68,7 +71,31 @@ fn a_seed_is_replayed_the_same() {
     let (first, again) = (seed(), seed());
     assert!(first.status.success(), "{}", String::from_utf8_lossy(&first.stderr));
     assert_eq!(first.stdout, again.stdout);
+    let report = String::from_utf8_lossy(&first.stdout);
+    assert!(report.contains("options     epoch_ms = ") && !report.contains(" { "), "{report}");
     let swarm = run(&["sim", "--seeds", "0..3", "--ms", "500"]);
     let stdout = String::from_utf8_lossy(&swarm.stdout);
     assert!(swarm.status.success() && stdout.contains("0 of 3 seeds failed"), "{stdout}");
+}
+
+#[test]
+fn a_swarm_that_is_interrupted_tells_what_it_has_done() {
+    // Far more seeds than are done in any time that a test has.
+    let mut swarm = Command::new(pangea())
+        .args(["sim", "--seeds", "0..1000000", "--ms", "100", "--workload", "bank"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stderr = BufReader::new(swarm.stderr.take().unwrap());
+    let mut line = String::new();
+    stderr.read_line(&mut line).unwrap();
+    assert!(line.contains(" of 1000000 seeds, 0 failed"), "{line}");
+    kill_process(Pid::from_child(&swarm), Signal::INT).unwrap();
+    let (mut out, mut rest) = (String::new(), String::new());
+    swarm.stdout.take().unwrap().read_to_string(&mut out).unwrap();
+    stderr.read_to_string(&mut rest).unwrap();
+    assert_eq!(swarm.wait().unwrap().code(), Some(130), "{rest}");
+    assert!(rest.contains("interrupted after ") && rest.contains(" of 1000000 seeds"), "{rest}");
+    assert!(out.contains("verdict     0 of ") && !out.contains("0 of 0 seeds"), "{out}");
 }

@@ -2,59 +2,17 @@
 
 mod support;
 
-use std::io::{BufRead, BufReader};
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::time::Instant;
+use std::path::{Path, PathBuf};
+use std::time::{Instant, SystemTime};
 
-use rustix::process::{Pid, Signal, kill_process};
-use support::{DEADLINE, pangea, processes_of, wait_until};
+use rustix::process::Signal;
+use support::demo::Demo;
+use support::{DEADLINE, processes_of, run, wait_until};
 use tokio_postgres::NoTls;
 
-/// A demo that runs, and the lines that it prints.
-struct Demo {
-    process: Child,
-    stdout: BufReader<std::process::ChildStdout>,
-}
-
-impl Demo {
-    /// Starts a demo with its temporary files in `directory`.
-    fn start(directory: &Path, arguments: &[&str]) -> Self {
-        let mut process = Command::new(pangea())
-            .arg("demo")
-            .args(arguments)
-            .env("TMPDIR", directory)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let stdout = BufReader::new(process.stdout.take().unwrap());
-        Self { process, stdout }
-    }
-
-    /// Reads on until a line has a URL for each of `count` regions.
-    fn urls(&mut self, count: usize) -> Vec<(String, String)> {
-        let mut urls = Vec::new();
-        while urls.len() < count {
-            let line = self.line();
-            if let [region, url] = line.split_whitespace().collect::<Vec<_>>()[..]
-                && url.starts_with("postgres://")
-            {
-                urls.push((region.to_owned(), url.to_owned()));
-            }
-        }
-        urls
-    }
-
-    fn line(&mut self) -> String {
-        let mut line = String::new();
-        assert!(self.stdout.read_line(&mut line).unwrap() > 0, "the demo has ended");
-        line
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.process), signal).unwrap();
-    }
+fn assert_nothing_is_left(directory: &Path) {
+    assert_eq!(processes_of(directory), [] as [u32; 0]);
+    assert_eq!(std::fs::read_dir(directory).unwrap().count(), 0);
 }
 
 async fn connect(url: &str) -> tokio_postgres::Client {
@@ -84,8 +42,54 @@ fn what_is_written_in_one_region_is_read_in_all_and_nothing_is_left() {
     });
     demo.signal(Signal::TERM);
     assert!(demo.process.wait().unwrap().success());
-    assert_eq!(processes_of(directory.path()), [] as [u32; 0]);
-    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+    assert_nothing_is_left(directory.path());
+}
+
+/// A terminal that is closed sends SIGHUP, which once left processes and files behind.
+#[test]
+fn the_end_of_the_terminal_and_ctrl_c_stop_it_cleanly() {
+    for signal in [Signal::HUP, Signal::INT] {
+        let directory = tempfile::tempdir().unwrap();
+        let mut demo = Demo::start(directory.path(), &["--regions", "us-east,ca-central"]);
+        demo.urls(2);
+        demo.signal(signal);
+        assert!(demo.process.wait().unwrap().success(), "{signal:?}");
+        assert_nothing_is_left(directory.path());
+    }
+}
+
+/// Every file below a directory, with its length and when it was changed.
+fn files(directory: &Path) -> Vec<(PathBuf, u64, SystemTime)> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(directory).unwrap().map(Result::unwrap) {
+        let metadata = entry.metadata().unwrap();
+        if metadata.is_dir() {
+            files.extend(self::files(&entry.path()));
+        }
+        files.push((entry.path(), metadata.len(), metadata.modified().unwrap()));
+    }
+    files.sort();
+    files
+}
+
+#[test]
+fn a_directory_of_other_regions_is_refused_untouched_with_what_it_was_made_with() {
+    let (temporary, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let data_dir = data.path().to_str().unwrap();
+    let made = ["--regions", "us-east,ca-central", "--data-dir", data_dir];
+    let mut demo = Demo::start(temporary.path(), &made);
+    demo.urls(2);
+    demo.signal(Signal::TERM);
+    assert!(demo.process.wait().unwrap().success());
+    let before = files(data.path());
+    for regions in ["us-east,eu-west,ca-central", "ca-central,us-east", "us-east,us-west"] {
+        let output = run(&["demo", "--regions", regions, "--data-dir", data_dir]);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{regions}: {stderr}");
+        assert!(stderr.contains("was made with --regions us-east,ca-central"), "{stderr}");
+        assert!(stderr.contains(data_dir) && stderr.contains(regions), "{stderr}");
+    }
+    assert_eq!(files(data.path()), before, "a refusal changes nothing");
 }
 
 #[test]

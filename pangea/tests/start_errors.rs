@@ -129,7 +129,8 @@ fn a_data_dir_of_another_process_or_another_node_is_refused() {
     let line = node.first_line()();
     let log = log_text(&ours);
     assert!(line.starts_with("ready: node 0") && line.contains(REGIONS[0]), "{line}{log}");
-    assert!(line.contains(&addresses[0].sql.to_string()), "{line}");
+    let url = format!("postgres://pangea@{}/pangea", addresses[0].sql);
+    assert!(line.contains(&url), "{line}");
 
     let shared = |node: usize, addresses: &[Addresses]| {
         let data_dir = format!("data_dir = {:?}", ours.join("data"));
@@ -162,4 +163,37 @@ fn a_cluster_of_one_node_is_refused() {
     assert_eq!(output.status.code(), Some(1), "{text}");
     assert!(text.contains("needs at least 2 nodes"), "{text}");
     assert!(!temp.path().join("data").exists(), "nothing was made");
+}
+
+/// A node whose log was lost once said that it was ready, and stopped itself right after.
+#[test]
+fn a_node_that_lost_its_log_is_never_ready() {
+    let temp = tempfile::tempdir().unwrap();
+    let addresses = free_addresses();
+    let directories: Vec<_> = REGIONS.iter().map(|region| temp.path().join(region)).collect();
+    let mut nodes = Vec::new();
+    for (node, directory) in directories.iter().enumerate() {
+        write(directory, node, &addresses);
+        nodes.push(Process::spawn(directory));
+    }
+    for node in &mut nodes {
+        assert!(node.first_line()().starts_with("ready:"));
+    }
+    let url = format!("postgres://pangea@{}/pangea", addresses[2].sql);
+    let command = Command::new(env!("CARGO_BIN_EXE_pangea"))
+        .args(["sql", &url, "-c", "create table t (id int primary key)"])
+        .output();
+    assert!(command.unwrap().status.success());
+    nodes[2].kill();
+    std::fs::remove_dir_all(directories[2].join("data")).unwrap();
+    let mut forgetful = Process::spawn(&directories[2]);
+    assert_eq!(forgetful.first_line()(), "", "{}", log_text(&directories[2]));
+    let began = Instant::now();
+    while forgetful.exit_code().is_none() {
+        assert!(began.elapsed() < STOP_DEADLINE, "the node does not end");
+        std::thread::sleep(POLL);
+    }
+    assert_eq!(forgetful.exit_code(), Some(1));
+    let log = log_text(&directories[2]);
+    assert!(log.contains("batches of this node's log"), "{log}");
 }

@@ -29,7 +29,7 @@ use pangea_core::protocol::Protocol;
 
 pub use report::Report;
 pub use settings::{FaultKind, RealTime, Settings};
-pub use swarm::{Summary, run_seeds};
+pub use swarm::{Summary, Watch, run_seeds};
 pub use world::World;
 
 /// Runs one seed to its end and checks it.

@@ -10,6 +10,9 @@ use crate::check::Violation;
 use crate::history::{End, History};
 use crate::settings::Settings;
 
+/// Columns of a list beside its heading.
+const LIST_COLUMNS: usize = 86;
+
 /// What happened how often.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
@@ -123,6 +126,28 @@ fn joined<K: fmt::Display>(counts: &BTreeMap<K, u64>) -> String {
     if each.is_empty() { "none".to_owned() } else { each.join(", ") }
 }
 
+/// A protocol's options as its table in a configuration file has them.
+fn in_words(options: &impl serde::Serialize) -> String {
+    let text = toml::to_string(options).expect("options are read from such a table");
+    let lines = text.lines().filter(|line| !line.is_empty());
+    lines.map(|line| line.replace('"', "")).collect::<Vec<_>>().join(", ")
+}
+
+/// A list in lines that a terminal has room for, those after the first indented below it.
+fn wrapped(list: &str) -> String {
+    let mut lines = vec![String::new()];
+    for item in list.split_inclusive(", ") {
+        let last = lines.last_mut().expect("there is one from the start");
+        if !last.is_empty() && last.len() + item.trim_end().len() > LIST_COLUMNS {
+            lines.push(item.to_owned());
+        } else {
+            last.push_str(item);
+        }
+    }
+    let lines: Vec<&str> = lines.iter().map(|line| line.trim_end()).collect();
+    lines.join("\n              ")
+}
+
 /// One run.
 #[derive(Clone, Debug)]
 pub struct Report {
@@ -130,7 +155,7 @@ pub struct Report {
     pub protocol: &'static str,
     /// What the run was made of.
     pub settings: Settings,
-    /// The protocol's options.
+    /// The protocol's options, as `name = value` and commas between them.
     pub options: String,
     /// How long the run took in virtual time.
     pub virtual_time: Span,
@@ -154,7 +179,7 @@ impl Report {
         Self {
             protocol: P::NAME,
             settings: settings.clone(),
-            options: format!("{options:?}"),
+            options: in_words(options),
             virtual_time: Span::ZERO,
             events: 0,
             digest: 0,
@@ -175,7 +200,7 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { protocol, settings, options, virtual_time, events, digest, .. } = self;
         writeln!(f, "{protocol} {settings}")?;
-        writeln!(f, "  options     {options}")?;
+        writeln!(f, "  options     {}", wrapped(options))?;
         writeln!(f, "  trace       {digest:016x}: {events} events in {virtual_time}")?;
         writeln!(f, "{}", self.counts)?;
         match &self.violation {
@@ -184,6 +209,31 @@ impl fmt::Display for Report {
                 writeln!(f, "  verdict     FAILED: {violation}")?;
                 write!(f, "  replay      {}", self.replay_command())
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(serde::Serialize)]
+    struct Options {
+        epoch_ms: u64,
+        solver: &'static str,
+        is_fast: bool,
+    }
+
+    #[test]
+    fn options_are_names_and_values_in_short_lines() {
+        let options = Options { epoch_ms: 20, solver: "exact", is_fast: true };
+        let words = in_words(&options);
+        assert_eq!(words, "epoch_ms = 20, solver = exact, is_fast = true");
+        assert_eq!(wrapped(&words), words);
+        let long = wrapped(&vec![words; 4].join(", "));
+        assert_eq!(long.lines().count(), 3, "{long}");
+        for line in long.lines() {
+            assert!(line.trim_start().len() <= LIST_COLUMNS && !line.ends_with(' '), "{long}");
         }
     }
 }

@@ -1,7 +1,6 @@
 //! Many seeds, on every processor.
 
 use std::fmt;
-use std::io::Write;
 use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,8 +13,6 @@ use crate::settings::Settings;
 
 /// Failures after which a swarm stops: more say nothing new.
 const FAILURES_MAX: usize = 10;
-/// How often progress is printed.
-const PROGRESS: Duration = Duration::from_secs(5);
 
 /// What a swarm found.
 #[derive(Clone, Debug, Default)]
@@ -32,8 +29,11 @@ pub struct Summary {
     pub failures: Vec<Report>,
 }
 
-/// Runs every seed of `seeds` on `threads` threads, and prints to `out` how far it is and, for each
-/// failure, what it was and the command that repeats it.
+/// Is told how a swarm comes on: after each run what was found so far, and the run if it failed.
+pub type Watch<'a> = dyn FnMut(&Summary, Option<&Report>) + Send + 'a;
+
+/// Runs every seed of `seeds` on `threads` threads. `watch` is called after each, by one thread at
+/// a time.
 ///
 /// # Errors
 /// When the settings ask for something that there is not, or the range is empty.
@@ -42,15 +42,15 @@ pub fn run_seeds<P: Protocol>(
     threads: usize,
     settings: &Settings,
     options: &P::Options,
-    out: &mut (dyn Write + Send),
+    watch: &mut Watch<'_>,
 ) -> Result<Summary, String> {
     if seeds.is_empty() {
         return Err(format!("no seeds in {}..{}", seeds.start, seeds.end));
     }
     let next = AtomicU64::new(seeds.start);
-    let shared = Mutex::new(Swarm { summary: Summary::default(), out, told: Instant::now() });
-    let error = Mutex::new(None);
     let began = Instant::now();
+    let shared = Mutex::new(Swarm { summary: Summary::default(), watch, began });
+    let error = Mutex::new(None);
     std::thread::scope(|scope| {
         for _ in 0..threads.max(1) {
             // Options may be sent to a thread, not shared between them.
@@ -66,7 +66,7 @@ pub fn run_seeds<P: Protocol>(
                     match crate::run::<P>(&settings, &options) {
                         Ok(report) => {
                             let mut swarm = shared.lock().expect("no thread panics with it");
-                            if swarm.add(report, began, seeds) >= FAILURES_MAX {
+                            if swarm.add(report) >= FAILURES_MAX {
                                 next.store(seeds.end, Ordering::Relaxed);
                             }
                         }
@@ -83,39 +83,31 @@ pub fn run_seeds<P: Protocol>(
         return Err(why);
     }
     let mut summary = shared.into_inner().expect("no thread panicked with it").summary;
-    summary.elapsed = began.elapsed();
     summary.failures.sort_by_key(|report| report.settings.seed);
     Ok(summary)
 }
 
-struct Swarm<'a> {
+struct Swarm<'a, 'b> {
     summary: Summary,
-    out: &'a mut (dyn Write + Send),
-    told: Instant,
+    watch: &'a mut Watch<'b>,
+    began: Instant,
 }
 
-impl Swarm<'_> {
+impl Swarm<'_, '_> {
     /// Adds a run, and returns how many have failed.
-    fn add(&mut self, mut report: Report, began: Instant, seeds: &Range<u64>) -> usize {
+    fn add(&mut self, mut report: Report) -> usize {
         let summary = &mut self.summary;
         summary.seeds += 1;
         summary.virtual_us += report.virtual_time.us;
+        summary.elapsed = self.began.elapsed();
         summary.counts.add(&report.counts);
-        let mut line = String::new();
-        if report.violation.is_some() {
-            line = format!("{report}\n");
+        let has_failed = report.violation.is_some();
+        if has_failed {
             report.history.operations.clear();
             summary.failures.push(report);
         }
-        if self.told.elapsed() >= PROGRESS {
-            self.told = Instant::now();
-            let rate = summary.seeds as f64 / began.elapsed().as_secs_f64();
-            let (done, all) = (summary.seeds, seeds.end - seeds.start);
-            let failed = summary.failures.len();
-            line += &format!("{done} of {all} seeds, {failed} failed, {rate:.1} a second\n");
-        }
-        // A reader of the progress that has gone away must not end the swarm.
-        let _ = self.out.write_all(line.as_bytes());
+        let failure = if has_failed { summary.failures.last() } else { None };
+        (self.watch)(summary, failure);
         summary.failures.len()
     }
 }

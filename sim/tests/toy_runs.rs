@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use pangea_core::time::Span;
 use pangea_sim::trace::Lines;
-use pangea_sim::{FaultKind, RealTime, Report, Settings, run, run_seeds};
+use pangea_sim::{FaultKind, RealTime, Report, Settings, Summary, run, run_seeds};
 use toy::{Bug, Toy, ToyOptions};
 
 /// Enough for the mistake that shows least often, several times over.
@@ -60,11 +60,16 @@ fn every_mistake_is_caught_by_the_check_that_is_there_for_it() {
 
 #[test]
 fn a_swarm_tells_each_failure_with_the_command_that_repeats_it() {
-    let mut told = Vec::new();
+    let (mut told, mut runs) = (String::new(), 0);
+    let mut watch = |summary: &Summary, failure: Option<&Report>| {
+        runs += 1;
+        assert_eq!(summary.seeds, runs);
+        failure.iter().for_each(|report| told += &report.to_string());
+    };
     let base = settings(0, "list-append");
     let options = ToyOptions { bug: Bug::Reorder };
-    let summary = run_seeds::<Toy>(0..8, 2, &base, &options, &mut told).unwrap();
-    let told = String::from_utf8(told).unwrap();
+    let summary = run_seeds::<Toy>(0..8, 2, &base, &options, &mut watch).unwrap();
+    assert_eq!(summary.seeds, runs);
     assert!(!summary.failures.is_empty(), "{summary}");
     for failure in &summary.failures {
         let command = failure.replay_command();
@@ -72,10 +77,10 @@ fn a_swarm_tells_each_failure_with_the_command_that_repeats_it() {
         let again = toy(&failure.settings, Bug::Reorder);
         assert_eq!(again.violation, failure.violation, "{command} repeats it");
     }
-    let summary = run_seeds::<Toy>(0..8, 2, &base, &ToyOptions::default(), &mut Vec::new());
+    let summary = run_seeds::<Toy>(0..8, 2, &base, &ToyOptions::default(), &mut |_, _| {});
     let summary = summary.unwrap();
     assert_eq!((summary.seeds, summary.failures.len()), (8, 0), "{summary}");
-    let nowhere = run_seeds::<Toy>(8..8, 2, &base, &options, &mut Vec::new());
+    let nowhere = run_seeds::<Toy>(8..8, 2, &base, &options, &mut |_, _| {});
     assert!(nowhere.unwrap_err().contains("no seeds"));
 }
 

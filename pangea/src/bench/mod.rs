@@ -212,7 +212,7 @@ async fn run_on_cluster(
     settings: &workload::Settings,
 ) -> Result<Report, Failure> {
     let mut signals = Signals::new()?;
-    let interrupted = || Err(Failure::Failed("interrupted".to_owned()));
+    let interrupted = || Err(Failure::Interrupted("interrupted".to_owned()));
     let mut cluster = tokio::select! {
         cluster = Cluster::start(plan, arguments.place()) => cluster?,
         () = signals.received() => return interrupted(),

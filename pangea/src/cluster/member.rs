@@ -45,6 +45,11 @@ impl Member {
         format!("postgres://pangea@{}/pangea", self.config.me().sql)
     }
 
+    /// The same, for a client of ours.
+    pub fn sql_config(&self) -> tokio_postgres::Config {
+        self.sql_url().parse().expect("a URL that is made of an address")
+    }
+
     /// The process, if it runs.
     pub fn pid(&mut self) -> Option<u32> {
         self.exit_status().is_none().then(|| self.child.as_ref()?.id()).flatten()

@@ -10,6 +10,7 @@
 //! process's to handle. Its stdin is a pipe that this process holds and never writes to: when it
 //! is closed the node stops cleanly, also when this process was killed and could say nothing.
 
+mod kept;
 mod member;
 mod plan;
 
@@ -92,8 +93,12 @@ impl Cluster {
     /// Starts every node, and waits until all of them serve.
     ///
     /// # Errors
-    /// When a node does not start: then none is left.
+    /// When a node does not start: then none is left. When the place has the data of a cluster of
+    /// other regions or another protocol: then nothing in it was changed.
     pub async fn start(plan: Plan, place: Place) -> Result<Self, Failure> {
+        if let Place::Kept(path) = &place {
+            kept::check(&plan, path)?;
+        }
         let directory = Directory::new(&place)?;
         let mut attempt = 1;
         loop {

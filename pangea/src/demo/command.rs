@@ -38,6 +38,7 @@ pub const HELP: &str = "  \\c REGION        send SQL to this region's node
   \\load            what the load of --load does
   \\help            this
   \\q               stop everything
+  Ctrl-C           cancel the statement that waits; with none, stop everything
   Anything else is SQL, and ends with a semicolon.";
 
 impl FromStr for Command {
@@ -61,7 +62,7 @@ impl FromStr for Command {
                 Err(format!("{} takes one region", words[0]))
             }
             ["\\cut", ..] => Err("\\cut takes two regions".to_owned()),
-            _ => Err(format!("{:?} is no command; \\help shows what there is", line.trim())),
+            _ => Err(format!("{} is no command; \\help shows what there is", line.trim())),
         }
     }
 }

@@ -1,17 +1,18 @@
 //! `pangea demo`: a cluster over several regions on this machine, to play with.
 //!
 //! - [`command`]: what can be typed beside SQL;
-//! - [`prompt`]: what is done about it;
+//! - [`controls`]: what is done about it;
 //! - [`views`]: the tables that are shown;
 //! - [`traffic`]: the light load of `--load`.
 
 mod command;
-mod prompt;
+mod controls;
 mod traffic;
 mod views;
 
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use pangea_node::client::Client;
@@ -19,8 +20,10 @@ use pangea_node::client::Client;
 use crate::cluster::{Cluster, Place, Plan};
 use crate::failure::Failure;
 use crate::regions;
-use crate::signals::Signals;
-use prompt::Prompt;
+use crate::say;
+use crate::signals::{Interrupts, Signals};
+use crate::sql::{AfterError, End, Prompt, Shell};
+use controls::Controls;
 use traffic::{Kind, Traffic};
 
 /// A demo's log grows slowly, and its files should be made quickly.
@@ -35,10 +38,18 @@ const MEASURED_POLL: Duration = Duration::from_millis(10);
 #[command(after_help = "Examples:
   pangea demo
   pangea demo --regions us-east,eu-central,au-southeast --load ycsb-a
-  pangea demo --data-dir ./demo < /dev/null      until SIGINT (Ctrl-C) or SIGTERM
+  pangea demo --data-dir ./demo < /dev/null
+  pangea demo < script
 
 Each region is a real node process; what they send to each other is delayed as if they were where
-their names say. At the prompt: SQL, and \\help for killing nodes and cutting links.")]
+their names say. At the prompt: SQL, and \\help for killing nodes and cutting links. Ctrl-C cancels
+the statement that waits; with none it stops everything, as do \\q, Ctrl-D, SIGTERM and the end of
+the terminal.
+
+Without a terminal on stdin it runs until SIGINT (Ctrl-C) or SIGTERM. What stdin has is done first,
+as if it were typed: SQL, and the commands of \\help. A line waits for the statement before it; a
+command does not wait for a statement that takes longer than a second. What fails is shown, and the
+exit code is 1 in the end. \\q in it stops the demo.")]
 pub struct Arguments {
     /// The regions, a node in each
     #[arg(long, value_name = "A,B,C", value_delimiter = ',', default_value = regions::DEFAULT)]
@@ -78,15 +89,44 @@ async fn play(arguments: &Arguments, plan: Plan) -> Result<(), Failure> {
         cluster = Cluster::start(plan, place) => cluster?,
         () = signals.received() => return Ok(()),
     };
+    let Signals { interrupts, ends } = &mut signals;
     let played = tokio::select! {
-        played = show(arguments, &mut cluster, began) => played,
-        () = signals.received() => Ok(()),
+        played = show(arguments, &mut cluster, began, interrupts) => played,
+        () = ends.received() => Ok(()),
     };
     played.and(cluster.stop().await)
 }
 
 /// Shows the cluster and lets people play with it until they have enough.
-async fn show(arguments: &Arguments, cluster: &mut Cluster, began: Instant) -> Result<(), Failure> {
+async fn show(
+    arguments: &Arguments,
+    cluster: &mut Cluster,
+    began: Instant,
+    interrupts: &mut Interrupts,
+) -> Result<(), Failure> {
+    let (clients, traffic) = tokio::select! {
+        begun = begin(arguments, cluster, began) => begun?,
+        () = interrupts.received() => return Ok(()),
+    };
+    let rates = Arc::new(Mutex::new(match traffic {
+        Some(_) => "the load has just begun".to_owned(),
+        None => "there is no load; `pangea demo --load ycsb-a` has one".to_owned(),
+    }));
+    let controls = Controls::new(cluster, clients, rates.clone());
+    let shell = controls.shell();
+    let is_terminal = std::io::stdin().is_terminal();
+    tokio::select! {
+        played = prompt(controls, shell, interrupts) => played,
+        shown = show_rates(traffic.as_ref(), &rates, is_terminal) => shown,
+    }
+}
+
+/// Waits until the cluster can be used, says how to reach it, and starts the load.
+async fn begin(
+    arguments: &Arguments,
+    cluster: &Cluster,
+    began: Instant,
+) -> Result<(Vec<Client>, Option<Traffic>), Failure> {
     let clients = cluster.clients().await?;
     cluster.usable(&clients).await?;
     let measured = measured_round_trips(&clients).await;
@@ -104,21 +144,60 @@ async fn show(arguments: &Arguments, cluster: &mut Cluster, began: Instant) -> R
         Some(kind) => Some(Traffic::start(kind, cluster, &clients).await?),
         None => None,
     };
-    if std::io::stdin().is_terminal() {
-        Prompt::new(cluster, clients, traffic).run().await
-    } else {
-        loop {
-            match &traffic {
-                Some(traffic) => say(&traffic.rates().await)?,
-                None => std::future::pending().await,
+    Ok((clients, traffic))
+}
+
+/// Does what is typed, or what a script on stdin says, until it is told to stop.
+async fn prompt(
+    controls: Controls<'_>,
+    shell: Shell,
+    interrupts: &mut Interrupts,
+) -> Result<(), Failure> {
+    let mut prompt = Prompt::new(controls, shell, interrupts, AfterError::GoOn)?;
+    if prompt.is_terminal() {
+        say("\\help shows what else there is than SQL. \\q or Ctrl-C stops everything.")?;
+    }
+    match (prompt.run().await?, prompt.is_terminal()) {
+        (End::Interrupted, true) => say("Stopping: Ctrl-C with no statement to cancel.")?,
+        (End::NoMore { had_lines }, false) => {
+            if had_lines {
+                crate::warn("The script has ended. The demo runs until SIGINT or SIGTERM.");
             }
+            prompt.interrupted().await;
         }
+        (End::Quit | End::Interrupted | End::NoMore { .. }, _) => {}
+    }
+    match prompt.failed() {
+        0 => Ok(()),
+        1 => Err(Failure::Failed("one line of the script failed".to_owned())),
+        failed => Err(Failure::Failed(format!("{failed} lines of the script failed"))),
     }
 }
 
-fn say(line: &str) -> Result<(), Failure> {
-    let said = writeln!(std::io::stdout(), "{line}").and_then(|()| std::io::stdout().flush());
-    said.map_err(|error| Failure::failed("can't write to stdout", error))
+/// Shows what the load does: in the terminal's title, where it is in nobody's way, or on stdout
+/// where there is none.
+async fn show_rates(
+    traffic: Option<&Traffic>,
+    latest: &Mutex<String>,
+    is_terminal: bool,
+) -> Result<(), Failure> {
+    let Some(traffic) = traffic else { std::future::pending().await };
+    loop {
+        let rates = traffic.rates().await;
+        if is_terminal {
+            show_title(&rates);
+        } else {
+            say(&rates)?;
+        }
+        *latest.lock().unwrap_or_else(PoisonError::into_inner) = rates;
+    }
+}
+
+/// Sets the terminal's title.
+fn show_title(title: &str) {
+    let mut stdout = std::io::stdout().lock();
+    // A terminal that has gone shows nothing.
+    let _ = write!(stdout, "\x1b]0;{title}\x07").and_then(|()| stdout.flush());
 }
 
 /// The shortest measured round trips in ms, `[from][to]`, once each is there or none comes any

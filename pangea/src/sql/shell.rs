@@ -1,141 +1,161 @@
-//! A connection to a PostgreSQL server that shows what comes back.
+//! A connection that is made when it is first needed, and one thing at a time that runs on it,
+//! beside everything else.
 
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use tokio_postgres::{Client, NoTls, SimpleQueryMessage, SimpleQueryRow};
+use tokio::task::JoinHandle;
+use tokio_postgres::Config;
 
-use crate::failure::Failure;
+use super::answer::Answer;
+use super::client::{Canceller, Client, Status};
 
-/// How long to wait for a server that does not answer at all.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// What can be asked to cancel, once there is a connection.
+type Cancellers = Arc<Mutex<Option<Arc<Canceller>>>>;
 
-/// Runs SQL and prints the results.
+/// Runs SQL at one server.
 pub struct Shell {
-    url: String,
+    config: Config,
     client: Option<Client>,
+    running: Option<Running>,
+}
+
+/// Statements that wait for their answer.
+struct Running {
+    task: JoinHandle<(Option<Client>, Answer)>,
+    canceller: Cancellers,
+    /// Whether the server was asked to cancel.
+    is_cancelled: bool,
+}
+
+/// What became of a request to cancel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cancelled {
+    /// The server was asked to, and its answer is still awaited.
+    Asked,
+    /// The connection was given up, as the server was asked before or can't be.
+    GivenUp,
 }
 
 impl Shell {
     /// A shell that connects when it first has to.
-    pub fn new(url: String) -> Self {
-        Self { url, client: None }
+    pub fn new(config: Config) -> Self {
+        Self { config, client: None, running: None }
     }
 
-    /// Connects, unless there is a connection.
+    /// Connects now.
     ///
     /// # Errors
-    /// When the server can't be reached.
-    pub async fn connect(&mut self) -> Result<&Client, Failure> {
-        if self.client.as_ref().is_none_or(Client::is_closed) {
-            let cant = |why: &dyn std::fmt::Display| {
-                Failure::Failed(format!("can't connect to {}: {why}", self.url))
-            };
-            let connecting = tokio_postgres::connect(&self.url, NoTls);
-            let connected = tokio::time::timeout(CONNECT_TIMEOUT, connecting).await;
-            let connected = connected.map_err(|_| cant(&"no answer"))?;
-            let (client, connection) = connected.map_err(|error| cant(&in_words(&error)))?;
-            // The end of the connection is seen by the next statement.
-            tokio::spawn(async move { drop(connection.await) });
-            self.client = Some(client);
-        }
-        Ok(self.client.as_ref().expect("it was made above"))
-    }
-
-    /// Runs statements and prints what they return.
-    ///
-    /// # Errors
-    /// The server's, in PostgreSQL's words, or that it can't be reached.
-    pub async fn run(&mut self, sql: &str) -> Result<(), Failure> {
-        let client = self.connect().await?;
-        let messages = client.simple_query(sql).await;
-        let messages = messages.map_err(|error| Failure::Failed(in_words(&error)))?;
-        let mut rows = Vec::new();
-        let mut columns: Option<Vec<String>> = None;
-        for message in messages {
-            match message {
-                SimpleQueryMessage::RowDescription(description) => {
-                    let names = description.iter().map(|column| column.name().to_owned());
-                    columns = Some(names.collect());
-                }
-                SimpleQueryMessage::Row(row) => rows.push(row),
-                SimpleQueryMessage::CommandComplete(count) => match columns.take() {
-                    Some(columns) => print_rows(&columns, &std::mem::take(&mut rows)),
-                    None => println!("OK, {count} {}", if count == 1 { "row" } else { "rows" }),
-                },
-                _ => {}
-            }
-        }
+    /// Why the server can't be reached.
+    pub async fn connect(&mut self) -> Result<(), String> {
+        self.client = Some(connect(&self.config).await?);
         Ok(())
     }
-}
 
-fn print_rows(columns: &[String], rows: &[SimpleQueryRow]) {
-    let mut table = crate::table::table(columns);
-    for row in rows {
-        table.add_row((0..columns.len()).map(|index| row.get(index).unwrap_or("NULL")));
+    /// Where the transaction is, as far as it is known.
+    pub fn status(&self) -> Status {
+        self.client.as_ref().map_or(Status::Idle, Client::status)
     }
-    println!("{table}");
-    println!("({} {})", rows.len(), if rows.len() == 1 { "row" } else { "rows" });
+
+    /// Whether an answer is awaited.
+    pub fn is_running(&self) -> bool {
+        self.running.is_some()
+    }
+
+    /// Runs SQL beside everything else.
+    pub fn start(&mut self, sql: String) {
+        assert!(self.running.is_none(), "one thing runs at a time");
+        let canceller = Cancellers::default();
+        let (config, client) = (self.config.clone(), self.client.take());
+        let task = tokio::spawn(run(config, client, canceller.clone(), sql));
+        self.running = Some(Running { task, canceller, is_cancelled: false });
+    }
+
+    /// Waits for the answer to what runs. May be dropped and asked for again.
+    pub async fn answer(&mut self) -> Answer {
+        let running = self.running.as_mut().expect("something runs");
+        let ended = (&mut running.task).await;
+        self.running = None;
+        let (client, answer) = ended.expect("a query does not panic, and is given up only here");
+        self.client = client;
+        answer
+    }
+
+    /// Asks the server to cancel what runs. What it was asked to cancel before is given up, with
+    /// the connection.
+    pub async fn cancel(&mut self) -> Cancelled {
+        let running = self.running.as_mut().expect("something runs");
+        let canceller = running.canceller.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let (false, Some(canceller)) = (running.is_cancelled, canceller) {
+            running.is_cancelled = true;
+            if canceller.cancel().await.is_ok() {
+                return Cancelled::Asked;
+            }
+        }
+        self.give_up();
+        Cancelled::GivenUp
+    }
+
+    /// Ends the connection, whatever runs on it.
+    pub fn give_up(&mut self) {
+        if let Some(running) = self.running.take() {
+            running.task.abort();
+        }
+        self.client = None;
+    }
 }
 
-/// An error as psql shows it.
-fn in_words(error: &tokio_postgres::Error) -> String {
-    let Some(error) = error.as_db_error() else {
-        let source = std::error::Error::source(error);
-        return source.map_or_else(|| error.to_string(), |source| format!("{error}: {source}"));
+async fn connect(config: &Config) -> Result<Client, String> {
+    let cant = |why| format!("can't connect: {why}");
+    Client::connect(config).await.map_err(cant)
+}
+
+async fn run(
+    config: Config,
+    client: Option<Client>,
+    canceller: Cancellers,
+    sql: String,
+) -> (Option<Client>, Answer) {
+    let mut answer = Answer::default();
+    let mut client = match ready(&config, client, &mut answer).await {
+        Ok(client) => client,
+        Err(error) => {
+            answer.fail(error);
+            return (None, answer);
+        }
     };
-    let (severity, code, message) = (error.severity(), error.code().code(), error.message());
-    let mut text = format!("{severity} {code}: {message}");
-    for (name, value) in [("DETAIL", error.detail()), ("HINT", error.hint())] {
-        if let Some(value) = value {
-            text += &format!("\n{name}: {value}");
-        }
+    *canceller.lock().unwrap_or_else(PoisonError::into_inner) = client.canceller();
+    let before = client.status();
+    let Err(error) = client.query(&sql, |reply| answer.add(reply)).await else {
+        return (Some(client), answer);
+    };
+    // The server has often said why.
+    if answer.error().is_none() {
+        answer.fail(format!("the connection was lost: {error}"));
     }
-    text
+    answer.note(if before.is_open() {
+        "The open transaction is lost with the connection."
+    } else {
+        "Whether the statement took effect is not known."
+    });
+    (None, answer)
 }
 
-/// A statement that is typed in over several lines.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Statement(String);
-
-impl Statement {
-    /// Whether nothing was typed yet.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+/// The connection that there is, or a new one.
+async fn ready(
+    config: &Config,
+    client: Option<Client>,
+    answer: &mut Answer,
+) -> Result<Client, String> {
+    let Some(mut client) = client else { return connect(config).await };
+    if !client.is_lost().await {
+        return Ok(client);
     }
-
-    /// What was typed without a semicolon.
-    pub fn rest(self) -> Option<String> {
-        (!self.is_empty()).then_some(self.0)
+    if client.status().is_open() {
+        return Err("the connection was lost, and the open transaction with it; this statement \
+                    was not run"
+            .to_owned());
     }
-
-    /// Adds a line, and returns the whole when it ends with a semicolon.
-    pub fn add(&mut self, line: &str) -> Option<String> {
-        if line.trim().is_empty() {
-            return None;
-        }
-        if !self.0.is_empty() {
-            self.0.push('\n');
-        }
-        self.0.push_str(line);
-        self.0.trim_end().ends_with(';').then(|| std::mem::take(&mut self.0))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_statement_ends_with_a_semicolon() {
-        let mut statement = Statement::default();
-        assert_eq!(statement.add("   "), None);
-        assert!(statement.is_empty());
-        assert_eq!(statement.add("SELECT 1"), None);
-        assert_eq!(statement.add(" + 1;  "), Some("SELECT 1\n + 1;  ".to_owned()));
-        assert!(statement.is_empty());
-        assert_eq!(statement.clone().rest(), None);
-        statement.add("SELECT 2");
-        assert_eq!(statement.rest(), Some("SELECT 2".to_owned()));
-    }
+    let client = connect(config).await?;
+    answer.note("The connection was lost. This is a new one, with the default settings.");
+    Ok(client)
 }

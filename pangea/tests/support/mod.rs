@@ -3,6 +3,8 @@
 // Each test binary uses a part of it.
 #![allow(dead_code)]
 
+pub mod demo;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
@@ -39,9 +41,14 @@ pub fn processes_of(directory: &Path) -> Vec<u32> {
 
 /// Looks until something is so.
 pub fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+    wait_until_or(|| format!("{what}: not in {DEADLINE:?}"), is_so);
+}
+
+/// Looks until something is so, or fails with a reason.
+pub fn wait_until_or(why: impl Fn() -> String, is_so: impl Fn() -> bool) {
     let began = Instant::now();
     while !is_so() {
-        assert!(began.elapsed() < DEADLINE, "{what}: not in {DEADLINE:?}");
+        assert!(began.elapsed() < DEADLINE, "{}", why());
         std::thread::sleep(Duration::from_millis(10));
     }
 }

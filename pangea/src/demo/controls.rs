@@ -1,0 +1,140 @@
+//! What the demo does about what is typed at its prompt beside SQL.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use pangea_core::ids::NodeId;
+use pangea_node::client::Client;
+
+use super::command::{Command, HELP};
+use super::views;
+use crate::cluster::Cluster;
+use crate::sql::{Commands, Shell, Turn};
+
+/// The cluster, in the hands of whoever types.
+pub struct Controls<'a> {
+    cluster: &'a mut Cluster,
+    /// Native clients, by node.
+    clients: Vec<Client>,
+    /// What the load last did.
+    rates: Arc<Mutex<String>>,
+    /// Where SQL goes.
+    current: NodeId,
+}
+
+impl<'a> Controls<'a> {
+    /// SQL goes to the first region.
+    pub fn new(cluster: &'a mut Cluster, clients: Vec<Client>, rates: Arc<Mutex<String>>) -> Self {
+        Self { cluster, clients, rates, current: NodeId(0) }
+    }
+
+    /// A shell at the node that SQL goes to.
+    pub fn shell(&self) -> Shell {
+        Shell::new(self.cluster.members[self.current.index()].sql_config())
+    }
+
+    fn connect(&mut self, region: &str, shell: &mut Shell) -> Result<String, String> {
+        let node = self.cluster.node_in(region)?;
+        let rolled_back = match shell.status().is_open() {
+            true => {
+                let before = self.cluster.members[self.current.index()].region();
+                format!("the open transaction in {before} was rolled back\n")
+            }
+            false => String::new(),
+        };
+        self.current = node;
+        *shell = self.shell();
+        let url = self.cluster.members[node.index()].sql_url();
+        Ok(format!("{rolled_back}SQL goes to {region} now: {url}"))
+    }
+
+    async fn kill(&mut self, region: &str) -> Result<String, String> {
+        let node = self.cluster.node_in(region)?;
+        let member = &mut self.cluster.members[node.index()];
+        match member.pid() {
+            None => Err(format!("the node in {region} is down already")),
+            Some(pid) => {
+                member.kill().await;
+                Ok(format!("killed process {pid} in {region}"))
+            }
+        }
+    }
+
+    async fn start(&mut self, region: &str) -> Result<String, String> {
+        let node = self.cluster.node_in(region)?;
+        let member = &mut self.cluster.members[node.index()];
+        if let Some(pid) = member.pid() {
+            return Err(format!("the node in {region} runs already: process {pid}"));
+        }
+        member.start().await.map_err(|error| error.to_string())?;
+        Ok(format!("started process {} in {region}", member.pid().unwrap_or_default()))
+    }
+
+    async fn cut(&mut self, a: &str, b: &str) -> Result<String, String> {
+        let (from, to) = (self.cluster.node_in(a)?, self.cluster.node_in(b)?);
+        if from == to {
+            return Err(format!("{a} and itself have no link"));
+        }
+        // Each end holds what it sends. One that is down sends nothing.
+        for (end, other) in [(from, to), (to, from)] {
+            if self.cluster.members[end.index()].pid().is_some() {
+                let cut = self.clients[end.index()].cut(other).await;
+                cut.map_err(|error| error.to_string())?;
+            }
+        }
+        Ok(format!("nothing passes between {a} and {b}; \\heal lets it"))
+    }
+
+    async fn heal(&mut self) -> Result<String, String> {
+        for (client, member) in self.clients.iter().zip(&mut self.cluster.members) {
+            if member.pid().is_some() {
+                client.heal().await.map_err(|error| error.to_string())?;
+            }
+        }
+        Ok("everything passes".to_owned())
+    }
+}
+
+impl Commands for Controls<'_> {
+    const IS_READ_BESIDE: bool = true;
+
+    fn name(&self) -> String {
+        self.cluster.plan.regions[self.current.index()].clone()
+    }
+
+    fn turn(&self, command: &str) -> Turn {
+        match command.parse() {
+            Ok(Command::Quit) => Turn::Quit,
+            // The statements before it are for the region that there was.
+            Ok(Command::Connect(_)) => Turn::After,
+            Ok(
+                Command::Kill(_)
+                | Command::Start(_)
+                | Command::Cut(..)
+                | Command::Heal
+                | Command::Status
+                | Command::RoundTrips
+                | Command::Load
+                | Command::Help,
+            )
+            | Err(_) => Turn::Beside,
+        }
+    }
+
+    async fn run(&mut self, command: &str, shell: &mut Shell) -> Result<String, String> {
+        match command.parse()? {
+            Command::Connect(region) => self.connect(&region, shell),
+            Command::Kill(region) => self.kill(&region).await,
+            Command::Start(region) => self.start(&region).await,
+            Command::Cut(a, b) => self.cut(&a, &b).await,
+            Command::Heal => self.heal().await,
+            Command::Status => Ok(views::status(self.cluster, &self.clients).await.to_string()),
+            Command::RoundTrips => {
+                let measured = views::measure(&self.clients).await;
+                Ok(views::round_trips(&self.cluster.plan, &measured).to_string())
+            }
+            Command::Load => Ok(self.rates.lock().unwrap_or_else(PoisonError::into_inner).clone()),
+            Command::Help => Ok(HELP.to_owned()),
+            Command::Quit => unreachable!("the prompt ends with it"),
+        }
+    }
+}

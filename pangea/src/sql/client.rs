@@ -1,0 +1,372 @@
+//! A small PostgreSQL client: one connection, simple queries, and everything that is said about
+//! them.
+//!
+//! tokio-postgres keeps command tags and the state of the transaction to itself, and what came
+//! before an error; a prompt lives on them. So its messages are read here, by the crate on which
+//! tokio-postgres stands. It still reads the URL.
+//!
+//! ```text
+//!   query ---> T columns, D row, D row, C tag, N notice, E error, ... Z state ---> replies, status
+//! ```
+
+use std::fmt;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use fallible_iterator::FallibleIterator;
+use postgres_protocol::message::backend::{DataRowBody, ErrorFields, Message, RowDescriptionBody};
+use postgres_protocol::message::frontend;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
+use tokio_postgres::Config;
+use tokio_postgres::config::{Host, SslMode};
+
+use super::login::log_in;
+
+/// How long to wait for a server that does not answer at all.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Where servers listen that say nothing else.
+const PORT_DEFAULT: u16 = 5432;
+/// How much is read at once.
+const READ_BYTES: usize = 64 << 10;
+
+/// A way to a server.
+trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
+
+/// Where a server is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Address {
+    Tcp(String, u16),
+    Unix(std::path::PathBuf),
+}
+
+impl Address {
+    /// The addresses that a URL names, in its order.
+    fn all(config: &Config) -> Vec<Self> {
+        let ports = config.get_ports();
+        let port = |index: usize| match ports {
+            [] => PORT_DEFAULT,
+            [port] => *port,
+            ports => ports.get(index).copied().unwrap_or(PORT_DEFAULT),
+        };
+        if !config.get_hostaddrs().is_empty() {
+            let tcp =
+                |(index, ip): (usize, &std::net::IpAddr)| Self::Tcp(ip.to_string(), port(index));
+            return config.get_hostaddrs().iter().enumerate().map(tcp).collect();
+        }
+        let address = |(index, host): (usize, &Host)| match host {
+            Host::Tcp(name) => Self::Tcp(name.clone(), port(index)),
+            Host::Unix(path) => Self::Unix(path.join(format!(".s.PGSQL.{}", port(index)))),
+        };
+        config.get_hosts().iter().enumerate().map(address).collect()
+    }
+
+    async fn connect(&self) -> io::Result<Box<dyn Stream>> {
+        match self {
+            Self::Tcp(host, port) => {
+                let stream = TcpStream::connect((host.as_str(), *port)).await?;
+                stream.set_nodelay(true)?;
+                Ok(Box::new(stream))
+            }
+            Self::Unix(path) => Ok(Box::new(UnixStream::connect(path).await?)),
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(host, port) => write!(f, "{host}:{port}"),
+            Self::Unix(path) => write!(f, "{}", path.display()),
+        }
+    }
+}
+
+/// Where a connection's transaction is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Status {
+    /// In none.
+    #[default]
+    Idle,
+    /// In one.
+    Open,
+    /// In one that can only be rolled back.
+    Failed,
+}
+
+impl Status {
+    fn from_byte(byte: u8) -> io::Result<Self> {
+        match byte {
+            b'I' => Ok(Self::Idle),
+            b'T' => Ok(Self::Open),
+            b'E' => Ok(Self::Failed),
+            other => Err(io::Error::other(format!("unknown transaction state {other}"))),
+        }
+    }
+
+    /// Whether there is a transaction that is lost with the connection.
+    pub fn is_open(self) -> bool {
+        self != Self::Idle
+    }
+}
+
+/// An error or a notice, as the server tells it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// ERROR, WARNING, NOTICE and so on.
+    pub severity: String,
+    /// The SQLSTATE.
+    pub code: String,
+    /// What happened.
+    pub message: String,
+    /// More about it.
+    pub detail: Option<String>,
+    /// What to do about it.
+    pub hint: Option<String>,
+}
+
+impl Report {
+    /// Reads a report from the fields of its message.
+    pub(super) fn read(fields: &mut ErrorFields<'_>) -> io::Result<Self> {
+        let mut report = Self::default();
+        while let Some(field) = fields.next()? {
+            let text = String::from_utf8_lossy(field.value_bytes()).into_owned();
+            match field.type_() {
+                // The one that is never translated comes second, where there is one.
+                b'S' | b'V' => report.severity = text,
+                b'C' => report.code = text,
+                b'M' => report.message = text,
+                b'D' => report.detail = Some(text),
+                b'H' => report.hint = Some(text),
+                _ => {}
+            }
+        }
+        Ok(report)
+    }
+}
+
+/// Something that a server answers a query with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// Rows come, with these columns.
+    Columns(Vec<String>),
+    /// A row.
+    Row(Vec<Option<String>>),
+    /// A statement is done: its command tag.
+    Done(String),
+    /// A line that COPY writes.
+    Copied(String),
+    /// Something that is not an error.
+    Notice(Report),
+    /// The statement failed, and those behind it were not run.
+    Error(Report),
+}
+
+/// A way to have what a connection does cancelled, from beside it.
+#[derive(Clone, Debug)]
+pub struct Canceller {
+    address: Address,
+    process: i32,
+    secret: i32,
+}
+
+impl Canceller {
+    /// Asks the server to cancel. Whether it does is seen by the query alone.
+    ///
+    /// # Errors
+    /// When the server can't be reached.
+    pub async fn cancel(&self) -> io::Result<()> {
+        let ask = async {
+            let mut stream = self.address.connect().await?;
+            let mut request = BytesMut::new();
+            frontend::cancel_request(self.process, self.secret, &mut request);
+            stream.write_all(&request).await?;
+            // The server closes the connection when it has taken the request.
+            stream.read_to_end(&mut Vec::new()).await.map(drop)
+        };
+        tokio::time::timeout(CONNECT_TIMEOUT, ask).await?
+    }
+}
+
+/// A connection to a server.
+pub struct Client {
+    stream: Box<dyn Stream>,
+    input: BytesMut,
+    status: Status,
+    canceller: Option<Arc<Canceller>>,
+}
+
+impl Client {
+    /// Connects to the first server of a URL that takes a session.
+    ///
+    /// # Errors
+    /// Why it can't be had, in words.
+    pub async fn connect(config: &Config) -> Result<Self, String> {
+        if config.get_ssl_mode() == SslMode::Require {
+            return Err("encryption is asked for, and there is no TLS here".to_owned());
+        }
+        let mut why = "the URL names no host".to_owned();
+        for address in Address::all(config) {
+            let connecting = Self::connect_to(&address, config);
+            match tokio::time::timeout(CONNECT_TIMEOUT, connecting).await {
+                Ok(Ok(client)) => return Ok(client),
+                Ok(Err(error)) => why = format!("{address}: {error}"),
+                Err(_) => why = format!("{address}: no answer"),
+            }
+        }
+        Err(why)
+    }
+
+    async fn connect_to(address: &Address, config: &Config) -> io::Result<Self> {
+        let stream = address.connect().await?;
+        let (input, status) = (BytesMut::new(), Status::Idle);
+        let mut client = Self { stream, input, status, canceller: None };
+        log_in(&mut client, config).await?;
+        loop {
+            match client.receive().await? {
+                Message::BackendKeyData(key) => {
+                    let (process, secret) = (key.process_id(), key.secret_key());
+                    let address = address.clone();
+                    client.canceller = Some(Arc::new(Canceller { address, process, secret }));
+                }
+                Message::ReadyForQuery(ready) => {
+                    client.status = Status::from_byte(ready.status())?;
+                    return Ok(client);
+                }
+                Message::ErrorResponse(error) => return Err(refused(&mut error.fields())),
+                Message::ParameterStatus(_) | Message::NoticeResponse(_) => {}
+                _ => return Err(unexpected()),
+            }
+        }
+    }
+
+    /// Where the transaction is.
+    pub fn status(&self) -> Status {
+        self.status
+    }
+
+    /// What cancels a query of this connection, where the server offers that.
+    pub fn canceller(&self) -> Option<Arc<Canceller>> {
+        self.canceller.clone()
+    }
+
+    /// Runs SQL, and hands on each reply when it comes.
+    ///
+    /// # Errors
+    /// When the connection is lost. What the server has against the SQL is a reply.
+    pub async fn query(&mut self, sql: &str, mut on_reply: impl FnMut(Reply)) -> io::Result<()> {
+        let mut out = BytesMut::new();
+        frontend::query(sql, &mut out)?;
+        self.send(&out).await?;
+        loop {
+            match self.receive().await? {
+                Message::RowDescription(body) => on_reply(Reply::Columns(columns(&body)?)),
+                Message::DataRow(body) => on_reply(Reply::Row(values(&body)?)),
+                Message::CommandComplete(body) => on_reply(Reply::Done(body.tag()?.to_owned())),
+                Message::NoticeResponse(body) => {
+                    on_reply(Reply::Notice(Report::read(&mut body.fields())?));
+                }
+                Message::ErrorResponse(body) => {
+                    on_reply(Reply::Error(Report::read(&mut body.fields())?));
+                }
+                Message::CopyInResponse(_) => {
+                    let mut out = BytesMut::new();
+                    frontend::copy_fail("this prompt has no data for COPY", &mut out)?;
+                    self.send(&out).await?;
+                }
+                Message::CopyData(body) => {
+                    let text = String::from_utf8_lossy(body.data());
+                    on_reply(Reply::Copied(text.trim_end_matches('\n').to_owned()));
+                }
+                Message::ReadyForQuery(ready) => {
+                    self.status = Status::from_byte(ready.status())?;
+                    return Ok(());
+                }
+                Message::EmptyQueryResponse
+                | Message::CopyOutResponse(_)
+                | Message::CopyDone
+                | Message::ParameterStatus(_)
+                | Message::NotificationResponse(_) => {}
+                _ => return Err(unexpected()),
+            }
+        }
+    }
+
+    /// Whether the server has closed the connection, as far as is known here without waiting.
+    pub async fn is_lost(&mut self) -> bool {
+        std::future::poll_fn(|cx| {
+            let mut bytes = [0; 1 << 10];
+            loop {
+                let mut buffer = ReadBuf::new(&mut bytes);
+                match Pin::new(&mut self.stream).poll_read(cx, &mut buffer) {
+                    std::task::Poll::Pending => return std::task::Poll::Ready(false),
+                    std::task::Poll::Ready(Ok(())) if !buffer.filled().is_empty() => {
+                        self.input.extend_from_slice(buffer.filled());
+                    }
+                    std::task::Poll::Ready(_) => return std::task::Poll::Ready(true),
+                }
+            }
+        })
+        .await
+    }
+
+    pub(super) async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.stream.write_all(bytes).await
+    }
+
+    pub(super) async fn receive(&mut self) -> io::Result<Message> {
+        loop {
+            if let Some(message) = Message::parse(&mut self.input)? {
+                return Ok(message);
+            }
+            self.input.reserve(READ_BYTES);
+            if self.stream.read_buf(&mut self.input).await? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+    }
+}
+
+/// What a server that takes no session says about it.
+pub(super) fn refused(fields: &mut ErrorFields<'_>) -> io::Error {
+    match Report::read(fields) {
+        Ok(report) => io::Error::other(format!("{} {}", report.code, report.message)),
+        Err(error) => error,
+    }
+}
+
+pub(super) fn unexpected() -> io::Error {
+    io::Error::other("the server sent what does not belong here")
+}
+
+fn columns(body: &RowDescriptionBody) -> io::Result<Vec<String>> {
+    body.fields().map(|field| Ok(field.name().to_owned())).collect()
+}
+
+fn values(body: &DataRowBody) -> io::Result<Vec<Option<String>>> {
+    let value = |range: Option<std::ops::Range<usize>>| {
+        Ok(range.map(|range| String::from_utf8_lossy(&body.buffer()[range]).into_owned()))
+    };
+    body.ranges().map(value).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_names_one_address_or_several() {
+        let all = |url: &str| Address::all(&url.parse().unwrap());
+        let tcp = |host: &str, port| Address::Tcp(host.to_owned(), port);
+        assert_eq!(all("postgres://me@a/db"), [tcp("a", 5432)]);
+        assert_eq!(all("postgres://me@a:1,b:2/db"), [tcp("a", 1), tcp("b", 2)]);
+        assert_eq!(all("host=a,b port=7"), [tcp("a", 7), tcp("b", 7)]);
+        assert_eq!(all("host=/run/pg"), [Address::Unix("/run/pg/.s.PGSQL.5432".into())]);
+        assert_eq!(all("host=a hostaddr=10.0.0.1"), [tcp("10.0.0.1", 5432)]);
+    }
+}

@@ -1,0 +1,233 @@
+//! What is typed, taken apart: statements end with a semicolon, and a backslash begins a command
+//! that goes to the end of its line or to the next backslash.
+//!
+//! Neither counts within quotes or comments: `'a;b'`, `E'it\'s'`, `"a;b"`, `$$ ; $$`, `-- ;` and
+//! `/* ; /* ; */ */`, as in PostgreSQL.
+
+/// Something to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// A statement, with its semicolon.
+    Sql(String),
+    /// A command, with its backslash.
+    Command(String),
+}
+
+/// What the end of the text so far is within.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+enum Within {
+    #[default]
+    Nothing,
+    /// A string, in which a backslash may escape.
+    Text { has_escapes: bool },
+    /// A name in double quotes.
+    Name,
+    /// A string between two such marks, with their dollar signs.
+    Dollars(String),
+    /// Comments, so many deep.
+    Comment(usize),
+}
+
+/// Lines, up to the end of a statement.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Script {
+    text: String,
+    within: Within,
+    /// Whether there is more than space and comments.
+    has_content: bool,
+}
+
+impl Script {
+    /// Whether no statement was begun.
+    pub fn is_empty(&self) -> bool {
+        !self.has_content && self.within == Within::Nothing
+    }
+
+    /// What a prompt shows for where the next line will be, as psql's do.
+    pub fn mark(&self) -> char {
+        match &self.within {
+            Within::Nothing if self.has_content => '-',
+            Within::Nothing => '=',
+            Within::Text { .. } => '\'',
+            Within::Name => '"',
+            Within::Dollars(_) => '$',
+            Within::Comment(_) => '*',
+        }
+    }
+
+    /// The statement that was begun and has no semicolon.
+    pub fn rest(self) -> Option<String> {
+        (!self.is_empty()).then_some(self.text)
+    }
+
+    /// Adds a line, and returns what is complete with it, in order.
+    pub fn add(&mut self, line: &str) -> Vec<Part> {
+        let mut parts = Vec::new();
+        let mut rest = line;
+        while let Some(first) = rest.chars().next() {
+            let taken = match &self.within {
+                Within::Nothing if first == '\\' => {
+                    let end = rest[1..].find('\\').map_or(rest.len(), |at| at + 1);
+                    parts.push(Part::Command(rest[..end].trim().to_owned()));
+                    rest = &rest[end..];
+                    continue;
+                }
+                Within::Nothing => self.step_plain(rest),
+                within => {
+                    let (taken, next) = step_within(within, rest);
+                    self.within = next;
+                    taken
+                }
+            };
+            self.text.push_str(&rest[..taken]);
+            rest = &rest[taken..];
+            if first == ';' && self.within == Within::Nothing && self.text.ends_with(';') {
+                let sql = std::mem::take(&mut self.text).trim().to_owned();
+                if std::mem::take(&mut self.has_content) {
+                    parts.push(Part::Sql(sql));
+                }
+            }
+        }
+        if self.is_empty() {
+            self.text.clear();
+        } else {
+            self.text.push('\n');
+        }
+        parts
+    }
+
+    /// Takes something from the front of `rest`, which is in no quotes: how long it is.
+    fn step_plain(&mut self, rest: &str) -> usize {
+        let first = rest.chars().next().expect("there is something left");
+        if rest.starts_with("--") {
+            return rest.len();
+        }
+        if rest.starts_with("/*") {
+            self.within = Within::Comment(1);
+            return 2;
+        }
+        self.has_content |= !first.is_whitespace() && first != ';';
+        let is_of_word = |c: char| c.is_alphanumeric() || c == '_' || c == '$';
+        match first {
+            '\'' => {
+                let mut before = self.text.chars().rev();
+                let has_escapes = matches!(before.next(), Some('e' | 'E'))
+                    && !before.next().is_some_and(is_of_word);
+                self.within = Within::Text { has_escapes };
+            }
+            '"' => self.within = Within::Name,
+            '$' if !self.text.chars().next_back().is_some_and(is_of_word) => {
+                if let Some(mark) = dollar_mark(rest) {
+                    self.within = Within::Dollars(mark.to_owned());
+                    return mark.len();
+                }
+            }
+            _ => {}
+        }
+        first.len_utf8()
+    }
+}
+
+/// The mark of a dollar-quoted string at the front of `rest`: `$$` or `$word$`.
+fn dollar_mark(rest: &str) -> Option<&str> {
+    let end = rest[1..].find('$')? + 1;
+    let word = &rest[1..end];
+    let is_word = word.chars().all(|c| c.is_alphanumeric() || c == '_');
+    let is_number = word.starts_with(|c: char| c.is_ascii_digit());
+    (is_word && !is_number).then(|| &rest[..=end])
+}
+
+/// Takes something from the front of `rest`, which is in quotes or a comment: how long it is, and
+/// what comes after it is within.
+fn step_within(within: &Within, rest: &str) -> (usize, Within) {
+    let first = rest.chars().next().expect("there is something left");
+    let skip = |len: usize| rest.chars().take(len).map(char::len_utf8).sum();
+    let stay = |len: usize| (len, within.clone());
+    match within {
+        Within::Nothing => stay(skip(1)),
+        Within::Text { has_escapes: true } if first == '\\' => stay(skip(2)),
+        Within::Text { .. } if rest.starts_with("''") => stay(2),
+        Within::Name if rest.starts_with("\"\"") => stay(2),
+        Within::Text { .. } if first == '\'' => (1, Within::Nothing),
+        Within::Name if first == '"' => (1, Within::Nothing),
+        Within::Dollars(mark) if rest.starts_with(mark.as_str()) => (mark.len(), Within::Nothing),
+        Within::Comment(depth) if rest.starts_with("/*") => (2, Within::Comment(depth + 1)),
+        Within::Comment(1) if rest.starts_with("*/") => (2, Within::Nothing),
+        Within::Comment(depth) if rest.starts_with("*/") => (2, Within::Comment(depth - 1)),
+        Within::Text { .. } | Within::Name | Within::Dollars(_) | Within::Comment(_) => {
+            stay(skip(1))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sql(text: &str) -> Part {
+        Part::Sql(text.to_owned())
+    }
+
+    fn command(text: &str) -> Part {
+        Part::Command(text.to_owned())
+    }
+
+    fn parts(lines: &[&str]) -> Vec<Part> {
+        let mut script = Script::default();
+        let parts = lines.iter().flat_map(|line| script.add(line)).collect();
+        assert_eq!(script.rest(), None, "{lines:?}");
+        parts
+    }
+
+    #[test]
+    fn statements_and_commands_on_a_line_come_in_their_order() {
+        assert_eq!(parts(&["select 1; \\q"]), [sql("select 1;"), command("\\q")]);
+        assert_eq!(parts(&["a; b ;;  "]), [sql("a;"), sql("b ;")]);
+        assert_eq!(parts(&["\\heal \\status"]), [command("\\heal"), command("\\status")]);
+        assert_eq!(parts(&["select 1", " + 1;"]), [sql("select 1\n + 1;")]);
+        assert_eq!(parts(&["   ", ";", "-- nothing;", "/* ;", "; */"]), []);
+    }
+
+    #[test]
+    fn a_semicolon_or_backslash_in_quotes_or_a_comment_is_none() {
+        for text in [
+            "select 'a;\\b';",
+            "select 'it''s; ok';",
+            "select E'it\\'s; ok''\\'';",
+            "select type';' from t;",
+            "select \"a;\\\"\"b\";",
+            "select $$;\\$$;",
+            "select $a$ $b$; $a$;",
+            "select 1 -- ; \\q",
+            "select /* ; /* ; */ ; */ 1;",
+        ] {
+            let lines = [text, ";"];
+            let lines = if text.contains("--") { &lines[..] } else { &lines[..1] };
+            assert_eq!(parts(lines), [sql(&lines.join("\n"))], "{text}");
+        }
+        // A parameter is no mark.
+        assert_eq!(parts(&["select $1; select $1;"]).len(), 2);
+        assert_eq!(parts(&["select a$b; select a$b;"]).len(), 2);
+    }
+
+    #[test]
+    fn the_prompt_shows_what_is_open() {
+        for (line, mark) in [
+            ("", '='),
+            ("select 1", '-'),
+            ("select 'a", '\''),
+            ("select \"a", '"'),
+            ("select $x$ a", '$'),
+            ("/* a", '*'),
+            ("select 1; -- a", '='),
+        ] {
+            let mut script = Script::default();
+            script.add(line);
+            assert_eq!(script.mark(), mark, "{line}");
+            assert_eq!(script.is_empty(), mark == '=', "{line}");
+        }
+        let mut script = Script::default();
+        assert_eq!(script.add("select 2"), []);
+        assert_eq!(script.rest(), Some("select 2\n".to_owned()));
+    }
+}
