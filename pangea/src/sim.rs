@@ -167,7 +167,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
 /// checkpoints, and epochs that are too large for one step.
 fn scaled_down(protocol: &str) -> toml::Table {
     let settings: &[(&str, i64)] = match protocol {
-        "minerva" => &[("checkpoint_bytes", 30_000), ("slice_txns", 2)],
+        "minerva" => &[("checkpoint_bytes", 30_000), ("slice_txns", 2), ("cuts_kept", 20)],
         _ => &[],
     };
     settings.iter().map(|&(key, value)| (key.to_owned(), value.into())).collect()

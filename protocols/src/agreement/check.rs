@@ -8,6 +8,7 @@ use omnipaxos::ballot_leader_election::Ballot;
 use omnipaxos::messages::Message as PaxosMessage;
 use omnipaxos::messages::ballot_leader_election::{BLEMessage, HeartbeatMsg};
 use omnipaxos::messages::sequence_paxos::{Compaction, PaxosMsg, Promise};
+use omnipaxos::storage::SnapshotType;
 use omnipaxos::util::{LogSync, SequenceNumber};
 
 use super::{Decision, Wrapped};
@@ -51,8 +52,6 @@ pub(super) struct Bounds<'a, E> {
     pub promise: Ballot,
     /// Whether it is past the preparation of that.
     pub is_accepting: bool,
-    /// How many entries are gone here.
-    pub trimmed: usize,
     /// How many entries were handed out here.
     pub taken: usize,
     /// How many entries are decided here.
@@ -92,10 +91,7 @@ impl<E: Decision> Bounds<'_, E> {
                 self.ballot_of(prepare.n, self.from)?;
                 self.ballot_or_none(prepare.n_accepted)?;
                 index(prepare.accepted_idx, prepare.decided_idx..=INDEX_MAX)?;
-                // What is gone here, every replica has decided. One that is no leader any more may
-                // say what was so once.
-                let least = if prepare.n < self.promise { 0 } else { self.trimmed };
-                index(prepare.decided_idx, least..=INDEX_MAX)
+                index(prepare.decided_idx, 0..=INDEX_MAX)
             }
             PaxosMsg::Promise(promise) => self.check_promise(promise),
             PaxosMsg::AcceptSync(sync) => {
@@ -107,7 +103,7 @@ impl<E: Decision> Bounds<'_, E> {
                     return Ok(());
                 }
                 // It begins where this replica was when it promised.
-                let is_in_place = (self.decided..=self.end).contains(&sync.log_sync.sync_idx);
+                let is_in_place = self.places(&sync.log_sync).contains(&sync.log_sync.sync_idx);
                 if is_in_place { Ok(()) } else { Err(OUT_OF_PLACE) }
             }
             PaxosMsg::AcceptDecide(accept) => {
@@ -129,7 +125,7 @@ impl<E: Decision> Bounds<'_, E> {
             }
             // Entries are trimmed when all have used them.
             PaxosMsg::Compaction(Compaction::Trim(upto)) => index(*upto, 0..=self.taken),
-            // Only the leader proposes, the configuration never stops, and nothing is folded.
+            // Only the leader proposes, the configuration never stops, and each forgets for itself.
             PaxosMsg::ProposalForward(_)
             | PaxosMsg::Compaction(Compaction::Snapshot(_))
             | PaxosMsg::AcceptStopSign(_)
@@ -148,22 +144,34 @@ impl<E: Decision> Bounds<'_, E> {
             // To a ballot that is over: nothing of it is used.
             return Ok(());
         }
-        index(promise.decided_idx, self.trimmed..=INDEX_MAX)?;
+        index(promise.decided_idx, 0..=INDEX_MAX)?;
         match &promise.log_sync {
             // One that comes late is counted, and its entries are not used.
             Some(_) if self.is_accepting => Ok(()),
-            Some(sync) => index(sync.sync_idx, self.decided..=self.end),
+            Some(sync) => index(sync.sync_idx, self.places(sync)),
             // A peer that has decided more than there is here sends what is missing.
             None => index(promise.decided_idx, 0..=self.end),
         }
     }
 
+    /// Where entries can be put in the log that is here: after what is decided, and without a gap
+    /// unless they say that what is between is forgotten.
+    fn places(&self, sync: &LogSync<Wrapped<E>>) -> std::ops::RangeInclusive<usize> {
+        let last = if sync.decided_snapshot.is_some() { INDEX_MAX } else { self.end };
+        self.decided..=last
+    }
+
     /// Entries that a log is continued with, and how many are decided with them.
     fn check_log_sync(&self, sync: &LogSync<Wrapped<E>>, decided: usize) -> Result<(), Refused> {
-        if sync.decided_snapshot.is_some() || sync.stopsign.is_some() {
+        let is_part = matches!(sync.decided_snapshot, Some(SnapshotType::Delta(_)));
+        if is_part || sync.stopsign.is_some() {
             return Err(UNUSED);
         }
         index(sync.sync_idx, 0..=INDEX_MAX)?;
+        if sync.decided_snapshot.is_some() {
+            // Nothing is forgotten that is not decided.
+            index(sync.sync_idx, 0..=decided)?;
+        }
         index(decided, 0..=sync.sync_idx + sync.suffix.len())?;
         self.check_entries(&sync.suffix)
     }

@@ -17,6 +17,12 @@
 //! decided is durable on a majority.
 //!
 //! Entries are numbered from 1 in the order of their decision.
+//!
+//! A replica forgets old entries for itself: [`Agreement::compact`]. One that lacks entries that a
+//! peer has forgotten is told how far they went, skips them, and learns from elsewhere what they
+//! came to. In a synchronisation of `omnipaxos` a snapshot stands for what is skipped. Left to
+//! itself, `omnipaxos` would send one in place of entries that are still there, so it is told that
+//! there are none ([`Forgotten`]), and snapshots are put in here, where entries are gone.
 
 mod check;
 mod storage;
@@ -29,8 +35,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use omnipaxos::ballot_leader_election::Ballot;
 use omnipaxos::messages::Message as PaxosMessage;
-use omnipaxos::storage::{Entry as PaxosEntry, NoSnapshot};
-use omnipaxos::util::LogEntry;
+use omnipaxos::messages::sequence_paxos::PaxosMsg;
+use omnipaxos::storage::{Entry as PaxosEntry, Snapshot};
+use omnipaxos::util::{LogEntry, LogSync};
 use omnipaxos::{ClusterConfig, OmniPaxos, ServerConfig};
 use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::NodeId;
@@ -65,7 +72,24 @@ const RESEND_TICKS: u64 = 50;
 pub(crate) struct Wrapped<E: Decision>(pub(crate) E);
 
 impl<E: Decision> PaxosEntry for Wrapped<E> {
-    type Snapshot = NoSnapshot;
+    type Snapshot = Forgotten;
+}
+
+/// What is left of entries that are forgotten: nothing. How many they were is said beside it.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Forgotten;
+
+impl<E: Decision> Snapshot<Wrapped<E>> for Forgotten {
+    fn create(_entries: &[Wrapped<E>]) -> Self {
+        Self
+    }
+
+    fn merge(&mut self, _later: Self) {}
+
+    fn use_snapshots() -> bool {
+        // Asked where one replica brings another up to date, and there alone.
+        false
+    }
 }
 
 /// One replica of the log.
@@ -78,8 +102,10 @@ pub struct Agreement<E: Decision> {
     nodes: usize,
     /// What each peer has promised.
     promises: BTreeMap<u64, Term>,
-    /// How many decided entries have been handed out.
+    /// How many decided entries have been handed out, or skipped.
     taken: usize,
+    /// Messages that wait for the next [`Agreement::drain`].
+    outgoing: Vec<PaxosMessage<Wrapped<E>>>,
 }
 
 /// One replica's time as the leader. What was proposed in an earlier one may be lost.
@@ -117,6 +143,9 @@ pub struct Drained<E> {
     pub records: Vec<Record<E>>,
     /// To whom, and the encoded message.
     pub messages: Vec<(NodeId, Vec<u8>)>,
+    /// Entries up to this one are decided, and those that were not handed out never will be: the
+    /// peers have forgotten them.
+    pub skipped: Option<u64>,
     /// The number of each newly decided entry and the entry, in order.
     pub decided: Vec<(u64, E)>,
 }
@@ -154,8 +183,8 @@ impl<E: Decision> Agreement<E> {
         let stall = Stall::new(me, topology);
         let preference = Preference::new(me, topology);
         let nodes = topology.node_count();
-        let (promises, taken) = (BTreeMap::new(), decided_taken as usize);
-        Self { paxos, shared, stall, preference, nodes, promises, taken }
+        let (promises, taken, outgoing) = (BTreeMap::new(), decided_taken as usize, Vec::new());
+        Self { paxos, shared, stall, preference, nodes, promises, taken, outgoing }
     }
 
     /// Whether entries that are proposed here are put in the log here, and not forwarded.
@@ -200,14 +229,13 @@ impl<E: Decision> Agreement<E> {
     ) -> Result<(), Refused> {
         let message = check::decode(bytes)?;
         let is_accepting = self.paxos.get_current_leader().is_some_and(|(_, accepts)| accepts);
-        let (trimmed, decided, end) = self.lock().state.extent();
+        let (decided, end) = self.lock().state.extent();
         let bounds = Bounds {
             me: self.paxos.get_pid(),
             from: pid(from),
             nodes: self.nodes as u64,
             promise: self.paxos.get_promise(),
             is_accepting,
-            trimmed,
             taken: self.taken,
             decided: decided.max(self.paxos.get_decided_idx()),
             end,
@@ -220,12 +248,14 @@ impl<E: Decision> Agreement<E> {
             *promise = (*promise).max(Term(promised));
         }
         self.paxos.handle_incoming(message);
+        self.collect_outgoing();
         Ok(())
     }
 
     /// Lets time pass. To be called every [`TICK`].
     pub fn on_tick(&mut self) {
         self.paxos.tick();
+        self.collect_outgoing();
         let leader = self.paxos.get_current_leader();
         let is_following = leader.is_some_and(|(_, is_accepting)| is_accepting);
         let is_led_by_other = is_following && !self.is_leader();
@@ -247,6 +277,19 @@ impl<E: Decision> Agreement<E> {
         }
     }
 
+    /// Forgets entries up to `upto` here, whoever may lack them.
+    pub fn compact(&mut self, upto: u64) {
+        if upto as usize > self.paxos.get_compacted_idx() {
+            // Refused where less is known to be decided here: there is little to forget then.
+            let _ = self.paxos.snapshot(Some(upto as usize), true);
+        }
+    }
+
+    /// How many entries are forgotten here.
+    pub fn forgotten(&self) -> u64 {
+        self.paxos.get_compacted_idx() as u64
+    }
+
     /// The smallest list of records that leads to the present state.
     pub fn compacted_records(&self) -> Vec<Record<E>> {
         self.lock().state.to_records()
@@ -254,20 +297,31 @@ impl<E: Decision> Agreement<E> {
 
     /// Takes what happened since the last call.
     pub fn drain(&mut self) -> Drained<E> {
-        let mut outgoing = Vec::new();
-        self.paxos.take_outgoing_messages(&mut outgoing);
+        self.collect_outgoing();
+        let outgoing = std::mem::take(&mut self.outgoing);
         let encode = |message: PaxosMessage<Wrapped<E>>| {
             let to = node(message.get_receiver());
             (to, postcard::to_stdvec(&message).expect("a message in memory can be encoded"))
         };
         let messages = outgoing.into_iter().map(encode).collect();
-        let decided = self.newly_decided();
+        let (skipped, decided) = self.newly_decided();
         let records = self.lock().take_journal();
-        Drained { records, messages, decided }
+        Drained { records, messages, skipped, decided }
     }
 
-    fn newly_decided(&mut self) -> Vec<(u64, E)> {
+    /// Takes the messages of one call. Before the next call the log is as it was when they were
+    /// made, so that what a synchronisation lacks of it can be put in.
+    fn collect_outgoing(&mut self) {
+        let mut messages = Vec::new();
+        self.paxos.take_outgoing_messages(&mut messages);
+        let synchronisations = messages.iter_mut().filter_map(synchronisation);
+        synchronisations.for_each(|sync| self.lock().state.skip_forgotten(sync));
+        self.outgoing.append(&mut messages);
+    }
+
+    fn newly_decided(&mut self) -> (Option<u64>, Vec<(u64, E)>) {
         let entries = self.paxos.read_decided_suffix(self.taken).unwrap_or_default();
+        let mut skipped = None;
         let mut decided = Vec::with_capacity(entries.len());
         for entry in entries {
             match entry {
@@ -275,18 +329,34 @@ impl<E: Decision> Agreement<E> {
                     self.taken += 1;
                     decided.push((self.taken as u64, entry));
                 }
-                // Every replica had these and had used them before they were trimmed.
-                LogEntry::Trimmed(upto) => self.taken = self.taken.max(upto),
+                LogEntry::Trimmed(upto) => {
+                    self.taken = self.taken.max(upto);
+                    skipped = Some(self.taken as u64);
+                }
                 LogEntry::Undecided(_) | LogEntry::Snapshotted(_) | LogEntry::StopSign(..) => {
                     panic!("a decided suffix holds decided entries alone")
                 }
             }
         }
-        decided
+        (skipped, decided)
     }
 
     fn lock(&self) -> MutexGuard<'_, Shared<E>> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What brings a log up to date, in a message that does.
+fn synchronisation<E: Decision>(
+    message: &mut PaxosMessage<Wrapped<E>>,
+) -> Option<&mut LogSync<Wrapped<E>>> {
+    match message {
+        PaxosMessage::SequencePaxos(message) => match &mut message.msg {
+            PaxosMsg::AcceptSync(sync) => Some(&mut sync.log_sync),
+            PaxosMsg::Promise(promise) => promise.log_sync.as_mut(),
+            _ => None,
+        },
+        PaxosMessage::BLE(_) => None,
     }
 }
 

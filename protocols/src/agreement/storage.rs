@@ -3,10 +3,13 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use omnipaxos::ballot_leader_election::Ballot;
-use omnipaxos::storage::{NoSnapshot, StopSign, Storage as PaxosStorage, StorageOp, StorageResult};
+use omnipaxos::storage::{
+    SnapshotType, StopSign, Storage as PaxosStorage, StorageOp, StorageResult,
+};
+use omnipaxos::util::LogSync;
 use serde::{Deserialize, Serialize};
 
-use super::{Decision, Wrapped};
+use super::{Decision, Forgotten, Wrapped};
 
 /// One change of the durable state. Replaying all of them in order restores it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -82,9 +85,19 @@ impl<E: Decision> State<E> {
             .collect()
     }
 
-    /// How many entries are gone, how many are decided, and how many there are in all.
-    pub(super) fn extent(&self) -> (usize, usize, usize) {
-        (self.trimmed, self.decided, self.end())
+    /// How many entries are decided, and how many there are in all.
+    pub(super) fn extent(&self) -> (usize, usize) {
+        (self.decided, self.end())
+    }
+
+    /// Where a synchronisation would begin with entries that are gone here, `omnipaxos` found none
+    /// at all. It begins after them, and all that there is comes with it.
+    pub(super) fn skip_forgotten(&self, sync: &mut LogSync<Wrapped<E>>) {
+        if sync.sync_idx < self.trimmed && sync.suffix.is_empty() {
+            sync.decided_snapshot = Some(SnapshotType::Complete(Forgotten));
+            sync.sync_idx = self.trimmed;
+            sync.suffix = self.entries.iter().cloned().map(Wrapped).collect();
+        }
     }
 
     fn end(&self) -> usize {
@@ -236,12 +249,12 @@ impl<E: Decision> PaxosStorage<Wrapped<E>> for Storage<E> {
         Ok(self.lock().state.trimmed)
     }
 
-    fn set_snapshot(&mut self, snapshot: Option<NoSnapshot>) -> StorageResult<()> {
-        assert!(snapshot.is_none(), "entries are trimmed, never folded");
+    fn set_snapshot(&mut self, _snapshot: Option<Forgotten>) -> StorageResult<()> {
+        // How far it goes is written with it.
         Ok(())
     }
 
-    fn get_snapshot(&self) -> StorageResult<Option<NoSnapshot>> {
+    fn get_snapshot(&self) -> StorageResult<Option<Forgotten>> {
         Ok(None)
     }
 }

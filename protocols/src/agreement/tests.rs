@@ -10,6 +10,7 @@ use omnipaxos::messages::sequence_paxos::{
     AcceptDecide, AcceptSync, Accepted, Compaction, Decide, NotAccepted, PaxosMessage as Envelope,
     PaxosMsg, Prepare, PrepareReq, Promise,
 };
+use omnipaxos::storage::SnapshotType;
 use omnipaxos::util::{LogSync, SequenceNumber};
 use proptest::prelude::*;
 
@@ -24,6 +25,10 @@ struct Cluster {
     replicas: Vec<Agreement<u32>>,
     decided: Vec<Vec<u32>>,
     refused: Vec<Refused>,
+    /// How far each has skipped entries.
+    skipped: Vec<Option<u64>>,
+    /// Nothing comes from it and nothing reaches it.
+    away: Option<usize>,
 }
 
 impl Cluster {
@@ -34,6 +39,8 @@ impl Cluster {
             replicas: topology.node_ids().map(replica).collect(),
             decided: vec![Vec::new(); 3],
             refused: Vec::new(),
+            skipped: vec![None; 3],
+            away: None,
         }
     }
 
@@ -48,6 +55,7 @@ impl Cluster {
             let mut wire = Wire::new();
             for (id, replica) in self.replicas.iter_mut().enumerate() {
                 let drained = replica.drain();
+                self.skipped[id] = self.skipped[id].max(drained.skipped);
                 self.decided[id].extend(drained.decided.iter().map(|(_, entry)| *entry));
                 let from = NodeId(id as u16);
                 wire.extend(drained.messages.into_iter().map(|(to, bytes)| (from, to, bytes)));
@@ -55,6 +63,8 @@ impl Cluster {
             if wire.is_empty() {
                 return;
             }
+            let is_cut = |id: NodeId| self.away == Some(id.index());
+            wire.retain(|(from, to, _)| !is_cut(*from) && !is_cut(*to));
             for (from, to, bytes) in wire {
                 self.say(from.index(), to.index(), &bytes);
             }
@@ -99,6 +109,79 @@ fn what_replicas_say_to_each_other_is_not_refused() {
     assert_eq!(cluster.refused, []);
 }
 
+/// A cluster that has decided 0..100 while the last of its replicas was away, and has forgotten 90
+/// of these. The last one has decided `before` entries before that.
+fn forgetful(before: u32) -> Cluster {
+    let mut cluster = Cluster::new();
+    cluster.run(100);
+    for entry in 0..100 {
+        cluster.away = (entry >= before).then_some(2);
+        let decided = cluster.decide(entry);
+        assert_eq!(decided.len(), if entry < before { 3 } else { 2 });
+    }
+    for replica in &mut cluster.replicas[..2] {
+        replica.compact(90);
+        assert_eq!(replica.forgotten(), 90);
+    }
+    cluster.away = None;
+    cluster
+}
+
+fn after_coming_back(mut cluster: Cluster, before: u32) {
+    let kept = || (0..before).chain(90..100);
+    assert_eq!(cluster.skipped, [None, None, Some(90)]);
+    assert_eq!(cluster.decided[2], kept().collect::<Vec<u32>>());
+    assert_eq!(cluster.decide(100), [0, 1, 2]);
+    assert_eq!(cluster.refused, []);
+    // What it wrote down leads to the same place, whatever its user had made use of.
+    let topology = Topology::one_node_per_region("t", &["a", "b", "c"], Span::from_ms(1));
+    for taken in [0, u64::from(before), 90, 95, 101] {
+        let records = cluster.replicas[2].compacted_records();
+        let mut again = Agreement::new(NodeId(2), &topology, records, taken);
+        let drained = again.drain();
+        assert_eq!(drained.skipped, (taken < 90).then_some(90));
+        assert_eq!(drained.decided.len() as u64, 101 - taken.max(90));
+        assert!(drained.decided.first().is_none_or(|(number, _)| *number == taken.max(90) + 1));
+    }
+}
+
+#[test]
+fn a_replica_that_lacks_what_is_forgotten_skips_it() {
+    for before in [0, 5] {
+        let mut cluster = forgetful(before);
+        for id in 0..2 {
+            cluster.replicas[id].on_peer_up(NodeId(2));
+            cluster.replicas[2].on_peer_up(NodeId(id as u16));
+        }
+        cluster.run(300);
+        after_coming_back(cluster, before);
+    }
+}
+
+/// A leader learns from the promises of its followers what they have forgotten.
+#[test]
+fn a_replica_that_lacks_what_is_forgotten_can_lead() {
+    for before in [0, 5] {
+        let mut cluster = forgetful(before);
+        cluster.replicas[2].paxos.try_become_leader();
+        // Too soon for the old leader to tell it.
+        cluster.settle();
+        assert!(cluster.replicas[2].is_leader());
+        after_coming_back(cluster, before);
+    }
+}
+
+/// One that lacks a little is told that, and what is kept is not sent.
+#[test]
+fn a_replica_that_lacks_what_is_kept_skips_nothing() {
+    let mut cluster = forgetful(93);
+    cluster.replicas[2].paxos.try_become_leader();
+    cluster.run(300);
+    assert_eq!(cluster.skipped, [None; 3]);
+    assert_eq!(cluster.decided[2], (0..100).collect::<Vec<u32>>());
+    assert_eq!(cluster.refused, []);
+}
+
 fn number() -> impl Strategy<Value = usize> {
     prop_oneof![0usize..8, Just(usize::MAX), Just(usize::MAX - 1), Just(1 << 48), any::<usize>()]
 }
@@ -122,8 +205,13 @@ fn sequence() -> impl Strategy<Value = SequenceNumber> {
 }
 
 fn log_sync() -> impl Strategy<Value = LogSync<Wrapped<u32>>> {
-    (entries(), number()).prop_map(|(suffix, sync_idx)| LogSync {
-        decided_snapshot: None,
+    let forgotten = prop_oneof![
+        3 => Just(None),
+        3 => Just(Some(SnapshotType::Complete(Forgotten))),
+        1 => Just(Some(SnapshotType::Delta(Forgotten))),
+    ];
+    (forgotten, entries(), number()).prop_map(|(decided_snapshot, suffix, sync_idx)| LogSync {
+        decided_snapshot,
         suffix,
         sync_idx,
         stopsign: None,

@@ -35,7 +35,7 @@ impl Minerva {
         for peer in self.state.topology.peers_of(me) {
             cx.send(peer, Message::Progress { applied, durable, heads: heads.clone() });
         }
-        self.collect();
+        self.collect(cx);
         self.reclaim(cx);
         self.retry_barriers(cx, None);
         self.retry_transfer(cx);
@@ -72,7 +72,7 @@ impl Minerva {
     }
 
     /// Drops the batches below the low watermark, and with them what agreement decided of them.
-    fn collect(&mut self) {
+    fn collect(&mut self, cx: &mut Cx<'_, Self>) {
         let collection = &self.state.collection;
         let members = self.state.members();
         for (source, log) in self.state.replication.logs.iter_mut().enumerate() {
@@ -86,6 +86,23 @@ impl Minerva {
         // A restart begins at the durable epoch, and must find the decisions after it.
         let restarts_from = collection.durable.iter().min().copied().unwrap_or_default();
         self.agreement_mut().trim(restarts_from.0);
+        self.forget_cuts(cx);
+    }
+
+    /// Forgets old cuts although a replica may lack them, so that what is kept for one that is away
+    /// has an end. As a majority can begin after them, whoever lacks them finds a checkpoint at
+    /// some replica of any majority.
+    fn forget_cuts(&mut self, cx: &mut Cx<'_, Self>) {
+        let mut durable = self.state.collection.durable.clone();
+        durable.sort_unstable_by(|a, b| b.cmp(a));
+        let on_majority = durable[self.state.topology.majority() - 1].min(self.state.cut.durable);
+        let kept = self.state.options.cuts_kept;
+        let upto = on_majority.0.saturating_sub(kept);
+        // Not one by one: each time is a record in the log.
+        if upto > self.agreement().forgotten() + kept / 8 {
+            cx.mark("minerva.cuts_forgotten");
+            self.agreement_mut().compact(upto);
+        }
     }
 
     /// Asks for a checkpoint when the log has grown enough.

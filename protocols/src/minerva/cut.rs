@@ -56,6 +56,10 @@ impl Minerva {
     /// Whom to remove and whom to take back.
     fn membership_changes(&self, cx: &mut Cx<'_, Self>) -> (Vec<NodeId>, Vec<NodeId>) {
         let cut = &self.state.cut;
+        if cut.lacks_cuts() {
+            // What was changed meanwhile is not known here.
+            return (Vec::new(), Vec::new());
+        }
         let silence = Span::from_ms(self.state.options.removal_ms);
         let is_silent = |node: &NodeId| cx.now.at.since(cut.heard_at[node.index()]) >= silence;
         let peers = || self.state.topology.peers_of(self.state.me);
@@ -109,7 +113,7 @@ impl Minerva {
         if !self.state.greetings.is_ready {
             return;
         }
-        let Drained { records, messages, decided } = self.agreement_mut().drain();
+        let Drained { records, messages, skipped, decided } = self.agreement_mut().drain();
         if !records.is_empty() {
             let encoded = postcard::to_stdvec(&records).expect("records in memory can be encoded");
             let position = self.persist(cx, LogRecord::Agreement(encoded.into()));
@@ -119,6 +123,10 @@ impl Minerva {
         let after = self.state.cut.agreement_record;
         for (to, bytes) in messages {
             cx.send_after(after, to, Message::Agreement { bytes: bytes.into() });
+        }
+        if let Some(upto) = skipped.map(SnapshotVersion).filter(|u| *u > self.state.cut.applied) {
+            cx.mark("minerva.cuts_skipped");
+            self.state.cut.skip_to(upto);
         }
         for (number, cut) in decided {
             self.queue_cut(cx, SnapshotVersion(number), cut);
@@ -142,6 +150,9 @@ impl Minerva {
     pub(super) fn apply_ready_cuts(&mut self, cx: &mut Cx<'_, Self>) {
         while self.state.commit.is_none() {
             let Some((epoch, cut)) = self.state.cut.waiting.front() else { return };
+            if *epoch != self.state.cut.applied.next() {
+                return cx.mark("minerva.cut_waits_for_checkpoint");
+            }
             let is_here = |(log, head): (&super::state::SourceLog, &Bid)| log.held >= *head;
             if !self.state.replication.logs.iter().zip(&cut.heads).all(is_here) {
                 return cx.mark("minerva.cut_waits_for_batch");

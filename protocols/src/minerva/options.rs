@@ -48,6 +48,9 @@ pub struct Options {
     /// A replica that was not heard of for this long is removed from the configuration, in
     /// milliseconds.
     pub removal_ms: u64,
+    /// So many cuts that a majority has applied and holds on disk are kept for a replica that lacks
+    /// them. One that lacks more takes a checkpoint.
+    pub cuts_kept: u64,
 }
 
 /// The settings on which the outcome of an epoch depends. A cut names those of who proposed it: an
@@ -106,6 +109,8 @@ impl Default for Options {
             slice_txns: NonZeroUsize::new(64).expect("64 is not zero"),
             checkpoint_bytes: 512 << 20,
             removal_ms: 10_000,
+            // At one each 15 ms, eight minutes; a few megabytes.
+            cuts_kept: 32_768,
         }
     }
 }

@@ -169,6 +169,9 @@ pub(super) struct CutState {
     pub agreement: Option<Agreement<Cut>>,
     /// Decided and not yet applied.
     pub waiting: VecDeque<(SnapshotVersion, Cut)>,
+    /// The cuts up to this one were decided, and some of them are not known here: the peers have
+    /// forgotten them. Once it is applied, that is of no importance.
+    pub skipped: SnapshotVersion,
     /// The epoch that the store is at.
     pub applied: SnapshotVersion,
     /// The last epoch whose record is durable here.
@@ -199,6 +202,21 @@ impl CutState {
     /// How many proposals of this term of this replica are under way, at most.
     pub(super) fn undecided(&self) -> u64 {
         self.last_proposal.nonce - self.nonce_decided
+    }
+
+    /// Whether only a peer's checkpoint leads on from the cuts that are known here.
+    pub(super) fn lacks_cuts(&self) -> bool {
+        self.skipped > self.applied
+    }
+
+    /// Cuts up to `upto` that were not handed out never will be.
+    pub(super) fn skip_to(&mut self, upto: SnapshotVersion) {
+        if self.lacks_cuts() {
+            // What waited behind the earlier gap is within this one.
+            let earlier = self.skipped;
+            self.waiting.retain(|(epoch, _)| *epoch <= earlier);
+        }
+        self.skipped = upto;
     }
 
     /// A proposal was decided.
@@ -271,6 +289,7 @@ impl State {
             cut: CutState {
                 agreement: None,
                 waiting: VecDeque::new(),
+                skipped: SnapshotVersion::ZERO,
                 applied: SnapshotVersion::ZERO,
                 durable: SnapshotVersion::ZERO,
                 installed: None,
@@ -365,7 +384,10 @@ impl State {
         assert!(self.replication.proof_sent <= own.held, "a proof is of a batch that exists");
         let mut next = self.cut.applied;
         for (epoch, _) in &self.cut.waiting {
-            assert_eq!(*epoch, next.next(), "cuts are applied in order, without a gap");
+            if *epoch > self.cut.skipped && next < self.cut.skipped {
+                next = self.cut.skipped;
+            }
+            assert_eq!(*epoch, next.next(), "cuts are in order, without a gap that is not known");
             next = *epoch;
         }
     }

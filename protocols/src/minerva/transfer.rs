@@ -10,6 +10,9 @@
 //!     | CheckpointAck ---------> |
 //! ```
 //!
+//! So does a replica that lacks cuts which agreement has forgotten. It keeps the later ones, and
+//! applies none of them before it has a checkpoint from where they begin.
+//!
 //! The rows are installed as versions, next to those that are here, so that readers of older
 //! snapshots are not disturbed: a row that this replica does not have yet keeps the version that it
 //! has at the peer, and a key that is gone there is deleted at the checkpoint's version.
@@ -93,10 +96,14 @@ impl Minerva {
 
     /// Asks for a checkpoint if one is needed and none is on its way.
     pub(super) fn retry_transfer(&mut self, cx: &mut Cx<'_, Self>) {
+        let cut = &self.state.cut;
         let transfer = &mut self.state.transfer;
-        if !transfer.is_needed {
-            return;
-        }
+        // A checkpoint that ends within the gap would not lead out of it.
+        let least = match transfer.is_needed {
+            true => cut.applied.next(),
+            false if cut.lacks_cuts() => cut.skipped,
+            false => return,
+        };
         if let Some(incoming) = &transfer.incoming {
             if cx.now.at.since(incoming.last_progress) < STALL {
                 return;
@@ -105,9 +112,8 @@ impl Minerva {
         }
         let collection = &self.state.collection;
         let replication = &self.state.replication;
-        let applied = self.state.cut.applied;
         let is_ahead = |peer: &NodeId| {
-            replication.is_up[peer.index()] && collection.applied[peer.index()] > applied
+            replication.is_up[peer.index()] && collection.applied[peer.index()] >= least
         };
         let ahead: Vec<_> = self.state.topology.peers_of(self.state.me).filter(is_ahead).collect();
         if ahead.is_empty() {

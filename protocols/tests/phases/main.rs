@@ -1,5 +1,6 @@
 //! Minerva phase by phase: what the paper claims, on real replicas in a lockstep world.
 
+mod away;
 mod committing;
 mod contention;
 mod cutting;

@@ -1,0 +1,158 @@
+//! A replica that was away for longer than agreement keeps cuts.
+
+use pangea_core::ids::NodeId;
+use pangea_protocols::minerva::{Message, Options};
+
+use super::support::{Cluster, Fate, by_hand};
+
+const CUTS_KEPT: u64 = 8;
+
+/// Batches are kept for who is away however long that is: it is the cuts that are gone.
+fn options() -> Options {
+    Options { epoch_ms: 15, batch_ms: 5, cuts_kept: CUTS_KEPT, ..by_hand() }
+}
+
+/// Commits `add x 1` so often, in a cut each.
+fn commit(cluster: &mut Cluster, at: usize, times: u64) {
+    for _ in 0..times {
+        let ticket = cluster.call(at, "add x 1");
+        cluster.run_for(30);
+        assert_eq!(cluster.result(at, ticket), "");
+    }
+}
+
+/// A cluster that has forgotten cuts which one of its nodes has not seen. That node is to be
+/// started, and will be sent no checkpoint.
+fn forgetful(choose: impl Fn(usize) -> usize) -> (Cluster, usize) {
+    let mut cluster = Cluster::new(3, options());
+    let away = choose(cluster.leader());
+    let here = (away + 1) % 3;
+    commit(&mut cluster, here, 3);
+    cluster.crash(away);
+    cluster.run_for(1_000);
+    commit(&mut cluster, here, 100);
+    cluster.run_for(200);
+    assert!(cluster.mark(here, "minerva.cuts_forgotten") > 0);
+    cluster.rule = Box::new(|_, _, message| match message {
+        Message::CheckpointChunk { .. } => Fate::Lose,
+        _ => Fate::Deliver,
+    });
+    (cluster, away)
+}
+
+fn follower(leader: usize) -> usize {
+    (leader + 1) % 3
+}
+
+/// It has skipped cuts, has later ones, and has applied none of these.
+fn assert_waits(cluster: &Cluster, away: usize, value: &str) {
+    assert_eq!(cluster.value(away, "x"), value);
+    assert!(cluster.mark(away, "minerva.cut_waits_for_checkpoint") > 0);
+    assert_eq!(cluster.counter(away, "checkpoints_installed"), 0);
+}
+
+fn assert_is_back(cluster: &mut Cluster, away: usize, value: u64) {
+    cluster.heal();
+    cluster.run_for(5_000);
+    assert_eq!(cluster.counter(away, "checkpoints_installed"), 1);
+    assert_eq!(cluster.everywhere("x"), value.to_string());
+    commit(cluster, away, 1);
+    cluster.run_for(200);
+    assert_eq!(cluster.everywhere("x"), (value + 1).to_string());
+}
+
+#[test]
+fn a_replica_that_lacks_cuts_which_are_forgotten_comes_back_by_a_checkpoint() {
+    let (mut cluster, away) = forgetful(follower);
+    cluster.sent.clear();
+    cluster.start(away);
+    cluster.run_for(1_000);
+    assert_eq!(cluster.mark(away, "minerva.cuts_skipped"), 1);
+    assert_waits(&cluster, away, "3");
+    // What brought it up to date held what is kept and no more, at some 40 bytes a cut.
+    let is_told = |(_, to, message): &(NodeId, NodeId, Message)| match message {
+        Message::Agreement { bytes } if to.index() == away => Some(bytes.len()),
+        _ => None,
+    };
+    let largest = cluster.sent.iter().filter_map(is_told).max().expect("it was told");
+    assert!((CUTS_KEPT as usize * 20..CUTS_KEPT as usize * 80).contains(&largest), "{largest}");
+    assert_is_back(&mut cluster, away, 103);
+}
+
+/// One that was away for less is given the cuts.
+#[test]
+fn a_replica_that_lacks_cuts_which_are_kept_takes_no_checkpoint() {
+    let mut cluster = Cluster::new(3, options());
+    let away = follower(cluster.leader());
+    cluster.crash(away);
+    cluster.run_for(1_000);
+    commit(&mut cluster, (away + 1) % 3, CUTS_KEPT);
+    cluster.start(away);
+    cluster.run_for(2_000);
+    assert_eq!(cluster.everywhere("x"), CUTS_KEPT.to_string());
+    assert_eq!(cluster.counter(away, "checkpoints_installed"), 0);
+    assert_eq!(cluster.mark(away, "minerva.cuts_skipped"), 0);
+}
+
+/// Its log then begins with cuts that do not follow on what it has applied.
+#[test]
+fn a_replica_that_crashes_while_it_lacks_cuts_still_knows_that_it_does() {
+    let (mut cluster, away) = forgetful(follower);
+    cluster.start(away);
+    cluster.run_for(1_000);
+    assert_waits(&cluster, away, "3");
+    for _ in 0..2 {
+        cluster.crash(away);
+        cluster.run_for(100);
+        cluster.start(away);
+        commit(&mut cluster, (away + 1) % 3, 3);
+        assert_waits(&cluster, away, "3");
+    }
+    assert_eq!(cluster.mark(away, "minerva.cuts_skipped"), 3, "at each start");
+    assert_is_back(&mut cluster, away, 109);
+}
+
+/// It is away again, so long that what it has kept ends before what the others have kept begins.
+#[test]
+fn a_replica_that_lacks_cuts_twice_takes_a_checkpoint_from_behind_the_second_gap() {
+    let (mut cluster, away) = forgetful(follower);
+    cluster.start(away);
+    cluster.run_for(500);
+    assert_eq!(cluster.mark(away, "minerva.cuts_skipped"), 1);
+    cluster.rule = Box::new(move |from, to, message| match message {
+        Message::Agreement { .. } if from.index() == away || to.index() == away => Fate::Lose,
+        Message::CheckpointChunk { .. } => Fate::Lose,
+        _ => Fate::Deliver,
+    });
+    commit(&mut cluster, (away + 1) % 3, 50);
+    cluster.rule = Box::new(|_, _, message| match message {
+        Message::CheckpointChunk { .. } => Fate::Lose,
+        _ => Fate::Deliver,
+    });
+    for peer in [(away + 1) % 3, (away + 2) % 3] {
+        cluster.reconnect(away, peer);
+    }
+    cluster.run_for(500);
+    assert_eq!(cluster.mark(away, "minerva.cuts_skipped"), 2);
+    assert_waits(&cluster, away, "3");
+    assert_is_back(&mut cluster, away, 153);
+}
+
+/// Leadership goes to whoever is nearest to all. What it proposes does not depend on what it has
+/// applied.
+#[test]
+fn a_replica_that_lacks_cuts_can_be_the_coordinator() {
+    let (mut cluster, away) = forgetful(|leader| leader);
+    cluster.start(away);
+    cluster.run_for(2_000);
+    assert_eq!(cluster.leader(), away, "else this tests something else");
+    let here = (away + 1) % 3;
+    commit(&mut cluster, here, 5);
+    assert_waits(&cluster, away, "3");
+    // And another after it, which has it all.
+    cluster.crash((away + 2) % 3);
+    cluster.run_for(500);
+    commit(&mut cluster, here, 5);
+    cluster.start((away + 2) % 3);
+    assert_is_back(&mut cluster, away, 113);
+}
