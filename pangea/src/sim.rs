@@ -164,7 +164,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 /// Settings with which seconds with few clients see what takes a real node hours under load:
-/// checkpoints, and epochs that are too large for one step.
+/// checkpoints, cuts that are forgotten while a replica lacks them, and epochs that are too large
+/// for one step.
 fn scaled_down(protocol: &str) -> toml::Table {
     let settings: &[(&str, i64)] = match protocol {
         "minerva" => &[("checkpoint_bytes", 30_000), ("slice_txns", 2), ("cuts_kept", 20)],
