@@ -195,5 +195,5 @@ fn a_node_that_lost_its_log_is_never_ready() {
     }
     assert_eq!(forgetful.exit_code(), Some(1));
     let log = log_text(&directories[2]);
-    assert!(log.contains("batches of this node's log"), "{log}");
+    assert!(log.contains("has forgotten what it said"), "{log}");
 }
