@@ -17,8 +17,8 @@ use super::options::Options;
 /// The hold time doubles at most this often.
 const DOUBLINGS_MAX: u32 = 4;
 
-/// A trial that fails is followed by so many times its length without one: at a round trip of 200 ms
-/// it takes half a second, in which all is executed twice, and that may be a twentieth of the time.
+/// A trial that fails is followed by so many times its length without one: at a round trip of
+/// 200 ms it takes half a second, in which all is executed twice, a twentieth of the time at most.
 const HOLD_FACTOR: u64 = 20;
 
 /// A trial has succeeded when the mode was not needed again for this many times the sustained time.
