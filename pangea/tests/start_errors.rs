@@ -27,13 +27,19 @@ fn start(config: &Path) -> Output {
 
 /// Stops a node cleanly and says with which code it ended.
 fn stop(node: &mut Process) -> i32 {
-    let started = Instant::now();
     node.ask_to_stop();
+    end(node)
+}
+
+/// Waits for a node's end and says with which code it ended. A child can't be waited for with a
+/// deadline, so it is looked at again and again.
+fn end(node: &mut Process) -> i32 {
+    let began = Instant::now();
     loop {
         if let Some(code) = node.exit_code() {
             return code;
         }
-        assert!(started.elapsed() < STOP_DEADLINE, "the node does not stop");
+        assert!(began.elapsed() < STOP_DEADLINE, "the node does not end");
         std::thread::sleep(POLL);
     }
 }
@@ -283,12 +289,7 @@ fn a_node_that_lost_its_log_is_never_ready() {
     std::fs::remove_dir_all(directories[2].join("data")).unwrap();
     let mut forgetful = Process::spawn(&directories[2]);
     assert_eq!(forgetful.first_line()(), "", "{}", log_text(&directories[2]));
-    let began = Instant::now();
-    while forgetful.exit_code().is_none() {
-        assert!(began.elapsed() < STOP_DEADLINE, "the node does not end");
-        std::thread::sleep(POLL);
-    }
-    assert_eq!(forgetful.exit_code(), Some(1));
+    assert_eq!(end(&mut forgetful), 1);
     let log = log_text(&directories[2]);
     assert!(log.contains("has forgotten what it said"), "{log}");
 }
