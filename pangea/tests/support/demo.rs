@@ -34,8 +34,14 @@ impl Demo {
     }
 
     fn start_with(directory: &Path, arguments: &[&str], change: impl FnOnce(&mut Command)) -> Self {
-        let mut command = Command::new(pangea());
-        command.arg("demo").args(arguments).env("TMPDIR", directory);
+        // As from a terminal: under nohup SIGHUP is ignored, and children inherit that.
+        let mut command = Command::new("env");
+        command
+            .arg("--default-signal=HUP")
+            .arg(pangea())
+            .arg("demo")
+            .args(arguments)
+            .env("TMPDIR", directory);
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         change(&mut command);
         let mut process = command.spawn().unwrap();

@@ -22,7 +22,7 @@ use pangea_core::time::Span;
 use super::batch::{Batch, Bid, Heads, TxnRecord};
 use super::greeting::lost_batches;
 use super::messages::{Message, decode_batch};
-use super::state::{Slot, SourceLog};
+use super::state::{Missing, Slot, SourceLog};
 use super::{LogRecord, Minerva, Timer};
 
 /// How often a replica looks for batches that it should have by now.
@@ -33,6 +33,9 @@ const FETCH_BYTES_MAX: usize = 8 << 20;
 
 /// At most so many batches are asked for at once.
 const FETCH_BATCHES_MAX: u64 = 4_096;
+
+/// A batch that does not come is asked for half as often each time, down to a 16th.
+const FETCH_DOUBLINGS_MAX: u32 = 4;
 
 /// A batch that is further ahead of what is here without gaps is not kept: it is asked for again
 /// when its turn comes.
@@ -187,15 +190,18 @@ impl Minerva {
         for source in self.state.topology.node_ids() {
             let log = &mut self.state.replication.logs[source.index()];
             let first_missing = log.held.next();
-            if log.known <= log.held || log.missing.0 != first_missing {
-                log.missing = (first_missing, cx.now.at);
+            let Missing { bid, since, asked } = log.missing;
+            if log.known <= log.held || bid != first_missing {
+                log.missing = Missing { bid: first_missing, since: cx.now.at, asked: 0 };
                 continue;
             }
-            // An acknowledgement may come a shorter way than the batch.
-            if cx.now.at.since(log.missing.1) < patience {
+            // An acknowledgement may come a shorter way than the batch, and a large batch that was
+            // asked for may be on its way over a slow link.
+            let doublings = asked.min(FETCH_DOUBLINGS_MAX);
+            if cx.now.at.since(since).us < patience.us << doublings {
                 continue;
             }
-            log.missing.1 = cx.now.at;
+            log.missing = Missing { since: cx.now.at, asked: asked + 1, ..log.missing };
             let last = log.slots.keys().next_back().copied().unwrap_or_default();
             let next_held = log.slots.range(first_missing..).next().map(|(bid, _)| bid.0 - 1);
             let upto = next_held.unwrap_or(log.known.0.max(last.0));

@@ -104,8 +104,17 @@ pub(super) struct SourceLog {
     pub collected: Bid,
     /// Some replica has every batch up to this one.
     pub known: Bid,
-    /// The first batch that is not here, and since when or when it was last asked for.
-    pub missing: (Bid, Timestamp),
+    pub missing: Missing,
+}
+
+/// The first batch that is not here.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Missing {
+    pub bid: Bid,
+    /// When that was seen first, or when it was last asked for.
+    pub since: Timestamp,
+    /// How often it was asked for.
+    pub asked: u32,
 }
 
 /// A batch that is here.
@@ -360,6 +369,7 @@ impl State {
             version: self.cut.applied,
             coordinator: self.cut.agreement.as_ref().and_then(Agreement::leader),
             members: self.members(),
+            first_start: self.greetings.first_start(self.me),
             counters: counters.map(|(name, value)| (name.to_owned(), value)).into(),
         }
     }

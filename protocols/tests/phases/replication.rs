@@ -155,6 +155,31 @@ fn an_idle_replica_fetches_the_batch_of_a_source_that_is_gone() {
     assert_eq!(cluster.value(idle, "x"), "1");
 }
 
+/// A batch of 24 MB took longer to arrive than the next fetch of it, and each fetch sent it again,
+/// until the connection was reset because too much waited to be sent.
+#[test]
+fn a_batch_that_does_not_come_is_asked_for_less_and_less_often() {
+    let mut cluster = Cluster::new(3, paper_by_hand());
+    let idle = (cluster.leader() + 1) % 3;
+    cluster.rule = Box::new(move |_, to, message| match message {
+        Message::Batch { .. } if to.index() == idle => Fate::Lose,
+        _ => Fate::Deliver,
+    });
+    cluster.call((cluster.leader() + 2) % 3, "put x 1");
+    cluster.epoch();
+    let mut asked_in = |ms| {
+        let before = cluster.mark(idle, "minerva.fetch");
+        cluster.run_for(ms);
+        cluster.mark(idle, "minerva.fetch") - before
+    };
+    let (first, second, third) = (asked_in(500), asked_in(500), asked_in(4_000));
+    assert!(first > second && second > 0, "{first} then {second}");
+    assert!(third > 0, "it is still asked for");
+    cluster.rule = Box::new(|_, _, _| Fate::Deliver);
+    cluster.run_for(4_000);
+    assert_eq!(cluster.value(idle, "x"), "1");
+}
+
 /// Only this replica makes entries of its own log.
 #[test]
 fn an_entry_of_the_own_log_is_not_taken_from_another() {

@@ -187,11 +187,12 @@ fn did(ops: &[Op], reads: Option<&[Read]>) -> Option<Vec<Did>> {
     answers.next().is_none().then_some(did)
 }
 
-/// Who appended a value, where, and whether it was that one's last to the list.
+/// Who appended a value, where, how many it had appended there before, and whether it was its last.
 #[derive(Clone, Copy, Debug)]
 struct Author {
     txn: usize,
     list: u64,
+    before: usize,
     is_last: bool,
 }
 
@@ -206,11 +207,14 @@ impl<'a> Checker<'a> {
         let mut authors = HashMap::default();
         for (txn, Txn { did, .. }) in txns.iter().enumerate() {
             let mut last = BTreeMap::new();
+            let mut counts: BTreeMap<u64, usize> = BTreeMap::new();
             for done in did {
                 let Did::Append { list, value } = *done else { continue };
-                let author = Author { txn, list, is_last: false };
-                let before = authors.insert(value, author);
-                assert!(before.is_none(), "value {value} is appended twice: a broken generator");
+                let count = counts.entry(list).or_default();
+                let author = Author { txn, list, before: *count, is_last: false };
+                *count += 1;
+                let other = authors.insert(value, author);
+                assert!(other.is_none(), "value {value} is appended twice: a broken generator");
                 last.insert(list, value);
             }
             for value in last.into_values() {
@@ -246,18 +250,26 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    /// The appends of one transaction to one list stand together.
+    /// The appends of one transaction to one list stand together, in their order.
     fn check_whole(&self, list: u64, values: &[u64]) -> Result<(), Violation> {
-        for pair in values.windows(2) {
-            let [before, after] = [self.authors[&pair[0]], self.authors[&pair[1]]];
-            if !before.is_last && before.txn != after.txn {
-                let (name, other) = (self.name(before.txn), self.name(after.txn));
-                let story = format!(
-                    "{other} appended {} to list {list} between two appends of {name}",
-                    pair[1]
-                );
-                return Err(violation("G0", story));
-            }
+        let mut open: Option<Author> = None;
+        for value in values {
+            let next = self.authors[value];
+            let name = self.name(next.txn);
+            let story = match open {
+                Some(before) if before.txn != next.txn => format!(
+                    "{name} appended {value} to list {list} between two appends of {}",
+                    self.name(before.txn)
+                ),
+                _ if open.map_or(0, |before| before.before + 1) != next.before => {
+                    format!("{value} in list {list} is out of the order of {name}'s appends")
+                }
+                _ => {
+                    open = Some(next).filter(|author| !author.is_last);
+                    continue;
+                }
+            };
+            return Err(violation("G0", story));
         }
         Ok(())
     }
@@ -327,7 +339,12 @@ impl<'a> Checker<'a> {
         };
         let mut last = None;
         for &value in seen {
-            last = Some(self.author(value, list, &place)?);
+            let author = self.author(value, list, &place)?;
+            if std::ptr::eq(txn, &self.txns[author.txn]) {
+                let story = format!("{place} is {values:?}, with its own append {value} elsewhere");
+                return Err(violation("internal", story));
+            }
+            last = Some(author);
         }
         if !self.list(list).starts_with(seen) {
             let story = format!("{place} is {seen:?}, but in the end it is {:?}", self.list(list));
@@ -408,8 +425,8 @@ impl<'a> Checker<'a> {
             let from = self.authors[&value].txn;
             graph.add(from, Edge { to: reader, kind: Kind::Wr, list, value });
         }
-        // Its own appends follow what it saw by the ww edges; only another's can be missed.
-        if let Some(&value) = self.list(list).get(values.len()) {
+        // What it missed may be before its own appends, too: a lost update.
+        if let Some(&value) = self.list(list)[seen..].iter().find(|value| !is_own(value)) {
             let to = self.authors[&value].txn;
             graph.add(reader, Edge { to, kind: Kind::Rw, list, value });
         }

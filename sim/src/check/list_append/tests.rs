@@ -1,5 +1,7 @@
 //! Histories made by hand: each anomaly is caught by its name, and right ones pass.
 
+mod brute_force;
+
 use super::*;
 use Fate::{Aborted, Happened, Unknown};
 
@@ -207,4 +209,27 @@ fn versions_that_disagree_with_what_readers_saw_are_caught() {
     assert_eq!(versions(5, 6, 4), Err("wrong snapshot"), "it holds what is of later");
     assert_eq!(versions(5, 6, 6), Err("wrong snapshot"), "it lacks what is of its time");
     assert_eq!(versions(7, 6, 7), Err("version order"));
+}
+
+/// Found by trying every order: two appends of one transaction were in the final list the other way
+/// round, and nothing was said.
+#[test]
+fn g0_a_transaction_whose_own_appends_are_out_of_order() {
+    let all: &[(Fate, &[Did])] = &[(Happened, &[append(1, 10), append(1, 11)])];
+    assert_found("G0", "out of the order of T1", all, &[(1, &[11, 10])]);
+}
+
+/// Found by trying every order: of an own append that was read twice, one was taken for another's.
+#[test]
+fn an_own_append_is_read_once_and_at_the_end() {
+    let all: &[(Fate, &[Did])] = &[(Happened, &[append(1, 10), read(1, &[10, 10])])];
+    assert_found("internal", "elsewhere", all, &[(1, &[10])]);
+}
+
+/// Found by trying every order: what a read had missed was looked for behind its own appends only.
+#[test]
+fn g_single_a_lost_update_whose_writer_reads_after_it_wrote() {
+    let all: &[(Fate, &[Did])] =
+        &[(Happened, &[append(1, 10)]), (Happened, &[append(1, 11), read(1, &[11])])];
+    assert_found("G-single", "without 10", all, &[(1, &[10, 11])]);
 }
