@@ -52,6 +52,19 @@ fn an_epoch_that_is_applied_in_slices_is_as_one_that_is_not() {
 }
 
 #[test]
+fn a_replica_that_lacks_forgotten_cuts_comes_back() {
+    let options = Options { cuts_kept: 10, ..options() };
+    let mut skipped = 0;
+    for (seed, workload) in (1_000..1_010).flat_map(|seed| [(seed, "list-append"), (seed, "bank")])
+    {
+        let report = run::<Minerva>(&settings(seed, workload), &options).unwrap();
+        assert!(report.violation.is_none(), "{report}");
+        skipped += report.counts.marks.get("minerva.cuts_skipped").copied().unwrap_or(0);
+    }
+    assert!(skipped > 0, "no replica lacked any");
+}
+
+#[test]
 fn ordered_reads_are_strict_where_reads_are() {
     let options = Options { reads: Reads::Strict, ..options() };
     for seed in 1_000..1_006 {

@@ -115,8 +115,10 @@ impl<E: Decision> Bounds<'_, E> {
             }
             PaxosMsg::Accepted(accepted) => {
                 self.ballot_of(accepted.n, self.me)?;
-                // Nobody has more of the leader's log than the leader.
-                index(accepted.accepted_idx, 0..=self.end)
+                // Nobody has more of the leader's log than the leader. One that was deposed may have
+                // less than it had, and makes no use of it.
+                let most = if accepted.n == self.promise { self.end } else { INDEX_MAX };
+                index(accepted.accepted_idx, 0..=most)
             }
             PaxosMsg::NotAccepted(refusal) => self.ballot_or_none(refusal.n),
             PaxosMsg::Decide(decide) => {

@@ -152,7 +152,10 @@ pub struct Drained<E> {
 
 impl<E: Decision> Agreement<E> {
     /// A replica that continues from `records`, all that it ever persisted, and hands out decisions
-    /// from the one after `decided_taken`, up to which the caller knows them to be decided.
+    /// from the one after `decided_taken`, up to which the caller has made use of them.
+    ///
+    /// That is no word on the entries in `records`: the caller may have it from a peer, and others
+    /// may be decided in their place.
     pub fn new(
         me: NodeId,
         topology: &Topology,
@@ -161,9 +164,6 @@ impl<E: Decision> Agreement<E> {
     ) -> Self {
         let mut state = State::default();
         records.into_iter().for_each(|record| state.replay(record));
-        // What others have trimmed, they have trimmed because it was taken here: if less than that
-        // counted as decided after a restart, they would be asked for it.
-        state.note_decided(decided_taken as usize);
         let shared = Arc::new(Mutex::new(Shared { state, journal: Vec::new() }));
         let storage = Storage::new(Arc::clone(&shared));
         let cluster = ClusterConfig {
@@ -277,12 +277,10 @@ impl<E: Decision> Agreement<E> {
         }
     }
 
-    /// Forgets entries up to `upto` here, whoever may lack them.
-    pub fn compact(&mut self, upto: u64) {
-        if upto as usize > self.paxos.get_compacted_idx() {
-            // Refused where less is known to be decided here: there is little to forget then.
-            let _ = self.paxos.snapshot(Some(upto as usize), true);
-        }
+    /// Forgets entries up to `upto` here, whoever may lack them, if so many are known to be decided
+    /// here. Returns whether there were any.
+    pub fn compact(&mut self, upto: u64) -> bool {
+        upto > self.forgotten() && self.paxos.snapshot(Some(upto as usize), true).is_ok()
     }
 
     /// How many entries are forgotten here.

@@ -68,11 +68,6 @@ impl<E: Decision> State<E> {
         }
     }
 
-    /// The caller knows that so many are decided; of those that are here, that is.
-    pub(super) fn note_decided(&mut self, count: usize) {
-        self.decided = self.decided.max(count.min(self.end()));
-    }
-
     /// The shortest journal that leads here.
     pub(super) fn to_records(&self) -> Vec<Record<E>> {
         let promise = self.promise.map(Record::Promise);

@@ -16,6 +16,8 @@ use proptest::prelude::*;
 
 use super::*;
 
+mod disorder;
+
 /// Entries are below this.
 const SOUND: Range<u32> = 0..1_000;
 
@@ -120,7 +122,7 @@ fn forgetful(before: u32) -> Cluster {
         assert_eq!(decided.len(), if entry < before { 3 } else { 2 });
     }
     for replica in &mut cluster.replicas[..2] {
-        replica.compact(90);
+        assert!(replica.compact(90));
         assert_eq!(replica.forgotten(), 90);
     }
     cluster.away = None;
@@ -180,6 +182,68 @@ fn a_replica_that_lacks_what_is_kept_skips_nothing() {
     assert_eq!(cluster.skipped, [None; 3]);
     assert_eq!(cluster.decided[2], (0..100).collect::<Vec<u32>>());
     assert_eq!(cluster.refused, []);
+}
+
+/// Story: a replica that had led was away with entries that nobody else had. The others decided
+/// other ones in their place, and it took what these came to from a peer before agreement had told
+/// it of them. When it restarted, its own entries counted as decided, and it would have given them
+/// to whoever lacked some.
+#[test]
+fn what_the_user_of_a_replica_has_from_elsewhere_does_not_decide_what_is_in_its_log() {
+    let mut cluster = Cluster::new();
+    cluster.run(100);
+    let old = cluster.replicas.iter().position(Agreement::is_leader).expect("one leads");
+    cluster.away = Some(old);
+    (500..503).for_each(|entry| cluster.replicas[old].propose(entry));
+    cluster.run(100);
+    let new = (old + 1) % 3;
+    cluster.replicas[new].paxos.try_become_leader();
+    cluster.settle();
+    for entry in 0..5 {
+        cluster.replicas[new].propose(entry);
+        cluster.settle();
+    }
+    assert_eq!(cluster.decided[new], [0, 1, 2, 3, 4]);
+
+    let topology = Topology::one_node_per_region("t", &["a", "b", "c"], Span::from_ms(1));
+    let records = cluster.replicas[old].compacted_records();
+    cluster.replicas[old] = Agreement::new(NodeId(old as u16), &topology, records, 3);
+    cluster.away = None;
+    cluster.run(300);
+    assert_eq!(cluster.decided[old], [3, 4]);
+    let log = cluster.replicas[old].compacted_records();
+    let entries = log.iter().find_map(|record| match record {
+        Record::Entries { from: 0, entries } => Some(entries.as_slice()),
+        _ => None,
+    });
+    assert_eq!(entries, Some(&[0, 1, 2, 3, 4][..]));
+    assert_eq!(cluster.refused, []);
+}
+
+/// Story: an acknowledgement to a leader that was deposed, and whose log the next leader had
+/// shortened meanwhile, was taken for nonsense: it told of more entries than there were.
+#[test]
+fn an_acknowledgement_to_a_leader_that_has_fewer_entries_now_is_not_refused() {
+    let mut cluster = Cluster::new();
+    cluster.run(100);
+    let leader = cluster.replicas.iter().position(Agreement::is_leader).expect("one leads");
+    let peer = (leader + 1) % 3;
+    let (now, names) = (cluster.replicas[leader].paxos.get_promise(), [peer, leader].map(pid_of));
+    let mut acknowledge = |n| {
+        let [from, to] = names;
+        let msg = PaxosMsg::Accepted(Accepted { n, accepted_idx: 7 });
+        let message: PaxosMessage<Wrapped<u32>> =
+            PaxosMessage::SequencePaxos(Envelope { from, to, msg });
+        let bytes = postcard::to_stdvec(&message).expect("it is encoded");
+        cluster.say(peer, leader, &bytes);
+        std::mem::take(&mut cluster.refused)
+    };
+    assert_eq!(acknowledge(Ballot { n: now.n - 1, ..now }), []);
+    assert_eq!(acknowledge(now), [Refused("agreement.refused_index")]);
+}
+
+fn pid_of(id: usize) -> u64 {
+    pid(NodeId(id as u16))
 }
 
 fn number() -> impl Strategy<Value = usize> {

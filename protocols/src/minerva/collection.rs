@@ -99,9 +99,8 @@ impl Minerva {
         let kept = self.state.options.cuts_kept;
         let upto = on_majority.0.saturating_sub(kept);
         // Not one by one: each time is a record in the log.
-        if upto > self.agreement().forgotten() + kept / 8 {
+        if upto > self.agreement().forgotten() + kept / 8 && self.agreement_mut().compact(upto) {
             cx.mark("minerva.cuts_forgotten");
-            self.agreement_mut().compact(upto);
         }
     }
 

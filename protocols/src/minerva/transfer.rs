@@ -99,9 +99,9 @@ impl Minerva {
         let cut = &self.state.cut;
         let transfer = &mut self.state.transfer;
         // A checkpoint that ends within the gap would not lead out of it.
-        let least = match transfer.is_needed {
-            true => cut.applied.next(),
-            false if cut.lacks_cuts() => cut.skipped,
+        let least = match cut.lacks_cuts() {
+            true => cut.skipped,
+            false if transfer.is_needed => cut.applied.next(),
             false => return,
         };
         if let Some(incoming) = &transfer.incoming {
