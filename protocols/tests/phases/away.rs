@@ -1,5 +1,7 @@
 //! A replica that was away for longer than agreement keeps cuts.
 
+use std::collections::BTreeSet;
+
 use pangea_core::ids::NodeId;
 use pangea_protocols::minerva::{Message, Options};
 
@@ -155,4 +157,100 @@ fn a_replica_that_lacks_cuts_can_be_the_coordinator() {
     commit(&mut cluster, here, 5);
     cluster.start((away + 2) % 3);
     assert_is_back(&mut cluster, away, 113);
+}
+
+/// What it then logs does not follow on what its disk has.
+#[test]
+fn a_replica_that_crashes_before_a_peers_checkpoint_is_its_own_takes_another() {
+    let (mut cluster, away) = forgetful(follower);
+    cluster.nodes[away].writes_checkpoints = false;
+    cluster.start(away);
+    cluster.heal();
+    cluster.run_for(1_000);
+    assert_eq!(cluster.counter(away, "checkpoints_installed"), 1);
+    commit(&mut cluster, (away + 1) % 3, 5);
+    assert_eq!(cluster.value(away, "x"), "108");
+    cluster.crash(away);
+    cluster.nodes[away].writes_checkpoints = true;
+    cluster.run_for(100);
+    cluster.start(away);
+    assert_eq!(cluster.value(away, "x"), "3");
+    assert_is_back(&mut cluster, away, 108);
+    assert_eq!(cluster.mark(away, "minerva.cuts_skipped"), 2, "at each start");
+}
+
+/// One lacks cuts, and then another is away: what the first has not applied is not on a majority.
+#[test]
+fn cuts_are_kept_that_only_one_replica_has_applied() {
+    let (mut cluster, away) = forgetful(follower);
+    let (here, other) = ((away + 1) % 3, (away + 2) % 3);
+    cluster.start(away);
+    cluster.run_for(1_000);
+    cluster.crash(other);
+    cluster.run_for(1_000);
+    commit(&mut cluster, here, 50);
+    assert_waits(&cluster, away, "3");
+    cluster.crash(away);
+    cluster.start(other);
+    cluster.run_for(2_000);
+    assert_eq!(cluster.value(other, "x"), "153");
+    assert_eq!(cluster.mark(other, "minerva.cuts_skipped"), 0);
+    cluster.start(away);
+    assert_is_back(&mut cluster, away, 153);
+}
+
+/// Neither of them could go on alone: one lacks old cuts, and the other those that only the first
+/// has of all that run.
+#[test]
+fn two_replicas_that_were_away_in_turn_have_it_all_together() {
+    let (mut cluster, away) = forgetful(follower);
+    let (here, other) = ((away + 1) % 3, (away + 2) % 3);
+    cluster.start(away);
+    cluster.run_for(1_000);
+    cluster.crash(other);
+    cluster.run_for(1_000);
+    commit(&mut cluster, here, 50);
+    cluster.crash(here);
+    cluster.start(other);
+    cluster.run_for(2_000);
+    assert_waits(&cluster, away, "3");
+    cluster.heal();
+    cluster.run_for(5_000);
+    assert_eq!([away, other].map(|id| cluster.value(id, "x")), ["153", "153"]);
+    assert_eq!([away, other].map(|id| cluster.counter(id, "checkpoints_installed")), [1, 0]);
+    cluster.start(here);
+    assert_is_back(&mut cluster, away, 153);
+}
+
+/// It lacks batches too, so that any checkpoint would bring it further, but none of these would do.
+#[test]
+fn a_replica_that_lacks_cuts_asks_no_peer_that_lacks_them_too() {
+    let mut cluster = Cluster::new(5, Options { removal_ms: 1_000, ..options() });
+    let away = (cluster.leader() + 1) % 5;
+    let (slow, here) = ((away + 1) % 5, (away + 2) % 5);
+    commit(&mut cluster, here, 3);
+    for (id, times) in [(away, 20), (slow, 100)] {
+        cluster.crash(id);
+        cluster.run_for(2_000);
+        commit(&mut cluster, here, times);
+    }
+    cluster.run_for(200);
+    cluster.rule = Box::new(|_, _, message| match message {
+        Message::CheckpointChunk { .. } => Fate::Lose,
+        _ => Fate::Deliver,
+    });
+    cluster.start(slow);
+    cluster.start(away);
+    cluster.sent.clear();
+    cluster.run_for(20_000);
+    assert_eq!([away, slow].map(|id| cluster.value(id, "x")), ["3", "23"]);
+    assert_eq!([away, slow].map(|id| cluster.mark(id, "minerva.cuts_skipped")), [1, 1]);
+    let asked = cluster.sent.iter().filter_map(|(from, to, message)| match message {
+        Message::CheckpointRequest if from.index() == away => Some(to.index()),
+        _ => None,
+    });
+    let asked: BTreeSet<usize> = asked.collect();
+    let can_help: BTreeSet<usize> = (0..5).filter(|id| ![away, slow].contains(id)).collect();
+    assert_eq!(asked, can_help);
+    assert_is_back(&mut cluster, away, 123);
 }

@@ -56,6 +56,7 @@ pub struct Node {
     pub log: Vec<(LogPosition, Bytes)>,
     pub synced: LogPosition,
     pub syncs: bool,
+    pub writes_checkpoints: bool,
     pub checkpoint: Option<(Checkpoint, Vec<Row>)>,
     /// How often a procedure ran here.
     pub runs: Runs,
@@ -290,7 +291,9 @@ impl Cluster {
         if node.brain.is_none() || !node.syncs {
             return false;
         }
-        if let Some((checkpoint, rows)) = node.writing.take() {
+        if node.writes_checkpoints
+            && let Some((checkpoint, rows)) = node.writing.take()
+        {
             let version = checkpoint.version;
             node.checkpoint = Some((checkpoint, rows));
             self.step(id, Input::Checkpointed(version));
@@ -473,6 +476,7 @@ impl Node {
             log: Vec::new(),
             synced: LogPosition(0),
             syncs: true,
+            writes_checkpoints: true,
             checkpoint: None,
             runs: Runs::default(),
             marks: BTreeMap::new(),

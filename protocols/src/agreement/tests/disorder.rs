@@ -263,7 +263,7 @@ impl World {
 fn replicas_that_forget_agree_in_disorder() {
     for nodes in [3, 5] {
         let (mut skips, mut lacking_leaders) = (0, 0);
-        for seed in 0..40 {
+        for seed in 0..100 {
             let mut world = World::new(seed, nodes);
             (0..6_000).for_each(|_| world.step());
             world.heal();
