@@ -81,6 +81,23 @@ fn a_replica_that_lacks_cuts_which_are_forgotten_comes_back_by_a_checkpoint() {
     assert_is_back(&mut cluster, away, 103);
 }
 
+/// The checkpoint ends before the cuts do that it was told meanwhile. These are not told again.
+#[test]
+fn a_replica_that_lacks_cuts_goes_on_from_the_checkpoint_with_those_that_it_has() {
+    let (mut cluster, away) = forgetful(follower);
+    cluster.rule = Box::new(|_, _, message| match message {
+        Message::CheckpointChunk { .. } => Fate::HoldBack,
+        _ => Fate::Deliver,
+    });
+    cluster.start(away);
+    cluster.run_for(500);
+    commit(&mut cluster, (away + 1) % 3, 5);
+    assert_waits(&cluster, away, "3");
+    cluster.heal();
+    assert_eq!(cluster.counter(away, "checkpoints_installed"), 1);
+    assert_eq!(cluster.everywhere("x"), "108");
+}
+
 /// One that was away for less is given the cuts.
 #[test]
 fn a_replica_that_lacks_cuts_which_are_kept_takes_no_checkpoint() {
