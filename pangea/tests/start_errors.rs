@@ -106,6 +106,7 @@ fn a_setting_out_of_its_range_is_refused_with_its_line_key_value_and_range() {
         ("high_contention_ms = 600001", "0 to 600000"),
         ("high_contention_hold_ms = 0", "1 to 600000"),
         ("solver_nodes_max = 0", "1 to 1000000"),
+        ("cuts_kept = 0", "1 to 262144"),
     ] {
         let path = temp.path().join("node.toml");
         std::fs::write(&path, format!("{good}\n[minerva]\n{setting}\n")).unwrap();

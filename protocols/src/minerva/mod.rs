@@ -54,6 +54,8 @@
 //! - The configuration that a replica is removed from is the set that batches are kept for. Quorums
 //!   stay those of the whole cluster, because a quorum that shrinks with each loss would count
 //!   batches as safe that the next loss can take.
+//! - Old cuts are forgotten although a replica lacks them, which then takes a checkpoint; see
+//!   `collection.rs` and `transfer.rs`.
 //! - The paper gives no rule for leaving the high-contention mode; see `contention.rs`.
 //! - An interactive transaction can't be executed again: it is certified (see
 //!   [`pangea_core::txn::Certified`]), and one that is invalid gets a second chance at its place in
