@@ -53,8 +53,6 @@ pub(super) struct Bounds<'a, E> {
     pub promise: Ballot,
     /// Whether it is past the preparation of that.
     pub is_accepting: bool,
-    /// How many entries were handed out here.
-    pub taken: usize,
     /// How many entries are decided here.
     pub decided: usize,
     /// How many entries there are here.
@@ -126,8 +124,8 @@ impl<E: Decision> Bounds<'_, E> {
                 sequence(decide.seq_num)?;
                 index(decide.decided_idx, 0..=INDEX_MAX)
             }
-            // Entries are trimmed when all have used them.
-            PaxosMsg::Compaction(Compaction::Trim(upto)) => index(*upto, 0..=self.taken),
+            // Entries are trimmed when all have them, and have used them, or what they came to.
+            PaxosMsg::Compaction(Compaction::Trim(upto)) => index(*upto, 0..=self.end),
             // Only the leader proposes, the configuration never stops, and each forgets for itself.
             PaxosMsg::ProposalForward(_)
             | PaxosMsg::Compaction(Compaction::Snapshot(_))

@@ -236,7 +236,6 @@ impl<E: Decision> Agreement<E> {
             nodes: self.nodes as u64,
             promise: self.paxos.get_promise(),
             is_accepting,
-            taken: self.taken,
             decided: decided.max(self.paxos.get_decided_idx()),
             end,
             is_sound,

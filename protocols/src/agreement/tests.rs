@@ -52,6 +52,12 @@ impl Cluster {
         self.refused.extend(said.err());
     }
 
+    fn say_paxos(&mut self, from: usize, to: usize, msg: PaxosMsg<Wrapped<u32>>) {
+        let [sender, receiver] = [from, to].map(|id| pid(NodeId(id as u16)));
+        let message = PaxosMessage::SequencePaxos(Envelope { from: sender, to: receiver, msg });
+        self.say(from, to, &postcard::to_stdvec(&message).expect("it is encoded"));
+    }
+
     fn settle(&mut self) {
         for _ in 0..1_000 {
             let mut wire = Wire::new();
@@ -228,22 +234,36 @@ fn an_acknowledgement_to_a_leader_that_has_fewer_entries_now_is_not_refused() {
     cluster.run(100);
     let leader = cluster.replicas.iter().position(Agreement::is_leader).expect("one leads");
     let peer = (leader + 1) % 3;
-    let (now, names) = (cluster.replicas[leader].paxos.get_promise(), [peer, leader].map(pid_of));
+    let now = cluster.replicas[leader].paxos.get_promise();
     let mut acknowledge = |n| {
-        let [from, to] = names;
-        let msg = PaxosMsg::Accepted(Accepted { n, accepted_idx: 7 });
-        let message: PaxosMessage<Wrapped<u32>> =
-            PaxosMessage::SequencePaxos(Envelope { from, to, msg });
-        let bytes = postcard::to_stdvec(&message).expect("it is encoded");
-        cluster.say(peer, leader, &bytes);
+        let accepted = Accepted { n, accepted_idx: 7 };
+        cluster.say_paxos(peer, leader, PaxosMsg::Accepted(accepted));
         std::mem::take(&mut cluster.refused)
     };
     assert_eq!(acknowledge(Ballot { n: now.n - 1, ..now }), []);
     assert_eq!(acknowledge(now), [Refused("agreement.refused_index")]);
 }
 
-fn pid_of(id: usize) -> u64 {
-    pid(NodeId(id as u16))
+/// Story: a replica had a checkpoint of its own beyond what it knew to be decided, as it had taken
+/// one from a peer. The leader trimmed up to there, and that was taken for nonsense.
+#[test]
+fn a_trim_beyond_what_is_known_to_be_decided_is_not_refused() {
+    let mut cluster = Cluster::new();
+    cluster.run(100);
+    let leader = cluster.replicas.iter().position(Agreement::is_leader).expect("one leads");
+    let peer = (leader + 1) % 3;
+    assert_eq!(cluster.decide(0), [0, 1, 2]);
+    cluster.replicas[leader].propose(1);
+    for (to, bytes) in cluster.replicas[leader].drain().messages {
+        cluster.say(leader, to.index(), &bytes);
+    }
+    for (upto, refused) in [(2, vec![]), (3, vec![Refused("agreement.refused_index")])] {
+        cluster.say_paxos(leader, peer, PaxosMsg::Compaction(Compaction::Trim(upto)));
+        assert_eq!(cluster.refused, refused);
+        assert_eq!(cluster.replicas[peer].forgotten(), 0, "it does not know that 2 are decided");
+    }
+    cluster.settle();
+    assert_eq!(cluster.decided[peer], [0, 1]);
 }
 
 fn number() -> impl Strategy<Value = usize> {
