@@ -363,6 +363,17 @@ pub struct Status {
     pub coordinator: Option<NodeId>,
     /// The nodes that are in the configuration now.
     pub members: Vec<NodeId>,
+    /// What it waits for before it takes part for the first time; nothing once it has.
+    pub first_start: Option<FirstStart>,
     /// Counters and gauges by name, such as `txns_committed`.
     pub counters: std::collections::BTreeMap<String, u64>,
+}
+
+/// A replica's first start, where the protocol needs more nodes for it than for going on.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct FirstStart {
+    /// How many nodes it takes, this one included.
+    pub needed: usize,
+    /// The nodes that this one has yet to agree with.
+    pub missing: Vec<NodeId>,
 }

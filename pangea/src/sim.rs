@@ -53,8 +53,9 @@ pub struct Arguments {
     /// Print everything that happens
     #[arg(long, conflicts_with = "seeds")]
     trace: bool,
-    /// What clients do: list-append, bank, or tpcc
+    /// What clients do
     #[arg(long, value_name = "NAME")]
+    #[arg(help = format!("What clients do: {}", workload::NAMES.join(", ")))]
     #[arg(default_value_t = Settings::default().workload)]
     workload: String,
     /// Nodes, each in a region of its own
@@ -184,6 +185,12 @@ impl WithProtocol for Simulate<'_> {
 
     fn run<P: Protocol>(self) -> Self::Output {
         let Self { arguments, settings, options } = self;
+        if settings.nodes < P::NODES_MIN {
+            let (nodes, name, least) = (settings.nodes, P::NAME, P::NODES_MIN);
+            let message =
+                format!("--nodes {nodes}: protocol {name:?} needs at least {least} nodes");
+            return Err(Failure::Usage(message));
+        }
         let options = parse_options::<P>(&options)?;
         match &arguments.seeds {
             Some(seeds) => run_many::<P>(arguments, seeds.clone(), settings, options),

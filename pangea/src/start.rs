@@ -2,6 +2,7 @@
 
 use std::io::Read;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,12 +24,14 @@ const GOODBYE: Duration = Duration::from_millis(500);
 /// Threads that serve PostgreSQL clients: their work is reading snapshots, beside the node's own.
 const SQL_THREADS: usize = 2;
 
-/// How long a node may take to be heard by others before it says that it serves: it may be the
+/// How long a node may take to be heard by others before it says what it waits for: it may be the
 /// first, or the only one.
 const PEERS_DEADLINE: Duration = Duration::from_secs(2);
 
-/// What a node says on stdout when it serves: the start of its only line.
+/// What a node says on stdout when it serves and has agreed with its peers: the line's start.
 pub const READY: &str = "ready:";
+/// What it says before that where it serves and has yet to agree: the line's start.
+pub const UP: &str = "up:";
 
 /// Run one node of a cluster.
 #[derive(Debug, clap::Args)]
@@ -36,8 +39,9 @@ pub const READY: &str = "ready:";
   pangea start --config node.toml
   pangea start --config node.toml --log debug 2> node.log
 
-The file's keys are described in docs/CONFIG.md. When the node serves, and has agreed with its peers
-or waited 2 s for them, it prints one line with its addresses to stdout; its log goes to stderr.
+The file's keys are described in docs/CONFIG.md. When the node serves and has agreed with its peers,
+it prints a line with its addresses to stdout, which begins with \"ready:\". Where that takes longer
+than 2 s, a line before it begins with \"up:\" and says what it waits for. Its log goes to stderr.
 SIGINT (Ctrl-C), SIGTERM and SIGHUP stop it cleanly.")]
 pub struct Arguments {
     /// The node's configuration file
@@ -58,7 +62,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         .with_max_level(arguments.log)
         .with_ansi(false)
         .init();
-    let config = Config::read(&arguments.config);
+    let config = Config::read_of(&arguments.config, Some(&crate::protocol::NAMES));
     let config = config.map_err(|error| Failure::Usage(error.to_string()))?;
     let stop_with_stdin = arguments.stop_with_stdin;
     with_protocol(&config.protocol, Start { config: &config, stop_with_stdin })?
@@ -115,14 +119,10 @@ async fn serve<P: Protocol>(
     let closed = closed(node.handle())?;
     let stdin = if stop_with_stdin { Some(stdin_closed()?) } else { None };
     tokio::select! {
-        () = agrees_with_peers(node.handle()) => say_ready(config)?,
-        // The reason is told when the node is stopped.
-        () = closed.notified() => return Ok(()),
-        () = signals.received() => return Ok(()),
-    }
-    tokio::select! {
+        said = say_how_it_is(config, node.handle()) => said?,
         () = signals.received() => tracing::info!("stopping: asked to by a signal"),
         () = stdin_or_never(stdin) => tracing::info!("stopping: stdin was closed"),
+        // The reason is told when the node is stopped.
         () = closed.notified() => return Ok(()),
         ended = &mut clients => {
             let why = ended.map_or_else(|error| error.to_string(), |end| format!("{end:?}"));
@@ -135,26 +135,37 @@ async fn serve<P: Protocol>(
     Ok(())
 }
 
-/// Waits until the node has agreed with others on what is newest, as a strict read does, or for as
-/// long as it should wait for that. Who is not fit for its cluster, as with a log that was lost,
-/// learns so from the first word of its peers, and ends without having said that it serves.
-async fn agrees_with_peers<P: Protocol>(handle: &Handle<P>) {
-    let agreed = async {
-        // A node that has ended answers nobody, and is not ready.
-        if handle.fresh().await.is_err() {
-            std::future::pending().await
-        }
-    };
-    // Without an answer it serves all the same: snapshots need no peer.
-    let _ = tokio::time::timeout(PEERS_DEADLINE, agreed).await;
+/// Says that the node is ready, or what it waits for first. Ends only where nobody can be told.
+async fn say_how_it_is<P: Protocol>(config: &Config, handle: &Handle<P>) -> Result<(), Failure> {
+    let mut agreed = pin!(agrees_with_peers(handle));
+    if tokio::time::timeout(PEERS_DEADLINE, &mut agreed).await.is_ok() {
+        crate::say(&format!("{READY} {}", addresses(config)))?;
+    } else {
+        // It serves all the same: snapshots need no peer.
+        let unknown = || "waiting for agreement with the other nodes".to_owned();
+        let why = handle.cut_off().unwrap_or_else(unknown);
+        crate::say(&format!("{UP} {}; {why}", addresses(config)))?;
+        agreed.await;
+        // Whoever has read the first line may have gone.
+        let _ = crate::say(&format!("{READY} {}", addresses(config)));
+    }
+    std::future::pending().await
 }
 
-fn say_ready(config: &Config) -> Result<(), Failure> {
+/// Waits until the node has agreed with others on what is newest, as a strict read does. Who is not
+/// fit for its cluster, as with a log that was lost, learns so from the first word of its peers,
+/// and ends without having said that it is ready.
+async fn agrees_with_peers<P: Protocol>(handle: &Handle<P>) {
+    // A node that has ended answers nobody, and is not ready.
+    if handle.fresh().await.is_err() {
+        std::future::pending().await
+    }
+}
+
+fn addresses(config: &Config) -> String {
     let (id, node) = (config.node.0, config.me());
     let (region, peer, sql) = (&node.region, node.peer, node.sql);
-    let line =
-        format!("{READY} node {id} in {region}, sql postgres://pangea@{sql}/pangea, peers {peer}");
-    crate::say(&line)
+    format!("node {id} in {region}, sql postgres://pangea@{sql}/pangea, peers {peer}")
 }
 
 /// Notified when the node ends by itself.

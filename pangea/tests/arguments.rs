@@ -24,6 +24,9 @@ fn what_makes_no_sense_is_said_in_one_line_with_exit_code_2() {
         ("bench --workload bank --rtt -1", "-1"),
         ("sim --seed 1 --workload chess", "chess"),
         ("sim --seed 1 --set minerva.epoch_ms=soon", "epoch"),
+        ("sim --seed 1 --set minerva.epoch_ms=0", "must be from 1 to 10000 in `epoch_ms = 0`"),
+        ("sim --seed 1 --nodes 1", "minerva\" needs at least 2 nodes"),
+        ("bench --workload bank --set minerva.removal_ms=0", "must be from 1000 to 86400000"),
         ("sql not-a-url", "not-a-url"),
     ] {
         let output = run(&line.split(' ').collect::<Vec<_>>());

@@ -27,13 +27,19 @@ fn start(config: &Path) -> Output {
 
 /// Stops a node cleanly and says with which code it ended.
 fn stop(node: &mut Process) -> i32 {
-    let started = Instant::now();
     node.ask_to_stop();
+    end(node)
+}
+
+/// Waits for a node's end and says with which code it ended. A child can't be waited for with a
+/// deadline, so it is looked at again and again.
+fn end(node: &mut Process) -> i32 {
+    let began = Instant::now();
     loop {
         if let Some(code) = node.exit_code() {
             return code;
         }
-        assert!(started.elapsed() < STOP_DEADLINE, "the node does not stop");
+        assert!(began.elapsed() < STOP_DEADLINE, "the node does not end");
         std::thread::sleep(POLL);
     }
 }
@@ -68,6 +74,8 @@ fn a_file_that_makes_no_sense_is_refused_with_the_line_that_is_wrong() {
         ("[wan]", "[wan]\nspeed = 1", 41, "speed"),
         ("[wan]", "[minerva]\nepoch_s = 1", 41, "epoch_s"),
         ("[wan]", "[wan]\njitter_ms = -1", 40, "jitter_ms = -1"),
+        ("[wan]", "[minvera]\nepoch_ms = 1", 40, "`wan`, `minerva`"),
+        ("\"minerva\"", "\"calvin\"", 2, "there is no protocol \"calvin\"; there is minerva"),
     ];
     for (at, bad, line, word) in cases {
         assert!(good.contains(at), "{at} is in the file");
@@ -79,6 +87,64 @@ fn a_file_that_makes_no_sense_is_refused_with_the_line_that_is_wrong() {
         assert!(reason.contains(&format!("node.toml:{line}: ")), "{bad}: {reason}");
         assert!(reason.contains(word), "{bad}: {reason}");
         assert!(!temp.path().join("data").exists(), "{bad}: nothing was made");
+    }
+}
+
+/// Settings with which no cluster can work were once taken.
+#[test]
+fn a_setting_out_of_its_range_is_refused_with_its_line_key_value_and_range() {
+    let temp = tempfile::tempdir().unwrap();
+    let good = node_toml(1, &free_addresses());
+    for (setting, range) in [
+        ("epoch_ms = 9999999999", "1 to 10000"),
+        ("epoch_ms = 0", "1 to 10000"),
+        ("batch_ms = 100000", "1 to 10000"),
+        ("batch_bytes = 0", "1024 to 16777216"),
+        ("checkpoint_bytes = 0", "4096 to 1099511627776"),
+        ("removal_ms = 0", "1000 to 86400000"),
+        ("high_contention_percent = 1000", "1 to 100"),
+        ("high_contention_ms = 600001", "0 to 600000"),
+        ("high_contention_hold_ms = 0", "1 to 600000"),
+        ("solver_nodes_max = 0", "1 to 1000000"),
+    ] {
+        let path = temp.path().join("node.toml");
+        std::fs::write(&path, format!("{good}\n[minerva]\n{setting}\n")).unwrap();
+        let output = start(&path);
+        let reason = reason(&output);
+        assert_eq!(output.status.code(), Some(2), "{setting}: {reason}");
+        let line = good.lines().count() + 3;
+        let says = format!("node.toml:{line}: must be from {range} in `{setting}`");
+        assert!(reason.contains(&says), "{setting}: {reason}");
+        assert!(!temp.path().join("data").exists(), "{setting}: nothing was made");
+    }
+}
+
+/// Nodes whose settings differ once wrote eight lines a second, with ports and hashes.
+#[test]
+fn nodes_whose_settings_differ_say_so_once_and_name_each_other() {
+    let temp = tempfile::tempdir().unwrap();
+    let addresses = free_addresses();
+    let directories = [temp.path().join("a"), temp.path().join("b")];
+    let mut nodes = Vec::new();
+    for (node, directory) in directories.iter().enumerate() {
+        write(directory, node, &addresses);
+        if node == 1 {
+            let file = directory.join("node.toml");
+            let text = std::fs::read_to_string(&file).unwrap() + "\n[minerva]\nepoch_ms = 20\n";
+            std::fs::write(file, text).unwrap();
+        }
+        nodes.push(Process::spawn(directory));
+    }
+    // Many attempts fit the time until a node says what it waits for.
+    for node in &mut nodes {
+        assert!(node.first_line()().starts_with("up:"));
+    }
+    for (directory, other) in directories.iter().zip([1, 0]) {
+        let log = log_text(directory);
+        let differ: Vec<&str> = log.lines().filter(|line| line.contains("nodes differ")).collect();
+        assert_eq!(differ.len(), 1, "{log}");
+        let name = format!("{} (node {other})", REGIONS[other]);
+        assert!(differ[0].contains(&name) && differ[0].contains("`[minerva]`"), "{log}");
     }
 }
 
@@ -128,7 +194,7 @@ fn a_data_dir_of_another_process_or_another_node_is_refused() {
     let mut node = Process::spawn(&ours);
     let line = node.first_line()();
     let log = log_text(&ours);
-    assert!(line.starts_with("ready: node 0") && line.contains(REGIONS[0]), "{line}{log}");
+    assert!(line.starts_with("up: node 0") && line.contains(REGIONS[0]), "{line}{log}");
     let url = format!("postgres://pangea@{}/pangea", addresses[0].sql);
     assert!(line.contains(&url), "{line}");
 
@@ -165,6 +231,41 @@ fn a_cluster_of_one_node_is_refused() {
     assert!(!temp.path().join("data").exists(), "nothing was made");
 }
 
+/// A first start without one of three nodes once said `ready:` and that writes go on, and a client
+/// waited without a word.
+#[test]
+fn a_first_start_says_which_node_it_waits_for_and_is_ready_when_that_has_come() {
+    let temp = tempfile::tempdir().unwrap();
+    let addresses = free_addresses();
+    let directories: Vec<_> = REGIONS.iter().map(|region| temp.path().join(region)).collect();
+    for (node, directory) in directories.iter().enumerate() {
+        write(directory, node, &addresses);
+    }
+    let mut nodes: Vec<_> = directories[..2].iter().map(|it| Process::spawn(it)).collect();
+    let waits = format!(
+        "first start: waiting for {} (node 2); a new cluster needs all 3 nodes once",
+        REGIONS[2]
+    );
+    let mut lines = nodes[0].lines();
+    let line = lines.next().unwrap();
+    assert!(line.starts_with("up: node 0") && line.ends_with(&waits), "{line}");
+    assert!(!log_text(&directories[0]).contains("writes go on"));
+    assert!(log_text(&directories[0]).contains(&waits));
+    let url = format!("postgres://pangea@{}/pangea", addresses[0].sql);
+    let script = "set statement_timeout = 2500; create table t (id int primary key);";
+    std::fs::write(temp.path().join("script"), script).unwrap();
+    let command = Command::new(env!("CARGO_BIN_EXE_pangea"))
+        .args(["sql", &url])
+        .stdin(std::fs::File::open(temp.path().join("script")).unwrap())
+        .output();
+    let stderr = String::from_utf8_lossy(&command.unwrap().stderr).into_owned();
+    assert!(stderr.contains(&format!("WARNING: {waits}; waiting")), "{stderr}");
+    nodes.push(Process::spawn(&directories[2]));
+    let line = lines.next().unwrap();
+    assert!(line.starts_with("ready: node 0"), "{line}");
+    assert!(log_text(&directories[0]).contains("writes go on"));
+}
+
 /// A node whose log was lost once said that it was ready, and stopped itself right after.
 #[test]
 fn a_node_that_lost_its_log_is_never_ready() {
@@ -177,7 +278,7 @@ fn a_node_that_lost_its_log_is_never_ready() {
         nodes.push(Process::spawn(directory));
     }
     for node in &mut nodes {
-        assert!(node.first_line()().starts_with("ready:"));
+        assert!(node.lines().any(|line| line.starts_with("ready:")));
     }
     let url = format!("postgres://pangea@{}/pangea", addresses[2].sql);
     let command = Command::new(env!("CARGO_BIN_EXE_pangea"))
@@ -188,12 +289,7 @@ fn a_node_that_lost_its_log_is_never_ready() {
     std::fs::remove_dir_all(directories[2].join("data")).unwrap();
     let mut forgetful = Process::spawn(&directories[2]);
     assert_eq!(forgetful.first_line()(), "", "{}", log_text(&directories[2]));
-    let began = Instant::now();
-    while forgetful.exit_code().is_none() {
-        assert!(began.elapsed() < STOP_DEADLINE, "the node does not end");
-        std::thread::sleep(POLL);
-    }
-    assert_eq!(forgetful.exit_code(), Some(1));
+    assert_eq!(end(&mut forgetful), 1);
     let log = log_text(&directories[2]);
     assert!(log.contains("has forgotten what it said"), "{log}");
 }

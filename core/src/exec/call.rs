@@ -28,22 +28,20 @@ pub(super) fn call(
     })
 }
 
-/// Fetches from memory what a procedure says that it will look up, and adds the tables that it
-/// named to `tables`. One that panics has said enough.
+/// Fetches from memory what a procedure says that it will look up, and calls `named` with the table
+/// of each row that it named. One that panics has said enough.
 pub(super) fn warm<H: Header>(
     registry: &Registry,
     id: ProcedureId,
     args: &[u8],
     store: &Store<H>,
-    tables: &mut Vec<TableId>,
+    mut named: impl FnMut(TableId),
 ) {
     let Some(procedure) = registry.procedure(id) else { return };
     let mut warmer = Warmer::new(store);
     let mut name = |table, key: &[u8]| {
         warmer.add(table, key);
-        if !tables.contains(&table) {
-            tables.push(table);
-        }
+        named(table);
     };
     let hint = || procedure.hint(args, &mut name);
     if catch_unwind(AssertUnwindSafe(hint)).is_ok() {

@@ -190,18 +190,38 @@ impl Source {
     }
 }
 
+impl Source {
+    /// An error of the parser about the file itself, which also has a table of the protocol's name.
+    fn field_error(&self, error: &toml::de::Error, protocol: &str) -> ConfigError {
+        const LAST: &str = "`wan`";
+        let mut wrong = self.parse_error(error);
+        if wrong.message.starts_with("unknown field") {
+            wrong.message = wrong.message.replacen(LAST, &format!("{LAST}, `{protocol}`"), 1);
+        }
+        wrong
+    }
+}
+
 impl Config {
     /// Reads a file. A relative `data_dir` is relative to the file's directory.
     ///
     /// # Errors
     /// When the file can't be read, or something in it is wrong.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        Self::read_of(path, None)
+    }
+
+    /// Reads a file as [`Config::read`] does, of one of these protocols where some are named.
+    ///
+    /// # Errors
+    /// When the file can't be read, or something in it is wrong, or its protocol is another.
+    pub fn read_of(path: &Path, protocols: Option<&[&str]>) -> Result<Self, ConfigError> {
         let file = path.display().to_string();
         let text = std::fs::read_to_string(path).map_err(|error| {
             let message = format!("can't read the configuration: {error}");
             ConfigError { file: file.clone(), line: None, message }
         })?;
-        let mut config = Self::parse(&file, &text)?;
+        let mut config = Self::parse_of(&file, &text, protocols)?;
         if let Some(dir) = path.parent() {
             config.data_dir = dir.join(&config.data_dir);
         }
@@ -213,15 +233,27 @@ impl Config {
     /// # Errors
     /// When something in it is wrong.
     pub fn parse(name: &str, text: &str) -> Result<Self, ConfigError> {
+        Self::parse_of(name, text, None)
+    }
+
+    fn parse_of(name: &str, text: &str, protocols: Option<&[&str]>) -> Result<Self, ConfigError> {
         let source = Source { name: name.into(), text: text.into() };
         let parse_error = |error: toml::de::Error| source.parse_error(&error);
         let mut table = DeTable::parse(text).map_err(parse_error)?;
-        let protocol = table.get_ref().get("protocol").and_then(|value| value.get_ref().as_str());
-        let Some(protocol) = protocol.map(str::to_owned) else {
+        let value = table.get_ref().get("protocol");
+        let name = value.and_then(|value| Some((value.span(), value.get_ref().as_str()?)));
+        let Some((span, protocol)) = name.map(|(span, name)| (span, name.to_owned())) else {
             return Err(source.error(None, "missing field `protocol`: the protocol's name"));
         };
+        if let Some(names) = protocols.filter(|names| !names.contains(&protocol.as_str())) {
+            // Before its settings, which would be those of another.
+            let names = names.join(", ");
+            let message = format!("there is no protocol {protocol:?}; there is {names}");
+            return Err(source.error(Some(span), message));
+        }
         let options = table.get_mut().remove(protocol.as_str());
-        let file = File::deserialize(toml::Deserializer::from(table)).map_err(parse_error)?;
+        let file = File::deserialize(toml::Deserializer::from(table));
+        let file = file.map_err(|error| source.field_error(&error, &protocol))?;
         let options = match options {
             None => toml::Table::new(),
             Some(options) => {

@@ -193,6 +193,8 @@ fn every_key_is_documented() {
         ("unknown = 1", "jitter_ms = 0.5", "wan."),
     ] {
         for key in keys_of(bad, good) {
+            // A protocol's own table bears its name.
+            let key = key.replace("toy", "minerva");
             let written = [
                 format!("| `{table}{key}` |"),
                 format!("| `[[{key}]]` |"),
@@ -203,5 +205,5 @@ fn every_key_is_documented() {
             documented += 1;
         }
     }
-    assert_eq!(documented, 12 + 4 + 2 + 2);
+    assert_eq!(documented, 13 + 4 + 2 + 2);
 }

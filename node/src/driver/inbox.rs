@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion};
-use pangea_core::protocol::{Message, Protocol, Request, Status};
+use pangea_core::protocol::{FirstStart, Message, Protocol, Request, Status};
 use pangea_core::time::Span;
 use pangea_core::txn::{Abort, Outcome, SqlState};
 use pangea_sql::engine::Unavailable;
@@ -230,6 +230,11 @@ impl<P: Protocol> Inbox<P> {
         }
     }
 
+    /// The protocol says what its first start waits for; nothing when that is over.
+    pub(super) fn on_first_start(&self, first_start: Option<FirstStart>) {
+        report(self.reach.on_first_start(first_start));
+    }
+
     /// Which nodes are connected.
     pub fn reach(&self) -> &Reach {
         &self.reach
@@ -388,6 +393,7 @@ impl<P: Protocol> Inbox<P> {
 fn report(majority: Majority) {
     match majority {
         Majority::Unchanged => {}
+        Majority::Awaited(what) => tracing::warn!("{what}; writes and strict reads wait"),
         Majority::Reached(how) => tracing::info!("{how}; writes go on"),
         Majority::Lost(how) => {
             tracing::warn!("{how}; writes and strict reads wait until a majority is back");

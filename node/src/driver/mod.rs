@@ -116,6 +116,8 @@ pub struct Driver<P: Protocol> {
     wants_resume: bool,
     /// The protocol can't go on: no step and no effect comes after.
     is_stopped: bool,
+    /// The protocol's first start is not known to be over.
+    is_first_start: bool,
     counters: BTreeMap<&'static str, u64>,
     /// Filled by each step and emptied after it.
     effects: Vec<Effect<P>>,
@@ -146,6 +148,7 @@ impl<P: Protocol> Driver<P> {
             next_ticket: 1,
             wants_resume: false,
             is_stopped: false,
+            is_first_start: true,
             counters: BTreeMap::new(),
             effects: Vec::new(),
             appends: Vec::new(),
@@ -249,6 +252,16 @@ impl<P: Protocol> Driver<P> {
         }
         self.effects = effects;
         self.log.append(&mut self.appends);
+        self.watch_first_start();
+    }
+
+    /// Tells who waits what the first start waits for, until it is over.
+    fn watch_first_start(&mut self) {
+        if self.is_first_start {
+            let first_start = self.protocol.status().first_start;
+            self.is_first_start = first_start.is_some();
+            self.inbox.on_first_start(first_start);
+        }
     }
 
     fn status(&self) -> Status {

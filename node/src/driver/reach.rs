@@ -2,20 +2,39 @@
 //!
 //! A cluster agrees where a majority of its nodes talk to each other. A node that sees fewer goes
 //! on to serve snapshots, and whatever needs agreement waits: without a word, unless somebody says
-//! it.
+//! it. A protocol may need more nodes than that at its first start, which it tells in its status.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pangea_core::ids::NodeId;
+use pangea_core::protocol::FirstStart;
 use pangea_core::topology::Topology;
 
-/// The nodes that are connected to this one, on both lanes.
+/// Which nodes this one can agree with.
 #[derive(Debug)]
 pub struct Reach {
     me: NodeId,
     topology: Arc<Topology>,
-    connected: Mutex<BTreeSet<NodeId>>,
+    seen: Mutex<Seen>,
+}
+
+#[derive(Debug)]
+struct Seen {
+    /// The nodes that are connected to this one, on both lanes, and itself.
+    connected: BTreeSet<NodeId>,
+    first_start: FirstStartSeen,
+}
+
+/// What the protocol has said of its first start.
+#[derive(Debug, PartialEq, Eq)]
+enum FirstStartSeen {
+    /// Nothing yet: it has taken no input.
+    Unknown,
+    /// It waits for this.
+    Waits(FirstStart),
+    /// It is over.
+    Over,
 }
 
 /// What became of the majority with a node more or less.
@@ -27,16 +46,20 @@ pub(super) enum Majority {
     Reached(String),
     /// It is lost now: how, in words.
     Lost(String),
+    /// It is not enough, as this is the first start: what it waits for, in words.
+    Awaited(String),
 }
 
 impl Reach {
     /// A node that no other has connected to yet.
     pub fn new(me: NodeId, topology: Arc<Topology>) -> Self {
-        Self { me, topology, connected: Mutex::new(BTreeSet::from([me])) }
+        let connected = BTreeSet::from([me]);
+        let seen = Seen { connected, first_start: FirstStartSeen::Unknown };
+        Self { me, topology, seen: Mutex::new(seen) }
     }
 
-    fn connected(&self) -> MutexGuard<'_, BTreeSet<NodeId>> {
-        self.connected.lock().unwrap_or_else(PoisonError::into_inner)
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A node as operators know it.
@@ -45,35 +68,64 @@ impl Reach {
     }
 
     pub(super) fn on_up(&self, peer: NodeId) -> Majority {
-        self.change(|connected| connected.insert(peer))
+        self.change(|seen| seen.connected.insert(peer))
     }
 
     pub(super) fn on_down(&self, peer: NodeId) -> Majority {
-        self.change(|connected| connected.remove(&peer))
+        self.change(|seen| seen.connected.remove(&peer))
     }
 
-    fn change(&self, change: impl FnOnce(&mut BTreeSet<NodeId>) -> bool) -> Majority {
-        let mut connected = self.connected();
-        let had = self.is_majority(&connected);
-        change(&mut connected);
-        match (had, self.is_majority(&connected)) {
+    /// The protocol says what its first start waits for; nothing when that is over.
+    pub(super) fn on_first_start(&self, first_start: Option<FirstStart>) -> Majority {
+        let now = first_start.map_or(FirstStartSeen::Over, FirstStartSeen::Waits);
+        self.change(|seen| seen.first_start = now)
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut Seen) -> T) -> Majority {
+        let mut seen = self.seen();
+        let (had, awaited) = (self.agrees(&seen), self.awaits(&seen));
+        change(&mut seen);
+        match self.awaits(&seen) {
+            Some(now) if awaited.as_ref() != Some(&now) => return Majority::Awaited(now),
+            Some(_) => return Majority::Unchanged,
+            None => {}
+        }
+        match (had, self.agrees(&seen)) {
             (false, true) => {
-                let nodes = self.names(connected.iter().copied());
+                let nodes = self.names(seen.connected.iter().copied());
                 Majority::Reached(format!("a majority of nodes is connected: {nodes}"))
             }
-            (true, false) => Majority::Lost(self.describe(&connected)),
+            (true, false) => Majority::Lost(self.describe(&seen.connected)),
             (true, true) | (false, false) => Majority::Unchanged,
         }
     }
 
-    /// Why nothing can be agreed on now, in words; nothing where a majority is connected.
+    /// Why nothing can be agreed on now, in words; nothing where something can.
     pub fn cut_off(&self) -> Option<String> {
-        let connected = self.connected();
-        (!self.is_majority(&connected)).then(|| self.describe(&connected))
+        let seen = self.seen();
+        let no_majority = || (!self.is_majority(&seen)).then(|| self.describe(&seen.connected));
+        self.awaits(&seen).or_else(no_majority)
     }
 
-    fn is_majority(&self, connected: &BTreeSet<NodeId>) -> bool {
-        connected.len() >= self.topology.majority()
+    fn agrees(&self, seen: &Seen) -> bool {
+        self.is_majority(seen) && seen.first_start == FirstStartSeen::Over
+    }
+
+    /// What the first start waits for, in words.
+    fn awaits(&self, seen: &Seen) -> Option<String> {
+        let FirstStartSeen::Waits(FirstStart { needed, missing }) = &seen.first_start else {
+            return None;
+        };
+        let needs = match self.topology.node_count() {
+            count if count == *needed => format!("all {count} nodes"),
+            count => format!("{needed} of its {count} nodes"),
+        };
+        let missing = self.names(missing.iter().copied());
+        Some(format!("first start: waiting for {missing}; a new cluster needs {needs} once"))
+    }
+
+    fn is_majority(&self, seen: &Seen) -> bool {
+        seen.connected.len() >= self.topology.majority()
     }
 
     fn describe(&self, connected: &BTreeSet<NodeId>) -> String {
@@ -103,6 +155,7 @@ mod tests {
         let regions = ["us", "eu", "ap", "sa", "af"];
         let topology = Topology::one_node_per_region("test", &regions, Span::ZERO);
         let reach = Reach::new(NodeId(0), Arc::new(topology));
+        assert_eq!(reach.on_first_start(None), Majority::Unchanged);
         let alone = "no majority of nodes is reachable from us; reachable: us (node 0); \
                      unreachable: eu (node 1), ap (node 2), sa (node 3), af (node 4)";
         assert_eq!(reach.cut_off().as_deref(), Some(alone));
@@ -117,6 +170,30 @@ mod tests {
         assert_eq!(reach.on_down(NodeId(1)), Majority::Lost(lost.to_owned()));
         assert_eq!(reach.on_down(NodeId(1)), Majority::Unchanged, "told of before");
         assert_eq!(reach.cut_off().as_deref(), Some(lost));
+    }
+
+    /// A first start without one of three nodes once said that writes go on, and they did not.
+    #[test]
+    fn a_first_start_says_what_it_waits_for_and_nothing_of_a_majority_until_it_is_over() {
+        let regions = ["us", "eu", "ap"];
+        let topology = Topology::one_node_per_region("test", &regions, Span::ZERO);
+        let reach = Reach::new(NodeId(0), Arc::new(topology));
+        assert_eq!(reach.on_up(NodeId(1)), Majority::Unchanged, "nothing is known yet");
+        let awaits = |missing: &[u16]| {
+            let missing = missing.iter().map(|node| NodeId(*node)).collect();
+            reach.on_first_start(Some(FirstStart { needed: 3, missing }))
+        };
+        let both = "first start: waiting for eu (node 1), ap (node 2); a new cluster needs all 3 \
+                    nodes once";
+        let one = "first start: waiting for ap (node 2); a new cluster needs all 3 nodes once";
+        assert_eq!(awaits(&[1, 2]), Majority::Awaited(both.to_owned()));
+        assert_eq!(awaits(&[2]), Majority::Awaited(one.to_owned()));
+        assert_eq!(awaits(&[2]), Majority::Unchanged, "told of before");
+        assert_eq!(reach.on_up(NodeId(2)), Majority::Unchanged);
+        assert_eq!(reach.cut_off().as_deref(), Some(one));
+        let reached = "a majority of nodes is connected: us (node 0), eu (node 1), ap (node 2)";
+        assert_eq!(reach.on_first_start(None), Majority::Reached(reached.to_owned()));
+        assert_eq!(reach.cut_off(), None);
     }
 
     #[test]

@@ -12,9 +12,9 @@ use super::connection::{Connection, End};
 /// longer than an epoch and the longest round trips.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What a client can do about a cluster without a majority.
-const HINT: &str = "The statement goes on when a majority is back. To stop waiting, cancel it; \
-                    statement_timeout sets how long later ones wait.";
+/// What a client can do about a cluster without a majority, or one that has yet to start.
+const HINT: &str = "The statement goes on when enough nodes are there. To stop waiting, cancel \
+                    it; statement_timeout sets how long later ones wait.";
 
 /// Awaits what the session answers. Where that takes long because too few nodes can be reached, the
 /// client is told, once; and when it leaves meanwhile, the wait ends with it.

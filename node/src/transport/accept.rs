@@ -117,7 +117,7 @@ fn greet(shared: &Arc<Shared>, stream: TcpStream, address: SocketAddr) {
     match hello {
         Hello::Peer(hello) => match shared.identity.check_peer(&hello) {
             Ok(()) => on_peer(shared, hello, stream, open),
-            Err(refusal) => refuse(shared, &stream, address, &refusal),
+            Err(refusal) => refuse_peer(shared, &hello, &stream, address, &refusal),
         },
         Hello::Client(hello) => match shared.identity.check_cluster(&hello.cluster) {
             Ok(()) => on_client(shared, address, Connection { stream, decoder }),
@@ -142,6 +142,24 @@ fn refuse(shared: &Shared, stream: &TcpStream, address: SocketAddr, refusal: &Re
     shared.trouble(None, address, &format!("connection refused: {refusal}"));
     // It may be gone, or not be listening: it was told if it can be.
     let _ = super::write_whole(stream, &frame::encode(Kind::Refused, refusal.0.as_bytes()));
+}
+
+/// Like [`refuse`], for a node: one of this cluster dials again and again, and is told of once.
+fn refuse_peer(
+    shared: &Shared,
+    hello: &PeerHello,
+    stream: &TcpStream,
+    address: SocketAddr,
+    refusal: &Refusal,
+) {
+    let is_ours = hello.cluster == shared.identity.cluster;
+    let Some(peer) = shared.peer(hello.from).filter(|_| is_ours) else {
+        return refuse(shared, stream, address, refusal);
+    };
+    if !shared.is_stopping() {
+        peer.report(shared, &format!("refused: {refusal}"));
+        let _ = super::write_whole(stream, &frame::encode(Kind::Refused, refusal.0.as_bytes()));
+    }
 }
 
 /// A client that may stay, if there is room.

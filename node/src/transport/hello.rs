@@ -139,9 +139,9 @@ impl Identity {
         }
         if hello.fingerprint != self.fingerprint {
             return refuse(format!(
-                "procedures and settings {:016x} are not {:016x}, which this node has: the \
-                 two are different builds, or their files set the protocol differently",
-                hello.fingerprint, self.fingerprint
+                "the settings or the procedures of the two nodes differ: `[{}]` and the build must \
+                 be equal on all nodes",
+                self.protocol
             ));
         }
         if hello.to != self.me {

@@ -1,5 +1,6 @@
 //! One other node: the place that its sessions take, one after the other.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -11,6 +12,9 @@ use super::link::Link;
 use super::session::Session;
 use super::shared::Shared;
 
+/// So many reasons are remembered: more than there are kinds of them.
+const REPORTED_MAX: usize = 64;
+
 /// One other node.
 pub(super) struct Peer {
     pub(super) id: NodeId,
@@ -19,7 +23,8 @@ pub(super) struct Peer {
     slot: Mutex<Slot>,
     freed: Condvar,
     parked: Mutex<Option<Parked>>,
-    last_reported: Mutex<Option<String>>,
+    /// What the operator was told since the last session began.
+    reported: Mutex<BTreeSet<String>>,
 }
 
 /// The place of a peer's session: one at a time, from before its `PeerUp` to after its `PeerDown`.
@@ -41,7 +46,7 @@ impl Peer {
             slot: Mutex::default(),
             freed: Condvar::new(),
             parked: Mutex::default(),
-            last_reported: Mutex::default(),
+            reported: Mutex::default(),
         }
     }
 
@@ -84,7 +89,7 @@ impl Peer {
             return Err(Busy);
         }
         *slot = Slot { session: Some(session.clone()), is_taken: true };
-        *self.last_reported.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.reported.lock().unwrap_or_else(PoisonError::into_inner).clear();
         Ok(())
     }
 
@@ -101,12 +106,14 @@ impl Peer {
         self.freed.notify_all();
     }
 
-    /// Tells the operator, unless it is what was told last.
+    /// Tells the operator, unless it was told since the last session.
     pub(super) fn report(&self, shared: &Shared, reason: &str) {
-        let mut last = self.last_reported.lock().unwrap_or_else(PoisonError::into_inner);
-        if last.as_deref() != Some(reason) {
-            *last = Some(reason.to_owned());
-            drop(last);
+        let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
+        if reported.len() >= REPORTED_MAX {
+            reported.clear();
+        }
+        if reported.insert(reason.to_owned()) {
+            drop(reported);
             shared.trouble(Some(self.id), self.address, reason);
         }
     }

@@ -11,7 +11,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
 use crate::failure::Failure;
-use crate::start::READY;
+use crate::start::{READY, UP};
 
 /// How long a node may read its log before it serves.
 const READY_DEADLINE: Duration = Duration::from_secs(120);
@@ -77,7 +77,7 @@ impl Member {
         let mut stdout = BufReader::new(stdout);
         let ready = tokio::time::timeout(READY_DEADLINE, stdout.read_line(&mut line)).await;
         match ready {
-            Ok(Ok(_)) if line.starts_with(READY) => Ok(()),
+            Ok(Ok(_)) if [READY, UP].iter().any(|word| line.starts_with(word)) => Ok(()),
             Ok(Ok(_)) => {
                 // It has closed its stdout, so it has ended or is about to.
                 self.kill().await;

@@ -74,7 +74,8 @@ impl Cluster {
         let line = tokio::task::spawn_blocking(process.first_line());
         let line = timeout(READY_DEADLINE, line).await;
         let line = line.map(|line| line.expect("reading a line does not panic"));
-        let is_ready = line.is_ok_and(|line| line.starts_with("ready:"));
+        let serves = |line: String| line.starts_with("ready:") || line.starts_with("up:");
+        let is_ready = line.is_ok_and(serves);
         self.processes[node] = is_ready.then_some(process);
         is_ready
     }

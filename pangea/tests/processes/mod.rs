@@ -75,13 +75,16 @@ impl Process {
     /// What the process says first on its standard output, which is nothing where it ends without
     /// a word. Blocks until then. Asked for once.
     pub fn first_line(&mut self) -> impl FnOnce() -> String + Send + 'static {
+        let mut lines = self.lines();
+        move || lines.next().unwrap_or_default()
+    }
+
+    /// What the process says on its standard output. Blocks until each line is there. Asked for
+    /// once.
+    pub fn lines(&mut self) -> impl Iterator<Item = String> + Send + 'static {
         let stdout = self.child.stdout.take().expect("asked for once");
-        move || {
-            let mut line = String::new();
-            // What can't be read is what was not said.
-            let _ = BufReader::new(stdout).read_line(&mut line);
-            line
-        }
+        // What can't be read is what was not said.
+        BufReader::new(stdout).lines().map_while(Result::ok)
     }
 
     /// Asks the process to stop cleanly.

@@ -30,7 +30,8 @@ const NAME: Refused = Refused("agreement.refused_name");
 const BALLOT: Refused = Refused("agreement.refused_ballot");
 const INDEX: Refused = Refused("agreement.refused_index");
 const ENTRY: Refused = Refused("agreement.refused_entry");
-/// Either nonsense, or an answer to a promise of before the connection was lost.
+/// Either nonsense, or an answer to what was said before the connection was lost or before more was
+/// decided here.
 const OUT_OF_PLACE: Refused = Refused("agreement.out_of_place");
 const UNUSED: Refused = Refused("agreement.refused_unused");
 
@@ -152,7 +153,9 @@ impl<E: Decision> Bounds<'_, E> {
         match &promise.log_sync {
             // One that comes late is counted, and its entries are not used.
             Some(_) if self.is_accepting => Ok(()),
-            Some(sync) => index(sync.sync_idx, self.decided..=self.end),
+            // It begins where this replica was when it asked, and asked again it will be right.
+            Some(sync) if (self.decided..=self.end).contains(&sync.sync_idx) => Ok(()),
+            Some(_) => Err(OUT_OF_PLACE),
             // A peer that has decided more than there is here sends what is missing.
             None => index(promise.decided_idx, 0..=self.end),
         }

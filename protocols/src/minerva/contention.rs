@@ -7,8 +7,8 @@
 //! for a sustained time. Leave: the paper gives no rule, and in this mode there is nothing
 //! optimistic to measure. So optimistic execution is tried again after a hold time. The trial ends
 //! as soon as enough transactions of it have shown that it is in vain: at long round trips all that
-//! begin meanwhile are executed twice. Then the hold time doubles, up to a limit; when the trial
-//! succeeds, it starts anew.
+//! begin meanwhile are executed twice. Then the hold time doubles, up to a limit, and is at least
+//! twenty times what the trial took; when the trial succeeds, it starts anew.
 
 use pangea_core::time::{Span, Timestamp};
 
@@ -16,6 +16,10 @@ use super::options::Options;
 
 /// The hold time doubles at most this often.
 const DOUBLINGS_MAX: u32 = 4;
+
+/// A trial that fails is followed by so many times its length without one: at a round trip of
+/// 200 ms it takes half a second, in which all is executed twice, a twentieth of the time at most.
+const HOLD_FACTOR: u64 = 20;
 
 /// A trial has succeeded when the mode was not needed again for this many times the sustained time.
 const TRIAL_FACTOR: u64 = 5;
@@ -32,6 +36,8 @@ pub(super) struct Contention {
     mode: Mode,
     /// How often a trial has failed in a row.
     failed_trials: u32,
+    /// How long the last of them took.
+    failed_for: Span,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -94,7 +100,7 @@ impl Contention {
                 Change::None
             }
             Mode::Suspecting { since } if now.since(*since) >= sustained => {
-                self.failed_trials = 0;
+                (self.failed_trials, self.failed_for) = (0, Span::ZERO);
                 self.mode = Mode::High { since: now };
                 Change::Entered
             }
@@ -118,6 +124,7 @@ impl Contention {
         *in_vain += reexecuted;
         if *all >= TRIAL_SAMPLE && is_high(options, *all, *in_vain) {
             self.failed_trials = (self.failed_trials + 1).min(DOUBLINGS_MAX);
+            self.failed_for = now.since(since);
             self.mode = Mode::High { since: now };
             return Change::Entered;
         }
@@ -132,7 +139,8 @@ impl Contention {
     pub(super) fn on_tick(&mut self, options: &Options, now: Timestamp) -> Change {
         let Mode::High { since } = self.mode else { return Change::None };
         let hold = Span::from_ms(options.high_contention_hold_ms << self.failed_trials);
-        if now.since(since) < hold {
+        let hold_us = hold.us.max(HOLD_FACTOR * self.failed_for.us);
+        if now.since(since).us < hold_us {
             return Change::None;
         }
         self.mode = Mode::Trial { since: now, optimistic: 0, reexecuted: 0 };
@@ -191,6 +199,18 @@ mod tests {
         assert!(matches!(contention.mode, Mode::Trial { .. }), "so far it goes well");
         contention.on_epoch(&options, at(4_230), 100, 10);
         assert_eq!(contention.mode, Mode::Optimistic);
+    }
+
+    #[test]
+    fn a_trial_that_took_long_is_followed_by_a_long_time_without_one() {
+        let options = Options::default();
+        let mut contention = Contention::default();
+        contention.on_epoch(&options, at(0), 100, 90);
+        contention.on_epoch(&options, at(200), 100, 90);
+        assert_eq!(contention.on_tick(&options, at(1_200)), Change::Left);
+        assert_eq!(contention.on_epoch(&options, at(1_700), 100, 90), Change::Entered);
+        assert_eq!(contention.on_tick(&options, at(11_699)), Change::None, "20 times 500 ms");
+        assert_eq!(contention.on_tick(&options, at(11_700)), Change::Left);
     }
 
     #[test]

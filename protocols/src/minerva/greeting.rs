@@ -19,7 +19,7 @@
 //! - A peer that knows another birth, or has more of its log, or a later promise, ends it.
 
 use pangea_core::ids::{LogPosition, NodeId};
-use pangea_core::protocol::Cx;
+use pangea_core::protocol::{Cx, FirstStart};
 
 use super::batch::Bid;
 use super::messages::Message;
@@ -38,6 +38,8 @@ pub(super) struct Greetings {
     knows: Vec<bool>,
     /// So many of them are enough.
     enough: usize,
+    /// Whether this replica has taken part before, in an earlier run.
+    was_ready: bool,
     /// Whether this replica makes batches and takes part in agreement.
     pub is_ready: bool,
 }
@@ -46,6 +48,16 @@ impl Greetings {
     /// Nothing is known yet.
     pub(super) fn new(node_count: usize) -> Self {
         Self { births: vec![0; node_count], ..Self::default() }
+    }
+
+    /// What `me` waits for at its first start.
+    pub(super) fn first_start(&self, me: NodeId) -> Option<FirstStart> {
+        let is_missing = |node: &NodeId| *node != me && !self.knows[node.index()];
+        let nodes = (0..self.knows.len()).map(|index| NodeId(index as u16));
+        (!self.was_ready && !self.is_ready).then(|| FirstStart {
+            needed: self.enough + 1,
+            missing: nodes.filter(is_missing).collect(),
+        })
     }
 }
 
@@ -57,6 +69,7 @@ impl Minerva {
         let peers = node_count - 1;
         let majority = self.state.topology.majority();
         let greetings = &mut self.state.greetings;
+        greetings.was_ready = was_ready;
         greetings.knows = vec![false; node_count];
         greetings.enough = if was_ready { majority - 1 } else { peers / 2 + 1 };
         if greetings.births[me.index()] == 0 {

@@ -3,7 +3,8 @@
 use std::num::NonZeroUsize;
 
 use pangea_core::time::Span;
-use serde::{Deserialize, Serialize};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// Minerva's settings, with the paper's values as defaults (§5.1), and switches for what goes
 /// beyond it, with the better one as default.
@@ -11,23 +12,30 @@ use serde::{Deserialize, Serialize};
 #[serde(deny_unknown_fields, default)]
 pub struct Options {
     /// How often the coordinator proposes a cut, in milliseconds.
+    #[serde(deserialize_with = "within::<1, 10_000, _, _>")]
     pub epoch_ms: u64,
     /// A batch is sent this long after its first transaction, in milliseconds.
+    #[serde(deserialize_with = "within::<1, 10_000, _, _>")]
     pub batch_ms: u64,
     /// A batch is sent when it is this large, in bytes.
+    #[serde(deserialize_with = "within::<1_024, 16_777_216, _, _>")]
     pub batch_bytes: usize,
     /// How the independent set is found.
     pub solver: Solver,
     /// How many nodes of the search tree the exact solver may visit in one epoch.
+    #[serde(deserialize_with = "within::<1, 1_000_000, _, _>")]
     pub solver_nodes_max: u64,
     /// Whether replicas stop executing optimistically when most of it is in vain (§4).
     pub high_contention_mode: bool,
     /// The share of re-executed transactions above which that is so, in percent.
+    #[serde(deserialize_with = "within::<1, 100, _, _>")]
     pub high_contention_percent: u64,
     /// For how long the share must be above it, in milliseconds.
+    #[serde(deserialize_with = "within::<0, 600_000, _, _>")]
     pub high_contention_ms: u64,
     /// How long to stay before optimistic execution is tried again, in milliseconds. Doubled each
     /// time the trial fails, up to sixteen times this.
+    #[serde(deserialize_with = "within::<1, 600_000, _, _>")]
     pub high_contention_hold_ms: u64,
     /// What read-only procedures see: the last epoch here, or everything acknowledged anywhere.
     pub reads: Reads,
@@ -44,10 +52,23 @@ pub struct Options {
     /// what has arrived meanwhile.
     pub slice_txns: NonZeroUsize,
     /// A checkpoint is taken when the log has grown by this much since the last one, in bytes.
+    #[serde(deserialize_with = "within::<4_096, 1_099_511_627_776, _, _>")]
     pub checkpoint_bytes: u64,
     /// A replica that was not heard of for this long is removed from the configuration, in
     /// milliseconds.
+    #[serde(deserialize_with = "within::<1_000, 86_400_000, _, _>")]
     pub removal_ms: u64,
+}
+
+/// Reads a number that must be from `LEAST` to `MOST`. Beyond them a node runs and does not work.
+fn within<'de, const LEAST: u64, const MOST: u64, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: TryFrom<u64>,
+{
+    let value = u64::deserialize(deserializer)?;
+    let fitting = (LEAST..=MOST).contains(&value).then(|| T::try_from(value).ok()).flatten();
+    fitting.ok_or_else(|| D::Error::custom(format_args!("must be from {LEAST} to {MOST}")))
 }
 
 /// The settings on which the outcome of an epoch depends. A cut names those of who proposed it: an

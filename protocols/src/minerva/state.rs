@@ -350,6 +350,7 @@ impl State {
             version: self.cut.applied,
             coordinator: self.cut.agreement.as_ref().and_then(Agreement::leader),
             members: self.members(),
+            first_start: self.greetings.first_start(self.me),
             counters: counters.map(|(name, value)| (name.to_owned(), value)).into(),
         }
     }

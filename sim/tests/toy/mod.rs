@@ -153,7 +153,7 @@ impl Protocol for Toy {
     fn status(&self) -> Status {
         let members = self.setup.topology.node_ids().collect();
         let version = SnapshotVersion(self.executed);
-        Status { version, coordinator: Some(LEADER), members, counters: BTreeMap::new() }
+        Status { version, coordinator: Some(LEADER), members, ..Status::default() }
     }
 
     fn invariants(&self) {

@@ -90,7 +90,12 @@ impl<H: Header> Runner<'_, H> {
         let (outcome, writes) = match job.program {
             Program::Call { procedure, args } => {
                 scratch.writes.clear();
-                warm(self.registry, *procedure, args, self.store, &mut scratch.warmed);
+                let warmed = &mut scratch.warmed;
+                warm(self.registry, *procedure, args, self.store, |table| {
+                    if !warmed.contains(&table) {
+                        warmed.push(table);
+                    }
+                });
                 let mut locked = Locked {
                     runner: self,
                     footprint,

@@ -56,7 +56,7 @@ fn strangers() -> Vec<(&'static str, Vec<u8>)> {
     vec![
         ("cluster \"other\" is not \"test\"", peer_frame(|h| h.cluster = "other".to_owned())),
         ("protocol \"calvin\" is not \"echo\"", peer_frame(|h| h.protocol = "calvin".to_owned())),
-        ("different builds", peer_frame(|h| h.fingerprint = 8)),
+        ("nodes differ", peer_frame(|h| h.fingerprint = 8)),
         ("node n9 is not in this cluster", peer_frame(|h| h.from = NodeId(9))),
         ("node n2 was expected here, this is n1", peer_frame(|h| h.to = NodeId(2))),
         ("n2 must not dial n1", peer_frame(|h| h.from = NodeId(2))),
