@@ -19,8 +19,8 @@ use crate::failure::Failure;
 use crate::protocol::{WithProtocol, registry, with_protocol};
 use crate::signals::Signals;
 
-/// How long clients that are in the middle of something may take when the node stops.
-const GOODBYE: Duration = Duration::from_millis(500);
+/// How long clients may take when the node stops: the server ends their statements after a second.
+const GOODBYE: Duration = Duration::from_millis(1_500);
 /// Threads that serve PostgreSQL clients: their work is reading snapshots, beside the node's own.
 const SQL_THREADS: usize = 2;
 

@@ -56,6 +56,8 @@ pub enum Interruption {
     Cancelled,
     /// It took longer than `statement_timeout`.
     TimedOut,
+    /// The server stops.
+    Stopping,
 }
 
 /// The node can't answer: it is stopping, or overloaded. Whether a program that was submitted

@@ -18,6 +18,22 @@ pub struct SqlError {
     pub hint: Option<String>,
     /// The character of the query text that the error is about, from 1.
     pub position: Option<u32>,
+    /// The constraint that the statement violated.
+    pub violated: Option<Box<Violated>>,
+}
+
+const NULL: &str = "null value in column \"";
+const RELATION: &str = "\" of relation \"";
+const NOT_NULL: &str = "\" violates not-null constraint";
+/// What a statement violated, in schema `public`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violated {
+    /// The table.
+    pub table: String,
+    /// The column, where the constraint is of one.
+    pub column: Option<String>,
+    /// The constraint, where it has a name.
+    pub constraint: Option<String>,
 }
 
 /// The SQLSTATEs of the SQL layer and of its server, each spelled in one place: here, or in
@@ -26,6 +42,7 @@ pub struct SqlError {
 pub mod code {
     use pangea_core::txn::SqlState;
 
+    pub const SUCCESS: SqlState = SqlState(*b"00000");
     pub const OUTCOME_UNKNOWN: SqlState = SqlState::OUTCOME_UNKNOWN;
     pub const PROTOCOL_VIOLATION: SqlState = SqlState(*b"08P01");
     pub const FEATURE_NOT_SUPPORTED: SqlState = SqlState(*b"0A000");
@@ -48,6 +65,7 @@ pub mod code {
     pub const UNIQUE: SqlState = SqlState::UNIQUE_VIOLATION;
     pub const ACTIVE_TRANSACTION: SqlState = SqlState(*b"25001");
     pub const READ_ONLY: SqlState = SqlState(*b"25006");
+    pub const NO_TRANSACTION: SqlState = SqlState(*b"25P01");
     pub const FAILED_TRANSACTION: SqlState = SqlState(*b"25P02");
     pub const IDLE_IN_TRANSACTION: SqlState = SqlState(*b"25P03");
     pub const NO_STATEMENT: SqlState = SqlState(*b"26000");
@@ -88,12 +106,65 @@ pub mod code {
 impl SqlError {
     /// An error with a code and a message alone.
     pub fn new(code: SqlState, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), detail: None, hint: None, position: None }
+        Self {
+            code,
+            message: message.into(),
+            detail: None,
+            hint: None,
+            position: None,
+            violated: None,
+        }
     }
 
     /// The feature is part of PostgreSQL, and not yet of Pangea.
     pub fn unsupported(feature: impl fmt::Display) -> Self {
         Self::new(code::FEATURE_NOT_SUPPORTED, format!("{feature} is not supported yet"))
+    }
+
+    /// Bytes that were to be text begin like this, which is not UTF-8.
+    pub fn not_utf8(bytes: &[u8]) -> Self {
+        // As in PostgreSQL: as many bytes as the first one promises.
+        let len = match bytes.first() {
+            Some(0xc0..=0xdf) => 2,
+            Some(0xe0..=0xef) => 3,
+            Some(0xf0..=0xf7) => 4,
+            _ => 1,
+        };
+        let shown: Vec<_> = bytes.iter().take(len).map(|byte| format!("0x{byte:02x}")).collect();
+        let message = format!("invalid byte sequence for encoding \"UTF8\": {}", shown.join(" "));
+        Self::new(code::INVALID_BYTES, message)
+    }
+
+    /// The same error of a statement that writes a table, with the constraint that it violates,
+    /// where it does. Replicas answer with texts alone: a column is read from the message.
+    #[must_use]
+    pub(crate) fn in_table(mut self, table: &str, primary_key: &str) -> Self {
+        let violated = |column: Option<&str>, constraint: Option<&str>| Violated {
+            table: table.to_owned(),
+            column: column.map(str::to_owned),
+            constraint: constraint.map(str::to_owned),
+        };
+        if self.code == code::UNIQUE {
+            self.violated = Some(Box::new(violated(None, Some(primary_key))));
+        } else if self.code == code::NOT_NULL {
+            let end = format!("{RELATION}{table}{NOT_NULL}");
+            let column = self.message.strip_prefix(NULL).and_then(|rest| rest.strip_suffix(&end));
+            self.violated = Some(Box::new(violated(column, None)));
+        }
+        self
+    }
+
+    /// A column that takes no NULL was given one.
+    pub(crate) fn null_in_column(column: &str, table: &str) -> Self {
+        Self::new(code::NOT_NULL, format!("{NULL}{column}{RELATION}{table}{NOT_NULL}"))
+    }
+
+    /// A key is there already.
+    pub(crate) fn duplicate_key(constraint: &str) -> Self {
+        Self::new(
+            code::UNIQUE,
+            format!("duplicate key value violates unique constraint \"{constraint}\""),
+        )
     }
 
     /// The same error, with a detail.
@@ -145,13 +216,13 @@ impl std::error::Error for SqlError {}
 impl From<Abort> for SqlError {
     fn from(abort: Abort) -> Self {
         let Abort { code, message, detail, hint } = abort;
-        Self { code, message, detail, hint, position: None }
+        Self { code, message, detail, hint, position: None, violated: None }
     }
 }
 
 impl From<SqlError> for Abort {
     fn from(error: SqlError) -> Self {
-        let SqlError { code, message, detail, hint, position: _ } = error;
+        let SqlError { code, message, detail, hint, position: _, violated: _ } = error;
         Self { code, message, detail, hint }
     }
 }

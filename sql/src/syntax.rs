@@ -1,23 +1,20 @@
 //! Text to syntax trees, with PostgreSQL's syntax errors.
 
+mod depth;
 mod kinds;
 
 use std::sync::Arc;
 
 use sqlparser::ast;
 use sqlparser::dialect::PostgreSqlDialect;
-use sqlparser::keywords::Keyword;
 use sqlparser::parser::{Parser, ParserError};
 use sqlparser::tokenizer::{Location, Span, Token, TokenWithSpan, Tokenizer};
 
+use self::depth::Shape;
 use crate::error::{SqlError, byte_offset, code};
 
 /// The longest text that is parsed: beyond it memory, not syntax, is the matter.
 const TEXT_BYTES_MAX: usize = 16 << 20;
-
-/// The most operators that can lie within each other. Chains such as `a + b + c` are as deep as
-/// they are long, and every walk over the tree takes stack for each level; threads have 2 MB of it.
-const OPERATORS_MAX: usize = 800;
 
 /// One statement of a query text.
 #[derive(Clone, Debug)]
@@ -61,7 +58,7 @@ fn parse_one(
     let first = tokens.iter().find(is_word).map_or(Span::empty(), |token| token.span);
     let last = tokens.iter().rfind(is_word).map_or(Span::empty(), |token| token.span);
     kinds::check(tokens.iter().filter(is_word)).map_err(|error| error.at(source, first.start))?;
-    check_depth(source, tokens)?;
+    let shape = Shape::check(tokens)?;
     let (start, end) = (byte_offset(source, first.start), byte_offset(source, last.end));
     let mut tokens = tokens.to_vec();
     // PostgreSQL's own word for ROLLBACK, which the parser does not know.
@@ -73,54 +70,22 @@ fn parse_one(
         token.token = Token::make_keyword("ROLLBACK");
     }
     let mut parser = Parser::new(dialect).with_tokens_with_locations(tokens);
-    let ast = parser.parse_statement().map_err(|error| syntax_error(source, &error))?;
-    let next = parser.peek_token();
-    if next.token != Token::EOF {
-        let message = format!("syntax error at or near \"{}\"", next.token);
-        return Err(SqlError::new(code::SYNTAX, message).at(source, next.span.start));
-    }
-    Ok(Parsed { ast: Arc::new(ast), text: Arc::from(&source[start..end]), source: source.clone() })
-}
-
-/// Refuses what would be too deep a tree, before there is one: operators and keywords add up from
-/// the outermost parenthesis to the innermost, and a comma begins anew.
-fn check_depth(source: &str, tokens: &[TokenWithSpan]) -> Result<(), SqlError> {
-    let mut levels = vec![0];
-    let mut depth = 0;
-    for token in tokens {
-        match &token.token {
-            Token::LParen => levels.push(0),
-            Token::RParen if levels.len() > 1 => depth -= levels.pop().unwrap_or(0),
-            Token::Comma => depth -= levels.last_mut().map_or(0, std::mem::take),
-            Token::Word(word) if word.keyword == Keyword::NoKeyword => {}
-            Token::Whitespace(_)
-            | Token::Number(..)
-            | Token::SingleQuotedString(_)
-            | Token::Placeholder(_)
-            | Token::Period => {}
-            _ => {
-                depth += 1;
-                levels.last_mut().into_iter().for_each(|level| *level += 1);
-                if depth > OPERATORS_MAX {
-                    return Err(too_deep().at(source, token.span.start));
-                }
-            }
+    let ast = shape.parse(|| {
+        let ast = parser.parse_statement().map_err(|error| syntax_error(source, &error))?;
+        let next = parser.peek_token();
+        if next.token != Token::EOF {
+            let message = format!("syntax error at or near \"{}\"", next.token);
+            return Err(SqlError::new(code::SYNTAX, message).at(source, next.span.start));
         }
-    }
-    Ok(())
-}
-
-fn too_deep() -> SqlError {
-    SqlError::new(code::TOO_COMPLEX, "stack depth limit exceeded")
-        .with_hint("The statement is nested too deeply: use a list, as in x IN (1, 2).")
+        Ok(ast)
+    })?;
+    Ok(Parsed { ast: Arc::new(ast), text: Arc::from(&source[start..end]), source: source.clone() })
 }
 
 /// The parser says `Expected: x, found: y at Line: 1, Column: 2`; PostgreSQL names `y` alone.
 fn syntax_error(source: &str, error: &ParserError) -> SqlError {
     let message = match error {
-        ParserError::RecursionLimitExceeded => {
-            return too_deep();
-        }
+        ParserError::RecursionLimitExceeded => return depth::too_deep(),
         ParserError::TokenizerError(message) | ParserError::ParserError(message) => message,
     };
     let (what, location) = match message.rsplit_once(" at Line: ") {

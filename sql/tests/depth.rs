@@ -36,8 +36,7 @@ fn state_of(sql: String) -> String {
 
 #[test]
 fn chains_up_to_the_limit_run_and_longer_ones_are_refused() {
-    let chains = ["1 + ", "true and ", "1 = 1 or ", "'a' || ", "null is null and "];
-    for link in chains {
+    for link in ["1 + ", "'a' || ", "null is null = "] {
         let last = link.split(' ').next().unwrap();
         let chain = |links: usize| format!("select {}{last} is null", link.repeat(links));
         assert_eq!(state_of(chain(150)), "00000", "{link}");
@@ -52,8 +51,31 @@ fn chains_up_to_the_limit_run_and_longer_ones_are_refused() {
     assert_eq!(state_of(format!("select 1{}", " union select 1".repeat(100_000))), "54001");
     assert_eq!(state_of(format!("select {}1", "not ".repeat(100_000))), "54001");
     assert_eq!(state_of(format!("select {}1{}", "(".repeat(9_999), ")".repeat(9_999))), "54001");
+    assert_eq!(state_of(format!("select 1,1{}", " union select 1,1".repeat(100_000))), "54001");
+    assert_eq!(state_of(format!("select array[1,1]{}", " || array[1,1]".repeat(100_000))), "54001");
     let nested = "(1 + 1 + ".repeat(5_000) + "1" + &")".repeat(5_000);
     assert_eq!(state_of(format!("select {nested}")), "54001");
+}
+
+#[test]
+fn chains_of_and_and_or_are_as_long_as_people_need() {
+    let links =
+        ["true and ", "1 = 2 or ", "1 = 2 or 1 = 1 and ", "1 between 1 and 2 and not false or "];
+    for link in links {
+        for count in [10, 33, 1_000, 20_000] {
+            assert_eq!(state_of(format!("select {}true", link.repeat(count))), "00000", "{link}");
+            let unfinished = format!("select {}+", link.repeat(count));
+            assert_eq!(state_of(unfinished), "42601", "{link}");
+        }
+        assert_eq!(state_of(format!("select {}true", link.repeat(100_001))), "54001", "{link}");
+    }
+    // An AND that belongs to BETWEEN ends no chain.
+    let betweens = " between 0 and 1".repeat(5_000);
+    assert_eq!(state_of(format!("select 1{betweens}")), "54001");
+    let cases = "case when true and true then 1 end + ".repeat(5_000);
+    assert_eq!(state_of(format!("select {cases}1")), "54001");
+    let whens = "when 1 = 2 and true then 3 ".repeat(5_000);
+    assert_eq!(state_of(format!("select case {whens} end")), "00000");
 }
 
 #[test]

@@ -33,4 +33,4 @@ mod writes;
 pub use call::{is_bulk, is_footprint_declared};
 pub use certify::Change;
 pub use overlay::Overlay;
-pub use size::{check_program, check_size, writes_bytes};
+pub use size::{TXN_BYTES_MAX, check_program, check_size, writes_bytes};

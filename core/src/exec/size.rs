@@ -4,10 +4,10 @@ use crate::txn::{Abort, Certified, Program, ReadSet, SqlState, Write};
 
 /// What a transaction may read and write, in bytes as they travel and are logged: half of the
 /// largest frame, and more than any should.
-const TXN_BYTES_MAX: usize = 32 << 20;
+pub const TXN_BYTES_MAX: usize = 32 << 20;
 
 /// The longest arguments of a call. They travel beside what its run read and wrote, and after a
-/// batch's worth of other transactions, all in one frame of 64 MB: one that can't be sent would be
+/// batch's worth of other transactions, all in one frame of 64 MiB: one that can't be sent would be
 /// sent again and again, and nothing after it.
 const ARGS_BYTES_MAX: usize = 24 << 20;
 
@@ -36,9 +36,9 @@ pub fn check_size(reads: &ReadSet, writes: &[Write]) -> Result<(), Abort> {
         return Ok(());
     }
     let (found, most) = (bytes >> 20, TXN_BYTES_MAX >> 20);
-    let message = format!("the transaction is too large: it reads and writes {found} MB");
+    let message = format!("the transaction is too large: it reads and writes {found} MiB");
     Err(Abort::new(SqlState::PROGRAM_LIMIT_EXCEEDED, message)
-        .with_detail(format!("A transaction can read and write {most} MB."))
+        .with_detail(format!("A transaction can read and write {most} MiB."))
         .with_hint("Do it in several transactions."))
 }
 
@@ -55,9 +55,10 @@ pub fn check_program(program: &Program) -> Result<(), Abort> {
         return Ok(());
     }
     let (found, most) = (args.len() >> 20, ARGS_BYTES_MAX >> 20);
-    let message = format!("the request is too large: a statement and its parameters of {found} MB");
+    let message =
+        format!("the request is too large: a statement and its parameters of {found} MiB");
     Err(Abort::new(SqlState::PROGRAM_LIMIT_EXCEEDED, message)
-        .with_detail(format!("A statement with its parameters, or a call, can have {most} MB."))
+        .with_detail(format!("A statement with its parameters, or a call, can have {most} MiB."))
         .with_hint("Do it in several statements."))
 }
 
@@ -78,6 +79,6 @@ mod tests {
         assert_eq!(check_size(&ReadSet::default(), &[write(TXN_BYTES_MAX - 9)]), Ok(()));
         let abort = check_size(&ReadSet::default(), &[write(TXN_BYTES_MAX)]).unwrap_err();
         assert_eq!(abort.code.as_str(), "54000");
-        assert!(abort.detail.is_some_and(|detail| detail.contains("32 MB")));
+        assert!(abort.detail.is_some_and(|detail| detail.contains("32 MiB")));
     }
 }

@@ -8,12 +8,12 @@
 //!
 //! A statement waits in two places alone, both of them in its engine: for a fresh snapshot, and for
 //! the outcome of what it submitted. [`Cancellable`] ends either wait when the client's [`Switch`]
-//! is pressed, or when the statement's time is over (`statement_timeout`). The session sees an
-//! engine that can't answer, and cleans up as it always does; nothing is broken off in its midst.
+//! is pressed, when the statement's time is over (`statement_timeout`), or when the server stops and
+//! has waited for its clients long enough. The session sees an engine that can't answer, and cleans up as it always does; nothing is broken off in its midst.
 //! A statement that reads on this node asks every few rows.
 //!
 //! What was submitted can't be called back. Ending that wait is answered with 08007, for the
-//! transaction may still commit, and all else with 57014.
+//! transaction may still commit, and all else with 57014, or 57P01 when the server stops.
 
 use std::collections::BTreeMap;
 use std::future::{Future, pending};
@@ -140,6 +140,8 @@ impl Drop for Registration {
 pub(super) struct Cancellable<E> {
     pub engine: E,
     pub switch: Arc<Switch>,
+    /// Whether the server waits for no statement any more.
+    pub is_ending: watch::Receiver<bool>,
 }
 
 impl<E: Engine> Cancellable<E> {
@@ -147,10 +149,14 @@ impl<E: Engine> Cancellable<E> {
         &self,
         answer: impl Future<Output = Result<T, Unavailable>>,
     ) -> Result<T, Unavailable> {
+        let mut is_ending = self.is_ending.clone();
         tokio::select! {
             // An answer that is there is given.
             biased;
             answer = answer => answer,
+            _ = is_ending.wait_for(|&is_ending| is_ending) => {
+                Err(Unavailable { reason: "the server is stopping".to_owned() })
+            }
             () = self.switch.pressed() => {
                 Err(Unavailable { reason: "the client asked to cancel".to_owned() })
             }
@@ -197,6 +203,9 @@ impl<E: Engine> Engine for Cancellable<E> {
     }
 
     fn interruption(&self) -> Option<Interruption> {
+        if *self.is_ending.borrow() {
+            return Some(Interruption::Stopping);
+        }
         if self.switch.is_pressed() {
             return Some(Interruption::Cancelled);
         }

@@ -1,18 +1,20 @@
 //! One client: its messages go to its session, and what the session answers goes back.
 //!
-//! Replies are collected, and sent at the end of a Query, at Sync and at Flush, or when there are
-//! many: a pipeline costs one write, however many messages it has.
+//! Replies are collected, and sent at the end of a Query, at Sync, at Flush and at an error, or
+//! when there are many: a pipeline costs one write, however many messages it has.
 
 use std::collections::BTreeMap;
 use std::io;
 
 use ::pgwire::messages::PgWireFrontendMessage;
+use ::pgwire::messages::copy::MESSAGE_TYPE_BYTE_COPY_FAIL;
 use ::pgwire::messages::data::NoData;
 use ::pgwire::messages::extendedquery::{
     Bind, BindComplete, Close, CloseComplete, Describe, Execute, Parse, ParseComplete,
     PortalSuspended, TARGET_TYPE_BYTE_STATEMENT,
 };
 use ::pgwire::messages::response::EmptyQueryResponse;
+use ::pgwire::messages::simplequery::MESSAGE_TYPE_BYTE_QUERY;
 use pangea_sql::OutputColumn;
 use pangea_sql::engine::Engine;
 use pangea_sql::error::SqlError;
@@ -21,7 +23,7 @@ use pangea_sql::types::datum::Datum;
 
 use super::cancel::Cancellable;
 use super::connection::{Connection, End, REPLY_BYTES};
-use super::guard::Malformed;
+use super::guard::{Incoming, Malformed};
 use super::patience::patiently;
 use super::reply::Severity;
 
@@ -64,9 +66,16 @@ impl<'a, E: Engine> Client<'a, E> {
         self.ready().await?;
         loop {
             let idle_max = self.session.idle_max().filter(|_| self.is_ready);
-            let message = self.connection.next(idle_max).await?;
+            let incoming = self.connection.next(idle_max).await?;
             self.is_ready = false;
             self.engine.switch.reset();
+            let message = match incoming {
+                Incoming::Message(message) => message,
+                Incoming::NotText { kind, error } => {
+                    self.refuse(kind, error).await?;
+                    continue;
+                }
+            };
             if matches!(message, PgWireFrontendMessage::Terminate(_)) {
                 return Ok(());
             }
@@ -108,8 +117,25 @@ impl<'a, E: Engine> Client<'a, E> {
         if let Err(error) = result {
             self.tell(error);
             self.is_skipping = true;
+            // A client may wait for what it asked to be flushed: no Flush counts from here on.
+            self.connection.flush().await?;
         }
         Ok(())
+    }
+
+    /// Answers a message whose text is none, which its session never sees.
+    async fn refuse(&mut self, kind: u8, error: SqlError) -> Result<(), End> {
+        if self.is_skipping || kind == MESSAGE_TYPE_BYTE_COPY_FAIL {
+            return Ok(());
+        }
+        let is_query = kind == MESSAGE_TYPE_BYTE_QUERY;
+        let error = self.session.refuse(error);
+        self.tell(error);
+        if is_query {
+            return Ok(self.ready().await?);
+        }
+        self.is_skipping = true;
+        Ok(self.connection.flush().await?)
     }
 
     fn tell(&mut self, error: SqlError) {

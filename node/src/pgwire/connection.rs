@@ -15,7 +15,7 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 
 use super::cancel::Cancels;
-use super::guard::{self, Malformed, Opening};
+use super::guard::{self, Incoming, Malformed, Opening};
 use super::reply::{Replies, Severity};
 
 /// Replies are sent when they are this long, even when more are to come.
@@ -35,7 +35,7 @@ const READ_AHEAD_MAX: usize = 64;
 pub(super) struct Connection {
     stream: TcpStream,
     input: BytesMut,
-    ahead: VecDeque<PgWireFrontendMessage>,
+    ahead: VecDeque<Incoming>,
     pub replies: Replies,
     stopped: watch::Receiver<bool>,
 }
@@ -158,7 +158,7 @@ impl Connection {
     }
 
     /// Reads a message. While it waits, the server may be told to stop.
-    async fn receive(&mut self) -> Result<PgWireFrontendMessage, End> {
+    async fn receive(&mut self) -> Result<Incoming, End> {
         let mut stopped = self.stopped.clone();
         tokio::select! {
             message = self.read(guard::message) => message,
@@ -170,10 +170,7 @@ impl Connection {
     }
 
     /// The next message. A client that has a transaction open may take so long to send it.
-    pub(super) async fn next(
-        &mut self,
-        idle_max: Option<Duration>,
-    ) -> Result<PgWireFrontendMessage, End> {
+    pub(super) async fn next(&mut self, idle_max: Option<Duration>) -> Result<Incoming, End> {
         if let Some(message) = self.ahead.pop_front() {
             return Ok(message);
         }
@@ -208,8 +205,11 @@ impl Connection {
                 self.ahead.push_back(message);
             }
             match &self.ahead[at] {
-                PgWireFrontendMessage::Close(_) => at += 1,
-                message => return Ok(matches!(message, PgWireFrontendMessage::Sync(_))),
+                Incoming::Message(PgWireFrontendMessage::Close(_)) => at += 1,
+                Incoming::Message(message) => {
+                    return Ok(matches!(message, PgWireFrontendMessage::Sync(_)));
+                }
+                Incoming::NotText { .. } => return Ok(false),
             }
         }
         Ok(false)

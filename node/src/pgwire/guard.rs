@@ -9,6 +9,7 @@
 //!   input --- type known? length in bounds? --- frame --- walk --- decoder --- message
 //!                        |                                 |          |
 //!                        +---------- Malformed: FATAL 08P01, this connection ends
+//!                                                           text not UTF-8: ERROR 22021
 //! ```
 //!
 //! | type | inside |
@@ -35,6 +36,7 @@ use ::pgwire::messages::{
     terminate,
 };
 use bytes::BytesMut;
+use pangea_sql::error::SqlError;
 
 /// The longest startup packet, as in PostgreSQL.
 const STARTUP_BYTES_MAX: usize = 10_000;
@@ -69,6 +71,18 @@ impl From<PgWireError> for Malformed {
     }
 }
 
+/// A session's message.
+#[derive(Debug)]
+pub(super) enum Incoming {
+    Message(PgWireFrontendMessage),
+    /// A frame that is whole, of a type, with a text in it that is not UTF-8: the client is told,
+    /// and goes on.
+    NotText {
+        kind: u8,
+        error: SqlError,
+    },
+}
+
 /// The first thing that a client says.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Opening {
@@ -92,7 +106,7 @@ pub(super) fn opening(input: &mut BytesMut) -> Result<Option<Opening>, Malformed
         return Ok(None);
     }
     let packet = input.split_to(len);
-    let mut fields = Fields { rest: &packet[LENGTH_BYTES..] };
+    let mut fields = Fields { rest: &packet[LENGTH_BYTES..], not_text: None };
     if SslRequest::is_ssl_request_packet(&packet)
         || GssEncRequest::is_gss_enc_request_packet(&packet)
     {
@@ -114,6 +128,9 @@ pub(super) fn opening(input: &mut BytesMut) -> Result<Option<Opening>, Malformed
             fields.text()?;
         }
         fields.end()?;
+        if let Some(error) = fields.not_text {
+            return Err(Malformed::new(error.message));
+        }
     }
     match decode_frame(packet, true)? {
         PgWireFrontendMessage::CancelRequest(request) => Ok(Some(Opening::Cancel(request))),
@@ -123,7 +140,7 @@ pub(super) fn opening(input: &mut BytesMut) -> Result<Option<Opening>, Malformed
 }
 
 /// Takes a session's next message from the front of the input; nothing when more bytes are needed.
-pub(super) fn message(input: &mut BytesMut) -> Result<Option<PgWireFrontendMessage>, Malformed> {
+pub(super) fn message(input: &mut BytesMut) -> Result<Option<Incoming>, Malformed> {
     // As in PostgreSQL the type comes first: a client of another protocol is told at once.
     let Some(&kind) = input.first() else { return Ok(None) };
     let len_max = length_max(kind)?;
@@ -135,10 +152,13 @@ pub(super) fn message(input: &mut BytesMut) -> Result<Option<PgWireFrontendMessa
         return Ok(None);
     }
     let frame = input.split_to(len + 1);
-    let mut fields = Fields { rest: &frame[1 + LENGTH_BYTES..] };
+    let mut fields = Fields { rest: &frame[1 + LENGTH_BYTES..], not_text: None };
     walk(kind, &mut fields)?;
     fields.end()?;
-    decode_frame(frame, false).map(Some)
+    if let Some(error) = fields.not_text {
+        return Ok(Some(Incoming::NotText { kind, error }));
+    }
+    decode_frame(frame, false).map(Incoming::Message).map(Some)
 }
 
 /// Decodes a frame that is whole and well-formed.
@@ -218,6 +238,8 @@ fn walk(kind: u8, fields: &mut Fields<'_>) -> Result<(), Malformed> {
 /// What is left of a frame.
 struct Fields<'a> {
     rest: &'a [u8],
+    /// The first text so far that is not UTF-8.
+    not_text: Option<SqlError>,
 }
 
 impl<'a> Fields<'a> {
@@ -235,12 +257,17 @@ impl<'a> Fields<'a> {
         Ok(u16::from_be_bytes([bytes[0], bytes[1]]))
     }
 
-    fn text(&mut self) -> Result<&'a str, Malformed> {
+    /// The bytes of a text. Ones that are not UTF-8 are noted: the frame around them is sound.
+    fn text(&mut self) -> Result<&'a [u8], Malformed> {
         let end = self.rest.iter().position(|&byte| byte == 0);
         let end = end.ok_or_else(|| Malformed::new("invalid string in message"))?;
         let bytes = self.take(end + 1)?;
-        std::str::from_utf8(&bytes[..end])
-            .map_err(|_| Malformed::new("invalid byte sequence for encoding \"UTF8\""))
+        let bytes = &bytes[..end];
+        if let Err(error) = std::str::from_utf8(bytes) {
+            let first = SqlError::not_utf8(&bytes[error.valid_up_to()..]);
+            self.not_text.get_or_insert(first);
+        }
+        Ok(bytes)
     }
 
     /// A count, and so many items of a size.

@@ -23,7 +23,7 @@
 //!
 //! - has no place for the guard: `process_message` takes a socket with its own decoder and no
 //!   other, and when that fails the client is not told why, where PostgreSQL says FATAL 08P01;
-//! - can't be told to stop, where PostgreSQL says FATAL 57P01 to clients that are idle;
+//! - can't be told to stop, where PostgreSQL says FATAL 57P01 to its clients;
 //! - hands over one message at a time, and whether an Execute is alone before its Sync, and so
 //!   needs no transaction that could conflict, is seen from the message after it;
 //! - keeps the transaction's status by its own reckoning, and writes at each error of a pipeline;
@@ -64,7 +64,11 @@ const CLIENTS_MAX: usize = 4_096;
 /// How long to wait after the system could not give another socket.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Serves clients until `shutdown` is ready, and then tells those that are idle to go.
+/// How long statements that run when the server stops may go on.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// Serves clients until `shutdown` is ready. Then clients that are idle are told to go, and the others
+/// when their statement has ended, which it must within a second.
 ///
 /// # Errors
 /// When the listener has no address, which means that it is none.
@@ -89,6 +93,7 @@ async fn serve_up_to<E: Engine>(
     let cancels = Arc::new(Cancels::default());
     let places = Arc::new(Semaphore::new(clients_max));
     let (stop, stopped) = watch::channel(false);
+    let (end, is_ending) = watch::channel(false);
     let mut clients = JoinSet::new();
     let mut number: i32 = 0;
     loop {
@@ -108,7 +113,8 @@ async fn serve_up_to<E: Engine>(
         number = number.checked_add(1).unwrap_or(1);
         let place = places.clone().try_acquire_owned().ok();
         let (engine, plans, cancels) = (engine.clone(), plans.clone(), cancels.clone());
-        let welcome = Welcome { engine, plans, cancels, process: number };
+        let is_ending = is_ending.clone();
+        let welcome = Welcome { engine, plans, cancels, is_ending, process: number };
         let stopped = stopped.clone();
         clients.spawn(async move {
             // A client that breaks off is no matter of the server.
@@ -117,8 +123,14 @@ async fn serve_up_to<E: Engine>(
         });
     }
     let _ = stop.send(true);
-    while let Some(ended) = clients.join_next().await {
-        report_panic(ended);
+    let mut all_gone = pin!(async move {
+        while let Some(ended) = clients.join_next().await {
+            report_panic(ended);
+        }
+    });
+    if tokio::time::timeout(GRACE, &mut all_gone).await.is_err() {
+        let _ = end.send(true);
+        all_gone.await;
     }
     Ok(())
 }
@@ -135,6 +147,7 @@ struct Welcome<E> {
     engine: E,
     plans: Arc<PlanCache>,
     cancels: Arc<Cancels>,
+    is_ending: watch::Receiver<bool>,
     process: i32,
 }
 
@@ -160,7 +173,8 @@ impl<E: Engine> Welcome<E> {
         // A keyed hash of nothing, under a key that the system drew.
         let secret = RandomState::new().build_hasher().finish() as i32;
         let registration = self.cancels.register(self.process, secret);
-        let engine = Cancellable { engine: self.engine, switch: registration.switch().clone() };
+        let switch = registration.switch().clone();
+        let engine = Cancellable { engine: self.engine, switch, is_ending: self.is_ending };
         let session = match Session::new(engine.clone(), self.plans, &parameters) {
             Ok(session) => session,
             Err(error) => return connection.end(End::Fatal(error)).await,

@@ -16,7 +16,7 @@ use ::pgwire::messages::startup::{
 use bytes::{BufMut, BytesMut};
 use pangea_sql::OutputColumn;
 use pangea_sql::error::{SqlError, code};
-use pangea_sql::session::TransactionStatus;
+use pangea_sql::session::{Notice, TransactionStatus};
 use pangea_sql::types::datum::Datum;
 use pangea_sql::types::zone::Zone;
 use pangea_sql::types::{SqlType, binary, text};
@@ -110,12 +110,20 @@ impl Replies {
         let mut fields = fields(severity, error.code.as_str(), &error.message);
         fields.extend(error.detail.iter().map(|detail| (b'D', without_zeros(detail))));
         fields.extend(error.hint.iter().map(|hint| (b'H', without_zeros(hint))));
+        if let Some(violated) = &error.violated {
+            fields.push((b's', "public".to_owned()));
+            fields.push((b't', without_zeros(&violated.table)));
+            fields.extend(violated.column.iter().map(|name| (b'c', without_zeros(name))));
+            fields.extend(violated.constraint.iter().map(|name| (b'n', without_zeros(name))));
+        }
         fields.extend(error.position.iter().map(|at| (b'P', at.to_string())));
         self.put(ErrorResponse::new(fields));
     }
 
-    pub(super) fn notice(&mut self, message: &str) {
-        self.put(NoticeResponse::new(fields("NOTICE", "00000", message)));
+    pub(super) fn notice(&mut self, notice: &Notice) {
+        let severity = if notice.is_warning { "WARNING" } else { "NOTICE" };
+        let fields = fields(severity, notice.code.as_str(), &notice.message);
+        self.put(NoticeResponse::new(fields));
     }
 
     /// Something that the client should act on.

@@ -30,12 +30,12 @@ async fn answer(address: SocketAddr, bytes: Vec<u8>) -> String {
     String::from_utf8_lossy(&answer).into_owned()
 }
 
-fn startup(minor: u16) -> Vec<u8> {
+pub fn startup(minor: u16) -> Vec<u8> {
     let body = [&[0, 3], &minor.to_be_bytes()[..], b"user\0me\0\0"].concat();
     [&(body.len() as u32 + 4).to_be_bytes()[..], &body].concat()
 }
 
-fn frame(kind: u8, body: &[u8]) -> Vec<u8> {
+pub fn frame(kind: u8, body: &[u8]) -> Vec<u8> {
     [&[kind][..], &(body.len() as u32 + 4).to_be_bytes(), body].concat()
 }
 
@@ -67,7 +67,6 @@ fn what_breaks_the_protocol_is_told_so_and_hurts_no_other_client() {
             (session(b"S\0\0\xff\xff"), "08P01", "invalid message length 65535: at most 10000"),
             (session(b"?\0\0\0\x04"), "08P01", "invalid frontend message type 63"),
             (session(&frame(b'P', b"a\0")), "08P01", "invalid string in message"),
-            (session(&frame(b'Q', b"\xff\0")), "08P01", "invalid byte sequence"),
         ];
         for (bytes, code, message) in cases {
             let answer = answer(address, bytes).await;

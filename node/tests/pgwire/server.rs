@@ -182,13 +182,19 @@ impl Cluster {
     }
 }
 
+/// A cluster, and its server.
+pub async fn start_cluster() -> (Cluster, Server) {
+    let (is_cut, cut) = watch::channel(false);
+    let (waits, waiting) = watch::channel(0);
+    let engine = CutOff { engine: MemoryEngine::new(), is_cut: cut, waiting: Arc::new(waits) };
+    let server = Server::start(engine).await;
+    (Cluster { address: server.address, is_cut, waiting }, server)
+}
+
 pub fn with_cluster<F: Future<Output = ()>>(test: impl FnOnce(Cluster) -> F) {
     one_thread().block_on(async {
-        let (is_cut, cut) = watch::channel(false);
-        let (waits, waiting) = watch::channel(0);
-        let engine = CutOff { engine: MemoryEngine::new(), is_cut: cut, waiting: Arc::new(waits) };
-        let server = Server::start(engine).await;
-        in_time(test(Cluster { address: server.address, is_cut, waiting })).await;
+        let (cluster, server) = start_cluster().await;
+        in_time(test(cluster)).await;
         server.stop().await;
     });
 }

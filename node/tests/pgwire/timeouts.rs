@@ -7,7 +7,7 @@ use tokio_postgres::AsyncMessage;
 use tokio_postgres::error::{DbError, Error, SqlState};
 
 use super::cells;
-use super::server::{connect, connection, with_cluster, with_server};
+use super::server::{connect, connection, one_thread, start_cluster, with_cluster, with_server};
 
 /// Rows of which a scan takes well over a millisecond.
 const ROWS: usize = 30_000;
@@ -161,5 +161,32 @@ fn a_client_that_vanishes_while_its_statement_waits_takes_the_statement_with_it(
         write.abort();
         connection.abort();
         cluster.waiting.wait_for(|&count| count == 0).await.unwrap();
+    });
+}
+
+#[test]
+fn statements_that_wait_when_the_server_stops_are_told_what_became_of_them() {
+    one_thread().block_on(async {
+        let (mut cluster, server) = start_cluster().await;
+        let (reader, writer) = (connect(cluster.address).await, connect(cluster.address).await);
+        reader.batch_execute("set reads = strict").await.unwrap();
+        writer.batch_execute("create table t (id int primary key)").await.unwrap();
+        cluster.cut();
+        let stop = async {
+            cluster.waiting.wait_for(|&count| count == 2).await.unwrap();
+            server.stop().await;
+        };
+        let read = reader.batch_execute("select 1");
+        let write = writer.batch_execute("insert into t values (1)");
+        let (read, write, ()) = tokio::join!(read, write, stop);
+        let message = "terminating connection due to administrator command";
+        let (read, write) = (read.unwrap_err(), write.unwrap_err());
+        assert_eq!(
+            (told(&read).code(), told(&read).message()),
+            (&SqlState::ADMIN_SHUTDOWN, message)
+        );
+        let unknown = &SqlState::TRANSACTION_RESOLUTION_UNKNOWN;
+        assert_eq!((told(&write).code(), told(&write).message()), (unknown, message));
+        assert!(reader.is_closed() || reader.batch_execute("").await.is_err());
     });
 }

@@ -9,7 +9,7 @@ use pangea_core::value::Value;
 use super::{Executed, RowBuffer, query, scan};
 use crate::catalog::Table;
 use crate::conflict::shown_key;
-use crate::error::{Failure, SqlError, code};
+use crate::error::{Failure, SqlError};
 use crate::expr::{Env, Expr};
 use crate::keys;
 use crate::plan::{Delete, Insert, Update, key_types};
@@ -135,10 +135,6 @@ fn check_not_null(table: &Table, row: &[Datum], env: &Env) -> Result<(), SqlErro
     let mut columns = table.columns.iter().zip(row);
     let violated = columns.find(|(column, datum)| column.is_not_null && datum.is_null());
     let Some((column, _)) = violated else { return Ok(()) };
-    let message = format!(
-        "null value in column \"{}\" of relation \"{}\" violates not-null constraint",
-        column.name, table.name
-    );
     let shown: Vec<String> = row
         .iter()
         .zip(table.types())
@@ -148,13 +144,11 @@ fn check_not_null(table: &Table, row: &[Datum], env: &Env) -> Result<(), SqlErro
         })
         .collect();
     let detail = format!("Failing row contains ({}).", shown.join(", "));
-    Err(SqlError::new(code::NOT_NULL, message).with_detail(detail))
+    Err(SqlError::null_in_column(&column.name, &table.name).with_detail(detail))
 }
 
 fn duplicate(table: &Table, row: &[Datum], env: &Env) -> SqlError {
-    let message =
-        format!("duplicate key value violates unique constraint \"{}\"", table.primary_key_name);
     let values: Vec<Datum> = key_types(table).map(|(at, _)| row[at].clone()).collect();
     let detail = format!("{} already exists.", shown_key(table, &values, &env.zone));
-    SqlError::new(code::UNIQUE, message).with_detail(detail)
+    SqlError::duplicate_key(&table.primary_key_name).with_detail(detail)
 }

@@ -68,6 +68,20 @@ impl Plan {
         !matches!(self, Self::Select(_) | Self::ShowTables)
     }
 
+    /// The table whose constraints it may violate.
+    pub(crate) fn constrained(&self) -> Option<&Table> {
+        match self {
+            Self::Insert(insert) => Some(&insert.table),
+            Self::Update(update) => Some(&update.access.table),
+            Self::Select(_)
+            | Self::Delete(_)
+            | Self::CreateTable(_)
+            | Self::DropTables(_)
+            | Self::Truncate(_)
+            | Self::ShowTables => None,
+        }
+    }
+
     /// Whether it writes whole tables, so that running it everywhere is cheaper than its writes.
     pub(crate) fn is_bulk(&self) -> bool {
         match self {

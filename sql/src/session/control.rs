@@ -2,7 +2,7 @@
 
 use super::command::Command;
 use super::settings::Settings;
-use super::{Response, Session};
+use super::{Notice, Response, Session};
 use crate::engine::Engine;
 use crate::error::{SqlError, code};
 use crate::plan::OutputColumn;
@@ -34,7 +34,7 @@ impl<E: Engine> Session<E> {
                 } else if *is_local {
                     self.settings.set(name, &old)?;
                     let warning = "SET LOCAL can only be used in transaction blocks";
-                    self.notices.push(warning.to_owned());
+                    self.notices.push(Notice::warning(code::NO_TRANSACTION, warning));
                 }
                 done(if value.is_some() { "SET" } else { "RESET" })
             }
@@ -82,7 +82,7 @@ impl<E: Engine> Session<E> {
         }
         let Some(transaction) = &mut self.transaction else {
             let warning = "SET TRANSACTION can only be used in transaction blocks";
-            self.notices.push(warning.to_owned());
+            self.notices.push(Notice::warning(code::NO_TRANSACTION, warning));
             return Ok(());
         };
         if transaction.is_read_only && !is_read_only && transaction.cx.is_some() {

@@ -1,16 +1,16 @@
-//! What ends a statement early: its client's wish, and `statement_timeout`.
+//! What ends a statement early: its client's wish, `statement_timeout`, and the end of the server.
 //!
-//! The engine knows both. A statement meets them where it waits, for a fresh snapshot or for the
+//! The engine knows them. A statement meets them where it waits, for a fresh snapshot or for the
 //! outcome of what it submitted, and every few rows that it reads on this node. What was submitted
 //! can't be called back: that it may have committed is all that its client can be told, with 08007
-//! in the place of 57014.
+//! in the place of 57014 or 57P01.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
 
 use pangea_core::ids::TableId;
 use pangea_core::key::Key;
-use pangea_core::txn::{Context, Scan, Stop, Visit};
+use pangea_core::txn::{Context, Scan, SqlState, Stop, Visit};
 use pangea_core::value::Value;
 
 use super::local::LocalContext;
@@ -40,7 +40,7 @@ impl<E: Engine> Session<E> {
         match self.engine.fresh().await {
             Ok(_) => Ok(()),
             Err(Unavailable { reason }) => Err(match self.engine.interruption() {
-                Some(why) => SqlError::new(code::QUERY_CANCELED, message(why)),
+                Some(why) => SqlError::new(code_of(why), message(why)),
                 None => SqlError::new(code::UNAVAILABLE, reason),
             }),
         }
@@ -66,6 +66,15 @@ fn message(why: Interruption) -> &'static str {
     match why {
         Interruption::Cancelled => "canceling statement due to user request",
         Interruption::TimedOut => "canceling statement due to statement timeout",
+        Interruption::Stopping => "terminating connection due to administrator command",
+    }
+}
+
+/// The SQLSTATE of a statement that had submitted nothing.
+fn code_of(why: Interruption) -> SqlState {
+    match why {
+        Interruption::Cancelled | Interruption::TimedOut => code::QUERY_CANCELED,
+        Interruption::Stopping => code::ADMIN_SHUTDOWN,
     }
 }
 
@@ -90,7 +99,7 @@ fn on_read(reads: &mut usize, engine: &impl Engine) -> Result<(), Stop> {
     }
     match engine.interruption() {
         None => Ok(()),
-        Some(why) => Err(Stop::Abort(SqlError::new(code::QUERY_CANCELED, message(why)).into())),
+        Some(why) => Err(Stop::Abort(SqlError::new(code_of(why), message(why)).into())),
     }
 }
 

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Bound, ControlFlow};
 
+use pangea_core::exec::TXN_BYTES_MAX;
 use pangea_core::ids::TableId;
 use pangea_core::key::{Direction, Key, KeyRange};
 use pangea_core::store::{Header, Pin, Version};
@@ -21,8 +22,8 @@ use pangea_core::value::Value;
 const SCAN_ROWS: usize = 256;
 /// The most reads that an interactive transaction records: they all travel when it commits.
 const READS_MAX: usize = 1_000_000;
-/// The most bytes that an interactive transaction writes.
-const WRITE_BYTES_MAX: usize = 64 << 20;
+/// The most bytes that an interactive transaction writes: what may be committed at most.
+const WRITE_BYTES_MAX: usize = TXN_BYTES_MAX;
 
 /// A snapshot, and what a transaction did on it.
 #[derive(Debug)]
@@ -79,8 +80,8 @@ impl<H: Header> LocalContext<H> {
         assert!(self.is_recording, "a snapshot read writes nothing");
         self.write_bytes += key.len() + value.as_ref().map_or(0, |value| value.len());
         if self.write_bytes > WRITE_BYTES_MAX {
-            let megabytes = WRITE_BYTES_MAX >> 20;
-            let message = format!("the transaction wrote more than {megabytes} MB");
+            let mebibytes = WRITE_BYTES_MAX >> 20;
+            let message = format!("the transaction wrote more than {mebibytes} MiB");
             return Err(Abort::new(SqlState::PROGRAM_LIMIT_EXCEEDED, message)
                 .with_hint("Load in several transactions.")
                 .into());

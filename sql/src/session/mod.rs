@@ -15,6 +15,7 @@ mod control;
 mod extended;
 mod interrupt;
 pub(crate) mod local;
+mod notice;
 mod settings;
 
 use std::cell::Cell;
@@ -45,6 +46,7 @@ pub use extended::{Described, Execution};
 use extended::{Portal, Prepared};
 use interrupt::Interruptible;
 use local::LocalContext;
+pub use notice::Notice;
 use settings::Settings;
 
 /// What a client is told of one statement.
@@ -107,7 +109,7 @@ pub struct Session<E: Engine> {
     transaction: Option<Transaction<E>>,
     statements: BTreeMap<String, Arc<Prepared>>,
     portals: BTreeMap<String, Portal>,
-    notices: Vec<String>,
+    notices: Vec<Notice>,
     /// The newest version that the session's own writes are in.
     written: SnapshotVersion,
     /// Drawn from at each statement.
@@ -171,7 +173,7 @@ impl<E: Engine> Session<E> {
     }
 
     /// What clients are told beside their results, since the last call.
-    pub fn take_notices(&mut self) -> Vec<String> {
+    pub fn take_notices(&mut self) -> Vec<Notice> {
         std::mem::take(&mut self.notices)
     }
 
@@ -217,6 +219,11 @@ impl<E: Engine> Session<E> {
         self.run(&command, &[], &[]).await
     }
 
+    /// Fails as a statement does that the session was never asked, and passes the error on.
+    pub fn refuse(&mut self, error: SqlError) -> SqlError {
+        self.fail(error)
+    }
+
     /// Marks an open transaction as failed, and passes the error on.
     fn fail(&mut self, error: SqlError) -> SqlError {
         if let Some(transaction) = &mut self.transaction {
@@ -244,7 +251,8 @@ impl<E: Engine> Session<E> {
                         open.is_read_only = is_read_only.unwrap_or(open.is_read_only);
                     }
                     Some(_) => {
-                        self.notices.push("there is already a transaction in progress".to_owned());
+                        let message = "there is already a transaction in progress";
+                        self.notices.push(Notice::warning(code::ACTIVE_TRANSACTION, message));
                     }
                     None => self.begin(false, *is_read_only),
                 }
@@ -259,7 +267,7 @@ impl<E: Engine> Session<E> {
             }
             Command::Rollback { is_chained } => {
                 if self.transaction.is_none() {
-                    self.notices.push("there is no transaction in progress".to_owned());
+                    self.notices.push(Notice::no_transaction());
                 }
                 self.rollback();
                 if *is_chained {
@@ -297,7 +305,7 @@ impl<E: Engine> Session<E> {
     /// Ends the transaction, and returns what became of it.
     async fn commit(&mut self) -> Result<&'static str, SqlError> {
         let Some(transaction) = self.transaction.take() else {
-            self.notices.push("there is no transaction in progress".to_owned());
+            self.notices.push(Notice::no_transaction());
             return Ok("COMMIT");
         };
         if transaction.has_failed {
@@ -396,7 +404,7 @@ impl<E: Engine> Session<E> {
         let program = Program::Call { procedure, args: args.encode().into() };
         let outcome = self.engine.commit(program).await;
         match outcome.map_err(|error| self.unknown_outcome(error))? {
-            Outcome::Aborted(abort) => Err(abort.into()),
+            Outcome::Aborted(abort) => Err(violating(&planned, abort.into())),
             Outcome::Committed { version, result, .. } => {
                 self.written = self.written.max(version);
                 let returned = Returned::decode(&result)?;
@@ -468,7 +476,8 @@ impl<E: Engine> Session<E> {
         }
         let env = self.env(params.to_vec(), transaction.started);
         let mut cx = Interruptible::new(cx, &self.engine);
-        let executed = exec::run(&planned.plan, &env, &mut cx)?;
+        let executed = exec::run(&planned.plan, &env, &mut cx)
+            .map_err(|failure| violating(&planned, failure.into()))?;
         Ok(self.respond(&planned, planned.columns.clone(), executed))
     }
 
@@ -497,7 +506,7 @@ impl<E: Engine> Session<E> {
         columns: Vec<OutputColumn>,
         executed: Executed,
     ) -> Response {
-        self.notices.extend(executed.notice);
+        self.notices.extend(executed.notice.map(Notice::plain));
         let command = planned.plan.command();
         let tag = match command {
             "SELECT" | "UPDATE" | "DELETE" => format!("{command} {}", executed.count),
@@ -508,6 +517,14 @@ impl<E: Engine> Session<E> {
             return Response::Command { tag };
         }
         Response::Rows { columns, rows: executed.rows, tag }
+    }
+}
+
+/// The error of a statement, with the constraint that it violates.
+fn violating(planned: &Planned, error: SqlError) -> SqlError {
+    match planned.plan.constrained() {
+        Some(table) => error.in_table(&table.name, &table.primary_key_name),
+        None => error,
     }
 }
 

@@ -229,7 +229,8 @@ fn checked(setting: &Setting, value: &str) -> Result<String, SqlError> {
             Err(invalid().with_hint(hint))
         }
         Kind::TimeZone => Zone::named(value.trim()).map(|zone| zone.name().to_owned()),
-        Kind::Encoding => match lower.replace('-', "").as_str() {
+        // As in PostgreSQL: some drivers send quotes too.
+        Kind::Encoding => match lower.replace(|c: char| !c.is_ascii_alphanumeric(), "").as_str() {
             "utf8" | "unicode" => Ok("UTF8".to_owned()),
             _ => Err(invalid().with_hint("Pangea speaks UTF8 alone.")),
         },
@@ -345,6 +346,11 @@ mod tests {
         settings.reset("application_name").unwrap();
         assert_eq!(settings.show("application_name"), Ok("psql"));
         assert!(settings.connect("client_encoding", "LATIN1").is_err());
+        for name in ["'utf-8'", "UTF_8", "Unicode", "utf8"] {
+            settings.connect("client_encoding", name).unwrap();
+            settings.set("client_encoding", name).unwrap();
+            assert_eq!(settings.show("client_encoding"), Ok("UTF8"), "{name}");
+        }
         settings
             .connect("options", "-c reads=strict -cTimeZone=UTC --extra-float-digits=3")
             .unwrap();

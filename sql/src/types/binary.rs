@@ -80,8 +80,8 @@ pub fn decode(base: SqlType, bytes: &[u8]) -> Result<Datum, SqlError> {
 /// When it is not UTF-8, or holds a zero byte.
 pub fn decode_text(bytes: &[u8]) -> Result<String, SqlError> {
     let invalid = "invalid byte sequence for encoding \"UTF8\"";
-    let text =
-        std::str::from_utf8(bytes).map_err(|_| SqlError::new(code::INVALID_BYTES, invalid))?;
+    let text = std::str::from_utf8(bytes)
+        .map_err(|error| SqlError::not_utf8(&bytes[error.valid_up_to()..]))?;
     if text.contains('\0') {
         return Err(SqlError::new(code::INVALID_BYTES, format!("{invalid}: 0x00")));
     }

@@ -41,8 +41,13 @@ fn bodies() -> Vec<(u8, Vec<u8>)> {
     ]
 }
 
+/// What is understood. What is not text is as little so as what is malformed.
 fn read(bytes: &[u8]) -> Result<Option<PgWireFrontendMessage>, Malformed> {
-    message(&mut BytesMut::from(bytes))
+    match message(&mut BytesMut::from(bytes))? {
+        Some(Incoming::Message(message)) => Ok(Some(message)),
+        Some(Incoming::NotText { error, .. }) => Err(Malformed(error.message)),
+        None => Ok(None),
+    }
 }
 
 /// What was understood says again what was sent, byte for byte.
@@ -57,7 +62,9 @@ fn every_type_is_read_whole_and_leaves_what_follows() {
     for (kind, body) in bodies() {
         let sent = frame(kind, &body);
         let mut input = BytesMut::from(&[&sent[..], b"Q\0\0"].concat()[..]);
-        let message = message(&mut input).unwrap().unwrap();
+        let Ok(Some(Incoming::Message(message))) = message(&mut input) else {
+            panic!("{sent:?} is understood")
+        };
         assert_faithful(&message, &sent);
         assert_eq!(&input[..], b"Q\0\0", "after {message:?}");
     }
@@ -127,7 +134,7 @@ fn what_is_wrong_is_said() {
         (b"S\0\0\x27\x11".to_vec(), "invalid message length 10001: at most 10000"),
         (b"Q\xff\xff\xff\xff".to_vec(), "invalid message length 4294967295: at most 67108864"),
         (frame(b'Q', b"select"), "invalid string in message"),
-        (frame(b'Q', b"\xff\0"), "invalid byte sequence for encoding \"UTF8\""),
+        (frame(b'Q', b"\xff\0"), "invalid byte sequence for encoding \"UTF8\": 0xff"),
         (frame(b'D', b"Xn\0"), "invalid target 88 of a message"),
         (frame(b'P', &many), "insufficient data left in message"),
         (frame(b'B', &many), "insufficient data left in message"),
@@ -137,6 +144,18 @@ fn what_is_wrong_is_said() {
     for (sent, what) in cases {
         assert_eq!(read(&sent).unwrap_err(), Malformed::new(what), "{sent:?}");
     }
+}
+
+#[test]
+fn a_frame_whose_text_is_none_is_taken_whole_and_leaves_what_follows() {
+    let mut input = BytesMut::from(&[&frame(b'P', b"\xff\0a\xc3(\0\0\0")[..], b"S"].concat()[..]);
+    let Ok(Some(Incoming::NotText { kind, error })) = message(&mut input) else {
+        panic!("it is whole, and no text")
+    };
+    assert_eq!((kind, error.code.as_str(), &input[..]), (b'P', "22021", &b"S"[..]));
+    assert!(error.message.ends_with(": 0xff"), "the first text is told: {error}");
+    let cut = message(&mut BytesMut::from(&frame(b'P', b"\xff\0a\0")[..]));
+    assert_eq!(cut.unwrap_err(), Malformed::new("insufficient data left in message"));
 }
 
 #[test]

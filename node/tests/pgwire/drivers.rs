@@ -1,0 +1,132 @@
+//! What drivers rely on beside results: errors at once, warnings, and what an error is about.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use tokio_postgres::error::{DbError, SqlState};
+
+use super::hostile::{frame, startup};
+use super::server::{connect, with_server};
+
+/// A client that reads when it likes.
+struct Raw(TcpStream);
+
+impl Raw {
+    fn connect(address: SocketAddr) -> Self {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream.write_all(&startup(0)).unwrap();
+        let mut raw = Self(stream);
+        raw.until(b'Z');
+        raw
+    }
+
+    fn send(&mut self, frames: &[(u8, &[u8])]) {
+        let bytes: Vec<u8> = frames.iter().flat_map(|(kind, body)| frame(*kind, body)).collect();
+        self.0.write_all(&bytes).unwrap();
+    }
+
+    /// Reads up to a message of a type: their types, and its body.
+    fn until(&mut self, last: u8) -> (String, String) {
+        let mut kinds = String::new();
+        loop {
+            let mut head = [0; 5];
+            self.0.read_exact(&mut head).unwrap();
+            let len = u32::from_be_bytes([head[1], head[2], head[3], head[4]]);
+            let mut body = vec![0; len as usize - 4];
+            self.0.read_exact(&mut body).unwrap();
+            kinds.push(head[0] as char);
+            if head[0] == last {
+                return (kinds, String::from_utf8_lossy(&body).into_owned());
+            }
+        }
+    }
+}
+
+fn with_raw(test: impl FnOnce(Raw) + Send + 'static) {
+    with_server(|address, _| async move {
+        tokio::task::spawn_blocking(move || test(Raw::connect(address))).await.unwrap();
+    });
+}
+
+/// asyncpg sends Parse, Describe and Flush, and no Sync before it has read the answer: it waited
+/// for ever for an error that waited for its Sync.
+#[test]
+fn an_error_of_the_extended_protocol_comes_without_a_sync() {
+    with_raw(|mut raw| {
+        let parse = (b'P', &b"b\0select nofun(1)\0\0\0"[..]);
+        raw.send(&[parse, (b'D', b"Sb\0"), (b'H', b"")]);
+        assert!(raw.until(b'E').1.contains("C42883\0"));
+        raw.send(&[(b'D', b"Sb\0"), (b'S', b"")]);
+        assert_eq!(raw.until(b'Z').0, "Z", "what comes before the Sync is skipped");
+        raw.send(&[(b'B', b"\0none\0\0\0\0\0\0\0"), (b'H', b"")]);
+        assert!(raw.until(b'E').1.contains("C26000\0"));
+        raw.send(&[(b'S', b""), (b'Q', b"select 1\0")]);
+        raw.until(b'D');
+    });
+}
+
+#[test]
+fn text_that_is_not_utf8_is_an_error_and_the_session_goes_on() {
+    with_raw(|mut raw| {
+        let told = "C22021\0Minvalid byte sequence for encoding \"UTF8\": ";
+        raw.send(&[(b'Q', b"select '\xff\xfe'\0")]);
+        assert!(raw.until(b'E').1.contains(&format!("{told}0xff\0")));
+        assert_eq!(raw.until(b'Z').1, "I");
+        raw.send(&[(b'P', b"\0select '\xc3('\0\0\0"), (b'H', b"")]);
+        assert!(raw.until(b'E').1.contains(&format!("{told}0xc3 0x28\0")));
+        raw.send(&[(b'S', b""), (b'P', b"\0select $1::text\0\0\0")]);
+        raw.send(&[(b'B', b"\0\0\0\0\0\x01\0\0\0\x01\xff\0\0"), (b'H', b"")]);
+        assert!(raw.until(b'E').1.contains(&format!("{told}0xff\0")));
+        raw.send(&[(b'S', b""), (b'Q', b"begin\0")]);
+        raw.until(b'C');
+        raw.until(b'Z');
+        raw.send(&[(b'Q', b"select '\xff'\0")]);
+        raw.until(b'E');
+        assert_eq!(raw.until(b'Z').1, "E", "it fails the transaction, as any error does");
+    });
+}
+
+#[test]
+fn the_end_of_no_transaction_is_a_warning() {
+    with_raw(|mut raw| {
+        for text in [&b"commit\0"[..], b"rollback\0", b"set local reads = strict\0"] {
+            raw.send(&[(b'Q', text)]);
+            let notice = raw.until(b'N').1;
+            assert!(notice.contains("SWARNING\0VWARNING\0C25P01\0"), "{notice:?}");
+            raw.until(b'Z');
+        }
+        raw.send(&[(b'Q', b"begin; begin\0")]);
+        assert!(raw.until(b'N').1.contains("SWARNING\0VWARNING\0C25001\0"));
+    });
+}
+
+#[test]
+fn a_violated_constraint_is_told_with_its_table_and_its_name() {
+    with_server(|address, _| async move {
+        let client = connect(address).await;
+        let setup = "create table t (id int primary key, \"a b\" int not null); \
+                     create table u (id int, constraint one primary key (id)); \
+                     insert into t values (1, 1); insert into u values (1)";
+        client.batch_execute(setup).await.unwrap();
+        let cases = [
+            ("insert into t values (1, 1)", "t", None, Some("t_pkey")),
+            ("insert into u values (1)", "u", None, Some("one")),
+            ("insert into t values (2, null)", "t", Some("a b"), None),
+            ("update t set \"a b\" = null", "t", Some("a b"), None),
+        ];
+        for (text, table, column, constraint) in cases {
+            for text in [text.to_owned(), format!("begin; {text}")] {
+                let error = client.batch_execute(&text).await.unwrap_err();
+                let error: &DbError = error.as_db_error().unwrap();
+                assert_eq!(error.schema(), Some("public"), "{text}");
+                let told = (error.table(), error.column(), error.constraint());
+                assert_eq!(told, (Some(table), column, constraint), "{text}");
+                client.batch_execute("rollback").await.unwrap();
+            }
+        }
+        let error = client.batch_execute("select md5('a')").await.unwrap_err();
+        assert_eq!(error.code(), Some(&SqlState::FEATURE_NOT_SUPPORTED));
+    });
+}
