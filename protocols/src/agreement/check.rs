@@ -113,8 +113,8 @@ impl<E: Decision> Bounds<'_, E> {
             }
             PaxosMsg::Accepted(accepted) => {
                 self.ballot_of(accepted.n, self.me)?;
-                // Nobody has more of the leader's log than the leader. One that was deposed may have
-                // less than it had, and makes no use of it.
+                // Nobody has more of the leader's log than the leader. One that was deposed may
+                // have less than it had, and makes no use of it.
                 let most = if accepted.n == self.promise { self.end } else { INDEX_MAX };
                 index(accepted.accepted_idx, 0..=most)
             }
