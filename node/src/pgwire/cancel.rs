@@ -8,9 +8,10 @@
 //!
 //! A statement waits in two places alone, both of them in its engine: for a fresh snapshot, and for
 //! the outcome of what it submitted. [`Cancellable`] ends either wait when the client's [`Switch`]
-//! is pressed, when the statement's time is over (`statement_timeout`), or when the server stops and
-//! has waited for its clients long enough. The session sees an engine that can't answer, and cleans up as it always does; nothing is broken off in its midst.
-//! A statement that reads on this node asks every few rows.
+//! is pressed, when the statement's time is over (`statement_timeout`), or when the server stops
+//! and has waited for its clients long enough. The session sees an engine that can't answer, and
+//! cleans up as it always does; nothing is broken off in its midst. A statement that reads on this
+//! node asks every few rows.
 //!
 //! What was submitted can't be called back. Ending that wait is answered with 08007, for the
 //! transaction may still commit, and all else with 57014, or 57P01 when the server stops.

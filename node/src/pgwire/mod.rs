@@ -67,8 +67,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long statements that run when the server stops may go on.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// Serves clients until `shutdown` is ready. Then clients that are idle are told to go, and the others
-/// when their statement has ended, which it must within a second.
+/// Serves clients until `shutdown` is ready. Then clients that are idle are told to go, and the
+/// others when their statement has ended, which it must within a second.
 ///
 /// # Errors
 /// When the listener has no address, which means that it is none.
