@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime};
 
@@ -107,9 +108,11 @@ fn a_directory_in_use_is_refused_untouched() {
         (names, written, std::fs::read_to_string(&node_toml).unwrap())
     };
     let refused = || {
-        let output = run(&[&["demo"], &arguments[..]].concat());
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        // One that is not refused ends too.
+        let mut second = Demo::start_script(temporary.path(), &arguments, "\\q\n");
+        let mut stderr = String::new();
+        second.process.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+        assert_eq!(second.process.wait().unwrap().code(), Some(1), "{stderr}");
         assert!(stderr.contains(data_dir) && stderr.contains("in use"), "{stderr}");
     };
     let before = seen();
