@@ -117,8 +117,8 @@ fn the_second_of_two_conflicting_transactions_fails_with_40001() {
     });
 }
 
-/// Story: an UPDATE of a row that was there when the transaction began, and not yet in its snapshot,
-/// changed nothing, and its COMMIT succeeded.
+/// Story: an UPDATE of a row that had been inserted elsewhere, and was not yet in the snapshot,
+/// changed nothing, and the COMMIT succeeded.
 #[test]
 fn an_update_that_misses_a_newer_row_fails_with_40001() {
     with_server(|address, _| async move {
