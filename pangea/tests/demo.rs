@@ -2,7 +2,7 @@
 
 mod support;
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime};
 
@@ -42,6 +42,44 @@ fn what_is_written_in_one_region_is_read_in_all_and_nothing_is_left() {
         }
     });
     demo.signal(Signal::TERM);
+    assert!(demo.process.wait().unwrap().success());
+    assert_nothing_is_left(directory.path());
+}
+
+/// Story: a region that had lost nothing but its link to the coordinator could not write for as
+/// long as that lasted.
+#[test]
+fn every_region_writes_while_any_one_link_is_lost() {
+    const REGIONS: [&str; 3] = ["us-east", "ca-central", "us-central"];
+    let directory = tempfile::tempdir().unwrap();
+    let (mut demo, mut stdin) =
+        Demo::start_piped(directory.path(), &["--regions", &REGIONS.join(",")]);
+    let urls = demo.urls(3);
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let mut clients = Vec::new();
+        for (_, url) in &urls {
+            let client = connect(url).await;
+            let limit = format!("SET statement_timeout = '{DEADLINE:?}'");
+            client.batch_execute(&limit).await.unwrap();
+            clients.push(client);
+        }
+        clients[0].batch_execute("CREATE TABLE t (id int PRIMARY KEY)").await.unwrap();
+        for (turn, [a, b]) in [[0, 1], [0, 2], [1, 2]].into_iter().enumerate() {
+            writeln!(stdin, "\\cut {} {}", REGIONS[a], REGIONS[b]).unwrap();
+            while !demo.line().contains("nothing passes") {}
+            for (id, client) in clients.iter().enumerate() {
+                let insert = format!("INSERT INTO t VALUES ({})", turn * 3 + id);
+                let what = format!("{a} and {b} are apart, {id} writes");
+                client.batch_execute(&insert).await.expect(&what);
+            }
+            writeln!(stdin, "\\heal").unwrap();
+            while !demo.line().contains("everything passes") {}
+        }
+        clients[1].batch_execute("SET reads = strict").await.unwrap();
+        let row = clients[1].query_one("SELECT count(*) FROM t", &[]).await.unwrap();
+        assert_eq!(row.get::<_, i64>(0), 9);
+    });
+    writeln!(stdin, "\\q").unwrap();
     assert!(demo.process.wait().unwrap().success());
     assert_nothing_is_left(directory.path());
 }

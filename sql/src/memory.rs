@@ -5,6 +5,7 @@
 
 use std::future::Future;
 use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use pangea_core::codec::{DecodeError, Reader, Writer};
@@ -51,6 +52,8 @@ struct Shared {
     topology: Topology,
     /// The number of the last transaction; held while one runs.
     last: Mutex<u64>,
+    /// How often a session asked for a snapshot that is fresh.
+    fresh_count: AtomicU64,
 }
 
 impl Default for MemoryEngine {
@@ -67,8 +70,14 @@ impl MemoryEngine {
             registry: Arc::new(Registry::new(crate::procedures())),
             topology: Topology::one_node_per_region("memory", &["here"], Span::ZERO),
             last: Mutex::new(0),
+            fresh_count: AtomicU64::new(0),
         };
         Self { shared: Arc::new(shared) }
+    }
+
+    /// How often sessions asked for a fresh snapshot, which costs a round trip in a cluster.
+    pub fn fresh_count(&self) -> u64 {
+        self.shared.fresh_count.load(Ordering::Relaxed)
     }
 
     fn run(&self, program: Program) -> Outcome {
@@ -172,6 +181,7 @@ impl Engine for MemoryEngine {
     }
 
     fn fresh(&self) -> impl Future<Output = Result<SnapshotVersion, Unavailable>> + Send {
+        self.shared.fresh_count.fetch_add(1, Ordering::Relaxed);
         std::future::ready(Ok(self.shared.store.published()))
     }
 

@@ -29,7 +29,8 @@ impl<'a> Controls<'a> {
 
     /// A shell at the node that SQL goes to.
     pub fn shell(&self) -> Shell {
-        Shell::new(self.cluster.members[self.current.index()].sql_config())
+        let member = &self.cluster.members[self.current.index()];
+        Shell::named(member.region(), member.sql_config())
     }
 
     fn connect(&mut self, region: &str, shell: &mut Shell) -> Result<String, String> {

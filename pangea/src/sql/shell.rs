@@ -18,7 +18,7 @@ type Cancellers = Arc<Mutex<Option<Arc<Canceller>>>>;
 
 /// Runs SQL at one server.
 pub struct Shell {
-    config: Config,
+    server: Server,
     client: Option<Client>,
     running: Option<Running>,
 }
@@ -44,7 +44,16 @@ pub enum Cancelled {
 impl Shell {
     /// A shell that connects when it first has to.
     pub fn new(config: Config) -> Self {
-        Self { config, client: None, running: None }
+        Self::of(Server { config, name: None })
+    }
+
+    /// A shell at a server that errors call by its name.
+    pub fn named(name: &str, config: Config) -> Self {
+        Self::of(Server { config, name: Some(name.to_owned()) })
+    }
+
+    fn of(server: Server) -> Self {
+        Self { server, client: None, running: None }
     }
 
     /// Connects now.
@@ -52,7 +61,7 @@ impl Shell {
     /// # Errors
     /// Why the server can't be reached.
     pub async fn connect(&mut self) -> Result<(), String> {
-        self.client = Some(connect(&self.config).await?);
+        self.client = Some(self.server.connect().await?);
         Ok(())
     }
 
@@ -70,9 +79,9 @@ impl Shell {
     pub fn start(&mut self, sql: String) {
         assert!(self.running.is_none(), "one thing runs at a time");
         let canceller = Cancellers::default();
-        let (config, client) = (self.config.clone(), self.client.take());
+        let (server, client) = (self.server.clone(), self.client.take());
         let (sender, shown) = channel(SHOWN_MAX);
-        let task = tokio::spawn(run(config, client, canceller.clone(), sql, sender));
+        let task = tokio::spawn(run(server, client, canceller.clone(), sql, sender));
         self.running = Some(Running { task, shown, canceller, is_cancelled: false });
     }
 
@@ -113,20 +122,32 @@ impl Shell {
     }
 }
 
-async fn connect(config: &Config) -> Result<Client, String> {
-    let cant = |why| format!("can't connect: {why}");
-    Client::connect(config).await.map_err(cant)
+/// Where SQL goes.
+#[derive(Clone)]
+struct Server {
+    config: Config,
+    name: Option<String>,
+}
+
+impl Server {
+    async fn connect(&self) -> Result<Client, String> {
+        let cant = |why| match &self.name {
+            Some(name) => format!("can't connect to {name}: {why}"),
+            None => format!("can't connect: {why}"),
+        };
+        Client::connect(&self.config).await.map_err(cant)
+    }
 }
 
 /// Runs SQL and tells what comes of it: the connection, if there still is one.
 async fn run(
-    config: Config,
+    server: Server,
     client: Option<Client>,
     canceller: Cancellers,
     sql: String,
     shown: Sender<Shown>,
 ) -> Option<Client> {
-    let mut client = match ready(&config, client, &shown).await {
+    let mut client = match ready(&server, client, &shown).await {
         Ok(client) => client,
         Err(error) => {
             tell(&shown, Shown::Error(error)).await;
@@ -176,11 +197,11 @@ async fn tell(shown: &Sender<Shown>, what: Shown) {
 
 /// The connection that there is, or a new one.
 async fn ready(
-    config: &Config,
+    server: &Server,
     client: Option<Client>,
     shown: &Sender<Shown>,
 ) -> Result<Client, String> {
-    let Some(mut client) = client else { return connect(config).await };
+    let Some(mut client) = client else { return server.connect().await };
     if !client.is_lost().await {
         return Ok(client);
     }
@@ -189,7 +210,7 @@ async fn ready(
                     was not run"
             .to_owned());
     }
-    let client = connect(config).await?;
+    let client = server.connect().await?;
     let note = "The connection was lost. This is a new one, with the default settings.";
     tell(shown, Shown::Notice(note.to_owned())).await;
     Ok(client)

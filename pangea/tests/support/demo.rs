@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -31,6 +31,16 @@ impl Demo {
         // Dropped with its end: the script has one. A demo that is refused may have gone already.
         let _ = demo.process.stdin.take().unwrap().write_all(script.as_bytes());
         demo
+    }
+
+    /// Starts a demo that does what is written to it.
+    pub fn start_piped(directory: &Path, arguments: &[&str]) -> (Self, ChildStdin) {
+        let piped = |command: &mut Command| {
+            command.stdin(Stdio::piped());
+        };
+        let mut demo = Self::start_with(directory, arguments, piped);
+        let stdin = demo.process.stdin.take().unwrap();
+        (demo, stdin)
     }
 
     fn start_with(directory: &Path, arguments: &[&str], change: impl FnOnce(&mut Command)) -> Self {

@@ -4,6 +4,9 @@
 //! It finds nonsense: numbers that can't be, nodes that there are not, parts of the component that
 //! are not used here. A peer that lies within its limits is outside of the crash model.
 
+use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
+
 use omnipaxos::ballot_leader_election::Ballot;
 use omnipaxos::messages::Message as PaxosMessage;
 use omnipaxos::messages::ballot_leader_election::{BLEMessage, HeartbeatMsg};
@@ -11,7 +14,7 @@ use omnipaxos::messages::sequence_paxos::{Compaction, PaxosMsg, Promise};
 use omnipaxos::storage::SnapshotType;
 use omnipaxos::util::{LogSync, SequenceNumber};
 
-use super::{Decision, Wrapped};
+use super::{Decision, Said, Wrapped};
 
 /// The configuration never changes, so there is one.
 pub(super) const CONFIGURATION: u32 = 1;
@@ -37,8 +40,13 @@ const OUT_OF_PLACE: Refused = Refused("agreement.out_of_place");
 const UNUSED: Refused = Refused("agreement.refused_unused");
 
 /// The message in `bytes`.
-pub(super) fn decode<E: Decision>(bytes: &[u8]) -> Result<PaxosMessage<Wrapped<E>>, Refused> {
+pub(super) fn decode<E: Decision>(bytes: &[u8]) -> Result<Said<E>, Refused> {
     postcard::from_bytes(bytes).map_err(|_| MALFORMED)
+}
+
+/// Whether there are such replicas to hear.
+pub(super) fn hears(hears: &BTreeSet<u64>, nodes: &RangeInclusive<u64>) -> Result<(), Refused> {
+    if hears.iter().all(|peer| nodes.contains(peer)) { Ok(()) } else { Err(NAME) }
 }
 
 /// What this replica knows, which tells what its peers can say.
@@ -159,7 +167,7 @@ impl<E: Decision> Bounds<'_, E> {
 
     /// Where entries can be put in the log that is here: after what is decided, and without a gap
     /// unless they say that what is between is forgotten.
-    fn places(&self, sync: &LogSync<Wrapped<E>>) -> std::ops::RangeInclusive<usize> {
+    fn places(&self, sync: &LogSync<Wrapped<E>>) -> RangeInclusive<usize> {
         let last = if sync.decided_snapshot.is_some() { INDEX_MAX } else { self.end };
         self.decided..=last
     }
@@ -213,7 +221,7 @@ pub(super) fn promised<E: Decision>(message: &PaxosMessage<Wrapped<E>>) -> Optio
     }
 }
 
-fn index(index: usize, range: std::ops::RangeInclusive<usize>) -> Result<(), Refused> {
+fn index(index: usize, range: RangeInclusive<usize>) -> Result<(), Refused> {
     if range.contains(&index) { Ok(()) } else { Err(INDEX) }
 }
 

@@ -25,12 +25,14 @@
 //! there are none, and snapshots are put in here, where entries are gone.
 
 mod check;
+mod lead;
 mod storage;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
+use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use omnipaxos::ballot_leader_election::Ballot;
@@ -48,6 +50,7 @@ use serde::{Deserialize, Serialize};
 
 use check::Bounds;
 pub use check::Refused;
+use lead::{Hearing, Preference, Stall, centrality};
 pub use storage::Record;
 use storage::{Shared, State, Storage};
 
@@ -92,20 +95,30 @@ impl<E: Decision> Snapshot<Wrapped<E>> for Forgotten {
     }
 }
 
+/// What one replica says to another.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(bound = "")]
+enum Said<E: Decision> {
+    Paxos(PaxosMessage<Wrapped<E>>),
+    /// Whom the sender hears, as ids of `omnipaxos`.
+    Hears(BTreeSet<u64>),
+}
+
 /// One replica of the log.
 pub struct Agreement<E: Decision> {
     paxos: OmniPaxos<Wrapped<E>, Storage<E>>,
     shared: Arc<Mutex<Shared<E>>>,
     stall: Stall,
+    hearing: Hearing,
     preference: Preference,
-    /// How many replicas there are.
-    nodes: usize,
+    /// The replicas, as ids of `omnipaxos`.
+    nodes: RangeInclusive<u64>,
     /// What each peer has promised.
     promises: BTreeMap<u64, Term>,
     /// How many decided entries have been handed out, or skipped.
     taken: usize,
     /// Messages that wait for the next [`Agreement::drain`].
-    outgoing: Vec<PaxosMessage<Wrapped<E>>>,
+    outgoing: Vec<(NodeId, Said<E>)>,
 }
 
 /// One replica's time as the leader. What was proposed in an earlier one may be lost.
@@ -181,10 +194,10 @@ impl<E: Decision> Agreement<E> {
         let paxos = cluster.build_for_server(server, storage);
         let paxos = paxos.expect("a topology makes a valid configuration");
         let stall = Stall::new(me, topology);
-        let preference = Preference::new(me, topology);
-        let nodes = topology.node_count();
+        let (hearing, preference) = (Hearing::new(me, topology), Preference::new(topology));
+        let nodes = 1..=topology.node_count() as u64;
         let (promises, taken, outgoing) = (BTreeMap::new(), decided_taken as usize, Vec::new());
-        Self { paxos, shared, stall, preference, nodes, promises, taken, outgoing }
+        Self { paxos, shared, stall, hearing, preference, nodes, promises, taken, outgoing }
     }
 
     /// Whether entries that are proposed here are put in the log here, and not forwarded.
@@ -227,13 +240,22 @@ impl<E: Decision> Agreement<E> {
         bytes: &[u8],
         is_sound: &dyn Fn(&E) -> bool,
     ) -> Result<(), Refused> {
-        let message = check::decode(bytes)?;
+        let from = pid(from);
+        let message = match check::decode(bytes)? {
+            Said::Paxos(message) => message,
+            Said::Hears(hears) => {
+                check::hears(&hears, &self.nodes)?;
+                self.hearing.on_heard(from);
+                self.hearing.on_hears(from, hears);
+                return Ok(());
+            }
+        };
         let is_accepting = self.paxos.get_current_leader().is_some_and(|(_, accepts)| accepts);
         let (decided, end) = self.lock().state.extent();
         let bounds = Bounds {
             me: self.paxos.get_pid(),
-            from: pid(from),
-            nodes: self.nodes as u64,
+            from,
+            nodes: *self.nodes.end(),
             promise: self.paxos.get_promise(),
             is_accepting,
             decided: decided.max(self.paxos.get_decided_idx()),
@@ -241,9 +263,10 @@ impl<E: Decision> Agreement<E> {
             is_sound,
         };
         bounds.check(&message)?;
-        self.stall.heard.insert(message.get_sender());
+        self.stall.on_heard(from);
+        self.hearing.on_heard(from);
         if let Some(promised) = check::promised(&message) {
-            let promise = self.promises.entry(message.get_sender()).or_default();
+            let promise = self.promises.entry(from).or_default();
             *promise = (*promise).max(Term(promised));
         }
         self.paxos.handle_incoming(message);
@@ -257,9 +280,14 @@ impl<E: Decision> Agreement<E> {
         self.collect_outgoing();
         let leader = self.paxos.get_current_leader();
         let is_following = leader.is_some_and(|(_, is_accepting)| is_accepting);
-        let is_led_by_other = is_following && !self.is_leader();
-        if self.stall.is_over(is_following) || self.preference.is_due(is_led_by_other) {
+        let followed = leader.filter(|_| is_following).map(|(leader, _)| leader);
+        let is_due = self.preference.is_due(&self.hearing, followed);
+        if self.stall.is_over(is_following) || is_due {
             self.paxos.try_become_leader();
+        }
+        if let Some(hears) = self.hearing.tick() {
+            let peers = self.nodes.clone().filter(|peer| *peer != self.paxos.get_pid());
+            self.outgoing.extend(peers.map(|peer| (node(peer), Said::Hears(hears.clone()))));
         }
     }
 
@@ -296,9 +324,8 @@ impl<E: Decision> Agreement<E> {
     pub fn drain(&mut self) -> Drained<E> {
         self.collect_outgoing();
         let outgoing = std::mem::take(&mut self.outgoing);
-        let encode = |message: PaxosMessage<Wrapped<E>>| {
-            let to = node(message.get_receiver());
-            (to, postcard::to_stdvec(&message).expect("a message in memory can be encoded"))
+        let encode = |(to, said): (NodeId, Said<E>)| {
+            (to, postcard::to_stdvec(&said).expect("a message in memory can be encoded"))
         };
         let messages = outgoing.into_iter().map(encode).collect();
         let (skipped, decided) = self.newly_decided();
@@ -313,7 +340,9 @@ impl<E: Decision> Agreement<E> {
         self.paxos.take_outgoing_messages(&mut messages);
         let synchronisations = messages.iter_mut().filter_map(synchronisation);
         synchronisations.for_each(|sync| self.lock().state.skip_forgotten(sync));
-        self.outgoing.append(&mut messages);
+        let addressed =
+            |message: PaxosMessage<_>| (node(message.get_receiver()), Said::Paxos(message));
+        self.outgoing.extend(messages.into_iter().map(addressed));
     }
 
     fn newly_decided(&mut self) -> (Option<u64>, Vec<(u64, E)>) {
@@ -357,80 +386,6 @@ fn synchronisation<E: Decision>(
     }
 }
 
-/// Notices that this replica takes no part although it hears the others.
-///
-/// A replica that promised a ballot of its own and then lost the election, or crashed, refuses the
-/// leader's lower ballot, and the leader has no reason to take a higher one: `omnipaxos` leaves
-/// that replica behind for good. So after a while it asks for leadership with a higher ballot,
-/// which all will follow.
-struct Stall {
-    ticks: u64,
-    ticks_max: u64,
-    heard: BTreeSet<u64>,
-    heard_min: usize,
-}
-
-/// Elections end within this many timeouts; more means that nothing will come of it.
-const ELECTION_TIMEOUTS_MAX: u64 = 6;
-
-impl Stall {
-    fn new(me: NodeId, topology: &Topology) -> Self {
-        // Of several that are stuck, one comes first.
-        let ticks_max = election_ticks(topology) * (ELECTION_TIMEOUTS_MAX + u64::from(me.0));
-        Self { ticks: 0, ticks_max, heard: BTreeSet::new(), heard_min: topology.majority() - 1 }
-    }
-
-    /// Counts a tick; true when it is time to do something, and then the count starts anew.
-    fn is_over(&mut self, is_following: bool) -> bool {
-        self.ticks = if is_following { 0 } else { self.ticks + 1 };
-        let is_over = self.ticks >= self.ticks_max && self.heard.len() >= self.heard_min;
-        if is_following || self.ticks >= self.ticks_max {
-            self.heard.clear();
-            self.ticks = 0;
-        }
-        is_over
-    }
-}
-
-/// Brings leadership to the replica that is nearest to all others, where decisions are made
-/// soonest.
-///
-/// Elections prefer it only among equal ballots, so whoever was first at a start, or took over
-/// while it was away, would lead for good.
-struct Preference {
-    is_nearest: bool,
-    ticks: u64,
-    wait_ticks: u64,
-}
-
-/// The nearest replica has followed another for this long when it asks for leadership.
-const PREFERENCE_TICKS: u64 = 100;
-
-/// The wait doubles with each attempt, up to this: leadership that comes and goes helps nobody.
-const PREFERENCE_TICKS_MAX: u64 = 100_000;
-
-impl Preference {
-    fn new(me: NodeId, topology: &Topology) -> Self {
-        let is_nearest = centrality(me, topology) as usize + 1 == topology.node_count();
-        Self { is_nearest, ticks: 0, wait_ticks: PREFERENCE_TICKS }
-    }
-
-    /// Counts a tick; true when it is time to ask for leadership.
-    fn is_due(&mut self, is_led_by_other: bool) -> bool {
-        if !self.is_nearest || !is_led_by_other {
-            self.ticks = 0;
-            return false;
-        }
-        self.ticks += 1;
-        if self.ticks < self.wait_ticks {
-            return false;
-        }
-        self.ticks = 0;
-        self.wait_ticks = (self.wait_ticks * 2).min(PREFERENCE_TICKS_MAX);
-        true
-    }
-}
-
 /// Ids of `omnipaxos` begin at 1.
 fn pid(node: NodeId) -> u64 {
     u64::from(node.0) + 1
@@ -445,13 +400,4 @@ fn election_ticks(topology: &Topology) -> u64 {
     let round_trip_ms = topology.round_trip_max().us / 1_000;
     let tick_ms = TICK.us / 1_000;
     (round_trip_ms + round_trip_ms / 2).max(ELECTION_MS_MIN).div_ceil(tick_ms)
-}
-
-/// Nodes that are closer to all others make better leaders: the rank from the far end.
-fn centrality(me: NodeId, topology: &Topology) -> u32 {
-    let distance = |node: NodeId| -> u64 {
-        topology.node_ids().map(|other| topology.one_way_between(node, other).us).sum()
-    };
-    let is_farther = |other: &NodeId| (distance(*other), *other) > (distance(me), me);
-    topology.node_ids().filter(is_farther).count() as u32
 }

@@ -31,6 +31,8 @@ struct Cluster {
     skipped: Vec<Option<u64>>,
     /// Nothing comes from it and nothing reaches it.
     away: Option<usize>,
+    /// From whom to whom nothing comes.
+    lost: Vec<(usize, usize)>,
 }
 
 impl Cluster {
@@ -43,6 +45,7 @@ impl Cluster {
             refused: Vec::new(),
             skipped: vec![None; 3],
             away: None,
+            lost: Vec::new(),
         }
     }
 
@@ -55,7 +58,7 @@ impl Cluster {
     fn say_paxos(&mut self, from: usize, to: usize, msg: PaxosMsg<Wrapped<u32>>) {
         let [sender, receiver] = [from, to].map(|id| pid(NodeId(id as u16)));
         let message = PaxosMessage::SequencePaxos(Envelope { from: sender, to: receiver, msg });
-        self.say(from, to, &postcard::to_stdvec(&message).expect("it is encoded"));
+        self.say(from, to, &postcard::to_stdvec(&Said::Paxos(message)).expect("it is encoded"));
     }
 
     fn settle(&mut self) {
@@ -72,7 +75,9 @@ impl Cluster {
                 return;
             }
             let is_cut = |id: NodeId| self.away == Some(id.index());
+            let is_lost = |way| self.lost.contains(&way);
             wire.retain(|(from, to, _)| !is_cut(*from) && !is_cut(*to));
+            wire.retain(|(from, to, _)| !is_lost((from.index(), to.index())));
             for (from, to, bytes) in wire {
                 self.say(from.index(), to.index(), &bytes);
             }
@@ -268,6 +273,53 @@ fn a_trim_beyond_what_is_known_to_be_decided_is_not_refused() {
     assert_eq!(cluster.decided[peer], [0, 1]);
 }
 
+/// Story: a region that had lost nothing but its link to the coordinator could not write for as
+/// long as that lasted, although a third region reached both.
+#[test]
+fn leadership_moves_to_the_replica_that_all_others_reach() {
+    for one_way in [false, true] {
+        for turn in 0..3 {
+            let (mut cluster, leader) = led();
+            let [cut_off, between] = [1, 2].map(|step| (leader + step) % 3);
+            let [cut_off, between] =
+                if turn == 0 { [between, cut_off] } else { [cut_off, between] };
+            cluster.lost = vec![(leader, cut_off)];
+            if !one_way {
+                cluster.lost.push((cut_off, leader));
+            }
+            cluster.run(400);
+            assert!(cluster.replicas[between].is_leader(), "{:?} are lost", cluster.lost);
+            assert_eq!(cluster.decide(7).len(), 3);
+            // It keeps leadership while it reaches more, and loses it to the nearest after that.
+            let term = cluster.replicas[between].term();
+            cluster.run(2_000);
+            assert_eq!(cluster.replicas[between].term(), term);
+            cluster.lost.clear();
+            cluster.run(400);
+            assert!(cluster.replicas[leader].is_leader());
+            assert_eq!(cluster.decide(8).len(), 3);
+            assert_eq!(cluster.refused, []);
+        }
+    }
+}
+
+/// One that hears nobody, or less than others, asks for nothing.
+#[test]
+fn a_replica_that_reaches_fewer_leaves_leadership_where_it_is() {
+    let (mut cluster, leader) = led();
+    cluster.away = Some((leader + 1) % 3);
+    let term = cluster.replicas[leader].term();
+    cluster.run(2_000);
+    assert_eq!(cluster.replicas[leader].term(), term);
+    cluster.away = Some(leader);
+    cluster.run(400);
+    let next = cluster.replicas.iter().rposition(Agreement::is_leader).expect("one leads");
+    cluster.away = None;
+    cluster.run(400);
+    assert!(cluster.replicas[leader].is_leader(), "the nearest leads again, after {next}");
+    assert_eq!(cluster.refused, []);
+}
+
 fn number() -> impl Strategy<Value = usize> {
     prop_oneof![0usize..8, Just(usize::MAX), Just(usize::MAX - 1), Just(1 << 48), any::<usize>()]
 }
@@ -359,22 +411,24 @@ fn name() -> impl Strategy<Value = (u64, u64)> {
     prop_oneof![20 => Just((2u64, 1u64)), 1 => (any::<u64>(), any::<u64>())]
 }
 
-fn message() -> impl Strategy<Value = PaxosMessage<Wrapped<u32>>> {
+fn message() -> impl Strategy<Value = Said<u32>> {
+    let hears = prop_oneof![4 => 0u64..5, 1 => any::<u64>()];
     prop_oneof![
         3 => (name(), paxos()).prop_map(|((from, to), msg)| {
-            PaxosMessage::SequencePaxos(Envelope { from, to, msg })
+            Said::Paxos(PaxosMessage::SequencePaxos(Envelope { from, to, msg }))
         }),
         1 => (name(), election()).prop_map(|((from, to), msg)| {
-            PaxosMessage::BLE(BLEMessage { from, to, msg })
+            Said::Paxos(PaxosMessage::BLE(BLEMessage { from, to, msg }))
         }),
+        1 => prop::collection::btree_set(hears, 0..4).prop_map(Said::Hears),
     ]
 }
 
 /// Whether it claims entries or votes that there may not be: within its limits, nobody can see
 /// through that.
-fn is_lie(message: &PaxosMessage<Wrapped<u32>>) -> bool {
-    match message {
-        PaxosMessage::SequencePaxos(Envelope { msg, .. }) => matches!(
+fn is_lie(said: &Said<u32>) -> bool {
+    match said {
+        Said::Paxos(PaxosMessage::SequencePaxos(Envelope { msg, .. })) => matches!(
             msg,
             PaxosMsg::AcceptSync(_)
                 | PaxosMsg::AcceptDecide(_)
@@ -382,7 +436,7 @@ fn is_lie(message: &PaxosMessage<Wrapped<u32>>) -> bool {
                 | PaxosMsg::Accepted(_)
                 | PaxosMsg::Decide(_)
         ),
-        PaxosMessage::BLE(_) => false,
+        Said::Paxos(PaxosMessage::BLE(_)) | Said::Hears(_) => false,
     }
 }
 

@@ -39,6 +39,13 @@ pub(crate) struct Planned {
     pub schemas: Vec<(Key, Option<Value>)>,
 }
 
+impl Planned {
+    /// Whether it reads and writes no table, so that it is the same on any snapshot.
+    pub(crate) fn touches_no_table(&self) -> bool {
+        matches!(self.plan, Plan::Select(_)) && self.schemas.is_empty()
+    }
+}
+
 /// A column of a result.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OutputColumn {

@@ -10,7 +10,7 @@ use crate::error::{Failure, SqlError, code};
 use crate::plan::OutputColumn;
 use crate::syntax;
 use crate::types::datum::Datum;
-use crate::types::{SqlType, binary, text};
+use crate::types::{SqlType, binary, text, unsupported_name};
 
 /// The most prepared statements and portals of one session.
 const PREPARED_MAX: usize = 10_000;
@@ -363,7 +363,7 @@ fn param_type(oid: u32) -> Result<Option<SqlType>, SqlError> {
         Some(SqlType::Unknown) => Ok(None),
         Some(base) => Ok(Some(base)),
         None if oid == 0 => Ok(None),
-        None => Err(SqlError::unsupported(format!("the type with number {oid}"))),
+        None => Err(SqlError::unsupported(unsupported_name(oid))),
     }
 }
 

@@ -363,11 +363,26 @@ impl<E: Engine> Session<E> {
     /// A snapshot that holds the session's own writes, and with strict reads everything that was
     /// acknowledged before.
     async fn snapshot(&self) -> Result<Pin<E::Header>, SqlError> {
-        let is_behind = self.engine.store().published() < self.written;
-        if self.settings.is_strict() || is_behind {
+        if self.must_be_fresh() {
             self.wait_fresh().await?;
         }
         Ok(self.engine.store().pin())
+    }
+
+    fn must_be_fresh(&self) -> bool {
+        self.settings.is_strict() || self.is_behind()
+    }
+
+    /// Whether the snapshot lacks some of the session's own writes.
+    fn is_behind(&self) -> bool {
+        self.engine.store().published() < self.written
+    }
+
+    /// Whether a plan that was made on an old snapshot will do: it touches no table, or what it
+    /// reads it reads at its place in the order.
+    fn may_be_old(&self, planned: &Planned) -> bool {
+        let is_ordered = planned.plan.is_write() && !self.is_behind();
+        planned.touches_no_table() || is_ordered || !self.must_be_fresh()
     }
 
     async fn run_data(
@@ -414,18 +429,19 @@ impl<E: Engine> Session<E> {
     }
 
     /// Plans outside of a transaction. What can't be planned on a snapshot that may be old is tried
-    /// again on a fresh one: the table may have been created elsewhere a moment ago.
+    /// again on a fresh one: the table may have been created elsewhere a moment ago. So is what has
+    /// to be fresh.
     async fn plan(
         &self,
         parsed: &Parsed,
         types: &[Option<SqlType>],
     ) -> Result<(Arc<Planned>, LocalContext<E::Header>), SqlError> {
-        let mut cx = LocalContext::snapshot(self.snapshot().await?);
+        let mut cx = LocalContext::snapshot(self.engine.store().pin());
         let parse = || Ok::<_, Failure>(parsed.clone());
         match self.plans.plan(&parsed.text, types, parse, &mut cx) {
-            Ok(planned) => Ok((planned, cx)),
+            Ok(planned) if self.may_be_old(&planned) => Ok((planned, cx)),
             Err(failure) if !depends_on_schema(&failure) => Err(failure.into()),
-            Err(_) => {
+            Ok(_) | Err(_) => {
                 self.wait_fresh().await?;
                 let mut cx = LocalContext::snapshot(self.engine.store().pin());
                 let planned = self.plans.plan(&parsed.text, types, parse, &mut cx)?;

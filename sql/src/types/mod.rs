@@ -71,6 +71,34 @@ const CATALOG: [(SqlType, u32, i16, &str); 16] = [
     (SqlType::Unknown, 705, -2, "unknown"),
 ];
 
+/// Array types by their number in `pg_type`: there are none here, and a client that sends one should
+/// read its name.
+const ARRAYS: [(u32, SqlType); 15] = [
+    (1000, SqlType::Bool),
+    (1005, SqlType::Int2),
+    (1007, SqlType::Int4),
+    (1016, SqlType::Int8),
+    (1021, SqlType::Float4),
+    (1022, SqlType::Float8),
+    (1231, SqlType::Numeric),
+    (1009, SqlType::Text),
+    (1015, SqlType::Varchar),
+    (1014, SqlType::Bpchar),
+    (1001, SqlType::Bytea),
+    (1182, SqlType::Date),
+    (1115, SqlType::Timestamp),
+    (1185, SqlType::Timestamptz),
+    (2951, SqlType::Uuid),
+];
+
+/// A type that is not supported, by its number in `pg_type`, as users know it.
+pub(crate) fn unsupported_name(oid: u32) -> String {
+    match ARRAYS.iter().find(|row| row.0 == oid) {
+        Some((_, element)) => format!("the array type {}[]", element.name()),
+        None => format!("the type with number {oid} in pg_type"),
+    }
+}
+
 impl SqlType {
     fn row(self) -> &'static (SqlType, u32, i16, &'static str) {
         let row = &CATALOG[self as usize];

@@ -1,0 +1,44 @@
+//! With strict reads, a statement waits for a fresh snapshot where it makes a difference.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use pangea_sql::PlanCache;
+use pangea_sql::memory::MemoryEngine;
+use pangea_sql::session::{Response, Session};
+
+fn ready<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(value) => value,
+        Poll::Pending => panic!("the memory engine never waits"),
+    }
+}
+
+#[test]
+fn a_strict_read_of_a_table_waits_for_a_fresh_snapshot_and_nothing_else_does() {
+    let engine = MemoryEngine::new();
+    let plans = Arc::new(PlanCache::default());
+    let mut session = Session::new(engine.clone(), plans, &BTreeMap::new()).unwrap();
+    let mut waits = |sql: &str| {
+        let before = engine.fresh_count();
+        let responses = ready(session.simple_query(sql));
+        assert!(!matches!(responses.last(), Some(Response::Error(_))), "{responses:?}");
+        engine.fresh_count() - before
+    };
+    assert_eq!(waits("create table t (a int primary key)"), 0);
+    assert_eq!(waits("select * from t"), 0);
+    assert_eq!(waits("set reads = strict"), 0);
+    assert_eq!(waits("select * from t"), 1);
+    assert_eq!(waits("select count(*) from t where a = 1"), 1);
+    // The same at any time.
+    assert_eq!(waits("select 1, now(), version()"), 0);
+    // Read where they stand in the order.
+    assert_eq!(waits("insert into t values (1) returning a"), 0);
+    assert_eq!(waits("update t set a = a + 1"), 0);
+    // A transaction reads one snapshot.
+    assert_eq!(waits("begin; select * from t; select * from t; commit"), 1);
+    assert_eq!(waits("show tables"), 1);
+}
