@@ -49,15 +49,22 @@ pub(super) struct Node<P: Protocol> {
     pub(super) life: u64,
     pub(super) running: Option<Running<P>>,
     disk: Disk,
-    clock: Clock,
+    pub(super) clock: Clock,
     protocol_dice: Dice,
     disk_dice: Dice,
     processor_dice: Dice,
-    /// The node stops before this many more effects.
-    pub(super) crash_after: Option<u64>,
+    /// The node stops before this many more effects, and for so long.
+    pub(super) crash_after: Option<(u64, Span)>,
     /// How long an fsync usually takes at most.
     fsync_us: u64,
     pub(super) disk_slowness: u64,
+    /// While there are faults that keep fsyncs from ending.
+    pub(super) stuck_disks: u32,
+    /// An fsync that would have ended but for those: of which life, and up to where.
+    pub(super) held_fsync: Option<(u64, LogPosition)>,
+    /// Nothing can be written before this time.
+    pub(super) disk_full_until: Option<Timestamp>,
+    pub(super) processor_slowness: u64,
     pub(super) pause: Span,
 }
 
@@ -94,6 +101,10 @@ impl<P: Protocol> Node<P> {
             processor_dice: fork("processor"),
             crash_after: None,
             disk_slowness: 1,
+            stuck_disks: 0,
+            held_fsync: None,
+            disk_full_until: None,
+            processor_slowness: 1,
             pause: Span::ZERO,
         }
     }
@@ -132,7 +143,7 @@ impl<P: Protocol> Node<P> {
         } else {
             0
         };
-        let us = self.processor_dice.between(work, 2 * work) + hiccup;
+        let us = self.processor_dice.between(work, 2 * work) * self.processor_slowness + hiccup;
         Span::from_us(us + std::mem::take(&mut self.pause).us)
     }
 }
@@ -154,6 +165,7 @@ impl<P: Protocol> World<P> {
             return;
         }
         node.life += 1;
+        node.clock.restart();
         let (durable, store) = node.disk.recover();
         let setup = Setup {
             me: id,
@@ -188,6 +200,7 @@ impl<P: Protocol> World<P> {
     pub(super) fn crash(&mut self, id: NodeId, down: Span) {
         let node = &mut self.nodes[id.index()];
         node.crash_after = None;
+        node.held_fsync = None;
         let Some(running) = node.running.take() else { return };
         node.life += 1;
         let lost = node.disk.crash(&mut node.disk_dice);
@@ -242,13 +255,10 @@ impl<P: Protocol> World<P> {
         let Some(running) = self.alive(id, life) else { return };
         let mut effects = std::mem::take(&mut running.effects);
         for effect in effects.drain(..) {
-            let crash_after = &mut self.nodes[id.index()].crash_after;
-            if *crash_after == Some(0) {
-                let down = self.draw_down_time();
-                self.crash(id, down);
+            if let Some(down) = self.stops_before(id, &effect) {
+                self.crash(id, self.within_faults(down));
                 return;
             }
-            *crash_after = crash_after.map(|more| more - 1);
             self.effect(id, life, effect);
         }
         self.start_fsync(id, life);
@@ -259,6 +269,19 @@ impl<P: Protocol> World<P> {
         if running.is_busy {
             self.queue.push(now, Event::Step { node: id, life });
         }
+    }
+
+    /// Whether a fault stops the node before its next effect, and for how long.
+    fn stops_before(&mut self, id: NodeId, effect: &Effect<P>) -> Option<Span> {
+        let node = &mut self.nodes[id.index()];
+        if let Some((more, down)) = &mut node.crash_after {
+            match more.checked_sub(1) {
+                Some(less) => *more = less,
+                None => return Some(*down),
+            }
+        }
+        let is_written = matches!(effect, Effect::Persist { .. });
+        node.disk_full_until.filter(|_| is_written).map(|until| until.since(self.now))
     }
 
     fn effect(&mut self, id: NodeId, life: u64, effect: Effect<P>) {
@@ -358,6 +381,10 @@ impl<P: Protocol> World<P> {
     }
 
     pub(super) fn on_fsync(&mut self, id: NodeId, life: u64, position: LogPosition) {
+        if self.nodes[id.index()].stuck_disks > 0 && self.alive(id, life).is_some() {
+            self.nodes[id.index()].held_fsync = Some((life, position));
+            return;
+        }
         let Some(running) = self.alive(id, life) else { return };
         running.is_syncing = false;
         let later = running.held.split_off(&LogPosition(position.0 + 1));
