@@ -116,6 +116,10 @@ pub struct Arguments {
     /// A setting of the protocol, as in minerva.solver=greedy. Can be repeated
     #[arg(long = "set", value_name = "P.KEY=VALUE")]
     settings: Vec<Setting>,
+    /// Make this mistake on purpose
+    #[cfg(feature = "planted")]
+    #[arg(long, value_name = "BUG")]
+    planted: Option<pangea_core::planted::Bug>,
     /// Seeds that run at a time [default: one a core]
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
@@ -175,6 +179,10 @@ impl Arguments {
                 drift_ppm_max: self.clock_drift_ppm,
             },
             real_time: self.real_time,
+            #[cfg(feature = "planted")]
+            planted: self.planted,
+            #[cfg(not(feature = "planted"))]
+            planted: default.planted,
             lines: if self.trace { Lines::Print } else { Lines::Off },
         })
     }
@@ -209,11 +217,16 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 /// Settings with which seconds with few clients see what takes a real node hours under load:
-/// checkpoints, cuts that are forgotten while a replica lacks them, and epochs that are too large
-/// for one step.
+/// checkpoints, cuts that are forgotten while a replica lacks them, checkpoints that are sent in
+/// several parts, and epochs that are too large for one step, with slices large enough for locks.
 fn scaled_down(protocol: &str) -> toml::Table {
     let settings: &[(&str, i64)] = match protocol {
-        "minerva" => &[("checkpoint_bytes", 30_000), ("slice_txns", 2), ("cuts_kept", 20)],
+        "minerva" => &[
+            ("checkpoint_bytes", 30_000),
+            ("chunk_bytes", 500),
+            ("slice_txns", 4),
+            ("cuts_kept", 20),
+        ],
         _ => &[],
     };
     settings.iter().map(|&(key, value)| (key.to_owned(), value.into())).collect()

@@ -2,7 +2,8 @@
 //!
 //! Records become durable in order, when an fsync that began after they were appended ends. At a
 //! crash, of the records that were not yet durable a random number, from the first on, is kept, as
-//! a disk may have written what nobody asked it to. Truncation frees whole segments, as a real log
+//! a disk may have written what nobody asked it to. Of the record after those a part may have been
+//! written; the log's own reader says what it is worth. Truncation frees whole segments, as a real log
 //! does, so that after a restart some truncated records may be back.
 
 use std::collections::VecDeque;
@@ -12,6 +13,7 @@ use bytes::Bytes;
 use pangea_core::codec::Reader;
 use pangea_core::ids::{LogPosition, SnapshotVersion, TableId};
 use pangea_core::key::{Direction, Key, KeyRange};
+use pangea_core::log::{FrameHeader, Item, Kind, SegmentHeader, SegmentScan};
 use pangea_core::protocol::{Checkpoint, Durable};
 use pangea_core::store::{Header, Store, Version};
 
@@ -78,8 +80,14 @@ impl Disk {
     pub fn crash(&mut self, dice: &mut Dice) -> u64 {
         let kept = dice.between(self.synced.0, self.head.0);
         let lost = self.head.0 - kept;
+        let torn = self.log.iter().find(|(position, _)| position.0 == kept + 1);
+        let trusted = torn.and_then(|(position, record)| reread(*position, record, dice));
         self.log.retain(|(position, _)| position.0 <= kept);
         self.head = LogPosition(kept);
+        if let Some(record) = trusted {
+            self.head = LogPosition(kept + 1);
+            self.log.push_back((self.head, record));
+        }
         self.synced = self.head;
         lost
     }
@@ -94,6 +102,23 @@ impl Disk {
         let checkpoint = self.checkpoint.as_ref().map(|(checkpoint, _)| checkpoint.clone());
         let records = self.log.iter().cloned().collect();
         (Durable { checkpoint, records }, store)
+    }
+}
+
+/// What the log's reader makes of a record of which only the beginning was written. The file was
+/// filled with zeros in advance.
+fn reread(position: LogPosition, record: &Bytes, dice: &mut Dice) -> Option<Bytes> {
+    let header = SegmentHeader { salt: position.0, first: position };
+    let mut segment = header.encode();
+    let start = segment.len();
+    let frame = FrameHeader { kind: Kind::Record, position, synced: start as u64 };
+    frame.encode(header.salt, std::slice::from_ref(record), &mut segment);
+    let written = dice.between(start as u64, segment.len() as u64 - 1) as usize;
+    segment[written..].fill(0);
+    let mut scan = SegmentScan::open(segment.into()).expect("the header was written long ago");
+    match scan.advance() {
+        Ok(Item::Record { record, .. }) => Some(record),
+        Ok(Item::Mark(_) | Item::End(_)) | Err(_) => None,
     }
 }
 

@@ -108,6 +108,12 @@ pub enum Fault {
         #[serde(default)]
         after_effects: u64,
     },
+    /// A node stops and never comes back. A minority at most is lost so; what is beyond is
+    /// spared.
+    Destroy {
+        /// Which.
+        node: Target,
+    },
     /// All nodes stop at once. Each starts again at some time before the fault ends.
     FullStop {},
     /// Nothing passes from some nodes to others.
@@ -204,6 +210,7 @@ impl Fault {
                 FaultKind::CoordinatorCrash
             }
             Self::Crash { node: Target::Node(_), .. } => FaultKind::Crash,
+            Self::Destroy { .. } => FaultKind::Destroy,
             Self::FullStop {} => FaultKind::FullStop,
             Self::Cut { one_way: true, .. } => FaultKind::OneWay,
             Self::Cut { from, to, one_way: false } if from.len() + to.len() < nodes => {
@@ -248,6 +255,7 @@ impl Fault {
         match self {
             Self::FullStop {} => Ok(()),
             Self::Crash { node, .. }
+            | Self::Destroy { node }
             | Self::StuckDisk { node }
             | Self::FullDisk { node }
             | Self::Pause { node } => target(*node),
@@ -318,11 +326,13 @@ pub enum FaultKind {
     ClockJump,
     /// A clock is further off than it says.
     LyingClock,
+    /// A node stops for good.
+    Destroy,
 }
 
 impl FaultKind {
     /// Every kind.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Crash,
         Self::CoordinatorCrash,
         Self::FullStop,
@@ -340,6 +350,7 @@ impl FaultKind {
         Self::SlowProcessor,
         Self::ClockJump,
         Self::LyingClock,
+        Self::Destroy,
     ];
 
     /// The name on the command line.
@@ -362,6 +373,7 @@ impl FaultKind {
             Self::SlowProcessor => "slow-processor",
             Self::ClockJump => "clock-jump",
             Self::LyingClock => "lying-clock",
+            Self::Destroy => "destroy",
         }
     }
 }
@@ -429,7 +441,8 @@ fn draw_fault(dice: &mut Dice, kind: FaultKind, nodes: usize) -> Option<(Fault, 
         | FaultKind::Pause
         | FaultKind::SlowProcessor
         | FaultKind::ClockJump
-        | FaultKind::LyingClock => false,
+        | FaultKind::LyingClock
+        | FaultKind::Destroy => false,
     };
     if needs_peers && nodes < 2 {
         return None;
@@ -451,6 +464,7 @@ fn draw_fault(dice: &mut Dice, kind: FaultKind, nodes: usize) -> Option<(Fault, 
             let node = Target::Role(Role::Coordinator);
             (Fault::Crash { node, after_effects }, down_ms)
         }
+        FaultKind::Destroy => (Fault::Destroy { node }, 0),
         FaultKind::FullStop => (Fault::FullStop {}, down_ms),
         FaultKind::Partition => (draw_cut(dice, nodes, false), length_ms),
         FaultKind::OneWay => (draw_cut(dice, nodes, true), length_ms),

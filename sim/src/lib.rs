@@ -42,6 +42,12 @@ pub use world::World;
 /// # Errors
 /// When the settings ask for something that there is not.
 pub fn run<P: Protocol>(settings: &Settings, options: &P::Options) -> Result<Report, String> {
+    #[cfg(feature = "planted")]
+    let _planted = pangea_core::planted::Planted::new(settings.planted);
+    #[cfg(not(feature = "planted"))]
+    if let Some(bug) = settings.planted {
+        return Err(format!("can't plant {bug}: built without the feature \"planted\""));
+    }
     let world = World::<P>::new(settings, options)?;
     // A panic in a step is caught there; this one is for the world's own asserts, so that a swarm
     // tells the seed.

@@ -5,6 +5,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use pangea_core::planted::Bug;
 use pangea_core::time::Span;
 use pangea_core::topology::Topology;
 
@@ -52,6 +53,8 @@ pub struct Settings {
     pub clocks: ClockBounds,
     /// Which transactions the checker holds to real-time order.
     pub real_time: RealTime,
+    /// A mistake that is made on purpose. Needs the cargo feature `planted`.
+    pub planted: Option<Bug>,
     /// What becomes of the trace's lines.
     pub lines: Lines,
 }
@@ -109,6 +112,7 @@ impl Default for Settings {
             one_way: None,
             clocks: ClockBounds { offset_max: Span::from_ms(5), drift_ppm_max: 200 },
             real_time: RealTime::Writes,
+            planted: None,
             lines: Lines::Off,
         }
     }
@@ -137,6 +141,9 @@ impl Settings {
 impl fmt::Display for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { seed, nodes, workload, clients_per_node, .. } = self;
+        if let Some(bug) = self.planted {
+            write!(f, "--planted {bug} ")?;
+        }
         if let Some(file) = &self.scenario {
             return write!(f, "--seed {seed} --scenario {file}");
         }

@@ -88,6 +88,11 @@ impl<P: Protocol> World<P> {
                 self.nodes[node.index()].crash_after = Some((after_effects, ends.since(self.now)));
                 None
             }
+            Fault::Destroy { node } => {
+                let node = self.target(node);
+                self.destroy(node);
+                None
+            }
             Fault::FullStop {} => {
                 for node in self.topology.clone().node_ids() {
                     let down = self.faults.dice.between(0, ends.since(self.now).us);
@@ -165,6 +170,7 @@ impl<P: Protocol> World<P> {
             Fault::ClockJump { node, by_ms } => Some(self.break_clock(node, by_ms, true)),
             Fault::LyingClock { node, by_ms } => Some(self.break_clock(node, by_ms, false)),
             Fault::Crash { .. }
+            | Fault::Destroy { .. }
             | Fault::FullStop {}
             | Fault::Cut { .. }
             | Fault::Flap { .. }

@@ -20,6 +20,7 @@ mod faults;
 mod links;
 mod network;
 mod node;
+mod pool;
 mod queue;
 mod watch;
 

@@ -9,13 +9,13 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion, Ticket};
-use pangea_core::pool::Sequential;
 use pangea_core::protocol::{Checkpoint, Cx, Effect, Input, Protocol, Setup};
 use pangea_core::store::{Pin, Store};
 use pangea_core::time::{Span, Timestamp};
 use pangea_core::txn::Outcome;
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::pool::Workers;
 use super::{Event, World};
 use crate::capture;
 use crate::clock::Clock;
@@ -48,7 +48,10 @@ pub(super) struct Node<P: Protocol> {
     /// Grows with each start and each stop, so that what was meant for another life is known.
     pub(super) life: u64,
     pub(super) running: Option<Running<P>>,
+    /// Its machine is gone for good.
+    pub(super) is_destroyed: bool,
     disk: Disk,
+    workers: Workers,
     pub(super) clock: Clock,
     protocol_dice: Dice,
     disk_dice: Dice,
@@ -93,7 +96,9 @@ impl<P: Protocol> Node<P> {
             id,
             life: 0,
             running: None,
+            is_destroyed: false,
             disk: Disk::default(),
+            workers: Workers::draw(fork("workers")),
             clock: Clock::new(settings.clocks, &mut fork("clock")),
             protocol_dice: fork("protocol"),
             disk_dice,
@@ -133,7 +138,7 @@ impl<P: Protocol> Node<P> {
         assert!(running.effects.is_empty(), "the last step's effects were carried out");
         let (rng, log_head) = (self.protocol_dice.rng(), running.log_head);
         let effects = &mut running.effects;
-        let mut cx = Cx::new(clock, rng, &running.store, &Sequential, log_head, effects);
+        let mut cx = Cx::new(clock, rng, &running.store, &self.workers, log_head, effects);
         running.protocol.step(&mut cx, input);
         running.log_head = cx.log_head();
         running.protocol.invariants();
@@ -218,6 +223,19 @@ impl<P: Protocol> World<P> {
         }
         let life = self.nodes[id.index()].life;
         self.queue.push(self.now + down, Event::Start { node: id, life });
+    }
+
+    /// The node stops for good, unless so many are gone that another would be too many.
+    pub(super) fn destroy(&mut self, id: NodeId) {
+        let gone = self.nodes.iter().filter(|node| node.is_destroyed).count();
+        if gone + self.topology.majority() >= self.nodes.len() {
+            return;
+        }
+        self.crash(id, Span::ZERO);
+        let node = &mut self.nodes[id.index()];
+        node.is_destroyed = true;
+        // What would have started it was meant for another life.
+        node.life += 1;
     }
 
     /// Puts an input in a node's queue, if it runs.
