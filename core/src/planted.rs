@@ -46,7 +46,7 @@ bugs! {
     HeldPastGap, "held-past-gap", "A batch that comes after a gap counts as if there were none.";
     CutPastGap, "cut-past-gap", "A cut names batches that are known but not available.";
     VoteBeforeFsync, "vote-before-fsync", "Agreement's votes are sent before they are durable.";
-    CutLostWithTerm, "cut-lost-with-term", "What was proposed in a lost term is not proposed again.";
+    OldCutDropped, "old-cut-dropped", "A coordinator's last cuts are dropped when another follows.";
     HeadsGoBack, "heads-go-back", "A cut with an older head takes back what was applied.";
     PromiseForgotten, "promise-forgotten", "A restart forgets what it promised in agreement.";
     EntriesKept, "entries-kept", "Undecided entries of agreement are not overwritten by others.";
@@ -75,7 +75,6 @@ bugs! {
     LoggedInQueueOrder, "logged-in-queue-order", "An epoch's record is not in the order of passes.";
     BoundaryReplayed, "boundary-replayed", "A restart replays what its checkpoint holds of agreement.";
     NumbersReused, "numbers-reused", "A restart numbers transactions from its checkpoint on.";
-    ReplayedTwice, "replayed-twice", "A restart counts the batches of the applied epoch again.";
     TornTrusted, "torn-trusted", "A record that was not written whole is trusted.";
     ValidBitsReversed, "valid-bits-reversed", "The bits of an epoch's record are read backwards.";
     CheckpointOfOldRows, "checkpoint-of-old-rows", "A checkpoint names batches that its rows lack.";
@@ -84,7 +83,6 @@ bugs! {
     TransferMixesVersions, "transfer-mixes-versions", "A transfer's later chunks are of newer rows.";
     DeletionsNotTransferred, "deletions-not-transferred", "Deleted rows survive a transfer.";
     CollectedForOne, "collected-for-one", "A batch is dropped when one member has applied it.";
-    DurableNotAwaited, "durable-not-awaited", "A replica says that it is done with what it has not applied.";
     ReclaimedBelowPin, "reclaimed-below-pin", "Versions that a pinned reader needs are reclaimed.";
     ReclaimedEarly, "reclaimed-early", "Versions are reclaimed one epoch early.";
     ScanUnsettled, "scan-unsettled", "A scan misses new keys that are not in order yet.";

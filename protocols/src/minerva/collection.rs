@@ -31,10 +31,7 @@ impl Minerva {
         let (applied, durable) = (self.state.cut.applied, self.state.cut.durable);
         // What a crash could take from this replica must stay with the others.
         let logs = self.state.replication.logs.iter().zip(&self.state.cut.heads);
-        let is_hasty = is_planted(Bug::DurableNotAwaited);
-        let heads: Heads = logs
-            .map(|(log, head)| if is_hasty { log.held } else { log.durable.min(*head) })
-            .collect();
+        let heads: Heads = logs.map(|(log, head)| log.durable.min(*head)).collect();
         self.note_progress(me, applied, durable, heads.clone());
         for peer in self.state.topology.peers_of(me) {
             cx.send(peer, Message::Progress { applied, durable, heads: heads.clone() });

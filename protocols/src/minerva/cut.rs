@@ -148,6 +148,10 @@ impl Minerva {
         if epoch <= self.state.cut.applied {
             return;
         }
+        let is_old = self.agreement().leader().is_some_and(|leader| leader != cut.name.proposer);
+        if is_old && is_planted(Bug::OldCutDropped) {
+            return;
+        }
         for (log, head) in self.state.replication.logs.iter_mut().zip(&cut.heads) {
             log.known = log.known.max(*head);
         }

@@ -133,8 +133,7 @@ impl Minerva {
     /// Own batches beyond the applied cut are in flight.
     pub(super) fn restore_in_flight(&mut self) {
         let applied = self.state.cut.heads[self.state.me.index()];
-        let first = if is_planted(Bug::ReplayedTwice) { applied } else { applied.next() };
-        let own = self.state.own_log().slots.range(first..);
+        let own = self.state.own_log().slots.range(applied.next()..);
         let batches: Vec<Arc<Batch>> = own.map(|(_, slot)| slot.batch.clone()).collect();
         let execution = &mut self.state.execution;
         for record in batches.iter().flat_map(|batch| &batch.records) {

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pangea_core::exec::Overlay;
 use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion, Ticket, TxnId};
-use pangea_core::planted::{Bug, is_planted};
 use pangea_core::protocol::{Setup, Status};
 use pangea_core::time::Timestamp;
 use pangea_core::topology::Topology;
@@ -240,9 +239,7 @@ impl CutState {
     pub(super) fn enter(&mut self, term: Term) {
         if self.term != term {
             self.term = term;
-            if !is_planted(Bug::CutLostWithTerm) {
-                self.proposed.clone_from(&self.heads);
-            }
+            self.proposed.clone_from(&self.heads);
             self.nonce_decided = self.last_proposal.nonce;
         }
     }
