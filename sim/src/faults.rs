@@ -263,8 +263,8 @@ impl Fault {
                 if from.is_empty() || to.is_empty() {
                     return Err("a cut is from some nodes to some others".to_owned());
                 }
-                let pairs = from.iter().flat_map(|&a| to.iter().map(move |&b| (a, b)));
-                pairs.map(|(a, b)| pair(a, b)).collect()
+                let mut pairs = from.iter().flat_map(|&a| to.iter().map(move |&b| (a, b)));
+                pairs.try_for_each(|(a, b)| pair(a, b))
             }
             Self::Flap { between: [a, b], times } => {
                 pair(*a, *b).and(within("times", *times, 1_000))
