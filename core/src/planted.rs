@@ -50,7 +50,7 @@ bugs! {
     HeadsGoBack, "heads-go-back", "A cut with an older head takes back what was applied.";
     PromiseForgotten, "promise-forgotten", "A restart forgets what it promised in agreement.";
     EntriesKept, "entries-kept", "Undecided entries of agreement are not overwritten by others.";
-    FreshWithoutCut, "fresh-without-cut", "A strict read asks nobody when nothing is in flight here.";
+    FreshWithoutCut, "fresh-without-cut", "A strict read asks nobody if nothing is in flight here.";
     SnapshotSeesUncommitted, "snapshot-sees-uncommitted", "A read sees what is not committed yet.";
     ChainsNotJoined, "chains-not-joined", "Runs that read each other's writes are apart.";
     PointsNotValidated, "points-not-validated", "Reads of single keys are taken as current.";
@@ -60,7 +60,7 @@ bugs! {
     LocalWriterSuffices, "local-writer-suffices", "A local read is valid if its writer ran again.";
     WriteEdgesOnly, "write-edges-only", "Conflicts of reads with writes are left out.";
     RangeEdgesLost, "range-edges-lost", "Conflicts of ranges with writes are left out.";
-    ReadHidesWrite, "read-hides-write", "Of a chain's uses of a key the read counts, not the write.";
+    ReadHidesWrite, "read-hides-write", "Of a chain's uses of a key the read counts alone.";
     OwnChainsFirst, "own-chains-first", "Ties are broken for the replica's own chains.";
     ModeDecides, "mode-decides", "In high-contention mode a replica runs all of an epoch in order.";
     ArrivalOrder, "arrival-order", "The ordered queue is in the order in which batches arrived.";
@@ -73,14 +73,14 @@ bugs! {
     CertifiedPointsOnly, "certified-points-only", "A certified transaction's ranges go unchecked.";
     EpochNotLogged, "epoch-not-logged", "An epoch's record lacks what ran in order.";
     LoggedInQueueOrder, "logged-in-queue-order", "An epoch's record is not in the order of passes.";
-    BoundaryReplayed, "boundary-replayed", "A restart replays what its checkpoint holds of agreement.";
+    BoundaryReplayed, "boundary-replayed", "A restart replays votes that its checkpoint holds.";
     NumbersReused, "numbers-reused", "A restart numbers transactions from its checkpoint on.";
     TornTrusted, "torn-trusted", "A record that was not written whole is trusted.";
     ValidBitsReversed, "valid-bits-reversed", "The bits of an epoch's record are read backwards.";
     CheckpointOfOldRows, "checkpoint-of-old-rows", "A checkpoint names batches that its rows lack.";
     TruncatedTooFar, "truncated-too-far", "The log is cut off where batches are still needed.";
     ChunkRowLost, "chunk-row-lost", "The first row of each later chunk of a transfer is left out.";
-    TransferMixesVersions, "transfer-mixes-versions", "A transfer's later chunks are of newer rows.";
+    TransferMixesVersions, "transfer-mixes-versions", "Later chunks of a transfer are newer.";
     DeletionsNotTransferred, "deletions-not-transferred", "Deleted rows survive a transfer.";
     CollectedForOne, "collected-for-one", "A batch is dropped when one member has applied it.";
     ReclaimedBelowPin, "reclaimed-below-pin", "Versions that a pinned reader needs are reclaimed.";
