@@ -376,6 +376,30 @@ impl FaultKind {
             Self::Destroy => "destroy",
         }
     }
+
+    /// Whether it is of a link.
+    fn needs_peers(self) -> bool {
+        match self {
+            Self::Partition
+            | Self::OneWay
+            | Self::Partial
+            | Self::Flap
+            | Self::SlowLink
+            | Self::NarrowLink
+            | Self::HeldLane => true,
+            Self::Crash
+            | Self::CoordinatorCrash
+            | Self::FullStop
+            | Self::SlowDisk
+            | Self::StuckDisk
+            | Self::FullDisk
+            | Self::Pause
+            | Self::SlowProcessor
+            | Self::ClockJump
+            | Self::LyingClock
+            | Self::Destroy => false,
+        }
+    }
 }
 
 impl FromStr for FaultKind {
@@ -424,27 +448,7 @@ pub fn draw(
 
 /// Draws a fault of a kind and how long it lasts. A lone node has no links.
 fn draw_fault(dice: &mut Dice, kind: FaultKind, nodes: usize) -> Option<(Fault, u64)> {
-    let needs_peers = match kind {
-        FaultKind::Partition
-        | FaultKind::OneWay
-        | FaultKind::Partial
-        | FaultKind::Flap
-        | FaultKind::SlowLink
-        | FaultKind::NarrowLink
-        | FaultKind::HeldLane => true,
-        FaultKind::Crash
-        | FaultKind::CoordinatorCrash
-        | FaultKind::FullStop
-        | FaultKind::SlowDisk
-        | FaultKind::StuckDisk
-        | FaultKind::FullDisk
-        | FaultKind::Pause
-        | FaultKind::SlowProcessor
-        | FaultKind::ClockJump
-        | FaultKind::LyingClock
-        | FaultKind::Destroy => false,
-    };
-    if needs_peers && nodes < 2 {
+    if kind.needs_peers() && nodes < 2 {
         return None;
     }
     let node = Target::Node(dice.index(nodes) as u16);
