@@ -226,12 +226,6 @@ impl Rows {
 mod tests {
     use super::*;
 
-    fn appended(count: u64) -> Disk {
-        let mut disk = Disk::default();
-        (1..=count).for_each(|p| disk.append(LogPosition(p), &[Bytes::from(p.to_string())]));
-        disk
-    }
-
     #[test]
     fn a_crash_keeps_what_was_synced_and_a_prefix_of_the_rest() {
         let mut lengths = std::collections::BTreeSet::new();
