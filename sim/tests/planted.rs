@@ -126,17 +126,7 @@ impl Profile {
         match self {
             Self::Lists => (any, small),
             Self::Bank => (Settings { workload: "bank".to_owned(), ..any }, small),
-            Self::Hot => {
-                let settings = Settings { lists: 5, clients_per_node: 6, faults_max: 3, ..any };
-                let options = Options {
-                    epoch_ms: 50,
-                    high_contention_ms: 30,
-                    high_contention_hold_ms: 200,
-                    slice_txns: NonZeroUsize::new(64).unwrap(),
-                    ..small
-                };
-                (settings, options)
-            }
+            Self::Hot | Self::Wide | Self::Apart | Self::Notes => self.crowd(any, small),
             Self::Crashes => {
                 use FaultKind::*;
                 let faults =
@@ -160,49 +150,49 @@ impl Profile {
                 let options = Options { cuts_kept: 6, chunk_bytes: 10_000, ..small };
                 (Settings { workload: "tpcc".to_owned(), ..any }, options)
             }
-            Self::Wide => {
-                let faults = vec![FaultKind::SlowLink];
-                let settings = Settings { lists: 30, clients_per_node: 8, faults, ..any };
-                let options = Options {
-                    epoch_ms: 60,
-                    high_contention_mode: seed % 3 != 0,
-                    high_contention_ms: 30,
-                    slice_txns: NonZeroUsize::new(64).unwrap(),
-                    ..small
-                };
-                (settings, options)
-            }
             Self::Flaps => {
                 use FaultKind::*;
                 let faults = vec![Flap, SlowProcessor, SlowDisk, Partial];
                 (Settings { faults, faults_max: 30, ..any }, small)
             }
-            Self::Apart => {
-                let settings = Settings {
-                    lists: 60,
-                    clients_per_node: 12,
-                    faults: Vec::new(),
-                    one_way_max: Span::from_ms(40),
-                    ..any
-                };
-                let options = Options { epoch_ms: 150, high_contention_mode: false, ..small };
-                (settings, options)
-            }
-            Self::Notes => {
-                let faults = vec![FaultKind::Crash, FaultKind::FullStop, FaultKind::SlowLink];
-                let settings = Settings { clients_per_node: 8, faults, ..any };
-                let options = Options {
-                    epoch_ms: 60,
-                    high_contention_ms: 30,
-                    slice_txns: NonZeroUsize::new(64).unwrap(),
-                    checkpoint_bytes: 1_000_000,
-                    ..small
-                };
-                (settings, options)
-            }
             Self::Ambush => (Settings { rules: Some(ambush(seed)), ..any }, small),
             Self::Calm => (Settings { faults: Vec::new(), ..any }, small),
             Self::Paper => (any, Options { checkpoint_bytes: 30_000, ..Options::paper() }),
+        }
+    }
+
+    /// Many clients and long epochs, applied at once.
+    fn crowd(self, any: Settings, small: Options) -> (Settings, Options) {
+        let long = Options {
+            epoch_ms: 60,
+            high_contention_ms: 30,
+            slice_txns: NonZeroUsize::new(64).unwrap(),
+            ..small
+        };
+        match self {
+            Self::Hot => {
+                let options = Options { epoch_ms: 50, high_contention_hold_ms: 200, ..long };
+                (Settings { lists: 5, clients_per_node: 6, faults_max: 3, ..any }, options)
+            }
+            Self::Wide => {
+                let options = Options { high_contention_mode: any.seed % 3 != 0, ..long };
+                let faults = vec![FaultKind::SlowLink];
+                (Settings { lists: 30, clients_per_node: 8, faults, ..any }, options)
+            }
+            Self::Notes => {
+                let faults = vec![FaultKind::Crash, FaultKind::FullStop, FaultKind::SlowLink];
+                let options = Options { checkpoint_bytes: 1_000_000, ..long };
+                (Settings { clients_per_node: 8, faults, ..any }, options)
+            }
+            _ => {
+                let (faults, one_way_max) = (Vec::new(), Span::from_ms(40));
+                let settings =
+                    Settings { lists: 60, clients_per_node: 12, faults, one_way_max, ..any };
+                let slice_txns = NonZeroUsize::new(4).unwrap();
+                let options =
+                    Options { epoch_ms: 150, high_contention_mode: false, slice_txns, ..long };
+                (settings, options)
+            }
         }
     }
 }
