@@ -14,6 +14,7 @@ pub mod hash;
 pub mod ids;
 pub mod key;
 pub mod log;
+pub mod planted;
 pub mod pool;
 pub mod protocol;
 pub mod store;

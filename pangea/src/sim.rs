@@ -1,6 +1,7 @@
 //! `pangea sim`: clusters in virtual time, under faults, held to what they promise.
 
 use std::ops::Range;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,7 @@ use pangea_core::workload;
 use pangea_sim::clock::ClockBounds;
 use pangea_sim::settings::NODES_MAX;
 use pangea_sim::trace::Lines;
-use pangea_sim::{FaultKind, RealTime, Report, Settings, Summary, run_seeds};
+use pangea_sim::{FaultKind, RealTime, Report, Scenario, Settings, Summary, run_seeds};
 
 use crate::failure::Failure;
 use crate::protocol::{Setting, WithProtocol, options_table, parse_options, with_protocol};
@@ -25,6 +26,22 @@ const PROGRESS_TICK: Duration = Duration::from_millis(250);
 /// How often it is told where there is no terminal.
 const PROGRESS_PERIOD: Duration = Duration::from_secs(5);
 
+/// Arguments that a scenario has in its file.
+const IN_SCENARIOS: [&str; 12] = [
+    "workload",
+    "nodes",
+    "clients",
+    "ms",
+    "lists",
+    "accounts",
+    "faults",
+    "faults_max",
+    "one_way_ms",
+    "clock_offset_us",
+    "clock_drift_ppm",
+    "real_time",
+];
+
 /// Run clusters in virtual time, under faults, and check what clients saw.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
@@ -32,6 +49,7 @@ const PROGRESS_PERIOD: Duration = Duration::from_secs(5);
   pangea sim --seed 7 --trace > trace.txt
   pangea sim --seeds 0..1000 --workload bank
   pangea sim --seeds 0..100 --faults crash,partition --set minerva.solver=greedy
+  pangea sim --seeds 0..100 --scenario scenarios/coordinator-dies.toml
 
 Some settings of the protocol are scaled down, so that a run of seconds has checkpoints and large
 epochs; the report names them all, and --set overrides them.
@@ -50,6 +68,9 @@ pub struct Arguments {
     /// Run all of these seeds, the last not included
     #[arg(long, value_name = "A..B", group = "which", value_parser = seeds)]
     seeds: Option<Range<u64>>,
+    /// Take everything else from this file: workload, cluster, faults
+    #[arg(long, value_name = "FILE", conflicts_with_all = IN_SCENARIOS)]
+    scenario: Option<PathBuf>,
     /// Print everything that happens
     #[arg(long, conflicts_with = "seeds")]
     trace: bool,
@@ -95,6 +116,10 @@ pub struct Arguments {
     /// A setting of the protocol, as in minerva.solver=greedy. Can be repeated
     #[arg(long = "set", value_name = "P.KEY=VALUE")]
     settings: Vec<Setting>,
+    /// Make this mistake on purpose
+    #[cfg(feature = "planted")]
+    #[arg(long, value_name = "BUG")]
+    planted: Option<pangea_core::planted::Bug>,
     /// Seeds that run at a time [default: one a core]
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
@@ -137,6 +162,7 @@ impl Arguments {
         let default = Settings::default();
         Ok(Settings {
             seed: self.seed.unwrap_or(default.seed),
+            scenario: None,
             nodes: self.nodes,
             workload: self.workload.clone(),
             clients_per_node: self.clients,
@@ -145,31 +171,62 @@ impl Arguments {
             duration: Span::from_ms(self.ms),
             faults: self.faults.as_ref().map_or(default.faults, |faults| faults.0.clone()),
             faults_max: self.faults_max,
+            rules: default.rules,
             one_way_max: Span::from_ms(self.one_way_ms),
+            one_way: default.one_way,
             clocks: ClockBounds {
                 offset_max: Span::from_us(self.clock_offset_us),
                 drift_ppm_max: self.clock_drift_ppm,
             },
             real_time: self.real_time,
+            #[cfg(feature = "planted")]
+            planted: self.planted,
+            #[cfg(not(feature = "planted"))]
+            planted: default.planted,
             lines: if self.trace { Lines::Print } else { Lines::Off },
         })
     }
 }
 
+/// Reads a scenario's file, and returns the settings and the protocol's own ones that it asks for.
+fn read_scenario(
+    path: &Path,
+    protocol: &str,
+    settings: Settings,
+) -> Result<(Settings, toml::Table), Failure> {
+    let shown = path.display();
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| Failure::Usage(format!("--scenario {shown}: {error}")))?;
+    let wrong = |error: String| Failure::Usage(format!("--scenario {shown}: {error}"));
+    let scenario = Scenario::read(&text, &crate::protocol::NAMES).map_err(wrong)?;
+    let settings = Settings { scenario: Some(shown.to_string()), ..settings };
+    let settings = scenario.apply(settings).map_err(wrong)?;
+    let own = scenario.protocols.get(protocol).and_then(toml::Value::as_table);
+    Ok((settings, own.cloned().unwrap_or_default()))
+}
+
 /// Runs the simulation.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let settings = arguments.settings()?;
+    let (settings, own) = match &arguments.scenario {
+        None => (arguments.settings()?, toml::Table::new()),
+        Some(path) => read_scenario(path, &arguments.protocol, arguments.settings()?)?,
+    };
     let given = options_table(&arguments.protocol, &arguments.settings)?;
-    let options = scaled_down(&arguments.protocol).into_iter().chain(given).collect();
+    let options = scaled_down(&arguments.protocol).into_iter().chain(own).chain(given).collect();
     with_protocol(&arguments.protocol, Simulate { arguments, settings, options })?
 }
 
 /// Settings with which seconds with few clients see what takes a real node hours under load:
-/// checkpoints, cuts that are forgotten while a replica lacks them, and epochs that are too large
-/// for one step.
+/// checkpoints, cuts that are forgotten while a replica lacks them, checkpoints that are sent in
+/// several parts, and epochs that are too large for one step, with slices large enough for locks.
 fn scaled_down(protocol: &str) -> toml::Table {
     let settings: &[(&str, i64)] = match protocol {
-        "minerva" => &[("checkpoint_bytes", 30_000), ("slice_txns", 2), ("cuts_kept", 20)],
+        "minerva" => &[
+            ("checkpoint_bytes", 30_000),
+            ("chunk_bytes", 500),
+            ("slice_txns", 4),
+            ("cuts_kept", 20),
+        ],
         _ => &[],
     };
     settings.iter().map(|&(key, value)| (key.to_owned(), value.into())).collect()

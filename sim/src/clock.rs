@@ -5,7 +5,7 @@ use pangea_core::time::{ClockReading, Span, Timestamp};
 use crate::dice::Dice;
 
 /// What clocks read when virtual time is 0, so that no reading is below zero.
-const ORIGIN_US: i64 = 10_000_000;
+const ORIGIN_US: i64 = 1_000_000_000;
 
 /// How wrong clocks may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +22,26 @@ pub struct Clock {
     bounds: ClockBounds,
     offset_us: i64,
     drift_ppm: i64,
+    /// Wrong by so much more, and its uncertainty says so.
+    known: Shift,
+    /// Wrong by so much more, and it does not know.
+    lie: Shift,
+}
+
+/// How far faults have moved a clock. A node reads the wall clock when it starts and counts on from
+/// there, so that a move back shows at its next start; one forward shows at once, as after a
+/// machine was suspended.
+#[derive(Clone, Copy, Debug, Default)]
+struct Shift {
+    wall_us: i64,
+    in_force_us: i64,
+}
+
+impl Shift {
+    fn add(&mut self, by_us: i64) {
+        self.wall_us += by_us;
+        self.in_force_us = self.in_force_us.max(self.wall_us);
+    }
 }
 
 impl Clock {
@@ -33,6 +53,20 @@ impl Clock {
             bounds,
             offset_us: either_way(bounds.offset_max.us),
             drift_ppm: either_way(bounds.drift_ppm_max),
+            known: Shift::default(),
+            lie: Shift::default(),
+        }
+    }
+
+    /// Moves the clock.
+    pub fn shift(&mut self, by_us: i64, is_known: bool) {
+        if is_known { self.known.add(by_us) } else { self.lie.add(by_us) }
+    }
+
+    /// The node starts, and reads the wall clock.
+    pub fn restart(&mut self) {
+        for shift in [&mut self.known, &mut self.lie] {
+            shift.in_force_us = shift.wall_us;
         }
     }
 
@@ -40,7 +74,8 @@ impl Clock {
     /// never goes backwards.
     pub fn reading(&self, now: Timestamp) -> ClockReading {
         let drifted = now.us * self.bounds.drift_ppm_max / 1_000_000;
-        let uncertainty = Span::from_us(self.bounds.offset_max.us + drifted + 1);
+        let known = self.known.in_force_us.unsigned_abs();
+        let uncertainty = Span::from_us(self.bounds.offset_max.us + drifted + known + 1);
         ClockReading { at: self.at(now), uncertainty }
     }
 
@@ -64,7 +99,8 @@ impl Clock {
 
     fn at(&self, now: Timestamp) -> Timestamp {
         let now_us = now.us as i64;
-        let us = ORIGIN_US + now_us + self.offset_us + now_us * self.drift_ppm / 1_000_000;
+        let wrong_us = self.offset_us + self.known.in_force_us + self.lie.in_force_us;
+        let us = ORIGIN_US + now_us + wrong_us + now_us * self.drift_ppm / 1_000_000;
         Timestamp::from_us(us as u64)
     }
 }

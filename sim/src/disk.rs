@@ -1,9 +1,10 @@
 //! A node's disk: what is still there after a crash.
 //!
-//! Records become durable in order, when an fsync that began after they were appended ends. At a
-//! crash, of the records that were not yet durable a random number, from the first on, is kept, as
-//! a disk may have written what nobody asked it to. Truncation frees whole segments, as a real log
-//! does, so that after a restart some truncated records may be back.
+//! The log is in the bytes of the real format ([`pangea_core::log`]), and after a crash it is read
+//! back by the real code. Records become durable in order, when an fsync that began after they were
+//! appended ends. At a crash each sector of what was not yet durable is kept, lost or torn, as a disk
+//! may have written what nobody asked it to, in any order. Truncation frees whole segments, as a real
+//! log does, so that after a restart some truncated records may be back.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use bytes::Bytes;
 use pangea_core::codec::Reader;
 use pangea_core::ids::{LogPosition, SnapshotVersion, TableId};
 use pangea_core::key::{Direction, Key, KeyRange};
+use pangea_core::log::{FrameHeader, Item, Kind, SegmentHeader, SegmentScan};
 use pangea_core::protocol::{Checkpoint, Durable};
 use pangea_core::store::{Header, Store, Version};
 
@@ -19,15 +21,48 @@ use crate::dice::Dice;
 
 /// Records in a segment of the log: truncation frees no less.
 const SEGMENT_RECORDS: u64 = 32;
+/// What a disk writes at once or not at all.
+const SECTOR_BYTES: usize = 512;
 
 /// What one node has written.
 #[derive(Debug, Default)]
 pub struct Disk {
     checkpoint: Option<(Checkpoint, Rows)>,
-    /// Every record that is kept, the durable ones first.
-    log: VecDeque<(LogPosition, Bytes)>,
+    /// The log, the last segment being written to. All of a segment is durable before the next is
+    /// begun.
+    segments: VecDeque<Segment>,
+    /// Segments that were ever begun.
+    begun: u64,
     head: LogPosition,
     synced: LogPosition,
+}
+
+/// A file of the log.
+#[derive(Debug)]
+struct Segment {
+    header: SegmentHeader,
+    bytes: Vec<u8>,
+    /// Where each record ends.
+    ends: Vec<usize>,
+    /// How many bytes are durable.
+    synced: usize,
+}
+
+impl Segment {
+    fn new(header: SegmentHeader) -> Self {
+        Self { bytes: header.encode(), header, ends: Vec::new(), synced: 0 }
+    }
+
+    /// The records that the real code finds in it.
+    fn records(&self) -> Vec<(LogPosition, Bytes)> {
+        let readable = "a crash takes nothing that was durable";
+        let mut scan = SegmentScan::open(Bytes::copy_from_slice(&self.bytes)).expect(readable);
+        let mut records = Vec::new();
+        while let Item::Record { position, record } = scan.advance().expect(readable) {
+            records.push((position, record));
+        }
+        records
+    }
 }
 
 /// The rows of a checkpoint, with their headers as bytes.
@@ -48,7 +83,20 @@ impl Disk {
     /// Appends a record.
     pub fn append(&mut self, position: LogPosition, record: &[Bytes]) {
         assert_eq!(position.0, self.head.0 + 1, "records are numbered without gaps");
-        self.log.push_back((position, record.concat().into()));
+        let is_full = |segment: &Segment| {
+            let records = segment.ends.len() as u64;
+            segment.synced == segment.bytes.len() && records >= SEGMENT_RECORDS
+        };
+        if self.segments.back().is_none_or(is_full) {
+            self.begun += 1;
+            let header = SegmentHeader { salt: self.begun, first: position };
+            self.segments.push_back(Segment::new(header));
+        }
+        let segment = self.segments.back_mut().expect("there is one now");
+        let synced = segment.synced as u64;
+        let header = FrameHeader { kind: Kind::Record, position, synced };
+        header.encode(segment.header.salt, record, &mut segment.bytes);
+        segment.ends.push(segment.bytes.len());
         self.head = position;
     }
 
@@ -56,13 +104,19 @@ impl Disk {
     pub fn sync_to(&mut self, position: LogPosition) {
         assert!(position <= self.head, "synced more than was written");
         self.synced = self.synced.max(position);
+        let Some(segment) = self.segments.back_mut() else { return };
+        let durable = (position.0 + 1).saturating_sub(segment.header.first.0) as usize;
+        if let Some(last) = durable.checked_sub(1) {
+            segment.synced = segment.synced.max(segment.ends[last]);
+        }
     }
 
     /// Frees the segments that hold only records below `position`.
     pub fn truncate(&mut self, position: LogPosition) {
-        let below = position.0 - position.0 % SEGMENT_RECORDS;
-        while self.log.front().is_some_and(|(p, _)| p.0 < below && *p <= self.synced) {
-            self.log.pop_front();
+        while let Some(next) = self.segments.get(1)
+            && next.header.first <= position
+        {
+            self.segments.pop_front();
         }
     }
 
@@ -76,11 +130,20 @@ impl Disk {
 
     /// The node stops now: returns how many records were lost.
     pub fn crash(&mut self, dice: &mut Dice) -> u64 {
-        let kept = dice.between(self.synced.0, self.head.0);
-        let lost = self.head.0 - kept;
-        self.log.retain(|(position, _)| position.0 <= kept);
-        self.head = LogPosition(kept);
-        self.synced = self.head;
+        let Some(segment) = self.segments.back_mut() else { return 0 };
+        // The header of a file is durable before the file is a segment.
+        let durable = segment.synced.max(segment.header.encode().len());
+        tear(&mut segment.bytes, durable, dice);
+        let kept = segment.records().len();
+        segment.ends.truncate(kept);
+        // What is left of a torn group is cut off when the log is read.
+        let end = segment.ends.last().copied().unwrap_or(segment.header.encode().len());
+        segment.bytes.truncate(end);
+        segment.synced = end;
+        let head = LogPosition(segment.header.first.0 + kept as u64 - 1);
+        assert!(head >= self.synced, "a crash took a record that was durable");
+        let lost = self.head.0 - head.0;
+        (self.head, self.synced) = (head, head);
         lost
     }
 
@@ -92,8 +155,32 @@ impl Disk {
             store.publish(checkpoint.version);
         }
         let checkpoint = self.checkpoint.as_ref().map(|(checkpoint, _)| checkpoint.clone());
-        let records = self.log.iter().cloned().collect();
-        (Durable { checkpoint, records }, store)
+        (Durable { checkpoint, records: self.records() }, store)
+    }
+
+    fn records(&self) -> Vec<(LogPosition, Bytes)> {
+        self.segments.iter().flat_map(Segment::records).collect()
+    }
+}
+
+/// What a crash leaves of bytes of which so many were durable: a prefix, or any of the sectors, some
+/// of them not as they were written.
+fn tear(bytes: &mut [u8], durable: usize, dice: &mut Dice) {
+    let prefix = dice.between(durable as u64, bytes.len() as u64) as usize;
+    let is_prefix = dice.chance(500);
+    let first = durable / SECTOR_BYTES;
+    for (index, sector) in bytes.chunks_mut(SECTOR_BYTES).enumerate().skip(first) {
+        let start = index * SECTOR_BYTES;
+        let from = durable.saturating_sub(start);
+        if is_prefix {
+            let kept = prefix.saturating_sub(start).clamp(from, sector.len());
+            sector[kept..].fill(0);
+        } else if dice.chance(500) {
+            sector[from..].fill(0);
+        } else if dice.chance(200) && from < sector.len() {
+            let at = from + dice.index(sector.len() - from);
+            sector[at] ^= 1 << dice.index(8);
+        }
     }
 }
 
@@ -139,33 +226,41 @@ impl Rows {
 mod tests {
     use super::*;
 
-    fn appended(count: u64) -> Disk {
-        let mut disk = Disk::default();
-        (1..=count).for_each(|p| disk.append(LogPosition(p), &[Bytes::from(p.to_string())]));
-        disk
-    }
-
     #[test]
     fn a_crash_keeps_what_was_synced_and_a_prefix_of_the_rest() {
         let mut lengths = std::collections::BTreeSet::new();
-        for seed in 0..200 {
-            let mut disk = appended(10);
+        for seed in 0..300 {
+            let mut disk = Disk::default();
+            let record = |p: u64| Bytes::from(vec![p as u8; 300]);
+            (1..=10).for_each(|p| disk.append(LogPosition(p), &[record(p)]));
             disk.sync_to(LogPosition(4));
-            disk.crash(&mut Dice::fork(seed, "disk", 0));
-            let positions: Vec<u64> = disk.log.iter().map(|(p, _)| p.0).collect();
-            assert_eq!(positions, (1..=disk.head.0).collect::<Vec<_>>());
-            lengths.insert(positions.len());
+            let lost = disk.crash(&mut Dice::fork(seed, "disk", 0));
+            let records = disk.records();
+            let expected = (1..=10 - lost).map(|p| (LogPosition(p), record(p)));
+            assert_eq!(records, expected.collect::<Vec<_>>());
+            assert_eq!((disk.head().0, disk.synced().0), (10 - lost, 10 - lost));
+            lengths.insert(records.len());
+            // It can be written on.
+            disk.append(LogPosition(11 - lost), &[record(9)]);
+            assert_eq!(disk.records().len(), records.len() + 1);
         }
         assert_eq!(lengths, (4..=10).collect());
     }
 
     #[test]
     fn truncation_frees_whole_segments_of_durable_records() {
-        let mut disk = appended(3 * SEGMENT_RECORDS);
-        disk.sync_to(LogPosition(SEGMENT_RECORDS + 5));
+        let mut disk = Disk::default();
+        for position in 1..=3 * SEGMENT_RECORDS {
+            disk.append(LogPosition(position), &[Bytes::from_static(b"x")]);
+            disk.sync_to(LogPosition(position));
+        }
+        let first = |disk: &Disk| disk.records()[0].0.0;
+        assert_eq!(disk.segments.len(), 3);
+        disk.truncate(LogPosition(SEGMENT_RECORDS));
+        assert_eq!(first(&disk), 1);
         disk.truncate(LogPosition(SEGMENT_RECORDS + 3));
-        assert_eq!(disk.log[0].0, LogPosition(SEGMENT_RECORDS));
-        disk.truncate(LogPosition(3 * SEGMENT_RECORDS));
-        assert_eq!(disk.log[0].0, LogPosition(SEGMENT_RECORDS + 6), "the rest is not durable");
+        assert_eq!(first(&disk), SEGMENT_RECORDS + 1);
+        disk.truncate(LogPosition(3 * SEGMENT_RECORDS + 1));
+        assert_eq!(first(&disk), 2 * SEGMENT_RECORDS + 1, "the last segment stays");
     }
 }

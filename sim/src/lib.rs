@@ -9,17 +9,20 @@
 //! |---|---|
 //! | [`world`] | the event loop, nodes, network, faults, clients |
 //! | [`disk`], [`clock`], [`dice`] | parts of the world |
+//! | [`faults`] | what goes wrong in it |
 //! | [`history`], [`check`] | what clients saw, and whether it can be true |
 //! | [`trace`], [`report`] | what is printed |
-//! | [`settings`] | everything that can be chosen |
+//! | [`settings`], [`scenario`] | everything that can be chosen, and files of it |
 
 mod capture;
 pub mod check;
 pub mod clock;
 pub mod dice;
 pub mod disk;
+pub mod faults;
 pub mod history;
 pub mod report;
+pub mod scenario;
 pub mod settings;
 pub mod swarm;
 pub mod trace;
@@ -27,8 +30,10 @@ pub mod world;
 
 use pangea_core::protocol::Protocol;
 
+pub use faults::FaultKind;
 pub use report::Report;
-pub use settings::{FaultKind, RealTime, Settings};
+pub use scenario::Scenario;
+pub use settings::{RealTime, Settings};
 pub use swarm::{Summary, Watch, run_seeds};
 pub use world::World;
 
@@ -37,6 +42,12 @@ pub use world::World;
 /// # Errors
 /// When the settings ask for something that there is not.
 pub fn run<P: Protocol>(settings: &Settings, options: &P::Options) -> Result<Report, String> {
+    #[cfg(feature = "planted")]
+    let _planted = pangea_core::planted::Planted::new(settings.planted);
+    #[cfg(not(feature = "planted"))]
+    if let Some(bug) = settings.planted {
+        return Err(format!("can't plant {bug}: built without the feature \"planted\""));
+    }
     let world = World::<P>::new(settings, options)?;
     // A panic in a step is caught there; this one is for the world's own asserts, so that a swarm
     // tells the seed.

@@ -15,7 +15,9 @@ const SEEDS_PER_BUG: u64 = 60;
 fn settings(seed: u64, workload: &str) -> Settings {
     let workload = workload.to_owned();
     let (duration, real_time) = (Span::from_ms(4_000), RealTime::Ordered);
-    Settings { seed, workload, duration, real_time, ..Settings::default() }
+    // It has one leader, always the same, and does not outlive its loss.
+    let faults = FaultKind::ALL.into_iter().filter(|kind| *kind != FaultKind::Destroy).collect();
+    Settings { seed, workload, duration, real_time, faults, ..Settings::default() }
 }
 
 fn toy(settings: &Settings, bug: Bug) -> Report {
@@ -99,8 +101,9 @@ fn faults_of_every_kind_happen_and_one_that_is_off_does_not() {
         let count: u64 = reports.iter().flat_map(|report| report.counts.faults.values()).sum();
         assert!(count > 0, "{} happens", kind.name());
         for report in reports {
-            assert!(report.violation.is_none(), "{report}");
-            assert!(report.counts.faults.keys().all(|&name| name == kind.name()), "{report}");
+            let may_stop = kind == FaultKind::Destroy;
+            assert!(report.violation.is_none_or(|it| may_stop && it.checker == "liveness"));
+            assert!(report.counts.faults.keys().all(|&name| name == kind.name()), "{kind}");
         }
     }
 }

@@ -59,6 +59,7 @@ use self::pins::Pins;
 use crate::codec::{DecodeError, Reader};
 use crate::ids::{SnapshotVersion, TableId, TxnId};
 use crate::key::{Direction, Key, KeyRange};
+use crate::planted::{Bug, is_planted};
 use crate::pool::Sequential;
 use crate::value::Value;
 
@@ -194,7 +195,7 @@ impl<H: Header> Store<H> {
         let Some((id, table)) = self.tables.table(table).map(|found| (table, found)) else {
             return;
         };
-        if at > self.published() {
+        if at > self.published() && !is_planted(Bug::ScanUnsettled) {
             table.order.settle(&Sequential);
         }
         let mut start = Bound::Included(Key::from(&range.start[..]));

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 
 use super::{Header, Store, lock};
 use crate::ids::SnapshotVersion;
+use crate::planted::{Bug, is_planted};
 
 /// Which versions are pinned, and how far reclamation has come.
 #[derive(Debug, Default)]
@@ -128,7 +129,11 @@ impl<H: Header> Store<H> {
     /// returns the oldest version that stays open.
     pub(super) fn close_below(&self, floor: SnapshotVersion) -> SnapshotVersion {
         let mut pins = lock(&self.pins);
-        let floor = floor.min(self.oldest_in(&pins));
+        let floor = match is_planted(Bug::ReclaimedBelowPin) {
+            true => floor.min(self.published()),
+            false => floor.min(self.oldest_in(&pins)),
+        };
+        let floor = if is_planted(Bug::ReclaimedEarly) { floor.next() } else { floor };
         pins.reclaimed = pins.reclaimed.max(floor);
         floor
     }

@@ -3,6 +3,7 @@
 use crate::codec::{DecodeError, Reader, Writer};
 use crate::ids::{SnapshotVersion, TableId, TxnId};
 use crate::key::{Key, KeyRange};
+use crate::planted::{Bug, is_planted};
 use crate::value::Value;
 
 /// Which version of a key a read returned.
@@ -185,6 +186,10 @@ impl Write {
         let key = Key::from(from.bytes("key")?);
         let is_put = tagged & 1 == 1;
         let value = is_put.then(|| from.bytes("value").map(Value::copy_from)).transpose()?;
+        let value = match value {
+            None if is_planted(Bug::DeletionLostInCodec) => Some(Value::copy_from(&[])),
+            value => value,
+        };
         Ok(Self { table: TableId(table), key, value })
     }
 }

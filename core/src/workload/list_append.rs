@@ -8,6 +8,9 @@
 //!
 //! Lists grow, so clients move on: a client that has made [`TXNS_PER_ERA`] transactions leaves
 //! its lists for as many new ones. Clients of about one speed share their lists all the time.
+//!
+//! Some of the transactions that append leave a note as well, under a name that follows from what
+//! they found ([`Follow`]): their arguments don't tell what they touch.
 
 use std::ops::ControlFlow;
 
@@ -29,6 +32,13 @@ use crate::value::Value;
 
 /// List number, big-endian, to the list, as [`decode_list`] reads it.
 pub const LISTS: TableId = TableId(61);
+
+/// The name of a note, a byte, to the value that was appended by who left it last.
+pub const NOTES: TableId = TableId(63);
+/// How many names there are for notes.
+const NOTE_NAMES: u64 = 4;
+/// Every so many transactions of a client one is a [`Follow`], if it appends.
+const TXNS_PER_NOTE: u64 = 6;
 
 /// After so many transactions a client turns to new lists.
 pub const TXNS_PER_ERA: u64 = 50;
@@ -248,8 +258,10 @@ impl Generator {
         let ops = self.next_ops(dice);
         let is_read_only = !ops.iter().any(is_append);
         let label = if is_read_only { "read" } else { "append" };
+        let leaves_note = !is_read_only && self.txns.is_multiple_of(TXNS_PER_NOTE);
+        let procedure = if leaves_note { "list_follow" } else { "list_append" };
         let args = Bytes::from(encode_ops(&ops));
-        Call { procedure: "list_append", args, label, is_read_only }
+        Call { procedure, args, label, is_read_only }
     }
 }
 
@@ -350,7 +362,39 @@ impl Procedure for Run {
     }
 }
 
-/// No value is in the lists twice.
+/// As [`Run`], and leaves a note under a name that follows from its first append: from the value
+/// that is before its own in the list. Only a run finds out what it touches, and another may find
+/// something else.
+#[derive(Clone, Copy, Debug)]
+pub struct Follow;
+
+impl Procedure for Follow {
+    fn name(&self) -> &str {
+        "list_follow"
+    }
+
+    fn run(&self, args: &[u8], cx: &mut dyn Context) -> Result<Vec<u8>, Stop> {
+        let result = Run.run(args, cx)?;
+        let ops = decode_ops(args).map_err(malformed)?;
+        let append = ops.into_iter().find_map(|op| match op {
+            Op::Append { list, value } => Some((list, value)),
+            Op::Read { .. } | Op::ReadRange { .. } => None,
+        });
+        if let Some((list, value)) = append {
+            let values = decode_list(cx.get(LISTS, &key(list))?.as_deref()).map_err(malformed)?;
+            let before = values.into_iter().take_while(|there| *there != value).last();
+            let name = [(before.unwrap_or(0) % NOTE_NAMES) as u8];
+            cx.put(NOTES, Key::from(&name[..]), appended(None, value))?;
+        }
+        Ok(result)
+    }
+
+    fn is_read_only(&self, args: &[u8]) -> bool {
+        Run.is_read_only(args)
+    }
+}
+
+/// No value is in the lists twice, and who left a note has appended to a list.
 pub(super) fn check(rows: &dyn Rows) -> Result<Report, Violation> {
     let mut lists = Vec::new();
     rows.scan(LISTS, &KeyRange::all(), &mut |key, value| {
@@ -376,6 +420,18 @@ pub(super) fn check(rows: &dyn Rows) -> Result<Report, Violation> {
     };
     let rule = Rule { rule: "list-append: values are unique", place: &"all lists" };
     rule.equal(("values", all.len() as i64), ("distinct values", distinct))?;
+    let mut notes = Vec::new();
+    rows.scan(NOTES, &KeyRange::all(), &mut |_, value| {
+        notes.push(value.clone());
+        ControlFlow::Continue(())
+    });
+    let rule = Rule { rule: "list-append: who left a note has appended", place: &"all notes" };
+    let mut known = 0;
+    for note in &notes {
+        let values = rule.readable(decode_list(Some(note)))?;
+        known += i64::from(values.iter().all(|value| all.binary_search(value).is_ok()));
+    }
+    rule.equal(("notes", notes.len() as i64), ("notes with a known value", known))?;
     Ok(report)
 }
 
@@ -454,6 +510,28 @@ mod tests {
         run(&mut model, &[Op::Append { list: 2, value: 5 }]);
         let violation = check(&model).expect_err("5 is there twice");
         assert_eq!((violation.left.1, violation.right.1), (2, 1));
+    }
+
+    #[test]
+    fn a_note_is_left_under_a_name_that_follows_from_the_list() {
+        let mut model = Model::default();
+        let mut follow = |value| {
+            let ops = encode_ops(&[Op::Append { list: 1, value }, Op::Read { list: 1 }]);
+            let result = model.run(&Follow, &ops).expect("well formed");
+            let mut notes = Vec::new();
+            model.scan(NOTES, &KeyRange::all(), &mut |name, value| {
+                notes.push((name[0], decode_list(Some(value)).expect("a value")[0]));
+                ControlFlow::Continue(())
+            });
+            (decode_reads(&result).expect("well formed")[0].values.len(), notes)
+        };
+        assert_eq!(follow(7), (1, vec![(0, 7)]));
+        assert_eq!(follow(11), (2, vec![(0, 7), (3, 11)]));
+        assert_eq!(follow(12), (3, vec![(0, 7), (3, 12)]));
+        assert!(check(&model).is_ok());
+        model.put(LISTS, key(1), None);
+        let violation = check(&model).expect_err("those who left the notes have not appended");
+        assert_eq!((violation.left.1, violation.right.1), (2, 0));
     }
 
     #[test]

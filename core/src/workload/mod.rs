@@ -24,7 +24,7 @@
 //! |---|---|---|
 //! | [`ycsb`] | 62 | `ycsb`, `ycsb_load` |
 //! | [`tpcc`] | 40 to 56 | `tpcc_new_order`, `tpcc_payment`, ... |
-//! | [`list_append`] | 61 | `list_append` |
+//! | [`list_append`] | 61, 63 | `list_append`, `list_follow` |
 //! | [`bank`] | 60 | `bank_transfer`, `bank_audit`, `bank_load` |
 //!
 //! Table numbers stay below 64, so that they are one byte in every write that is shipped.
@@ -294,6 +294,7 @@ pub fn procedures() -> Vec<Arc<dyn Procedure>> {
         Arc::new(ycsb::Run),
         Arc::new(ycsb::Load),
         Arc::new(list_append::Run),
+        Arc::new(list_append::Follow),
         Arc::new(bank::Transfer),
         Arc::new(bank::Audit),
         Arc::new(bank::Load),

@@ -43,6 +43,7 @@ use omnipaxos::util::{LogEntry, LogSync};
 use omnipaxos::{ClusterConfig, OmniPaxos, ServerConfig};
 use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::NodeId;
+use pangea_core::planted::{Bug, is_planted};
 use pangea_core::time::Span;
 use pangea_core::topology::Topology;
 use serde::de::DeserializeOwned;
@@ -176,7 +177,11 @@ impl<E: Decision> Agreement<E> {
         decided_taken: u64,
     ) -> Self {
         let mut state = State::default();
-        records.into_iter().for_each(|record| state.replay(record));
+        let is_lost = |record: &Record<E>| {
+            matches!(record, Record::Promise(_)) && is_planted(Bug::PromiseForgotten)
+        };
+        let kept = records.into_iter().filter(|record| !is_lost(record));
+        kept.for_each(|record| state.replay(record));
         let shared = Arc::new(Mutex::new(Shared { state, journal: Vec::new() }));
         let storage = Storage::new(Arc::clone(&shared));
         let cluster = ClusterConfig {

@@ -7,6 +7,7 @@ use omnipaxos::storage::{
     SnapshotType, StopSign, Storage as PaxosStorage, StorageOp, StorageResult,
 };
 use omnipaxos::util::LogSync;
+use pangea_core::planted::{Bug, is_planted};
 use serde::{Deserialize, Serialize};
 
 use super::{Decision, Forgotten, Wrapped};
@@ -53,6 +54,10 @@ impl<E: Decision> State<E> {
         match record {
             Record::Entries { from, entries } => {
                 assert!(from >= self.trimmed, "entries that were trimmed are not written again");
+                if is_planted(Bug::EntriesKept) && from < self.end() {
+                    let known = self.end() - from;
+                    return self.entries.extend(entries.into_iter().skip(known));
+                }
                 self.entries.truncate(from - self.trimmed);
                 assert_eq!(self.trimmed + self.entries.len(), from, "entries have no gap");
                 self.entries.extend(entries);

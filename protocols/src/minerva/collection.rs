@@ -7,6 +7,7 @@
 use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion};
+use pangea_core::planted::{Bug, is_planted};
 use pangea_core::protocol::Cx;
 use pangea_core::time::Span;
 
@@ -77,7 +78,10 @@ impl Minerva {
         let members = self.state.members();
         for (source, log) in self.state.replication.logs.iter_mut().enumerate() {
             let applied = |node: &NodeId| collection.heads[node.index()][source];
-            let watermark = members.iter().map(applied).min().unwrap_or_default();
+            let heads = members.iter().map(applied);
+            let watermark =
+                if is_planted(Bug::CollectedForOne) { heads.max() } else { heads.min() };
+            let watermark = watermark.unwrap_or_default();
             // A replica that was removed does not count and may be ahead or behind. What is not
             // durable here yet has still to be acknowledged.
             let watermark = watermark.min(self.state.cut.heads[source]).min(log.durable);
@@ -121,7 +125,11 @@ impl Minerva {
         let version = self.state.cut.applied;
         let meta = Meta {
             log_head: cx.log_head(),
-            heads: self.state.cut.heads.clone(),
+            heads: if is_planted(Bug::CheckpointOfOldRows) {
+                self.state.replication.logs.iter().map(|log| log.held).collect()
+            } else {
+                self.state.cut.heads.clone()
+            },
             is_member: self.state.cut.is_member.clone(),
             births: self.state.greetings.births.clone(),
             next_sequence: self.state.execution.next_sequence,
@@ -132,7 +140,12 @@ impl Minerva {
         let logs = self.state.replication.logs.iter().zip(&meta.heads);
         let lacking = logs.flat_map(|(log, head)| log.slots.range(head.next()..));
         let after = LogPosition(meta.log_head.0 + 1);
-        let first = lacking.map(|(_, slot)| slot.position).min().unwrap_or(after).min(after);
+        let first = lacking
+            .map(|(_, slot)| slot.position)
+            .filter(|_| !is_planted(Bug::TruncatedTooFar))
+            .min()
+            .unwrap_or(after)
+            .min(after);
         let collection = &mut self.state.collection;
         collection.bytes_since_checkpoint = 0;
         collection.writing = Some((version, first));

@@ -22,6 +22,7 @@ use pangea_core::exec::ordered::{self, Finished, Job};
 use pangea_core::exec::{is_bulk, is_footprint_declared, writes_bytes};
 use pangea_core::hash::HashSet;
 use pangea_core::ids::{SnapshotVersion, TxnId};
+use pangea_core::planted::{Bug, is_planted};
 use pangea_core::pool::{Pool, Sequential};
 use pangea_core::protocol::Cx;
 use pangea_core::store::Version;
@@ -162,10 +163,16 @@ impl Minerva {
     fn batches_of(&self, cut: &Cut) -> Vec<Arc<Batch>> {
         let from = &self.state.cut.heads;
         let logs = self.state.replication.logs.iter().zip(from.iter().zip(&cut.heads));
-        logs.filter(|(_, (from, upto))| from < upto)
+        let slots = logs
+            .filter(|(_, (from, upto))| from < upto)
             .flat_map(|(log, (from, upto))| log.slots.range(from.next()..=*upto))
-            .map(|(_, slot)| slot.batch.clone())
-            .collect()
+            .map(|(_, slot)| slot);
+        if is_planted(Bug::ArrivalOrder) {
+            let mut slots: Vec<_> = slots.collect();
+            slots.sort_by_key(|slot| slot.position);
+            return slots.into_iter().map(|slot| slot.batch.clone()).collect();
+        }
+        slots.map(|slot| slot.batch.clone()).collect()
     }
 
     /// Writes down what was decided, so that a restart does not decide it again.
@@ -184,11 +191,14 @@ impl Minerva {
         // came later.
         let mut in_effect = queue;
         for slice in in_effect.chunks_mut(self.state.options.slice_txns.get()) {
-            slice.sort_by_key(|&i| (outcomes[i].as_ref().map(|finished| finished.passes), i));
+            if !is_planted(Bug::LoggedInQueueOrder) {
+                slice.sort_by_key(|&i| (outcomes[i].as_ref().map(|finished| finished.passes), i));
+            }
         }
         let mut room = LOGGED_BYTES_MAX;
         let ordered = in_effect
             .iter()
+            .filter(|_| !is_planted(Bug::EpochNotLogged))
             .filter_map(|&i| self.logged_writes(entries[i].record, i, outcomes, &mut room));
         let resolution =
             Resolution { epoch, cut: cut.clone(), ordered: ordered.collect(), is_valid };
@@ -234,7 +244,13 @@ impl Minerva {
             keep_uncommitted: options.keep_uncommitted,
         };
         let is_stale = validator.stale(pool, entries, &chains);
-        let vertices: Vec<usize> = (0..chains.len()).filter(|&c| !is_stale[c]).collect();
+        let mut vertices: Vec<usize> = (0..chains.len()).filter(|&c| !is_stale[c]).collect();
+        if is_planted(Bug::OwnChainsFirst) {
+            vertices.sort_by_key(|&c| chains[c].origin.source != self.state.me);
+        }
+        if is_planted(Bug::ModeDecides) && self.state.contention.is_high() {
+            vertices.clear();
+        }
         let edges = conflict_graph::edges(pool, entries, &chains, &vertices);
         let weights = vertices.iter().map(|&c| chains[c].members.len() as u64).collect();
         self.state.counters.graph_edges += edges.len() as u64;
@@ -363,7 +379,8 @@ impl Minerva {
     /// The epoch's writes are all in the store: moves on to it.
     fn finish_epoch(&mut self, cx: &mut Cx<'_, Self>, epoch: SnapshotVersion, cut: &Cut) {
         for (head, cut_head) in self.state.cut.heads.iter_mut().zip(&cut.heads) {
-            *head = (*head).max(*cut_head);
+            let is_back = is_planted(Bug::HeadsGoBack);
+            *head = if is_back { *cut_head } else { (*head).max(*cut_head) };
         }
         self.apply_membership(cx, cut);
         self.state.cut.applied = epoch;
@@ -406,7 +423,10 @@ impl Minerva {
                 }
             }
             let Some(ticket) = in_flight.ticket else { continue };
-            let result = finished.map_or(in_flight.result, |finished| finished.outcome);
+            let result = match finished {
+                Some(finished) if !is_planted(Bug::FirstAnswerKept) => finished.outcome,
+                Some(_) | None => in_flight.result,
+            };
             if result.is_err() {
                 self.state.counters.txns_aborted += 1;
             }
@@ -446,13 +466,16 @@ impl Minerva {
 /// Whether what a transaction did in the ordered queue is what its local readers saw: then they are
 /// valid, and must not be doomed.
 fn is_as_executed(record: &TxnRecord, finished: &Finished) -> bool {
-    matches!(record.program, Program::Certified(_)) && finished.outcome.is_ok()
+    matches!(record.program, Program::Certified(_))
+        && finished.outcome.is_ok()
+        && !is_planted(Bug::DoomedTooMuch)
 }
 
 /// The header of what was written in the ordered queue: a call may have written something else than
 /// when it was first executed, a certified transaction has not.
 fn header_in_order(txn: TxnId, program: &Program) -> Header {
     match program {
+        Program::Call { .. } if is_planted(Bug::ExecutedAgainUnmarked) => Header::as_executed(txn),
         Program::Call { .. } => Header::reexecuted(txn),
         Program::Certified(_) => Header::as_executed(txn),
     }

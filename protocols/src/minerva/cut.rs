@@ -8,7 +8,8 @@
 //! long is removed, so that nothing is kept for it any more; it comes back when it has caught up.
 //! The quorums stay those of the whole cluster: they say how many may fail, not how many have.
 
-use pangea_core::ids::{NodeId, SnapshotVersion};
+use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion};
+use pangea_core::planted::{Bug, is_planted};
 use pangea_core::protocol::Cx;
 use pangea_core::time::Span;
 
@@ -39,7 +40,11 @@ impl Minerva {
         }
         let (removed, readmitted) = self.membership_changes(cx);
         let cut = &mut self.state.cut;
-        let heads = self.state.replication.available.clone();
+        let heads = if is_planted(Bug::CutPastGap) {
+            self.state.replication.logs.iter().map(|log| log.known).collect()
+        } else {
+            self.state.replication.available.clone()
+        };
         let is_asked = self.state.barriers.is_asked();
         let is_news = heads != cut.proposed || !removed.is_empty() || !readmitted.is_empty();
         if !is_news && !is_asked {
@@ -120,7 +125,10 @@ impl Minerva {
             self.state.cut.agreement_record = position;
         }
         // A message tells of records drained before it too.
-        let after = self.state.cut.agreement_record;
+        let after = match is_planted(Bug::VoteBeforeFsync) {
+            true => LogPosition(0),
+            false => self.state.cut.agreement_record,
+        };
         for (to, bytes) in messages {
             cx.send_after(after, to, Message::Agreement { bytes: bytes.into() });
         }
@@ -138,6 +146,10 @@ impl Minerva {
         self.state.cut.note_decided(cut.name);
         self.note_coordinator(cx, cut.name);
         if epoch <= self.state.cut.applied {
+            return;
+        }
+        let is_old = self.agreement().leader().is_some_and(|leader| leader != cut.name.proposer);
+        if is_old && is_planted(Bug::OldCutDropped) {
             return;
         }
         for (log, head) in self.state.replication.logs.iter_mut().zip(&cut.heads) {

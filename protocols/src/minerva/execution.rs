@@ -7,6 +7,7 @@
 use pangea_core::exec::optimistic::{self, Run};
 use pangea_core::exec::{check_size, is_footprint_declared};
 use pangea_core::ids::{Ticket, TxnId};
+use pangea_core::planted::{Bug, is_planted};
 use pangea_core::protocol::{Cx, Request, Submission};
 use pangea_core::txn::{Abort, Certified, Outcome, Program, ReadSet, Seen, SqlState};
 
@@ -90,8 +91,12 @@ impl Minerva {
         program: &Program,
     ) {
         let nothing = pangea_core::exec::Overlay::new();
+        let overlay = match is_planted(Bug::SnapshotSeesUncommitted) {
+            true => &self.state.execution.overlay,
+            false => &nothing,
+        };
         let applied = self.state.cut.applied;
-        let run = optimistic::run(&self.state.registry, program, cx.store, applied, &nothing);
+        let run = optimistic::run(&self.state.registry, program, cx.store, applied, overlay);
         let outcome = match run.result {
             Ok(_) if !run.writes.is_empty() => Outcome::Aborted(Abort::new(
                 SqlState::INTERNAL_ERROR,

@@ -54,6 +54,10 @@ pub struct Options {
     /// A checkpoint is taken when the log has grown by this much since the last one, in bytes.
     #[serde(deserialize_with = "within::<4_096, 1_099_511_627_776, _, _>")]
     pub checkpoint_bytes: u64,
+    /// A replica that takes a checkpoint from a peer gets its rows in parts of about this size, in
+    /// bytes.
+    #[serde(deserialize_with = "within::<64, 16_777_216, _, _>")]
+    pub chunk_bytes: usize,
     /// A replica that was not heard of for this long is removed from the configuration, in
     /// milliseconds.
     #[serde(deserialize_with = "within::<1_000, 86_400_000, _, _>")]
@@ -130,6 +134,7 @@ impl Default for Options {
             ack_everyone: true,
             slice_txns: NonZeroUsize::new(64).expect("64 is not zero"),
             checkpoint_bytes: 512 << 20,
+            chunk_bytes: 1 << 20,
             removal_ms: 10_000,
             // At one each 15 ms, eight minutes; a few megabytes.
             cuts_kept: 32_768,

@@ -11,6 +11,7 @@
 
 use pangea_core::codec::Reader;
 use pangea_core::ids::{LogPosition, NodeId};
+use pangea_core::planted::{Bug, is_planted};
 use pangea_core::protocol::{Cx, Durable};
 
 use std::sync::Arc;
@@ -93,7 +94,8 @@ impl Minerva {
                 let bid = batch.bid;
                 log.insert(bid, Slot { bytes: payload, batch: Arc::new(batch), position });
             }
-            kind::AGREEMENT if position <= agreement_from => {}
+            kind::AGREEMENT if position <= agreement_from && !is_planted(Bug::BoundaryReplayed) => {
+            }
             kind::AGREEMENT => {
                 let records: Vec<Record<_>> = postcard::from_bytes(&payload).expect(INTACT);
                 agreement_records.extend(records);
@@ -123,7 +125,9 @@ impl Minerva {
         let own = self.state.own_log().slots.values();
         let next = own.map(|slot| slot.batch.end_sequence()).max();
         let execution = &mut self.state.execution;
-        execution.next_sequence = execution.next_sequence.max(next.unwrap_or(0));
+        if !is_planted(Bug::NumbersReused) {
+            execution.next_sequence = execution.next_sequence.max(next.unwrap_or(0));
+        }
     }
 
     /// Own batches beyond the applied cut are in flight.

@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pangea_core::ids::{LogPosition, NodeId};
+use pangea_core::planted::{Bug, is_planted};
 use pangea_core::protocol::Cx;
 use pangea_core::time::Span;
 
@@ -64,8 +65,9 @@ impl Minerva {
         let bytes = batch.encode();
         self.state.counters.batches_sent += 1;
         let position = self.hold(cx, batch, bytes.clone());
+        let after = if is_planted(Bug::SendBeforeFsync) { LogPosition(0) } else { position };
         for peer in self.state.topology.peers_of(me) {
-            cx.send_after(position, peer, Message::Batch { bytes: bytes.clone() });
+            cx.send_after(after, peer, Message::Batch { bytes: bytes.clone() });
         }
     }
 
@@ -107,7 +109,10 @@ impl Minerva {
         if bid != log.held.next() {
             cx.mark("minerva.batch_after_gap");
         }
-        self.hold(cx, batch, bytes);
+        let position = self.hold(cx, batch, bytes);
+        if is_planted(Bug::AckBeforeFsync) {
+            self.acknowledge(cx, position);
+        }
     }
 
     /// Records up to `upto` are durable: acknowledges the batches among them.
@@ -321,6 +326,10 @@ impl SourceLog {
         while self.slots.contains_key(&self.held.next()) {
             self.held = self.held.next();
         }
+        if is_planted(Bug::HeldPastGap) {
+            let last = self.slots.keys().next_back().copied().unwrap_or_default();
+            self.held = self.held.max(last);
+        }
     }
 
     /// Follows the batches that are durable without a gap. Returns whether there are more now.
@@ -341,6 +350,9 @@ impl SourceLog {
 pub(super) fn available_head(durable: &[Heads], source: usize, quorum: usize) -> Bid {
     let mut heads: Vec<Bid> = durable.iter().map(|heads| heads[source]).collect();
     heads.sort_unstable_by(|a, b| b.cmp(a));
+    if is_planted(Bug::AckCountedTwice) {
+        heads.insert(0, heads[0]);
+    }
     heads[quorum - 1]
 }
 

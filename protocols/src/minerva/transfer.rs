@@ -24,6 +24,7 @@ use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::{NodeId, SnapshotVersion, TableId, TxnId};
 use pangea_core::key::{Direction, Key, KeyRange};
+use pangea_core::planted::{Bug, is_planted};
 use pangea_core::protocol::Cx;
 use pangea_core::store::{Header as RecordHeader, Pin, Store, Version};
 use pangea_core::time::{Span, Timestamp};
@@ -35,9 +36,6 @@ use super::batch::{Bid, Heads, decode_heads, encode_heads};
 use super::greeting::lost_batches;
 use super::header::Header;
 use super::messages::{Message, are_heads};
-
-/// A chunk is closed when it is this large.
-const CHUNK_BYTES: usize = 1 << 20;
 
 /// So many chunks may be on their way.
 const CHUNKS_AHEAD: u64 = 16;
@@ -63,6 +61,8 @@ struct Outgoing {
     meta: Bytes,
     /// The first row of the next chunk: a table, and a key in it.
     cursor: Option<(TableId, Vec<u8>)>,
+    /// A chunk is closed when it is this large.
+    chunk_bytes: usize,
     next_index: u64,
     acknowledged: u64,
 }
@@ -145,6 +145,7 @@ impl Minerva {
             pin,
             meta: meta.into(),
             cursor: Some((TableId(0), Vec::new())),
+            chunk_bytes: self.state.options.chunk_bytes,
             next_index: 0,
             acknowledged: 0,
         };
@@ -253,7 +254,10 @@ impl Minerva {
         if version <= applied {
             return cx.mark("minerva.checkpoint_too_old");
         }
-        let deletions = vanished(cx.store, applied, &rows);
+        let deletions = match is_planted(Bug::DeletionsNotTransferred) {
+            true => Vec::new(),
+            false => vanished(cx.store, applied, &rows),
+        };
         let new = rows.into_iter().filter(|(_, _, row)| row.version > applied);
         let deletion = Header::as_executed(TxnId::default());
         let deletions = deletions
@@ -342,15 +346,21 @@ fn vanished(store: &Store<Header>, applied: SnapshotVersion, rows: &[Row]) -> Ve
 impl Outgoing {
     /// The rows from the cursor on, as many as fit a chunk. Moves the cursor.
     fn next_rows(&mut self) -> Bytes {
-        let mut out = Vec::with_capacity(CHUNK_BYTES + CHUNK_BYTES / 8);
-        let (store, version) = (self.pin.store(), self.pin.version());
+        let mut out = Vec::with_capacity(self.chunk_bytes + self.chunk_bytes / 8);
+        let (store, mut version) = (self.pin.store(), self.pin.version());
+        if is_planted(Bug::TransferMixesVersions) {
+            version = store.published();
+        }
         let Some((first_table, first_key)) = self.cursor.take() else { return Bytes::new() };
         for table in store.table_ids().into_iter().filter(|table| *table >= first_table) {
             let start = if table == first_table { first_key.clone() } else { Vec::new() };
             let range = KeyRange { start, end: None };
             store.scan(table, &range, Direction::Forward, version, |key, row| {
-                if out.len() >= CHUNK_BYTES {
+                if out.len() >= self.chunk_bytes {
                     self.cursor = Some((table, key.to_vec()));
+                    if is_planted(Bug::ChunkRowLost) {
+                        self.cursor.iter_mut().for_each(|(_, key)| key.push(0));
+                    }
                     return ControlFlow::Break(());
                 }
                 if let Some(value) = &row.value {

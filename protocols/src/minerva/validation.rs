@@ -9,8 +9,9 @@ use std::ops::ControlFlow;
 use pangea_core::hash::HashSet;
 use pangea_core::ids::{SnapshotVersion, TableId, TxnId};
 use pangea_core::key::Direction;
+use pangea_core::planted::{Bug, is_planted};
 use pangea_core::pool::{self, Pool};
-use pangea_core::store::{Store, Version};
+use pangea_core::store::{Header as _, Store, Version};
 use pangea_core::txn::{RangeRead, ReadSet, Seen};
 
 use super::chains::{Chain, Entry};
@@ -47,7 +48,10 @@ impl Validator<'_> {
             .iter()
             .map(|chain| {
                 let members = next.by_ref().take(chain.members.len());
-                members.fold(false, |stale, is_current| stale | !is_current)
+                members.fold(false, |stale, is_current| match is_planted(Bug::StaleAlone) {
+                    true => !is_current,
+                    false => stale | !is_current,
+                })
             })
             .collect()
     }
@@ -55,7 +59,8 @@ impl Validator<'_> {
     fn are_current(&self, reads: &ReadSet) -> bool {
         self.store.warm(reads.points.iter().map(|read| (read.table, &read.key)));
         reads.points.iter().all(|read| self.is_point_current(read.table, &read.key, read.seen))
-            && reads.ranges.iter().all(|read| self.is_range_current(read))
+            && (is_planted(Bug::RangesNotValidated)
+                || reads.ranges.iter().all(|read| self.is_range_current(read)))
     }
 
     fn is_point_current(&self, table: TableId, key: &[u8], seen: Seen) -> bool {
@@ -64,6 +69,9 @@ impl Validator<'_> {
         {
             // In the epoch: the same chain, which stands or falls as one.
             return self.in_epoch.contains(&writer);
+        }
+        if is_planted(Bug::PointsNotValidated) {
+            return true;
         }
         let is_same = |version: &Version<Header>| is_version(seen, version);
         self.store
@@ -88,7 +96,7 @@ impl Validator<'_> {
                 match rows.next_if(|(row, _)| row == key) {
                     Some((_, seen)) => is_current &= self.is_row_current(*seen, version),
                     // A row that appeared: a phantom.
-                    None => is_current &= version.value.is_none(),
+                    None => is_current &= version.value.is_none() || is_planted(Bug::PhantomsPass),
                 }
                 if is_current { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
             },
@@ -122,6 +130,9 @@ fn is_version(seen: Seen, version: &Version<Header>) -> bool {
     match seen {
         Seen::Absent | Seen::LocalDeleted(_) => version.value.is_none(),
         Seen::At(at) => version.version == at && version.value.is_some(),
+        Seen::Local(writer) if is_planted(Bug::LocalWriterSuffices) => {
+            version.header.writer() == writer && version.value.is_some()
+        }
         Seen::Local(writer) => version.header.is_as_executed_by(writer) && version.value.is_some(),
     }
 }

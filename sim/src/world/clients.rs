@@ -250,6 +250,7 @@ impl<P: Protocol> World<P> {
             self.tell(op, End::Refused);
             return;
         }
+        self.check_pinned(op);
         let only_reads = self.clients.prepared[&op].certified.writes.is_empty();
         if only_reads && self.clients.list[client].dice.chance(500) {
             // What read one snapshot and wrote nothing is serializable as it is.
@@ -259,6 +260,17 @@ impl<P: Protocol> World<P> {
         }
         let certified = self.clients.prepared[&op].certified.clone();
         self.submit_request(op, Request::Commit(Program::Certified(certified)));
+    }
+
+    /// What is pinned stays as it was read, whatever was written and reclaimed meanwhile.
+    fn check_pinned(&mut self, op: OpId) {
+        let Prepared { pin, result, .. } = &self.clients.prepared[&op];
+        let (program, nothing) = (self.program(op), Overlay::new());
+        let again = optimistic::run(&self.registry, &program, pin.store(), pin.version(), &nothing);
+        if again.result.as_ref() != Ok(result) {
+            let (version, node) = (pin.version(), self.history[op].node);
+            self.violate("pins", format!("T{} at {node} found {version} changed", op.0));
+        }
     }
 
     /// A node's answer to a commit.

@@ -1,134 +1,214 @@
-//! What goes wrong, and when it is right again.
-//!
-//! Each seed turns on some of the kinds of faults that the settings allow and draws how many happen
-//! and when; whom they hit is drawn when they happen. All end when the world is healed.
+//! Rules carried out: what goes wrong, and when it is right again.
 
 use pangea_core::ids::NodeId;
-use pangea_core::protocol::Protocol;
+use pangea_core::protocol::{Lane, Protocol};
 use pangea_core::time::{Span, Timestamp};
 
-use super::network::SLOWNESS_MAX;
+use super::network::LANES;
 use super::{Event, World};
 use crate::dice::Dice;
-use crate::settings::FaultKind;
+use crate::faults::{self, Fault, Role, Rule, Target};
 use crate::trace::Outside;
-
-/// A node that is to crash does so before one of its next effects, of so many at most.
-const CRASH_EFFECTS_MAX: u64 = 60;
-/// How long a node stays down: usually, and at worst.
-const DOWN_US: (u64, u64) = (20_000, 1_000_000);
-const DOWN_US_MAX: u64 = 3_000_000;
-/// How long other faults last.
-const LENGTH_US: (u64, u64) = (30_000, 3_000_000);
-/// How long a node does nothing at most.
-const PAUSE_US_MAX: u64 = 1_000_000;
-/// How many times as long an fsync takes at most.
-const DISK_SLOWNESS_MAX: u64 = 100;
-
-/// A fault that begins.
-pub(super) type Fault = FaultKind;
 
 /// A fault that ends.
 pub(super) enum Mend {
-    /// These directions are open again.
-    Unblock(Vec<(NodeId, NodeId)>),
+    /// These lanes of these directions are open again.
+    Unblock(Vec<(NodeId, NodeId)>, Vec<Lane>),
     /// A link is as fast as it was.
-    Link(NodeId, NodeId),
+    SlowLink(NodeId, NodeId),
+    /// A link is as wide as it was.
+    NarrowLink(NodeId, NodeId),
     /// A disk is as fast as it was.
-    Disk(NodeId),
+    SlowDisk(NodeId),
+    /// Fsyncs end again.
+    StuckDisk(NodeId),
+    /// A disk has space again.
+    FullDisk(NodeId),
+    /// A processor is as fast as it was.
+    SlowProcessor(NodeId),
+    /// A clock is as wrong as it was.
+    Clock { node: NodeId, by_us: i64, is_known: bool },
     /// No fault happens from now on.
     Heal,
 }
 
-/// The faults' generator and their end.
+/// The rules of a run, and a generator for what they leave open.
 pub(super) struct Faults {
     pub(super) dice: Dice,
+    rules: Vec<Rule>,
     heal_at: Timestamp,
 }
 
 impl Faults {
     pub(super) fn new(dice: Dice) -> Self {
-        Self { dice, heal_at: Timestamp::default() }
+        Self { dice, rules: Vec::new(), heal_at: Timestamp::default() }
     }
 }
 
 impl<P: Protocol> World<P> {
-    /// Draws what will happen between now and `heal_at`.
+    /// Settles what will happen between now and `heal_at`.
     pub(super) fn plan_faults(&mut self, heal_at: Timestamp) {
         self.faults.heal_at = heal_at;
-        let dice = &mut self.faults.dice;
-        let allowed = &self.settings.faults;
-        let mut kinds: Vec<FaultKind> =
-            allowed.iter().copied().filter(|_| dice.chance(500)).collect();
-        if kinds.is_empty() && !allowed.is_empty() {
-            kinds.push(allowed[dice.index(allowed.len())]);
-        }
-        if !kinds.is_empty() {
+        let (settings, nodes) = (&self.settings, self.nodes.len());
+        self.faults.rules = match &settings.rules {
+            Some(rules) => rules.clone(),
+            None => {
+                let dice = &mut self.faults.dice;
+                let most = settings.faults_max;
+                faults::draw(dice, &settings.faults, most, nodes, settings.duration)
+            }
+        };
+        if !self.faults.rules.is_empty() {
             self.network.worsen();
         }
-        let count = if kinds.is_empty() { 0 } else { dice.between(0, self.settings.faults_max) };
-        for _ in 0..count {
-            let kind = kinds[dice.index(kinds.len())];
-            let at = Timestamp::from_us(dice.between(self.now.us, heal_at.us));
-            self.queue.push(at, Event::Break(kind));
+        for (index, rule) in self.faults.rules.iter().enumerate() {
+            let at = self.now + Span::from_ms(rule.at_ms);
+            self.queue.push(at.min(heal_at), Event::Break(index));
         }
         self.queue.push(heal_at, Event::Mend(Mend::Heal));
     }
 
-    pub(super) fn on_break(&mut self, kind: Fault) {
+    pub(super) fn on_break(&mut self, index: usize) {
+        let Rule { lasts_ms, fault, .. } = self.faults.rules[index].clone();
+        let kind = fault.kind(self.nodes.len());
         *self.counts.faults.entry(kind.name()).or_default() += 1;
-        self.trace.event(self.now, Outside, "fault", [kind as u64, 0], || kind.name().to_owned());
-        match kind {
-            FaultKind::Crash => {
-                let node = self.draw_node();
-                self.arm_crash(node);
-                if self.faults.dice.chance(250) {
-                    let another = self.draw_node();
-                    self.arm_crash(another);
-                }
-            }
-            FaultKind::CoordinatorCrash => {
-                let of =
-                    |node: &super::Node<P>| node.running.as_ref()?.protocol.status().coordinator;
-                let coordinator = self.nodes.iter().find_map(of);
-                let node = coordinator.unwrap_or_else(|| self.draw_node());
-                self.arm_crash(node);
-            }
-            FaultKind::FullStop => {
-                for node in self.topology.clone().node_ids() {
-                    let down = self.draw_down_time();
-                    self.crash(node, down);
-                }
-            }
-            FaultKind::Partition => self.partition(true),
-            FaultKind::OneWay => self.partition(false),
-            FaultKind::Flap => {
-                if let Some((a, b)) = self.draw_pair() {
-                    self.lose(a, b);
-                }
-            }
-            FaultKind::SlowLink => self.slow_link(),
-            FaultKind::SlowDisk => {
-                let node = self.draw_node();
-                let slowness = self.faults.dice.between(2, DISK_SLOWNESS_MAX);
-                self.nodes[node.index()].disk_slowness = slowness;
-                self.mend_later(Mend::Disk(node));
-            }
-            FaultKind::Pause => {
-                let node = self.draw_node();
-                let us = self.faults.dice.between(1_000, PAUSE_US_MAX);
-                self.nodes[node.index()].pause = Span::from_us(us);
-            }
+        let numbers = [kind as u64, lasts_ms];
+        self.trace.event(self.now, Outside, "fault", numbers, || format!("{fault:?}"));
+        let ends = (self.now + Span::from_ms(lasts_ms)).min(self.faults.heal_at).max(self.now);
+        if let Some(mend) = self.break_now(fault, ends) {
+            self.queue.push(ends, Event::Mend(mend));
         }
+    }
+
+    /// Begins a fault that lasts until `ends`, and returns what ends it, unless it does so itself.
+    fn break_now(&mut self, fault: Fault, ends: Timestamp) -> Option<Mend> {
+        match fault {
+            Fault::Crash { node, after_effects } => {
+                let node = self.target(node);
+                self.nodes[node.index()].crash_after = Some((after_effects, ends.since(self.now)));
+                None
+            }
+            Fault::Destroy { node } => {
+                let node = self.target(node);
+                self.destroy(node);
+                None
+            }
+            Fault::FullStop {} => {
+                for node in self.topology.clone().node_ids() {
+                    let down = self.faults.dice.between(0, ends.since(self.now).us);
+                    self.crash(node, Span::from_us(down));
+                }
+                None
+            }
+            Fault::Cut { from, to, one_way } => {
+                let ways = |from: &[u16], to: &[u16]| {
+                    let pairs = from.iter().flat_map(|&a| to.iter().map(move |&b| (a, b)));
+                    pairs.map(|(a, b)| (NodeId(a), NodeId(b))).collect::<Vec<_>>()
+                };
+                let mut cut = ways(&from, &to);
+                if !one_way {
+                    cut.extend(ways(&to, &from));
+                }
+                for &(from, to) in &cut {
+                    self.block(from, to);
+                }
+                Some(Mend::Unblock(cut, LANES.to_vec()))
+            }
+            Fault::Flap { between: [a, b], times } => {
+                let each = ends.since(self.now).us / times.max(1);
+                for time in 0..times {
+                    let at = self.now + Span::from_us(each * time);
+                    self.queue.push(at, Event::Lose { a: NodeId(a), b: NodeId(b) });
+                }
+                None
+            }
+            Fault::SlowLink { between: [a, b], times } => {
+                self.network.set_slowness(NodeId(a), NodeId(b), times);
+                Some(Mend::SlowLink(NodeId(a), NodeId(b)))
+            }
+            Fault::NarrowLink { between: [a, b], bytes_per_ms } => {
+                self.network.set_width(NodeId(a), NodeId(b), Some(bytes_per_ms));
+                Some(Mend::NarrowLink(NodeId(a), NodeId(b)))
+            }
+            Fault::HeldLane { from, to, lane } => {
+                let (from, to, lane) = (NodeId(from), NodeId(to), Lane::from(lane));
+                self.network.block(from, to, lane);
+                Some(Mend::Unblock(vec![(from, to)], vec![lane]))
+            }
+            fault => self.break_node(fault, ends),
+        }
+    }
+
+    /// Begins a fault of one node's parts.
+    fn break_node(&mut self, fault: Fault, ends: Timestamp) -> Option<Mend> {
+        match fault {
+            Fault::SlowDisk { node, times } => {
+                let node = self.target(node);
+                self.nodes[node.index()].disk_slowness = times;
+                Some(Mend::SlowDisk(node))
+            }
+            Fault::StuckDisk { node } => {
+                let node = self.target(node);
+                self.nodes[node.index()].stuck_disks += 1;
+                Some(Mend::StuckDisk(node))
+            }
+            Fault::FullDisk { node } => {
+                let node = self.target(node);
+                self.nodes[node.index()].disk_full_until = Some(ends);
+                Some(Mend::FullDisk(node))
+            }
+            Fault::Pause { node } => {
+                let node = self.target(node);
+                self.nodes[node.index()].pause = ends.since(self.now);
+                None
+            }
+            Fault::SlowProcessor { node, times } => {
+                let node = self.target(node);
+                self.nodes[node.index()].processor_slowness = times;
+                Some(Mend::SlowProcessor(node))
+            }
+            Fault::ClockJump { node, by_ms } => Some(self.break_clock(node, by_ms, true)),
+            Fault::LyingClock { node, by_ms } => Some(self.break_clock(node, by_ms, false)),
+            Fault::Crash { .. }
+            | Fault::Destroy { .. }
+            | Fault::FullStop {}
+            | Fault::Cut { .. }
+            | Fault::Flap { .. }
+            | Fault::SlowLink { .. }
+            | Fault::NarrowLink { .. }
+            | Fault::HeldLane { .. } => unreachable!("no fault of a node's part"),
+        }
+    }
+
+    fn break_clock(&mut self, node: Target, by_ms: i64, is_known: bool) -> Mend {
+        let (node, by_us) = (self.target(node), by_ms * 1_000);
+        self.nodes[node.index()].clock.shift(by_us, is_known);
+        Mend::Clock { node, by_us: -by_us, is_known }
     }
 
     pub(super) fn on_mend(&mut self, mend: Mend) {
         match mend {
-            Mend::Unblock(directions) => {
-                directions.into_iter().for_each(|(from, to)| self.unblock(from, to));
+            Mend::Unblock(directions, lanes) => {
+                for (from, to) in directions {
+                    lanes.iter().for_each(|&lane| self.unblock(from, to, lane));
+                }
             }
-            Mend::Link(a, b) => self.network.set_slowness(a, b, 1),
-            Mend::Disk(node) => self.nodes[node.index()].disk_slowness = 1,
+            Mend::SlowLink(a, b) => self.network.set_slowness(a, b, 1),
+            Mend::NarrowLink(a, b) => self.network.set_width(a, b, None),
+            Mend::SlowDisk(node) => self.nodes[node.index()].disk_slowness = 1,
+            Mend::StuckDisk(node) => {
+                let node = &mut self.nodes[node.index()];
+                node.stuck_disks -= 1;
+                if let Some((life, position)) = node.held_fsync.take_if(|_| node.stuck_disks == 0) {
+                    let id = node.id;
+                    self.on_fsync(id, life, position);
+                }
+            }
+            Mend::FullDisk(node) => self.nodes[node.index()].disk_full_until = None,
+            Mend::SlowProcessor(node) => self.nodes[node.index()].processor_slowness = 1,
+            Mend::Clock { node, by_us, is_known } => {
+                self.nodes[node.index()].clock.shift(by_us, is_known);
+            }
             Mend::Heal => {
                 self.trace.event(self.now, Outside, "healed", [0, 0], String::new);
                 self.network.heal();
@@ -137,69 +217,19 @@ impl<P: Protocol> World<P> {
         }
     }
 
-    fn arm_crash(&mut self, node: NodeId) {
-        let effects = self.faults.dice.between(0, CRASH_EFFECTS_MAX);
-        self.nodes[node.index()].crash_after = Some(effects);
-    }
-
-    /// Cuts some nodes off from the others, both ways or one way.
-    fn partition(&mut self, is_both_ways: bool) {
-        let nodes = self.nodes.len();
-        if nodes < 2 {
-            return;
-        }
-        let inside = self.faults.dice.between(1, (1 << nodes) - 2);
-        let is_inside = |node: NodeId| inside >> node.0 & 1 == 1;
-        let ids = || self.topology.node_ids();
-        let pairs = ids().flat_map(|a| ids().map(move |b| (a, b)));
-        let is_cut = |&(a, b): &(NodeId, NodeId)| match is_both_ways {
-            true => is_inside(a) != is_inside(b),
-            false => is_inside(a) && !is_inside(b),
-        };
-        let cut: Vec<(NodeId, NodeId)> = pairs.filter(is_cut).collect();
-        for &(from, to) in &cut {
-            self.block(from, to);
-        }
-        self.trace.event(self.now, Outside, "partition", [inside, cut.len() as u64], || {
-            format!("{cut:?}")
-        });
-        self.mend_later(Mend::Unblock(cut));
-    }
-
-    fn slow_link(&mut self) {
-        if let Some((a, b)) = self.draw_pair() {
-            let slowness = self.faults.dice.between(2, SLOWNESS_MAX);
-            self.network.set_slowness(a, b, slowness);
-            self.mend_later(Mend::Link(a, b));
+    fn target(&self, target: Target) -> NodeId {
+        match target {
+            Target::Node(node) => NodeId(node),
+            Target::Role(Role::Coordinator) => {
+                let of =
+                    |node: &super::Node<P>| node.running.as_ref()?.protocol.status().coordinator;
+                self.nodes.iter().find_map(of).unwrap_or(NodeId(0))
+            }
         }
     }
 
-    fn mend_later(&mut self, mend: Mend) {
-        let length = Span::from_us(self.faults.dice.between(LENGTH_US.0, LENGTH_US.1));
-        let at = (self.now + length).min(self.faults.heal_at).max(self.now);
-        self.queue.push(at, Event::Mend(mend));
-    }
-
-    /// How long a node that stops now stays down. All are up when the world is healed.
-    pub(super) fn draw_down_time(&mut self) -> Span {
-        let dice = &mut self.faults.dice;
-        let most = if dice.chance(100) { DOWN_US_MAX } else { DOWN_US.1 };
-        let down = Span::from_us(dice.between(DOWN_US.0, most));
-        let left = self.faults.heal_at.since(self.now);
-        down.min(left).max(Span::from_us(1))
-    }
-
-    fn draw_node(&mut self) -> NodeId {
-        NodeId(self.faults.dice.index(self.nodes.len()) as u16)
-    }
-
-    fn draw_pair(&mut self) -> Option<(NodeId, NodeId)> {
-        let nodes = self.nodes.len();
-        if nodes < 2 {
-            return None;
-        }
-        let a = self.draw_node();
-        let apart = self.faults.dice.between(1, nodes as u64 - 1) as usize;
-        Some((a, NodeId(((a.index() + apart) % nodes) as u16)))
+    /// How much of a time is left before the world is healed: all nodes are up then.
+    pub(super) fn within_faults(&self, time: Span) -> Span {
+        time.min(self.faults.heal_at.since(self.now)).max(Span::from_us(1))
     }
 }

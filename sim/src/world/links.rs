@@ -2,11 +2,11 @@
 
 use bytes::Bytes;
 use pangea_core::ids::NodeId;
-use pangea_core::protocol::{Input, Message, Protocol};
+use pangea_core::protocol::{Input, Lane, Message, Protocol};
 use pangea_core::time::Span;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::network::{Arrival, Era, Flight};
+use super::network::{Arrival, Era, Flight, LANES};
 use super::{Event, World};
 
 /// How long a side takes to notice a lost connection, at most.
@@ -59,15 +59,16 @@ impl<P: Protocol> World<P> {
 
     /// Blocks one direction. The connection may outlive it.
     pub(super) fn block(&mut self, from: NodeId, to: NodeId) {
-        let era = self.network.block(from, to);
+        LANES.iter().for_each(|&lane| self.network.block(from, to, lane));
+        let era = self.network.era(from, to);
         let patience = self.faults.dice.between(KEEP_ALIVE_US.0, KEEP_ALIVE_US.1);
         let at = self.now + Span::from_us(patience);
         self.queue.push(at, Event::KeepAlive { a: from, b: to, era });
     }
 
-    /// Takes one block of a direction back.
-    pub(super) fn unblock(&mut self, from: NodeId, to: NodeId) {
-        self.network.unblock(from, to);
+    /// Takes one block of a direction's lane back.
+    pub(super) fn unblock(&mut self, from: NodeId, to: NodeId, lane: Lane) {
+        self.network.unblock(from, to, lane);
         let at = self.now + self.network.delay(from, to);
         self.queue.push(at, Event::Flush { from, to });
     }

@@ -20,6 +20,7 @@ mod faults;
 mod links;
 mod network;
 mod node;
+mod pool;
 mod queue;
 mod watch;
 
@@ -42,7 +43,7 @@ use crate::report::{Counts, Report};
 use crate::settings::Settings;
 use crate::trace::{Outside, Trace};
 use clients::{ClientEvent, Clients};
-use faults::{Fault, Faults, Mend};
+use faults::{Faults, Mend};
 use network::{Era, Flight, Network};
 use node::Node;
 use queue::Queue;
@@ -86,8 +87,10 @@ enum Event<P: Protocol> {
     Connect { a: NodeId, b: NodeId, attempt: u64 },
     /// Something happens at a client.
     Client(ClientEvent),
-    /// A fault begins.
-    Break(Fault),
+    /// A fault begins: the rule with this number.
+    Break(usize),
+    /// A connection is lost.
+    Lose { a: NodeId, b: NodeId },
     /// A fault ends.
     Mend(Mend),
     /// The watch looks around.
@@ -211,7 +214,8 @@ impl<P: Protocol> World<P> {
             Event::NoticeLoss { me, peer, era } => self.on_notice_loss(me, peer, era),
             Event::Connect { a, b, attempt } => self.on_connect(a, b, attempt),
             Event::Client(event) => self.on_client(event),
-            Event::Break(fault) => self.on_break(fault),
+            Event::Break(rule) => self.on_break(rule),
+            Event::Lose { a, b } => self.lose(a, b),
             Event::Mend(mend) => self.on_mend(mend),
             Event::Watch => self.on_watch(),
         }
@@ -252,6 +256,11 @@ impl<P: Protocol> World<P> {
 fn drawn_topology(settings: &Settings) -> Topology {
     let mut dice = Dice::fork(settings.seed, "topology", 0);
     let mut topology = settings.topology();
+    if let Some(matrix) = &settings.one_way {
+        let row = |row: &Vec<u64>| row.iter().map(|&ms| Span::from_ms(ms)).collect();
+        topology.one_way = matrix.iter().map(row).collect();
+        return topology;
+    }
     let most = settings.one_way_max.us.max(1);
     let regions = topology.regions.len();
     for a in 0..regions {

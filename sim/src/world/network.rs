@@ -14,12 +14,13 @@ use pangea_core::time::{Span, Timestamp};
 use pangea_core::topology::Topology;
 
 use crate::dice::Dice;
+use crate::faults::LINK_TIMES_MAX;
 
 /// What a connection carries: 100 MB/s for each lane.
-const BYTES_PER_US: u64 = 100;
+const BYTES_PER_MS: u64 = 100_000;
 
-/// A fault makes a link this many times slower at most.
-pub(super) const SLOWNESS_MAX: u64 = 30;
+/// The lanes of a connection.
+pub(super) const LANES: [Lane; 2] = [Lane::Control, Lane::Bulk];
 
 /// A message may be held up by this much more at most: lost packets that are sent again.
 const STALL_US_MAX: u64 = 400_000;
@@ -37,6 +38,7 @@ pub(super) struct Era(pub(super) u64);
 pub(super) struct Flight {
     pub(super) from: NodeId,
     pub(super) to: NodeId,
+    pub(super) lane: Lane,
     pub(super) era: Era,
     pub(super) bytes: Bytes,
 }
@@ -68,17 +70,18 @@ struct Link {
     is_up: bool,
     attempt: u64,
     slowness: u64,
+    bytes_per_ms: u64,
     /// By side, the lower node first.
     sides: [Side; 2],
 }
 
-/// What one side of a link knows, and what it sends.
+/// What one side of a link knows, and what it sends, by lane.
 #[derive(Clone, Debug, Default)]
 struct Side {
     sees_up: bool,
-    blocked: u32,
+    blocked: [u32; 2],
     lane_free: [Timestamp; 2],
-    stalled: VecDeque<Flight>,
+    stalled: [VecDeque<Flight>; 2],
 }
 
 impl Network {
@@ -91,6 +94,7 @@ impl Network {
             is_up: false,
             attempt: 0,
             slowness: 1,
+            bytes_per_ms: BYTES_PER_MS,
             sides: [Side::default(), Side::default()],
         };
         let stalls_per_mille = STALLS_PER_MILLE_WELL;
@@ -136,15 +140,15 @@ impl Network {
         bytes: Bytes,
     ) -> Option<(Timestamp, Flight)> {
         let link = self.link(from, to);
-        let (is_up, era) = (link.is_up, link.era);
+        let (is_up, era, bytes_per_ms) = (link.is_up, link.era, link.bytes_per_ms);
         if !is_up || !self.side(from, to).sees_up {
             return None;
         }
         let delay = self.delay(from, to);
-        let sending = Span::from_us(bytes.len() as u64 / BYTES_PER_US);
+        let sending = Span::from_us(bytes.len() as u64 * 1_000 / bytes_per_ms);
         let lane_free = &mut self.side(from, to).lane_free[lane as usize];
         *lane_free = (now + delay).max(*lane_free) + sending;
-        Some((*lane_free, Flight { from, to, era, bytes }))
+        Some((*lane_free, Flight { from, to, lane, era, bytes }))
     }
 
     /// What becomes of a message that arrives now. A stalled one is kept here.
@@ -153,49 +157,64 @@ impl Network {
             return Arrival::Lost;
         }
         let side = self.side(flight.from, flight.to);
+        let lane = flight.lane as usize;
         // Behind a stalled message others stall too: a lane keeps its order.
-        if side.blocked > 0 || !side.stalled.is_empty() {
-            side.stalled.push_back(flight.clone());
+        if side.blocked[lane] > 0 || !side.stalled[lane].is_empty() {
+            side.stalled[lane].push_back(flight.clone());
             return Arrival::Stalled;
         }
         Arrival::Received
     }
 
-    /// The stalled messages of a direction, which arrive now, if it is open.
+    /// The stalled messages of a direction that arrive now: those of lanes that are open.
     pub(super) fn flush(&mut self, from: NodeId, to: NodeId) -> VecDeque<Flight> {
         let side = self.side(from, to);
-        if side.blocked > 0 { VecDeque::new() } else { std::mem::take(&mut side.stalled) }
+        let open = side.stalled.iter_mut().zip(side.blocked).filter(|(_, blocked)| *blocked == 0);
+        open.flat_map(|(stalled, _)| std::mem::take(stalled)).collect()
     }
 
-    /// Blocks a direction once more; returns the era that is in danger.
-    pub(super) fn block(&mut self, from: NodeId, to: NodeId) -> Era {
-        self.side(from, to).blocked += 1;
-        self.link(from, to).era
+    /// Blocks a lane of a direction once more.
+    pub(super) fn block(&mut self, from: NodeId, to: NodeId, lane: Lane) {
+        self.side(from, to).blocked[lane as usize] += 1;
     }
 
     /// Takes back one [`Network::block`].
-    pub(super) fn unblock(&mut self, from: NodeId, to: NodeId) {
-        let side = self.side(from, to);
-        assert!(side.blocked > 0, "the direction is not blocked");
-        side.blocked -= 1;
+    pub(super) fn unblock(&mut self, from: NodeId, to: NodeId, lane: Lane) {
+        let blocked = &mut self.side(from, to).blocked[lane as usize];
+        assert!(*blocked > 0, "the lane is not blocked");
+        *blocked -= 1;
     }
 
-    /// Whether a direction between the two is blocked.
+    /// The connection that the two have, or had last.
+    pub(super) fn era(&mut self, a: NodeId, b: NodeId) -> Era {
+        self.link(a, b).era
+    }
+
+    /// Whether nothing passes in a direction between the two. What keeps a connection alive takes
+    /// the lane that is open.
     pub(super) fn is_blocked(&mut self, a: NodeId, b: NodeId) -> bool {
-        self.link(a, b).sides.iter().any(|side| side.blocked > 0)
+        let is_blocked = |side: &Side| side.blocked.iter().all(|&blocked| blocked > 0);
+        self.link(a, b).sides.iter().any(is_blocked)
     }
 
     /// How many times as long everything between the two takes.
     pub(super) fn set_slowness(&mut self, a: NodeId, b: NodeId, slowness: u64) {
-        assert!((1..=SLOWNESS_MAX).contains(&slowness), "a slowness within limits");
+        assert!((1..=LINK_TIMES_MAX).contains(&slowness), "a slowness within limits");
         self.link(a, b).slowness = slowness;
+    }
+
+    /// What the connection between the two carries on each lane, if not as much as usual.
+    pub(super) fn set_width(&mut self, a: NodeId, b: NodeId, bytes_per_ms: Option<u64>) {
+        self.link(a, b).bytes_per_ms = bytes_per_ms.unwrap_or(BYTES_PER_MS);
     }
 
     /// The connection is lost, with all that is under way. Returns its era if it was up.
     pub(super) fn lose(&mut self, a: NodeId, b: NodeId) -> Option<Era> {
         let link = self.link(a, b);
         let was_up = std::mem::take(&mut link.is_up);
-        link.sides.iter_mut().for_each(|side| side.stalled.clear());
+        for side in &mut link.sides {
+            side.stalled.iter_mut().for_each(VecDeque::clear);
+        }
         was_up.then_some(link.era)
     }
 
@@ -237,7 +256,8 @@ impl Network {
         link.era = Era(link.era.0 + 1);
         for side in &mut link.sides {
             assert!(!side.sees_up, "a side that did not notice the loss");
-            assert!(side.stalled.is_empty(), "messages of an earlier connection");
+            let is_empty = side.stalled.iter().all(VecDeque::is_empty);
+            assert!(is_empty, "messages of an earlier connection");
             side.sees_up = true;
             side.lane_free = [now; 2];
         }
@@ -281,10 +301,10 @@ mod tests {
         let mut network = connected();
         let flights: Vec<Flight> =
             (0..3).map(|us| send(&mut network, us, Lane::Bulk).unwrap().1).collect();
-        network.block(A, B);
+        network.block(A, B, Lane::Bulk);
         assert_eq!(network.arrive(&flights[0]), Arrival::Stalled);
         assert!(network.flush(A, B).is_empty(), "still blocked");
-        network.unblock(A, B);
+        network.unblock(A, B, Lane::Bulk);
         assert_eq!(network.arrive(&flights[1]), Arrival::Stalled, "behind another");
         let flushed: Vec<Bytes> = network.flush(A, B).into_iter().map(|f| f.bytes).collect();
         assert_eq!(flushed, ["0", "1"]);

@@ -9,13 +9,13 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion, Ticket};
-use pangea_core::pool::Sequential;
 use pangea_core::protocol::{Checkpoint, Cx, Effect, Input, Protocol, Setup};
 use pangea_core::store::{Pin, Store};
 use pangea_core::time::{Span, Timestamp};
 use pangea_core::txn::Outcome;
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::pool::Workers;
 use super::{Event, World};
 use crate::capture;
 use crate::clock::Clock;
@@ -48,16 +48,26 @@ pub(super) struct Node<P: Protocol> {
     /// Grows with each start and each stop, so that what was meant for another life is known.
     pub(super) life: u64,
     pub(super) running: Option<Running<P>>,
+    /// Its machine is gone for good.
+    pub(super) is_destroyed: bool,
     disk: Disk,
-    clock: Clock,
+    workers: Workers,
+    pub(super) clock: Clock,
     protocol_dice: Dice,
     disk_dice: Dice,
     processor_dice: Dice,
-    /// The node stops before this many more effects.
-    pub(super) crash_after: Option<u64>,
+    /// The node stops before this many more effects, and for so long.
+    pub(super) crash_after: Option<(u64, Span)>,
     /// How long an fsync usually takes at most.
     fsync_us: u64,
     pub(super) disk_slowness: u64,
+    /// While there are faults that keep fsyncs from ending.
+    pub(super) stuck_disks: u32,
+    /// An fsync that would have ended but for those: of which life, and up to where.
+    pub(super) held_fsync: Option<(u64, LogPosition)>,
+    /// Nothing can be written before this time.
+    pub(super) disk_full_until: Option<Timestamp>,
+    pub(super) processor_slowness: u64,
     pub(super) pause: Span,
 }
 
@@ -86,7 +96,9 @@ impl<P: Protocol> Node<P> {
             id,
             life: 0,
             running: None,
+            is_destroyed: false,
             disk: Disk::default(),
+            workers: Workers::draw(fork("workers")),
             clock: Clock::new(settings.clocks, &mut fork("clock")),
             protocol_dice: fork("protocol"),
             disk_dice,
@@ -94,6 +106,10 @@ impl<P: Protocol> Node<P> {
             processor_dice: fork("processor"),
             crash_after: None,
             disk_slowness: 1,
+            stuck_disks: 0,
+            held_fsync: None,
+            disk_full_until: None,
+            processor_slowness: 1,
             pause: Span::ZERO,
         }
     }
@@ -122,7 +138,7 @@ impl<P: Protocol> Node<P> {
         assert!(running.effects.is_empty(), "the last step's effects were carried out");
         let (rng, log_head) = (self.protocol_dice.rng(), running.log_head);
         let effects = &mut running.effects;
-        let mut cx = Cx::new(clock, rng, &running.store, &Sequential, log_head, effects);
+        let mut cx = Cx::new(clock, rng, &running.store, &self.workers, log_head, effects);
         running.protocol.step(&mut cx, input);
         running.log_head = cx.log_head();
         running.protocol.invariants();
@@ -132,7 +148,7 @@ impl<P: Protocol> Node<P> {
         } else {
             0
         };
-        let us = self.processor_dice.between(work, 2 * work) + hiccup;
+        let us = self.processor_dice.between(work, 2 * work) * self.processor_slowness + hiccup;
         Span::from_us(us + std::mem::take(&mut self.pause).us)
     }
 }
@@ -154,6 +170,7 @@ impl<P: Protocol> World<P> {
             return;
         }
         node.life += 1;
+        node.clock.restart();
         let (durable, store) = node.disk.recover();
         let setup = Setup {
             me: id,
@@ -188,6 +205,7 @@ impl<P: Protocol> World<P> {
     pub(super) fn crash(&mut self, id: NodeId, down: Span) {
         let node = &mut self.nodes[id.index()];
         node.crash_after = None;
+        node.held_fsync = None;
         let Some(running) = node.running.take() else { return };
         node.life += 1;
         let lost = node.disk.crash(&mut node.disk_dice);
@@ -205,6 +223,19 @@ impl<P: Protocol> World<P> {
         }
         let life = self.nodes[id.index()].life;
         self.queue.push(self.now + down, Event::Start { node: id, life });
+    }
+
+    /// The node stops for good, unless so many are gone that another would be too many.
+    pub(super) fn destroy(&mut self, id: NodeId) {
+        let gone = self.nodes.iter().filter(|node| node.is_destroyed).count();
+        if gone + self.topology.majority() >= self.nodes.len() {
+            return;
+        }
+        self.crash(id, Span::ZERO);
+        let node = &mut self.nodes[id.index()];
+        node.is_destroyed = true;
+        // What would have started it was meant for another life.
+        node.life += 1;
     }
 
     /// Puts an input in a node's queue, if it runs.
@@ -242,13 +273,10 @@ impl<P: Protocol> World<P> {
         let Some(running) = self.alive(id, life) else { return };
         let mut effects = std::mem::take(&mut running.effects);
         for effect in effects.drain(..) {
-            let crash_after = &mut self.nodes[id.index()].crash_after;
-            if *crash_after == Some(0) {
-                let down = self.draw_down_time();
-                self.crash(id, down);
+            if let Some(down) = self.stops_before(id, &effect) {
+                self.crash(id, self.within_faults(down));
                 return;
             }
-            *crash_after = crash_after.map(|more| more - 1);
             self.effect(id, life, effect);
         }
         self.start_fsync(id, life);
@@ -259,6 +287,19 @@ impl<P: Protocol> World<P> {
         if running.is_busy {
             self.queue.push(now, Event::Step { node: id, life });
         }
+    }
+
+    /// Whether a fault stops the node before its next effect, and for how long.
+    fn stops_before(&mut self, id: NodeId, effect: &Effect<P>) -> Option<Span> {
+        let node = &mut self.nodes[id.index()];
+        if let Some((more, down)) = &mut node.crash_after {
+            match more.checked_sub(1) {
+                Some(less) => *more = less,
+                None => return Some(*down),
+            }
+        }
+        let is_written = matches!(effect, Effect::Persist { .. });
+        node.disk_full_until.filter(|_| is_written).map(|until| until.since(self.now))
     }
 
     fn effect(&mut self, id: NodeId, life: u64, effect: Effect<P>) {
@@ -358,6 +399,10 @@ impl<P: Protocol> World<P> {
     }
 
     pub(super) fn on_fsync(&mut self, id: NodeId, life: u64, position: LogPosition) {
+        if self.nodes[id.index()].stuck_disks > 0 && self.alive(id, life).is_some() {
+            self.nodes[id.index()].held_fsync = Some((life, position));
+            return;
+        }
         let Some(running) = self.alive(id, life) else { return };
         running.is_syncing = false;
         let later = running.held.split_off(&LogPosition(position.0 + 1));

@@ -120,12 +120,12 @@ impl<P: Protocol> World<P> {
     fn published(&self) -> Vec<SnapshotVersion> {
         let of =
             |node: &super::Node<P>| node.store().map_or(SnapshotVersion::ZERO, |s| s.published());
-        self.nodes.iter().map(of).collect()
+        self.nodes.iter().filter(|node| !node.is_destroyed).map(of).collect()
     }
 
     fn are_replicas_equal(&self) -> bool {
         let place = |node: NodeId| self.topology.nodes[node.index()].shard;
-        let digests = self.nodes.iter().map(|node| {
+        let digests = self.nodes.iter().filter(|node| !node.is_destroyed).map(|node| {
             node.store().map(|store| (place(node.id), store.digest(store.published())))
         });
         let Some(mut digests) = digests.collect::<Option<Vec<_>>>() else { return false };

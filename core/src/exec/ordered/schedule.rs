@@ -30,6 +30,7 @@ use std::collections::BTreeMap;
 use crate::hash::row_hash;
 use crate::ids::TableId;
 use crate::key::KeyRange;
+use crate::planted::{Bug, is_planted};
 use crate::pool::{Pool, each};
 use crate::txn::{Certified, Footprint, Mode};
 
@@ -220,6 +221,7 @@ fn claim_all(
         };
         claim(Claim { place: row_hash(table, key), job, kind: own });
         let segment = tables.get(&table).and_then(|segments| segments.of_key(key));
+        let segment = segment.filter(|_| !is_planted(Bug::KeysIntendNothing));
         segment.into_iter().for_each(|segment| {
             claim(Claim { place: segment_place(table, segment), job, kind: intent });
         });
@@ -385,7 +387,7 @@ impl Queue {
             }
             Kind::Shared => {
                 let before = self.writers.close(edges).or(self.exclusive);
-                edges.wait(before, job);
+                edges.wait(before.filter(|_| !is_planted(Bug::ReadersDoNotWait)), job);
                 self.shared.open.push(job);
             }
             Kind::SharedIntentExclusive => {
@@ -400,6 +402,7 @@ impl Queue {
                 let members =
                     groups.iter().flat_map(|group| group.open.iter().chain(&group.closed));
                 let all = members.chain(&self.readers).chain(&self.exclusive);
+                let all = all.filter(|_| !is_planted(Bug::WritersDoNotWait));
                 all.for_each(|&before| edges.wait(Some(before), job));
                 self.clear();
                 self.exclusive = Some(job);

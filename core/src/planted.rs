@@ -1,0 +1,166 @@
+//! Mistakes on purpose: would the simulator notice?
+//!
+//! Each [`Bug`] is a mistake that a good engineer could make, a line or two behind [`is_planted`].
+//! A run of the simulator plants one; a swarm that does not catch it says that a checker, a fault
+//! or a workload is missing.
+//!
+//! Without the cargo feature `planted`, which no binary for users has, [`is_planted`] is `false`
+//! when this crate is compiled, and nothing of a mistake is left in it.
+
+use std::fmt;
+use std::str::FromStr;
+
+macro_rules! bugs {
+    ($($bug:ident, $name:literal, $breaks:literal;)*) => {
+        /// A mistake that can be planted.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum Bug {
+            $(#[doc = $breaks] $bug,)*
+        }
+
+        impl Bug {
+            /// Every mistake, in the order of the phases.
+            pub const ALL: &[Self] = &[$(Self::$bug),*];
+
+            /// Its name on the command line and in tables.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$bug => $name,)*
+                }
+            }
+
+            /// What is done wrong.
+            pub fn mistake(self) -> &'static str {
+                match self {
+                    $(Self::$bug => $breaks,)*
+                }
+            }
+        }
+    };
+}
+
+bugs! {
+    SendBeforeFsync, "send-before-fsync", "A source sends a batch before it is durable there.";
+    AckBeforeFsync, "ack-before-fsync", "A replica acknowledges a batch before it is durable.";
+    AckCountedTwice, "ack-counted-twice", "The same acknowledgement counts twice.";
+    HeldPastGap, "held-past-gap", "A batch that comes after a gap counts as if there were none.";
+    CutPastGap, "cut-past-gap", "A cut names batches that are known but not available.";
+    VoteBeforeFsync, "vote-before-fsync", "Agreement's votes are sent before they are durable.";
+    OldCutDropped, "old-cut-dropped", "A coordinator's last cuts are dropped when another follows.";
+    HeadsGoBack, "heads-go-back", "A cut with an older head takes back what was applied.";
+    PromiseForgotten, "promise-forgotten", "A restart forgets what it promised in agreement.";
+    EntriesKept, "entries-kept", "Undecided entries of agreement are not overwritten by others.";
+    FreshWithoutCut, "fresh-without-cut", "A strict read asks nobody if nothing is in flight here.";
+    SnapshotSeesUncommitted, "snapshot-sees-uncommitted", "A read sees what is not committed yet.";
+    ChainsNotJoined, "chains-not-joined", "Runs that read each other's writes are apart.";
+    PointsNotValidated, "points-not-validated", "Reads of single keys are taken as current.";
+    RangesNotValidated, "ranges-not-validated", "The stale check leaves out ranges.";
+    PhantomsPass, "phantoms-pass", "A row that appeared in a range does not make it stale.";
+    StaleAlone, "stale-alone", "A stale transaction does not make its chain stale.";
+    LocalWriterSuffices, "local-writer-suffices", "A local read is valid if its writer ran again.";
+    WriteEdgesOnly, "write-edges-only", "Conflicts of reads with writes are left out.";
+    RangeEdgesLost, "range-edges-lost", "Conflicts of ranges with writes are left out.";
+    ReadHidesWrite, "read-hides-write", "Of a chain's uses of a key the read counts alone.";
+    OwnChainsFirst, "own-chains-first", "Ties are broken for the replica's own chains.";
+    ModeDecides, "mode-decides", "In high-contention mode a replica runs all of an epoch in order.";
+    ArrivalOrder, "arrival-order", "The ordered queue is in the order in which batches arrived.";
+    FirstAnswerKept, "first-answer-kept", "A client is told what the first execution returned.";
+    ExecutedAgainUnmarked, "executed-again-unmarked", "What ran again is marked as first executed.";
+    DoomedTooMuch, "doomed-too-much", "Readers of a certified write that committed are given up.";
+    ReadersDoNotWait, "readers-do-not-wait", "A shared lock is granted beside an exclusive one.";
+    WritersDoNotWait, "writers-do-not-wait", "An exclusive lock is granted beside shared ones.";
+    KeysIntendNothing, "keys-intend-nothing", "Locked ranges don't keep out writers of their keys.";
+    CertifiedPointsOnly, "certified-points-only", "A certified transaction's ranges go unchecked.";
+    EpochNotLogged, "epoch-not-logged", "An epoch's record lacks what ran in order.";
+    LoggedInQueueOrder, "logged-in-queue-order", "An epoch's record is not in the order of passes.";
+    BoundaryReplayed, "boundary-replayed", "A restart replays votes that its checkpoint holds.";
+    NumbersReused, "numbers-reused", "A restart numbers transactions from its checkpoint on.";
+    TornTrusted, "torn-trusted", "A record that was not written whole is trusted.";
+    ValidBitsReversed, "valid-bits-reversed", "The bits of an epoch's record are read backwards.";
+    CheckpointOfOldRows, "checkpoint-of-old-rows", "A checkpoint names batches that its rows lack.";
+    TruncatedTooFar, "truncated-too-far", "The log is cut off where batches are still needed.";
+    ChunkRowLost, "chunk-row-lost", "The first row of each later chunk of a transfer is left out.";
+    TransferMixesVersions, "transfer-mixes-versions", "Later chunks of a transfer are newer.";
+    DeletionsNotTransferred, "deletions-not-transferred", "Deleted rows survive a transfer.";
+    CollectedForOne, "collected-for-one", "A batch is dropped when one member has applied it.";
+    ReclaimedBelowPin, "reclaimed-below-pin", "Versions that a pinned reader needs are reclaimed.";
+    ReclaimedEarly, "reclaimed-early", "Versions are reclaimed one epoch early.";
+    ScanUnsettled, "scan-unsettled", "A scan misses new keys that are not in order yet.";
+    DeletionLostInCodec, "deletion-lost-in-codec", "A deletion is decoded as an empty value.";
+}
+
+impl fmt::Display for Bug {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Bug {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        Self::ALL.iter().copied().find(|bug| bug.name() == name).ok_or_else(|| {
+            let names: Vec<&str> = Self::ALL.iter().map(|bug| bug.name()).collect();
+            format!("no planted bug is called {name:?}; there are {}", names.join(", "))
+        })
+    }
+}
+
+/// Whether this thread runs with the mistake. Never, without the feature `planted`.
+#[cfg(not(feature = "planted"))]
+#[inline(always)]
+pub const fn is_planted(_bug: Bug) -> bool {
+    false
+}
+
+#[cfg(feature = "planted")]
+pub use switch::{Planted, is_planted};
+
+#[cfg(feature = "planted")]
+mod switch {
+    use std::cell::Cell;
+
+    use super::Bug;
+
+    thread_local! {
+        static PLANTED: Cell<Option<Bug>> = const { Cell::new(None) };
+    }
+
+    /// Whether this thread runs with the mistake.
+    #[inline]
+    pub fn is_planted(bug: Bug) -> bool {
+        PLANTED.get() == Some(bug)
+    }
+
+    /// Plants a mistake, on this thread, until it is dropped.
+    #[derive(Debug)]
+    pub struct Planted(());
+
+    impl Planted {
+        /// Plants `bug`, or nothing.
+        pub fn new(bug: Option<Bug>) -> Self {
+            PLANTED.set(bug);
+            Self(())
+        }
+    }
+
+    impl Drop for Planted {
+        fn drop(&mut self) {
+            PLANTED.set(None);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_bug_is_found_by_its_name() {
+        for &bug in Bug::ALL {
+            assert_eq!(bug.name().parse(), Ok(bug));
+            assert!(!is_planted(bug), "{bug}");
+        }
+        assert!("earthquake".parse::<Bug>().unwrap_err().contains("ack-before-fsync"));
+    }
+}

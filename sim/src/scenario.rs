@@ -1,0 +1,223 @@
+//! A run that is written down: a file says what clients do, on which cluster, and what goes wrong.
+//!
+//! Everything may be left out; it is then as in [`Settings::default`]. Faults are either listed, as
+//! [`rules`](crate::faults::Rule), or drawn from kinds.
+//!
+//! ```toml
+//! workload = "bank"
+//! nodes = 3
+//! ms = 6000
+//! one_way_ms = [[0, 10, 80], [10, 0, 75], [80, 75, 0]]
+//!
+//! [[rules]]
+//! at_ms = 2000
+//! lasts_ms = 1000
+//! fault.crash = { node = "coordinator" }
+//!
+//! [minerva]
+//! solver = "greedy"
+//! ```
+
+use pangea_core::time::Span;
+use pangea_core::workload;
+use serde::Deserialize;
+
+use crate::clock::ClockBounds;
+use crate::faults::{FaultKind, Rule};
+use crate::settings::{NODES_MAX, RealTime, Settings};
+
+/// The longest one-way delay that a file can ask for.
+const ONE_WAY_MS_MAX: u64 = 10_000;
+
+/// What a scenario's file says.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Scenario {
+    given: Given,
+    /// The tables of protocols' own settings, by protocol.
+    pub protocols: toml::Table,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Given {
+    workload: Option<String>,
+    nodes: Option<usize>,
+    clients: Option<usize>,
+    ms: Option<u64>,
+    lists: Option<u32>,
+    accounts: Option<u32>,
+    faults: Option<Vec<String>>,
+    faults_max: Option<u64>,
+    one_way_ms: Option<Distances>,
+    clock_offset_us: Option<u64>,
+    clock_drift_ppm: Option<u64>,
+    real_time: Option<String>,
+    rules: Option<Vec<Rule>>,
+}
+
+/// How far regions are from each other.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(untagged)]
+enum Distances {
+    /// So far at most; each seed draws how far.
+    Most(u64),
+    /// This far, `[from][to]`.
+    All(Vec<Vec<u64>>),
+}
+
+impl Scenario {
+    /// Reads a file's text. `protocols` may have tables of their own in it.
+    ///
+    /// # Errors
+    /// The line that is wrong, and what was expected; or which numbers do not fit each other.
+    pub fn read(text: &str, protocols: &[&str]) -> Result<Self, String> {
+        let mut table: toml::Table = toml::from_str(text).map_err(|error| error.to_string())?;
+        let tables: toml::Table =
+            protocols.iter().filter_map(|&name| table.remove_entry(name)).collect();
+        // Read from the text, so that errors name its lines; without the tables that are not ours.
+        let own = blank_tables(text, protocols);
+        let given: Given = toml::from_str(&own).map_err(|error| error.to_string())?;
+        let scenario = Self { given, protocols: tables };
+        scenario.apply(Settings::default()).map(|_| scenario)
+    }
+
+    /// The settings that the file asks for, on top of `settings`.
+    ///
+    /// # Errors
+    /// Which numbers do not fit each other.
+    pub fn apply(&self, settings: Settings) -> Result<Settings, String> {
+        let Given { workload, nodes, clients, ms, lists, accounts, .. } = self.given.clone();
+        let Given { faults, faults_max, one_way_ms, real_time, rules, .. } = self.given.clone();
+        let nodes = nodes.unwrap_or(settings.nodes);
+        if !(1..=NODES_MAX).contains(&nodes) {
+            return Err(format!("nodes = {nodes}: must be from 1 to {NODES_MAX}"));
+        }
+        if let Some(name) = workload.as_ref().filter(|name| !workload::NAMES.contains(&&***name)) {
+            let names = workload::NAMES.join(", ");
+            return Err(format!("workload = {name:?}: there is none; there are {names}"));
+        }
+        for (number, rule) in rules.iter().flatten().enumerate() {
+            let check = rule.fault.check(nodes);
+            check.map_err(|error| format!("rule {} of [[rules]]: {error}", number + 1))?;
+        }
+        let kinds = |names: Vec<String>| {
+            names.iter().map(|name| name.parse()).collect::<Result<Vec<FaultKind>, String>>()
+        };
+        let (one_way_max, one_way) = match one_way_ms {
+            None => (settings.one_way_max, settings.one_way),
+            Some(Distances::Most(ms)) => (Span::from_ms(ms), None),
+            Some(Distances::All(matrix)) => {
+                check_matrix(&matrix, nodes)?;
+                (settings.one_way_max, Some(matrix))
+            }
+        };
+        let ClockBounds { offset_max, drift_ppm_max } = settings.clocks;
+        Ok(Settings {
+            nodes,
+            workload: workload.unwrap_or(settings.workload),
+            clients_per_node: clients.unwrap_or(settings.clients_per_node),
+            lists: lists.unwrap_or(settings.lists),
+            accounts: accounts.unwrap_or(settings.accounts),
+            duration: ms.map_or(settings.duration, Span::from_ms),
+            faults: faults.map(kinds).transpose()?.unwrap_or(settings.faults),
+            faults_max: faults_max.unwrap_or(settings.faults_max),
+            rules: rules.or(settings.rules),
+            one_way_max,
+            one_way,
+            clocks: ClockBounds {
+                offset_max: self.given.clock_offset_us.map_or(offset_max, Span::from_us),
+                drift_ppm_max: self.given.clock_drift_ppm.unwrap_or(drift_ppm_max),
+            },
+            real_time: match real_time {
+                Some(name) => name.parse::<RealTime>()?,
+                None => settings.real_time,
+            },
+            ..settings
+        })
+    }
+}
+
+fn check_matrix(matrix: &[Vec<u64>], nodes: usize) -> Result<(), String> {
+    let is_square = matrix.len() == nodes && matrix.iter().all(|row| row.len() == nodes);
+    if !is_square {
+        return Err(format!("one_way_ms: {nodes} nodes have {nodes} rows of {nodes} numbers"));
+    }
+    for (from, row) in matrix.iter().enumerate() {
+        for (to, &ms) in row.iter().enumerate() {
+            let is_possible = if from == to { ms == 0 } else { (1..=ONE_WAY_MS_MAX).contains(&ms) };
+            if !is_possible {
+                return Err(format!(
+                    "one_way_ms: {ms} from node {from} to node {to}: it is 0 from a node to itself, \
+                     and from 1 to {ONE_WAY_MS_MAX} to another"
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The text with the lines of some tables emptied, so that other lines keep their numbers.
+fn blank_tables(text: &str, tables: &[&str]) -> String {
+    let mut is_blank = false;
+    let mut blanked = String::new();
+    for line in text.lines() {
+        let header = line.trim_start().strip_prefix('[');
+        if let Some(header) = header {
+            let name = header.trim_start_matches('[').split([']', '.']).next().unwrap_or_default();
+            is_blank = tables.contains(&name.trim());
+        }
+        if !is_blank {
+            blanked.push_str(line);
+        }
+        blanked.push('\n');
+    }
+    blanked
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PROTOCOLS: [&str; 1] = ["minerva"];
+
+    fn read(text: &str) -> Result<Settings, String> {
+        Scenario::read(text, &PROTOCOLS)?.apply(Settings::default())
+    }
+
+    #[test]
+    fn what_is_given_counts_and_the_rest_is_as_usual() {
+        let text = "nodes = 5\nclients = 2\nfaults = [\"crash\", \"flap\"]\nreal_time = \"none\"\n\
+                    [[rules]]\nat_ms = 1\nlasts_ms = 2\nfault.full-stop = {}\n\
+                    [minerva]\nsolver = \"greedy\"\n";
+        let scenario = Scenario::read(text, &PROTOCOLS).unwrap();
+        let settings = scenario.apply(Settings::default()).unwrap();
+        assert_eq!((settings.nodes, settings.clients_per_node), (5, 2));
+        assert_eq!(settings.faults, [FaultKind::Crash, FaultKind::Flap]);
+        assert_eq!(settings.rules.map(|rules| rules.len()), Some(1));
+        assert_eq!(settings.duration, Settings::default().duration);
+        let solver = scenario.protocols["minerva"].get("solver").and_then(toml::Value::as_str);
+        assert_eq!(solver, Some("greedy"));
+        assert_eq!(read(""), Ok(Settings::default()));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_its_place() {
+        for (text, wrong) in [
+            ("nodes = 3\n\nwork = 1", "line 3"),
+            ("[minerva]\nsolver = \"exact\"\n[calvin]\nx = 1", "line 3"),
+            ("nodes = 3\nnodes = 4", "line 2"),
+            ("nodes = \"three\"", "expected usize"),
+            ("nodes = 33", "from 1 to 32"),
+            ("workload = \"tpch\"", "there are ycsb-a"),
+            ("faults = [\"earthquake\"]", "there are crash"),
+            ("real_time = \"yes\"", "yes"),
+            ("one_way_ms = [[0, 1], [1, 0]]", "3 nodes have 3 rows"),
+            ("nodes = 2\none_way_ms = [[0, 0], [1, 0]]", "from node 0 to node 1"),
+            ("[[rules]]\nat_ms = 1\nfault.full-stop = {}", "lasts_ms"),
+            ("[[rules]]\nat_ms = 1\nlasts_ms = 1\nfault.crash = { node = 3 }", "rule 1"),
+        ] {
+            let error = read(text).unwrap_err();
+            assert!(error.contains(wrong), "{text}: {error}");
+        }
+    }
+}
