@@ -10,6 +10,7 @@
 //! | [`world`] | the event loop, nodes, network, faults, clients |
 //! | [`disk`], [`clock`], [`dice`] | parts of the world |
 //! | [`history`], [`check`] | what clients saw, and whether it can be true |
+//! | [`record`] | what clients of any database saw, in files |
 //! | [`trace`], [`report`] | what is printed |
 //! | [`settings`] | everything that can be chosen |
 
@@ -19,6 +20,7 @@ pub mod clock;
 pub mod dice;
 pub mod disk;
 pub mod history;
+pub mod record;
 pub mod report;
 pub mod settings;
 pub mod swarm;

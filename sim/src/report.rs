@@ -7,7 +7,9 @@ use pangea_core::protocol::Protocol;
 use pangea_core::time::Span;
 
 use crate::check::Violation;
+use crate::check::list_append::{self, Lists};
 use crate::history::{End, History};
+use crate::record::Recorded;
 use crate::settings::Settings;
 
 /// Columns of a list beside its heading.
@@ -167,6 +169,8 @@ pub struct Report {
     pub counts: Counts,
     /// What clients did and saw.
     pub history: History,
+    /// The final lists, of a run of list-append that came to its end.
+    pub lists: Option<Lists>,
     /// What was wrong, if anything.
     pub violation: Option<Violation>,
     /// The trace's lines, if they were kept.
@@ -185,9 +189,22 @@ impl Report {
             digest: 0,
             counts: Counts::default(),
             history: History::default(),
+            lists: None,
             violation: None,
             lines: Vec::new(),
         }
+    }
+
+    /// What clients did and saw in the recorded form. None where clients did not work on lists.
+    ///
+    /// # Errors
+    /// When an answer can't be read.
+    pub fn recorded(&self) -> Result<Option<Recorded>, Violation> {
+        if self.settings.workload != "list-append" {
+            return Ok(None);
+        }
+        let (lists, real_time) = (self.lists.as_ref(), self.settings.real_time);
+        list_append::recorded(&self.history, lists, real_time).map(Some)
     }
 
     /// The command that repeats this run.

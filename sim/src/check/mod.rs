@@ -1,15 +1,28 @@
 //! Checkers: whether what clients saw could have happened in a serial order.
 //!
-//! - [`list_append`] rebuilds from the lists that transactions read what depended on what, and
-//!   looks for cycles ([`graph`]). It also holds every acknowledged append to be in the final
-//!   state, once, and every aborted one not to be.
+//! - [`recorded`] holds the history of any database to a [`model`]: it rebuilds from what
+//!   transactions read what depended on what, and looks for cycles.
+//! - [`list_append`] brings the simulator's histories of lists there, with the final state, and holds
+//!   them to the versions that nodes named.
 //! - [`bank`] holds every audit to the same total.
 //! - Workloads check their own final data, and data at sampled versions; the world compares
 //!   replicas.
 
 pub mod bank;
-pub mod graph;
+mod certain;
+mod explain;
+mod facts;
+mod graph;
 pub mod list_append;
+mod lists;
+pub mod model;
+mod objects;
+mod orders;
+mod phenomena;
+mod reach;
+pub mod recorded;
+mod registers;
+mod search;
 
 use std::fmt;
 
@@ -63,3 +76,6 @@ pub fn history(
     };
     checked.err()
 }
+
+#[cfg(test)]
+mod tests;

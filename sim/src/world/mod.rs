@@ -122,6 +122,8 @@ pub struct World<P: Protocol> {
     counts: Counts,
     digests: BTreeMap<(ShardId, SnapshotVersion), (NodeId, u64)>,
     watch: watch::Watch,
+    /// The final lists, once there are such.
+    lists: Option<check::list_append::Lists>,
     violation: Option<Violation>,
 }
 
@@ -162,6 +164,7 @@ impl<P: Protocol> World<P> {
             counts: Counts::default(),
             digests: BTreeMap::new(),
             watch: watch::Watch::default(),
+            lists: None,
             violation: None,
             topology,
             workload,
@@ -217,9 +220,12 @@ impl<P: Protocol> World<P> {
         }
     }
 
-    fn check_history(&self) -> Option<Violation> {
+    fn check_history(&mut self) -> Option<Violation> {
         let last = self.nodes.iter().find_map(|node| node.store()).expect("all nodes are up");
         let rows = workload::Snapshot::new(last, last.published());
+        if matches!(self.workload, Workload::ListAppend(_)) {
+            self.lists = check::list_append::final_lists(&rows).ok();
+        }
         if let Err(violation) = self.workload.check(&rows) {
             return Some(Violation::new("workload", "final state", violation.to_string()));
         }
@@ -241,6 +247,7 @@ impl<P: Protocol> World<P> {
             digest: self.trace.digest(),
             counts: self.counts,
             history: self.history,
+            lists: self.lists,
             violation: self.violation,
             lines: self.trace.into_lines(),
             ..Report::outline::<P>(&self.settings, &self.options)
