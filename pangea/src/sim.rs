@@ -1,6 +1,9 @@
 //! `pangea sim`: clusters in virtual time, under faults, held to what they promise.
 
+use std::fs::File;
+use std::io::BufWriter;
 use std::ops::Range;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -11,12 +14,15 @@ use pangea_core::workload;
 use pangea_sim::clock::ClockBounds;
 use pangea_sim::settings::NODES_MAX;
 use pangea_sim::trace::Lines;
-use pangea_sim::{FaultKind, RealTime, Report, Settings, Summary, run_seeds};
+use pangea_sim::{FaultKind, RealTime, Report, Settings, Summary, record, run_seeds};
 
 use crate::failure::Failure;
 use crate::protocol::{Setting, WithProtocol, options_table, parse_options, with_protocol};
 use crate::say;
 use crate::signals::Signals;
+
+/// The workload whose histories can be written.
+const RECORDED: &str = "list-append";
 
 /// How a swarm's progress looks at a terminal.
 const PROGRESS_BAR: &str = "{wide_bar} {pos}/{len} seeds, {msg}, {eta} left";
@@ -31,6 +37,7 @@ const PROGRESS_PERIOD: Duration = Duration::from_secs(5);
   pangea sim --seed 7
   pangea sim --seed 7 --trace > trace.txt
   pangea sim --seeds 0..1000 --workload bank
+  pangea sim --seed 7 --history run.jsonl && pangea check run.jsonl
   pangea sim --seeds 0..100 --faults crash,partition --set minerva.solver=greedy
 
 Some settings of the protocol are scaled down, so that a run of seconds has checkpoints and large
@@ -53,6 +60,9 @@ pub struct Arguments {
     /// Print everything that happens
     #[arg(long, conflicts_with = "seeds")]
     trace: bool,
+    /// Write what clients did and saw to a file, for `pangea check`. Of list-append alone
+    #[arg(long, value_name = "FILE", conflicts_with = "seeds")]
+    history: Option<PathBuf>,
     /// What clients do
     #[arg(long, value_name = "NAME")]
     #[arg(help = format!("What clients do: {}", workload::NAMES.join(", ")))]
@@ -134,6 +144,10 @@ impl Arguments {
             let message = format!("there is no workload {:?}; there are {names}", self.workload);
             return Err(Failure::Usage(message));
         }
+        if self.history.is_some() && self.workload != RECORDED {
+            let message = format!("--history: there is a form for {RECORDED} alone");
+            return Err(Failure::Usage(message));
+        }
         let default = Settings::default();
         Ok(Settings {
             seed: self.seed.unwrap_or(default.seed),
@@ -212,6 +226,9 @@ fn run_one<P: Protocol>(
     };
     let report = report?;
     say(&report.to_string())?;
+    if let Some(path) = &arguments.history {
+        write_history(&report, path)?;
+    }
     match &report.violation {
         None => Ok(()),
         Some(violation) => {
@@ -219,6 +236,15 @@ fn run_one<P: Protocol>(
             Err(Failure::Failed(format!("{violation}; replay with: {replay}")))
         }
     }
+}
+
+fn write_history(report: &Report, path: &Path) -> Result<(), Failure> {
+    let what = || format!("can't write {}", path.display());
+    let recorded = report.recorded().map_err(|error| Failure::failed(what(), error))?;
+    let recorded = recorded.expect("the workload was looked at");
+    let mut output =
+        File::create(path).map(BufWriter::new).map_err(|error| Failure::failed(what(), error))?;
+    record::write::write(&recorded, &mut output).map_err(|error| Failure::failed(what(), error))
 }
 
 fn run_many<P: Protocol>(
@@ -261,7 +287,7 @@ fn run_many<P: Protocol>(
 
 /// Does something on a thread of its own, and leaves it there when a signal comes first: it is gone
 /// with the process.
-fn unless_interrupted<T: Send + 'static>(
+pub fn unless_interrupted<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<Option<T>, Failure> {
     let runtime = crate::runtime(1)?;
@@ -269,12 +295,12 @@ fn unless_interrupted<T: Send + 'static>(
         let mut signals = Signals::new()?;
         let (sender, receiver) = tokio::sync::oneshot::channel();
         let work = move || drop(sender.send(work()));
-        let thread = std::thread::Builder::new().name("simulation".to_owned()).spawn(work);
+        let thread = std::thread::Builder::new().name("work".to_owned()).spawn(work);
         thread.map_err(|error| Failure::failed("can't start a thread", error))?;
         tokio::select! {
             done = receiver => match done {
                 Ok(done) => Ok(Some(done)),
-                Err(_) => Err(Failure::Failed("the simulation broke".to_owned())),
+                Err(_) => Err(Failure::Failed("it broke off".to_owned())),
             },
             () = signals.received() => Ok(None),
         }
