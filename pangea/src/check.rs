@@ -31,10 +31,11 @@ const PROGRESS_TICK: Duration = Duration::from_millis(250);
   record-something | pangea check - --model serializable
   pangea sim --seed 7 --history run.jsonl && pangea check run.jsonl
 
-A history is one JSON object a line, one line a transaction:
+A history is one JSON object a line, one line a transaction (broken here to fit):
 
   {\"client\": 1, \"begin\": 10, \"end\": 25, \"outcome\": \"committed\",
-   \"ops\": [{\"append\": {\"key\": \"x\", \"value\": 5}}, {\"read\": {\"key\": \"x\", \"value\": [5]}}]}
+   \"ops\": [{\"append\": {\"key\": \"x\", \"value\": 5}},
+           {\"read\": {\"key\": \"x\", \"value\": [5]}}]}
 
 docs/HISTORY.md describes it, and the models. The exit code is 0 when the history is what the model
 promises, 1 when it is not or nobody can tell, and 2 when the file is not a history.")]
@@ -44,8 +45,13 @@ pub struct Arguments {
     file: PathBuf,
     /// What the history is held to
     #[arg(long, value_name = "M", default_value_t = Model::StrictSerializable)]
-    #[arg(help = format!("What the history is held to: {}", Model::ALL.map(Model::name).join(", ")))]
+    #[arg(help = format!("What the history is held to: {}", models()))]
     model: Model,
+}
+
+/// The names of all models.
+fn models() -> String {
+    Model::ALL.map(Model::name).join(", ")
 }
 
 /// Checks a history.

@@ -107,9 +107,14 @@ fn a_swarm_that_is_interrupted_tells_what_it_has_done() {
 }
 
 /// Write skew, as a file has it.
-const WRITE_SKEW: &str = r#"{"client":1,"begin":0,"end":30,"outcome":"committed","ops":[{"read":{"key":"y","value":null}},{"write":{"key":"x","value":1}}]}
-{"client":2,"begin":10,"end":40,"outcome":"committed","ops":[{"read":{"key":"x","value":null}},{"write":{"key":"y","value":2}}]}
-"#;
+const WRITE_SKEW: &str = concat!(
+    r#"{"client":1,"begin":0,"end":30,"outcome":"committed","ops":["#,
+    r#"{"read":{"key":"y","value":null}},{"write":{"key":"x","value":1}}]}"#,
+    "\n",
+    r#"{"client":2,"begin":10,"end":40,"outcome":"committed","ops":["#,
+    r#"{"read":{"key":"x","value":null}},{"write":{"key":"y","value":2}}]}"#,
+    "\n"
+);
 
 /// What `check` says of a history on stdin: exit code, stdout and stderr.
 fn check(history: &str, model: &str) -> (Option<i32>, String, String) {

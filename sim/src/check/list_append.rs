@@ -1,4 +1,5 @@
-//! The simulator's histories of list-append, with the final state and the versions that nodes named.
+//! The simulator's histories of list-append, with the final state and the versions that nodes
+//! named.
 //!
 //! A history becomes a recorded one, with the final lists as what a last transaction read, and is
 //! checked as any other ([`super::recorded`]). The simulator knows more than clients do: at which

@@ -3,8 +3,8 @@
 //! Every value is appended once, so a list that a transaction read names all appends before it in
 //! their order. The longest read of a list, or its final state where that was read, orders all
 //! appends that anybody saw. What was read is taken apart here: values twice, lists that disagree
-//! (incompatible orders), lists that end within a transaction (G1b), appends of one transaction that
-//! do not stand together (G0), own appends that a transaction did not see (internal), and
+//! (incompatible orders), lists that end within a transaction (G1b), appends of one transaction
+//! that do not stand together (G0), own appends that a transaction did not see (internal), and
 //! acknowledged appends that are not in the final list (lost append).
 
 use std::collections::BTreeMap;

@@ -2,8 +2,8 @@
 //!
 //! - [`recorded`] holds the history of any database to a [`model`]: it rebuilds from what
 //!   transactions read what depended on what, and looks for cycles.
-//! - [`list_append`] brings the simulator's histories of lists there, with the final state, and holds
-//!   them to the versions that nodes named.
+//! - [`list_append`] brings the simulator's histories of lists there, with the final state, and
+//!   holds them to the versions that nodes named.
 //! - [`bank`] holds every audit to the same total.
 //! - Workloads check their own final data, and data at sampled versions; the world compares
 //!   replicas.

@@ -5,12 +5,13 @@
 //! saw that found nothing, are open questions. They are answered in three steps, each of which ends
 //! the search when it succeeds:
 //!
-//! 1. **By guess**: the order in which transactions can be put anyhow. If the graph with all answers
-//!    has no cycle that the model rules out, then the history is what the model promises.
-//! 2. **By necessity**: an answer that closes a cycle is wrong, so that the other one holds; if each
-//!    answer to one question does, the history breaks the model. Repeated until nothing follows.
-//! 3. **By trial**: one answer after the other, with necessity after each, within a limit. Beyond the
-//!    limit the questions stay open, which [`Answer::Open`] says.
+//! 1. **By guess**: the order in which transactions can be put anyhow. If the graph with all
+//!    answers has no cycle that the model rules out, then the history is what the model promises.
+//! 2. **By necessity**: an answer that closes a cycle is wrong, so that the other one holds; if
+//!    each answer to one question does, the history breaks the model. Repeated until nothing
+//!    follows.
+//! 3. **By trial**: one answer after the other, with necessity after each, within a limit. Beyond
+//!    the limit the questions stay open, which [`Answer::Open`] says.
 //!
 //! The second step is the pruning of polygraphs (Papadimitriou 1979, §3; Tan et al., "Cobra", 2020,
 //! §3.2). All steps are sound: a violation is one in every order of the versions.

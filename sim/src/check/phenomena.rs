@@ -12,8 +12,8 @@
 //!
 //! A cycle that takes real time to close has `-realtime` behind its name.
 //!
-//! References: Adya 1999, §3 (G0 to G2) and §4.2 (G-single, of PL-2+); Kingsbury and Alvaro, "Elle",
-//! 2020 (G-nonadjacent); Berenson et al. 1995, §4.1 (lost update, P4).
+//! References: Adya 1999, §3 (G0 to G2) and §4.2 (G-single, of PL-2+); Kingsbury and Alvaro,
+//! "Elle", 2020 (G-nonadjacent); Berenson et al. 1995, §4.1 (lost update, P4).
 
 use super::graph::{Graph, Kind, Walk};
 use super::model::{Model, Rule};

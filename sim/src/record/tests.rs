@@ -4,12 +4,21 @@ use super::read::read;
 use super::write::write;
 use super::*;
 
-const SAMPLE: &str = r#"{"client":1,"begin":0,"end":9,"outcome":"committed","ops":[{"append":{"key":"x","value":1}},{"read":{"key":"x","value":[1]}}]}
-{"client":"b","begin":-5,"outcome":"unknown","ops":[{"write":{"key":3,"value":"a"}},{"read":{"key":3}}]}
-
-{"client":2,"begin":3,"end":4,"outcome":"committed","real_time":false,"note":"old","ops":[{"scan":{"from":1,"to":9,"rows":[[3,"a"]]}},{"delete":{"key":3}},{"read":{"key":3,"value":null}}]}
-{"client":2,"begin":9,"end":9,"outcome":"committed","final":true,"ops":[{"scan":{"rows":[]}}]}
-"#;
+const SAMPLE: &str = concat!(
+    r#"{"client":1,"begin":0,"end":9,"outcome":"committed","ops":["#,
+    r#"{"append":{"key":"x","value":1}},{"read":{"key":"x","value":[1]}}]}"#,
+    "\n",
+    r#"{"client":"b","begin":-5,"outcome":"unknown","ops":["#,
+    r#"{"write":{"key":3,"value":"a"}},{"read":{"key":3}}]}"#,
+    "\n\n",
+    r#"{"client":2,"begin":3,"end":4,"outcome":"committed","real_time":false,"note":"old","ops":["#,
+    r#"{"scan":{"from":1,"to":9,"rows":[[3,"a"]]}},{"delete":{"key":3}},"#,
+    r#"{"read":{"key":3,"value":null}}]}"#,
+    "\n",
+    r#"{"client":2,"begin":9,"end":9,"outcome":"committed","final":true,"#,
+    r#""ops":[{"scan":{"rows":[]}}]}"#,
+    "\n"
+);
 
 fn error(text: &str) -> String {
     read(&mut text.as_bytes(), &mut |_| {}).expect_err(text).to_string()
@@ -36,7 +45,10 @@ fn what_is_written_is_read_back() {
 
 #[test]
 fn what_is_wrong_is_said_with_its_line() {
-    let good = r#"{"client":1,"begin":0,"end":9,"outcome":"committed","ops":[{"append":{"key":"x","value":1}}]}"#;
+    let good = concat!(
+        r#"{"client":1,"begin":0,"end":9,"outcome":"committed","#,
+        r#""ops":[{"append":{"key":"x","value":1}}]}"#
+    );
     let line = |ops: &str| {
         format!(r#"{{"client":2,"begin":1,"end":2,"outcome":"committed","ops":[{ops}]}}"#)
     };

@@ -1,5 +1,5 @@
-//! Registers and rows made by hand, in the form of files: each anomaly by its name, under the models
-//! that rule it out and under no other.
+//! Registers and rows made by hand, in the form of files: each anomaly by its name, under the
+//! models that rule it out and under no other.
 
 use crate::check::model::Model;
 use crate::check::recorded::{Verdict, check};
@@ -20,9 +20,9 @@ fn verdict(lines: &[Line<'_>], model: Model) -> Verdict {
             "final" => ("committed", r#""final":true,"#),
             outcome => (outcome, ""),
         };
-        format!(
-            r#"{{"client":1,"begin":{begin},"end":{end},"outcome":"{outcome}",{more}"ops":[{ops}]}}"#
-        )
+        let ops = ops.replace('\n', "");
+        let times = format!(r#""begin":{begin},"end":{end}"#);
+        format!(r#"{{"client":1,{times},"outcome":"{outcome}",{more}"ops":[{ops}]}}"#)
     };
     let text = lines.iter().map(line).collect::<Vec<_>>().join("\n");
     let recorded = read(&mut text.as_bytes(), &mut |_| {}).expect("well formed");
@@ -59,9 +59,12 @@ fn in_turn<'a>(ops: &[&'a str]) -> Vec<Line<'a>> {
 fn a_serial_history_holds_under_every_model() {
     let lines = in_turn(&[
         r#"{"write":{"key":"x","value":1}},{"insert":{"key":5,"value":"a"}}"#,
-        r#"{"read":{"key":"x","value":1}},{"write":{"key":"x","value":2}},{"read":{"key":"x","value":2}}"#,
-        r#"{"scan":{"from":0,"to":10,"rows":[[5,"a"]]}},{"delete":{"key":5}},{"read":{"key":5,"value":null}}"#,
-        r#"{"scan":{"from":0,"to":10,"rows":[]}},{"read":{"key":"x","value":2}},{"read":{"key":"y","value":null}}"#,
+        r#"{"read":{"key":"x","value":1}},{"write":{"key":"x","value":2}},
+           {"read":{"key":"x","value":2}}"#,
+        r#"{"scan":{"from":0,"to":10,"rows":[[5,"a"]]}},{"delete":{"key":5}},
+           {"read":{"key":5,"value":null}}"#,
+        r#"{"scan":{"from":0,"to":10,"rows":[]}},{"read":{"key":"x","value":2}},
+           {"read":{"key":"y","value":null}}"#,
         r#"{"write":{"key":"x","value":3}}"#,
         r#"{"write":{"key":"x","value":4}}"#,
         r#"{"read":{"key":"x","value":4}}"#,
@@ -259,7 +262,8 @@ fn what_is_found_gone_was_never_there_or_was_deleted() {
     let lines = together(&[
         r#"{"insert":{"key":1,"value":7}},{"write":{"key":"y","value":1}}"#,
         r#"{"delete":{"key":1}},{"write":{"key":"z","value":1}}"#,
-        r#"{"read":{"key":"y","value":1}},{"scan":{"to":9,"rows":[]}},{"read":{"key":"z","value":null}}"#,
+        r#"{"read":{"key":"y","value":1}},{"scan":{"to":9,"rows":[]}},
+           {"read":{"key":"z","value":null}}"#,
     ]);
     // It saw the deletion and not z.
     assert_found(

@@ -1,9 +1,9 @@
 //! Every order of beginnings and commits.
 //!
 //! A history is what snapshot isolation promises when all beginnings and commits can be put in a
-//! line, such that each transaction reads the database as it is at its beginning, with its own writes
-//! (Berenson et al. 1995, §4.2), and nothing that it writes was written between its beginning and its
-//! commit (first committer wins).
+//! line, such that each transaction reads the database as it is at its beginning, with its own
+//! writes (Berenson et al. 1995, §4.2), and nothing that it writes was written between its
+//! beginning and its commit (first committer wins).
 
 use super::*;
 

@@ -3,8 +3,8 @@
 //!
 //! - [`by_order`] puts transactions into every order: serializable and strictly so, by definition.
 //! - [`by_snapshot`] puts every beginning and every commit into every order: snapshot isolation.
-//! - [`by_version`] tries every order of the versions of every key, and every version that a read may
-//!   have seen, and draws Adya's graph: all models but the strict one.
+//! - [`by_version`] tries every order of the versions of every key, and every version that a read
+//!   may have seen, and draws Adya's graph: all models but the strict one.
 
 mod by_order;
 mod by_snapshot;
