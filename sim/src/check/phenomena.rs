@@ -174,11 +174,12 @@ mod tests {
     fn a_junction_hands_on_what_led_to_it() {
         let mut graph = Graph::new(4);
         let edge = |to, kind| Edge { to, kind, key: None, value: None };
-        // Write skew, with one of its two rw by a junction: not two that are apart.
-        let junction = graph.add_junction();
-        graph.add(0, edge(junction, Rw));
-        graph.add(junction, edge(1, Kind::On));
-        graph.add(1, edge(0, Rw));
+        // Write skew, with both of its rw by junctions: not two that are apart.
+        for (from, to) in [(0, 1), (1, 0)] {
+            let junction = graph.add_junction();
+            graph.add(from, edge(junction, Rw));
+            graph.add(junction, edge(to, Kind::On));
+        }
         assert!(worst(&graph, Model::SnapshotIsolation).is_none());
         assert_eq!(worst(&graph, Model::Serializable).unwrap().0, "G2-item");
         graph.add(2, edge(0, Wr));
