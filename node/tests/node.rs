@@ -357,7 +357,7 @@ fn too_many_requests_are_refused_and_the_rest_are_answered() {
     cluster.add(0, 1).unwrap();
 }
 
-/// A statement with a parameter of 63 MB was put into a batch that no frame can carry. The node
+/// A statement with a parameter of 63 MiB was put into a batch that no frame can carry. The node
 /// sent it again and again, and as nothing can come after it, the cluster took no write any more.
 #[test]
 fn a_request_too_large_to_be_sent_is_refused_and_the_next_is_taken() {
@@ -370,7 +370,7 @@ fn a_request_too_large_to_be_sent_is_refused_and_the_next_is_taken() {
     let outcome = receiver.recv_timeout(DEADLINE).unwrap();
     let Ok(Outcome::Aborted(abort)) = outcome else { panic!("{outcome:?}") };
     assert_eq!(abort.code, SqlState::PROGRAM_LIMIT_EXCEEDED);
-    assert!(abort.message.contains("63 MB"), "{abort:?}");
+    assert!(abort.message.contains("63 MiB"), "{abort:?}");
     cluster.add(0, 1).unwrap();
 }
 

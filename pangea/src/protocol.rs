@@ -54,6 +54,17 @@ impl WithProtocol for CheckOptions<'_> {
     }
 }
 
+/// How many nodes a protocol needs.
+pub struct NodesMin;
+
+impl WithProtocol for NodesMin {
+    type Output = usize;
+
+    fn run<P: Protocol>(self) -> usize {
+        P::NODES_MIN
+    }
+}
+
 /// A setting of a protocol as `--set` gives it: `minerva.solver=greedy`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setting {

@@ -29,7 +29,8 @@ pub use shell::Shell;
   pangea sql postgres://pangea@127.0.0.1:5432/pangea < schema.sql
 
 Statements end with a semicolon; the last one of a script need not. \\q or Ctrl-D leaves, Ctrl-C
-cancels the statement that runs. A script ends at its first error, with exit code 1.")]
+cancels the statement that runs. A script ends at its first error, which is shown with its line,
+with exit code 1.")]
 pub struct Arguments {
     /// Where to connect: postgres://user@host:port/database
     #[arg(value_name = "URL")]
@@ -63,24 +64,25 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
 /// Runs what `-c` gave, all at once.
 async fn run_once(mut shell: Shell, sql: &str, mut signals: Signals) -> Result<(), Failure> {
     shell.start(sql.to_owned());
-    let answer = loop {
-        tokio::select! {
-            answer = shell.answer() => break answer,
-            () = signals.received() => {}
-        }
-        shell.cancel().await;
-        if !shell.is_running() {
-            return Err(interrupted());
-        }
-    };
-    for shown in &answer.shown {
+    let mut failed = None;
+    loop {
+        let shown = tokio::select! {
+            shown = shell.next() => shown,
+            () = signals.received() => {
+                shell.cancel().await;
+                if !shell.is_running() {
+                    return Err(interrupted());
+                }
+                continue;
+            }
+        };
         match shown {
-            Shown::Result(text) => crate::say(text)?,
-            Shown::Notice(text) => crate::warn(text),
-            Shown::Error(error) => return Err(Failure::Failed(error.clone())),
+            Some(Shown::Result(text)) => crate::say(&text)?,
+            Some(Shown::Notice(text)) => crate::warn(&text),
+            Some(Shown::Error(error)) => failed = failed.or(Some(error)),
+            None => return failed.map_or(Ok(()), |error| Err(Failure::Failed(error))),
         }
     }
-    Ok(())
 }
 
 /// Reads statements and runs them until stdin ends. At a terminal an error is shown and that is
@@ -106,7 +108,13 @@ fn interrupted() -> Failure {
     Failure::Interrupted("interrupted".to_owned())
 }
 
-/// There is one command: `\q`.
+/// What the prompt says about itself.
+const HELP: &str = "  \\q               leave
+  \\help            this
+  Ctrl-C           cancel the statement that runs
+  Anything else is SQL, and ends with a semicolon.";
+
+/// There is little to do but to leave: `\q`.
 struct QuitAlone;
 
 impl Commands for QuitAlone {
@@ -124,6 +132,9 @@ impl Commands for QuitAlone {
     }
 
     async fn run(&mut self, command: &str, _: &mut Shell) -> Result<String, String> {
-        Err(format!("{command} is no command; \\q leaves, and anything else is SQL"))
+        match command {
+            "\\help" | "\\h" | "\\?" => Ok(HELP.to_owned()),
+            _ => Err(format!("{command} is no command; \\q leaves, and anything else is SQL")),
+        }
     }
 }

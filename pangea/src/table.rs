@@ -6,19 +6,21 @@ use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
 const STYLE: TableStyle =
     TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
 
-/// A table with a header.
-pub fn table<S: AsRef<str>>(header: &[S]) -> Table {
+/// A table with columns of these names, of which some hold numbers.
+pub fn aligned<'a>(columns: impl IntoIterator<Item = (&'a str, bool)>) -> Table {
+    let (names, hold_numbers): (Vec<&str>, Vec<bool>) = columns.into_iter().unzip();
     let mut table = Table::new();
     table.load_style(STYLE);
-    table.set_header(header.iter().map(AsRef::as_ref));
+    table.set_header(names);
+    for (column, holds_numbers) in table.column_iter_mut().zip(hold_numbers) {
+        if holds_numbers {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
     table
 }
 
 /// A table of which all columns but the first hold numbers.
 pub fn numbers<S: AsRef<str>>(header: &[S]) -> Table {
-    let mut table = table(header);
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    table
+    aligned(header.iter().enumerate().map(|(index, name)| (name.as_ref(), index > 0)))
 }

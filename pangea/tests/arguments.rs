@@ -15,7 +15,9 @@ fn what_makes_no_sense_is_said_in_one_line_with_exit_code_2() {
     for (line, word) in [
         ("demo --regions us-east,atlantis", "atlantis"),
         ("demo --regions us-east,us-east", "twice"),
+        ("demo --regions us-east", "needs at least 2 regions"),
         ("demo --protocol raft", "raft"),
+        ("bench --workload bank --regions 1", "needs at least 2 regions"),
         ("start --config /no/such/node.toml", "/no/such/node.toml"),
         ("bench --workload chess", "chess"),
         ("bench --workload list-append", "pangea sim"),

@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime};
 
@@ -90,6 +91,60 @@ fn a_directory_of_other_regions_is_refused_untouched_with_what_it_was_made_with(
         assert!(stderr.contains(data_dir) && stderr.contains(regions), "{stderr}");
     }
     assert_eq!(files(data.path()), before, "a refusal changes nothing");
+}
+
+/// A second demo on a directory once gave the nodes of the first other ports for their next start.
+#[test]
+fn a_directory_in_use_is_refused_untouched() {
+    let (temporary, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let data_dir = data.path().to_str().unwrap();
+    let arguments = ["--regions", "us-east,ca-central", "--data-dir", data_dir];
+    let mut demo = Demo::start(temporary.path(), &arguments);
+    demo.urls(2);
+    let node_toml = data.path().join("us-east/node.toml");
+    let seen = || {
+        let names: Vec<PathBuf> = files(data.path()).into_iter().map(|(path, ..)| path).collect();
+        let written = std::fs::metadata(&node_toml).unwrap().modified().unwrap();
+        (names, written, std::fs::read_to_string(&node_toml).unwrap())
+    };
+    let refused = || {
+        // One that is not refused ends too.
+        let mut second = Demo::start_script(temporary.path(), &arguments, "\\q\n");
+        let mut stderr = String::new();
+        second.process.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+        assert_eq!(second.process.wait().unwrap().code(), Some(1), "{stderr}");
+        assert!(stderr.contains(data_dir) && stderr.contains("in use"), "{stderr}");
+    };
+    let before = seen();
+    refused();
+    // Nor may anybody have it while the nodes are down, who then could not be started again.
+    for pid in processes_of(data.path()) {
+        let pid = rustix::process::Pid::from_raw(pid as i32).unwrap();
+        rustix::process::kill_process(pid, Signal::KILL).unwrap();
+    }
+    wait_until("the nodes have ended", || {
+        let locks = ["us-east/data/lock", "ca-central/data/lock"];
+        locks
+            .iter()
+            .all(|lock| std::fs::File::open(data.path().join(lock)).unwrap().try_lock().is_ok())
+    });
+    refused();
+    assert_eq!(seen(), before, "a refusal changes nothing");
+    demo.signal(Signal::TERM);
+    demo.process.wait().unwrap();
+}
+
+/// One region can't be had. That was said by its node, after files had been made for it.
+#[test]
+fn too_few_regions_leave_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let data_dir = directory.path().join("data");
+    let data_dir = data_dir.to_str().unwrap();
+    let output = run(&["demo", "--regions", "us-east", "--data-dir", data_dir]);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    assert!(stderr.contains("needs at least 2 regions"), "{stderr}");
+    assert_nothing_is_left(directory.path());
 }
 
 #[test]

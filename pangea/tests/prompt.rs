@@ -46,7 +46,7 @@ fn a_script_is_done_with_tags_and_notices_and_its_errors_count() {
         commit;\n\
         \\nonsense\n\
         begin;\n\
-        \\c ca-central\n\
+        \\c ca-central;\n\
         set reads = strict; select v from t where id = 1; \\q\n\
         select 'never';\n";
     let demo = Demo::start_script(directory.path(), &TWO, script);
@@ -56,8 +56,13 @@ fn a_script_is_done_with_tags_and_notices_and_its_errors_count() {
     let moved = "the open transaction in us-east was rolled back";
     assert!(has_lines(&out, &[moved, "SET", " a;b", "(1 row)"]), "{out}");
     assert!(!out.contains("never"), "{out}");
-    assert!(err.contains("there is no transaction in progress"), "{err}");
-    assert!(err.contains("ERROR 42703") && err.contains("\\nonsense is no command"), "{err}");
+    for line in [
+        "<stdin>:4: ERROR 42703: ",
+        "<stdin>:5: WARNING: there is no transaction in progress",
+        "<stdin>:6: \\nonsense is no command",
+    ] {
+        assert!(err.lines().any(|said| said.starts_with(line)), "{line}: {err}");
+    }
     assert!(err.ends_with("pangea: 2 lines of the script failed\n"), "{err}");
     assert_eq!(code, Some(1));
     assert_nothing_is_left(directory.path());
@@ -75,13 +80,26 @@ fn a_command_of_a_script_does_not_wait_for_a_statement_that_waits() {
         \\q\n";
     let demo = Demo::start_script(directory.path(), &THREE, script);
     let (code, out, err) = end(demo);
-    assert!(has_lines(&out, &["everything passes", "INSERT 0 1", " 1", "(1 row)"]), "{out}{err}");
+    assert!(
+        has_lines(&out, &["everything passes", "INSERT 0 1", "     1", "(1 row)"]),
+        "{out}{err}"
+    );
     assert_eq!((code, err.as_str()), (Some(0), ""), "{out}");
     assert_nothing_is_left(directory.path());
 }
 
 fn sql(url: &str, arguments: &[&str]) -> Output {
     run(&[&["sql", url], arguments].concat())
+}
+
+fn sql_script(url: &str, script: &str) -> (Option<i32>, String, String) {
+    let mut command = Command::new(pangea());
+    command.args(["sql", url]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut process = command.spawn().unwrap();
+    process.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
+    let output = process.wait_with_output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
 
 #[test]
@@ -102,9 +120,18 @@ fn a_script_that_ends_leaves_the_demo_running_for_others() {
     // What came before an error is shown too.
     let output = sql(&urls[1].1, &["-c", "begin; select 7; select nonsense"]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(has_lines(&String::from_utf8_lossy(&output.stdout), &["BEGIN", " 7", "(1 row)"]));
+    assert!(has_lines(
+        &String::from_utf8_lossy(&output.stdout),
+        &["BEGIN", "        7", "(1 row)"]
+    ));
     let err = String::from_utf8_lossy(&output.stderr);
     assert!(err.starts_with("pangea: ERROR 42703"), "{err}");
+    // A script ends at its first error, with the line where that statement ends.
+    let (code, out, err) =
+        sql_script(&urls[0].1, "\nselect 'a\n\nb';\nselect\n nonsense;\nselect 8");
+    assert!(has_lines(&out, &["(1 row)"]) && !out.contains('8'), "{out}");
+    assert_eq!(code, Some(1));
+    assert!(err.starts_with("pangea: <stdin>:6: ERROR 42703: "), "{err}");
     demo.signal(Signal::TERM);
     let (code, _, err) = end(demo);
     assert_eq!((code, err.contains("The script has ended.")), (Some(0), true), "{err}");
@@ -184,13 +211,19 @@ fn a_statement_that_waits_leaves_the_prompt_usable_and_ctrl_c_cancels_it() {
     terminal.press("set reads = strict; select * from t;\r");
     terminal.wait_for("The statement waits.");
     terminal.wait_for("us-east..> ");
-    terminal.press("\\help\r");
+    terminal.press("help\r");
     terminal.wait_for("stop everything");
+    // Another region behind a statement that may never end was once waited for without a word.
+    terminal.press("\\c ca-central;\r");
+    terminal.wait_for("A statement still waits in us-east: \\c ca-central is not done.");
+    terminal.wait_for("us-east..> ");
     terminal.press("\x03");
     terminal.wait_for("ERROR 57014");
     terminal.wait_for("us-east=> ");
+    // The server's warning comes while the statement waits, and not with its end.
     terminal.press("insert into t values (1), (2);\r");
-    terminal.wait_for("The statement waits.");
+    terminal.wait_for("WARNING: ");
+    terminal.wait_for("us-east..> ");
     terminal.press("\\heal\r");
     terminal.wait_for("everything passes");
     terminal.wait_for("INSERT 0 2");
@@ -204,6 +237,8 @@ fn a_statement_that_waits_leaves_the_prompt_usable_and_ctrl_c_cancels_it() {
     // What was typed is given up first, and only nothing ends the demo.
     terminal.press("select\r");
     terminal.wait_for("us-east-> ");
+    terminal.press("quit\r");
+    terminal.wait_for("A statement was begun.");
     terminal.press("\x03");
     terminal.wait_for("us-east=> ");
     terminal.press("\x03");
@@ -216,6 +251,7 @@ fn a_statement_that_waits_leaves_the_prompt_usable_and_ctrl_c_cancels_it() {
 fn a_terminal_that_goes_away_leaves_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let mut terminal = Terminal::start(directory.path(), &TWO);
+    terminal.wait_for("Neither of two regions may fail");
     terminal.wait_for("us-east=> ");
     terminal.press("begin;\r");
     terminal.wait_for("us-east=*> ");
@@ -226,4 +262,21 @@ fn a_terminal_that_goes_away_leaves_nothing() {
         processes_of(directory.path()).is_empty()
             && std::fs::read_dir(directory.path()).unwrap().count() == 0
     });
+}
+
+#[test]
+fn a_word_leaves_and_a_pasted_script_changes_regions_in_its_turn() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut terminal = Terminal::start(directory.path(), &TWO);
+    terminal.wait_for("us-east=> ");
+    // A terminal marks what is pasted.
+    let script = "create table t (id int primary key);\n\\c ca-central;\nselect 'here';";
+    terminal.press(&format!("\x1b[200~{script}\x1b[201~\r"));
+    terminal.wait_for("CREATE TABLE");
+    terminal.wait_for("SQL goes to ca-central now");
+    terminal.wait_for("(1 row)");
+    terminal.wait_for("ca-central=> ");
+    terminal.press("Exit;\r");
+    assert!(terminal.process.wait().unwrap().success());
+    assert_nothing_is_left(directory.path());
 }

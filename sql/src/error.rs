@@ -22,9 +22,11 @@ pub struct SqlError {
     pub violated: Option<Box<Violated>>,
 }
 
+// The message of a violated NOT NULL, around its column and its table.
 const NULL: &str = "null value in column \"";
 const RELATION: &str = "\" of relation \"";
 const NOT_NULL: &str = "\" violates not-null constraint";
+
 /// What a statement violated, in schema `public`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violated {

@@ -69,6 +69,9 @@ fn chains_of_and_and_or_are_as_long_as_people_need() {
         }
         assert_eq!(state_of(format!("select {}true", link.repeat(100_001))), "54001", "{link}");
     }
+    let longest = "true or ".repeat(100_000);
+    assert_eq!(state_of(format!("select {longest}true")), "00000");
+    assert_eq!(state_of(format!("select {longest}+")), "42601");
     // An AND that belongs to BETWEEN ends no chain.
     let betweens = " between 0 and 1".repeat(5_000);
     assert_eq!(state_of(format!("select 1{betweens}")), "54001");

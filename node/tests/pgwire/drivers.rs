@@ -130,3 +130,15 @@ fn a_violated_constraint_is_told_with_its_table_and_its_name() {
         assert_eq!(error.code(), Some(&SqlState::FEATURE_NOT_SUPPORTED));
     });
 }
+
+/// What asyncpg's pool sends before it hands a connection on.
+#[test]
+fn what_drivers_end_before_they_hand_a_connection_on_has_ended() {
+    with_server(|address, _| async move {
+        let client = connect(address).await;
+        let reset = "select pg_advisory_unlock_all(); close all; unlisten *; reset all";
+        client.batch_execute(reset).await.unwrap();
+        let error = client.batch_execute("close c").await.unwrap_err();
+        assert_eq!(error.code(), Some(&SqlState::FEATURE_NOT_SUPPORTED));
+    });
+}

@@ -117,6 +117,30 @@ fn the_second_of_two_conflicting_transactions_fails_with_40001() {
     });
 }
 
+/// Story: an UPDATE of a row that had been inserted elsewhere, and was not yet in the snapshot,
+/// changed nothing, and the COMMIT succeeded.
+#[test]
+fn an_update_that_misses_a_newer_row_fails_with_40001() {
+    with_server(|address, _| async move {
+        let (mut a, b) = (connect(address).await, connect(address).await);
+        a.batch_execute("create table t (id int primary key, n int)").await.unwrap();
+        let stale = a.transaction().await.unwrap();
+        assert!(stale.query("select n from t", &[]).await.unwrap().is_empty());
+        b.batch_execute("insert into t values (1, 0)").await.unwrap();
+        assert_eq!(stale.execute("update t set n = 1 where id = 1", &[]).await.unwrap(), 0);
+        let error = stale.commit().await.unwrap_err();
+        assert_eq!(error.code(), Some(&SqlState::T_R_SERIALIZATION_FAILURE));
+        // What only reads is of its snapshot, and one whose writes find nothing still commits.
+        let reader = a.transaction().await.unwrap();
+        reader.query("select n from t", &[]).await.unwrap();
+        b.batch_execute("update t set n = 2").await.unwrap();
+        reader.commit().await.unwrap();
+        let idle = a.transaction().await.unwrap();
+        assert_eq!(idle.execute("delete from t where id = 7", &[]).await.unwrap(), 0);
+        idle.commit().await.unwrap();
+    });
+}
+
 #[test]
 fn a_pipeline_up_to_its_sync_is_one_transaction() {
     with_server(|address, _| async move {

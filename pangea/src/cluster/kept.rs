@@ -1,14 +1,62 @@
-//! What a directory that stays was made with, looked at before anything in it is touched.
+//! A directory that stays: what it was made with, and who uses it, looked at before anything in it
+//! is touched.
 
-use std::path::Path;
+use std::fs::{File, TryLockError};
+use std::path::{Path, PathBuf};
 
 use pangea_node::data_dir::Identity;
+use pangea_node::disk::{Disk, OsDisk};
 
 use super::plan::Plan;
 use crate::failure::Failure;
 
 /// Where a node says whose its data is, below the directory of its region.
 const IDENTITY: &str = "data/identity.toml";
+/// What a node that runs holds, below the directory of its region.
+const NODE_LOCK: &str = "data/lock";
+/// What a cluster that runs holds, as its nodes may be down.
+const LOCK: &str = "lock";
+
+/// A directory that is one cluster's at a time, until this is dropped or the process ends.
+pub struct Kept {
+    /// Where it is.
+    pub path: PathBuf,
+    _lock: Box<dyn Send + Sync>,
+}
+
+impl Kept {
+    /// Takes a directory, or makes it.
+    ///
+    /// # Errors
+    /// When it is in use: nothing in it was changed.
+    pub fn take(directory: &Path) -> Result<Self, Failure> {
+        let cant =
+            |error| Failure::failed(format!("can't use directory {}", directory.display()), error);
+        let in_use =
+            || Failure::Failed(format!("{} is in use by another process", directory.display()));
+        if is_any_node_running(directory) {
+            return Err(in_use());
+        }
+        std::fs::create_dir_all(directory).map_err(cant)?;
+        let path = std::path::absolute(directory).map_err(cant)?;
+        match OsDisk.lock(&path.join(LOCK)) {
+            Ok(lock) => Ok(Self { path, _lock: lock }),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Err(in_use()),
+            Err(error) => Err(cant(error)),
+        }
+    }
+}
+
+/// Whether a node holds its data here: one that `pangea start` runs, or one of a cluster that has
+/// just been killed. What can't be read is left to the node that it belongs to.
+fn is_any_node_running(directory: &Path) -> bool {
+    let Ok(entries) = std::fs::read_dir(directory) else { return false };
+    let is_held = |entry: std::fs::DirEntry| {
+        let lock = File::open(entry.path().join(NODE_LOCK));
+        lock.is_ok_and(|lock| matches!(lock.try_lock(), Err(TryLockError::WouldBlock)))
+    };
+    entries.flatten().any(is_held)
+}
 
 /// Holds a plan against what is in a directory.
 ///

@@ -1,6 +1,7 @@
 //! A cluster of real node processes on this machine, one for each region.
 //!
 //! ```text
+//!   DIR/lock                   held while the cluster runs, where the directory stays
 //!   DIR/us-east/node.toml      written for each start
 //!   DIR/us-east/node.log       what the node said on stderr
 //!   DIR/us-east/data/          the node's own
@@ -23,6 +24,7 @@ use tempfile::TempDir;
 use tokio::task::JoinSet;
 
 use crate::failure::Failure;
+use kept::Kept;
 pub use member::Member;
 pub use plan::Plan;
 
@@ -60,7 +62,9 @@ enum Directory {
     /// Goes with the cluster.
     Temporary(TempDir),
     /// Stays.
-    Kept(PathBuf),
+    Left(PathBuf),
+    /// Stays, and may have been there before.
+    Kept(Kept),
 }
 
 impl Directory {
@@ -72,19 +76,20 @@ impl Directory {
             })
         };
         let (within, keep) = match place {
-            Place::Kept(path) => return Ok(Self::Kept(make(path)?)),
+            Place::Kept(path) => return Ok(Self::Kept(Kept::take(path)?)),
             Place::Temporary { within: Some(path), keep } => (make(path)?, *keep),
             Place::Temporary { within: None, keep } => (std::env::temp_dir(), *keep),
         };
         let made = tempfile::Builder::new().prefix("pangea-").tempdir_in(within);
         let made = made.map_err(|error| Failure::failed("can't make a temporary directory", error));
-        Ok(if keep { Self::Kept(made?.keep()) } else { Self::Temporary(made?) })
+        Ok(if keep { Self::Left(made?.keep()) } else { Self::Temporary(made?) })
     }
 
     fn path(&self) -> &Path {
         match self {
             Self::Temporary(temporary) => temporary.path(),
-            Self::Kept(path) => path,
+            Self::Left(path) => path,
+            Self::Kept(kept) => &kept.path,
         }
     }
 }
@@ -94,7 +99,7 @@ impl Cluster {
     ///
     /// # Errors
     /// When a node does not start: then none is left. When the place has the data of a cluster of
-    /// other regions or another protocol: then nothing in it was changed.
+    /// other regions or another protocol, or is in use: then nothing in it was changed.
     pub async fn start(plan: Plan, place: Place) -> Result<Self, Failure> {
         if let Place::Kept(path) = &place {
             kept::check(&plan, path)?;
@@ -159,7 +164,7 @@ impl Cluster {
     pub async fn stop(self) -> Result<(), Failure> {
         let stopped = stop_all(self.members).await;
         let removed = match self.directory {
-            Directory::Kept(_) => Ok(()),
+            Directory::Left(_) | Directory::Kept(_) => Ok(()),
             Directory::Temporary(directory) => {
                 let path = directory.path().display().to_string();
                 let cant = |error| Failure::failed(format!("can't remove {path}"), error);

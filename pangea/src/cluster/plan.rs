@@ -8,7 +8,7 @@ use pangea_node::log::Durability;
 use serde::Serialize;
 
 use crate::failure::Failure;
-use crate::protocol::{CheckOptions, with_protocol};
+use crate::protocol::{CheckOptions, NodesMin, with_protocol};
 use crate::regions;
 
 /// Regions of one cluster at most: each is a process on this machine.
@@ -136,7 +136,8 @@ impl Plan {
         self.round_trips.iter().map(|trip| trip.ms).fold(0.0, f64::max)
     }
 
-    /// Whether the protocol is known, and every setting of it.
+    /// Whether the protocol is known, every setting of it, and whether it can do with so few
+    /// regions.
     ///
     /// # Errors
     /// When not, in the words of the command line.
@@ -144,7 +145,16 @@ impl Plan {
         // Any addresses do: they are not looked at.
         let addresses = (1..).map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
         let addresses: Vec<SocketAddr> = addresses.take(2 * self.regions.len()).collect();
-        self.config(0, Path::new("data"), &addresses).map(drop)
+        self.config(0, Path::new("data"), &addresses)?;
+        let (found, least) = (self.regions.len(), with_protocol(&self.protocol, NodesMin)?);
+        if found < least {
+            return Err(Failure::Usage(format!(
+                "too few regions: protocol {:?} needs at least {least} regions, and 3 to go on \
+                 without one",
+                self.protocol
+            )));
+        }
+        Ok(())
     }
 
     /// The configuration of every node, with addresses on loopback that are free now.
@@ -277,6 +287,11 @@ mod tests {
             let error = of_named(regions).unwrap_err();
             assert!(matches!(&error, Failure::Usage(text) if text.contains(word)), "{error}");
         }
+        let alone = of_named(&["us-east"]).unwrap().check();
+        assert!(
+            matches!(&alone, Err(Failure::Usage(text)) if text.contains("at least 2 regions")),
+            "{alone:?}"
+        );
         let unknown = Plan { protocol: "raft".to_owned(), ..plan() };
         assert!(matches!(unknown.check(), Err(Failure::Usage(text)) if text.contains("minerva")));
         let far = Plan::of_equal_distances("minerva", &names(&["a", "b"]), 1e6).unwrap();

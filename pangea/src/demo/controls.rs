@@ -127,7 +127,10 @@ impl Commands for Controls<'_> {
             Command::Start(region) => self.start(&region).await,
             Command::Cut(a, b) => self.cut(&a, &b).await,
             Command::Heal => self.heal().await,
-            Command::Status => Ok(views::status(self.cluster, &self.clients).await.to_string()),
+            Command::Status => {
+                let nodes = views::look(self.cluster, &self.clients).await;
+                Ok(views::status(&self.cluster.plan, &nodes))
+            }
             Command::RoundTrips => {
                 let measured = views::measure(&self.clients).await;
                 Ok(views::round_trips(&self.cluster.plan, &measured).to_string())

@@ -48,8 +48,8 @@ the terminal.
 
 Without a terminal on stdin it runs until SIGINT (Ctrl-C) or SIGTERM. What stdin has is done first,
 as if it were typed: SQL, and the commands of \\help. A line waits for the statement before it; a
-command does not wait for a statement that takes longer than a second. What fails is shown, and the
-exit code is 1 in the end. \\q in it stops the demo.")]
+command does not wait for a statement that takes longer than a second. What fails is shown with its
+line, and the exit code is 1 in the end. \\q in it stops the demo.")]
 pub struct Arguments {
     /// The regions, a node in each
     #[arg(long, value_name = "A,B,C", value_delimiter = ',', default_value = regions::DEFAULT)]
@@ -133,6 +133,9 @@ async fn begin(
     let seconds = began.elapsed().as_secs_f64();
     let (protocol, count) = (&cluster.plan.protocol, cluster.plan.regions.len());
     say(&format!("{protocol} over {count} regions, ready in {seconds:.1} s\n"))?;
+    if count == 2 {
+        say("Neither of two regions may fail: no majority is without both. Of three, one may.\n")?;
+    }
     say("Round trips in ms, emulated / measured:")?;
     say(&views::round_trips(&cluster.plan, &measured).to_string())?;
     say("")?;

@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use comfy_table::Table;
+use pangea_core::ids::NodeId;
+use pangea_core::protocol::Status;
 use pangea_node::client::Client;
 
 use crate::cluster::{Cluster, Plan};
@@ -45,41 +47,67 @@ pub fn round_trips(plan: &Plan, measured: &[Vec<Option<f64>>]) -> Table {
     table
 }
 
-/// How every node is.
-pub async fn status(cluster: &mut Cluster, clients: &[Client]) -> Table {
-    const COLUMNS: [&str; 8] =
-        ["region", "process", "version", "coordinator", "members", "committed", "aborted", "cut"];
-    let mut table = numbers(&COLUMNS);
-    for (index, client) in clients.iter().enumerate() {
-        let mut cells = vec!["?".to_owned(); COLUMNS.len()];
-        cells[0] = cluster.members[index].region().to_owned();
-        let pid = cluster.members[index].pid();
-        cells[1] = pid.map_or_else(|| "down".to_owned(), |pid| pid.to_string());
-        let region = |node: &pangea_core::ids::NodeId| cluster.plan.regions[node.index()].clone();
+/// How a node is, as far as it says so.
+#[derive(Default)]
+pub struct NodeView {
+    pid: Option<u32>,
+    status: Option<Status>,
+    /// The nodes to which it sends nothing.
+    cut: Vec<NodeId>,
+}
+
+/// Asks every node how it is.
+pub async fn look(cluster: &mut Cluster, clients: &[Client]) -> Vec<NodeView> {
+    let mut nodes = Vec::new();
+    for (member, client) in cluster.members.iter_mut().zip(clients) {
         let status = tokio::time::timeout(STATUS_DEADLINE, client.status()).await;
-        if let Ok(Ok(status)) = status {
+        let links = tokio::time::timeout(STATUS_DEADLINE, client.links()).await;
+        let links = links.ok().and_then(Result::ok).unwrap_or_default();
+        let cut = links.iter().filter(|link| link.is_cut).map(|link| link.peer).collect();
+        nodes.push(NodeView { pid: member.pid(), status: status.ok().and_then(Result::ok), cut });
+    }
+    nodes
+}
+
+/// How every node is: a table that fits 80 columns with the names of most regions, and
+/// below it who is a member where not all are, and the links that are cut.
+pub fn status(plan: &Plan, nodes: &[NodeView]) -> String {
+    const COLUMNS: [&str; 7] =
+        ["region", "process", "version", "coordinator", "members", "commits", "aborts"];
+    let region = |node: &NodeId| plan.regions[node.index()].as_str();
+    let mut table = numbers(&COLUMNS);
+    let mut below = String::new();
+    for (name, node) in plan.regions.iter().zip(nodes) {
+        let mut cells = vec!["?".to_owned(); COLUMNS.len()];
+        name.clone_into(&mut cells[0]);
+        cells[1] = node.pid.map_or_else(|| "down".to_owned(), |pid| pid.to_string());
+        if let Some(status) = &node.status {
             cells[2] = status.version.0.to_string();
-            cells[3] = status.coordinator.as_ref().map_or_else(|| "-".to_owned(), region);
-            cells[4] = status.members.iter().map(region).collect::<Vec<_>>().join(" ");
+            cells[3] = status.coordinator.as_ref().map_or("-", region).to_owned();
+            let (count, all) = (status.members.len(), plan.regions.len());
+            cells[4] = if count == all { "all".to_owned() } else { format!("{count} of {all}") };
+            if count < all {
+                let members: Vec<&str> = status.members.iter().map(region).collect();
+                below += &format!("\n{name} has as members {}", members.join(", "));
+            }
             for (cell, counter) in [(5, "txns_committed"), (6, "txns_aborted")] {
                 let count = status.counters.get(counter);
                 cells[cell] = count.map_or_else(|| "-".to_owned(), u64::to_string);
             }
         }
-        let links = tokio::time::timeout(STATUS_DEADLINE, client.links()).await;
-        if let Ok(Ok(links)) = links {
-            let cut: Vec<String> =
-                links.iter().filter(|link| link.is_cut).map(|link| region(&link.peer)).collect();
-            cells[7] = cut.join(" ");
-        }
         table.add_row(cells);
+        if !node.cut.is_empty() {
+            let others: Vec<&str> = node.cut.iter().map(region).collect();
+            below += &format!("\n{name} is cut from {}", others.join(", "));
+        }
     }
-    table
+    format!("{table}{below}")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pangea_core::ids::SnapshotVersion;
 
     #[test]
     fn the_table_shows_both_and_where_nothing_was_measured() {
@@ -87,5 +115,40 @@ mod tests {
         let plan = Plan::of_named_regions("minerva", &regions).unwrap();
         let text = round_trips(&plan, &[vec![None, Some(68.25)], vec![None, None]]).to_string();
         assert!(text.contains("68 / 68.2") && text.contains("68 / ?"), "{text}");
+    }
+
+    #[test]
+    fn the_status_of_the_default_regions_fits_a_terminal_and_names_what_is_not_as_it_should_be() {
+        let regions: Vec<String> = crate::regions::DEFAULT.split(',').map(str::to_owned).collect();
+        let plan = Plan::of_named_regions("minerva", &regions).unwrap();
+        let of = |members: &[u16], cut: &[u16]| NodeView {
+            pid: Some(4_194_304),
+            status: Some(Status {
+                version: SnapshotVersion(1_000_000),
+                coordinator: Some(NodeId(2)),
+                members: members.iter().copied().map(NodeId).collect(),
+                counters: [("txns_committed".to_owned(), 1_234_567)].into(),
+                ..Status::default()
+            }),
+            cut: cut.iter().copied().map(NodeId).collect(),
+        };
+        let healthy = [of(&[0, 1, 2], &[]), of(&[0, 1, 2], &[]), of(&[0, 1, 2], &[])];
+        let ill = [of(&[0, 2], &[1]), NodeView::default(), of(&[0, 2], &[0, 1])];
+        for (nodes, words) in [
+            (healthy, &[" all ", "1234567"][..]),
+            (
+                ill,
+                &[
+                    "down",
+                    "us-east has as members us-east, ap",
+                    "ap-northeast is cut from us-east, eu-west",
+                    "us-east is cut from eu",
+                ],
+            ),
+        ] {
+            let text = status(&plan, &nodes);
+            assert!(words.iter().all(|word| text.contains(word)), "{text}");
+            assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        }
     }
 }

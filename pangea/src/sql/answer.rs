@@ -1,6 +1,6 @@
 //! What a server answered, as it is shown: tables, command tags, notices and errors.
 
-use super::client::{Reply, Report};
+use super::client::{Column, Reply, Report};
 
 /// Something to show.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,56 +13,42 @@ pub enum Shown {
     Error(String),
 }
 
-/// Everything that came of what was sent at once, in the order in which it came.
+/// The answer to what was sent at once, as it comes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Answer {
-    /// What there is to show.
-    pub shown: Vec<Shown>,
-    /// The rows of the statement that is being answered.
+    /// The rows of the statement that is being answered: their widths are known with the last.
     rows: Option<Rows>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Rows {
-    columns: Vec<String>,
+    columns: Vec<Column>,
     rows: Vec<Vec<Option<String>>>,
 }
 
 impl Answer {
-    /// Adds an error of this side.
-    pub fn fail(&mut self, error: impl Into<String>) {
-        self.shown.push(Shown::Error(error.into()));
-    }
-
-    /// Adds a word of this side.
-    pub fn note(&mut self, note: impl Into<String>) {
-        self.shown.push(Shown::Notice(note.into()));
-    }
-
-    /// The first error, if there is one.
-    pub fn error(&self) -> Option<&str> {
-        self.shown.iter().find_map(|shown| match shown {
-            Shown::Error(error) => Some(error.as_str()),
-            Shown::Result(_) | Shown::Notice(_) => None,
-        })
-    }
-
-    /// Adds what the server said.
-    pub fn add(&mut self, reply: Reply) {
+    /// Adds what the server said: what there is to show with it.
+    pub fn add(&mut self, reply: Reply) -> Option<Shown> {
         match reply {
-            Reply::Columns(columns) => self.rows = Some(Rows { columns, rows: Vec::new() }),
-            Reply::Row(row) => self.rows.get_or_insert_default().rows.push(row),
+            Reply::Columns(columns) => {
+                self.rows = Some(Rows { columns, rows: Vec::new() });
+                None
+            }
+            Reply::Row(row) => {
+                self.rows.get_or_insert_default().rows.push(row);
+                None
+            }
             // As psql: a count of rows, or what was done.
             Reply::Done(tag) => {
-                let text = self.rows.take().map_or(tag, |rows| rows.to_string());
-                self.shown.push(Shown::Result(text));
+                Some(Shown::Result(self.rows.take().map_or(tag, |rows| rows.to_string())))
             }
-            Reply::Copied(line) => self.shown.push(Shown::Result(line)),
-            Reply::Notice(report) => self.note(in_words(&report.severity, &report)),
+            Reply::Copied(line) => Some(Shown::Result(line)),
+            Reply::Notice(report) => Some(Shown::Notice(in_words(&report.severity, &report))),
             Reply::Error(report) => {
                 // Rows that came before it are no result.
                 self.rows = None;
-                self.fail(in_words(&format!("{} {}", report.severity, report.code), &report));
+                let what = format!("{} {}", report.severity, report.code);
+                Some(Shown::Error(in_words(&what, &report)))
             }
         }
     }
@@ -70,7 +56,8 @@ impl Answer {
 
 impl std::fmt::Display for Rows {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mut table = crate::table::table(&self.columns);
+        let columns = self.columns.iter().map(|column| (column.name.as_str(), column.is_number));
+        let mut table = crate::table::aligned(columns);
         for row in &self.rows {
             table.add_row(row.iter().map(|value| value.as_deref().unwrap_or("NULL")));
         }
@@ -105,25 +92,27 @@ mod tests {
 
     #[test]
     fn tags_rows_notices_and_errors_are_shown_in_their_order() {
+        let column = |name: &str, is_number| Column { name: name.to_owned(), is_number };
         let mut answer = Answer::default();
-        answer.add(Reply::Done("INSERT 0 2".to_owned()));
-        answer.add(Reply::Columns(vec!["id".to_owned(), "v".to_owned()]));
-        answer.add(Reply::Row(vec![Some("1".to_owned()), None]));
-        answer.add(Reply::Done("SELECT 1".to_owned()));
-        answer.add(Reply::Notice(report("WARNING", None)));
-        answer.add(Reply::Done("COMMIT".to_owned()));
-        assert_eq!(answer.error(), None);
-        answer.add(Reply::Columns(vec!["lost".to_owned()]));
-        answer.add(Reply::Error(report("ERROR", Some("begin one"))));
-        let error = "ERROR 25P01: there is no transaction in progress\nHINT: begin one";
-        assert_eq!(answer.error(), Some(error));
-        let [first, Shown::Result(rows), notice, last, Shown::Error(_)] = &answer.shown[..] else {
-            panic!("{answer:?}");
-        };
-        assert_eq!(*first, Shown::Result("INSERT 0 2".to_owned()));
-        assert!(rows.contains("NULL") && rows.ends_with("\n(1 row)"), "{rows}");
+        let mut shown = |reply| answer.add(reply);
+        let result = |text: &str| Some(Shown::Result(text.to_owned()));
+        assert_eq!(shown(Reply::Done("INSERT 0 2".to_owned())), result("INSERT 0 2"));
+        let columns = vec![column("balance", true), column("v", false)];
+        assert_eq!(shown(Reply::Columns(columns)), None);
+        assert_eq!(shown(Reply::Row(vec![Some("12".to_owned()), None])), None);
+        // A notice does not wait for the rows that it comes between.
         let warning = "WARNING: there is no transaction in progress";
-        assert_eq!(*notice, Shown::Notice(warning.to_owned()));
-        assert_eq!(*last, Shown::Result("COMMIT".to_owned()));
+        let notice = shown(Reply::Notice(report("WARNING", None)));
+        assert_eq!(notice, Some(Shown::Notice(warning.to_owned())));
+        assert_eq!(shown(Reply::Row(vec![Some("3".to_owned()), Some("c".to_owned())])), None);
+        let rows =
+            " balance   v    \n────────────────\n      12   NULL \n       3   c    \n(2 rows)";
+        assert_eq!(shown(Reply::Done("SELECT 2".to_owned())), result(rows));
+        assert_eq!(shown(Reply::Done("COMMIT".to_owned())), result("COMMIT"));
+        shown(Reply::Columns(vec![column("lost", false)]));
+        let error = "ERROR 25P01: there is no transaction in progress\nHINT: begin one";
+        let failed = shown(Reply::Error(report("ERROR", Some("begin one"))));
+        assert_eq!(failed, Some(Shown::Error(error.to_owned())));
+        assert_eq!(shown(Reply::Done("COMMIT".to_owned())), result("COMMIT"));
     }
 }

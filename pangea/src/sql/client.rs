@@ -17,12 +17,15 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use fallible_iterator::FallibleIterator;
-use postgres_protocol::message::backend::{DataRowBody, ErrorFields, Message, RowDescriptionBody};
+use postgres_protocol::message::backend::{
+    DataRowBody, ErrorFields, Field, Message, RowDescriptionBody,
+};
 use postgres_protocol::message::frontend;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_postgres::Config;
 use tokio_postgres::config::{Host, SslMode};
+use tokio_postgres::types::Type;
 
 use super::login::log_in;
 
@@ -32,6 +35,21 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const PORT_DEFAULT: u16 = 5432;
 /// How much is read at once.
 const READ_BYTES: usize = 64 << 10;
+
+/// The types that psql, too, aligns to the right.
+const NUMBERS: [Type; 11] = [
+    Type::INT2,
+    Type::INT4,
+    Type::INT8,
+    Type::FLOAT4,
+    Type::FLOAT8,
+    Type::NUMERIC,
+    Type::OID,
+    Type::XID,
+    Type::XID8,
+    Type::CID,
+    Type::MONEY,
+];
 
 /// A way to a server.
 trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
@@ -150,11 +168,20 @@ impl Report {
     }
 }
 
+/// A column of a result.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Column {
+    /// Its name.
+    pub name: String,
+    /// Whether its values are numbers.
+    pub is_number: bool,
+}
+
 /// Something that a server answers a query with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
     /// Rows come, with these columns.
-    Columns(Vec<String>),
+    Columns(Vec<Column>),
     /// A row.
     Row(Vec<Option<String>>),
     /// A statement is done: its command tag.
@@ -255,45 +282,50 @@ impl Client {
         self.canceller.clone()
     }
 
-    /// Runs SQL, and hands on each reply when it comes.
+    /// Sends SQL. All of its replies are to be awaited before more is sent.
+    ///
+    /// # Errors
+    /// When the connection is lost.
+    pub async fn query(&mut self, sql: &str) -> io::Result<()> {
+        let mut out = BytesMut::new();
+        frontend::query(sql, &mut out)?;
+        self.send(&out).await
+    }
+
+    /// Waits for the next reply to what was sent. There is none when all of it is answered.
     ///
     /// # Errors
     /// When the connection is lost. What the server has against the SQL is a reply.
-    pub async fn query(&mut self, sql: &str, mut on_reply: impl FnMut(Reply)) -> io::Result<()> {
-        let mut out = BytesMut::new();
-        frontend::query(sql, &mut out)?;
-        self.send(&out).await?;
+    pub async fn reply(&mut self) -> io::Result<Option<Reply>> {
         loop {
-            match self.receive().await? {
-                Message::RowDescription(body) => on_reply(Reply::Columns(columns(&body)?)),
-                Message::DataRow(body) => on_reply(Reply::Row(values(&body)?)),
-                Message::CommandComplete(body) => on_reply(Reply::Done(body.tag()?.to_owned())),
-                Message::NoticeResponse(body) => {
-                    on_reply(Reply::Notice(Report::read(&mut body.fields())?));
-                }
-                Message::ErrorResponse(body) => {
-                    on_reply(Reply::Error(Report::read(&mut body.fields())?));
-                }
+            let reply = match self.receive().await? {
+                Message::RowDescription(body) => Reply::Columns(columns(&body)?),
+                Message::DataRow(body) => Reply::Row(values(&body)?),
+                Message::CommandComplete(body) => Reply::Done(body.tag()?.to_owned()),
+                Message::NoticeResponse(body) => Reply::Notice(Report::read(&mut body.fields())?),
+                Message::ErrorResponse(body) => Reply::Error(Report::read(&mut body.fields())?),
                 Message::CopyInResponse(_) => {
                     let mut out = BytesMut::new();
                     frontend::copy_fail("this prompt has no data for COPY", &mut out)?;
                     self.send(&out).await?;
+                    continue;
                 }
                 Message::CopyData(body) => {
                     let text = String::from_utf8_lossy(body.data());
-                    on_reply(Reply::Copied(text.trim_end_matches('\n').to_owned()));
+                    Reply::Copied(text.trim_end_matches('\n').to_owned())
                 }
                 Message::ReadyForQuery(ready) => {
                     self.status = Status::from_byte(ready.status())?;
-                    return Ok(());
+                    return Ok(None);
                 }
                 Message::EmptyQueryResponse
                 | Message::CopyOutResponse(_)
                 | Message::CopyDone
                 | Message::ParameterStatus(_)
-                | Message::NotificationResponse(_) => {}
+                | Message::NotificationResponse(_) => continue,
                 _ => return Err(unexpected()),
-            }
+            };
+            return Ok(Some(reply));
         }
     }
 
@@ -344,8 +376,12 @@ pub(super) fn unexpected() -> io::Error {
     io::Error::other("the server sent what does not belong here")
 }
 
-fn columns(body: &RowDescriptionBody) -> io::Result<Vec<String>> {
-    body.fields().map(|field| Ok(field.name().to_owned())).collect()
+fn columns(body: &RowDescriptionBody) -> io::Result<Vec<Column>> {
+    let is_number = |oid| Type::from_oid(oid).is_some_and(|kind| NUMBERS.contains(&kind));
+    let column = |field: Field<'_>| {
+        Ok(Column { name: field.name().to_owned(), is_number: is_number(field.type_oid()) })
+    };
+    body.fields().map(column).collect()
 }
 
 fn values(body: &DataRowBody) -> io::Result<Vec<Option<String>>> {

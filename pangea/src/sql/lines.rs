@@ -80,9 +80,21 @@ impl Lines {
         self.is_asked
     }
 
-    /// What the prompt of a line that is being edited becomes when next something is shown.
-    pub fn change_prompt(&mut self, prompt: &str) {
-        prompt.clone_into(&mut self.sight.lock().prompt);
+    /// Gives a line that is being edited another prompt.
+    ///
+    /// # Errors
+    /// When there is nobody to show it to any more.
+    pub fn change_prompt(&mut self, prompt: &str) -> Result<(), Failure> {
+        let mut seen = self.sight.lock();
+        if seen.prompt == prompt {
+            return Ok(());
+        }
+        prompt.clone_into(&mut seen.prompt);
+        let (begin, end) = seen.around();
+        drop(seen);
+        let mut stdout = std::io::stdout();
+        let drawn = stdout.write_all((begin + &end).as_bytes()).and_then(|()| stdout.flush());
+        drawn.map_err(cant_show)
     }
 
     /// Shows a prompt and begins to read a line, unless one is being read.
@@ -131,10 +143,12 @@ impl Lines {
             stdout.write_all(end.as_bytes())?;
             stdout.flush()
         };
-        print().map_err(|error: std::io::Error| {
-            Failure::failed("can't write what there is to show", error)
-        })
+        print().map_err(cant_show)
     }
+}
+
+fn cant_show(error: std::io::Error) -> Failure {
+    Failure::failed("can't write what there is to show", error)
 }
 
 impl Drop for Lines {

@@ -10,14 +10,15 @@
 //! One that waits longer has the prompt beside it, and a command that may be done beside it is.
 //! Everything else waits for its turn. A script has a line read in each such time, so that what
 //! a command brought about comes before what stands behind it. Ctrl-C cancels what runs and drops
-//! what waits behind it.
+//! what waits behind it. What is said of a statement is shown when it comes, and of a script with
+//! its line.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::answer::{Answer, Shown};
+use super::answer::Shown;
 use super::client::Status;
 use super::lines::{Line, Lines};
 use super::script::{Part, Script};
@@ -35,7 +36,8 @@ const QUEUE_MAX: usize = 1_000;
 pub enum Turn {
     /// Also while a statement waits.
     Beside,
-    /// When the statements before it are answered.
+    /// When the statements before it are answered. Where somebody sits there it is refused while
+    /// one of them waits.
     After,
     /// It ends the prompt: at once where somebody sits there, else in its turn.
     Quit,
@@ -87,7 +89,12 @@ pub struct Prompt<'a, C> {
     interrupts: &'a mut Interrupts,
     after_error: AfterError,
     script: Script,
-    queue: VecDeque<Part>,
+    queue: VecDeque<Numbered>,
+    /// The line that was read last, and the one that what runs ends at.
+    line: u64,
+    line_of_running: u64,
+    /// Why what runs has failed, if it has.
+    error: Option<String>,
     /// When the prompt comes back beside what runs.
     patient_until: Instant,
     /// How many statements and commands have failed.
@@ -95,9 +102,16 @@ pub struct Prompt<'a, C> {
     had_lines: bool,
 }
 
+/// A part of a script, and the line that it ends at.
+struct Numbered {
+    part: Part,
+    line: u64,
+}
+
 /// What happens next.
 enum Event {
-    Answered(Answer),
+    Shown(Shown),
+    Answered,
     Line(Line),
     Interrupted,
     Waited,
@@ -122,6 +136,9 @@ impl<'a, C: Commands> Prompt<'a, C> {
             after_error,
             script: Script::default(),
             queue: VecDeque::new(),
+            line: 0,
+            line_of_running: 0,
+            error: None,
             patient_until: Instant::now(),
             failed: 0,
             had_lines: false,
@@ -151,23 +168,27 @@ impl<'a, C: Commands> Prompt<'a, C> {
         let mut end = None;
         loop {
             while !self.shell.is_running() {
-                match self.queue.pop_front() {
-                    Some(Part::Sql(sql)) => self.start(sql),
-                    Some(Part::Command(command)) => {
+                let Some(Numbered { part, line }) = self.queue.pop_front() else { break };
+                match part {
+                    Part::Sql(sql) => self.start(sql, line),
+                    Part::Command(command) => {
                         if self.commands.turn(&command) == Turn::Quit {
                             return Ok(End::Quit);
                         }
-                        self.run_command(&command).await?;
+                        self.run_command(&command, line).await?;
                     }
-                    None => break,
                 }
             }
             if let (false, Some(end)) = (self.shell.is_running(), end) {
                 return Ok(end);
             }
             let ended = match self.event(end.is_none()).await {
-                Event::Answered(answer) => {
-                    self.show(&answer)?;
+                Event::Shown(shown) => {
+                    self.show(shown)?;
+                    None
+                }
+                Event::Answered => {
+                    self.on_answered()?;
                     None
                 }
                 Event::Waited => {
@@ -201,7 +222,9 @@ impl<'a, C: Commands> Prompt<'a, C> {
         }
         tokio::select! {
             biased;
-            answer = self.shell.answer(), if is_running => Event::Answered(answer),
+            shown = self.shell.next(), if is_running => {
+                shown.map_or(Event::Answered, Event::Shown)
+            }
             () = self.interrupts.received() => Event::Interrupted,
             line = self.lines.next(), if is_read => Event::Line(line),
             () = tokio::time::sleep_until(self.patient_until), if is_patient => Event::Waited,
@@ -223,8 +246,9 @@ impl<'a, C: Commands> Prompt<'a, C> {
         format!("{name}{}{transaction}> ", self.script.mark())
     }
 
-    fn start(&mut self, sql: String) {
+    fn start(&mut self, sql: String, line: u64) {
         self.patient_until = Instant::now() + PATIENCE;
+        (self.line_of_running, self.error) = (line, None);
         self.shell.start(sql);
     }
 
@@ -236,21 +260,36 @@ impl<'a, C: Commands> Prompt<'a, C> {
             .warn("The statement waits. Ctrl-C cancels it; \\help and the like work beside it.")
     }
 
-    fn show(&mut self, answer: &Answer) -> Result<(), Failure> {
-        let stops = self.after_error == AfterError::Stop && !self.lines.is_terminal();
-        // A line that is being edited has the new prompt below what is shown.
-        let prompt = self.prompt();
-        self.lines.change_prompt(&prompt);
-        for shown in &answer.shown {
-            match shown {
-                Shown::Result(text) => self.lines.show(text)?,
-                Shown::Notice(text) => self.lines.warn(text)?,
-                Shown::Error(error) if stops => return Err(Failure::Failed(error.clone())),
-                Shown::Error(error) => self.lines.warn(error)?,
+    /// Shows a part of an answer when it comes.
+    fn show(&mut self, shown: Shown) -> Result<(), Failure> {
+        let at_line = |text: &str| self.at_line(self.line_of_running, text);
+        match shown {
+            Shown::Result(text) => self.lines.show(&text),
+            Shown::Notice(text) => self.lines.warn(&at_line(&text)),
+            Shown::Error(error) => {
+                let error = at_line(&error);
+                // Where it is the end, it is said there.
+                let shown = if self.stops_at_errors() { Ok(()) } else { self.lines.warn(&error) };
+                self.error.get_or_insert(error);
+                shown
             }
         }
-        self.failed += u64::from(answer.error().is_some());
-        Ok(())
+    }
+
+    fn stops_at_errors(&self) -> bool {
+        self.after_error == AfterError::Stop && !self.lines.is_terminal()
+    }
+
+    fn on_answered(&mut self) -> Result<(), Failure> {
+        if let Some(error) = self.error.take() {
+            self.failed += 1;
+            if self.stops_at_errors() {
+                return Err(Failure::Failed(error));
+            }
+        }
+        // A line may be being edited.
+        let prompt = self.prompt();
+        self.lines.change_prompt(&prompt)
     }
 
     async fn on_line(&mut self, line: Line) -> Result<Option<End>, Failure> {
@@ -263,7 +302,7 @@ impl<'a, C: Commands> Prompt<'a, C> {
                 // left.
                 let rest = std::mem::take(&mut self.script).rest();
                 if let Some(sql) = rest.filter(|_| !self.lines.is_terminal()) {
-                    self.queue.push_back(Part::Sql(sql));
+                    self.queue.push_back(Numbered { part: Part::Sql(sql), line: self.line });
                 }
                 return Ok(Some(End::NoMore { had_lines }));
             }
@@ -273,9 +312,11 @@ impl<'a, C: Commands> Prompt<'a, C> {
             // The statement that waits may go on after each command that a script has beside it.
             self.patient_until = Instant::now() + PATIENCE;
         }
-        for line in text.lines() {
+        // An empty line counts, and may be within quotes.
+        for line in text.split('\n') {
+            self.line += 1;
             let mut is_first = true;
-            for part in self.script.add(line) {
+            for part in self.parts(line.trim_end_matches('\r'))? {
                 if let Some(end) = self.on_part(part, is_first).await? {
                     return Ok(Some(end));
                 }
@@ -285,6 +326,25 @@ impl<'a, C: Commands> Prompt<'a, C> {
         Ok(None)
     }
 
+    /// What is complete with a line. As in psql, somebody who sits there may ask for help or leave
+    /// in a word.
+    fn parts(&mut self, line: &str) -> Result<Vec<Part>, Failure> {
+        let word = line.trim().trim_end_matches(';').trim_end().to_ascii_lowercase();
+        let command = match word.as_str() {
+            "help" => "\\help",
+            "quit" | "exit" => "\\q",
+            _ => return Ok(self.script.add(line)),
+        };
+        if !self.lines.is_terminal() {
+            return Ok(self.script.add(line));
+        }
+        if self.script.is_empty() {
+            return Ok(vec![Part::Command(command.to_owned())]);
+        }
+        self.lines.warn("A statement was begun. Ctrl-C drops it; a semicolon ends it.")?;
+        Ok(self.script.add(line))
+    }
+
     /// Does a part of a line, or has it wait. What stands behind something else on its line has its
     /// turn after that.
     async fn on_part(&mut self, part: Part, is_first: bool) -> Result<Option<End>, Failure> {
@@ -292,7 +352,16 @@ impl<'a, C: Commands> Prompt<'a, C> {
         if let Part::Command(command) = &part {
             match self.commands.turn(command) {
                 Turn::Beside if is_free || is_first => {
-                    self.run_command(command).await?;
+                    self.run_command(command, self.line).await?;
+                    return Ok(None);
+                }
+                // Whoever sits there would wait for something that may never come.
+                Turn::After if self.shell.is_running() && self.lines.is_terminal() => {
+                    let name = self.commands.name();
+                    self.lines.warn(&format!(
+                        "A statement still waits in {name}: {command} is not done. Ctrl-C cancels \
+                         the statement; then try again."
+                    ))?;
                     return Ok(None);
                 }
                 Turn::Quit if is_free || is_first && self.lines.is_terminal() => {
@@ -301,17 +370,25 @@ impl<'a, C: Commands> Prompt<'a, C> {
                 Turn::Beside | Turn::After | Turn::Quit => {}
             }
         }
-        self.queue.push_back(part);
+        self.queue.push_back(Numbered { part, line: self.line });
         Ok(None)
     }
 
-    async fn run_command(&mut self, command: &str) -> Result<(), Failure> {
+    async fn run_command(&mut self, command: &str, line: u64) -> Result<(), Failure> {
         match self.commands.run(command, &mut self.shell).await {
             Ok(text) => self.lines.show(&text),
             Err(error) => {
                 self.failed += 1;
-                self.lines.warn(&error)
+                self.lines.warn(&self.at_line(line, &error))
             }
+        }
+    }
+
+    /// A word about a script, with the line that it is about as psql has it.
+    fn at_line(&self, line: u64, text: &str) -> String {
+        match self.lines.is_terminal() {
+            true => text.to_owned(),
+            false => format!("<stdin>:{line}: {text}"),
         }
     }
 

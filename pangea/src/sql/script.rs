@@ -68,7 +68,9 @@ impl Script {
             let taken = match &self.within {
                 Within::Nothing if first == '\\' => {
                     let end = rest[1..].find('\\').map_or(rest.len(), |at| at + 1);
-                    parts.push(Part::Command(rest[..end].trim().to_owned()));
+                    // It needs no semicolon, and may have one.
+                    let command = rest[..end].trim_end_matches([' ', '\t', '\r', ';']);
+                    parts.push(Part::Command(command.to_owned()));
                     rest = &rest[end..];
                     continue;
                 }
@@ -184,6 +186,10 @@ mod tests {
         assert_eq!(parts(&["select 1; \\q"]), [sql("select 1;"), command("\\q")]);
         assert_eq!(parts(&["a; b ;;  "]), [sql("a;"), sql("b ;")]);
         assert_eq!(parts(&["\\heal \\status"]), [command("\\heal"), command("\\status")]);
+        assert_eq!(
+            parts(&["\\kill us-east; ", "\\q;;"]),
+            [command("\\kill us-east"), command("\\q")]
+        );
         assert_eq!(parts(&["select 1", " + 1;"]), [sql("select 1\n + 1;")]);
         assert_eq!(parts(&["   ", ";", "-- nothing;", "/* ;", "; */"]), []);
     }

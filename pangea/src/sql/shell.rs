@@ -3,11 +3,15 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::task::JoinHandle;
 use tokio_postgres::Config;
 
-use super::answer::Answer;
+use super::answer::{Answer, Shown};
 use super::client::{Canceller, Client, Status};
+
+/// How much of an answer may wait to be shown before no more of it is read.
+const SHOWN_MAX: usize = 16;
 
 /// What can be asked to cancel, once there is a connection.
 type Cancellers = Arc<Mutex<Option<Arc<Canceller>>>>;
@@ -21,7 +25,8 @@ pub struct Shell {
 
 /// Statements that wait for their answer.
 struct Running {
-    task: JoinHandle<(Option<Client>, Answer)>,
+    task: JoinHandle<Option<Client>>,
+    shown: Receiver<Shown>,
     canceller: Cancellers,
     /// Whether the server was asked to cancel.
     is_cancelled: bool,
@@ -66,18 +71,22 @@ impl Shell {
         assert!(self.running.is_none(), "one thing runs at a time");
         let canceller = Cancellers::default();
         let (config, client) = (self.config.clone(), self.client.take());
-        let task = tokio::spawn(run(config, client, canceller.clone(), sql));
-        self.running = Some(Running { task, canceller, is_cancelled: false });
+        let (sender, shown) = channel(SHOWN_MAX);
+        let task = tokio::spawn(run(config, client, canceller.clone(), sql, sender));
+        self.running = Some(Running { task, shown, canceller, is_cancelled: false });
     }
 
-    /// Waits for the answer to what runs. May be dropped and asked for again.
-    pub async fn answer(&mut self) -> Answer {
+    /// Waits for more of the answer to what runs. When there is none, it has ended. May be dropped
+    /// and asked for again.
+    pub async fn next(&mut self) -> Option<Shown> {
         let running = self.running.as_mut().expect("something runs");
+        if let Some(shown) = running.shown.recv().await {
+            return Some(shown);
+        }
         let ended = (&mut running.task).await;
         self.running = None;
-        let (client, answer) = ended.expect("a query does not panic, and is given up only here");
-        self.client = client;
-        answer
+        self.client = ended.expect("a query does not panic, and is given up only here");
+        None
     }
 
     /// Asks the server to cancel what runs. What it was asked to cancel before is given up, with
@@ -109,42 +118,67 @@ async fn connect(config: &Config) -> Result<Client, String> {
     Client::connect(config).await.map_err(cant)
 }
 
+/// Runs SQL and tells what comes of it: the connection, if there still is one.
 async fn run(
     config: Config,
     client: Option<Client>,
     canceller: Cancellers,
     sql: String,
-) -> (Option<Client>, Answer) {
-    let mut answer = Answer::default();
-    let mut client = match ready(&config, client, &mut answer).await {
+    shown: Sender<Shown>,
+) -> Option<Client> {
+    let mut client = match ready(&config, client, &shown).await {
         Ok(client) => client,
         Err(error) => {
-            answer.fail(error);
-            return (None, answer);
+            tell(&shown, Shown::Error(error)).await;
+            return None;
         }
     };
     *canceller.lock().unwrap_or_else(PoisonError::into_inner) = client.canceller();
     let before = client.status();
-    let Err(error) = client.query(&sql, |reply| answer.add(reply)).await else {
-        return (Some(client), answer);
+    let mut has_failed = false;
+    let Err(error) = query(&mut client, &sql, &shown, &mut has_failed).await else {
+        return Some(client);
     };
     // The server has often said why.
-    if answer.error().is_none() {
-        answer.fail(format!("the connection was lost: {error}"));
+    if !has_failed {
+        tell(&shown, Shown::Error(format!("the connection was lost: {error}"))).await;
     }
-    answer.note(if before.is_open() {
+    let what_of_it = if before.is_open() {
         "The open transaction is lost with the connection."
     } else {
         "Whether the statement took effect is not known."
-    });
-    (None, answer)
+    };
+    tell(&shown, Shown::Notice(what_of_it.to_owned())).await;
+    None
+}
+
+async fn query(
+    client: &mut Client,
+    sql: &str,
+    shown: &Sender<Shown>,
+    has_failed: &mut bool,
+) -> std::io::Result<()> {
+    let mut answer = Answer::default();
+    client.query(sql).await?;
+    while let Some(reply) = client.reply().await? {
+        if let Some(more) = answer.add(reply) {
+            *has_failed |= matches!(more, Shown::Error(_));
+            tell(shown, more).await;
+        }
+    }
+    Ok(())
+}
+
+/// Where nobody listens any more, the statement is being given up.
+async fn tell(shown: &Sender<Shown>, what: Shown) {
+    let _ = shown.send(what).await;
 }
 
 /// The connection that there is, or a new one.
 async fn ready(
     config: &Config,
     client: Option<Client>,
-    answer: &mut Answer,
+    shown: &Sender<Shown>,
 ) -> Result<Client, String> {
     let Some(mut client) = client else { return connect(config).await };
     if !client.is_lost().await {
@@ -156,6 +190,7 @@ async fn ready(
             .to_owned());
     }
     let client = connect(config).await?;
-    answer.note("The connection was lost. This is a new one, with the default settings.");
+    let note = "The connection was lost. This is a new one, with the default settings.";
+    tell(shown, Shown::Notice(note.to_owned())).await;
     Ok(client)
 }

@@ -28,8 +28,8 @@ impl Demo {
             command.stdin(Stdio::piped()).stderr(Stdio::piped());
         };
         let mut demo = Self::start_with(directory, arguments, pipes);
-        // Dropped with its end: the script has one.
-        demo.process.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
+        // Dropped with its end: the script has one. A demo that is refused may have gone already.
+        let _ = demo.process.stdin.take().unwrap().write_all(script.as_bytes());
         demo
     }
 

@@ -22,7 +22,7 @@
 //! peer has forgotten is told how far they went, skips them, and learns from elsewhere what they
 //! came to. In a synchronisation of `omnipaxos` a snapshot stands for what is skipped. Left to
 //! itself, `omnipaxos` would send one in place of entries that are still there, so it is told that
-//! there are none ([`Forgotten`]), and snapshots are put in here, where entries are gone.
+//! there are none, and snapshots are put in here, where entries are gone.
 
 mod check;
 mod storage;

@@ -117,6 +117,14 @@ fn what_replicas_say_to_each_other_is_not_refused() {
     assert_eq!(cluster.refused, []);
 }
 
+/// A cluster that has elected a leader, and which replica that is.
+fn led() -> (Cluster, usize) {
+    let mut cluster = Cluster::new();
+    cluster.run(100);
+    let leader = cluster.replicas.iter().position(Agreement::is_leader).expect("one leads");
+    (cluster, leader)
+}
+
 /// A cluster that has decided 0..100 while the last of its replicas was away, and has forgotten 90
 /// of these. The last one has decided `before` entries before that.
 fn forgetful(before: u32) -> Cluster {
@@ -196,9 +204,7 @@ fn a_replica_that_lacks_what_is_kept_skips_nothing() {
 /// to whoever lacked some.
 #[test]
 fn what_the_user_of_a_replica_has_from_elsewhere_does_not_decide_what_is_in_its_log() {
-    let mut cluster = Cluster::new();
-    cluster.run(100);
-    let old = cluster.replicas.iter().position(Agreement::is_leader).expect("one leads");
+    let (mut cluster, old) = led();
     cluster.away = Some(old);
     (500..503).for_each(|entry| cluster.replicas[old].propose(entry));
     cluster.run(100);
@@ -230,9 +236,7 @@ fn what_the_user_of_a_replica_has_from_elsewhere_does_not_decide_what_is_in_its_
 /// shortened meanwhile, was taken for nonsense: it told of more entries than there were.
 #[test]
 fn an_acknowledgement_to_a_leader_that_has_fewer_entries_now_is_not_refused() {
-    let mut cluster = Cluster::new();
-    cluster.run(100);
-    let leader = cluster.replicas.iter().position(Agreement::is_leader).expect("one leads");
+    let (mut cluster, leader) = led();
     let peer = (leader + 1) % 3;
     let now = cluster.replicas[leader].paxos.get_promise();
     let mut acknowledge = |n| {
@@ -248,9 +252,7 @@ fn an_acknowledgement_to_a_leader_that_has_fewer_entries_now_is_not_refused() {
 /// one from a peer. The leader trimmed up to there, and that was taken for nonsense.
 #[test]
 fn a_trim_beyond_what_is_known_to_be_decided_is_not_refused() {
-    let mut cluster = Cluster::new();
-    cluster.run(100);
-    let leader = cluster.replicas.iter().position(Agreement::is_leader).expect("one leads");
+    let (mut cluster, leader) = led();
     let peer = (leader + 1) % 3;
     assert_eq!(cluster.decide(0), [0, 1, 2]);
     cluster.replicas[leader].propose(1);

@@ -35,14 +35,19 @@ pub(crate) enum Function {
     Position,
     Left,
     Right,
-    Pad { is_left: bool },
+    Pad {
+        is_left: bool,
+    },
     Repeat,
     Reverse,
     SplitPart,
     StartsWith,
     Concat,
     ConcatWithSeparator,
-    Like { is_negated: bool, is_case_blind: bool },
+    Like {
+        is_negated: bool,
+        is_case_blind: bool,
+    },
     Encode,
     Decode,
     ToHex,
@@ -54,7 +59,9 @@ pub(crate) enum Function {
     Today,
     Extract(SqlType),
     DateTruncate(SqlType),
-    AtTimeZone { to_utc: bool },
+    AtTimeZone {
+        to_utc: bool,
+    },
     RandomUuid,
     Random,
     Version,
@@ -62,6 +69,8 @@ pub(crate) enum Function {
     Schema,
     User,
     IsVisible,
+    /// Gives back locks that nobody has: drivers ask for it before they hand a connection on.
+    UnlockAll,
     TypeName(SqlType),
 }
 
@@ -122,6 +131,7 @@ impl Function {
             Self::Database => Datum::Text(env.database.clone()),
             Self::Schema => Datum::Text("public".to_owned()),
             Self::User => Datum::Text(env.user.clone()),
+            Self::UnlockAll => Datum::Text(String::new()),
             _ => return None,
         })
     }

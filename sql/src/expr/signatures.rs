@@ -115,6 +115,7 @@ const SIGNATURES: &[Signature] = &[
     of("current_user", &[], Text, Function::User),
     of("session_user", &[], Text, Function::User),
     of("user", &[], Text, Function::User),
+    of("pg_advisory_unlock_all", &[], Text, Function::UnlockAll),
     of("pg_table_is_visible", &[Int8], Bool, Function::IsVisible),
 ];
 

@@ -38,6 +38,10 @@ pub(crate) enum Command {
     Show(String),
     ShowAll,
     Discard,
+    /// It ends what there can't be: drivers ask for it before they hand a connection on.
+    Nothing {
+        tag: &'static str,
+    },
     /// One statement by name, or all.
     Deallocate(Option<String>),
 }
@@ -73,6 +77,8 @@ impl Command {
             },
             S::ShowVariable { variable } => Self::show(variable),
             S::Discard { .. } => Self::Discard,
+            S::Close { cursor: ast::CloseCursor::All } => Self::Nothing { tag: "CLOSE CURSOR ALL" },
+            S::UNLISTEN { .. } => Self::Nothing { tag: "UNLISTEN" },
             S::Deallocate { name, .. } => {
                 let name = syntax::name(name);
                 Self::Deallocate((name != "all").then_some(name))

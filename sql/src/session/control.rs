@@ -68,6 +68,7 @@ impl<E: Engine> Session<E> {
                 self.deallocate(name.as_deref())?;
                 done(if name.is_some() { "DEALLOCATE" } else { "DEALLOCATE ALL" })
             }
+            Command::Nothing { tag } => done(tag),
             Command::Data(_)
             | Command::Begin { .. }
             | Command::Commit { .. }

@@ -30,6 +30,8 @@ const WRITE_BYTES_MAX: usize = TXN_BYTES_MAX;
 pub(crate) struct LocalContext<H: Header> {
     pin: Pin<H>,
     is_recording: bool,
+    /// Whether a statement that writes was run, even if it found nothing to write.
+    is_writer: bool,
     reads: ReadSet,
     points: BTreeSet<(TableId, Key)>,
     reads_recorded: usize,
@@ -43,6 +45,7 @@ impl<H: Header> LocalContext<H> {
         Self {
             pin,
             is_recording: false,
+            is_writer: false,
             reads: ReadSet::default(),
             points: BTreeSet::new(),
             reads_recorded: 0,
@@ -56,9 +59,15 @@ impl<H: Header> LocalContext<H> {
         Self { is_recording: true, ..Self::snapshot(pin) }
     }
 
-    /// What must be certified, unless nothing was written: what only read saw one snapshot.
+    /// A statement that writes is run. What it reads must be so when the transaction commits.
+    pub(crate) fn begin_write(&mut self) {
+        self.is_writer = true;
+    }
+
+    /// What must be certified, unless the transaction only read: it saw one snapshot. An UPDATE
+    /// that found no row is no read: the row may have come after the snapshot.
     pub(crate) fn into_certified(self) -> Option<Certified> {
-        if self.writes.is_empty() {
+        if self.writes.is_empty() && !self.is_writer {
             return None;
         }
         let write = |((table, key), value)| Write { table, key, value };

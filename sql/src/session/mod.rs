@@ -474,6 +474,9 @@ impl<E: Engine> Session<E> {
         if planned.plan.is_write() && transaction.is_read_only {
             return Err(read_only_violation(&planned));
         }
+        if planned.plan.is_write() {
+            cx.begin_write();
+        }
         let env = self.env(params.to_vec(), transaction.started);
         let mut cx = Interruptible::new(cx, &self.engine);
         let executed = exec::run(&planned.plan, &env, &mut cx)

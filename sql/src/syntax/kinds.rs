@@ -28,6 +28,7 @@ const PARSED: &[&str] = &[
     "SHOW",
     "START",
     "TRUNCATE",
+    "UNLISTEN",
     "UPDATE",
     "VALUES",
     "WITH",
@@ -65,7 +66,6 @@ const MISSING: &[&str] = &[
     "SAVEPOINT",
     "SECURITY",
     "TABLE",
-    "UNLISTEN",
     "VACUUM",
 ];
 
@@ -142,6 +142,7 @@ pub(super) fn check<'a>(tokens: impl Iterator<Item = &'a TokenWithSpan>) -> Resu
             Some(object) => Err(SqlError::unsupported(format!("{kind} {object}"))),
             None => Ok(()),
         },
+        ("CLOSE", "ALL") => Ok(()),
         ("REFRESH", _) => Err(SqlError::unsupported("REFRESH MATERIALIZED VIEW")),
         _ if PARSED.contains(&kind) => Ok(()),
         _ if MISSING.contains(&kind) => Err(SqlError::unsupported(kind)),
