@@ -4,7 +4,7 @@ use std::fmt;
 use std::io::{self, BufRead};
 
 use serde::Deserialize;
-use serde::de::{self, Deserializer, Visitor};
+use serde::de::{self, Deserializer, IgnoredAny, Visitor};
 
 use super::{Atom, Malformed, Name, Names, Op, Outcome, Range, Recorded, Rules, Seen, Txn};
 
@@ -69,7 +69,8 @@ pub fn read(input: &mut dyn BufRead, watch: &mut dyn FnMut(u64)) -> Result<Recor
 }
 
 fn transaction(line: usize, text: &[u8], names: &mut Names) -> Result<Txn, Malformed> {
-    let parsed: RawTxn = serde_json::from_slice(text).map_err(|error| malformed(line, &error))?;
+    let parsed: RawTxn =
+        serde_json::from_slice(text).map_err(|error| malformed(line, text, &error))?;
     let RawTxn { client, begin, end, outcome, real_time, r#final, note, ops } = parsed;
     let is_known = outcome == RawOutcome::Committed;
     let ops = ops.into_iter().map(|op| op.named(is_known, names));
@@ -93,12 +94,18 @@ fn transaction(line: usize, text: &[u8], names: &mut Names) -> Result<Txn, Malfo
     })
 }
 
-fn malformed(line: usize, error: &serde_json::Error) -> Malformed {
+fn malformed(line: usize, text: &[u8], error: &serde_json::Error) -> Malformed {
     let whole = error.to_string();
     let place = format!(" at line {} column {}", error.line(), error.column());
     let what = whole.strip_suffix(&place).unwrap_or(&whole);
     let column = error.column();
+    let is_json = || serde_json::from_slice::<IgnoredAny>(text).is_ok();
     let what = match error.classify() {
+        // Its parser takes another type for bad syntax where one of some names is expected.
+        serde_json::error::Category::Syntax if is_json() => format!(
+            "column {column}: expected an outcome, \"committed\", \"aborted\" or \"unknown\", or \
+             one operation, as {{\"read\": {{..}}}}"
+        ),
         serde_json::error::Category::Eof => format!(
             "it ends within its object, at column {column} ({what}); expected one whole JSON \
              object: is the file truncated?"

@@ -77,6 +77,22 @@ fn what_is_wrong_is_said_with_its_line() {
             &["final", "must only read"],
         ),
         (good.replace("1}", "2}").repeat(2), &["line 2", "trailing characters"]),
+        (good.replace(":0,", ":\"0\","), &["string \"0\"", "expected i64"]),
+        (good.replace(":1,\"begin", ":[1],\"begin"), &["sequence", "expected a whole number"]),
+        (good.replace("\"committed\"", "true"), &["expected an outcome"]),
+        (good.replace("[{", "{").replace("}]", "}"), &["invalid type: map", "expected a sequence"]),
+        (line("7"), &["expected", "one operation"]),
+        (line(r#"{"append":{"value":2}}"#), &["missing field `key`"]),
+        (line(r#"{"append":{"key":"x"}}"#), &["missing field `value`"]),
+        (line(r#"{"append":{"key":"x","value":null}}"#), &["null", "expected a whole number"]),
+        (line(r#"{"read":{"key":"x","value":{}}}"#), &["map", "expected what the read returned"]),
+        (line(r#"{"read":{"key":"x","value":[[1]]}}"#), &["sequence", "expected a whole number"]),
+        (line(r#"{"scan":{"rows":[[5]]}}"#), &["invalid length 1", "expected"]),
+        (line(r#"{"scan":{"rows":[5]}}"#), &["integer `5`", "expected"]),
+        (
+            line(r#"{"delete":{"key":"y"},"read":{"key":"y","value":1}}"#),
+            &["expected", "one operation"],
+        ),
     ] {
         let text = format!("{good}\n{second}\n");
         let error = error(&text);

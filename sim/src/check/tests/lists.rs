@@ -1,7 +1,8 @@
 //! Lists made by hand: each anomaly is caught by its name, and right ones pass.
 
 use super::*;
-use crate::check::list_append::{self, Lists, Observed, Versions};
+use crate::check::list_append::{self, Lists};
+use crate::check::observed::{Observed, Versions};
 use crate::record::Outcome::{Aborted, Committed, Unknown};
 
 /// What a transaction did to lists.
@@ -39,8 +40,9 @@ fn txns(all: &[(Outcome, &[Did])]) -> Observed {
 fn found(observed: &Observed, lists: &[(u64, &[u64])]) -> Result<(), (&'static str, String)> {
     let lists: Lists = lists.iter().map(|(list, values)| (*list, values.to_vec())).collect();
     let mut observed = observed.clone();
-    observed.add_final(&lists, 1_000_000);
-    list_append::check_observed(&observed).map_err(|violation| (violation.anomaly, violation.story))
+    observed.add_final_lists(&lists, 1_000_000);
+    let (_, held) = crate::check::hold(&observed, "list-append");
+    held.map_err(|violation| (violation.anomaly, violation.story))
 }
 
 /// Holds a transaction to real time.
@@ -210,6 +212,32 @@ fn real_time_order_goes_through_transactions_in_between_and_never_from_open_ones
     hold(&mut four, 0, 0, None);
     four.recorded.txns[0].outcome = Unknown;
     assert_eq!(found(&four, backwards), Ok(()), "an open one may take place at any time");
+}
+
+/// One that nobody knows of has begun when its client asked, and takes place then or at any time
+/// after it.
+#[test]
+fn what_an_unknown_one_gave_is_not_seen_before_it_began_and_may_come_late() {
+    let all: &[(Outcome, &[Did])] = &[(Committed, &[read(1, &[10])]), (Unknown, &[append(1, 10)])];
+    let lists: &[(u64, &[u64])] = &[(1, &[10])];
+    let mut seen = txns(all);
+    hold(&mut seen, 0, 0, Some(50));
+    hold(&mut seen, 1, 50, None);
+    assert_eq!(found(&seen, lists), Ok(()), "they may be at the same time");
+    hold(&mut seen, 1, 51, None);
+    let (anomaly, story) = found(&seen, lists).unwrap_err();
+    assert_eq!(anomaly, "G1c-realtime", "{story}");
+    hold(&mut seen, 1, 51, Some(60));
+    assert_eq!(found(&seen, lists).unwrap_err().0, "G1c-realtime", "an end says nothing");
+    // Its client gave up long before a reader began who did not see it yet.
+    let mut late = txns(&[(Unknown, &[append(1, 10)]), (Committed, &[read(1, &[])])]);
+    hold(&mut late, 1, 100, Some(110));
+    for end in [None, Some(20)] {
+        hold(&mut late, 0, 0, end);
+        assert_eq!(found(&late, lists), Ok(()), "{end:?}");
+    }
+    late.recorded.txns[0].outcome = Committed;
+    assert_eq!(found(&late, lists).unwrap_err().0, "G-single-realtime");
 }
 
 #[test]

@@ -246,6 +246,29 @@ fn a_stale_read_is_serializable_and_not_strictly_so() {
     assert_found(&lines, "G-single-realtime", words, &[StrictSerializable]);
 }
 
+/// One that nobody knows of has begun when its client asked, and takes place then or at any time
+/// after it.
+#[test]
+fn what_an_unknown_one_gave_is_not_seen_before_it_began_and_may_come_late() {
+    let seen = |begin, end| {
+        [
+            ("committed", (0, 50), r#"{"read":{"key":"x","value":1}}"#),
+            ("unknown", (begin, end), r#"{"write":{"key":"x","value":1}}"#),
+        ]
+    };
+    assert_found(&seen(50, 60), "", "", &[]);
+    assert_found(&seen(51, 60), "G1c-realtime", "before", &[StrictSerializable]);
+    let late = |outcome| {
+        [
+            (outcome, (0, 20), r#"{"write":{"key":"x","value":1}}"#),
+            ("committed", (100, 110), r#"{"read":{"key":"x","value":null}}"#),
+            ("final", (200, 210), r#"{"read":{"key":"x","value":1}}"#),
+        ]
+    };
+    assert_found(&late("unknown"), "", "", &[]);
+    assert_found(&late("committed"), "G-single-realtime", "T2", &[StrictSerializable]);
+}
+
 #[test]
 fn the_order_of_blind_writes_follows_from_real_time() {
     let lines = in_turn(&[
