@@ -98,7 +98,7 @@ pub enum Op {
         /// The value, which nobody else writes to anything.
         value: u64,
     },
-    /// Deletes a row, whether it is there or not.
+    /// Reads a row, and deletes it if it is there.
     Delete {
         /// The row.
         row: u64,
@@ -198,8 +198,8 @@ pub fn decode_ops(args: &[u8]) -> Result<Vec<Op>, DecodeError> {
     Ok(ops)
 }
 
-/// What each read and each scan of a committed transaction found, in their order: rows with their
-/// values, of which a read finds one or none.
+/// What each read, scan and delete of a committed transaction found, in their order: rows with their
+/// values, of which a read and a delete find one or none.
 ///
 /// # Errors
 /// When the bytes are malformed.
@@ -336,6 +336,12 @@ impl Generator {
 pub struct Run;
 
 impl Run {
+    fn read(cx: &mut dyn Context, row: u64) -> Result<Vec<(u64, u64)>, Stop> {
+        let value = cx.get(REGISTERS, &key(row))?;
+        let found = value.iter().map(|value| decode_row(&key(row), value));
+        found.collect::<Result<_, _>>().map_err(malformed)
+    }
+
     fn scan(cx: &mut dyn Context, first: u64, count: u64) -> Result<Vec<(u64, u64)>, Stop> {
         let mut found = Ok(Vec::new());
         let range = range(first, count);
@@ -365,14 +371,13 @@ impl Procedure for Run {
                     continue;
                 }
                 Op::Delete { row } => {
-                    cx.delete(REGISTERS, key(row))?;
-                    continue;
+                    let found = Self::read(cx, row)?;
+                    if !found.is_empty() {
+                        cx.delete(REGISTERS, key(row))?;
+                    }
+                    found
                 }
-                Op::Read { row } => {
-                    let value = cx.get(REGISTERS, &key(row))?;
-                    let found = value.iter().map(|value| decode_row(&key(row), value));
-                    found.collect::<Result<Vec<_>, _>>().map_err(malformed)?
-                }
+                Op::Read { row } => Self::read(cx, row)?,
                 Op::Scan { first, count } => Self::scan(cx, first, count)?,
             };
             result.put_varint(found.len() as u64);
@@ -452,7 +457,7 @@ mod tests {
         let found = run(&mut model, &[read(1), write(1, 10), write(3, 30), read(1), scan]);
         assert_eq!(found, [vec![], vec![(1, 10)], vec![(1, 10), (3, 30)]]);
         let found = run(&mut model, &[Op::Delete { row: 1 }, write(4, 40), read(1), scan]);
-        assert_eq!(found, [vec![], vec![(3, 30)]], "row 4 is not in the range");
+        assert_eq!(found, [vec![(1, 10)], vec![], vec![(3, 30)]], "row 4 is not in the range");
         assert_eq!(run(&mut model, &[read(4), read(9)]), [vec![(4, 40)], vec![]]);
     }
 

@@ -43,7 +43,7 @@ impl Observed {
         told: Told,
     ) -> Result<Self, Violation> {
         let mut observed = Self::default();
-        for (operation, id) in history.operations.iter().zip(1..) {
+        for (operation, id) in in_order(history).into_iter().zip(1..) {
             let ops = told(operation, &mut observed.recorded.names);
             let ops = ops
                 .map_err(|what| Violation::new(checker, "unreadable", format!("T{id}: {what}")))?;
@@ -77,6 +77,25 @@ impl Observed {
         });
         self.versions.push(Versions::default());
     }
+}
+
+/// Operations in the order of the versions that nodes named, and as they were invoked where none
+/// was. The checker tries this order of writes first, where their readers tell none.
+fn in_order(history: &History) -> Vec<&Operation> {
+    let mut newest = 0;
+    let versions = history.operations.iter().map(|operation| {
+        let version = match &operation.end {
+            // A reader comes after all that its version holds.
+            End::Read { version, .. } => (version.0, true),
+            End::Committed { version, .. } => (version.0, false),
+            _ => (newest, false),
+        };
+        newest = newest.max(version.0);
+        (version, operation)
+    });
+    let mut versions: Vec<((u64, bool), &Operation)> = versions.collect();
+    versions.sort_by_key(|(version, _)| *version);
+    versions.into_iter().map(|(_, operation)| operation).collect()
 }
 
 /// A number as a key or a value.

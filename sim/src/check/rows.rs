@@ -74,16 +74,21 @@ fn told(operation: &Operation, names: &mut Names) -> Result<Vec<Op>, String> {
         match call {
             Called::Write { row, value } => ops
                 .push(Op::Write { key: names.name(number(row)), value: names.name(number(value)) }),
-            Called::Delete { row } => ops.push(Op::Delete { key: names.name(number(row)) }),
+            Called::Delete { row } if !is_answered => {
+                ops.push(Op::Delete { key: names.name(number(row)) });
+            }
             Called::Read { .. } | Called::Scan { .. } if !is_answered => {}
-            Called::Read { row } => {
+            Called::Read { row } | Called::Delete { row } => {
                 let answer = answers.next().ok_or("the answer is short")?;
                 let seen = match answer[..] {
                     [] => Seen::Nothing,
                     [(found, value)] if found == row => Seen::Value(names.name(number(value))),
                     _ => return Err(format!("a read of {row} found {answer:?}")),
                 };
-                ops.push(Op::Read { key: names.name(number(row)), seen });
+                let key = names.name(number(row));
+                let is_deleted = matches!(call, Called::Delete { .. }) && seen != Seen::Nothing;
+                ops.push(Op::Read { key, seen });
+                ops.extend(is_deleted.then_some(Op::Delete { key }));
             }
             Called::Scan { first, count } => {
                 let answer = answers.next().ok_or("the answer is short")?;
@@ -296,7 +301,7 @@ mod tests {
         let at = |version, rows: &[(u64, u64)]| {
             let operations = vec![
                 operation(&[WRITE], committed(3, &[])),
-                operation(&[Called::Delete { row: 1 }], committed(5, &[])),
+                operation(&[Called::Delete { row: 1 }], committed(5, &[&[(1, 10)]])),
                 operation(&[Called::Write { row: 1, value: 11 }], committed(7, &[])),
                 operation(&[SCAN], read_at(version, &[rows])),
             ];
