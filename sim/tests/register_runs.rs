@@ -60,7 +60,7 @@ fn registers_and_rows_are_serializable_under_faults_and_what_is_changed_is_found
     for (mix, expected) in [
         (Mix::Register, "lost update"),
         (Mix::LongFork, "G-nonadjacent"),
-        (Mix::WriteSkew, "G2-item"),
+        (Mix::WriteSkew, "G-single"),
         (Mix::Cycle, "G1c"),
         (Mix::Ranges, "G2"),
     ] {

@@ -70,7 +70,7 @@ fn every_mistake_shows_in_registers_and_rows_too() {
         (Bug::StaleFresh, "long-fork", "G-single-realtime"),
         (Bug::CertifyWritesAlone, "write-skew", "G2-item"),
         (Bug::CertifyWritesAlone, "cycle", "G2-item"),
-        (Bug::CertifyWritesAlone, "ranges", "G2"),
+        (Bug::CertifyWritesAlone, "ranges", "G2-item"),
     ] {
         let found: BTreeSet<&str> = (0..SEEDS_PER_BUG)
             .filter_map(|seed| toy(&settings(seed, workload), bug).violation)
