@@ -198,8 +198,8 @@ pub fn decode_ops(args: &[u8]) -> Result<Vec<Op>, DecodeError> {
     Ok(ops)
 }
 
-/// What each read, scan and delete of a committed transaction found, in their order: rows with their
-/// values, of which a read and a delete find one or none.
+/// What each read, scan and delete of a committed transaction found, in their order: rows with
+/// their values, of which a read and a delete find one or none.
 ///
 /// # Errors
 /// When the bytes are malformed.

@@ -2,8 +2,9 @@
 //!
 //! - [`recorded`] holds the history of any database to a [`model`]: it rebuilds from what
 //!   transactions read what depended on what, and looks for cycles.
-//! - [`observed`] brings the simulator's histories there, with the final state: [`list_append`] those
-//!   of lists and [`rows`] those of registers. Both hold them to the versions that nodes named.
+//! - [`observed`] brings the simulator's histories there, with the final state: [`list_append`]
+//!   those of lists and [`rows`] those of registers. Both hold them to the versions that nodes
+//!   named.
 //! - [`bank`] holds every audit to the same total.
 //! - Workloads check their own final data, and data at sampled versions; the world compares
 //!   replicas.
