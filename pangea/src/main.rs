@@ -6,6 +6,7 @@
 //! | `demo` | a cluster on this machine, and a prompt | [`demo`] |
 //! | `bench` | a cluster on this machine under load, measured and checked | [`mod@bench`] |
 //! | `sim` | a cluster in virtual time, under faults | [`sim`] |
+//! | `check` | a recorded history of any database, held to a model | [`check`] |
 //! | `sql` | a prompt at any PostgreSQL URL | [`sql`] |
 //!
 //! A protocol's name becomes its code in [`protocol`] and nowhere else. What went wrong is one line
@@ -13,6 +14,7 @@
 //! a check included, 2 when the command makes no sense, and 130 when it was interrupted.
 
 mod bench;
+mod check;
 mod cluster;
 mod demo;
 mod drive;
@@ -53,6 +55,7 @@ enum Command {
     Demo(demo::Arguments),
     Bench(bench::Arguments),
     Sim(sim::Arguments),
+    Check(check::Arguments),
     Sql(sql::Arguments),
 }
 
@@ -62,6 +65,7 @@ fn main() -> ExitCode {
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Sim(arguments) => sim::run(&arguments),
+        Command::Check(arguments) => check::run(&arguments),
         Command::Sql(arguments) => sql::run(&arguments),
     };
     match result {

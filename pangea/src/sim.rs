@@ -1,5 +1,7 @@
 //! `pangea sim`: clusters in virtual time, under faults, held to what they promise.
 
+use std::fs::File;
+use std::io::BufWriter;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,12 +14,15 @@ use pangea_core::workload;
 use pangea_sim::clock::ClockBounds;
 use pangea_sim::settings::NODES_MAX;
 use pangea_sim::trace::Lines;
-use pangea_sim::{FaultKind, RealTime, Report, Scenario, Settings, Summary, run_seeds};
+use pangea_sim::{FaultKind, RealTime, Report, Scenario, Settings, Summary, record, run_seeds};
 
 use crate::failure::Failure;
 use crate::protocol::{Setting, WithProtocol, options_table, parse_options, with_protocol};
 use crate::say;
 use crate::signals::Signals;
+
+/// Workloads whose histories can't be written: their values may be written twice.
+const NOT_RECORDED: [&str; 3] = ["bank", "tpcc", "ycsb"];
 
 /// How a swarm's progress looks at a terminal.
 const PROGRESS_BAR: &str = "{wide_bar} {pos}/{len} seeds, {msg}, {eta} left";
@@ -48,6 +53,7 @@ const IN_SCENARIOS: [&str; 12] = [
   pangea sim --seed 7
   pangea sim --seed 7 --trace > trace.txt
   pangea sim --seeds 0..1000 --workload bank
+  pangea sim --seed 7 --history run.jsonl && pangea check run.jsonl
   pangea sim --seeds 0..100 --faults crash,partition --set minerva.solver=greedy
   pangea sim --seeds 0..100 --scenario scenarios/coordinator-dies.toml
 
@@ -74,6 +80,9 @@ pub struct Arguments {
     /// Print everything that happens
     #[arg(long, conflicts_with = "seeds")]
     trace: bool,
+    /// Write what clients did and saw to a file, for `pangea check`. Not of bank, TPC-C and YCSB
+    #[arg(long, value_name = "FILE", conflicts_with = "seeds")]
+    history: Option<PathBuf>,
     /// What clients do
     #[arg(long, value_name = "NAME")]
     #[arg(help = format!("What clients do: {}", workload::NAMES.join(", ")))]
@@ -88,7 +97,7 @@ pub struct Arguments {
     /// How long clients work under faults
     #[arg(long, value_name = "MS", default_value_t = Settings::default().duration.us / 1_000)]
     ms: u64,
-    /// list-append: lists in use at a time
+    /// list-append: lists in use at a time. register, long-fork, write-skew, cycle, ranges: rows
     #[arg(long, value_name = "N", default_value_t = Settings::default().lists)]
     lists: u32,
     /// bank: accounts
@@ -157,6 +166,12 @@ impl Arguments {
         if !workload::NAMES.contains(&self.workload.as_str()) {
             let names = workload::NAMES.join(", ");
             let message = format!("there is no workload {:?}; there are {names}", self.workload);
+            return Err(Failure::Usage(message));
+        }
+        let is_recorded = !NOT_RECORDED.iter().any(|name| self.workload.starts_with(name));
+        if self.history.is_some() && !is_recorded {
+            let name = &self.workload;
+            let message = format!("--history: histories of {name} have no form; try list-append");
             return Err(Failure::Usage(message));
         }
         let default = Settings::default();
@@ -269,6 +284,9 @@ fn run_one<P: Protocol>(
     };
     let report = report?;
     say(&report.to_string())?;
+    if let Some(path) = &arguments.history {
+        write_history(&report, path)?;
+    }
     match &report.violation {
         None => Ok(()),
         Some(violation) => {
@@ -276,6 +294,17 @@ fn run_one<P: Protocol>(
             Err(Failure::Failed(format!("{violation}; replay with: {replay}")))
         }
     }
+}
+
+fn write_history(report: &Report, path: &Path) -> Result<(), Failure> {
+    let what = || format!("can't write {}", path.display());
+    let Some(recorded) = &report.recorded else {
+        crate::warn(&format!("{}: an answer in the history can't be read", what()));
+        return Ok(());
+    };
+    let mut output =
+        File::create(path).map(BufWriter::new).map_err(|error| Failure::failed(what(), error))?;
+    record::write::write(recorded, &mut output).map_err(|error| Failure::failed(what(), error))
 }
 
 fn run_many<P: Protocol>(
@@ -318,7 +347,7 @@ fn run_many<P: Protocol>(
 
 /// Does something on a thread of its own, and leaves it there when a signal comes first: it is gone
 /// with the process.
-fn unless_interrupted<T: Send + 'static>(
+pub fn unless_interrupted<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<Option<T>, Failure> {
     let runtime = crate::runtime(1)?;
@@ -326,12 +355,12 @@ fn unless_interrupted<T: Send + 'static>(
         let mut signals = Signals::new()?;
         let (sender, receiver) = tokio::sync::oneshot::channel();
         let work = move || drop(sender.send(work()));
-        let thread = std::thread::Builder::new().name("simulation".to_owned()).spawn(work);
+        let thread = std::thread::Builder::new().name("work".to_owned()).spawn(work);
         thread.map_err(|error| Failure::failed("can't start a thread", error))?;
         tokio::select! {
             done = receiver => match done {
                 Ok(done) => Ok(Some(done)),
-                Err(_) => Err(Failure::Failed("the simulation broke".to_owned())),
+                Err(_) => Err(Failure::Failed("it broke off".to_owned())),
             },
             () = signals.received() => Ok(None),
         }

@@ -2,7 +2,7 @@
 
 mod support;
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::process::{Command, Stdio};
 
@@ -29,6 +29,10 @@ fn what_makes_no_sense_is_said_in_one_line_with_exit_code_2() {
         ("sim --seed 1 --set minerva.epoch_ms=0", "must be from 1 to 10000 in `epoch_ms = 0`"),
         ("sim --seed 1 --nodes 1", "minerva\" needs at least 2 nodes"),
         ("bench --workload bank --set minerva.removal_ms=0", "must be from 1000 to 86400000"),
+        ("sim --seed 1 --workload bank --history h.jsonl", "histories of bank have no form"),
+        ("bench --workload register", "register's histories are checked by `pangea sim`"),
+        ("check /no/such/history.jsonl", "/no/such/history.jsonl"),
+        ("check - --model chess", "there are strict-serializable, serializable"),
         ("sql not-a-url", "not-a-url"),
     ] {
         let output = run(&line.split(' ').collect::<Vec<_>>());
@@ -103,4 +107,73 @@ fn a_swarm_that_is_interrupted_tells_what_it_has_done() {
     assert_eq!(swarm.wait().unwrap().code(), Some(130), "{rest}");
     assert!(rest.contains("interrupted after ") && rest.contains(" of 1000000 seeds"), "{rest}");
     assert!(out.contains("verdict     0 of ") && !out.contains("0 of 0 seeds"), "{out}");
+}
+
+/// Write skew, as a file has it.
+const WRITE_SKEW: &str = concat!(
+    r#"{"client":1,"begin":0,"end":30,"outcome":"committed","ops":["#,
+    r#"{"read":{"key":"y","value":null}},{"write":{"key":"x","value":1}}]}"#,
+    "\n",
+    r#"{"client":2,"begin":10,"end":40,"outcome":"committed","ops":["#,
+    r#"{"read":{"key":"x","value":null}},{"write":{"key":"y","value":2}}]}"#,
+    "\n"
+);
+
+/// What `check` says of a history on stdin: exit code, stdout and stderr.
+fn check(history: &str, model: &str) -> (Option<i32>, String, String) {
+    let mut check = Command::new(pangea())
+        .args(["check", "-", "--model", model])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    check.stdin.take().unwrap().write_all(history.as_bytes()).unwrap();
+    let output = check.wait_with_output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+#[test]
+fn a_history_is_held_to_a_model() {
+    let (code, stdout, stderr) = check(WRITE_SKEW, "snapshot-isolation");
+    assert_eq!((code, stderr.as_str()), (Some(0), ""), "{stdout}");
+    assert!(stdout.contains("2 transactions (2 committed, 0 aborted, 0 unknown), 4 operations"));
+    assert!(stdout.contains("verdict     it holds"), "{stdout}");
+    let (code, stdout, stderr) = check(WRITE_SKEW, "serializable");
+    assert_eq!(code, Some(1), "{stderr}");
+    assert_eq!(stderr, "pangea: - is not serializable: G2-item\n");
+    assert!(stdout.contains("FAILED: G2-item: 2 transactions"), "{stdout}");
+    assert!(stdout.contains("\n    T1 (client 1, 0 to 30): it read \"y\" before 2"), "{stdout}");
+    assert!(stdout.contains("weaker      snapshot-isolation holds"), "{stdout}");
+    let (code, stdout, stderr) = check(&WRITE_SKEW[..200], "serializable");
+    assert_eq!((code, stdout.as_str()), (Some(2), ""), "{stderr}");
+    assert!(stderr.starts_with("pangea: -: line 2: it ends within its object"), "{stderr}");
+}
+
+#[test]
+fn a_simulated_run_can_be_checked_from_its_history() {
+    let directory = tempfile::tempdir().unwrap();
+    let history = directory.path().join("run.jsonl");
+    let path = history.to_str().unwrap();
+    for workload in ["register", "ranges", "list-append"] {
+        let simulated = ["sim", "--seed", "3", "--ms", "2000", "--workload", workload];
+        let simulated = run(&[&simulated[..], &["--history", path]].concat());
+        assert!(simulated.status.success(), "{}", String::from_utf8_lossy(&simulated.stderr));
+        let output = run(&["check", path]);
+        let stdout = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(output.status.code(), Some(0), "{workload}: {stdout}");
+        let is_about_many = stdout.contains("strict-serializable") && !stdout.contains(": 0 trans");
+        assert!(is_about_many, "{workload}: {stdout}");
+    }
+    // And one that has been tampered with is not what it was.
+    let text = std::fs::read_to_string(&history).unwrap();
+    let last = text.lines().last().unwrap();
+    assert!(last.contains("\"final\":true"), "{last}");
+    let changed = text.replacen(last, &last.replacen("\"value\":[", "\"value\":[777,", 1), 1);
+    std::fs::write(&history, changed).unwrap();
+    let output = run(&["check", path]);
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{stdout}");
+    assert!(stdout.contains("FAILED: garbage: 777 is in the final list"), "{stdout}");
 }

@@ -11,6 +11,7 @@
 //! | [`disk`], [`clock`], [`dice`] | parts of the world |
 //! | [`faults`] | what goes wrong in it |
 //! | [`history`], [`check`] | what clients saw, and whether it can be true |
+//! | [`record`] | what clients of any database saw, in files |
 //! | [`trace`], [`report`] | what is printed |
 //! | [`settings`], [`scenario`] | everything that can be chosen, and files of it |
 
@@ -21,6 +22,7 @@ pub mod dice;
 pub mod disk;
 pub mod faults;
 pub mod history;
+pub mod record;
 pub mod report;
 pub mod scenario;
 pub mod settings;

@@ -8,6 +8,7 @@ use pangea_core::time::Span;
 
 use crate::check::Violation;
 use crate::history::{End, History};
+use crate::record::Recorded;
 use crate::settings::Settings;
 
 /// Columns of a list beside its heading.
@@ -48,6 +49,8 @@ pub struct Counts {
     pub connections_lost: u64,
     /// Times that two replicas were compared at one version.
     pub digests_compared: u64,
+    /// Histories of which nobody can tell whether they are right.
+    pub undecided: u64,
     /// Faults by kind.
     pub faults: BTreeMap<&'static str, u64>,
     /// Aborts by SQLSTATE.
@@ -91,6 +94,7 @@ impl Counts {
         self.crashes += other.crashes;
         self.connections_lost += other.connections_lost;
         self.digests_compared += other.digests_compared;
+        self.undecided += other.undecided;
         let add = |(name, count): (_, &u64), to: &mut BTreeMap<_, u64>| {
             *to.entry(name).or_default() += count;
         };
@@ -117,6 +121,9 @@ impl fmt::Display for Counts {
         write!(f, "  work        {steps} steps, {messages} messages ({bytes} bytes), ")?;
         write!(f, "{records} records, {checkpoints} checkpoints, ")?;
         writeln!(f, "{digests_compared} replica comparisons")?;
+        if self.undecided > 0 {
+            writeln!(f, "  undecided   {} histories are neither right nor wrong", self.undecided)?;
+        }
         write!(f, "  marks       {}", joined(&self.marks))
     }
 }
@@ -167,6 +174,9 @@ pub struct Report {
     pub counts: Counts,
     /// What clients did and saw.
     pub history: History,
+    /// The same in the recorded form, if the workload has one and all answers can be read. With the
+    /// final state, if the run came to its end.
+    pub recorded: Option<Recorded>,
     /// What was wrong, if anything.
     pub violation: Option<Violation>,
     /// The trace's lines, if they were kept.
@@ -185,6 +195,7 @@ impl Report {
             digest: 0,
             counts: Counts::default(),
             history: History::default(),
+            recorded: None,
             violation: None,
             lines: Vec::new(),
         }

@@ -104,6 +104,7 @@ impl Swarm<'_, '_> {
         let has_failed = report.violation.is_some();
         if has_failed {
             report.history.operations.clear();
+            report.recorded = None;
             summary.failures.push(report);
         }
         let failure = if has_failed { summary.failures.last() } else { None };

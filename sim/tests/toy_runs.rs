@@ -5,6 +5,7 @@ mod toy;
 use std::collections::BTreeSet;
 
 use pangea_core::time::Span;
+use pangea_core::workload::registers::Mix;
 use pangea_sim::trace::Lines;
 use pangea_sim::{FaultKind, RealTime, Report, Settings, Summary, run, run_seeds};
 use toy::{Bug, Toy, ToyOptions};
@@ -26,7 +27,9 @@ fn toy(settings: &Settings, bug: Bug) -> Report {
 
 #[test]
 fn a_right_protocol_passes_under_faults() {
-    for (workload, seeds) in [("list-append", 40), ("bank", 40), ("tpcc", 2), ("ycsb-a", 2)] {
+    let few = Mix::ALL.map(|mix| (mix.name(), 10));
+    let others = [("list-append", 40), ("bank", 40), ("tpcc", 2), ("ycsb-a", 2)];
+    for (workload, seeds) in others.into_iter().chain(few) {
         for seed in 0..seeds {
             let report = toy(&settings(seed, workload), Bug::None);
             assert!(report.violation.is_none(), "{report}");
@@ -57,6 +60,26 @@ fn every_mistake_is_caught_by_the_check_that_is_there_for_it() {
         let is_caught = expected.iter().any(|anomaly| found.contains(anomaly));
         assert!(is_caught, "{bug:?} should show as {expected:?}, found {found:?}");
         println!("{bug:?} {found:?}");
+    }
+}
+
+#[test]
+fn every_mistake_shows_in_registers_and_rows_too() {
+    for (bug, workload, expected) in [
+        (Bug::LoseWrites, "register", "lost write"),
+        (Bug::SkipCertify, "register", "lost update"),
+        (Bug::KeepAborted, "register", "G1a"),
+        (Bug::StaleFresh, "long-fork", "G-single-realtime"),
+        (Bug::CertifyWritesAlone, "write-skew", "G2-item"),
+        (Bug::CertifyWritesAlone, "cycle", "G2-item"),
+        (Bug::CertifyWritesAlone, "ranges", "G2-item"),
+    ] {
+        let found: BTreeSet<&str> = (0..SEEDS_PER_BUG)
+            .filter_map(|seed| toy(&settings(seed, workload), bug).violation)
+            .map(|violation| violation.anomaly)
+            .collect();
+        println!("{bug:?} {workload} {found:?}");
+        assert!(found.contains(expected), "{bug:?} should show as {expected:?}, found {found:?}");
     }
 }
 

@@ -26,6 +26,7 @@
 //! | [`tpcc`] | 40 to 56 | `tpcc_new_order`, `tpcc_payment`, ... |
 //! | [`list_append`] | 61, 63 | `list_append`, `list_follow` |
 //! | [`bank`] | 60 | `bank_transfer`, `bank_audit`, `bank_load` |
+//! | [`registers`] | 63 | `registers` |
 //!
 //! Table numbers stay below 64, so that they are one byte in every write that is shipped.
 //!
@@ -54,6 +55,7 @@ mod check;
 pub mod dice;
 pub mod list_append;
 pub mod model;
+pub mod registers;
 pub mod tpcc;
 pub mod ycsb;
 pub mod zipf;
@@ -127,6 +129,8 @@ pub enum Workload {
     ListAppend(list_append::ListAppend),
     /// Accounts whose sum stays the same.
     Bank(bank::Bank),
+    /// Registers and rows that come and go.
+    Registers(registers::Registers),
 }
 
 /// How large and how skewed a workload is; each looks at what concerns it.
@@ -144,7 +148,7 @@ pub struct Settings {
     pub warehouses: u32,
     /// TPC-C: rows in a warehouse.
     pub scale: tpcc::Scale,
-    /// List-append: lists that are in use at a time.
+    /// List-append: lists that are in use at a time. Registers: rows.
     pub lists: u32,
     /// Bank: accounts.
     pub accounts: u32,
@@ -179,7 +183,7 @@ impl fmt::Display for InvalidSettings {
 impl std::error::Error for InvalidSettings {}
 
 /// The names that [`Workload::named`] knows.
-pub const NAMES: [&str; 10] = [
+pub const NAMES: [&str; 15] = [
     "ycsb-a",
     "ycsb-b",
     "ycsb-c",
@@ -190,6 +194,11 @@ pub const NAMES: [&str; 10] = [
     "tpcc-nopay",
     "list-append",
     "bank",
+    registers::Mix::Register.name(),
+    registers::Mix::LongFork.name(),
+    registers::Mix::WriteSkew.name(),
+    registers::Mix::Cycle.name(),
+    registers::Mix::Ranges.name(),
 ];
 
 impl Workload {
@@ -200,6 +209,9 @@ impl Workload {
     pub fn named(name: &str, settings: &Settings) -> Result<Self, InvalidSettings> {
         let ycsb = |mix| ycsb::Ycsb::new(mix, settings).map(Self::Ycsb);
         let tpcc = |mix| tpcc::Tpcc::new(mix, settings).map(Self::Tpcc);
+        if let Some(mix) = registers::Mix::ALL.into_iter().find(|mix| mix.name() == name) {
+            return registers::Registers::new(mix, settings).map(Self::Registers);
+        }
         match name {
             "ycsb-a" => ycsb(ycsb::Mix::A),
             "ycsb-b" => ycsb(ycsb::Mix::B),
@@ -225,6 +237,7 @@ impl Workload {
             Self::Tpcc(tpcc) => tpcc.name(),
             Self::ListAppend(_) => "list-append",
             Self::Bank(_) => "bank",
+            Self::Registers(registers) => registers.name(),
         }
     }
 
@@ -234,7 +247,7 @@ impl Workload {
         match self {
             Self::Ycsb(ycsb) => ycsb.load_calls(),
             Self::Tpcc(tpcc) => tpcc.load_calls(),
-            Self::ListAppend(_) => Vec::new(),
+            Self::ListAppend(_) | Self::Registers(_) => Vec::new(),
             Self::Bank(bank) => bank.load_calls(),
         }
     }
@@ -246,6 +259,7 @@ impl Workload {
             Self::Tpcc(tpcc) => Kind::Tpcc(tpcc.terminal(client)),
             Self::ListAppend(lists) => Kind::ListAppend(lists.generator(client)),
             Self::Bank(bank) => Kind::Bank(bank.clone()),
+            Self::Registers(registers) => Kind::Registers(registers.generator(client)),
         })
     }
 
@@ -259,6 +273,7 @@ impl Workload {
             Self::Tpcc(tpcc) => tpcc.check(rows),
             Self::ListAppend(_) => list_append::check(rows),
             Self::Bank(bank) => bank.check(rows),
+            Self::Registers(_) => registers::check(rows),
         }
     }
 }
@@ -273,6 +288,7 @@ enum Kind {
     Tpcc(tpcc::Terminal),
     ListAppend(list_append::Generator),
     Bank(bank::Bank),
+    Registers(registers::Generator),
 }
 
 impl Generator {
@@ -284,6 +300,7 @@ impl Generator {
             Kind::Tpcc(terminal) => terminal.next(dice, now),
             Kind::ListAppend(lists) => lists.next(dice),
             Kind::Bank(bank) => bank.next(dice),
+            Kind::Registers(registers) => registers.next(dice),
         }
     }
 }
@@ -298,6 +315,7 @@ pub fn procedures() -> Vec<Arc<dyn Procedure>> {
         Arc::new(bank::Transfer),
         Arc::new(bank::Audit),
         Arc::new(bank::Load),
+        Arc::new(registers::Run),
     ];
     all.extend(tpcc::procedures());
     all

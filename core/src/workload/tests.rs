@@ -145,6 +145,7 @@ fn wrong_names_and_settings_are_refused_in_words() {
     refused("tpcc", Settings { scale, ..small() }, "orders is 31; it must be from 10 to 30");
     refused("bank", Settings { accounts: 1, ..small() }, "accounts is 1");
     refused("list-append", Settings { lists: 0, ..small() }, "lists is 0");
+    refused("cycle", Settings { lists: 1, ..small() }, "lists is 1; it must be from 2");
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -188,7 +189,7 @@ fn a_check_reads_a_store_at_a_version_and_nothing_newer() {
 #[test]
 fn workloads_keep_to_tables_of_their_own() {
     let mut owner: BTreeMap<TableId, &str> = BTreeMap::new();
-    for name in ["ycsb-d", "tpcc", "list-append", "bank"] {
+    for name in ["ycsb-d", "tpcc", "list-append", "bank", "ranges"] {
         let mut bench = Bench::new(name, &small());
         bench.run_many(300);
         for table in (0..1_100).map(TableId).filter(|table| !bench.model.is_empty(*table)) {
@@ -249,7 +250,7 @@ proptest! {
 #[test]
 fn damaged_arguments_never_panic_and_stay_in_their_footprint() {
     const CASES: u32 = 300;
-    for name in ["ycsb-e", "ycsb-f", "tpcc", "list-append", "bank"] {
+    for name in ["ycsb-e", "ycsb-f", "tpcc", "list-append", "bank", "ranges"] {
         let settings = Settings { warehouses: 1, ..small() };
         let bench = Bench::new(name, &settings);
         let aborted = Cell::new(0);

@@ -189,9 +189,10 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let settings = arguments.workload_settings();
     let workload = Workload::named(&arguments.workload, &settings);
     let workload = workload.map_err(|error| Failure::Usage(error.to_string()))?;
-    if workload.name() == "list-append" {
-        let message = "list-append's histories are checked by `pangea sim`, not here";
-        return Err(Failure::Usage(message.to_owned()));
+    if matches!(workload, Workload::ListAppend(_) | Workload::Registers(_)) {
+        let name = workload.name();
+        let message = format!("{name}'s histories are checked by `pangea sim`, not here");
+        return Err(Failure::Usage(message));
     }
     // One thread: clients then never wake each other across cores.
     let runtime = crate::runtime(1)?;

@@ -39,6 +39,7 @@ use crate::check::{self, Violation};
 use crate::dice::Dice;
 use crate::disk::Rows;
 use crate::history::History;
+use crate::record::Recorded;
 use crate::report::{Counts, Report};
 use crate::settings::Settings;
 use crate::trace::{Outside, Trace};
@@ -125,6 +126,8 @@ pub struct World<P: Protocol> {
     counts: Counts,
     digests: BTreeMap<(ShardId, SnapshotVersion), (NodeId, u64)>,
     watch: watch::Watch,
+    /// The whole history in the recorded form, once the run is over.
+    recorded: Option<Recorded>,
     violation: Option<Violation>,
 }
 
@@ -165,6 +168,7 @@ impl<P: Protocol> World<P> {
             counts: Counts::default(),
             digests: BTreeMap::new(),
             watch: watch::Watch::default(),
+            recorded: None,
             violation: None,
             topology,
             workload,
@@ -221,13 +225,17 @@ impl<P: Protocol> World<P> {
         }
     }
 
-    fn check_history(&self) -> Option<Violation> {
+    fn check_history(&mut self) -> Option<Violation> {
         let last = self.nodes.iter().find_map(|node| node.store()).expect("all nodes are up");
         let rows = workload::Snapshot::new(last, last.published());
+        let real_time = self.settings.real_time;
+        let checked = check::history(&self.workload, &self.history, &rows, real_time);
+        self.recorded = checked.recorded;
         if let Err(violation) = self.workload.check(&rows) {
             return Some(Violation::new("workload", "final state", violation.to_string()));
         }
-        check::history(&self.workload, &self.history, &rows, self.settings.real_time)
+        self.counts.undecided += u64::from(checked.is_open);
+        checked.violation
     }
 
     /// Notes the first violation, which ends the run.
@@ -244,6 +252,12 @@ impl<P: Protocol> World<P> {
             events: self.trace.events(),
             digest: self.trace.digest(),
             counts: self.counts,
+            recorded: self.recorded.or_else(|| {
+                let real_time = self.settings.real_time;
+                check::observe(&self.workload, &self.history, None, real_time)
+                    .ok()?
+                    .map(|observed| observed.recorded)
+            }),
             history: self.history,
             violation: self.violation,
             lines: self.trace.into_lines(),

@@ -1,0 +1,534 @@
+//! Registers and rows that come and go, for checkers that find out what depended on what.
+//!
+//! One table of numbered rows. A transaction writes, deletes, reads and scans rows as its arguments
+//! say. Every value is written once in a run, so a value that is read names who wrote it. What
+//! clients do is laid out for one kind of anomaly each (Kingsbury and Alvaro, "Elle", 2020, and the
+//! workloads of Jepsen):
+//!
+//! | mix | transactions | what may show |
+//! |---|---|---|
+//! | `register` | reads, writes, and reads before writes | lost updates, stale and dirty reads |
+//! | `long-fork` | one write, or reads of a few neighbours | two orders of two writes |
+//! | `write-skew` | reads of two rows and a write of one of them | write skew |
+//! | `cycle` | a write of one row and a read of the next, in a ring | circular information flow |
+//! | `ranges` | a scan, with inserts and deletes in its range | phantoms |
+//!
+//! The order of writes that nobody read in between stays unknown, so clients move on to new rows
+//! as those of [`super::list_append`] do, and sooner. A delete leaves nothing by which it could be
+//! seen, so that a transaction that deletes leaves a row of its own as well: in the end that tells
+//! whether it took place.
+
+use std::ops::ControlFlow;
+
+use bytes::Bytes;
+
+use super::check::{Report, Rows, Rule, Violation};
+use super::dice::Dice;
+use super::{Call, Client, InvalidSettings, Settings, bounded, ended, malformed, setting};
+use crate::codec::{DecodeError, Reader, Writer};
+use crate::ids::TableId;
+use crate::key::{Direction, Key, KeyRange};
+use crate::txn::{
+    Context, Footprint, Mode as LockMode, PointLock, Procedure, RangeLock, Scan, Stop,
+};
+use crate::value::Value;
+
+/// Row number, big-endian, to value, little-endian.
+pub const REGISTERS: TableId = TableId(63);
+
+/// After so many transactions a client turns to new rows.
+pub const TXNS_PER_ERA: u64 = 20;
+/// The first row of those that tell of deletes. No client comes that far.
+pub const WITNESSES: u64 = 1 << 63;
+/// Operations that the program accepts in a transaction.
+const OPS_ACCEPTED_MAX: usize = 1_000;
+/// Rows that one scan may name.
+const SCAN_MAX: u64 = 1_000;
+/// Rows that clients scan at most.
+const SCANNED_MAX: u64 = 4;
+/// Rows in use at a time: two at least, so that there is a next one.
+const ROWS_MIN: u64 = 2;
+
+/// What clients do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mix {
+    /// Reads and writes at random.
+    Register,
+    /// One write, or reads of several.
+    LongFork,
+    /// Reads of two and a write of one.
+    WriteSkew,
+    /// A write of one and a read of the next.
+    Cycle,
+    /// Scans with inserts and deletes.
+    Ranges,
+}
+
+impl Mix {
+    /// Every mix.
+    pub const ALL: [Self; 5] =
+        [Self::Register, Self::LongFork, Self::WriteSkew, Self::Cycle, Self::Ranges];
+
+    /// The name on command lines.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Register => "register",
+            Self::LongFork => "long-fork",
+            Self::WriteSkew => "write-skew",
+            Self::Cycle => "cycle",
+            Self::Ranges => "ranges",
+        }
+    }
+}
+
+/// The workload.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Registers {
+    mix: Mix,
+    rows: u64,
+}
+
+/// What a transaction does, one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// Gives a row a value, whether it is there or not.
+    Write {
+        /// The row.
+        row: u64,
+        /// The value, which nobody else writes to anything.
+        value: u64,
+    },
+    /// Reads a row, and deletes it if it is there.
+    Delete {
+        /// The row.
+        row: u64,
+    },
+    /// Reads a row.
+    Read {
+        /// The row.
+        row: u64,
+    },
+    /// Reads those of `count` rows from `first` on that are there.
+    Scan {
+        /// The first row.
+        first: u64,
+        /// How many.
+        count: u64,
+    },
+}
+
+/// A row's key.
+pub fn key(row: u64) -> Key {
+    Key::from(&row.to_be_bytes()[..])
+}
+
+fn range(first: u64, count: u64) -> KeyRange {
+    let end = (first + count).to_be_bytes().to_vec();
+    KeyRange { start: first.to_be_bytes().to_vec(), end: Some(end) }
+}
+
+/// A row's number and its value.
+///
+/// # Errors
+/// When the bytes are malformed.
+pub fn decode_row(key: &[u8], value: &[u8]) -> Result<(u64, u64), DecodeError> {
+    let row = key.try_into().map_err(|_| DecodeError::new("row key"))?;
+    let value = value.try_into().map_err(|_| DecodeError::new("row"))?;
+    Ok((u64::from_be_bytes(row), u64::from_le_bytes(value)))
+}
+
+impl Op {
+    const WRITE: u8 = 0;
+    const DELETE: u8 = 1;
+    const READ: u8 = 2;
+    const SCAN: u8 = 3;
+
+    /// Whether it changes its row.
+    pub fn is_write(&self) -> bool {
+        matches!(self, Self::Write { .. } | Self::Delete { .. })
+    }
+
+    fn encode(self, out: &mut Vec<u8>) {
+        let (kind, row, more) = match self {
+            Self::Write { row, value } => (Self::WRITE, row, Some(value)),
+            Self::Delete { row } => (Self::DELETE, row, None),
+            Self::Read { row } => (Self::READ, row, None),
+            Self::Scan { first, count } => (Self::SCAN, first, Some(count)),
+        };
+        out.put_u8(kind);
+        out.put_varint(row);
+        more.into_iter().for_each(|more| out.put_varint(more));
+    }
+
+    fn decode(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let kind = from.u8("operation")?;
+        let row = from.varint("row")?;
+        match kind {
+            Self::WRITE => Ok(Self::Write { row, value: from.varint("value")? }),
+            Self::DELETE => Ok(Self::Delete { row }),
+            Self::READ => Ok(Self::Read { row }),
+            Self::SCAN => {
+                let count = bounded(from.varint("count")?, 1, SCAN_MAX, "count of rows")?;
+                bounded(row, 0, u64::MAX - count, "row")?;
+                Ok(Self::Scan { first: row, count })
+            }
+            _ => Err(DecodeError::new("operation")),
+        }
+    }
+}
+
+/// The arguments of [`Run`].
+pub fn encode_ops(ops: &[Op]) -> Vec<u8> {
+    let mut args = Vec::new();
+    args.put_varint(ops.len() as u64);
+    ops.iter().for_each(|op| op.encode(&mut args));
+    args
+}
+
+/// Reads what [`encode_ops`] wrote.
+///
+/// # Errors
+/// When the bytes are malformed.
+pub fn decode_ops(args: &[u8]) -> Result<Vec<Op>, DecodeError> {
+    let from = &mut Reader::new(args);
+    let count = from.count("operations")?;
+    bounded(count as u64, 0, OPS_ACCEPTED_MAX as u64, "count of operations")?;
+    let ops = (0..count).map(|_| Op::decode(from)).collect::<Result<_, DecodeError>>()?;
+    ended(from, "operations")?;
+    Ok(ops)
+}
+
+/// What each read, scan and delete of a committed transaction found, in their order: rows with
+/// their values, of which a read and a delete find one or none.
+///
+/// # Errors
+/// When the bytes are malformed.
+pub fn decode_found(result: &[u8]) -> Result<Vec<Vec<(u64, u64)>>, DecodeError> {
+    let from = &mut Reader::new(result);
+    let mut found = Vec::new();
+    while !from.is_empty() {
+        let count = from.count("rows")?;
+        let row = |_| Ok((from.varint("row")?, from.u64("value")?));
+        found.push((0..count).map(row).collect::<Result<_, DecodeError>>()?);
+    }
+    Ok(found)
+}
+
+impl Registers {
+    /// A mix, over as many rows as the settings say that there are lists.
+    ///
+    /// # Errors
+    /// When there are fewer than two, or too many.
+    pub fn new(mix: Mix, settings: &Settings) -> Result<Self, InvalidSettings> {
+        setting("lists", settings.lists.into(), ROWS_MIN, 1_000_000)?;
+        Ok(Self { mix, rows: settings.lists.into() })
+    }
+
+    /// The name on command lines.
+    pub fn name(&self) -> &'static str {
+        self.mix.name()
+    }
+
+    /// What one client does.
+    pub fn generator(&self, client: Client) -> Generator {
+        Generator { registers: self.clone(), client: client.index, txns: 0, values: 0 }
+    }
+}
+
+/// One client's transactions.
+#[derive(Clone, Debug)]
+pub struct Generator {
+    registers: Registers,
+    client: u32,
+    txns: u64,
+    values: u32,
+}
+
+impl Generator {
+    /// The operations of the next transaction. For clients that run them themselves.
+    pub fn next_ops(&mut self, dice: &mut Dice) -> Vec<Op> {
+        let Registers { mix, rows } = self.registers;
+        let base = self.txns / TXNS_PER_ERA * rows;
+        self.txns += 1;
+        let drawn = dice.below(rows);
+        let row = |offset: u64| base + (drawn + offset) % rows;
+        match mix {
+            Mix::Register => self.register(base, dice),
+            Mix::LongFork if dice.percent(40) => vec![self.write(row(0))],
+            Mix::LongFork => {
+                let count = dice.between(2, rows.min(4));
+                (0..count).map(|offset| Op::Read { row: row(offset) }).collect()
+            }
+            Mix::WriteSkew => {
+                let pair = [row(0), row(1)];
+                let mut ops: Vec<Op> = pair.iter().map(|row| Op::Read { row: *row }).collect();
+                if dice.percent(80) {
+                    ops.push(self.write(pair[dice.below(2) as usize]));
+                }
+                ops
+            }
+            Mix::Cycle => {
+                let mut ops = vec![self.write(row(0)), Op::Read { row: row(1) }];
+                match dice.below(4) {
+                    0 => ops.reverse(),
+                    1..3 => ops.insert(0, Op::Read { row: row(0) }),
+                    _ => {}
+                }
+                ops
+            }
+            Mix::Ranges => self.ranges(base, dice),
+        }
+    }
+
+    fn register(&mut self, base: u64, dice: &mut Dice) -> Vec<Op> {
+        let mut ops = Vec::new();
+        for _ in 0..dice.between(1, 3) {
+            let row = base + dice.below(self.registers.rows);
+            match dice.below(10) {
+                0..4 => ops.push(Op::Read { row }),
+                4..8 => ops.extend([Op::Read { row }, self.write(row)]),
+                _ => ops.push(self.write(row)),
+            }
+        }
+        ops
+    }
+
+    fn ranges(&mut self, base: u64, dice: &mut Dice) -> Vec<Op> {
+        let count = dice.between(1, self.registers.rows.min(SCANNED_MAX));
+        let first = base + dice.below(self.registers.rows - count + 1);
+        let scan = Op::Scan { first, count };
+        let mut ops = vec![scan];
+        if dice.percent(30) {
+            return ops;
+        }
+        for _ in 0..dice.between(1, 2) {
+            let row = first + dice.below(count);
+            let is_insert = dice.percent(60);
+            ops.push(if is_insert { self.write(row) } else { Op::Delete { row } });
+        }
+        if dice.percent(20) {
+            ops.push(scan);
+        }
+        if ops.iter().any(|op| matches!(op, Op::Delete { .. })) {
+            let witness = WITNESSES | u64::from(self.client) << 32 | self.txns;
+            ops.push(self.write(witness));
+        }
+        ops
+    }
+
+    fn write(&mut self, row: u64) -> Op {
+        self.values = self.values.checked_add(1).expect("values of a client ran out");
+        Op::Write { row, value: u64::from(self.client) << 32 | u64::from(self.values) }
+    }
+
+    pub(super) fn next(&mut self, dice: &mut Dice) -> Call {
+        let ops = self.next_ops(dice);
+        let is_read_only = !ops.iter().any(Op::is_write);
+        let label = if is_read_only { "read" } else { "write" };
+        let args = Bytes::from(encode_ops(&ops));
+        Call { procedure: "registers", args, label, is_read_only }
+    }
+}
+
+/// Writes, deletes, reads and scans rows, as its operations say. Returns what [`decode_found`]
+/// reads.
+#[derive(Clone, Copy, Debug)]
+pub struct Run;
+
+impl Run {
+    fn read(cx: &mut dyn Context, row: u64) -> Result<Vec<(u64, u64)>, Stop> {
+        let value = cx.get(REGISTERS, &key(row))?;
+        let found = value.iter().map(|value| decode_row(&key(row), value));
+        found.collect::<Result<_, _>>().map_err(malformed)
+    }
+
+    fn scan(cx: &mut dyn Context, first: u64, count: u64) -> Result<Vec<(u64, u64)>, Stop> {
+        let mut found = Ok(Vec::new());
+        let range = range(first, count);
+        let scan = Scan { table: REGISTERS, range, direction: Direction::Forward };
+        cx.scan(&scan, &mut |key, value| {
+            match (decode_row(key, value), &mut found) {
+                (Ok(row), Ok(rows)) => rows.push(row),
+                (row, _) => found = row.map(|_| Vec::new()),
+            }
+            if found.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        })?;
+        found.map_err(malformed)
+    }
+}
+
+impl Procedure for Run {
+    fn name(&self) -> &str {
+        "registers"
+    }
+
+    fn run(&self, args: &[u8], cx: &mut dyn Context) -> Result<Vec<u8>, Stop> {
+        let mut result = Vec::new();
+        for op in decode_ops(args).map_err(malformed)? {
+            let found = match op {
+                Op::Write { row, value } => {
+                    cx.put(REGISTERS, key(row), Value::from(value.to_le_bytes().to_vec()))?;
+                    continue;
+                }
+                Op::Delete { row } => {
+                    let found = Self::read(cx, row)?;
+                    if !found.is_empty() {
+                        cx.delete(REGISTERS, key(row))?;
+                    }
+                    found
+                }
+                Op::Read { row } => Self::read(cx, row)?,
+                Op::Scan { first, count } => Self::scan(cx, first, count)?,
+            };
+            result.put_varint(found.len() as u64);
+            for (row, value) in found {
+                result.put_varint(row);
+                result.put_u64(value);
+            }
+        }
+        Ok(result)
+    }
+
+    fn is_footprint_certain(&self) -> bool {
+        true
+    }
+
+    fn footprint(&self, args: &[u8]) -> Option<Footprint> {
+        let (mut points, mut ranges) = (Vec::new(), Vec::new());
+        for op in decode_ops(args).unwrap_or_default() {
+            let mut point =
+                |row, mode| points.push(PointLock { table: REGISTERS, key: key(row), mode });
+            match op {
+                Op::Write { row, .. } | Op::Delete { row } => point(row, LockMode::Exclusive),
+                Op::Read { row } => point(row, LockMode::Shared),
+                Op::Scan { first, count } => {
+                    let (range, mode) = (range(first, count), LockMode::Shared);
+                    ranges.push(RangeLock { table: REGISTERS, range, mode });
+                }
+            }
+        }
+        Some(Footprint::new(points, ranges))
+    }
+
+    fn is_read_only(&self, args: &[u8]) -> bool {
+        decode_ops(args).is_ok_and(|ops| !ops.iter().any(Op::is_write))
+    }
+}
+
+/// No value is in two rows.
+pub(super) fn check(rows: &dyn Rows) -> Result<Report, Violation> {
+    let rule = Rule { rule: "registers", place: &"the table" };
+    let mut all = Vec::new();
+    let mut unreadable = Ok(());
+    rows.scan(REGISTERS, &KeyRange::all(), &mut |key, value| {
+        match decode_row(key, value) {
+            Ok((_, value)) => all.push(value),
+            Err(error) => unreadable = Err(error),
+        }
+        ControlFlow::Continue(())
+    });
+    rule.readable(unreadable)?;
+    let there = all.len() as i64;
+    all.sort_unstable();
+    all.dedup();
+    let rule = Rule { rule: "registers: values are unique", ..rule };
+    rule.equal(("values", there), ("distinct values", all.len() as i64))?;
+    let mut report = Report::default();
+    report.count("rows", there);
+    Ok(report)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workload::model::Model;
+    use std::collections::BTreeSet;
+
+    fn run(model: &mut Model, ops: &[Op]) -> Vec<Vec<(u64, u64)>> {
+        let result = model.run(&Run, &encode_ops(ops)).expect("well formed");
+        decode_found(&result).expect("well formed")
+    }
+
+    #[test]
+    fn reads_and_scans_find_what_is_there_and_what_was_just_written() {
+        let mut model = Model::default();
+        let write = |row, value| Op::Write { row, value };
+        let (read, scan) = (|row| Op::Read { row }, Op::Scan { first: 1, count: 3 });
+        let found = run(&mut model, &[read(1), write(1, 10), write(3, 30), read(1), scan]);
+        assert_eq!(found, [vec![], vec![(1, 10)], vec![(1, 10), (3, 30)]]);
+        let found = run(&mut model, &[Op::Delete { row: 1 }, write(4, 40), read(1), scan]);
+        assert_eq!(found, [vec![(1, 10)], vec![], vec![(3, 30)]], "row 4 is not in the range");
+        assert_eq!(run(&mut model, &[read(4), read(9)]), [vec![(4, 40)], vec![]]);
+    }
+
+    #[test]
+    fn operations_survive_their_encoding() {
+        let row = u64::MAX - 1;
+        let ops = [
+            Op::Write { row, value: u64::MAX },
+            Op::Delete { row },
+            Op::Read { row },
+            Op::Scan { first: row - 1, count: 2 },
+        ];
+        assert_eq!(decode_ops(&encode_ops(&ops)), Ok(ops.to_vec()));
+        assert!(decode_ops(&encode_ops(&[Op::Scan { first: row, count: 3 }])).is_err());
+        assert!(decode_ops(&encode_ops(&[Op::Scan { first: 0, count: 0 }])).is_err());
+    }
+
+    #[test]
+    fn each_mix_does_what_it_is_for_and_writes_no_value_twice() {
+        let settings = Settings { lists: 4, ..Settings::default() };
+        for mix in Mix::ALL {
+            let mut witnesses = BTreeSet::new();
+            let workload = Registers::new(mix, &settings).expect("valid settings");
+            let (mut values, mut deletes, mut scans, mut only_read) = (BTreeSet::new(), 0, 0, 0);
+            for index in 0..4 {
+                let mut generator = workload.generator(Client::new(index, 4, 2));
+                let mut dice = Dice::new(index.into());
+                for txn in 0..3 * TXNS_PER_ERA {
+                    let era = 4 * (txn / TXNS_PER_ERA)..4 * (txn / TXNS_PER_ERA + 1);
+                    let ops = generator.next_ops(&mut dice);
+                    only_read += u64::from(!ops.iter().any(Op::is_write));
+                    for op in ops {
+                        let (first, last) = match op {
+                            Op::Write { row, value } => {
+                                assert!(values.insert(value), "value {value} twice");
+                                if row >= WITNESSES {
+                                    assert!(witnesses.insert(row), "a row of two deletes");
+                                    continue;
+                                }
+                                (row, row)
+                            }
+                            Op::Delete { row } => {
+                                deletes += 1;
+                                (row, row)
+                            }
+                            Op::Read { row } => (row, row),
+                            Op::Scan { first, count } => {
+                                scans += 1;
+                                (first, first + count - 1)
+                            }
+                        };
+                        assert!(era.contains(&first) && era.contains(&last), "{op:?}");
+                    }
+                }
+            }
+            assert_eq!((deletes > 0, scans > 0), [(mix == Mix::Ranges); 2].into(), "{mix:?}");
+            assert_eq!(!witnesses.is_empty(), deletes > 0, "{mix:?}");
+            assert_eq!(only_read > 0, mix != Mix::Cycle, "{mix:?}");
+            assert!(!values.is_empty(), "{mix:?}");
+        }
+    }
+
+    #[test]
+    fn a_value_that_is_there_twice_is_a_violation() {
+        let mut model = Model::default();
+        run(&mut model, &[Op::Write { row: 1, value: 5 }]);
+        assert_eq!(check(&model).expect("it is there once").facts["rows"], 1);
+        run(&mut model, &[Op::Write { row: 2, value: 5 }]);
+        let violation = check(&model).expect_err("5 is there twice");
+        assert_eq!((violation.left.1, violation.right.1), (2, 1));
+        model.put(REGISTERS, key(3), Some(Value::from(vec![1])));
+        assert!(check(&model).expect_err("a byte").rule.contains("malformed row"));
+    }
+}

@@ -1,0 +1,144 @@
+//! `pangea check`: a recorded history of any database, held to what it promises.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use pangea_sim::check::Violation;
+use pangea_sim::check::model::Model;
+use pangea_sim::check::recorded::{Verdict, check};
+use pangea_sim::record::read::{ReadError, read};
+use pangea_sim::record::{Outcome, Recorded};
+
+use crate::failure::Failure;
+use crate::say;
+use crate::sim::unless_interrupted;
+
+/// How the reading of a file looks at a terminal.
+const READING_BAR: &str = "reading {wide_bar} {bytes}/{total_bytes}, {eta} left";
+/// How it looks where nobody knows how much will come, and the search for cycles.
+const SPINNER: &str = "{spinner} {msg}, {elapsed}";
+/// How often it is drawn.
+const PROGRESS_TICK: Duration = Duration::from_millis(250);
+
+/// Check a recorded history of any database against what it promises.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  pangea check history.jsonl
+  pangea check history.jsonl --model snapshot-isolation
+  record-something | pangea check - --model serializable
+  pangea sim --seed 7 --history run.jsonl && pangea check run.jsonl
+
+A history is one JSON object a line, one line a transaction (broken here to fit):
+
+  {\"client\": 1, \"begin\": 10, \"end\": 25, \"outcome\": \"committed\",
+   \"ops\": [{\"append\": {\"key\": \"x\", \"value\": 5}},
+           {\"read\": {\"key\": \"x\", \"value\": [5]}}]}
+
+docs/HISTORY.md describes it, and the models. The exit code is 0 when the history is what the model
+promises, 1 when it is not or nobody can tell, and 2 when the file is not a history.")]
+pub struct Arguments {
+    /// The history, or - for standard input
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// What the history is held to
+    #[arg(long, value_name = "M", default_value_t = Model::StrictSerializable)]
+    #[arg(help = format!("What the history is held to: {}", models()))]
+    model: Model,
+}
+
+/// The names of all models.
+fn models() -> String {
+    Model::ALL.map(Model::name).join(", ")
+}
+
+/// Checks a history.
+pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let (file, model) = (arguments.file.clone(), arguments.model);
+    let name = file.display().to_string();
+    let work = move || {
+        let begin = Instant::now();
+        let recorded = open_and_read(&file)?;
+        let checking = spinner("checking");
+        let verdict = check(&recorded, model, model.name());
+        let weaker = match &verdict {
+            Verdict::Broken(_) => still_holds(&recorded, model),
+            _ => None,
+        };
+        checking.finish_and_clear();
+        Ok((counts(&recorded), verdict, weaker, begin.elapsed()))
+    };
+    let Some(done) = unless_interrupted(work)? else {
+        return Err(Failure::Interrupted(format!("interrupted before {name} was checked")));
+    };
+    let (counts, verdict, weaker, elapsed) = done?;
+    say(&format!("{name}: {counts}\n  checked     {model}, in {:.1} s", elapsed.as_secs_f64()))?;
+    match verdict {
+        Verdict::Holds => say("  verdict     it holds"),
+        Verdict::Open => {
+            say("  verdict     OPEN: no anomaly was found, and no order of all writes either")?;
+            Err(Failure::Failed(format!("{name}: nobody can tell whether {model} holds")))
+        }
+        Verdict::Broken(Violation { anomaly, story, .. }) => {
+            say(&format!("  verdict     FAILED: {anomaly}: {story}"))?;
+            let weaker = weaker
+                .map_or("no weaker model holds".to_owned(), |weaker| format!("{weaker} holds"));
+            say(&format!("  weaker      {weaker}"))?;
+            Err(Failure::Failed(format!("{name} is not {model}: {anomaly}")))
+        }
+    }
+}
+
+/// The strongest of the weaker models that a history keeps to.
+fn still_holds(recorded: &Recorded, model: Model) -> Option<Model> {
+    let weaker = Model::ALL.into_iter().filter(|weaker| *weaker < model);
+    // What does not hold under the weakest holds under none.
+    let weaker: Vec<Model> = weaker.collect();
+    let holds = |model: &Model| check(recorded, *model, "") == Verdict::Holds;
+    weaker.last().filter(|weakest| holds(weakest))?;
+    weaker.into_iter().find(holds)
+}
+
+fn open_and_read(file: &PathBuf) -> Result<Recorded, Failure> {
+    let name = file.display().to_string();
+    let cant = |error| Failure::Usage(format!("can't read {name}: {error}"));
+    let (input, bar): (Box<dyn BufRead>, _) = if name == "-" {
+        (Box::new(BufReader::new(std::io::stdin())), spinner("reading"))
+    } else {
+        let file = File::open(file).map_err(cant)?;
+        let len = file.metadata().map_err(cant)?.len();
+        let style = ProgressStyle::with_template(READING_BAR);
+        let bar = ProgressBar::new(len).with_style(style.expect("the template is a constant"));
+        bar.enable_steady_tick(PROGRESS_TICK);
+        (Box::new(BufReader::new(file)), bar)
+    };
+    let mut input = input;
+    let recorded = read(&mut *input, &mut |bytes| bar.set_position(bytes));
+    bar.finish_and_clear();
+    recorded.map_err(|error| match error {
+        ReadError::Io(error) => cant(error),
+        ReadError::Malformed(malformed) => Failure::Usage(format!("{name}: {malformed}")),
+    })
+}
+
+fn spinner(what: &'static str) -> ProgressBar {
+    let style = ProgressStyle::with_template(SPINNER).expect("the template is a constant");
+    let bar = ProgressBar::new_spinner().with_style(style).with_message(what);
+    bar.enable_steady_tick(PROGRESS_TICK);
+    bar
+}
+
+/// What there is, in numbers.
+fn counts(recorded: &Recorded) -> String {
+    let of = |outcome| recorded.txns.iter().filter(|txn| txn.outcome == outcome).count();
+    let ops: usize = recorded.txns.iter().map(|txn| txn.ops.len()).sum();
+    let (committed, aborted) = (of(Outcome::Committed), of(Outcome::Aborted));
+    let unknown = of(Outcome::Unknown);
+    let all = recorded.txns.len();
+    format!(
+        "{all} transactions ({committed} committed, {aborted} aborted, {unknown} unknown), {ops} \
+         operations"
+    )
+}

@@ -1,0 +1,119 @@
+//! What a database may promise, and which cycles that rules out.
+//!
+//! The models are those of Adya ("Weak Consistency", 1999, §3 and §4): each is a set of phenomena
+//! that must not occur. As cycles of dependencies ([`super::graph`]):
+//!
+//! | model | rules out cycles of | reference |
+//! |---|---|---|
+//! | read committed, PL-2 | ww, wr | Adya §3.2.2 |
+//! | repeatable read, PL-2.99 | ww, wr, rw on items | Adya §3.2.3 |
+//! | snapshot isolation | ww, wr, rw, but no two rw after each other | Cerone and Gotsman 2018, Theorem 4 |
+//! | serializable, PL-3 | ww, wr, rw | Adya §3.2.4 |
+//! | strict serializable | ww, wr, rw, real time | Herlihy and Wing 1990, §2 |
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::graph::Kind;
+
+/// What a history is held to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Model {
+    /// Nothing that did not commit is read, nor in part.
+    ReadCommitted,
+    /// What is read does not change until the end; new rows may turn up.
+    RepeatableRead,
+    /// Reads are of one snapshot, and no write is lost.
+    SnapshotIsolation,
+    /// As if one after the other.
+    Serializable,
+    /// As if one after the other, each within the time that its client saw it take.
+    StrictSerializable,
+}
+
+/// Which walks through dependencies count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rule {
+    kinds: u8,
+    /// Whether two rw in a row break a walk.
+    pub is_apart: bool,
+}
+
+impl Rule {
+    /// Walks along edges of these kinds.
+    pub const fn of(kinds: &[Kind]) -> Self {
+        let mut set = 1 << Kind::On as u8;
+        let mut at = 0;
+        while at < kinds.len() {
+            set |= 1 << kinds[at] as u8;
+            at += 1;
+        }
+        Self { kinds: set, is_apart: false }
+    }
+
+    /// The same without two rw in a row.
+    pub const fn apart(self) -> Self {
+        Self { is_apart: true, ..self }
+    }
+
+    /// Whether edges of a kind count.
+    pub fn has(self, kind: Kind) -> bool {
+        self.kinds & (1 << kind as u8) != 0
+    }
+}
+
+impl Model {
+    /// Every model, the strongest first.
+    pub const ALL: [Self; 5] = [
+        Self::StrictSerializable,
+        Self::Serializable,
+        Self::SnapshotIsolation,
+        Self::RepeatableRead,
+        Self::ReadCommitted,
+    ];
+
+    /// Its name on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::ReadCommitted => "read-committed",
+            Self::RepeatableRead => "repeatable-read",
+            Self::SnapshotIsolation => "snapshot-isolation",
+            Self::Serializable => "serializable",
+            Self::StrictSerializable => "strict-serializable",
+        }
+    }
+
+    /// The cycles that it rules out.
+    pub const fn rule(self) -> Rule {
+        use Kind::{PredicateRw, Rt, Rw, Wr, Ww};
+        match self {
+            Self::ReadCommitted => Rule::of(&[Ww, Wr]),
+            Self::RepeatableRead => Rule::of(&[Ww, Wr, Rw]),
+            Self::SnapshotIsolation => Rule::of(&[Ww, Wr, Rw, PredicateRw]).apart(),
+            Self::Serializable => Rule::of(&[Ww, Wr, Rw, PredicateRw]),
+            Self::StrictSerializable => Rule::of(&[Ww, Wr, Rw, PredicateRw, Rt]),
+        }
+    }
+
+    /// Whether one that ended before another began must come before it.
+    pub fn is_real_time(self) -> bool {
+        self.rule().has(Kind::Rt)
+    }
+}
+
+impl fmt::Display for Model {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Model {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        Self::ALL.into_iter().find(|model| model.name() == name).ok_or_else(|| {
+            let names = Self::ALL.map(Self::name).join(", ");
+            format!("there is no model {name:?}; there are {names}")
+        })
+    }
+}

@@ -1,0 +1,148 @@
+//! The simulator's histories in the recorded form.
+//!
+//! A history becomes a recorded one, with the final state as what a last transaction read, and is
+//! checked as any other ([`super::recorded`]). The simulator knows more than clients do: at which
+//! version each transaction's writes are held, and which version a reader of a snapshot saw.
+
+use super::Violation;
+use crate::history::{End, History, How, Operation};
+use crate::record::{Atom, Names, Op, Outcome, Recorded, Txn};
+use crate::settings::RealTime;
+
+/// The versions that nodes named to the client of a transaction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Versions {
+    /// The one that holds its writes.
+    pub committed_at: Option<u64>,
+    /// The one that it read, if it read a snapshot.
+    pub read_at: Option<u64>,
+}
+
+/// A history in the recorded form, with what only the simulator knows.
+#[derive(Clone, Debug, Default)]
+pub struct Observed {
+    /// The history, the final state last.
+    pub recorded: Recorded,
+    /// Versions, by transaction. The final state has none.
+    pub versions: Vec<Versions>,
+}
+
+/// How operations of a workload are told in the recorded form: what was asked with what was
+/// answered, or what is wrong with it.
+pub type Told = fn(&Operation, &mut Names) -> Result<Vec<Op>, String>;
+
+impl Observed {
+    /// A history in the recorded form, without the final state.
+    ///
+    /// # Errors
+    /// When an answer can't be read.
+    pub fn new(
+        history: &History,
+        real_time: RealTime,
+        checker: &'static str,
+        told: Told,
+    ) -> Result<Self, Violation> {
+        let mut observed = Self::default();
+        for (operation, id) in in_order(history).into_iter().zip(1..) {
+            let ops = told(operation, &mut observed.recorded.names);
+            let ops = ops
+                .map_err(|what| Violation::new(checker, "unreadable", format!("T{id}: {what}")))?;
+            observed.recorded.txns.push(txn(id, operation, real_time, ops));
+            observed.versions.push(match &operation.end {
+                End::Committed { version, .. } => {
+                    Versions { committed_at: Some(version.0), read_at: None }
+                }
+                End::Read { version, .. } => {
+                    Versions { committed_at: None, read_at: Some(version.0) }
+                }
+                _ => Versions::default(),
+            });
+        }
+        Ok(observed)
+    }
+
+    /// Adds the final state as what a last transaction read.
+    pub fn push_final(&mut self, ops: Vec<Op>, at: u64) {
+        let txns = &mut self.recorded.txns;
+        txns.push(Txn {
+            id: txns.len() + 1,
+            client: Atom::Text("final".into()),
+            begin: at as i64,
+            end: Some(at as i64),
+            outcome: Outcome::Committed,
+            is_held: false,
+            is_final: true,
+            note: None,
+            ops,
+        });
+        self.versions.push(Versions::default());
+    }
+}
+
+/// Operations in the order of the versions that nodes named, and as they were invoked where none
+/// was. The checker tries this order of writes first, where their readers tell none.
+fn in_order(history: &History) -> Vec<&Operation> {
+    let mut newest = 0;
+    let versions = history.operations.iter().map(|operation| {
+        let version = match &operation.end {
+            // A reader comes after all that its version holds.
+            End::Read { version, .. } => (version.0, true),
+            End::Committed { version, .. } => (version.0, false),
+            _ => (newest, false),
+        };
+        newest = newest.max(version.0);
+        (version, operation)
+    });
+    let mut versions: Vec<((u64, bool), &Operation)> = versions.collect();
+    versions.sort_by_key(|(version, _)| *version);
+    versions.into_iter().map(|(_, operation)| operation).collect()
+}
+
+/// A number as a key or a value.
+pub fn number(number: u64) -> Atom {
+    i64::try_from(number).map_or_else(|_| Atom::Text(number.to_string().into()), Atom::Number)
+}
+
+/// When the last client was told something.
+pub fn ended(history: &History) -> u64 {
+    let ended = history.operations.iter().filter_map(|operation| operation.ended);
+    ended.map(|at| at.us).max().unwrap_or_default()
+}
+
+fn txn(id: usize, operation: &Operation, real_time: RealTime, ops: Vec<Op>) -> Txn {
+    let outcome = match operation.end {
+        End::Committed { .. } | End::Read { .. } => Outcome::Committed,
+        End::Ambiguous | End::Open => Outcome::Unknown,
+        End::Aborted(_) | End::Refused => Outcome::Aborted,
+    };
+    let is_unknown = outcome == Outcome::Unknown;
+    let ended = operation.ended.filter(|_| !is_unknown).unwrap_or(operation.invoked);
+    Txn {
+        id,
+        client: Atom::Number(operation.client as i64),
+        begin: operation.invoked.us as i64,
+        end: (!is_unknown).then_some(ended.us as i64),
+        outcome,
+        is_held: is_held(operation, real_time),
+        is_final: false,
+        note: Some(format!("{:?} at {}", operation.how, operation.node).into()),
+        ops,
+    }
+}
+
+/// Whether an operation is held to real time.
+fn is_held(operation: &Operation, real_time: RealTime) -> bool {
+    let has_committed = match operation.end {
+        End::Committed { .. } => true,
+        // One that nobody knows of, and that was seen, must be after what ended before it.
+        End::Ambiguous | End::Open => matches!(operation.how, How::Ordered | How::Certified),
+        End::Read { .. } | End::Aborted(_) | End::Refused => false,
+    };
+    match real_time {
+        RealTime::None => false,
+        RealTime::Writes => {
+            operation.how == How::Strict || (has_committed && !operation.call.is_read_only)
+        }
+        RealTime::Ordered => operation.how == How::Strict || has_committed,
+    }
+}

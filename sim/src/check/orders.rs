@@ -1,0 +1,371 @@
+//! From versions to dependencies, and to the orders of versions that nobody told.
+//!
+//! Within a segment every version follows on the one before it, which gives edges at once. How the
+//! middle segments of an object stand to each other ([`super::objects`]), and which version a read
+//! saw that found nothing, are open questions. They are answered in three steps, each of which ends
+//! the search when it succeeds:
+//!
+//! 1. **By guess**: the order in which transactions can be put anyhow. If the graph with all
+//!    answers has no cycle that the model rules out, then the history is what the model promises.
+//! 2. **By necessity**: an answer that closes a cycle is wrong, so that the other one holds; if
+//!    each answer to one question does, the history breaks the model. Repeated until nothing
+//!    follows.
+//! 3. **By trial**: one answer after the other, with necessity after each, within a limit. Beyond
+//!    the limit the questions stay open, which [`Answer::Open`] says.
+//!
+//! The second step is the pruning of polygraphs (Papadimitriou 1979, §3; Tan et al., "Cobra", 2020,
+//! §3.2). All steps are sound: a violation is one in every order of the versions.
+
+use std::collections::BTreeMap;
+
+use super::certain::{Junctions, add_final, add_real_time, add_segments};
+use super::facts::Facts;
+use super::graph::{Edge, Graph, Kind};
+use super::model::Model;
+use super::objects::{INITIAL, Object, ObjectRead};
+use super::reach::Reach;
+use super::search::Search;
+
+/// Segments of one object that are compared with each other: those near to each other in time.
+/// Others follow from these.
+const NEAR: usize = 8;
+/// Edges looked at by trial in all, about a second's worth.
+const TRIAL_MAX: usize = 20_000_000;
+/// Rounds of necessity after one answer.
+const ROUNDS_MAX: usize = 200;
+
+/// What came of looking for an order.
+#[derive(Debug)]
+pub enum Answer {
+    /// There is one that shows nothing that the model rules out.
+    Fine,
+    /// There is none: a graph with a cycle.
+    Broken {
+        /// The graph.
+        graph: Graph,
+        /// Whether it has edges that were inferred.
+        is_inferred: bool,
+    },
+    /// Nobody knows.
+    Open,
+}
+
+/// A question: which of these sets of edges holds.
+#[derive(Clone, Debug)]
+enum Question {
+    /// Which of two segments of an object is before the other.
+    Pair { object: usize, a: usize, b: usize },
+    /// Which version a read saw.
+    Read { object: usize, read: usize, options: Vec<u32> },
+}
+
+type Edges = Vec<(u32, Edge)>;
+/// Who reads the end of which segment, and how.
+type End = (usize, u32, Kind);
+
+/// Dependencies, those that are certain and those that are in question.
+#[derive(Debug)]
+pub struct Orders<'a> {
+    objects: &'a [Object],
+    model: Model,
+    junctions: Vec<Junctions>,
+    /// Which transaction reads the end of which segment, as `(segment, reader, kind)`, by object.
+    ends: Vec<Vec<End>>,
+    /// Which segment is before which, as far as that was answered, by object.
+    before: Vec<Vec<(usize, usize)>>,
+    /// Which version a read saw, as far as that was answered, by object and read.
+    saw: BTreeMap<(usize, usize), u32>,
+    questions: Vec<Question>,
+    /// The objects that questions are about.
+    in_question: Vec<usize>,
+    spent: usize,
+}
+
+impl<'a> Orders<'a> {
+    /// The certain dependencies of a history, and the questions that it leaves.
+    pub fn new(facts: &'a Facts<'_>, model: Model) -> (Self, Graph) {
+        let mut graph = Graph::new(facts.recorded.txns.len());
+        let mut orders = Self {
+            objects: &facts.objects,
+            model,
+            junctions: Vec::new(),
+            ends: vec![Vec::new(); facts.objects.len()],
+            before: vec![Vec::new(); facts.objects.len()],
+            saw: BTreeMap::new(),
+            questions: Vec::new(),
+            in_question: Vec::new(),
+            spent: 0,
+        };
+        for (at, object) in facts.objects.iter().enumerate() {
+            let (junctions, questions) = (add_segments(object, &mut graph), orders.questions.len());
+            orders.junctions.push(junctions);
+            for (number, read) in object.reads.iter().enumerate() {
+                if let Some(seen) = object.seen(read) {
+                    for (from, edge) in orders.read_edges(at, read, seen) {
+                        graph.add(from, edge);
+                    }
+                    orders.note_end(at, read, seen);
+                } else {
+                    let options = object.candidates(read);
+                    orders.questions.push(Question::Read { object: at, read: number, options });
+                }
+            }
+            // Segments stand in the order of their first writers' numbers, which is about time's.
+            let middle: Vec<usize> = object.middle().collect();
+            for (place, &a) in middle.iter().enumerate() {
+                for &b in middle[place + 1..].iter().take(NEAR) {
+                    orders.questions.push(Question::Pair { object: at, a, b });
+                }
+            }
+            if orders.questions.len() > questions {
+                orders.in_question.push(at);
+            }
+        }
+        add_final(facts, &mut graph);
+        if model.is_real_time() {
+            add_real_time(facts, &mut graph);
+        }
+        (orders, graph)
+    }
+
+    /// The version after another in its segment that is not of this reader.
+    fn next_of_another(object: &Object, version: u32, reader: u32) -> Option<u32> {
+        let (segment, place) = object.places[version as usize];
+        let later = &object.segments[segment as usize][place as usize + 1..];
+        later.iter().copied().find(|next| object.versions[*next as usize].writer != reader)
+    }
+
+    fn note_end(&mut self, at: usize, read: &ObjectRead, seen: u32) {
+        let object = &self.objects[at];
+        if object.segments.len() > 2 && Self::next_of_another(object, seen, read.reader).is_none() {
+            let segment = object.places[seen as usize].0 as usize;
+            self.ends[at].push((segment, read.reader, rw(read)));
+        }
+    }
+
+    /// What follows from a read that saw a version, apart from questions.
+    fn read_edges(&self, at: usize, read: &ObjectRead, seen: u32) -> Edges {
+        let object = &self.objects[at];
+        let edge = |to, kind, value| Edge { to, kind, key: Some(object.key), value };
+        let mut edges = Edges::new();
+        let version = object.versions[seen as usize];
+        if seen != INITIAL {
+            edges.push((version.writer, edge(read.reader, Kind::Wr, version.value)));
+        }
+        let before = |next: u32| {
+            let next = object.versions[next as usize];
+            (read.reader, edge(next.writer, rw(read), next.value))
+        };
+        if let Some(next) = Self::next_of_another(object, seen, read.reader) {
+            edges.push(before(next));
+            return edges;
+        }
+        let segment = object.places[seen as usize].0 as usize;
+        let after = self.before[at].iter().filter(|(a, _)| *a == segment);
+        edges.extend(after.map(|(_, b)| before(object.segments[*b][0])));
+        let Junctions { after_first, before_last } = self.junctions[at];
+        let (junction, firsts) = if segment == 0 {
+            (after_first, 1..object.segments.len())
+        } else if object.last.is_some_and(|last| last != segment) {
+            let last = object.last.expect("just seen");
+            (before_last, last..last + 1)
+        } else {
+            return edges;
+        };
+        let is_own = |segment| object.first_writer(segment) == read.reader;
+        if firsts.clone().any(is_own) {
+            // By the junction it would seem to come before itself.
+            let others = firsts.filter(|segment| !is_own(*segment));
+            edges.extend(others.map(|segment| before(object.segments[segment][0])));
+        } else if let Some(junction) = junction {
+            edges.push((read.reader, edge(junction, rw(read), None)));
+        }
+        edges
+    }
+
+    /// What follows if segment `a` of an object is before segment `b`.
+    fn pair_edges(&self, at: usize, a: usize, b: usize) -> Edges {
+        self.pair_edges_with(at, a, b, &self.ends[at])
+    }
+
+    fn pair_edges_with(&self, at: usize, a: usize, b: usize, ends: &[End]) -> Edges {
+        let object = &self.objects[at];
+        let first = object.versions[object.segments[b][0] as usize];
+        let last = object.versions[object.last_version(a) as usize];
+        let edge =
+            |kind| Edge { to: first.writer, kind, key: Some(object.key), value: first.value };
+        let readers = ends.iter().filter(|(segment, ..)| *segment == a);
+        let readers = readers.map(|(_, reader, kind)| (*reader, edge(*kind)));
+        std::iter::once((last.writer, edge(Kind::Ww))).chain(readers).collect()
+    }
+
+    /// The answers to a question, each with what follows from it.
+    fn answers(&self, question: &Question) -> Vec<Edges> {
+        match question {
+            Question::Pair { object, a, b } => {
+                vec![self.pair_edges(*object, *a, *b), self.pair_edges(*object, *b, *a)]
+            }
+            Question::Read { object, read, options } => {
+                let read = &self.objects[*object].reads[*read];
+                options.iter().map(|seen| self.read_edges(*object, read, *seen)).collect()
+            }
+        }
+    }
+
+    /// Looks for an order of all versions.
+    pub fn solve(mut self, mut graph: Graph) -> Answer {
+        let Some(places) = Search::new(&graph, self.model.rule()).places() else {
+            return Answer::Broken { graph, is_inferred: false };
+        };
+        if self.questions.is_empty() || self.is_fine_by_guess(&graph, &places) {
+            return Answer::Fine;
+        }
+        let mut open = std::mem::take(&mut self.questions);
+        self.follow(&mut graph, &mut open)
+    }
+
+    /// Answers by necessity, and then by trial.
+    fn follow(&mut self, graph: &mut Graph, open: &mut Vec<Question>) -> Answer {
+        for _ in 0..ROUNDS_MAX {
+            let Some(places) = Search::new(graph, self.model.rule()).places() else {
+                return Answer::Broken { graph: std::mem::take(graph), is_inferred: true };
+            };
+            let count = open.len();
+            let mut certain = Edges::new();
+            let mut reach = Reach::new(graph, self.model.rule(), &places);
+            let mut broken = None;
+            open.retain_mut(|question| {
+                let answers = self.answers(question);
+                let possible: Vec<usize> = (0..answers.len())
+                    .filter(|at| !answers[*at].iter().any(|(from, edge)| reach.closes(*from, edge)))
+                    .collect();
+                match possible[..] {
+                    [] => broken = Some(answers[0].clone()),
+                    [only] => {
+                        certain.extend(answers[only].iter().copied());
+                        self.settle(question, only);
+                        return false;
+                    }
+                    _ => narrow(question, &possible),
+                }
+                true
+            });
+            self.spent += reach.steps();
+            let is_broken = broken.is_some();
+            for (from, edge) in broken.unwrap_or(certain) {
+                graph.add(from, edge);
+            }
+            if is_broken {
+                return Answer::Broken { graph: std::mem::take(graph), is_inferred: true };
+            }
+            if open.len() == count {
+                return self.guess_or_try(graph, open, &places);
+            }
+        }
+        Answer::Open
+    }
+
+    /// Notes an answer that others build on.
+    fn settle(&mut self, question: &Question, only: usize) {
+        match question {
+            Question::Pair { object, a, b } => {
+                self.before[*object].push(if only == 0 { (*a, *b) } else { (*b, *a) });
+            }
+            Question::Read { object, read, options } => {
+                self.saw.insert((*object, *read), options[only]);
+                let read = self.objects[*object].reads[*read];
+                self.note_end(*object, &read, options[only]);
+            }
+        }
+    }
+
+    fn guess_or_try(
+        &mut self,
+        graph: &mut Graph,
+        open: &mut Vec<Question>,
+        places: &[u32],
+    ) -> Answer {
+        if self.is_fine_by_guess(graph, places) {
+            return Answer::Fine;
+        }
+        let Some(question) = open.pop() else { return Answer::Open };
+        let (mut broken, mut is_open) = (None, false);
+        for (at, answer) in self.answers(&question).into_iter().enumerate() {
+            self.spent += graph.vertices();
+            if self.spent > TRIAL_MAX {
+                return Answer::Open;
+            }
+            let (mut with, mut rest) = (graph.clone(), open.clone());
+            answer.into_iter().for_each(|(from, edge)| with.add(from, edge));
+            let known = (self.ends.clone(), self.before.clone(), self.saw.clone());
+            self.settle(&question, at);
+            let found = self.follow(&mut with, &mut rest);
+            (self.ends, self.before, self.saw) = known;
+            match found {
+                Answer::Fine => return Answer::Fine,
+                Answer::Broken { graph, .. } => drop(broken.get_or_insert(graph)),
+                Answer::Open => is_open = true,
+            }
+        }
+        match broken.filter(|_| !is_open) {
+            Some(graph) => Answer::Broken { graph, is_inferred: true },
+            None => Answer::Open,
+        }
+    }
+}
+
+/// Answers by guess: versions in the order in which their writers can be put, and reads of nothing
+/// as late as that order has them.
+impl Orders<'_> {
+    fn is_fine_by_guess(&self, graph: &Graph, places: &[u32]) -> bool {
+        let search = Search::new(graph, self.model.rule());
+        let place = |txn: u32| places[search.state(txn) as usize];
+        let mut guessed = graph.clone();
+        for &at in &self.in_question {
+            let object = &self.objects[at];
+            let mut order: Vec<usize> = object.middle().collect();
+            order.sort_by_key(|segment| place(object.first_writer(*segment)));
+            let mut ends = self.ends[at].clone();
+            let all = std::iter::once(0).chain(order.iter().copied()).chain(object.last);
+            let versions: Vec<u32> = all.flat_map(|s| object.segments[s].clone()).collect();
+            for (number, read) in object.reads.iter().enumerate() {
+                if object.seen(read).is_some() || self.saw.contains_key(&(at, number)) {
+                    continue;
+                }
+                let candidates = object.candidates(read);
+                let came_before = |version: &u32| {
+                    let writer = object.versions[*version as usize].writer;
+                    *version == INITIAL
+                        || (writer != read.reader && place(writer) < place(read.reader))
+                };
+                let mut earlier = versions.iter().copied().filter(came_before);
+                let seen = earlier.rfind(|version| candidates.contains(version));
+                let seen = seen.expect("the initial version comes before all");
+                for (from, edge) in self.read_edges(at, read, seen) {
+                    guessed.add(from, edge);
+                }
+                if Self::next_of_another(object, seen, read.reader).is_none() {
+                    let segment = object.places[seen as usize].0 as usize;
+                    ends.push((segment, read.reader, rw(read)));
+                }
+            }
+            for pair in order.windows(2) {
+                for (from, edge) in self.pair_edges_with(at, pair[0], pair[1], &ends) {
+                    guessed.add(from, edge);
+                }
+            }
+        }
+        Search::new(&guessed, self.model.rule()).places().is_some()
+    }
+}
+
+fn rw(read: &ObjectRead) -> Kind {
+    if read.is_predicate { Kind::PredicateRw } else { Kind::Rw }
+}
+
+/// Leaves the answers that are possible.
+fn narrow(question: &mut Question, possible: &[usize]) {
+    if let Question::Read { options, .. } = question {
+        *options = possible.iter().map(|at| options[*at]).collect();
+    }
+}

@@ -1,0 +1,73 @@
+//! Whether an edge would close a cycle in a graph that has none.
+
+use super::graph::{Edge, Graph, Kind};
+use super::model::Rule;
+use super::search::Search;
+
+/// Steps in all, about ten seconds' worth. Beyond them an edge counts as one that closes nothing,
+/// which leaves a question open and is never wrong.
+const STEPS_MAX: usize = 300_000_000;
+
+/// Looks for ways in a graph without cycles, of which it knows an order.
+pub struct Reach<'a> {
+    search: Search<'a>,
+    is_apart: bool,
+    places: &'a [u32],
+    seen: Vec<u32>,
+    turn: u32,
+    stack: Vec<u32>,
+    steps: usize,
+}
+
+impl<'a> Reach<'a> {
+    /// Ways in a graph under a rule, with the places of its states.
+    pub fn new(graph: &'a Graph, rule: Rule, places: &'a [u32]) -> Self {
+        let seen = vec![0; places.len()];
+        let search = Search::new(graph, rule);
+        let (turn, stack, steps) = (0, Vec::new(), 0);
+        Self { search, is_apart: rule.is_apart, places, seen, turn, stack, steps }
+    }
+
+    /// How many edges it has looked at.
+    pub fn steps(&self) -> usize {
+        self.steps
+    }
+
+    /// Whether an edge would close a cycle that counts.
+    pub fn closes(&mut self, from: u32, edge: &Edge) -> bool {
+        let (begin, end) = (self.search.state(from), self.search.state(edge.to));
+        // An rw can only be taken where none has just been; the others anywhere.
+        let ends: &[u32] = match (self.is_apart, edge.kind.is_rw()) {
+            (true, false) => &[begin, begin + 1],
+            _ => &[begin],
+        };
+        let start = if self.is_apart && edge.kind.is_rw() { end + 1 } else { end };
+        assert!(edge.kind != Kind::On, "what is in question is between transactions");
+        from != edge.to && self.search.counts(edge.kind) && self.leads(start, ends)
+    }
+
+    fn leads(&mut self, start: u32, ends: &[u32]) -> bool {
+        let last = ends.iter().map(|end| self.places[*end as usize]).max().expect("there are ends");
+        self.turn += 1;
+        self.stack.clear();
+        self.stack.push(start);
+        while let Some(state) = self.stack.pop() {
+            if ends.contains(&state) {
+                return true;
+            }
+            for edge in self.search.edges(state) {
+                self.steps += 1;
+                let Some(to) = self.search.step(state, edge) else { continue };
+                let is_new = self.seen[to as usize] != self.turn;
+                if is_new && self.places[to as usize] <= last {
+                    self.seen[to as usize] = self.turn;
+                    self.stack.push(to);
+                }
+            }
+            if self.steps > STEPS_MAX {
+                return false;
+            }
+        }
+        false
+    }
+}

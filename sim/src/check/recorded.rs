@@ -1,0 +1,135 @@
+//! Checks a recorded history against a model.
+//!
+//! ```text
+//!   Recorded -> facts -> objects -> orders -> graph -> phenomena -> explain
+//! ```
+//!
+//! [`super::facts`] takes each read apart and puts the versions of every key into an order as far
+//! as it is known, lists by [`super::lists`] and registers by [`super::registers`]. From there on
+//! all kinds of data are [`super::objects`]. [`super::orders`] makes dependencies of them and
+//! looks for the order of versions that nobody told. What is left is a graph, with cycles or
+//! without, which [`super::phenomena`] names and [`super::explain`] tells in words.
+
+use super::facts::{Assumed, Facts};
+use super::model::Model;
+use super::objects::Fork;
+use super::orders::{Answer, Orders};
+use super::phenomena;
+use super::{Violation, explain};
+use crate::record::Recorded;
+
+/// What a check came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The history is what the model promises.
+    Holds,
+    /// It is not.
+    Broken(Violation),
+    /// No anomaly was found, but the order of some writes is not told by reads, and looking for
+    /// one was given up.
+    Open,
+}
+
+impl Verdict {
+    /// The violation, if there is one.
+    ///
+    /// # Errors
+    /// The violation.
+    pub fn into_result(self) -> Result<(), Violation> {
+        match self {
+            Self::Holds | Self::Open => Ok(()),
+            Self::Broken(violation) => Err(violation),
+        }
+    }
+}
+
+/// Transactions that deleted and of which nobody knows whether they took place, of which every
+/// choice is tried. Of more, only none and all.
+const DELETERS_MAX: usize = 6;
+
+/// Checks a history against a model. Stories come from `checker`.
+pub fn check(recorded: &Recorded, model: Model, checker: &'static str) -> Verdict {
+    let check = |assumed| check_assumed(recorded, model, checker, assumed);
+    let (first, deleters) = check(Assumed::Present(&[]));
+    if first == Verdict::Holds || deleters.is_empty() {
+        return first;
+    }
+    if let (Verdict::Broken(violation), _) = check(Assumed::Nothing) {
+        return Verdict::Broken(violation);
+    }
+    let choices: Vec<Vec<u32>> = if deleters.len() <= DELETERS_MAX {
+        let chosen = |choice: u32| {
+            let all = deleters.iter().zip(0..);
+            all.filter(|(_, at)| choice >> at & 1 == 1).map(|(txn, _)| *txn).collect()
+        };
+        (1..1 << deleters.len()).map(chosen).collect()
+    } else {
+        vec![deleters.clone()]
+    };
+    let mut is_certain = first != Verdict::Open && deleters.len() <= DELETERS_MAX;
+    for choice in &choices {
+        match check(Assumed::Present(choice)).0 {
+            Verdict::Holds => return Verdict::Holds,
+            Verdict::Open => is_certain = false,
+            Verdict::Broken(_) => {}
+        }
+    }
+    if is_certain { first } else { Verdict::Open }
+}
+
+/// Checks with certain assumptions. Also returns those of whom they could be made, where it is not
+/// fine as it is.
+fn check_assumed(
+    recorded: &Recorded,
+    model: Model,
+    checker: &'static str,
+    assumed: Assumed<'_>,
+) -> (Verdict, Vec<u32>) {
+    let mut facts = Facts::new(recorded, checker, assumed);
+    let violation = facts.arrange(model).err();
+    let deleters = facts.deleters();
+    let verdict = match violation {
+        Some(violation) => Verdict::Broken(violation),
+        None => check_facts(&facts, model),
+    };
+    (verdict, deleters)
+}
+
+fn check_facts(facts: &Facts<'_>, model: Model) -> Verdict {
+    let (orders, graph) = Orders::new(facts, model);
+    if let Some(fork) = facts.fork {
+        // What is worse is told first.
+        let worse = phenomena::worst(&graph, Model::ReadCommitted);
+        return Verdict::Broken(match worse {
+            Some((anomaly, walk)) => facts.violation(anomaly, story(facts, &walk, false)),
+            None => lost_update(facts, fork),
+        });
+    }
+    match orders.solve(graph) {
+        Answer::Fine => Verdict::Holds,
+        Answer::Open => Verdict::Open,
+        Answer::Broken { graph, is_inferred } => {
+            let worst = phenomena::worst(&graph, model);
+            let (anomaly, walk) = worst.expect("a graph that breaks the model has a cycle");
+            Verdict::Broken(facts.violation(anomaly, story(facts, &walk, is_inferred)))
+        }
+    }
+}
+
+fn story(facts: &Facts<'_>, walk: &super::graph::Walk, is_inferred: bool) -> String {
+    let story = explain::cycle(facts.recorded, &|key| facts.class(key), walk);
+    let note = "\n    The order of some writes here is inferred: any other makes a cycle as well.";
+    if is_inferred { story + note } else { story }
+}
+
+fn lost_update(facts: &Facts<'_>, fork: Fork) -> Violation {
+    let names = &facts.recorded.names;
+    let key = names.atom(fork.key);
+    let seen = fork.version.value.map_or("nothing".to_owned(), |v| names.atom(v).to_string());
+    let [first, second] = fork.writers.map(|writer| facts.name(writer));
+    let story = format!(
+        "2 transactions replaced what both had read:\n    {first}: it read {seen} at {key}, and \
+         changed it\n    {second}: it read {seen} at {key}, and changed it"
+    );
+    facts.violation("lost update", story)
+}

@@ -1,0 +1,325 @@
+//! The simulator's histories of registers and rows, with the final state and the versions that
+//! nodes named.
+//!
+//! A history is observed ([`super::observed`]) and checked as any other ([`super::recorded`]). A
+//! reader of a snapshot must see what its version holds.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+
+use pangea_core::key::KeyRange;
+use pangea_core::workload::Rows;
+use pangea_core::workload::registers::{Op as Called, REGISTERS, decode_found, decode_ops};
+use pangea_core::workload::registers::{Registers, decode_row};
+
+use super::observed::{Observed, ended, number};
+use super::{Violation, explain};
+use crate::history::{History, Operation};
+use crate::record::{Name, Names, Op, Outcome, Range, Seen, Txn};
+use crate::settings::RealTime;
+
+/// Rows with their values.
+type Found = Vec<(u64, u64)>;
+
+/// A history of registers in the recorded form, with the final rows if they are known.
+///
+/// # Errors
+/// When an answer or a final row can't be read.
+pub fn observe(
+    registers: &Registers,
+    history: &History,
+    end: Option<&dyn Rows>,
+    real_time: RealTime,
+) -> Result<Observed, Violation> {
+    let mut observed = Observed::new(history, real_time, registers.name(), told)?;
+    if let Some(end) = end {
+        let rows = final_rows(end).map_err(|key| {
+            let story = format!("key {key:02x?} in the final state");
+            Violation::new(registers.name(), "unreadable", story)
+        })?;
+        let names = &mut observed.recorded.names;
+        let all = Range { from: None, to: None };
+        let ops = vec![Op::Scan { range: all, rows: named(&rows, names) }];
+        observed.push_final(ops, ended(history));
+    }
+    Ok(observed)
+}
+
+/// The final rows, or the key of one that can't be read.
+fn final_rows(end: &dyn Rows) -> Result<Found, Vec<u8>> {
+    let mut found = Ok(Found::new());
+    end.scan(REGISTERS, &KeyRange::all(), &mut |key, value| {
+        match (decode_row(key, value), &mut found) {
+            (Ok(row), Ok(rows)) => rows.push(row),
+            _ => found = Err(key.to_vec()),
+        }
+        if found.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    });
+    found
+}
+
+fn named(rows: &Found, names: &mut Names) -> Vec<(Name, Name)> {
+    rows.iter().map(|(row, v)| (names.name(number(*row)), names.name(number(*v)))).collect()
+}
+
+/// What an operation asked and was answered; without an answer, the writes alone.
+fn told(operation: &Operation, names: &mut Names) -> Result<Vec<Op>, String> {
+    let called = decode_ops(&operation.call.args).map_err(|error| error.to_string())?;
+    let found = operation.result().map(decode_found).transpose();
+    let found = found.map_err(|error| error.to_string())?;
+    let is_answered = found.is_some();
+    let mut answers = found.unwrap_or_default().into_iter();
+    let mut ops = Vec::new();
+    for call in called {
+        match call {
+            Called::Write { row, value } => ops
+                .push(Op::Write { key: names.name(number(row)), value: names.name(number(value)) }),
+            Called::Delete { row } if !is_answered => {
+                ops.push(Op::Delete { key: names.name(number(row)) });
+            }
+            Called::Read { .. } | Called::Scan { .. } if !is_answered => {}
+            Called::Read { row } | Called::Delete { row } => {
+                let answer = answers.next().ok_or("the answer is short")?;
+                let seen = match answer[..] {
+                    [] => Seen::Nothing,
+                    [(found, value)] if found == row => Seen::Value(names.name(number(value))),
+                    _ => return Err(format!("a read of {row} found {answer:?}")),
+                };
+                let key = names.name(number(row));
+                let is_deleted = matches!(call, Called::Delete { .. }) && seen != Seen::Nothing;
+                ops.push(Op::Read { key, seen });
+                ops.extend(is_deleted.then_some(Op::Delete { key }));
+            }
+            Called::Scan { first, count } => {
+                let answer = answers.next().ok_or("the answer is short")?;
+                let is_inside = |(row, _): &(u64, u64)| (first..first + count).contains(row);
+                let is_in_order = answer.windows(2).all(|pair| pair[0].0 < pair[1].0);
+                if !is_in_order || !answer.iter().all(is_inside) {
+                    return Err(format!("a scan of {count} rows from {first} found {answer:?}"));
+                }
+                let bound = |row, names: &mut Names| Some(names.name(number(row)));
+                let (from, to) = (bound(first, names), bound(first + count, names));
+                ops.push(Op::Scan { range: Range { from, to }, rows: named(&answer, names) });
+            }
+        }
+    }
+    match answers.next() {
+        None => Ok(ops),
+        Some(more) => Err(format!("the answer has {more:?} besides what was asked")),
+    }
+}
+
+/// What is known of the versions of one row.
+#[derive(Default)]
+struct Row {
+    /// Versions with the value that each left last, or none where it deleted, by writer.
+    writes: Vec<(u64, Option<Name>)>,
+    /// Whether one of unknown version may have changed it.
+    is_open: bool,
+}
+
+/// Holds readers of snapshots to the versions that nodes named.
+///
+/// # Errors
+/// The first reader that did not see what its version holds.
+pub fn check_versions(observed: &Observed, checker: &'static str) -> Result<(), Violation> {
+    let txns = &observed.recorded.txns;
+    let mut rows: BTreeMap<Name, Row> = BTreeMap::new();
+    for (txn, named) in txns.iter().zip(&observed.versions) {
+        for (key, value) in left(txn) {
+            let row = rows.entry(key).or_default();
+            match named.committed_at {
+                Some(at) => row.writes.push((at, value)),
+                None => row.is_open |= txn.outcome == Outcome::Unknown,
+            }
+        }
+    }
+    for (at, (txn, named)) in (0..).zip(txns.iter().zip(&observed.versions)) {
+        let Some(read_at) = named.read_at else { continue };
+        for (key, seen) in each_read(txn, &rows, &observed.recorded.names) {
+            let Some(what) = rows.get(&key).and_then(|row| row.wrong_at(read_at, seen)) else {
+                continue;
+            };
+            let names = &observed.recorded.names;
+            let seen = seen.map_or("nothing".to_owned(), |value| names.atom(value).to_string());
+            let reader = explain::txn(&observed.recorded, at);
+            let key = names.atom(key);
+            let story = format!("{reader} read {key} at version {read_at} and saw {seen}; {what}");
+            return Err(Violation::new(checker, "wrong snapshot", story));
+        }
+    }
+    Ok(())
+}
+
+/// What a transaction left of each row that it changed.
+fn left(txn: &Txn) -> BTreeMap<Name, Option<Name>> {
+    let changes = txn.ops.iter().filter_map(|op| match op {
+        Op::Write { key, value } => Some((*key, Some(*value))),
+        Op::Delete { key } => Some((*key, None)),
+        _ => None,
+    });
+    changes.collect()
+}
+
+/// What a transaction that only read saw of each row that anybody changed.
+fn each_read(txn: &Txn, rows: &BTreeMap<Name, Row>, names: &Names) -> Vec<(Name, Option<Name>)> {
+    let mut all = Vec::new();
+    for op in &txn.ops {
+        match op {
+            Op::Read { key, seen: Seen::Value(value) } => all.push((*key, Some(*value))),
+            Op::Read { key, .. } => all.push((*key, None)),
+            Op::Scan { range, rows: found } => {
+                let found: BTreeMap<Name, Name> = found.iter().copied().collect();
+                let inside = rows.keys().filter(|key| range.contains(names, **key));
+                all.extend(inside.map(|key| (*key, found.get(key).copied())));
+            }
+            _ => {}
+        }
+    }
+    all
+}
+
+impl Row {
+    /// What is wrong with a reader of a version who saw this, if anything.
+    fn wrong_at(&self, at: u64, seen: Option<Name>) -> Option<String> {
+        let held = || self.writes.iter().filter(|(version, _)| *version <= at);
+        let newest = held().map(|(version, _)| *version).max();
+        let Some(seen) = seen else {
+            let newest = newest.filter(|_| !self.is_open)?;
+            // Writes of one version come after each other in an order that nobody named.
+            let is_deleted = held().any(|(version, value)| *version == newest && value.is_none());
+            return (!is_deleted).then(|| format!("it was written at {newest}"));
+        };
+        // A value of unknown version may be of any.
+        let (written, _) = self.writes.iter().find(|(_, value)| *value == Some(seen))?;
+        if *written > at {
+            return Some(format!("that was written at {written}"));
+        }
+        newest
+            .filter(|newest| newest > written)
+            .map(|newest| format!("that was written at {written}, and another value at {newest}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::{End, How};
+    use pangea_core::codec::Writer;
+    use pangea_core::ids::{NodeId, SnapshotVersion, TxnId};
+    use pangea_core::time::Timestamp;
+    use pangea_core::workload::Call;
+    use pangea_core::workload::model::Model;
+    use pangea_core::workload::registers::{Mix, encode_ops, key};
+
+    fn registers() -> Registers {
+        Registers::new(Mix::Ranges, &Default::default()).unwrap()
+    }
+
+    fn answer(found: &[&[(u64, u64)]]) -> Vec<u8> {
+        let mut result = Vec::new();
+        for rows in found {
+            result.put_varint(rows.len() as u64);
+            for (row, value) in *rows {
+                result.put_varint(*row);
+                result.put_u64(*value);
+            }
+        }
+        result
+    }
+
+    fn operation(ops: &[Called], end: End) -> Operation {
+        let args = encode_ops(ops).into();
+        let call = Call { procedure: "registers", args, label: "write", is_read_only: false };
+        let (invoked, node) = (Timestamp::default(), NodeId(0));
+        let ended = (end != End::Ambiguous).then_some(invoked);
+        Operation { client: 0, node, how: How::Ordered, call, invoked, ended, end }
+    }
+
+    fn committed(version: u64, found: &[&[(u64, u64)]]) -> End {
+        let (txn, version) = (TxnId::default(), SnapshotVersion(version));
+        End::Committed { txn, version, result: answer(found) }
+    }
+
+    fn read_at(version: u64, found: &[&[(u64, u64)]]) -> End {
+        End::Read { version: SnapshotVersion(version), result: answer(found) }
+    }
+
+    fn found(operations: Vec<Operation>, end: &Model) -> Result<(), (&'static str, String)> {
+        let history = History { operations };
+        let observed = observe(&registers(), &history, Some(end), RealTime::Writes);
+        let checked = observed.and_then(|observed| super::super::hold(&observed, "test").1);
+        checked.map_err(|violation| (violation.anomaly, violation.story))
+    }
+
+    const WRITE: Called = Called::Write { row: 1, value: 10 };
+    const SCAN: Called = Called::Scan { first: 0, count: 4 };
+
+    fn with_row_1(value: u64) -> Model {
+        let mut model = Model::default();
+        model.put(REGISTERS, key(1), Some(value.to_le_bytes().to_vec().into()));
+        model
+    }
+
+    #[test]
+    fn an_answer_that_is_not_to_what_was_asked_is_unreadable() {
+        for (ops, rows, words) in [
+            (&[Called::Read { row: 1 }][..], &[][..], "short"),
+            (&[Called::Read { row: 1 }], &[&[(2, 5)][..]][..], "a read of 1 found [(2, 5)]"),
+            (&[SCAN], &[&[(4, 5)]], "from 0 found [(4, 5)]"),
+            (&[SCAN], &[&[(1, 5), (1, 6)]], "found [(1, 5), (1, 6)]"),
+            (&[WRITE], &[&[]], "besides"),
+        ] {
+            let operations = vec![operation(ops, committed(1, rows))];
+            let (anomaly, story) = found(operations, &Model::default()).unwrap_err();
+            assert_eq!(anomaly, "unreadable");
+            assert!(story.starts_with("T1: ") && story.contains(words), "{story}");
+        }
+        let mut torn = Model::default();
+        torn.put(REGISTERS, key(1), Some(vec![1].into()));
+        assert_eq!(found(Vec::new(), &torn).unwrap_err().0, "unreadable");
+    }
+
+    #[test]
+    fn the_final_rows_tell_what_was_lost_and_what_an_unknown_one_left() {
+        let write = |end| vec![operation(&[WRITE], end)];
+        assert_eq!(found(write(committed(1, &[])), &with_row_1(10)), Ok(()));
+        assert_eq!(found(write(End::Ambiguous), &with_row_1(10)), Ok(()));
+        assert_eq!(found(write(End::Ambiguous), &Model::default()), Ok(()));
+        let lost = found(write(committed(1, &[])), &Model::default()).unwrap_err();
+        assert_eq!(lost.0, "lost write", "{}", lost.1);
+        assert_eq!(found(write(End::Refused), &with_row_1(10)).unwrap_err().0, "G1a");
+        assert_eq!(found(write(committed(1, &[])), &with_row_1(11)).unwrap_err().0, "garbage");
+        let mut deleted = write(committed(1, &[]));
+        deleted.push(operation(&[Called::Delete { row: 1 }], End::Ambiguous));
+        assert_eq!(found(deleted.clone(), &Model::default()), Ok(()));
+        assert_eq!(found(deleted, &with_row_1(10)), Ok(()));
+    }
+
+    #[test]
+    fn a_reader_of_a_version_sees_what_it_holds() {
+        let at = |version, rows: &[(u64, u64)]| {
+            let operations = vec![
+                operation(&[WRITE], committed(3, &[])),
+                operation(&[Called::Delete { row: 1 }], committed(5, &[&[(1, 10)]])),
+                operation(&[Called::Write { row: 1, value: 11 }], committed(7, &[])),
+                operation(&[SCAN], read_at(version, &[rows])),
+            ];
+            found(operations, &with_row_1(11))
+        };
+        for (version, rows) in [(2, &[][..]), (3, &[(1, 10)]), (5, &[]), (7, &[(1, 11)])] {
+            assert_eq!(at(version, rows), Ok(()), "at {version}");
+        }
+        for (version, rows, words) in [
+            (4, &[][..], "it was written at 3"),
+            (2, &[(1, 10)], "that was written at 3"),
+            (6, &[(1, 10)], "written at 3, and another value at 5"),
+            (6, &[(1, 11)], "that was written at 7"),
+            (9, &[], "it was written at 7"),
+        ] {
+            let (anomaly, story) = at(version, rows).unwrap_err();
+            assert_eq!(anomaly, "wrong snapshot", "{story}");
+            assert!(story.contains(words), "{words:?} is not in: {story}");
+        }
+    }
+}

@@ -1,0 +1,340 @@
+//! Cycles and ways in a graph of dependencies, under a rule that says which walks count.
+//!
+//! Where a rule breaks walks at two rw in a row, each vertex stands twice: as it is come to by rw,
+//! and in any other way. A cycle among these is a cycle of the graph without two rw in a row, and
+//! the other way round, since a state is come back to as it was left.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use super::graph::{Edge, Graph, Kind, Walk};
+use super::model::Rule;
+
+/// Steps that looking for the shortest cycle takes, beyond which the shortest so far is taken.
+const STEPS_MAX: usize = 50_000_000;
+
+/// A vertex, and how it was come to.
+type State = u32;
+
+/// A graph and what counts in it.
+#[derive(Clone, Copy, Debug)]
+pub struct Search<'a> {
+    graph: &'a Graph,
+    rule: Rule,
+}
+
+impl<'a> Search<'a> {
+    /// Looks at a graph under a rule.
+    pub fn new(graph: &'a Graph, rule: Rule) -> Self {
+        Self { graph, rule }
+    }
+
+    fn states_per_vertex(&self) -> u32 {
+        1 + u32::from(self.rule.is_apart)
+    }
+
+    fn states(&self) -> usize {
+        self.graph.vertices() * self.states_per_vertex() as usize
+    }
+
+    /// The plain state of a vertex.
+    pub fn state(&self, vertex: u32) -> State {
+        vertex * self.states_per_vertex()
+    }
+
+    /// The vertex of a state.
+    pub fn vertex(&self, state: State) -> u32 {
+        state / self.states_per_vertex()
+    }
+
+    /// The edges from a state, those too that don't count.
+    pub fn edges(&self, state: State) -> &'a [Edge] {
+        self.graph.from(self.vertex(state))
+    }
+
+    /// Whether edges of a kind count anywhere.
+    pub fn counts(&self, kind: Kind) -> bool {
+        self.rule.has(kind)
+    }
+
+    /// Where an edge leads from a state, if it counts there.
+    pub fn step(&self, state: State, edge: &Edge) -> Option<State> {
+        self.rule.has(edge.kind).then_some(())?;
+        let to = self.state(edge.to);
+        if !self.rule.is_apart {
+            return Some(to);
+        }
+        let after_rw = state % 2;
+        match edge.kind {
+            Kind::On => Some(to + after_rw),
+            Kind::Rw | Kind::PredicateRw => (after_rw == 0).then_some(to + 1),
+            Kind::Ww | Kind::Wr | Kind::Rt => Some(to),
+        }
+    }
+
+    /// The strongly connected components of more than one state (Tarjan 1972), without recursion:
+    /// histories are deeper than stacks.
+    pub fn components(&self) -> Vec<Vec<State>> {
+        let mut tarjan = Tarjan {
+            search: self,
+            order: vec![u32::MAX; self.states()],
+            low: vec![u32::MAX; self.states()],
+            on_stack: vec![false; self.states()],
+            stack: Vec::new(),
+            visited: 0,
+            found: Vec::new(),
+        };
+        for state in 0..self.states() as State {
+            if tarjan.order[state as usize] == u32::MAX {
+                tarjan.visit_from(state);
+            }
+        }
+        tarjan.found
+    }
+
+    /// Places of all states in an order that no edge leads back in, and that follows their numbers
+    /// where edges leave a choice. None when there is a cycle.
+    pub fn places(&self) -> Option<Vec<u32>> {
+        let mut before = vec![0u32; self.states()];
+        let all = 0..self.states() as State;
+        for state in all.clone() {
+            let to = self.edges(state).iter().filter_map(|edge| self.step(state, edge));
+            to.for_each(|to| before[to as usize] += 1);
+        }
+        // Junctions come as soon as they can: they hold up others.
+        let rank = |state: State| Reverse((self.graph.is_txn(self.vertex(state)), state));
+        let free = all.filter(|&state| before[state as usize] == 0);
+        let mut ready: BinaryHeap<_> = free.map(rank).collect();
+        let (mut places, mut next) = (vec![u32::MAX; self.states()], 0);
+        while let Some(Reverse((_, state))) = ready.pop() {
+            places[state as usize] = next;
+            next += 1;
+            for to in self.edges(state).iter().filter_map(|edge| self.step(state, edge)) {
+                before[to as usize] -= 1;
+                if before[to as usize] == 0 {
+                    ready.push(rank(to));
+                }
+            }
+        }
+        (next as usize == self.states()).then_some(places)
+    }
+
+    /// The shortest cycle, counted in transactions.
+    pub fn shortest_cycle(&self) -> Option<Walk> {
+        let mut components = self.components();
+        components.sort_by_key(Vec::len);
+        let mut ways = Ways::new(self);
+        let mut best: Option<Walk> = None;
+        for component in &components {
+            ways.restrict_to(component);
+            for &start in component {
+                let most = best.as_ref().map_or(u32::MAX, |walk| ways.length(walk));
+                best = ways.shortest(start, start, most).or(best);
+                if ways.steps > STEPS_MAX || best.as_ref().is_some_and(|walk| walk.len() == 2) {
+                    return best;
+                }
+            }
+        }
+        best
+    }
+
+    /// The shortest cycle that begins with an edge of `first` and goes back by `self`. The rule of
+    /// `whole` counts both.
+    pub fn shortest_cycle_from(&self, whole: &Search<'_>, first: fn(Kind) -> bool) -> Option<Walk> {
+        let mut components = whole.components();
+        components.sort_by_key(Vec::len);
+        let mut ways = Ways::new(self);
+        let mut best: Option<Walk> = None;
+        for component in &components {
+            ways.restrict_to(component);
+            for &from in component {
+                for edge in self.graph.from(from).iter().filter(|edge| first(edge.kind)) {
+                    if !ways.is_inside(edge.to) || !whole.rule.has(edge.kind) {
+                        continue;
+                    }
+                    let most = best.as_ref().map_or(u32::MAX, |walk| ways.length(walk));
+                    let Some(back) = ways.shortest(edge.to, from, most.saturating_sub(1)) else {
+                        continue;
+                    };
+                    best = Some([vec![(from, *edge)], back].concat());
+                }
+                if ways.steps > STEPS_MAX || best.as_ref().is_some_and(|walk| walk.len() == 2) {
+                    return best;
+                }
+            }
+        }
+        best
+    }
+}
+
+/// Ways within one component, with memory that is used again.
+struct Ways<'a, 'b> {
+    search: &'b Search<'a>,
+    component: Vec<u32>,
+    components: u32,
+    came_by: Vec<Came>,
+    turn: u32,
+    steps: usize,
+}
+
+/// How a state was come to, in which search.
+#[derive(Clone, Copy)]
+struct Came {
+    turn: u32,
+    length: u32,
+    from: State,
+    edge: u32,
+}
+
+impl<'a, 'b> Ways<'a, 'b> {
+    fn new(search: &'b Search<'a>) -> Self {
+        let never = Came { turn: 0, length: 0, from: 0, edge: 0 };
+        Self {
+            search,
+            component: vec![0; search.states()],
+            components: 0,
+            came_by: vec![never; search.states()],
+            turn: 0,
+            steps: 0,
+        }
+    }
+
+    fn restrict_to(&mut self, component: &[State]) {
+        self.components += 1;
+        for &state in component {
+            self.component[state as usize] = self.components;
+        }
+    }
+
+    fn is_inside(&self, state: State) -> bool {
+        self.component[state as usize] == self.components
+    }
+
+    /// What an edge adds to a walk's length: a transaction that it begins at.
+    fn weight(&self, state: State) -> u32 {
+        u32::from(self.search.graph.is_txn(self.search.vertex(state)))
+    }
+
+    fn length(&self, walk: &Walk) -> u32 {
+        walk.iter().map(|(from, _)| u32::from(self.search.graph.is_txn(*from))).sum()
+    }
+
+    /// The shortest way of at least one edge and fewer than `most` transactions.
+    fn shortest(&mut self, from: State, to: State, most: u32) -> Option<Walk> {
+        self.turn += 1;
+        let turn = self.turn;
+        let mut queue = VecDeque::from([(from, 0)]);
+        let mut found: Option<u32> = None;
+        while let Some((state, length)) = queue.pop_front() {
+            let next = length + self.weight(state);
+            if found.unwrap_or(most) <= next {
+                continue;
+            }
+            let known = self.came_by[state as usize];
+            if state != from && (known.turn != turn || known.length < length) {
+                continue;
+            }
+            for (at, edge) in self.search.edges(state).iter().enumerate() {
+                self.steps += 1;
+                let Some(there) = self.search.step(state, edge) else { continue };
+                let known = self.came_by[there as usize];
+                if !self.is_inside(there) || (known.turn == turn && known.length <= next) {
+                    continue;
+                }
+                self.came_by[there as usize] =
+                    Came { turn, length: next, from: state, edge: at as u32 };
+                if there == to {
+                    found = Some(next);
+                } else if next == length {
+                    queue.push_front((there, next));
+                } else {
+                    queue.push_back((there, next));
+                }
+            }
+        }
+        found.map(|_| self.walk_back(from, to))
+    }
+
+    fn walk_back(&self, from: State, to: State) -> Walk {
+        let mut walk = Vec::new();
+        let mut at = to;
+        loop {
+            let came = self.came_by[at as usize];
+            assert!(came.turn == self.turn, "every state on the way was come by");
+            let edge = self.search.edges(came.from)[came.edge as usize];
+            walk.push((self.search.vertex(came.from), edge));
+            at = came.from;
+            if at == from {
+                walk.reverse();
+                return walk;
+            }
+        }
+    }
+}
+
+struct Tarjan<'a, 'b> {
+    search: &'b Search<'a>,
+    order: Vec<u32>,
+    low: Vec<u32>,
+    on_stack: Vec<bool>,
+    stack: Vec<State>,
+    visited: u32,
+    found: Vec<Vec<State>>,
+}
+
+impl Tarjan<'_, '_> {
+    fn enter(&mut self, state: State) {
+        self.order[state as usize] = self.visited;
+        self.low[state as usize] = self.visited;
+        self.visited += 1;
+        self.stack.push(state);
+        self.on_stack[state as usize] = true;
+    }
+
+    fn visit_from(&mut self, root: State) {
+        self.enter(root);
+        let mut calls = vec![(root, 0)];
+        while let Some((state, next)) = calls.last_mut() {
+            let state = *state;
+            let Some(edge) = self.search.edges(state).get(*next) else {
+                calls.pop();
+                self.leave(state);
+                if let Some((parent, _)) = calls.last() {
+                    let low = self.low[state as usize];
+                    let parent = &mut self.low[*parent as usize];
+                    *parent = low.min(*parent);
+                }
+                continue;
+            };
+            *next += 1;
+            let Some(to) = self.search.step(state, edge) else { continue };
+            if self.order[to as usize] == u32::MAX {
+                self.enter(to);
+                calls.push((to, 0));
+            } else if self.on_stack[to as usize] {
+                let order = self.order[to as usize];
+                let low = &mut self.low[state as usize];
+                *low = order.min(*low);
+            }
+        }
+    }
+
+    fn leave(&mut self, state: State) {
+        if self.low[state as usize] != self.order[state as usize] {
+            return;
+        }
+        let mut component = Vec::new();
+        loop {
+            let member = self.stack.pop().expect("the root of a component is on the stack");
+            self.on_stack[member as usize] = false;
+            component.push(member);
+            if member == state {
+                break;
+            }
+        }
+        if component.len() > 1 {
+            component.sort_unstable();
+            self.found.push(component);
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! The checker against three that try everything, on small histories that are right, wrong, or made
+//! wrong.
+//!
+//! - [`by_order`] puts transactions into every order: serializable and strictly so, by definition.
+//! - [`by_snapshot`] puts every beginning and every commit into every order: snapshot isolation.
+//! - [`by_version`] tries every order of the versions of every key, and every version that a read
+//!   may have seen, and draws Adya's graph: all models but the strict one.
+
+mod by_order;
+mod by_snapshot;
+mod by_version;
+mod draw;
+
+use std::collections::BTreeMap;
+
+use super::{Atom, Name, Outcome, Recorded, Txn};
+use crate::check::model::Model;
+use crate::check::recorded::{Verdict, check};
+use crate::dice::Dice;
+use crate::record::write::write;
+use crate::record::{Names, Op, Seen};
+use draw::{Kind, drawn, spoil};
+
+const HISTORIES: u64 = 10_000;
+
+/// A database of lists and rows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct State {
+    lists: BTreeMap<Name, Vec<Name>>,
+    rows: BTreeMap<Name, Name>,
+}
+
+impl State {
+    /// The state after a transaction, if it reads just what there is.
+    fn after(&self, txn: &Txn, names: &Names) -> Option<Self> {
+        let mut state = self.clone();
+        for op in &txn.ops {
+            if !state.agrees(op, names) {
+                return None;
+            }
+            state.apply(op);
+        }
+        Some(state)
+    }
+
+    fn apply(&mut self, op: &Op) {
+        match op {
+            Op::Append { key, value } => self.lists.entry(*key).or_default().push(*value),
+            Op::Write { key, value } => drop(self.rows.insert(*key, *value)),
+            Op::Delete { key } => drop(self.rows.remove(key)),
+            Op::Read { .. } | Op::Scan { .. } => {}
+        }
+    }
+
+    /// What a read of a key returns.
+    fn seen(&self, key: Name, is_list: bool) -> Seen {
+        match self.rows.get(&key) {
+            _ if is_list => Seen::List(self.lists.get(&key).cloned().unwrap_or_default()),
+            Some(value) => Seen::Value(*value),
+            None => Seen::Nothing,
+        }
+    }
+
+    fn agrees(&self, op: &Op, names: &Names) -> bool {
+        match op {
+            Op::Append { .. } | Op::Write { .. } | Op::Delete { .. } => true,
+            Op::Read { key, seen } => self.seen(*key, matches!(seen, Seen::List(_))) == *seen,
+            Op::Scan { range, rows } => {
+                let inside = |(key, _): &(&Name, &Name)| range.contains(names, **key);
+                let there: BTreeMap<Name, Name> =
+                    self.rows.iter().filter(inside).map(|(key, value)| (*key, *value)).collect();
+                there == rows.iter().copied().collect()
+            }
+        }
+    }
+}
+
+/// How many histories were right and how many wrong.
+#[derive(Debug, Default)]
+struct Tally([u64; 2]);
+
+impl Tally {
+    #[track_caller]
+    fn assert(&mut self, seed: u64, history: &Recorded, model: Model, is_right: bool) {
+        let verdict = check(history, model, "agreement");
+        let expected = if is_right { "right" } else { "wrong" };
+        let agrees = match &verdict {
+            Verdict::Holds => is_right,
+            Verdict::Broken(_) => !is_right,
+            Verdict::Open => false,
+        };
+        assert!(agrees, "seed {seed}, {model}, {expected}: {verdict:?}\n{}", in_words(history));
+        self.0[usize::from(is_right)] += 1;
+    }
+
+    #[track_caller]
+    fn assert_both(&self, least: u64) {
+        assert!(self.0.iter().all(|count| *count > least), "{self:?} wrong and right");
+    }
+}
+
+/// A history as a file has it.
+fn in_words(history: &Recorded) -> String {
+    let mut text = Vec::new();
+    write(history, &mut text).expect("memory can be written to");
+    String::from_utf8(text).expect("JSON is text")
+}
+
+/// The histories of one kind of data that all tests see.
+fn each(kind: Kind, mut visit: impl FnMut(u64, &mut Recorded)) {
+    for seed in 0..HISTORIES {
+        let dice = &mut Dice::fork(seed, kind.name(), 0);
+        let mut history = drawn(dice, kind);
+        if dice.between(0, 2) == 0 {
+            spoil(dice, &mut history);
+        }
+        visit(seed, &mut history);
+    }
+}
+
+/// Agrees on serializability, strict or not.
+fn agree_by_order(kind: Kind) {
+    let (mut plain, mut strict) = (Tally::default(), Tally::default());
+    each(kind, |seed, history| {
+        let is_right = by_order::has_order(history, false);
+        plain.assert(seed, history, Model::Serializable, is_right);
+        let is_right = by_order::has_order(history, true);
+        strict.assert(seed, history, Model::StrictSerializable, is_right);
+    });
+    plain.assert_both(HISTORIES / 8);
+    strict.assert_both(HISTORIES / 8);
+}
+
+/// Agrees on the weaker models, and that the ways to try everything agree among themselves.
+fn agree_by_version(kind: Kind) {
+    let mut tallies = [(); 4].map(|()| Tally::default());
+    each(kind, |seed, history| {
+        for (model, tally) in Model::ALL[1..].iter().zip(&mut tallies) {
+            let is_right = by_version::is_possible(history, *model);
+            let other = match model {
+                Model::Serializable => by_order::has_order(history, false),
+                Model::SnapshotIsolation => by_snapshot::has_order(history),
+                _ => is_right,
+            };
+            assert_eq!(other, is_right, "seed {seed}, {model}\n{}", in_words(history));
+            tally.assert(seed, history, *model, is_right);
+        }
+    });
+    tallies.iter().for_each(|tally| tally.assert_both(HISTORIES / 20));
+}
+
+#[test]
+fn lists_agree_with_every_order() {
+    agree_by_order(Kind::Lists);
+}
+
+#[test]
+fn registers_agree_with_every_order() {
+    agree_by_order(Kind::Registers);
+}
+
+#[test]
+fn ranges_agree_with_every_order() {
+    agree_by_order(Kind::Rows);
+}
+
+#[test]
+fn lists_agree_with_every_order_of_versions() {
+    agree_by_version(Kind::Lists);
+}
+
+#[test]
+fn registers_agree_with_every_order_of_versions() {
+    agree_by_version(Kind::Registers);
+}
+
+#[test]
+fn ranges_agree_with_every_order_of_versions() {
+    agree_by_version(Kind::Rows);
+}

@@ -1,0 +1,298 @@
+//! Registers and rows made by hand, in the form of files: each anomaly by its name, under the
+//! models that rule it out and under no other.
+
+use crate::check::model::Model;
+use crate::check::recorded::{Verdict, check};
+use crate::record::read::read;
+
+use Model::{ReadCommitted, RepeatableRead, Serializable, SnapshotIsolation, StrictSerializable};
+
+const ALL: &[Model] = &Model::ALL;
+const ABOVE_READ_COMMITTED: &[Model] =
+    &[RepeatableRead, SnapshotIsolation, Serializable, StrictSerializable];
+
+/// One line of a history: outcome, begin and end, operations.
+type Line<'a> = (&'a str, (i64, i64), &'a str);
+
+fn verdict(lines: &[Line<'_>], model: Model) -> Verdict {
+    let line = |(outcome, (begin, end), ops): &Line<'_>| {
+        let (outcome, more) = match *outcome {
+            "final" => ("committed", r#""final":true,"#),
+            outcome => (outcome, ""),
+        };
+        let ops = ops.replace('\n', "");
+        let times = format!(r#""begin":{begin},"end":{end}"#);
+        format!(r#"{{"client":1,{times},"outcome":"{outcome}",{more}"ops":[{ops}]}}"#)
+    };
+    let text = lines.iter().map(line).collect::<Vec<_>>().join("\n");
+    let recorded = read(&mut text.as_bytes(), &mut |_| {}).expect("well formed");
+    check(&recorded, model, "test")
+}
+
+/// The anomaly is found by its name under these models, with these words, and under no others.
+#[track_caller]
+fn assert_found(lines: &[Line<'_>], anomaly: &str, words: &str, models: &[Model]) {
+    for model in Model::ALL {
+        match verdict(lines, model) {
+            Verdict::Broken(found) => {
+                assert!(models.contains(&model), "{model}: {found}");
+                assert_eq!(found.anomaly, anomaly, "{model}: {found}");
+                assert!(found.story.contains(words), "{model}: {words:?} is not in {found}");
+            }
+            Verdict::Holds => assert!(!models.contains(&model), "{model}: nothing was found"),
+            Verdict::Open => panic!("{model}: an open end"),
+        }
+    }
+}
+
+/// All at the same time.
+fn together<'a>(ops: &[&'a str]) -> Vec<Line<'a>> {
+    ops.iter().map(|ops| ("committed", (0, 100), *ops)).collect()
+}
+
+/// One after the other.
+fn in_turn<'a>(ops: &[&'a str]) -> Vec<Line<'a>> {
+    (0..).zip(ops).map(|(at, ops)| ("committed", (10 * at, 10 * at + 5), *ops)).collect()
+}
+
+#[test]
+fn a_serial_history_holds_under_every_model() {
+    let lines = in_turn(&[
+        r#"{"write":{"key":"x","value":1}},{"insert":{"key":5,"value":"a"}}"#,
+        r#"{"read":{"key":"x","value":1}},{"write":{"key":"x","value":2}},
+           {"read":{"key":"x","value":2}}"#,
+        r#"{"scan":{"from":0,"to":10,"rows":[[5,"a"]]}},{"delete":{"key":5}},
+           {"read":{"key":5,"value":null}}"#,
+        r#"{"scan":{"from":0,"to":10,"rows":[]}},{"read":{"key":"x","value":2}},
+           {"read":{"key":"y","value":null}}"#,
+        r#"{"write":{"key":"x","value":3}}"#,
+        r#"{"write":{"key":"x","value":4}}"#,
+        r#"{"read":{"key":"x","value":4}}"#,
+    ]);
+    assert_found(&lines, "", "", &[]);
+    assert_found(&[], "", "", &[]);
+}
+
+#[test]
+fn g0_two_writers_in_different_orders_on_two_keys() {
+    // Who read which and then wrote tells the orders of x and y.
+    let mut lines = together(&[
+        r#"{"write":{"key":"x","value":1}},{"write":{"key":"y","value":1}}"#,
+        r#"{"write":{"key":"x","value":2}},{"write":{"key":"y","value":2}}"#,
+    ]);
+    lines.push((
+        "final",
+        (200, 210),
+        r#"{"read":{"key":"x","value":1}},{"read":{"key":"y","value":2}}"#,
+    ));
+    assert_found(&lines, "G0", "before", ALL);
+}
+
+#[test]
+fn g1a_a_read_of_what_an_aborted_transaction_wrote() {
+    let mut lines = together(&[r#"{"read":{"key":"x","value":1}}"#]);
+    lines.push(("aborted", (0, 100), r#"{"write":{"key":"x","value":1}}"#));
+    assert_found(&lines, "G1a", "which aborted", ALL);
+    lines[1].0 = "unknown";
+    assert_found(&lines, "", "", &[]);
+}
+
+#[test]
+fn g1b_a_read_of_what_its_writer_replaced() {
+    let lines = together(&[
+        r#"{"write":{"key":"x","value":1}},{"write":{"key":"x","value":2}}"#,
+        r#"{"read":{"key":"x","value":1}}"#,
+    ]);
+    assert_found(&lines, "G1b", "replaced itself", ALL);
+}
+
+#[test]
+fn g1c_two_transactions_that_each_read_what_the_other_wrote() {
+    let lines = together(&[
+        r#"{"write":{"key":"x","value":1}},{"read":{"key":"y","value":1}}"#,
+        r#"{"write":{"key":"y","value":1}},{"read":{"key":"x","value":1}}"#,
+    ]);
+    assert_found(&lines, "G1c", "which was read by T", ALL);
+}
+
+#[test]
+fn internal_a_transaction_that_does_not_see_what_it_wrote() {
+    let lines = together(&[r#"{"write":{"key":"x","value":1}},{"read":{"key":"x","value":null}}"#]);
+    assert_found(&lines, "internal", "had itself left 1", ALL);
+    let early = together(&[r#"{"read":{"key":"x","value":1}},{"write":{"key":"x","value":1}}"#]);
+    assert_found(&early, "internal", "only later", ALL);
+    let scan = together(&[
+        r#"{"insert":{"key":1,"value":7}},{"delete":{"key":1}},{"scan":{"rows":[[1,7]]}}"#,
+    ]);
+    assert_found(&scan, "internal", "had itself left nothing", ALL);
+}
+
+#[test]
+fn garbage_a_value_that_nobody_wrote() {
+    let lines = together(&[r#"{"read":{"key":"x","value":9}}"#]);
+    assert_found(&lines, "garbage", "nobody put it there", ALL);
+    let scan = together(&[r#"{"scan":{"rows":[[1,7]]}}"#]);
+    assert_found(&scan, "garbage", "7", ALL);
+}
+
+#[test]
+fn lost_update_two_that_read_one_version_and_both_replaced_it() {
+    let lines = together(&[
+        r#"{"write":{"key":"x","value":1}}"#,
+        r#"{"read":{"key":"x","value":1}},{"write":{"key":"x","value":2}}"#,
+        r#"{"read":{"key":"x","value":1}},{"write":{"key":"x","value":3}}"#,
+    ]);
+    assert_found(&lines, "lost update", "T3", ABOVE_READ_COMMITTED);
+}
+
+#[test]
+fn lost_write_the_final_state_is_older_than_an_acknowledged_write() {
+    let mut lines = together(&[
+        r#"{"write":{"key":"x","value":1}}"#,
+        r#"{"read":{"key":"x","value":1}},{"write":{"key":"x","value":2}}"#,
+    ]);
+    lines.push(("final", (200, 210), r#"{"read":{"key":"x","value":1}}"#));
+    for model in ABOVE_READ_COMMITTED {
+        let Verdict::Broken(found) = verdict(&lines, *model) else { panic!("{model}") };
+        assert_eq!(found.anomaly, "lost write", "{found}");
+    }
+    let Verdict::Broken(found) = verdict(&lines, ReadCommitted) else { panic!("it is found") };
+    assert_eq!(found.anomaly, "G1c", "{found}");
+    let mut gone = together(&[r#"{"write":{"key":"x","value":1}}"#]);
+    gone.push(("final", (200, 210), r#"{"read":{"key":"x","value":null}}"#));
+    assert_found(&gone, "lost write", "in the end there is nothing", ALL);
+}
+
+#[test]
+fn g_single_a_read_that_sees_half_of_a_transaction() {
+    let lines = together(&[
+        r#"{"write":{"key":"x","value":1}},{"write":{"key":"y","value":1}}"#,
+        r#"{"read":{"key":"x","value":1}},{"read":{"key":"y","value":null}}"#,
+    ]);
+    assert_found(&lines, "G-single", "it read \"y\" before 1 was written", ABOVE_READ_COMMITTED);
+}
+
+#[test]
+fn g_single_a_read_that_is_not_repeatable() {
+    let lines = together(&[
+        r#"{"write":{"key":"x","value":1}}"#,
+        r#"{"read":{"key":"x","value":null}},{"read":{"key":"x","value":1}}"#,
+    ]);
+    assert_found(&lines, "G-single", "before 1 was written", ABOVE_READ_COMMITTED);
+}
+
+#[test]
+fn g_nonadjacent_a_long_fork() {
+    let lines = together(&[
+        r#"{"write":{"key":"x","value":1}}"#,
+        r#"{"write":{"key":"y","value":1}}"#,
+        r#"{"read":{"key":"x","value":1}},{"read":{"key":"y","value":null}}"#,
+        r#"{"read":{"key":"x","value":null}},{"read":{"key":"y","value":1}}"#,
+    ]);
+    assert_found(&lines, "G-nonadjacent", "4 transactions", ABOVE_READ_COMMITTED);
+}
+
+#[test]
+fn g2_item_write_skew() {
+    let lines = together(&[
+        r#"{"read":{"key":"x","value":null}},{"write":{"key":"y","value":1}}"#,
+        r#"{"read":{"key":"y","value":null}},{"write":{"key":"x","value":1}}"#,
+    ]);
+    let models = &[RepeatableRead, Serializable, StrictSerializable];
+    assert_found(&lines, "G2-item", "2 transactions", models);
+}
+
+#[test]
+fn g2_write_skew_by_phantoms() {
+    // Each counts the doctors on call and puts itself on the list of those who left.
+    let lines = together(&[
+        r#"{"scan":{"from":10,"to":20,"rows":[]}},{"insert":{"key":11,"value":1}}"#,
+        r#"{"scan":{"from":10,"to":20,"rows":[]}},{"insert":{"key":12,"value":2}}"#,
+    ]);
+    let words = "its scan of 10..20 did not find row 12, inserted with 2 by T2";
+    assert_found(&lines, "G2", words, &[Serializable, StrictSerializable]);
+}
+
+#[test]
+fn g_single_a_row_that_turns_up_between_two_scans() {
+    let lines = together(&[
+        r#"{"scan":{"rows":[]}},{"scan":{"rows":[[11,1]]}}"#,
+        r#"{"insert":{"key":11,"value":1}}"#,
+    ]);
+    let models = &[SnapshotIsolation, Serializable, StrictSerializable];
+    assert_found(&lines, "G-single", "did not find row 11", models);
+}
+
+#[test]
+fn g_single_a_deleted_row_that_a_scan_still_finds() {
+    let lines = together(&[
+        r#"{"insert":{"key":11,"value":1}}"#,
+        r#"{"read":{"key":11,"value":1}},{"delete":{"key":11}},{"write":{"key":12,"value":2}}"#,
+        r#"{"scan":{"rows":[[11,1],[12,2]]}}"#,
+    ]);
+    assert_found(
+        &lines,
+        "G-single",
+        "it read 11 before it was deleted by T2",
+        ABOVE_READ_COMMITTED,
+    );
+}
+
+#[test]
+fn a_stale_read_is_serializable_and_not_strictly_so() {
+    let lines =
+        in_turn(&[r#"{"write":{"key":"x","value":1}}"#, r#"{"read":{"key":"x","value":null}}"#]);
+    let words = "ended before the beginning of T2";
+    assert_found(&lines, "G-single-realtime", words, &[StrictSerializable]);
+}
+
+/// One that nobody knows of has begun when its client asked, and takes place then or at any time
+/// after it.
+#[test]
+fn what_an_unknown_one_gave_is_not_seen_before_it_began_and_may_come_late() {
+    let seen = |begin, end| {
+        [
+            ("committed", (0, 50), r#"{"read":{"key":"x","value":1}}"#),
+            ("unknown", (begin, end), r#"{"write":{"key":"x","value":1}}"#),
+        ]
+    };
+    assert_found(&seen(50, 60), "", "", &[]);
+    assert_found(&seen(51, 60), "G1c-realtime", "before", &[StrictSerializable]);
+    let late = |outcome| {
+        [
+            (outcome, (0, 20), r#"{"write":{"key":"x","value":1}}"#),
+            ("committed", (100, 110), r#"{"read":{"key":"x","value":null}}"#),
+            ("final", (200, 210), r#"{"read":{"key":"x","value":1}}"#),
+        ]
+    };
+    assert_found(&late("unknown"), "", "", &[]);
+    assert_found(&late("committed"), "G-single-realtime", "T2", &[StrictSerializable]);
+}
+
+#[test]
+fn the_order_of_blind_writes_follows_from_real_time() {
+    let lines = in_turn(&[
+        r#"{"write":{"key":"x","value":1}}"#,
+        r#"{"write":{"key":"x","value":2}}"#,
+        r#"{"read":{"key":"x","value":1}}"#,
+    ]);
+    assert_found(&lines, "G-single-realtime", "inferred", &[StrictSerializable]);
+}
+
+#[test]
+fn what_is_found_gone_was_never_there_or_was_deleted() {
+    // T3 comes after the row's insertion, as it read y, and so after its deletion.
+    let lines = together(&[
+        r#"{"insert":{"key":1,"value":7}},{"write":{"key":"y","value":1}}"#,
+        r#"{"delete":{"key":1}},{"write":{"key":"z","value":1}}"#,
+        r#"{"read":{"key":"y","value":1}},{"scan":{"to":9,"rows":[]}},
+           {"read":{"key":"z","value":null}}"#,
+    ]);
+    // It saw the deletion and not z.
+    assert_found(
+        &lines,
+        "G-single",
+        "inferred",
+        &[SnapshotIsolation, Serializable, StrictSerializable],
+    );
+}

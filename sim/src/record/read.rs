@@ -1,0 +1,307 @@
+//! Histories from files: one JSON object a line, one line a transaction.
+
+use std::fmt;
+use std::io::{self, BufRead};
+
+use serde::Deserialize;
+use serde::de::{self, Deserializer, IgnoredAny, Visitor};
+
+use super::{Atom, Malformed, Name, Names, Op, Outcome, Range, Recorded, Rules, Seen, Txn};
+
+/// Bytes in a line, so that a file that is none of ours does not fill the memory.
+const LINE_LEN_MAX: usize = 256 << 20;
+/// Lines between two calls of whoever watches.
+const LINES_PER_CALL: usize = 1_000;
+
+/// Why a history could not be read.
+#[derive(Debug)]
+pub enum ReadError {
+    /// The file could not.
+    Io(io::Error),
+    /// It is not a history.
+    Malformed(Malformed),
+}
+
+impl fmt::Display for ReadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Io(error) => error.fmt(f),
+            Self::Malformed(malformed) => malformed.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for ReadError {}
+
+/// Reads a history. `watch` is told now and then how many bytes have been read.
+///
+/// # Errors
+/// When the input can't be read, or a line is not a transaction: with its number, and what was
+/// expected.
+pub fn read(input: &mut dyn BufRead, watch: &mut dyn FnMut(u64)) -> Result<Recorded, ReadError> {
+    let mut recorded = Recorded::default();
+    let (mut rules, mut text, mut bytes) = (Rules::default(), Vec::new(), 0);
+    for line in 1.. {
+        text.clear();
+        let limit = LINE_LEN_MAX as u64 + 1;
+        let mut limited = io::Read::take(&mut *input, limit);
+        let len = limited.read_until(b'\n', &mut text).map_err(ReadError::Io)?;
+        bytes += len as u64;
+        if len == 0 {
+            break;
+        }
+        if len > LINE_LEN_MAX {
+            let what = format!("longer than {LINE_LEN_MAX} bytes");
+            return Err(ReadError::Malformed(Malformed { line, what }));
+        }
+        if line % LINES_PER_CALL == 0 {
+            watch(bytes);
+        }
+        if text.iter().all(u8::is_ascii_whitespace) {
+            continue;
+        }
+        let txn = transaction(line, &text, &mut recorded.names).map_err(ReadError::Malformed)?;
+        rules.check(&recorded.names, &txn).map_err(ReadError::Malformed)?;
+        recorded.txns.push(txn);
+    }
+    watch(bytes);
+    Ok(recorded)
+}
+
+fn transaction(line: usize, text: &[u8], names: &mut Names) -> Result<Txn, Malformed> {
+    let parsed: RawTxn =
+        serde_json::from_slice(text).map_err(|error| malformed(line, text, &error))?;
+    let RawTxn { client, begin, end, outcome, real_time, r#final, note, ops } = parsed;
+    let is_known = outcome == RawOutcome::Committed;
+    let ops = ops.into_iter().map(|op| op.named(is_known, names));
+    let ops: Result<Vec<Option<Op>>, String> = ops.collect();
+    let ops = ops.map_err(|what| Malformed { line, what })?.into_iter().flatten().collect();
+    let outcome = match outcome {
+        RawOutcome::Committed => Outcome::Committed,
+        RawOutcome::Aborted => Outcome::Aborted,
+        RawOutcome::Unknown => Outcome::Unknown,
+    };
+    Ok(Txn {
+        id: line,
+        client,
+        begin,
+        end,
+        outcome,
+        is_held: real_time,
+        is_final: r#final,
+        note,
+        ops,
+    })
+}
+
+fn malformed(line: usize, text: &[u8], error: &serde_json::Error) -> Malformed {
+    let whole = error.to_string();
+    let place = format!(" at line {} column {}", error.line(), error.column());
+    let what = whole.strip_suffix(&place).unwrap_or(&whole);
+    let column = error.column();
+    let is_json = || serde_json::from_slice::<IgnoredAny>(text).is_ok();
+    let what = match error.classify() {
+        // Its parser takes another type for bad syntax where one of some names is expected.
+        serde_json::error::Category::Syntax if is_json() => format!(
+            "column {column}: expected an outcome, \"committed\", \"aborted\" or \"unknown\", or \
+             one operation, as {{\"read\": {{..}}}}"
+        ),
+        serde_json::error::Category::Eof => format!(
+            "it ends within its object, at column {column} ({what}); expected one whole JSON \
+             object: is the file truncated?"
+        ),
+        serde_json::error::Category::Syntax => {
+            format!("column {column}: {what}; expected one JSON object a line")
+        }
+        _ => format!("column {column}: {what}"),
+    };
+    Malformed { line, what }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawTxn {
+    client: Atom,
+    begin: i64,
+    #[serde(default)]
+    end: Option<i64>,
+    outcome: RawOutcome,
+    #[serde(default = "yes")]
+    real_time: bool,
+    #[serde(default)]
+    r#final: bool,
+    #[serde(default)]
+    note: Option<Box<str>>,
+    ops: Vec<RawOp>,
+}
+
+fn yes() -> bool {
+    true
+}
+
+#[derive(Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+enum RawOutcome {
+    Committed,
+    Aborted,
+    Unknown,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+enum RawOp {
+    Append {
+        key: Atom,
+        value: Atom,
+    },
+    #[serde(alias = "insert")]
+    Write {
+        key: Atom,
+        value: Atom,
+    },
+    Delete {
+        key: Atom,
+    },
+    Read {
+        key: Atom,
+        #[serde(default)]
+        value: RawSeen,
+    },
+    Scan {
+        #[serde(default)]
+        from: Option<Atom>,
+        #[serde(default)]
+        to: Option<Atom>,
+        #[serde(default)]
+        rows: Option<Vec<(Atom, Atom)>>,
+    },
+}
+
+/// What a read returned.
+#[derive(Default)]
+enum RawSeen {
+    #[default]
+    NotTold,
+    Nothing,
+    Value(Atom),
+    List(Vec<Atom>),
+}
+
+impl RawOp {
+    /// With names. What a read returned may be missing where it is not known to have happened.
+    fn named(self, is_known: bool, names: &mut Names) -> Result<Option<Op>, String> {
+        let op = match self {
+            Self::Append { key, value } => {
+                Op::Append { key: names.name(key), value: names.name(value) }
+            }
+            Self::Write { key, value } => {
+                Op::Write { key: names.name(key), value: names.name(value) }
+            }
+            Self::Delete { key } => Op::Delete { key: names.name(key) },
+            Self::Read { key, value } => {
+                let seen = match value {
+                    RawSeen::NotTold if is_known => {
+                        return Err(format!(
+                            "the read of {key} has no `value`; expected what it returned, null for \
+                             nothing"
+                        ));
+                    }
+                    RawSeen::NotTold => return Ok(None),
+                    RawSeen::Nothing => Seen::Nothing,
+                    RawSeen::Value(value) => Seen::Value(names.name(value)),
+                    RawSeen::List(values) => {
+                        Seen::List(values.into_iter().map(|value| names.name(value)).collect())
+                    }
+                };
+                Op::Read { key: names.name(key), seen }
+            }
+            Self::Scan { rows: None, .. } if is_known => {
+                return Err(
+                    "the scan has no `rows`; expected those it returned, [] for none".into()
+                );
+            }
+            Self::Scan { rows: None, .. } => return Ok(None),
+            Self::Scan { from, to, rows: Some(rows) } => {
+                let mut bound = |atom: Option<Atom>| -> Option<Name> { Some(names.name(atom?)) };
+                let range = Range { from: bound(from), to: bound(to) };
+                let rows =
+                    rows.into_iter().map(|(key, value)| (names.name(key), names.name(value)));
+                Op::Scan { range, rows: rows.collect() }
+            }
+        };
+        Ok(Some(op))
+    }
+}
+
+impl<'de> Deserialize<'de> for Atom {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(AtomVisitor)
+    }
+}
+
+struct AtomVisitor;
+
+impl Visitor<'_> for AtomVisitor {
+    type Value = Atom;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a whole number of 64 bits or a text")
+    }
+
+    fn visit_i64<E: de::Error>(self, number: i64) -> Result<Atom, E> {
+        Ok(Atom::Number(number))
+    }
+
+    fn visit_u64<E: de::Error>(self, number: u64) -> Result<Atom, E> {
+        let signed = i64::try_from(number);
+        signed
+            .map(Atom::Number)
+            .map_err(|_| E::invalid_value(de::Unexpected::Unsigned(number), &self))
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Atom, E> {
+        Ok(Atom::Text(text.into()))
+    }
+}
+
+impl<'de> Deserialize<'de> for RawSeen {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(SeenVisitor)
+    }
+}
+
+struct SeenVisitor;
+
+impl<'de> Visitor<'de> for SeenVisitor {
+    type Value = RawSeen;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(
+            "what the read returned: a number, a text, null for nothing, or a list of values",
+        )
+    }
+
+    fn visit_unit<E: de::Error>(self) -> Result<RawSeen, E> {
+        Ok(RawSeen::Nothing)
+    }
+
+    fn visit_i64<E: de::Error>(self, number: i64) -> Result<RawSeen, E> {
+        AtomVisitor.visit_i64(number).map(RawSeen::Value)
+    }
+
+    fn visit_u64<E: de::Error>(self, number: u64) -> Result<RawSeen, E> {
+        AtomVisitor.visit_u64(number).map(RawSeen::Value)
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<RawSeen, E> {
+        AtomVisitor.visit_str(text).map(RawSeen::Value)
+    }
+
+    fn visit_seq<A: de::SeqAccess<'de>>(self, mut sequence: A) -> Result<RawSeen, A::Error> {
+        let mut values = Vec::new();
+        while let Some(value) = sequence.next_element()? {
+            values.push(value);
+        }
+        Ok(RawSeen::List(values))
+    }
+}
