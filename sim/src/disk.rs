@@ -2,9 +2,9 @@
 //!
 //! The log is in the bytes of the real format ([`pangea_core::log`]), and after a crash it is read
 //! back by the real code. Records become durable in order, when an fsync that began after they were
-//! appended ends. At a crash each sector of what was not yet durable is kept, lost or torn, as a disk
-//! may have written what nobody asked it to, in any order. Truncation frees whole segments, as a real
-//! log does, so that after a restart some truncated records may be back.
+//! appended ends. At a crash each sector of what was not yet durable is kept, lost or torn, as a
+//! disk may have written what nobody asked it to, in any order. Truncation frees whole segments, as
+//! a real log does, so that after a restart some truncated records may be back.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -163,8 +163,8 @@ impl Disk {
     }
 }
 
-/// What a crash leaves of bytes of which so many were durable: a prefix, or any of the sectors, some
-/// of them not as they were written.
+/// What a crash leaves of bytes of which so many were durable: a prefix, or any of the sectors,
+/// some of them not as they were written.
 fn tear(bytes: &mut [u8], durable: usize, dice: &mut Dice) {
     let prefix = dice.between(durable as u64, bytes.len() as u64) as usize;
     let is_prefix = dice.chance(500);

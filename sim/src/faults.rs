@@ -419,8 +419,8 @@ impl fmt::Display for FaultKind {
     }
 }
 
-/// Draws the rules of a run: some of the kinds that are allowed, so many faults at most, all of them
-/// over after `duration`.
+/// Draws the rules of a run: some of the kinds that are allowed, so many faults at most, all of
+/// them over after `duration`.
 pub fn draw(
     dice: &mut Dice,
     allowed: &[FaultKind],

@@ -147,8 +147,8 @@ fn check_matrix(matrix: &[Vec<u64>], nodes: usize) -> Result<(), String> {
             let is_possible = if from == to { ms == 0 } else { (1..=ONE_WAY_MS_MAX).contains(&ms) };
             if !is_possible {
                 return Err(format!(
-                    "one_way_ms: {ms} from node {from} to node {to}: it is 0 from a node to itself, \
-                     and from 1 to {ONE_WAY_MS_MAX} to another"
+                    "one_way_ms: {ms} from node {from} to node {to}: it is 0 from a node to \
+                     itself, and from 1 to {ONE_WAY_MS_MAX} to another"
                 ));
             }
         }

@@ -175,7 +175,7 @@ impl Profile {
                 (Settings { lists: 5, clients_per_node: 6, faults_max: 3, ..any }, options)
             }
             Self::Wide => {
-                let options = Options { high_contention_mode: any.seed % 3 != 0, ..long };
+                let options = Options { high_contention_mode: !any.seed.is_multiple_of(3), ..long };
                 let faults = vec![FaultKind::SlowLink];
                 (Settings { lists: 30, clients_per_node: 8, faults, ..any }, options)
             }
