@@ -66,20 +66,21 @@ fn every_mistake_is_caught_by_the_check_that_is_there_for_it() {
 #[test]
 fn every_mistake_shows_in_registers_and_rows_too() {
     for (bug, workload, expected) in [
-        (Bug::LoseWrites, "register", "lost write"),
-        (Bug::SkipCertify, "register", "lost update"),
-        (Bug::KeepAborted, "register", "G1a"),
-        (Bug::StaleFresh, "long-fork", "G-single-realtime"),
-        (Bug::CertifyWritesAlone, "write-skew", "G2-item"),
-        (Bug::CertifyWritesAlone, "cycle", "G2-item"),
-        (Bug::CertifyWritesAlone, "ranges", "G2-item"),
+        (Bug::LoseWrites, "register", &["lost write"][..]),
+        (Bug::SkipCertify, "register", &["lost update"][..]),
+        (Bug::KeepAborted, "register", &["G1a"][..]),
+        (Bug::StaleFresh, "long-fork", &["G-single-realtime"][..]),
+        (Bug::CertifyWritesAlone, "write-skew", &["G2-item"]),
+        (Bug::CertifyWritesAlone, "cycle", &["G2-item"]),
+        (Bug::CertifyWritesAlone, "ranges", &["G2", "G2-item"]),
     ] {
         let found: BTreeSet<&str> = (0..SEEDS_PER_BUG)
             .filter_map(|seed| toy(&settings(seed, workload), bug).violation)
             .map(|violation| violation.anomaly)
             .collect();
         println!("{bug:?} {workload} {found:?}");
-        assert!(found.contains(expected), "{bug:?} should show as {expected:?}, found {found:?}");
+        let is_caught = expected.iter().any(|anomaly| found.contains(anomaly));
+        assert!(is_caught, "{bug:?} should show as {expected:?}, found {found:?}");
     }
 }
 

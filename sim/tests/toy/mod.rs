@@ -296,7 +296,7 @@ impl Toy {
         self.durable = self.durable.max(position.0);
         if !self.is_leader() {
             cx.send(LEADER, ToyMessage::Ack { up_to: self.durable, wants_more: false });
-            return;
+            return self.execute(cx);
         }
         for peer in self.setup.topology.peers_of(LEADER) {
             self.send_entries(cx, peer, first);
@@ -335,11 +335,14 @@ impl Toy {
     }
 
     fn execute(&mut self, cx: &mut Cx<'_, Self>) {
-        while self.executed < self.decided.min(self.head) {
+        // Not what a crash could take: a checkpoint of it would outlive it, and positions in the log
+        // would no longer be indices.
+        let ready = self.decided.min(self.durable);
+        while self.executed < ready {
             let next = self.executed + 1;
             let swap = self.has(Bug::Reorder) && !self.is_leader();
             let index = match next % 2 {
-                1 if swap && next < self.decided.min(self.head) => next + 1,
+                1 if swap && next < ready => next + 1,
                 0 if swap && self.log.contains_key(&(next - 1)) => next - 1,
                 _ => next,
             };
