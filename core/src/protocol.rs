@@ -46,6 +46,10 @@ pub trait Protocol: Sized + Send + 'static {
     /// The fewest nodes that a cluster can have.
     const NODES_MIN: usize = 1;
 
+    /// Every mark that it makes with [`Cx::mark`]. The simulator takes another one for a violation,
+    /// and a swarm tells which of these it has not seen.
+    const MARKS: &'static [Mark] = &[];
+
     /// What it keeps with each version of a record.
     type Header: Header;
     /// What it says to its peers.
@@ -53,7 +57,20 @@ pub trait Protocol: Sized + Send + 'static {
     /// What it waits for.
     type Timer: Copy + Ord + Debug + Send;
     /// Its settings, each with a default.
-    type Options: Clone + Debug + Default + Send + serde::Serialize + serde::de::DeserializeOwned;
+    type Options: Clone
+        + Debug
+        + Default
+        + Send
+        + Sync
+        + serde::Serialize
+        + serde::de::DeserializeOwned;
+
+    /// Settings at random, for runs that look for what is wrong: every switch both ways, and limits
+    /// so low that small runs reach them.
+    fn drawn_options(rng: &mut fastrand::Rng) -> Self::Options {
+        let _ = rng;
+        Self::Options::default()
+    }
 
     /// A replica that has not yet seen [`Input::Restart`], which is always its first input.
     fn new(setup: Setup<Self>) -> Self;
@@ -69,6 +86,15 @@ pub trait Protocol: Sized + Send + 'static {
     /// # Panics
     /// When something does not hold, which is a bug.
     fn invariants(&self);
+}
+
+/// A branch that a run may take, and that somebody wants to know of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// Its name: the protocol's, a dot, and what happens.
+    pub name: &'static str,
+    /// When it is made, in words.
+    pub when: &'static str,
 }
 
 /// What a protocol says to its peers.
@@ -348,7 +374,7 @@ impl<'a, P: Protocol> Cx<'a, P> {
         self.effects.push(Effect::Stop { reason });
     }
 
-    /// Counts that a branch was taken.
+    /// Counts that a branch was taken: one of [`Protocol::MARKS`].
     pub fn mark(&mut self, name: &'static str) {
         self.effects.push(Effect::Mark(name));
     }

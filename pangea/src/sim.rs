@@ -12,9 +12,12 @@ use pangea_core::protocol::Protocol;
 use pangea_core::time::Span;
 use pangea_core::workload;
 use pangea_sim::clock::ClockBounds;
+use pangea_sim::dice::Dice;
 use pangea_sim::settings::NODES_MAX;
 use pangea_sim::trace::Lines;
-use pangea_sim::{FaultKind, RealTime, Report, Scenario, Settings, Summary, record, run_seeds};
+use pangea_sim::{
+    Extent, FaultKind, RealTime, Report, Scenario, Settings, Shrunk, Summary, record, run_swarm,
+};
 
 use crate::failure::Failure;
 use crate::protocol::{Setting, WithProtocol, options_table, parse_options, with_protocol};
@@ -26,6 +29,12 @@ const NOT_RECORDED: [&str; 3] = ["bank", "tpcc", "ycsb"];
 
 /// How a swarm's progress looks at a terminal.
 const PROGRESS_BAR: &str = "{wide_bar} {pos}/{len} seeds, {msg}, {eta} left";
+/// How it looks where the time is given.
+const TIMED_BAR: &str = "{wide_bar} {pos}/{len} s, {msg}";
+/// How the search for the smallest failing run looks.
+const SHRINK_BAR: &str = "{pos} runs of {len} at most; smallest: {msg}";
+/// It ends after so many runs.
+const SHRINK_RUNS_MAX: u64 = 500;
 /// How often it is drawn while no run ends.
 const PROGRESS_TICK: Duration = Duration::from_millis(250);
 /// How often it is told where there is no terminal.
@@ -56,9 +65,15 @@ const IN_SCENARIOS: [&str; 12] = [
   pangea sim --seed 7 --history run.jsonl && pangea check run.jsonl
   pangea sim --seeds 0..100 --faults crash,partition --set minerva.solver=greedy
   pangea sim --seeds 0..100 --scenario scenarios/coordinator-dies.toml
+  pangea sim --swarm --minutes 60
+  pangea sim --seed 7 --shrink small.toml
 
 Some settings of the protocol are scaled down, so that a run of seconds has checkpoints and large
 epochs; the report names them all, and --set overrides them.
+
+A swarm draws everything else from the seed too: what clients do, the cluster, faults, and the
+protocol's settings. It tells which of the protocol's marks no run has hit. --shrink makes a seed that
+fails as small as it can be, and writes it down as a scenario.
 
 A seed is everything: the same seed gives the same trace, byte for byte. Each failure is printed
 with the command that replays it, and the exit code is 1 then. Ctrl-C ends a swarm with what it has
@@ -74,6 +89,15 @@ pub struct Arguments {
     /// Run all of these seeds, the last not included
     #[arg(long, value_name = "A..B", group = "which", value_parser = seeds)]
     seeds: Option<Range<u64>>,
+    /// Run one seed after the other, from 0, for so many minutes
+    #[arg(long, value_name = "M", group = "which", value_parser = clap::value_parser!(u64).range(1..))]
+    minutes: Option<u64>,
+    /// Draw everything else from the seed
+    #[arg(long, conflicts_with_all = IN_SCENARIOS, conflicts_with = "scenario")]
+    swarm: bool,
+    /// If the seed fails, look for the smallest run that fails so, and write it to this file
+    #[arg(long, value_name = "FILE", requires = "seed")]
+    shrink: Option<PathBuf>,
     /// Take everything else from this file: workload, cluster, faults
     #[arg(long, value_name = "FILE", conflicts_with_all = IN_SCENARIOS)]
     scenario: Option<PathBuf>,
@@ -176,6 +200,7 @@ impl Arguments {
         }
         let default = Settings::default();
         Ok(Settings {
+            is_drawn: self.swarm,
             seed: self.seed.unwrap_or(default.seed),
             scenario: None,
             nodes: self.nodes,
@@ -264,21 +289,46 @@ impl WithProtocol for Simulate<'_> {
                 format!("--nodes {nodes}: protocol {name:?} needs at least {least} nodes");
             return Err(Failure::Usage(message));
         }
-        let options = parse_options::<P>(&options)?;
-        match &arguments.seeds {
-            Some(seeds) => run_many::<P>(arguments, seeds.clone(), settings, options),
-            None => run_one::<P>(arguments, settings, options),
+        // What is given is wrong, or it fits whatever is drawn.
+        let fixed = parse_options::<P>(&options)?;
+        let plan = move |seed| match settings.is_drawn {
+            true => drawn::<P>(seed, &settings, &options),
+            false => (Settings { seed, ..settings.clone() }, fixed.clone()),
+        };
+        match (arguments.seed, &arguments.seeds, arguments.minutes) {
+            (Some(seed), _, _) => run_one::<P>(arguments, plan(seed)),
+            (None, Some(seeds), _) => run_many::<P>(arguments, seeds.clone(), None, plan),
+            (None, None, minutes) => {
+                let time = minutes.map(|minutes| Duration::from_secs(60 * minutes));
+                run_many::<P>(arguments, 0..u64::MAX, time, plan)
+            }
         }
     }
 }
 
+/// What a swarm's seed is made of, beside what is given.
+fn drawn<P: Protocol>(
+    seed: u64,
+    settings: &Settings,
+    given: &toml::Table,
+) -> (Settings, P::Options) {
+    let mut dice = Dice::fork(seed, "options", 0);
+    let options = P::drawn_options(dice.rng());
+    let mut table = toml::Table::try_from(options).expect("options are a table");
+    table.extend(given.clone());
+    let options = parse_options::<P>(&table).expect("each was read before");
+    let drawn = Settings::drawn(seed);
+    let nodes = drawn.nodes.max(P::NODES_MIN);
+    let Settings { lines, planted, .. } = *settings;
+    (Settings { nodes, lines, planted, ..drawn }, options)
+}
+
 fn run_one<P: Protocol>(
     arguments: &Arguments,
-    settings: Settings,
-    options: P::Options,
+    (settings, options): (Settings, P::Options),
 ) -> Result<(), Failure> {
-    let seed = settings.seed;
-    let run = move || pangea_sim::run::<P>(&settings, &options).map_err(Failure::Usage);
+    let (seed, of_run) = (settings.seed, options.clone());
+    let run = move || pangea_sim::run::<P>(&settings, &of_run).map_err(Failure::Usage);
     let Some(report) = unless_interrupted(run)? else {
         return Err(Failure::Interrupted(format!("interrupted before seed {seed} was done")));
     };
@@ -290,10 +340,55 @@ fn run_one<P: Protocol>(
     match &report.violation {
         None => Ok(()),
         Some(violation) => {
-            let replay = with_settings(report.replay_command(), &arguments.settings);
+            let mut replay = with_settings(report.replay_command(), &arguments.settings);
+            if let Some(path) = &arguments.shrink {
+                replay = shrink_to::<P>(path, report.clone(), options)?;
+            }
             Err(Failure::Failed(format!("{violation}; replay with: {replay}")))
         }
     }
+}
+
+/// Shrinks a run that failed, writes the smallest down, and returns the command that repeats it.
+fn shrink_to<P: Protocol>(
+    path: &Path,
+    report: Report,
+    options: P::Options,
+) -> Result<String, Failure> {
+    let table = toml::Table::try_from(&options).expect("options are a table");
+    let bar = ProgressBar::new(SHRINK_RUNS_MAX)
+        .with_style(ProgressStyle::with_template(SHRINK_BAR).expect("the template is a constant"));
+    let shown = bar.clone();
+    let run = move || {
+        let watch = &mut |runs: u64, smallest: &Settings| {
+            shown.set_position(runs);
+            shown.set_message(size(smallest));
+        };
+        pangea_sim::shrink::<P>(report, &options, SHRINK_RUNS_MAX, watch)
+    };
+    let shrunk = unless_interrupted(run)?;
+    bar.finish_and_clear();
+    let Some(Shrunk { report, runs }) = shrunk else {
+        return Err(Failure::Interrupted("interrupted before the smallest was found".to_owned()));
+    };
+    let text = Scenario::text(&report.settings, P::NAME, &table);
+    let shown = path.display();
+    std::fs::write(path, text)
+        .map_err(|error| Failure::failed(format!("can't write {shown}"), error))?;
+    say(&format!(
+        "\nsmallest of {runs} runs: {}, {} events; it is in {shown}\n{report}",
+        size(&report.settings),
+        report.events
+    ))?;
+    let of_file = Settings { scenario: Some(shown.to_string()), ..report.settings };
+    Ok(of_file.replay_command(P::NAME) + " --trace")
+}
+
+/// How large a run is, in words.
+fn size(settings: &Settings) -> String {
+    let faults = settings.rules.as_ref().map_or(settings.faults_max as usize, Vec::len);
+    let Settings { nodes, clients_per_node, duration, .. } = settings;
+    format!("{faults} faults, {nodes} nodes, {clients_per_node} clients of each, {duration}")
 }
 
 fn write_history(report: &Report, path: &Path) -> Result<(), Failure> {
@@ -310,20 +405,21 @@ fn write_history(report: &Report, path: &Path) -> Result<(), Failure> {
 fn run_many<P: Protocol>(
     arguments: &Arguments,
     seeds: Range<u64>,
-    settings: Settings,
-    options: P::Options,
+    time: Option<Duration>,
+    plan: impl Fn(u64) -> (Settings, P::Options) + Send + Sync + 'static,
 ) -> Result<(), Failure> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let (threads, all) = (arguments.threads.unwrap_or(cores), seeds.end - seeds.start);
+    let threads = arguments.threads.unwrap_or(cores);
     let so_far = Arc::new(Mutex::new(Summary::default()));
-    let progress = Arc::new(Progress::new(all));
+    let progress = Arc::new(Progress::new(&seeds, time));
+    let extent = Extent { seeds, time, threads };
     let (latest, shown) = (so_far.clone(), progress.clone());
     let run = move || {
         let watch = &mut |summary: &Summary, failure: Option<&Report>| {
             shown.on_run(summary, failure);
             summary.clone_into(&mut latest.lock().unwrap_or_else(PoisonError::into_inner));
         };
-        run_seeds::<P>(seeds, threads, &settings, &options, watch).map_err(Failure::Usage)
+        run_swarm::<P>(extent, &plan, watch).map_err(Failure::Usage)
     };
     let ended = unless_interrupted(run)?;
     progress.end();
@@ -332,7 +428,7 @@ fn run_many<P: Protocol>(
         say(&summary.to_string())?;
         let (failed, seeds) = (summary.failures.len(), summary.seeds);
         return Err(Failure::Interrupted(format!(
-            "interrupted after {seeds} of {all} seeds, of which {failed} failed"
+            "interrupted after {seeds} seeds, of which {failed} failed"
         )));
     };
     let summary = summary?;
@@ -370,16 +466,22 @@ pub fn unless_interrupted<T: Send + 'static>(
 /// How far a swarm is, on stderr: a bar at a terminal, else a line now and then. And every failure.
 struct Progress {
     bar: ProgressBar,
+    /// Of seeds, or of seconds.
     all: u64,
+    time: Option<Duration>,
     told: Mutex<Instant>,
 }
 
 impl Progress {
-    fn new(all: u64) -> Self {
-        let style = ProgressStyle::with_template(PROGRESS_BAR).expect("the template is a constant");
+    fn new(seeds: &Range<u64>, time: Option<Duration>) -> Self {
+        let (all, template) = match time {
+            None => (seeds.end - seeds.start, PROGRESS_BAR),
+            Some(time) => (time.as_secs(), TIMED_BAR),
+        };
+        let style = ProgressStyle::with_template(template).expect("the templates are constants");
         let bar = ProgressBar::new(all).with_style(style);
         bar.enable_steady_tick(PROGRESS_TICK);
-        Self { bar, all, told: Mutex::new(Instant::now()) }
+        Self { bar, all, time, told: Mutex::new(Instant::now()) }
     }
 
     fn on_run(&self, summary: &Summary, failure: Option<&Report>) {
@@ -388,13 +490,17 @@ impl Progress {
         }
         let (seeds, failed) = (summary.seeds, summary.failures.len());
         let rate = seeds as f64 / summary.elapsed.as_secs_f64().max(1e-9);
-        self.bar.set_position(seeds);
-        self.bar.set_message(format!("{failed} failed, {rate:.1}/s"));
+        let position = self.time.map_or(seeds, |_| summary.elapsed.as_secs());
+        self.bar.set_position(position);
+        let of_time = self.time.map(|_| format!("{seeds} seeds, ")).unwrap_or_default();
+        self.bar.set_message(format!("{of_time}{failed} failed, {rate:.1}/s"));
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         if self.bar.is_hidden() && told.elapsed() >= PROGRESS_PERIOD {
             *told = Instant::now();
-            let all = self.all;
-            crate::warn(&format!("{seeds} of {all} seeds, {failed} failed, {rate:.1} a second"));
+            let (all, unit) = (self.all, if self.time.is_some() { "s" } else { "seeds" });
+            crate::warn(&format!(
+                "{position} of {all} {unit}, {of_time}{failed} failed, {rate:.1} a second"
+            ));
         }
     }
 

@@ -14,6 +14,7 @@
 //! | [`record`] | what clients of any database saw, in files |
 //! | [`trace`], [`report`] | what is printed |
 //! | [`settings`], [`scenario`] | everything that can be chosen, and files of it |
+//! | [`swarm`], [`shrink`] | many runs, and the smallest that fails |
 
 mod capture;
 pub mod check;
@@ -26,6 +27,7 @@ pub mod record;
 pub mod report;
 pub mod scenario;
 pub mod settings;
+pub mod shrink;
 pub mod swarm;
 pub mod trace;
 pub mod world;
@@ -36,7 +38,8 @@ pub use faults::FaultKind;
 pub use report::Report;
 pub use scenario::Scenario;
 pub use settings::{RealTime, Settings};
-pub use swarm::{Summary, Watch, run_seeds};
+pub use shrink::{Shrunk, shrink};
+pub use swarm::{Extent, Plan, Summary, Watch, run_seeds, run_swarm};
 pub use world::World;
 
 /// Runs one seed to its end and checks it.

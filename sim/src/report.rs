@@ -7,6 +7,7 @@ use pangea_core::protocol::Protocol;
 use pangea_core::time::Span;
 
 use crate::check::Violation;
+use crate::faults::Rule;
 use crate::history::{End, History};
 use crate::record::Recorded;
 use crate::settings::Settings;
@@ -124,7 +125,7 @@ impl fmt::Display for Counts {
         if self.undecided > 0 {
             writeln!(f, "  undecided   {} histories are neither right nor wrong", self.undecided)?;
         }
-        write!(f, "  marks       {}", joined(&self.marks))
+        write!(f, "  marks       {}", wrapped(&joined(&self.marks)))
     }
 }
 
@@ -141,7 +142,7 @@ fn in_words(options: &impl serde::Serialize) -> String {
 }
 
 /// A list in lines that a terminal has room for, those after the first indented below it.
-fn wrapped(list: &str) -> String {
+pub(crate) fn wrapped(list: &str) -> String {
     let mut lines = vec![String::new()];
     for item in list.split_inclusive(", ") {
         let last = lines.last_mut().expect("there is one from the start");
@@ -164,6 +165,8 @@ pub struct Report {
     pub settings: Settings,
     /// The protocol's options, as `name = value` and commas between them.
     pub options: String,
+    /// What went wrong, drawn or given.
+    pub rules: Vec<Rule>,
     /// How long the run took in virtual time.
     pub virtual_time: Span,
     /// Events in the trace.
@@ -190,6 +193,7 @@ impl Report {
             protocol: P::NAME,
             settings: settings.clone(),
             options: in_words(options),
+            rules: Vec::new(),
             virtual_time: Span::ZERO,
             events: 0,
             digest: 0,
@@ -211,6 +215,10 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { protocol, settings, options, virtual_time, events, digest, .. } = self;
         writeln!(f, "{protocol} {settings}")?;
+        if settings.is_drawn {
+            let all = Settings { is_drawn: false, ..settings.clone() };
+            writeln!(f, "  drawn       {all}")?;
+        }
         writeln!(f, "  options     {}", wrapped(options))?;
         writeln!(f, "  trace       {digest:016x}: {events} events in {virtual_time}")?;
         writeln!(f, "{}", self.counts)?;

@@ -20,7 +20,7 @@
 
 use pangea_core::time::Span;
 use pangea_core::workload;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::clock::ClockBounds;
 use crate::faults::{FaultKind, Rule};
@@ -37,7 +37,7 @@ pub struct Scenario {
     pub protocols: toml::Table,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Given {
     workload: Option<String>,
@@ -56,7 +56,7 @@ struct Given {
 }
 
 /// How far regions are from each other.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 enum Distances {
     /// So far at most; each seed draws how far.
@@ -66,6 +66,35 @@ enum Distances {
 }
 
 impl Scenario {
+    /// The file's text that asks for these settings, with the protocol's own in a table of its
+    /// name. Everything but the seed is in it.
+    pub fn text(settings: &Settings, protocol: &str, options: &toml::Table) -> String {
+        let ms = |span: Span| span.us / 1_000;
+        let one_way_ms = match &settings.one_way {
+            Some(matrix) => Distances::All(matrix.clone()),
+            None => Distances::Most(ms(settings.one_way_max)),
+        };
+        let given = Given {
+            workload: Some(settings.workload.clone()),
+            nodes: Some(settings.nodes),
+            clients: Some(settings.clients_per_node),
+            ms: Some(ms(settings.duration)),
+            lists: Some(settings.lists),
+            accounts: Some(settings.accounts),
+            faults: Some(settings.faults.iter().map(|kind| kind.name().to_owned()).collect()),
+            faults_max: Some(settings.faults_max),
+            one_way_ms: Some(one_way_ms),
+            clock_offset_us: Some(settings.clocks.offset_max.us),
+            clock_drift_ppm: Some(settings.clocks.drift_ppm_max),
+            real_time: Some(settings.real_time.name().to_owned()),
+            rules: settings.rules.clone(),
+        };
+        let given = toml::to_string(&given).expect("numbers, names and rules");
+        let own = toml::Table::from_iter([(protocol.to_owned(), options.clone().into())]);
+        let own = toml::to_string(&own).expect("options are read from such a table");
+        format!("{given}\n{own}")
+    }
+
     /// Reads a file's text. `protocols` may have tables of their own in it.
     ///
     /// # Errors
@@ -198,6 +227,22 @@ mod tests {
         let solver = scenario.protocols["minerva"].get("solver").and_then(toml::Value::as_str);
         assert_eq!(solver, Some("greedy"));
         assert_eq!(read(""), Ok(Settings::default()));
+    }
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        for seed in 0..50 {
+            let drawn = Settings::drawn(seed);
+            let mut dice = crate::dice::Dice::fork(seed, "test", 0);
+            let (kinds, nodes) = (&drawn.faults, drawn.nodes);
+            let rules = crate::faults::draw(&mut dice, kinds, 20, nodes, drawn.duration);
+            let settings = Settings { is_drawn: false, seed: 0, rules: Some(rules), ..drawn };
+            let options = toml::Table::from_iter([("epoch_ms".to_owned(), 20.into())]);
+            let text = Scenario::text(&settings, "minerva", &options);
+            let scenario = Scenario::read(&text, &PROTOCOLS).unwrap();
+            assert_eq!(scenario.apply(Settings::default()).unwrap(), settings, "{text}");
+            assert_eq!(scenario.protocols["minerva"].as_table(), Some(&options));
+        }
     }
 
     #[test]

@@ -10,6 +10,7 @@ use pangea_core::time::Span;
 use pangea_core::topology::Topology;
 
 use crate::clock::ClockBounds;
+use crate::dice::Dice;
 use crate::faults::{FaultKind, Rule};
 use crate::trace::Lines;
 
@@ -27,6 +28,8 @@ pub struct Settings {
     pub seed: u64,
     /// The file that says everything else.
     pub scenario: Option<String>,
+    /// Whether everything else is drawn from the seed, as [`Settings::drawn`] does.
+    pub is_drawn: bool,
     /// How many nodes, each in a region of its own.
     pub nodes: usize,
     /// What clients do: one of `pangea_core::workload::NAMES`.
@@ -99,6 +102,7 @@ impl Default for Settings {
         Self {
             seed: 0,
             scenario: None,
+            is_drawn: false,
             nodes: 3,
             workload: "list-append".to_owned(),
             clients_per_node: 3,
@@ -118,7 +122,50 @@ impl Default for Settings {
     }
 }
 
+/// Workloads that [`Settings::drawn`] chooses from, those that find most more often.
+const DRAWN_WORKLOADS: [&str; 16] = [
+    "list-append",
+    "list-append",
+    "list-append",
+    "list-append",
+    "register",
+    "register",
+    "bank",
+    "bank",
+    "long-fork",
+    "write-skew",
+    "cycle",
+    "ranges",
+    "ranges",
+    "tpcc",
+    "ycsb-a",
+    "ycsb-e",
+];
+
+/// Node counts that [`Settings::drawn`] chooses from.
+const DRAWN_NODES: [usize; 10] = [3, 3, 3, 3, 3, 3, 5, 5, 4, 2];
+
 impl Settings {
+    /// Everything drawn from the seed: what clients do, the cluster, which faults happen, and how
+    /// often.
+    pub fn drawn(seed: u64) -> Self {
+        let mut dice = Dice::fork(seed, "settings", 0);
+        let one_way_max = [1, 10, 75, 75, 200][dice.index(5)];
+        Self {
+            seed,
+            is_drawn: true,
+            workload: DRAWN_WORKLOADS[dice.index(DRAWN_WORKLOADS.len())].to_owned(),
+            nodes: DRAWN_NODES[dice.index(DRAWN_NODES.len())],
+            clients_per_node: [1, 3, 3, 6][dice.index(4)],
+            lists: [2, 8, 8, 40][dice.index(4)],
+            accounts: [3, 12, 50][dice.index(3)],
+            duration: Span::from_ms([4_000, 8_000, 8_000, 15_000][dice.index(4)]),
+            faults_max: [0, 6, 12, 30][dice.index(4)],
+            one_way_max: Span::from_ms(one_way_max),
+            ..Self::default()
+        }
+    }
+
     /// The cluster's topology: each node in its own region, delays to be drawn by the world.
     pub fn topology(&self) -> Topology {
         assert!((1..=NODES_MAX).contains(&self.nodes), "from 1 to {NODES_MAX} nodes");
@@ -143,6 +190,9 @@ impl fmt::Display for Settings {
         let Self { seed, nodes, workload, clients_per_node, .. } = self;
         if let Some(bug) = self.planted {
             write!(f, "--planted {bug} ")?;
+        }
+        if self.is_drawn {
+            return write!(f, "--swarm --seed {seed}");
         }
         if let Some(file) = &self.scenario {
             return write!(f, "--seed {seed} --scenario {file}");

@@ -6,17 +6,33 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use pangea_core::protocol::Protocol;
+use pangea_core::protocol::{Mark, Protocol};
 
-use crate::report::{Counts, Report};
+use crate::report::{Counts, Report, wrapped};
 use crate::settings::Settings;
 
 /// Failures after which a swarm stops: more say nothing new.
 const FAILURES_MAX: usize = 10;
 
+/// What each seed's run is made of.
+pub type Plan<'a, P> = dyn Fn(u64) -> (Settings, <P as Protocol>::Options) + Sync + 'a;
+
+/// Which runs a swarm makes, and how long it goes on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// These seeds, the last not included.
+    pub seeds: Range<u64>,
+    /// No run begins after so long.
+    pub time: Option<Duration>,
+    /// So many run at a time.
+    pub threads: usize,
+}
+
 /// What a swarm found.
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
+    /// The marks that the protocol makes.
+    pub marks: &'static [Mark],
     /// Seeds that were run.
     pub seeds: u64,
     /// Virtual time, of all seeds.
@@ -32,8 +48,7 @@ pub struct Summary {
 /// Is told how a swarm comes on: after each run what was found so far, and the run if it failed.
 pub type Watch<'a> = dyn FnMut(&Summary, Option<&Report>) + Send + 'a;
 
-/// Runs every seed of `seeds` on `threads` threads. `watch` is called after each, by one thread at
-/// a time.
+/// Runs every seed of `seeds` with the same settings, on `threads` threads.
 ///
 /// # Errors
 /// When the settings ask for something that there is not, or the range is empty.
@@ -44,25 +59,40 @@ pub fn run_seeds<P: Protocol>(
     options: &P::Options,
     watch: &mut Watch<'_>,
 ) -> Result<Summary, String> {
+    let plan = |seed| (Settings { seed, ..settings.clone() }, options.clone());
+    run_swarm::<P>(Extent { seeds, time: None, threads }, &plan, watch)
+}
+
+/// Runs one seed after the other, each as planned. `watch` is called after each, by one thread at a
+/// time.
+///
+/// # Errors
+/// When a plan asks for something that there is not, or there is no seed.
+pub fn run_swarm<P: Protocol>(
+    extent: Extent,
+    plan: &Plan<'_, P>,
+    watch: &mut Watch<'_>,
+) -> Result<Summary, String> {
+    let Extent { seeds, time, threads } = extent;
     if seeds.is_empty() {
         return Err(format!("no seeds in {}..{}", seeds.start, seeds.end));
     }
     let next = AtomicU64::new(seeds.start);
     let began = Instant::now();
-    let shared = Mutex::new(Swarm { summary: Summary::default(), watch, began });
+    let is_over = || time.is_some_and(|time| began.elapsed() >= time);
+    let summary = Summary { marks: P::MARKS, ..Summary::default() };
+    let shared = Mutex::new(Swarm { summary, watch, began });
     let error = Mutex::new(None);
     std::thread::scope(|scope| {
         for _ in 0..threads.max(1) {
-            // Options may be sent to a thread, not shared between them.
-            let options = options.clone();
-            let (next, shared, error, seeds) = (&next, &shared, &error, &seeds);
+            let (next, shared, error, seeds, is_over) = (&next, &shared, &error, &seeds, &is_over);
             scope.spawn(move || {
                 loop {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= seeds.end {
+                    if seed >= seeds.end || is_over() {
                         return;
                     }
-                    let settings = Settings { seed, ..settings.clone() };
+                    let (settings, options) = plan(seed);
                     match crate::run::<P>(&settings, &options) {
                         Ok(report) => {
                             let mut swarm = shared.lock().expect("no thread panics with it");
@@ -113,6 +143,13 @@ impl Swarm<'_, '_> {
     }
 }
 
+impl Summary {
+    /// The protocol's marks that no run has made.
+    pub fn never_hit(&self) -> impl Iterator<Item = &'static Mark> {
+        self.marks.iter().filter(|mark| !self.counts.marks.contains_key(mark.name))
+    }
+}
+
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let virtual_s = self.virtual_us as f64 / 1e6;
@@ -121,6 +158,10 @@ impl fmt::Display for Summary {
         write!(f, "{seeds} seeds in {real_s:.1} s ({rate:.1} a second): ")?;
         writeln!(f, "{virtual_s:.0} s of virtual time, {times:.0} times real time")?;
         writeln!(f, "{}", self.counts)?;
+        let never_hit: Vec<&str> = self.never_hit().map(|mark| mark.name).collect();
+        if !never_hit.is_empty() {
+            writeln!(f, "  never hit   {}", wrapped(&never_hit.join(", ")))?;
+        }
         write!(f, "  verdict     {} of {seeds} seeds failed", self.failures.len())?;
         let replay = |report: &Report| write!(f, "\n  replay      {}", report.replay_command());
         self.failures.iter().try_for_each(replay)

@@ -180,7 +180,10 @@ impl Minerva {
 
     /// An epoch was applied: lets the reads go that waited for its cut.
     pub(super) fn release_barriers(&mut self, cx: &mut Cx<'_, Self>, cut: &Cut) {
-        self.state.barriers.applied = cut.name;
+        let before = std::mem::replace(&mut self.state.barriers.applied, cut.name);
+        if before.nonce > 0 && before.proposer != cut.name.proposer {
+            cx.mark("minerva.coordinator_changed");
+        }
         let all = std::mem::take(&mut self.state.barriers.proposed);
         for (name, waiters) in all {
             if cut.name.is_at_or_after(name) {
@@ -192,6 +195,9 @@ impl Minerva {
     }
 
     fn release(&mut self, cx: &mut Cx<'_, Self>, waiters: Vec<Waiter>) {
+        if !waiters.is_empty() {
+            cx.mark("minerva.barrier_released");
+        }
         for waiter in waiters {
             match waiter {
                 Waiter::Session(ticket) => cx.fresh(ticket, self.state.cut.applied),

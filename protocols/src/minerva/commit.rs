@@ -259,8 +259,10 @@ impl Minerva {
             Solver::Exact => independent_set::exact(&graph, options.solver_nodes_max),
             Solver::Greedy => independent_set::greedy(&graph),
         };
-        self.state.counters.solver_unproven +=
-            u64::from(options.solver == Solver::Exact && !solution.proven);
+        if options.solver == Solver::Exact && !solution.proven {
+            self.state.counters.solver_unproven += 1;
+            cx.mark("minerva.solver_unproven");
+        }
         let mut is_valid = vec![false; entries.len()];
         for &vertex in &solution.chosen {
             for &member in &chains[vertices[vertex as usize]].members {
@@ -332,6 +334,9 @@ impl Minerva {
         counters.txns_ordered += entries as u64 - optimistic;
         counters.reexecution_restarts +=
             finished.iter().map(|f| u64::from(f.passes.saturating_sub(1))).sum::<u64>();
+        if finished.iter().any(|finished| finished.passes > 1) {
+            cx.mark("minerva.second_pass");
+        }
         if verdict.stale > 0 {
             cx.mark("minerva.stale");
         }
@@ -382,6 +387,7 @@ impl Minerva {
             let is_back = is_planted(Bug::HeadsGoBack);
             *head = if is_back { *cut_head } else { (*head).max(*cut_head) };
         }
+        cx.mark("minerva.epoch_applied");
         self.apply_membership(cx, cut);
         self.state.cut.applied = epoch;
         self.state.cut.waiting.pop_front_if(|(waiting, _)| *waiting == epoch);
@@ -406,6 +412,7 @@ impl Minerva {
     ) {
         let me = self.state.me;
         let mut invalid = HashSet::default();
+        let own = entries.iter().map(|entry| entry.record.txn).find(|txn| txn.node() == me);
         for (entry, finished) in entries.iter().zip(outcomes) {
             let record = entry.record;
             self.state.counters.txns_committed += 1;
@@ -416,6 +423,12 @@ impl Minerva {
                 panic!("transaction {} committed here and is not known here", record.txn);
             };
             assert_eq!(in_flight.txn, record.txn, "local transactions commit in their order");
+            let is_earlier = |read: &TxnId| own.is_some_and(|first| *read < first);
+            if in_flight.is_doomed {
+                cx.mark("minerva.cascade");
+            } else if finished.is_none() && in_flight.dependencies.iter().any(is_earlier) {
+                cx.mark("minerva.valid_across_epochs");
+            }
             if let Some((_, writes)) = record.learned() {
                 self.state.execution.overlay.remove(record.txn, writes);
                 if finished.as_ref().is_some_and(|finished| !is_as_executed(record, finished)) {

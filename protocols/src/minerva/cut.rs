@@ -34,6 +34,9 @@ impl Minerva {
             return;
         }
         let term = self.agreement().term();
+        if self.state.cut.term != term && self.state.cut.undecided() > 0 {
+            cx.mark("minerva.proposals_lost");
+        }
         self.state.cut.enter(term);
         if self.state.cut.undecided() >= UNDECIDED_MAX {
             return cx.mark("minerva.too_many_undecided");
@@ -54,6 +57,7 @@ impl Minerva {
         cut.proposed.clone_from(&heads);
         let name = cut.last_proposal;
         let rules = self.state.options.rules();
+        cx.mark("minerva.cut_proposed");
         self.agreement_mut().propose(Cut { name, rules, heads, removed, readmitted });
         self.answer_barriers(cx);
     }
@@ -143,6 +147,7 @@ impl Minerva {
 
     /// Algorithm 3, AgreementReached.
     fn queue_cut(&mut self, cx: &mut Cx<'_, Self>, epoch: SnapshotVersion, cut: Cut) {
+        cx.mark("minerva.cut_decided");
         self.state.cut.note_decided(cut.name);
         self.note_coordinator(cx, cut.name);
         if epoch <= self.state.cut.applied {

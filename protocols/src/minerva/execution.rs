@@ -90,6 +90,7 @@ impl Minerva {
         ticket: Ticket,
         program: &Program,
     ) {
+        cx.mark("minerva.snapshot_read");
         let nothing = pangea_core::exec::Overlay::new();
         let overlay = match is_planted(Bug::SnapshotSeesUncommitted) {
             true => &self.state.execution.overlay,
@@ -114,6 +115,7 @@ impl Minerva {
 
     /// Algorithm 1, ExecuteTransaction.
     fn execute(&mut self, cx: &mut Cx<'_, Self>, group: Vec<(Ticket, Program)>) {
+        cx.mark("minerva.executed");
         let first = self.state.execution.next_sequence;
         let name = |i: usize| TxnId::new(self.state.me, first + i as u64);
         let named: Vec<_> = group.iter().enumerate().map(|(i, (_, p))| (name(i), p)).collect();
@@ -144,7 +146,10 @@ impl Minerva {
             );
         }
         let how = match &program {
-            Program::Certified(_) => How::Certified,
+            Program::Certified(_) => {
+                cx.mark("minerva.certified");
+                How::Certified
+            }
             Program::Call { .. } => How::Executed { reads: run.reads, writes: run.writes },
         };
         let weight = weight_of(&program, &how);
@@ -209,6 +214,9 @@ impl Minerva {
         execution.next_sequence += 1;
         let record = TxnRecord { txn, program: plan.program, how: plan.how };
         let dependencies = record.learned().map(|(r, _)| dependencies(r)).unwrap_or_default();
+        if !dependencies.is_empty() {
+            cx.mark("minerva.read_local");
+        }
         let is_first = execution.current.is_empty();
         execution.current_base = self.state.cut.applied;
         execution.current.push(record);

@@ -80,6 +80,7 @@ mod execution;
 mod greeting;
 mod header;
 pub mod independent_set;
+mod marks;
 mod messages;
 mod options;
 mod recovery;
@@ -92,7 +93,7 @@ mod validation;
 use bytes::Bytes;
 use pangea_core::codec::Writer;
 use pangea_core::ids::{LogPosition, NodeId};
-use pangea_core::protocol::{Cx, Input, Protocol, Setup, Status};
+use pangea_core::protocol::{Cx, Input, Mark, Protocol, Setup, Status};
 
 use crate::agreement::Agreement;
 pub use header::Header;
@@ -145,11 +146,16 @@ impl Protocol for Minerva {
     const NAME: &'static str = "minerva";
     /// Agreement is among several.
     const NODES_MIN: usize = 2;
+    const MARKS: &'static [Mark] = marks::ALL;
 
     type Header = Header;
     type Message = Message;
     type Timer = Timer;
     type Options = Options;
+
+    fn drawn_options(rng: &mut fastrand::Rng) -> Options {
+        Options::drawn(rng)
+    }
 
     fn new(setup: Setup<Self>) -> Self {
         Self { state: State::new(setup) }

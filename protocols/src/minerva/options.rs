@@ -153,6 +153,34 @@ impl Options {
         }
     }
 
+    /// Settings at random: every switch both ways, and limits that runs of seconds reach.
+    pub fn drawn(rng: &mut fastrand::Rng) -> Self {
+        fn one_of<T: Copy>(rng: &mut fastrand::Rng, choices: &[T]) -> T {
+            choices[rng.usize(..choices.len())]
+        }
+        let slice = NonZeroUsize::new(one_of(rng, &[1, 4, 64])).expect("none of them is zero");
+        Self {
+            epoch_ms: one_of(rng, &[5, 15, 15, 60]),
+            batch_ms: one_of(rng, &[1, 5, 5, 20]),
+            batch_bytes: one_of(rng, &[1_024, 4 << 20]),
+            solver: if rng.u8(..4) > 0 { Solver::Exact } else { Solver::Greedy },
+            solver_nodes_max: one_of(rng, &[1, super::independent_set::BUDGET_NODES]),
+            high_contention_mode: rng.u8(..4) > 0,
+            high_contention_percent: one_of(rng, &[1, 20, 50]),
+            high_contention_ms: one_of(rng, &[0, 50, 200]),
+            high_contention_hold_ms: one_of(rng, &[50, 1_000]),
+            reads: if rng.bool() { Reads::Snapshot } else { Reads::Strict },
+            keep_uncommitted: rng.u8(..4) > 0,
+            parallel_commit: rng.bool(),
+            ack_everyone: rng.u8(..4) > 0,
+            slice_txns: slice,
+            checkpoint_bytes: one_of(rng, &[10_000, 30_000, 300_000]),
+            chunk_bytes: one_of(rng, &[100, 500, 1 << 20]),
+            removal_ms: one_of(rng, &[1_000, 2_000, 10_000]),
+            cuts_kept: one_of(rng, &[5, 20, 32_768]),
+        }
+    }
+
     /// What the outcome of an epoch depends on.
     pub(super) fn rules(&self) -> Rules {
         Rules {

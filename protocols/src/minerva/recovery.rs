@@ -49,6 +49,9 @@ impl Minerva {
         }
         self.finish_logs();
         self.restore_in_flight();
+        if !self.state.execution.in_flight.is_empty() {
+            cx.mark("minerva.in_flight_restored");
+        }
         self.replay_logged_epochs(cx);
         self.rebuild_overlay();
         let applied = self.state.cut.applied.0;

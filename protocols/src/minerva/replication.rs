@@ -63,6 +63,7 @@ impl Minerva {
             records,
         };
         let bytes = batch.encode();
+        cx.mark("minerva.batch_sent");
         self.state.counters.batches_sent += 1;
         let position = self.hold(cx, batch, bytes.clone());
         let after = if is_planted(Bug::SendBeforeFsync) { LogPosition(0) } else { position };
@@ -126,6 +127,7 @@ impl Minerva {
         if !grown.contains(&true) {
             return;
         }
+        cx.mark("minerva.acknowledged");
         self.update_available(cx);
         let heads = self.state.replication.durable[me.index()].clone();
         for peer in self.state.topology.peers_of(me) {
@@ -171,6 +173,7 @@ impl Minerva {
         let own = replication.available[me.index()];
         if !self.state.options.ack_everyone && own > replication.proof_sent {
             replication.proof_sent = own;
+            cx.mark("minerva.proof_sent");
             for peer in self.state.topology.peers_of(me) {
                 cx.send(peer, Message::ProofOfAvailability { head: own });
             }

@@ -35,7 +35,7 @@ pub(super) enum Mend {
 /// The rules of a run, and a generator for what they leave open.
 pub(super) struct Faults {
     pub(super) dice: Dice,
-    rules: Vec<Rule>,
+    pub(super) rules: Vec<Rule>,
     heal_at: Timestamp,
 }
 
@@ -50,14 +50,10 @@ impl<P: Protocol> World<P> {
     pub(super) fn plan_faults(&mut self, heal_at: Timestamp) {
         self.faults.heal_at = heal_at;
         let (settings, nodes) = (&self.settings, self.nodes.len());
-        self.faults.rules = match &settings.rules {
-            Some(rules) => rules.clone(),
-            None => {
-                let dice = &mut self.faults.dice;
-                let most = settings.faults_max;
-                faults::draw(dice, &settings.faults, most, nodes, settings.duration)
-            }
-        };
+        let (dice, most) = (&mut self.faults.dice, settings.faults_max);
+        // Drawn in any case: the same rules, drawn or given, make the same run.
+        let drawn = faults::draw(dice, &settings.faults, most, nodes, settings.duration);
+        self.faults.rules = settings.rules.clone().unwrap_or(drawn);
         if !self.faults.rules.is_empty() {
             self.network.worsen();
         }

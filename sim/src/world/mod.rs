@@ -248,6 +248,7 @@ impl<P: Protocol> World<P> {
     fn report(mut self) -> Report {
         self.counts.count_operations(&self.history);
         Report {
+            rules: self.faults.rules,
             virtual_time: self.now.since(Timestamp::default()),
             events: self.trace.events(),
             digest: self.trace.digest(),

@@ -338,7 +338,12 @@ impl<P: Protocol> World<P> {
                 node.disk.truncate(position);
             }
             Effect::Stop { reason } => self.violate("stop", format!("{id} stopped: {reason}")),
-            Effect::Mark(name) => *self.counts.marks.entry(name).or_default() += 1,
+            Effect::Mark(name) if P::MARKS.iter().any(|mark| mark.name == name) => {
+                *self.counts.marks.entry(name).or_default() += 1;
+            }
+            Effect::Mark(name) => {
+                self.violate("mark", format!("{name:?} is none of the protocol's marks"));
+            }
         }
     }
 

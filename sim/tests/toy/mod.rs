@@ -16,7 +16,9 @@ use bytes::Bytes;
 use pangea_core::codec::{Reader, Writer};
 use pangea_core::exec::{Overlay, optimistic};
 use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion, Ticket, TxnId};
-use pangea_core::protocol::{Cx, Durable, Input, Protocol, Request, Setup, Status, Submission};
+use pangea_core::protocol::{
+    Cx, Durable, Input, Mark, Protocol, Request, Setup, Status, Submission,
+};
 use pangea_core::store::{self, Version};
 use pangea_core::time::Span;
 use pangea_core::txn::{Certified, Outcome, Program, ReadSet, Write};
@@ -109,6 +111,12 @@ pub struct Toy {
 
 impl Protocol for Toy {
     const NAME: &'static str = "toy";
+    const MARKS: &'static [Mark] = &[
+        Mark { name: "restart", when: "a node starts" },
+        Mark { name: "ordered before", when: "a client asks again for what is ordered" },
+        Mark { name: "catch up", when: "a follower wants what it lacks" },
+        Mark { name: "checkpoint", when: "a checkpoint is durable" },
+    ];
     type Header = ToyHeader;
     type Message = ToyMessage;
     type Timer = ToyTimer;

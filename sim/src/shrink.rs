@@ -1,0 +1,133 @@
+//! A run that fails, made as small as it can be while it fails in the same way.
+//!
+//! A seed that fails has a dozen faults, nine clients and thousands of events. Most of them have
+//! nothing to do with it. So everything that can be less is tried with less, and kept if the same
+//! check finds the same anomaly: faults first, then time, clients, nodes and rows. What is left is
+//! a [scenario](crate::scenario) that a person can read, and a short trace.
+
+use pangea_core::protocol::Protocol;
+use pangea_core::time::Span;
+
+use crate::faults::Rule;
+use crate::report::Report;
+use crate::settings::Settings;
+
+/// A smaller run that fails, and how it was found.
+#[derive(Clone, Debug)]
+pub struct Shrunk {
+    /// The run.
+    pub report: Report,
+    /// How many runs it took.
+    pub runs: u64,
+}
+
+/// Is told after each run how many there were and how small the smallest failing one is.
+pub type Watch<'a> = dyn FnMut(u64, &Settings) + Send + 'a;
+
+/// Shrinks a run that failed, with `runs_max` runs at most.
+///
+/// # Panics
+/// When the run did not fail.
+pub fn shrink<P: Protocol>(
+    failed: Report,
+    options: &P::Options,
+    runs_max: u64,
+    watch: &mut Watch<'_>,
+) -> Shrunk {
+    assert!(failed.violation.is_some(), "only what fails is shrunk");
+    let mut search = Search::<P> { best: failed, options, runs: 0, runs_max, watch };
+    let rules = search.best.rules.clone();
+    let all = Settings {
+        rules: Some(rules),
+        is_drawn: false,
+        scenario: None,
+        ..search.best.settings.clone()
+    };
+    // What was drawn, written down, is the same run.
+    search.try_with(all);
+    loop {
+        let before = search.best.settings.clone();
+        search.drop_rules();
+        search.lessen();
+        if search.best.settings == before || search.is_over() {
+            return Shrunk { report: search.best, runs: search.runs };
+        }
+    }
+}
+
+struct Search<'a, 'b, P: Protocol> {
+    best: Report,
+    options: &'a P::Options,
+    runs: u64,
+    runs_max: u64,
+    watch: &'a mut Watch<'b>,
+}
+
+impl<P: Protocol> Search<'_, '_, P> {
+    fn is_over(&self) -> bool {
+        self.runs >= self.runs_max
+    }
+
+    /// Runs with other settings, and keeps them if that fails in the same way.
+    fn try_with(&mut self, settings: Settings) -> bool {
+        if self.is_over() || settings == self.best.settings {
+            return false;
+        }
+        self.runs += 1;
+        let found = crate::run::<P>(&settings, self.options).ok().filter(|report| {
+            let name = |report: &Report| {
+                report.violation.as_ref().map(|violation| (violation.checker, violation.anomaly))
+            };
+            name(report) == name(&self.best)
+        });
+        let is_found = found.is_some();
+        self.best = found.unwrap_or_else(|| self.best.clone());
+        (self.watch)(self.runs, &self.best.settings);
+        is_found
+    }
+
+    /// Leaves out faults: half of them, a quarter, and so on down to single ones.
+    fn drop_rules(&mut self) {
+        let mut size = self.rules().len().div_ceil(2);
+        while size > 0 && !self.is_over() {
+            let mut at = 0;
+            while at < self.rules().len() {
+                let mut rules = self.rules().to_vec();
+                rules.drain(at..(at + size).min(rules.len()));
+                let fewer = Settings { rules: Some(rules), ..self.best.settings.clone() };
+                if !self.try_with(fewer) {
+                    at += size;
+                }
+            }
+            size /= 2;
+        }
+    }
+
+    fn rules(&self) -> &[Rule] {
+        self.best.settings.rules.as_deref().unwrap_or_default()
+    }
+
+    /// Tries less of everything else, each as far as it goes.
+    fn lessen(&mut self) {
+        let steps: [fn(&Settings) -> Settings; 6] = [
+            |s| Settings { duration: Span::from_ms(s.duration.us / 2_000), ..s.clone() },
+            |s| Settings { duration: Span::from_ms(s.duration.us / 8_000 * 7), ..s.clone() },
+            |s| Settings { clients_per_node: (s.clients_per_node / 2).max(1), ..s.clone() },
+            |s| Settings { nodes: s.nodes.saturating_sub(1).max(P::NODES_MIN), ..s.clone() },
+            |s| Settings { lists: (s.lists / 2).max(1), ..s.clone() },
+            |s| Settings { accounts: (s.accounts / 2).max(2), ..s.clone() },
+        ];
+        for step in steps {
+            while let less = step(&self.best.settings)
+                && is_possible(&less)
+                && self.try_with(less)
+            {}
+        }
+    }
+}
+
+/// Whether there is enough of everything, and faults happen to nodes that are there.
+fn is_possible(settings: &Settings) -> bool {
+    let fits = |rule: &Rule| rule.fault.check(settings.nodes).is_ok();
+    settings.duration.us >= 100_000 && settings.rules.iter().flatten().all(fits)
+}
