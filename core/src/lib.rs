@@ -17,6 +17,7 @@ pub mod log;
 pub mod pool;
 pub mod protocol;
 pub mod store;
+mod sync;
 pub mod time;
 pub mod topology;
 pub mod txn;
