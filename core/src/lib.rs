@@ -23,3 +23,8 @@ pub mod topology;
 pub mod txn;
 pub mod value;
 pub mod workload;
+
+#[cfg(test)]
+#[allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "tests may look outside")]
+#[path = "../../fuzz/engine/mod.rs"]
+mod fuzzing;
