@@ -18,8 +18,14 @@ pub mod planted;
 pub mod pool;
 pub mod protocol;
 pub mod store;
+mod sync;
 pub mod time;
 pub mod topology;
 pub mod txn;
 pub mod value;
 pub mod workload;
+
+#[cfg(test)]
+#[allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "tests may look outside")]
+#[path = "../../fuzz/engine/mod.rs"]
+mod fuzzing;

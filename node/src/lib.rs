@@ -14,3 +14,7 @@ pub mod pgwire;
 pub mod pool;
 pub mod random;
 pub mod transport;
+
+#[cfg(test)]
+#[path = "../../fuzz/engine/mod.rs"]
+mod fuzzing;

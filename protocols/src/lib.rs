@@ -6,3 +6,8 @@
 
 pub mod agreement;
 pub mod minerva;
+
+#[cfg(test)]
+#[allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "tests may look outside")]
+#[path = "../../fuzz/engine/mod.rs"]
+mod fuzzing;

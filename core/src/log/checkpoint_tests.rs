@@ -11,7 +11,7 @@ use crate::store::{Header, Version};
 use crate::value::Value;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Writer64(u64);
+pub(super) struct Writer64(pub u64);
 
 impl Header for Writer64 {
     fn writer(&self) -> TxnId {

@@ -162,7 +162,7 @@ pub(super) fn claimed_position(header: &[u8; FRAME_HEADER_LEN]) -> Option<LogPos
 }
 
 /// The CRC32C of the salt and of a frame but for its own field.
-fn checksum(salt: u64, frame: &[u8]) -> u32 {
+pub(super) fn checksum(salt: u64, frame: &[u8]) -> u32 {
     let crc = crc32c::crc32c(&salt.to_le_bytes());
     let crc = crc32c::crc32c_append(crc, &frame[..4]);
     crc32c::crc32c_append(crc, &frame[8..])

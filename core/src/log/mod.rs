@@ -78,4 +78,6 @@ pub use segment::{
 #[cfg(test)]
 mod checkpoint_tests;
 #[cfg(test)]
+mod fuzz;
+#[cfg(test)]
 mod segment_tests;

@@ -16,6 +16,10 @@ pub const SEGMENT_HEADER_LEN: usize = 32;
 
 const MAGIC: [u8; 8] = *b"PANGALOG";
 
+/// No segment begins after this record: there are never so many, and those in it can be counted on
+/// from here. The first of all is number 1.
+const FIRST_MAX: u64 = 1 << 62;
+
 /// What a segment says of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentHeader {
@@ -65,7 +69,8 @@ impl SegmentHeader {
         if format > SEGMENT_FORMAT {
             return Err(SegmentError::NewerFormat { found: format });
         }
-        if format == 0 || crc32c::crc32c(body) != crc {
+        let is_position = (1..=FIRST_MAX).contains(&first);
+        if format == 0 || crc32c::crc32c(body) != crc || !is_position {
             return Err(SegmentError::NotASegment);
         }
         Ok(Self { salt, first: LogPosition(first) })
@@ -224,7 +229,7 @@ impl SegmentScan {
                         Item::Record { position: header.position, record: payload }
                     }
                     Kind::Mark => {
-                        self.expect(LogPosition(header.position.0 + 1), self.next)?;
+                        self.expect(LogPosition(header.position.0.saturating_add(1)), self.next)?;
                         let position = self.next;
                         let corrupt = SegmentError::Corrupt { offset, position };
                         Item::Mark(Mark::decode(&payload).ok_or(corrupt)?)

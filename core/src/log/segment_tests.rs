@@ -231,3 +231,18 @@ proptest! {
         let _ = SegmentHeader::decode(&junk);
     }
 }
+
+/// The fuzzer put the last number that there is into a mark, and the scan counted on from it. The
+/// same went for the header, and no record comes before the first.
+#[test]
+fn a_position_that_can_not_be_is_an_error_and_nothing_is_counted_on_from_it() {
+    for first in [0, (1 << 62) + 1, u64::MAX] {
+        let bytes = SegmentHeader { salt: SALT, first: LogPosition(first) }.encode();
+        assert_eq!(SegmentHeader::decode(&bytes), Err(SegmentError::NotASegment), "{first}");
+    }
+    let (mut bytes, _) = segment(&[], 0);
+    let position = LogPosition(u64::MAX);
+    FrameHeader { kind: Kind::Mark, position, synced: 32 }.encode(SALT, &[], &mut bytes);
+    let error = SegmentError::OutOfOrder { offset: 32, expected: FIRST, found: position };
+    assert_eq!(scan(&bytes), (Vec::new(), Err(error)));
+}

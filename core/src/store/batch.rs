@@ -10,8 +10,6 @@
 //! A part holds whole shards of the hash table, so that two jobs never wait for each other there,
 //! and all writes of one key in their order.
 
-use std::sync::Mutex;
-
 use super::garbage::Garbage;
 use super::table::{HASH_SHARDS, Table};
 use super::{Header, Store, Version, lock};
@@ -19,6 +17,7 @@ use crate::hash::hash_bytes;
 use crate::ids::{SnapshotVersion, TableId};
 use crate::key::Key;
 use crate::pool::{Pool, Sequential};
+use crate::sync::Mutex;
 
 /// Below this many items for each worker, waking the workers costs more than they save (some 5 us
 /// against about 0.5 us an item).

@@ -5,12 +5,13 @@
 //! store that is cleared keeps its tables, empty.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{OnceLock, RwLock};
+use std::sync::atomic::Ordering;
 
 use super::table::Table;
 use super::{Header, read, write};
 use crate::ids::TableId;
+use crate::sync::atomic::AtomicBool;
+use crate::sync::{OnceLock, RwLock};
 
 const FANOUT: usize = 256;
 

@@ -5,12 +5,12 @@
 //! version is looked at once, however large the store is.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
 
 use super::warm::WARM_GROUP;
 use super::{Header, Store, lock};
 use crate::ids::{SnapshotVersion, TableId};
 use crate::key::Key;
+use crate::sync::Mutex;
 
 /// A key that has something to reclaim.
 pub(super) type Garbage = (TableId, Key);

@@ -39,6 +39,9 @@ mod batch;
 mod chain;
 mod directory;
 mod garbage;
+#[cfg(feature = "shuttle")]
+#[cfg(test)]
+mod interleavings;
 mod order;
 mod pins;
 mod table;
@@ -48,8 +51,8 @@ mod warm;
 
 use std::fmt::Debug;
 use std::ops::{Bound, ControlFlow};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
 
 use xxhash_rust::xxh3::Xxh3;
 
@@ -61,6 +64,8 @@ use crate::ids::{SnapshotVersion, TableId, TxnId};
 use crate::key::{Direction, Key, KeyRange};
 use crate::planted::{Bug, is_planted};
 use crate::pool::Sequential;
+use crate::sync::atomic::AtomicU64;
+use crate::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::value::Value;
 
 pub use self::pins::{Pin, PinError};

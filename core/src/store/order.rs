@@ -22,12 +22,13 @@
 
 use std::collections::BTreeMap;
 use std::ops::{Bound, Range};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, RwLock};
+use std::sync::atomic::Ordering;
 
 use super::{lock, read, unlocked, write};
 use crate::key::{Direction, Key};
 use crate::pool::{Pool, Sequential};
+use crate::sync::atomic::AtomicBool;
+use crate::sync::{Mutex, RwLock};
 
 /// A run is split when it holds more keys than this: 6 KB, of which an insert moves half.
 const RUN_KEYS_MAX: usize = if cfg!(test) { 16 } else { 256 };

@@ -32,8 +32,8 @@
 //!
 //! A shard may be locked by one who holds a run, never the other way round.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{RwLock, RwLockReadGuard, TryLockError};
+use std::sync::TryLockError;
+use std::sync::atomic::Ordering;
 
 use super::chain::{Chain, Pushed};
 use super::order::OrderedIndex;
@@ -41,6 +41,8 @@ use super::{Header, Version, read, write};
 use crate::hash::{HashTable, hash_bytes};
 use crate::ids::SnapshotVersion;
 use crate::key::Key;
+use crate::sync::atomic::AtomicUsize;
+use crate::sync::{RwLock, RwLockReadGuard};
 
 /// Shards of a table's hash table. Enough that cores seldom meet in one, and that one of ten
 /// million keys grows in a millisecond; few enough that an empty table is 16 KiB.

@@ -34,7 +34,7 @@ use crate::txn::{
 use crate::value::Value;
 
 /// Row number, big-endian, to value, little-endian.
-pub const REGISTERS: TableId = TableId(63);
+pub const REGISTERS: TableId = TableId(59);
 
 /// After so many transactions a client turns to new rows.
 pub const TXNS_PER_ERA: u64 = 20;

@@ -197,7 +197,7 @@ fn workloads_keep_to_tables_of_their_own() {
             assert_eq!(owner.insert(table, name), None, "table {table} is {name}'s alone");
         }
     }
-    assert_eq!(owner.len(), 17 + 4);
+    assert_eq!(owner.len(), 17 + 5);
 }
 
 /// Bytes that are arguments but for a few changes.

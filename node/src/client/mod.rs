@@ -21,6 +21,8 @@
 //!   driver as [`crate::transport::TransportEvent`]s.
 
 mod connection;
+#[cfg(test)]
+mod fuzz;
 mod library;
 mod reply;
 mod server;

@@ -25,6 +25,8 @@
 //! `durability = os` leaves out the sync of each group: what was acknowledged survives the process
 //! and not the machine. `durability = memory` writes nothing at all.
 
+#[cfg(test)]
+mod fuzz;
 mod preparer;
 pub mod recovery;
 mod writer;

@@ -26,6 +26,8 @@
 //! Strings end with a zero and are UTF-8; a value's length is -1 for NULL or as many bytes follow.
 
 #[cfg(test)]
+mod fuzz;
+#[cfg(test)]
 mod tests;
 
 use ::pgwire::error::PgWireError;

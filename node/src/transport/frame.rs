@@ -40,6 +40,8 @@ const COMPRESS_LEN_MIN: usize = 1 << 10;
 /// Compression must save one part in this many, or the frame is sent as it is and the receiver is
 /// spared the work.
 const COMPRESS_GAIN: usize = 8;
+/// LZ4 makes at most so many bytes of one, however well they repeat.
+const LZ4_GAIN_MAX: usize = 255;
 
 /// A read shorter than this is not worth its system call: a new buffer is started instead.
 const READ_LEN_MIN: usize = 4 << 10;
@@ -183,6 +185,10 @@ pub(crate) fn plain_body(frame: &Frame, limit: usize) -> Result<Bytes, FrameErro
     let len = u32::from_le_bytes(*len) as usize;
     if len > limit {
         return Err(FrameError::TooLarge { len, limit });
+    }
+    // Before anything is reserved for it: a few bytes may say that they are many.
+    if len > block.len() * LZ4_GAIN_MAX {
+        return Err(FrameError::Compression);
     }
     match lz4_flex::block::decompress(block, len) {
         Ok(body) if body.len() == len => Ok(Bytes::from(body)),
@@ -370,6 +376,20 @@ mod tests {
         assert_eq!(refused(|bytes| bytes[7] = 1), FrameError::Flags(256));
         let too_large = FrameError::TooLarge { len: 4 + (1 << 16), limit: 1000 };
         assert_eq!(refused(|bytes| bytes[2] = 1), too_large);
+    }
+
+    /// The fuzzer found that 32 bytes which say that they are 16 MB had those reserved.
+    #[test]
+    fn a_body_that_says_it_is_more_than_it_can_be_is_refused_before_anything_is_reserved() {
+        let zeros = compress(&[0; 1 << 20]).unwrap();
+        let frame = Frame { kind: Kind::Message, flags: COMPRESSED, body: zeros };
+        assert_eq!(plain_body(&frame, 1 << 20).unwrap(), [0; 1 << 20][..], "as small as it gets");
+        let body = [&(1u32 << 24).to_le_bytes()[..], &[0; 28]].concat();
+        let frame = Frame { body: Bytes::from(body), ..frame };
+        let mut refused = None;
+        let memory =
+            allocation_counter::measure(|| refused = Some(plain_body(&frame, BULK_FRAME_MAX)));
+        assert_eq!((refused, memory.bytes_total), (Some(Err(FrameError::Compression)), 0));
     }
 
     #[test]

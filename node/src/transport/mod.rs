@@ -41,6 +41,8 @@
 mod accept;
 mod dial;
 pub(crate) mod frame;
+#[cfg(test)]
+mod fuzz;
 mod hello;
 mod lifetime;
 mod link;

@@ -2,14 +2,14 @@
 
 use tokio_postgres::error::SqlState;
 
-use super::server::{connect, with_cluster};
+use super::server::{STRICT, connect, with_cluster};
 
 #[test]
 fn a_read_that_waits_for_the_cluster_is_cancelled_and_the_session_goes_on() {
     with_cluster(|mut cluster| async move {
         let client = connect(cluster.address).await;
-        client.batch_execute("set reads = strict").await.unwrap();
-        let error = cluster.cancelled(&client, "select 1").await;
+        client.batch_execute(STRICT).await.unwrap();
+        let error = cluster.cancelled(&client, "select * from r").await;
         assert_eq!(error.code(), Some(&SqlState::QUERY_CANCELED));
         // The request was for that statement, and not for the next one.
         assert_eq!(client.query("select 1", &[]).await.unwrap().len(), 1);
@@ -20,7 +20,8 @@ fn a_read_that_waits_for_the_cluster_is_cancelled_and_the_session_goes_on() {
 fn a_read_that_is_cancelled_in_a_transaction_fails_the_transaction() {
     with_cluster(|mut cluster| async move {
         let client = connect(cluster.address).await;
-        client.batch_execute("set reads = strict; begin").await.unwrap();
+        client.batch_execute(STRICT).await.unwrap();
+        client.batch_execute("begin").await.unwrap();
         let error = cluster.cancelled(&client, "select 1").await;
         assert_eq!(error.code(), Some(&SqlState::QUERY_CANCELED));
         let error = client.batch_execute("select 1").await.unwrap_err();

@@ -24,6 +24,9 @@ use tokio_postgres::{Client, Connection, NoTls, Socket};
 /// Far longer than any test takes.
 const DEADLINE: Duration = Duration::from_secs(20);
 
+/// After this a read of the table `r` waits for the cluster.
+pub const STRICT: &str = "create table r (id int primary key); set reads = strict";
+
 /// A server that has to be stopped.
 pub struct Server {
     pub address: SocketAddr,

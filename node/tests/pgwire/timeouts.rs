@@ -7,7 +7,9 @@ use tokio_postgres::AsyncMessage;
 use tokio_postgres::error::{DbError, Error, SqlState};
 
 use super::cells;
-use super::server::{connect, connection, one_thread, start_cluster, with_cluster, with_server};
+use super::server::{
+    STRICT, connect, connection, one_thread, start_cluster, with_cluster, with_server,
+};
 
 /// Rows of which a scan takes well over a millisecond.
 const ROWS: usize = 30_000;
@@ -22,13 +24,14 @@ fn told(error: &Error) -> &DbError {
 fn a_read_that_waits_for_longer_than_statement_timeout_is_cancelled() {
     with_cluster(|cluster| async move {
         let client = connect(cluster.address).await;
-        client.batch_execute("set reads = strict; set statement_timeout = '50ms'").await.unwrap();
-        let error = cluster.given_up(&client, "select 1").await;
+        client.batch_execute(STRICT).await.unwrap();
+        client.batch_execute("set statement_timeout = '50ms'").await.unwrap();
+        let error = cluster.given_up(&client, "select * from r").await;
         assert_eq!(told(&error).code(), &SqlState::QUERY_CANCELED);
         assert_eq!(told(&error).message(), TIMED_OUT);
         // In the extended protocol too: here the Parse waits.
         cluster.cut();
-        let error = client.query("select 1", &[]).await.unwrap_err();
+        let error = client.query("select * from r", &[]).await.unwrap_err();
         assert_eq!(told(&error).message(), TIMED_OUT);
         cluster.heal();
         assert_eq!(client.query("select 1", &[]).await.unwrap().len(), 1);
@@ -71,14 +74,14 @@ fn a_write_that_waits_for_longer_than_statement_timeout_may_have_committed() {
 fn statement_timeout_is_of_each_statement_and_0_is_none() {
     with_cluster(|mut cluster| async move {
         let client = connect(cluster.address).await;
-        client.batch_execute("set reads = strict").await.unwrap();
+        client.batch_execute(STRICT).await.unwrap();
         // SET LOCAL is of a transaction alone, and what was set before counts again after it.
         client.batch_execute("begin; set local statement_timeout = 50").await.unwrap();
         assert_eq!(told(&cluster.given_up(&client, "select 1").await).message(), TIMED_OUT);
         client.batch_execute("rollback").await.unwrap();
         let shown = client.simple_query("show statement_timeout").await.unwrap();
         assert_eq!(cells(&shown), ["0"]);
-        let error = cluster.cancelled(&client, "select 1").await;
+        let error = cluster.cancelled(&client, "select * from r").await;
         assert_eq!(told(&error).message(), "canceling statement due to user request");
     });
 }
@@ -169,14 +172,14 @@ fn statements_that_wait_when_the_server_stops_are_told_what_became_of_them() {
     one_thread().block_on(async {
         let (mut cluster, server) = start_cluster().await;
         let (reader, writer) = (connect(cluster.address).await, connect(cluster.address).await);
-        reader.batch_execute("set reads = strict").await.unwrap();
+        reader.batch_execute(STRICT).await.unwrap();
         writer.batch_execute("create table t (id int primary key)").await.unwrap();
         cluster.cut();
         let stop = async {
             cluster.waiting.wait_for(|&count| count == 2).await.unwrap();
             server.stop().await;
         };
-        let read = reader.batch_execute("select 1");
+        let read = reader.batch_execute("select * from r");
         let write = writer.batch_execute("insert into t values (1)");
         let (read, write, ()) = tokio::join!(read, write, stop);
         let message = "terminating connection due to administrator command";

@@ -17,6 +17,7 @@ use proptest::prelude::*;
 use super::*;
 
 mod disorder;
+mod fuzz;
 
 /// Entries are below this.
 const SOUND: Range<u32> = 0..1_000;
@@ -61,16 +62,22 @@ impl Cluster {
         self.say(from, to, &postcard::to_stdvec(&Said::Paxos(message)).expect("it is encoded"));
     }
 
+    /// What the replicas have to say by now.
+    fn wire(&mut self) -> Wire {
+        let mut wire = Wire::new();
+        for (id, replica) in self.replicas.iter_mut().enumerate() {
+            let drained = replica.drain();
+            self.skipped[id] = self.skipped[id].max(drained.skipped);
+            self.decided[id].extend(drained.decided.iter().map(|(_, entry)| *entry));
+            let from = NodeId(id as u16);
+            wire.extend(drained.messages.into_iter().map(|(to, bytes)| (from, to, bytes)));
+        }
+        wire
+    }
+
     fn settle(&mut self) {
         for _ in 0..1_000 {
-            let mut wire = Wire::new();
-            for (id, replica) in self.replicas.iter_mut().enumerate() {
-                let drained = replica.drain();
-                self.skipped[id] = self.skipped[id].max(drained.skipped);
-                self.decided[id].extend(drained.decided.iter().map(|(_, entry)| *entry));
-                let from = NodeId(id as u16);
-                wire.extend(drained.messages.into_iter().map(|(to, bytes)| (from, to, bytes)));
-            }
+            let mut wire = self.wire();
             if wire.is_empty() {
                 return;
             }

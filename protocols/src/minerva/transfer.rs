@@ -417,3 +417,23 @@ impl Incoming {
         Ok(())
     }
 }
+
+/// Takes one part of a checkpoint, and says how many rows it has.
+#[cfg(test)]
+pub(super) fn take_chunk(
+    version: SnapshotVersion,
+    index: u64,
+    payload: &[u8],
+    node_count: usize,
+) -> Result<usize, DecodeError> {
+    let mut incoming = Incoming {
+        from: NodeId(1),
+        version,
+        configuration: None,
+        rows: Vec::new(),
+        next_index: index,
+        last_progress: Timestamp::default(),
+    };
+    incoming.take(version, index, payload, node_count)?;
+    Ok(incoming.rows.len())
+}

@@ -6,7 +6,7 @@ use super::*;
 const MUTATIONS: usize = 20_000;
 const SEED: u64 = 42;
 
-fn frame(kind: u8, body: &[u8]) -> Vec<u8> {
+pub(super) fn frame(kind: u8, body: &[u8]) -> Vec<u8> {
     let len = (body.len() + LENGTH_BYTES) as u32;
     [&[kind][..], &len.to_be_bytes(), body].concat()
 }
@@ -17,7 +17,7 @@ fn packet(body: &[u8]) -> Vec<u8> {
 }
 
 /// One of each type, with something in every field.
-fn bodies() -> Vec<(u8, Vec<u8>)> {
+pub(super) fn bodies() -> Vec<(u8, Vec<u8>)> {
     let bind = [
         &b"p\0s\0"[..],
         &[0, 1, 0, 1],
@@ -41,6 +41,18 @@ fn bodies() -> Vec<(u8, Vec<u8>)> {
     ]
 }
 
+/// One of each kind of startup packet.
+pub(super) fn openings() -> Vec<Vec<u8>> {
+    let version = 196_608u32.to_be_bytes();
+    vec![
+        packet(&[&version[..], b"user\0me\0options\0-c x=y\0_pq_.x\0\0\0"].concat()),
+        packet(&[80_877_102u32, 7, 9].map(u32::to_be_bytes).concat()),
+        packet(&80_877_103u32.to_be_bytes()),
+        packet(&80_877_104u32.to_be_bytes()),
+        packet(&131_072u32.to_be_bytes()),
+    ]
+}
+
 /// What is understood. What is not text is as little so as what is malformed.
 fn read(bytes: &[u8]) -> Result<Option<PgWireFrontendMessage>, Malformed> {
     match message(&mut BytesMut::from(bytes))? {
@@ -51,7 +63,7 @@ fn read(bytes: &[u8]) -> Result<Option<PgWireFrontendMessage>, Malformed> {
 }
 
 /// What was understood says again what was sent, byte for byte.
-fn assert_faithful(message: &PgWireFrontendMessage, sent: &[u8]) {
+pub(super) fn assert_faithful(message: &PgWireFrontendMessage, sent: &[u8]) {
     let mut said = BytesMut::new();
     message.encode(&mut said).unwrap();
     assert_eq!(&said[..], sent, "{message:?}");

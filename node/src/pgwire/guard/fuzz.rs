@@ -1,0 +1,123 @@
+//! Startup packets and a session's messages that are nearly right.
+
+use std::fmt::Debug;
+
+use super::tests::{assert_faithful, bodies, frame, openings};
+use super::*;
+use crate::fuzzing::{Outcome, Target, run, size};
+
+/// Makes the length of each frame right, as far as they lead no further than the end.
+fn mend_messages(bytes: &mut [u8]) {
+    let mut at = 1;
+    while let Some(len) = bytes.get(at..).and_then(length) {
+        let len = len.clamp(LENGTH_BYTES, bytes.len() - at);
+        bytes[at..at + LENGTH_BYTES].copy_from_slice(&(len as u32).to_be_bytes());
+        at += len + 1;
+    }
+}
+
+/// What came of a stream of messages: in words, with what was said again, byte for byte.
+type Said = (Vec<String>, Result<(), Malformed>);
+
+/// The messages in these bytes, which come so many at a time.
+fn messages(bytes: &[u8], step: usize) -> Said {
+    let mut input = BytesMut::new();
+    let mut said = Vec::new();
+    for chunk in bytes.chunks(step) {
+        input.extend_from_slice(chunk);
+        loop {
+            let before = input.clone();
+            match message(&mut input) {
+                Ok(None) => break,
+                Ok(Some(Incoming::Message(message))) => {
+                    assert_faithful(&message, &before[..before.len() - input.len()]);
+                    said.push(format!("{message:?}"));
+                }
+                Ok(Some(Incoming::NotText { kind, error })) => said.push(format!("{kind} {error}")),
+                Err(malformed) => return (said, Err(malformed)),
+            }
+        }
+    }
+    (said, Ok(()))
+}
+
+fn look_at_messages(bytes: &[u8]) -> Outcome {
+    let (said, ended) = messages(bytes, usize::MAX);
+    // A quarter of the inputs is enough.
+    if bytes.len().is_multiple_of(4) {
+        assert_eq!(messages(bytes, 5), (said.clone(), ended.clone()), "however the bytes are cut");
+    }
+    let mut kinds = said.iter().map(|said| said.split(['(', ' ']).next().unwrap_or_default());
+    match ended {
+        Ok(()) => Outcome::taken((size(said.len()), kinds.next_back())),
+        Err(malformed) => Outcome::refused((size(said.len()), malformed)),
+    }
+}
+
+#[test]
+fn messages_of_a_session() {
+    let frames: Vec<Vec<u8>> = bodies().iter().map(|(kind, body)| frame(*kind, body)).collect();
+    let all = frames.concat();
+    run(Target {
+        name: "pgwire-message",
+        seeds: [frames, vec![all]].concat(),
+        mend: mend_messages,
+        look: look_at_messages,
+        bytes_max: 16 << 10,
+        // A value of four bytes takes 32 in its message, and what it is in words as much again.
+        bytes_per_byte: 512,
+    });
+}
+
+fn mend_opening(bytes: &mut [u8]) {
+    let len = bytes.len() as u32;
+    if let Some(place) = bytes.first_chunk_mut() {
+        *place = len.to_be_bytes();
+    }
+}
+
+/// The first words of it: what comes after is the client's.
+fn alike(of: &impl Debug) -> String {
+    format!("{of:?}").split_inclusive(['(', ' ']).take(4).collect()
+}
+
+fn look_at_opening(bytes: &[u8]) -> Outcome {
+    let mut input = BytesMut::from(bytes);
+    let opening = match opening(&mut input) {
+        Ok(None) => return Outcome::refused("not whole"),
+        Err(malformed) => return Outcome::refused(alike(&malformed)),
+        Ok(Some(opening)) => opening,
+    };
+    let taken = &bytes[..bytes.len() - input.len()];
+    let is_session = matches!(opening, Opening::Session(_));
+    let mut said = BytesMut::new();
+    match opening {
+        Opening::Session(startup) => {
+            // Parameters that come twice, or in another order, are said once and in order.
+            PgWireFrontendMessage::Startup(startup).encode(&mut said).expect("it is said");
+            let understood = |mut bytes| super::opening(&mut bytes).expect("it is understood");
+            assert_eq!(understood(said), understood(BytesMut::from(taken)), "it survives");
+        }
+        Opening::Cancel(request) => {
+            let request = PgWireFrontendMessage::CancelRequest(request);
+            request.encode(&mut said).expect("it is said");
+            assert_eq!(&said[..], taken);
+        }
+        Opening::Encryption => assert_eq!(taken.len(), 8),
+        Opening::Unsupported { major, .. } => assert_ne!(major, MAJOR),
+    }
+    Outcome::taken((is_session, input.is_empty()))
+}
+
+#[test]
+fn openings_of_a_connection() {
+    run(Target {
+        name: "pgwire-opening",
+        seeds: openings(),
+        mend: mend_opening,
+        look: look_at_opening,
+        bytes_max: 16 << 10,
+        // A parameter of two empty texts takes a node of a tree.
+        bytes_per_byte: 512,
+    });
+}

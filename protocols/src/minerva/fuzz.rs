@@ -1,0 +1,243 @@
+//! Messages of peers, and what the log and checkpoints hold, that are nearly right.
+
+use std::borrow::Cow;
+
+use bytes::Bytes;
+use pangea_core::codec::{DecodeError, Writer};
+use pangea_core::ids::{LogPosition, NodeId, ProcedureId, SnapshotVersion, TableId, TxnId};
+use pangea_core::key::{Key, KeyRange};
+use pangea_core::protocol::Message as _;
+use pangea_core::txn::{
+    Certified, Footprint, Mode, PointLock, PointRead, Program, RangeLock, RangeRead, ReadSet, Seen,
+    Write,
+};
+use pangea_core::value::Value;
+
+use super::Message;
+use super::batch::{Batch, Bid, How, TxnRecord};
+use super::collection::Meta;
+use super::messages::decode_batch;
+use super::resolution::{Ordered, Resolution};
+use super::state::Cut;
+use super::transfer::take_chunk;
+use crate::agreement::{Record, Term};
+use crate::fuzzing::{Outcome, Target, run, size};
+
+const NODES: usize = 3;
+
+fn key(text: &str) -> Key {
+    Key::from(text.as_bytes())
+}
+
+fn writes() -> Vec<Write> {
+    let value = |text: &str| Some(Value::copy_from(text.as_bytes()));
+    let write = |name, value| Write { table: TableId(7), key: key(name), value };
+    vec![write("a", value("one")), write("gone", None)]
+}
+
+fn reads() -> ReadSet {
+    let table = TableId(300);
+    let seen = [
+        Seen::Absent,
+        Seen::At(SnapshotVersion(300)),
+        Seen::Local(TxnId::new(NodeId(1), 2)),
+        Seen::LocalDeleted(TxnId::new(NodeId(1), 3)),
+    ];
+    let points = seen.map(|seen| PointRead { table, key: key("k"), seen }).to_vec();
+    let rows = seen.map(|seen| (key("row"), seen)).to_vec();
+    let ranges = [KeyRange::prefix(b"r"), KeyRange::all()];
+    let range = |range| RangeRead { table, range, rows: rows.clone() };
+    ReadSet { points, ranges: ranges.map(range).to_vec() }
+}
+
+fn batch() -> Bytes {
+    let call = Program::Call { procedure: ProcedureId(2), args: Bytes::from_static(b"args") };
+    let certified = || Program::Certified(Certified { reads: reads(), writes: writes() });
+    let point = PointLock { table: TableId(1), key: key("p"), mode: Mode::Exclusive };
+    let range = RangeLock { table: TableId(1), range: KeyRange::all(), mode: Mode::Shared };
+    let footprint = Some(Footprint::new(vec![point], vec![range]));
+    let all = [
+        (call.clone(), How::Executed { reads: reads(), writes: writes() }),
+        (call.clone(), How::Ordered { footprint }),
+        (call, How::Ordered { footprint: None }),
+        (certified(), How::Certified),
+        (certified(), How::CertifiedInOrder),
+    ];
+    let source = NodeId(1);
+    let record = |(program, how)| TxnRecord { txn: TxnId::new(source, 40), program, how };
+    let records = all.map(record).to_vec();
+    let (bid, base) = (Bid(7), SnapshotVersion(9));
+    Batch { source, bid, base, first_sequence: 40, records }.encode()
+}
+
+fn chunk() -> Bytes {
+    let mut out = Vec::new();
+    super::batch::encode_heads(&[Bid(1), Bid(300), Bid(0)], &mut out);
+    out.extend([1, 0, 1]);
+    for (table, name) in [(1, "a"), (1, "b"), (300, "")] {
+        out.put_varint(table);
+        out.put_bytes(name.as_bytes());
+        out.put_varint(3);
+        out.put_u64(17);
+        out.put_bytes(b"value");
+    }
+    out.into()
+}
+
+fn messages() -> Vec<Vec<u8>> {
+    let (source, version) = (NodeId(2), SnapshotVersion(300));
+    let heads = vec![Bid(0), Bid(1), Bid(70_000)];
+    let promise = Term::default();
+    let chunk = |index| {
+        let payload = chunk();
+        Message::CheckpointChunk { version, index, is_last: index > 0, payload }
+    };
+    let all = [
+        Message::Batch { bytes: batch() },
+        Message::Ack { heads: heads.clone() },
+        Message::ProofOfAvailability { head: Bid(9) },
+        Message::Fetch { source, from: Bid(1), upto: Bid(300) },
+        Message::Gone { source, first: Bid(300) },
+        Message::Agreement { bytes: Bytes::from_static(b"bytes") },
+        Message::Progress { applied: version, durable: SnapshotVersion(2), heads },
+        Message::BarrierRequest { token: 5 },
+        Message::Barrier { token: 5, incarnation: u64::MAX, nonce: 1 << 40 },
+        Message::Greeting { birth: 7, yours: u64::MAX, batches: Bid(3), promise },
+        Message::CheckpointRequest,
+        chunk(0),
+        Message::CheckpointAck { version, index: 3 },
+    ];
+    let encode = |message: &Message| {
+        let mut out = Vec::new();
+        message.encode(&mut out);
+        out
+    };
+    all.iter().map(encode).collect()
+}
+
+/// Whether what a message holds can be read, where that is read apart from it.
+fn look_inside(message: &Message) -> Result<u32, DecodeError> {
+    match message {
+        Message::Batch { bytes } => {
+            let batch = decode_batch(bytes, NODES)?;
+            assert_eq!(Batch::decode(&batch.encode()), Ok(batch.clone()));
+            Ok(size(batch.records.len()))
+        }
+        Message::CheckpointChunk { version, index, payload, .. } => {
+            take_chunk(*version, *index, payload, NODES).map(size)
+        }
+        _ => Ok(0),
+    }
+}
+
+fn look_at_message(input: &[u8]) -> Outcome {
+    let message = match Message::decode(&Bytes::copy_from_slice(input)) {
+        Ok(message) => message,
+        Err(error) => return Outcome::refused(error),
+    };
+    let mut encoded = Vec::new();
+    message.encode(&mut encoded);
+    assert_eq!(Message::decode(&encoded.into()).as_ref(), Ok(&message), "it survives");
+    if let Err(refused) = message.check(NODES) {
+        return Outcome::refused(refused);
+    }
+    match look_inside(&message) {
+        Ok(inside) => Outcome::taken((input[0], "in words", inside.leading_zeros())),
+        Err(error) => Outcome::refused(error),
+    }
+}
+
+#[test]
+fn peer_messages() {
+    run(Target {
+        name: "peer-message",
+        seeds: messages(),
+        mend: |_| {},
+        look: look_at_message,
+        bytes_max: 4 << 10,
+        // A range read of four bytes takes 80, and there are two copies of it at a time.
+        bytes_per_byte: 256,
+    });
+}
+
+fn cut() -> Cut {
+    Cut { heads: vec![Bid(1), Bid(300)], removed: vec![NodeId(1)], ..Cut::default() }
+}
+
+fn resolution(count: usize) -> Vec<u8> {
+    let ordered = [None, Some(Cow::Owned(writes()))].into_iter().take(count);
+    let resolution = Resolution {
+        epoch: SnapshotVersion(5),
+        cut: cut(),
+        is_valid: (0..count).map(|i| i % 3 == 0).collect(),
+        ordered: ordered.map(|writes| Ordered { entry: 0, writes }).collect(),
+    };
+    let mut out = Vec::new();
+    resolution.encode(&mut out);
+    out
+}
+
+fn look_at_resolution(input: &[u8]) -> Outcome {
+    let resolution = match Resolution::decode(input) {
+        Ok(resolution) => resolution,
+        Err(error) => return Outcome::refused(error),
+    };
+    let mut encoded = Vec::new();
+    resolution.encode(&mut encoded);
+    assert_eq!(Resolution::decode(&encoded).as_ref(), Ok(&resolution), "it survives");
+    let (valid, ordered) = (size(resolution.is_valid.len()), size(resolution.ordered.len()));
+    Outcome::taken((valid > 3, ordered > 1, resolution.cut.heads.is_empty()))
+}
+
+#[test]
+fn epoch_records() {
+    run(Target {
+        name: "epoch-record",
+        seeds: [0, 1, 9, 30].map(resolution).to_vec(),
+        mend: |_| {},
+        look: look_at_resolution,
+        // What serde takes beforehand for each of the three lists of a cut.
+        bytes_max: 4 << 20,
+        bytes_per_byte: 256,
+    });
+}
+
+fn meta() -> Vec<u8> {
+    let meta = Meta {
+        log_head: LogPosition(9),
+        heads: vec![Bid(1), Bid(300), Bid(0)],
+        is_member: vec![true, false, true],
+        births: vec![1, 2, 3],
+        next_sequence: 70_000,
+        agreement: vec![
+            Record::Trimmed(3),
+            Record::Entries { from: 3, entries: vec![cut(), Cut::default()] },
+            Record::Decided(4),
+        ],
+    };
+    meta.encode().to_vec()
+}
+
+fn look_at_meta(input: &[u8]) -> Outcome {
+    let meta = match Meta::decode(input) {
+        Ok(meta) => meta,
+        Err(error) => return Outcome::refused(error),
+    };
+    let encoded = meta.encode();
+    let again = Meta::decode(&encoded).expect("it survives");
+    assert_eq!(again.encode(), encoded);
+    Outcome::taken((meta.heads.is_empty(), meta.heads.len() > 3, meta.agreement.is_empty()))
+}
+
+#[test]
+fn checkpoint_meta_data() {
+    run(Target {
+        name: "checkpoint-meta",
+        seeds: vec![meta()],
+        mend: |_| {},
+        look: look_at_meta,
+        // What serde takes beforehand for a list of records, of cuts, and each of a cut's lists.
+        bytes_max: 6 << 20,
+        bytes_per_byte: 256,
+    });
+}
