@@ -12,7 +12,6 @@ use pangea_core::protocol::Protocol;
 use pangea_core::time::Span;
 use pangea_core::workload;
 use pangea_sim::clock::ClockBounds;
-use pangea_sim::dice::Dice;
 use pangea_sim::settings::NODES_MAX;
 use pangea_sim::trace::Lines;
 use pangea_sim::{
@@ -252,7 +251,10 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         Some(path) => read_scenario(path, &arguments.protocol, arguments.settings()?)?,
     };
     let given = options_table(&arguments.protocol, &arguments.settings)?;
-    let options = scaled_down(&arguments.protocol).into_iter().chain(own).chain(given).collect();
+    let options = match arguments.swarm {
+        true => given,
+        false => scaled_down(&arguments.protocol).into_iter().chain(own).chain(given).collect(),
+    };
     with_protocol(&arguments.protocol, Simulate { arguments, settings, options })?
 }
 
@@ -312,15 +314,12 @@ fn drawn<P: Protocol>(
     settings: &Settings,
     given: &toml::Table,
 ) -> (Settings, P::Options) {
-    let mut dice = Dice::fork(seed, "options", 0);
-    let options = P::drawn_options(dice.rng());
+    let (drawn, options) = pangea_sim::drawn::<P>(seed);
     let mut table = toml::Table::try_from(options).expect("options are a table");
     table.extend(given.clone());
     let options = parse_options::<P>(&table).expect("each was read before");
-    let drawn = Settings::drawn(seed);
-    let nodes = drawn.nodes.max(P::NODES_MIN);
     let Settings { lines, planted, .. } = *settings;
-    (Settings { nodes, lines, planted, ..drawn }, options)
+    (Settings { lines, planted, ..drawn }, options)
 }
 
 fn run_one<P: Protocol>(

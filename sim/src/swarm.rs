@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use pangea_core::protocol::{Mark, Protocol};
 
+use crate::dice::Dice;
 use crate::report::{Counts, Report, wrapped};
 use crate::settings::Settings;
 
@@ -47,6 +48,14 @@ pub struct Summary {
 
 /// Is told how a swarm comes on: after each run what was found so far, and the run if it failed.
 pub type Watch<'a> = dyn FnMut(&Summary, Option<&Report>) + Send + 'a;
+
+/// A run of which everything is drawn from its seed, the protocol's settings too.
+pub fn drawn<P: Protocol>(seed: u64) -> (Settings, P::Options) {
+    let drawn = Settings::drawn(seed);
+    let nodes = drawn.nodes.max(P::NODES_MIN);
+    let options = P::drawn_options(Dice::fork(seed, "options", 0).rng());
+    (Settings { nodes, ..drawn }, options)
+}
 
 /// Runs every seed of `seeds` with the same settings, on `threads` threads.
 ///
