@@ -339,15 +339,3 @@ impl Session {
         shared.history.end(attempt, self.number, &self.note, is_held, outcome);
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn clients_have_numbers_of_their_own() {
-        let numbers = Numbers::default();
-        let values: BTreeSet<i64> = (0..1_000).map(|_| numbers.value()).collect();
-        assert_eq!(values.len(), 1_000);
-    }
-}

@@ -251,3 +251,70 @@ impl Attempt {
         self.names.name(Atom::Number(value))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use pangea_sim::check::model::Model;
+    use pangea_sim::check::recorded::{Verdict, check};
+    use pangea_sim::record::read::read;
+
+    use super::*;
+
+    /// What the file has when these have ended, with a final read of list 1.
+    fn recorded(attempts: Vec<(Attempt, Outcome)>, history: &History, text: &str) -> Verdict {
+        for (client, (attempt, outcome)) in (0..).zip(attempts) {
+            history.end(attempt, client, "here", true, outcome);
+        }
+        let mut last = history.begin();
+        last.is_final();
+        last.read_list(Key::List(1), Some(text));
+        history.end(last, 9, "here", true, Outcome::Committed);
+        history.flush().unwrap();
+        let mut file = history.sink().output.get_ref().try_clone().unwrap();
+        std::io::Seek::rewind(&mut file).unwrap();
+        let recorded = read(&mut std::io::BufReader::new(file), &mut |_| {}).unwrap();
+        check(&recorded, Model::StrictSerializable, "test")
+    }
+
+    fn appended(history: &History, value: i64) -> Attempt {
+        let mut attempt = history.begin();
+        attempt.append(Key::List(1), value);
+        attempt
+    }
+
+    fn history() -> History {
+        History::new(tempfile::tempfile().unwrap())
+    }
+
+    #[test]
+    fn what_is_written_can_be_read_and_holds() {
+        let history = history();
+        let attempts = vec![
+            (appended(&history, 5), Outcome::Committed),
+            (appended(&history, 6), Outcome::Unknown),
+            (appended(&history, 7), Outcome::Aborted),
+        ];
+        assert_eq!(recorded(attempts, &history, ",5,6"), Verdict::Holds);
+        let counts = Counts { committed: 2, aborted: 1, unknown: 1 };
+        assert_eq!(history.counts(), counts);
+        assert_eq!(history.attempted(), BTreeSet::from([Key::List(1)]));
+    }
+
+    #[test]
+    fn a_list_that_lacks_an_acknowledged_value_or_has_an_aborted_or_foreign_one_is_broken() {
+        for (text, anomaly) in
+            [(",6", "lost append"), (",5,7", "G1a"), (",5,99", "garbage"), (",5,x", "garbage")]
+        {
+            let history = history();
+            let attempts = vec![
+                (appended(&history, 5), Outcome::Committed),
+                (appended(&history, 6), Outcome::Unknown),
+                (appended(&history, 7), Outcome::Aborted),
+            ];
+            match recorded(attempts, &history, text) {
+                Verdict::Broken(violation) => assert_eq!(violation.anomaly, anomaly, "{text}"),
+                other => panic!("{text}: {other:?}"),
+            }
+        }
+    }
+}

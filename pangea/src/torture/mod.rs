@@ -61,11 +61,11 @@ const LOG_SEGMENT_BYTES: u64 = 1 << 20;
   pangea torture --faults kill,pause --regions us-east,eu-west,ap-northeast
   pangea torture --regions 5 --rtt 20 --clients 8 --set minerva.solver=greedy
 
-The nodes are processes on this machine, in a temporary directory that is removed at the end. Clients
-in every region append to lists, write registers, and insert, delete and scan rows, as autocommit
-statements and as BEGIN .. COMMIT, half of them with strict reads. In the end everything is healed,
-every region must commit, all replicas must be equal, and what clients saw must be strictly
-serializable, but for reads of snapshots, which may be of the past.
+The nodes are processes on this machine, in a temporary directory that is removed at the end.
+Clients in every region append to lists, write registers, and insert, delete and scan rows, as
+autocommit statements and as BEGIN .. COMMIT, half of them with strict reads. In the end everything
+is healed, every region must commit, all replicas must be equal, and what clients saw must be
+strictly serializable, but for reads of snapshots, which may be of the past.
 
 The seed gives what clients do and the order of faults; real processes make something else of it
 each time. The exit code is 1 where something is wrong, and then the history is kept. Ctrl-C stops

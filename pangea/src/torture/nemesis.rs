@@ -111,7 +111,11 @@ impl<'a> Nemesis<'a> {
     async fn step(&mut self) -> Result<(), Failure> {
         let may_begin = self.active.len() < ACTIVE_MAX && !self.faults.is_empty();
         if may_begin && (self.active.is_empty() || self.rng.bool()) {
-            let fault = self.faults[self.rng.usize(..self.faults.len())];
+            let mut fault = self.faults[self.rng.usize(..self.faults.len())];
+            if fault == Fault::FullStop && self.rng.bool() {
+                // It ends everything else, and is drawn half as often.
+                fault = self.faults[self.rng.usize(..self.faults.len())];
+            }
             return self.begin(fault).await;
         }
         if self.active.is_empty() {

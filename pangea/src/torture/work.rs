@@ -25,11 +25,11 @@ pub const SCHEMA: &str = "
     create table marks (id bigint primary key, v bigint not null)";
 
 /// Lists in use at a time.
-const LISTS: i64 = 4;
+const LISTS: i64 = 6;
 /// Registers in use at a time.
-const REGISTERS: i64 = 3;
+const REGISTERS: i64 = 5;
 /// Rows that may be there at a time.
-const ROWS: i64 = 12;
+const ROWS: i64 = 16;
 /// After so many transactions one list or register gives way to another, and all rows do.
 const PERIOD: i64 = 200;
 /// Steps of a transaction block at most.
@@ -318,4 +318,32 @@ async fn read_lists(
         attempt.read_list(Key::List(list), text);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn deletions_are_in_blocks_alone_and_keys_give_way_to_others() {
+        let (numbers, mut rng) = (Numbers::default(), Rng::with_seed(3));
+        let works: Vec<Work> = (0..2_000).map(|_| Work::draw(&numbers, &mut rng)).collect();
+        let is_deletion = |step: &Step| matches!(step, Step::Delete { .. });
+        let deletes = |work: &Work| match work {
+            Work::Autocommit(step) => is_deletion(step),
+            Work::Block(steps) => steps.iter().any(is_deletion),
+        };
+        let is_block = |work: &&Work| matches!(work, Work::Block(_));
+        assert!(works.iter().filter(is_block).any(deletes));
+        assert!(!works.iter().filter(|work| !is_block(work)).any(deletes));
+        let lists = |works: &[Work]| -> Vec<i64> {
+            let list = |work: &Work| match work {
+                Work::Autocommit(Step::Append { list }) => Some(*list),
+                _ => None,
+            };
+            works.iter().filter_map(list).collect()
+        };
+        assert!(lists(&works[..200]).iter().all(|list| (0..LISTS).contains(list)));
+        assert!(lists(&works[1_800..]).iter().all(|list| (9..9 + LISTS).contains(list)));
+    }
 }
