@@ -35,8 +35,8 @@ pub async fn create_tables(place: &Place, schema: &str) -> Result<(), Failure> {
     made.await
 }
 
-/// Holds the cluster to what must be so now, and reads everything. What a region commits comes after
-/// all that it has ever been given, so that nothing is under way any more.
+/// Holds the cluster to what must be so now. What a region commits comes after all that it has ever
+/// been given, so that nothing is under way any more.
 ///
 /// # Errors
 /// When a region does not answer, or replicas differ.

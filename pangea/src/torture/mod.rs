@@ -252,9 +252,9 @@ async fn torture(
         return Err(Failure::Failed("nothing was committed".to_owned()));
     }
     Ok(format!(
-        "{} over {} regions, {} s, seed {}\n  faults      {done}\n  clients     {}: {} committed, {} \
-         aborted ({} conflicts), {} unknown, {} connections lost\n  replicas    equal at {version}, \
-         digest {digest:016x}",
+        "{} over {} regions, {} s, seed {}\n  faults      {done}\n  clients     {}: {} committed, \
+         {} aborted ({} conflicts), {} unknown, {} connections lost\n  replicas    equal at \
+         {version}, digest {digest:016x}",
         cluster.plan.protocol,
         places.len(),
         arguments.secs,

@@ -140,12 +140,8 @@ impl<'a> Nemesis<'a> {
     }
 
     async fn begin(&mut self, fault: Fault) -> Result<(), Failure> {
-        let is_hit = |node: usize| {
-            let is_it = |active: &Active| matches!(active, Active::Down(n) | Active::Paused(n) if *n == node);
-            self.active.iter().any(is_it)
-        };
-        let whole: Vec<usize> =
-            (0..self.cluster.members.len()).filter(|node| !is_hit(*node)).collect();
+        let nodes = 0..self.cluster.members.len();
+        let whole: Vec<usize> = nodes.filter(|node| !self.is_deaf(*node)).collect();
         let is_cut = self.active.iter().any(|active| matches!(active, Active::Cut(_)));
         // Nobody is left, or links are cut already: nothing this time.
         if (fault == Fault::Cut && (is_cut || whole.len() < 2)) || whole.is_empty() {
@@ -217,14 +213,18 @@ impl<'a> Nemesis<'a> {
         self.let_through().await
     }
 
+    /// Whether a node is down or stopped.
+    fn is_deaf(&self, node: usize) -> bool {
+        self.active.iter().any(|active| match active {
+            Active::Down(hit) | Active::Paused(hit) => *hit == node,
+            Active::Cut(_) => false,
+        })
+    }
+
     /// Every node that can hear it lets through what it holds.
     async fn let_through(&mut self) -> Result<(), Failure> {
         for node in 0..self.cluster.members.len() {
-            let is_deaf = self
-                .active
-                .iter()
-                .any(|active| matches!(active, Active::Down(n) | Active::Paused(n) if *n == node));
-            if !is_deaf {
+            if !self.is_deaf(node) {
                 self.control(node, async |client| client.heal().await).await?;
             }
         }
