@@ -335,8 +335,8 @@ impl Toy {
     }
 
     fn execute(&mut self, cx: &mut Cx<'_, Self>) {
-        // Not what a crash could take: a checkpoint of it would outlive it, and positions in the log
-        // would no longer be indices.
+        // Not what a crash could take: a checkpoint of it would outlive it, and positions
+        // in the log would no longer be indices.
         let ready = self.decided.min(self.durable);
         while self.executed < ready {
             let next = self.executed + 1;

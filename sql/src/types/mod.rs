@@ -71,8 +71,8 @@ const CATALOG: [(SqlType, u32, i16, &str); 16] = [
     (SqlType::Unknown, 705, -2, "unknown"),
 ];
 
-/// Array types by their number in `pg_type`: there are none here, and a client that sends one should
-/// read its name.
+/// Array types by their number in `pg_type`: there are none here, and a client that sends one
+/// should read its name.
 const ARRAYS: [(u32, SqlType); 15] = [
     (1000, SqlType::Bool),
     (1005, SqlType::Int2),
