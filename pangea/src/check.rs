@@ -56,7 +56,14 @@ fn models() -> String {
 
 /// Checks a history.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let (file, model) = (arguments.file.clone(), arguments.model);
+    check_file(arguments.file.clone(), arguments.model)
+}
+
+/// Checks the history in a file, and says what was found.
+///
+/// # Errors
+/// When it is not what the model promises, or nobody can tell, or it can't be read.
+pub fn check_file(file: PathBuf, model: Model) -> Result<(), Failure> {
     let name = file.display().to_string();
     let work = move || {
         let begin = Instant::now();

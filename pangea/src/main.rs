@@ -5,6 +5,7 @@
 //! | `start` | one node of a cluster | [`start`] |
 //! | `demo` | a cluster on this machine, and a prompt | [`demo`] |
 //! | `bench` | a cluster on this machine under load, measured and checked | [`mod@bench`] |
+//! | `torture` | a cluster on this machine under faults, and what clients saw checked | [`torture`] |
 //! | `sim` | a cluster in virtual time, under faults | [`sim`] |
 //! | `check` | a recorded history of any database, held to a model | [`check`] |
 //! | `sql` | a prompt at any PostgreSQL URL | [`sql`] |
@@ -26,6 +27,7 @@ mod sim;
 mod sql;
 mod start;
 mod table;
+mod torture;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -54,6 +56,7 @@ enum Command {
     Start(start::Arguments),
     Demo(demo::Arguments),
     Bench(bench::Arguments),
+    Torture(torture::Arguments),
     Sim(sim::Arguments),
     Check(check::Arguments),
     Sql(sql::Arguments),
@@ -64,6 +67,7 @@ fn main() -> ExitCode {
         Command::Start(arguments) => start::run(&arguments),
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
+        Command::Torture(arguments) => torture::run(&arguments),
         Command::Sim(arguments) => sim::run(&arguments),
         Command::Check(arguments) => check::run(&arguments),
         Command::Sql(arguments) => sql::run(&arguments),

@@ -33,6 +33,8 @@ fn what_makes_no_sense_is_said_in_one_line_with_exit_code_2() {
         ("bench --workload register", "register's histories are checked by `pangea sim`"),
         ("check /no/such/history.jsonl", "/no/such/history.jsonl"),
         ("check - --model chess", "there are strict-serializable, serializable"),
+        ("torture --faults fire", "there are kill, pause, cut, full-stop, or none"),
+        ("torture --regions 1", "needs at least 2 regions"),
         ("sql not-a-url", "not-a-url"),
     ] {
         let output = run(&line.split(' ').collect::<Vec<_>>());

@@ -25,7 +25,7 @@ use pangea_core::workload::{self, Workload};
 use pangea_node::client::Client;
 use pangea_node::log::Durability;
 
-use crate::cluster::{Cluster, Place, Plan};
+use crate::cluster::{Cluster, Place, Plan, Regions, durability, replicas};
 use crate::drive::{self, Drive, Phase};
 use crate::failure::Failure;
 use crate::protocol::{Setting, options_table};
@@ -41,8 +41,6 @@ const CLIENTS_MAX: u32 = 65_536;
 const END_DEADLINE: Duration = Duration::from_secs(30);
 /// How often the progress bar moves.
 const TICK: Duration = Duration::from_millis(200);
-/// Round trips between regions that have no names.
-const RTT_MS_DEFAULT: f64 = 50.0;
 
 /// Measure a cluster on this machine under load, and check what it did.
 #[derive(Debug, clap::Args)]
@@ -117,44 +115,10 @@ pub struct Arguments {
     json: Option<PathBuf>,
 }
 
-/// The regions of a run.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Regions {
-    Count(usize),
-    Named(Vec<String>),
-}
-
-impl std::str::FromStr for Regions {
-    type Err = std::convert::Infallible;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Ok(match text.parse() {
-            Ok(count) => Self::Count(count),
-            Err(_) => Self::Named(text.split(',').map(str::to_owned).collect()),
-        })
-    }
-}
-
-fn durability(text: &str) -> Result<Durability, String> {
-    match text {
-        "fsync" => Ok(Durability::Fsync),
-        "os" => Ok(Durability::Os),
-        "memory" => Ok(Durability::Memory),
-        _ => Err("there are fsync, os and memory".to_owned()),
-    }
-}
-
 impl Arguments {
     fn plan(&self) -> Result<Plan, Failure> {
         let protocol = &self.protocol;
-        let plan = match (&self.regions, self.rtt) {
-            (Regions::Count(count), rtt) => {
-                let names: Vec<String> = (1..=*count).map(|i| format!("region-{i}")).collect();
-                Plan::of_equal_distances(protocol, &names, rtt.unwrap_or(RTT_MS_DEFAULT))?
-            }
-            (Regions::Named(names), Some(rtt)) => Plan::of_equal_distances(protocol, names, rtt)?,
-            (Regions::Named(names), None) => Plan::of_named_regions(protocol, names)?,
-        };
+        let plan = self.regions.plan(protocol, self.rtt)?;
         let plan = Plan {
             options: options_table(protocol, &self.settings)?,
             jitter_ms: self.jitter,
@@ -237,7 +201,7 @@ async fn measure(
     let clients = cluster.clients().await?;
     cluster.usable(&clients).await?;
     let load_secs = load(workload, &clients).await?;
-    check::settled(&clients).await?;
+    replicas::settled(&clients).await?;
     // The load stays with its regions, and the measured clients with theirs.
     let drive_settings =
         drive::Settings { clients: arguments.clients, seed: arguments.seed, pause: Duration::ZERO };

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use pangea_node::client::Client;
 use pangea_node::config::Config;
+use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
@@ -137,11 +138,31 @@ impl Member {
         }
     }
 
+    /// Stops the process where it is, as SIGSTOP does, until [`Self::resume`]. One that has ended
+    /// is left.
+    pub fn pause(&mut self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// Lets the process go on.
+    pub fn resume(&mut self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&mut self, signal: Signal) {
+        let pid = self.pid().and_then(|pid| Pid::from_raw(pid.cast_signed()));
+        if let Some(pid) = pid {
+            // Nobody has waited for it, so its number is still its own; it can only have ended.
+            let _ = kill_process(pid, signal);
+        }
+    }
+
     /// Stops the process cleanly, or kills it when it takes too long. One that has ended is left.
     ///
     /// # Errors
     /// When it failed, or had to be killed.
     pub async fn stop(&mut self) -> Result<(), Failure> {
+        self.resume();
         let Some(mut child) = self.child.take() else { return Ok(()) };
         drop(child.stdin.take());
         let region = self.region();

@@ -14,8 +14,11 @@
 mod kept;
 mod member;
 mod plan;
+mod regions;
+pub mod replicas;
 
 use std::path::{Path, PathBuf};
+use std::task::Poll;
 use std::time::Duration;
 
 use pangea_core::ids::NodeId;
@@ -27,6 +30,7 @@ use crate::failure::Failure;
 use kept::Kept;
 pub use member::Member;
 pub use plan::Plan;
+pub use regions::{Regions, durability};
 
 /// Other processes can take a port between the moment when it was found free and the moment when
 /// its node listens; then others are looked for, this often at most.
@@ -155,6 +159,31 @@ impl Cluster {
             let regions = self.plan.regions.join(", ");
             format!("there is no region {region:?} here; there are {regions}")
         })
+    }
+
+    /// Starts every node that does not run, all at the same time.
+    ///
+    /// # Errors
+    /// When one does not start.
+    pub async fn start_down(&mut self) -> Result<(), Failure> {
+        let down = self.members.iter_mut().filter_map(|member| match member.pid() {
+            Some(_) => None,
+            None => Some(Box::pin(member.start())),
+        });
+        // Not as tasks: when this is dropped half-way, every member is still here to be stopped.
+        let (mut starting, mut failure): (Vec<_>, _) = (down.collect(), None);
+        std::future::poll_fn(|cx| {
+            starting.retain_mut(|start| match start.as_mut().poll(cx) {
+                Poll::Pending => true,
+                Poll::Ready(started) => {
+                    failure = failure.take().or(started.err());
+                    false
+                }
+            });
+            if starting.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+        failure.map_or(Ok(()), Err)
     }
 
     /// Stops every node and removes what was made.

@@ -12,10 +12,18 @@ use super::{Atom, Name, Names, Op, Outcome, Recorded, Seen, Txn};
 /// When the output can't be written.
 pub fn write(recorded: &Recorded, output: &mut dyn Write) -> io::Result<()> {
     for txn in &recorded.txns {
-        serde_json::to_writer(&mut *output, &transaction(txn, &recorded.names))?;
-        output.write_all(b"\n")?;
+        write_txn(txn, &recorded.names, output)?;
     }
     output.flush()
+}
+
+/// Writes one transaction as a line: for histories that are written as they happen.
+///
+/// # Errors
+/// When the output can't be written.
+pub fn write_txn(txn: &Txn, names: &Names, output: &mut dyn Write) -> io::Result<()> {
+    serde_json::to_writer(&mut *output, &transaction(txn, names))?;
+    output.write_all(b"\n")
 }
 
 fn transaction(txn: &Txn, names: &Names) -> Value {

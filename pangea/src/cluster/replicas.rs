@@ -1,0 +1,78 @@
+//! Whether all replicas hold the same.
+
+use std::time::{Duration, Instant};
+
+use pangea_core::ids::SnapshotVersion;
+use pangea_node::client::{Client, ClientError};
+use tokio::task::JoinSet;
+
+use crate::failure::Failure;
+
+/// How long replicas may be behind the most advanced one.
+const SETTLE_DEADLINE: Duration = Duration::from_secs(60);
+/// How often to look.
+const SETTLE_POLL: Duration = Duration::from_millis(10);
+
+/// Waits until every replica has applied all that was acknowledged, and returns that version.
+///
+/// # Errors
+/// When one does not get there.
+pub async fn settled(clients: &[Client]) -> Result<SnapshotVersion, Failure> {
+    let lost = |client: &Client, error| Failure::failed(client.region(), error);
+    let mut target = SnapshotVersion::ZERO;
+    for client in clients {
+        let fresh = client.fresh().await.map_err(|error| lost(client, error))?;
+        target = target.max(fresh);
+    }
+    let began = Instant::now();
+    for client in clients {
+        loop {
+            let version = client.status().await.map_err(|error| lost(client, error))?.version;
+            if version >= target {
+                break;
+            }
+            if began.elapsed() > SETTLE_DEADLINE {
+                let region = client.region();
+                return Err(Failure::Failed(format!(
+                    "check failed: {region} is at {version} and does not reach {target}"
+                )));
+            }
+            tokio::time::sleep(SETTLE_POLL).await;
+        }
+    }
+    Ok(target)
+}
+
+/// Waits until every replica has applied all that was acknowledged, and compares them. Nobody
+/// writes any more. Returns a version that all have reached, and their digest.
+///
+/// # Errors
+/// When they differ, or one does not get there.
+pub async fn equal(clients: &[Client]) -> Result<(SnapshotVersion, u64), Failure> {
+    let version = settled(clients).await?;
+    // Nothing is written any more, so any later version holds the same.
+    let digests = digests(clients).await.map_err(|error| Failure::failed("check failed", error))?;
+    if let Some(different) = digests.iter().position(|digest| *digest != digests[0]) {
+        let (a, b) = (clients[0].region(), clients[different].region());
+        return Err(Failure::Failed(format!(
+            "check failed: replicas differ: digest {:016x} in {a}, {:016x} in {b}",
+            digests[0], digests[different]
+        )));
+    }
+    Ok((version, digests[0]))
+}
+
+/// The digest of every node's newest version, in order.
+async fn digests(clients: &[Client]) -> Result<Vec<u64>, ClientError> {
+    let mut asking = JoinSet::new();
+    for (index, client) in clients.iter().enumerate() {
+        let client = client.clone();
+        asking.spawn(async move { (index, client.digest(None).await) });
+    }
+    let mut digests = vec![0; clients.len()];
+    while let Some(answer) = asking.join_next().await {
+        let (index, answer) = answer.expect("a question does not panic");
+        digests[index] = answer?.1;
+    }
+    Ok(digests)
+}

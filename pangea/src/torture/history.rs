@@ -1,0 +1,320 @@
+//! What clients did and were told, in the form of docs/HISTORY.md, written as it happens.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use pangea_sim::record::write::write_txn;
+use pangea_sim::record::{Atom, Name, Names, Op, Outcome, Range, Seen, Txn};
+
+/// A row of one of the tables, as histories name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Key {
+    /// A list: a text to which values are appended.
+    List(i64),
+    /// A register, which is there from its first write on.
+    Register(i64),
+    /// A row that comes and goes, and that scans find. The only kind that is a number.
+    Row(i64),
+    /// What a transaction that deletes leaves behind, so that a final read tells whether it
+    /// committed.
+    Mark(i64),
+}
+
+impl Key {
+    /// Its number in its table.
+    pub fn id(self) -> i64 {
+        match self {
+            Self::List(id) | Self::Register(id) | Self::Row(id) | Self::Mark(id) => id,
+        }
+    }
+
+    /// Another row of the same table.
+    pub fn sibling(self, id: i64) -> Self {
+        match self {
+            Self::List(_) => Self::List(id),
+            Self::Register(_) => Self::Register(id),
+            Self::Row(_) => Self::Row(id),
+            Self::Mark(_) => Self::Mark(id),
+        }
+    }
+
+    fn atom(self) -> Atom {
+        let text = |kind: &str, id: i64| Atom::Text(format!("{kind} {id}").into());
+        match self {
+            Self::Row(id) => Atom::Number(id),
+            Self::List(id) => text("list", id),
+            Self::Register(id) => text("register", id),
+            Self::Mark(id) => text("mark", id),
+        }
+    }
+}
+
+/// How many transactions ended how.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub committed: u64,
+    pub aborted: u64,
+    pub unknown: u64,
+}
+
+/// A history that is being written.
+pub struct History {
+    /// The one clock of all clients.
+    began: Instant,
+    sink: Mutex<Sink>,
+}
+
+struct Sink {
+    output: BufWriter<File>,
+    counts: Counts,
+    /// All that anybody tried to write.
+    attempted: BTreeSet<Key>,
+    /// The first line that could not be written.
+    error: Option<io::Error>,
+}
+
+impl History {
+    /// An empty one.
+    pub fn new(file: File) -> Self {
+        let sink = Sink {
+            output: BufWriter::new(file),
+            counts: Counts::default(),
+            attempted: BTreeSet::new(),
+            error: None,
+        };
+        Self { began: Instant::now(), sink: Mutex::new(sink) }
+    }
+
+    /// The time since the history began, in microseconds.
+    pub fn now(&self) -> i64 {
+        i64::try_from(self.began.elapsed().as_micros()).expect("fewer than 290,000 years")
+    }
+
+    /// A transaction that begins now.
+    pub fn begin(&self) -> Attempt {
+        Attempt {
+            begin: self.now(),
+            names: Names::default(),
+            ops: Vec::new(),
+            attempted: Vec::new(),
+            is_final: false,
+        }
+    }
+
+    /// A transaction that ends now. `is_held` says whether it is held to real time.
+    pub fn end(&self, attempt: Attempt, client: u64, note: &str, is_held: bool, outcome: Outcome) {
+        let Attempt { begin, names, ops, attempted, is_final } = attempt;
+        let end = (outcome != Outcome::Unknown).then(|| self.now());
+        let client = i64::try_from(client).expect("clients are counted from 0");
+        let txn = Txn {
+            id: 0,
+            client: Atom::Number(client),
+            begin,
+            end,
+            outcome,
+            is_held,
+            is_final,
+            note: Some(note.into()),
+            ops,
+        };
+        let mut sink = self.sink();
+        let Sink { output, counts, error, .. } = &mut *sink;
+        match outcome {
+            Outcome::Committed => counts.committed += 1,
+            Outcome::Aborted => counts.aborted += 1,
+            Outcome::Unknown => counts.unknown += 1,
+        }
+        if error.is_none() {
+            *error = write_txn(&txn, &names, output).err();
+        }
+        sink.attempted.extend(attempted);
+    }
+
+    /// How many transactions have ended how.
+    pub fn counts(&self) -> Counts {
+        self.sink().counts
+    }
+
+    /// All that anybody tried to write.
+    pub fn attempted(&self) -> BTreeSet<Key> {
+        self.sink().attempted.clone()
+    }
+
+    /// Sees to it that all of it is in the file.
+    ///
+    /// # Errors
+    /// When a line could not be written.
+    pub fn flush(&self) -> io::Result<()> {
+        let mut sink = self.sink();
+        match sink.error.take() {
+            Some(error) => Err(error),
+            None => sink.output.flush(),
+        }
+    }
+
+    fn sink(&self) -> MutexGuard<'_, Sink> {
+        self.sink.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A transaction under way.
+///
+/// What is sent is noted before it is sent, for nothing may come back; what came back takes its
+/// place.
+pub struct Attempt {
+    begin: i64,
+    names: Names,
+    ops: Vec<Op>,
+    attempted: Vec<Key>,
+    is_final: bool,
+}
+
+impl Attempt {
+    /// How many operations there are, for [`Self::take_back`].
+    pub fn len(&self) -> usize {
+        self.ops.len()
+    }
+
+    /// Forgets all operations from the one at `at` on: it has turned out that they were not done.
+    pub fn take_back(&mut self, at: usize) {
+        self.ops.truncate(at);
+    }
+
+    /// It read what was there when all was over, and nothing comes after it.
+    pub fn is_final(&mut self) {
+        self.is_final = true;
+    }
+
+    pub fn append(&mut self, key: Key, value: i64) {
+        let (key, value) = (self.written(key), self.value(value));
+        self.ops.push(Op::Append { key, value });
+    }
+
+    pub fn write(&mut self, key: Key, value: i64) {
+        let (key, value) = (self.written(key), self.value(value));
+        self.ops.push(Op::Write { key, value });
+    }
+
+    pub fn delete(&mut self, key: Key) {
+        let key = self.written(key);
+        self.ops.push(Op::Delete { key });
+    }
+
+    /// A register or row was read.
+    pub fn read(&mut self, key: Key, value: Option<i64>) {
+        let seen = value.map_or(Seen::Nothing, |value| Seen::Value(self.value(value)));
+        self.seen(key, seen);
+    }
+
+    /// A list was read: its text, if there is a row of it.
+    pub fn read_list(&mut self, key: Key, text: Option<&str>) {
+        let values = text.unwrap_or_default().split(',').skip(1);
+        // What is no number nobody wrote, and the checker will say so.
+        let atom = |value: &str| match value.parse() {
+            Ok(number) => Atom::Number(number),
+            Err(_) => Atom::Text(value.into()),
+        };
+        let values: Vec<Name> = values.map(|value| self.names.name(atom(value))).collect();
+        self.seen(key, if values.is_empty() { Seen::Nothing } else { Seen::List(values) });
+    }
+
+    /// The rows from one key to another, the latter not included, were read.
+    pub fn scan(&mut self, from: i64, to: i64, rows: &[(i64, i64)]) {
+        let rows = rows.iter().map(|(id, value)| {
+            (self.names.name(Key::Row(*id).atom()), self.names.name(Atom::Number(*value)))
+        });
+        let rows = rows.collect();
+        let [from, to] = [from, to].map(|id| Some(self.names.name(Key::Row(id).atom())));
+        self.ops.push(Op::Scan { range: Range { from, to }, rows });
+    }
+
+    /// Lets the last operation, a write, come after what was read by it.
+    pub fn swap_last(&mut self) {
+        let len = self.ops.len();
+        self.ops.swap(len - 2, len - 1);
+    }
+
+    fn seen(&mut self, key: Key, seen: Seen) {
+        let key = self.names.name(key.atom());
+        self.ops.push(Op::Read { key, seen });
+    }
+
+    fn written(&mut self, key: Key) -> Name {
+        self.attempted.push(key);
+        self.names.name(key.atom())
+    }
+
+    fn value(&mut self, value: i64) -> Name {
+        self.names.name(Atom::Number(value))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pangea_sim::check::model::Model;
+    use pangea_sim::check::recorded::{Verdict, check};
+    use pangea_sim::record::read::read;
+
+    use super::*;
+
+    /// What the file has when these have ended, with a final read of list 1.
+    fn recorded(attempts: Vec<(Attempt, Outcome)>, history: &History, text: &str) -> Verdict {
+        for (client, (attempt, outcome)) in (0..).zip(attempts) {
+            history.end(attempt, client, "here", true, outcome);
+        }
+        let mut last = history.begin();
+        last.is_final();
+        last.read_list(Key::List(1), Some(text));
+        history.end(last, 9, "here", true, Outcome::Committed);
+        history.flush().unwrap();
+        let mut file = history.sink().output.get_ref().try_clone().unwrap();
+        std::io::Seek::rewind(&mut file).unwrap();
+        let recorded = read(&mut std::io::BufReader::new(file), &mut |_| {}).unwrap();
+        check(&recorded, Model::StrictSerializable, "test")
+    }
+
+    fn appended(history: &History, value: i64) -> Attempt {
+        let mut attempt = history.begin();
+        attempt.append(Key::List(1), value);
+        attempt
+    }
+
+    fn history() -> History {
+        History::new(tempfile::tempfile().unwrap())
+    }
+
+    #[test]
+    fn what_is_written_can_be_read_and_holds() {
+        let history = history();
+        let attempts = vec![
+            (appended(&history, 5), Outcome::Committed),
+            (appended(&history, 6), Outcome::Unknown),
+            (appended(&history, 7), Outcome::Aborted),
+        ];
+        assert_eq!(recorded(attempts, &history, ",5,6"), Verdict::Holds);
+        let counts = Counts { committed: 2, aborted: 1, unknown: 1 };
+        assert_eq!(history.counts(), counts);
+        assert_eq!(history.attempted(), BTreeSet::from([Key::List(1)]));
+    }
+
+    #[test]
+    fn a_list_that_lacks_an_acknowledged_value_or_has_an_aborted_or_foreign_one_is_broken() {
+        for (text, anomaly) in
+            [(",6", "lost append"), (",5,7", "G1a"), (",5,99", "garbage"), (",5,x", "garbage")]
+        {
+            let history = history();
+            let attempts = vec![
+                (appended(&history, 5), Outcome::Committed),
+                (appended(&history, 6), Outcome::Unknown),
+                (appended(&history, 7), Outcome::Aborted),
+            ];
+            match recorded(attempts, &history, text) {
+                Verdict::Broken(violation) => assert_eq!(violation.anomaly, anomaly, "{text}"),
+                other => panic!("{text}: {other:?}"),
+            }
+        }
+    }
+}

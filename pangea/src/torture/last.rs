@@ -1,0 +1,137 @@
+//! The end of a run, when everything is healed and all clients have ended: every region commits,
+//! all replicas are equal, and everything is read once more in every region.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use pangea_core::ids::SnapshotVersion;
+use pangea_node::client::Client as Native;
+use pangea_sim::record::Outcome;
+use tokio_postgres::{Client, Error, NoTls};
+
+use super::clients::Place;
+use super::history::{Attempt, History, Key};
+use crate::cluster::replicas;
+use crate::failure::Failure;
+
+/// How long anything may take now.
+const DEADLINE: Duration = Duration::from_secs(60);
+/// Rows that one transaction reads at most: lists are long.
+const ROWS_PER_READ: usize = 500;
+/// The table of what regions commit at the end.
+const PROBES: &str = "create table probes (region text primary key)";
+/// The clients who read at the end have numbers from here on, each region its own.
+const NUMBERS: u64 = 1 << 40;
+
+/// Makes the tables.
+///
+/// # Errors
+/// When they can't be made.
+pub async fn create_tables(place: &Place, schema: &str) -> Result<(), Failure> {
+    let made = in_time(place, async |client| {
+        client.batch_execute(schema).await?;
+        client.batch_execute(PROBES).await
+    });
+    made.await
+}
+
+/// Holds the cluster to what must be so now. What a region commits comes after all that it has ever
+/// been given, so that nothing is under way any more.
+///
+/// # Errors
+/// When a region does not answer, or replicas differ.
+pub async fn settle(
+    places: &[Place],
+    natives: &[Native],
+) -> Result<(SnapshotVersion, u64), Failure> {
+    for place in places {
+        let insert = "insert into probes values ($1)";
+        in_time(place, async |client| client.execute(insert, &[&place.region]).await.map(drop))
+            .await?;
+    }
+    replicas::equal(natives).await
+}
+
+/// Reads everything in every region, as the last transactions of the history.
+///
+/// # Errors
+/// When a region does not answer.
+pub async fn read_all(history: &History, places: &[Place]) -> Result<(), Failure> {
+    let attempted: Vec<Key> = history.attempted().into_iter().collect();
+    for (number, place) in (NUMBERS..).zip(places) {
+        let kinds =
+            attempted.chunk_by(|a, b| std::mem::discriminant(a) == std::mem::discriminant(b));
+        for keys in kinds.flat_map(|keys| keys.chunks(ROWS_PER_READ)) {
+            let mut attempt = history.begin();
+            attempt.is_final();
+            in_time(place, async |client| read(client, keys, &mut attempt).await).await?;
+            let note = format!("{}, final", place.region);
+            history.end(attempt, number, &note, true, Outcome::Committed);
+        }
+    }
+    Ok(())
+}
+
+/// Reads the rows of one table from the first of these keys to the last, with those between that
+/// should not be there.
+async fn read(client: &Client, keys: &[Key], attempt: &mut Attempt) -> Result<(), Error> {
+    let [first, .., last] = keys else {
+        return match keys {
+            [] => Ok(()),
+            [only, ..] => Box::pin(read(client, &[*only, *only], attempt)).await,
+        };
+    };
+    let table = match first {
+        Key::List(_) => "lists",
+        Key::Register(_) => "registers",
+        Key::Row(_) => "rows",
+        Key::Mark(_) => "marks",
+    };
+    let column = if matches!(first, Key::List(_)) { "items" } else { "v" };
+    client.batch_execute("set reads = strict").await?;
+    let select = format!("select id, {column} from {table} where id >= $1 and id <= $2");
+    let rows = client.query(&select, &[&first.id(), &last.id()]).await?;
+    let mut found = BTreeMap::new();
+    for row in &rows {
+        found.insert(first.sibling(row.try_get(0)?), row);
+    }
+    let mut all: Vec<Key> = keys.to_vec();
+    all.extend(found.keys());
+    all.sort_unstable();
+    all.dedup();
+    for key in all {
+        let row = found.get(&key);
+        match key {
+            Key::List(_) => {
+                attempt.read_list(key, row.map(|row| row.try_get(1)).transpose()?);
+            }
+            Key::Register(_) | Key::Row(_) | Key::Mark(_) => {
+                attempt.read(key, row.map(|row| row.try_get(1)).transpose()?);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Does something in a session of its own, which may take as long as anything may.
+async fn in_time(
+    place: &Place,
+    what: impl AsyncFnOnce(&Client) -> Result<(), Error>,
+) -> Result<(), Failure> {
+    let region = &place.region;
+    let done = async {
+        let (client, connection) = place.sql.connect(NoTls).await?;
+        // How it ends its client sees.
+        tokio::spawn(connection);
+        what(&client).await
+    };
+    let done = tokio::time::timeout(DEADLINE, done).await;
+    let done = done.map_err(|_| {
+        let seconds = DEADLINE.as_secs();
+        Failure::Failed(format!("{region} is well and does not answer in {seconds} s"))
+    });
+    done?.map_err(|error| {
+        let words = error.as_db_error().map_or_else(|| error.to_string(), ToString::to_string);
+        Failure::failed(region, words)
+    })
+}

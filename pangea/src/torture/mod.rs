@@ -1,0 +1,285 @@
+//! `pangea torture`: a cluster on this machine under SQL clients and faults, and what the clients
+//! saw held to what is promised.
+//!
+//! ```text
+//!   start --> tables --> clients work, faults come and go --> heal --> let clients end
+//!         --> every region commits --> replicas equal? --> read everything --> stop --> check
+//! ```
+//!
+//! Nodes are processes of their own and clients speak PostgreSQL's protocol to them. Everything is
+//! healed before the end, so that what must end can.
+//!
+//! - [`work`]: what clients do, as SQL;
+//! - [`clients`]: who does it, and what errors mean;
+//! - [`history`]: what was done and told, in the form of docs/HISTORY.md;
+//! - [`nemesis`]: the faults;
+//! - [`last`]: the end of a run.
+
+mod clients;
+mod history;
+mod last;
+mod nemesis;
+mod work;
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use pangea_node::log::Durability;
+use pangea_sim::check::model::Model;
+
+use crate::check::check_file;
+use crate::cluster::{Cluster, Place, Plan, Regions, durability};
+use crate::failure::Failure;
+use crate::protocol::{Setting, options_table};
+use crate::say;
+use crate::signals::Signals;
+use clients::Clients;
+use history::History;
+use nemesis::{Fault, Nemesis};
+
+/// Beyond this somebody mistook the unit: a history of weeks fits no memory.
+const SECS_MAX: u64 = 86_400;
+/// Clients of a region at most.
+const CLIENTS_MAX: u64 = 256;
+/// How long clients may take to end when everything is healed.
+const END_DEADLINE: Duration = Duration::from_secs(60);
+/// How often the progress bar moves.
+const TICK: Duration = Duration::from_millis(200);
+/// How it looks.
+const PROGRESS_BAR: &str = "{wide_bar} {pos}/{len} s, {msg}";
+/// Logs are cut off now and then within seconds.
+const LOG_SEGMENT_BYTES: u64 = 1 << 20;
+
+/// Kill, stop and cut off nodes under SQL clients, and check what the clients saw.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  pangea torture
+  pangea torture --secs 600 --seed 7 --history run.jsonl
+  pangea torture --faults kill,pause --regions us-east,eu-west,ap-northeast
+  pangea torture --regions 5 --rtt 20 --clients 8 --set minerva.solver=greedy
+
+The nodes are processes on this machine, in a temporary directory that is removed at the end.
+Clients in every region append to lists, write registers, and insert, delete and scan rows, as
+autocommit statements and as BEGIN .. COMMIT, half of them with strict reads. In the end everything
+is healed, every region must commit, all replicas must be equal, and what clients saw must be
+strictly serializable, but for reads of snapshots, which may be of the past.
+
+The seed gives what clients do and the order of faults; real processes make something else of it
+each time. The exit code is 1 where something is wrong, and then the history is kept. Ctrl-C stops
+everything; what was recorded by then is in the file of --history, without the reads of the end.")]
+pub struct Arguments {
+    /// How long clients work under faults
+    #[arg(long, value_name = "S", default_value_t = 60)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=SECS_MAX))]
+    secs: u64,
+    /// What faults and clients are drawn from
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Which faults may happen; none for none
+    #[arg(long, value_name = "A,B,C", value_delimiter = ',')]
+    #[arg(default_value = "kill,pause,cut,full-stop")]
+    #[arg(help = "Which faults may happen, of kill, pause, cut and full-stop, or none")]
+    faults: Vec<String>,
+    /// How many regions, or the names of cloud regions: us-east,eu-west,...
+    #[arg(long, value_name = "N|A,B,C", default_value = "3")]
+    regions: Regions,
+    /// Round trip between any two regions in ms [default: 50, or what is between named regions]
+    #[arg(long, value_name = "MS")]
+    rtt: Option<f64>,
+    /// Clients in each region
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=CLIENTS_MAX))]
+    clients: u64,
+    /// The commit protocol
+    #[arg(long, value_name = "NAME", default_value = crate::protocol::NAMES[0])]
+    protocol: String,
+    /// A setting of the protocol, as in minerva.solver=greedy. Can be repeated
+    #[arg(long = "set", value_name = "P.KEY=VALUE")]
+    settings: Vec<Setting>,
+    /// When a record is durable: fsync, os or memory, which a full stop loses
+    #[arg(long, value_name = "WHEN", default_value = "fsync", value_parser = durability)]
+    durability: Durability,
+    /// Write what clients did and saw to this file, for `pangea check`
+    #[arg(long, value_name = "FILE")]
+    history: Option<PathBuf>,
+    /// Where the nodes' files go while it runs [default: the system's temporary directory]
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+    /// Leave the nodes' files and logs where they are
+    #[arg(long)]
+    keep: bool,
+}
+
+impl Arguments {
+    fn plan(&self) -> Result<Plan, Failure> {
+        let plan = Plan {
+            options: options_table(&self.protocol, &self.settings)?,
+            durability: self.durability,
+            log_segment_bytes: LOG_SEGMENT_BYTES,
+            ..self.regions.plan(&self.protocol, self.rtt)?
+        };
+        plan.check()?;
+        Ok(plan)
+    }
+
+    fn faults(&self) -> Result<Vec<Fault>, Failure> {
+        let all = <Fault as clap::ValueEnum>::value_variants();
+        let name = |fault: &Fault| {
+            clap::ValueEnum::to_possible_value(fault).expect("none is hidden").get_name().to_owned()
+        };
+        if self.faults == ["none"] {
+            return Ok(Vec::new());
+        }
+        let fault = |word: &String| {
+            let found = all.iter().find(|fault| name(fault) == *word).copied();
+            found.ok_or_else(|| {
+                let names: Vec<String> = all.iter().map(name).collect();
+                let names = names.join(", ");
+                Failure::Usage(format!(
+                    "--faults: there is no {word:?}; there are {names}, or none"
+                ))
+            })
+        };
+        self.faults.iter().map(fault).collect()
+    }
+}
+
+/// Runs it.
+pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let (plan, faults) = (arguments.plan()?, arguments.faults()?);
+    let (path, temporary) = match &arguments.history {
+        Some(path) => (path.clone(), None),
+        None => {
+            let file = tempfile::Builder::new().prefix("pangea-").suffix(".jsonl").tempfile();
+            let cant = |error| Failure::failed("can't make a temporary file", error);
+            let file = file.map_err(cant)?.into_temp_path();
+            (file.to_path_buf(), Some(file))
+        }
+    };
+    let cant = |error| Failure::failed(format!("can't write {}", path.display()), error);
+    let history = Arc::new(History::new(File::create(&path).map_err(cant)?));
+    let runtime = crate::runtime(1)?;
+    let played = runtime.block_on(play(arguments, plan, &faults, &history));
+    // Clients that wait for an answer are gone with it.
+    drop(runtime);
+    let checked = history.flush().map_err(cant).and(played).and_then(|told| {
+        say(&told)?;
+        check_file(path.clone(), Model::StrictSerializable)
+    });
+    if let (Err(Failure::Failed(_)), Some(temporary)) = (&checked, temporary) {
+        keep(&path, temporary);
+    }
+    checked
+}
+
+/// Leaves the history where something was wrong.
+fn keep(path: &Path, temporary: tempfile::TempPath) {
+    match temporary.keep() {
+        Ok(_) => crate::warn(&format!("the history is in {}", path.display())),
+        Err(error) => crate::warn(&format!("the history is lost: {error}")),
+    }
+}
+
+async fn play(
+    arguments: &Arguments,
+    plan: Plan,
+    faults: &[Fault],
+    history: &Arc<History>,
+) -> Result<String, Failure> {
+    let mut signals = Signals::new()?;
+    let interrupted = || Err(Failure::Interrupted("interrupted".to_owned()));
+    let place = Place::Temporary { within: arguments.data_dir.clone(), keep: arguments.keep };
+    let mut cluster = tokio::select! {
+        cluster = Cluster::start(plan, place) => cluster?,
+        () = signals.received() => return interrupted(),
+    };
+    let result = tokio::select! {
+        result = torture(arguments, &mut cluster, faults, history) => result,
+        () = signals.received() => interrupted(),
+    };
+    let stopped = cluster.stop().await;
+    let told = result?;
+    stopped?;
+    Ok(told)
+}
+
+/// The whole of a run, and what to say of it.
+async fn torture(
+    arguments: &Arguments,
+    cluster: &mut Cluster,
+    faults: &[Fault],
+    history: &Arc<History>,
+) -> Result<String, Failure> {
+    let natives = cluster.clients().await?;
+    cluster.usable(&natives).await?;
+    let place = |member: &crate::cluster::Member| clients::Place {
+        region: member.region().to_owned(),
+        sql: member.sql_config(),
+    };
+    let places: Vec<clients::Place> = cluster.members.iter().map(place).collect();
+    last::create_tables(&places[0], work::SCHEMA).await?;
+    // A session that is opened from here on, anywhere, knows the tables.
+    cluster.usable(&natives).await?;
+    drop(natives);
+
+    let each = usize::try_from(arguments.clients).expect("few clients");
+    let clients = Clients::start(history, &places, each, arguments.seed);
+    let (began, length) = (Instant::now(), Duration::from_secs(arguments.secs));
+    let bar = bar(arguments.secs);
+    let tell = |what: &str| {
+        let line = format!("{:>8} ms  {what}", began.elapsed().as_millis());
+        bar.suspend(|| crate::warn(&line));
+    };
+    let mut nemesis = Nemesis::new(cluster, faults, arguments.seed, tell);
+    tokio::select! {
+        done = nemesis.run(began + length) => done?,
+        () = show(&bar, history, began) => {}
+    }
+    nemesis.heal().await?;
+    let done = nemesis.done();
+    drop(nemesis);
+    bar.finish_and_clear();
+
+    let met = clients.end(END_DEADLINE).await?;
+    let natives = cluster.clients().await?;
+    let (version, digest) = last::settle(&places, &natives).await?;
+    let counts = history.counts();
+    last::read_all(history, &places).await?;
+    if counts.committed == 0 {
+        return Err(Failure::Failed("nothing was committed".to_owned()));
+    }
+    Ok(format!(
+        "{} over {} regions, {} s, seed {}\n  faults      {done}\n  clients     {}: {} committed, \
+         {} aborted ({} conflicts), {} unknown, {} connections lost\n  replicas    equal at \
+         {version}, digest {digest:016x}",
+        cluster.plan.protocol,
+        places.len(),
+        arguments.secs,
+        arguments.seed,
+        each * places.len(),
+        counts.committed,
+        counts.aborted,
+        met.conflicts,
+        counts.unknown,
+        met.connections_lost,
+    ))
+}
+
+/// A progress bar on stderr, where that is a terminal.
+fn bar(secs: u64) -> ProgressBar {
+    let style = ProgressStyle::with_template(PROGRESS_BAR).expect("the template is a constant");
+    ProgressBar::new(secs).with_style(style)
+}
+
+/// Shows how far it is, for ever.
+async fn show(bar: &ProgressBar, history: &History, began: Instant) {
+    loop {
+        bar.set_position(began.elapsed().as_secs());
+        let history::Counts { committed, aborted, unknown } = history.counts();
+        bar.set_message(format!("{committed} committed, {aborted} aborted, {unknown} unknown"));
+        tokio::time::sleep(TICK).await;
+    }
+}

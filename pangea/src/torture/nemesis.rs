@@ -1,0 +1,269 @@
+//! What happens to the nodes while clients work, drawn from a seed.
+//!
+//! The seed gives the order of faults, whom they hit and how long they last. What real processes
+//! make of it differs from run to run.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use clap::ValueEnum;
+use fastrand::Rng;
+use pangea_core::ids::NodeId;
+use pangea_node::client::Client;
+
+use crate::cluster::Cluster;
+use crate::failure::Failure;
+
+/// Between two steps.
+const STEP_MS: std::ops::RangeInclusive<u64> = 200..=1_500;
+/// Faults at a time, at most.
+const ACTIVE_MAX: usize = 2;
+/// How long a node that runs may take to do what it is told.
+const CONTROL_DEADLINE: Duration = Duration::from_secs(30);
+
+/// A kind of fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub enum Fault {
+    /// A node is killed with SIGKILL, and started again
+    Kill,
+    /// A node is stopped with SIGSTOP, and goes on
+    Pause,
+    /// Two nodes can't reach each other, or one can't reach any
+    Cut,
+    /// All nodes are killed, and started again
+    FullStop,
+}
+
+impl Fault {
+    /// In words, for so many of them.
+    fn plural(self) -> &'static str {
+        match self {
+            Self::Kill => "kills",
+            Self::Pause => "pauses",
+            Self::Cut => "cuts",
+            Self::FullStop => "full stops",
+        }
+    }
+}
+
+/// What is wrong now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Active {
+    Down(usize),
+    Paused(usize),
+    /// These links are cut.
+    Cut(Vec<(usize, usize)>),
+}
+
+/// Who does it.
+pub struct Nemesis<'a> {
+    pub cluster: &'a mut Cluster,
+    rng: Rng,
+    faults: Vec<Fault>,
+    active: Vec<Active>,
+    counts: BTreeMap<Fault, u64>,
+    /// Told of everything.
+    tell: Box<dyn Fn(&str) + 'a>,
+}
+
+impl<'a> Nemesis<'a> {
+    /// One that may do these.
+    pub fn new(
+        cluster: &'a mut Cluster,
+        faults: &[Fault],
+        seed: u64,
+        tell: impl Fn(&str) + 'a,
+    ) -> Self {
+        Self {
+            cluster,
+            rng: Rng::with_seed(seed),
+            faults: faults.to_vec(),
+            active: Vec::new(),
+            counts: BTreeMap::new(),
+            tell: Box::new(tell),
+        }
+    }
+
+    /// Does things until `end`.
+    ///
+    /// # Errors
+    /// When a node ends by itself, does not start, or does not do what it is told.
+    pub async fn run(&mut self, end: Instant) -> Result<(), Failure> {
+        loop {
+            let pause = Duration::from_millis(self.rng.u64(STEP_MS));
+            let left = end.saturating_duration_since(Instant::now());
+            tokio::time::sleep(pause.min(left)).await;
+            self.look_alive()?;
+            if left <= pause {
+                return Ok(());
+            }
+            self.step().await?;
+        }
+    }
+
+    /// What was done, in words.
+    pub fn done(&self) -> String {
+        let counts = self.counts.iter().map(|(fault, n)| format!("{n} {}", fault.plural()));
+        let counts: Vec<String> = counts.collect();
+        if counts.is_empty() { "none".to_owned() } else { counts.join(", ") }
+    }
+
+    async fn step(&mut self) -> Result<(), Failure> {
+        let may_begin = self.active.len() < ACTIVE_MAX && !self.faults.is_empty();
+        if may_begin && (self.active.is_empty() || self.rng.bool()) {
+            let mut fault = self.faults[self.rng.usize(..self.faults.len())];
+            if fault == Fault::FullStop && self.rng.bool() {
+                // It ends everything else, and is drawn half as often.
+                fault = self.faults[self.rng.usize(..self.faults.len())];
+            }
+            return self.begin(fault).await;
+        }
+        if self.active.is_empty() {
+            return Ok(());
+        }
+        let which = self.rng.usize(..self.active.len());
+        match self.active.remove(which) {
+            Active::Down(node) => {
+                self.tell(&format!("start {}", self.region(node)));
+                self.cluster.members[node].start().await
+            }
+            Active::Paused(node) => {
+                self.tell(&format!("SIGCONT {}", self.region(node)));
+                self.cluster.members[node].resume();
+                Ok(())
+            }
+            Active::Cut(_) => {
+                self.tell("heal");
+                self.let_through().await
+            }
+        }
+    }
+
+    async fn begin(&mut self, fault: Fault) -> Result<(), Failure> {
+        let nodes = 0..self.cluster.members.len();
+        let whole: Vec<usize> = nodes.filter(|node| !self.is_deaf(*node)).collect();
+        let is_cut = self.active.iter().any(|active| matches!(active, Active::Cut(_)));
+        // Nobody is left, or links are cut already: nothing this time.
+        if (fault == Fault::Cut && (is_cut || whole.len() < 2)) || whole.is_empty() {
+            return Ok(());
+        }
+        *self.counts.entry(fault).or_default() += 1;
+        let node = whole[self.rng.usize(..whole.len())];
+        match fault {
+            Fault::Kill => {
+                self.tell(&format!("SIGKILL {}", self.region(node)));
+                self.cluster.members[node].kill().await;
+                self.active.push(Active::Down(node));
+                Ok(())
+            }
+            Fault::Pause => {
+                self.tell(&format!("SIGSTOP {}", self.region(node)));
+                self.cluster.members[node].pause();
+                self.active.push(Active::Paused(node));
+                Ok(())
+            }
+            Fault::Cut => self.cut(node, &whole).await,
+            Fault::FullStop => self.full_stop().await,
+        }
+    }
+
+    /// Cuts a node off from one other or from all.
+    async fn cut(&mut self, node: usize, whole: &[usize]) -> Result<(), Failure> {
+        let others: Vec<usize> = whole.iter().copied().filter(|other| *other != node).collect();
+        let others = match self.rng.bool() {
+            true => others,
+            false => vec![others[self.rng.usize(..others.len())]],
+        };
+        let names: Vec<&str> = others.iter().map(|other| self.region(*other)).collect();
+        self.tell(&format!("cut {} from {}", self.region(node), names.join(" and ")));
+        let links: Vec<(usize, usize)> = others.iter().map(|other| (node, *other)).collect();
+        for &(a, b) in &links {
+            for (from, to) in [(a, b), (b, a)] {
+                self.control(from, async |client| client.cut(NodeId(to as u16)).await).await?;
+            }
+        }
+        self.active.push(Active::Cut(links));
+        Ok(())
+    }
+
+    async fn full_stop(&mut self) -> Result<(), Failure> {
+        self.tell("SIGKILL all");
+        for member in &mut self.cluster.members {
+            member.kill().await;
+        }
+        // What comes back remembers no cuts.
+        self.active.clear();
+        let dead = Duration::from_millis(self.rng.u64(STEP_MS));
+        tokio::time::sleep(dead).await;
+        self.tell("start all");
+        self.cluster.start_down().await
+    }
+
+    /// Ends whatever is wrong.
+    ///
+    /// # Errors
+    /// As [`Self::run`].
+    pub async fn heal(&mut self) -> Result<(), Failure> {
+        self.tell("heal everything");
+        self.active.clear();
+        for member in &mut self.cluster.members {
+            member.resume();
+        }
+        self.cluster.start_down().await?;
+        self.let_through().await
+    }
+
+    /// Whether a node is down or stopped.
+    fn is_deaf(&self, node: usize) -> bool {
+        self.active.iter().any(|active| match active {
+            Active::Down(hit) | Active::Paused(hit) => *hit == node,
+            Active::Cut(_) => false,
+        })
+    }
+
+    /// Every node that can hear it lets through what it holds.
+    async fn let_through(&mut self) -> Result<(), Failure> {
+        for node in 0..self.cluster.members.len() {
+            if !self.is_deaf(node) {
+                self.control(node, async |client| client.heal().await).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn control<E: std::fmt::Display>(
+        &self,
+        node: usize,
+        what: impl AsyncFnOnce(&Client) -> Result<(), E>,
+    ) -> Result<(), Failure> {
+        let told = async {
+            let client = self.cluster.members[node].client().await?;
+            what(&client).await.map_err(|error| Failure::failed(self.region(node), error))
+        };
+        let told = tokio::time::timeout(CONTROL_DEADLINE, told).await;
+        told.unwrap_or_else(|_| {
+            let seconds = CONTROL_DEADLINE.as_secs();
+            let region = self.region(node);
+            Err(Failure::Failed(format!("{region} does not do what it is told in {seconds} s")))
+        })
+    }
+
+    /// Looks whether a node has ended that nobody killed.
+    fn look_alive(&mut self) -> Result<(), Failure> {
+        for (node, member) in self.cluster.members.iter_mut().enumerate() {
+            if member.pid().is_none() && !self.active.contains(&Active::Down(node)) {
+                let what = format!("the node in {} ended by itself", member.region());
+                return Err(Failure::failed(what, member.last_words()));
+            }
+        }
+        Ok(())
+    }
+
+    fn region(&self, node: usize) -> &str {
+        self.cluster.members[node].region()
+    }
+
+    fn tell(&self, what: &str) {
+        (self.tell)(what);
+    }
+}

@@ -1,0 +1,349 @@
+//! What clients do, as SQL, and what it means in a history.
+//!
+//! | table | a row is | written by |
+//! |---|---|---|
+//! | `lists` | a list: a text, each value after a comma | `items = items \|\| ',7'`, or an INSERT of the first |
+//! | `registers` | a register | an UPDATE that tells what was there before, or a blind one |
+//! | `rows` | a row that comes and goes | INSERT, DELETE |
+//! | `marks` | a transaction that deleted | INSERT, with the DELETE |
+//!
+//! Few keys are in use at a time, so that clients meet on them, and others follow, so that lists
+//! and histories of one key stay short.
+
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use fastrand::Rng;
+use tokio_postgres::{Client, Error};
+
+use super::history::{Attempt, Key};
+
+/// The tables.
+pub const SCHEMA: &str = "
+    create table lists (id bigint primary key, items text not null);
+    create table registers (id bigint primary key, v bigint not null, before bigint);
+    create table rows (id bigint primary key, v bigint not null);
+    create table marks (id bigint primary key, v bigint not null)";
+
+/// Lists in use at a time.
+const LISTS: i64 = 6;
+/// Registers in use at a time.
+const REGISTERS: i64 = 5;
+/// Rows that may be there at a time.
+const ROWS: i64 = 16;
+/// After so many transactions one list or register gives way to another, and all rows do.
+const PERIOD: i64 = 200;
+/// Steps of a transaction block at most.
+const STEPS_MAX: usize = 4;
+
+/// Numbers that all clients share: no value is given twice.
+#[derive(Default)]
+pub struct Numbers {
+    values: AtomicI64,
+    txns: AtomicI64,
+}
+
+impl Numbers {
+    /// A value that nobody had.
+    pub fn value(&self) -> i64 {
+        self.values.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Which keys are in use now.
+    fn period(&self) -> i64 {
+        self.txns.fetch_add(1, Ordering::Relaxed) / PERIOD
+    }
+}
+
+/// One thing to do. Values are drawn when it is done, and anew when it is done again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    Append { list: i64 },
+    ReadList { list: i64 },
+    ReadLists { from: i64, to: i64 },
+    Swap { register: i64 },
+    Overwrite { register: i64 },
+    ReadRegister { register: i64 },
+    Insert { row: i64 },
+    Delete { row: i64 },
+    Scan { from: i64, to: i64 },
+}
+
+/// A transaction to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// One statement that is its own transaction.
+    Autocommit(Step),
+    /// BEGIN, some statements, COMMIT.
+    Block(Vec<Step>),
+}
+
+impl Work {
+    /// Draws the next transaction.
+    pub fn draw(numbers: &Numbers, rng: &mut Rng) -> Self {
+        let period = numbers.period();
+        if rng.bool() {
+            return Self::Autocommit(loop {
+                // A deletion comes with a mark, in a block.
+                match Step::draw(period, rng) {
+                    Step::Delete { .. } => {}
+                    step => break step,
+                }
+            });
+        }
+        let count = rng.usize(2..=STEPS_MAX);
+        Self::Block((0..count).map(|_| Step::draw(period, rng)).collect())
+    }
+
+    /// Whether it may write.
+    pub fn is_write(&self) -> bool {
+        match self {
+            Self::Autocommit(step) => step.is_write(),
+            Self::Block(steps) => steps.iter().any(|step| step.is_write()),
+        }
+    }
+}
+
+impl Step {
+    fn draw(period: i64, rng: &mut Rng) -> Self {
+        let list = period + rng.i64(0..LISTS);
+        let register = period + rng.i64(0..REGISTERS);
+        let first = period * ROWS;
+        let row = first + rng.i64(0..ROWS);
+        match rng.u32(0..100) {
+            0..22 => Self::Append { list },
+            22..34 => Self::ReadList { list },
+            34..42 => Self::ReadLists { from: period, to: period + LISTS },
+            42..56 => Self::Swap { register },
+            56..59 => Self::Overwrite { register },
+            59..67 => Self::ReadRegister { register },
+            67..78 => Self::Insert { row },
+            78..86 => Self::Delete { row },
+            _ => Self::Scan { from: row, to: row + rng.i64(1..=ROWS) },
+        }
+    }
+
+    /// Whether it may write.
+    pub fn is_write(self) -> bool {
+        match self {
+            Self::Append { .. }
+            | Self::Swap { .. }
+            | Self::Overwrite { .. }
+            | Self::Insert { .. }
+            | Self::Delete { .. } => true,
+            Self::ReadList { .. }
+            | Self::ReadLists { .. }
+            | Self::ReadRegister { .. }
+            | Self::Scan { .. } => false,
+        }
+    }
+
+    /// Does it. In a block a list or register that is not there is made; an autocommit statement
+    /// that found none says so, and then the second one, which makes it, is to be done.
+    ///
+    /// # Errors
+    /// When the node refuses it, or can't be heard any more.
+    pub async fn run(
+        self,
+        client: &Client,
+        numbers: &Numbers,
+        attempt: &mut Attempt,
+    ) -> Result<Found, Error> {
+        match self {
+            Self::Append { list } => append(client, numbers, attempt, list).await,
+            Self::Swap { register } => swap(client, numbers, attempt, register).await,
+            Self::Overwrite { register } => overwrite(client, numbers, attempt, register).await,
+            Self::Insert { row } => {
+                let value = numbers.value();
+                attempt.write(Key::Row(row), value);
+                client.execute("insert into rows values ($1, $2)", &[&row, &value]).await?;
+                Ok(Found::Something)
+            }
+            Self::Delete { row } => delete(client, numbers, attempt, row).await,
+            Self::ReadList { list } => {
+                read_lists(client, attempt, list, list + 1).await.map(|()| Found::Something)
+            }
+            Self::ReadLists { from, to } => {
+                read_lists(client, attempt, from, to).await.map(|()| Found::Something)
+            }
+            Self::ReadRegister { register } => {
+                let select = "select v from registers where id = $1";
+                let row = client.query_opt(select, &[&register]).await?;
+                let value = row.map(|row| row.try_get(0)).transpose()?;
+                attempt.read(Key::Register(register), value);
+                Ok(Found::Something)
+            }
+            Self::Scan { from, to } => {
+                let select = "select id, v from rows where id >= $1 and id < $2";
+                let rows = client.query(select, &[&from, &to]).await?;
+                let rows: Result<Vec<(i64, i64)>, Error> =
+                    rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect();
+                attempt.scan(from, to, &rows?);
+                Ok(Found::Something)
+            }
+        }
+    }
+
+    /// Makes the list or register that it did not find.
+    ///
+    /// # Errors
+    /// As [`Self::run`].
+    pub async fn make(
+        self,
+        client: &Client,
+        numbers: &Numbers,
+        attempt: &mut Attempt,
+    ) -> Result<(), Error> {
+        let value = numbers.value();
+        match self {
+            Self::Append { list } => {
+                attempt.append(Key::List(list), value);
+                let insert = "insert into lists values ($1, $2)";
+                client.execute(insert, &[&list, &format!(",{value}")]).await?;
+            }
+            Self::Swap { register } | Self::Overwrite { register } => {
+                attempt.write(Key::Register(register), value);
+                let insert = "insert into registers values ($1, $2, null)";
+                client.execute(insert, &[&register, &value]).await?;
+            }
+            other => unreachable!("{other:?} finds something always"),
+        }
+        Ok(())
+    }
+}
+
+/// What a statement found to write to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// It has done what it was to do.
+    Something,
+    /// There is no such list or register yet.
+    Nothing,
+}
+
+async fn append(
+    client: &Client,
+    numbers: &Numbers,
+    attempt: &mut Attempt,
+    list: i64,
+) -> Result<Found, Error> {
+    let (key, value, at) = (Key::List(list), numbers.value(), attempt.len());
+    attempt.append(key, value);
+    let update = "update lists set items = items || $2 where id = $1 returning items";
+    let row = client.query_opt(update, &[&list, &format!(",{value}")]).await?;
+    let Some(row) = row else {
+        attempt.take_back(at);
+        attempt.read_list(key, None);
+        return Ok(Found::Nothing);
+    };
+    attempt.read_list(key, Some(row.try_get(0)?));
+    Ok(Found::Something)
+}
+
+/// Writes a register and reads what was there before, in one statement.
+async fn swap(
+    client: &Client,
+    numbers: &Numbers,
+    attempt: &mut Attempt,
+    register: i64,
+) -> Result<Found, Error> {
+    let (key, value, at) = (Key::Register(register), numbers.value(), attempt.len());
+    attempt.write(key, value);
+    let update = "update registers set before = v, v = $2 where id = $1 returning before";
+    let row = client.query_opt(update, &[&register, &value]).await?;
+    let Some(row) = row else {
+        attempt.take_back(at);
+        attempt.read(key, None);
+        return Ok(Found::Nothing);
+    };
+    attempt.read(key, row.try_get(0)?);
+    attempt.swap_last();
+    Ok(Found::Something)
+}
+
+async fn overwrite(
+    client: &Client,
+    numbers: &Numbers,
+    attempt: &mut Attempt,
+    register: i64,
+) -> Result<Found, Error> {
+    let (key, value, at) = (Key::Register(register), numbers.value(), attempt.len());
+    attempt.write(key, value);
+    let update = "update registers set v = $2, before = null where id = $1";
+    if client.execute(update, &[&register, &value]).await? == 0 {
+        attempt.take_back(at);
+        attempt.read(key, None);
+        return Ok(Found::Nothing);
+    }
+    Ok(Found::Something)
+}
+
+/// Deletes a row and leaves a mark, where there was one.
+async fn delete(
+    client: &Client,
+    numbers: &Numbers,
+    attempt: &mut Attempt,
+    row: i64,
+) -> Result<Found, Error> {
+    let (key, at) = (Key::Row(row), attempt.len());
+    attempt.delete(key);
+    let gone = client.query_opt("delete from rows where id = $1 returning v", &[&row]).await?;
+    let Some(gone) = gone else {
+        attempt.take_back(at);
+        attempt.read(key, None);
+        return Ok(Found::Something);
+    };
+    attempt.read(key, Some(gone.try_get(0)?));
+    attempt.swap_last();
+    let mark = numbers.value();
+    attempt.write(Key::Mark(mark), mark);
+    client.execute("insert into marks values ($1, $1)", &[&mark]).await?;
+    Ok(Found::Something)
+}
+
+async fn read_lists(
+    client: &Client,
+    attempt: &mut Attempt,
+    from: i64,
+    to: i64,
+) -> Result<(), Error> {
+    let select = "select id, items from lists where id >= $1 and id < $2 order by id";
+    let rows = client.query(select, &[&from, &to]).await?;
+    let mut rows = rows.iter().peekable();
+    for list in from..to {
+        let row = match rows.peek() {
+            Some(row) if row.try_get::<_, i64>(0)? == list => rows.next(),
+            _ => None,
+        };
+        let text: Option<&str> = row.map(|row| row.try_get(1)).transpose()?;
+        attempt.read_list(Key::List(list), text);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn deletions_are_in_blocks_alone_and_keys_give_way_to_others() {
+        let (numbers, mut rng) = (Numbers::default(), Rng::with_seed(3));
+        let works: Vec<Work> = (0..2_000).map(|_| Work::draw(&numbers, &mut rng)).collect();
+        let is_deletion = |step: &Step| matches!(step, Step::Delete { .. });
+        let deletes = |work: &Work| match work {
+            Work::Autocommit(step) => is_deletion(step),
+            Work::Block(steps) => steps.iter().any(is_deletion),
+        };
+        let is_block = |work: &&Work| matches!(work, Work::Block(_));
+        assert!(works.iter().filter(is_block).any(deletes));
+        assert!(!works.iter().filter(|work| !is_block(work)).any(deletes));
+        let lists = |works: &[Work]| -> Vec<i64> {
+            let list = |work: &Work| match work {
+                Work::Autocommit(Step::Append { list }) => Some(*list),
+                _ => None,
+            };
+            works.iter().filter_map(list).collect()
+        };
+        assert!(lists(&works[..200]).iter().all(|list| (0..LISTS).contains(list)));
+        assert!(lists(&works[1_800..]).iter().all(|list| (9..9 + LISTS).contains(list)));
+    }
+}
