@@ -5,4 +5,6 @@
 //! need unchanged is beside them: [`agreement`].
 
 pub mod agreement;
+#[cfg(test)]
+mod exhaustive;
 pub mod minerva;

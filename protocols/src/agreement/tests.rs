@@ -17,6 +17,7 @@ use proptest::prelude::*;
 use super::*;
 
 mod disorder;
+mod exhaustive;
 
 /// Entries are below this.
 const SOUND: Range<u32> = 0..1_000;

@@ -77,6 +77,8 @@ mod conflict_graph;
 mod contention;
 mod cut;
 mod execution;
+#[cfg(test)]
+mod exhaustive;
 mod greeting;
 mod header;
 pub mod independent_set;
