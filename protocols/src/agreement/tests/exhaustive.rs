@@ -131,7 +131,9 @@ fn replicas_of_a_log_agree_in_every_order() {
     ];
     for frail in [Some(0), Some(1), Some(2)] {
         all.push(Bounds { proposals: 1, campaigns: 0, frail, crashes: 1, ..CALM });
-        all.push(Bounds { proposals: 0, frail, crashes: 1, ..CALM });
+        if frail != Some(2) || exhaustive::IS_LARGE {
+            all.push(Bounds { proposals: 0, frail, crashes: 1, ..CALM });
+        }
         if exhaustive::IS_LARGE {
             all.push(Bounds { proposals: 1, frail, crashes: 1, ..CALM });
             all.push(Bounds { campaigns: 0, frail, crashes: 1, ..CALM });
@@ -149,6 +151,4 @@ fn a_planted_bug_of_agreement_is_found_with_the_fewest_choices() {
     let frail = Some(2);
     exhaustive::is_found::<Replica>(Bug::VoteBeforeFsync, Bounds { frail, ..CALM });
     exhaustive::is_found::<Replica>(Bug::EntriesKept, CALM);
-    let bounds = Bounds { proposals: 1, frail, crashes: 1, ..CALM };
-    exhaustive::is_found::<Replica>(Bug::PromiseForgotten, bounds);
 }
