@@ -72,8 +72,8 @@ pub(crate) struct Bounds {
     pub campaigns: u8,
     /// Who may ask for it.
     pub campaigners: [bool; NODES],
-    /// Whose disk takes its time, if anybody's, and who may lose its power. The others sync at once: a message
-    /// that waits for a disk that loses nothing is a message that is late.
+    /// Whose disk takes its time, if anybody's, and who may lose its power. The others sync at
+    /// once: a message that waits for a disk that loses nothing is a message that is late.
     pub frail: Option<u8>,
     /// So many losses of power.
     pub crashes: u8,

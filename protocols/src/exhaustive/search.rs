@@ -365,7 +365,7 @@ impl<B: Brain> Search<B> {
         match needs.is_some_and(|needs| needs.contains(&reply.held)) {
             true => Ok(()),
             false => Err(format!(
-                "node {node} tells its client that {}/{} is committed at {}, which does not hold it",
+                "node {node} tells a client that {}/{} is committed at {}, which does not hold it",
                 reply.held.0, reply.held.1, reply.decision
             )),
         }
