@@ -5,6 +5,8 @@
 //! need unchanged is beside them: [`agreement`].
 
 pub mod agreement;
+#[cfg(test)]
+mod exhaustive;
 pub mod minerva;
 
 #[cfg(test)]

@@ -10,7 +10,8 @@ use pangea_sim::{Extent, drawn, run_swarm};
 /// Enough to hit every mark that is not listed, and for a minute or so.
 const SEEDS: u64 = 100;
 
-const NONSENSE: &str = "no replica says so; protocols/tests/phases/nonsense.rs and the fuzz targets";
+const NONSENSE: &str =
+    "no replica says so; protocols/tests/phases/nonsense.rs and the fuzz targets";
 const LOST_LOG: &str = "a node forgot what it said; protocols/tests/phases";
 
 /// Marks that honest replicas don't make in runs of seconds.

@@ -32,5 +32,7 @@ pub const NO_PHASE: &[(&str, &str)] = &[
 ];
 
 /// Folders in `protocols/src` that are no protocol: name, reason.
-pub const SHARED: &[(&str, &str)] =
-    &[("agreement", "the replicated log that protocols hand small decisions to")];
+pub const SHARED: &[(&str, &str)] = &[
+    ("agreement", "the replicated log that protocols hand small decisions to"),
+    ("exhaustive", "the search that tests of agreement and of protocols hand replicas to"),
+];

@@ -301,6 +301,12 @@ impl<E: Decision> Agreement<E> {
         self.paxos.reconnected(pid(peer));
     }
 
+    /// Asks for leadership now.
+    #[cfg(test)]
+    pub(crate) fn campaign(&mut self) {
+        self.paxos.try_become_leader();
+    }
+
     /// Forgets entries up to `upto`, as far as every replica has them.
     pub fn trim(&mut self, upto: u64) {
         if self.is_leader() && upto as usize > self.paxos.get_compacted_idx() {
@@ -374,6 +380,23 @@ impl<E: Decision> Agreement<E> {
 
     fn lock(&self) -> MutexGuard<'_, Shared<E>> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The durable state that these records lead to, in words.
+#[cfg(test)]
+pub(crate) fn describe_log<E: Decision>(records: impl IntoIterator<Item = Record<E>>) -> String {
+    let mut state = State::default();
+    records.into_iter().for_each(|record| state.replay(record));
+    format!("{state:?}")
+}
+
+/// A message in words.
+#[cfg(test)]
+pub(crate) fn describe<E: Decision>(bytes: &[u8]) -> String {
+    match check::decode::<E>(bytes) {
+        Ok(Said::Paxos(PaxosMessage::SequencePaxos(message))) => format!("{:?}", message.msg),
+        said => format!("{said:?}"),
     }
 }
 

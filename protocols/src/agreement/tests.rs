@@ -17,6 +17,7 @@ use proptest::prelude::*;
 use super::*;
 
 mod disorder;
+mod exhaustive;
 mod fuzz;
 
 /// Entries are below this.

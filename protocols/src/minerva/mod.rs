@@ -78,6 +78,8 @@ mod contention;
 mod cut;
 mod execution;
 #[cfg(test)]
+mod exhaustive;
+#[cfg(test)]
 mod fuzz;
 mod greeting;
 mod header;

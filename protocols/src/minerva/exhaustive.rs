@@ -1,0 +1,361 @@
+//! Every order in which three replicas can replicate batches and cut them, where that is little:
+//! see [`crate::exhaustive`].
+//!
+//! No timer comes of itself. A transaction is a batch at once, the coordinator proposes when the
+//! search says so, and whoever asks for leadership does so because the search says so.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion, TableId, Ticket};
+use pangea_core::key::Key;
+use pangea_core::pool::Sequential;
+use pangea_core::protocol::{
+    Cx, Durable, Effect, Input, Message as _, Protocol, Request, Setup, Submission,
+};
+use pangea_core::store::Store;
+use pangea_core::time::{ClockReading, Span, Timestamp};
+use pangea_core::topology::Topology;
+use pangea_core::txn::{Context, Outcome, Procedure, Program, Registry, Stop};
+use pangea_core::value::Value;
+use xxhash_rust::xxh3::Xxh3;
+
+use super::batch::Batch;
+use super::resolution::Resolution;
+use super::state::Cut;
+use super::{Header, Message, Minerva, Options, Timer, kind};
+use crate::agreement;
+use crate::exhaustive::{self, Act, Bounds, Brain, Happened, Out, Reply, Sent, View};
+
+const TABLE: TableId = TableId(7);
+
+/// Longer than anything is waited for.
+const LONG: Span = Span::from_ms(10_000);
+
+/// Adds its argument to what is in the one row that there is.
+struct Append;
+
+impl Procedure for Append {
+    fn name(&self) -> &str {
+        "append"
+    }
+
+    fn run(&self, args: &[u8], cx: &mut dyn Context) -> Result<Vec<u8>, Stop> {
+        let before = cx.get(TABLE, b"row")?;
+        let mut row = before.map_or_else(Vec::new, |value| value.to_vec());
+        row.extend(args);
+        cx.put(TABLE, Key::from(&b"row"[..]), Value::copy_from(&row))?;
+        Ok(Vec::new())
+    }
+}
+
+struct Replica {
+    minerva: Minerva,
+    me: u8,
+    store: Arc<Store<Header>>,
+    rng: fastrand::Rng,
+    now: Timestamp,
+    head: LogPosition,
+    submitted: u64,
+    /// The state after each epoch.
+    states: BTreeMap<u64, u64>,
+    /// What agreement was told since the start, in order, and from which records it began:
+    /// `omnipaxos` does not show its state.
+    agreed: u64,
+}
+
+impl Replica {
+    fn input(&mut self, input: Input<Minerva>, out: &mut Out) {
+        let mut next = Some(input);
+        while let Some(input) = next.take() {
+            let now = ClockReading { at: self.now, uncertainty: Span::ZERO };
+            let mut effects = Vec::new();
+            let (rng, store) = (&mut self.rng, &self.store);
+            let mut cx = Cx::new(now, rng, store, &Sequential, self.head, &mut effects);
+            self.minerva.step(&mut cx, input);
+            self.minerva.invariants();
+            for effect in effects {
+                match effect {
+                    Effect::Resume => next = Some(Input::Resume),
+                    effect => self.carry_out(effect, out),
+                }
+            }
+        }
+        // Of epochs that came in one step the earlier ones may be reclaimed already.
+        let last = self.store.published();
+        if last > SnapshotVersion::ZERO {
+            self.states.insert(last.0, self.store.digest(last));
+        }
+    }
+
+    fn carry_out(&mut self, effect: Effect<Minerva>, out: &mut Out) {
+        match effect {
+            Effect::Send { to, message, after } => {
+                let mut bytes = Vec::new();
+                message.encode(&mut bytes);
+                let sent = Sent { to: to.0 as u8, lane: message.lane() as u8, bytes };
+                out.sends.push((after.0 as usize, sent));
+            }
+            Effect::Persist { position, record } => {
+                self.head = position;
+                out.records.push(record.concat());
+            }
+            Effect::Reply { outcome: Outcome::Committed { txn, version, .. }, after, .. } => {
+                // Each transaction is a batch.
+                let held = (txn.node().0 as u8, txn.sequence());
+                out.replies.push((after.0 as usize, Reply { decision: version.0, held }));
+            }
+            Effect::Stop { reason } => out.stop = Some(reason),
+            Effect::Reply { .. } | Effect::Fresh { .. } => panic!("nobody asked for this"),
+            Effect::Checkpoint { .. } | Effect::Truncate(_) => panic!("too little for that"),
+            Effect::Resume | Effect::SetTimer { .. } | Effect::ClearTimer(_) | Effect::Mark(_) => {}
+        }
+    }
+
+    fn act(&mut self, act: Act, out: &mut Out) {
+        match act {
+            Act::Propose(_) => self.input(Input::Timer(Timer::Epoch), out),
+            Act::Campaign if self.minerva.state.greetings.is_ready => {
+                self.minerva.agreement_mut().campaign();
+                self.input(Input::Resume, out);
+            }
+            Act::Campaign => {}
+            Act::Submit => {
+                self.submitted += 1;
+                let ticket = Ticket(self.submitted);
+                let procedure = registry().id("append").expect("it is registered");
+                let args = Bytes::from(vec![self.me]);
+                let request = Request::Commit(Program::Call { procedure, args });
+                self.input(Input::Submit(vec![Submission { ticket, request }]), out);
+                self.input(Input::Timer(Timer::Batch), out);
+            }
+            Act::Fetch => {
+                self.now = self.now + LONG;
+                self.input(Input::Timer(Timer::Fetch), out);
+            }
+        }
+    }
+
+    /// Notes what reaches agreement, given what was proposed before it.
+    fn note_agreed(&mut self, event: &Happened<'_>, proposed: u64) {
+        let is_proposal = proposed != self.minerva.state.cut.last_proposal.nonce;
+        let is_agreed = match event {
+            Happened::Message { bytes, .. } => {
+                let message = Message::decode(&Bytes::copy_from_slice(bytes));
+                matches!(message, Ok(Message::Agreement { .. }))
+            }
+            Happened::PeerUp(_) | Happened::Act(Act::Campaign) => true,
+            _ => is_proposal,
+        };
+        if is_agreed {
+            let heads = &self.minerva.state.cut.proposed;
+            let event = format!("{} {event:?} {heads:?}", self.agreed);
+            self.agreed = exhaustive::digest(event.as_bytes());
+        }
+    }
+}
+
+fn registry() -> Registry {
+    Registry::new([Arc::new(Append) as Arc<dyn Procedure>])
+}
+
+/// Each record without its kind, of this kind.
+fn records(log: &[Vec<u8>], wanted: u8) -> impl Iterator<Item = Bytes> {
+    let records = log.iter().filter(move |record| record[0] == wanted);
+    records.map(|record| Bytes::copy_from_slice(&record[1..]))
+}
+
+fn agreement_state(log: &[Vec<u8>]) -> String {
+    let decode = |record: Bytes| -> Vec<agreement::Record<Cut>> {
+        postcard::from_bytes(&record).expect("it was encoded")
+    };
+    agreement::describe_log(records(log, kind::AGREEMENT).flat_map(decode))
+}
+
+fn digest(cut: &Cut) -> u64 {
+    exhaustive::digest(format!("{cut:?}").as_bytes())
+}
+
+impl Brain for Replica {
+    fn start(me: u8, starts: u64, log: &[Vec<u8>]) -> (Self, Out) {
+        const NEVER_MS: u64 = 1 << 40;
+        let options = Options {
+            epoch_ms: NEVER_MS,
+            batch_ms: NEVER_MS,
+            removal_ms: NEVER_MS,
+            ..Options::default()
+        };
+        let topology = Topology::one_node_per_region("t", &["a", "b", "c"], Span::from_ms(1));
+        let minerva = Minerva::new(Setup {
+            me: NodeId(me.into()),
+            topology: Arc::new(topology),
+            registry: Arc::new(registry()),
+            options,
+        });
+        let mut replica = Self {
+            minerva,
+            me,
+            store: Arc::new(Store::new()),
+            rng: fastrand::Rng::with_seed(starts * 3 + u64::from(me)),
+            now: Timestamp::from_us(1),
+            head: LogPosition(log.len() as u64),
+            submitted: 0,
+            states: BTreeMap::new(),
+            agreed: exhaustive::digest(agreement_state(log).as_bytes()),
+        };
+        let records = log.iter().map(|record| Bytes::copy_from_slice(record));
+        let records = (1..).map(LogPosition).zip(records).collect();
+        let mut out = Out::default();
+        replica.input(Input::Restart(Durable { checkpoint: None, records }), &mut out);
+        (replica, out)
+    }
+
+    fn step(&mut self, event: &Happened<'_>) -> Out {
+        let mut out = Out::default();
+        let proposed = self.minerva.state.cut.last_proposal.nonce;
+        match *event {
+            Happened::Durable(upto) => {
+                self.input(Input::Durable(LogPosition(upto as u64)), &mut out);
+            }
+            Happened::Message { from, bytes } => {
+                let message = Message::decode(&Bytes::copy_from_slice(bytes));
+                let message = message.expect("it was encoded");
+                self.input(Input::Message { from: NodeId(from.into()), message }, &mut out);
+            }
+            Happened::PeerUp(peer) => self.input(Input::PeerUp(NodeId(peer.into())), &mut out),
+            Happened::PeerDown(peer) => self.input(Input::PeerDown(NodeId(peer.into())), &mut out),
+            Happened::Act(act) => self.act(act, &mut out),
+        }
+        self.note_agreed(event, proposed);
+        out
+    }
+
+    /// Left out is what follows from the rest (the overlay from what is in flight), what only
+    /// counts, and what only ticks look at.
+    fn digest(&self, synced: usize, hasher: &mut Xxh3) {
+        let s = &self.minerva.state;
+        let ahead = |position: LogPosition| position.0.saturating_sub(synced as u64);
+        let in_flight = s.execution.in_flight.iter().map(|txn| {
+            (txn.txn, txn.ticket, txn.result.as_ref().ok(), &txn.dependencies, txn.is_doomed)
+        });
+        let execution = (
+            in_flight.collect::<Vec<_>>(),
+            s.execution.next_sequence,
+            s.execution.current.len(),
+            s.execution.current_base,
+        );
+        let logs = s.replication.logs.iter().map(|log| {
+            let slots = log.slots.iter();
+            let slots = slots
+                .map(|(bid, slot)| (*bid, exhaustive::digest(&slot.bytes), ahead(slot.position)));
+            let missing = (log.missing.bid, log.missing.since, log.missing.asked);
+            let slots: Vec<_> = slots.collect();
+            (slots, log.held, log.durable, log.collected, log.known, missing)
+        });
+        let r = &s.replication;
+        let replication = (&r.durable, &r.available, r.proof_sent, &r.is_up, r.fetch_turn);
+        let c = &s.cut;
+        let epochs = c.epoch_records.iter().map(|(epoch, at)| (*epoch, ahead(*at)));
+        let cut = (
+            (&c.waiting, c.skipped, c.applied, c.durable, epochs.collect::<Vec<_>>()),
+            (&c.heads, &c.is_member, &c.proposed, c.term, c.last_proposal, c.nonce_decided),
+            ahead(c.agreement_record),
+        );
+        let first_start = s.greetings.first_start(s.me);
+        let greetings = (&s.greetings.births, s.greetings.is_ready, first_start);
+        let mine = (self.agreed, self.submitted, &self.states, self.now);
+        let rest = (&s.contention, &s.collection.heads, &s.collection.applied);
+        let logs: Vec<_> = logs.collect();
+        let all = (execution, logs, replication, cut, greetings, mine, rest);
+        hasher.update(format!("{all:?}").as_bytes());
+    }
+
+    /// Records of different kinds are read apart from each other.
+    fn digest_log(log: &[Vec<u8>], hasher: &mut Xxh3) {
+        let mut others: Vec<_> = log.iter().filter(|record| record[0] != kind::AGREEMENT).collect();
+        others.sort_unstable();
+        hasher.update(format!("{others:?} {}", agreement_state(log)).as_bytes());
+    }
+
+    fn held(log: &[Vec<u8>]) -> Vec<((u8, u64), u64)> {
+        let held = |bytes: Bytes| {
+            let batch = Batch::decode(&bytes).expect("it was encoded");
+            ((batch.source.0 as u8, batch.bid.0), exhaustive::digest(&bytes))
+        };
+        records(log, kind::BATCH).map(held).collect()
+    }
+
+    fn look(&self, log: &[Vec<u8>], view: &mut View) {
+        let state = &self.minerva.state;
+        view.is_leader = state.greetings.is_ready && self.minerva.agreement().is_leader();
+        let mut cuts: Vec<(SnapshotVersion, Cut)> = state.cut.waiting.iter().cloned().collect();
+        for record in records(log, kind::EPOCH) {
+            let resolution = Resolution::decode(&record).expect("it was encoded");
+            cuts.push((resolution.epoch, resolution.cut));
+        }
+        cuts.sort_unstable_by_key(|(epoch, _)| *epoch);
+        cuts.dedup();
+        for (epoch, cut) in &cuts {
+            view.known.push(((0, epoch.0), digest(cut)));
+            let batches = |(source, head): (u8, &super::batch::Bid)| {
+                (1..=head.0).map(move |bid| (source, bid))
+            };
+            view.needs.push((digest(cut), (0..).zip(&cut.heads).flat_map(batches).collect()));
+        }
+        view.known.extend(self.states.iter().map(|(epoch, state)| ((1, *epoch), *state)));
+    }
+
+    fn describe(bytes: &[u8]) -> String {
+        match Message::decode(&Bytes::copy_from_slice(bytes)).expect("it was encoded") {
+            Message::Agreement { bytes } => agreement::describe::<Cut>(&bytes),
+            Message::Batch { bytes } => {
+                let batch = Batch::decode(&bytes).expect("it was encoded");
+                format!("batch {} of node {}", batch.bid.0, batch.source.0)
+            }
+            message => format!("{message:?}"),
+        }
+    }
+}
+
+/// The first of three coordinates, and the second has a transaction.
+const CALM: Bounds = Bounds {
+    proposals: 1,
+    campaigns: 0,
+    campaigners: [false, true, false],
+    frail: None,
+    crashes: 0,
+    submits: [0, 1, 0],
+    decisions: 2,
+    states_max: exhaustive::STATES_MAX,
+};
+
+#[test]
+fn cuts_are_the_same_in_every_order() {
+    let mut all = vec![
+        Bounds { proposals: 2, ..CALM },
+        Bounds { campaigns: 1, ..CALM },
+        Bounds { frail: Some(0), crashes: 1, ..CALM },
+        Bounds { frail: Some(1), proposals: 0, crashes: 1, ..CALM },
+        Bounds { frail: Some(2), proposals: 0, crashes: 1, ..CALM },
+    ];
+    if exhaustive::IS_LARGE {
+        all.push(Bounds { proposals: 2, submits: [1, 1, 0], ..CALM });
+        all.push(Bounds { frail: Some(1), crashes: 1, ..CALM });
+        all.push(Bounds { frail: Some(2), crashes: 1, ..CALM });
+    }
+    exhaustive::all_is_well::<Replica>(&all);
+}
+
+#[cfg(feature = "planted")]
+#[test]
+fn a_planted_bug_of_the_cut_is_found_with_the_fewest_choices() {
+    use pangea_core::planted::Bug;
+
+    let frail = Some(2);
+    exhaustive::is_found::<Replica>(Bug::AckBeforeFsync, Bounds { frail, ..CALM });
+    exhaustive::is_found::<Replica>(Bug::AckCountedTwice, CALM);
+    exhaustive::is_found::<Replica>(Bug::CutPastGap, CALM);
+    let frail = Some(1);
+    exhaustive::is_found::<Replica>(Bug::SendBeforeFsync, Bounds { frail, crashes: 1, ..CALM });
+}
