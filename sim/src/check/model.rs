@@ -1,7 +1,7 @@
 //! What a database may promise, and which cycles that rules out.
 //!
 //! The models are those of Adya ("Weak Consistency", 1999, §3 and §4): each is a set of phenomena
-//! that must not occur. As cycles of dependencies ([`super::graph`]):
+//! that must not occur. As cycles of dependencies (`graph.rs`):
 //!
 //! | model | rules out cycles of | reference |
 //! |---|---|---|
