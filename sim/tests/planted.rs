@@ -15,7 +15,7 @@ use pangea_sim::faults::{Fault, LaneName, Rule, Target};
 use pangea_sim::{FaultKind, Report, Settings, run};
 
 /// So many seeds must be enough for any bug.
-const SEEDS_MAX: u64 = 1_000;
+const SEEDS_MAX: u64 = 3_000;
 
 /// Bugs that no run has shown yet: none now. A new one says here what the simulator lacks.
 const ELUSIVE: &[Bug] = &[];
