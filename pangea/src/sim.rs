@@ -408,7 +408,7 @@ fn run_many<P: Protocol>(
     plan: impl Fn(u64) -> (Settings, P::Options) + Send + Sync + 'static,
 ) -> Result<(), Failure> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let threads = arguments.threads.unwrap_or(cores);
+    let (threads, all) = (arguments.threads.unwrap_or(cores), seeds.end - seeds.start);
     let so_far = Arc::new(Mutex::new(Summary::default()));
     let progress = Arc::new(Progress::new(&seeds, time));
     let extent = Extent { seeds, time, threads };
@@ -426,8 +426,9 @@ fn run_many<P: Protocol>(
         let summary = so_far.lock().unwrap_or_else(PoisonError::into_inner).clone();
         say(&summary.to_string())?;
         let (failed, seeds) = (summary.failures.len(), summary.seeds);
+        let of_all = if time.is_some() { String::new() } else { format!(" of {all}") };
         return Err(Failure::Interrupted(format!(
-            "interrupted after {seeds} seeds, of which {failed} failed"
+            "interrupted after {seeds}{of_all} seeds, of which {failed} failed"
         )));
     };
     let summary = summary?;

@@ -14,7 +14,7 @@
 //! | [`record`] | what clients of any database saw, in files |
 //! | [`trace`], [`report`] | what is printed |
 //! | [`settings`], [`scenario`] | everything that can be chosen, and files of it |
-//! | [`swarm`], [`shrink`] | many runs, and the smallest that fails |
+//! | [`swarm`], [`shrink`](mod@shrink) | many runs, and the smallest that fails |
 
 mod capture;
 pub mod check;

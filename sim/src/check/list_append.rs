@@ -1,7 +1,7 @@
 //! The simulator's histories of list-append, with the final state and the versions that nodes
 //! named.
 //!
-//! A history is observed ([`super::observed`]) and checked as any other ([`super::recorded`]). The
+//! A history is observed (`observed.rs`) and checked as any other (`recorded.rs`). The
 //! versions must agree with the lists.
 
 use std::collections::BTreeMap;

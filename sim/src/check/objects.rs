@@ -4,7 +4,7 @@
 //! changed it, and an initial one, which is nothing. Of the order of its versions some is known:
 //! they stand in **segments**, in each of which every version follows directly on the one before.
 //! The first segment begins with the initial version. Where it is known which version was final,
-//! its segment is the last. How the others stand to each other is for [`super::orders`] to find
+//! its segment is the last. How the others stand to each other is for `orders.rs` to find
 //! out.
 //!
 //! ```text

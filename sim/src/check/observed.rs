@@ -1,7 +1,7 @@
 //! The simulator's histories in the recorded form.
 //!
 //! A history becomes a recorded one, with the final state as what a last transaction read, and is
-//! checked as any other ([`super::recorded`]). The simulator knows more than clients do: at which
+//! checked as any other (`recorded.rs`). The simulator knows more than clients do: at which
 //! version each transaction's writes are held, and which version a reader of a snapshot saw.
 
 use super::Violation;

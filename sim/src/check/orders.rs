@@ -1,7 +1,7 @@
 //! From versions to dependencies, and to the orders of versions that nobody told.
 //!
 //! Within a segment every version follows on the one before it, which gives edges at once. How the
-//! middle segments of an object stand to each other ([`super::objects`]), and which version a read
+//! middle segments of an object stand to each other (`objects.rs`), and which version a read
 //! saw that found nothing, are open questions. They are answered in three steps, each of which ends
 //! the search when it succeeds:
 //!

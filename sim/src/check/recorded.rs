@@ -4,11 +4,11 @@
 //!   Recorded -> facts -> objects -> orders -> graph -> phenomena -> explain
 //! ```
 //!
-//! [`super::facts`] takes each read apart and puts the versions of every key into an order as far
-//! as it is known, lists by [`super::lists`] and registers by [`super::registers`]. From there on
-//! all kinds of data are [`super::objects`]. [`super::orders`] makes dependencies of them and
+//! `facts.rs` takes each read apart and puts the versions of every key into an order as far
+//! as it is known, lists by `lists.rs` and registers by `registers.rs`. From there on
+//! all kinds of data are `objects.rs`. `orders.rs` makes dependencies of them and
 //! looks for the order of versions that nobody told. What is left is a graph, with cycles or
-//! without, which [`super::phenomena`] names and [`super::explain`] tells in words.
+//! without, which `phenomena.rs` names and `explain.rs` tells in words.
 
 use super::facts::{Assumed, Facts};
 use super::model::Model;

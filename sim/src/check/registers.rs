@@ -3,7 +3,7 @@
 //! A value tells who wrote it and not who came before. What is sound: nothing comes before the
 //! initial version; one that read a version and then wrote put its own directly after it, under
 //! every model that rules out lost updates; and a final read saw the last version. What real time
-//! and other dependencies tell besides is found in [`super::orders`].
+//! and other dependencies tell besides is found in `orders.rs`.
 
 use super::Violation;
 use super::facts::Facts;

@@ -1,7 +1,7 @@
 //! The simulator's histories of registers and rows, with the final state and the versions that
 //! nodes named.
 //!
-//! A history is observed ([`super::observed`]) and checked as any other ([`super::recorded`]). A
+//! A history is observed (`observed.rs`) and checked as any other (`recorded.rs`). A
 //! reader of a snapshot must see what its version holds.
 
 use std::collections::BTreeMap;
