@@ -71,8 +71,8 @@ Some settings of the protocol are scaled down, so that a run of seconds has chec
 epochs; the report names them all, and --set overrides them.
 
 A swarm draws everything else from the seed too: what clients do, the cluster, faults, and the
-protocol's settings. It tells which of the protocol's marks no run has hit. --shrink makes a seed that
-fails as small as it can be, and writes it down as a scenario.
+protocol's settings. It tells which of the protocol's marks no run has hit. --shrink makes a seed
+that fails as small as it can be, and writes it down as a scenario.
 
 A seed is everything: the same seed gives the same trace, byte for byte. Each failure is printed
 with the command that replays it, and the exit code is 1 then. Ctrl-C ends a swarm with what it has
@@ -89,7 +89,8 @@ pub struct Arguments {
     #[arg(long, value_name = "A..B", group = "which", value_parser = seeds)]
     seeds: Option<Range<u64>>,
     /// Run one seed after the other, from 0, for so many minutes
-    #[arg(long, value_name = "M", group = "which", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "M", group = "which")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=60 * 24 * 365))]
     minutes: Option<u64>,
     /// Draw everything else from the seed
     #[arg(long, conflicts_with_all = IN_SCENARIOS, conflicts_with = "scenario")]
