@@ -1,5 +1,5 @@
-//! Coverage marks: the phases, and the branches that are rarely taken. A swarm must hit each, or say
-//! why it can't.
+//! Coverage marks: the phases, and the branches that are rarely taken. A swarm must hit each, or
+//! say why it can't.
 
 use pangea_core::protocol::Mark;
 
