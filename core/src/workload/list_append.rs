@@ -19,9 +19,7 @@ use bytes::Bytes;
 use super::check::{Report, Rows, Rule, Violation};
 use super::dice::Dice;
 use super::zipf::Zipf;
-use super::{
-    Call, Client, InvalidSettings, Settings, bounded, ended, malformed, setting, setting_zipf,
-};
+use super::{Call, Client, InvalidSettings, Settings, bounded, malformed, setting, setting_zipf};
 use crate::codec::{DecodeError, Reader, Writer};
 use crate::ids::TableId;
 use crate::key::{Direction, Key, KeyRange};
@@ -44,8 +42,6 @@ const TXNS_PER_NOTE: u64 = 6;
 pub const TXNS_PER_ERA: u64 = 50;
 /// Operations in a transaction.
 const OPS_MAX: u64 = 5;
-/// Operations that the program accepts in a transaction.
-const OPS_ACCEPTED_MAX: usize = 1_000;
 /// Lists that one range read may name.
 const RANGE_MAX: u64 = 1_000;
 /// Bytes of a list, so that one that nobody leaves does not grow for ever.
@@ -171,10 +167,7 @@ impl Op {
 
 /// The arguments of [`Run`].
 pub fn encode_ops(ops: &[Op]) -> Vec<u8> {
-    let mut args = Vec::new();
-    args.put_varint(ops.len() as u64);
-    ops.iter().for_each(|op| op.encode(&mut args));
-    args
+    super::encode_ops(ops, |op, out| op.encode(out))
 }
 
 /// Reads what [`encode_ops`] wrote.
@@ -182,12 +175,7 @@ pub fn encode_ops(ops: &[Op]) -> Vec<u8> {
 /// # Errors
 /// When the bytes are malformed.
 pub fn decode_ops(args: &[u8]) -> Result<Vec<Op>, DecodeError> {
-    let from = &mut Reader::new(args);
-    let count = from.count("operations")?;
-    bounded(count as u64, 0, OPS_ACCEPTED_MAX as u64, "count of operations")?;
-    let ops = (0..count).map(|_| Op::decode(from)).collect::<Result<_, DecodeError>>()?;
-    ended(from, "operations")?;
-    Ok(ops)
+    super::decode_ops(args, Op::decode)
 }
 
 /// The lists that a committed transaction read, in the order of its reads; a range read counts as

@@ -24,7 +24,7 @@ use bytes::Bytes;
 
 use super::check::{Report, Rows, Rule, Violation};
 use super::dice::Dice;
-use super::{Call, Client, InvalidSettings, Settings, bounded, ended, malformed, setting};
+use super::{Call, Client, InvalidSettings, Settings, bounded, malformed, setting};
 use crate::codec::{DecodeError, Reader, Writer};
 use crate::ids::TableId;
 use crate::key::{Direction, Key, KeyRange};
@@ -40,8 +40,6 @@ pub const REGISTERS: TableId = TableId(59);
 pub const TXNS_PER_ERA: u64 = 20;
 /// The first row of those that tell of deletes. No client comes that far.
 pub const WITNESSES: u64 = 1 << 63;
-/// Operations that the program accepts in a transaction.
-const OPS_ACCEPTED_MAX: usize = 1_000;
 /// Rows that one scan may name.
 const SCAN_MAX: u64 = 1_000;
 /// Rows that clients scan at most.
@@ -179,10 +177,7 @@ impl Op {
 
 /// The arguments of [`Run`].
 pub fn encode_ops(ops: &[Op]) -> Vec<u8> {
-    let mut args = Vec::new();
-    args.put_varint(ops.len() as u64);
-    ops.iter().for_each(|op| op.encode(&mut args));
-    args
+    super::encode_ops(ops, |op, out| op.encode(out))
 }
 
 /// Reads what [`encode_ops`] wrote.
@@ -190,12 +185,7 @@ pub fn encode_ops(ops: &[Op]) -> Vec<u8> {
 /// # Errors
 /// When the bytes are malformed.
 pub fn decode_ops(args: &[u8]) -> Result<Vec<Op>, DecodeError> {
-    let from = &mut Reader::new(args);
-    let count = from.count("operations")?;
-    bounded(count as u64, 0, OPS_ACCEPTED_MAX as u64, "count of operations")?;
-    let ops = (0..count).map(|_| Op::decode(from)).collect::<Result<_, DecodeError>>()?;
-    ended(from, "operations")?;
-    Ok(ops)
+    super::decode_ops(args, Op::decode)
 }
 
 /// What each read, scan and delete of a committed transaction found, in their order: rows with

@@ -38,8 +38,11 @@ fn mend(bytes: &mut [u8]) {
 }
 
 /// The frames in these bytes, which come so many at a time, up to what is none.
-fn cut(mut bytes: &[u8], step: usize) -> (Vec<Frame>, Option<FrameError>) {
-    let mut decoder = Decoder::new(BUFFER_LEN, LIMIT);
+pub(super) fn cut(
+    decoder: &mut Decoder,
+    mut bytes: &[u8],
+    step: usize,
+) -> (Vec<Frame>, Option<FrameError>) {
     let mut frames = Vec::new();
     while !bytes.is_empty() {
         let space = decoder.space();
@@ -59,8 +62,9 @@ fn cut(mut bytes: &[u8], step: usize) -> (Vec<Frame>, Option<FrameError>) {
 }
 
 fn look_at_frames(input: &[u8]) -> Outcome {
-    let (frames, error) = cut(input, usize::MAX);
-    assert_eq!(cut(input, 11), (frames.clone(), error.clone()), "however the bytes are cut");
+    let cut = |step| cut(&mut Decoder::new(BUFFER_LEN, LIMIT), input, step);
+    let (frames, error) = cut(usize::MAX);
+    assert_eq!(cut(11), (frames.clone(), error.clone()), "however the bytes are cut");
     let mut encoded = Vec::new();
     let mut unpacked = 0;
     for frame in &frames {

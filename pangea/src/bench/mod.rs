@@ -29,7 +29,6 @@ use crate::cluster::{Cluster, Place, Plan, Regions, durability, replicas};
 use crate::drive::{self, Drive, Phase};
 use crate::failure::Failure;
 use crate::protocol::{Setting, options_table};
-use crate::signals::Signals;
 use report::Report;
 use usage::Usage;
 
@@ -160,7 +159,9 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     // One thread: clients then never wake each other across cores.
     let runtime = crate::runtime(1)?;
-    let report = runtime.block_on(run_on_cluster(arguments, plan, &workload, &settings))?;
+    let work =
+        async |cluster: &mut Cluster| measure(arguments, cluster, &workload, &settings).await;
+    let report = runtime.block_on(Cluster::run_while(plan, arguments.place(), work))?;
     if let Some(path) = &arguments.json {
         let written = std::fs::write(path, report.to_json());
         let cant = |error| Failure::failed(format!("can't write {}", path.display()), error);
@@ -168,28 +169,6 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     print!("{report}");
     Ok(())
-}
-
-async fn run_on_cluster(
-    arguments: &Arguments,
-    plan: Plan,
-    workload: &Workload,
-    settings: &workload::Settings,
-) -> Result<Report, Failure> {
-    let mut signals = Signals::new()?;
-    let interrupted = || Err(Failure::Interrupted("interrupted".to_owned()));
-    let mut cluster = tokio::select! {
-        cluster = Cluster::start(plan, arguments.place()) => cluster?,
-        () = signals.received() => return interrupted(),
-    };
-    let result = tokio::select! {
-        result = measure(arguments, &mut cluster, workload, settings) => result,
-        () = signals.received() => interrupted(),
-    };
-    let stopped = cluster.stop().await;
-    let report = result?;
-    stopped?;
-    Ok(report)
 }
 
 async fn measure(

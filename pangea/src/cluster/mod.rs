@@ -27,6 +27,7 @@ use tempfile::TempDir;
 use tokio::task::JoinSet;
 
 use crate::failure::Failure;
+use crate::signals::Signals;
 use kept::Kept;
 pub use member::Member;
 pub use plan::Plan;
@@ -159,6 +160,32 @@ impl Cluster {
             let regions = self.plan.regions.join(", ");
             format!("there is no region {region:?} here; there are {regions}")
         })
+    }
+
+    /// Starts a cluster, does the work with it, and stops it whatever came of the work, which
+    /// SIGINT and SIGTERM end early.
+    ///
+    /// # Errors
+    /// The work's, those of [`Self::start`] and [`Self::stop`], and [`Failure::Interrupted`].
+    pub async fn run_while<T>(
+        plan: Plan,
+        place: Place,
+        work: impl AsyncFnOnce(&mut Self) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let mut signals = Signals::new()?;
+        let interrupted = || Err(Failure::Interrupted("interrupted".to_owned()));
+        let mut cluster = tokio::select! {
+            cluster = Self::start(plan, place) => cluster?,
+            () = signals.received() => return interrupted(),
+        };
+        let result = tokio::select! {
+            result = work(&mut cluster) => result,
+            () = signals.received() => interrupted(),
+        };
+        let stopped = cluster.stop().await;
+        let done = result?;
+        stopped?;
+        Ok(done)
     }
 
     /// Starts every node that does not run, all at the same time.

@@ -35,7 +35,6 @@ use crate::cluster::{Cluster, Place, Plan, Regions, durability};
 use crate::failure::Failure;
 use crate::protocol::{Setting, options_table};
 use crate::say;
-use crate::signals::Signals;
 use clients::Clients;
 use history::History;
 use nemesis::{Fault, Nemesis};
@@ -162,7 +161,9 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let cant = |error| Failure::failed(format!("can't write {}", path.display()), error);
     let history = Arc::new(History::new(File::create(&path).map_err(cant)?));
     let runtime = crate::runtime(1)?;
-    let played = runtime.block_on(play(arguments, plan, &faults, &history));
+    let place = Place::Temporary { within: arguments.data_dir.clone(), keep: arguments.keep };
+    let work = async |cluster: &mut Cluster| torture(arguments, cluster, &faults, &history).await;
+    let played = runtime.block_on(Cluster::run_while(plan, place, work));
     // Clients that wait for an answer are gone with it.
     drop(runtime);
     let checked = history.flush().map_err(cant).and(played).and_then(|told| {
@@ -181,29 +182,6 @@ fn keep(path: &Path, temporary: tempfile::TempPath) {
         Ok(_) => crate::warn(&format!("the history is in {}", path.display())),
         Err(error) => crate::warn(&format!("the history is lost: {error}")),
     }
-}
-
-async fn play(
-    arguments: &Arguments,
-    plan: Plan,
-    faults: &[Fault],
-    history: &Arc<History>,
-) -> Result<String, Failure> {
-    let mut signals = Signals::new()?;
-    let interrupted = || Err(Failure::Interrupted("interrupted".to_owned()));
-    let place = Place::Temporary { within: arguments.data_dir.clone(), keep: arguments.keep };
-    let mut cluster = tokio::select! {
-        cluster = Cluster::start(plan, place) => cluster?,
-        () = signals.received() => return interrupted(),
-    };
-    let result = tokio::select! {
-        result = torture(arguments, &mut cluster, faults, history) => result,
-        () = signals.received() => interrupted(),
-    };
-    let stopped = cluster.stop().await;
-    let told = result?;
-    stopped?;
-    Ok(told)
 }
 
 /// The whole of a run, and what to say of it.

@@ -230,11 +230,7 @@ async fn append(
     attempt.append(key, value);
     let update = "update lists set items = items || $2 where id = $1 returning items";
     let row = client.query_opt(update, &[&list, &format!(",{value}")]).await?;
-    let Some(row) = row else {
-        attempt.take_back(at);
-        attempt.read_list(key, None);
-        return Ok(Found::Nothing);
-    };
+    let Some(row) = row else { return Ok(nothing(attempt, at, key)) };
     attempt.read_list(key, Some(row.try_get(0)?));
     Ok(Found::Something)
 }
@@ -250,11 +246,7 @@ async fn swap(
     attempt.write(key, value);
     let update = "update registers set before = v, v = $2 where id = $1 returning before";
     let row = client.query_opt(update, &[&register, &value]).await?;
-    let Some(row) = row else {
-        attempt.take_back(at);
-        attempt.read(key, None);
-        return Ok(Found::Nothing);
-    };
+    let Some(row) = row else { return Ok(nothing(attempt, at, key)) };
     attempt.read(key, row.try_get(0)?);
     attempt.swap_last();
     Ok(Found::Something)
@@ -270,11 +262,19 @@ async fn overwrite(
     attempt.write(key, value);
     let update = "update registers set v = $2, before = null where id = $1";
     if client.execute(update, &[&register, &value]).await? == 0 {
-        attempt.take_back(at);
-        attempt.read(key, None);
-        return Ok(Found::Nothing);
+        return Ok(nothing(attempt, at, key));
     }
     Ok(Found::Something)
+}
+
+/// What was noted as a write at `at` found no row, and was a read of nothing then.
+fn nothing(attempt: &mut Attempt, at: usize, key: Key) -> Found {
+    attempt.take_back(at);
+    match key {
+        Key::List(_) => attempt.read_list(key, None),
+        Key::Register(_) | Key::Row(_) | Key::Mark(_) => attempt.read(key, None),
+    }
+    Found::Nothing
 }
 
 /// Deletes a row and leaves a mark, where there was one.
@@ -288,8 +288,7 @@ async fn delete(
     attempt.delete(key);
     let gone = client.query_opt("delete from rows where id = $1 returning v", &[&row]).await?;
     let Some(gone) = gone else {
-        attempt.take_back(at);
-        attempt.read(key, None);
+        nothing(attempt, at, key);
         return Ok(Found::Something);
     };
     attempt.read(key, Some(gone.try_get(0)?));
