@@ -33,7 +33,7 @@ const TIMED_BAR: &str = "{wide_bar} {pos}/{len} s, {msg}";
 /// How the search for the smallest failing run looks.
 const SHRINK_BAR: &str = "{pos} runs of {len} at most; smallest: {msg}";
 /// It ends after so many runs.
-const SHRINK_RUNS_MAX: u64 = 500;
+const SHRINK_RUNS_MAX: u64 = 1_000;
 /// How often it is drawn while no run ends.
 const PROGRESS_TICK: Duration = Duration::from_millis(250);
 /// How often it is told where there is no terminal.
