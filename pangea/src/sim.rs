@@ -65,6 +65,7 @@ const IN_SCENARIOS: [&str; 12] = [
   pangea sim --seeds 0..100 --faults crash,partition --set minerva.solver=greedy
   pangea sim --seeds 0..100 --scenario scenarios/coordinator-dies.toml
   pangea sim --swarm --minutes 60
+  pangea sim --swarm --seeds 0..1000 --twice
   pangea sim --seed 7 --shrink small.toml
 
 Some settings of the protocol are scaled down, so that a run of seconds has checkpoints and large
@@ -95,6 +96,9 @@ pub struct Arguments {
     /// Draw everything else from the seed
     #[arg(long, conflicts_with_all = IN_SCENARIOS, conflicts_with = "scenario")]
     swarm: bool,
+    /// Run each seed twice, which must give the same trace
+    #[arg(long, conflicts_with = "seed")]
+    twice: bool,
     /// If the seed fails, look for the smallest run that fails so, and write it to this file
     #[arg(long, value_name = "FILE", requires = "seed")]
     shrink: Option<PathBuf>,
@@ -412,7 +416,7 @@ fn run_many<P: Protocol>(
     let (threads, all) = (arguments.threads.unwrap_or(cores), seeds.end - seeds.start);
     let so_far = Arc::new(Mutex::new(Summary::default()));
     let progress = Arc::new(Progress::new(&seeds, time));
-    let extent = Extent { seeds, time, threads };
+    let extent = Extent { seeds, time, threads, is_twice: arguments.twice };
     let (latest, shown) = (so_far.clone(), progress.clone());
     let run = move || {
         let watch = &mut |summary: &Summary, failure: Option<&Report>| {

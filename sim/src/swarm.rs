@@ -8,12 +8,16 @@ use std::time::{Duration, Instant};
 
 use pangea_core::protocol::{Mark, Protocol};
 
+use crate::check::Violation;
 use crate::dice::Dice;
 use crate::report::{Counts, Report, wrapped};
 use crate::settings::Settings;
 
 /// Failures after which a swarm stops: more say nothing new.
 const FAILURES_MAX: usize = 10;
+
+/// Seeds that are named of those with an undecided history.
+const UNDECIDED_NAMED: usize = 20;
 
 /// What each seed's run is made of.
 pub type Plan<'a, P> = dyn Fn(u64) -> (Settings, <P as Protocol>::Options) + Sync + 'a;
@@ -27,6 +31,8 @@ pub struct Extent {
     pub time: Option<Duration>,
     /// So many run at a time.
     pub threads: usize,
+    /// Whether each is run twice, which must give the same trace.
+    pub is_twice: bool,
 }
 
 /// What a swarm found.
@@ -42,6 +48,10 @@ pub struct Summary {
     pub elapsed: Duration,
     /// What happened how often.
     pub counts: Counts,
+    /// The first seeds of whose histories nobody can tell whether they are right.
+    pub undecided: Vec<u64>,
+    /// Whether each seed was run twice.
+    pub is_twice: bool,
     /// The runs that failed, without their histories, in the order of their seeds.
     pub failures: Vec<Report>,
 }
@@ -69,7 +79,7 @@ pub fn run_seeds<P: Protocol>(
     watch: &mut Watch<'_>,
 ) -> Result<Summary, String> {
     let plan = |seed| (Settings { seed, ..settings.clone() }, options.clone());
-    run_swarm::<P>(Extent { seeds, time: None, threads }, &plan, watch)
+    run_swarm::<P>(Extent { seeds, time: None, threads, is_twice: false }, &plan, watch)
 }
 
 /// Runs one seed after the other, each as planned. `watch` is called after each, by one thread at a
@@ -82,14 +92,14 @@ pub fn run_swarm<P: Protocol>(
     plan: &Plan<'_, P>,
     watch: &mut Watch<'_>,
 ) -> Result<Summary, String> {
-    let Extent { seeds, time, threads } = extent;
+    let Extent { seeds, time, threads, is_twice } = extent;
     if seeds.is_empty() {
         return Err(format!("no seeds in {}..{}", seeds.start, seeds.end));
     }
     let next = AtomicU64::new(seeds.start);
     let began = Instant::now();
     let is_over = || time.is_some_and(|time| began.elapsed() >= time);
-    let summary = Summary { marks: P::MARKS, ..Summary::default() };
+    let summary = Summary { marks: P::MARKS, is_twice, ..Summary::default() };
     let shared = Mutex::new(Swarm { summary, watch, began });
     let error = Mutex::new(None);
     std::thread::scope(|scope| {
@@ -102,7 +112,7 @@ pub fn run_swarm<P: Protocol>(
                         return;
                     }
                     let (settings, options) = plan(seed);
-                    match crate::run::<P>(&settings, &options) {
+                    match run_and_repeat::<P>(&settings, &options, is_twice) {
                         Ok(report) => {
                             let mut swarm = shared.lock().expect("no thread panics with it");
                             if swarm.add(report) >= FAILURES_MAX {
@@ -126,6 +136,27 @@ pub fn run_swarm<P: Protocol>(
     Ok(summary)
 }
 
+/// Runs a seed, and once more if that is asked for.
+fn run_and_repeat<P: Protocol>(
+    settings: &Settings,
+    options: &P::Options,
+    is_twice: bool,
+) -> Result<Report, String> {
+    let mut report = crate::run::<P>(settings, options)?;
+    if is_twice && report.violation.is_none() {
+        let again = crate::run::<P>(settings, options)?;
+        let (first, second) = ((report.events, report.digest), (again.events, again.digest));
+        if first != second {
+            let story = format!(
+                "the seed gave a trace of {} events, digest {:016x}, and then one of {}, {:016x}",
+                first.0, first.1, second.0, second.1
+            );
+            report.violation = Some(Violation::new("simulator", "not repeatable", story));
+        }
+    }
+    Ok(report)
+}
+
 struct Swarm<'a, 'b> {
     summary: Summary,
     watch: &'a mut Watch<'b>,
@@ -140,6 +171,9 @@ impl Swarm<'_, '_> {
         summary.virtual_us += report.virtual_time.us;
         summary.elapsed = self.began.elapsed();
         summary.counts.add(&report.counts);
+        if report.counts.undecided > 0 && summary.undecided.len() < UNDECIDED_NAMED {
+            summary.undecided.push(report.settings.seed);
+        }
         let has_failed = report.violation.is_some();
         if has_failed {
             report.history.operations.clear();
@@ -171,7 +205,14 @@ impl fmt::Display for Summary {
         if !never_hit.is_empty() {
             writeln!(f, "  never hit   {}", wrapped(&never_hit.join(", ")))?;
         }
+        if !self.undecided.is_empty() {
+            let each: Vec<String> = self.undecided.iter().map(u64::to_string).collect();
+            writeln!(f, "  undecided   seeds {}", wrapped(&each.join(", ")))?;
+        }
         write!(f, "  verdict     {} of {seeds} seeds failed", self.failures.len())?;
+        if self.is_twice {
+            write!(f, "; each was run twice")?;
+        }
         let replay = |report: &Report| write!(f, "\n  replay      {}", report.replay_command());
         self.failures.iter().try_for_each(replay)
     }

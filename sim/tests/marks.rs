@@ -60,7 +60,7 @@ fn every_mark_is_hit_by_a_swarm_or_has_a_reason_not_to_be() {
     assert!(unknown.is_empty(), "there are no such marks: {unknown:?}");
 
     let threads = available_parallelism().map_or(1, usize::from);
-    let extent = Extent { seeds: 0..SEEDS, time: None, threads };
+    let extent = Extent { seeds: 0..SEEDS, time: None, threads, is_twice: false };
     let summary = run_swarm::<Minerva>(extent, &drawn::<Minerva>, &mut |_, _| {}).unwrap();
     println!("{summary}");
     assert!(summary.failures.is_empty(), "{summary}");
