@@ -117,6 +117,7 @@ impl History {
             outcome,
             is_held,
             is_final,
+            at: None,
             note: Some(note.into()),
             ops,
         };

@@ -14,6 +14,7 @@ mod certain;
 mod explain;
 mod facts;
 mod graph;
+mod guess;
 pub mod list_append;
 mod lists;
 pub mod model;

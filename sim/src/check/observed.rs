@@ -72,6 +72,7 @@ impl Observed {
             outcome: Outcome::Committed,
             is_held: false,
             is_final: true,
+            at: None,
             note: None,
             ops,
         });
@@ -125,8 +126,19 @@ fn txn(id: usize, operation: &Operation, real_time: RealTime, ops: Vec<Op>) -> T
         outcome,
         is_held: is_held(operation, real_time),
         is_final: false,
+        at: place(operation),
         note: Some(format!("{:?} at {}", operation.how, operation.node).into()),
         ops,
+    }
+}
+
+/// Where in the order an operation took place: its version, a reader of a snapshot after those that
+/// wrote it.
+fn place(operation: &Operation) -> Option<i64> {
+    match &operation.end {
+        End::Committed { version, .. } => Some(2 * version.0 as i64),
+        End::Read { version, .. } => Some(2 * version.0 as i64 + 1),
+        _ => None,
     }
 }
 

@@ -5,8 +5,9 @@
 //! saw that found nothing, are open questions. They are answered in three steps, each of which ends
 //! the search when it succeeds:
 //!
-//! 1. **By guess**: the order in which transactions can be put anyhow. If the graph with all
-//!    answers has no cycle that the model rules out, then the history is what the model promises.
+//! 1. **By guess**: the order that the database tells, if it does, and the one in which transactions
+//!    can be put anyhow. If the graph with all answers has no cycle that the model rules out, then
+//!    the history is what the model promises, whoever the guess is from.
 //! 2. **By necessity**: an answer that closes a cycle is wrong, so that the other one holds; if
 //!    each answer to one question does, the history breaks the model. Repeated until nothing
 //!    follows.
@@ -21,10 +22,12 @@ use std::collections::BTreeMap;
 use super::certain::{Junctions, add_final, add_real_time, add_segments};
 use super::facts::Facts;
 use super::graph::{Edge, Graph, Kind};
+use super::guess::{self, Stage};
 use super::model::Model;
 use super::objects::{INITIAL, Object, ObjectRead};
 use super::reach::Reach;
 use super::search::Search;
+use crate::record::Txn;
 
 /// Segments of one object that are compared with each other: those near to each other in time.
 /// Others follow from these.
@@ -67,6 +70,7 @@ type End = (usize, u32, Kind);
 #[derive(Debug)]
 pub struct Orders<'a> {
     objects: &'a [Object],
+    txns: &'a [Txn],
     model: Model,
     junctions: Vec<Junctions>,
     /// Which transaction reads the end of which segment, as `(segment, reader, kind)`, by object.
@@ -87,6 +91,7 @@ impl<'a> Orders<'a> {
         let mut graph = Graph::new(facts.recorded.txns.len());
         let mut orders = Self {
             objects: &facts.objects,
+            txns: &facts.recorded.txns,
             model,
             junctions: Vec::new(),
             ends: vec![Vec::new(); facts.objects.len()],
@@ -106,7 +111,7 @@ impl<'a> Orders<'a> {
                     }
                     orders.note_end(at, read, seen);
                 } else {
-                    let options = object.candidates(read);
+                    let options = orders.options(object, read);
                     orders.questions.push(Question::Read { object: at, read: number, options });
                 }
             }
@@ -135,6 +140,18 @@ impl<'a> Orders<'a> {
         later.iter().copied().find(|next| object.versions[*next as usize].writer != reader)
     }
 
+    /// The versions that a read may have seen. What was there at the end is no version before all
+    /// others.
+    fn options(&self, object: &Object, read: &ObjectRead) -> Vec<u32> {
+        let mut all = object.candidates(read);
+        all.retain(|version| *version != INITIAL || !self.is_final(read));
+        all
+    }
+
+    fn is_final(&self, read: &ObjectRead) -> bool {
+        self.txns[read.reader as usize].is_final
+    }
+
     fn note_end(&mut self, at: usize, read: &ObjectRead, seen: u32) {
         let object = &self.objects[at];
         if object.segments.len() > 2 && Self::next_of_another(object, seen, read.reader).is_none() {
@@ -151,6 +168,14 @@ impl<'a> Orders<'a> {
         let version = object.versions[seen as usize];
         if seen != INITIAL {
             edges.push((version.writer, edge(read.reader, Kind::Wr, version.value)));
+        }
+        if self.is_final(read) && seen != INITIAL {
+            // What was there at the end was written last, under every model.
+            let ends = (0..object.segments.len()).map(|segment| object.last_version(segment));
+            let others = ends.filter(|other| *other != seen && *other != INITIAL);
+            let writer = |other: u32| object.versions[other as usize].writer;
+            let to = edge(version.writer, Kind::Ww, version.value);
+            edges.extend(others.map(|other| (writer(other), to)));
         }
         let before = |next: u32| {
             let next = object.versions[next as usize];
@@ -217,7 +242,7 @@ impl<'a> Orders<'a> {
         let Some(places) = Search::new(&graph, self.model.rule()).places() else {
             return Answer::Broken { graph, is_inferred: false };
         };
-        if self.questions.is_empty() || self.is_fine_by_guess(&graph, &places) {
+        if self.questions.is_empty() || self.is_fine_by_guesses(&graph, &places) {
             return Answer::Fine;
         }
         let mut open = std::mem::take(&mut self.questions);
@@ -285,7 +310,7 @@ impl<'a> Orders<'a> {
         open: &mut Vec<Question>,
         places: &[u32],
     ) -> Answer {
-        if self.is_fine_by_guess(graph, places) {
+        if self.is_fine_by_guesses(graph, places) {
             return Answer::Fine;
         }
         let Some(question) = open.pop() else { return Answer::Open };
@@ -317,6 +342,35 @@ impl<'a> Orders<'a> {
 /// Answers by guess: versions in the order in which their writers can be put, and reads of nothing
 /// as late as that order has them.
 impl Orders<'_> {
+    fn is_fine_by_guesses(&self, graph: &Graph, places: &[u32]) -> bool {
+        let as_told = self.places_as_told(graph);
+        as_told.is_some_and(|places| self.is_fine_by_guess(graph, &places))
+            || self.is_fine_by_guess(graph, places)
+    }
+
+    /// The order that the database tells, if it tells any.
+    fn places_as_told(&self, graph: &Graph) -> Option<Vec<u32>> {
+        let search = Search::new(graph, self.model.rule());
+        if !search.is_plain() || self.txns.iter().all(|txn| txn.at.is_none()) {
+            return None;
+        }
+        let mut stage = Stage::new();
+        for &at in &self.in_question {
+            let object = &self.objects[at];
+            let ends = self.ends[at].iter().map(|(segment, reader, _)| (*segment as u32, *reader));
+            let is_open = |(number, read): &(usize, &ObjectRead)| {
+                object.seen(read).is_none() && !self.saw.contains_key(&(at, *number))
+            };
+            let open = object.reads.iter().enumerate().filter(is_open);
+            stage.add(
+                object,
+                ends,
+                open.map(|(_, read)| (read.reader, self.options(object, read))),
+            );
+        }
+        guess::places(&search, &mut stage, |vertex| self.txns.get(vertex as usize)?.at)
+    }
+
     fn is_fine_by_guess(&self, graph: &Graph, places: &[u32]) -> bool {
         let search = Search::new(graph, self.model.rule());
         let place = |txn: u32| places[search.state(txn) as usize];
@@ -332,7 +386,7 @@ impl Orders<'_> {
                 if object.seen(read).is_some() || self.saw.contains_key(&(at, number)) {
                     continue;
                 }
-                let candidates = object.candidates(read);
+                let candidates = self.options(object, read);
                 let came_before = |version: &u32| {
                     let writer = object.versions[*version as usize].writer;
                     *version == INITIAL
@@ -340,7 +394,8 @@ impl Orders<'_> {
                 };
                 let mut earlier = versions.iter().copied().filter(came_before);
                 let seen = earlier.rfind(|version| candidates.contains(version));
-                let seen = seen.expect("the initial version comes before all");
+                let seen = seen.or_else(|| candidates.first().copied());
+                let seen = seen.expect("a read that is in question has something to choose from");
                 for (from, edge) in self.read_edges(at, read, seen) {
                     guessed.add(from, edge);
                 }

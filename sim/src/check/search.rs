@@ -47,6 +47,16 @@ impl<'a> Search<'a> {
         state / self.states_per_vertex()
     }
 
+    /// Whether each vertex is one state, and not two.
+    pub fn is_plain(&self) -> bool {
+        !self.rule.is_apart
+    }
+
+    /// Whether a vertex is a transaction, and not a junction.
+    pub fn is_txn(&self, vertex: u32) -> bool {
+        self.graph.is_txn(vertex)
+    }
+
     /// The edges from a state, those too that don't count.
     pub fn edges(&self, state: State) -> &'a [Edge] {
         self.graph.from(self.vertex(state))

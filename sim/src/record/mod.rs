@@ -173,6 +173,9 @@ pub struct Txn {
     pub is_held: bool,
     /// Whether it read the final state: all others were over, and nothing came after it.
     pub is_final: bool,
+    /// Where in the order of all transactions the database says that it took place, if it says so.
+    /// Proves nothing: it is where a checker begins to look for an order that reads leave open.
+    pub at: Option<i64>,
     /// What else a story should tell.
     pub note: Option<Box<str>>,
     /// What it did, in its order. Of one that is not known to have committed, what is known.

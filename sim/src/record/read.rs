@@ -71,7 +71,7 @@ pub fn read(input: &mut dyn BufRead, watch: &mut dyn FnMut(u64)) -> Result<Recor
 fn transaction(line: usize, text: &[u8], names: &mut Names) -> Result<Txn, Malformed> {
     let parsed: RawTxn =
         serde_json::from_slice(text).map_err(|error| malformed(line, text, &error))?;
-    let RawTxn { client, begin, end, outcome, real_time, r#final, note, ops } = parsed;
+    let RawTxn { client, begin, end, outcome, real_time, r#final, at, note, ops } = parsed;
     let is_known = outcome == RawOutcome::Committed;
     let ops = ops.into_iter().map(|op| op.named(is_known, names));
     let ops: Result<Vec<Option<Op>>, String> = ops.collect();
@@ -89,6 +89,7 @@ fn transaction(line: usize, text: &[u8], names: &mut Names) -> Result<Txn, Malfo
         outcome,
         is_held: real_time,
         is_final: r#final,
+        at,
         note,
         ops,
     })
@@ -130,6 +131,8 @@ struct RawTxn {
     real_time: bool,
     #[serde(default)]
     r#final: bool,
+    #[serde(default)]
+    at: Option<i64>,
     #[serde(default)]
     note: Option<Box<str>>,
     ops: Vec<RawOp>,

@@ -11,7 +11,7 @@ const SAMPLE: &str = concat!(
     r#"{"client":"b","begin":-5,"outcome":"unknown","ops":["#,
     r#"{"write":{"key":3,"value":"a"}},{"read":{"key":3}}]}"#,
     "\n\n",
-    r#"{"client":2,"begin":3,"end":4,"outcome":"committed","real_time":false,"note":"old","ops":["#,
+    r#"{"client":2,"begin":3,"end":4,"outcome":"committed","real_time":false,"at":7,"note":"old","ops":["#,
     r#"{"scan":{"from":1,"to":9,"rows":[[3,"a"]]}},{"delete":{"key":3}},"#,
     r#"{"read":{"key":3,"value":null}}]}"#,
     "\n",

@@ -18,6 +18,7 @@ fn txn_by_hand() -> Txn {
         outcome: Outcome::Committed,
         is_held: false,
         is_final: false,
+        at: None,
         note: None,
         ops: Vec::new(),
     }

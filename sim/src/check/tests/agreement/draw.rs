@@ -123,14 +123,18 @@ fn scan(range: Range, now: &State, names: &Names) -> Op {
     Op::Scan { range, rows: inside.map(|(key, value)| (*key, *value)).collect() }
 }
 
-/// Gives transactions their times, or holds none to them.
+/// Gives transactions their times, or holds none to them. Some databases also say in which order
+/// they took place, some of these lie, and some say the same of several.
 fn time(dice: &mut Dice, recorded: &mut Recorded, times: &[(i64, i64)]) {
     let is_held = dice.between(0, 2) > 0;
     let slack = dice.between(0, 30);
+    let (is_telling, is_lying, step) = (dice.chance(600), dice.chance(300), [1, 25][dice.index(2)]);
     for (txn, &(begin, end)) in recorded.txns.iter_mut().zip(times) {
         txn.is_held = is_held && dice.between(0, 9) > 0;
         txn.begin = begin - dice.between(0, slack) as i64;
         let is_open = txn.outcome == Outcome::Unknown && dice.between(0, 1) == 0;
+        let place = if is_lying { dice.between(0, 100) as i64 } else { begin };
+        txn.at = (is_telling && dice.chance(800)).then_some(place / step);
         txn.end = (!is_open).then_some(end + dice.between(0, slack) as i64);
     }
 }

@@ -1,0 +1,163 @@
+//! A guess at the order of all transactions, from what the database says of it.
+//!
+//! A commit timestamp often stands for several transactions, whose order among each other nobody
+//! tells. So they are put in order one after the other, each as soon as its time has come and what
+//! it read is there: one that found nothing waits until there is nothing, and one that begins
+//! another segment of an object waits until the segment before it is over and read. What comes of
+//! it is a guess, to be held to the model like any other.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use pangea_core::hash::HashMap;
+
+use super::objects::{INITIAL, Object};
+use super::search::Search;
+
+/// Looks at a transaction in vain, for each that there is, after which there is no guess.
+const LOOKS_MAX: usize = 64;
+
+/// Objects, and the version that each has at a moment of the guessed order.
+#[derive(Debug)]
+pub struct Stage<'a> {
+    objects: Vec<&'a Object>,
+    current: Vec<u32>,
+    /// Who reads the end of which segment and has not come, by object.
+    readers: Vec<HashMap<u32, Vec<u32>>>,
+    parts: HashMap<u32, Part>,
+}
+
+/// What one transaction does on the stage.
+#[derive(Clone, Debug, Default)]
+struct Part {
+    /// It found nothing there: where, and which versions are nothing.
+    found_nothing: Vec<(usize, Vec<u32>)>,
+    /// It made these versions.
+    writes: Vec<(usize, u32)>,
+    /// It reads the ends of these segments.
+    ends: Vec<(usize, u32)>,
+}
+
+impl<'a> Stage<'a> {
+    /// Nothing on it.
+    pub fn new() -> Self {
+        let (objects, current) = (Vec::new(), Vec::new());
+        Self { objects, current, readers: Vec::new(), parts: HashMap::default() }
+    }
+
+    /// Adds an object, with who read the ends of its segments, and with who found nothing in it and
+    /// which versions that may have been.
+    pub fn add(
+        &mut self,
+        object: &'a Object,
+        ends: impl Iterator<Item = (u32, u32)>,
+        found_nothing: impl Iterator<Item = (u32, Vec<u32>)>,
+    ) {
+        let at = self.objects.len();
+        let mut readers: HashMap<u32, Vec<u32>> = HashMap::default();
+        for (segment, reader) in ends {
+            readers.entry(segment).or_default().push(reader);
+            self.parts.entry(reader).or_default().ends.push((at, segment));
+        }
+        for (reader, options) in found_nothing {
+            self.parts.entry(reader).or_default().found_nothing.push((at, options));
+        }
+        for (number, version) in (0..).zip(&object.versions).skip(1) {
+            self.parts.entry(version.writer).or_default().writes.push((at, number));
+        }
+        self.objects.push(object);
+        self.current.push(INITIAL);
+        self.readers.push(readers);
+    }
+
+    /// Whether a transaction begins a segment.
+    fn is_opening(&self, txn: u32) -> bool {
+        let is_first = |&(at, version): &(usize, u32)| {
+            let (_, place) = self.objects[at].places[version as usize];
+            place == 0
+        };
+        self.parts.get(&txn).is_some_and(|part| part.writes.iter().any(is_first))
+    }
+
+    /// Whether a transaction can come now.
+    fn has_room_for(&self, txn: u32) -> bool {
+        let Some(part) = self.parts.get(&txn) else { return true };
+        let is_nothing = |(at, options): &(usize, Vec<u32>)| options.contains(&self.current[*at]);
+        let is_next = |&(at, version): &(usize, u32)| {
+            let object = self.objects[at];
+            let (_, place) = object.places[version as usize];
+            let current = self.current[at];
+            let (segment, _) = object.places[current as usize];
+            let readers = self.readers[at].get(&segment);
+            let is_read = readers.is_none_or(|all| all.iter().all(|reader| *reader == txn));
+            place > 0 || object.last_version(segment as usize) == current && is_read
+        };
+        part.found_nothing.iter().all(is_nothing) && part.writes.iter().all(is_next)
+    }
+
+    /// A transaction comes. Says if anything is other than before.
+    fn take(&mut self, txn: u32) -> bool {
+        let Some(part) = self.parts.get(&txn) else { return false };
+        for &(at, segment) in &part.ends {
+            if let Some(readers) = self.readers[at].get_mut(&segment) {
+                readers.retain(|reader| *reader != txn);
+            }
+        }
+        for &(at, version) in &part.writes {
+            self.current[at] = version;
+        }
+        !part.ends.is_empty() || !part.writes.is_empty()
+    }
+}
+
+/// Places of all vertices of a graph in an order that no edge leads back in. `told` says when a
+/// transaction took place. One of which nothing is said comes in time for what comes after it.
+pub fn places(
+    search: &Search<'_>,
+    stage: &mut Stage<'_>,
+    told: impl Fn(u32) -> Option<i64>,
+) -> Option<Vec<u32>> {
+    let plain = search.places()?;
+    let count = plain.len();
+    let mut due = vec![i64::MAX; count];
+    let mut before = vec![0u32; count];
+    let mut last_first: Vec<u32> = (0..count as u32).collect();
+    last_first.sort_unstable_by_key(|vertex| Reverse(plain[*vertex as usize]));
+    for vertex in last_first {
+        let to = search.edges(vertex).iter().filter_map(|edge| search.step(vertex, edge));
+        let mut first = i64::MAX;
+        for to in to {
+            first = first.min(due[to as usize]);
+            before[to as usize] += 1;
+        }
+        due[vertex as usize] = told(vertex).unwrap_or(i64::MAX).min(first);
+    }
+    let ranked = |stage: &Stage<'_>, vertex: u32| {
+        let is_later = (search.is_txn(vertex), stage.is_opening(vertex));
+        Reverse((due[vertex as usize], is_later, vertex))
+    };
+    let free = (0..count as u32).filter(|vertex| before[*vertex as usize] == 0);
+    let mut ready: BinaryHeap<_> = free.map(|vertex| ranked(stage, vertex)).collect();
+    let mut waiting = Vec::new();
+    let (mut places, mut next, mut looks) = (vec![u32::MAX; count], 0, count * LOOKS_MAX);
+    while let Some(first) = ready.pop() {
+        let Reverse((.., vertex)) = first;
+        if !stage.has_room_for(vertex) {
+            waiting.push(first);
+            looks = looks.checked_sub(1)?;
+            continue;
+        }
+        places[vertex as usize] = next;
+        next += 1;
+        if stage.take(vertex) {
+            ready.extend(waiting.drain(..));
+        }
+        for to in search.edges(vertex).iter().filter_map(|edge| search.step(vertex, edge)) {
+            before[to as usize] -= 1;
+            if before[to as usize] == 0 {
+                ready.push(ranked(stage, to));
+            }
+        }
+    }
+    (next as usize == count).then_some(places)
+}
