@@ -386,7 +386,8 @@ fn report_lines(recovered: &Recovered, loaded: &crate::checkpoint::Loaded) -> Ve
     lines.push(format!("log up to record {}, {count} of them to read again", recovered.head.0));
     if let Some(cut) = &recovered.cut {
         lines.push(format!(
-            "log {}: a torn tail at offset {} was cut off; it was never acknowledged",
+            "log {}: a torn tail at offset {} was cut off: a record that was not written whole, or \
+             damage to the last one",
             cut.path.display(),
             cut.offset
         ));

@@ -317,6 +317,24 @@ fn a_full_disk_ends_the_log_with_a_clear_error_and_loses_nothing_that_was_durabl
 }
 
 #[test]
+fn where_a_whole_segment_has_no_room_a_smaller_one_is_made() {
+    const RECORD_LEN: usize = 64 << 10;
+    let disk = MemDisk::default();
+    let options = LogOptions { segment_bytes: 64 << 20, ..options(&dir()) };
+    // Segments of 4 and 8 MiB fit, and then one of 16 does not.
+    disk.set_room(Some(17 << 20));
+    let running = open_with(&disk, &options).unwrap();
+    let record = Bytes::from(vec![7; RECORD_LEN]);
+    for position in 1..=400 {
+        let append = Append { position: LogPosition(position), record: vec![record.clone()] };
+        running.log.append(&mut vec![append]);
+    }
+    let (durable, error) = running.wait_failed();
+    assert!(error.to_string().contains("The disk is full"), "{error}");
+    assert!(durable as usize * RECORD_LEN > 15 << 20, "{durable} records, and there was room");
+}
+
+#[test]
 fn a_failed_sync_is_never_tried_again() {
     let disk = MemDisk::default();
     let running = open(&disk).unwrap();

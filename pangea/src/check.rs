@@ -68,6 +68,10 @@ pub fn check_file(file: PathBuf, model: Model) -> Result<(), Failure> {
     let work = move || {
         let begin = Instant::now();
         let recorded = open_and_read(&file)?;
+        if recorded.txns.is_empty() {
+            let name = file.display();
+            return Err(Failure::Usage(format!("{name}: there is no transaction in it")));
+        }
         let checking = spinner("checking");
         let verdict = check(&recorded, model, model.name());
         let weaker = match &verdict {

@@ -15,9 +15,10 @@ pub struct Signals {
 /// SIGINT, which a terminal sends for Ctrl-C.
 pub struct Interrupts(Signal);
 
-/// SIGTERM, and SIGHUP, which a terminal sends when it is closed.
+/// SIGTERM; SIGQUIT, which a terminal sends for Ctrl-\; and SIGHUP, which it sends when it is closed.
 pub struct Ends {
     terminate: Signal,
+    quit: Signal,
     /// Nothing where SIGHUP is ignored, as `nohup` has it.
     hang_up: Option<Signal>,
 }
@@ -35,7 +36,8 @@ impl Signals {
             false => Some(listen(SignalKind::hangup())?),
         };
         let interrupts = Interrupts(listen(SignalKind::interrupt())?);
-        let ends = Ends { terminate: listen(SignalKind::terminate())?, hang_up };
+        let (terminate, quit) = (listen(SignalKind::terminate())?, listen(SignalKind::quit())?);
+        let ends = Ends { terminate, quit, hang_up };
         Ok(Self { interrupts, ends })
     }
 
@@ -56,7 +58,7 @@ impl Interrupts {
 }
 
 impl Ends {
-    /// Waits for either.
+    /// Waits for any.
     pub async fn received(&mut self) {
         let hang_up = async {
             match &mut self.hang_up {
@@ -66,6 +68,7 @@ impl Ends {
         };
         tokio::select! {
             _ = self.terminate.recv() => {}
+            _ = self.quit.recv() => {}
             _ = hang_up => {}
         }
     }

@@ -30,8 +30,10 @@ pub(crate) struct Parsed {
 /// The statements of a query text, parsed before any runs, as in PostgreSQL.
 pub(crate) fn parse(source: &str) -> Result<Vec<Parsed>, SqlError> {
     if source.len() > TEXT_BYTES_MAX {
-        let message = format!("the query is longer than {TEXT_BYTES_MAX} bytes");
-        return Err(SqlError::new(code::LIMIT_EXCEEDED, message));
+        let most = TEXT_BYTES_MAX >> 20;
+        let message = format!("the query is longer than {most} MiB");
+        return Err(SqlError::new(code::LIMIT_EXCEEDED, message)
+            .with_hint("Send large values as parameters, or insert fewer rows at a time."));
     }
     let dialect = PostgreSqlDialect {};
     let tokens = Tokenizer::new(&dialect, source)
@@ -69,8 +71,8 @@ fn parse_one(
     {
         token.token = Token::make_keyword("ROLLBACK");
     }
-    let mut parser = Parser::new(dialect).with_tokens_with_locations(tokens);
-    let ast = shape.parse(|| {
+    let mut parser = Parser::new(dialect).with_tokens_with_locations(tokens.clone());
+    let parsed = shape.parse(|| {
         let ast = parser.parse_statement().map_err(|error| syntax_error(source, &error))?;
         let next = parser.peek_token();
         if next.token != Token::EOF {
@@ -78,6 +80,10 @@ fn parse_one(
             return Err(SqlError::new(code::SYNTAX, message).at(source, next.span.start));
         }
         Ok(ast)
+    });
+    let ast = parsed.map_err(|error| match shape.is_deeper_than_parsed(dialect, &tokens) {
+        true => depth::too_deep(),
+        false => error,
     })?;
     Ok(Parsed { ast: Arc::new(ast), text: Arc::from(&source[start..end]), source: source.clone() })
 }
@@ -298,5 +304,19 @@ mod tests {
     fn nesting_has_a_limit() {
         let text = format!("select {}1{}", "(".repeat(10_000), ")".repeat(10_000));
         assert_eq!(parse(&text).unwrap_err().code.as_str(), "54001");
+        for depth in [1, 10, 30, 49, 50, 60, 200, 790, 1_000, 100_000] {
+            let not = format!("select {}true", "not ".repeat(depth));
+            let case = "case when true then ".repeat(depth) + "1" + &" end".repeat(depth);
+            let signs = format!("select {}1", "- ".repeat(depth));
+            for text in [not, format!("select {case}"), signs] {
+                let code = parse(&text).err().map(|error| error.code.as_str().to_owned());
+                let expected = if depth <= 10 { None } else { Some("54001") };
+                let fits = code.as_deref() == expected || (depth <= 60 && code.is_none());
+                assert!(fits, "{depth} of {}: {code:?}", &text[..40.min(text.len())]);
+                let wrong = format!("{text} frm x y z");
+                let code = parse(&wrong).unwrap_err().code;
+                assert!(depth > 10 || code.as_str() == "42601", "{depth}: {code}");
+            }
+        }
     }
 }

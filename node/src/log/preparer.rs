@@ -48,8 +48,10 @@ struct State {
     spares: VecDeque<Spare>,
     /// Why the last attempt to make a spare failed.
     failure: Option<DiskError>,
-    /// How long the next spare is.
+    /// How long the next spare is to be.
     len: u64,
+    /// How long it must be at least, where the disk has no more room.
+    len_min: u64,
     retired: Vec<Sealed>,
     /// The number in the next spare's name.
     next_name: u64,
@@ -79,6 +81,7 @@ impl Preparer {
             spares: VecDeque::new(),
             failure: None,
             len: first.min(segment_bytes),
+            len_min: FIRST_SEGMENT_BYTES.min(segment_bytes),
             retired: Vec::new(),
             next_name: 0,
             is_stopping: false,
@@ -105,6 +108,7 @@ impl Preparer {
         let mut state = self.shared.lock();
         // An earlier failure may have passed, as when the disk was full for a while.
         state.failure = None;
+        state.len_min = state.len_min.max(len_min);
         state.len = state.len.max(len_min);
         self.shared.changed.notify_all();
         let spare = loop {
@@ -120,7 +124,9 @@ impl Preparer {
             self.shared.changed.notify_all();
             state = self.shared.wait(state);
         };
-        state.len = (spare.len * 2).min(self.shared.segment_bytes);
+        state.len_min = FIRST_SEGMENT_BYTES.min(self.shared.segment_bytes);
+        state.len =
+            (spare.len * 2).clamp(state.len_min, self.shared.segment_bytes.max(state.len_min));
         self.shared.changed.notify_all();
         Ok(spare)
     }
@@ -186,9 +192,13 @@ impl Shared {
             } else if state.is_stopping {
                 return;
             } else if state.spares.is_empty() && state.failure.is_none() {
-                let (number, len) = (next_number(&mut state), state.len);
+                let (number, len, len_min) = (next_number(&mut state), state.len, state.len_min);
                 drop(state);
-                let made = self.fill(number, len);
+                // Less room than for a whole segment is room for many records yet.
+                let made = self.fill(number, len).or_else(|error| match len_min < len {
+                    true => self.fill(number, len_min),
+                    false => Err(error),
+                });
                 state = self.lock();
                 match made {
                     Ok(spare) => state.spares.push_back(spare),

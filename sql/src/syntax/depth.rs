@@ -19,7 +19,9 @@ use std::mem;
 use std::ops::ControlFlow;
 
 use sqlparser::ast::{self, BinaryOperator, Expr, VisitMut, VisitorMut};
+use sqlparser::dialect::PostgreSqlDialect;
 use sqlparser::keywords::Keyword;
+use sqlparser::parser::Parser;
 use sqlparser::tokenizer::{Token, TokenWithSpan};
 
 use crate::error::{SqlError, code};
@@ -83,11 +85,18 @@ impl Level {
     }
 }
 
+/// From this depth on the parser's own limit may be what ended it. It counts to 50, in its own way.
+const PARSER_DEPTH: usize = 20;
+
+/// What the parser takes of the stack at most, to the deepest tree.
+const PARSER_BYTES: usize = 64 << 20;
+
 /// How the statement is to be parsed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Shape {
     /// Its ANDs and ORs.
     links: usize,
+    depth: usize,
 }
 
 impl Shape {
@@ -96,10 +105,26 @@ impl Shape {
         let mut levels = Levels::default();
         tokens.iter().for_each(|token| levels.read(&token.token));
         let links = levels.links;
-        if levels.depth() > DEPTH_MAX || links > LINKS_MAX {
+        let depth = levels.depth();
+        if depth > DEPTH_MAX || links > LINKS_MAX {
             return Err(too_deep());
         }
-        Ok(Self { links })
+        Ok(Self { links, depth })
+    }
+
+    /// Whether a statement that the parser refused is one that it would take if it went deeper:
+    /// where it tries one thing after another, it forgets that its limit ended the first.
+    pub(super) fn is_deeper_than_parsed(
+        self,
+        dialect: &PostgreSqlDialect,
+        tokens: &[TokenWithSpan],
+    ) -> bool {
+        self.depth >= PARSER_DEPTH
+            && stacker::grow(PARSER_BYTES, || {
+                let parser = Parser::new(dialect).with_recursion_limit(DEPTH_MAX);
+                let mut parser = parser.with_tokens_with_locations(tokens.to_vec());
+                parser.parse_statement().is_ok() && parser.peek_token().token == Token::EOF
+            })
     }
 
     /// Parses such a statement with as much stack as it needs.
