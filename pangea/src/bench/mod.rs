@@ -146,13 +146,30 @@ impl Arguments {
     }
 }
 
+/// Whether a workload is there for checkers of histories, which the simulator has.
+fn is_of_histories(workload: &Workload) -> bool {
+    matches!(workload, Workload::ListAppend(_) | Workload::Registers(_))
+}
+
+fn no_such_workload(name: &str, settings: &workload::Settings) -> String {
+    let is_here = |name: &&str| {
+        Workload::named(name, settings).is_ok_and(|workload| !is_of_histories(&workload))
+    };
+    let names: Vec<&str> = workload::NAMES.into_iter().filter(is_here).collect();
+    format!("there is no workload {name:?} here; there are {}", names.join(", "))
+}
+
 /// Runs the benchmark.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let plan = arguments.plan()?;
     let settings = arguments.workload_settings();
     let workload = Workload::named(&arguments.workload, &settings);
-    let workload = workload.map_err(|error| Failure::Usage(error.to_string()))?;
-    if matches!(workload, Workload::ListAppend(_) | Workload::Registers(_)) {
+    let workload =
+        workload.map_err(|error| match workload::NAMES.contains(&&*arguments.workload) {
+            true => Failure::Usage(error.to_string()),
+            false => Failure::Usage(no_such_workload(&arguments.workload, &settings)),
+        })?;
+    if is_of_histories(&workload) {
         let name = workload.name();
         let message = format!("{name}'s histories are checked by `pangea sim`, not here");
         return Err(Failure::Usage(message));

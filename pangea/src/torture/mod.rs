@@ -226,13 +226,14 @@ async fn torture(
     let (version, digest) = last::settle(&places, &natives).await?;
     let counts = history.counts();
     last::read_all(history, &places).await?;
+    let last_reads = history.counts().committed - counts.committed;
     if counts.committed == 0 {
         return Err(Failure::Failed("nothing was committed".to_owned()));
     }
     Ok(format!(
         "{} over {} regions, {} s, seed {}\n  faults      {done}\n  clients     {}: {} committed, \
          {} aborted ({} conflicts), {} unknown, {} connections lost\n  replicas    equal at \
-         {version}, digest {digest:016x}",
+         {version}, digest {digest:016x}; everything read once more, by {last_reads} transactions",
         cluster.plan.protocol,
         places.len(),
         arguments.secs,
