@@ -17,6 +17,7 @@ use super::Message;
 use super::batch::{Batch, Bid, How, TxnRecord};
 use super::collection::Meta;
 use super::messages::decode_batch;
+use super::rejoin::{self, recollection, take_recollection};
 use super::resolution::{Ordered, Resolution};
 use super::state::Cut;
 use super::transfer::take_chunk;
@@ -74,6 +75,7 @@ fn chunk() -> Bytes {
     let mut out = Vec::new();
     super::batch::encode_heads(&[Bid(1), Bid(300), Bid(0)], &mut out);
     out.extend([1, 0, 1]);
+    [1, 300, 0].into_iter().for_each(|sequence| out.put_varint(sequence));
     for (table, name) in [(1, "a"), (1, "b"), (300, "")] {
         out.put_varint(table);
         out.put_bytes(name.as_bytes());
@@ -82,6 +84,13 @@ fn chunk() -> Bytes {
         out.put_bytes(b"value");
     }
     out.into()
+}
+
+fn remembered() -> Bytes {
+    let heads = vec![Bid(1), Bid(300), Bid(0)];
+    let cut = Cut { heads, ..cut() };
+    let entries = Record::Entries { from: 3, entries: vec![cut] };
+    recollection(vec![Record::Trimmed(3), entries, Record::Decided(3)])
 }
 
 fn messages() -> Vec<Vec<u8>> {
@@ -103,6 +112,8 @@ fn messages() -> Vec<Vec<u8>> {
         Message::BarrierRequest { token: 5 },
         Message::Barrier { token: 5, incarnation: u64::MAX, nonce: 1 << 40 },
         Message::Greeting { birth: 7, yours: u64::MAX, batches: Bid(3), promise },
+        Message::Rejoin { nonce: 3, birth: 7 },
+        Message::Recollection { nonce: 3, birth: 7, known: remembered() },
         Message::CheckpointRequest,
         chunk(0),
         Message::CheckpointAck { version, index: 3 },
@@ -125,6 +136,9 @@ fn look_inside(message: &Message) -> Result<u32, DecodeError> {
         }
         Message::CheckpointChunk { version, index, payload, .. } => {
             take_chunk(*version, *index, payload, NODES).map(size)
+        }
+        Message::Recollection { known, .. } if !known.is_empty() => {
+            take_recollection(known, NODES).map(size)
         }
         _ => Ok(0),
     }
@@ -209,6 +223,8 @@ fn meta() -> Vec<u8> {
         is_member: vec![true, false, true],
         births: vec![1, 2, 3],
         next_sequence: 70_000,
+        sequences: vec![5, 300, 1],
+        rejoin: Some(rejoin::Target { epoch: SnapshotVersion(7), heads: vec![Bid(2); 3] }),
         agreement: vec![
             Record::Trimmed(3),
             Record::Entries { from: 3, entries: vec![cut(), Cut::default()] },

@@ -108,6 +108,22 @@ pub enum Message {
         /// The latest ballot that the receiver has promised the sender.
         promise: Term,
     },
+    /// The sender's disk is gone: what does the receiver know of it?
+    Rejoin {
+        /// Names the question.
+        nonce: u64,
+        /// The sender's birth, which ends its earlier life.
+        birth: u64,
+    },
+    /// What the sender knows, for a replica that has forgotten.
+    Recollection {
+        /// The question's name.
+        nonce: u64,
+        /// The sender's birth.
+        birth: u64,
+        /// See `rejoin.rs`. Empty where the sender has forgotten too.
+        known: Bytes,
+    },
     /// The part came; another may be sent.
     CheckpointAck {
         /// The snapshot version that it is of.
@@ -132,6 +148,8 @@ mod tag {
     pub const CHECKPOINT_CHUNK: u8 = 11;
     pub const CHECKPOINT_ACK: u8 = 12;
     pub const GREETING: u8 = 13;
+    pub const REJOIN: u8 = 14;
+    pub const RECOLLECTION: u8 = 15;
 }
 
 impl PeerMessage for Message {
@@ -194,6 +212,17 @@ impl PeerMessage for Message {
                 out.put_varint(batches.0);
                 promise.encode(out);
             }
+            Self::Rejoin { nonce, birth } => {
+                out.put_u8(tag::REJOIN);
+                out.put_u64(*nonce);
+                out.put_u64(*birth);
+            }
+            Self::Recollection { nonce, birth, known } => {
+                out.put_u8(tag::RECOLLECTION);
+                out.put_u64(*nonce);
+                out.put_u64(*birth);
+                out.extend_from_slice(known);
+            }
             Self::CheckpointAck { version, index } => {
                 out.put_u8(tag::CHECKPOINT_ACK);
                 out.put_varint(version.0);
@@ -217,6 +246,10 @@ impl PeerMessage for Message {
                 let (index, is_last) = (tagged >> 1, tagged & 1 == 1);
                 return Ok(Self::CheckpointChunk { version, index, is_last, payload });
             }
+            tag::RECOLLECTION => {
+                let (nonce, birth) = (from.u64("recollection")?, from.u64("recollection")?);
+                return Ok(Self::Recollection { nonce, birth, known: bytes.slice_ref(from.rest()) });
+            }
             _ => {}
         }
         let message = decode_small(tag, &mut from)?;
@@ -228,6 +261,7 @@ impl PeerMessage for Message {
             Self::Batch { .. } | Self::CheckpointChunk { .. } => Lane::Bulk,
             // What a replica missed while it was away.
             Self::Agreement { bytes } if bytes.len() > AGREEMENT_CONTROL_MAX => Lane::Bulk,
+            Self::Recollection { known, .. } if known.len() > AGREEMENT_CONTROL_MAX => Lane::Bulk,
             Self::Ack { .. }
             | Self::ProofOfAvailability { .. }
             | Self::Fetch { .. }
@@ -237,6 +271,8 @@ impl PeerMessage for Message {
             | Self::BarrierRequest { .. }
             | Self::Barrier { .. }
             | Self::Greeting { .. }
+            | Self::Rejoin { .. }
+            | Self::Recollection { .. }
             | Self::CheckpointRequest
             | Self::CheckpointAck { .. } => Lane::Control,
         }
@@ -274,6 +310,8 @@ impl Message {
                 let is_sound = *birth != 0 && is_number(batches.0) && promise.is_sound(node_count);
                 (is_sound, "minerva.malformed_greeting")
             }
+            Self::Rejoin { birth, .. } => (*birth != 0, "minerva.malformed_rejoin"),
+            Self::Recollection { birth, .. } => (*birth != 0, "minerva.malformed_recollection"),
             Self::Barrier { nonce, .. } => (is_number(*nonce), "minerva.malformed_barrier"),
             Self::CheckpointChunk { version, index, .. } => {
                 (is_number(version.0) && is_number(*index), "minerva.malformed_chunk")
@@ -310,6 +348,9 @@ fn decode_small(tag: u8, from: &mut Reader<'_>) -> Result<Message, DecodeError> 
             incarnation: from.u64("barrier")?,
             nonce: from.varint("barrier")?,
         },
+        tag::REJOIN => {
+            Message::Rejoin { nonce: from.u64("rejoin")?, birth: from.u64("rejoin")? }
+        }
         tag::CHECKPOINT_REQUEST => Message::CheckpointRequest,
         tag::GREETING => Message::Greeting {
             birth: from.u64("greeting")?,
@@ -379,6 +420,9 @@ mod tests {
                 batches: Bid(3),
                 promise: Term::default(),
             },
+            Message::Rejoin { nonce: 1, birth: u64::MAX },
+            Message::Recollection { nonce: 1, birth: 2, known: bytes.clone() },
+            Message::Recollection { nonce: 1, birth: 2, known: Bytes::new() },
             Message::CheckpointRequest,
             Message::CheckpointChunk { version, index: 3, is_last: true, payload: bytes },
             Message::CheckpointAck { version, index: 3 },
