@@ -39,16 +39,19 @@ impl<E: Decision> Remembered<E> {
         is_sound: &dyn Fn(&E) -> bool,
     ) -> Result<Self, Refused> {
         let state: State<E> = postcard::from_bytes(bytes).map_err(|_| MALFORMED)?;
-        let is_known = |ballot: &Ballot| {
-            *ballot == Ballot::default() || is_ballot(*ballot, node_count as u64)
-        };
+        let is_known =
+            |ballot: &Ballot| *ballot == Ballot::default() || is_ballot(*ballot, node_count as u64);
         if !state.promise.iter().chain(&state.accepted_round).all(is_known) {
             return Err(BALLOT);
         }
         let is_ordered = state.trimmed <= INDEX_MAX
             && state.trimmed <= state.decided
             && state.decided <= state.end();
-        if is_ordered && state.entries.iter().all(is_sound) { Ok(Self(state)) } else { Err(MALFORMED) }
+        if is_ordered && state.entries.iter().all(is_sound) {
+            Ok(Self(state))
+        } else {
+            Err(MALFORMED)
+        }
     }
 
     /// How many entries are known to be decided.

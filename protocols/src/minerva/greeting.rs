@@ -142,7 +142,7 @@ impl Minerva {
             self.resend(cx, from);
         }
         let own = self.state.greetings.births[self.state.me.index()];
-        let held = self.own_head();
+        let held = self.state.own_head();
         if yours != 0 && yours != own {
             return cx.stop(lost_log(&format!(
                 "node {} knows this node from an earlier start, of which its log says nothing",

@@ -248,7 +248,11 @@ impl PeerMessage for Message {
             }
             tag::RECOLLECTION => {
                 let (nonce, birth) = (from.u64("recollection")?, from.u64("recollection")?);
-                return Ok(Self::Recollection { nonce, birth, known: bytes.slice_ref(from.rest()) });
+                return Ok(Self::Recollection {
+                    nonce,
+                    birth,
+                    known: bytes.slice_ref(from.rest()),
+                });
             }
             _ => {}
         }
@@ -348,9 +352,7 @@ fn decode_small(tag: u8, from: &mut Reader<'_>) -> Result<Message, DecodeError> 
             incarnation: from.u64("barrier")?,
             nonce: from.varint("barrier")?,
         },
-        tag::REJOIN => {
-            Message::Rejoin { nonce: from.u64("rejoin")?, birth: from.u64("rejoin")? }
-        }
+        tag::REJOIN => Message::Rejoin { nonce: from.u64("rejoin")?, birth: from.u64("rejoin")? },
         tag::CHECKPOINT_REQUEST => Message::CheckpointRequest,
         tag::GREETING => Message::Greeting {
             birth: from.u64("greeting")?,

@@ -211,8 +211,7 @@ impl Protocol for Minerva {
 
 impl Minerva {
     fn on_message(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, message: Message) {
-        let is_of_rejoin =
-            matches!(message, Message::Rejoin { .. } | Message::Recollection { .. });
+        let is_of_rejoin = matches!(message, Message::Rejoin { .. } | Message::Recollection { .. });
         if !is_of_rejoin {
             // For one that only asks nothing is kept.
             self.state.cut.heard_at[from.index()] = cx.now.at;
@@ -221,10 +220,7 @@ impl Minerva {
             return cx.mark(refused);
         }
         let is_vote = matches!(message, Message::Agreement { .. });
-        if self.is_asking()
-            && !is_of_rejoin
-            && !(is_vote && is_planted(Bug::VotesWhileRejoining))
-        {
+        if self.is_asking() && !is_of_rejoin && !(is_vote && is_planted(Bug::VotesWhileRejoining)) {
             return cx.mark("minerva.not_while_rejoining");
         }
         match message {

@@ -38,7 +38,7 @@ use pangea_core::txn::{Abort, SqlState};
 
 use super::batch::{Batch, Bid, Heads, decode_heads, encode_heads};
 use super::messages::{Message, NUMBER_MAX, are_heads};
-use super::state::{Cut, InFlight};
+use super::state::{Cut, InFlight, State};
 use super::{LogRecord, Minerva, Timer};
 use crate::agreement::{Agreement, Record, Remembered};
 
@@ -96,15 +96,6 @@ impl Minerva {
     /// Whether this replica does not know yet what it has said.
     pub(super) fn is_asking(&self) -> bool {
         matches!(self.state.rejoin, Some(Rejoin::Asking(_)))
-    }
-
-    /// The last batch of this replica that anybody may hold.
-    pub(super) fn own_head(&self) -> Bid {
-        let held = self.state.own_log().held;
-        match &self.state.rejoin {
-            Some(Rejoin::CatchingUp(target)) => held.max(target.heads[self.state.me.index()]),
-            Some(Rejoin::Asking(_)) | None => held,
-        }
     }
 
     /// The node was started to take the place of one whose disk is gone.
@@ -297,7 +288,7 @@ impl Minerva {
     /// A peer sends a batch of this replica's own log: of its earlier life.
     pub(super) fn on_own_batch(&mut self, cx: &mut Cx<'_, Self>, batch: Batch, bytes: Bytes) {
         let log = self.state.own_log();
-        let is_next = batch.bid == log.held.next() && batch.bid <= self.own_head();
+        let is_next = batch.bid == log.held.next() && batch.bid <= self.state.own_head();
         if !is_next || !log.fits(&batch) {
             return cx.mark("minerva.own_batch_from_another");
         }
@@ -347,6 +338,17 @@ impl Minerva {
                 }
             }
         })
+    }
+}
+
+impl State {
+    /// The last batch of this replica that anybody may hold.
+    pub(super) fn own_head(&self) -> Bid {
+        let held = self.own_log().held;
+        match &self.rejoin {
+            Some(Rejoin::CatchingUp(target)) => held.max(target.heads[self.me.index()]),
+            Some(Rejoin::Asking(_)) | None => held,
+        }
     }
 }
 

@@ -73,7 +73,12 @@ impl Minerva {
     }
 
     /// Persists a batch and puts it in its log. Returns where it is in this node's log.
-    pub(super) fn hold(&mut self, cx: &mut Cx<'_, Self>, batch: Batch, bytes: Bytes) -> LogPosition {
+    pub(super) fn hold(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        batch: Batch,
+        bytes: Bytes,
+    ) -> LogPosition {
         let position = self.persist(cx, LogRecord::Batch(bytes.clone()));
         let log = &mut self.state.replication.logs[batch.source.index()];
         log.insert(batch.bid, Slot { bytes, batch: Arc::new(batch), position });
@@ -139,7 +144,7 @@ impl Minerva {
 
     /// Algorithm 2, ReceivedAcknowledgement.
     pub(super) fn on_ack(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, heads: Heads) {
-        let (own, held) = (heads[self.state.me.index()], self.own_head());
+        let (own, held) = (heads[self.state.me.index()], self.state.own_head());
         if own > held {
             return cx.stop(lost_batches(from, own, held));
         }

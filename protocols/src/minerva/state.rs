@@ -400,7 +400,11 @@ impl State {
             self.execution.in_flight.iter().map(|in_flight| in_flight.txn.sequence()).collect();
         assert!(numbers.windows(2).all(|pair| pair[0] < pair[1]), "local transactions in order");
         assert!(numbers.last().is_none_or(|last| *last < self.execution.next_sequence));
-        assert!(self.replication.proof_sent <= own.held, "a proof is of a batch that exists");
+        assert!(
+            self.replication.proof_sent <= self.own_head(),
+            "a proof is of a batch that exists"
+        );
+        assert!(own.held <= own.known, "what is held is known");
         let mut next = self.cut.applied;
         for (epoch, _) in &self.cut.waiting {
             if *epoch > self.cut.skipped && next < self.cut.skipped {

@@ -251,7 +251,7 @@ impl Minerva {
         let applied = self.state.cut.applied;
         let Some(configuration) = configuration else { return };
         let me = self.state.me.index();
-        let (told, held) = (configuration.heads[me], self.own_head());
+        let (told, held) = (configuration.heads[me], self.state.own_head());
         if told > held {
             return cx.stop(lost_batches(from, told, held));
         }

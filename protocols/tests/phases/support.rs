@@ -135,7 +135,8 @@ impl Cluster {
         assert!(node.brain.is_none());
         node.runs = runs;
         node.store = Arc::new(Store::new());
-        let mut durable = Durable { checkpoint: None, records: node.log.clone(), is_replaced: node.is_replaced };
+        let mut durable =
+            Durable { checkpoint: None, records: node.log.clone(), is_replaced: node.is_replaced };
         if let Some((checkpoint, rows)) = &node.checkpoint {
             for (table, key, version) in rows.clone() {
                 node.store.apply(table, key, version);
@@ -327,6 +328,13 @@ impl Cluster {
         node.log.clear();
         node.checkpoint = None;
         (node.head, node.synced) = (LogPosition(0), LogPosition(0));
+    }
+
+    /// Gives a node that does not run a disk of before.
+    pub fn restore_log(&mut self, id: usize, log: Vec<(LogPosition, Bytes)>) {
+        let node = &mut self.nodes[id];
+        (node.head, node.synced) = (LogPosition(log.len() as u64), LogPosition(log.len() as u64));
+        node.log = log;
     }
 
     /// Takes the records from a position on off the disk of a node that does not run.
