@@ -296,7 +296,7 @@ fn a_node_that_lost_its_log_is_never_ready_until_it_is_replaced() {
     assert!(log.contains("pangea start --replace"), "the way back: {log}");
     // All others have to say what they know, and one of them is down.
     nodes[1].kill();
-    let mut replaced = Process::spawn_with(&directories[2], &["--replace"]);
+    let mut replaced = Process::spawn_replacing(&directories[2]);
     let waits = format!("this node is being replaced: waiting for {} (node 1)", REGIONS[1]);
     let mut lines = replaced.lines();
     let line = lines.next().unwrap();

@@ -353,7 +353,7 @@ mod tests {
             let mut bytes = encode(Kind::Message, b"body");
             change(&mut bytes);
             let (_, error) = cut(&mut Decoder::new(100, 1000), &bytes[..HEADER_LEN], 100);
-            error.unwrap()
+            error.expect("it is refused")
         };
         assert_eq!(refused(|bytes| bytes[4] = 9), FrameError::Version(9));
         assert_eq!(refused(|bytes| bytes[5] = 77), FrameError::Kind(77));

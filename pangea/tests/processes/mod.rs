@@ -64,8 +64,12 @@ impl Process {
         Self::spawn_with(directory, &[])
     }
 
-    /// Starts a node with more arguments.
-    pub fn spawn_with(directory: &Path, arguments: &[&str]) -> Self {
+    /// Starts a node that takes the place of one whose data is lost.
+    pub fn spawn_replacing(directory: &Path) -> Self {
+        Self::spawn_with(directory, &["--replace"])
+    }
+
+    fn spawn_with(directory: &Path, arguments: &[&str]) -> Self {
         let log = File::options().create(true).append(true).open(log_path(directory));
         let child = Command::new(env!("CARGO_BIN_EXE_pangea"))
             .args(["start", "--stop-with-stdin", "--config"])
