@@ -86,7 +86,7 @@ bugs! {
     RejoinedAfterOne, "rejoined-after-one", "A replaced node goes on after the first answer.";
     RejoinForgetsVotes, "rejoin-forgets-votes", "A replaced node votes as if it never had.";
     RejoinReusesNumbers, "rejoin-reuses-numbers", "A replaced node numbers its batches anew.";
-    OrphansKept, "orphans-kept", "Batches behind a gap stay when their source is replaced.";
+    OrphansKept, "orphans-kept", "Batches behind a gap outlive their source's disk.";
     VotesWhileRejoining, "votes-while-rejoining", "A replaced node votes before it knows its votes.";
     ReclaimedBelowPin, "reclaimed-below-pin", "Versions that a pinned reader needs are reclaimed.";
     ReclaimedEarly, "reclaimed-early", "Versions are reclaimed one epoch early.";

@@ -25,7 +25,9 @@ use crate::config::{ConfigError, LOG_SEGMENT_BYTES_DEFAULT};
 use crate::data_dir::{DataDir, DataDirError, Identity};
 use crate::disk::{Disk, DiskError, OsDisk};
 use crate::driver::{Closed, Driver, Handle, Inbox, Network, Parts, Reach, Shared};
-use crate::log::{Durability, Log, LogError, LogEvent, LogEvents, LogOptions, Recovered};
+use crate::log::{
+    Durability, Log, LogError, LogEvent, LogEvents, LogOptions, Recovered, remove_if_there,
+};
 use crate::pool::ThreadedPool;
 
 /// What a node needs to know, but for how to reach its peers.
@@ -370,8 +372,7 @@ impl Replacement {
             tracing::info!("this node's data comes from the other nodes, all of which are needed");
         }
         let path = data_dir.replaced();
-        let on_rejoined =
-            Box::new(move || disk.remove(&path).map_err(DiskError::new("remove", &path)));
+        let on_rejoined = Box::new(move || remove_if_there(disk.as_ref(), &path));
         Ok(Self { is_replaced, line, on_rejoined })
     }
 }

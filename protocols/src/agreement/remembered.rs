@@ -5,11 +5,11 @@
 //! than it had said:
 //!
 //! - A ballot that it promised to a peer was promised by that peer first. A peer that has forgotten
-//!   it too leads in it no more; what it led to is known to some other of the majority that promised.
+//!   it too leads in it no more; what it led to is known to some other that promised it.
 //! - What it accepted from a leader, the leader had before. What it accepted as the leader itself
 //!   was chosen only if others accepted it too.
-//! - A log that was accepted in a later ballot holds everything that was chosen before that. To tell
-//!   the next leader of it, without ever having said that it is accepted here, counts nothing twice.
+//! - A log that was accepted in a later ballot holds everything that was chosen before that. Told
+//!   to the next leader, by who never said that it was accepted there, it counts nothing twice.
 
 use omnipaxos::ballot_leader_election::Ballot;
 use pangea_core::planted::{Bug, is_planted};

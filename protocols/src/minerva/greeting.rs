@@ -90,8 +90,12 @@ impl Minerva {
         if is_replaced && !was_ready {
             return self.start_rejoin(cx);
         }
+        if self.state.holds_target() {
+            // It was there in an earlier run.
+            self.state.rejoin = None;
+        }
         if is_replaced && self.state.rejoin.is_none() {
-            // It was there, and ended before that was noted.
+            // And that run ended before it was noted.
             cx.rejoined();
         }
         let greetings = &self.state.greetings;
@@ -138,8 +142,8 @@ impl Minerva {
             return self.greet(cx, from);
         }
         if self.state.greetings.rejoins[from.index()].take().is_some() {
-            // What was said while it asked is lost.
-            self.resend(cx, from);
+            // While it asked it took nothing.
+            self.say_again(cx, from);
         }
         let own = self.state.greetings.births[self.state.me.index()];
         let held = self.state.own_head();

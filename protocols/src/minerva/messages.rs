@@ -170,8 +170,7 @@ impl PeerMessage for Message {
             Self::Fetch { source, from, upto } => {
                 out.put_u8(tag::FETCH);
                 out.put_u16(source.0);
-                out.put_varint(from.0);
-                out.put_varint(upto.0);
+                [from.0, upto.0].into_iter().for_each(|bid| out.put_varint(bid));
             }
             Self::Gone { source, first } => {
                 out.put_u8(tag::GONE);
@@ -184,8 +183,7 @@ impl PeerMessage for Message {
             }
             Self::Progress { applied, durable, heads } => {
                 out.put_u8(tag::PROGRESS);
-                out.put_varint(applied.0);
-                out.put_varint(durable.0);
+                [applied.0, durable.0].into_iter().for_each(|epoch| out.put_varint(epoch));
                 encode_heads(heads, out);
             }
             Self::BarrierRequest { token } => {
@@ -201,32 +199,24 @@ impl PeerMessage for Message {
             Self::CheckpointRequest => out.put_u8(tag::CHECKPOINT_REQUEST),
             Self::CheckpointChunk { version, index, is_last, payload } => {
                 out.put_u8(tag::CHECKPOINT_CHUNK);
-                out.put_varint(version.0);
-                out.put_varint(*index << 1 | u64::from(*is_last));
+                let numbers = [version.0, *index << 1 | u64::from(*is_last)];
+                numbers.into_iter().for_each(|number| out.put_varint(number));
                 out.extend_from_slice(payload);
             }
             Self::Greeting { birth, yours, batches, promise } => {
                 out.put_u8(tag::GREETING);
-                out.put_u64(*birth);
-                out.put_u64(*yours);
+                [*birth, *yours].into_iter().for_each(|number| out.put_u64(number));
                 out.put_varint(batches.0);
                 promise.encode(out);
             }
-            Self::Rejoin { nonce, birth } => {
-                out.put_u8(tag::REJOIN);
-                out.put_u64(*nonce);
-                out.put_u64(*birth);
-            }
+            Self::Rejoin { nonce, birth } => encode_question(tag::REJOIN, *nonce, *birth, out),
             Self::Recollection { nonce, birth, known } => {
-                out.put_u8(tag::RECOLLECTION);
-                out.put_u64(*nonce);
-                out.put_u64(*birth);
+                encode_question(tag::RECOLLECTION, *nonce, *birth, out);
                 out.extend_from_slice(known);
             }
             Self::CheckpointAck { version, index } => {
                 out.put_u8(tag::CHECKPOINT_ACK);
-                out.put_varint(version.0);
-                out.put_varint(*index);
+                [version.0, *index].into_iter().for_each(|number| out.put_varint(number));
             }
         }
     }
@@ -326,6 +316,12 @@ impl Message {
         };
         if is_sound { Ok(()) } else { Err(refused) }
     }
+}
+
+fn encode_question(tag: u8, nonce: u64, birth: u64, out: &mut Vec<u8>) {
+    out.put_u8(tag);
+    out.put_u64(nonce);
+    out.put_u64(birth);
 }
 
 fn decode_small(tag: u8, from: &mut Reader<'_>) -> Result<Message, DecodeError> {

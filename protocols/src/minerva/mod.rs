@@ -201,7 +201,10 @@ impl Protocol for Minerva {
     }
 
     fn status(&self) -> Status {
-        Status { rejoin: self.rejoining(), ..self.state.status() }
+        let status = self.state.status();
+        let rejoin = self.rejoining();
+        let first_start = status.first_start.filter(|_| rejoin.is_none());
+        Status { rejoin, first_start, ..status }
     }
 
     fn invariants(&self) {
@@ -277,6 +280,11 @@ impl Minerva {
     /// Begins to talk to a peer.
     fn meet(&mut self, cx: &mut Cx<'_, Self>, peer: NodeId) {
         self.greet(cx, peer);
+        self.say_again(cx, peer);
+    }
+
+    /// What was on its way to a peer is lost.
+    fn say_again(&mut self, cx: &mut Cx<'_, Self>, peer: NodeId) {
         if self.state.greetings.is_ready {
             self.agreement_mut().on_peer_up(peer);
         }

@@ -17,9 +17,8 @@
 //!
 //! - **Agreement.** See `agreement/remembered.rs`. With n - majority + 1 that remember, each
 //!   majority in which it promised or accepted has a member among them.
-//! - **Its own batches.** Only a replica that holds all before it acknowledges a batch, and only what
-//!   others have acknowledged is in a cut. What nobody holds in this way is gone, and its number is
-//!   free: each peer drops what it holds of the log behind a gap when it is asked first. A cut that
+//! - **Its own batches.** Who acknowledges a batch holds all before it, and only what others have
+//!   acknowledged is in a cut. What nobody holds in this way is gone, and its number is free: each peer drops what it holds of the log behind a gap when it is asked first. A cut that
 //!   names more than anybody holds ends the node, as what was acknowledged is lost then.
 //! - **Batches of others** that it acknowledged are held by f others. It holds them again before it
 //!   counts as rejoined; a second disk that is lost before that is one too many.
@@ -301,12 +300,7 @@ impl Minerva {
 
     /// Takes requests again once this replica holds what was reported of it.
     pub(super) fn end_rejoin(&mut self, cx: &mut Cx<'_, Self>) {
-        let Some(Rejoin::CatchingUp(target)) = &self.state.rejoin else { return };
-        let cut = &self.state.cut;
-        let logs = &self.state.replication.logs;
-        let are_held = logs.iter().zip(&target.heads).all(|(log, head)| log.durable >= *head);
-        let is_there = are_held && cut.durable >= target.epoch && cut.installed.is_none();
-        if !is_there || self.state.commit.is_some() {
+        if !self.state.holds_target() || self.state.commit.is_some() {
             return;
         }
         self.state.rejoin = None;
@@ -342,6 +336,15 @@ impl Minerva {
 }
 
 impl State {
+    /// Whether what this replica has to hold is durable here.
+    pub(super) fn holds_target(&self) -> bool {
+        let Some(Rejoin::CatchingUp(target)) = &self.rejoin else { return false };
+        let logs = self.replication.logs.iter().zip(&target.heads);
+        logs.into_iter().all(|(log, head)| log.durable >= *head)
+            && self.cut.durable >= target.epoch
+            && self.cut.installed.is_none()
+    }
+
     /// The last batch of this replica that anybody may hold.
     pub(super) fn own_head(&self) -> Bid {
         let held = self.own_log().held;
