@@ -87,7 +87,7 @@ bugs! {
     RejoinForgetsVotes, "rejoin-forgets-votes", "A replaced node votes as if it never had.";
     RejoinReusesNumbers, "rejoin-reuses-numbers", "A replaced node numbers its batches anew.";
     OrphansKept, "orphans-kept", "Batches behind a gap outlive their source's disk.";
-    VotesWhileRejoining, "votes-while-rejoining", "A replaced node votes before it knows its votes.";
+    VotesWhileRejoining, "votes-while-rejoining", "A replaced node votes before it knows how.";
     ReclaimedBelowPin, "reclaimed-below-pin", "Versions that a pinned reader needs are reclaimed.";
     ReclaimedEarly, "reclaimed-early", "Versions are reclaimed one epoch early.";
     ScanUnsettled, "scan-unsettled", "A scan misses new keys that are not in order yet.";

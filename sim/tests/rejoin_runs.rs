@@ -48,6 +48,12 @@ fn run_clean(seed: u64, nodes: usize) -> Report {
     report
 }
 
+/// A strict read asked the coordinator while that, replaced, took nothing yet, and waited for ever.
+#[test]
+fn runs_that_found_a_bug_stay_clean() {
+    run_clean(303, 5);
+}
+
 #[test]
 fn a_node_whose_disk_is_lost_comes_back_and_nothing_is_lost_with_it() {
     let seeds: u64 = std::env::var("PANGEA_REJOIN_SEEDS").map_or(20, |n| n.parse().unwrap());

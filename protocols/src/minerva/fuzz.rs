@@ -88,8 +88,7 @@ fn chunk() -> Bytes {
 
 fn remembered() -> Bytes {
     let heads = vec![Bid(1), Bid(300), Bid(0)];
-    let cut = Cut { heads, ..cut() };
-    let entries = Record::Entries { from: 3, entries: vec![cut] };
+    let entries = Record::Entries { from: 3, entries: vec![Cut { heads, ..cut() }] };
     recollection(vec![Record::Trimmed(3), entries, Record::Decided(3)])
 }
 
@@ -113,7 +112,7 @@ fn messages() -> Vec<Vec<u8>> {
         Message::Barrier { token: 5, incarnation: u64::MAX, nonce: 1 << 40 },
         Message::Greeting { birth: 7, yours: u64::MAX, batches: Bid(3), promise },
         Message::Rejoin { nonce: 3, birth: 7 },
-        Message::Recollection { nonce: 3, birth: 7, known: remembered() },
+        Message::Recollection { nonce: 3, birth: 7, known: Bytes::from_static(b"known") },
         Message::CheckpointRequest,
         chunk(0),
         Message::CheckpointAck { version, index: 3 },
@@ -136,9 +135,6 @@ fn look_inside(message: &Message) -> Result<u32, DecodeError> {
         }
         Message::CheckpointChunk { version, index, payload, .. } => {
             take_chunk(*version, *index, payload, NODES).map(size)
-        }
-        Message::Recollection { known, .. } if !known.is_empty() => {
-            take_recollection(known, NODES).map(size)
         }
         _ => Ok(0),
     }
@@ -170,6 +166,26 @@ fn peer_messages() {
         look: look_at_message,
         bytes_max: 4 << 10,
         // A range read of four bytes takes 80, and there are two copies of it at a time.
+        bytes_per_byte: 256,
+    });
+}
+
+fn look_at_recollection(input: &[u8]) -> Outcome {
+    match take_recollection(input, NODES) {
+        Ok(cuts) => Outcome::taken(size(cuts) > 1),
+        Err(error) => Outcome::refused(error),
+    }
+}
+
+#[test]
+fn recollections() {
+    run(Target {
+        name: "recollection",
+        seeds: vec![remembered().to_vec()],
+        mend: |_| {},
+        look: look_at_recollection,
+        // What serde takes beforehand for a list of cuts, and each of a cut's lists.
+        bytes_max: 6 << 20,
         bytes_per_byte: 256,
     });
 }

@@ -333,6 +333,26 @@ fn what_is_no_answer_is_refused() {
     assert_eq!(waits_for(&cluster, 1), [NodeId(0), NodeId(2)]);
 }
 
+/// A strict read asked the coordinator while that, replaced, asked others and took nothing. It led
+/// again, the one that had asked saw no other, and the read waited for ever: seed 303 of five nodes.
+#[test]
+fn a_strict_read_that_asked_a_coordinator_which_asked_others_is_not_forgotten() {
+    let mut cluster = busy(3);
+    let lost = cluster.leader();
+    let (near, far) = ((lost + 1) % 3, (lost + 2) % 3);
+    // No election, so that the peers know no other coordinator.
+    cluster.crash(far);
+    cluster.crash(lost);
+    cluster.replace(lost);
+    let fresh = cluster.submit(near, Request::Fresh);
+    cluster.settle();
+    assert!(cluster.mark(lost, "minerva.not_while_rejoining") > 0, "it did not take it");
+    cluster.start(far);
+    cluster.run_for(5_000);
+    assert!(cluster.fresh(near, fresh).is_some());
+    assert_all_run(&cluster);
+}
+
 /// A node that is not ready may have forgotten too, and does not know yet.
 #[test]
 fn who_is_not_ready_gives_no_answer() {
