@@ -18,8 +18,9 @@
 //! - **Agreement.** See `agreement/remembered.rs`. With n - majority + 1 that remember, each
 //!   majority in which it promised or accepted has a member among them.
 //! - **Its own batches.** Who acknowledges a batch holds all before it, and only what others have
-//!   acknowledged is in a cut. What nobody holds in this way is gone, and its number is free: each peer drops what it holds of the log behind a gap when it is asked first. A cut that
-//!   names more than anybody holds ends the node, as what was acknowledged is lost then.
+//!   acknowledged is in a cut. What nobody holds so is gone, and its number is free: each peer
+//!   drops what it holds of the log behind a gap when it is asked first. A cut that names more than
+//!   anybody holds ends the node, as what was acknowledged is lost then.
 //! - **Batches of others** that it acknowledged are held by f others. It holds them again before it
 //!   counts as rejoined; a second disk that is lost before that is one too many.
 //!

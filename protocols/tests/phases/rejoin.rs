@@ -334,7 +334,7 @@ fn what_is_no_answer_is_refused() {
 }
 
 /// A strict read asked the coordinator while that, replaced, asked others and took nothing. It led
-/// again, the one that had asked saw no other, and the read waited for ever: seed 303 of five nodes.
+/// again, the one that had asked saw no other, and the read waited for ever.
 #[test]
 fn a_strict_read_that_asked_a_coordinator_which_asked_others_is_not_forgotten() {
     let mut cluster = busy(3);
