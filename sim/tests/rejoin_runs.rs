@@ -66,7 +66,7 @@ fn a_node_whose_disk_is_lost_comes_back_and_nothing_is_lost_with_it() {
     }
     println!("{replaced} disks lost, {rejoined} times back");
     assert!(replaced >= seeds / 2, "{replaced} disks in {seeds} runs are too few");
-    // That all are back is what each run ends with. One that crashes at the end of its way notices at
-    // its next start that it was there.
+    // Each run ends with all back. One that crashes at the end of its way notices at its next start
+    // that it was there.
     assert!(rejoined >= replaced * 3 / 4, "of {replaced} only {rejoined} came back in one run");
 }
