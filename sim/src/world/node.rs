@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion, Ticket};
 use pangea_core::protocol::{Checkpoint, Cx, Effect, Input, Protocol, Setup};
 use pangea_core::store::{Pin, Store};
@@ -52,8 +53,8 @@ pub(super) struct Node<P: Protocol> {
     pub(super) is_destroyed: bool,
     /// It has yet to take the place of one whose disk was lost.
     pub(super) is_replaced: bool,
-    /// Its disk has a damage that its next start must notice.
-    is_damaged: bool,
+    /// What was in its log before a bit of that flipped, which its next start must notice.
+    damaged: Option<Vec<(LogPosition, Bytes)>>,
     disk: Disk,
     workers: Workers,
     pub(super) clock: Clock,
@@ -102,7 +103,7 @@ impl<P: Protocol> Node<P> {
             running: None,
             is_destroyed: false,
             is_replaced: false,
-            is_damaged: false,
+            damaged: None,
             disk: Disk::default(),
             workers: Workers::draw(fork("workers")),
             clock: Clock::new(settings.clocks, &mut fork("clock")),
@@ -177,8 +178,8 @@ impl<P: Protocol> World<P> {
         }
         node.life += 1;
         node.clock.restart();
-        if node.is_damaged {
-            self.notice_damage(id);
+        if let Some(before) = node.damaged.take() {
+            self.notice_damage(id, &before);
         }
         let node = &mut self.nodes[id.index()];
         let (mut durable, store) = node.disk.recover().expect("a crash takes nothing durable");
@@ -239,7 +240,7 @@ impl<P: Protocol> World<P> {
     /// The node stops for good, unless so many are gone that another would be too many.
     pub(super) fn destroy(&mut self, id: NodeId) {
         let gone = self.nodes.iter().filter(|node| node.is_destroyed).count();
-        if self.nodes.iter().any(|node| node.is_replaced || node.is_damaged)
+        if self.nodes.iter().any(|node| node.is_replaced || node.damaged.is_some())
             || gone + self.topology.majority() >= self.nodes.len()
         {
             return;
@@ -253,7 +254,8 @@ impl<P: Protocol> World<P> {
 
     /// Whether the cluster survives that a node loses what is on its disk.
     fn can_lose_disk(&self) -> bool {
-        let is_whole = |node: &Node<P>| !node.is_destroyed && !node.is_replaced && !node.is_damaged;
+        let is_whole =
+            |node: &Node<P>| !node.is_destroyed && !node.is_replaced && node.damaged.is_none();
         self.topology.faults_tolerated() > 0 && self.nodes.iter().all(is_whole)
     }
 
@@ -273,14 +275,14 @@ impl<P: Protocol> World<P> {
         }
         self.crash(id, down);
         let node = &mut self.nodes[id.index()];
-        node.is_damaged = node.disk.flip_bit(&mut node.disk_dice);
+        node.damaged = node.disk.flip_bit(&mut node.disk_dice);
     }
 
     /// The node starts, and must not take what is on its disk for good.
-    fn notice_damage(&mut self, id: NodeId) {
-        let node = &mut self.nodes[id.index()];
-        node.is_damaged = false;
-        match node.disk.recover::<P::Header>() {
+    fn notice_damage(&mut self, id: NodeId, before: &[(LogPosition, Bytes)]) {
+        match self.nodes[id.index()].disk.recover::<P::Header>() {
+            // It is in a place that means nothing.
+            Ok((durable, _)) if durable.records == before => {}
             Ok(_) => self.violate("disk", format!("{id} started from a damaged log")),
             Err(error) => {
                 self.trace.event(self.now, id, "damaged", [0, 0], || error);
