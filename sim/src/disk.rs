@@ -152,7 +152,7 @@ impl Disk {
     }
 
     /// Flips a bit of the log that was durable, where what is behind it says so: a bit of the last
-    /// records may as well be one that was not. Returns what was in the log, if there was such a bit.
+    /// records may as well be one that was not. Returns what was in the log, if there was one.
     pub fn flip_bit(&mut self, dice: &mut Dice) -> Option<Vec<(LogPosition, Bytes)>> {
         let before = self.records().expect("it is whole");
         let last = self.segments.len().saturating_sub(1);
