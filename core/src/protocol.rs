@@ -46,6 +46,9 @@ pub trait Protocol: Sized + Send + 'static {
     /// The fewest nodes that a cluster can have.
     const NODES_MIN: usize = 1;
 
+    /// Whether a node can take the place of one whose disk is gone: see [`Durable::is_replaced`].
+    const REJOINS: bool = false;
+
     /// Every mark that it makes with [`Cx::mark`]. The simulator takes another one for a violation,
     /// and a swarm tells which of these it has not seen.
     const MARKS: &'static [Mark] = &[];

@@ -163,6 +163,7 @@ impl Protocol for Minerva {
     const NAME: &'static str = "minerva";
     /// Agreement is among several.
     const NODES_MIN: usize = 2;
+    const REJOINS: bool = true;
     const MARKS: &'static [Mark] = marks::ALL;
 
     type Header = Header;

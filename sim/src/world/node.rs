@@ -256,7 +256,7 @@ impl<P: Protocol> World<P> {
     fn can_lose_disk(&self) -> bool {
         let is_whole =
             |node: &Node<P>| !node.is_destroyed && !node.is_replaced && node.damaged.is_none();
-        self.topology.faults_tolerated() > 0 && self.nodes.iter().all(is_whole)
+        P::REJOINS && self.topology.faults_tolerated() > 0 && self.nodes.iter().all(is_whole)
     }
 
     /// The node stops, and all that it has written is gone.
