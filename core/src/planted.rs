@@ -83,6 +83,11 @@ bugs! {
     TransferMixesVersions, "transfer-mixes-versions", "Later chunks of a transfer are newer.";
     DeletionsNotTransferred, "deletions-not-transferred", "Deleted rows survive a transfer.";
     CollectedForOne, "collected-for-one", "A batch is dropped when one member has applied it.";
+    RejoinedAfterOne, "rejoined-after-one", "A replaced node goes on after the first answer.";
+    RejoinForgetsVotes, "rejoin-forgets-votes", "A replaced node votes as if it never had.";
+    RejoinReusesNumbers, "rejoin-reuses-numbers", "A replaced node numbers its batches anew.";
+    OrphansKept, "orphans-kept", "Batches behind a gap outlive their source's disk.";
+    VotesWhileRejoining, "votes-while-rejoining", "A replaced node votes before it knows how.";
     ReclaimedBelowPin, "reclaimed-below-pin", "Versions that a pinned reader needs are reclaimed.";
     ReclaimedEarly, "reclaimed-early", "Versions are reclaimed one epoch early.";
     ScanUnsettled, "scan-unsettled", "A scan misses new keys that are not in order yet.";

@@ -46,6 +46,9 @@ pub trait Protocol: Sized + Send + 'static {
     /// The fewest nodes that a cluster can have.
     const NODES_MIN: usize = 1;
 
+    /// Whether a node can take the place of one whose disk is gone: see [`Durable::is_replaced`].
+    const REJOINS: bool = false;
+
     /// Every mark that it makes with [`Cx::mark`]. The simulator takes another one for a violation,
     /// and a swarm tells which of these it has not seen.
     const MARKS: &'static [Mark] = &[];
@@ -170,6 +173,9 @@ pub struct Durable {
     pub checkpoint: Option<Checkpoint>,
     /// The records of the log that were not truncated, in order.
     pub records: Vec<(LogPosition, Bytes)>,
+    /// The node is to take the place of one of its name whose disk is gone, and that is not done
+    /// until [`Effect::Rejoined`] says so, over any number of starts.
+    pub is_replaced: bool,
 }
 
 /// What a protocol wrote beside the tables of a checkpoint.
@@ -258,6 +264,9 @@ pub enum Effect<P: Protocol> {
     },
     /// Records below this position are no longer needed.
     Truncate(LogPosition),
+    /// The node holds again what the one held whose place it took: its next start is like any
+    /// other. See [`Durable::is_replaced`].
+    Rejoined,
     /// End the node, for a reason that an operator has to deal with. Nothing is done after it.
     Stop {
         /// What happened, and what to do.
@@ -369,6 +378,11 @@ impl<'a, P: Protocol> Cx<'a, P> {
         self.effects.push(Effect::Truncate(position));
     }
 
+    /// Says that the node has taken the place of the one that it replaces.
+    pub fn rejoined(&mut self) {
+        self.effects.push(Effect::Rejoined);
+    }
+
     /// Ends the node: it can't go on without doing harm.
     pub fn stop(&mut self, reason: String) {
         self.effects.push(Effect::Stop { reason });
@@ -391,6 +405,8 @@ pub struct Status {
     pub members: Vec<NodeId>,
     /// What it waits for before it takes part for the first time; nothing once it has.
     pub first_start: Option<FirstStart>,
+    /// What it waits for before it takes the place of a node whose disk is gone.
+    pub rejoin: Option<Rejoining>,
     /// Counters and gauges by name, such as `txns_committed`.
     pub counters: std::collections::BTreeMap<String, u64>,
 }
@@ -402,4 +418,17 @@ pub struct FirstStart {
     pub needed: usize,
     /// The nodes that this one has yet to agree with.
     pub missing: Vec<NodeId>,
+}
+
+/// A replica that lost its disk, on its way back. It takes no request until it is there.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Rejoining {
+    /// The nodes that have yet to say what they know of it: all the others have to.
+    pub missing: Vec<NodeId>,
+    /// The nodes that said that they know nothing, as they are on their way back too.
+    pub forgetful: Vec<NodeId>,
+    /// So many nodes have to remember.
+    pub needed: usize,
+    /// The version that it has to reach, once that is known.
+    pub upto: Option<SnapshotVersion>,
 }

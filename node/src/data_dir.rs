@@ -6,6 +6,8 @@
 //!     identity.toml     which node of which cluster this is
 //!     log/              segments, see [`crate::log`]
 //!     checkpoints/      checkpoints, see [`crate::checkpoint`]
+//!     replaced          there while the node takes the place of one whose disk was lost
+//!     set-aside-N/      what was there before that, for whoever wants it
 //! ```
 
 use std::fmt;
@@ -20,6 +22,11 @@ use crate::disk::{Disk, DiskError};
 
 /// The layout of the directory that this program makes, and the newest that it uses.
 const LAYOUT: u32 = 1;
+
+const REPLACED: &str = "replaced";
+
+/// What a node keeps its state in, beside the file that says whose it is.
+const KEPT: [&str; 2] = ["log", "checkpoints"];
 
 const IDENTITY: &str = "identity.toml";
 
@@ -156,6 +163,48 @@ impl DataDir {
             Err(error) => return Err(DiskError::new("read", &path.join(IDENTITY))(error).into()),
         }
         Ok(Self { path: path.to_owned(), _lock: lock })
+    }
+
+    /// Empties the directory for a node that takes the place of one whose data is lost: what is
+    /// there is set aside, and not removed. Returns where it is now, if there was something. To be
+    /// begun again after a crash.
+    ///
+    /// # Errors
+    /// When a file operation fails.
+    pub fn replace(&self, disk: &dyn Disk) -> Result<Option<PathBuf>, DiskError> {
+        let names = disk.list(&self.path).map_err(DiskError::new("list", &self.path))?;
+        // First, so that a crash never leaves an empty directory that passes for a new node's.
+        replace_file(disk, &self.path, REPLACED, b"")?;
+        let there: Vec<_> =
+            KEPT.into_iter().filter(|kept| names.iter().any(|n| n == kept)).collect();
+        if there.is_empty() {
+            return Ok(None);
+        }
+        let is_free = |aside: &String| !names.contains(aside);
+        let aside = (1..).map(|n: u32| format!("set-aside-{n}")).find(is_free);
+        let aside = self.path.join(aside.expect("there are not so many"));
+        disk.create_dir(&aside).map_err(DiskError::new("make directory", &aside))?;
+        for name in there {
+            let path = self.path.join(name);
+            disk.rename(&path, &aside.join(name)).map_err(DiskError::new("rename", &path))?;
+        }
+        disk.sync_dir(&aside).map_err(DiskError::new("sync directory", &aside))?;
+        disk.sync_dir(&self.path).map_err(DiskError::new("sync directory", &self.path))?;
+        Ok(Some(aside))
+    }
+
+    /// Whether the node has yet to take the place of one whose data is lost.
+    ///
+    /// # Errors
+    /// When a file operation fails.
+    pub fn is_replaced(&self, disk: &dyn Disk) -> Result<bool, DiskError> {
+        let names = disk.list(&self.path).map_err(DiskError::new("list", &self.path))?;
+        Ok(names.iter().any(|name| name == REPLACED))
+    }
+
+    /// Where it is noted that the node has yet to take the place of another.
+    pub fn replaced(&self) -> PathBuf {
+        self.path.join(REPLACED)
     }
 
     /// Where the log is.

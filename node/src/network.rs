@@ -39,6 +39,7 @@ impl<P: Protocol> Node<P> {
             durability: config.durability,
             segment_bytes: config.log_segment_bytes,
             workers: config.workers,
+            is_replaced: config.is_replaced,
             ..NodeOptions::new(config.node, topology, registry, data_dir)
         };
         Self::start_on(options, |handle| connect(config, handle))

@@ -25,7 +25,9 @@ use crate::config::{ConfigError, LOG_SEGMENT_BYTES_DEFAULT};
 use crate::data_dir::{DataDir, DataDirError, Identity};
 use crate::disk::{Disk, DiskError, OsDisk};
 use crate::driver::{Closed, Driver, Handle, Inbox, Network, Parts, Reach, Shared};
-use crate::log::{Durability, Log, LogError, LogEvent, LogEvents, LogOptions, Recovered};
+use crate::log::{
+    Durability, Log, LogError, LogEvent, LogEvents, LogOptions, Recovered, remove_if_there,
+};
 use crate::pool::ThreadedPool;
 
 /// What a node needs to know, but for how to reach its peers.
@@ -47,6 +49,8 @@ pub struct NodeOptions<P: Protocol> {
     pub segment_bytes: u64,
     /// How many threads run data-parallel work; 0 is one for each core.
     pub workers: usize,
+    /// Whether it takes the place of a node of its name whose data is lost.
+    pub is_replaced: bool,
     /// The files.
     pub disk: Arc<dyn Disk>,
 }
@@ -68,6 +72,7 @@ impl<P: Protocol> NodeOptions<P> {
             durability: Durability::default(),
             segment_bytes: LOG_SEGMENT_BYTES_DEFAULT,
             workers: 0,
+            is_replaced: false,
             disk: Arc::new(OsDisk),
         }
     }
@@ -101,6 +106,10 @@ pub enum StartError {
     Threads(String),
 }
 
+/// What to do about data that is damaged.
+const WAY_BACK: &str =
+    "pangea start --replace sets the data aside and fetches everything from the other nodes again";
+
 impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -111,6 +120,8 @@ impl fmt::Display for StartError {
                  without one; the cluster has {found}"
             ),
             Self::DataDir(error) => error.fmt(f),
+            Self::Checkpoint(error) if error.is_damage() => write!(f, "{error}. {WAY_BACK}"),
+            Self::Log(error) if error.is_damage() => write!(f, "{error}. {WAY_BACK}"),
             Self::Checkpoint(error) => error.fmt(f),
             Self::Log(error) => error.fmt(f),
             Self::Network(reason) | Self::Restart(reason) => f.write_str(reason),
@@ -182,12 +193,15 @@ impl<P: Protocol> Node<P> {
             return Err(StartError::TooFewNodes { protocol, least, found });
         }
         let data_dir = take_data_dir(&options)?;
+        let replacement = Replacement::of(&options, data_dir.as_ref())?;
         let pool = ThreadedPool::new(options.workers);
         let pool = pool.map_err(|error| StartError::Threads(error.to_string()))?;
         let store = Arc::new(Store::new());
         let reach = Reach::new(options.me, options.topology.clone());
         let inbox = Arc::new(Inbox::new(reach, LogPosition(0)));
-        let opened = open_durable(&options, data_dir.as_ref(), &store, &inbox)?;
+        let mut opened = open_durable(&options, data_dir.as_ref(), &store, &inbox)?;
+        opened.durable.is_replaced = replacement.is_replaced;
+        opened.report.lines.extend(replacement.line);
         inbox.on_durable(opened.head);
         let handle = Handle::new(Shared {
             me: options.me,
@@ -214,6 +228,7 @@ impl<P: Protocol> Node<P> {
             checkpointer: opened.checkpointer,
             network: network.clone(),
             pool,
+            on_rejoined: replacement.on_rejoined,
         };
         let (ready, is_ready) = channel();
         let run = move || {
@@ -311,7 +326,55 @@ fn take_data_dir<P: Protocol>(options: &NodeOptions<P>) -> Result<Option<DataDir
     let regions = topology.node_ids().map(|node| topology.region_name(node).to_owned()).collect();
     let (cluster, protocol) = (topology.cluster.clone(), P::NAME.to_owned());
     let identity = Identity { cluster, protocol, node: options.me, regions };
-    Ok(Some(DataDir::open(&options.disk, &options.data_dir, &identity)?))
+    let open = || DataDir::open(&options.disk, &options.data_dir, &identity);
+    match open() {
+        Err(DataDirError::Damaged { path, reason }) if options.is_replaced => {
+            let aside = path.with_extension("damaged");
+            tracing::warn!(
+                "{} is damaged: {reason}; it is now {}",
+                path.display(),
+                aside.display()
+            );
+            let renamed = options.disk.rename(&path, &aside);
+            renamed.map_err(|error| DataDirError::Disk(DiskError::new("rename", &path)(error)))?;
+            Ok(Some(open()?))
+        }
+        opened => Ok(Some(opened?)),
+    }
+}
+
+/// What is to be done for a node that takes the place of one whose data is lost.
+struct Replacement {
+    is_replaced: bool,
+    /// For the operator.
+    line: Option<String>,
+    on_rejoined: Box<dyn FnMut() -> Result<(), DiskError> + Send>,
+}
+
+impl Replacement {
+    fn of<P: Protocol>(
+        options: &NodeOptions<P>,
+        data_dir: Option<&DataDir>,
+    ) -> Result<Self, StartError> {
+        let Some(data_dir) = data_dir else {
+            let on_rejoined = Box::new(|| Ok(()));
+            return Ok(Self { is_replaced: options.is_replaced, line: None, on_rejoined });
+        };
+        let disk = options.disk.clone();
+        let mut line = None;
+        if options.is_replaced {
+            let aside = data_dir.replace(disk.as_ref()).map_err(DataDirError::from)?;
+            line = aside.map(|aside| format!("what was here is set aside in {}", aside.display()));
+            line.iter().for_each(|line| tracing::info!("{line}"));
+        }
+        let is_replaced = data_dir.is_replaced(disk.as_ref()).map_err(DataDirError::from)?;
+        if is_replaced {
+            tracing::info!("this node's data comes from the other nodes, all of which are needed");
+        }
+        let path = data_dir.replaced();
+        let on_rejoined = Box::new(move || remove_if_there(disk.as_ref(), &path));
+        Ok(Self { is_replaced, line, on_rejoined })
+    }
 }
 
 /// What came from the disk, and what will go there.
@@ -352,7 +415,8 @@ fn open_durable<P: Protocol>(
     };
     let checkpointer = Checkpointer::start(disk.clone(), dir, P::NAME, Arc::new(on_checkpoint))?;
     let head = recovered.head;
-    let durable = Durable { checkpoint: loaded.checkpoint, records: recovered.records };
+    let (checkpoint, records) = (loaded.checkpoint, recovered.records);
+    let durable = Durable { checkpoint, records, is_replaced: false };
     Ok(Opened { log, checkpointer: Some(checkpointer), durable, head, report })
 }
 

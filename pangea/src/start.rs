@@ -38,15 +38,23 @@ pub const UP: &str = "up:";
 #[command(after_help = "Examples:
   pangea start --config node.toml
   pangea start --config node.toml --log debug 2> node.log
+  pangea start --config node.toml --replace
 
 The file's keys are described in docs/CONFIG.md. When the node serves and has agreed with its peers,
 it prints a line with its addresses to stdout, which begins with \"ready:\". Where that takes longer
 than 2 s, a line before it begins with \"up:\" and says what it waits for. Its log goes to stderr.
+With --replace, a node whose disk is lost or damaged takes its place again: it fetches everything
+from the other nodes, all of which must be up, and takes clients when it has it. What is in its data
+directory is set aside there, and not removed. Give it once; a start without it goes on.
+
 SIGINT (Ctrl-C), SIGTERM and SIGHUP stop it cleanly.")]
 pub struct Arguments {
     /// The node's configuration file
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
+    /// The node's data is lost or damaged: fetch it from the other nodes
+    #[arg(long)]
+    replace: bool,
     /// How much to log: error, warn, info, debug or trace
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     log: tracing::Level,
@@ -63,7 +71,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         .with_ansi(false)
         .init();
     let config = Config::read_of(&arguments.config, Some(&crate::protocol::NAMES));
-    let config = config.map_err(|error| Failure::Usage(error.to_string()))?;
+    let mut config = config.map_err(|error| Failure::Usage(error.to_string()))?;
+    config.is_replaced = arguments.replace;
     let stop_with_stdin = arguments.stop_with_stdin;
     with_protocol(&config.protocol, Start { config: &config, stop_with_stdin })?
 }

@@ -269,7 +269,7 @@ fn a_first_start_says_which_node_it_waits_for_and_is_ready_when_that_has_come() 
 
 /// A node whose log was lost once said that it was ready, and stopped itself right after.
 #[test]
-fn a_node_that_lost_its_log_is_never_ready() {
+fn a_node_that_lost_its_log_is_never_ready_until_it_is_replaced() {
     let temp = tempfile::tempdir().unwrap();
     let addresses = free_addresses();
     let directories: Vec<_> = REGIONS.iter().map(|region| temp.path().join(region)).collect();
@@ -293,4 +293,30 @@ fn a_node_that_lost_its_log_is_never_ready() {
     assert_eq!(end(&mut forgetful), 1);
     let log = log_text(&directories[2]);
     assert!(log.contains("has forgotten what it said"), "{log}");
+    assert!(log.contains("pangea start --replace"), "the way back: {log}");
+    // All others have to say what they know, and one of them is down.
+    nodes[1].kill();
+    let mut replaced = Process::spawn_replacing(&directories[2]);
+    let waits = format!("this node is being replaced: waiting for {} (node 1)", REGIONS[1]);
+    let mut lines = replaced.lines();
+    let line = lines.next().unwrap();
+    assert!(line.starts_with("up: node 2") && line.contains(&waits), "{line}");
+    let command =
+        Command::new(env!("CARGO_BIN_EXE_pangea")).args(["sql", &url, "-c", "select 1"]).output();
+    let stderr = String::from_utf8_lossy(&command.unwrap().stderr).into_owned();
+    assert!(stderr.contains("57P03") && stderr.contains(&waits), "{stderr}");
+    // It stops on its way, and a start like any other goes on.
+    replaced.kill();
+    let mut replaced = Process::spawn(&directories[2]);
+    let mut lines = replaced.lines();
+    let line = lines.next().unwrap();
+    assert!(line.starts_with("up: node 2") && line.contains(&waits), "{line}");
+    nodes[1] = Process::spawn(&directories[1]);
+    let line = lines.next().unwrap();
+    assert!(line.starts_with("ready: node 2"), "{line}");
+    assert!(!directories[2].join("data/replaced").exists());
+    let command = Command::new(env!("CARGO_BIN_EXE_pangea"))
+        .args(["sql", &url, "-c", "select * from t"])
+        .output();
+    assert!(command.unwrap().status.success(), "{}", log_text(&directories[2]));
 }

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use pangea_core::codec::Reader;
 use pangea_core::ids::{LogPosition, SnapshotVersion, TableId};
 use pangea_core::key::{Direction, Key, KeyRange};
-use pangea_core::log::{FrameHeader, Item, Kind, SegmentHeader, SegmentScan};
+use pangea_core::log::{FrameHeader, Item, Kind, SegmentError, SegmentHeader, SegmentScan};
 use pangea_core::protocol::{Checkpoint, Durable};
 use pangea_core::store::{Header, Store, Version};
 
@@ -44,24 +44,25 @@ struct Segment {
     bytes: Vec<u8>,
     /// Where each record ends.
     ends: Vec<usize>,
+    /// How many bytes were durable when each record was appended, as it says.
+    told: Vec<usize>,
     /// How many bytes are durable.
     synced: usize,
 }
 
 impl Segment {
     fn new(header: SegmentHeader) -> Self {
-        Self { bytes: header.encode(), header, ends: Vec::new(), synced: 0 }
+        Self { bytes: header.encode(), header, ends: Vec::new(), told: Vec::new(), synced: 0 }
     }
 
     /// The records that the real code finds in it.
-    fn records(&self) -> Vec<(LogPosition, Bytes)> {
-        let readable = "a crash takes nothing that was durable";
-        let mut scan = SegmentScan::open(Bytes::copy_from_slice(&self.bytes)).expect(readable);
+    fn records(&self) -> Result<Vec<(LogPosition, Bytes)>, SegmentError> {
+        let mut scan = SegmentScan::open(Bytes::copy_from_slice(&self.bytes))?;
         let mut records = Vec::new();
-        while let Item::Record { position, record } = scan.advance().expect(readable) {
+        while let Item::Record { position, record } = scan.advance()? {
             records.push((position, record));
         }
-        records
+        Ok(records)
     }
 }
 
@@ -97,6 +98,7 @@ impl Disk {
         let header = FrameHeader { kind: Kind::Record, position, synced };
         header.encode(segment.header.salt, record, &mut segment.bytes);
         segment.ends.push(segment.bytes.len());
+        segment.told.push(segment.synced);
         self.head = position;
     }
 
@@ -134,8 +136,10 @@ impl Disk {
         // The header of a file is durable before the file is a segment.
         let durable = segment.synced.max(segment.header.encode().len());
         tear(&mut segment.bytes, durable, dice);
-        let kept = segment.records().len();
+        let records = segment.records().expect("a crash takes nothing that was durable");
+        let kept = records.len();
         segment.ends.truncate(kept);
+        segment.told.truncate(kept);
         // What is left of a torn group is cut off when the log is read.
         let end = segment.ends.last().copied().unwrap_or(segment.header.encode().len());
         segment.bytes.truncate(end);
@@ -147,19 +151,56 @@ impl Disk {
         lost
     }
 
+    /// Flips a bit of the log that was durable, where what is behind it says so: a bit of the last
+    /// records may as well be one that was not. Returns what was in the log, if there was one.
+    pub fn flip_bit(&mut self, dice: &mut Dice) -> Option<Vec<(LogPosition, Bytes)>> {
+        let before = self.records().expect("it is whole");
+        let last = self.segments.len().saturating_sub(1);
+        let extent = |(index, segment): (usize, &Segment)| match index == last {
+            true => segment.told.last().copied().unwrap_or_default(),
+            false => segment.bytes.len(),
+        };
+        let extents: Vec<usize> = self.segments.iter().enumerate().map(extent).collect();
+        let all: usize = extents.iter().sum();
+        if all == 0 {
+            return None;
+        }
+        let mut at = dice.index(all);
+        for (segment, extent) in self.segments.iter_mut().zip(extents) {
+            if at < extent {
+                segment.bytes[at] ^= 1 << dice.index(8);
+                return Some(before);
+            }
+            at -= extent;
+        }
+        None
+    }
+
     /// What a node that starts finds, with the checkpoint's rows in a new store.
-    pub fn recover<H: Header>(&self) -> (Durable, Arc<Store<H>>) {
+    ///
+    /// # Errors
+    /// In words, when something that was durable is damaged.
+    pub fn recover<H: Header>(&self) -> Result<(Durable, Arc<Store<H>>), String> {
+        let records = self.records()?;
         let store = Arc::new(Store::new());
         if let Some((checkpoint, rows)) = &self.checkpoint {
             rows.load(&store);
             store.publish(checkpoint.version);
         }
         let checkpoint = self.checkpoint.as_ref().map(|(checkpoint, _)| checkpoint.clone());
-        (Durable { checkpoint, records: self.records() }, store)
+        Ok((Durable { checkpoint, records, is_replaced: false }, store))
     }
 
-    fn records(&self) -> Vec<(LogPosition, Bytes)> {
-        self.segments.iter().flat_map(Segment::records).collect()
+    fn records(&self) -> Result<Vec<(LogPosition, Bytes)>, String> {
+        let mut records: Vec<(LogPosition, Bytes)> = Vec::new();
+        for segment in &self.segments {
+            let next = records.last().map(|(position, _)| LogPosition(position.0 + 1));
+            if next.is_some_and(|next| next != segment.header.first) {
+                return Err(format!("records before {} are missing", segment.header.first));
+            }
+            records.extend(segment.records().map_err(|error| error.to_string())?);
+        }
+        Ok(records)
     }
 }
 
@@ -235,16 +276,38 @@ mod tests {
             (1..=10).for_each(|p| disk.append(LogPosition(p), &[record(p)]));
             disk.sync_to(LogPosition(4));
             let lost = disk.crash(&mut Dice::fork(seed, "disk", 0));
-            let records = disk.records();
+            let records = disk.records().unwrap();
             let expected = (1..=10 - lost).map(|p| (LogPosition(p), record(p)));
             assert_eq!(records, expected.collect::<Vec<_>>());
             assert_eq!((disk.head().0, disk.synced().0), (10 - lost, 10 - lost));
             lengths.insert(records.len());
             // It can be written on.
             disk.append(LogPosition(11 - lost), &[record(9)]);
-            assert_eq!(disk.records().len(), records.len() + 1);
+            assert_eq!(disk.records().unwrap().len(), records.len() + 1);
         }
         assert_eq!(lengths, (4..=10).collect());
+    }
+
+    #[test]
+    fn a_bit_that_flips_is_noticed_wherever_it_is() {
+        let mut noticed = 0;
+        for seed in 0..500 {
+            let mut disk = Disk::default();
+            for position in 1..=2 * SEGMENT_RECORDS + 5 {
+                disk.append(LogPosition(position), &[Bytes::from(vec![position as u8; 40])]);
+                disk.sync_to(LogPosition(position));
+            }
+            let records = disk.records().unwrap();
+            assert_eq!(records.len() as u64, 2 * SEGMENT_RECORDS + 5);
+            let before = disk.flip_bit(&mut Dice::fork(seed, "disk", 0));
+            assert_eq!(before.as_ref(), Some(&records));
+            // Two bytes of a segment's header mean nothing yet.
+            let found = disk.records();
+            noticed += u64::from(found.is_err());
+            assert!(found.is_err() || found == Ok(records), "seed {seed}: {found:?}");
+        }
+        assert!(noticed > 490, "{noticed} of 500");
+        assert_eq!(Disk::default().flip_bit(&mut Dice::fork(1, "disk", 0)), None);
     }
 
     #[test]
@@ -254,7 +317,7 @@ mod tests {
             disk.append(LogPosition(position), &[Bytes::from_static(b"x")]);
             disk.sync_to(LogPosition(position));
         }
-        let first = |disk: &Disk| disk.records()[0].0.0;
+        let first = |disk: &Disk| disk.records().unwrap()[0].0.0;
         assert_eq!(disk.segments.len(), 3);
         disk.truncate(LogPosition(SEGMENT_RECORDS));
         assert_eq!(first(&disk), 1);

@@ -15,28 +15,16 @@
 //! fault.cut = { from = [0], to = [1], one_way = true }
 //! ```
 
+mod draw;
+
 use std::fmt;
 use std::str::FromStr;
 
 use pangea_core::protocol::Lane;
-use pangea_core::time::Span;
 use serde::{Deserialize, Serialize};
 
-use crate::dice::Dice;
+pub use draw::draw;
 
-/// A node that is to crash does so before one of its next effects, of so many at most.
-const CRASH_EFFECTS_MAX: u64 = 60;
-/// How long a node stays down: usually, and at worst.
-const DOWN_MS: (u64, u64) = (20, 1_000);
-const DOWN_MS_MAX: u64 = 3_000;
-/// How long other faults last.
-const LENGTH_MS: (u64, u64) = (30, 3_000);
-/// How long a node does nothing at most.
-const PAUSE_MS_MAX: u64 = 2_000;
-/// How often a connection is lost at most, one time after the other.
-const FLAPS_MAX: u64 = 8;
-/// What a narrow link carries.
-const NARROW_BYTES_PER_MS: (u64, u64) = (100, 10_000);
 /// How far a clock jumps or lies at most.
 const CLOCK_MS_MAX: u64 = 3_000;
 
@@ -111,6 +99,19 @@ pub enum Fault {
     /// A node stops and never comes back. A minority at most is lost so; what is beyond is
     /// spared.
     Destroy {
+        /// Which.
+        node: Target,
+    },
+    /// A node stops, all that it has written is gone, and another takes its place when the fault
+    /// ends. One at a time, of three at least, and none while a node is lost for good; what is
+    /// beyond is spared.
+    DiskLoss {
+        /// Which.
+        node: Target,
+    },
+    /// A node stops, a bit of its log has flipped that was durable, and it starts again when the
+    /// fault ends. It notices, and another takes its place. So many as of the above.
+    BitFlip {
         /// Which.
         node: Target,
     },
@@ -211,6 +212,8 @@ impl Fault {
             }
             Self::Crash { node: Target::Node(_), .. } => FaultKind::Crash,
             Self::Destroy { .. } => FaultKind::Destroy,
+            Self::DiskLoss { .. } => FaultKind::DiskLoss,
+            Self::BitFlip { .. } => FaultKind::BitFlip,
             Self::FullStop {} => FaultKind::FullStop,
             Self::Cut { one_way: true, .. } => FaultKind::OneWay,
             Self::Cut { from, to, one_way: false } if from.len() + to.len() < nodes => {
@@ -256,6 +259,8 @@ impl Fault {
             Self::FullStop {} => Ok(()),
             Self::Crash { node, .. }
             | Self::Destroy { node }
+            | Self::DiskLoss { node }
+            | Self::BitFlip { node }
             | Self::StuckDisk { node }
             | Self::FullDisk { node }
             | Self::Pause { node } => target(*node),
@@ -328,11 +333,15 @@ pub enum FaultKind {
     LyingClock,
     /// A node stops for good.
     Destroy,
+    /// A node loses all that it has written, and is replaced.
+    DiskLoss,
+    /// A bit of a node's log flips, which it notices, and it is replaced.
+    BitFlip,
 }
 
 impl FaultKind {
     /// Every kind.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 20] = [
         Self::Crash,
         Self::CoordinatorCrash,
         Self::FullStop,
@@ -351,6 +360,8 @@ impl FaultKind {
         Self::ClockJump,
         Self::LyingClock,
         Self::Destroy,
+        Self::DiskLoss,
+        Self::BitFlip,
     ];
 
     /// The name on the command line.
@@ -374,6 +385,8 @@ impl FaultKind {
             Self::ClockJump => "clock-jump",
             Self::LyingClock => "lying-clock",
             Self::Destroy => "destroy",
+            Self::DiskLoss => "disk-loss",
+            Self::BitFlip => "bit-flip",
         }
     }
 
@@ -397,7 +410,9 @@ impl FaultKind {
             | Self::SlowProcessor
             | Self::ClockJump
             | Self::LyingClock
-            | Self::Destroy => false,
+            | Self::Destroy
+            | Self::DiskLoss
+            | Self::BitFlip => false,
         }
     }
 }
@@ -419,110 +434,12 @@ impl fmt::Display for FaultKind {
     }
 }
 
-/// Draws the rules of a run: some of the kinds that are allowed, so many faults at most, all of
-/// them over after `duration`.
-pub fn draw(
-    dice: &mut Dice,
-    allowed: &[FaultKind],
-    faults_max: u64,
-    nodes: usize,
-    duration: Span,
-) -> Vec<Rule> {
-    let mut kinds: Vec<FaultKind> = allowed.iter().copied().filter(|_| dice.chance(500)).collect();
-    if kinds.is_empty() && !allowed.is_empty() {
-        kinds.push(allowed[dice.index(allowed.len())]);
-    }
-    let count = if kinds.is_empty() { 0 } else { dice.between(0, faults_max) };
-    let all_ms = duration.us / 1_000;
-    let mut rules: Vec<Rule> = (0..count)
-        .filter_map(|_| {
-            let kind = kinds[dice.index(kinds.len())];
-            let at_ms = dice.between(0, all_ms);
-            let (fault, lasts_ms) = draw_fault(dice, kind, nodes)?;
-            Some(Rule { at_ms, lasts_ms: lasts_ms.min(all_ms - at_ms), fault })
-        })
-        .collect();
-    rules.sort_by_key(|rule| rule.at_ms);
-    rules
-}
-
-/// Draws a fault of a kind and how long it lasts. A lone node has no links.
-fn draw_fault(dice: &mut Dice, kind: FaultKind, nodes: usize) -> Option<(Fault, u64)> {
-    if kind.needs_peers() && nodes < 2 {
-        return None;
-    }
-    let node = Target::Node(dice.index(nodes) as u16);
-    let after_effects = dice.between(0, CRASH_EFFECTS_MAX);
-    let down_ms = {
-        let most = if dice.chance(100) { DOWN_MS_MAX } else { DOWN_MS.1 };
-        dice.between(DOWN_MS.0, most)
-    };
-    let length_ms = dice.between(LENGTH_MS.0, LENGTH_MS.1);
-    let mut by_ms = || {
-        let size = dice.between(1, CLOCK_MS_MAX) as i64;
-        if dice.chance(500) { size } else { -size }
-    };
-    Some(match kind {
-        FaultKind::Crash => (Fault::Crash { node, after_effects }, down_ms),
-        FaultKind::CoordinatorCrash => {
-            let node = Target::Role(Role::Coordinator);
-            (Fault::Crash { node, after_effects }, down_ms)
-        }
-        FaultKind::Destroy => (Fault::Destroy { node }, 0),
-        FaultKind::FullStop => (Fault::FullStop {}, down_ms),
-        FaultKind::Partition => (draw_cut(dice, nodes, false), length_ms),
-        FaultKind::OneWay => (draw_cut(dice, nodes, true), length_ms),
-        FaultKind::Partial => {
-            let [a, b] = draw_pair(dice, nodes);
-            (Fault::Cut { from: vec![a], to: vec![b], one_way: false }, length_ms)
-        }
-        FaultKind::Flap => {
-            let times = dice.between(1, FLAPS_MAX);
-            (Fault::Flap { between: draw_pair(dice, nodes), times }, length_ms)
-        }
-        FaultKind::SlowLink => {
-            let times = dice.between(2, LINK_TIMES_MAX);
-            (Fault::SlowLink { between: draw_pair(dice, nodes), times }, length_ms)
-        }
-        FaultKind::NarrowLink => {
-            let bytes_per_ms = dice.between(NARROW_BYTES_PER_MS.0, NARROW_BYTES_PER_MS.1);
-            (Fault::NarrowLink { between: draw_pair(dice, nodes), bytes_per_ms }, length_ms)
-        }
-        FaultKind::HeldLane => {
-            let [from, to] = draw_pair(dice, nodes);
-            let lane = if dice.chance(500) { LaneName::Bulk } else { LaneName::Control };
-            (Fault::HeldLane { from, to, lane }, length_ms)
-        }
-        FaultKind::SlowDisk => {
-            (Fault::SlowDisk { node, times: dice.between(2, DISK_TIMES_MAX) }, length_ms)
-        }
-        FaultKind::StuckDisk => (Fault::StuckDisk { node }, length_ms),
-        FaultKind::FullDisk => (Fault::FullDisk { node }, down_ms),
-        FaultKind::Pause => (Fault::Pause { node }, dice.between(1, PAUSE_MS_MAX)),
-        FaultKind::SlowProcessor => {
-            (Fault::SlowProcessor { node, times: dice.between(2, PROCESSOR_TIMES_MAX) }, length_ms)
-        }
-        FaultKind::ClockJump => (Fault::ClockJump { node, by_ms: by_ms() }, length_ms),
-        FaultKind::LyingClock => (Fault::LyingClock { node, by_ms: by_ms() }, length_ms),
-    })
-}
-
-/// Some nodes and all the others.
-fn draw_cut(dice: &mut Dice, nodes: usize, one_way: bool) -> Fault {
-    let inside = dice.between(1, (1 << nodes) - 2);
-    let (from, to) = (0..nodes as u16).partition(|node| inside >> node & 1 == 1);
-    Fault::Cut { from, to, one_way }
-}
-
-fn draw_pair(dice: &mut Dice, nodes: usize) -> [u16; 2] {
-    let a = dice.index(nodes);
-    let apart = dice.between(1, nodes as u64 - 1) as usize;
-    [a as u16, ((a + apart) % nodes) as u16]
-}
-
 #[cfg(test)]
 mod tests {
+    use pangea_core::time::Span;
+
     use super::*;
+    use crate::dice::Dice;
 
     #[test]
     fn every_kind_is_found_by_its_name() {

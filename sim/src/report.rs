@@ -46,6 +46,8 @@ pub struct Counts {
     pub checkpoints: u64,
     /// Nodes that stopped.
     pub crashes: u64,
+    /// Nodes that were replaced, as what was on their disk was lost.
+    pub replaced: u64,
     /// Connections lost.
     pub connections_lost: u64,
     /// Times that two replicas were compared at one version.
@@ -93,6 +95,7 @@ impl Counts {
         self.records_lost += other.records_lost;
         self.checkpoints += other.checkpoints;
         self.crashes += other.crashes;
+        self.replaced += other.replaced;
         self.connections_lost += other.connections_lost;
         self.digests_compared += other.digests_compared;
         self.undecided += other.undecided;
@@ -114,9 +117,12 @@ impl fmt::Display for Counts {
         write!(f, "{aborted} aborted, {ambiguous} ambiguous, {refused} refused, ")?;
         writeln!(f, "{gave_up_waiting} slow")?;
         writeln!(f, "  aborts      {}", joined(&self.aborts))?;
-        let Self { crashes, connections_lost, records_lost, messages_lost, .. } = self;
+        let Self { crashes, replaced, connections_lost, records_lost, messages_lost, .. } = self;
         writeln!(f, "  faults      {}", joined(&self.faults))?;
-        write!(f, "              {crashes} crashes, {connections_lost} connections, ")?;
+        write!(
+            f,
+            "              {crashes} crashes, {replaced} disks, {connections_lost} connections, "
+        )?;
         writeln!(f, "{records_lost} records and {messages_lost} messages lost")?;
         let Self { steps, messages, bytes, records, checkpoints, digests_compared, .. } = self;
         write!(f, "  work        {steps} steps, {messages} messages ({bytes} bytes), ")?;

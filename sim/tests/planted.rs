@@ -11,7 +11,7 @@ use pangea_core::planted::Bug;
 use pangea_core::time::Span;
 use pangea_protocols::minerva::{Minerva, Options};
 use pangea_sim::dice::Dice;
-use pangea_sim::faults::{Fault, LaneName, Rule, Target};
+use pangea_sim::faults::{Fault, LaneName, Role, Rule, Target};
 use pangea_sim::{FaultKind, Report, Settings, run};
 
 /// So many seeds must be enough for any bug.
@@ -55,10 +55,12 @@ enum Profile {
     Notes,
     /// Nothing goes wrong, so nobody needs a checkpoint from a peer.
     Calm,
+    /// Disks are lost at bad moments.
+    Replaced,
 }
 
 impl Profile {
-    const ALL: [Self; 14] = [
+    const ALL: [Self; 15] = [
         Self::Lists,
         Self::Hot,
         Self::Crashes,
@@ -73,6 +75,7 @@ impl Profile {
         Self::Apart,
         Self::Notes,
         Self::Calm,
+        Self::Replaced,
     ];
 
     /// Where a bug is looked for first.
@@ -95,6 +98,11 @@ impl Profile {
             Bug::AckBeforeFsync | Bug::AckCountedTwice | Bug::CutPastGap => &[Self::Ambush],
             Bug::ChunkRowLost | Bug::TransferMixesVersions => &[Self::Away],
             Bug::CollectedForOne => &[Self::Calm],
+            Bug::RejoinedAfterOne
+            | Bug::RejoinForgetsVotes
+            | Bug::RejoinReusesNumbers
+            | Bug::OrphansKept
+            | Bug::VotesWhileRejoining => &[Self::Replaced],
             Bug::DeletionsNotTransferred | Bug::DeletionLostInCodec => &[Self::Orders],
             Bug::LoggedInQueueOrder => &[Self::Notes],
             Bug::DoomedTooMuch => &[Self::Apart],
@@ -157,6 +165,10 @@ impl Profile {
             }
             Self::Ambush => (Settings { rules: Some(ambush(seed)), ..any }, small),
             Self::Calm => (Settings { faults: Vec::new(), ..any }, small),
+            Self::Replaced => {
+                let duration = Span::from_ms(6_000);
+                (Settings { rules: Some(replaced(seed)), duration, ..any }, small)
+            }
             Self::Paper => (any, Options { checkpoint_bytes: 30_000, ..Options::paper() }),
         }
     }
@@ -217,6 +229,45 @@ fn ambush(seed: u64) -> Vec<Rule> {
         Rule { at_ms: lost_ms, lasts_ms: 0, fault: Fault::Destroy { node: Target::Node(source) } },
         Rule { at_ms: lost_ms, lasts_ms: 500, fault: Fault::Crash { node, after_effects: 1 } },
     ]
+}
+
+/// Three times a node loses its disk: while the coordinator is held up, as what it sends is lost,
+/// or while a peer that it has to ask is down, and it crashes again before it is there.
+fn replaced(seed: u64) -> Vec<Rule> {
+    let mut dice = Dice::fork(seed, "replaced", 0);
+    let mut rules = Vec::new();
+    for at_ms in [300, 2_000, 4_000] {
+        let lost = dice.index(3) as u16;
+        let peer = (lost + 1 + dice.index(2) as u16) % 3;
+        let node = Target::Node(lost);
+        let coordinator = Target::Role(Role::Coordinator);
+        let loss_ms = at_ms + dice.between(50, 900);
+        let down_ms = dice.between(20, 300);
+        let loss = Rule { at_ms: loss_ms, lasts_ms: down_ms, fault: Fault::DiskLoss { node } };
+        let before = match dice.index(3) {
+            0 => vec![Rule { at_ms, lasts_ms: 1_200, fault: Fault::Pause { node: coordinator } }],
+            1 => {
+                let flap = Fault::Flap { between: [lost, peer], times: 8 };
+                let lane = LaneName::Bulk;
+                let held = Fault::HeldLane { from: lost, to: 3 - lost - peer, lane };
+                let rule = |fault| Rule { at_ms, lasts_ms: 1_000, fault };
+                vec![rule(flap), rule(held)]
+            }
+            _ => {
+                let down = Fault::Crash { node: Target::Node(peer), after_effects: 1 };
+                let again = Fault::Crash { node, after_effects: dice.between(0, 200) };
+                let again_ms = loss_ms + down_ms + dice.between(0, 500);
+                vec![
+                    Rule { at_ms, lasts_ms: 1_300, fault: down },
+                    Rule { at_ms: again_ms, lasts_ms: 100, fault: again },
+                ]
+            }
+        };
+        rules.extend(before);
+        rules.push(loss);
+    }
+    rules.sort_by_key(|rule| rule.at_ms);
+    rules
 }
 
 /// What no run may do although no checker of histories minds: a replica says what its peers can't

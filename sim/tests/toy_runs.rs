@@ -16,8 +16,9 @@ const SEEDS_PER_BUG: u64 = 60;
 fn settings(seed: u64, workload: &str) -> Settings {
     let workload = workload.to_owned();
     let (duration, real_time) = (Span::from_ms(4_000), RealTime::Ordered);
-    // It has one leader, always the same, and does not outlive its loss.
-    let faults = FaultKind::ALL.into_iter().filter(|kind| *kind != FaultKind::Destroy).collect();
+    // It has one leader, always the same, and outlives the loss neither of it nor of a disk.
+    let lost = [FaultKind::Destroy, FaultKind::DiskLoss, FaultKind::BitFlip];
+    let faults = FaultKind::ALL.into_iter().filter(|kind| !lost.contains(kind)).collect();
     Settings { seed, workload, duration, real_time, faults, ..Settings::default() }
 }
 

@@ -43,6 +43,11 @@ pub trait Engine: Clone + Send + Sync + 'static {
         None
     }
 
+    /// Why the node takes no clients yet, in words, where it has not yet all that it should have.
+    fn rejoining(&self) -> Option<String> {
+        None
+    }
+
     /// Why nothing can be agreed on now, in words, where too few nodes can be reached.
     fn cut_off(&self) -> Option<String> {
         None

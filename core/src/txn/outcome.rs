@@ -25,6 +25,8 @@ impl SqlState {
     pub const PROGRAM_LIMIT_EXCEEDED: Self = Self(*b"54000");
     /// insufficient_resources: the node has taken as much as it can.
     pub const INSUFFICIENT_RESOURCES: Self = Self(*b"53000");
+    /// cannot_connect_now: the node takes no requests yet.
+    pub const CANNOT_CONNECT_NOW: Self = Self(*b"57P03");
     /// undefined_function: there is no such procedure.
     pub const UNDEFINED_FUNCTION: Self = Self(*b"42883");
     /// internal_error: a program did what it must not.

@@ -72,6 +72,13 @@ impl From<DiskError> for LoadError {
     }
 }
 
+impl LoadError {
+    /// Whether something that was whole is not any more.
+    pub(crate) fn is_damage(&self) -> bool {
+        matches!(self, Self::NotCovered { .. })
+    }
+}
+
 impl fmt::Display for LoadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -95,7 +102,7 @@ impl fmt::Display for LoadError {
                 for (path, error) in damaged {
                     write!(f, "; {}: {error}", path.display())?;
                 }
-                f.write_str(". Remove the data directory to rebuild this node from its peers")
+                Ok(())
             }
         }
     }

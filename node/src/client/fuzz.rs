@@ -110,6 +110,7 @@ fn answers() -> Vec<Vec<u8>> {
         coordinator: Some(NodeId(2)),
         members: vec![NodeId(0), NodeId(2)],
         first_start: None,
+        rejoin: None,
         counters: BTreeMap::from([("txns_committed".to_owned(), 7)]),
     };
     let all = [

@@ -53,6 +53,7 @@ pub(super) fn check(
         nodes,
         round_trips,
         wan: file.wan.as_ref().map(|wan| *wan.get_ref()),
+        is_replaced: false,
         options,
         source: None,
     };

@@ -52,6 +52,10 @@ pub struct Config {
     /// Whether and how the distances are emulated.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wan: Option<WanConfig>,
+    /// Whether it takes the place of a node of its name whose data is lost. No key of the file: it
+    /// is meant once, and a file stays.
+    #[serde(skip)]
+    pub is_replaced: bool,
     /// The protocol's own settings, as they were written.
     #[serde(skip)]
     pub options: toml::Table,

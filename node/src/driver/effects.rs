@@ -42,6 +42,7 @@ impl<P: Protocol> Driver<P> {
                     self.log.truncate(mark);
                 }
             }
+            Effect::Rejoined => self.rejoined(),
             Effect::Stop { reason } => {
                 let reason = format!("the node stopped: {reason}");
                 tracing::error!("{reason}");
@@ -49,6 +50,14 @@ impl<P: Protocol> Driver<P> {
                 self.is_stopped = true;
             }
             Effect::Mark(name) => self.count(name),
+        }
+    }
+
+    fn rejoined(&mut self) {
+        match (self.on_rejoined)() {
+            Ok(()) => tracing::info!("this node holds again what the one held that it replaces"),
+            // The next start finds that it does, and notes it then.
+            Err(error) => tracing::error!(%error, "the end of the replacement was not noted"),
         }
     }
 

@@ -138,6 +138,10 @@ impl<P: Protocol> Engine for Handle<P> {
         answer(|receive| self.status_with(receive)).await
     }
 
+    fn rejoining(&self) -> Option<String> {
+        self.inbox().reach().rejoining()
+    }
+
     fn cut_off(&self) -> Option<String> {
         self.inbox().reach().cut_off()
     }

@@ -12,12 +12,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion};
-use pangea_core::protocol::{FirstStart, Message, Protocol, Request, Status};
+use pangea_core::protocol::{Message, Protocol, Request, Status};
 use pangea_core::time::Span;
 use pangea_core::txn::{Abort, Outcome, SqlState};
 use pangea_sql::engine::Unavailable;
 
-use super::reach::{Majority, Reach};
+use super::reach::{Majority, Reach, StartWaits};
 
 /// How many requests may be unanswered, in the inbox and in the protocol: a second's worth at the
 /// highest rate, and some 100 MB of memory at 1 KB each.
@@ -230,9 +230,9 @@ impl<P: Protocol> Inbox<P> {
         }
     }
 
-    /// The protocol says what its first start waits for; nothing when that is over.
-    pub(super) fn on_first_start(&self, first_start: Option<FirstStart>) {
-        report(self.reach.on_first_start(first_start));
+    /// The protocol says what it waits for before it takes part; nothing when that is over.
+    pub(super) fn on_start_waits(&self, waits: Option<StartWaits>) {
+        report(self.reach.on_start_waits(waits));
     }
 
     /// Which nodes are connected.
@@ -394,6 +394,7 @@ fn report(majority: Majority) {
     match majority {
         Majority::Unchanged => {}
         Majority::Awaited(what) => tracing::warn!("{what}; writes and strict reads wait"),
+        Majority::Rejoins(what) => tracing::warn!("{what}; no clients are taken"),
         Majority::Reached(how) => tracing::info!("{how}; writes go on"),
         Majority::Lost(how) => {
             tracing::warn!("{how}; writes and strict reads wait until a majority is back");

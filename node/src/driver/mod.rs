@@ -42,6 +42,7 @@ use pangea_core::time::{ClockReading, Span};
 
 use crate::checkpoint::Checkpointer;
 use crate::clock::Clock;
+use crate::disk::DiskError;
 use crate::log::{Append, Log};
 use crate::pool::ThreadedPool;
 use effects::Truncations;
@@ -53,6 +54,7 @@ pub use inbox::{
 };
 use inbox::{PeerEvent, Turn, Waiting};
 pub use reach::Reach;
+use reach::StartWaits;
 use timers::Timers;
 
 /// At most this many submissions are one step, so that a burst of them never holds up messages.
@@ -89,6 +91,8 @@ pub struct Parts<P: Protocol> {
     pub network: Arc<dyn Network>,
     /// What runs data-parallel work.
     pub pool: ThreadedPool,
+    /// Notes that the node has taken the place of one whose disk was lost.
+    pub on_rejoined: Box<dyn FnMut() -> Result<(), DiskError> + Send>,
 }
 
 /// The event loop's state.
@@ -116,8 +120,10 @@ pub struct Driver<P: Protocol> {
     wants_resume: bool,
     /// The protocol can't go on: no step and no effect comes after.
     is_stopped: bool,
-    /// The protocol's first start is not known to be over.
-    is_first_start: bool,
+    /// What the protocol's start waits for is not known to be over.
+    is_starting: bool,
+    /// Notes that the node has taken the place of one whose disk was lost.
+    on_rejoined: Box<dyn FnMut() -> Result<(), DiskError> + Send>,
     counters: BTreeMap<&'static str, u64>,
     /// Filled by each step and emptied after it.
     effects: Vec<Effect<P>>,
@@ -148,7 +154,8 @@ impl<P: Protocol> Driver<P> {
             next_ticket: 1,
             wants_resume: false,
             is_stopped: false,
-            is_first_start: true,
+            is_starting: true,
+            on_rejoined: parts.on_rejoined,
             counters: BTreeMap::new(),
             effects: Vec::new(),
             appends: Vec::new(),
@@ -252,15 +259,17 @@ impl<P: Protocol> Driver<P> {
         }
         self.effects = effects;
         self.log.append(&mut self.appends);
-        self.watch_first_start();
+        self.watch_start();
     }
 
-    /// Tells who waits what the first start waits for, until it is over.
-    fn watch_first_start(&mut self) {
-        if self.is_first_start {
-            let first_start = self.protocol.status().first_start;
-            self.is_first_start = first_start.is_some();
-            self.inbox.on_first_start(first_start);
+    /// Tells who waits what the start waits for, until it is over.
+    fn watch_start(&mut self) {
+        if self.is_starting {
+            let Status { first_start, rejoin, .. } = self.protocol.status();
+            let waits = rejoin.map(StartWaits::Rejoin);
+            let waits = waits.or_else(|| first_start.map(StartWaits::First));
+            self.is_starting = waits.is_some();
+            self.inbox.on_start_waits(waits);
         }
     }
 

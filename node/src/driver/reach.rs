@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pangea_core::ids::NodeId;
-use pangea_core::protocol::FirstStart;
+use pangea_core::protocol::{FirstStart, Rejoining};
 use pangea_core::topology::Topology;
 
 /// Which nodes this one can agree with.
@@ -23,18 +23,27 @@ pub struct Reach {
 struct Seen {
     /// The nodes that are connected to this one, on both lanes, and itself.
     connected: BTreeSet<NodeId>,
-    first_start: FirstStartSeen,
+    start: StartSeen,
 }
 
-/// What the protocol has said of its first start.
+/// What the protocol has said of its start.
 #[derive(Debug, PartialEq, Eq)]
-enum FirstStartSeen {
+enum StartSeen {
     /// Nothing yet: it has taken no input.
     Unknown,
     /// It waits for this.
-    Waits(FirstStart),
+    Waits(StartWaits),
     /// It is over.
     Over,
+}
+
+/// What a protocol waits for before it takes part.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum StartWaits {
+    /// It is the first of all.
+    First(FirstStart),
+    /// It takes the place of a node whose disk was lost.
+    Rejoin(Rejoining),
 }
 
 /// What became of the majority with a node more or less.
@@ -48,13 +57,15 @@ pub(super) enum Majority {
     Lost(String),
     /// It is not enough, as this is the first start: what it waits for, in words.
     Awaited(String),
+    /// It is not enough, as this node was replaced: what it waits for, in words.
+    Rejoins(String),
 }
 
 impl Reach {
     /// A node that no other has connected to yet.
     pub fn new(me: NodeId, topology: Arc<Topology>) -> Self {
         let connected = BTreeSet::from([me]);
-        let seen = Seen { connected, first_start: FirstStartSeen::Unknown };
+        let seen = Seen { connected, start: StartSeen::Unknown };
         Self { me, topology, seen: Mutex::new(seen) }
     }
 
@@ -75,10 +86,17 @@ impl Reach {
         self.change(|seen| seen.connected.remove(&peer))
     }
 
-    /// The protocol says what its first start waits for; nothing when that is over.
-    pub(super) fn on_first_start(&self, first_start: Option<FirstStart>) -> Majority {
-        let now = first_start.map_or(FirstStartSeen::Over, FirstStartSeen::Waits);
-        self.change(|seen| seen.first_start = now)
+    /// The protocol says what its start waits for; nothing when that is over.
+    pub(super) fn on_start_waits(&self, waits: Option<StartWaits>) -> Majority {
+        let now = waits.map_or(StartSeen::Over, StartSeen::Waits);
+        self.change(|seen| seen.start = now)
+    }
+
+    /// Why no clients are taken, in words, while this node takes the place of another.
+    pub fn rejoining(&self) -> Option<String> {
+        let seen = self.seen();
+        let is_it = matches!(seen.start, StartSeen::Waits(StartWaits::Rejoin(_)));
+        is_it.then(|| self.awaits(&seen)).flatten()
     }
 
     fn change<T>(&self, change: impl FnOnce(&mut Seen) -> T) -> Majority {
@@ -86,7 +104,10 @@ impl Reach {
         let (had, awaited) = (self.agrees(&seen), self.awaits(&seen));
         change(&mut seen);
         match self.awaits(&seen) {
-            Some(now) if awaited.as_ref() != Some(&now) => return Majority::Awaited(now),
+            Some(now) if awaited.as_ref() != Some(&now) => {
+                let rejoins = matches!(seen.start, StartSeen::Waits(StartWaits::Rejoin(_)));
+                return if rejoins { Majority::Rejoins(now) } else { Majority::Awaited(now) };
+            }
             Some(_) => return Majority::Unchanged,
             None => {}
         }
@@ -108,20 +129,46 @@ impl Reach {
     }
 
     fn agrees(&self, seen: &Seen) -> bool {
-        self.is_majority(seen) && seen.first_start == FirstStartSeen::Over
+        self.is_majority(seen) && seen.start == StartSeen::Over
     }
 
-    /// What the first start waits for, in words.
+    /// What the start waits for, in words.
     fn awaits(&self, seen: &Seen) -> Option<String> {
-        let FirstStartSeen::Waits(FirstStart { needed, missing }) = &seen.first_start else {
-            return None;
-        };
+        match &seen.start {
+            StartSeen::Unknown | StartSeen::Over => None,
+            StartSeen::Waits(StartWaits::First(first)) => Some(self.describe_first(first)),
+            StartSeen::Waits(StartWaits::Rejoin(rejoin)) => Some(self.describe_rejoin(rejoin)),
+        }
+    }
+
+    fn describe_rejoin(&self, rejoin: &Rejoining) -> String {
+        let Rejoining { missing, forgetful, needed, upto } = rejoin;
+        if let Some(version) = upto {
+            return format!(
+                "this node is being replaced: fetching the data up to version {version}"
+            );
+        }
+        let mut waits = Vec::new();
+        if !missing.is_empty() {
+            let missing = self.names(missing.iter().copied());
+            waits.push(format!("waiting for {missing} to say what they know of it"));
+        }
+        if !forgetful.is_empty() {
+            let forgetful = self.names(forgetful.iter().copied());
+            waits.push(format!(
+                "{forgetful} being replaced too, where {needed} others that are not are needed"
+            ));
+        }
+        format!("this node is being replaced: {}", waits.join("; "))
+    }
+
+    fn describe_first(&self, FirstStart { needed, missing }: &FirstStart) -> String {
         let needs = match self.topology.node_count() {
             count if count == *needed => format!("all {count} nodes"),
             count => format!("{needed} of its {count} nodes"),
         };
         let missing = self.names(missing.iter().copied());
-        Some(format!("first start: waiting for {missing}; a new cluster needs {needs} once"))
+        format!("first start: waiting for {missing}; a new cluster needs {needs} once")
     }
 
     fn is_majority(&self, seen: &Seen) -> bool {
@@ -146,6 +193,7 @@ impl Reach {
 
 #[cfg(test)]
 mod tests {
+    use pangea_core::ids::SnapshotVersion;
     use pangea_core::time::Span;
 
     use super::*;
@@ -155,7 +203,7 @@ mod tests {
         let regions = ["us", "eu", "ap", "sa", "af"];
         let topology = Topology::one_node_per_region("test", &regions, Span::ZERO);
         let reach = Reach::new(NodeId(0), Arc::new(topology));
-        assert_eq!(reach.on_first_start(None), Majority::Unchanged);
+        assert_eq!(reach.on_start_waits(None), Majority::Unchanged);
         let alone = "no majority of nodes is reachable from us; reachable: us (node 0); \
                      unreachable: eu (node 1), ap (node 2), sa (node 3), af (node 4)";
         assert_eq!(reach.cut_off().as_deref(), Some(alone));
@@ -181,7 +229,7 @@ mod tests {
         assert_eq!(reach.on_up(NodeId(1)), Majority::Unchanged, "nothing is known yet");
         let awaits = |missing: &[u16]| {
             let missing = missing.iter().map(|node| NodeId(*node)).collect();
-            reach.on_first_start(Some(FirstStart { needed: 3, missing }))
+            reach.on_start_waits(Some(StartWaits::First(FirstStart { needed: 3, missing })))
         };
         let both = "first start: waiting for eu (node 1), ap (node 2); a new cluster needs all 3 \
                     nodes once";
@@ -192,8 +240,32 @@ mod tests {
         assert_eq!(reach.on_up(NodeId(2)), Majority::Unchanged);
         assert_eq!(reach.cut_off().as_deref(), Some(one));
         let reached = "a majority of nodes is connected: us (node 0), eu (node 1), ap (node 2)";
-        assert_eq!(reach.on_first_start(None), Majority::Reached(reached.to_owned()));
+        assert_eq!(reach.on_start_waits(None), Majority::Reached(reached.to_owned()));
         assert_eq!(reach.cut_off(), None);
+    }
+
+    #[test]
+    fn a_replaced_node_says_whom_it_waits_for_and_then_how_far_it_has_to_go() {
+        let regions = ["us", "eu", "ap"];
+        let topology = Topology::one_node_per_region("test", &regions, Span::ZERO);
+        let reach = Reach::new(NodeId(0), Arc::new(topology));
+        let told = |missing: &[u16], forgetful: &[u16], upto| {
+            let nodes = |ids: &[u16]| ids.iter().map(|node| NodeId(*node)).collect();
+            let (missing, forgetful) = (nodes(missing), nodes(forgetful));
+            let rejoin = Rejoining { missing, forgetful, needed: 2, upto };
+            reach.on_start_waits(Some(StartWaits::Rejoin(rejoin)))
+        };
+        let both = "this node is being replaced: waiting for eu (node 1), ap (node 2) to say what \
+                    they know of it";
+        assert_eq!(told(&[1, 2], &[], None), Majority::Rejoins(both.to_owned()));
+        assert_eq!(reach.rejoining().as_deref(), Some(both));
+        let one = "this node is being replaced: waiting for eu (node 1) to say what they know of \
+                   it; ap (node 2) being replaced too, where 2 others that are not are needed";
+        assert_eq!(told(&[1], &[2], None), Majority::Rejoins(one.to_owned()));
+        let far = "this node is being replaced: fetching the data up to version v9";
+        assert_eq!(told(&[], &[], Some(SnapshotVersion(9))), Majority::Rejoins(far.to_owned()));
+        assert_eq!(reach.on_start_waits(None), Majority::Unchanged);
+        assert_eq!(reach.rejoining(), None);
     }
 
     #[test]

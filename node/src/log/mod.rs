@@ -121,6 +121,19 @@ impl From<DiskError> for LogError {
     }
 }
 
+impl LogError {
+    /// Whether something that was whole is not any more.
+    pub(crate) fn is_damage(&self) -> bool {
+        match self {
+            Self::Disk(_) => false,
+            Self::Misnamed { .. } | Self::Missing { .. } => true,
+            Self::Segment { error, .. } => {
+                !matches!(error, SegmentError::NewerFormat { .. } | SegmentError::NewerFrame { .. })
+            }
+        }
+    }
+}
+
 impl fmt::Display for LogError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -214,6 +214,10 @@ impl<E: Engine> Engine for Cancellable<E> {
         self.switch.deadline().is_some_and(is_over).then_some(Interruption::TimedOut)
     }
 
+    fn rejoining(&self) -> Option<String> {
+        self.engine.rejoining()
+    }
+
     fn cut_off(&self) -> Option<String> {
         self.engine.cut_off()
     }

@@ -166,6 +166,9 @@ impl<E: Engine> Welcome<E> {
                 .refuse(code::TOO_MANY_CLIENTS, "sorry, too many clients already")
                 .await;
         }
+        if let Some(why) = self.engine.rejoining() {
+            return connection.refuse(code::UNAVAILABLE, &why).await;
+        }
         if !parameters.contains_key("user") {
             let message = "no PostgreSQL user name specified in startup packet";
             return connection.refuse(code::INVALID_AUTHORIZATION, message).await;

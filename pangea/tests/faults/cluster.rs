@@ -1,6 +1,6 @@
 //! Three nodes as processes, one in each region.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use pangea_core::ids::SnapshotVersion;
@@ -60,7 +60,7 @@ impl Cluster {
             let directory = self.node_dir(node);
             std::fs::create_dir(&directory).unwrap();
             std::fs::write(directory.join("node.toml"), node_toml(node, &self.addresses)).unwrap();
-            if !self.start_node(node).await {
+            if !self.start_node(node, Process::spawn).await {
                 return false;
             }
         }
@@ -68,9 +68,9 @@ impl Cluster {
     }
 
     /// Starts a node that does not run and waits until it serves, or has ended: then this is false.
-    async fn start_node(&mut self, node: usize) -> bool {
+    async fn start_node(&mut self, node: usize, spawn: fn(&Path) -> Process) -> bool {
         assert!(self.processes[node].is_none(), "a node runs once at a time");
-        let mut process = Process::spawn(&self.node_dir(node));
+        let mut process = spawn(&self.node_dir(node));
         let line = tokio::task::spawn_blocking(process.first_line());
         let line = timeout(READY_DEADLINE, line).await;
         let line = line.map(|line| line.expect("reading a line does not panic"));
@@ -82,8 +82,34 @@ impl Cluster {
 
     /// Starts a dead node again.
     pub async fn restart(&mut self, node: usize) {
-        let is_ready = self.start_node(node).await;
+        let is_ready = self.start_node(node, Process::spawn).await;
         assert!(is_ready, "{} did not come back:\n{}", REGIONS[node], self.log_ends());
+    }
+
+    /// Starts a dead node that fetches its data from the others, and waits until it has it.
+    pub async fn replace(&mut self, node: usize) {
+        let serves = self.start_node(node, Process::spawn_replacing).await;
+        assert!(serves, "{} did not come back:\n{}", REGIONS[node], self.log_ends());
+        let client = self.native(node).await;
+        let wait = async {
+            let mut poll = interval(POLL);
+            while client.status().await.expect("a node knows its status").rejoin.is_some() {
+                poll.tick().await;
+            }
+        };
+        let waited = timeout(AGREE_DEADLINE, wait).await;
+        assert!(waited.is_ok(), "{} is not whole:\n{}", REGIONS[node], self.log_ends());
+    }
+
+    /// Starts a dead node that must not start, and returns its log.
+    pub async fn start_in_vain(&mut self, node: usize) -> String {
+        assert!(!self.start_node(node, Process::spawn).await, "{} serves", REGIONS[node]);
+        log_text(&self.node_dir(node))
+    }
+
+    /// Where a node keeps its data.
+    pub fn data_dir(&self, node: usize) -> PathBuf {
+        self.node_dir(node).join("data")
     }
 
     /// Ends a node as kill -9 does, and says when.

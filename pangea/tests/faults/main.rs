@@ -10,6 +10,7 @@
 //! - [`cluster`]: the processes, killed by their handles alone;
 //! - [`load`]: the clients, and what each was told;
 //! - [`recovery`]: how soon the other regions commit again;
+//! - [`replace`]: nodes whose disks are lost or damaged;
 //! - [`checks`]: whether the database holds what the clients were told.
 //!
 //! What happens is printed with the time since the load began; `--nocapture` shows it also when all
@@ -21,8 +22,9 @@ mod load;
 #[path = "../processes/mod.rs"]
 mod processes;
 mod recovery;
+mod replace;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::{interval, sleep, timeout};
@@ -62,9 +64,16 @@ fn say(load: &Load, what: &str) {
 
 #[test]
 fn kill_9_loses_nothing_that_was_acknowledged_and_stops_the_others_for_2_s_at_most() {
+    one_at_a_time(run());
+}
+
+/// Runs a test of processes, alone: another would take their time.
+fn one_at_a_time(test: impl Future<Output = ()>) {
+    static ALONE: Mutex<()> = Mutex::new(());
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    runtime.block_on(run());
+    runtime.block_on(test);
 }
 
 async fn run() {

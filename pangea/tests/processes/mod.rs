@@ -61,10 +61,20 @@ impl Process {
     /// Starts a node with the file `node.toml` of a directory. Its log is appended to `node.log`
     /// there. It stops by itself when this process ends, however that comes.
     pub fn spawn(directory: &Path) -> Self {
+        Self::spawn_with(directory, &[])
+    }
+
+    /// Starts a node that takes the place of one whose data is lost.
+    pub fn spawn_replacing(directory: &Path) -> Self {
+        Self::spawn_with(directory, &["--replace"])
+    }
+
+    fn spawn_with(directory: &Path, arguments: &[&str]) -> Self {
         let log = File::options().create(true).append(true).open(log_path(directory));
         let child = Command::new(env!("CARGO_BIN_EXE_pangea"))
             .args(["start", "--stop-with-stdin", "--config"])
             .arg(directory.join("node.toml"))
+            .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(log.expect("a file for the log"))

@@ -23,15 +23,15 @@ pub(super) const CONFIGURATION: u32 = 1;
 const BALLOT_MAX: u32 = 1 << 31;
 
 /// No log is as long as this, and nothing is counted as far.
-const INDEX_MAX: usize = 1 << 48;
+pub(super) const INDEX_MAX: usize = 1 << 48;
 
 /// Why a message was refused, as the name under which that is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refused(pub &'static str);
 
-const MALFORMED: Refused = Refused("agreement.refused_malformed");
+pub(super) const MALFORMED: Refused = Refused("agreement.refused_malformed");
 const NAME: Refused = Refused("agreement.refused_name");
-const BALLOT: Refused = Refused("agreement.refused_ballot");
+pub(super) const BALLOT: Refused = Refused("agreement.refused_ballot");
 const INDEX: Refused = Refused("agreement.refused_index");
 const ENTRY: Refused = Refused("agreement.refused_entry");
 /// Either nonsense, or an answer to what was said before the connection was lost or before more was

@@ -26,6 +26,7 @@
 
 mod check;
 mod lead;
+mod remembered;
 mod storage;
 #[cfg(test)]
 mod tests;
@@ -52,6 +53,7 @@ use serde::{Deserialize, Serialize};
 use check::Bounds;
 pub use check::Refused;
 use lead::{Hearing, Preference, Stall, centrality};
+pub use remembered::Remembered;
 pub use storage::Record;
 use storage::{Shared, State, Storage};
 
@@ -329,6 +331,11 @@ impl<E: Decision> Agreement<E> {
     /// The smallest list of records that leads to the present state.
     pub fn compacted_records(&self) -> Vec<Record<E>> {
         self.lock().state.to_records()
+    }
+
+    /// What this replica remembers, for one that has forgotten it.
+    pub fn remembered(&self) -> Remembered<E> {
+        Remembered(self.lock().state.clone())
     }
 
     /// Takes what happened since the last call.

@@ -33,14 +33,14 @@ pub enum Record<E> {
 }
 
 /// The durable state of one replica of the log.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct State<E> {
-    promise: Option<Ballot>,
-    accepted_round: Option<Ballot>,
-    decided: usize,
-    trimmed: usize,
+    pub(super) promise: Option<Ballot>,
+    pub(super) accepted_round: Option<Ballot>,
+    pub(super) decided: usize,
+    pub(super) trimmed: usize,
     /// The entries after the first `trimmed`.
-    entries: Vec<E>,
+    pub(super) entries: Vec<E>,
 }
 
 impl<E> Default for State<E> {
@@ -100,7 +100,7 @@ impl<E: Decision> State<E> {
         }
     }
 
-    fn end(&self) -> usize {
+    pub(super) fn end(&self) -> usize {
         self.trimmed + self.entries.len()
     }
 

@@ -90,6 +90,9 @@ impl Minerva {
 
     /// Tells the coordinator that strict reads have arrived.
     pub(super) fn request_barrier(&mut self, cx: &mut Cx<'_, Self>) {
+        if self.state.rejoin.is_some() {
+            return;
+        }
         let Some(leader) = self.agreement().leader() else { return };
         let barriers = &mut self.state.barriers;
         if barriers.requested.is_some() || barriers.arrived.is_empty() {

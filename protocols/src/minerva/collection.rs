@@ -13,6 +13,7 @@ use pangea_core::time::Span;
 
 use super::batch::{Bid, Heads, decode_heads, encode_heads};
 use super::messages::Message;
+use super::rejoin::{Rejoin, Target};
 use super::state::Cut;
 use super::{Minerva, Timer};
 use crate::agreement::Record;
@@ -27,6 +28,9 @@ impl Minerva {
     /// Tells the others how far this replica is, and drops what nobody needs.
     pub(super) fn on_progress_timeout(&mut self, cx: &mut Cx<'_, Self>) {
         cx.set_timer(Timer::Progress, PROGRESS);
+        if self.is_asking() {
+            return;
+        }
         let me = self.state.me;
         let (applied, durable) = (self.state.cut.applied, self.state.cut.durable);
         // What a crash could take from this replica must stay with the others.
@@ -133,6 +137,11 @@ impl Minerva {
             is_member: self.state.cut.is_member.clone(),
             births: self.state.greetings.births.clone(),
             next_sequence: self.state.execution.next_sequence,
+            sequences: self.state.replication.logs.iter().map(|log| log.next_sequence).collect(),
+            rejoin: match &self.state.rejoin {
+                Some(Rejoin::CatchingUp(target)) => Some(target.clone()),
+                Some(Rejoin::Asking(_)) | None => None,
+            },
             agreement: self.agreement().compacted_records(),
         };
         cx.checkpoint(version, meta.encode());
@@ -188,6 +197,10 @@ pub(super) struct Meta {
     pub births: Vec<u64>,
     /// The number of the next local transaction.
     pub next_sequence: u64,
+    /// For each log a number that no transaction in it has reached.
+    pub sequences: Vec<u64>,
+    /// What has to be fetched before this replica has its place again.
+    pub rejoin: Option<Target>,
     /// Agreement's state.
     pub agreement: Vec<Record<Cut>>,
 }
@@ -200,6 +213,9 @@ impl Meta {
         self.is_member.iter().for_each(|&is_member| out.put_u8(u8::from(is_member)));
         self.births.iter().for_each(|&birth| out.put_u64(birth));
         out.put_u64(self.next_sequence);
+        self.sequences.iter().for_each(|&sequence| out.put_u64(sequence));
+        out.put_u8(u8::from(self.rejoin.is_some()));
+        self.rejoin.iter().for_each(|target| target.encode(&mut out));
         let agreement = postcard::to_stdvec(&self.agreement).expect("records can be encoded");
         out.put_bytes(&agreement);
         out.into()
@@ -213,8 +229,11 @@ impl Meta {
         let is_member = heads.iter().map(|_| Ok(from.u8(WHAT)? == 1)).collect::<Result<_, _>>()?;
         let births = heads.iter().map(|_| from.u64(WHAT)).collect::<Result<_, _>>()?;
         let next_sequence = from.u64(WHAT)?;
+        let sequences = heads.iter().map(|_| from.u64(WHAT)).collect::<Result<_, _>>()?;
+        let is_rejoining = from.u8(WHAT)? == 1;
+        let rejoin = is_rejoining.then(|| Target::decode(from)).transpose()?;
         let agreement =
             postcard::from_bytes(from.bytes(WHAT)?).map_err(|_| DecodeError::new(WHAT))?;
-        Ok(Self { log_head, heads, is_member, births, next_sequence, agreement })
+        Ok(Self { log_head, heads, is_member, births, next_sequence, sequences, rejoin, agreement })
     }
 }

@@ -14,6 +14,7 @@ use pangea_core::txn::{Abort, Certified, Outcome, Program, ReadSet, Seen, SqlSta
 use super::barrier::Waiter;
 use super::batch::{How, TxnRecord};
 use super::options::Reads;
+use super::rejoin::not_rejoined;
 use super::state::{Execution, InFlight};
 use super::{Minerva, Timer};
 
@@ -27,6 +28,10 @@ impl Minerva {
         let mut group = Vec::with_capacity(submissions.len());
         for Submission { ticket, request } in submissions {
             match request {
+                Request::Commit(_) if self.state.rejoin.is_some() => {
+                    cx.mark("minerva.refused_while_rejoining");
+                    cx.reply(ticket, Outcome::Aborted(not_rejoined()));
+                }
                 Request::Fresh => self.state.barriers.arrived.push(Waiter::Session(ticket)),
                 Request::Commit(program) => self.sort_submission(cx, ticket, program, &mut group),
             }

@@ -106,6 +106,7 @@ impl Replica {
                 let held = (txn.node().0 as u8, txn.sequence());
                 out.replies.push((after.0 as usize, Reply { decision: version.0, held }));
             }
+            Effect::Rejoined => panic!("no disk is lost"),
             Effect::Stop { reason } => out.stop = Some(reason),
             Effect::Reply { .. } | Effect::Fresh { .. } => panic!("nobody asked for this"),
             Effect::Checkpoint { .. } | Effect::Truncate(_) => panic!("too little for that"),
@@ -207,7 +208,7 @@ impl Brain for Replica {
         let records = log.iter().map(|record| Bytes::copy_from_slice(record));
         let records = (1..).map(LogPosition).zip(records).collect();
         let mut out = Out::default();
-        replica.input(Input::Restart(Durable { checkpoint: None, records }), &mut out);
+        replica.input(Input::Restart(Durable { records, ..Durable::default() }), &mut out);
         (replica, out)
     }
 

@@ -17,6 +17,7 @@ use super::Message;
 use super::batch::{Batch, Bid, How, TxnRecord};
 use super::collection::Meta;
 use super::messages::decode_batch;
+use super::rejoin::{self, recollection, take_recollection};
 use super::resolution::{Ordered, Resolution};
 use super::state::Cut;
 use super::transfer::take_chunk;
@@ -74,6 +75,7 @@ fn chunk() -> Bytes {
     let mut out = Vec::new();
     super::batch::encode_heads(&[Bid(1), Bid(300), Bid(0)], &mut out);
     out.extend([1, 0, 1]);
+    [1, 300, 0].into_iter().for_each(|sequence| out.put_varint(sequence));
     for (table, name) in [(1, "a"), (1, "b"), (300, "")] {
         out.put_varint(table);
         out.put_bytes(name.as_bytes());
@@ -82,6 +84,12 @@ fn chunk() -> Bytes {
         out.put_bytes(b"value");
     }
     out.into()
+}
+
+fn remembered() -> Bytes {
+    let heads = vec![Bid(1), Bid(300), Bid(0)];
+    let entries = Record::Entries { from: 3, entries: vec![Cut { heads, ..cut() }] };
+    recollection(vec![Record::Trimmed(3), entries, Record::Decided(3)])
 }
 
 fn messages() -> Vec<Vec<u8>> {
@@ -103,6 +111,8 @@ fn messages() -> Vec<Vec<u8>> {
         Message::BarrierRequest { token: 5 },
         Message::Barrier { token: 5, incarnation: u64::MAX, nonce: 1 << 40 },
         Message::Greeting { birth: 7, yours: u64::MAX, batches: Bid(3), promise },
+        Message::Rejoin { nonce: 3, birth: 7 },
+        Message::Recollection { nonce: 3, birth: 7, known: Bytes::from_static(b"known") },
         Message::CheckpointRequest,
         chunk(0),
         Message::CheckpointAck { version, index: 3 },
@@ -160,6 +170,26 @@ fn peer_messages() {
     });
 }
 
+fn look_at_recollection(input: &[u8]) -> Outcome {
+    match take_recollection(input, NODES) {
+        Ok(cuts) => Outcome::taken(size(cuts) > 1),
+        Err(error) => Outcome::refused(error),
+    }
+}
+
+#[test]
+fn recollections() {
+    run(Target {
+        name: "recollection",
+        seeds: vec![remembered().to_vec()],
+        mend: |_| {},
+        look: look_at_recollection,
+        // What serde takes beforehand for a list of cuts, and each of a cut's lists.
+        bytes_max: 6 << 20,
+        bytes_per_byte: 256,
+    });
+}
+
 fn cut() -> Cut {
     Cut { heads: vec![Bid(1), Bid(300)], removed: vec![NodeId(1)], ..Cut::default() }
 }
@@ -209,6 +239,8 @@ fn meta() -> Vec<u8> {
         is_member: vec![true, false, true],
         births: vec![1, 2, 3],
         next_sequence: 70_000,
+        sequences: vec![5, 300, 1],
+        rejoin: Some(rejoin::Target { epoch: SnapshotVersion(7), heads: vec![Bid(2); 3] }),
         agreement: vec![
             Record::Trimmed(3),
             Record::Entries { from: 3, entries: vec![cut(), Cut::default()] },

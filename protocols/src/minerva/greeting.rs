@@ -16,7 +16,8 @@
 //!   such sets share a peer, so one that lost its disk and draws another birth never is.
 //! - At a later start it is ready when as many peers have greeted it as make a majority with it.
 //!   Without them it could not commit, so this waits for nothing that it would not wait for anyway.
-//! - A peer that knows another birth, or has more of its log, or a later promise, ends it.
+//! - A peer that knows another birth, or has more of its log, or a later promise, ends it. There is
+//!   a way back: see `rejoin.rs`.
 
 use pangea_core::ids::{LogPosition, NodeId};
 use pangea_core::protocol::{Cx, FirstStart};
@@ -32,6 +33,8 @@ use crate::agreement::Term;
 pub(super) struct Greetings {
     /// The birth of each replica; 0 where it is not known.
     pub births: Vec<u64>,
+    /// The question of each peer whose disk is gone, until it has greeted.
+    pub rejoins: Vec<Option<u64>>,
     /// Where the last birth is in the log.
     logged: LogPosition,
     /// Who knows the birth of this replica, of those that have greeted it since it started.
@@ -47,7 +50,13 @@ pub(super) struct Greetings {
 impl Greetings {
     /// Nothing is known yet.
     pub(super) fn new(node_count: usize) -> Self {
-        Self { births: vec![0; node_count], ..Self::default() }
+        Self { births: vec![0; node_count], rejoins: vec![None; node_count], ..Self::default() }
+    }
+
+    /// Where the last birth is in the log.
+    pub(super) fn logged_at(&mut self, position: LogPosition) {
+        self.was_ready = true;
+        self.logged = position;
     }
 
     /// What `me` waits for at its first start.
@@ -62,8 +71,14 @@ impl Greetings {
 }
 
 impl Minerva {
-    /// The log was read. `was_ready` tells whether this replica has taken part before.
-    pub(super) fn begin_greetings(&mut self, cx: &mut Cx<'_, Self>, was_ready: bool) {
+    /// The log was read. `was_ready` tells whether this replica has taken part before, and
+    /// `is_replaced` that it may have before its disk was lost.
+    pub(super) fn begin_greetings(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        was_ready: bool,
+        is_replaced: bool,
+    ) {
         let me = self.state.me;
         let node_count = self.state.topology.node_count();
         let peers = node_count - 1;
@@ -72,6 +87,18 @@ impl Minerva {
         greetings.was_ready = was_ready;
         greetings.knows = vec![false; node_count];
         greetings.enough = if was_ready { majority - 1 } else { peers / 2 + 1 };
+        if is_replaced && !was_ready {
+            return self.start_rejoin(cx);
+        }
+        if self.state.holds_target() {
+            // It was there in an earlier run.
+            self.state.rejoin = None;
+        }
+        if is_replaced && self.state.rejoin.is_none() {
+            // And that run ended before it was noted.
+            cx.rejoined();
+        }
+        let greetings = &self.state.greetings;
         if greetings.births[me.index()] == 0 {
             cx.mark("minerva.born");
             let birth = cx.rng.u64(1..);
@@ -79,7 +106,7 @@ impl Minerva {
         }
     }
 
-    fn note_birth(&mut self, cx: &mut Cx<'_, Self>, node: NodeId, birth: u64) {
+    pub(super) fn note_birth(&mut self, cx: &mut Cx<'_, Self>, node: NodeId, birth: u64) {
         self.state.greetings.births[node.index()] = birth;
         let position = self.persist(cx, LogRecord::Birth(node, birth));
         self.state.greetings.logged = position;
@@ -114,8 +141,12 @@ impl Minerva {
             cx.mark("minerva.stranger");
             return self.greet(cx, from);
         }
+        if self.state.greetings.rejoins[from.index()].take().is_some() {
+            // While it asked it took nothing.
+            self.say_again(cx, from);
+        }
         let own = self.state.greetings.births[self.state.me.index()];
-        let held = self.state.own_log().held;
+        let held = self.state.own_head();
         if yours != 0 && yours != own {
             return cx.stop(lost_log(&format!(
                 "node {} knows this node from an earlier start, of which its log says nothing",

@@ -108,6 +108,22 @@ pub enum Message {
         /// The latest ballot that the receiver has promised the sender.
         promise: Term,
     },
+    /// The sender's disk is gone: what does the receiver know of it?
+    Rejoin {
+        /// Names the question.
+        nonce: u64,
+        /// The sender's birth, which ends its earlier life.
+        birth: u64,
+    },
+    /// What the sender knows, for a replica that has forgotten.
+    Recollection {
+        /// The question's name.
+        nonce: u64,
+        /// The sender's birth.
+        birth: u64,
+        /// See `rejoin.rs`. Empty where the sender has forgotten too.
+        known: Bytes,
+    },
     /// The part came; another may be sent.
     CheckpointAck {
         /// The snapshot version that it is of.
@@ -132,6 +148,8 @@ mod tag {
     pub const CHECKPOINT_CHUNK: u8 = 11;
     pub const CHECKPOINT_ACK: u8 = 12;
     pub const GREETING: u8 = 13;
+    pub const REJOIN: u8 = 14;
+    pub const RECOLLECTION: u8 = 15;
 }
 
 impl PeerMessage for Message {
@@ -152,8 +170,7 @@ impl PeerMessage for Message {
             Self::Fetch { source, from, upto } => {
                 out.put_u8(tag::FETCH);
                 out.put_u16(source.0);
-                out.put_varint(from.0);
-                out.put_varint(upto.0);
+                [from.0, upto.0].into_iter().for_each(|bid| out.put_varint(bid));
             }
             Self::Gone { source, first } => {
                 out.put_u8(tag::GONE);
@@ -166,8 +183,7 @@ impl PeerMessage for Message {
             }
             Self::Progress { applied, durable, heads } => {
                 out.put_u8(tag::PROGRESS);
-                out.put_varint(applied.0);
-                out.put_varint(durable.0);
+                [applied.0, durable.0].into_iter().for_each(|epoch| out.put_varint(epoch));
                 encode_heads(heads, out);
             }
             Self::BarrierRequest { token } => {
@@ -183,21 +199,24 @@ impl PeerMessage for Message {
             Self::CheckpointRequest => out.put_u8(tag::CHECKPOINT_REQUEST),
             Self::CheckpointChunk { version, index, is_last, payload } => {
                 out.put_u8(tag::CHECKPOINT_CHUNK);
-                out.put_varint(version.0);
-                out.put_varint(*index << 1 | u64::from(*is_last));
+                let numbers = [version.0, *index << 1 | u64::from(*is_last)];
+                numbers.into_iter().for_each(|number| out.put_varint(number));
                 out.extend_from_slice(payload);
             }
             Self::Greeting { birth, yours, batches, promise } => {
                 out.put_u8(tag::GREETING);
-                out.put_u64(*birth);
-                out.put_u64(*yours);
+                [*birth, *yours].into_iter().for_each(|number| out.put_u64(number));
                 out.put_varint(batches.0);
                 promise.encode(out);
             }
+            Self::Rejoin { nonce, birth } => encode_question(tag::REJOIN, *nonce, *birth, out),
+            Self::Recollection { nonce, birth, known } => {
+                encode_question(tag::RECOLLECTION, *nonce, *birth, out);
+                out.extend_from_slice(known);
+            }
             Self::CheckpointAck { version, index } => {
                 out.put_u8(tag::CHECKPOINT_ACK);
-                out.put_varint(version.0);
-                out.put_varint(*index);
+                [version.0, *index].into_iter().for_each(|number| out.put_varint(number));
             }
         }
     }
@@ -217,6 +236,14 @@ impl PeerMessage for Message {
                 let (index, is_last) = (tagged >> 1, tagged & 1 == 1);
                 return Ok(Self::CheckpointChunk { version, index, is_last, payload });
             }
+            tag::RECOLLECTION => {
+                let (nonce, birth) = (from.u64("recollection")?, from.u64("recollection")?);
+                return Ok(Self::Recollection {
+                    nonce,
+                    birth,
+                    known: bytes.slice_ref(from.rest()),
+                });
+            }
             _ => {}
         }
         let message = decode_small(tag, &mut from)?;
@@ -228,6 +255,7 @@ impl PeerMessage for Message {
             Self::Batch { .. } | Self::CheckpointChunk { .. } => Lane::Bulk,
             // What a replica missed while it was away.
             Self::Agreement { bytes } if bytes.len() > AGREEMENT_CONTROL_MAX => Lane::Bulk,
+            Self::Recollection { known, .. } if known.len() > AGREEMENT_CONTROL_MAX => Lane::Bulk,
             Self::Ack { .. }
             | Self::ProofOfAvailability { .. }
             | Self::Fetch { .. }
@@ -237,6 +265,8 @@ impl PeerMessage for Message {
             | Self::BarrierRequest { .. }
             | Self::Barrier { .. }
             | Self::Greeting { .. }
+            | Self::Rejoin { .. }
+            | Self::Recollection { .. }
             | Self::CheckpointRequest
             | Self::CheckpointAck { .. } => Lane::Control,
         }
@@ -274,6 +304,8 @@ impl Message {
                 let is_sound = *birth != 0 && is_number(batches.0) && promise.is_sound(node_count);
                 (is_sound, "minerva.malformed_greeting")
             }
+            Self::Rejoin { birth, .. } => (*birth != 0, "minerva.malformed_rejoin"),
+            Self::Recollection { birth, .. } => (*birth != 0, "minerva.malformed_recollection"),
             Self::Barrier { nonce, .. } => (is_number(*nonce), "minerva.malformed_barrier"),
             Self::CheckpointChunk { version, index, .. } => {
                 (is_number(version.0) && is_number(*index), "minerva.malformed_chunk")
@@ -284,6 +316,12 @@ impl Message {
         };
         if is_sound { Ok(()) } else { Err(refused) }
     }
+}
+
+fn encode_question(tag: u8, nonce: u64, birth: u64, out: &mut Vec<u8>) {
+    out.put_u8(tag);
+    out.put_u64(nonce);
+    out.put_u64(birth);
 }
 
 fn decode_small(tag: u8, from: &mut Reader<'_>) -> Result<Message, DecodeError> {
@@ -310,6 +348,7 @@ fn decode_small(tag: u8, from: &mut Reader<'_>) -> Result<Message, DecodeError> 
             incarnation: from.u64("barrier")?,
             nonce: from.varint("barrier")?,
         },
+        tag::REJOIN => Message::Rejoin { nonce: from.u64("rejoin")?, birth: from.u64("rejoin")? },
         tag::CHECKPOINT_REQUEST => Message::CheckpointRequest,
         tag::GREETING => Message::Greeting {
             birth: from.u64("greeting")?,
@@ -379,6 +418,9 @@ mod tests {
                 batches: Bid(3),
                 promise: Term::default(),
             },
+            Message::Rejoin { nonce: 1, birth: u64::MAX },
+            Message::Recollection { nonce: 1, birth: 2, known: bytes.clone() },
+            Message::Recollection { nonce: 1, birth: 2, known: Bytes::new() },
             Message::CheckpointRequest,
             Message::CheckpointChunk { version, index: 3, is_last: true, payload: bytes },
             Message::CheckpointAck { version, index: 3 },

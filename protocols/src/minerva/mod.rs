@@ -14,6 +14,7 @@
 //! | cut | §3.4, Algorithm 3 | `cut.rs` | Agreement | which batches are this epoch's |
 //! | strict reads | | `barrier.rs` | BarrierRequest, Barrier | a cut proposed after the read came |
 //! | greeting | | `greeting.rs` | Greeting | that nobody knows more of a replica than it does |
+//! | rejoin | | `rejoin.rs` | Rejoin, Recollection | what a replica said whose disk is gone |
 //! | chains | §3.2, §3.6 | `chains.rs` | | which runs stand or fall together |
 //! | validation | §3.5 | `validation.rs` | | which are stale |
 //! | conflict graph | §3.6, Algorithm 5 | `conflict_graph.rs` | | which can't both be valid |
@@ -63,7 +64,7 @@
 //!
 //! # Invariants
 //!
-//! - A replica that may have forgotten what it said says nothing; see `greeting.rs`.
+//! - A replica that may have forgotten what it said says nothing; see `greeting.rs`, `rejoin.rs`.
 //! - A replica acknowledges what is durable on it, and counts an acknowledgement once.
 //! - A cut names available batches only; epoch n is the n-th decision.
 //! - The state after an epoch follows from the state before it and the cut's batches alone.
@@ -88,6 +89,7 @@ mod marks;
 mod messages;
 mod options;
 mod recovery;
+mod rejoin;
 mod replication;
 mod resolution;
 mod state;
@@ -97,12 +99,15 @@ mod validation;
 use bytes::Bytes;
 use pangea_core::codec::Writer;
 use pangea_core::ids::{LogPosition, NodeId};
+use pangea_core::planted::{Bug, is_planted};
 use pangea_core::protocol::{Cx, Input, Mark, Protocol, Setup, Status};
 
 use crate::agreement::Agreement;
+use batch::Bid;
 pub use header::Header;
 pub use messages::Message;
 pub use options::{Options, Reads, Solver};
+use rejoin::Rejoined;
 use resolution::Resolution;
 use state::{Cut, ProposalName, State};
 
@@ -124,6 +129,8 @@ pub enum Timer {
     Fetch,
     /// Tells the others how far it is.
     Progress,
+    /// Asks again what the others know of it.
+    Rejoin,
 }
 
 /// What the first byte of a record of the log says.
@@ -136,6 +143,10 @@ mod kind {
     pub const EPOCH: u8 = 3;
     /// A replica's birth.
     pub const BIRTH: u8 = 4;
+    /// What the others knew of this replica, which had forgotten it.
+    pub const REJOINED: u8 = 5;
+    /// Batches of a replica that are given up.
+    pub const DISCARD: u8 = 6;
 }
 
 /// A record for the log.
@@ -144,12 +155,15 @@ enum LogRecord<'a> {
     Agreement(Bytes),
     Epoch(&'a Resolution<'a>),
     Birth(NodeId, u64),
+    Rejoined(&'a Rejoined),
+    Discard(NodeId, Bid),
 }
 
 impl Protocol for Minerva {
     const NAME: &'static str = "minerva";
     /// Agreement is among several.
     const NODES_MIN: usize = 2;
+    const REJOINS: bool = true;
     const MARKS: &'static [Mark] = marks::ALL;
 
     type Header = Header;
@@ -175,6 +189,7 @@ impl Protocol for Minerva {
             Input::Timer(Timer::Tick) => self.on_tick(cx),
             Input::Timer(Timer::Fetch) => self.on_fetch_timeout(cx),
             Input::Timer(Timer::Progress) => self.on_progress_timeout(cx),
+            Input::Timer(Timer::Rejoin) => self.on_rejoin_timeout(cx),
             Input::Durable(position) => self.on_durable(cx, position),
             Input::PeerUp(peer) => self.on_peer_up(cx, peer),
             Input::PeerDown(peer) => self.on_peer_down(cx, peer),
@@ -183,10 +198,14 @@ impl Protocol for Minerva {
         }
         self.settle_agreement(cx);
         self.apply_ready_cuts(cx);
+        self.end_rejoin(cx);
     }
 
     fn status(&self) -> Status {
-        self.state.status()
+        let status = self.state.status();
+        let rejoin = self.rejoining();
+        let first_start = status.first_start.filter(|_| rejoin.is_none());
+        Status { rejoin, first_start, ..status }
     }
 
     fn invariants(&self) {
@@ -196,11 +215,23 @@ impl Protocol for Minerva {
 
 impl Minerva {
     fn on_message(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, message: Message) {
-        self.state.cut.heard_at[from.index()] = cx.now.at;
+        let is_of_rejoin = matches!(message, Message::Rejoin { .. } | Message::Recollection { .. });
+        if !is_of_rejoin {
+            // For one that only asks nothing is kept.
+            self.state.cut.heard_at[from.index()] = cx.now.at;
+        }
         if let Err(refused) = message.check(self.state.topology.node_count()) {
             return cx.mark(refused);
         }
+        let is_vote = matches!(message, Message::Agreement { .. });
+        if self.is_asking() && !is_of_rejoin && !(is_vote && is_planted(Bug::VotesWhileRejoining)) {
+            return cx.mark("minerva.not_while_rejoining");
+        }
         match message {
+            Message::Rejoin { nonce, birth } => self.on_rejoin(cx, from, nonce, birth),
+            Message::Recollection { nonce, birth, known } => {
+                self.on_recollection(cx, from, (nonce, birth), &known);
+            }
             Message::Greeting { birth, yours, batches, promise } => {
                 self.on_greeting(cx, from, (birth, yours), batches, promise);
             }
@@ -241,7 +272,20 @@ impl Minerva {
 
     fn on_peer_up(&mut self, cx: &mut Cx<'_, Self>, peer: NodeId) {
         self.state.replication.is_up[peer.index()] = true;
+        if self.is_asking() {
+            return self.ask(cx, peer);
+        }
+        self.meet(cx, peer);
+    }
+
+    /// Begins to talk to a peer.
+    fn meet(&mut self, cx: &mut Cx<'_, Self>, peer: NodeId) {
         self.greet(cx, peer);
+        self.say_again(cx, peer);
+    }
+
+    /// What was on its way to a peer is lost.
+    fn say_again(&mut self, cx: &mut Cx<'_, Self>, peer: NodeId) {
         if self.state.greetings.is_ready {
             self.agreement_mut().on_peer_up(peer);
         }
@@ -264,6 +308,13 @@ impl Minerva {
                 let mut out = Vec::new();
                 resolution.encode(&mut out);
                 (&[kind::EPOCH], out.into())
+            }
+            LogRecord::Rejoined(rejoined) => (&[kind::REJOINED], rejoined.encode()),
+            LogRecord::Discard(node, after) => {
+                let mut out = Vec::new();
+                out.put_u16(node.0);
+                out.put_u64(after.0);
+                (&[kind::DISCARD], out.into())
             }
             LogRecord::Birth(node, birth) => {
                 let mut out = Vec::new();

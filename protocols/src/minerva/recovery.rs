@@ -16,9 +16,10 @@ use pangea_core::protocol::{Cx, Durable};
 
 use std::sync::Arc;
 
-use super::batch::Batch;
+use super::batch::{Batch, Bid, TxnRecord};
 use super::collection::{Meta, PROGRESS};
 use super::execution::dependencies;
+use super::rejoin::Rejoined;
 use super::replication::FETCH;
 use super::resolution::Resolution;
 use super::state::{InFlight, Slot};
@@ -32,6 +33,7 @@ impl Minerva {
         let mut agreement_records = Vec::new();
         let mut agreement_from = LogPosition(0);
         let mut was_ready = durable.checkpoint.is_some();
+        let is_known = |record: &[u8]| matches!(record[0], kind::AGREEMENT | kind::REJOINED);
         if let Some(checkpoint) = &durable.checkpoint {
             let meta = Meta::decode(&checkpoint.meta).expect("the driver checked the checkpoint");
             agreement_from = meta.log_head;
@@ -44,7 +46,7 @@ impl Minerva {
             }
         }
         for (position, record) in durable.records {
-            was_ready |= record.first().is_some_and(|kind| *kind == kind::AGREEMENT);
+            was_ready |= is_known(&record);
             self.read_record(position, &record, agreement_from, &mut agreement_records);
         }
         self.finish_logs();
@@ -61,7 +63,7 @@ impl Minerva {
         self.state.cut.last_proposal.proposer = self.state.me;
         self.state.cut.last_proposal.incarnation = cx.rng.u64(..);
         self.state.cut.heard_at.fill(cx.now.at);
-        self.begin_greetings(cx, was_ready);
+        self.begin_greetings(cx, was_ready, durable.is_replaced);
         cx.set_timer(Timer::Tick, agreement::TICK);
         cx.set_timer(Timer::Epoch, self.state.options.epoch());
         cx.set_timer(Timer::Progress, PROGRESS);
@@ -75,6 +77,12 @@ impl Minerva {
         self.state.greetings.births.clone_from(&meta.births);
         for (source, log) in self.state.replication.logs.iter_mut().enumerate() {
             log.skip_to(meta.heads[source]);
+        }
+        for (log, next_sequence) in self.state.replication.logs.iter_mut().zip(&meta.sequences) {
+            log.next_sequence = log.next_sequence.max(*next_sequence);
+        }
+        if let Some(target) = &meta.rejoin {
+            self.aim_at(target.clone());
         }
         let execution = &mut self.state.execution;
         execution.next_sequence = execution.next_sequence.max(meta.next_sequence);
@@ -109,6 +117,21 @@ impl Minerva {
                     self.state.logged.insert(resolution.epoch, resolution);
                 }
             }
+            // A checkpoint that was written after it says how far that led.
+            kind::REJOINED if position <= agreement_from => {}
+            kind::REJOINED => {
+                let rejoined = Rejoined::decode(&payload).expect(INTACT);
+                self.state.greetings.births = rejoined.births;
+                self.state.execution.next_sequence = rejoined.next_sequence;
+                agreement_records.extend(rejoined.agreement);
+                self.aim_at(rejoined.target);
+            }
+            kind::DISCARD => {
+                let from = &mut Reader::new(&payload);
+                let node = NodeId(from.u16("discard").expect(INTACT));
+                let after = Bid(from.u64("discard").expect(INTACT));
+                self.state.replication.logs[node.index()].discard_after(after);
+            }
             kind::BIRTH => {
                 let from = &mut Reader::new(&payload);
                 let node = NodeId(from.u16("birth").expect(INTACT));
@@ -139,16 +162,8 @@ impl Minerva {
         let own = self.state.own_log().slots.range(applied.next()..);
         let batches: Vec<Arc<Batch>> = own.map(|(_, slot)| slot.batch.clone()).collect();
         let execution = &mut self.state.execution;
-        for record in batches.iter().flat_map(|batch| &batch.records) {
-            let learned = record.learned();
-            execution.in_flight.push_back(InFlight {
-                txn: record.txn,
-                ticket: None,
-                result: Ok(Vec::new()),
-                dependencies: learned.map(|(r, _)| dependencies(r)).unwrap_or_default(),
-                is_doomed: false,
-            });
-        }
+        let records = batches.iter().flat_map(|batch| &batch.records);
+        execution.in_flight.extend(records.map(InFlight::of_an_earlier_life));
     }
 
     /// The epochs that the log had resolved come first, without waiting for agreement.
@@ -158,6 +173,20 @@ impl Minerva {
             self.begin_epoch(cx, epoch, cut);
         }
         self.state.cut.durable = self.state.cut.applied;
+    }
+}
+
+impl InFlight {
+    /// Nobody waits for it here.
+    pub(super) fn of_an_earlier_life(record: &TxnRecord) -> Self {
+        let learned = record.learned();
+        Self {
+            txn: record.txn,
+            ticket: None,
+            result: Ok(Vec::new()),
+            dependencies: learned.map(|(r, _)| dependencies(r)).unwrap_or_default(),
+            is_doomed: false,
+        }
     }
 }
 

@@ -73,7 +73,12 @@ impl Minerva {
     }
 
     /// Persists a batch and puts it in its log. Returns where it is in this node's log.
-    fn hold(&mut self, cx: &mut Cx<'_, Self>, batch: Batch, bytes: Bytes) -> LogPosition {
+    pub(super) fn hold(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        batch: Batch,
+        bytes: Bytes,
+    ) -> LogPosition {
         let position = self.persist(cx, LogRecord::Batch(bytes.clone()));
         let log = &mut self.state.replication.logs[batch.source.index()];
         log.insert(batch.bid, Slot { bytes, batch: Arc::new(batch), position });
@@ -87,9 +92,8 @@ impl Minerva {
         };
         let (source, bid) = (batch.source, batch.bid);
         if source == self.state.me {
-            // Nobody else makes entries of this log. A peer that has more of it than this replica
-            // knows a disk that is lost.
-            return cx.mark("minerva.own_batch_from_another");
+            // Nobody else makes entries of this log: it is of a life whose disk is lost.
+            return self.on_own_batch(cx, batch, bytes);
         }
         if from == source {
             // A source sends what is durable there.
@@ -140,7 +144,7 @@ impl Minerva {
 
     /// Algorithm 2, ReceivedAcknowledgement.
     pub(super) fn on_ack(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, heads: Heads) {
-        let (own, held) = (heads[self.state.me.index()], self.state.own_log().held);
+        let (own, held) = (heads[self.state.me.index()], self.state.own_head());
         if own > held {
             return cx.stop(lost_batches(from, own, held));
         }
@@ -253,6 +257,11 @@ impl Minerva {
             return cx.send(from, Message::Gone { source, first });
         }
         let mut bytes_sent = 0;
+        // What is behind a gap here is for its source alone to tell: it may be of an earlier life.
+        let upto = upto.min(log.held);
+        if first > upto {
+            return;
+        }
         for slot in log.slots.range(first..=upto).map(|(_, slot)| slot) {
             if bytes_sent > FETCH_BYTES_MAX {
                 break;
@@ -300,14 +309,15 @@ pub(super) fn lost_log(how: &str) -> String {
         "{how}: its data directory was emptied, restored from a copy, or lost what was \
          acknowledged (durability \"os\" or \"memory\", or a disk that does not keep its word). A \
          node that has forgotten what it said must not take part again under its id. Bring back \
-         its newest data directory"
+         its newest data directory, or start it with pangea start --replace, which fetches \
+         everything from the other nodes"
     )
 }
 
 impl SourceLog {
     /// Whether the batch's transactions are numbered between those of the batches before and after
     /// it.
-    fn fits(&self, batch: &Batch) -> bool {
+    pub(super) fn fits(&self, batch: &Batch) -> bool {
         let before = self.slots.range(..batch.bid).next_back();
         let after = self.slots.range(batch.bid..).next();
         before.is_none_or(|(_, slot)| slot.batch.end_sequence() <= batch.first_sequence)
@@ -319,6 +329,7 @@ impl SourceLog {
         if bid <= self.held {
             return;
         }
+        self.next_sequence = self.next_sequence.max(slot.batch.end_sequence());
         self.slots.insert(bid, slot);
         self.known = self.known.max(bid);
         self.advance_held();

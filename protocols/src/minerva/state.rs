@@ -20,6 +20,7 @@ use super::contention::Contention;
 use super::greeting::Greetings;
 use super::messages::{NUMBER_MAX, are_heads};
 use super::options::{Options, Rules};
+use super::rejoin::Rejoin;
 use super::resolution::Resolution;
 use super::transfer::Transfer;
 use crate::agreement::{Agreement, Term};
@@ -35,6 +36,8 @@ pub(super) struct State {
     pub cut: CutState,
     pub barriers: Barriers,
     pub greetings: Greetings,
+    /// Where this replica's disk was lost, until it has its place again.
+    pub rejoin: Option<Rejoin>,
     pub contention: Contention,
     pub collection: Collection,
     pub transfer: Transfer,
@@ -104,6 +107,8 @@ pub(super) struct SourceLog {
     pub collected: Bid,
     /// Some replica has every batch up to this one.
     pub known: Bid,
+    /// No transaction in a batch that was ever here has this number or a later one.
+    pub next_sequence: u64,
     pub missing: Missing,
 }
 
@@ -278,6 +283,7 @@ pub(super) struct Counters {
     pub graph_edges: u64,
     pub solver_unproven: u64,
     pub reexecution_restarts: u64,
+    pub rejoins: u64,
 }
 
 impl State {
@@ -314,6 +320,7 @@ impl State {
             },
             barriers: Barriers::default(),
             greetings: Greetings::new(n),
+            rejoin: None,
             contention: Contention::default(),
             collection: Collection {
                 heads: vec![heads; n],
@@ -364,12 +371,14 @@ impl State {
             ("graph_edges", c.graph_edges),
             ("solver_unproven", c.solver_unproven),
             ("reexecution_restarts", c.reexecution_restarts),
+            ("rejoins", c.rejoins),
         ];
         Status {
             version: self.cut.applied,
             coordinator: self.cut.agreement.as_ref().and_then(Agreement::leader),
             members: self.members(),
             first_start: self.greetings.first_start(self.me),
+            rejoin: None,
             counters: counters.map(|(name, value)| (name.to_owned(), value)).into(),
         }
     }
@@ -391,7 +400,11 @@ impl State {
             self.execution.in_flight.iter().map(|in_flight| in_flight.txn.sequence()).collect();
         assert!(numbers.windows(2).all(|pair| pair[0] < pair[1]), "local transactions in order");
         assert!(numbers.last().is_none_or(|last| *last < self.execution.next_sequence));
-        assert!(self.replication.proof_sent <= own.held, "a proof is of a batch that exists");
+        assert!(
+            self.replication.proof_sent <= self.own_head(),
+            "a proof is of a batch that exists"
+        );
+        assert!(own.held <= own.known, "what is held is known");
         let mut next = self.cut.applied;
         for (epoch, _) in &self.cut.waiting {
             if *epoch > self.cut.skipped && next < self.cut.skipped {

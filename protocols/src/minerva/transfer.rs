@@ -35,7 +35,7 @@ use super::Minerva;
 use super::batch::{Bid, Heads, decode_heads, encode_heads};
 use super::greeting::lost_batches;
 use super::header::Header;
-use super::messages::{Message, are_heads};
+use super::messages::{Message, NUMBER_MAX, are_heads};
 
 /// So many chunks may be on their way.
 const CHUNKS_AHEAD: u64 = 16;
@@ -80,6 +80,8 @@ struct Incoming {
 struct Configuration {
     heads: Heads,
     is_member: Vec<bool>,
+    /// For each log a number that no transaction in it has reached.
+    sequences: Vec<u64>,
 }
 
 type Row = (TableId, Key, Version<Header>);
@@ -140,6 +142,8 @@ impl Minerva {
         let mut meta = Vec::new();
         encode_heads(&self.state.cut.heads, &mut meta);
         self.state.cut.is_member.iter().for_each(|&is_member| meta.put_u8(u8::from(is_member)));
+        let logs = self.state.replication.logs.iter();
+        logs.for_each(|log| meta.put_varint(log.next_sequence));
         self.state.counters.checkpoints_sent += 1;
         let outgoing = Outgoing {
             pin,
@@ -247,7 +251,7 @@ impl Minerva {
         let applied = self.state.cut.applied;
         let Some(configuration) = configuration else { return };
         let me = self.state.me.index();
-        let (told, held) = (configuration.heads[me], self.state.own_log().held);
+        let (told, held) = (configuration.heads[me], self.state.own_head());
         if told > held {
             return cx.stop(lost_batches(from, told, held));
         }
@@ -292,8 +296,10 @@ impl Minerva {
             *head = (*head).max(*skipped);
         }
         cut.is_member.clone_from(&configuration.is_member);
-        for (log, head) in self.state.replication.logs.iter_mut().zip(&configuration.heads) {
+        let skipped = configuration.heads.iter().zip(&configuration.sequences);
+        for (log, (head, sequence)) in self.state.replication.logs.iter_mut().zip(skipped) {
             log.skip_to(*head);
+            log.next_sequence = log.next_sequence.max(*sequence);
         }
         let me = self.state.me.index();
         for (source, log) in self.state.replication.logs.iter().enumerate() {
@@ -397,7 +403,12 @@ impl Incoming {
             }
             let is_member =
                 heads.iter().map(|_| Ok(from.u8(WHAT)? == 1)).collect::<Result<_, _>>()?;
-            self.configuration = Some(Configuration { heads, is_member });
+            let sequences: Vec<u64> =
+                heads.iter().map(|_| from.varint(WHAT)).collect::<Result<_, _>>()?;
+            if sequences.iter().any(|sequence| *sequence > NUMBER_MAX) {
+                return Err(DecodeError::new(WHAT));
+            }
+            self.configuration = Some(Configuration { heads, is_member, sequences });
             self.version = version;
         }
         while !from.is_empty() {

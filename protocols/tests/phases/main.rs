@@ -7,6 +7,7 @@ mod cutting;
 mod execution;
 mod nonsense;
 mod recovery;
+mod rejoin;
 mod replication;
 mod script;
 mod support;

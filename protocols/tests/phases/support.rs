@@ -67,6 +67,8 @@ pub struct Node {
     wants_resume: bool,
     /// Why the node ended itself.
     pub stopped: Option<String>,
+    /// Its disk was lost, and it has yet to take its place again.
+    pub is_replaced: bool,
     timers: BTreeMap<Timer, Timestamp>,
     replies: BTreeMap<Ticket, Outcome>,
     fresh: BTreeMap<Ticket, SnapshotVersion>,
@@ -133,7 +135,8 @@ impl Cluster {
         assert!(node.brain.is_none());
         node.runs = runs;
         node.store = Arc::new(Store::new());
-        let mut durable = Durable { checkpoint: None, records: node.log.clone() };
+        let mut durable =
+            Durable { checkpoint: None, records: node.log.clone(), is_replaced: node.is_replaced };
         if let Some((checkpoint, rows)) = &node.checkpoint {
             for (table, key, version) in rows.clone() {
                 node.store.apply(table, key, version);
@@ -310,6 +313,13 @@ impl Cluster {
         true
     }
 
+    /// Puts a node with an empty disk in the place of one that does not run, and starts it.
+    pub fn replace(&mut self, id: usize) {
+        self.lose_log(id);
+        self.nodes[id].is_replaced = true;
+        self.start(id);
+    }
+
     /// Empties the disk of a node that does not run.
     pub fn lose_log(&mut self, id: usize) {
         let node = &mut self.nodes[id];
@@ -318,6 +328,13 @@ impl Cluster {
         node.log.clear();
         node.checkpoint = None;
         (node.head, node.synced) = (LogPosition(0), LogPosition(0));
+    }
+
+    /// Gives a node that does not run a disk of before.
+    pub fn restore_log(&mut self, id: usize, log: Vec<(LogPosition, Bytes)>) {
+        let node = &mut self.nodes[id];
+        (node.head, node.synced) = (LogPosition(log.len() as u64), LogPosition(log.len() as u64));
+        node.log = log;
     }
 
     /// Takes the records from a position on off the disk of a node that does not run.
@@ -415,6 +432,7 @@ impl Cluster {
                 node.writing = Some((checkpoint, rows));
             }
             Effect::Truncate(first) => node.log.retain(|(position, _)| *position >= first),
+            Effect::Rejoined => node.is_replaced = false,
             Effect::Stop { reason } => node.stopped = Some(reason),
             Effect::Mark(name) => *node.marks.entry(name).or_default() += 1,
         }
@@ -485,6 +503,7 @@ impl Node {
             writing: None,
             wants_resume: false,
             stopped: None,
+            is_replaced: false,
             timers: BTreeMap::new(),
             replies: BTreeMap::new(),
             fresh: BTreeMap::new(),

@@ -168,7 +168,10 @@ impl<P: Protocol> World<P> {
 
     fn on_reached(&mut self, op: OpId) {
         let node = self.history[op].node;
-        if !self.is_running(node) {
+        // Sessions read what is in the store, so they find nobody until all of it is there.
+        let reads_store = matches!(self.history[op].how, How::Snapshot | How::Certified);
+        let is_replaced = self.nodes[node.index()].is_replaced;
+        if !self.is_running(node) || (reads_store && is_replaced) {
             self.tell(op, End::Refused);
             return;
         }

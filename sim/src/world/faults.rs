@@ -89,6 +89,16 @@ impl<P: Protocol> World<P> {
                 self.destroy(node);
                 None
             }
+            Fault::DiskLoss { node } => {
+                let node = self.target(node);
+                self.lose_disk(node, ends.since(self.now));
+                None
+            }
+            Fault::BitFlip { node } => {
+                let node = self.target(node);
+                self.flip_bit(node, ends.since(self.now));
+                None
+            }
             Fault::FullStop {} => {
                 for node in self.topology.clone().node_ids() {
                     let down = self.faults.dice.between(0, ends.since(self.now).us);
@@ -167,6 +177,8 @@ impl<P: Protocol> World<P> {
             Fault::LyingClock { node, by_ms } => Some(self.break_clock(node, by_ms, false)),
             Fault::Crash { .. }
             | Fault::Destroy { .. }
+            | Fault::DiskLoss { .. }
+            | Fault::BitFlip { .. }
             | Fault::FullStop {}
             | Fault::Cut { .. }
             | Fault::Flap { .. }

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion, Ticket};
 use pangea_core::protocol::{Checkpoint, Cx, Effect, Input, Protocol, Setup};
 use pangea_core::store::{Pin, Store};
@@ -50,6 +51,10 @@ pub(super) struct Node<P: Protocol> {
     pub(super) running: Option<Running<P>>,
     /// Its machine is gone for good.
     pub(super) is_destroyed: bool,
+    /// It has yet to take the place of one whose disk was lost.
+    pub(super) is_replaced: bool,
+    /// What was in its log before a bit of that flipped, which its next start must notice.
+    damaged: Option<Vec<(LogPosition, Bytes)>>,
     disk: Disk,
     workers: Workers,
     pub(super) clock: Clock,
@@ -97,6 +102,8 @@ impl<P: Protocol> Node<P> {
             life: 0,
             running: None,
             is_destroyed: false,
+            is_replaced: false,
+            damaged: None,
             disk: Disk::default(),
             workers: Workers::draw(fork("workers")),
             clock: Clock::new(settings.clocks, &mut fork("clock")),
@@ -171,7 +178,12 @@ impl<P: Protocol> World<P> {
         }
         node.life += 1;
         node.clock.restart();
-        let (durable, store) = node.disk.recover();
+        if let Some(before) = node.damaged.take() {
+            self.notice_damage(id, &before);
+        }
+        let node = &mut self.nodes[id.index()];
+        let (mut durable, store) = node.disk.recover().expect("a crash takes nothing durable");
+        durable.is_replaced = node.is_replaced;
         let setup = Setup {
             me: id,
             topology: self.topology.clone(),
@@ -228,7 +240,9 @@ impl<P: Protocol> World<P> {
     /// The node stops for good, unless so many are gone that another would be too many.
     pub(super) fn destroy(&mut self, id: NodeId) {
         let gone = self.nodes.iter().filter(|node| node.is_destroyed).count();
-        if gone + self.topology.majority() >= self.nodes.len() {
+        if self.nodes.iter().any(|node| node.is_replaced || node.damaged.is_some())
+            || gone + self.topology.majority() >= self.nodes.len()
+        {
             return;
         }
         self.crash(id, Span::ZERO);
@@ -236,6 +250,53 @@ impl<P: Protocol> World<P> {
         node.is_destroyed = true;
         // What would have started it was meant for another life.
         node.life += 1;
+    }
+
+    /// Whether the cluster survives that a node loses what is on its disk.
+    fn can_lose_disk(&self) -> bool {
+        let is_whole =
+            |node: &Node<P>| !node.is_destroyed && !node.is_replaced && node.damaged.is_none();
+        P::REJOINS && self.topology.faults_tolerated() > 0 && self.nodes.iter().all(is_whole)
+    }
+
+    /// The node stops, and all that it has written is gone.
+    pub(super) fn lose_disk(&mut self, id: NodeId, down: Span) {
+        if !self.can_lose_disk() {
+            return;
+        }
+        self.crash(id, down);
+        self.replace(id);
+    }
+
+    /// The node stops, and a bit that was durable is not as it was.
+    pub(super) fn flip_bit(&mut self, id: NodeId, down: Span) {
+        if !self.can_lose_disk() {
+            return;
+        }
+        self.crash(id, down);
+        let node = &mut self.nodes[id.index()];
+        node.damaged = node.disk.flip_bit(&mut node.disk_dice);
+    }
+
+    /// The node starts, and must not take what is on its disk for good.
+    fn notice_damage(&mut self, id: NodeId, before: &[(LogPosition, Bytes)]) {
+        match self.nodes[id.index()].disk.recover::<P::Header>() {
+            // It is in a place that means nothing.
+            Ok((durable, _)) if durable.records == before => {}
+            Ok(_) => self.violate("disk", format!("{id} started from a damaged log")),
+            Err(error) => {
+                self.trace.event(self.now, id, "damaged", [0, 0], || error);
+                self.replace(id);
+            }
+        }
+    }
+
+    /// Another takes the node's place, with an empty disk.
+    fn replace(&mut self, id: NodeId) {
+        let node = &mut self.nodes[id.index()];
+        (node.disk, node.is_replaced) = (Disk::default(), true);
+        self.counts.replaced += 1;
+        self.trace.event(self.now, id, "replaced", [0, 0], String::new);
     }
 
     /// Puts an input in a node's queue, if it runs.
@@ -336,6 +397,10 @@ impl<P: Protocol> World<P> {
             Effect::Truncate(position) => {
                 self.trace.event(self.now, id, "truncate", [position.0, 0], String::new);
                 node.disk.truncate(position);
+            }
+            Effect::Rejoined => {
+                node.is_replaced = false;
+                self.trace.event(self.now, id, "rejoined", [0, 0], String::new);
             }
             Effect::Stop { reason } => self.violate("stop", format!("{id} stopped: {reason}")),
             Effect::Mark(name) if P::MARKS.iter().any(|mark| mark.name == name) => {

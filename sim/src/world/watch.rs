@@ -82,7 +82,8 @@ impl<P: Protocol> World<P> {
             self.watch.target = newest.unwrap_or_default();
             return;
         }
-        let has_caught_up = self.published().iter().all(|&at| at >= self.watch.target);
+        let has_caught_up = self.published().iter().all(|&at| at >= self.watch.target)
+            && !self.nodes.iter().any(|node| node.is_replaced);
         if has_caught_up && self.are_replicas_equal() {
             self.phase = Phase::Done;
             self.trace.event(self.now, Outside, "done", [self.watch.target.0, 0], String::new);

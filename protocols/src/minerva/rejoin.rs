@@ -1,0 +1,461 @@
+//! A replica whose disk is gone takes its place again, under the same id.
+//!
+//! It has promised ballots, accepted cuts, acknowledged batches and given numbers to its own, and
+//! knows nothing of that. So it asks all others what they know of it, and until they have answered
+//! it says and takes nothing else.
+//!
+//! ```text
+//!   replaced                                every other
+//!     | Rejoin(nonce, birth) ---------------> |   logs the birth: the earlier life is over
+//!     | <------- Recollection(nonce, known)   |   sent when all that it tells is durable there
+//!   all have answered, enough of them remember: what they know is logged, in one record
+//!     | Greeting, agreement, Ack, Fetch ----> |   takes part, and fetches what it held
+//!   it holds what was reported: takes requests, makes batches
+//! ```
+//!
+//! Why that is no less than it had said:
+//!
+//! - **Agreement.** See `agreement/remembered.rs`. With n - majority + 1 that remember, each
+//!   majority in which it promised or accepted has a member among them.
+//! - **Its own batches.** Who acknowledges a batch holds all before it, and only what others have
+//!   acknowledged is in a cut. What nobody holds so is gone, and its number is free: each peer
+//!   drops what it holds of the log behind a gap when it is asked first. A cut that names more than
+//!   anybody holds ends the node, as what was acknowledged is lost then.
+//! - **Batches of others** that it acknowledged are held by f others. It holds them again before it
+//!   counts as rejoined; a second disk that is lost before that is one too many.
+//!
+//! What it said in its earlier life and is still under way does no harm: a peer answers in the
+//! session of the new life, and nothing of an earlier session comes after. A replica that has
+//! forgotten too answers that it knows nothing, and is asked again later.
+
+use bytes::Bytes;
+use pangea_core::codec::{DecodeError, Reader, Writer};
+use pangea_core::ids::{NodeId, SnapshotVersion};
+use pangea_core::planted::{Bug, is_planted};
+use pangea_core::protocol::{Cx, Rejoining};
+use pangea_core::time::Span;
+use pangea_core::txn::{Abort, SqlState};
+
+use super::batch::{Batch, Bid, Heads, decode_heads, encode_heads};
+use super::messages::{Message, NUMBER_MAX, are_heads};
+use super::state::{Cut, InFlight, State};
+use super::{LogRecord, Minerva, Timer};
+use crate::agreement::{Agreement, Record, Remembered};
+
+/// Who has not answered is asked again this often.
+const RETRY: Span = Span::from_ms(500);
+
+/// How far a replaced replica is.
+pub(super) enum Rejoin {
+    /// It asks what the others know.
+    Asking(Asking),
+    /// It takes part, and has not yet what it held.
+    CatchingUp(Target),
+}
+
+/// Questions and answers.
+pub(super) struct Asking {
+    nonce: u64,
+    answers: Vec<Answer>,
+}
+
+enum Answer {
+    None,
+    KnowsNothing,
+    Knows(Known),
+}
+
+/// What a peer knows of a replica that asks.
+struct Known {
+    /// How far it holds each log.
+    heads: Heads,
+    /// No transaction of the asking replica has this number or a later one.
+    next_sequence: u64,
+    agreement: Remembered<Cut>,
+}
+
+/// What a replaced replica has to hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Target {
+    /// The last epoch that was known to be decided.
+    pub epoch: SnapshotVersion,
+    /// The log heads, its own among them.
+    pub heads: Heads,
+}
+
+/// The record that ends the asking.
+#[derive(Clone, Debug)]
+pub(super) struct Rejoined {
+    pub births: Vec<u64>,
+    pub next_sequence: u64,
+    pub target: Target,
+    pub agreement: Vec<Record<Cut>>,
+}
+
+impl Minerva {
+    /// Whether this replica does not know yet what it has said.
+    pub(super) fn is_asking(&self) -> bool {
+        matches!(self.state.rejoin, Some(Rejoin::Asking(_)))
+    }
+
+    /// The node was started to take the place of one whose disk is gone.
+    pub(super) fn start_rejoin(&mut self, cx: &mut Cx<'_, Self>) {
+        cx.mark("minerva.rejoin_asks");
+        let nonce = cx.rng.u64(..);
+        let answers = self.state.topology.node_ids().map(|_| Answer::None).collect();
+        self.state.greetings.births[self.state.me.index()] = cx.rng.u64(1..);
+        self.state.rejoin = Some(Rejoin::Asking(Asking { nonce, answers }));
+        self.state.greetings.is_ready = is_planted(Bug::VotesWhileRejoining);
+        cx.set_timer(Timer::Rejoin, RETRY);
+    }
+
+    /// Asks again who has not answered, or knew nothing.
+    pub(super) fn on_rejoin_timeout(&mut self, cx: &mut Cx<'_, Self>) {
+        let Some(Rejoin::Asking(asking)) = &self.state.rejoin else { return };
+        let knows = |peer: &NodeId| matches!(asking.answers[peer.index()], Answer::Knows(_));
+        let is_up = |peer: &NodeId| self.state.replication.is_up[peer.index()];
+        let peers = self.state.topology.peers_of(self.state.me);
+        let asked: Vec<_> = peers.filter(|peer| is_up(peer) && !knows(peer)).collect();
+        asked.into_iter().for_each(|peer| self.ask(cx, peer));
+        cx.set_timer(Timer::Rejoin, RETRY);
+    }
+
+    /// Asks a peer what it knows.
+    pub(super) fn ask(&mut self, cx: &mut Cx<'_, Self>, peer: NodeId) {
+        let Some(Rejoin::Asking(Asking { nonce, .. })) = self.state.rejoin else { return };
+        let birth = self.state.greetings.births[self.state.me.index()];
+        cx.send(peer, Message::Rejoin { nonce, birth });
+    }
+
+    /// A peer has forgotten all that it said.
+    pub(super) fn on_rejoin(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        from: NodeId,
+        nonce: u64,
+        birth: u64,
+    ) {
+        let knows = match &self.state.rejoin {
+            // Its own record will hold the birth.
+            Some(Rejoin::Asking(_)) => {
+                self.state.greetings.births[from.index()] = birth;
+                false
+            }
+            Some(Rejoin::CatchingUp(_)) => false,
+            None if !self.state.greetings.is_ready => return cx.mark("minerva.rejoin_too_early"),
+            None => true,
+        };
+        if !self.is_asking() && self.state.greetings.rejoins[from.index()] != Some(nonce) {
+            self.state.greetings.rejoins[from.index()] = Some(nonce);
+            self.end_earlier_life(cx, from, birth);
+        }
+        cx.mark("minerva.rejoin_answered");
+        let known = if knows { self.known_of(from).encode() } else { Bytes::new() };
+        let birth = self.state.greetings.births[self.state.me.index()];
+        // All of it must outlive this run.
+        cx.send_after(cx.log_head(), from, Message::Recollection { nonce, birth, known });
+    }
+
+    /// What a peer had, it has no more. Of its log, what it sent behind a gap is given up: it was
+    /// acknowledged by nobody, and its numbers may be given again.
+    fn end_earlier_life(&mut self, cx: &mut Cx<'_, Self>, node: NodeId, birth: u64) {
+        self.note_birth(cx, node, birth);
+        let log = &self.state.replication.logs[node.index()];
+        let held = log.held;
+        if log.slots.range(held.next()..).next().is_some() && !is_planted(Bug::OrphansKept) {
+            cx.mark("minerva.orphans_dropped");
+            self.persist(cx, LogRecord::Discard(node, held));
+            self.state.replication.logs[node.index()].discard_after(held);
+        }
+        let nothing = vec![Bid(0); self.state.topology.node_count()];
+        self.state.replication.durable[node.index()].clone_from(&nothing);
+        let collection = &mut self.state.collection;
+        collection.heads[node.index()] = nothing;
+        collection.applied[node.index()] = SnapshotVersion::ZERO;
+        collection.durable[node.index()] = SnapshotVersion::ZERO;
+        self.stop_transfers(node);
+    }
+
+    fn known_of(&self, node: NodeId) -> Known {
+        let logs = &self.state.replication.logs;
+        Known {
+            heads: logs.iter().map(|log| log.held).collect(),
+            next_sequence: logs[node.index()].next_sequence,
+            agreement: self.agreement().remembered(),
+        }
+    }
+
+    /// A peer says what it knows.
+    pub(super) fn on_recollection(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        from: NodeId,
+        (nonce, birth): (u64, u64),
+        known: &Bytes,
+    ) {
+        let node_count = self.state.topology.node_count();
+        let answer = match known.is_empty() {
+            true => Answer::KnowsNothing,
+            false => match Known::decode(known, node_count) {
+                Ok(known) => Answer::Knows(known),
+                Err(_) => return cx.mark("minerva.malformed_recollection"),
+            },
+        };
+        let Some(Rejoin::Asking(asking)) = &mut self.state.rejoin else {
+            return cx.mark("minerva.recollection_late");
+        };
+        if nonce != asking.nonce {
+            return cx.mark("minerva.recollection_late");
+        }
+        if matches!(answer, Answer::KnowsNothing) {
+            cx.mark("minerva.peer_forgot_too");
+        }
+        asking.answers[from.index()] = answer;
+        self.state.greetings.births[from.index()] = birth;
+        if self.is_enough() {
+            self.end_asking(cx);
+        }
+    }
+
+    /// Whether all have answered, and of each majority one that remembers.
+    fn is_enough(&self) -> bool {
+        let Some(Rejoin::Asking(Asking { answers, .. })) = &self.state.rejoin else { return false };
+        let answered = answers.iter().filter(|answer| !matches!(answer, Answer::None)).count();
+        let known = answers.iter().filter(|answer| matches!(answer, Answer::Knows(_))).count();
+        if is_planted(Bug::RejoinedAfterOne) {
+            return known > 0;
+        }
+        let node_count = self.state.topology.node_count();
+        answered == node_count - 1 && known >= self.remembering_min()
+    }
+
+    fn remembering_min(&self) -> usize {
+        self.state.topology.node_count() - self.state.topology.majority() + 1
+    }
+
+    /// Goes on from what the others know.
+    fn end_asking(&mut self, cx: &mut Cx<'_, Self>) {
+        let Some(Rejoin::Asking(asking)) = self.state.rejoin.take() else { return };
+        let me = self.state.me;
+        let nothing = vec![Bid(0); self.state.topology.node_count()];
+        let mut target = Target { epoch: SnapshotVersion::ZERO, heads: nothing };
+        let (mut next_sequence, mut agreement) = (self.state.execution.next_sequence, Vec::new());
+        for (peer, answer) in asking.answers.into_iter().enumerate() {
+            let Answer::Knows(known) = answer else { continue };
+            target.heads = max_heads(&target.heads, &known.heads);
+            target.epoch = target.epoch.max(SnapshotVersion(known.agreement.decided()));
+            next_sequence = next_sequence.max(known.next_sequence);
+            self.state.replication.durable[peer] = known.heads;
+            agreement.push(known.agreement);
+        }
+        let named = agreement.iter().flat_map(Remembered::entries).map(|cut| cut.heads[me.index()]);
+        if let Some(lost) = named.max().filter(|named| *named > target.heads[me.index()]) {
+            return cx.stop(lost_for_good(lost, target.heads[me.index()]));
+        }
+        if is_planted(Bug::RejoinReusesNumbers) {
+            target.heads[me.index()] = Bid(0);
+        }
+        let births = self.state.greetings.births.clone();
+        let agreement = Remembered::merge(agreement);
+        let rejoined = Rejoined { births, next_sequence, target, agreement };
+        let position = self.persist(cx, LogRecord::Rejoined(&rejoined));
+        self.state.greetings.logged_at(position);
+        self.state.cut.agreement_record = position;
+        self.state.cut.heard_at.fill(cx.now.at);
+        let topology = self.state.topology.clone();
+        self.state.cut.agreement =
+            Some(Agreement::new(me, &topology, rejoined.agreement, self.state.cut.applied.0));
+        self.state.execution.next_sequence = next_sequence;
+        self.aim_at(rejoined.target);
+        self.state.greetings.is_ready = true;
+        cx.clear_timer(Timer::Rejoin);
+        cx.mark("minerva.rejoin_knows");
+        for peer in topology.peers_of(me) {
+            if self.state.replication.is_up[peer.index()] {
+                self.meet(cx, peer);
+            }
+        }
+    }
+
+    /// What is known to exist is fetched like anything that is missing.
+    pub(super) fn aim_at(&mut self, target: Target) {
+        for (log, head) in self.state.replication.logs.iter_mut().zip(&target.heads) {
+            log.known = log.known.max(*head);
+        }
+        self.state.rejoin = Some(Rejoin::CatchingUp(target));
+    }
+
+    /// A peer sends a batch of this replica's own log: of its earlier life.
+    pub(super) fn on_own_batch(&mut self, cx: &mut Cx<'_, Self>, batch: Batch, bytes: Bytes) {
+        let log = self.state.own_log();
+        let is_next = batch.bid == log.held.next() && batch.bid <= self.state.own_head();
+        if !is_next || !log.fits(&batch) {
+            return cx.mark("minerva.own_batch_from_another");
+        }
+        cx.mark("minerva.own_batch_fetched");
+        // It will commit like any other, and nobody waits for it.
+        let in_flight = batch.records.iter().map(InFlight::of_an_earlier_life);
+        self.state.execution.in_flight.extend(in_flight);
+        self.hold(cx, batch, bytes);
+    }
+
+    /// Takes requests again once this replica holds what was reported of it.
+    pub(super) fn end_rejoin(&mut self, cx: &mut Cx<'_, Self>) {
+        if !self.state.holds_target() || self.state.commit.is_some() {
+            return;
+        }
+        self.state.rejoin = None;
+        self.state.counters.rejoins += 1;
+        self.rebuild_overlay();
+        cx.mark("minerva.rejoined");
+        cx.rejoined();
+        self.request_barrier(cx);
+    }
+
+    /// What an operator is told while this replica is on its way back.
+    pub(super) fn rejoining(&self) -> Option<Rejoining> {
+        let rejoin = self.state.rejoin.as_ref()?;
+        let needed = self.remembering_min();
+        Some(match rejoin {
+            Rejoin::CatchingUp(target) => {
+                Rejoining { needed, upto: Some(target.epoch), ..Rejoining::default() }
+            }
+            Rejoin::Asking(Asking { answers, .. }) => {
+                let peers_with = |is_it: fn(&Answer) -> bool| {
+                    let peers = self.state.topology.peers_of(self.state.me);
+                    peers.filter(|peer| is_it(&answers[peer.index()])).collect()
+                };
+                Rejoining {
+                    missing: peers_with(|answer| matches!(answer, Answer::None)),
+                    forgetful: peers_with(|answer| matches!(answer, Answer::KnowsNothing)),
+                    needed,
+                    upto: None,
+                }
+            }
+        })
+    }
+}
+
+impl State {
+    /// Whether what this replica has to hold is durable here.
+    pub(super) fn holds_target(&self) -> bool {
+        let Some(Rejoin::CatchingUp(target)) = &self.rejoin else { return false };
+        let logs = self.replication.logs.iter().zip(&target.heads);
+        logs.into_iter().all(|(log, head)| log.durable >= *head)
+            && self.cut.durable >= target.epoch
+            && self.cut.installed.is_none()
+    }
+
+    /// The last batch of this replica that anybody may hold.
+    pub(super) fn own_head(&self) -> Bid {
+        let held = self.own_log().held;
+        match &self.rejoin {
+            Some(Rejoin::CatchingUp(target)) => held.max(target.heads[self.me.index()]),
+            Some(Rejoin::Asking(_)) | None => held,
+        }
+    }
+}
+
+impl Known {
+    fn encode(&self) -> Bytes {
+        let mut out = Vec::new();
+        encode_heads(&self.heads, &mut out);
+        out.put_varint(self.next_sequence);
+        out.put_bytes(&self.agreement.encode());
+        out.into()
+    }
+
+    fn decode(bytes: &[u8], node_count: usize) -> Result<Self, DecodeError> {
+        const WHAT: &str = "recollection";
+        let from = &mut Reader::new(bytes);
+        let heads = decode_heads(from)?;
+        let next_sequence = from.varint(WHAT)?;
+        let is_sound = |cut: &Cut| cut.is_sound(node_count);
+        let agreement = Remembered::decode(from.bytes(WHAT)?, node_count, &is_sound)
+            .map_err(|_| DecodeError::new(WHAT))?;
+        if !are_heads(&heads, node_count) || next_sequence > NUMBER_MAX || !from.is_empty() {
+            return Err(DecodeError::new(WHAT));
+        }
+        Ok(Self { heads, next_sequence, agreement })
+    }
+}
+
+impl Target {
+    pub(super) fn encode(&self, out: &mut Vec<u8>) {
+        out.put_varint(self.epoch.0);
+        encode_heads(&self.heads, out);
+    }
+
+    pub(super) fn decode(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        Ok(Self { epoch: SnapshotVersion(from.varint("rejoin")?), heads: decode_heads(from)? })
+    }
+}
+
+impl Rejoined {
+    pub(super) fn encode(&self) -> Bytes {
+        let mut out = Vec::new();
+        self.target.encode(&mut out);
+        self.births.iter().for_each(|birth| out.put_u64(*birth));
+        out.put_u64(self.next_sequence);
+        let agreement = postcard::to_stdvec(&self.agreement).expect("records can be encoded");
+        out.put_bytes(&agreement);
+        out.into()
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        const WHAT: &str = "rejoin";
+        let from = &mut Reader::new(bytes);
+        let target = Target::decode(from)?;
+        let births = target.heads.iter().map(|_| from.u64(WHAT)).collect::<Result<_, _>>()?;
+        let next_sequence = from.u64(WHAT)?;
+        let agreement =
+            postcard::from_bytes(from.bytes(WHAT)?).map_err(|_| DecodeError::new(WHAT))?;
+        Ok(Self { births, next_sequence, target, agreement })
+    }
+}
+
+impl super::state::SourceLog {
+    /// Gives up every batch behind `head` that is not part of the state.
+    pub(super) fn discard_after(&mut self, head: Bid) {
+        self.slots.split_off(&head.next());
+        self.held = self.held.min(head).max(self.collected);
+        self.known = self.held;
+        self.advance_held();
+    }
+}
+
+/// The heads of either that are further.
+fn max_heads(a: &[Bid], b: &[Bid]) -> Heads {
+    a.iter().zip(b).map(|(a, b)| *a.max(b)).collect()
+}
+
+/// What a client is told meanwhile.
+pub(super) fn not_rejoined() -> Abort {
+    let message = "this node is being replaced and takes no requests yet";
+    Abort::new(SqlState::CANNOT_CONNECT_NOW, message)
+        .with_detail("It fetches what it held from the other nodes.")
+        .with_hint("Use another node, or try again later.")
+}
+
+fn lost_for_good(named: Bid, held: Bid) -> String {
+    format!(
+        "the cluster has agreed on {} batches of this node's log, and of all other nodes none \
+         holds more than {}: what was acknowledged is lost. Bring back this node's data directory",
+        named.0, held.0
+    )
+}
+
+/// An answer for the fuzzer.
+#[cfg(test)]
+pub(super) fn recollection(agreement: Vec<Record<Cut>>) -> Bytes {
+    use pangea_core::topology::Topology;
+    let topology = Topology::one_node_per_region("fuzz", &["a", "b", "c"], Span::ZERO);
+    let agreement = Agreement::new(NodeId(0), &topology, agreement, 0).remembered();
+    Known { heads: vec![Bid(1), Bid(300), Bid(0)], next_sequence: 70_000, agreement }.encode()
+}
+
+/// Takes an answer, and says how many cuts it holds.
+#[cfg(test)]
+pub(super) fn take_recollection(bytes: &[u8], node_count: usize) -> Result<usize, DecodeError> {
+    Known::decode(bytes, node_count).map(|known| known.agreement.entries().len())
+}

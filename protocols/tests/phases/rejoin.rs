@@ -1,0 +1,373 @@
+//! A replica whose disk is gone, and what takes its place.
+
+use pangea_core::ids::NodeId;
+use pangea_core::protocol::{Input, Protocol, Request};
+use pangea_core::txn::{Outcome, SqlState};
+use pangea_protocols::minerva::{Message, Options, Timer};
+
+use super::script::program;
+use super::support::{Cluster, Fate, by_hand};
+
+fn options() -> Options {
+    Options { epoch_ms: 15, batch_ms: 5, ..by_hand() }
+}
+
+/// A cluster of `n` in which each node has committed twice.
+fn busy(n: usize) -> Cluster {
+    let mut cluster = Cluster::new(n, options());
+    for id in (0..n).chain(0..n) {
+        add(&mut cluster, id);
+    }
+    cluster
+}
+
+fn add(cluster: &mut Cluster, id: usize) {
+    let ticket = cluster.call(id, "add x 1");
+    cluster.run_for(60);
+    assert_eq!(cluster.result(id, ticket), "");
+}
+
+fn assert_all_run(cluster: &Cluster) {
+    let stopped: Vec<_> = cluster.nodes.iter().filter_map(|node| node.stopped.as_ref()).collect();
+    assert!(stopped.is_empty(), "{stopped:?}");
+}
+
+/// What the node waits for, as an operator is told.
+fn waits_for(cluster: &Cluster, id: usize) -> Vec<NodeId> {
+    let brain = cluster.nodes[id].brain.as_ref().expect("it runs");
+    brain.status().rejoin.expect("it is on its way back").missing
+}
+
+#[test]
+fn a_replaced_node_holds_all_again_and_goes_on_with_its_numbers() {
+    for (n, lost) in [(3, 0), (3, 1), (3, 2), (5, 1)] {
+        let mut cluster = busy(n);
+        let sent = cluster.counter(lost, "batches_sent");
+        cluster.crash(lost);
+        cluster.replace(lost);
+        cluster.sent.clear();
+        cluster.run_for(2_000);
+        assert_eq!(cluster.mark(lost, "minerva.rejoined"), 1);
+        assert!(!cluster.nodes[lost].is_replaced, "its next start is like any other");
+        add(&mut cluster, lost);
+        let highest = cluster.sent.iter().filter_map(|(from, _, message)| match message {
+            Message::Batch { bytes } if from.index() == lost => {
+                Some(u64::from_le_bytes(bytes[2..10].try_into().unwrap()))
+            }
+            _ => None,
+        });
+        assert_eq!(highest.max(), Some(sent + 1), "the next number, {n} nodes, {lost} lost");
+        assert_all_run(&cluster);
+        assert_eq!(cluster.everywhere("x"), (2 * n + 1).to_string());
+        // What the other one had is not needed for anything.
+        let other = (lost + 1) % n;
+        cluster.crash(other);
+        cluster.run_for(3_000);
+        add(&mut cluster, lost);
+        cluster.crash(lost);
+        cluster.start(lost);
+        cluster.start(other);
+        cluster.run_for(3_000);
+        assert_eq!(cluster.everywhere("x"), (2 * n + 2).to_string());
+        assert_all_run(&cluster);
+    }
+}
+
+#[test]
+fn a_replaced_node_waits_for_all_others_and_says_nothing_meanwhile() {
+    let mut cluster = busy(3);
+    cluster.crash(1);
+    cluster.crash(2);
+    cluster.sent.clear();
+    cluster.replace(1);
+    let refused = cluster.call(1, "add x 1");
+    let fresh = cluster.submit(1, Request::Fresh);
+    cluster.run_for(5_000);
+    assert_eq!(waits_for(&cluster, 1), [NodeId(2)]);
+    let said = cluster.sent.iter().filter(|(from, _, _)| from.index() == 1);
+    let is_question = |message: &Message| matches!(message, Message::Rejoin { .. });
+    assert!(said.clone().all(|(_, _, message)| is_question(message)), "{:?}", said.last());
+    assert!(said.count() > 0);
+    assert!(cluster.nodes[1].log.is_empty(), "nothing is known that could be logged");
+    match cluster.outcome(1, refused) {
+        Some(Outcome::Aborted(abort)) => assert_eq!(abort.code, SqlState::CANNOT_CONNECT_NOW),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(cluster.fresh(1, fresh), None);
+    cluster.start(2);
+    cluster.run_for(3_000);
+    assert_eq!(cluster.mark(1, "minerva.rejoined"), 1);
+    assert!(cluster.fresh(1, fresh).is_some(), "who can wait was only held up");
+    assert_eq!(cluster.everywhere("x"), "6");
+    add(&mut cluster, 1);
+    assert_all_run(&cluster);
+}
+
+#[test]
+fn of_three_that_two_forget_is_too_many() {
+    let mut cluster = busy(3);
+    cluster.crash(1);
+    cluster.crash(2);
+    cluster.replace(1);
+    cluster.replace(2);
+    cluster.run_for(5_000);
+    for (id, other) in [(1, 2), (2, 1)] {
+        let brain = cluster.nodes[id].brain.as_ref().unwrap();
+        let rejoin = brain.status().rejoin.expect("it waits");
+        // The third alone remembers.
+        assert_eq!((rejoin.missing, rejoin.needed), (vec![], 2));
+        assert_eq!(rejoin.forgetful, [NodeId(other)]);
+        assert!(cluster.nodes[id].log.is_empty());
+    }
+}
+
+#[test]
+fn of_five_two_may_forget_at_once() {
+    let mut cluster = busy(5);
+    for lost in [0, 3] {
+        cluster.crash(lost);
+    }
+    cluster.run_for(2_000);
+    add(&mut cluster, 1);
+    for lost in [0, 3] {
+        cluster.replace(lost);
+    }
+    cluster.run_for(5_000);
+    for lost in [0, 3] {
+        assert!(cluster.mark(lost, "minerva.peer_forgot_too") > 0);
+        assert_eq!(cluster.mark(lost, "minerva.rejoined"), 1);
+        add(&mut cluster, lost);
+    }
+    assert_eq!(cluster.everywhere("x"), "13");
+    assert_all_run(&cluster);
+}
+
+/// A batch that is behind a gap at the only node that has it is acknowledged by nobody. Its number
+/// is given again, and the two must not be taken for each other.
+#[test]
+fn what_was_sent_behind_a_gap_is_forgotten_with_the_life_that_sent_it() {
+    let mut cluster = Cluster::new(3, by_hand());
+    let lost = (cluster.leader() + 1) % 3;
+    let (near, far) = ((lost + 1) % 3, (lost + 2) % 3);
+    cluster.call(lost, "add x 1");
+    cluster.epoch();
+    // Of the next two one peer gets the second alone, and the other none.
+    for (value, loses) in [("add x 10", vec![near, far]), ("add x 100", vec![far])] {
+        cluster.rule = Box::new(move |from, to, message| {
+            let is_batch = matches!(message, Message::Batch { .. });
+            match is_batch && from.index() == lost && loses.contains(&to.index()) {
+                true => Fate::Lose,
+                false => Fate::Deliver,
+            }
+        });
+        cluster.call(lost, value);
+        cluster.batch(lost);
+    }
+    assert_eq!(cluster.mark(near, "minerva.batch_after_gap"), 1);
+    cluster.crash(lost);
+    cluster.heal();
+    cluster.replace(lost);
+    cluster.run_for(2_000);
+    assert_eq!(cluster.mark(near, "minerva.orphans_dropped"), 1);
+    assert_eq!(cluster.mark(lost, "minerva.rejoined"), 1);
+    for _ in 0..3 {
+        cluster.call(lost, "add x 1000");
+        cluster.epoch();
+    }
+    assert_eq!(cluster.everywhere("x"), "3001");
+    // It is forgotten for good.
+    cluster.crash(near);
+    cluster.start(near);
+    cluster.run_for(2_000);
+    assert_eq!(cluster.everywhere("x"), "3001");
+    assert_all_run(&cluster);
+}
+
+/// A batch that one peer holds may be available, and nobody else can send it.
+#[test]
+fn a_replaced_node_fetches_its_own_batches_and_they_commit() {
+    let mut cluster = Cluster::new(3, by_hand());
+    let lost = (cluster.leader() + 1) % 3;
+    let far = (lost + 2) % 3;
+    cluster.rule = Box::new(move |from, to, message| {
+        let is_batch = matches!(message, Message::Batch { .. });
+        match is_batch && from.index() == lost && to.index() == far {
+            true => Fate::Lose,
+            false => Fate::Deliver,
+        }
+    });
+    for _ in 0..3 {
+        cluster.call(lost, "add x 1");
+        cluster.batch(lost);
+    }
+    cluster.crash(lost);
+    cluster.heal();
+    cluster.replace(lost);
+    cluster.run_for(1_000);
+    assert_eq!(cluster.mark(lost, "minerva.own_batch_fetched"), 3);
+    cluster.call(lost, "add x 1");
+    cluster.epoch();
+    cluster.run_for(1_000);
+    cluster.cut();
+    assert_eq!(cluster.everywhere("x"), "4");
+    assert_all_run(&cluster);
+}
+
+/// It stops after each delivery on its way back, and is started as any node is.
+#[test]
+fn a_rejoin_that_is_interrupted_is_gone_on_with() {
+    for steps in 0..40 {
+        let mut cluster = busy(3);
+        cluster.crash(1);
+        cluster.replace(1);
+        cluster.deliver(steps);
+        cluster.crash(1);
+        cluster.start(1);
+        cluster.run_for(2_000);
+        assert!(!cluster.nodes[1].is_replaced, "after {steps} deliveries");
+        add(&mut cluster, 1);
+        assert_eq!(cluster.everywhere("x"), "7", "after {steps} deliveries");
+        assert_all_run(&cluster);
+    }
+}
+
+#[test]
+fn an_answer_to_an_earlier_question_says_nothing() {
+    let mut cluster = busy(3);
+    cluster.crash(1);
+    cluster.rule = Box::new(|_, _, message| match message {
+        Message::Recollection { .. } => Fate::HoldBack,
+        _ => Fate::Deliver,
+    });
+    cluster.sent.clear();
+    cluster.replace(1);
+    cluster.run_for(100);
+    let is_answer = |message: &Message| matches!(message, Message::Recollection { .. });
+    let answers: Vec<_> = cluster.sent.drain(..).filter(|(_, _, said)| is_answer(said)).collect();
+    assert_eq!(answers.len(), 2);
+    cluster.crash(1);
+    cluster.start(1);
+    for (from, _, message) in answers {
+        cluster.step(1, Input::Message { from, message });
+    }
+    assert_eq!(cluster.mark(1, "minerva.recollection_late"), 2);
+    assert_eq!(waits_for(&cluster, 1), [NodeId(0), NodeId(2)]);
+    cluster.heal();
+    cluster.run_for(2_000);
+    assert_eq!(cluster.mark(1, "minerva.rejoined"), 1);
+}
+
+/// The one that it replaces may turn up again, with all that it knew.
+#[test]
+fn who_was_replaced_does_not_take_part_any_more() {
+    let mut cluster = busy(3);
+    cluster.crash(1);
+    let log = cluster.nodes[1].log.clone();
+    cluster.replace(1);
+    cluster.run_for(2_000);
+    add(&mut cluster, 1);
+    cluster.crash(1);
+    cluster.lose_log(1);
+    cluster.restore_log(1, log);
+    cluster.start(1);
+    cluster.run_for(1_000);
+    let reason = cluster.nodes[1].stopped.clone().expect("it noticed");
+    assert!(reason.contains("from an earlier start"), "{reason}");
+}
+
+/// A promise that was forgotten let a leader of before decide what the next one had not seen.
+#[test]
+fn a_replaced_node_keeps_what_it_promised() {
+    let mut cluster = busy(3);
+    let old = cluster.leader();
+    let (voter, new) = ((old + 1) % 3, (old + 2) % 3);
+    // The next one is elected by the voter alone, and the old one knows nothing of it.
+    cluster.rule = Box::new(move |from, to, _| match from.index() == old || to.index() == old {
+        true => Fate::Lose,
+        false => Fate::Deliver,
+    });
+    cluster.run_for(3_000);
+    let lead = |cluster: &Cluster, id: usize| {
+        let brain = cluster.nodes[id].brain.as_ref().unwrap();
+        brain.status().coordinator
+    };
+    assert_ne!(lead(&cluster, voter), Some(NodeId(old as u16)), "another leads");
+    cluster.crash(voter);
+    cluster.heal();
+    cluster.replace(voter);
+    cluster.run_for(3_000);
+    assert_eq!(cluster.mark(voter, "minerva.rejoined"), 1);
+    add(&mut cluster, new);
+    add(&mut cluster, old);
+    add(&mut cluster, voter);
+    assert_eq!(cluster.everywhere("x"), "9");
+    assert_all_run(&cluster);
+}
+
+#[test]
+fn what_is_no_answer_is_refused() {
+    let mut cluster = busy(3);
+    cluster.crash(1);
+    cluster.rule = Box::new(|_, _, message| match message {
+        Message::Recollection { .. } => Fate::Lose,
+        _ => Fate::Deliver,
+    });
+    cluster.replace(1);
+    cluster.sent.clear();
+    cluster.run_for(600);
+    let question = cluster.sent.iter().find_map(|(_, _, message)| match message {
+        Message::Rejoin { nonce, .. } => Some(*nonce),
+        _ => None,
+    });
+    let nonce = question.expect("it asks");
+    for known in [&b"x"[..], &[3, 1, 1, 1, 5, 1, 9]] {
+        let message = Message::Recollection { nonce, birth: 4, known: known.into() };
+        cluster.step(1, Input::Message { from: NodeId(0), message });
+    }
+    let nobody = Message::Recollection { nonce, birth: 0, known: Default::default() };
+    cluster.step(1, Input::Message { from: NodeId(0), message: nobody });
+    assert_eq!(cluster.mark(1, "minerva.malformed_recollection"), 3);
+    cluster
+        .step(0, Input::Message { from: NodeId(1), message: Message::Rejoin { nonce, birth: 0 } });
+    assert_eq!(cluster.mark(0, "minerva.malformed_rejoin"), 1);
+    assert_eq!(waits_for(&cluster, 1), [NodeId(0), NodeId(2)]);
+}
+
+/// A strict read asked the coordinator while that, replaced, asked others and took nothing. It led
+/// again, the one that had asked saw no other, and the read waited for ever.
+#[test]
+fn a_strict_read_that_asked_a_coordinator_which_asked_others_is_not_forgotten() {
+    let mut cluster = busy(3);
+    let lost = cluster.leader();
+    let (near, far) = ((lost + 1) % 3, (lost + 2) % 3);
+    // No election, so that the peers know no other coordinator.
+    cluster.crash(far);
+    cluster.crash(lost);
+    cluster.replace(lost);
+    let fresh = cluster.submit(near, Request::Fresh);
+    cluster.settle();
+    assert!(cluster.mark(lost, "minerva.not_while_rejoining") > 0, "it did not take it");
+    cluster.start(far);
+    cluster.run_for(5_000);
+    assert!(cluster.fresh(near, fresh).is_some());
+    assert_all_run(&cluster);
+}
+
+/// A node that is not ready may have forgotten too, and does not know yet.
+#[test]
+fn who_is_not_ready_gives_no_answer() {
+    let mut cluster = busy(3);
+    (0..3).for_each(|id| cluster.crash(id));
+    cluster.start(0);
+    cluster.replace(1);
+    cluster.run_for(2_000);
+    assert!(cluster.mark(0, "minerva.rejoin_too_early") > 0);
+    assert_eq!(waits_for(&cluster, 1), [NodeId(0), NodeId(2)]);
+    cluster.start(2);
+    cluster.run_for(3_000);
+    assert_eq!(cluster.mark(1, "minerva.rejoined"), 1);
+    cluster.commit(1, program("script", "add x 1"));
+    cluster.fire(1, Timer::Batch);
+    cluster.run_for(500);
+    assert_eq!(cluster.everywhere("x"), "7");
+}
