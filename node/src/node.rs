@@ -26,6 +26,7 @@ use crate::data_dir::{DataDir, DataDirError, Identity};
 use crate::disk::{Disk, DiskError, OsDisk};
 use crate::driver::{Closed, Driver, Handle, Inbox, Network, Parts, Reach, Shared};
 use crate::log::{Durability, Log, LogError, LogEvent, LogEvents, LogOptions, Recovered};
+use crate::meter::Meter;
 use crate::pool::ThreadedPool;
 
 /// What a node needs to know, but for how to reach its peers.
@@ -49,6 +50,8 @@ pub struct NodeOptions<P: Protocol> {
     pub workers: usize,
     /// The files.
     pub disk: Arc<dyn Disk>,
+    /// What is told how long everything takes, if anything is.
+    pub meter: Option<Arc<Meter>>,
 }
 
 impl<P: Protocol> NodeOptions<P> {
@@ -69,6 +72,7 @@ impl<P: Protocol> NodeOptions<P> {
             segment_bytes: LOG_SEGMENT_BYTES_DEFAULT,
             workers: 0,
             disk: Arc::new(OsDisk),
+            meter: None,
         }
     }
 }
@@ -214,6 +218,7 @@ impl<P: Protocol> Node<P> {
             checkpointer: opened.checkpointer,
             network: network.clone(),
             pool,
+            meter: options.meter,
         };
         let (ready, is_ready) = channel();
         let run = move || {
@@ -334,6 +339,7 @@ fn open_durable<P: Protocol>(
         dir: data_dir.map(DataDir::log).unwrap_or_default(),
         durability: options.durability,
         segment_bytes: options.segment_bytes,
+        meter: options.meter.clone(),
     };
     let (log, recovered) = Log::open(disk.clone(), &log_options, log_events(inbox))?;
     let Some(data_dir) = data_dir else {

@@ -352,7 +352,8 @@ mod tests {
         let refused = |change: fn(&mut Vec<u8>)| {
             let mut bytes = encode(Kind::Message, b"body");
             change(&mut bytes);
-            feed(&mut Decoder::new(100, 1000), &bytes[..HEADER_LEN], 100).unwrap_err()
+            let (_, error) = cut(&mut Decoder::new(100, 1000), &bytes[..HEADER_LEN], 100);
+            error.expect("it is refused")
         };
         assert_eq!(refused(|bytes| bytes[4] = 9), FrameError::Version(9));
         assert_eq!(refused(|bytes| bytes[5] = 77), FrameError::Kind(77));
