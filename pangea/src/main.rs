@@ -5,7 +5,7 @@
 //! | `start` | one node of a cluster | [`start`] |
 //! | `demo` | a cluster on this machine, and a prompt | [`demo`] |
 //! | `bench` | a cluster on this machine under load, measured and checked | [`mod@bench`] |
-//! | `calibrate` | a cluster on this machine under load, and what everything costs | [`calibrate`] |
+//! | `calibrate` | such a cluster, and what everything in it costs | [`calibrate`] |
 //! | `torture` | a cluster on this machine under faults, and what clients saw checked | [`torture`] |
 //! | `sim` | a cluster in virtual time, under faults | [`sim`] |
 //! | `check` | a recorded history of any database, held to a model | [`check`] |

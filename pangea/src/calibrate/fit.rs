@@ -69,7 +69,7 @@ impl Counted {
             let mut found = near.iter().filter(|it| same(it)).filter_map(|it| self.kinds.get(*it));
             let sums = found.find(|sums| sums.n > 0.0).or(self.kinds.get("timer"));
             let mut line = sums.map(line).unwrap_or_default();
-            if !self.kinds.contains_key(kind) {
+            if self.kinds.get(kind).is_none_or(|sums| sums.n == 0.0) {
                 (line.samples, line.r2) = (0, 0.0);
             }
             if let Some((_, us)) = per_call_us.iter().find(|(name, _)| *name == kind) {

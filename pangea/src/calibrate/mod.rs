@@ -21,6 +21,7 @@ use fit::Counted;
 
 /// Measure what everything costs on this machine, for `pangea sim --predict`.
 #[derive(Debug, clap::Args)]
+#[group(skip)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
     #[command(flatten)]

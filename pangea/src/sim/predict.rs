@@ -1,7 +1,6 @@
 //! `pangea sim --predict`: throughput and latency on given machines, from measured costs.
 
 use std::fmt::Write as _;
-use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -20,11 +19,12 @@ use crate::table::numbers;
 
 /// Cores at most, of a node or of all: beyond it somebody mistook the option.
 const CORES_MAX: i64 = 1_024;
-/// What a link may carry, in megabits a second.
-const BANDWIDTH_MBIT: RangeInclusive<i64> = 1..=1_000_000;
+/// What a link may carry at most, in megabits a second.
+const BANDWIDTH_MBIT_MAX: u64 = 1_000_000;
 
 /// What concerns predictions alone.
 #[derive(Debug, clap::Args)]
+#[group(skip)]
 #[command(next_help_heading = "With --predict")]
 pub struct Arguments {
     /// Predict throughput and latency from measured costs
@@ -47,7 +47,7 @@ pub struct Arguments {
     rtt: Option<f64>,
     /// What a link between two replicas carries, in Mbit/s [default: no limit]
     #[arg(long, value_name = "MBIT", requires = "predict")]
-    #[arg(value_parser = clap::value_parser!(u64).range(*BANDWIDTH_MBIT.start() as u64..=*BANDWIDTH_MBIT.end() as u64))]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=BANDWIDTH_MBIT_MAX))]
     bandwidth: Option<u64>,
     /// Cores of each node; clients are elsewhere [default: 8]
     #[arg(long, value_name = "N", requires = "predict", conflicts_with = "shared_cores")]
@@ -287,8 +287,8 @@ impl Predict<'_> {
         }
         let _ = write!(
             text,
-            "predicted, not measured: {workload}, {clients} clients, {cores}; costs of {} on {}, {}, \
-             commit {}",
+            "predicted, not measured: {workload}, {clients} clients, {cores}; costs of {} on {}, \
+             {}, commit {}",
             costs.workload, costs.machine, costs.date, costs.commit
         );
         text

@@ -13,7 +13,7 @@
 //!
 //! | server | time |
 //! |---|---|
-//! | threads: event loop, log writer, sender and reader of each lane, request reader, answer writer | the kind's line, on a core of the machine |
+//! | threads: those above, a sender and a reader for each lane | a line of its kind, on a core |
 //! | pool | what of a step is data-parallel, on as many cores as there are workers |
 //! | disk | one fsync at a time, drawn from the measured quantiles |
 //! | link | the one-way delay, after the bytes have passed the bandwidth |

@@ -11,7 +11,7 @@ use pangea_core::protocol::{Effect, Input, Protocol, Submission};
 use pangea_core::store::Store;
 use pangea_core::time::Timestamp;
 
-use super::machine::ThreadId;
+use super::machine::{Machine, ThreadId};
 use super::steps::ModelPool;
 
 /// At most so many submissions are one step, as in a node.
@@ -57,9 +57,30 @@ pub(super) struct Threads {
     pub log: ThreadId,
     pub requests: ThreadId,
     pub answers: ThreadId,
+    /// All that has no kind of its own: checkpoints, the log's next files.
+    pub rest: ThreadId,
     /// Of each peer, by lane.
     pub senders: Vec<[ThreadId; 2]>,
     pub readers: Vec<[ThreadId; 2]>,
+}
+
+impl Threads {
+    /// New threads of a node, on the machine that is number `at`.
+    pub fn spawn<T>(machine: &mut Machine<T>, at: usize, nodes: usize, workers: usize) -> Self {
+        let mut lanes = || (0..nodes).map(|_| [machine.spawn(), machine.spawn()]).collect();
+        let (senders, readers) = (lanes(), lanes());
+        Self {
+            machine: at,
+            event_loop: machine.spawn(),
+            pool: (1..workers).map(|_| machine.spawn()).collect(),
+            log: machine.spawn(),
+            requests: machine.spawn(),
+            answers: machine.spawn(),
+            rest: machine.spawn(),
+            senders,
+            readers,
+        }
+    }
 }
 
 /// The log's writer.

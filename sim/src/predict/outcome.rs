@@ -76,6 +76,27 @@ pub(super) fn bottleneck(servers: &[Server]) -> String {
     }
 }
 
+/// How the first execution of each transaction fared, from a protocol that counts it.
+pub(super) fn shares(
+    before: &BTreeMap<String, u64>,
+    after: &BTreeMap<String, u64>,
+) -> BTreeMap<&'static str, f64> {
+    let grown = |name: &str| {
+        let of = |counters: &BTreeMap<String, u64>| counters.get(name).copied().unwrap_or(0);
+        of(after).saturating_sub(of(before)) as f64
+    };
+    let valid = grown("txns_valid");
+    let reexecuted = grown("txns_stale") + grown("txns_conflicting");
+    let ordered = grown("txns_ordered");
+    let all = valid + reexecuted + ordered;
+    if all == 0.0 {
+        return BTreeMap::new();
+    }
+    [("valid", valid), ("re-executed", reexecuted), ("ordered", ordered)]
+        .map(|(name, count)| (name, count / all))
+        .into()
+}
+
 impl Latency {
     /// Of latencies in microseconds, in any order.
     pub(super) fn of(latencies_us: &mut [u32]) -> Self {

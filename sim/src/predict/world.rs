@@ -16,7 +16,7 @@ use pangea_core::workload::{Client as Seat, Generator};
 use super::costs::Costs;
 use super::machine::{Machine, ThreadId};
 use super::node::{Node, Threads};
-use super::outcome::{Latency, Prediction, Region, Server, bottleneck};
+use super::outcome::{Latency, Prediction, Region, Server, bottleneck, shares};
 use super::rows::Loaded;
 use super::steps::{ModelPool, StepCost, kind_of};
 use super::{Cores, Settings};
@@ -26,7 +26,11 @@ use crate::clock::Clock;
 const USABLE_NS_MAX: u64 = 60_000_000_000;
 /// How often it is looked whether it has.
 const LOOK_NS: u64 = 50_000_000;
-/// How far a node's clock is taken to be off, as in a node.
+/// Clients begin one after the other in this time: those that begin together stay long in step.
+const START_NS: u64 = 1_000_000_000;
+/// A timer comes this late at most.
+const TIMER_LATE_US_MAX: u64 = 200;
+/// As in a node.
 const UNCERTAINTY: Span = Span::from_ms(10);
 /// How long a checkpoint takes: it is not modelled, and must end.
 const CHECKPOINT_NS: u64 = 1_000_000_000;
@@ -73,6 +77,8 @@ enum Event<P: Protocol> {
     Checkpointed(usize, SnapshotVersion),
     /// Whether the cluster can be used.
     Look,
+    /// A client makes its first call.
+    Begin(usize),
     /// What was counted so far does not count.
     Measure,
     End,
@@ -83,6 +89,20 @@ struct Client {
     rng: fastrand::Rng,
     node: usize,
     began_ns: u64,
+}
+
+impl Client {
+    fn new(settings: &Settings, index: usize) -> Self {
+        let (clients, regions) = (settings.clients as u32, settings.regions.len() as u32);
+        let seat = Seat::new(index as u32, clients, regions);
+        let seed = settings.seed ^ (index as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        Self {
+            generator: settings.workload.generator(seat),
+            rng: fastrand::Rng::with_seed(seed),
+            node: seat.region() as usize,
+            began_ns: 0,
+        }
+    }
 }
 
 /// What was done up to a moment.
@@ -176,7 +196,7 @@ impl<'a, P: Protocol> World<'a, P> {
         let workers = settings.workers();
         let node = |id: NodeId| {
             let machine = id.index() % machine_count;
-            let threads = threads(&mut machines[machine], machine, count, workers);
+            let threads = Threads::spawn(&mut machines[machine], machine, count, workers);
             let setup = Setup {
                 me: id,
                 topology: topology.clone(),
@@ -189,17 +209,6 @@ impl<'a, P: Protocol> World<'a, P> {
         };
         let nodes: Vec<_> = topology.node_ids().map(node).collect();
         let load = matches!(settings.cores, Cores::Shared(_)).then(|| machines[0].spawn());
-        let client = |index: usize| {
-            let seat = Seat::new(index as u32, settings.clients as u32, count as u32);
-            Client {
-                generator: settings.workload.generator(seat),
-                rng: fastrand::Rng::with_seed(
-                    settings.seed ^ (index as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15),
-                ),
-                node: seat.region() as usize,
-                began_ns: 0,
-            }
-        };
         Self {
             settings,
             costs,
@@ -211,7 +220,7 @@ impl<'a, P: Protocol> World<'a, P> {
             free: Vec::new(),
             machines,
             nodes,
-            clients: (0..settings.clients).map(client).collect(),
+            clients: (0..settings.clients).map(|index| Client::new(settings, index)).collect(),
             load,
             told: Vec::new(),
             link_free_ns: BTreeMap::new(),
@@ -279,7 +288,9 @@ impl<'a, P: Protocol> World<'a, P> {
         if !self.nodes[index].answers.is_empty() && self.machines[machine].is_idle(answers) {
             let told = std::mem::take(&mut self.nodes[index].answers);
             let count = told.len() as f64;
-            let ns = self.cost("client_answer", count) + self.cost("background", count);
+            let (ns, rest_ns) = (self.cost("client_answer", count), self.cost("background", count));
+            let rest = self.nodes[index].threads.rest;
+            self.machines[machine].give(rest, rest_ns, Then::Nothing);
             self.machines[machine].give(answers, ns, Then::Answered(told));
         }
         let log = &mut self.nodes[index].log;
@@ -355,12 +366,12 @@ impl<'a, P: Protocol> World<'a, P> {
                 node.synced = position;
                 node.log.is_busy = false;
             }
-            // The event loops are looked at after each event.
             Event::Timer => {}
             Event::Checkpointed(index, version) => {
                 self.nodes[index].inbox.peers.push_back(Input::Checkpointed(version));
             }
             Event::Look => self.look()?,
+            Event::Begin(client) => self.call(vec![(client, true)]),
             Event::Measure => {
                 self.latencies_us.iter_mut().for_each(Vec::clear);
                 self.aborted = 0;
@@ -384,8 +395,10 @@ impl<'a, P: Protocol> World<'a, P> {
             self.at(self.now_ns + LOOK_NS, Event::Look);
             return Ok(());
         }
-        let all = (0..self.clients.len()).map(|client| (client, true)).collect();
-        self.call(all);
+        for client in 0..self.clients.len() {
+            let later = START_NS * client as u64 / self.clients.len() as u64;
+            self.at(self.now_ns + later, Event::Begin(client));
+        }
         let measured_ns = self.now_ns + self.settings.warmup.us * 1_000;
         self.at(measured_ns, Event::Measure);
         self.at(measured_ns + self.settings.duration.us * 1_000, Event::End);
@@ -478,8 +491,10 @@ impl<'a, P: Protocol> World<'a, P> {
                 node.log.head = position;
             }
             Effect::SetTimer { timer, at } => {
-                node.timers.insert(timer, at);
-                let due_ns = at.since(Clock::origin()).us * 1_000;
+                // As late as who sleeps wakes up: so nodes never tick in step.
+                let late = Span::from_us(self.rng.u64(0..=TIMER_LATE_US_MAX));
+                node.timers.insert(timer, at + late);
+                let due_ns = (at + late).since(Clock::origin()).us * 1_000;
                 self.at(due_ns, Event::Timer);
             }
             Effect::ClearTimer(timer) => drop(node.timers.remove(&timer)),
@@ -582,40 +597,4 @@ impl<'a, P: Protocol> World<'a, P> {
             busiest("disk", &before.fsync_ns, &after.fsync_ns, 1),
         ]
     }
-}
-
-fn threads<T>(machine: &mut Machine<T>, at: usize, nodes: usize, workers: usize) -> Threads {
-    let mut lanes = || (0..nodes).map(|_| [machine.spawn(), machine.spawn()]).collect();
-    let (senders, readers) = (lanes(), lanes());
-    Threads {
-        machine: at,
-        event_loop: machine.spawn(),
-        pool: (1..workers).map(|_| machine.spawn()).collect(),
-        log: machine.spawn(),
-        requests: machine.spawn(),
-        answers: machine.spawn(),
-        senders,
-        readers,
-    }
-}
-
-/// How the first execution of each transaction fared, from a protocol that counts it.
-fn shares(
-    before: &BTreeMap<String, u64>,
-    after: &BTreeMap<String, u64>,
-) -> BTreeMap<&'static str, f64> {
-    let grown = |name: &str| {
-        let of = |counters: &BTreeMap<String, u64>| counters.get(name).copied().unwrap_or(0);
-        of(after).saturating_sub(of(before)) as f64
-    };
-    let valid = grown("txns_valid");
-    let reexecuted = grown("txns_stale") + grown("txns_conflicting");
-    let ordered = grown("txns_ordered");
-    let all = valid + reexecuted + ordered;
-    if all == 0.0 {
-        return BTreeMap::new();
-    }
-    [("valid", valid), ("re-executed", reexecuted), ("ordered", ordered)]
-        .map(|(name, count)| (name, count / all))
-        .into()
 }
