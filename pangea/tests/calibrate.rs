@@ -54,8 +54,8 @@ fn what_was_measured_is_read_and_predicts_about_what_was_measured() {
         ("--replicas 3,16", "--replicas 16"),
         ("--regions us-east,eu-west", "--replicas 2"),
         ("--regions us-east,eu-west,us-west --replicas 5", "--regions has 3"),
-        ("--regions us-east,eu-west,atlantis", "atlantis"),
-        ("--matrix /no/such.csv", "/no/such.csv"),
+        ("--bandwidth 0", "0"),
+        ("--matrix /no/such.csv", "cannot be used with"),
         ("--cores 0", "0"),
         ("--set minerva.speed=9", "speed"),
     ] {
