@@ -60,7 +60,7 @@ enum Command {
     Bench(bench::Arguments),
     Calibrate(calibrate::Arguments),
     Torture(torture::Arguments),
-    Sim(sim::Arguments),
+    Sim(Box<sim::Arguments>),
     Check(check::Arguments),
     Sql(sql::Arguments),
 }
