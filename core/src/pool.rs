@@ -12,6 +12,12 @@ pub trait Pool: Send + Sync {
 
     /// How many jobs can run at the same time. At least 1.
     fn workers(&self) -> usize;
+
+    /// Jobs that wait for each other are about to run: so many, and `rounds(workers)` says how many
+    /// rounds they take if each takes one. For pools that model time; others need not care.
+    fn on_schedule(&self, jobs: usize, rounds: &dyn Fn(usize) -> usize) {
+        let _ = (jobs, rounds);
+    }
 }
 
 /// One job after the other, on the caller's thread.

@@ -37,6 +37,7 @@ use crate::store::{Header, Pin, Store};
 use crate::time::{ClockReading, Span, Timestamp};
 use crate::topology::Topology;
 use crate::txn::{Outcome, Program, Registry};
+use crate::work::{Meter, Work};
 
 /// One replica's brain.
 pub trait Protocol: Sized + Send + 'static {
@@ -53,8 +54,9 @@ pub trait Protocol: Sized + Send + 'static {
     /// and a swarm tells which of these it has not seen.
     const MARKS: &'static [Mark] = &[];
 
-    /// What it keeps with each version of a record.
-    type Header: Header;
+    /// What it keeps with each version of a record. The default is that of rows which were there
+    /// before the first transaction.
+    type Header: Header + Default;
     /// What it says to its peers.
     type Message: Message;
     /// What it waits for.
@@ -113,6 +115,19 @@ pub trait Message: Clone + Debug + Send + Sized + 'static {
 
     /// Which of the two lanes to the peer it takes.
     fn lane(&self) -> Lane;
+
+    /// The kinds of messages whose costs are told apart, each beginning with `message`.
+    const KINDS: &'static [&'static str] = &["message"];
+
+    /// Which of [`Message::KINDS`] it is.
+    fn kind(&self) -> &'static str {
+        "message"
+    }
+
+    /// About how many bytes of payload it carries, where that is what its cost grows with.
+    fn payload_bytes(&self) -> usize {
+        0
+    }
 }
 
 /// One of the two connections to a peer. Messages on one lane arrive in the order in which they
@@ -289,6 +304,7 @@ pub struct Cx<'a, P: Protocol> {
     /// The position of the last record persisted.
     log_head: LogPosition,
     effects: &'a mut Vec<Effect<P>>,
+    meter: Option<&'a dyn Meter>,
 }
 
 impl<'a, P: Protocol> Cx<'a, P> {
@@ -302,7 +318,27 @@ impl<'a, P: Protocol> Cx<'a, P> {
         log_head: LogPosition,
         effects: &'a mut Vec<Effect<P>>,
     ) -> Self {
-        Self { now, rng, store, pool, log_head, effects }
+        Self { now, rng, store, pool, log_head, effects, meter: None }
+    }
+
+    /// Tells `meter` what the step spends its time on.
+    pub fn metered(mut self, meter: &'a dyn Meter) -> Self {
+        self.meter = Some(meter);
+        self
+    }
+
+    /// A part of the step begins that [`Cx::end_work`] will name.
+    pub fn begin_work(&self) {
+        if let Some(meter) = self.meter {
+            meter.begin();
+        }
+    }
+
+    /// The part that began last has ended: what it was, and how much of it.
+    pub fn end_work(&self, work: Work, size: usize) {
+        if let Some(meter) = self.meter {
+            meter.end(work, size);
+        }
     }
 
     /// The position of the last record persisted: what is sent or replied after it is safe.

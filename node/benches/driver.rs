@@ -30,7 +30,7 @@ const RECORD_LEN: usize = 200;
 
 struct Echo;
 
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct NoHeader;
 
 impl store::Header for NoHeader {

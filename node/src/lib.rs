@@ -8,6 +8,7 @@ pub mod data_dir;
 pub mod disk;
 pub mod driver;
 pub mod log;
+pub mod meter;
 pub mod network;
 pub mod node;
 pub mod pgwire;

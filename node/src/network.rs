@@ -15,6 +15,7 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::client::{Answer as ClientAnswer, ClientCall, ClientQuery, ClientReply, Query, Row};
 use crate::config::Config;
 use crate::driver::{Answer, Handle, Network, Reach};
+use crate::meter::Meter;
 use crate::node::{Node, NodeOptions, StartError};
 use crate::transport::{Compression, Transport, TransportConfig, TransportError, TransportEvent};
 
@@ -30,6 +31,18 @@ impl<P: Protocol> Node<P> {
     /// When the protocol's settings are wrong, its state on the disk can't be used, or its address
     /// is taken.
     pub fn start(config: &Config, registry: Arc<Registry>) -> Result<Self, StartError> {
+        Self::start_metered(config, registry, None)
+    }
+
+    /// Like [`Node::start`], with a meter that is told how long everything takes.
+    ///
+    /// # Errors
+    /// Those of [`Node::start`].
+    pub fn start_metered(
+        config: &Config,
+        registry: Arc<Registry>,
+        meter: Option<Arc<Meter>>,
+    ) -> Result<Self, StartError> {
         assert_eq!(config.protocol, P::NAME, "the configuration is another protocol's");
         let protocol = config.protocol_options().map_err(StartError::Config)?;
         let topology = Arc::new(config.topology());
@@ -40,14 +53,19 @@ impl<P: Protocol> Node<P> {
             segment_bytes: config.log_segment_bytes,
             workers: config.workers,
             is_replaced: config.is_replaced,
+            meter: meter.clone(),
             ..NodeOptions::new(config.node, topology, registry, data_dir)
         };
-        Self::start_on(options, |handle| connect(config, handle))
+        Self::start_on(options, |handle| connect(config, handle, meter))
     }
 }
 
 /// Opens the node's port and dials its peers.
-fn connect<P: Protocol>(config: &Config, handle: &Handle<P>) -> Result<Arc<dyn Network>, String> {
+fn connect<P: Protocol>(
+    config: &Config,
+    handle: &Handle<P>,
+    meter: Option<Arc<Meter>>,
+) -> Result<Arc<dyn Network>, String> {
     let options: P::Options = config.protocol_options().map_err(|error| error.to_string())?;
     let peers = config.nodes.iter().filter(|node| node.id != config.node);
     let transport_config = TransportConfig {
@@ -59,6 +77,7 @@ fn connect<P: Protocol>(config: &Config, handle: &Handle<P>) -> Result<Arc<dyn N
         listen: config.me().peer,
         peers: peers.map(|node| (node.id, node.peer)).collect(),
         wan: config.emulated_wan(),
+        meter,
         compression: Compression::default(),
     };
     let on_event = {

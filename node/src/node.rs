@@ -28,6 +28,7 @@ use crate::driver::{Closed, Driver, Handle, Inbox, Network, Parts, Reach, Shared
 use crate::log::{
     Durability, Log, LogError, LogEvent, LogEvents, LogOptions, Recovered, remove_if_there,
 };
+use crate::meter::Meter;
 use crate::pool::ThreadedPool;
 
 /// What a node needs to know, but for how to reach its peers.
@@ -53,6 +54,8 @@ pub struct NodeOptions<P: Protocol> {
     pub is_replaced: bool,
     /// The files.
     pub disk: Arc<dyn Disk>,
+    /// What is told how long everything takes, if anything is.
+    pub meter: Option<Arc<Meter>>,
 }
 
 impl<P: Protocol> NodeOptions<P> {
@@ -74,6 +77,7 @@ impl<P: Protocol> NodeOptions<P> {
             workers: 0,
             is_replaced: false,
             disk: Arc::new(OsDisk),
+            meter: None,
         }
     }
 }
@@ -229,6 +233,7 @@ impl<P: Protocol> Node<P> {
             network: network.clone(),
             pool,
             on_rejoined: replacement.on_rejoined,
+            meter: options.meter,
         };
         let (ready, is_ready) = channel();
         let run = move || {
@@ -397,6 +402,7 @@ fn open_durable<P: Protocol>(
         dir: data_dir.map(DataDir::log).unwrap_or_default(),
         durability: options.durability,
         segment_bytes: options.segment_bytes,
+        meter: options.meter.clone(),
     };
     let (log, recovered) = Log::open(disk.clone(), &log_options, log_events(inbox))?;
     let Some(data_dir) = data_dir else {

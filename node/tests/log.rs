@@ -24,7 +24,7 @@ const SEGMENT_BYTES: u64 = 2_048;
 
 fn options(dir: &Path) -> LogOptions {
     let (dir, durability) = (dir.to_owned(), Durability::Fsync);
-    LogOptions { dir, durability, segment_bytes: SEGMENT_BYTES }
+    LogOptions { dir, durability, segment_bytes: SEGMENT_BYTES, meter: None }
 }
 
 fn dir() -> PathBuf {

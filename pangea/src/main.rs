@@ -5,6 +5,7 @@
 //! | `start` | one node of a cluster | [`start`] |
 //! | `demo` | a cluster on this machine, and a prompt | [`demo`] |
 //! | `bench` | a cluster on this machine under load, measured and checked | [`mod@bench`] |
+//! | `calibrate` | such a cluster, and what everything in it costs | [`calibrate`] |
 //! | `torture` | a cluster on this machine under faults, and what clients saw checked | [`torture`] |
 //! | `sim` | a cluster in virtual time, under faults | [`sim`] |
 //! | `check` | a recorded history of any database, held to a model | [`check`] |
@@ -15,6 +16,7 @@
 //! a check included, 2 when the command makes no sense, and 130 when it was interrupted.
 
 mod bench;
+mod calibrate;
 mod check;
 mod cluster;
 mod demo;
@@ -56,8 +58,9 @@ enum Command {
     Start(start::Arguments),
     Demo(demo::Arguments),
     Bench(bench::Arguments),
+    Calibrate(calibrate::Arguments),
     Torture(torture::Arguments),
-    Sim(sim::Arguments),
+    Sim(Box<sim::Arguments>),
     Check(check::Arguments),
     Sql(sql::Arguments),
 }
@@ -67,6 +70,7 @@ fn main() -> ExitCode {
         Command::Start(arguments) => start::run(&arguments),
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
+        Command::Calibrate(arguments) => calibrate::run(&arguments),
         Command::Torture(arguments) => torture::run(&arguments),
         Command::Sim(arguments) => sim::run(&arguments),
         Command::Check(arguments) => check::run(&arguments),

@@ -1,5 +1,7 @@
 //! `pangea sim`: clusters in virtual time, under faults, held to what they promise.
 
+mod predict;
+
 use std::fs::File;
 use std::io::BufWriter;
 use std::ops::Range;
@@ -67,6 +69,7 @@ const IN_SCENARIOS: [&str; 12] = [
   pangea sim --swarm --minutes 60
   pangea sim --swarm --seeds 0..1000 --twice
   pangea sim --seed 7 --shrink small.toml
+  pangea sim --predict --costs costs.toml --workload tpcc-nopay --clients 4000 --replicas 3,5,7
 
 Some settings of the protocol are scaled down, so that a run of seconds has checkpoints and large
 epochs; the report names them all, and --set overrides them.
@@ -78,13 +81,14 @@ that fails as small as it can be, and writes it down as a scenario.
 A seed is everything: the same seed gives the same trace, byte for byte. Each failure is printed
 with the command that replays it, and the exit code is 1 then. Ctrl-C ends a swarm with what it has
 found so far, and exit code 130.")]
-#[command(group = clap::ArgGroup::new("which").required(true))]
+#[command(group = clap::ArgGroup::new("which"))]
 pub struct Arguments {
     /// The commit protocol
     #[arg(long, value_name = "NAME", default_value = crate::protocol::NAMES[0])]
     protocol: String,
     /// Run this seed
     #[arg(long, value_name = "N", group = "which")]
+    #[arg(required_unless_present_any = ["seeds", "minutes", "predict"])]
     seed: Option<u64>,
     /// Run all of these seeds, the last not included
     #[arg(long, value_name = "A..B", group = "which", value_parser = seeds)]
@@ -119,7 +123,7 @@ pub struct Arguments {
     /// Nodes, each in a region of its own
     #[arg(long, value_name = "N", default_value_t = Settings::default().nodes)]
     nodes: usize,
-    /// Clients of each node
+    /// Clients of each node; with --predict, of all together
     #[arg(long, value_name = "N", default_value_t = Settings::default().clients_per_node)]
     clients: usize,
     /// How long clients work under faults
@@ -157,6 +161,8 @@ pub struct Arguments {
     #[cfg(feature = "planted")]
     #[arg(long, value_name = "BUG")]
     planted: Option<pangea_core::planted::Bug>,
+    #[command(flatten)]
+    predict: predict::Arguments,
     /// Seeds that run at a time [default: one a core]
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
@@ -251,6 +257,16 @@ fn read_scenario(
 
 /// Runs the simulation.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    if arguments.predict.predict {
+        let predict = predict::Predict {
+            arguments: &arguments.predict,
+            workload: &arguments.workload,
+            clients: arguments.clients,
+            seed: arguments.seed.unwrap_or(1),
+            options: options_table(&arguments.protocol, &arguments.settings)?,
+        };
+        return with_protocol(&arguments.protocol, predict)?;
+    }
     let (settings, own) = match &arguments.scenario {
         None => (arguments.settings()?, toml::Table::new()),
         Some(path) => read_scenario(path, &arguments.protocol, arguments.settings()?)?,

@@ -9,6 +9,7 @@ use std::time::Duration;
 use pangea_core::protocol::Protocol;
 use pangea_node::config::Config;
 use pangea_node::driver::Handle;
+use pangea_node::meter::Meter;
 use pangea_node::node::Node;
 use pangea_node::pgwire;
 use pangea_sql::engine::Engine;
@@ -61,6 +62,9 @@ pub struct Arguments {
     /// Stop also when stdin is closed: how whoever started the node ends it by ending
     #[arg(long, hide = true)]
     stop_with_stdin: bool,
+    /// Measure what everything costs, for `pangea calibrate`
+    #[arg(long, hide = true)]
+    meter: bool,
 }
 
 /// Runs a node.
@@ -73,25 +77,27 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let config = Config::read_of(&arguments.config, Some(&crate::protocol::NAMES));
     let mut config = config.map_err(|error| Failure::Usage(error.to_string()))?;
     config.is_replaced = arguments.replace;
-    let stop_with_stdin = arguments.stop_with_stdin;
-    with_protocol(&config.protocol, Start { config: &config, stop_with_stdin })?
+    let (stop_with_stdin, meter) = (arguments.stop_with_stdin, arguments.meter);
+    with_protocol(&config.protocol, Start { config: &config, stop_with_stdin, meter })?
 }
 
 struct Start<'a> {
     config: &'a Config,
     stop_with_stdin: bool,
+    meter: bool,
 }
 
 impl WithProtocol for Start<'_> {
     type Output = Result<(), Failure>;
 
     fn run<P: Protocol>(self) -> Self::Output {
-        let Self { config, stop_with_stdin } = self;
+        let Self { config, stop_with_stdin, meter } = self;
         let options = config.protocol_options::<P::Options>();
         options.map_err(|error| Failure::Usage(error.to_string()))?;
         let runtime = crate::runtime(SQL_THREADS)?;
         let listener = runtime.block_on(listen(config))?;
-        let node = Node::<P>::start(config, registry())
+        let meter = meter.then(Arc::<Meter>::default);
+        let node = Node::<P>::start_metered(config, registry(), meter)
             .map_err(|error| Failure::failed("the node can't start", error))?;
         let served = runtime.block_on(serve(config, &node, listener, stop_with_stdin));
         // Clients that are still there are cut off before the node goes.

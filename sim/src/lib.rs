@@ -14,6 +14,7 @@
 //! | [`record`] | what clients of any database saw, in files |
 //! | [`trace`], [`report`] | what is printed |
 //! | [`settings`], [`scenario`] | everything that can be chosen, and files of it |
+//! | [`predict`] | throughput and latency on given machines, from measured costs |
 //! | [`swarm`], [`shrink`](mod@shrink) | many runs, and the smallest that fails |
 
 mod capture;
@@ -23,6 +24,7 @@ pub mod dice;
 pub mod disk;
 pub mod faults;
 pub mod history;
+pub mod predict;
 pub mod record;
 pub mod report;
 pub mod scenario;

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use pangea_core::txn::Outcome;
 
 use super::wire::{self, Answer, Query};
+use crate::meter::Tap;
 use crate::transport::CLIENT_FRAME_MAX;
 use crate::transport::frame::{Kind, header};
 use crate::transport::write_slices;
@@ -102,6 +103,8 @@ struct State {
     /// The body of the frame that grows.
     open: Vec<u8>,
     unread_bytes: usize,
+    /// How many answers wait to be written.
+    waiting: usize,
     is_closed: bool,
     is_idle: bool,
 }
@@ -145,6 +148,7 @@ impl Answers {
             let full = std::mem::take(&mut state.open);
             state.full.push(full);
         }
+        state.waiting += 1;
         state.unread_bytes += len + ANSWER_OVERHEAD;
         if state.unread_bytes > UNREAD_BYTES_MAX {
             drop(state);
@@ -164,8 +168,9 @@ impl Answers {
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 
-    /// The frames that wait, after waiting for one; nothing once the connection is closed.
-    fn take(&self) -> Option<Vec<Vec<u8>>> {
+    /// The frames that wait and how many answers they have, after waiting for one; nothing once
+    /// the connection is closed.
+    fn take(&self) -> Option<(Vec<Vec<u8>>, usize)> {
         let mut state = self.lock();
         loop {
             if state.is_closed {
@@ -176,7 +181,7 @@ impl Answers {
                 let open = std::mem::take(&mut state.open);
                 let mut frames = std::mem::take(&mut state.full);
                 frames.extend((!open.is_empty()).then_some(open));
-                return Some(frames);
+                return Some((frames, std::mem::take(&mut state.waiting)));
             }
             state.is_idle = true;
             state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -184,8 +189,8 @@ impl Answers {
     }
 
     /// Writes answers as they come, all that wait at a time, until the connection is closed.
-    pub(super) fn run_writer(&self) -> io::Result<()> {
-        while let Some(frames) = self.take() {
+    pub(super) fn run_writer(&self, mut tap: Tap) -> io::Result<()> {
+        while let Some((frames, count)) = self.take() {
             for body in &frames {
                 let header = header(Kind::Answers, 0, body);
                 write_slices(&self.stream, &mut [IoSlice::new(&header), IoSlice::new(body)])?;
@@ -193,6 +198,8 @@ impl Answers {
             let written: usize = frames.iter().map(Vec::len).sum();
             let mut state = self.lock();
             state.unread_bytes = state.unread_bytes.saturating_sub(written);
+            drop(state);
+            tap.did("client_answer", 1, count);
         }
         Ok(())
     }

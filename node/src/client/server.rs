@@ -6,6 +6,7 @@ use std::thread;
 
 use super::reply::{Answers, ClientCall, ClientQuery, ClientReply};
 use super::wire::{Answer, Query, decode_query, decode_submit};
+use crate::meter::Tap;
 use crate::transport::frame::{self, Frame, Kind};
 use crate::transport::{
     CLIENT_FRAME_MAX, ClientWelcome, Connection, Ended, Shared, TransportEvent, read_frames,
@@ -33,7 +34,7 @@ pub(crate) fn serve(shared: &Shared, address: SocketAddr, connection: Connection
     thread::scope(|scope| {
         let write = || {
             // A write that fails ends the connection, and the reader with it.
-            let _ = answers.run_writer();
+            let _ = answers.run_writer(Tap::new(shared.meter.as_ref()));
             answers.close();
         };
         let writer = thread::Builder::new().name(format!("answer {address}"));
@@ -41,8 +42,14 @@ pub(crate) fn serve(shared: &Shared, address: SocketAddr, connection: Connection
             shared.trouble(None, address, &format!("no thread for a client: {error}"));
             return;
         }
-        let ended =
-            read_frames(&stream, &mut decoder, |frame| on_frame(shared, address, &answers, &frame));
+        let mut tap = Tap::new(shared.meter.as_ref());
+        let ended = read_frames(&stream, &mut decoder, |frame| {
+            let calls = on_frame(shared, address, &answers, &frame)?;
+            if calls > 0 {
+                tap.did("client_request", 1, calls);
+            }
+            Ok(())
+        });
         if let Ended::Wrong(reason) = ended {
             shared.trouble(None, address, &format!("client disconnected: {reason}"));
         }
@@ -50,12 +57,13 @@ pub(crate) fn serve(shared: &Shared, address: SocketAddr, connection: Connection
     });
 }
 
+/// Takes a frame, and returns how many calls it has.
 fn on_frame(
     shared: &Shared,
     address: SocketAddr,
     answers: &Arc<Answers>,
     frame: &Frame,
-) -> Result<(), String> {
+) -> Result<usize, String> {
     if frame.flags != 0 {
         return Err("a client's frames are not compressed".to_owned());
     }
@@ -70,15 +78,16 @@ fn on_frame(
                     reply: ClientReply::new(call.request, answers),
                 })
                 .collect();
-            if !calls.is_empty() {
+            let count = calls.len();
+            if count > 0 {
                 (shared.events)(TransportEvent::Submit(calls));
             }
-            Ok(())
+            Ok(count)
         }
         Kind::Query => {
             let (request, query) = decode_query(&frame.body).map_err(|error| error.to_string())?;
             on_query(shared, address, query, ClientReply::new(request, answers));
-            Ok(())
+            Ok(0)
         }
         kind => Err(format!("unexpected {kind:?} frame")),
     }

@@ -9,12 +9,47 @@ use pangea_core::protocol::{Checkpoint, Effect, Message, Protocol};
 use pangea_core::store::Pin;
 
 use super::inbox::{Closed, Waiting};
-use super::{Driver, Network};
+use super::{Driver, Network, metered};
 use crate::log::Append;
 
 impl<P: Protocol> Driver<P> {
+    /// Carries out effects in their order, up to one that ends the node.
+    pub(super) fn carry_out_all(&mut self, effects: impl IntoIterator<Item = Effect<P>>) {
+        let mut count = 0;
+        for effect in effects {
+            match metered::sent_bytes(&effect, self.durable) {
+                Some(bytes) if self.tap.is_some() => {
+                    self.did_effects(&mut count);
+                    self.carry_out(effect);
+                    self.did("effect_send", bytes);
+                }
+                _ => {
+                    count += 1;
+                    self.carry_out(effect);
+                }
+            }
+            if self.is_stopped {
+                break;
+            }
+        }
+        self.did_effects(&mut count);
+    }
+
+    /// Hands in the effects that were carried out since the last time, which were no sends.
+    fn did_effects(&self, count: &mut usize) {
+        if *count > 0 {
+            self.did("effects", std::mem::take(count));
+        }
+    }
+
+    fn did(&self, kind: &'static str, size: usize) {
+        if let Some(tap) = &self.tap {
+            tap.did(kind, size);
+        }
+    }
+
     /// Carries out one effect, or holds it until it may be.
-    pub(super) fn carry_out(&mut self, effect: Effect<P>) {
+    fn carry_out(&mut self, effect: Effect<P>) {
         match effect {
             Effect::Send { to, message, after } if after <= self.durable => {
                 send::<P>(self.network.as_ref(), self.me, to, &message);

@@ -24,6 +24,7 @@ mod effects;
 mod handle;
 mod held;
 mod inbox;
+mod metered;
 mod reach;
 mod timers;
 
@@ -44,6 +45,7 @@ use crate::checkpoint::Checkpointer;
 use crate::clock::Clock;
 use crate::disk::DiskError;
 use crate::log::{Append, Log};
+use crate::meter::{Meter, StepTap};
 use crate::pool::ThreadedPool;
 use effects::Truncations;
 pub use handle::{Handle, Shared};
@@ -93,6 +95,8 @@ pub struct Parts<P: Protocol> {
     pub pool: ThreadedPool,
     /// Notes that the node has taken the place of one whose disk was lost.
     pub on_rejoined: Box<dyn FnMut() -> Result<(), DiskError> + Send>,
+    /// What is told how long steps take, if anything is.
+    pub meter: Option<Arc<Meter>>,
 }
 
 /// The event loop's state.
@@ -128,6 +132,7 @@ pub struct Driver<P: Protocol> {
     /// Filled by each step and emptied after it.
     effects: Vec<Effect<P>>,
     appends: Vec<Append>,
+    tap: Option<StepTap>,
 }
 
 impl<P: Protocol> Driver<P> {
@@ -159,6 +164,7 @@ impl<P: Protocol> Driver<P> {
             counters: BTreeMap::new(),
             effects: Vec::new(),
             appends: Vec::new(),
+            tap: parts.meter.map(StepTap::new),
         };
         driver.step(Input::Restart(parts.durable));
         driver
@@ -224,9 +230,8 @@ impl<P: Protocol> Driver<P> {
         let durable = self.inbox.durable();
         if durable > self.durable {
             self.durable = durable;
-            for effect in self.held.release(durable) {
-                self.carry_out(effect);
-            }
+            let released = self.held.release(durable);
+            self.carry_out_all(released);
             self.step(Input::Durable(durable));
         }
         // What a timer sets for at once has to wait for the next round, or it could go on for ever.
@@ -245,18 +250,21 @@ impl<P: Protocol> Driver<P> {
         let pool: &dyn Pool = &self.pool;
         let effects = &mut self.effects;
         let mut cx = Cx::new(now, &mut self.rng, &self.store, pool, self.log_head, effects);
+        let (kind, size) = metered::kind_of(&input);
+        if let Some(tap) = &self.tap {
+            tap.did("turn", if kind == "submit" { size } else { 0 });
+            cx = cx.metered(tap);
+        }
         self.protocol.step(&mut cx, input);
         self.log_head = cx.log_head();
         if cfg!(debug_assertions) {
             self.protocol.invariants();
         }
-        let mut effects = std::mem::take(&mut self.effects);
-        for effect in effects.drain(..) {
-            self.carry_out(effect);
-            if self.is_stopped {
-                break;
-            }
+        if let Some(tap) = &self.tap {
+            tap.did(kind, size);
         }
+        let mut effects = std::mem::take(&mut self.effects);
+        self.carry_out_all(effects.drain(..));
         self.effects = effects;
         self.log.append(&mut self.appends);
         self.watch_start();
@@ -290,6 +298,8 @@ impl<P: Protocol> Driver<P> {
         for (name, count) in &self.counters {
             add(&format!("mark_{name}"), *count);
         }
+        let metered = self.tap.iter().flat_map(|tap| tap.meter().counters());
+        status.counters.extend(metered);
         status
     }
 

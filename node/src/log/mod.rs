@@ -43,6 +43,7 @@ use pangea_core::log::{Mark, SegmentError};
 use serde::{Deserialize, Serialize};
 
 use crate::disk::{Disk, DiskError};
+use crate::meter::Meter;
 pub use recovery::{Cut, Recovered};
 
 /// How many bytes of records may wait for the disk. Beyond it the driver waits too, so that a disk
@@ -71,6 +72,8 @@ pub struct LogOptions {
     pub durability: Durability,
     /// The length of a segment, once the log has grown to it.
     pub segment_bytes: u64,
+    /// What is told how long writing takes, if anything is.
+    pub meter: Option<Arc<Meter>>,
 }
 
 /// What a log reports, from its own thread.

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::{Arc, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use pangea_core::ids::LogPosition;
@@ -18,6 +18,7 @@ use super::{
     segment_name,
 };
 use crate::disk::{Disk, DiskError, DiskFile};
+use crate::meter::Tap;
 use crate::random;
 
 /// A group is closed at this length, so that the records at its front don't wait for the last ones.
@@ -45,6 +46,7 @@ pub(super) struct Writer {
     /// Frames that are not written yet; they go to the active segment's end.
     group: Vec<u8>,
     group_records: u64,
+    tap: Tap,
 }
 
 impl Writer {
@@ -86,11 +88,14 @@ impl Writer {
             mark: tail.mark,
             group: Vec::new(),
             group_records: 0,
+            tap: Tap::default(),
         })
     }
 
     /// Writes what comes until the log ends.
     pub fn run(mut self, queue: &Queue, events: &LogEvents) {
+        // Of the thread that it is made on.
+        self.tap = Tap::new(self.options.meter.as_ref());
         loop {
             let (appends, mark, end) = {
                 let mut waiting = queue.lock();
@@ -177,6 +182,12 @@ impl Writer {
         Ok(())
     }
 
+    fn on_synced(&self, took: Duration) {
+        if let Some(meter) = &self.options.meter {
+            meter.fsync(took);
+        }
+    }
+
     /// Writes the group, syncs it, and reports its last record.
     fn flush(&mut self, events: &LogEvents) -> Result<(), LogError> {
         if self.group.is_empty() {
@@ -189,14 +200,17 @@ impl Writer {
         write.map_err(DiskError::new("write", &self.active.path))?;
         self.active.offset += len;
         if self.options.durability == Durability::Fsync {
+            let synced = Instant::now();
             self.file.sync().map_err(DiskError::new("sync", &self.active.path))?;
             self.synced = self.active.offset;
+            self.on_synced(synced.elapsed());
         }
         self.counters.add(self.group_records, len, started.elapsed().as_micros() as u64);
         self.group.clear();
         self.group.shrink_to(2 * GROUP_BYTES_MAX);
         self.group_records = 0;
         events(LogEvent::Durable(self.head));
+        self.tap.did("log_write", 1, len as usize);
         Ok(())
     }
 

@@ -68,6 +68,7 @@ use pangea_core::topology::Topology;
 use socket2::{SockRef, TcpKeepalive};
 
 use crate::client::{ClientCall, ClientQuery};
+use crate::meter::Meter;
 
 pub use frame::{BULK_FRAME_MAX, CLIENT_FRAME_MAX, CONTROL_FRAME_MAX, WIRE_VERSION};
 pub use link::{LaneReport, LinkReport, RoundTrip};
@@ -108,6 +109,8 @@ pub struct TransportConfig {
     pub peers: Vec<(NodeId, SocketAddr)>,
     /// How far apart the regions are made to be, or as they are.
     pub wan: Option<Wan>,
+    /// What is told how long sending and receiving takes, if anything is.
+    pub meter: Option<Arc<Meter>>,
     /// Whether the bulk lane is compressed.
     pub compression: Compression,
 }

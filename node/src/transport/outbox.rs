@@ -22,6 +22,7 @@ use super::Compression;
 use super::frame::{self, HEADER_LEN, Kind};
 use super::link::Link;
 use super::wan::DelayQueue;
+use crate::meter::Tap;
 
 /// What may wait on the control lane of one peer: far more than a second of votes.
 pub const CONTROL_QUEUE_BYTES_MAX: usize = 16 << 20;
@@ -174,6 +175,7 @@ pub(crate) fn run_sender(
     link: &Link,
     stream: &TcpStream,
     compression: Compression,
+    mut tap: Tap,
 ) -> io::Result<()> {
     let lane = outbox.lane;
     let mut arrivals = VecDeque::new();
@@ -203,6 +205,7 @@ pub(crate) fn run_sender(
                 break;
             }
             write_all(stream, &due)?;
+            tap.did("send", due.len(), bytes);
             due.clear();
         }
     }

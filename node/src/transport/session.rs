@@ -28,6 +28,7 @@ use super::hello::SessionId;
 use super::outbox::{Outbox, Overflow, queue_bytes_max, run_sender};
 use super::peer::Peer;
 use super::shared::Shared;
+use crate::meter::Tap;
 
 /// A control lane on which nothing is heard for this long, three pings, is lost: the host is gone,
 /// or the network is partitioned.
@@ -175,7 +176,8 @@ pub(crate) fn run(
 
 fn send_lane(shared: &Shared, peer: &Peer, session: &Session, lane: Lane) {
     let outbox = session.outbox(lane);
-    let sent = run_sender(outbox, &peer.link, session.stream(lane), shared.compression);
+    let tap = Tap::new(shared.meter.as_ref());
+    let sent = run_sender(outbox, &peer.link, session.stream(lane), shared.compression, tap);
     if let Err(error) = sent {
         session.close(&format!("connection lost: {error}"));
     }
@@ -183,8 +185,11 @@ fn send_lane(shared: &Shared, peer: &Peer, session: &Session, lane: Lane) {
 
 fn read_lane(shared: &Shared, peer: &Peer, session: &Session, lane: Lane, mut decoder: Decoder) {
     decoder.set_limit(limit(lane));
+    let mut tap = Tap::new(shared.meter.as_ref());
     let ended = read_frames(session.stream(lane), &mut decoder, |frame| {
-        on_frame(shared, peer, session, lane, &frame)
+        let taken = on_frame(shared, peer, session, lane, &frame);
+        tap.did("receive", 1, frame.body.len());
+        taken
     });
     session.close(&match ended {
         Ended::Gone(reason) => format!("connection lost: {reason}"),

@@ -14,6 +14,8 @@ use super::lifetime::{Lifetime, Open};
 use super::link::{Link, LinkReport};
 use super::peer::Peer;
 use super::wan::LinkSettings;
+use crate::meter::Meter;
+
 use super::{Compression, Events, TransportConfig, TransportEvent};
 
 /// How often each peer is pinged: to measure the round trip, and to hear that it lives.
@@ -26,6 +28,7 @@ pub(crate) struct Shared {
     pub identity: Identity,
     pub region: String,
     pub events: Events,
+    pub meter: Option<Arc<Meter>>,
     pub compression: Compression,
     pub listen_address: SocketAddr,
     pub started: Instant,
@@ -56,6 +59,7 @@ impl Shared {
             },
             region: topology.region_name(config.me).to_owned(),
             events,
+            meter: config.meter,
             compression: config.compression,
             listen_address,
             started: Instant::now(),

@@ -26,7 +26,7 @@ pub const COUNTERS: TableId = TableId(1);
 /// Adding this much makes the protocol panic.
 pub const POISON: u64 = 666;
 
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Written(TxnId);
 
 impl store::Header for Written {

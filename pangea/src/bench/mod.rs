@@ -14,7 +14,7 @@
 
 mod check;
 mod report;
-mod usage;
+pub mod usage;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -26,9 +26,10 @@ use pangea_node::client::Client;
 use pangea_node::log::Durability;
 
 use crate::cluster::{Cluster, Place, Plan, Regions, durability, replicas};
-use crate::drive::{self, Drive, Phase};
+use crate::drive::{self, Drive, Phase, Stats};
 use crate::failure::Failure;
 use crate::protocol::{Setting, options_table};
+use check::Checked;
 use report::Report;
 use usage::Usage;
 
@@ -115,7 +116,11 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    fn plan(&self) -> Result<Plan, Failure> {
+    /// The cluster that is asked for.
+    ///
+    /// # Errors
+    /// When there is no such cluster.
+    pub fn plan(&self) -> Result<Plan, Failure> {
         let protocol = &self.protocol;
         let plan = self.regions.plan(protocol, self.rtt)?;
         let plan = Plan {
@@ -129,7 +134,46 @@ impl Arguments {
         Ok(plan)
     }
 
-    fn workload_settings(&self) -> workload::Settings {
+    /// What clients do.
+    ///
+    /// # Errors
+    /// When there is no such workload, or it is none to be measured.
+    pub fn workload(&self) -> Result<Workload, Failure> {
+        let settings = self.workload_settings();
+        let workload = Workload::named(&self.workload, &settings);
+        let workload =
+            workload.map_err(|error| match workload::NAMES.contains(&&*self.workload) {
+                true => Failure::Usage(error.to_string()),
+                false => Failure::Usage(no_such_workload(&self.workload, &settings)),
+            })?;
+        if is_of_histories(&workload) {
+            let name = workload.name();
+            let message = format!("{name}'s histories are checked by `pangea sim`, not here");
+            return Err(Failure::Usage(message));
+        }
+        Ok(workload)
+    }
+
+    /// The options that say what is measured, as a command line has them.
+    pub fn in_words(&self) -> String {
+        let Self { clients, secs, zipf, rows, warehouses, .. } = self;
+        let sizes = match self.workload.split('-').next() {
+            Some("ycsb") => format!("--rows {rows} --zipf {zipf}"),
+            Some("tpcc") => format!("--warehouses {warehouses}"),
+            _ => String::new(),
+        };
+        let rtt = self.rtt.map(|ms| format!("--rtt {ms} ")).unwrap_or_default();
+        let set = self.settings.iter().map(|setting| format!(" --set {setting}"));
+        format!("{rtt}--clients {clients} --secs {secs} {sizes}{}", set.collect::<String>())
+    }
+
+    /// The workload's and the protocol's names.
+    pub fn names(&self) -> (&str, &str) {
+        (&self.workload, &self.protocol)
+    }
+
+    /// How large the workload is.
+    pub fn workload_settings(&self) -> workload::Settings {
         let scale = if self.tiny { Scale::TINY } else { Scale::FULL };
         workload::Settings {
             seed: self.seed,
@@ -141,7 +185,8 @@ impl Arguments {
         }
     }
 
-    fn place(&self) -> Place {
+    /// Where the nodes' files go.
+    pub fn place(&self) -> Place {
         Place::Temporary { within: self.data_dir.clone(), keep: self.keep }
     }
 }
@@ -163,22 +208,16 @@ fn no_such_workload(name: &str, settings: &workload::Settings) -> String {
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let plan = arguments.plan()?;
     let settings = arguments.workload_settings();
-    let workload = Workload::named(&arguments.workload, &settings);
-    let workload =
-        workload.map_err(|error| match workload::NAMES.contains(&&*arguments.workload) {
-            true => Failure::Usage(error.to_string()),
-            false => Failure::Usage(no_such_workload(&arguments.workload, &settings)),
-        })?;
-    if is_of_histories(&workload) {
-        let name = workload.name();
-        let message = format!("{name}'s histories are checked by `pangea sim`, not here");
-        return Err(Failure::Usage(message));
-    }
+    let workload = arguments.workload()?;
     // One thread: clients then never wake each other across cores.
     let runtime = crate::runtime(1)?;
     let work =
         async |cluster: &mut Cluster| measure(arguments, cluster, &workload, &settings).await;
-    let report = runtime.block_on(Cluster::run_while(plan, arguments.place(), work))?;
+    let run = async |cluster: &mut Cluster| {
+        let measured = work(cluster).await?;
+        Ok(measured.report(arguments, &cluster.plan))
+    };
+    let report = runtime.block_on(Cluster::run_while(plan, arguments.place(), run))?;
     if let Some(path) = &arguments.json {
         let written = std::fs::write(path, report.to_json());
         let cant = |error| Failure::failed(format!("can't write {}", path.display()), error);
@@ -188,12 +227,44 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     Ok(())
 }
 
-async fn measure(
+/// What came of a measured and checked run.
+pub struct Measured {
+    /// What the clients counted.
+    pub stats: Stats,
+    /// In which time.
+    pub elapsed: Duration,
+    /// How long loading took.
+    pub load_secs: f64,
+    /// What was used meanwhile.
+    pub used: Usage,
+    checked: Checked,
+}
+
+impl Measured {
+    fn report(self, arguments: &Arguments, plan: &Plan) -> Report {
+        let Self { stats, elapsed, load_secs, used, checked } = self;
+        Report::new(report::Run {
+            arguments,
+            plan,
+            stats: &stats,
+            elapsed,
+            load_secs,
+            used,
+            checked,
+        })
+    }
+}
+
+/// Loads, warms up, measures and checks.
+///
+/// # Errors
+/// When a node is gone, a call has no answer, or a check fails.
+pub async fn measure(
     arguments: &Arguments,
     cluster: &mut Cluster,
     workload: &Workload,
     settings: &workload::Settings,
-) -> Result<Report, Failure> {
+) -> Result<Measured, Failure> {
     let clients = cluster.clients().await?;
     cluster.usable(&clients).await?;
     let load_secs = load(workload, &clients).await?;
@@ -213,15 +284,7 @@ async fn measure(
     let after = Usage::read(cluster, &clients).await?;
     drive.end(END_DEADLINE).await?;
     let checked = check::all(&clients, workload, settings, &stats).await?;
-    Ok(Report::new(report::Run {
-        arguments,
-        plan: &cluster.plan,
-        stats: &stats,
-        elapsed,
-        load_secs,
-        used: after.since(&before),
-        checked,
-    }))
+    Ok(Measured { stats, elapsed, load_secs, used: after.since(&before), checked })
 }
 
 /// Makes the tables, and says how many seconds that took.

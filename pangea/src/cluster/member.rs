@@ -26,14 +26,15 @@ pub struct Member {
     /// The node's configuration.
     pub config: Config,
     directory: PathBuf,
+    is_metered: bool,
     child: Option<Child>,
 }
 
 impl Member {
     /// A node that does not run yet, with its files under `directory`.
-    pub fn new(config: Config, directory: &Path) -> Self {
+    pub fn new(config: Config, directory: &Path, is_metered: bool) -> Self {
         let directory = directory.join(&config.me().region);
-        Self { config, directory, child: None }
+        Self { config, directory, is_metered, child: None }
     }
 
     /// The name of its region.
@@ -100,6 +101,7 @@ impl Member {
         Command::new(std::env::current_exe()?)
             .args(["start", "--stop-with-stdin", "--config"])
             .arg(&config)
+            .args(self.is_metered.then_some("--meter"))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(log)

@@ -239,7 +239,7 @@ fn is_taken_port(error: &Failure) -> bool {
 async fn start_members(plan: &Plan, directory: &Path) -> Result<Vec<Member>, Failure> {
     let mut starting = JoinSet::new();
     for config in plan.configs(directory)? {
-        let mut member = Member::new(config, directory);
+        let mut member = Member::new(config, directory, plan.is_metered);
         starting.spawn(async move {
             let started = member.start().await;
             (member, started)

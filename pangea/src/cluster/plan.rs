@@ -38,6 +38,8 @@ pub struct Plan {
     pub workers: usize,
     /// The length of a segment of the log.
     pub log_segment_bytes: u64,
+    /// Whether the nodes measure what everything costs.
+    pub is_metered: bool,
 }
 
 /// A configuration as a file has it.
@@ -119,6 +121,7 @@ impl Plan {
             durability: Durability::default(),
             workers: workers(regions.len()),
             log_segment_bytes: pangea_node::config::LOG_SEGMENT_BYTES_DEFAULT,
+            is_metered: false,
         })
     }
 

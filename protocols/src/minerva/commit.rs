@@ -27,6 +27,7 @@ use pangea_core::pool::{Pool, Sequential};
 use pangea_core::protocol::Cx;
 use pangea_core::store::Version;
 use pangea_core::txn::{Footprint, Outcome, Program};
+use pangea_core::work::Work;
 
 use super::batch::{Batch, How, TxnRecord};
 use super::chains::{self, Entry};
@@ -51,6 +52,16 @@ struct Verdict {
     stale: u64,
     /// Optimistic transactions whose chain was left out of the independent set.
     conflicting: u64,
+}
+
+impl Verdict {
+    fn valid(&self) -> usize {
+        self.is_valid.iter().filter(|&&valid| valid).count()
+    }
+
+    fn optimistic(&self) -> usize {
+        self.valid() + (self.stale + self.conflicting) as usize
+    }
 }
 
 /// An epoch that is being applied. Its ordered queue runs in slices, one a step, so that a large
@@ -108,10 +119,14 @@ impl Minerva {
             return self.replay(cx, &cut, &batches, resolution);
         }
         let entries = entries_of(&batches);
+        cx.begin_work();
         let verdict = self.filter_conflicts(cx, epoch, &entries);
+        cx.end_work(Work::Validate, verdict.optimistic());
+        cx.begin_work();
         let parallel = self.state.options.parallel_commit;
         let pool: &dyn Pool = if parallel { cx.pool } else { &Sequential };
         apply_valid(cx, pool, epoch, &entries, &verdict.is_valid);
+        cx.end_work(Work::Apply, verdict.valid());
         let queue: Vec<usize> = (0..entries.len()).filter(|&i| !verdict.is_valid[i]).collect();
         let in_order = |pair: &[usize]| entries[pair[0]].record.txn < entries[pair[1]].record.txn;
         assert!(queue.windows(2).all(in_order), "entries are sorted by source and id");
@@ -124,7 +139,9 @@ impl Minerva {
     pub(super) fn go_on(&mut self, cx: &mut Cx<'_, Self>) {
         let Some(mut commit) = self.state.commit.take() else { return };
         let slice = commit.next_slice(self.state.options.slice_txns.get());
+        cx.begin_work();
         let finished = self.run_slice(cx, commit.epoch, &slice);
+        cx.end_work(Work::Order, slice.len());
         commit.finished.extend(finished);
         if !commit.is_done() {
             cx.mark("minerva.epoch_in_slices");
@@ -133,6 +150,7 @@ impl Minerva {
             return;
         }
         let Commit { epoch, cut, batches, verdict, queue, finished } = commit;
+        cx.begin_work();
         let entries = entries_of(&batches);
         self.count(cx, entries.len(), &verdict, &finished);
         let mut outcomes: Vec<Option<Finished>> = entries.iter().map(|_| None).collect();
@@ -141,6 +159,7 @@ impl Minerva {
         }
         self.log_epoch(cx, epoch, &cut, &entries, queue, &outcomes, verdict.is_valid);
         self.end_epoch(cx, epoch, &cut, &entries, outcomes);
+        cx.end_work(Work::Settle, entries.len());
     }
 
     /// The epoch's writes are all in the store: makes them visible, and tells who waits.

@@ -10,6 +10,7 @@ use pangea_core::ids::{Ticket, TxnId};
 use pangea_core::planted::{Bug, is_planted};
 use pangea_core::protocol::{Cx, Request, Submission};
 use pangea_core::txn::{Abort, Certified, Outcome, Program, ReadSet, Seen, SqlState};
+use pangea_core::work::Work;
 
 use super::barrier::Waiter;
 use super::batch::{How, TxnRecord};
@@ -102,7 +103,9 @@ impl Minerva {
             false => &nothing,
         };
         let applied = self.state.cut.applied;
+        cx.begin_work();
         let run = optimistic::run(&self.state.registry, program, cx.store, applied, overlay);
+        cx.end_work(Work::Execute, 1);
         let outcome = match run.result {
             Ok(_) if !run.writes.is_empty() => Outcome::Aborted(Abort::new(
                 SqlState::INTERNAL_ERROR,
@@ -124,6 +127,7 @@ impl Minerva {
         let first = self.state.execution.next_sequence;
         let name = |i: usize| TxnId::new(self.state.me, first + i as u64);
         let named: Vec<_> = group.iter().enumerate().map(|(i, (_, p))| (name(i), p)).collect();
+        cx.begin_work();
         let runs = optimistic::run_group(
             cx.pool,
             &self.state.registry,
@@ -132,6 +136,7 @@ impl Minerva {
             self.state.cut.applied,
             &mut self.state.execution.overlay,
         );
+        cx.end_work(Work::Execute, named.len());
         for ((ticket, program), run) in group.into_iter().zip(runs) {
             self.append_run(cx, ticket, program, run);
         }
@@ -168,13 +173,16 @@ impl Minerva {
         };
         let is_declared = is_footprint_declared(&self.state.registry, *procedure, args);
         let footprint = (!is_declared).then(|| {
-            optimistic::probe(
+            cx.begin_work();
+            let found = optimistic::probe(
                 &self.state.registry,
                 &program,
                 cx.store,
                 self.state.cut.applied,
                 &self.state.execution.overlay,
-            )
+            );
+            cx.end_work(Work::Probe, 1);
+            found
         });
         cx.mark("minerva.probed");
         let how = How::Ordered { footprint };

@@ -9,7 +9,7 @@ use pangea_core::ids::TxnId;
 use pangea_core::store::Header as RecordHeader;
 
 /// The writer of a version, and in which way it committed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Header {
     bits: u64,
 }

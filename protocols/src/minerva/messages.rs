@@ -250,6 +250,48 @@ impl PeerMessage for Message {
         if from.is_empty() { Ok(message) } else { Err(DecodeError::new("message")) }
     }
 
+    const KINDS: &'static [&'static str] =
+        &["message_batch", "message_ack", "message_agreement", "message_other"];
+
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::Batch { .. } => "message_batch",
+            Self::Ack { .. } => "message_ack",
+            Self::Agreement { .. } => "message_agreement",
+            Self::ProofOfAvailability { .. }
+            | Self::Fetch { .. }
+            | Self::Gone { .. }
+            | Self::Progress { .. }
+            | Self::BarrierRequest { .. }
+            | Self::Barrier { .. }
+            | Self::Greeting { .. }
+            | Self::CheckpointRequest
+            | Self::CheckpointChunk { .. }
+            | Self::Rejoin { .. }
+            | Self::Recollection { .. }
+            | Self::CheckpointAck { .. } => "message_other",
+        }
+    }
+
+    fn payload_bytes(&self) -> usize {
+        match self {
+            Self::Batch { bytes } | Self::Agreement { bytes } => bytes.len(),
+            Self::CheckpointChunk { payload, .. } => payload.len(),
+            Self::Recollection { known, .. } => known.len(),
+            Self::Ack { .. }
+            | Self::ProofOfAvailability { .. }
+            | Self::Fetch { .. }
+            | Self::Gone { .. }
+            | Self::Progress { .. }
+            | Self::BarrierRequest { .. }
+            | Self::Barrier { .. }
+            | Self::Greeting { .. }
+            | Self::Rejoin { .. }
+            | Self::CheckpointRequest
+            | Self::CheckpointAck { .. } => 0,
+        }
+    }
+
     fn lane(&self) -> Lane {
         match self {
             Self::Batch { .. } | Self::CheckpointChunk { .. } => Lane::Bulk,

@@ -19,6 +19,7 @@ use pangea_core::ids::{LogPosition, NodeId};
 use pangea_core::planted::{Bug, is_planted};
 use pangea_core::protocol::Cx;
 use pangea_core::time::Span;
+use pangea_core::work::Work;
 
 use super::batch::{Batch, Bid, Heads, TxnRecord};
 use super::greeting::lost_batches;
@@ -62,7 +63,9 @@ impl Minerva {
             first_sequence: first.sequence(),
             records,
         };
+        cx.begin_work();
         let bytes = batch.encode();
+        cx.end_work(Work::Encode, bytes.len());
         cx.mark("minerva.batch_sent");
         self.state.counters.batches_sent += 1;
         let position = self.hold(cx, batch, bytes.clone());
@@ -87,7 +90,10 @@ impl Minerva {
 
     /// Algorithm 2, ReceivedBatch.
     pub(super) fn on_batch(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, bytes: Bytes) {
-        let Ok(batch) = decode_batch(&bytes, self.state.topology.node_count()) else {
+        cx.begin_work();
+        let batch = decode_batch(&bytes, self.state.topology.node_count());
+        cx.end_work(Work::Decode, bytes.len());
+        let Ok(batch) = batch else {
             return cx.mark("minerva.malformed_batch");
         };
         let (source, bid) = (batch.source, batch.bid);

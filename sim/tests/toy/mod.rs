@@ -64,7 +64,7 @@ pub struct ToyOptions {
     pub bug: Bug,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ToyHeader(TxnId);
 
 impl store::Header for ToyHeader {

@@ -26,6 +26,7 @@ pub(super) fn run<S: Default, R: Send>(
 ) -> Vec<R> {
     let dispatch = Dispatch::new(graph);
     let workers = pool.workers().min(graph.jobs).max(1);
+    pool.on_schedule(graph.jobs, &|workers| graph.rounds(workers));
     let done = each(pool, workers, |_| {
         let _alarm = Alarm(&dispatch);
         dispatch.work(job)

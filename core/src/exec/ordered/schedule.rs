@@ -137,6 +137,41 @@ impl Graph {
         &self.followers[self.starts[node] as usize..self.starts[node + 1] as usize]
     }
 
+    /// How many rounds the jobs take on so many workers, if each job takes one round and is begun
+    /// as soon as it may be. Joints take none.
+    pub fn rounds(&self, workers: usize) -> usize {
+        let mut waits = self.waits.clone();
+        let ready = |waits: &[u32]| (0..waits.len()).filter(|&node| waits[node] == 0).collect();
+        let mut ready: Vec<usize> = ready(&waits);
+        let mut rounds = 0;
+        while !ready.is_empty() {
+            let mut next = Vec::new();
+            let mut left = workers;
+            // The list grows with the joints that are passed, whose followers are of this round.
+            let mut at = 0;
+            while let Some(&node) = ready.get(at) {
+                at += 1;
+                if node < self.jobs && left == 0 {
+                    next.push(node);
+                    continue;
+                }
+                left -= usize::from(node < self.jobs);
+                for &follower in self.followers(node) {
+                    let follower = follower as usize;
+                    waits[follower] -= 1;
+                    match (waits[follower], node < self.jobs) {
+                        (0, true) => next.push(follower),
+                        (0, false) => ready.push(follower),
+                        _ => {}
+                    }
+                }
+            }
+            rounds += usize::from(left < workers);
+            ready = next;
+        }
+        rounds
+    }
+
     fn assemble(jobs: usize, parts: &[Edges]) -> Self {
         let joints: u32 = parts.iter().map(|part| part.joints).sum();
         let nodes = jobs + joints as usize;

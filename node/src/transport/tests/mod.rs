@@ -55,6 +55,7 @@ pub(crate) fn config(me: u16, peers: &[(NodeId, SocketAddr)], nodes: usize) -> T
             .collect(),
         topology,
         wan: None,
+        meter: None,
         compression: Compression::Lz4,
     }
 }

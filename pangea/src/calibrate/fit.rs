@@ -1,0 +1,196 @@
+//! From the sums that nodes kept to lines and quantiles.
+
+use std::collections::BTreeMap;
+
+use pangea_node::meter::{BUCKETS_PER_DOUBLING, COUNTERS, Sums};
+use pangea_sim::predict::Line;
+use pangea_sim::predict::costs::{kinds, unit_of};
+
+/// How many quantiles of the time of an fsync are kept.
+const QUANTILES: usize = 21;
+/// What an fsync takes where none was done, in microseconds: nothing is durable then, or nobody
+/// waited.
+const FSYNC_US_UNKNOWN: [f64; 2] = [1.0, 2.0];
+
+/// What all nodes counted together.
+#[derive(Debug, Default)]
+pub struct Counted {
+    kinds: BTreeMap<String, Sums>,
+    fsyncs: BTreeMap<u32, u64>,
+}
+
+impl Counted {
+    /// From the nodes' counters.
+    pub fn of(nodes: &[BTreeMap<String, u64>]) -> Self {
+        let mut all = Self::default();
+        for (name, &value) in nodes.iter().flatten() {
+            let parts = name.strip_prefix(COUNTERS).and_then(|name| name.split_once('.'));
+            match parts {
+                Some(("fsync", bucket)) => {
+                    let bucket = bucket.parse().unwrap_or(0);
+                    *all.fsyncs.entry(bucket).or_default() += value;
+                }
+                Some((kind, sum)) => {
+                    let sums = all.kinds.entry(kind.to_owned()).or_default();
+                    let value = value as f64;
+                    match sum {
+                        "n" => sums.n += value,
+                        "x" => sums.x += value,
+                        "y" => sums.y += value,
+                        "xx" => sums.xx += value,
+                        "xy" => sums.xy += value,
+                        "yy" => sums.yy += value,
+                        _ => {}
+                    }
+                }
+                None => {}
+            }
+        }
+        all
+    }
+
+    /// All CPU time that is in some kind, in nanoseconds.
+    pub fn ns(&self) -> f64 {
+        self.kinds.values().map(|sums| sums.y).sum()
+    }
+
+    /// A line for each kind that a protocol with these messages has, and for what a call costs
+    /// beside. A kind that did not occur gets the line of the nearest one that did.
+    pub fn lines(
+        &self,
+        messages: &'static [&'static str],
+        per_call_us: &[(&str, f64)],
+        calls: u64,
+    ) -> BTreeMap<String, Line> {
+        let mut lines = BTreeMap::new();
+        for kind in kinds(messages) {
+            let near = [kind, "work_order", "work_execute", "timer", "turn"];
+            let same = |other: &&str| *other == kind || unit_of(other) == unit_of(kind);
+            let mut found = near.iter().filter(|it| same(it)).filter_map(|it| self.kinds.get(*it));
+            let sums = found.find(|sums| sums.n > 0.0).or(self.kinds.get("timer"));
+            let mut line = sums.map(line).unwrap_or_default();
+            if self.kinds.get(kind).is_none_or(|sums| sums.n == 0.0) {
+                (line.samples, line.r2) = (0, 0.0);
+            }
+            if let Some((_, us)) = per_call_us.iter().find(|(name, _)| *name == kind) {
+                // Where all of it has a name, the rest is nothing, and must not be negative.
+                let per_unit_ns = us.max(1e-3) * 1e3;
+                line = Line { per_unit_ns, samples: calls, mean_size: 1.0, ..Line::default() };
+            }
+            if line.fixed_ns + line.per_unit_ns < 1.0 {
+                line.fixed_ns = 1.0;
+            }
+            lines.insert(kind.to_owned(), line);
+        }
+        lines
+    }
+
+    /// Quantiles of the time of an fsync, at even steps, in microseconds.
+    pub fn fsync_us(&self) -> Vec<f64> {
+        let all: u64 = self.fsyncs.values().sum();
+        if all == 0 {
+            return FSYNC_US_UNKNOWN.to_vec();
+        }
+        let us = |bucket: u32| {
+            let middle = (f64::from(bucket) + 0.5) / BUCKETS_PER_DOUBLING;
+            (middle.exp2() * 10.0).round() / 10.0
+        };
+        let quantile = |step: usize| {
+            let rank = (step as f64 / (QUANTILES - 1) as f64 * all as f64).ceil().max(1.0) as u64;
+            let mut seen = 0;
+            let place = self.fsyncs.iter().find(|(_, count)| {
+                seen += **count;
+                seen >= rank
+            });
+            us(place.map_or(0, |(bucket, _)| *bucket))
+        };
+        (0..QUANTILES).map(quantile).collect()
+    }
+}
+
+/// The line through what was summed up, by least squares, with no part below 0. It always goes
+/// through the mean, so that what was spent in all is what the line says of all.
+pub fn line(sums: &Sums) -> Line {
+    let Sums { n, x, y, xx, xy, yy } = *sums;
+    if n == 0.0 {
+        return Line::default();
+    }
+    let (mean_x, mean_y) = (x / n, y / n);
+    let spread = xx / n - mean_x * mean_x;
+    let has_spread = spread > 1e-9 * mean_x * mean_x && spread > 0.0;
+    let slope = if has_spread { (xy / n - mean_x * mean_y) / spread } else { 0.0 };
+    let steepest = if mean_x > 0.0 { mean_y / mean_x } else { 0.0 };
+    let per_unit_ns = slope.clamp(0.0, steepest);
+    let fixed_ns = (mean_y - per_unit_ns * mean_x).max(0.0);
+    // Squares of the residuals and of the scatter, in square microseconds.
+    let scatter = yy / n - (mean_y / 1e3).powi(2);
+    let explained = per_unit_ns * (2.0 * (xy / n - mean_x * mean_y) - per_unit_ns * spread) / 1e6;
+    let r2 = if scatter > 0.0 { (explained / scatter).clamp(0.0, 1.0) } else { 0.0 };
+    Line { fixed_ns, per_unit_ns, samples: n as u64, mean_size: mean_x, r2 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sums(points: &[(f64, f64)]) -> Sums {
+        let mut sums = Sums::default();
+        points.iter().for_each(|&(x, us)| sums.add(1.0, x, us * 1e3));
+        sums
+    }
+
+    fn is_near(found: f64, expected: f64) -> bool {
+        (found - expected).abs() <= 1e-6 * expected.abs().max(1.0)
+    }
+
+    #[test]
+    fn a_line_is_found_again_and_explains_everything() {
+        let points: Vec<(f64, f64)> =
+            (0..50).map(|x| (f64::from(x), 7.0 + 3.0 * f64::from(x))).collect();
+        let line = line(&sums(&points));
+        assert!(is_near(line.fixed_ns, 7_000.0) && is_near(line.per_unit_ns, 3_000.0), "{line:?}");
+        assert!(is_near(line.r2, 1.0) && line.samples == 50 && is_near(line.mean_size, 24.5));
+    }
+
+    #[test]
+    fn scatter_lowers_what_is_explained_and_moves_no_total() {
+        let mut rng = fastrand::Rng::with_seed(3);
+        let points: Vec<(f64, f64)> = (0..2_000)
+            .map(|_| {
+                let x = rng.f64() * 100.0;
+                (x, 50.0 + 2.0 * x + rng.f64() * 200.0)
+            })
+            .collect();
+        let sums = sums(&points);
+        let line = line(&sums);
+        assert!((0.3..0.7).contains(&line.r2), "{line:?}");
+        assert!((1.8..2.2).contains(&(line.per_unit_ns / 1e3)), "{line:?}");
+        assert!(is_near(line.cost_ns(sums.n, sums.x), sums.y), "the total stays");
+    }
+
+    #[test]
+    fn no_part_of_a_line_is_negative_and_the_total_stays() {
+        // One falls with the size; the other would begin below zero.
+        for points in
+            [[(1.0, 9.0), (2.0, 5.0), (3.0, 1.0)], [(10.0, 1.0), (20.0, 90.0), (30.0, 200.0)]]
+        {
+            let sums = sums(&points);
+            let line = line(&sums);
+            assert!(line.fixed_ns >= 0.0 && line.per_unit_ns >= 0.0, "{line:?}");
+            assert!(is_near(line.cost_ns(sums.n, sums.x), sums.y), "{line:?}");
+        }
+        assert_eq!(line(&Sums::default()), Line::default());
+        assert_eq!(line(&sums(&[(0.0, 4.0), (0.0, 6.0)])).fixed_ns, 5_000.0);
+    }
+
+    #[test]
+    fn quantiles_of_fsyncs_ascend_and_are_within_a_tenth() {
+        let bucket = |us: f64| (us.log2() * BUCKETS_PER_DOUBLING) as u32;
+        let counters = [(bucket(100.0), 90), (bucket(1_000.0), 10)]
+            .map(|(bucket, count)| (format!("{COUNTERS}fsync.{bucket}"), count));
+        let us = Counted::of(&[counters.into()]).fsync_us();
+        assert!(us.is_sorted() && us.len() == QUANTILES);
+        assert!((90.0..110.0).contains(&us[10]) && (900.0..1_100.0).contains(&us[19]), "{us:?}");
+        assert_eq!(Counted::default().fsync_us(), FSYNC_US_UNKNOWN);
+    }
+}

@@ -1,0 +1,190 @@
+//! `pangea calibrate`: what everything costs on this machine, for `pangea sim --predict`.
+//!
+//! A benchmark whose nodes measure themselves: each thread's CPU time is told apart by what it was
+//! spent on, and a line through (size, time) is laid for each kind. Reading the clock costs a few
+//! percent of the throughput, and is in the lines.
+
+mod fit;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use pangea_core::protocol::{Message, Protocol};
+use pangea_sim::predict::{Calibration, Costs};
+
+use crate::bench::{self, Measured};
+use crate::cluster::{Cluster, Plan};
+use crate::failure::Failure;
+use crate::protocol::{WithProtocol, with_protocol};
+use fit::Counted;
+
+/// Measure what everything costs on this machine, for `pangea sim --predict`.
+#[derive(Debug, clap::Args)]
+#[group(skip)]
+#[command(after_help = EXAMPLES)]
+pub struct Arguments {
+    #[command(flatten)]
+    bench: bench::Arguments,
+    /// The file to write
+    #[arg(long, value_name = "FILE", default_value = "costs.toml")]
+    out: PathBuf,
+}
+
+/// Examples, in place of those of the benchmark whose options it takes.
+pub const EXAMPLES: &str = "Examples:
+  pangea calibrate --workload tpcc-nopay --clients 4000 --out costs.toml
+  pangea calibrate --workload ycsb-a --clients 2000 --secs 10
+  pangea sim --predict --costs costs.toml --workload tpcc-nopay --replicas 3,5,7
+
+Runs three node processes under the workload, as `pangea bench` does, and writes a file that tells
+for each kind of step and work its fixed CPU time and that for each transaction, kilobyte or
+effect, and how well that fits. The load should be the one that is to be predicted, and the machine
+should do nothing else.";
+
+/// Measures, and writes the file.
+pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let Arguments { bench, out } = arguments;
+    let plan = Plan { is_metered: true, ..bench.plan()? };
+    let (workload, settings) = (bench.workload()?, bench.workload_settings());
+    let messages = with_protocol(&plan.protocol, MessageKinds)?;
+    let runtime = crate::runtime(1)?;
+    let work =
+        async |cluster: &mut Cluster| bench::measure(bench, cluster, &workload, &settings).await;
+    let measured = runtime.block_on(Cluster::run_while(plan, bench.place(), work))?;
+    let costs = costs(bench, &measured, messages)?;
+    let shown = out.display();
+    std::fs::write(out, costs.to_toml())
+        .map_err(|error| Failure::failed(format!("can't write {shown}"), error))?;
+    let Calibration { txns_per_sec, cpu_us_per_txn, explained_percent, .. } = costs.calibration;
+    crate::say(&format!(
+        "{txns_per_sec:.0} transactions a second at {cpu_us_per_txn:.1} us each, of which \
+         {explained_percent:.0} % of the nodes' CPU time has a name; costs are in {shown}"
+    ))
+}
+
+/// The kinds of a protocol's messages.
+pub struct MessageKinds;
+
+impl WithProtocol for MessageKinds {
+    type Output = &'static [&'static str];
+
+    fn run<P: Protocol>(self) -> Self::Output {
+        P::Message::KINDS
+    }
+}
+
+fn costs(
+    arguments: &bench::Arguments,
+    measured: &Measured,
+    messages: &'static [&'static str],
+) -> Result<Costs, Failure> {
+    let used = &measured.used;
+    let committed = measured.stats.all().count();
+    let calls = committed + measured.stats.aborts.values().sum::<u64>();
+    if committed == 0 {
+        let message = "nothing was committed while it was measured: more --secs or --clients?";
+        return Err(Failure::Failed(message.to_owned()));
+    }
+    let nodes_us: f64 = used.node_cpu_us.iter().sum();
+    let counted = Counted::of(&used.counters);
+    let explained_us = counted.ns() / 1e3;
+    let background_us = (nodes_us - explained_us).max(0.0) / calls as f64;
+    let per_call = [("load_call", used.load_cpu_us / calls as f64), ("background", background_us)];
+    let (workload, protocol) = arguments.names();
+    let calibration = Calibration {
+        date: date(),
+        commit: commit(),
+        machine: machine(),
+        workload: workload.to_owned(),
+        options: arguments.in_words(),
+        protocol: protocol.to_owned(),
+        txns_per_sec: rounded(committed as f64 / measured.elapsed.as_secs_f64()),
+        cpu_us_per_txn: rounded((nodes_us + used.load_cpu_us) / committed as f64),
+        explained_percent: rounded(explained_us / nodes_us * 100.0),
+    };
+    // Acknowledgements and votes are not compressed, and are few beside batches.
+    let wire_bytes_per_byte = match used.wan_bytes_uncompressed {
+        0 => 1.0,
+        plain => used.wan_bytes as f64 / plain as f64,
+    };
+    Ok(Costs {
+        calibration,
+        fsync_us: counted.fsync_us(),
+        wire_bytes_per_byte: (wire_bytes_per_byte * 1e4).round() / 1e4,
+        lines: counted.lines(messages, &per_call, calls),
+    })
+}
+
+fn rounded(value: f64) -> f64 {
+    (value * 10.0).round() / 10.0
+}
+
+/// Today, by the wall clock, in UTC.
+fn date() -> String {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let (year, month, day) = civil(since.as_secs() / 86_400);
+    format!("{year}-{month:02}-{day:02}")
+}
+
+/// The date of a day since 1970-01-01, by the Gregorian calendar.
+fn civil(mut days: u64) -> (u64, u64, u64) {
+    let is_leap = |year: u64| {
+        year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
+    };
+    let mut year = 1970;
+    while days >= 365 + u64::from(is_leap(year)) {
+        days -= 365 + u64::from(is_leap(year));
+        year += 1;
+    }
+    let february = 28 + u64::from(is_leap(year));
+    let months = [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+    let mut month = 1;
+    for len in months {
+        if days < len {
+            break;
+        }
+        days -= len;
+        month += 1;
+    }
+    (year, month, days + 1)
+}
+
+/// The commit of the repository that this program lies in, where it does and there is git.
+fn commit() -> String {
+    let unknown = || format!("unknown, version {}", env!("CARGO_PKG_VERSION"));
+    let Ok(program) = std::env::current_exe() else { return unknown() };
+    let directory = program.parent().unwrap_or(Path::new("."));
+    let output = Command::new("git")
+        .arg("-C")
+        .arg(directory)
+        .args(["rev-parse", "--short=7", "HEAD"])
+        .output();
+    match output {
+        Ok(output) if output.status.success() => {
+            String::from_utf8_lossy(&output.stdout).trim().to_owned()
+        }
+        _ => unknown(),
+    }
+}
+
+/// The processor, and how many cores there are of it.
+fn machine() -> String {
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
+    let model = model.map_or("unknown processor", |(_, name)| name.trim());
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    format!("{model}, {cores} cores")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn days_become_dates() {
+        assert_eq!(civil(0), (1970, 1, 1));
+        assert_eq!(civil(11_016), (2000, 2, 29));
+        assert_eq!(civil(20_779), (2026, 11, 22));
+    }
+}

@@ -1,0 +1,414 @@
+//! `pangea sim --predict`: throughput and latency on given machines, from measured costs.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use pangea_core::protocol::{Message, Protocol};
+use pangea_core::time::Span;
+use pangea_core::txn::Registry;
+use pangea_core::workload::{self, Workload, tpcc::Scale};
+use pangea_sim::predict::{self, Cores, Costs, Latency, Loaded, Prediction, REPLICAS};
+use serde::Serialize;
+
+use super::unless_interrupted;
+use crate::cluster::{Plan, Regions};
+use crate::failure::Failure;
+use crate::protocol::{WithProtocol, parse_options};
+use crate::table::numbers;
+
+/// Cores at most, of a node or of all: beyond it somebody mistook the option.
+const CORES_MAX: i64 = 1_024;
+/// What a link may carry at most, in megabits a second.
+const BANDWIDTH_MBIT_MAX: u64 = 1_000_000;
+
+/// What concerns predictions alone.
+#[derive(Debug, clap::Args)]
+#[group(skip)]
+#[command(next_help_heading = "With --predict")]
+pub struct Arguments {
+    /// Predict throughput and latency from measured costs
+    #[arg(long, requires = "costs")]
+    pub predict: bool,
+    /// The costs, as `pangea calibrate` writes them
+    #[arg(long, value_name = "FILE", requires = "predict")]
+    costs: Option<PathBuf>,
+    /// Replicas, from 3 to 15; several as 3,5,7 [default: 3, or one in each named region]
+    #[arg(long, value_name = "N,N,...", requires = "predict", value_delimiter = ',')]
+    replicas: Vec<usize>,
+    /// Cloud regions: us-east,eu-west,...; the first so many of them
+    #[arg(long, value_name = "A,B,C", requires = "predict", conflicts_with = "matrix")]
+    regions: Option<Regions>,
+    /// Round trips in ms as CSV: names in the first line and column; the first so many of them
+    #[arg(long, value_name = "FILE", requires = "predict")]
+    matrix: Option<PathBuf>,
+    /// Round trip between any two regions in ms [default: 50, or what is between named regions]
+    #[arg(long, value_name = "MS", requires = "predict", conflicts_with = "matrix")]
+    rtt: Option<f64>,
+    /// What a link between two replicas carries, in Mbit/s [default: no limit]
+    #[arg(long, value_name = "MBIT", requires = "predict")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=BANDWIDTH_MBIT_MAX))]
+    bandwidth: Option<u64>,
+    /// Cores of each node; clients are elsewhere [default: 8]
+    #[arg(long, value_name = "N", requires = "predict", conflicts_with = "shared_cores")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=CORES_MAX))]
+    cores: Option<u16>,
+    /// Cores of one machine that all nodes and the clients share
+    #[arg(long, value_name = "N", requires = "predict")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=CORES_MAX))]
+    shared_cores: Option<u16>,
+    /// How long clients' work counts
+    #[arg(long, value_name = "S", default_value_t = 10)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=3_600))]
+    secs: u64,
+    /// How long they work before that
+    #[arg(long, value_name = "S", default_value_t = 5)]
+    #[arg(value_parser = clap::value_parser!(u64).range(0..=3_600))]
+    warmup: u64,
+    /// YCSB: the exponent of Zipf's law, 0 for uniform
+    #[arg(long, value_name = "S", default_value_t = 0.0)]
+    zipf: f64,
+    /// YCSB: rows of 1 KB
+    #[arg(long, value_name = "N", default_value_t = 100_000)]
+    rows: u64,
+    /// TPC-C: warehouses
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    warehouses: u32,
+    /// TPC-C: warehouses of a hundredth of the size
+    #[arg(long)]
+    tiny: bool,
+    /// Print JSON in place of tables
+    #[arg(long, requires = "predict")]
+    json: bool,
+}
+
+/// What is predicted, with what other parts of the command line say.
+pub struct Predict<'a> {
+    /// What concerns predictions alone.
+    pub arguments: &'a Arguments,
+    /// The workload's name.
+    pub workload: &'a str,
+    /// Clients in all regions.
+    pub clients: usize,
+    /// Of everything random.
+    pub seed: u64,
+    /// The protocol's settings.
+    pub options: toml::Table,
+}
+
+/// How far apart some regions are.
+#[derive(Clone, Debug, PartialEq)]
+struct Matrix {
+    regions: Vec<String>,
+    one_way: Vec<Vec<Span>>,
+}
+
+#[derive(Serialize)]
+struct Json<'a> {
+    note: &'static str,
+    costs: &'a predict::Calibration,
+    predictions: &'a [Prediction],
+}
+
+impl WithProtocol for Predict<'_> {
+    type Output = Result<(), Failure>;
+
+    fn run<P: Protocol>(self) -> Self::Output {
+        let options = parse_options::<P>(&self.options)?;
+        let costs = self.costs(P::Message::KINDS)?;
+        let (workload, registry) = self.workload()?;
+        let mut runs = Vec::new();
+        for replicas in self.replicas()? {
+            let Matrix { regions, one_way } = self.matrix(P::NAME, replicas)?;
+            runs.push(predict::Settings {
+                seed: self.seed,
+                regions,
+                one_way,
+                bandwidth_bits: self.arguments.bandwidth.map(|mbit| mbit * 1_000_000),
+                clients: self.clients,
+                warmup: Span::from_ms(self.arguments.warmup * 1_000),
+                duration: Span::from_ms(self.arguments.secs * 1_000),
+                cores: self.cores(),
+                workload: workload.clone(),
+                registry: registry.clone(),
+            });
+        }
+        let (is_table, calibrated) = (runs.len() > 1, costs.calibration.clone());
+        let work = move || -> Result<Vec<Prediction>, String> {
+            let loaded = Loaded::new::<P::Header>(&workload, &registry)?;
+            let run = |settings| {
+                let prediction = predict::predict::<P>(settings, &options, &costs, &loaded)?;
+                if is_table {
+                    let Prediction { replicas, throughput_per_sec, .. } = prediction;
+                    crate::warn(&format!("{replicas} replicas: {throughput_per_sec:.0}/s"));
+                }
+                Ok(prediction)
+            };
+            runs.iter().map(run).collect()
+        };
+        let Some(predictions) = unless_interrupted(work)? else {
+            return Err(Failure::Interrupted("interrupted before it was predicted".to_owned()));
+        };
+        let predictions = predictions.map_err(Failure::Failed)?;
+        if self.workload != calibrated.workload {
+            crate::warn(&format!(
+                "the costs are of {}, and {} is predicted: other transactions cost other times",
+                calibrated.workload, self.workload
+            ));
+        }
+        if self.arguments.json {
+            let note = "predicted, not measured";
+            let json = Json { note, costs: &calibrated, predictions: &predictions };
+            let text = serde_json::to_string_pretty(&json).expect("numbers and names");
+            return crate::say(&text);
+        }
+        crate::say(&self.in_words(&calibrated, &predictions))
+    }
+}
+
+impl Predict<'_> {
+    fn costs(&self, messages: &'static [&'static str]) -> Result<Costs, Failure> {
+        let path = self.arguments.costs.as_deref().expect("--predict requires --costs");
+        let wrong = |error: String| Failure::Usage(format!("--costs {}: {error}", path.display()));
+        let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+        Costs::parse(&text, messages).map_err(wrong)
+    }
+
+    fn workload(&self) -> Result<(Workload, Arc<Registry>), Failure> {
+        let Arguments { rows, zipf, warehouses, tiny, .. } = *self.arguments;
+        let settings = workload::Settings {
+            seed: self.seed,
+            rows,
+            zipf,
+            warehouses,
+            scale: if tiny { Scale::TINY } else { Scale::FULL },
+            ..workload::Settings::default()
+        };
+        let workload = Workload::named(self.workload, &settings);
+        let workload = workload.map_err(|error| Failure::Usage(error.to_string()))?;
+        if self.clients == 0 {
+            return Err(Failure::Usage("--clients 0: there must be one".to_owned()));
+        }
+        Ok((workload, Arc::new(Registry::new(workload::procedures()))))
+    }
+
+    fn cores(&self) -> Cores {
+        match (self.arguments.shared_cores, self.arguments.cores) {
+            (Some(cores), _) => Cores::Shared(cores.into()),
+            (None, cores) => Cores::Each(cores.unwrap_or(8).into()),
+        }
+    }
+
+    fn replicas(&self) -> Result<Vec<usize>, Failure> {
+        let mut all = self.arguments.replicas.clone();
+        if all.is_empty() {
+            all.push(match &self.arguments.regions {
+                Some(Regions::Named(names)) => names.len(),
+                Some(Regions::Count(count)) => *count,
+                None => *REPLICAS.start(),
+            });
+        }
+        match all.iter().find(|count| !REPLICAS.contains(count)) {
+            None => Ok(all),
+            Some(count) => {
+                let (least, most) = (REPLICAS.start(), REPLICAS.end());
+                let message = format!("--replicas {count}: must be from {least} to {most}");
+                Err(Failure::Usage(message))
+            }
+        }
+    }
+
+    /// The first so many of the regions.
+    fn matrix(&self, protocol: &str, replicas: usize) -> Result<Matrix, Failure> {
+        let too_few = |option: &str, found: usize| {
+            let message = format!("--replicas {replicas}: {option} has {found} regions");
+            Err(Failure::Usage(message))
+        };
+        let regions = match (&self.arguments.matrix, &self.arguments.regions) {
+            (Some(path), _) => {
+                let mut matrix = read_matrix(path)?;
+                if matrix.regions.len() < replicas {
+                    return too_few("--matrix", matrix.regions.len());
+                }
+                matrix.regions.truncate(replicas);
+                matrix.one_way.truncate(replicas);
+                matrix.one_way.iter_mut().for_each(|row| row.truncate(replicas));
+                return Ok(matrix);
+            }
+            (None, Some(Regions::Named(names))) if names.len() < replicas => {
+                return too_few("--regions", names.len());
+            }
+            (None, Some(Regions::Named(names))) => Regions::Named(names[..replicas].to_vec()),
+            (None, Some(Regions::Count(_)) | None) => Regions::Count(replicas),
+        };
+        let plan = regions.plan(protocol, self.arguments.rtt)?;
+        plan.check()?;
+        Ok(Matrix::of(&plan))
+    }
+
+    fn in_words(&self, costs: &predict::Calibration, all: &[Prediction]) -> String {
+        let cores = match self.cores() {
+            Cores::Each(cores) => format!("{cores} cores a node"),
+            Cores::Shared(cores) => format!("{cores} cores for all"),
+        };
+        let (workload, clients) = (self.workload, self.clients);
+        let mut text = String::new();
+        match all {
+            [one] => text.push_str(&details(one)),
+            all => {
+                let mut table = numbers(&[
+                    "replicas",
+                    "txn/s",
+                    "p50 ms",
+                    "p95 ms",
+                    "p99 ms",
+                    "CPU us",
+                    "WAN bytes",
+                    "loop",
+                    "limit",
+                ]);
+                for one in all {
+                    let Latency { p50, p95, p99 } = one.latency_ms;
+                    let busy = one.servers.iter().find(|server| server.name == "event loop");
+                    table.add_row([
+                        one.replicas.to_string(),
+                        format!("{:.0}", one.throughput_per_sec),
+                        format!("{p50:.1}"),
+                        format!("{p95:.1}"),
+                        format!("{p99:.1}"),
+                        format!("{:.1}", one.cpu_us_per_txn),
+                        format!("{:.0}", one.wan_bytes_per_txn),
+                        format!("{:.0} %", busy.map_or(0.0, |it| it.utilisation) * 100.0),
+                        one.bottleneck.clone(),
+                    ]);
+                }
+                let _ = writeln!(text, "{table}\n");
+            }
+        }
+        let _ = write!(
+            text,
+            "predicted, not measured: {workload}, {clients} clients, {cores}; costs of {} on {}, \
+             {}, commit {}",
+            costs.workload, costs.machine, costs.date, costs.commit
+        );
+        text
+    }
+}
+
+fn details(one: &Prediction) -> String {
+    let mut regions = numbers(&["region", "txn/s", "p50 ms", "p95 ms", "p99 ms"]);
+    let mut add = |name: &str, rate: f64, Latency { p50, p95, p99 }: Latency| {
+        let ms = [p50, p95, p99].map(|ms| format!("{ms:.1}"));
+        let cells = [vec![name.to_owned(), format!("{rate:.0}")], ms.to_vec()].concat();
+        regions.add_row(cells);
+    };
+    for region in &one.regions {
+        add(&region.name, region.throughput_per_sec, region.latency_ms);
+    }
+    add("all", one.throughput_per_sec, one.latency_ms);
+    let percent = |of: f64| format!("{:.1} %", of * 100.0);
+    let shares = one.shares.iter().map(|(name, share)| format!("{} {name}", percent(*share)));
+    let servers = one.servers.iter().map(|server| {
+        format!("{} {} ({})", server.name, percent(server.utilisation), server.region)
+    });
+    let list = |parts: Vec<String>| parts.join(", ");
+    let mut text = format!("{regions}\n\n");
+    let _ = writeln!(text, "  aborts       {}", one.aborted);
+    let _ = writeln!(text, "  executions   {}", list(shares.collect()));
+    let _ = writeln!(text, "  cpu a txn    {:.1} us, all nodes together", one.cpu_us_per_txn);
+    let _ = writeln!(text, "  wide area    {:.0} bytes a txn", one.wan_bytes_per_txn);
+    let _ = writeln!(text, "  busy         {}", list(servers.collect()));
+    let _ = writeln!(text, "  limited by   {}", one.bottleneck);
+    text
+}
+
+impl Matrix {
+    fn of(plan: &Plan) -> Self {
+        let row = |a: &String| {
+            let one_way = |b: &String| one_way(plan.round_trip_ms(a, b));
+            plan.regions.iter().map(one_way).collect()
+        };
+        let one_way = plan.regions.iter().map(row).collect();
+        Self { regions: plan.regions.clone(), one_way }
+    }
+}
+
+fn one_way(round_trip_ms: f64) -> Span {
+    Span::from_us((round_trip_ms * 500.0) as u64)
+}
+
+/// Reads round trips: names in the first line and in the first column, in the same order.
+fn read_matrix(path: &Path) -> Result<Matrix, Failure> {
+    let wrong = |error: String| Failure::Usage(format!("--matrix {}: {error}", path.display()));
+    let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+    parse_matrix(&text).map_err(wrong)
+}
+
+fn parse_matrix(text: &str) -> Result<Matrix, String> {
+    /// Longer round trips are beyond what the protocol's timers allow, as in a node.
+    const ROUND_TRIP_MS_MAX: f64 = 4_000.0;
+    let cells = |line: &str| line.split(',').map(|it| it.trim().to_owned()).collect::<Vec<_>>();
+    let mut lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+    let (_, header) = lines.next().ok_or("it is empty; expected region,a,b,c")?;
+    let regions: Vec<String> = cells(header).into_iter().skip(1).collect();
+    if let Some(name) = regions.iter().enumerate().find(|(at, it)| regions[..*at].contains(it)) {
+        return Err(format!("line 1: region {:?} is there twice", name.1));
+    }
+    let mut delays = Vec::new();
+    for (at, line) in lines {
+        let at = at + 1;
+        let row = cells(line);
+        let expected = regions
+            .get(delays.len())
+            .ok_or_else(|| format!("line {at}: expected {} lines of round trips", regions.len()))?;
+        if row[0] != *expected {
+            return Err(format!("line {at}: expected region {expected:?}, found {:?}", row[0]));
+        }
+        if row.len() != regions.len() + 1 {
+            let (found, expected) = (row.len() - 1, regions.len());
+            return Err(format!("line {at}: expected {expected} round trips, found {found}"));
+        }
+        let read = |cell: &String| match cell.parse::<f64>() {
+            Ok(ms) if (0.0..=ROUND_TRIP_MS_MAX).contains(&ms) => Ok(one_way(ms)),
+            _ => {
+                Err(format!("line {at}: {cell:?} is no round trip of 0 to {ROUND_TRIP_MS_MAX} ms"))
+            }
+        };
+        delays.push(row[1..].iter().map(read).collect::<Result<Vec<_>, _>>()?);
+    }
+    if delays.len() != regions.len() {
+        let (found, expected) = (delays.len(), regions.len());
+        return Err(format!("expected {expected} lines of round trips, found {found}"));
+    }
+    Ok(Matrix { regions, one_way: delays })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_matrix_is_read_with_halves_as_ways() {
+        let matrix = parse_matrix("x,a,b\na,0,80\n\nb, 90 ,0\n").unwrap();
+        assert_eq!(matrix.regions, ["a", "b"]);
+        assert_eq!(matrix.one_way[0][1], Span::from_ms(40));
+        assert_eq!(matrix.one_way[1][0], Span::from_ms(45));
+    }
+
+    #[test]
+    fn a_wrong_matrix_is_refused_by_its_line() {
+        for (text, word) in [
+            ("", "empty"),
+            ("x,a,a\na,0,1\na,1,0", "twice"),
+            ("x,a,b\na,0,1\n", "expected 2 lines"),
+            ("x,a,b\na,0,1\nb,1\n", "line 3: expected 2 round trips, found 1"),
+            ("x,a,b\nb,0,1\na,1,0\n", "line 2: expected region \"a\""),
+            ("x,a,b\na,0,-1\nb,1,0\n", "line 2: \"-1\""),
+            ("x,a,b\na,0,NaN\nb,1,0\n", "line 2: \"NaN\""),
+            ("x,a\na,0\nb,0\n", "line 3: expected 1 lines"),
+        ] {
+            let error = parse_matrix(text).unwrap_err();
+            assert!(error.contains(word), "{text:?}: {error}");
+        }
+    }
+}

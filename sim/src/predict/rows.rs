@@ -1,0 +1,64 @@
+//! A workload's rows, made once for every replica of every prediction.
+
+use std::ops::ControlFlow;
+
+use pangea_core::exec::ordered::{self, Job};
+use pangea_core::ids::{SnapshotVersion, TableId, TxnId};
+use pangea_core::key::{Direction, Key, KeyRange};
+use pangea_core::pool::Sequential;
+use pangea_core::store::{Header, Store, Version};
+use pangea_core::txn::{Program, Registry};
+use pangea_core::value::Value;
+use pangea_core::workload::Workload;
+
+/// Rows as they are before the first transaction. Replicas share the values.
+#[derive(Debug)]
+pub struct Loaded(Vec<(TableId, Vec<(Key, Value)>)>);
+
+impl Loaded {
+    /// Makes a workload's tables.
+    ///
+    /// # Errors
+    /// When a call that loads does not commit.
+    pub fn new<H: Header + Default>(
+        workload: &Workload,
+        registry: &Registry,
+    ) -> Result<Self, String> {
+        let store = Store::<H>::new();
+        let version = SnapshotVersion(1);
+        for call in workload.load_calls() {
+            let procedure = registry.id(call.procedure).expect("workloads call what is there");
+            let program = Program::Call { procedure, args: call.args };
+            let job = Job { txn: TxnId::default(), program: &program, footprint: None };
+            let ended =
+                ordered::execute(&Sequential, registry, &store, version, &[job], &|_| H::default());
+            for finished in ended {
+                finished.outcome.map_err(|abort| format!("{}: {abort}", call.label))?;
+            }
+        }
+        store.settle(&Sequential);
+        let tables = store.table_ids().into_iter().map(|table| {
+            let mut rows = Vec::with_capacity(store.len(table));
+            store.scan(table, &KeyRange::all(), Direction::Forward, version, |key, found| {
+                rows.extend(found.value.clone().map(|value| (key.clone(), value)));
+                ControlFlow::Continue(())
+            });
+            (table, rows)
+        });
+        Ok(Self(tables.collect()))
+    }
+
+    /// A replica's tables.
+    pub(super) fn store<H: Header + Default>(&self) -> Store<H> {
+        let (store, header) = (Store::new(), H::default());
+        for (table, rows) in &self.0 {
+            for (key, value) in rows {
+                let value = Some(value.clone());
+                let version = Version { version: SnapshotVersion::ZERO, header, value };
+                store.apply(*table, key.clone(), version);
+            }
+        }
+        store.settle(&Sequential);
+        store
+    }
+}

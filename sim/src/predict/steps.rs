@@ -1,0 +1,114 @@
+//! What a step costs: the parts that it marks, as lines, and how many workers share each.
+
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use pangea_core::pool::Pool;
+use pangea_core::protocol::{Input, Message, Protocol};
+use pangea_core::work::{Meter, Work};
+
+use super::costs::Costs;
+
+/// A chunk of data-parallel items is no smaller, as in `pangea_core::pool::map`.
+const CHUNK_ITEMS: usize = 16;
+
+/// Runs jobs one after the other, and notes how many of them would run side by side.
+#[derive(Debug)]
+pub(super) struct ModelPool {
+    workers: usize,
+    jobs: AtomicU64,
+    rounds: AtomicU64,
+}
+
+impl ModelPool {
+    pub fn new(workers: usize) -> Self {
+        Self { workers, jobs: AtomicU64::new(0), rounds: AtomicU64::new(0) }
+    }
+
+    /// Jobs and rounds since the last time.
+    fn take(&self) -> (u64, u64) {
+        (self.jobs.swap(0, Ordering::Relaxed), self.rounds.swap(0, Ordering::Relaxed))
+    }
+}
+
+impl Pool for ModelPool {
+    fn run(&self, count: usize, job: &(dyn Fn(usize) + Sync)) {
+        (0..count).for_each(job);
+    }
+
+    fn workers(&self) -> usize {
+        self.workers
+    }
+
+    fn on_schedule(&self, jobs: usize, rounds: &dyn Fn(usize) -> usize) {
+        self.jobs.fetch_add(jobs as u64, Ordering::Relaxed);
+        self.rounds.fetch_add(rounds(self.workers) as u64, Ordering::Relaxed);
+    }
+}
+
+/// Adds up what the parts of a step cost.
+pub(super) struct StepCost<'a> {
+    costs: &'a Costs,
+    pool: &'a ModelPool,
+    total: RefCell<Cost>,
+}
+
+/// Time of one step in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Cost {
+    /// On the event loop.
+    pub own_ns: f64,
+    /// On the pool's other threads, together.
+    pub pool_ns: f64,
+}
+
+impl<'a> StepCost<'a> {
+    pub fn new(costs: &'a Costs, pool: &'a ModelPool) -> Self {
+        Self { costs, pool, total: RefCell::default() }
+    }
+
+    /// Something on the event loop.
+    pub fn charge(&self, kind: &str, size: f64) {
+        self.total.borrow_mut().own_ns += self.costs.line(kind).cost_ns(1.0, size);
+    }
+
+    pub fn total(&self) -> Cost {
+        *self.total.borrow()
+    }
+}
+
+impl Meter for StepCost<'_> {
+    fn begin(&self) {
+        self.pool.take();
+    }
+
+    fn end(&self, work: Work, size: usize) {
+        let cost_ns = self.costs.line(work.name()).cost_ns(1.0, size as f64);
+        let (jobs, rounds) = self.pool.take();
+        let speed = match work {
+            Work::Order if rounds > 0 => jobs as f64 / rounds as f64,
+            Work::Execute | Work::Validate | Work::Apply => {
+                self.pool.workers.min(size.div_ceil(CHUNK_ITEMS)).max(1) as f64
+            }
+            Work::Order | Work::Probe | Work::Settle | Work::Encode | Work::Decode => 1.0,
+        };
+        let mut total = self.total.borrow_mut();
+        total.own_ns += cost_ns / speed;
+        total.pool_ns += cost_ns - cost_ns / speed;
+    }
+}
+
+/// The kind of the step that takes this input, and what its cost grows with: as a node's meter has
+/// them.
+pub(super) fn kind_of<P: Protocol>(input: &Input<P>) -> (&'static str, usize) {
+    match input {
+        Input::Submit(submissions) => ("submit", submissions.len()),
+        Input::Message { message, .. } => (message.kind(), message.payload_bytes()),
+        Input::Timer(_) => ("timer", 0),
+        Input::Durable(_) => ("durable", 0),
+        Input::Resume => ("resume", 0),
+        Input::Restart(_) | Input::PeerUp(_) | Input::PeerDown(_) | Input::Checkpointed(_) => {
+            ("rare", 0)
+        }
+    }
+}

@@ -1,0 +1,600 @@
+//! The loop: what happens when, from the clients' first call to the end of the measured time.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::sync::Arc;
+
+use pangea_core::ids::{LogPosition, NodeId, RegionId, ShardId, SnapshotVersion, Ticket};
+use pangea_core::protocol::{
+    Cx, Durable, Effect, Input, Lane, Message, Protocol, Request, Setup, Submission,
+};
+use pangea_core::time::{ClockReading, Span, Timestamp};
+use pangea_core::topology::{NodePlace, Topology};
+use pangea_core::txn::{Outcome, Program};
+use pangea_core::workload::{Client as Seat, Generator};
+
+use super::costs::Costs;
+use super::machine::{Machine, ThreadId};
+use super::node::{Node, Threads};
+use super::outcome::{Latency, Prediction, Region, Server, bottleneck, shares};
+use super::rows::Loaded;
+use super::steps::{ModelPool, StepCost, kind_of};
+use super::{Cores, Settings};
+use crate::clock::Clock;
+
+/// A cluster that has not agreed on a coordinator by then never will.
+const USABLE_NS_MAX: u64 = 60_000_000_000;
+/// How often it is looked whether it has.
+const LOOK_NS: u64 = 50_000_000;
+/// Clients begin one after the other in this time: those that begin together stay long in step.
+const START_NS: u64 = 1_000_000_000;
+/// A timer comes this late at most.
+const TIMER_LATE_US_MAX: u64 = 200;
+/// As in a node.
+const UNCERTAINTY: Span = Span::from_ms(10);
+/// How long a checkpoint takes: it is not modelled, and must end.
+const CHECKPOINT_NS: u64 = 1_000_000_000;
+/// A frame's header.
+const FRAME_BYTES: f64 = 16.0;
+
+/// What follows something that a thread has done.
+enum Then<P: Protocol> {
+    /// The event loop's step is over.
+    Step(usize),
+    /// A group of records was written: up to where.
+    Logged(usize, LogPosition),
+    /// A frame has left.
+    Sent(Frame<P>),
+    /// A frame was read.
+    Received(Frame<P>),
+    /// Requests were read.
+    Requested(usize, Vec<(usize, Submission)>),
+    /// Answers were written.
+    Answered(Vec<(usize, bool)>),
+    /// Clients have been told, and call again.
+    Called(Vec<(usize, bool)>),
+    /// Part of a step on the pool.
+    Nothing,
+}
+
+struct Frame<P: Protocol> {
+    from: usize,
+    to: usize,
+    lane: Lane,
+    wire_bytes: f64,
+    message: P::Message,
+}
+
+enum Event<P: Protocol> {
+    /// A slice ends on a machine.
+    Slice(usize, ThreadId),
+    /// A frame is due at the sender's thread.
+    Due(Frame<P>),
+    /// An fsync ends.
+    Fsync(usize, LogPosition),
+    /// A timer may be due.
+    Timer,
+    Checkpointed(usize, SnapshotVersion),
+    /// Whether the cluster can be used.
+    Look,
+    /// A client makes its first call.
+    Begin(usize),
+    /// What was counted so far does not count.
+    Measure,
+    End,
+}
+
+struct Client {
+    generator: Generator,
+    rng: fastrand::Rng,
+    node: usize,
+    began_ns: u64,
+}
+
+impl Client {
+    fn new(settings: &Settings, index: usize) -> Self {
+        let (clients, regions) = (settings.clients as u32, settings.regions.len() as u32);
+        let seat = Seat::new(index as u32, clients, regions);
+        let seed = settings.seed ^ (index as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        Self {
+            generator: settings.workload.generator(seat),
+            rng: fastrand::Rng::with_seed(seed),
+            node: seat.region() as usize,
+            began_ns: 0,
+        }
+    }
+}
+
+/// What was done up to a moment.
+#[derive(Clone, Default)]
+struct Done {
+    machines_ns: Vec<u64>,
+    loops_ns: Vec<u64>,
+    fsync_ns: Vec<u64>,
+    wire_bytes: f64,
+    counters: BTreeMap<String, u64>,
+}
+
+struct World<'a, P: Protocol> {
+    settings: &'a Settings,
+    costs: &'a Costs,
+    topology: Arc<Topology>,
+    now_ns: u64,
+    events: u64,
+    asked: u64,
+    queue: BinaryHeap<Reverse<(u64, u64, usize)>>,
+    due: Vec<Option<Event<P>>>,
+    free: Vec<usize>,
+    machines: Vec<Machine<Then<P>>>,
+    nodes: Vec<Node<P>>,
+    clients: Vec<Client>,
+    /// The clients' own thread, where it is on the nodes' machine.
+    load: Option<ThreadId>,
+    told: Vec<(usize, bool)>,
+    /// When the link from a node to another is free, by lane.
+    link_free_ns: BTreeMap<(usize, usize, Lane), u64>,
+    rng: fastrand::Rng,
+    tickets: u64,
+    wire_bytes: f64,
+    measured_from: Option<Done>,
+    latencies_us: Vec<Vec<u32>>,
+    aborted: u64,
+    is_over: bool,
+}
+
+/// Predicts what a cluster does.
+///
+/// # Errors
+/// When the cluster never gets to work, or a node stops.
+pub fn predict<P: Protocol>(
+    settings: &Settings,
+    options: &P::Options,
+    costs: &Costs,
+    loaded: &Loaded,
+) -> Result<Prediction, String> {
+    let mut world = World::<P>::new(settings, options, costs, loaded);
+    for index in 0..world.nodes.len() {
+        world.step(index, Input::Restart(Durable::default()), Vec::new());
+        for peer in world.topology.peers_of(NodeId(index as u16)) {
+            world.nodes[index].inbox.peers.push_back(Input::PeerUp(peer));
+        }
+    }
+    world.at(LOOK_NS, Event::Look);
+    while !world.is_over {
+        world.serve();
+        let Reverse((at, _, slot)) = world.queue.pop().expect("the end is always to come");
+        assert!(at >= world.now_ns, "virtual time only grows");
+        world.now_ns = at;
+        world.events += 1;
+        world.free.push(slot);
+        let event = world.due[slot].take().expect("an event happens once");
+        world.handle(event)?;
+    }
+    Ok(world.outcome())
+}
+
+impl<'a, P: Protocol> World<'a, P> {
+    fn new(
+        settings: &'a Settings,
+        options: &P::Options,
+        costs: &'a Costs,
+        loaded: &Loaded,
+    ) -> Self {
+        let count = settings.regions.len();
+        let place = |region| NodePlace { region: RegionId(region), shard: ShardId(0) };
+        let topology = Arc::new(Topology {
+            cluster: "prediction".to_owned(),
+            regions: settings.regions.clone(),
+            nodes: (0..count as u16).map(place).collect(),
+            one_way: settings.one_way.clone(),
+        });
+        let (machine_count, cores) = match settings.cores {
+            Cores::Each(cores) => (count, cores),
+            Cores::Shared(cores) => (1, cores),
+        };
+        let mut machines: Vec<_> = (0..machine_count).map(|_| Machine::new(cores)).collect();
+        let workers = settings.workers();
+        let node = |id: NodeId| {
+            let machine = id.index() % machine_count;
+            let threads = Threads::spawn(&mut machines[machine], machine, count, workers);
+            let setup = Setup {
+                me: id,
+                topology: topology.clone(),
+                registry: settings.registry.clone(),
+                options: options.clone(),
+            };
+            let store = Arc::new(loaded.store());
+            let pool = ModelPool::new(workers);
+            Node::new(id, P::new(setup), store, pool, settings.seed, threads)
+        };
+        let nodes: Vec<_> = topology.node_ids().map(node).collect();
+        let load = matches!(settings.cores, Cores::Shared(_)).then(|| machines[0].spawn());
+        Self {
+            settings,
+            costs,
+            now_ns: 0,
+            events: 0,
+            asked: 0,
+            queue: BinaryHeap::new(),
+            due: Vec::new(),
+            free: Vec::new(),
+            machines,
+            nodes,
+            clients: (0..settings.clients).map(|index| Client::new(settings, index)).collect(),
+            load,
+            told: Vec::new(),
+            link_free_ns: BTreeMap::new(),
+            rng: fastrand::Rng::with_seed(settings.seed),
+            tickets: 0,
+            wire_bytes: 0.0,
+            measured_from: None,
+            latencies_us: vec![Vec::new(); count],
+            aborted: 0,
+            is_over: false,
+            topology,
+        }
+    }
+
+    fn at(&mut self, ns: u64, event: Event<P>) {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.due.push(None);
+            self.due.len() - 1
+        });
+        self.due[slot] = Some(event);
+        self.asked += 1;
+        self.queue.push(Reverse((ns.max(self.now_ns), self.asked, slot)));
+    }
+
+    fn now(&self) -> Timestamp {
+        Clock::origin() + Span::from_us(self.now_ns / 1_000)
+    }
+
+    /// Lets everybody begin who can: event loops their next steps, cores their next slices.
+    fn serve(&mut self) {
+        let now = self.now();
+        for index in 0..self.nodes.len() {
+            if !self.nodes[index].is_busy
+                && let Some((input, released)) = self.nodes[index].next_input(now)
+            {
+                self.step(index, input, released);
+            }
+            self.collect(index);
+        }
+        if let Some(load) = self.load
+            && self.machines[0].is_idle(load)
+            && !self.told.is_empty()
+        {
+            let told = std::mem::take(&mut self.told);
+            let ns = self.cost("load_call", told.len() as f64);
+            self.machines[0].give(load, ns, Then::Called(told));
+        }
+        for machine in 0..self.machines.len() {
+            while let Some(slice) = self.machines[machine].begin(self.now_ns) {
+                self.at(slice.until_ns, Event::Slice(machine, slice.thread));
+            }
+        }
+    }
+
+    /// The threads that take all that waits at a time.
+    fn collect(&mut self, index: usize) {
+        let machine = self.nodes[index].threads.machine;
+        let (requests, answers) =
+            (self.nodes[index].threads.requests, self.nodes[index].threads.answers);
+        if !self.nodes[index].requests.is_empty() && self.machines[machine].is_idle(requests) {
+            let calls = std::mem::take(&mut self.nodes[index].requests);
+            let ns = self.cost("client_request", calls.len() as f64);
+            self.machines[machine].give(requests, ns, Then::Requested(index, calls));
+        }
+        if !self.nodes[index].answers.is_empty() && self.machines[machine].is_idle(answers) {
+            let told = std::mem::take(&mut self.nodes[index].answers);
+            let count = told.len() as f64;
+            let (ns, rest_ns) = (self.cost("client_answer", count), self.cost("background", count));
+            let rest = self.nodes[index].threads.rest;
+            self.machines[machine].give(rest, rest_ns, Then::Nothing);
+            self.machines[machine].give(answers, ns, Then::Answered(told));
+        }
+        let log = &mut self.nodes[index].log;
+        if !log.is_busy && log.bytes > 0 {
+            log.is_busy = true;
+            let (bytes, head) = (std::mem::take(&mut log.bytes), log.head);
+            let (thread, ns) =
+                (self.nodes[index].threads.log, self.cost("log_write", bytes as f64));
+            self.machines[machine].give(thread, ns, Then::Logged(index, head));
+        }
+    }
+
+    fn cost(&self, kind: &str, size: f64) -> u64 {
+        self.costs.line(kind).cost_ns(1.0, size) as u64
+    }
+
+    /// Runs the protocol now, and has its thread take as long as that costs.
+    fn step(&mut self, index: usize, input: Input<P>, released: Vec<Effect<P>>) {
+        let now = ClockReading { at: self.now(), uncertainty: UNCERTAINTY };
+        let node = &mut self.nodes[index];
+        assert!(!node.is_busy && node.effects.is_empty(), "one step at a time");
+        let cost = StepCost::new(self.costs, &node.pool);
+        let (kind, size) = kind_of(&input);
+        cost.charge("turn", if kind == "submit" { size as f64 } else { 0.0 });
+        cost.charge(kind, size as f64);
+        let mut effects = released;
+        let head = node.log_head;
+        let mut cx =
+            Cx::new(now, &mut node.rng, &node.store, &node.pool, head, &mut effects).metered(&cost);
+        node.protocol.step(&mut cx, input);
+        node.log_head = cx.log_head();
+        let mut others = 0;
+        for effect in &effects {
+            match effect {
+                Effect::Send { message, after, .. } if *after <= node.durable => {
+                    cost.charge("effect_send", message.payload_bytes() as f64);
+                }
+                _ => others += 1,
+            }
+        }
+        if others > 0 {
+            cost.charge("effects", f64::from(others));
+        }
+        let total = cost.total();
+        node.effects = effects;
+        node.is_busy = true;
+        let machine = &mut self.machines[node.threads.machine];
+        machine.give(node.threads.event_loop, total.own_ns as u64, Then::Step(index));
+        let share = total.pool_ns / node.threads.pool.len().max(1) as f64;
+        if share >= 1.0 {
+            for &thread in &node.threads.pool {
+                machine.give(thread, share as u64, Then::Nothing);
+            }
+        }
+    }
+
+    fn handle(&mut self, event: Event<P>) -> Result<(), String> {
+        match event {
+            Event::Slice(machine, thread) => {
+                if let Some(then) = self.machines[machine].end(thread) {
+                    self.follow(then)?;
+                }
+            }
+            Event::Due(frame) => {
+                let threads = &self.nodes[frame.from].threads;
+                let (machine, thread) =
+                    (threads.machine, threads.senders[frame.to][frame.lane as usize]);
+                let ns = self.cost("send", frame.wire_bytes);
+                self.machines[machine].give(thread, ns, Then::Sent(frame));
+            }
+            Event::Fsync(index, position) => {
+                let node = &mut self.nodes[index];
+                node.synced = position;
+                node.log.is_busy = false;
+            }
+            Event::Timer => {}
+            Event::Checkpointed(index, version) => {
+                self.nodes[index].inbox.peers.push_back(Input::Checkpointed(version));
+            }
+            Event::Look => self.look()?,
+            Event::Begin(client) => self.call(vec![(client, true)]),
+            Event::Measure => {
+                self.latencies_us.iter_mut().for_each(Vec::clear);
+                self.aborted = 0;
+                self.measured_from = Some(self.done());
+            }
+            Event::End => self.is_over = true,
+        }
+        Ok(())
+    }
+
+    /// Starts the clients once every node knows the coordinator.
+    fn look(&mut self) -> Result<(), String> {
+        let is_usable = |node: &Node<P>| {
+            let status = node.protocol.status();
+            status.first_start.is_none() && status.coordinator.is_some()
+        };
+        if !self.nodes.iter().all(is_usable) {
+            if self.now_ns > USABLE_NS_MAX {
+                return Err("the replicas do not agree on a coordinator in a minute".to_owned());
+            }
+            self.at(self.now_ns + LOOK_NS, Event::Look);
+            return Ok(());
+        }
+        for client in 0..self.clients.len() {
+            let later = START_NS * client as u64 / self.clients.len() as u64;
+            self.at(self.now_ns + later, Event::Begin(client));
+        }
+        let measured_ns = self.now_ns + self.settings.warmup.us * 1_000;
+        self.at(measured_ns, Event::Measure);
+        self.at(measured_ns + self.settings.duration.us * 1_000, Event::End);
+        Ok(())
+    }
+
+    fn follow(&mut self, then: Then<P>) -> Result<(), String> {
+        match then {
+            Then::Step(index) => {
+                let node = &mut self.nodes[index];
+                node.is_busy = false;
+                for effect in std::mem::take(&mut node.effects) {
+                    self.effect(index, effect)?;
+                }
+            }
+            Then::Logged(index, position) => {
+                let ns = self.costs.fsync_ns(self.rng.f64());
+                self.nodes[index].log.fsync_busy_ns += ns;
+                self.at(self.now_ns + ns, Event::Fsync(index, position));
+            }
+            Then::Sent(frame) => {
+                let threads = &self.nodes[frame.to].threads;
+                let (machine, thread) =
+                    (threads.machine, threads.readers[frame.from][frame.lane as usize]);
+                let ns = self.cost("receive", frame.wire_bytes);
+                self.machines[machine].give(thread, ns, Then::Received(frame));
+            }
+            Then::Received(Frame { from, to, message, .. }) => {
+                let input = Input::Message { from: NodeId(from as u16), message };
+                self.nodes[to].inbox.peers.push_back(input);
+            }
+            Then::Requested(index, calls) => {
+                let node = &mut self.nodes[index];
+                for (client, submission) in calls {
+                    node.waiting.insert(submission.ticket, client);
+                    node.inbox.submissions.push(submission);
+                }
+            }
+            Then::Answered(told) if self.load.is_some() => self.told.extend(told),
+            Then::Answered(told) | Then::Called(told) => self.tell(told),
+            Then::Nothing => {}
+        }
+        Ok(())
+    }
+
+    /// Clients learn how their calls ended, and call again.
+    fn tell(&mut self, told: Vec<(usize, bool)>) {
+        for &(client, is_committed) in &told {
+            let Client { node, began_ns, .. } = self.clients[client];
+            if is_committed {
+                let us = (self.now_ns - began_ns) / 1_000;
+                self.latencies_us[node].push(u32::try_from(us).unwrap_or(u32::MAX));
+            } else {
+                self.aborted += 1;
+            }
+        }
+        self.call(told);
+    }
+
+    fn call(&mut self, callers: Vec<(usize, bool)>) {
+        let now = self.now();
+        for (index, _) in callers {
+            let client = &mut self.clients[index];
+            client.began_ns = self.now_ns;
+            let call = client.generator.next(&mut client.rng, now);
+            let procedure = self.settings.registry.id(call.procedure);
+            let procedure = procedure.expect("workloads call what is there");
+            self.tickets += 1;
+            let request = Request::Commit(Program::Call { procedure, args: call.args });
+            let submission = Submission { ticket: Ticket(self.tickets), request };
+            self.nodes[client.node].requests.push((index, submission));
+        }
+    }
+
+    fn effect(&mut self, index: usize, effect: Effect<P>) -> Result<(), String> {
+        let node = &mut self.nodes[index];
+        match effect {
+            Effect::Send { after, .. } | Effect::Reply { after, .. } if after > node.durable => {
+                node.held.entry(after).or_default().push(effect);
+            }
+            Effect::Send { to, message, .. } => self.transmit(index, to.index(), message),
+            Effect::Reply { ticket, outcome, .. } => {
+                let client = node.waiting.remove(&ticket).expect("it is answered once");
+                let is_committed = matches!(outcome, Outcome::Committed { .. });
+                node.answers.push((client, is_committed));
+            }
+            Effect::Persist { position, record } => {
+                let bytes: usize = record.iter().map(bytes::Bytes::len).sum();
+                node.log.bytes += bytes as u64;
+                node.log.head = position;
+            }
+            Effect::SetTimer { timer, at } => {
+                // As late as who sleeps wakes up: so nodes never tick in step.
+                let late = Span::from_us(self.rng.u64(0..=TIMER_LATE_US_MAX));
+                node.timers.insert(timer, at + late);
+                let due_ns = (at + late).since(Clock::origin()).us * 1_000;
+                self.at(due_ns, Event::Timer);
+            }
+            Effect::ClearTimer(timer) => drop(node.timers.remove(&timer)),
+            Effect::Resume => node.wants_resume = true,
+            Effect::Fresh { .. } => return Err("a fresh version that nobody wanted".to_owned()),
+            Effect::Checkpoint { checkpoint, pin } => {
+                drop(pin);
+                let at = self.now_ns + CHECKPOINT_NS;
+                self.at(at, Event::Checkpointed(index, checkpoint.version));
+            }
+            Effect::Stop { reason } => return Err(format!("{} stopped: {reason}", node.id)),
+            Effect::Truncate(_) | Effect::Mark(_) | Effect::Rejoined => {}
+        }
+        Ok(())
+    }
+
+    fn transmit(&mut self, from: usize, to: usize, message: P::Message) {
+        let (lane, payload) = (message.lane(), message.payload_bytes());
+        let body = match payload {
+            0 => {
+                let mut bytes = Vec::new();
+                message.encode(&mut bytes);
+                bytes.len() as f64
+            }
+            payload => payload as f64,
+        };
+        let wire_bytes = match lane {
+            Lane::Control => body,
+            Lane::Bulk => body * self.costs.wire_bytes_per_byte,
+        };
+        self.wire_bytes += wire_bytes + FRAME_BYTES;
+        let passing_ns = self
+            .settings
+            .bandwidth_bits
+            .map_or(0.0, |bits| (wire_bytes + FRAME_BYTES) * 8.0 * 1e9 / bits as f64);
+        let free = self.link_free_ns.entry((from, to, lane)).or_default();
+        *free = (*free).max(self.now_ns) + passing_ns as u64;
+        let due = *free + self.settings.one_way[from][to].us * 1_000;
+        self.at(due, Event::Due(Frame { from, to, lane, wire_bytes, message }));
+    }
+
+    fn done(&self) -> Done {
+        let loop_ns =
+            |node: &Node<P>| self.machines[node.threads.machine].busy_ns(node.threads.event_loop);
+        Done {
+            machines_ns: self.machines.iter().map(Machine::all_busy_ns).collect(),
+            loops_ns: self.nodes.iter().map(loop_ns).collect(),
+            fsync_ns: self.nodes.iter().map(|node| node.log.fsync_busy_ns).collect(),
+            wire_bytes: self.wire_bytes,
+            counters: self.nodes[0].protocol.status().counters,
+        }
+    }
+
+    fn outcome(mut self) -> Prediction {
+        let (before, after) = (self.measured_from.take().unwrap_or_default(), self.done());
+        let secs = self.settings.duration.us as f64 / 1e6;
+        let regions: Vec<Region> = self
+            .settings
+            .regions
+            .iter()
+            .zip(&mut self.latencies_us)
+            .map(|(name, latencies)| Region {
+                name: name.clone(),
+                throughput_per_sec: latencies.len() as f64 / secs,
+                latency_ms: Latency::of(latencies),
+            })
+            .collect();
+        let mut all = self.latencies_us.concat();
+        let committed = all.len() as f64;
+        let cpu_ns: u64 =
+            after.machines_ns.iter().zip(&before.machines_ns).map(|(a, b)| a - b).sum();
+        let per_txn = |amount: f64| amount / committed.max(1.0);
+        let servers = self.servers(&before, &after, secs);
+        Prediction {
+            replicas: self.nodes.len(),
+            throughput_per_sec: committed / secs,
+            latency_ms: Latency::of(&mut all),
+            regions,
+            aborted: self.aborted,
+            shares: shares(&before.counters, &after.counters),
+            cpu_us_per_txn: per_txn(cpu_ns as f64 / 1e3),
+            wan_bytes_per_txn: per_txn(after.wire_bytes - before.wire_bytes),
+            bottleneck: bottleneck(&servers),
+            servers,
+            events: self.events,
+        }
+    }
+
+    fn servers(&self, before: &Done, after: &Done, secs: f64) -> Vec<Server> {
+        let busiest = |name, before: &[u64], after: &[u64], servers: usize| {
+            let used = after.iter().zip(before).map(|(a, b)| a - b).enumerate();
+            let (at, ns) = used.max_by_key(|(_, ns)| *ns).unwrap_or((0, 0));
+            let region = self.settings.regions[at].clone();
+            Server { name, region, utilisation: ns as f64 / 1e9 / secs / servers as f64 }
+        };
+        let cores = self.machines[0].cores();
+        vec![
+            busiest("event loop", &before.loops_ns, &after.loops_ns, 1),
+            busiest("cores", &before.machines_ns, &after.machines_ns, cores),
+            busiest("disk", &before.fsync_ns, &after.fsync_ns, 1),
+        ]
+    }
+}

@@ -1,0 +1,159 @@
+//! Predictions: the same each time, and in proportion to what things cost.
+
+use std::sync::Arc;
+
+use pangea_core::protocol::{Message as _, Protocol};
+use pangea_core::time::Span;
+use pangea_core::txn::Registry;
+use pangea_core::workload::{self, Workload};
+use pangea_protocols::minerva::{Message, Minerva, Options};
+use pangea_sim::predict::costs::kinds;
+use pangea_sim::predict::{Cores, Costs, Line, Loaded, Prediction, Settings, predict};
+
+/// Costs that are the same for every kind: so much each time and for each transaction.
+fn costs(fixed_us: f64, per_txn_us: f64) -> Costs {
+    let line = |kind: &str| {
+        let is_per_txn = matches!(kind, "work_execute" | "work_order" | "work_apply");
+        let per_unit_ns = if is_per_txn { per_txn_us * 1e3 } else { 0.0 };
+        Line { fixed_ns: fixed_us * 1e3, per_unit_ns, ..Line::default() }
+    };
+    Costs {
+        fsync_us: vec![100.0, 300.0],
+        wire_bytes_per_byte: 1.0,
+        lines: kinds(Message::KINDS).map(|kind| (kind.to_owned(), line(kind))).collect(),
+        ..Costs::default()
+    }
+}
+
+fn settings(replicas: usize, clients: usize, cores: Cores) -> Settings {
+    let sizes = workload::Settings { accounts: 2_000, ..workload::Settings::default() };
+    let one_way = |from, to| if from == to { Span::ZERO } else { Span::from_ms(5) };
+    Settings {
+        seed: 7,
+        regions: (0..replicas).map(|region| format!("region-{region}")).collect(),
+        one_way: (0..replicas).map(|a| (0..replicas).map(|b| one_way(a, b)).collect()).collect(),
+        bandwidth_bits: None,
+        clients,
+        warmup: Span::from_ms(2_000),
+        duration: Span::from_ms(2_000),
+        cores,
+        workload: Workload::named("bank", &sizes).unwrap(),
+        registry: Arc::new(Registry::new(workload::procedures())),
+    }
+}
+
+fn run(settings: &Settings, costs: &Costs) -> Prediction {
+    let loaded =
+        Loaded::new::<<Minerva as Protocol>::Header>(&settings.workload, &settings.registry);
+    predict::<Minerva>(settings, &Options::default(), costs, &loaded.unwrap()).unwrap()
+}
+
+#[test]
+fn a_prediction_is_the_same_each_time_and_another_for_another_seed() {
+    let (settings, costs) = (settings(3, 60, Cores::Shared(2)), costs(20.0, 50.0));
+    let first = run(&settings, &costs);
+    assert!(first.throughput_per_sec > 100.0, "{first:?}");
+    assert_eq!(run(&settings, &costs), first);
+    let other = Settings { seed: 8, ..settings };
+    assert_ne!(run(&other, &costs), first);
+}
+
+#[test]
+fn at_light_load_a_commit_takes_what_the_protocol_waits_for() {
+    // Two one-way delays to hear that a batch is available, one to two for the cut, and the timers
+    // of a batch and an epoch; nothing is busy.
+    let prediction = run(&settings(3, 3, Cores::Each(8)), &costs(0.1, 0.1));
+    let p50 = prediction.latency_ms.p50;
+    assert!((20.0..50.0).contains(&p50), "{prediction:?}");
+    assert_eq!(prediction.bottleneck, "round trips");
+    assert!(prediction.servers.iter().all(|server| server.utilisation < 0.2), "{prediction:?}");
+}
+
+/// Nodes whose timers came at the same moments, to the microsecond, agreed by repeating what they
+/// had said: at these round trips a commit took three or six of them.
+#[test]
+fn nodes_do_not_tick_in_step() {
+    for round_trip_ms in [180, 200] {
+        let mut settings = settings(3, 3, Cores::Each(8));
+        let one_way = Span::from_ms(round_trip_ms / 2);
+        for (from, row) in settings.one_way.iter_mut().enumerate() {
+            for (to, delay) in row.iter_mut().enumerate() {
+                *delay = if from == to { Span::ZERO } else { one_way };
+            }
+        }
+        settings.duration = Span::from_ms(5_000);
+        let p50 = run(&settings, &costs(0.1, 0.1)).latency_ms.p50;
+        let least = 2.0 * round_trip_ms as f64;
+        assert!((least..least + 40.0).contains(&p50), "{p50} at {round_trip_ms} ms");
+    }
+}
+
+#[test]
+fn twice_the_costs_are_half_the_throughput_where_processors_limit_it() {
+    let settings = settings(3, 300, Cores::Shared(1));
+    let once = run(&settings, &costs(5.0, 300.0));
+    let twice = run(&settings, &costs(5.0, 300.0).times(2.0));
+    let ratio = twice.throughput_per_sec / once.throughput_per_sec;
+    assert!((0.35..0.65).contains(&ratio), "{ratio}: {once:?} {twice:?}");
+    assert!(once.servers.iter().any(|server| server.utilisation > 0.9), "{once:?}");
+}
+
+#[test]
+fn more_cores_are_not_slower_and_a_narrow_link_is() {
+    let costs = costs(30.0, 200.0);
+    let rate = |cores| run(&settings(3, 300, cores), &costs).throughput_per_sec;
+    let (one, two, eight) = (rate(Cores::Each(1)), rate(Cores::Each(2)), rate(Cores::Each(8)));
+    assert!(two >= one * 0.95 && eight >= two * 0.95, "{one} {two} {eight}");
+    let wide = settings(3, 300, Cores::Each(8));
+    let narrow = Settings { bandwidth_bits: Some(100_000), ..wide };
+    assert!(run(&narrow, &costs).throughput_per_sec < eight / 2.0);
+}
+
+#[test]
+fn every_number_of_replicas_works() {
+    for replicas in [4, 5, 15] {
+        let prediction = run(&settings(replicas, 45, Cores::Each(4)), &costs(5.0, 10.0));
+        assert_eq!(prediction.regions.len(), replicas);
+        let all: f64 = prediction.regions.iter().map(|region| region.throughput_per_sec).sum();
+        assert!(all > 100.0 && (all - prediction.throughput_per_sec).abs() < 1e-6);
+    }
+}
+
+/// A file, and what is said of it after a change.
+fn refused(change: impl Fn(String) -> String) -> String {
+    let text = change(costs(1.5, 2.5).to_toml());
+    Costs::parse(&text, Message::KINDS).expect_err(&text)
+}
+
+#[test]
+fn a_file_is_read_as_it_was_written() {
+    let written = costs(1.5, 2.5);
+    assert_eq!(Costs::parse(&written.to_toml(), Message::KINDS), Ok(written));
+}
+
+#[test]
+fn what_is_wrong_with_a_file_is_named() {
+    let replace = |from: &'static str, to: &'static str| {
+        move |text: String| {
+            assert!(text.contains(from), "{text}");
+            text.replacen(from, to, 1)
+        }
+    };
+    for (error, words) in [
+        (refused(replace("version = 1", "version = 2")), &["expected 1", "found 2"][..]),
+        (refused(replace("version = 1", "")), &["version", "none"]),
+        (refused(replace("fixed_us = 1.5", "fixed_us = 1.5\nspeed = 9")), &["line ", "speed"]),
+        (refused(replace("fixed_us = 1.5", "fixed_us = nan")), &["line ", "not negative"]),
+        (refused(replace("fixed_us = 1.5", "fixed_us = -3.0")), &["line ", "-3"]),
+        (refused(replace("fixed_us = 1.5", "fixed_us = inf")), &["fixed_us = inf"]),
+        (refused(replace("fixed_us = 1.5", "fixed_us = 0.0")), &["costs nothing"]),
+        (refused(replace("[lines.message_ack]", "[lines.message_x]")), &["message_ack", "missing"]),
+        (refused(replace("[lines.submit]", "[lines.sbumit]")), &["line ", "no such kind"]),
+        (refused(replace("per_txn_us", "per_kb_us")), &["per_kb_us", "per_txn_us"]),
+        (refused(replace("fsync_us = [100.0, 300.0]", "fsync_us = [9.0, 3.0]")), &["fsync_us"]),
+        (refused(replace("per_byte = 1.0", "per_byte = 0.0")), &["wire_bytes_per_byte"]),
+        (refused(|_| "version = ".to_owned()), &["line 1"]),
+    ] {
+        assert!(words.iter().all(|word| error.contains(word)), "{words:?}: {error}");
+    }
+}
