@@ -15,7 +15,7 @@ pub struct Signals {
 /// SIGINT, which a terminal sends for Ctrl-C.
 pub struct Interrupts(Signal);
 
-/// SIGTERM; SIGQUIT, which a terminal sends for Ctrl-\; and SIGHUP, which it sends when it is closed.
+/// SIGTERM; SIGQUIT, for Ctrl-\ in a terminal; and SIGHUP, for a terminal that is closed.
 pub struct Ends {
     terminate: Signal,
     quit: Signal,

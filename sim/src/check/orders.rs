@@ -5,9 +5,9 @@
 //! saw that found nothing, are open questions. They are answered in three steps, each of which ends
 //! the search when it succeeds:
 //!
-//! 1. **By guess**: the order that the database tells, if it does, and the one in which transactions
-//!    can be put anyhow. If the graph with all answers has no cycle that the model rules out, then
-//!    the history is what the model promises, whoever the guess is from.
+//! 1. **By guess**: the order that the database tells, if it does, and the one in which they can
+//!    be put anyhow. If the graph with all answers has no cycle that the model rules out, then the
+//!    history is what the model promises, whoever the guess is from.
 //! 2. **By necessity**: an answer that closes a cycle is wrong, so that the other one holds; if
 //!    each answer to one question does, the history breaks the model. Repeated until nothing
 //!    follows.
