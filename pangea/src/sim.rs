@@ -26,7 +26,7 @@ use crate::say;
 use crate::signals::Signals;
 
 /// Workloads whose histories can't be written: their values may be written twice.
-const NOT_RECORDED: [&str; 3] = ["bank", "tpcc", "ycsb"];
+const NOT_RECORDED: [&str; 5] = ["bank", "ddl", "index", "tpcc", "ycsb"];
 
 /// How a swarm's progress looks at a terminal.
 const PROGRESS_BAR: &str = "{wide_bar} {pos}/{len} seeds, {msg}, {eta} left";
@@ -112,7 +112,7 @@ pub struct Arguments {
     /// Print everything that happens
     #[arg(long, conflicts_with = "seeds")]
     trace: bool,
-    /// Write what clients did and saw to a file, for `pangea check`. Not of bank, TPC-C and YCSB
+    /// Write what clients did and saw to a file, for `pangea check`. Not of bank, ddl, index, TPC-C and YCSB
     #[arg(long, value_name = "FILE", conflicts_with = "seeds")]
     history: Option<PathBuf>,
     /// What clients do

@@ -123,7 +123,7 @@ impl Default for Settings {
 }
 
 /// Workloads that [`Settings::drawn`] chooses from, those that find most more often.
-const DRAWN_WORKLOADS: [&str; 16] = [
+const DRAWN_WORKLOADS: [&str; 18] = [
     "list-append",
     "list-append",
     "list-append",
@@ -137,6 +137,8 @@ const DRAWN_WORKLOADS: [&str; 16] = [
     "cycle",
     "ranges",
     "ranges",
+    "index",
+    "ddl",
     "tpcc",
     "ycsb-a",
     "ycsb-e",

@@ -27,6 +27,7 @@
 //! | [`list_append`] | 61, 63 | `list_append`, `list_follow` |
 //! | [`bank`] | 60 | `bank_transfer`, `bank_audit`, `bank_load` |
 //! | [`registers`] | 59 | `registers` |
+//! | [`catalog`] | 37 to 39 | `catalog`, `catalog_load` |
 //!
 //! Table numbers stay below 64, so that they are one byte in every write that is shipped.
 //!
@@ -51,6 +52,7 @@
 //! ```
 
 pub mod bank;
+pub mod catalog;
 mod check;
 pub mod dice;
 pub mod list_append;
@@ -131,6 +133,8 @@ pub enum Workload {
     Bank(bank::Bank),
     /// Registers and rows that come and go.
     Registers(registers::Registers),
+    /// A table with an index, whose schema changes.
+    Catalog(catalog::Catalog),
 }
 
 /// How large and how skewed a workload is; each looks at what concerns it.
@@ -148,7 +152,7 @@ pub struct Settings {
     pub warehouses: u32,
     /// TPC-C: rows in a warehouse.
     pub scale: tpcc::Scale,
-    /// List-append: lists that are in use at a time. Registers: rows.
+    /// List-append: lists that are in use at a time. Registers, index and ddl: rows.
     pub lists: u32,
     /// Bank: accounts.
     pub accounts: u32,
@@ -183,7 +187,7 @@ impl fmt::Display for InvalidSettings {
 impl std::error::Error for InvalidSettings {}
 
 /// The names that [`Workload::named`] knows.
-pub const NAMES: [&str; 15] = [
+pub const NAMES: [&str; 17] = [
     "ycsb-a",
     "ycsb-b",
     "ycsb-c",
@@ -199,6 +203,8 @@ pub const NAMES: [&str; 15] = [
     registers::Mix::WriteSkew.name(),
     registers::Mix::Cycle.name(),
     registers::Mix::Ranges.name(),
+    catalog::Mix::Index.name(),
+    catalog::Mix::Ddl.name(),
 ];
 
 impl Workload {
@@ -211,6 +217,9 @@ impl Workload {
         let tpcc = |mix| tpcc::Tpcc::new(mix, settings).map(Self::Tpcc);
         if let Some(mix) = registers::Mix::ALL.into_iter().find(|mix| mix.name() == name) {
             return registers::Registers::new(mix, settings).map(Self::Registers);
+        }
+        if let Some(mix) = catalog::Mix::ALL.into_iter().find(|mix| mix.name() == name) {
+            return catalog::Catalog::new(mix, settings).map(Self::Catalog);
         }
         match name {
             "ycsb-a" => ycsb(ycsb::Mix::A),
@@ -238,6 +247,7 @@ impl Workload {
             Self::ListAppend(_) => "list-append",
             Self::Bank(_) => "bank",
             Self::Registers(registers) => registers.name(),
+            Self::Catalog(catalog) => catalog.name(),
         }
     }
 
@@ -249,6 +259,7 @@ impl Workload {
             Self::Tpcc(tpcc) => tpcc.load_calls(),
             Self::ListAppend(_) | Self::Registers(_) => Vec::new(),
             Self::Bank(bank) => bank.load_calls(),
+            Self::Catalog(catalog) => catalog.load_calls(),
         }
     }
 
@@ -260,6 +271,7 @@ impl Workload {
             Self::ListAppend(lists) => Kind::ListAppend(lists.generator(client)),
             Self::Bank(bank) => Kind::Bank(bank.clone()),
             Self::Registers(registers) => Kind::Registers(registers.generator(client)),
+            Self::Catalog(catalog) => Kind::Catalog(catalog.clone()),
         })
     }
 
@@ -274,6 +286,7 @@ impl Workload {
             Self::ListAppend(_) => list_append::check(rows),
             Self::Bank(bank) => bank.check(rows),
             Self::Registers(_) => registers::check(rows),
+            Self::Catalog(_) => catalog::Catalog::check(rows),
         }
     }
 }
@@ -289,6 +302,7 @@ enum Kind {
     ListAppend(list_append::Generator),
     Bank(bank::Bank),
     Registers(registers::Generator),
+    Catalog(catalog::Catalog),
 }
 
 impl Generator {
@@ -301,6 +315,7 @@ impl Generator {
             Kind::ListAppend(lists) => lists.next(dice),
             Kind::Bank(bank) => bank.next(dice),
             Kind::Registers(registers) => registers.next(dice),
+            Kind::Catalog(catalog) => catalog.next(dice),
         }
     }
 }
@@ -316,6 +331,8 @@ pub fn procedures() -> Vec<Arc<dyn Procedure>> {
         Arc::new(bank::Audit),
         Arc::new(bank::Load),
         Arc::new(registers::Run),
+        Arc::new(catalog::Run),
+        Arc::new(catalog::Load),
     ];
     all.extend(tpcc::procedures());
     all

@@ -193,7 +193,7 @@ impl Arguments {
 
 /// Whether a workload is there for checkers of histories, which the simulator has.
 fn is_of_histories(workload: &Workload) -> bool {
-    matches!(workload, Workload::ListAppend(_) | Workload::Registers(_))
+    matches!(workload, Workload::ListAppend(_) | Workload::Registers(_) | Workload::Catalog(_))
 }
 
 fn no_such_workload(name: &str, settings: &workload::Settings) -> String {

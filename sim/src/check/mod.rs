@@ -5,11 +5,12 @@
 //! - [`observed`] brings the simulator's histories there, with the final state: [`list_append`]
 //!   those of lists and [`rows`] those of registers. Both hold them to the versions that nodes
 //!   named.
-//! - [`bank`] holds every audit to the same total.
+//! - [`bank`] holds every audit to the same total, [`catalog`] every index to its table.
 //! - Workloads check their own final data, and data at sampled versions; the world compares
 //!   replicas.
 
 pub mod bank;
+pub mod catalog;
 mod certain;
 mod explain;
 mod facts;
@@ -98,6 +99,7 @@ pub fn history(
     }
     let checked = match workload {
         Workload::Bank(bank) => bank::check(bank, history),
+        Workload::Catalog(_) => catalog::check(history),
         // These are checked by the conditions on their data alone.
         _ => Ok(()),
     };

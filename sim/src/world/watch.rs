@@ -138,8 +138,8 @@ impl<P: Protocol> World<P> {
     /// A node has published a version: at some versions, compares it with the others.
     pub(super) fn on_published(&mut self, id: NodeId, version: SnapshotVersion) {
         let every = match self.workload {
-            Workload::ListAppend(_) | Workload::Bank(_) | Workload::Registers(_) => 4,
-            _ => 128,
+            Workload::Ycsb(_) | Workload::Tpcc(_) => 128,
+            _ => 4,
         };
         if !version.0.is_multiple_of(every) {
             return;

@@ -1,0 +1,29 @@
+//! Every reader of a schema, its table and its index sees those of one moment.
+
+use pangea_core::workload::catalog::Picture;
+
+use super::Violation;
+use crate::history::History;
+
+/// Checks every answer of who read all of them.
+///
+/// # Errors
+/// The first answer that is wrong.
+pub fn check(history: &History) -> Result<(), Violation> {
+    let violation = |story| Violation::new("catalog", "torn schema", story);
+    for (id, operation) in history.operations.iter().enumerate() {
+        let Some(result) = operation.result() else { continue };
+        if operation.call.label != "read" {
+            continue;
+        }
+        let picture = Picture::decode(result)
+            .map_err(|error| violation(format!("the answer of T{id} is a {error}")))?;
+        if let Some(wrong) = picture.wrong().first() {
+            return Err(violation(format!(
+                "T{id} (client {}, {:?}, at {}) saw what never was at one moment: {wrong}",
+                operation.client, operation.how, operation.node
+            )));
+        }
+    }
+    Ok(())
+}
