@@ -175,7 +175,8 @@ impl Options {
             ack_everyone: rng.u8(..4) > 0,
             slice_txns: slice,
             checkpoint_bytes: one_of(rng, &[10_000, 30_000, 300_000]),
-            chunk_bytes: one_of(rng, &[100, 500, 1 << 20]),
+            // Sixteen to a round trip, and TPC-C's tables must come over within seconds.
+            chunk_bytes: one_of(rng, &[5_000, 20_000, 1 << 20]),
             removal_ms: one_of(rng, &[1_000, 2_000, 10_000]),
             cuts_kept: one_of(rng, &[5, 20, 32_768]),
         }

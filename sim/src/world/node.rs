@@ -53,6 +53,8 @@ pub(super) struct Node<P: Protocol> {
     pub(super) is_destroyed: bool,
     /// It has yet to take the place of one whose disk was lost.
     pub(super) is_replaced: bool,
+    /// Whether it has ever applied anything: its part in the cluster's first start is over.
+    pub(super) has_begun: bool,
     /// What was in its log before a bit of that flipped, which its next start must notice.
     damaged: Option<Vec<(LogPosition, Bytes)>>,
     disk: Disk,
@@ -103,6 +105,7 @@ impl<P: Protocol> Node<P> {
             running: None,
             is_destroyed: false,
             is_replaced: false,
+            has_begun: false,
             damaged: None,
             disk: Disk::default(),
             workers: Workers::draw(fork("workers")),
@@ -252,10 +255,12 @@ impl<P: Protocol> World<P> {
         node.life += 1;
     }
 
-    /// Whether the cluster survives that a node loses what is on its disk.
+    /// Whether the cluster survives that a node loses what is on its disk. It can't tell one that
+    /// lost it before the first start was over everywhere from one that has never been there.
     fn can_lose_disk(&self) -> bool {
-        let is_whole =
-            |node: &Node<P>| !node.is_destroyed && !node.is_replaced && node.damaged.is_none();
+        let is_whole = |node: &Node<P>| {
+            node.has_begun && !node.is_destroyed && !node.is_replaced && node.damaged.is_none()
+        };
         P::REJOINS && self.topology.faults_tolerated() > 0 && self.nodes.iter().all(is_whole)
     }
 
@@ -497,6 +502,7 @@ impl<P: Protocol> World<P> {
         let running = self.nodes[id.index()].running.as_mut().expect("it took a step");
         let version = running.store.published();
         if std::mem::replace(&mut running.seen_version, version) != version {
+            self.nodes[id.index()].has_begun = true;
             self.on_published(id, version);
         }
     }
