@@ -25,6 +25,9 @@ const LAYOUT: u32 = 1;
 
 const REPLACED: &str = "replaced";
 
+/// What that file says until all that was there is set aside.
+const EMPTYING: &[u8] = b"emptying";
+
 /// What a node keeps its state in, beside the file that says whose it is.
 const KEPT: [&str; 2] = ["log", "checkpoints"];
 
@@ -172,9 +175,16 @@ impl DataDir {
     /// # Errors
     /// When a file operation fails.
     pub fn replace(&self, disk: &dyn Disk) -> Result<Option<PathBuf>, DiskError> {
-        let names = disk.list(&self.path).map_err(DiskError::new("list", &self.path))?;
-        // First, so that a crash never leaves an empty directory that passes for a new node's.
+        // First, so that a crash never leaves an empty directory that passes for a new node's, nor a
+        // checkpoint without its log that passes for a whole memory.
+        replace_file(disk, &self.path, REPLACED, EMPTYING)?;
+        let aside = self.set_aside(disk)?;
         replace_file(disk, &self.path, REPLACED, b"")?;
+        Ok(aside)
+    }
+
+    fn set_aside(&self, disk: &dyn Disk) -> Result<Option<PathBuf>, DiskError> {
+        let names = disk.list(&self.path).map_err(DiskError::new("list", &self.path))?;
         let there: Vec<_> =
             KEPT.into_iter().filter(|kept| names.iter().any(|n| n == kept)).collect();
         if there.is_empty() {
@@ -193,13 +203,19 @@ impl DataDir {
         Ok(Some(aside))
     }
 
-    /// Whether the node has yet to take the place of one whose data is lost.
+    /// Whether the node has yet to take the place of one whose data is lost. Goes on with what
+    /// [`DataDir::replace`] began, if a crash has ended that.
     ///
     /// # Errors
     /// When a file operation fails.
     pub fn is_replaced(&self, disk: &dyn Disk) -> Result<bool, DiskError> {
-        let names = disk.list(&self.path).map_err(DiskError::new("list", &self.path))?;
-        Ok(names.iter().any(|name| name == REPLACED))
+        let path = self.replaced();
+        match disk.read(&path) {
+            Ok(state) if state == EMPTYING => self.replace(disk).map(|_| true),
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(DiskError::new("read", &path)(error)),
+        }
     }
 
     /// Where it is noted that the node has yet to take the place of another.
@@ -309,5 +325,26 @@ mod tests {
         std::fs::write(temp.path().join(IDENTITY), "layout = 1\n").unwrap();
         let error = DataDir::open(&disk(), temp.path(), &us).expect_err("damaged").to_string();
         assert!(error.contains("damaged") && error.contains(IDENTITY), "{error}");
+    }
+
+    #[test]
+    fn a_crash_while_things_are_set_aside_leaves_nothing_that_passes_for_a_memory() {
+        let (temp, us) = (tempfile::tempdir().unwrap(), identity("shop", "toy", 1));
+        let dir = DataDir::open(&disk(), temp.path(), &us).unwrap();
+        let make = |name: &str| std::fs::create_dir(temp.path().join(name)).unwrap();
+        let is_there = |name: &str| temp.path().join(name).exists();
+        make("checkpoints");
+        // The log had gone, and then the power.
+        make("set-aside-1");
+        make("set-aside-1/log");
+        std::fs::write(dir.replaced(), EMPTYING).unwrap();
+        assert_eq!(dir.is_replaced(disk().as_ref()), Ok(true));
+        assert!(!is_there("checkpoints") && is_there("set-aside-2/checkpoints"));
+        // From then on what is there is what it has got again.
+        make("log");
+        assert_eq!(dir.is_replaced(disk().as_ref()), Ok(true));
+        assert!(is_there("log"));
+        std::fs::remove_file(dir.replaced()).unwrap();
+        assert_eq!(dir.is_replaced(disk().as_ref()), Ok(false));
     }
 }

@@ -47,6 +47,7 @@ const RARE: &[(&str, &str)] = &[
     ("agreement.out_of_place", "an answer is late by a change of leaders"),
     ("minerva.own_batch_from_another", "a batch of an earlier life comes twice"),
     ("minerva.orphans_dropped", "a source loses its disk while a peer lacks one of its batches"),
+    ("minerva.greeting_late", "an answer that is large overtakes a greeting of the same session"),
     ("minerva.rejoin_too_early", "a node is replaced while a peer that it asks has just started"),
     ("minerva.too_many_undecided", "agreement is slower than epochs for long"),
     ("minerva.solver_unproven", "a graph that no reduction solves, where one node is the budget"),

@@ -39,6 +39,8 @@ pub(super) struct Greetings {
     logged: LogPosition,
     /// Who knows the birth of this replica, of those that have greeted it since it started.
     knows: Vec<bool>,
+    /// Whether each peer has answered, in this run, what it knows of this replica.
+    pub answered: Vec<bool>,
     /// So many of them are enough.
     enough: usize,
     /// Whether this replica has taken part before, in an earlier run.
@@ -86,6 +88,7 @@ impl Minerva {
         let greetings = &mut self.state.greetings;
         greetings.was_ready = was_ready;
         greetings.knows = vec![false; node_count];
+        greetings.answered = vec![false; node_count];
         greetings.enough = if was_ready { majority - 1 } else { peers / 2 + 1 };
         if is_replaced && !was_ready {
             return self.start_rejoin(cx);
@@ -147,6 +150,10 @@ impl Minerva {
         }
         let own = self.state.greetings.births[self.state.me.index()];
         let held = self.state.own_head();
+        if yours != 0 && yours != own && self.state.greetings.answered[from.index()] {
+            // Said before the answer, in which it took note of this life, and overtaken by it.
+            return cx.mark("minerva.greeting_late");
+        }
         if yours != 0 && yours != own {
             return cx.stop(lost_log(&format!(
                 "node {} knows this node from an earlier start, of which its log says nothing",

@@ -25,8 +25,11 @@
 //!   counts as rejoined; a second disk that is lost before that is one too many.
 //!
 //! What it said in its earlier life and is still under way does no harm: a peer answers in the
-//! session of the new life, and nothing of an earlier session comes after. A replica that has
-//! forgotten too answers that it knows nothing, and is asked again later.
+//! session of the new life, and nothing of an earlier session comes after. What it said in the
+//! same session before it answered, on another lane, is not taken ([`Minerva::on_greeting`]). A
+//! replica that has forgotten too answers that it knows nothing, and is asked again later. One that
+//! takes part again and still catches up tells what it holds, which may be what nobody else does,
+//! and does not count among those that remember.
 
 use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader, Writer};
@@ -67,6 +70,9 @@ enum Answer {
 
 /// What a peer knows of a replica that asks.
 struct Known {
+    /// Whether it has not itself forgotten what it once said. One that has, and takes part again,
+    /// holds what it has taken since, but stands for no majority of before.
+    is_whole: bool,
     /// How far it holds each log.
     heads: Heads,
     /// No transaction of the asking replica has this number or a later one.
@@ -112,7 +118,7 @@ impl Minerva {
     /// Asks again who has not answered, or knew nothing.
     pub(super) fn on_rejoin_timeout(&mut self, cx: &mut Cx<'_, Self>) {
         let Some(Rejoin::Asking(asking)) = &self.state.rejoin else { return };
-        let knows = |peer: &NodeId| matches!(asking.answers[peer.index()], Answer::Knows(_));
+        let knows = |peer: &NodeId| asking.answers[peer.index()].is_whole();
         let is_up = |peer: &NodeId| self.state.replication.is_up[peer.index()];
         let peers = self.state.topology.peers_of(self.state.me);
         let asked: Vec<_> = peers.filter(|peer| is_up(peer) && !knows(peer)).collect();
@@ -135,25 +141,29 @@ impl Minerva {
         nonce: u64,
         birth: u64,
     ) {
-        let knows = match &self.state.rejoin {
+        let is_whole = match &self.state.rejoin {
             // Its own record will hold the birth.
             Some(Rejoin::Asking(_)) => {
                 self.state.greetings.births[from.index()] = birth;
-                false
+                None
             }
-            Some(Rejoin::CatchingUp(_)) => false,
+            Some(Rejoin::CatchingUp(_)) => Some(false),
             None if !self.state.greetings.is_ready => return cx.mark("minerva.rejoin_too_early"),
-            None => true,
+            None => Some(true),
         };
         if !self.is_asking() && self.state.greetings.rejoins[from.index()] != Some(nonce) {
             self.state.greetings.rejoins[from.index()] = Some(nonce);
             self.end_earlier_life(cx, from, birth);
         }
         cx.mark("minerva.rejoin_answered");
-        let known = if knows { self.known_of(from).encode() } else { Bytes::new() };
+        let known = is_whole.map(|is_whole| self.known_of(from, is_whole).encode());
         let birth = self.state.greetings.births[self.state.me.index()];
         // All of it must outlive this run.
-        cx.send_after(cx.log_head(), from, Message::Recollection { nonce, birth, known });
+        cx.send_after(
+            cx.log_head(),
+            from,
+            Message::Recollection { nonce, birth, known: known.unwrap_or_default() },
+        );
     }
 
     /// What a peer had, it has no more. Of its log, what it sent behind a gap is given up: it was
@@ -176,9 +186,10 @@ impl Minerva {
         self.stop_transfers(node);
     }
 
-    fn known_of(&self, node: NodeId) -> Known {
+    fn known_of(&self, node: NodeId, is_whole: bool) -> Known {
         let logs = &self.state.replication.logs;
         Known {
+            is_whole,
             heads: logs.iter().map(|log| log.held).collect(),
             next_sequence: logs[node.index()].next_sequence,
             agreement: self.agreement().remembered(),
@@ -207,10 +218,11 @@ impl Minerva {
         if nonce != asking.nonce {
             return cx.mark("minerva.recollection_late");
         }
-        if matches!(answer, Answer::KnowsNothing) {
+        if !answer.is_whole() {
             cx.mark("minerva.peer_forgot_too");
         }
         asking.answers[from.index()] = answer;
+        self.state.greetings.answered[from.index()] = true;
         self.state.greetings.births[from.index()] = birth;
         if self.is_enough() {
             self.end_asking(cx);
@@ -221,7 +233,7 @@ impl Minerva {
     fn is_enough(&self) -> bool {
         let Some(Rejoin::Asking(Asking { answers, .. })) = &self.state.rejoin else { return false };
         let answered = answers.iter().filter(|answer| !matches!(answer, Answer::None)).count();
-        let known = answers.iter().filter(|answer| matches!(answer, Answer::Knows(_))).count();
+        let known = answers.iter().filter(|answer| answer.is_whole()).count();
         if is_planted(Bug::RejoinedAfterOne) {
             return known > 0;
         }
@@ -327,12 +339,22 @@ impl Minerva {
                 };
                 Rejoining {
                     missing: peers_with(|answer| matches!(answer, Answer::None)),
-                    forgetful: peers_with(|answer| matches!(answer, Answer::KnowsNothing)),
+                    forgetful: peers_with(|answer| match answer {
+                        Answer::None => false,
+                        answer => !answer.is_whole(),
+                    }),
                     needed,
                     upto: None,
                 }
             }
         })
+    }
+}
+
+impl Answer {
+    /// Whether the peer remembers all that it ever said.
+    fn is_whole(&self) -> bool {
+        matches!(self, Self::Knows(known) if known.is_whole)
     }
 }
 
@@ -359,6 +381,7 @@ impl State {
 impl Known {
     fn encode(&self) -> Bytes {
         let mut out = Vec::new();
+        out.put_u8(self.is_whole.into());
         encode_heads(&self.heads, &mut out);
         out.put_varint(self.next_sequence);
         out.put_bytes(&self.agreement.encode());
@@ -368,6 +391,11 @@ impl Known {
     fn decode(bytes: &[u8], node_count: usize) -> Result<Self, DecodeError> {
         const WHAT: &str = "recollection";
         let from = &mut Reader::new(bytes);
+        let is_whole = match from.u8(WHAT)? {
+            0 => false,
+            1 => true,
+            _ => return Err(DecodeError::new(WHAT)),
+        };
         let heads = decode_heads(from)?;
         let next_sequence = from.varint(WHAT)?;
         let is_sound = |cut: &Cut| cut.is_sound(node_count);
@@ -376,7 +404,7 @@ impl Known {
         if !are_heads(&heads, node_count) || next_sequence > NUMBER_MAX || !from.is_empty() {
             return Err(DecodeError::new(WHAT));
         }
-        Ok(Self { heads, next_sequence, agreement })
+        Ok(Self { is_whole, heads, next_sequence, agreement })
     }
 }
 
@@ -451,7 +479,8 @@ pub(super) fn recollection(agreement: Vec<Record<Cut>>) -> Bytes {
     use pangea_core::topology::Topology;
     let topology = Topology::one_node_per_region("fuzz", &["a", "b", "c"], Span::ZERO);
     let agreement = Agreement::new(NodeId(0), &topology, agreement, 0).remembered();
-    Known { heads: vec![Bid(1), Bid(300), Bid(0)], next_sequence: 70_000, agreement }.encode()
+    let heads = vec![Bid(1), Bid(300), Bid(0)];
+    Known { is_whole: true, heads, next_sequence: 70_000, agreement }.encode()
 }
 
 /// Takes an answer, and says how many cuts it holds.

@@ -371,3 +371,150 @@ fn who_is_not_ready_gives_no_answer() {
     cluster.run_for(500);
     assert_eq!(cluster.everywhere("x"), "7");
 }
+
+/// What a node on its way back has taken since, nobody else may hold.
+#[test]
+fn a_batch_that_only_a_node_on_its_way_back_holds_keeps_its_number() {
+    let mut cluster = Cluster::new(5, by_hand());
+    let leader = cluster.leader();
+    let others: Vec<usize> = (0..5).filter(|id| *id != leader).collect();
+    let (back, lost, third) = (others[0], others[1], others[2]);
+    (0..5).for_each(|id| drop(cluster.call(id, "add x 1")));
+    cluster.epoch();
+    let hampers = move |from: usize, to: usize, message: &Message| match message {
+        Message::Fetch { source, .. } => from == back && source.index() == third,
+        Message::CheckpointRequest => from == back,
+        Message::Batch { .. } => to == back && from != lost,
+        _ => false,
+    };
+    cluster.crash(back);
+    cluster.rule = Box::new(move |from, to, message| {
+        if hampers(from.index(), to.index(), message) { Fate::Lose } else { Fate::Deliver }
+    });
+    cluster.replace(back);
+    cluster.run_for(1_000);
+    assert_eq!(cluster.mark(back, "minerva.rejoin_knows"), 1);
+    assert_eq!(cluster.mark(back, "minerva.rejoined"), 0);
+    // A batch of the second comes to the first alone, and the second is lost.
+    cluster.rule = Box::new(move |from, to, message| match message {
+        Message::Batch { .. } if from.index() == lost && to.index() != back => Fate::Lose,
+        _ if hampers(from.index(), to.index(), message) => Fate::Lose,
+        _ => Fate::Deliver,
+    });
+    cluster.call(lost, "add x 10");
+    cluster.batch(lost);
+    cluster.crash(lost);
+    cluster.rule = Box::new(move |from, to, message| match message {
+        Message::Rejoin { .. } | Message::Recollection { .. } => Fate::Deliver,
+        _ if [(back, lost), (lost, back)].contains(&(from.index(), to.index())) => Fate::Lose,
+        _ if hampers(from.index(), to.index(), message) => Fate::Lose,
+        _ => Fate::Deliver,
+    });
+    cluster.replace(lost);
+    cluster.run_for(2_000);
+    assert!(cluster.mark(lost, "minerva.peer_forgot_too") > 0);
+    cluster.rule = Box::new(|_, _, _| Fate::Deliver);
+    cluster.reconnect(back, lost);
+    cluster.run_for(5_000);
+    assert_all_run(&cluster);
+    assert_eq!(cluster.mark(back, "minerva.rejoined"), 1);
+    assert_eq!(cluster.mark(lost, "minerva.rejoined"), 1);
+    cluster.cut();
+    cluster.run_for(1_000);
+    assert_eq!(cluster.everywhere("x"), "15");
+}
+
+/// A leader that is on its way back counts the vote of a follower that is then lost.
+#[test]
+fn a_vote_for_a_leader_on_its_way_back_outlives_who_gave_it() {
+    let mut cluster = Cluster::new(5, by_hand());
+    let c = cluster.leader();
+    let [x, y, a, b] = [1, 2, 3, 4].map(|n| (c + n) % 5);
+    (0..5).for_each(|id| drop(cluster.call(id, "add x 1")));
+    cluster.epoch();
+    let hampers = move |from: usize, to: usize, message: &Message| match message {
+        Message::Fetch { source, .. } => from == c && source.index() == a,
+        Message::CheckpointRequest => from == c,
+        Message::Batch { .. } => to == c && from == a,
+        _ => false,
+    };
+    cluster.crash(c);
+    cluster.rule = Box::new(move |from, to, message| {
+        if hampers(from.index(), to.index(), message) { Fate::Lose } else { Fate::Deliver }
+    });
+    cluster.replace(c);
+    cluster.run_for(10_000);
+    assert_eq!(cluster.leader(), c, "it leads again");
+    assert_eq!(cluster.mark(c, "minerva.rejoined"), 0);
+    cluster.call(y, "add x 10");
+    cluster.batch(y);
+    // The cut comes to one follower alone, who is lost.
+    cluster.rule = Box::new(move |from, to, message| match message {
+        Message::Agreement { .. } if from.index() == c && to.index() != x => Fate::HoldBack,
+        _ if hampers(from.index(), to.index(), message) => Fate::Lose,
+        _ => Fate::Deliver,
+    });
+    cluster.fire(c, Timer::Epoch);
+    cluster.crash(x);
+    let between = move |from: usize, to: usize| [(c, x), (x, c)].contains(&(from, to));
+    cluster.rule = Box::new(move |from, to, message| match message {
+        Message::Rejoin { .. } | Message::Recollection { .. } => Fate::Deliver,
+        _ if between(from.index(), to.index()) => Fate::Lose,
+        Message::Agreement { .. } if from.index() == c => Fate::HoldBack,
+        _ if hampers(from.index(), to.index(), message) => Fate::Lose,
+        _ => Fate::Deliver,
+    });
+    cluster.replace(x);
+    cluster.run_for(50);
+    assert_eq!(cluster.mark(x, "minerva.rejoin_knows"), 1);
+    cluster.rule = Box::new(move |from, to, message| match message {
+        _ if between(from.index(), to.index()) => Fate::Lose,
+        Message::Agreement { .. } if from.index() == c && to.index() != y => Fate::Lose,
+        _ if hampers(from.index(), to.index(), message) => Fate::Lose,
+        _ => Fate::Deliver,
+    });
+    cluster.release();
+    cluster.run_for(50);
+    // Two of five know the cut. The other three go on without them.
+    cluster.rule = Box::new(move |from, to, message| {
+        let inside = |id: NodeId| [c, y].contains(&id.index());
+        let is_cut = inside(from) != inside(to);
+        if is_cut || hampers(from.index(), to.index(), message) {
+            Fate::Lose
+        } else {
+            Fate::Deliver
+        }
+    });
+    cluster.run_for(4_000);
+    cluster.call(b, "add x 100");
+    cluster.batch(b);
+    [a, b, x].into_iter().for_each(|id| cluster.fire(id, Timer::Epoch));
+    cluster.run_for(500);
+    cluster.heal();
+    for one in [c, y] {
+        [a, b, x].into_iter().for_each(|other| cluster.reconnect(one, other));
+    }
+    cluster.run_for(5_000);
+    assert_all_run(&cluster);
+    cluster.cut();
+    cluster.run_for(1_000);
+    assert_eq!(cluster.everywhere("x"), "115");
+}
+
+/// Small messages have a lane of their own, on which one may be late.
+#[test]
+fn a_greeting_that_an_answer_has_overtaken_stops_nobody() {
+    let mut cluster = busy(3);
+    cluster.crash(1);
+    cluster.rule = Box::new(|_, to, message| match message {
+        Message::Greeting { .. } if to.index() == 1 => Fate::HoldBack,
+        _ => Fate::Deliver,
+    });
+    cluster.replace(1);
+    cluster.run_for(30);
+    assert_eq!(cluster.mark(1, "minerva.rejoin_knows"), 1);
+    cluster.heal();
+    cluster.run_for(1_000);
+    assert!(cluster.mark(1, "minerva.greeting_late") > 0);
+    assert_all_run(&cluster);
+}
