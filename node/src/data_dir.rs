@@ -175,7 +175,7 @@ impl DataDir {
     /// # Errors
     /// When a file operation fails.
     pub fn replace(&self, disk: &dyn Disk) -> Result<Option<PathBuf>, DiskError> {
-        // First, so that a crash never leaves an empty directory that passes for a new node's, nor a
+        // First, so that a crash never leaves an empty directory that passes for a new node's, or a
         // checkpoint without its log that passes for a whole memory.
         replace_file(disk, &self.path, REPLACED, EMPTYING)?;
         let aside = self.set_aside(disk)?;

@@ -112,7 +112,8 @@ pub struct Arguments {
     /// Print everything that happens
     #[arg(long, conflicts_with = "seeds")]
     trace: bool,
-    /// Write what clients did and saw to a file, for `pangea check`. Not of bank, ddl, index, TPC-C and YCSB
+    /// Write what clients did and saw to a file, for `pangea check`. Not of bank, ddl, index, TPC-C
+    /// and YCSB
     #[arg(long, value_name = "FILE", conflicts_with = "seeds")]
     history: Option<PathBuf>,
     /// What clients do

@@ -10,7 +10,7 @@ use pangea_sim::check::model::Model;
 use pangea_sim::check::recorded::{Verdict, check};
 use pangea_sim::dice::Dice;
 use pangea_sim::record::{Name, Op, Outcome, Recorded, Seen};
-use pangea_sim::{Report, Settings, drawn, run};
+use pangea_sim::{Report, Settings, run};
 
 const SEEDS: u64 = 6;
 /// Changed histories of each run.
@@ -88,16 +88,23 @@ fn registers_and_rows_are_serializable_under_faults_and_what_is_changed_is_found
     }
 }
 
-/// The ranges of few rows and many deletes, which nobody could decide before the order that the
-/// database tells was looked at.
+/// Of a few rows with many deletes, reads tell little of the order.
 #[test]
 fn the_order_that_the_database_tells_decides_what_reads_leave_open() {
-    let (settings, options) = drawn::<Minerva>(13);
-    assert_eq!(settings.workload, Mix::Ranges.name());
-    let report = run::<Minerva>(&settings, &options).unwrap();
-    assert!(report.violation.is_none(), "{report}");
-    assert_eq!(report.counts.undecided, 0, "{report}");
-    let mut recorded = report.recorded.expect("ranges have a form");
-    recorded.txns.iter_mut().for_each(|txn| txn.at = None);
-    assert_eq!(check(&recorded, Model::StrictSerializable, "ranges"), Verdict::Open);
+    let is_decided_by_it = |seed| {
+        let settings = Settings {
+            seed,
+            workload: Mix::Ranges.name().to_owned(),
+            lists: 2,
+            clients_per_node: 6,
+            ..Settings::default()
+        };
+        let report = run::<Minerva>(&settings, &Options::default()).unwrap();
+        assert!(report.violation.is_none(), "{report}");
+        let mut recorded = report.recorded.expect("ranges have a form");
+        recorded.txns.iter_mut().for_each(|txn| txn.at = None);
+        let without = check(&recorded, Model::StrictSerializable, "ranges");
+        report.counts.undecided == 0 && without == Verdict::Open
+    };
+    assert!((0..20).any(is_decided_by_it));
 }

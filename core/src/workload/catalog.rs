@@ -1,7 +1,7 @@
 //! A table whose schema changes while it is written, and an index of it.
 //!
-//! Every row says in which form it was written, the schema says which form rows have now and whether
-//! there is an index. Whoever writes a row looks at the schema, and keeps the index if there is one.
+//! Every row says in which form it was written, the schema says which form rows have now and if
+//! there is an index. Who writes a row looks at the schema, and keeps the index if there is one.
 //! A schema change rewrites all rows, or makes or drops the index, beside the writers. In a
 //! serializable database nobody ever sees half of a change, nor an index that is not that of its
 //! table.

@@ -426,27 +426,33 @@ fn a_batch_that_only_a_node_on_its_way_back_holds_keeps_its_number() {
     assert_eq!(cluster.everywhere("x"), "15");
 }
 
-/// A leader that is on its way back counts the vote of a follower that is then lost: what it has
-/// told a client is decided, whoever leads next.
-#[test]
-fn a_vote_for_a_leader_on_its_way_back_outlives_who_gave_it() {
+/// Whether a message would bring a node what it lacks of another's.
+fn brings(node: usize, of: usize, from: NodeId, to: NodeId, message: &Message) -> bool {
+    match message {
+        Message::Fetch { source, .. } => from.index() == node && source.index() == of,
+        Message::CheckpointRequest => from.index() == node,
+        Message::Batch { .. } => to.index() == node && from.index() == of,
+        _ => false,
+    }
+}
+
+/// Five nodes, of which the coordinator was replaced and coordinates again, and lacks what the
+/// third after it has written.
+fn coordinator_on_its_way_back() -> (Cluster, usize) {
     let mut cluster = Cluster::new(5, by_hand());
     let c = cluster.leader();
-    let [x, y, a, b] = [1, 2, 3, 4].map(|n| (c + n) % 5);
+    let a = (c + 3) % 5;
     for id in 0..5 {
         cluster.call(id, "add x 1");
     }
     cluster.epoch();
     cluster.crash(c);
-    let hampers = move |from: usize, to: usize, message: &Message| match message {
-        Message::Fetch { source, .. } => from == c && source.index() == a,
-        Message::CheckpointRequest => from == c,
-        Message::Batch { .. } => to == c && from == a,
-        _ => false,
-    };
-    cluster.rule = Box::new(move |from, to, message| {
-        if hampers(from.index(), to.index(), message) { Fate::Lose } else { Fate::Deliver }
-    });
+    cluster.rule =
+        Box::new(
+            move |from, to, message| {
+                if brings(c, a, from, to, message) { Fate::Lose } else { Fate::Deliver }
+            },
+        );
     cluster.replace(c);
     let leads = |cluster: &Cluster| {
         let brain = cluster.nodes[c].brain.as_ref().expect("it runs");
@@ -459,12 +465,22 @@ fn a_vote_for_a_leader_on_its_way_back_outlives_who_gave_it() {
     });
     assert_eq!(cluster.leader(), c, "it leads again");
     assert_eq!(cluster.mark(c, "minerva.rejoined"), 0);
+    (cluster, c)
+}
+
+/// A leader that is on its way back counts the vote of a follower that is then lost: what it has
+/// told a client is decided, whoever leads next.
+#[test]
+fn a_vote_for_a_leader_on_its_way_back_outlives_who_gave_it() {
+    let (mut cluster, c) = coordinator_on_its_way_back();
+    let [x, y, a, b] = [1, 2, 3, 4].map(|n| (c + n) % 5);
+    let hampers = move |from, to, message: &Message| brings(c, a, from, to, message);
     let ticket = cluster.call(y, "add x 10");
     cluster.batch(y);
     // The cut comes to one follower alone for now.
     cluster.rule = Box::new(move |from, to, message| match message {
         Message::Agreement { .. } if from.index() == c && to.index() != x => Fate::HoldBack,
-        _ if hampers(from.index(), to.index(), message) => Fate::Lose,
+        _ if hampers(from, to, message) => Fate::Lose,
         _ => Fate::Deliver,
     });
     cluster.fire(c, Timer::Epoch);
@@ -473,7 +489,7 @@ fn a_vote_for_a_leader_on_its_way_back_outlives_who_gave_it() {
         Message::Rejoin { .. } | Message::Recollection { .. } => Fate::Deliver,
         _ if [(c, x), (x, c)].contains(&(from.index(), to.index())) => Fate::Lose,
         Message::Agreement { .. } if from.index() == c => Fate::HoldBack,
-        _ if hampers(from.index(), to.index(), message) => Fate::Lose,
+        _ if hampers(from, to, message) => Fate::Lose,
         _ => Fate::Deliver,
     });
     cluster.replace(x);
@@ -481,7 +497,7 @@ fn a_vote_for_a_leader_on_its_way_back_outlives_who_gave_it() {
     cluster.rule = Box::new(move |from, to, message| match message {
         _ if [(c, x), (x, c)].contains(&(from.index(), to.index())) => Fate::Lose,
         Message::Agreement { .. } if from.index() == c && to.index() != y => Fate::Lose,
-        _ if hampers(from.index(), to.index(), message) => Fate::Lose,
+        _ if hampers(from, to, message) => Fate::Lose,
         _ => Fate::Deliver,
     });
     cluster.release();
@@ -491,11 +507,7 @@ fn a_vote_for_a_leader_on_its_way_back_outlives_who_gave_it() {
     cluster.rule = Box::new(move |from, to, message| {
         let inside = |id: NodeId| [c, y].contains(&id.index());
         let is_cut = inside(from) != inside(to);
-        if is_cut || hampers(from.index(), to.index(), message) {
-            Fate::Lose
-        } else {
-            Fate::Deliver
-        }
+        if is_cut || hampers(from, to, message) { Fate::Lose } else { Fate::Deliver }
     });
     cluster.run_for(4_000);
     cluster.call(b, "add x 100");
