@@ -181,6 +181,23 @@ pub enum Input<P: Protocol> {
     Resume,
 }
 
+impl<P: Protocol> Input<P> {
+    /// What a step that takes this is to who measures or models it: its kind, and what its cost
+    /// grows with, in submissions or bytes.
+    pub fn kind(&self) -> (&'static str, usize) {
+        match self {
+            Self::Submit(submissions) => ("submit", submissions.len()),
+            Self::Message { message, .. } => (message.kind(), message.payload_bytes()),
+            Self::Timer(_) => ("timer", 0),
+            Self::Durable(_) => ("durable", 0),
+            Self::Resume => ("resume", 0),
+            Self::Restart(_) | Self::PeerUp(_) | Self::PeerDown(_) | Self::Checkpointed(_) => {
+                ("rare", 0)
+            }
+        }
+    }
+}
+
 /// What a node found on its disk.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Durable {

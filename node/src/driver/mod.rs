@@ -250,7 +250,7 @@ impl<P: Protocol> Driver<P> {
         let pool: &dyn Pool = &self.pool;
         let effects = &mut self.effects;
         let mut cx = Cx::new(now, &mut self.rng, &self.store, pool, self.log_head, effects);
-        let (kind, size) = metered::kind_of(&input);
+        let (kind, size) = input.kind();
         if let Some(tap) = &self.tap {
             tap.did("turn", if kind == "submit" { size } else { 0 });
             cx = cx.metered(tap);

@@ -4,7 +4,6 @@ use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pangea_core::pool::Pool;
-use pangea_core::protocol::{Input, Message, Protocol};
 use pangea_core::work::{Meter, Work};
 
 use super::costs::Costs;
@@ -95,20 +94,5 @@ impl Meter for StepCost<'_> {
         let mut total = self.total.borrow_mut();
         total.own_ns += cost_ns / speed;
         total.pool_ns += cost_ns - cost_ns / speed;
-    }
-}
-
-/// The kind of the step that takes this input, and what its cost grows with: as a node's meter has
-/// them.
-pub(super) fn kind_of<P: Protocol>(input: &Input<P>) -> (&'static str, usize) {
-    match input {
-        Input::Submit(submissions) => ("submit", submissions.len()),
-        Input::Message { message, .. } => (message.kind(), message.payload_bytes()),
-        Input::Timer(_) => ("timer", 0),
-        Input::Durable(_) => ("durable", 0),
-        Input::Resume => ("resume", 0),
-        Input::Restart(_) | Input::PeerUp(_) | Input::PeerDown(_) | Input::Checkpointed(_) => {
-            ("rare", 0)
-        }
     }
 }

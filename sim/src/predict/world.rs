@@ -18,7 +18,7 @@ use super::machine::{Machine, ThreadId};
 use super::node::{Node, Threads};
 use super::outcome::{Latency, Prediction, Region, Server, bottleneck, shares};
 use super::rows::Loaded;
-use super::steps::{ModelPool, StepCost, kind_of};
+use super::steps::{ModelPool, StepCost};
 use super::{Cores, Settings};
 use crate::clock::Clock;
 
@@ -313,7 +313,7 @@ impl<'a, P: Protocol> World<'a, P> {
         let node = &mut self.nodes[index];
         assert!(!node.is_busy && node.effects.is_empty(), "one step at a time");
         let cost = StepCost::new(self.costs, &node.pool);
-        let (kind, size) = kind_of(&input);
+        let (kind, size) = input.kind();
         cost.charge("turn", if kind == "submit" { size as f64 } else { 0.0 });
         cost.charge(kind, size as f64);
         let mut effects = released;
