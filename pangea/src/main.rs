@@ -26,6 +26,7 @@ mod protocol;
 mod regions;
 mod signals;
 mod sim;
+mod sizes;
 mod sql;
 mod start;
 mod table;

@@ -20,7 +20,6 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use pangea_core::workload::tpcc::Scale;
 use pangea_core::workload::{self, Workload};
 use pangea_node::client::Client;
 use pangea_node::log::Durability;
@@ -29,6 +28,7 @@ use crate::cluster::{Cluster, Place, Plan, Regions, durability, replicas};
 use crate::drive::{self, Drive, Phase, Stats};
 use crate::failure::Failure;
 use crate::protocol::{Setting, options_table};
+use crate::sizes::Sizes;
 use check::Checked;
 use report::Report;
 use usage::Usage;
@@ -80,18 +80,8 @@ pub struct Arguments {
     #[arg(long, value_name = "S", default_value_t = 5)]
     #[arg(value_parser = clap::value_parser!(u64).range(0..=SECS_MAX))]
     warmup: u64,
-    /// YCSB: the exponent of Zipf's law, 0 for uniform
-    #[arg(long, value_name = "S", default_value_t = 0.0)]
-    zipf: f64,
-    /// YCSB: rows of 1 KB that are loaded
-    #[arg(long, value_name = "N", default_value_t = 100_000)]
-    rows: u64,
-    /// TPC-C: warehouses
-    #[arg(long, value_name = "N", default_value_t = 8)]
-    warehouses: u32,
-    /// TPC-C: warehouses of a hundredth of the size, for tests
-    #[arg(long)]
-    tiny: bool,
+    #[command(flatten)]
+    sizes: Sizes,
     /// When a record is durable: fsync, os or memory
     #[arg(long, value_name = "WHEN", default_value = "fsync", value_parser = durability)]
     durability: Durability,
@@ -156,12 +146,8 @@ impl Arguments {
 
     /// The options that say what is measured, as a command line has them.
     pub fn in_words(&self) -> String {
-        let Self { clients, secs, zipf, rows, warehouses, .. } = self;
-        let sizes = match self.workload.split('-').next() {
-            Some("ycsb") => format!("--rows {rows} --zipf {zipf}"),
-            Some("tpcc") => format!("--warehouses {warehouses}"),
-            _ => String::new(),
-        };
+        let Self { clients, secs, .. } = self;
+        let sizes = self.sizes.in_words(&self.workload);
         let rtt = self.rtt.map(|ms| format!("--rtt {ms} ")).unwrap_or_default();
         let set = self.settings.iter().map(|setting| format!(" --set {setting}"));
         format!("{rtt}--clients {clients} --secs {secs} {sizes}{}", set.collect::<String>())
@@ -174,15 +160,7 @@ impl Arguments {
 
     /// How large the workload is.
     pub fn workload_settings(&self) -> workload::Settings {
-        let scale = if self.tiny { Scale::TINY } else { Scale::FULL };
-        workload::Settings {
-            seed: self.seed,
-            rows: self.rows,
-            zipf: self.zipf,
-            warehouses: self.warehouses,
-            scale,
-            ..workload::Settings::default()
-        }
+        self.sizes.settings(self.seed)
     }
 
     /// Where the nodes' files go.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use pangea_core::protocol::{Message, Protocol};
 use pangea_core::time::Span;
 use pangea_core::txn::Registry;
-use pangea_core::workload::{self, Workload, tpcc::Scale};
+use pangea_core::workload::{self, Workload};
 use pangea_sim::predict::{self, Cores, Costs, Latency, Loaded, Prediction, REPLICAS};
 use serde::Serialize;
 
@@ -15,6 +15,7 @@ use super::unless_interrupted;
 use crate::cluster::{Plan, Regions};
 use crate::failure::Failure;
 use crate::protocol::{WithProtocol, parse_options};
+use crate::sizes::Sizes;
 use crate::table::numbers;
 
 /// Cores at most, of a node or of all: beyond it somebody mistook the option.
@@ -65,18 +66,8 @@ pub struct Arguments {
     #[arg(long, value_name = "S", default_value_t = 5)]
     #[arg(value_parser = clap::value_parser!(u64).range(0..=3_600))]
     warmup: u64,
-    /// YCSB: the exponent of Zipf's law, 0 for uniform
-    #[arg(long, value_name = "S", default_value_t = 0.0)]
-    zipf: f64,
-    /// YCSB: rows of 1 KB
-    #[arg(long, value_name = "N", default_value_t = 100_000)]
-    rows: u64,
-    /// TPC-C: warehouses
-    #[arg(long, value_name = "N", default_value_t = 8)]
-    warehouses: u32,
-    /// TPC-C: warehouses of a hundredth of the size
-    #[arg(long)]
-    tiny: bool,
+    #[command(flatten)]
+    sizes: Sizes,
     /// Print JSON in place of tables
     #[arg(long, requires = "predict")]
     json: bool,
@@ -175,16 +166,7 @@ impl Predict<'_> {
     }
 
     fn workload(&self) -> Result<(Workload, Arc<Registry>), Failure> {
-        let Arguments { rows, zipf, warehouses, tiny, .. } = *self.arguments;
-        let settings = workload::Settings {
-            seed: self.seed,
-            rows,
-            zipf,
-            warehouses,
-            scale: if tiny { Scale::TINY } else { Scale::FULL },
-            ..workload::Settings::default()
-        };
-        let workload = Workload::named(self.workload, &settings);
+        let workload = Workload::named(self.workload, &self.arguments.sizes.settings(self.seed));
         let workload = workload.map_err(|error| Failure::Usage(error.to_string()))?;
         if self.clients == 0 {
             return Err(Failure::Usage("--clients 0: there must be one".to_owned()));
