@@ -94,7 +94,7 @@ pub(crate) fn digest(bytes: &[u8]) -> u64 {
 pub(crate) const IS_LARGE: bool = option_env!("PANGEA_EXHAUSTIVE_LARGE").is_some();
 
 /// A search that looks at more states than this is given up.
-pub(crate) const STATES_MAX: usize = if IS_LARGE { 30_000_000 } else { 1_500_000 };
+pub(crate) const STATES_MAX: usize = if IS_LARGE { 230_000_000 } else { 1_500_000 };
 
 /// Looks at all states within each of the bounds.
 pub(crate) fn all_is_well<B: Brain>(all: &[Bounds]) {

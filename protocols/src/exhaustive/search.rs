@@ -14,19 +14,24 @@ use super::{Act, Bounds, Brain, Event, MAJORITY, NODES, Reply, View};
 /// The nodes, as they are named in messages.
 const IDS: [u8; NODES] = [0, 1, 2];
 
-/// So many lanes has a link.
-const LANES: u8 = 2;
-
 /// A cluster that is left alone comes to rest within so many choices.
 const REST_MAX: usize = 10_000;
 
 /// So often somebody asks for leadership until all that is left is decided.
 const URGES_MAX: u8 = 9;
 
+/// What messages don't pass each other on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Link {
+    from: u8,
+    to: u8,
+    lane: u8,
+}
+
 /// What is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Choice {
-    Deliver { from: u8, to: u8, lane: u8 },
+    Deliver(Link),
     Sync(u8),
     Crash(u8),
     Start(u8),
@@ -37,8 +42,8 @@ enum Choice {
 #[derive(Clone)]
 struct World {
     nodes: [u32; NODES],
-    /// What is on its way: the numbers of messages, by sender, receiver and lane.
-    links: Vec<Vec<u32>>,
+    /// What is on its way, by link: the numbers of messages, the oldest of each link first.
+    on_way: Vec<(Link, u32)>,
     proposals: u8,
     campaigns: u8,
     crashes: u8,
@@ -130,7 +135,7 @@ struct Search<B> {
     /// What each decision stands on, by its digest.
     needs: BTreeMap<u64, Vec<(u8, u64)>>,
     /// How each state was come to first.
-    ways: Vec<(usize, Choice)>,
+    ways: Vec<(u32, Choice)>,
     brain: std::marker::PhantomData<B>,
 }
 
@@ -157,7 +162,7 @@ impl<B: Brain> Search<B> {
         });
         let mut world = World {
             nodes,
-            links: vec![Vec::new(); NODES * NODES * usize::from(LANES)],
+            on_way: Vec::new(),
             proposals: 0,
             campaigns: 0,
             crashes: 0,
@@ -200,7 +205,7 @@ impl<B: Brain> Search<B> {
                 if outcome.states >= self.bounds.states_max {
                     return Ok(false);
                 }
-                self.ways.push((at, choice));
+                self.ways.push((at as u32, choice));
                 open.push_back((outcome.states, next));
                 outcome.states += 1;
             }
@@ -215,10 +220,11 @@ impl<B: Brain> Search<B> {
     /// What arrives, syncs or starts if nobody does anything.
     fn next_of_itself(&self, world: &World) -> impl Iterator<Item = Choice> {
         let mut choices = Vec::new();
-        for (link, _) in world.links.iter().enumerate().filter(|(_, queue)| !queue.is_empty()) {
-            let (way, lane) = (link as u8 / LANES, link as u8 % LANES);
-            let (from, to) = (way / NODES as u8, way % NODES as u8);
-            choices.push(Choice::Deliver { from, to, lane });
+        let mut last = None;
+        for (link, _) in &world.on_way {
+            if last.replace(*link) != Some(*link) {
+                choices.push(Choice::Deliver(*link));
+            }
         }
         for node in IDS {
             let view = self.view(world, node);
@@ -260,19 +266,17 @@ impl<B: Brain> Search<B> {
     /// Carries a choice out, and checks what became of it.
     fn choose(&mut self, world: &mut World, choice: Choice) -> Result<(), String> {
         match choice {
-            Choice::Deliver { from, to, lane } => {
-                let message = world.links[link(from, to, lane)].remove(0);
+            Choice::Deliver(link) => {
+                let Link { from, to, .. } = link;
+                let message = world.on_way.remove(world.oldest(link)).1;
                 self.happen(world, to, Event::Message { from, message })
             }
             Choice::Sync(node) => self.happen(world, node, Event::Sync),
             Choice::Crash(node) => {
                 world.crashes += 1;
                 self.happen(world, node, Event::Crash)?;
+                world.on_way.retain(|(link, _)| link.from != node && link.to != node);
                 for peer in peers(node) {
-                    for lane in 0..LANES {
-                        world.links[link(node, peer, lane)].clear();
-                        world.links[link(peer, node, lane)].clear();
-                    }
                     if self.view(world, peer).is_up {
                         self.happen(world, peer, Event::PeerDown(node))?;
                     }
@@ -310,7 +314,9 @@ impl<B: Brain> Search<B> {
         for &(to, lane, message) in &step.sent {
             // There is no connection to a node that does not run, nor from one that just starts.
             if self.view(world, to).is_up && event != Event::Start {
-                world.links[link(node, to, lane)].push(message);
+                let link = Link { from: node, to, lane };
+                let at = world.on_way.partition_point(|(other, _)| *other <= link);
+                world.on_way.insert(at, (link, message));
             }
         }
         if self.bounds.frail != Some(node) && self.view(world, node).has_unsynced {
@@ -509,7 +515,7 @@ impl<B: Brain> Search<B> {
         while at != 0 {
             let (before, choice) = self.ways[at];
             choices.push(choice);
-            at = before;
+            at = before as usize;
         }
         let mut world = self.first();
         let mut lines = Vec::new();
@@ -526,8 +532,8 @@ impl<B: Brain> Search<B> {
 
     fn describe(&self, world: &World, choice: Choice) -> String {
         match choice {
-            Choice::Deliver { from, to, lane } => {
-                let message = world.links[link(from, to, lane)][0];
+            Choice::Deliver(link) => {
+                let (Link { from, to, .. }, message) = world.on_way[world.oldest(link)];
                 let message = B::describe(&self.messages[message as usize]);
                 format!("from {from} to {to}: {message}")
             }
@@ -540,13 +546,20 @@ impl<B: Brain> Search<B> {
 }
 
 impl World {
+    /// Where the oldest message of a link is.
+    fn oldest(&self, link: Link) -> usize {
+        self.on_way.partition_point(|(other, _)| *other < link)
+    }
+
     fn digest(&self) -> u128 {
         let mut bytes = Vec::with_capacity(256);
         self.nodes.iter().for_each(|node| bytes.extend(node.to_le_bytes()));
-        for queue in &self.links {
-            bytes.push(queue.len() as u8);
-            queue.iter().for_each(|message| bytes.extend(message.to_le_bytes()));
+        for (Link { from, to, lane }, message) in &self.on_way {
+            bytes.extend([*from, *to, *lane]);
+            bytes.extend(message.to_le_bytes());
         }
+        // No node has this number.
+        bytes.push(u8::MAX);
         bytes.extend([self.proposals, self.campaigns, self.crashes]);
         bytes.extend(self.submits);
         for ((kind, number), digest) in self.ever.iter() {
@@ -564,10 +577,6 @@ fn pair((name, digest): (&(u8, u64), &u64)) -> ((u8, u64), u64) {
 
 fn peers(node: u8) -> impl Iterator<Item = u8> {
     IDS.into_iter().filter(move |peer| *peer != node)
-}
-
-fn link(from: u8, to: u8, lane: u8) -> usize {
-    (usize::from(from) * NODES + usize::from(to)) * usize::from(LANES) + usize::from(lane)
 }
 
 /// What a panic says.

@@ -335,15 +335,22 @@ const CALM: Bounds = Bounds {
 fn cuts_are_the_same_in_every_order() {
     let mut all = vec![
         Bounds { proposals: 2, ..CALM },
+        Bounds { proposals: 2, submits: [1, 1, 0], ..CALM },
+        Bounds { proposals: 2, frail: Some(0), crashes: 1, ..CALM },
         Bounds { campaigns: 1, ..CALM },
         Bounds { frail: Some(0), crashes: 1, ..CALM },
         Bounds { frail: Some(1), proposals: 0, crashes: 1, ..CALM },
         Bounds { frail: Some(2), proposals: 0, crashes: 1, ..CALM },
     ];
     if exhaustive::IS_LARGE {
-        all.push(Bounds { proposals: 2, submits: [1, 1, 0], ..CALM });
-        all.push(Bounds { frail: Some(1), crashes: 1, ..CALM });
-        all.push(Bounds { frail: Some(2), crashes: 1, ..CALM });
+        for node in 1..3 {
+            all.push(Bounds { frail: Some(node), crashes: 1, ..CALM });
+            all.push(Bounds { proposals: 2, frail: Some(node), crashes: 1, ..CALM });
+        }
+        let two = Bounds { proposals: 2, submits: [1, 1, 0], crashes: 1, ..CALM };
+        for node in 0..3 {
+            all.push(Bounds { frail: Some(node), ..two });
+        }
     }
     exhaustive::all_is_well::<Replica>(&all);
 }
