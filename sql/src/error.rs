@@ -73,6 +73,7 @@ pub mod code {
     pub const NO_STATEMENT: SqlState = SqlState(*b"26000");
     pub const INVALID_AUTHORIZATION: SqlState = SqlState(*b"28000");
     pub const NO_PORTAL: SqlState = SqlState(*b"34000");
+    pub const NO_SAVEPOINT: SqlState = SqlState(*b"3B001");
     pub const UNDEFINED_SCHEMA: SqlState = SqlState(*b"3F000");
     pub const SYNTAX: SqlState = SqlState(*b"42601");
     pub const NAME_TOO_LONG: SqlState = SqlState(*b"42622");

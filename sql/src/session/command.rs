@@ -3,6 +3,7 @@
 
 use sqlparser::ast;
 
+use super::savepoint::Step;
 use crate::error::{SqlError, code};
 use crate::plan::command_of;
 use crate::syntax::{self, Parsed};
@@ -23,6 +24,8 @@ pub(crate) enum Command {
     Rollback {
         is_chained: bool,
     },
+    /// Sets a savepoint, ends it, or goes back to it.
+    Savepoint(Step, String),
     SetTransaction {
         is_read_only: Option<bool>,
         /// Whether later transactions are meant.
@@ -64,8 +67,10 @@ impl Command {
                 is_read_only: read_only(modes),
             },
             S::Commit { chain, .. } => Self::Commit { is_chained: *chain },
-            S::Rollback { savepoint: Some(_), .. } => {
-                return Err(SqlError::unsupported("SAVEPOINT"));
+            S::Savepoint { name } => Self::Savepoint(Step::Set, syntax::name(name)),
+            S::ReleaseSavepoint { name } => Self::Savepoint(Step::Release, syntax::name(name)),
+            S::Rollback { savepoint: Some(name), .. } => {
+                Self::Savepoint(Step::GoBack, syntax::name(name))
             }
             S::Rollback { chain, .. } => Self::Rollback { is_chained: *chain },
             S::Set(set) => Self::set(set)?,
@@ -125,8 +130,9 @@ impl Command {
     }
 
     /// Whether a failed transaction still takes it.
-    pub(crate) fn ends_transaction(&self) -> bool {
-        matches!(self, Self::Commit { .. } | Self::Rollback { .. })
+    pub(crate) fn ends_failure(&self) -> bool {
+        let is_back = matches!(self, Self::Savepoint(Step::GoBack, _));
+        is_back || matches!(self, Self::Commit { .. } | Self::Rollback { .. })
     }
 }
 

@@ -72,6 +72,7 @@ impl<E: Engine> Session<E> {
             Command::Data(_)
             | Command::Begin { .. }
             | Command::Commit { .. }
+            | Command::Savepoint(..)
             | Command::Rollback { .. } => unreachable!("not a setting: {command:?}"),
         }
     }

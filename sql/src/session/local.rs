@@ -33,9 +33,24 @@ pub(crate) struct LocalContext<H: Header> {
     /// Whether a statement that writes was run, even if it found nothing to write.
     is_writer: bool,
     reads: ReadSet,
-    points: BTreeSet<(TableId, Key)>,
+    points: BTreeSet<At>,
     reads_recorded: usize,
-    writes: BTreeMap<(TableId, Key), Option<Value>>,
+    writes: BTreeMap<At, Written>,
+    write_bytes: usize,
+    /// What each write was laid over, the oldest first, from the first savepoint on.
+    undo: Option<Vec<(At, Option<Written>)>>,
+}
+
+/// Where a write is.
+type At = (TableId, Key);
+
+/// A value, or nothing where the key is deleted.
+type Written = Option<Value>;
+
+/// How far the writes of a transaction are.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Mark {
+    undo: usize,
     write_bytes: usize,
 }
 
@@ -51,6 +66,7 @@ impl<H: Header> LocalContext<H> {
             reads_recorded: 0,
             writes: BTreeMap::new(),
             write_bytes: 0,
+            undo: None,
         }
     }
 
@@ -95,8 +111,38 @@ impl<H: Header> LocalContext<H> {
                 .with_hint("Load in several transactions.")
                 .into());
         }
-        self.writes.insert((table, key), value);
+        match &mut self.undo {
+            None => drop(self.writes.insert((table, key), value)),
+            Some(undo) => {
+                let at = (table, key);
+                let before = self.writes.insert(at.clone(), value);
+                undo.push((at, before));
+            }
+        }
         Ok(())
+    }
+
+    /// How far the writes are now.
+    pub(super) fn mark(&mut self) -> Mark {
+        let undo = self.undo.get_or_insert_default().len();
+        Mark { undo, write_bytes: self.write_bytes }
+    }
+
+    /// There is nothing to go back to any more.
+    pub(super) fn forget_marks(&mut self) {
+        self.undo = None;
+    }
+
+    /// Takes back what was written since. What was read since was seen, and stays read.
+    pub(super) fn go_back(&mut self, mark: Mark) {
+        let undone = self.undo.iter_mut().flat_map(|undo| undo.drain(mark.undo..).rev());
+        for (at, before) in undone {
+            match before {
+                Some(written) => self.writes.insert(at, written),
+                None => self.writes.remove(&at),
+            };
+        }
+        self.write_bytes = mark.write_bytes;
     }
 
     /// The transaction's own writes in a range, in the order of a scan.

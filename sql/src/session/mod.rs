@@ -16,6 +16,7 @@ mod extended;
 mod interrupt;
 pub(crate) mod local;
 mod notice;
+mod savepoint;
 mod settings;
 
 use std::cell::Cell;
@@ -47,6 +48,7 @@ use extended::{Portal, Prepared};
 use interrupt::Interruptible;
 use local::LocalContext;
 pub use notice::Notice;
+use savepoint::Savepoint;
 use settings::Settings;
 
 /// What a client is told of one statement.
@@ -97,6 +99,8 @@ struct Transaction<E: Engine> {
     settings_before: Settings,
     /// What COMMIT takes back: the old values of what SET LOCAL changed.
     local_settings: Vec<(String, String)>,
+    /// The oldest first.
+    savepoints: Vec<Savepoint>,
 }
 
 /// One client's session.
@@ -228,8 +232,10 @@ impl<E: Engine> Session<E> {
     fn fail(&mut self, error: SqlError) -> SqlError {
         if let Some(transaction) = &mut self.transaction {
             transaction.has_failed = true;
-            // Its snapshot is of no more use, and holds up the reclamation of old versions.
-            transaction.cx = None;
+            if transaction.savepoints.is_empty() {
+                // Its snapshot is of no more use, and holds up the reclamation of old versions.
+                transaction.cx = None;
+            }
         }
         error
     }
@@ -275,12 +281,13 @@ impl<E: Engine> Session<E> {
                 }
                 done("ROLLBACK")
             }
+            Command::Savepoint(step, name) => self.run_savepoint(*step, name).await,
             other => self.run_setting(other),
         }
     }
 
     fn refuse_when_failed(&self, command: &Command) -> Result<(), SqlError> {
-        if self.transaction_status() != TransactionStatus::Failed || command.ends_transaction() {
+        if self.transaction_status() != TransactionStatus::Failed || command.ends_failure() {
             return Ok(());
         }
         let message =
@@ -299,6 +306,7 @@ impl<E: Engine> Session<E> {
             started: now(),
             settings_before: self.settings.clone(),
             local_settings: Vec::new(),
+            savepoints: Vec::new(),
         });
     }
 

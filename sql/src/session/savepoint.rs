@@ -1,0 +1,111 @@
+//! Savepoints: a part of a transaction can be taken back.
+//!
+//! What was written since the savepoint is undone, as are settings. What was read since counts as
+//! read all the same: the client has seen it.
+
+use super::local::Mark;
+use super::settings::Settings;
+use super::{Response, Session};
+use crate::engine::Engine;
+use crate::error::{SqlError, code};
+
+/// What is done with a savepoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// SAVEPOINT.
+    Set,
+    /// RELEASE.
+    Release,
+    /// ROLLBACK TO.
+    GoBack,
+}
+
+/// A place that a transaction can go back to.
+pub(super) struct Savepoint {
+    name: String,
+    writes: Mark,
+    settings: Settings,
+    local_settings: usize,
+    is_read_only: bool,
+}
+
+impl<E: Engine> Session<E> {
+    pub(super) async fn run_savepoint(
+        &mut self,
+        step: Step,
+        name: &str,
+    ) -> Result<Response, SqlError> {
+        if self.transaction.as_ref().is_none_or(|open| open.is_implicit) {
+            let what = match step {
+                Step::Set => "SAVEPOINT",
+                Step::Release => "RELEASE SAVEPOINT",
+                Step::GoBack => "ROLLBACK TO SAVEPOINT",
+            };
+            let message = format!("{what} can only be used in transaction blocks");
+            return Err(SqlError::new(code::NO_TRANSACTION, message));
+        }
+        let tag = match step {
+            Step::Set => {
+                self.open_snapshot().await?;
+                self.set_savepoint(name);
+                "SAVEPOINT"
+            }
+            Step::Release => {
+                self.release(name)?;
+                "RELEASE"
+            }
+            Step::GoBack => {
+                self.go_back(name)?;
+                "ROLLBACK"
+            }
+        };
+        Ok(Response::Command { tag: tag.to_owned() })
+    }
+
+    /// A later savepoint hides an earlier one of the same name.
+    fn set_savepoint(&mut self, name: &str) {
+        let transaction = self.transaction.as_mut().expect("the caller has looked");
+        let cx = transaction.cx.as_mut().expect("the snapshot is open");
+        transaction.savepoints.push(Savepoint {
+            name: name.to_owned(),
+            writes: cx.mark(),
+            settings: self.settings.clone(),
+            local_settings: transaction.local_settings.len(),
+            is_read_only: transaction.is_read_only,
+        });
+    }
+
+    /// Ends a savepoint with those that were set after it, and keeps what was written.
+    fn release(&mut self, name: &str) -> Result<(), SqlError> {
+        let at = self.savepoint(name)?;
+        let transaction = self.transaction.as_mut().expect("it has the savepoint");
+        transaction.savepoints.truncate(at);
+        if let (true, Some(cx)) = (at == 0, &mut transaction.cx) {
+            cx.forget_marks();
+        }
+        Ok(())
+    }
+
+    /// Goes back to a savepoint, which stays, also out of a failure.
+    fn go_back(&mut self, name: &str) -> Result<(), SqlError> {
+        let at = self.savepoint(name)?;
+        let transaction = self.transaction.as_mut().expect("it has the savepoint");
+        transaction.savepoints.truncate(at + 1);
+        transaction.has_failed = false;
+        let savepoint = transaction.savepoints.last().expect("it is this one");
+        transaction.local_settings.truncate(savepoint.local_settings);
+        transaction.is_read_only = savepoint.is_read_only;
+        self.settings.clone_from(&savepoint.settings);
+        let cx = transaction.cx.as_mut().expect("it is kept while there are savepoints");
+        cx.go_back(savepoint.writes);
+        Ok(())
+    }
+
+    fn savepoint(&self, name: &str) -> Result<usize, SqlError> {
+        let savepoints = self.transaction.as_ref().map(|open| open.savepoints.as_slice());
+        let found = savepoints.and_then(|all| all.iter().rposition(|one| one.name == name));
+        found.ok_or_else(|| {
+            SqlError::new(code::NO_SAVEPOINT, format!("savepoint \"{name}\" does not exist"))
+        })
+    }
+}
