@@ -28,6 +28,8 @@ const NEVER: &[(&str, &str)] = &[
     ("minerva.malformed_recollection", NONSENSE),
     ("minerva.malformed_chunk", NONSENSE),
     ("minerva.malformed_checkpoint_ack", NONSENSE),
+    ("minerva.malformed_checkpoint_request", NONSENSE),
+    ("minerva.malformed_checkpoint_gone", NONSENSE),
     ("agreement.refused_malformed", NONSENSE),
     ("agreement.refused_name", NONSENSE),
     ("agreement.refused_ballot", NONSENSE),
@@ -52,8 +54,12 @@ const RARE: &[(&str, &str)] = &[
     ("minerva.too_many_undecided", "agreement is slower than epochs for long"),
     ("minerva.solver_unproven", "a graph that no reduction solves, where one node is the budget"),
     ("minerva.barrier_after_its_cut", "two messages pass each other within an epoch"),
-    ("minerva.checkpoint_stalled", "a connection is lost in the middle of a transfer"),
-    ("minerva.checkpoint_too_old", "the batches come while a transfer is under way"),
+    ("minerva.checkpoint_resumed", "a connection is lost in the middle of a transfer"),
+    ("minerva.checkpoint_forgotten", "a node crashes in the middle of a transfer"),
+    ("minerva.checkpoint_stalled", "a node is lost in the middle of a transfer"),
+    ("minerva.checkpoint_outrun", "cuts are forgotten in the middle of a transfer"),
+    ("minerva.checkpoint_called_off", "the batches come in the middle of a transfer"),
+    ("minerva.checkpoint_too_old", "the batches come while the last part is on its way"),
     ("minerva.unexpected_chunk", "two transfers of one replica overlap"),
 ];
 

@@ -7,7 +7,7 @@
 //! A session runs on four threads: a sender and a reader for each lane. The thread that made the
 //! session reads the control lane and, when all have ended, says `PeerDown`: so no frame of a
 //! session comes before its `PeerUp` or after its `PeerDown`, and what was sent in one session
-//! never arrives in another.
+//! never arrives in another. What is said in answer to it may: by then there may be a next session.
 
 use std::io::{self, Read};
 use std::net::{Shutdown, TcpStream};

@@ -44,6 +44,7 @@ impl Minerva {
         self.reclaim(cx);
         self.retry_barriers(cx, None);
         self.retry_transfer(cx);
+        self.stop_abandoned_transfers(cx.now.at);
     }
 
     /// Takes out of the store what no reader of the applied epoch sees.
@@ -61,6 +62,7 @@ impl Minerva {
     ) {
         self.note_progress(from, applied, durable, heads);
         self.stop_obsolete_transfer(from, applied);
+        self.keep_less(from);
     }
 
     fn note_progress(
@@ -89,6 +91,11 @@ impl Minerva {
             // A replica that was removed does not count and may be ahead or behind. What is not
             // durable here yet has still to be acknowledged.
             let watermark = watermark.min(self.state.cut.heads[source]).min(log.durable);
+            let watermark = self
+                .state
+                .transfer
+                .least_kept(source)
+                .map_or(watermark, |kept| kept.min(watermark));
             log.collect(watermark);
         }
         // A restart begins at the durable epoch, and must find the decisions after it.
@@ -167,7 +174,7 @@ impl Minerva {
         let cut = &mut self.state.cut;
         if cut.installed.is_none_or(|installed| installed <= version) {
             cut.installed = None;
-            cut.durable = cut.durable.max(version);
+            cut.durable = cut.durable.max(version).max(cut.logged);
         }
         cx.truncate(first_needed);
     }

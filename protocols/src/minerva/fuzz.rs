@@ -73,6 +73,7 @@ fn batch() -> Bytes {
 
 fn chunk() -> Bytes {
     let mut out = Vec::new();
+    out.put_varint(300);
     super::batch::encode_heads(&[Bid(1), Bid(300), Bid(0)], &mut out);
     out.extend([1, 0, 1]);
     [1, 300, 0].into_iter().for_each(|sequence| out.put_varint(sequence));
@@ -98,7 +99,7 @@ fn messages() -> Vec<Vec<u8>> {
     let promise = Term::default();
     let chunk = |index| {
         let payload = chunk();
-        Message::CheckpointChunk { version, index, is_last: index > 0, payload }
+        Message::CheckpointChunk { transfer: 300, index, is_last: index > 0, payload }
     };
     let all = [
         Message::Batch { bytes: batch() },
@@ -113,9 +114,10 @@ fn messages() -> Vec<Vec<u8>> {
         Message::Greeting { birth: 7, yours: u64::MAX, batches: Bid(3), promise },
         Message::Rejoin { nonce: 3, birth: 7 },
         Message::Recollection { nonce: 3, birth: 7, known: Bytes::from_static(b"known") },
-        Message::CheckpointRequest,
+        Message::CheckpointRequest { transfer: 300, index: 3 },
         chunk(0),
-        Message::CheckpointAck { version, index: 3 },
+        Message::CheckpointAck { transfer: 300, index: 3 },
+        Message::CheckpointGone { transfer: 300 },
     ];
     let encode = |message: &Message| {
         let mut out = Vec::new();
@@ -133,8 +135,8 @@ fn look_inside(message: &Message) -> Result<u32, DecodeError> {
             assert_eq!(Batch::decode(&batch.encode()), Ok(batch.clone()));
             Ok(size(batch.records.len()))
         }
-        Message::CheckpointChunk { version, index, payload, .. } => {
-            take_chunk(*version, *index, payload, NODES).map(size)
+        Message::CheckpointChunk { index, payload, .. } => {
+            take_chunk(SnapshotVersion(300), *index, payload, NODES).map(size)
         }
         _ => Ok(0),
     }

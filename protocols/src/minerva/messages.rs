@@ -84,17 +84,22 @@ pub enum Message {
         /// The number of the cut among those of the run.
         nonce: u64,
     },
-    /// Please send a checkpoint.
-    CheckpointRequest,
+    /// Please send a checkpoint, or the rest of one.
+    CheckpointRequest {
+        /// The number that the receiver gives it.
+        transfer: u64,
+        /// The first part that it lacks: from 1 on, of one that was on its way before.
+        index: u64,
+    },
     /// A part of a checkpoint.
     CheckpointChunk {
-        /// The snapshot version that it is of.
-        version: SnapshotVersion,
+        /// The number that the receiver has given it.
+        transfer: u64,
         /// The number of the part, from 0.
         index: u64,
         /// Whether it is the last.
         is_last: bool,
-        /// In part 0, the state beside the tables; in the others, rows.
+        /// In part 0, its version and the state beside the tables; in the others, rows.
         payload: Bytes,
     },
     /// Who the sender is, and what it knows of the receiver.
@@ -126,10 +131,15 @@ pub enum Message {
     },
     /// The part came; another may be sent.
     CheckpointAck {
-        /// The snapshot version that it is of.
-        version: SnapshotVersion,
+        /// The number that the receiver has given it.
+        transfer: u64,
         /// The number of the part.
         index: u64,
+    },
+    /// The rest of a checkpoint is not kept any more.
+    CheckpointGone {
+        /// The number that the receiver has given it.
+        transfer: u64,
     },
 }
 
@@ -150,6 +160,7 @@ mod tag {
     pub const GREETING: u8 = 13;
     pub const REJOIN: u8 = 14;
     pub const RECOLLECTION: u8 = 15;
+    pub const CHECKPOINT_GONE: u8 = 16;
 }
 
 impl PeerMessage for Message {
@@ -196,11 +207,12 @@ impl PeerMessage for Message {
                 out.put_u64(*incarnation);
                 out.put_varint(*nonce);
             }
-            Self::CheckpointRequest => out.put_u8(tag::CHECKPOINT_REQUEST),
-            Self::CheckpointChunk { version, index, is_last, payload } => {
-                out.put_u8(tag::CHECKPOINT_CHUNK);
-                let numbers = [version.0, *index << 1 | u64::from(*is_last)];
-                numbers.into_iter().for_each(|number| out.put_varint(number));
+            Self::CheckpointRequest { transfer, index } => {
+                encode_numbers(tag::CHECKPOINT_REQUEST, &[*transfer, *index], out);
+            }
+            Self::CheckpointChunk { transfer, index, is_last, payload } => {
+                let tagged = *index << 1 | u64::from(*is_last);
+                encode_numbers(tag::CHECKPOINT_CHUNK, &[*transfer, tagged], out);
                 out.extend_from_slice(payload);
             }
             Self::Greeting { birth, yours, batches, promise } => {
@@ -214,9 +226,11 @@ impl PeerMessage for Message {
                 encode_question(tag::RECOLLECTION, *nonce, *birth, out);
                 out.extend_from_slice(known);
             }
-            Self::CheckpointAck { version, index } => {
-                out.put_u8(tag::CHECKPOINT_ACK);
-                [version.0, *index].into_iter().for_each(|number| out.put_varint(number));
+            Self::CheckpointAck { transfer, index } => {
+                encode_numbers(tag::CHECKPOINT_ACK, &[*transfer, *index], out);
+            }
+            Self::CheckpointGone { transfer } => {
+                encode_numbers(tag::CHECKPOINT_GONE, &[*transfer], out);
             }
         }
     }
@@ -230,11 +244,11 @@ impl PeerMessage for Message {
             tag::BATCH => return Ok(Self::Batch { bytes: rest }),
             tag::AGREEMENT => return Ok(Self::Agreement { bytes: rest }),
             tag::CHECKPOINT_CHUNK => {
-                let version = SnapshotVersion(from.varint("checkpoint")?);
+                let transfer = from.varint("checkpoint")?;
                 let tagged = from.varint("checkpoint")?;
                 let payload = bytes.slice_ref(from.rest());
                 let (index, is_last) = (tagged >> 1, tagged & 1 == 1);
-                return Ok(Self::CheckpointChunk { version, index, is_last, payload });
+                return Ok(Self::CheckpointChunk { transfer, index, is_last, payload });
             }
             tag::RECOLLECTION => {
                 let (nonce, birth) = (from.u64("recollection")?, from.u64("recollection")?);
@@ -265,8 +279,9 @@ impl PeerMessage for Message {
             | Self::BarrierRequest { .. }
             | Self::Barrier { .. }
             | Self::Greeting { .. }
-            | Self::CheckpointRequest
+            | Self::CheckpointRequest { .. }
             | Self::CheckpointChunk { .. }
+            | Self::CheckpointGone { .. }
             | Self::Rejoin { .. }
             | Self::Recollection { .. }
             | Self::CheckpointAck { .. } => "message_other",
@@ -287,7 +302,8 @@ impl PeerMessage for Message {
             | Self::Barrier { .. }
             | Self::Greeting { .. }
             | Self::Rejoin { .. }
-            | Self::CheckpointRequest
+            | Self::CheckpointRequest { .. }
+            | Self::CheckpointGone { .. }
             | Self::CheckpointAck { .. } => 0,
         }
     }
@@ -309,7 +325,8 @@ impl PeerMessage for Message {
             | Self::Greeting { .. }
             | Self::Rejoin { .. }
             | Self::Recollection { .. }
-            | Self::CheckpointRequest
+            | Self::CheckpointRequest { .. }
+            | Self::CheckpointGone { .. }
             | Self::CheckpointAck { .. } => Lane::Control,
         }
     }
@@ -325,10 +342,9 @@ impl Message {
         let is_node = |node: &NodeId| node.index() < node_count;
         let is_number = |number: u64| number <= NUMBER_MAX;
         let (is_sound, refused) = match self {
-            Self::Batch { .. }
-            | Self::Agreement { .. }
-            | Self::BarrierRequest { .. }
-            | Self::CheckpointRequest => return Ok(()),
+            Self::Batch { .. } | Self::Agreement { .. } | Self::BarrierRequest { .. } => {
+                return Ok(());
+            }
             Self::Ack { heads } => (are_heads(heads, node_count), "minerva.malformed_ack"),
             Self::ProofOfAvailability { head } => (is_number(head.0), "minerva.malformed_proof"),
             Self::Fetch { source, from, upto } => {
@@ -349,15 +365,26 @@ impl Message {
             Self::Rejoin { birth, .. } => (*birth != 0, "minerva.malformed_rejoin"),
             Self::Recollection { birth, .. } => (*birth != 0, "minerva.malformed_recollection"),
             Self::Barrier { nonce, .. } => (is_number(*nonce), "minerva.malformed_barrier"),
-            Self::CheckpointChunk { version, index, .. } => {
-                (is_number(version.0) && is_number(*index), "minerva.malformed_chunk")
+            Self::CheckpointRequest { transfer, index } => {
+                (is_number(*transfer.max(index)), "minerva.malformed_checkpoint_request")
             }
-            Self::CheckpointAck { version, index } => {
-                (is_number(version.0) && is_number(*index), "minerva.malformed_checkpoint_ack")
+            Self::CheckpointChunk { transfer, index, .. } => {
+                (is_number(*transfer.max(index)), "minerva.malformed_chunk")
+            }
+            Self::CheckpointAck { transfer, index } => {
+                (is_number(*transfer.max(index)), "minerva.malformed_checkpoint_ack")
+            }
+            Self::CheckpointGone { transfer } => {
+                (is_number(*transfer), "minerva.malformed_checkpoint_gone")
             }
         };
         if is_sound { Ok(()) } else { Err(refused) }
     }
+}
+
+fn encode_numbers(tag: u8, numbers: &[u64], out: &mut Vec<u8>) {
+    out.put_u8(tag);
+    numbers.iter().for_each(|number| out.put_varint(*number));
 }
 
 fn encode_question(tag: u8, nonce: u64, birth: u64, out: &mut Vec<u8>) {
@@ -391,7 +418,11 @@ fn decode_small(tag: u8, from: &mut Reader<'_>) -> Result<Message, DecodeError> 
             nonce: from.varint("barrier")?,
         },
         tag::REJOIN => Message::Rejoin { nonce: from.u64("rejoin")?, birth: from.u64("rejoin")? },
-        tag::CHECKPOINT_REQUEST => Message::CheckpointRequest,
+        tag::CHECKPOINT_REQUEST => Message::CheckpointRequest {
+            transfer: from.varint("checkpoint")?,
+            index: from.varint("checkpoint")?,
+        },
+        tag::CHECKPOINT_GONE => Message::CheckpointGone { transfer: from.varint("checkpoint")? },
         tag::GREETING => Message::Greeting {
             birth: from.u64("greeting")?,
             yours: from.u64("greeting")?,
@@ -399,7 +430,7 @@ fn decode_small(tag: u8, from: &mut Reader<'_>) -> Result<Message, DecodeError> 
             promise: Term::decode(from)?,
         },
         tag::CHECKPOINT_ACK => Message::CheckpointAck {
-            version: SnapshotVersion(from.varint("checkpoint")?),
+            transfer: from.varint("checkpoint")?,
             index: from.varint("checkpoint")?,
         },
         _ => return Err(DecodeError::new("message tag")),
@@ -463,9 +494,10 @@ mod tests {
             Message::Rejoin { nonce: 1, birth: u64::MAX },
             Message::Recollection { nonce: 1, birth: 2, known: bytes.clone() },
             Message::Recollection { nonce: 1, birth: 2, known: Bytes::new() },
-            Message::CheckpointRequest,
-            Message::CheckpointChunk { version, index: 3, is_last: true, payload: bytes },
-            Message::CheckpointAck { version, index: 3 },
+            Message::CheckpointRequest { transfer: 300, index: 1 },
+            Message::CheckpointChunk { transfer: 300, index: 3, is_last: true, payload: bytes },
+            Message::CheckpointAck { transfer: 300, index: 3 },
+            Message::CheckpointGone { transfer: 300 },
         ];
         for message in all {
             let mut encoded = Vec::new();

@@ -22,7 +22,7 @@
 //! | commit | §3.5, Algorithm 4 | `commit.rs` | | every outcome |
 //! | high contention | §4 | `contention.rs` | | whether to execute at once |
 //! | collection | §4 | `collection.rs` | Progress | what every replica has applied |
-//! | checkpoint transfer | §4 | `transfer.rs` | CheckpointRequest, CheckpointChunk, CheckpointAck | the state at an epoch |
+//! | checkpoint transfer | §4 | `transfer.rs` | CheckpointRequest, CheckpointChunk, CheckpointAck, CheckpointGone | the state at an epoch |
 //! | recovery | §4 | `recovery.rs` | | what the log had decided |
 //!
 //! A transaction's way:
@@ -241,7 +241,7 @@ impl Minerva {
             Message::Fetch { source, from: first, upto } => {
                 self.on_fetch(cx, from, source, first, upto);
             }
-            Message::Gone { source, first } => self.on_gone(cx, source, first),
+            Message::Gone { source, first } => self.on_gone(cx, from, source, first),
             Message::Agreement { bytes } => self.on_agreement(cx, from, &bytes),
             Message::Progress { applied, durable, heads } => {
                 self.on_progress(from, applied, durable, heads);
@@ -250,13 +250,16 @@ impl Minerva {
             Message::Barrier { token, incarnation, nonce } => {
                 self.on_barrier(cx, token, ProposalName { proposer: from, incarnation, nonce });
             }
-            Message::CheckpointRequest => self.on_checkpoint_request(cx, from),
-            Message::CheckpointChunk { version, index, is_last, payload } => {
-                self.on_checkpoint_chunk(cx, from, version, index, is_last, &payload);
+            Message::CheckpointRequest { transfer, index } => {
+                self.on_checkpoint_request(cx, from, transfer, index);
             }
-            Message::CheckpointAck { version, index } => {
-                self.on_checkpoint_ack(cx, from, version, index);
+            Message::CheckpointChunk { transfer, index, is_last, payload } => {
+                self.on_checkpoint_chunk(cx, from, (transfer, index), is_last, &payload);
             }
+            Message::CheckpointAck { transfer, index } => {
+                self.on_checkpoint_ack(cx, from, transfer, index);
+            }
+            Message::CheckpointGone { transfer } => self.on_checkpoint_gone(cx, from, transfer),
         }
     }
 
@@ -264,6 +267,7 @@ impl Minerva {
         self.acknowledge(cx, position);
         let cut = &mut self.state.cut;
         while let Some((epoch, _)) = cut.epoch_records.pop_front_if(|(_, at)| *at <= position) {
+            cut.logged = epoch;
             if cut.installed.is_none() {
                 cut.durable = epoch;
             }
@@ -290,12 +294,13 @@ impl Minerva {
             self.agreement_mut().on_peer_up(peer);
         }
         self.resend(cx, peer);
+        self.resume_transfer(cx, peer);
         self.retry_barriers(cx, Some(peer));
     }
 
     fn on_peer_down(&mut self, cx: &mut Cx<'_, Self>, peer: NodeId) {
         self.state.replication.is_up[peer.index()] = false;
-        self.stop_transfers(peer);
+        self.pause_transfers(peer, cx.now.at);
         self.retry_barriers(cx, Some(peer));
     }
 

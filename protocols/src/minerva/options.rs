@@ -134,7 +134,7 @@ impl Default for Options {
             ack_everyone: true,
             slice_txns: NonZeroUsize::new(64).expect("64 is not zero"),
             checkpoint_bytes: 512 << 20,
-            chunk_bytes: 1 << 20,
+            chunk_bytes: 1 << 19,
             removal_ms: 10_000,
             // At one each 15 ms, eight minutes; a few megabytes.
             cuts_kept: 32_768,

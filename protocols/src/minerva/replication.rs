@@ -228,19 +228,31 @@ impl Minerva {
         }
     }
 
-    /// Asks one peer that has them, another one each time.
-    fn send_fetch(&mut self, cx: &mut Cx<'_, Self>, source: NodeId, from: Bid, upto: Bid) {
-        let replication = &mut self.state.replication;
-        let has = |peer: &NodeId| {
+    /// The connected peers that should have a batch, and have not said that it is gone.
+    pub(super) fn who_has(&self, source: NodeId, bid: Bid) -> impl Iterator<Item = NodeId> {
+        let replication = &self.state.replication;
+        self.state.topology.peers_of(self.state.me).filter(move |peer| {
             // What it has applied, it has; in the paper's way it acknowledges to the source alone.
             let head = replication.durable[peer.index()][source.index()];
             let head = head.max(self.state.collection.heads[peer.index()][source.index()]);
-            replication.is_up[peer.index()] && head >= from
-        };
-        let candidates: Vec<_> = self.state.topology.peers_of(self.state.me).filter(has).collect();
+            let is_gone = self.has_said_gone(*peer, source, bid);
+            replication.is_up[peer.index()] && head >= bid && !is_gone
+        })
+    }
+
+    /// Asks one peer that has them, another one each time.
+    pub(super) fn send_fetch(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        source: NodeId,
+        from: Bid,
+        upto: Bid,
+    ) {
+        let candidates: Vec<_> = self.who_has(source, from).collect();
         if candidates.is_empty() {
             return;
         }
+        let replication = &mut self.state.replication;
         let peer = candidates[replication.fetch_turn % candidates.len()];
         replication.fetch_turn += 1;
         cx.mark("minerva.fetch");

@@ -188,8 +188,10 @@ pub(super) struct CutState {
     pub skipped: SnapshotVersion,
     /// The epoch that the store is at.
     pub applied: SnapshotVersion,
-    /// The last epoch whose record is durable here.
+    /// The last epoch that survives a restart of this node.
     pub durable: SnapshotVersion,
+    /// The last epoch whose record is durable here, which may follow on an installed checkpoint.
+    pub logged: SnapshotVersion,
     /// The last checkpoint taken from a peer, until one of this node's own holds it.
     pub installed: Option<SnapshotVersion>,
     /// Epochs whose record is not durable yet, and where it is.
@@ -305,6 +307,7 @@ impl State {
                 agreement: None,
                 waiting: VecDeque::new(),
                 skipped: SnapshotVersion::ZERO,
+                logged: SnapshotVersion::ZERO,
                 applied: SnapshotVersion::ZERO,
                 durable: SnapshotVersion::ZERO,
                 installed: None,

@@ -10,6 +10,10 @@
 //!     | CheckpointAck ---------> |
 //! ```
 //!
+//! What was on its way when the connection was lost is sent again in the next session, from the
+//! part that the receiver names. A peer that has forgotten the transfer, because it started anew or
+//! waited too long, says so, and the receiver begins again.
+//!
 //! So does a replica that lacks cuts which agreement has forgotten. It keeps the later ones, and
 //! applies none of them before it has a checkpoint from where they begin.
 //!
@@ -21,27 +25,34 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use bytes::Bytes;
-use pangea_core::codec::{DecodeError, Reader, Writer};
+use pangea_core::codec::{DecodeError, Reader};
 use pangea_core::ids::{NodeId, SnapshotVersion, TableId, TxnId};
 use pangea_core::key::{Direction, Key, KeyRange};
 use pangea_core::planted::{Bug, is_planted};
 use pangea_core::protocol::Cx;
-use pangea_core::store::{Header as RecordHeader, Pin, Store, Version};
+use pangea_core::store::{Header as RecordHeader, Store, Version};
 use pangea_core::time::{Span, Timestamp};
 use pangea_core::txn::{Abort, Outcome, SqlState};
 use pangea_core::value::Value;
 
 use super::Minerva;
-use super::batch::{Bid, Heads, decode_heads, encode_heads};
+use super::batch::{Bid, Heads, decode_heads};
 use super::greeting::lost_batches;
 use super::header::Header;
 use super::messages::{Message, NUMBER_MAX, are_heads};
+use outgoing::{Kept, Outgoing};
 
-/// So many chunks may be on their way.
-const CHUNKS_AHEAD: u64 = 16;
+mod outgoing;
 
-/// A transfer that made no progress for this long is started again, with another peer.
-const STALL: Span = Span::from_ms(3_000);
+/// A transfer is begun again with another peer if its peer is not connected for this long.
+const AWAY: Span = Span::from_ms(10_000);
+
+/// And if nothing of it has come for this long, or twice as long each time: within a session
+/// nothing is lost, but a part may wait behind much else on a slow link.
+const STALL: Span = Span::from_ms(60_000);
+
+/// It is doubled so often at most.
+const STALL_DOUBLINGS_MAX: u32 = 4;
 
 /// Checkpoints that come and go.
 #[derive(Default)]
@@ -50,30 +61,26 @@ pub(super) struct Transfer {
     outgoing: BTreeMap<NodeId, Outgoing>,
     /// To this replica.
     incoming: Option<Incoming>,
-    /// This replica can't go on without one.
-    is_needed: bool,
-    /// Turns through the peers to ask.
-    turn: usize,
-}
-
-struct Outgoing {
-    pin: Pin<Header>,
-    meta: Bytes,
-    /// The first row of the next chunk: a table, and a key in it.
-    cursor: Option<(TableId, Vec<u8>)>,
-    /// A chunk is closed when it is this large.
-    chunk_bytes: usize,
-    next_index: u64,
-    acknowledged: u64,
+    /// What is kept for peers that take a checkpoint, or have just taken one.
+    kept: BTreeMap<NodeId, Kept>,
+    /// Batches up to before these are gone at peers, as they have said, by source and peer.
+    gone: BTreeMap<NodeId, BTreeMap<NodeId, Bid>>,
+    /// How many were asked for, which turns through the peers.
+    count: u64,
+    /// How many stalled since the last part with rows came.
+    stalls: u32,
 }
 
 struct Incoming {
+    transfer: u64,
     from: NodeId,
     version: SnapshotVersion,
     configuration: Option<Configuration>,
     rows: Vec<Row>,
     next_index: u64,
     last_progress: Timestamp,
+    /// When the connection to its peer was last lost.
+    left: Timestamp,
 }
 
 /// What a replica must know of an epoch beside the tables.
@@ -87,125 +94,151 @@ struct Configuration {
 type Row = (TableId, Key, Version<Header>);
 
 impl Minerva {
-    /// A peer no longer has what this replica lacks.
-    pub(super) fn on_gone(&mut self, cx: &mut Cx<'_, Self>, source: NodeId, first: Bid) {
-        let Some(log) = self.state.replication.logs.get(source.index()) else { return };
-        if log.held.next() < first {
-            self.state.transfer.is_needed = true;
-            self.retry_transfer(cx);
+    /// A peer no longer has what this replica lacks. Another one may.
+    pub(super) fn on_gone(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        from: NodeId,
+        source: NodeId,
+        first: Bid,
+    ) {
+        let gone = self.state.transfer.gone.entry(source).or_default().entry(from).or_default();
+        *gone = first.max(*gone);
+        self.retry_transfer(cx);
+        let lacking = self.state.replication.logs[source.index()].held.next();
+        if lacking < first {
+            self.send_fetch(cx, source, lacking, Bid(first.0 - 1));
         }
+    }
+
+    /// Whether a peer has said that it no longer has a batch.
+    pub(super) fn has_said_gone(&self, peer: NodeId, source: NodeId, bid: Bid) -> bool {
+        let said = self.state.transfer.gone.get(&source).and_then(|by| by.get(&peer));
+        said.is_some_and(|first| bid < *first)
+    }
+
+    /// The first epoch that a checkpoint must have to be of use, if one is needed.
+    fn least_needed(&mut self) -> Option<SnapshotVersion> {
+        let logs = &self.state.replication.logs;
+        self.state.transfer.gone.retain(|source, by| {
+            by.retain(|_, first| logs[source.index()].held.next() < *first);
+            !by.is_empty()
+        });
+        let cut = &self.state.cut;
+        if cut.lacks_cuts() {
+            // A checkpoint that ends within the gap would not lead out of it.
+            return Some(cut.skipped);
+        }
+        let is_nowhere = |source: &NodeId| {
+            let lacking = logs[source.index()].held.next();
+            self.who_has(*source, lacking).next().is_none()
+        };
+        let is_needed = self.state.transfer.gone.keys().any(is_nowhere);
+        is_needed.then(|| cut.applied.next())
     }
 
     /// Asks for a checkpoint if one is needed and none is on its way.
     pub(super) fn retry_transfer(&mut self, cx: &mut Cx<'_, Self>) {
-        let cut = &self.state.cut;
+        let least = self.least_needed();
         let transfer = &mut self.state.transfer;
-        // A checkpoint that ends within the gap would not lead out of it.
-        let least = match cut.lacks_cuts() {
-            true => cut.skipped,
-            false if transfer.is_needed => cut.applied.next(),
-            false => return,
+        let Some(least) = least else {
+            if transfer.incoming.take().is_some() {
+                cx.mark("minerva.checkpoint_called_off");
+            }
+            return;
         };
+        let replication = &self.state.replication;
+        if transfer.incoming.take_if(|incoming| incoming.is_too_old(least)).is_some() {
+            cx.mark("minerva.checkpoint_outrun");
+        }
         if let Some(incoming) = &transfer.incoming {
-            if cx.now.at.since(incoming.last_progress) < STALL {
+            let doublings = transfer.stalls.min(STALL_DOUBLINGS_MAX);
+            let (since, patience) = match replication.is_up[incoming.from.index()] {
+                true => (incoming.last_progress, STALL.us << doublings),
+                false if incoming.next_index > 0 => (incoming.left, AWAY.us),
+                false => (incoming.left, 0),
+            };
+            if cx.now.at.since(since).us < patience {
                 return;
             }
-            cx.mark("minerva.checkpoint_stalled");
         }
         let collection = &self.state.collection;
-        let replication = &self.state.replication;
         let is_ahead = |peer: &NodeId| {
             replication.is_up[peer.index()] && collection.applied[peer.index()] >= least
         };
         let ahead: Vec<_> = self.state.topology.peers_of(self.state.me).filter(is_ahead).collect();
-        if ahead.is_empty() {
+        let present = transfer.incoming.as_ref().map(|incoming| incoming.from);
+        let turn = transfer.count as usize % ahead.len().max(1);
+        let mut in_turn = ahead[turn..].iter().chain(&ahead[..turn]).copied();
+        let Some(from) = in_turn.find(|peer| Some(*peer) != present) else {
+            // Nobody else. What has come may yet be of use, and asked again, the same peer would
+            // send all of it behind what is on its way.
             return;
+        };
+        if let Some(incoming) = transfer.incoming.take() {
+            transfer.stalls += u32::from(replication.is_up[incoming.from.index()]);
+            cx.mark("minerva.checkpoint_stalled");
         }
-        let from = ahead[transfer.turn % ahead.len()];
-        transfer.turn += 1;
+        transfer.count += 1;
+        // No two runs of a replica use the same: a peer may answer what the last one asked.
+        let number = (self.state.cut.last_proposal.incarnation >> 17) + transfer.count;
         transfer.incoming = Some(Incoming {
+            transfer: number,
             from,
             version: SnapshotVersion::ZERO,
             configuration: None,
             rows: Vec::new(),
             next_index: 0,
             last_progress: cx.now.at,
+            left: cx.now.at,
         });
         cx.mark("minerva.checkpoint_requested");
-        cx.send(from, Message::CheckpointRequest);
+        cx.send(from, Message::CheckpointRequest { transfer: number, index: 0 });
     }
 
-    /// A peer is behind.
-    pub(super) fn on_checkpoint_request(&mut self, cx: &mut Cx<'_, Self>, from: NodeId) {
-        let pin = cx.store.pin();
-        assert_eq!(pin.version(), self.state.cut.applied, "what is applied is published");
-        let mut meta = Vec::new();
-        encode_heads(&self.state.cut.heads, &mut meta);
-        self.state.cut.is_member.iter().for_each(|&is_member| meta.put_u8(u8::from(is_member)));
-        let logs = self.state.replication.logs.iter();
-        logs.for_each(|log| meta.put_varint(log.next_sequence));
-        self.state.counters.checkpoints_sent += 1;
-        let outgoing = Outgoing {
-            pin,
-            meta: meta.into(),
-            cursor: Some((TableId(0), Vec::new())),
-            chunk_bytes: self.state.options.chunk_bytes,
-            next_index: 0,
-            acknowledged: 0,
-        };
-        self.state.transfer.outgoing.insert(from, outgoing);
-        self.send_chunks(cx, from);
-    }
-
-    /// A part has come to the peer.
-    pub(super) fn on_checkpoint_ack(
-        &mut self,
-        cx: &mut Cx<'_, Self>,
-        from: NodeId,
-        version: SnapshotVersion,
-        index: u64,
-    ) {
-        let Some(outgoing) = self.state.transfer.outgoing.get_mut(&from) else { return };
-        if outgoing.pin.version() == version && index < outgoing.next_index {
-            outgoing.acknowledged = outgoing.acknowledged.max(index + 1);
-            self.send_chunks(cx, from);
+    /// The connection to a peer is lost: from now on it is waited for.
+    pub(super) fn pause_transfers(&mut self, peer: NodeId, now: Timestamp) {
+        let transfer = &mut self.state.transfer;
+        if let Some(incoming) = transfer.incoming.as_mut().filter(|it| it.from == peer) {
+            incoming.left = now;
+        }
+        if let Some(kept) = transfer.kept.get_mut(&peer) {
+            kept.heard = now;
         }
     }
 
-    fn send_chunks(&mut self, cx: &mut Cx<'_, Self>, to: NodeId) {
-        let Some(outgoing) = self.state.transfer.outgoing.get_mut(&to) else { return };
-        while outgoing.cursor.is_some()
-            && outgoing.next_index < outgoing.acknowledged + CHUNKS_AHEAD
-        {
-            let index = outgoing.next_index;
-            let payload = if index == 0 { outgoing.meta.clone() } else { outgoing.next_rows() };
-            let is_last = outgoing.cursor.is_none();
-            let version = outgoing.pin.version();
-            outgoing.next_index += 1;
-            cx.send(to, Message::CheckpointChunk { version, index, is_last, payload });
-        }
-        if outgoing.cursor.is_none() {
-            // Everything is sent; if the connection is lost the peer asks anew.
-            self.state.transfer.outgoing.remove(&to);
+    /// A peer is connected again: what it was sending is lost from some part on.
+    pub(super) fn resume_transfer(&mut self, cx: &mut Cx<'_, Self>, peer: NodeId) {
+        let incoming = &mut self.state.transfer.incoming;
+        match incoming.as_ref().filter(|incoming| incoming.from == peer) {
+            Some(Incoming { next_index: 0, .. }) => {
+                *incoming = None;
+                self.retry_transfer(cx);
+            }
+            Some(incoming) => {
+                let (transfer, index) = (incoming.transfer, incoming.next_index);
+                cx.send(peer, Message::CheckpointRequest { transfer, index });
+            }
+            None => {}
         }
     }
 
-    /// A peer that has what is being sent to it has turned elsewhere for it, and acknowledges no
-    /// more: the versions that were kept for it can go.
-    pub(super) fn stop_obsolete_transfer(&mut self, peer: NodeId, applied: SnapshotVersion) {
-        let outgoing = &mut self.state.transfer.outgoing;
-        if outgoing.get(&peer).is_some_and(|outgoing| outgoing.pin.version() <= applied) {
-            outgoing.remove(&peer);
+    /// A peer has forgotten what it was sending.
+    pub(super) fn on_checkpoint_gone(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, number: u64) {
+        let transfer = &mut self.state.transfer;
+        let is_it = |incoming: &mut Incoming| incoming.from == from && incoming.transfer == number;
+        if transfer.incoming.take_if(is_it).is_some() {
+            self.retry_transfer(cx);
         }
     }
 
-    /// The connection to a peer was lost.
+    /// A peer has another life: nothing of the last one is left.
     pub(super) fn stop_transfers(&mut self, peer: NodeId) {
         let transfer = &mut self.state.transfer;
         transfer.outgoing.remove(&peer);
-        if transfer.incoming.as_ref().is_some_and(|incoming| incoming.from == peer) {
-            transfer.incoming = None;
-        }
+        transfer.kept.remove(&peer);
+        transfer.incoming.take_if(|incoming| incoming.from == peer);
+        transfer.gone.values_mut().for_each(|by| by.retain(|other, _| *other != peer));
     }
 
     /// A part of a checkpoint comes.
@@ -213,25 +246,28 @@ impl Minerva {
         &mut self,
         cx: &mut Cx<'_, Self>,
         from: NodeId,
-        version: SnapshotVersion,
-        index: u64,
+        (transfer, index): (u64, u64),
         is_last: bool,
         payload: &Bytes,
     ) {
         let node_count = self.state.topology.node_count();
         let Some(incoming) = &mut self.state.transfer.incoming else { return };
-        let is_expected = index == incoming.next_index
-            && (index == 0 || version == incoming.version)
-            && from == incoming.from;
+        let is_expected =
+            from == incoming.from && transfer == incoming.transfer && index == incoming.next_index;
         if !is_expected {
             return cx.mark("minerva.unexpected_chunk");
         }
-        if incoming.take(version, index, payload, node_count).is_err() {
+        let is_whole = is_last && index == 0;
+        if is_whole || incoming.take(payload, node_count).is_err() {
             self.state.transfer.incoming = None;
             return cx.mark("minerva.malformed_chunk");
         }
         incoming.last_progress = cx.now.at;
-        cx.send(from, Message::CheckpointAck { version, index });
+        if index > 0 {
+            // Part 0 is small and comes at once.
+            self.state.transfer.stalls = 0;
+        }
+        cx.send(from, Message::CheckpointAck { transfer, index });
         if is_last {
             let incoming = self.state.transfer.incoming.take().expect("looked at above");
             self.install(cx, incoming);
@@ -240,7 +276,7 @@ impl Minerva {
 
     /// Makes a peer's checkpoint this replica's state.
     fn install(&mut self, cx: &mut Cx<'_, Self>, incoming: Incoming) {
-        self.state.transfer.is_needed = false;
+        self.state.transfer.gone.clear();
         // Rows that an epoch has half applied would stay behind.
         while self.state.commit.is_some() {
             self.go_on(cx);
@@ -249,7 +285,7 @@ impl Minerva {
         self.start_broadcast(cx);
         let Incoming { from, version, configuration, rows, .. } = incoming;
         let applied = self.state.cut.applied;
-        let Some(configuration) = configuration else { return };
+        let configuration = configuration.expect("the first part has it");
         let me = self.state.me.index();
         let (told, held) = (configuration.heads[me], self.state.own_head());
         if told > held {
@@ -349,54 +385,18 @@ fn vanished(store: &Store<Header>, applied: SnapshotVersion, rows: &[Row]) -> Ve
     vanished
 }
 
-impl Outgoing {
-    /// The rows from the cursor on, as many as fit a chunk. Moves the cursor.
-    fn next_rows(&mut self) -> Bytes {
-        let mut out = Vec::with_capacity(self.chunk_bytes + self.chunk_bytes / 8);
-        let (store, mut version) = (self.pin.store(), self.pin.version());
-        if is_planted(Bug::TransferMixesVersions) {
-            version = store.published();
-        }
-        let Some((first_table, first_key)) = self.cursor.take() else { return Bytes::new() };
-        for table in store.table_ids().into_iter().filter(|table| *table >= first_table) {
-            let start = if table == first_table { first_key.clone() } else { Vec::new() };
-            let range = KeyRange { start, end: None };
-            store.scan(table, &range, Direction::Forward, version, |key, row| {
-                if out.len() >= self.chunk_bytes {
-                    self.cursor = Some((table, key.to_vec()));
-                    if is_planted(Bug::ChunkRowLost) {
-                        self.cursor.iter_mut().for_each(|(_, key)| key.push(0));
-                    }
-                    return ControlFlow::Break(());
-                }
-                if let Some(value) = &row.value {
-                    out.put_varint(u64::from(table.0));
-                    out.put_bytes(key);
-                    out.put_varint(row.version.0);
-                    row.header.encode(&mut out);
-                    out.put_bytes(value);
-                }
-                ControlFlow::Continue(())
-            });
-            if self.cursor.is_some() {
-                break;
-            }
-        }
-        out.into()
-    }
-}
-
 impl Incoming {
-    fn take(
-        &mut self,
-        version: SnapshotVersion,
-        index: u64,
-        payload: &[u8],
-        node_count: usize,
-    ) -> Result<(), DecodeError> {
+    /// Whether it is known to end before `least`.
+    fn is_too_old(&self, least: SnapshotVersion) -> bool {
+        self.next_index > 0 && self.version < least
+    }
+
+    /// Takes the next chunk.
+    fn take(&mut self, payload: &[u8], node_count: usize) -> Result<(), DecodeError> {
         const WHAT: &str = "checkpoint chunk";
         let from = &mut Reader::new(payload);
-        if index == 0 {
+        if self.next_index == 0 {
+            self.version = SnapshotVersion(from.varint(WHAT)?);
             let heads = decode_heads(from)?;
             if !are_heads(&heads, node_count) {
                 return Err(DecodeError::new(WHAT));
@@ -405,11 +405,10 @@ impl Incoming {
                 heads.iter().map(|_| Ok(from.u8(WHAT)? == 1)).collect::<Result<_, _>>()?;
             let sequences: Vec<u64> =
                 heads.iter().map(|_| from.varint(WHAT)).collect::<Result<_, _>>()?;
-            if sequences.iter().any(|sequence| *sequence > NUMBER_MAX) {
+            if sequences.iter().chain([&self.version.0]).any(|number| *number > NUMBER_MAX) {
                 return Err(DecodeError::new(WHAT));
             }
             self.configuration = Some(Configuration { heads, is_member, sequences });
-            self.version = version;
         }
         while !from.is_empty() {
             let table = u32::try_from(from.varint(WHAT)?).map_err(|_| DecodeError::new(WHAT))?;
@@ -429,7 +428,7 @@ impl Incoming {
     }
 }
 
-/// Takes one part of a checkpoint, and says how many rows it has.
+/// Takes one part of a checkpoint of this version, and says how many rows it has.
 #[cfg(test)]
 pub(super) fn take_chunk(
     version: SnapshotVersion,
@@ -438,13 +437,15 @@ pub(super) fn take_chunk(
     node_count: usize,
 ) -> Result<usize, DecodeError> {
     let mut incoming = Incoming {
+        transfer: 1,
         from: NodeId(1),
         version,
         configuration: None,
         rows: Vec::new(),
         next_index: index,
         last_progress: Timestamp::default(),
+        left: Timestamp::default(),
     };
-    incoming.take(version, index, payload, node_count)?;
+    incoming.take(payload, node_count)?;
     Ok(incoming.rows.len())
 }

@@ -6,6 +6,7 @@ mod contention;
 mod cutting;
 mod execution;
 mod nonsense;
+mod passing;
 mod recovery;
 mod rejoin;
 mod replication;

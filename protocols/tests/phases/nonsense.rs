@@ -72,9 +72,9 @@ fn message() -> impl Strategy<Value = Message> {
         .prop_map(|(applied, durable, heads)| Message::Progress { applied, durable, heads });
     let barrier = (any::<u64>(), any::<u64>(), any::<u64>())
         .prop_map(|(token, incarnation, nonce)| Message::Barrier { token, incarnation, nonce });
-    let chunk = (version(), number(), any::<bool>(), payload()).prop_map(
-        |(version, index, is_last, payload)| Message::CheckpointChunk {
-            version,
+    let chunk = (number(), number(), any::<bool>(), payload()).prop_map(
+        |(transfer, index, is_last, payload)| Message::CheckpointChunk {
+            transfer,
             index: index.min(u64::MAX >> 1),
             is_last,
             payload,
@@ -97,10 +97,12 @@ fn message() -> impl Strategy<Value = Message> {
             batches,
             promise: nonsense_term(pad),
         }),
-        Just(Message::CheckpointRequest),
+        (number(), number())
+            .prop_map(|(transfer, index)| Message::CheckpointRequest { transfer, index }),
         chunk,
-        (version(), number())
-            .prop_map(|(version, index)| Message::CheckpointAck { version, index }),
+        (number(), number())
+            .prop_map(|(transfer, index)| Message::CheckpointAck { transfer, index }),
+        number().prop_map(|transfer| Message::CheckpointGone { transfer }),
     ]
 }
 

@@ -385,7 +385,7 @@ fn a_batch_that_only_a_node_on_its_way_back_holds_keeps_its_number() {
     cluster.epoch();
     let hampers = move |from: usize, to: usize, message: &Message| match message {
         Message::Fetch { source, .. } => from == back && source.index() == third,
-        Message::CheckpointRequest => from == back,
+        Message::CheckpointRequest { .. } => from == back,
         Message::Batch { .. } => to == back && from != lost,
         _ => false,
     };
@@ -430,7 +430,7 @@ fn a_batch_that_only_a_node_on_its_way_back_holds_keeps_its_number() {
 fn brings(node: usize, of: usize, from: NodeId, to: NodeId, message: &Message) -> bool {
     match message {
         Message::Fetch { source, .. } => from.index() == node && source.index() == of,
-        Message::CheckpointRequest => from.index() == node,
+        Message::CheckpointRequest { .. } => from.index() == node,
         Message::Batch { .. } => to.index() == node && from.index() == of,
         _ => false,
     }

@@ -71,7 +71,7 @@ fn a_transfer_that_is_no_longer_wanted_lets_its_versions_go() {
         Message::CheckpointChunk { .. } => Fate::Lose,
         _ => Fate::Deliver,
     });
-    let request = Message::CheckpointRequest;
+    let request = Message::CheckpointRequest { transfer: 1, index: 0 };
     cluster.step(0, Input::Message { from: NodeId(1), message: request });
     cluster.settle();
     cluster.call(0, "put x 1");
@@ -154,7 +154,7 @@ fn behind(options: Options) -> (Cluster, usize) {
     }
     cluster.run_for(500);
     cluster.rule = Box::new(|_, _, message| match message {
-        Message::CheckpointRequest => Fate::HoldBack,
+        Message::CheckpointRequest { .. } => Fate::HoldBack,
         _ => Fate::Deliver,
     });
     cluster.start(away);
@@ -209,4 +209,201 @@ fn a_strict_read_asks_again_when_a_checkpoint_jumps_over_its_cut() {
     cluster.run_for(1_000);
     assert_eq!(cluster.counter(away, "checkpoints_installed"), 1);
     assert!(cluster.fresh(away, read).is_some());
+}
+
+/// As [`behind`], with many small parts; and whom it has asked for them.
+pub fn behind_by_many_parts() -> (Cluster, usize, usize) {
+    let options = Options { removal_ms: 1_000, epoch_ms: 15, chunk_bytes: 64, ..by_hand() };
+    let (mut cluster, away) = behind(options);
+    let peer = requests(&cluster, away).next().expect("it asked");
+    for n in 0..90 {
+        cluster.call(peer, &format!("put key{n:02} value-of-some-length"));
+    }
+    cluster.batch(peer);
+    cluster.run_for(100);
+    (cluster, away, peer)
+}
+
+/// The parts from `index` on are lost.
+fn cut_off_after(index: u64) -> (Cluster, usize, usize) {
+    let (mut cluster, away, peer) = behind_by_many_parts();
+    cluster.sent.clear();
+    cluster.rule = Box::new(move |_, _, message| match message {
+        Message::CheckpointChunk { index: at, .. } if *at >= index => Fate::Lose,
+        _ => Fate::Deliver,
+    });
+    cluster.release();
+    (cluster, away, peer)
+}
+
+/// Whom a node has asked for a checkpoint.
+fn requests(cluster: &Cluster, away: usize) -> impl Iterator<Item = usize> {
+    cluster.sent.iter().filter_map(move |(from, to, message)| match message {
+        Message::CheckpointRequest { .. } if from.index() == away => Some(to.index()),
+        _ => None,
+    })
+}
+
+/// The numbers of the parts that were sent to a node.
+fn parts(cluster: &Cluster, away: usize) -> Vec<u64> {
+    let part = |(_, to, message): &(NodeId, NodeId, Message)| match message {
+        Message::CheckpointChunk { index, .. } if to.index() == away => Some(*index),
+        _ => None,
+    };
+    cluster.sent.iter().filter_map(part).collect()
+}
+
+fn assert_has_installed(cluster: &mut Cluster, away: usize) {
+    cluster.run_for(1_000);
+    assert_eq!(cluster.counter(away, "checkpoints_installed"), 1);
+    assert_eq!(cluster.everywhere("x"), "21");
+    assert_eq!(cluster.everywhere("key89"), "value-of-some-length");
+}
+
+/// A lost connection took away all that had come, so that over a link which fails every so often
+/// no replica ever came back.
+#[test]
+fn what_has_come_of_a_checkpoint_outlives_its_connection() {
+    let (mut cluster, away, peer) = cut_off_after(5);
+    cluster.run_for(5_000);
+    assert_eq!(parts(&cluster, away).last(), Some(&20), "sixteen are on their way");
+    cluster.sent.clear();
+    cluster.heal();
+    cluster.reconnect(away, peer);
+    assert_has_installed(&mut cluster, away);
+    let parts = parts(&cluster, away);
+    assert!(parts.len() > 16 && parts.iter().copied().eq(5..5 + parts.len() as u64), "{parts:?}");
+    assert_eq!(cluster.mark(away, "minerva.checkpoint_requested"), 1);
+}
+
+#[test]
+fn a_peer_that_started_anew_does_not_go_on_with_a_checkpoint() {
+    let (mut cluster, away, peer) = cut_off_after(5);
+    cluster.crash(peer);
+    cluster.run_for(1_000);
+    cluster.heal();
+    cluster.start(peer);
+    assert_has_installed(&mut cluster, away);
+    assert_eq!(cluster.mark(peer, "minerva.checkpoint_forgotten"), 1);
+    assert_eq!(cluster.mark(away, "minerva.checkpoint_requested"), 2);
+}
+
+#[test]
+fn a_peer_that_does_not_come_back_is_replaced_by_another() {
+    let (mut cluster, away, peer) = cut_off_after(5);
+    cluster.crash(peer);
+    cluster.heal();
+    cluster.run_for(11_000);
+    assert_eq!(cluster.counter(away, "checkpoints_installed"), 1);
+    assert_eq!(cluster.mark(away, "minerva.checkpoint_stalled"), 1);
+    cluster.start(peer);
+    assert_has_installed(&mut cluster, away);
+}
+
+/// What had come is lost with it.
+#[test]
+fn a_replica_that_crashes_while_it_takes_a_checkpoint_takes_another() {
+    let (mut cluster, away, _) = cut_off_after(5);
+    cluster.crash(away);
+    cluster.run_for(500);
+    cluster.heal();
+    cluster.start(away);
+    assert_has_installed(&mut cluster, away);
+}
+
+/// On a slow link a retry after three seconds sent everything again behind what was on its way,
+/// and more was added than came.
+#[test]
+fn what_is_slow_to_come_is_not_asked_for_again() {
+    let (mut cluster, away, _) = cut_off_after(0);
+    cluster.rule = Box::new(|_, _, message| match message {
+        Message::CheckpointChunk { .. } => Fate::HoldBack,
+        _ => Fate::Deliver,
+    });
+    for peer in (0..3).filter(|peer| *peer != away) {
+        cluster.reconnect(away, peer);
+    }
+    cluster.sent.clear();
+    cluster.run_for(50_000);
+    assert_eq!(requests(&cluster, away).count(), 0);
+    assert_eq!(parts(&cluster, away), []);
+    cluster.heal();
+    assert_has_installed(&mut cluster, away);
+}
+
+#[test]
+fn a_peer_that_is_gone_for_good_holds_nothing_back() {
+    let (mut cluster, away, peer) = cut_off_after(5);
+    cluster.crash(away);
+    cluster.call(peer, "put y 1");
+    cluster.batch(peer);
+    cluster.run_for(20_000);
+    let pinned = |cluster: &Cluster| {
+        let node = &cluster.nodes[peer];
+        node.store.oldest_pinned() < node.applied()
+    };
+    assert!(pinned(&cluster), "it may come back for the rest");
+    cluster.run_for(15_000);
+    assert!(!pinned(&cluster));
+}
+
+/// They were on their way when the peers dropped them.
+#[test]
+fn a_checkpoint_is_called_off_when_the_batches_come_after_all() {
+    let mut cluster = Cluster::new(3, by_hand());
+    let behind = (cluster.leader() + 1) % 3;
+    let source = (behind + 1) % 3;
+    cluster.rule = Box::new(move |_, to, message| match message {
+        Message::Batch { .. } | Message::CheckpointChunk { .. } if to.index() == behind => {
+            Fate::HoldBack
+        }
+        _ => Fate::Deliver,
+    });
+    cluster.call(source, "put x 1");
+    cluster.epoch();
+    cluster.fire(source, Timer::Progress);
+    for peer in (0..3).filter(|peer| *peer != behind) {
+        assert_eq!(cluster.mark(behind, "minerva.checkpoint_requested"), 0);
+        let gone = Message::Gone { source: NodeId(source as u16), first: Bid(2) };
+        cluster.step(behind, Input::Message { from: NodeId(peer as u16), message: gone });
+        cluster.settle();
+    }
+    assert_eq!(cluster.mark(behind, "minerva.checkpoint_requested"), 1);
+    cluster.rule = Box::new(|_, _, message| match message {
+        Message::CheckpointChunk { .. } => Fate::HoldBack,
+        _ => Fate::Deliver,
+    });
+    cluster.release();
+    cluster.run_for(1_000);
+    assert_eq!(cluster.everywhere("x"), "1");
+    assert_eq!(cluster.mark(behind, "minerva.checkpoint_called_off"), 1);
+    cluster.heal();
+    assert_eq!(cluster.counter(behind, "checkpoints_installed"), 0);
+}
+
+/// Epochs that were logged while its own checkpoint of that state was written were not counted as
+/// durable afterwards. Where nobody wrote any more, a replaced node never had its place again.
+#[test]
+fn what_was_logged_after_a_peers_checkpoint_counts_once_that_is_durable() {
+    let (mut cluster, away, peer) = cut_off_after(5);
+    cluster.nodes[away].writes_checkpoints = false;
+    cluster.heal();
+    cluster.reconnect(away, peer);
+    cluster.run_for(100);
+    assert_eq!(cluster.counter(away, "checkpoints_installed"), 1);
+    cluster.call(peer, "put y 1");
+    cluster.batch(peer);
+    cluster.run_for(100);
+    assert_eq!(cluster.value(away, "y"), "1");
+    cluster.nodes[away].writes_checkpoints = true;
+    cluster.sent.clear();
+    cluster.run_for(500);
+    let progress = cluster.sent.iter().rev().find_map(|(from, _, message)| match message {
+        Message::Progress { applied, durable, .. } if from.index() == away => {
+            Some((*applied, *durable))
+        }
+        _ => None,
+    });
+    let (applied, durable) = progress.expect("it tells how far it is");
+    assert_eq!(durable, applied);
 }

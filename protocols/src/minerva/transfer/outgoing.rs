@@ -1,0 +1,253 @@
+//! The side of a checkpoint transfer that has it.
+
+use std::collections::VecDeque;
+use std::ops::ControlFlow;
+
+use bytes::Bytes;
+use pangea_core::codec::Writer;
+use pangea_core::ids::{NodeId, SnapshotVersion, TableId};
+use pangea_core::key::{Direction, KeyRange};
+use pangea_core::planted::{Bug, is_planted};
+use pangea_core::protocol::Cx;
+use pangea_core::store::{Header as _, Pin};
+use pangea_core::time::{Span, Timestamp};
+
+use super::Transfer;
+use crate::minerva::Minerva;
+use crate::minerva::batch::{Bid, Heads, encode_heads};
+use crate::minerva::header::Header;
+use crate::minerva::messages::Message;
+
+/// So many chunks may be on their way: other batches wait behind them.
+const CHUNKS_AHEAD: u64 = 16;
+
+/// A peer that is not connected may come back for the rest for this long.
+const KEEP: Span = Span::from_ms(30_000);
+
+/// A checkpoint on its way to a peer.
+pub(super) struct Outgoing {
+    /// The number that the receiver has given it.
+    transfer: u64,
+    pin: Pin<Header>,
+    meta: Bytes,
+    /// The first row of the next chunk, a table and a key in it; before that those of the chunks
+    /// that are not acknowledged. The first chunk has no rows.
+    cursors: VecDeque<Cursor>,
+    /// A chunk is closed when it is this large.
+    chunk_bytes: usize,
+    /// The first chunk that is not acknowledged.
+    acknowledged: u64,
+    next_index: u64,
+}
+
+/// What a peer will lack that takes a checkpoint, and which nobody need keep for it: it may have
+/// been removed. It is kept here until it is a member again, for [`KEEP`] after its last word.
+pub(super) struct Kept {
+    /// It has all up to these heads, or will.
+    heads: Heads,
+    /// When it last asked for a part or acknowledged one, or was lost.
+    pub(super) heard: Timestamp,
+}
+
+impl Transfer {
+    /// The batches of a source after this one are kept for a peer.
+    pub(in crate::minerva) fn least_kept(&self, source: usize) -> Option<Bid> {
+        self.kept.values().map(|kept| kept.heads[source]).min()
+    }
+}
+
+/// Where a chunk begins; nowhere, if there are no more rows.
+type Cursor = Option<(TableId, Vec<u8>)>;
+
+impl Minerva {
+    /// A peer is behind, or lacks the rest of a checkpoint.
+    pub(in crate::minerva) fn on_checkpoint_request(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        from: NodeId,
+        transfer: u64,
+        index: u64,
+    ) {
+        let outgoing = self.state.transfer.outgoing.get_mut(&from);
+        let known = outgoing.filter(|outgoing| outgoing.transfer == transfer);
+        match known.map(|outgoing| outgoing.rewind(index)) {
+            Some(true) => cx.mark("minerva.checkpoint_resumed"),
+            None if index == 0 => {
+                let outgoing = self.start_outgoing(cx, transfer);
+                self.state.transfer.outgoing.insert(from, outgoing);
+                let kept = Kept { heads: self.state.cut.heads.clone(), heard: cx.now.at };
+                self.state.transfer.kept.insert(from, kept);
+            }
+            Some(false) | None => {
+                self.state.transfer.outgoing.remove(&from);
+                cx.mark("minerva.checkpoint_forgotten");
+                return cx.send(from, Message::CheckpointGone { transfer });
+            }
+        }
+        self.note_heard(from, cx.now.at);
+        self.send_chunks(cx, from);
+    }
+
+    fn note_heard(&mut self, peer: NodeId, now: Timestamp) {
+        if let Some(kept) = self.state.transfer.kept.get_mut(&peer) {
+            kept.heard = now;
+        }
+    }
+
+    fn start_outgoing(&mut self, cx: &Cx<'_, Self>, transfer: u64) -> Outgoing {
+        let pin = cx.store.pin();
+        assert_eq!(pin.version(), self.state.cut.applied, "what is applied is published");
+        let mut meta = Vec::new();
+        meta.put_varint(pin.version().0);
+        encode_heads(&self.state.cut.heads, &mut meta);
+        self.state.cut.is_member.iter().for_each(|&is_member| meta.put_u8(u8::from(is_member)));
+        let logs = self.state.replication.logs.iter();
+        logs.for_each(|log| meta.put_varint(log.next_sequence));
+        self.state.counters.checkpoints_sent += 1;
+        Outgoing {
+            transfer,
+            pin,
+            meta: meta.into(),
+            cursors: VecDeque::from([Some((TableId(0), Vec::new()))]),
+            chunk_bytes: self.state.options.chunk_bytes,
+            acknowledged: 0,
+            next_index: 0,
+        }
+    }
+
+    /// A part has come to the peer.
+    pub(in crate::minerva) fn on_checkpoint_ack(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        from: NodeId,
+        transfer: u64,
+        index: u64,
+    ) {
+        let Some(outgoing) = self.state.transfer.outgoing.get_mut(&from) else { return };
+        if outgoing.transfer == transfer && index < outgoing.next_index {
+            outgoing.acknowledge(index + 1);
+            self.note_heard(from, cx.now.at);
+            self.send_chunks(cx, from);
+        }
+    }
+
+    fn send_chunks(&mut self, cx: &mut Cx<'_, Self>, to: NodeId) {
+        let Some(outgoing) = self.state.transfer.outgoing.get_mut(&to) else { return };
+        while !outgoing.is_sent() && outgoing.next_index < outgoing.acknowledged + CHUNKS_AHEAD {
+            let (transfer, index) = (outgoing.transfer, outgoing.next_index);
+            let payload = outgoing.next_payload();
+            let is_last = outgoing.is_sent();
+            cx.send(to, Message::CheckpointChunk { transfer, index, is_last, payload });
+        }
+        if outgoing.is_sent() && outgoing.acknowledged == outgoing.next_index {
+            self.state.transfer.outgoing.remove(&to);
+        }
+    }
+
+    /// A peer that has what is being sent to it has turned elsewhere for it, and acknowledges no
+    /// more: the versions that were kept for it can go.
+    pub(in crate::minerva) fn stop_obsolete_transfer(
+        &mut self,
+        peer: NodeId,
+        applied: SnapshotVersion,
+    ) {
+        let outgoing = &mut self.state.transfer.outgoing;
+        if outgoing.get(&peer).is_some_and(|outgoing| outgoing.pin.version() <= applied) {
+            outgoing.remove(&peer);
+        }
+    }
+
+    /// A peer tells how far it is.
+    pub(in crate::minerva) fn keep_less(&mut self, peer: NodeId) {
+        let heads = &self.state.collection.heads[peer.index()];
+        if let Some(kept) = self.state.transfer.kept.get_mut(&peer) {
+            kept.heads.iter_mut().zip(heads).for_each(|(kept, head)| *kept = *head.max(kept));
+        }
+    }
+
+    /// Peers that have not come back for the rest will not.
+    pub(in crate::minerva) fn stop_abandoned_transfers(&mut self, now: Timestamp) {
+        let is_up = &self.state.replication.is_up;
+        let is_member = &self.state.cut.is_member;
+        let Transfer { kept, outgoing, .. } = &mut self.state.transfer;
+        let is_late = |kept: &Kept| now.since(kept.heard).us >= KEEP.us;
+        outgoing
+            .retain(|peer, _| is_up[peer.index()] || kept.get(peer).is_some_and(|it| !is_late(it)));
+        kept.retain(|peer, it| {
+            outgoing.contains_key(peer) || (!is_member[peer.index()] && !is_late(it))
+        });
+    }
+}
+
+impl Outgoing {
+    /// Whether all chunks were sent.
+    fn is_sent(&self) -> bool {
+        self.cursors.back().is_some_and(Option::is_none)
+    }
+
+    /// Chunks before `index` have come.
+    fn acknowledge(&mut self, index: u64) {
+        let news = index.saturating_sub(self.acknowledged);
+        self.cursors.drain(..news as usize);
+        self.acknowledged += news;
+    }
+
+    /// Goes back to the chunk `index`, and says whether it can.
+    fn rewind(&mut self, index: u64) -> bool {
+        if !(self.acknowledged..=self.next_index).contains(&index) {
+            return false;
+        }
+        self.acknowledge(index);
+        self.cursors.truncate(1);
+        self.next_index = index;
+        true
+    }
+
+    /// What the next chunk holds.
+    fn next_payload(&mut self) -> Bytes {
+        let cursor = self.cursors.back().cloned().flatten().expect("not all is sent");
+        let (payload, next) = match self.next_index {
+            0 => (self.meta.clone(), Some(cursor)),
+            _ => self.rows_from(cursor),
+        };
+        self.next_index += 1;
+        self.cursors.push_back(next);
+        payload
+    }
+
+    /// The rows from there on, as many as fit a chunk, and where the next chunk begins.
+    fn rows_from(&self, (first_table, first_key): (TableId, Vec<u8>)) -> (Bytes, Cursor) {
+        let mut next = None;
+        let mut out = Vec::with_capacity(self.chunk_bytes + self.chunk_bytes / 8);
+        let (store, mut version) = (self.pin.store(), self.pin.version());
+        if is_planted(Bug::TransferMixesVersions) {
+            version = store.published();
+        }
+        for table in store.table_ids().into_iter().filter(|table| *table >= first_table) {
+            let start = if table == first_table { first_key.clone() } else { Vec::new() };
+            let range = KeyRange { start, end: None };
+            store.scan(table, &range, Direction::Forward, version, |key, row| {
+                if out.len() >= self.chunk_bytes {
+                    let mut first = key.to_vec();
+                    if is_planted(Bug::ChunkRowLost) {
+                        first.push(0);
+                    }
+                    next = Some((table, first));
+                    return ControlFlow::Break(());
+                }
+                if let Some(value) = &row.value {
+                    out.put_varint(u64::from(table.0));
+                    out.put_bytes(key);
+                    out.put_varint(row.version.0);
+                    row.header.encode(&mut out);
+                    out.put_bytes(value);
+                }
+                ControlFlow::Continue(())
+            });
+            if next.is_some() {
+                break;
+            }
+        }
+        (out.into(), next)
+    }
+}
