@@ -125,7 +125,11 @@ fn an_interrupt_stops_everything_and_keeps_what_was_recorded() {
     let output = torture.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(130), "{}", text(&output.stderr));
     assert_left_nothing(directory.path());
-    assert!(check(&path).status.success(), "what was recorded is a history");
+    // Without the reads of the end, nobody may have read in which order two registers were written.
+    let checked = check(&path);
+    let (stdout, stderr) = (text(&checked.stdout), text(&checked.stderr));
+    let is_well = checked.status.success() || stdout.contains("verdict     OPEN");
+    assert!(is_well, "{stdout}{stderr}{}", std::fs::read_to_string(&path).unwrap());
 }
 
 /// A node that is stopped can't see that whoever started it is gone: the system wakes it.

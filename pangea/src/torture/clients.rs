@@ -258,7 +258,7 @@ impl Runner {
 
     async fn try_once(&mut self, session: &Session, work: &Work) -> Result<(), Why> {
         let shared = self.shared.clone();
-        let mut attempt = shared.history.begin();
+        let mut attempt = session.begin(&shared, work);
         let done = match work {
             Work::Autocommit(step) => {
                 let done = session.autocommit(&shared, *step, &mut attempt).await;
@@ -266,8 +266,8 @@ impl Runner {
                     Ok(Found::Something) => Ok(()),
                     Ok(Found::Nothing) => {
                         // That there is none is what this transaction was told.
-                        session.record(&shared, attempt, work, Outcome::Committed);
-                        attempt = shared.history.begin();
+                        attempt.end(Outcome::Committed);
+                        attempt = session.begin(&shared, work);
                         let made = step.make(&session.client, &shared.numbers, &mut attempt);
                         made.await.map_err(|error| shared.why(&error, true))
                     }
@@ -281,7 +281,7 @@ impl Runner {
             Err(Why::Unknown) => Outcome::Unknown,
             Err(Why::Conflict | Why::Refused | Why::Lost) => Outcome::Aborted,
         };
-        session.record(&shared, attempt, work, outcome);
+        attempt.end(outcome);
         done
     }
 }
@@ -333,9 +333,9 @@ impl Session {
         committed.map_err(|error| shared.why(&error, true))
     }
 
-    fn record(&self, shared: &Shared, attempt: Attempt, work: &Work, outcome: Outcome) {
+    fn begin(&self, shared: &Shared, work: &Work) -> Attempt {
         // What only reads of a snapshot may be of the past.
         let is_held = self.is_strict || work.is_write();
-        shared.history.end(attempt, self.number, &self.note, is_held, outcome);
+        shared.history.begin(self.number, &self.note, is_held)
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use pangea_sim::record::write::write_txn;
@@ -93,45 +93,39 @@ impl History {
         i64::try_from(self.began.elapsed().as_micros()).expect("fewer than 290,000 years")
     }
 
-    /// A transaction that begins now.
-    pub fn begin(&self) -> Attempt {
-        Attempt {
-            begin: self.now(),
-            names: Names::default(),
-            ops: Vec::new(),
-            attempted: Vec::new(),
-            is_final: false,
-        }
-    }
-
-    /// A transaction that ends now. `is_held` says whether it is held to real time.
-    pub fn end(&self, attempt: Attempt, client: u64, note: &str, is_held: bool, outcome: Outcome) {
-        let Attempt { begin, names, ops, attempted, is_final } = attempt;
-        let end = (outcome != Outcome::Unknown).then(|| self.now());
-        let client = i64::try_from(client).expect("clients are counted from 0");
+    /// A transaction of a client that begins now. `note` is for stories, and `is_held` says whether
+    /// it is held to real time.
+    pub fn begin(self: &Arc<Self>, client: u64, note: &str, is_held: bool) -> Attempt {
         let txn = Txn {
             id: 0,
-            client: Atom::Number(client),
-            begin,
-            end,
-            outcome,
+            client: Atom::Number(i64::try_from(client).expect("clients are counted from 0")),
+            begin: self.now(),
+            end: None,
+            outcome: Outcome::Unknown,
             is_held,
-            is_final,
+            is_final: false,
             at: None,
             note: Some(note.into()),
-            ops,
+            ops: Vec::new(),
         };
+        let history = Arc::clone(self);
+        Attempt { history, names: Names::default(), txn, attempted: Vec::new(), has_ended: false }
+    }
+
+    /// Writes down what has ended, or is given up.
+    fn record(&self, attempt: &mut Attempt) {
+        let Attempt { names, txn, attempted, .. } = attempt;
         let mut sink = self.sink();
         let Sink { output, counts, error, .. } = &mut *sink;
-        match outcome {
+        match txn.outcome {
             Outcome::Committed => counts.committed += 1,
             Outcome::Aborted => counts.aborted += 1,
             Outcome::Unknown => counts.unknown += 1,
         }
         if error.is_none() {
-            *error = write_txn(&txn, &names, output).err();
+            *error = write_txn(txn, names, output).err();
         }
-        sink.attempted.extend(attempted);
+        sink.attempted.extend(attempted.drain(..));
     }
 
     /// How many transactions have ended how.
@@ -164,44 +158,63 @@ impl History {
 /// A transaction under way.
 ///
 /// What is sent is noted before it is sent, for nothing may come back; what came back takes its
-/// place.
+/// place. One that is dropped before its end is recorded too, as of unknown outcome: it may have
+/// been submitted, and others may have read what it wrote.
 pub struct Attempt {
-    begin: i64,
+    history: Arc<History>,
     names: Names,
-    ops: Vec<Op>,
+    txn: Txn,
     attempted: Vec<Key>,
-    is_final: bool,
+    has_ended: bool,
+}
+
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            let history = Arc::clone(&self.history);
+            history.record(self);
+        }
+    }
 }
 
 impl Attempt {
+    /// It ends now.
+    pub fn end(mut self, outcome: Outcome) {
+        self.txn.outcome = outcome;
+        self.txn.end = (outcome != Outcome::Unknown).then(|| self.history.now());
+        self.has_ended = true;
+        let history = Arc::clone(&self.history);
+        history.record(&mut self);
+    }
+
     /// How many operations there are, for [`Self::take_back`].
     pub fn len(&self) -> usize {
-        self.ops.len()
+        self.txn.ops.len()
     }
 
     /// Forgets all operations from the one at `at` on: it has turned out that they were not done.
     pub fn take_back(&mut self, at: usize) {
-        self.ops.truncate(at);
+        self.txn.ops.truncate(at);
     }
 
     /// It read what was there when all was over, and nothing comes after it.
     pub fn is_final(&mut self) {
-        self.is_final = true;
+        self.txn.is_final = true;
     }
 
     pub fn append(&mut self, key: Key, value: i64) {
         let (key, value) = (self.written(key), self.value(value));
-        self.ops.push(Op::Append { key, value });
+        self.txn.ops.push(Op::Append { key, value });
     }
 
     pub fn write(&mut self, key: Key, value: i64) {
         let (key, value) = (self.written(key), self.value(value));
-        self.ops.push(Op::Write { key, value });
+        self.txn.ops.push(Op::Write { key, value });
     }
 
     pub fn delete(&mut self, key: Key) {
         let key = self.written(key);
-        self.ops.push(Op::Delete { key });
+        self.txn.ops.push(Op::Delete { key });
     }
 
     /// A register or row was read.
@@ -229,18 +242,18 @@ impl Attempt {
         });
         let rows = rows.collect();
         let [from, to] = [from, to].map(|id| Some(self.names.name(Key::Row(id).atom())));
-        self.ops.push(Op::Scan { range: Range { from, to }, rows });
+        self.txn.ops.push(Op::Scan { range: Range { from, to }, rows });
     }
 
     /// Lets the last operation, a write, come after what was read by it.
     pub fn swap_last(&mut self) {
-        let len = self.ops.len();
-        self.ops.swap(len - 2, len - 1);
+        let len = self.txn.ops.len();
+        self.txn.ops.swap(len - 2, len - 1);
     }
 
     fn seen(&mut self, key: Key, seen: Seen) {
         let key = self.names.name(key.atom());
-        self.ops.push(Op::Read { key, seen });
+        self.txn.ops.push(Op::Read { key, seen });
     }
 
     fn written(&mut self, key: Key) -> Name {
@@ -262,14 +275,14 @@ mod tests {
     use super::*;
 
     /// What the file has when these have ended, with a final read of list 1.
-    fn recorded(attempts: Vec<(Attempt, Outcome)>, history: &History, text: &str) -> Verdict {
-        for (client, (attempt, outcome)) in (0..).zip(attempts) {
-            history.end(attempt, client, "here", true, outcome);
+    fn recorded(attempts: Vec<(Attempt, Outcome)>, history: &Arc<History>, text: &str) -> Verdict {
+        for (attempt, outcome) in attempts {
+            attempt.end(outcome);
         }
-        let mut last = history.begin();
+        let mut last = begin(history);
         last.is_final();
         last.read_list(Key::List(1), Some(text));
-        history.end(last, 9, "here", true, Outcome::Committed);
+        last.end(Outcome::Committed);
         history.flush().unwrap();
         let mut file = history.sink().output.get_ref().try_clone().unwrap();
         std::io::Seek::rewind(&mut file).unwrap();
@@ -277,14 +290,29 @@ mod tests {
         check(&recorded, Model::StrictSerializable, "test")
     }
 
-    fn appended(history: &History, value: i64) -> Attempt {
-        let mut attempt = history.begin();
+    fn begin(history: &Arc<History>) -> Attempt {
+        history.begin(1, "here", true)
+    }
+
+    fn appended(history: &Arc<History>, value: i64) -> Attempt {
+        let mut attempt = begin(history);
         attempt.append(Key::List(1), value);
         attempt
     }
 
-    fn history() -> History {
-        History::new(tempfile::tempfile().unwrap())
+    fn history() -> Arc<History> {
+        Arc::new(History::new(tempfile::tempfile().unwrap()))
+    }
+
+    /// An interrupt found what others had read of a transaction whose client had no answer yet, and
+    /// its history had values in it that nobody had written.
+    #[test]
+    fn what_is_given_up_may_have_been_done() {
+        let history = history();
+        drop(appended(&history, 6));
+        let attempts = vec![(appended(&history, 5), Outcome::Committed)];
+        assert_eq!(recorded(attempts, &history, ",6,5"), Verdict::Holds);
+        assert_eq!(history.counts(), Counts { committed: 2, aborted: 0, unknown: 1 });
     }
 
     #[test]

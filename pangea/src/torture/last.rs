@@ -2,6 +2,7 @@
 //! all replicas are equal, and everything is read once more in every region.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use pangea_core::ids::SnapshotVersion;
@@ -56,17 +57,16 @@ pub async fn settle(
 ///
 /// # Errors
 /// When a region does not answer.
-pub async fn read_all(history: &History, places: &[Place]) -> Result<(), Failure> {
+pub async fn read_all(history: &Arc<History>, places: &[Place]) -> Result<(), Failure> {
     let attempted: Vec<Key> = history.attempted().into_iter().collect();
     for (number, place) in (NUMBERS..).zip(places) {
         let kinds =
             attempted.chunk_by(|a, b| std::mem::discriminant(a) == std::mem::discriminant(b));
         for keys in kinds.flat_map(|keys| keys.chunks(ROWS_PER_READ)) {
-            let mut attempt = history.begin();
+            let mut attempt = history.begin(number, &format!("{}, final", place.region), true);
             attempt.is_final();
             in_time(place, async |client| read(client, keys, &mut attempt).await).await?;
-            let note = format!("{}, final", place.region);
-            history.end(attempt, number, &note, true, Outcome::Committed);
+            attempt.end(Outcome::Committed);
         }
     }
     Ok(())
