@@ -27,6 +27,7 @@ mod replace;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use tokio::task::JoinHandle;
 use tokio::time::{interval, sleep, timeout};
 
 use checks::Contents;
@@ -76,18 +77,30 @@ fn one_at_a_time(test: impl Future<Output = ()>) {
     runtime.block_on(test);
 }
 
-async fn run() {
-    let mut cluster = Cluster::start().await;
+/// A cluster, and clients that have worked at each of its nodes for a while.
+struct Scene {
+    cluster: Cluster,
+    load: Arc<Load>,
+    clients: Vec<JoinHandle<Record>>,
+    _shown_on_panic: ShownOnPanic,
+}
+
+async fn start() -> Scene {
+    let cluster = Cluster::start().await;
     create_tables(&cluster).await;
     let load = Load::new(&cluster.addresses);
-    let _shown_on_panic = ShownOnPanic(load.clone());
+    let shown_on_panic = ShownOnPanic(load.clone());
     let clients = load.start();
     for node in 0..REGIONS.len() {
         wait_working(&load, node).await;
     }
     say(&load, &format!("{} clients work", clients.len()));
-
     sleep(STEADY).await;
+    Scene { cluster, load, clients, _shown_on_panic: shown_on_panic }
+}
+
+async fn run() {
+    let Scene { mut cluster, load, clients, _shown_on_panic } = start().await;
     let first = cluster.coordinator().await;
     let mut kills = vec![kill_and_restart(&mut cluster, &load, first).await];
     sleep(STEADY).await;
@@ -172,7 +185,7 @@ async fn wait_other_coordinator(cluster: &Cluster, dead: usize) -> usize {
 }
 
 /// Ends the load and collects what the clients have to tell.
-async fn end(load: &Arc<Load>, clients: Vec<tokio::task::JoinHandle<Record>>) -> Vec<Record> {
+async fn end(load: &Arc<Load>, clients: Vec<JoinHandle<Record>>) -> Vec<Record> {
     load.end();
     let mut records = Vec::new();
     for client in clients {

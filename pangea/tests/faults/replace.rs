@@ -5,11 +5,10 @@ use std::path::{Path, PathBuf};
 use tokio::time::sleep;
 
 use crate::cluster::Cluster;
-use crate::load::Load;
 use crate::processes::REGIONS;
 use crate::{
-    STEADY, ShownOnPanic, WHOLE, check_contents, create_tables, end, one_at_a_time, say,
-    wait_other_coordinator, wait_working,
+    Scene, WHOLE, check_contents, end, one_at_a_time, say, start, wait_other_coordinator,
+    wait_working,
 };
 
 #[test]
@@ -28,15 +27,7 @@ fn a_node_with_a_flipped_bit_does_not_start_until_it_is_replaced() {
 /// Kills the coordinator, does something to its disk, and replaces it under load. If a file is
 /// damaged now, the node must say so first. Then each other node is lost for a while.
 async fn run(harm: fn(&Cluster, usize) -> Option<PathBuf>) {
-    let mut cluster = Cluster::start().await;
-    create_tables(&cluster).await;
-    let load = Load::new(&cluster.addresses);
-    let _shown_on_panic = ShownOnPanic(load.clone());
-    let clients = load.start();
-    for node in 0..REGIONS.len() {
-        wait_working(&load, node).await;
-    }
-    sleep(STEADY).await;
+    let Scene { mut cluster, load, clients, _shown_on_panic } = start().await;
     let lost = cluster.coordinator().await;
     say(&load, &format!("kill -9 {}, whose disk is harmed", REGIONS[lost]));
     cluster.kill(lost);

@@ -44,7 +44,8 @@ pub fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     wait_until_or(|| format!("{what}: not in {DEADLINE:?}"), is_so);
 }
 
-/// Looks until something is so, or fails with a reason.
+/// Looks until something is so, or fails with a reason. Other processes and files tell nobody when
+/// they change, so they are looked at again and again.
 pub fn wait_until_or(why: impl Fn() -> String, is_so: impl Fn() -> bool) {
     let began = Instant::now();
     while !is_so() {
