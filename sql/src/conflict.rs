@@ -10,9 +10,10 @@ use pangea_core::key::Direction;
 use pangea_core::topology::Topology;
 use pangea_core::txn::{Context, Scan};
 
-use crate::catalog::{CATALOG, Table, USER_TABLE_FIRST, table_keys, table_of_key};
+use crate::catalog::{
+    CATALOG, Index, Relation, Table, USER_TABLE_FIRST, relation_keys, relation_of_key,
+};
 use crate::keys;
-use crate::plan::key_types;
 use crate::syntax::quoted;
 use crate::types::datum::Datum;
 use crate::types::text;
@@ -32,18 +33,24 @@ pub(crate) fn describe(
         None => "was deleted.".to_owned(),
     };
     if change.table == CATALOG {
-        return match table_of_key(&change.key) {
-            Some(name) => format!("Table {} {}", quoted(name), became("created or dropped")),
+        return match relation_of_key(&change.key) {
+            Some(name) => {
+                format!("Table {} {}", quoted(name), became("created, changed or dropped"))
+            }
             None => format!("The list of tables {}", became("changed")),
         };
     }
     match table_of(change.table, cx) {
-        Some(table) if table.primary_key.is_empty() => {
+        Some((table, Some(index))) => {
+            let (name, table) = (quoted(&index.name), quoted(&table.name));
+            format!("A row in index {name} of table {table} {}", became("changed"))
+        }
+        Some((table, None)) if table.primary_key.is_empty() => {
             let name = quoted(&table.name);
             format!("A row of table {name}, which has no primary key, {}", became("changed"))
         }
-        Some(table) => {
-            let types = key_types(&table).map(|(_, base)| base);
+        Some((table, None)) => {
+            let types = table.primary_key.iter().map(|&at| table.columns[at].ty.base);
             let key = shown_key(&table, &keys::decode(types, &change.key), zone);
             format!("{key} of table {} {}", quoted(&table.name), became("changed"))
         }
@@ -62,12 +69,16 @@ fn by(winner: TxnId, topology: &Topology) -> String {
     format!("by transaction {winner} of region {}", topology.region_name(node))
 }
 
-/// The table of a number. A catalog that can't be read has none: the error is what matters.
-fn table_of(id: TableId, cx: &mut dyn Context) -> Option<Table> {
+/// The table of a number, and the index that has it. A catalog that can't be read has none: the
+/// error is what matters.
+fn table_of(id: TableId, cx: &mut dyn Context) -> Option<(Table, Option<Index>)> {
     let mut found = None;
-    let scan = Scan { table: CATALOG, range: table_keys(), direction: Direction::Forward };
+    let scan = Scan { table: CATALOG, range: relation_keys(), direction: Direction::Forward };
     let scanned = cx.scan(&scan, &mut |_, record| {
-        found = Table::decode(record).ok().filter(|table| table.id == id);
+        if let Ok(Relation::Table(table)) = Relation::decode(record) {
+            let index = table.indexes.iter().find(|index| index.id == id).cloned();
+            found = (table.id == id || index.is_some()).then_some((table, index));
+        }
         if found.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
     scanned.ok().and(found)
@@ -75,12 +86,12 @@ fn table_of(id: TableId, cx: &mut dyn Context) -> Option<Table> {
 
 /// `Key (a, b)=(1, x)`, in PostgreSQL's form, of the values of a key. Those that are not known,
 /// at its end, are dots.
-pub(crate) fn shown_key(table: &Table, values: &[Datum], zone: &Zone) -> String {
+fn shown_key(table: &Table, values: &[Datum], zone: &Zone) -> String {
     let names: Vec<&str> =
         table.primary_key.iter().map(|&at| table.columns[at].name.as_str()).collect();
-    let known = key_types(table).zip(values);
+    let known = table.primary_key.iter().zip(values);
     let mut shown: Vec<String> =
-        known.map(|((_, base), value)| text::format(base, value, zone)).collect();
+        known.map(|(&at, value)| text::format(table.columns[at].ty.base, value, zone)).collect();
     if shown.len() < names.len() {
         shown.push("...".to_owned());
     }

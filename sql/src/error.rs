@@ -64,9 +64,13 @@ pub mod code {
     pub const INVALID_TEXT: SqlState = SqlState(*b"22P02");
     pub const INVALID_BINARY: SqlState = SqlState(*b"22P03");
     pub const NOT_NULL: SqlState = SqlState(*b"23502");
+    pub const FOREIGN_KEY: SqlState = SqlState(*b"23503");
     pub const UNIQUE: SqlState = SqlState::UNIQUE_VIOLATION;
+    pub const CHECK: SqlState = SqlState(*b"23514");
+    pub const CARDINALITY: SqlState = SqlState(*b"21000");
     pub const ACTIVE_TRANSACTION: SqlState = SqlState(*b"25001");
     pub const READ_ONLY: SqlState = SqlState(*b"25006");
+    pub const DEPENDENT_OBJECTS: SqlState = SqlState(*b"2BP01");
     pub const NO_TRANSACTION: SqlState = SqlState(*b"25P01");
     pub const FAILED_TRANSACTION: SqlState = SqlState(*b"25P02");
     pub const IDLE_IN_TRANSACTION: SqlState = SqlState(*b"25P03");
@@ -91,6 +95,10 @@ pub mod code {
     pub const DUPLICATE_CURSOR: SqlState = SqlState(*b"42P03");
     pub const DUPLICATE_STATEMENT: SqlState = SqlState(*b"42P05");
     pub const DUPLICATE_TABLE: SqlState = SqlState(*b"42P07");
+    pub const DUPLICATE_OBJECT: SqlState = SqlState(*b"42710");
+    pub const GENERATED_ALWAYS: SqlState = SqlState(*b"428C9");
+    pub const INVALID_FOREIGN_KEY: SqlState = SqlState(*b"42830");
+    pub const INVALID_OBJECT_DEFINITION: SqlState = SqlState(*b"42P17");
     pub const INVALID_COLUMN_REFERENCE: SqlState = SqlState(*b"42P10");
     pub const INVALID_TABLE_DEFINITION: SqlState = SqlState(*b"42P16");
     pub const INDETERMINATE_TYPE: SqlState = SqlState(*b"42P18");
@@ -141,14 +149,20 @@ impl SqlError {
     /// The same error of a statement that writes a table, with the constraint that it violates,
     /// where it does. Replicas answer with texts alone: a column is read from the message.
     #[must_use]
-    pub(crate) fn in_table(mut self, table: &str, primary_key: &str) -> Self {
+    pub(crate) fn in_table(mut self, table: &str) -> Self {
         let violated = |column: Option<&str>, constraint: Option<&str>| Violated {
             table: table.to_owned(),
             column: column.map(str::to_owned),
             constraint: constraint.map(str::to_owned),
         };
-        if self.code == code::UNIQUE {
-            self.violated = Some(Box::new(violated(None, Some(primary_key))));
+        if [code::UNIQUE, code::CHECK, code::FOREIGN_KEY].contains(&self.code) {
+            // The constraint is named before the table, if that is another.
+            let (_, named) = self.message.split_once("constraint \"").unwrap_or_default();
+            let (constraint, rest) = named.split_once('"').unwrap_or_default();
+            let other = rest.strip_prefix(" on table \"").and_then(|it| it.strip_suffix('"'));
+            let mut violated = violated(None, Some(constraint));
+            violated.table = other.unwrap_or(table).to_owned();
+            self.violated = Some(Box::new(violated));
         } else if self.code == code::NOT_NULL {
             let end = format!("{RELATION}{table}{NOT_NULL}");
             let column = self.message.strip_prefix(NULL).and_then(|rest| rest.strip_suffix(&end));

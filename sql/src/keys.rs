@@ -8,8 +8,9 @@
 //! | `char(n)` | text without the blanks at its end |
 //! | others | themselves |
 //!
-//! All columns are ascending. A row's key has no NULLs and so no markers; the keys of groups and
-//! distinct values have one before each column, NULLs last.
+//! A row's key is ascending, has no NULLs and so no markers. The keys of groups and distinct values
+//! have a marker before each column, NULLs last; those of indexes too, in the order that the index
+//! says.
 
 use pangea_core::codec::DecodeError;
 use pangea_core::key::Key;
@@ -20,6 +21,7 @@ use crate::types::SqlType;
 use crate::types::datum::Datum;
 use crate::types::numeric::{self, Numeric};
 
+/// How the columns of a primary key are sorted.
 const ORDER: Order = Order::Ascending;
 /// As PostgreSQL sorts NULLs in ascending columns.
 const NULLS: Nulls = Nulls::Last;
@@ -35,7 +37,7 @@ pub(crate) fn encode<'a>(
     columns: impl IntoIterator<Item = (SqlType, &'a Datum)>,
 ) -> Result<Key, SqlError> {
     let mut key = KeyEncoder::new();
-    columns.into_iter().try_for_each(|(base, datum)| append(base, datum, &mut key))?;
+    columns.into_iter().try_for_each(|(base, datum)| append(base, ORDER, datum, &mut key))?;
     Ok(key.finish())
 }
 
@@ -75,13 +77,23 @@ pub(crate) fn encode_nullable<'a>(
     columns: impl IntoIterator<Item = (SqlType, &'a Datum)>,
 ) -> Result<Key, SqlError> {
     let mut key = KeyEncoder::new();
-    for (base, datum) in columns {
-        key.put_marker(datum.is_null(), NULLS);
-        if !datum.is_null() {
-            append(base, datum, &mut key)?;
-        }
-    }
+    let mut columns = columns.into_iter();
+    columns.try_for_each(|(base, datum)| append_nullable(base, (ORDER, NULLS), datum, &mut key))?;
     Ok(key.finish())
+}
+
+/// Appends a value that may be NULL, after a marker that says so.
+///
+/// # Errors
+/// When a numeric has more digits than PostgreSQL's can.
+pub(crate) fn append_nullable(
+    base: SqlType,
+    (order, nulls): (Order, Nulls),
+    datum: &Datum,
+    key: &mut KeyEncoder,
+) -> Result<(), SqlError> {
+    key.put_marker(datum.is_null(), nulls);
+    if datum.is_null() { Ok(()) } else { append(base, order, datum, key) }
 }
 
 /// Appends a value that is not NULL.
@@ -91,32 +103,37 @@ pub(crate) fn encode_nullable<'a>(
 ///
 /// # Panics
 /// When it is NULL.
-pub(crate) fn append(base: SqlType, datum: &Datum, key: &mut KeyEncoder) -> Result<(), SqlError> {
+pub(crate) fn append(
+    base: SqlType,
+    order: Order,
+    datum: &Datum,
+    key: &mut KeyEncoder,
+) -> Result<(), SqlError> {
     match datum {
         Datum::Null => panic!("a key column is never NULL"),
-        Datum::Bool(value) => key.put_bool(*value, ORDER),
-        Datum::Int(value) => append_integer(base, *value, key),
-        Datum::Float(value) => key.put_f64(*value, ORDER),
-        Datum::Numeric(value) => key.put_numeric(&decimal(value)?, ORDER),
+        Datum::Bool(value) => key.put_bool(*value, order),
+        Datum::Int(value) => append_integer(base, order, *value, key),
+        Datum::Float(value) => key.put_f64(*value, order),
+        Datum::Numeric(value) => key.put_numeric(&decimal(value)?, order),
         Datum::Text(text) if base == SqlType::Bpchar => {
-            key.put_text(text.trim_end_matches(' '), ORDER);
+            key.put_text(text.trim_end_matches(' '), order);
         }
-        Datum::Text(text) => key.put_text(text, ORDER),
-        Datum::Bytea(bytes) => key.put_bytea(bytes, ORDER),
-        Datum::Date(days) => key.put_date(*days, ORDER),
-        Datum::Timestamp(micros) => key.put_timestamp(*micros, ORDER),
-        Datum::Uuid(bytes) => key.put_uuid(*bytes, ORDER),
+        Datum::Text(text) => key.put_text(text, order),
+        Datum::Bytea(bytes) => key.put_bytea(bytes, order),
+        Datum::Date(days) => key.put_date(*days, order),
+        Datum::Timestamp(micros) => key.put_timestamp(*micros, order),
+        Datum::Uuid(bytes) => key.put_uuid(*bytes, order),
     }
     Ok(())
 }
 
 /// Appends an integer in the width of its column, which it fits: what does not is out of range
 /// long before it is a key.
-fn append_integer(base: SqlType, value: i64, key: &mut KeyEncoder) {
+fn append_integer(base: SqlType, order: Order, value: i64, key: &mut KeyEncoder) {
     match base {
-        SqlType::Int2 => key.put_i16(value as i16, ORDER),
-        SqlType::Int4 => key.put_i32(value as i32, ORDER),
-        _ => key.put_i64(value, ORDER),
+        SqlType::Int2 => key.put_i16(value as i16, order),
+        SqlType::Int4 => key.put_i32(value as i32, order),
+        _ => key.put_i64(value, order),
     }
 }
 

@@ -68,7 +68,7 @@ impl Arguments {
         let param_types = (0..from.count("parameters")?)
             .map(|_| decode_type(&mut from))
             .collect::<Result<Vec<_>, _>>()?;
-        let params = rows::decode(param_types.iter().copied(), &mut from)?;
+        let params = rows::decode_whole(param_types.iter().copied(), &mut from)?;
         let now = from.u64("time")? as i64;
         let seed = Cell::new(from.u64("seed")?);
         let row_seed = from.u64("seed")?;
@@ -132,7 +132,7 @@ impl Returned {
             .collect::<Result<Vec<_>, DecodeError>>()?;
         let types = || columns.iter().map(|column: &OutputColumn| column.ty.base);
         let rows = (0..from.count("rows")?)
-            .map(|_| rows::decode(types(), &mut from))
+            .map(|_| rows::decode_whole(types(), &mut from))
             .collect::<Result<Vec<Vec<Datum>>, _>>()?;
         Ok(Self { columns, executed: Executed { rows, count, notice } })
     }

@@ -282,10 +282,10 @@ mod tests {
             ("prepare transaction 'x'", "PREPARE TRANSACTION"),
             ("commit prepared 'x'", "COMMIT PREPARED"),
             ("create or replace function f() returns int language sql", "CREATE FUNCTION"),
-            ("create unique index i on t (a)", "CREATE INDEX"),
+            ("create or replace view v as select 1", "CREATE VIEW"),
             ("create foreign table t (a int)", "CREATE FOREIGN TABLE"),
             ("alter default privileges grant select", "ALTER DEFAULT PRIVILEGES"),
-            ("alter table t add b int", "ALTER TABLE"),
+            ("alter index i rename to j", "ALTER INDEX"),
             ("drop materialized view v", "DROP MATERIALIZED VIEW"),
             ("refresh materialized view v", "REFRESH MATERIALIZED VIEW"),
         ];

@@ -38,7 +38,7 @@ fn show(session: &Session<MemoryEngine>, response: &Response) -> Vec<String> {
             for (name, text) in extras {
                 text.iter().for_each(|text| line.push_str(&format!(" [{name}: {text}]")));
             }
-            vec![line]
+            line.lines().map(str::to_owned).collect()
         }
         Response::Rows { columns, rows, tag } => {
             let mut lines: Vec<String> = Vec::with_capacity(rows.len() + 1);
@@ -61,7 +61,38 @@ fn agrees(expected: &str, actual: &str) -> bool {
     expected == actual || (expected.starts_with("! ") && actual.starts_with(expected))
 }
 
-fn run_script(path: &Path) {
+/// A statement of a script, and what a client should see.
+struct Step {
+    line: usize,
+    speaker: String,
+    sql: String,
+    expected: Vec<String>,
+}
+
+fn steps(script: &str) -> Vec<Step> {
+    let mut steps: Vec<Step> = Vec::new();
+    let mut speaker = "a".to_owned();
+    let mut lines = script.lines().enumerate().peekable();
+    while let Some((number, line)) = lines.next() {
+        if let Some(name) = line.strip_prefix('@') {
+            speaker = name.to_owned();
+        } else if let Some(first) = line.strip_prefix("> ") {
+            let mut sql = first.to_owned();
+            while let Some((_, more)) = lines.next_if(|(_, line)| line.starts_with("  ")) {
+                sql = format!("{sql}\n{more}");
+            }
+            let speaker = speaker.clone();
+            steps.push(Step { line: number + 1, speaker, sql, expected: Vec::new() });
+        } else if !line.is_empty() && !line.starts_with('#') {
+            let step = steps.last_mut().expect("a statement comes first");
+            step.expected.push(line.to_owned());
+        }
+    }
+    steps
+}
+
+/// Runs a script, and tells all in which it differs.
+fn run_script(path: &Path) -> Vec<String> {
     let script = std::fs::read_to_string(path).unwrap();
     let engine = MemoryEngine::new();
     let plans = Arc::new(PlanCache::default());
@@ -70,35 +101,25 @@ fn run_script(path: &Path) {
         Session::new(engine.clone(), plans.clone(), &user).unwrap()
     };
     let mut sessions = BTreeMap::new();
-    let mut speaker = "a".to_owned();
-    let mut actual = Vec::new();
-    let mut lines = script.lines().enumerate().peekable();
-    let mut checked = 0;
-    while let Some((number, line)) = lines.next() {
-        let at = format!("{}:{}", path.display(), number + 1);
-        if let Some(name) = line.strip_prefix('@') {
-            speaker = name.to_owned();
-        } else if let Some(first) = line.strip_prefix("> ") {
-            assert!(actual.is_empty(), "{at}: before it came unexpected {actual:?}");
-            let mut sql = first.to_owned();
-            while let Some((_, more)) = lines.next_if(|(_, line)| line.starts_with("  ")) {
-                sql = format!("{sql}\n{more}");
-            }
-            let session = sessions.entry(speaker.clone()).or_insert_with(new_session);
-            let responses = ready(session.simple_query(&sql));
-            actual = responses.iter().flat_map(|response| show(session, response)).collect();
-            actual.reverse();
-        } else if !line.is_empty() && !line.starts_with('#') {
-            let shown = actual.pop().unwrap_or_else(|| "(nothing more)".to_owned());
-            assert!(
-                agrees(line, &shown),
-                "{at}: expected\n  {line}\nand got\n  {shown}\n{actual:?}"
-            );
-            checked += 1;
+    let steps = steps(&script);
+    assert!(steps.iter().any(|step| !step.expected.is_empty()), "{} is empty", path.display());
+    let mut differences = Vec::new();
+    for Step { line, speaker, sql, expected } in steps {
+        let session = sessions.entry(speaker).or_insert_with(new_session);
+        let responses = ready(session.simple_query(&sql));
+        let actual: Vec<String> =
+            responses.iter().flat_map(|response| show(session, response)).collect();
+        let is_same = expected.len() == actual.len()
+            && expected.iter().zip(&actual).all(|(expected, actual)| agrees(expected, actual));
+        if !is_same {
+            let [expected, actual] = [expected, actual].map(|lines| lines.join("\n    "));
+            let place = format!("{}:{line}", path.display());
+            differences.push(format!(
+                "{place}: {sql}\n  expected\n    {expected}\n  and got\n    {actual}"
+            ));
         }
     }
-    assert!(actual.is_empty(), "{}: at its end came {actual:?}", path.display());
-    assert!(checked > 0, "{} checks nothing", path.display());
+    differences
 }
 
 #[test]
@@ -108,5 +129,6 @@ fn every_script_sees_what_postgresql_shows() {
         std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     scripts.sort();
     assert!(!scripts.is_empty());
-    scripts.iter().for_each(|script| run_script(script));
+    let differences: Vec<String> = scripts.iter().flat_map(|script| run_script(script)).collect();
+    assert!(differences.is_empty(), "{}", differences.join("\n"));
 }

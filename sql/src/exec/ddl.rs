@@ -1,16 +1,17 @@
-//! Running CREATE TABLE, DROP TABLE and TRUNCATE.
+//! Running CREATE TABLE, DROP TABLE, TRUNCATE and SHOW TABLES.
 
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use pangea_core::codec::DecodeError;
-use pangea_core::key::{Direction, Key, KeyRange};
+use pangea_core::ids::TableId;
+use pangea_core::key::{Direction, KeyRange};
 use pangea_core::txn::{Context, Scan};
 
-use super::Executed;
-use crate::catalog::{self, CATALOG, Table, table_key};
+use super::{Executed, alter, scan};
+use crate::catalog::{self, CATALOG, Relation, Table};
 use crate::error::{Failure, SqlError, code};
-use crate::plan::{CreateTable, DropTables};
+use crate::plan::{CreateTable, DropTables, Truncate};
 use crate::types::datum::Datum;
 
 pub(super) fn create_table(
@@ -18,7 +19,7 @@ pub(super) fn create_table(
     cx: &mut dyn Context,
 ) -> Result<Executed, Failure> {
     let name = &create.table.name;
-    if cx.get(CATALOG, &table_key(name))?.is_some() {
+    if catalog::find(name, cx)?.is_some() {
         let message = format!("relation \"{name}\" already exists");
         if create.if_not_exists {
             let notice = Some(format!("{message}, skipping"));
@@ -26,57 +27,133 @@ pub(super) fn create_table(
         }
         return Err(SqlError::new(code::DUPLICATE_TABLE, message).into());
     }
-    let id = catalog::next_table_id(cx)?;
-    catalog::create(&Table { id, ..create.table.clone() }, cx)?;
+    let mut table = create.table.clone();
+    table.id = catalog::next_table_id(cx)?;
+    for index in &mut table.indexes {
+        index.id = catalog::next_table_id(cx)?;
+        alter::claim(&index.name, name, cx)?;
+    }
+    catalog::put_table(&table, cx)?;
+    let parents: BTreeSet<&String> = table.foreign_keys.iter().map(|key| &key.parent).collect();
+    for parent in parents {
+        alter::change_table(parent, cx, |parent| {
+            if !parent.children.contains(name) {
+                parent.children.push(name.clone());
+            }
+        })?;
+    }
     Ok(Executed::default())
 }
 
 pub(super) fn drop_tables(drop: &DropTables, cx: &mut dyn Context) -> Result<Executed, Failure> {
     let mut notice = None;
     for name in &drop.names {
-        let Some(record) = cx.get(CATALOG, &table_key(name))? else {
-            let message = format!("table \"{name}\" does not exist");
-            if drop.if_exists {
-                notice = Some(format!("{message}, skipping"));
-                continue;
+        let table = match catalog::find(name, cx)? {
+            Some(Relation::Table(table)) => table,
+            Some(_) => {
+                let message = format!("\"{name}\" is not a table");
+                return Err(SqlError::new(code::WRONG_OBJECT_TYPE, message).into());
             }
-            return Err(SqlError::new(code::UNDEFINED_TABLE, message).into());
+            None => {
+                let message = format!("table \"{name}\" does not exist");
+                if drop.if_exists {
+                    notice = Some(format!("{message}, skipping"));
+                    continue;
+                }
+                return Err(SqlError::new(code::UNDEFINED_TABLE, message).into());
+            }
         };
-        delete_rows(&Table::decode(&record)?, cx)?;
-        catalog::drop(name, cx)?;
+        let is_left = |child: &&String| *child != name && !drop.names.contains(child);
+        for child in table.children.iter().filter(is_left) {
+            if !drop.is_cascade {
+                return Err(depends(&table, child, cx)?.into());
+            }
+            alter::change_table(child, cx, |child| {
+                child.foreign_keys.retain(|key| key.parent != *name);
+            })?;
+        }
+        alter::forget_child(&table, cx)?;
+        for index in &table.indexes {
+            delete_all(index.id, cx)?;
+            catalog::remove(&index.name, cx)?;
+        }
+        delete_all(table.id, cx)?;
+        catalog::remove(name, cx)?;
     }
     Ok(Executed { notice, ..Executed::default() })
 }
 
-pub(super) fn truncate(tables: &[Arc<Table>], cx: &mut dyn Context) -> Result<Executed, Failure> {
+/// The error of a table that another one refers to.
+fn depends(table: &Table, child: &str, cx: &mut dyn Context) -> Result<SqlError, Failure> {
+    let name = &table.name;
+    let mut lines = Vec::new();
+    if let Some(Relation::Table(child)) = catalog::find(child, cx)? {
+        for key in child.foreign_keys.iter().filter(|key| key.parent == *name) {
+            let (key, child) = (&key.name, &child.name);
+            lines.push(format!("constraint {key} on table {child} depends on table {name}"));
+        }
+    }
+    let message = format!("cannot drop table {name} because other objects depend on it");
+    Ok(SqlError::new(code::DEPENDENT_OBJECTS, message)
+        .with_detail(lines.join("\n"))
+        .with_hint("Use DROP ... CASCADE to drop the dependent objects too."))
+}
+
+pub(super) fn truncate(truncate: &Truncate, cx: &mut dyn Context) -> Result<Executed, Failure> {
+    let mut tables: Vec<Arc<Table>> = truncate.tables.clone();
+    let mut at = 0;
+    while at < tables.len() {
+        let table = tables[at].clone();
+        for child in &table.children {
+            if tables.iter().any(|known| known.name == *child) {
+                continue;
+            }
+            if !truncate.is_cascade {
+                let message = "cannot truncate a table referenced in a foreign key constraint";
+                let name = &table.name;
+                let detail = format!("Table \"{child}\" references \"{name}\".");
+                let hint = format!(
+                    "Truncate table \"{child}\" at the same time, or use TRUNCATE ... CASCADE."
+                );
+                let error = SqlError::unsupported("").with_detail(detail).with_hint(hint);
+                return Err(SqlError { message: message.to_owned(), ..error }.into());
+            }
+            if let Some(Relation::Table(child)) = catalog::find(child, cx)? {
+                tables.push(Arc::new(child));
+            }
+        }
+        at += 1;
+    }
     for table in tables {
-        delete_rows(table, cx)?;
+        table.indexes.iter().try_for_each(|index| delete_all(index.id, cx))?;
+        delete_all(table.id, cx)?;
     }
     Ok(Executed::default())
 }
 
 pub(super) fn show_tables(cx: &mut dyn Context) -> Result<Executed, Failure> {
-    let mut tables = Vec::new();
-    let range = catalog::table_keys();
+    let mut relations = Vec::new();
+    let range = catalog::relation_keys();
     let scan = Scan { table: CATALOG, range, direction: Direction::Forward };
     cx.scan(&scan, &mut |_, record| {
-        tables.push(Table::decode(record));
+        relations.push(Relation::decode(record));
         ControlFlow::Continue(())
     })?;
-    let row = |table: Result<Table, DecodeError>| Ok(vec![Datum::Text(table?.name)]);
-    let rows = tables.into_iter().map(row).collect::<Result<Vec<_>, Failure>>()?;
+    let mut rows = Vec::new();
+    for relation in relations {
+        if let Relation::Table(table) = relation? {
+            rows.push(vec![Datum::Text(table.name)]);
+        }
+    }
     Ok(Executed { count: rows.len() as u64, rows, notice: None })
 }
 
-fn delete_rows(table: &Table, cx: &mut dyn Context) -> Result<(), Failure> {
-    let mut keys = Vec::new();
-    let scan = Scan { table: table.id, range: KeyRange::all(), direction: Direction::Forward };
-    cx.scan(&scan, &mut |key, _| {
-        keys.push(Key::from(key));
-        ControlFlow::Continue(())
-    })?;
-    for key in keys {
-        cx.delete(table.id, key)?;
-    }
-    Ok(())
+/// Deletes all that is in a table of the store.
+pub(super) fn delete_all(table: TableId, cx: &mut dyn Context) -> Result<(), Failure> {
+    scan::chunks(table, KeyRange::all(), cx, &mut |rows, cx| {
+        for (key, _) in rows {
+            cx.delete(table, key)?;
+        }
+        Ok(())
+    })
 }

@@ -4,49 +4,113 @@ use std::collections::BTreeSet;
 
 use pangea_core::key::Key;
 use pangea_core::txn::Context;
-use pangea_core::value::Value;
 
+use super::write::{Writer, hidden_key};
 use super::{Executed, RowBuffer, query, scan};
-use crate::catalog::Table;
-use crate::conflict::shown_key;
-use crate::error::{Failure, SqlError};
+use crate::error::{Failure, SqlError, code};
 use crate::expr::{Env, Expr};
-use crate::keys;
-use crate::plan::{Delete, Insert, Update, key_types};
-use crate::rows;
+use crate::plan::{Delete, Insert, OnConflict, Update};
 use crate::types::datum::Datum;
-use crate::types::text;
+
+/// The statement's own table among its targets.
+const OWN: usize = 0;
 
 pub(super) fn insert(
     insert: &Insert,
     env: &Env,
     cx: &mut dyn Context,
 ) -> Result<Executed, Failure> {
-    let table = &insert.table;
     let mut returned = RowBuffer::default();
     let mut count = 0;
-    for (number, source) in query::run(&insert.source, env, cx)?.into_iter().enumerate() {
-        let row = compute(&insert.columns, &source, env)?;
-        check_not_null(table, &row, env)?;
-        let key = if table.primary_key.is_empty() {
-            hidden_key(number, env)
-        } else {
-            let key = key_of(table, &row)?;
-            if cx.get(table.id, &key)?.is_some() {
-                if insert.skips_duplicates {
-                    continue;
-                }
-                return Err(duplicate(table, &row, env).into());
+    // Rows that this statement has written already.
+    let mut written = BTreeSet::new();
+    let source = query::run(&insert.source, env, cx)?;
+    let mut writer = Writer::new(&insert.targets, env, cx);
+    for (number, source) in source.into_iter().enumerate() {
+        let mut row = compute(&insert.columns, &source, env)?;
+        writer.complete(OWN, &mut row)?;
+        let key = writer.key_of(OWN, &row)?.unwrap_or_else(|| hidden_key(number, env));
+        let row = match existing(insert, &mut writer, (&key, &row))? {
+            None => {
+                writer.insert(OWN, key.clone(), row.clone())?;
+                written.insert(key);
+                row
             }
-            key
+            Some(existing) => match &insert.on_conflict {
+                OnConflict::Update { assignments, filter, .. } => {
+                    if written.contains(&existing) {
+                        return Err(affects_twice().into());
+                    }
+                    let old = read(insert, &mut writer, &existing)?;
+                    let both = [&old[..], &row[..]].concat();
+                    if !filter.as_ref().map_or(Ok(true), |it| it.is_true(&both, env))? {
+                        continue;
+                    }
+                    let mut new = old.clone();
+                    assign(assignments, &both, &mut new, env)?;
+                    writer.complete(OWN, &mut new)?;
+                    written.extend(writer.update(OWN, vec![((existing, old), new.clone())])?);
+                    new
+                }
+                OnConflict::Fail | OnConflict::Skip { .. } => continue,
+            },
         };
-        put(table, key, &row, cx)?;
         count += 1;
         if !insert.returning.is_empty() {
             returned.push(compute(&insert.returning, &row, env)?)?;
         }
     }
+    writer.finish()?;
     Ok(Executed { rows: returned.rows, count, notice: None })
+}
+
+/// The key of the row that is in the way of a new one, where the statement says what then.
+fn existing(
+    insert: &Insert,
+    writer: &mut Writer<'_>,
+    row: (&Key, &[Datum]),
+) -> Result<Option<Key>, Failure> {
+    match &insert.on_conflict {
+        OnConflict::Fail => Ok(None),
+        OnConflict::Skip { path: Some(path) } | OnConflict::Update { path, .. } => {
+            writer.in_the_way(OWN, *path, row)
+        }
+        OnConflict::Skip { path: None } => {
+            for path in 0..insert.targets.own().paths.len() {
+                if let Some(found) = writer.in_the_way(OWN, path, row)? {
+                    return Ok(Some(found));
+                }
+            }
+            Ok(None)
+        }
+    }
+}
+
+fn read(insert: &Insert, writer: &mut Writer<'_>, key: &Key) -> Result<Vec<Datum>, Failure> {
+    let table = &insert.targets.own().table;
+    let bytes = writer.cx().get(table.id, key)?;
+    let missing = || SqlError::new(code::DATA_CORRUPTED, "an index entry leads to no row");
+    Ok(table.decode_row(&bytes.ok_or_else(missing)?)?)
+}
+
+fn affects_twice() -> SqlError {
+    let message = "ON CONFLICT DO UPDATE command cannot affect row a second time";
+    SqlError::new(code::CARDINALITY, message).with_hint(
+        "Ensure that no rows proposed for insertion within the same command have duplicate \
+         constrained values.",
+    )
+}
+
+fn assign(
+    assignments: &[(usize, Expr)],
+    from: &[Datum],
+    row: &mut [Datum],
+    env: &Env,
+) -> Result<(), SqlError> {
+    for (at, expr) in assignments {
+        row[*at] = expr.eval(from, env)?;
+    }
+    Ok(())
 }
 
 pub(super) fn update(
@@ -54,38 +118,23 @@ pub(super) fn update(
     env: &Env,
     cx: &mut dyn Context,
 ) -> Result<Executed, Failure> {
-    let table = &update.access.table;
     let mut returned = RowBuffer::default();
-    let mut moved = Vec::new();
     // All rows are found before the first changes, so that no row is found twice.
     let found = scan::collect(&update.access, update.filter.as_ref(), env, cx)?;
     let count = found.len() as u64;
-    let changes_key = update.assignments.iter().any(|(at, _)| table.primary_key.contains(at));
+    let mut writer = Writer::new(&update.targets, env, cx);
+    let mut changed = Vec::with_capacity(found.len());
     for (key, old) in found {
         let mut row = old.clone();
-        for (at, expr) in &update.assignments {
-            row[*at] = expr.eval(&old, env)?;
-        }
-        check_not_null(table, &row, env)?;
+        assign(&update.assignments, &old, &mut row, env)?;
+        writer.complete(OWN, &mut row)?;
         if !update.returning.is_empty() {
             returned.push(compute(&update.returning, &row, env)?)?;
         }
-        if changes_key && key_of(table, &row)? != key {
-            cx.delete(table.id, key)?;
-            moved.push(row);
-        } else {
-            put(table, key, &row, cx)?;
-        }
+        changed.push(((key, old), row));
     }
-    // Keys are unique at the end of the statement, whatever the order of the rows.
-    let mut taken = BTreeSet::new();
-    for row in moved {
-        let key = key_of(table, &row)?;
-        if !taken.insert(key.clone()) || cx.get(table.id, &key)?.is_some() {
-            return Err(duplicate(table, &row, env).into());
-        }
-        put(table, key, &row, cx)?;
-    }
+    writer.update(OWN, changed)?;
+    writer.finish()?;
     Ok(Executed { rows: returned.rows, count, notice: None })
 }
 
@@ -97,58 +146,17 @@ pub(super) fn delete(
     let mut returned = RowBuffer::default();
     let found = scan::collect(&delete.access, delete.filter.as_ref(), env, cx)?;
     let count = found.len() as u64;
+    let mut writer = Writer::new(&delete.targets, env, cx);
     for (key, row) in found {
         if !delete.returning.is_empty() {
             returned.push(compute(&delete.returning, &row, env)?)?;
         }
-        cx.delete(delete.access.table.id, key)?;
+        writer.delete(OWN, (key, row))?;
     }
+    writer.finish()?;
     Ok(Executed { rows: returned.rows, count, notice: None })
 }
 
 fn compute(exprs: &[Expr], row: &[Datum], env: &Env) -> Result<Vec<Datum>, SqlError> {
     exprs.iter().map(|expr| expr.eval(row, env)).collect()
-}
-
-fn put(table: &Table, key: Key, row: &[Datum], cx: &mut dyn Context) -> Result<(), Failure> {
-    assert_eq!(row.len(), table.columns.len(), "a row has all columns");
-    let mut bytes = Vec::with_capacity(16 + row.len() * 8);
-    rows::encode(row, &mut bytes);
-    Ok(cx.put(table.id, key, Value::from(bytes))?)
-}
-
-fn key_of(table: &Table, row: &[Datum]) -> Result<Key, SqlError> {
-    keys::encode(key_types(table).map(|(at, base)| (base, &row[at])))
-}
-
-/// The key of a row without one: the time, what is random, and the number in the statement, so that
-/// rows come in about the order in which they were inserted.
-fn hidden_key(number: usize, env: &Env) -> Key {
-    let mut bytes = Vec::with_capacity(20);
-    bytes.extend((env.statement_now as u64 ^ 1 << 63).to_be_bytes());
-    bytes.extend(env.row_seed.to_be_bytes());
-    bytes.extend((number as u32).to_be_bytes());
-    Key::from(&bytes[..])
-}
-
-fn check_not_null(table: &Table, row: &[Datum], env: &Env) -> Result<(), SqlError> {
-    let mut columns = table.columns.iter().zip(row);
-    let violated = columns.find(|(column, datum)| column.is_not_null && datum.is_null());
-    let Some((column, _)) = violated else { return Ok(()) };
-    let shown: Vec<String> = row
-        .iter()
-        .zip(table.types())
-        .map(|(datum, base)| match datum {
-            Datum::Null => "null".to_owned(),
-            datum => text::format(base, datum, &env.zone),
-        })
-        .collect();
-    let detail = format!("Failing row contains ({}).", shown.join(", "));
-    Err(SqlError::null_in_column(&column.name, &table.name).with_detail(detail))
-}
-
-fn duplicate(table: &Table, row: &[Datum], env: &Env) -> SqlError {
-    let values: Vec<Datum> = key_types(table).map(|(at, _)| row[at].clone()).collect();
-    let detail = format!("{} already exists.", shown_key(table, &values, &env.zone));
-    SqlError::duplicate_key(&table.primary_key_name).with_detail(detail)
 }

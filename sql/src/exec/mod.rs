@@ -5,10 +5,12 @@
 //! difference. It is deterministic: the context, the parameters and the environment decide.
 
 pub(crate) mod aggregate;
+mod alter;
 mod ddl;
 mod dml;
 mod query;
 mod scan;
+mod write;
 
 use pangea_core::txn::Context;
 
@@ -75,7 +77,8 @@ pub(crate) fn run(plan: &Plan, env: &Env, cx: &mut dyn Context) -> Result<Execut
         Plan::Delete(delete) => dml::delete(delete, env, cx),
         Plan::CreateTable(create) => ddl::create_table(create, cx),
         Plan::DropTables(drop) => ddl::drop_tables(drop, cx),
-        Plan::Truncate(tables) => ddl::truncate(tables, cx),
+        Plan::Truncate(truncate) => ddl::truncate(truncate, cx),
+        Plan::Alter(alter) => alter::run(alter, env, cx),
         Plan::ShowTables => ddl::show_tables(cx),
     }
 }

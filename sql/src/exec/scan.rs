@@ -2,15 +2,21 @@
 
 use std::ops::ControlFlow;
 
-use pangea_core::codec::Reader;
-use pangea_core::key::Key;
+use pangea_core::ids::TableId;
+use pangea_core::key::{Direction, Key, KeyRange};
 use pangea_core::txn::{Context, Scan};
+use pangea_core::value::Value;
 
-use crate::error::Failure;
+use crate::catalog::Table;
+use crate::error::{Failure, SqlError, code};
 use crate::expr::{Env, Expr};
 use crate::plan::access::{Access, Place};
-use crate::rows;
 use crate::types::datum::Datum;
+
+/// So many entries of an index are read at first, and twice as many each time.
+const ENTRIES_FIRST: usize = 8;
+/// But no more than these.
+const ENTRIES_MAX: usize = 1_024;
 
 /// What is done with each row; it says whether to go on.
 pub(super) type OnRow<'a> = dyn FnMut(&[u8], Vec<Datum>) -> Result<ControlFlow<()>, Failure> + 'a;
@@ -25,21 +31,26 @@ pub(super) fn rows(
 ) -> Result<(), Failure> {
     let table = &access.table;
     let mut visit = |key: &[u8], value: &[u8]| -> Result<ControlFlow<()>, Failure> {
-        let row = rows::decode(table.types(), &mut Reader::new(value))?;
+        let row = table.decode_row(value)?;
         match filter {
             Some(filter) if !filter.is_true(&row, env)? => Ok(ControlFlow::Continue(())),
             _ => on_row(key, row),
         }
     };
+    let is_index = access.path.index.is_some();
     for place in access.places(env)? {
-        let mut outcome = Ok(ControlFlow::Continue(()));
-        match place {
-            Place::Point(key) => {
-                if let Some(value) = cx.get(table.id, &key)? {
-                    outcome = visit(&key, &value);
-                }
-            }
+        let flow = match place {
+            Place::Point(key) if is_index => match cx.get(access.path.store, &key)? {
+                Some(row_key) => by_entry(table, &row_key, cx, &mut visit)?,
+                None => ControlFlow::Continue(()),
+            },
+            Place::Point(key) => match cx.get(table.id, &key)? {
+                Some(value) => visit(&key, &value)?,
+                None => ControlFlow::Continue(()),
+            },
+            Place::Range(range) if is_index => by_entries(access, range, cx, &mut visit)?,
             Place::Range(range) => {
+                let mut outcome = Ok(ControlFlow::Continue(()));
                 let scan = Scan { table: table.id, range, direction: access.direction };
                 cx.scan(&scan, &mut |key, value| {
                     outcome = visit(key, value);
@@ -48,13 +59,70 @@ pub(super) fn rows(
                         Err(_) => ControlFlow::Break(()),
                     }
                 })?;
+                outcome?
             }
-        }
-        if outcome?.is_break() {
+        };
+        if flow.is_break() {
             break;
         }
     }
     Ok(())
+}
+
+/// What is done with a row as it is kept.
+type Visit<'a> = dyn FnMut(&[u8], &[u8]) -> Result<ControlFlow<()>, Failure> + 'a;
+
+/// Visits the row that an entry of an index leads to.
+fn by_entry(
+    table: &Table,
+    row_key: &[u8],
+    cx: &mut dyn Context,
+    visit: &mut Visit<'_>,
+) -> Result<ControlFlow<()>, Failure> {
+    let Some(value) = cx.get(table.id, row_key)? else {
+        return Err(SqlError::new(code::DATA_CORRUPTED, "an index entry leads to no row").into());
+    };
+    visit(row_key, &value)
+}
+
+/// Visits the rows that the entries in a range lead to, some entries at a time: few at first, for
+/// what is read is held to be so when the transaction commits.
+fn by_entries(
+    access: &Access,
+    mut range: KeyRange,
+    cx: &mut dyn Context,
+    visit: &mut Visit<'_>,
+) -> Result<ControlFlow<()>, Failure> {
+    let mut most = ENTRIES_FIRST;
+    while !range.is_empty() {
+        let mut entries: Vec<(Key, Value)> = Vec::with_capacity(most);
+        let (table, direction) = (access.path.store, access.direction);
+        let scan = Scan { table, range: range.clone(), direction };
+        cx.scan(&scan, &mut |key, row_key| {
+            entries.push((Key::from(key), row_key.clone()));
+            if entries.len() < most { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        })?;
+        let is_last = entries.len() < most;
+        if let Some((last, _)) = entries.last() {
+            match direction {
+                Direction::Forward => {
+                    range.start = last.to_vec();
+                    range.start.push(0);
+                }
+                Direction::Reverse => range.end = Some(last.to_vec()),
+            }
+        }
+        for (_, row_key) in &entries {
+            if by_entry(&access.table, row_key, cx, visit)?.is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
+        }
+        if is_last {
+            break;
+        }
+        most = (most * 2).min(ENTRIES_MAX);
+    }
+    Ok(ControlFlow::Continue(()))
 }
 
 /// The rows that an access names and a condition leaves, with their keys.
@@ -73,4 +141,31 @@ pub(super) fn collect(
         Ok(ControlFlow::Continue(()))
     })?;
     Ok(found)
+}
+
+/// What is done with some rows at a time, as they are kept.
+type OnChunk<'a> = dyn FnMut(Vec<(Key, Value)>, &mut dyn Context) -> Result<(), Failure> + 'a;
+
+/// Visits all that is in a range of a table of the store, some rows at a time.
+pub(super) fn chunks(
+    table: TableId,
+    mut range: KeyRange,
+    cx: &mut dyn Context,
+    on_chunk: &mut OnChunk<'_>,
+) -> Result<(), Failure> {
+    loop {
+        let mut rows = Vec::new();
+        let scan = Scan { table, range: range.clone(), direction: Direction::Forward };
+        cx.scan(&scan, &mut |key, value| {
+            rows.push((Key::from(key), value.clone()));
+            if rows.len() < ENTRIES_MAX {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
+            }
+        })?;
+        let Some((last, _)) = rows.last() else { return Ok(()) };
+        range.start = [last, &[0][..]].concat();
+        on_chunk(rows, cx)?;
+    }
 }

@@ -33,6 +33,8 @@ pub(crate) struct ScopeColumn {
     pub table: String,
     pub name: String,
     pub ty: ColumnType,
+    /// Whether it is there and can't be named: a column that was dropped.
+    pub is_hidden: bool,
 }
 
 /// The columns that expressions can name, in the order of the row.
@@ -77,7 +79,8 @@ impl Bound {
 impl Scope {
     fn find(&self, table: Option<&str>, name: &str) -> Result<usize, SqlError> {
         let is_match = |column: &ScopeColumn| {
-            column.name == name && table.is_none_or(|table| column.table == table)
+            let is_of = table.is_none_or(|table| column.table == table);
+            !column.is_hidden && column.name == name && is_of
         };
         let mut found = (0..self.columns.len()).filter(|&at| is_match(&self.columns[at]));
         let Some(first) = found.next() else { return Err(self.missing(table, name)) };

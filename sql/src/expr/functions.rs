@@ -80,6 +80,27 @@ impl Function {
         matches!(self, Self::RandomUuid | Self::Random)
     }
 
+    /// Whether the arguments alone decide: not the time, the session, or chance.
+    pub(crate) fn is_immutable(self) -> bool {
+        !matches!(
+            self,
+            Self::Now
+                | Self::StatementNow
+                | Self::LocalNow
+                | Self::Today
+                | Self::Extract(SqlType::Timestamptz)
+                | Self::DateTruncate(SqlType::Timestamptz)
+                | Self::RandomUuid
+                | Self::Random
+                | Self::Version
+                | Self::Database
+                | Self::Schema
+                | Self::User
+                | Self::IsVisible
+                | Self::UnlockAll
+        )
+    }
+
     /// Whether NULL arguments are the function's own matter.
     fn takes_nulls(self) -> bool {
         matches!(

@@ -253,6 +253,19 @@ impl Expr {
         })
     }
 
+    /// Whether the value depends on the row alone: not on the time, the session or chance.
+    pub(crate) fn is_immutable(&self) -> bool {
+        self.all(&mut |expr| match expr {
+            Self::Param(_) => false,
+            Self::Call(function, _) => function.is_immutable(),
+            Self::Unary(Unary::Cast { from, to, .. }, _) => {
+                // These look at the session's time zone.
+                (*from == SqlType::Timestamptz) == (to.base == SqlType::Timestamptz)
+            }
+            _ => true,
+        })
+    }
+
     /// Whether the value is the same for every row.
     pub(crate) fn is_constant(&self) -> bool {
         self.all(&mut |expr| match expr {

@@ -1,15 +1,17 @@
 //! How the rows of a table are found: one key, a few ranges of keys, or all of them.
 //!
-//! Conditions on the columns of the primary key narrow the search: equalities (or lists of values)
-//! on its first columns, and a range on the one that follows. The whole condition is checked again
-//! on each row found, so that narrowing never decides what is in the result.
+//! Conditions on the parts of a key narrow the search: equalities (or lists of values) on its first
+//! parts, and a range on the one that follows. Of the primary key and the indexes the one is taken
+//! that is narrowed most. The whole condition is checked again on each row found, so that narrowing
+//! never decides what is in the result.
 
 use std::sync::Arc;
 
-use pangea_core::key::encode::KeyEncoder;
+use pangea_core::key::encode::{KeyEncoder, Nulls, Order};
 use pangea_core::key::{Direction, Key, KeyRange};
 
 use super::SortKey;
+use super::path::{Part, Path, Paths};
 use crate::catalog::Table;
 use crate::error::SqlError;
 use crate::expr::{Binary, Comparison, Env, Expr, Unary};
@@ -25,11 +27,13 @@ const RANGES_MAX: usize = 1_024;
 #[derive(Clone, Debug)]
 pub(crate) struct Access {
     pub table: Arc<Table>,
-    /// The values that the first columns of the primary key may have, column by column.
+    /// The key that the search goes by.
+    pub path: Arc<Path>,
+    /// The values that the first parts of the key may have, part by part.
     pub equal: Vec<Vec<Expr>>,
-    /// The least value of the next column, and whether it is included.
+    /// The least value of the next part, and whether it is included.
     pub lower: Option<(Expr, bool)>,
-    /// The greatest value of the next column, and whether it is included.
+    /// The greatest value of the next part, and whether it is included.
     pub upper: Option<(Expr, bool)>,
     pub direction: Direction,
 }
@@ -42,25 +46,47 @@ pub(crate) enum Place {
 }
 
 impl Access {
-    /// The way to the rows that a condition leaves.
-    pub(crate) fn new(table: Arc<Table>, filter: Option<&Expr>) -> Self {
+    /// The best way to the rows that a condition leaves.
+    pub(crate) fn new(paths: &Paths, filter: Option<&Expr>) -> Self {
         let mut conditions = Vec::new();
         if let Some(filter) = filter {
             conjuncts(filter, &mut conditions);
         }
+        let mut best = Self::by(paths, paths.primary(), &conditions);
+        for path in paths.indexes().iter().filter(|path| may_be_read(path, &conditions)) {
+            let access = Self::by(paths, path, &conditions);
+            if access.merit() > best.merit() {
+                best = access;
+            }
+        }
+        best
+    }
+
+    /// All rows in an order that a sort asks for, where a key has it. Worth it where few are taken.
+    pub(crate) fn in_order(paths: &Paths, output: &[Expr], sort: &[SortKey]) -> Option<Self> {
+        let readable = paths.indexes().iter().filter(|path| may_be_read(path, &[]));
+        readable.map(|path| Self::by(paths, path, &[])).find_map(|mut access| {
+            // Some rows may not be in the index.
+            access.sorts_by(output, sort).then_some(access)
+        })
+    }
+
+    /// The part of a key that conditions leave.
+    fn by(paths: &Paths, path: &Arc<Path>, conditions: &[&Expr]) -> Self {
         let mut access = Self {
-            table,
+            table: paths.table.clone(),
+            path: path.clone(),
             equal: Vec::new(),
             lower: None,
             upper: None,
             direction: Direction::Forward,
         };
         let mut ranges = 1;
-        for &column in &access.table.primary_key.clone() {
-            let values = conditions.iter().find_map(|condition| equal_values(condition, column));
+        for part in &path.parts {
+            let values = conditions.iter().find_map(|condition| equal_values(condition, part));
             let values = values.filter(|values| ranges * values.len() <= RANGES_MAX);
             let Some(values) = values else {
-                access.bound(&conditions, column);
+                access.bound(conditions, part);
                 break;
             };
             ranges *= values.len();
@@ -69,8 +95,8 @@ impl Access {
         access
     }
 
-    fn bound(&mut self, conditions: &[&Expr], column: usize) {
-        for (op, value) in conditions.iter().filter_map(|condition| compared(condition, column)) {
+    fn bound(&mut self, conditions: &[&Expr], part: &Part) {
+        for (op, value) in conditions.iter().filter_map(|condition| compared(condition, part)) {
             match op {
                 Comparison::Greater => self.lower.get_or_insert((value, false)),
                 Comparison::GreaterOrEqual => self.lower.get_or_insert((value, true)),
@@ -81,50 +107,75 @@ impl Access {
         }
     }
 
-    /// Whether rows come in the order of these columns of the table, in one direction, which is
-    /// then taken.
+    /// How much of the table it leaves out; of equals the first is taken, which is the primary key.
+    fn merit(&self) -> (bool, usize, u8, bool) {
+        let bounds = u8::from(self.lower.is_some()) + u8::from(self.upper.is_some());
+        let index = self.path.index.as_ref();
+        let is_partial = index.is_some_and(|index| index.predicate.is_some());
+        (self.is_point(), self.equal.len(), bounds, is_partial)
+    }
+
+    /// Whether it leads to one row for each combination of values.
+    fn is_point(&self) -> bool {
+        self.path.is_unique() && self.equal.len() == self.path.parts.len()
+    }
+
+    /// Whether it leaves all rows, in the order of the primary key.
+    fn is_everything(&self) -> bool {
+        self.equal.is_empty() && self.lower.is_none() && self.upper.is_none()
+    }
+
+    /// Whether rows come in this order, in one direction, which is then taken.
     pub(crate) fn sorts_by(&mut self, output: &[Expr], sort: &[SortKey]) -> bool {
-        let primary_key = &self.table.primary_key;
+        let parts = &self.path.parts;
         let mut at = 0;
+        let mut is_reverse = None;
         for key in sort {
-            let Expr::Column(column) = &output[key.column] else { return false };
-            // A column with one value takes no part in the order.
-            while at < primary_key.len()
-                && primary_key[at] != *column
+            let expr = &output[key.column];
+            // A part with one value takes no part in the order.
+            while at < parts.len()
+                && parts[at].expr != *expr
                 && self.equal.get(at).is_some_and(|values| values.len() == 1)
             {
                 at += 1;
             }
-            if at == primary_key.len() {
+            if at == parts.len() && self.path.index.is_none() {
                 // The key is unique: what follows it can't change the order.
                 break;
             }
-            if primary_key[at] != *column || key.is_descending != sort[0].is_descending {
+            let Some(part) = parts.get(at).filter(|part| part.expr == *expr) else { return false };
+            let turned = key.is_descending != (part.order == Order::Descending);
+            let is_nulls_first = part.nulls.map(|nulls| (nulls == Nulls::First) != turned);
+            let has_nulls_there = is_nulls_first.is_none_or(|first| first == key.is_nulls_first);
+            if *is_reverse.get_or_insert(turned) != turned || !has_nulls_there {
                 return false;
             }
             at += 1;
         }
-        if primary_key.is_empty() {
+        if parts.is_empty() {
             return false;
         }
-        if sort.first().is_some_and(|first| first.is_descending) {
+        if is_reverse == Some(true) {
             self.direction = Direction::Reverse;
         }
         true
     }
 
+    /// Whether an index that has an order would serve better than what conditions say.
+    pub(crate) fn could_be_in_order(&self) -> bool {
+        self.path.index.is_none() && self.is_everything()
+    }
+
     /// The places to look at, in the order of the scan.
     pub(crate) fn places(&self, env: &Env) -> Result<Vec<Place>, SqlError> {
-        let primary_key = &self.table.primary_key;
-        let base = |at: usize| self.table.columns[primary_key[at]].ty.base;
         let mut prefixes = vec![Vec::new()];
-        for (at, values) in self.equal.iter().enumerate() {
+        for (part, values) in self.path.parts.iter().zip(&self.equal) {
             let mut encoded = Vec::with_capacity(values.len());
             for value in values {
                 let datum = value.eval(&[], env)?;
-                if is_storable(base(at), &datum) {
+                if is_storable(part.base, &datum) {
                     let mut key = KeyEncoder::new();
-                    keys::append(base(at), &datum, &mut key)?;
+                    part.append(&datum, &mut key)?;
                     encoded.push(key.as_bytes().to_vec());
                 }
             }
@@ -137,7 +188,7 @@ impl Access {
                 })
                 .collect();
         }
-        let is_point = !primary_key.is_empty() && self.equal.len() == primary_key.len();
+        let is_point = self.is_point();
         let mut places = Vec::with_capacity(prefixes.len());
         for prefix in prefixes {
             if is_point {
@@ -154,35 +205,54 @@ impl Access {
 
     /// The range of keys with a prefix and the bounds; nothing when no key can be in it.
     fn range(&self, prefix: &[u8], env: &Env) -> Result<Option<KeyRange>, SqlError> {
-        let mut range = KeyRange::prefix(prefix);
-        if prefix.is_empty() {
-            range = KeyRange::all();
-        }
-        let Some(&column) = self.table.primary_key.get(self.equal.len()) else {
-            return Ok(Some(range));
+        let Some(part) = self.path.parts.get(self.equal.len()) else {
+            return Ok(Some(all_with(prefix)));
         };
-        let base = self.table.columns[column].ty.base;
-        if let Some((value, is_included)) = &self.lower {
-            match bound_key(prefix, base, &value.eval(&[], env)?)? {
-                BoundKey::Null | BoundKey::AboveAll => return Ok(None),
-                BoundKey::BelowAll => {}
-                BoundKey::At(key) if *is_included => range.start = key,
-                BoundKey::At(key) => match KeyRange::prefix(&key).end {
+        if self.lower.is_none() && self.upper.is_none() {
+            return Ok(Some(all_with(prefix)));
+        }
+        // Nothing is less or greater than NULL.
+        let mut key = KeyEncoder::after(prefix);
+        part.append_marker(&mut key);
+        let prefix = key.as_bytes().to_vec();
+        let mut range = all_with(&prefix);
+        for (bound, is_lower) in [(&self.lower, true), (&self.upper, false)] {
+            let Some((value, is_included)) = bound else { continue };
+            let is_start = is_lower != (part.order == Order::Descending);
+            let key = match bound_key(&prefix, part, &value.eval(&[], env)?)? {
+                BoundKey::Null => return Ok(None),
+                BoundKey::BelowAll if is_lower => continue,
+                BoundKey::AboveAll if !is_lower => continue,
+                BoundKey::BelowAll | BoundKey::AboveAll => return Ok(None),
+                BoundKey::At(key) => key,
+            };
+            let after = || KeyRange::prefix(&key).end;
+            match (is_start, *is_included) {
+                (true, true) => range.start = key,
+                (true, false) => match after() {
                     Some(after) => range.start = after,
                     None => return Ok(None),
                 },
-            }
-        }
-        if let Some((value, is_included)) = &self.upper {
-            match bound_key(prefix, base, &value.eval(&[], env)?)? {
-                BoundKey::Null | BoundKey::BelowAll => return Ok(None),
-                BoundKey::AboveAll => {}
-                BoundKey::At(key) if *is_included => range.end = KeyRange::prefix(&key).end,
-                BoundKey::At(key) => range.end = Some(key),
+                (false, true) => range.end = after(),
+                (false, false) => range.end = Some(key),
             }
         }
         Ok((!range.is_empty()).then_some(range))
     }
+}
+
+/// Whether an index has all rows that the conditions leave.
+fn may_be_read(path: &Path, conditions: &[&Expr]) -> bool {
+    let index = path.index.as_ref().expect("an index");
+    let mut needed = Vec::new();
+    if let Some(predicate) = &index.predicate {
+        conjuncts(predicate, &mut needed);
+    }
+    index.is_ready && needed.iter().all(|condition| conditions.contains(condition))
+}
+
+fn all_with(prefix: &[u8]) -> KeyRange {
+    if prefix.is_empty() { KeyRange::all() } else { KeyRange::prefix(prefix) }
 }
 
 /// Where a bound lies among the keys.
@@ -194,14 +264,14 @@ enum BoundKey {
     At(Vec<u8>),
 }
 
-fn bound_key(prefix: &[u8], base: SqlType, datum: &Datum) -> Result<BoundKey, SqlError> {
+fn bound_key(prefix: &[u8], part: &Part, datum: &Datum) -> Result<BoundKey, SqlError> {
     Ok(match datum {
         Datum::Null => BoundKey::Null,
-        Datum::Int(value) if !fits(base, *value) && *value < 0 => BoundKey::BelowAll,
-        Datum::Int(value) if !fits(base, *value) => BoundKey::AboveAll,
+        Datum::Int(value) if !fits(part.base, *value) && *value < 0 => BoundKey::BelowAll,
+        Datum::Int(value) if !fits(part.base, *value) => BoundKey::AboveAll,
         datum => {
             let mut key = KeyEncoder::after(prefix);
-            keys::append(base, datum, &mut key)?;
+            keys::append(part.base, part.order, datum, &mut key)?;
             BoundKey::At(key.as_bytes().to_vec())
         }
     })
@@ -227,38 +297,40 @@ fn conjuncts<'a>(filter: &'a Expr, out: &mut Vec<&'a Expr>) {
     }
 }
 
-/// Whether an expression is a column, seen through casts that keep its key.
-fn is_column(expr: &Expr, column: usize) -> bool {
+/// Whether an expression is a part of a key, seen through casts that keep its key.
+fn is_part(expr: &Expr, part: &Part) -> bool {
+    if *expr == part.expr {
+        return true;
+    }
     match expr {
-        Expr::Column(at) => *at == column,
-        Expr::Unary(Unary::TrimBlanks, inner) => is_column(inner, column),
+        Expr::Unary(Unary::TrimBlanks, inner) => is_part(inner, part),
         Expr::Unary(Unary::Cast { from, to, .. }, inner) => {
             let keeps_key = from.is_integer() && to.base.is_integer()
                 || *from == SqlType::Varchar && to.base == SqlType::Text;
-            keeps_key && is_column(inner, column)
+            keeps_key && is_part(inner, part)
         }
         _ => false,
     }
 }
 
-/// The comparison of a column with a value that does not depend on the row.
-fn compared(condition: &Expr, column: usize) -> Option<(Comparison, Expr)> {
+/// The comparison of a part of a key with a value that does not depend on the row.
+fn compared(condition: &Expr, part: &Part) -> Option<(Comparison, Expr)> {
     let Expr::Binary(Binary::Compare(op), left, right) = condition else { return None };
-    if is_column(left, column) && right.is_constant() {
+    if is_part(left, part) && right.is_constant() {
         return Some((*op, (**right).clone()));
     }
-    (is_column(right, column) && left.is_constant()).then(|| (op.mirrored(), (**left).clone()))
+    (is_part(right, part) && left.is_constant()).then(|| (op.mirrored(), (**left).clone()))
 }
 
-/// The values that a condition leaves a column.
-fn equal_values(condition: &Expr, column: usize) -> Option<Vec<Expr>> {
+/// The values that a condition leaves a part of a key.
+fn equal_values(condition: &Expr, part: &Part) -> Option<Vec<Expr>> {
     match condition {
-        Expr::Column(at) if *at == column => Some(vec![Expr::Const(Datum::Bool(true))]),
+        condition if *condition == part.expr => Some(vec![Expr::Const(Datum::Bool(true))]),
         Expr::In { operand, list, is_negated: false } => {
-            let is_found = is_column(operand, column) && list.iter().all(Expr::is_constant);
+            let is_found = is_part(operand, part) && list.iter().all(Expr::is_constant);
             is_found.then(|| list.clone())
         }
-        _ => match compared(condition, column)? {
+        _ => match compared(condition, part)? {
             (Comparison::Equal, value) => Some(vec![value]),
             _ => None,
         },

@@ -1,22 +1,19 @@
 //! Planning of CREATE TABLE.
 
-use pangea_core::ids::TableId;
 use sqlparser::ast;
-use sqlparser::dialect::PostgreSqlDialect;
-use sqlparser::parser::Parser;
+use sqlparser::tokenizer::Location;
 
+use super::constraints::columns_of;
 use super::dml::specified_twice;
-use super::{CreateTable, Plan, Planner, refuse};
+use super::{CreateTable, Plan, Planner, refuse, text};
 use crate::catalog::{Column, Table};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Expr;
-use crate::expr::bind::{Aggregates, Binder, Params, Scope, column_type};
+use crate::expr::bind::column_type;
 use crate::syntax;
 
 /// The most columns of a table, as in PostgreSQL.
 const TABLE_COLUMNS_MAX: usize = 1_600;
-/// The most columns of a key, as in PostgreSQL.
-const KEY_COLUMNS_MAX: usize = 32;
 /// The longest name, as in PostgreSQL.
 const NAME_BYTES_MAX: usize = 63;
 
@@ -32,21 +29,28 @@ impl Planner<'_> {
         ])?;
         let name = syntax::table_name(&create.name)?;
         check_name(&name)?;
-        let mut table = Table {
-            id: TableId(0),
-            primary_key_name: format!("{name}_pkey"),
-            name,
-            columns: Vec::with_capacity(create.columns.len()),
-            primary_key: Vec::new(),
-        };
+        let mut table = Table::new(name);
         for def in &create.columns {
             self.column(def, &mut table)?;
+        }
+        // What columns are computed from, and the constraints beside them, may name any column.
+        for (at, def) in create.columns.iter().enumerate() {
+            self.generation(def, at, &mut table)?;
+        }
+        for (at, def) in create.columns.iter().enumerate() {
+            self.column_keys(def, at, &mut table)?;
         }
         for constraint in &create.constraints {
             self.constraint(constraint, &mut table)?;
         }
-        for &at in &table.primary_key {
-            table.columns[at].is_not_null = true;
+        // What foreign keys refer to may be this table's own key.
+        for (at, def) in create.columns.iter().enumerate() {
+            self.column_references(def, at, &mut table)?;
+        }
+        for constraint in &create.constraints {
+            if let ast::TableConstraint::ForeignKey(key) = constraint {
+                self.foreign_key(key, &mut table)?;
+            }
         }
         if table.columns.len() > TABLE_COLUMNS_MAX {
             let message = format!("tables can have at most {TABLE_COLUMNS_MAX} columns");
@@ -55,30 +59,34 @@ impl Planner<'_> {
         Ok(Plan::CreateTable(CreateTable { table, if_not_exists: create.if_not_exists }))
     }
 
-    fn column(&mut self, def: &ast::ColumnDef, table: &mut Table) -> Result<(), Failure> {
+    /// Adds a column with what concerns it alone.
+    pub(super) fn column(
+        &mut self,
+        def: &ast::ColumnDef,
+        table: &mut Table,
+    ) -> Result<(), Failure> {
         let location = def.name.span.start;
         let name = syntax::name(&def.name);
         check_name(&name)?;
-        if table.columns.iter().any(|column| column.name == name) {
+        if table.position(&name).is_some() {
             return Err(self.error_at(specified_twice(&name), location));
         }
         let ty = column_type(&def.data_type).map_err(|error| self.error_at(error, location))?;
-        let mut column = Column { name, ty, is_not_null: false, default: None };
-        let at = table.columns.len();
+        let mut column = Column::new(name, ty);
         for option in &def.options {
             match &option.option {
-                ast::ColumnOption::Null => {}
                 ast::ColumnOption::NotNull => column.is_not_null = true,
                 ast::ColumnOption::Default(expr) => {
                     let default = expr.to_string();
-                    bind_default(&default, &column).map_err(|e| self.error_at(e, location))?;
+                    text::default(&default, &column).map_err(|e| self.error_at(e, location))?;
                     column.default = Some(default);
                 }
-                ast::ColumnOption::PrimaryKey(key) => {
-                    let constraint = option.name.as_ref().or(key.name.as_ref());
-                    set_primary_key(table, vec![at], constraint)
-                        .map_err(|error| self.error_at(error, location))?;
-                }
+                ast::ColumnOption::Null
+                | ast::ColumnOption::PrimaryKey(_)
+                | ast::ColumnOption::Unique(_)
+                | ast::ColumnOption::Check(_)
+                | ast::ColumnOption::ForeignKey(_)
+                | ast::ColumnOption::Generated { .. } => {}
                 other => {
                     let feature = constraint_name(other);
                     return Err(self.error_at(SqlError::unsupported(feature), location));
@@ -89,65 +97,77 @@ impl Planner<'_> {
         Ok(())
     }
 
-    fn constraint(
+    /// What a column is computed from, where it is.
+    pub(super) fn generation(
         &mut self,
-        constraint: &ast::TableConstraint,
+        def: &ast::ColumnDef,
+        at: usize,
         table: &mut Table,
     ) -> Result<(), Failure> {
-        let key = match constraint {
-            ast::TableConstraint::PrimaryKey(key) => key,
-            ast::TableConstraint::Unique(_) => {
-                return Err(SqlError::unsupported("UNIQUE").into());
-            }
-            ast::TableConstraint::ForeignKey(_) => {
-                return Err(SqlError::unsupported("FOREIGN KEY").into());
-            }
-            ast::TableConstraint::Check(_) => return Err(SqlError::unsupported("CHECK").into()),
-            _ => return Err(SqlError::unsupported("this table constraint").into()),
-        };
-        let mut columns = Vec::with_capacity(key.columns.len());
-        for column in &key.columns {
-            let ast::Expr::Identifier(ident) = &column.column.expr else {
-                return Err(SqlError::unsupported("an expression in a key").into());
+        let location = def.name.span.start;
+        for option in &def.options {
+            let ast::ColumnOption::Generated {
+                generated_as,
+                generation_expr,
+                generation_expr_mode,
+                ..
+            } = &option.option
+            else {
+                continue;
             };
-            let name = syntax::name(ident);
-            let at = table.columns.iter().position(|column| column.name == name);
-            let at = at.ok_or_else(|| {
-                let message = format!("column \"{name}\" named in key does not exist");
-                self.error_at(SqlError::new(code::UNDEFINED_COLUMN, message), ident.span.start)
-            })?;
-            if columns.contains(&at) {
-                let message = format!("column \"{name}\" appears twice in primary key constraint");
-                let error = SqlError::new(code::DUPLICATE_COLUMN, message);
-                return Err(self.error_at(error, ident.span.start));
+            let is_stored =
+                matches!(generation_expr_mode, Some(ast::GeneratedExpressionMode::Stored));
+            let Some(expr) = generation_expr.as_ref().filter(|_| is_stored) else {
+                let is_identity = generation_expr.is_none();
+                let feature =
+                    if is_identity { "GENERATED AS IDENTITY" } else { "GENERATED VIRTUAL" };
+                return Err(self.error_at(SqlError::unsupported(feature), location));
+            };
+            refuse(&[(*generated_as == ast::GeneratedAs::ByDefault, "such a generated column")])?;
+            let column = &table.columns[at];
+            if column.default.is_some() {
+                let message = format!(
+                    "both default and generation expression specified for column \"{}\" of table \
+                     \"{}\"",
+                    column.name, table.name
+                );
+                return Err(self.error_at(SqlError::new(code::SYNTAX, message), location));
             }
-            columns.push(at);
+            let sql = expr.to_string();
+            let bound =
+                text::generated(table, column, &sql).map_err(|e| self.error_at(e, location))?;
+            self.check_generation(table, &bound, location)?;
+            table.columns[at].generated = Some(sql);
         }
-        Ok(set_primary_key(table, columns, key.name.as_ref())?)
+        Ok(())
+    }
+
+    /// A generated column is the same whenever it is computed, and of columns that are not.
+    fn check_generation(
+        &self,
+        table: &Table,
+        expr: &Expr,
+        location: Location,
+    ) -> Result<(), Failure> {
+        let mut columns = columns_of(expr).into_iter().map(|at| &table.columns[at]);
+        if let Some(column) = columns.find(|column| column.generated.is_some()) {
+            let name = &column.name;
+            let message =
+                format!("cannot use generated column \"{name}\" in column generation expression");
+            let detail = "A generated column cannot reference another generated column.";
+            let error = SqlError::new(code::INVALID_OBJECT_DEFINITION, message);
+            return Err(self.error_at(error.with_detail(detail), location));
+        }
+        if !expr.is_immutable() {
+            let message = "generation expression is not immutable";
+            let error = SqlError::new(code::INVALID_OBJECT_DEFINITION, message);
+            return Err(self.error_at(error, location));
+        }
+        Ok(())
     }
 }
 
-fn set_primary_key(
-    table: &mut Table,
-    columns: Vec<usize>,
-    name: Option<&ast::Ident>,
-) -> Result<(), SqlError> {
-    if !table.primary_key.is_empty() {
-        let message = format!("multiple primary keys for table \"{}\" are not allowed", table.name);
-        return Err(SqlError::new(code::INVALID_TABLE_DEFINITION, message));
-    }
-    if columns.len() > KEY_COLUMNS_MAX {
-        let message = format!("cannot use more than {KEY_COLUMNS_MAX} columns in an index");
-        return Err(SqlError::new(code::TOO_MANY_COLUMNS, message));
-    }
-    table.primary_key = columns;
-    if let Some(name) = name {
-        table.primary_key_name = syntax::name(name);
-    }
-    Ok(())
-}
-
-fn check_name(name: &str) -> Result<(), SqlError> {
+pub(super) fn check_name(name: &str) -> Result<(), SqlError> {
     if name.is_empty() {
         return Err(SqlError::new(code::SYNTAX, "zero-length delimited identifier"));
     }
@@ -162,45 +182,8 @@ fn check_name(name: &str) -> Result<(), SqlError> {
 fn constraint_name(option: &ast::ColumnOption) -> &'static str {
     use ast::ColumnOption as O;
     match option {
-        O::Unique(_) => "UNIQUE",
-        O::ForeignKey(_) => "REFERENCES",
-        O::Check(_) => "CHECK",
-        O::Generated { .. } | O::Identity(_) => "GENERATED",
+        O::Identity(_) => "GENERATED",
         O::Collation(_) => "COLLATE",
         _ => "this column constraint",
     }
-}
-
-/// The default of a column, from its SQL text.
-pub(super) fn bind_default(default: &str, column: &Column) -> Result<Expr, SqlError> {
-    let malformed = |error: &dyn std::fmt::Display| {
-        SqlError::new(code::SYNTAX, format!("the default of \"{}\": {error}", column.name))
-    };
-    let mut parser = Parser::new(&PostgreSqlDialect {})
-        .try_with_sql(default)
-        .map_err(|error| malformed(&error))?;
-    let ast = parser.parse_expr().map_err(|error| malformed(&error))?;
-    // A default knows no columns and no parameters.
-    let (scope, mut params) = (Scope::default(), Params::default());
-    let aggregates = Aggregates::Forbidden("DEFAULT expressions");
-    let mut binder = Binder { source: "", scope: &scope, params: &mut params, aggregates };
-    let bound = binder.bind(&ast).map_err(|error| {
-        let is_column = error.code == code::UNDEFINED_COLUMN;
-        let message = "cannot use column reference in DEFAULT expression";
-        if is_column { SqlError::unsupported(message) } else { error }
-    })?;
-    let from = bound.base();
-    let expr = binder.assign(bound, &column.name, column.ty).map_err(|mut error| {
-        if error.code == code::TYPE_MISMATCH {
-            error.message = format!(
-                "column \"{}\" is of type {} but default expression is of type {from}",
-                column.name, column.ty.base
-            );
-        }
-        error
-    })?;
-    if !params.types.is_empty() {
-        return Err(SqlError::new(code::UNDEFINED_PARAMETER, "there is no parameter $1"));
-    }
-    Ok(expr)
 }

@@ -6,14 +6,17 @@ use sqlparser::ast;
 use sqlparser::tokenizer::Location;
 
 use super::access::Access;
+use super::path::{Part, Path, Paths};
 use super::select::{empty_row, value_select};
-use super::{Delete, Insert, OutputColumn, Plan, Planner, Select, Update, refuse, scope_of};
-use crate::catalog::Table;
+use super::target::default_of;
+use super::{
+    Delete, Insert, OnConflict, OutputColumn, Plan, Planner, Select, Update, refuse, scope_of,
+};
+use crate::catalog::{Column, Table};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Expr;
 use crate::expr::bind::{Aggregates, Bound, Scope};
 use crate::syntax;
-use crate::types::SqlType;
 use crate::types::datum::Datum;
 
 type Statement = Result<(Plan, Vec<OutputColumn>), Failure>;
@@ -28,7 +31,8 @@ impl Planner<'_> {
         let ast::TableObject::TableName(name) = &insert.table else {
             return Err(SqlError::unsupported("INSERT into something other than a table").into());
         };
-        let table = self.table(name)?;
+        let paths = Paths::new(self.table(name)?)?;
+        let table = paths.table.clone();
         let targets = self.insert_targets(&table, insert)?;
         let (source, mut assigned) = self.insert_source(&table, &targets, insert)?;
         let mut columns = Vec::with_capacity(table.columns.len());
@@ -36,14 +40,16 @@ impl Planner<'_> {
             let position = targets.iter().position(|&target| target == at);
             columns.push(match position.and_then(|position| assigned.get_mut(position)) {
                 Some(expr) => std::mem::replace(expr, Expr::Const(Datum::Null)),
-                None => self.default_of(&table, at)?,
+                None => default_of(&table, at)?,
             });
         }
-        let skips_duplicates = self.on_conflict(&table, insert)?;
         let alias = insert.table_alias.as_ref().map(|alias| syntax::name(&alias.alias));
         let scope = scope_of(&table, alias.as_deref().unwrap_or(&table.name));
+        let on_conflict = self.on_conflict(&paths, &scope, insert)?;
+        let only_adds = !matches!(on_conflict, OnConflict::Update { .. });
         let (returning, output) = self.returning(insert.returning.as_deref(), &scope)?;
-        let plan = Insert { table, source, columns, skips_duplicates, returning };
+        let targets = Arc::new(self.targets(&paths, only_adds)?);
+        let plan = Insert { targets, source, columns, on_conflict, returning };
         Ok((Plan::Insert(plan), output))
     }
 
@@ -64,13 +70,13 @@ impl Planner<'_> {
             targets.push(at);
         }
         if insert.columns.is_empty() {
-            targets.extend(0..table.columns.len());
+            targets.extend(table.live_columns().map(|(at, _)| at));
         }
         Ok(targets)
     }
 
     fn target(&self, table: &Table, name: &str, location: Location) -> Result<usize, Failure> {
-        table.columns.iter().position(|column| column.name == name).ok_or_else(|| {
+        table.position(name).ok_or_else(|| {
             let message =
                 format!("column \"{name}\" of relation \"{}\" does not exist", table.name);
             self.error_at(SqlError::new(code::UNDEFINED_COLUMN, message), location)
@@ -102,6 +108,7 @@ impl Planner<'_> {
             let bound =
                 Bound { expr: Expr::Column(at), ty: column.ty, location: Location::empty() };
             let target = &table.columns[targets[at]];
+            self.refuse_generated(target, Location::empty())?;
             let mut binder = self.binder(&scope, Aggregates::Forbidden("INSERT"));
             assigned.push(binder.assign(bound, &target.name, target.ty)?);
         }
@@ -128,10 +135,11 @@ impl Planner<'_> {
             let mut exprs = Vec::with_capacity(width);
             for (expr, &target) in row.content.iter().zip(targets) {
                 if is_default(expr) {
-                    exprs.push(self.default_of(table, target)?);
+                    exprs.push(default_of(table, target)?);
                     continue;
                 }
                 let column = &table.columns[target];
+                self.refuse_generated(column, syntax::expr_location(expr))?;
                 let mut binder = self.binder(&scope, Aggregates::Forbidden("VALUES"));
                 let bound = binder.bind(expr)?;
                 exprs.push(binder.assign(bound, &column.name, column.ty)?);
@@ -162,43 +170,121 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// What a column gets when a statement gives it nothing.
-    fn default_of(&mut self, table: &Table, at: usize) -> Result<Expr, Failure> {
-        let column = &table.columns[at];
-        let Some(default) = &column.default else { return Ok(Expr::Const(Datum::Null)) };
-        Ok(super::ddl::bind_default(default, column)?)
+    /// The column takes a value that a statement gives it.
+    fn refuse_generated(&self, column: &Column, location: Location) -> Result<(), Failure> {
+        if column.generated.is_none() {
+            return Ok(());
+        }
+        let name = &column.name;
+        let message = format!("cannot insert a non-DEFAULT value into column \"{name}\"");
+        let detail = format!("Column \"{name}\" is a generated column.");
+        let error = SqlError::new(code::GENERATED_ALWAYS, message).with_detail(detail);
+        Err(self.error_at(error, location))
     }
 
-    fn on_conflict(&mut self, table: &Table, insert: &ast::Insert) -> Result<bool, Failure> {
+    fn on_conflict(
+        &mut self,
+        paths: &Paths,
+        scope: &Scope,
+        insert: &ast::Insert,
+    ) -> Result<OnConflict, Failure> {
         let conflict = match &insert.on {
-            None => return Ok(false),
+            None => return Ok(OnConflict::Fail),
             Some(ast::OnInsert::OnConflict(conflict)) => conflict,
             Some(_) => return Err(SqlError::unsupported("ON DUPLICATE KEY").into()),
         };
-        if !matches!(conflict.action, ast::OnConflictAction::DoNothing) {
-            return Err(SqlError::unsupported("ON CONFLICT DO UPDATE").into());
+        let path = match &conflict.conflict_target {
+            None => None,
+            Some(target) => Some(self.arbiter(paths, target)?),
+        };
+        let update = match &conflict.action {
+            ast::OnConflictAction::DoNothing => return Ok(OnConflict::Skip { path }),
+            ast::OnConflictAction::DoUpdate(update) => update,
+        };
+        let Some(path) = path else {
+            let message = "ON CONFLICT DO UPDATE requires inference specification or constraint \
+                           name";
+            return Err(SqlError::new(code::SYNTAX, message)
+                .with_hint("For example, ON CONFLICT (column_name).")
+                .into());
+        };
+        let mut both = scope.clone();
+        let excluded = scope_of(&paths.table, "excluded");
+        both.columns.extend(excluded.columns);
+        let assignments = self.assignments(&paths.table, &update.assignments, &both)?;
+        let filter = self.where_clause(update.selection.as_ref(), &both)?;
+        Ok(OnConflict::Update { path, assignments, filter })
+    }
+
+    /// The key that a conflict is about, among a table's paths.
+    fn arbiter(&mut self, paths: &Paths, target: &ast::ConflictTarget) -> Result<usize, Failure> {
+        let table = &paths.table;
+        let columns = match target {
+            ast::ConflictTarget::Columns(columns) => columns,
+            ast::ConflictTarget::OnConstraint(name) => {
+                let name = syntax::name_parts(name)?.pop().unwrap_or_default();
+                let is_it = |path: &Arc<Path>| path.is_unique() && path.name == name;
+                return paths.all.iter().position(is_it).ok_or_else(|| {
+                    let message = format!(
+                        "constraint \"{name}\" for table \"{}\" does not exist",
+                        table.name
+                    );
+                    SqlError::new(code::UNDEFINED_OBJECT, message).into()
+                });
+            }
+        };
+        let mut named = Vec::with_capacity(columns.len());
+        for ident in columns {
+            named.push(Expr::Column(self.target(table, &syntax::name(ident), ident.span.start)?));
         }
-        match &conflict.conflict_target {
-            None => {}
-            Some(ast::ConflictTarget::Columns(columns)) => {
-                let mut named = columns
-                    .iter()
-                    .map(|ident| self.target(table, &syntax::name(ident), ident.span.start))
-                    .collect::<Result<Vec<_>, _>>()?;
-                let mut key = table.primary_key.clone();
-                named.sort_unstable();
-                key.sort_unstable();
-                if named != key || key.is_empty() {
-                    let message = "there is no unique or exclusion constraint matching the \
-                                   ON CONFLICT specification";
-                    return Err(SqlError::new(code::INVALID_COLUMN_REFERENCE, message).into());
+        let is_it = |path: &Arc<Path>| {
+            let has = |expr: &Expr| path.parts.iter().any(|part| part.expr == *expr);
+            let is_whole = path.index.as_ref().is_none_or(|index| index.predicate.is_none());
+            let is_of = |part: &Part| named.contains(&part.expr);
+            path.is_unique() && is_whole && named.iter().all(has) && path.parts.iter().all(is_of)
+        };
+        paths.all.iter().position(is_it).ok_or_else(|| {
+            let message = "there is no unique or exclusion constraint matching the ON CONFLICT \
+                           specification";
+            SqlError::new(code::INVALID_COLUMN_REFERENCE, message).into()
+        })
+    }
+
+    /// What columns of a table become.
+    fn assignments(
+        &mut self,
+        table: &Table,
+        assignments: &[ast::Assignment],
+        scope: &Scope,
+    ) -> Result<Vec<(usize, Expr)>, Failure> {
+        let mut done: Vec<(usize, Expr)> = Vec::with_capacity(assignments.len());
+        for assignment in assignments {
+            let ast::AssignmentTarget::ColumnName(object) = &assignment.target else {
+                return Err(SqlError::unsupported("an assignment to a row").into());
+            };
+            let location = syntax::location(object);
+            let name = syntax::name_parts(object)?.pop().unwrap_or_default();
+            let at = self.target(table, &name, location)?;
+            if done.iter().any(|(other, _)| *other == at) {
+                let message = format!("multiple assignments to same column \"{name}\"");
+                return Err(self.error_at(SqlError::new(code::SYNTAX, message), location));
+            }
+            let expr = if is_default(&assignment.value) {
+                default_of(table, at)?
+            } else {
+                if table.columns[at].generated.is_some() {
+                    let message = format!("column \"{name}\" can only be updated to DEFAULT");
+                    let detail = format!("Column \"{name}\" is a generated column.");
+                    let error = SqlError::new(code::GENERATED_ALWAYS, message);
+                    return Err(self.error_at(error.with_detail(detail), location));
                 }
-            }
-            Some(ast::ConflictTarget::OnConstraint(_)) => {
-                return Err(SqlError::unsupported("ON CONFLICT ON CONSTRAINT").into());
-            }
+                let mut binder = self.binder(scope, Aggregates::Forbidden("UPDATE"));
+                let bound = binder.bind(&assignment.value)?;
+                binder.assign(bound, &name, table.columns[at].ty)?
+            };
+            done.push((at, expr));
         }
-        Ok(true)
+        Ok(done)
     }
 
     pub(super) fn update(&mut self, update: &ast::Update) -> Statement {
@@ -208,33 +294,14 @@ impl Planner<'_> {
             (update.limit.is_some(), "UPDATE LIMIT"),
             (!update.table.joins.is_empty(), "JOIN"),
         ])?;
-        let (table, alias) = self.relation(&update.table.relation)?;
-        let scope = scope_of(&table, &alias);
-        let mut assignments: Vec<(usize, Expr)> = Vec::with_capacity(update.assignments.len());
-        for assignment in &update.assignments {
-            let ast::AssignmentTarget::ColumnName(object) = &assignment.target else {
-                return Err(SqlError::unsupported("an assignment to a row").into());
-            };
-            let location = syntax::location(object);
-            let name = syntax::name_parts(object)?.pop().unwrap_or_default();
-            let at = self.target(&table, &name, location)?;
-            if assignments.iter().any(|(other, _)| *other == at) {
-                let message = format!("multiple assignments to same column \"{name}\"");
-                return Err(self.error_at(SqlError::new(code::SYNTAX, message), location));
-            }
-            let expr = if is_default(&assignment.value) {
-                self.default_of(&table, at)?
-            } else {
-                let mut binder = self.binder(&scope, Aggregates::Forbidden("UPDATE"));
-                let bound = binder.bind(&assignment.value)?;
-                binder.assign(bound, &name, table.columns[at].ty)?
-            };
-            assignments.push((at, expr));
-        }
+        let (paths, alias) = self.relation(&update.table.relation)?;
+        let scope = scope_of(&paths.table, &alias);
+        let assignments = self.assignments(&paths.table, &update.assignments, &scope)?;
         let filter = self.where_clause(update.selection.as_ref(), &scope)?;
         let (returning, output) = self.returning(update.returning.as_deref(), &scope)?;
-        let access = Access::new(table, filter.as_ref());
-        Ok((Plan::Update(Update { access, filter, assignments, returning }), output))
+        let access = Access::new(&paths, filter.as_ref());
+        let targets = Arc::new(self.targets(&paths, false)?);
+        Ok((Plan::Update(Update { targets, access, filter, assignments, returning }), output))
     }
 
     pub(super) fn delete(&mut self, delete: &ast::Delete) -> Statement {
@@ -249,12 +316,13 @@ impl Planner<'_> {
             return Err(SqlError::unsupported("DELETE from more than one table").into());
         };
         refuse(&[(!from.joins.is_empty(), "JOIN")])?;
-        let (table, alias) = self.relation(&from.relation)?;
-        let scope = scope_of(&table, &alias);
+        let (paths, alias) = self.relation(&from.relation)?;
+        let scope = scope_of(&paths.table, &alias);
         let filter = self.where_clause(delete.selection.as_ref(), &scope)?;
         let (returning, output) = self.returning(delete.returning.as_deref(), &scope)?;
-        let access = Access::new(table, filter.as_ref());
-        Ok((Plan::Delete(Delete { access, filter, returning }), output))
+        let access = Access::new(&paths, filter.as_ref());
+        let targets = Arc::new(self.targets(&paths, false)?);
+        Ok((Plan::Delete(Delete { targets, access, filter, returning }), output))
     }
 
     fn where_clause(
@@ -278,9 +346,4 @@ pub(super) fn specified_twice(name: &str) -> SqlError {
 fn is_default(expr: &ast::Expr) -> bool {
     matches!(expr, ast::Expr::Identifier(ident)
         if ident.quote_style.is_none() && ident.value.eq_ignore_ascii_case("default"))
-}
-
-/// The types of a table's key columns.
-pub(crate) fn key_types(table: &Table) -> impl Iterator<Item = (usize, SqlType)> + '_ {
-    table.primary_key.iter().map(|&at| (at, table.columns[at].ty.base))
 }

@@ -5,10 +5,15 @@
 //! it read: it holds as long as those records are the same.
 
 pub(crate) mod access;
+mod alter;
 pub(crate) mod cache;
+mod constraints;
 mod ddl;
 mod dml;
+pub(crate) mod path;
 mod select;
+pub(crate) mod target;
+mod text;
 
 use std::sync::Arc;
 
@@ -17,7 +22,7 @@ use pangea_core::txn::Context;
 use pangea_core::value::Value;
 use sqlparser::ast;
 
-use crate::catalog::{CATALOG, Table, table_key};
+use crate::catalog::{CATALOG, Relation, Table, relation_key};
 use crate::error::{Failure, SqlError, code};
 use crate::exec::aggregate::Aggregate;
 use crate::expr::Expr;
@@ -25,7 +30,8 @@ use crate::expr::bind::{Aggregates, Binder, Params, Scope, ScopeColumn};
 use crate::syntax::{self, Parsed};
 use crate::types::{ColumnType, SqlType};
 use access::Access;
-pub(crate) use dml::key_types;
+use path::Paths;
+use target::Targets;
 
 /// A statement that is ready to run.
 #[derive(Clone, Debug)]
@@ -64,7 +70,8 @@ pub(crate) enum Plan {
     Delete(Delete),
     CreateTable(CreateTable),
     DropTables(DropTables),
-    Truncate(Vec<Arc<Table>>),
+    Truncate(Truncate),
+    Alter(Box<Alter>),
     /// The names of all tables.
     ShowTables,
 }
@@ -78,13 +85,14 @@ impl Plan {
     /// The table whose constraints it may violate.
     pub(crate) fn constrained(&self) -> Option<&Table> {
         match self {
-            Self::Insert(insert) => Some(&insert.table),
+            Self::Insert(insert) => Some(&insert.targets.own().table),
             Self::Update(update) => Some(&update.access.table),
+            Self::Delete(delete) => Some(&delete.access.table),
             Self::Select(_)
-            | Self::Delete(_)
             | Self::CreateTable(_)
             | Self::DropTables(_)
             | Self::Truncate(_)
+            | Self::Alter(_)
             | Self::ShowTables => None,
         }
     }
@@ -92,7 +100,7 @@ impl Plan {
     /// Whether it writes whole tables, so that running it everywhere is cheaper than its writes.
     pub(crate) fn is_bulk(&self) -> bool {
         match self {
-            Self::DropTables(_) | Self::Truncate(_) => true,
+            Self::DropTables(_) | Self::Truncate(_) | Self::Alter(_) => true,
             Self::Update(update) => update.filter.is_none(),
             Self::Delete(delete) => delete.filter.is_none(),
             Self::Select(_) | Self::Insert(_) | Self::CreateTable(_) | Self::ShowTables => false,
@@ -109,6 +117,7 @@ impl Plan {
             Self::CreateTable(_) => "CREATE TABLE",
             Self::DropTables(_) => "DROP TABLE",
             Self::Truncate(_) => "TRUNCATE TABLE",
+            Self::Alter(alter) => alter.command,
             Self::ShowTables => "SHOW",
         }
     }
@@ -157,17 +166,28 @@ pub(crate) struct SortKey {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Insert {
-    pub table: Arc<Table>,
+    pub targets: Arc<Targets>,
     pub source: Select,
     /// The columns of the table, over the columns of the source.
     pub columns: Vec<Expr>,
-    /// Whether rows whose key exists are left out.
-    pub skips_duplicates: bool,
+    pub on_conflict: OnConflict,
     pub returning: Vec<Expr>,
+}
+
+/// What becomes of a row that another is in the way of.
+#[derive(Clone, Debug)]
+pub(crate) enum OnConflict {
+    /// The statement fails.
+    Fail,
+    /// It is left out: where the other has its key on one of the table's paths, or on any.
+    Skip { path: Option<usize> },
+    /// The other is changed. Expressions are over its columns, and then those of the new row.
+    Update { path: usize, assignments: Vec<(usize, Expr)>, filter: Option<Expr> },
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct Update {
+    pub targets: Arc<Targets>,
     pub access: Access,
     pub filter: Option<Expr>,
     pub assignments: Vec<(usize, Expr)>,
@@ -176,6 +196,7 @@ pub(crate) struct Update {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Delete {
+    pub targets: Arc<Targets>,
     pub access: Access,
     pub filter: Option<Expr>,
     pub returning: Vec<Expr>,
@@ -192,6 +213,49 @@ pub(crate) struct CreateTable {
 pub(crate) struct DropTables {
     pub names: Vec<String>,
     pub if_exists: bool,
+    pub is_cascade: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Truncate {
+    pub tables: Vec<Arc<Table>>,
+    /// Whether tables that refer to these are emptied too.
+    pub is_cascade: bool,
+}
+
+/// ALTER TABLE, CREATE INDEX, DROP INDEX.
+#[derive(Clone, Debug)]
+pub(crate) struct Alter {
+    /// What PostgreSQL calls it.
+    pub command: &'static str,
+    /// Nothing where it turned out that there is nothing to do.
+    pub change: Option<Change>,
+    pub notice: Option<String>,
+}
+
+/// What becomes of a table.
+#[derive(Clone, Debug)]
+pub(crate) struct Change {
+    pub before: Arc<Table>,
+    /// New indexes have no number yet.
+    pub after: Table,
+    /// What rows have in columns that are new.
+    pub missing: Vec<(usize, Expr)>,
+    /// What columns are computed from in each row, over what it was before.
+    pub fill: Vec<(usize, Expr)>,
+    pub checked: Checked,
+}
+
+/// What of a table's constraints is new, so that all rows are held to it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Checked {
+    /// The table, with what is new bound; nothing where nothing is.
+    pub targets: Option<Arc<Targets>>,
+    /// Columns.
+    pub not_null: Vec<usize>,
+    /// Checks, by their place among the table's.
+    pub checks: Vec<usize>,
+    pub has_foreign_keys: bool,
 }
 
 /// Plans one statement.
@@ -236,18 +300,26 @@ impl Planner<'_> {
             S::Update(update) => self.update(update),
             S::Delete(delete) => self.delete(delete),
             S::CreateTable(create) => Ok((self.create_table(create)?, Vec::new())),
-            S::Drop { object_type, if_exists, names, cascade: _, .. } => {
-                if *object_type != ast::ObjectType::Table {
-                    let kind = object_type.to_string();
-                    return Err(SqlError::unsupported(format!("DROP {kind}")).into());
-                }
-                let names = names.iter().map(syntax::table_name).collect::<Result<_, _>>()?;
-                Ok((Plan::DropTables(DropTables { names, if_exists: *if_exists }), Vec::new()))
+            S::Drop { object_type, if_exists, names, cascade, .. } => {
+                let (if_exists, is_cascade) = (*if_exists, *cascade);
+                let named = names.iter().map(syntax::table_name).collect::<Result<_, _>>()?;
+                let plan = match object_type {
+                    ast::ObjectType::Table => {
+                        Plan::DropTables(DropTables { names: named, if_exists, is_cascade })
+                    }
+                    ast::ObjectType::Index => self.drop_index(&named, if_exists)?,
+                    other => return Err(SqlError::unsupported(format!("DROP {other}")).into()),
+                };
+                Ok((plan, Vec::new()))
             }
             S::Truncate(truncate) => {
                 let tables = truncate.table_names.iter().map(|target| self.table(&target.name));
-                Ok((Plan::Truncate(tables.collect::<Result<_, _>>()?), Vec::new()))
+                let tables = tables.collect::<Result<_, _>>()?;
+                let is_cascade = matches!(truncate.cascade, Some(ast::CascadeOption::Cascade));
+                Ok((Plan::Truncate(Truncate { tables, is_cascade }), Vec::new()))
             }
+            S::CreateIndex(create) => Ok((self.create_index(create)?, Vec::new())),
+            S::AlterTable(alter) => Ok((self.alter_table(alter)?, Vec::new())),
             S::ShowTables { .. } => {
                 let column = OutputColumn { name: "table".to_owned(), ty: SqlType::Text.into() };
                 Ok((Plan::ShowTables, vec![column]))
@@ -260,13 +332,37 @@ impl Planner<'_> {
     fn table(&mut self, object: &ast::ObjectName) -> Result<Arc<Table>, Failure> {
         let location = syntax::location(object);
         let name = syntax::table_name(object).map_err(|error| error.at(&self.source, location))?;
-        let key = table_key(&name);
+        self.table_named(&name).map_err(|failure| match failure {
+            Failure::Sql(error) => error.at(&self.source, location).into(),
+            interrupted => interrupted,
+        })
+    }
+
+    /// What a name stands for, which the plan then depends on.
+    fn relation_named(&mut self, name: &str) -> Result<Option<Relation>, Failure> {
+        let key = relation_key(name);
         let record = self.cx.get(CATALOG, &key)?;
         self.schemas.push((key, record.clone()));
-        let Some(record) = record else {
-            return Err(undefined_table(&name).at(&self.source, location).into());
-        };
-        Ok(Arc::new(Table::decode(&record)?))
+        Ok(record.map(|record| Relation::decode(&record)).transpose()?)
+    }
+
+    fn table_named(&mut self, name: &str) -> Result<Arc<Table>, Failure> {
+        match self.relation_named(name)? {
+            Some(Relation::Table(table)) => Ok(Arc::new(table)),
+            Some(other) => {
+                let message = format!("cannot open relation \"{name}\"");
+                let kind = other.kind();
+                let detail = format!("This operation is not supported for {kind}es.");
+                Err(SqlError::new(code::WRONG_OBJECT_TYPE, message).with_detail(detail).into())
+            }
+            None => Err(undefined_table(name).into()),
+        }
+    }
+
+    /// A table and the ways to its rows.
+    fn paths_of(&mut self, name: &str) -> Result<Paths, Failure> {
+        let table = self.table_named(name)?;
+        Ok(Paths::new(table)?)
     }
 
     fn binder<'b>(&'b mut self, scope: &'b Scope, aggregates: Aggregates<'b>) -> Binder<'b> {
@@ -279,11 +375,12 @@ impl Planner<'_> {
 }
 
 /// The columns of a table, under its name or alias.
-fn scope_of(table: &Table, alias: &str) -> Scope {
+pub(crate) fn scope_of(table: &Table, alias: &str) -> Scope {
     let columns = table.columns.iter().map(|column| ScopeColumn {
         table: alias.to_owned(),
         name: column.name.clone(),
         ty: column.ty,
+        is_hidden: column.is_dropped,
     });
     Scope { columns: columns.collect() }
 }

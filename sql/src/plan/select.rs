@@ -1,12 +1,11 @@
 //! Planning of queries.
 
-use std::sync::Arc;
-
 use sqlparser::ast;
 use sqlparser::ast::Spanned;
 use sqlparser::tokenizer::Location;
 
 use super::access::Access;
+use super::path::Paths;
 use super::{Grouping, OutputColumn, Planner, Select, SortKey, Source, refuse, scope_of};
 use crate::error::{Failure, SqlError, code};
 use crate::exec::aggregate::Aggregate;
@@ -39,7 +38,7 @@ impl Planner<'_> {
             (!query.pipe_operators.is_empty(), "a pipe operator"),
         ])?;
         let (mut select, columns) = match &*query.body {
-            ast::SetExpr::Select(select) => self.select(select, query.order_by.as_ref())?,
+            ast::SetExpr::Select(select) => self.select(select, query)?,
             ast::SetExpr::Values(values) => self.values(values, query.order_by.as_ref())?,
             ast::SetExpr::Query(inner) => {
                 refuse(&[(query.order_by.is_some(), "ORDER BY over a query in parentheses")])?;
@@ -140,8 +139,10 @@ impl Planner<'_> {
     fn select(
         &mut self,
         select: &ast::Select,
-        order_by: Option<&ast::OrderBy>,
+        query: &ast::Query,
     ) -> Result<(Select, Vec<OutputColumn>), Failure> {
+        let order_by = query.order_by.as_ref();
+        let is_limited = query.limit_clause.is_some() || query.fetch.is_some();
         refuse(&[
             (select.into.is_some(), "SELECT INTO"),
             (!select.named_window.is_empty() || select.qualify.is_some(), "a window function"),
@@ -158,7 +159,7 @@ impl Planner<'_> {
                 return Err(SqlError::unsupported("DISTINCT ON").into());
             }
         };
-        let (table, scope) = self.from(&select.from)?;
+        let (paths, scope) = self.from(&select.from)?;
         let filter = match &select.selection {
             Some(condition) => {
                 let mut binder = self.binder(&scope, Aggregates::Forbidden("WHERE"));
@@ -192,25 +193,17 @@ impl Planner<'_> {
             let having = having.map(&mut grouped).transpose()?;
             grouping = Some(Grouping { keys, aggregates, having });
         }
-        let source = match table {
-            None => Source::Nothing,
-            Some(table) => {
-                let mut access = Access::new(table, filter.as_ref());
-                if !is_grouped && !is_distinct && access.sorts_by(&output, &sort) {
-                    sort.clear();
-                }
-                Source::Table(access)
-            }
-        };
+        // Groups and distinct rows have an order of their own.
+        let wanted = Wanted { is_plain: !is_grouped && !is_distinct, is_limited };
+        let source = paths.map_or(Source::Nothing, |paths| {
+            Source::Table(access(&paths, filter.as_ref(), &output, &mut sort, wanted))
+        });
         let base = plain(source);
         let select = Select { filter, grouping, output, types, sort, is_distinct, ..base };
         Ok((select, columns))
     }
 
-    fn from(
-        &mut self,
-        from: &[ast::TableWithJoins],
-    ) -> Result<(Option<Arc<crate::catalog::Table>>, Scope), Failure> {
+    fn from(&mut self, from: &[ast::TableWithJoins]) -> Result<(Option<Paths>, Scope), Failure> {
         match from {
             [] => Ok((None, Scope::default())),
             [table] => {
@@ -219,9 +212,9 @@ impl Planner<'_> {
                     syntax::table_name(name)?;
                 }
                 refuse(&[(!table.joins.is_empty(), "JOIN")])?;
-                let (table, alias) = self.relation(&table.relation)?;
-                let scope = scope_of(&table, &alias);
-                Ok((Some(table), scope))
+                let (paths, alias) = self.relation(&table.relation)?;
+                let scope = scope_of(&paths.table, &alias);
+                Ok((Some(paths), scope))
             }
             _ => Err(SqlError::unsupported("a query over more than one table").into()),
         }
@@ -231,7 +224,7 @@ impl Planner<'_> {
     pub(super) fn relation(
         &mut self,
         relation: &ast::TableFactor,
-    ) -> Result<(Arc<crate::catalog::Table>, String), Failure> {
+    ) -> Result<(Paths, String), Failure> {
         let ast::TableFactor::Table { name, alias, args, sample, with_ordinality, .. } = relation
         else {
             return Err(SqlError::unsupported("a subquery or function in FROM").into());
@@ -245,7 +238,7 @@ impl Planner<'_> {
         let table = self.table(name)?;
         let alias = alias.as_ref().map(|alias| syntax::name(&alias.name));
         let alias = alias.unwrap_or_else(|| table.name.clone());
-        Ok((table, alias))
+        Ok((Paths::new(table)?, alias))
     }
 
     /// The expressions of a select list or a RETURNING clause.
@@ -411,6 +404,39 @@ impl Planner<'_> {
     }
 }
 
+/// What of a table's rows a query wants.
+#[derive(Clone, Copy)]
+struct Wanted {
+    /// Whether rows come out as they are found.
+    is_plain: bool,
+    /// Whether there is a limit to how many.
+    is_limited: bool,
+}
+
+/// The way to a table's rows. A sort that it makes needless is taken away.
+fn access(
+    paths: &Paths,
+    filter: Option<&Expr>,
+    output: &[Expr],
+    sort: &mut Vec<SortKey>,
+    wanted: Wanted,
+) -> Access {
+    let mut access = Access::new(paths, filter);
+    if !wanted.is_plain || sort.is_empty() {
+        return access;
+    }
+    if access.sorts_by(output, sort) {
+        sort.clear();
+    } else if wanted.is_limited
+        && access.could_be_in_order()
+        && let Some(ordered) = Access::in_order(paths, output, sort)
+    {
+        access = ordered;
+        sort.clear();
+    }
+    access
+}
+
 /// A query that passes its source on.
 fn plain(source: Source) -> Select {
     Select {
@@ -439,7 +465,7 @@ pub(super) fn empty_row() -> Select {
 
 fn expand(scope: &Scope, table: Option<&str>, location: Location, output: &mut Output) {
     for (at, column) in scope.columns.iter().enumerate() {
-        if table.is_none_or(|table| table == column.table) {
+        if !column.is_hidden && table.is_none_or(|table| table == column.table) {
             output.bounds.push(Bound { expr: Expr::Column(at), ty: column.ty, location });
             output.names.push(column.name.clone());
         }

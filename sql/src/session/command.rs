@@ -59,6 +59,8 @@ impl Command {
             | S::Update(_)
             | S::Delete(_)
             | S::CreateTable(_)
+            | S::CreateIndex(_)
+            | S::AlterTable(_)
             | S::Drop { .. }
             | S::Truncate(_)
             | S::ShowTables { .. } => Self::Data(parsed),

@@ -550,7 +550,7 @@ impl<E: Engine> Session<E> {
 /// The error of a statement, with the constraint that it violates.
 fn violating(planned: &Planned, error: SqlError) -> SqlError {
     match planned.plan.constrained() {
-        Some(table) => error.in_table(&table.name, &table.primary_key_name),
+        Some(table) => error.in_table(&table.name),
         None => error,
     }
 }

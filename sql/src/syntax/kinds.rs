@@ -12,6 +12,7 @@ use crate::error::{SqlError, code};
 /// Statements that go to the parser.
 const PARSED: &[&str] = &[
     "ABORT",
+    "ALTER",
     "BEGIN",
     "COMMIT",
     "CREATE",
@@ -38,7 +39,6 @@ const PARSED: &[&str] = &[
 
 /// Statements that PostgreSQL has beside them.
 const MISSING: &[&str] = &[
-    "ALTER",
     "ANALYZE",
     "CALL",
     "CHECKPOINT",
@@ -138,7 +138,8 @@ pub(super) fn check<'a>(tokens: impl Iterator<Item = &'a TokenWithSpan>) -> Resu
             Err(SqlError::unsupported(format!("{kind} {second}")))
         }
         ("CREATE" | "DROP" | "ALTER", _) => match object(&words[1..]) {
-            Some("TABLE") if kind != "ALTER" => Ok(()),
+            Some("TABLE") => Ok(()),
+            Some("INDEX") if kind != "ALTER" => Ok(()),
             Some(object) => Err(SqlError::unsupported(format!("{kind} {object}"))),
             None => Ok(()),
         },

@@ -1,0 +1,184 @@
+//! The catalog: what there is, kept in the store like any other data.
+//!
+//! Table 1 holds one record for each relation (a table, an index), under its name, and a counter
+//! from which what is stored gets its numbers. A schema change is therefore a transaction like any
+//! other, and a statement that planned with a schema has read that schema's record.
+//!
+//! ```text
+//!   00         -> next table number, u32
+//!   01 name    -> version u8, record
+//! ```
+
+mod table;
+
+use pangea_core::codec::{DecodeError, Reader, Writer};
+use pangea_core::ids::TableId;
+use pangea_core::key::{Key, KeyRange};
+use pangea_core::txn::{Context, Stop};
+use pangea_core::value::Value;
+use serde::{Deserialize, Serialize};
+
+use crate::error::Failure;
+pub use table::{Action, Check, Column, ForeignKey, Index, IndexKey, KeyTarget, Table};
+
+/// The table that holds the catalog.
+pub const CATALOG: TableId = TableId(1);
+/// The first number that a user's table gets; those below belong to the system and to workloads.
+pub const USER_TABLE_FIRST: u32 = 1_000;
+
+const COUNTER_KEY: &[u8] = &[0];
+const RELATION_PREFIX: u8 = 1;
+/// The layout of a record that this code writes.
+const VERSION: u8 = 2;
+
+/// What a name stands for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Relation {
+    /// A table, with all that belongs to it.
+    Table(Table),
+    /// An index of a table.
+    Index {
+        /// The table's name.
+        table: String,
+    },
+}
+
+impl Relation {
+    /// What PostgreSQL calls such a thing.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Table(_) => "table",
+            Self::Index { .. } => "index",
+        }
+    }
+
+    fn encode(&self) -> Value {
+        let mut out = vec![VERSION];
+        out.extend(postcard::to_stdvec(self).expect("a vector takes anything"));
+        Value::from(out)
+    }
+
+    /// Reads a record.
+    ///
+    /// # Errors
+    /// When the bytes are malformed.
+    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        let malformed = || DecodeError::new("catalog record");
+        let (version, record) = bytes.split_first().ok_or_else(malformed)?;
+        if *version != VERSION {
+            return Err(DecodeError::new("version of a catalog record"));
+        }
+        match postcard::take_from_bytes(record) {
+            Ok((relation, [])) => Ok(relation),
+            _ => Err(malformed()),
+        }
+    }
+}
+
+/// The key of a relation's record.
+pub fn relation_key(name: &str) -> Key {
+    let mut key = Vec::with_capacity(name.len() + 1);
+    key.push(RELATION_PREFIX);
+    key.extend_from_slice(name.as_bytes());
+    Key::from(&key[..])
+}
+
+/// The name of the relation whose record has this key.
+pub(crate) fn relation_of_key(key: &[u8]) -> Option<&str> {
+    let (&prefix, name) = key.split_first()?;
+    std::str::from_utf8(name).ok().filter(|_| prefix == RELATION_PREFIX)
+}
+
+/// The keys of all records.
+pub fn relation_keys() -> KeyRange {
+    KeyRange::prefix(&[RELATION_PREFIX])
+}
+
+/// The record of a relation, if there is one of this name.
+pub(crate) fn find(name: &str, cx: &mut dyn Context) -> Result<Option<Relation>, Failure> {
+    let record = cx.get(CATALOG, &relation_key(name))?;
+    Ok(record.map(|record| Relation::decode(&record)).transpose()?)
+}
+
+/// Writes a table's record.
+///
+/// # Errors
+/// When the executor needs the run to end.
+pub(crate) fn put_table(table: &Table, cx: &mut dyn Context) -> Result<(), Stop> {
+    put(&table.name, &Relation::Table(table.clone()), cx)
+}
+
+/// Writes a record.
+///
+/// # Errors
+/// When the executor needs the run to end.
+pub(crate) fn put(name: &str, relation: &Relation, cx: &mut dyn Context) -> Result<(), Stop> {
+    cx.put(CATALOG, relation_key(name), relation.encode())
+}
+
+/// Deletes a record.
+///
+/// # Errors
+/// When the executor needs the run to end.
+pub(crate) fn remove(name: &str, cx: &mut dyn Context) -> Result<(), Stop> {
+    cx.delete(CATALOG, relation_key(name))
+}
+
+/// A number for what is to be stored. Numbers are never used again.
+///
+/// # Errors
+/// When the counter is malformed, or the executor needs the run to end.
+pub(crate) fn next_table_id(cx: &mut dyn Context) -> Result<TableId, Failure> {
+    let next = match cx.get(CATALOG, COUNTER_KEY)? {
+        Some(counter) => Reader::new(&counter).u32("table counter")?,
+        None => USER_TABLE_FIRST,
+    };
+    assert!(next < u32::MAX, "table numbers ran out");
+    let mut counter = Vec::new();
+    counter.put_u32(next + 1);
+    cx.put(CATALOG, Key::from(COUNTER_KEY), Value::from(counter))?;
+    Ok(TableId(next))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rows;
+    use crate::types::SqlType;
+    use crate::types::datum::Datum;
+
+    fn table() -> Table {
+        let mut table = Table::new("t");
+        table.columns = vec![
+            Column { is_not_null: true, ..Column::new("a", SqlType::Int4) },
+            Column { default: Some("'x'".to_owned()), ..Column::new("b", SqlType::Text) },
+        ];
+        table.primary_key = vec![1, 0];
+        table
+    }
+
+    #[test]
+    fn a_record_survives_its_encoding_and_no_part_of_it_is_one() {
+        let relation = Relation::Table(table());
+        let bytes = relation.encode();
+        assert_eq!(Relation::decode(&bytes), Ok(relation));
+        for len in 0..bytes.len() {
+            assert!(Relation::decode(&bytes[..len]).is_err(), "cut at {len}");
+        }
+        assert!(Relation::decode(&[&bytes[..], &[0]].concat()).is_err(), "one byte too many");
+    }
+
+    #[test]
+    fn a_row_that_is_older_than_a_column_has_what_was_missing() {
+        let mut table = table();
+        let old = vec![Datum::Int(1), Datum::Text("b".to_owned())];
+        let mut bytes = Vec::new();
+        rows::encode(&old, &mut bytes);
+        let mut seven = Vec::new();
+        rows::encode(&[Datum::Int(7)], &mut seven);
+        table.columns.push(Column { missing: Some(seven), ..Column::new("c", SqlType::Int8) });
+        table.columns.push(Column::new("d", SqlType::Bool));
+        let whole = [&old[..], &[Datum::Int(7), Datum::Null]].concat();
+        assert_eq!(table.decode_row(&bytes), Ok(whole));
+    }
+}

@@ -1,0 +1,239 @@
+//! Running ALTER TABLE, CREATE INDEX and DROP INDEX: a table's record becomes another, and its rows
+//! and indexes follow.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use pangea_core::key::{Key, KeyRange};
+use pangea_core::txn::Context;
+use pangea_core::value::Value;
+
+use super::write::{self, hidden_key};
+use super::{Executed, ddl, scan};
+use crate::catalog::{self, Index, Relation, Table};
+use crate::error::{Failure, SqlError, code};
+use crate::expr::Env;
+use crate::keys;
+use crate::plan::path::{Path, Paths};
+use crate::plan::{Alter, Change};
+use crate::rows;
+use crate::types::datum::Datum;
+
+/// Runs a change of a table.
+pub(super) fn run(alter: &Alter, env: &Env, cx: &mut dyn Context) -> Result<Executed, Failure> {
+    let done = Executed { notice: alter.notice.clone(), ..Executed::default() };
+    let Some(change) = &alter.change else { return Ok(done) };
+    let before = &change.before;
+    let mut after = change.after.clone();
+    for (at, default) in &change.missing {
+        let mut bytes = Vec::new();
+        rows::encode(&[default.eval(&[], env)?], &mut bytes);
+        after.columns[*at].missing = Some(bytes);
+    }
+    if after.name != before.name {
+        rename(before, &after, cx)?;
+    }
+    let new = change_indexes(before, &mut after, cx)?;
+    catalog::put_table(&after, cx)?;
+    follow_parents(before, &after, cx)?;
+    let paths = Paths::new(Arc::new(after))?;
+    let moves = paths.table.primary_key != before.primary_key;
+    if moves || !change.fill.is_empty() {
+        rewrite(change, &paths, env, cx)?;
+        for path in paths.indexes() {
+            ddl::delete_all(path.store, cx)?;
+            build(&paths.table, path, env, cx)?;
+        }
+    } else {
+        for path in paths.indexes().iter().filter(|path| new.contains(&path.name)) {
+            build(&paths.table, path, env, cx)?;
+        }
+    }
+    write::validate(&change.checked, &paths.table, env, cx)?;
+    Ok(done)
+}
+
+/// A name is taken by something that belongs to a table.
+pub(super) fn claim(name: &str, table: &str, cx: &mut dyn Context) -> Result<(), Failure> {
+    if catalog::find(name, cx)?.is_some() {
+        let message = format!("relation \"{name}\" already exists");
+        return Err(SqlError::new(code::DUPLICATE_TABLE, message).into());
+    }
+    Ok(catalog::put(name, &Relation::Index { table: table.to_owned() }, cx)?)
+}
+
+/// Changes the record of a table that is there.
+pub(super) fn change_table(
+    name: &str,
+    cx: &mut dyn Context,
+    change: impl FnOnce(&mut Table),
+) -> Result<(), Failure> {
+    if let Some(Relation::Table(mut table)) = catalog::find(name, cx)? {
+        change(&mut table);
+        catalog::put_table(&table, cx)?;
+    }
+    Ok(())
+}
+
+/// What a table refers to does not know of it any more.
+pub(super) fn forget_child(table: &Table, cx: &mut dyn Context) -> Result<(), Failure> {
+    let parents: BTreeSet<&String> = table.foreign_keys.iter().map(|key| &key.parent).collect();
+    for parent in parents {
+        change_table(parent, cx, |parent| parent.children.retain(|child| *child != table.name))?;
+    }
+    Ok(())
+}
+
+/// All that knows a table by its name knows the other one.
+fn rename(before: &Table, after: &Table, cx: &mut dyn Context) -> Result<(), Failure> {
+    if catalog::find(&after.name, cx)?.is_some() {
+        let message = format!("relation \"{}\" already exists", after.name);
+        return Err(SqlError::new(code::DUPLICATE_TABLE, message).into());
+    }
+    catalog::remove(&before.name, cx)?;
+    for child in before.children.iter().filter(|child| **child != before.name) {
+        change_table(child, cx, |child| {
+            let keys = child.foreign_keys.iter_mut();
+            keys.filter(|key| key.parent == before.name)
+                .for_each(|key| key.parent = after.name.clone());
+        })?;
+    }
+    let parents: BTreeSet<&String> = before.foreign_keys.iter().map(|key| &key.parent).collect();
+    for parent in parents.into_iter().filter(|parent| **parent != before.name) {
+        change_table(parent, cx, |parent| {
+            let names = parent.children.iter_mut();
+            names.filter(|name| **name == before.name).for_each(|name| *name = after.name.clone());
+        })?;
+    }
+    for index in &before.indexes {
+        catalog::put(&index.name, &Relation::Index { table: after.name.clone() }, cx)?;
+    }
+    Ok(())
+}
+
+/// Indexes that are no more go, and new ones get their numbers. Returns the names of those.
+fn change_indexes(
+    before: &Table,
+    after: &mut Table,
+    cx: &mut dyn Context,
+) -> Result<BTreeSet<String>, Failure> {
+    for index in &before.indexes {
+        match after.indexes.iter().find(|kept| kept.id == index.id) {
+            Some(kept) if kept.name == index.name => {}
+            Some(renamed) => {
+                catalog::remove(&index.name, cx)?;
+                claim(&renamed.name, &after.name, cx)?;
+            }
+            None => {
+                ddl::delete_all(index.id, cx)?;
+                catalog::remove(&index.name, cx)?;
+            }
+        }
+    }
+    let mut new = BTreeSet::new();
+    for index in after.indexes.iter_mut().filter(|index| index.id == Index::NEW) {
+        index.id = catalog::next_table_id(cx)?;
+        claim(&index.name, &after.name, cx)?;
+        new.insert(index.name.clone());
+    }
+    Ok(new)
+}
+
+/// Tables that are referred to know by which.
+fn follow_parents(before: &Table, after: &Table, cx: &mut dyn Context) -> Result<(), Failure> {
+    let parents = |table: &Table| -> BTreeSet<String> {
+        table.foreign_keys.iter().map(|key| key.parent.clone()).collect()
+    };
+    let (old, new) = (parents(before), parents(after));
+    let name = &after.name;
+    for parent in old.difference(&new).filter(|parent| **parent != before.name) {
+        change_table(parent, cx, |parent| parent.children.retain(|child| child != name))?;
+    }
+    for parent in new.difference(&old) {
+        change_table(parent, cx, |parent| {
+            if !parent.children.contains(name) {
+                parent.children.push(name.clone());
+            }
+        })?;
+    }
+    Ok(())
+}
+
+/// All rows are computed anew, and kept under the keys that they have now.
+fn rewrite(change: &Change, paths: &Paths, env: &Env, cx: &mut dyn Context) -> Result<(), Failure> {
+    let (before, after) = (&change.before, &paths.table);
+    let mut old_rows = Vec::new();
+    let mut bytes = 0;
+    scan::chunks(before.id, KeyRange::all(), cx, &mut |rows, cx| {
+        for (key, value) in rows {
+            bytes += key.len() + value.len();
+            super::check_size(old_rows.len() + 1, bytes)?;
+            old_rows.push(before.decode_row(&value)?);
+            cx.delete(before.id, key)?;
+        }
+        Ok(())
+    })?;
+    for (number, old) in old_rows.into_iter().enumerate() {
+        let mut new = old.clone();
+        new.resize(after.columns.len(), Datum::Null);
+        for (at, _) in &change.missing {
+            new[*at] = missing(after, *at)?;
+        }
+        for (at, expr) in &change.fill {
+            new[*at] = expr.eval(&old, env)?;
+        }
+        let key = match after.primary_key.is_empty() {
+            true => hidden_key(number, env),
+            false => key_of(after, paths.primary(), &new)?,
+        };
+        if cx.get(after.id, &key)?.is_some() {
+            return Err(duplicated(paths.primary(), &new, env)?.into());
+        }
+        let mut bytes = Vec::new();
+        rows::encode(&new, &mut bytes);
+        cx.put(after.id, key, Value::from(bytes))?;
+    }
+    Ok(())
+}
+
+fn missing(table: &Table, at: usize) -> Result<Datum, Failure> {
+    let mut empty = Vec::new();
+    rows::encode(&[], &mut empty);
+    Ok(table.decode_row(&empty)?.swap_remove(at))
+}
+
+fn key_of(table: &Table, path: &Path, row: &[Datum]) -> Result<Key, Failure> {
+    let columns = table.primary_key.iter().zip(&path.parts);
+    if let Some((&at, _)) = columns.clone().find(|(at, _)| row[**at].is_null()) {
+        return Err(contains_null(table, at).into());
+    }
+    Ok(keys::encode(columns.map(|(&at, part)| (part.base, &row[at])))?)
+}
+
+/// The error of a column that may not be NULL any more and is.
+pub(super) fn contains_null(table: &Table, at: usize) -> SqlError {
+    let (name, column) = (&table.name, &table.columns[at].name);
+    let message = format!("column \"{column}\" of relation \"{name}\" contains null values");
+    SqlError::new(code::NOT_NULL, message)
+}
+
+/// Puts all rows into an index that is empty.
+fn build(table: &Table, path: &Path, env: &Env, cx: &mut dyn Context) -> Result<(), Failure> {
+    scan::chunks(table.id, KeyRange::all(), cx, &mut |rows, cx| {
+        for (key, value) in rows {
+            let row = table.decode_row(&value)?;
+            let Some((entry, is_only)) = path.entry(&row, &key, env)? else { continue };
+            if is_only && cx.get(path.store, &entry)?.is_some() {
+                return Err(duplicated(path, &row, env)?.into());
+            }
+            cx.put(path.store, entry, Value::copy_from(&key))?;
+        }
+        Ok(())
+    })
+}
+
+fn duplicated(path: &Path, row: &[Datum], env: &Env) -> Result<SqlError, SqlError> {
+    let message = format!("could not create unique index \"{}\"", path.name);
+    let detail = format!("{} is duplicated.", write::shown_path(path, row, env)?);
+    Ok(SqlError::new(code::UNIQUE, message).with_detail(detail))
+}

@@ -1,0 +1,473 @@
+//! Rows are written: with their entries in indexes, and held to their constraints.
+//!
+//! ```text
+//!   statement --> rows leave their entries --> rows get new ones, unique --> foreign keys:
+//!   actions on rows that refer to what went, until there are none; then what must not refer
+//! ```
+//!
+//! Keys are unique at the end of a row's change or, for UPDATE, of the statement, whatever the
+//! order of the rows; foreign keys hold at the end of the statement.
+
+use std::collections::VecDeque;
+use std::ops::ControlFlow;
+
+use pangea_core::key::{Key, KeyRange};
+use pangea_core::txn::Context;
+use pangea_core::value::Value;
+
+use super::{alter, check_size, scan};
+use crate::catalog::{Action, Table};
+use crate::error::{Failure, SqlError, code};
+use crate::expr::{Env, Expr};
+use crate::keys;
+use crate::plan::Checked;
+use crate::plan::path::Path;
+use crate::plan::target::{Child, Target, Targets};
+use crate::rows;
+use crate::types::datum::Datum;
+use crate::types::text;
+
+/// Where a row is, and what it is.
+type Row = (Key, Vec<Datum>);
+
+/// Writes rows of a statement's tables.
+pub(super) struct Writer<'a> {
+    targets: &'a Targets,
+    env: &'a Env,
+    cx: &'a mut dyn Context,
+    /// What foreign keys have still to see.
+    changes: VecDeque<Change>,
+    /// How many rows were changed, and what they take.
+    rows: usize,
+    bytes: usize,
+}
+
+/// A row that came, went or changed.
+struct Change {
+    target: usize,
+    old: Option<Vec<Datum>>,
+    new: Option<Vec<Datum>>,
+}
+
+impl<'a> Writer<'a> {
+    pub(super) fn new(targets: &'a Targets, env: &'a Env, cx: &'a mut dyn Context) -> Self {
+        Self { targets, env, cx, changes: VecDeque::new(), rows: 0, bytes: 0 }
+    }
+
+    pub(super) fn cx(&mut self) -> &mut dyn Context {
+        self.cx
+    }
+
+    /// Computes what is generated, and holds a row to what concerns it alone.
+    pub(super) fn complete(&self, at: usize, row: &mut [Datum]) -> Result<(), Failure> {
+        let target = &self.targets.all[at];
+        for (column, expr) in &target.generated {
+            row[*column] = expr.eval(row, self.env)?;
+        }
+        check_not_null(&target.table, row, self.env)?;
+        for (check, condition) in target.table.checks.iter().zip(&target.checks) {
+            // Unknown is no violation.
+            if condition.eval(row, self.env)?.truth() == Some(false) {
+                let message = format!(
+                    "new row for relation \"{}\" violates check constraint \"{}\"",
+                    target.table.name, check.name
+                );
+                let detail = failing_row(&target.table, row, self.env);
+                return Err(SqlError::new(code::CHECK, message).with_detail(detail).into());
+            }
+        }
+        Ok(())
+    }
+
+    /// The key of a row, where it has one of its own.
+    pub(super) fn key_of(&self, at: usize, row: &[Datum]) -> Result<Option<Key>, SqlError> {
+        let path = &self.targets.all[at].paths[0];
+        if path.parts.is_empty() {
+            return Ok(None);
+        }
+        let columns = self.targets.all[at].table.primary_key.iter();
+        let columns = columns.zip(&path.parts).map(|(&column, part)| (part.base, &row[column]));
+        keys::encode(columns).map(Some)
+    }
+
+    /// The row that is in the way of a new one on a path.
+    pub(super) fn in_the_way(
+        &mut self,
+        at: usize,
+        path: usize,
+        (key, row): (&Key, &[Datum]),
+    ) -> Result<Option<Key>, Failure> {
+        let path = &self.targets.all[at].paths[path];
+        if path.index.is_none() {
+            let is_there = !path.parts.is_empty() && self.cx.get(path.store, key)?.is_some();
+            return Ok(is_there.then(|| key.clone()));
+        }
+        match path.entry(row, key, self.env)? {
+            Some((entry, true)) => {
+                let found = self.cx.get(path.store, &entry)?;
+                Ok(found.map(|row_key| Key::from(&row_key[..])))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Adds a row.
+    pub(super) fn insert(&mut self, at: usize, key: Key, row: Vec<Datum>) -> Result<(), Failure> {
+        self.link(at, &key, &row, None)?;
+        self.note(at, None, Some(row))
+    }
+
+    /// Changes rows, and returns the keys that they have then.
+    pub(super) fn update(
+        &mut self,
+        at: usize,
+        changed: Vec<(Row, Vec<Datum>)>,
+    ) -> Result<Vec<Key>, Failure> {
+        let mut keys = Vec::with_capacity(changed.len());
+        for ((key, old), new) in &changed {
+            let new_key = self.key_of(at, new)?.unwrap_or_else(|| key.clone());
+            self.unlink(at, (key, old), Some((&new_key, new)))?;
+            keys.push(new_key);
+        }
+        for (((key, old), new), new_key) in changed.into_iter().zip(&keys) {
+            self.link(at, new_key, &new, Some((&key, &old)))?;
+            self.note(at, Some(old), Some(new))?;
+        }
+        Ok(keys)
+    }
+
+    /// Takes a row away.
+    pub(super) fn delete(&mut self, at: usize, (key, old): Row) -> Result<(), Failure> {
+        self.unlink(at, (&key, &old), None)?;
+        self.note(at, Some(old), None)
+    }
+
+    fn note(
+        &mut self,
+        target: usize,
+        old: Option<Vec<Datum>>,
+        new: Option<Vec<Datum>>,
+    ) -> Result<(), Failure> {
+        let concerned = &self.targets.all[target];
+        if concerned.parents.is_empty() && concerned.children.is_empty() {
+            return Ok(());
+        }
+        self.rows += 1;
+        self.bytes += [&old, &new].into_iter().flatten().flatten().map(Datum::size).sum::<usize>();
+        check_size(self.rows, self.bytes)?;
+        self.changes.push_back(Change { target, old, new });
+        Ok(())
+    }
+
+    /// A row leaves the entries, and the place, that it has no more.
+    fn unlink(
+        &mut self,
+        at: usize,
+        (key, old): (&Key, &[Datum]),
+        new: Option<(&Key, &[Datum])>,
+    ) -> Result<(), Failure> {
+        let target = &self.targets.all[at];
+        for path in &target.paths[1..] {
+            let Some((entry, _)) = path.entry(old, key, self.env)? else { continue };
+            let kept = new.map(|(key, new)| path.entry(new, key, self.env)).transpose()?.flatten();
+            if kept.is_none_or(|(kept, _)| kept != entry) {
+                self.cx.delete(path.store, entry)?;
+            }
+        }
+        if new.is_none_or(|(new_key, _)| new_key != key) {
+            self.cx.delete(target.table.id, key.clone())?;
+        }
+        Ok(())
+    }
+
+    /// A row gets its place and its entries, which no other row may have.
+    fn link(
+        &mut self,
+        at: usize,
+        key: &Key,
+        row: &[Datum],
+        old: Option<(&Key, &[Datum])>,
+    ) -> Result<(), Failure> {
+        let target = &self.targets.all[at];
+        let has_moved = old.is_none_or(|(old_key, _)| old_key != key);
+        let primary = &target.paths[0];
+        if has_moved && primary.is_unique() && self.cx.get(primary.store, key)?.is_some() {
+            return Err(duplicate(primary, row, self.env)?.into());
+        }
+        for path in &target.paths[1..] {
+            let Some((entry, is_only)) = path.entry(row, key, self.env)? else { continue };
+            let before = old.map(|(key, old)| path.entry(old, key, self.env)).transpose()?;
+            let had_it = before.flatten().is_some_and(|(before, _)| before == entry);
+            if is_only && !had_it && self.cx.get(path.store, &entry)?.is_some() {
+                return Err(duplicate(path, row, self.env)?.into());
+            }
+            if !had_it || has_moved {
+                self.cx.put(path.store, entry, Value::copy_from(key))?;
+            }
+        }
+        let mut bytes = Vec::with_capacity(16 + row.len() * 8);
+        rows::encode(row, &mut bytes);
+        Ok(self.cx.put(target.table.id, key.clone(), Value::from(bytes))?)
+    }
+
+    /// The statement is over: foreign keys hold.
+    pub(super) fn finish(mut self) -> Result<(), Failure> {
+        let mut seen = Vec::new();
+        while let Some(change) = self.changes.pop_front() {
+            for child in &self.targets.all[change.target].children {
+                self.act(child, &change)?;
+            }
+            seen.push(change);
+        }
+        for change in &seen {
+            let target = &self.targets.all[change.target];
+            self.check_parents(target, change)?;
+            for child in &target.children {
+                self.check_child(target, child, change)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Rows that referred to one that went or changed its key go with it, or refer to another.
+    fn act(&mut self, child: &Child, change: &Change) -> Result<(), Failure> {
+        let Some(old) = lost_key(child, change) else { return Ok(()) };
+        let action = if change.new.is_some() { child.key.on_update } else { child.key.on_delete };
+        let Some(at) = child.target else { return Ok(()) };
+        if matches!(action, Action::NoAction | Action::Restrict) {
+            return Ok(());
+        }
+        let env = with_params(self.env, old);
+        let found = scan::collect(&child.access, Some(&child.filter), &env, self.cx)?;
+        let mut changed = Vec::with_capacity(found.len());
+        for (key, row) in found {
+            let mut new = row.clone();
+            for (number, &column) in child.key.columns.iter().enumerate() {
+                let parent_column = child.key.parent_columns[number];
+                new[column] = match (action, &change.new) {
+                    (Action::Cascade, Some(parent)) => parent[parent_column].clone(),
+                    (Action::SetDefault, _) => child.defaults[number].eval(&[], self.env)?,
+                    _ => Datum::Null,
+                };
+            }
+            if action == Action::Cascade && change.new.is_none() {
+                self.delete(at, (key, row))?;
+            } else {
+                self.complete(at, &mut new)?;
+                changed.push(((key, row), new));
+            }
+        }
+        self.update(at, changed).map(drop)
+    }
+
+    /// What a new row refers to is there.
+    fn check_parents(&mut self, target: &Target, change: &Change) -> Result<(), Failure> {
+        let Some(new) = &change.new else { return Ok(()) };
+        for parent in &target.parents {
+            let values = pick(new, &parent.key.columns);
+            let is_same =
+                change.old.as_ref().is_some_and(|old| pick(old, &parent.key.columns) == values);
+            let nulls = values.iter().filter(|value| value.is_null()).count();
+            if is_same || nulls == values.len() || nulls > 0 && !parent.key.is_full {
+                continue;
+            }
+            let table = &target.table.name;
+            let name = &parent.key.name;
+            let message = format!(
+                "insert or update on table \"{table}\" violates foreign key constraint \"{name}\""
+            );
+            let error = SqlError::new(code::FOREIGN_KEY, message);
+            if nulls > 0 {
+                let detail = "MATCH FULL does not allow mixing of null and nonnull key values.";
+                return Err(error.with_detail(detail).into());
+            }
+            let shown = shown(&target.table, &parent.key.columns, &values, self.env);
+            let env = with_params(self.env, values);
+            if !exists(&parent.access, &parent.filter, &env, self.cx)? {
+                let parent = &parent.key.parent;
+                let detail = format!("{shown} is not present in table \"{parent}\".");
+                return Err(error.with_detail(detail).into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Nothing refers to what went.
+    fn check_child(
+        &mut self,
+        target: &Target,
+        child: &Child,
+        change: &Change,
+    ) -> Result<(), Failure> {
+        let Some(old) = lost_key(child, change) else { return Ok(()) };
+        let shown = shown(&target.table, &child.key.parent_columns, &old, self.env);
+        let env = with_params(self.env, old.clone());
+        if !exists(&child.access, &child.filter, &env, self.cx)? {
+            return Ok(());
+        }
+        // Another row may have the key by now.
+        let is_back = self.has_key(target, &child.key.parent_columns, &old)?;
+        if is_back && child.key.on_delete != Action::Restrict {
+            return Ok(());
+        }
+        let (name, table) = (&child.key.name, &child.table.name);
+        let message = format!(
+            "update or delete on table \"{}\" violates foreign key constraint \"{name}\" on table \
+             \"{table}\"",
+            target.table.name
+        );
+        let detail = format!("{shown} is still referenced from table \"{table}\".");
+        Err(SqlError::new(code::FOREIGN_KEY, message).with_detail(detail).into())
+    }
+
+    /// Whether a row of a target has these values, which its key or a unique index is of.
+    fn has_key(
+        &mut self,
+        target: &Target,
+        columns: &[usize],
+        values: &[Datum],
+    ) -> Result<bool, Failure> {
+        let mut row = vec![Datum::Null; target.table.columns.len()];
+        for (&column, value) in columns.iter().zip(values) {
+            row[column] = value.clone();
+        }
+        let is_of = |path: &Path| {
+            let of = |column: usize| path.parts.iter().any(|it| it.expr == Expr::Column(column));
+            path.is_unique() && path.parts.len() == columns.len() && columns.iter().all(|&c| of(c))
+        };
+        let Some(path) = target.paths.iter().position(|path| is_of(path)) else {
+            return Ok(false);
+        };
+        let path = &target.paths[path];
+        if path.index.is_none() {
+            let values = path.values(&row, self.env)?;
+            let columns = path.parts.iter().map(|part| part.base).zip(&values);
+            return Ok(self.cx.get(path.store, &keys::encode(columns)?)?.is_some());
+        }
+        match path.entry(&row, &Key::from(&[][..]), self.env)? {
+            Some((entry, true)) => Ok(self.cx.get(path.store, &entry)?.is_some()),
+            _ => Ok(false),
+        }
+    }
+}
+
+/// What others could refer to and is no more, where none of it is NULL.
+fn lost_key(child: &Child, change: &Change) -> Option<Vec<Datum>> {
+    let old = pick(change.old.as_ref()?, &child.key.parent_columns);
+    let is_kept =
+        change.new.as_ref().is_some_and(|new| pick(new, &child.key.parent_columns) == old);
+    (!is_kept && !old.iter().any(Datum::is_null)).then_some(old)
+}
+
+fn pick(row: &[Datum], columns: &[usize]) -> Vec<Datum> {
+    columns.iter().map(|&column| row[column].clone()).collect()
+}
+
+fn with_params(env: &Env, params: Vec<Datum>) -> Env {
+    Env { params, ..env.clone() }
+}
+
+/// Whether there is a row that a condition leaves.
+fn exists(
+    access: &crate::plan::access::Access,
+    filter: &Expr,
+    env: &Env,
+    cx: &mut dyn Context,
+) -> Result<bool, Failure> {
+    let mut is_found = false;
+    scan::rows(access, Some(filter), env, cx, &mut |_, _| {
+        is_found = true;
+        Ok(ControlFlow::Break(()))
+    })?;
+    Ok(is_found)
+}
+
+/// The key of a row without one: the time, what is random, and the number in the statement, so that
+/// rows come in about the order in which they were inserted.
+pub(super) fn hidden_key(number: usize, env: &Env) -> Key {
+    let mut bytes = Vec::with_capacity(20);
+    bytes.extend((env.statement_now as u64 ^ 1 << 63).to_be_bytes());
+    bytes.extend(env.row_seed.to_be_bytes());
+    bytes.extend((number as u32).to_be_bytes());
+    Key::from(&bytes[..])
+}
+
+/// Holds all rows of a table to constraints that are new.
+pub(super) fn validate(
+    new: &Checked,
+    table: &Table,
+    env: &Env,
+    cx: &mut dyn Context,
+) -> Result<(), Failure> {
+    let Some(targets) = &new.targets else { return Ok(()) };
+    let own = targets.own();
+    scan::chunks(table.id, KeyRange::all(), cx, &mut |rows, cx| {
+        let mut writer = Writer::new(targets, env, cx);
+        for (_, value) in rows {
+            let row = table.decode_row(&value)?;
+            if let Some(&at) = new.not_null.iter().find(|&&at| row[at].is_null()) {
+                return Err(alter::contains_null(table, at).into());
+            }
+            for &at in &new.checks {
+                if own.checks[at].eval(&row, env)?.truth() == Some(false) {
+                    let (name, check) = (&table.name, &table.checks[at].name);
+                    let message = format!(
+                        "check constraint \"{check}\" of relation \"{name}\" is violated by some \
+                         row"
+                    );
+                    return Err(SqlError::new(code::CHECK, message).into());
+                }
+            }
+            if new.has_foreign_keys {
+                writer.check_parents(own, &Change { target: 0, old: None, new: Some(row) })?;
+            }
+        }
+        Ok(())
+    })
+}
+
+fn check_not_null(table: &Table, row: &[Datum], env: &Env) -> Result<(), SqlError> {
+    let mut columns = table.columns.iter().zip(row);
+    let violated = columns.find(|(column, datum)| column.is_not_null && datum.is_null());
+    let Some((column, _)) = violated else { return Ok(()) };
+    let detail = failing_row(table, row, env);
+    Err(SqlError::null_in_column(&column.name, &table.name).with_detail(detail))
+}
+
+fn failing_row(table: &Table, row: &[Datum], env: &Env) -> String {
+    let shown: Vec<String> = table
+        .live_columns()
+        .map(|(at, column)| match &row[at] {
+            Datum::Null => "null".to_owned(),
+            datum => text::format(column.ty.base, datum, &env.zone),
+        })
+        .collect();
+    format!("Failing row contains ({}).", shown.join(", "))
+}
+
+fn duplicate(path: &Path, row: &[Datum], env: &Env) -> Result<SqlError, SqlError> {
+    let detail = format!("{} already exists.", shown_path(path, row, env)?);
+    Ok(SqlError::duplicate_key(&path.name).with_detail(detail))
+}
+
+/// `Key (a, b)=(1, x)`, of what a path has of a row.
+pub(super) fn shown_path(path: &Path, row: &[Datum], env: &Env) -> Result<String, SqlError> {
+    let values = path.values(row, env)?;
+    let names: Vec<&str> = path.parts.iter().map(|part| part.name.as_str()).collect();
+    let shown = path.parts.iter().zip(&values).map(|(part, value)| match value {
+        Datum::Null => "null".to_owned(),
+        value => text::format(part.base, value, &env.zone),
+    });
+    let shown: Vec<String> = shown.collect();
+    Ok(format!("Key ({})=({})", names.join(", "), shown.join(", ")))
+}
+
+/// `Key (a, b)=(1, x)`, of columns of a table.
+fn shown(table: &Table, columns: &[usize], values: &[Datum], env: &Env) -> String {
+    let names: Vec<&str> = columns.iter().map(|&at| table.columns[at].name.as_str()).collect();
+    let shown = columns.iter().zip(values);
+    let shown: Vec<String> = shown
+        .map(|(&at, value)| text::format(table.columns[at].ty.base, value, &env.zone))
+        .collect();
+    format!("Key ({})=({})", names.join(", "), shown.join(", "))
+}

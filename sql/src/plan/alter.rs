@@ -1,0 +1,552 @@
+//! Planning of ALTER TABLE, CREATE INDEX and DROP INDEX: what becomes of a table's record.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use sqlparser::ast;
+use sqlparser::dialect::PostgreSqlDialect;
+use sqlparser::parser::Parser;
+
+use super::constraints::{columns_of, refuse_duplicate};
+use super::ddl::check_name;
+use super::path::{Path, Paths};
+use super::{Alter, Change, Checked, Plan, Planner, refuse, text};
+use crate::catalog::{Index, KeyTarget, Relation, Table};
+use crate::error::{Failure, SqlError, code};
+use crate::expr::Expr;
+use crate::expr::bind::{Aggregates, column_type};
+use crate::syntax;
+
+/// A change of a table that is being planned.
+struct Draft {
+    before: Arc<Table>,
+    after: Table,
+    missing: Vec<(usize, Expr)>,
+    fill: Vec<(usize, Expr)>,
+    notice: Option<String>,
+}
+
+impl Draft {
+    fn new(before: Arc<Table>) -> Self {
+        let after = Table::clone(&before);
+        Self { before, after, missing: Vec::new(), fill: Vec::new(), notice: None }
+    }
+
+    fn position(&self, name: &str) -> Result<usize, SqlError> {
+        self.after.position(name).ok_or_else(|| {
+            let message =
+                format!("column \"{name}\" of relation \"{}\" does not exist", self.after.name);
+            SqlError::new(code::UNDEFINED_COLUMN, message)
+        })
+    }
+}
+
+/// Nothing but what a client is told.
+fn nothing(command: &'static str, notice: String) -> Plan {
+    Plan::Alter(Box::new(Alter { command, change: None, notice: Some(notice) }))
+}
+
+impl Planner<'_> {
+    pub(super) fn alter_table(&mut self, alter: &ast::AlterTable) -> Result<Plan, Failure> {
+        const COMMAND: &str = "ALTER TABLE";
+        let table = match self.table(&alter.name) {
+            Err(Failure::Sql(error)) if error.code == code::UNDEFINED_TABLE && alter.if_exists => {
+                return Ok(nothing(COMMAND, format!("{}, skipping", error.message)));
+            }
+            found => found?,
+        };
+        let mut draft = Draft::new(table);
+        for operation in &alter.operations {
+            self.alter(operation, &mut draft)?;
+        }
+        self.finish(COMMAND, draft)
+    }
+
+    pub(super) fn create_index(&mut self, create: &ast::CreateIndex) -> Result<Plan, Failure> {
+        const COMMAND: &str = "CREATE INDEX";
+        let is_btree = matches!(create.using, None | Some(ast::IndexType::BTree));
+        refuse(&[
+            (!is_btree, "an index that is not a B-tree"),
+            (!create.include.is_empty(), "INCLUDE"),
+            (!create.with.is_empty(), "an index with storage parameters"),
+            (create.columns.iter().any(|it| it.operator_class.is_some()), "an operator class"),
+        ])?;
+        if let Some(name) = &create.name {
+            let name = syntax::table_name(name)?;
+            if self.relation_named(&name)?.is_some() {
+                let message = format!("relation \"{name}\" already exists");
+                if create.if_not_exists {
+                    return Ok(nothing(COMMAND, format!("{message}, skipping")));
+                }
+                return Err(SqlError::new(code::DUPLICATE_TABLE, message).into());
+            }
+        }
+        let mut draft = Draft::new(self.table(&create.table_name)?);
+        self.index(create, &mut draft.after)?;
+        self.finish(COMMAND, draft)
+    }
+
+    pub(super) fn drop_index(
+        &mut self,
+        names: &[String],
+        if_exists: bool,
+    ) -> Result<Plan, Failure> {
+        const COMMAND: &str = "DROP INDEX";
+        let [name] = names else {
+            return Err(SqlError::unsupported("DROP INDEX of more than one index").into());
+        };
+        let table = match self.relation_named(name)? {
+            Some(Relation::Index { table }) => table,
+            Some(_) => {
+                let message = format!("\"{name}\" is not an index");
+                let hint = "Use DROP TABLE to remove a table.";
+                return Err(SqlError::new(code::WRONG_OBJECT_TYPE, message).with_hint(hint).into());
+            }
+            None => {
+                let message = format!("index \"{name}\" does not exist");
+                if if_exists {
+                    return Ok(nothing(COMMAND, format!("{message}, skipping")));
+                }
+                return Err(SqlError::new(code::UNDEFINED_OBJECT, message).into());
+            }
+        };
+        let mut draft = Draft::new(self.table_named(&table)?);
+        let is_it = |index: &Index| index.name == *name;
+        if draft.after.indexes.iter().any(|index| is_it(index) && index.is_constraint) {
+            let message = format!(
+                "cannot drop index {name} because constraint {name} on table {table} requires it"
+            );
+            let hint = format!("You can drop constraint {name} on table {table} instead.");
+            return Err(SqlError::new(code::DEPENDENT_OBJECTS, message).with_hint(hint).into());
+        }
+        self.refuse_needed(&draft.after, name)?;
+        draft.after.indexes.retain(|index| !is_it(index));
+        self.finish(COMMAND, draft)
+    }
+
+    /// Holds what is new of a table against what it was, and sees what rows must be held to.
+    fn finish(&mut self, command: &'static str, draft: Draft) -> Result<Plan, Failure> {
+        let Draft { before, after, missing, fill, notice } = draft;
+        let is_checked = |at: usize| {
+            let was = before.columns.get(at).is_some_and(|column| column.is_not_null);
+            after.columns[at].is_not_null && !was
+        };
+        let mut checked = Checked {
+            targets: None,
+            not_null: (0..after.columns.len()).filter(|&at| is_checked(at)).collect(),
+            checks: (0..after.checks.len())
+                .filter(|&at| !before.checks.iter().any(|old| old.name == after.checks[at].name))
+                .collect(),
+            has_foreign_keys: after
+                .foreign_keys
+                .iter()
+                .any(|key| !before.foreign_keys.iter().any(|old| old.name == key.name)),
+        };
+        let is_new = !checked.not_null.is_empty() || !checked.checks.is_empty();
+        if is_new || checked.has_foreign_keys {
+            let paths = Paths::new(Arc::new(after.clone()))?;
+            checked.targets = Some(Arc::new(self.targets(&paths, true)?));
+        }
+        let change = Some(Change { before, after, missing, fill, checked });
+        Ok(Plan::Alter(Box::new(Alter { command, change, notice })))
+    }
+
+    fn alter(
+        &mut self,
+        operation: &ast::AlterTableOperation,
+        draft: &mut Draft,
+    ) -> Result<(), Failure> {
+        use ast::AlterTableOperation as O;
+        match operation {
+            O::AddColumn { if_not_exists, column_def, .. } => {
+                self.add_column(column_def, *if_not_exists, draft)
+            }
+            O::DropColumn { column_names, if_exists, drop_behavior, .. } => {
+                let is_cascade = matches!(drop_behavior, Some(ast::DropBehavior::Cascade));
+                for name in column_names {
+                    self.drop_column(&syntax::name(name), *if_exists, is_cascade, draft)?;
+                }
+                Ok(())
+            }
+            O::AlterColumn { column_name, op } => {
+                let at = draft.position(&syntax::name(column_name))?;
+                self.alter_column(at, op, draft)
+            }
+            O::RenameColumn { old_column_name, new_column_name } => {
+                rename_column(draft, &syntax::name(old_column_name), syntax::name(new_column_name))
+            }
+            O::RenameTable { table_name } => {
+                let (ast::RenameTableNameKind::As(name) | ast::RenameTableNameKind::To(name)) =
+                    table_name;
+                let name = syntax::table_name(name)?;
+                check_name(&name)?;
+                draft.after.name = name;
+                let old = &draft.before.name;
+                let (name, after) = (draft.after.name.clone(), &mut draft.after);
+                let keys = after.foreign_keys.iter_mut().filter(|key| key.parent == *old);
+                keys.for_each(|key| key.parent = name.clone());
+                let own = after.children.iter_mut().filter(|child| **child == *old);
+                own.for_each(|child| *child = name.clone());
+                Ok(())
+            }
+            O::AddConstraint { constraint, not_valid } => {
+                refuse(&[(*not_valid, "NOT VALID")])?;
+                match constraint {
+                    ast::TableConstraint::ForeignKey(key) => {
+                        self.foreign_key(key, &mut draft.after)
+                    }
+                    other => self.constraint(other, &mut draft.after),
+                }
+            }
+            O::DropConstraint { if_exists, name, drop_behavior } => {
+                let is_cascade = matches!(drop_behavior, Some(ast::DropBehavior::Cascade));
+                self.drop_constraint(&syntax::name(name), *if_exists, is_cascade, draft)
+            }
+            O::RenameConstraint { old_name, new_name } => {
+                rename_constraint(draft, &syntax::name(old_name), syntax::name(new_name))
+            }
+            other => {
+                let text = other.to_string();
+                let is_upper = |word: &&str| word.chars().all(|c| c.is_ascii_uppercase());
+                let words: Vec<&str> = text.split_whitespace().take_while(is_upper).collect();
+                let what = format!("ALTER TABLE .. {}", words.join(" "));
+                Err(SqlError::unsupported(what).into())
+            }
+        }
+    }
+
+    fn add_column(
+        &mut self,
+        def: &ast::ColumnDef,
+        if_not_exists: bool,
+        draft: &mut Draft,
+    ) -> Result<(), Failure> {
+        let (name, table) = (syntax::name(&def.name), &draft.after.name);
+        if draft.after.position(&name).is_some() {
+            let message = format!("column \"{name}\" of relation \"{table}\" already exists");
+            if if_not_exists {
+                draft.notice = Some(format!("{message}, skipping"));
+                return Ok(());
+            }
+            return Err(SqlError::new(code::DUPLICATE_COLUMN, message).into());
+        }
+        let at = draft.after.columns.len();
+        self.column(def, &mut draft.after)?;
+        self.generation(def, at, &mut draft.after)?;
+        self.column_keys(def, at, &mut draft.after)?;
+        self.column_references(def, at, &mut draft.after)?;
+        let column = &draft.after.columns[at];
+        if let Some(sql) = &column.generated {
+            draft.fill.push((at, text::generated(&draft.after, column, sql)?));
+        } else if let Some(sql) = &column.default {
+            let default = text::default(sql, column)?;
+            // What is the same for all rows is kept once.
+            let list = if default.is_constant() { &mut draft.missing } else { &mut draft.fill };
+            list.push((at, default));
+        }
+        Ok(())
+    }
+
+    fn drop_column(
+        &mut self,
+        name: &str,
+        if_exists: bool,
+        is_cascade: bool,
+        draft: &mut Draft,
+    ) -> Result<(), Failure> {
+        let at = match draft.position(name) {
+            Ok(at) => at,
+            Err(error) if if_exists => {
+                draft.notice = Some(format!("{}, skipping", error.message));
+                return Ok(());
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let table = draft.after.clone();
+        let what = format!("column {name} of table {}", table.name);
+        let mut dependents = Vec::new();
+        for (_, column) in table.live_columns().filter(|(other, _)| *other != at) {
+            let Some(sql) = &column.generated else { continue };
+            if columns_of(&text::generated(&table, column, sql)?).contains(&at) {
+                dependents.push(format!("column {} of table {}", column.name, table.name));
+            }
+        }
+        dependents.extend(self.referring(&table, &[at])?);
+        if !dependents.is_empty() {
+            refuse(&[(is_cascade, "DROP COLUMN CASCADE of what others depend on")])?;
+            return Err(depends(&what, &dependents).into());
+        }
+        let after = &mut draft.after;
+        let mut kept = Vec::with_capacity(table.indexes.len());
+        for index in &table.indexes {
+            kept.push(!path_columns(&Path::index(&table, index)?).contains(&at));
+        }
+        let mut is_kept = kept.into_iter();
+        after.indexes.retain(|_| is_kept.next().expect("one for each"));
+        let mut kept = Vec::with_capacity(table.checks.len());
+        for check in &table.checks {
+            let condition = text::condition(&table, &check.condition, "CHECK")?;
+            kept.push(!columns_of(&condition).contains(&at));
+        }
+        let mut is_kept = kept.into_iter();
+        after.checks.retain(|_| is_kept.next().expect("one for each"));
+        after.foreign_keys.retain(|key| !key.columns.contains(&at));
+        if after.primary_key.contains(&at) {
+            after.primary_key.clear();
+        }
+        draft.fill.retain(|(column, _)| *column != at);
+        draft.missing.retain(|(column, _)| *column != at);
+        let column = &mut after.columns[at];
+        // A name that nobody can give.
+        column.name = format!("........pg.dropped.{}........", at + 1);
+        column.is_dropped = true;
+        column.is_not_null = false;
+        (column.default, column.generated) = (None, None);
+        Ok(())
+    }
+
+    fn alter_column(
+        &mut self,
+        at: usize,
+        op: &ast::AlterColumnOperation,
+        draft: &mut Draft,
+    ) -> Result<(), Failure> {
+        use ast::AlterColumnOperation as O;
+        let name = draft.after.columns[at].name.clone();
+        let table = draft.after.name.clone();
+        let is_generated = draft.after.columns[at].generated.is_some();
+        let changes_default = matches!(op, O::SetDefault { .. } | O::DropDefault);
+        if is_generated && changes_default {
+            let message =
+                format!("column \"{name}\" of relation \"{table}\" is a generated column");
+            return Err(SqlError::new(code::SYNTAX, message).into());
+        }
+        match op {
+            O::SetNotNull => draft.after.columns[at].is_not_null = true,
+            O::DropNotNull if draft.after.primary_key.contains(&at) => {
+                let message = format!("column \"{name}\" is in a primary key");
+                return Err(SqlError::new(code::INVALID_TABLE_DEFINITION, message).into());
+            }
+            O::DropNotNull => draft.after.columns[at].is_not_null = false,
+            O::SetDefault { value } => {
+                let default = value.to_string();
+                text::default(&default, &draft.after.columns[at])?;
+                draft.after.columns[at].default = Some(default);
+            }
+            O::DropDefault => draft.after.columns[at].default = None,
+            O::SetDataType { data_type, using, .. } => {
+                self.set_type(at, data_type, using.as_ref(), draft)?;
+            }
+            O::AddGenerated { .. } => {
+                return Err(SqlError::unsupported("GENERATED AS IDENTITY").into());
+            }
+        }
+        Ok(())
+    }
+
+    /// All values of a column become another type.
+    fn set_type(
+        &mut self,
+        at: usize,
+        data_type: &ast::DataType,
+        using: Option<&ast::Expr>,
+        draft: &mut Draft,
+    ) -> Result<(), Failure> {
+        let to = column_type(data_type)?;
+        let name = draft.after.columns[at].name.clone();
+        let column = ast::Expr::Identifier(ast::Ident::with_quote('"', &name));
+        let scope = super::scope_of(&draft.before, &draft.before.name);
+        let mut binder = self.binder(&scope, Aggregates::Forbidden("transform expressions"));
+        let bound = binder.bind(using.unwrap_or(&column))?;
+        let cast = binder.assign(bound, &name, to).map_err(|error| {
+            if error.code != code::TYPE_MISMATCH {
+                return error;
+            }
+            let message = format!("column \"{name}\" cannot be cast automatically to type {to}");
+            let hint = format!("You might need to specify \"USING {name}::{to}\".");
+            SqlError::new(code::TYPE_MISMATCH, message).with_hint(hint)
+        })?;
+        let table = draft.after.clone();
+        let is_key = table.foreign_keys.iter().any(|key| key.columns.contains(&at));
+        let is_referred_to = !self.referring(&table, &[at])?.is_empty();
+        refuse(&[(is_key || is_referred_to, "ALTER TYPE of a column of a foreign key")])?;
+        draft.after.columns[at].ty = to;
+        draft.after.columns[at].missing = None;
+        if let Some(default) = &draft.after.columns[at].default {
+            text::default(default, &draft.after.columns[at]).map_err(|_| {
+                let message = format!(
+                    "default for column \"{name}\" cannot be cast automatically to type {to}"
+                );
+                SqlError::new(code::TYPE_MISMATCH, message)
+            })?;
+        }
+        draft.fill.push((at, cast));
+        // What looks at the column must make sense still.
+        let after = &draft.after;
+        for index in &after.indexes {
+            Path::index(after, index)?;
+        }
+        for check in &after.checks {
+            text::condition(after, &check.condition, "CHECK")?;
+        }
+        for (other, column) in after.live_columns() {
+            let Some(sql) = &column.generated else { continue };
+            if columns_of(&text::generated(after, column, sql)?).contains(&at) && other != at {
+                return Err(SqlError::unsupported(
+                    "ALTER TYPE of a column that another is generated from",
+                )
+                .into());
+            }
+        }
+        Ok(())
+    }
+
+    fn drop_constraint(
+        &mut self,
+        name: &str,
+        if_exists: bool,
+        is_cascade: bool,
+        draft: &mut Draft,
+    ) -> Result<(), Failure> {
+        let table = draft.after.clone();
+        if !table.constraint_names().any(|known| known == name) {
+            let message =
+                format!("constraint \"{name}\" of relation \"{}\" does not exist", table.name);
+            if if_exists {
+                draft.notice = Some(format!("{message}, skipping"));
+                return Ok(());
+            }
+            return Err(SqlError::new(code::UNDEFINED_OBJECT, message).into());
+        }
+        refuse(&[(is_cascade, "DROP CONSTRAINT CASCADE")])?;
+        self.refuse_needed(&table, name)?;
+        let after = &mut draft.after;
+        if after.primary_key_name == name {
+            after.primary_key.clear();
+        }
+        after.indexes.retain(|index| index.name != name || !index.is_constraint);
+        after.checks.retain(|check| check.name != name);
+        after.foreign_keys.retain(|key| key.name != name);
+        Ok(())
+    }
+
+    /// A key that a foreign key needs stays.
+    fn refuse_needed(&mut self, table: &Table, name: &str) -> Result<(), Failure> {
+        let paths = Paths::new(Arc::new(table.clone()))?;
+        let Some(path) = paths.all.iter().find(|path| path.name == name && path.is_unique()) else {
+            return Ok(());
+        };
+        let columns = path_columns(path);
+        let is_other = |other: &&Arc<Path>| {
+            other.name != name && other.is_unique() && path_columns(other) == columns
+        };
+        let dependents = self.referring(table, &columns)?;
+        if dependents.is_empty() || paths.all.iter().any(|other| is_other(&other)) {
+            return Ok(());
+        }
+        Err(depends(&format!("constraint {name} on table {}", table.name), &dependents).into())
+    }
+
+    /// The foreign keys that refer to one of these columns.
+    fn referring(&mut self, table: &Table, columns: &[usize]) -> Result<Vec<String>, Failure> {
+        let mut found = Vec::new();
+        for child in &table.children {
+            let child = match *child == table.name {
+                true => Arc::new(table.clone()),
+                false => self.table_named(child)?,
+            };
+            let keys = child.foreign_keys.iter().filter(|key| key.parent == table.name);
+            let keys = keys.filter(|key| key.parent_columns.iter().any(|at| columns.contains(at)));
+            found
+                .extend(keys.map(|key| format!("constraint {} on table {}", key.name, child.name)));
+        }
+        Ok(found)
+    }
+}
+
+/// The error of what can't go because others need it.
+fn depends(what: &str, dependents: &[String]) -> SqlError {
+    let lines: Vec<String> =
+        dependents.iter().map(|other| format!("{other} depends on {what}")).collect();
+    let message = format!("cannot drop {what} because other objects depend on it");
+    SqlError::new(code::DEPENDENT_OBJECTS, message)
+        .with_detail(lines.join("\n"))
+        .with_hint("Use DROP ... CASCADE to drop the dependent objects too.")
+}
+
+/// The columns that a path looks at, in order.
+fn path_columns(path: &Path) -> Vec<usize> {
+    let predicate = path.index.as_ref().and_then(|index| index.predicate.as_ref());
+    let exprs = path.parts.iter().map(|part| &part.expr).chain(predicate);
+    let mut columns: Vec<usize> = exprs.flat_map(columns_of).collect();
+    columns.sort_unstable();
+    columns.dedup();
+    columns
+}
+
+fn rename_column(draft: &mut Draft, old: &str, new: String) -> Result<(), Failure> {
+    check_name(&new)?;
+    let at = draft.after.position(old).ok_or_else(|| {
+        SqlError::new(code::UNDEFINED_COLUMN, format!("column \"{old}\" does not exist"))
+    })?;
+    if draft.after.position(&new).is_some() {
+        let table = &draft.after.name;
+        let message = format!("column \"{new}\" of relation \"{table}\" already exists");
+        return Err(SqlError::new(code::DUPLICATE_COLUMN, message).into());
+    }
+    let after = &mut draft.after;
+    after.columns[at].name.clone_from(&new);
+    let texts = after.checks.iter_mut().map(|check| &mut check.condition);
+    let generated = after.columns.iter_mut().filter_map(|column| column.generated.as_mut());
+    let indexes = after.indexes.iter_mut().flat_map(|index| {
+        let keys = index.keys.iter_mut().filter_map(|key| match &mut key.target {
+            KeyTarget::Expr(sql) => Some(sql),
+            KeyTarget::Column(_) => None,
+        });
+        keys.chain(index.predicate.as_mut())
+    });
+    for text in texts.chain(generated).chain(indexes) {
+        *text = renamed(text, old, &new)?;
+    }
+    Ok(())
+}
+
+/// The text of an expression, with another name for a column.
+fn renamed(sql: &str, old: &str, new: &str) -> Result<String, SqlError> {
+    let malformed = |error: &dyn std::fmt::Display| {
+        SqlError::new(code::DATA_CORRUPTED, format!("expression {sql:?}: {error}"))
+    };
+    let mut parser =
+        Parser::new(&PostgreSqlDialect {}).try_with_sql(sql).map_err(|error| malformed(&error))?;
+    let mut expr = parser.parse_expr().map_err(|error| malformed(&error))?;
+    let _ = ast::visit_expressions_mut(&mut expr, |expr| {
+        let ident = match expr {
+            ast::Expr::Identifier(ident) => Some(ident),
+            ast::Expr::CompoundIdentifier(parts) => parts.last_mut(),
+            _ => None,
+        };
+        if let Some(ident) = ident.filter(|ident| syntax::name(ident) == old) {
+            *ident = ast::Ident::with_quote('"', new);
+        }
+        ControlFlow::<()>::Continue(())
+    });
+    Ok(expr.to_string())
+}
+
+fn rename_constraint(draft: &mut Draft, old: &str, new: String) -> Result<(), Failure> {
+    check_name(&new)?;
+    refuse_duplicate(&draft.after, &new)?;
+    let after = &mut draft.after;
+    if !after.constraint_names().any(|known| known == old) {
+        let message = format!("constraint \"{old}\" for table \"{}\" does not exist", after.name);
+        return Err(SqlError::new(code::UNDEFINED_OBJECT, message).into());
+    }
+    let indexes = after.indexes.iter_mut().filter(|index| index.is_constraint);
+    let names = indexes
+        .map(|index| &mut index.name)
+        .chain(after.checks.iter_mut().map(|check| &mut check.name))
+        .chain(after.foreign_keys.iter_mut().map(|key| &mut key.name))
+        .chain([&mut after.primary_key_name]);
+    names.filter(|name| **name == old).for_each(|name| name.clone_from(&new));
+    Ok(())
+}

@@ -1,0 +1,185 @@
+//! The ways to the rows of a table: its primary key, and its indexes.
+
+use std::sync::Arc;
+
+use pangea_core::ids::TableId;
+use pangea_core::key::Key;
+use pangea_core::key::encode::{KeyEncoder, Nulls, Order};
+
+use super::text;
+use crate::catalog::{Index, KeyTarget, Table};
+use crate::error::SqlError;
+use crate::expr::{Env, Expr};
+use crate::keys;
+use crate::types::SqlType;
+use crate::types::datum::Datum;
+
+/// A table, and the ways to its rows.
+#[derive(Clone, Debug)]
+pub(crate) struct Paths {
+    pub table: Arc<Table>,
+    /// The primary key, and then the indexes in the table's order.
+    pub all: Vec<Arc<Path>>,
+}
+
+/// A way to rows: what they are sorted by.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Path {
+    /// Where the store keeps the rows or the entries of the index.
+    pub store: TableId,
+    /// The name of the key's constraint or of the index.
+    pub name: String,
+    /// None where rows have hidden keys.
+    pub parts: Vec<Part>,
+    /// Nothing for the primary key.
+    pub index: Option<IndexPath>,
+}
+
+/// What is said of an index alone.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct IndexPath {
+    /// Which rows are in it.
+    pub predicate: Option<Expr>,
+    pub is_unique: bool,
+    pub is_nulls_distinct: bool,
+    pub is_ready: bool,
+}
+
+/// A part of a key.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Part {
+    /// Over the columns of the table.
+    pub expr: Expr,
+    /// As errors show it.
+    pub name: String,
+    pub base: SqlType,
+    pub order: Order,
+    /// Where NULLs are; nothing where the column has none, and keys no marker.
+    pub nulls: Option<Nulls>,
+}
+
+impl Paths {
+    /// All ways to a table's rows.
+    pub(crate) fn new(table: Arc<Table>) -> Result<Self, SqlError> {
+        let mut all = vec![Arc::new(Path::primary(&table))];
+        for index in &table.indexes {
+            all.push(Arc::new(Path::index(&table, index)?));
+        }
+        Ok(Self { table, all })
+    }
+
+    /// The way that every row is on.
+    pub(crate) fn primary(&self) -> &Arc<Path> {
+        &self.all[0]
+    }
+
+    /// The indexes.
+    pub(crate) fn indexes(&self) -> &[Arc<Path>] {
+        &self.all[1..]
+    }
+}
+
+impl Path {
+    fn primary(table: &Table) -> Self {
+        let part = |&at: &usize| Part {
+            expr: Expr::Column(at),
+            name: table.columns[at].name.clone(),
+            base: table.columns[at].ty.base,
+            order: Order::Ascending,
+            nulls: None,
+        };
+        Self {
+            store: table.id,
+            name: table.primary_key_name.clone(),
+            parts: table.primary_key.iter().map(part).collect(),
+            index: None,
+        }
+    }
+
+    pub(crate) fn index(table: &Table, index: &Index) -> Result<Self, SqlError> {
+        let mut parts = Vec::with_capacity(index.keys.len());
+        for key in &index.keys {
+            let (expr, name, base) = match &key.target {
+                KeyTarget::Column(at) => {
+                    let column = &table.columns[*at];
+                    (Expr::Column(*at), column.name.clone(), column.ty.base)
+                }
+                KeyTarget::Expr(sql) => {
+                    let bound = text::over_table(table, sql, "index expressions")?;
+                    let base = bound.base();
+                    let is_call = matches!(bound.expr, Expr::Call(..));
+                    let shown = if is_call { sql.clone() } else { format!("({sql})") };
+                    (bound.expr, shown, base)
+                }
+            };
+            let order = if key.is_descending { Order::Descending } else { Order::Ascending };
+            let nulls = if key.is_nulls_first { Nulls::First } else { Nulls::Last };
+            parts.push(Part { expr, name, base, order, nulls: Some(nulls) });
+        }
+        let predicate = index.predicate.as_deref();
+        let predicate =
+            predicate.map(|sql| text::condition(table, sql, "index predicates")).transpose()?;
+        let is_unique = index.is_unique;
+        let is_nulls_distinct = index.is_nulls_distinct;
+        let index_path =
+            IndexPath { predicate, is_unique, is_nulls_distinct, is_ready: index.is_ready };
+        Ok(Self { store: index.id, name: index.name.clone(), parts, index: Some(index_path) })
+    }
+
+    /// Whether no two rows have the same key here, so that it may be what a conflict is about.
+    pub(crate) fn is_unique(&self) -> bool {
+        match &self.index {
+            None => !self.parts.is_empty(),
+            Some(index) => index.is_unique,
+        }
+    }
+
+    /// What the parts are for a row.
+    pub(crate) fn values(&self, row: &[Datum], env: &Env) -> Result<Vec<Datum>, SqlError> {
+        self.parts.iter().map(|part| part.expr.eval(row, env)).collect()
+    }
+
+    /// The entry of a row in this index, and whether it is the only one that may have it. Nothing
+    /// where the row is not in the index.
+    pub(crate) fn entry(
+        &self,
+        row: &[Datum],
+        row_key: &Key,
+        env: &Env,
+    ) -> Result<Option<(Key, bool)>, SqlError> {
+        let index = self.index.as_ref().expect("rows have no entries in their own key");
+        if let Some(predicate) = &index.predicate
+            && !predicate.is_true(row, env)?
+        {
+            return Ok(None);
+        }
+        let values = self.values(row, env)?;
+        let mut key = KeyEncoder::new();
+        for (part, value) in self.parts.iter().zip(&values) {
+            part.append(value, &mut key)?;
+        }
+        let has_null = values.iter().any(Datum::is_null);
+        if index.is_unique && !(has_null && index.is_nulls_distinct) {
+            return Ok(Some((key.finish(), true)));
+        }
+        let bytes = [key.as_bytes(), row_key].concat();
+        Ok(Some((Key::from(&bytes[..]), false)))
+    }
+}
+
+impl Part {
+    /// Appends a value of this part to a key.
+    pub(crate) fn append(&self, value: &Datum, key: &mut KeyEncoder) -> Result<(), SqlError> {
+        match self.nulls {
+            Some(nulls) => keys::append_nullable(self.base, (self.order, nulls), value, key),
+            None => keys::append(self.base, self.order, value, key),
+        }
+    }
+
+    /// Appends what comes before each value that is not NULL.
+    pub(crate) fn append_marker(&self, key: &mut KeyEncoder) {
+        if let Some(nulls) = self.nulls {
+            key.put_marker(false, nulls);
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! Tables that a statement writes: with their constraints bound, and what refers to what.
+//!
+//! A statement writes its own table, and by the actions of foreign keys others: all of them are
+//! found when it is planned, so that a schema change anywhere among them conflicts with it.
+
+use std::sync::Arc;
+
+use super::access::Access;
+use super::path::{Path, Paths};
+use super::{Planner, text};
+use crate::catalog::{Action, ForeignKey, Table};
+use crate::error::Failure;
+use crate::expr::{Binary, Comparison, Expr, Unary};
+use crate::types::datum::Datum;
+
+/// All tables that a statement may write. The first one is its own.
+#[derive(Clone, Debug)]
+pub(crate) struct Targets {
+    pub all: Vec<Target>,
+}
+
+/// A table that is written.
+#[derive(Clone, Debug)]
+pub(crate) struct Target {
+    pub table: Arc<Table>,
+    pub paths: Vec<Arc<Path>>,
+    /// In the order of the table's checks.
+    pub checks: Vec<Expr>,
+    /// The columns that are computed from others.
+    pub generated: Vec<(usize, Expr)>,
+    /// What its rows refer to.
+    pub parents: Vec<Parent>,
+    /// What refers to its rows.
+    pub children: Vec<Child>,
+}
+
+/// A foreign key, seen from the table that has it.
+#[derive(Clone, Debug)]
+pub(crate) struct Parent {
+    pub key: ForeignKey,
+    /// The row that is referred to: parameters are the values of the columns.
+    pub access: Access,
+    pub filter: Expr,
+}
+
+/// A foreign key, seen from the table that it refers to.
+#[derive(Clone, Debug)]
+pub(crate) struct Child {
+    pub key: ForeignKey,
+    pub table: Arc<Table>,
+    /// Where the table is among the targets, if its rows may have to change.
+    pub target: Option<usize>,
+    /// The rows that refer to one: parameters are the values of the columns there.
+    pub access: Access,
+    pub filter: Expr,
+    /// What the columns become with `SET DEFAULT`.
+    pub defaults: Vec<Expr>,
+}
+
+impl Targets {
+    /// The statement's own.
+    pub(crate) fn own(&self) -> &Target {
+        &self.all[0]
+    }
+}
+
+impl Planner<'_> {
+    /// A table that is written, and those that are written with it. Of one where rows are only
+    /// added nothing changes that others refer to.
+    pub(super) fn targets(&mut self, paths: &Paths, only_adds: bool) -> Result<Targets, Failure> {
+        let mut targets = vec![target(paths)?];
+        let mut at = 0;
+        while at < targets.len() {
+            let table = targets[at].table.clone();
+            for key in &table.foreign_keys {
+                let parent = match key.parent == table.name {
+                    true => Paths { table: table.clone(), all: targets[at].paths.clone() },
+                    false => self.paths_of(&key.parent)?,
+                };
+                targets[at].parents.push(self::parent(&table, key, &parent));
+            }
+            let names = if only_adds { &[][..] } else { &table.children };
+            for name in names {
+                self.children(&mut targets, at, name)?;
+            }
+            at += 1;
+        }
+        Ok(Targets { all: targets })
+    }
+
+    /// The foreign keys by which a table refers to a target.
+    fn children(
+        &mut self,
+        targets: &mut Vec<Target>,
+        at: usize,
+        name: &str,
+    ) -> Result<(), Failure> {
+        let paths = self.paths_of(name)?;
+        let parent = targets[at].table.clone();
+        let keys = paths.table.foreign_keys.iter().filter(|key| key.parent == parent.name);
+        for key in keys {
+            let changes = |action: Action| !matches!(action, Action::NoAction | Action::Restrict);
+            let known = targets.iter().position(|target| target.table.id == paths.table.id);
+            let target = match known {
+                _ if !changes(key.on_delete) && !changes(key.on_update) => None,
+                Some(known) => Some(known),
+                None => {
+                    targets.push(target(&paths)?);
+                    Some(targets.len() - 1)
+                }
+            };
+            let filter = refers(&paths.table, &key.columns, &parent, &key.parent_columns);
+            let defaults = key.columns.iter().map(|&column| default_of(&paths.table, column));
+            let child = Child {
+                key: key.clone(),
+                table: paths.table.clone(),
+                target,
+                access: Access::new(&paths, Some(&filter)),
+                filter,
+                defaults: defaults.collect::<Result<_, _>>()?,
+            };
+            targets[at].children.push(child);
+        }
+        Ok(())
+    }
+}
+
+/// What a column gets when a statement gives it nothing.
+pub(super) fn default_of(table: &Table, at: usize) -> Result<Expr, Failure> {
+    let column = &table.columns[at];
+    match &column.default {
+        Some(default) => Ok(text::default(default, column)?),
+        None => Ok(Expr::Const(Datum::Null)),
+    }
+}
+
+fn parent(table: &Table, key: &ForeignKey, paths: &Paths) -> Parent {
+    let filter = refers(&paths.table, &key.parent_columns, table, &key.columns);
+    let access = Access::new(paths, Some(&filter));
+    Parent { key: key.clone(), access, filter }
+}
+
+fn target(paths: &Paths) -> Result<Target, Failure> {
+    let table = paths.table.clone();
+    let checks =
+        table.checks.iter().map(|check| text::condition(&table, &check.condition, "CHECK"));
+    let checks = checks.collect::<Result<_, _>>()?;
+    let generated = table.live_columns().filter_map(|(at, column)| {
+        let sql = column.generated.as_deref()?;
+        Some(text::generated(&table, column, sql).map(|expr| (at, expr)))
+    });
+    let generated = generated.collect::<Result<_, _>>()?;
+    let (parents, children) = (Vec::new(), Vec::new());
+    Ok(Target { table, paths: paths.all.clone(), checks, generated, parents, children })
+}
+
+/// The condition that columns of a table are equal to parameters, which are columns of another.
+fn refers(table: &Table, columns: &[usize], other: &Table, others: &[usize]) -> Expr {
+    let equal = columns.iter().zip(others).enumerate().map(|(at, (&column, &from))| {
+        let (to, from) = (table.columns[column].ty.base, other.columns[from].ty.base);
+        let param = Expr::Param(at);
+        let value = if to == from || to.is_integer() && from.is_integer() {
+            param
+        } else {
+            let cast = Unary::Cast { from, to: to.into(), is_explicit: false };
+            Expr::Unary(cast, Box::new(param))
+        };
+        let equal = Binary::Compare(Comparison::Equal);
+        Expr::Binary(equal, Box::new(Expr::Column(column)), Box::new(value))
+    });
+    let and = |left, right| Expr::Binary(Binary::And, Box::new(left), Box::new(right));
+    equal.reduce(and).expect("a foreign key has columns")
+}

@@ -1,0 +1,81 @@
+//! Expressions that the catalog keeps as SQL text: defaults, conditions, what indexes are of.
+
+use sqlparser::ast;
+use sqlparser::dialect::PostgreSqlDialect;
+use sqlparser::parser::Parser;
+
+use super::scope_of;
+use crate::catalog::{Column, Table};
+use crate::error::{SqlError, code};
+use crate::expr::Expr;
+use crate::expr::bind::{Aggregates, Binder, Bound, Params, Scope};
+
+/// Parses the text of an expression; `what` names it in errors.
+fn parse(text: &str, what: &str) -> Result<ast::Expr, SqlError> {
+    let malformed = |error: &dyn std::fmt::Display| {
+        SqlError::new(code::SYNTAX, format!("{what} {text:?}: {error}"))
+    };
+    let mut parser =
+        Parser::new(&PostgreSqlDialect {}).try_with_sql(text).map_err(|error| malformed(&error))?;
+    parser.parse_expr().map_err(|error| malformed(&error))
+}
+
+/// Binds an expression without parameters, and does something with it.
+fn bind<T>(
+    text: &str,
+    scope: &Scope,
+    what: &'static str,
+    then: impl FnOnce(&mut Binder<'_>, Bound) -> Result<T, SqlError>,
+) -> Result<T, SqlError> {
+    let ast = parse(text, what)?;
+    let mut params = Params::default();
+    let aggregates = Aggregates::Forbidden(what);
+    let mut binder = Binder { source: "", scope, params: &mut params, aggregates };
+    let bound = binder.bind(&ast)?;
+    let done = then(&mut binder, bound)?;
+    if !params.types.is_empty() {
+        return Err(SqlError::new(code::UNDEFINED_PARAMETER, "there is no parameter $1"));
+    }
+    Ok(done)
+}
+
+/// An expression over the columns of a table.
+pub(super) fn over_table(table: &Table, text: &str, what: &'static str) -> Result<Bound, SqlError> {
+    bind(text, &scope_of(table, &table.name), what, |binder, bound| binder.output(bound))
+}
+
+/// A condition over the columns of a table.
+pub(super) fn condition(table: &Table, text: &str, what: &'static str) -> Result<Expr, SqlError> {
+    let scope = scope_of(table, &table.name);
+    bind(text, &scope, what, |binder, bound| binder.boolean(bound, what))
+}
+
+/// What a column of a table is computed from.
+pub(super) fn generated(table: &Table, column: &Column, text: &str) -> Result<Expr, SqlError> {
+    let scope = scope_of(table, &table.name);
+    let what = "column generation expressions";
+    bind(text, &scope, what, |binder, bound| binder.assign(bound, &column.name, column.ty))
+}
+
+/// The default of a column.
+pub(super) fn default(text: &str, column: &Column) -> Result<Expr, SqlError> {
+    // A default knows no columns.
+    let scope = Scope::default();
+    let assign = |binder: &mut Binder<'_>, bound: Bound| {
+        let from = bound.base();
+        binder.assign(bound, &column.name, column.ty).map_err(|mut error| {
+            if error.code == code::TYPE_MISMATCH {
+                error.message = format!(
+                    "column \"{}\" is of type {} but default expression is of type {from}",
+                    column.name, column.ty.base
+                );
+            }
+            error
+        })
+    };
+    bind(text, &scope, "DEFAULT expressions", assign).map_err(|error| {
+        let is_column = error.code == code::UNDEFINED_COLUMN;
+        let message = "cannot use column reference in DEFAULT expression";
+        if is_column { SqlError::new(code::FEATURE_NOT_SUPPORTED, message) } else { error }
+    })
+}
