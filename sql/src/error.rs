@@ -56,6 +56,7 @@ pub mod code {
     pub const DIVISION_BY_ZERO: SqlState = SqlState(*b"22012");
     pub const ESCAPE_CHARACTER: SqlState = SqlState(*b"22019");
     pub const POWER_ARGUMENT: SqlState = SqlState(*b"2201F");
+    pub const SEQUENCE_LIMIT: SqlState = SqlState(*b"2200H");
     pub const LIMIT_ROWS: SqlState = SqlState(*b"2201W");
     pub const OFFSET_ROWS: SqlState = SqlState(*b"2201X");
     pub const INVALID_BYTES: SqlState = SqlState(*b"22021");
@@ -80,6 +81,7 @@ pub mod code {
     pub const NO_SAVEPOINT: SqlState = SqlState(*b"3B001");
     pub const UNDEFINED_SCHEMA: SqlState = SqlState(*b"3F000");
     pub const SYNTAX: SqlState = SqlState(*b"42601");
+    pub const INVALID_NAME: SqlState = SqlState(*b"42602");
     pub const NAME_TOO_LONG: SqlState = SqlState(*b"42622");
     pub const DUPLICATE_COLUMN: SqlState = SqlState(*b"42701");
     pub const AMBIGUOUS_COLUMN: SqlState = SqlState(*b"42702");
@@ -104,8 +106,11 @@ pub mod code {
     pub const INDETERMINATE_TYPE: SqlState = SqlState(*b"42P18");
     pub const TOO_MANY_CLIENTS: SqlState = SqlState(*b"53300");
     pub const LIMIT_EXCEEDED: SqlState = SqlState::PROGRAM_LIMIT_EXCEEDED;
+    /// Never seen by clients: a statement is run again with more numbers of a sequence.
+    pub const TOO_FEW_NUMBERS: SqlState = SqlState(*b"PN001");
     pub const TOO_COMPLEX: SqlState = SqlState(*b"54001");
     pub const TOO_MANY_COLUMNS: SqlState = SqlState(*b"54011");
+    pub const NOT_PREREQUISITE: SqlState = SqlState(*b"55000");
     pub const FIXED_PARAMETER: SqlState = SqlState(*b"55P02");
     pub const QUERY_CANCELED: SqlState = SqlState(*b"57014");
     pub const ADMIN_SHUTDOWN: SqlState = SqlState(*b"57P01");

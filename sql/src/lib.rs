@@ -10,6 +10,7 @@ mod keys;
 pub mod memory;
 mod plan;
 mod rows;
+mod sequence;
 pub mod session;
 mod statement;
 mod syntax;
@@ -20,10 +21,17 @@ use std::sync::Arc;
 use pangea_core::txn::Procedure;
 
 pub use plan::OutputColumn;
-pub use plan::cache::PlanCache;
+use plan::cache::PlanCache;
 pub use statement::STATEMENT;
+
+/// What all sessions of a node share.
+#[derive(Debug, Default)]
+pub struct Shared {
+    plans: PlanCache,
+    blocks: sequence::Blocks,
+}
 
 /// The procedures that a node must know to run SQL.
 pub fn procedures() -> Vec<Arc<dyn Procedure>> {
-    vec![Arc::new(statement::Statement::default())]
+    vec![Arc::new(sequence::Reserve), Arc::new(statement::Statement::default())]
 }

@@ -4,7 +4,7 @@
 //! parameters, the time, what is random, and the settings of the session. Every replica that runs
 //! it plans it from the catalog at its place in the order, and computes the same bytes.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 use pangea_core::codec::{DecodeError, Reader, Writer};
@@ -15,6 +15,7 @@ use crate::exec::{self, Executed};
 use crate::expr::Env;
 use crate::plan::OutputColumn;
 use crate::plan::cache::PlanCache;
+use crate::sequence::Drawn;
 use crate::types::datum::Datum;
 use crate::types::zone::Zone;
 use crate::types::{ColumnType, SqlType};
@@ -41,6 +42,10 @@ pub(crate) struct Arguments {
 pub(crate) struct Returned {
     pub columns: Vec<OutputColumn>,
     pub executed: Executed,
+    /// What the session took last of each sequence that the statement used.
+    pub current: Vec<(u32, i64)>,
+    /// What it took last of any.
+    pub last_number: Option<i64>,
 }
 
 impl Arguments {
@@ -58,6 +63,9 @@ impl Arguments {
         out.put_bytes(self.env.zone.name().as_bytes());
         out.put_bytes(self.env.user.as_bytes());
         out.put_bytes(self.env.database.as_bytes());
+        out.put_varint(self.env.sequences.len() as u64);
+        self.env.sequences.iter().for_each(|drawn| drawn.encode(&mut out));
+        put_number(self.env.last_number.get(), &mut out);
         out
     }
 
@@ -74,9 +82,36 @@ impl Arguments {
         let row_seed = from.u64("seed")?;
         let zone = Zone::named(text_of(&mut from)?).map_err(|_| DecodeError::new("time zone"))?;
         let (user, database) = (text_of(&mut from)?.to_owned(), text_of(&mut from)?.to_owned());
-        let env = Env { params, now, statement_now: now, zone, user, database, seed, row_seed };
+        let sequences = (0..from.count("sequences")?)
+            .map(|_| Drawn::decode(&mut from))
+            .collect::<Result<Vec<_>, _>>()?;
+        let last_number = Cell::new(number(&mut from)?);
+        let env = Env {
+            params,
+            now,
+            statement_now: now,
+            zone,
+            user,
+            database,
+            seed,
+            row_seed,
+            sequences,
+            last_number,
+            set_sequences: RefCell::default(),
+        };
         Ok(Self { text, param_types, env, is_bulk })
     }
+}
+
+fn put_number(number: Option<i64>, out: &mut Vec<u8>) {
+    out.put_u8(u8::from(number.is_some()));
+    out.put_u64(number.unwrap_or_default() as u64);
+}
+
+fn number(from: &mut Reader<'_>) -> Result<Option<i64>, DecodeError> {
+    let is_there = from.u8("number flag")? != 0;
+    let number = from.u64("number")? as i64;
+    Ok(is_there.then_some(number))
 }
 
 fn is_bulk(from: &mut Reader<'_>) -> Result<bool, DecodeError> {
@@ -112,6 +147,12 @@ impl Returned {
         }
         out.put_varint(self.executed.rows.len() as u64);
         self.executed.rows.iter().for_each(|row| rows::encode(row, &mut out));
+        out.put_varint(self.current.len() as u64);
+        for (id, number) in &self.current {
+            out.put_u32(*id);
+            out.put_u64(*number as u64);
+        }
+        put_number(self.last_number, &mut out);
         out
     }
 
@@ -134,7 +175,11 @@ impl Returned {
         let rows = (0..from.count("rows")?)
             .map(|_| rows::decode_whole(types(), &mut from))
             .collect::<Result<Vec<Vec<Datum>>, _>>()?;
-        Ok(Self { columns, executed: Executed { rows, count, notice } })
+        let current = (0..from.count("sequences")?)
+            .map(|_| Ok((from.u32("sequence")?, from.u64("number")? as i64)))
+            .collect::<Result<Vec<_>, DecodeError>>()?;
+        let last_number = number(&mut from)?;
+        Ok(Self { columns, executed: Executed { rows, count, notice }, current, last_number })
     }
 }
 
@@ -146,7 +191,7 @@ pub(crate) struct Statement {
 
 impl Statement {
     fn execute(&self, args: &[u8], cx: &mut dyn Context) -> Result<Vec<u8>, Failure> {
-        let args = Arguments::decode(args)?;
+        let mut args = Arguments::decode(args)?;
         let types: Vec<Option<SqlType>> = args.param_types.iter().copied().map(Some).collect();
         let parse = || {
             let parsed = syntax::parse(&args.text)?;
@@ -157,8 +202,13 @@ impl Statement {
             Ok(parsed)
         };
         let planned = self.plans.plan(&args.text, &types, parse, cx)?;
-        let executed = exec::run(&planned.plan, &args.env, cx)?;
-        Ok(Returned { columns: planned.columns.clone(), executed }.encode())
+        // The plan may name them in another order by now, or others.
+        let drawn = std::mem::take(&mut args.env.sequences);
+        args.env.sequences = planned.drawn(drawn);
+        let executed = exec::run(&planned, &args.env, cx)?;
+        let (current, last_number) = (args.env.current(), args.env.last_number.get());
+        let columns = planned.columns.clone();
+        Ok(Returned { columns, executed, current, last_number }.encode())
     }
 }
 
@@ -191,6 +241,9 @@ mod tests {
             database: "d".to_owned(),
             seed: Cell::new(9),
             row_seed: 11,
+            sequences: vec![Drawn { name: "s".to_owned(), id: 3, ..Drawn::default() }],
+            last_number: Cell::new(Some(-1)),
+            set_sequences: RefCell::default(),
         };
         let param_types = vec![SqlType::Int4, SqlType::Text];
         let args = Arguments { text: Arc::from("select 1"), param_types, env, is_bulk: true };
@@ -204,7 +257,8 @@ mod tests {
         let columns = vec![OutputColumn { name: "a".to_owned(), ty: SqlType::Int4.into() }];
         let rows = vec![vec![Datum::Int(1)], vec![Datum::Null]];
         let executed = Executed { rows, count: 2, notice: Some("n".to_owned()) };
-        let returned = Returned { columns, executed };
+        let (current, last_number) = (vec![(1, -2)], Some(-2));
+        let returned = Returned { columns, executed, current, last_number };
         assert_eq!(Returned::decode(&returned.encode()), Ok(returned));
     }
 }

@@ -174,6 +174,17 @@ pub(crate) fn table_name(object: &ast::ObjectName) -> Result<String, SqlError> {
     }
 }
 
+/// The name that a text says, as `regclass` reads it: folded unless it is quoted, in `public`.
+pub(crate) fn name_from_text(text: &str) -> Result<String, SqlError> {
+    let mut parser = Parser::new(&PostgreSqlDialect {})
+        .try_with_sql(text)
+        .map_err(|_| SqlError::new(code::INVALID_NAME, "invalid name syntax"))?;
+    let object = parser
+        .parse_object_name(false)
+        .map_err(|_| SqlError::new(code::INVALID_NAME, "invalid name syntax"))?;
+    table_name(&object)
+}
+
 /// Where an object's name begins.
 pub(crate) fn location(object: &ast::ObjectName) -> Location {
     match object.0.first() {

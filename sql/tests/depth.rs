@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use pangea_sql::PlanCache;
+use pangea_sql::Shared;
 use pangea_sql::memory::MemoryEngine;
 use pangea_sql::session::{Response, Session};
 
@@ -24,7 +24,7 @@ fn ready<T>(future: impl Future<Output = T>) -> T {
 /// The SQLSTATE of a statement, `00000` when it succeeds.
 fn state_of(sql: String) -> String {
     let run = move || {
-        let plans = Arc::new(PlanCache::default());
+        let plans = Arc::new(Shared::default());
         let mut session = Session::new(MemoryEngine::new(), plans, &BTreeMap::new()).unwrap();
         match ready(session.simple_query(&sql)).last() {
             Some(Response::Error(error)) => error.code.to_string(),

@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use pangea_sql::PlanCache;
+use pangea_sql::Shared;
 use pangea_sql::memory::MemoryEngine;
 use pangea_sql::session::{Response, Session};
 use pangea_sql::types::text;
@@ -21,7 +21,7 @@ fn ready<T>(future: impl Future<Output = T>) -> T {
 }
 
 fn session() -> Session<MemoryEngine> {
-    let plans = Arc::new(PlanCache::default());
+    let plans = Arc::new(Shared::default());
     let mut session = Session::new(MemoryEngine::new(), plans, &BTreeMap::new()).unwrap();
     let setup = "create table t (a int, b bigint, c text, d numeric(9,2), e double precision, \
                  f char(3), g bytea, h date, i timestamptz, j boolean, k uuid, l real, \

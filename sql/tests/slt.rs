@@ -15,7 +15,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use pangea_sql::PlanCache;
+use pangea_sql::Shared;
 use pangea_sql::memory::MemoryEngine;
 use pangea_sql::session::{Response, Session};
 use pangea_sql::types::text;
@@ -95,7 +95,7 @@ fn steps(script: &str) -> Vec<Step> {
 fn run_script(path: &Path) -> Vec<String> {
     let script = std::fs::read_to_string(path).unwrap();
     let engine = MemoryEngine::new();
-    let plans = Arc::new(PlanCache::default());
+    let plans = Arc::new(Shared::default());
     let new_session = || {
         let user = BTreeMap::from([("user".to_owned(), "me".to_owned())]);
         Session::new(engine.clone(), plans.clone(), &user).unwrap()

@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use pangea_sql::PlanCache;
+use pangea_sql::Shared;
 use pangea_sql::memory::MemoryEngine;
 use pangea_sql::session::{Response, Session};
 
@@ -20,7 +20,7 @@ fn ready<T>(future: impl Future<Output = T>) -> T {
 #[test]
 fn a_strict_read_of_a_table_waits_for_a_fresh_snapshot_and_nothing_else_does() {
     let engine = MemoryEngine::new();
-    let plans = Arc::new(PlanCache::default());
+    let plans = Arc::new(Shared::default());
     let mut session = Session::new(engine.clone(), plans, &BTreeMap::new()).unwrap();
     let mut waits = |sql: &str| {
         let before = engine.fresh_count();

@@ -47,7 +47,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pangea_sql::PlanCache;
+use pangea_sql::Shared;
 use pangea_sql::engine::Engine;
 use pangea_sql::error::code;
 use pangea_sql::session::Session;
@@ -89,7 +89,7 @@ async fn serve_up_to<E: Engine>(
 ) -> io::Result<()> {
     listener.local_addr()?;
     let mut shutdown = pin!(shutdown);
-    let plans = Arc::new(PlanCache::default());
+    let plans = Arc::new(Shared::default());
     let cancels = Arc::new(Cancels::default());
     let places = Arc::new(Semaphore::new(clients_max));
     let (stop, stopped) = watch::channel(false);
@@ -145,7 +145,7 @@ fn report_panic(ended: Result<(), JoinError>) {
 /// What the server gives a client.
 struct Welcome<E> {
     engine: E,
-    plans: Arc<PlanCache>,
+    plans: Arc<Shared>,
     cancels: Arc<Cancels>,
     is_ending: watch::Receiver<bool>,
     process: i32,

@@ -1,6 +1,6 @@
 //! The catalog: what there is, kept in the store like any other data.
 //!
-//! Table 1 holds one record for each relation (a table, an index), under its name, and a counter
+//! Table 1 holds one record for each relation (a table, an index, a sequence), under its name, and a counter
 //! from which what is stored gets its numbers. A schema change is therefore a transaction like any
 //! other, and a statement that planned with a schema has read that schema's record.
 //!
@@ -9,6 +9,7 @@
 //!   01 name    -> version u8, record
 //! ```
 
+pub(crate) mod sequence;
 mod table;
 
 use pangea_core::codec::{DecodeError, Reader, Writer};
@@ -19,7 +20,8 @@ use pangea_core::value::Value;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Failure;
-pub use table::{Action, Check, Column, ForeignKey, Index, IndexKey, KeyTarget, Table};
+pub use sequence::Sequence;
+pub use table::{Action, Check, Column, ForeignKey, Identity, Index, IndexKey, KeyTarget, Table};
 
 /// The table that holds the catalog.
 pub const CATALOG: TableId = TableId(1);
@@ -36,6 +38,8 @@ const VERSION: u8 = 2;
 pub enum Relation {
     /// A table, with all that belongs to it.
     Table(Table),
+    /// A sequence.
+    Sequence(Sequence),
     /// An index of a table.
     Index {
         /// The table's name.
@@ -48,6 +52,7 @@ impl Relation {
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Table(_) => "table",
+            Self::Sequence(_) => "sequence",
             Self::Index { .. } => "index",
         }
     }

@@ -25,6 +25,8 @@ pub struct Column {
     pub is_not_null: bool,
     /// The SQL text of its default.
     pub default: Option<String>,
+    /// How it gets its numbers, where it is `GENERATED .. AS IDENTITY`.
+    pub identity: Option<Identity>,
     /// The SQL text that it is computed from, where it is `GENERATED ALWAYS AS .. STORED`.
     pub generated: Option<String>,
     /// What it is in rows that are older than the column, as a row of one. NULL where nothing.
@@ -41,11 +43,21 @@ impl Column {
             ty: ty.into(),
             is_not_null: false,
             default: None,
+            identity: None,
             generated: None,
             missing: None,
             is_dropped: false,
         }
     }
+}
+
+/// What an identity column is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Identity {
+    /// The name of its sequence.
+    pub sequence: String,
+    /// Whether statements can't give it a value.
+    pub is_always: bool,
 }
 
 /// What an index is sorted by, or a part of it.
@@ -163,6 +175,8 @@ pub struct Table {
     pub foreign_keys: Vec<ForeignKey>,
     /// The names of tables that refer to it.
     pub children: Vec<String>,
+    /// The names of sequences that go with its columns.
+    pub sequences: Vec<(usize, String)>,
 }
 
 impl Table {
@@ -179,6 +193,7 @@ impl Table {
             checks: Vec::new(),
             foreign_keys: Vec::new(),
             children: Vec::new(),
+            sequences: Vec::new(),
         }
     }
 

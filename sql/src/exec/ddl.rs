@@ -9,9 +9,10 @@ use pangea_core::key::{Direction, KeyRange};
 use pangea_core::txn::{Context, Scan};
 
 use super::{Executed, alter, scan};
-use crate::catalog::{self, CATALOG, Relation, Table};
+use crate::catalog::sequence::SEQUENCES;
+use crate::catalog::{self, CATALOG, Relation, Sequence, Table};
 use crate::error::{Failure, SqlError, code};
-use crate::plan::{CreateTable, DropTables, Truncate};
+use crate::plan::{CreateSequence, CreateTable, DropTables, Truncate};
 use crate::types::datum::Datum;
 
 pub(super) fn create_table(
@@ -32,6 +33,9 @@ pub(super) fn create_table(
     for index in &mut table.indexes {
         index.id = catalog::next_table_id(cx)?;
         alter::claim(&index.name, name, cx)?;
+    }
+    for (sequence_name, sequence) in &create.sequences {
+        make_sequence(sequence_name, sequence, cx)?;
     }
     catalog::put_table(&table, cx)?;
     let parents: BTreeSet<&String> = table.foreign_keys.iter().map(|key| &key.parent).collect();
@@ -73,12 +77,97 @@ pub(super) fn drop_tables(drop: &DropTables, cx: &mut dyn Context) -> Result<Exe
             })?;
         }
         alter::forget_child(&table, cx)?;
+        for (_, sequence) in &table.sequences {
+            forget_sequence(sequence, cx)?;
+        }
         for index in &table.indexes {
             delete_all(index.id, cx)?;
             catalog::remove(&index.name, cx)?;
         }
         delete_all(table.id, cx)?;
         catalog::remove(name, cx)?;
+    }
+    Ok(Executed { notice, ..Executed::default() })
+}
+
+pub(super) fn create_sequence(
+    create: &CreateSequence,
+    cx: &mut dyn Context,
+) -> Result<Executed, Failure> {
+    let name = &create.name;
+    if catalog::find(name, cx)?.is_some() && create.if_not_exists {
+        let notice = Some(format!("relation \"{name}\" already exists, skipping"));
+        return Ok(Executed { notice, ..Executed::default() });
+    }
+    make_sequence(name, &create.sequence, cx)?;
+    Ok(Executed::default())
+}
+
+fn make_sequence(name: &str, sequence: &Sequence, cx: &mut dyn Context) -> Result<(), Failure> {
+    if catalog::find(name, cx)?.is_some() {
+        let message = format!("relation \"{name}\" already exists");
+        return Err(SqlError::new(code::DUPLICATE_TABLE, message).into());
+    }
+    let id = catalog::next_table_id(cx)?.0;
+    let sequence = Sequence { id, ..sequence.clone() };
+    Ok(catalog::put(name, &Relation::Sequence(sequence), cx)?)
+}
+
+fn forget_sequence(name: &str, cx: &mut dyn Context) -> Result<(), Failure> {
+    if let Some(Relation::Sequence(sequence)) = catalog::find(name, cx)? {
+        cx.delete(SEQUENCES, sequence.key())?;
+        catalog::remove(name, cx)?;
+    }
+    Ok(())
+}
+
+/// The error of a sequence that goes with a column.
+fn needed_sequence(name: &str, owner: &str, cx: &mut dyn Context) -> Result<SqlError, Failure> {
+    let mut column = None;
+    if let Some(Relation::Table(table)) = catalog::find(owner, cx)? {
+        let at = table.sequences.iter().find(|(_, sequence)| sequence == name).map(|(at, _)| *at);
+        column = at.map(|at| table.columns[at].clone());
+    }
+    let (column, is_identity) = column.map_or(("?".to_owned(), false), |column| {
+        let is_identity = column.identity.is_some();
+        (column.name, is_identity)
+    });
+    if is_identity {
+        let message = format!(
+            "cannot drop sequence {name} because column {column} of table {owner} requires it"
+        );
+        let hint = format!("You can drop column {column} of table {owner} instead.");
+        return Ok(SqlError::new(code::DEPENDENT_OBJECTS, message).with_hint(hint));
+    }
+    let message = format!("cannot drop sequence {name} because other objects depend on it");
+    let detail =
+        format!("default value for column {column} of table {owner} depends on sequence {name}");
+    let hint = "Use DROP ... CASCADE to drop the dependent objects too.";
+    Ok(SqlError::new(code::DEPENDENT_OBJECTS, message).with_detail(detail).with_hint(hint))
+}
+
+pub(super) fn drop_sequences(drop: &DropTables, cx: &mut dyn Context) -> Result<Executed, Failure> {
+    let mut notice = None;
+    for name in &drop.names {
+        match catalog::find(name, cx)? {
+            Some(Relation::Sequence(sequence)) => {
+                if let Some(owner) = sequence.owner {
+                    return Err(needed_sequence(name, &owner, cx)?.into());
+                }
+                forget_sequence(name, cx)?;
+            }
+            Some(_) => {
+                let message = format!("\"{name}\" is not a sequence");
+                return Err(SqlError::new(code::WRONG_OBJECT_TYPE, message).into());
+            }
+            None => {
+                let message = format!("sequence \"{name}\" does not exist");
+                if !drop.if_exists {
+                    return Err(SqlError::new(code::UNDEFINED_TABLE, message).into());
+                }
+                notice = Some(format!("{message}, skipping"));
+            }
+        }
     }
     Ok(Executed { notice, ..Executed::default() })
 }

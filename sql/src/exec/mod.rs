@@ -16,7 +16,8 @@ use pangea_core::txn::Context;
 
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Env;
-use crate::plan::Plan;
+use crate::plan::{Plan, Planned};
+use crate::sequence::Used;
 use crate::types::datum::Datum;
 
 /// The most rows of one result.
@@ -64,8 +65,18 @@ fn check_size(rows: usize, bytes: usize) -> Result<(), SqlError> {
     Err(SqlError::new(code::LIMIT_EXCEEDED, message).with_hint(hint))
 }
 
-/// Runs a plan.
-pub(crate) fn run(plan: &Plan, env: &Env, cx: &mut dyn Context) -> Result<Executed, Failure> {
+/// Runs a statement.
+pub(crate) fn run(planned: &Planned, env: &Env, cx: &mut dyn Context) -> Result<Executed, Failure> {
+    let executed = run_plan(&planned.plan, env, cx)?;
+    for (at, value, is_called) in env.set_sequences.take() {
+        let Used { name, sequence, .. } = &planned.sequences[at];
+        sequence.set(name, value, is_called, cx)?;
+        env.sequences[at].current.set(is_called.then_some(value));
+    }
+    Ok(executed)
+}
+
+fn run_plan(plan: &Plan, env: &Env, cx: &mut dyn Context) -> Result<Executed, Failure> {
     match plan {
         Plan::Select(select) => {
             let rows = query::run(select, env, cx)?;
@@ -79,6 +90,8 @@ pub(crate) fn run(plan: &Plan, env: &Env, cx: &mut dyn Context) -> Result<Execut
         Plan::DropTables(drop) => ddl::drop_tables(drop, cx),
         Plan::Truncate(truncate) => ddl::truncate(truncate, cx),
         Plan::Alter(alter) => alter::run(alter, env, cx),
+        Plan::CreateSequence(create) => ddl::create_sequence(create, cx),
+        Plan::DropSequences(drop) => ddl::drop_sequences(drop, cx),
         Plan::ShowTables => ddl::show_tables(cx),
     }
 }

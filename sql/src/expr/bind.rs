@@ -47,6 +47,35 @@ pub(crate) struct Scope {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Params {
     pub types: Vec<Option<SqlType>>,
+    /// The sequences that expressions name, in the order of their places, and how many numbers each
+    /// row takes of them.
+    pub sequences: Vec<(SequenceName, u64)>,
+    /// Whether one is told where to go on.
+    pub sets_sequences: bool,
+}
+
+/// How an expression names a sequence.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum SequenceName {
+    Named(String),
+    /// The one that goes with a column.
+    OfColumn {
+        table: String,
+        column: String,
+    },
+}
+
+impl Params {
+    /// The place of a sequence.
+    pub(crate) fn sequence(&mut self, name: SequenceName, draws: u64) -> usize {
+        let known = self.sequences.iter().position(|(known, _)| *known == name);
+        let at = known.unwrap_or_else(|| {
+            self.sequences.push((name, 0));
+            self.sequences.len() - 1
+        });
+        self.sequences[at].1 += draws;
+        at
+    }
 }
 
 /// Where aggregates may stand, and where they are collected.

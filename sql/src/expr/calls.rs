@@ -16,7 +16,7 @@ use crate::types::SqlType;
 use crate::types::datum::Datum;
 
 /// Aggregates and window functions that PostgreSQL has and Pangea lacks.
-const UNSUPPORTED: [&str; 43] = [
+const UNSUPPORTED: [&str; 40] = [
     "md5",
     "to_char",
     "to_date",
@@ -28,9 +28,6 @@ const UNSUPPORTED: [&str; 43] = [
     "set_config",
     "txid_current",
     "pg_backend_pid",
-    "nextval",
-    "currval",
-    "setval",
     "unnest",
     "regexp_replace",
     "regexp_match",
@@ -100,6 +97,9 @@ impl Binder<'_> {
         if function.filter.is_some() {
             let message = "FILTER specified, but the function is not an aggregate function";
             return Err(self.error_at(SqlError::new(code::WRONG_OBJECT_TYPE, message), location));
+        }
+        if let Some(bound) = self.sequence_call(&name, list, location)? {
+            return Ok(bound);
         }
         let args = list.iter().map(|arg| self.argument(arg, location));
         let args = args.collect::<Result<Vec<_>, _>>()?;

@@ -9,14 +9,16 @@ mod calls;
 pub(crate) mod cast;
 pub(crate) mod functions;
 pub(crate) mod operators;
+pub(crate) mod sequences;
 pub(crate) mod signatures;
 mod strings;
 mod times;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::cmp::Ordering;
 
-use crate::error::SqlError;
+use crate::error::{SqlError, code};
+use crate::sequence::Drawn;
 use crate::types::datum::Datum;
 use crate::types::zone::Zone;
 use crate::types::{ColumnType, SqlType};
@@ -42,9 +44,21 @@ pub(crate) struct Env {
     pub seed: Cell<u64>,
     /// What sets apart the rows without a key that this statement inserts.
     pub row_seed: u64,
+    /// What it has of sequences, in the order of its plan.
+    pub sequences: Vec<Drawn>,
+    /// What the session took last of any sequence.
+    pub last_number: Cell<Option<i64>>,
+    /// Where sequences are told to go on: their place, the number, and whether it was taken.
+    pub set_sequences: RefCell<Vec<(usize, i64, bool)>>,
 }
 
 impl Env {
+    /// What the session took last of each sequence that is used.
+    pub fn current(&self) -> Vec<(u32, i64)> {
+        let current = |drawn: &Drawn| drawn.current.get().map(|number| (drawn.id, number));
+        self.sequences.iter().filter_map(current).collect()
+    }
+
     /// The next random number: splitmix64 over the seed.
     pub fn random(&self) -> u64 {
         let state = self.seed.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -77,6 +91,18 @@ pub(crate) enum Expr {
     Case(Vec<(Expr, Expr)>, Box<Expr>),
     Coalesce(Vec<Expr>),
     Call(Function, Vec<Expr>),
+    /// Something of a sequence, by its place in the plan.
+    Sequence(SequenceCall, usize, Vec<Expr>),
+}
+
+/// What is done with a sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SequenceCall {
+    Next,
+    Current,
+    /// What was taken last of any.
+    Last,
+    Set,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -189,6 +215,10 @@ impl Expr {
                 let args = args.iter().map(|arg| arg.eval(row, env));
                 function.call(&args.collect::<Result<Vec<_>, _>>()?, env)
             }
+            Self::Sequence(call, at, args) => {
+                let args = args.iter().map(|arg| arg.eval(row, env));
+                call.apply(*at, &args.collect::<Result<Vec<_>, _>>()?, env)
+            }
         }
     }
 
@@ -213,7 +243,7 @@ impl Expr {
                         branches.iter().all(|(when, then)| when.all(visit) && then.all(visit));
                     is_ok && otherwise.all(visit)
                 }
-                Self::Coalesce(list) | Self::Call(_, list) => {
+                Self::Coalesce(list) | Self::Call(_, list) | Self::Sequence(_, _, list) => {
                     list.iter().all(|item| item.all(visit))
                 }
             }
@@ -250,13 +280,14 @@ impl Expr {
             }
             Self::Coalesce(list) => Self::Coalesce(each(list)?),
             Self::Call(function, list) => Self::Call(function, each(list)?),
+            Self::Sequence(call, at, list) => Self::Sequence(call, at, each(list)?),
         })
     }
 
     /// Whether the value depends on the row alone: not on the time, the session or chance.
     pub(crate) fn is_immutable(&self) -> bool {
         self.all(&mut |expr| match expr {
-            Self::Param(_) => false,
+            Self::Param(_) | Self::Sequence(..) => false,
             Self::Call(function, _) => function.is_immutable(),
             Self::Unary(Unary::Cast { from, to, .. }, _) => {
                 // These look at the session's time zone.
@@ -269,7 +300,7 @@ impl Expr {
     /// Whether the value is the same for every row.
     pub(crate) fn is_constant(&self) -> bool {
         self.all(&mut |expr| match expr {
-            Self::Column(_) | Self::Aggregate(_) => false,
+            Self::Column(_) | Self::Aggregate(_) | Self::Sequence(..) => false,
             Self::Call(function, _) => !function.is_volatile(),
             _ => true,
         })
@@ -293,6 +324,36 @@ fn eval_in(
         }
     }
     Ok((!has_null).then_some(false))
+}
+
+impl SequenceCall {
+    fn apply(self, at: usize, args: &[Datum], env: &Env) -> Result<Datum, SqlError> {
+        let number = match self {
+            Self::Next => {
+                let next = env.sequences[at].next()?;
+                env.last_number.set(Some(next));
+                next
+            }
+            Self::Current => env.sequences[at].current()?,
+            Self::Last => env.last_number.get().ok_or_else(|| {
+                let message = "lastval is not yet defined in this session";
+                SqlError::new(code::NOT_PREREQUISITE, message)
+            })?,
+            Self::Set => {
+                let (Some(Datum::Int(value)), is_called) = (args.first(), args.get(1)) else {
+                    return Ok(Datum::Null);
+                };
+                let is_called = match is_called {
+                    Some(Datum::Bool(is_called)) => *is_called,
+                    Some(_) => return Ok(Datum::Null),
+                    None => true,
+                };
+                env.set_sequences.borrow_mut().push((at, *value, is_called));
+                *value
+            }
+        };
+        Ok(Datum::Int(number))
+    }
 }
 
 impl Unary {

@@ -14,7 +14,7 @@ use super::{Alter, Change, Checked, Plan, Planner, refuse, text};
 use crate::catalog::{Index, KeyTarget, Relation, Table};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Expr;
-use crate::expr::bind::{Aggregates, column_type};
+use crate::expr::bind::{Aggregates, Params, column_type};
 use crate::syntax;
 
 /// A change of a table that is being planned.
@@ -180,6 +180,7 @@ impl Planner<'_> {
                     table_name;
                 let name = syntax::table_name(name)?;
                 check_name(&name)?;
+                refuse(&[(!draft.after.sequences.is_empty(), "RENAME of a table with sequences")])?;
                 draft.after.name = name;
                 let old = &draft.before.name;
                 let (name, after) = (draft.after.name.clone(), &mut draft.after);
@@ -232,14 +233,16 @@ impl Planner<'_> {
         }
         let at = draft.after.columns.len();
         self.column(def, &mut draft.after)?;
-        self.generation(def, at, &mut draft.after)?;
+        if self.generation(def, at, &mut draft.after)?.is_some() {
+            return Err(SqlError::unsupported("ADD COLUMN with a sequence").into());
+        }
         self.column_keys(def, at, &mut draft.after)?;
         self.column_references(def, at, &mut draft.after)?;
         let column = &draft.after.columns[at];
         if let Some(sql) = &column.generated {
             draft.fill.push((at, text::generated(&draft.after, column, sql)?));
         } else if let Some(sql) = &column.default {
-            let default = text::default(sql, column)?;
+            let default = text::default(sql, column, &mut self.params)?;
             // What is the same for all rows is kept once.
             let list = if default.is_constant() { &mut draft.missing } else { &mut draft.fill };
             list.push((at, default));
@@ -294,6 +297,9 @@ impl Planner<'_> {
         if after.primary_key.contains(&at) {
             after.primary_key.clear();
         }
+        if table.sequences.iter().any(|(column, _)| *column == at) {
+            return Err(SqlError::unsupported("DROP COLUMN with a sequence").into());
+        }
         draft.fill.retain(|(column, _)| *column != at);
         draft.missing.retain(|(column, _)| *column != at);
         let column = &mut after.columns[at];
@@ -330,7 +336,7 @@ impl Planner<'_> {
             O::DropNotNull => draft.after.columns[at].is_not_null = false,
             O::SetDefault { value } => {
                 let default = value.to_string();
-                text::default(&default, &draft.after.columns[at])?;
+                text::default(&default, &draft.after.columns[at], &mut Params::default())?;
                 draft.after.columns[at].default = Some(default);
             }
             O::DropDefault => draft.after.columns[at].default = None,
@@ -373,12 +379,14 @@ impl Planner<'_> {
         draft.after.columns[at].ty = to;
         draft.after.columns[at].missing = None;
         if let Some(default) = &draft.after.columns[at].default {
-            text::default(default, &draft.after.columns[at]).map_err(|_| {
-                let message = format!(
-                    "default for column \"{name}\" cannot be cast automatically to type {to}"
-                );
-                SqlError::new(code::TYPE_MISMATCH, message)
-            })?;
+            text::default(default, &draft.after.columns[at], &mut Params::default()).map_err(
+                |_| {
+                    let message = format!(
+                        "default for column \"{name}\" cannot be cast automatically to type {to}"
+                    );
+                    SqlError::new(code::TYPE_MISMATCH, message)
+                },
+            )?;
         }
         draft.fill.push((at, cast));
         // What looks at the column must make sense still.

@@ -387,7 +387,7 @@ impl Planner<'_> {
         Ok(name)
     }
 
-    fn free_name(
+    pub(super) fn free_name(
         &mut self,
         table: &Table,
         columns: &[usize],

@@ -6,11 +6,12 @@ use sqlparser::tokenizer::Location;
 use super::constraints::columns_of;
 use super::dml::specified_twice;
 use super::{CreateTable, Plan, Planner, refuse, text};
-use crate::catalog::{Column, Table};
+use crate::catalog::{Column, Sequence, Table};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Expr;
-use crate::expr::bind::column_type;
+use crate::expr::bind::{Params, column_type};
 use crate::syntax;
+use crate::types::{ColumnType, SqlType};
 
 /// The most columns of a table, as in PostgreSQL.
 const TABLE_COLUMNS_MAX: usize = 1_600;
@@ -30,12 +31,13 @@ impl Planner<'_> {
         let name = syntax::table_name(&create.name)?;
         check_name(&name)?;
         let mut table = Table::new(name);
+        let mut sequences = Vec::new();
         for def in &create.columns {
             self.column(def, &mut table)?;
         }
         // What columns are computed from, and the constraints beside them, may name any column.
         for (at, def) in create.columns.iter().enumerate() {
-            self.generation(def, at, &mut table)?;
+            sequences.extend(self.generation(def, at, &mut table)?);
         }
         for (at, def) in create.columns.iter().enumerate() {
             self.column_keys(def, at, &mut table)?;
@@ -56,7 +58,8 @@ impl Planner<'_> {
             let message = format!("tables can have at most {TABLE_COLUMNS_MAX} columns");
             return Err(SqlError::new(code::TOO_MANY_COLUMNS, message).into());
         }
-        Ok(Plan::CreateTable(CreateTable { table, if_not_exists: create.if_not_exists }))
+        let if_not_exists = create.if_not_exists;
+        Ok(Plan::CreateTable(CreateTable { table, sequences, if_not_exists }))
     }
 
     /// Adds a column with what concerns it alone.
@@ -71,14 +74,17 @@ impl Planner<'_> {
         if table.position(&name).is_some() {
             return Err(self.error_at(specified_twice(&name), location));
         }
-        let ty = column_type(&def.data_type).map_err(|error| self.error_at(error, location))?;
+        let serial = serial_type(&def.data_type).map(Ok);
+        let ty = serial.unwrap_or_else(|| column_type(&def.data_type));
+        let ty = ty.map_err(|error| self.error_at(error, location))?;
         let mut column = Column::new(name, ty);
         for option in &def.options {
             match &option.option {
                 ast::ColumnOption::NotNull => column.is_not_null = true,
                 ast::ColumnOption::Default(expr) => {
                     let default = expr.to_string();
-                    text::default(&default, &column).map_err(|e| self.error_at(e, location))?;
+                    text::default(&default, &column, &mut Params::default())
+                        .map_err(|e| self.error_at(e, location))?;
                     column.default = Some(default);
                 }
                 ast::ColumnOption::Null
@@ -97,17 +103,22 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// What a column is computed from, where it is.
+    /// What a column is computed from, or takes its numbers from, where it does. Returns the
+    /// sequence that goes with it.
     pub(super) fn generation(
         &mut self,
         def: &ast::ColumnDef,
         at: usize,
         table: &mut Table,
-    ) -> Result<(), Failure> {
+    ) -> Result<Option<(String, Sequence)>, Failure> {
         let location = def.name.span.start;
+        if serial_type(&def.data_type).is_some() {
+            return self.serial(table, at).map(Some);
+        }
         for option in &def.options {
             let ast::ColumnOption::Generated {
                 generated_as,
+                sequence_options,
                 generation_expr,
                 generation_expr_mode,
                 ..
@@ -115,15 +126,14 @@ impl Planner<'_> {
             else {
                 continue;
             };
-            let is_stored =
-                matches!(generation_expr_mode, Some(ast::GeneratedExpressionMode::Stored));
-            let Some(expr) = generation_expr.as_ref().filter(|_| is_stored) else {
-                let is_identity = generation_expr.is_none();
-                let feature =
-                    if is_identity { "GENERATED AS IDENTITY" } else { "GENERATED VIRTUAL" };
-                return Err(self.error_at(SqlError::unsupported(feature), location));
+            let is_always = *generated_as != ast::GeneratedAs::ByDefault;
+            let Some(expr) = generation_expr else {
+                let options = sequence_options.as_deref().unwrap_or_default();
+                return self.identity(table, at, is_always, options).map(Some);
             };
-            refuse(&[(*generated_as == ast::GeneratedAs::ByDefault, "such a generated column")])?;
+            let mode = generation_expr_mode.as_ref();
+            let is_stored = matches!(mode, Some(ast::GeneratedExpressionMode::Stored));
+            refuse(&[(!is_stored || !is_always, "a generated column that is not STORED")])?;
             let column = &table.columns[at];
             if column.default.is_some() {
                 let message = format!(
@@ -139,7 +149,7 @@ impl Planner<'_> {
             self.check_generation(table, &bound, location)?;
             table.columns[at].generated = Some(sql);
         }
-        Ok(())
+        Ok(None)
     }
 
     /// A generated column is the same whenever it is computed, and of columns that are not.
@@ -177,6 +187,22 @@ pub(super) fn check_name(name: &str) -> Result<(), SqlError> {
         return Err(SqlError::new(code::NAME_TOO_LONG, message));
     }
     Ok(())
+}
+
+/// The type of a column that is `serial`.
+fn serial_type(data_type: &ast::DataType) -> Option<ColumnType> {
+    let ast::DataType::Custom(name, arguments) = data_type else { return None };
+    let parts = syntax::name_parts(name).ok().filter(|_| arguments.is_empty())?;
+    let base = match &parts[..] {
+        [name] => match name.as_str() {
+            "smallserial" | "serial2" => SqlType::Int2,
+            "serial" | "serial4" => SqlType::Int4,
+            "bigserial" | "serial8" => SqlType::Int8,
+            _ => return None,
+        },
+        _ => return None,
+    };
+    Some(base.into())
 }
 
 fn constraint_name(option: &ast::ColumnOption) -> &'static str {

@@ -40,7 +40,7 @@ impl Planner<'_> {
             let position = targets.iter().position(|&target| target == at);
             columns.push(match position.and_then(|position| assigned.get_mut(position)) {
                 Some(expr) => std::mem::replace(expr, Expr::Const(Datum::Null)),
-                None => default_of(&table, at)?,
+                None => default_of(&table, at, &mut self.params)?,
             });
         }
         let alias = insert.table_alias.as_ref().map(|alias| syntax::name(&alias.alias));
@@ -135,7 +135,7 @@ impl Planner<'_> {
             let mut exprs = Vec::with_capacity(width);
             for (expr, &target) in row.content.iter().zip(targets) {
                 if is_default(expr) {
-                    exprs.push(default_of(table, target)?);
+                    exprs.push(default_of(table, target, &mut self.params)?);
                     continue;
                 }
                 let column = &table.columns[target];
@@ -172,13 +172,19 @@ impl Planner<'_> {
 
     /// The column takes a value that a statement gives it.
     fn refuse_generated(&self, column: &Column, location: Location) -> Result<(), Failure> {
-        if column.generated.is_none() {
-            return Ok(());
-        }
         let name = &column.name;
         let message = format!("cannot insert a non-DEFAULT value into column \"{name}\"");
-        let detail = format!("Column \"{name}\" is a generated column.");
-        let error = SqlError::new(code::GENERATED_ALWAYS, message).with_detail(detail);
+        let error = SqlError::new(code::GENERATED_ALWAYS, message);
+        let error = if column.generated.is_some() {
+            error.with_detail(format!("Column \"{name}\" is a generated column."))
+        } else if column.identity.as_ref().is_some_and(|identity| identity.is_always) {
+            let detail =
+                format!("Column \"{name}\" is an identity column defined as GENERATED ALWAYS.");
+            let hint = "Use OVERRIDING SYSTEM VALUE to override.";
+            error.with_detail(detail).with_hint(hint)
+        } else {
+            return Ok(());
+        };
         Err(self.error_at(error, location))
     }
 
@@ -270,11 +276,18 @@ impl Planner<'_> {
                 return Err(self.error_at(SqlError::new(code::SYNTAX, message), location));
             }
             let expr = if is_default(&assignment.value) {
-                default_of(table, at)?
+                default_of(table, at, &mut self.params)?
             } else {
-                if table.columns[at].generated.is_some() {
+                let column = &table.columns[at];
+                let is_identity = column.identity.as_ref().is_some_and(|it| it.is_always);
+                if column.generated.is_some() || is_identity {
                     let message = format!("column \"{name}\" can only be updated to DEFAULT");
-                    let detail = format!("Column \"{name}\" is a generated column.");
+                    let detail = match is_identity {
+                        true => format!(
+                            "Column \"{name}\" is an identity column defined as GENERATED ALWAYS."
+                        ),
+                        false => format!("Column \"{name}\" is a generated column."),
+                    };
                     let error = SqlError::new(code::GENERATED_ALWAYS, message);
                     return Err(self.error_at(error.with_detail(detail), location));
                 }

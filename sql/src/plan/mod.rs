@@ -12,6 +12,7 @@ mod ddl;
 mod dml;
 pub(crate) mod path;
 mod select;
+mod sequences;
 pub(crate) mod target;
 mod text;
 
@@ -22,11 +23,12 @@ use pangea_core::txn::Context;
 use pangea_core::value::Value;
 use sqlparser::ast;
 
-use crate::catalog::{CATALOG, Relation, Table, relation_key};
+use crate::catalog::{CATALOG, Relation, Sequence, Table, relation_key};
 use crate::error::{Failure, SqlError, code};
 use crate::exec::aggregate::Aggregate;
 use crate::expr::Expr;
-use crate::expr::bind::{Aggregates, Binder, Params, Scope, ScopeColumn};
+use crate::expr::bind::{Aggregates, Binder, Params, Scope, ScopeColumn, SequenceName};
+use crate::sequence::{Drawn, Used};
 use crate::syntax::{self, Parsed};
 use crate::types::{ColumnType, SqlType};
 use access::Access;
@@ -43,12 +45,43 @@ pub(crate) struct Planned {
     pub columns: Vec<OutputColumn>,
     /// The catalog records that it was planned with.
     pub schemas: Vec<(Key, Option<Value>)>,
+    /// The sequences that its expressions name by their places.
+    pub sequences: Vec<Used>,
+    /// Whether it may say where sequences go on.
+    pub sets_sequences: bool,
 }
 
 impl Planned {
     /// Whether it reads and writes no table, so that it is the same on any snapshot.
     pub(crate) fn touches_no_table(&self) -> bool {
         matches!(self.plan, Plan::Select(_)) && self.schemas.is_empty()
+    }
+
+    /// Whether it may write.
+    pub(crate) fn is_write(&self) -> bool {
+        self.sets_sequences || self.plan.is_write()
+    }
+
+    /// What it has of each of its sequences, of what was drawn for some.
+    pub(crate) fn drawn(&self, mut drawn: Vec<Drawn>) -> Vec<Drawn> {
+        let mut of = |used: &Used| {
+            let found = drawn.iter().position(|drawn| drawn.id == used.sequence.id);
+            let (name, id) = (used.name.clone(), used.sequence.id);
+            let nothing = Drawn { name, id, ..Drawn::default() };
+            found.map_or(nothing, |at| drawn.swap_remove(at))
+        };
+        self.sequences.iter().map(&mut of).collect()
+    }
+
+    /// About how many numbers it takes of each sequence: those of VALUES are known.
+    pub(crate) fn rows_expected(&self) -> u64 {
+        match &self.plan {
+            Plan::Insert(insert) => match &insert.source.source {
+                Source::Values(rows) => rows.len() as u64,
+                Source::Nothing | Source::Table(_) => 1,
+            },
+            _ => 1,
+        }
     }
 }
 
@@ -72,6 +105,8 @@ pub(crate) enum Plan {
     DropTables(DropTables),
     Truncate(Truncate),
     Alter(Box<Alter>),
+    CreateSequence(CreateSequence),
+    DropSequences(DropTables),
     /// The names of all tables.
     ShowTables,
 }
@@ -93,6 +128,8 @@ impl Plan {
             | Self::DropTables(_)
             | Self::Truncate(_)
             | Self::Alter(_)
+            | Self::CreateSequence(_)
+            | Self::DropSequences(_)
             | Self::ShowTables => None,
         }
     }
@@ -103,7 +140,12 @@ impl Plan {
             Self::DropTables(_) | Self::Truncate(_) | Self::Alter(_) => true,
             Self::Update(update) => update.filter.is_none(),
             Self::Delete(delete) => delete.filter.is_none(),
-            Self::Select(_) | Self::Insert(_) | Self::CreateTable(_) | Self::ShowTables => false,
+            Self::Select(_)
+            | Self::Insert(_)
+            | Self::CreateTable(_)
+            | Self::CreateSequence(_)
+            | Self::DropSequences(_)
+            | Self::ShowTables => false,
         }
     }
 
@@ -118,6 +160,8 @@ impl Plan {
             Self::DropTables(_) => "DROP TABLE",
             Self::Truncate(_) => "TRUNCATE TABLE",
             Self::Alter(alter) => alter.command,
+            Self::CreateSequence(_) => "CREATE SEQUENCE",
+            Self::DropSequences(_) => "DROP SEQUENCE",
             Self::ShowTables => "SHOW",
         }
     }
@@ -206,6 +250,8 @@ pub(crate) struct Delete {
 pub(crate) struct CreateTable {
     /// The schema; the number is found when it runs.
     pub table: Table,
+    /// Sequences that are made with it.
+    pub sequences: Vec<(String, Sequence)>,
     pub if_not_exists: bool,
 }
 
@@ -221,6 +267,14 @@ pub(crate) struct Truncate {
     pub tables: Vec<Arc<Table>>,
     /// Whether tables that refer to these are emptied too.
     pub is_cascade: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct CreateSequence {
+    pub name: String,
+    /// The number is found when it runs.
+    pub sequence: Sequence,
+    pub if_not_exists: bool,
 }
 
 /// ALTER TABLE, CREATE INDEX, DROP INDEX.
@@ -272,7 +326,7 @@ pub(crate) fn plan(
     param_types: &[Option<SqlType>],
     cx: &mut dyn Context,
 ) -> Result<Planned, Failure> {
-    let params = Params { types: param_types.to_vec() };
+    let params = Params { types: param_types.to_vec(), ..Params::default() };
     let mut planner = Planner { cx, source: parsed.source.clone(), params, schemas: Vec::new() };
     let (plan, columns) = planner.statement(&parsed.ast)?;
     let known = planner.params.types.iter().enumerate().map(|(at, base)| {
@@ -282,7 +336,10 @@ pub(crate) fn plan(
         })
     });
     let params = known.collect::<Result<_, _>>()?;
-    Ok(Planned { plan, params, columns, schemas: planner.schemas })
+    let sequences = planner.sequences()?;
+    let sets_sequences = planner.params.sets_sequences;
+    let schemas = planner.schemas;
+    Ok(Planned { plan, params, columns, schemas, sequences, sets_sequences })
 }
 
 impl Planner<'_> {
@@ -308,6 +365,9 @@ impl Planner<'_> {
                         Plan::DropTables(DropTables { names: named, if_exists, is_cascade })
                     }
                     ast::ObjectType::Index => self.drop_index(&named, if_exists)?,
+                    ast::ObjectType::Sequence => {
+                        Plan::DropSequences(DropTables { names: named, if_exists, is_cascade })
+                    }
                     other => return Err(SqlError::unsupported(format!("DROP {other}")).into()),
                 };
                 Ok((plan, Vec::new()))
@@ -319,6 +379,7 @@ impl Planner<'_> {
                 Ok((Plan::Truncate(Truncate { tables, is_cascade }), Vec::new()))
             }
             S::CreateIndex(create) => Ok((self.create_index(create)?, Vec::new())),
+            S::CreateSequence { .. } => Ok((self.create_sequence(statement)?, Vec::new())),
             S::AlterTable(alter) => Ok((self.alter_table(alter)?, Vec::new())),
             S::ShowTables { .. } => {
                 let column = OutputColumn { name: "table".to_owned(), ty: SqlType::Text.into() };
@@ -357,6 +418,41 @@ impl Planner<'_> {
             }
             None => Err(undefined_table(name).into()),
         }
+    }
+
+    /// The sequences that expressions have named.
+    fn sequences(&mut self) -> Result<Vec<Used>, Failure> {
+        let mut found = Vec::new();
+        for (name, draws) in std::mem::take(&mut self.params.sequences) {
+            let name = match name {
+                SequenceName::Named(name) => name,
+                SequenceName::OfColumn { table, column } => self.sequence_of(&table, &column)?,
+            };
+            match self.relation_named(&name)? {
+                Some(Relation::Sequence(sequence)) => found.push(Used { name, sequence, draws }),
+                Some(_) => {
+                    let message = format!("\"{name}\" is not a sequence");
+                    return Err(SqlError::new(code::WRONG_OBJECT_TYPE, message).into());
+                }
+                None => return Err(undefined_table(&name).into()),
+            }
+        }
+        Ok(found)
+    }
+
+    /// The name of the sequence that goes with a column.
+    fn sequence_of(&mut self, table: &str, column: &str) -> Result<String, Failure> {
+        let table = self.table_named(table)?;
+        let name = &table.name;
+        let Some(at) = table.position(column) else {
+            let message = format!("column \"{column}\" of relation \"{name}\" does not exist");
+            return Err(SqlError::new(code::UNDEFINED_COLUMN, message).into());
+        };
+        let found = table.sequences.iter().find(|(of, _)| *of == at);
+        found.map(|(_, name)| name.clone()).ok_or_else(|| {
+            let message = format!("column \"{column}\" of \"{name}\" has no sequence");
+            SqlError::new(code::UNDEFINED_OBJECT, message).into()
+        })
     }
 
     /// A table and the ways to its rows.

@@ -10,7 +10,8 @@ use super::path::{Path, Paths};
 use super::{Planner, text};
 use crate::catalog::{Action, ForeignKey, Table};
 use crate::error::Failure;
-use crate::expr::{Binary, Comparison, Expr, Unary};
+use crate::expr::bind::{Params, SequenceName};
+use crate::expr::{Binary, Comparison, Expr, SequenceCall, Unary};
 use crate::types::datum::Datum;
 
 /// All tables that a statement may write. The first one is its own.
@@ -110,14 +111,19 @@ impl Planner<'_> {
                 }
             };
             let filter = refers(&paths.table, &key.columns, &parent, &key.parent_columns);
-            let defaults = key.columns.iter().map(|&column| default_of(&paths.table, column));
+            let mut defaults = Vec::new();
+            if [key.on_delete, key.on_update].contains(&Action::SetDefault) {
+                for &column in &key.columns {
+                    defaults.push(default_of(&paths.table, column, &mut self.params)?);
+                }
+            }
             let child = Child {
                 key: key.clone(),
                 table: paths.table.clone(),
                 target,
                 access: Access::new(&paths, Some(&filter)),
                 filter,
-                defaults: defaults.collect::<Result<_, _>>()?,
+                defaults,
             };
             targets[at].children.push(child);
         }
@@ -126,10 +132,18 @@ impl Planner<'_> {
 }
 
 /// What a column gets when a statement gives it nothing.
-pub(super) fn default_of(table: &Table, at: usize) -> Result<Expr, Failure> {
+pub(super) fn default_of(
+    table: &Table,
+    at: usize,
+    sequences: &mut Params,
+) -> Result<Expr, Failure> {
     let column = &table.columns[at];
+    if let Some(identity) = &column.identity {
+        let name = SequenceName::Named(identity.sequence.clone());
+        return Ok(Expr::Sequence(SequenceCall::Next, sequences.sequence(name, 1), Vec::new()));
+    }
     match &column.default {
-        Some(default) => Ok(text::default(default, column)?),
+        Some(default) => Ok(text::default(default, column, sequences)?),
         None => Ok(Expr::Const(Datum::Null)),
     }
 }

@@ -20,15 +20,18 @@ fn parse(text: &str, what: &str) -> Result<ast::Expr, SqlError> {
     parser.parse_expr().map_err(|error| malformed(&error))
 }
 
-/// Binds an expression without parameters, and does something with it.
+/// Binds an expression without parameters, and does something with it. `sequences` gets those that
+/// it names, where it may name any.
 fn bind<T>(
     text: &str,
     scope: &Scope,
     what: &'static str,
+    sequences: Option<&mut Params>,
     then: impl FnOnce(&mut Binder<'_>, Bound) -> Result<T, SqlError>,
 ) -> Result<T, SqlError> {
     let ast = parse(text, what)?;
-    let mut params = Params::default();
+    let known = sequences.as_ref().map(|params| params.sequences.clone());
+    let mut params = Params { sequences: known.unwrap_or_default(), ..Params::default() };
     let aggregates = Aggregates::Forbidden(what);
     let mut binder = Binder { source: "", scope, params: &mut params, aggregates };
     let bound = binder.bind(&ast)?;
@@ -36,29 +39,38 @@ fn bind<T>(
     if !params.types.is_empty() {
         return Err(SqlError::new(code::UNDEFINED_PARAMETER, "there is no parameter $1"));
     }
+    match sequences {
+        Some(all) => all.sequences = params.sequences,
+        None if params.sequences.is_empty() => {}
+        None => return Err(SqlError::unsupported(format!("a sequence in {what}"))),
+    }
     Ok(done)
 }
 
 /// An expression over the columns of a table.
 pub(super) fn over_table(table: &Table, text: &str, what: &'static str) -> Result<Bound, SqlError> {
-    bind(text, &scope_of(table, &table.name), what, |binder, bound| binder.output(bound))
+    bind(text, &scope_of(table, &table.name), what, None, |binder, bound| binder.output(bound))
 }
 
 /// A condition over the columns of a table.
 pub(super) fn condition(table: &Table, text: &str, what: &'static str) -> Result<Expr, SqlError> {
     let scope = scope_of(table, &table.name);
-    bind(text, &scope, what, |binder, bound| binder.boolean(bound, what))
+    bind(text, &scope, what, None, |binder, bound| binder.boolean(bound, what))
 }
 
 /// What a column of a table is computed from.
 pub(super) fn generated(table: &Table, column: &Column, text: &str) -> Result<Expr, SqlError> {
     let scope = scope_of(table, &table.name);
     let what = "column generation expressions";
-    bind(text, &scope, what, |binder, bound| binder.assign(bound, &column.name, column.ty))
+    bind(text, &scope, what, None, |binder, bound| binder.assign(bound, &column.name, column.ty))
 }
 
 /// The default of a column.
-pub(super) fn default(text: &str, column: &Column) -> Result<Expr, SqlError> {
+pub(super) fn default(
+    text: &str,
+    column: &Column,
+    sequences: &mut Params,
+) -> Result<Expr, SqlError> {
     // A default knows no columns.
     let scope = Scope::default();
     let assign = |binder: &mut Binder<'_>, bound: Bound| {
@@ -73,7 +85,7 @@ pub(super) fn default(text: &str, column: &Column) -> Result<Expr, SqlError> {
             error
         })
     };
-    bind(text, &scope, "DEFAULT expressions", assign).map_err(|error| {
+    bind(text, &scope, "DEFAULT expressions", Some(sequences), assign).map_err(|error| {
         let is_column = error.code == code::UNDEFINED_COLUMN;
         let message = "cannot use column reference in DEFAULT expression";
         if is_column { SqlError::new(code::FEATURE_NOT_SUPPORTED, message) } else { error }

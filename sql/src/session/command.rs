@@ -61,6 +61,7 @@ impl Command {
             | S::CreateTable(_)
             | S::CreateIndex(_)
             | S::AlterTable(_)
+            | S::CreateSequence { .. }
             | S::Drop { .. }
             | S::Truncate(_)
             | S::ShowTables { .. } => Self::Data(parsed),

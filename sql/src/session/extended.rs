@@ -130,7 +130,7 @@ impl<E: Engine> Session<E> {
                     let open = self.transaction.as_mut().and_then(|open| open.cx.as_mut());
                     let cx = open.expect("the snapshot is open");
                     let parse = || Ok::<_, Failure>(parsed.clone());
-                    self.plans.plan(&parsed.text, types, parse, cx)?
+                    self.shared.plans.plan(&parsed.text, types, parse, cx)?
                 } else {
                     self.plan(parsed, types).await?.0
                 };

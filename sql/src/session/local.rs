@@ -122,6 +122,14 @@ impl<H: Header> LocalContext<H> {
         Ok(())
     }
 
+    /// What the transaction wrote to a row, if it did.
+    pub(super) fn own_write(&self, table: TableId, key: &[u8]) -> Option<&Option<Value>> {
+        if self.writes.is_empty() {
+            return None;
+        }
+        self.writes.get(&(table, Key::from(key)))
+    }
+
     /// How far the writes are now.
     pub(super) fn mark(&mut self) -> Mark {
         let undo = self.undo.get_or_insert_default().len();
@@ -166,9 +174,7 @@ impl<H: Header> LocalContext<H> {
 
 impl<H: Header> Context for LocalContext<H> {
     fn get(&mut self, table: TableId, key: &[u8]) -> Result<Option<Value>, Stop> {
-        if !self.writes.is_empty()
-            && let Some(own) = self.writes.get(&(table, Key::from(key)))
-        {
+        if let Some(own) = self.own_write(table, key) {
             return Ok(own.clone());
         }
         let found = self.pin.store().read(table, key, self.pin.version());

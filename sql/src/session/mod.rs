@@ -12,14 +12,15 @@
 
 mod command;
 mod control;
+mod data;
 mod extended;
 mod interrupt;
 pub(crate) mod local;
 mod notice;
 mod savepoint;
+mod sequences;
 mod settings;
 
-use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
@@ -29,14 +30,11 @@ use pangea_core::ids::SnapshotVersion;
 use pangea_core::store::Pin;
 use pangea_core::txn::{Abort, Outcome, Program, SqlState};
 
+use crate::Shared;
 use crate::conflict;
 use crate::engine::Engine;
-use crate::error::{Failure, SqlError, code};
-use crate::exec::{self, Executed};
-use crate::expr::Env;
-use crate::plan::cache::PlanCache;
+use crate::error::{SqlError, code};
 use crate::plan::{OutputColumn, Planned};
-use crate::statement::{Arguments, Returned, STATEMENT};
 use crate::syntax::{self, Parsed};
 use crate::types::SqlType;
 use crate::types::datetime::from_unix_micros;
@@ -45,7 +43,6 @@ use crate::types::zone::Zone;
 use command::Command;
 pub use extended::{Described, Execution};
 use extended::{Portal, Prepared};
-use interrupt::Interruptible;
 use local::LocalContext;
 pub use notice::Notice;
 use savepoint::Savepoint;
@@ -106,7 +103,7 @@ struct Transaction<E: Engine> {
 /// One client's session.
 pub struct Session<E: Engine> {
     engine: E,
-    plans: Arc<PlanCache>,
+    shared: Arc<Shared>,
     user: String,
     database: String,
     settings: Settings,
@@ -118,6 +115,10 @@ pub struct Session<E: Engine> {
     written: SnapshotVersion,
     /// Drawn from at each statement.
     entropy: u64,
+    /// What it took last of each sequence.
+    current_numbers: BTreeMap<u32, i64>,
+    /// What it took last of any sequence.
+    last_number: Option<i64>,
 }
 
 fn now() -> i64 {
@@ -132,7 +133,7 @@ impl<E: Engine> Session<E> {
     /// When a parameter has a value that is not possible.
     pub fn new(
         engine: E,
-        plans: Arc<PlanCache>,
+        shared: Arc<Shared>,
         parameters: &BTreeMap<String, String>,
     ) -> Result<Self, SqlError> {
         let user = parameters.get("user").cloned().unwrap_or_else(|| "pangea".to_owned());
@@ -143,7 +144,7 @@ impl<E: Engine> Session<E> {
         }
         Ok(Self {
             engine,
-            plans,
+            shared,
             user,
             database,
             settings,
@@ -153,6 +154,8 @@ impl<E: Engine> Session<E> {
             notices: Vec::new(),
             written: SnapshotVersion::ZERO,
             entropy: RandomState::new().build_hasher().finish(),
+            current_numbers: BTreeMap::new(),
+            last_number: None,
         })
     }
 
@@ -389,188 +392,7 @@ impl<E: Engine> Session<E> {
     /// Whether a plan that was made on an old snapshot will do: it touches no table, or what it
     /// reads it reads at its place in the order.
     fn may_be_old(&self, planned: &Planned) -> bool {
-        let is_ordered = planned.plan.is_write() && !self.is_behind();
+        let is_ordered = planned.is_write() && !self.is_behind();
         planned.touches_no_table() || is_ordered || !self.must_be_fresh()
     }
-
-    async fn run_data(
-        &mut self,
-        parsed: &Parsed,
-        param_types: &[SqlType],
-        params: &[Datum],
-    ) -> Result<Response, SqlError> {
-        if self.transaction.is_some() {
-            return self.run_in_transaction(parsed, param_types, params).await;
-        }
-        let types: Vec<_> = param_types.iter().copied().map(Some).collect();
-        let (planned, mut cx) = self.plan(parsed, &types).await?;
-        check_params(&planned, params)?;
-        if !planned.plan.is_write() {
-            let env = self.env(params.to_vec(), now());
-            let mut cx = Interruptible::new(&mut cx, &self.engine);
-            let executed = exec::run(&planned.plan, &env, &mut cx)?;
-            return Ok(self.respond(&planned, planned.columns.clone(), executed));
-        }
-        if self.settings.is_on("default_transaction_read_only") {
-            return Err(read_only_violation(&planned));
-        }
-        drop(cx);
-        let args = Arguments {
-            text: parsed.text.clone(),
-            param_types: planned.params.clone(),
-            env: self.env(params.to_vec(), now()),
-            is_bulk: planned.plan.is_bulk(),
-        };
-        let procedure = self.engine.registry().id(STATEMENT).ok_or_else(|| {
-            SqlError::new(code::INTERNAL, "the node does not know the procedure sql.statement")
-        })?;
-        let program = Program::Call { procedure, args: args.encode().into() };
-        let outcome = self.engine.commit(program).await;
-        match outcome.map_err(|error| self.unknown_outcome(error))? {
-            Outcome::Aborted(abort) => Err(violating(&planned, abort.into())),
-            Outcome::Committed { version, result, .. } => {
-                self.written = self.written.max(version);
-                let returned = Returned::decode(&result)?;
-                Ok(self.respond(&planned, returned.columns, returned.executed))
-            }
-        }
-    }
-
-    /// Plans outside of a transaction. What can't be planned on a snapshot that may be old is tried
-    /// again on a fresh one: the table may have been created elsewhere a moment ago. So is what has
-    /// to be fresh.
-    async fn plan(
-        &self,
-        parsed: &Parsed,
-        types: &[Option<SqlType>],
-    ) -> Result<(Arc<Planned>, LocalContext<E::Header>), SqlError> {
-        let mut cx = LocalContext::snapshot(self.engine.store().pin());
-        let parse = || Ok::<_, Failure>(parsed.clone());
-        match self.plans.plan(&parsed.text, types, parse, &mut cx) {
-            Ok(planned) if self.may_be_old(&planned) => Ok((planned, cx)),
-            Err(failure) if !depends_on_schema(&failure) => Err(failure.into()),
-            Ok(_) | Err(_) => {
-                self.wait_fresh().await?;
-                let mut cx = LocalContext::snapshot(self.engine.store().pin());
-                let planned = self.plans.plan(&parsed.text, types, parse, &mut cx)?;
-                Ok((planned, cx))
-            }
-        }
-    }
-
-    async fn run_in_transaction(
-        &mut self,
-        parsed: &Parsed,
-        param_types: &[SqlType],
-        params: &[Datum],
-    ) -> Result<Response, SqlError> {
-        self.open_snapshot().await?;
-        let mut transaction = self.transaction.take().expect("the caller has looked");
-        let result = self.run_on(&mut transaction, parsed, param_types, params);
-        self.transaction = Some(transaction);
-        result
-    }
-
-    /// Gives the transaction its snapshot, at its first statement, as in PostgreSQL.
-    async fn open_snapshot(&mut self) -> Result<(), SqlError> {
-        let is_open = self.transaction.as_ref().is_some_and(|open| open.cx.is_some());
-        if !is_open {
-            let pin = self.snapshot().await?;
-            if let Some(transaction) = &mut self.transaction {
-                transaction.cx = Some(LocalContext::transaction(pin));
-            }
-        }
-        Ok(())
-    }
-
-    fn run_on(
-        &mut self,
-        transaction: &mut Transaction<E>,
-        parsed: &Parsed,
-        param_types: &[SqlType],
-        params: &[Datum],
-    ) -> Result<Response, SqlError> {
-        let cx = transaction.cx.as_mut().expect("the snapshot is open");
-        let types: Vec<_> = param_types.iter().copied().map(Some).collect();
-        let parse = || Ok::<_, Failure>(parsed.clone());
-        let planned = self.plans.plan(&parsed.text, &types, parse, cx)?;
-        check_params(&planned, params)?;
-        if planned.plan.is_write() && transaction.is_read_only {
-            return Err(read_only_violation(&planned));
-        }
-        if planned.plan.is_write() {
-            cx.begin_write();
-        }
-        let env = self.env(params.to_vec(), transaction.started);
-        let mut cx = Interruptible::new(cx, &self.engine);
-        let executed = exec::run(&planned.plan, &env, &mut cx)
-            .map_err(|failure| violating(&planned, failure.into()))?;
-        Ok(self.respond(&planned, planned.columns.clone(), executed))
-    }
-
-    fn env(&mut self, params: Vec<Datum>, started: i64) -> Env {
-        let mut draw = || {
-            self.entropy = self.entropy.wrapping_add(1);
-            // A keyed hash of a counter, under a key that the system drew.
-            RandomState::new().hash_one(self.entropy)
-        };
-        let (seed, row_seed) = (Cell::new(draw()), draw());
-        Env {
-            params,
-            now: started,
-            statement_now: now(),
-            zone: self.settings.zone().clone(),
-            user: self.user.clone(),
-            database: self.database.clone(),
-            seed,
-            row_seed,
-        }
-    }
-
-    fn respond(
-        &mut self,
-        planned: &Planned,
-        columns: Vec<OutputColumn>,
-        executed: Executed,
-    ) -> Response {
-        self.notices.extend(executed.notice.map(Notice::plain));
-        let command = planned.plan.command();
-        let tag = match command {
-            "SELECT" | "UPDATE" | "DELETE" => format!("{command} {}", executed.count),
-            "INSERT" => format!("INSERT 0 {}", executed.count),
-            _ => command.to_owned(),
-        };
-        if columns.is_empty() && command != "SELECT" {
-            return Response::Command { tag };
-        }
-        Response::Rows { columns, rows: executed.rows, tag }
-    }
-}
-
-/// The error of a statement, with the constraint that it violates.
-fn violating(planned: &Planned, error: SqlError) -> SqlError {
-    match planned.plan.constrained() {
-        Some(table) => error.in_table(&table.name),
-        None => error,
-    }
-}
-
-fn read_only_violation(planned: &Planned) -> SqlError {
-    let message = format!("cannot execute {} in a read-only transaction", planned.plan.command());
-    SqlError::new(code::READ_ONLY, message)
-}
-
-/// A simple query has no values for parameters.
-fn check_params(planned: &Planned, params: &[Datum]) -> Result<(), SqlError> {
-    if planned.params.len() <= params.len() {
-        return Ok(());
-    }
-    let message = format!("there is no parameter ${}", params.len() + 1);
-    Err(SqlError::new(code::UNDEFINED_PARAMETER, message))
-}
-
-/// Whether a newer schema could make the statement right.
-fn depends_on_schema(failure: &Failure) -> bool {
-    let Failure::Sql(error) = failure else { return false };
-    error.code.as_str().starts_with("42") && error.code != code::SYNTAX
 }

@@ -1,0 +1,152 @@
+//! Sequences: numbers that are handed out once.
+//!
+//! What a sequence is stands in its record; how far it is stands in a row of its own, so that
+//! statements that were planned with the record don't conflict with those that take numbers.
+//!
+//! ```text
+//!   table 2:  id u32, big-endian -> generation u64 | whether any is left u8 | next i64
+//! ```
+//!
+//! The generation changes when somebody says where the sequence goes on: what was taken before is
+//! not handed out any more then.
+
+use pangea_core::codec::{DecodeError, Reader, Writer};
+use pangea_core::ids::TableId;
+use pangea_core::key::Key;
+use pangea_core::txn::Context;
+use pangea_core::value::Value;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Failure, SqlError, code};
+
+/// The table that says how far sequences are.
+pub const SEQUENCES: TableId = TableId(2);
+
+/// What a sequence is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Sequence {
+    /// The number of its row in [`SEQUENCES`].
+    pub id: u32,
+    /// The number of its type in `pg_type`: that of smallint, integer or bigint.
+    pub type_oid: u32,
+    /// The first number.
+    pub start: i64,
+    /// What is added each time. Not 0.
+    pub increment: i64,
+    /// The least number.
+    pub min: i64,
+    /// The greatest number.
+    pub max: i64,
+    /// Whether it begins again at its end.
+    pub is_cycle: bool,
+    /// The table that it goes with.
+    pub owner: Option<String>,
+}
+
+/// How far a sequence is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct State {
+    pub generation: u64,
+    /// Nothing where none is left.
+    pub next: Option<i64>,
+}
+
+/// Numbers in a row: `first`, and so many in all, each `increment` after the one before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Block {
+    pub generation: u64,
+    pub first: i64,
+    pub count: u64,
+    pub increment: i64,
+}
+
+impl State {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        let mut from = Reader::new(bytes);
+        let generation = from.u64("sequence generation")?;
+        let has_next = from.u8("sequence flag")? != 0;
+        let next = from.u64("sequence number")? as i64;
+        Ok(Self { generation, next: has_next.then_some(next) })
+    }
+
+    fn encode(self) -> Value {
+        let mut out = Vec::with_capacity(17);
+        out.put_u64(self.generation);
+        out.put_u8(u8::from(self.next.is_some()));
+        out.put_u64(self.next.unwrap_or_default() as u64);
+        Value::from(out)
+    }
+}
+
+impl Sequence {
+    /// The key of its state.
+    pub(crate) fn key(&self) -> Key {
+        Key::from(&self.id.to_be_bytes()[..])
+    }
+
+    pub(crate) fn state(&self, cx: &mut dyn Context) -> Result<State, Failure> {
+        match cx.get(SEQUENCES, &self.key())? {
+            Some(bytes) => Ok(State::decode(&bytes)?),
+            None => Ok(State { generation: 0, next: Some(self.start) }),
+        }
+    }
+
+    /// Takes up to `wanted` numbers, at least one.
+    pub(crate) fn take(
+        &self,
+        name: &str,
+        wanted: u64,
+        cx: &mut dyn Context,
+    ) -> Result<Block, Failure> {
+        let State { generation, next } = self.state(cx)?;
+        let again = if self.increment > 0 { self.min } else { self.max };
+        let first = match next {
+            Some(next) => next,
+            None if self.is_cycle => again,
+            None => return Err(self.exhausted(name).into()),
+        };
+        let room = if self.increment > 0 {
+            i128::from(self.max) - i128::from(first)
+        } else {
+            i128::from(first) - i128::from(self.min)
+        };
+        let step = i128::from(self.increment).abs();
+        let count = (room / step + 1).min(i128::from(wanted.max(1)));
+        let after = i128::from(first) + i128::from(self.increment) * count;
+        let is_left = (i128::from(self.min)..=i128::from(self.max)).contains(&after);
+        let next = is_left.then_some(after as i64);
+        cx.put(SEQUENCES, self.key(), State { generation, next }.encode())?;
+        let (count, increment) = (count as u64, self.increment);
+        Ok(Block { generation, first, count, increment })
+    }
+
+    /// Says which number comes next, or was the last one.
+    pub(crate) fn set(
+        &self,
+        name: &str,
+        value: i64,
+        is_called: bool,
+        cx: &mut dyn Context,
+    ) -> Result<(), Failure> {
+        let (min, max) = (self.min, self.max);
+        if !(min..=max).contains(&value) {
+            let message = format!(
+                "setval: value {value} is out of bounds for sequence \"{name}\" ({min}..{max})"
+            );
+            return Err(SqlError::new(code::NUMERIC_OUT_OF_RANGE, message).into());
+        }
+        let generation = self.state(cx)?.generation + 1;
+        let after = if is_called { value.checked_add(self.increment) } else { Some(value) };
+        let next = after.filter(|next| (min..=max).contains(next));
+        Ok(cx.put(SEQUENCES, self.key(), State { generation, next }.encode())?)
+    }
+
+    fn exhausted(&self, name: &str) -> SqlError {
+        let (which, value) = match self.increment > 0 {
+            true => ("maximum", self.max),
+            false => ("minimum", self.min),
+        };
+        let message = format!("nextval: reached {which} value of sequence \"{name}\" ({value})");
+        SqlError::new(code::SEQUENCE_LIMIT, message)
+    }
+}

@@ -1,0 +1,99 @@
+//! Binding of calls that are of a sequence.
+
+use sqlparser::ast;
+use sqlparser::tokenizer::Location;
+
+use super::bind::{Binder, Bound, SequenceName};
+use super::{Expr, SequenceCall};
+use crate::error::{SqlError, code};
+use crate::syntax;
+use crate::types::SqlType;
+
+impl Binder<'_> {
+    /// A call of `nextval`, `currval`, `lastval` or `setval`, if it is one.
+    pub(super) fn sequence_call(
+        &mut self,
+        name: &str,
+        args: &[ast::FunctionArg],
+        location: Location,
+    ) -> Result<Option<Bound>, SqlError> {
+        let (call, counts) = match name {
+            "nextval" => (SequenceCall::Next, 1..=1),
+            "currval" => (SequenceCall::Current, 1..=1),
+            "setval" => (SequenceCall::Set, 2..=3),
+            "lastval" => (SequenceCall::Last, 0..=0),
+            _ => return Ok(None),
+        };
+        let exprs: Option<Vec<&ast::Expr>> = args.iter().map(plain).collect();
+        let Some(exprs) = exprs.filter(|exprs| counts.contains(&exprs.len())) else {
+            let message = format!("function {name} does not exist with these arguments");
+            let error = SqlError::new(code::UNDEFINED_FUNCTION, message);
+            return Err(self.error_at(error, location));
+        };
+        let mut list = Vec::new();
+        let mut at = 0;
+        if let [sequence, rest @ ..] = &exprs[..] {
+            let sequence = sequence_name(sequence).map_err(|e| self.error_at(e, location))?;
+            let wanted = [SqlType::Int8, SqlType::Bool];
+            for (expr, base) in rest.iter().zip(wanted) {
+                let bound = self.bind(expr)?;
+                list.push(self.coerce(bound, base)?.expr);
+            }
+            let draws = u64::from(call == SequenceCall::Next);
+            self.params.sets_sequences |= call == SequenceCall::Set;
+            at = self.params.sequence(sequence, draws);
+        }
+        Ok(Some(Bound::new(Expr::Sequence(call, at, list), SqlType::Int8, location)))
+    }
+}
+
+fn plain(arg: &ast::FunctionArg) -> Option<&ast::Expr> {
+    match arg {
+        ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(expr)) => Some(expr),
+        _ => None,
+    }
+}
+
+/// The sequence that an argument names: it must be known before the statement runs.
+fn sequence_name(expr: &ast::Expr) -> Result<SequenceName, SqlError> {
+    let literal = |expr: &ast::Expr| match expr {
+        ast::Expr::Value(value) => match &value.value {
+            ast::Value::SingleQuotedString(text) => Some(text.clone()),
+            _ => None,
+        },
+        _ => None,
+    };
+    let unknown = || SqlError::unsupported("a sequence that is no constant");
+    match expr {
+        ast::Expr::Nested(inner) => sequence_name(inner),
+        ast::Expr::Cast { expr, data_type, .. }
+            if ["regclass", "text"].contains(&data_type.to_string().to_lowercase().as_str()) =>
+        {
+            sequence_name(expr)
+        }
+        ast::Expr::Function(function)
+            if syntax::name_parts(&function.name)?.last().map(String::as_str)
+                == Some("pg_get_serial_sequence") =>
+        {
+            let ast::FunctionArguments::List(list) = &function.args else { return Err(unknown()) };
+            let args: Vec<String> =
+                list.args.iter().filter_map(plain).filter_map(literal).collect();
+            let [table, column] = &args[..] else { return Err(unknown()) };
+            let table = syntax::name_from_text(table)?;
+            Ok(SequenceName::OfColumn { table, column: column.clone() })
+        }
+        other => {
+            let text = literal(other).ok_or_else(unknown)?;
+            Ok(SequenceName::Named(syntax::name_from_text(&text)?))
+        }
+    }
+}
+
+/// The number that a literal of a sequence's option is.
+pub(crate) fn option_number(expr: &ast::Expr) -> Result<i64, SqlError> {
+    let text = expr.to_string().replace(' ', "");
+    text.parse().map_err(|_| {
+        let message = format!("value \"{text}\" is out of range for type bigint");
+        SqlError::new(code::NUMERIC_OUT_OF_RANGE, message)
+    })
+}

@@ -1,0 +1,159 @@
+//! Planning of sequences: CREATE SEQUENCE, `serial`, and identity columns.
+
+use sqlparser::ast;
+
+use super::ddl::check_name;
+use super::{CreateSequence, Plan, Planner, refuse};
+use crate::catalog::{Identity, Sequence, Table};
+use crate::error::{Failure, SqlError, code};
+use crate::expr::bind::column_type;
+use crate::expr::sequences::option_number;
+use crate::syntax;
+use crate::types::SqlType;
+
+impl Planner<'_> {
+    pub(super) fn create_sequence(&mut self, create: &ast::Statement) -> Result<Plan, Failure> {
+        let ast::Statement::CreateSequence {
+            temporary,
+            if_not_exists,
+            name,
+            data_type,
+            sequence_options,
+            owned_by,
+        } = create
+        else {
+            unreachable!("the caller has looked")
+        };
+        let is_owned =
+            owned_by.as_ref().is_some_and(|owner| !owner.to_string().eq_ignore_ascii_case("none"));
+        refuse(&[
+            (*temporary, "CREATE TEMPORARY SEQUENCE"),
+            (is_owned, "OWNED BY in CREATE SEQUENCE"),
+        ])?;
+        let name = syntax::table_name(name)?;
+        check_name(&name)?;
+        let base = match data_type {
+            Some(data_type) => column_type(data_type)?.base,
+            None => SqlType::Int8,
+        };
+        if !base.is_integer() {
+            let message = "sequence type must be smallint, integer, or bigint";
+            return Err(SqlError::new(code::INVALID_PARAMETER, message).into());
+        }
+        let sequence = sequence(base, sequence_options)?;
+        let if_not_exists = *if_not_exists;
+        Ok(Plan::CreateSequence(CreateSequence { name, sequence, if_not_exists }))
+    }
+
+    /// The sequence of a `serial` column, which its default takes numbers from.
+    pub(super) fn serial(
+        &mut self,
+        table: &mut Table,
+        at: usize,
+    ) -> Result<(String, Sequence), Failure> {
+        let (name, sequence) = self.own_sequence(table, at, &[])?;
+        let column = &mut table.columns[at];
+        if column.default.is_some() {
+            let (column, table) = (&column.name, &table.name);
+            let message = format!(
+                "multiple default values specified for column \"{column}\" of table \"{table}\""
+            );
+            return Err(SqlError::new(code::SYNTAX, message).into());
+        }
+        column.is_not_null = true;
+        let quoted = syntax::quoted(&name);
+        column.default = Some(format!("nextval('{}'::regclass)", quoted.replace('\'', "''")));
+        Ok((name, sequence))
+    }
+
+    /// The sequence of an identity column.
+    pub(super) fn identity(
+        &mut self,
+        table: &mut Table,
+        at: usize,
+        is_always: bool,
+        options: &[ast::SequenceOptions],
+    ) -> Result<(String, Sequence), Failure> {
+        let (table_name, column) = (table.name.clone(), table.columns[at].clone());
+        if column.default.is_some() || column.identity.is_some() {
+            let message = format!(
+                "both default and identity specified for column \"{}\" of table \"{table_name}\"",
+                column.name
+            );
+            return Err(SqlError::new(code::SYNTAX, message).into());
+        }
+        if !column.ty.base.is_integer() {
+            let message = "identity column type must be smallint, integer, or bigint";
+            return Err(SqlError::new(code::INVALID_PARAMETER, message).into());
+        }
+        let (name, sequence) = self.own_sequence(table, at, options)?;
+        let column = &mut table.columns[at];
+        column.is_not_null = true;
+        column.identity = Some(Identity { sequence: name.clone(), is_always });
+        Ok((name, sequence))
+    }
+
+    /// A sequence that goes with a column.
+    fn own_sequence(
+        &mut self,
+        table: &mut Table,
+        at: usize,
+        options: &[ast::SequenceOptions],
+    ) -> Result<(String, Sequence), Failure> {
+        let mut sequence = sequence(table.columns[at].ty.base, options)?;
+        sequence.owner = Some(table.name.clone());
+        let name = self.free_name(table, &[at], "seq")?;
+        table.sequences.push((at, name.clone()));
+        Ok((name, sequence))
+    }
+}
+
+/// A sequence of a type with these options.
+fn sequence(base: SqlType, options: &[ast::SequenceOptions]) -> Result<Sequence, SqlError> {
+    use ast::SequenceOptions as O;
+    let (mut start, mut increment, mut min, mut max) = (None, 1, None, None);
+    let mut is_cycle = false;
+    for option in options {
+        match option {
+            O::IncrementBy(by, _) => increment = option_number(by)?,
+            O::MinValue(least) => min = least.as_ref().map(option_number).transpose()?,
+            O::MaxValue(most) => max = most.as_ref().map(option_number).transpose()?,
+            O::StartWith(first, _) => start = Some(option_number(first)?),
+            // Nodes take blocks of their own size.
+            O::Cache(_) => {}
+            O::Cycle(is_not) => is_cycle = !is_not,
+        }
+    }
+    let invalid = |message: String| SqlError::new(code::INVALID_PARAMETER, message);
+    if increment == 0 {
+        return Err(invalid("INCREMENT must not be zero".to_owned()));
+    }
+    let (least, most) = match base {
+        SqlType::Int2 => (i64::from(i16::MIN), i64::from(i16::MAX)),
+        SqlType::Int4 => (i64::from(i32::MIN), i64::from(i32::MAX)),
+        _ => (i64::MIN, i64::MAX),
+    };
+    let min = min.unwrap_or(if increment > 0 { 1 } else { least });
+    let max = max.unwrap_or(if increment > 0 { most } else { -1 });
+    for (what, bound) in [("MAXVALUE", max), ("MINVALUE", min)] {
+        if !(least..=most).contains(&bound) {
+            let message = format!("{what} ({bound}) is out of range for sequence data type {base}");
+            return Err(invalid(message));
+        }
+    }
+    if min >= max {
+        let message = format!("MINVALUE ({min}) must be less than MAXVALUE ({max})");
+        return Err(invalid(message));
+    }
+    let start = start.unwrap_or(if increment > 0 { min } else { max });
+    if start < min {
+        let message = format!("START value ({start}) cannot be less than MINVALUE ({min})");
+        return Err(invalid(message));
+    }
+    if start > max {
+        let message = format!("START value ({start}) cannot be greater than MAXVALUE ({max})");
+        return Err(invalid(message));
+    }
+    let type_oid = base.oid();
+    Ok(Sequence { id: 0, type_oid, start, increment, min, max, is_cycle, owner: None })
+}

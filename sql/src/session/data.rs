@@ -1,0 +1,259 @@
+//! Statements that read and write tables: alone, or in a transaction.
+
+use std::cell::{Cell, RefCell};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+
+use pangea_core::txn::{Outcome, Program};
+
+use super::interrupt::Interruptible;
+use super::local::LocalContext;
+use super::sequences::{Borrowed, TRIES_MAX};
+use super::{Notice, Response, Session, Transaction, now};
+use crate::engine::Engine;
+use crate::error::{Failure, SqlError, code};
+use crate::exec::{self, Executed};
+use crate::expr::Env;
+use crate::plan::{OutputColumn, Planned};
+use crate::sequence::Drawn;
+use crate::statement::{Arguments, Returned, STATEMENT};
+use crate::syntax::Parsed;
+use crate::types::SqlType;
+use crate::types::datum::Datum;
+
+impl<E: Engine> Session<E> {
+    pub(super) async fn run_data(
+        &mut self,
+        parsed: &Parsed,
+        param_types: &[SqlType],
+        params: &[Datum],
+    ) -> Result<Response, SqlError> {
+        let mut tries = 0;
+        loop {
+            let done = match self.transaction.is_some() {
+                true => self.run_in_transaction(parsed, param_types, params, tries).await,
+                false => self.run_alone(parsed, param_types, params, tries).await,
+            };
+            match done {
+                Err(error) if error.code == code::TOO_FEW_NUMBERS && tries < TRIES_MAX => {
+                    tries += 1;
+                }
+                Err(error) if error.code == code::TOO_FEW_NUMBERS => {
+                    let message =
+                        format!("the statement takes too many numbers of {}", error.message);
+                    return Err(SqlError::new(code::LIMIT_EXCEEDED, message));
+                }
+                done => return done,
+            }
+        }
+    }
+
+    async fn run_alone(
+        &mut self,
+        parsed: &Parsed,
+        param_types: &[SqlType],
+        params: &[Datum],
+        tries: u32,
+    ) -> Result<Response, SqlError> {
+        let types: Vec<_> = param_types.iter().copied().map(Some).collect();
+        let (planned, mut cx) = self.plan(parsed, &types).await?;
+        check_params(&planned, params)?;
+        let (drawn, borrowed) = self.draw(&planned, tries).await?;
+        if !planned.is_write() {
+            let env = self.env(params.to_vec(), now(), drawn);
+            let mut cx = Interruptible::new(&mut cx, &self.engine);
+            let executed = exec::run(&planned, &env, &mut cx);
+            let current = if executed.is_ok() { env.current() } else { Vec::new() };
+            self.give_back(&borrowed, &current);
+            let executed = executed?;
+            self.note_env(&env);
+            return Ok(self.respond(&planned, planned.columns.clone(), executed));
+        }
+        if self.settings.is_on("default_transaction_read_only") {
+            return Err(read_only_violation(&planned));
+        }
+        drop(cx);
+        let args = Arguments {
+            text: parsed.text.clone(),
+            param_types: planned.params.clone(),
+            env: self.env(params.to_vec(), now(), drawn),
+            is_bulk: planned.plan.is_bulk(),
+        };
+        let procedure = self.engine.registry().id(STATEMENT).ok_or_else(|| {
+            SqlError::new(code::INTERNAL, "the node does not know the procedure sql.statement")
+        })?;
+        let program = Program::Call { procedure, args: args.encode().into() };
+        let outcome = self.engine.commit(program).await;
+        match outcome.map_err(|error| self.unknown_outcome(error))? {
+            Outcome::Aborted(abort) => {
+                self.give_back(&borrowed, &[]);
+                Err(violating(&planned, abort.into()))
+            }
+            Outcome::Committed { version, result, .. } => {
+                self.written = self.written.max(version);
+                let returned = Returned::decode(&result)?;
+                self.give_back(&borrowed, &returned.current);
+                self.note_drawn(returned.current, returned.last_number);
+                Ok(self.respond(&planned, returned.columns, returned.executed))
+            }
+        }
+    }
+
+    /// Plans outside of a transaction. What can't be planned on a snapshot that may be old is tried
+    /// again on a fresh one: the table may have been created elsewhere a moment ago. So is what has
+    /// to be fresh.
+    pub(super) async fn plan(
+        &self,
+        parsed: &Parsed,
+        types: &[Option<SqlType>],
+    ) -> Result<(Arc<Planned>, LocalContext<E::Header>), SqlError> {
+        let mut cx = LocalContext::snapshot(self.engine.store().pin());
+        let parse = || Ok::<_, Failure>(parsed.clone());
+        match self.shared.plans.plan(&parsed.text, types, parse, &mut cx) {
+            Ok(planned) if self.may_be_old(&planned) => Ok((planned, cx)),
+            Err(failure) if !depends_on_schema(&failure) => Err(failure.into()),
+            Ok(_) | Err(_) => {
+                self.wait_fresh().await?;
+                let mut cx = LocalContext::snapshot(self.engine.store().pin());
+                let planned = self.shared.plans.plan(&parsed.text, types, parse, &mut cx)?;
+                Ok((planned, cx))
+            }
+        }
+    }
+
+    async fn run_in_transaction(
+        &mut self,
+        parsed: &Parsed,
+        param_types: &[SqlType],
+        params: &[Datum],
+        tries: u32,
+    ) -> Result<Response, SqlError> {
+        self.open_snapshot().await?;
+        let types: Vec<_> = param_types.iter().copied().map(Some).collect();
+        let parse = || Ok::<_, Failure>(parsed.clone());
+        let transaction = self.transaction.as_mut().expect("the caller has looked");
+        let cx = transaction.cx.as_mut().expect("the snapshot is open");
+        let planned = self.shared.plans.plan(&parsed.text, &types, parse, cx)?;
+        check_params(&planned, params)?;
+        if planned.is_write() && transaction.is_read_only {
+            return Err(read_only_violation(&planned));
+        }
+        let (drawn, borrowed) = self.draw(&planned, tries).await?;
+        let mut transaction = self.transaction.take().expect("it is still open");
+        let result = self.run_on(&mut transaction, &planned, params, (drawn, &borrowed));
+        self.transaction = Some(transaction);
+        result
+    }
+
+    /// Gives the transaction its snapshot, at its first statement, as in PostgreSQL.
+    pub(super) async fn open_snapshot(&mut self) -> Result<(), SqlError> {
+        let is_open = self.transaction.as_ref().is_some_and(|open| open.cx.is_some());
+        if !is_open {
+            let pin = self.snapshot().await?;
+            if let Some(transaction) = &mut self.transaction {
+                transaction.cx = Some(LocalContext::transaction(pin));
+            }
+        }
+        Ok(())
+    }
+
+    fn run_on(
+        &mut self,
+        transaction: &mut Transaction<E>,
+        planned: &Planned,
+        params: &[Datum],
+        (drawn, borrowed): (Vec<Drawn>, &Borrowed),
+    ) -> Result<Response, SqlError> {
+        let cx = transaction.cx.as_mut().expect("the snapshot is open");
+        if planned.is_write() {
+            cx.begin_write();
+        }
+        let may_be_run_again = planned.sequences.iter().any(|used| used.draws > 0);
+        let before = may_be_run_again.then(|| cx.mark());
+        let env = self.env(params.to_vec(), transaction.started, drawn);
+        let executed = exec::run(planned, &env, &mut Interruptible::new(cx, &self.engine))
+            .map_err(|failure| violating(planned, failure.into()));
+        if let Some(before) = before {
+            if executed.is_err() {
+                cx.go_back(before);
+            }
+            if transaction.savepoints.is_empty() {
+                cx.forget_marks();
+            }
+        }
+        let current = if executed.is_ok() { env.current() } else { Vec::new() };
+        self.give_back(borrowed, &current);
+        let executed = executed?;
+        self.note_env(&env);
+        Ok(self.respond(planned, planned.columns.clone(), executed))
+    }
+
+    fn env(&mut self, params: Vec<Datum>, started: i64, sequences: Vec<Drawn>) -> Env {
+        let mut draw = || {
+            self.entropy = self.entropy.wrapping_add(1);
+            // A keyed hash of a counter, under a key that the system drew.
+            RandomState::new().hash_one(self.entropy)
+        };
+        let (seed, row_seed) = (Cell::new(draw()), draw());
+        Env {
+            params,
+            now: started,
+            statement_now: now(),
+            zone: self.settings.zone().clone(),
+            user: self.user.clone(),
+            database: self.database.clone(),
+            seed,
+            row_seed,
+            sequences,
+            last_number: Cell::new(self.last_number),
+            set_sequences: RefCell::default(),
+        }
+    }
+
+    fn respond(
+        &mut self,
+        planned: &Planned,
+        columns: Vec<OutputColumn>,
+        executed: Executed,
+    ) -> Response {
+        self.notices.extend(executed.notice.map(Notice::plain));
+        let command = planned.plan.command();
+        let tag = match command {
+            "SELECT" | "UPDATE" | "DELETE" => format!("{command} {}", executed.count),
+            "INSERT" => format!("INSERT 0 {}", executed.count),
+            _ => command.to_owned(),
+        };
+        if columns.is_empty() && command != "SELECT" {
+            return Response::Command { tag };
+        }
+        Response::Rows { columns, rows: executed.rows, tag }
+    }
+}
+
+/// The error of a statement, with the constraint that it violates.
+fn violating(planned: &Planned, error: SqlError) -> SqlError {
+    match planned.plan.constrained() {
+        Some(table) => error.in_table(&table.name),
+        None => error,
+    }
+}
+
+fn read_only_violation(planned: &Planned) -> SqlError {
+    let message = format!("cannot execute {} in a read-only transaction", planned.plan.command());
+    SqlError::new(code::READ_ONLY, message)
+}
+
+/// A simple query has no values for parameters.
+fn check_params(planned: &Planned, params: &[Datum]) -> Result<(), SqlError> {
+    if planned.params.len() <= params.len() {
+        return Ok(());
+    }
+    let message = format!("there is no parameter ${}", params.len() + 1);
+    Err(SqlError::new(code::UNDEFINED_PARAMETER, message))
+}
+
+/// Whether a newer schema could make the statement right.
+fn depends_on_schema(failure: &Failure) -> bool {
+    let Failure::Sql(error) = failure else { return false };
+    error.code.as_str().starts_with("42") && error.code != code::SYNTAX
+}

@@ -1,0 +1,153 @@
+//! Numbers of sequences for the statements of a session.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+
+use pangea_core::ids::TableId;
+use pangea_core::store::Header;
+use pangea_core::txn::{Outcome, Program};
+
+use super::Session;
+use super::local::LocalContext;
+use crate::catalog::sequence::{SEQUENCES, Sequence, State};
+use crate::catalog::{CATALOG, relation_key};
+use crate::engine::Engine;
+use crate::error::{SqlError, code};
+use crate::expr::Env;
+use crate::plan::Planned;
+use crate::sequence::{Drawn, RESERVE, Used, reserve_args, reserved};
+
+/// The most numbers of a sequence that a statement gets.
+const NUMBERS_MAX: u64 = 1 << 20;
+/// How much more a statement gets each time that it had too few.
+const GROWTH: u64 = 8;
+/// How often a statement is tried: the most numbers are reached before.
+pub(super) const TRIES_MAX: u32 = 8;
+
+/// Numbers that the node's sessions share, and that a statement has for now.
+#[derive(Debug, Default)]
+pub(super) struct Borrowed(Vec<(u32, u64, Vec<i64>)>);
+
+impl<E: Engine> Session<E> {
+    /// The numbers for a statement: more where it had too few before.
+    pub(super) async fn draw(
+        &mut self,
+        planned: &Planned,
+        tries: u32,
+    ) -> Result<(Vec<Drawn>, Borrowed), SqlError> {
+        let mut all = Vec::with_capacity(planned.sequences.len());
+        let mut borrowed = Borrowed::default();
+        for used in &planned.sequences {
+            let rows = planned.rows_expected().saturating_mul(used.draws);
+            let wanted = rows.saturating_mul(GROWTH.saturating_pow(tries)).min(NUMBERS_MAX);
+            let values = match self.own_sequence(used) {
+                true => self.draw_own(used, wanted)?,
+                false => self.draw_shared(used, wanted, &mut borrowed).await?,
+            };
+            let id = used.sequence.id;
+            all.push(Drawn {
+                name: used.name.clone(),
+                id,
+                values: RefCell::new(values.into()),
+                current: Cell::new(self.current_numbers.get(&id).copied()),
+            });
+        }
+        Ok((all, borrowed))
+    }
+
+    /// Gives back what a statement did not take: all that comes after what it took last.
+    pub(super) fn give_back(&self, borrowed: &Borrowed, current: &[(u32, i64)]) {
+        for (id, generation, numbers) in &borrowed.0 {
+            let last = current.iter().find(|(of, _)| of == id).map(|(_, last)| last);
+            let taken = last.and_then(|last| numbers.iter().position(|number| number == last));
+            let rest = &numbers[taken.map_or(0, |at| at + 1)..];
+            self.shared.blocks.give_back(*id, *generation, rest);
+        }
+    }
+
+    /// What a statement has taken, its session has.
+    pub(super) fn note_drawn(&mut self, current: Vec<(u32, i64)>, last_number: Option<i64>) {
+        self.current_numbers.extend(current);
+        self.last_number = last_number;
+    }
+
+    pub(super) fn note_env(&mut self, env: &Env) {
+        self.note_drawn(env.current(), env.last_number.get());
+    }
+
+    /// Whether the transaction has made or set the sequence, so that nobody else can take of it.
+    fn own_sequence(&self, used: &Used) -> bool {
+        let cx = self.transaction.as_ref().and_then(|open| open.cx.as_ref());
+        cx.is_some_and(|cx| {
+            cx.has_written(CATALOG, &relation_key(&used.name))
+                || cx.has_written(SEQUENCES, &used.sequence.key())
+        })
+    }
+
+    fn draw_own(&mut self, used: &Used, wanted: u64) -> Result<Vec<i64>, SqlError> {
+        let cx = self.transaction.as_mut().and_then(|open| open.cx.as_mut());
+        let cx = cx.expect("the caller has looked");
+        let mut values = Vec::new();
+        while (values.len() as u64) < wanted {
+            let wanted = wanted - values.len() as u64;
+            let block = used.sequence.take(&used.name, wanted, cx)?;
+            values.extend((0..block.count).map(|at| block.first + at as i64 * block.increment));
+        }
+        Ok(values)
+    }
+
+    async fn draw_shared(
+        &mut self,
+        used: &Used,
+        wanted: u64,
+        borrowed: &mut Borrowed,
+    ) -> Result<Vec<i64>, SqlError> {
+        let Used { name, sequence, .. } = used;
+        let wanted = usize::try_from(wanted).expect("within the most");
+        let mut values: VecDeque<i64> = VecDeque::new();
+        if wanted > 0 && self.is_behind() {
+            // This session may have said where it goes on.
+            self.wait_fresh().await?;
+        }
+        let mut generation = self.generation(sequence)?;
+        while values.len() < wanted {
+            let missing = wanted - values.len();
+            values.extend(self.shared.blocks.take(sequence.id, generation, missing));
+            if values.len() < wanted {
+                let count = self.shared.blocks.wanted(sequence.id, wanted - values.len());
+                let args = reserve_args(name, sequence.id, count);
+                let procedure = self.engine.registry().id(RESERVE).ok_or_else(|| {
+                    SqlError::new(code::INTERNAL, "the node does not know sql.reserve")
+                })?;
+                let program = Program::Call { procedure, args: args.into() };
+                let outcome = self.engine.commit(program).await;
+                match outcome.map_err(|error| self.unknown_outcome(error))? {
+                    Outcome::Aborted(abort) => return Err(abort.into()),
+                    Outcome::Committed { result, .. } => {
+                        let block = reserved(&result)?;
+                        generation = block.generation;
+                        self.shared.blocks.keep(sequence.id, block);
+                    }
+                }
+            }
+        }
+        let values = Vec::from(values);
+        borrowed.0.push((sequence.id, generation, values.clone()));
+        Ok(values)
+    }
+
+    /// What is handed out now: nothing that was reserved before somebody set the sequence.
+    fn generation(&self, sequence: &Sequence) -> Result<u64, SqlError> {
+        let store = self.engine.store();
+        let state = store.read(SEQUENCES, &sequence.key(), store.published());
+        let bytes = state.and_then(|version| version.value);
+        Ok(bytes.map(|bytes| State::decode(&bytes)).transpose()?.map_or(0, |it| it.generation))
+    }
+}
+
+impl<H: Header> LocalContext<H> {
+    /// Whether the transaction has written a row.
+    pub(super) fn has_written(&self, table: TableId, key: &[u8]) -> bool {
+        self.own_write(table, key).is_some()
+    }
+}
