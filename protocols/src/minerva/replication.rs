@@ -129,10 +129,18 @@ impl Minerva {
     /// Records up to `upto` are durable: acknowledges the batches among them.
     pub(super) fn acknowledge(&mut self, cx: &mut Cx<'_, Self>, upto: LogPosition) {
         let me = self.state.me;
+        self.state.replication.synced = upto;
         let mut grown = vec![false; self.state.replication.logs.len()];
         for (source, log) in self.state.replication.logs.iter_mut().enumerate() {
-            grown[source] = log.advance_durable(upto);
-            self.state.replication.durable[me.index()][source] = log.durable;
+            if self.state.cut.installed.is_some() && source != me.index() {
+                // What a peer's checkpoint skipped is durable here with this node's own: a crash
+                // before that leaves what came behind it behind a gap.
+                continue;
+            }
+            log.advance_durable(upto);
+            let told = &mut self.state.replication.durable[me.index()][source];
+            grown[source] = log.durable > *told;
+            *told = log.durable;
         }
         if !grown.contains(&true) {
             return;
@@ -364,15 +372,13 @@ impl SourceLog {
         }
     }
 
-    /// Follows the batches that are durable without a gap. Returns whether there are more now.
-    fn advance_durable(&mut self, upto: LogPosition) -> bool {
-        let before = self.durable;
+    /// Follows the batches that are durable without a gap.
+    fn advance_durable(&mut self, upto: LogPosition) {
         while let Some(slot) = self.slots.get(&self.durable.next())
             && slot.position <= upto
         {
             self.durable = self.durable.next();
         }
-        self.durable > before
     }
 }
 

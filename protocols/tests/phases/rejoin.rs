@@ -1,6 +1,6 @@
 //! A replica whose disk is gone, and what takes its place.
 
-use pangea_core::ids::NodeId;
+use pangea_core::ids::{NodeId, Ticket};
 use pangea_core::protocol::{Input, Protocol, Request};
 use pangea_core::txn::{Outcome, SqlState};
 use pangea_protocols::minerva::{Message, Options, Timer};
@@ -543,4 +543,67 @@ fn a_greeting_that_an_answer_has_overtaken_stops_nobody() {
     cluster.run_for(1_000);
     assert!(cluster.mark(1, "minerva.greeting_late") > 0);
     assert_all_run(&cluster);
+}
+
+/// A node has taken a checkpoint from a peer that is now cut off, and has not made it its own. The
+/// source of what it lacked commits one more with it: returned are both, and what the client waits
+/// with.
+fn behind_a_peers_checkpoint() -> (Cluster, usize, usize, Ticket) {
+    let options = Options { removal_ms: 1_000, epoch_ms: 15, ..by_hand() };
+    let (mut cluster, away) = super::transfer::behind(options);
+    cluster.nodes[away].writes_checkpoints = false;
+    cluster.heal();
+    cluster.run_for(1_000);
+    assert_eq!(cluster.counter(away, "checkpoints_installed"), 1);
+    let source = (away + 1) % 3;
+    let third = (away + 2) % 3;
+    cluster.rule = Box::new(move |from, to, _| match [from.index(), to.index()].contains(&third) {
+        true => Fate::Lose,
+        false => Fate::Deliver,
+    });
+    for id in [away, source] {
+        cluster.step(id, Input::PeerDown(NodeId(third as u16)));
+        cluster.step(third, Input::PeerDown(NodeId(id as u16)));
+    }
+    cluster.run_for(5_000);
+    let ticket = cluster.call(source, "put z 1");
+    cluster.batch(source);
+    cluster.run_for(500);
+    (cluster, away, source, ticket)
+}
+
+/// A replica told that it had durably what came behind a peer's checkpoint, before that checkpoint
+/// was on its own disk. After a crash it had these batches behind a gap, and when their source lost
+/// its disk it threw them away as what nobody had acknowledged. One disk was lost, and with it what
+/// a client had been told is committed.
+#[test]
+fn what_was_acknowledged_behind_a_peers_checkpoint_outlives_its_sources_disk() {
+    let (mut cluster, away, source, ticket) = behind_a_peers_checkpoint();
+    let is_told = cluster.outcome(source, ticket).is_some();
+    cluster.crash(away);
+    cluster.crash(source);
+    // The checkpoint takes its time.
+    cluster.rule = Box::new(|_, _, message| match message {
+        Message::CheckpointChunk { .. } => Fate::HoldBack,
+        _ => Fate::Deliver,
+    });
+    cluster.nodes[away].writes_checkpoints = true;
+    cluster.start(away);
+    cluster.run_for(1_000);
+    cluster.replace(source);
+    cluster.run_for(1_000);
+    assert_all_run(&cluster);
+    cluster.heal();
+    cluster.run_for(10_000);
+    assert_all_run(&cluster);
+    assert!(!is_told || cluster.everywhere("z") == "1");
+}
+
+#[test]
+fn what_came_behind_a_peers_checkpoint_is_acknowledged_when_that_is_this_nodes_own() {
+    let (mut cluster, away, source, ticket) = behind_a_peers_checkpoint();
+    assert!(cluster.outcome(source, ticket).is_none());
+    cluster.nodes[away].writes_checkpoints = true;
+    cluster.run_for(500);
+    assert_eq!(cluster.result(source, ticket), "");
 }

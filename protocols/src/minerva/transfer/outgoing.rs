@@ -45,7 +45,7 @@ pub(super) struct Outgoing {
 pub(super) struct Kept {
     /// It has all up to these heads, or will.
     heads: Heads,
-    /// When it last asked for a part or acknowledged one, or was lost.
+    /// When it last asked for a part, acknowledged one or got on behind them, or was lost.
     pub(super) heard: Timestamp,
 }
 
@@ -88,7 +88,7 @@ impl Minerva {
         self.send_chunks(cx, from);
     }
 
-    fn note_heard(&mut self, peer: NodeId, now: Timestamp) {
+    pub(in crate::minerva) fn note_heard(&mut self, peer: NodeId, now: Timestamp) {
         if let Some(kept) = self.state.transfer.kept.get_mut(&peer) {
             kept.heard = now;
         }
