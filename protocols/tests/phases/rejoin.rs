@@ -607,3 +607,39 @@ fn what_came_behind_a_peers_checkpoint_is_acknowledged_when_that_is_this_nodes_o
     cluster.run_for(500);
     assert_eq!(cluster.result(source, ticket), "");
 }
+
+/// A replaced node fetched what came last of its own log behind a peer's checkpoint, and crashed
+/// before that was its own. Then it had these batches behind a gap, and fetched those before them
+/// from a peer that had them still: its transactions were in flight in the wrong order.
+#[test]
+fn own_batches_that_come_in_two_lives_are_in_flight_in_their_order() {
+    let mut cluster = Cluster::new(3, by_hand());
+    let away = (cluster.leader() + 1) % 3;
+    let peer = (away + 1) % 3;
+    for _ in 0..3 {
+        cluster.call(away, "add x 1");
+        cluster.epoch();
+    }
+    // All have applied these, and drop them.
+    cluster.run_for(500);
+    cluster.call(away, "add x 1");
+    cluster.batch(away);
+    cluster.crash(away);
+    cluster.nodes[away].writes_checkpoints = false;
+    cluster.replace(away);
+    cluster.run_for(3_000);
+    assert_eq!(cluster.counter(away, "checkpoints_installed"), 1);
+    assert!(cluster.mark(away, "minerva.own_batch_fetched") > 0);
+    cluster.crash(away);
+    cluster.nodes[away].writes_checkpoints = true;
+    // From its log, this one has all of them again.
+    cluster.crash(peer);
+    cluster.start(peer);
+    cluster.run_for(1_000);
+    cluster.start(away);
+    cluster.run_for(5_000);
+    cluster.cut();
+    cluster.run_for(2_000);
+    assert_all_run(&cluster);
+    assert_eq!(cluster.everywhere("x"), "4");
+}
