@@ -22,6 +22,7 @@ use pangea_core::time::Span;
 use pangea_core::work::Work;
 
 use super::batch::{Batch, Bid, Heads, TxnRecord};
+use super::execution::weight_of;
 use super::greeting::lost_batches;
 use super::messages::{Message, decode_batch};
 use super::state::{Missing, Slot, SourceLog};
@@ -50,12 +51,20 @@ impl Minerva {
         if !self.state.greetings.is_ready {
             return;
         }
+        let mut records = std::mem::take(&mut self.state.execution.current);
+        self.state.execution.current_bytes = 0;
+        while !records.is_empty() {
+            // Before this replica was ready more may have come than a frame can hold.
+            let later = records.split_off(as_many_as_fit(&records, self.state.options.batch_bytes));
+            self.broadcast(cx, std::mem::replace(&mut records, later));
+        }
+    }
+
+    fn broadcast(&mut self, cx: &mut Cx<'_, Self>, records: Vec<TxnRecord>) {
         let bid = self.state.own_log().held.next();
-        let execution = &mut self.state.execution;
-        let records = std::mem::take(&mut execution.current);
-        let Some(first) = records.first().map(|record: &TxnRecord| record.txn) else { return };
-        execution.current_bytes = 0;
+        let execution = &self.state.execution;
         let me = self.state.me;
+        let first = records.first().expect("a batch holds a transaction").txn;
         let batch = Batch {
             source: me,
             bid,
@@ -327,6 +336,16 @@ impl Minerva {
             cx.send_after(slot.position, peer, Message::Batch { bytes: slot.bytes.clone() });
         }
     }
+}
+
+/// How many of these make a batch: so many bytes, or one transaction.
+fn as_many_as_fit(records: &[TxnRecord], bytes_max: usize) -> usize {
+    let mut bytes = 0;
+    let fit = records.iter().take_while(|record| {
+        bytes += weight_of(&record.program, &record.how);
+        bytes <= bytes_max
+    });
+    fit.count().max(1)
 }
 
 /// A node that has forgotten what it said ends itself; `how` tells what shows it.
