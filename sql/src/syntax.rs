@@ -64,7 +64,8 @@ impl<'a> Place<'a> {
 
     /// The byte at which a location is that is not before the last one.
     fn byte_offset(&mut self, source: &str, location: Location) -> usize {
-        let is_before = |here: Location| (here.line, here.column) < (location.line, location.column);
+        let is_before =
+            |here: Location| (here.line, here.column) < (location.line, location.column);
         while is_before(self.here)
             && let Some(char) = self.rest.next()
         {

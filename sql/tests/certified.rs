@@ -39,7 +39,8 @@ fn a_read_that_failed_at_the_limit_is_not_taken_for_recorded() {
     let rows: Vec<String> = (0..1_000).map(|n| format!("({n})")).collect();
     run(&mut a, "create table many (id int primary key)").unwrap();
     run(&mut a, &format!("insert into many values {}", rows.join(", "))).unwrap();
-    run(&mut a, "create table t (id int primary key, n int); insert into t values (1, 10)").unwrap();
+    run(&mut a, "create table t (id int primary key, n int); insert into t values (1, 10)")
+        .unwrap();
     // The schema is read before the limit.
     run(&mut a, "begin; select n from t where id = 2; savepoint s").unwrap();
     while let Ok(_) = run(&mut a, "select count(*) from many") {}

@@ -152,12 +152,7 @@ impl Minerva {
             cx.mark("minerva.certified_in_order");
             let how = How::CertifiedInOrder;
             let weight = weight_of(&program, &how);
-            return self.append(
-                cx,
-                Some(ticket),
-                TxnPlan { program, how, weight },
-                Ok(Vec::new()),
-            );
+            return self.append(cx, Some(ticket), TxnPlan { program, how, weight }, Ok(Vec::new()));
         }
         let how = match &program {
             Program::Certified(_) => {

@@ -484,3 +484,25 @@ fn a_coordinator_that_was_removed_takes_itself_back() {
     assert_eq!(cluster.everywhere("x"), "100");
     assert_eq!(cluster.members(away), 3);
 }
+
+/// Sixteen parts were on their way, however large. With large rows, or with the largest
+/// `chunk_bytes`, that is more than may wait for a connection: it was closed, made again, sent
+/// sixteen parts, and so on.
+#[test]
+fn a_checkpoint_of_large_rows_does_not_fill_the_connection() {
+    let mut cluster = Cluster::new(3, by_hand());
+    let megabyte = "v".repeat(1 << 20);
+    for n in 0..30 {
+        cluster.call(0, &format!("put k{n:02} {megabyte}"));
+    }
+    cluster.epoch();
+    cluster.sent.clear();
+    let request = Message::CheckpointRequest { transfer: 1, index: 0 };
+    cluster.step(0, Input::Message { from: NodeId(1), message: request });
+    let parts = cluster.sent.iter().filter_map(|(_, _, message)| match message {
+        Message::CheckpointChunk { payload, .. } => Some(payload.len()),
+        _ => None,
+    });
+    let on_its_way: usize = parts.sum();
+    assert!((8 << 20..10 << 20).contains(&on_its_way), "{on_its_way}");
+}
