@@ -44,15 +44,44 @@ pub(crate) fn parse(source: &str) -> Result<Vec<Parsed>, SqlError> {
     let is_blank = |tokens: &&[TokenWithSpan]| {
         tokens.iter().all(|token| matches!(token.token, Token::Whitespace(_) | Token::EOF))
     };
+    let mut place = Place::start_of(source);
     statements
         .filter(|tokens| !is_blank(tokens))
-        .map(|tokens| parse_one(&dialect, &shared, tokens))
+        .map(|tokens| parse_one(&dialect, &shared, &mut place, tokens))
         .collect()
+}
+
+/// A place in a text that only goes forward: the statements of a text are found in one pass.
+struct Place<'a> {
+    rest: std::str::Chars<'a>,
+    here: Location,
+}
+
+impl<'a> Place<'a> {
+    fn start_of(source: &'a str) -> Self {
+        Self { rest: source.chars(), here: Location { line: 1, column: 1 } }
+    }
+
+    /// The byte at which a location is that is not before the last one.
+    fn byte_offset(&mut self, source: &str, location: Location) -> usize {
+        let is_before =
+            |here: Location| (here.line, here.column) < (location.line, location.column);
+        while is_before(self.here)
+            && let Some(char) = self.rest.next()
+        {
+            self.here = match char {
+                '\n' => Location { line: self.here.line + 1, column: 1 },
+                _ => Location { column: self.here.column + 1, ..self.here },
+            };
+        }
+        source.len() - self.rest.as_str().len()
+    }
 }
 
 fn parse_one(
     dialect: &PostgreSqlDialect,
     source: &Arc<str>,
+    place: &mut Place<'_>,
     tokens: &[TokenWithSpan],
 ) -> Result<Parsed, SqlError> {
     let is_word =
@@ -61,7 +90,8 @@ fn parse_one(
     let last = tokens.iter().rfind(is_word).map_or(Span::empty(), |token| token.span);
     kinds::check(tokens.iter().filter(is_word)).map_err(|error| error.at(source, first.start))?;
     let shape = Shape::check(tokens)?;
-    let (start, end) = (byte_offset(source, first.start), byte_offset(source, last.end));
+    let start = place.byte_offset(source, first.start);
+    let end = place.byte_offset(source, last.end);
     let mut tokens = tokens.to_vec();
     // PostgreSQL's own word for ROLLBACK, which the parser does not know.
     let first_word = tokens.iter_mut().find(|token| is_word(&&**token));

@@ -1,6 +1,6 @@
 //! How large a transaction may be: what it reads and writes travels in one frame and is logged.
 
-use crate::txn::{Abort, Certified, Program, ReadSet, SqlState, Write};
+use crate::txn::{Abort, Certified, Program, RangeRead, ReadSet, SqlState, Write};
 
 /// What a transaction may read and write, in bytes as they travel and are logged: half of the
 /// largest frame, and more than any should.
@@ -23,7 +23,12 @@ fn reads_bytes(reads: &ReadSet) -> usize {
     const READ_BYTES: usize = 16;
     let points = reads.points.iter().map(|read| READ_BYTES + read.key.len());
     let rows = reads.ranges.iter().flat_map(|range| &range.rows);
-    points.sum::<usize>() + rows.map(|(key, _)| READ_BYTES + key.len()).sum::<usize>()
+    // A range ends in two keys, which come from the arguments and may be as long.
+    let ends = reads.ranges.iter().map(|RangeRead { range, .. }| {
+        2 * READ_BYTES + range.start.len() + range.end.as_ref().map_or(0, |end| end.len())
+    });
+    let rows = rows.map(|(key, _)| READ_BYTES + key.len());
+    points.sum::<usize>() + ends.sum::<usize>() + rows.sum::<usize>()
 }
 
 /// Whether a transaction is small enough to be sent and logged.
@@ -66,7 +71,7 @@ pub fn check_program(program: &Program) -> Result<(), Abort> {
 mod tests {
     use super::*;
     use crate::ids::TableId;
-    use crate::key::Key;
+    use crate::key::{Key, KeyRange};
     use crate::value::Value;
 
     #[test]
@@ -80,5 +85,16 @@ mod tests {
         let abort = check_size(&ReadSet::default(), &[write(TXN_BYTES_MAX)]).unwrap_err();
         assert_eq!(abort.code.as_str(), "54000");
         assert!(abort.detail.is_some_and(|detail| detail.contains("32 MiB")));
+    }
+
+    /// The ends of ranges counted as nothing: one statement with long keys made a batch that is
+    /// larger than a frame can be.
+    #[test]
+    fn the_ends_of_ranges_count() {
+        let end = vec![7; TXN_BYTES_MAX / 2];
+        let range = KeyRange { start: end.clone(), end: Some(end) };
+        let read = RangeRead { table: TableId(1), range, rows: Vec::new() };
+        let reads = ReadSet { points: Vec::new(), ranges: vec![read] };
+        assert!(check_size(&reads, &[]).is_err());
     }
 }

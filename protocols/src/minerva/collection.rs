@@ -55,14 +55,20 @@ impl Minerva {
     /// A replica tells how far it is.
     pub(super) fn on_progress(
         &mut self,
+        cx: &Cx<'_, Self>,
         from: NodeId,
         applied: SnapshotVersion,
         durable: SnapshotVersion,
         heads: Heads,
     ) {
+        let is_further = applied > self.state.collection.applied[from.index()];
         self.note_progress(from, applied, durable, heads);
         self.stop_obsolete_transfer(from, applied);
         self.keep_less(from);
+        if is_further {
+            // It gets on behind a checkpoint, however long it takes.
+            self.note_heard(from, cx.now.at);
+        }
     }
 
     fn note_progress(
@@ -177,6 +183,9 @@ impl Minerva {
             cut.durable = cut.durable.max(version).max(cut.logged);
         }
         cx.truncate(first_needed);
+        // What was taken from a peer meanwhile is not in it, and no epoch may come to ask again.
+        self.checkpoint_if_due(cx);
+        self.acknowledge(cx, self.state.replication.synced);
     }
 }
 

@@ -74,14 +74,18 @@ impl Minerva {
         let peers = || self.state.topology.peers_of(self.state.me);
         let removed: Vec<_> =
             peers().filter(|peer| cut.is_member[peer.index()] && is_silent(peer)).collect();
+        // The coordinator itself may be behind, and removed: it can lead before it is taken back.
+        let applied = &self.state.collection.applied;
+        let furthest = applied.iter().max().copied().unwrap_or_default().max(cut.applied);
         let is_back = |node: &NodeId| {
-            let behind =
-                cut.applied.0.saturating_sub(self.state.collection.applied[node.index()].0);
-            let is_up = self.state.replication.is_up[node.index()];
-            is_up && !is_silent(node) && behind <= READMIT_EPOCHS_BEHIND_MAX
+            let is_me = *node == self.state.me;
+            let applied = if is_me { cut.applied } else { applied[node.index()] };
+            let is_here = is_me || self.state.replication.is_up[node.index()] && !is_silent(node);
+            is_here && furthest.0 - applied.0 <= READMIT_EPOCHS_BEHIND_MAX
         };
-        let readmitted: Vec<_> =
-            peers().filter(|peer| !cut.is_member[peer.index()] && is_back(peer)).collect();
+        let is_away = |node: &NodeId| !cut.is_member[node.index()];
+        let nodes = self.state.topology.node_ids();
+        let readmitted: Vec<_> = nodes.filter(|node| is_away(node) && is_back(node)).collect();
         if !removed.is_empty() {
             cx.mark("minerva.remove_replica");
         }

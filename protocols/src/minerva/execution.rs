@@ -7,9 +7,12 @@
 use pangea_core::exec::optimistic::{self, Run};
 use pangea_core::exec::{check_size, is_footprint_declared};
 use pangea_core::ids::{Ticket, TxnId};
+use pangea_core::key::KeyRange;
 use pangea_core::planted::{Bug, is_planted};
 use pangea_core::protocol::{Cx, Request, Submission};
-use pangea_core::txn::{Abort, Certified, Outcome, Program, ReadSet, Seen, SqlState};
+use pangea_core::txn::{
+    Abort, Certified, Footprint, Outcome, Program, ReadSet, Seen, SqlState, Write,
+};
 use pangea_core::work::Work;
 
 use super::barrier::Waiter;
@@ -143,17 +146,13 @@ impl Minerva {
     }
 
     fn append_run(&mut self, cx: &mut Cx<'_, Self>, ticket: Ticket, program: Program, run: Run) {
-        if let (Program::Certified(certified), Err(_)) = (&program, &run.result) {
+        if let (Program::Certified(_), Err(_)) = (&program, &run.result) {
             // It saw something that has changed here. Whether what changed it is valid is not known
             // yet; in the ordered queue it is, and the answer names a winner that has committed.
             cx.mark("minerva.certified_in_order");
-            let reads_bytes = certified.reads.points.len();
-            return self.append(
-                cx,
-                Some(ticket),
-                TxnPlan { program, how: How::CertifiedInOrder, weight: reads_bytes * 16 },
-                Ok(Vec::new()),
-            );
+            let how = How::CertifiedInOrder;
+            let weight = weight_of(&program, &how);
+            return self.append(cx, Some(ticket), TxnPlan { program, how, weight }, Ok(Vec::new()));
         }
         let how = match &program {
             Program::Certified(_) => {
@@ -280,13 +279,22 @@ fn too_many_in_flight() -> Abort {
         .with_hint("Try again later.")
 }
 
-fn weight_of(program: &Program, how: &How) -> usize {
-    /// A key with its table, version and lengths.
+/// No less than a transaction takes in a batch, and not much more: a frame has a limit.
+pub(super) fn weight_of(program: &Program, how: &How) -> usize {
+    /// What is beside a key: its table, version and lengths.
     const KEY_BYTES: usize = 32;
-    let sets = |reads: &ReadSet, writes: &[pangea_core::txn::Write]| {
-        let rows: usize = reads.ranges.iter().map(|range| range.rows.len() + 2).sum();
-        let values: usize = writes.iter().map(|w| w.value.as_ref().map_or(0, |v| v.len())).sum();
-        (reads.points.len() + rows + writes.len()) * KEY_BYTES + values
+    let range = |range: &KeyRange| {
+        2 * KEY_BYTES + range.start.len() + range.end.as_ref().map_or(0, |end| end.len())
+    };
+    let sets = |reads: &ReadSet, writes: &[Write]| {
+        let points: usize = reads.points.iter().map(|read| KEY_BYTES + read.key.len()).sum();
+        let rows = reads.ranges.iter().flat_map(|range| &range.rows);
+        let rows: usize = rows.map(|(key, _)| KEY_BYTES + key.len()).sum();
+        let ranges: usize = reads.ranges.iter().map(|read| range(&read.range)).sum();
+        let value = |write: &Write| write.value.as_ref().map_or(0, |value| value.len());
+        let writes: usize =
+            writes.iter().map(|write| KEY_BYTES + write.key.len() + value(write)).sum();
+        points + rows + ranges + writes
     };
     match (program, how) {
         (Program::Certified(certified), _) => sets(&certified.reads, &certified.writes),
@@ -294,8 +302,12 @@ fn weight_of(program: &Program, how: &How) -> usize {
             args.len() + sets(reads, writes)
         }
         (Program::Call { args, .. }, How::Ordered { footprint }) => {
-            let touched = |f: &pangea_core::txn::Footprint| f.points.len() + 2 * f.ranges.len();
-            args.len() + footprint.as_ref().map_or(0, touched) * KEY_BYTES
+            let touched = |footprint: &Footprint| {
+                let points = footprint.points.iter().map(|lock| KEY_BYTES + lock.key.len());
+                let ranges = footprint.ranges.iter().map(|lock| range(&lock.range));
+                points.sum::<usize>() + ranges.sum::<usize>()
+            };
+            args.len() + footprint.as_ref().map_or(0, touched)
         }
         (Program::Call { .. }, How::Certified | How::CertifiedInOrder) => {
             panic!("a call is executed or ordered")

@@ -244,7 +244,7 @@ impl Minerva {
             Message::Gone { source, first } => self.on_gone(cx, from, source, first),
             Message::Agreement { bytes } => self.on_agreement(cx, from, &bytes),
             Message::Progress { applied, durable, heads } => {
-                self.on_progress(from, applied, durable, heads);
+                self.on_progress(cx, from, applied, durable, heads);
             }
             Message::BarrierRequest { token } => self.on_barrier_request(from, token),
             Message::Barrier { token, incarnation, nonce } => {

@@ -305,9 +305,13 @@ impl Minerva {
             return cx.mark("minerva.own_batch_from_another");
         }
         cx.mark("minerva.own_batch_fetched");
-        // It will commit like any other, and nobody waits for it.
-        let in_flight = batch.records.iter().map(InFlight::of_an_earlier_life);
-        self.state.execution.in_flight.extend(in_flight);
+        // It will commit like any other, and nobody waits for it. What came after it may have been
+        // fetched already, behind a checkpoint that a crash took away.
+        let in_flight = &mut self.state.execution.in_flight;
+        let first = batch.first_sequence;
+        let later = in_flight.split_off(in_flight.partition_point(|it| it.txn.sequence() < first));
+        in_flight.extend(batch.records.iter().map(InFlight::of_an_earlier_life));
+        in_flight.extend(later);
         self.hold(cx, batch, bytes);
     }
 

@@ -22,6 +22,7 @@ use pangea_core::time::Span;
 use pangea_core::work::Work;
 
 use super::batch::{Batch, Bid, Heads, TxnRecord};
+use super::execution::weight_of;
 use super::greeting::lost_batches;
 use super::messages::{Message, decode_batch};
 use super::state::{Missing, Slot, SourceLog};
@@ -50,12 +51,20 @@ impl Minerva {
         if !self.state.greetings.is_ready {
             return;
         }
+        let mut records = std::mem::take(&mut self.state.execution.current);
+        self.state.execution.current_bytes = 0;
+        while !records.is_empty() {
+            // Before this replica was ready more may have come than a frame can hold.
+            let later = records.split_off(as_many_as_fit(&records, self.state.options.batch_bytes));
+            self.broadcast(cx, std::mem::replace(&mut records, later));
+        }
+    }
+
+    fn broadcast(&mut self, cx: &mut Cx<'_, Self>, records: Vec<TxnRecord>) {
         let bid = self.state.own_log().held.next();
-        let execution = &mut self.state.execution;
-        let records = std::mem::take(&mut execution.current);
-        let Some(first) = records.first().map(|record: &TxnRecord| record.txn) else { return };
-        execution.current_bytes = 0;
+        let execution = &self.state.execution;
         let me = self.state.me;
+        let first = records.first().expect("a batch holds a transaction").txn;
         let batch = Batch {
             source: me,
             bid,
@@ -129,10 +138,18 @@ impl Minerva {
     /// Records up to `upto` are durable: acknowledges the batches among them.
     pub(super) fn acknowledge(&mut self, cx: &mut Cx<'_, Self>, upto: LogPosition) {
         let me = self.state.me;
+        self.state.replication.synced = upto;
         let mut grown = vec![false; self.state.replication.logs.len()];
         for (source, log) in self.state.replication.logs.iter_mut().enumerate() {
-            grown[source] = log.advance_durable(upto);
-            self.state.replication.durable[me.index()][source] = log.durable;
+            if self.state.cut.installed.is_some() && source != me.index() {
+                // What a peer's checkpoint skipped is durable here with this node's own: a crash
+                // before that leaves what came behind it behind a gap.
+                continue;
+            }
+            log.advance_durable(upto);
+            let told = &mut self.state.replication.durable[me.index()][source];
+            grown[source] = log.durable > *told;
+            *told = log.durable;
         }
         if !grown.contains(&true) {
             return;
@@ -321,6 +338,16 @@ impl Minerva {
     }
 }
 
+/// How many of these make a batch: so many bytes, or one transaction.
+fn as_many_as_fit(records: &[TxnRecord], bytes_max: usize) -> usize {
+    let mut bytes = 0;
+    let fit = records.iter().take_while(|record| {
+        bytes += weight_of(&record.program, &record.how);
+        bytes <= bytes_max
+    });
+    fit.count().max(1)
+}
+
 /// A node that has forgotten what it said ends itself; `how` tells what shows it.
 pub(super) fn lost_log(how: &str) -> String {
     format!(
@@ -364,15 +391,13 @@ impl SourceLog {
         }
     }
 
-    /// Follows the batches that are durable without a gap. Returns whether there are more now.
-    fn advance_durable(&mut self, upto: LogPosition) -> bool {
-        let before = self.durable;
+    /// Follows the batches that are durable without a gap.
+    fn advance_durable(&mut self, upto: LogPosition) {
         while let Some(slot) = self.slots.get(&self.durable.next())
             && slot.position <= upto
         {
             self.durable = self.durable.next();
         }
-        self.durable > before
     }
 }
 

@@ -88,6 +88,8 @@ pub(super) struct Replication {
     pub available: Heads,
     /// The last proof that this replica broadcast for its own log.
     pub proof_sent: Bid,
+    /// The log of this node is durable up to here.
+    pub synced: LogPosition,
     /// Which peers are connected.
     pub is_up: Vec<bool>,
     /// Turns through the peers that a missing batch is fetched from.
@@ -300,6 +302,7 @@ impl State {
                 durable: vec![heads.clone(); n],
                 available: heads.clone(),
                 proof_sent: Bid(0),
+                synced: LogPosition(0),
                 is_up: vec![false; n],
                 fetch_turn: 0,
             },

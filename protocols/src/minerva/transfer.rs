@@ -139,6 +139,11 @@ impl Minerva {
 
     /// Asks for a checkpoint if one is needed and none is on its way.
     pub(super) fn retry_transfer(&mut self, cx: &mut Cx<'_, Self>) {
+        if !self.state.greetings.is_ready {
+            // It could not close its current batch, whose runs must not be taken for runs on the
+            // checkpoint.
+            return;
+        }
         let least = self.least_needed();
         let transfer = &mut self.state.transfer;
         let Some(least) = least else {
@@ -336,10 +341,6 @@ impl Minerva {
         for (log, (head, sequence)) in self.state.replication.logs.iter_mut().zip(skipped) {
             log.skip_to(*head);
             log.next_sequence = log.next_sequence.max(*sequence);
-        }
-        let me = self.state.me.index();
-        for (source, log) in self.state.replication.logs.iter().enumerate() {
-            self.state.replication.durable[me][source] = log.durable;
         }
         self.rebuild_overlay();
     }

@@ -1,6 +1,7 @@
 //! Minerva phase by phase: what the paper claims, on real replicas in a lockstep world.
 
 mod away;
+mod behind;
 mod committing;
 mod contention;
 mod cutting;

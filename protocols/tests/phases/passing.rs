@@ -2,9 +2,9 @@
 
 use pangea_core::ids::NodeId;
 use pangea_core::protocol::Input;
-use pangea_protocols::minerva::Message;
+use pangea_protocols::minerva::{Message, Options};
 
-use super::support::{Cluster, Fate};
+use super::support::{Cluster, Fate, by_hand};
 use super::transfer::behind_by_many_parts;
 
 fn put(cluster: &mut Cluster, at: usize, key: &str, value: &str) {
@@ -210,4 +210,83 @@ fn a_peer_that_is_the_only_one_is_not_asked_again_for_what_it_is_sending() {
         let_pass_before(&mut cluster, 0);
     }
     assert_eq!(cluster.mark(away, "minerva.checkpoint_requested"), 1);
+}
+
+/// The epochs applied and durable that a node has told of last.
+fn last_progress(cluster: &Cluster, node: usize) -> (u64, u64) {
+    let progress = |(from, _, message): &(NodeId, NodeId, Message)| match message {
+        Message::Progress { applied, durable, .. } if from.index() == node => {
+            Some((applied.0, durable.0))
+        }
+        _ => None,
+    };
+    cluster.sent.iter().rev().find_map(progress).expect("it tells how far it is")
+}
+
+/// While its own checkpoint of a peer's state was written, it took another one from a peer. Where
+/// nobody wrote any more, it never made a checkpoint of that: what it had was never durable, and a
+/// replaced node never had its place again.
+#[test]
+fn a_second_checkpoint_from_a_peer_becomes_its_own_where_nobody_writes() {
+    let (mut cluster, away, _) = behind_by_many_parts();
+    cluster.nodes[away].writes_checkpoints = false;
+    cluster.heal();
+    cluster.run_for(1_000);
+    assert_eq!(cluster.counter(away, "checkpoints_installed"), 1);
+    lose_batches(&mut cluster, away, 30);
+    cluster.heal();
+    cluster.run_for(2_000);
+    assert_eq!(cluster.counter(away, "checkpoints_installed"), 2);
+    cluster.nodes[away].writes_checkpoints = true;
+    cluster.run_for(60_000);
+    let (applied, durable) = last_progress(&cluster, away);
+    assert_eq!(durable, applied);
+}
+
+/// A removed replica takes a checkpoint, behind which it lacks so much that it takes it longer than
+/// half a minute to fetch it, over a link that is never lost. What was kept for it was dropped half
+/// a minute after the last part of the checkpoint, however busily it fetched, and it began again.
+#[test]
+fn what_a_removed_node_fetches_behind_its_checkpoint_is_kept_as_long_as_it_gets_on() {
+    let options = Options { removal_ms: 1_000, epoch_ms: 15, chunk_bytes: 64, ..by_hand() };
+    let mut cluster = Cluster::new(3, options);
+    let away = (cluster.leader() + 1) % 3;
+    let here = (away + 1) % 3;
+    put(&mut cluster, here, "x", "1");
+    cluster.crash(away);
+    cluster.run_for(2_000);
+    (0..100).for_each(|_| put(&mut cluster, here, "y", "1"));
+    // So many batches may still pass.
+    let passing = std::rc::Rc::new(std::cell::Cell::new(0));
+    let rule = |passing: &std::rc::Rc<std::cell::Cell<u64>>, holds_parts: bool| {
+        let passing = passing.clone();
+        move |_: NodeId, to: NodeId, message: &Message| match message {
+            Message::CheckpointChunk { index, .. } if *index >= 5 && holds_parts => Fate::HoldBack,
+            Message::Batch { .. } if to.index() == away && passing.get() == 0 => Fate::Lose,
+            Message::Batch { .. } if to.index() == away => {
+                passing.set(passing.get() - 1);
+                Fate::Deliver
+            }
+            _ => Fate::Deliver,
+        }
+    };
+    cluster.rule = Box::new(rule(&passing, true));
+    (0..5).for_each(|n| put(&mut cluster, here, &format!("key{n}"), &"v".repeat(64)));
+    cluster.start(away);
+    cluster.run_for(1_000);
+    (0..250).for_each(|n| put(&mut cluster, here, "z", &n.to_string()));
+    assert_eq!(cluster.counter(away, "checkpoints_installed"), 0);
+    cluster.rule = Box::new(rule(&passing, false));
+    cluster.release();
+    cluster.run_for(1_000);
+    assert_eq!(cluster.counter(away, "checkpoints_installed"), 1);
+    assert_eq!(cluster.members(here), 2);
+    for _ in 0..60 {
+        passing.set(3);
+        cluster.run_for(1_000);
+    }
+    cluster.heal();
+    cluster.run_for(5_000);
+    assert_eq!(cluster.everywhere("z"), "249");
+    assert_eq!(cluster.counter(away, "checkpoints_installed"), 1);
 }

@@ -27,7 +27,7 @@ fn add(cluster: &mut Cluster, id: usize) {
     assert_eq!(cluster.result(id, ticket), "");
 }
 
-fn assert_all_run(cluster: &Cluster) {
+pub fn assert_all_run(cluster: &Cluster) {
     let stopped: Vec<_> = cluster.nodes.iter().filter_map(|node| node.stopped.as_ref()).collect();
     assert!(stopped.is_empty(), "{stopped:?}");
 }

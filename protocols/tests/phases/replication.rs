@@ -4,7 +4,7 @@ use bytes::Bytes;
 use pangea_core::ids::{NodeId, SnapshotVersion};
 use pangea_core::protocol::Input;
 use pangea_protocols::minerva::batch::{Batch, Bid};
-use pangea_protocols::minerva::{Message, Timer};
+use pangea_protocols::minerva::{Message, Options, Timer};
 
 use super::support::{Cluster, Fate, by_hand, paper_by_hand};
 
@@ -292,4 +292,26 @@ fn a_resend_is_limited_and_the_rest_is_fetched() {
     cluster.run_for(1_000);
     cluster.cut();
     assert_eq!(cluster.everywhere("k19"), megabyte);
+}
+
+/// Keys counted as nothing. A few transactions with long keys made a batch that is larger than any
+/// frame: it closed every connection that it was sent on, was sent again on the next, and nothing
+/// that its source wrote was ever committed.
+#[test]
+fn a_batch_is_as_small_as_it_should_be_however_long_the_keys_are() {
+    let mut cluster = Cluster::new(3, Options { batch_bytes: 100_000, ..by_hand() });
+    let key = "k".repeat(10_000);
+    for n in 0..50 {
+        cluster.call(0, &format!("put {n}{key} 1"));
+    }
+    let scan = |n: u64| format!("scan 0 z; put x {n}");
+    (0..50).for_each(|n| _ = cluster.call(0, &scan(n)));
+    cluster.epoch();
+    let sizes = cluster.sent.iter().filter_map(|(_, _, message)| match message {
+        Message::Batch { bytes } => Some(bytes.len()),
+        _ => None,
+    });
+    // One transaction may be larger than that.
+    assert!(sizes.max().unwrap() < 600_000);
+    assert_eq!(cluster.everywhere("x"), "49");
 }

@@ -5,7 +5,7 @@ use pangea_core::protocol::{Input, Request};
 use pangea_protocols::minerva::batch::{Batch, Bid};
 use pangea_protocols::minerva::{Message, Options, Timer};
 
-use super::support::{Cluster, Fate, by_hand};
+use super::support::{Cluster, Fate, by_hand, paper_by_hand};
 
 /// §4: "a batch can be safely discarded only after it has been fully processed by the entire
 /// cluster": while a member is away it is kept, and that member needs no checkpoint.
@@ -138,7 +138,7 @@ fn a_removed_replica_still_acknowledges_what_becomes_durable_later() {
 
 /// A cluster, and the node in it that comes back and must take a checkpoint. Its request is on its
 /// way, held back.
-fn behind(options: Options) -> (Cluster, usize) {
+pub fn behind(options: Options) -> (Cluster, usize) {
     let mut cluster = Cluster::new(3, options);
     let away = (cluster.leader() + 1) % 3;
     let here = (away + 1) % 3;
@@ -406,4 +406,103 @@ fn what_was_logged_after_a_peers_checkpoint_counts_once_that_is_durable() {
     });
     let (applied, durable) = progress.expect("it tells how far it is");
     assert_eq!(durable, applied);
+}
+
+/// As [`a_peers_checkpoint_closes_the_current_batch`], before the replica is ready: then no batch is
+/// closed, and what ran before and after the checkpoint was taken for runs that saw each other.
+#[test]
+fn runs_before_and_after_a_peers_checkpoint_are_apart_where_no_batch_can_be_closed() {
+    let options = Options { removal_ms: 1_000, epoch_ms: 15, ..paper_by_hand() };
+    let mut cluster = Cluster::new(5, options);
+    let away = (cluster.leader() + 1) % 5;
+    let peer = (away + 1) % 5;
+    cluster.call(peer, "put x 1");
+    cluster.batch(peer);
+    cluster.run_for(200);
+    cluster.crash(away);
+    cluster.run_for(2_000);
+    for _ in 0..20 {
+        cluster.call(peer, "add y 1");
+        cluster.batch(peer);
+        cluster.run_for(200);
+    }
+    // It reaches one other, which is not enough to be ready.
+    let holds = |holds_parts: bool| {
+        move |from: NodeId, to: NodeId, message: &Message| {
+            let pair = [from.index(), to.index()];
+            match message {
+                _ if pair.contains(&away) && !pair.contains(&peer) => Fate::Lose,
+                Message::CheckpointChunk { .. } if holds_parts => Fate::HoldBack,
+                _ => Fate::Deliver,
+            }
+        }
+    };
+    cluster.rule = Box::new(holds(true));
+    cluster.start(away);
+    cluster.run_for(1_000);
+    cluster.call(away, "add x 1");
+    cluster.run_for(100);
+    cluster.rule = Box::new(holds(false));
+    cluster.release();
+    cluster.run_for(1_000);
+    cluster.call(away, "add x 1");
+    cluster.heal();
+    for other in (0..5).filter(|other| *other != away) {
+        cluster.reconnect(away, other);
+    }
+    cluster.run_for(2_000);
+    cluster.batch(away);
+    cluster.run_for(2_000);
+    assert_eq!(cluster.everywhere("x"), "3");
+}
+
+/// Only peers were taken back. A coordinator that had been removed, and led again before the one
+/// between had taken it back, was never a member again.
+#[test]
+fn a_coordinator_that_was_removed_takes_itself_back() {
+    let options = Options { removal_ms: 1_000, epoch_ms: 15, batch_ms: 5, ..by_hand() };
+    let mut cluster = Cluster::new(3, options);
+    let away = cluster.leader();
+    let here = (away + 1) % 3;
+    cluster.crash(away);
+    cluster.run_for(3_000);
+    for _ in 0..100 {
+        cluster.call(here, "add x 1");
+        cluster.run_for(30);
+    }
+    cluster.run_for(500);
+    cluster.rule = Box::new(|_, _, message| match message {
+        Message::CheckpointChunk { .. } => Fate::HoldBack,
+        _ => Fate::Deliver,
+    });
+    cluster.start(away);
+    cluster.run_for(3_000);
+    assert_eq!(cluster.leader(), away, "else this tests something else");
+    assert_eq!(cluster.members(here), 2);
+    cluster.heal();
+    cluster.run_for(10_000);
+    assert_eq!(cluster.everywhere("x"), "100");
+    assert_eq!(cluster.members(away), 3);
+}
+
+/// Sixteen parts were on their way, however large. With large rows, or with the largest
+/// `chunk_bytes`, that is more than may wait for a connection: it was closed, made again, sent
+/// sixteen parts, and so on.
+#[test]
+fn a_checkpoint_of_large_rows_does_not_fill_the_connection() {
+    let mut cluster = Cluster::new(3, by_hand());
+    let megabyte = "v".repeat(1 << 20);
+    for n in 0..30 {
+        cluster.call(0, &format!("put k{n:02} {megabyte}"));
+    }
+    cluster.epoch();
+    cluster.sent.clear();
+    let request = Message::CheckpointRequest { transfer: 1, index: 0 };
+    cluster.step(0, Input::Message { from: NodeId(1), message: request });
+    let parts = cluster.sent.iter().filter_map(|(_, _, message)| match message {
+        Message::CheckpointChunk { payload, .. } => Some(payload.len()),
+        _ => None,
+    });
+    let on_its_way: usize = parts.sum();
+    assert!((8 << 20..10 << 20).contains(&on_its_way), "{on_its_way}");
 }

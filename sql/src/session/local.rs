@@ -179,8 +179,11 @@ impl<H: Header> Context for LocalContext<H> {
         }
         let found = self.pin.store().read(table, key, self.pin.version());
         let found = found.filter(|version| version.value.is_some());
-        if self.is_recording && self.points.insert((table, Key::from(key))) {
+        let at = (table, Key::from(key));
+        if self.is_recording && !self.points.contains(&at) {
+            // First: after a failure the transaction may go on, from a savepoint.
             self.record(1)?;
+            self.points.insert(at);
             let seen = found.as_ref().map_or(Seen::Absent, |found| Seen::At(found.version));
             self.reads.points.push(PointRead { table, key: Key::from(key), seen });
         }

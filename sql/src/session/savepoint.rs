@@ -3,6 +3,8 @@
 //! What was written since the savepoint is undone, as are settings. What was read since counts as
 //! read all the same: the client has seen it.
 
+use std::sync::Arc;
+
 use super::local::Mark;
 use super::settings::Settings;
 use super::{Response, Session};
@@ -24,7 +26,8 @@ pub(crate) enum Step {
 pub(super) struct Savepoint {
     name: String,
     writes: Mark,
-    settings: Settings,
+    /// Shared with the savepoint before it where nothing was set between: there can be many.
+    settings: Arc<Settings>,
     local_settings: usize,
     is_read_only: bool,
 }
@@ -66,10 +69,15 @@ impl<E: Engine> Session<E> {
     fn set_savepoint(&mut self, name: &str) {
         let transaction = self.transaction.as_mut().expect("the caller has looked");
         let cx = transaction.cx.as_mut().expect("the snapshot is open");
+        let before = transaction.savepoints.last().map(|before| &before.settings);
+        let settings = match before.filter(|settings| ***settings == self.settings) {
+            Some(same) => same.clone(),
+            None => Arc::new(self.settings.clone()),
+        };
         transaction.savepoints.push(Savepoint {
             name: name.to_owned(),
             writes: cx.mark(),
-            settings: self.settings.clone(),
+            settings,
             local_settings: transaction.local_settings.len(),
             is_read_only: transaction.is_read_only,
         });
@@ -95,7 +103,7 @@ impl<E: Engine> Session<E> {
         let savepoint = transaction.savepoints.last().expect("it is this one");
         transaction.local_settings.truncate(savepoint.local_settings);
         transaction.is_read_only = savepoint.is_read_only;
-        self.settings.clone_from(&savepoint.settings);
+        self.settings.clone_from(&*savepoint.settings);
         let cx = transaction.cx.as_mut().expect("it is kept while there are savepoints");
         cx.go_back(savepoint.writes);
         Ok(())

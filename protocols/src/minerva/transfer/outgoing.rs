@@ -21,6 +21,10 @@ use crate::minerva::messages::Message;
 /// So many chunks may be on their way: other batches wait behind them.
 const CHUNKS_AHEAD: u64 = 16;
 
+/// And so many bytes, or one chunk: rows may be large, and what waits for a connection has a limit
+/// beyond which it is closed.
+const BYTES_AHEAD: usize = 8 << 20;
+
 /// A peer that is not connected may come back for the rest for this long.
 const KEEP: Span = Span::from_ms(30_000);
 
@@ -33,6 +37,8 @@ pub(super) struct Outgoing {
     /// The first row of the next chunk, a table and a key in it; before that those of the chunks
     /// that are not acknowledged. The first chunk has no rows.
     cursors: VecDeque<Cursor>,
+    /// How large the chunks are that are not acknowledged.
+    sizes: VecDeque<usize>,
     /// A chunk is closed when it is this large.
     chunk_bytes: usize,
     /// The first chunk that is not acknowledged.
@@ -45,7 +51,7 @@ pub(super) struct Outgoing {
 pub(super) struct Kept {
     /// It has all up to these heads, or will.
     heads: Heads,
-    /// When it last asked for a part or acknowledged one, or was lost.
+    /// When it last asked for a part, acknowledged one or got on behind them, or was lost.
     pub(super) heard: Timestamp,
 }
 
@@ -88,7 +94,7 @@ impl Minerva {
         self.send_chunks(cx, from);
     }
 
-    fn note_heard(&mut self, peer: NodeId, now: Timestamp) {
+    pub(in crate::minerva) fn note_heard(&mut self, peer: NodeId, now: Timestamp) {
         if let Some(kept) = self.state.transfer.kept.get_mut(&peer) {
             kept.heard = now;
         }
@@ -109,6 +115,7 @@ impl Minerva {
             pin,
             meta: meta.into(),
             cursors: VecDeque::from([Some((TableId(0), Vec::new()))]),
+            sizes: VecDeque::new(),
             chunk_bytes: self.state.options.chunk_bytes,
             acknowledged: 0,
             next_index: 0,
@@ -133,7 +140,7 @@ impl Minerva {
 
     fn send_chunks(&mut self, cx: &mut Cx<'_, Self>, to: NodeId) {
         let Some(outgoing) = self.state.transfer.outgoing.get_mut(&to) else { return };
-        while !outgoing.is_sent() && outgoing.next_index < outgoing.acknowledged + CHUNKS_AHEAD {
+        while outgoing.may_send() {
             let (transfer, index) = (outgoing.transfer, outgoing.next_index);
             let payload = outgoing.next_payload();
             let is_last = outgoing.is_sent();
@@ -185,10 +192,18 @@ impl Outgoing {
         self.cursors.back().is_some_and(Option::is_none)
     }
 
+    /// Whether there is a next chunk, and room for it on its way.
+    fn may_send(&self) -> bool {
+        let has_room = self.next_index < self.acknowledged + CHUNKS_AHEAD
+            && self.sizes.iter().sum::<usize>() < BYTES_AHEAD;
+        !self.is_sent() && has_room
+    }
+
     /// Chunks before `index` have come.
     fn acknowledge(&mut self, index: u64) {
         let news = index.saturating_sub(self.acknowledged);
         self.cursors.drain(..news as usize);
+        self.sizes.drain(..news as usize);
         self.acknowledged += news;
     }
 
@@ -199,6 +214,7 @@ impl Outgoing {
         }
         self.acknowledge(index);
         self.cursors.truncate(1);
+        self.sizes.clear();
         self.next_index = index;
         true
     }
@@ -212,6 +228,7 @@ impl Outgoing {
         };
         self.next_index += 1;
         self.cursors.push_back(next);
+        self.sizes.push_back(payload.len());
         payload
     }
 
