@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use pangea_sql::PlanCache;
+use pangea_sql::Shared;
 use pangea_sql::memory::MemoryEngine;
 use pangea_sql::session::{Response, Session};
 
@@ -32,7 +32,7 @@ fn run(session: &mut Session<MemoryEngine>, sql: &str) -> Result<String, String>
 fn a_read_that_failed_at_the_limit_is_not_taken_for_recorded() {
     let engine = MemoryEngine::new();
     let session = || {
-        let plans = Arc::new(PlanCache::default());
+        let plans = Arc::new(Shared::default());
         Session::new(engine.clone(), plans, &BTreeMap::new()).unwrap()
     };
     let (mut a, mut b) = (session(), session());
@@ -43,7 +43,7 @@ fn a_read_that_failed_at_the_limit_is_not_taken_for_recorded() {
         .unwrap();
     // The schema is read before the limit.
     run(&mut a, "begin; select n from t where id = 2; savepoint s").unwrap();
-    while let Ok(_) = run(&mut a, "select count(*) from many") {}
+    while run(&mut a, "select count(*) from many").is_ok() {}
     run(&mut a, "rollback to s").unwrap();
     let read = "select n from t where id = 1";
     let refused = run(&mut a, read).unwrap_err();

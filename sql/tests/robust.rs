@@ -218,19 +218,3 @@ proptest! {
         }
     }
 }
-
-/// Each statement's place was looked for from the start of the text: 100,000 statements took a
-/// minute, in which nothing else ran on that thread, and four such texts stopped all of a node's
-/// sessions.
-#[test]
-fn a_text_of_many_statements_takes_time_in_proportion() {
-    let seconds = |count: usize| {
-        let mut session = session();
-        let text = vec!["select 1"; count].join(";");
-        let start = std::time::Instant::now();
-        assert_eq!(ready(session.simple_query(&text)).len(), count);
-        start.elapsed().as_secs_f64()
-    };
-    let (few, many) = (seconds(2_000), seconds(40_000));
-    assert!(many < 100.0 * few, "20 times as many took {many} s, not {few} s");
-}

@@ -15,6 +15,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use pangea_core::exec::TXN_BYTES_MAX;
 use pangea_core::ids::{LogPosition, NodeId};
 use pangea_core::planted::{Bug, is_planted};
 use pangea_core::protocol::Cx;
@@ -52,10 +53,14 @@ impl Minerva {
             return;
         }
         let mut records = std::mem::take(&mut self.state.execution.current);
-        self.state.execution.current_bytes = 0;
+        let bytes = std::mem::take(&mut self.state.execution.current_bytes);
+        let batch_bytes = self.state.options.batch_bytes;
+        // Before this replica was ready more may have come than a frame can hold.
+        let is_too_much = bytes > batch_bytes + TXN_BYTES_MAX;
         while !records.is_empty() {
-            // Before this replica was ready more may have come than a frame can hold.
-            let later = records.split_off(as_many_as_fit(&records, self.state.options.batch_bytes));
+            let fit =
+                if is_too_much { as_many_as_fit(&records, batch_bytes) } else { records.len() };
+            let later = records.split_off(fit);
             self.broadcast(cx, std::mem::replace(&mut records, later));
         }
     }
