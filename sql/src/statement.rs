@@ -98,6 +98,7 @@ impl Arguments {
             sequences,
             last_number,
             set_sequences: RefCell::default(),
+            deferred: None,
         };
         Ok(Self { text, param_types, env, is_bulk })
     }
@@ -244,6 +245,7 @@ mod tests {
             sequences: vec![Drawn { name: "s".to_owned(), id: 3, ..Drawn::default() }],
             last_number: Cell::new(Some(-1)),
             set_sequences: RefCell::default(),
+            deferred: None,
         };
         let param_types = vec![SqlType::Int4, SqlType::Text];
         let args = Arguments { text: Arc::from("select 1"), param_types, env, is_bulk: true };

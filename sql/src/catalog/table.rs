@@ -148,8 +148,8 @@ pub struct ForeignKey {
     pub on_update: Action,
     /// Whether either all columns are NULL or none (`MATCH FULL`).
     pub is_full: bool,
-    /// Whether it was made `DEFERRABLE`, and whether `INITIALLY DEFERRED`. It is checked at the end
-    /// of each statement all the same.
+    /// Whether it was made `DEFERRABLE`, and whether `INITIALLY DEFERRED`: then it is checked when
+    /// the transaction commits.
     pub deferral: (bool, bool),
 }
 

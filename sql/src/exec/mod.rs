@@ -19,6 +19,7 @@ use crate::expr::Env;
 use crate::plan::{Plan, Planned};
 use crate::sequence::Used;
 use crate::types::datum::Datum;
+pub(crate) use write::check_deferred;
 
 /// The most rows of one result.
 pub(crate) const ROWS_MAX: usize = 1_000_000;

@@ -16,13 +16,13 @@ use pangea_core::txn::Context;
 use pangea_core::value::Value;
 
 use super::{alter, check_size, scan};
-use crate::catalog::{Action, Table};
+use crate::catalog::{Action, ForeignKey, Table};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::{Env, Expr};
 use crate::keys;
 use crate::plan::Checked;
 use crate::plan::path::Path;
-use crate::plan::target::{Child, Target, Targets};
+use crate::plan::target::{self, Child, Deferred, Target, Targets};
 use crate::rows;
 use crate::types::datum::Datum;
 use crate::types::text;
@@ -271,8 +271,8 @@ impl<'a> Writer<'a> {
             if is_same || nulls == values.len() || nulls > 0 && !parent.key.is_full {
                 continue;
             }
-            let table = &target.table.name;
-            let name = &parent.key.name;
+            let (table, key) = (&target.table.name, &parent.key);
+            let name = &key.name;
             let message = format!(
                 "insert or update on table \"{table}\" violates foreign key constraint \"{name}\""
             );
@@ -281,15 +281,34 @@ impl<'a> Writer<'a> {
                 let detail = "MATCH FULL does not allow mixing of null and nonnull key values.";
                 return Err(error.with_detail(detail).into());
             }
-            let shown = shown(&target.table, &parent.key.columns, &values, self.env);
+            let shown = shown(&target.table, &key.columns, &values, self.env);
+            let detail = format!("{shown} is not present in table \"{}\".", key.parent);
+            let error = error.with_detail(detail);
+            if self.is_deferred(table, key, &values, &error) {
+                continue;
+            }
             let env = with_params(self.env, values);
             if !exists(&parent.access, &parent.filter, &env, self.cx)? {
-                let parent = &parent.key.parent;
-                let detail = format!("{shown} is not present in table \"{parent}\".");
-                return Err(error.with_detail(detail).into());
+                return Err(error.into());
             }
         }
         Ok(())
+    }
+
+    /// Whether a foreign key is looked at when the transaction commits. It is noted then.
+    fn is_deferred(
+        &self,
+        child: &str,
+        key: &ForeignKey,
+        values: &[Datum],
+        error: &SqlError,
+    ) -> bool {
+        let Some(deferred) = self.env.deferred.as_ref().filter(|_| key.deferral.1) else {
+            return false;
+        };
+        let (child, key, values) = (child.to_owned(), key.name.clone(), values.to_vec());
+        deferred.borrow_mut().push(Deferred { child, key, values, error: error.clone() });
+        true
     }
 
     /// Nothing refers to what went.
@@ -306,8 +325,8 @@ impl<'a> Writer<'a> {
             return Ok(());
         }
         // Another row may have the key by now.
-        let is_back = self.has_key(target, &child.key.parent_columns, &old)?;
-        if is_back && child.key.on_delete != Action::Restrict {
+        let is_restricted = child.key.on_delete == Action::Restrict;
+        if !is_restricted && exists(&child.back.0, &child.back.1, &env, self.cx)? {
             return Ok(());
         }
         let (name, table) = (&child.key.name, &child.table.name);
@@ -317,37 +336,11 @@ impl<'a> Writer<'a> {
             target.table.name
         );
         let detail = format!("{shown} is still referenced from table \"{table}\".");
-        Err(SqlError::new(code::FOREIGN_KEY, message).with_detail(detail).into())
-    }
-
-    /// Whether a row of a target has these values, which its key or a unique index is of.
-    fn has_key(
-        &mut self,
-        target: &Target,
-        columns: &[usize],
-        values: &[Datum],
-    ) -> Result<bool, Failure> {
-        let mut row = vec![Datum::Null; target.table.columns.len()];
-        for (&column, value) in columns.iter().zip(values) {
-            row[column] = value.clone();
+        let error = SqlError::new(code::FOREIGN_KEY, message).with_detail(detail);
+        if !is_restricted && self.is_deferred(table, &child.key, &old, &error) {
+            return Ok(());
         }
-        let is_of = |path: &Path| {
-            let of = |column: usize| path.parts.iter().any(|it| it.expr == Expr::Column(column));
-            path.is_unique() && path.parts.len() == columns.len() && columns.iter().all(|&c| of(c))
-        };
-        let Some(path) = target.paths.iter().position(|path| is_of(path)) else {
-            return Ok(false);
-        };
-        let path = &target.paths[path];
-        if path.index.is_none() {
-            let values = path.values(&row, self.env)?;
-            let columns = path.parts.iter().map(|part| part.base).zip(&values);
-            return Ok(self.cx.get(path.store, &keys::encode(columns)?)?.is_some());
-        }
-        match path.entry(&row, &Key::from(&[][..]), self.env)? {
-            Some((entry, true)) => Ok(self.cx.get(path.store, &entry)?.is_some()),
-            _ => Ok(false),
-        }
+        Err(error.into())
     }
 }
 
@@ -365,6 +358,23 @@ fn pick(row: &[Datum], columns: &[usize]) -> Vec<Datum> {
 
 fn with_params(env: &Env, params: Vec<Datum>) -> Env {
     Env { params, ..env.clone() }
+}
+
+/// Holds what a transaction has done to the foreign keys that wait for its end.
+pub(crate) fn check_deferred(
+    all: &[Deferred],
+    env: &Env,
+    cx: &mut dyn Context,
+) -> Result<(), Failure> {
+    for Deferred { child, key, values, error } in all {
+        // It may be gone by now.
+        let Some((child, parent)) = target::both_sides(child, key, cx)? else { continue };
+        let env = with_params(env, values.clone());
+        if exists(&child.0, &child.1, &env, cx)? && !exists(&parent.0, &parent.1, &env, cx)? {
+            return Err(error.clone().into());
+        }
+    }
+    Ok(())
 }
 
 /// Whether there is a row that a condition leaves.

@@ -18,6 +18,7 @@ use std::cell::{Cell, RefCell};
 use std::cmp::Ordering;
 
 use crate::error::{SqlError, code};
+use crate::plan::target::Deferred;
 use crate::sequence::Drawn;
 use crate::types::datum::Datum;
 use crate::types::zone::Zone;
@@ -50,6 +51,9 @@ pub(crate) struct Env {
     pub last_number: Cell<Option<i64>>,
     /// Where sequences are told to go on: their place, the number, and whether it was taken.
     pub set_sequences: RefCell<Vec<(usize, i64, bool)>>,
+    /// Where foreign keys that wait for the end of the transaction are noted, if that is not the end
+    /// of the statement.
+    pub deferred: Option<RefCell<Vec<Deferred>>>,
 }
 
 impl Env {

@@ -5,11 +5,13 @@
 
 use std::sync::Arc;
 
+use pangea_core::txn::Context;
+
 use super::access::Access;
 use super::path::{Path, Paths};
 use super::{Planner, text};
-use crate::catalog::{Action, ForeignKey, Table};
-use crate::error::Failure;
+use crate::catalog::{self, Action, ForeignKey, Relation, Table};
+use crate::error::{Failure, SqlError};
 use crate::expr::bind::{Params, SequenceName};
 use crate::expr::{Binary, Comparison, Expr, SequenceCall, Unary};
 use crate::types::datum::Datum;
@@ -54,6 +56,8 @@ pub(crate) struct Child {
     /// The rows that refer to one: parameters are the values of the columns there.
     pub access: Access,
     pub filter: Expr,
+    /// The row that has these values there, and the condition of it.
+    pub back: (Access, Expr),
     /// What the columns become with `SET DEFAULT`.
     pub defaults: Vec<Expr>,
 }
@@ -117,7 +121,10 @@ impl Planner<'_> {
                     defaults.push(default_of(&paths.table, column, &mut self.params)?);
                 }
             }
+            let own = Paths { table: parent.clone(), all: targets[at].paths.clone() };
+            let there = refers(&parent, &key.parent_columns, &parent, &key.parent_columns);
             let child = Child {
+                back: (Access::new(&own, Some(&there)), there),
                 key: key.clone(),
                 table: paths.table.clone(),
                 target,
@@ -129,6 +136,41 @@ impl Planner<'_> {
         }
         Ok(())
     }
+}
+
+/// A foreign key that is looked at when the transaction commits: it holds if no row has these values
+/// or the one that they refer to is there.
+#[derive(Clone, Debug)]
+pub(crate) struct Deferred {
+    /// The table that has the key.
+    pub child: String,
+    pub key: String,
+    pub values: Vec<Datum>,
+    /// What a client is told if it does not hold.
+    pub error: SqlError,
+}
+
+/// A way to rows, and the condition of them: parameters are the values of a foreign key.
+pub(crate) type Way = (Access, Expr);
+
+/// The rows that have a foreign key's values, and those that they refer to. Nothing if there is no
+/// such key any more.
+pub(crate) fn both_sides(
+    child: &str,
+    key: &str,
+    cx: &mut dyn Context,
+) -> Result<Option<(Way, Way)>, Failure> {
+    let Some(Relation::Table(child)) = catalog::find(child, cx)? else { return Ok(None) };
+    let Some(key) = child.foreign_keys.iter().find(|known| known.name == key).cloned() else {
+        return Ok(None);
+    };
+    let Some(Relation::Table(parent)) = catalog::find(&key.parent, cx)? else { return Ok(None) };
+    let (child, parent) = (Paths::new(Arc::new(child))?, Paths::new(Arc::new(parent))?);
+    let way = |paths: &Paths, columns: &[usize]| {
+        let filter = refers(&paths.table, columns, &child.table, &key.columns);
+        (Access::new(paths, Some(&filter)), filter)
+    };
+    Ok(Some((way(&child, &key.columns), way(&parent, &key.parent_columns))))
 }
 
 /// What a column gets when a statement gives it nothing.

@@ -171,6 +171,7 @@ impl<E: Engine> Session<E> {
         let may_be_run_again = planned.sequences.iter().any(|used| used.draws > 0);
         let before = may_be_run_again.then(|| cx.mark());
         let env = self.env(params.to_vec(), transaction.started, drawn);
+        let env = Env { deferred: Some(RefCell::default()), ..env };
         let executed = exec::run(planned, &env, &mut Interruptible::new(cx, &self.engine))
             .map_err(|failure| violating(planned, failure.into()));
         if let Some(before) = before {
@@ -185,7 +186,22 @@ impl<E: Engine> Session<E> {
         self.give_back(borrowed, &current);
         let executed = executed?;
         self.note_env(&env);
+        transaction.deferred.extend(env.deferred.unwrap_or_default().into_inner());
         Ok(self.respond(planned, planned.columns.clone(), executed))
+    }
+
+    /// Holds a transaction that is to commit to the foreign keys that wait for it.
+    pub(super) fn check_deferred(
+        &mut self,
+        transaction: &mut Transaction<E>,
+    ) -> Result<(), SqlError> {
+        let deferred = std::mem::take(&mut transaction.deferred);
+        let Some(cx) = transaction.cx.as_mut().filter(|_| !deferred.is_empty()) else {
+            return Ok(());
+        };
+        let env = self.env(Vec::new(), transaction.started, Vec::new());
+        exec::check_deferred(&deferred, &env, &mut Interruptible::new(cx, &self.engine))?;
+        Ok(())
     }
 
     fn env(&mut self, params: Vec<Datum>, started: i64, sequences: Vec<Drawn>) -> Env {
@@ -207,6 +223,7 @@ impl<E: Engine> Session<E> {
             sequences,
             last_number: Cell::new(self.last_number),
             set_sequences: RefCell::default(),
+            deferred: None,
         }
     }
 

@@ -34,6 +34,7 @@ use crate::Shared;
 use crate::conflict;
 use crate::engine::Engine;
 use crate::error::{SqlError, code};
+use crate::plan::target::Deferred;
 use crate::plan::{OutputColumn, Planned};
 use crate::syntax::{self, Parsed};
 use crate::types::SqlType;
@@ -98,6 +99,8 @@ struct Transaction<E: Engine> {
     local_settings: Vec<(String, String)>,
     /// The oldest first.
     savepoints: Vec<Savepoint>,
+    /// Foreign keys that it is held to when it commits.
+    deferred: Vec<Deferred>,
 }
 
 /// One client's session.
@@ -310,12 +313,13 @@ impl<E: Engine> Session<E> {
             settings_before: self.settings.clone(),
             local_settings: Vec::new(),
             savepoints: Vec::new(),
+            deferred: Vec::new(),
         });
     }
 
     /// Ends the transaction, and returns what became of it.
     async fn commit(&mut self) -> Result<&'static str, SqlError> {
-        let Some(transaction) = self.transaction.take() else {
+        let Some(mut transaction) = self.transaction.take() else {
             self.notices.push(Notice::no_transaction());
             return Ok("COMMIT");
         };
@@ -325,6 +329,10 @@ impl<E: Engine> Session<E> {
         }
         for (name, old) in transaction.local_settings.iter().rev() {
             self.settings.set(name, old)?;
+        }
+        if let Err(error) = self.check_deferred(&mut transaction) {
+            self.settings = transaction.settings_before;
+            return Err(error);
         }
         let certified = transaction.cx.and_then(LocalContext::into_certified);
         let Some(certified) = certified else { return Ok("COMMIT") };
