@@ -51,8 +51,7 @@ pub(crate) struct Env {
     pub last_number: Cell<Option<i64>>,
     /// Where sequences are told to go on: their place, the number, and whether it was taken.
     pub set_sequences: RefCell<Vec<(usize, i64, bool)>>,
-    /// Where foreign keys that wait for the end of the transaction are noted, if that is not the end
-    /// of the statement.
+    /// Where foreign keys that wait for COMMIT are noted; nothing where that comes at once.
     pub deferred: Option<RefCell<Vec<Deferred>>>,
 }
 

@@ -138,8 +138,8 @@ impl Planner<'_> {
     }
 }
 
-/// A foreign key that is looked at when the transaction commits: it holds if no row has these values
-/// or the one that they refer to is there.
+/// A foreign key that is looked at when the transaction commits: it holds if no row has these
+/// values or the one that they refer to is there.
 #[derive(Clone, Debug)]
 pub(crate) struct Deferred {
     /// The table that has the key.
