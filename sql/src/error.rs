@@ -54,6 +54,7 @@ pub mod code {
     pub const DATETIME_OVERFLOW: SqlState = SqlState(*b"22008");
     pub const SUBSTRING_LENGTH: SqlState = SqlState(*b"22011");
     pub const DIVISION_BY_ZERO: SqlState = SqlState(*b"22012");
+    pub const INTERVAL_FIELD: SqlState = SqlState(*b"22015");
     pub const ESCAPE_CHARACTER: SqlState = SqlState(*b"22019");
     pub const POWER_ARGUMENT: SqlState = SqlState(*b"2201F");
     pub const LIMIT_ROWS: SqlState = SqlState(*b"2201W");
@@ -88,6 +89,7 @@ pub mod code {
     pub const UNDEFINED_FUNCTION: SqlState = SqlState::UNDEFINED_FUNCTION;
     pub const UNDEFINED_TABLE: SqlState = SqlState(*b"42P01");
     pub const UNDEFINED_PARAMETER: SqlState = SqlState(*b"42P02");
+    pub const AMBIGUOUS_FUNCTION: SqlState = SqlState(*b"42725");
     pub const DUPLICATE_CURSOR: SqlState = SqlState(*b"42P03");
     pub const DUPLICATE_STATEMENT: SqlState = SqlState(*b"42P05");
     pub const DUPLICATE_TABLE: SqlState = SqlState(*b"42P07");

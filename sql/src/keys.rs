@@ -5,6 +5,8 @@
 //! | integers | their own width |
 //! | real, double precision | double precision: expressions compute in that, and compare so |
 //! | date, timestamps | days, microseconds |
+//! | time | microseconds |
+//! | interval | how long it is, with months of 30 days: the days and the microseconds beyond them |
 //! | `char(n)` | text without the blanks at its end |
 //! | others | themselves |
 //!
@@ -17,7 +19,9 @@ use pangea_core::key::encode::{Decimal, KeyDecoder, KeyEncoder, Nulls, Order};
 
 use crate::error::SqlError;
 use crate::types::SqlType;
+use crate::types::datetime::MICROS_PER_DAY;
 use crate::types::datum::Datum;
+use crate::types::interval::Interval;
 use crate::types::numeric::{self, Numeric};
 
 const ORDER: Order = Order::Ascending;
@@ -63,6 +67,14 @@ fn take(base: SqlType, from: &mut KeyDecoder<'_>) -> Result<Datum, DecodeError> 
         SqlType::Bytea => Datum::Bytea(from.bytea(ORDER)?),
         SqlType::Date => Datum::Date(from.date(ORDER)?),
         SqlType::Timestamp | SqlType::Timestamptz => Datum::Timestamp(from.timestamp(ORDER)?),
+        SqlType::Time => Datum::Time(from.time(ORDER)?),
+        SqlType::Interval => {
+            let (days, micros) = (from.i64(ORDER)?, from.i64(ORDER)?);
+            let length = Interval::of_length(
+                i128::from(days) * i128::from(MICROS_PER_DAY) + i128::from(micros),
+            );
+            Datum::Interval(length.ok_or_else(|| DecodeError::new("interval in key"))?)
+        }
         SqlType::Uuid => Datum::Uuid(from.uuid(ORDER)?),
     })
 }
@@ -105,6 +117,12 @@ pub(crate) fn append(base: SqlType, datum: &Datum, key: &mut KeyEncoder) -> Resu
         Datum::Bytea(bytes) => key.put_bytea(bytes, ORDER),
         Datum::Date(days) => key.put_date(*days, ORDER),
         Datum::Timestamp(micros) => key.put_timestamp(*micros, ORDER),
+        Datum::Time(micros) => key.put_time(*micros, ORDER),
+        Datum::Interval(value) => {
+            let (days, micros) = value.whole_days();
+            key.put_i64(days, ORDER);
+            key.put_i64(micros, ORDER);
+        }
         Datum::Uuid(bytes) => key.put_uuid(*bytes, ORDER),
     }
     Ok(())
@@ -137,7 +155,7 @@ mod tests {
 
     #[test]
     fn keys_sort_like_their_columns() {
-        let ascending: [(SqlType, &[&str]); 9] = [
+        let ascending: [(SqlType, &[&str]); 11] = [
             (SqlType::Bool, &["f", "t"]),
             (SqlType::Int2, &["-32768", "-1", "0", "32767"]),
             (SqlType::Int4, &["-2147483648", "-1", "0", "7", "2147483647"]),
@@ -150,6 +168,11 @@ mod tests {
             (SqlType::Bytea, &["\\x", "\\x00", "\\x0000", "\\x0001", "\\x01"]),
             (SqlType::Date, &["-infinity", "1999-12-31", "2000-01-01", "infinity"]),
             (SqlType::Timestamp, &["1999-12-31 23:59:59", "2000-01-01", "2000-01-01 00:00:00.1"]),
+            (SqlType::Time, &["00:00", "00:00:00.000001", "23:59", "24:00"]),
+            (
+                SqlType::Interval,
+                &["-178000000 years", "-1 day -1us", "-1 day", "0", "29 days 25:00", "1 mon 2:00"],
+            ),
         ];
         let zone = Zone::default();
         for (base, values) in ascending {
@@ -172,6 +195,7 @@ mod tests {
             (SqlType::Numeric, "1.50", "1.5"),
             (SqlType::Numeric, "-100", "-1e2"),
             (SqlType::Bpchar, "a  ", "a"),
+            (SqlType::Interval, "1 mon -1 day", "28 days 24:00"),
             (SqlType::Float8, "0", "-0"),
         ];
         for (base, a, b) in equal {

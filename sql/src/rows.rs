@@ -7,7 +7,8 @@
 //! | type | bytes |
 //! |---|---|
 //! | boolean | one |
-//! | integers, date, timestamps | zigzag varint |
+//! | integers, date, time, timestamps | zigzag varint |
+//! | interval | zigzag varints: months, days, microseconds |
 //! | floats | eight, little-endian |
 //! | numeric | scale as varint, length, unscaled as signed little-endian |
 //! | strings, bytea | length, bytes |
@@ -18,6 +19,7 @@ use pangea_core::codec::{DecodeError, Reader, Writer};
 
 use crate::types::SqlType;
 use crate::types::datum::Datum;
+use crate::types::interval::Interval;
 use crate::types::numeric::Numeric;
 
 /// The layout that this code writes.
@@ -45,8 +47,15 @@ fn encode_datum(datum: &Datum, out: &mut Vec<u8>) {
     match datum {
         Datum::Null => unreachable!("NULL is in the bitmap alone"),
         Datum::Bool(value) => out.put_u8(u8::from(*value)),
-        Datum::Int(value) | Datum::Timestamp(value) => out.put_varint(zigzag(*value)),
+        Datum::Int(value) | Datum::Timestamp(value) | Datum::Time(value) => {
+            out.put_varint(zigzag(*value))
+        }
         Datum::Date(value) => out.put_varint(zigzag((*value).into())),
+        Datum::Interval(value) => {
+            for part in [value.months.into(), value.days.into(), value.micros] {
+                out.put_varint(zigzag(part));
+            }
+        }
         Datum::Float(value) => out.put_u64(value.to_bits()),
         Datum::Numeric(value) => {
             out.put_varint(value.scale().into());
@@ -101,6 +110,12 @@ fn decode_datum(base: SqlType, from: &mut Reader<'_>) -> Result<Datum, DecodeErr
             Datum::Date(days.map_err(|_| DecodeError::new("date"))?)
         }
         SqlType::Timestamp | SqlType::Timestamptz => Datum::Timestamp(integer(from)?),
+        SqlType::Time => Datum::Time(integer(from)?),
+        SqlType::Interval => {
+            let narrow = |part| i32::try_from(part).map_err(|_| DecodeError::new("interval"));
+            let (months, days) = (narrow(integer(from)?)?, narrow(integer(from)?)?);
+            Datum::Interval(Interval { months, days, micros: integer(from)? })
+        }
         SqlType::Uuid => {
             let mut bytes = [0; 16];
             bytes.copy_from_slice(from.take(16, "uuid")?);
@@ -124,6 +139,11 @@ mod tests {
             (SqlType::Bytea, Datum::Bytea(vec![0, 255])),
             (SqlType::Date, Datum::Date(i32::MIN)),
             (SqlType::Timestamp, Datum::Timestamp(i64::MAX)),
+            (SqlType::Time, Datum::Time(1)),
+            (
+                SqlType::Interval,
+                Datum::Interval(Interval { months: i32::MIN, days: 1, micros: i64::MAX }),
+            ),
             (SqlType::Uuid, Datum::Uuid([7; 16])),
             (SqlType::Int4, Datum::Null),
         ];

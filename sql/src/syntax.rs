@@ -193,6 +193,7 @@ pub(crate) fn expr_location(mut expr: &ast::Expr) -> Location {
                 return idents.first().map_or(Location::empty(), |ident| ident.span.start);
             }
             A::Value(value) => return value.span.start,
+            A::Interval(interval) => &interval.value,
             A::TypedString(typed) => return typed.value.span.start,
             A::Function(function) => return location(&function.name),
             A::Case { case_token, .. } => return case_token.0.span.start,

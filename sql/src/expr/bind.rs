@@ -387,6 +387,7 @@ fn is_bare_function(name: &str) -> bool {
         "current_schema",
         "current_timestamp",
         "current_user",
+        "localtime",
         "localtimestamp",
         "session_user",
         "user",
@@ -441,7 +442,15 @@ pub(crate) fn column_type(data_type: &ast::DataType) -> Result<ColumnType, SqlEr
         D::Timestamp(precision, zone) => {
             let is_zoned = matches!(zone, ast::TimezoneInfo::WithTimeZone | ast::TimezoneInfo::Tz);
             let base = if is_zoned { SqlType::Timestamptz } else { SqlType::Timestamp };
-            Ok(precision.map_or(base.into(), |digits| ColumnType::timestamp(base, digits)))
+            Ok(precision.map_or(base.into(), |digits| ColumnType::with_fraction(base, digits)))
+        }
+        D::Time(precision, ast::TimezoneInfo::None | ast::TimezoneInfo::WithoutTimeZone) => {
+            let with = |digits| ColumnType::with_fraction(SqlType::Time, digits);
+            Ok(precision.map_or(SqlType::Time.into(), with))
+        }
+        D::Interval { fields: None, precision } => {
+            let with = |digits| ColumnType::with_fraction(SqlType::Interval, digits);
+            Ok(precision.map_or(SqlType::Interval.into(), with))
         }
         D::Uuid => plain(SqlType::Uuid),
         D::Custom(name, _) => custom_type(name),

@@ -8,22 +8,23 @@ use super::cast::{self, Level};
 use super::functions::Function;
 use super::signatures::{self, Found};
 use super::strings::TrimSide;
+use super::time_functions::MAKE_INTERVAL_NAMES;
 use super::{Binary, Comparison, Expr};
 use crate::error::{SqlError, code};
 use crate::exec::aggregate::{Aggregate, AggregateKind};
 use crate::syntax;
 use crate::types::SqlType;
 use crate::types::datum::Datum;
+use crate::types::interval::Interval;
 
 /// Aggregates and window functions that PostgreSQL has and Pangea lacks.
-const UNSUPPORTED: [&str; 43] = [
+const UNSUPPORTED: [&str; 42] = [
     "md5",
     "to_char",
     "to_date",
     "to_timestamp",
     "to_number",
     "pg_sleep",
-    "age",
     "current_setting",
     "set_config",
     "txid_current",
@@ -101,9 +102,69 @@ impl Binder<'_> {
             let message = "FILTER specified, but the function is not an aggregate function";
             return Err(self.error_at(SqlError::new(code::WRONG_OBJECT_TYPE, message), location));
         }
+        if name == "make_interval" {
+            return self.make_interval(list, location);
+        }
         let args = list.iter().map(|arg| self.argument(arg, location));
         let args = args.collect::<Result<Vec<_>, _>>()?;
         self.call(&name, args, location)
+    }
+
+    /// The one function whose arguments are named more often than not: `make_interval(days => 1)`.
+    fn make_interval(
+        &mut self,
+        list: &[ast::FunctionArg],
+        location: Location,
+    ) -> Result<Bound, SqlError> {
+        let zero = Bound::new(Expr::Const(Datum::Int(0)), SqlType::Int4, location);
+        let mut args = vec![zero; MAKE_INTERVAL_NAMES.len()];
+        for (at, arg) in list.iter().enumerate() {
+            let (name, value) = match arg {
+                ast::FunctionArg::Named { name, arg, .. } => (Some(syntax::name(name)), arg),
+                ast::FunctionArg::ExprNamed { name: ast::Expr::Identifier(name), arg, .. } => {
+                    (Some(syntax::name(name)), arg)
+                }
+                ast::FunctionArg::ExprNamed { arg, .. } | ast::FunctionArg::Unnamed(arg) => {
+                    (None, arg)
+                }
+            };
+            let known = |name: &String| MAKE_INTERVAL_NAMES.iter().position(|n| n == name);
+            let place = name.as_ref().map_or(Some(at), known).and_then(|at| args.get_mut(at));
+            let value = self.argument(&ast::FunctionArg::Unnamed(value.clone()), location)?;
+            match place {
+                Some(place) => *place = value,
+                None => return Err(self.no_function("make_interval", &[value.base()], location)),
+            }
+        }
+        self.call("make_interval", args, location)
+    }
+
+    /// `INTERVAL '1 day'`, `INTERVAL '1' DAY`, `INTERVAL '1-2' YEAR TO MONTH`.
+    fn interval(
+        &mut self,
+        interval: &ast::Interval,
+        location: Location,
+    ) -> Result<Bound, SqlError> {
+        let Some(first) = &interval.leading_field else {
+            let value = self.bind(&interval.value)?;
+            return self.cast(value, SqlType::Interval.into(), Level::Explicit);
+        };
+        let unit = interval.last_field.as_ref().unwrap_or(first).to_string().to_lowercase();
+        let is_minutes = interval.last_field.is_some() && *first == ast::DateTimeField::Minute;
+        let is_known = ["year", "month", "day", "hour", "minute", "second"];
+        if is_minutes || !is_known.contains(&unit.as_str()) || interval.leading_precision.is_some()
+        {
+            let feature = format!("INTERVAL with the fields {first} and {unit}");
+            return Err(self.error_at(SqlError::unsupported(feature), location));
+        }
+        let value = self.bind(&interval.value)?;
+        let Expr::Const(Datum::Text(text)) = &value.expr else {
+            let feature = "INTERVAL of what is not a literal";
+            return Err(self.error_at(SqlError::unsupported(feature), location));
+        };
+        let parsed = Interval::parse_in(text, &unit);
+        let parsed = parsed.map_err(|error| self.error_at(error, value.location))?;
+        Ok(Bound::new(Expr::Const(Datum::Interval(parsed)), SqlType::Interval, location))
     }
 
     fn argument(&mut self, arg: &ast::FunctionArg, location: Location) -> Result<Bound, SqlError> {
@@ -320,9 +381,10 @@ impl Binder<'_> {
                 self.call(name, vec![operand], location)
             }
             A::AtTimeZone { timestamp, time_zone } => {
-                let args = vec![self.bind(timestamp)?, self.bind(time_zone)?];
+                let args = vec![self.bind(time_zone)?, self.bind(timestamp)?];
                 self.call("timezone", args, location)
             }
+            A::Interval(interval) => self.interval(interval, location),
             other => Err(self.error_at(SqlError::unsupported(feature_of(other)), location)),
         }
     }
@@ -343,7 +405,6 @@ fn feature_of(ast: &ast::Expr) -> &'static str {
     use ast::Expr as A;
     match ast {
         A::Subquery(_) | A::Exists { .. } | A::InSubquery { .. } => "a subquery",
-        A::Interval(_) => "type interval",
         A::Array(_) | A::AnyOp { .. } | A::AllOp { .. } => "an array",
         A::Tuple(_) => "a row value",
         A::SimilarTo { .. } | A::RLike { .. } => "a regular expression",

@@ -1,8 +1,9 @@
 //! Which types become which others, when, and how.
 
 use crate::error::{SqlError, code};
-use crate::types::datetime::{date_to_timestamp, timestamp_to_date};
+use crate::types::datetime::{MICROS_PER_DAY, date_to_timestamp, split, timestamp_to_date};
 use crate::types::datum::Datum;
+use crate::types::interval::Interval;
 use crate::types::numeric::Numeric;
 use crate::types::text::{fit, fits, format, integer_out_of_range, parse};
 use crate::types::zone::Zone;
@@ -27,7 +28,7 @@ fn number_rank(base: SqlType) -> Option<usize> {
 
 /// From which level on a value of one type becomes one of another: PostgreSQL's `pg_cast`.
 pub(crate) fn level(from: SqlType, to: SqlType) -> Option<Level> {
-    use SqlType::{Bool, Date, Int4, Timestamp, Timestamptz, Unknown};
+    use SqlType::{Bool, Date, Int4, Interval, Time, Timestamp, Timestamptz, Unknown};
     if from == to || from == Unknown {
         return Some(Level::Implicit);
     }
@@ -39,6 +40,8 @@ pub(crate) fn level(from: SqlType, to: SqlType) -> Option<Level> {
         (Bool, Int4) | (Int4, Bool) => Some(Level::Explicit),
         (Date, Timestamp | Timestamptz) | (Timestamp, Timestamptz) => Some(Level::Implicit),
         (Timestamp | Timestamptz, Date) | (Timestamptz, Timestamp) => Some(Level::Assignment),
+        (Time, Interval) => Some(Level::Implicit),
+        (Timestamp | Timestamptz | Interval, Time) => Some(Level::Assignment),
         (_, b) if b.is_string() => Some(Level::Assignment),
         (a, _) if a.is_string() => Some(Level::Explicit),
         _ => None,
@@ -47,7 +50,7 @@ pub(crate) fn level(from: SqlType, to: SqlType) -> Option<Level> {
 
 /// The type that two operands of an operator meet at.
 pub(crate) fn common(a: SqlType, b: SqlType) -> Option<SqlType> {
-    use SqlType::{Date, Float4, Float8, Text, Timestamp, Timestamptz, Unknown};
+    use SqlType::{Date, Float4, Float8, Text, Time, Timestamp, Timestamptz, Unknown};
     if a == b || b == Unknown {
         return Some(a);
     }
@@ -68,6 +71,7 @@ pub(crate) fn common(a: SqlType, b: SqlType) -> Option<SqlType> {
         _ if a.is_string() && b.is_string() => Some(Text),
         (Timestamptz, Date | Timestamp) | (Date | Timestamp, Timestamptz) => Some(Timestamptz),
         (Timestamp, Date) | (Date, Timestamp) => Some(Timestamp),
+        (Time, SqlType::Interval) | (SqlType::Interval, Time) => Some(SqlType::Interval),
         _ => None,
     }
 }
@@ -115,6 +119,10 @@ fn convert(datum: Datum, from: SqlType, to: SqlType, zone: &Zone) -> Result<Datu
                 (_, SqlType::Timestamptz) => zone.to_utc(micros),
                 _ => micros,
             };
+            if to == SqlType::Time {
+                let time = if is_finite(local) { Datum::Time(split(local).1) } else { Datum::Null };
+                return Ok(time);
+            }
             let is_date = to == SqlType::Date;
             Ok(if is_date {
                 Datum::Date(timestamp_to_date(local))
@@ -122,6 +130,8 @@ fn convert(datum: Datum, from: SqlType, to: SqlType, zone: &Zone) -> Result<Datu
                 Datum::Timestamp(local)
             })
         }
+        Datum::Time(micros) => Ok(Datum::Interval(Interval::from_micros(micros))),
+        Datum::Interval(interval) => Ok(Datum::Time(interval.micros.rem_euclid(MICROS_PER_DAY))),
         other => panic!("no cast of {other:?} from {from} to {to}"),
     }
 }

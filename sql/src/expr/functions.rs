@@ -6,6 +6,7 @@ use crate::types::numeric::Numeric;
 use crate::types::zone::Zone;
 use crate::types::{ColumnType, SqlType};
 
+use super::time_functions::{self, TimeFunction};
 use super::{Env, arithmetic, cast, strings, times};
 
 /// What `version()` says. Drivers read the number after "PostgreSQL".
@@ -62,6 +63,7 @@ pub(crate) enum Function {
     AtTimeZone {
         to_utc: bool,
     },
+    Time(TimeFunction),
     RandomUuid,
     Random,
     Version,
@@ -108,8 +110,12 @@ impl Function {
             Self::Greatest => Ok(extreme(args, std::cmp::Ordering::Greater)),
             Self::Least => Ok(extreme(args, std::cmp::Ordering::Less)),
             Self::Extract(base) => times::extract(text(&args[0]), base, &args[1], &env.zone),
-            Self::DateTruncate(base) => times::truncate(text(&args[0]), base, &args[1], &env.zone),
-            Self::AtTimeZone { to_utc } => at_time_zone(&args[0], text(&args[1]), to_utc),
+            Self::DateTruncate(base) => {
+                let zone = args.get(2).map(|zone| zone_named(text(zone))).transpose()?;
+                times::truncate(text(&args[0]), base, &args[1], zone.as_ref().unwrap_or(&env.zone))
+            }
+            Self::AtTimeZone { to_utc } => at_time_zone(text(&args[0]), &args[1], to_utc),
+            Self::Time(function) => time_functions::call(function, args, &env.zone, env.now),
             Self::TypeName(base) => Ok(Datum::Text(base.name().to_owned())),
             Self::IsVisible => Ok(Datum::Bool(true)),
             _ => strings::call(self, args),
@@ -201,10 +207,15 @@ fn extreme(args: &[Datum], wanted: std::cmp::Ordering) -> Datum {
     best.clone()
 }
 
-fn at_time_zone(value: &Datum, zone: &str, to_utc: bool) -> Result<Datum, SqlError> {
-    let zone = Zone::named(zone).map_err(|_| {
-        SqlError::new(code::INVALID_PARAMETER, format!("time zone \"{zone}\" not recognized"))
-    })?;
+/// The time zone that an argument names.
+pub(super) fn zone_named(name: &str) -> Result<Zone, SqlError> {
+    Zone::named(name).map_err(|_| {
+        SqlError::new(code::INVALID_PARAMETER, format!("time zone \"{name}\" not recognized"))
+    })
+}
+
+fn at_time_zone(zone: &str, value: &Datum, to_utc: bool) -> Result<Datum, SqlError> {
+    let zone = zone_named(zone)?;
     let target = if to_utc { SqlType::Timestamptz } else { SqlType::Timestamp };
     let source = if to_utc { SqlType::Timestamp } else { SqlType::Timestamptz };
     cast::apply(value.clone(), source, ColumnType::from(target), true, &zone)

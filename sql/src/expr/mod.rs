@@ -11,6 +11,8 @@ pub(crate) mod functions;
 pub(crate) mod operators;
 pub(crate) mod signatures;
 mod strings;
+mod temporal;
+mod time_functions;
 mod times;
 
 use std::cell::Cell;
@@ -22,6 +24,7 @@ use crate::types::zone::Zone;
 use crate::types::{ColumnType, SqlType};
 use arithmetic::Arithmetic;
 use functions::Function;
+use temporal::Temporal;
 
 /// What an expression may know beside its row. The same on every replica.
 #[derive(Clone, Debug)]
@@ -117,6 +120,8 @@ pub(crate) enum Binary {
     },
     /// date - date
     DaysBetween,
+    /// Over times and intervals.
+    Temporal(Temporal),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -340,6 +345,7 @@ impl Binary {
             Self::Concat => strings::concat(left, right),
             Self::ShiftDate { is_backwards } => arithmetic::shift_date(left, right, is_backwards),
             Self::DaysBetween => arithmetic::days_between(left, right),
+            Self::Temporal(op) => temporal::apply(op, left, right, &env.zone),
         }
     }
 }

@@ -6,7 +6,7 @@ use sqlparser::tokenizer::Location;
 use super::arithmetic::Arithmetic;
 use super::bind::{Binder, Bound};
 use super::functions::Function;
-use super::{Binary, Comparison, Expr, Unary, cast};
+use super::{Binary, Comparison, Expr, Unary, cast, temporal};
 use crate::error::{SqlError, code};
 use crate::types::SqlType;
 use crate::types::datum::Datum;
@@ -183,10 +183,24 @@ impl Binder<'_> {
                 let right = self.coerce(right, Date)?.expr;
                 Ok(Bound::new(binary(Binary::DaysBetween, left, right), Int4, location))
             }
-            (Arithmetic::Subtract, a, b) if a.is_datetime() && b.is_datetime() => {
-                Err(self.error_at(SqlError::unsupported("type interval"), location))
+            (op, a, b) if temporal::is_ambiguous(op, a, b) => {
+                let message = format!("operator is not unique: {a} {name} {b}");
+                let error = SqlError::new(code::AMBIGUOUS_FUNCTION, message).with_hint(
+                    "Could not choose a best candidate operator. \
+                     You might need to add explicit type casts.",
+                );
+                Err(self.error_at(error, location))
             }
-            (_, a, b) => Err(self.no_operator(name, a, b, location)),
+            (op, a, b) => {
+                let Some(meaning) = temporal::meaning(op, a, b) else {
+                    return Err(self.no_operator(name, a, b, location));
+                };
+                let (left, right) = if meaning.is_swapped { (right, left) } else { (left, right) };
+                let left = self.coerce(left, meaning.left)?.expr;
+                let right = self.coerce(right, meaning.right)?.expr;
+                let expr = binary(Binary::Temporal(meaning.op), left, right);
+                Ok(Bound::new(expr, meaning.result, location))
+            }
         }
     }
 
@@ -220,7 +234,9 @@ impl Binder<'_> {
                     operand = self.coerce(operand, SqlType::Float8)?;
                 }
                 let base = operand.base();
-                if !base.is_number() {
+                if !base.is_number()
+                    && (base != SqlType::Interval || *op == ast::UnaryOperator::Plus)
+                {
                     let message = format!("operator does not exist: {op} {base}");
                     let error = SqlError::new(code::UNDEFINED_FUNCTION, message);
                     return Err(self.error_at(error, location));

@@ -3,9 +3,11 @@
 use super::cast::{self, Level};
 use super::functions::Function;
 use super::strings::TrimSide;
+use super::time_functions;
 use crate::types::SqlType;
 use SqlType::{
-    Bool, Bytea, Date, Float8, Int2, Int4, Int8, Numeric, Text, Timestamp, Timestamptz, Uuid,
+    Bool, Bytea, Date, Float8, Int2, Int4, Int8, Interval, Numeric, Text, Time, Timestamp,
+    Timestamptz, Uuid,
 };
 
 /// One form of a function.
@@ -19,7 +21,7 @@ pub(crate) struct Signature {
     pub function: Function,
 }
 
-const fn of(
+pub(super) const fn of(
     name: &'static str,
     args: &'static [SqlType],
     result: SqlType,
@@ -102,10 +104,14 @@ const SIGNATURES: &[Signature] = &[
     of("extract", &[Text, Date], Numeric, Function::Extract(Date)),
     of("extract", &[Text, Timestamp], Numeric, Function::Extract(Timestamp)),
     of("extract", &[Text, Timestamptz], Numeric, Function::Extract(Timestamptz)),
+    of("extract", &[Text, Time], Numeric, Function::Extract(Time)),
+    of("extract", &[Text, Interval], Numeric, Function::Extract(Interval)),
     of("date_trunc", &[Text, Timestamptz], Timestamptz, Function::DateTruncate(Timestamptz)),
     of("date_trunc", &[Text, Timestamp], Timestamp, Function::DateTruncate(Timestamp)),
-    of("timezone", &[Timestamp, Text], Timestamptz, Function::AtTimeZone { to_utc: true }),
-    of("timezone", &[Timestamptz, Text], Timestamp, Function::AtTimeZone { to_utc: false }),
+    of("date_trunc", &[Text, Interval], Interval, Function::DateTruncate(Interval)),
+    of("date_trunc", &[Text, Timestamptz, Text], Timestamptz, Function::DateTruncate(Timestamptz)),
+    of("timezone", &[Text, Timestamptz], Timestamp, Function::AtTimeZone { to_utc: false }),
+    of("timezone", &[Text, Timestamp], Timestamptz, Function::AtTimeZone { to_utc: true }),
     of("gen_random_uuid", &[], Uuid, Function::RandomUuid),
     of("random", &[], Float8, Function::Random),
     of("version", &[], Text, Function::Version),
@@ -118,6 +124,11 @@ const SIGNATURES: &[Signature] = &[
     of("pg_advisory_unlock_all", &[], Text, Function::UnlockAll),
     of("pg_table_is_visible", &[Int8], Bool, Function::IsVisible),
 ];
+
+/// All forms of all functions.
+fn forms() -> impl Iterator<Item = &'static Signature> {
+    [SIGNATURES, time_functions::SIGNATURES].into_iter().flatten()
+}
 
 /// What a search for a function found.
 pub(crate) enum Found {
@@ -149,7 +160,7 @@ fn casts(signature: &Signature, args: &[SqlType]) -> Option<usize> {
 
 /// The form of `name` that takes these arguments with the fewest casts.
 pub(crate) fn find(name: &str, args: &[SqlType]) -> Found {
-    let named = || SIGNATURES.iter().filter(|signature| signature.name == name);
+    let named = || forms().filter(|signature| signature.name == name);
     let fitting = named().filter_map(|form| casts(form, args).map(|count| (count, form)));
     match fitting.min_by_key(|(count, _)| *count) {
         Some((_, signature)) => Found::Signature(*signature),

@@ -6,7 +6,9 @@ use pangea_core::codec::{DecodeError, Reader};
 
 use super::SqlType;
 use super::datum::Datum;
+use super::interval::Interval;
 use super::numeric::Numeric;
+use super::time::checked_time;
 use crate::error::{SqlError, code};
 
 /// The base of the digits of a binary `numeric`.
@@ -37,7 +39,12 @@ pub fn encode(base: SqlType, datum: &Datum, out: &mut Vec<u8>) {
         Datum::Text(value) => out.extend(value.as_bytes()),
         Datum::Bytea(value) => out.extend(value),
         Datum::Date(value) => out.extend(value.to_be_bytes()),
-        Datum::Timestamp(value) => out.extend(value.to_be_bytes()),
+        Datum::Timestamp(value) | Datum::Time(value) => out.extend(value.to_be_bytes()),
+        Datum::Interval(value) => {
+            out.extend(value.micros.to_be_bytes());
+            out.extend(value.days.to_be_bytes());
+            out.extend(value.months.to_be_bytes());
+        }
         Datum::Uuid(value) => out.extend(value),
     }
 }
@@ -69,6 +76,14 @@ pub fn decode(base: SqlType, bytes: &[u8]) -> Result<Datum, SqlError> {
         SqlType::Timestamp | SqlType::Timestamptz => {
             Datum::Timestamp(i64::from_be_bytes(array(&mut from).map_err(malformed)?))
         }
+        SqlType::Time => {
+            Datum::Time(checked_time(i64::from_be_bytes(array(&mut from).map_err(malformed)?))?)
+        }
+        SqlType::Interval => Datum::Interval(Interval {
+            micros: i64::from_be_bytes(array(&mut from).map_err(malformed)?),
+            days: i32::from_be_bytes(array(&mut from).map_err(malformed)?),
+            months: i32::from_be_bytes(array(&mut from).map_err(malformed)?),
+        }),
         SqlType::Uuid => Datum::Uuid(array(&mut from).map_err(malformed)?),
     };
     if from.is_empty() { Ok(datum) } else { Err(malformed(DecodeError::new("length"))) }
@@ -182,6 +197,8 @@ mod tests {
             (SqlType::Date, "1999-12-31"),
             (SqlType::Timestamp, "2026-11-21 03:04:05.123456"),
             (SqlType::Timestamptz, "2026-11-21 03:04:05+00"),
+            (SqlType::Time, "24:00:00"),
+            (SqlType::Interval, "-1 years +2 days -00:00:00.5"),
             (SqlType::Uuid, "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"),
         ];
         let zone = Zone::default();

@@ -5,6 +5,7 @@
 
 use std::cmp::Ordering;
 
+use super::interval::Interval;
 use super::numeric::Numeric;
 
 /// One value of a column or an expression.
@@ -29,6 +30,10 @@ pub enum Datum {
     /// Timestamps: microseconds since 2000-01-01, UTC for `timestamptz`; the ends of the range are
     /// minus and plus infinity
     Timestamp(i64),
+    /// `time`: microseconds since midnight, which may be those of a whole day
+    Time(i64),
+    /// `interval`
+    Interval(Interval),
     /// `uuid`
     Uuid([u8; 16]),
 }
@@ -65,6 +70,8 @@ impl Datum {
             (Self::Bytea(a), Self::Bytea(b)) => a.cmp(b),
             (Self::Date(a), Self::Date(b)) => a.cmp(b),
             (Self::Timestamp(a), Self::Timestamp(b)) => a.cmp(b),
+            (Self::Time(a), Self::Time(b)) => a.cmp(b),
+            (Self::Interval(a), Self::Interval(b)) => a.micros_in_all().cmp(&b.micros_in_all()),
             (Self::Uuid(a), Self::Uuid(b)) => a.cmp(b),
             (a, b) => panic!("{a:?} and {b:?} can't be compared"),
         }

@@ -3,8 +3,10 @@
 pub mod binary;
 pub mod datetime;
 pub mod datum;
+pub mod interval;
 pub mod numeric;
 pub mod text;
+pub mod time;
 pub mod zone;
 
 use std::fmt;
@@ -42,6 +44,10 @@ pub enum SqlType {
     Timestamp,
     /// `timestamp with time zone`
     Timestamptz,
+    /// `time without time zone`
+    Time,
+    /// `interval`
+    Interval,
     /// `uuid`
     Uuid,
     /// A string literal or NULL whose type its surroundings decide.
@@ -52,7 +58,7 @@ pub enum SqlType {
 pub const NO_MODIFIER: i32 = -1;
 
 /// Every type that a column can have, with its number and length in PostgreSQL's catalog.
-const CATALOG: [(SqlType, u32, i16, &str); 16] = [
+const CATALOG: [(SqlType, u32, i16, &str); 18] = [
     (SqlType::Bool, 16, 1, "boolean"),
     (SqlType::Int2, 21, 2, "smallint"),
     (SqlType::Int4, 23, 4, "integer"),
@@ -67,13 +73,15 @@ const CATALOG: [(SqlType, u32, i16, &str); 16] = [
     (SqlType::Date, 1082, 4, "date"),
     (SqlType::Timestamp, 1114, 8, "timestamp without time zone"),
     (SqlType::Timestamptz, 1184, 8, "timestamp with time zone"),
+    (SqlType::Time, 1083, 8, "time without time zone"),
+    (SqlType::Interval, 1186, 16, "interval"),
     (SqlType::Uuid, 2950, 16, "uuid"),
     (SqlType::Unknown, 705, -2, "unknown"),
 ];
 
 /// Array types by their number in `pg_type`: there are none here, and a client that sends one
 /// should read its name.
-const ARRAYS: [(u32, SqlType); 15] = [
+const ARRAYS: [(u32, SqlType); 17] = [
     (1000, SqlType::Bool),
     (1005, SqlType::Int2),
     (1007, SqlType::Int4),
@@ -88,6 +96,8 @@ const ARRAYS: [(u32, SqlType); 15] = [
     (1182, SqlType::Date),
     (1115, SqlType::Timestamp),
     (1185, SqlType::Timestamptz),
+    (1183, SqlType::Time),
+    (1187, SqlType::Interval),
     (2951, SqlType::Uuid),
 ];
 
@@ -134,6 +144,7 @@ impl SqlType {
             Self::Bpchar => "bpchar",
             Self::Timestamp => "timestamp",
             Self::Timestamptz => "timestamptz",
+            Self::Time => "time",
             other => other.name(),
         }
     }
@@ -158,9 +169,12 @@ impl SqlType {
         matches!(self, Self::Text | Self::Varchar | Self::Bpchar)
     }
 
-    /// Whether it is a date or a timestamp.
+    /// Whether it is a date, a time, a timestamp or an interval.
     pub fn is_datetime(self) -> bool {
-        matches!(self, Self::Date | Self::Timestamp | Self::Timestamptz)
+        matches!(
+            self,
+            Self::Date | Self::Timestamp | Self::Timestamptz | Self::Time | Self::Interval
+        )
     }
 }
 
@@ -189,6 +203,8 @@ impl From<SqlType> for ColumnType {
 const MODIFIER_HEADER: i32 = 4;
 /// The longest `varchar(n)` and `char(n)`.
 const LENGTH_MAX: u64 = 10_485_760;
+/// In the upper half of an interval's modifier: it keeps all of its fields.
+const INTERVAL_ALL_FIELDS: i32 = 0x7fff;
 /// The most digits of a `numeric(p, s)`.
 const PRECISION_MAX: u64 = 1_000;
 
@@ -228,9 +244,19 @@ impl ColumnType {
         Ok(Self { base: SqlType::Numeric, modifier })
     }
 
-    /// `timestamp(precision)` with or without time zone.
-    pub fn timestamp(base: SqlType, precision: u64) -> Self {
-        Self { base, modifier: precision.min(6) as i32 }
+    /// `time(precision)`, `timestamp(precision)` with or without time zone, `interval(precision)`.
+    pub fn with_fraction(base: SqlType, precision: u64) -> Self {
+        let digits = precision.min(6) as i32;
+        let is_interval = base == SqlType::Interval;
+        Self {
+            base,
+            modifier: if is_interval { INTERVAL_ALL_FIELDS << 16 | digits } else { digits },
+        }
+    }
+
+    /// The digits of the fraction of a second that a time, timestamp or interval keeps.
+    pub fn fraction_digits(self) -> Option<i32> {
+        (self.base.is_datetime() && self.modifier >= 0).then_some(self.modifier & 0xffff)
     }
 
     /// The length of a `character(n)` or `character varying(n)`.
@@ -262,7 +288,13 @@ impl fmt::Display for ColumnType {
             SqlType::Timestamptz if self.modifier >= 0 => {
                 write!(f, "timestamp({}) with time zone", self.modifier)
             }
-            base => base.fmt(f),
+            SqlType::Time if self.modifier >= 0 => {
+                write!(f, "time({}) without time zone", self.modifier)
+            }
+            base => match self.fraction_digits() {
+                Some(digits) => write!(f, "{base}({digits})"),
+                None => base.fmt(f),
+            },
         }
     }
 }

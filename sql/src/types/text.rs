@@ -7,6 +7,8 @@ use super::datetime::{
     parse_timestamptz,
 };
 use super::datum::Datum;
+use super::interval::Interval;
+use super::time::{format_time, parse_time};
 use super::zone::Zone;
 use super::{ColumnType, SqlType};
 use crate::error::{SqlError, code};
@@ -33,6 +35,8 @@ pub fn parse(base: SqlType, text: &str, zone: &Zone) -> Result<Datum, SqlError> 
         SqlType::Date => parse_date(text).map(Datum::Date),
         SqlType::Timestamp => parse_timestamp(text).map(Datum::Timestamp),
         SqlType::Timestamptz => parse_timestamptz(text, zone).map(Datum::Timestamp),
+        SqlType::Time => parse_time(text).map(Datum::Time),
+        SqlType::Interval => Interval::parse(text).map(Datum::Interval),
         SqlType::Uuid => parse_uuid(text).map(Datum::Uuid).ok_or_else(|| invalid(base, text)),
     }
 }
@@ -173,6 +177,8 @@ pub fn format(base: SqlType, datum: &Datum, zone: &Zone) -> String {
         Datum::Date(value) => format_date(*value),
         Datum::Timestamp(value) if base == SqlType::Timestamp => format_timestamp(*value),
         Datum::Timestamp(value) => format_timestamptz(*value, zone),
+        Datum::Time(value) => format_time(*value),
+        Datum::Interval(value) => value.to_string(),
         Datum::Uuid(value) => format_uuid(value),
     }
 }
@@ -216,6 +222,13 @@ pub fn fit(target: ColumnType, datum: Datum, is_explicit: bool) -> Result<Datum,
         Datum::Timestamp(micros) if target.modifier >= 0 => {
             Ok(Datum::Timestamp(super::datetime::round_to_digits(micros, target.modifier)))
         }
+        Datum::Time(micros) if target.modifier >= 0 => {
+            Ok(Datum::Time(super::datetime::round_to_digits(micros, target.modifier)))
+        }
+        Datum::Interval(interval) => match target.fraction_digits() {
+            Some(digits) => Ok(Datum::Interval(interval.round_to_digits(digits))),
+            None => Ok(Datum::Interval(interval)),
+        },
         other => Ok(other),
     }
 }
