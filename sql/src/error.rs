@@ -48,8 +48,10 @@ pub mod code {
     pub const OUTCOME_UNKNOWN: SqlState = SqlState::OUTCOME_UNKNOWN;
     pub const PROTOCOL_VIOLATION: SqlState = SqlState(*b"08P01");
     pub const FEATURE_NOT_SUPPORTED: SqlState = SqlState(*b"0A000");
+    pub const DATA_EXCEPTION: SqlState = SqlState(*b"22000");
     pub const STRING_TOO_LONG: SqlState = SqlState(*b"22001");
     pub const NUMERIC_OUT_OF_RANGE: SqlState = SqlState(*b"22003");
+    pub const NULL_NOT_ALLOWED: SqlState = SqlState(*b"22004");
     pub const DATETIME_FORMAT: SqlState = SqlState(*b"22007");
     pub const DATETIME_OVERFLOW: SqlState = SqlState(*b"22008");
     pub const SUBSTRING_LENGTH: SqlState = SqlState(*b"22011");
@@ -57,6 +59,7 @@ pub mod code {
     pub const INTERVAL_FIELD: SqlState = SqlState(*b"22015");
     pub const ESCAPE_CHARACTER: SqlState = SqlState(*b"22019");
     pub const POWER_ARGUMENT: SqlState = SqlState(*b"2201F");
+    pub const ARRAY_SUBSCRIPT: SqlState = SqlState(*b"2202E");
     pub const LIMIT_ROWS: SqlState = SqlState(*b"2201W");
     pub const OFFSET_ROWS: SqlState = SqlState(*b"2201X");
     pub const INVALID_BYTES: SqlState = SqlState(*b"22021");

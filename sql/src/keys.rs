@@ -8,10 +8,13 @@
 //! | time | microseconds |
 //! | interval | how long it is, with months of 30 days: the days and the microseconds beyond them |
 //! | `char(n)` | text without the blanks at its end |
+//! | arrays | a mark and the value, NULLs last, for each; a mark of the end; the dimensions |
 //! | others | themselves |
 //!
 //! All columns are ascending. A row's key has no NULLs and so no markers; the keys of groups and
 //! distinct values have one before each column, NULLs last.
+
+use std::sync::Arc;
 
 use pangea_core::codec::DecodeError;
 use pangea_core::key::Key;
@@ -19,6 +22,7 @@ use pangea_core::key::encode::{Decimal, KeyDecoder, KeyEncoder, Nulls, Order};
 
 use crate::error::SqlError;
 use crate::types::SqlType;
+use crate::types::array::Array;
 use crate::types::datetime::MICROS_PER_DAY;
 use crate::types::datum::Datum;
 use crate::types::interval::Interval;
@@ -76,7 +80,40 @@ fn take(base: SqlType, from: &mut KeyDecoder<'_>) -> Result<Datum, DecodeError> 
             Datum::Interval(length.ok_or_else(|| DecodeError::new("interval in key"))?)
         }
         SqlType::Uuid => Datum::Uuid(from.uuid(ORDER)?),
+        SqlType::Array(element) => Datum::Array(Arc::new(take_array(element.base(), from)?)),
     })
+}
+
+fn take_array(base: SqlType, from: &mut KeyDecoder<'_>) -> Result<Array, DecodeError> {
+    let malformed = || DecodeError::new("array in key");
+    let mut items = Vec::new();
+    while from.bool(ORDER)? {
+        items.push(if from.is_null(NULLS)? { Datum::Null } else { take(base, from)? });
+    }
+    let mut dims = Vec::new();
+    for _ in 0..from.i16(ORDER)? {
+        dims.push(usize::try_from(from.i32(ORDER)?).map_err(|_| malformed())?);
+    }
+    let count = dims.iter().try_fold(1usize, |all, dim| all.checked_mul(*dim));
+    if !items.is_empty() && count != Some(items.len()) {
+        return Err(malformed());
+    }
+    Array::new(dims, items).map_err(|_| malformed())
+}
+
+/// Appends an array: as PostgreSQL orders them, by their values first.
+fn append_array(base: SqlType, array: &Array, key: &mut KeyEncoder) -> Result<(), SqlError> {
+    for item in array.items() {
+        key.put_bool(true, ORDER);
+        key.put_marker(item.is_null(), NULLS);
+        if !item.is_null() {
+            append(base, item, key)?;
+        }
+    }
+    key.put_bool(false, ORDER);
+    key.put_i16(array.dims().len() as i16, ORDER);
+    array.dims().iter().for_each(|dim| key.put_i32(*dim as i32, ORDER));
+    Ok(())
 }
 
 /// Values as a key that is equal where SQL calls the values not distinct, NULLs too.
@@ -124,6 +161,10 @@ pub(crate) fn append(base: SqlType, datum: &Datum, key: &mut KeyEncoder) -> Resu
             key.put_i64(micros, ORDER);
         }
         Datum::Uuid(bytes) => key.put_uuid(*bytes, ORDER),
+        Datum::Array(array) => {
+            let element = base.element().expect("an array's type is one");
+            append_array(element, array, key)?;
+        }
     }
     Ok(())
 }
@@ -155,7 +196,11 @@ mod tests {
 
     #[test]
     fn keys_sort_like_their_columns() {
-        let ascending: [(SqlType, &[&str]); 11] = [
+        let ascending: [(SqlType, &[&str]); 12] = [
+            (
+                SqlType::Text.array().unwrap(),
+                &["{}", "{a}", "{a,b}", "{{a},{b}}", "{a,NULL}", "{ab}", "{NULL}"],
+            ),
             (SqlType::Bool, &["f", "t"]),
             (SqlType::Int2, &["-32768", "-1", "0", "32767"]),
             (SqlType::Int4, &["-2147483648", "-1", "0", "7", "2147483647"]),

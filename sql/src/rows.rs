@@ -13,11 +13,15 @@
 //! | numeric | scale as varint, length, unscaled as signed little-endian |
 //! | strings, bytea | length, bytes |
 //! | uuid | sixteen |
+//! | arrays | number of dimensions, length of each; for each value 0, or 1 and the value |
+
+use std::sync::Arc;
 
 use num_bigint::BigInt;
 use pangea_core::codec::{DecodeError, Reader, Writer};
 
 use crate::types::SqlType;
+use crate::types::array::{Array, DIMENSIONS_MAX};
 use crate::types::datum::Datum;
 use crate::types::interval::Interval;
 use crate::types::numeric::Numeric;
@@ -64,6 +68,16 @@ fn encode_datum(datum: &Datum, out: &mut Vec<u8>) {
         Datum::Text(value) => out.put_bytes(value.as_bytes()),
         Datum::Bytea(value) => out.put_bytes(value),
         Datum::Uuid(value) => out.extend_from_slice(value),
+        Datum::Array(array) => {
+            out.put_varint(array.dims().len() as u64);
+            array.dims().iter().for_each(|dim| out.put_varint(*dim as u64));
+            for item in array.items() {
+                out.put_u8(u8::from(!item.is_null()));
+                if !item.is_null() {
+                    encode_datum(item, out);
+                }
+            }
+        }
     }
 }
 
@@ -121,7 +135,29 @@ fn decode_datum(base: SqlType, from: &mut Reader<'_>) -> Result<Datum, DecodeErr
             bytes.copy_from_slice(from.take(16, "uuid")?);
             Datum::Uuid(bytes)
         }
+        SqlType::Array(element) => decode_array(element.base(), from)?,
     })
+}
+
+fn decode_array(base: SqlType, from: &mut Reader<'_>) -> Result<Datum, DecodeError> {
+    let malformed = || DecodeError::new("array");
+    let dimensions = from.varint("array")?;
+    if dimensions > DIMENSIONS_MAX as u64 {
+        return Err(malformed());
+    }
+    let mut dims = Vec::new();
+    for _ in 0..dimensions {
+        dims.push(usize::try_from(from.varint("array")?).map_err(|_| malformed())?);
+    }
+    let count = dims.iter().try_fold(1usize, |all, dim| all.checked_mul(*dim));
+    let count = if dims.is_empty() { 0 } else { count.ok_or_else(malformed)? };
+    let mut items = Vec::new();
+    for _ in 0..count {
+        let is_there = from.u8("array")? != 0;
+        items.push(if is_there { decode_datum(base, from)? } else { Datum::Null });
+    }
+    let array = Array::new(dims, items).map_err(|_| malformed())?;
+    Ok(Datum::Array(Arc::new(array)))
 }
 
 #[cfg(test)]
@@ -146,6 +182,10 @@ mod tests {
             ),
             (SqlType::Uuid, Datum::Uuid([7; 16])),
             (SqlType::Int4, Datum::Null),
+            (
+                SqlType::Text.array().unwrap(),
+                Datum::array(vec![Datum::Text("a".to_owned()), Datum::Null]),
+            ),
         ];
         columns.into_iter().unzip()
     }

@@ -218,9 +218,19 @@ pub(crate) fn expr_location(mut expr: &ast::Expr) -> Location {
             | A::Extract { expr, .. }
             | A::Substring { expr, .. }
             | A::Trim { expr, .. } => expr,
+            A::AnyOp { left, .. } | A::AllOp { left, .. } => left,
+            A::CompoundFieldAccess { root, .. } => root,
             _ => return Location::empty(),
         };
     }
+}
+
+/// The last name of a chain of accesses: `b` in `a.b[1]`.
+pub(crate) fn accessed_name(chain: &[ast::AccessExpr]) -> Option<String> {
+    chain.iter().rev().find_map(|access| match access {
+        ast::AccessExpr::Dot(ast::Expr::Identifier(ident)) => Some(name(ident)),
+        _ => None,
+    })
 }
 
 /// `"name"` where an identifier needs its quotes.

@@ -142,6 +142,9 @@ impl Binder<'_> {
                     return Err(SqlError::unsupported("TRY_CAST"));
                 }
                 let to = column_type(data_type).map_err(|e| self.error_at(e, location))?;
+                if let (A::Array(array), Some(_)) = (&**expr, to.element()) {
+                    return self.array(&array.elem, Some(to), location);
+                }
                 let operand = self.bind(expr)?;
                 self.cast(operand, to, Level::Explicit)
             }
@@ -290,7 +293,9 @@ impl Binder<'_> {
                 return if is_same { Ok(bound) } else { self.cast_typed(bound, to, allowed) };
             }
             // What clients mean by a time without zone depends on the session.
-            Expr::Const(Datum::Text(text)) if base == SqlType::Timestamptz => {
+            Expr::Const(Datum::Text(text))
+                if base.element().unwrap_or(base) == SqlType::Timestamptz =>
+            {
                 let op = Unary::Cast { from: SqlType::Text, to, is_explicit: true };
                 Expr::Unary(op, Box::new(Expr::Const(Datum::Text(text))))
             }
@@ -453,6 +458,10 @@ pub(crate) fn column_type(data_type: &ast::DataType) -> Result<ColumnType, SqlEr
             Ok(precision.map_or(SqlType::Interval.into(), with))
         }
         D::Uuid => plain(SqlType::Uuid),
+        D::Array(ast::ArrayElemTypeDef::SquareBracket(inner, _)) => {
+            let inner = column_type(inner)?;
+            Ok(ColumnType { base: super::arrays::array_of(inner.base)?, ..inner })
+        }
         D::Custom(name, _) => custom_type(name),
         other => Err(SqlError::unsupported(format!("type {}", other.to_string().to_lowercase()))),
     }

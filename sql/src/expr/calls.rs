@@ -209,6 +209,9 @@ impl Binder<'_> {
             }
             _ => {}
         }
+        if let Some(bound) = self.array_call(name, &args, location) {
+            return bound;
+        }
         let types: Vec<SqlType> = args.iter().map(Bound::base).collect();
         let signature = match signatures::find(name, &types) {
             Found::Signature(signature) => signature,
@@ -227,7 +230,7 @@ impl Binder<'_> {
         Ok(Bound::new(Expr::Call(signature.function, list), signature.result, location))
     }
 
-    fn no_function(&self, name: &str, args: &[SqlType], location: Location) -> SqlError {
+    pub(super) fn no_function(&self, name: &str, args: &[SqlType], location: Location) -> SqlError {
         let args = args.iter().map(|arg| arg.name()).collect::<Vec<_>>().join(", ");
         let message = format!("function {name}({args}) does not exist");
         let error = SqlError::new(code::UNDEFINED_FUNCTION, message).with_hint(
@@ -385,6 +388,12 @@ impl Binder<'_> {
                 self.call("timezone", args, location)
             }
             A::Interval(interval) => self.interval(interval, location),
+            A::Array(_)
+            | A::CompoundFieldAccess { .. }
+            | A::AnyOp { .. }
+            | A::AllOp { .. }
+            | A::Like { any: true, escape_char: None, .. }
+            | A::ILike { any: true, escape_char: None, .. } => self.array_syntax(ast, location),
             other => Err(self.error_at(SqlError::unsupported(feature_of(other)), location)),
         }
     }
@@ -405,7 +414,6 @@ fn feature_of(ast: &ast::Expr) -> &'static str {
     use ast::Expr as A;
     match ast {
         A::Subquery(_) | A::Exists { .. } | A::InSubquery { .. } => "a subquery",
-        A::Array(_) | A::AnyOp { .. } | A::AllOp { .. } => "an array",
         A::Tuple(_) => "a row value",
         A::SimilarTo { .. } | A::RLike { .. } => "a regular expression",
         A::GroupingSets(_) | A::Cube(_) | A::Rollup(_) => "GROUPING SETS",

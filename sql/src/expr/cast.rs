@@ -1,5 +1,6 @@
 //! Which types become which others, when, and how.
 
+use super::arrays;
 use crate::error::{SqlError, code};
 use crate::types::datetime::{MICROS_PER_DAY, date_to_timestamp, split, timestamp_to_date};
 use crate::types::datum::Datum;
@@ -34,6 +35,9 @@ pub(crate) fn level(from: SqlType, to: SqlType) -> Option<Level> {
     }
     if let (Some(from), Some(to)) = (number_rank(from), number_rank(to)) {
         return Some(if from < to { Level::Implicit } else { Level::Assignment });
+    }
+    if let (Some(from), Some(to)) = (from.element(), to.element()) {
+        return level(from, to);
     }
     match (from, to) {
         (a, b) if a.is_string() && b.is_string() => Some(Level::Implicit),
@@ -84,6 +88,9 @@ pub(crate) fn apply(
     is_explicit: bool,
     zone: &Zone,
 ) -> Result<Datum, SqlError> {
+    if let (Datum::Array(array), Some(from), Some(to)) = (&datum, from.element(), to.element()) {
+        return arrays::map(array, |item| apply(item, from, to, is_explicit, zone));
+    }
     fit(to, convert(datum, from, to.base, zone)?, is_explicit)
 }
 

@@ -6,6 +6,7 @@ use crate::types::numeric::Numeric;
 use crate::types::zone::Zone;
 use crate::types::{ColumnType, SqlType};
 
+use super::arrays::ArrayFunction;
 use super::time_functions::{self, TimeFunction};
 use super::{Env, arithmetic, cast, strings, times};
 
@@ -64,6 +65,7 @@ pub(crate) enum Function {
         to_utc: bool,
     },
     Time(TimeFunction),
+    Array(ArrayFunction),
     RandomUuid,
     Random,
     Version,
@@ -84,14 +86,15 @@ impl Function {
 
     /// Whether NULL arguments are the function's own matter.
     fn takes_nulls(self) -> bool {
-        matches!(
-            self,
+        match self {
+            Self::Array(function) => function.takes_nulls(),
             Self::Concat
-                | Self::ConcatWithSeparator
-                | Self::Greatest
-                | Self::Least
-                | Self::TypeName(_)
-        )
+            | Self::ConcatWithSeparator
+            | Self::Greatest
+            | Self::Least
+            | Self::TypeName(_) => true,
+            _ => false,
+        }
     }
 
     /// Calls the function.
@@ -115,6 +118,7 @@ impl Function {
                 times::truncate(text(&args[0]), base, &args[1], zone.as_ref().unwrap_or(&env.zone))
             }
             Self::AtTimeZone { to_utc } => at_time_zone(text(&args[0]), &args[1], to_utc),
+            Self::Array(function) => function.call(args, &env.zone),
             Self::Time(function) => time_functions::call(function, args, &env.zone, env.now),
             Self::TypeName(base) => Ok(Datum::Text(base.name().to_owned())),
             Self::IsVisible => Ok(Datum::Bool(true)),

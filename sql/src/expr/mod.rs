@@ -4,6 +4,8 @@
 //! not given. NULL is unknown: every operator but those that ask for NULL passes it on.
 
 pub(crate) mod arithmetic;
+mod array_calls;
+mod arrays;
 pub(crate) mod bind;
 mod calls;
 pub(crate) mod cast;

@@ -4,6 +4,7 @@ use sqlparser::ast;
 use sqlparser::tokenizer::Location;
 
 use super::arithmetic::Arithmetic;
+use super::arrays::Test;
 use super::bind::{Binder, Bound};
 use super::functions::Function;
 use super::{Binary, Comparison, Expr, Unary, cast, temporal};
@@ -11,7 +12,7 @@ use crate::error::{SqlError, code};
 use crate::types::SqlType;
 use crate::types::datum::Datum;
 
-fn comparison(op: &ast::BinaryOperator) -> Option<Comparison> {
+pub(super) fn comparison(op: &ast::BinaryOperator) -> Option<Comparison> {
     use ast::BinaryOperator as O;
     Some(match op {
         O::Eq => Comparison::Equal,
@@ -62,6 +63,9 @@ impl Binder<'_> {
             return Ok(Bound::new(binary(op, left, right), SqlType::Bool, location));
         }
         let (left, right) = (self.bind(left)?, self.bind(right)?);
+        if let Some(bound) = self.array_operator(op, &left, &right, location) {
+            return bound;
+        }
         if let Some(comparison) = comparison(op) {
             let (left, right) = self.comparable(left, right, &op.to_string(), location)?;
             let compared = binary(Binary::Compare(comparison), left, right);
@@ -99,7 +103,13 @@ impl Binder<'_> {
         Ok(Bound::new(Expr::Call(function, args), result, location))
     }
 
-    fn no_operator(&self, op: &str, a: SqlType, b: SqlType, location: Location) -> SqlError {
+    pub(super) fn no_operator(
+        &self,
+        op: &str,
+        a: SqlType,
+        b: SqlType,
+        location: Location,
+    ) -> SqlError {
         let message = format!("operator does not exist: {a} {op} {b}");
         let error = SqlError::new(code::UNDEFINED_FUNCTION, message).with_hint(
             "No operator matches the given name and argument types. \
@@ -341,6 +351,10 @@ impl Binder<'_> {
         (is_negated, is_case_blind): (bool, bool),
         location: Location,
     ) -> Result<Bound, SqlError> {
+        let test = Test::Like { is_negated, is_case_blind };
+        if let Some(bound) = self.like_all(test, operand, pattern, location) {
+            return bound;
+        }
         let mut args = vec![self.bind(operand)?, self.bind(pattern)?];
         if let Some(escape) = escape {
             args.push(self.bind(&ast::Expr::Value(escape.clone()))?);

@@ -1,10 +1,11 @@
 //! Which functions there are, by name and argument types.
 
+use super::arrays::ArrayFunction;
 use super::cast::{self, Level};
 use super::functions::Function;
 use super::strings::TrimSide;
 use super::time_functions;
-use crate::types::SqlType;
+use crate::types::{Element, SqlType};
 use SqlType::{
     Bool, Bytea, Date, Float8, Int2, Int4, Int8, Interval, Numeric, Text, Time, Timestamp,
     Timestamptz, Uuid,
@@ -33,6 +34,9 @@ pub(super) const fn of(
 const fn variadic(name: &'static str, args: &'static [SqlType], function: Function) -> Signature {
     Signature { name, args, is_variadic: true, result: Text, function }
 }
+
+/// Arrays of text.
+const TEXTS: SqlType = SqlType::Array(Element::TEXT);
 
 /// Forms of one name stand in the order in which they are tried.
 const SIGNATURES: &[Signature] = &[
@@ -87,6 +91,8 @@ const SIGNATURES: &[Signature] = &[
     of("reverse", &[Text], Text, Function::Reverse),
     of("split_part", &[Text, Text, Int4], Text, Function::SplitPart),
     of("starts_with", &[Text, Text], Bool, Function::StartsWith),
+    of("string_to_array", &[Text, Text], TEXTS, Function::Array(ArrayFunction::Split)),
+    of("string_to_array", &[Text, Text, Text], TEXTS, Function::Array(ArrayFunction::Split)),
     variadic("concat", &[Text], Function::Concat),
     variadic("concat_ws", &[Text, Text], Function::ConcatWithSeparator),
     of("encode", &[Bytea, Text], Text, Function::Encode),

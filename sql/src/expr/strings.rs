@@ -227,7 +227,12 @@ fn parse_pattern(
 }
 
 /// Matches greedily and goes back to the last `%` alone: no more than length times length steps.
-fn like(text: &str, pattern: &str, escape: &str, is_case_blind: bool) -> Result<bool, SqlError> {
+pub(super) fn like(
+    text: &str,
+    pattern: &str,
+    escape: &str,
+    is_case_blind: bool,
+) -> Result<bool, SqlError> {
     let pattern = parse_pattern(pattern, escape, is_case_blind)?;
     let folded = if is_case_blind { text.to_lowercase() } else { text.to_owned() };
     let text: Vec<char> = folded.chars().collect();

@@ -4,7 +4,9 @@
 //! variant, as are strings, floats and timestamps.
 
 use std::cmp::Ordering;
+use std::sync::Arc;
 
+use super::array::Array;
 use super::interval::Interval;
 use super::numeric::Numeric;
 
@@ -36,9 +38,16 @@ pub enum Datum {
     Interval(Interval),
     /// `uuid`
     Uuid([u8; 16]),
+    /// An array. Shared: expressions copy their values.
+    Array(Arc<Array>),
 }
 
 impl Datum {
+    /// An array of one dimension.
+    pub fn array(items: Vec<Datum>) -> Self {
+        Self::Array(Arc::new(Array::of(items)))
+    }
+
     /// Whether it is NULL.
     pub fn is_null(&self) -> bool {
         matches!(self, Self::Null)
@@ -73,6 +82,7 @@ impl Datum {
             (Self::Time(a), Self::Time(b)) => a.cmp(b),
             (Self::Interval(a), Self::Interval(b)) => a.micros_in_all().cmp(&b.micros_in_all()),
             (Self::Uuid(a), Self::Uuid(b)) => a.cmp(b),
+            (Self::Array(a), Self::Array(b)) => a.compare(b),
             (a, b) => panic!("{a:?} and {b:?} can't be compared"),
         }
     }
@@ -83,6 +93,7 @@ impl Datum {
             + match self {
                 Self::Text(text) => text.len(),
                 Self::Bytea(bytes) => bytes.len(),
+                Self::Array(array) => array.size(),
                 Self::Numeric(number) => (number.unscaled().bits() / 8) as usize,
                 _ => 0,
             }

@@ -1,7 +1,9 @@
 //! Text formats: what literals say and what clients are shown.
 
 use std::fmt::Write;
+use std::sync::Arc;
 
+use super::array::Array;
 use super::datetime::{
     format_date, format_timestamp, format_timestamptz, parse_date, parse_timestamp,
     parse_timestamptz,
@@ -10,7 +12,7 @@ use super::datum::Datum;
 use super::interval::Interval;
 use super::time::{format_time, parse_time};
 use super::zone::Zone;
-use super::{ColumnType, SqlType};
+use super::{ColumnType, NO_MODIFIER, SqlType};
 use crate::error::{SqlError, code};
 
 fn invalid(base: SqlType, text: &str) -> SqlError {
@@ -38,6 +40,9 @@ pub fn parse(base: SqlType, text: &str, zone: &Zone) -> Result<Datum, SqlError> 
         SqlType::Time => parse_time(text).map(Datum::Time),
         SqlType::Interval => Interval::parse(text).map(Datum::Interval),
         SqlType::Uuid => parse_uuid(text).map(Datum::Uuid).ok_or_else(|| invalid(base, text)),
+        SqlType::Array(element) => {
+            Array::parse(element, text, zone).map(|array| Datum::Array(Arc::new(array)))
+        }
     }
 }
 
@@ -180,6 +185,10 @@ pub fn format(base: SqlType, datum: &Datum, zone: &Zone) -> String {
         Datum::Time(value) => format_time(*value),
         Datum::Interval(value) => value.to_string(),
         Datum::Uuid(value) => format_uuid(value),
+        Datum::Array(array) => {
+            let SqlType::Array(element) = base else { panic!("{base} is not an array") };
+            array.format(element, zone)
+        }
     }
 }
 
@@ -215,6 +224,13 @@ fn format_float(value: f64, digits: i32) -> String {
 /// When it does not fit.
 pub fn fit(target: ColumnType, datum: Datum, is_explicit: bool) -> Result<Datum, SqlError> {
     match datum {
+        Datum::Array(array) if target.modifier != NO_MODIFIER => {
+            let element = target.element().expect("an array fits an array");
+            let items = array.items().iter().cloned();
+            let items = items.map(|item| fit(element, item, is_explicit));
+            let fitted = Array::new(array.dims().to_vec(), items.collect::<Result<_, _>>()?)?;
+            Ok(Datum::Array(Arc::new(fitted)))
+        }
         Datum::Text(text) if target.length().is_some() => {
             fit_text(target, text, is_explicit).map(Datum::Text)
         }
