@@ -67,6 +67,7 @@ pub mod code {
     pub const ESCAPE_SEQUENCE: SqlState = SqlState(*b"22025");
     pub const INVALID_TEXT: SqlState = SqlState(*b"22P02");
     pub const INVALID_BINARY: SqlState = SqlState(*b"22P03");
+    pub const UNTRANSLATABLE: SqlState = SqlState(*b"22P05");
     pub const NOT_NULL: SqlState = SqlState(*b"23502");
     pub const UNIQUE: SqlState = SqlState::UNIQUE_VIOLATION;
     pub const ACTIVE_TRANSACTION: SqlState = SqlState(*b"25001");

@@ -9,6 +9,7 @@
 //! | interval | how long it is, with months of 30 days: the days and the microseconds beyond them |
 //! | `char(n)` | text without the blanks at its end |
 //! | arrays | a mark and the value, NULLs last, for each; a mark of the end; the dimensions |
+//! | jsonb | its text, numbers without zeros at their ends: equal where values are, unordered |
 //! | others | themselves |
 //!
 //! All columns are ascending. A row's key has no NULLs and so no markers; the keys of groups and
@@ -20,12 +21,13 @@ use pangea_core::codec::DecodeError;
 use pangea_core::key::Key;
 use pangea_core::key::encode::{Decimal, KeyDecoder, KeyEncoder, Nulls, Order};
 
-use crate::error::SqlError;
+use crate::error::{SqlError, code};
 use crate::types::SqlType;
 use crate::types::array::Array;
 use crate::types::datetime::MICROS_PER_DAY;
 use crate::types::datum::Datum;
 use crate::types::interval::Interval;
+use crate::types::json;
 use crate::types::numeric::{self, Numeric};
 
 const ORDER: Order = Order::Ascending;
@@ -65,7 +67,7 @@ fn take(base: SqlType, from: &mut KeyDecoder<'_>) -> Result<Datum, DecodeError> 
             let number = from.numeric(ORDER)?.to_string();
             Datum::Numeric(number.parse().map_err(|_| DecodeError::new("numeric in key"))?)
         }
-        SqlType::Text | SqlType::Varchar | SqlType::Bpchar | SqlType::Unknown => {
+        SqlType::Text | SqlType::Varchar | SqlType::Bpchar | SqlType::Json | SqlType::Unknown => {
             Datum::Text(from.text(ORDER)?)
         }
         SqlType::Bytea => Datum::Bytea(from.bytea(ORDER)?),
@@ -80,6 +82,11 @@ fn take(base: SqlType, from: &mut KeyDecoder<'_>) -> Result<Datum, DecodeError> 
             Datum::Interval(length.ok_or_else(|| DecodeError::new("interval in key"))?)
         }
         SqlType::Uuid => Datum::Uuid(from.uuid(ORDER)?),
+        SqlType::Jsonb => {
+            let text = from.text(ORDER)?;
+            let parsed = json::parse(&text).map_err(|_| DecodeError::new("jsonb in key"))?;
+            Datum::Jsonb(Arc::new(parsed))
+        }
         SqlType::Array(element) => Datum::Array(Arc::new(take_array(element.base(), from)?)),
     })
 }
@@ -150,6 +157,11 @@ pub(crate) fn append(base: SqlType, datum: &Datum, key: &mut KeyEncoder) -> Resu
         Datum::Text(text) if base == SqlType::Bpchar => {
             key.put_text(text.trim_end_matches(' '), ORDER);
         }
+        Datum::Text(_) if base == SqlType::Json => {
+            let message = "could not identify an equality operator for type json";
+            return Err(SqlError::new(code::UNDEFINED_FUNCTION, message));
+        }
+        Datum::Jsonb(json) => key.put_text(&json.canonical(), ORDER),
         Datum::Text(text) => key.put_text(text, ORDER),
         Datum::Bytea(bytes) => key.put_bytea(bytes, ORDER),
         Datum::Date(days) => key.put_date(*days, ORDER),
@@ -240,6 +252,7 @@ mod tests {
             (SqlType::Numeric, "1.50", "1.5"),
             (SqlType::Numeric, "-100", "-1e2"),
             (SqlType::Bpchar, "a  ", "a"),
+            (SqlType::Jsonb, "{\"b\":[1.0],\"a\":1}", "{\"a\":1e0,\"b\":[1.00]}"),
             (SqlType::Interval, "1 mon -1 day", "28 days 24:00"),
             (SqlType::Float8, "0", "-0"),
         ];

@@ -11,8 +11,9 @@
 //! | interval | zigzag varints: months, days, microseconds |
 //! | floats | eight, little-endian |
 //! | numeric | scale as varint, length, unscaled as signed little-endian |
-//! | strings, bytea | length, bytes |
+//! | strings, json, bytea | length, bytes |
 //! | uuid | sixteen |
+//! | jsonb | as [`Json::encode`] has it |
 //! | arrays | number of dimensions, length of each; for each value 0, or 1 and the value |
 
 use std::sync::Arc;
@@ -24,6 +25,7 @@ use crate::types::SqlType;
 use crate::types::array::{Array, DIMENSIONS_MAX};
 use crate::types::datum::Datum;
 use crate::types::interval::Interval;
+use crate::types::json::Json;
 use crate::types::numeric::Numeric;
 
 /// The layout that this code writes.
@@ -68,6 +70,7 @@ fn encode_datum(datum: &Datum, out: &mut Vec<u8>) {
         Datum::Text(value) => out.put_bytes(value.as_bytes()),
         Datum::Bytea(value) => out.put_bytes(value),
         Datum::Uuid(value) => out.extend_from_slice(value),
+        Datum::Jsonb(json) => json.encode(out),
         Datum::Array(array) => {
             out.put_varint(array.dims().len() as u64);
             array.dims().iter().for_each(|dim| out.put_varint(*dim as u64));
@@ -114,7 +117,7 @@ fn decode_datum(base: SqlType, from: &mut Reader<'_>) -> Result<Datum, DecodeErr
             let unscaled = BigInt::from_signed_bytes_le(from.bytes("numeric")?);
             Datum::Numeric(Numeric::new(unscaled, scale))
         }
-        SqlType::Text | SqlType::Varchar | SqlType::Bpchar | SqlType::Unknown => {
+        SqlType::Text | SqlType::Varchar | SqlType::Bpchar | SqlType::Json | SqlType::Unknown => {
             let bytes = from.bytes("text")?.to_vec();
             Datum::Text(String::from_utf8(bytes).map_err(|_| DecodeError::new("text"))?)
         }
@@ -135,6 +138,7 @@ fn decode_datum(base: SqlType, from: &mut Reader<'_>) -> Result<Datum, DecodeErr
             bytes.copy_from_slice(from.take(16, "uuid")?);
             Datum::Uuid(bytes)
         }
+        SqlType::Jsonb => Datum::Jsonb(Arc::new(Json::decode(from)?)),
         SqlType::Array(element) => decode_array(element.base(), from)?,
     })
 }
@@ -182,6 +186,7 @@ mod tests {
             ),
             (SqlType::Uuid, Datum::Uuid([7; 16])),
             (SqlType::Int4, Datum::Null),
+            (SqlType::Jsonb, Datum::Jsonb(Arc::new(Json::Array(vec![Json::Bool(true)])))),
             (
                 SqlType::Text.array().unwrap(),
                 Datum::array(vec![Datum::Text("a".to_owned()), Datum::Null]),

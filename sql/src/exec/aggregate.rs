@@ -67,6 +67,7 @@ impl AggregateKind {
             (Self::Avg, Numeric) => same(Numeric),
             (Self::Min | Self::Max, Text | Varchar) => Some((Text, Text)),
             (Self::Min | Self::Max, Bpchar) => same(Bpchar),
+            (Self::Min | Self::Max, SqlType::Json | SqlType::Jsonb) => None,
             (Self::Min | Self::Max, base) if base != Bool && base != SqlType::Uuid => same(base),
             (Self::And | Self::Or, Bool) => same(Bool),
             _ => None,

@@ -177,6 +177,9 @@ impl Binder<'_> {
             };
             subscripts.push(subscript);
         }
+        if operand.base() == SqlType::Jsonb {
+            return self.json_subscripts(operand, &subscripts, location);
+        }
         let Some(element) = operand.base().element() else {
             let message = format!(
                 "cannot subscript type {} because it does not support subscripting",
@@ -300,7 +303,7 @@ impl Binder<'_> {
         };
         let common = cast::common(left.base(), element)
             .filter(|base| !is_like || base.is_string())
-            .filter(|base| *base != SqlType::Unknown)
+            .filter(|base| *base != SqlType::Unknown && *base != SqlType::Json)
             .ok_or_else(|| self.no_operator(name, left.base(), element, location))?;
         let left = self.coerce(left, common)?;
         // The planner knows how to look up a list of values.

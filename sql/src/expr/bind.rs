@@ -458,6 +458,8 @@ pub(crate) fn column_type(data_type: &ast::DataType) -> Result<ColumnType, SqlEr
             Ok(precision.map_or(SqlType::Interval.into(), with))
         }
         D::Uuid => plain(SqlType::Uuid),
+        D::JSON => plain(SqlType::Json),
+        D::JSONB => plain(SqlType::Jsonb),
         D::Array(ast::ArrayElemTypeDef::SquareBracket(inner, _)) => {
             let inner = column_type(inner)?;
             Ok(ColumnType { base: super::arrays::array_of(inner.base)?, ..inner })

@@ -18,7 +18,7 @@ use crate::types::datum::Datum;
 use crate::types::interval::Interval;
 
 /// Aggregates and window functions that PostgreSQL has and Pangea lacks.
-const UNSUPPORTED: [&str; 42] = [
+const UNSUPPORTED: [&str; 38] = [
     "md5",
     "to_char",
     "to_date",
@@ -40,11 +40,7 @@ const UNSUPPORTED: [&str; 42] = [
     "initcap",
     "translate",
     "format",
-    "jsonb_build_object",
-    "json_build_object",
     "row_to_json",
-    "to_json",
-    "to_jsonb",
     "array_agg",
     "string_agg",
     "json_agg",
@@ -210,6 +206,9 @@ impl Binder<'_> {
             _ => {}
         }
         if let Some(bound) = self.array_call(name, &args, location) {
+            return bound;
+        }
+        if let Some(bound) = self.json_call(name, &args, location) {
             return bound;
         }
         let types: Vec<SqlType> = args.iter().map(Bound::base).collect();

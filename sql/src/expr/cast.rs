@@ -5,6 +5,7 @@ use crate::error::{SqlError, code};
 use crate::types::datetime::{MICROS_PER_DAY, date_to_timestamp, split, timestamp_to_date};
 use crate::types::datum::Datum;
 use crate::types::interval::Interval;
+use crate::types::json::Json;
 use crate::types::numeric::Numeric;
 use crate::types::text::{fit, fits, format, integer_out_of_range, parse};
 use crate::types::zone::Zone;
@@ -29,7 +30,7 @@ fn number_rank(base: SqlType) -> Option<usize> {
 
 /// From which level on a value of one type becomes one of another: PostgreSQL's `pg_cast`.
 pub(crate) fn level(from: SqlType, to: SqlType) -> Option<Level> {
-    use SqlType::{Bool, Date, Int4, Interval, Time, Timestamp, Timestamptz, Unknown};
+    use SqlType::{Bool, Date, Int4, Interval, Json, Jsonb, Time, Timestamp, Timestamptz, Unknown};
     if from == to || from == Unknown {
         return Some(Level::Implicit);
     }
@@ -44,6 +45,8 @@ pub(crate) fn level(from: SqlType, to: SqlType) -> Option<Level> {
         (Bool, Int4) | (Int4, Bool) => Some(Level::Explicit),
         (Date, Timestamp | Timestamptz) | (Timestamp, Timestamptz) => Some(Level::Implicit),
         (Timestamp | Timestamptz, Date) | (Timestamptz, Timestamp) => Some(Level::Assignment),
+        (Json, Jsonb) | (Jsonb, Json) => Some(Level::Assignment),
+        (Jsonb, base) if base == Bool || base.is_number() => Some(Level::Explicit),
         (Time, Interval) => Some(Level::Implicit),
         (Timestamp | Timestamptz | Interval, Time) => Some(Level::Assignment),
         (_, b) if b.is_string() => Some(Level::Assignment),
@@ -137,6 +140,21 @@ fn convert(datum: Datum, from: SqlType, to: SqlType, zone: &Zone) -> Result<Datu
                 Datum::Timestamp(local)
             })
         }
+        Datum::Jsonb(json) => match (&*json, to) {
+            (_, SqlType::Json) => Ok(Datum::Text(json.to_string())),
+            (Json::Bool(value), SqlType::Bool) => Ok(Datum::Bool(*value)),
+            (Json::Number(value), to) if to.is_number() => {
+                convert_number(Datum::Numeric(value.clone()), SqlType::Numeric, to)
+            }
+            (json, to) => {
+                let kind = match json.kind() {
+                    "number" => "numeric",
+                    kind => kind,
+                };
+                let message = format!("cannot cast jsonb {kind} to type {to}");
+                Err(SqlError::new(code::INVALID_PARAMETER, message))
+            }
+        },
         Datum::Time(micros) => Ok(Datum::Interval(Interval::from_micros(micros))),
         Datum::Interval(interval) => Ok(Datum::Time(interval.micros.rem_euclid(MICROS_PER_DAY))),
         other => panic!("no cast of {other:?} from {from} to {to}"),

@@ -7,6 +7,7 @@ use crate::types::zone::Zone;
 use crate::types::{ColumnType, SqlType};
 
 use super::arrays::ArrayFunction;
+use super::json::JsonFunction;
 use super::time_functions::{self, TimeFunction};
 use super::{Env, arithmetic, cast, strings, times};
 
@@ -66,6 +67,7 @@ pub(crate) enum Function {
     },
     Time(TimeFunction),
     Array(ArrayFunction),
+    Json(JsonFunction),
     RandomUuid,
     Random,
     Version,
@@ -88,6 +90,7 @@ impl Function {
     fn takes_nulls(self) -> bool {
         match self {
             Self::Array(function) => function.takes_nulls(),
+            Self::Json(function) => function.takes_nulls(),
             Self::Concat
             | Self::ConcatWithSeparator
             | Self::Greatest
@@ -119,6 +122,7 @@ impl Function {
             }
             Self::AtTimeZone { to_utc } => at_time_zone(text(&args[0]), &args[1], to_utc),
             Self::Array(function) => function.call(args, &env.zone),
+            Self::Json(function) => function.call(args, &env.zone),
             Self::Time(function) => time_functions::call(function, args, &env.zone, env.now),
             Self::TypeName(base) => Ok(Datum::Text(base.name().to_owned())),
             Self::IsVisible => Ok(Datum::Bool(true)),

@@ -10,6 +10,8 @@ pub(crate) mod bind;
 mod calls;
 pub(crate) mod cast;
 pub(crate) mod functions;
+mod json;
+mod json_calls;
 pub(crate) mod operators;
 pub(crate) mod signatures;
 mod strings;

@@ -66,6 +66,9 @@ impl Binder<'_> {
         if let Some(bound) = self.array_operator(op, &left, &right, location) {
             return bound;
         }
+        if let Some(bound) = self.json_operator(op, &left, &right, location) {
+            return bound;
+        }
         if let Some(comparison) = comparison(op) {
             let (left, right) = self.comparable(left, right, &op.to_string(), location)?;
             let compared = binary(Binary::Compare(comparison), left, right);
@@ -129,6 +132,9 @@ impl Binder<'_> {
         let common = cast::common(left.base(), right.base())
             .ok_or_else(|| self.no_operator(op, left.base(), right.base(), location))?;
         let common = if common == SqlType::Unknown { SqlType::Text } else { common };
+        if common.element().unwrap_or(common) == SqlType::Json {
+            return Err(self.no_operator(op, left.base(), right.base(), location));
+        }
         let left = self.coerce(left, common)?.expr;
         let right = self.coerce(right, common)?.expr;
         if common != SqlType::Bpchar {
@@ -315,6 +321,9 @@ impl Binder<'_> {
                 .ok_or_else(|| self.no_operator("=", common, item.base(), item.location))?;
         }
         let common = if common == SqlType::Unknown { SqlType::Text } else { common };
+        if common.element().unwrap_or(common) == SqlType::Json {
+            return Err(self.no_operator("=", common, common, location));
+        }
         let mut prepare = |bound: Bound| {
             let expr = self.coerce(bound, common)?.expr;
             let is_padded = common == SqlType::Bpchar;

@@ -3,6 +3,7 @@
 use super::arrays::ArrayFunction;
 use super::cast::{self, Level};
 use super::functions::Function;
+use super::json_calls;
 use super::strings::TrimSide;
 use super::time_functions;
 use crate::types::{Element, SqlType};
@@ -36,7 +37,7 @@ const fn variadic(name: &'static str, args: &'static [SqlType], function: Functi
 }
 
 /// Arrays of text.
-const TEXTS: SqlType = SqlType::Array(Element::TEXT);
+pub(super) const TEXTS: SqlType = SqlType::Array(Element::TEXT);
 
 /// Forms of one name stand in the order in which they are tried.
 const SIGNATURES: &[Signature] = &[
@@ -133,7 +134,7 @@ const SIGNATURES: &[Signature] = &[
 
 /// All forms of all functions.
 fn forms() -> impl Iterator<Item = &'static Signature> {
-    [SIGNATURES, time_functions::SIGNATURES].into_iter().flatten()
+    [SIGNATURES, time_functions::SIGNATURES, json_calls::SIGNATURES].into_iter().flatten()
 }
 
 /// What a search for a function found.

@@ -12,6 +12,7 @@ use crate::error::{Failure, SqlError, code};
 use crate::expr::Expr;
 use crate::expr::bind::{Aggregates, Binder, Params, Scope, column_type};
 use crate::syntax;
+use crate::types::SqlType;
 
 /// The most columns of a table, as in PostgreSQL.
 const TABLE_COLUMNS_MAX: usize = 1_600;
@@ -85,6 +86,9 @@ impl Planner<'_> {
                 }
             }
         }
+        if table.primary_key.contains(&at) {
+            check_key_type(&column).map_err(|error| self.error_at(error, location))?;
+        }
         table.columns.push(column);
         Ok(())
     }
@@ -140,11 +144,32 @@ fn set_primary_key(
         let message = format!("cannot use more than {KEY_COLUMNS_MAX} columns in an index");
         return Err(SqlError::new(code::TOO_MANY_COLUMNS, message));
     }
+    for &at in &columns {
+        // The column whose own option this is comes after its options; its type is checked there.
+        if let Some(column) = table.columns.get(at) {
+            check_key_type(column)?;
+        }
+    }
     table.primary_key = columns;
     if let Some(name) = name {
         table.primary_key_name = syntax::name(name);
     }
     Ok(())
+}
+
+fn check_key_type(column: &Column) -> Result<(), SqlError> {
+    let base = column.ty.base;
+    match base.element().unwrap_or(base) {
+        SqlType::Json => {
+            let message = format!(
+                "data type {base} has no default operator class for access method \"btree\""
+            );
+            Err(SqlError::new(code::UNDEFINED_OBJECT, message))
+        }
+        // Its keys are not in the order of its values.
+        SqlType::Jsonb => Err(SqlError::unsupported(format!("a key of type {base}"))),
+        _ => Ok(()),
+    }
 }
 
 fn check_name(name: &str) -> Result<(), SqlError> {

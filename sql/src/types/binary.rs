@@ -10,6 +10,7 @@ use super::SqlType;
 use super::array::{Array, check_dimensions};
 use super::datum::Datum;
 use super::interval::Interval;
+use super::json;
 use super::numeric::Numeric;
 use super::time::checked_time;
 use crate::error::{SqlError, code};
@@ -18,6 +19,8 @@ use crate::error::{SqlError, code};
 const NUMERIC_BASE: u32 = 10_000;
 /// How many decimal digits one of them holds.
 const NUMERIC_GROUP: u32 = 4;
+/// Before the text of a binary `jsonb`.
+const JSONB_VERSION: u8 = 1;
 const NUMERIC_POSITIVE: u16 = 0;
 const NUMERIC_NEGATIVE: u16 = 0x4000;
 /// The most groups of a binary `numeric`: 131,072 digits before the point and 16,383 after it.
@@ -49,6 +52,10 @@ pub fn encode(base: SqlType, datum: &Datum, out: &mut Vec<u8>) {
             out.extend(value.months.to_be_bytes());
         }
         Datum::Uuid(value) => out.extend(value),
+        Datum::Jsonb(json) => {
+            out.push(JSONB_VERSION);
+            out.extend(json.to_string().into_bytes());
+        }
         Datum::Array(array) => {
             let SqlType::Array(element) = base else { panic!("{base} is not an array") };
             encode_array(element.base(), array, out);
@@ -135,6 +142,20 @@ pub fn decode(base: SqlType, bytes: &[u8]) -> Result<Datum, SqlError> {
         SqlType::Text | SqlType::Varchar | SqlType::Bpchar | SqlType::Unknown => {
             return decode_text(bytes).map(Datum::Text);
         }
+        SqlType::Json => {
+            let text = decode_text(bytes)?;
+            return json::check(&text).map(|()| Datum::Text(text));
+        }
+        SqlType::Jsonb => match bytes.split_first() {
+            Some((&JSONB_VERSION, text)) => {
+                return Ok(Datum::Jsonb(Arc::new(json::parse(&decode_text(text)?)?)));
+            }
+            version => {
+                let number = version.map_or(0, |(number, _)| *number);
+                let message = format!("unsupported jsonb version number {number}");
+                return Err(SqlError::new(code::INTERNAL, message));
+            }
+        },
         SqlType::Bytea => return Ok(Datum::Bytea(bytes.to_vec())),
         SqlType::Date => Datum::Date(i32::from_be_bytes(array(&mut from).map_err(malformed)?)),
         SqlType::Timestamp | SqlType::Timestamptz => {
@@ -264,6 +285,8 @@ mod tests {
             (SqlType::Timestamptz, "2026-11-21 03:04:05+00"),
             (SqlType::Time, "24:00:00"),
             (SqlType::Interval, "-1 years +2 days -00:00:00.5"),
+            (SqlType::Json, "{\"a\" :1}"),
+            (SqlType::Jsonb, "{\"a\": [1.50, null]}"),
             (SqlType::Uuid, "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"),
         ];
         let zone = Zone::default();

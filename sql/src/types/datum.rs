@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::array::Array;
 use super::interval::Interval;
+use super::json::Json;
 use super::numeric::Numeric;
 
 /// One value of a column or an expression.
@@ -23,7 +24,7 @@ pub enum Datum {
     Float(f64),
     /// `numeric`
     Numeric(Numeric),
-    /// `text`, `varchar`, `char`
+    /// `text`, `varchar`, `char`, and `json`
     Text(String),
     /// `bytea`
     Bytea(Vec<u8>),
@@ -38,6 +39,8 @@ pub enum Datum {
     Interval(Interval),
     /// `uuid`
     Uuid([u8; 16]),
+    /// `jsonb`. Shared, as arrays are.
+    Jsonb(Arc<Json>),
     /// An array. Shared: expressions copy their values.
     Array(Arc<Array>),
 }
@@ -82,6 +85,7 @@ impl Datum {
             (Self::Time(a), Self::Time(b)) => a.cmp(b),
             (Self::Interval(a), Self::Interval(b)) => a.micros_in_all().cmp(&b.micros_in_all()),
             (Self::Uuid(a), Self::Uuid(b)) => a.cmp(b),
+            (Self::Jsonb(a), Self::Jsonb(b)) => a.compare(b),
             (Self::Array(a), Self::Array(b)) => a.compare(b),
             (a, b) => panic!("{a:?} and {b:?} can't be compared"),
         }
@@ -94,6 +98,7 @@ impl Datum {
                 Self::Text(text) => text.len(),
                 Self::Bytea(bytes) => bytes.len(),
                 Self::Array(array) => array.size(),
+                Self::Jsonb(json) => json.size(),
                 Self::Numeric(number) => (number.unscaled().bits() / 8) as usize,
                 _ => 0,
             }

@@ -5,6 +5,7 @@ pub mod binary;
 pub mod datetime;
 pub mod datum;
 pub mod interval;
+pub mod json;
 pub mod numeric;
 pub mod text;
 pub mod time;
@@ -51,6 +52,10 @@ pub enum SqlType {
     Interval,
     /// `uuid`
     Uuid,
+    /// `json`, a text
+    Json,
+    /// `jsonb`
+    Jsonb,
     /// A string literal or NULL whose type its surroundings decide.
     Unknown,
     /// An array of values of a type.
@@ -110,7 +115,7 @@ macro_rules! row {
 
 /// Every type that a column can have, but for arrays, with its number and length in PostgreSQL's
 /// catalog and the number of its arrays.
-const CATALOG: [Row; 18] = [
+const CATALOG: [Row; 20] = [
     row!(Bool, 16, 1, "boolean", 1000),
     row!(Int2, 21, 2, "smallint", 1005),
     row!(Int4, 23, 4, "integer", 1007),
@@ -128,6 +133,8 @@ const CATALOG: [Row; 18] = [
     row!(Time, 1083, 8, "time without time zone", 1183),
     row!(Interval, 1186, 16, "interval", 1187),
     row!(Uuid, 2950, 16, "uuid", 2951),
+    row!(Json, 114, -1, "json", 199),
+    row!(Jsonb, 3802, -1, "jsonb", 3807),
     row!(Unknown, 705, -2, "unknown", 0),
 ];
 

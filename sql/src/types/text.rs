@@ -10,6 +10,7 @@ use super::datetime::{
 };
 use super::datum::Datum;
 use super::interval::Interval;
+use super::json;
 use super::time::{format_time, parse_time};
 use super::zone::Zone;
 use super::{ColumnType, NO_MODIFIER, SqlType};
@@ -40,6 +41,8 @@ pub fn parse(base: SqlType, text: &str, zone: &Zone) -> Result<Datum, SqlError> 
         SqlType::Time => parse_time(text).map(Datum::Time),
         SqlType::Interval => Interval::parse(text).map(Datum::Interval),
         SqlType::Uuid => parse_uuid(text).map(Datum::Uuid).ok_or_else(|| invalid(base, text)),
+        SqlType::Json => json::check(text).map(|()| Datum::Text(text.to_owned())),
+        SqlType::Jsonb => json::parse(text).map(|json| Datum::Jsonb(Arc::new(json))),
         SqlType::Array(element) => {
             Array::parse(element, text, zone).map(|array| Datum::Array(Arc::new(array)))
         }
@@ -185,6 +188,7 @@ pub fn format(base: SqlType, datum: &Datum, zone: &Zone) -> String {
         Datum::Time(value) => format_time(*value),
         Datum::Interval(value) => value.to_string(),
         Datum::Uuid(value) => format_uuid(value),
+        Datum::Jsonb(json) => json.to_string(),
         Datum::Array(array) => {
             let SqlType::Array(element) = base else { panic!("{base} is not an array") };
             array.format(element, zone)
