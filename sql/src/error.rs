@@ -58,6 +58,9 @@ pub mod code {
     pub const DIVISION_BY_ZERO: SqlState = SqlState(*b"22012");
     pub const INTERVAL_FIELD: SqlState = SqlState(*b"22015");
     pub const ESCAPE_CHARACTER: SqlState = SqlState(*b"22019");
+    pub const REGULAR_EXPRESSION: SqlState = SqlState(*b"2201B");
+    pub const LOG_ARGUMENT: SqlState = SqlState(*b"2201E");
+    pub const WIDTH_BUCKET: SqlState = SqlState(*b"2201G");
     pub const POWER_ARGUMENT: SqlState = SqlState(*b"2201F");
     pub const ARRAY_SUBSCRIPT: SqlState = SqlState(*b"2202E");
     pub const LIMIT_ROWS: SqlState = SqlState(*b"2201W");

@@ -2,6 +2,7 @@
 
 mod depth;
 mod kinds;
+mod reserved;
 
 use std::sync::Arc;
 
@@ -223,6 +224,12 @@ pub(crate) fn expr_location(mut expr: &ast::Expr) -> Location {
             _ => return Location::empty(),
         };
     }
+}
+
+/// An identifier as `quote_ident` writes it: what is a reserved word needs its quotes too.
+pub(crate) fn quoted_ident(name: &str) -> String {
+    let is_word = reserved::RESERVED.binary_search(&name).is_ok();
+    if is_word || name.is_empty() { format!("\"{name}\"") } else { quoted(name) }
 }
 
 /// The last name of a chain of accesses: `b` in `a.b[1]`.

@@ -6,6 +6,7 @@ use sqlparser::tokenizer::Location;
 use super::bind::{Aggregates, Binder, Bound};
 use super::cast::{self, Level};
 use super::functions::Function;
+use super::math::WITHOUT_NUMERIC;
 use super::signatures::{self, Found};
 use super::strings::TrimSide;
 use super::time_functions::MAKE_INTERVAL_NAMES;
@@ -18,8 +19,7 @@ use crate::types::datum::Datum;
 use crate::types::interval::Interval;
 
 /// Aggregates and window functions that PostgreSQL has and Pangea lacks.
-const UNSUPPORTED: [&str; 38] = [
-    "md5",
+const UNSUPPORTED: [&str; 32] = [
     "to_char",
     "to_date",
     "to_timestamp",
@@ -35,11 +35,6 @@ const UNSUPPORTED: [&str; 38] = [
     "unnest",
     "regexp_replace",
     "regexp_match",
-    "make_date",
-    "date_bin",
-    "initcap",
-    "translate",
-    "format",
     "row_to_json",
     "array_agg",
     "string_agg",
@@ -58,10 +53,6 @@ const UNSUPPORTED: [&str; 38] = [
     "lead",
     "generate_series",
 ];
-
-/// Functions whose last bit differs between machines: every replica must compute the same.
-const UNDETERMINED: [&str; 10] =
-    ["power", "pow", "exp", "ln", "log", "sin", "cos", "tan", "atan2", "cbrt"];
 
 impl Binder<'_> {
     pub(super) fn function(
@@ -194,6 +185,19 @@ impl Binder<'_> {
             }
             ("nullif", 2) => return self.null_if(args, location),
             ("mod", 2) => return self.remainder(args, location),
+            ("num_nulls" | "num_nonnulls", 1..) => {
+                let function = Function::CountNulls { is_counted: name == "num_nulls" };
+                let list = args.into_iter().map(|arg| arg.expr).collect();
+                return Ok(Bound::new(Expr::Call(function, list), SqlType::Int4, location));
+            }
+            (name, _)
+                if WITHOUT_NUMERIC.contains(&name)
+                    && args.iter().any(|arg| arg.base() == SqlType::Numeric)
+                    && !args.iter().any(|arg| arg.base() == SqlType::Float8) =>
+            {
+                let feature = format!("function {name}() of type numeric");
+                return Err(self.error_at(SqlError::unsupported(feature), location));
+            }
             ("pg_typeof", 1) => {
                 let function = Function::TypeName(args[0].base());
                 let list = args.into_iter().map(|arg| arg.expr).collect();
@@ -215,7 +219,7 @@ impl Binder<'_> {
         let signature = match signatures::find(name, &types) {
             Found::Signature(signature) => signature,
             Found::OtherArgs => return Err(self.no_function(name, &types, location)),
-            Found::Nothing if UNSUPPORTED.contains(&name) || UNDETERMINED.contains(&name) => {
+            Found::Nothing if UNSUPPORTED.contains(&name) => {
                 let feature = format!("function {name}()");
                 return Err(self.error_at(SqlError::unsupported(feature), location));
             }
@@ -327,6 +331,22 @@ impl Binder<'_> {
         Ok((Aggregate { kind, arg: Some(arg), base: input, is_distinct, filter }, result))
     }
 
+    /// `CEIL(x)` and `FLOOR(x)`.
+    fn whole(
+        &mut self,
+        name: &str,
+        operand: &ast::Expr,
+        field: &ast::CeilFloorKind,
+        location: Location,
+    ) -> Result<Bound, SqlError> {
+        let none = ast::CeilFloorKind::DateTimeField(ast::DateTimeField::NoDateTime);
+        if *field != none {
+            return Err(self.error_at(SqlError::unsupported("CEIL TO"), location));
+        }
+        let operand = self.bind(operand)?;
+        self.call(name, vec![operand], location)
+    }
+
     /// Calls that have a syntax of their own.
     pub(super) fn special_call(
         &mut self,
@@ -370,17 +390,12 @@ impl Binder<'_> {
                 }
                 self.call(name, args, location)
             }
-            A::Ceil { expr, field } | A::Floor { expr, field } => {
-                let is_plain = matches!(
-                    field,
-                    ast::CeilFloorKind::DateTimeField(ast::DateTimeField::NoDateTime)
-                );
-                if !is_plain {
-                    return Err(self.error_at(SqlError::unsupported("CEIL TO"), location));
-                }
-                let name = if matches!(ast, A::Ceil { .. }) { "ceil" } else { "floor" };
-                let operand = self.bind(expr)?;
-                self.call(name, vec![operand], location)
+            A::Ceil { expr, field } => self.whole("ceil", expr, field, location),
+            A::Floor { expr, field } => self.whole("floor", expr, field, location),
+            A::Overlay { expr, overlay_what, overlay_from, overlay_for } => {
+                let parts = [expr, overlay_what, overlay_from].into_iter().chain(overlay_for);
+                let args = parts.map(|part| self.bind(part)).collect::<Result<_, _>>()?;
+                self.call("overlay", args, location)
             }
             A::AtTimeZone { timestamp, time_zone } => {
                 let args = vec![self.bind(time_zone)?, self.bind(timestamp)?];
@@ -418,7 +433,6 @@ fn feature_of(ast: &ast::Expr) -> &'static str {
         A::GroupingSets(_) | A::Cube(_) | A::Rollup(_) => "GROUPING SETS",
         A::JsonAccess { .. } => "JSON",
         A::Collate { .. } => "COLLATE",
-        A::Overlay { .. } => "OVERLAY",
         _ => "this expression",
     }
 }

@@ -7,8 +7,11 @@ use crate::types::zone::Zone;
 use crate::types::{ColumnType, SqlType};
 
 use super::arrays::ArrayFunction;
+use super::dates::{self, DateFunction};
 use super::json::JsonFunction;
+use super::math::{self, MathFunction};
 use super::time_functions::{self, TimeFunction};
+use super::words::{self, WordFunction};
 use super::{Env, arithmetic, cast, strings, times};
 
 /// What `version()` says. Drivers read the number after "PostgreSQL".
@@ -51,9 +54,7 @@ pub(crate) enum Function {
         is_negated: bool,
         is_case_blind: bool,
     },
-    Encode,
-    Decode,
-    ToHex,
+    ToHex(SqlType),
     Chr,
     Ascii,
     Now,
@@ -68,6 +69,12 @@ pub(crate) enum Function {
     Time(TimeFunction),
     Array(ArrayFunction),
     Json(JsonFunction),
+    Word(WordFunction),
+    Math(MathFunction),
+    Date(DateFunction),
+    CountNulls {
+        is_counted: bool,
+    },
     RandomUuid,
     Random,
     Version,
@@ -91,6 +98,8 @@ impl Function {
         match self {
             Self::Array(function) => function.takes_nulls(),
             Self::Json(function) => function.takes_nulls(),
+            Self::Word(function) => words::takes_nulls(function),
+            Self::CountNulls { .. } => true,
             Self::Concat
             | Self::ConcatWithSeparator
             | Self::Greatest
@@ -123,6 +132,13 @@ impl Function {
             Self::AtTimeZone { to_utc } => at_time_zone(text(&args[0]), &args[1], to_utc),
             Self::Array(function) => function.call(args, &env.zone),
             Self::Json(function) => function.call(args, &env.zone),
+            Self::Word(function) => words::call(function, args),
+            Self::Math(function) => math::call(function, args),
+            Self::Date(function) => dates::call(function, args, &env.zone, env.statement_now),
+            Self::CountNulls { is_counted } => {
+                let counted = args.iter().filter(|arg| arg.is_null() == is_counted);
+                Ok(Datum::Int(counted.count() as i64))
+            }
             Self::Time(function) => time_functions::call(function, args, &env.zone, env.now),
             Self::TypeName(base) => Ok(Datum::Text(base.name().to_owned())),
             Self::IsVisible => Ok(Datum::Bool(true)),

@@ -2,10 +2,13 @@
 
 use super::arrays::ArrayFunction;
 use super::cast::{self, Level};
+use super::dates;
 use super::functions::Function;
 use super::json_calls;
+use super::math;
 use super::strings::TrimSide;
 use super::time_functions;
+use super::words;
 use crate::types::{Element, SqlType};
 use SqlType::{
     Bool, Bytea, Date, Float8, Int2, Int4, Int8, Interval, Numeric, Text, Time, Timestamp,
@@ -96,9 +99,8 @@ const SIGNATURES: &[Signature] = &[
     of("string_to_array", &[Text, Text, Text], TEXTS, Function::Array(ArrayFunction::Split)),
     variadic("concat", &[Text], Function::Concat),
     variadic("concat_ws", &[Text, Text], Function::ConcatWithSeparator),
-    of("encode", &[Bytea, Text], Text, Function::Encode),
-    of("decode", &[Text, Text], Bytea, Function::Decode),
-    of("to_hex", &[Int8], Text, Function::ToHex),
+    of("to_hex", &[Int4], Text, Function::ToHex(Int4)),
+    of("to_hex", &[Int8], Text, Function::ToHex(Int8)),
     of("chr", &[Int4], Text, Function::Chr),
     of("ascii", &[Text], Int4, Function::Ascii),
     of("now", &[], Timestamptz, Function::Now),
@@ -134,7 +136,15 @@ const SIGNATURES: &[Signature] = &[
 
 /// All forms of all functions.
 fn forms() -> impl Iterator<Item = &'static Signature> {
-    [SIGNATURES, time_functions::SIGNATURES, json_calls::SIGNATURES].into_iter().flatten()
+    let groups = [
+        SIGNATURES,
+        time_functions::SIGNATURES,
+        json_calls::SIGNATURES,
+        words::SIGNATURES,
+        math::SIGNATURES,
+        dates::SIGNATURES,
+    ];
+    groups.into_iter().flatten()
 }
 
 /// What a search for a function found.

@@ -75,18 +75,18 @@ fn is_finite(micros: i64) -> bool {
 }
 
 /// Monday is 1, Sunday is 7.
-fn iso_day_of_week(days: i64) -> i64 {
+pub(super) fn iso_day_of_week(days: i64) -> i64 {
     // 2000-01-01 was a Saturday.
     (days + 5).rem_euclid(7) + 1
 }
 
 /// The first day of the year, the year counted as [`Civil`] does.
-fn year_start(year: i64) -> i64 {
+pub(super) fn year_start(year: i64) -> i64 {
     Civil { year, month: 1, day: 1 }.to_days()
 }
 
 /// The year and week to which ISO 8601 counts a day: weeks belong to the year of their Thursday.
-fn iso_week(days: i64) -> (i64, i64) {
+pub(super) fn iso_week(days: i64) -> (i64, i64) {
     let thursday = days - iso_day_of_week(days) + 4;
     let year = Civil::from_days(thursday).year;
     (year, (thursday - year_start(year)) / 7 + 1)

@@ -110,6 +110,14 @@ fn parse_bytea(text: &str) -> Result<Vec<u8>, SqlError> {
     if let Some(hex) = text.strip_prefix("\\x") {
         return decode_hex(hex);
     }
+    parse_escaped(text)
+}
+
+/// Reads bytes in the escape format: a backslash before itself or before three octal digits.
+///
+/// # Errors
+/// When a backslash stands before something else.
+pub fn parse_escaped(text: &str) -> Result<Vec<u8>, SqlError> {
     let malformed = || SqlError::new(code::INVALID_TEXT, "invalid input syntax for type bytea");
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
