@@ -19,7 +19,7 @@ use crate::types::datum::Datum;
 use crate::types::interval::Interval;
 
 /// Aggregates and window functions that PostgreSQL has and Pangea lacks.
-const UNSUPPORTED: [&str; 32] = [
+const UNSUPPORTED: [&str; 30] = [
     "to_char",
     "to_date",
     "to_timestamp",
@@ -33,8 +33,6 @@ const UNSUPPORTED: [&str; 32] = [
     "currval",
     "setval",
     "unnest",
-    "regexp_replace",
-    "regexp_match",
     "row_to_json",
     "array_agg",
     "string_agg",
@@ -190,11 +188,7 @@ impl Binder<'_> {
                 let list = args.into_iter().map(|arg| arg.expr).collect();
                 return Ok(Bound::new(Expr::Call(function, list), SqlType::Int4, location));
             }
-            (name, _)
-                if WITHOUT_NUMERIC.contains(&name)
-                    && args.iter().any(|arg| arg.base() == SqlType::Numeric)
-                    && !args.iter().any(|arg| arg.base() == SqlType::Float8) =>
-            {
+            (name, _) if is_of_numeric_alone(name, &args) => {
                 let feature = format!("function {name}() of type numeric");
                 return Err(self.error_at(SqlError::unsupported(feature), location));
             }
@@ -218,12 +212,14 @@ impl Binder<'_> {
         let types: Vec<SqlType> = args.iter().map(Bound::base).collect();
         let signature = match signatures::find(name, &types) {
             Found::Signature(signature) => signature,
-            Found::OtherArgs => return Err(self.no_function(name, &types, location)),
-            Found::Nothing if UNSUPPORTED.contains(&name) => {
+            // Of some names there is one form and not yet another.
+            Found::OtherArgs | Found::Nothing if UNSUPPORTED.contains(&name) => {
                 let feature = format!("function {name}()");
                 return Err(self.error_at(SqlError::unsupported(feature), location));
             }
-            Found::Nothing => return Err(self.no_function(name, &types, location)),
+            Found::OtherArgs | Found::Nothing => {
+                return Err(self.no_function(name, &types, location));
+            }
         };
         let mut list = Vec::with_capacity(args.len());
         for (at, arg) in args.into_iter().enumerate() {
@@ -411,6 +407,12 @@ impl Binder<'_> {
             other => Err(self.error_at(SqlError::unsupported(feature_of(other)), location)),
         }
     }
+}
+
+/// Whether a call is of a function whose form for numerics is missing, with arguments for that.
+fn is_of_numeric_alone(name: &str, args: &[Bound]) -> bool {
+    let has = |base: SqlType| args.iter().any(|arg| arg.base() == base);
+    WITHOUT_NUMERIC.contains(&name) && has(SqlType::Numeric) && !has(SqlType::Float8)
 }
 
 /// Not a clause: the marker of an aggregate's own arguments.

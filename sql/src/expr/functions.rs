@@ -10,6 +10,7 @@ use super::arrays::ArrayFunction;
 use super::dates::{self, DateFunction};
 use super::json::JsonFunction;
 use super::math::{self, MathFunction};
+use super::regexes::{self, RegexFunction};
 use super::time_functions::{self, TimeFunction};
 use super::words::{self, WordFunction};
 use super::{Env, arithmetic, cast, strings, times};
@@ -72,6 +73,7 @@ pub(crate) enum Function {
     Word(WordFunction),
     Math(MathFunction),
     Date(DateFunction),
+    Regex(RegexFunction),
     CountNulls {
         is_counted: bool,
     },
@@ -133,6 +135,7 @@ impl Function {
             Self::Array(function) => function.call(args, &env.zone),
             Self::Json(function) => function.call(args, &env.zone),
             Self::Word(function) => words::call(function, args),
+            Self::Regex(function) => regexes::call(function, args),
             Self::Math(function) => math::call(function, args),
             Self::Date(function) => dates::call(function, args, &env.zone, env.statement_now),
             Self::CountNulls { is_counted } => {

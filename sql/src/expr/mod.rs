@@ -15,6 +15,7 @@ mod json;
 mod json_calls;
 mod math;
 pub(crate) mod operators;
+mod regexes;
 pub(crate) mod signatures;
 mod strings;
 mod temporal;

@@ -7,6 +7,7 @@ use super::arithmetic::Arithmetic;
 use super::arrays::Test;
 use super::bind::{Binder, Bound};
 use super::functions::Function;
+use super::regexes::RegexFunction;
 use super::{Binary, Comparison, Expr, Unary, cast, temporal};
 use crate::error::{SqlError, code};
 use crate::types::SqlType;
@@ -83,6 +84,18 @@ impl Binder<'_> {
                 let is_negated = matches!(op, O::PGNotLikeMatch | O::PGNotILikeMatch);
                 let is_case_blind = matches!(op, O::PGILikeMatch | O::PGNotILikeMatch);
                 let function = Function::Like { is_negated, is_case_blind };
+                self.text_call(function, vec![left, right], SqlType::Bool, location)
+            }
+            O::PGRegexMatch | O::PGRegexIMatch | O::PGRegexNotMatch | O::PGRegexNotIMatch => {
+                let is_negated = matches!(op, O::PGRegexNotMatch | O::PGRegexNotIMatch);
+                let is_case_blind = matches!(op, O::PGRegexIMatch | O::PGRegexNotIMatch);
+                let is_text = |base: SqlType| base.is_string() || base == SqlType::Unknown;
+                if !is_text(left.base()) || !is_text(right.base()) {
+                    let (a, b) = (left.base(), right.base());
+                    return Err(self.no_operator(&op.to_string(), a, b, location));
+                }
+                let function = RegexFunction::Matches { is_negated, is_case_blind };
+                let function = Function::Regex(function);
                 self.text_call(function, vec![left, right], SqlType::Bool, location)
             }
             other => {

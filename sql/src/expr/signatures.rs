@@ -6,6 +6,7 @@ use super::dates;
 use super::functions::Function;
 use super::json_calls;
 use super::math;
+use super::regexes;
 use super::strings::TrimSide;
 use super::time_functions;
 use super::words;
@@ -137,6 +138,8 @@ const SIGNATURES: &[Signature] = &[
 /// All forms of all functions.
 fn forms() -> impl Iterator<Item = &'static Signature> {
     let groups = [
+        // First: what `substring` is asked for with a literal is a pattern, not a place.
+        regexes::SIGNATURES,
         SIGNATURES,
         time_functions::SIGNATURES,
         json_calls::SIGNATURES,
