@@ -10,7 +10,7 @@ use crate::types::array::{Array, check_dimensions, compare_items};
 use crate::types::datum::Datum;
 use crate::types::text::format;
 use crate::types::zone::Zone;
-use crate::types::{Element, SqlType};
+use crate::types::{Element, PARTED_BYTES_MAX, SqlType, check_parted};
 
 /// A function over arrays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,7 +118,12 @@ impl ArrayFunction {
             F::Remove | F::Replace => replace(args),
             F::Position | F::Positions => self.positions(args),
             F::Join(base) => Ok(join(base, args, zone)),
-            F::Split => Ok(split(args)),
+            F::Split => {
+                if let Datum::Text(text) = &args[0] {
+                    check_parted(text)?;
+                }
+                Ok(split(args))
+            }
             F::Trim => trim(array(&args[0]), integer(&args[1])),
             F::Fill => fill(args),
         }
@@ -378,6 +383,9 @@ fn fill(args: &[Datum]) -> Result<Datum, SqlError> {
         dims.push(length);
     }
     let total = if dims.is_empty() { 0 } else { total };
+    if args[0].size().saturating_mul(total) > 2 * PARTED_BYTES_MAX {
+        return Err(too_large());
+    }
     made(dims, vec![args[0].clone(); total])
 }
 

@@ -174,5 +174,6 @@ fn bin(args: &[Datum]) -> Result<i64, SqlError> {
         return Err(overflow("stride must be greater than zero"));
     }
     let since = value.checked_sub(*origin).ok_or_else(|| overflow("interval out of range"))?;
-    checked_timestamp(origin.checked_add(since.div_euclid(step) * step))
+    let start = since.div_euclid(step).checked_mul(step);
+    checked_timestamp(start.and_then(|start| origin.checked_add(start)))
 }

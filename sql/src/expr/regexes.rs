@@ -19,6 +19,7 @@ use super::strings::bounded;
 use crate::error::{SqlError, code};
 use crate::types::SqlType;
 use crate::types::SqlType::{Bool, Int4, Text};
+use crate::types::check_parted;
 use crate::types::datum::Datum;
 
 /// The most memory that a compiled pattern takes: patterns come from clients.
@@ -149,7 +150,10 @@ pub(super) fn call(function: RegexFunction, args: &[Datum]) -> Result<Datum, Sql
             }
         },
         R::Count => Datum::Int(matches(&regex, subject).count() as i64),
-        R::Split => Datum::array(split(&regex, subject)),
+        R::Split => {
+            check_parted(subject)?;
+            Datum::array(split(&regex, subject))
+        }
         R::Replace => Datum::Text(replace(&regex, subject, string(2), flags.is_global)?),
     })
 }

@@ -9,7 +9,7 @@ use std::cmp::Ordering;
 
 use super::datum::Datum;
 use super::zone::Zone;
-use super::{Element, text};
+use super::{Element, check_parted, text};
 use crate::error::{SqlError, code};
 
 /// The most dimensions of an array, as in PostgreSQL.
@@ -76,6 +76,7 @@ impl Array {
     /// # Errors
     /// When it is not one, or a value in it is not of the type.
     pub fn parse(element: Element, text: &str, zone: &Zone) -> Result<Self, SqlError> {
+        check_parted(text)?;
         let (dims, words) = literal::read(text)?;
         let parsed = words.into_iter().map(|word| match word {
             Some(word) => text::parse(element.base(), &word, zone),

@@ -97,6 +97,21 @@ struct Row {
     array_name: &'static str,
 }
 
+/// The longest text that is read into many values, and the most memory that one function makes of
+/// one: a short call such as `repeat` gives long texts, and each value takes more than its text.
+pub(crate) const PARTED_BYTES_MAX: usize = 32 << 20;
+
+/// # Errors
+/// When a text is too long to be read into many values.
+pub(crate) fn check_parted(text: &str) -> Result<(), SqlError> {
+    if text.len() <= PARTED_BYTES_MAX {
+        return Ok(());
+    }
+    let most = PARTED_BYTES_MAX >> 20;
+    let message = format!("a text of more than {most} MiB can't be read into an array or JSON");
+    Err(SqlError::new(code::LIMIT_EXCEEDED, message))
+}
+
 /// PostgreSQL's type modifier for "none".
 pub const NO_MODIFIER: i32 = -1;
 

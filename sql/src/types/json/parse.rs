@@ -2,6 +2,7 @@
 
 use super::{DEPTH_MAX, Json, object, too_deep};
 use crate::error::{SqlError, code};
+use crate::types::check_parted;
 use crate::types::numeric::Numeric;
 
 /// The most bits of all numbers of a text: a few characters with an exponent stand for many digits.
@@ -12,6 +13,7 @@ const NUMBER_BITS_MAX: u64 = 1 << 30;
 /// # Errors
 /// When it is not JSON, holds a zero character, or is nested too deep.
 pub fn parse(text: &str) -> Result<Json, SqlError> {
+    check_parted(text)?;
     let mut parser = Parser { text, at: 0, is_built: true, bits: 0 };
     let json = parser.value(0)?;
     parser.end()?;
@@ -44,6 +46,7 @@ pub enum Parts<'a> {
 /// # Errors
 /// When a key holds what no text can.
 pub fn parts(text: &str) -> Result<Parts<'_>, SqlError> {
+    check_parted(text)?;
     let mut parser = Parser { text, at: 0, is_built: false, bits: 0 };
     let span = |parser: &mut Parser<'_>| {
         parser.skip_blanks();
@@ -162,6 +165,7 @@ impl<'a> Parser<'a> {
         Err(self.unexpected("end of input"))
     }
 
+    #[recursive::recursive]
     fn value(&mut self, depth: usize) -> Result<Json, SqlError> {
         self.skip_blanks();
         match self.peek() {
