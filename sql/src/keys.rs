@@ -5,20 +5,30 @@
 //! | integers | their own width |
 //! | real, double precision | double precision: expressions compute in that, and compare so |
 //! | date, timestamps | days, microseconds |
+//! | time | microseconds |
+//! | interval | how long it is, with months of 30 days: the days and the microseconds beyond them |
 //! | `char(n)` | text without the blanks at its end |
+//! | arrays | a mark and the value, NULLs last, for each; a mark of the end; the dimensions |
+//! | jsonb | its text, numbers without zeros at their ends: equal where values are, unordered |
 //! | others | themselves |
 //!
 //! A row's key is ascending, has no NULLs and so no markers. The keys of groups and distinct values
 //! have a marker before each column, NULLs last; those of indexes too, in the order that the index
 //! says.
 
+use std::sync::Arc;
+
 use pangea_core::codec::DecodeError;
 use pangea_core::key::Key;
 use pangea_core::key::encode::{Decimal, KeyDecoder, KeyEncoder, Nulls, Order};
 
-use crate::error::SqlError;
+use crate::error::{SqlError, code};
 use crate::types::SqlType;
+use crate::types::array::Array;
+use crate::types::datetime::MICROS_PER_DAY;
 use crate::types::datum::Datum;
+use crate::types::interval::Interval;
+use crate::types::json;
 use crate::types::numeric::{self, Numeric};
 
 /// How the columns of a primary key are sorted.
@@ -59,14 +69,60 @@ fn take(base: SqlType, from: &mut KeyDecoder<'_>) -> Result<Datum, DecodeError> 
             let number = from.numeric(ORDER)?.to_string();
             Datum::Numeric(number.parse().map_err(|_| DecodeError::new("numeric in key"))?)
         }
-        SqlType::Text | SqlType::Varchar | SqlType::Bpchar | SqlType::Unknown => {
+        SqlType::Text | SqlType::Varchar | SqlType::Bpchar | SqlType::Json | SqlType::Unknown => {
             Datum::Text(from.text(ORDER)?)
         }
         SqlType::Bytea => Datum::Bytea(from.bytea(ORDER)?),
         SqlType::Date => Datum::Date(from.date(ORDER)?),
         SqlType::Timestamp | SqlType::Timestamptz => Datum::Timestamp(from.timestamp(ORDER)?),
+        SqlType::Time => Datum::Time(from.time(ORDER)?),
+        SqlType::Interval => {
+            let (days, micros) = (from.i64(ORDER)?, from.i64(ORDER)?);
+            let length = Interval::of_length(
+                i128::from(days) * i128::from(MICROS_PER_DAY) + i128::from(micros),
+            );
+            Datum::Interval(length.ok_or_else(|| DecodeError::new("interval in key"))?)
+        }
         SqlType::Uuid => Datum::Uuid(from.uuid(ORDER)?),
+        SqlType::Jsonb => {
+            let text = from.text(ORDER)?;
+            let parsed = json::parse(&text).map_err(|_| DecodeError::new("jsonb in key"))?;
+            Datum::Jsonb(Arc::new(parsed))
+        }
+        SqlType::Array(element) => Datum::Array(Arc::new(take_array(element.base(), from)?)),
     })
+}
+
+fn take_array(base: SqlType, from: &mut KeyDecoder<'_>) -> Result<Array, DecodeError> {
+    let malformed = || DecodeError::new("array in key");
+    let mut items = Vec::new();
+    while from.bool(ORDER)? {
+        items.push(if from.is_null(NULLS)? { Datum::Null } else { take(base, from)? });
+    }
+    let mut dims = Vec::new();
+    for _ in 0..from.i16(ORDER)? {
+        dims.push(usize::try_from(from.i32(ORDER)?).map_err(|_| malformed())?);
+    }
+    let count = dims.iter().try_fold(1usize, |all, dim| all.checked_mul(*dim));
+    if !items.is_empty() && count != Some(items.len()) {
+        return Err(malformed());
+    }
+    Array::new(dims, items).map_err(|_| malformed())
+}
+
+/// Appends an array: as PostgreSQL orders them, by their values first.
+fn append_array(base: SqlType, array: &Array, key: &mut KeyEncoder) -> Result<(), SqlError> {
+    for item in array.items() {
+        key.put_bool(true, ORDER);
+        key.put_marker(item.is_null(), NULLS);
+        if !item.is_null() {
+            append(base, ORDER, item, key)?;
+        }
+    }
+    key.put_bool(false, ORDER);
+    key.put_i16(array.dims().len() as i16, ORDER);
+    array.dims().iter().for_each(|dim| key.put_i32(*dim as i32, ORDER));
+    Ok(())
 }
 
 /// Values as a key that is equal where SQL calls the values not distinct, NULLs too.
@@ -118,11 +174,26 @@ pub(crate) fn append(
         Datum::Text(text) if base == SqlType::Bpchar => {
             key.put_text(text.trim_end_matches(' '), order);
         }
+        Datum::Text(_) if base == SqlType::Json => {
+            let message = "could not identify an equality operator for type json";
+            return Err(SqlError::new(code::UNDEFINED_FUNCTION, message));
+        }
+        Datum::Jsonb(json) => key.put_text(&json.canonical(), order),
         Datum::Text(text) => key.put_text(text, order),
         Datum::Bytea(bytes) => key.put_bytea(bytes, order),
         Datum::Date(days) => key.put_date(*days, order),
         Datum::Timestamp(micros) => key.put_timestamp(*micros, order),
+        Datum::Time(micros) => key.put_time(*micros, order),
+        Datum::Interval(value) => {
+            let (days, micros) = value.whole_days();
+            key.put_i64(days, order);
+            key.put_i64(micros, order);
+        }
         Datum::Uuid(bytes) => key.put_uuid(*bytes, order),
+        Datum::Array(array) => {
+            let element = base.element().expect("an array's type is one");
+            append_array(element, array, key)?;
+        }
     }
     Ok(())
 }
@@ -154,7 +225,11 @@ mod tests {
 
     #[test]
     fn keys_sort_like_their_columns() {
-        let ascending: [(SqlType, &[&str]); 9] = [
+        let ascending: [(SqlType, &[&str]); 12] = [
+            (
+                SqlType::Text.array().unwrap(),
+                &["{}", "{a}", "{a,b}", "{{a},{b}}", "{a,NULL}", "{ab}", "{NULL}"],
+            ),
             (SqlType::Bool, &["f", "t"]),
             (SqlType::Int2, &["-32768", "-1", "0", "32767"]),
             (SqlType::Int4, &["-2147483648", "-1", "0", "7", "2147483647"]),
@@ -167,6 +242,11 @@ mod tests {
             (SqlType::Bytea, &["\\x", "\\x00", "\\x0000", "\\x0001", "\\x01"]),
             (SqlType::Date, &["-infinity", "1999-12-31", "2000-01-01", "infinity"]),
             (SqlType::Timestamp, &["1999-12-31 23:59:59", "2000-01-01", "2000-01-01 00:00:00.1"]),
+            (SqlType::Time, &["00:00", "00:00:00.000001", "23:59", "24:00"]),
+            (
+                SqlType::Interval,
+                &["-178000000 years", "-1 day -1us", "-1 day", "0", "29 days 25:00", "1 mon 2:00"],
+            ),
         ];
         let zone = Zone::default();
         for (base, values) in ascending {
@@ -189,6 +269,8 @@ mod tests {
             (SqlType::Numeric, "1.50", "1.5"),
             (SqlType::Numeric, "-100", "-1e2"),
             (SqlType::Bpchar, "a  ", "a"),
+            (SqlType::Jsonb, "{\"b\":[1.0],\"a\":1}", "{\"a\":1e0,\"b\":[1.00]}"),
+            (SqlType::Interval, "1 mon -1 day", "28 days 24:00"),
             (SqlType::Float8, "0", "-0"),
         ];
         for (base, a, b) in equal {

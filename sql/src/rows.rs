@@ -7,17 +7,25 @@
 //! | type | bytes |
 //! |---|---|
 //! | boolean | one |
-//! | integers, date, timestamps | zigzag varint |
+//! | integers, date, time, timestamps | zigzag varint |
+//! | interval | zigzag varints: months, days, microseconds |
 //! | floats | eight, little-endian |
 //! | numeric | scale as varint, length, unscaled as signed little-endian |
-//! | strings, bytea | length, bytes |
+//! | strings, json, bytea | length, bytes |
 //! | uuid | sixteen |
+//! | jsonb | as [`Json::encode`] has it |
+//! | arrays | number of dimensions, length of each; for each value 0, or 1 and the value |
+
+use std::sync::Arc;
 
 use num_bigint::BigInt;
 use pangea_core::codec::{DecodeError, Reader, Writer};
 
 use crate::types::SqlType;
+use crate::types::array::{Array, DIMENSIONS_MAX};
 use crate::types::datum::Datum;
+use crate::types::interval::Interval;
+use crate::types::json::Json;
 use crate::types::numeric::Numeric;
 
 /// The layout that this code writes.
@@ -46,8 +54,15 @@ fn encode_datum(datum: &Datum, out: &mut Vec<u8>) {
     match datum {
         Datum::Null => unreachable!("NULL is in the bitmap alone"),
         Datum::Bool(value) => out.put_u8(u8::from(*value)),
-        Datum::Int(value) | Datum::Timestamp(value) => out.put_varint(zigzag(*value)),
+        Datum::Int(value) | Datum::Timestamp(value) | Datum::Time(value) => {
+            out.put_varint(zigzag(*value))
+        }
         Datum::Date(value) => out.put_varint(zigzag((*value).into())),
+        Datum::Interval(value) => {
+            for part in [value.months.into(), value.days.into(), value.micros] {
+                out.put_varint(zigzag(part));
+            }
+        }
         Datum::Float(value) => out.put_u64(value.to_bits()),
         Datum::Numeric(value) => {
             out.put_varint(value.scale().into());
@@ -56,6 +71,17 @@ fn encode_datum(datum: &Datum, out: &mut Vec<u8>) {
         Datum::Text(value) => out.put_bytes(value.as_bytes()),
         Datum::Bytea(value) => out.put_bytes(value),
         Datum::Uuid(value) => out.extend_from_slice(value),
+        Datum::Jsonb(json) => json.encode(out),
+        Datum::Array(array) => {
+            out.put_varint(array.dims().len() as u64);
+            array.dims().iter().for_each(|dim| out.put_varint(*dim as u64));
+            for item in array.items() {
+                out.put_u8(u8::from(!item.is_null()));
+                if !item.is_null() {
+                    encode_datum(item, out);
+                }
+            }
+        }
     }
 }
 
@@ -107,7 +133,7 @@ fn decode_datum(base: SqlType, from: &mut Reader<'_>) -> Result<Datum, DecodeErr
             let unscaled = BigInt::from_signed_bytes_le(from.bytes("numeric")?);
             Datum::Numeric(Numeric::new(unscaled, scale))
         }
-        SqlType::Text | SqlType::Varchar | SqlType::Bpchar | SqlType::Unknown => {
+        SqlType::Text | SqlType::Varchar | SqlType::Bpchar | SqlType::Json | SqlType::Unknown => {
             let bytes = from.bytes("text")?.to_vec();
             Datum::Text(String::from_utf8(bytes).map_err(|_| DecodeError::new("text"))?)
         }
@@ -117,12 +143,41 @@ fn decode_datum(base: SqlType, from: &mut Reader<'_>) -> Result<Datum, DecodeErr
             Datum::Date(days.map_err(|_| DecodeError::new("date"))?)
         }
         SqlType::Timestamp | SqlType::Timestamptz => Datum::Timestamp(integer(from)?),
+        SqlType::Time => Datum::Time(integer(from)?),
+        SqlType::Interval => {
+            let narrow = |part| i32::try_from(part).map_err(|_| DecodeError::new("interval"));
+            let (months, days) = (narrow(integer(from)?)?, narrow(integer(from)?)?);
+            Datum::Interval(Interval { months, days, micros: integer(from)? })
+        }
         SqlType::Uuid => {
             let mut bytes = [0; 16];
             bytes.copy_from_slice(from.take(16, "uuid")?);
             Datum::Uuid(bytes)
         }
+        SqlType::Jsonb => Datum::Jsonb(Arc::new(Json::decode(from)?)),
+        SqlType::Array(element) => decode_array(element.base(), from)?,
     })
+}
+
+fn decode_array(base: SqlType, from: &mut Reader<'_>) -> Result<Datum, DecodeError> {
+    let malformed = || DecodeError::new("array");
+    let dimensions = from.varint("array")?;
+    if dimensions > DIMENSIONS_MAX as u64 {
+        return Err(malformed());
+    }
+    let mut dims = Vec::new();
+    for _ in 0..dimensions {
+        dims.push(usize::try_from(from.varint("array")?).map_err(|_| malformed())?);
+    }
+    let count = dims.iter().try_fold(1usize, |all, dim| all.checked_mul(*dim));
+    let count = if dims.is_empty() { 0 } else { count.ok_or_else(malformed)? };
+    let mut items = Vec::new();
+    for _ in 0..count {
+        let is_there = from.u8("array")? != 0;
+        items.push(if is_there { decode_datum(base, from)? } else { Datum::Null });
+    }
+    let array = Array::new(dims, items).map_err(|_| malformed())?;
+    Ok(Datum::Array(Arc::new(array)))
 }
 
 #[cfg(test)]
@@ -140,8 +195,18 @@ mod tests {
             (SqlType::Bytea, Datum::Bytea(vec![0, 255])),
             (SqlType::Date, Datum::Date(i32::MIN)),
             (SqlType::Timestamp, Datum::Timestamp(i64::MAX)),
+            (SqlType::Time, Datum::Time(1)),
+            (
+                SqlType::Interval,
+                Datum::Interval(Interval { months: i32::MIN, days: 1, micros: i64::MAX }),
+            ),
             (SqlType::Uuid, Datum::Uuid([7; 16])),
             (SqlType::Int4, Datum::Null),
+            (SqlType::Jsonb, Datum::Jsonb(Arc::new(Json::Array(vec![Json::Bool(true)])))),
+            (
+                SqlType::Text.array().unwrap(),
+                Datum::array(vec![Datum::Text("a".to_owned()), Datum::Null]),
+            ),
         ];
         columns.into_iter().unzip()
     }

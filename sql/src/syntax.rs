@@ -2,6 +2,7 @@
 
 mod depth;
 mod kinds;
+mod reserved;
 
 use std::sync::Arc;
 
@@ -234,6 +235,7 @@ pub(crate) fn expr_location(mut expr: &ast::Expr) -> Location {
                 return idents.first().map_or(Location::empty(), |ident| ident.span.start);
             }
             A::Value(value) => return value.span.start,
+            A::Interval(interval) => &interval.value,
             A::TypedString(typed) => return typed.value.span.start,
             A::Function(function) => return location(&function.name),
             A::Case { case_token, .. } => return case_token.0.span.start,
@@ -258,9 +260,25 @@ pub(crate) fn expr_location(mut expr: &ast::Expr) -> Location {
             | A::Extract { expr, .. }
             | A::Substring { expr, .. }
             | A::Trim { expr, .. } => expr,
+            A::AnyOp { left, .. } | A::AllOp { left, .. } => left,
+            A::CompoundFieldAccess { root, .. } => root,
             _ => return Location::empty(),
         };
     }
+}
+
+/// An identifier as `quote_ident` writes it: what is a reserved word needs its quotes too.
+pub(crate) fn quoted_ident(name: &str) -> String {
+    let is_word = reserved::RESERVED.binary_search(&name).is_ok();
+    if is_word || name.is_empty() { format!("\"{name}\"") } else { quoted(name) }
+}
+
+/// The last name of a chain of accesses: `b` in `a.b[1]`.
+pub(crate) fn accessed_name(chain: &[ast::AccessExpr]) -> Option<String> {
+    chain.iter().rev().find_map(|access| match access {
+        ast::AccessExpr::Dot(ast::Expr::Identifier(ident)) => Some(name(ident)),
+        _ => None,
+    })
 }
 
 /// `"name"` where an identifier needs its quotes.

@@ -126,8 +126,21 @@ fn a_violated_constraint_is_told_with_its_table_and_its_name() {
                 client.batch_execute("rollback").await.unwrap();
             }
         }
-        let error = client.batch_execute("select md5('a')").await.unwrap_err();
+        let error = client.batch_execute("select to_number('1', '9')").await.unwrap_err();
         assert_eq!(error.code(), Some(&SqlState::FEATURE_NOT_SUPPORTED));
+    });
+}
+
+#[test]
+fn arrays_come_and_go_in_binary() {
+    with_server(|address, _| async move {
+        let client = connect(address).await;
+        let (numbers, words) = (vec![1, 2], vec![Some("a b"), None]);
+        let text = "select $1::int4[] || 3, $2::text[], 2 = any($1)";
+        let row = client.query_one(text, &[&numbers, &words]).await.unwrap();
+        assert_eq!(row.get::<_, Vec<i32>>(0), [1, 2, 3]);
+        assert_eq!(row.get::<_, Vec<Option<&str>>>(1), words);
+        assert!(row.get::<_, bool>(2));
     });
 }
 

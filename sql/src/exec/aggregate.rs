@@ -62,10 +62,12 @@ impl AggregateKind {
             (Self::Sum | Self::Avg, Int8) => Some((Numeric, Numeric)),
             (Self::Avg, Int2 | Int4) => Some((Numeric, Numeric)),
             (Self::Sum, Float4 | Float8 | Numeric) => same(base),
+            (Self::Sum | Self::Avg, SqlType::Interval) => same(base),
             (Self::Avg, Float4 | Float8) => Some((Float8, Float8)),
             (Self::Avg, Numeric) => same(Numeric),
             (Self::Min | Self::Max, Text | Varchar) => Some((Text, Text)),
             (Self::Min | Self::Max, Bpchar) => same(Bpchar),
+            (Self::Min | Self::Max, SqlType::Json | SqlType::Jsonb) => None,
             (Self::Min | Self::Max, base) if base != Bool && base != SqlType::Uuid => same(base),
             (Self::And | Self::Or, Bool) => same(Bool),
             _ => None,
@@ -143,6 +145,9 @@ impl State {
             (AggregateKind::Count, _) => Ok(Datum::Int(self.count)),
             (AggregateKind::Avg, Datum::Numeric(sum)) => {
                 sum.divide(&Numeric::from(self.count)).map(Datum::Numeric)
+            }
+            (AggregateKind::Avg, Datum::Interval(sum)) => {
+                sum.divide(self.count as f64).map(Datum::Interval)
             }
             (AggregateKind::Avg, Datum::Float(sum)) => Ok(Datum::Float(sum / self.count as f64)),
             (_, value) => Ok(value),

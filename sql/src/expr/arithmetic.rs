@@ -43,6 +43,9 @@ pub(crate) fn apply(
             };
             result.map(Datum::Numeric)
         }
+        (Datum::Interval(a), Datum::Interval(b)) if op == Arithmetic::Add => {
+            a.plus(b).map(Datum::Interval)
+        }
         (a, b) => panic!("{op:?} of {a:?} and {b:?}"),
     }
 }
@@ -109,6 +112,7 @@ pub(crate) fn negate(base: SqlType, operand: Datum) -> Result<Datum, SqlError> {
         }
         Datum::Float(value) => Ok(Datum::Float(-value)),
         Datum::Numeric(value) => Ok(Datum::Numeric(value.negate())),
+        Datum::Interval(value) => value.negate().map(Datum::Interval),
         other => panic!("- of {other:?}"),
     }
 }

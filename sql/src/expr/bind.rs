@@ -174,6 +174,9 @@ impl Binder<'_> {
                     return Err(SqlError::unsupported("TRY_CAST"));
                 }
                 let to = column_type(data_type).map_err(|e| self.error_at(e, location))?;
+                if let (A::Array(array), Some(_)) = (&**expr, to.element()) {
+                    return self.array(&array.elem, Some(to), location);
+                }
                 let operand = self.bind(expr)?;
                 self.cast(operand, to, Level::Explicit)
             }
@@ -322,7 +325,9 @@ impl Binder<'_> {
                 return if is_same { Ok(bound) } else { self.cast_typed(bound, to, allowed) };
             }
             // What clients mean by a time without zone depends on the session.
-            Expr::Const(Datum::Text(text)) if base == SqlType::Timestamptz => {
+            Expr::Const(Datum::Text(text))
+                if base.element().unwrap_or(base) == SqlType::Timestamptz =>
+            {
                 let op = Unary::Cast { from: SqlType::Text, to, is_explicit: true };
                 Expr::Unary(op, Box::new(Expr::Const(Datum::Text(text))))
             }
@@ -419,6 +424,7 @@ fn is_bare_function(name: &str) -> bool {
         "current_schema",
         "current_timestamp",
         "current_user",
+        "localtime",
         "localtimestamp",
         "session_user",
         "user",
@@ -473,9 +479,23 @@ pub(crate) fn column_type(data_type: &ast::DataType) -> Result<ColumnType, SqlEr
         D::Timestamp(precision, zone) => {
             let is_zoned = matches!(zone, ast::TimezoneInfo::WithTimeZone | ast::TimezoneInfo::Tz);
             let base = if is_zoned { SqlType::Timestamptz } else { SqlType::Timestamp };
-            Ok(precision.map_or(base.into(), |digits| ColumnType::timestamp(base, digits)))
+            Ok(precision.map_or(base.into(), |digits| ColumnType::with_fraction(base, digits)))
+        }
+        D::Time(precision, ast::TimezoneInfo::None | ast::TimezoneInfo::WithoutTimeZone) => {
+            let with = |digits| ColumnType::with_fraction(SqlType::Time, digits);
+            Ok(precision.map_or(SqlType::Time.into(), with))
+        }
+        D::Interval { fields: None, precision } => {
+            let with = |digits| ColumnType::with_fraction(SqlType::Interval, digits);
+            Ok(precision.map_or(SqlType::Interval.into(), with))
         }
         D::Uuid => plain(SqlType::Uuid),
+        D::JSON => plain(SqlType::Json),
+        D::JSONB => plain(SqlType::Jsonb),
+        D::Array(ast::ArrayElemTypeDef::SquareBracket(inner, _)) => {
+            let inner = column_type(inner)?;
+            Ok(ColumnType { base: super::arrays::array_of(inner.base)?, ..inner })
+        }
         D::Custom(name, _) => custom_type(name),
         other => Err(SqlError::unsupported(format!("type {}", other.to_string().to_lowercase()))),
     }

@@ -6,41 +6,31 @@ use sqlparser::tokenizer::Location;
 use super::bind::{Aggregates, Binder, Bound};
 use super::cast::{self, Level};
 use super::functions::Function;
+use super::math::WITHOUT_NUMERIC;
 use super::signatures::{self, Found};
 use super::strings::TrimSide;
+use super::time_functions::MAKE_INTERVAL_NAMES;
 use super::{Binary, Comparison, Expr};
 use crate::error::{SqlError, code};
 use crate::exec::aggregate::{Aggregate, AggregateKind};
 use crate::syntax;
 use crate::types::SqlType;
 use crate::types::datum::Datum;
+use crate::types::interval::Interval;
 
 /// Aggregates and window functions that PostgreSQL has and Pangea lacks.
-const UNSUPPORTED: [&str; 40] = [
-    "md5",
+const UNSUPPORTED: [&str; 27] = [
     "to_char",
     "to_date",
     "to_timestamp",
     "to_number",
     "pg_sleep",
-    "age",
     "current_setting",
     "set_config",
     "txid_current",
     "pg_backend_pid",
     "unnest",
-    "regexp_replace",
-    "regexp_match",
-    "make_date",
-    "date_bin",
-    "initcap",
-    "translate",
-    "format",
-    "jsonb_build_object",
-    "json_build_object",
     "row_to_json",
-    "to_json",
-    "to_jsonb",
     "array_agg",
     "string_agg",
     "json_agg",
@@ -58,10 +48,6 @@ const UNSUPPORTED: [&str; 40] = [
     "lead",
     "generate_series",
 ];
-
-/// Functions whose last bit differs between machines: every replica must compute the same.
-const UNDETERMINED: [&str; 10] =
-    ["power", "pow", "exp", "ln", "log", "sin", "cos", "tan", "atan2", "cbrt"];
 
 impl Binder<'_> {
     pub(super) fn function(
@@ -101,9 +87,69 @@ impl Binder<'_> {
         if let Some(bound) = self.sequence_call(&name, list, location)? {
             return Ok(bound);
         }
+        if name == "make_interval" {
+            return self.make_interval(list, location);
+        }
         let args = list.iter().map(|arg| self.argument(arg, location));
         let args = args.collect::<Result<Vec<_>, _>>()?;
         self.call(&name, args, location)
+    }
+
+    /// The one function whose arguments are named more often than not: `make_interval(days => 1)`.
+    fn make_interval(
+        &mut self,
+        list: &[ast::FunctionArg],
+        location: Location,
+    ) -> Result<Bound, SqlError> {
+        let zero = Bound::new(Expr::Const(Datum::Int(0)), SqlType::Int4, location);
+        let mut args = vec![zero; MAKE_INTERVAL_NAMES.len()];
+        for (at, arg) in list.iter().enumerate() {
+            let (name, value) = match arg {
+                ast::FunctionArg::Named { name, arg, .. } => (Some(syntax::name(name)), arg),
+                ast::FunctionArg::ExprNamed { name: ast::Expr::Identifier(name), arg, .. } => {
+                    (Some(syntax::name(name)), arg)
+                }
+                ast::FunctionArg::ExprNamed { arg, .. } | ast::FunctionArg::Unnamed(arg) => {
+                    (None, arg)
+                }
+            };
+            let known = |name: &String| MAKE_INTERVAL_NAMES.iter().position(|n| n == name);
+            let place = name.as_ref().map_or(Some(at), known).and_then(|at| args.get_mut(at));
+            let value = self.argument(&ast::FunctionArg::Unnamed(value.clone()), location)?;
+            match place {
+                Some(place) => *place = value,
+                None => return Err(self.no_function("make_interval", &[value.base()], location)),
+            }
+        }
+        self.call("make_interval", args, location)
+    }
+
+    /// `INTERVAL '1 day'`, `INTERVAL '1' DAY`, `INTERVAL '1-2' YEAR TO MONTH`.
+    fn interval(
+        &mut self,
+        interval: &ast::Interval,
+        location: Location,
+    ) -> Result<Bound, SqlError> {
+        let Some(first) = &interval.leading_field else {
+            let value = self.bind(&interval.value)?;
+            return self.cast(value, SqlType::Interval.into(), Level::Explicit);
+        };
+        let unit = interval.last_field.as_ref().unwrap_or(first).to_string().to_lowercase();
+        let is_minutes = interval.last_field.is_some() && *first == ast::DateTimeField::Minute;
+        let is_known = ["year", "month", "day", "hour", "minute", "second"];
+        if is_minutes || !is_known.contains(&unit.as_str()) || interval.leading_precision.is_some()
+        {
+            let feature = format!("INTERVAL with the fields {first} and {unit}");
+            return Err(self.error_at(SqlError::unsupported(feature), location));
+        }
+        let value = self.bind(&interval.value)?;
+        let Expr::Const(Datum::Text(text)) = &value.expr else {
+            let feature = "INTERVAL of what is not a literal";
+            return Err(self.error_at(SqlError::unsupported(feature), location));
+        };
+        let parsed = Interval::parse_in(text, &unit);
+        let parsed = parsed.map_err(|error| self.error_at(error, value.location))?;
+        Ok(Bound::new(Expr::Const(Datum::Interval(parsed)), SqlType::Interval, location))
     }
 
     fn argument(&mut self, arg: &ast::FunctionArg, location: Location) -> Result<Bound, SqlError> {
@@ -137,6 +183,15 @@ impl Binder<'_> {
             }
             ("nullif", 2) => return self.null_if(args, location),
             ("mod", 2) => return self.remainder(args, location),
+            ("num_nulls" | "num_nonnulls", 1..) => {
+                let function = Function::CountNulls { is_counted: name == "num_nulls" };
+                let list = args.into_iter().map(|arg| arg.expr).collect();
+                return Ok(Bound::new(Expr::Call(function, list), SqlType::Int4, location));
+            }
+            (name, _) if is_of_numeric_alone(name, &args) => {
+                let feature = format!("function {name}() of type numeric");
+                return Err(self.error_at(SqlError::unsupported(feature), location));
+            }
             ("pg_typeof", 1) => {
                 let function = Function::TypeName(args[0].base());
                 let list = args.into_iter().map(|arg| arg.expr).collect();
@@ -148,15 +203,23 @@ impl Binder<'_> {
             }
             _ => {}
         }
+        if let Some(bound) = self.array_call(name, &args, location) {
+            return bound;
+        }
+        if let Some(bound) = self.json_call(name, &args, location) {
+            return bound;
+        }
         let types: Vec<SqlType> = args.iter().map(Bound::base).collect();
         let signature = match signatures::find(name, &types) {
             Found::Signature(signature) => signature,
-            Found::OtherArgs => return Err(self.no_function(name, &types, location)),
-            Found::Nothing if UNSUPPORTED.contains(&name) || UNDETERMINED.contains(&name) => {
+            // Of some names there is one form and not yet another.
+            Found::OtherArgs | Found::Nothing if UNSUPPORTED.contains(&name) => {
                 let feature = format!("function {name}()");
                 return Err(self.error_at(SqlError::unsupported(feature), location));
             }
-            Found::Nothing => return Err(self.no_function(name, &types, location)),
+            Found::OtherArgs | Found::Nothing => {
+                return Err(self.no_function(name, &types, location));
+            }
         };
         let mut list = Vec::with_capacity(args.len());
         for (at, arg) in args.into_iter().enumerate() {
@@ -166,7 +229,7 @@ impl Binder<'_> {
         Ok(Bound::new(Expr::Call(signature.function, list), signature.result, location))
     }
 
-    fn no_function(&self, name: &str, args: &[SqlType], location: Location) -> SqlError {
+    pub(super) fn no_function(&self, name: &str, args: &[SqlType], location: Location) -> SqlError {
         let args = args.iter().map(|arg| arg.name()).collect::<Vec<_>>().join(", ");
         let message = format!("function {name}({args}) does not exist");
         let error = SqlError::new(code::UNDEFINED_FUNCTION, message).with_hint(
@@ -264,6 +327,22 @@ impl Binder<'_> {
         Ok((Aggregate { kind, arg: Some(arg), base: input, is_distinct, filter }, result))
     }
 
+    /// `CEIL(x)` and `FLOOR(x)`.
+    fn whole(
+        &mut self,
+        name: &str,
+        operand: &ast::Expr,
+        field: &ast::CeilFloorKind,
+        location: Location,
+    ) -> Result<Bound, SqlError> {
+        let none = ast::CeilFloorKind::DateTimeField(ast::DateTimeField::NoDateTime);
+        if *field != none {
+            return Err(self.error_at(SqlError::unsupported("CEIL TO"), location));
+        }
+        let operand = self.bind(operand)?;
+        self.call(name, vec![operand], location)
+    }
+
     /// Calls that have a syntax of their own.
     pub(super) fn special_call(
         &mut self,
@@ -307,25 +386,33 @@ impl Binder<'_> {
                 }
                 self.call(name, args, location)
             }
-            A::Ceil { expr, field } | A::Floor { expr, field } => {
-                let is_plain = matches!(
-                    field,
-                    ast::CeilFloorKind::DateTimeField(ast::DateTimeField::NoDateTime)
-                );
-                if !is_plain {
-                    return Err(self.error_at(SqlError::unsupported("CEIL TO"), location));
-                }
-                let name = if matches!(ast, A::Ceil { .. }) { "ceil" } else { "floor" };
-                let operand = self.bind(expr)?;
-                self.call(name, vec![operand], location)
+            A::Ceil { expr, field } => self.whole("ceil", expr, field, location),
+            A::Floor { expr, field } => self.whole("floor", expr, field, location),
+            A::Overlay { expr, overlay_what, overlay_from, overlay_for } => {
+                let parts = [expr, overlay_what, overlay_from].into_iter().chain(overlay_for);
+                let args = parts.map(|part| self.bind(part)).collect::<Result<_, _>>()?;
+                self.call("overlay", args, location)
             }
             A::AtTimeZone { timestamp, time_zone } => {
-                let args = vec![self.bind(timestamp)?, self.bind(time_zone)?];
+                let args = vec![self.bind(time_zone)?, self.bind(timestamp)?];
                 self.call("timezone", args, location)
             }
+            A::Interval(interval) => self.interval(interval, location),
+            A::Array(_)
+            | A::CompoundFieldAccess { .. }
+            | A::AnyOp { .. }
+            | A::AllOp { .. }
+            | A::Like { any: true, escape_char: None, .. }
+            | A::ILike { any: true, escape_char: None, .. } => self.array_syntax(ast, location),
             other => Err(self.error_at(SqlError::unsupported(feature_of(other)), location)),
         }
     }
+}
+
+/// Whether a call is of a function whose form for numerics is missing, with arguments for that.
+fn is_of_numeric_alone(name: &str, args: &[Bound]) -> bool {
+    let has = |base: SqlType| args.iter().any(|arg| arg.base() == base);
+    WITHOUT_NUMERIC.contains(&name) && has(SqlType::Numeric) && !has(SqlType::Float8)
 }
 
 /// Not a clause: the marker of an aggregate's own arguments.
@@ -343,14 +430,11 @@ fn feature_of(ast: &ast::Expr) -> &'static str {
     use ast::Expr as A;
     match ast {
         A::Subquery(_) | A::Exists { .. } | A::InSubquery { .. } => "a subquery",
-        A::Interval(_) => "type interval",
-        A::Array(_) | A::AnyOp { .. } | A::AllOp { .. } => "an array",
         A::Tuple(_) => "a row value",
         A::SimilarTo { .. } | A::RLike { .. } => "a regular expression",
         A::GroupingSets(_) | A::Cube(_) | A::Rollup(_) => "GROUPING SETS",
         A::JsonAccess { .. } => "JSON",
         A::Collate { .. } => "COLLATE",
-        A::Overlay { .. } => "OVERLAY",
         _ => "this expression",
     }
 }

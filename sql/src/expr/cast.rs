@@ -1,8 +1,11 @@
 //! Which types become which others, when, and how.
 
+use super::arrays;
 use crate::error::{SqlError, code};
-use crate::types::datetime::{date_to_timestamp, timestamp_to_date};
+use crate::types::datetime::{MICROS_PER_DAY, date_to_timestamp, split, timestamp_to_date};
 use crate::types::datum::Datum;
+use crate::types::interval::Interval;
+use crate::types::json::Json;
 use crate::types::numeric::Numeric;
 use crate::types::text::{fit, fits, format, integer_out_of_range, parse};
 use crate::types::zone::Zone;
@@ -27,18 +30,25 @@ fn number_rank(base: SqlType) -> Option<usize> {
 
 /// From which level on a value of one type becomes one of another: PostgreSQL's `pg_cast`.
 pub(crate) fn level(from: SqlType, to: SqlType) -> Option<Level> {
-    use SqlType::{Bool, Date, Int4, Timestamp, Timestamptz, Unknown};
+    use SqlType::{Bool, Date, Int4, Interval, Json, Jsonb, Time, Timestamp, Timestamptz, Unknown};
     if from == to || from == Unknown {
         return Some(Level::Implicit);
     }
     if let (Some(from), Some(to)) = (number_rank(from), number_rank(to)) {
         return Some(if from < to { Level::Implicit } else { Level::Assignment });
     }
+    if let (Some(from), Some(to)) = (from.element(), to.element()) {
+        return level(from, to);
+    }
     match (from, to) {
         (a, b) if a.is_string() && b.is_string() => Some(Level::Implicit),
         (Bool, Int4) | (Int4, Bool) => Some(Level::Explicit),
         (Date, Timestamp | Timestamptz) | (Timestamp, Timestamptz) => Some(Level::Implicit),
         (Timestamp | Timestamptz, Date) | (Timestamptz, Timestamp) => Some(Level::Assignment),
+        (Json, Jsonb) | (Jsonb, Json) => Some(Level::Assignment),
+        (Jsonb, base) if base == Bool || base.is_number() => Some(Level::Explicit),
+        (Time, Interval) => Some(Level::Implicit),
+        (Timestamp | Timestamptz | Interval, Time) => Some(Level::Assignment),
         (_, b) if b.is_string() => Some(Level::Assignment),
         (a, _) if a.is_string() => Some(Level::Explicit),
         _ => None,
@@ -47,7 +57,7 @@ pub(crate) fn level(from: SqlType, to: SqlType) -> Option<Level> {
 
 /// The type that two operands of an operator meet at.
 pub(crate) fn common(a: SqlType, b: SqlType) -> Option<SqlType> {
-    use SqlType::{Date, Float4, Float8, Text, Timestamp, Timestamptz, Unknown};
+    use SqlType::{Date, Float4, Float8, Text, Time, Timestamp, Timestamptz, Unknown};
     if a == b || b == Unknown {
         return Some(a);
     }
@@ -68,6 +78,7 @@ pub(crate) fn common(a: SqlType, b: SqlType) -> Option<SqlType> {
         _ if a.is_string() && b.is_string() => Some(Text),
         (Timestamptz, Date | Timestamp) | (Date | Timestamp, Timestamptz) => Some(Timestamptz),
         (Timestamp, Date) | (Date, Timestamp) => Some(Timestamp),
+        (Time, SqlType::Interval) | (SqlType::Interval, Time) => Some(SqlType::Interval),
         _ => None,
     }
 }
@@ -80,6 +91,9 @@ pub(crate) fn apply(
     is_explicit: bool,
     zone: &Zone,
 ) -> Result<Datum, SqlError> {
+    if let (Datum::Array(array), Some(from), Some(to)) = (&datum, from.element(), to.element()) {
+        return arrays::map(array, |item| apply(item, from, to, is_explicit, zone));
+    }
     fit(to, convert(datum, from, to.base, zone)?, is_explicit)
 }
 
@@ -115,6 +129,10 @@ fn convert(datum: Datum, from: SqlType, to: SqlType, zone: &Zone) -> Result<Datu
                 (_, SqlType::Timestamptz) => zone.to_utc(micros),
                 _ => micros,
             };
+            if to == SqlType::Time {
+                let time = if is_finite(local) { Datum::Time(split(local).1) } else { Datum::Null };
+                return Ok(time);
+            }
             let is_date = to == SqlType::Date;
             Ok(if is_date {
                 Datum::Date(timestamp_to_date(local))
@@ -122,6 +140,23 @@ fn convert(datum: Datum, from: SqlType, to: SqlType, zone: &Zone) -> Result<Datu
                 Datum::Timestamp(local)
             })
         }
+        Datum::Jsonb(json) => match (&*json, to) {
+            (_, SqlType::Json) => Ok(Datum::Text(json.to_string())),
+            (Json::Bool(value), SqlType::Bool) => Ok(Datum::Bool(*value)),
+            (Json::Number(value), to) if to.is_number() => {
+                convert_number(Datum::Numeric(value.clone()), SqlType::Numeric, to)
+            }
+            (json, to) => {
+                let kind = match json.kind() {
+                    "number" => "numeric",
+                    kind => kind,
+                };
+                let message = format!("cannot cast jsonb {kind} to type {to}");
+                Err(SqlError::new(code::INVALID_PARAMETER, message))
+            }
+        },
+        Datum::Time(micros) => Ok(Datum::Interval(Interval::from_micros(micros))),
+        Datum::Interval(interval) => Ok(Datum::Time(interval.micros.rem_euclid(MICROS_PER_DAY))),
         other => panic!("no cast of {other:?} from {from} to {to}"),
     }
 }

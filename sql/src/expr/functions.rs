@@ -6,6 +6,13 @@ use crate::types::numeric::Numeric;
 use crate::types::zone::Zone;
 use crate::types::{ColumnType, SqlType};
 
+use super::arrays::ArrayFunction;
+use super::dates::{self, DateFunction};
+use super::json::JsonFunction;
+use super::math::{self, MathFunction};
+use super::regexes::{self, RegexFunction};
+use super::time_functions::{self, TimeFunction};
+use super::words::{self, WordFunction};
 use super::{Env, arithmetic, cast, strings, times};
 
 /// What `version()` says. Drivers read the number after "PostgreSQL".
@@ -48,9 +55,7 @@ pub(crate) enum Function {
         is_negated: bool,
         is_case_blind: bool,
     },
-    Encode,
-    Decode,
-    ToHex,
+    ToHex(SqlType),
     Chr,
     Ascii,
     Now,
@@ -61,6 +66,16 @@ pub(crate) enum Function {
     DateTruncate(SqlType),
     AtTimeZone {
         to_utc: bool,
+    },
+    Time(TimeFunction),
+    Array(ArrayFunction),
+    Json(JsonFunction),
+    Word(WordFunction),
+    Math(MathFunction),
+    Date(DateFunction),
+    Regex(RegexFunction),
+    CountNulls {
+        is_counted: bool,
     },
     RandomUuid,
     Random,
@@ -103,14 +118,18 @@ impl Function {
 
     /// Whether NULL arguments are the function's own matter.
     fn takes_nulls(self) -> bool {
-        matches!(
-            self,
+        match self {
+            Self::Array(function) => function.takes_nulls(),
+            Self::Json(function) => function.takes_nulls(),
+            Self::Word(function) => words::takes_nulls(function),
+            Self::CountNulls { .. } => true,
             Self::Concat
-                | Self::ConcatWithSeparator
-                | Self::Greatest
-                | Self::Least
-                | Self::TypeName(_)
-        )
+            | Self::ConcatWithSeparator
+            | Self::Greatest
+            | Self::Least
+            | Self::TypeName(_) => true,
+            _ => false,
+        }
     }
 
     /// Calls the function.
@@ -129,8 +148,22 @@ impl Function {
             Self::Greatest => Ok(extreme(args, std::cmp::Ordering::Greater)),
             Self::Least => Ok(extreme(args, std::cmp::Ordering::Less)),
             Self::Extract(base) => times::extract(text(&args[0]), base, &args[1], &env.zone),
-            Self::DateTruncate(base) => times::truncate(text(&args[0]), base, &args[1], &env.zone),
-            Self::AtTimeZone { to_utc } => at_time_zone(&args[0], text(&args[1]), to_utc),
+            Self::DateTruncate(base) => {
+                let zone = args.get(2).map(|zone| zone_named(text(zone))).transpose()?;
+                times::truncate(text(&args[0]), base, &args[1], zone.as_ref().unwrap_or(&env.zone))
+            }
+            Self::AtTimeZone { to_utc } => at_time_zone(text(&args[0]), &args[1], to_utc),
+            Self::Array(function) => function.call(args, &env.zone),
+            Self::Json(function) => function.call(args, &env.zone),
+            Self::Word(function) => words::call(function, args),
+            Self::Regex(function) => regexes::call(function, args),
+            Self::Math(function) => math::call(function, args),
+            Self::Date(function) => dates::call(function, args, &env.zone, env.statement_now),
+            Self::CountNulls { is_counted } => {
+                let counted = args.iter().filter(|arg| arg.is_null() == is_counted);
+                Ok(Datum::Int(counted.count() as i64))
+            }
+            Self::Time(function) => time_functions::call(function, args, &env.zone, env.now),
             Self::TypeName(base) => Ok(Datum::Text(base.name().to_owned())),
             Self::IsVisible => Ok(Datum::Bool(true)),
             _ => strings::call(self, args),
@@ -222,10 +255,15 @@ fn extreme(args: &[Datum], wanted: std::cmp::Ordering) -> Datum {
     best.clone()
 }
 
-fn at_time_zone(value: &Datum, zone: &str, to_utc: bool) -> Result<Datum, SqlError> {
-    let zone = Zone::named(zone).map_err(|_| {
-        SqlError::new(code::INVALID_PARAMETER, format!("time zone \"{zone}\" not recognized"))
-    })?;
+/// The time zone that an argument names.
+pub(super) fn zone_named(name: &str) -> Result<Zone, SqlError> {
+    Zone::named(name).map_err(|_| {
+        SqlError::new(code::INVALID_PARAMETER, format!("time zone \"{name}\" not recognized"))
+    })
+}
+
+fn at_time_zone(zone: &str, value: &Datum, to_utc: bool) -> Result<Datum, SqlError> {
+    let zone = zone_named(zone)?;
     let target = if to_utc { SqlType::Timestamptz } else { SqlType::Timestamp };
     let source = if to_utc { SqlType::Timestamp } else { SqlType::Timestamptz };
     cast::apply(value.clone(), source, ColumnType::from(target), true, &zone)

@@ -4,15 +4,26 @@
 //! not given. NULL is unknown: every operator but those that ask for NULL passes it on.
 
 pub(crate) mod arithmetic;
+mod array_calls;
+mod arrays;
 pub(crate) mod bind;
 mod calls;
 pub(crate) mod cast;
+mod dates;
 pub(crate) mod functions;
+mod json;
+mod json_calls;
+mod math;
 pub(crate) mod operators;
+mod regexes;
 pub(crate) mod sequences;
 pub(crate) mod signatures;
 mod strings;
+mod temporal;
+mod time_functions;
 mod times;
+mod to_char;
+mod words;
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Ordering;
@@ -25,6 +36,7 @@ use crate::types::zone::Zone;
 use crate::types::{ColumnType, SqlType};
 use arithmetic::Arithmetic;
 use functions::Function;
+use temporal::Temporal;
 
 /// What an expression may know beside its row. The same on every replica.
 #[derive(Clone, Debug)]
@@ -146,6 +158,8 @@ pub(crate) enum Binary {
     },
     /// date - date
     DaysBetween,
+    /// Over times and intervals.
+    Temporal(Temporal),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -417,6 +431,7 @@ impl Binary {
             Self::Concat => strings::concat(left, right),
             Self::ShiftDate { is_backwards } => arithmetic::shift_date(left, right, is_backwards),
             Self::DaysBetween => arithmetic::days_between(left, right),
+            Self::Temporal(op) => temporal::apply(op, left, right, &env.zone),
         }
     }
 }

@@ -4,14 +4,16 @@ use sqlparser::ast;
 use sqlparser::tokenizer::Location;
 
 use super::arithmetic::Arithmetic;
+use super::arrays::Test;
 use super::bind::{Binder, Bound};
 use super::functions::Function;
-use super::{Binary, Comparison, Expr, Unary, cast};
+use super::regexes::RegexFunction;
+use super::{Binary, Comparison, Expr, Unary, cast, temporal};
 use crate::error::{SqlError, code};
 use crate::types::SqlType;
 use crate::types::datum::Datum;
 
-fn comparison(op: &ast::BinaryOperator) -> Option<Comparison> {
+pub(super) fn comparison(op: &ast::BinaryOperator) -> Option<Comparison> {
     use ast::BinaryOperator as O;
     Some(match op {
         O::Eq => Comparison::Equal,
@@ -62,6 +64,12 @@ impl Binder<'_> {
             return Ok(Bound::new(binary(op, left, right), SqlType::Bool, location));
         }
         let (left, right) = (self.bind(left)?, self.bind(right)?);
+        if let Some(bound) = self.array_operator(op, &left, &right, location) {
+            return bound;
+        }
+        if let Some(bound) = self.json_operator(op, &left, &right, location) {
+            return bound;
+        }
         if let Some(comparison) = comparison(op) {
             let (left, right) = self.comparable(left, right, &op.to_string(), location)?;
             let compared = binary(Binary::Compare(comparison), left, right);
@@ -76,6 +84,18 @@ impl Binder<'_> {
                 let is_negated = matches!(op, O::PGNotLikeMatch | O::PGNotILikeMatch);
                 let is_case_blind = matches!(op, O::PGILikeMatch | O::PGNotILikeMatch);
                 let function = Function::Like { is_negated, is_case_blind };
+                self.text_call(function, vec![left, right], SqlType::Bool, location)
+            }
+            O::PGRegexMatch | O::PGRegexIMatch | O::PGRegexNotMatch | O::PGRegexNotIMatch => {
+                let is_negated = matches!(op, O::PGRegexNotMatch | O::PGRegexNotIMatch);
+                let is_case_blind = matches!(op, O::PGRegexIMatch | O::PGRegexNotIMatch);
+                let is_text = |base: SqlType| base.is_string() || base == SqlType::Unknown;
+                if !is_text(left.base()) || !is_text(right.base()) {
+                    let (a, b) = (left.base(), right.base());
+                    return Err(self.no_operator(&op.to_string(), a, b, location));
+                }
+                let function = RegexFunction::Matches { is_negated, is_case_blind };
+                let function = Function::Regex(function);
                 self.text_call(function, vec![left, right], SqlType::Bool, location)
             }
             other => {
@@ -99,7 +119,13 @@ impl Binder<'_> {
         Ok(Bound::new(Expr::Call(function, args), result, location))
     }
 
-    fn no_operator(&self, op: &str, a: SqlType, b: SqlType, location: Location) -> SqlError {
+    pub(super) fn no_operator(
+        &self,
+        op: &str,
+        a: SqlType,
+        b: SqlType,
+        location: Location,
+    ) -> SqlError {
         let message = format!("operator does not exist: {a} {op} {b}");
         let error = SqlError::new(code::UNDEFINED_FUNCTION, message).with_hint(
             "No operator matches the given name and argument types. \
@@ -119,6 +145,9 @@ impl Binder<'_> {
         let common = cast::common(left.base(), right.base())
             .ok_or_else(|| self.no_operator(op, left.base(), right.base(), location))?;
         let common = if common == SqlType::Unknown { SqlType::Text } else { common };
+        if common.element().unwrap_or(common) == SqlType::Json {
+            return Err(self.no_operator(op, left.base(), right.base(), location));
+        }
         let left = self.coerce(left, common)?.expr;
         let right = self.coerce(right, common)?.expr;
         if common != SqlType::Bpchar {
@@ -183,10 +212,24 @@ impl Binder<'_> {
                 let right = self.coerce(right, Date)?.expr;
                 Ok(Bound::new(binary(Binary::DaysBetween, left, right), Int4, location))
             }
-            (Arithmetic::Subtract, a, b) if a.is_datetime() && b.is_datetime() => {
-                Err(self.error_at(SqlError::unsupported("type interval"), location))
+            (op, a, b) if temporal::is_ambiguous(op, a, b) => {
+                let message = format!("operator is not unique: {a} {name} {b}");
+                let error = SqlError::new(code::AMBIGUOUS_FUNCTION, message).with_hint(
+                    "Could not choose a best candidate operator. \
+                     You might need to add explicit type casts.",
+                );
+                Err(self.error_at(error, location))
             }
-            (_, a, b) => Err(self.no_operator(name, a, b, location)),
+            (op, a, b) => {
+                let Some(meaning) = temporal::meaning(op, a, b) else {
+                    return Err(self.no_operator(name, a, b, location));
+                };
+                let (left, right) = if meaning.is_swapped { (right, left) } else { (left, right) };
+                let left = self.coerce(left, meaning.left)?.expr;
+                let right = self.coerce(right, meaning.right)?.expr;
+                let expr = binary(Binary::Temporal(meaning.op), left, right);
+                Ok(Bound::new(expr, meaning.result, location))
+            }
         }
     }
 
@@ -220,7 +263,9 @@ impl Binder<'_> {
                     operand = self.coerce(operand, SqlType::Float8)?;
                 }
                 let base = operand.base();
-                if !base.is_number() {
+                if !base.is_number()
+                    && (base != SqlType::Interval || *op == ast::UnaryOperator::Plus)
+                {
                     let message = format!("operator does not exist: {op} {base}");
                     let error = SqlError::new(code::UNDEFINED_FUNCTION, message);
                     return Err(self.error_at(error, location));
@@ -289,6 +334,9 @@ impl Binder<'_> {
                 .ok_or_else(|| self.no_operator("=", common, item.base(), item.location))?;
         }
         let common = if common == SqlType::Unknown { SqlType::Text } else { common };
+        if common.element().unwrap_or(common) == SqlType::Json {
+            return Err(self.no_operator("=", common, common, location));
+        }
         let mut prepare = |bound: Bound| {
             let expr = self.coerce(bound, common)?.expr;
             let is_padded = common == SqlType::Bpchar;
@@ -325,6 +373,10 @@ impl Binder<'_> {
         (is_negated, is_case_blind): (bool, bool),
         location: Location,
     ) -> Result<Bound, SqlError> {
+        let test = Test::Like { is_negated, is_case_blind };
+        if let Some(bound) = self.like_all(test, operand, pattern, location) {
+            return bound;
+        }
         let mut args = vec![self.bind(operand)?, self.bind(pattern)?];
         if let Some(escape) = escape {
             args.push(self.bind(&ast::Expr::Value(escape.clone()))?);

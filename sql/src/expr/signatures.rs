@@ -1,11 +1,19 @@
 //! Which functions there are, by name and argument types.
 
+use super::arrays::ArrayFunction;
 use super::cast::{self, Level};
+use super::dates;
 use super::functions::Function;
+use super::json_calls;
+use super::math;
+use super::regexes;
 use super::strings::TrimSide;
-use crate::types::SqlType;
+use super::time_functions;
+use super::words;
+use crate::types::{Element, SqlType};
 use SqlType::{
-    Bool, Bytea, Date, Float8, Int2, Int4, Int8, Numeric, Text, Timestamp, Timestamptz, Uuid,
+    Bool, Bytea, Date, Float8, Int2, Int4, Int8, Interval, Numeric, Text, Time, Timestamp,
+    Timestamptz, Uuid,
 };
 
 /// One form of a function.
@@ -19,7 +27,7 @@ pub(crate) struct Signature {
     pub function: Function,
 }
 
-const fn of(
+pub(super) const fn of(
     name: &'static str,
     args: &'static [SqlType],
     result: SqlType,
@@ -31,6 +39,9 @@ const fn of(
 const fn variadic(name: &'static str, args: &'static [SqlType], function: Function) -> Signature {
     Signature { name, args, is_variadic: true, result: Text, function }
 }
+
+/// Arrays of text.
+pub(super) const TEXTS: SqlType = SqlType::Array(Element::TEXT);
 
 /// Forms of one name stand in the order in which they are tried.
 const SIGNATURES: &[Signature] = &[
@@ -85,11 +96,12 @@ const SIGNATURES: &[Signature] = &[
     of("reverse", &[Text], Text, Function::Reverse),
     of("split_part", &[Text, Text, Int4], Text, Function::SplitPart),
     of("starts_with", &[Text, Text], Bool, Function::StartsWith),
+    of("string_to_array", &[Text, Text], TEXTS, Function::Array(ArrayFunction::Split)),
+    of("string_to_array", &[Text, Text, Text], TEXTS, Function::Array(ArrayFunction::Split)),
     variadic("concat", &[Text], Function::Concat),
     variadic("concat_ws", &[Text, Text], Function::ConcatWithSeparator),
-    of("encode", &[Bytea, Text], Text, Function::Encode),
-    of("decode", &[Text, Text], Bytea, Function::Decode),
-    of("to_hex", &[Int8], Text, Function::ToHex),
+    of("to_hex", &[Int4], Text, Function::ToHex(Int4)),
+    of("to_hex", &[Int8], Text, Function::ToHex(Int8)),
     of("chr", &[Int4], Text, Function::Chr),
     of("ascii", &[Text], Int4, Function::Ascii),
     of("now", &[], Timestamptz, Function::Now),
@@ -102,10 +114,14 @@ const SIGNATURES: &[Signature] = &[
     of("extract", &[Text, Date], Numeric, Function::Extract(Date)),
     of("extract", &[Text, Timestamp], Numeric, Function::Extract(Timestamp)),
     of("extract", &[Text, Timestamptz], Numeric, Function::Extract(Timestamptz)),
+    of("extract", &[Text, Time], Numeric, Function::Extract(Time)),
+    of("extract", &[Text, Interval], Numeric, Function::Extract(Interval)),
     of("date_trunc", &[Text, Timestamptz], Timestamptz, Function::DateTruncate(Timestamptz)),
     of("date_trunc", &[Text, Timestamp], Timestamp, Function::DateTruncate(Timestamp)),
-    of("timezone", &[Timestamp, Text], Timestamptz, Function::AtTimeZone { to_utc: true }),
-    of("timezone", &[Timestamptz, Text], Timestamp, Function::AtTimeZone { to_utc: false }),
+    of("date_trunc", &[Text, Interval], Interval, Function::DateTruncate(Interval)),
+    of("date_trunc", &[Text, Timestamptz, Text], Timestamptz, Function::DateTruncate(Timestamptz)),
+    of("timezone", &[Text, Timestamptz], Timestamp, Function::AtTimeZone { to_utc: false }),
+    of("timezone", &[Text, Timestamp], Timestamptz, Function::AtTimeZone { to_utc: true }),
     of("gen_random_uuid", &[], Uuid, Function::RandomUuid),
     of("random", &[], Float8, Function::Random),
     of("version", &[], Text, Function::Version),
@@ -118,6 +134,21 @@ const SIGNATURES: &[Signature] = &[
     of("pg_advisory_unlock_all", &[], Text, Function::UnlockAll),
     of("pg_table_is_visible", &[Int8], Bool, Function::IsVisible),
 ];
+
+/// All forms of all functions.
+fn forms() -> impl Iterator<Item = &'static Signature> {
+    let groups = [
+        // First: what `substring` is asked for with a literal is a pattern, not a place.
+        regexes::SIGNATURES,
+        SIGNATURES,
+        time_functions::SIGNATURES,
+        json_calls::SIGNATURES,
+        words::SIGNATURES,
+        math::SIGNATURES,
+        dates::SIGNATURES,
+    ];
+    groups.into_iter().flatten()
+}
 
 /// What a search for a function found.
 pub(crate) enum Found {
@@ -149,7 +180,7 @@ fn casts(signature: &Signature, args: &[SqlType]) -> Option<usize> {
 
 /// The form of `name` that takes these arguments with the fewest casts.
 pub(crate) fn find(name: &str, args: &[SqlType]) -> Found {
-    let named = || SIGNATURES.iter().filter(|signature| signature.name == name);
+    let named = || forms().filter(|signature| signature.name == name);
     let fitting = named().filter_map(|form| casts(form, args).map(|count| (count, form)));
     match fitting.min_by_key(|(count, _)| *count) {
         Some((_, signature)) => Found::Signature(*signature),

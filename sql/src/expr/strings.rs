@@ -2,8 +2,8 @@
 
 use super::functions::{Function, integer, text};
 use crate::error::{SqlError, code};
+use crate::types::SqlType;
 use crate::types::datum::Datum;
-use crate::types::text::{decode_hex, encode_hex};
 
 /// The longest string that a function makes: PostgreSQL's limit of a value.
 const STRING_BYTES_MAX: usize = 1 << 30;
@@ -101,7 +101,7 @@ pub(super) fn call(function: Function, args: &[Datum]) -> Result<Datum, SqlError
     }
 }
 
-fn bounded(bytes: usize) -> Result<(), SqlError> {
+pub(super) fn bounded(bytes: usize) -> Result<(), SqlError> {
     if bytes > STRING_BYTES_MAX { Err(too_long()) } else { Ok(()) }
 }
 
@@ -111,15 +111,10 @@ fn present(args: &[Datum]) -> impl Iterator<Item = &Datum> {
 
 fn code_points(function: Function, args: &[Datum]) -> Result<Datum, SqlError> {
     match (function, &args[0]) {
-        (Function::Encode, Datum::Bytea(bytes)) => {
-            require_hex(text(&args[1]))?;
-            Ok(Datum::Text(encode_hex(bytes)))
+        (Function::ToHex(SqlType::Int4), Datum::Int(value)) => {
+            Ok(Datum::Text(format!("{:x}", *value as i32)))
         }
-        (Function::Decode, Datum::Text(hex)) => {
-            require_hex(text(&args[1]))?;
-            decode_hex(hex).map(Datum::Bytea)
-        }
-        (Function::ToHex, Datum::Int(value)) => Ok(Datum::Text(format!("{value:x}"))),
+        (Function::ToHex(_), Datum::Int(value)) => Ok(Datum::Text(format!("{value:x}"))),
         (Function::Ascii, Datum::Text(text)) => {
             Ok(Datum::Int(text.chars().next().map_or(0, |c| u32::from(c).into())))
         }
@@ -132,17 +127,6 @@ fn code_points(function: Function, args: &[Datum]) -> Result<Datum, SqlError> {
             })
         }
         (function, value) => panic!("{function:?} of {value:?}"),
-    }
-}
-
-fn require_hex(format: &str) -> Result<(), SqlError> {
-    match format.to_ascii_lowercase().as_str() {
-        "hex" => Ok(()),
-        "base64" | "escape" => Err(SqlError::unsupported(format!("the encoding \"{format}\""))),
-        _ => {
-            let message = format!("unrecognized encoding: \"{format}\"");
-            Err(SqlError::new(code::INVALID_PARAMETER, message))
-        }
     }
 }
 
@@ -227,7 +211,12 @@ fn parse_pattern(
 }
 
 /// Matches greedily and goes back to the last `%` alone: no more than length times length steps.
-fn like(text: &str, pattern: &str, escape: &str, is_case_blind: bool) -> Result<bool, SqlError> {
+pub(super) fn like(
+    text: &str,
+    pattern: &str,
+    escape: &str,
+    is_case_blind: bool,
+) -> Result<bool, SqlError> {
     let pattern = parse_pattern(pattern, escape, is_case_blind)?;
     let folded = if is_case_blind { text.to_lowercase() } else { text.to_owned() };
     let text: Vec<char> = folded.chars().collect();

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use pangea_core::key::encode::Order;
 use sqlparser::ast;
 use sqlparser::tokenizer::Location;
 
@@ -130,6 +131,7 @@ impl Planner<'_> {
         is_nulls_distinct: bool,
     ) -> Result<(), Failure> {
         check_width(columns.len())?;
+        columns.iter().try_for_each(|&at| check_key_type(table.columns[at].ty.base))?;
         let name = match name {
             Some(name) => self.new_name(table, syntax::name(name))?,
             None => self.free_name(table, &columns, "key")?,
@@ -339,9 +341,15 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// An index is of what its rows alone decide.
+    /// An index is of what its rows alone decide, and can be sorted by.
     fn check_index(&self, table: &Table, index: &Index) -> Result<(), Failure> {
         let path = Path::index(table, index)?;
+        for part in &path.parts {
+            check_key_type(part.base)?;
+            if part.base.element().is_some() && part.order == Order::Descending {
+                return Err(SqlError::unsupported("a descending index of an array").into());
+            }
+        }
         let predicate = path.index.as_ref().and_then(|index| index.predicate.as_ref());
         let exprs = path.parts.iter().map(|part| (&part.expr, "index expression"));
         for (expr, what) in exprs.chain(predicate.map(|it| (it, "index predicate"))) {
@@ -426,6 +434,7 @@ pub(super) fn set_primary_key(
         return Err(SqlError::new(code::INVALID_TABLE_DEFINITION, message));
     }
     check_width(columns.len())?;
+    columns.iter().try_for_each(|&at| check_key_type(table.columns[at].ty.base))?;
     if let Some(name) = name {
         let name = syntax::name(name);
         refuse_duplicate(table, &name)?;
@@ -434,6 +443,21 @@ pub(super) fn set_primary_key(
     columns.iter().for_each(|&at| table.columns[at].is_not_null = true);
     table.primary_key = columns;
     Ok(())
+}
+
+/// Whether rows can be found by values of a type.
+fn check_key_type(base: SqlType) -> Result<(), SqlError> {
+    match base.element().unwrap_or(base) {
+        SqlType::Json => {
+            let message = format!(
+                "data type {base} has no default operator class for access method \"btree\""
+            );
+            Err(SqlError::new(code::UNDEFINED_OBJECT, message))
+        }
+        // Its keys are not in the order of its values.
+        SqlType::Jsonb => Err(SqlError::unsupported(format!("a key of type {base}"))),
+        _ => Ok(()),
+    }
 }
 
 fn check_width(columns: usize) -> Result<(), SqlError> {

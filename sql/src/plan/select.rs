@@ -519,6 +519,11 @@ fn column_name(expr: &ast::Expr) -> String {
         A::Identifier(ident) => syntax::name(ident),
         A::CompoundIdentifier(idents) => idents.last().map(syntax::name).unwrap_or_default(),
         A::Nested(inner) => return column_name(inner),
+        A::Array(_) => "array".to_owned(),
+        A::CompoundFieldAccess { root, access_chain } => {
+            return syntax::accessed_name(access_chain).unwrap_or_else(|| column_name(root));
+        }
+        A::Interval(_) => "interval".to_owned(),
         A::Function(function) => {
             let parts = syntax::name_parts(&function.name).unwrap_or_default();
             parts.last().cloned().unwrap_or_default()

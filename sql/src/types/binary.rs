@@ -1,18 +1,26 @@
 //! Binary formats of the wire protocol, big-endian.
 
+use std::sync::Arc;
+
 use num_bigint::{BigInt, BigUint, Sign};
 use num_traits::ToPrimitive;
 use pangea_core::codec::{DecodeError, Reader};
 
 use super::SqlType;
+use super::array::{Array, check_dimensions};
 use super::datum::Datum;
+use super::interval::Interval;
+use super::json;
 use super::numeric::Numeric;
+use super::time::checked_time;
 use crate::error::{SqlError, code};
 
 /// The base of the digits of a binary `numeric`.
 const NUMERIC_BASE: u32 = 10_000;
 /// How many decimal digits one of them holds.
 const NUMERIC_GROUP: u32 = 4;
+/// Before the text of a binary `jsonb`.
+const JSONB_VERSION: u8 = 1;
 const NUMERIC_POSITIVE: u16 = 0;
 const NUMERIC_NEGATIVE: u16 = 0x4000;
 /// The most groups of a binary `numeric`: 131,072 digits before the point and 16,383 after it.
@@ -37,9 +45,79 @@ pub fn encode(base: SqlType, datum: &Datum, out: &mut Vec<u8>) {
         Datum::Text(value) => out.extend(value.as_bytes()),
         Datum::Bytea(value) => out.extend(value),
         Datum::Date(value) => out.extend(value.to_be_bytes()),
-        Datum::Timestamp(value) => out.extend(value.to_be_bytes()),
+        Datum::Timestamp(value) | Datum::Time(value) => out.extend(value.to_be_bytes()),
+        Datum::Interval(value) => {
+            out.extend(value.micros.to_be_bytes());
+            out.extend(value.days.to_be_bytes());
+            out.extend(value.months.to_be_bytes());
+        }
         Datum::Uuid(value) => out.extend(value),
+        Datum::Jsonb(json) => {
+            out.push(JSONB_VERSION);
+            out.extend(json.to_string().into_bytes());
+        }
+        Datum::Array(array) => {
+            let SqlType::Array(element) = base else { panic!("{base} is not an array") };
+            encode_array(element.base(), array, out);
+        }
     }
+}
+
+/// Dimensions, whether there are NULLs, the type; each dimension's length and lower bound; each
+/// value with its length.
+fn encode_array(base: SqlType, array: &Array, out: &mut Vec<u8>) {
+    out.extend((array.dims().len() as i32).to_be_bytes());
+    out.extend(i32::from(array.items().iter().any(Datum::is_null)).to_be_bytes());
+    out.extend(base.oid().to_be_bytes());
+    for dim in array.dims() {
+        out.extend((*dim as i32).to_be_bytes());
+        out.extend(1i32.to_be_bytes());
+    }
+    for item in array.items() {
+        if item.is_null() {
+            out.extend((-1i32).to_be_bytes());
+            continue;
+        }
+        let start = out.len();
+        out.extend([0; 4]);
+        encode(base, item, out);
+        let length = (out.len() - start - 4) as i32;
+        out[start..start + 4].copy_from_slice(&length.to_be_bytes());
+    }
+}
+
+fn decode_array(base: SqlType, from: &mut Reader<'_>) -> Result<Array, SqlError> {
+    let malformed = || SqlError::new(code::INVALID_BINARY, "insufficient data left in message");
+    let next =
+        |from: &mut Reader<'_>| array::<4>(from).map(i32::from_be_bytes).map_err(|_| malformed());
+    let dimensions = usize::try_from(next(from)?).map_err(|_| malformed())?;
+    check_dimensions(dimensions)?;
+    let (_, oid) = (next(from)?, next(from)? as u32);
+    if oid != base.oid() {
+        let message =
+            format!("binary data has array element type {oid} instead of expected {}", base.oid());
+        return Err(SqlError::new(code::TYPE_MISMATCH, message));
+    }
+    let mut dims = Vec::with_capacity(dimensions);
+    for _ in 0..dimensions {
+        dims.push(usize::try_from(next(from)?).map_err(|_| malformed())?);
+        if next(from)? != 1 {
+            return Err(SqlError::unsupported("an array with a lower bound other than 1"));
+        }
+    }
+    let count = dims.iter().try_fold(1usize, |all, dim| all.checked_mul(*dim));
+    let count = count.filter(|_| dimensions > 0).unwrap_or(0);
+    let mut items = Vec::new();
+    for _ in 0..count {
+        let length = next(from)?;
+        items.push(if length == -1 {
+            Datum::Null
+        } else {
+            let length = usize::try_from(length).map_err(|_| malformed())?;
+            decode(base, from.take(length, "value").map_err(|_| malformed())?)?
+        });
+    }
+    Array::new(dims, items)
 }
 
 /// Reads a value of a type.
@@ -64,12 +142,35 @@ pub fn decode(base: SqlType, bytes: &[u8]) -> Result<Datum, SqlError> {
         SqlType::Text | SqlType::Varchar | SqlType::Bpchar | SqlType::Unknown => {
             return decode_text(bytes).map(Datum::Text);
         }
+        SqlType::Json => {
+            let text = decode_text(bytes)?;
+            return json::check(&text).map(|()| Datum::Text(text));
+        }
+        SqlType::Jsonb => match bytes.split_first() {
+            Some((&JSONB_VERSION, text)) => {
+                return Ok(Datum::Jsonb(Arc::new(json::parse(&decode_text(text)?)?)));
+            }
+            version => {
+                let number = version.map_or(0, |(number, _)| *number);
+                let message = format!("unsupported jsonb version number {number}");
+                return Err(SqlError::new(code::INTERNAL, message));
+            }
+        },
         SqlType::Bytea => return Ok(Datum::Bytea(bytes.to_vec())),
         SqlType::Date => Datum::Date(i32::from_be_bytes(array(&mut from).map_err(malformed)?)),
         SqlType::Timestamp | SqlType::Timestamptz => {
             Datum::Timestamp(i64::from_be_bytes(array(&mut from).map_err(malformed)?))
         }
+        SqlType::Time => {
+            Datum::Time(checked_time(i64::from_be_bytes(array(&mut from).map_err(malformed)?))?)
+        }
+        SqlType::Interval => Datum::Interval(Interval {
+            micros: i64::from_be_bytes(array(&mut from).map_err(malformed)?),
+            days: i32::from_be_bytes(array(&mut from).map_err(malformed)?),
+            months: i32::from_be_bytes(array(&mut from).map_err(malformed)?),
+        }),
         SqlType::Uuid => Datum::Uuid(array(&mut from).map_err(malformed)?),
+        SqlType::Array(element) => Datum::Array(Arc::new(decode_array(element.base(), &mut from)?)),
     };
     if from.is_empty() { Ok(datum) } else { Err(malformed(DecodeError::new("length"))) }
 }
@@ -182,10 +283,22 @@ mod tests {
             (SqlType::Date, "1999-12-31"),
             (SqlType::Timestamp, "2026-11-21 03:04:05.123456"),
             (SqlType::Timestamptz, "2026-11-21 03:04:05+00"),
+            (SqlType::Time, "24:00:00"),
+            (SqlType::Interval, "-1 years +2 days -00:00:00.5"),
+            (SqlType::Json, "{\"a\" :1}"),
+            (SqlType::Jsonb, "{\"a\": [1.50, null]}"),
             (SqlType::Uuid, "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"),
         ];
         let zone = Zone::default();
-        for (base, shown) in cases {
+        let arrays = [
+            (SqlType::Int4, "{1,NULL,-3}"),
+            (SqlType::Int2, "{{1,2},{3,4}}"),
+            (SqlType::Text, "{\"a b\",é,\"\"}"),
+            (SqlType::Numeric, "{}"),
+            (SqlType::Timestamptz, "{\"2026-11-21 03:04:05+00\"}"),
+        ];
+        let arrays = arrays.map(|(base, text)| (base.array().unwrap(), text));
+        for (base, shown) in cases.into_iter().chain(arrays) {
             let mut bytes = Vec::new();
             encode(base, &text::parse(base, shown, &zone).unwrap(), &mut bytes);
             assert_eq!(text::format(base, &decode(base, &bytes).unwrap(), &zone), shown, "{base}");

@@ -190,7 +190,7 @@ struct Parsed {
     offset: Option<Offset>,
 }
 
-enum Offset {
+pub(super) enum Offset {
     Seconds(i32),
     Zone(Zone),
 }
@@ -206,7 +206,7 @@ fn field_overflow(text: &str) -> SqlError {
 }
 
 /// `2026-11-21`, `20261121` or `11/21/2026`.
-fn parse_civil(text: &str) -> Option<Civil> {
+pub(super) fn parse_civil(text: &str) -> Option<Civil> {
     let number = |part: &str| {
         let is_digits = !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
         (is_digits && part.len() <= 7).then(|| part.parse::<i64>().ok()).flatten()
@@ -226,7 +226,7 @@ fn parse_civil(text: &str) -> Option<Civil> {
 }
 
 /// `12:30`, `12:30:01` or `12:30:01.5` as microseconds; `None` inside when a field is too large.
-fn parse_clock(text: &str) -> Option<Option<i64>> {
+pub(super) fn parse_clock(text: &str) -> Option<Option<i64>> {
     let (text, fraction) = text.split_once('.').unwrap_or((text, ""));
     let parts: Vec<&str> = text.split(':').collect();
     if !(2..=3).contains(&parts.len()) || (parts.len() == 2 && !fraction.is_empty()) {
@@ -253,7 +253,7 @@ fn split_zone(text: &str) -> (&str, &str) {
     end.map_or((text, ""), |at| (&text[..at], text[at..].trim()))
 }
 
-fn parse_zone(text: &str) -> Option<Option<Offset>> {
+pub(super) fn parse_zone(text: &str) -> Option<Option<Offset>> {
     if text.is_empty() {
         return Some(None);
     }

@@ -4,7 +4,11 @@
 //! variant, as are strings, floats and timestamps.
 
 use std::cmp::Ordering;
+use std::sync::Arc;
 
+use super::array::Array;
+use super::interval::Interval;
+use super::json::Json;
 use super::numeric::Numeric;
 
 /// One value of a column or an expression.
@@ -20,7 +24,7 @@ pub enum Datum {
     Float(f64),
     /// `numeric`
     Numeric(Numeric),
-    /// `text`, `varchar`, `char`
+    /// `text`, `varchar`, `char`, and `json`
     Text(String),
     /// `bytea`
     Bytea(Vec<u8>),
@@ -29,11 +33,24 @@ pub enum Datum {
     /// Timestamps: microseconds since 2000-01-01, UTC for `timestamptz`; the ends of the range are
     /// minus and plus infinity
     Timestamp(i64),
+    /// `time`: microseconds since midnight, which may be those of a whole day
+    Time(i64),
+    /// `interval`
+    Interval(Interval),
     /// `uuid`
     Uuid([u8; 16]),
+    /// `jsonb`. Shared, as arrays are.
+    Jsonb(Arc<Json>),
+    /// An array. Shared: expressions copy their values.
+    Array(Arc<Array>),
 }
 
 impl Datum {
+    /// An array of one dimension.
+    pub fn array(items: Vec<Datum>) -> Self {
+        Self::Array(Arc::new(Array::of(items)))
+    }
+
     /// Whether it is NULL.
     pub fn is_null(&self) -> bool {
         matches!(self, Self::Null)
@@ -65,7 +82,11 @@ impl Datum {
             (Self::Bytea(a), Self::Bytea(b)) => a.cmp(b),
             (Self::Date(a), Self::Date(b)) => a.cmp(b),
             (Self::Timestamp(a), Self::Timestamp(b)) => a.cmp(b),
+            (Self::Time(a), Self::Time(b)) => a.cmp(b),
+            (Self::Interval(a), Self::Interval(b)) => a.micros_in_all().cmp(&b.micros_in_all()),
             (Self::Uuid(a), Self::Uuid(b)) => a.cmp(b),
+            (Self::Jsonb(a), Self::Jsonb(b)) => a.compare(b),
+            (Self::Array(a), Self::Array(b)) => a.compare(b),
             (a, b) => panic!("{a:?} and {b:?} can't be compared"),
         }
     }
@@ -76,6 +97,8 @@ impl Datum {
             + match self {
                 Self::Text(text) => text.len(),
                 Self::Bytea(bytes) => bytes.len(),
+                Self::Array(array) => array.size(),
+                Self::Jsonb(json) => json.size(),
                 Self::Numeric(number) => (number.unscaled().bits() / 8) as usize,
                 _ => 0,
             }

@@ -1,10 +1,14 @@
 //! The SQL types, under PostgreSQL's names and numbers.
 
+pub mod array;
 pub mod binary;
 pub mod datetime;
 pub mod datum;
+pub mod interval;
+pub mod json;
 pub mod numeric;
 pub mod text;
+pub mod time;
 pub mod zone;
 
 use std::fmt;
@@ -42,86 +46,165 @@ pub enum SqlType {
     Timestamp,
     /// `timestamp with time zone`
     Timestamptz,
+    /// `time without time zone`
+    Time,
+    /// `interval`
+    Interval,
     /// `uuid`
     Uuid,
+    /// `json`, a text
+    Json,
+    /// `jsonb`
+    Jsonb,
     /// A string literal or NULL whose type its surroundings decide.
     Unknown,
+    /// An array of values of a type.
+    Array(Element),
+}
+
+/// The type of an array's values: any but an array. Its place in the catalog.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Element(u8);
+
+impl Element {
+    /// `text`
+    pub const TEXT: Self = Self(7);
+
+    /// The type as that of an array's values; nothing where there are no such arrays.
+    pub fn of(base: SqlType) -> Option<Self> {
+        let at = CATALOG.iter().position(|row| row.base == base && row.array_oid != 0);
+        at.map(|at| Self(at as u8))
+    }
+
+    /// The type of each value.
+    pub fn base(self) -> SqlType {
+        CATALOG[usize::from(self.0)].base
+    }
+
+    fn row(self) -> &'static Row {
+        &CATALOG[usize::from(self.0)]
+    }
+}
+
+/// A type in PostgreSQL's catalog.
+struct Row {
+    base: SqlType,
+    oid: u32,
+    length: i16,
+    name: &'static str,
+    /// 0 where there are no arrays of it.
+    array_oid: u32,
+    array_name: &'static str,
+}
+
+/// The longest text that is read into many values, and the most memory that one function makes of
+/// one: a short call such as `repeat` gives long texts, and each value takes more than its text.
+pub(crate) const PARTED_BYTES_MAX: usize = 32 << 20;
+
+/// # Errors
+/// When a text is too long to be read into many values.
+pub(crate) fn check_parted(text: &str) -> Result<(), SqlError> {
+    if text.len() <= PARTED_BYTES_MAX {
+        return Ok(());
+    }
+    let most = PARTED_BYTES_MAX >> 20;
+    let message = format!("a text of more than {most} MiB can't be read into an array or JSON");
+    Err(SqlError::new(code::LIMIT_EXCEEDED, message))
 }
 
 /// PostgreSQL's type modifier for "none".
 pub const NO_MODIFIER: i32 = -1;
 
-/// Every type that a column can have, with its number and length in PostgreSQL's catalog.
-const CATALOG: [(SqlType, u32, i16, &str); 16] = [
-    (SqlType::Bool, 16, 1, "boolean"),
-    (SqlType::Int2, 21, 2, "smallint"),
-    (SqlType::Int4, 23, 4, "integer"),
-    (SqlType::Int8, 20, 8, "bigint"),
-    (SqlType::Float4, 700, 4, "real"),
-    (SqlType::Float8, 701, 8, "double precision"),
-    (SqlType::Numeric, 1700, -1, "numeric"),
-    (SqlType::Text, 25, -1, "text"),
-    (SqlType::Varchar, 1043, -1, "character varying"),
-    (SqlType::Bpchar, 1042, -1, "character"),
-    (SqlType::Bytea, 17, -1, "bytea"),
-    (SqlType::Date, 1082, 4, "date"),
-    (SqlType::Timestamp, 1114, 8, "timestamp without time zone"),
-    (SqlType::Timestamptz, 1184, 8, "timestamp with time zone"),
-    (SqlType::Uuid, 2950, 16, "uuid"),
-    (SqlType::Unknown, 705, -2, "unknown"),
-];
+macro_rules! row {
+    ($base:ident, $oid:literal, $length:literal, $name:literal, $array_oid:literal) => {
+        Row {
+            base: SqlType::$base,
+            oid: $oid,
+            length: $length,
+            name: $name,
+            array_oid: $array_oid,
+            array_name: concat!($name, "[]"),
+        }
+    };
+}
 
-/// Array types by their number in `pg_type`: there are none here, and a client that sends one
-/// should read its name.
-const ARRAYS: [(u32, SqlType); 15] = [
-    (1000, SqlType::Bool),
-    (1005, SqlType::Int2),
-    (1007, SqlType::Int4),
-    (1016, SqlType::Int8),
-    (1021, SqlType::Float4),
-    (1022, SqlType::Float8),
-    (1231, SqlType::Numeric),
-    (1009, SqlType::Text),
-    (1015, SqlType::Varchar),
-    (1014, SqlType::Bpchar),
-    (1001, SqlType::Bytea),
-    (1182, SqlType::Date),
-    (1115, SqlType::Timestamp),
-    (1185, SqlType::Timestamptz),
-    (2951, SqlType::Uuid),
+/// Every type that a column can have, but for arrays, with its number and length in PostgreSQL's
+/// catalog and the number of its arrays.
+const CATALOG: [Row; 20] = [
+    row!(Bool, 16, 1, "boolean", 1000),
+    row!(Int2, 21, 2, "smallint", 1005),
+    row!(Int4, 23, 4, "integer", 1007),
+    row!(Int8, 20, 8, "bigint", 1016),
+    row!(Float4, 700, 4, "real", 1021),
+    row!(Float8, 701, 8, "double precision", 1022),
+    row!(Numeric, 1700, -1, "numeric", 1231),
+    row!(Text, 25, -1, "text", 1009),
+    row!(Varchar, 1043, -1, "character varying", 1015),
+    row!(Bpchar, 1042, -1, "character", 1014),
+    row!(Bytea, 17, -1, "bytea", 1001),
+    row!(Date, 1082, 4, "date", 1182),
+    row!(Timestamp, 1114, 8, "timestamp without time zone", 1115),
+    row!(Timestamptz, 1184, 8, "timestamp with time zone", 1185),
+    row!(Time, 1083, 8, "time without time zone", 1183),
+    row!(Interval, 1186, 16, "interval", 1187),
+    row!(Uuid, 2950, 16, "uuid", 2951),
+    row!(Json, 114, -1, "json", 199),
+    row!(Jsonb, 3802, -1, "jsonb", 3807),
+    row!(Unknown, 705, -2, "unknown", 0),
 ];
 
 /// A type that is not supported, by its number in `pg_type`, as users know it.
 pub(crate) fn unsupported_name(oid: u32) -> String {
-    match ARRAYS.iter().find(|row| row.0 == oid) {
-        Some((_, element)) => format!("the array type {}[]", element.name()),
-        None => format!("the type with number {oid} in pg_type"),
-    }
+    format!("the type with number {oid} in pg_type")
 }
 
 impl SqlType {
-    fn row(self) -> &'static (SqlType, u32, i16, &'static str) {
-        let row = &CATALOG[self as usize];
-        assert_eq!(row.0, self, "the catalog is in the order of the types");
-        row
+    fn row(self) -> &'static Row {
+        let row = CATALOG.iter().find(|row| row.base == self);
+        row.expect("every type but arrays is in the catalog")
     }
 
     /// The type's number in `pg_type`.
     pub fn oid(self) -> u32 {
-        self.row().1
+        match self {
+            Self::Array(element) => element.row().array_oid,
+            base => base.row().oid,
+        }
     }
 
     /// The type's length in `pg_type`: -1 for variable.
     pub fn wire_len(self) -> i16 {
-        self.row().2
+        match self {
+            Self::Array(_) => -1,
+            base => base.row().length,
+        }
     }
 
     /// The type's SQL name.
     pub fn name(self) -> &'static str {
-        self.row().3
+        match self {
+            Self::Array(element) => element.row().array_name,
+            base => base.row().name,
+        }
     }
 
-    /// The type's name in `pg_type`.
+    /// The type of the values of an array.
+    pub fn element(self) -> Option<Self> {
+        match self {
+            Self::Array(element) => Some(element.base()),
+            _ => None,
+        }
+    }
+
+    /// The type of arrays of it; of an array, itself: arrays have any number of dimensions.
+    pub fn array(self) -> Option<Self> {
+        match self {
+            Self::Array(_) => Some(self),
+            base => Element::of(base).map(Self::Array),
+        }
+    }
+
+    /// The type's name in `pg_type`; of an array, that of its values.
     pub fn internal_name(self) -> &'static str {
         match self {
             Self::Bool => "bool",
@@ -134,13 +217,21 @@ impl SqlType {
             Self::Bpchar => "bpchar",
             Self::Timestamp => "timestamp",
             Self::Timestamptz => "timestamptz",
+            Self::Time => "time",
+            Self::Array(element) => element.base().internal_name(),
             other => other.name(),
         }
     }
 
     /// The type with this number in `pg_type`.
     pub fn from_oid(oid: u32) -> Option<Self> {
-        CATALOG.iter().find(|row| row.1 == oid).map(|row| row.0)
+        let array = |row: &Row| Element::of(row.base).map(Self::Array);
+        CATALOG.iter().find_map(|row| match oid {
+            0 => None,
+            oid if row.oid == oid => Some(row.base),
+            oid if row.array_oid == oid => array(row),
+            _ => None,
+        })
     }
 
     /// Whether the type is `smallint`, `integer` or `bigint`.
@@ -158,9 +249,12 @@ impl SqlType {
         matches!(self, Self::Text | Self::Varchar | Self::Bpchar)
     }
 
-    /// Whether it is a date or a timestamp.
+    /// Whether it is a date, a time, a timestamp or an interval.
     pub fn is_datetime(self) -> bool {
-        matches!(self, Self::Date | Self::Timestamp | Self::Timestamptz)
+        matches!(
+            self,
+            Self::Date | Self::Timestamp | Self::Timestamptz | Self::Time | Self::Interval
+        )
     }
 }
 
@@ -189,6 +283,8 @@ impl From<SqlType> for ColumnType {
 const MODIFIER_HEADER: i32 = 4;
 /// The longest `varchar(n)` and `char(n)`.
 const LENGTH_MAX: u64 = 10_485_760;
+/// In the upper half of an interval's modifier: it keeps all of its fields.
+const INTERVAL_ALL_FIELDS: i32 = 0x7fff;
 /// The most digits of a `numeric(p, s)`.
 const PRECISION_MAX: u64 = 1_000;
 
@@ -228,9 +324,24 @@ impl ColumnType {
         Ok(Self { base: SqlType::Numeric, modifier })
     }
 
-    /// `timestamp(precision)` with or without time zone.
-    pub fn timestamp(base: SqlType, precision: u64) -> Self {
-        Self { base, modifier: precision.min(6) as i32 }
+    /// `time(precision)`, `timestamp(precision)` with or without time zone, `interval(precision)`.
+    pub fn with_fraction(base: SqlType, precision: u64) -> Self {
+        let digits = precision.min(6) as i32;
+        let is_interval = base == SqlType::Interval;
+        Self {
+            base,
+            modifier: if is_interval { INTERVAL_ALL_FIELDS << 16 | digits } else { digits },
+        }
+    }
+
+    /// The digits of the fraction of a second that a time, timestamp or interval keeps.
+    pub fn fraction_digits(self) -> Option<i32> {
+        (self.base.is_datetime() && self.modifier >= 0).then_some(self.modifier & 0xffff)
+    }
+
+    /// The type of the values of an array: the modifier is theirs.
+    pub fn element(self) -> Option<Self> {
+        self.base.element().map(|base| Self { base, ..self })
     }
 
     /// The length of a `character(n)` or `character varying(n)`.
@@ -249,6 +360,9 @@ impl ColumnType {
 
 impl fmt::Display for ColumnType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(element) = self.element() {
+            return write!(f, "{element}[]");
+        }
         if let Some(length) = self.length() {
             return write!(f, "{}({length})", self.base);
         }
@@ -262,7 +376,13 @@ impl fmt::Display for ColumnType {
             SqlType::Timestamptz if self.modifier >= 0 => {
                 write!(f, "timestamp({}) with time zone", self.modifier)
             }
-            base => base.fmt(f),
+            SqlType::Time if self.modifier >= 0 => {
+                write!(f, "time({}) without time zone", self.modifier)
+            }
+            base => match self.fraction_digits() {
+                Some(digits) => write!(f, "{base}({digits})"),
+                None => base.fmt(f),
+            },
         }
     }
 }
@@ -273,10 +393,16 @@ mod tests {
 
     #[test]
     fn every_type_is_found_by_its_number() {
-        for (base, oid, _, name) in CATALOG {
+        for Row { base, oid, name, array_oid, .. } in CATALOG {
             assert_eq!(SqlType::from_oid(oid), Some(base));
             assert_eq!((base.oid(), base.name()), (oid, name));
+            let Some(array) = base.array() else { continue };
+            assert_eq!(SqlType::from_oid(array_oid), Some(array));
+            assert_eq!((array.oid(), array.element()), (array_oid, Some(base)));
+            assert_eq!(array.name(), format!("{name}[]"));
         }
+        assert_eq!(SqlType::from_oid(0), None);
+        assert_eq!(Element::TEXT.base(), SqlType::Text);
     }
 
     #[test]

@@ -1,14 +1,19 @@
 //! Text formats: what literals say and what clients are shown.
 
 use std::fmt::Write;
+use std::sync::Arc;
 
+use super::array::Array;
 use super::datetime::{
     format_date, format_timestamp, format_timestamptz, parse_date, parse_timestamp,
     parse_timestamptz,
 };
 use super::datum::Datum;
+use super::interval::Interval;
+use super::json;
+use super::time::{format_time, parse_time};
 use super::zone::Zone;
-use super::{ColumnType, SqlType};
+use super::{ColumnType, NO_MODIFIER, SqlType};
 use crate::error::{SqlError, code};
 
 fn invalid(base: SqlType, text: &str) -> SqlError {
@@ -33,7 +38,14 @@ pub fn parse(base: SqlType, text: &str, zone: &Zone) -> Result<Datum, SqlError> 
         SqlType::Date => parse_date(text).map(Datum::Date),
         SqlType::Timestamp => parse_timestamp(text).map(Datum::Timestamp),
         SqlType::Timestamptz => parse_timestamptz(text, zone).map(Datum::Timestamp),
+        SqlType::Time => parse_time(text).map(Datum::Time),
+        SqlType::Interval => Interval::parse(text).map(Datum::Interval),
         SqlType::Uuid => parse_uuid(text).map(Datum::Uuid).ok_or_else(|| invalid(base, text)),
+        SqlType::Json => json::check(text).map(|()| Datum::Text(text.to_owned())),
+        SqlType::Jsonb => json::parse(text).map(|json| Datum::Jsonb(Arc::new(json))),
+        SqlType::Array(element) => {
+            Array::parse(element, text, zone).map(|array| Datum::Array(Arc::new(array)))
+        }
     }
 }
 
@@ -98,6 +110,14 @@ fn parse_bytea(text: &str) -> Result<Vec<u8>, SqlError> {
     if let Some(hex) = text.strip_prefix("\\x") {
         return decode_hex(hex);
     }
+    parse_escaped(text)
+}
+
+/// Reads bytes in the escape format: a backslash before itself or before three octal digits.
+///
+/// # Errors
+/// When a backslash stands before something else.
+pub fn parse_escaped(text: &str) -> Result<Vec<u8>, SqlError> {
     let malformed = || SqlError::new(code::INVALID_TEXT, "invalid input syntax for type bytea");
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -173,7 +193,14 @@ pub fn format(base: SqlType, datum: &Datum, zone: &Zone) -> String {
         Datum::Date(value) => format_date(*value),
         Datum::Timestamp(value) if base == SqlType::Timestamp => format_timestamp(*value),
         Datum::Timestamp(value) => format_timestamptz(*value, zone),
+        Datum::Time(value) => format_time(*value),
+        Datum::Interval(value) => value.to_string(),
         Datum::Uuid(value) => format_uuid(value),
+        Datum::Jsonb(json) => json.to_string(),
+        Datum::Array(array) => {
+            let SqlType::Array(element) = base else { panic!("{base} is not an array") };
+            array.format(element, zone)
+        }
     }
 }
 
@@ -209,6 +236,13 @@ fn format_float(value: f64, digits: i32) -> String {
 /// When it does not fit.
 pub fn fit(target: ColumnType, datum: Datum, is_explicit: bool) -> Result<Datum, SqlError> {
     match datum {
+        Datum::Array(array) if target.modifier != NO_MODIFIER => {
+            let element = target.element().expect("an array fits an array");
+            let items = array.items().iter().cloned();
+            let items = items.map(|item| fit(element, item, is_explicit));
+            let fitted = Array::new(array.dims().to_vec(), items.collect::<Result<_, _>>()?)?;
+            Ok(Datum::Array(Arc::new(fitted)))
+        }
         Datum::Text(text) if target.length().is_some() => {
             fit_text(target, text, is_explicit).map(Datum::Text)
         }
@@ -216,6 +250,13 @@ pub fn fit(target: ColumnType, datum: Datum, is_explicit: bool) -> Result<Datum,
         Datum::Timestamp(micros) if target.modifier >= 0 => {
             Ok(Datum::Timestamp(super::datetime::round_to_digits(micros, target.modifier)))
         }
+        Datum::Time(micros) if target.modifier >= 0 => {
+            Ok(Datum::Time(super::datetime::round_to_digits(micros, target.modifier)))
+        }
+        Datum::Interval(interval) => match target.fraction_digits() {
+            Some(digits) => Ok(Datum::Interval(interval.round_to_digits(digits))),
+            None => Ok(Datum::Interval(interval)),
+        },
         other => Ok(other),
     }
 }

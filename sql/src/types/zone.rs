@@ -79,6 +79,18 @@ impl Zone {
         }
     }
 
+    /// What the zone is called at an instant: `CET`, `+03`.
+    pub fn abbreviation_at(&self, micros: i64) -> String {
+        let Rule::Named(zone) = &self.rule else { return self.name.clone() };
+        let unix = micros.saturating_add(UNIX_EPOCH_MICROS);
+        let (low, high) = (Timestamp::MIN.as_microsecond(), Timestamp::MAX.as_microsecond());
+        let instant = Timestamp::from_microsecond(unix.clamp(low, high));
+        instant.map_or_else(
+            |_| self.name.clone(),
+            |instant| zone.to_offset_info(instant).abbreviation().to_owned(),
+        )
+    }
+
     /// Seconds east of UTC where clocks show this local time, in microseconds since 2000-01-01.
     /// Where they show it twice or never, standard time decides, as in PostgreSQL.
     pub fn offset_of_local(&self, micros: i64) -> i32 {
