@@ -182,10 +182,24 @@ impl Cluster {
             result = work(&mut cluster) => result,
             () = signals.received() => interrupted(),
         };
+        let result = result.map_err(|failure| cluster.explain(failure));
         let stopped = cluster.stop().await;
         let done = result?;
         stopped?;
         Ok(done)
+    }
+
+    /// The failure of some work, with what came before it: whatever was asked of a node that has
+    /// ended failed for that.
+    pub fn explain(&mut self, failure: Failure) -> Failure {
+        let Failure::Failed(what) = &failure else { return failure };
+        let ended = |member: &mut Member| Some((member.ended_by_itself()?, member.log_path()));
+        let Some((ended, log)) = self.members.iter_mut().find_map(ended) else { return failure };
+        let log = match self.directory {
+            Directory::Temporary(_) => String::new(),
+            Directory::Left(_) | Directory::Kept(_) => format!("; its log is {}", log.display()),
+        };
+        Failure::Failed(format!("{ended} ({what}){log}"))
     }
 
     /// Starts every node that does not run, all at the same time.
