@@ -35,6 +35,19 @@ pub enum Fault {
 }
 
 impl Fault {
+    /// As a command line has it.
+    pub fn name(self) -> String {
+        self.to_possible_value().expect("none is hidden").get_name().to_owned()
+    }
+
+    /// Whether a node's memory is lost with it.
+    pub fn ends_processes(self) -> bool {
+        match self {
+            Self::Kill | Self::FullStop => true,
+            Self::Pause | Self::Cut => false,
+        }
+    }
+
     /// In words, for so many of them.
     fn plural(self) -> &'static str {
         match self {
