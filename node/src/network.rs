@@ -17,7 +17,9 @@ use crate::config::Config;
 use crate::driver::{Answer, Handle, Network, Reach};
 use crate::meter::Meter;
 use crate::node::{Node, NodeOptions, StartError};
-use crate::transport::{Compression, Transport, TransportConfig, TransportError, TransportEvent};
+use crate::transport::{
+    Compression, REFUSES, Transport, TransportConfig, TransportError, TransportEvent,
+};
 
 /// How many rows a client gets at a time, however many it wants.
 const ROWS_MAX: usize = 10_000;
@@ -134,6 +136,9 @@ fn on_event<P: Protocol>(handle: &Handle<P>, event: TransportEvent) {
             Some(peer) => {
                 let name = Reach::name(handle.topology(), peer);
                 tracing::warn!("{name} at {address}: {reason}");
+                if reason.starts_with(REFUSES) {
+                    handle.inbox().on_peer_refusal(peer, reason);
+                }
             }
             None => tracing::warn!("{address}: {reason}"),
         },

@@ -56,15 +56,15 @@ fn models() -> String {
 
 /// Checks a history.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
-    check_file(arguments.file.clone(), arguments.model)
+    let name = arguments.file.display().to_string();
+    check_file(name, arguments.file.clone(), arguments.model)
 }
 
-/// Checks the history in a file, and says what was found.
+/// Checks the history in a file, and says what was found. It is called by `name`.
 ///
 /// # Errors
 /// When it is not what the model promises, or nobody can tell, or it can't be read.
-pub fn check_file(file: PathBuf, model: Model) -> Result<(), Failure> {
-    let name = file.display().to_string();
+pub fn check_file(name: String, file: PathBuf, model: Model) -> Result<(), Failure> {
     let work = move || {
         let begin = Instant::now();
         let recorded = open_and_read(&file)?;

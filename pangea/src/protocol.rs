@@ -128,14 +128,45 @@ pub fn options_table(protocol: &str, settings: &[Setting]) -> Result<toml::Table
 /// # Errors
 /// When the protocol has no such setting, or not such a value of it.
 pub fn parse_options<P: Protocol>(table: &toml::Table) -> Result<P::Options, Failure> {
+    let wrong = |wrong: WrongOption| Failure::Usage(format!("--set: {wrong}"));
+    read_options::<P>(table).map_err(wrong)
+}
+
+/// A setting that can't be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WrongOption {
+    /// Which.
+    pub key: String,
+    why: String,
+}
+
+impl std::fmt::Display for WrongOption {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.why)
+    }
+}
+
+fn read_options<P: Protocol>(table: &toml::Table) -> Result<P::Options, WrongOption> {
     let text = toml::to_string(table).expect("what came from TOML");
     toml::from_str(&text).map_err(|error| {
         // The parser tells the place, not the key.
         let place = error.span().map_or(0, |span| span.start);
         let line = text[..place].rfind('\n').map_or(0, |end| end + 1);
         let line = text[line..].lines().next().unwrap_or_default();
-        Failure::Usage(format!("--set: {} in `{line}`", error.message().trim()))
+        let key = line.split('=').next().unwrap_or_default().trim().to_owned();
+        WrongOption { key, why: format!("{} in `{line}`", error.message().trim()) }
     })
+}
+
+/// Whether a protocol understands a table of settings.
+pub struct CheckTable<'a>(pub &'a toml::Table);
+
+impl WithProtocol for CheckTable<'_> {
+    type Output = Result<(), WrongOption>;
+
+    fn run<P: Protocol>(self) -> Self::Output {
+        read_options::<P>(self.0).map(drop)
+    }
 }
 
 #[cfg(test)]

@@ -1,13 +1,14 @@
 //! `pangea sim`: clusters in virtual time, under faults, held to what they promise.
 
 mod predict;
+mod progress;
 
 use std::fs::File;
 use std::io::BufWriter;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use pangea_core::protocol::Protocol;
@@ -21,26 +22,20 @@ use pangea_sim::{
 };
 
 use crate::failure::Failure;
-use crate::protocol::{Setting, WithProtocol, options_table, parse_options, with_protocol};
+use crate::protocol::{
+    CheckTable, Setting, WithProtocol, options_table, parse_options, with_protocol,
+};
 use crate::say;
 use crate::signals::Signals;
+use progress::Progress;
 
 /// Workloads whose histories can't be written: their values may be written twice.
 const NOT_RECORDED: [&str; 5] = ["bank", "ddl", "index", "tpcc", "ycsb"];
 
-/// How a swarm's progress looks at a terminal.
-const PROGRESS_BAR: &str = "{wide_bar} {pos}/{len} seeds, {msg}, {eta} left";
-/// How it looks where the time is given.
-const TIMED_BAR: &str = "{wide_bar} {pos}/{len} s, {msg}";
 /// How the search for the smallest failing run looks.
 const SHRINK_BAR: &str = "{pos} runs of {len} at most; smallest: {msg}";
 /// It ends after so many runs.
 const SHRINK_RUNS_MAX: u64 = 1_000;
-/// How often it is drawn while no run ends.
-const PROGRESS_TICK: Duration = Duration::from_millis(250);
-/// How often it is told where there is no terminal.
-const PROGRESS_PERIOD: Duration = Duration::from_secs(5);
-
 /// Arguments that a scenario has in its file.
 const IN_SCENARIOS: [&str; 12] = [
     "workload",
@@ -55,6 +50,29 @@ const IN_SCENARIOS: [&str; 12] = [
     "clock_offset_us",
     "clock_drift_ppm",
     "real_time",
+];
+
+/// Arguments that say nothing of a prediction.
+const NOT_PREDICTED: [&str; 19] = [
+    "seeds",
+    "minutes",
+    "swarm",
+    "twice",
+    "shrink",
+    "scenario",
+    "trace",
+    "history",
+    "nodes",
+    "ms",
+    "lists",
+    "accounts",
+    "faults",
+    "faults_max",
+    "one_way_ms",
+    "clock_offset_us",
+    "clock_drift_ppm",
+    "real_time",
+    "threads",
 ];
 
 /// Run clusters in virtual time, under faults, and check what clients saw.
@@ -126,6 +144,7 @@ pub struct Arguments {
     nodes: usize,
     /// Clients of each node; with --predict, of all together
     #[arg(long, value_name = "N", default_value_t = Settings::default().clients_per_node)]
+    #[arg(value_parser = at_least_one)]
     clients: usize,
     /// How long clients work under faults
     #[arg(long, value_name = "MS", default_value_t = Settings::default().duration.us / 1_000)]
@@ -152,7 +171,9 @@ pub struct Arguments {
     /// How much faster or slower a clock may run
     #[arg(long, value_name = "PPM", default_value_t = Settings::default().clocks.drift_ppm_max)]
     clock_drift_ppm: u64,
-    /// What is held to real-time order: none, writes, or ordered
+    /// What is held to real-time order: none; writes and strict reads, which is what Minerva
+    /// promises (writes); or whatever committed, transactions that only read too, which it promises
+    /// with --set minerva.reads=strict alone (ordered)
     #[arg(long, value_name = "WHAT", default_value = Settings::default().real_time.name())]
     real_time: RealTime,
     /// A setting of the protocol, as in minerva.solver=greedy. Can be repeated
@@ -162,11 +183,12 @@ pub struct Arguments {
     #[cfg(feature = "planted")]
     #[arg(long, value_name = "BUG")]
     planted: Option<pangea_core::planted::Bug>,
+    /// Seeds that run at a time [default: one a core]
+    #[arg(long, value_name = "N", conflicts_with = "seed")]
+    threads: Option<usize>,
+    // Last, as its heading in the help is that of all that follows.
     #[command(flatten)]
     predict: predict::Arguments,
-    /// Seeds that run at a time [default: one a core]
-    #[arg(long, value_name = "N")]
-    threads: Option<usize>,
 }
 
 /// A list of faults, as one argument.
@@ -176,7 +198,19 @@ struct Faults(Vec<FaultKind>);
 fn faults(text: &str) -> Result<Faults, String> {
     match text {
         "none" => Ok(Faults(Vec::new())),
+        _ if text.split(',').any(|name| name == "none") => {
+            Err("none stands alone, and means that no fault happens".to_owned())
+        }
         _ => text.split(',').map(str::parse).collect::<Result<_, _>>().map(Faults),
+    }
+}
+
+/// Without clients nothing happens that could be wrong.
+fn at_least_one(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("there must be one".to_owned()),
+        Ok(count) => Ok(count),
+        Err(_) => Err("it is no number of clients".to_owned()),
     }
 }
 
@@ -253,7 +287,12 @@ fn read_scenario(
     let settings = Settings { scenario: Some(shown.to_string()), ..settings };
     let settings = scenario.apply(settings).map_err(wrong)?;
     let own = scenario.protocols.get(protocol).and_then(toml::Value::as_table);
-    Ok((settings, own.cloned().unwrap_or_default()))
+    let own = own.cloned().unwrap_or_default();
+    with_protocol(protocol, CheckTable(&own))?.map_err(|option| {
+        let line = scenario.line_of_option(protocol, &option.key);
+        wrong(line.map_or(option.to_string(), |line| format!("line {line}: {option}")))
+    })?;
+    Ok((settings, own))
 }
 
 /// Runs the simulation.
@@ -267,6 +306,9 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
             options: options_table(&arguments.protocol, &arguments.settings)?,
         };
         return with_protocol(&arguments.protocol, predict)?;
+    }
+    if let Some(option) = arguments.predict.sizes_given() {
+        return Err(Failure::Usage(format!("--{option} goes with --predict alone")));
     }
     let (settings, own) = match &arguments.scenario {
         None => (arguments.settings()?, toml::Table::new()),
@@ -349,33 +391,44 @@ fn run_one<P: Protocol>(
     (settings, options): (Settings, P::Options),
 ) -> Result<(), Failure> {
     let (seed, of_run) = (settings.seed, options.clone());
+    // Before the run, which may take long: one whose history can't be kept is not begun.
+    let history = arguments.history.as_ref().map(|path| create(path).map(|file| (path, file)));
+    let history = history.transpose()?;
     let run = move || pangea_sim::run::<P>(&settings, &of_run).map_err(Failure::Usage);
     let Some(report) = unless_interrupted(run)? else {
         return Err(Failure::Interrupted(format!("interrupted before seed {seed} was done")));
     };
     let report = report?;
     say(&report.to_string())?;
-    if let Some(path) = &arguments.history {
-        write_history(&report, path)?;
+    if let Some((path, file)) = history {
+        write_history(&report, path, file)?;
     }
     match &report.violation {
-        None => Ok(()),
+        None => match &arguments.shrink {
+            Some(path) => say(&format!(
+                "  shrink      seed {seed} passes: nothing to shrink, and {} was not written",
+                path.display()
+            )),
+            None => Ok(()),
+        },
         Some(violation) => {
+            let mut violation = violation.to_string();
             let mut replay = with_settings(report.replay_command(), &arguments.settings);
             if let Some(path) = &arguments.shrink {
-                replay = shrink_to::<P>(path, report.clone(), options)?;
+                (violation, replay) = shrink_to::<P>(path, report.clone(), options)?;
             }
             Err(Failure::Failed(format!("{violation}; replay with: {replay}")))
         }
     }
 }
 
-/// Shrinks a run that failed, writes the smallest down, and returns the command that repeats it.
+/// Shrinks a run that failed, writes the smallest down, and returns what is wrong in it and the
+/// command that repeats it.
 fn shrink_to<P: Protocol>(
     path: &Path,
     report: Report,
     options: P::Options,
-) -> Result<String, Failure> {
+) -> Result<(String, String), Failure> {
     let table = toml::Table::try_from(&options).expect("options are a table");
     let bar = ProgressBar::new(SHRINK_RUNS_MAX)
         .with_style(ProgressStyle::with_template(SHRINK_BAR).expect("the template is a constant"));
@@ -402,7 +455,8 @@ fn shrink_to<P: Protocol>(
         report.events
     ))?;
     let of_file = Settings { scenario: Some(shown.to_string()), ..report.settings };
-    Ok(of_file.replay_command(P::NAME) + " --trace")
+    let violation = report.violation.expect("only what fails is kept").to_string();
+    Ok((violation, of_file.replay_command(P::NAME) + " --trace"))
 }
 
 /// How large a run is, in words.
@@ -412,14 +466,19 @@ fn size(settings: &Settings) -> String {
     format!("{faults} faults, {nodes} nodes, {clients_per_node} clients of each, {duration}")
 }
 
-fn write_history(report: &Report, path: &Path) -> Result<(), Failure> {
+fn create(path: &Path) -> Result<File, Failure> {
+    let shown = path.display();
+    let cant = |error| Failure::Usage(format!("--history: can't write {shown}: {error}"));
+    File::create(path).map_err(cant)
+}
+
+fn write_history(report: &Report, path: &Path, file: File) -> Result<(), Failure> {
     let what = || format!("can't write {}", path.display());
     let Some(recorded) = &report.recorded else {
         crate::warn(&format!("{}: an answer in the history can't be read", what()));
         return Ok(());
     };
-    let mut output =
-        File::create(path).map(BufWriter::new).map_err(|error| Failure::failed(what(), error))?;
+    let mut output = BufWriter::new(file);
     record::write::write(recorded, &mut output).map_err(|error| Failure::failed(what(), error))
 }
 
@@ -458,8 +517,11 @@ fn run_many<P: Protocol>(
     let Some(first) = summary.failures.first() else { return Ok(()) };
     let replay = with_settings(first.replay_command(), &arguments.settings);
     let (failed, seeds) = (summary.failures.len(), summary.seeds);
+    let is_early = time.is_none() && seeds < all;
+    let stopped =
+        if is_early { format!("stopped after {seeds} of {all} seeds: ") } else { String::new() };
     Err(Failure::Failed(format!(
-        "{failed} of {seeds} seeds failed; replay the first with: {replay}"
+        "{stopped}{failed} of {seeds} seeds failed; replay the first with: {replay}"
     )))
 }
 
@@ -485,99 +547,10 @@ pub fn unless_interrupted<T: Send + 'static>(
     })
 }
 
-/// How far a swarm is, on stderr: a bar at a terminal, else a line now and then. And every failure.
-struct Progress {
-    bar: ProgressBar,
-    /// Of seeds, or of seconds.
-    all: u64,
-    time: Option<Duration>,
-    told: Mutex<Instant>,
-}
-
-impl Progress {
-    fn new(seeds: &Range<u64>, time: Option<Duration>) -> Self {
-        let (all, template) = match time {
-            None => (seeds.end - seeds.start, PROGRESS_BAR),
-            Some(time) => (time.as_secs(), TIMED_BAR),
-        };
-        let style = ProgressStyle::with_template(template).expect("the templates are constants");
-        let bar = ProgressBar::new(all).with_style(style);
-        bar.enable_steady_tick(PROGRESS_TICK);
-        Self { bar, all, time, told: Mutex::new(Instant::now()) }
-    }
-
-    fn on_run(&self, summary: &Summary, failure: Option<&Report>) {
-        if let Some(report) = failure {
-            self.bar.suspend(|| crate::warn(&report.to_string()));
-        }
-        let (seeds, failed) = (summary.seeds, summary.failures.len());
-        let rate = seeds as f64 / summary.elapsed.as_secs_f64().max(1e-9);
-        let position = self.time.map_or(seeds, |_| summary.elapsed.as_secs());
-        self.bar.set_position(position);
-        let of_time = self.time.map(|_| format!("{seeds} seeds, ")).unwrap_or_default();
-        self.bar.set_message(format!("{of_time}{failed} failed, {rate:.1}/s"));
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.bar.is_hidden() && told.elapsed() >= PROGRESS_PERIOD {
-            *told = Instant::now();
-            let (all, unit) = (self.all, if self.time.is_some() { "s" } else { "seeds" });
-            crate::warn(&format!(
-                "{position} of {all} {unit}, {of_time}{failed} failed, {rate:.1} a second"
-            ));
-        }
-    }
-
-    fn end(&self) {
-        self.bar.finish_and_clear();
-    }
-}
-
 /// A replay command with the protocol's settings that it needs.
 fn with_settings(command: String, settings: &[Setting]) -> String {
     settings.iter().fold(command, |command, setting| format!("{command} --set {setting}"))
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use clap::Parser;
-
-    #[derive(Debug, Parser)]
-    struct Line {
-        #[command(flatten)]
-        arguments: Arguments,
-    }
-
-    fn parse(line: &str) -> Result<Arguments, clap::Error> {
-        Line::try_parse_from(line.split_whitespace()).map(|line| line.arguments)
-    }
-
-    #[test]
-    fn a_replay_command_is_read_back_as_the_same_settings() {
-        let settings = Settings {
-            seed: 77,
-            workload: "bank".to_owned(),
-            nodes: 5,
-            faults: vec![FaultKind::Crash, FaultKind::OneWay],
-            one_way_max: Span::from_ms(20),
-            real_time: RealTime::Ordered,
-            ..Settings::default()
-        };
-        for settings in [settings, Settings { faults: Vec::new(), ..Settings::default() }] {
-            let command = settings.replay_command("minerva");
-            let line = command.strip_prefix("pangea ").unwrap();
-            assert_eq!(parse(line).unwrap().settings(), Ok(settings), "{command}");
-        }
-    }
-
-    #[test]
-    fn what_makes_no_sense_is_refused() {
-        for line in ["sim", "sim --seed 1 --seeds 1..2", "sim --seeds 5..5", "sim --seeds 7"] {
-            assert!(parse(line).is_err(), "{line}");
-        }
-        assert!(parse("sim --seeds 1..2 --trace").is_err());
-        assert!(parse("sim --seed 1 --faults earthquake").is_err());
-        for line in ["sim --seed 1 --nodes 0", "sim --seed 1 --workload chess"] {
-            assert!(parse(line).unwrap().settings().is_err(), "{line}");
-        }
-    }
-}
+mod tests;

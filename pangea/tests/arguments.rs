@@ -21,9 +21,11 @@ fn what_makes_no_sense_is_said_in_one_line_with_exit_code_2() {
         ("start --config /no/such/node.toml", "/no/such/node.toml"),
         ("bench --workload chess", "chess"),
         ("bench --workload list-append", "pangea sim"),
-        ("bench --workload bank --set minerva.speed=9", "speed"),
+        ("bench --workload bank --set minerva.speed=9", "--set: unknown field `speed`"),
         ("bench --workload ycsb-a --zipf 99", "zipf"),
         ("bench --workload bank --rtt -1", "-1"),
+        ("bench --workload bank --rtt=-1", "--rtt -1: must be from 0"),
+        ("torture --rtt 99999", "--rtt 99999: must be from 0"),
         ("sim --seed 1 --workload chess", "chess"),
         ("sim --seed 1 --set minerva.epoch_ms=soon", "epoch"),
         ("sim --seed 1 --set minerva.epoch_ms=0", "must be from 1 to 10000 in `epoch_ms = 0`"),
@@ -34,8 +36,13 @@ fn what_makes_no_sense_is_said_in_one_line_with_exit_code_2() {
         ("check /no/such/history.jsonl", "/no/such/history.jsonl"),
         ("check - --model chess", "there are strict-serializable, serializable"),
         ("torture --faults fire", "there are kill, pause, cut, full-stop, or none"),
+        ("torture --faults kill --durability memory", "without kill, or with --durability"),
+        ("torture --faults kill,none", "none stands alone"),
+        ("sim --seed 1 --history /no/such/h.jsonl", "--history: can't write /no/such/h.jsonl"),
         ("torture --regions 1", "needs at least 2 regions"),
         ("sql not-a-url", "not-a-url"),
+        ("bench --workload bank --zipf 0.9", "--zipf says nothing of --workload bank"),
+        ("bench --workload ycsb-a --tiny", "--tiny says nothing of --workload ycsb-a"),
     ] {
         let output = run(&line.split(' ').collect::<Vec<_>>());
         let stderr = String::from_utf8_lossy(&output.stderr);
@@ -87,6 +94,66 @@ fn a_seed_is_replayed_the_same() {
     let swarm = run(&["sim", "--seeds", "0..3", "--ms", "500"]);
     let stdout = String::from_utf8_lossy(&swarm.stdout);
     assert!(swarm.status.success() && stdout.contains("0 of 3 seeds failed"), "{stdout}");
+}
+
+#[test]
+fn what_is_wrong_in_a_scenario_is_said_with_its_file_and_line() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("s.toml");
+    let path = path.to_str().unwrap();
+    let rule = "[[rules]]\nat_ms = 9000\nlasts_ms = 1\nfault.full-stop = {}\n";
+    for (text, wrong) in [
+        ("nodes = 3\n[minerva]\nspeed = 9\n", "line 3: unknown field `speed`"),
+        ("[minerva]\nepoch_ms = 0\n", "line 2: must be from 1 to 10000 in `epoch_ms = 0`"),
+        (rule, "line 1: rule 1 of [[rules]]: at_ms = 9000"),
+    ] {
+        std::fs::write(path, text).unwrap();
+        let output = run(&["sim", "--seed", "1", "--scenario", path]);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{text}: {stderr}");
+        let place = format!("pangea: --scenario {path}: line ");
+        assert!(stderr.starts_with(&place) && stderr.contains(wrong), "{text}: {stderr}");
+        assert!(!stderr.contains("--set"), "{stderr}");
+    }
+}
+
+/// Minerva's default answers what only reads from a snapshot, which this choice does not allow.
+const TOO_STRICT: [&str; 6] = ["--real-time", "ordered", "--faults", "none", "--ms", "1000"];
+
+#[test]
+fn a_swarm_that_stops_early_says_so() {
+    let output = run(&[&["sim", "--seeds", "0..1000"], &TOO_STRICT[..]].concat());
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let last = stderr.lines().next_back().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(last.starts_with("pangea: stopped after "), "{last}");
+    assert!(last.contains(" of 1000 seeds: "), "{last}");
+}
+
+#[test]
+fn what_is_shrunk_is_told_and_what_passes_is_not_written() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("small.toml");
+    let file = ["--shrink", path.to_str().unwrap()];
+    let failing = (0..20).map(|seed| seed.to_string()).find(|seed| {
+        let output = run(&[&["sim", "--seed", seed], &TOO_STRICT[..]].concat());
+        output.status.code() == Some(1)
+    });
+    let seed = failing.expect("one of twenty seeds fails");
+    let output = run(&[&["sim", "--seed", &seed], &TOO_STRICT[..], &file].concat());
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    let (story, replay) = stderr.trim_end().rsplit_once("; replay with: pangea ").unwrap();
+    let again = run(&replay.split(' ').collect::<Vec<_>>());
+    let again = String::from_utf8_lossy(&again.stderr).into_owned();
+    assert!(again.starts_with(story), "{story}\nand then\n{again}");
+
+    let other = directory.path().join("none.toml");
+    let file = ["--shrink", other.to_str().unwrap()];
+    let output = run(&[&["sim", "--seed", "3", "--ms", "500"], &file[..]].concat());
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{stdout}");
+    assert!(stdout.contains("nothing to shrink") && !other.exists(), "{stdout}");
 }
 
 #[test]
@@ -148,6 +215,9 @@ fn a_history_is_held_to_a_model() {
     assert!(stdout.contains("FAILED: G2-item: 2 transactions"), "{stdout}");
     assert!(stdout.contains("\n    T1 (client 1, 0 to 30): it read \"y\" before 2"), "{stdout}");
     assert!(stdout.contains("weaker      snapshot-isolation holds"), "{stdout}");
+    let (code, _, stderr) = check("\n[1, 0, 10, \"committed\", []]\n", "serializable");
+    assert_eq!(code, Some(2), "{stderr}");
+    assert!(stderr.contains("line 2: a transaction is a JSON object"), "{stderr}");
     let (code, stdout, stderr) = check(&WRITE_SKEW[..200], "serializable");
     assert_eq!((code, stdout.as_str()), (Some(2), ""), "{stderr}");
     assert!(stderr.starts_with("pangea: -: line 2: it ends within its object"), "{stderr}");

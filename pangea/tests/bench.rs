@@ -62,6 +62,9 @@ fn a_run_that_loses_a_node_has_no_throughput_and_leaves_nothing() {
     let output = bench.wait_with_output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("the node in region-"), "{stderr}");
+    assert!(stderr.contains("was ended by signal 9 (SIGKILL)"), "{stderr}");
+    assert!(!stderr.contains("INFO"), "{stderr}");
     assert!(output.stdout.is_empty() && !json.exists());
     assert_eq!(processes_of(&path), [] as [u32; 0]);
     assert_eq!(std::fs::read_dir(&path).unwrap().count(), 0);

@@ -132,6 +132,10 @@ fn a_script_that_ends_leaves_the_demo_running_for_others() {
     assert!(has_lines(&out, &["(1 row)"]) && !out.contains('8'), "{out}");
     assert_eq!(code, Some(1));
     assert!(err.starts_with("pangea: <stdin>:6: ERROR 42703: "), "{err}");
+    let (code, out, err) = sql_script(&urls[0].1, "select 7;\n\\nonsense\nselect 8;\n");
+    assert_eq!(code, Some(1), "{err}");
+    assert!(has_lines(&out, &["        7", "(1 row)"]) && !out.contains('8'), "{out}");
+    assert!(err.starts_with("pangea: <stdin>:2: \\nonsense is no command"), "{err}");
     demo.signal(Signal::TERM);
     let (code, _, err) = end(demo);
     assert_eq!((code, err.contains("The script has ended.")), (Some(0), true), "{err}");

@@ -33,6 +33,8 @@ const ONE_WAY_MS_MAX: u64 = 10_000;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Scenario {
     given: Given,
+    /// What it was read from, for the lines of what is wrong.
+    text: String,
     /// The tables of protocols' own settings, by protocol.
     pub protocols: toml::Table,
 }
@@ -106,8 +108,37 @@ impl Scenario {
         // Read from the text, so that errors name its lines; without the tables that are not ours.
         let own = blank_tables(text, protocols);
         let given: Given = toml::from_str(&own).map_err(|error| error.to_string())?;
-        let scenario = Self { given, protocols: tables };
+        let scenario = Self { given, text: text.to_owned(), protocols: tables };
         scenario.apply(Settings::default()).map(|_| scenario)
+    }
+
+    /// The line of a protocol's setting, counted from 1.
+    pub fn line_of_option(&self, protocol: &str, key: &str) -> Option<usize> {
+        let mut table = String::new();
+        self.text.lines().enumerate().find_map(|(at, line)| {
+            if let Some(header) = line.trim_start().strip_prefix('[') {
+                table = header.split(']').next().unwrap_or_default().trim().to_owned();
+            }
+            let is_it = table == protocol && is_of_key(line, key);
+            is_it.then_some(at + 1)
+        })
+    }
+
+    /// What is wrong, with the line of the key that it is about.
+    fn wrong(&self, key: &str, why: impl std::fmt::Display) -> String {
+        let lines = self.text.lines().enumerate();
+        let mut own = lines.take_while(|(_, line)| !line.trim_start().starts_with('['));
+        at_line(own.find(|(_, line)| is_of_key(line, key)), why)
+    }
+
+    /// What is wrong with a rule, with the line that it begins at.
+    fn wrong_rule(&self, index: usize, why: impl std::fmt::Display) -> String {
+        let is_rule = |line: &str| {
+            line.split('#').next().is_some_and(|it| it.split_whitespace().eq(["[[rules]]"]))
+        };
+        let mut rules = self.text.lines().enumerate().filter(|(_, line)| is_rule(line));
+        let why = format!("rule {} of [[rules]]: {why}", index + 1);
+        at_line(rules.nth(index), why)
     }
 
     /// The settings that the file asks for, on top of `settings`.
@@ -119,15 +150,21 @@ impl Scenario {
         let Given { faults, faults_max, one_way_ms, real_time, rules, .. } = self.given.clone();
         let nodes = nodes.unwrap_or(settings.nodes);
         if !(1..=NODES_MAX).contains(&nodes) {
-            return Err(format!("nodes = {nodes}: must be from 1 to {NODES_MAX}"));
+            let why = format!("nodes = {nodes}: must be from 1 to {NODES_MAX}");
+            return Err(self.wrong("nodes", why));
         }
         if let Some(name) = workload.as_ref().filter(|name| !workload::NAMES.contains(&&***name)) {
             let names = workload::NAMES.join(", ");
-            return Err(format!("workload = {name:?}: there is none; there are {names}"));
+            let why = format!("workload = {name:?}: there is none; there are {names}");
+            return Err(self.wrong("workload", why));
         }
-        for (number, rule) in rules.iter().flatten().enumerate() {
-            let check = rule.fault.check(nodes);
-            check.map_err(|error| format!("rule {} of [[rules]]: {error}", number + 1))?;
+        let duration = ms.map_or(settings.duration, Span::from_ms);
+        if clients == Some(0) {
+            return Err(self.wrong("clients", "clients = 0: there must be one"));
+        }
+        for (index, rule) in rules.iter().flatten().enumerate() {
+            let checked = rule.fault.check(nodes).and(check_time(rule, duration));
+            checked.map_err(|why| self.wrong_rule(index, why))?;
         }
         let kinds = |names: Vec<String>| {
             names.iter().map(|name| name.parse()).collect::<Result<Vec<FaultKind>, String>>()
@@ -136,7 +173,7 @@ impl Scenario {
             None => (settings.one_way_max, settings.one_way),
             Some(Distances::Most(ms)) => (Span::from_ms(ms), None),
             Some(Distances::All(matrix)) => {
-                check_matrix(&matrix, nodes)?;
+                check_matrix(&matrix, nodes).map_err(|why| self.wrong("one_way_ms", why))?;
                 (settings.one_way_max, Some(matrix))
             }
         };
@@ -147,8 +184,11 @@ impl Scenario {
             clients_per_node: clients.unwrap_or(settings.clients_per_node),
             lists: lists.unwrap_or(settings.lists),
             accounts: accounts.unwrap_or(settings.accounts),
-            duration: ms.map_or(settings.duration, Span::from_ms),
-            faults: faults.map(kinds).transpose()?.unwrap_or(settings.faults),
+            duration,
+            faults: match faults.map(kinds).transpose() {
+                Ok(faults) => faults.unwrap_or(settings.faults),
+                Err(why) => return Err(self.wrong("faults", why)),
+            },
             faults_max: faults_max.unwrap_or(settings.faults_max),
             rules: rules.or(settings.rules),
             one_way_max,
@@ -158,12 +198,34 @@ impl Scenario {
                 drift_ppm_max: self.given.clock_drift_ppm.unwrap_or(drift_ppm_max),
             },
             real_time: match real_time {
-                Some(name) => name.parse::<RealTime>()?,
+                Some(name) => {
+                    name.parse::<RealTime>().map_err(|why| self.wrong("real_time", why))?
+                }
                 None => settings.real_time,
             },
             ..settings
         })
     }
+}
+
+/// A fault that begins when all are over would never happen.
+fn check_time(rule: &Rule, duration: Span) -> Result<(), String> {
+    let (at_ms, ms) = (rule.at_ms, duration.us / 1_000);
+    match at_ms <= ms {
+        true => Ok(()),
+        false => Err(format!("at_ms = {at_ms}: faults happen up to ms = {ms}, and not after it")),
+    }
+}
+
+/// What is wrong, with a line where there is one.
+fn at_line(line: Option<(usize, &str)>, why: impl std::fmt::Display) -> String {
+    line.map_or_else(|| why.to_string(), |(at, _)| format!("line {}: {why}", at + 1))
+}
+
+/// Whether a line gives a key its value.
+fn is_of_key(line: &str, key: &str) -> bool {
+    let rest = line.trim_start().strip_prefix(key);
+    rest.is_some_and(|rest| rest.trim_start().starts_with('='))
 }
 
 fn check_matrix(matrix: &[Vec<u64>], nodes: usize) -> Result<(), String> {
@@ -226,6 +288,8 @@ mod tests {
         assert_eq!(settings.duration, Settings::default().duration);
         let solver = scenario.protocols["minerva"].get("solver").and_then(toml::Value::as_str);
         assert_eq!(solver, Some("greedy"));
+        assert_eq!(scenario.line_of_option("minerva", "solver"), Some(10));
+        assert_eq!(scenario.line_of_option("minerva", "nodes"), None);
         assert_eq!(read(""), Ok(Settings::default()));
     }
 
@@ -252,14 +316,23 @@ mod tests {
             ("[minerva]\nsolver = \"exact\"\n[calvin]\nx = 1", "line 3"),
             ("nodes = 3\nnodes = 4", "line 2"),
             ("nodes = \"three\"", "expected usize"),
-            ("nodes = 33", "from 1 to 32"),
-            ("workload = \"tpch\"", "there are ycsb-a"),
-            ("faults = [\"earthquake\"]", "there are crash"),
-            ("real_time = \"yes\"", "yes"),
-            ("one_way_ms = [[0, 1], [1, 0]]", "3 nodes have 3 rows"),
-            ("nodes = 2\none_way_ms = [[0, 0], [1, 0]]", "from node 0 to node 1"),
+            ("nodes = 33", "line 1: nodes = 33: must be from 1 to 32"),
+            ("ms = 9\nworkload = \"tpch\"", "line 2: workload = \"tpch\": there is none"),
+            ("\nfaults = [\"earthquake\"]", "line 2: "),
+            ("\n\nreal_time = \"yes\"", "line 3: "),
+            ("clients = 0", "line 1: clients = 0: there must be one"),
+            ("one_way_ms = [[0, 1], [1, 0]]", "line 1: one_way_ms: 3 nodes have 3 rows"),
+            ("nodes = 2\none_way_ms = [[0, 0], [1, 0]]", "line 2: one_way_ms: 0 from node 0"),
             ("[[rules]]\nat_ms = 1\nfault.full-stop = {}", "lasts_ms"),
-            ("[[rules]]\nat_ms = 1\nlasts_ms = 1\nfault.crash = { node = 3 }", "rule 1"),
+            (
+                "[[rules]]\nat_ms = 1\nlasts_ms = 1\nfault.crash = { node = 3 }",
+                "line 1: rule 1 of [[rules]]: there is no node 3",
+            ),
+            (
+                "ms = 500\n[[rules]]\nat_ms = 500\nlasts_ms = 1\nfault.full-stop = {}\n\
+                 [[rules]]\nat_ms = 501\nlasts_ms = 1\nfault.full-stop = {}",
+                "line 6: rule 2 of [[rules]]: at_ms = 501: faults happen up to ms = 500",
+            ),
         ] {
             let error = read(text).unwrap_err();
             assert!(error.contains(wrong), "{text}: {error}");

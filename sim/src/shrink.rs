@@ -138,8 +138,9 @@ impl<P: Protocol> Search<'_, '_, P> {
     }
 }
 
-/// Whether there is enough of everything, and faults happen to nodes that are there.
+/// Whether there is enough of everything, and faults happen in time, to nodes that are there.
 fn is_possible(settings: &Settings) -> bool {
-    let fits = |rule: &Rule| rule.fault.check(settings.nodes).is_ok();
+    let is_in_time = |rule: &Rule| rule.at_ms <= settings.duration.us / 1_000;
+    let fits = |rule: &Rule| rule.fault.check(settings.nodes).is_ok() && is_in_time(rule);
     settings.duration.us >= 100_000 && settings.rules.iter().flatten().all(fits)
 }

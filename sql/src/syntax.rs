@@ -2,6 +2,7 @@
 
 mod depth;
 mod kinds;
+mod refused;
 mod reserved;
 
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use sqlparser::parser::{Parser, ParserError};
 use sqlparser::tokenizer::{Location, Span, Token, TokenWithSpan, Tokenizer};
 
 use self::depth::Shape;
+pub(crate) use self::refused::system_column;
 use crate::error::{SqlError, byte_offset, code};
 
 /// The longest text that is parsed: beyond it memory, not syntax, is the matter.
@@ -37,9 +39,10 @@ pub(crate) fn parse(source: &str) -> Result<Vec<Parsed>, SqlError> {
             .with_hint("Send large values as parameters, or insert fewer rows at a time."));
     }
     let dialect = PostgreSqlDialect {};
-    let tokens = Tokenizer::new(&dialect, source)
+    let mut tokens = Tokenizer::new(&dialect, source)
         .tokenize_with_location()
         .map_err(|error| untokenized(source, &error.message, error.location))?;
+    refused::read_numbers(source, &mut tokens)?;
     let shared: Arc<str> = Arc::from(source);
     let statements = tokens.split(|token| token.token == Token::SemiColon);
     let is_blank = |tokens: &&[TokenWithSpan]| {
@@ -90,6 +93,7 @@ fn parse_one(
     let first = tokens.iter().find(is_word).map_or(Span::empty(), |token| token.span);
     let last = tokens.iter().rfind(is_word).map_or(Span::empty(), |token| token.span);
     kinds::check(tokens.iter().filter(is_word)).map_err(|error| error.at(source, first.start))?;
+    refused::check_tokens(source, tokens.iter().filter(is_word))?;
     let shape = Shape::check(tokens)?;
     let start = place.byte_offset(source, first.start);
     let end = place.byte_offset(source, last.end);
@@ -116,6 +120,7 @@ fn parse_one(
         true => depth::too_deep(),
         false => error,
     })?;
+    refused::check_statement(source, &ast)?;
     Ok(Parsed { ast: Arc::new(ast), text: Arc::from(&source[start..end]), source: source.clone() })
 }
 
@@ -191,6 +196,10 @@ pub(crate) fn table_name(object: &ast::ObjectName) -> Result<String, SqlError> {
     let mut parts = name_parts(object)?;
     let table = parts.pop().unwrap_or_default();
     match parts.as_slice() {
+        [] if refused::is_of_catalog(&table) => {
+            Err(SqlError::unsupported(format!("the catalog table {table}"))
+                .with_hint("SHOW TABLES lists the tables."))
+        }
         [] => Ok(table),
         [schema] if schema == "public" => Ok(table),
         [schema] if schema == "pg_catalog" || schema == "information_schema" => {
@@ -347,6 +356,10 @@ mod tests {
             ("alter index i rename to j", "ALTER INDEX"),
             ("drop materialized view v", "DROP MATERIALIZED VIEW"),
             ("refresh materialized view v", "REFRESH MATERIALIZED VIEW"),
+            ("create unlogged table t (a int)", "CREATE UNLOGGED TABLE"),
+            ("set role x", "SET ROLE"),
+            ("set local role x", "SET ROLE"),
+            ("set session authorization x", "SET SESSION AUTHORIZATION"),
         ];
         for (text, feature) in cases {
             let error = parse(text).unwrap_err();
@@ -369,6 +382,61 @@ mod tests {
         assert_eq!(texts, ["select 'é;'", "select\n 2", "select 3"]);
         let many = vec!["select 1"; 30_000].join(";");
         assert!(parse(&many).unwrap().iter().all(|parsed| &*parsed.text == "select 1"));
+    }
+
+    #[test]
+    fn what_is_missing_within_a_statement_is_named_where_it_stands() {
+        let cases = [
+            ("select 1, row(1, 2)", "ROW", Some(11)),
+            ("select a from only t", "ONLY", Some(15)),
+            ("update only (t) set a = 1", "ONLY", Some(8)),
+            ("select a from t order by a using <", "ORDER BY .. USING", Some(28)),
+            ("select;", "an empty select list", Some(1)),
+            ("select from t", "an empty select list", Some(1)),
+            ("select 0xffffffffffffffff", "a hexadecimal number beyond bigint", Some(8)),
+            ("select a from t for update skip locked", "SKIP LOCKED", None),
+        ];
+        for (text, feature, position) in cases {
+            let error = parse(text).unwrap_err();
+            assert_eq!(error.code, code::FEATURE_NOT_SUPPORTED, "{text}: {error}");
+            assert_eq!(error.message, format!("{feature} is not supported yet"));
+            assert_eq!(error.position, position, "{text}");
+        }
+        for text in [
+            "insert into row (a) values (1)",
+            "select a from t for update nowait",
+            "select skip locked from t",
+            "select 1 as only, 2 as select",
+            "delete from t using (values (1)) v",
+            "select \"only\" from \"only\"",
+            "create table t (a int null, b int not null)",
+        ] {
+            assert_eq!(parse(text).unwrap().len(), 1, "{text}");
+        }
+        let hex = parse("select 0x1F, X'1F', '0x2'").unwrap();
+        assert_eq!(hex[0].ast.to_string(), "SELECT 31, X'1F', '0x2'");
+    }
+
+    #[test]
+    fn columns_that_can_not_be_are_refused() {
+        let error = parse("create table t (a int, \"xmin\" int)").unwrap_err();
+        assert_eq!((error.code, error.position), (code::DUPLICATE_COLUMN, Some(24)));
+        assert_eq!(error.message, "column name \"xmin\" conflicts with a system column name");
+        let error = parse("create table t (id int not null null)").unwrap_err();
+        assert_eq!((error.code, error.position), (code::SYNTAX, Some(17)));
+        let message = "conflicting NULL/NOT NULL declarations for column \"id\" of table \"t\"";
+        assert_eq!(error.message, message);
+        for text in ["alter table only t add cmin int", "alter table t rename a to ctid"] {
+            assert_eq!(parse(text).unwrap_err().code, code::DUPLICATE_COLUMN, "{text}");
+        }
+    }
+
+    #[test]
+    fn tables_of_the_catalog_are_named_with_and_without_their_schema() {
+        assert!(refused::is_of_catalog("pg_class") && refused::is_of_catalog("pg_stat_activity"));
+        assert!(refused::is_of_catalog("pg_aggregate") && refused::is_of_catalog("pg_views"));
+        assert!(refused::is_of_catalog("pg_type") && refused::is_of_catalog("pg_tables"));
+        assert!(!refused::is_of_catalog("pg_mine") && !refused::is_of_catalog("class"));
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! With strict reads, a statement waits for a fresh snapshot where it makes a difference.
+//! What a session waits for, and what it warns of: with strict reads, a statement waits for a fresh
+//! snapshot where it makes a difference.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -41,4 +42,23 @@ fn a_strict_read_of_a_table_waits_for_a_fresh_snapshot_and_nothing_else_does() {
     // A transaction reads one snapshot.
     assert_eq!(waits("begin; select * from t; select * from t; commit"), 1);
     assert_eq!(waits("show tables"), 1);
+}
+
+#[test]
+fn what_is_set_for_a_transaction_is_a_warning_where_none_is_open() {
+    let (engine, plans) = (MemoryEngine::new(), Arc::new(Shared::default()));
+    let mut session = Session::new(engine, plans, &BTreeMap::new()).unwrap();
+    let mut warnings = |sql: &str| {
+        let responses = ready(session.simple_query(sql));
+        assert!(!matches!(responses.last(), Some(Response::Error(_))), "{responses:?}");
+        let notices = session.take_notices().into_iter().filter(|notice| notice.is_warning);
+        notices.map(|notice| notice.code.as_str().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(warnings("set transaction isolation level serializable"), ["25P01"]);
+    assert_eq!(warnings("set transaction read only"), ["25P01"]);
+    assert!(warnings("begin").is_empty());
+    assert!(warnings("set transaction isolation level serializable").is_empty());
+    assert!(warnings("commit").is_empty());
+    let lasting = "set session characteristics as transaction isolation level serializable";
+    assert!(warnings(lasting).is_empty());
 }

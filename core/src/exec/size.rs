@@ -40,10 +40,10 @@ pub fn check_size(reads: &ReadSet, writes: &[Write]) -> Result<(), Abort> {
     if bytes <= TXN_BYTES_MAX {
         return Ok(());
     }
-    let (found, most) = (bytes >> 20, TXN_BYTES_MAX >> 20);
-    let message = format!("the transaction is too large: it reads and writes {found} MiB");
+    // In bytes: in rounded units, what is a little too large is as large as what may be.
+    let message = format!("the transaction is too large: it reads and writes {bytes} bytes");
     Err(Abort::new(SqlState::PROGRAM_LIMIT_EXCEEDED, message)
-        .with_detail(format!("A transaction can read and write {most} MiB."))
+        .with_detail(format!("A transaction can read and write {TXN_BYTES_MAX} bytes."))
         .with_hint("Do it in several transactions."))
 }
 
@@ -59,11 +59,11 @@ pub fn check_program(program: &Program) -> Result<(), Abort> {
     if args.len() <= ARGS_BYTES_MAX {
         return Ok(());
     }
-    let (found, most) = (args.len() >> 20, ARGS_BYTES_MAX >> 20);
+    let (found, most) = (args.len(), ARGS_BYTES_MAX);
     let message =
-        format!("the request is too large: a statement and its parameters of {found} MiB");
+        format!("the request is too large: a statement and its parameters of {found} bytes");
     Err(Abort::new(SqlState::PROGRAM_LIMIT_EXCEEDED, message)
-        .with_detail(format!("A statement with its parameters, or a call, can have {most} MiB."))
+        .with_detail(format!("A statement with its parameters, or a call, can have {most} bytes."))
         .with_hint("Do it in several statements."))
 }
 
@@ -84,7 +84,8 @@ mod tests {
         assert_eq!(check_size(&ReadSet::default(), &[write(TXN_BYTES_MAX - 9)]), Ok(()));
         let abort = check_size(&ReadSet::default(), &[write(TXN_BYTES_MAX)]).unwrap_err();
         assert_eq!(abort.code.as_str(), "54000");
-        assert!(abort.detail.is_some_and(|detail| detail.contains("32 MiB")));
+        assert!(abort.message.contains("33554441 bytes"), "{abort:?}");
+        assert!(abort.detail.is_some_and(|detail| detail.contains("33554432 bytes")));
     }
 
     /// The ends of ranges counted as nothing: one statement with long keys made a batch that is

@@ -180,7 +180,10 @@ impl Source {
 
     /// An error of the parser, with the line that it is about: it does not always name the key.
     fn parse_error(&self, error: &toml::de::Error) -> ConfigError {
-        let message = error.message().trim().replace('\n', ", ");
+        let mut message = error.message().trim().replace('\n', ", ");
+        if message.contains("invalid socket address") {
+            message.push_str("; expected an IP address and a port, as 127.0.0.1:5432");
+        }
         let mut wrong = self.error(error.span(), message);
         if error.span().is_some_and(|span| self.text[span].contains('\n')) {
             // Something is missing in a whole table.

@@ -103,6 +103,7 @@ fn what_is_wrong_is_named_with_its_line() {
         ("127.0.0.1:7000", "127.0.0.1:5433", 18, "as its sql"),
         ("127.0.0.1:7000", "127.0.0.1:0", 18, "port 0"),
         ("127.0.0.1:7000", "localhost:7000", 18, "localhost:7000"),
+        ("127.0.0.1:7000", "localhost:7000", 18, "expected an IP address"),
         ("127.0.0.1:7000", "10.0.0.1:7000", 18, "`insecure = true`"),
         ("ms = 80.5", "ms = -1", 23, "ms = -1: must be from 0"),
         ("ms = 80.5", "ms = nan", 23, "ms = NaN: must be from 0"),

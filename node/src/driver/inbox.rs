@@ -216,6 +216,11 @@ impl<P: Protocol> Inbox<P> {
         self.wake(&mut state);
     }
 
+    /// A peer does not take this node, for this reason.
+    pub fn on_peer_refusal(&self, peer: NodeId, reason: String) {
+        self.reach.on_refused(peer, reason);
+    }
+
     /// A lane to a peer was lost.
     pub fn on_peer_down(&self, peer: NodeId) {
         let majority = self.reach.on_down(peer);

@@ -4,7 +4,7 @@
 //! on to serve snapshots, and whatever needs agreement waits: without a word, unless somebody says
 //! it. A protocol may need more nodes than that at its first start, which it tells in its status.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pangea_core::ids::NodeId;
@@ -23,6 +23,8 @@ pub struct Reach {
 struct Seen {
     /// The nodes that are connected to this one, on both lanes, and itself.
     connected: BTreeSet<NodeId>,
+    /// Why nodes that can be reached don't take this one, in words.
+    refusals: BTreeMap<NodeId, String>,
     start: StartSeen,
 }
 
@@ -65,7 +67,7 @@ impl Reach {
     /// A node that no other has connected to yet.
     pub fn new(me: NodeId, topology: Arc<Topology>) -> Self {
         let connected = BTreeSet::from([me]);
-        let seen = Seen { connected, start: StartSeen::Unknown };
+        let seen = Seen { connected, refusals: BTreeMap::new(), start: StartSeen::Unknown };
         Self { me, topology, seen: Mutex::new(seen) }
     }
 
@@ -79,7 +81,15 @@ impl Reach {
     }
 
     pub(super) fn on_up(&self, peer: NodeId) -> Majority {
-        self.change(|seen| seen.connected.insert(peer))
+        self.change(|seen| {
+            seen.refusals.remove(&peer);
+            seen.connected.insert(peer)
+        })
+    }
+
+    /// A peer that can be reached does not take this node, for this reason.
+    pub(super) fn on_refused(&self, peer: NodeId, reason: String) {
+        self.seen().refusals.insert(peer, reason);
     }
 
     pub(super) fn on_down(&self, peer: NodeId) -> Majority {
@@ -116,7 +126,7 @@ impl Reach {
                 let nodes = self.names(seen.connected.iter().copied());
                 Majority::Reached(format!("a majority of nodes is connected: {nodes}"))
             }
-            (true, false) => Majority::Lost(self.describe(&seen.connected)),
+            (true, false) => Majority::Lost(self.describe(&seen)),
             (true, true) | (false, false) => Majority::Unchanged,
         }
     }
@@ -124,7 +134,7 @@ impl Reach {
     /// Why nothing can be agreed on now, in words; nothing where something can.
     pub fn cut_off(&self) -> Option<String> {
         let seen = self.seen();
-        let no_majority = || (!self.is_majority(&seen)).then(|| self.describe(&seen.connected));
+        let no_majority = || (!self.is_majority(&seen)).then(|| self.describe(&seen));
         self.awaits(&seen).or_else(no_majority)
     }
 
@@ -136,7 +146,7 @@ impl Reach {
     fn awaits(&self, seen: &Seen) -> Option<String> {
         match &seen.start {
             StartSeen::Unknown | StartSeen::Over => None,
-            StartSeen::Waits(StartWaits::First(first)) => Some(self.describe_first(first)),
+            StartSeen::Waits(StartWaits::First(first)) => Some(self.describe_first(first, seen)),
             StartSeen::Waits(StartWaits::Rejoin(rejoin)) => Some(self.describe_rejoin(rejoin)),
         }
     }
@@ -162,12 +172,13 @@ impl Reach {
         format!("this node is being replaced: {}", waits.join("; "))
     }
 
-    fn describe_first(&self, FirstStart { needed, missing }: &FirstStart) -> String {
+    fn describe_first(&self, first: &FirstStart, seen: &Seen) -> String {
+        let FirstStart { needed, missing } = first;
         let needs = match self.topology.node_count() {
             count if count == *needed => format!("all {count} nodes"),
             count => format!("{needed} of its {count} nodes"),
         };
-        let missing = self.names(missing.iter().copied());
+        let missing = self.away(missing.iter().copied(), seen);
         format!("first start: waiting for {missing}; a new cluster needs {needs} once")
     }
 
@@ -175,14 +186,23 @@ impl Reach {
         seen.connected.len() >= self.topology.majority()
     }
 
-    fn describe(&self, connected: &BTreeSet<NodeId>) -> String {
-        let is_away = |node: &NodeId| !connected.contains(node);
+    fn describe(&self, seen: &Seen) -> String {
+        let is_away = |node: &NodeId| !seen.connected.contains(node);
         format!(
             "no majority of nodes is reachable from {}; reachable: {}; unreachable: {}",
             self.topology.region_name(self.me),
-            self.names(connected.iter().copied()),
-            self.names(self.topology.node_ids().filter(is_away))
+            self.names(seen.connected.iter().copied()),
+            self.away(self.topology.node_ids().filter(is_away), seen)
         )
+    }
+
+    /// Nodes that this one has no connection to, and why where they say so.
+    fn away(&self, nodes: impl Iterator<Item = NodeId>, seen: &Seen) -> String {
+        let name = |node| match seen.refusals.get(&node) {
+            Some(reason) => format!("{} ({reason})", Self::name(&self.topology, node)),
+            None => Self::name(&self.topology, node),
+        };
+        nodes.map(name).collect::<Vec<_>>().join(", ")
     }
 
     fn names(&self, nodes: impl Iterator<Item = NodeId>) -> String {
@@ -218,6 +238,28 @@ mod tests {
         assert_eq!(reach.on_down(NodeId(1)), Majority::Lost(lost.to_owned()));
         assert_eq!(reach.on_down(NodeId(1)), Majority::Unchanged, "told of before");
         assert_eq!(reach.cut_off().as_deref(), Some(lost));
+    }
+
+    /// A node of another cluster at the address of a peer was called unreachable, and nothing else.
+    #[test]
+    fn a_peer_that_refuses_is_told_of_with_its_reason_until_it_connects() {
+        let topology = Topology::one_node_per_region("test", &["us", "eu", "ap"], Span::ZERO);
+        let reach = Reach::new(NodeId(0), Arc::new(topology));
+        reach.on_start_waits(None);
+        reach.on_refused(NodeId(1), "it refuses this node: its cluster is \"b\"".to_owned());
+        let refused = "no majority of nodes is reachable from us; reachable: us (node 0); \
+                       unreachable: eu (node 1) (it refuses this node: its cluster is \"b\"), \
+                       ap (node 2)";
+        assert_eq!(reach.cut_off().as_deref(), Some(refused));
+        let first = FirstStart { needed: 3, missing: vec![NodeId(1)] };
+        reach.on_start_waits(Some(StartWaits::First(first)));
+        let waits = "first start: waiting for eu (node 1) (it refuses this node: its cluster is \
+                     \"b\"); a new cluster needs all 3 nodes once";
+        assert_eq!(reach.cut_off().as_deref(), Some(waits));
+        reach.on_start_waits(None);
+        reach.on_up(NodeId(1));
+        reach.on_down(NodeId(1));
+        assert!(reach.cut_off().is_some_and(|it| !it.contains("refuses")));
     }
 
     /// A first start without one of three nodes once said that writes go on, and they did not.

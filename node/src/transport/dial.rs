@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use pangea_core::protocol::Lane;
 
+use super::REFUSES;
 use super::accept::{HANDSHAKE_MAX, read_frame_until};
 use super::frame::{self, Kind};
 use super::hello::{Hello, PeerHello, SessionId};
@@ -104,9 +105,7 @@ fn await_welcome(stream: Arc<TcpStream>, lane: Lane) -> Result<Connection, Strin
             stream.set_read_timeout(silence).map_err(|error| error.to_string())?;
             Ok(Connection { stream, decoder })
         }
-        Kind::Refused => {
-            Err(format!("it refuses this node: {}", String::from_utf8_lossy(&frame.body)))
-        }
+        Kind::Refused => Err(format!("{REFUSES}: {}", String::from_utf8_lossy(&frame.body))),
         kind => Err(format!("can't connect: it answered with a {kind:?} frame, not a welcome")),
     }
 }

@@ -90,6 +90,9 @@ const KEEPALIVE_EVERY: Duration = Duration::from_secs(5);
 /// How many clients are served at the same time. Peers are not counted: they always get in.
 const CLIENTS_MAX: usize = if cfg!(test) { 16 } else { 1_024 };
 
+/// What a reason of trouble begins with where the peer is there and does not take this node.
+pub const REFUSES: &str = "it refuses this node";
+
 /// What a transport needs to know.
 #[derive(Clone, Debug)]
 pub struct TransportConfig {

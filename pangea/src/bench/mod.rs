@@ -141,6 +141,7 @@ impl Arguments {
             let message = format!("{name}'s histories are checked by `pangea sim`, not here");
             return Err(Failure::Usage(message));
         }
+        self.sizes.check(&self.workload)?;
         Ok(workload)
     }
 

@@ -118,6 +118,7 @@ impl Part {
 
 impl Settings {
     fn new(arguments: &Arguments, plan: &Plan) -> Self {
+        let (zipf, rows, warehouses) = arguments.sizes.given_or_default();
         Self {
             version: env!("CARGO_PKG_VERSION"),
             workload: arguments.workload.clone(),
@@ -129,9 +130,9 @@ impl Settings {
             clients: arguments.clients,
             secs: arguments.secs,
             warmup_secs: arguments.warmup,
-            zipf: arguments.sizes.zipf,
-            rows: arguments.sizes.rows,
-            warehouses: arguments.sizes.warehouses,
+            zipf,
+            rows,
+            warehouses,
             durability: format!("{:?}", plan.durability).to_lowercase(),
             workers: plan.workers,
             cores: std::thread::available_parallelism().map_or(1, usize::from),

@@ -36,7 +36,8 @@ impl Usage {
         let mut usage = Self { load_cpu_us: process(None)?.cpu_us, ..Self::default() };
         for member in &mut cluster.members {
             let pid = member.pid();
-            let pid = pid.ok_or_else(|| Failure::failed(member.region(), member.last_words()))?;
+            let gone = || Failure::Failed(format!("the node in {} is gone", member.region()));
+            let pid = pid.ok_or_else(gone)?;
             let process = process(Some(pid))?;
             usage.node_cpu_us.push(process.cpu_us);
             usage.node_memory_bytes.push(process.memory_bytes);

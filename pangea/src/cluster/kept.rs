@@ -49,7 +49,7 @@ impl Kept {
 
 /// Whether a node holds its data here: one that `pangea start` runs, or one of a cluster that has
 /// just been killed. What can't be read is left to the node that it belongs to.
-fn is_any_node_running(directory: &Path) -> bool {
+pub(super) fn is_any_node_running(directory: &Path) -> bool {
     let Ok(entries) = std::fs::read_dir(directory) else { return false };
     let is_held = |entry: std::fs::DirEntry| {
         let lock = File::open(entry.path().join(NODE_LOCK));

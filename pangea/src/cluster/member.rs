@@ -1,6 +1,7 @@
 //! One node's process.
 
 use std::fs::File;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
@@ -57,9 +58,20 @@ impl Member {
         self.exit_status().is_none().then(|| self.child.as_ref()?.id()).flatten()
     }
 
-    /// How the process ended, if it did.
+    /// The exit status of the process, if it ended.
     fn exit_status(&mut self) -> Option<ExitStatus> {
         self.child.as_mut()?.try_wait().ok().flatten()
+    }
+
+    /// How the process ended that nobody here told to, and what it said of it.
+    pub fn ended_by_itself(&mut self) -> Option<String> {
+        let status = self.exit_status()?;
+        Some(self.ended(status))
+    }
+
+    fn ended(&self, status: ExitStatus) -> String {
+        let how = how_it_ended(status);
+        format!("the node in {} {how}: {}", self.region(), self.last_words())
     }
 
     /// Starts the process and waits until it serves.
@@ -82,8 +94,12 @@ impl Member {
             Ok(Ok(_)) if [READY, UP].iter().any(|word| line.starts_with(word)) => Ok(()),
             Ok(Ok(_)) => {
                 // It has closed its stdout, so it has ended or is about to.
+                let ended = tokio::time::timeout(STOP_DEADLINE, self.wait()).await;
                 self.kill().await;
-                Err(cant(&self.last_words()))
+                match ended.ok().flatten().filter(|status| status.signal().is_some()) {
+                    Some(status) => Err(cant(&format!("it {}", how_it_ended(status)))),
+                    None => Err(cant(&self.last_words())),
+                }
             }
             Ok(Err(error)) => Err(cant(&error)),
             Err(_) => {
@@ -91,6 +107,10 @@ impl Member {
                 Err(cant(&format!("it was not ready in {} s", READY_DEADLINE.as_secs())))
             }
         }
+    }
+
+    async fn wait(&mut self) -> Option<ExitStatus> {
+        self.child.as_mut()?.wait().await.ok()
     }
 
     fn spawn(&self) -> std::io::Result<Child> {
@@ -110,17 +130,16 @@ impl Member {
             .spawn()
     }
 
-    fn log_path(&self) -> PathBuf {
+    /// Where its log is.
+    pub fn log_path(&self) -> PathBuf {
         self.directory.join("node.log")
     }
 
     /// Why the node ended, as it said last.
-    pub fn last_words(&self) -> String {
+    fn last_words(&self) -> String {
         let log = std::fs::read(self.log_path()).unwrap_or_default();
         let end = String::from_utf8_lossy(&log[log.len().saturating_sub(LOG_END_LEN)..]);
-        let own = end.lines().rev().find_map(|line| line.strip_prefix("pangea: "));
-        let last = own.or_else(|| end.lines().next_back()).unwrap_or("it said nothing");
-        last.to_owned()
+        last_complaint(&end).unwrap_or("its log has no word of it").to_owned()
     }
 
     /// A native client of the node.
@@ -170,9 +189,7 @@ impl Member {
         let region = self.region();
         match tokio::time::timeout(STOP_DEADLINE, child.wait()).await {
             Ok(Ok(status)) if status.success() => Ok(()),
-            Ok(Ok(_)) => {
-                Err(Failure::failed(format!("the node in {region} failed"), self.last_words()))
-            }
+            Ok(Ok(status)) => Err(Failure::Failed(self.ended(status))),
             Ok(Err(error)) => Err(Failure::failed(format!("the node in {region}"), error)),
             Err(_) => {
                 let _ = child.kill().await;
@@ -182,5 +199,49 @@ impl Member {
                 )))
             }
         }
+    }
+}
+
+/// A signal from outside leaves no word in the log, so that this is all there is to know.
+fn how_it_ended(status: ExitStatus) -> String {
+    match (status.signal(), status.code()) {
+        (Some(_), _) => {
+            format!("was ended by {}", status.to_string().replace("signal: ", "signal "))
+        }
+        (None, Some(code)) => format!("ended with exit code {code}"),
+        (None, None) => format!("ended: {status}"),
+    }
+}
+
+/// The last line of a log that can be a reason: what the process ended with, or else a warning or
+/// an error. What was well tells nothing.
+fn last_complaint(log: &str) -> Option<&str> {
+    let own = log.lines().rev().find_map(|line| line.strip_prefix("pangea: "));
+    // The time comes first, then the level.
+    let is_complaint =
+        |line: &&str| matches!(line.split_whitespace().nth(1), Some("WARN" | "ERROR"));
+    own.or_else(|| log.lines().rev().find(is_complaint))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_what_was_well_is_no_reason() {
+        let well = "2026-11-22T16:00:00.000000Z  INFO pangea_node::node: connected to node 1";
+        let warned = "2026-11-22T16:00:01.000000Z  WARN pangea_node::log: the disk is slow";
+        assert_eq!(last_complaint(well), None);
+        assert_eq!(last_complaint(""), None);
+        assert_eq!(last_complaint(&format!("{warned}\n{well}\n")), Some(warned));
+        let own = format!("pangea: the disk is full\n{warned}\n");
+        assert_eq!(last_complaint(&own), Some("the disk is full"));
+    }
+
+    #[test]
+    fn the_end_is_a_signal_or_an_exit_code() {
+        let of = |raw| how_it_ended(ExitStatus::from_raw(raw));
+        assert_eq!(of(9), "was ended by signal 9 (SIGKILL)");
+        assert_eq!(of(3 << 8), "ended with exit code 3");
     }
 }

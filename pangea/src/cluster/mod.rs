@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   DIR/lock                   held while the cluster runs, where the directory stays
+//!   DIR/temporary.lock         the same, where it does not stay
 //!   DIR/us-east/node.toml      written for each start
 //!   DIR/us-east/node.log       what the node said on stderr
 //!   DIR/us-east/data/          the node's own
@@ -16,6 +17,7 @@ mod member;
 mod plan;
 mod regions;
 pub mod replicas;
+mod temporary;
 
 use std::path::{Path, PathBuf};
 use std::task::Poll;
@@ -23,7 +25,6 @@ use std::time::Duration;
 
 use pangea_core::ids::NodeId;
 use pangea_node::client::Client;
-use tempfile::TempDir;
 use tokio::task::JoinSet;
 
 use crate::failure::Failure;
@@ -32,6 +33,7 @@ use kept::Kept;
 pub use member::Member;
 pub use plan::Plan;
 pub use regions::{Regions, durability};
+use temporary::Temporary;
 
 /// Other processes can take a port between the moment when it was found free and the moment when
 /// its node listens; then others are looked for, this often at most.
@@ -65,7 +67,7 @@ pub enum Place {
 /// Where a cluster's files are.
 enum Directory {
     /// Goes with the cluster.
-    Temporary(TempDir),
+    Temporary(Temporary),
     /// Stays.
     Left(PathBuf),
     /// Stays, and may have been there before.
@@ -85,9 +87,12 @@ impl Directory {
             Place::Temporary { within: Some(path), keep } => (make(path)?, *keep),
             Place::Temporary { within: None, keep } => (std::env::temp_dir(), *keep),
         };
-        let made = tempfile::Builder::new().prefix("pangea-").tempdir_in(within);
-        let made = made.map_err(|error| Failure::failed("can't make a temporary directory", error));
-        Ok(if keep { Self::Left(made?.keep()) } else { Self::Temporary(made?) })
+        if !keep {
+            return Ok(Self::Temporary(Temporary::new(&within)?));
+        }
+        let made = tempfile::Builder::new().prefix(temporary::PREFIX).tempdir_in(within);
+        let made = made.map_err(|error| Failure::failed("can't make a directory", error))?;
+        Ok(Self::Left(made.keep()))
     }
 
     fn path(&self) -> &Path {
@@ -182,10 +187,24 @@ impl Cluster {
             result = work(&mut cluster) => result,
             () = signals.received() => interrupted(),
         };
+        let result = result.map_err(|failure| cluster.explain(failure));
         let stopped = cluster.stop().await;
         let done = result?;
         stopped?;
         Ok(done)
+    }
+
+    /// The failure of some work, with what came before it: whatever was asked of a node that has
+    /// ended failed for that.
+    pub fn explain(&mut self, failure: Failure) -> Failure {
+        let Failure::Failed(what) = &failure else { return failure };
+        let ended = |member: &mut Member| Some((member.ended_by_itself()?, member.log_path()));
+        let Some((ended, log)) = self.members.iter_mut().find_map(ended) else { return failure };
+        let log = match self.directory {
+            Directory::Temporary(_) => String::new(),
+            Directory::Left(_) | Directory::Kept(_) => format!("; its log is {}", log.display()),
+        };
+        Failure::Failed(format!("{ended} ({what}){log}"))
     }
 
     /// Starts every node that does not run, all at the same time.

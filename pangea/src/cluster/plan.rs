@@ -208,7 +208,10 @@ impl Plan {
         }
         let usage = |error: pangea_node::config::ConfigError| Failure::Usage(error.message);
         let config = Config::parse("node.toml", &text).map_err(usage)?;
-        with_protocol(&self.protocol, CheckOptions(&config))?.map_err(usage)?;
+        let setting = |error: pangea_node::config::ConfigError| {
+            Failure::Usage(format!("--set: {}", error.message))
+        };
+        with_protocol(&self.protocol, CheckOptions(&config))?.map_err(setting)?;
         Ok(config)
     }
 }

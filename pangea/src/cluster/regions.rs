@@ -1,6 +1,7 @@
 //! What command lines say of a cluster.
 
 use pangea_node::log::Durability;
+use pangea_node::transport::ONE_WAY_MAX;
 
 use super::Plan;
 use crate::failure::Failure;
@@ -34,6 +35,11 @@ impl Regions {
     /// # Errors
     /// When a region is unknown or named twice, or there are none, or too many.
     pub fn plan(&self, protocol: &str, rtt_ms: Option<f64>) -> Result<Plan, Failure> {
+        // Also refuses what is no number.
+        let ms_max = 2.0 * ONE_WAY_MAX.us as f64 / 1_000.0;
+        if let Some(ms) = rtt_ms.filter(|ms| !(0.0..=ms_max).contains(ms)) {
+            return Err(Failure::Usage(format!("--rtt {ms}: must be from 0 to {ms_max}")));
+        }
         match (self, rtt_ms) {
             (Self::Count(count), rtt) => {
                 let names: Vec<String> = (1..=*count).map(|i| format!("region-{i}")).collect();

@@ -94,6 +94,7 @@ async fn play(arguments: &Arguments, plan: Plan) -> Result<(), Failure> {
         played = show(arguments, &mut cluster, began, interrupts) => played,
         () = ends.received() => Ok(()),
     };
+    let played = played.map_err(|failure| cluster.explain(failure));
     played.and(cluster.stop().await)
 }
 

@@ -29,7 +29,7 @@ const BANDWIDTH_MBIT_MAX: u64 = 1_000_000;
 #[command(next_help_heading = "With --predict")]
 pub struct Arguments {
     /// Predict throughput and latency from measured costs
-    #[arg(long, requires = "costs")]
+    #[arg(long, requires = "costs", conflicts_with_all = super::NOT_PREDICTED)]
     pub predict: bool,
     /// The costs, as `pangea calibrate` writes them
     #[arg(long, value_name = "FILE", requires = "predict")]
@@ -59,11 +59,11 @@ pub struct Arguments {
     #[arg(value_parser = clap::value_parser!(u16).range(1..=CORES_MAX))]
     shared_cores: Option<u16>,
     /// How long clients' work counts
-    #[arg(long, value_name = "S", default_value_t = 10)]
+    #[arg(long, value_name = "S", default_value_t = 10, requires = "predict")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=3_600))]
     secs: u64,
     /// How long they work before that
-    #[arg(long, value_name = "S", default_value_t = 5)]
+    #[arg(long, value_name = "S", default_value_t = 5, requires = "predict")]
     #[arg(value_parser = clap::value_parser!(u64).range(0..=3_600))]
     warmup: u64,
     #[command(flatten)]
@@ -71,6 +71,13 @@ pub struct Arguments {
     /// Print JSON in place of tables
     #[arg(long, requires = "predict")]
     json: bool,
+}
+
+impl Arguments {
+    /// An option for the size of what is predicted, where one is given.
+    pub fn sizes_given(&self) -> Option<&'static str> {
+        self.sizes.given().map(|(option, _)| option).next()
+    }
 }
 
 /// What is predicted, with what other parts of the command line say.
@@ -168,6 +175,7 @@ impl Predict<'_> {
     fn workload(&self) -> Result<(Workload, Arc<Registry>), Failure> {
         let workload = Workload::named(self.workload, &self.arguments.sizes.settings(self.seed));
         let workload = workload.map_err(|error| Failure::Usage(error.to_string()))?;
+        self.arguments.sizes.check(self.workload)?;
         if self.clients == 0 {
             return Err(Failure::Usage("--clients 0: there must be one".to_owned()));
         }

@@ -379,7 +379,11 @@ impl<'a, C: Commands> Prompt<'a, C> {
             Ok(text) => self.lines.show(&text),
             Err(error) => {
                 self.failed += 1;
-                self.lines.warn(&self.at_line(line, &error))
+                let error = self.at_line(line, &error);
+                if self.stops_at_errors() {
+                    return Err(Failure::Failed(error));
+                }
+                self.lines.warn(&error)
             }
         }
     }

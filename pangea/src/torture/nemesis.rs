@@ -35,6 +35,19 @@ pub enum Fault {
 }
 
 impl Fault {
+    /// As a command line has it.
+    pub fn name(self) -> String {
+        self.to_possible_value().expect("none is hidden").get_name().to_owned()
+    }
+
+    /// Whether a node's memory is lost with it.
+    pub fn ends_processes(self) -> bool {
+        match self {
+            Self::Kill | Self::FullStop => true,
+            Self::Pause | Self::Cut => false,
+        }
+    }
+
     /// In words, for so many of them.
     fn plural(self) -> &'static str {
         match self {
@@ -252,8 +265,7 @@ impl<'a> Nemesis<'a> {
     fn look_alive(&mut self) -> Result<(), Failure> {
         for (node, member) in self.cluster.members.iter_mut().enumerate() {
             if member.pid().is_none() && !self.active.contains(&Active::Down(node)) {
-                let what = format!("the node in {} ended by itself", member.region());
-                return Err(Failure::failed(what, member.last_words()));
+                return Err(Failure::Failed(format!("the node in {} is gone", member.region())));
             }
         }
         Ok(())

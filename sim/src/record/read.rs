@@ -69,6 +69,11 @@ pub fn read(input: &mut dyn BufRead, watch: &mut dyn FnMut(u64)) -> Result<Recor
 }
 
 fn transaction(line: usize, text: &[u8], names: &mut Names) -> Result<Txn, Malformed> {
+    // What reads objects takes an array for one, its values in the order of the fields.
+    if text.trim_ascii_start().first() == Some(&b'[') {
+        let what = "a transaction is a JSON object, and this is an array".to_owned();
+        return Err(Malformed { line, what });
+    }
     let parsed: RawTxn =
         serde_json::from_slice(text).map_err(|error| malformed(line, text, &error))?;
     let RawTxn { client, begin, end, outcome, real_time, r#final, at, note, ops } = parsed;

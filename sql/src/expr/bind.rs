@@ -121,6 +121,9 @@ impl Scope {
     }
 
     fn missing(&self, table: Option<&str>, name: &str) -> SqlError {
+        if let Some(error) = syntax::system_column(name) {
+            return error;
+        }
         let Some(table) = table else {
             let message = format!("column \"{name}\" does not exist");
             return SqlError::new(code::UNDEFINED_COLUMN, message);

@@ -115,7 +115,7 @@ impl Command {
                 Ok(Self::SetTransaction { is_read_only: read_only(modes), is_session: *session })
             }
             other => {
-                let text = format!("SET {other}");
+                let text = other.to_string();
                 let feature: Vec<&str> = text.split_whitespace().take(3).collect();
                 Err(SqlError::unsupported(feature.join(" ")))
             }

@@ -14,8 +14,10 @@ impl<E: Engine> Session<E> {
         let done = |tag: &str| Ok(Response::Command { tag: tag.to_owned() });
         match command {
             Command::SetTransaction { is_read_only, is_session } => {
-                if let Some(is_read_only) = *is_read_only {
-                    self.set_read_only(is_read_only, *is_session)?;
+                match *is_read_only {
+                    Some(is_read_only) => self.set_read_only(is_read_only, *is_session)?,
+                    None if !is_session && self.transaction.is_none() => self.warn_of_no_block(),
+                    None => {}
                 }
                 done("SET")
             }
@@ -77,14 +79,19 @@ impl<E: Engine> Session<E> {
         }
     }
 
+    /// What is set for a transaction is set for none, as none is open.
+    fn warn_of_no_block(&mut self) {
+        let warning = "SET TRANSACTION can only be used in transaction blocks";
+        self.notices.push(Notice::warning(code::NO_TRANSACTION, warning));
+    }
+
     fn set_read_only(&mut self, is_read_only: bool, is_session: bool) -> Result<(), SqlError> {
         if is_session {
             let value = if is_read_only { "on" } else { "off" };
             return self.settings.set("default_transaction_read_only", value);
         }
         let Some(transaction) = &mut self.transaction else {
-            let warning = "SET TRANSACTION can only be used in transaction blocks";
-            self.notices.push(Notice::warning(code::NO_TRANSACTION, warning));
+            self.warn_of_no_block();
             return Ok(());
         };
         if transaction.is_read_only && !is_read_only && transaction.cx.is_some() {

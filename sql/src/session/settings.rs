@@ -107,7 +107,8 @@ impl Settings {
     }
 
     /// Takes the parameters of a connection. Those that PostgreSQL has and Pangea does not know are
-    /// passed over: a driver's wish for its own comfort is no reason to turn it away.
+    /// passed over: a driver's wish for its own comfort is no reason to turn it away. What is in
+    /// `options` a person has asked for.
     pub(crate) fn connect(&mut self, name: &str, value: &str) -> Result<(), SqlError> {
         if name == "options" {
             return self.connect_options(value);
@@ -133,7 +134,12 @@ impl Settings {
                 let message = format!("invalid command-line argument for server process: {word}");
                 return Err(SqlError::new(code::SYNTAX, message));
             };
-            self.connect(&name.replace('-', "_"), value)?;
+            let name = name.replace('-', "_");
+            // As in PostgreSQL, a name with a dot is whoever's it may be.
+            if !name.contains('.') {
+                known(&name)?;
+            }
+            self.connect(&name, value)?;
         }
         Ok(())
     }
@@ -357,5 +363,11 @@ mod tests {
         assert!(settings.is_strict());
         assert_eq!(settings.show("extra_float_digits"), Ok("3"));
         assert!(settings.connect("options", "-x").is_err());
+        settings.connect("options", "-c my.setting=1").unwrap();
+        for options in ["-c readz=strict", "-creadz=strict", "--readz=strict"] {
+            let error = settings.connect("options", options).unwrap_err();
+            assert_eq!(error.code, code::UNDEFINED_OBJECT, "{options}");
+            assert_eq!(error.message, "unrecognized configuration parameter \"readz\"");
+        }
     }
 }

@@ -137,6 +137,11 @@ pub(super) fn check<'a>(tokens: impl Iterator<Item = &'a TokenWithSpan>) -> Resu
         ("COMMIT" | "ROLLBACK", "PREPARED") | ("PREPARE", "TRANSACTION") => {
             Err(SqlError::unsupported(format!("{kind} {second}")))
         }
+        ("CREATE", "UNLOGGED") => Err(SqlError::unsupported("CREATE UNLOGGED TABLE")),
+        ("SET", _) => match set_of(&words[1..]) {
+            Some(of) => Err(SqlError::unsupported(format!("SET {of}"))),
+            None => Ok(()),
+        },
         ("CREATE" | "DROP" | "ALTER", _) => match object(&words[1..]) {
             Some("TABLE") => Ok(()),
             Some("INDEX" | "SEQUENCE") if kind != "ALTER" => Ok(()),
@@ -148,6 +153,21 @@ pub(super) fn check<'a>(tokens: impl Iterator<Item = &'a TokenWithSpan>) -> Resu
         _ if PARSED.contains(&kind) => Ok(()),
         _ if MISSING.contains(&kind) => Err(SqlError::unsupported(kind)),
         _ => Err(SqlError::new(code::SYNTAX, format!("syntax error at or near \"{first}\""))),
+    }
+}
+
+/// What SET is of where it is of no setting.
+fn set_of(words: &[String]) -> Option<&'static str> {
+    let scope = words.first().filter(|word| matches!(word.as_str(), "SESSION" | "LOCAL"));
+    let rest = &words[usize::from(scope.is_some())..];
+    match rest.first()?.as_str() {
+        "ROLE" => Some("ROLE"),
+        "AUTHORIZATION" if scope.is_some() => Some("SESSION AUTHORIZATION"),
+        "SESSION" if rest.get(1).is_some_and(|it| it == "AUTHORIZATION") => {
+            Some("SESSION AUTHORIZATION")
+        }
+        "CONSTRAINTS" => Some("CONSTRAINTS"),
+        _ => None,
     }
 }
 
