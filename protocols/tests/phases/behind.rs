@@ -1,4 +1,4 @@
-//! What a node has behind a peer's checkpoint that is not its own yet, and loses its place in a crash.
+//! What a node has behind a peer's checkpoint that is not its own yet, and that a crash misplaces.
 
 use pangea_core::ids::{NodeId, Ticket};
 use pangea_core::protocol::Input;

@@ -408,8 +408,8 @@ fn what_was_logged_after_a_peers_checkpoint_counts_once_that_is_durable() {
     assert_eq!(durable, applied);
 }
 
-/// As [`a_peers_checkpoint_closes_the_current_batch`], before the replica is ready: then no batch is
-/// closed, and what ran before and after the checkpoint was taken for runs that saw each other.
+/// As [`a_peers_checkpoint_closes_the_current_batch`], before the replica is ready: then no batch
+/// is closed, and what ran before and after the checkpoint was taken for runs that saw each other.
 #[test]
 fn runs_before_and_after_a_peers_checkpoint_are_apart_where_no_batch_can_be_closed() {
     let options = Options { removal_ms: 1_000, epoch_ms: 15, ..paper_by_hand() };

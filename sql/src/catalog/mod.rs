@@ -1,8 +1,8 @@
 //! The catalog: what there is, kept in the store like any other data.
 //!
-//! Table 1 holds one record for each relation (a table, an index, a sequence), under its name, and a
-//! counter from which what is stored gets its numbers. A schema change is therefore a transaction like any
-//! other, and a statement that planned with a schema has read that schema's record.
+//! Table 1 holds one record for each relation (a table, an index, a sequence), under its name, and
+//! a counter from which what is stored gets its numbers. A schema change is therefore a transaction
+//! like any other, and a statement that planned with a schema has read that schema's record.
 //!
 //! ```text
 //!   00         -> next table number, u32
