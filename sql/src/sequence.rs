@@ -36,8 +36,8 @@ const BLOCK_MAX: u64 = 4_096;
 pub(crate) struct Used {
     pub name: String,
     pub sequence: Sequence,
-    /// How many numbers each row takes, about. None where it only looks.
-    pub draws: u64,
+    /// Whether it takes numbers, and does not only look.
+    pub is_drawn: bool,
 }
 
 /// What a statement has of a sequence.

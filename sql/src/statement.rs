@@ -81,7 +81,7 @@ impl Arguments {
         let seed = Cell::new(from.u64("seed")?);
         let row_seed = from.u64("seed")?;
         let zone = Zone::named(text_of(&mut from)?).map_err(|_| DecodeError::new("time zone"))?;
-        let (user, database) = (text_of(&mut from)?.to_owned(), text_of(&mut from)?.to_owned());
+        let (user, database) = (Arc::from(text_of(&mut from)?), Arc::from(text_of(&mut from)?));
         let sequences = (0..from.count("sequences")?)
             .map(|_| Drawn::decode(&mut from))
             .collect::<Result<Vec<_>, _>>()?;
@@ -238,8 +238,8 @@ mod tests {
             now: -5,
             statement_now: -5,
             zone: Zone::named("Europe/Berlin").unwrap(),
-            user: "u".to_owned(),
-            database: "d".to_owned(),
+            user: Arc::from("u"),
+            database: Arc::from("d"),
             seed: Cell::new(9),
             row_seed: 11,
             sequences: vec![Drawn { name: "s".to_owned(), id: 3, ..Drawn::default() }],

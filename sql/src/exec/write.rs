@@ -237,7 +237,7 @@ impl<'a> Writer<'a> {
         if matches!(action, Action::NoAction | Action::Restrict) {
             return Ok(());
         }
-        let env = with_params(self.env, old);
+        let env = self.env.with_params(old);
         let found = scan::collect(&child.access, Some(&child.filter), &env, self.cx)?;
         let mut changed = Vec::with_capacity(found.len());
         for (key, row) in found {
@@ -287,7 +287,7 @@ impl<'a> Writer<'a> {
             if self.is_deferred(table, key, &values, &error) {
                 continue;
             }
-            let env = with_params(self.env, values);
+            let env = self.env.with_params(values);
             if !exists(&parent.access, &parent.filter, &env, self.cx)? {
                 return Err(error.into());
             }
@@ -320,7 +320,7 @@ impl<'a> Writer<'a> {
     ) -> Result<(), Failure> {
         let Some(old) = lost_key(child, change) else { return Ok(()) };
         let shown = shown(&target.table, &child.key.parent_columns, &old, self.env);
-        let env = with_params(self.env, old.clone());
+        let env = self.env.with_params(old.clone());
         if !exists(&child.access, &child.filter, &env, self.cx)? {
             return Ok(());
         }
@@ -356,10 +356,6 @@ fn pick(row: &[Datum], columns: &[usize]) -> Vec<Datum> {
     columns.iter().map(|&column| row[column].clone()).collect()
 }
 
-fn with_params(env: &Env, params: Vec<Datum>) -> Env {
-    Env { params, ..env.clone() }
-}
-
 /// Holds what a transaction has done to the foreign keys that wait for its end.
 pub(crate) fn check_deferred(
     all: &[Deferred],
@@ -369,7 +365,7 @@ pub(crate) fn check_deferred(
     for Deferred { child, key, values, error } in all {
         // It may be gone by now.
         let Some((child, parent)) = target::both_sides(child, key, cx)? else { continue };
-        let env = with_params(env, values.clone());
+        let env = env.with_params(values.clone());
         if exists(&child.0, &child.1, &env, cx)? && !exists(&parent.0, &parent.1, &env, cx)? {
             return Err(error.clone().into());
         }

@@ -47,9 +47,9 @@ pub(crate) struct Scope {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Params {
     pub types: Vec<Option<SqlType>>,
-    /// The sequences that expressions name, in the order of their places, and how many numbers each
-    /// row takes of them.
-    pub sequences: Vec<(SequenceName, u64)>,
+    /// The sequences that expressions name, in the order of their places, and whether numbers are
+    /// taken of them.
+    pub sequences: Vec<(SequenceName, bool)>,
     /// Whether one is told where to go on.
     pub sets_sequences: bool,
 }
@@ -67,13 +67,13 @@ pub(crate) enum SequenceName {
 
 impl Params {
     /// The place of a sequence.
-    pub(crate) fn sequence(&mut self, name: SequenceName, draws: u64) -> usize {
+    pub(crate) fn sequence(&mut self, name: SequenceName, is_drawn: bool) -> usize {
         let known = self.sequences.iter().position(|(known, _)| *known == name);
         let at = known.unwrap_or_else(|| {
-            self.sequences.push((name, 0));
+            self.sequences.push((name, false));
             self.sequences.len() - 1
         });
-        self.sequences[at].1 += draws;
+        self.sequences[at].1 |= is_drawn;
         at
     }
 }

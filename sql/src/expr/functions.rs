@@ -182,9 +182,9 @@ impl Function {
             // 53 bits are what a double holds.
             Self::Random => Datum::Float((env.random() >> 11) as f64 / (1u64 << 53) as f64),
             Self::Version => Datum::Text(VERSION.to_owned()),
-            Self::Database => Datum::Text(env.database.clone()),
+            Self::Database => Datum::Text(env.database.to_string()),
             Self::Schema => Datum::Text("public".to_owned()),
-            Self::User => Datum::Text(env.user.clone()),
+            Self::User => Datum::Text(env.user.to_string()),
             Self::UnlockAll => Datum::Text(String::new()),
             _ => return None,
         })

@@ -5,7 +5,7 @@
 
 pub(crate) mod arithmetic;
 mod array_calls;
-mod arrays;
+pub(crate) mod arrays;
 pub(crate) mod bind;
 mod calls;
 pub(crate) mod cast;
@@ -27,6 +27,7 @@ mod words;
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Ordering;
+use std::sync::Arc;
 
 use crate::error::{SqlError, code};
 use crate::plan::target::Deferred;
@@ -50,9 +51,9 @@ pub(crate) struct Env {
     /// The session's time zone.
     pub zone: Zone,
     /// The session's user.
-    pub user: String,
+    pub user: Arc<str>,
     /// The session's database.
-    pub database: String,
+    pub database: Arc<str>,
     /// What random values are drawn from, fixed where the statement came in.
     pub seed: Cell<u64>,
     /// What sets apart the rows without a key that this statement inserts.
@@ -68,6 +69,24 @@ pub(crate) struct Env {
 }
 
 impl Env {
+    /// The same for expressions with other parameters, which name no sequence.
+    pub fn with_params(&self, params: Vec<Datum>) -> Self {
+        Self {
+            params,
+            now: self.now,
+            statement_now: self.statement_now,
+            zone: self.zone.clone(),
+            user: self.user.clone(),
+            database: self.database.clone(),
+            seed: Cell::new(self.seed.get()),
+            row_seed: self.row_seed,
+            sequences: Vec::new(),
+            last_number: Cell::new(None),
+            set_sequences: RefCell::default(),
+            deferred: None,
+        }
+    }
+
     /// What the session took last of each sequence that is used.
     pub fn current(&self) -> Vec<(u32, i64)> {
         let current = |drawn: &Drawn| drawn.current.get().map(|number| (drawn.id, number));
@@ -299,6 +318,18 @@ impl Expr {
             Self::Call(function, list) => Self::Call(function, each(list)?),
             Self::Sequence(call, at, list) => Self::Sequence(call, at, each(list)?),
         })
+    }
+
+    /// How often it takes a number of the sequence at a place.
+    pub(crate) fn draws(&self, sequence: usize) -> u64 {
+        let mut draws = 0;
+        self.all(&mut |expr| {
+            let is_one =
+                matches!(expr, Self::Sequence(SequenceCall::Next, at, _) if *at == sequence);
+            draws += u64::from(is_one);
+            true
+        });
+        draws
     }
 
     /// Whether the value depends on the row alone: not on the time, the session or chance.

@@ -39,9 +39,8 @@ impl Binder<'_> {
                 let bound = self.bind(expr)?;
                 list.push(self.coerce(bound, base)?.expr);
             }
-            let draws = u64::from(call == SequenceCall::Next);
             self.params.sets_sequences |= call == SequenceCall::Set;
-            at = self.params.sequence(sequence, draws);
+            at = self.params.sequence(sequence, call == SequenceCall::Next);
         }
         Ok(Some(Bound::new(Expr::Sequence(call, at, list), SqlType::Int8, location)))
     }

@@ -14,6 +14,8 @@ use super::SortKey;
 use super::path::{Part, Path, Paths};
 use crate::catalog::Table;
 use crate::error::SqlError;
+use crate::expr::arrays::{ArrayFunction, Test};
+use crate::expr::functions::Function;
 use crate::expr::{Binary, Comparison, Env, Expr, Unary};
 use crate::keys;
 use crate::types::SqlType;
@@ -23,6 +25,43 @@ use crate::types::text::fits;
 /// The most ranges that lists of values become: beyond them the table is scanned.
 const RANGES_MAX: usize = 1_024;
 
+/// And the most that the values of an array become, which are known when the statement runs.
+const PLACES_MAX: usize = 65_536;
+
+/// The values that a part of a key may have.
+#[derive(Clone, Debug)]
+pub(crate) enum Values {
+    /// These.
+    List(Vec<Expr>),
+    /// Those of an array.
+    OfArray(Expr),
+}
+
+impl Values {
+    /// How many there are, as far as is known.
+    fn len(&self) -> usize {
+        match self {
+            Self::List(list) => list.len(),
+            Self::OfArray(_) => 1,
+        }
+    }
+
+    /// Whether there is just one, so that rows are not sorted by it.
+    fn is_one(&self) -> bool {
+        matches!(self, Self::List(list) if list.len() == 1)
+    }
+
+    fn eval(&self, env: &Env) -> Result<Vec<Datum>, SqlError> {
+        match self {
+            Self::List(list) => list.iter().map(|value| value.eval(&[], env)).collect(),
+            Self::OfArray(array) => Ok(match array.eval(&[], env)? {
+                Datum::Array(array) => array.items().to_vec(),
+                _ => Vec::new(),
+            }),
+        }
+    }
+}
+
 /// Which part of a table to look at, and in which order.
 #[derive(Clone, Debug)]
 pub(crate) struct Access {
@@ -30,7 +69,7 @@ pub(crate) struct Access {
     /// The key that the search goes by.
     pub path: Arc<Path>,
     /// The values that the first parts of the key may have, part by part.
-    pub equal: Vec<Vec<Expr>>,
+    pub equal: Vec<Values>,
     /// The least value of the next part, and whether it is included.
     pub lower: Option<(Expr, bool)>,
     /// The greatest value of the next part, and whether it is included.
@@ -135,7 +174,7 @@ impl Access {
             // A part with one value takes no part in the order.
             while at < parts.len()
                 && parts[at].expr != *expr
-                && self.equal.get(at).is_some_and(|values| values.len() == 1)
+                && self.equal.get(at).is_some_and(Values::is_one)
             {
                 at += 1;
             }
@@ -169,10 +208,14 @@ impl Access {
     /// The places to look at, in the order of the scan.
     pub(crate) fn places(&self, env: &Env) -> Result<Vec<Place>, SqlError> {
         let mut prefixes = vec![Vec::new()];
-        for (part, values) in self.path.parts.iter().zip(&self.equal) {
+        for (at, (part, values)) in self.path.parts.iter().zip(&self.equal).enumerate() {
+            let values = values.eval(env)?;
+            if prefixes.len().saturating_mul(values.len()) > PLACES_MAX {
+                // All that begin so far are looked at.
+                return Ok(self.whole(prefixes, at));
+            }
             let mut encoded = Vec::with_capacity(values.len());
-            for value in values {
-                let datum = value.eval(&[], env)?;
+            for datum in values {
                 if is_storable(part.base, &datum) {
                     let mut key = KeyEncoder::new();
                     part.append(&datum, &mut key)?;
@@ -201,6 +244,16 @@ impl Access {
             places.reverse();
         }
         Ok(places)
+    }
+
+    /// All keys with these prefixes, which are of so many parts.
+    fn whole(&self, prefixes: Vec<Vec<u8>>, parts: usize) -> Vec<Place> {
+        assert!(parts < self.path.parts.len(), "a part follows");
+        let places = prefixes.iter().map(|prefix| Place::Range(all_with(prefix)));
+        match self.direction {
+            Direction::Forward => places.collect(),
+            Direction::Reverse => places.rev().collect(),
+        }
     }
 
     /// The range of keys with a prefix and the bounds; nothing when no key can be in it.
@@ -323,16 +376,25 @@ fn compared(condition: &Expr, part: &Part) -> Option<(Comparison, Expr)> {
 }
 
 /// The values that a condition leaves a part of a key.
-fn equal_values(condition: &Expr, part: &Part) -> Option<Vec<Expr>> {
-    match condition {
-        condition if *condition == part.expr => Some(vec![Expr::Const(Datum::Bool(true))]),
+fn equal_values(condition: &Expr, part: &Part) -> Option<Values> {
+    const ANY: Function = Function::Array(ArrayFunction::Quantified {
+        test: Test::Compare(Comparison::Equal),
+        is_all: false,
+    });
+    let list = match condition {
+        condition if *condition == part.expr => vec![Expr::Const(Datum::Bool(true))],
         Expr::In { operand, list, is_negated: false } => {
             let is_found = is_part(operand, part) && list.iter().all(Expr::is_constant);
-            is_found.then(|| list.clone())
+            is_found.then(|| list.clone())?
+        }
+        Expr::Call(ANY, args) => {
+            let is_found = is_part(&args[0], part) && args[1].is_constant();
+            return is_found.then(|| Values::OfArray(args[1].clone()));
         }
         _ => match compared(condition, part)? {
-            (Comparison::Equal, value) => Some(vec![value]),
-            _ => None,
+            (Comparison::Equal, value) => vec![value],
+            _ => return None,
         },
-    }
+    };
+    Some(Values::List(list))
 }

@@ -73,15 +73,23 @@ impl Planned {
         self.sequences.iter().map(&mut of).collect()
     }
 
-    /// About how many numbers it takes of each sequence: those of VALUES are known.
-    pub(crate) fn rows_expected(&self) -> u64 {
-        match &self.plan {
+    /// How many numbers it takes of the sequence at a place, at least: those of VALUES are known.
+    pub(crate) fn draws(&self, at: usize) -> u64 {
+        let draws = |exprs: &[Expr]| exprs.iter().map(|expr| expr.draws(at)).sum::<u64>();
+        let least = match &self.plan {
             Plan::Insert(insert) => match &insert.source.source {
-                Source::Values(rows) => rows.len() as u64,
-                Source::Nothing | Source::Table(_) => 1,
+                Source::Values(rows) => {
+                    let given = rows.iter().map(|row| draws(row)).sum::<u64>();
+                    given + draws(&insert.columns) * rows.len() as u64
+                }
+                Source::Nothing | Source::Table(_) => {
+                    draws(&insert.source.output) + draws(&insert.columns)
+                }
             },
-            _ => 1,
-        }
+            Plan::Select(select) => draws(&select.output),
+            _ => 0,
+        };
+        if self.sequences[at].is_drawn { least.max(1) } else { 0 }
     }
 }
 
@@ -423,13 +431,13 @@ impl Planner<'_> {
     /// The sequences that expressions have named.
     fn sequences(&mut self) -> Result<Vec<Used>, Failure> {
         let mut found = Vec::new();
-        for (name, draws) in std::mem::take(&mut self.params.sequences) {
+        for (name, is_drawn) in std::mem::take(&mut self.params.sequences) {
             let name = match name {
                 SequenceName::Named(name) => name,
                 SequenceName::OfColumn { table, column } => self.sequence_of(&table, &column)?,
             };
             match self.relation_named(&name)? {
-                Some(Relation::Sequence(sequence)) => found.push(Used { name, sequence, draws }),
+                Some(Relation::Sequence(sequence)) => found.push(Used { name, sequence, is_drawn }),
                 Some(_) => {
                     let message = format!("\"{name}\" is not a sequence");
                     return Err(SqlError::new(code::WRONG_OBJECT_TYPE, message).into());

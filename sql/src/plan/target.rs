@@ -182,7 +182,7 @@ pub(super) fn default_of(
     let column = &table.columns[at];
     if let Some(identity) = &column.identity {
         let name = SequenceName::Named(identity.sequence.clone());
-        return Ok(Expr::Sequence(SequenceCall::Next, sequences.sequence(name, 1), Vec::new()));
+        return Ok(Expr::Sequence(SequenceCall::Next, sequences.sequence(name, true), Vec::new()));
     }
     match &column.default {
         Some(default) => Ok(text::default(default, column, sequences)?),

@@ -168,7 +168,7 @@ impl<E: Engine> Session<E> {
         if planned.is_write() {
             cx.begin_write();
         }
-        let may_be_run_again = planned.sequences.iter().any(|used| used.draws > 0);
+        let may_be_run_again = planned.sequences.iter().any(|used| used.is_drawn);
         let before = may_be_run_again.then(|| cx.mark());
         let env = self.env(params.to_vec(), transaction.started, drawn);
         let env = Env { deferred: Some(RefCell::default()), ..env };

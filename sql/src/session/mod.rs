@@ -107,8 +107,8 @@ struct Transaction<E: Engine> {
 pub struct Session<E: Engine> {
     engine: E,
     shared: Arc<Shared>,
-    user: String,
-    database: String,
+    user: Arc<str>,
+    database: Arc<str>,
     settings: Settings,
     transaction: Option<Transaction<E>>,
     statements: BTreeMap<String, Arc<Prepared>>,
@@ -148,8 +148,8 @@ impl<E: Engine> Session<E> {
         Ok(Self {
             engine,
             shared,
-            user,
-            database,
+            user: user.into(),
+            database: database.into(),
             settings,
             transaction: None,
             statements: BTreeMap::new(),

@@ -37,9 +37,9 @@ impl<E: Engine> Session<E> {
     ) -> Result<(Vec<Drawn>, Borrowed), SqlError> {
         let mut all = Vec::with_capacity(planned.sequences.len());
         let mut borrowed = Borrowed::default();
-        for used in &planned.sequences {
-            let rows = planned.rows_expected().saturating_mul(used.draws);
-            let wanted = rows.saturating_mul(GROWTH.saturating_pow(tries)).min(NUMBERS_MAX);
+        for (at, used) in planned.sequences.iter().enumerate() {
+            let wanted =
+                planned.draws(at).saturating_mul(GROWTH.saturating_pow(tries)).min(NUMBERS_MAX);
             let values = match self.own_sequence(used) {
                 true => self.draw_own(used, wanted)?,
                 false => self.draw_shared(used, wanted, &mut borrowed).await?,
