@@ -95,25 +95,32 @@ impl Function {
         matches!(self, Self::RandomUuid | Self::Random)
     }
 
-    /// Whether the arguments alone decide: not the time, the session, or chance.
+    /// Whether the arguments alone decide: not the time, the session's zone, or chance.
     pub(crate) fn is_immutable(self) -> bool {
-        !matches!(
-            self,
+        let depends_on_zone =
+            |base: SqlType| base.element().unwrap_or(base) == SqlType::Timestamptz;
+        match self {
             Self::Now
-                | Self::StatementNow
-                | Self::LocalNow
-                | Self::Today
-                | Self::Extract(SqlType::Timestamptz)
-                | Self::DateTruncate(SqlType::Timestamptz)
-                | Self::RandomUuid
-                | Self::Random
-                | Self::Version
-                | Self::Database
-                | Self::Schema
-                | Self::User
-                | Self::IsVisible
-                | Self::UnlockAll
-        )
+            | Self::StatementNow
+            | Self::LocalNow
+            | Self::Today
+            | Self::RandomUuid
+            | Self::Random
+            | Self::Version
+            | Self::Database
+            | Self::Schema
+            | Self::User
+            | Self::IsVisible
+            | Self::UnlockAll => false,
+            Self::Extract(base) | Self::DateTruncate(base) => !depends_on_zone(base),
+            Self::Array(ArrayFunction::Join(base))
+            | Self::Json(JsonFunction::Make { base, .. })
+            | Self::Time(TimeFunction::Age(base))
+            | Self::Date(DateFunction::Format(base)) => !depends_on_zone(base),
+            Self::Time(TimeFunction::AgeToday(_) | TimeFunction::LocalTime)
+            | Self::Date(DateFunction::MakeTimestamptz | DateFunction::TimeOfDay) => false,
+            _ => true,
+        }
     }
 
     /// Whether NULL arguments are the function's own matter.

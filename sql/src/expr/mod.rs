@@ -339,7 +339,11 @@ impl Expr {
             Self::Call(function, _) => function.is_immutable(),
             Self::Unary(Unary::Cast { from, to, .. }, _) => {
                 // These look at the session's time zone.
-                (*from == SqlType::Timestamptz) == (to.base == SqlType::Timestamptz)
+                let zoned = |base: SqlType| base.element().unwrap_or(base) == SqlType::Timestamptz;
+                zoned(*from) == zoned(to.base)
+            }
+            Self::Binary(Binary::Temporal(Temporal::Later(base) | Temporal::Earlier(base)), ..) => {
+                *base != SqlType::Timestamptz
             }
             _ => true,
         })
