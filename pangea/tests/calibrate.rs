@@ -30,7 +30,8 @@ fn what_was_measured_is_read_and_predicts_about_what_was_measured() {
     let table: toml::Table = text.parse().unwrap();
     assert_eq!(table["calibration"]["workload"].as_str(), Some("ycsb-a"));
     let explained = table["calibration"]["explained_percent"].as_float().unwrap();
-    assert!((50.0..105.0).contains(&explained), "{text}");
+    // A machine that does something else meanwhile measures some of that, too.
+    assert!((25.0..200.0).contains(&explained), "{text}");
     for kind in ["submit", "message_batch", "work_execute", "log_write", "send", "client_answer"] {
         assert!(table["lines"][kind]["samples"].as_integer().unwrap() > 0, "{kind}: {text}");
     }
