@@ -25,7 +25,7 @@ pub const SEQUENCES: TableId = TableId(2);
 /// What a sequence is.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sequence {
-    /// The number of its row in [`SEQUENCES`].
+    /// The number of its row among those that say how far sequences are.
     pub id: u32,
     /// The number of its type in `pg_type`: that of smallint, integer or bigint.
     pub type_oid: u32,
