@@ -15,6 +15,7 @@ use crate::catalog::{
 };
 use crate::keys;
 use crate::syntax::quoted;
+use crate::types::SqlType;
 use crate::types::datum::Datum;
 use crate::types::text;
 use crate::types::zone::Zone;
@@ -50,8 +51,11 @@ pub(crate) fn describe(
             format!("A row of table {name}, which has no primary key, {}", became("changed"))
         }
         Some((table, None)) => {
-            let types = table.primary_key.iter().map(|&at| table.columns[at].ty.base);
-            let key = shown_key(&table, &keys::decode(types, &change.key), zone);
+            let columns = table.primary_key.iter().map(|&at| &table.columns[at]);
+            let types = columns.clone().map(|column| column.ty.base);
+            let values = keys::decode(types.clone(), &change.key);
+            let names = columns.map(|column| column.name.as_str());
+            let key = shown_key(names, types.zip(&values), zone);
             format!("{key} of table {} {}", quoted(&table.name), became("changed"))
         }
         None if change.table.0 >= USER_TABLE_FIRST => {
@@ -84,14 +88,20 @@ fn table_of(id: TableId, cx: &mut dyn Context) -> Option<(Table, Option<Index>)>
     scanned.ok().and(found)
 }
 
-/// `Key (a, b)=(1, x)`, in PostgreSQL's form, of the values of a key. Those that are not known,
-/// at its end, are dots.
-fn shown_key(table: &Table, values: &[Datum], zone: &Zone) -> String {
-    let names: Vec<&str> =
-        table.primary_key.iter().map(|&at| table.columns[at].name.as_str()).collect();
-    let known = table.primary_key.iter().zip(values);
-    let mut shown: Vec<String> =
-        known.map(|(&at, value)| text::format(table.columns[at].ty.base, value, zone)).collect();
+/// `Key (a, b)=(1, x)`, in PostgreSQL's form, of the columns and the values of a key. Those that are
+/// not known, at its end, are dots.
+pub(crate) fn shown_key<'a>(
+    names: impl Iterator<Item = &'a str>,
+    values: impl Iterator<Item = (SqlType, &'a Datum)>,
+    zone: &Zone,
+) -> String {
+    let names: Vec<&str> = names.collect();
+    let mut shown: Vec<String> = values
+        .map(|(base, value)| match value {
+            Datum::Null => "null".to_owned(),
+            value => text::format(base, value, zone),
+        })
+        .collect();
     if shown.len() < names.len() {
         shown.push("...".to_owned());
     }

@@ -17,6 +17,7 @@ use pangea_core::value::Value;
 
 use super::{alter, check_size, scan};
 use crate::catalog::{Action, ForeignKey, Table};
+use crate::conflict::shown_key;
 use crate::error::{Failure, SqlError, code};
 use crate::expr::{Env, Expr};
 use crate::keys;
@@ -459,21 +460,14 @@ fn duplicate(path: &Path, row: &[Datum], env: &Env) -> Result<SqlError, SqlError
 /// `Key (a, b)=(1, x)`, of what a path has of a row.
 pub(super) fn shown_path(path: &Path, row: &[Datum], env: &Env) -> Result<String, SqlError> {
     let values = path.values(row, env)?;
-    let names: Vec<&str> = path.parts.iter().map(|part| part.name.as_str()).collect();
-    let shown = path.parts.iter().zip(&values).map(|(part, value)| match value {
-        Datum::Null => "null".to_owned(),
-        value => text::format(part.base, value, &env.zone),
-    });
-    let shown: Vec<String> = shown.collect();
-    Ok(format!("Key ({})=({})", names.join(", "), shown.join(", ")))
+    let names = path.parts.iter().map(|part| part.name.as_str());
+    let values = path.parts.iter().map(|part| part.base).zip(&values);
+    Ok(shown_key(names, values, &env.zone))
 }
 
 /// `Key (a, b)=(1, x)`, of columns of a table.
 fn shown(table: &Table, columns: &[usize], values: &[Datum], env: &Env) -> String {
-    let names: Vec<&str> = columns.iter().map(|&at| table.columns[at].name.as_str()).collect();
-    let shown = columns.iter().zip(values);
-    let shown: Vec<String> = shown
-        .map(|(&at, value)| text::format(table.columns[at].ty.base, value, &env.zone))
-        .collect();
-    format!("Key ({})=({})", names.join(", "), shown.join(", "))
+    let columns = columns.iter().map(|&at| &table.columns[at]);
+    let types = columns.clone().map(|column| column.ty.base);
+    shown_key(columns.map(|column| column.name.as_str()), types.zip(values), &env.zone)
 }
