@@ -88,8 +88,8 @@ fn table_of(id: TableId, cx: &mut dyn Context) -> Option<(Table, Option<Index>)>
     scanned.ok().and(found)
 }
 
-/// `Key (a, b)=(1, x)`, in PostgreSQL's form, of the columns and the values of a key. Those that are
-/// not known, at its end, are dots.
+/// `Key (a, b)=(1, x)`, in PostgreSQL's form, of the columns and the values of a key. Those at its
+/// end that are not known are dots.
 pub(crate) fn shown_key<'a>(
     names: impl Iterator<Item = &'a str>,
     values: impl Iterator<Item = (SqlType, &'a Datum)>,
