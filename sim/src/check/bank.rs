@@ -71,9 +71,9 @@ mod tests {
         History { operations: vec![Operation { client: 0, node, how, call, invoked, ended, end }] }
     }
 
-    /// Bank, seed 2610 with clients that work for 100 ms: a full stop took a node back to before the
-    /// load, which it had not logged yet, and there an audit that was called and not read found no
-    /// money.
+    /// Bank, seed 2610 with clients that work for 100 ms: a full stop took a node back to before
+    /// the load, which it had not logged yet, and there an audit that was called and not read found
+    /// no money.
     #[test]
     fn an_audit_before_the_accounts_are_opened_finds_nothing_however_it_is_asked_for() {
         let bank = Bank::new(&Settings { accounts: 2, ..Settings::default() }).unwrap();
