@@ -95,6 +95,10 @@ pub mod code {
     pub const AMBIGUOUS_COLUMN: SqlState = SqlState(*b"42702");
     pub const UNDEFINED_COLUMN: SqlState = SqlState(*b"42703");
     pub const UNDEFINED_OBJECT: SqlState = SqlState(*b"42704");
+    pub const WINDOWING: SqlState = SqlState(*b"42P20");
+    pub const INVALID_RECURSION: SqlState = SqlState(*b"42P19");
+    pub const DUPLICATE_ALIAS: SqlState = SqlState(*b"42712");
+    pub const OUT_OF_MEMORY: SqlState = SqlState(*b"53200");
     pub const GROUPING: SqlState = SqlState(*b"42803");
     pub const TYPE_MISMATCH: SqlState = SqlState(*b"42804");
     pub const WRONG_OBJECT_TYPE: SqlState = SqlState(*b"42809");

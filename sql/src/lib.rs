@@ -9,6 +9,7 @@ mod expr;
 mod keys;
 pub mod memory;
 mod plan;
+mod relational;
 mod rows;
 mod sequence;
 pub mod session;

@@ -60,6 +60,12 @@ impl Drawn {
         Ok(next)
     }
 
+    /// Goes on from where a copy is.
+    pub(crate) fn go_on_from(&self, copy: &Self) {
+        self.values.replace(copy.values.borrow().clone());
+        self.current.set(copy.current.get());
+    }
+
     pub(crate) fn current(&self) -> Result<i64, SqlError> {
         self.current.get().ok_or_else(|| {
             let name = &self.name;

@@ -391,8 +391,6 @@ mod tests {
             ("select a from only t", "ONLY", Some(15)),
             ("update only (t) set a = 1", "ONLY", Some(8)),
             ("select a from t order by a using <", "ORDER BY .. USING", Some(28)),
-            ("select;", "an empty select list", Some(1)),
-            ("select from t", "an empty select list", Some(1)),
             ("select 0xffffffffffffffff", "a hexadecimal number beyond bigint", Some(8)),
             ("select a from t for update skip locked", "SKIP LOCKED", None),
         ];

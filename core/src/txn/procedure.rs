@@ -64,6 +64,13 @@ pub trait Context {
     /// # Errors
     /// [`Stop::Interrupted`] when the executor needs the run to end.
     fn delete(&mut self, table: TableId, key: Key) -> Result<(), Stop>;
+
+    /// How many keys a table has, about, where that is known. Replicas differ in it: a plan may
+    /// depend on it, a result may not.
+    fn estimate(&self, table: TableId) -> Option<usize> {
+        let _ = table;
+        None
+    }
 }
 
 /// A named deterministic function over the database.

@@ -1,15 +1,19 @@
 //! Aggregates over groups of rows.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use pangea_core::key::Key;
 
-use crate::error::SqlError;
+use super::query;
+use crate::error::{SqlError, code};
 use crate::expr::arithmetic::{self, Arithmetic};
 use crate::expr::{Env, Expr};
 use crate::keys;
+use crate::plan::SortKey;
 use crate::types::SqlType;
 use crate::types::datum::Datum;
+use crate::types::json::{self, Json};
 use crate::types::numeric::Numeric;
 
 /// What is computed of a group.
@@ -22,20 +26,31 @@ pub(crate) enum AggregateKind {
     Max,
     And,
     Or,
+    BitAnd,
+    BitOr,
+    /// `array_agg`
+    Array,
+    /// `string_agg`: text, and what stands between
+    Text,
+    /// `json_agg`, `jsonb_agg`: of values that are json already
+    Json { is_binary: bool },
+    /// `json_object_agg`, `jsonb_object_agg`: text, and values that are json already
+    Object { is_binary: bool },
 }
 
 /// An aggregate of a query.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Aggregate {
     pub kind: AggregateKind,
-    /// What of each row; nothing counts the row itself.
-    pub arg: Option<Expr>,
-    /// The argument's type.
-    pub base: SqlType,
+    /// What of each row, and the types; nothing counts the row itself.
+    pub args: Vec<(Expr, SqlType)>,
     /// Whether equal arguments count once.
     pub is_distinct: bool,
     /// Which rows count.
     pub filter: Option<Expr>,
+    /// In which order; keys name these by their place.
+    pub order: Vec<(Expr, SqlType)>,
+    pub sort: Vec<SortKey>,
 }
 
 impl AggregateKind {
@@ -48,30 +63,94 @@ impl AggregateKind {
             "max" => Self::Max,
             "bool_and" | "every" => Self::And,
             "bool_or" => Self::Or,
+            "bit_and" => Self::BitAnd,
+            "bit_or" => Self::BitOr,
+            "array_agg" => Self::Array,
+            "string_agg" => Self::Text,
+            "json_agg" => Self::Json { is_binary: false },
+            "jsonb_agg" => Self::Json { is_binary: true },
+            "json_object_agg" => Self::Object { is_binary: false },
+            "jsonb_object_agg" => Self::Object { is_binary: true },
             _ => return None,
         })
     }
 
-    /// The type that an argument becomes, and the type of the result.
-    pub(crate) fn types(self, base: SqlType) -> Option<(SqlType, SqlType)> {
+    /// How many arguments it has.
+    pub(crate) fn arity(self) -> usize {
+        match self {
+            Self::Text | Self::Object { .. } => 2,
+            _ => 1,
+        }
+    }
+
+    /// The types that arguments become, and the type of the result, by the first argument's.
+    pub(crate) fn types(self, base: SqlType) -> Option<(Vec<SqlType>, SqlType)> {
         use SqlType::{Bool, Bpchar, Float4, Float8, Int2, Int4, Int8, Numeric, Text, Varchar};
-        let same = |base| Some((base, base));
+        let one = |arg, result| Some((vec![arg], result));
+        let same = |base| one(base, base);
+        let json = |is_binary| if is_binary { SqlType::Jsonb } else { SqlType::Json };
         match (self, base) {
-            (Self::Count, base) => Some((base, Int8)),
-            (Self::Sum, Int2 | Int4) => Some((base, Int8)),
-            (Self::Sum | Self::Avg, Int8) => Some((Numeric, Numeric)),
-            (Self::Avg, Int2 | Int4) => Some((Numeric, Numeric)),
+            (Self::Count, base) => one(base, Int8),
+            (Self::Sum, Int2 | Int4) => one(base, Int8),
+            (Self::Sum | Self::Avg, Int8) => same(Numeric),
+            (Self::Avg, Int2 | Int4) => same(Numeric),
             (Self::Sum, Float4 | Float8 | Numeric) => same(base),
             (Self::Sum | Self::Avg, SqlType::Interval) => same(base),
-            (Self::Avg, Float4 | Float8) => Some((Float8, Float8)),
+            (Self::Avg, Float4 | Float8) => same(Float8),
             (Self::Avg, Numeric) => same(Numeric),
-            (Self::Min | Self::Max, Text | Varchar) => Some((Text, Text)),
+            (Self::Min | Self::Max, Text | Varchar) => same(Text),
             (Self::Min | Self::Max, Bpchar) => same(Bpchar),
             (Self::Min | Self::Max, SqlType::Json | SqlType::Jsonb) => None,
             (Self::Min | Self::Max, base) if base != Bool && base != SqlType::Uuid => same(base),
             (Self::And | Self::Or, Bool) => same(Bool),
+            (Self::BitAnd | Self::BitOr, Int2 | Int4 | Int8) => same(base),
+            (Self::Array, base) if base.element().is_none() => one(base, base.array()?),
+            (Self::Text, Text | Varchar | Bpchar) => Some((vec![Text, Text], Text)),
+            (Self::Json { is_binary }, base) if base == json(is_binary) => same(base),
+            (Self::Object { is_binary }, _) => {
+                Some((vec![Text, json(is_binary)], json(is_binary)))
+            }
             _ => None,
         }
+    }
+
+    /// Whether all values are kept until the end, NULLs too, as their order matters.
+    fn is_collected(self) -> bool {
+        matches!(self, Self::Array | Self::Text | Self::Json { .. } | Self::Object { .. })
+    }
+
+    /// Whether rows whose value is NULL count.
+    fn takes_nulls(self) -> bool {
+        matches!(self, Self::Array | Self::Json { .. } | Self::Object { .. })
+    }
+}
+
+impl Aggregate {
+    /// One of all rows, whatever their order is.
+    pub(crate) fn plain(kind: AggregateKind, args: Vec<(Expr, SqlType)>) -> Self {
+        let (order, sort) = (Vec::new(), Vec::new());
+        Self { kind, args, is_distinct: false, filter: None, order, sort }
+    }
+
+    /// The type of what it comes to.
+    pub(crate) fn result(&self) -> SqlType {
+        let base = self.args.first().map_or(SqlType::Bool, |(_, base)| *base);
+        self.kind.types(base).map_or(SqlType::Int8, |(_, result)| result)
+    }
+
+    /// The same where its arguments, and then what it is sorted by, are the columns of a row.
+    pub(crate) fn over_columns(&self) -> Self {
+        let types = self.args.iter().chain(&self.order).map(|(_, base)| *base);
+        let mut columns: Vec<_> =
+            types.enumerate().map(|(at, base)| (Expr::Column(at), base)).collect();
+        let order = columns.split_off(self.args.len());
+        Self { args: columns, order, filter: None, sort: self.sort.clone(), ..*self }
+    }
+
+    /// The expressions that it holds.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = &Expr> {
+        let args = self.args.iter().chain(&self.order).map(|(expr, _)| expr);
+        args.chain(&self.filter)
     }
 }
 
@@ -84,11 +163,14 @@ pub(crate) struct State {
     value: Datum,
     /// The arguments seen, where they count once.
     seen: BTreeSet<Key>,
+    /// The arguments and what they are sorted by, where all are kept.
+    collected: Vec<Vec<Datum>>,
 }
 
 impl State {
     pub(crate) fn new() -> Self {
-        Self { count: 0, value: Datum::Null, seen: BTreeSet::new() }
+        let (seen, collected) = (BTreeSet::new(), Vec::new());
+        Self { count: 0, value: Datum::Null, seen, collected }
     }
 
     /// Takes a row in.
@@ -103,44 +185,58 @@ impl State {
         {
             return Ok(());
         }
-        let Some(arg) = &aggregate.arg else {
+        let exprs = aggregate.args.iter().chain(&aggregate.order);
+        let values = exprs.map(|(expr, _)| expr.eval(row, env)).collect::<Result<_, _>>()?;
+        self.fold(aggregate, values)
+    }
+
+    /// Takes the arguments of a row in, with what they are sorted by behind them.
+    pub(crate) fn fold(
+        &mut self,
+        aggregate: &Aggregate,
+        mut values: Vec<Datum>,
+    ) -> Result<(), SqlError> {
+        let Some(first) = values.first() else {
             self.count += 1;
             return Ok(());
         };
-        let datum = arg.eval(row, env)?;
-        if datum.is_null() {
+        let kind = aggregate.kind;
+        if first.is_null() && !kind.takes_nulls() {
             return Ok(());
         }
-        let is_new = !aggregate.is_distinct
-            || self.seen.insert(keys::encode_nullable([(aggregate.base, &datum)])?);
-        if !is_new {
-            return Ok(());
+        if aggregate.is_distinct {
+            let types = aggregate.args.iter().map(|(_, base)| *base);
+            if !self.seen.insert(keys::encode_nullable(types.zip(&values))?) {
+                return Ok(());
+            }
         }
         self.count += 1;
+        if kind.is_collected() {
+            self.collected.push(values);
+            return Ok(());
+        }
+        let datum = values.swap_remove(0);
         let before = std::mem::replace(&mut self.value, Datum::Null);
-        self.value = match aggregate.kind {
+        self.value = match kind {
             AggregateKind::Count => Datum::Null,
             _ if before.is_null() => datum,
-            AggregateKind::Sum | AggregateKind::Avg => {
-                // Sums of integers are bigint whatever their own width.
-                let base = if aggregate.base.is_integer() { SqlType::Int8 } else { aggregate.base };
-                arithmetic::apply(Arithmetic::Add, base, before, datum)?
-            }
-            AggregateKind::Min if datum.compare(&before).is_lt() => datum,
-            AggregateKind::Max if datum.compare(&before).is_gt() => datum,
-            AggregateKind::Min | AggregateKind::Max => before,
-            AggregateKind::And => {
-                Datum::Bool(datum.truth() == Some(true) && before.truth() == Some(true))
-            }
-            AggregateKind::Or => {
-                Datum::Bool(datum.truth() == Some(true) || before.truth() == Some(true))
-            }
+            _ => combined(kind, aggregate.args[0].1, before, datum)?,
         };
         Ok(())
     }
 
+    /// How much memory it takes beside itself, about.
+    pub(crate) fn size(&self) -> usize {
+        let rows = self.collected.iter();
+        let collected = rows.map(|row| 32 + row.iter().map(Datum::size).sum::<usize>());
+        self.value.size() + self.seen.len() * 64 + collected.sum::<usize>()
+    }
+
     /// The result for the group.
     pub(crate) fn finish(self, aggregate: &Aggregate) -> Result<Datum, SqlError> {
+        if aggregate.kind.is_collected() {
+            return collected(aggregate, self.collected);
+        }
         match (aggregate.kind, self.value) {
             (AggregateKind::Count, _) => Ok(Datum::Int(self.count)),
             (AggregateKind::Avg, Datum::Numeric(sum)) => {
@@ -153,4 +249,98 @@ impl State {
             (_, value) => Ok(value),
         }
     }
+}
+
+/// The value so far with one more.
+fn combined(
+    kind: AggregateKind,
+    base: SqlType,
+    before: Datum,
+    datum: Datum,
+) -> Result<Datum, SqlError> {
+    use AggregateKind as K;
+    let is_true = |datum: &Datum| datum.truth() == Some(true);
+    Ok(match kind {
+        K::Sum | K::Avg => {
+            // Sums of integers are bigint whatever their own width.
+            let base = if base.is_integer() { SqlType::Int8 } else { base };
+            arithmetic::apply(Arithmetic::Add, base, before, datum)?
+        }
+        K::BitAnd => arithmetic::apply(Arithmetic::BitAnd, base, before, datum)?,
+        K::BitOr => arithmetic::apply(Arithmetic::BitOr, base, before, datum)?,
+        K::Min if datum.compare(&before).is_lt() => datum,
+        K::Max if datum.compare(&before).is_gt() => datum,
+        K::And => Datum::Bool(is_true(&before) && is_true(&datum)),
+        K::Or => Datum::Bool(is_true(&before) || is_true(&datum)),
+        _ => before,
+    })
+}
+
+/// What becomes of all values of a group.
+fn collected(aggregate: &Aggregate, mut rows: Vec<Vec<Datum>>) -> Result<Datum, SqlError> {
+    if rows.is_empty() {
+        return Ok(Datum::Null);
+    }
+    let width = aggregate.args.len();
+    if !aggregate.sort.is_empty() {
+        rows.sort_by(|a, b| query::compare(&a[width..], &b[width..], &aggregate.sort));
+    } else if aggregate.is_distinct {
+        let plain = |column| SortKey { column, is_descending: false, is_nulls_first: false };
+        let sort: Vec<SortKey> = (0..width).map(plain).collect();
+        rows.sort_by(|a, b| query::compare(a, b, &sort));
+    }
+    let first = |row: Vec<Datum>| row.into_iter().next().expect("an argument");
+    match aggregate.kind {
+        AggregateKind::Array => Ok(Datum::array(rows.into_iter().map(first).collect())),
+        AggregateKind::Text => {
+            let mut text = String::new();
+            for (at, row) in rows.iter().enumerate() {
+                if let (1.., Datum::Text(between)) = (at, &row[1]) {
+                    text.push_str(between);
+                }
+                if let Datum::Text(part) = &row[0] {
+                    text.push_str(part);
+                }
+            }
+            Ok(Datum::Text(text))
+        }
+        AggregateKind::Json { is_binary: true } => {
+            let tree = |row| match first(row) {
+                Datum::Jsonb(json) => Arc::unwrap_or_clone(json),
+                _ => Json::Null,
+            };
+            let items = rows.into_iter().map(tree).collect();
+            Ok(Datum::Jsonb(Arc::new(Json::Array(items))))
+        }
+        AggregateKind::Json { is_binary: false } => {
+            let items: Vec<String> = rows.iter().map(|row| json_text(&row[0])).collect();
+            Ok(Datum::Text(format!("[{}]", items.join(", "))))
+        }
+        AggregateKind::Object { is_binary } => object(is_binary, &rows),
+        other => unreachable!("{other:?} keeps no values"),
+    }
+}
+
+fn json_text(datum: &Datum) -> String {
+    match datum {
+        Datum::Text(text) => text.clone(),
+        _ => "null".to_owned(),
+    }
+}
+
+fn object(is_binary: bool, rows: &[Vec<Datum>]) -> Result<Datum, SqlError> {
+    let mut parts = Vec::with_capacity(rows.len());
+    for row in rows {
+        let Datum::Text(name) = &row[0] else {
+            let message = "field name must not be null";
+            return Err(SqlError::new(code::INVALID_PARAMETER, message));
+        };
+        let value = match &row[1] {
+            Datum::Jsonb(json) => json.to_string(),
+            other => json_text(other),
+        };
+        parts.push(format!("{} : {value}", Json::String(name.clone())));
+    }
+    let text = format!("{{ {} }}", parts.join(", "));
+    if is_binary { json::parse(&text).map(|it| Datum::Jsonb(Arc::new(it))) } else { Ok(Datum::Text(text)) }
 }

@@ -8,8 +8,9 @@ pub(crate) mod aggregate;
 mod alter;
 mod ddl;
 mod dml;
-mod query;
+pub(crate) mod query;
 mod scan;
+pub(crate) mod series;
 mod write;
 
 use pangea_core::txn::Context;
@@ -19,6 +20,7 @@ use crate::expr::Env;
 use crate::plan::{Plan, Planned};
 use crate::sequence::Used;
 use crate::types::datum::Datum;
+pub(crate) use scan::Cursor;
 pub(crate) use write::check_deferred;
 
 /// The most rows of one result.

@@ -12,6 +12,7 @@ use super::{RowBuffer, scan};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::{Env, Expr};
 use crate::keys;
+use crate::relational;
 use crate::plan::{Grouping, Select, SortKey, Source};
 use crate::types::datum::Datum;
 
@@ -106,6 +107,12 @@ fn source_rows(
                 }
             }
         }
+        Source::Query(query) => {
+            relational::run(query, env, cx, &mut |row| match is_left(&row)? {
+                true => on_row(row),
+                false => Ok(ControlFlow::Continue(())),
+            })?;
+        }
         Source::Table(access) => {
             scan::rows(access, filter, env, cx, &mut |_, row| on_row(row))?;
         }
@@ -164,7 +171,8 @@ fn groups(
     Ok(finished)
 }
 
-fn compare(a: &[Datum], b: &[Datum], sort: &[SortKey]) -> Ordering {
+/// The order of two rows.
+pub(crate) fn compare(a: &[Datum], b: &[Datum], sort: &[SortKey]) -> Ordering {
     sort.iter()
         .map(|key| compare_by(&a[key.column], &b[key.column], *key))
         .find(|o| o.is_ne())

@@ -1,5 +1,6 @@
 //! Reading the rows that an access names.
 
+use std::collections::VecDeque;
 use std::ops::ControlFlow;
 
 use pangea_core::ids::TableId;
@@ -80,7 +81,7 @@ fn by_entry(
     visit: &mut Visit<'_>,
 ) -> Result<ControlFlow<()>, Failure> {
     let Some(value) = cx.get(table.id, row_key)? else {
-        return Err(SqlError::new(code::DATA_CORRUPTED, "an index entry leads to no row").into());
+        return Err(leads_nowhere().into());
     };
     visit(row_key, &value)
 }
@@ -94,7 +95,7 @@ fn by_entries(
     visit: &mut Visit<'_>,
 ) -> Result<ControlFlow<()>, Failure> {
     let mut most = ENTRIES_FIRST;
-    while !range.is_empty() {
+    loop {
         let mut entries: Vec<(Key, Value)> = Vec::with_capacity(most);
         let (table, direction) = (access.path.store, access.direction);
         let scan = Scan { table, range: range.clone(), direction };
@@ -103,22 +104,15 @@ fn by_entries(
             if entries.len() < most { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         })?;
         let is_last = entries.len() < most;
-        if let Some((last, _)) = entries.last() {
-            match direction {
-                Direction::Forward => {
-                    range.start = last.to_vec();
-                    range.start.push(0);
-                }
-                Direction::Reverse => range.end = Some(last.to_vec()),
-            }
-        }
+        let rest = entries.last().and_then(|(last, _)| after(range, last, direction));
         for (_, row_key) in &entries {
             if by_entry(&access.table, row_key, cx, visit)?.is_break() {
                 return Ok(ControlFlow::Break(()));
             }
         }
-        if is_last {
-            break;
+        match rest.filter(|_| !is_last) {
+            Some(rest) => range = rest,
+            None => break,
         }
         most = (most * 2).min(ENTRIES_MAX);
     }
@@ -141,6 +135,106 @@ pub(super) fn collect(
         Ok(ControlFlow::Continue(()))
     })?;
     Ok(found)
+}
+
+/// A reading of the rows that accesses name, some at a time.
+#[derive(Debug)]
+pub(crate) struct Cursor {
+    access: Access,
+    /// What is left, the next one first.
+    places: VecDeque<Place>,
+}
+
+impl Cursor {
+    pub(crate) fn new(access: Access, env: &Env) -> Result<Self, SqlError> {
+        let places = access.places(env)?.into();
+        Ok(Self { access, places })
+    }
+
+    /// One of all rows that several accesses by one path name; nothing where there is no access.
+    pub(crate) fn of_all(accesses: Vec<Access>, env: &Env) -> Result<Option<Self>, SqlError> {
+        let mut places = Vec::new();
+        for access in &accesses {
+            places.extend(access.places(env)?);
+        }
+        places.sort();
+        places.dedup();
+        let access = accesses.into_iter().next();
+        Ok(access.map(|access| Self { access, places: places.into() }))
+    }
+
+    /// Visits so many more rows, of which a condition leaves some. Whether that were the last.
+    pub(crate) fn fill(
+        &mut self,
+        filter: Option<&Expr>,
+        most: usize,
+        env: &Env,
+        cx: &mut dyn Context,
+        on_row: &mut dyn FnMut(&[u8], Vec<Datum>) -> Result<(), Failure>,
+    ) -> Result<bool, Failure> {
+        let mut visited = 0;
+        let table = self.access.table.clone();
+        let mut visit = |key: &[u8], value: &[u8]| -> Result<(), Failure> {
+            let row = table.decode_row(value)?;
+            match filter {
+                Some(filter) if !filter.is_true(&row, env)? => Ok(()),
+                _ => on_row(key, row),
+            }
+        };
+        let is_index = self.access.path.index.is_some();
+        while visited < most
+            && let Some(place) = self.places.pop_front()
+        {
+            let (range, key) = match place {
+                Place::Range(range) => (range, None),
+                Place::Point(key) => (KeyRange::all(), Some(key)),
+            };
+            let (store, direction) = (self.access.path.store, self.access.direction);
+            let mut found: Vec<(Key, Value)> = Vec::new();
+            let wanted = most - visited;
+            match key {
+                Some(key) => found.extend(cx.get(store, &key)?.map(|value| (key, value))),
+                None => {
+                    let scan = Scan { table: store, range: range.clone(), direction };
+                    cx.scan(&scan, &mut |key, value| {
+                        found.push((Key::from(key), value.clone()));
+                        let is_enough = found.len() >= wanted;
+                        if is_enough { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+                    })?;
+                    if found.len() >= wanted
+                        && let Some((last, _)) = found.last()
+                        && let Some(rest) = after(range, last, direction)
+                    {
+                        self.places.push_front(Place::Range(rest));
+                    }
+                }
+            }
+            visited += found.len().max(1);
+            for (key, value) in found {
+                match is_index {
+                    false => visit(&key, &value)?,
+                    true => {
+                        let row = cx.get(table.id, &value)?.ok_or_else(leads_nowhere)?;
+                        visit(&value, &row)?;
+                    }
+                }
+            }
+        }
+        Ok(self.places.is_empty())
+    }
+}
+
+/// What of a range is left behind a key.
+fn after(mut range: KeyRange, last: &Key, direction: Direction) -> Option<KeyRange> {
+    match direction {
+        Direction::Forward => range.start = [last.as_bytes(), &[0][..]].concat(),
+        Direction::Reverse => range.end = Some(last.to_vec()),
+    }
+    (!range.is_empty()).then_some(range)
+}
+
+fn leads_nowhere() -> SqlError {
+    SqlError::new(code::DATA_CORRUPTED, "an index entry leads to no row")
 }
 
 /// What is done with some rows at a time, as they are kept.

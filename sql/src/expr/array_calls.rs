@@ -259,9 +259,6 @@ impl Binder<'_> {
         is_all: bool,
         location: Location,
     ) -> Result<Bound, SqlError> {
-        if matches!(right, ast::Expr::Subquery(_)) {
-            return Err(self.error_at(SqlError::unsupported("a subquery"), location));
-        }
         use ast::BinaryOperator as O;
         let like = |is_negated, is_case_blind| Test::Like { is_negated, is_case_blind };
         let test = match op {

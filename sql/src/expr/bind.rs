@@ -3,6 +3,8 @@
 //! A string literal, NULL or parameter has no type of its own at first. It takes the type of what
 //! it meets: the other operand, the column that it is assigned to, the argument it is given for.
 
+use std::sync::Arc;
+
 use sqlparser::ast;
 use sqlparser::tokenizer::Location;
 
@@ -10,6 +12,7 @@ use super::cast::{self, Level};
 use super::{Expr, Unary};
 use crate::error::{SqlError, code};
 use crate::exec::aggregate::Aggregate;
+use crate::relational::{ColumnId, Query, Shape, Window};
 use crate::syntax;
 use crate::types::datum::Datum;
 use crate::types::zone::Zone;
@@ -35,6 +38,12 @@ pub(crate) struct ScopeColumn {
     pub ty: ColumnType,
     /// Whether it is there and can't be named: a column that was dropped.
     pub is_hidden: bool,
+    /// Whether it is named with its table alone: a join has put one in its place.
+    pub is_merged: bool,
+    /// Whether it is of the primary key of its table.
+    pub is_key: bool,
+    /// Which one it is for queries inside of this one.
+    pub id: ColumnId,
 }
 
 /// The columns that expressions can name, in the order of the row.
@@ -52,6 +61,8 @@ pub(crate) struct Params {
     pub sequences: Vec<(SequenceName, bool)>,
     /// Whether one is told where to go on.
     pub sets_sequences: bool,
+    /// The columns of queries around the one that is bound that it names.
+    pub outer: Vec<(ColumnId, SqlType)>,
 }
 
 /// How an expression names a sequence.
@@ -82,8 +93,29 @@ impl Params {
 pub(crate) enum Aggregates<'a> {
     /// Not here: `WHERE`, ...
     Forbidden(&'static str),
-    /// Here.
-    Allowed(&'a mut Vec<Aggregate>),
+    /// Here; window functions too, but for a clause in which they may not.
+    Allowed(&'a mut Collected, Option<&'static str>),
+}
+
+/// What of a query is computed over several rows.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Collected {
+    pub aggregates: Vec<Aggregate>,
+    pub windows: Vec<Window>,
+    /// The windows that the query names.
+    pub named: Vec<ast::NamedWindowDefinition>,
+}
+
+/// A query in parentheses that an expression holds, planned before the expression is bound.
+#[derive(Clone, Debug)]
+pub(crate) struct Nested {
+    /// Its address in the syntax tree.
+    pub place: usize,
+    pub query: Arc<Query>,
+    pub columns: Vec<ColumnType>,
+    /// The columns of queries around it that it names.
+    pub refs: Vec<(ColumnId, SqlType)>,
+    pub shape: Shape,
 }
 
 /// Turns syntax trees over one scope into expressions.
@@ -93,6 +125,10 @@ pub(crate) struct Binder<'a> {
     pub scope: &'a Scope,
     pub params: &'a mut Params,
     pub aggregates: Aggregates<'a>,
+    /// The scopes of the queries around this one, the nearest last.
+    pub outer: &'a [Scope],
+    /// The queries that its expressions hold.
+    pub nested: Vec<Nested>,
 }
 
 impl Bound {
@@ -108,7 +144,10 @@ impl Bound {
 impl Scope {
     fn find(&self, table: Option<&str>, name: &str) -> Result<usize, SqlError> {
         let is_match = |column: &ScopeColumn| {
-            let is_of = table.is_none_or(|table| column.table == table);
+            let is_of = match table {
+                Some(table) => column.table == table,
+                None => !column.is_merged,
+            };
             !column.is_hidden && column.name == name && is_of
         };
         let mut found = (0..self.columns.len()).filter(|&at| is_match(&self.columns[at]));
@@ -209,6 +248,7 @@ impl Binder<'_> {
                 self.case(operand.as_deref(), conditions, else_result.as_deref(), location)
             }
             A::Function(function) => self.function(function, location),
+            A::Subquery(_) | A::Exists { .. } | A::InSubquery { .. } => self.subquery(ast, location),
             _ => self.special_call(ast, location),
         }
     }
@@ -227,10 +267,45 @@ impl Binder<'_> {
         let is_keyword = table.is_none() && ident.quote_style.is_none();
         match self.scope.find(table, &name) {
             Ok(at) => Ok(Bound { expr: Expr::Column(at), ty: self.scope.columns[at].ty, location }),
+            Err(error) if error.code != code::AMBIGUOUS_COLUMN && !self.outer.is_empty() => {
+                match self.outer_column(table, &name, location) {
+                    Some(found) => found,
+                    None if is_keyword && is_bare_function(&name) => {
+                        self.call(&name, vec![], location)
+                    }
+                    None => Err(self.error_at(error, location)),
+                }
+            }
             // Some functions are called without parentheses.
             Err(_) if is_keyword && is_bare_function(&name) => self.call(&name, vec![], location),
             Err(error) => Err(self.error_at(error, location)),
         }
+    }
+
+    /// A column of the nearest query around this one that has it.
+    fn outer_column(
+        &mut self,
+        table: Option<&str>,
+        name: &str,
+        location: Location,
+    ) -> Option<Result<Bound, SqlError>> {
+        for scope in self.outer.iter().rev() {
+            match scope.find(table, name) {
+                Ok(at) => {
+                    let ScopeColumn { ty, id, .. } = scope.columns[at];
+                    let outer = (id, ty.base);
+                    if !self.params.outer.contains(&outer) {
+                        self.params.outer.push(outer);
+                    }
+                    return Some(Ok(Bound { expr: Expr::Outer(id, ty.base), ty, location }));
+                }
+                Err(error) if error.code == code::AMBIGUOUS_COLUMN => {
+                    return Some(Err(self.error_at(error, location)));
+                }
+                Err(_) => {}
+            }
+        }
+        None
     }
 
     fn compound(&mut self, idents: &[ast::Ident], location: Location) -> Result<Bound, SqlError> {

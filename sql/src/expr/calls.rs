@@ -3,7 +3,7 @@
 use sqlparser::ast;
 use sqlparser::tokenizer::Location;
 
-use super::bind::{Aggregates, Binder, Bound};
+use super::bind::{Binder, Bound};
 use super::cast::{self, Level};
 use super::functions::Function;
 use super::math::WITHOUT_NUMERIC;
@@ -12,14 +12,15 @@ use super::strings::TrimSide;
 use super::time_functions::MAKE_INTERVAL_NAMES;
 use super::{Binary, Comparison, Expr};
 use crate::error::{SqlError, code};
-use crate::exec::aggregate::{Aggregate, AggregateKind};
+use crate::exec::aggregate::AggregateKind;
+use crate::relational::WindowFunction;
 use crate::syntax;
 use crate::types::SqlType;
 use crate::types::datum::Datum;
 use crate::types::interval::Interval;
 
 /// Aggregates and window functions that PostgreSQL has and Pangea lacks.
-const UNSUPPORTED: [&str; 27] = [
+const UNSUPPORTED: [&str; 18] = [
     "to_char",
     "to_date",
     "to_timestamp",
@@ -31,21 +32,12 @@ const UNSUPPORTED: [&str; 27] = [
     "pg_backend_pid",
     "unnest",
     "row_to_json",
-    "array_agg",
-    "string_agg",
-    "json_agg",
-    "jsonb_agg",
     "stddev",
     "stddev_pop",
     "stddev_samp",
     "variance",
     "var_pop",
     "var_samp",
-    "row_number",
-    "rank",
-    "dense_rank",
-    "lag",
-    "lead",
     "generate_series",
 ];
 
@@ -62,23 +54,36 @@ impl Binder<'_> {
             return Err(self.error_at(SqlError::new(code::UNDEFINED_SCHEMA, message), location));
         }
         let unsupported = [
-            (function.over.is_some(), "a window function"),
             (!function.within_group.is_empty(), "WITHIN GROUP"),
             (function.null_treatment.is_some(), "IGNORE NULLS"),
         ];
         if let Some((_, feature)) = unsupported.iter().find(|(is_there, _)| *is_there) {
             return Err(self.error_at(SqlError::unsupported(feature), location));
         }
-        let list = match &function.args {
-            ast::FunctionArguments::None => &[][..],
-            ast::FunctionArguments::List(list) if list.clauses.is_empty() => &list.args[..],
-            _ => {
-                let feature = "a clause in a function call";
+        let (list, clauses) = match &function.args {
+            ast::FunctionArguments::None => (&[][..], &[][..]),
+            ast::FunctionArguments::List(list) => (&list.args[..], &list.clauses[..]),
+            ast::FunctionArguments::Subquery(query) if name == "array" => {
+                return self.array_of_rows(query, location);
+            }
+            ast::FunctionArguments::Subquery(_) => {
+                let feature = "a query as a function's arguments";
                 return Err(self.error_at(SqlError::unsupported(feature), location));
             }
         };
+        if let Some(over) = &function.over {
+            return self.windowed(&name, function, over, location);
+        }
         if let Some(kind) = AggregateKind::named(&name) {
-            return self.aggregate(kind, function, list, location);
+            return self.aggregate(kind, function, location);
+        }
+        if !clauses.is_empty() {
+            let feature = "a clause in a function call";
+            return Err(self.error_at(SqlError::unsupported(feature), location));
+        }
+        if WindowFunction::named(&name).is_some() {
+            let message = format!("window function {name} requires an OVER clause");
+            return Err(self.error_at(SqlError::new(code::WRONG_OBJECT_TYPE, message), location));
         }
         if function.filter.is_some() {
             let message = "FILTER specified, but the function is not an aggregate function";
@@ -152,7 +157,7 @@ impl Binder<'_> {
         Ok(Bound::new(Expr::Const(Datum::Interval(parsed)), SqlType::Interval, location))
     }
 
-    fn argument(&mut self, arg: &ast::FunctionArg, location: Location) -> Result<Bound, SqlError> {
+    pub(super) fn argument(&mut self, arg: &ast::FunctionArg, location: Location) -> Result<Bound, SqlError> {
         match arg {
             ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(expr)) => self.bind(expr),
             _ => Err(self.error_at(SqlError::unsupported("such a function argument"), location)),
@@ -229,7 +234,7 @@ impl Binder<'_> {
         Ok(Bound::new(Expr::Call(signature.function, list), signature.result, location))
     }
 
-    pub(super) fn no_function(&self, name: &str, args: &[SqlType], location: Location) -> SqlError {
+    pub(crate) fn no_function(&self, name: &str, args: &[SqlType], location: Location) -> SqlError {
         let args = args.iter().map(|arg| arg.name()).collect::<Vec<_>>().join(", ");
         let message = format!("function {name}({args}) does not exist");
         let error = SqlError::new(code::UNDEFINED_FUNCTION, message).with_hint(
@@ -242,8 +247,8 @@ impl Binder<'_> {
     fn null_if(&mut self, args: Vec<Bound>, location: Location) -> Result<Bound, SqlError> {
         let [value, other] = <[Bound; 2]>::try_from(args).expect("two arguments");
         let value = self.output(value)?;
-        let (left, right) = self.comparable(value.clone(), other, "=", location)?;
-        let op = Binary::Compare(Comparison::Equal);
+        let (left, right, base) = self.comparable(value.clone(), other, "=", location)?;
+        let op = Binary::Compare(Comparison::Equal, base);
         let is_equal = Expr::Binary(op, Box::new(left), Box::new(right));
         let branches = vec![(is_equal, Expr::Const(Datum::Null))];
         Ok(Bound { expr: Expr::Case(branches, Box::new(value.expr)), ty: value.ty, location })
@@ -261,70 +266,6 @@ impl Binder<'_> {
         let right = self.coerce(right, common)?.expr;
         let op = Binary::Arithmetic(super::arithmetic::Arithmetic::Remainder, common);
         Ok(Bound::new(Expr::Binary(op, Box::new(left), Box::new(right)), common, location))
-    }
-
-    fn aggregate(
-        &mut self,
-        kind: AggregateKind,
-        function: &ast::Function,
-        args: &[ast::FunctionArg],
-        location: Location,
-    ) -> Result<Bound, SqlError> {
-        if let Aggregates::Forbidden(clause) = self.aggregates {
-            let message = if clause == NESTED {
-                "aggregate function calls cannot be nested".to_owned()
-            } else {
-                format!("aggregate functions are not allowed in {clause}")
-            };
-            return Err(self.error_at(SqlError::new(code::GROUPING, message), location));
-        }
-        let collected = std::mem::replace(&mut self.aggregates, Aggregates::Forbidden(NESTED));
-        let bound = self.aggregate_args(kind, function, args, location);
-        self.aggregates = collected;
-        let (aggregate, result) = bound?;
-        let Aggregates::Allowed(list) = &mut self.aggregates else {
-            unreachable!("aggregates are allowed here")
-        };
-        let at = list.iter().position(|known| *known == aggregate).unwrap_or_else(|| {
-            list.push(aggregate);
-            list.len() - 1
-        });
-        Ok(Bound::new(Expr::Aggregate(at), result, location))
-    }
-
-    fn aggregate_args(
-        &mut self,
-        kind: AggregateKind,
-        function: &ast::Function,
-        args: &[ast::FunctionArg],
-        location: Location,
-    ) -> Result<(Aggregate, SqlType), SqlError> {
-        let is_distinct = matches!(&function.args, ast::FunctionArguments::List(list)
-            if list.duplicate_treatment == Some(ast::DuplicateTreatment::Distinct));
-        let filter = match &function.filter {
-            Some(filter) => Some(self.condition(filter, "FILTER")?),
-            None => None,
-        };
-        let is_star = matches!(args, [ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Wildcard)]);
-        if is_star && kind == AggregateKind::Count {
-            let aggregate = Aggregate { kind, arg: None, base: SqlType::Bool, is_distinct, filter };
-            return Ok((aggregate, SqlType::Int8));
-        }
-        let [arg] = args else {
-            let name = function.name.to_string().to_lowercase();
-            let types = args.iter().map(|arg| self.argument(arg, location).map(|arg| arg.base()));
-            let types = types.collect::<Result<Vec<_>, _>>()?;
-            return Err(self.no_function(&name, &types, location));
-        };
-        let arg = self.argument(arg, location)?;
-        let arg = self.output(arg)?;
-        let base = arg.base();
-        let Some((input, result)) = kind.types(base) else {
-            let name = function.name.to_string().to_lowercase();
-            return Err(self.no_function(&name, &[base], location));
-        };
-        let arg = self.cast(arg, input.into(), Level::Implicit)?.expr;
-        Ok((Aggregate { kind, arg: Some(arg), base: input, is_distinct, filter }, result))
     }
 
     /// `CEIL(x)` and `FLOOR(x)`.
@@ -403,7 +344,9 @@ impl Binder<'_> {
             | A::AnyOp { .. }
             | A::AllOp { .. }
             | A::Like { any: true, escape_char: None, .. }
-            | A::ILike { any: true, escape_char: None, .. } => self.array_syntax(ast, location),
+            | A::ILike { any: true, escape_char: None, .. } => {
+                self.any_or_all(ast, location).unwrap_or_else(|| self.array_syntax(ast, location))
+            }
             other => Err(self.error_at(SqlError::unsupported(feature_of(other)), location)),
         }
     }
@@ -414,9 +357,6 @@ fn is_of_numeric_alone(name: &str, args: &[Bound]) -> bool {
     let has = |base: SqlType| args.iter().any(|arg| arg.base() == base);
     WITHOUT_NUMERIC.contains(&name) && has(SqlType::Numeric) && !has(SqlType::Float8)
 }
-
-/// Not a clause: the marker of an aggregate's own arguments.
-const NESTED: &str = "an aggregate";
 
 fn side(side: Option<ast::TrimWhereField>) -> TrimSide {
     match side {

@@ -3,6 +3,7 @@
 //! The binder resolves names, types and casts; what is left here never looks at a type that it was
 //! not given. NULL is unknown: every operator but those that ask for NULL passes it on.
 
+mod aggregates;
 pub(crate) mod arithmetic;
 mod array_calls;
 pub(crate) mod arrays;
@@ -19,7 +20,8 @@ mod regexes;
 pub(crate) mod sequences;
 pub(crate) mod signatures;
 mod strings;
-mod temporal;
+mod subqueries;
+pub(crate) mod temporal;
 mod time_functions;
 mod times;
 mod to_char;
@@ -31,6 +33,7 @@ use std::sync::Arc;
 
 use crate::error::{SqlError, code};
 use crate::plan::target::Deferred;
+use crate::relational::{ColumnId, Subquery};
 use crate::sequence::Drawn;
 use crate::types::datum::Datum;
 use crate::types::zone::Zone;
@@ -87,6 +90,23 @@ impl Env {
         }
     }
 
+    /// The same once more, for expressions that DataFusion holds while it runs.
+    pub fn fork(&self) -> Self {
+        let sequences = self.sequences.clone();
+        let last_number = self.last_number.clone();
+        Self { sequences, last_number, ..self.with_params(self.params.clone()) }
+    }
+
+    /// Takes over what expressions over a fork have drawn and set.
+    pub fn join(&self, fork: &Self) {
+        self.seed.set(fork.seed.get());
+        self.last_number.set(fork.last_number.get());
+        for (own, other) in self.sequences.iter().zip(&fork.sequences) {
+            own.go_on_from(other);
+        }
+        self.set_sequences.borrow_mut().extend(fork.set_sequences.take());
+    }
+
     /// What the session took last of each sequence that is used.
     pub fn current(&self) -> Vec<(u32, i64)> {
         let current = |drawn: &Drawn| drawn.current.get().map(|number| (drawn.id, number));
@@ -127,6 +147,12 @@ pub(crate) enum Expr {
     Call(Function, Vec<Expr>),
     /// Something of a sequence, by its place in the plan.
     Sequence(SequenceCall, usize, Vec<Expr>),
+    /// The result of a window function, until a column of the windows takes its place.
+    Window(usize),
+    /// A column of a query around this one.
+    Outer(ColumnId, SqlType),
+    /// What a query in parentheses comes to, for each row.
+    Subquery(Box<Subquery>),
 }
 
 /// What is done with a sequence.
@@ -165,7 +191,8 @@ pub(crate) enum Unary {
 pub(crate) enum Binary {
     And,
     Or,
-    Compare(Comparison),
+    /// Of two values of this type.
+    Compare(Comparison, SqlType),
     IsDistinct {
         is_negated: bool,
     },
@@ -223,7 +250,9 @@ impl Expr {
             Self::Const(datum) => Ok(datum.clone()),
             Self::Column(at) => Ok(row[*at].clone()),
             Self::Param(at) => Ok(env.params[*at].clone()),
-            Self::Aggregate(_) => unreachable!("the grouping replaces aggregates"),
+            Self::Aggregate(_) | Self::Window(_) | Self::Outer(..) | Self::Subquery(_) => {
+                unreachable!("columns take their place")
+            }
             Self::Unary(op, operand) => op.apply(operand.eval(row, env)?, env),
             Self::Binary(op, left, right) => op.eval(left, right, row, env),
             Self::In { operand, list, is_negated } => {
@@ -268,7 +297,13 @@ impl Expr {
     pub(crate) fn all(&self, visit: &mut dyn FnMut(&Expr) -> bool) -> bool {
         visit(self)
             && match self {
-                Self::Const(_) | Self::Column(_) | Self::Param(_) | Self::Aggregate(_) => true,
+                Self::Const(_)
+                | Self::Column(_)
+                | Self::Param(_)
+                | Self::Aggregate(_)
+                | Self::Window(_)
+                | Self::Outer(..) => true,
+                Self::Subquery(subquery) => subquery.parts().all(|part| part.all(visit)),
                 Self::Unary(_, operand) => operand.all(visit),
                 Self::Binary(_, left, right) => left.all(visit) && right.all(visit),
                 Self::In { operand, list, .. } => {
@@ -298,7 +333,18 @@ impl Expr {
             list.into_iter().map(|item| item.rewrite(change)).collect()
         };
         Ok(match self {
-            Self::Const(_) | Self::Column(_) | Self::Param(_) | Self::Aggregate(_) => self,
+            Self::Const(_)
+            | Self::Column(_)
+            | Self::Param(_)
+            | Self::Aggregate(_)
+            | Self::Window(_)
+            | Self::Outer(..) => self,
+            Self::Subquery(mut subquery) => {
+                for part in subquery.parts_mut() {
+                    *part = std::mem::replace(part, Self::Param(0)).rewrite(change)?;
+                }
+                Self::Subquery(subquery)
+            }
             Self::Unary(op, operand) => Self::Unary(op, Box::new(operand.rewrite(change)?)),
             Self::Binary(op, left, right) => {
                 Self::Binary(op, Box::new(left.rewrite(change)?), Box::new(right.rewrite(change)?))
@@ -335,7 +381,7 @@ impl Expr {
     /// Whether the value depends on the row alone: not on the time, the session or chance.
     pub(crate) fn is_immutable(&self) -> bool {
         self.all(&mut |expr| match expr {
-            Self::Param(_) | Self::Sequence(..) => false,
+            Self::Param(_) | Self::Sequence(..) | Self::Subquery(_) => false,
             Self::Call(function, _) => function.is_immutable(),
             Self::Unary(Unary::Cast { from, to, .. }, _) => {
                 // These look at the session's time zone.
@@ -349,10 +395,30 @@ impl Expr {
         })
     }
 
+    /// Whether it holds a query.
+    pub(crate) fn holds_subquery(&self) -> bool {
+        !self.all(&mut |part| !matches!(part, Self::Subquery(_)))
+    }
+
+    /// Whether it names columns of its own query.
+    pub(crate) fn names_own(&self) -> bool {
+        !self.all(&mut |part| !matches!(part, Self::Column(_)))
+    }
+
+    /// Whether it names columns of queries around its own.
+    pub(crate) fn names_outer(&self) -> bool {
+        !self.all(&mut |part| !matches!(part, Self::Outer(..)))
+    }
+
     /// Whether the value is the same for every row.
     pub(crate) fn is_constant(&self) -> bool {
         self.all(&mut |expr| match expr {
-            Self::Column(_) | Self::Aggregate(_) | Self::Sequence(..) => false,
+            Self::Column(_)
+            | Self::Aggregate(_)
+            | Self::Sequence(..)
+            | Self::Window(_)
+            | Self::Outer(..)
+            | Self::Subquery(_) => false,
             Self::Call(function, _) => !function.is_volatile(),
             _ => true,
         })
@@ -461,7 +527,7 @@ impl Binary {
                 Ok(Datum::Bool(is_distinct != is_negated))
             }
             _ if left.is_null() || right.is_null() => Ok(Datum::Null),
-            Self::Compare(op) => Ok(Datum::Bool(op.holds(left.compare(&right)))),
+            Self::Compare(op, _) => Ok(Datum::Bool(op.holds(left.compare(&right)))),
             Self::Arithmetic(op, base) => arithmetic::apply(op, base, left, right),
             Self::Concat => strings::concat(left, right),
             Self::ShiftDate { is_backwards } => arithmetic::shift_date(left, right, is_backwards),

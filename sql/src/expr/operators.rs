@@ -71,8 +71,8 @@ impl Binder<'_> {
             return bound;
         }
         if let Some(comparison) = comparison(op) {
-            let (left, right) = self.comparable(left, right, &op.to_string(), location)?;
-            let compared = binary(Binary::Compare(comparison), left, right);
+            let (left, right, base) = self.comparable(left, right, &op.to_string(), location)?;
+            let compared = binary(Binary::Compare(comparison, base), left, right);
             return Ok(Bound::new(compared, SqlType::Bool, location));
         }
         if let Some(arithmetic) = arithmetic(op) {
@@ -134,14 +134,14 @@ impl Binder<'_> {
         self.error_at(error, location)
     }
 
-    /// Two values as one type that they can be compared in.
-    pub(super) fn comparable(
+    /// Two values as one type that they can be compared in, and that type.
+    pub(crate) fn comparable(
         &mut self,
         left: Bound,
         right: Bound,
         op: &str,
         location: Location,
-    ) -> Result<(Expr, Expr), SqlError> {
+    ) -> Result<(Expr, Expr, SqlType), SqlError> {
         let common = cast::common(left.base(), right.base())
             .ok_or_else(|| self.no_operator(op, left.base(), right.base(), location))?;
         let common = if common == SqlType::Unknown { SqlType::Text } else { common };
@@ -151,10 +151,10 @@ impl Binder<'_> {
         let left = self.coerce(left, common)?.expr;
         let right = self.coerce(right, common)?.expr;
         if common != SqlType::Bpchar {
-            return Ok((left, right));
+            return Ok((left, right, common));
         }
         let trimmed = |expr: Expr| Expr::Unary(Unary::TrimBlanks, Box::new(expr));
-        Ok((trimmed(left), trimmed(right)))
+        Ok((trimmed(left), trimmed(right), SqlType::Text))
     }
 
     fn arithmetic(
@@ -314,7 +314,7 @@ impl Binder<'_> {
         location: Location,
     ) -> Result<Bound, SqlError> {
         let (left, right) = (self.bind(left)?, self.bind(right)?);
-        let (left, right) = self.comparable(left, right, "=", location)?;
+        let (left, right, _) = self.comparable(left, right, "=", location)?;
         let expr = binary(Binary::IsDistinct { is_negated }, left, right);
         Ok(Bound::new(expr, SqlType::Bool, location))
     }

@@ -97,7 +97,7 @@ pub(super) fn is_ambiguous(op: Arithmetic, left: SqlType, right: SqlType) -> boo
 }
 
 /// Applies an operator to values that are not NULL.
-pub(super) fn apply(
+pub(crate) fn apply(
     op: Temporal,
     left: Datum,
     right: Datum,

@@ -109,7 +109,7 @@ impl Planner<'_> {
                 Bound { expr: Expr::Column(at), ty: column.ty, location: Location::empty() };
             let target = &table.columns[targets[at]];
             self.refuse_generated(target, Location::empty())?;
-            let mut binder = self.binder(&scope, Aggregates::Forbidden("INSERT"));
+            let mut binder = self.binder(&scope, Aggregates::Forbidden("INSERT"), &[])?;
             assigned.push(binder.assign(bound, &target.name, target.ty)?);
         }
         Ok((select, assigned))
@@ -140,7 +140,7 @@ impl Planner<'_> {
                 }
                 let column = &table.columns[target];
                 self.refuse_generated(column, syntax::expr_location(expr))?;
-                let mut binder = self.binder(&scope, Aggregates::Forbidden("VALUES"));
+                let mut binder = self.binder(&scope, Aggregates::Forbidden("VALUES"), &[expr])?;
                 let bound = binder.bind(expr)?;
                 exprs.push(binder.assign(bound, &column.name, column.ty)?);
             }
@@ -291,7 +291,7 @@ impl Planner<'_> {
                     let error = SqlError::new(code::GENERATED_ALWAYS, message);
                     return Err(self.error_at(error.with_detail(detail), location));
                 }
-                let mut binder = self.binder(scope, Aggregates::Forbidden("UPDATE"));
+                let mut binder = self.binder(scope, Aggregates::Forbidden("UPDATE"), &[])?;
                 let bound = binder.bind(&assignment.value)?;
                 binder.assign(bound, &name, table.columns[at].ty)?
             };
@@ -338,13 +338,26 @@ impl Planner<'_> {
         Ok((Plan::Delete(Delete { targets, access, filter, returning }), output))
     }
 
+    /// A table that is written, and the name that its columns go by.
+    fn relation(&mut self, relation: &ast::TableFactor) -> Result<(Paths, String), Failure> {
+        let ast::TableFactor::Table { name, alias, args: None, .. } = relation else {
+            return Err(SqlError::unsupported("writing something other than a table").into());
+        };
+        let columns = alias.as_ref().is_some_and(|alias| !alias.columns.is_empty());
+        refuse(&[(columns, "an alias with column names")])?;
+        let table = self.table(name)?;
+        let alias = alias.as_ref().map(|alias| syntax::name(&alias.name));
+        let alias = alias.unwrap_or_else(|| table.name.clone());
+        Ok((Paths::new(table)?, alias))
+    }
+
     fn where_clause(
         &mut self,
         selection: Option<&ast::Expr>,
         scope: &Scope,
     ) -> Result<Option<Expr>, Failure> {
         let Some(condition) = selection else { return Ok(None) };
-        let mut binder = self.binder(scope, Aggregates::Forbidden("WHERE"));
+        let mut binder = self.binder(scope, Aggregates::Forbidden("WHERE"), &[])?;
         Ok(Some(binder.condition(condition, "WHERE")?))
     }
 }

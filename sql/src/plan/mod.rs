@@ -10,7 +10,9 @@ pub(crate) mod cache;
 mod constraints;
 mod ddl;
 mod dml;
+mod from;
 pub(crate) mod path;
+mod query;
 mod select;
 mod sequences;
 pub(crate) mod target;
@@ -28,6 +30,7 @@ use crate::error::{Failure, SqlError, code};
 use crate::exec::aggregate::Aggregate;
 use crate::expr::Expr;
 use crate::expr::bind::{Aggregates, Binder, Params, Scope, ScopeColumn, SequenceName};
+use crate::relational::{ColumnId, Numbers, Query};
 use crate::sequence::{Drawn, Used};
 use crate::syntax::{self, Parsed};
 use crate::types::{ColumnType, SqlType};
@@ -82,7 +85,7 @@ impl Planned {
                     let given = rows.iter().map(|row| draws(row)).sum::<u64>();
                     given + draws(&insert.columns) * rows.len() as u64
                 }
-                Source::Nothing | Source::Table(_) => {
+                Source::Nothing | Source::Table(_) | Source::Query(_) => {
                     draws(&insert.source.output) + draws(&insert.columns)
                 }
             },
@@ -198,6 +201,8 @@ pub(crate) enum Source {
     Nothing,
     Table(Access),
     Values(Vec<Vec<Expr>>),
+    /// What DataFusion makes of several relations.
+    Query(Arc<Query>),
 }
 
 /// `GROUP BY`: rows become groups, whose columns are the keys and then the aggregates.
@@ -206,6 +211,15 @@ pub(crate) struct Grouping {
     pub keys: Vec<(Expr, SqlType)>,
     pub aggregates: Vec<Aggregate>,
     pub having: Option<Expr>,
+}
+
+impl SortKey {
+    pub(crate) fn new(column: usize, options: &ast::OrderByOptions) -> Self {
+        let is_descending = options.asc == Some(false);
+        // NULL sorts as greater than everything, unless it is told where to go.
+        let is_nulls_first = options.nulls_first.unwrap_or(is_descending);
+        Self { column, is_descending, is_nulls_first }
+    }
 }
 
 /// A column of the output that the result is sorted by.
@@ -326,6 +340,14 @@ pub(crate) struct Planner<'a> {
     source: Arc<str>,
     params: Params,
     schemas: Vec<(Key, Option<Value>)>,
+    /// The scopes of the queries around the one that is planned, the nearest last.
+    outer: Vec<Scope>,
+    /// What WITH has named so far.
+    named: Vec<query::Named>,
+    /// How many relations have a number.
+    numbers: Numbers,
+    /// Whether there is a query in the statement beside the statement itself.
+    has_queries: bool,
 }
 
 /// Plans a statement whose parameters have these types, as far as they are known.
@@ -335,7 +357,16 @@ pub(crate) fn plan(
     cx: &mut dyn Context,
 ) -> Result<Planned, Failure> {
     let params = Params { types: param_types.to_vec(), ..Params::default() };
-    let mut planner = Planner { cx, source: parsed.source.clone(), params, schemas: Vec::new() };
+    let mut planner = Planner {
+        cx,
+        source: parsed.source.clone(),
+        params,
+        schemas: Vec::new(),
+        outer: Vec::new(),
+        named: Vec::new(),
+        numbers: 0,
+        has_queries: query::has_queries(&parsed.ast),
+    };
     let (plan, columns) = planner.statement(&parsed.ast)?;
     let known = planner.params.types.iter().enumerate().map(|(at, base)| {
         base.ok_or_else(|| {
@@ -469,8 +500,22 @@ impl Planner<'_> {
         Ok(Paths::new(table)?)
     }
 
-    fn binder<'b>(&'b mut self, scope: &'b Scope, aggregates: Aggregates<'b>) -> Binder<'b> {
-        Binder { source: &self.source, scope, params: &mut self.params, aggregates }
+    /// What binds expressions over a scope. Queries that they hold are planned first.
+    fn binder<'b>(
+        &'b mut self,
+        scope: &'b Scope,
+        aggregates: Aggregates<'b>,
+        exprs: &[&ast::Expr],
+    ) -> Result<Binder<'b>, Failure> {
+        let nested = if self.has_queries { self.nested_in(scope, exprs)? } else { Vec::new() };
+        let (source, params, outer) = (&self.source, &mut self.params, &self.outer[..]);
+        Ok(Binder { source, scope, params, aggregates, outer, nested })
+    }
+
+    /// The next number of a relation.
+    fn number(&mut self) -> u32 {
+        self.numbers += 1;
+        self.numbers
     }
 
     fn error_at(&self, error: SqlError, location: sqlparser::tokenizer::Location) -> Failure {
@@ -480,11 +525,19 @@ impl Planner<'_> {
 
 /// The columns of a table, under its name or alias.
 pub(crate) fn scope_of(table: &Table, alias: &str) -> Scope {
-    let columns = table.columns.iter().map(|column| ScopeColumn {
+    scope_as(table, alias, 0)
+}
+
+/// The same of a relation of a query.
+fn scope_as(table: &Table, alias: &str, relation: u32) -> Scope {
+    let columns = table.columns.iter().enumerate().map(|(at, column)| ScopeColumn {
         table: alias.to_owned(),
         name: column.name.clone(),
         ty: column.ty,
         is_hidden: column.is_dropped,
+        is_merged: false,
+        is_key: table.primary_key.contains(&at),
+        id: ColumnId { relation, column: at as u32 },
     });
     Scope { columns: columns.collect() }
 }

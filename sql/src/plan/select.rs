@@ -5,117 +5,31 @@ use sqlparser::ast::Spanned;
 use sqlparser::tokenizer::Location;
 
 use super::access::Access;
+use super::from::Side;
 use super::path::Paths;
-use super::{Grouping, OutputColumn, Planner, Select, SortKey, Source, refuse, scope_of};
+use super::{OutputColumn, Planner, Select, SortKey, Source, refuse};
 use crate::error::{Failure, SqlError, code};
-use crate::exec::aggregate::Aggregate;
 use crate::expr::Expr;
-use crate::expr::bind::{Aggregates, Bound, Scope};
+use crate::expr::bind::{Aggregates, Bound, Collected, Scope};
+use crate::relational::{Block, Distinct, GroupBy, Window};
 use crate::syntax;
-use crate::types::datum::Datum;
 use crate::types::{ColumnType, SqlType};
 
 /// The most columns of a result: what the wire protocol can count, as in PostgreSQL.
 const COLUMNS_MAX: usize = 1_664;
+/// The most elements of a CUBE, and the most grouping sets.
+const CUBE_MAX: usize = 12;
+const SETS_MAX: usize = 4_096;
 
 /// The columns of a result, before grouping puts its own columns in.
-struct Output {
-    bounds: Vec<Bound>,
-    names: Vec<String>,
+pub(super) struct Output {
+    pub bounds: Vec<Bound>,
+    pub names: Vec<String>,
+    /// The columns that have no type of their own.
+    pub untyped: Vec<usize>,
 }
 
 impl Planner<'_> {
-    pub(super) fn query(
-        &mut self,
-        query: &ast::Query,
-    ) -> Result<(Select, Vec<OutputColumn>), Failure> {
-        // FOR UPDATE asks that what was read stays: every transaction here is serializable, and
-        // what it read is certified when it commits, so there is nothing to add.
-        refuse(&[
-            (query.with.is_some(), "WITH"),
-            (query.for_clause.is_some(), "FOR XML or JSON"),
-            (query.settings.is_some() || query.format_clause.is_some(), "SETTINGS"),
-            (!query.pipe_operators.is_empty(), "a pipe operator"),
-        ])?;
-        let (mut select, columns) = match &*query.body {
-            ast::SetExpr::Select(select) => self.select(select, query)?,
-            ast::SetExpr::Values(values) => self.values(values, query.order_by.as_ref())?,
-            ast::SetExpr::Query(inner) => {
-                refuse(&[(query.order_by.is_some(), "ORDER BY over a query in parentheses")])?;
-                self.query(inner)?
-            }
-            ast::SetExpr::SetOperation { op, .. } => {
-                return Err(SqlError::unsupported(op.to_string()).into());
-            }
-            _ => return Err(SqlError::unsupported("such a query").into()),
-        };
-        self.limits(query, &mut select)?;
-        Ok((select, columns))
-    }
-
-    fn limits(&mut self, query: &ast::Query, select: &mut Select) -> Result<(), Failure> {
-        let (limit, offset) = match &query.limit_clause {
-            None => (None, None),
-            Some(ast::LimitClause::LimitOffset { limit, offset, limit_by }) => {
-                refuse(&[(!limit_by.is_empty(), "LIMIT BY")])?;
-                (limit.as_ref(), offset.as_ref().map(|offset| &offset.value))
-            }
-            Some(ast::LimitClause::OffsetCommaLimit { .. }) => {
-                return Err(SqlError::new(code::SYNTAX, "LIMIT #,# syntax is not supported")
-                    .with_hint("Use separate LIMIT and OFFSET clauses.")
-                    .into());
-            }
-        };
-        let one = ast::Expr::Value(ast::Value::Number("1".to_owned(), false).into());
-        let fetch = query.fetch.as_ref();
-        refuse(&[(fetch.is_some_and(|f| f.percent || f.with_ties), "FETCH WITH TIES or PERCENT")])?;
-        let fetch = fetch.map(|fetch| fetch.quantity.as_ref().unwrap_or(&one));
-        let is_limited = select.limit.is_some() || select.offset.is_some();
-        if let Some(limit) = limit.or(fetch) {
-            refuse(&[(is_limited, "LIMIT over a query in parentheses")])?;
-            select.limit = Some(self.row_count(limit, "LIMIT")?);
-        }
-        if let Some(offset) = offset {
-            refuse(&[(is_limited, "OFFSET over a query in parentheses")])?;
-            select.offset = Some(self.row_count(offset, "OFFSET")?);
-        }
-        Ok(())
-    }
-
-    fn row_count(&mut self, ast: &ast::Expr, clause: &'static str) -> Result<Expr, Failure> {
-        let scope = Scope::default();
-        let mut binder = self.binder(&scope, Aggregates::Forbidden(clause));
-        let bound = binder.bind(ast)?;
-        Ok(binder.assign(bound, clause, SqlType::Int8.into())?)
-    }
-
-    fn values(
-        &mut self,
-        values: &ast::Values,
-        order_by: Option<&ast::OrderBy>,
-    ) -> Result<(Select, Vec<OutputColumn>), Failure> {
-        refuse(&[(order_by.is_some(), "ORDER BY over VALUES")])?;
-        let rows = self.value_rows(&values.rows)?;
-        let width = rows.first().map_or(0, Vec::len);
-        let mut unified = vec![Vec::with_capacity(width); rows.len()];
-        let mut columns = Vec::with_capacity(width);
-        for column in 0..width {
-            let scope = Scope::default();
-            let mut binder = self.binder(&scope, Aggregates::Forbidden("VALUES"));
-            let bounds = rows.iter().map(|row| row[column].clone()).collect();
-            for (row, bound) in unified.iter_mut().zip(binder.unify(bounds, "VALUES")?) {
-                row.push(bound.expr);
-                columns.truncate(column);
-                let name = format!("column{}", column + 1);
-                columns.push(OutputColumn { name, ty: bound.ty });
-            }
-        }
-        let output = (0..width).map(Expr::Column).collect();
-        let types = columns.iter().map(|column| column.ty.base).collect();
-        let select = Select { output, types, ..plain(Source::Values(unified)) };
-        Ok((select, columns))
-    }
-
     /// Rows of one length, each expression with the type it has by itself.
     pub(super) fn value_rows(
         &mut self,
@@ -124,7 +38,8 @@ impl Planner<'_> {
         let scope = Scope::default();
         let mut bound_rows: Vec<Vec<Bound>> = Vec::with_capacity(rows.len());
         for row in rows {
-            let mut binder = self.binder(&scope, Aggregates::Forbidden("VALUES"));
+            let content: Vec<&ast::Expr> = row.content.iter().collect();
+            let mut binder = self.binder(&scope, Aggregates::Forbidden("VALUES"), &content)?;
             let bounds = row.content.iter().map(|expr| binder.bind(expr));
             let bounds = bounds.collect::<Result<Vec<_>, _>>()?;
             if bound_rows.first().is_some_and(|first| first.len() != bounds.len()) {
@@ -136,109 +51,150 @@ impl Planner<'_> {
         Ok(bound_rows)
     }
 
-    fn select(
+    /// One SELECT, with the order of its query.
+    pub(super) fn select(
         &mut self,
         select: &ast::Select,
         query: &ast::Query,
-    ) -> Result<(Select, Vec<OutputColumn>), Failure> {
+    ) -> Result<(Block, Vec<OutputColumn>), Failure> {
         let order_by = query.order_by.as_ref();
-        let is_limited = query.limit_clause.is_some() || query.fetch.is_some();
         refuse(&[
             (select.into.is_some(), "SELECT INTO"),
-            (!select.named_window.is_empty() || select.qualify.is_some(), "a window function"),
+            (select.qualify.is_some(), "QUALIFY"),
             (select.top.is_some(), "TOP"),
             (!select.lateral_views.is_empty(), "LATERAL VIEW"),
             (!select.connect_by.is_empty(), "CONNECT BY"),
             (select.prewhere.is_some() || !select.cluster_by.is_empty(), "this clause"),
             (select.flavor != ast::SelectFlavor::Standard, "FROM before SELECT"),
         ])?;
-        let is_distinct = match &select.distinct {
-            None | Some(ast::Distinct::All) => false,
-            Some(ast::Distinct::Distinct) => true,
-            Some(ast::Distinct::On(_)) => {
-                return Err(SqlError::unsupported("DISTINCT ON").into());
-            }
-        };
-        let (paths, scope) = self.from(&select.from)?;
+        let Side { from, scope } = self.from(&select.from)?;
         let filter = match &select.selection {
             Some(condition) => {
-                let mut binder = self.binder(&scope, Aggregates::Forbidden("WHERE"));
+                let forbidden = Aggregates::Forbidden("WHERE");
+                let mut binder = self.binder(&scope, forbidden, &[condition])?;
                 Some(binder.condition(condition, "WHERE")?)
             }
             None => None,
         };
-        let mut aggregates = Vec::new();
-        let output = self.projection(&select.projection, &scope, &mut aggregates)?;
-        let types: Vec<SqlType> = output.bounds.iter().map(Bound::base).collect();
+        let named = select.named_window.clone();
+        let mut collected = Collected { named, ..Collected::default() };
+        let output = self.projection(&select.projection, &scope, &mut collected)?;
         let columns = columns_of(&output);
-        let keys = self.group_keys(&select.group_by, &scope, &output)?;
-        let having = match &select.having {
+        let (mut keys, sets) = self.group_keys(&select.group_by, &scope, &output)?;
+        let mut having = match &select.having {
             Some(condition) => {
-                let mut binder = self.binder(&scope, Aggregates::Allowed(&mut aggregates));
+                let allowed = Aggregates::Allowed(&mut collected, Some("HAVING"));
+                let mut binder = self.binder(&scope, allowed, &[condition])?;
                 Some(binder.condition(condition, "HAVING")?)
             }
             None => None,
         };
-        let visible = output.bounds.len();
-        let (mut output, mut sort) = self.sort_keys(order_by, &scope, output, &mut aggregates)?;
-        if is_distinct && output.len() > visible {
-            let message = "for SELECT DISTINCT, ORDER BY expressions must appear in select list";
+        let (width, untyped) = (output.bounds.len(), output.untyped.clone());
+        let (mut output, sort) = self.sort_keys(order_by, &scope, output, &mut collected)?;
+        let distinct = self.distinct(select, &scope, (&mut output, width), &sort, &mut collected)?;
+        let Collected { aggregates, mut windows, .. } = collected;
+        let is_grouped =
+            !keys.is_empty() || sets.is_some() || !aggregates.is_empty() || having.is_some();
+        let mut group = None;
+        if is_grouped {
+            let outputs = output.iter_mut().map(|(expr, _)| expr).chain(&mut having);
+            let parts = outputs.chain(windows.iter_mut().flat_map(Window::parts_mut));
+            let mut parts: Vec<&mut Expr> = parts.collect();
+            if sets.is_none() {
+                add_dependent(&mut keys, &parts, &scope);
+            }
+            for part in &mut parts {
+                let expr = std::mem::replace(*part, Expr::Param(0));
+                **part = over_groups(expr, &keys, &scope, false)?;
+            }
+            group = Some(GroupBy { keys, sets, aggregates, having });
+        }
+        // Windows are computed of groups, where there are any: their columns follow.
+        let before = match &group {
+            Some(group) => group.keys.len() + group.aggregates.len(),
+            None => scope.columns.len(),
+        };
+        for (expr, _) in &mut output {
+            let placed = std::mem::replace(expr, Expr::Param(0)).rewrite::<()>(&mut |part| {
+                Ok(match part {
+                    Expr::Window(at) => Some(Expr::Column(before + at)),
+                    _ => None,
+                })
+            });
+            *expr = placed.expect("nothing fails");
+        }
+        let columns_in = scope.columns.iter().map(|column| (column.id, column.ty.base)).collect();
+        let block = Block {
+            from,
+            columns: columns_in,
+            filter,
+            group,
+            windows,
+            output,
+            width,
+            untyped,
+            sort,
+            distinct,
+            limit: None,
+            offset: None,
+        };
+        Ok((block, columns))
+    }
+
+    /// `DISTINCT` and `DISTINCT ON`. What the latter names becomes columns of the output.
+    fn distinct(
+        &mut self,
+        select: &ast::Select,
+        scope: &Scope,
+        (output, width): (&mut Vec<(Expr, SqlType)>, usize),
+        sort: &[SortKey],
+        collected: &mut Collected,
+    ) -> Result<Distinct, Failure> {
+        let list = match &select.distinct {
+            None | Some(ast::Distinct::All) => return Ok(Distinct::No),
+            Some(ast::Distinct::Distinct) => {
+                if output.len() > width {
+                    let message =
+                        "for SELECT DISTINCT, ORDER BY expressions must appear in select list";
+                    return Err(SqlError::new(code::INVALID_COLUMN_REFERENCE, message).into());
+                }
+                return Ok(Distinct::Yes);
+            }
+            Some(ast::Distinct::On(list)) => list,
+        };
+        let mut keys = Vec::with_capacity(list.len());
+        for expr in list {
+            let position = match expr {
+                ast::Expr::Value(value) => match &value.value {
+                    ast::Value::Number(digits, _) => digits.parse::<usize>().ok(),
+                    _ => None,
+                },
+                _ => None,
+            };
+            let at = match position.and_then(|at| at.checked_sub(1)).filter(|at| *at < width) {
+                Some(at) => at,
+                None => {
+                    let allowed = Aggregates::Allowed(collected, None);
+                    let mut binder = self.binder(scope, allowed, &[expr])?;
+                    let bound = binder.bind(expr)?;
+                    let bound = binder.output(bound)?;
+                    let base = bound.base();
+                    let known = output.iter().position(|(known, _)| *known == bound.expr);
+                    known.unwrap_or_else(|| {
+                        output.push((bound.expr, base));
+                        output.len() - 1
+                    })
+                }
+            };
+            keys.push(at);
+        }
+        let is_first = |key: &SortKey| keys.contains(&key.column);
+        if !sort.iter().take(keys.len()).all(is_first) {
+            let message =
+                "SELECT DISTINCT ON expressions must match initial ORDER BY expressions";
             return Err(SqlError::new(code::INVALID_COLUMN_REFERENCE, message).into());
         }
-        let is_grouped = !keys.is_empty() || !aggregates.is_empty() || having.is_some();
-        let mut grouping = None;
-        if is_grouped {
-            let mut grouped = |expr: Expr| over_groups(expr, &keys, &scope);
-            output = output.into_iter().map(&mut grouped).collect::<Result<_, _>>()?;
-            let having = having.map(&mut grouped).transpose()?;
-            grouping = Some(Grouping { keys, aggregates, having });
-        }
-        // Groups and distinct rows have an order of their own.
-        let wanted = Wanted { is_plain: !is_grouped && !is_distinct, is_limited };
-        let source = paths.map_or(Source::Nothing, |paths| {
-            Source::Table(access(&paths, filter.as_ref(), &output, &mut sort, wanted))
-        });
-        let base = plain(source);
-        let select = Select { filter, grouping, output, types, sort, is_distinct, ..base };
-        Ok((select, columns))
-    }
-
-    fn from(&mut self, from: &[ast::TableWithJoins]) -> Result<(Option<Paths>, Scope), Failure> {
-        match from {
-            [] => Ok((None, Scope::default())),
-            [table] => {
-                if let ast::TableFactor::Table { name, .. } = &table.relation {
-                    // That a catalog is asked for says more than that it is joined.
-                    syntax::table_name(name)?;
-                }
-                refuse(&[(!table.joins.is_empty(), "JOIN")])?;
-                let (paths, alias) = self.relation(&table.relation)?;
-                let scope = scope_of(&paths.table, &alias);
-                Ok((Some(paths), scope))
-            }
-            _ => Err(SqlError::unsupported("a query over more than one table").into()),
-        }
-    }
-
-    /// A table and the name that its columns go by.
-    pub(super) fn relation(
-        &mut self,
-        relation: &ast::TableFactor,
-    ) -> Result<(Paths, String), Failure> {
-        let ast::TableFactor::Table { name, alias, args, sample, with_ordinality, .. } = relation
-        else {
-            return Err(SqlError::unsupported("a subquery or function in FROM").into());
-        };
-        let columns = alias.as_ref().is_some_and(|alias| !alias.columns.is_empty());
-        refuse(&[
-            (args.is_some() || *with_ordinality, "a function in FROM"),
-            (sample.is_some(), "TABLESAMPLE"),
-            (columns, "an alias with column names"),
-        ])?;
-        let table = self.table(name)?;
-        let alias = alias.as_ref().map(|alias| syntax::name(&alias.name));
-        let alias = alias.unwrap_or_else(|| table.name.clone());
-        Ok((Paths::new(table)?, alias))
+        Ok(Distinct::On(keys))
     }
 
     /// The expressions of a select list or a RETURNING clause.
@@ -246,11 +202,10 @@ impl Planner<'_> {
         &mut self,
         items: &[ast::SelectItem],
         scope: &Scope,
-        aggregates: &mut Vec<Aggregate>,
+        collected: &mut Collected,
     ) -> Result<Output, Failure> {
-        let mut output = Output { bounds: Vec::new(), names: Vec::new() };
+        let mut output = Output { bounds: Vec::new(), names: Vec::new(), untyped: Vec::new() };
         for item in items {
-            let mut binder = self.binder(scope, Aggregates::Allowed(aggregates));
             let (expr, name) = match item {
                 ast::SelectItem::UnnamedExpr(expr) => (expr, column_name(expr)),
                 ast::SelectItem::ExprWithAlias { expr, alias } => (expr, syntax::name(alias)),
@@ -278,7 +233,11 @@ impl Planner<'_> {
                 }
                 _ => return Err(SqlError::unsupported("such a column").into()),
             };
+            let mut binder = self.binder(scope, Aggregates::Allowed(collected, None), &[expr])?;
             let bound = binder.bind(expr)?;
+            if bound.base() == SqlType::Unknown && matches!(bound.expr, Expr::Const(_)) {
+                output.untyped.push(output.bounds.len());
+            }
             output.bounds.push(binder.output(bound)?);
             output.names.push(name);
         }
@@ -295,50 +254,119 @@ impl Planner<'_> {
         items: Option<&[ast::SelectItem]>,
         scope: &Scope,
     ) -> Result<(Vec<Expr>, Vec<OutputColumn>), Failure> {
-        let mut aggregates = Vec::new();
-        let output = self.projection(items.unwrap_or_default(), scope, &mut aggregates)?;
-        if !aggregates.is_empty() {
+        let mut collected = Collected::default();
+        let output = self.projection(items.unwrap_or_default(), scope, &mut collected)?;
+        if !collected.aggregates.is_empty() {
             let message = "aggregate functions are not allowed in RETURNING";
             return Err(SqlError::new(code::GROUPING, message).into());
+        }
+        if !collected.windows.is_empty() {
+            let message = "window functions are not allowed in RETURNING";
+            return Err(SqlError::new(code::WINDOWING, message).into());
+        }
+        if output.bounds.iter().any(|bound| bound.expr.holds_subquery()) {
+            return Err(SqlError::unsupported("a subquery in RETURNING").into());
         }
         let columns = columns_of(&output);
         Ok((output.bounds.into_iter().map(|bound| bound.expr).collect(), columns))
     }
 
+    /// What groups are made by, and the sets of keys, where there is more than one.
     fn group_keys(
         &mut self,
         group_by: &ast::GroupByExpr,
         scope: &Scope,
         output: &Output,
-    ) -> Result<Vec<(Expr, SqlType)>, Failure> {
+    ) -> Result<(Vec<(Expr, SqlType)>, Option<Vec<Vec<usize>>>), Failure> {
         let ast::GroupByExpr::Expressions(list, modifiers) = group_by else {
             return Err(SqlError::unsupported("GROUP BY ALL").into());
         };
-        refuse(&[(!modifiers.is_empty(), "GROUPING SETS")])?;
+        refuse(&[(!modifiers.is_empty(), "GROUP BY WITH")])?;
         let mut keys = Vec::with_capacity(list.len());
+        let mut sets: Vec<Vec<usize>> = vec![Vec::new()];
+        let mut has_sets = false;
         for expr in list {
-            let bound = match self.output_position(expr, output, "GROUP BY")? {
-                Some(at) => output.bounds[at].clone(),
-                None => {
-                    let mut binder = self.binder(scope, Aggregates::Forbidden("GROUP BY"));
-                    match binder.bind(expr).and_then(|bound| binder.output(bound)) {
-                        Ok(bound) => bound,
-                        // A name is a column of the table first, and one of the result then.
-                        Err(error) => match alias_position(expr, output) {
-                            Some(at) => output.bounds[at].clone(),
-                            None => return Err(error.into()),
-                        },
-                    }
+            let one = match expr {
+                ast::Expr::GroupingSets(parts) => parts.clone(),
+                ast::Expr::Rollup(parts) => {
+                    let firsts = (0..=parts.len()).rev().map(|end| parts[..end].concat());
+                    firsts.collect()
                 }
+                ast::Expr::Cube(parts) if parts.len() <= CUBE_MAX => {
+                    let subset = |mask: usize| {
+                        let is_in = |at: &usize| mask & (1 << (parts.len() - 1 - at)) != 0;
+                        (0..parts.len()).filter(is_in).flat_map(|at| parts[at].clone()).collect()
+                    };
+                    (0..1 << parts.len()).rev().map(subset).collect()
+                }
+                ast::Expr::Cube(_) => {
+                    let message = format!("CUBE is limited to {CUBE_MAX} elements");
+                    return Err(SqlError::new(code::TOO_MANY_COLUMNS, message).into());
+                }
+                // The empty grouping set.
+                ast::Expr::Tuple(parts) => vec![parts.clone()],
+                expr => vec![vec![expr.clone()]],
             };
-            let is_aggregate = |expr: &Expr| !matches!(expr, Expr::Aggregate(_));
-            if !bound.expr.all(&mut |expr| is_aggregate(expr)) {
-                let message = "aggregate functions are not allowed in GROUP BY";
-                return Err(self.error_at(SqlError::new(code::GROUPING, message), bound.location));
+            let is_set = |expr: &ast::Expr| {
+                use ast::Expr::{Cube, GroupingSets, Rollup};
+                matches!(expr, GroupingSets(_) | Rollup(_) | Cube(_))
+            };
+            has_sets |= is_set(expr) || matches!(expr, ast::Expr::Tuple(parts) if parts.is_empty());
+            let mut chosen = Vec::with_capacity(one.len());
+            for set in &one {
+                refuse(&[(set.iter().any(is_set), "GROUPING SETS within GROUPING SETS")])?;
+                let mut places = Vec::with_capacity(set.len());
+                for part in set {
+                    let key = self.group_key(part, scope, output)?;
+                    let known = keys.iter().position(|known| *known == key);
+                    places.push(known.unwrap_or_else(|| {
+                        keys.push(key);
+                        keys.len() - 1
+                    }));
+                }
+                chosen.push(places);
             }
-            keys.push((bound.expr.clone(), bound.base()));
+            // Several of them are all combinations.
+            let both = |before: &Vec<usize>| {
+                chosen.iter().map(|set| [&before[..], &set[..]].concat()).collect::<Vec<_>>()
+            };
+            sets = sets.iter().flat_map(both).collect();
+            refuse(&[(sets.len() > SETS_MAX, "so many grouping sets")])?;
         }
-        Ok(keys)
+        Ok((keys, has_sets.then_some(sets)))
+    }
+
+    fn group_key(
+        &mut self,
+        expr: &ast::Expr,
+        scope: &Scope,
+        output: &Output,
+    ) -> Result<(Expr, SqlType), Failure> {
+        let bound = match self.output_position(expr, output, "GROUP BY")? {
+            Some(at) => output.bounds[at].clone(),
+            None => {
+                let mut binder = self.binder(scope, Aggregates::Forbidden("GROUP BY"), &[expr])?;
+                match binder.bind(expr).and_then(|bound| binder.output(bound)) {
+                    Ok(bound) => bound,
+                    // A name is a column of the table first, and one of the result then.
+                    Err(error) => match alias_position(expr, output) {
+                        Some(at) => output.bounds[at].clone(),
+                        None => return Err(error.into()),
+                    },
+                }
+            }
+        };
+        let is_of = |wanted: fn(&Expr) -> bool| !bound.expr.all(&mut |part| !wanted(part));
+        if is_of(|part| matches!(part, Expr::Aggregate(_))) {
+            let message = "aggregate functions are not allowed in GROUP BY";
+            return Err(self.error_at(SqlError::new(code::GROUPING, message), bound.location));
+        }
+        if is_of(|part| matches!(part, Expr::Window(_))) {
+            let message = "window functions are not allowed in GROUP BY";
+            return Err(self.error_at(SqlError::new(code::WINDOWING, message), bound.location));
+        }
+        let base = bound.base();
+        Ok((bound.expr, base))
     }
 
     /// `ORDER BY 2`: the position in the result, from 0.
@@ -364,14 +392,26 @@ impl Planner<'_> {
         }
     }
 
+    /// A name that ORDER BY has is that of one column, or of several that are the same.
+    fn check_alias(&self, expr: &ast::Expr, output: &Output, at: usize) -> Result<(), Failure> {
+        let named = output.names.iter().zip(&output.bounds);
+        let mut same = named.filter(|(name, _)| **name == output.names[at]);
+        if same.all(|(_, bound)| bound.expr == output.bounds[at].expr) {
+            return Ok(());
+        }
+        let message = format!("ORDER BY \"{}\" is ambiguous", output.names[at]);
+        let error = SqlError::new(code::AMBIGUOUS_COLUMN, message);
+        Err(self.error_at(error, syntax::expr_location(expr)))
+    }
+
     /// The output with what it is sorted by appended, and the order.
-    fn sort_keys(
+    pub(super) fn sort_keys(
         &mut self,
         order_by: Option<&ast::OrderBy>,
         scope: &Scope,
         output: Output,
-        aggregates: &mut Vec<Aggregate>,
-    ) -> Result<(Vec<Expr>, Vec<SortKey>), Failure> {
+        collected: &mut Collected,
+    ) -> Result<(Vec<(Expr, SqlType)>, Vec<SortKey>), Failure> {
         let list = match order_by.map(|order_by| &order_by.kind) {
             None => &[][..],
             Some(ast::OrderByKind::Expressions(list)) => &list[..],
@@ -379,26 +419,30 @@ impl Planner<'_> {
                 return Err(SqlError::unsupported("ORDER BY ALL").into());
             }
         };
-        let mut exprs: Vec<Expr> = output.bounds.iter().map(|bound| bound.expr.clone()).collect();
+        let typed = |bound: &Bound| (bound.expr.clone(), bound.base());
+        let mut exprs: Vec<(Expr, SqlType)> = output.bounds.iter().map(typed).collect();
         let mut sort = Vec::with_capacity(list.len());
         for item in list {
             let by_position = self.output_position(&item.expr, &output, "ORDER BY")?;
-            let column = match by_position.or_else(|| alias_position(&item.expr, &output)) {
+            let named = alias_position(&item.expr, &output);
+            if let (None, Some(at)) = (by_position, named) {
+                self.check_alias(&item.expr, &output, at)?;
+            }
+            let column = match by_position.or(named) {
                 Some(at) => at,
                 None => {
-                    let mut binder = self.binder(scope, Aggregates::Allowed(aggregates));
+                    let allowed = Aggregates::Allowed(collected, None);
+                    let mut binder = self.binder(scope, allowed, &[&item.expr])?;
                     let bound = binder.bind(&item.expr)?;
-                    let expr = binder.output(bound)?.expr;
-                    exprs.iter().position(|known| *known == expr).unwrap_or_else(|| {
-                        exprs.push(expr);
+                    let bound = binder.output(bound)?;
+                    let base = bound.base();
+                    exprs.iter().position(|(known, _)| *known == bound.expr).unwrap_or_else(|| {
+                        exprs.push((bound.expr, base));
                         exprs.len() - 1
                     })
                 }
             };
-            let is_descending = item.options.asc == Some(false);
-            // NULL sorts as greater than everything, unless it is told where to go.
-            let is_nulls_first = item.options.nulls_first.unwrap_or(is_descending);
-            sort.push(SortKey { column, is_descending, is_nulls_first });
+            sort.push(SortKey::new(column, &item.options));
         }
         Ok((exprs, sort))
     }
@@ -406,15 +450,15 @@ impl Planner<'_> {
 
 /// What of a table's rows a query wants.
 #[derive(Clone, Copy)]
-struct Wanted {
+pub(super) struct Wanted {
     /// Whether rows come out as they are found.
-    is_plain: bool,
+    pub is_plain: bool,
     /// Whether there is a limit to how many.
-    is_limited: bool,
+    pub is_limited: bool,
 }
 
 /// The way to a table's rows. A sort that it makes needless is taken away.
-fn access(
+pub(super) fn access(
     paths: &Paths,
     filter: Option<&Expr>,
     output: &[Expr],
@@ -438,7 +482,7 @@ fn access(
 }
 
 /// A query that passes its source on.
-fn plain(source: Source) -> Select {
+pub(super) fn plain(source: Source) -> Select {
     Select {
         source,
         filter: None,
@@ -465,14 +509,18 @@ pub(super) fn empty_row() -> Select {
 
 fn expand(scope: &Scope, table: Option<&str>, location: Location, output: &mut Output) {
     for (at, column) in scope.columns.iter().enumerate() {
-        if !column.is_hidden && table.is_none_or(|table| table == column.table) {
+        let is_shown = match table {
+            Some(table) => column.table == table,
+            None => !column.is_merged,
+        };
+        if !column.is_hidden && is_shown {
             output.bounds.push(Bound { expr: Expr::Column(at), ty: column.ty, location });
             output.names.push(column.name.clone());
         }
     }
 }
 
-fn columns_of(output: &Output) -> Vec<OutputColumn> {
+pub(super) fn columns_of(output: &Output) -> Vec<OutputColumn> {
     let named = output.names.iter().zip(&output.bounds);
     let column = |(name, bound): (&String, &Bound)| {
         let ty: ColumnType = bound.ty;
@@ -482,38 +530,82 @@ fn columns_of(output: &Output) -> Vec<OutputColumn> {
 }
 
 /// `ORDER BY name`: the position in the result.
-fn alias_position(expr: &ast::Expr, output: &Output) -> Option<usize> {
+pub(super) fn alias_position(expr: &ast::Expr, output: &Output) -> Option<usize> {
     let ast::Expr::Identifier(ident) = expr else { return None };
     let name = syntax::name(ident);
     output.names.iter().position(|known| *known == name)
 }
 
+/// Makes the columns of a table keys whose primary key is among them: they follow from it.
+fn add_dependent(keys: &mut Vec<(Expr, SqlType)>, parts: &[&mut Expr], scope: &Scope) {
+    let is_key = |at: usize| keys.iter().any(|(key, _)| *key == Expr::Column(at));
+    let mut whole = Vec::new();
+    for (at, column) in scope.columns.iter().enumerate() {
+        let of = column.id.relation;
+        if !column.is_key || whole.contains(&of) {
+            continue;
+        }
+        let mut own = scope.columns.iter().enumerate().filter(|(_, it)| it.id.relation == of);
+        if own.all(|(at, column)| !column.is_key || is_key(at)) {
+            debug_assert!(is_key(at));
+            whole.push(of);
+        }
+    }
+    let mut named = Vec::new();
+    for part in parts {
+        part.all(&mut |part| {
+            if let Expr::Column(at) = part
+                && whole.contains(&scope.columns[*at].id.relation)
+                && !named.contains(at)
+            {
+                named.push(*at);
+            }
+            true
+        });
+    }
+    named.retain(|at| !is_key(*at));
+    keys.extend(named.into_iter().map(|at| (Expr::Column(at), scope.columns[at].ty.base)));
+}
+
 /// The expression over the columns of a group.
-fn over_groups(expr: Expr, keys: &[(Expr, SqlType)], scope: &Scope) -> Result<Expr, Failure> {
+fn over_groups(
+    expr: Expr,
+    keys: &[(Expr, SqlType)],
+    scope: &Scope,
+    is_inner: bool,
+) -> Result<Expr, Failure> {
     expr.rewrite(&mut |part| {
         if let Some(at) = keys.iter().position(|(key, _)| key == part) {
             return Ok(Some(Expr::Column(at)));
         }
         match part {
             Expr::Aggregate(at) => Ok(Some(Expr::Column(keys.len() + at))),
+            Expr::Subquery(subquery) => {
+                let mut subquery = subquery.clone();
+                for part in subquery.parts_mut() {
+                    *part = over_groups(part.clone(), keys, scope, true)?;
+                }
+                Ok(Some(Expr::Subquery(subquery)))
+            }
             Expr::Column(at) => {
                 let column = &scope.columns[*at];
-                let message = format!(
-                    "column \"{}.{}\" must appear in the GROUP BY clause or be used in an \
-                     aggregate function",
-                    column.table, column.name
-                );
+                let name = format!("{}.{}", column.table, column.name);
+                let message = match is_inner {
+                    true => format!("subquery uses ungrouped column \"{name}\" from outer query"),
+                    false => format!(
+                        "column \"{name}\" must appear in the GROUP BY clause or be used in an \
+                         aggregate function"
+                    ),
+                };
                 Err(SqlError::new(code::GROUPING, message).into())
             }
-            // A constant stays one, whatever the groups.
-            Expr::Const(Datum::Null) => Ok(None),
             _ => Ok(None),
         }
     })
 }
 
 /// The name that PostgreSQL gives a column without an alias.
-fn column_name(expr: &ast::Expr) -> String {
+pub(super) fn column_name(expr: &ast::Expr) -> String {
     use ast::Expr as A;
     let name = match expr {
         A::Identifier(ident) => syntax::name(ident),
@@ -524,6 +616,16 @@ fn column_name(expr: &ast::Expr) -> String {
             return syntax::accessed_name(access_chain).unwrap_or_else(|| column_name(root));
         }
         A::Interval(_) => "interval".to_owned(),
+        A::Exists { .. } => "exists".to_owned(),
+        A::Subquery(query) => match &*query.body {
+            ast::SetExpr::Select(select) => match select.projection.first() {
+                Some(ast::SelectItem::UnnamedExpr(expr)) => return column_name(expr),
+                Some(ast::SelectItem::ExprWithAlias { alias, .. }) => syntax::name(alias),
+                _ => String::new(),
+            },
+            ast::SetExpr::Values(_) => "column1".to_owned(),
+            _ => String::new(),
+        },
         A::Function(function) => {
             let parts = syntax::name_parts(&function.name).unwrap_or_default();
             parts.last().cloned().unwrap_or_default()

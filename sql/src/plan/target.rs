@@ -221,7 +221,7 @@ fn refers(table: &Table, columns: &[usize], other: &Table, others: &[usize]) -> 
             let cast = Unary::Cast { from, to: to.into(), is_explicit: false };
             Expr::Unary(cast, Box::new(param))
         };
-        let equal = Binary::Compare(Comparison::Equal);
+        let equal = Binary::Compare(Comparison::Equal, to);
         Expr::Binary(equal, Box::new(Expr::Column(column)), Box::new(value))
     });
     let and = |left, right| Expr::Binary(Binary::And, Box::new(left), Box::new(right));

@@ -33,7 +33,9 @@ fn bind<T>(
     let known = sequences.as_ref().map(|params| params.sequences.clone());
     let mut params = Params { sequences: known.unwrap_or_default(), ..Params::default() };
     let aggregates = Aggregates::Forbidden(what);
-    let mut binder = Binder { source: "", scope, params: &mut params, aggregates };
+    let nested = Vec::new();
+    let mut binder =
+        Binder { source: "", scope, params: &mut params, aggregates, outer: &[], nested };
     let bound = binder.bind(&ast)?;
     let done = then(&mut binder, bound)?;
     if !params.types.is_empty() {

@@ -125,4 +125,8 @@ impl<E: Engine> Context for Interruptible<'_, E> {
     fn delete(&mut self, table: TableId, key: Key) -> Result<(), Stop> {
         self.cx.delete(table, key)
     }
+
+    fn estimate(&self, table: TableId) -> Option<usize> {
+        self.cx.estimate(table)
+    }
 }

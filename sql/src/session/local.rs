@@ -228,6 +228,10 @@ impl<H: Header> Context for LocalContext<H> {
     fn delete(&mut self, table: TableId, key: Key) -> Result<(), Stop> {
         self.write(table, key, None)
     }
+
+    fn estimate(&self, table: TableId) -> Option<usize> {
+        Some(self.pin.store().len(table) + self.writes.len())
+    }
 }
 
 /// The live rows of a range of a snapshot, a few at a time.

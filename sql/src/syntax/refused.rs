@@ -83,8 +83,6 @@ fn feature(before: &Token, token: &Token, after: &Token) -> Option<&'static str>
         Some("ONLY")
     } else if is(token, "USING") && is_operator(after) {
         Some("ORDER BY .. USING")
-    } else if is(token, "SELECT") && ends_list(after) {
-        Some("an empty select list")
     } else {
         None
     }
@@ -99,10 +97,6 @@ fn is_operator(token: &Token) -> bool {
     let is_sign =
         matches!(token, Token::Lt | Token::Gt | Token::LtEq | Token::GtEq | Token::Eq | Token::Neq);
     is_sign || is(token, "OPERATOR")
-}
-
-fn ends_list(token: &Token) -> bool {
-    matches!(token, Token::EOF | Token::RParen) || is(token, "FROM") || is(token, "WHERE")
 }
 
 /// Makes decimal numbers of those in hexadecimal, which the parser takes for strings of bits.

@@ -1,0 +1,218 @@
+//! Functions that come to several rows.
+
+use std::sync::Arc;
+
+use crate::error::{SqlError, code};
+use crate::exec::{ROWS_MAX, check_size};
+use crate::expr::Env;
+use crate::expr::arithmetic::{self, Arithmetic};
+use crate::expr::temporal::{self, Temporal};
+use crate::types::SqlType;
+use crate::types::datum::Datum;
+use crate::types::interval::Interval;
+use crate::types::json::Json;
+
+/// A function that comes to rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum SetFunction {
+    /// `generate_series`, of values of a type
+    Series(SqlType),
+    /// `generate_subscripts`
+    Subscripts,
+    /// `unnest`
+    Unnest,
+    /// `jsonb_array_elements`, `jsonb_array_elements_text`
+    Elements { as_text: bool },
+    /// `jsonb_object_keys`
+    Keys,
+    /// `jsonb_each`, `jsonb_each_text`
+    Each { as_text: bool },
+    /// `string_to_table`
+    Split,
+}
+
+/// What a call is: the function, the types of its arguments, and its columns.
+pub(crate) type SetCall = (SetFunction, Vec<SqlType>, Vec<(&'static str, SqlType)>);
+
+impl SetFunction {
+    /// Whether there is a function of a name, whatever its arguments are.
+    pub(crate) fn is_name(name: &str) -> bool {
+        let names = [
+            "generate_series",
+            "generate_subscripts",
+            "unnest",
+            "jsonb_array_elements",
+            "jsonb_array_elements_text",
+            "jsonb_object_keys",
+            "jsonb_each",
+            "jsonb_each_text",
+            "string_to_table",
+        ];
+        names.contains(&name)
+    }
+
+    /// The function of a name for arguments of these types.
+    pub(crate) fn named(name: &str, args: &[SqlType]) -> Option<SetCall> {
+        use SqlType::{Int4, Int8, Interval, Jsonb, Numeric, Text, Timestamp, Timestamptz};
+        let json = |as_text| if as_text { Text } else { Jsonb };
+        Some(match (name, args) {
+            ("generate_series", [_, _] | [_, _, _]) => {
+                let is = |base| args[..2].contains(&base);
+                let base = if is(Timestamptz) {
+                    Timestamptz
+                } else if is(Timestamp) || is(SqlType::Date) {
+                    Timestamp
+                } else if args.contains(&Numeric) {
+                    Numeric
+                } else if args.contains(&Int8) {
+                    Int8
+                } else if args.iter().all(|base| base.is_integer()) {
+                    Int4
+                } else {
+                    return None;
+                };
+                let mut types = vec![base; args.len()];
+                if base.is_datetime() {
+                    *types.get_mut(2)? = Interval;
+                }
+                (Self::Series(base), types, vec![("generate_series", base)])
+            }
+            ("generate_subscripts", [array, _]) if array.element().is_some() => {
+                (Self::Subscripts, vec![*array, Int4], vec![("generate_subscripts", Int4)])
+            }
+            ("unnest", [array]) => {
+                (Self::Unnest, vec![*array], vec![("unnest", array.element()?)])
+            }
+            ("jsonb_array_elements" | "jsonb_array_elements_text", [_]) => {
+                let as_text = name.ends_with("_text");
+                (Self::Elements { as_text }, vec![Jsonb], vec![("value", json(as_text))])
+            }
+            ("jsonb_object_keys", [_]) => {
+                (Self::Keys, vec![Jsonb], vec![("jsonb_object_keys", Text)])
+            }
+            ("jsonb_each" | "jsonb_each_text", [_]) => {
+                let as_text = name.ends_with("_text");
+                let columns = vec![("key", Text), ("value", json(as_text))];
+                (Self::Each { as_text }, vec![Jsonb], columns)
+            }
+            ("string_to_table", [_, _]) => {
+                (Self::Split, vec![Text, Text], vec![("string_to_table", Text)])
+            }
+            _ => return None,
+        })
+    }
+
+    /// The rows of a call.
+    pub(crate) fn rows(self, args: &[Datum], env: &Env) -> Result<Vec<Vec<Datum>>, SqlError> {
+        let is_null = |at: usize| args.get(at).is_some_and(Datum::is_null);
+        if is_null(0) || is_null(2) || is_null(1) && self != Self::Split {
+            return Ok(Vec::new());
+        }
+        let one = |values: Vec<Datum>| values.into_iter().map(|value| vec![value]).collect();
+        Ok(match (self, args) {
+            (Self::Series(base), _) => series(base, args, env)?,
+            (Self::Unnest, [Datum::Array(array)]) => one(array.items().to_vec()),
+            (Self::Subscripts, [Datum::Array(array), Datum::Int(dimension)]) => {
+                let dimension = usize::try_from(*dimension).ok().and_then(|at| at.checked_sub(1));
+                let length = dimension.and_then(|at| array.dims().get(at)).copied().unwrap_or(0);
+                one((1..=length as i64).map(Datum::Int).collect())
+            }
+            (Self::Elements { as_text }, [Datum::Jsonb(json)]) => match &**json {
+                Json::Array(items) => {
+                    one(items.iter().map(|item| shown(item, as_text)).collect())
+                }
+                Json::Object(_) => return Err(not_json("extract elements from an object")),
+                _ => return Err(not_json("extract elements from a scalar")),
+            },
+            (Self::Keys, [Datum::Jsonb(json)]) => match &**json {
+                Json::Object(members) => {
+                    one(members.iter().map(|(key, _)| Datum::Text(key.clone())).collect())
+                }
+                Json::Array(_) => {
+                    return Err(not_json("call jsonb_object_keys on an array"));
+                }
+                _ => return Err(not_json("call jsonb_object_keys on a scalar")),
+            },
+            (Self::Each { as_text }, [Datum::Jsonb(json)]) => match &**json {
+                Json::Object(members) => {
+                    let row = |(key, value): &(String, Json)| {
+                        vec![Datum::Text(key.clone()), shown(value, as_text)]
+                    };
+                    members.iter().map(row).collect()
+                }
+                _ => {
+                    let name = if as_text { "jsonb_each_text" } else { "jsonb_each" };
+                    return Err(not_json(&format!("call {name} on a non-object")));
+                }
+            },
+            (Self::Split, [Datum::Text(text), between]) => {
+                let part = |part: &str| Datum::Text(part.to_owned());
+                one(match between {
+                    Datum::Text(between) if between.is_empty() => vec![part(text)],
+                    Datum::Text(_) if text.is_empty() => Vec::new(),
+                    Datum::Text(between) => text.split(between.as_str()).map(part).collect(),
+                    _ => text.chars().map(|char| Datum::Text(char.to_string())).collect(),
+                })
+            }
+            (function, args) => panic!("{function:?} of {args:?}"),
+        })
+    }
+}
+
+fn not_json(what: &str) -> SqlError {
+    SqlError::new(code::INVALID_PARAMETER, format!("cannot {what}"))
+}
+
+fn shown(json: &Json, as_text: bool) -> Datum {
+    match (as_text, json) {
+        (false, json) => Datum::Jsonb(Arc::new(json.clone())),
+        (true, Json::Null) => Datum::Null,
+        (true, Json::String(text)) => Datum::Text(text.clone()),
+        (true, json) => Datum::Text(json.to_string()),
+    }
+}
+
+fn series(base: SqlType, args: &[Datum], env: &Env) -> Result<Vec<Vec<Datum>>, SqlError> {
+    let (from, to) = (args[0].clone(), &args[1]);
+    let zero = match base {
+        SqlType::Numeric => Datum::Numeric(0.into()),
+        base if base.is_datetime() => {
+            Datum::Interval(Interval { months: 0, days: 0, micros: 0 })
+        }
+        _ => Datum::Int(0),
+    };
+    let step = match args.get(2) {
+        Some(step) => step.clone(),
+        None if base == SqlType::Numeric => Datum::Numeric(1.into()),
+        None => Datum::Int(1),
+    };
+    let is_up = match step.compare(&zero) {
+        std::cmp::Ordering::Equal => {
+            return Err(SqlError::new(code::INVALID_PARAMETER, "step size cannot equal zero"));
+        }
+        ordering => ordering.is_gt(),
+    };
+    let mut rows = Vec::new();
+    let mut next = from;
+    loop {
+        let is_past = if is_up { next.compare(to).is_gt() } else { next.compare(to).is_lt() };
+        if is_past {
+            return Ok(rows);
+        }
+        rows.push(vec![next.clone()]);
+        check_size(rows.len(), 0)?;
+        let following = match base {
+            base if base.is_datetime() => {
+                temporal::apply(Temporal::Later(base), next, step.clone(), &env.zone)
+            }
+            base => arithmetic::apply(Arithmetic::Add, base, next, step.clone()),
+        };
+        match following {
+            Ok(value) => next = value,
+            // The last value that there is.
+            Err(error) if error.code == code::NUMERIC_OUT_OF_RANGE => return Ok(rows),
+            Err(error) => return Err(error),
+        }
+        debug_assert!(rows.len() <= ROWS_MAX);
+    }
+}

@@ -1,0 +1,520 @@
+//! Planning of FROM: relations and how they are joined.
+
+use sqlparser::ast;
+use sqlparser::tokenizer::Location;
+
+use super::path::Paths;
+use super::{OutputColumn, Planner, refuse, scope_as};
+use crate::error::{Failure, SqlError, code};
+use crate::exec::series::SetFunction;
+use crate::expr::bind::{Aggregates, Bound, Scope, ScopeColumn};
+use crate::expr::cast::Level;
+use crate::expr::{Binary, Comparison, Expr, cast};
+use crate::relational::{self, ColumnId, From, JoinKind};
+use crate::syntax;
+use crate::types::{ColumnType, SqlType};
+
+/// Relations so far, and their columns.
+#[derive(Clone, Debug)]
+pub(super) struct Side {
+    pub from: From,
+    pub scope: Scope,
+}
+
+/// What WITH ORDINALITY, the alias and LATERAL say of a function.
+struct FunctionFrom<'a> {
+    name: String,
+    args: &'a [ast::FunctionArg],
+    is_numbered: bool,
+    alias: Option<&'a ast::TableAlias>,
+    location: Location,
+}
+
+impl Scope {
+    /// The columns of both.
+    fn and(mut self, other: Self) -> Self {
+        self.columns.extend(other.columns);
+        self
+    }
+
+    /// The columns as DataFusion has them.
+    fn ids(&self) -> Vec<(ColumnId, SqlType)> {
+        self.columns.iter().map(|column| (column.id, column.ty.base)).collect()
+    }
+}
+
+impl Planner<'_> {
+    /// The relations of FROM.
+    pub(super) fn from(&mut self, from: &[ast::TableWithJoins]) -> Result<Side, Failure> {
+        let mut all: Option<Side> = None;
+        for table in from {
+            let side = self.with_joins(table, all.as_ref())?;
+            all = Some(match (all, side) {
+                (None, (side, _)) => side,
+                // It was put beside what was there, which it names.
+                (Some(_), (side, true)) => side,
+                (Some(left), (right, false)) => {
+                    self.join(left, right, JoinKind::Inner, &ast::JoinConstraint::None)?
+                }
+            });
+        }
+        Ok(all.unwrap_or_else(|| Side { from: From::Nothing, scope: Scope::default() }))
+    }
+
+    /// A relation with those that are joined to it; and whether what came before is among them.
+    fn with_joins(
+        &mut self,
+        table: &ast::TableWithJoins,
+        before: Option<&Side>,
+    ) -> Result<(Side, bool), Failure> {
+        let inner = JoinKind::Inner;
+        let (mut side, has_before) = self.factor(&table.relation, before, inner)?;
+        for join in &table.joins {
+            let (kind, constraint) = kind_of(&join.join_operator)?;
+            let (right, is_joined) = self.factor(&join.relation, Some(&side), kind)?;
+            side = match is_joined {
+                true => {
+                    self.check_lateral(kind, constraint)?;
+                    right
+                }
+                false => self.join(side, right, kind, constraint)?,
+            };
+        }
+        Ok((side, has_before))
+    }
+
+    /// What is run for each row of the left side has no other condition than TRUE.
+    fn check_lateral(
+        &self,
+        kind: JoinKind,
+        constraint: &ast::JoinConstraint,
+    ) -> Result<(), SqlError> {
+        if matches!(kind, JoinKind::Right | JoinKind::Full) {
+            let message = "invalid reference to FROM-clause entry: the combining JOIN type must \
+                           be INNER or LEFT for a LATERAL reference";
+            return Err(SqlError::new(code::INVALID_COLUMN_REFERENCE, message));
+        }
+        let is_true = match constraint {
+            ast::JoinConstraint::None => true,
+            ast::JoinConstraint::On(ast::Expr::Value(value)) => {
+                matches!(value.value, ast::Value::Boolean(true))
+            }
+            _ => false,
+        };
+        refuse(&[(!is_true, "LATERAL with a condition other than ON TRUE")])
+    }
+
+    /// One relation; and whether it was put beside what comes before, which it names.
+    fn factor(
+        &mut self,
+        factor: &ast::TableFactor,
+        before: Option<&Side>,
+        kind: JoinKind,
+    ) -> Result<(Side, bool), Failure> {
+        use ast::TableFactor as T;
+        match factor {
+            T::Table { name, alias, args: Some(args), with_ordinality, .. } => {
+                let location = syntax::location(name);
+                let name = syntax::name_parts(name)?.pop().unwrap_or_default();
+                let (args, is_numbered) = (&args.args[..], *with_ordinality);
+                let alias = alias.as_ref();
+                let call = FunctionFrom { name, args, is_numbered, alias, location };
+                self.function_from(&call, before, kind)
+            }
+            T::Function { name, args, alias, with_ordinality, .. } => {
+                let location = syntax::location(name);
+                let name = syntax::name_parts(name)?.pop().unwrap_or_default();
+                let (is_numbered, alias) = (*with_ordinality, alias.as_ref());
+                let call = FunctionFrom { name, args, is_numbered, alias, location };
+                self.function_from(&call, before, kind)
+            }
+            T::UNNEST { alias, array_exprs, with_ordinality, with_offset: false, .. } => {
+                let arg = |expr: &ast::Expr| {
+                    ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(expr.clone()))
+                };
+                let args: Vec<_> = array_exprs.iter().map(arg).collect();
+                let (name, alias) = ("unnest".to_owned(), alias.as_ref());
+                let (args, is_numbered) = (&args[..], *with_ordinality);
+                let location = Location::empty();
+                let call = FunctionFrom { name, args, is_numbered, alias, location };
+                self.function_from(&call, before, kind)
+            }
+            T::Table { name, alias, sample, .. } => {
+                refuse(&[(sample.is_some(), "TABLESAMPLE")])?;
+                Ok((self.named_relation(name, alias.as_ref())?, false))
+            }
+            T::Derived { lateral, subquery, alias, .. } => {
+                self.derived(*lateral, subquery, alias.as_ref(), before, kind)
+            }
+            T::NestedJoin { table_with_joins, alias } => {
+                refuse(&[(alias.is_some(), "an alias of a join")])?;
+                let (side, _) = self.with_joins(table_with_joins, None)?;
+                Ok((side, false))
+            }
+            _ => Err(SqlError::unsupported("such an entry of FROM").into()),
+        }
+    }
+
+    /// A table, or what WITH has named.
+    fn named_relation(
+        &mut self,
+        name: &ast::ObjectName,
+        alias: Option<&ast::TableAlias>,
+    ) -> Result<Side, Failure> {
+        if let [part] = &name.0[..]
+            && let Some(ident) = part.as_ident()
+            && let Some((query, columns)) = self.with_named(&syntax::name(ident))?
+        {
+            let known = syntax::name(ident);
+            let relation = self.number();
+            let plan = relational::renamed(&query, relation)?;
+            let scope = derived_scope(&columns, alias, &known, relation)?;
+            return Ok(Side { from: From::Plan(plan), scope });
+        }
+        let table = self.table(name)?;
+        let known = alias.map_or_else(|| table.name.clone(), |alias| syntax::name(&alias.name));
+        let relation = self.number();
+        let mut scope = scope_as(&table, &known, relation);
+        let names = alias.map_or(&[][..], |alias| &alias.columns[..]);
+        rename(&mut scope, names, &known)?;
+        Ok(Side { from: From::Table(Paths::new(table)?, relation), scope })
+    }
+
+    fn derived(
+        &mut self,
+        is_lateral: bool,
+        query: &ast::Query,
+        alias: Option<&ast::TableAlias>,
+        before: Option<&Side>,
+        kind: JoinKind,
+    ) -> Result<(Side, bool), Failure> {
+        let Some(alias) = alias else {
+            let message = "subquery in FROM must have an alias";
+            let hint = "For example, FROM (SELECT ...) [AS] foo.";
+            return Err(SqlError::new(code::SYNTAX, message).with_hint(hint).into());
+        };
+        let left = before.filter(|_| is_lateral);
+        if let Some(left) = left {
+            self.outer.push(left.scope.clone());
+        }
+        let planned = self.nested(query);
+        if left.is_some() {
+            self.outer.pop();
+        }
+        let (nested, columns) = planned?;
+        let relation = self.number();
+        let known = syntax::name(&alias.name);
+        let scope = derived_scope(&columns, Some(alias), &known, relation)?;
+        let is_own = |id: &ColumnId| {
+            left.is_some_and(|left| left.scope.columns.iter().any(|column| column.id == *id))
+        };
+        let (own, others): (Vec<_>, Vec<_>) =
+            nested.refs.into_iter().partition(|(id, _)| is_own(id));
+        for outer in others {
+            if !self.params.outer.contains(&outer) {
+                self.params.outer.push(outer);
+            }
+        }
+        let Some(left) = left.filter(|_| !own.is_empty()) else {
+            let plan = relational::renamed(&nested.query, relation)?;
+            return Ok((Side { from: From::Plan(plan), scope }, false));
+        };
+        check_names(&left.scope, &scope)?;
+        let is_kept = kind == JoinKind::Left;
+        let plan = left.from.clone().plan();
+        let plan = relational::lateral(plan, &nested.query, &own, relation, is_kept)?;
+        let scope = left.scope.clone().and(scope);
+        Ok((Side { from: From::Plan(plan), scope }, true))
+    }
+
+    /// A function that comes to rows. It may name what comes before it.
+    fn function_from(
+        &mut self,
+        call: &FunctionFrom<'_>,
+        before: Option<&Side>,
+        kind: JoinKind,
+    ) -> Result<(Side, bool), Failure> {
+        let scope = before.map(|side| side.scope.clone()).unwrap_or_default();
+        let exprs = call.args.iter().filter_map(|arg| match arg {
+            ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(expr)) => Some(expr),
+            _ => None,
+        });
+        let exprs: Vec<&ast::Expr> = exprs.collect();
+        refuse(&[(exprs.len() < call.args.len(), "such an argument of a function in FROM")])?;
+        let forbidden = Aggregates::Forbidden("functions in FROM");
+        let mut binder = self.binder(&scope, forbidden, &exprs)?;
+        let mut bounds: Vec<Bound> = Vec::with_capacity(exprs.len());
+        for expr in exprs {
+            bounds.push(binder.bind(expr)?);
+        }
+        let types: Vec<SqlType> = bounds.iter().map(Bound::base).collect();
+        let Some((function, inputs, columns)) = SetFunction::named(&call.name, &types) else {
+            let error = match SetFunction::is_name(&call.name) {
+                true => binder.no_function(&call.name, &types, call.location),
+                false => SqlError::unsupported(format!("function {}() in FROM", call.name)),
+            };
+            return Err(error.into());
+        };
+        let mut args = Vec::with_capacity(bounds.len());
+        for (bound, input) in bounds.into_iter().zip(inputs) {
+            args.push((binder.cast(bound, input.into(), Level::Assignment)?.expr, input));
+        }
+        let names_before = args.iter().any(|(arg, _)| {
+            !arg.all(&mut |part| !matches!(part, Expr::Column(_)))
+        });
+        let relation = self.number();
+        let mut outputs: Vec<OutputColumn> = Vec::with_capacity(columns.len() + 1);
+        let is_single = columns.len() == 1;
+        for (name, base) in &columns {
+            // A function of one column gives it the name of its alias.
+            let alias = call.alias.filter(|_| is_single && *name != "value");
+            let name = alias.map_or((*name).to_owned(), |alias| syntax::name(&alias.name));
+            outputs.push(OutputColumn { name, ty: (*base).into() });
+        }
+        let base_types: Vec<SqlType> = columns.iter().map(|(_, base)| *base).collect();
+        if call.is_numbered {
+            let (name, ty) = ("ordinality".to_owned(), SqlType::Int8.into());
+            outputs.push(OutputColumn { name, ty });
+        }
+        let known = call.alias.map_or(call.name.clone(), |alias| syntax::name(&alias.name));
+        let own = derived_scope(&outputs, call.alias, &known, relation)?;
+        let left = before.filter(|_| names_before);
+        let plan = match left {
+            Some(left) => left.from.clone().plan(),
+            None => From::Nothing.plan(),
+        };
+        let ids = left.map(|left| left.scope.ids()).unwrap_or_default();
+        let flags = (call.is_numbered, left.is_some() && kind == JoinKind::Left);
+        let plan = relational::expand(plan, &ids, function, (args, base_types), flags, relation)?;
+        let scope = match left {
+            Some(left) => {
+                check_names(&left.scope, &own)?;
+                left.scope.clone().and(own)
+            }
+            None => own,
+        };
+        Ok((Side { from: From::Plan(plan), scope }, left.is_some()))
+    }
+
+    fn join(
+        &mut self,
+        left: Side,
+        right: Side,
+        kind: JoinKind,
+        constraint: &ast::JoinConstraint,
+    ) -> Result<Side, Failure> {
+        check_names(&left.scope, &right.scope)?;
+        let names = match constraint {
+            ast::JoinConstraint::Using(names) => {
+                let name = |object| Ok(syntax::name_parts(object)?.pop().unwrap_or_default());
+                names.iter().map(name).collect::<Result<Vec<_>, SqlError>>()?
+            }
+            ast::JoinConstraint::Natural => {
+                let is_shown = |column: &&ScopeColumn| !column.is_hidden && !column.is_merged;
+                let there = |name: &str| {
+                    right.scope.columns.iter().filter(is_shown).any(|column| column.name == name)
+                };
+                let shown = left.scope.columns.iter().filter(is_shown);
+                shown.filter(|it| there(&it.name)).map(|it| it.name.clone()).collect()
+            }
+            ast::JoinConstraint::On(_) | ast::JoinConstraint::None => Vec::new(),
+        };
+        let width = left.scope.columns.len();
+        let both = left.scope.clone().and(right.scope);
+        let mut merged = Vec::with_capacity(names.len());
+        let mut condition = None;
+        for name in &names {
+            let (on, pair) = self.using(&both, width, name)?;
+            condition = Some(match condition {
+                None => on,
+                Some(before) => Expr::Binary(Binary::And, Box::new(before), Box::new(on)),
+            });
+            merged.push(pair);
+        }
+        if let ast::JoinConstraint::On(on) = constraint {
+            let forbidden = Aggregates::Forbidden("JOIN conditions");
+            let mut binder = self.binder(&both, forbidden, &[on])?;
+            condition = Some(binder.condition(on, "JOIN/ON")?);
+        }
+        let (one, other) = (left.from.plan(), right.from.plan());
+        let plan = match condition {
+            // A condition that asks a query is one on the pairs, where none stays without.
+            Some(asked) if kind == JoinKind::Inner && asked.holds_subquery() => {
+                let plan = relational::join(one, other, kind, None, &[])?;
+                relational::filtered(plan, asked, &both.ids(), &mut self.numbers)?
+            }
+            condition => relational::join(one, other, kind, condition, &both.ids())?,
+        };
+        if merged.is_empty() {
+            return Ok(Side { from: From::Plan(plan), scope: both });
+        }
+        let (plan, scope) = self.merge(plan, both, kind, &merged)?;
+        Ok(Side { from: From::Plan(plan), scope })
+    }
+
+    /// The condition that columns of a name are equal, and their places.
+    fn using(
+        &mut self,
+        both: &Scope,
+        width: usize,
+        name: &str,
+    ) -> Result<(Expr, (usize, usize, SqlType)), Failure> {
+        let find = |range: std::ops::Range<usize>, side: &str| {
+            let is_it = |at: &usize| {
+                let column = &both.columns[*at];
+                !column.is_hidden && !column.is_merged && column.name == name
+            };
+            let mut found = range.filter(is_it);
+            match (found.next(), found.next()) {
+                (Some(at), None) => Ok(at),
+                (Some(_), Some(_)) => {
+                    let message =
+                        format!("common column name \"{name}\" appears more than once in {side} table");
+                    Err(SqlError::new(code::AMBIGUOUS_COLUMN, message))
+                }
+                (None, _) => {
+                    let message = format!(
+                        "column \"{name}\" specified in USING clause does not exist in {side} table"
+                    );
+                    Err(SqlError::new(code::UNDEFINED_COLUMN, message))
+                }
+            }
+        };
+        let left = find(0..width, "left")?;
+        let right = find(width..both.columns.len(), "right")?;
+        let (a, b) = (both.columns[left].ty.base, both.columns[right].ty.base);
+        let Some(common) = cast::common(a, b) else {
+            let message = format!("JOIN/USING types {a} and {b} cannot be matched");
+            return Err(SqlError::new(code::TYPE_MISMATCH, message).into());
+        };
+        let bound = |at: usize| {
+            Bound::new(Expr::Column(at), both.columns[at].ty.base, Location::empty())
+        };
+        let forbidden = Aggregates::Forbidden("JOIN/USING");
+        let mut binder = self.binder(both, forbidden, &[])?;
+        let (one, other, base) =
+            binder.comparable(bound(left), bound(right), "=", Location::empty())?;
+        let op = Binary::Compare(Comparison::Equal, base);
+        Ok((Expr::Binary(op, Box::new(one), Box::new(other)), (left, right, common)))
+    }
+
+    /// Puts one column in the place of each pair of USING, before all others.
+    fn merge(
+        &mut self,
+        plan: datafusion::logical_expr::LogicalPlan,
+        mut both: Scope,
+        kind: JoinKind,
+        pairs: &[(usize, usize, SqlType)],
+    ) -> Result<(datafusion::logical_expr::LogicalPlan, Scope), Failure> {
+        let relation = self.number();
+        let mut merged = Vec::with_capacity(pairs.len());
+        let mut values = Vec::with_capacity(pairs.len());
+        for (at, (left, right, common)) in pairs.iter().enumerate() {
+            let side = |at: usize| {
+                let base = both.columns[at].ty.base;
+                let column = Box::new(Expr::Column(at));
+                let op = crate::expr::Unary::Cast {
+                    from: base,
+                    to: (*common).into(),
+                    is_explicit: false,
+                };
+                if base == *common { *column } else { Expr::Unary(op, column) }
+            };
+            let value = match kind {
+                JoinKind::Inner | JoinKind::Left => side(*left),
+                JoinKind::Right => side(*right),
+                JoinKind::Full => Expr::Coalesce(vec![side(*left), side(*right)]),
+            };
+            values.push((value, *common));
+            let of = if kind == JoinKind::Right { *right } else { *left };
+            let ty = match both.columns[*left].ty == both.columns[*right].ty {
+                true => both.columns[of].ty,
+                false => ColumnType::from(*common),
+            };
+            merged.push(ScopeColumn {
+                table: String::new(),
+                name: both.columns[*left].name.clone(),
+                ty,
+                is_hidden: false,
+                is_merged: false,
+                is_key: false,
+                id: ColumnId { relation, column: at as u32 },
+            });
+        }
+        let plan = relational::with_columns(plan, &both.ids(), values, relation)?;
+        for (left, right, _) in pairs {
+            both.columns[*left].is_merged = true;
+            both.columns[*right].is_merged = true;
+        }
+        merged.extend(both.columns);
+        Ok((plan, Scope { columns: merged }))
+    }
+}
+
+/// How a join joins, and on what.
+fn kind_of(op: &ast::JoinOperator) -> Result<(JoinKind, &ast::JoinConstraint), SqlError> {
+    use ast::JoinOperator as J;
+    Ok(match op {
+        J::Join(on) | J::Inner(on) | J::CrossJoin(on) => (JoinKind::Inner, on),
+        J::Left(on) | J::LeftOuter(on) => (JoinKind::Left, on),
+        J::Right(on) | J::RightOuter(on) => (JoinKind::Right, on),
+        J::FullOuter(on) => (JoinKind::Full, on),
+        _ => return Err(SqlError::unsupported("such a JOIN")),
+    })
+}
+
+/// The columns of a query, under its alias.
+fn derived_scope(
+    columns: &[OutputColumn],
+    alias: Option<&ast::TableAlias>,
+    known: &str,
+    relation: u32,
+) -> Result<Scope, SqlError> {
+    let table = alias.map_or_else(|| known.to_owned(), |alias| syntax::name(&alias.name));
+    let columns = columns.iter().enumerate().map(|(at, column)| ScopeColumn {
+        table: table.clone(),
+        name: column.name.clone(),
+        ty: column.ty,
+        is_hidden: false,
+        is_merged: false,
+        is_key: false,
+        id: ColumnId { relation, column: at as u32 },
+    });
+    let mut scope = Scope { columns: columns.collect() };
+    rename(&mut scope, alias.map_or(&[][..], |alias| &alias.columns[..]), &table)?;
+    Ok(scope)
+}
+
+/// Gives columns the names that an alias has for them.
+fn rename(
+    scope: &mut Scope,
+    names: &[ast::TableAliasColumnDef],
+    table: &str,
+) -> Result<(), SqlError> {
+    let mut shown = scope.columns.iter_mut().filter(|column| !column.is_hidden);
+    let mut count = 0;
+    for name in names {
+        let Some(column) = shown.next() else {
+            let given = names.len();
+            let message = format!(
+                "table \"{table}\" has {count} columns available but {given} columns specified"
+            );
+            return Err(SqlError::new(code::INVALID_COLUMN_REFERENCE, message));
+        };
+        count += 1;
+        column.name = syntax::name(&name.name);
+    }
+    Ok(())
+}
+
+/// Two relations of FROM have names of their own.
+fn check_names(left: &Scope, right: &Scope) -> Result<(), SqlError> {
+    for column in &right.columns {
+        let is_same = |other: &ScopeColumn| other.table == column.table;
+        if !column.table.is_empty() && left.columns.iter().any(is_same) {
+            let message = format!("table name \"{}\" specified more than once", column.table);
+            return Err(SqlError::new(code::DUPLICATE_ALIAS, message));
+        }
+    }
+    Ok(())
+}

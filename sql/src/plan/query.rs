@@ -1,0 +1,726 @@
+//! Planning of queries: WITH, set operations, VALUES, and who runs them.
+//!
+//! A query over one table, a list of rows or nothing is run by our own code: its plan is kept, and
+//! each replica comes to the same. All others are DataFusion's.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use sqlparser::ast::{self, Visit, Visitor};
+use sqlparser::tokenizer::Location;
+
+use super::from::Side;
+use super::select::{Output, Wanted, access, plain};
+use super::{Grouping, OutputColumn, Planner, Select, Source, refuse};
+use crate::error::{Failure, SqlError, code};
+use crate::exec::aggregate::AggregateKind;
+use crate::expr::bind::{Aggregates, Bound, Nested, Scope, ScopeColumn};
+use crate::expr::{Binary, Comparison, Expr};
+use crate::relational::{
+    self, Block, ColumnId, Distinct, From, Keyed, Query, SetOperation, Shape, Split, lower,
+};
+use crate::syntax;
+use crate::types::{ColumnType, SqlType};
+
+/// What WITH names.
+#[derive(Clone, Debug)]
+pub(super) struct Named {
+    name: String,
+    query: Query,
+    columns: Vec<OutputColumn>,
+}
+
+/// A query whose names and types are known.
+enum Planned {
+    Block(Box<Block>),
+    Query(Query),
+}
+
+/// Whether there is a query in a statement beside the statement itself.
+pub(super) fn has_queries(statement: &ast::Statement) -> bool {
+    struct Count(usize);
+    impl Visitor for Count {
+        type Break = ();
+        fn pre_visit_query(&mut self, _: &ast::Query) -> ControlFlow<()> {
+            self.0 += 1;
+            ControlFlow::Continue(())
+        }
+    }
+    let mut count = Count(0);
+    let _ = statement.visit(&mut count);
+    count.0 > usize::from(matches!(statement, ast::Statement::Query(_)))
+}
+
+/// The queries that an expression holds, but not those within them.
+fn queries_in(expr: &ast::Expr) -> Vec<(usize, ast::Query)> {
+    #[derive(Default)]
+    struct Collect {
+        depth: usize,
+        found: Vec<(usize, ast::Query)>,
+    }
+    impl Visitor for Collect {
+        type Break = ();
+        fn pre_visit_query(&mut self, query: &ast::Query) -> ControlFlow<()> {
+            if self.depth == 0 {
+                self.found.push((std::ptr::from_ref(query).addr(), query.clone()));
+            }
+            self.depth += 1;
+            ControlFlow::Continue(())
+        }
+        fn post_visit_query(&mut self, _: &ast::Query) -> ControlFlow<()> {
+            self.depth -= 1;
+            ControlFlow::Continue(())
+        }
+    }
+    let mut collect = Collect::default();
+    let _ = expr.visit(&mut collect);
+    collect.found
+}
+
+impl Planner<'_> {
+    /// A query, and the columns that it returns.
+    pub(super) fn query(
+        &mut self,
+        query: &ast::Query,
+    ) -> Result<(Select, Vec<OutputColumn>), Failure> {
+        let (planned, columns) = self.planned(query)?;
+        let query = match planned {
+            Planned::Block(block) if is_ours(&block) => return Ok((ours(*block), columns)),
+            Planned::Block(block) => self.lowered(*block)?,
+            Planned::Query(query) => query,
+        };
+        Ok((select_of(query), columns))
+    }
+
+    /// A query within another, and its columns.
+    pub(super) fn nested(
+        &mut self,
+        query: &ast::Query,
+    ) -> Result<(Nested, Vec<OutputColumn>), Failure> {
+        let around = std::mem::take(&mut self.params.outer);
+        let planned = self.planned(query);
+        let refs = std::mem::replace(&mut self.params.outer, around);
+        let (planned, columns) = planned?;
+        let (shape, query_of) = match planned {
+            Planned::Block(block) => {
+                let shape = match shape(&block) {
+                    Simple::Rows => Shape::Rows(Arc::new(self.split(&block)?)),
+                    Simple::Aggregate => Shape::Aggregate(Arc::new(self.keyed(&block)?)),
+                    Simple::No => Shape::Other,
+                };
+                (shape, self.lowered(*block)?)
+            }
+            Planned::Query(query) => (Shape::Other, query),
+        };
+        let types = columns.iter().map(|column| column.ty).collect();
+        let place = std::ptr::from_ref(query).addr();
+        let query = Arc::new(query_of);
+        Ok((Nested { place, query, columns: types, refs, shape }, columns))
+    }
+
+    /// The queries that expressions over a scope hold.
+    pub(super) fn nested_in(
+        &mut self,
+        scope: &Scope,
+        exprs: &[&ast::Expr],
+    ) -> Result<Vec<Nested>, Failure> {
+        let mut all = Vec::new();
+        for (place, query) in exprs.iter().flat_map(|expr| queries_in(expr)) {
+            self.outer.push(scope.clone());
+            let planned = self.nested(&query);
+            self.outer.pop();
+            let (nested, _) = planned?;
+            all.push(Nested { place, ..nested });
+        }
+        Ok(all)
+    }
+
+    /// A query without its conditions on what is outside.
+    fn split(&mut self, block: &Block) -> Result<Split, SqlError> {
+        let mut block = block.clone();
+        let mut all = Vec::new();
+        if let Some(filter) = &block.filter {
+            conjuncts(filter, &mut all);
+        }
+        let (outer, own): (Vec<_>, Vec<_>) = all.into_iter().partition(|it| it.names_outer());
+        let own: Vec<Expr> = own.into_iter().cloned().collect();
+        let and = |left, right| Expr::Binary(Binary::And, Box::new(left), Box::new(right));
+        block.output.truncate(block.width);
+        let mut conditions = Vec::with_capacity(outer.len());
+        for condition in outer {
+            let (columns, output) = (&block.columns, &mut block.output);
+            let placed = condition.clone().rewrite::<()>(&mut |part| {
+                let Expr::Column(at) = part else { return Ok(None) };
+                output.push((Expr::Column(*at), columns[*at].1));
+                Ok(Some(Expr::Column(output.len() - 1)))
+            });
+            conditions.push(placed.expect("nothing fails"));
+        }
+        block.filter = own.into_iter().reduce(and);
+        block.width = block.output.len();
+        block.sort.clear();
+        Ok(Split { query: self.lowered(block)?, conditions })
+    }
+
+    /// A query of one aggregate, for all values that it is compared with outside.
+    fn keyed(&mut self, block: &Block) -> Result<Keyed, SqlError> {
+        let mut block = block.clone();
+        let mut conditions = Vec::new();
+        if let Some(filter) = &block.filter {
+            conjuncts(filter, &mut conditions);
+        }
+        let (mut own, mut outer, mut keys) = (None, Vec::new(), Vec::new());
+        for condition in conditions {
+            match condition {
+                Expr::Binary(Binary::Compare(Comparison::Equal, base), left, right)
+                    if condition.names_outer() =>
+                {
+                    let is_left = left.names_outer();
+                    let (there, here) = if is_left { (left, right) } else { (right, left) };
+                    outer.push(((**there).clone(), *base));
+                    keys.push(((**here).clone(), *base));
+                }
+                condition => {
+                    let and = |before: Expr| {
+                        Expr::Binary(Binary::And, Box::new(before), Box::new(condition.clone()))
+                    };
+                    own = Some(own.map_or_else(|| condition.clone(), and));
+                }
+            }
+        }
+        block.filter = own;
+        let count = keys.len();
+        let group = block.group.as_mut().expect("it has an aggregate");
+        let is_count = group.aggregates[0].kind == AggregateKind::Count;
+        let types: Vec<SqlType> = keys.iter().map(|(_, base)| *base).collect();
+        group.keys = keys;
+        block.output[0].0 = Expr::Column(count);
+        let keys = types.into_iter().enumerate().map(|(at, base)| (Expr::Column(at), base));
+        block.output.truncate(1);
+        block.output.extend(keys);
+        block.width = block.output.len();
+        block.sort.clear();
+        Ok(Keyed { query: self.lowered(block)?, outer, is_count })
+    }
+
+    fn lowered(&mut self, block: Block) -> Result<Query, SqlError> {
+        let types = block.output[..block.width].iter().map(|(_, base)| *base).collect();
+        let relation = self.number();
+        let plan = lower(block, relation, &mut self.numbers)?;
+        Ok(Query { plan, types })
+    }
+
+    #[recursive::recursive]
+    fn planned(&mut self, query: &ast::Query) -> Result<(Planned, Vec<OutputColumn>), Failure> {
+        // FOR UPDATE asks that what was read stays: every transaction here is serializable, and
+        // what it read is certified when it commits, so there is nothing to add.
+        refuse(&[
+            (query.for_clause.is_some(), "FOR XML or JSON"),
+            (query.settings.is_some() || query.format_clause.is_some(), "SETTINGS"),
+            (!query.pipe_operators.is_empty(), "a pipe operator"),
+        ])?;
+        let known = self.named.len();
+        if let Some(with) = &query.with {
+            self.with(with)?;
+        }
+        let planned = self.body(query);
+        self.named.truncate(known);
+        planned
+    }
+
+    fn body(&mut self, query: &ast::Query) -> Result<(Planned, Vec<OutputColumn>), Failure> {
+        let is_bare = query.order_by.is_none()
+            && query.limit_clause.is_none()
+            && query.fetch.is_none();
+        let (mut block, columns) = match &*query.body {
+            ast::SetExpr::Select(select) => self.select(select, query)?,
+            ast::SetExpr::Values(values) => {
+                let (side, columns) = self.values(values)?;
+                (self.ordered(side, &columns, query.order_by.as_ref())?, columns)
+            }
+            body => {
+                let (planned, columns) = self.set_expr(body)?;
+                if is_bare {
+                    return Ok((planned, columns));
+                }
+                let query_of = match planned {
+                    Planned::Block(block) => self.lowered(*block)?,
+                    Planned::Query(query) => query,
+                };
+                let side = self.as_relation(&query_of, &columns)?;
+                (self.ordered(side, &columns, query.order_by.as_ref())?, columns)
+            }
+        };
+        (block.limit, block.offset) = self.limits(query)?;
+        Ok((Planned::Block(Box::new(block)), columns))
+    }
+
+    fn set_expr(
+        &mut self,
+        body: &ast::SetExpr,
+    ) -> Result<(Planned, Vec<OutputColumn>), Failure> {
+        match body {
+            ast::SetExpr::Query(inner) => self.planned(inner),
+            ast::SetExpr::SetOperation { op, set_quantifier, left, right } => {
+                self.set_operation(*op, *set_quantifier, left, right)
+            }
+            ast::SetExpr::Select(_) | ast::SetExpr::Values(_) => {
+                self.planned(&wrapped(body.clone()))
+            }
+            _ => Err(SqlError::unsupported("such a query").into()),
+        }
+    }
+
+    #[recursive::recursive]
+    fn set_operation(
+        &mut self,
+        op: ast::SetOperator,
+        quantifier: ast::SetQuantifier,
+        left: &ast::SetExpr,
+        right: &ast::SetExpr,
+    ) -> Result<(Planned, Vec<OutputColumn>), Failure> {
+        let name = op.to_string().to_uppercase();
+        let (op, is_all) = (set_operation(op)?, is_all(quantifier)?);
+        let (left, mut columns) = self.side(left)?;
+        let (right, others) = self.side(right)?;
+        if columns.len() != others.len() {
+            let message = format!("each {name} query must have the same number of columns");
+            return Err(SqlError::new(code::SYNTAX, message).into());
+        }
+        let types = self.common_types(&mut columns, &others, &name)?;
+        let sides = (left.with_types(&types)?, right.with_types(&types)?);
+        let relation = self.number();
+        let query = relational::combined(op, is_all, sides, relation, &mut self.numbers)?;
+        Ok((Planned::Query(query), columns))
+    }
+
+    /// A side of a set operation: what has no type of its own takes the other side's.
+    fn side(&mut self, body: &ast::SetExpr) -> Result<(Query, Vec<OutputColumn>), Failure> {
+        let (planned, mut columns) = self.set_expr(body)?;
+        let query = match planned {
+            Planned::Block(block) => {
+                for at in &block.untyped {
+                    columns[*at].ty = SqlType::Unknown.into();
+                }
+                self.lowered(*block)?
+            }
+            Planned::Query(query) => query,
+        };
+        Ok((query, columns))
+    }
+
+    fn operand(&mut self, body: &ast::SetExpr) -> Result<(Query, Vec<OutputColumn>), Failure> {
+        let (query, mut columns) = self.side(body)?;
+        for column in &mut columns {
+            if column.ty.base == SqlType::Unknown {
+                column.ty = SqlType::Text.into();
+            }
+        }
+        Ok((query, columns))
+    }
+
+    /// The types that columns of two queries become.
+    fn common_types(
+        &mut self,
+        columns: &mut [OutputColumn],
+        others: &[OutputColumn],
+        name: &str,
+    ) -> Result<Vec<SqlType>, Failure> {
+        let scope = Scope::default();
+        let mut types = Vec::with_capacity(columns.len());
+        for (column, other) in columns.iter_mut().zip(others) {
+            let bound = |ty: ColumnType| Bound { expr: Expr::Column(0), ty, location: Location::empty() };
+            let mut binder = self.binder(&scope, Aggregates::Forbidden("UNION"), &[])?;
+            let unified = binder.unify(vec![bound(column.ty), bound(other.ty)], name)?;
+            column.ty = unified[0].ty;
+            types.push(column.ty.base);
+        }
+        Ok(types)
+    }
+
+    /// A query as a relation of FROM.
+    fn as_relation(&mut self, query: &Query, columns: &[OutputColumn]) -> Result<Side, Failure> {
+        let relation = self.number();
+        let plan = relational::renamed(query, relation)?;
+        Ok(Side { from: From::Plan(plan), scope: scope_over(columns, relation) })
+    }
+
+    /// All of a relation, in an order that names its columns.
+    fn ordered(
+        &mut self,
+        side: Side,
+        columns: &[OutputColumn],
+        order_by: Option<&ast::OrderBy>,
+    ) -> Result<Block, Failure> {
+        let bounds = columns.iter().enumerate().map(|(at, column)| Bound {
+            expr: Expr::Column(at),
+            ty: column.ty,
+            location: Location::empty(),
+        });
+        let names = columns.iter().map(|column| column.name.clone()).collect();
+        let output = Output { bounds: bounds.collect(), names, untyped: Vec::new() };
+        let Side { from, scope } = side;
+        let (output, sort) = self.sort_keys(order_by, &scope, output, &mut Default::default())?;
+        let width = columns.len();
+        if output.len() > width {
+            let message = "invalid UNION/INTERSECT/EXCEPT ORDER BY clause";
+            return Err(SqlError::new(code::FEATURE_NOT_SUPPORTED, message)
+                .with_detail("Only result column names can be used, not expressions or functions.")
+                .with_hint(
+                    "Add the expression/function to every SELECT, or move the UNION into a FROM \
+                     clause.",
+                )
+                .into());
+        }
+        let ids = scope.columns.iter().map(|column| (column.id, column.ty.base)).collect();
+        Ok(Block {
+            from,
+            columns: ids,
+            filter: None,
+            group: None,
+            windows: Vec::new(),
+            output,
+            width,
+            untyped: Vec::new(),
+            sort,
+            distinct: Distinct::No,
+            limit: None,
+            offset: None,
+        })
+    }
+
+    fn values(&mut self, values: &ast::Values) -> Result<(Side, Vec<OutputColumn>), Failure> {
+        let rows = self.value_rows(&values.rows)?;
+        let width = rows.first().map_or(0, Vec::len);
+        let mut unified = vec![Vec::with_capacity(width); rows.len()];
+        let mut columns = Vec::with_capacity(width);
+        for column in 0..width {
+            let scope = Scope::default();
+            let mut binder = self.binder(&scope, Aggregates::Forbidden("VALUES"), &[])?;
+            let bounds = rows.iter().map(|row| row[column].clone()).collect();
+            for (row, bound) in unified.iter_mut().zip(binder.unify(bounds, "VALUES")?) {
+                row.push(bound.expr);
+                columns.truncate(column);
+                let name = format!("column{}", column + 1);
+                columns.push(OutputColumn { name, ty: bound.ty });
+            }
+        }
+        let asks = |expr: &Expr| expr.holds_subquery() || expr.names_outer();
+        refuse(&[(unified.iter().flatten().any(asks), "a subquery or an outer column in VALUES")])?;
+        let types = columns.iter().map(|column| column.ty.base).collect();
+        let relation = self.number();
+        let scope = scope_over(&columns, relation);
+        Ok((Side { from: From::Values(unified, types, relation), scope }, columns))
+    }
+
+    fn limits(&mut self, query: &ast::Query) -> Result<(Option<Expr>, Option<Expr>), Failure> {
+        let (limit, offset) = match &query.limit_clause {
+            None => (None, None),
+            Some(ast::LimitClause::LimitOffset { limit, offset, limit_by }) => {
+                refuse(&[(!limit_by.is_empty(), "LIMIT BY")])?;
+                (limit.as_ref(), offset.as_ref().map(|offset| &offset.value))
+            }
+            Some(ast::LimitClause::OffsetCommaLimit { .. }) => {
+                return Err(SqlError::new(code::SYNTAX, "LIMIT #,# syntax is not supported")
+                    .with_hint("Use separate LIMIT and OFFSET clauses.")
+                    .into());
+            }
+        };
+        let one = ast::Expr::Value(ast::Value::Number("1".to_owned(), false).into());
+        let fetch = query.fetch.as_ref();
+        refuse(&[(fetch.is_some_and(|f| f.percent || f.with_ties), "FETCH WITH TIES or PERCENT")])?;
+        let fetch = fetch.map(|fetch| fetch.quantity.as_ref().unwrap_or(&one));
+        let limit = limit.or(fetch).map(|limit| self.row_count(limit, "LIMIT")).transpose()?;
+        let offset = offset.map(|offset| self.row_count(offset, "OFFSET")).transpose()?;
+        Ok((limit, offset))
+    }
+
+    fn row_count(&mut self, ast: &ast::Expr, clause: &'static str) -> Result<Expr, Failure> {
+        let scope = Scope::default();
+        let mut binder = self.binder(&scope, Aggregates::Forbidden(clause), &[ast])?;
+        let bound = binder.bind(ast)?;
+        let expr = binder.assign(bound, clause, SqlType::Int8.into())?;
+        let asks = expr.holds_subquery() || expr.names_outer();
+        refuse(&[(asks, "a subquery or an outer column in LIMIT or OFFSET")])?;
+        Ok(expr)
+    }
+
+    /// Plans what WITH names, each of which may name those before it.
+    fn with(&mut self, with: &ast::With) -> Result<(), Failure> {
+        for table in &with.cte_tables {
+            let name = syntax::name(&table.alias.name);
+            let is_recursive = with.recursive && names_itself(&table.query, &name);
+            let (query, mut columns) = match is_recursive {
+                true => self.recursive_query(&name, table)?,
+                false => self.operand(&ast::SetExpr::Query(table.query.clone()))?,
+            };
+            rename_columns(&mut columns, &table.alias, &name)?;
+            self.named.push(Named { name, query, columns });
+        }
+        Ok(())
+    }
+
+    /// `WITH RECURSIVE`: rows, and those that follow from rows, until there are no more.
+    fn recursive_query(
+        &mut self,
+        name: &str,
+        table: &ast::Cte,
+    ) -> Result<(Query, Vec<OutputColumn>), Failure> {
+        let is_bare = table.query.order_by.is_none()
+            && table.query.limit_clause.is_none()
+            && table.query.fetch.is_none()
+            && table.query.with.is_none();
+        refuse(&[(!is_bare, "ORDER BY, LIMIT or WITH in a recursive query")])?;
+        let ast::SetExpr::SetOperation {
+            op: ast::SetOperator::Union,
+            set_quantifier,
+            left,
+            right,
+        } = &*table.query.body
+        else {
+            let message = format!(
+                "recursive query \"{name}\" does not have the form non-recursive-term UNION [ALL] \
+                 recursive-term"
+            );
+            return Err(SqlError::new(code::INVALID_RECURSION, message).into());
+        };
+        let is_all = is_all(*set_quantifier)?;
+        let (first, mut columns) = self.operand(left)?;
+        rename_columns(&mut columns, &table.alias, name)?;
+        let types = first.types.clone();
+        let work = format!("work{}", self.number());
+        let query = relational::work_table(&work, &types)?;
+        let named = Named { name: name.to_owned(), query, columns: columns.clone() };
+        self.named.push(named);
+        let planned = self.operand(right);
+        self.named.pop();
+        let (next, others) = planned?;
+        if others.len() != columns.len() {
+            let message = "each UNION query must have the same number of columns";
+            return Err(SqlError::new(code::SYNTAX, message).into());
+        }
+        self.common_types(&mut columns.clone(), &others, "UNION")?;
+        for (at, (column, other)) in columns.iter().zip(&others).enumerate() {
+            if column.ty.base != other.ty.base {
+                let message = format!(
+                    "recursive query \"{name}\" column {} has type {} in non-recursive term but \
+                     type {} overall",
+                    at + 1,
+                    column.ty.base,
+                    other.ty.base
+                );
+                let error = SqlError::new(code::TYPE_MISMATCH, message).with_hint(
+                    "Cast the output of the non-recursive term to the correct type.",
+                );
+                return Err(error.into());
+            }
+        }
+        let relation = self.number();
+        let query = relational::recursive(&work, (first, next), is_all, relation)?;
+        Ok((query, columns))
+    }
+
+    /// What WITH has named, the last first.
+    pub(super) fn with_named(
+        &self,
+        name: &str,
+    ) -> Result<Option<(Query, Vec<OutputColumn>)>, SqlError> {
+        let found = self.named.iter().rev().find(|named| named.name == name);
+        Ok(found.map(|named| (named.query.clone(), named.columns.clone())))
+    }
+}
+
+/// A body as a query of its own.
+fn wrapped(body: ast::SetExpr) -> ast::Query {
+    ast::Query {
+        with: None,
+        body: Box::new(body),
+        order_by: None,
+        limit_clause: None,
+        fetch: None,
+        locks: Vec::new(),
+        for_clause: None,
+        settings: None,
+        format_clause: None,
+        pipe_operators: Vec::new(),
+    }
+}
+
+/// Whether a query of WITH RECURSIVE names itself.
+fn names_itself(query: &ast::Query, name: &str) -> bool {
+    struct Find<'a>(&'a str);
+    impl Visitor for Find<'_> {
+        type Break = ();
+        fn pre_visit_relation(&mut self, relation: &ast::ObjectName) -> ControlFlow<()> {
+            match &relation.0[..] {
+                [part] if part.as_ident().is_some_and(|it| syntax::name(it) == self.0) => {
+                    ControlFlow::Break(())
+                }
+                _ => ControlFlow::Continue(()),
+            }
+        }
+    }
+    query.visit(&mut Find(name)).is_break()
+}
+
+fn rename_columns(
+    columns: &mut [OutputColumn],
+    alias: &ast::TableAlias,
+    name: &str,
+) -> Result<(), SqlError> {
+    if alias.columns.len() > columns.len() {
+        let (has, given) = (columns.len(), alias.columns.len());
+        let message = format!(
+            "WITH query \"{name}\" has {has} columns available but {given} columns specified"
+        );
+        return Err(SqlError::new(code::INVALID_COLUMN_REFERENCE, message));
+    }
+    for (column, given) in columns.iter_mut().zip(&alias.columns) {
+        column.name = syntax::name(&given.name);
+    }
+    Ok(())
+}
+
+fn set_operation(op: ast::SetOperator) -> Result<SetOperation, SqlError> {
+    Ok(match op {
+        ast::SetOperator::Union => SetOperation::Union,
+        ast::SetOperator::Intersect => SetOperation::Intersect,
+        ast::SetOperator::Except => SetOperation::Except,
+        ast::SetOperator::Minus => return Err(SqlError::unsupported("MINUS")),
+    })
+}
+
+fn is_all(quantifier: ast::SetQuantifier) -> Result<bool, SqlError> {
+    match quantifier {
+        ast::SetQuantifier::All => Ok(true),
+        ast::SetQuantifier::Distinct | ast::SetQuantifier::None => Ok(false),
+        _ => Err(SqlError::unsupported("BY NAME")),
+    }
+}
+
+fn scope_over(columns: &[OutputColumn], relation: u32) -> Scope {
+    let columns = columns.iter().enumerate().map(|(at, column)| ScopeColumn {
+        table: String::new(),
+        name: column.name.clone(),
+        ty: column.ty,
+        is_hidden: false,
+        is_merged: false,
+        is_key: false,
+        id: ColumnId { relation, column: at as u32 },
+    });
+    Scope { columns: columns.collect() }
+}
+
+/// Whether our own code runs it.
+fn is_ours(block: &Block) -> bool {
+    let is_one = !matches!(block.from, From::Plan(_));
+    let has_sets = block.group.as_ref().is_some_and(|group| group.sets.is_some());
+    let asks = |expr: &Expr| expr.holds_subquery() || expr.names_outer();
+    let outputs = block.output.iter().map(|(expr, _)| expr);
+    let filters = block.filter.iter();
+    let groups = block.group.iter().flat_map(|group| {
+        let aggregates = group.aggregates.iter().flat_map(|aggregate| aggregate.parts());
+        let keys = group.keys.iter().map(|(key, _)| key);
+        keys.chain(&group.having).chain(aggregates)
+    });
+    is_one
+        && !has_sets
+        && block.windows.is_empty()
+        && !matches!(block.distinct, Distinct::On(_))
+        && !outputs.chain(filters).chain(groups).any(asks)
+}
+
+/// The query as our own code runs it.
+fn ours(block: Block) -> Select {
+    let mut sort = block.sort;
+    let types = block.output[..block.width].iter().map(|(_, base)| *base).collect();
+    let output: Vec<Expr> = block.output.into_iter().map(|(expr, _)| expr).collect();
+    let is_distinct = matches!(block.distinct, Distinct::Yes);
+    // Groups and distinct rows have an order of their own.
+    let is_plain = block.group.is_none() && !is_distinct;
+    let wanted = Wanted { is_plain, is_limited: block.limit.is_some() };
+    let source = match block.from {
+        From::Nothing => Source::Nothing,
+        From::Values(rows, ..) => Source::Values(rows),
+        From::Table(paths, _) => {
+            let filter = block.filter.as_ref();
+            Source::Table(access(&paths, filter, &output, &mut sort, wanted))
+        }
+        From::Plan(_) => unreachable!("DataFusion runs it"),
+    };
+    let grouping = block.group.map(|group| {
+        let (keys, aggregates, having) = (group.keys, group.aggregates, group.having);
+        Grouping { keys, aggregates, having }
+    });
+    let (filter, limit, offset) = (block.filter, block.limit, block.offset);
+    let base = plain(source);
+    Select { filter, grouping, output, types, sort, is_distinct, limit, offset, ..base }
+}
+
+/// The query as DataFusion runs it.
+pub(super) fn select_of(query: Query) -> Select {
+    let types = query.types.clone();
+    let output = (0..types.len()).map(Expr::Column).collect();
+    Select { output, types, ..plain(Source::Query(Arc::new(query))) }
+}
+
+/// What of a query is simple.
+enum Simple {
+    Rows,
+    Aggregate,
+    No,
+}
+
+/// How a query within another may be taken apart.
+fn shape(block: &Block) -> Simple {
+    let mut outputs = block.output.iter().map(|(expr, _)| expr);
+    let has_plain_source = match &block.from {
+        From::Table(..) | From::Nothing => true,
+        From::Values(..) => false,
+        From::Plan(plan) => !relational::names_outer(plan),
+    };
+    let is_simple = has_plain_source
+        && block.windows.is_empty()
+        && block.limit.is_none()
+        && block.offset.is_none()
+        && !matches!(block.distinct, Distinct::On(_))
+        && !outputs.any(Expr::names_outer);
+    let mut conditions = Vec::new();
+    if let Some(filter) = &block.filter {
+        conjuncts(filter, &mut conditions);
+    }
+    // What names both worlds within a query of its own is not taken apart.
+    let is_flat = |condition: &&Expr| !(condition.holds_subquery() && condition.names_outer());
+    if !is_simple || !conditions.iter().all(is_flat) {
+        return Simple::No;
+    }
+    let Some(group) = &block.group else { return Simple::Rows };
+    let is_equality = |condition: &&Expr| match condition {
+        Expr::Binary(Binary::Compare(Comparison::Equal, _), left, right) => {
+            let is_outer = |side: &Expr| side.names_outer() && !side.names_own();
+            is_outer(left) && !right.names_outer() || is_outer(right) && !left.names_outer()
+        }
+        _ => false,
+    };
+    let mut parts = group.aggregates.iter().flat_map(|aggregate| aggregate.parts());
+    let is_one = group.keys.is_empty()
+        && group.sets.is_none()
+        && group.having.is_none()
+        && group.aggregates.len() == 1
+        && matches!(block.output.first(), Some((Expr::Column(0), _)))
+        && block.width == 1
+        && matches!(block.distinct, Distinct::No)
+        && !parts.any(Expr::names_outer)
+        && conditions.iter().all(|it| !it.names_outer() || is_equality(it));
+    if is_one { Simple::Aggregate } else { Simple::No }
+}
+
+fn conjuncts<'a>(filter: &'a Expr, out: &mut Vec<&'a Expr>) {
+    match filter {
+        Expr::Binary(Binary::And, left, right) => {
+            conjuncts(left, out);
+            conjuncts(right, out);
+        }
+        condition => out.push(condition),
+    }
+}

@@ -1,0 +1,235 @@
+//! Our aggregates as DataFusion's.
+
+use std::hash::{Hash, Hasher};
+use std::mem;
+use std::sync::Arc;
+
+use datafusion::arrow::array::ArrayRef;
+use datafusion::arrow::datatypes::{DataType, Field, FieldRef};
+use datafusion::common::ScalarValue;
+use datafusion::error::{DataFusionError, Result};
+use datafusion::functions_aggregate::count::count_udaf;
+use datafusion::functions_aggregate::min_max::{max_udaf, min_udaf};
+use datafusion::functions_aggregate::sum::sum_udaf;
+use datafusion::logical_expr::expr::AggregateFunction;
+use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
+use datafusion::logical_expr::utils::AggregateOrderSensitivity;
+use datafusion::logical_expr::{
+    Accumulator, AggregateUDF, AggregateUDFImpl, Expr as Logical, Signature, Volatility, lit,
+};
+
+use super::error::wrapped;
+use super::values::{Values, arrow_type, is_ordered, scalar};
+use crate::exec::aggregate::{Aggregate, AggregateKind, State};
+use crate::types::SqlType;
+use crate::types::datum::Datum;
+
+/// The aggregate that DataFusion has for one of ours, where it computes the same.
+pub(super) fn native(aggregate: &Aggregate) -> Option<Arc<AggregateUDF>> {
+    let base = aggregate.args.first().map(|(_, base)| *base);
+    let is_plain = base.is_none_or(is_ordered);
+    Some(match (aggregate.kind, base) {
+        (AggregateKind::Count, _) if is_plain => count_udaf(),
+        (AggregateKind::Sum, Some(SqlType::Int2 | SqlType::Int4)) => sum_udaf(),
+        (AggregateKind::Min, _) if is_plain => min_udaf(),
+        (AggregateKind::Max, _) if is_plain => max_udaf(),
+        _ => return None,
+    })
+}
+
+/// The call of an aggregate whose arguments, and then what it is sorted by, are these columns.
+pub(super) fn call(
+    aggregate: &Aggregate,
+    args: Vec<Logical>,
+    filter: Option<Logical>,
+    base: SqlType,
+) -> Logical {
+    let filter = filter.map(Box::new);
+    let (function, args, is_distinct) = match native(aggregate) {
+        Some(function) => {
+            let args = if args.is_empty() { vec![lit(1_i64)] } else { args };
+            let width = aggregate.args.len().max(1);
+            (function, args[..width].to_vec(), aggregate.is_distinct)
+        }
+        None => (folded(aggregate.clone(), base), args, false),
+    };
+    Logical::AggregateFunction(AggregateFunction::new_udf(
+        function,
+        args,
+        is_distinct,
+        filter,
+        Vec::new(),
+        None,
+    ))
+}
+
+/// One of ours as a function of DataFusion's. What counts and where the arguments come from is
+/// left out of it.
+pub(super) fn folded(aggregate: Aggregate, base: SqlType) -> Arc<AggregateUDF> {
+    let types = aggregate.args.iter().chain(&aggregate.order).map(|(_, base)| *base);
+    let types: Vec<SqlType> = types.collect();
+    let arrow: Vec<DataType> = types.iter().map(|base| arrow_type(*base)).collect();
+    let signature = match arrow.is_empty() {
+        true => Signature::nullary(Volatility::Immutable),
+        false => Signature::exact(arrow, Volatility::Immutable),
+    };
+    Arc::new(AggregateUDF::from(Folded { aggregate, types, base, signature }))
+}
+
+#[derive(Debug)]
+struct Folded {
+    aggregate: Aggregate,
+    types: Vec<SqlType>,
+    base: SqlType,
+    signature: Signature,
+}
+
+impl PartialEq for Folded {
+    fn eq(&self, other: &Self) -> bool {
+        self.aggregate == other.aggregate && self.base == other.base
+    }
+}
+
+impl Eq for Folded {}
+
+impl Hash for Folded {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.types.len().hash(state);
+        self.base.oid().hash(state);
+    }
+}
+
+impl AggregateUDFImpl for Folded {
+    fn name(&self) -> &str {
+        "folded"
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, _: &[DataType]) -> Result<DataType> {
+        Ok(arrow_type(self.base))
+    }
+
+    fn accumulator(&self, _: AccumulatorArgs<'_>) -> Result<Box<dyn Accumulator>> {
+        let state = State::new();
+        let (aggregate, types) = (self.aggregate.clone(), self.types.clone());
+        Ok(Box::new(Folding { aggregate, types, base: self.base, state }))
+    }
+
+    fn create_sliding_accumulator(&self, _: AccumulatorArgs<'_>) -> Result<Box<dyn Accumulator>> {
+        let (aggregate, types) = (self.aggregate.clone(), self.types.clone());
+        Ok(Box::new(Sliding { aggregate, types, base: self.base, rows: Vec::new(), gone: 0 }))
+    }
+
+    fn state_fields(&self, args: StateFieldsArgs<'_>) -> Result<Vec<FieldRef>> {
+        // There is one partition, and so no state that travels.
+        let field = Field::new(format!("{}[value]", args.name), arrow_type(self.base), true);
+        Ok(vec![field.into()])
+    }
+
+    fn order_sensitivity(&self) -> AggregateOrderSensitivity {
+        AggregateOrderSensitivity::Insensitive
+    }
+}
+
+/// The rows of a batch of arguments.
+fn rows(types: &[SqlType], values: &[ArrayRef]) -> Result<Vec<Vec<Datum>>> {
+    let columns: Vec<Values<'_>> =
+        types.iter().zip(values).map(|(base, array)| Values::new(*base, array)).collect();
+    let count = values.first().map_or(0, |array| array.len());
+    let row = |at: usize| columns.iter().map(|column| column.get(at).map_err(wrapped)).collect();
+    (0..count).map(row).collect()
+}
+
+fn one_partition<T>() -> Result<T> {
+    Err(DataFusionError::Internal("an aggregate has one partition".to_owned()))
+}
+
+/// An aggregate under way, of rows that only come.
+#[derive(Debug)]
+struct Folding {
+    aggregate: Aggregate,
+    types: Vec<SqlType>,
+    base: SqlType,
+    state: State,
+}
+
+impl Accumulator for Folding {
+    fn update_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
+        for row in rows(&self.types, values)? {
+            self.state.fold(&self.aggregate, row).map_err(wrapped)?;
+        }
+        Ok(())
+    }
+
+    fn evaluate(&mut self) -> Result<ScalarValue> {
+        let datum = self.state.clone().finish(&self.aggregate).map_err(wrapped)?;
+        Ok(scalar(self.base, &datum))
+    }
+
+    fn size(&self) -> usize {
+        mem::size_of_val(self) + self.state.size()
+    }
+
+    fn state(&mut self) -> Result<Vec<ScalarValue>> {
+        one_partition()
+    }
+
+    fn merge_batch(&mut self, _: &[ArrayRef]) -> Result<()> {
+        one_partition()
+    }
+}
+
+/// An aggregate under way, of rows that come and go: those of a window's frame.
+#[derive(Debug)]
+struct Sliding {
+    aggregate: Aggregate,
+    types: Vec<SqlType>,
+    base: SqlType,
+    rows: Vec<Vec<Datum>>,
+    /// How many of them have left the frame.
+    gone: usize,
+}
+
+impl Accumulator for Sliding {
+    fn update_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
+        self.rows.extend(rows(&self.types, values)?);
+        Ok(())
+    }
+
+    fn retract_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
+        self.gone += values.first().map_or(0, |array| array.len());
+        if self.gone * 2 > self.rows.len() {
+            self.rows.drain(..mem::take(&mut self.gone));
+        }
+        Ok(())
+    }
+
+    fn supports_retract_batch(&self) -> bool {
+        true
+    }
+
+    fn evaluate(&mut self) -> Result<ScalarValue> {
+        let mut state = State::new();
+        for row in &self.rows[self.gone..] {
+            state.fold(&self.aggregate, row.clone()).map_err(wrapped)?;
+        }
+        let datum = state.finish(&self.aggregate).map_err(wrapped)?;
+        Ok(scalar(self.base, &datum))
+    }
+
+    fn size(&self) -> usize {
+        let rows = self.rows.iter().flatten();
+        mem::size_of_val(self) + rows.map(Datum::size).sum::<usize>()
+    }
+
+    fn state(&mut self) -> Result<Vec<ScalarValue>> {
+        one_partition()
+    }
+
+    fn merge_batch(&mut self, _: &[ArrayRef]) -> Result<()> {
+        one_partition()
+    }
+}

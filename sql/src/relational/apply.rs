@@ -1,0 +1,594 @@
+//! Queries that are run once for each row of another.
+//!
+//! DataFusion makes joins of the subqueries that it can take apart. The others, and LATERAL, are
+//! run for each row: once for each of the values that they name, for those of a batch that differ.
+
+use std::cmp::Ordering;
+use std::collections::HashMap;
+use std::fmt;
+use std::future::Future;
+use std::hash::{Hash, Hasher};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Poll, ready};
+
+use async_trait::async_trait;
+use datafusion::arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions};
+use datafusion::arrow::compute::concat_batches;
+use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::catalog::Session;
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::common::{Column, DFSchema, DFSchemaRef, ScalarValue};
+use datafusion::error::Result;
+use datafusion::execution::context::QueryPlanner;
+use datafusion::execution::{
+    RecordBatchStream, SendableRecordBatchStream, SessionState, TaskContext,
+};
+use datafusion::logical_expr::{
+    Expr as Logical, Extension, LogicalPlan, UserDefinedLogicalNode, UserDefinedLogicalNodeCore,
+};
+use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
+use datafusion::physical_plan::execution_plan::EmissionType;
+use datafusion::physical_plan::{
+    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, Partitioning,
+    PlanProperties,
+};
+use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
+use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, PhysicalPlanner};
+use futures_util::Stream;
+
+use super::expand::Expand;
+use super::error::{more_than_one_row, wrapped};
+use super::leaf::without_statement;
+use super::run::planned;
+use super::values::{self, Values};
+use super::{ColumnId, SubqueryKind};
+use crate::expr::Comparison;
+use crate::types::SqlType;
+use crate::types::datum::Datum;
+
+/// So many answers are kept at most.
+const ANSWERS_MAX: usize = 10_000;
+
+/// What becomes of the rows of the query.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Answer {
+    /// One value, NULL where there is no row.
+    Value,
+    /// Whether there is a row.
+    Exists,
+    /// The values of all rows, as an array.
+    Array { element: SqlType, base: SqlType },
+    /// How values compare with those of one row, or of all.
+    Compared { op: Comparison, is_all: bool, types: Vec<SqlType> },
+    /// Rows: each is put beside the row that it was run for. With none, that row comes with NULLs
+    /// if it is to be kept.
+    Rows { is_kept: bool },
+}
+
+/// A query that is run for each row of its input.
+#[derive(Clone, Debug)]
+pub(super) struct Apply {
+    pub input: LogicalPlan,
+    pub query: LogicalPlan,
+    /// What the query names, and what that is for a row of the input.
+    pub refs: Vec<(Column, Logical)>,
+    /// What is compared.
+    pub operands: Vec<Logical>,
+    pub answer: Answer,
+    schema: DFSchemaRef,
+    /// The fields that it adds.
+    added: Arc<DFSchema>,
+}
+
+impl Apply {
+    /// The plan of a query that is run for each row of another. It adds a column of this name, or
+    /// those of the query.
+    pub(super) fn plan(
+        input: LogicalPlan,
+        query: LogicalPlan,
+        refs: Vec<(Column, Logical)>,
+        operands: Vec<Logical>,
+        (answer, added): (Answer, DFSchema),
+    ) -> Result<LogicalPlan> {
+        let schema = Arc::new(input.schema().join(&added)?);
+        let added = Arc::new(added);
+        let node = Self { input, query, refs, operands, answer, schema, added };
+        Ok(LogicalPlan::Extension(Extension { node: Arc::new(node) }))
+    }
+}
+
+impl PartialEq for Apply {
+    fn eq(&self, other: &Self) -> bool {
+        self.input == other.input
+            && self.query == other.query
+            && self.refs == other.refs
+            && self.operands == other.operands
+            && self.answer == other.answer
+    }
+}
+
+impl Eq for Apply {}
+
+impl Hash for Apply {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.input.hash(state);
+        self.refs.hash(state);
+    }
+}
+
+impl PartialOrd for Apply {
+    fn partial_cmp(&self, _: &Self) -> Option<Ordering> {
+        None
+    }
+}
+
+impl UserDefinedLogicalNodeCore for Apply {
+    fn name(&self) -> &str {
+        "Apply"
+    }
+
+    fn inputs(&self) -> Vec<&LogicalPlan> {
+        vec![&self.input]
+    }
+
+    fn schema(&self) -> &DFSchemaRef {
+        &self.schema
+    }
+
+    fn expressions(&self) -> Vec<Logical> {
+        self.refs.iter().map(|(_, frame)| frame).chain(&self.operands).cloned().collect()
+    }
+
+    fn fmt_for_explain(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Apply: for each row, {:?}", self.answer)
+    }
+
+    fn with_exprs_and_inputs(
+        &self,
+        mut exprs: Vec<Logical>,
+        mut inputs: Vec<LogicalPlan>,
+    ) -> Result<Self> {
+        let operands = exprs.split_off(self.refs.len());
+        let names = self.refs.iter().map(|(name, _)| name.clone());
+        let refs = names.zip(exprs).collect();
+        let input = inputs.swap_remove(0);
+        let schema = Arc::new(input.schema().join(&self.added)?);
+        Ok(Self { input, refs, operands, schema, ..self.clone() })
+    }
+}
+
+/// The same plan, where what is settled before it runs is put into queries that are run for each
+/// row, too.
+pub(super) fn settle_inside(
+    plan: Transformed<LogicalPlan>,
+    settle: &mut dyn FnMut(Logical) -> Result<Logical>,
+) -> Result<Transformed<LogicalPlan>> {
+    let LogicalPlan::Extension(extension) = &plan.data else { return Ok(plan) };
+    let Some(apply) = extension.node.as_any().downcast_ref::<Apply>() else { return Ok(plan) };
+    let query = apply.query.clone().transform_down(|node| {
+        let node = node.map_expressions(|expr| {
+            expr.transform_down(|expr| match expr {
+                Logical::ScalarSubquery(_) | Logical::Exists(_) => Ok(Transformed::yes(settle(expr)?)),
+                other => Ok(Transformed::no(other)),
+            })
+        })?;
+        settle_inside(node, settle)
+    })?;
+    let node = Arc::new(Apply { query: query.data, ..apply.clone() });
+    Ok(Transformed::yes(LogicalPlan::Extension(Extension { node })))
+}
+
+/// The query with values in the place of what it names.
+fn with_values(query: LogicalPlan, values: &[(Column, ScalarValue)]) -> Result<LogicalPlan> {
+    let done = query.transform_down_with_subqueries(|node| {
+        let node = node.map_expressions(|expr| {
+            expr.transform_down(|expr| Ok(match with_value(&expr, values) {
+                Some(value) => Transformed::yes(value),
+                None => Transformed::no(expr),
+            }))
+        })?;
+        let LogicalPlan::Extension(extension) = &node.data else { return Ok(node) };
+        let Some(apply) = extension.node.as_any().downcast_ref::<Apply>() else { return Ok(node) };
+        let inner = with_values(apply.query.clone(), values)?;
+        let node = Arc::new(Apply { query: inner, ..apply.clone() });
+        Ok(Transformed::yes(LogicalPlan::Extension(Extension { node })))
+    })?;
+    // What it names is known, so that the schemas of its expressions hold.
+    done.data.recompute_schema()
+}
+
+fn with_value(expr: &Logical, values: &[(Column, ScalarValue)]) -> Option<Logical> {
+    let Logical::OuterReferenceColumn(_, column) = expr else { return None };
+    let found = values.iter().find(|(name, _)| name == column);
+    found.map(|(_, value)| Logical::Literal(value.clone(), None))
+}
+
+/// Makes plans physical, of these queries too.
+#[derive(Debug)]
+pub(super) struct Planner;
+
+#[async_trait]
+impl QueryPlanner for Planner {
+    async fn create_physical_plan(
+        &self,
+        plan: &LogicalPlan,
+        session: &dyn Session,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let own = session.as_any().downcast_ref::<SessionState>();
+        let own = own.ok_or_else(without_statement)?;
+        let of_apply = OfApply { session: own.clone() };
+        let planner = DefaultPhysicalPlanner::with_extension_planners(vec![Arc::new(of_apply)]);
+        planner.create_physical_plan(plan, session).await
+    }
+}
+
+struct OfApply {
+    session: SessionState,
+}
+
+#[async_trait]
+impl ExtensionPlanner for OfApply {
+    async fn plan_extension(
+        &self,
+        planner: &dyn PhysicalPlanner,
+        node: &dyn UserDefinedLogicalNode,
+        logical_inputs: &[&LogicalPlan],
+        physical_inputs: &[Arc<dyn ExecutionPlan>],
+        session: &dyn Session,
+        planning: &PhysicalPlanningContext,
+    ) -> Result<Option<Arc<dyn ExecutionPlan>>> {
+        let schema = logical_inputs[0].schema();
+        let physical =
+            |value: &Logical| planner.create_physical_expr(value, schema, session, planning);
+        if let Some(expand) = node.as_any().downcast_ref::<Expand>() {
+            let args = expand.args().iter().map(physical).collect::<Result<_>>()?;
+            return Ok(Some(expand.physical(physical_inputs[0].clone(), args)));
+        }
+        let Some(apply) = node.as_any().downcast_ref::<Apply>() else { return Ok(None) };
+        let refs = apply.refs.iter().map(|(name, frame)| Ok((name.clone(), physical(frame)?)));
+        let refs = refs.collect::<Result<Vec<_>>>()?;
+        let operands = apply.operands.iter().map(physical).collect::<Result<Vec<_>>>()?;
+        let out: SchemaRef = Arc::new(apply.schema.as_arrow().clone());
+        let input = physical_inputs[0].clone();
+        let properties = PlanProperties::new(
+            EquivalenceProperties::new(out),
+            Partitioning::UnknownPartitioning(1),
+            EmissionType::Incremental,
+            input.boundedness(),
+        );
+        let how = How {
+            query: apply.query.clone(),
+            refs,
+            operands,
+            answer: apply.answer.clone(),
+            added: Arc::new(apply.added.as_arrow().clone()),
+            session: self.session.clone(),
+        };
+        Ok(Some(Arc::new(ApplyExec { input, how: Arc::new(how), properties: Arc::new(properties) })))
+    }
+}
+
+/// How rows are answered.
+struct How {
+    query: LogicalPlan,
+    refs: Vec<(Column, Arc<dyn PhysicalExpr>)>,
+    operands: Vec<Arc<dyn PhysicalExpr>>,
+    answer: Answer,
+    added: SchemaRef,
+    session: SessionState,
+}
+
+struct ApplyExec {
+    input: Arc<dyn ExecutionPlan>,
+    how: Arc<How>,
+    properties: Arc<PlanProperties>,
+}
+
+impl fmt::Debug for ApplyExec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Apply: {:?}", self.how.answer)
+    }
+}
+
+impl DisplayAs for ApplyExec {
+    fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Apply: for each row, {:?}", self.how.answer)
+    }
+}
+
+impl ExecutionPlan for ApplyExec {
+    fn name(&self) -> &str {
+        "Apply"
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        &self.properties
+    }
+
+    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+        vec![&self.input]
+    }
+
+    fn apply_expressions(
+        &self,
+        f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
+    ) -> Result<TreeNodeRecursion> {
+        let roots = self.how.refs.iter().map(|(_, expr)| expr).chain(&self.how.operands);
+        datafusion::physical_plan::execution_plan::apply_expression_roots(roots, f)
+    }
+
+    fn with_new_children(
+        self: Arc<Self>,
+        mut children: Vec<Arc<dyn ExecutionPlan>>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let input = children.swap_remove(0);
+        let (how, properties) = (self.how.clone(), self.properties.clone());
+        Ok(Arc::new(Self { input, how, properties }))
+    }
+
+    fn maintains_input_order(&self) -> Vec<bool> {
+        vec![true]
+    }
+
+    fn execute(&self, _: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
+        let input = self.input.execute(0, context.clone())?;
+        let (how, schema) = (self.how.clone(), self.schema());
+        let known = HashMap::new();
+        Ok(Box::pin(Answers { input, how, context, known: Some(known), working: None, schema }))
+    }
+}
+
+type Known = HashMap<Vec<ScalarValue>, Arc<RecordBatch>>;
+type Working = Pin<Box<dyn Future<Output = Result<(RecordBatch, Known)>> + Send>>;
+
+struct Answers {
+    input: SendableRecordBatchStream,
+    how: Arc<How>,
+    context: Arc<TaskContext>,
+    /// The rows of the query by the values that it was run for.
+    known: Option<Known>,
+    working: Option<Working>,
+    schema: SchemaRef,
+}
+
+impl RecordBatchStream for Answers {
+    fn schema(&self) -> SchemaRef {
+        self.schema.clone()
+    }
+}
+
+impl Stream for Answers {
+    type Item = Result<RecordBatch>;
+
+    fn poll_next(
+        mut self: Pin<&mut Self>,
+        cx: &mut std::task::Context<'_>,
+    ) -> Poll<Option<Result<RecordBatch>>> {
+        loop {
+            if let Some(working) = &mut self.working {
+                let done = ready!(working.as_mut().poll(cx));
+                self.working = None;
+                let (batch, known) = done?;
+                self.known = Some(known);
+                return Poll::Ready(Some(Ok(batch)));
+            }
+            let Some(batch) = ready!(self.input.as_mut().poll_next(cx)) else {
+                return Poll::Ready(None);
+            };
+            let batch = batch?;
+            let known = self.known.take().unwrap_or_default();
+            let (how, context, schema) =
+                (self.how.clone(), self.context.clone(), self.schema.clone());
+            self.working = Some(Box::pin(answered(how, context, schema, batch, known)));
+        }
+    }
+}
+
+/// A batch with what the query comes to for each of its rows.
+async fn answered(
+    how: Arc<How>,
+    context: Arc<TaskContext>,
+    schema: SchemaRef,
+    batch: RecordBatch,
+    mut known: Known,
+) -> Result<(RecordBatch, Known)> {
+    let count = batch.num_rows();
+    let array = |expr: &Arc<dyn PhysicalExpr>| expr.evaluate(&batch)?.into_array(count);
+    let refs = how.refs.iter().map(|(_, expr)| array(expr)).collect::<Result<Vec<_>>>()?;
+    let operands = how.operands.iter().map(array).collect::<Result<Vec<_>>>()?;
+    let mut answers = Vec::with_capacity(count);
+    for row in 0..count {
+        let values = refs.iter().map(|array| ScalarValue::try_from_array(array, row));
+        let values = values.collect::<Result<Vec<_>>>()?;
+        let answer = match known.get(&values) {
+            Some(answer) => answer.clone(),
+            None => {
+                let answer = Arc::new(run(&how, &context, &values).await?);
+                if known.len() < ANSWERS_MAX {
+                    known.insert(values, answer.clone());
+                }
+                answer
+            }
+        };
+        answers.push(answer);
+    }
+    let batch = match how.answer {
+        Answer::Rows { is_kept } => beside(&how, &schema, &batch, &answers, is_kept)?,
+        _ => with_column(&how, &schema, &batch, &answers, &operands)?,
+    };
+    Ok((batch, known))
+}
+
+/// The rows of the query for some values.
+async fn run(how: &How, context: &Arc<TaskContext>, values: &[ScalarValue]) -> Result<RecordBatch> {
+    let names = how.refs.iter().map(|(name, _)| name.clone());
+    let values: Vec<_> = names.zip(values.iter().cloned()).collect();
+    let query = with_values(how.query.clone(), &values)?;
+    let plan = planned(&how.session, &query).await?;
+    let mut stream = plan.execute(0, context.clone())?;
+    let mut batches = Vec::new();
+    while let Some(batch) = std::future::poll_fn(|cx| stream.as_mut().poll_next(cx)).await {
+        let batch = batch?;
+        let is_enough = match how.answer {
+            Answer::Exists => batch.num_rows() > 0,
+            _ => false,
+        };
+        batches.push(batch);
+        if is_enough {
+            break;
+        }
+    }
+    Ok(concat_batches(&plan.schema(), &batches)?)
+}
+
+/// The batch with one more column.
+fn with_column(
+    how: &How,
+    schema: &SchemaRef,
+    batch: &RecordBatch,
+    answers: &[Arc<RecordBatch>],
+    operands: &[ArrayRef],
+) -> Result<RecordBatch> {
+    let column: ArrayRef = match &how.answer {
+        Answer::Value => {
+            let null = ScalarValue::try_from(how.added.field(0).data_type())?;
+            let value = |answer: &Arc<RecordBatch>| match answer.num_rows() {
+                0 => Ok(null.clone()),
+                1 => ScalarValue::try_from_array(answer.column(0), 0),
+                _ => Err(wrapped(more_than_one_row())),
+            };
+            ScalarValue::iter_to_array(answers.iter().map(value).collect::<Result<Vec<_>>>()?)?
+        }
+        Answer::Exists => {
+            let mut column = values::Column::new(SqlType::Bool);
+            answers.iter().for_each(|it| column.push(&Datum::Bool(it.num_rows() > 0)));
+            column.finish()
+        }
+        Answer::Array { element, base } => {
+            let mut column = values::Column::new(*base);
+            for answer in answers {
+                let values = Values::new(*element, answer.column(0));
+                let items = (0..answer.num_rows()).map(|row| values.get(row));
+                let items = items.collect::<std::result::Result<_, _>>().map_err(wrapped)?;
+                column.push(&Datum::array(items));
+            }
+            column.finish()
+        }
+        Answer::Compared { op, is_all, types } => {
+            let mut column = values::Column::new(SqlType::Bool);
+            for (row, answer) in answers.iter().enumerate() {
+                let operands: Vec<_> = types
+                    .iter()
+                    .zip(operands)
+                    .map(|(base, array)| Values::new(*base, array).get(row))
+                    .collect::<Result<_, _>>()
+                    .map_err(wrapped)?;
+                let found = compared(&operands, answer, types, (*op, *is_all))?;
+                column.push(&found.map_or(Datum::Null, Datum::Bool));
+            }
+            column.finish()
+        }
+        Answer::Rows { .. } => unreachable!("rows are put beside"),
+    };
+    let columns = batch.columns().iter().cloned().chain([column]).collect();
+    Ok(RecordBatch::try_new(schema.clone(), columns)?)
+}
+
+/// Whether values compare so with one row, or with all; nothing where that is unknown.
+fn compared(
+    operands: &[Datum],
+    answer: &RecordBatch,
+    types: &[SqlType],
+    (op, is_all): (Comparison, bool),
+) -> Result<Option<bool>> {
+    let columns: Vec<Values<'_>> =
+        types.iter().zip(answer.columns()).map(|(base, array)| Values::new(*base, array)).collect();
+    let mut is_unknown = false;
+    for row in 0..answer.num_rows() {
+        // A row is equal where all of it is, and differs where any of it does.
+        let mut is_equal = Some(true);
+        let mut ordering = Ordering::Equal;
+        for (operand, column) in operands.iter().zip(&columns) {
+            let value = column.get(row).map_err(wrapped)?;
+            if operand.is_null() || value.is_null() {
+                is_equal = is_equal.filter(|is_equal| !is_equal);
+            } else {
+                ordering = operand.compare(&value);
+                if ordering.is_ne() {
+                    is_equal = Some(false);
+                }
+            }
+            if is_equal == Some(false) && operands.len() > 1 {
+                break;
+            }
+        }
+        let holds = match op {
+            Comparison::Equal => is_equal,
+            Comparison::NotEqual => is_equal.map(|is_equal| !is_equal),
+            op => is_equal.map(|_| op.holds(ordering)),
+        };
+        match holds {
+            Some(holds) if holds != is_all => return Ok(Some(holds)),
+            Some(_) => {}
+            None => is_unknown = true,
+        }
+    }
+    Ok((!is_unknown).then_some(is_all))
+}
+
+/// Each row of the batch beside each row of its answer.
+fn beside(
+    how: &How,
+    schema: &SchemaRef,
+    batch: &RecordBatch,
+    answers: &[Arc<RecordBatch>],
+    is_kept: bool,
+) -> Result<RecordBatch> {
+    let mut left = Vec::new();
+    let mut right: Vec<RecordBatch> = Vec::new();
+    let null_row = || {
+        let columns = how.added.fields().iter().map(|field| {
+            ScalarValue::try_from(field.data_type())?.to_array_of_size(1)
+        });
+        let options = RecordBatchOptions::new().with_row_count(Some(1));
+        let columns = columns.collect::<Result<_>>()?;
+        Ok::<_, datafusion::error::DataFusionError>(RecordBatch::try_new_with_options(
+            how.added.clone(),
+            columns,
+            &options,
+        )?)
+    };
+    for (row, answer) in answers.iter().enumerate() {
+        let renamed = answer.as_ref().clone().with_schema(how.added.clone())?;
+        let part = if answer.num_rows() == 0 && is_kept { null_row()? } else { renamed };
+        left.extend(std::iter::repeat_n(row as u32, part.num_rows()));
+        right.push(part);
+    }
+    let count = left.len();
+    let left = values::taken(batch, left)?;
+    let right = concat_batches(&how.added, &right)?;
+    let columns = left.columns().iter().chain(right.columns()).cloned().collect();
+    let options = RecordBatchOptions::new().with_row_count(Some(count));
+    Ok(RecordBatch::try_new_with_options(schema.clone(), columns, &options)?)
+}
+
+/// What a kind of subquery is answered by.
+pub(super) fn answer(kind: &SubqueryKind, types: &[SqlType]) -> Answer {
+    match kind {
+        SubqueryKind::Scalar => Answer::Value,
+        SubqueryKind::Array(base) => Answer::Array { element: types[0], base: *base },
+        SubqueryKind::Exists => Answer::Exists,
+        SubqueryKind::Quantified { op, is_all, operands } => {
+            let types = operands.iter().map(|(_, base)| *base).collect();
+            Answer::Compared { op: *op, is_all: *is_all, types }
+        }
+    }
+}
+
+/// A schema of one column.
+pub(super) fn one_column(id: ColumnId, base: SqlType) -> Result<DFSchema> {
+    let name = id.name();
+    let field = datafusion::arrow::datatypes::Field::new(name.name, values::arrow_type(base), true);
+    DFSchema::new_with_metadata(vec![(name.relation, Arc::new(field))], Default::default())
+}

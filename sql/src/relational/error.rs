@@ -1,0 +1,50 @@
+//! Errors on their way through DataFusion and back.
+
+use datafusion::error::DataFusionError;
+
+use crate::error::{SqlError, code};
+use crate::exec::ROWS_BYTES_MAX;
+
+/// An error of ours as one of DataFusion's.
+pub(super) fn wrapped(error: SqlError) -> DataFusionError {
+    DataFusionError::External(Box::new(error))
+}
+
+/// What an error of DataFusion's is: one of ours that went through it, or its own.
+pub(super) fn unwrapped(error: &DataFusionError) -> SqlError {
+    match error {
+        DataFusionError::External(inner) => match inner.downcast_ref::<SqlError>() {
+            Some(own) => own.clone(),
+            None => match inner.downcast_ref::<DataFusionError>() {
+                Some(deeper) => unwrapped(deeper),
+                None => internal(error),
+            },
+        },
+        DataFusionError::Context(_, inner) | DataFusionError::Diagnostic(_, inner) => {
+            unwrapped(inner)
+        }
+        DataFusionError::Shared(inner) => unwrapped(inner),
+        DataFusionError::Collection(all) => all.first().map_or_else(|| internal(error), unwrapped),
+        DataFusionError::ResourcesExhausted(_) => {
+            let message =
+                format!("the query needs more than {} MB of memory", ROWS_BYTES_MAX >> 20);
+            let hint = "Join, sort or group fewer rows at a time.";
+            SqlError::new(code::OUT_OF_MEMORY, message).with_hint(hint)
+        }
+        DataFusionError::NotImplemented(what) => SqlError::unsupported(what),
+        DataFusionError::Execution(what) if what.contains("more than one row") => {
+            more_than_one_row()
+        }
+        _ => internal(error),
+    }
+}
+
+/// The error of a subquery that stands for a value.
+pub(super) fn more_than_one_row() -> SqlError {
+    let message = "more than one row returned by a subquery used as an expression";
+    SqlError::new(code::CARDINALITY, message)
+}
+
+fn internal(error: &DataFusionError) -> SqlError {
+    SqlError::new(code::INTERNAL, format!("the query could not be run: {error}"))
+}

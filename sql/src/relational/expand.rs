@@ -1,0 +1,272 @@
+//! Functions that come to several rows, beside the row that they are called for.
+
+use std::cmp::Ordering;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::pin::Pin;
+use std::sync::{Arc, PoisonError};
+use std::task::{Poll, ready};
+
+use datafusion::arrow::array::{RecordBatch, RecordBatchOptions};
+use datafusion::arrow::datatypes::{Field, SchemaRef};
+use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::common::{DFSchema, DFSchemaRef};
+use datafusion::error::Result;
+use datafusion::execution::{RecordBatchStream, SendableRecordBatchStream, TaskContext};
+use datafusion::logical_expr::{
+    Expr as Logical, Extension, LogicalPlan, UserDefinedLogicalNodeCore,
+};
+use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
+use datafusion::physical_plan::execution_plan::{EmissionType, apply_expression_roots};
+use datafusion::physical_plan::{
+    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, Partitioning,
+    PlanProperties,
+};
+use futures_util::Stream;
+
+use super::ColumnId;
+use super::error::wrapped;
+use super::function::surroundings;
+use super::values::{Column, Values, arrow_type, taken};
+use crate::exec::series::SetFunction;
+use crate::types::SqlType;
+use crate::types::datum::Datum;
+
+/// One function, and how it is called.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Called {
+    pub function: SetFunction,
+    /// The types of its arguments.
+    pub args: Vec<SqlType>,
+    /// The types of its columns.
+    pub types: Vec<SqlType>,
+    /// Whether the number of the row is a column behind them.
+    pub is_numbered: bool,
+    /// Whether a row for which it has none stays, with NULLs.
+    pub is_kept: bool,
+}
+
+impl Called {
+    /// The types of the columns that it adds.
+    fn added(&self) -> Vec<SqlType> {
+        self.types.iter().copied().chain(self.is_numbered.then_some(SqlType::Int8)).collect()
+    }
+}
+
+/// A plan whose rows stand beside those of a function.
+#[derive(Clone, Debug)]
+pub(super) struct Expand {
+    input: LogicalPlan,
+    called: Called,
+    args: Vec<Logical>,
+    added: Arc<DFSchema>,
+    schema: DFSchemaRef,
+}
+
+impl Expand {
+    /// The plan, whose new columns are those of a relation of a number.
+    pub(super) fn plan(
+        input: LogicalPlan,
+        called: Called,
+        args: Vec<Logical>,
+        relation: u32,
+    ) -> Result<LogicalPlan> {
+        let fields = called.added().into_iter().enumerate().map(|(at, base)| {
+            let name = ColumnId { relation, column: at as u32 }.name();
+            (name.relation, Arc::new(Field::new(name.name, arrow_type(base), true)))
+        });
+        let added = DFSchema::new_with_metadata(fields.collect(), Default::default())?;
+        let schema = Arc::new(input.schema().join(&added)?);
+        let node = Self { input, called, args, added: Arc::new(added), schema };
+        Ok(LogicalPlan::Extension(Extension { node: Arc::new(node) }))
+    }
+
+    /// Its physical form.
+    pub(super) fn physical(
+        &self,
+        input: Arc<dyn ExecutionPlan>,
+        args: Vec<Arc<dyn PhysicalExpr>>,
+    ) -> Arc<dyn ExecutionPlan> {
+        let schema: SchemaRef = Arc::new(self.schema.as_arrow().clone());
+        let properties = PlanProperties::new(
+            EquivalenceProperties::new(schema),
+            Partitioning::UnknownPartitioning(1),
+            EmissionType::Incremental,
+            input.boundedness(),
+        );
+        let (called, properties) = (self.called.clone(), Arc::new(properties));
+        Arc::new(ExpandExec { input, called, args, properties })
+    }
+
+    pub(super) fn args(&self) -> &[Logical] {
+        &self.args
+    }
+}
+
+impl PartialEq for Expand {
+    fn eq(&self, other: &Self) -> bool {
+        self.input == other.input && self.called == other.called && self.args == other.args
+    }
+}
+
+impl Eq for Expand {}
+
+impl Hash for Expand {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.input.hash(state);
+        self.called.hash(state);
+    }
+}
+
+impl PartialOrd for Expand {
+    fn partial_cmp(&self, _: &Self) -> Option<Ordering> {
+        None
+    }
+}
+
+impl UserDefinedLogicalNodeCore for Expand {
+    fn name(&self) -> &str {
+        "Expand"
+    }
+
+    fn inputs(&self) -> Vec<&LogicalPlan> {
+        vec![&self.input]
+    }
+
+    fn schema(&self) -> &DFSchemaRef {
+        &self.schema
+    }
+
+    fn expressions(&self) -> Vec<Logical> {
+        self.args.clone()
+    }
+
+    fn fmt_for_explain(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Function Scan: {:?}", self.called.function)
+    }
+
+    fn with_exprs_and_inputs(
+        &self,
+        args: Vec<Logical>,
+        mut inputs: Vec<LogicalPlan>,
+    ) -> Result<Self> {
+        let input = inputs.swap_remove(0);
+        let schema = Arc::new(input.schema().join(&self.added)?);
+        Ok(Self { input, args, schema, ..self.clone() })
+    }
+}
+
+#[derive(Debug)]
+struct ExpandExec {
+    input: Arc<dyn ExecutionPlan>,
+    called: Called,
+    args: Vec<Arc<dyn PhysicalExpr>>,
+    properties: Arc<PlanProperties>,
+}
+
+impl DisplayAs for ExpandExec {
+    fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Function Scan: {:?}", self.called.function)
+    }
+}
+
+impl ExecutionPlan for ExpandExec {
+    fn name(&self) -> &str {
+        "Function Scan"
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        &self.properties
+    }
+
+    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+        vec![&self.input]
+    }
+
+    fn apply_expressions(
+        &self,
+        f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
+    ) -> Result<TreeNodeRecursion> {
+        apply_expression_roots(&self.args, f)
+    }
+
+    fn with_new_children(
+        self: Arc<Self>,
+        mut children: Vec<Arc<dyn ExecutionPlan>>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let (called, args) = (self.called.clone(), self.args.clone());
+        let properties = self.properties.clone();
+        Ok(Arc::new(Self { input: children.swap_remove(0), called, args, properties }))
+    }
+
+    fn execute(&self, _: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
+        let input = self.input.execute(0, context.clone())?;
+        let (called, args, schema) = (self.called.clone(), self.args.clone(), self.schema());
+        Ok(Box::pin(Expanded { input, called, args, context, schema }))
+    }
+}
+
+struct Expanded {
+    input: SendableRecordBatchStream,
+    called: Called,
+    args: Vec<Arc<dyn PhysicalExpr>>,
+    context: Arc<TaskContext>,
+    schema: SchemaRef,
+}
+
+impl RecordBatchStream for Expanded {
+    fn schema(&self) -> SchemaRef {
+        self.schema.clone()
+    }
+}
+
+impl Stream for Expanded {
+    type Item = Result<RecordBatch>;
+
+    fn poll_next(
+        mut self: Pin<&mut Self>,
+        cx: &mut std::task::Context<'_>,
+    ) -> Poll<Option<Result<RecordBatch>>> {
+        let Some(batch) = ready!(self.input.as_mut().poll_next(cx)) else {
+            return Poll::Ready(None);
+        };
+        Poll::Ready(Some(batch.and_then(|batch| self.expanded(&batch))))
+    }
+}
+
+impl Expanded {
+    fn expanded(&self, batch: &RecordBatch) -> Result<RecordBatch> {
+        let count = batch.num_rows();
+        let arrays = self.args.iter().map(|arg| arg.evaluate(batch)?.into_array(count));
+        let arrays = arrays.collect::<Result<Vec<_>>>()?;
+        let args: Vec<Values<'_>> = (self.called.args.iter().zip(&arrays))
+            .map(|(base, array)| Values::new(*base, array))
+            .collect();
+        let env = &surroundings(self.context.session_config().options())?.env;
+        let env = env.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut columns: Vec<Column> =
+            self.called.added().iter().map(|base| Column::new(*base)).collect();
+        let mut places = Vec::new();
+        for row in 0..count {
+            let values = args.iter().map(|arg| arg.get(row)).collect::<std::result::Result<Vec<_>, _>>();
+            let rows = values.and_then(|values| self.called.function.rows(&values, &env));
+            let mut rows = rows.map_err(wrapped)?;
+            if self.called.is_numbered {
+                let number = |(at, row): (usize, &mut Vec<Datum>)| row.push(Datum::Int(at as i64 + 1));
+                rows.iter_mut().enumerate().for_each(number);
+            }
+            if rows.is_empty() && self.called.is_kept {
+                rows.push(vec![Datum::Null; columns.len()]);
+            }
+            for values in rows {
+                places.push(row as u32);
+                columns.iter_mut().zip(&values).for_each(|(column, value)| column.push(value));
+            }
+        }
+        let options = RecordBatchOptions::new().with_row_count(Some(places.len()));
+        let own = taken(batch, places)?;
+        let added = columns.iter_mut().map(Column::finish);
+        let all = own.columns().iter().cloned().chain(added).collect();
+        Ok(RecordBatch::try_new_with_options(self.schema.clone(), all, &options)?)
+    }
+}

@@ -1,0 +1,185 @@
+//! Our expressions as functions of DataFusion's.
+
+use std::any::Any;
+use std::hash::{Hash, Hasher};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use datafusion::arrow::array::ArrayRef;
+use datafusion::arrow::datatypes::DataType;
+use datafusion::common::config::{ConfigEntry, ConfigExtension, ConfigOptions, ExtensionOptions};
+use datafusion::error::{DataFusionError, Result};
+use datafusion::logical_expr::{
+    ColumnarValue, Expr as Logical, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
+    Volatility,
+};
+
+use super::error::wrapped;
+use super::run::Desk;
+use super::values::{Column, Values, arrow_type, key_of};
+use crate::expr::{Env, Expr};
+use crate::types::SqlType;
+use crate::types::datum::Datum;
+
+/// What expressions know of the statement while DataFusion runs it.
+#[derive(Clone, Debug)]
+pub(super) struct Surroundings {
+    pub env: Arc<Mutex<Env>>,
+    pub desk: Arc<Desk>,
+}
+
+impl ConfigExtension for Surroundings {
+    const PREFIX: &'static str = "pangea";
+}
+
+impl ExtensionOptions for Surroundings {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn as_any_mut(&mut self) -> &mut dyn Any {
+        self
+    }
+
+    fn cloned(&self) -> Box<dyn ExtensionOptions> {
+        Box::new(self.clone())
+    }
+
+    fn set(&mut self, key: &str, _: &str) -> Result<()> {
+        Err(DataFusionError::Configuration(format!("there is no option pangea.{key}")))
+    }
+
+    fn entries(&self) -> Vec<ConfigEntry> {
+        Vec::new()
+    }
+}
+
+/// What the expressions of a run know.
+pub(super) fn surroundings(options: &ConfigOptions) -> Result<&Surroundings> {
+    let found = options.extensions.get::<Surroundings>();
+    found.ok_or_else(|| DataFusionError::Internal("an expression without a statement".to_owned()))
+}
+
+/// An expression over its arguments, row by row.
+#[derive(Debug)]
+pub(super) struct Computed {
+    pub expr: Expr,
+    /// The types of its columns.
+    pub args: Vec<SqlType>,
+    pub base: SqlType,
+    signature: Signature,
+}
+
+impl PartialEq for Computed {
+    fn eq(&self, other: &Self) -> bool {
+        self.expr == other.expr && self.args == other.args && self.base == other.base
+    }
+}
+
+impl Eq for Computed {}
+
+impl Hash for Computed {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.args.len().hash(state);
+        self.base.oid().hash(state);
+    }
+}
+
+impl Computed {
+    /// The call of an expression whose columns are these arguments.
+    pub(super) fn call(expr: Expr, args: Vec<(Logical, SqlType)>, base: SqlType) -> Logical {
+        let (frames, types): (Vec<Logical>, Vec<SqlType>) = args.into_iter().unzip();
+        let volatility = if is_volatile(&expr) { Volatility::Volatile } else { Volatility::Stable };
+        let arrow = types.iter().map(|base| arrow_type(*base)).collect();
+        let signature = match types.is_empty() {
+            true => Signature::nullary(volatility),
+            false => Signature::exact(arrow, volatility),
+        };
+        ScalarUDF::from(Self { expr, args: types, base, signature }).call(frames)
+    }
+}
+
+/// Whether it may come to something else each time.
+fn is_volatile(expr: &Expr) -> bool {
+    !expr.all(&mut |part| match part {
+        Expr::Sequence(..) => false,
+        Expr::Call(function, _) => !function.is_volatile(),
+        _ => true,
+    })
+}
+
+impl ScalarUDFImpl for Computed {
+    fn name(&self) -> &str {
+        "computed"
+    }
+
+    fn schema_name(&self, args: &[Logical]) -> Result<String> {
+        Ok(format!("{:?}{args:?}", self.expr))
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, _: &[DataType]) -> Result<DataType> {
+        Ok(arrow_type(self.base))
+    }
+
+    fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        let env = &surroundings(&args.config_options)?.env;
+        let env = env.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = args.number_rows;
+        let arrays = ColumnarValue::values_to_arrays(&args.args)?;
+        let columns: Vec<Values<'_>> =
+            self.args.iter().zip(&arrays).map(|(base, array)| Values::new(*base, array)).collect();
+        // Constants come as one row, whatever the count is.
+        let rows = arrays.first().map_or(count, |array| array.len());
+        let mut out = Column::new(self.base);
+        let mut row = vec![Datum::Null; columns.len()];
+        for at in 0..rows {
+            for (value, column) in row.iter_mut().zip(&columns) {
+                *value = column.get(at).map_err(wrapped)?;
+            }
+            out.push(&self.expr.eval(&row, &env).map_err(wrapped)?);
+        }
+        Ok(ColumnarValue::Array(out.finish()))
+    }
+}
+
+/// The bytes that a value is compared by, where Arrow would not compare it as SQL does.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub(super) struct KeyOf {
+    pub base: SqlType,
+    signature: Signature,
+}
+
+impl KeyOf {
+    pub(super) fn call(base: SqlType, value: Logical) -> Logical {
+        let signature = Signature::exact(vec![arrow_type(base)], Volatility::Immutable);
+        ScalarUDF::from(Self { base, signature }).call(vec![value])
+    }
+}
+
+impl ScalarUDFImpl for KeyOf {
+    fn name(&self) -> &str {
+        "key_of"
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, _: &[DataType]) -> Result<DataType> {
+        Ok(DataType::Binary)
+    }
+
+    fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        let arrays: Vec<ArrayRef> = ColumnarValue::values_to_arrays(&args.args)?;
+        let values = Values::new(self.base, &arrays[0]);
+        let mut out = Column::new(SqlType::Bytea);
+        for at in 0..arrays[0].len() {
+            let datum = values.get(at).map_err(wrapped)?;
+            out.push(&key_of(self.base, &datum).map_err(wrapped)?);
+        }
+        Ok(ColumnarValue::Array(out.finish()))
+    }
+}

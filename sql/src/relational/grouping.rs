@@ -1,0 +1,109 @@
+//! Groups.
+
+use datafusion::common::Column;
+use datafusion::error::Result;
+use datafusion::functions_aggregate::first_last::first_value_udaf;
+use datafusion::logical_expr::expr::AggregateFunction;
+use datafusion::logical_expr::{Expr as Logical, LogicalPlan, LogicalPlanBuilder};
+
+use super::lower::{GroupBy, Stage, aggregated, comparable, named, next, projected};
+use super::values::{is_ordered, scalar};
+use crate::types::SqlType;
+use crate::types::datum::Datum;
+
+/// Makes groups of the rows: their columns are the keys, and then the aggregates.
+pub(super) fn grouped(stage: &mut Stage<'_>, group: GroupBy) -> Result<()> {
+    let GroupBy { keys, sets, aggregates, having } = group;
+    // First all that groups are made of becomes columns.
+    let mut inputs = Vec::new();
+    for (key, base) in &keys {
+        let key = stage.resolve(key.clone())?;
+        inputs.push(stage.value(&key, *base));
+    }
+    let mut places = Vec::with_capacity(aggregates.len());
+    for aggregate in &aggregates {
+        places.push(inputs.len());
+        for (arg, base) in aggregate.args.iter().chain(&aggregate.order) {
+            let arg = stage.resolve(arg.clone())?;
+            inputs.push(stage.value(&arg, *base));
+        }
+        if let Some(filter) = &aggregate.filter {
+            let filter = stage.resolve(filter.clone())?;
+            inputs.push(stage.value(&filter, SqlType::Bool));
+        }
+    }
+    let relation = next(stage.numbers);
+    let plan = projected(std::mem::take(&mut stage.plan), inputs, relation)?;
+    let calls: Vec<Logical> = aggregates
+        .iter()
+        .zip(&places)
+        .map(|(aggregate, place)| aggregated(aggregate, relation, *place))
+        .collect();
+    let types: Vec<SqlType> = keys.iter().map(|(_, base)| *base).collect();
+    let sets = sets.unwrap_or_else(|| vec![(0..keys.len()).collect()]);
+    let result = next(stage.numbers);
+    let mut all: Option<LogicalPlan> = None;
+    for set in sets {
+        let one = by_set(plan.clone(), relation, (&types, &set), &calls, result)?;
+        all = Some(match all {
+            None => one,
+            Some(all) => LogicalPlanBuilder::from(all).union(one)?.build()?,
+        });
+    }
+    // The schema of a union has no qualifiers.
+    let all = all.expect("there is a set");
+    let all = LogicalPlanBuilder::from(all).alias(super::relation_name(result))?.build()?;
+    let results = aggregates.iter().map(|aggregate| aggregate.result());
+    let columns = types.iter().copied().chain(results).enumerate();
+    stage.columns = columns.map(|(at, base)| (named(result, at), base)).collect();
+    stage.plan = all;
+    match having {
+        Some(having) => stage.filter(having),
+        None => Ok(()),
+    }
+}
+
+/// The groups by some of the keys. The others are NULL.
+fn by_set(
+    plan: LogicalPlan,
+    relation: u32,
+    (types, set): (&[SqlType], &[usize]),
+    calls: &[Logical],
+    result: u32,
+) -> Result<LogicalPlan> {
+    let mut keys = Vec::with_capacity(set.len());
+    let mut computed = Vec::new();
+    let mut outputs = Vec::with_capacity(types.len() + calls.len());
+    for (at, base) in types.iter().enumerate() {
+        let column = named(relation, at);
+        if !set.contains(&at) {
+            outputs.push(Logical::Literal(scalar(*base, &Datum::Null), None));
+            continue;
+        }
+        let name = format!("k{at}");
+        keys.push(comparable(column.clone(), *base).alias(&name));
+        if is_ordered(*base) {
+            outputs.push(Logical::Column(Column::new_unqualified(name)));
+        } else {
+            // Of values that are equal and not the same, the first one is shown.
+            let function = first_value_udaf();
+            let first =
+                AggregateFunction::new_udf(function, vec![column], false, None, vec![], None);
+            let name = format!("v{at}");
+            computed.push(Logical::AggregateFunction(first).alias(&name));
+            outputs.push(Logical::Column(Column::new_unqualified(name)));
+        }
+    }
+    for (at, call) in calls.iter().enumerate() {
+        let name = format!("a{at}");
+        computed.push(call.clone().alias(&name));
+        outputs.push(Logical::Column(Column::new_unqualified(name)));
+    }
+    if keys.is_empty() && computed.is_empty() {
+        // One group of all rows, of which nothing is asked.
+        let count = datafusion::functions_aggregate::expr_fn::count(datafusion::logical_expr::lit(1));
+        computed.push(count.alias("all"));
+    }
+    let plan = LogicalPlanBuilder::from(plan).aggregate(keys, computed)?.build()?;
+    projected(plan, outputs, result)
+}

@@ -1,0 +1,168 @@
+//! Joins.
+
+use datafusion::common::DFSchema;
+use datafusion::common::NullEquality;
+use datafusion::error::Result;
+use datafusion::logical_expr::{
+    Expr as Logical, JoinType, LogicalPlan, LogicalPlanBuilder,
+};
+
+use super::apply::{Answer, Apply};
+use super::error::unwrapped;
+use super::lower::{Numbers, Stage, conjuncts, named, next, projected};
+use super::values::arrow_type;
+use super::{ColumnId, Query};
+use crate::error::SqlError;
+use crate::expr::Expr;
+use crate::types::SqlType;
+
+/// Which rows without a partner stay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum JoinKind {
+    Inner,
+    Left,
+    Right,
+    Full,
+}
+
+/// The rows of one plan beside those of another for which a condition over both holds.
+pub(crate) fn join(
+    left: LogicalPlan,
+    right: LogicalPlan,
+    kind: JoinKind,
+    condition: Option<Expr>,
+    columns: &[(ColumnId, SqlType)],
+) -> std::result::Result<LogicalPlan, SqlError> {
+    let column = |(id, base): &(ColumnId, SqlType)| (Logical::Column(id.name()), *base);
+    let columns = columns.iter().map(column).collect();
+    let (mut numbers, plan) = (0, LogicalPlan::default());
+    let stage = Stage { plan, columns, numbers: &mut numbers };
+    let mut conditions = Vec::new();
+    if let Some(condition) = condition {
+        let is_asked = !condition.all(&mut |part| !matches!(part, Expr::Subquery(_)));
+        if is_asked {
+            return Err(SqlError::unsupported("a subquery in a condition of JOIN"));
+        }
+        conjuncts(condition, &mut conditions);
+    }
+    let on = conditions.iter().map(|condition| stage.value(condition, SqlType::Bool));
+    let on: Vec<Logical> = on.collect();
+    let kind = match kind {
+        JoinKind::Inner => JoinType::Inner,
+        JoinKind::Left => JoinType::Left,
+        JoinKind::Right => JoinType::Right,
+        JoinKind::Full => JoinType::Full,
+    };
+    let builder = LogicalPlanBuilder::from(left);
+    let joined = match on.is_empty() && kind == JoinType::Inner {
+        true => builder.cross_join(right),
+        false => builder.join_on(right, kind, on),
+    };
+    joined.and_then(LogicalPlanBuilder::build).map_err(|error| unwrapped(&error))
+}
+
+/// The rows of a plan beside those of a query that names its columns.
+pub(crate) fn lateral(
+    left: LogicalPlan,
+    query: &Query,
+    refs: &[(ColumnId, SqlType)],
+    relation: u32,
+    is_kept: bool,
+) -> std::result::Result<LogicalPlan, SqlError> {
+    let plan = || {
+        let fields = query.types.iter().enumerate().map(|(at, base)| {
+            let name = ColumnId { relation, column: at as u32 }.name();
+            let field = datafusion::arrow::datatypes::Field::new(name.name, arrow_type(*base), true);
+            (name.relation, std::sync::Arc::new(field))
+        });
+        let added = DFSchema::new_with_metadata(fields.collect(), Default::default())?;
+        let refs = refs.iter().map(|(id, _)| (id.name(), Logical::Column(id.name()))).collect();
+        let answer = (Answer::Rows { is_kept }, added);
+        Apply::plan(left, query.plan.clone(), refs, Vec::new(), answer)
+    };
+    plan().map_err(|error| unwrapped(&error))
+}
+
+/// What two queries come to together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SetOperation {
+    Union,
+    Intersect,
+    Except,
+}
+
+/// The rows of one query and another, both with columns of the same types.
+pub(crate) fn combined(
+    op: SetOperation,
+    is_all: bool,
+    (left, right): (Query, Query),
+    relation: u32,
+    numbers: &mut Numbers,
+) -> std::result::Result<Query, SqlError> {
+    let types = left.types.clone();
+    let plan = combine(op, is_all, (left, right), relation, numbers);
+    Ok(Query { plan: plan.map_err(|error| unwrapped(&error))?, types })
+}
+
+fn combine(
+    op: SetOperation,
+    is_all: bool,
+    (left, right): (Query, Query),
+    relation: u32,
+    numbers: &mut Numbers,
+) -> Result<LogicalPlan> {
+    let types = left.types.clone();
+    let renamed = |query: Query, relation: u32| {
+        let columns = query.plan.schema().columns().into_iter().map(Logical::Column).collect();
+        projected(query.plan, columns, relation)
+    };
+    if op == SetOperation::Union {
+        let (one, other) = (renamed(left, relation)?, renamed(right, relation)?);
+        let plan = LogicalPlanBuilder::from(one).union(other)?;
+        let plan = plan.alias(super::relation_name(relation))?.build()?;
+        return if is_all { Ok(plan) } else { super::lower::distinct(plan, relation, &types) };
+    }
+    let (one, two) = (next(numbers), next(numbers));
+    let (mut left, mut right) = (renamed(left, one)?, renamed(right, two)?);
+    let mut width = types.len();
+    if is_all {
+        // The second of equal rows meets the second one on the other side.
+        left = super::windows::numbered(left, one, &types)?;
+        right = super::windows::numbered(right, two, &types)?;
+        width += 1;
+    } else {
+        left = super::lower::distinct(left, one, &types)?;
+    }
+    let all_types: Vec<SqlType> =
+        types.iter().copied().chain(is_all.then_some(SqlType::Int8)).collect();
+    let on = |relation: u32| -> Vec<Logical> {
+        let column = |at: usize| super::lower::comparable(named(relation, at), all_types[at]);
+        (0..width).map(column).collect()
+    };
+    let kind = match op {
+        SetOperation::Intersect => JoinType::LeftSemi,
+        _ => JoinType::LeftAnti,
+    };
+    // Rows are alike where both are NULL, too: the keys are columns for that.
+    let (left_keys, right_keys) = (next(numbers), next(numbers));
+    let with_keys = |plan: LogicalPlan, from: u32, to: u32| {
+        let columns = (0..types.len()).map(|at| named(from, at));
+        projected(plan, columns.chain(on(from)).collect(), to)
+    };
+    let left = with_keys(left, one, left_keys)?;
+    let right = with_keys(right, two, right_keys)?;
+    let keys = |relation: u32| -> Vec<datafusion::common::Column> {
+        let id = |at| ColumnId { relation, column: at as u32 }.name();
+        (types.len()..types.len() + width).map(id).collect()
+    };
+    let on = (keys(left_keys), keys(right_keys));
+    let joined = LogicalPlanBuilder::from(left).join_detailed(
+        right,
+        kind,
+        on,
+        None,
+        NullEquality::NullEqualsNull,
+    )?;
+    let columns = (0..types.len()).map(|at| named(left_keys, at)).collect();
+    projected(joined.build()?, columns, relation)
+}

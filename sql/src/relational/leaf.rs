@@ -1,0 +1,448 @@
+//! Where rows come from: tables, lists of rows, functions; and how DataFusion asks for them.
+//!
+//! ```text
+//!   a stream of DataFusion's --asks--> Desk <--serves-- the statement, which has the context
+//!        ^------------------ some rows, and it is woken ----------|
+//! ```
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
+
+use async_trait::async_trait;
+use datafusion::arrow::array::{RecordBatch, RecordBatchOptions};
+use datafusion::arrow::datatypes::{Field, Schema, SchemaRef};
+use datafusion::catalog::{Session, TableProvider};
+use datafusion::common::stats::Precision;
+use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::common::{Statistics, config::ConfigOptions};
+use datafusion::datasource::provider_as_source;
+use datafusion::error::{DataFusionError, Result};
+use datafusion::execution::{RecordBatchStream, SendableRecordBatchStream, TaskContext};
+use datafusion::logical_expr::{
+    Expr as Logical, LogicalPlan, LogicalPlanBuilder, TableProviderFilterPushDown, TableType,
+};
+use datafusion::physical_expr::expressions::DynamicFilterPhysicalExpr;
+use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
+use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
+use datafusion::physical_plan::filter_pushdown::{
+    ChildPushdownResult, FilterPushdownPhase, FilterPushdownPropagation, PushedDown,
+};
+use datafusion::physical_plan::statistics::StatisticsArgs;
+use datafusion::physical_plan::{
+    DisplayAs, DisplayFormatType, ExecutionPlan, Partitioning, PlanProperties,
+};
+use futures_util::Stream;
+use pangea_core::ids::TableId;
+use pangea_core::txn::Context;
+
+use super::error::wrapped;
+use super::filter::{equal_to, ours, wanted};
+use super::relation_name;
+use super::run::Desk;
+use super::values::{Column, arrow_type};
+use crate::error::{Failure, SqlError};
+use crate::exec::Cursor;
+use crate::expr::{Binary, Env, Expr};
+use crate::plan::access::Access;
+use crate::plan::path::Paths;
+use crate::types::SqlType;
+use crate::types::datum::Datum;
+
+/// The most rows that are given at once.
+const ROWS_MAX: usize = 8_192;
+/// And the first time: a LIMIT may be near.
+const ROWS_FIRST: usize = 64;
+
+/// Where rows come from.
+#[derive(Clone, Debug)]
+pub(crate) enum Leaf {
+    Table(Paths),
+    /// These.
+    Rows(Vec<Vec<Expr>>),
+}
+
+/// A relation of a query.
+#[derive(Clone)]
+struct Relation {
+    leaf: Arc<Leaf>,
+    types: Arc<[SqlType]>,
+    schema: SchemaRef,
+}
+
+impl fmt::Debug for Relation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &*self.leaf {
+            Leaf::Table(paths) => write!(f, "{}", paths.table.name),
+            Leaf::Rows(rows) => write!(f, "{} rows", rows.len()),
+        }
+    }
+}
+
+/// The columns of a relation.
+pub(super) fn schema_of(types: &[SqlType]) -> SchemaRef {
+    let field = |(at, base): (usize, &SqlType)| Field::new(format!("c{at}"), arrow_type(*base), true);
+    Arc::new(Schema::new(types.iter().enumerate().map(field).collect::<Vec<_>>()))
+}
+
+/// The plan that reads a relation of a number.
+pub(crate) fn scan(leaf: Leaf, types: &[SqlType], relation: u32) -> LogicalPlan {
+    let schema = schema_of(types);
+    let provider = Relation { leaf: Arc::new(leaf), types: types.into(), schema };
+    let source = provider_as_source(Arc::new(provider));
+    LogicalPlanBuilder::scan(relation_name(relation), source, None)
+        .and_then(LogicalPlanBuilder::build)
+        .expect("a relation has distinct columns")
+}
+
+/// The table that a plan's scan reads, if it is one.
+pub(super) fn table_of(provider: &dyn TableProvider) -> Option<TableId> {
+    match &*(provider as &dyn Any).downcast_ref::<Relation>()?.leaf {
+        Leaf::Table(paths) => Some(paths.table.id),
+        _ => None,
+    }
+}
+
+#[async_trait]
+impl TableProvider for Relation {
+    fn schema(&self) -> SchemaRef {
+        self.schema.clone()
+    }
+
+    fn table_type(&self) -> TableType {
+        TableType::Base
+    }
+
+    async fn scan(
+        &self,
+        session: &dyn Session,
+        projection: Option<&Vec<usize>>,
+        filters: &[Logical],
+        limit: Option<usize>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let all = || (0..self.types.len()).collect();
+        let projection: Vec<usize> = projection.cloned().unwrap_or_else(all);
+        let schema = Arc::new(self.schema.project(&projection)?);
+        let and = |left, right| Expr::Binary(Binary::And, Box::new(left), Box::new(right));
+        let filter = filters.iter().filter_map(|filter| ours(filter, &self.types)).reduce(and);
+        let desk = Desk::of(session.config_options())?;
+        let estimate = estimate(&self.leaf, filter.as_ref(), &desk);
+        let properties = PlanProperties::new(
+            EquivalenceProperties::new(schema.clone()),
+            Partitioning::UnknownPartitioning(1),
+            EmissionType::Incremental,
+            Boundedness::Bounded,
+        );
+        Ok(Arc::new(Scan {
+            relation: self.clone(),
+            projection: projection.into(),
+            schema,
+            filter,
+            limit,
+            estimate,
+            dynamic: Vec::new(),
+            properties: Arc::new(properties),
+        }))
+    }
+
+    fn supports_filters_pushdown(
+        &self,
+        filters: &[&Logical],
+    ) -> Result<Vec<TableProviderFilterPushDown>> {
+        use TableProviderFilterPushDown::{Exact, Unsupported};
+        let support = |filter: &&Logical| match ours(filter, &self.types) {
+            Some(_) => Exact,
+            None => Unsupported,
+        };
+        Ok(filters.iter().map(support).collect())
+    }
+}
+
+/// How many rows there may be, so that the smaller side of a join is read first.
+fn estimate(leaf: &Leaf, filter: Option<&Expr>, desk: &Desk) -> usize {
+    match leaf {
+        Leaf::Table(paths) => {
+            let rows = desk.size(paths.table.id);
+            let access = Access::new(paths, filter);
+            access.estimate(rows, filter.is_some())
+        }
+        Leaf::Rows(rows) => rows.len(),
+    }
+}
+
+/// Reading a relation, as a part of a plan.
+#[derive(Clone, Debug)]
+struct Scan {
+    relation: Relation,
+    projection: Arc<[usize]>,
+    schema: SchemaRef,
+    filter: Option<Expr>,
+    limit: Option<usize>,
+    estimate: usize,
+    /// What joins will know of its rows before it is read.
+    dynamic: Vec<Arc<dyn PhysicalExpr>>,
+    properties: Arc<PlanProperties>,
+}
+
+impl DisplayAs for Scan {
+    fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Scan: {:?}, about {} rows", self.relation, self.estimate)?;
+        if !self.dynamic.is_empty() {
+            write!(f, ", by what joins leave")?;
+        }
+        Ok(())
+    }
+}
+
+impl ExecutionPlan for Scan {
+    fn name(&self) -> &str {
+        "Scan"
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        &self.properties
+    }
+
+    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+        Vec::new()
+    }
+
+    fn apply_expressions(
+        &self,
+        _: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
+    ) -> Result<TreeNodeRecursion> {
+        Ok(TreeNodeRecursion::Continue)
+    }
+
+    fn with_new_children(
+        self: Arc<Self>,
+        _: Vec<Arc<dyn ExecutionPlan>>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        Ok(self)
+    }
+
+    fn execute(&self, _: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
+        let desk = Desk::of(context.session_config().options())?;
+        let task = Task { scan: self.clone(), state: State::New, ready: None, waker: None, error: None };
+        Ok(Box::pin(Rows { task: Arc::new(Mutex::new(task)), desk, schema: self.schema.clone() }))
+    }
+
+    fn statistics_from_inputs(
+        &self,
+        _: &[Arc<Statistics>],
+        _: &StatisticsArgs,
+    ) -> Result<Arc<Statistics>> {
+        let mut statistics = Statistics::new_unknown(&self.schema);
+        statistics.num_rows = Precision::Inexact(self.estimate);
+        statistics.total_byte_size = Precision::Inexact(self.estimate * 16 * self.projection.len());
+        Ok(Arc::new(statistics))
+    }
+
+    fn handle_child_pushdown_result(
+        &self,
+        phase: FilterPushdownPhase,
+        pushed: ChildPushdownResult,
+        _: &ConfigOptions,
+    ) -> Result<FilterPushdownPropagation<Arc<dyn ExecutionPlan>>> {
+        let is_dynamic = |filter: &Arc<dyn PhysicalExpr>| {
+            phase == FilterPushdownPhase::Post
+                && filter.downcast_ref::<DynamicFilterPhysicalExpr>().is_some()
+        };
+        let filters: Vec<_> = pushed.parent_filters.into_iter().map(|it| it.filter).collect();
+        // Rows that it lets through are looked at again by the join.
+        let answers = vec![PushedDown::No; filters.len()];
+        let dynamic: Vec<_> = filters.into_iter().filter(is_dynamic).collect();
+        let answer = FilterPushdownPropagation::with_parent_pushdown_result(answers);
+        if dynamic.is_empty() {
+            return Ok(answer);
+        }
+        let dynamic = [&self.dynamic[..], &dynamic[..]].concat();
+        Ok(answer.with_updated_node(Arc::new(Self { dynamic, ..self.clone() })))
+    }
+}
+
+/// The rows of one reading.
+struct Rows {
+    task: Arc<Mutex<Task>>,
+    desk: Arc<Desk>,
+    schema: SchemaRef,
+}
+
+/// What is still to be read, and what was.
+pub(super) struct Task {
+    scan: Scan,
+    state: State,
+    ready: Option<RecordBatch>,
+    error: Option<SqlError>,
+    waker: Option<Waker>,
+}
+
+enum State {
+    New,
+    Table { filter: Option<Expr>, cursor: Cursor, most: usize },
+    Values(VecDeque<Vec<Datum>>),
+    Done,
+}
+
+fn locked(task: &Mutex<Task>) -> MutexGuard<'_, Task> {
+    task.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Stream for Rows {
+    type Item = Result<RecordBatch>;
+
+    fn poll_next(
+        self: Pin<&mut Self>,
+        cx: &mut std::task::Context<'_>,
+    ) -> Poll<Option<Result<RecordBatch>>> {
+        let mut task = locked(&self.task);
+        if let Some(batch) = task.ready.take() {
+            return Poll::Ready(Some(Ok(batch)));
+        }
+        if let Some(error) = task.error.take() {
+            return Poll::Ready(Some(Err(wrapped(error))));
+        }
+        if let State::Done = task.state {
+            return Poll::Ready(None);
+        }
+        task.waker = Some(cx.waker().clone());
+        drop(task);
+        self.desk.ask(self.task.clone());
+        Poll::Pending
+    }
+}
+
+impl RecordBatchStream for Rows {
+    fn schema(&self) -> SchemaRef {
+        self.schema.clone()
+    }
+}
+
+/// Reads what a stream waits for, and wakes it.
+pub(super) fn serve(task: &Mutex<Task>, env: &Env, cx: &mut dyn Context) -> Result<(), Failure> {
+    let mut task = locked(task);
+    match task.fill(env, cx) {
+        Ok(()) => {}
+        Err(Failure::Sql(error)) => {
+            task.error = Some(error);
+            task.state = State::Done;
+        }
+        Err(interrupted) => return Err(interrupted),
+    }
+    if let Some(waker) = task.waker.take() {
+        waker.wake();
+    }
+    Ok(())
+}
+
+impl Task {
+    fn fill(&mut self, env: &Env, cx: &mut dyn Context) -> Result<(), Failure> {
+        if let State::New = self.state {
+            self.state = self.begin(env)?;
+        }
+        let relation = &self.scan.relation;
+        let projection = &self.scan.projection;
+        let mut columns: Vec<Column> =
+            projection.iter().map(|at| Column::new(relation.types[*at])).collect();
+        let mut count = 0;
+        let left = self.scan.limit.unwrap_or(usize::MAX);
+        let mut push = |row: &[Datum]| {
+            projection.iter().zip(&mut columns).for_each(|(at, column)| column.push(&row[*at]));
+            count += 1;
+        };
+        let mut is_done = false;
+        match &mut self.state {
+            State::Table { filter, cursor, most } => {
+                let wanted = (*most).min(left);
+                is_done = cursor.fill(filter.as_ref(), wanted, env, cx, &mut |_, row| {
+                    push(&row);
+                    Ok(())
+                })?;
+                *most = (*most * 2).min(ROWS_MAX);
+            }
+            State::Values(rows) => {
+                let some = rows.len().min(ROWS_MAX).min(left);
+                for row in rows.drain(..some) {
+                    let is_left = match &self.scan.filter {
+                        Some(filter) => filter.is_true(&row, env)?,
+                        None => true,
+                    };
+                    if is_left {
+                        push(&row);
+                    }
+                }
+                is_done = rows.is_empty();
+            }
+            State::New | State::Done => {}
+        }
+        if let Some(limit) = &mut self.scan.limit {
+            *limit -= count;
+            is_done |= *limit == 0;
+        }
+        if count > 0 {
+            let arrays = columns.iter_mut().map(Column::finish).collect();
+            let options = RecordBatchOptions::new().with_row_count(Some(count));
+            let batch =
+                RecordBatch::try_new_with_options(self.scan.schema.clone(), arrays, &options);
+            self.ready = Some(batch.expect("columns are as the schema has them"));
+        }
+        if is_done {
+            self.state = State::Done;
+        }
+        Ok(())
+    }
+
+    fn begin(&self, env: &Env) -> Result<State, Failure> {
+        let scan = &self.scan;
+        match &*scan.relation.leaf {
+            Leaf::Table(paths) => {
+                let filter = scan.filter.clone();
+                let cursor = match scan.leads(paths) {
+                    Some(leads) => {
+                        let conditions = leads.into_iter().map(|lead| match &filter {
+                            Some(filter) => {
+                                let (left, right) = (Box::new(filter.clone()), Box::new(lead));
+                                Expr::Binary(Binary::And, left, right)
+                            }
+                            None => lead,
+                        });
+                        let accesses = conditions.map(|it| Access::new(paths, Some(&it)));
+                        Cursor::of_all(accesses.collect(), env)?
+                    }
+                    None => Some(Cursor::new(Access::new(paths, filter.as_ref()), env)?),
+                };
+                Ok(match cursor {
+                    Some(cursor) => State::Table { filter, cursor, most: ROWS_FIRST },
+                    None => State::Done,
+                })
+            }
+            Leaf::Rows(rows) => {
+                let row = |exprs: &Vec<Expr>| {
+                    exprs.iter().map(|expr| expr.eval(&[], env)).collect::<Result<Vec<_>, _>>()
+                };
+                Ok(State::Values(rows.iter().map(row).collect::<Result<_, _>>()?))
+            }
+        }
+    }
+}
+
+impl Scan {
+    /// The conditions that joins have set meanwhile, where a key or an index serves them.
+    fn leads(&self, paths: &Paths) -> Option<Vec<Expr>> {
+        let types = &self.relation.types;
+        self.dynamic.iter().find_map(|filter| {
+            let filter = filter.downcast_ref::<DynamicFilterPhysicalExpr>()?.current().ok()?;
+            let leads = equal_to(wanted(&filter, &self.projection, types)?, types);
+            let is_served = |lead: &Expr| Access::new(paths, Some(lead)).is_selective();
+            leads.iter().all(is_served).then_some(leads)
+        })
+    }
+}
+
+/// The error of a plan that was not made for a statement.
+pub(super) fn without_statement() -> DataFusionError {
+    DataFusionError::Internal("a plan without a statement".to_owned())
+}

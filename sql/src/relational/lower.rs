@@ -1,0 +1,591 @@
+//! Queries as DataFusion's logical plans.
+
+use std::sync::Arc;
+
+use datafusion::arrow::datatypes::Field;
+use datafusion::common::{Column, Spans};
+use datafusion::error::Result;
+use datafusion::functions_aggregate::first_last::first_value_udaf;
+use datafusion::logical_expr::expr::{AggregateFunction, Exists, InSubquery};
+use datafusion::logical_expr::{
+    Expr as Logical, JoinType, LogicalPlan, LogicalPlanBuilder, Operator, Subquery as Nested,
+    binary_expr, lit, not,
+};
+
+use super::aggregate;
+use super::apply::{Apply, answer, one_column};
+use super::error::unwrapped;
+use super::function::{Computed, KeyOf};
+use super::leaf::{Leaf, scan};
+use super::values::{arrow_type, is_ordered, scalar};
+use super::windows::{Window, windowed};
+use super::{ColumnId, Keyed, Query, Shape, Subquery, SubqueryKind, relation_name};
+use crate::error::SqlError;
+use crate::exec::aggregate::Aggregate;
+use crate::expr::{Binary, Comparison, Expr, Unary};
+use crate::plan::SortKey;
+use crate::plan::path::Paths;
+use crate::types::SqlType;
+use crate::types::datum::Datum;
+
+/// A query whose names and types are known, before it is decided who runs it.
+#[derive(Clone, Debug)]
+pub(crate) struct Block {
+    pub from: From,
+    /// The columns that its expressions name.
+    pub columns: Vec<(ColumnId, SqlType)>,
+    pub filter: Option<Expr>,
+    pub group: Option<GroupBy>,
+    /// What is computed over windows: columns behind those of the source or the groups.
+    pub windows: Vec<Window>,
+    /// What is computed of each row: the columns of the result, then what it is sorted by.
+    pub output: Vec<(Expr, SqlType)>,
+    /// How many of them are columns of the result.
+    pub width: usize,
+    /// Which of those have no type of their own: string literals and NULL.
+    pub untyped: Vec<usize>,
+    pub sort: Vec<SortKey>,
+    pub distinct: Distinct,
+    pub limit: Option<Expr>,
+    pub offset: Option<Expr>,
+}
+
+/// Where a query's rows come from.
+#[derive(Clone, Debug)]
+pub(crate) enum From {
+    Nothing,
+    /// A table, as a relation of this number.
+    Table(Paths, u32),
+    /// These rows, of values of these types, as a relation of this number.
+    Values(Vec<Vec<Expr>>, Vec<SqlType>, u32),
+    Plan(LogicalPlan),
+}
+
+impl From {
+    /// The plan that reads it.
+    pub(crate) fn plan(self) -> LogicalPlan {
+        match self {
+            Self::Nothing => {
+                LogicalPlanBuilder::empty(true).build().expect("one row without columns")
+            }
+            Self::Table(paths, relation) => {
+                let types: Vec<SqlType> =
+                    paths.table.columns.iter().map(|column| column.ty.base).collect();
+                scan(Leaf::Table(paths), &types, relation)
+            }
+            Self::Values(rows, types, relation) => scan(Leaf::Rows(rows), &types, relation),
+            Self::Plan(plan) => plan,
+        }
+    }
+}
+
+/// Rows become groups, whose columns are the keys and then the aggregates.
+#[derive(Clone, Debug)]
+pub(crate) struct GroupBy {
+    pub keys: Vec<(Expr, SqlType)>,
+    /// By which keys: each set makes groups of all rows. Nothing is by all of them.
+    pub sets: Option<Vec<Vec<usize>>>,
+    pub aggregates: Vec<Aggregate>,
+    pub having: Option<Expr>,
+}
+
+/// Which rows are left out as they are like others.
+#[derive(Clone, Debug)]
+pub(crate) enum Distinct {
+    No,
+    Yes,
+    /// `DISTINCT ON`: of those that are equal here the first one stays.
+    On(Vec<usize>),
+}
+
+/// Numbers for relations.
+pub(crate) type Numbers = u32;
+
+/// The next number.
+pub(super) fn next(numbers: &mut Numbers) -> u32 {
+    *numbers += 1;
+    *numbers
+}
+
+/// The plan of a query, whose columns are those of a relation of this number.
+///
+/// # Errors
+/// What DataFusion can't plan.
+pub(crate) fn lower(
+    block: Block,
+    relation: u32,
+    numbers: &mut Numbers,
+) -> std::result::Result<LogicalPlan, SqlError> {
+    lowered(block, relation, numbers).map_err(|error| unwrapped(&error))
+}
+
+fn lowered(block: Block, relation: u32, numbers: &mut Numbers) -> Result<LogicalPlan> {
+    let column = |(id, base): &(ColumnId, SqlType)| (Logical::Column(id.name()), *base);
+    let columns = block.columns.iter().map(column).collect();
+    let mut stage = Stage { plan: block.from.plan(), columns, numbers };
+    if let Some(filter) = block.filter {
+        stage.filter(filter)?;
+    }
+    if let Some(group) = block.group {
+        super::grouping::grouped(&mut stage, group)?;
+    }
+    if !block.windows.is_empty() {
+        windowed(&mut stage, block.windows)?;
+    }
+    let types: Vec<SqlType> = block.output.iter().map(|(_, base)| *base).collect();
+    let mut exprs = Vec::with_capacity(block.output.len());
+    for (expr, base) in block.output {
+        let expr = stage.resolve(expr)?;
+        exprs.push(stage.value(&expr, base));
+    }
+    // What rows are sorted by goes before the last step, which leaves it out.
+    let is_last = exprs.len() == block.width;
+    let inner = if is_last { relation } else { next(stage.numbers) };
+    let mut plan = projected(stage.plan, exprs, inner)?;
+    let numbers = stage.numbers;
+    match block.distinct {
+        Distinct::No => {}
+        Distinct::Yes => plan = distinct(plan, inner, &types)?,
+        Distinct::On(keys) => {
+            plan = super::windows::first_of_each(plan, (inner, &types), &keys, &block.sort, numbers)?;
+        }
+    }
+    plan = sorted(plan, inner, &types, &block.sort)?;
+    plan = limited(plan, block.limit, block.offset)?;
+    if !is_last {
+        let exprs = (0..block.width).map(|at| named(inner, at)).collect();
+        plan = projected(plan, exprs, relation)?;
+    }
+    Ok(plan)
+}
+
+/// A column of a relation.
+pub(super) fn named(relation: u32, at: usize) -> Logical {
+    Logical::Column(ColumnId { relation, column: at as u32 }.name())
+}
+
+/// Rows of these values, as a relation of a number.
+pub(super) fn projected(
+    plan: LogicalPlan,
+    mut exprs: Vec<Logical>,
+    relation: u32,
+) -> Result<LogicalPlan> {
+    if exprs.is_empty() {
+        exprs.push(lit(true));
+    }
+    let qualifier = relation_name(relation);
+    let exprs = exprs.into_iter().enumerate();
+    let exprs = exprs.map(|(at, it)| it.alias_qualified(Some(qualifier.as_str()), format!("c{at}")));
+    LogicalPlanBuilder::from(plan).project(exprs)?.build()
+}
+
+/// A value as Arrow compares it rightly.
+pub(super) fn comparable(value: Logical, base: SqlType) -> Logical {
+    if is_ordered(base) { value } else { KeyOf::call(base, value) }
+}
+
+/// The rows of a relation without those that are like another.
+pub(super) fn distinct(plan: LogicalPlan, relation: u32, types: &[SqlType]) -> Result<LogicalPlan> {
+    if types.iter().all(|base| is_ordered(*base)) {
+        return LogicalPlanBuilder::from(plan).distinct()?.build();
+    }
+    let columns: Vec<Logical> = (0..types.len()).map(|at| named(relation, at)).collect();
+    let keys: Vec<Logical> = columns
+        .iter()
+        .zip(types)
+        .enumerate()
+        .map(|(at, (column, base))| comparable(column.clone(), *base).alias(format!("k{at}")))
+        .collect();
+    let firsts = columns.into_iter().enumerate().map(|(at, column)| {
+        let first =
+            AggregateFunction::new_udf(first_value_udaf(), vec![column], false, None, vec![], None);
+        Logical::AggregateFunction(first).alias(format!("v{at}"))
+    });
+    let plan = LogicalPlanBuilder::from(plan).aggregate(keys, firsts)?.build()?;
+    let values = (0..types.len()).map(|at| {
+        // A column that is NULL has no first value that is something else.
+        Logical::Column(Column::new_unqualified(format!("v{at}")))
+    });
+    projected(plan, values.collect(), relation)
+}
+
+pub(super) fn sorted(
+    plan: LogicalPlan,
+    relation: u32,
+    types: &[SqlType],
+    sort: &[SortKey],
+) -> Result<LogicalPlan> {
+    if sort.is_empty() {
+        return Ok(plan);
+    }
+    let keys = sort.iter().map(|key| {
+        let value = comparable(named(relation, key.column), types[key.column]);
+        value.sort(!key.is_descending, key.is_nulls_first)
+    });
+    LogicalPlanBuilder::from(plan).sort(keys)?.build()
+}
+
+/// Not more rows than a limit. The numbers are known when the plan runs.
+pub(super) fn limited(
+    plan: LogicalPlan,
+    limit: Option<Expr>,
+    offset: Option<Expr>,
+) -> Result<LogicalPlan> {
+    if limit.is_none() && offset.is_none() {
+        return Ok(plan);
+    }
+    let number = |expr: Expr| Computed::call(expr, Vec::new(), SqlType::Int8);
+    LogicalPlanBuilder::from(plan).limit_by_expr(offset.map(number), limit.map(number))?.build()
+}
+
+/// Rows under way, and what expressions over them mean.
+pub(super) struct Stage<'a> {
+    pub plan: LogicalPlan,
+    /// What the columns are that expressions name by their place.
+    pub columns: Vec<(Logical, SqlType)>,
+    pub numbers: &'a mut Numbers,
+}
+
+/// The conditions that must all hold.
+pub(super) fn conjuncts(condition: Expr, out: &mut Vec<Expr>) {
+    match condition {
+        Expr::Binary(Binary::And, left, right) => {
+            conjuncts(*left, out);
+            conjuncts(*right, out);
+        }
+        condition => out.push(condition),
+    }
+}
+
+impl Stage<'_> {
+    /// Leaves the rows for which a condition holds.
+    pub(super) fn filter(&mut self, condition: Expr) -> Result<()> {
+        let mut conditions = Vec::new();
+        conjuncts(condition, &mut conditions);
+        // What asks no query leaves fewer rows to ask them for.
+        conditions.sort_by_key(Expr::holds_subquery);
+        for condition in conditions {
+            let predicate = match self.join_like(&condition)? {
+                Some(predicate) => predicate,
+                None => {
+                    let condition = self.resolve(condition)?;
+                    self.value(&condition, SqlType::Bool)
+                }
+            };
+            let plan = std::mem::take(&mut self.plan);
+            self.plan = LogicalPlanBuilder::from(plan).filter(predicate)?.build()?;
+        }
+        Ok(())
+    }
+
+    /// Makes a join of a condition on a query, where that can be done. What is left to look at.
+    fn join_like(&mut self, condition: &Expr) -> Result<Option<Logical>> {
+        let (subquery, negated) = match condition {
+            Expr::Subquery(subquery) => (subquery, false),
+            Expr::Unary(Unary::Not, inner) => match &**inner {
+                Expr::Subquery(subquery) => (subquery, true),
+                _ => return Ok(None),
+            },
+            _ => return Ok(None),
+        };
+        if subquery.parts().any(Expr::holds_subquery) {
+            return Ok(None);
+        }
+        let is_correlated = !subquery.refs.is_empty();
+        let none = &[][..];
+        let operands = match &subquery.kind {
+            SubqueryKind::Exists if is_correlated => none,
+            SubqueryKind::Quantified { op: Comparison::Equal, is_all: false, operands } => operands,
+            _ => return Ok(None),
+        };
+        if let ([(operand, base)], true, false) = (operands, negated, is_correlated) {
+            return self.not_in(subquery, operand, *base).map(Some);
+        }
+        let kind = match (negated, operands) {
+            (true, []) => JoinType::LeftAnti,
+            (false, _) => JoinType::LeftSemi,
+            // What is unknown there is not what a join leaves out.
+            (true, _) => return Ok(None),
+        };
+        let (query, conditions) = match (&subquery.shape, is_correlated) {
+            (Shape::Rows(split), true) => (&split.query, &split.conditions[..]),
+            (_, false) => (&*subquery.query, none_of()),
+            _ => return Ok(None),
+        };
+        self.semi_join(query, conditions, subquery, operands, kind)?;
+        Ok(Some(lit(true)))
+    }
+
+    /// `x NOT IN (SELECT ..)` of a query that names nothing here: unknown where it has NULLs.
+    fn not_in(&mut self, subquery: &Subquery, operand: &Expr, base: SqlType) -> Result<Logical> {
+        let expr = Box::new(comparable(self.value(operand, base), base));
+        let plan = subquery.query.plan.clone();
+        let relation = next(self.numbers);
+        let column = Logical::Column(plan.schema().columns().swap_remove(0));
+        let plan = projected(plan, vec![comparable(column, base)], relation)?;
+        let (outer_ref_columns, spans) = (Vec::new(), Spans::new());
+        let subquery = Nested { subquery: Arc::new(plan), outer_ref_columns, spans };
+        Ok(Logical::InSubquery(InSubquery { expr, subquery, negated: true }))
+    }
+
+    /// Leaves the rows for which a query has, or has not, a row that fits.
+    fn semi_join(
+        &mut self,
+        query: &Query,
+        conditions: &[Expr],
+        subquery: &Subquery,
+        operands: &[(Expr, SqlType)],
+        kind: JoinType,
+    ) -> Result<()> {
+        let relation = next(self.numbers);
+        let columns = query.plan.schema().columns().into_iter().take(query.types.len().max(1));
+        let columns = columns.map(Logical::Column).collect();
+        let right = projected(query.plan.clone(), columns, relation)?;
+        let width = self.columns.len();
+        let theirs = query.types.iter().enumerate().map(|(at, base)| (named(relation, at), *base));
+        self.columns.extend(theirs);
+        let mut on = Vec::with_capacity(conditions.len() + operands.len());
+        for (at, (operand, base)) in operands.iter().enumerate() {
+            let left = comparable(self.value(operand, *base), *base);
+            on.push(left.eq(comparable(named(relation, at), *base)));
+        }
+        for condition in conditions {
+            let placed = condition.clone().rewrite::<()>(&mut |part| {
+                Ok(match part {
+                    Expr::Column(at) => Some(Expr::Column(width + at)),
+                    Expr::Outer(id, _) => {
+                        let found = subquery.refs.iter().find(|(known, ..)| known == id);
+                        found.map(|(.., expr)| expr.clone())
+                    }
+                    _ => None,
+                })
+            });
+            on.push(self.value(&placed.expect("nothing fails"), SqlType::Bool));
+        }
+        self.columns.truncate(width);
+        let own = std::mem::take(&mut self.plan);
+        self.plan = LogicalPlanBuilder::from(own).join_on(right, kind, on)?.build()?;
+        Ok(())
+    }
+
+    /// A query as a part of DataFusion's expressions, where what it names of here are columns.
+    fn nested(&self, subquery: &Subquery) -> Result<Option<Nested>> {
+        let mut outer_ref_columns = Vec::with_capacity(subquery.refs.len());
+        for (id, base, expr) in &subquery.refs {
+            if self.value(expr, *base) != Logical::Column(id.name()) {
+                return Ok(None);
+            }
+            outer_ref_columns.push(outer(*id, *base));
+        }
+        let subquery = Arc::new(subquery.query.plan.clone());
+        Ok(Some(Nested { subquery, outer_ref_columns, spans: Spans::new() }))
+    }
+
+    /// Puts columns in the place of queries in an expression.
+    pub(super) fn resolve(&mut self, expr: Expr) -> Result<Expr> {
+        if !expr.holds_subquery() {
+            return Ok(expr);
+        }
+        expr.rewrite(&mut |part| match part {
+            Expr::Subquery(subquery) => self.column_of(subquery.as_ref().clone()).map(Some),
+            _ => Ok(None),
+        })
+    }
+
+    fn column_of(&mut self, mut subquery: Subquery) -> Result<Expr> {
+        for part in subquery.parts_mut() {
+            *part = self.resolve(part.clone())?;
+        }
+        let base = subquery.base;
+        if let (SubqueryKind::Scalar, Shape::Aggregate(keyed)) = (&subquery.kind, &subquery.shape)
+            && !subquery.refs.is_empty()
+        {
+            return self.joined(keyed, &subquery.refs);
+        }
+        let is_one = matches!(subquery.kind, SubqueryKind::Scalar | SubqueryKind::Exists);
+        if is_one
+            && subquery.refs.is_empty()
+            && let Some(subquery_of) = self.nested(&subquery)?
+        {
+            let value = match subquery.kind {
+                SubqueryKind::Exists => {
+                    Logical::Exists(Exists { subquery: subquery_of, negated: false })
+                }
+                _ => Logical::ScalarSubquery(subquery_of),
+            };
+            self.columns.push((value, base));
+            return Ok(Expr::Column(self.columns.len() - 1));
+        }
+        let named = subquery.refs.iter();
+        let refs = named.map(|(id, base, expr)| (id.name(), self.value(expr, *base))).collect();
+        let operands = match &subquery.kind {
+            SubqueryKind::Quantified { operands, .. } => &operands[..],
+            _ => &[],
+        };
+        let operands = operands.iter().map(|(expr, base)| self.value(expr, *base)).collect();
+        let id = ColumnId { relation: next(self.numbers), column: 0 };
+        let added = one_column(id, base)?;
+        let query = Arc::unwrap_or_clone(subquery.query);
+        let answer = answer(&subquery.kind, &query.types);
+        let plan = std::mem::take(&mut self.plan);
+        self.plan = Apply::plan(plan, query.plan, refs, operands, (answer, added))?;
+        self.columns.push((Logical::Column(id.name()), base));
+        Ok(Expr::Column(self.columns.len() - 1))
+    }
+
+    /// The column of an aggregate that is computed for all rows at once, and joined to them.
+    fn joined(&mut self, keyed: &Keyed, refs: &[(ColumnId, SqlType, Expr)]) -> Result<Expr> {
+        let relation = next(self.numbers);
+        let query = keyed.query.plan.clone();
+        let columns = query.schema().columns().into_iter().map(Logical::Column).collect();
+        let query = projected(query, columns, relation)?;
+        let equal = keyed.outer.iter().enumerate().map(|(at, (expr, base))| {
+            let placed = expr.clone().rewrite::<()>(&mut |part| {
+                let Expr::Outer(id, _) = part else { return Ok(None) };
+                let named = refs.iter().find(|(known, ..)| known == id);
+                Ok(named.map(|(.., expr)| expr.clone()))
+            });
+            let value = self.value(&placed.expect("nothing fails"), *base);
+            comparable(value, *base).eq(comparable(named(relation, at + 1), *base))
+        });
+        let equal: Vec<Logical> = equal.collect();
+        let plan = std::mem::take(&mut self.plan);
+        let joined = LogicalPlanBuilder::from(plan).join_on(query, JoinType::Left, equal)?;
+        self.plan = joined.build()?;
+        let base = keyed.query.types[0];
+        self.columns.push((named(relation, 0), base));
+        let column = Expr::Column(self.columns.len() - 1);
+        let zero = Expr::Const(Datum::Int(0));
+        Ok(if keyed.is_count { Expr::Coalesce(vec![column, zero]) } else { column })
+    }
+
+    /// An expression over the rows. It holds no query.
+    pub(super) fn value(&self, expr: &Expr, base: SqlType) -> Logical {
+        match expr {
+            Expr::Column(at) => self.columns[*at].0.clone(),
+            Expr::Outer(id, base) => outer(*id, *base),
+            Expr::Const(datum) => Logical::Literal(scalar(base, datum), None),
+            Expr::Binary(op @ (Binary::And | Binary::Or), left, right) => {
+                let op = if *op == Binary::And { Operator::And } else { Operator::Or };
+                let (left, right) = (self.condition(left), self.condition(right));
+                binary_expr(left, op, right)
+            }
+            Expr::Unary(Unary::Not, inner) => not(self.condition(inner)),
+            Expr::Unary(Unary::IsNull { is_negated }, inner) => match (&**inner, is_negated) {
+                (Expr::Column(_) | Expr::Outer(..), false) => self.value(inner, base).is_null(),
+                (Expr::Column(_) | Expr::Outer(..), true) => self.value(inner, base).is_not_null(),
+                _ => self.computed(expr, base),
+            },
+            Expr::Unary(Unary::Cast { from, to, .. }, inner) if keeps_value(*from, to.base) => {
+                self.value(inner, *from)
+            }
+            Expr::Binary(Binary::Compare(op, of), left, right) => {
+                let is_join = *op == Comparison::Equal && names(left) && names(right);
+                if !is_ordered(*of) && !is_join {
+                    return self.computed(expr, base);
+                }
+                let left = comparable(self.value(left, *of), *of);
+                let right = comparable(self.value(right, *of), *of);
+                binary_expr(left, operator(*op), right)
+            }
+            other => self.computed(other, base),
+        }
+    }
+
+    fn condition(&self, expr: &Expr) -> Logical {
+        self.value(expr, SqlType::Bool)
+    }
+
+    /// An expression that our own code computes.
+    fn computed(&self, expr: &Expr, base: SqlType) -> Logical {
+        let mut args: Vec<(Logical, SqlType)> = Vec::new();
+        let mut place = |arg: (Logical, SqlType)| {
+            let known = args.iter().position(|known| known.0 == arg.0);
+            known.unwrap_or_else(|| {
+                args.push(arg);
+                args.len() - 1
+            })
+        };
+        let placed = expr.clone().rewrite::<()>(&mut |part| {
+            Ok(match part {
+                Expr::Column(at) => Some(Expr::Column(place(self.columns[*at].clone()))),
+                Expr::Outer(id, base) => Some(Expr::Column(place((outer(*id, *base), *base)))),
+                _ => None,
+            })
+        });
+        let placed = placed.expect("nothing fails");
+        Computed::call(placed, args, base)
+    }
+}
+
+fn none_of() -> &'static [Expr] {
+    &[]
+}
+
+/// Whether an expression names columns.
+fn names(expr: &Expr) -> bool {
+    !expr.all(&mut |part| !matches!(part, Expr::Column(_) | Expr::Outer(..)))
+}
+
+fn operator(op: Comparison) -> Operator {
+    match op {
+        Comparison::Equal => Operator::Eq,
+        Comparison::NotEqual => Operator::NotEq,
+        Comparison::Less => Operator::Lt,
+        Comparison::LessOrEqual => Operator::LtEq,
+        Comparison::Greater => Operator::Gt,
+        Comparison::GreaterOrEqual => Operator::GtEq,
+    }
+}
+
+/// Whether a cast changes nothing of how Arrow has the value.
+fn keeps_value(from: SqlType, to: SqlType) -> bool {
+    use SqlType::{Int2, Int4, Int8, Text, Varchar};
+    matches!((from, to), (Int2, Int4 | Int8) | (Int4, Int8) | (Varchar, Text))
+}
+
+/// A column of a query around this one.
+fn outer(id: ColumnId, base: SqlType) -> Logical {
+    let name = id.name();
+    let field = Arc::new(Field::new(&name.name, arrow_type(base), true));
+    Logical::OuterReferenceColumn(field, name)
+}
+
+/// The call of an aggregate over columns of a relation, which begin at a place.
+pub(super) fn aggregated(aggregate: &Aggregate, relation: u32, first: usize) -> Logical {
+    let count = aggregate.args.len() + aggregate.order.len();
+    let args = (first..first + count).map(|at| named(relation, at)).collect();
+    let filter = aggregate.filter.as_ref().map(|_| named(relation, first + count));
+    let over_columns = aggregate.over_columns();
+    aggregate::call(&over_columns, args, filter, aggregate.result())
+}
+
+impl Query {
+    /// The same query, its columns as other types.
+    pub(crate) fn with_types(self, types: &[SqlType]) -> std::result::Result<Self, SqlError> {
+        if self.types == types {
+            return Ok(self);
+        }
+        let columns = self.plan.schema().columns();
+        let cast = |((column, from), to): ((Column, &SqlType), &SqlType)| {
+            let value = Logical::Column(column);
+            if from == to || keeps_value(*from, *to) {
+                return value;
+            }
+            let op = Unary::Cast { from: *from, to: (*to).into(), is_explicit: false };
+            let expr = Expr::Unary(op, Box::new(Expr::Column(0)));
+            Computed::call(expr, vec![(value, *from)], *to)
+        };
+        let exprs: Vec<Logical> =
+            columns.clone().into_iter().zip(&self.types).zip(types).map(cast).collect();
+        let renamed = exprs.into_iter().zip(columns).map(|(expr, Column { relation, name, .. })| {
+            match relation {
+                Some(relation) => expr.alias_qualified(Some(relation), name),
+                None => expr.alias(name),
+            }
+        });
+        let plan = LogicalPlanBuilder::from(self.plan).project(renamed);
+        let plan = plan.and_then(LogicalPlanBuilder::build).map_err(|error| unwrapped(&error))?;
+        Ok(Self { plan, types: types.to_vec() })
+    }
+}

@@ -1,0 +1,151 @@
+//! Parts of plans that the planner puts together.
+
+use std::sync::Arc;
+
+use datafusion::catalog::cte_worktable::CteWorkTable;
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion::datasource::provider_as_source;
+use datafusion::error::Result;
+use datafusion::logical_expr::{Expr as Logical, LogicalPlan, LogicalPlanBuilder};
+
+use super::error::unwrapped;
+use super::expand::{Called, Expand};
+use super::leaf::schema_of;
+use super::lower::{Numbers, Stage, named, projected};
+use super::{ColumnId, Query, relation_name};
+use crate::error::SqlError;
+use crate::exec::series::SetFunction;
+use crate::expr::Expr;
+use crate::types::SqlType;
+
+type Planned = std::result::Result<LogicalPlan, SqlError>;
+
+fn planned(plan: impl FnOnce() -> Result<LogicalPlan>) -> Planned {
+    plan().map_err(|error| unwrapped(&error))
+}
+
+/// A plan, and what its columns mean to expressions.
+fn stage<'a>(
+    plan: LogicalPlan,
+    columns: &[(ColumnId, SqlType)],
+    numbers: &'a mut Numbers,
+) -> Stage<'a> {
+    let column = |(id, base): &(ColumnId, SqlType)| (Logical::Column(id.name()), *base);
+    Stage { plan, columns: columns.iter().map(column).collect(), numbers }
+}
+
+/// A query as a relation of a number.
+pub(crate) fn renamed(query: &Query, relation: u32) -> Planned {
+    let columns = query.plan.schema().columns().into_iter().take(query.types.len());
+    let columns = columns.map(Logical::Column).collect();
+    planned(|| projected(query.plan.clone(), columns, relation))
+}
+
+/// The rows for which a condition holds.
+pub(crate) fn filtered(
+    plan: LogicalPlan,
+    condition: Expr,
+    columns: &[(ColumnId, SqlType)],
+    numbers: &mut Numbers,
+) -> Planned {
+    planned(|| {
+        let mut stage = stage(plan, columns, numbers);
+        stage.filter(condition)?;
+        Ok(stage.plan)
+    })
+}
+
+/// The rows with more columns, those of a relation of a number.
+pub(crate) fn with_columns(
+    plan: LogicalPlan,
+    columns: &[(ColumnId, SqlType)],
+    values: Vec<(Expr, SqlType)>,
+    relation: u32,
+) -> Planned {
+    planned(|| {
+        let mut numbers = 0;
+        let stage = stage(plan, columns, &mut numbers);
+        let own = stage.plan.schema().columns().into_iter().map(Logical::Column);
+        let added = values.iter().enumerate().map(|(at, (expr, base))| {
+            let name = format!("c{at}");
+            stage.value(expr, *base).alias_qualified(Some(relation_name(relation)), name)
+        });
+        let all: Vec<Logical> = own.chain(added).collect();
+        LogicalPlanBuilder::from(stage.plan).project(all)?.build()
+    })
+}
+
+/// The rows beside those of a function that is called for each: its columns are those of a
+/// relation of a number. They may be numbered, and a row without any may be kept.
+pub(crate) fn expand(
+    plan: LogicalPlan,
+    columns: &[(ColumnId, SqlType)],
+    function: SetFunction,
+    (args, types): (Vec<(Expr, SqlType)>, Vec<SqlType>),
+    (is_numbered, is_kept): (bool, bool),
+    relation: u32,
+) -> Planned {
+    planned(|| {
+        let mut numbers = 0;
+        let stage = stage(plan, columns, &mut numbers);
+        let values = args.iter().map(|(arg, base)| stage.value(arg, *base)).collect();
+        let args = args.iter().map(|(_, base)| *base).collect();
+        let called = Called { function, args, types, is_numbered, is_kept };
+        Expand::plan(stage.plan, called, values, relation)
+    })
+}
+
+/// The rows that a recursive query has found last.
+pub(crate) fn work_table(
+    name: &str,
+    types: &[SqlType],
+) -> std::result::Result<Query, SqlError> {
+    let plan = planned(|| {
+        let table = CteWorkTable::new(name, schema_of(types));
+        let source = provider_as_source(Arc::new(table));
+        LogicalPlanBuilder::scan(name, source, None)?.build()
+    })?;
+    Ok(Query { plan, types: types.to_vec() })
+}
+
+/// Rows, and those that follow from them by way of a work table.
+pub(crate) fn recursive(
+    work: &str,
+    (first, next): (Query, Query),
+    is_all: bool,
+    relation: u32,
+) -> std::result::Result<Query, SqlError> {
+    let types = first.types.clone();
+    let plan = planned(|| {
+        let plain = |query: Query| {
+            let columns = query.plan.schema().columns().into_iter().enumerate();
+            let named = columns.map(|(at, it)| Logical::Column(it).alias(format!("c{at}")));
+            let named: Vec<Logical> = named.collect();
+            LogicalPlanBuilder::from(query.plan).project(named)?.build()
+        };
+        let (first, next) = (plain(first)?, plain(next)?);
+        let plan = LogicalPlanBuilder::from(first);
+        let plan = plan.to_recursive_query(work.to_owned(), next, !is_all)?;
+        plan.alias(relation_name(relation))?.build()
+    })?;
+    let columns = (0..types.len()).map(|at| named(relation, at)).collect();
+    let plan = planned(|| projected(plan, columns, relation))?;
+    Ok(Query { plan, types })
+}
+
+/// Whether a plan names columns of queries around it.
+pub(crate) fn names_outer(plan: &LogicalPlan) -> bool {
+    let mut is_found = false;
+    let walked = plan.apply_with_subqueries(|node| {
+        node.apply_expressions(|expr| {
+            expr.apply(|part| {
+                is_found |= matches!(part, Logical::OuterReferenceColumn(..));
+                Ok(TreeNodeRecursion::Continue)
+            })
+        })?;
+        // What is within such a node is not looked at.
+        is_found |= matches!(node, LogicalPlan::Extension(_));
+        Ok(TreeNodeRecursion::Continue)
+    });
+    is_found || walked.is_err()
+}
