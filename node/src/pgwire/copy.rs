@@ -31,7 +31,13 @@ impl<E: Engine> Client<'_, E> {
         self.connection.replies.put(CopyInResponse::new(format, columns, formats));
         self.connection.flush().await?;
         loop {
-            let message = match self.connection.next(None).await? {
+            let incoming = tokio::select! {
+                biased;
+                incoming = self.connection.next(None) => incoming?,
+                // The session knows why, and is asked for no more.
+                () = self.engine.interrupted() => return Ok(self.interrupt_copy().await),
+            };
+            let message = match incoming {
                 Incoming::Message(message) => message,
                 Incoming::NotText { error, .. } => {
                     return Ok(Err(self.session.copy_fail(&error.message).await));
@@ -62,6 +68,22 @@ impl<E: Engine> Client<'_, E> {
         }
     }
 
+    async fn interrupt_copy(&mut self) -> Result<String, SqlError> {
+        match self.session.copy_data(&[]).await {
+            Ok(()) => Err(self.session.copy_fail("interrupted").await),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Sends the replies so far. A client that reads nothing holds up no server that stops.
+    async fn send(&mut self) -> Result<(), End> {
+        tokio::select! {
+            biased;
+            sent = self.connection.flush() => Ok(sent?),
+            () = self.engine.ending() => Err(std::io::Error::from(ABORTED).into()),
+        }
+    }
+
     /// Sends the rows of a COPY TO, as fast as the client takes them, and returns the tag.
     pub(super) async fn copy_out(
         &mut self,
@@ -79,7 +101,7 @@ impl<E: Engine> Client<'_, E> {
                 self.connection.replies.copy_data(&output.messages.bytes[begin..end]);
                 begin = end;
                 if self.connection.replies.bytes().len() >= REPLY_BYTES {
-                    self.connection.flush().await?;
+                    self.send().await?;
                 }
             }
             if let Some(tag) = output.tag {

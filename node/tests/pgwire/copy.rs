@@ -142,9 +142,8 @@ fn what_no_transaction_takes_is_committed_in_batches_or_not_at_all() {
         assert!(added > 0 && added < 40_000, "{added}");
         let told = format!("The first {added} rows are committed");
         assert!(error.detail().unwrap().contains(&told), "{error:?}");
-        let ids =
-            client.query_one("select min(a), max(a) from t where a >= 40000 and a < 79999", &[]);
-        let ids = ids.await.unwrap();
+        let new = "select min(a), max(a) from t where a >= 40000 and a < 79999";
+        let ids = client.query_one(new, &[]).await.unwrap();
         let ids = (ids.get::<_, i32>(0), i64::from(ids.get::<_, i32>(1)));
         assert_eq!(ids, (40_000, 40_000 + added - 1), "they are the first ones");
         client.batch_execute("begin").await.unwrap();

@@ -80,6 +80,16 @@ impl Planner<'_> {
             };
             return Ok(copy_to(Some(&table), select, options, columns)?);
         }
+        self.copy_from(&paths, &copied, options)
+    }
+
+    fn copy_from(
+        &mut self,
+        paths: &Paths,
+        copied: &[usize],
+        options: Arc<Options>,
+    ) -> Result<Plan, Failure> {
+        let table = paths.table.clone();
         let mut columns = Vec::with_capacity(table.columns.len());
         for at in 0..table.columns.len() {
             columns.push(match copied.iter().position(|&copied| copied == at) {
@@ -97,7 +107,7 @@ impl Planner<'_> {
             is_null_quoted: null_quoted[position],
         });
         let source = source.collect();
-        let targets = Arc::new(self.targets(&paths, true)?);
+        let targets = Arc::new(self.targets(paths, true)?);
         Ok(Plan::CopyFrom(CopyFrom { targets, options, source, columns }))
     }
 

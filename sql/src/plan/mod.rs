@@ -76,8 +76,8 @@ impl Planned {
         self.sequences.iter().map(&mut of).collect()
     }
 
-    /// How many numbers it takes of the sequence at a place, at least: those of VALUES are known. Of
-    /// a COPY, for each row.
+    /// How many numbers it takes of the sequence at a place, at least: those of VALUES are known.
+    /// Of a COPY, for each row.
     pub(crate) fn draws(&self, at: usize) -> u64 {
         let draws = |exprs: &[Expr]| exprs.iter().map(|expr| expr.draws(at)).sum::<u64>();
         let least = match &self.plan {

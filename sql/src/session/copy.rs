@@ -1,4 +1,5 @@
-//! COPY in a session: it begins like any statement, and goes on with what the client sends or takes.
+//! COPY in a session: it begins like any statement, and goes on with what the client sends or
+//! takes.
 //!
 //! ```text
 //!   COPY FROM   copy_data, copy_data, .. --> copy_done, or copy_fail

@@ -37,9 +37,11 @@ const BATCH_ROWS: u64 = 8_192;
 /// And the most bytes of them.
 const BATCH_BYTES: usize = 1 << 20;
 /// The most bytes that one call takes, with the rest of its arguments: `check_program` has 24 MiB.
-const CALL_BYTES_MAX: usize = 23 << 20;
-/// The most rows of one program: so many numbers of a sequence a statement gets.
-const CALL_ROWS_MAX: u64 = NUMBERS_MAX;
+const CALL_BYTES_MAX: u64 = 23 << 20;
+/// The most rows of one program: what it holds of each in memory is more than its bytes.
+const CALL_ROWS_MAX: u64 = 1 << 20;
+/// What a number of a sequence takes, which travels with its row.
+const NUMBER_BYTES: u64 = 8;
 /// How often a batch that lost to another transaction is tried again.
 const RETRIES_MAX: u32 = 10;
 
@@ -47,7 +49,6 @@ const RETRIES_MAX: u32 = 10;
 pub(super) struct CopyIn {
     parsed: Parsed,
     planned: Arc<Planned>,
-    /// Made with the first data, which the session's time zone is taken from.
     reader: RowReader,
     /// Full batches that wait for whether more come than one transaction takes.
     kept: Vec<Batch>,
@@ -172,10 +173,10 @@ impl CopyIn {
         if self.mode == Mode::InTransaction {
             return self.kept_bytes > TXN_BYTES_MAX;
         }
-        // The numbers of sequences travel with the rows.
         let numbers: u64 = (0..self.planned.sequences.len()).map(|at| self.planned.draws(at)).sum();
-        let numbers = numbers.saturating_mul(self.kept_rows).saturating_mul(8);
-        self.kept_rows > CALL_ROWS_MAX || self.kept_bytes as u64 + numbers > CALL_BYTES_MAX as u64
+        let numbers = numbers.saturating_mul(self.kept_rows);
+        let bytes = numbers.saturating_mul(NUMBER_BYTES) + self.kept_bytes as u64;
+        self.kept_rows > CALL_ROWS_MAX || numbers > NUMBERS_MAX || bytes > CALL_BYTES_MAX
     }
 
     /// The error, with what is committed all the same.
@@ -355,7 +356,7 @@ impl<E: Engine> Session<E> {
             self.transaction = Some(transaction);
             match done {
                 Err(error) if is_short(&error) && tries < TRIES_MAX => tries += 1,
-                Err(error) => return Err(batch.explain(error, copy.table())),
+                Err(error) => return Err(too_short(batch.explain(error, copy.table()))),
                 Ok(Response::Command { .. }) => return Ok(()),
                 Ok(_) => return Err(SqlError::new(code::INTERNAL, "a COPY returned rows")),
             }
@@ -420,12 +421,21 @@ impl<E: Engine> Session<E> {
             let error = batch.explain(abort.into(), copy.table());
             let may_pass = error.code == SqlState::SERIALIZATION_FAILURE || is_short(&error);
             if !may_pass || tries >= RETRIES_MAX {
-                return Err(error);
+                return Err(too_short(error));
             }
             copy.flight = Some(self.launch(copy, batch, tries + 1).await?);
         }
         Ok(())
     }
+}
+
+/// The error as clients know it.
+fn too_short(error: SqlError) -> SqlError {
+    if !is_short(&error) {
+        return error;
+    }
+    let message = format!("the statement takes too many numbers of {}", error.message);
+    SqlError::new(code::LIMIT_EXCEEDED, message)
 }
 
 /// Whether a statement had too few numbers of a sequence.
