@@ -5,12 +5,15 @@ use std::pin::pin;
 
 use bytes::Bytes;
 use futures_util::{SinkExt, TryStreamExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio_postgres::binary_copy::{BinaryCopyInWriter, BinaryCopyOutStream};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Error};
 
 use super::drivers::with_raw;
+use super::hostile::{frame, startup};
 use super::server::{connect, with_server};
 
 async fn copy_in(client: &Client, statement: &str, pieces: &[&[u8]]) -> Result<u64, Error> {
@@ -57,6 +60,8 @@ fn binary_goes_both_ways() {
     with_server(|address, _| async move {
         let client = connect(address).await;
         client.batch_execute("create table t (a int primary key, b text, c float8)").await.unwrap();
+        let nothing = copy_out(&client, "copy t to stdout binary").await.unwrap().concat();
+        assert_eq!(nothing, b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0\xff\xff");
         let types = [Type::INT4, Type::TEXT, Type::FLOAT8];
         let sink = client.copy_in("copy t from stdin (format binary)").await.unwrap();
         let mut writer = pin!(BinaryCopyInWriter::new(sink, &types));
@@ -146,6 +151,12 @@ fn what_no_transaction_takes_is_committed_in_batches_or_not_at_all() {
         let ids = client.query_one(new, &[]).await.unwrap();
         let ids = (ids.get::<_, i32>(0), i64::from(ids.get::<_, i32>(1)));
         assert_eq!(ids, (40_000, 40_000 + added - 1), "they are the first ones");
+        // Less than a call takes, and more with its index than a transaction writes.
+        let indexed = "truncate t; create index on t ((b || a))";
+        client.batch_execute(indexed).await.unwrap();
+        let some: Vec<_> = many_rows(0).into_iter().take(20).collect();
+        assert_eq!(copy(some).await.unwrap(), 20_000);
+        assert_eq!(count().await, 20_000);
         client.batch_execute("begin").await.unwrap();
         let error = copy(many_rows(80)).await.unwrap_err();
         assert_eq!(error.code(), Some(&SqlState::PROGRAM_LIMIT_EXCEEDED));
@@ -215,6 +226,43 @@ fn files_and_programs_of_the_server_are_not_for_clients() {
             assert_eq!(error.code(), &SqlState::INSUFFICIENT_PRIVILEGE, "{text}");
             assert!(error.hint().unwrap().contains("\\copy"), "{text}");
         }
+    });
+}
+
+#[test]
+fn a_copy_that_waits_for_its_client_can_be_interrupted() {
+    with_raw(|mut raw| {
+        raw.send(&[(b'Q', b"create table t (a int)\0"), (b'Q', b"set statement_timeout = 50\0")]);
+        raw.send(&[(b'Q', b"copy t from stdin\0")]);
+        raw.until(b'G');
+        raw.send(&[(b'd', b"1\n")]);
+        let (_, text) = raw.until(b'E');
+        assert!(text.contains("C57014\0Mcanceling statement due to statement timeout"), "{text:?}");
+        raw.until(b'Z');
+        raw.send(&[(b'd', b"2\n"), (b'c', b""), (b'Q', b"select count(*) from t\0")]);
+        assert_eq!(raw.until(b'D').1, "\0\x01\0\0\0\x010");
+    });
+}
+
+/// Rows are sent as fast as they are taken: who takes none holds up none but itself.
+#[test]
+fn a_client_that_reads_nothing_holds_up_no_server_that_stops() {
+    with_server(|address, _| async move {
+        let client = connect(address).await;
+        client.batch_execute("create table t (a int primary key, b text)").await.unwrap();
+        let sink = client.copy_in("copy t from stdin").await.unwrap();
+        let mut sink = pin!(sink);
+        for piece in many_rows(0) {
+            sink.feed(piece).await.unwrap();
+        }
+        sink.finish().await.unwrap();
+        let mut raw = TcpStream::connect(address).await.unwrap();
+        raw.write_all(&startup(0)).await.unwrap();
+        raw.write_all(&frame(b'Q', b"copy t to stdout\0")).await.unwrap();
+        let mut first = [0; 1 << 10];
+        raw.read_exact(&mut first).await.unwrap();
+        // It lives until the server has ended, which this test waits for.
+        std::mem::forget(raw);
     });
 }
 

@@ -32,6 +32,8 @@ pub(crate) struct RowWriter {
     /// For each column, whether it is always in quotes.
     quoted: Vec<bool>,
     zone: Zone,
+    /// Whether the header of binary data is no more to come.
+    is_headed: bool,
     value: Vec<u8>,
 }
 
@@ -43,15 +45,13 @@ impl RowWriter {
         zone: Zone,
     ) -> Self {
         assert_eq!(columns.len(), quoted.len(), "every column is in quotes or is not");
-        Self { options, columns, quoted, zone, value: Vec::new() }
+        Self { options, columns, quoted, zone, is_headed: true, value: Vec::new() }
     }
 
     /// What comes before the rows.
     pub(crate) fn begin(&mut self, out: &mut Messages) {
         if self.options.format == Format::Binary {
-            // As in PostgreSQL, it is one message with what follows.
-            out.bytes.extend_from_slice(SIGNATURE);
-            out.bytes.extend([0; 8]);
+            self.is_headed = false;
         } else if self.options.header != Header::None {
             for at in 0..self.columns.len() {
                 self.value.clear();
@@ -66,6 +66,7 @@ impl RowWriter {
 
     /// A row.
     pub(crate) fn row(&mut self, row: &[Datum], out: &mut Messages) {
+        self.head(out);
         if self.options.format == Format::Binary {
             out.bytes.extend((row.len() as i16).to_be_bytes());
         }
@@ -101,9 +102,19 @@ impl RowWriter {
 
     /// What comes after the rows.
     pub(crate) fn finish(&mut self, out: &mut Messages) {
+        self.head(out);
         if self.options.format == Format::Binary {
             out.bytes.extend((-1i16).to_be_bytes());
             out.end();
+        }
+    }
+
+    /// The header of binary data: as in PostgreSQL, one message with what follows.
+    fn head(&mut self, out: &mut Messages) {
+        if !self.is_headed {
+            out.bytes.extend_from_slice(SIGNATURE);
+            out.bytes.extend([0; 8]);
+            self.is_headed = true;
         }
     }
 

@@ -1,5 +1,7 @@
 //! Rows on their way into a table, as bytes: part of a program's arguments.
 
+use std::ops::Range;
+
 use pangea_core::codec::{DecodeError, Reader, Writer};
 
 use crate::error::SqlError;
@@ -29,11 +31,9 @@ impl Rows {
         self.count += 1;
     }
 
-    /// Adds others of the same columns.
-    pub(crate) fn append(&mut self, others: &Self) {
-        assert_eq!(self.types, others.types, "rows of the same columns");
-        self.bytes.extend_from_slice(&others.bytes);
-        self.count += others.count;
+    /// Those in some of the bytes: `count` of them.
+    pub(crate) fn part(&self, bytes: Range<usize>, count: u64) -> Self {
+        Self { types: self.types.clone(), count, bytes: self.bytes[bytes].to_vec() }
     }
 
     /// What they take.
@@ -95,7 +95,9 @@ mod tests {
         let mut rows = Rows::new(vec![SqlType::Int4.into(), SqlType::Text.into()]);
         let row = vec![Datum::Int(7), Datum::Null];
         rows.push(&row);
-        rows.append(&rows.clone());
+        let first = rows.clone();
+        rows.push(&row);
+        assert_eq!(rows.part(0..rows.byte_len() / 2, 1), first);
         let mut bytes = Vec::new();
         rows.encode(&mut bytes);
         let read = Rows::decode(&mut Reader::new(&bytes)).unwrap();

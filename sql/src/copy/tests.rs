@@ -42,11 +42,17 @@ fn written(options: &Options, types: &[SqlType], rows: &[Vec<Datum>]) -> Message
     let quoted = vec![false; types.len()];
     let options = Arc::new(options.clone());
     let mut writer = RowWriter::new(options, columns.collect(), quoted, Zone::default());
-    let mut messages = Messages::default();
-    writer.begin(&mut messages);
-    rows.iter().for_each(|row| writer.row(row, &mut messages));
-    writer.finish(&mut messages);
-    messages
+    let mut all = Messages::default();
+    let mut take = |write: &mut dyn FnMut(&mut Messages)| {
+        let mut some = Messages::default();
+        write(&mut some);
+        assert_eq!(some.ends.last().copied().unwrap_or(0), some.bytes.len(), "messages are whole");
+        all.bytes.extend(some.bytes);
+    };
+    take(&mut |out| writer.begin(out));
+    rows.iter().for_each(|row| take(&mut |out| writer.row(row, out)));
+    take(&mut |out| writer.finish(out));
+    all
 }
 
 /// What COPY FROM reads, in pieces of a size.

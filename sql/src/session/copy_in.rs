@@ -32,10 +32,11 @@ use crate::plan::{CopyFrom, Plan, Planned};
 use crate::statement::{Arguments, Returned, STATEMENT};
 use crate::syntax::Parsed;
 
-/// The most rows of a batch: each is a step of every replica's.
-const BATCH_ROWS: u64 = 8_192;
+/// The most rows of a batch. A batch takes as long as a commit, a round trip between regions or
+/// more, and some 50 ms of every replica: fewer rows load slower, more hold up others for longer.
+const BATCH_ROWS: u64 = 32_768;
 /// And the most bytes of them.
-const BATCH_BYTES: usize = 1 << 20;
+const BATCH_BYTES: usize = 2 << 20;
 /// The most bytes that one call takes, with the rest of its arguments: `check_program` has 24 MiB.
 const CALL_BYTES_MAX: u64 = 23 << 20;
 /// The most rows of one program: what it holds of each in memory is more than its bytes.
@@ -50,11 +51,9 @@ pub(super) struct CopyIn {
     parsed: Parsed,
     planned: Arc<Planned>,
     reader: RowReader,
-    /// Full batches that wait for whether more come than one transaction takes.
-    kept: Vec<Batch>,
-    kept_bytes: usize,
-    kept_rows: u64,
     batch: Batch,
+    /// How many numbers of sequences a row takes.
+    draws: u64,
     mode: Mode,
     flight: Option<Flight>,
     committed: u64,
@@ -75,9 +74,19 @@ enum Mode {
 #[derive(Clone, Debug, Default)]
 struct Batch {
     rows: Rows,
-    /// The number of each row's line, and where the text of it ends.
-    lines: Vec<(u64, u32)>,
+    /// Where each row comes from.
+    lines: Vec<Line>,
+    /// The beginnings of the lines.
     text: Vec<u8>,
+}
+
+/// Where a row comes from.
+#[derive(Clone, Copy, Debug, Default)]
+struct Line {
+    number: u64,
+    /// Where its text ends, and where the row itself does.
+    text_end: u32,
+    row_end: u32,
 }
 
 /// What an engine says of a program, when it does.
@@ -99,30 +108,44 @@ impl Batch {
     fn push(&mut self, row: &[crate::types::datum::Datum], reader: &RowReader) {
         self.rows.push(row);
         self.text.extend_from_slice(reader.line());
-        self.lines.push((reader.line_number(), self.text.len() as u32));
+        self.lines.push(Line {
+            number: reader.line_number(),
+            text_end: self.text.len() as u32,
+            row_end: self.rows.byte_len() as u32,
+        });
     }
 
-    fn is_full(&self) -> bool {
-        self.rows.count >= BATCH_ROWS || self.rows.byte_len() >= BATCH_BYTES
-    }
-
-    fn append(&mut self, other: &Self) {
-        let before = self.text.len() as u32;
-        self.rows.append(&other.rows);
-        self.text.extend_from_slice(&other.text);
-        self.lines.extend(other.lines.iter().map(|(number, end)| (*number, before + end)));
+    /// As many rows as a batch has, from one on.
+    fn part(&self, from: usize) -> Self {
+        let mut part = Self::new(&self.rows);
+        let before = from.checked_sub(1).map_or(Line::default(), |before| self.lines[before]);
+        let fits = |(at, line): &(usize, &Line)| {
+            (*at as u64) < BATCH_ROWS && ((line.row_end - before.row_end) as usize) < BATCH_BYTES
+        };
+        let lines = self.lines[from..].iter().enumerate();
+        // A row that is longer than a batch is one.
+        let count = lines.take_while(fits).count().max(1);
+        let last = self.lines[from + count - 1];
+        part.rows = self.rows.part(before.row_end as usize..last.row_end as usize, count as u64);
+        part.text = self.text[before.text_end as usize..last.text_end as usize].to_vec();
+        let line = |line: &Line| Line {
+            number: line.number,
+            text_end: line.text_end - before.text_end,
+            row_end: line.row_end - before.row_end,
+        };
+        part.lines = self.lines[from..from + count].iter().map(line).collect();
+        part
     }
 
     /// The error of a row, with the line that it came from.
     fn explain(&self, mut error: SqlError, table: &str) -> SqlError {
         let row = row_of(&mut error).and_then(|row| usize::try_from(row).ok());
         let error = error.in_table(table);
-        let Some((row, &(number, end))) = row.and_then(|row| Some((row, self.lines.get(row)?)))
-        else {
+        let Some((row, line)) = row.and_then(|row| Some((row, self.lines.get(row)?))) else {
             return error;
         };
-        let start = row.checked_sub(1).map_or(0, |before| self.lines[before].1);
-        let line = &self.text[start as usize..end as usize];
+        let start = row.checked_sub(1).map_or(0, |before| self.lines[before].text_end);
+        let (number, line) = (line.number, &self.text[start as usize..line.text_end as usize]);
         // As in PostgreSQL: keys are looked at when the line is gone.
         let shows_line = [code::NOT_NULL, code::CHECK].contains(&error.code) && !line.is_empty();
         let what = if shows_line { on_line(line) } else { String::new() };
@@ -137,14 +160,13 @@ impl CopyIn {
         let table = &copy.targets.own().table.name;
         let reader = RowReader::new(table, copy.options.clone(), copy.source.clone());
         let batch = Batch { rows: Rows::new(types), ..Batch::default() };
+        let draws = (0..planned.sequences.len()).map(|at| planned.draws(at)).sum();
         Self {
             parsed,
             planned,
             reader,
-            kept: Vec::new(),
-            kept_bytes: 0,
-            kept_rows: 0,
             batch,
+            draws,
             mode: if is_in_transaction { Mode::InTransaction } else { Mode::AtOnce },
             flight: None,
             committed: 0,
@@ -160,23 +182,24 @@ impl CopyIn {
         std::mem::replace(&mut self.batch, next)
     }
 
-    /// Puts the full batch to those that wait.
-    fn keep(&mut self) {
-        let batch = self.take_batch();
-        self.kept_bytes += batch.rows.byte_len();
-        self.kept_rows += batch.rows.count;
-        self.kept.push(batch);
+    /// Whether there are more rows than are written at once.
+    fn is_full(&self) -> bool {
+        let rows = &self.batch.rows;
+        match self.mode {
+            Mode::InTransaction => rows.byte_len() > TXN_BYTES_MAX,
+            Mode::InBatches => rows.count >= BATCH_ROWS || rows.byte_len() >= BATCH_BYTES,
+            Mode::AtOnce => {
+                let numbers = self.draws.saturating_mul(rows.count);
+                let bytes = numbers.saturating_mul(NUMBER_BYTES) + rows.byte_len() as u64;
+                rows.count > CALL_ROWS_MAX || numbers > NUMBERS_MAX || bytes > CALL_BYTES_MAX
+            }
+        }
     }
 
-    /// Whether more rows wait than one transaction takes.
-    fn is_too_much(&self) -> bool {
-        if self.mode == Mode::InTransaction {
-            return self.kept_bytes > TXN_BYTES_MAX;
-        }
-        let numbers: u64 = (0..self.planned.sequences.len()).map(|at| self.planned.draws(at)).sum();
-        let numbers = numbers.saturating_mul(self.kept_rows);
-        let bytes = numbers.saturating_mul(NUMBER_BYTES) + self.kept_bytes as u64;
-        self.kept_rows > CALL_ROWS_MAX || numbers > NUMBERS_MAX || bytes > CALL_BYTES_MAX
+    /// Whether rows that failed may be written in batches.
+    fn may_be_parted(&self, error: &SqlError) -> bool {
+        let is_more = self.batch.rows.count > 1;
+        self.mode == Mode::AtOnce && is_more && error.code == code::LIMIT_EXCEEDED
     }
 
     /// The error, with what is committed all the same.
@@ -268,7 +291,7 @@ impl<E: Engine> Session<E> {
         self.check_interruption()?;
         while let Some(row) = copy.reader.next(self.settings.zone())? {
             copy.batch.push(&row, &copy.reader);
-            if copy.batch.is_full() {
+            if copy.is_full() {
                 self.on_full(copy).await?;
             }
         }
@@ -276,26 +299,24 @@ impl<E: Engine> Session<E> {
     }
 
     async fn on_full(&mut self, copy: &mut CopyIn) -> Result<(), SqlError> {
-        if copy.mode == Mode::InBatches {
-            let batch = copy.take_batch();
-            return self.submit(copy, batch).await;
+        match copy.mode {
+            Mode::AtOnce => self.submit_parts(copy).await,
+            Mode::InBatches => {
+                let batch = copy.take_batch();
+                self.submit(copy, batch).await
+            }
+            Mode::InTransaction => {
+                let mebibytes = TXN_BYTES_MAX >> 20;
+                let message = format!("the transaction wrote more than {mebibytes} MiB");
+                let hint = "Outside of a transaction block COPY commits in batches, unless \
+                            copy_atomic is on.";
+                Err(SqlError::new(code::LIMIT_EXCEEDED, message).with_hint(hint))
+            }
         }
-        copy.keep();
-        if !copy.is_too_much() {
-            return Ok(());
-        }
-        if copy.mode == Mode::InTransaction {
-            let mebibytes = TXN_BYTES_MAX >> 20;
-            let message = format!("the transaction wrote more than {mebibytes} MiB");
-            return Err(SqlError::new(code::LIMIT_EXCEEDED, message).with_hint(
-                "Outside of a transaction block, with copy_atomic = off, COPY commits in batches.",
-            ));
-        }
-        self.submit_kept(copy).await
     }
 
     /// There are more rows than one transaction takes.
-    async fn submit_kept(&mut self, copy: &mut CopyIn) -> Result<(), SqlError> {
+    async fn submit_parts(&mut self, copy: &mut CopyIn) -> Result<(), SqlError> {
         if self.settings.is_on("copy_atomic") {
             let message = "there are more rows than one transaction takes";
             return Err(SqlError::new(code::LIMIT_EXCEEDED, message)
@@ -303,8 +324,12 @@ impl<E: Engine> Session<E> {
                 .with_hint("SET copy_atomic = off lets COPY commit in batches."));
         }
         copy.mode = Mode::InBatches;
-        for batch in std::mem::take(&mut copy.kept) {
-            self.submit(copy, batch).await?;
+        let whole = copy.take_batch();
+        let mut at = 0;
+        while at < whole.lines.len() {
+            let part = whole.part(at);
+            at += part.lines.len();
+            self.submit(copy, part).await?;
         }
         Ok(())
     }
@@ -312,33 +337,21 @@ impl<E: Engine> Session<E> {
     async fn finish_copy(&mut self, copy: &mut CopyIn) -> Result<String, SqlError> {
         copy.reader.end();
         self.read_rows(copy).await?;
-        if copy.mode == Mode::InBatches {
-            let batch = copy.take_batch();
-            self.submit(copy, batch).await?;
-            self.settle(copy).await?;
-            return Ok(format!("COPY {}", copy.committed));
-        }
-        copy.keep();
-        let mut whole = Batch::new(&copy.batch.rows);
-        copy.kept.iter().for_each(|batch| whole.append(batch));
-        let count = whole.rows.count;
+        let batch = copy.take_batch();
         if copy.mode == Mode::InTransaction {
-            self.write_in_transaction(copy, &whole).await?;
-        } else if copy.is_too_much() {
-            self.submit_kept(copy).await?;
-            self.settle(copy).await?;
-        } else {
-            self.submit(copy, whole).await?;
-            match self.settle(copy).await {
-                // With its indexes it is too large after all.
-                Err(error) if error.code == code::LIMIT_EXCEEDED && copy.kept.len() > 1 => {
-                    self.submit_kept(copy).await?;
-                    self.settle(copy).await?;
-                }
-                settled => settled?,
-            }
+            self.write_in_transaction(copy, &batch).await?;
+            return Ok(format!("COPY {}", batch.rows.count));
         }
-        Ok(format!("COPY {count}"))
+        self.submit(copy, batch).await?;
+        match self.settle(copy).await {
+            // With its keys and indexes it is too large after all.
+            Err(error) if copy.may_be_parted(&error) => {
+                self.submit_parts(copy).await?;
+                self.settle(copy).await?;
+            }
+            settled => settled?,
+        }
+        Ok(format!("COPY {}", copy.committed))
     }
 
     async fn write_in_transaction(
@@ -375,7 +388,7 @@ impl<E: Engine> Session<E> {
     async fn launch(
         &mut self,
         copy: &mut CopyIn,
-        batch: Batch,
+        mut batch: Batch,
         tries: u32,
     ) -> Result<Flight, SqlError> {
         let (drawn, borrowed) =
@@ -385,14 +398,15 @@ impl<E: Engine> Session<E> {
             param_types: Vec::new(),
             env: self.env(Vec::new(), now(), drawn),
             is_bulk: false,
-            rows: Some(batch.rows.clone()),
+            rows: Some(std::mem::take(&mut batch.rows)),
         };
-        let args = args.encode().into();
+        let encoded = args.encode().into();
+        batch.rows = args.rows.expect("they were there");
         let procedure = self.engine.registry().id(STATEMENT).ok_or_else(|| {
             SqlError::new(code::INTERNAL, "the node does not know the procedure sql.statement")
         })?;
         let engine = self.engine.clone();
-        let program = Program::Call { procedure, args };
+        let program = Program::Call { procedure, args: encoded };
         let mut answer: Answer = Box::pin(async move { engine.commit(program).await });
         // Asked for once, it is on its way.
         let early = poll_fn(|cx| Poll::Ready(answer.as_mut().poll(cx))).await;
@@ -421,6 +435,7 @@ impl<E: Engine> Session<E> {
             let error = batch.explain(abort.into(), copy.table());
             let may_pass = error.code == SqlState::SERIALIZATION_FAILURE || is_short(&error);
             if !may_pass || tries >= RETRIES_MAX {
+                copy.batch = batch;
                 return Err(too_short(error));
             }
             copy.flight = Some(self.launch(copy, batch, tries + 1).await?);
