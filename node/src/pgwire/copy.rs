@@ -52,7 +52,7 @@ impl<E: Engine> Client<'_, E> {
                 }
                 M::CopyDone(_) => {
                     let done = self.session.copy_done();
-                    return Ok(patiently(&self.engine, self.connection, done).await?);
+                    return patiently(&self.engine, self.connection, done).await;
                 }
                 M::CopyFail(fail) => {
                     return Ok(Err(self.session.copy_fail(&fail.message).await));

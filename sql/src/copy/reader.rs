@@ -38,7 +38,7 @@ pub(crate) struct RowReader {
 
 #[derive(Debug)]
 enum Source {
-    Lines(Lines),
+    Lines(Box<Lines>),
     Tuples(Tuples),
 }
 
@@ -49,8 +49,8 @@ impl RowReader {
         let quoting = Quoting { quote: options.quote, escape };
         let source = match options.format {
             Format::Binary => Source::Tuples(Tuples::default()),
-            Format::Csv => Source::Lines(Lines::new(Some(quoting))),
-            Format::Text => Source::Lines(Lines::new(None)),
+            Format::Csv => Source::Lines(Box::new(Lines::new(Some(quoting)))),
+            Format::Text => Source::Lines(Box::new(Lines::new(None))),
         };
         let is_header_read = options.header == Header::None;
         let (table, fields) = (table.to_owned(), Fields::default());
@@ -195,8 +195,9 @@ impl RowReader {
         match found {
             Ok(false) => return Ok(None),
             Ok(true) => {}
-            Err((error, at)) => {
-                let (number, at) = (tuples.number(), at.map(column).unwrap_or_default());
+            Err(error) => {
+                let at = tuples.bad_field().map(column).unwrap_or_default();
+                let number = tuples.number();
                 // What is wrong with the header is of no line.
                 return Err(match number {
                     0 => error,

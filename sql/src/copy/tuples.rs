@@ -30,6 +30,7 @@ pub(super) struct Tuples {
     extension: Option<usize>,
     number: u64,
     values: Vec<Value>,
+    bad_field: Option<usize>,
     is_whole: bool,
     is_ended: bool,
 }
@@ -57,17 +58,20 @@ impl Tuples {
         self.values[at].map(|(start, end)| &self.input[start..end])
     }
 
-    /// Looks for the next tuple. There is none when more input is needed, or all was taken. The
-    /// error is of the field at a place, where it is of one.
-    pub(super) fn advance(&mut self, width: usize) -> Result<bool, (SqlError, Option<usize>)> {
-        let whole = |error| (error, None);
-        if !self.read_header().map_err(whole)? {
+    /// The place of the field that an error was of, where it was of one.
+    pub(super) fn bad_field(&self) -> Option<usize> {
+        self.bad_field
+    }
+
+    /// Looks for the next tuple. There is none when more input is needed, or all was taken.
+    pub(super) fn advance(&mut self, width: usize) -> Result<bool, SqlError> {
+        if !self.read_header()? {
             return Ok(false);
         }
         let rest = &self.input[self.start..];
         if self.is_ended {
             let error = "received copy data after EOF marker";
-            return if rest.is_empty() { Ok(false) } else { Err(whole(bad_format(error))) };
+            return if rest.is_empty() { Ok(false) } else { Err(bad_format(error)) };
         }
         let Some(count) = rest.first_chunk::<2>().map(|bytes| i16::from_be_bytes(*bytes)) else {
             if self.is_whole {
@@ -84,7 +88,7 @@ impl Tuples {
         if usize::try_from(count) != Ok(width) {
             self.number += 1;
             let message = format!("row field count is {count}, expected {width}");
-            return Err(whole(bad_format(message)));
+            return Err(bad_format(message));
         }
         match self.read_values(width) {
             Ok(end) => {
@@ -95,8 +99,8 @@ impl Tuples {
             Err(None) if !self.is_whole => Ok(false),
             Err(error) => {
                 self.number += 1;
-                let at = self.values.len();
-                Err((error.unwrap_or_else(ends_early), Some(at)))
+                self.bad_field = Some(self.values.len());
+                Err(error.unwrap_or_else(ends_early))
             }
         }
     }
@@ -189,7 +193,7 @@ mod tests {
         let mut tuples = Tuples::default();
         let mut found = Vec::new();
         let mut take = |tuples: &mut Tuples| {
-            while tuples.advance(width).map_err(|(error, _)| error.message)? {
+            while tuples.advance(width).map_err(|error| error.message)? {
                 let value = |at| tuples.at(at).map(<[u8]>::to_vec);
                 found.push((0..width).map(value).collect());
             }
