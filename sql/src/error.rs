@@ -16,6 +16,8 @@ pub struct SqlError {
     pub detail: Option<String>,
     /// What to do about it.
     pub hint: Option<String>,
+    /// Where in what a client sent beside the query: the line and the column of a COPY.
+    pub context: Option<String>,
     /// The character of the query text that the error is about, from 1.
     pub position: Option<u32>,
     /// The constraint that the statement violated.
@@ -71,6 +73,7 @@ pub mod code {
     pub const ESCAPE_SEQUENCE: SqlState = SqlState(*b"22025");
     pub const INVALID_TEXT: SqlState = SqlState(*b"22P02");
     pub const INVALID_BINARY: SqlState = SqlState(*b"22P03");
+    pub const BAD_COPY_FORMAT: SqlState = SqlState(*b"22P04");
     pub const UNTRANSLATABLE: SqlState = SqlState(*b"22P05");
     pub const NOT_NULL: SqlState = SqlState(*b"23502");
     pub const FOREIGN_KEY: SqlState = SqlState(*b"23503");
@@ -99,6 +102,7 @@ pub mod code {
     pub const INVALID_RECURSION: SqlState = SqlState(*b"42P19");
     pub const DUPLICATE_ALIAS: SqlState = SqlState(*b"42712");
     pub const OUT_OF_MEMORY: SqlState = SqlState(*b"53200");
+    pub const INSUFFICIENT_PRIVILEGE: SqlState = SqlState(*b"42501");
     pub const GROUPING: SqlState = SqlState(*b"42803");
     pub const TYPE_MISMATCH: SqlState = SqlState(*b"42804");
     pub const WRONG_OBJECT_TYPE: SqlState = SqlState(*b"42809");
@@ -140,6 +144,7 @@ impl SqlError {
             message: message.into(),
             detail: None,
             hint: None,
+            context: None,
             position: None,
             violated: None,
         }
@@ -251,13 +256,13 @@ impl std::error::Error for SqlError {}
 impl From<Abort> for SqlError {
     fn from(abort: Abort) -> Self {
         let Abort { code, message, detail, hint } = abort;
-        Self { code, message, detail, hint, position: None, violated: None }
+        Self { code, message, detail, hint, context: None, position: None, violated: None }
     }
 }
 
 impl From<SqlError> for Abort {
     fn from(error: SqlError) -> Self {
-        let SqlError { code, message, detail, hint, position: _, violated: _ } = error;
+        let SqlError { code, message, detail, hint, .. } = error;
         Self { code, message, detail, hint }
     }
 }

@@ -2,6 +2,7 @@
 
 pub mod catalog;
 mod conflict;
+mod copy;
 pub mod engine;
 pub mod error;
 mod exec;

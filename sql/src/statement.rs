@@ -10,6 +10,7 @@ use std::sync::Arc;
 use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::txn::{Context, Procedure, Stop};
 
+use crate::copy::Rows;
 use crate::error::{Failure, SqlError, code};
 use crate::exec::{self, Executed};
 use crate::expr::Env;
@@ -27,6 +28,7 @@ pub const STATEMENT: &str = "sql.statement";
 /// The layout of arguments and results that this code writes.
 const VERSION: u8 = 1;
 const BULK: u8 = 1;
+const ROWS: u8 = 2;
 
 /// Everything that a statement depends on beside the database.
 #[derive(Clone, Debug)]
@@ -35,6 +37,8 @@ pub(crate) struct Arguments {
     pub param_types: Vec<SqlType>,
     pub env: Env,
     pub is_bulk: bool,
+    /// What a COPY adds.
+    pub rows: Option<Rows>,
 }
 
 /// What a statement returned.
@@ -52,7 +56,8 @@ impl Arguments {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.text.len() + 64);
         out.put_u8(VERSION);
-        out.put_u8(if self.is_bulk { BULK } else { 0 });
+        let rows = if self.rows.is_some() { ROWS } else { 0 };
+        out.put_u8(if self.is_bulk { BULK | rows } else { rows });
         out.put_bytes(self.text.as_bytes());
         out.put_varint(self.param_types.len() as u64);
         self.param_types.iter().for_each(|base| out.put_u32(base.oid()));
@@ -66,12 +71,16 @@ impl Arguments {
         out.put_varint(self.env.sequences.len() as u64);
         self.env.sequences.iter().for_each(|drawn| drawn.encode(&mut out));
         put_number(self.env.last_number.get(), &mut out);
+        if let Some(rows) = &self.rows {
+            rows.encode(&mut out);
+        }
         out
     }
 
     fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let mut from = Reader::new(bytes);
-        let is_bulk = is_bulk(&mut from)?;
+        let flags = flags(&mut from)?;
+        let is_bulk = flags & BULK == BULK;
         let text = Arc::from(text(&mut from)?);
         let param_types = (0..from.count("parameters")?)
             .map(|_| decode_type(&mut from))
@@ -86,6 +95,10 @@ impl Arguments {
             .map(|_| Drawn::decode(&mut from))
             .collect::<Result<Vec<_>, _>>()?;
         let last_number = Cell::new(number(&mut from)?);
+        let rows = match flags & ROWS {
+            ROWS => Some(Rows::decode(&mut from)?),
+            _ => None,
+        };
         let env = Env {
             params,
             now,
@@ -100,7 +113,7 @@ impl Arguments {
             set_sequences: RefCell::default(),
             deferred: None,
         };
-        Ok(Self { text, param_types, env, is_bulk })
+        Ok(Self { text, param_types, env, is_bulk, rows })
     }
 }
 
@@ -115,11 +128,11 @@ fn number(from: &mut Reader<'_>) -> Result<Option<i64>, DecodeError> {
     Ok(is_there.then_some(number))
 }
 
-fn is_bulk(from: &mut Reader<'_>) -> Result<bool, DecodeError> {
+fn flags(from: &mut Reader<'_>) -> Result<u8, DecodeError> {
     if from.u8("statement version")? != VERSION {
         return Err(DecodeError::new("statement version"));
     }
-    Ok(from.u8("statement flags")? & BULK == BULK)
+    from.u8("statement flags")
 }
 
 fn text_of<'a>(from: &mut Reader<'a>) -> Result<&'a str, DecodeError> {
@@ -206,7 +219,7 @@ impl Statement {
         // The plan may name them in another order by now, or others.
         let drawn = std::mem::take(&mut args.env.sequences);
         args.env.sequences = planned.drawn(drawn);
-        let executed = exec::run(&planned, &args.env, cx)?;
+        let executed = exec::run(&planned, args.rows.as_ref(), &args.env, cx)?;
         let (current, last_number) = (args.env.current(), args.env.last_number.get());
         let columns = planned.columns.clone();
         Ok(Returned { columns, executed, current, last_number }.encode())
@@ -223,7 +236,7 @@ impl Procedure for Statement {
     }
 
     fn is_bulk(&self, args: &[u8]) -> bool {
-        is_bulk(&mut Reader::new(args)).unwrap_or(false)
+        flags(&mut Reader::new(args)).is_ok_and(|flags| flags & BULK == BULK)
     }
 }
 
@@ -248,7 +261,10 @@ mod tests {
             deferred: None,
         };
         let param_types = vec![SqlType::Int4, SqlType::Text];
-        let args = Arguments { text: Arc::from("select 1"), param_types, env, is_bulk: true };
+        let mut rows = Rows::new(vec![SqlType::Int4.into()]);
+        rows.push(&[Datum::Int(1)]);
+        let (text, rows) = (Arc::from("select 1"), Some(rows));
+        let args = Arguments { text, param_types, env, is_bulk: true, rows };
         let bytes = args.encode();
         let read = Arguments::decode(&bytes).unwrap();
         assert_eq!(format!("{read:?}"), format!("{args:?}"));

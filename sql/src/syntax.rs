@@ -9,11 +9,13 @@ use std::sync::Arc;
 
 use sqlparser::ast;
 use sqlparser::dialect::PostgreSqlDialect;
+use sqlparser::keywords::Keyword;
 use sqlparser::parser::{Parser, ParserError};
 use sqlparser::tokenizer::{Location, Span, Token, TokenWithSpan, Tokenizer};
 
 use self::depth::Shape;
 pub(crate) use self::refused::system_column;
+use crate::copy;
 use crate::error::{SqlError, byte_offset, code};
 
 /// The longest text that is parsed: beyond it memory, not syntax, is the matter.
@@ -28,6 +30,8 @@ pub(crate) struct Parsed {
     pub text: Arc<str>,
     /// The whole query text, which positions in the tree count from.
     pub source: Arc<str>,
+    /// The options of a COPY, which the tree can't hold all of.
+    pub copy: Option<Arc<copy::Options>>,
 }
 
 /// The statements of a query text, parsed before any runs, as in PostgreSQL.
@@ -107,8 +111,17 @@ fn parse_one(
         token.token = Token::make_keyword("ROLLBACK");
     }
     let mut parser = Parser::new(dialect).with_tokens_with_locations(tokens.clone());
+    let is_copy = matches!(&parser.peek_token().token, Token::Word(word)
+        if word.keyword == Keyword::COPY);
+    let mut copy = None;
     let parsed = shape.parse(|| {
-        let ast = parser.parse_statement().map_err(|error| syntax_error(source, &error))?;
+        let ast = if is_copy {
+            let (ast, options) = copy::parse(source, &mut parser)?;
+            copy = Some(Arc::new(options));
+            ast
+        } else {
+            parser.parse_statement().map_err(|error| syntax_error(source, &error))?
+        };
         let next = parser.peek_token();
         if next.token != Token::EOF {
             let message = format!("syntax error at or near \"{}\"", next.token);
@@ -121,11 +134,12 @@ fn parse_one(
         false => error,
     })?;
     refused::check_statement(source, &ast)?;
-    Ok(Parsed { ast: Arc::new(ast), text: Arc::from(&source[start..end]), source: source.clone() })
+    let (text, source) = (Arc::from(&source[start..end]), source.clone());
+    Ok(Parsed { ast: Arc::new(ast), text, source, copy })
 }
 
 /// The parser says `Expected: x, found: y at Line: 1, Column: 2`; PostgreSQL names `y` alone.
-fn syntax_error(source: &str, error: &ParserError) -> SqlError {
+pub(crate) fn syntax_error(source: &str, error: &ParserError) -> SqlError {
     let message = match error {
         ParserError::RecursionLimitExceeded => return depth::too_deep(),
         ParserError::TokenizerError(message) | ParserError::ParserError(message) => message,
@@ -339,7 +353,6 @@ mod tests {
     #[test]
     fn statements_of_postgresql_that_are_missing_are_named() {
         let cases = [
-            ("copy t from stdin (format csv)", "COPY"),
             ("do $$ begin; end $$", "DO"),
             ("Reindex table t", "REINDEX"),
             ("vacuum (full, analyze) t", "VACUUM"),

@@ -285,7 +285,10 @@ proptest! {
                 Response::Error(error) => {
                     prop_assert!(!error.code.as_str().starts_with("XX"), "{sql}: {error}");
                 }
-                Response::Empty | Response::Command { .. } => {}
+                Response::Empty
+                | Response::Command { .. }
+                | Response::CopyIn(_)
+                | Response::CopyOut(_) => {}
             }
         }
     }

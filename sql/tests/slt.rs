@@ -5,6 +5,8 @@
 //!   1|NULL                  a row of its result
 //!   = SELECT 1              its tag
 //!   ! 22012 division ..     or its error: SQLSTATE and the start of the message
+//!   < 1,a                   a line that a COPY FROM is sent
+//!   1,a                     a line that a COPY TO sends
 //!   @b                      what follows is said by session b
 //! ```
 
@@ -34,12 +36,14 @@ fn show(session: &Session<MemoryEngine>, response: &Response) -> Vec<String> {
         Response::Command { tag } => vec![format!("= {tag}")],
         Response::Error(error) => {
             let mut line = format!("! {} {}", error.code, error.message);
-            let extras = [("detail", &error.detail), ("hint", &error.hint)];
+            let extras =
+                [("detail", &error.detail), ("hint", &error.hint), ("context", &error.context)];
             for (name, text) in extras {
                 text.iter().for_each(|text| line.push_str(&format!(" [{name}: {text}]")));
             }
             line.lines().map(str::to_owned).collect()
         }
+        Response::CopyIn(_) | Response::CopyOut(_) => Vec::new(),
         Response::Rows { columns, rows, tag } => {
             let mut lines: Vec<String> = Vec::with_capacity(rows.len() + 1);
             for row in rows {
@@ -56,6 +60,36 @@ fn show(session: &Session<MemoryEngine>, response: &Response) -> Vec<String> {
     }
 }
 
+/// Sends data in pieces that fit no line, and shows the tag or the error.
+fn copy_in(session: &mut Session<MemoryEngine>, data: &str) -> Vec<String> {
+    for piece in data.as_bytes().chunks(5) {
+        if let Err(error) = ready(session.copy_data(piece)) {
+            return show(session, &Response::Error(error));
+        }
+    }
+    let response = match ready(session.copy_done()) {
+        Ok(tag) => Response::Command { tag },
+        Err(error) => Response::Error(error),
+    };
+    show(session, &response)
+}
+
+fn copy_out(session: &mut Session<MemoryEngine>) -> Vec<String> {
+    let mut bytes = Vec::new();
+    loop {
+        match session.copy_next() {
+            Ok(output) => {
+                bytes.extend(output.messages.bytes);
+                let Some(tag) = output.tag else { continue };
+                let text = String::from_utf8(bytes).unwrap();
+                let lines = text.lines().map(str::to_owned);
+                return lines.chain([format!("= {tag}")]).collect();
+            }
+            Err(error) => return show(session, &Response::Error(error)),
+        }
+    }
+}
+
 /// An expected line agrees with an actual one: an error may say more than is expected.
 fn agrees(expected: &str, actual: &str) -> bool {
     expected == actual || (expected.starts_with("! ") && actual.starts_with(expected))
@@ -66,6 +100,7 @@ struct Step {
     line: usize,
     speaker: String,
     sql: String,
+    data: String,
     expected: Vec<String>,
 }
 
@@ -82,7 +117,12 @@ fn steps(script: &str) -> Vec<Step> {
                 sql = format!("{sql}\n{more}");
             }
             let speaker = speaker.clone();
-            steps.push(Step { line: number + 1, speaker, sql, expected: Vec::new() });
+            let (data, expected) = (String::new(), Vec::new());
+            steps.push(Step { line: number + 1, speaker, sql, data, expected });
+        } else if let Some(data) = line.strip_prefix("< ") {
+            let step = steps.last_mut().expect("a statement comes first");
+            step.data.push_str(data);
+            step.data.push('\n');
         } else if !line.is_empty() && !line.starts_with('#') {
             let step = steps.last_mut().expect("a statement comes first");
             step.expected.push(line.to_owned());
@@ -104,11 +144,21 @@ fn run_script(path: &Path) -> Vec<String> {
     let steps = steps(&script);
     assert!(steps.iter().any(|step| !step.expected.is_empty()), "{} is empty", path.display());
     let mut differences = Vec::new();
-    for Step { line, speaker, sql, expected } in steps {
+    for Step { line, speaker, sql, data, expected } in steps {
         let session = sessions.entry(speaker).or_insert_with(new_session);
-        let responses = ready(session.simple_query(&sql));
-        let actual: Vec<String> =
-            responses.iter().flat_map(|response| show(session, response)).collect();
+        let mut responses = ready(session.simple_query(&sql));
+        let mut actual = Vec::new();
+        while let Some(last) = responses.last().cloned() {
+            for response in &responses {
+                actual.extend(show(session, response));
+            }
+            match last {
+                Response::CopyIn(_) => actual.extend(copy_in(session, &data)),
+                Response::CopyOut(_) => actual.extend(copy_out(session)),
+                _ => break,
+            }
+            responses = ready(session.continue_query());
+        }
         let is_same = expected.len() == actual.len()
             && expected.iter().zip(&actual).all(|(expected, actual)| agrees(expected, actual));
         if !is_same {

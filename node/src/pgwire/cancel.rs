@@ -168,6 +168,23 @@ impl<E: Engine> Cancellable<E> {
     }
 }
 
+impl<E: Engine> Cancellable<E> {
+    /// Waits until the statement that runs must end.
+    pub(super) async fn interrupted(&self) {
+        let never = pending::<Result<(), Unavailable>>();
+        let _ = self.until_interrupted(never).await;
+    }
+
+    /// Waits until the server waits for no statement any more.
+    pub(super) async fn ending(&self) {
+        let mut is_ending = self.is_ending.clone();
+        if is_ending.wait_for(|&is_ending| is_ending).await.is_err() {
+            // Nobody is there to end it.
+            pending().await
+        }
+    }
+}
+
 impl<E: Engine> Engine for Cancellable<E> {
     type Header = E::Header;
 

@@ -29,9 +29,9 @@ use super::reply::Severity;
 
 /// A session and the client that it belongs to.
 pub(super) struct Client<'a, E: Engine> {
-    session: Session<Cancellable<E>>,
-    engine: Cancellable<E>,
-    connection: &'a mut Connection,
+    pub(super) session: Session<Cancellable<E>>,
+    pub(super) engine: Cancellable<E>,
+    pub(super) connection: &'a mut Connection,
     /// The settings as the client was last told of them.
     settings: BTreeMap<String, String>,
     /// Nothing was sent since the client was last told that it may.
@@ -174,8 +174,29 @@ impl<'a, E: Engine> Client<'a, E> {
 
     async fn query(&mut self, text: &str) -> Result<(), End> {
         let answer = self.session.simple_query(text);
-        for response in patiently(&self.engine, self.connection, answer).await? {
+        let mut responses = patiently(&self.engine, self.connection, answer).await?;
+        while self.answer(responses).await? {
+            let answer = self.session.continue_query();
+            responses = patiently(&self.engine, self.connection, answer).await?;
+        }
+        Ok(())
+    }
+
+    /// Sends responses. Whether more come after the last one, which was a COPY.
+    async fn answer(&mut self, responses: Vec<Response>) -> Result<bool, End> {
+        let mut is_copy = false;
+        for response in responses {
             match response {
+                Response::CopyIn(start) => {
+                    is_copy = true;
+                    let copied = self.copy_in(start).await?;
+                    self.end_copy(copied);
+                }
+                Response::CopyOut(start) => {
+                    is_copy = true;
+                    let copied = self.copy_out(start).await?;
+                    self.end_copy(copied);
+                }
                 Response::Empty => self.connection.replies.put(EmptyQueryResponse::new()),
                 Response::Command { tag } => self.connection.replies.complete(&tag),
                 Response::Error(error) => self.tell(error),
@@ -188,7 +209,14 @@ impl<'a, E: Engine> Client<'a, E> {
                 }
             }
         }
-        Ok(())
+        Ok(is_copy)
+    }
+
+    fn end_copy(&mut self, copied: Result<String, SqlError>) {
+        match copied {
+            Ok(tag) => self.connection.replies.complete(&tag),
+            Err(error) => self.tell(error),
+        }
     }
 
     async fn rows(
@@ -280,6 +308,14 @@ impl<'a, E: Engine> Client<'a, E> {
             }
             Ok(Execution::Complete { rows, tag }) => (rows, Some(tag)),
             Ok(Execution::Suspended { rows }) => (rows, None),
+            Ok(Execution::CopyIn(start)) => {
+                let copied = self.copy_in(start).await?;
+                return Ok(copied.map(|tag| self.connection.replies.complete(&tag)));
+            }
+            Ok(Execution::CopyOut(start)) => {
+                let copied = self.copy_out(start).await?;
+                return Ok(copied.map(|tag| self.connection.replies.complete(&tag)));
+            }
             Err(error) => return Ok(Err(error)),
         };
         if let Err(error) = self.rows(&rows, &described.columns, &described.formats).await? {

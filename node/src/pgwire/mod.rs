@@ -12,6 +12,7 @@
 //! - `connection`: a client's socket, and its startup. Whoever connects is trusted.
 //! - `client`: messages to the session. A client that vanishes takes its session with it, and
 //!   with the session its transaction and the snapshot that it pinned.
+//! - `copy`: a client's rows in bulk, both ways.
 //! - `reply`: what clients are told.
 //! - `cancel`: requests to stop waiting, and statements whose time is over.
 //! - `patience`: what a client is told when its statement waits for long.
@@ -36,6 +37,7 @@
 mod cancel;
 mod client;
 mod connection;
+mod copy;
 mod guard;
 mod patience;
 mod reply;

@@ -2,6 +2,7 @@
 
 use ::pgwire::messages::Message;
 use ::pgwire::messages::ProtocolVersion;
+use ::pgwire::messages::copy::MESSAGE_TYPE_BYTE_COPY_DATA;
 use ::pgwire::messages::data::{
     DataRow, FORMAT_CODE_BINARY, FORMAT_CODE_TEXT, FieldDescription, ParameterDescription,
     RowDescription,
@@ -116,6 +117,7 @@ impl Replies {
             fields.extend(violated.column.iter().map(|name| (b'c', without_zeros(name))));
             fields.extend(violated.constraint.iter().map(|name| (b'n', without_zeros(name))));
         }
+        fields.extend(error.context.iter().map(|context| (b'W', without_zeros(context))));
         fields.extend(error.position.iter().map(|at| (b'P', at.to_string())));
         self.put(ErrorResponse::new(fields));
     }
@@ -153,6 +155,13 @@ impl Replies {
             )
         });
         self.put(RowDescription::new(described.collect()));
+    }
+
+    /// Data of a COPY, within the limits of a row.
+    pub(super) fn copy_data(&mut self, data: &[u8]) {
+        self.bytes.put_u8(MESSAGE_TYPE_BYTE_COPY_DATA);
+        self.bytes.put_i32(data.len() as i32 + 4);
+        self.bytes.put_slice(data);
     }
 
     /// A row.

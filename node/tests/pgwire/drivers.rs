@@ -10,7 +10,7 @@ use super::hostile::{frame, startup};
 use super::server::{connect, with_server};
 
 /// A client that reads when it likes.
-struct Raw(TcpStream);
+pub(super) struct Raw(TcpStream);
 
 impl Raw {
     fn connect(address: SocketAddr) -> Self {
@@ -22,13 +22,13 @@ impl Raw {
         raw
     }
 
-    fn send(&mut self, frames: &[(u8, &[u8])]) {
+    pub(super) fn send(&mut self, frames: &[(u8, &[u8])]) {
         let bytes: Vec<u8> = frames.iter().flat_map(|(kind, body)| frame(*kind, body)).collect();
         self.0.write_all(&bytes).unwrap();
     }
 
     /// Reads up to a message of a type: their types, and its body.
-    fn until(&mut self, last: u8) -> (String, String) {
+    pub(super) fn until(&mut self, last: u8) -> (String, String) {
         let mut kinds = String::new();
         loop {
             let mut head = [0; 5];
@@ -44,7 +44,7 @@ impl Raw {
     }
 }
 
-fn with_raw(test: impl FnOnce(Raw) + Send + 'static) {
+pub(super) fn with_raw(test: impl FnOnce(Raw) + Send + 'static) {
     with_server(|address, _| async move {
         tokio::task::spawn_blocking(move || test(Raw::connect(address))).await.unwrap();
     });

@@ -1,6 +1,7 @@
 //! Real clients over real sockets, against an engine in memory.
 
 mod cancel;
+mod copy;
 mod drivers;
 mod hostile;
 mod server;

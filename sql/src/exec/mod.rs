@@ -6,6 +6,7 @@
 
 pub(crate) mod aggregate;
 mod alter;
+mod copy;
 mod ddl;
 mod dml;
 pub(crate) mod query;
@@ -15,11 +16,13 @@ mod write;
 
 use pangea_core::txn::Context;
 
+use crate::copy::Rows;
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Env;
 use crate::plan::{Plan, Planned};
 use crate::sequence::Used;
 use crate::types::datum::Datum;
+pub(crate) use copy::Fetching;
 pub(crate) use scan::Cursor;
 pub(crate) use write::check_deferred;
 
@@ -68,9 +71,17 @@ fn check_size(rows: usize, bytes: usize) -> Result<(), SqlError> {
     Err(SqlError::new(code::LIMIT_EXCEEDED, message).with_hint(hint))
 }
 
-/// Runs a statement.
-pub(crate) fn run(planned: &Planned, env: &Env, cx: &mut dyn Context) -> Result<Executed, Failure> {
-    let executed = run_plan(&planned.plan, env, cx)?;
+/// Runs a statement; a COPY with the rows that came.
+pub(crate) fn run(
+    planned: &Planned,
+    rows: Option<&Rows>,
+    env: &Env,
+    cx: &mut dyn Context,
+) -> Result<Executed, Failure> {
+    let executed = match (&planned.plan, rows) {
+        (Plan::CopyFrom(copy), Some(rows)) => copy::load(copy, rows, env, cx)?,
+        (plan, _) => run_plan(plan, env, cx)?,
+    };
     for (at, value, is_called) in env.set_sequences.take() {
         let Used { name, sequence, .. } = &planned.sequences[at];
         sequence.set(name, value, is_called, cx)?;
@@ -96,5 +107,8 @@ fn run_plan(plan: &Plan, env: &Env, cx: &mut dyn Context) -> Result<Executed, Fa
         Plan::CreateSequence(create) => ddl::create_sequence(create, cx),
         Plan::DropSequences(drop) => ddl::drop_sequences(drop, cx),
         Plan::ShowTables => ddl::show_tables(cx),
+        Plan::CopyFrom(_) | Plan::CopyTo(_) => {
+            Err(SqlError::new(code::INTERNAL, "a COPY needs a client").into())
+        }
     }
 }

@@ -19,6 +19,9 @@ const ENTRIES_FIRST: usize = 8;
 /// But no more than these.
 const ENTRIES_MAX: usize = 1_024;
 
+/// And no more than so many bytes of rows.
+const BYTES_MAX: usize = 1 << 20;
+
 /// What is done with each row; it says whether to go on.
 pub(super) type OnRow<'a> = dyn FnMut(&[u8], Vec<Datum>) -> Result<ControlFlow<()>, Failure> + 'a;
 
@@ -196,12 +199,18 @@ impl Cursor {
                 Some(key) => found.extend(cx.get(store, &key)?.map(|value| (key, value))),
                 None => {
                     let scan = Scan { table: store, range: range.clone(), direction };
+                    let mut bytes = 0;
+                    let mut is_cut = false;
                     cx.scan(&scan, &mut |key, value| {
                         found.push((Key::from(key), value.clone()));
-                        let is_enough = found.len() >= wanted;
-                        if is_enough { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+                        bytes += value.len();
+                        is_cut = found.len() >= wanted || bytes >= BYTES_MAX;
+                        if is_cut { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
                     })?;
-                    if found.len() >= wanted
+                    if is_cut {
+                        visited = most;
+                    }
+                    if is_cut
                         && let Some((last, _)) = found.last()
                         && let Some(rest) = after(range, last, direction)
                     {

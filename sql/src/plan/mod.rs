@@ -8,6 +8,7 @@ pub(crate) mod access;
 mod alter;
 pub(crate) mod cache;
 mod constraints;
+mod copy;
 mod ddl;
 mod dml;
 mod from;
@@ -26,6 +27,7 @@ use pangea_core::value::Value;
 use sqlparser::ast;
 
 use crate::catalog::{CATALOG, Relation, Sequence, Table, relation_key};
+use crate::copy::Options;
 use crate::error::{Failure, SqlError, code};
 use crate::exec::aggregate::Aggregate;
 use crate::expr::Expr;
@@ -35,6 +37,7 @@ use crate::sequence::{Drawn, Used};
 use crate::syntax::{self, Parsed};
 use crate::types::{ColumnType, SqlType};
 use access::Access;
+pub(crate) use copy::{CopyFrom, CopyTo};
 use path::Paths;
 use target::Targets;
 
@@ -77,6 +80,7 @@ impl Planned {
     }
 
     /// How many numbers it takes of the sequence at a place, at least: those of VALUES are known.
+    /// Of a COPY, for each row.
     pub(crate) fn draws(&self, at: usize) -> u64 {
         let draws = |exprs: &[Expr]| exprs.iter().map(|expr| expr.draws(at)).sum::<u64>();
         let least = match &self.plan {
@@ -90,6 +94,7 @@ impl Planned {
                 }
             },
             Plan::Select(select) => draws(&select.output),
+            Plan::CopyFrom(copy) => draws(&copy.columns),
             _ => 0,
         };
         if self.sequences[at].is_drawn { least.max(1) } else { 0 }
@@ -118,6 +123,8 @@ pub(crate) enum Plan {
     Alter(Box<Alter>),
     CreateSequence(CreateSequence),
     DropSequences(DropTables),
+    CopyFrom(CopyFrom),
+    CopyTo(CopyTo),
     /// The names of all tables.
     ShowTables,
 }
@@ -125,7 +132,7 @@ pub(crate) enum Plan {
 impl Plan {
     /// Whether it may write.
     pub(crate) fn is_write(&self) -> bool {
-        !matches!(self, Self::Select(_) | Self::ShowTables)
+        !matches!(self, Self::Select(_) | Self::CopyTo(_) | Self::ShowTables)
     }
 
     /// The table whose constraints it may violate.
@@ -134,7 +141,9 @@ impl Plan {
             Self::Insert(insert) => Some(&insert.targets.own().table),
             Self::Update(update) => Some(&update.access.table),
             Self::Delete(delete) => Some(&delete.access.table),
-            Self::Select(_)
+            Self::CopyFrom(copy) => Some(&copy.targets.own().table),
+            Self::CopyTo(_)
+            | Self::Select(_)
             | Self::CreateTable(_)
             | Self::DropTables(_)
             | Self::Truncate(_)
@@ -151,7 +160,9 @@ impl Plan {
             Self::DropTables(_) | Self::Truncate(_) | Self::Alter(_) => true,
             Self::Update(update) => update.filter.is_none(),
             Self::Delete(delete) => delete.filter.is_none(),
-            Self::Select(_)
+            Self::CopyFrom(_)
+            | Self::CopyTo(_)
+            | Self::Select(_)
             | Self::Insert(_)
             | Self::CreateTable(_)
             | Self::CreateSequence(_)
@@ -173,6 +184,8 @@ impl Plan {
             Self::Alter(alter) => alter.command,
             Self::CreateSequence(_) => "CREATE SEQUENCE",
             Self::DropSequences(_) => "DROP SEQUENCE",
+            Self::CopyFrom(_) => "COPY FROM",
+            Self::CopyTo(_) => "COPY TO",
             Self::ShowTables => "SHOW",
         }
     }
@@ -348,6 +361,8 @@ pub(crate) struct Planner<'a> {
     numbers: Numbers,
     /// Whether there is a query in the statement beside the statement itself.
     has_queries: bool,
+    /// The options of a COPY.
+    copy: Option<Arc<Options>>,
 }
 
 /// Plans a statement whose parameters have these types, as far as they are known.
@@ -366,6 +381,7 @@ pub(crate) fn plan(
         named: Vec::new(),
         numbers: 0,
         has_queries: query::has_queries(&parsed.ast),
+        copy: parsed.copy.clone(),
     };
     let (plan, columns) = planner.statement(&parsed.ast)?;
     let known = planner.params.types.iter().enumerate().map(|(at, base)| {
@@ -420,6 +436,10 @@ impl Planner<'_> {
             S::CreateIndex(create) => Ok((self.create_index(create)?, Vec::new())),
             S::CreateSequence { .. } => Ok((self.create_sequence(statement)?, Vec::new())),
             S::AlterTable(alter) => Ok((self.alter_table(alter)?, Vec::new())),
+            S::Copy { source, to, target, .. } => {
+                let options = self.copy.clone().expect("a COPY has options");
+                Ok((self.copy(source, *to, target, options)?, Vec::new()))
+            }
             S::ShowTables { .. } => {
                 let column = OutputColumn { name: "table".to_owned(), ty: SqlType::Text.into() };
                 Ok((Plan::ShowTables, vec![column]))

@@ -13,6 +13,8 @@ use crate::syntax::{self, Parsed};
 pub(crate) enum Command {
     /// The database.
     Data(Parsed),
+    /// The database, and the client with its rows.
+    Copy(Parsed),
     Begin {
         /// `START TRANSACTION` or `BEGIN`.
         tag: &'static str,
@@ -65,6 +67,7 @@ impl Command {
             | S::Drop { .. }
             | S::Truncate(_)
             | S::ShowTables { .. } => Self::Data(parsed),
+            S::Copy { .. } => Self::Copy(parsed),
             S::StartTransaction { modes, begin, .. } => Self::Begin {
                 tag: if *begin { "BEGIN" } else { "START TRANSACTION" },
                 is_read_only: read_only(modes),
@@ -130,6 +133,11 @@ impl Command {
             "transaction isolation level" => Self::Show("transaction_isolation".to_owned()),
             name => Self::Show(name.replace(' ', ".")),
         }
+    }
+
+    /// Whether it reads or writes the database.
+    pub(crate) fn is_data(&self) -> bool {
+        matches!(self, Self::Data(_) | Self::Copy(_))
     }
 
     /// Whether a failed transaction still takes it.

@@ -72,6 +72,7 @@ impl<E: Engine> Session<E> {
             }
             Command::Nothing { tag } => done(tag),
             Command::Data(_)
+            | Command::Copy(_)
             | Command::Begin { .. }
             | Command::Commit { .. }
             | Command::Savepoint(..)

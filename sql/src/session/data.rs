@@ -10,6 +10,7 @@ use super::interrupt::Interruptible;
 use super::local::LocalContext;
 use super::sequences::{Borrowed, TRIES_MAX};
 use super::{Notice, Response, Session, Transaction, now};
+use crate::copy::Rows;
 use crate::engine::Engine;
 use crate::error::{Failure, SqlError, code};
 use crate::exec::{self, Executed};
@@ -58,11 +59,11 @@ impl<E: Engine> Session<E> {
         let types: Vec<_> = param_types.iter().copied().map(Some).collect();
         let (planned, mut cx) = self.plan(parsed, &types).await?;
         check_params(&planned, params)?;
-        let (drawn, borrowed) = self.draw(&planned, tries).await?;
+        let (drawn, borrowed) = self.draw(&planned, 1, tries).await?;
         if !planned.is_write() {
             let env = self.env(params.to_vec(), now(), drawn);
             let mut cx = Interruptible::new(&mut cx, &self.engine);
-            let executed = exec::run(&planned, &env, &mut cx);
+            let executed = exec::run(&planned, None, &env, &mut cx);
             let current = if executed.is_ok() { env.current() } else { Vec::new() };
             self.give_back(&borrowed, &current);
             let executed = executed?;
@@ -78,6 +79,7 @@ impl<E: Engine> Session<E> {
             param_types: planned.params.clone(),
             env: self.env(params.to_vec(), now(), drawn),
             is_bulk: planned.plan.is_bulk(),
+            rows: None,
         };
         let procedure = self.engine.registry().id(STATEMENT).ok_or_else(|| {
             SqlError::new(code::INTERNAL, "the node does not know the procedure sql.statement")
@@ -138,9 +140,10 @@ impl<E: Engine> Session<E> {
         if planned.is_write() && transaction.is_read_only {
             return Err(read_only_violation(&planned));
         }
-        let (drawn, borrowed) = self.draw(&planned, tries).await?;
+        let (drawn, borrowed) = self.draw(&planned, 1, tries).await?;
         let mut transaction = self.transaction.take().expect("it is still open");
-        let result = self.run_on(&mut transaction, &planned, params, (drawn, &borrowed));
+        let given = (params, None);
+        let result = self.run_on(&mut transaction, &planned, given, (drawn, &borrowed));
         self.transaction = Some(transaction);
         result
     }
@@ -157,11 +160,11 @@ impl<E: Engine> Session<E> {
         Ok(())
     }
 
-    fn run_on(
+    pub(super) fn run_on(
         &mut self,
         transaction: &mut Transaction<E>,
         planned: &Planned,
-        params: &[Datum],
+        (params, rows): (&[Datum], Option<&Rows>),
         (drawn, borrowed): (Vec<Drawn>, &Borrowed),
     ) -> Result<Response, SqlError> {
         let cx = transaction.cx.as_mut().expect("the snapshot is open");
@@ -172,7 +175,7 @@ impl<E: Engine> Session<E> {
         let before = may_be_run_again.then(|| cx.mark());
         let env = self.env(params.to_vec(), transaction.started, drawn);
         let env = Env { deferred: Some(RefCell::default()), ..env };
-        let executed = exec::run(planned, &env, &mut Interruptible::new(cx, &self.engine))
+        let executed = exec::run(planned, rows, &env, &mut Interruptible::new(cx, &self.engine))
             .map_err(|failure| violating(planned, failure.into()));
         if let Some(before) = before {
             if executed.is_err() {
@@ -204,7 +207,7 @@ impl<E: Engine> Session<E> {
         Ok(())
     }
 
-    fn env(&mut self, params: Vec<Datum>, started: i64, sequences: Vec<Drawn>) -> Env {
+    pub(super) fn env(&mut self, params: Vec<Datum>, started: i64, sequences: Vec<Drawn>) -> Env {
         let mut draw = || {
             self.entropy = self.entropy.wrapping_add(1);
             // A keyed hash of a counter, under a key that the system drew.
@@ -237,6 +240,7 @@ impl<E: Engine> Session<E> {
         let command = planned.plan.command();
         let tag = match command {
             "SELECT" | "UPDATE" | "DELETE" => format!("{command} {}", executed.count),
+            "COPY FROM" => format!("COPY {}", executed.count),
             "INSERT" => format!("INSERT 0 {}", executed.count),
             _ => command.to_owned(),
         };
@@ -255,7 +259,7 @@ fn violating(planned: &Planned, error: SqlError) -> SqlError {
     }
 }
 
-fn read_only_violation(planned: &Planned) -> SqlError {
+pub(super) fn read_only_violation(planned: &Planned) -> SqlError {
     let message = format!("cannot execute {} in a read-only transaction", planned.plan.command());
     SqlError::new(code::READ_ONLY, message)
 }

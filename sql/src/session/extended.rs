@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::command::Command;
-use super::{Response, Session, TransactionStatus};
+use super::{CopyStart, Response, Session, TransactionStatus};
 use crate::engine::Engine;
 use crate::error::{Failure, SqlError, code};
 use crate::plan::OutputColumn;
@@ -63,6 +63,10 @@ pub enum Execution {
         /// PostgreSQL's tag.
         tag: String,
     },
+    /// Rows are awaited.
+    CopyIn(CopyStart),
+    /// Rows are to be taken.
+    CopyOut(CopyStart),
     /// There are more rows than were asked for.
     Suspended {
         /// The rows.
@@ -271,7 +275,7 @@ impl<E: Engine> Session<E> {
         };
         if portal.running.is_none() {
             self.begin_statement();
-            let is_data = matches!(command, Command::Data(_));
+            let is_data = command.is_data();
             if self.transaction_status() == TransactionStatus::Idle && is_data && !is_alone {
                 self.begin(true, None);
             }
@@ -283,6 +287,9 @@ impl<E: Engine> Session<E> {
                 }
                 Response::Command { tag } => Running { rows: VecDeque::new(), sent: 0, tag },
                 Response::Empty => Running { rows: VecDeque::new(), sent: 0, tag: String::new() },
+                // It is over when its rows are, and runs no second time.
+                Response::CopyIn(start) => return Ok(Execution::CopyIn(start)),
+                Response::CopyOut(start) => return Ok(Execution::CopyOut(start)),
                 Response::Error(error) => return Err(error),
             });
         }

@@ -27,6 +27,12 @@ impl<E: Engine> Session<E> {
         self.engine.begin_statement(self.settings.time("statement_timeout"));
     }
 
+    /// Ends a statement that must end and does not wait now.
+    pub(super) fn check_interruption(&self) -> Result<(), SqlError> {
+        let why = self.engine.interruption();
+        why.map_or(Ok(()), |why| Err(SqlError::new(code_of(why), message(why))))
+    }
+
     /// How long the client may leave the transaction that it has open alone, where that has a
     /// limit.
     pub fn idle_max(&self) -> Option<Duration> {

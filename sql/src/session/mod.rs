@@ -12,6 +12,9 @@
 
 mod command;
 mod control;
+mod copy;
+mod copy_in;
+mod copy_out;
 mod data;
 mod extended;
 mod interrupt;
@@ -21,7 +24,7 @@ mod savepoint;
 mod sequences;
 mod settings;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -32,6 +35,7 @@ use pangea_core::txn::{Abort, Outcome, Program, SqlState};
 
 use crate::Shared;
 use crate::conflict;
+pub use crate::copy::Messages;
 use crate::engine::Engine;
 use crate::error::{SqlError, code};
 use crate::plan::target::Deferred;
@@ -42,6 +46,9 @@ use crate::types::datetime::from_unix_micros;
 use crate::types::datum::Datum;
 use crate::types::zone::Zone;
 use command::Command;
+pub use copy::CopyStart;
+use copy::UnderWay;
+pub use copy_out::CopyOutput;
 pub use extended::{Described, Execution};
 use extended::{Portal, Prepared};
 use local::LocalContext;
@@ -68,6 +75,10 @@ pub enum Response {
         /// PostgreSQL's tag, such as `INSERT 0 1`.
         tag: String,
     },
+    /// Rows are awaited. The last response until they have come; see [`Session::continue_query`].
+    CopyIn(CopyStart),
+    /// Rows are to be taken. The last response until they were.
+    CopyOut(CopyStart),
     /// The statement failed. Always the last of a query's responses.
     Error(SqlError),
 }
@@ -122,6 +133,10 @@ pub struct Session<E: Engine> {
     current_numbers: BTreeMap<u32, i64>,
     /// What it took last of any sequence.
     last_number: Option<i64>,
+    /// What is left of a simple query, and whether it had several statements.
+    script: VecDeque<Parsed>,
+    is_block: bool,
+    copy: UnderWay<E::Header>,
 }
 
 fn now() -> i64 {
@@ -159,6 +174,9 @@ impl<E: Engine> Session<E> {
             entropy: RandomState::new().build_hasher().finish(),
             current_numbers: BTreeMap::new(),
             last_number: None,
+            script: VecDeque::new(),
+            is_block: false,
+            copy: UnderWay::default(),
         })
     }
 
@@ -187,26 +205,37 @@ impl<E: Engine> Session<E> {
         std::mem::take(&mut self.notices)
     }
 
-    /// Runs the statements of a text, one after the other, until one fails.
+    /// Runs the statements of a text, one after the other, until one fails, or a COPY begins.
     pub async fn simple_query(&mut self, text: &str) -> Vec<Response> {
         // A simple query ends what the extended protocol left open.
         self.portals.clear();
-        let commands = match syntax::parse(text) {
-            Ok(parsed) => parsed,
+        self.copy.take();
+        self.script = match syntax::parse(text) {
+            Ok(parsed) => parsed.into(),
             Err(error) => return vec![Response::Error(self.fail(error))],
         };
-        if commands.is_empty() {
+        if self.script.is_empty() {
             return vec![Response::Empty];
         }
-        let is_block = commands.len() > 1;
-        let mut responses = Vec::with_capacity(commands.len());
-        for parsed in commands {
-            let response = self.simple_statement(parsed, is_block).await;
-            match response {
-                Ok(response) => responses.push(response),
+        self.is_block = self.script.len() > 1;
+        self.continue_query().await
+    }
+
+    /// Goes on with a simple query after a COPY of it is over.
+    pub async fn continue_query(&mut self) -> Vec<Response> {
+        let mut responses = Vec::with_capacity(self.script.len());
+        while let Some(parsed) = self.script.pop_front() {
+            match self.simple_statement(parsed, self.is_block).await {
+                Ok(response) => {
+                    let waits = matches!(response, Response::CopyIn(_) | Response::CopyOut(_));
+                    responses.push(response);
+                    if waits {
+                        return responses;
+                    }
+                }
                 Err(error) => {
+                    self.script.clear();
                     responses.push(Response::Error(self.fail(error)));
-                    break;
                 }
             }
         }
@@ -223,7 +252,7 @@ impl<E: Engine> Session<E> {
     ) -> Result<Response, SqlError> {
         self.begin_statement();
         let command = Command::new(parsed)?;
-        if is_block && self.transaction.is_none() && matches!(command, Command::Data(_)) {
+        if is_block && self.transaction.is_none() && command.is_data() {
             self.begin(true, None);
         }
         self.run(&command, &[], &[]).await
@@ -256,6 +285,7 @@ impl<E: Engine> Session<E> {
         let done = |tag: &str| Ok(Response::Command { tag: tag.to_owned() });
         match command {
             Command::Data(parsed) => self.run_data(parsed, param_types, params).await,
+            Command::Copy(parsed) => self.begin_copy(parsed).await,
             Command::Begin { tag, is_read_only } => {
                 match &mut self.transaction {
                     Some(open) if open.is_implicit => {

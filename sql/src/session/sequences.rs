@@ -18,7 +18,7 @@ use crate::plan::Planned;
 use crate::sequence::{Drawn, RESERVE, Used, reserve_args, reserved};
 
 /// The most numbers of a sequence that a statement gets.
-const NUMBERS_MAX: u64 = 1 << 20;
+pub(super) const NUMBERS_MAX: u64 = 1 << 20;
 /// How much more a statement gets each time that it had too few.
 const GROWTH: u64 = 8;
 /// How often a statement is tried: the most numbers are reached before.
@@ -29,17 +29,19 @@ pub(super) const TRIES_MAX: u32 = 8;
 pub(super) struct Borrowed(Vec<(u32, u64, Vec<i64>)>);
 
 impl<E: Engine> Session<E> {
-    /// The numbers for a statement: more where it had too few before.
+    /// The numbers for a statement, or for so many rows of a COPY: more where they were too few
+    /// before.
     pub(super) async fn draw(
         &mut self,
         planned: &Planned,
+        rows: u64,
         tries: u32,
     ) -> Result<(Vec<Drawn>, Borrowed), SqlError> {
         let mut all = Vec::with_capacity(planned.sequences.len());
         let mut borrowed = Borrowed::default();
         for (at, used) in planned.sequences.iter().enumerate() {
-            let wanted =
-                planned.draws(at).saturating_mul(GROWTH.saturating_pow(tries)).min(NUMBERS_MAX);
+            let wanted = planned.draws(at).saturating_mul(rows);
+            let wanted = wanted.saturating_mul(GROWTH.saturating_pow(tries)).min(NUMBERS_MAX);
             let values = match self.own_sequence(used) {
                 true => self.draw_own(used, wanted)?,
                 false => self.draw_shared(used, wanted, &mut borrowed).await?,

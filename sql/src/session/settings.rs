@@ -51,6 +51,7 @@ const SETTINGS: &[Setting] = &[
     reported("client_encoding", "UTF8", Kind::Encoding),
     of("client_min_messages", "notice", Kind::Free),
     reported("DateStyle", "ISO, MDY", Kind::DateStyle),
+    of("copy_atomic", "off", Kind::Bool),
     of("default_transaction_isolation", "serializable", Kind::OneOf(LEVELS)),
     reported("default_transaction_read_only", "off", Kind::Bool),
     of("extra_float_digits", "1", Kind::Number),

@@ -180,13 +180,21 @@ pub fn decode(base: SqlType, bytes: &[u8]) -> Result<Datum, SqlError> {
 /// # Errors
 /// When it is not UTF-8, or holds a zero byte.
 pub fn decode_text(bytes: &[u8]) -> Result<String, SqlError> {
+    check_text(bytes).map(str::to_owned)
+}
+
+/// Text that a client sent, where it is.
+///
+/// # Errors
+/// When it is not UTF-8, or holds a zero byte.
+pub fn check_text(bytes: &[u8]) -> Result<&str, SqlError> {
     let invalid = "invalid byte sequence for encoding \"UTF8\"";
     let text = std::str::from_utf8(bytes)
         .map_err(|error| SqlError::not_utf8(&bytes[error.valid_up_to()..]))?;
     if text.contains('\0') {
         return Err(SqlError::new(code::INVALID_BYTES, format!("{invalid}: 0x00")));
     }
-    Ok(text.to_owned())
+    Ok(text)
 }
 
 fn integer(value: impl Into<i64>) -> Datum {

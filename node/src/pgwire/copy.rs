@@ -1,0 +1,124 @@
+//! COPY on the wire, in a simple query or a portal.
+//!
+//! ```text
+//!   COPY FROM   <- CopyInResponse    CopyData.. CopyDone | CopyFail ->
+//!   COPY TO     <- CopyOutResponse CopyData, one a row .. CopyDone
+//! ```
+//!
+//! As in PostgreSQL an error is told at once, and what the client sends of its data after that is
+//! passed over; so is a Flush or a Sync before the data, which libraries send that do not know that
+//! their statement was a COPY.
+
+use ::pgwire::messages::PgWireFrontendMessage;
+use ::pgwire::messages::copy::{CopyDone, CopyInResponse, CopyOutResponse};
+use pangea_sql::engine::Engine;
+use pangea_sql::error::{SqlError, code};
+use pangea_sql::session::CopyStart;
+
+use super::client::Client;
+use super::connection::{End, REPLY_BYTES};
+use super::guard::Incoming;
+use super::patience::patiently;
+
+impl<E: Engine> Client<'_, E> {
+    /// Takes the rows of a COPY FROM, and returns PostgreSQL's tag.
+    pub(super) async fn copy_in(
+        &mut self,
+        start: CopyStart,
+    ) -> Result<Result<String, SqlError>, End> {
+        use PgWireFrontendMessage as M;
+        let (format, columns, formats) = shape(start);
+        self.connection.replies.put(CopyInResponse::new(format, columns, formats));
+        self.connection.flush().await?;
+        loop {
+            let incoming = tokio::select! {
+                biased;
+                incoming = self.connection.next(None) => incoming?,
+                // The session knows why, and is asked for no more.
+                () = self.engine.interrupted() => return Ok(self.interrupt_copy().await),
+            };
+            let message = match incoming {
+                Incoming::Message(message) => message,
+                Incoming::NotText { error, .. } => {
+                    return Ok(Err(self.session.copy_fail(&error.message).await));
+                }
+            };
+            match message {
+                M::CopyData(data) => {
+                    let taken = self.session.copy_data(&data.data);
+                    if let Err(error) = patiently(&self.engine, self.connection, taken).await? {
+                        return Ok(Err(error));
+                    }
+                }
+                M::CopyDone(_) => {
+                    let done = self.session.copy_done();
+                    return patiently(&self.engine, self.connection, done).await;
+                }
+                M::CopyFail(fail) => {
+                    return Ok(Err(self.session.copy_fail(&fail.message).await));
+                }
+                M::Flush(_) | M::Sync(_) => {}
+                M::Terminate(_) => return Err(std::io::Error::from(ABORTED).into()),
+                _ => {
+                    self.session.copy_fail("").await;
+                    let message = "unexpected message type during COPY from stdin";
+                    return Err(End::Fatal(SqlError::new(code::PROTOCOL_VIOLATION, message)));
+                }
+            }
+        }
+    }
+
+    async fn interrupt_copy(&mut self) -> Result<String, SqlError> {
+        match self.session.copy_data(&[]).await {
+            Ok(()) => Err(self.session.copy_fail("interrupted").await),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Sends the replies so far. A client that reads nothing holds up no server that stops.
+    async fn send(&mut self) -> Result<(), End> {
+        tokio::select! {
+            biased;
+            sent = self.connection.flush() => Ok(sent?),
+            () = self.engine.ending() => Err(std::io::Error::from(ABORTED).into()),
+        }
+    }
+
+    /// Sends the rows of a COPY TO, as fast as the client takes them, and returns the tag.
+    pub(super) async fn copy_out(
+        &mut self,
+        start: CopyStart,
+    ) -> Result<Result<String, SqlError>, End> {
+        let (format, columns, formats) = shape(start);
+        self.connection.replies.put(CopyOutResponse::new(format, columns, formats));
+        loop {
+            let output = match self.session.copy_next() {
+                Ok(output) => output,
+                Err(error) => return Ok(Err(error)),
+            };
+            let mut begin = 0;
+            for end in output.messages.ends {
+                self.connection.replies.copy_data(&output.messages.bytes[begin..end]);
+                begin = end;
+                if self.connection.replies.bytes().len() >= REPLY_BYTES {
+                    self.send().await?;
+                }
+            }
+            if let Some(tag) = output.tag {
+                self.connection.replies.put(CopyDone::new());
+                return Ok(Ok(tag));
+            }
+            // Others have their turn, however fast the client is.
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+/// A client that leaves in the midst of its data.
+const ABORTED: std::io::ErrorKind = std::io::ErrorKind::ConnectionAborted;
+
+/// The format of all, the number of columns, and the format of each.
+fn shape(start: CopyStart) -> (i8, i16, Vec<i16>) {
+    let format = i8::from(start.is_binary);
+    (format, start.columns as i16, vec![format.into(); start.columns])
+}

@@ -1,0 +1,108 @@
+//! COPY in a session: it begins like any statement, and goes on with what the client sends or
+//! takes.
+//!
+//! ```text
+//!   COPY FROM   copy_data, copy_data, .. --> copy_done, or copy_fail
+//!   COPY TO     copy_next, copy_next, .. until it is complete
+//! ```
+//!
+//! An error ends a COPY wherever it is met. What a client sends after it is for nobody.
+
+use std::sync::{Mutex, PoisonError};
+
+use pangea_core::store::Header;
+
+use super::copy_in::CopyIn;
+use super::copy_out::CopyOut;
+use super::data::read_only_violation;
+use super::local::LocalContext;
+use super::{Response, Session};
+use crate::copy::Format;
+use crate::engine::Engine;
+use crate::error::{Failure, SqlError, code};
+use crate::plan::Plan;
+use crate::syntax::Parsed;
+
+/// What a client is told of a COPY that begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CopyStart {
+    /// Whether rows are binary.
+    pub is_binary: bool,
+    /// How many columns they have.
+    pub columns: usize,
+}
+
+/// A COPY that is under way.
+pub(super) enum Copy<H: Header> {
+    In(Box<CopyIn>),
+    Out(Box<CopyOut<H>>),
+}
+
+/// Where a session keeps it. Never locked: some of it can't be looked at by two threads, and this
+/// says that none does.
+pub(super) struct UnderWay<H: Header>(Mutex<Option<Copy<H>>>);
+
+impl<H: Header> Default for UnderWay<H> {
+    fn default() -> Self {
+        Self(Mutex::new(None))
+    }
+}
+
+impl<H: Header> UnderWay<H> {
+    pub(super) fn take(&mut self) -> Option<Copy<H>> {
+        self.0.get_mut().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    pub(super) fn put(&mut self, copy: Copy<H>) {
+        *self.0.get_mut().unwrap_or_else(PoisonError::into_inner) = Some(copy);
+    }
+}
+
+impl<E: Engine> Session<E> {
+    /// Begins a COPY.
+    pub(super) async fn begin_copy(&mut self, parsed: &Parsed) -> Result<Response, SqlError> {
+        let planned = if self.transaction.is_some() {
+            self.open_snapshot().await?;
+            let open = self.transaction.as_mut().and_then(|open| open.cx.as_mut());
+            let cx: &mut LocalContext<E::Header> = open.expect("the snapshot is open");
+            let parse = || Ok::<_, Failure>(parsed.clone());
+            self.shared.plans.plan(&parsed.text, &[], parse, cx)?
+        } else {
+            self.plan(parsed, &[]).await?.0
+        };
+        let is_read_only = match &self.transaction {
+            Some(transaction) => transaction.is_read_only,
+            None => self.settings.is_on("default_transaction_read_only"),
+        };
+        if planned.is_write() && is_read_only {
+            return Err(read_only_violation(&planned));
+        }
+        let options = parsed.copy.as_ref().expect("a COPY has options");
+        let is_binary = options.format == Format::Binary;
+        let columns = match &planned.plan {
+            Plan::CopyFrom(copy) => copy.source.len(),
+            Plan::CopyTo(copy) => copy.columns.len(),
+            _ => return Err(SqlError::new(code::INTERNAL, "a COPY was planned as another")),
+        };
+        let start = CopyStart { is_binary, columns };
+        if matches!(planned.plan, Plan::CopyTo(_)) {
+            let copy = self.open_copy_out(planned).await?;
+            self.copy.put(Copy::Out(Box::new(copy)));
+            return Ok(Response::CopyOut(start));
+        }
+        let copy = CopyIn::new(parsed.clone(), planned, self.transaction.is_some());
+        self.copy.put(Copy::In(Box::new(copy)));
+        Ok(Response::CopyIn(start))
+    }
+
+    /// A COPY failed, and with it the transaction and the rest of the query.
+    pub(super) fn fail_copy(&mut self, error: SqlError) -> SqlError {
+        self.script.clear();
+        self.fail(error)
+    }
+}
+
+/// The error of a client that goes on with a COPY that there is not.
+pub(super) fn no_copy() -> SqlError {
+    SqlError::new(code::PROTOCOL_VIOLATION, "there is no COPY under way")
+}
