@@ -1,5 +1,6 @@
 //! PostgreSQL statements become transactions.
 
+mod authorization;
 pub mod catalog;
 mod conflict;
 pub mod engine;
@@ -10,6 +11,7 @@ mod keys;
 pub mod memory;
 mod plan;
 mod rows;
+pub mod scram;
 mod sequence;
 pub mod session;
 mod statement;

@@ -8,15 +8,17 @@ use pangea_core::ids::TableId;
 use pangea_core::key::{Direction, KeyRange};
 use pangea_core::txn::{Context, Scan};
 
-use super::{Executed, alter, scan};
+use super::{Executed, alter, roles, scan};
 use crate::catalog::sequence::SEQUENCES;
 use crate::catalog::{self, CATALOG, Relation, Sequence, Table};
 use crate::error::{Failure, SqlError, code};
+use crate::expr::Env;
 use crate::plan::{CreateSequence, CreateTable, DropTables, Truncate};
 use crate::types::datum::Datum;
 
 pub(super) fn create_table(
     create: &CreateTable,
+    env: &Env,
     cx: &mut dyn Context,
 ) -> Result<Executed, Failure> {
     let name = &create.table.name;
@@ -35,9 +37,10 @@ pub(super) fn create_table(
         alter::claim(&index.name, name, cx)?;
     }
     for (sequence_name, sequence) in &create.sequences {
-        make_sequence(sequence_name, sequence, cx)?;
+        make_sequence(sequence_name, sequence, env, cx)?;
     }
     catalog::put_table(&table, cx)?;
+    roles::adopt(name, env, cx)?;
     let parents: BTreeSet<&String> = table.foreign_keys.iter().map(|key| &key.parent).collect();
     for parent in parents {
         alter::change_table(parent, cx, |parent| {
@@ -86,12 +89,14 @@ pub(super) fn drop_tables(drop: &DropTables, cx: &mut dyn Context) -> Result<Exe
         }
         delete_all(table.id, cx)?;
         catalog::remove(name, cx)?;
+        roles::forget(name, cx)?;
     }
     Ok(Executed { notice, ..Executed::default() })
 }
 
 pub(super) fn create_sequence(
     create: &CreateSequence,
+    env: &Env,
     cx: &mut dyn Context,
 ) -> Result<Executed, Failure> {
     let name = &create.name;
@@ -99,24 +104,31 @@ pub(super) fn create_sequence(
         let notice = Some(format!("relation \"{name}\" already exists, skipping"));
         return Ok(Executed { notice, ..Executed::default() });
     }
-    make_sequence(name, &create.sequence, cx)?;
+    make_sequence(name, &create.sequence, env, cx)?;
     Ok(Executed::default())
 }
 
-fn make_sequence(name: &str, sequence: &Sequence, cx: &mut dyn Context) -> Result<(), Failure> {
+fn make_sequence(
+    name: &str,
+    sequence: &Sequence,
+    env: &Env,
+    cx: &mut dyn Context,
+) -> Result<(), Failure> {
     if catalog::find(name, cx)?.is_some() {
         let message = format!("relation \"{name}\" already exists");
         return Err(SqlError::new(code::DUPLICATE_TABLE, message).into());
     }
     let id = catalog::next_table_id(cx)?.0;
     let sequence = Sequence { id, ..sequence.clone() };
-    Ok(catalog::put(name, &Relation::Sequence(sequence), cx)?)
+    catalog::put(name, &Relation::Sequence(sequence), cx)?;
+    roles::adopt(name, env, cx)
 }
 
 fn forget_sequence(name: &str, cx: &mut dyn Context) -> Result<(), Failure> {
     if let Some(Relation::Sequence(sequence)) = catalog::find(name, cx)? {
         cx.delete(SEQUENCES, sequence.key())?;
         catalog::remove(name, cx)?;
+        roles::forget(name, cx)?;
     }
     Ok(())
 }

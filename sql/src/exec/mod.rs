@@ -8,12 +8,15 @@ pub(crate) mod aggregate;
 mod alter;
 mod ddl;
 mod dml;
+mod grants;
 mod query;
+mod roles;
 mod scan;
 mod write;
 
 use pangea_core::txn::Context;
 
+use crate::authorization;
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Env;
 use crate::plan::{Plan, Planned};
@@ -68,6 +71,7 @@ fn check_size(rows: usize, bytes: usize) -> Result<(), SqlError> {
 
 /// Runs a statement.
 pub(crate) fn run(planned: &Planned, env: &Env, cx: &mut dyn Context) -> Result<Executed, Failure> {
+    authorization::check(&planned.required, env, cx)?;
     let executed = run_plan(&planned.plan, env, cx)?;
     for (at, value, is_called) in env.set_sequences.take() {
         let Used { name, sequence, .. } = &planned.sequences[at];
@@ -87,11 +91,12 @@ fn run_plan(plan: &Plan, env: &Env, cx: &mut dyn Context) -> Result<Executed, Fa
         Plan::Insert(insert) => dml::insert(insert, env, cx),
         Plan::Update(update) => dml::update(update, env, cx),
         Plan::Delete(delete) => dml::delete(delete, env, cx),
-        Plan::CreateTable(create) => ddl::create_table(create, cx),
+        Plan::Role(statement) => roles::run(statement, env, cx),
+        Plan::CreateTable(create) => ddl::create_table(create, env, cx),
         Plan::DropTables(drop) => ddl::drop_tables(drop, cx),
         Plan::Truncate(truncate) => ddl::truncate(truncate, cx),
         Plan::Alter(alter) => alter::run(alter, env, cx),
-        Plan::CreateSequence(create) => ddl::create_sequence(create, cx),
+        Plan::CreateSequence(create) => ddl::create_sequence(create, env, cx),
         Plan::DropSequences(drop) => ddl::drop_sequences(drop, cx),
         Plan::ShowTables => ddl::show_tables(cx),
     }

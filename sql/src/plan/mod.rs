@@ -11,6 +11,7 @@ mod constraints;
 mod ddl;
 mod dml;
 pub(crate) mod path;
+mod roles;
 mod select;
 mod sequences;
 pub(crate) mod target;
@@ -23,15 +24,18 @@ use pangea_core::txn::Context;
 use pangea_core::value::Value;
 use sqlparser::ast;
 
+use crate::authorization::Required;
+use crate::catalog::role::Privileges;
 use crate::catalog::{CATALOG, Relation, Sequence, Table, relation_key};
 use crate::error::{Failure, SqlError, code};
 use crate::exec::aggregate::Aggregate;
 use crate::expr::Expr;
 use crate::expr::bind::{Aggregates, Binder, Params, Scope, ScopeColumn, SequenceName};
 use crate::sequence::{Drawn, Used};
-use crate::syntax::{self, Parsed};
+use crate::syntax::{self, Parsed, RoleStatement};
 use crate::types::{ColumnType, SqlType};
 use access::Access;
+pub(crate) use ddl::check_name;
 use path::Paths;
 use target::Targets;
 
@@ -45,6 +49,8 @@ pub(crate) struct Planned {
     pub columns: Vec<OutputColumn>,
     /// The catalog records that it was planned with.
     pub schemas: Vec<(Key, Option<Value>)>,
+    /// What its user must be allowed to.
+    pub required: Vec<Required>,
     /// The sequences that its expressions name by their places.
     pub sequences: Vec<Used>,
     /// Whether it may say where sequences go on.
@@ -115,6 +121,8 @@ pub(crate) enum Plan {
     Alter(Box<Alter>),
     CreateSequence(CreateSequence),
     DropSequences(DropTables),
+    /// About roles and privileges.
+    Role(Arc<RoleStatement>),
     /// The names of all tables.
     ShowTables,
 }
@@ -138,6 +146,7 @@ impl Plan {
             | Self::Alter(_)
             | Self::CreateSequence(_)
             | Self::DropSequences(_)
+            | Self::Role(_)
             | Self::ShowTables => None,
         }
     }
@@ -153,6 +162,7 @@ impl Plan {
             | Self::CreateTable(_)
             | Self::CreateSequence(_)
             | Self::DropSequences(_)
+            | Self::Role(_)
             | Self::ShowTables => false,
         }
     }
@@ -170,6 +180,7 @@ impl Plan {
             Self::Alter(alter) => alter.command,
             Self::CreateSequence(_) => "CREATE SEQUENCE",
             Self::DropSequences(_) => "DROP SEQUENCE",
+            Self::Role(role) => role.tag(),
             Self::ShowTables => "SHOW",
         }
     }
@@ -326,6 +337,7 @@ pub(crate) struct Planner<'a> {
     source: Arc<str>,
     params: Params,
     schemas: Vec<(Key, Option<Value>)>,
+    required: Vec<Required>,
 }
 
 /// Plans a statement whose parameters have these types, as far as they are known.
@@ -335,8 +347,12 @@ pub(crate) fn plan(
     cx: &mut dyn Context,
 ) -> Result<Planned, Failure> {
     let params = Params { types: param_types.to_vec(), ..Params::default() };
-    let mut planner = Planner { cx, source: parsed.source.clone(), params, schemas: Vec::new() };
-    let (plan, columns) = planner.statement(&parsed.ast)?;
+    let (source, schemas, required) = (parsed.source.clone(), Vec::new(), Vec::new());
+    let mut planner = Planner { cx, source, params, schemas, required };
+    let (plan, columns) = match &parsed.role {
+        Some(role) => (Planner::role_statement(role), Vec::new()),
+        None => planner.statement(&parsed.ast)?,
+    };
     let known = planner.params.types.iter().enumerate().map(|(at, base)| {
         base.ok_or_else(|| {
             let message = format!("could not determine data type of parameter ${}", at + 1);
@@ -346,8 +362,8 @@ pub(crate) fn plan(
     let params = known.collect::<Result<_, _>>()?;
     let sequences = planner.sequences()?;
     let sets_sequences = planner.params.sets_sequences;
-    let schemas = planner.schemas;
-    Ok(Planned { plan, params, columns, schemas, sequences, sets_sequences })
+    let (schemas, required) = (planner.schemas, planner.required);
+    Ok(Planned { plan, params, columns, schemas, required, sequences, sets_sequences })
 }
 
 impl Planner<'_> {
@@ -367,7 +383,9 @@ impl Planner<'_> {
             S::CreateTable(create) => Ok((self.create_table(create)?, Vec::new())),
             S::Drop { object_type, if_exists, names, cascade, .. } => {
                 let (if_exists, is_cascade) = (*if_exists, *cascade);
-                let named = names.iter().map(syntax::table_name).collect::<Result<_, _>>()?;
+                let named: Vec<_> =
+                    names.iter().map(syntax::table_name).collect::<Result<_, _>>()?;
+                self.require_owner(*object_type, &named);
                 let plan = match object_type {
                     ast::ObjectType::Table => {
                         Plan::DropTables(DropTables { names: named, if_exists, is_cascade })
@@ -381,7 +399,9 @@ impl Planner<'_> {
                 Ok((plan, Vec::new()))
             }
             S::Truncate(truncate) => {
-                let tables = truncate.table_names.iter().map(|target| self.table(&target.name));
+                let tables = truncate.table_names.iter();
+                let tables =
+                    tables.map(|target| self.table_for(&target.name, Privileges::TRUNCATE));
                 let tables = tables.collect::<Result<_, _>>()?;
                 let is_cascade = matches!(truncate.cascade, Some(ast::CascadeOption::Cascade));
                 Ok((Plan::Truncate(Truncate { tables, is_cascade }), Vec::new()))
@@ -397,8 +417,12 @@ impl Planner<'_> {
         }
     }
 
-    /// The schema of a table that must exist.
+    /// The schema of a table that must exist, and that the statement reads.
     fn table(&mut self, object: &ast::ObjectName) -> Result<Arc<Table>, Failure> {
+        self.table_for(object, Privileges::SELECT)
+    }
+
+    fn table_unchecked(&mut self, object: &ast::ObjectName) -> Result<Arc<Table>, Failure> {
         let location = syntax::location(object);
         let name = syntax::table_name(object).map_err(|error| error.at(&self.source, location))?;
         self.table_named(&name).map_err(|failure| match failure {
@@ -430,6 +454,7 @@ impl Planner<'_> {
 
     /// The sequences that expressions have named.
     fn sequences(&mut self) -> Result<Vec<Used>, Failure> {
+        self.require_sequences()?;
         let mut found = Vec::new();
         for (name, is_drawn) in std::mem::take(&mut self.params.sequences) {
             let name = match name {
