@@ -125,6 +125,13 @@ pub async fn set_first_password<E: Engine>(engine: &E, password: &str) -> Result
     Err(SqlError::new(code::UNAVAILABLE, "others change the catalog all the time"))
 }
 
+/// Whether any role has a password, in what this node has.
+pub fn has_passwords<E: Engine>(engine: &E) -> bool {
+    let mut cx = LocalContext::snapshot(engine.store().pin());
+    // Made with the first one, and kept.
+    matches!(role::mock_secret(&mut cx), Ok(Some(_)))
+}
+
 /// What a statement about roles asks for. A password is replaced by what is kept of it: nobody
 /// after this sees it.
 pub(super) fn command(parsed: Parsed, role: &RoleStatement) -> Result<Command, SqlError> {

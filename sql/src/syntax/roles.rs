@@ -121,6 +121,8 @@ const PRIVILEGES: [(&str, Privileges); 9] = [
     ("USAGE", Privileges::USAGE),
     ("CREATE", Privileges::CREATE),
 ];
+/// The names of others, of what there is not.
+const OTHER_PRIVILEGES: [&str; 5] = ["connect", "execute", "set", "temp", "temporary"];
 /// What else GRANT is on in PostgreSQL.
 const OTHER_OBJECTS: [&str; 12] = [
     "DATABASE", "DOMAIN", "FOREIGN", "FUNCTION", "LANGUAGE", "LARGE", "PARAMETER", "PROCEDURE",
@@ -263,6 +265,9 @@ impl Cursor<'_> {
         }
         if self.take("SESSION_USER") {
             return Ok(RoleName::SessionUser);
+        }
+        if self.take("NONE") {
+            return Err(reserved("none").at(self.source, place));
         }
         let role = name(&self.ident()?);
         match role.as_str() {
@@ -539,6 +544,9 @@ impl Cursor<'_> {
                     return Err(cursor.unexpected());
                 };
                 let name = word.value.to_lowercase();
+                if OTHER_PRIVILEGES.contains(&&*name) {
+                    return Err(SqlError::unsupported(format!("the privilege {name}")));
+                }
                 let message = format!("unrecognized privilege type \"{name}\"");
                 return Err(SqlError::new(code::SYNTAX, message));
             };
