@@ -54,8 +54,8 @@ With --replace, a node whose disk is lost or damaged takes its place again: it f
 from the other nodes, all of which must be up, and takes clients when it has it. What is in its data
 directory is set aside there, and not removed. Give it once; a start without it goes on.
 
-Where the file says that PostgreSQL clients have passwords, the first superuser, pangea, gets that of
-the environment's PANGEA_SUPERUSER_PASSWORD, if it has none yet.
+The first superuser, pangea, gets the password of the environment's PANGEA_SUPERUSER_PASSWORD, if it
+has none yet.
 
 SIGINT (Ctrl-C), SIGTERM and SIGHUP stop it cleanly.")]
 pub struct Arguments {

@@ -31,7 +31,9 @@ pub(crate) enum Needs {
     All(Privileges),
     Any(Privileges),
     /// To be its owner. The index that is meant, where it is one of a table.
-    Owner { index: Option<String> },
+    Owner {
+        index: Option<String>,
+    },
 }
 
 impl Required {
@@ -112,10 +114,7 @@ pub(crate) fn no_role(name: &str) -> SqlError {
 }
 
 /// The roles whose privileges a role has, with itself.
-pub(crate) fn privileged(
-    name: &str,
-    cx: &mut dyn Context,
-) -> Result<BTreeSet<String>, Failure> {
+pub(crate) fn privileged(name: &str, cx: &mut dyn Context) -> Result<BTreeSet<String>, Failure> {
     role::roles_of(name, |role| role.inherits, cx)
 }
 
@@ -123,11 +122,7 @@ pub(crate) fn privileged(
 ///
 /// # Errors
 /// 42501 when it may not.
-pub(crate) fn check(
-    required: &[Required],
-    env: &Env,
-    cx: &mut dyn Context,
-) -> Result<(), Failure> {
+pub(crate) fn check(required: &[Required], env: &Env, cx: &mut dyn Context) -> Result<(), Failure> {
     if required.is_empty() {
         return Ok(());
     }

@@ -74,7 +74,8 @@ impl fmt::Debug for Verifier {
 impl fmt::Display for Verifier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { iterations, salt, stored_key, server_key, .. } = self;
-        let [salt, stored, server] = [&salt[..], stored_key, server_key].map(|it| BASE64.encode(it));
+        let [salt, stored, server] =
+            [&salt[..], stored_key, server_key].map(|it| BASE64.encode(it));
         write!(f, "{PREFIX}{iterations}:{salt}${stored}:{server}")
     }
 }
@@ -308,8 +309,13 @@ impl Exchange {
         let proof = BASE64.decode(proof).ok().and_then(|proof| Hash::try_from(proof).ok());
         let proof = proof.ok_or(Refusal::Malformed("malformed proof"))?;
         let Self { client_first_bare, server_first, verifier, .. } = self;
-        let said =
-            [client_first_bare.as_bytes(), b",", server_first.as_bytes(), b",", without_proof.as_bytes()];
+        let said = [
+            client_first_bare.as_bytes(),
+            b",",
+            server_first.as_bytes(),
+            b",",
+            without_proof.as_bytes(),
+        ];
         let mut client_key = hmac(&verifier.stored_key, &said);
         client_key.iter_mut().zip(proof).for_each(|(key, byte)| *key ^= byte);
         let stored: Hash = Sha256::digest(client_key).into();

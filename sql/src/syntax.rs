@@ -14,8 +14,8 @@ use sqlparser::parser::{Parser, ParserError};
 use sqlparser::tokenizer::{Location, Span, Token, TokenWithSpan, Tokenizer};
 
 use self::depth::Shape;
-pub(crate) use self::roles::RoleStatement;
 pub(crate) use self::refused::system_column;
+pub(crate) use self::roles::RoleStatement;
 use crate::error::{SqlError, byte_offset, code};
 
 /// The longest text that is parsed: beyond it memory, not syntax, is the matter.

@@ -238,7 +238,9 @@ fn message(input: &mut BytesMut) -> Result<Option<Bytes>, Malformed> {
     };
     let len = u32::from_be_bytes(*len) as usize;
     if !(4..=MESSAGE_BYTES_MAX).contains(&len) {
-        return Err(Malformed(format!("invalid message length {len}: at most {MESSAGE_BYTES_MAX}")));
+        return Err(Malformed(format!(
+            "invalid message length {len}: at most {MESSAGE_BYTES_MAX}"
+        )));
     }
     if input.len() < len + 1 {
         return Ok(None);

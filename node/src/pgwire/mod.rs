@@ -61,8 +61,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::{JoinError, JoinSet};
 
-use authentication::{Logins, Place, authenticate};
 pub use authentication::{Authentication, Security, TIMEOUT_DEFAULT};
+use authentication::{Logins, Place, authenticate};
 use cancel::{Cancellable, Cancels};
 use client::Client;
 use connection::{Connection, End};
@@ -259,7 +259,13 @@ mod tests {
             let stopped = async {
                 let _ = stopped.await;
             };
-            let server = tokio::spawn(serve_up_to(1, Security::default(), listener, MemoryEngine::new(), stopped));
+            let server = tokio::spawn(serve_up_to(
+                1,
+                Security::default(),
+                listener,
+                MemoryEngine::new(),
+                stopped,
+            ));
             let config = format!("host=127.0.0.1 port={port} user=me");
             let connect = || tokio_postgres::connect(&config, NoTls);
             let (client, connection) = connect().await.unwrap();

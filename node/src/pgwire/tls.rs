@@ -204,9 +204,8 @@ mod tests {
         assert!(error().contains("a.crt: "), "{}", error());
         std::fs::write(&certificate, "nothing").unwrap();
         assert!(error().contains("a.crt: there is no certificate"), "{}", error());
-        let [signed, other] = [0, 1].map(|_| {
-            rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap()
-        });
+        let [signed, other] = [0, 1]
+            .map(|_| rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap());
         std::fs::write(&certificate, signed.cert.pem()).unwrap();
         assert!(error().contains("a.key: "), "{}", error());
         std::fs::write(&key, other.signing_key.serialize_pem()).unwrap();

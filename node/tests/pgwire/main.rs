@@ -3,6 +3,7 @@
 mod cancel;
 mod drivers;
 mod hostile;
+mod security;
 mod server;
 mod timeouts;
 

@@ -149,7 +149,8 @@ impl Access {
         Self { owner: owner.to_owned(), given: Vec::new() }
     }
 
-    /// The schema `public` as it is at first: since PostgreSQL 15 only its owner makes things there.
+    /// The schema `public` as it is at first: its owner alone makes things there, as since
+    /// PostgreSQL 15.
     fn of_schema() -> Self {
         let (to, by) = (None, BOOTSTRAP.to_owned());
         let (privileges, with_option) = (Privileges::USAGE, Privileges::default());
@@ -285,7 +286,9 @@ pub(crate) fn remove_access(object: &Object, cx: &mut dyn Context) -> Result<(),
 }
 
 /// The records of all relations that have one, and that of the schema, by their keys.
-pub(crate) fn all_access(cx: &mut dyn Context) -> Result<Vec<(Key, Option<String>, Access)>, Failure> {
+pub(crate) fn all_access(
+    cx: &mut dyn Context,
+) -> Result<Vec<(Key, Option<String>, Access)>, Failure> {
     let mut found = Vec::new();
     scan(ACCESS_PREFIX, cx, &mut |name, record| {
         let name = std::str::from_utf8(name).map_err(|_| DecodeError::new("name of a relation"))?;

@@ -9,6 +9,8 @@ use pangea_core::key::{Direction, KeyRange};
 use pangea_core::txn::{Context, Scan};
 
 use super::{Executed, alter, roles, scan};
+use crate::authorization::{self, Required};
+use crate::catalog::role::Privileges;
 use crate::catalog::sequence::SEQUENCES;
 use crate::catalog::{self, CATALOG, Relation, Sequence, Table};
 use crate::error::{Failure, SqlError, code};
@@ -200,7 +202,11 @@ fn depends(table: &Table, child: &str, cx: &mut dyn Context) -> Result<SqlError,
         .with_hint("Use DROP ... CASCADE to drop the dependent objects too."))
 }
 
-pub(super) fn truncate(truncate: &Truncate, cx: &mut dyn Context) -> Result<Executed, Failure> {
+pub(super) fn truncate(
+    truncate: &Truncate,
+    env: &Env,
+    cx: &mut dyn Context,
+) -> Result<Executed, Failure> {
     let mut tables: Vec<Arc<Table>> = truncate.tables.clone();
     let mut at = 0;
     while at < tables.len() {
@@ -219,6 +225,8 @@ pub(super) fn truncate(truncate: &Truncate, cx: &mut dyn Context) -> Result<Exec
                 let error = SqlError::unsupported("").with_detail(detail).with_hint(hint);
                 return Err(SqlError { message: message.to_owned(), ..error }.into());
             }
+            let required = Required::on_table(child, Privileges::TRUNCATE);
+            authorization::check(&[required], env, cx)?;
             if let Some(Relation::Table(child)) = catalog::find(child, cx)? {
                 tables.push(Arc::new(child));
             }

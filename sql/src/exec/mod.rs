@@ -94,7 +94,7 @@ fn run_plan(plan: &Plan, env: &Env, cx: &mut dyn Context) -> Result<Executed, Fa
         Plan::Role(statement) => roles::run(statement, env, cx),
         Plan::CreateTable(create) => ddl::create_table(create, env, cx),
         Plan::DropTables(drop) => ddl::drop_tables(drop, cx),
-        Plan::Truncate(truncate) => ddl::truncate(truncate, cx),
+        Plan::Truncate(truncate) => ddl::truncate(truncate, env, cx),
         Plan::Alter(alter) => alter::run(alter, env, cx),
         Plan::CreateSequence(create) => ddl::create_sequence(create, env, cx),
         Plan::DropSequences(drop) => ddl::drop_sequences(drop, cx),

@@ -141,7 +141,8 @@ impl<'a> Running<'a> {
         let touches_superuser =
             role.is_superuser || options.iter().any(|it| matches!(it, RoleOption::Superuser(_)));
         if touches_superuser && !self.is_superuser() {
-            let message = "must be superuser to alter superuser roles or change superuser attribute";
+            let message =
+                "must be superuser to alter superuser roles or change superuser attribute";
             return Err(refused(message));
         }
         let is_own_password = *name == *self.env.user
@@ -395,7 +396,8 @@ impl<'a> Running<'a> {
             match known {
                 Some(known) if known.is_admin || !is_admin => {
                     let (member, role) = (&member.name, &role.name);
-                    let notice = format!("role \"{member}\" is already a member of role \"{role}\"");
+                    let notice =
+                        format!("role \"{member}\" is already a member of role \"{role}\"");
                     self.notice = Some(notice);
                     continue;
                 }

@@ -214,9 +214,7 @@ impl Planner<'_> {
             .map_err(|error| self.error_at(error, syntax::location(&key.foreign_table)))?;
         let parent = match parent == table.name {
             true => table.clone(),
-            false => {
-                Table::clone(&*self.table_for(&key.foreign_table, Privileges::REFERENCES)?)
-            },
+            false => Table::clone(&*self.table_for(&key.foreign_table, Privileges::REFERENCES)?),
         };
         let parent_columns = self.referred_columns(&parent, key)?;
         let name = match name {

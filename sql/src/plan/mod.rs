@@ -375,6 +375,7 @@ impl Planner<'_> {
         match statement {
             S::Query(query) => {
                 let (select, columns) = self.query(query)?;
+                self.locks(query);
                 Ok((Plan::Select(select), columns))
             }
             S::Insert(insert) => self.insert(insert),

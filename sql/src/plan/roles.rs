@@ -73,6 +73,18 @@ impl Planner<'_> {
         self.writes(at, privileges.and(Privileges::INSERT), returning);
     }
 
+    /// FOR UPDATE, FOR SHARE: what is read must be writable too.
+    pub(super) fn locks(&mut self, query: &ast::Query) {
+        if query.locks.is_empty() {
+            return;
+        }
+        for required in &mut self.required {
+            if required.needs == Needs::All(Privileges::SELECT) {
+                required.needs = Needs::All(Privileges::SELECT.and(Privileges::UPDATE));
+            }
+        }
+    }
+
     /// What is dropped must belong to the user.
     pub(super) fn require_owner(&mut self, kind: ast::ObjectType, names: &[String]) {
         let of: fn(String) -> Object = match kind {

@@ -13,8 +13,8 @@ use super::command::Command;
 use super::local::LocalContext;
 use super::{Notice, Response, Session, now};
 use crate::authorization::no_role;
-use crate::catalog::role::{self, Role};
 use crate::catalog::BOOTSTRAP;
+use crate::catalog::role::{self, Role};
 use crate::engine::Engine;
 use crate::error::{Failure, SqlError, code};
 use crate::scram::Verifier;
@@ -72,7 +72,7 @@ impl Login {
         };
         let limit = role.as_ref().filter(|role| !role.is_superuser);
         let connection_limit = limit.and_then(|role| u32::try_from(role.connection_limit).ok());
-        let is_new_cluster = !role::all(cx)?.iter().any(|role| role.can_login);
+        let is_new_cluster = role.is_none() && !role::all(cx)?.iter().any(|role| role.can_login);
         let can_login = role.map(|role| role.can_login);
         Ok(Self { verifier, why_not, can_login, is_new_cluster, connection_limit })
     }
@@ -220,7 +220,8 @@ impl Authorization {
     /// What SHOW shows of it.
     pub(super) fn shown(&self) -> [(&'static str, &str); 3] {
         let role = self.role.as_ref();
-        let is_superuser = role.map_or(self.session_is_superuser, |(_, is_superuser)| *is_superuser);
+        let is_superuser =
+            role.map_or(self.session_is_superuser, |(_, is_superuser)| *is_superuser);
         [
             ("is_superuser", if is_superuser { "on" } else { "off" }),
             ("role", role.map_or("none", |(role, _)| role)),
@@ -335,5 +336,70 @@ impl<E: Engine> Session<E> {
         self.wait_fresh().await?;
         let mut cx = LocalContext::snapshot(self.engine.store().pin());
         Ok(read_roles(name, user, &mut cx)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::MemoryEngine;
+
+    fn concealed(text: &str) -> Parsed {
+        let parsed = crate::syntax::parse(text).unwrap().pop().unwrap();
+        match Command::new(parsed) {
+            Ok(Command::Data(parsed)) => parsed,
+            other => panic!("{text}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn nobody_after_the_session_sees_a_password() {
+        let literals =
+            ["'ge heim'", "e'ge\\x20heim'", "U&'ge\\0020heim'", "$$ge heim$$", "$a$ge heim$a$"];
+        for literal in literals {
+            for (before, after) in [
+                ("select 'é';\n create user \"é\" password ", " valid until 'infinity'"),
+                ("ALTER ROLE a ENCRYPTED PASSWORD ", ""),
+                (" /* é */ alter user \"é\" /* x */ with login password ", "\n nologin -- x\n;"),
+            ] {
+                let text = format!("{before}{literal}{after}");
+                let parsed = concealed(&text);
+                let shown = format!("{parsed:?}");
+                assert!(!shown.contains("heim"), "{text}: {shown}");
+                let role = parsed.role.expect("it is about roles");
+                let (kept, _) = role.password().unwrap();
+                assert!(Verifier::parse(kept).unwrap().is_of("ge heim"), "{text}: {kept}");
+                assert!(parsed.text.contains(kept));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_kept_of_a_password_stays_as_it_is() {
+        let kept = Verifier::new("x").to_string();
+        let parsed = concealed(&format!("create role a password '{kept}'"));
+        assert_eq!(&*parsed.text, format!("create role a password '{kept}'"));
+        assert!(concealed("alter role a password null").role.unwrap().password().is_none());
+    }
+
+    #[test]
+    fn who_dropped_its_own_name_is_no_superuser() {
+        let engine = MemoryEngine::new();
+        let login = |user| Login::of(&engine, user).unwrap();
+        assert_eq!(login("anybody").admit("anybody"), Ok(()));
+        let mut cx = LocalContext::transaction(engine.store().pin());
+        cx.begin_write();
+        role::put(&Role { can_login: true, ..Role::new("a") }, &mut cx).unwrap();
+        role::put(&Role::new("b"), &mut cx).unwrap();
+        for (user, is_let_in) in [("a", true), ("b", false), ("c", false), (BOOTSTRAP, true)] {
+            let login = Login::read(user, &mut cx).unwrap();
+            assert_eq!(login.admit(user).is_ok(), is_let_in, "{user}");
+            assert!(login.why_not.is_some(), "nobody has a password");
+        }
+        let trusted = Authorization::new("me", None);
+        assert!(trusted.is_trusted());
+        let role = Some((Arc::from("a"), false));
+        let other = Authorization { role, session_user: Arc::from("a"), ..trusted };
+        assert!(!other.is_trusted() && other.first().is_trusted());
     }
 }
