@@ -24,6 +24,7 @@ use serde::{Deserialize, Serialize};
 
 use super::CATALOG;
 use crate::error::Failure;
+use crate::syntax::quoted;
 
 /// The superuser that is there from the beginning.
 pub const BOOTSTRAP: &str = "pangea";
@@ -190,6 +191,19 @@ impl Object {
             Self::Table(name) | Self::Sequence(name) => named(ACCESS_PREFIX, name),
             Self::Schema => Key::from(SCHEMA_KEY),
         }
+    }
+}
+
+/// What a key of these records is of, as it is called in messages.
+pub(crate) fn described_key(key: &[u8]) -> Option<String> {
+    let (&prefix, name) = key.split_first()?;
+    let name = quoted(std::str::from_utf8(name).ok()?);
+    match prefix {
+        ROLE_PREFIX => Some(format!("Role {name}")),
+        PASSWORD_PREFIX => Some(format!("The password of role {name}")),
+        ACCESS_PREFIX => Some(format!("The list of who may do what with {name}")),
+        _ if key == SCHEMA_KEY => Some("The list of who may do what in the schema".to_owned()),
+        _ => None,
     }
 }
 

@@ -137,7 +137,8 @@ impl<'a> Running<'a> {
 
     fn alter(&mut self, name: &RoleName, options: &[RoleOption]) -> Result<(), Failure> {
         let name = self.named(name)?;
-        let mut role = self.existing(&name)?;
+        let before = self.existing(&name)?;
+        let mut role = before.clone();
         let touches_superuser =
             role.is_superuser || options.iter().any(|it| matches!(it, RoleOption::Superuser(_)));
         if touches_superuser && !self.is_superuser() {
@@ -166,7 +167,8 @@ impl<'a> Running<'a> {
                 _ => {}
             }
         }
-        Ok(role::put(&role, self.cx)?)
+        // A password alone conflicts with nothing that the role does.
+        if role == before { Ok(()) } else { Ok(role::put(&role, self.cx)?) }
     }
 
     fn apply(&mut self, role: &mut Role, options: &[RoleOption]) -> Result<(), Failure> {

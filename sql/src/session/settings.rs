@@ -62,6 +62,8 @@ const SETTINGS: &[Setting] = &[
     reported("is_superuser", "off", Kind::Fixed),
     of("lock_timeout", "0", Kind::Time),
     of("max_identifier_length", "63", Kind::Fixed),
+    // psql asks before it hashes a password itself.
+    of("password_encryption", "scram-sha-256", Kind::OneOf(&["scram-sha-256"])),
     of("reads", "snapshot", Kind::OneOf(&["snapshot", "strict"])),
     of("role", "none", Kind::Fixed),
     of("row_security", "on", Kind::Bool),
