@@ -199,7 +199,7 @@ pub struct Exchange {
 }
 
 /// The value of an attribute that must come next, and what is after it.
-fn attribute<'a>(rest: &'a str, name: char) -> Result<(&'a str, &'a str), Refusal> {
+fn attribute(rest: &str, name: char) -> Result<(&str, &str), Refusal> {
     let (value, rest) = rest.split_once(',').unwrap_or((rest, ""));
     let value = value.strip_prefix(name).and_then(|value| value.strip_prefix('='));
     let value = value.ok_or(Refusal::Malformed("an attribute is missing"))?;

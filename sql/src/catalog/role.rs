@@ -249,11 +249,10 @@ pub(crate) fn remove(name: &str, cx: &mut dyn Context) -> Result<(), Stop> {
     cx.delete(CATALOG, named(ROLE_PREFIX, name))
 }
 
-fn scan(
-    prefix: u8,
-    cx: &mut dyn Context,
-    visit: &mut dyn FnMut(&[u8], &[u8]) -> Result<(), DecodeError>,
-) -> Result<(), Failure> {
+/// What takes a record's name and its bytes.
+type Visitor<'a> = dyn FnMut(&[u8], &[u8]) -> Result<(), DecodeError> + 'a;
+
+fn scan(prefix: u8, cx: &mut dyn Context, visit: &mut Visitor<'_>) -> Result<(), Failure> {
     let (range, direction) = (KeyRange::prefix(&[prefix]), Direction::Forward);
     let mut result = Ok(());
     cx.scan(&Scan { table: CATALOG, range, direction }, &mut |key, record| {
