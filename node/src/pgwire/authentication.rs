@@ -21,6 +21,7 @@ use bytes::{Bytes, BytesMut};
 use pangea_sql::engine::Engine;
 use pangea_sql::error::{SqlError, code};
 use pangea_sql::scram::{Binding, Exchange, Refusal};
+use pangea_sql::session::Session;
 use pangea_sql::session::authorization::Login;
 use serde::{Deserialize, Serialize};
 
@@ -130,7 +131,12 @@ impl Logins {
     }
 
     /// Takes a place for a role's session, within its limit.
-    fn take(self: &Arc<Self>, user: &str, most: Option<u32>) -> Result<Place, SqlError> {
+    fn take(
+        self: &Arc<Self>,
+        user: &str,
+        most: Option<u32>,
+        is_role: bool,
+    ) -> Result<Place, SqlError> {
         let mut sessions = lock(&self.sessions);
         let count = sessions.entry(user.to_owned()).or_insert(0);
         if most.is_some_and(|most| *count >= most) {
@@ -138,7 +144,7 @@ impl Logins {
             return Err(SqlError::new(code::TOO_MANY_CLIENTS, message));
         }
         *count += 1;
-        Ok(Place { logins: self.clone(), user: user.to_owned() })
+        Ok(Place { logins: self.clone(), user: user.to_owned(), is_role })
     }
 }
 
@@ -147,6 +153,19 @@ impl Logins {
 pub(super) struct Place {
     logins: Arc<Logins>,
     user: String,
+    is_role: bool,
+}
+
+impl Place {
+    /// Holds a session to what its user logged in as: a role that is dropped a moment later does
+    /// not make a user of it whom trust let in.
+    pub(super) fn check<E: Engine>(&self, session: &Session<E>) -> Result<(), SqlError> {
+        if self.is_role && session.is_trusted() {
+            let message = format!("role \"{}\" does not exist", self.user);
+            return Err(SqlError::new(code::INVALID_AUTHORIZATION, message));
+        }
+        Ok(())
+    }
 }
 
 impl Drop for Place {
@@ -181,7 +200,7 @@ pub(super) async fn authenticate<E: Engine>(
         scram(connection, &login, binding, logins, user).await?;
     }
     login.admit(user).map_err(|error| refused(address, user, error))?;
-    let place = logins.take(user, login.connection_limit);
+    let place = logins.take(user, login.connection_limit, login.is_role());
     place.map_err(|error| refused(address, user, error))
 }
 
@@ -267,6 +286,7 @@ fn initial(body: &[u8]) -> Result<(&str, &[u8]), Malformed> {
 
 #[cfg(test)]
 mod tests {
+    use pangea_sql::memory::MemoryEngine;
     use proptest::prelude::*;
 
     use super::*;
@@ -292,12 +312,24 @@ mod tests {
     #[test]
     fn a_role_has_no_more_sessions_than_it_may() {
         let logins = Arc::new(Logins::default());
-        let first = logins.take("a", Some(1)).unwrap();
-        assert_eq!(logins.take("a", Some(1)).unwrap_err().code, code::TOO_MANY_CLIENTS);
-        let _other = logins.take("b", None).unwrap();
+        let first = logins.take("a", Some(1), true).unwrap();
+        assert_eq!(logins.take("a", Some(1), true).unwrap_err().code, code::TOO_MANY_CLIENTS);
+        let _other = logins.take("b", None, true).unwrap();
         drop(first);
-        let _next = logins.take("a", Some(1)).unwrap();
+        let _next = logins.take("a", Some(1), true).unwrap();
         assert_eq!(lock(&logins.sessions).len(), 2);
+    }
+
+    /// Between a login and its session the role may be dropped, which must not make it a superuser.
+    #[test]
+    fn a_role_that_is_dropped_while_it_logs_in_is_let_in_by_nobody() {
+        let logins = Arc::new(Logins::default());
+        let user = BTreeMap::from([("user".to_owned(), "a".to_owned())]);
+        let session = Session::new(MemoryEngine::new(), Arc::default(), &user).unwrap();
+        assert!(session.is_trusted(), "it has no role");
+        let was_role = logins.take("a", None, true).unwrap();
+        assert_eq!(was_role.check(&session).unwrap_err().code, code::INVALID_AUTHORIZATION);
+        assert_eq!(logins.take("a", None, false).unwrap().check(&session), Ok(()));
     }
 
     #[test]

@@ -215,7 +215,7 @@ impl<E: Engine> Welcome<E> {
         stream.set_nodelay(true)?;
         let mut connection = Connection::new(stream, stopped)?;
         let letting_in = self.let_in(&mut connection, has_place);
-        let (parameters, _role_place) =
+        let (parameters, place) =
             match tokio::time::timeout(self.security.timeout, letting_in).await {
                 Err(_) | Ok(Ok(None)) => return Ok(()),
                 Ok(Ok(Some(let_in))) => let_in,
@@ -226,7 +226,9 @@ impl<E: Engine> Welcome<E> {
         let registration = self.cancels.register(self.process, secret);
         let switch = registration.switch().clone();
         let engine = Cancellable { engine: self.engine, switch, is_ending: self.is_ending };
-        let session = match Session::new(engine.clone(), self.plans, &parameters) {
+        let session = Session::new(engine.clone(), self.plans, &parameters);
+        let session = session.and_then(|session| place.check(&session).map(|()| session));
+        let session = match session {
             Ok(session) => session,
             Err(error) => return connection.end(End::Fatal(error)).await,
         };

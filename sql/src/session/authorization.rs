@@ -78,6 +78,11 @@ impl Login {
         Ok(Self { verifier, why_not, can_login, is_new_cluster, connection_limit })
     }
 
+    /// Whether there is a role of this name.
+    pub fn is_role(&self) -> bool {
+        self.can_login.is_some()
+    }
+
     /// Whether somebody who has shown who it is, or is trusted, may have a session.
     ///
     /// # Errors
@@ -252,6 +257,11 @@ fn read_roles(
 }
 
 impl<E: Engine> Session<E> {
+    /// Whether the user has no role, and may do everything since trust let it in.
+    pub fn is_trusted(&self) -> bool {
+        self.settings.authorization().is_trusted()
+    }
+
     /// Runs SET ROLE and SET SESSION AUTHORIZATION.
     pub(super) async fn set_user(&mut self, set: &SetUser) -> Result<Response, SqlError> {
         let who = self.settings.authorization().clone();
