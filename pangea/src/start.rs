@@ -11,8 +11,10 @@ use pangea_node::config::Config;
 use pangea_node::driver::Handle;
 use pangea_node::meter::Meter;
 use pangea_node::node::Node;
-use pangea_node::pgwire;
+use pangea_node::pgwire::{self, Authentication, Security};
+use pangea_sql::catalog::BOOTSTRAP;
 use pangea_sql::engine::Engine;
+use pangea_sql::session::authorization::{has_passwords, set_first_password};
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
 
@@ -24,6 +26,10 @@ use crate::signals::Signals;
 const GOODBYE: Duration = Duration::from_millis(1_500);
 /// Threads that serve PostgreSQL clients: their work is reading snapshots, beside the node's own.
 const SQL_THREADS: usize = 2;
+
+/// The password of the first superuser, where it has none yet. No option: whoever sees the list of
+/// processes sees those.
+const PASSWORD_VARIABLE: &str = "PANGEA_SUPERUSER_PASSWORD";
 
 /// How long a node may take to be heard by others before it says what it waits for: it may be the
 /// first, or the only one.
@@ -47,6 +53,9 @@ than 2 s, a line before it begins with \"up:\" and says what it waits for. Its l
 With --replace, a node whose disk is lost or damaged takes its place again: it fetches everything
 from the other nodes, all of which must be up, and takes clients when it has it. What is in its data
 directory is set aside there, and not removed. Give it once; a start without it goes on.
+
+The first superuser, pangea, gets the password of the environment's PANGEA_SUPERUSER_PASSWORD, if it
+has none yet.
 
 SIGINT (Ctrl-C), SIGTERM and SIGHUP stop it cleanly.")]
 pub struct Arguments {
@@ -95,11 +104,12 @@ impl WithProtocol for Start<'_> {
         let options = config.protocol_options::<P::Options>();
         options.map_err(|error| Failure::Usage(error.to_string()))?;
         let runtime = crate::runtime(SQL_THREADS)?;
+        let security = config.security().map_err(Failure::Usage)?;
         let listener = runtime.block_on(listen(config))?;
         let meter = meter.then(Arc::<Meter>::default);
         let node = Node::<P>::start_metered(config, registry(), meter)
             .map_err(|error| Failure::failed("the node can't start", error))?;
-        let served = runtime.block_on(serve(config, &node, listener, stop_with_stdin));
+        let served = runtime.block_on(serve(config, &node, (listener, security), stop_with_stdin));
         // Clients that are still there are cut off before the node goes.
         runtime.shutdown_timeout(GOODBYE);
         served.and(node.stop().map_err(Failure::Failed))
@@ -121,7 +131,7 @@ async fn listen(config: &Config) -> Result<TcpListener, Failure> {
 async fn serve<P: Protocol>(
     config: &Config,
     node: &Node<P>,
-    listener: TcpListener,
+    (listener, security): (TcpListener, Security),
     stop_with_stdin: bool,
 ) -> Result<(), Failure> {
     let mut signals = Signals::new()?;
@@ -130,7 +140,9 @@ async fn serve<P: Protocol>(
         let goodbye = goodbye.clone();
         async move { goodbye.notified().await }
     };
-    let mut clients = tokio::spawn(pgwire::serve(listener, node.handle().clone(), shutdown));
+    let engine = node.handle().clone();
+    tokio::spawn(first_password(engine.clone(), security.authentication));
+    let mut clients = tokio::spawn(pgwire::serve_with(security, listener, engine, shutdown));
     let closed = closed(node.handle())?;
     let stdin = if stop_with_stdin { Some(stdin_closed()?) } else { None };
     tokio::select! {
@@ -148,6 +160,29 @@ async fn serve<P: Protocol>(
     // Those that don't go by themselves are cut off.
     let _ = tokio::time::timeout(GOODBYE, clients).await;
     Ok(())
+}
+
+/// Gives the first superuser its password, where one is given and it has none.
+async fn first_password<P: Protocol>(engine: Handle<P>, authentication: Authentication) {
+    let Ok(password) = std::env::var(PASSWORD_VARIABLE) else {
+        let must_have_one = authentication == Authentication::ScramSha256;
+        if must_have_one && engine.fresh().await.is_ok() && !has_passwords(&engine) {
+            tracing::warn!(
+                "nobody can log in: no role has a password. Start a node with \
+                 {PASSWORD_VARIABLE} set, which becomes the password of {BOOTSTRAP}"
+            );
+        }
+        return;
+    };
+    if password.is_empty() {
+        tracing::warn!("{PASSWORD_VARIABLE} is empty: it is passed over");
+        return;
+    }
+    match set_first_password(&engine, &password).await {
+        Ok(true) => tracing::info!("{BOOTSTRAP} has the password of {PASSWORD_VARIABLE}"),
+        Ok(false) => tracing::info!("{BOOTSTRAP} has a password: {PASSWORD_VARIABLE} is not it"),
+        Err(error) => tracing::error!("the password of {BOOTSTRAP} could not be set: {error}"),
+    }
 }
 
 /// Says that the node is ready, or what it waits for first. Ends only where nobody can be told.

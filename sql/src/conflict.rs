@@ -10,6 +10,7 @@ use pangea_core::key::Direction;
 use pangea_core::topology::Topology;
 use pangea_core::txn::{Context, Scan};
 
+use crate::catalog::role;
 use crate::catalog::{
     CATALOG, Index, Relation, Table, USER_TABLE_FIRST, relation_keys, relation_of_key,
 };
@@ -38,7 +39,11 @@ pub(crate) fn describe(
             Some(name) => {
                 format!("Table {} {}", quoted(name), became("created, changed or dropped"))
             }
-            None => format!("The list of tables {}", became("changed")),
+            None => {
+                let what = role::described_key(&change.key);
+                let what = what.unwrap_or_else(|| "The list of tables".to_owned());
+                format!("{what} {}", became("changed"))
+            }
         };
     }
     match table_of(change.table, cx) {

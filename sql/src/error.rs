@@ -88,9 +88,12 @@ pub mod code {
     pub const IDLE_IN_TRANSACTION: SqlState = SqlState(*b"25P03");
     pub const NO_STATEMENT: SqlState = SqlState(*b"26000");
     pub const INVALID_AUTHORIZATION: SqlState = SqlState(*b"28000");
+    pub const WRONG_PASSWORD: SqlState = SqlState(*b"28P01");
     pub const NO_PORTAL: SqlState = SqlState(*b"34000");
     pub const NO_SAVEPOINT: SqlState = SqlState(*b"3B001");
+    pub const INVALID_GRANT: SqlState = SqlState(*b"0LP01");
     pub const UNDEFINED_SCHEMA: SqlState = SqlState(*b"3F000");
+    pub const NO_PRIVILEGE: SqlState = SqlState(*b"42501");
     pub const SYNTAX: SqlState = SqlState(*b"42601");
     pub const INVALID_NAME: SqlState = SqlState(*b"42602");
     pub const NAME_TOO_LONG: SqlState = SqlState(*b"42622");
@@ -102,7 +105,6 @@ pub mod code {
     pub const INVALID_RECURSION: SqlState = SqlState(*b"42P19");
     pub const DUPLICATE_ALIAS: SqlState = SqlState(*b"42712");
     pub const OUT_OF_MEMORY: SqlState = SqlState(*b"53200");
-    pub const INSUFFICIENT_PRIVILEGE: SqlState = SqlState(*b"42501");
     pub const GROUPING: SqlState = SqlState(*b"42803");
     pub const TYPE_MISMATCH: SqlState = SqlState(*b"42804");
     pub const WRONG_OBJECT_TYPE: SqlState = SqlState(*b"42809");
@@ -115,6 +117,7 @@ pub mod code {
     pub const DUPLICATE_STATEMENT: SqlState = SqlState(*b"42P05");
     pub const DUPLICATE_TABLE: SqlState = SqlState(*b"42P07");
     pub const DUPLICATE_OBJECT: SqlState = SqlState(*b"42710");
+    pub const RESERVED_NAME: SqlState = SqlState(*b"42939");
     pub const GENERATED_ALWAYS: SqlState = SqlState(*b"428C9");
     pub const INVALID_FOREIGN_KEY: SqlState = SqlState(*b"42830");
     pub const INVALID_OBJECT_DEFINITION: SqlState = SqlState(*b"42P17");
@@ -125,6 +128,7 @@ pub mod code {
     pub const LIMIT_EXCEEDED: SqlState = SqlState::PROGRAM_LIMIT_EXCEEDED;
     /// Never seen by clients: a statement is run again with more numbers of a sequence.
     pub const TOO_FEW_NUMBERS: SqlState = SqlState(*b"PN001");
+    pub const OBJECT_IN_USE: SqlState = SqlState(*b"55006");
     pub const TOO_COMPLEX: SqlState = SqlState(*b"54001");
     pub const TOO_MANY_COLUMNS: SqlState = SqlState(*b"54011");
     pub const NOT_PREREQUISITE: SqlState = SqlState(*b"55000");

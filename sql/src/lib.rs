@@ -1,5 +1,6 @@
 //! PostgreSQL statements become transactions.
 
+mod authorization;
 pub mod catalog;
 mod conflict;
 mod copy;
@@ -12,6 +13,7 @@ pub mod memory;
 mod plan;
 mod relational;
 mod rows;
+pub mod scram;
 mod sequence;
 pub mod session;
 mod statement;

@@ -26,9 +26,14 @@ use crate::{rows, syntax};
 pub const STATEMENT: &str = "sql.statement";
 
 /// The layout of arguments and results that this code writes.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
+/// The layout before there were roles: whoever came was trusted.
+const VERSION_WITHOUT_ROLES: u8 = 1;
+/// The layout of results.
+const RESULT_VERSION: u8 = 1;
 const BULK: u8 = 1;
-const ROWS: u8 = 2;
+const TRUSTED: u8 = 2;
+const ROWS: u8 = 4;
 
 /// Everything that a statement depends on beside the database.
 #[derive(Clone, Debug)]
@@ -56,8 +61,9 @@ impl Arguments {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.text.len() + 64);
         out.put_u8(VERSION);
+        let bulk = if self.is_bulk { BULK } else { 0 };
         let rows = if self.rows.is_some() { ROWS } else { 0 };
-        out.put_u8(if self.is_bulk { BULK | rows } else { rows });
+        out.put_u8(bulk | rows | if self.env.is_trusted { TRUSTED } else { 0 });
         out.put_bytes(self.text.as_bytes());
         out.put_varint(self.param_types.len() as u64);
         self.param_types.iter().for_each(|base| out.put_u32(base.oid()));
@@ -68,6 +74,7 @@ impl Arguments {
         out.put_bytes(self.env.zone.name().as_bytes());
         out.put_bytes(self.env.user.as_bytes());
         out.put_bytes(self.env.database.as_bytes());
+        out.put_bytes(self.env.session_user.as_bytes());
         out.put_varint(self.env.sequences.len() as u64);
         self.env.sequences.iter().for_each(|drawn| drawn.encode(&mut out));
         put_number(self.env.last_number.get(), &mut out);
@@ -79,8 +86,10 @@ impl Arguments {
 
     fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let mut from = Reader::new(bytes);
-        let flags = flags(&mut from)?;
+        let (version, flags) = head(&mut from)?;
         let is_bulk = flags & BULK == BULK;
+        let knows_roles = version != VERSION_WITHOUT_ROLES;
+        let is_trusted = !knows_roles || flags & TRUSTED == TRUSTED;
         let text = Arc::from(text(&mut from)?);
         let param_types = (0..from.count("parameters")?)
             .map(|_| decode_type(&mut from))
@@ -90,7 +99,12 @@ impl Arguments {
         let seed = Cell::new(from.u64("seed")?);
         let row_seed = from.u64("seed")?;
         let zone = Zone::named(text_of(&mut from)?).map_err(|_| DecodeError::new("time zone"))?;
-        let (user, database) = (Arc::from(text_of(&mut from)?), Arc::from(text_of(&mut from)?));
+        let user: Arc<str> = Arc::from(text_of(&mut from)?);
+        let database = Arc::from(text_of(&mut from)?);
+        let session_user = match knows_roles {
+            true => Arc::from(text_of(&mut from)?),
+            false => user.clone(),
+        };
         let sequences = (0..from.count("sequences")?)
             .map(|_| Drawn::decode(&mut from))
             .collect::<Result<Vec<_>, _>>()?;
@@ -105,6 +119,8 @@ impl Arguments {
             statement_now: now,
             zone,
             user,
+            session_user,
+            is_trusted,
             database,
             seed,
             row_seed,
@@ -128,11 +144,13 @@ fn number(from: &mut Reader<'_>) -> Result<Option<i64>, DecodeError> {
     Ok(is_there.then_some(number))
 }
 
-fn flags(from: &mut Reader<'_>) -> Result<u8, DecodeError> {
-    if from.u8("statement version")? != VERSION {
+/// The layout and the flags.
+fn head(from: &mut Reader<'_>) -> Result<(u8, u8), DecodeError> {
+    let version = from.u8("statement version")?;
+    if ![VERSION, VERSION_WITHOUT_ROLES].contains(&version) {
         return Err(DecodeError::new("statement version"));
     }
-    from.u8("statement flags")
+    Ok((version, from.u8("statement flags")?))
 }
 
 fn text_of<'a>(from: &mut Reader<'a>) -> Result<&'a str, DecodeError> {
@@ -150,7 +168,7 @@ fn decode_type(from: &mut Reader<'_>) -> Result<SqlType, DecodeError> {
 impl Returned {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
-        out.put_u8(VERSION);
+        out.put_u8(RESULT_VERSION);
         out.put_varint(self.executed.count);
         out.put_bytes(self.executed.notice.as_deref().unwrap_or_default().as_bytes());
         out.put_varint(self.columns.len() as u64);
@@ -172,7 +190,7 @@ impl Returned {
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let mut from = Reader::new(bytes);
-        if from.u8("result version")? != VERSION {
+        if from.u8("result version")? != RESULT_VERSION {
             return Err(DecodeError::new("result version"));
         }
         let count = from.varint("count")?;
@@ -236,7 +254,7 @@ impl Procedure for Statement {
     }
 
     fn is_bulk(&self, args: &[u8]) -> bool {
-        flags(&mut Reader::new(args)).is_ok_and(|flags| flags & BULK == BULK)
+        head(&mut Reader::new(args)).is_ok_and(|(_, flags)| flags & BULK == BULK)
     }
 }
 
@@ -252,6 +270,8 @@ mod tests {
             statement_now: -5,
             zone: Zone::named("Europe/Berlin").unwrap(),
             user: Arc::from("u"),
+            session_user: Arc::from("s"),
+            is_trusted: true,
             database: Arc::from("d"),
             seed: Cell::new(9),
             row_seed: 11,

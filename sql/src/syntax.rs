@@ -4,6 +4,7 @@ mod depth;
 mod kinds;
 mod refused;
 mod reserved;
+pub(crate) mod roles;
 
 use std::sync::Arc;
 
@@ -15,6 +16,7 @@ use sqlparser::tokenizer::{Location, Span, Token, TokenWithSpan, Tokenizer};
 
 use self::depth::Shape;
 pub(crate) use self::refused::system_column;
+pub(crate) use self::roles::RoleStatement;
 use crate::copy;
 use crate::error::{SqlError, byte_offset, code};
 
@@ -26,6 +28,8 @@ const TEXT_BYTES_MAX: usize = 16 << 20;
 pub(crate) struct Parsed {
     /// What it says. Shared: trees are large.
     pub ast: Arc<ast::Statement>,
+    /// What it says where it is about roles: then the tree is of no use.
+    pub role: Option<Arc<RoleStatement>>,
     /// Its own text.
     pub text: Arc<str>,
     /// The whole query text, which positions in the tree count from.
@@ -96,11 +100,18 @@ fn parse_one(
         |token: &&TokenWithSpan| !matches!(token.token, Token::Whitespace(_) | Token::EOF);
     let first = tokens.iter().find(is_word).map_or(Span::empty(), |token| token.span);
     let last = tokens.iter().rfind(is_word).map_or(Span::empty(), |token| token.span);
+    let start = place.byte_offset(source, first.start);
+    let end = place.byte_offset(source, last.end);
+    let text: Arc<str> = Arc::from(&source[start..end]);
+    let words: Vec<&TokenWithSpan> = tokens.iter().filter(is_word).collect();
+    if let Some(role) = roles::parse(source, start, &words)? {
+        let ast = Arc::new(ast::Statement::UnlockTables);
+        let (role, source) = (Some(Arc::new(role)), source.clone());
+        return Ok(Parsed { ast, role, text, source, copy: None });
+    }
     kinds::check(tokens.iter().filter(is_word)).map_err(|error| error.at(source, first.start))?;
     refused::check_tokens(source, tokens.iter().filter(is_word))?;
     let shape = Shape::check(tokens)?;
-    let start = place.byte_offset(source, first.start);
-    let end = place.byte_offset(source, last.end);
     let mut tokens = tokens.to_vec();
     // PostgreSQL's own word for ROLLBACK, which the parser does not know.
     let first_word = tokens.iter_mut().find(|token| is_word(&&**token));
@@ -135,7 +146,7 @@ fn parse_one(
     })?;
     refused::check_statement(source, &ast)?;
     let (text, source) = (Arc::from(&source[start..end]), source.clone());
-    Ok(Parsed { ast: Arc::new(ast), text, source, copy })
+    Ok(Parsed { ast: Arc::new(ast), role: None, text, source, copy })
 }
 
 /// The parser says `Expected: x, found: y at Line: 1, Column: 2`; PostgreSQL names `y` alone.
@@ -370,9 +381,6 @@ mod tests {
             ("drop materialized view v", "DROP MATERIALIZED VIEW"),
             ("refresh materialized view v", "REFRESH MATERIALIZED VIEW"),
             ("create unlogged table t (a int)", "CREATE UNLOGGED TABLE"),
-            ("set role x", "SET ROLE"),
-            ("set local role x", "SET ROLE"),
-            ("set session authorization x", "SET SESSION AUTHORIZATION"),
         ];
         for (text, feature) in cases {
             let error = parse(text).unwrap_err();

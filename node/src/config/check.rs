@@ -2,14 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use pangea_core::ids::NodeId;
 use toml::Spanned;
 
 use super::{
-    Config, ConfigError, File, FileNode, FileRoundTrip, LOG_SEGMENT_BYTES_DEFAULT, NodeConfig,
-    RoundTripConfig, Source,
+    Config, ConfigError, File, FileNode, FileRoundTrip, Insecure, LOG_SEGMENT_BYTES_DEFAULT,
+    NodeConfig, RoundTripConfig, Source,
 };
+use crate::pgwire::Authentication;
 use crate::pool::WORKERS_MAX;
 use crate::transport::ONE_WAY_MAX;
 
@@ -17,6 +19,9 @@ use crate::transport::ONE_WAY_MAX;
 const LOG_SEGMENT_BYTES_MIN: u64 = 64 << 10;
 /// A longer one takes too long to fill in advance, and to read as a whole when a node starts.
 const LOG_SEGMENT_BYTES_MAX: u64 = 1 << 30;
+/// The time that PostgreSQL clients have to say who they are, as in PostgreSQL.
+const AUTHENTICATION_TIMEOUT_S_DEFAULT: u64 = 60;
+const AUTHENTICATION_TIMEOUT_S_MAX: u64 = 600;
 /// More nodes than this are no cluster that the protocols are built for.
 const NODES_MAX: usize = 1_024;
 
@@ -40,6 +45,12 @@ pub(super) fn check(
     let log_segment_bytes =
         checked(source, file.log_segment_bytes, default, segment_bytes, "log_segment_bytes")?;
     let round_trips = check_round_trips(source, &regions, &file.round_trips)?;
+    let timeout = AUTHENTICATION_TIMEOUT_S_DEFAULT;
+    let bounds = 1..=AUTHENTICATION_TIMEOUT_S_MAX;
+    let key = "authentication_timeout_s";
+    let authentication_timeout_s =
+        checked(source, file.authentication_timeout_s, timeout, bounds, key)?;
+    check_tls(source, file.tls_certificate.as_ref(), file.tls_key.as_ref())?;
     let config = Config {
         cluster: file.cluster.into_inner(),
         protocol: file.protocol.into_inner(),
@@ -49,6 +60,10 @@ pub(super) fn check(
         workers,
         log_segment_bytes,
         insecure: file.insecure,
+        authentication: file.authentication.map(Spanned::into_inner).unwrap_or_default(),
+        authentication_timeout_s,
+        tls_certificate: file.tls_certificate.map(Spanned::into_inner),
+        tls_key: file.tls_key.map(Spanned::into_inner),
         regions,
         nodes,
         round_trips,
@@ -157,15 +172,51 @@ fn check_address(
         let message = format!("{key} = \"{value}\": port 0 is no port that others can reach");
         return Err(source.error(Some(address.span()), message));
     }
-    if !value.ip().is_loopback() && !file.insecure {
-        let message = format!(
-            "{key} = \"{value}\" is off loopback, and connections are neither encrypted nor \
-             authenticated yet: set `insecure = true` if the network between the nodes can be \
-             trusted"
-        );
-        return Err(source.error(Some(address.span()), message));
+    if value.ip().is_loopback() || file.insecure == Insecure::Everything {
+        return Ok(());
     }
-    Ok(())
+    let message = match key {
+        "peer" if file.insecure == Insecure::Peers => return Ok(()),
+        "peer" => format!(
+            "{key} = \"{value}\" is off loopback, and connections of nodes are neither encrypted \
+             nor authenticated yet: set `insecure = true` if the network between the nodes can \
+             be trusted, or `insecure = \"peers\"` to hold PostgreSQL clients to more"
+        ),
+        _ => {
+            let authentication = file.authentication.as_ref().map(Spanned::get_ref);
+            let mut missing = Vec::new();
+            if file.tls_certificate.is_none() {
+                missing.push("`tls_certificate` and `tls_key`");
+            }
+            if authentication != Some(&Authentication::ScramSha256) {
+                missing.push("`authentication = \"scram-sha-256\"`");
+            }
+            if missing.is_empty() {
+                return Ok(());
+            }
+            format!(
+                "{key} = \"{value}\" is off loopback: set {}, or `insecure = true` if whoever \
+                 reaches it can be trusted",
+                missing.join(" and ")
+            )
+        }
+    };
+    Err(source.error(Some(address.span()), message))
+}
+
+/// A certificate and its key come together.
+fn check_tls(
+    source: &Source,
+    certificate: Option<&Spanned<PathBuf>>,
+    key: Option<&Spanned<PathBuf>>,
+) -> Result<(), ConfigError> {
+    let (there, missing) = match (certificate, key) {
+        (Some(certificate), None) => (certificate, "tls_key"),
+        (None, Some(key)) => (key, "tls_certificate"),
+        _ => return Ok(()),
+    };
+    let message = format!("`{missing}` is missing: a certificate and its key come together");
+    Err(source.error(Some(there.span()), message))
 }
 
 fn check_round_trips(

@@ -11,6 +11,7 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use pangea_core::ids::{NodeId, RegionId, ShardId};
 use pangea_core::time::Span;
@@ -21,6 +22,7 @@ use toml::Spanned;
 use toml::de::{DeTable, ValueDeserializer};
 
 use crate::log::Durability;
+use crate::pgwire::{Authentication, Security, Tls};
 use crate::transport::Wan;
 
 /// What a configuration file says, checked.
@@ -40,8 +42,18 @@ pub struct Config {
     pub workers: usize,
     /// The length of a segment of the log.
     pub log_segment_bytes: u64,
-    /// Whether addresses off loopback are allowed.
-    pub insecure: bool,
+    /// Which addresses off loopback are allowed without encryption and authentication.
+    pub insecure: Insecure,
+    /// How PostgreSQL clients show who they are.
+    pub authentication: Authentication,
+    /// How long they may take to, in seconds.
+    pub authentication_timeout_s: u64,
+    /// The certificate that PostgreSQL clients are shown, with those that vouch for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls_certificate: Option<PathBuf>,
+    /// The certificate's key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls_key: Option<PathBuf>,
     /// The regions' names; a region's number is its place here.
     pub regions: Vec<String>,
     /// The nodes in the order of their ids.
@@ -62,6 +74,51 @@ pub struct Config {
     /// For messages about the protocol's settings.
     #[serde(skip)]
     source: Option<Source>,
+}
+
+/// Which connections off loopback need neither encryption nor authentication.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Insecure {
+    /// None.
+    #[default]
+    Nothing,
+    /// Those of nodes and native clients, not those of PostgreSQL clients.
+    Peers,
+    /// All.
+    Everything,
+}
+
+impl Serialize for Insecure {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Nothing => to.serialize_bool(false),
+            Self::Peers => to.serialize_str("peers"),
+            Self::Everything => to.serialize_bool(true),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Insecure {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl serde::de::Visitor<'_> for Visitor {
+            type Value = Insecure;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("true, false or \"peers\"")
+            }
+
+            fn visit_bool<E>(self, is: bool) -> Result<Insecure, E> {
+                Ok(if is { Insecure::Everything } else { Insecure::Nothing })
+            }
+
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Insecure, E> {
+                let peers = (text == "peers").then_some(Insecure::Peers);
+                peers.ok_or_else(|| E::invalid_value(serde::de::Unexpected::Str(text), &self))
+            }
+        }
+        from.deserialize_any(Visitor)
+    }
 }
 
 /// One node of the cluster.
@@ -146,7 +203,15 @@ struct File {
     #[serde(default)]
     log_segment_bytes: Option<Spanned<u64>>,
     #[serde(default)]
-    insecure: bool,
+    insecure: Insecure,
+    #[serde(default)]
+    authentication: Option<Spanned<Authentication>>,
+    #[serde(default)]
+    authentication_timeout_s: Option<Spanned<u64>>,
+    #[serde(default)]
+    tls_certificate: Option<Spanned<PathBuf>>,
+    #[serde(default)]
+    tls_key: Option<Spanned<PathBuf>>,
     regions: Vec<Spanned<String>>,
     nodes: Vec<FileNode>,
     #[serde(default)]
@@ -231,6 +296,9 @@ impl Config {
         let mut config = Self::parse_of(&file, &text, protocols)?;
         if let Some(dir) = path.parent() {
             config.data_dir = dir.join(&config.data_dir);
+            for file in config.tls_certificate.iter_mut().chain(&mut config.tls_key) {
+                *file = dir.join(&*file);
+            }
         }
         Ok(config)
     }
@@ -326,6 +394,23 @@ impl Config {
             nodes: self.nodes.iter().map(place).collect(),
             one_way,
         }
+    }
+
+    /// What the node asks of its PostgreSQL clients.
+    ///
+    /// # Errors
+    /// When the certificate or its key can't be used.
+    pub fn security(&self) -> Result<Security, String> {
+        let tls = match (&self.tls_certificate, &self.tls_key) {
+            (Some(certificate), Some(key)) => Some(Tls::read(certificate, key)?),
+            _ => None,
+        };
+        Ok(Security {
+            authentication: self.authentication,
+            tls,
+            allows_plaintext: self.insecure == Insecure::Everything,
+            timeout: Duration::from_secs(self.authentication_timeout_s),
+        })
     }
 
     /// What the transport emulates, if it does.

@@ -105,6 +105,12 @@ fn what_is_wrong_is_named_with_its_line() {
         ("127.0.0.1:7000", "localhost:7000", 18, "localhost:7000"),
         ("127.0.0.1:7000", "localhost:7000", 18, "expected an IP address"),
         ("127.0.0.1:7000", "10.0.0.1:7000", 18, "`insecure = true`"),
+        ("127.0.0.1:5432", "10.0.0.1:5432", 19, "set `tls_certificate` and `tls_key` and"),
+        ("workers = 2", "tls_key = \"a\"", 6, "`tls_certificate` is missing"),
+        ("workers = 2", "tls_certificate = \"a\"", 6, "`tls_key` is missing"),
+        ("workers = 2", "authentication = \"md5\"", 6, "unknown variant `md5`"),
+        ("workers = 2", "authentication_timeout_s = 0", 6, "must be from 1 to 600"),
+        ("workers = 2", "insecure = \"some\"", 6, "true, false or \"peers\""),
         ("ms = 80.5", "ms = -1", 23, "ms = -1: must be from 0"),
         ("ms = 80.5", "ms = nan", 23, "ms = NaN: must be from 0"),
         ("between = [\"eu-west\", ", "between = [\"moon\", ", 22, "no region \"moon\""),
@@ -153,7 +159,30 @@ fn an_emulation_needs_every_round_trip() {
 fn off_loopback_is_allowed_where_it_is_said_to_be_insecure() {
     let text = GOOD.replace("127.0.0.1:7000", "10.0.0.1:7000");
     let text = text.replace("workers = 2", "insecure = true");
-    assert!(Config::parse("node.toml", &text).unwrap().insecure);
+    assert_eq!(Config::parse("node.toml", &text).unwrap().insecure, Insecure::Everything);
+}
+
+#[test]
+fn clients_off_loopback_are_allowed_with_a_certificate_and_passwords() {
+    let secure = "authentication = \"scram-sha-256\"\ntls_certificate = \"a.crt\"\n\
+                  tls_key = \"/b.key\"\ninsecure = \"peers\"";
+    let text = GOOD.replace("127.0.0.1:7000", "10.0.0.1:7000");
+    let text = text.replace("127.0.0.1:5432", "10.0.0.1:5432").replace("workers = 2", secure);
+    let config = Config::parse("node.toml", &text).unwrap();
+    assert_eq!(config.authentication, Authentication::ScramSha256);
+    assert_eq!(config.insecure, Insecure::Peers);
+    assert_eq!(Config::parse("again", &config.to_toml()).unwrap().to_toml(), config.to_toml());
+    let temp = tempfile::tempdir().unwrap();
+    let path = temp.path().join("node.toml");
+    std::fs::write(&path, &text).unwrap();
+    let config = Config::read(&path).unwrap();
+    assert_eq!(config.tls_certificate, Some(temp.path().join("a.crt")));
+    assert_eq!(config.tls_key, Some("/b.key".into()));
+    assert!(config.security().unwrap_err().contains("a.crt: "));
+    for line in secure.lines() {
+        let without = text.replace(line, "").replace("\n\n", "\n");
+        assert!(Config::parse("node.toml", &without).is_err(), "{line}");
+    }
 }
 
 #[test]
@@ -206,5 +235,5 @@ fn every_key_is_documented() {
             documented += 1;
         }
     }
-    assert_eq!(documented, 13 + 4 + 2 + 2);
+    assert_eq!(documented, 17 + 4 + 2 + 2);
 }

@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::future::pending;
 use std::io;
+use std::net::SocketAddr;
 use std::time::Duration;
 
-use ::pgwire::messages::PgWireFrontendMessage;
 use ::pgwire::messages::startup::Startup;
+use ::pgwire::messages::{Message, PgWireFrontendMessage};
 use bytes::BytesMut;
-use pangea_core::txn::SqlState;
 use pangea_sql::error::{SqlError, code};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -17,6 +17,7 @@ use tokio::sync::watch;
 use super::cancel::Cancels;
 use super::guard::{self, Incoming, Malformed, Opening};
 use super::reply::{Replies, Severity};
+use super::tls::{Stream, Tls};
 
 /// Replies are sent when they are this long, even when more are to come.
 pub(super) const REPLY_BYTES: usize = 64 << 10;
@@ -24,8 +25,6 @@ pub(super) const REPLY_BYTES: usize = 64 << 10;
 const READ_BYTES: usize = 16 << 10;
 /// The most that is kept of what a client sends while its statement waits.
 const UNREAD_BYTES_MAX: usize = 1 << 20;
-/// How long a client may take to say who it is.
-const STARTUP_TIMEOUT: Duration = Duration::from_secs(60);
 /// How often a client may ask for encryption before it starts: once for each kind.
 const ENCRYPTION_REQUESTS_MAX: usize = 2;
 /// The most messages that are read ahead to see whether an Execute is alone before its Sync.
@@ -33,7 +32,8 @@ const READ_AHEAD_MAX: usize = 64;
 
 /// A client's socket, with what was read of it and what is to be written to it.
 pub(super) struct Connection {
-    stream: TcpStream,
+    stream: Stream,
+    address: SocketAddr,
     input: BytesMut,
     ahead: VecDeque<Incoming>,
     pub replies: Replies,
@@ -61,34 +61,36 @@ impl From<Malformed> for End {
 }
 
 impl Connection {
-    pub(super) fn new(stream: TcpStream, stopped: watch::Receiver<bool>) -> Self {
-        let (input, ahead) = (BytesMut::new(), VecDeque::new());
-        Self { stream, input, ahead, replies: Replies::default(), stopped }
+    pub(super) fn new(stream: TcpStream, stopped: watch::Receiver<bool>) -> io::Result<Self> {
+        let (input, ahead, address) = (BytesMut::new(), VecDeque::new(), stream.peer_addr()?);
+        let (stream, replies) = (Stream::Plain(stream), Replies::default());
+        Ok(Self { stream, address, input, ahead, replies, stopped })
+    }
+
+    /// Where the client is.
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub(super) fn is_encrypted(&self) -> bool {
+        self.stream.is_encrypted()
+    }
+
+    /// Tells the client something at once.
+    pub(super) async fn say(&mut self, message: impl Message) -> io::Result<()> {
+        self.replies.put(message);
+        self.flush().await
     }
 
     /// Reads the startup of a session, and returns its parameters; nothing when none is wanted.
     pub(super) async fn start(
         &mut self,
         cancels: &Cancels,
-    ) -> io::Result<Option<BTreeMap<String, String>>> {
-        let started = tokio::time::timeout(STARTUP_TIMEOUT, self.read_startup(cancels)).await;
-        match started {
-            Err(_) => Ok(None),
-            Ok(Ok(parameters)) => Ok(parameters),
-            Ok(Err(end)) => self.end(end).await.map(|()| None),
-        }
-    }
-
-    async fn read_startup(
-        &mut self,
-        cancels: &Cancels,
+        tls: Option<&Tls>,
     ) -> Result<Option<BTreeMap<String, String>>, End> {
         for _ in 0..=ENCRYPTION_REQUESTS_MAX {
             match self.read(guard::opening).await? {
-                Opening::Encryption => {
-                    self.replies.no_encryption();
-                    self.flush().await?;
-                }
+                Opening::Encryption { is_tls } => self.encrypt(tls.filter(|_| is_tls)).await?,
                 Opening::Cancel(request) => {
                     cancels.cancel(&request);
                     return Ok(None);
@@ -105,6 +107,22 @@ impl Connection {
         Err(Malformed("too many requests for encryption".to_owned()).into())
     }
 
+    /// Answers a request for encryption, and shakes hands where it is granted.
+    async fn encrypt(&mut self, tls: Option<&Tls>) -> Result<(), End> {
+        let tls = tls.filter(|_| !self.is_encrypted());
+        self.replies.encryption(tls.is_some());
+        self.flush().await?;
+        let Some(tls) = tls else { return Ok(()) };
+        if !self.input.is_empty() {
+            // Somebody in between may have put it there, as if it came by way of TLS.
+            return Err(Malformed("received unencrypted data after SSL request".to_owned()).into());
+        }
+        if let Stream::Plain(stream) = std::mem::replace(&mut self.stream, Stream::Gone) {
+            self.stream = tls.accept(stream).await?;
+        }
+        Ok(())
+    }
+
     /// Tells a client that asks for more than version 3.0 that it won't have it.
     fn negotiate(&mut self, startup: Startup) -> BTreeMap<String, String> {
         let names = startup.parameters.keys();
@@ -113,11 +131,6 @@ impl Connection {
             self.replies.negotiate(unknown);
         }
         startup.parameters
-    }
-
-    /// Ends the connection with an error.
-    pub(super) async fn refuse(&mut self, code: SqlState, message: &str) -> io::Result<()> {
-        self.end(End::Fatal(SqlError::new(code, message))).await
     }
 
     /// Ends the connection, and tells the client why.
@@ -137,12 +150,13 @@ impl Connection {
         if !self.replies.bytes().is_empty() {
             self.stream.write_all(self.replies.bytes()).await?;
             self.replies.clear();
+            self.stream.flush().await?;
         }
         Ok(())
     }
 
     /// Reads until the guard takes something from the front of the input.
-    async fn read<T>(
+    pub(super) async fn read<T>(
         &mut self,
         take: impl Fn(&mut BytesMut) -> Result<Option<T>, Malformed>,
     ) -> Result<T, End> {

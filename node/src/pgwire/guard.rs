@@ -88,8 +88,8 @@ pub(super) enum Incoming {
 /// The first thing that a client says.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Opening {
-    /// It asks for encryption.
-    Encryption,
+    /// It asks for encryption: by TLS, or by GSSAPI.
+    Encryption { is_tls: bool },
     /// It asks to cancel what another connection waits for.
     Cancel(CancelRequest),
     /// It asks for a session.
@@ -109,12 +109,11 @@ pub(super) fn opening(input: &mut BytesMut) -> Result<Option<Opening>, Malformed
     }
     let packet = input.split_to(len);
     let mut fields = Fields { rest: &packet[LENGTH_BYTES..], not_text: None };
-    if SslRequest::is_ssl_request_packet(&packet)
-        || GssEncRequest::is_gss_enc_request_packet(&packet)
-    {
+    let is_tls = SslRequest::is_ssl_request_packet(&packet);
+    if is_tls || GssEncRequest::is_gss_enc_request_packet(&packet) {
         fields.take(4)?;
         fields.end()?;
-        return Ok(Some(Opening::Encryption));
+        return Ok(Some(Opening::Encryption { is_tls }));
     }
     if CancelRequest::is_cancel_request_packet(&packet) {
         fields.take(8)?;

@@ -9,7 +9,9 @@
 //!
 //! - `guard`: takes frames from the input and walks them before they are decoded. What is
 //!   malformed is an error that names it, and never a panic: no client can hurt another.
-//! - `connection`: a client's socket, and its startup. Whoever connects is trusted.
+//! - `connection`: a client's socket, and its startup.
+//! - `tls`: encryption, where the node's file names a certificate.
+//! - `authentication`: who a client is, and whether it may have a session.
 //! - `client`: messages to the session. A client that vanishes takes its session with it, and
 //!   with the session its transaction and the snapshot that it pinned.
 //! - `copy`: a client's rows in bulk, both ways.
@@ -31,9 +33,11 @@
 //! - shares its handlers, so that the session would need a lock, and demands of them a parser and a
 //!   `do_query` that handlers which override the messages never call.
 //!
-//! Its authentication handlers take any client that is a `Sink` of its messages, so that SCRAM and
-//! TLS, behind its feature `server-api-ring`, can be added beside this loop.
+//! So is SCRAM, which the crate has behind its feature `server-api-ring`: its part takes messages
+//! of the loop above, compares proofs as texts that end early, hashes at most one certificate and
+//! gives users that there are not no salt of their own; and with it come nine more crates.
 
+mod authentication;
 mod cancel;
 mod client;
 mod connection;
@@ -41,7 +45,9 @@ mod copy;
 mod guard;
 mod patience;
 mod reply;
+mod tls;
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
@@ -51,15 +57,18 @@ use std::time::Duration;
 
 use pangea_sql::Shared;
 use pangea_sql::engine::Engine;
-use pangea_sql::error::code;
+use pangea_sql::error::{SqlError, code};
 use pangea_sql::session::Session;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::{JoinError, JoinSet};
 
+pub use authentication::{Authentication, Security, TIMEOUT_DEFAULT};
+use authentication::{Logins, Place, authenticate};
 use cancel::{Cancellable, Cancels};
 use client::Client;
 use connection::{Connection, End};
+pub use tls::Tls;
 
 /// The most clients at a time: each holds a socket and a few tens of kilobytes.
 const CLIENTS_MAX: usize = 4_096;
@@ -79,12 +88,26 @@ pub async fn serve<E: Engine>(
     engine: E,
     shutdown: impl Future<Output = ()> + Send,
 ) -> io::Result<()> {
-    serve_up_to(CLIENTS_MAX, listener, engine, shutdown).await
+    serve_with(Security::default(), listener, engine, shutdown).await
+}
+
+/// Serves clients as [`serve`] does, and asks of them what is said.
+///
+/// # Errors
+/// When the listener has no address, which means that it is none.
+pub async fn serve_with<E: Engine>(
+    security: Security,
+    listener: TcpListener,
+    engine: E,
+    shutdown: impl Future<Output = ()> + Send,
+) -> io::Result<()> {
+    serve_up_to(CLIENTS_MAX, security, listener, engine, shutdown).await
 }
 
 /// Serves so many clients at a time.
 async fn serve_up_to<E: Engine>(
     clients_max: usize,
+    security: Security,
     listener: TcpListener,
     engine: E,
     shutdown: impl Future<Output = ()> + Send,
@@ -93,6 +116,7 @@ async fn serve_up_to<E: Engine>(
     let mut shutdown = pin!(shutdown);
     let plans = Arc::new(Shared::default());
     let cancels = Arc::new(Cancels::default());
+    let (security, logins) = (Arc::new(security), Arc::new(Logins::default()));
     let places = Arc::new(Semaphore::new(clients_max));
     let (stop, stopped) = watch::channel(false);
     let (end, is_ending) = watch::channel(false);
@@ -116,7 +140,9 @@ async fn serve_up_to<E: Engine>(
         let place = places.clone().try_acquire_owned().ok();
         let (engine, plans, cancels) = (engine.clone(), plans.clone(), cancels.clone());
         let is_ending = is_ending.clone();
-        let welcome = Welcome { engine, plans, cancels, is_ending, process: number };
+        let (security, logins) = (security.clone(), logins.clone());
+        let process = number;
+        let welcome = Welcome { engine, plans, cancels, security, logins, is_ending, process };
         let stopped = stopped.clone();
         clients.spawn(async move {
             // A client that breaks off is no matter of the server.
@@ -149,11 +175,39 @@ struct Welcome<E> {
     engine: E,
     plans: Arc<Shared>,
     cancels: Arc<Cancels>,
+    security: Arc<Security>,
+    logins: Arc<Logins>,
     is_ending: watch::Receiver<bool>,
     process: i32,
 }
 
 impl<E: Engine> Welcome<E> {
+    /// Finds out who a client is and what it asked for; nothing where it wants no session.
+    async fn let_in(
+        &self,
+        connection: &mut Connection,
+        has_place: bool,
+    ) -> Result<Option<(BTreeMap<String, String>, Place)>, End> {
+        let tls = self.security.tls.as_ref();
+        let Some(parameters) = connection.start(&self.cancels, tls).await? else {
+            return Ok(None);
+        };
+        let refused = |code, message: &str| Err(End::Fatal(SqlError::new(code, message)));
+        if !has_place {
+            return refused(code::TOO_MANY_CLIENTS, "sorry, too many clients already");
+        }
+        if let Some(why) = self.engine.rejoining() {
+            return refused(code::UNAVAILABLE, &why);
+        }
+        let Some(user) = parameters.get("user") else {
+            let message = "no PostgreSQL user name specified in startup packet";
+            return refused(code::INVALID_AUTHORIZATION, message);
+        };
+        let Self { engine, security, logins, .. } = self;
+        let place = authenticate(connection, engine, security, logins, user).await?;
+        Ok(Some((parameters, place)))
+    }
+
     async fn serve(
         self,
         stream: TcpStream,
@@ -161,26 +215,22 @@ impl<E: Engine> Welcome<E> {
         stopped: watch::Receiver<bool>,
     ) -> io::Result<()> {
         stream.set_nodelay(true)?;
-        let mut connection = Connection::new(stream, stopped);
-        let Some(parameters) = connection.start(&self.cancels).await? else { return Ok(()) };
-        if !has_place {
-            return connection
-                .refuse(code::TOO_MANY_CLIENTS, "sorry, too many clients already")
-                .await;
-        }
-        if let Some(why) = self.engine.rejoining() {
-            return connection.refuse(code::UNAVAILABLE, &why).await;
-        }
-        if !parameters.contains_key("user") {
-            let message = "no PostgreSQL user name specified in startup packet";
-            return connection.refuse(code::INVALID_AUTHORIZATION, message).await;
-        }
+        let mut connection = Connection::new(stream, stopped)?;
+        let letting_in = self.let_in(&mut connection, has_place);
+        let (parameters, place) =
+            match tokio::time::timeout(self.security.timeout, letting_in).await {
+                Err(_) | Ok(Ok(None)) => return Ok(()),
+                Ok(Ok(Some(let_in))) => let_in,
+                Ok(Err(end)) => return connection.end(end).await,
+            };
         // A keyed hash of nothing, under a key that the system drew.
         let secret = RandomState::new().build_hasher().finish() as i32;
         let registration = self.cancels.register(self.process, secret);
         let switch = registration.switch().clone();
         let engine = Cancellable { engine: self.engine, switch, is_ending: self.is_ending };
-        let session = match Session::new(engine.clone(), self.plans, &parameters) {
+        let session = Session::new(engine.clone(), self.plans, &parameters);
+        let session = session.and_then(|session| place.check(&session).map(|()| session));
+        let session = match session {
             Ok(session) => session,
             Err(error) => return connection.end(End::Fatal(error)).await,
         };
@@ -213,7 +263,13 @@ mod tests {
             let stopped = async {
                 let _ = stopped.await;
             };
-            let server = tokio::spawn(serve_up_to(1, listener, MemoryEngine::new(), stopped));
+            let server = tokio::spawn(serve_up_to(
+                1,
+                Security::default(),
+                listener,
+                MemoryEngine::new(),
+                stopped,
+            ));
             let config = format!("host=127.0.0.1 port={port} user=me");
             let connect = || tokio_postgres::connect(&config, NoTls);
             let (client, connection) = connect().await.unwrap();

@@ -63,9 +63,9 @@ impl Replies {
         message.encode(&mut self.bytes).expect("a reply is within the limits of its type");
     }
 
-    /// No, to a request for encryption.
-    pub(super) fn no_encryption(&mut self) {
-        self.put(SslResponse::Refuse);
+    /// Yes or no, to a request for encryption.
+    pub(super) fn encryption(&mut self, is_granted: bool) {
+        self.put(if is_granted { SslResponse::Accept } else { SslResponse::Refuse });
     }
 
     pub(super) fn authenticated(&mut self) {

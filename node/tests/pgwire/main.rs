@@ -4,6 +4,7 @@ mod cancel;
 mod copy;
 mod drivers;
 mod hostile;
+mod security;
 mod server;
 mod timeouts;
 

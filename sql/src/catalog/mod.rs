@@ -7,8 +7,10 @@
 //! ```text
 //!   00         -> next table number, u32
 //!   01 name    -> version u8, record
+//!   02 .. 06   -> roles, and who may do what: see `role`
 //! ```
 
+pub(crate) mod role;
 pub(crate) mod sequence;
 mod table;
 
@@ -20,6 +22,7 @@ use pangea_core::value::Value;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Failure;
+pub use role::BOOTSTRAP;
 pub use sequence::Sequence;
 pub use table::{Action, Check, Column, ForeignKey, Identity, Index, IndexKey, KeyTarget, Table};
 

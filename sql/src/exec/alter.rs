@@ -9,7 +9,7 @@ use pangea_core::txn::Context;
 use pangea_core::value::Value;
 
 use super::write::{self, hidden_key};
-use super::{Executed, ddl, scan};
+use super::{Executed, ddl, roles, scan};
 use crate::catalog::{self, Index, Relation, Table};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Env;
@@ -32,6 +32,7 @@ pub(super) fn run(alter: &Alter, env: &Env, cx: &mut dyn Context) -> Result<Exec
     }
     if after.name != before.name {
         rename(before, &after, cx)?;
+        roles::follow_name(&before.name, &after.name, cx)?;
     }
     let new = change_indexes(before, &mut after, cx)?;
     catalog::put_table(&after, cx)?;

@@ -8,15 +8,19 @@ use pangea_core::ids::TableId;
 use pangea_core::key::{Direction, KeyRange};
 use pangea_core::txn::{Context, Scan};
 
-use super::{Executed, alter, scan};
+use super::{Executed, alter, roles, scan};
+use crate::authorization::{self, Required};
+use crate::catalog::role::Privileges;
 use crate::catalog::sequence::SEQUENCES;
 use crate::catalog::{self, CATALOG, Relation, Sequence, Table};
 use crate::error::{Failure, SqlError, code};
+use crate::expr::Env;
 use crate::plan::{CreateSequence, CreateTable, DropTables, Truncate};
 use crate::types::datum::Datum;
 
 pub(super) fn create_table(
     create: &CreateTable,
+    env: &Env,
     cx: &mut dyn Context,
 ) -> Result<Executed, Failure> {
     let name = &create.table.name;
@@ -35,9 +39,10 @@ pub(super) fn create_table(
         alter::claim(&index.name, name, cx)?;
     }
     for (sequence_name, sequence) in &create.sequences {
-        make_sequence(sequence_name, sequence, cx)?;
+        make_sequence(sequence_name, sequence, env, cx)?;
     }
     catalog::put_table(&table, cx)?;
+    roles::adopt(name, env, cx)?;
     let parents: BTreeSet<&String> = table.foreign_keys.iter().map(|key| &key.parent).collect();
     for parent in parents {
         alter::change_table(parent, cx, |parent| {
@@ -86,12 +91,14 @@ pub(super) fn drop_tables(drop: &DropTables, cx: &mut dyn Context) -> Result<Exe
         }
         delete_all(table.id, cx)?;
         catalog::remove(name, cx)?;
+        roles::forget(name, cx)?;
     }
     Ok(Executed { notice, ..Executed::default() })
 }
 
 pub(super) fn create_sequence(
     create: &CreateSequence,
+    env: &Env,
     cx: &mut dyn Context,
 ) -> Result<Executed, Failure> {
     let name = &create.name;
@@ -99,24 +106,31 @@ pub(super) fn create_sequence(
         let notice = Some(format!("relation \"{name}\" already exists, skipping"));
         return Ok(Executed { notice, ..Executed::default() });
     }
-    make_sequence(name, &create.sequence, cx)?;
+    make_sequence(name, &create.sequence, env, cx)?;
     Ok(Executed::default())
 }
 
-fn make_sequence(name: &str, sequence: &Sequence, cx: &mut dyn Context) -> Result<(), Failure> {
+fn make_sequence(
+    name: &str,
+    sequence: &Sequence,
+    env: &Env,
+    cx: &mut dyn Context,
+) -> Result<(), Failure> {
     if catalog::find(name, cx)?.is_some() {
         let message = format!("relation \"{name}\" already exists");
         return Err(SqlError::new(code::DUPLICATE_TABLE, message).into());
     }
     let id = catalog::next_table_id(cx)?.0;
     let sequence = Sequence { id, ..sequence.clone() };
-    Ok(catalog::put(name, &Relation::Sequence(sequence), cx)?)
+    catalog::put(name, &Relation::Sequence(sequence), cx)?;
+    roles::adopt(name, env, cx)
 }
 
 fn forget_sequence(name: &str, cx: &mut dyn Context) -> Result<(), Failure> {
     if let Some(Relation::Sequence(sequence)) = catalog::find(name, cx)? {
         cx.delete(SEQUENCES, sequence.key())?;
         catalog::remove(name, cx)?;
+        roles::forget(name, cx)?;
     }
     Ok(())
 }
@@ -188,7 +202,11 @@ fn depends(table: &Table, child: &str, cx: &mut dyn Context) -> Result<SqlError,
         .with_hint("Use DROP ... CASCADE to drop the dependent objects too."))
 }
 
-pub(super) fn truncate(truncate: &Truncate, cx: &mut dyn Context) -> Result<Executed, Failure> {
+pub(super) fn truncate(
+    truncate: &Truncate,
+    env: &Env,
+    cx: &mut dyn Context,
+) -> Result<Executed, Failure> {
     let mut tables: Vec<Arc<Table>> = truncate.tables.clone();
     let mut at = 0;
     while at < tables.len() {
@@ -207,6 +225,8 @@ pub(super) fn truncate(truncate: &Truncate, cx: &mut dyn Context) -> Result<Exec
                 let error = SqlError::unsupported("").with_detail(detail).with_hint(hint);
                 return Err(SqlError { message: message.to_owned(), ..error }.into());
             }
+            let required = Required::on_table(child, Privileges::TRUNCATE);
+            authorization::check(&[required], env, cx)?;
             if let Some(Relation::Table(child)) = catalog::find(child, cx)? {
                 tables.push(Arc::new(child));
             }

@@ -9,13 +9,16 @@ mod alter;
 mod copy;
 mod ddl;
 mod dml;
+mod grants;
 pub(crate) mod query;
+mod roles;
 mod scan;
 pub(crate) mod series;
 mod write;
 
 use pangea_core::txn::Context;
 
+use crate::authorization;
 use crate::copy::Rows;
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Env;
@@ -78,6 +81,7 @@ pub(crate) fn run(
     env: &Env,
     cx: &mut dyn Context,
 ) -> Result<Executed, Failure> {
+    authorization::check(&planned.required, env, cx)?;
     let executed = match (&planned.plan, rows) {
         (Plan::CopyFrom(copy), Some(rows)) => copy::load(copy, rows, env, cx)?,
         (plan, _) => run_plan(plan, env, cx)?,
@@ -100,11 +104,12 @@ fn run_plan(plan: &Plan, env: &Env, cx: &mut dyn Context) -> Result<Executed, Fa
         Plan::Insert(insert) => dml::insert(insert, env, cx),
         Plan::Update(update) => dml::update(update, env, cx),
         Plan::Delete(delete) => dml::delete(delete, env, cx),
-        Plan::CreateTable(create) => ddl::create_table(create, cx),
+        Plan::Role(statement) => roles::run(statement, env, cx),
+        Plan::CreateTable(create) => ddl::create_table(create, env, cx),
         Plan::DropTables(drop) => ddl::drop_tables(drop, cx),
-        Plan::Truncate(truncate) => ddl::truncate(truncate, cx),
+        Plan::Truncate(truncate) => ddl::truncate(truncate, env, cx),
         Plan::Alter(alter) => alter::run(alter, env, cx),
-        Plan::CreateSequence(create) => ddl::create_sequence(create, cx),
+        Plan::CreateSequence(create) => ddl::create_sequence(create, env, cx),
         Plan::DropSequences(drop) => ddl::drop_sequences(drop, cx),
         Plan::ShowTables => ddl::show_tables(cx),
         Plan::CopyFrom(_) | Plan::CopyTo(_) => {

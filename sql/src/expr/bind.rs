@@ -10,6 +10,7 @@ use sqlparser::tokenizer::Location;
 
 use super::cast::{self, Level};
 use super::{Expr, Unary};
+use crate::catalog::role::Privileges;
 use crate::error::{SqlError, code};
 use crate::exec::aggregate::Aggregate;
 use crate::relational::{ColumnId, Query, Shape, Window};
@@ -59,6 +60,8 @@ pub(crate) struct Params {
     /// The sequences that expressions name, in the order of their places, and whether numbers are
     /// taken of them.
     pub sequences: Vec<(SequenceName, bool)>,
+    /// What must be allowed of sequences, one of several privileges for each.
+    pub needs: Vec<(SequenceName, Privileges)>,
     /// Whether one is told where to go on.
     pub sets_sequences: bool,
     /// The columns of queries around the one that is bound that it names.

@@ -83,6 +83,7 @@ pub(crate) enum Function {
     Database,
     Schema,
     User,
+    SessionUser,
     IsVisible,
     /// Gives back locks that nobody has: drivers ask for it before they hand a connection on.
     UnlockAll,
@@ -110,6 +111,7 @@ impl Function {
             | Self::Database
             | Self::Schema
             | Self::User
+            | Self::SessionUser
             | Self::IsVisible
             | Self::UnlockAll => false,
             Self::Extract(base) | Self::DateTruncate(base) => !depends_on_zone(base),
@@ -192,6 +194,7 @@ impl Function {
             Self::Database => Datum::Text(env.database.to_string()),
             Self::Schema => Datum::Text("public".to_owned()),
             Self::User => Datum::Text(env.user.to_string()),
+            Self::SessionUser => Datum::Text(env.session_user.to_string()),
             Self::UnlockAll => Datum::Text(String::new()),
             _ => return None,
         })

@@ -55,6 +55,10 @@ pub(crate) struct Env {
     pub zone: Zone,
     /// The session's user.
     pub user: Arc<str>,
+    /// Whom the session belongs to: the user but for SET ROLE.
+    pub session_user: Arc<str>,
+    /// Whether trust let the session in under a name that no role had.
+    pub is_trusted: bool,
     /// The session's database.
     pub database: Arc<str>,
     /// What random values are drawn from, fixed where the statement came in.
@@ -80,6 +84,8 @@ impl Env {
             statement_now: self.statement_now,
             zone: self.zone.clone(),
             user: self.user.clone(),
+            session_user: self.session_user.clone(),
+            is_trusted: self.is_trusted,
             database: self.database.clone(),
             seed: Cell::new(self.seed.get()),
             row_seed: self.row_seed,

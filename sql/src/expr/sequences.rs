@@ -5,6 +5,7 @@ use sqlparser::tokenizer::Location;
 
 use super::bind::{Binder, Bound, SequenceName};
 use super::{Expr, SequenceCall};
+use crate::catalog::role::Privileges;
 use crate::error::{SqlError, code};
 use crate::syntax;
 use crate::types::SqlType;
@@ -40,6 +41,14 @@ impl Binder<'_> {
                 list.push(self.coerce(bound, base)?.expr);
             }
             self.params.sets_sequences |= call == SequenceCall::Set;
+            let needs = match call {
+                SequenceCall::Next => Privileges::USAGE.and(Privileges::UPDATE),
+                SequenceCall::Set => Privileges::UPDATE,
+                SequenceCall::Current | SequenceCall::Last => {
+                    Privileges::USAGE.and(Privileges::SELECT)
+                }
+            };
+            self.params.needs.push((sequence.clone(), needs));
             at = self.params.sequence(sequence, call == SequenceCall::Next);
         }
         Ok(Some(Bound::new(Expr::Sequence(call, at, list), SqlType::Int8, location)))

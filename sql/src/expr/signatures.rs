@@ -129,8 +129,9 @@ const SIGNATURES: &[Signature] = &[
     of("current_catalog", &[], Text, Function::Database),
     of("current_schema", &[], Text, Function::Schema),
     of("current_user", &[], Text, Function::User),
-    of("session_user", &[], Text, Function::User),
+    of("session_user", &[], Text, Function::SessionUser),
     of("user", &[], Text, Function::User),
+    of("current_role", &[], Text, Function::User),
     of("pg_advisory_unlock_all", &[], Text, Function::UnlockAll),
     of("pg_table_is_visible", &[Int8], Bool, Function::IsVisible),
 ];

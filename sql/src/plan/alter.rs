@@ -49,7 +49,7 @@ fn nothing(command: &'static str, notice: String) -> Plan {
 impl Planner<'_> {
     pub(super) fn alter_table(&mut self, alter: &ast::AlterTable) -> Result<Plan, Failure> {
         const COMMAND: &str = "ALTER TABLE";
-        let table = match self.table(&alter.name) {
+        let table = match self.own_table(&alter.name) {
             Err(Failure::Sql(error)) if error.code == code::UNDEFINED_TABLE && alter.if_exists => {
                 return Ok(nothing(COMMAND, format!("{}, skipping", error.message)));
             }
@@ -81,7 +81,7 @@ impl Planner<'_> {
                 return Err(SqlError::new(code::DUPLICATE_TABLE, message).into());
             }
         }
-        let mut draft = Draft::new(self.table(&create.table_name)?);
+        let mut draft = Draft::new(self.own_table(&create.table_name)?);
         self.index(create, &mut draft.after)?;
         self.finish(COMMAND, draft)
     }
@@ -110,6 +110,7 @@ impl Planner<'_> {
                 return Err(SqlError::new(code::UNDEFINED_OBJECT, message).into());
             }
         };
+        self.own_index(&table, name);
         let mut draft = Draft::new(self.table_named(&table)?);
         let is_it = |index: &Index| index.name == *name;
         if draft.after.indexes.iter().any(|index| is_it(index) && index.is_constraint) {

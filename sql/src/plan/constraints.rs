@@ -9,6 +9,7 @@ use sqlparser::tokenizer::Location;
 use super::ddl::check_name;
 use super::path::Path;
 use super::{Planner, text};
+use crate::catalog::role::Privileges;
 use crate::catalog::{Action, Check, ForeignKey, Index, IndexKey, KeyTarget, Table};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Expr;
@@ -213,7 +214,7 @@ impl Planner<'_> {
             .map_err(|error| self.error_at(error, syntax::location(&key.foreign_table)))?;
         let parent = match parent == table.name {
             true => table.clone(),
-            false => Table::clone(&*self.table(&key.foreign_table)?),
+            false => Table::clone(&*self.table_for(&key.foreign_table, Privileges::REFERENCES)?),
         };
         let parent_columns = self.referred_columns(&parent, key)?;
         let name = match name {

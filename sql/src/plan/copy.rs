@@ -10,6 +10,7 @@ use super::path::Paths;
 use super::target::{Targets, default_of};
 use super::{OutputColumn, Plan, Planner, Select, Source};
 use crate::catalog::Table;
+use crate::catalog::role::Privileges;
 use crate::copy::{Named, Options, Target};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Expr;
@@ -61,7 +62,8 @@ impl Planner<'_> {
             }
             ast::CopySource::Table { table_name, columns } => (table_name, columns),
         };
-        let paths = Paths::new(self.table(name)?)?;
+        let privileges = if is_to { Privileges::SELECT } else { Privileges::INSERT };
+        let paths = Paths::new(self.table_for(name, privileges)?)?;
         let table = paths.table.clone();
         let copied = self.copied(&table, listed)?;
         if is_to {
@@ -196,5 +198,5 @@ fn refuse_files(target: &ast::CopyTarget, is_to: bool) -> Result<(), SqlError> {
     let message = format!("must be superuser or have privileges of the {role} role to COPY {what}");
     let hint =
         "Anyone can COPY to stdout or from stdin. psql's \\copy command also works for anyone.";
-    Err(SqlError::new(code::INSUFFICIENT_PRIVILEGE, message).with_hint(hint))
+    Err(SqlError::new(code::NO_PRIVILEGE, message).with_hint(hint))
 }

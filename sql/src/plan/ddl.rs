@@ -6,6 +6,7 @@ use sqlparser::tokenizer::Location;
 use super::constraints::columns_of;
 use super::dml::specified_twice;
 use super::{CreateTable, Plan, Planner, refuse, text};
+use crate::authorization::Required;
 use crate::catalog::{Column, Sequence, Table};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Expr;
@@ -30,6 +31,7 @@ impl Planner<'_> {
         ])?;
         let name = syntax::table_name(&create.name)?;
         check_name(&name)?;
+        self.required.push(Required::create());
         let mut table = Table::new(name);
         let mut sequences = Vec::new();
         for def in &create.columns {
@@ -177,7 +179,7 @@ impl Planner<'_> {
     }
 }
 
-pub(super) fn check_name(name: &str) -> Result<(), SqlError> {
+pub(crate) fn check_name(name: &str) -> Result<(), SqlError> {
     if name.is_empty() {
         return Err(SqlError::new(code::SYNTAX, "zero-length delimited identifier"));
     }

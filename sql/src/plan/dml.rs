@@ -12,6 +12,7 @@ use super::target::default_of;
 use super::{
     Delete, Insert, OnConflict, OutputColumn, Plan, Planner, Select, Update, refuse, scope_of,
 };
+use crate::catalog::role::Privileges;
 use crate::catalog::{Column, Table};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Expr;
@@ -31,6 +32,7 @@ impl Planner<'_> {
         let ast::TableObject::TableName(name) = &insert.table else {
             return Err(SqlError::unsupported("INSERT into something other than a table").into());
         };
+        let needed = self.required.len();
         let paths = Paths::new(self.table(name)?)?;
         let table = paths.table.clone();
         let targets = self.insert_targets(&table, insert)?;
@@ -48,6 +50,7 @@ impl Planner<'_> {
         let on_conflict = self.on_conflict(&paths, &scope, insert)?;
         let only_adds = !matches!(on_conflict, OnConflict::Update { .. });
         let (returning, output) = self.returning(insert.returning.as_deref(), &scope)?;
+        self.inserts(needed, insert, &returning);
         let targets = Arc::new(self.targets(&paths, only_adds)?);
         let plan = Insert { targets, source, columns, on_conflict, returning };
         Ok((Plan::Insert(plan), output))
@@ -307,11 +310,14 @@ impl Planner<'_> {
             (update.limit.is_some(), "UPDATE LIMIT"),
             (!update.table.joins.is_empty(), "JOIN"),
         ])?;
+        let needed = self.required.len();
         let (paths, alias) = self.relation(&update.table.relation)?;
         let scope = scope_of(&paths.table, &alias);
         let assignments = self.assignments(&paths.table, &update.assignments, &scope)?;
         let filter = self.where_clause(update.selection.as_ref(), &scope)?;
         let (returning, output) = self.returning(update.returning.as_deref(), &scope)?;
+        let read = assignments.iter().map(|(_, expr)| expr).chain(&filter).chain(&returning);
+        self.writes(needed, Privileges::UPDATE, read);
         let access = Access::new(&paths, filter.as_ref());
         let targets = Arc::new(self.targets(&paths, false)?);
         Ok((Plan::Update(Update { targets, access, filter, assignments, returning }), output))
@@ -329,10 +335,12 @@ impl Planner<'_> {
             return Err(SqlError::unsupported("DELETE from more than one table").into());
         };
         refuse(&[(!from.joins.is_empty(), "JOIN")])?;
+        let needed = self.required.len();
         let (paths, alias) = self.relation(&from.relation)?;
         let scope = scope_of(&paths.table, &alias);
         let filter = self.where_clause(delete.selection.as_ref(), &scope)?;
         let (returning, output) = self.returning(delete.returning.as_deref(), &scope)?;
+        self.writes(needed, Privileges::DELETE, filter.iter().chain(&returning));
         let access = Access::new(&paths, filter.as_ref());
         let targets = Arc::new(self.targets(&paths, false)?);
         Ok((Plan::Delete(Delete { targets, access, filter, returning }), output))

@@ -14,6 +14,7 @@ mod dml;
 mod from;
 pub(crate) mod path;
 mod query;
+mod roles;
 mod select;
 mod sequences;
 pub(crate) mod target;
@@ -26,6 +27,8 @@ use pangea_core::txn::Context;
 use pangea_core::value::Value;
 use sqlparser::ast;
 
+use crate::authorization::Required;
+use crate::catalog::role::Privileges;
 use crate::catalog::{CATALOG, Relation, Sequence, Table, relation_key};
 use crate::copy::Options;
 use crate::error::{Failure, SqlError, code};
@@ -34,10 +37,11 @@ use crate::expr::Expr;
 use crate::expr::bind::{Aggregates, Binder, Params, Scope, ScopeColumn, SequenceName};
 use crate::relational::{ColumnId, Numbers, Query};
 use crate::sequence::{Drawn, Used};
-use crate::syntax::{self, Parsed};
+use crate::syntax::{self, Parsed, RoleStatement};
 use crate::types::{ColumnType, SqlType};
 use access::Access;
 pub(crate) use copy::{CopyFrom, CopyTo};
+pub(crate) use ddl::check_name;
 use path::Paths;
 use target::Targets;
 
@@ -51,6 +55,8 @@ pub(crate) struct Planned {
     pub columns: Vec<OutputColumn>,
     /// The catalog records that it was planned with.
     pub schemas: Vec<(Key, Option<Value>)>,
+    /// What its user must be allowed to.
+    pub required: Vec<Required>,
     /// The sequences that its expressions name by their places.
     pub sequences: Vec<Used>,
     /// Whether it may say where sequences go on.
@@ -125,6 +131,8 @@ pub(crate) enum Plan {
     DropSequences(DropTables),
     CopyFrom(CopyFrom),
     CopyTo(CopyTo),
+    /// About roles and privileges.
+    Role(Arc<RoleStatement>),
     /// The names of all tables.
     ShowTables,
 }
@@ -150,6 +158,7 @@ impl Plan {
             | Self::Alter(_)
             | Self::CreateSequence(_)
             | Self::DropSequences(_)
+            | Self::Role(_)
             | Self::ShowTables => None,
         }
     }
@@ -167,6 +176,7 @@ impl Plan {
             | Self::CreateTable(_)
             | Self::CreateSequence(_)
             | Self::DropSequences(_)
+            | Self::Role(_)
             | Self::ShowTables => false,
         }
     }
@@ -186,6 +196,7 @@ impl Plan {
             Self::DropSequences(_) => "DROP SEQUENCE",
             Self::CopyFrom(_) => "COPY FROM",
             Self::CopyTo(_) => "COPY TO",
+            Self::Role(role) => role.tag(),
             Self::ShowTables => "SHOW",
         }
     }
@@ -363,6 +374,7 @@ pub(crate) struct Planner<'a> {
     has_queries: bool,
     /// The options of a COPY.
     copy: Option<Arc<Options>>,
+    required: Vec<Required>,
 }
 
 /// Plans a statement whose parameters have these types, as far as they are known.
@@ -382,8 +394,12 @@ pub(crate) fn plan(
         numbers: 0,
         has_queries: query::has_queries(&parsed.ast),
         copy: parsed.copy.clone(),
+        required: Vec::new(),
     };
-    let (plan, columns) = planner.statement(&parsed.ast)?;
+    let (plan, columns) = match &parsed.role {
+        Some(role) => (Planner::role_statement(role), Vec::new()),
+        None => planner.statement(&parsed.ast)?,
+    };
     let known = planner.params.types.iter().enumerate().map(|(at, base)| {
         base.ok_or_else(|| {
             let message = format!("could not determine data type of parameter ${}", at + 1);
@@ -393,8 +409,8 @@ pub(crate) fn plan(
     let params = known.collect::<Result<_, _>>()?;
     let sequences = planner.sequences()?;
     let sets_sequences = planner.params.sets_sequences;
-    let schemas = planner.schemas;
-    Ok(Planned { plan, params, columns, schemas, sequences, sets_sequences })
+    let (schemas, required) = (planner.schemas, planner.required);
+    Ok(Planned { plan, params, columns, schemas, required, sequences, sets_sequences })
 }
 
 impl Planner<'_> {
@@ -406,6 +422,7 @@ impl Planner<'_> {
         match statement {
             S::Query(query) => {
                 let (select, columns) = self.query(query)?;
+                self.locks(query);
                 Ok((Plan::Select(select), columns))
             }
             S::Insert(insert) => self.insert(insert),
@@ -414,7 +431,9 @@ impl Planner<'_> {
             S::CreateTable(create) => Ok((self.create_table(create)?, Vec::new())),
             S::Drop { object_type, if_exists, names, cascade, .. } => {
                 let (if_exists, is_cascade) = (*if_exists, *cascade);
-                let named = names.iter().map(syntax::table_name).collect::<Result<_, _>>()?;
+                let named: Vec<_> =
+                    names.iter().map(syntax::table_name).collect::<Result<_, _>>()?;
+                self.require_owner(*object_type, &named);
                 let plan = match object_type {
                     ast::ObjectType::Table => {
                         Plan::DropTables(DropTables { names: named, if_exists, is_cascade })
@@ -428,7 +447,9 @@ impl Planner<'_> {
                 Ok((plan, Vec::new()))
             }
             S::Truncate(truncate) => {
-                let tables = truncate.table_names.iter().map(|target| self.table(&target.name));
+                let tables = truncate.table_names.iter();
+                let tables =
+                    tables.map(|target| self.table_for(&target.name, Privileges::TRUNCATE));
                 let tables = tables.collect::<Result<_, _>>()?;
                 let is_cascade = matches!(truncate.cascade, Some(ast::CascadeOption::Cascade));
                 Ok((Plan::Truncate(Truncate { tables, is_cascade }), Vec::new()))
@@ -448,8 +469,12 @@ impl Planner<'_> {
         }
     }
 
-    /// The schema of a table that must exist.
+    /// The schema of a table that must exist, and that the statement reads.
     fn table(&mut self, object: &ast::ObjectName) -> Result<Arc<Table>, Failure> {
+        self.table_for(object, Privileges::SELECT)
+    }
+
+    fn table_unchecked(&mut self, object: &ast::ObjectName) -> Result<Arc<Table>, Failure> {
         let location = syntax::location(object);
         let name = syntax::table_name(object).map_err(|error| error.at(&self.source, location))?;
         self.table_named(&name).map_err(|failure| match failure {
@@ -481,6 +506,7 @@ impl Planner<'_> {
 
     /// The sequences that expressions have named.
     fn sequences(&mut self) -> Result<Vec<Used>, Failure> {
+        self.require_sequences()?;
         let mut found = Vec::new();
         for (name, is_drawn) in std::mem::take(&mut self.params.sequences) {
             let name = match name {

@@ -4,6 +4,7 @@ use sqlparser::ast;
 
 use super::ddl::check_name;
 use super::{CreateSequence, Plan, Planner, refuse};
+use crate::authorization::Required;
 use crate::catalog::{Identity, Sequence, Table};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::bind::column_type;
@@ -32,6 +33,7 @@ impl Planner<'_> {
         ])?;
         let name = syntax::table_name(name)?;
         check_name(&name)?;
+        self.required.push(Required::create());
         let base = match data_type {
             Some(data_type) => column_type(data_type)?.base,
             None => SqlType::Int8,

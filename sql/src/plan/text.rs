@@ -42,7 +42,10 @@ fn bind<T>(
         return Err(SqlError::new(code::UNDEFINED_PARAMETER, "there is no parameter $1"));
     }
     match sequences {
-        Some(all) => all.sequences = params.sequences,
+        Some(all) => {
+            all.sequences = params.sequences;
+            all.needs.extend(params.needs);
+        }
         None if params.sequences.is_empty() => {}
         None => return Err(SqlError::unsupported(format!("a sequence in {what}"))),
     }

@@ -3,6 +3,7 @@
 
 use sqlparser::ast;
 
+use super::authorization::{self, SetUser};
 use super::savepoint::Step;
 use crate::error::{SqlError, code};
 use crate::plan::command_of;
@@ -40,6 +41,8 @@ pub(crate) enum Command {
         is_local: bool,
     },
     ResetAll,
+    /// SET ROLE and SET SESSION AUTHORIZATION.
+    SetUser(SetUser),
     Show(String),
     ShowAll,
     Discard,
@@ -55,6 +58,9 @@ impl Command {
     /// What a parsed statement asks for.
     pub(crate) fn new(parsed: Parsed) -> Result<Self, SqlError> {
         use ast::Statement as S;
+        if let Some(role) = parsed.role.clone() {
+            return authorization::command(parsed, &role);
+        }
         Ok(match &*parsed.ast {
             S::Query(_)
             | S::Insert(_)

@@ -62,6 +62,7 @@ impl<E: Engine> Session<E> {
                     return Err(SqlError::new(code::ACTIVE_TRANSACTION, message));
                 }
                 self.settings.reset_all();
+                self.settings.reset_authorization();
                 self.statements.clear();
                 self.portals.clear();
                 done("DISCARD ALL")
@@ -76,6 +77,7 @@ impl<E: Engine> Session<E> {
             | Command::Begin { .. }
             | Command::Commit { .. }
             | Command::Savepoint(..)
+            | Command::SetUser(_)
             | Command::Rollback { .. } => unreachable!("not a setting: {command:?}"),
         }
     }

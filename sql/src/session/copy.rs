@@ -66,9 +66,16 @@ impl<E: Engine> Session<E> {
             let open = self.transaction.as_mut().and_then(|open| open.cx.as_mut());
             let cx: &mut LocalContext<E::Header> = open.expect("the snapshot is open");
             let parse = || Ok::<_, Failure>(parsed.clone());
-            self.shared.plans.plan(&parsed.text, &[], parse, cx)?
+            let planned = self.shared.plans.plan(&parsed.text, &[], parse, cx)?;
+            let mut open = self.transaction.take().expect("it is open");
+            let checked = open.cx.as_mut().map(|cx| self.check_privileges(&planned, cx));
+            self.transaction = Some(open);
+            checked.transpose()?;
+            planned
         } else {
-            self.plan(parsed, &[]).await?.0
+            let (planned, mut cx) = self.plan(parsed, &[]).await?;
+            self.check_privileges(&planned, &mut cx)?;
+            planned
         };
         let is_read_only = match &self.transaction {
             Some(transaction) => transaction.is_read_only,

@@ -10,6 +10,7 @@ use super::interrupt::Interruptible;
 use super::local::LocalContext;
 use super::sequences::{Borrowed, TRIES_MAX};
 use super::{Notice, Response, Session, Transaction, now};
+use crate::authorization;
 use crate::copy::Rows;
 use crate::engine::Engine;
 use crate::error::{Failure, SqlError, code};
@@ -29,7 +30,7 @@ impl<E: Engine> Session<E> {
         param_types: &[SqlType],
         params: &[Datum],
     ) -> Result<Response, SqlError> {
-        let mut tries = 0;
+        let (mut tries, mut is_fresh) = (0, self.transaction.is_some());
         loop {
             let done = match self.transaction.is_some() {
                 true => self.run_in_transaction(parsed, param_types, params, tries).await,
@@ -43,6 +44,11 @@ impl<E: Engine> Session<E> {
                     let message =
                         format!("the statement takes too many numbers of {}", error.message);
                     return Err(SqlError::new(code::LIMIT_EXCEEDED, message));
+                }
+                // It may have been given elsewhere a moment ago.
+                Err(error) if error.code == code::NO_PRIVILEGE && !is_fresh => {
+                    is_fresh = true;
+                    self.wait_fresh().await?;
                 }
                 done => return done,
             }
@@ -59,6 +65,9 @@ impl<E: Engine> Session<E> {
         let types: Vec<_> = param_types.iter().copied().map(Some).collect();
         let (planned, mut cx) = self.plan(parsed, &types).await?;
         check_params(&planned, params)?;
+        if planned.is_write() || !planned.sequences.is_empty() {
+            self.check_privileges(&planned, &mut cx)?;
+        }
         let (drawn, borrowed) = self.draw(&planned, 1, tries).await?;
         if !planned.is_write() {
             let env = self.env(params.to_vec(), now(), drawn);
@@ -140,6 +149,12 @@ impl<E: Engine> Session<E> {
         if planned.is_write() && transaction.is_read_only {
             return Err(read_only_violation(&planned));
         }
+        if !planned.sequences.is_empty() {
+            let mut open = self.transaction.take().expect("it is open");
+            let checked = open.cx.as_mut().map(|cx| self.check_privileges(&planned, cx));
+            self.transaction = Some(open);
+            checked.transpose()?;
+        }
         let (drawn, borrowed) = self.draw(&planned, 1, tries).await?;
         let mut transaction = self.transaction.take().expect("it is still open");
         let given = (params, None);
@@ -207,6 +222,17 @@ impl<E: Engine> Session<E> {
         Ok(())
     }
 
+    /// Whether the user may, before numbers are taken or others are asked: it is looked at again
+    /// where the statement runs.
+    pub(super) fn check_privileges(
+        &mut self,
+        planned: &Planned,
+        cx: &mut LocalContext<E::Header>,
+    ) -> Result<(), SqlError> {
+        let env = self.env(Vec::new(), now(), Vec::new());
+        Ok(authorization::check(&planned.required, &env, cx)?)
+    }
+
     pub(super) fn env(&mut self, params: Vec<Datum>, started: i64, sequences: Vec<Drawn>) -> Env {
         let mut draw = || {
             self.entropy = self.entropy.wrapping_add(1);
@@ -219,7 +245,9 @@ impl<E: Engine> Session<E> {
             now: started,
             statement_now: now(),
             zone: self.settings.zone().clone(),
-            user: self.user.clone(),
+            user: self.settings.authorization().user().clone(),
+            session_user: self.settings.authorization().session_user().clone(),
+            is_trusted: self.settings.authorization().is_trusted(),
             database: self.database.clone(),
             seed,
             row_seed,

@@ -10,6 +10,7 @@
 //! Several statements in one simple query, or between two Syncs of the extended protocol, are one
 //! implicit transaction, as in PostgreSQL.
 
+pub mod authorization;
 mod command;
 mod control;
 mod copy;
@@ -34,6 +35,7 @@ use pangea_core::store::Pin;
 use pangea_core::txn::{Abort, Outcome, Program, SqlState};
 
 use crate::Shared;
+use crate::catalog::role;
 use crate::conflict;
 pub use crate::copy::Messages;
 use crate::engine::Engine;
@@ -45,6 +47,7 @@ use crate::types::SqlType;
 use crate::types::datetime::from_unix_micros;
 use crate::types::datum::Datum;
 use crate::types::zone::Zone;
+use authorization::Authorization;
 use command::Command;
 pub use copy::CopyStart;
 use copy::UnderWay;
@@ -108,6 +111,8 @@ struct Transaction<E: Engine> {
     settings_before: Settings,
     /// What COMMIT takes back: the old values of what SET LOCAL changed.
     local_settings: Vec<(String, String)>,
+    /// And what SET LOCAL ROLE changed.
+    local_authorization: Option<Authorization>,
     /// The oldest first.
     savepoints: Vec<Savepoint>,
     /// Foreign keys that it is held to when it commits.
@@ -118,7 +123,6 @@ struct Transaction<E: Engine> {
 pub struct Session<E: Engine> {
     engine: E,
     shared: Arc<Shared>,
-    user: Arc<str>,
     database: Arc<str>,
     settings: Settings,
     transaction: Option<Transaction<E>>,
@@ -156,14 +160,15 @@ impl<E: Engine> Session<E> {
     ) -> Result<Self, SqlError> {
         let user = parameters.get("user").cloned().unwrap_or_else(|| "pangea".to_owned());
         let database = parameters.get("database").unwrap_or(&user).clone();
-        let mut settings = Settings::new(&user);
+        let mut cx = LocalContext::snapshot(engine.store().pin());
+        let role = role::find(&user, &mut cx)?;
+        let mut settings = Settings::new(Authorization::new(&user, role.as_ref()));
         for (name, value) in parameters {
             settings.connect(name, value)?;
         }
         Ok(Self {
             engine,
             shared,
-            user: user.into(),
             database: database.into(),
             settings,
             transaction: None,
@@ -317,6 +322,7 @@ impl<E: Engine> Session<E> {
                 }
                 done("ROLLBACK")
             }
+            Command::SetUser(set) => self.set_user(set).await,
             Command::Savepoint(step, name) => self.run_savepoint(*step, name).await,
             other => self.run_setting(other),
         }
@@ -342,6 +348,7 @@ impl<E: Engine> Session<E> {
             started: now(),
             settings_before: self.settings.clone(),
             local_settings: Vec::new(),
+            local_authorization: None,
             savepoints: Vec::new(),
             deferred: Vec::new(),
         });
@@ -359,6 +366,9 @@ impl<E: Engine> Session<E> {
         }
         for (name, old) in transaction.local_settings.iter().rev() {
             self.settings.set(name, old)?;
+        }
+        if let Some(before) = transaction.local_authorization.take() {
+            self.settings.set_authorization(before);
         }
         if let Err(error) = self.check_deferred(&mut transaction) {
             self.settings = transaction.settings_before;

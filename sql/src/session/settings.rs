@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::authorization::Authorization;
 use crate::error::{SqlError, code};
 use crate::expr::functions::VERSION;
 use crate::types::zone::Zone;
@@ -62,7 +63,10 @@ const SETTINGS: &[Setting] = &[
     reported("is_superuser", "off", Kind::Fixed),
     of("lock_timeout", "0", Kind::Time),
     of("max_identifier_length", "63", Kind::Fixed),
+    // psql asks before it hashes a password itself.
+    of("password_encryption", "scram-sha-256", Kind::OneOf(&["scram-sha-256"])),
     of("reads", "snapshot", Kind::OneOf(&["snapshot", "strict"])),
+    of("role", "none", Kind::Fixed),
     of("row_security", "on", Kind::Bool),
     of("search_path", "public", Kind::Free),
     reported("server_encoding", "UTF8", Kind::Fixed),
@@ -85,6 +89,7 @@ pub(crate) struct Settings {
     /// What clients set at connect is what RESET goes back to.
     defaults: BTreeMap<&'static str, String>,
     zone: Zone,
+    authorization: Authorization,
 }
 
 fn find(name: &str) -> Option<&'static Setting> {
@@ -100,11 +105,31 @@ fn known(name: &str) -> Result<&'static Setting, SqlError> {
 
 impl Settings {
     /// The defaults, for a user.
-    pub(crate) fn new(user: &str) -> Self {
+    pub(super) fn new(authorization: Authorization) -> Self {
         let mut defaults: BTreeMap<_, _> =
             SETTINGS.iter().map(|setting| (setting.name, setting.default.to_owned())).collect();
-        defaults.insert("session_authorization", user.to_owned());
-        Self { values: defaults.clone(), defaults, zone: Zone::default() }
+        for (name, value) in authorization.shown() {
+            defaults.insert(name, value.to_owned());
+        }
+        Self { values: defaults.clone(), defaults, zone: Zone::default(), authorization }
+    }
+
+    /// Whom the session belongs to.
+    pub(super) fn authorization(&self) -> &Authorization {
+        &self.authorization
+    }
+
+    /// Says whom the session belongs to.
+    pub(super) fn set_authorization(&mut self, authorization: Authorization) {
+        for (name, value) in authorization.shown() {
+            self.values.insert(name, value.to_owned());
+        }
+        self.authorization = authorization;
+    }
+
+    /// The session is its first user's again.
+    pub(super) fn reset_authorization(&mut self) {
+        self.set_authorization(self.authorization.first());
     }
 
     /// Takes the parameters of a connection. Those that PostgreSQL has and Pangea does not know are
@@ -186,6 +211,8 @@ impl Settings {
     /// Sets all settings to what they were when the session began.
     pub(crate) fn reset_all(&mut self) {
         self.values = self.defaults.clone();
+        // As in PostgreSQL, whose it is stays.
+        self.set_authorization(self.authorization.clone());
         self.zone = Zone::named(&self.values["TimeZone"]).unwrap_or_default();
     }
 
@@ -306,7 +333,7 @@ mod tests {
 
     #[test]
     fn settings_keep_what_they_understand_and_refuse_the_rest() {
-        let mut settings = Settings::new("me");
+        let mut settings = Settings::new(Authorization::new("me", None));
         settings.set("READS", "Strict").unwrap();
         assert!(settings.is_strict());
         assert_eq!(settings.set("reads", "dirty").unwrap_err().code.as_str(), "22023");
@@ -321,7 +348,7 @@ mod tests {
 
     #[test]
     fn a_time_has_a_unit_and_is_shown_in_the_longest_that_fits() {
-        let mut settings = Settings::new("me");
+        let mut settings = Settings::new(Authorization::new("me", None));
         let cases = [
             ("0", "0", 0),
             ("1500", "1500ms", 1_500),
@@ -346,7 +373,7 @@ mod tests {
 
     #[test]
     fn what_a_client_sets_at_connect_is_its_default() {
-        let mut settings = Settings::new("me");
+        let mut settings = Settings::new(Authorization::new("me", None));
         settings.connect("application_name", "psql").unwrap();
         settings.connect("some_driver_option", "1").unwrap();
         settings.set("application_name", "other").unwrap();

@@ -103,7 +103,7 @@ fn look_at_opening(bytes: &[u8]) -> Outcome {
             request.encode(&mut said).expect("it is said");
             assert_eq!(&said[..], taken);
         }
-        Opening::Encryption => assert_eq!(taken.len(), 8),
+        Opening::Encryption { .. } => assert_eq!(taken.len(), 8),
         Opening::Unsupported { major, .. } => assert_ne!(major, MAJOR),
     }
     Outcome::taken((is_session, input.is_empty()))

@@ -190,8 +190,9 @@ fn openings_are_read_whole_or_not_at_all() {
     assert_eq!(parameters, [pair("database", ""), pair("user", "me")]);
     let Opening::Cancel(request) = read(&cancel) else { panic!("a cancel was asked for") };
     assert_eq!((request.pid, request.secret_key.as_i32()), (7, Some(9)));
-    assert_eq!(read(&ssl), Opening::Encryption);
-    assert_eq!(read(&packet(&80_877_104u32.to_be_bytes())), Opening::Encryption);
+    assert_eq!(read(&ssl), Opening::Encryption { is_tls: true });
+    let gss = packet(&80_877_104u32.to_be_bytes());
+    assert_eq!(read(&gss), Opening::Encryption { is_tls: false });
     let old = packet(&131_072u32.to_be_bytes());
     assert_eq!(read(&old), Opening::Unsupported { major: 2, minor: 0 });
 }

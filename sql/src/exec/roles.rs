@@ -1,0 +1,530 @@
+//! Running statements about roles and privileges, and keeping whose a relation is when others run.
+
+use std::collections::BTreeSet;
+
+use pangea_core::txn::Context;
+use sha2::{Digest, Sha256};
+
+use super::Executed;
+use crate::authorization::{no_role, not_owner, ordinary, privileged};
+use crate::catalog::role::{self, Access, Membership, Object, Privileges, Role};
+use crate::catalog::{self, BOOTSTRAP, Relation};
+use crate::error::{Failure, SqlError, code};
+use crate::expr::Env;
+use crate::scram::Verifier;
+use crate::syntax::RoleStatement;
+use crate::syntax::roles::{RoleName, RoleOption, reserved};
+use crate::types::datum::Datum;
+use crate::types::{SqlType, text};
+
+pub(super) fn run(
+    statement: &RoleStatement,
+    env: &Env,
+    cx: &mut dyn Context,
+) -> Result<Executed, Failure> {
+    let mut running = Running::new(env, cx)?;
+    match statement {
+        RoleStatement::Create { name, options } => running.create(name, options)?,
+        RoleStatement::Alter { role, options } => running.alter(role, options)?,
+        RoleStatement::Rename { role, to } => running.rename(role, to)?,
+        RoleStatement::Drop { roles, if_exists } => {
+            roles.iter().try_for_each(|role| running.drop(role, *if_exists))?;
+        }
+        RoleStatement::GrantRoles { roles, to, is_admin } => {
+            for role in roles {
+                running.add_members(role, to, *is_admin)?;
+            }
+        }
+        RoleStatement::RevokeRoles { roles, from, is_admin_only } => {
+            for role in roles {
+                running.remove_members(role, from, *is_admin_only)?;
+            }
+        }
+        RoleStatement::Grant(grant) => running.grant(grant)?,
+        RoleStatement::Revoke(grant) => running.revoke(grant)?,
+        RoleStatement::Own { is_table, relation, if_exists, owner } => {
+            running.own(*is_table, relation, *if_exists, owner)?;
+        }
+        RoleStatement::SetRole { .. } | RoleStatement::SetAuthorization { .. } => {
+            unreachable!("a session runs it itself")
+        }
+    }
+    Ok(Executed { notice: running.notice, ..Executed::default() })
+}
+
+/// A statement that runs, and who runs it.
+pub(super) struct Running<'a> {
+    pub(super) env: &'a Env,
+    pub(super) cx: &'a mut dyn Context,
+    /// Nothing for a superuser.
+    pub(super) role: Option<Role>,
+    /// The roles whose privileges the user has.
+    pub(super) roles: BTreeSet<String>,
+    pub(super) notice: Option<String>,
+}
+
+pub(super) fn refused(message: impl Into<String>) -> Failure {
+    SqlError::new(code::NO_PRIVILEGE, message.into()).into()
+}
+
+impl<'a> Running<'a> {
+    fn new(env: &'a Env, cx: &'a mut dyn Context) -> Result<Self, Failure> {
+        let role = ordinary(env, cx)?;
+        let roles = match &role {
+            Some(role) => privileged(&role.name, cx)?,
+            None => BTreeSet::new(),
+        };
+        Ok(Self { env, cx, role, roles, notice: None })
+    }
+
+    pub(super) fn is_superuser(&self) -> bool {
+        self.role.is_none()
+    }
+
+    fn creates_roles(&self) -> bool {
+        self.role.as_ref().is_none_or(|role| role.creates_roles)
+    }
+
+    fn existing(&mut self, name: &str) -> Result<Role, Failure> {
+        role::find(name, self.cx)?.ok_or_else(|| no_role(name).into())
+    }
+
+    /// The name of a role that must exist. One of the session's own may be none, where trust let
+    /// it in.
+    pub(super) fn named(&mut self, name: &RoleName) -> Result<String, Failure> {
+        let name = match name {
+            RoleName::Named(name) => name.clone(),
+            RoleName::CurrentUser => self.env.user.to_string(),
+            RoleName::SessionUser => self.env.session_user.to_string(),
+            RoleName::Public => "public".to_owned(),
+        };
+        Ok(self.existing(&name)?.name)
+    }
+
+    fn create(&mut self, name: &str, options: &[RoleOption]) -> Result<(), Failure> {
+        if name.starts_with("pg_") {
+            let detail = "Role names starting with \"pg_\" are reserved.";
+            return Err(reserved(name).with_detail(detail).into());
+        }
+        crate::plan::check_name(name)?;
+        if options.contains(&RoleOption::Superuser(true)) && !self.is_superuser() {
+            return Err(refused("must be superuser to create superusers"));
+        }
+        if !self.creates_roles() {
+            return Err(refused("permission denied to create role"));
+        }
+        if role::find(name, self.cx)?.is_some() {
+            let message = format!("role \"{name}\" already exists");
+            return Err(SqlError::new(code::DUPLICATE_OBJECT, message).into());
+        }
+        let mut role = Role::new(name);
+        self.apply(&mut role, options)?;
+        role::put(&role, self.cx)?;
+        for option in options {
+            match option {
+                RoleOption::InRoles(roles) => {
+                    for parent in roles {
+                        self.add_members(parent, &[RoleName::Named(name.to_owned())], false)?;
+                    }
+                }
+                RoleOption::Members(members) => self.add_members(name, members, false)?,
+                RoleOption::Admins(members) => self.add_members(name, members, true)?,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn alter(&mut self, name: &RoleName, options: &[RoleOption]) -> Result<(), Failure> {
+        let name = self.named(name)?;
+        let before = self.existing(&name)?;
+        let mut role = before.clone();
+        let touches_superuser =
+            role.is_superuser || options.iter().any(|it| matches!(it, RoleOption::Superuser(_)));
+        if touches_superuser && !self.is_superuser() {
+            let message =
+                "must be superuser to alter superuser roles or change superuser attribute";
+            return Err(refused(message));
+        }
+        let is_own_password = *name == *self.env.user
+            && options.iter().all(|option| matches!(option, RoleOption::Password(_)));
+        if !self.creates_roles() && !is_own_password {
+            return Err(refused("permission denied"));
+        }
+        if name == BOOTSTRAP && options.contains(&RoleOption::Superuser(false)) {
+            let message = "permission denied to alter role";
+            let detail = "The bootstrap user must have the SUPERUSER attribute.";
+            let error = SqlError::unsupported("").with_detail(detail);
+            return Err(SqlError { message: message.to_owned(), ..error }.into());
+        }
+        self.apply(&mut role, options)?;
+        for option in options {
+            match option {
+                RoleOption::Members(members) => self.add_members(&name, members, false)?,
+                RoleOption::InRoles(_) | RoleOption::Admins(_) => {
+                    return Err(SqlError::unsupported("ALTER ROLE with members").into());
+                }
+                _ => {}
+            }
+        }
+        // A password alone conflicts with nothing that the role does.
+        if role == before { Ok(()) } else { Ok(role::put(&role, self.cx)?) }
+    }
+
+    fn apply(&mut self, role: &mut Role, options: &[RoleOption]) -> Result<(), Failure> {
+        for option in options {
+            match option {
+                RoleOption::Superuser(is) => role.is_superuser = *is,
+                RoleOption::CreateRole(is) => role.creates_roles = *is,
+                RoleOption::CreateDb(is) => role.creates_databases = *is,
+                RoleOption::Inherit(is) => role.inherits = *is,
+                RoleOption::Login(is) => role.can_login = *is,
+                RoleOption::ConnectionLimit(limit) => role.connection_limit = *limit,
+                RoleOption::Password(password) => {
+                    let text = password.as_ref().map(|(text, _)| text.as_str());
+                    self.set_password(&role.name, text)?;
+                }
+                RoleOption::ValidUntil(until) => {
+                    role.valid_until = match until.trim() {
+                        "infinity" => None,
+                        until => match text::parse(SqlType::Timestamptz, until, &self.env.zone)? {
+                            Datum::Timestamp(until) => Some(until),
+                            other => unreachable!("a time is {other:?}"),
+                        },
+                    };
+                }
+                RoleOption::InRoles(_) | RoleOption::Members(_) | RoleOption::Admins(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps what a session has made of a password. A password itself is never kept.
+    fn set_password(&mut self, name: &str, verifier: Option<&str>) -> Result<(), Failure> {
+        let verifier = match verifier {
+            None => None,
+            Some("") => {
+                let notice = "empty string is not a valid password, clearing password";
+                self.notice = Some(notice.to_owned());
+                None
+            }
+            Some(text) if Verifier::parse(text).is_some() => Some(text),
+            Some(_) => {
+                let message = "a password reached the database as it was typed";
+                return Err(SqlError::new(code::INTERNAL, message).into());
+            }
+        };
+        if let Some(text) = verifier
+            && role::mock_secret(self.cx)?.is_none()
+        {
+            let secret = Sha256::new()
+                .chain_update(text)
+                .chain_update(self.env.random().to_be_bytes())
+                .chain_update(self.env.row_seed.to_be_bytes())
+                .finalize();
+            role::put_mock_secret(&secret, self.cx)?;
+        }
+        Ok(role::set_password(name, verifier, self.cx)?)
+    }
+
+    fn rename(&mut self, name: &str, to: &str) -> Result<(), Failure> {
+        let old = self.existing(name)?;
+        let kind = match name {
+            _ if *name == *self.env.session_user => Some("session"),
+            _ if *name == *self.env.user => Some("current"),
+            _ => None,
+        };
+        if let Some(kind) = kind {
+            let error = SqlError::unsupported("");
+            let message = format!("{kind} user cannot be renamed");
+            return Err(SqlError { message, ..error }.into());
+        }
+        if name == BOOTSTRAP {
+            return Err(SqlError::unsupported("RENAME of the bootstrap superuser").into());
+        }
+        if to.starts_with("pg_") {
+            let detail = "Role names starting with \"pg_\" are reserved.";
+            return Err(reserved(to).with_detail(detail).into());
+        }
+        crate::plan::check_name(to)?;
+        if role::find(to, self.cx)?.is_some() {
+            let message = format!("role \"{to}\" already exists");
+            return Err(SqlError::new(code::DUPLICATE_OBJECT, message).into());
+        }
+        if old.is_superuser && !self.is_superuser() {
+            return Err(refused("must be superuser to rename superusers"));
+        }
+        if !self.creates_roles() {
+            return Err(refused("permission denied to rename role"));
+        }
+        let password = role::password(name, self.cx)?;
+        role::remove(name, self.cx)?;
+        role::put(&Role { name: to.to_owned(), ..old }, self.cx)?;
+        role::set_password(to, password.as_deref(), self.cx)?;
+        self.rename_in_records(name, to)
+    }
+
+    /// Whoever knows a role by its name knows it by the other one.
+    fn rename_in_records(&mut self, name: &str, to: &str) -> Result<(), Failure> {
+        for mut role in role::all(self.cx)? {
+            let is_it = |membership: &&mut Membership| membership.role == name;
+            let Some(membership) = role.member_of.iter_mut().find(is_it) else { continue };
+            membership.role = to.to_owned();
+            role.member_of.sort();
+            role::put(&role, self.cx)?;
+        }
+        for (key, _, mut access) in role::all_access(self.cx)? {
+            let before = access.clone();
+            let replace = |known: &mut String| {
+                if known == name {
+                    *known = to.to_owned();
+                }
+            };
+            replace(&mut access.owner);
+            for given in &mut access.given {
+                replace(&mut given.by);
+                given.to.iter_mut().for_each(replace);
+            }
+            if access != before {
+                role::put_access_at(key, &access, self.cx)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn drop(&mut self, name: &RoleName, if_exists: bool) -> Result<(), Failure> {
+        if !self.creates_roles() {
+            return Err(refused("permission denied to drop role"));
+        }
+        let RoleName::Named(name) = name else {
+            let message = "cannot use special role specifier in DROP ROLE";
+            return Err(SqlError::new(code::INVALID_PARAMETER, message).into());
+        };
+        let Some(role) = role::find(name, self.cx)? else {
+            if if_exists {
+                self.notice = Some(format!("role \"{name}\" does not exist, skipping"));
+                return Ok(());
+            }
+            return Err(no_role(name).into());
+        };
+        let in_use = [("current", &self.env.user), ("session", &self.env.session_user)];
+        if let Some((kind, _)) = in_use.iter().find(|(_, user)| ***user == **name) {
+            let message = format!("{kind} user cannot be dropped");
+            return Err(SqlError::new(code::OBJECT_IN_USE, message).into());
+        }
+        if role.is_superuser && !self.is_superuser() {
+            return Err(refused("must be superuser to drop superusers"));
+        }
+        if name == BOOTSTRAP {
+            let message =
+                format!("cannot drop role {name} because it is required by the database system");
+            return Err(SqlError::new(code::DEPENDENT_OBJECTS, message).into());
+        }
+        let dependents = self.dependents(name)?;
+        if !dependents.is_empty() {
+            let message =
+                format!("role \"{name}\" cannot be dropped because some objects depend on it");
+            let error = SqlError::new(code::DEPENDENT_OBJECTS, message);
+            return Err(error.with_detail(dependents.join("\n")).into());
+        }
+        for mut member in role::all(self.cx)? {
+            let before = member.member_of.len();
+            member.member_of.retain(|membership| membership.role != *name);
+            if member.member_of.len() < before {
+                role::put(&member, self.cx)?;
+            }
+        }
+        Ok(role::remove(name, self.cx)?)
+    }
+
+    /// What a role owns, or was given or gave, in PostgreSQL's words.
+    fn dependents(&mut self, name: &str) -> Result<Vec<String>, Failure> {
+        let mut found = Vec::new();
+        for (_, relation, access) in role::all_access(self.cx)? {
+            let object = match relation {
+                None => Object::Schema,
+                Some(relation) => match catalog::find(&relation, self.cx)? {
+                    Some(Relation::Sequence(_)) => Object::Sequence(relation),
+                    _ => Object::Table(relation),
+                },
+            };
+            let (kind, object) = (object.kind(), object.name().to_owned());
+            if access.owner == name {
+                found.push(format!("owner of {kind} {object}"));
+            }
+            let is_of = |given: &role::Given| given.to.as_deref() == Some(name) || given.by == name;
+            if access.owner != name && access.given.iter().any(is_of) {
+                found.push(format!("privileges for {kind} {object}"));
+            }
+        }
+        Ok(found)
+    }
+
+    /// Whether the user may say who is a member of a role.
+    fn check_admin(&mut self, role: &Role) -> Result<(), Failure> {
+        if role.is_superuser && !self.is_superuser() {
+            return Err(refused("must be superuser to alter superusers"));
+        }
+        if self.creates_roles() {
+            return Ok(());
+        }
+        let mine = role::roles_of(&self.env.user, |_| true, self.cx)?;
+        for mine in mine {
+            let Some(mine) = role::find(&mine, self.cx)? else { continue };
+            let is_it = |it: &Membership| it.role == role.name && it.is_admin;
+            if mine.member_of.iter().any(is_it) {
+                return Ok(());
+            }
+        }
+        Err(refused(format!("must have admin option on role \"{}\"", role.name)))
+    }
+
+    fn add_members(
+        &mut self,
+        role: &str,
+        members: &[RoleName],
+        is_admin: bool,
+    ) -> Result<(), Failure> {
+        let role = self.existing(role)?;
+        self.check_admin(&role)?;
+        for member in members {
+            let member = self.named(member)?;
+            if role::roles_of(&role.name, |_| true, self.cx)?.contains(&member) {
+                let message = format!("role \"{}\" is a member of role \"{member}\"", role.name);
+                return Err(SqlError::new(code::INVALID_GRANT, message).into());
+            }
+            let mut member = self.existing(&member)?;
+            let known = member.member_of.iter_mut().find(|it| it.role == role.name);
+            match known {
+                Some(known) if known.is_admin || !is_admin => {
+                    let (member, role) = (&member.name, &role.name);
+                    let notice =
+                        format!("role \"{member}\" is already a member of role \"{role}\"");
+                    self.notice = Some(notice);
+                    continue;
+                }
+                Some(known) => known.is_admin = true,
+                None => member.member_of.push(Membership { role: role.name.clone(), is_admin }),
+            }
+            member.member_of.sort();
+            role::put(&member, self.cx)?;
+        }
+        Ok(())
+    }
+
+    fn remove_members(
+        &mut self,
+        role: &str,
+        members: &[RoleName],
+        is_admin_only: bool,
+    ) -> Result<(), Failure> {
+        let role = self.existing(role)?;
+        self.check_admin(&role)?;
+        for member in members {
+            let member = self.named(member)?;
+            let mut member = self.existing(&member)?;
+            let Some(at) = member.member_of.iter().position(|it| it.role == role.name) else {
+                let (member, role) = (&member.name, &role.name);
+                self.notice = Some(format!("role \"{member}\" is not a member of role \"{role}\""));
+                continue;
+            };
+            if is_admin_only {
+                member.member_of[at].is_admin = false;
+            } else {
+                member.member_of.remove(at);
+            }
+            role::put(&member, self.cx)?;
+        }
+        Ok(())
+    }
+
+    fn own(
+        &mut self,
+        is_table: bool,
+        name: &str,
+        if_exists: bool,
+        owner: &RoleName,
+    ) -> Result<(), Failure> {
+        let (object, sequences) = match catalog::find(name, self.cx)? {
+            Some(Relation::Table(table)) if is_table => {
+                let sequences = table.sequences.into_iter().map(|(_, name)| name).collect();
+                (Object::Table(name.to_owned()), sequences)
+            }
+            Some(Relation::Sequence(sequence)) => match sequence.owner {
+                None => (Object::Sequence(name.to_owned()), Vec::new()),
+                Some(table) => {
+                    let error = SqlError::unsupported("");
+                    let message = format!("cannot change owner of sequence \"{name}\"");
+                    let detail = format!("Sequence \"{name}\" is linked to table \"{table}\".");
+                    return Err(SqlError { message, ..error }.with_detail(detail).into());
+                }
+            },
+            Some(_) => {
+                let kind = if is_table { "table" } else { "sequence" };
+                let message = format!("\"{name}\" is not a {kind}");
+                return Err(SqlError::new(code::WRONG_OBJECT_TYPE, message).into());
+            }
+            None if if_exists => {
+                self.notice = Some(format!("relation \"{name}\" does not exist, skipping"));
+                return Ok(());
+            }
+            None => return Err(crate::plan::undefined_table(name).into()),
+        };
+        let owner = self.named(owner)?;
+        if !self.is_superuser() {
+            let access = role::access(&object, self.cx)?;
+            if !self.roles.contains(&access.owner) {
+                return Err(not_owner(&object, None).into());
+            }
+            if !role::roles_of(&self.env.user, |_| true, self.cx)?.contains(&owner) {
+                return Err(refused(format!("must be member of role \"{owner}\"")));
+            }
+            let theirs = privileged(&owner, self.cx)?;
+            let schema = role::access(&Object::Schema, self.cx)?;
+            let held = crate::authorization::held(&schema, &theirs);
+            if held.within(Privileges::CREATE).is_empty() {
+                return Err(crate::authorization::denied(&Object::Schema).into());
+            }
+        }
+        give(&object, &owner, self.cx)?;
+        for sequence in sequences {
+            give(&Object::Sequence(sequence), &owner, self.cx)?;
+        }
+        Ok(())
+    }
+}
+
+/// Makes a role the owner of an object. What the owner before has given, the new one has.
+fn give(object: &Object, owner: &str, cx: &mut dyn Context) -> Result<(), Failure> {
+    let mut access = role::access(object, cx)?;
+    let before = std::mem::replace(&mut access.owner, owner.to_owned());
+    for given in access.given.iter_mut().filter(|given| given.by == before) {
+        given.by = owner.to_owned();
+    }
+    access.given.retain(|given| given.to.as_deref() != Some(owner));
+    Ok(role::put_access(object, &access, cx)?)
+}
+
+/// What a role makes belongs to it. What is nobody's record is the bootstrap superuser's.
+pub(super) fn adopt(name: &str, env: &Env, cx: &mut dyn Context) -> Result<(), Failure> {
+    let user = &*env.user;
+    if user == BOOTSTRAP || role::find(user, cx)?.is_none() {
+        return Ok(());
+    }
+    Ok(role::put_access(&Object::Table(name.to_owned()), &Access::of(user), cx)?)
+}
+
+/// Forgets whose a relation was that goes.
+pub(super) fn forget(name: &str, cx: &mut dyn Context) -> Result<(), Failure> {
+    Ok(role::remove_access(&Object::Table(name.to_owned()), cx)?)
+}
+
+/// A table has another name.
+pub(super) fn follow_name(before: &str, after: &str, cx: &mut dyn Context) -> Result<(), Failure> {
+    let [before, after] = [before, after].map(|name| Object::Table(name.to_owned()));
+    let access = role::access(&before, cx)?;
+    if access != Access::of(BOOTSTRAP) {
+        role::put_access(&after, &access, cx)?;
+    }
+    Ok(role::remove_access(&before, cx)?)
+}

@@ -1,0 +1,505 @@
+//! Statements about roles and privileges, in PostgreSQL's grammar.
+//!
+//! The parser that all else goes to knows some of them, each in a dialect's own way, and says of
+//! none where a password stands: that has to be known, since a session replaces it before anybody
+//! else sees the statement.
+
+mod grants;
+
+use std::ops::Range;
+
+use sqlparser::ast;
+use sqlparser::tokenizer::{Location, Token, TokenWithSpan};
+
+use super::{name, table_name};
+use crate::catalog::role::Privileges;
+use crate::error::{SqlError, byte_offset, code};
+
+/// A statement about roles or privileges.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum RoleStatement {
+    Create {
+        name: String,
+        options: Vec<RoleOption>,
+    },
+    Alter {
+        role: RoleName,
+        options: Vec<RoleOption>,
+    },
+    Rename {
+        role: String,
+        to: String,
+    },
+    Drop {
+        roles: Vec<RoleName>,
+        if_exists: bool,
+    },
+    GrantRoles {
+        roles: Vec<String>,
+        to: Vec<RoleName>,
+        is_admin: bool,
+    },
+    RevokeRoles {
+        roles: Vec<String>,
+        from: Vec<RoleName>,
+        is_admin_only: bool,
+    },
+    Grant(Grant),
+    Revoke(Grant),
+    /// ALTER TABLE or ALTER SEQUENCE .. OWNER TO.
+    Own {
+        is_table: bool,
+        relation: String,
+        if_exists: bool,
+        owner: RoleName,
+    },
+    /// The session's own: nothing for NONE.
+    SetRole {
+        role: Option<String>,
+        is_local: bool,
+    },
+    /// The session's own: nothing for DEFAULT.
+    SetAuthorization {
+        user: Option<String>,
+        is_local: bool,
+    },
+}
+
+/// A role, where a statement may say who it is by what it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum RoleName {
+    Named(String),
+    CurrentUser,
+    SessionUser,
+    Public,
+}
+
+/// A part of CREATE ROLE or ALTER ROLE.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum RoleOption {
+    Superuser(bool),
+    CreateRole(bool),
+    CreateDb(bool),
+    Inherit(bool),
+    Login(bool),
+    ConnectionLimit(i32),
+    /// The text, and where its literal stands in the statement; nothing for NULL.
+    Password(Option<(String, Range<usize>)>),
+    ValidUntil(String),
+    InRoles(Vec<String>),
+    Members(Vec<RoleName>),
+    Admins(Vec<RoleName>),
+}
+
+/// A GRANT or REVOKE of privileges.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Grant {
+    /// Nothing for all.
+    pub privileges: Option<Vec<(&'static str, Privileges)>>,
+    pub on: GrantOn,
+    pub roles: Vec<RoleName>,
+    /// WITH GRANT OPTION, or GRANT OPTION FOR.
+    pub is_option: bool,
+    pub is_cascade: bool,
+}
+
+/// What a GRANT is on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum GrantOn {
+    Tables(Vec<String>),
+    Sequences(Vec<String>),
+    AllTables,
+    AllSequences,
+    Schema,
+}
+
+impl RoleStatement {
+    /// PostgreSQL's tag.
+    pub(crate) fn tag(&self) -> &'static str {
+        match self {
+            Self::Create { .. } => "CREATE ROLE",
+            Self::Alter { .. } | Self::Rename { .. } => "ALTER ROLE",
+            Self::Drop { .. } => "DROP ROLE",
+            Self::GrantRoles { .. } => "GRANT ROLE",
+            Self::RevokeRoles { .. } => "REVOKE ROLE",
+            Self::Grant(_) => "GRANT",
+            Self::Revoke(_) => "REVOKE",
+            Self::Own { is_table: true, .. } => "ALTER TABLE",
+            Self::Own { is_table: false, .. } => "ALTER SEQUENCE",
+            Self::SetRole { .. } | Self::SetAuthorization { .. } => "SET",
+        }
+    }
+
+    /// The password that it has as it was typed, and where that stands in its text.
+    pub(crate) fn password(&self) -> Option<(&str, &Range<usize>)> {
+        let (Self::Create { options, .. } | Self::Alter { options, .. }) = self else {
+            return None;
+        };
+        options.iter().find_map(|option| match option {
+            RoleOption::Password(Some((text, place))) => Some((text.as_str(), place)),
+            _ => None,
+        })
+    }
+}
+
+/// The statement that some tokens without blanks are, where it is one about roles or privileges.
+/// `start` is where its own text begins.
+///
+/// # Errors
+/// 42601 where it goes wrong, 0A000 with the name of what is missing.
+pub(super) fn parse(
+    source: &str,
+    start: usize,
+    tokens: &[&TokenWithSpan],
+) -> Result<Option<RoleStatement>, SqlError> {
+    let mut cursor = Cursor { source, start, tokens, at: 0 };
+    let Some(statement) = cursor.statement()? else { return Ok(None) };
+    match tokens.get(cursor.at) {
+        None => Ok(Some(statement)),
+        Some(_) => Err(cursor.unexpected()),
+    }
+}
+
+struct Cursor<'a> {
+    source: &'a str,
+    start: usize,
+    tokens: &'a [&'a TokenWithSpan],
+    at: usize,
+}
+
+/// `SELECT` where a word says so without quotes.
+fn word(token: &Token) -> Option<String> {
+    match token {
+        Token::Word(word) if word.quote_style.is_none() => Some(word.value.to_ascii_uppercase()),
+        _ => None,
+    }
+}
+
+impl Cursor<'_> {
+    fn token(&self) -> Option<&Token> {
+        self.tokens.get(self.at).map(|token| &token.token)
+    }
+
+    fn unexpected(&self) -> SqlError {
+        match self.tokens.get(self.at) {
+            Some(token) => {
+                let message = format!("syntax error at or near \"{}\"", token.token);
+                SqlError::new(code::SYNTAX, message).at(self.source, token.span.start)
+            }
+            None => {
+                let end = SqlError::new(code::SYNTAX, "syntax error at end of input");
+                SqlError { position: Some(self.source.chars().count() as u32 + 1), ..end }
+            }
+        }
+    }
+
+    /// Passes over words that come next, all of them or none.
+    fn take(&mut self, words: &str) -> bool {
+        let mut at = self.at;
+        for wanted in words.split(' ') {
+            let found = self.tokens.get(at).and_then(|token| word(&token.token));
+            if found.as_deref() != Some(wanted) {
+                return false;
+            }
+            at += 1;
+        }
+        self.at = at;
+        true
+    }
+
+    fn take_one<'w>(&mut self, words: &[&'w str]) -> Option<&'w str> {
+        words.iter().find(|word| self.take(word)).copied()
+    }
+
+    fn take_token(&mut self, token: &Token) -> bool {
+        let is_next = self.token() == Some(token);
+        self.at += usize::from(is_next);
+        is_next
+    }
+
+    fn expect(&mut self, words: &str) -> Result<(), SqlError> {
+        if self.take(words) { Ok(()) } else { Err(self.unexpected()) }
+    }
+
+    fn ident(&mut self) -> Result<ast::Ident, SqlError> {
+        let Some(Token::Word(found)) = self.token() else { return Err(self.unexpected()) };
+        let lower = found.value.to_lowercase();
+        let is_reserved = super::reserved::RESERVED.binary_search(&&*lower).is_ok();
+        if found.quote_style.is_none() && is_reserved {
+            return Err(self.unexpected());
+        }
+        let ident = found.to_ident(self.tokens[self.at].span);
+        self.at += 1;
+        Ok(ident)
+    }
+
+    fn list<T>(
+        &mut self,
+        item: impl Fn(&mut Self) -> Result<T, SqlError>,
+    ) -> Result<Vec<T>, SqlError> {
+        let mut items = vec![item(self)?];
+        while self.take_token(&Token::Comma) {
+            items.push(item(self)?);
+        }
+        Ok(items)
+    }
+
+    fn relation(&mut self) -> Result<String, SqlError> {
+        let mut parts = vec![self.ident()?];
+        while self.take_token(&Token::Period) {
+            parts.push(self.ident()?);
+        }
+        let start = parts[0].span.start;
+        table_name(&ast::ObjectName::from(parts)).map_err(|error| error.at(self.source, start))
+    }
+
+    /// A role that may not be everybody.
+    fn role(&mut self) -> Result<String, SqlError> {
+        let place = self.place();
+        match self.role_name()? {
+            RoleName::Named(name) => Ok(name),
+            RoleName::Public => Err(reserved("public").at(self.source, place)),
+            RoleName::CurrentUser | RoleName::SessionUser => {
+                let word = self.tokens[self.at - 1].token.to_string();
+                let message = format!("{} cannot be used as a role name here", word.to_uppercase());
+                Err(SqlError::new(code::RESERVED_NAME, message).at(self.source, place))
+            }
+        }
+    }
+
+    fn place(&self) -> Location {
+        self.tokens.get(self.at).map_or(Location::empty(), |token| token.span.start)
+    }
+
+    fn role_name(&mut self) -> Result<RoleName, SqlError> {
+        let place = self.place();
+        if self.take_one(&["CURRENT_USER", "CURRENT_ROLE"]).is_some() {
+            return Ok(RoleName::CurrentUser);
+        }
+        if self.take("SESSION_USER") {
+            return Ok(RoleName::SessionUser);
+        }
+        if self.take("NONE") {
+            return Err(reserved("none").at(self.source, place));
+        }
+        let role = name(&self.ident()?);
+        match role.as_str() {
+            "public" => Ok(RoleName::Public),
+            "none" => Err(reserved("none").at(self.source, place)),
+            _ => Ok(RoleName::Named(role)),
+        }
+    }
+
+    /// A text, and where its literal stands in the statement.
+    fn text(&mut self) -> Result<(String, Range<usize>), SqlError> {
+        let text = match self.token() {
+            Some(
+                Token::SingleQuotedString(text)
+                | Token::EscapedStringLiteral(text)
+                | Token::UnicodeStringLiteral(text),
+            ) => text.clone(),
+            Some(Token::DollarQuotedString(text)) => text.value.clone(),
+            _ => return Err(self.unexpected()),
+        };
+        let span = self.tokens[self.at].span;
+        let [start, end] =
+            [span.start, span.end].map(|at| byte_offset(self.source, at) - self.start);
+        self.at += 1;
+        Ok((text, start..end))
+    }
+
+    fn statement(&mut self) -> Result<Option<RoleStatement>, SqlError> {
+        const KINDS: &[&str] = &["ROLE", "USER", "GROUP"];
+        let verb = self.take_one(&["CREATE", "ALTER", "DROP", "GRANT", "REVOKE", "SET", "RESET"]);
+        match verb {
+            Some("CREATE") if self.take_one(&["USER MAPPING"]).is_some() => Ok(None),
+            Some("CREATE") => match self.take_one(KINDS) {
+                Some(kind) => self.create(kind == "USER").map(Some),
+                None => Ok(None),
+            },
+            Some("ALTER") if self.take_one(&["USER MAPPING"]).is_some() => Ok(None),
+            Some("ALTER") => match self.take_one(KINDS) {
+                Some(_) => self.alter().map(Some),
+                None => self.own(),
+            },
+            Some("DROP") if self.take_one(&["USER MAPPING"]).is_some() => Ok(None),
+            Some("DROP") if self.take_one(KINDS).is_some() => {
+                let if_exists = self.take("IF EXISTS");
+                let roles = self.list(Self::role_name)?;
+                Ok(Some(RoleStatement::Drop { roles, if_exists }))
+            }
+            Some("GRANT") => self.grant(true).map(Some),
+            Some("REVOKE") => self.grant(false).map(Some),
+            Some("SET") => self.set(),
+            Some("RESET") if self.take("ROLE") => {
+                Ok(Some(RoleStatement::SetRole { role: None, is_local: false }))
+            }
+            Some("RESET") if self.take("SESSION AUTHORIZATION") => {
+                Ok(Some(RoleStatement::SetAuthorization { user: None, is_local: false }))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    fn create(&mut self, is_user: bool) -> Result<RoleStatement, SqlError> {
+        let name = self.role()?;
+        let mut options = self.options()?;
+        let says_login = options.iter().any(|option| matches!(option, RoleOption::Login(_)));
+        if is_user && !says_login {
+            options.push(RoleOption::Login(true));
+        }
+        Ok(RoleStatement::Create { name, options })
+    }
+
+    fn alter(&mut self) -> Result<RoleStatement, SqlError> {
+        if self.take("ALL") {
+            return Err(SqlError::unsupported("ALTER ROLE ALL"));
+        }
+        let role = self.role_name()?;
+        if self.take("RENAME TO") {
+            let to = self.role()?;
+            let RoleName::Named(role) = role else { return Err(self.unexpected()) };
+            return Ok(RoleStatement::Rename { role, to });
+        }
+        match self.take_one(&["SET", "RESET", "IN DATABASE", "ADD USER", "DROP USER"]) {
+            Some(what) => Err(SqlError::unsupported(format!("ALTER ROLE .. {what}"))),
+            None => Ok(RoleStatement::Alter { role, options: self.options()? }),
+        }
+    }
+
+    fn options(&mut self) -> Result<Vec<RoleOption>, SqlError> {
+        let mut options: Vec<RoleOption> = Vec::new();
+        let _ = self.take("WITH");
+        while self.at < self.tokens.len() {
+            if self.take_one(&["NOREPLICATION", "NOBYPASSRLS"]).is_some() {
+                // As everybody is.
+                continue;
+            }
+            let place = self.place();
+            let option = self.option()?;
+            let is_twice = |other: &RoleOption| {
+                std::mem::discriminant(other) == std::mem::discriminant(&option)
+            };
+            if options.iter().any(is_twice) {
+                let error = SqlError::new(code::SYNTAX, "conflicting or redundant options");
+                return Err(error.at(self.source, place));
+            }
+            options.push(option);
+        }
+        Ok(options)
+    }
+
+    fn option(&mut self) -> Result<RoleOption, SqlError> {
+        type Of = fn(bool) -> RoleOption;
+        const FLAGS: [(&str, &str, Of); 5] = [
+            ("SUPERUSER", "NOSUPERUSER", RoleOption::Superuser),
+            ("CREATEROLE", "NOCREATEROLE", RoleOption::CreateRole),
+            ("CREATEDB", "NOCREATEDB", RoleOption::CreateDb),
+            ("INHERIT", "NOINHERIT", RoleOption::Inherit),
+            ("LOGIN", "NOLOGIN", RoleOption::Login),
+        ];
+        for (yes, no, of) in FLAGS {
+            if self.take(yes) {
+                return Ok(of(true));
+            }
+            if self.take(no) {
+                return Ok(of(false));
+            }
+        }
+        if let Some(what) = self.take_one(&["REPLICATION", "BYPASSRLS", "SYSID"]) {
+            return Err(SqlError::unsupported(what));
+        }
+        if self.take("CONNECTION LIMIT") {
+            return self.connection_limit();
+        }
+        if self.take("VALID UNTIL") {
+            return Ok(RoleOption::ValidUntil(self.text()?.0));
+        }
+        if self.take("PASSWORD NULL") {
+            return Ok(RoleOption::Password(None));
+        }
+        if self.take("PASSWORD") || self.take("ENCRYPTED PASSWORD") {
+            return Ok(RoleOption::Password(Some(self.text()?)));
+        }
+        if self.take_one(&["IN ROLE", "IN GROUP"]).is_some() {
+            return Ok(RoleOption::InRoles(self.list(Self::role)?));
+        }
+        match self.take_one(&["ROLE", "USER", "ADMIN"]) {
+            Some("ADMIN") => Ok(RoleOption::Admins(self.list(Self::role_name)?)),
+            Some(_) => Ok(RoleOption::Members(self.list(Self::role_name)?)),
+            None => match self.token().and_then(word) {
+                Some(other)
+                    if matches!(self.token(), Some(Token::Word(word)) if word.keyword
+                    == sqlparser::keywords::Keyword::NoKeyword) =>
+                {
+                    let message = format!("unrecognized role option \"{}\"", other.to_lowercase());
+                    Err(SqlError::new(code::SYNTAX, message).at(self.source, self.place()))
+                }
+                _ => Err(self.unexpected()),
+            },
+        }
+    }
+
+    fn connection_limit(&mut self) -> Result<RoleOption, SqlError> {
+        let place = self.place();
+        let sign = if self.take_token(&Token::Minus) { "-" } else { "" };
+        let Some(Token::Number(digits, _)) = self.token() else { return Err(self.unexpected()) };
+        let text = format!("{sign}{digits}");
+        let Ok(limit) = text.parse::<i32>() else { return Err(self.unexpected()) };
+        self.at += 1;
+        if limit < -1 {
+            let message = format!("invalid connection limit: {limit}");
+            return Err(SqlError::new(code::INVALID_PARAMETER, message).at(self.source, place));
+        }
+        Ok(RoleOption::ConnectionLimit(limit))
+    }
+
+    /// ALTER TABLE .. OWNER TO, which is told apart by its words.
+    fn own(&mut self) -> Result<Option<RoleStatement>, SqlError> {
+        let kind = self.take_one(&["TABLE", "SEQUENCE"]);
+        let Some(kind) = kind else { return Ok(None) };
+        let if_exists = self.take("IF EXISTS");
+        let _ = self.take("ONLY");
+        let Ok(relation) = self.relation() else { return Ok(None) };
+        if !self.take("OWNER TO") {
+            return Ok(None);
+        }
+        let owner = self.role_name()?;
+        Ok(Some(RoleStatement::Own { is_table: kind == "TABLE", relation, if_exists, owner }))
+    }
+
+    fn set(&mut self) -> Result<Option<RoleStatement>, SqlError> {
+        let is_plain_session = self.take("SESSION AUTHORIZATION");
+        let is_local = !is_plain_session && self.take("LOCAL");
+        if is_plain_session
+            || self.take("SESSION SESSION AUTHORIZATION")
+            || (is_local && self.take("SESSION AUTHORIZATION"))
+        {
+            let user = self.set_to("DEFAULT")?;
+            return Ok(Some(RoleStatement::SetAuthorization { user, is_local }));
+        }
+        let _ = !is_local && self.take("SESSION");
+        if !self.take("ROLE") {
+            return Ok(None);
+        }
+        let role = self.set_to("NONE")?;
+        Ok(Some(RoleStatement::SetRole { role, is_local }))
+    }
+
+    /// A name, as a name or a text; nothing where it is the word for none.
+    fn set_to(&mut self, none: &str) -> Result<Option<String>, SqlError> {
+        let _ = self.take_token(&Token::Eq) || self.take("TO");
+        if self.take(none) || self.take("DEFAULT") {
+            return Ok(None);
+        }
+        match self.token() {
+            Some(Token::Word(_)) => Ok(Some(name(&self.ident()?))),
+            _ => Ok(Some(self.text()?.0).filter(|text| !text.eq_ignore_ascii_case(none))),
+        }
+    }
+}
+
+/// The error of a name that no role can have.
+pub(crate) fn reserved(name: &str) -> SqlError {
+    SqlError::new(code::RESERVED_NAME, format!("role name \"{name}\" is reserved"))
+}
