@@ -33,9 +33,13 @@ pub(crate) enum AggregateKind {
     /// `string_agg`: text, and what stands between
     Text,
     /// `json_agg`, `jsonb_agg`: of values that are json already
-    Json { is_binary: bool },
+    Json {
+        is_binary: bool,
+    },
     /// `json_object_agg`, `jsonb_object_agg`: text, and values that are json already
-    Object { is_binary: bool },
+    Object {
+        is_binary: bool,
+    },
 }
 
 /// An aggregate of a query.
@@ -107,9 +111,7 @@ impl AggregateKind {
             (Self::Array, base) if base.element().is_none() => one(base, base.array()?),
             (Self::Text, Text | Varchar | Bpchar) => Some((vec![Text, Text], Text)),
             (Self::Json { is_binary }, base) if base == json(is_binary) => same(base),
-            (Self::Object { is_binary }, _) => {
-                Some((vec![Text, json(is_binary)], json(is_binary)))
-            }
+            (Self::Object { is_binary }, _) => Some((vec![Text, json(is_binary)], json(is_binary))),
             _ => None,
         }
     }
@@ -342,5 +344,9 @@ fn object(is_binary: bool, rows: &[Vec<Datum>]) -> Result<Datum, SqlError> {
         parts.push(format!("{} : {value}", Json::String(name.clone())));
     }
     let text = format!("{{ {} }}", parts.join(", "));
-    if is_binary { json::parse(&text).map(|it| Datum::Jsonb(Arc::new(it))) } else { Ok(Datum::Text(text)) }
+    if is_binary {
+        json::parse(&text).map(|it| Datum::Jsonb(Arc::new(it)))
+    } else {
+        Ok(Datum::Text(text))
+    }
 }

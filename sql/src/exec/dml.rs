@@ -9,7 +9,7 @@ use super::write::{Writer, hidden_key};
 use super::{Executed, RowBuffer, query, scan};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::{Env, Expr};
-use crate::plan::{Delete, Insert, OnConflict, Update};
+use crate::plan::{Delete, Insert, Joined, OnConflict, Update};
 use crate::types::datum::Datum;
 
 /// The statement's own table among its targets.
@@ -118,6 +118,9 @@ pub(super) fn update(
     env: &Env,
     cx: &mut dyn Context,
 ) -> Result<Executed, Failure> {
+    if let Some(joined) = &update.joined {
+        return joined_update(update, joined, env, cx);
+    }
     let mut returned = RowBuffer::default();
     // All rows are found before the first changes, so that no row is found twice.
     let found = scan::collect(&update.access, update.filter.as_ref(), env, cx)?;
@@ -143,6 +146,9 @@ pub(super) fn delete(
     env: &Env,
     cx: &mut dyn Context,
 ) -> Result<Executed, Failure> {
+    if let Some(joined) = &delete.joined {
+        return joined_delete(delete, joined, env, cx);
+    }
     let mut returned = RowBuffer::default();
     let found = scan::collect(&delete.access, delete.filter.as_ref(), env, cx)?;
     let count = found.len() as u64;
@@ -150,6 +156,79 @@ pub(super) fn delete(
     for (key, row) in found {
         if !delete.returning.is_empty() {
             returned.push(compute(&delete.returning, &row, env)?)?;
+        }
+        writer.delete(OWN, (key, row))?;
+    }
+    writer.finish()?;
+    Ok(Executed { rows: returned.rows, count, notice: None })
+}
+
+/// A row that a query found: its key, what it is, and what came with it.
+type Found = (Key, Vec<Datum>, Vec<Datum>);
+
+/// The rows that a query found, each once.
+fn found(
+    joined: &Joined,
+    width: usize,
+    env: &Env,
+    cx: &mut dyn Context,
+) -> Result<Vec<Found>, Failure> {
+    let mut known = BTreeSet::new();
+    let mut all = Vec::new();
+    for mut row in query::run(&joined.rows, env, cx)? {
+        let others = row.split_off(width);
+        let Datum::Bytea(key) = &others[0] else { unreachable!("a row has a key") };
+        let key = Key::from(&key[..]);
+        // A row that meets several others changes once.
+        if known.insert(key.clone()) {
+            all.push((key, row, others));
+        }
+    }
+    Ok(all)
+}
+
+fn joined_update(
+    update: &Update,
+    joined: &Joined,
+    env: &Env,
+    cx: &mut dyn Context,
+) -> Result<Executed, Failure> {
+    let mut returned = RowBuffer::default();
+    let width = update.access.table.columns.len();
+    let found = found(joined, width, env, cx)?;
+    let count = found.len() as u64;
+    let mut writer = Writer::new(&update.targets, env, cx);
+    let mut changed = Vec::with_capacity(found.len());
+    for (key, old, others) in found {
+        let all = [&old[..], &others[..]].concat();
+        let mut row = old.clone();
+        assign(&update.assignments, &all, &mut row, env)?;
+        writer.complete(OWN, &mut row)?;
+        if !update.returning.is_empty() {
+            let shown = [&row[..], &others[..]].concat();
+            returned.push(compute(&update.returning, &shown, env)?)?;
+        }
+        changed.push(((key, old), row));
+    }
+    writer.update(OWN, changed)?;
+    writer.finish()?;
+    Ok(Executed { rows: returned.rows, count, notice: None })
+}
+
+fn joined_delete(
+    delete: &Delete,
+    joined: &Joined,
+    env: &Env,
+    cx: &mut dyn Context,
+) -> Result<Executed, Failure> {
+    let mut returned = RowBuffer::default();
+    let found = found(joined, delete.access.table.columns.len(), env, cx)?;
+    let count = found.len() as u64;
+    let mut writer = Writer::new(&delete.targets, env, cx);
+    for (key, row, others) in found {
+        if !delete.returning.is_empty() {
+            let shown = [&row[..], &others[..]].concat();
+            returned.push(compute(&delete.returning, &shown, env)?)?;
         }
         writer.delete(OWN, (key, row))?;
     }

@@ -12,8 +12,8 @@ use super::{RowBuffer, scan};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::{Env, Expr};
 use crate::keys;
-use crate::relational;
 use crate::plan::{Grouping, Select, SortKey, Source};
+use crate::relational;
 use crate::types::datum::Datum;
 
 /// Runs a query and returns its rows.

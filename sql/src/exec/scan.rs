@@ -140,6 +140,9 @@ pub(super) fn collect(
     Ok(found)
 }
 
+/// What is done with each row.
+type OnFound<'a> = dyn FnMut(&[u8], Vec<Datum>) -> Result<(), Failure> + 'a;
+
 /// A reading of the rows that accesses name, some at a time.
 #[derive(Debug)]
 pub(crate) struct Cursor {
@@ -173,7 +176,7 @@ impl Cursor {
         most: usize,
         env: &Env,
         cx: &mut dyn Context,
-        on_row: &mut dyn FnMut(&[u8], Vec<Datum>) -> Result<(), Failure>,
+        on_row: &mut OnFound<'_>,
     ) -> Result<bool, Failure> {
         let mut visited = 0;
         let table = self.access.table.clone();

@@ -80,9 +80,7 @@ impl SetFunction {
             ("generate_subscripts", [array, _]) if array.element().is_some() => {
                 (Self::Subscripts, vec![*array, Int4], vec![("generate_subscripts", Int4)])
             }
-            ("unnest", [array]) => {
-                (Self::Unnest, vec![*array], vec![("unnest", array.element()?)])
-            }
+            ("unnest", [array]) => (Self::Unnest, vec![*array], vec![("unnest", array.element()?)]),
             ("jsonb_array_elements" | "jsonb_array_elements_text", [_]) => {
                 let as_text = name.ends_with("_text");
                 (Self::Elements { as_text }, vec![Jsonb], vec![("value", json(as_text))])
@@ -118,9 +116,7 @@ impl SetFunction {
                 one((1..=length as i64).map(Datum::Int).collect())
             }
             (Self::Elements { as_text }, [Datum::Jsonb(json)]) => match &**json {
-                Json::Array(items) => {
-                    one(items.iter().map(|item| shown(item, as_text)).collect())
-                }
+                Json::Array(items) => one(items.iter().map(|item| shown(item, as_text)).collect()),
                 Json::Object(_) => return Err(not_json("extract elements from an object")),
                 _ => return Err(not_json("extract elements from a scalar")),
             },
@@ -176,9 +172,7 @@ fn series(base: SqlType, args: &[Datum], env: &Env) -> Result<Vec<Vec<Datum>>, S
     let (from, to) = (args[0].clone(), &args[1]);
     let zero = match base {
         SqlType::Numeric => Datum::Numeric(0.into()),
-        base if base.is_datetime() => {
-            Datum::Interval(Interval { months: 0, days: 0, micros: 0 })
-        }
+        base if base.is_datetime() => Datum::Interval(Interval { months: 0, days: 0, micros: 0 }),
         _ => Datum::Int(0),
     };
     let step = match args.get(2) {

@@ -6,20 +6,19 @@ use sqlparser::tokenizer::Location;
 use super::bind::{Aggregates, Binder, Bound};
 use super::cast::Level;
 use super::signatures::{self, Found};
-use super::Expr;
+use super::{Expr, Typed};
 use crate::error::{SqlError, code};
 use crate::exec::aggregate::{Aggregate, AggregateKind};
 use crate::plan::SortKey;
-use crate::relational::{Window, WindowFunction};
+use crate::relational::{Over, Window, WindowFunction};
 use crate::syntax;
 use crate::types::SqlType;
-
 
 /// Not a clause: the marker of an aggregate's own arguments.
 const NESTED: &str = "an aggregate";
 
-/// What a window's rows are, in which order, and which of them count.
-type Over = (Vec<(Expr, SqlType)>, Vec<(Expr, SqlType)>, Vec<SortKey>, Option<ast::WindowFrame>);
+/// What rows are sorted by: keys name expressions by their place.
+type Sorted = (Vec<Typed>, Vec<SortKey>);
 
 impl Binder<'_> {
     pub(super) fn aggregate(
@@ -139,7 +138,7 @@ impl Binder<'_> {
         &mut self,
         clauses: &[ast::FunctionArgumentClause],
         location: Location,
-    ) -> Result<(Vec<(Expr, SqlType)>, Vec<SortKey>), SqlError> {
+    ) -> Result<Sorted, SqlError> {
         match clauses {
             [] => Ok((Vec::new(), Vec::new())),
             [ast::FunctionArgumentClause::OrderBy(list)] => self.order(list),
@@ -151,10 +150,7 @@ impl Binder<'_> {
     }
 
     /// What rows are sorted by: keys name expressions by their place.
-    fn order(
-        &mut self,
-        list: &[ast::OrderByExpr],
-    ) -> Result<(Vec<(Expr, SqlType)>, Vec<SortKey>), SqlError> {
+    fn order(&mut self, list: &[ast::OrderByExpr]) -> Result<Sorted, SqlError> {
         let mut exprs = Vec::with_capacity(list.len());
         let mut sort = Vec::with_capacity(list.len());
         for (column, item) in list.iter().enumerate() {
@@ -219,21 +215,25 @@ impl Binder<'_> {
         over: &ast::WindowType,
         location: Location,
     ) -> Result<Window, SqlError> {
-        let (partition, order, sort, frame) = self.over(over, location)?;
+        let over = self.over(over, location)?;
         if let Some(kind) = AggregateKind::named(name) {
             let (aggregate, base) = self.aggregate_args(kind, function, location)?;
             if aggregate.is_distinct {
                 let feature = "DISTINCT is not implemented for window functions";
-                return Err(self.error_at(SqlError::new(code::FEATURE_NOT_SUPPORTED, feature), location));
+                return Err(
+                    self.error_at(SqlError::new(code::FEATURE_NOT_SUPPORTED, feature), location)
+                );
             }
             if !aggregate.order.is_empty() {
                 let feature = "aggregate ORDER BY is not implemented for window functions";
-                return Err(self.error_at(SqlError::new(code::FEATURE_NOT_SUPPORTED, feature), location));
+                return Err(
+                    self.error_at(SqlError::new(code::FEATURE_NOT_SUPPORTED, feature), location)
+                );
             }
             let filter = aggregate.filter.clone();
             let args = aggregate.args.clone();
             let function = WindowFunction::Aggregate(kind);
-            return Window::new(function, (args, filter), (partition, order, sort), frame, base)
+            return Window::new(function, (args, filter), over, base)
                 .map_err(|error| self.error_at(error, location));
         }
         let ast::FunctionArguments::List(list) = &function.args else {
@@ -241,7 +241,9 @@ impl Binder<'_> {
         };
         if function.filter.is_some() {
             let message = "FILTER is not implemented for non-aggregate window functions";
-            return Err(self.error_at(SqlError::new(code::FEATURE_NOT_SUPPORTED, message), location));
+            return Err(
+                self.error_at(SqlError::new(code::FEATURE_NOT_SUPPORTED, message), location)
+            );
         }
         let mut bounds = Vec::with_capacity(list.args.len());
         for arg in &list.args {
@@ -265,8 +267,7 @@ impl Binder<'_> {
         for (bound, input) in bounds.into_iter().zip(inputs) {
             args.push((self.cast(bound, input.into(), Level::Implicit)?.expr, input));
         }
-        Window::new(kind, (args, None), (partition, order, sort), frame, base)
-            .map_err(|error| self.error_at(error, location))
+        Window::new(kind, (args, None), over, base).map_err(|error| self.error_at(error, location))
     }
 
     fn over(&mut self, over: &ast::WindowType, location: Location) -> Result<Over, SqlError> {
@@ -297,28 +298,27 @@ impl Binder<'_> {
     }
 
     fn over_spec(&mut self, spec: &ast::WindowSpec, location: Location) -> Result<Over, SqlError> {
-        let mut frame = spec.window_frame.clone();
-        let (mut partition, mut order, mut sort) = match &spec.window_name {
+        let mut over = match &spec.window_name {
             Some(name) => {
                 let base = self.named_window(&syntax::name(name), location)?;
-                let (partition, order, sort, base_frame) = self.over_spec(&base, location)?;
-                frame = frame.or(base_frame);
-                (partition, order, sort)
+                self.over_spec(&base, location)?
             }
-            None => Default::default(),
+            None => Over::default(),
         };
+        if spec.window_frame.is_some() {
+            over.frame = spec.window_frame.clone();
+        }
         for expr in &spec.partition_by {
             let bound = self.bind(expr)?;
             let bound = self.output(bound)?;
             let base = bound.base();
-            partition.push((bound.expr, base));
+            over.partition.push((bound.expr, base));
         }
         if !spec.order_by.is_empty() {
-            (order, sort) = self.order(&spec.order_by)?;
+            (over.order, over.sort) = self.order(&spec.order_by)?;
         }
-        Ok((partition, order, sort, frame))
+        Ok(over)
     }
-
 }
 
 /// Not a clause: the marker of a window function's own arguments.

@@ -157,7 +157,11 @@ impl Binder<'_> {
         Ok(Bound::new(Expr::Const(Datum::Interval(parsed)), SqlType::Interval, location))
     }
 
-    pub(super) fn argument(&mut self, arg: &ast::FunctionArg, location: Location) -> Result<Bound, SqlError> {
+    pub(super) fn argument(
+        &mut self,
+        arg: &ast::FunctionArg,
+        location: Location,
+    ) -> Result<Bound, SqlError> {
         match arg {
             ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(expr)) => self.bind(expr),
             _ => Err(self.error_at(SqlError::unsupported("such a function argument"), location)),

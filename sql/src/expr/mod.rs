@@ -25,6 +25,7 @@ pub(crate) mod temporal;
 mod time_functions;
 mod times;
 mod to_char;
+mod type_names;
 mod words;
 
 use std::cell::{Cell, RefCell};
@@ -160,6 +161,9 @@ pub(crate) enum Expr {
     /// What a query in parentheses comes to, for each row.
     Subquery(Box<Subquery>),
 }
+
+/// An expression, and its type.
+pub(crate) type Typed = (Expr, SqlType);
 
 /// What is done with a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -363,7 +363,8 @@ impl Planner<'_> {
         let name = draft.after.columns[at].name.clone();
         let column = ast::Expr::Identifier(ast::Ident::with_quote('"', &name));
         let scope = super::scope_of(&draft.before, &draft.before.name);
-        let mut binder = self.binder(&scope, Aggregates::Forbidden("transform expressions"), &[])?;
+        let mut binder =
+            self.binder(&scope, Aggregates::Forbidden("transform expressions"), &[])?;
         let bound = binder.bind(using.unwrap_or(&column))?;
         let cast = binder.assign(bound, &name, to).map_err(|error| {
             if error.code != code::TYPE_MISMATCH {

@@ -9,16 +9,57 @@ use super::access::Access;
 use super::path::{Part, Path, Paths};
 use super::select::{empty_row, value_select};
 use super::target::default_of;
-use super::{
-    Delete, Insert, OnConflict, OutputColumn, Plan, Planner, Select, Update, refuse, scope_of,
-};
+use super::{Joined, OutputColumn, Plan, Planner, Select, Targets, refuse, scope_of};
 use crate::catalog::role::Privileges;
 use crate::catalog::{Column, Table};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Expr;
 use crate::expr::bind::{Aggregates, Bound, Scope};
 use crate::syntax;
+use crate::types::SqlType;
 use crate::types::datum::Datum;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Insert {
+    pub targets: Arc<Targets>,
+    pub source: Select,
+    /// The columns of the table, over the columns of the source.
+    pub columns: Vec<Expr>,
+    pub on_conflict: OnConflict,
+    pub returning: Vec<Expr>,
+}
+
+/// What becomes of a row that another is in the way of.
+#[derive(Clone, Debug)]
+pub(crate) enum OnConflict {
+    /// The statement fails.
+    Fail,
+    /// It is left out: where the other has its key on one of the table's paths, or on any.
+    Skip { path: Option<usize> },
+    /// The other is changed. Expressions are over its columns, and then those of the new row.
+    Update { path: usize, assignments: Vec<(usize, Expr)>, filter: Option<Expr> },
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Update {
+    pub targets: Arc<Targets>,
+    pub access: Access,
+    pub filter: Option<Expr>,
+    pub assignments: Vec<(usize, Expr)>,
+    pub returning: Vec<Expr>,
+    /// Where several relations or queries decide which rows it changes, and into what.
+    pub joined: Option<Joined>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Delete {
+    pub targets: Arc<Targets>,
+    pub access: Access,
+    pub filter: Option<Expr>,
+    pub returning: Vec<Expr>,
+    /// Where several relations or queries decide which rows go.
+    pub joined: Option<Joined>,
+}
 
 type Statement = Result<(Plan, Vec<OutputColumn>), Failure>;
 
@@ -149,7 +190,14 @@ impl Planner<'_> {
             }
             rows.push(exprs);
         }
-        let types = targets.iter().take(width).map(|&at| table.columns[at].ty.base).collect();
+        let types: Vec<SqlType> =
+            targets.iter().take(width).map(|&at| table.columns[at].ty.base).collect();
+        if rows.iter().flatten().any(Expr::holds_subquery) {
+            let [row] = <[Vec<Expr>; 1]>::try_from(rows)
+                .map_err(|_| SqlError::unsupported("subqueries in VALUES of several rows"))?;
+            let assigned = (0..width).map(Expr::Column).collect();
+            return Ok((self.asked_row(row.into_iter().zip(types).collect())?, assigned));
+        }
         let assigned = (0..width).map(Expr::Column).collect();
         Ok((value_select(rows, types), assigned))
     }
@@ -222,6 +270,8 @@ impl Planner<'_> {
         both.columns.extend(excluded.columns);
         let assignments = self.assignments(&paths.table, &update.assignments, &both)?;
         let filter = self.where_clause(update.selection.as_ref(), &both)?;
+        let asks = assignments.iter().any(|(_, expr)| expr.holds_subquery());
+        refuse(&[(asks, "a subquery in ON CONFLICT DO UPDATE")])?;
         Ok(OnConflict::Update { path, assignments, filter })
     }
 
@@ -260,7 +310,7 @@ impl Planner<'_> {
     }
 
     /// What columns of a table become.
-    fn assignments(
+    pub(super) fn assignments(
         &mut self,
         table: &Table,
         assignments: &[ast::Assignment],
@@ -294,7 +344,8 @@ impl Planner<'_> {
                     let error = SqlError::new(code::GENERATED_ALWAYS, message);
                     return Err(self.error_at(error.with_detail(detail), location));
                 }
-                let mut binder = self.binder(scope, Aggregates::Forbidden("UPDATE"), &[])?;
+                let mut binder =
+                    self.binder(scope, Aggregates::Forbidden("UPDATE"), &[&assignment.value])?;
                 let bound = binder.bind(&assignment.value)?;
                 binder.assign(bound, &name, table.columns[at].ty)?
             };
@@ -305,13 +356,15 @@ impl Planner<'_> {
 
     pub(super) fn update(&mut self, update: &ast::Update) -> Statement {
         refuse(&[
-            (update.from.is_some(), "UPDATE FROM"),
             (update.or.is_some() || !update.order_by.is_empty(), "this form of UPDATE"),
             (update.limit.is_some(), "UPDATE LIMIT"),
             (!update.table.joins.is_empty(), "JOIN"),
         ])?;
         let needed = self.required.len();
         let (paths, alias) = self.relation(&update.table.relation)?;
+        if update.from.is_some() || self.has_queries {
+            return self.joined_update(update, &paths, &alias, needed);
+        }
         let scope = scope_of(&paths.table, &alias);
         let assignments = self.assignments(&paths.table, &update.assignments, &scope)?;
         let filter = self.where_clause(update.selection.as_ref(), &scope)?;
@@ -320,12 +373,14 @@ impl Planner<'_> {
         self.writes(needed, Privileges::UPDATE, read);
         let access = Access::new(&paths, filter.as_ref());
         let targets = Arc::new(self.targets(&paths, false)?);
-        Ok((Plan::Update(Update { targets, access, filter, assignments, returning }), output))
+        Ok((
+            Plan::Update(Update { targets, access, filter, assignments, returning, joined: None }),
+            output,
+        ))
     }
 
     pub(super) fn delete(&mut self, delete: &ast::Delete) -> Statement {
         refuse(&[
-            (delete.using.is_some(), "DELETE USING"),
             (!delete.tables.is_empty() || !delete.order_by.is_empty(), "this form of DELETE"),
             (delete.limit.is_some(), "DELETE LIMIT"),
         ])?;
@@ -337,13 +392,16 @@ impl Planner<'_> {
         refuse(&[(!from.joins.is_empty(), "JOIN")])?;
         let needed = self.required.len();
         let (paths, alias) = self.relation(&from.relation)?;
+        if delete.using.is_some() || self.has_queries {
+            return self.joined_delete(delete, &paths, &alias, needed);
+        }
         let scope = scope_of(&paths.table, &alias);
         let filter = self.where_clause(delete.selection.as_ref(), &scope)?;
         let (returning, output) = self.returning(delete.returning.as_deref(), &scope)?;
         self.writes(needed, Privileges::DELETE, filter.iter().chain(&returning));
         let access = Access::new(&paths, filter.as_ref());
         let targets = Arc::new(self.targets(&paths, false)?);
-        Ok((Plan::Delete(Delete { targets, access, filter, returning }), output))
+        Ok((Plan::Delete(Delete { targets, access, filter, returning, joined: None }), output))
     }
 
     /// A table that is written, and the name that its columns go by.

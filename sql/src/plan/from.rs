@@ -259,9 +259,8 @@ impl Planner<'_> {
         for (bound, input) in bounds.into_iter().zip(inputs) {
             args.push((binder.cast(bound, input.into(), Level::Assignment)?.expr, input));
         }
-        let names_before = args.iter().any(|(arg, _)| {
-            !arg.all(&mut |part| !matches!(part, Expr::Column(_)))
-        });
+        let names_before =
+            args.iter().any(|(arg, _)| !arg.all(&mut |part| !matches!(part, Expr::Column(_))));
         let relation = self.number();
         let mut outputs: Vec<OutputColumn> = Vec::with_capacity(columns.len() + 1);
         let is_single = columns.len() == 1;
@@ -296,7 +295,7 @@ impl Planner<'_> {
         Ok((Side { from: From::Plan(plan), scope }, left.is_some()))
     }
 
-    fn join(
+    pub(super) fn join(
         &mut self,
         left: Side,
         right: Side,
@@ -368,8 +367,9 @@ impl Planner<'_> {
             match (found.next(), found.next()) {
                 (Some(at), None) => Ok(at),
                 (Some(_), Some(_)) => {
-                    let message =
-                        format!("common column name \"{name}\" appears more than once in {side} table");
+                    let message = format!(
+                        "common column name \"{name}\" appears more than once in {side} table"
+                    );
                     Err(SqlError::new(code::AMBIGUOUS_COLUMN, message))
                 }
                 (None, _) => {
@@ -387,9 +387,8 @@ impl Planner<'_> {
             let message = format!("JOIN/USING types {a} and {b} cannot be matched");
             return Err(SqlError::new(code::TYPE_MISMATCH, message).into());
         };
-        let bound = |at: usize| {
-            Bound::new(Expr::Column(at), both.columns[at].ty.base, Location::empty())
-        };
+        let bound =
+            |at: usize| Bound::new(Expr::Column(at), both.columns[at].ty.base, Location::empty());
         let forbidden = Aggregates::Forbidden("JOIN/USING");
         let mut binder = self.binder(both, forbidden, &[])?;
         let (one, other, base) =
@@ -492,8 +491,7 @@ fn rename(
     table: &str,
 ) -> Result<(), SqlError> {
     let mut shown = scope.columns.iter_mut().filter(|column| !column.is_hidden);
-    let mut count = 0;
-    for name in names {
+    for (count, name) in names.iter().enumerate() {
         let Some(column) = shown.next() else {
             let given = names.len();
             let message = format!(
@@ -501,7 +499,6 @@ fn rename(
             );
             return Err(SqlError::new(code::INVALID_COLUMN_REFERENCE, message));
         };
-        count += 1;
         column.name = syntax::name(&name.name);
     }
     Ok(())

@@ -12,13 +12,18 @@ mod copy;
 mod ddl;
 mod dml;
 mod from;
+mod grouping;
+mod joined;
+mod names;
 pub(crate) mod path;
 mod query;
 mod roles;
 mod select;
 mod sequences;
+mod shape;
 pub(crate) mod target;
 mod text;
+mod with;
 
 use std::sync::Arc;
 
@@ -42,6 +47,8 @@ use crate::types::{ColumnType, SqlType};
 use access::Access;
 pub(crate) use copy::{CopyFrom, CopyTo};
 pub(crate) use ddl::check_name;
+pub(crate) use dml::{Delete, Insert, OnConflict, Update};
+pub(crate) use joined::Joined;
 use path::Paths;
 use target::Targets;
 
@@ -163,12 +170,25 @@ impl Plan {
         }
     }
 
+    /// Whether DataFusion finds its rows, whose order on another replica may be another: what it
+    /// read and wrote is then certified, and it is run in one place alone.
+    pub(crate) fn is_certified(&self) -> bool {
+        let is_query = |select: &Select| matches!(select.source, Source::Query(_));
+        match self {
+            Self::Select(select) => is_query(select),
+            Self::Insert(insert) => is_query(&insert.source),
+            Self::Update(update) => update.joined.is_some(),
+            Self::Delete(delete) => delete.joined.is_some(),
+            _ => false,
+        }
+    }
+
     /// Whether it writes whole tables, so that running it everywhere is cheaper than its writes.
     pub(crate) fn is_bulk(&self) -> bool {
         match self {
             Self::DropTables(_) | Self::Truncate(_) | Self::Alter(_) => true,
-            Self::Update(update) => update.filter.is_none(),
-            Self::Delete(delete) => delete.filter.is_none(),
+            Self::Update(update) => update.filter.is_none() && update.joined.is_none(),
+            Self::Delete(delete) => delete.filter.is_none() && delete.joined.is_none(),
             Self::CopyFrom(_)
             | Self::CopyTo(_)
             | Self::Select(_)
@@ -255,44 +275,6 @@ pub(crate) struct SortKey {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Insert {
-    pub targets: Arc<Targets>,
-    pub source: Select,
-    /// The columns of the table, over the columns of the source.
-    pub columns: Vec<Expr>,
-    pub on_conflict: OnConflict,
-    pub returning: Vec<Expr>,
-}
-
-/// What becomes of a row that another is in the way of.
-#[derive(Clone, Debug)]
-pub(crate) enum OnConflict {
-    /// The statement fails.
-    Fail,
-    /// It is left out: where the other has its key on one of the table's paths, or on any.
-    Skip { path: Option<usize> },
-    /// The other is changed. Expressions are over its columns, and then those of the new row.
-    Update { path: usize, assignments: Vec<(usize, Expr)>, filter: Option<Expr> },
-}
-
-#[derive(Clone, Debug)]
-pub(crate) struct Update {
-    pub targets: Arc<Targets>,
-    pub access: Access,
-    pub filter: Option<Expr>,
-    pub assignments: Vec<(usize, Expr)>,
-    pub returning: Vec<Expr>,
-}
-
-#[derive(Clone, Debug)]
-pub(crate) struct Delete {
-    pub targets: Arc<Targets>,
-    pub access: Access,
-    pub filter: Option<Expr>,
-    pub returning: Vec<Expr>,
-}
-
-#[derive(Clone, Debug)]
 pub(crate) struct CreateTable {
     /// The schema; the number is found when it runs.
     pub table: Table,
@@ -367,7 +349,7 @@ pub(crate) struct Planner<'a> {
     /// The scopes of the queries around the one that is planned, the nearest last.
     outer: Vec<Scope>,
     /// What WITH has named so far.
-    named: Vec<query::Named>,
+    named: Vec<with::Named>,
     /// How many relations have a number.
     numbers: Numbers,
     /// Whether there is a query in the statement beside the statement itself.

@@ -11,24 +11,13 @@ use sqlparser::tokenizer::Location;
 
 use super::from::Side;
 use super::select::{Output, Wanted, access, plain};
+use super::shape::{Simple, shape};
 use super::{Grouping, OutputColumn, Planner, Select, Source, refuse};
 use crate::error::{Failure, SqlError, code};
-use crate::exec::aggregate::AggregateKind;
+use crate::expr::Expr;
 use crate::expr::bind::{Aggregates, Bound, Nested, Scope, ScopeColumn};
-use crate::expr::{Binary, Comparison, Expr};
-use crate::relational::{
-    self, Block, ColumnId, Distinct, From, Keyed, Query, SetOperation, Shape, Split, lower,
-};
-use crate::syntax;
+use crate::relational::{self, Block, ColumnId, Distinct, From, Query, SetOperation, Shape, lower};
 use crate::types::{ColumnType, SqlType};
-
-/// What WITH names.
-#[derive(Clone, Debug)]
-pub(super) struct Named {
-    name: String,
-    query: Query,
-    columns: Vec<OutputColumn>,
-}
 
 /// A query whose names and types are known.
 enum Planned {
@@ -135,75 +124,7 @@ impl Planner<'_> {
         Ok(all)
     }
 
-    /// A query without its conditions on what is outside.
-    fn split(&mut self, block: &Block) -> Result<Split, SqlError> {
-        let mut block = block.clone();
-        let mut all = Vec::new();
-        if let Some(filter) = &block.filter {
-            conjuncts(filter, &mut all);
-        }
-        let (outer, own): (Vec<_>, Vec<_>) = all.into_iter().partition(|it| it.names_outer());
-        let own: Vec<Expr> = own.into_iter().cloned().collect();
-        let and = |left, right| Expr::Binary(Binary::And, Box::new(left), Box::new(right));
-        block.output.truncate(block.width);
-        let mut conditions = Vec::with_capacity(outer.len());
-        for condition in outer {
-            let (columns, output) = (&block.columns, &mut block.output);
-            let placed = condition.clone().rewrite::<()>(&mut |part| {
-                let Expr::Column(at) = part else { return Ok(None) };
-                output.push((Expr::Column(*at), columns[*at].1));
-                Ok(Some(Expr::Column(output.len() - 1)))
-            });
-            conditions.push(placed.expect("nothing fails"));
-        }
-        block.filter = own.into_iter().reduce(and);
-        block.width = block.output.len();
-        block.sort.clear();
-        Ok(Split { query: self.lowered(block)?, conditions })
-    }
-
-    /// A query of one aggregate, for all values that it is compared with outside.
-    fn keyed(&mut self, block: &Block) -> Result<Keyed, SqlError> {
-        let mut block = block.clone();
-        let mut conditions = Vec::new();
-        if let Some(filter) = &block.filter {
-            conjuncts(filter, &mut conditions);
-        }
-        let (mut own, mut outer, mut keys) = (None, Vec::new(), Vec::new());
-        for condition in conditions {
-            match condition {
-                Expr::Binary(Binary::Compare(Comparison::Equal, base), left, right)
-                    if condition.names_outer() =>
-                {
-                    let is_left = left.names_outer();
-                    let (there, here) = if is_left { (left, right) } else { (right, left) };
-                    outer.push(((**there).clone(), *base));
-                    keys.push(((**here).clone(), *base));
-                }
-                condition => {
-                    let and = |before: Expr| {
-                        Expr::Binary(Binary::And, Box::new(before), Box::new(condition.clone()))
-                    };
-                    own = Some(own.map_or_else(|| condition.clone(), and));
-                }
-            }
-        }
-        block.filter = own;
-        let count = keys.len();
-        let group = block.group.as_mut().expect("it has an aggregate");
-        let is_count = group.aggregates[0].kind == AggregateKind::Count;
-        let types: Vec<SqlType> = keys.iter().map(|(_, base)| *base).collect();
-        group.keys = keys;
-        block.output[0].0 = Expr::Column(count);
-        let keys = types.into_iter().enumerate().map(|(at, base)| (Expr::Column(at), base));
-        block.output.truncate(1);
-        block.output.extend(keys);
-        block.width = block.output.len();
-        block.sort.clear();
-        Ok(Keyed { query: self.lowered(block)?, outer, is_count })
-    }
-
-    fn lowered(&mut self, block: Block) -> Result<Query, SqlError> {
+    pub(super) fn lowered(&mut self, block: Block) -> Result<Query, SqlError> {
         let types = block.output[..block.width].iter().map(|(_, base)| *base).collect();
         let relation = self.number();
         let plan = lower(block, relation, &mut self.numbers)?;
@@ -229,9 +150,8 @@ impl Planner<'_> {
     }
 
     fn body(&mut self, query: &ast::Query) -> Result<(Planned, Vec<OutputColumn>), Failure> {
-        let is_bare = query.order_by.is_none()
-            && query.limit_clause.is_none()
-            && query.fetch.is_none();
+        let is_bare =
+            query.order_by.is_none() && query.limit_clause.is_none() && query.fetch.is_none();
         let (mut block, columns) = match &*query.body {
             ast::SetExpr::Select(select) => self.select(select, query)?,
             ast::SetExpr::Values(values) => {
@@ -255,10 +175,7 @@ impl Planner<'_> {
         Ok((Planned::Block(Box::new(block)), columns))
     }
 
-    fn set_expr(
-        &mut self,
-        body: &ast::SetExpr,
-    ) -> Result<(Planned, Vec<OutputColumn>), Failure> {
+    fn set_expr(&mut self, body: &ast::SetExpr) -> Result<(Planned, Vec<OutputColumn>), Failure> {
         match body {
             ast::SetExpr::Query(inner) => self.planned(inner),
             ast::SetExpr::SetOperation { op, set_quantifier, left, right } => {
@@ -309,7 +226,10 @@ impl Planner<'_> {
         Ok((query, columns))
     }
 
-    fn operand(&mut self, body: &ast::SetExpr) -> Result<(Query, Vec<OutputColumn>), Failure> {
+    pub(super) fn operand(
+        &mut self,
+        body: &ast::SetExpr,
+    ) -> Result<(Query, Vec<OutputColumn>), Failure> {
         let (query, mut columns) = self.side(body)?;
         for column in &mut columns {
             if column.ty.base == SqlType::Unknown {
@@ -320,7 +240,7 @@ impl Planner<'_> {
     }
 
     /// The types that columns of two queries become.
-    fn common_types(
+    pub(super) fn common_types(
         &mut self,
         columns: &mut [OutputColumn],
         others: &[OutputColumn],
@@ -329,7 +249,8 @@ impl Planner<'_> {
         let scope = Scope::default();
         let mut types = Vec::with_capacity(columns.len());
         for (column, other) in columns.iter_mut().zip(others) {
-            let bound = |ty: ColumnType| Bound { expr: Expr::Column(0), ty, location: Location::empty() };
+            let bound =
+                |ty: ColumnType| Bound { expr: Expr::Column(0), ty, location: Location::empty() };
             let mut binder = self.binder(&scope, Aggregates::Forbidden("UNION"), &[])?;
             let unified = binder.unify(vec![bound(column.ty), bound(other.ty)], name)?;
             column.ty = unified[0].ty;
@@ -444,90 +365,6 @@ impl Planner<'_> {
         refuse(&[(asks, "a subquery or an outer column in LIMIT or OFFSET")])?;
         Ok(expr)
     }
-
-    /// Plans what WITH names, each of which may name those before it.
-    fn with(&mut self, with: &ast::With) -> Result<(), Failure> {
-        for table in &with.cte_tables {
-            let name = syntax::name(&table.alias.name);
-            let is_recursive = with.recursive && names_itself(&table.query, &name);
-            let (query, mut columns) = match is_recursive {
-                true => self.recursive_query(&name, table)?,
-                false => self.operand(&ast::SetExpr::Query(table.query.clone()))?,
-            };
-            rename_columns(&mut columns, &table.alias, &name)?;
-            self.named.push(Named { name, query, columns });
-        }
-        Ok(())
-    }
-
-    /// `WITH RECURSIVE`: rows, and those that follow from rows, until there are no more.
-    fn recursive_query(
-        &mut self,
-        name: &str,
-        table: &ast::Cte,
-    ) -> Result<(Query, Vec<OutputColumn>), Failure> {
-        let is_bare = table.query.order_by.is_none()
-            && table.query.limit_clause.is_none()
-            && table.query.fetch.is_none()
-            && table.query.with.is_none();
-        refuse(&[(!is_bare, "ORDER BY, LIMIT or WITH in a recursive query")])?;
-        let ast::SetExpr::SetOperation {
-            op: ast::SetOperator::Union,
-            set_quantifier,
-            left,
-            right,
-        } = &*table.query.body
-        else {
-            let message = format!(
-                "recursive query \"{name}\" does not have the form non-recursive-term UNION [ALL] \
-                 recursive-term"
-            );
-            return Err(SqlError::new(code::INVALID_RECURSION, message).into());
-        };
-        let is_all = is_all(*set_quantifier)?;
-        let (first, mut columns) = self.operand(left)?;
-        rename_columns(&mut columns, &table.alias, name)?;
-        let types = first.types.clone();
-        let work = format!("work{}", self.number());
-        let query = relational::work_table(&work, &types)?;
-        let named = Named { name: name.to_owned(), query, columns: columns.clone() };
-        self.named.push(named);
-        let planned = self.operand(right);
-        self.named.pop();
-        let (next, others) = planned?;
-        if others.len() != columns.len() {
-            let message = "each UNION query must have the same number of columns";
-            return Err(SqlError::new(code::SYNTAX, message).into());
-        }
-        self.common_types(&mut columns.clone(), &others, "UNION")?;
-        for (at, (column, other)) in columns.iter().zip(&others).enumerate() {
-            if column.ty.base != other.ty.base {
-                let message = format!(
-                    "recursive query \"{name}\" column {} has type {} in non-recursive term but \
-                     type {} overall",
-                    at + 1,
-                    column.ty.base,
-                    other.ty.base
-                );
-                let error = SqlError::new(code::TYPE_MISMATCH, message).with_hint(
-                    "Cast the output of the non-recursive term to the correct type.",
-                );
-                return Err(error.into());
-            }
-        }
-        let relation = self.number();
-        let query = relational::recursive(&work, (first, next), is_all, relation)?;
-        Ok((query, columns))
-    }
-
-    /// What WITH has named, the last first.
-    pub(super) fn with_named(
-        &self,
-        name: &str,
-    ) -> Result<Option<(Query, Vec<OutputColumn>)>, SqlError> {
-        let found = self.named.iter().rev().find(|named| named.name == name);
-        Ok(found.map(|named| (named.query.clone(), named.columns.clone())))
-    }
 }
 
 /// A body as a query of its own.
@@ -546,41 +383,6 @@ fn wrapped(body: ast::SetExpr) -> ast::Query {
     }
 }
 
-/// Whether a query of WITH RECURSIVE names itself.
-fn names_itself(query: &ast::Query, name: &str) -> bool {
-    struct Find<'a>(&'a str);
-    impl Visitor for Find<'_> {
-        type Break = ();
-        fn pre_visit_relation(&mut self, relation: &ast::ObjectName) -> ControlFlow<()> {
-            match &relation.0[..] {
-                [part] if part.as_ident().is_some_and(|it| syntax::name(it) == self.0) => {
-                    ControlFlow::Break(())
-                }
-                _ => ControlFlow::Continue(()),
-            }
-        }
-    }
-    query.visit(&mut Find(name)).is_break()
-}
-
-fn rename_columns(
-    columns: &mut [OutputColumn],
-    alias: &ast::TableAlias,
-    name: &str,
-) -> Result<(), SqlError> {
-    if alias.columns.len() > columns.len() {
-        let (has, given) = (columns.len(), alias.columns.len());
-        let message = format!(
-            "WITH query \"{name}\" has {has} columns available but {given} columns specified"
-        );
-        return Err(SqlError::new(code::INVALID_COLUMN_REFERENCE, message));
-    }
-    for (column, given) in columns.iter_mut().zip(&alias.columns) {
-        column.name = syntax::name(&given.name);
-    }
-    Ok(())
-}
-
 fn set_operation(op: ast::SetOperator) -> Result<SetOperation, SqlError> {
     Ok(match op {
         ast::SetOperator::Union => SetOperation::Union,
@@ -590,7 +392,7 @@ fn set_operation(op: ast::SetOperator) -> Result<SetOperation, SqlError> {
     })
 }
 
-fn is_all(quantifier: ast::SetQuantifier) -> Result<bool, SqlError> {
+pub(super) fn is_all(quantifier: ast::SetQuantifier) -> Result<bool, SqlError> {
     match quantifier {
         ast::SetQuantifier::All => Ok(true),
         ast::SetQuantifier::Distinct | ast::SetQuantifier::None => Ok(false),
@@ -662,65 +464,4 @@ pub(super) fn select_of(query: Query) -> Select {
     let types = query.types.clone();
     let output = (0..types.len()).map(Expr::Column).collect();
     Select { output, types, ..plain(Source::Query(Arc::new(query))) }
-}
-
-/// What of a query is simple.
-enum Simple {
-    Rows,
-    Aggregate,
-    No,
-}
-
-/// How a query within another may be taken apart.
-fn shape(block: &Block) -> Simple {
-    let mut outputs = block.output.iter().map(|(expr, _)| expr);
-    let has_plain_source = match &block.from {
-        From::Table(..) | From::Nothing => true,
-        From::Values(..) => false,
-        From::Plan(plan) => !relational::names_outer(plan),
-    };
-    let is_simple = has_plain_source
-        && block.windows.is_empty()
-        && block.limit.is_none()
-        && block.offset.is_none()
-        && !matches!(block.distinct, Distinct::On(_))
-        && !outputs.any(Expr::names_outer);
-    let mut conditions = Vec::new();
-    if let Some(filter) = &block.filter {
-        conjuncts(filter, &mut conditions);
-    }
-    // What names both worlds within a query of its own is not taken apart.
-    let is_flat = |condition: &&Expr| !(condition.holds_subquery() && condition.names_outer());
-    if !is_simple || !conditions.iter().all(is_flat) {
-        return Simple::No;
-    }
-    let Some(group) = &block.group else { return Simple::Rows };
-    let is_equality = |condition: &&Expr| match condition {
-        Expr::Binary(Binary::Compare(Comparison::Equal, _), left, right) => {
-            let is_outer = |side: &Expr| side.names_outer() && !side.names_own();
-            is_outer(left) && !right.names_outer() || is_outer(right) && !left.names_outer()
-        }
-        _ => false,
-    };
-    let mut parts = group.aggregates.iter().flat_map(|aggregate| aggregate.parts());
-    let is_one = group.keys.is_empty()
-        && group.sets.is_none()
-        && group.having.is_none()
-        && group.aggregates.len() == 1
-        && matches!(block.output.first(), Some((Expr::Column(0), _)))
-        && block.width == 1
-        && matches!(block.distinct, Distinct::No)
-        && !parts.any(Expr::names_outer)
-        && conditions.iter().all(|it| !it.names_outer() || is_equality(it));
-    if is_one { Simple::Aggregate } else { Simple::No }
-}
-
-fn conjuncts<'a>(filter: &'a Expr, out: &mut Vec<&'a Expr>) {
-    match filter {
-        Expr::Binary(Binary::And, left, right) => {
-            conjuncts(left, out);
-            conjuncts(right, out);
-        }
-        condition => out.push(condition),
-    }
 }

@@ -6,21 +6,19 @@ use sqlparser::tokenizer::Location;
 
 use super::access::Access;
 use super::from::Side;
+use super::grouping::{add_dependent, over_groups};
+use super::names::column_name;
 use super::path::Paths;
 use super::{OutputColumn, Planner, Select, SortKey, Source, refuse};
 use crate::error::{Failure, SqlError, code};
-use crate::expr::Expr;
 use crate::expr::bind::{Aggregates, Bound, Collected, Scope};
+use crate::expr::{Expr, Typed};
 use crate::relational::{Block, Distinct, GroupBy, Window};
 use crate::syntax;
 use crate::types::{ColumnType, SqlType};
 
 /// The most columns of a result: what the wire protocol can count, as in PostgreSQL.
 const COLUMNS_MAX: usize = 1_664;
-/// The most elements of a CUBE, and the most grouping sets.
-const CUBE_MAX: usize = 12;
-const SETS_MAX: usize = 4_096;
-
 /// The columns of a result, before grouping puts its own columns in.
 pub(super) struct Output {
     pub bounds: Vec<Bound>,
@@ -58,15 +56,7 @@ impl Planner<'_> {
         query: &ast::Query,
     ) -> Result<(Block, Vec<OutputColumn>), Failure> {
         let order_by = query.order_by.as_ref();
-        refuse(&[
-            (select.into.is_some(), "SELECT INTO"),
-            (select.qualify.is_some(), "QUALIFY"),
-            (select.top.is_some(), "TOP"),
-            (!select.lateral_views.is_empty(), "LATERAL VIEW"),
-            (!select.connect_by.is_empty(), "CONNECT BY"),
-            (select.prewhere.is_some() || !select.cluster_by.is_empty(), "this clause"),
-            (select.flavor != ast::SelectFlavor::Standard, "FROM before SELECT"),
-        ])?;
+        refuse_clauses(select)?;
         let Side { from, scope } = self.from(&select.from)?;
         let filter = match &select.selection {
             Some(condition) => {
@@ -91,7 +81,8 @@ impl Planner<'_> {
         };
         let (width, untyped) = (output.bounds.len(), output.untyped.clone());
         let (mut output, sort) = self.sort_keys(order_by, &scope, output, &mut collected)?;
-        let distinct = self.distinct(select, &scope, (&mut output, width), &sort, &mut collected)?;
+        let distinct =
+            self.distinct(select, &scope, (&mut output, width), &sort, &mut collected)?;
         let Collected { aggregates, mut windows, .. } = collected;
         let is_grouped =
             !keys.is_empty() || sets.is_some() || !aggregates.is_empty() || having.is_some();
@@ -109,20 +100,7 @@ impl Planner<'_> {
             }
             group = Some(GroupBy { keys, sets, aggregates, having });
         }
-        // Windows are computed of groups, where there are any: their columns follow.
-        let before = match &group {
-            Some(group) => group.keys.len() + group.aggregates.len(),
-            None => scope.columns.len(),
-        };
-        for (expr, _) in &mut output {
-            let placed = std::mem::replace(expr, Expr::Param(0)).rewrite::<()>(&mut |part| {
-                Ok(match part {
-                    Expr::Window(at) => Some(Expr::Column(before + at)),
-                    _ => None,
-                })
-            });
-            *expr = placed.expect("nothing fails");
-        }
+        place_windows(&mut output, group.as_ref(), &scope);
         let columns_in = scope.columns.iter().map(|column| (column.id, column.ty.base)).collect();
         let block = Block {
             from,
@@ -146,7 +124,7 @@ impl Planner<'_> {
         &mut self,
         select: &ast::Select,
         scope: &Scope,
-        (output, width): (&mut Vec<(Expr, SqlType)>, usize),
+        (output, width): (&mut Vec<Typed>, usize),
         sort: &[SortKey],
         collected: &mut Collected,
     ) -> Result<Distinct, Failure> {
@@ -190,8 +168,7 @@ impl Planner<'_> {
         }
         let is_first = |key: &SortKey| keys.contains(&key.column);
         if !sort.iter().take(keys.len()).all(is_first) {
-            let message =
-                "SELECT DISTINCT ON expressions must match initial ORDER BY expressions";
+            let message = "SELECT DISTINCT ON expressions must match initial ORDER BY expressions";
             return Err(SqlError::new(code::INVALID_COLUMN_REFERENCE, message).into());
         }
         Ok(Distinct::On(keys))
@@ -271,106 +248,8 @@ impl Planner<'_> {
         Ok((output.bounds.into_iter().map(|bound| bound.expr).collect(), columns))
     }
 
-    /// What groups are made by, and the sets of keys, where there is more than one.
-    fn group_keys(
-        &mut self,
-        group_by: &ast::GroupByExpr,
-        scope: &Scope,
-        output: &Output,
-    ) -> Result<(Vec<(Expr, SqlType)>, Option<Vec<Vec<usize>>>), Failure> {
-        let ast::GroupByExpr::Expressions(list, modifiers) = group_by else {
-            return Err(SqlError::unsupported("GROUP BY ALL").into());
-        };
-        refuse(&[(!modifiers.is_empty(), "GROUP BY WITH")])?;
-        let mut keys = Vec::with_capacity(list.len());
-        let mut sets: Vec<Vec<usize>> = vec![Vec::new()];
-        let mut has_sets = false;
-        for expr in list {
-            let one = match expr {
-                ast::Expr::GroupingSets(parts) => parts.clone(),
-                ast::Expr::Rollup(parts) => {
-                    let firsts = (0..=parts.len()).rev().map(|end| parts[..end].concat());
-                    firsts.collect()
-                }
-                ast::Expr::Cube(parts) if parts.len() <= CUBE_MAX => {
-                    let subset = |mask: usize| {
-                        let is_in = |at: &usize| mask & (1 << (parts.len() - 1 - at)) != 0;
-                        (0..parts.len()).filter(is_in).flat_map(|at| parts[at].clone()).collect()
-                    };
-                    (0..1 << parts.len()).rev().map(subset).collect()
-                }
-                ast::Expr::Cube(_) => {
-                    let message = format!("CUBE is limited to {CUBE_MAX} elements");
-                    return Err(SqlError::new(code::TOO_MANY_COLUMNS, message).into());
-                }
-                // The empty grouping set.
-                ast::Expr::Tuple(parts) => vec![parts.clone()],
-                expr => vec![vec![expr.clone()]],
-            };
-            let is_set = |expr: &ast::Expr| {
-                use ast::Expr::{Cube, GroupingSets, Rollup};
-                matches!(expr, GroupingSets(_) | Rollup(_) | Cube(_))
-            };
-            has_sets |= is_set(expr) || matches!(expr, ast::Expr::Tuple(parts) if parts.is_empty());
-            let mut chosen = Vec::with_capacity(one.len());
-            for set in &one {
-                refuse(&[(set.iter().any(is_set), "GROUPING SETS within GROUPING SETS")])?;
-                let mut places = Vec::with_capacity(set.len());
-                for part in set {
-                    let key = self.group_key(part, scope, output)?;
-                    let known = keys.iter().position(|known| *known == key);
-                    places.push(known.unwrap_or_else(|| {
-                        keys.push(key);
-                        keys.len() - 1
-                    }));
-                }
-                chosen.push(places);
-            }
-            // Several of them are all combinations.
-            let both = |before: &Vec<usize>| {
-                chosen.iter().map(|set| [&before[..], &set[..]].concat()).collect::<Vec<_>>()
-            };
-            sets = sets.iter().flat_map(both).collect();
-            refuse(&[(sets.len() > SETS_MAX, "so many grouping sets")])?;
-        }
-        Ok((keys, has_sets.then_some(sets)))
-    }
-
-    fn group_key(
-        &mut self,
-        expr: &ast::Expr,
-        scope: &Scope,
-        output: &Output,
-    ) -> Result<(Expr, SqlType), Failure> {
-        let bound = match self.output_position(expr, output, "GROUP BY")? {
-            Some(at) => output.bounds[at].clone(),
-            None => {
-                let mut binder = self.binder(scope, Aggregates::Forbidden("GROUP BY"), &[expr])?;
-                match binder.bind(expr).and_then(|bound| binder.output(bound)) {
-                    Ok(bound) => bound,
-                    // A name is a column of the table first, and one of the result then.
-                    Err(error) => match alias_position(expr, output) {
-                        Some(at) => output.bounds[at].clone(),
-                        None => return Err(error.into()),
-                    },
-                }
-            }
-        };
-        let is_of = |wanted: fn(&Expr) -> bool| !bound.expr.all(&mut |part| !wanted(part));
-        if is_of(|part| matches!(part, Expr::Aggregate(_))) {
-            let message = "aggregate functions are not allowed in GROUP BY";
-            return Err(self.error_at(SqlError::new(code::GROUPING, message), bound.location));
-        }
-        if is_of(|part| matches!(part, Expr::Window(_))) {
-            let message = "window functions are not allowed in GROUP BY";
-            return Err(self.error_at(SqlError::new(code::WINDOWING, message), bound.location));
-        }
-        let base = bound.base();
-        Ok((bound.expr, base))
-    }
-
     /// `ORDER BY 2`: the position in the result, from 0.
-    fn output_position(
+    pub(super) fn output_position(
         &self,
         expr: &ast::Expr,
         output: &Output,
@@ -411,7 +290,7 @@ impl Planner<'_> {
         scope: &Scope,
         output: Output,
         collected: &mut Collected,
-    ) -> Result<(Vec<(Expr, SqlType)>, Vec<SortKey>), Failure> {
+    ) -> Result<(Vec<Typed>, Vec<SortKey>), Failure> {
         let list = match order_by.map(|order_by| &order_by.kind) {
             None => &[][..],
             Some(ast::OrderByKind::Expressions(list)) => &list[..],
@@ -420,7 +299,7 @@ impl Planner<'_> {
             }
         };
         let typed = |bound: &Bound| (bound.expr.clone(), bound.base());
-        let mut exprs: Vec<(Expr, SqlType)> = output.bounds.iter().map(typed).collect();
+        let mut exprs: Vec<Typed> = output.bounds.iter().map(typed).collect();
         let mut sort = Vec::with_capacity(list.len());
         for item in list {
             let by_position = self.output_position(&item.expr, &output, "ORDER BY")?;
@@ -445,6 +324,36 @@ impl Planner<'_> {
             sort.push(SortKey::new(column, &item.options));
         }
         Ok((exprs, sort))
+    }
+}
+
+/// What SELECT has elsewhere, and not here.
+fn refuse_clauses(select: &ast::Select) -> Result<(), SqlError> {
+    refuse(&[
+        (select.into.is_some(), "SELECT INTO"),
+        (select.qualify.is_some(), "QUALIFY"),
+        (select.top.is_some(), "TOP"),
+        (!select.lateral_views.is_empty(), "LATERAL VIEW"),
+        (!select.connect_by.is_empty(), "CONNECT BY"),
+        (select.prewhere.is_some() || !select.cluster_by.is_empty(), "this clause"),
+        (select.flavor != ast::SelectFlavor::Standard, "FROM before SELECT"),
+    ])
+}
+
+/// Windows are computed of groups, where there are any: their columns follow.
+fn place_windows(output: &mut [Typed], group: Option<&GroupBy>, scope: &Scope) {
+    let before = match group {
+        Some(group) => group.keys.len() + group.aggregates.len(),
+        None => scope.columns.len(),
+    };
+    for (expr, _) in output {
+        let placed = std::mem::replace(expr, Expr::Param(0)).rewrite::<()>(&mut |part| {
+            Ok(match part {
+                Expr::Window(at) => Some(Expr::Column(before + at)),
+                _ => None,
+            })
+        });
+        *expr = placed.expect("nothing fails");
     }
 }
 
@@ -534,127 +443,4 @@ pub(super) fn alias_position(expr: &ast::Expr, output: &Output) -> Option<usize>
     let ast::Expr::Identifier(ident) = expr else { return None };
     let name = syntax::name(ident);
     output.names.iter().position(|known| *known == name)
-}
-
-/// Makes the columns of a table keys whose primary key is among them: they follow from it.
-fn add_dependent(keys: &mut Vec<(Expr, SqlType)>, parts: &[&mut Expr], scope: &Scope) {
-    let is_key = |at: usize| keys.iter().any(|(key, _)| *key == Expr::Column(at));
-    let mut whole = Vec::new();
-    for (at, column) in scope.columns.iter().enumerate() {
-        let of = column.id.relation;
-        if !column.is_key || whole.contains(&of) {
-            continue;
-        }
-        let mut own = scope.columns.iter().enumerate().filter(|(_, it)| it.id.relation == of);
-        if own.all(|(at, column)| !column.is_key || is_key(at)) {
-            debug_assert!(is_key(at));
-            whole.push(of);
-        }
-    }
-    let mut named = Vec::new();
-    for part in parts {
-        part.all(&mut |part| {
-            if let Expr::Column(at) = part
-                && whole.contains(&scope.columns[*at].id.relation)
-                && !named.contains(at)
-            {
-                named.push(*at);
-            }
-            true
-        });
-    }
-    named.retain(|at| !is_key(*at));
-    keys.extend(named.into_iter().map(|at| (Expr::Column(at), scope.columns[at].ty.base)));
-}
-
-/// The expression over the columns of a group.
-fn over_groups(
-    expr: Expr,
-    keys: &[(Expr, SqlType)],
-    scope: &Scope,
-    is_inner: bool,
-) -> Result<Expr, Failure> {
-    expr.rewrite(&mut |part| {
-        if let Some(at) = keys.iter().position(|(key, _)| key == part) {
-            return Ok(Some(Expr::Column(at)));
-        }
-        match part {
-            Expr::Aggregate(at) => Ok(Some(Expr::Column(keys.len() + at))),
-            Expr::Subquery(subquery) => {
-                let mut subquery = subquery.clone();
-                for part in subquery.parts_mut() {
-                    *part = over_groups(part.clone(), keys, scope, true)?;
-                }
-                Ok(Some(Expr::Subquery(subquery)))
-            }
-            Expr::Column(at) => {
-                let column = &scope.columns[*at];
-                let name = format!("{}.{}", column.table, column.name);
-                let message = match is_inner {
-                    true => format!("subquery uses ungrouped column \"{name}\" from outer query"),
-                    false => format!(
-                        "column \"{name}\" must appear in the GROUP BY clause or be used in an \
-                         aggregate function"
-                    ),
-                };
-                Err(SqlError::new(code::GROUPING, message).into())
-            }
-            _ => Ok(None),
-        }
-    })
-}
-
-/// The name that PostgreSQL gives a column without an alias.
-pub(super) fn column_name(expr: &ast::Expr) -> String {
-    use ast::Expr as A;
-    let name = match expr {
-        A::Identifier(ident) => syntax::name(ident),
-        A::CompoundIdentifier(idents) => idents.last().map(syntax::name).unwrap_or_default(),
-        A::Nested(inner) => return column_name(inner),
-        A::Array(_) => "array".to_owned(),
-        A::CompoundFieldAccess { root, access_chain } => {
-            return syntax::accessed_name(access_chain).unwrap_or_else(|| column_name(root));
-        }
-        A::Interval(_) => "interval".to_owned(),
-        A::Exists { .. } => "exists".to_owned(),
-        A::Subquery(query) => match &*query.body {
-            ast::SetExpr::Select(select) => match select.projection.first() {
-                Some(ast::SelectItem::UnnamedExpr(expr)) => return column_name(expr),
-                Some(ast::SelectItem::ExprWithAlias { alias, .. }) => syntax::name(alias),
-                _ => String::new(),
-            },
-            ast::SetExpr::Values(_) => "column1".to_owned(),
-            _ => String::new(),
-        },
-        A::Function(function) => {
-            let parts = syntax::name_parts(&function.name).unwrap_or_default();
-            parts.last().cloned().unwrap_or_default()
-        }
-        A::Cast { expr, data_type, .. } => {
-            let inner = column_name(expr);
-            if inner == "?column?" { type_name(data_type) } else { inner }
-        }
-        A::TypedString(typed) => type_name(&typed.data_type),
-        A::Case { .. } => "case".to_owned(),
-        A::Extract { .. } => "extract".to_owned(),
-        A::Position { .. } => "position".to_owned(),
-        A::Substring { .. } => "substring".to_owned(),
-        A::Trim { trim_where, .. } => match trim_where {
-            Some(ast::TrimWhereField::Leading) => "ltrim".to_owned(),
-            Some(ast::TrimWhereField::Trailing) => "rtrim".to_owned(),
-            _ => "btrim".to_owned(),
-        },
-        A::Ceil { .. } => "ceil".to_owned(),
-        A::Floor { .. } => "floor".to_owned(),
-        A::AtTimeZone { .. } => "timezone".to_owned(),
-        A::Value(value) if matches!(value.value, ast::Value::Boolean(_)) => "bool".to_owned(),
-        _ => "?column?".to_owned(),
-    };
-    if name.is_empty() { "?column?".to_owned() } else { name }
-}
-
-/// The internal name of a type, which a cast gives its column.
-fn type_name(data_type: &ast::DataType) -> String {
-    let base = crate::expr::bind::column_type(data_type).map(|ty| ty.base);
-    base.map_or("?column?", SqlType::internal_name).to_owned()
 }

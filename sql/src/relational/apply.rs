@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::task::{Poll, ready};
 
 use async_trait::async_trait;
-use datafusion::arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions};
+use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::compute::concat_batches;
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::catalog::Session;
@@ -24,6 +24,7 @@ use datafusion::execution::context::QueryPlanner;
 use datafusion::execution::{
     RecordBatchStream, SendableRecordBatchStream, SessionState, TaskContext,
 };
+use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
 use datafusion::logical_expr::{
     Expr as Logical, Extension, LogicalPlan, UserDefinedLogicalNode, UserDefinedLogicalNodeCore,
 };
@@ -33,19 +34,17 @@ use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, Partitioning,
     PlanProperties,
 };
-use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
 use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, PhysicalPlanner};
 use futures_util::Stream;
 
+use super::answers::{beside, with_column};
 use super::expand::Expand;
-use super::error::{more_than_one_row, wrapped};
 use super::leaf::without_statement;
 use super::run::planned;
-use super::values::{self, Values};
+use super::values;
 use super::{ColumnId, SubqueryKind};
 use crate::expr::Comparison;
 use crate::types::SqlType;
-use crate::types::datum::Datum;
 
 /// So many answers are kept at most.
 const ANSWERS_MAX: usize = 10_000;
@@ -169,7 +168,9 @@ pub(super) fn settle_inside(
     let query = apply.query.clone().transform_down(|node| {
         let node = node.map_expressions(|expr| {
             expr.transform_down(|expr| match expr {
-                Logical::ScalarSubquery(_) | Logical::Exists(_) => Ok(Transformed::yes(settle(expr)?)),
+                Logical::ScalarSubquery(_) | Logical::Exists(_) => {
+                    Ok(Transformed::yes(settle(expr)?))
+                }
                 other => Ok(Transformed::no(other)),
             })
         })?;
@@ -183,10 +184,12 @@ pub(super) fn settle_inside(
 fn with_values(query: LogicalPlan, values: &[(Column, ScalarValue)]) -> Result<LogicalPlan> {
     let done = query.transform_down_with_subqueries(|node| {
         let node = node.map_expressions(|expr| {
-            expr.transform_down(|expr| Ok(match with_value(&expr, values) {
-                Some(value) => Transformed::yes(value),
-                None => Transformed::no(expr),
-            }))
+            expr.transform_down(|expr| {
+                Ok(match with_value(&expr, values) {
+                    Some(value) => Transformed::yes(value),
+                    None => Transformed::no(expr),
+                })
+            })
         })?;
         let LogicalPlan::Extension(extension) = &node.data else { return Ok(node) };
         let Some(apply) = extension.node.as_any().downcast_ref::<Apply>() else { return Ok(node) };
@@ -265,17 +268,21 @@ impl ExtensionPlanner for OfApply {
             added: Arc::new(apply.added.as_arrow().clone()),
             session: self.session.clone(),
         };
-        Ok(Some(Arc::new(ApplyExec { input, how: Arc::new(how), properties: Arc::new(properties) })))
+        Ok(Some(Arc::new(ApplyExec {
+            input,
+            how: Arc::new(how),
+            properties: Arc::new(properties),
+        })))
     }
 }
 
 /// How rows are answered.
-struct How {
+pub(super) struct How {
     query: LogicalPlan,
     refs: Vec<(Column, Arc<dyn PhysicalExpr>)>,
     operands: Vec<Arc<dyn PhysicalExpr>>,
-    answer: Answer,
-    added: SchemaRef,
+    pub answer: Answer,
+    pub added: SchemaRef,
     session: SessionState,
 }
 
@@ -440,137 +447,6 @@ async fn run(how: &How, context: &Arc<TaskContext>, values: &[ScalarValue]) -> R
         }
     }
     Ok(concat_batches(&plan.schema(), &batches)?)
-}
-
-/// The batch with one more column.
-fn with_column(
-    how: &How,
-    schema: &SchemaRef,
-    batch: &RecordBatch,
-    answers: &[Arc<RecordBatch>],
-    operands: &[ArrayRef],
-) -> Result<RecordBatch> {
-    let column: ArrayRef = match &how.answer {
-        Answer::Value => {
-            let null = ScalarValue::try_from(how.added.field(0).data_type())?;
-            let value = |answer: &Arc<RecordBatch>| match answer.num_rows() {
-                0 => Ok(null.clone()),
-                1 => ScalarValue::try_from_array(answer.column(0), 0),
-                _ => Err(wrapped(more_than_one_row())),
-            };
-            ScalarValue::iter_to_array(answers.iter().map(value).collect::<Result<Vec<_>>>()?)?
-        }
-        Answer::Exists => {
-            let mut column = values::Column::new(SqlType::Bool);
-            answers.iter().for_each(|it| column.push(&Datum::Bool(it.num_rows() > 0)));
-            column.finish()
-        }
-        Answer::Array { element, base } => {
-            let mut column = values::Column::new(*base);
-            for answer in answers {
-                let values = Values::new(*element, answer.column(0));
-                let items = (0..answer.num_rows()).map(|row| values.get(row));
-                let items = items.collect::<std::result::Result<_, _>>().map_err(wrapped)?;
-                column.push(&Datum::array(items));
-            }
-            column.finish()
-        }
-        Answer::Compared { op, is_all, types } => {
-            let mut column = values::Column::new(SqlType::Bool);
-            for (row, answer) in answers.iter().enumerate() {
-                let operands: Vec<_> = types
-                    .iter()
-                    .zip(operands)
-                    .map(|(base, array)| Values::new(*base, array).get(row))
-                    .collect::<Result<_, _>>()
-                    .map_err(wrapped)?;
-                let found = compared(&operands, answer, types, (*op, *is_all))?;
-                column.push(&found.map_or(Datum::Null, Datum::Bool));
-            }
-            column.finish()
-        }
-        Answer::Rows { .. } => unreachable!("rows are put beside"),
-    };
-    let columns = batch.columns().iter().cloned().chain([column]).collect();
-    Ok(RecordBatch::try_new(schema.clone(), columns)?)
-}
-
-/// Whether values compare so with one row, or with all; nothing where that is unknown.
-fn compared(
-    operands: &[Datum],
-    answer: &RecordBatch,
-    types: &[SqlType],
-    (op, is_all): (Comparison, bool),
-) -> Result<Option<bool>> {
-    let columns: Vec<Values<'_>> =
-        types.iter().zip(answer.columns()).map(|(base, array)| Values::new(*base, array)).collect();
-    let mut is_unknown = false;
-    for row in 0..answer.num_rows() {
-        // A row is equal where all of it is, and differs where any of it does.
-        let mut is_equal = Some(true);
-        let mut ordering = Ordering::Equal;
-        for (operand, column) in operands.iter().zip(&columns) {
-            let value = column.get(row).map_err(wrapped)?;
-            if operand.is_null() || value.is_null() {
-                is_equal = is_equal.filter(|is_equal| !is_equal);
-            } else {
-                ordering = operand.compare(&value);
-                if ordering.is_ne() {
-                    is_equal = Some(false);
-                }
-            }
-            if is_equal == Some(false) && operands.len() > 1 {
-                break;
-            }
-        }
-        let holds = match op {
-            Comparison::Equal => is_equal,
-            Comparison::NotEqual => is_equal.map(|is_equal| !is_equal),
-            op => is_equal.map(|_| op.holds(ordering)),
-        };
-        match holds {
-            Some(holds) if holds != is_all => return Ok(Some(holds)),
-            Some(_) => {}
-            None => is_unknown = true,
-        }
-    }
-    Ok((!is_unknown).then_some(is_all))
-}
-
-/// Each row of the batch beside each row of its answer.
-fn beside(
-    how: &How,
-    schema: &SchemaRef,
-    batch: &RecordBatch,
-    answers: &[Arc<RecordBatch>],
-    is_kept: bool,
-) -> Result<RecordBatch> {
-    let mut left = Vec::new();
-    let mut right: Vec<RecordBatch> = Vec::new();
-    let null_row = || {
-        let columns = how.added.fields().iter().map(|field| {
-            ScalarValue::try_from(field.data_type())?.to_array_of_size(1)
-        });
-        let options = RecordBatchOptions::new().with_row_count(Some(1));
-        let columns = columns.collect::<Result<_>>()?;
-        Ok::<_, datafusion::error::DataFusionError>(RecordBatch::try_new_with_options(
-            how.added.clone(),
-            columns,
-            &options,
-        )?)
-    };
-    for (row, answer) in answers.iter().enumerate() {
-        let renamed = answer.as_ref().clone().with_schema(how.added.clone())?;
-        let part = if answer.num_rows() == 0 && is_kept { null_row()? } else { renamed };
-        left.extend(std::iter::repeat_n(row as u32, part.num_rows()));
-        right.push(part);
-    }
-    let count = left.len();
-    let left = values::taken(batch, left)?;
-    let right = concat_batches(&how.added, &right)?;
-    let columns = left.columns().iter().chain(right.columns()).cloned().collect();
-    let options = RecordBatchOptions::new().with_row_count(Some(count));
-    Ok(RecordBatch::try_new_with_options(schema.clone(), columns, &options)?)
 }
 
 /// What a kind of subquery is answered by.

@@ -248,11 +248,13 @@ impl Expanded {
             self.called.added().iter().map(|base| Column::new(*base)).collect();
         let mut places = Vec::new();
         for row in 0..count {
-            let values = args.iter().map(|arg| arg.get(row)).collect::<std::result::Result<Vec<_>, _>>();
+            let values =
+                args.iter().map(|arg| arg.get(row)).collect::<std::result::Result<Vec<_>, _>>();
             let rows = values.and_then(|values| self.called.function.rows(&values, &env));
             let mut rows = rows.map_err(wrapped)?;
             if self.called.is_numbered {
-                let number = |(at, row): (usize, &mut Vec<Datum>)| row.push(Datum::Int(at as i64 + 1));
+                let number =
+                    |(at, row): (usize, &mut Vec<Datum>)| row.push(Datum::Int(at as i64 + 1));
                 rows.iter_mut().enumerate().for_each(number);
             }
             if rows.is_empty() && self.called.is_kept {

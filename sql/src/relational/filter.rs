@@ -33,7 +33,7 @@ pub(super) fn ours(frame: &Logical, types: &[SqlType]) -> Option<Expr> {
             op => {
                 let comparison = comparison(*op)?;
                 let base = type_of(left, types).or_else(|| type_of(right, types))?;
-                let (left, right) = (value(left, base, types)?, value(right, base, types)?);
+                let (left, right) = (value(left, base)?, value(right, base)?);
                 let op = Binary::Compare(comparison, base);
                 Some(Expr::Binary(op, Box::new(left), Box::new(right)))
             }
@@ -43,13 +43,13 @@ pub(super) fn ours(frame: &Logical, types: &[SqlType]) -> Option<Expr> {
         Logical::IsNotNull(inner) => test(inner, true, types),
         Logical::InList(list) => {
             let base = type_of(&list.expr, types)?;
-            let operand = Box::new(value(&list.expr, base, types)?);
-            let items = list.list.iter().map(|item| value(item, base, types));
+            let operand = Box::new(value(&list.expr, base)?);
+            let items = list.list.iter().map(|item| value(item, base));
             let list_of = items.collect::<Option<Vec<Expr>>>()?;
             Some(Expr::In { operand, list: list_of, is_negated: list.negated })
         }
         Logical::Column(_) | Logical::ScalarFunction(_) | Logical::Literal(..) => {
-            value(frame, SqlType::Bool, types)
+            value(frame, SqlType::Bool)
         }
         _ => None,
     }
@@ -61,7 +61,7 @@ fn unary(op: Unary, operand: Expr) -> Expr {
 
 fn test(inner: &Logical, is_negated: bool, types: &[SqlType]) -> Option<Expr> {
     let base = type_of(inner, types)?;
-    Some(unary(Unary::IsNull { is_negated }, value(inner, base, types)?))
+    Some(unary(Unary::IsNull { is_negated }, value(inner, base)?))
 }
 
 fn comparison(op: Operator) -> Option<Comparison> {
@@ -95,18 +95,18 @@ fn type_of(frame: &Logical, types: &[SqlType]) -> Option<SqlType> {
     }
 }
 
-fn value(frame: &Logical, base: SqlType, types: &[SqlType]) -> Option<Expr> {
+fn value(frame: &Logical, base: SqlType) -> Option<Expr> {
     match frame {
         Logical::Column(column) => place(&column.name).map(Expr::Column),
         Logical::Literal(scalar, _) => constant(base, scalar).map(Expr::Const),
         Logical::ScalarFunction(call) => {
             let function = call.func.inner();
             if function.downcast_ref::<KeyOf>().is_some() {
-                return value(&call.args[0], base, types);
+                return value(&call.args[0], base);
             }
             let computed = function.downcast_ref::<Computed>()?;
             let args = call.args.iter().zip(&computed.args);
-            let args = args.map(|(arg, base)| value(arg, *base, types));
+            let args = args.map(|(arg, base)| value(arg, *base));
             let args = args.collect::<Option<Vec<Expr>>>()?;
             let placed = computed.expr.clone().rewrite::<()>(&mut |part| {
                 Ok(match part {

@@ -101,7 +101,8 @@ fn by_set(
     }
     if keys.is_empty() && computed.is_empty() {
         // One group of all rows, of which nothing is asked.
-        let count = datafusion::functions_aggregate::expr_fn::count(datafusion::logical_expr::lit(1));
+        let count =
+            datafusion::functions_aggregate::expr_fn::count(datafusion::logical_expr::lit(1));
         computed.push(count.alias("all"));
     }
     let plan = LogicalPlanBuilder::from(plan).aggregate(keys, computed)?.build()?;

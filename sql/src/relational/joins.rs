@@ -3,9 +3,7 @@
 use datafusion::common::DFSchema;
 use datafusion::common::NullEquality;
 use datafusion::error::Result;
-use datafusion::logical_expr::{
-    Expr as Logical, JoinType, LogicalPlan, LogicalPlanBuilder,
-};
+use datafusion::logical_expr::{Expr as Logical, JoinType, LogicalPlan, LogicalPlanBuilder};
 
 use super::apply::{Answer, Apply};
 use super::error::unwrapped;
@@ -72,7 +70,8 @@ pub(crate) fn lateral(
     let plan = || {
         let fields = query.types.iter().enumerate().map(|(at, base)| {
             let name = ColumnId { relation, column: at as u32 }.name();
-            let field = datafusion::arrow::datatypes::Field::new(name.name, arrow_type(*base), true);
+            let field =
+                datafusion::arrow::datatypes::Field::new(name.name, arrow_type(*base), true);
             (name.relation, std::sync::Arc::new(field))
         });
         let added = DFSchema::new_with_metadata(fields.collect(), Default::default())?;

@@ -84,7 +84,8 @@ impl fmt::Debug for Relation {
 
 /// The columns of a relation.
 pub(super) fn schema_of(types: &[SqlType]) -> SchemaRef {
-    let field = |(at, base): (usize, &SqlType)| Field::new(format!("c{at}"), arrow_type(*base), true);
+    let field =
+        |(at, base): (usize, &SqlType)| Field::new(format!("c{at}"), arrow_type(*base), true);
     Arc::new(Schema::new(types.iter().enumerate().map(field).collect::<Vec<_>>()))
 }
 
@@ -226,7 +227,8 @@ impl ExecutionPlan for Scan {
 
     fn execute(&self, _: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
         let desk = Desk::of(context.session_config().options())?;
-        let task = Task { scan: self.clone(), state: State::New, ready: None, waker: None, error: None };
+        let task =
+            Task { scan: self.clone(), state: State::New, ready: None, waker: None, error: None };
         Ok(Box::pin(Rows { task: Arc::new(Mutex::new(task)), desk, schema: self.schema.clone() }))
     }
 
@@ -282,7 +284,7 @@ pub(super) struct Task {
 
 enum State {
     New,
-    Table { filter: Option<Expr>, cursor: Cursor, most: usize },
+    Table { filter: Option<Expr>, cursor: Box<Cursor>, most: usize },
     Values(VecDeque<Vec<Datum>>),
     Done,
 }
@@ -357,7 +359,11 @@ impl Task {
         match &mut self.state {
             State::Table { filter, cursor, most } => {
                 let wanted = (*most).min(left);
-                is_done = cursor.fill(filter.as_ref(), wanted, env, cx, &mut |_, row| {
+                let has_key = projection.contains(&(relation.types.len() - 1));
+                is_done = cursor.fill(filter.as_ref(), wanted, env, cx, &mut |key, mut row| {
+                    if has_key {
+                        row.push(Datum::Bytea(key.to_vec()));
+                    }
                     push(&row);
                     Ok(())
                 })?;
@@ -415,7 +421,9 @@ impl Task {
                     None => Some(Cursor::new(Access::new(paths, filter.as_ref()), env)?),
                 };
                 Ok(match cursor {
-                    Some(cursor) => State::Table { filter, cursor, most: ROWS_FIRST },
+                    Some(cursor) => {
+                        State::Table { filter, cursor: Box::new(cursor), most: ROWS_FIRST }
+                    }
                     None => State::Done,
                 })
             }

@@ -69,8 +69,9 @@ impl From {
                 LogicalPlanBuilder::empty(true).build().expect("one row without columns")
             }
             Self::Table(paths, relation) => {
-                let types: Vec<SqlType> =
-                    paths.table.columns.iter().map(|column| column.ty.base).collect();
+                // Behind the columns of a table is the key of the row.
+                let columns = paths.table.columns.iter().map(|column| column.ty.base);
+                let types: Vec<SqlType> = columns.chain([SqlType::Bytea]).collect();
                 scan(Leaf::Table(paths), &types, relation)
             }
             Self::Values(rows, types, relation) => scan(Leaf::Rows(rows), &types, relation),
@@ -147,7 +148,8 @@ fn lowered(block: Block, relation: u32, numbers: &mut Numbers) -> Result<Logical
         Distinct::No => {}
         Distinct::Yes => plan = distinct(plan, inner, &types)?,
         Distinct::On(keys) => {
-            plan = super::windows::first_of_each(plan, (inner, &types), &keys, &block.sort, numbers)?;
+            plan =
+                super::windows::first_of_each(plan, (inner, &types), &keys, &block.sort, numbers)?;
         }
     }
     plan = sorted(plan, inner, &types, &block.sort)?;
@@ -175,7 +177,8 @@ pub(super) fn projected(
     }
     let qualifier = relation_name(relation);
     let exprs = exprs.into_iter().enumerate();
-    let exprs = exprs.map(|(at, it)| it.alias_qualified(Some(qualifier.as_str()), format!("c{at}")));
+    let exprs =
+        exprs.map(|(at, it)| it.alias_qualified(Some(qualifier.as_str()), format!("c{at}")));
     LogicalPlanBuilder::from(plan).project(exprs)?.build()
 }
 
@@ -578,12 +581,13 @@ impl Query {
         };
         let exprs: Vec<Logical> =
             columns.clone().into_iter().zip(&self.types).zip(types).map(cast).collect();
-        let renamed = exprs.into_iter().zip(columns).map(|(expr, Column { relation, name, .. })| {
-            match relation {
-                Some(relation) => expr.alias_qualified(Some(relation), name),
-                None => expr.alias(name),
-            }
-        });
+        let renamed =
+            exprs.into_iter().zip(columns).map(|(expr, Column { relation, name, .. })| {
+                match relation {
+                    Some(relation) => expr.alias_qualified(Some(relation), name),
+                    None => expr.alias(name),
+                }
+            });
         let plan = LogicalPlanBuilder::from(self.plan).project(renamed);
         let plan = plan.and_then(LogicalPlanBuilder::build).map_err(|error| unwrapped(&error))?;
         Ok(Self { plan, types: types.to_vec() })

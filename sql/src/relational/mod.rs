@@ -21,6 +21,7 @@
 //! which are then read and given to it.
 
 mod aggregate;
+mod answers;
 mod apply;
 mod error;
 mod expand;
@@ -50,7 +51,7 @@ pub(crate) use parts::{
     expand, filtered, names_outer, recursive, renamed, with_columns, work_table,
 };
 pub(crate) use run::run;
-pub(crate) use windows::{Window, WindowFunction};
+pub(crate) use windows::{Over, Window, WindowFunction};
 
 /// A column of a relation of a query, unlike any other of its statement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -96,10 +96,7 @@ pub(crate) fn expand(
 }
 
 /// The rows that a recursive query has found last.
-pub(crate) fn work_table(
-    name: &str,
-    types: &[SqlType],
-) -> std::result::Result<Query, SqlError> {
+pub(crate) fn work_table(name: &str, types: &[SqlType]) -> std::result::Result<Query, SqlError> {
     let plan = planned(|| {
         let table = CteWorkTable::new(name, schema_of(types));
         let source = provider_as_source(Arc::new(table));

@@ -22,13 +22,13 @@ use datafusion::prelude::SessionConfig;
 use pangea_core::ids::TableId;
 use pangea_core::txn::{Context, SqlState};
 
+use super::Query;
 use super::apply::{Planner, settle_inside};
 use super::error::{more_than_one_row, unwrapped};
 use super::function::{Computed, Surroundings};
 use super::leaf::{Task, serve, table_of, without_statement};
 use super::serial::InSeries;
 use super::values::{Values, scalar};
-use super::Query;
 use crate::error::{Failure, SqlError, code};
 use crate::exec::ROWS_BYTES_MAX;
 use crate::expr::Env;
@@ -247,7 +247,8 @@ impl Runner<'_> {
                     Err(without_statement())
                 }
             };
-            let node = node.map_expressions(|expr| expr.transform_down(&mut settle_with(&mut settle)))?;
+            let node =
+                node.map_expressions(|expr| expr.transform_down(&mut settle_with(&mut settle)))?;
             settle_inside(node, &mut settle)
         });
         match (interrupted, done) {

@@ -93,10 +93,9 @@ impl Column {
         match (self, datum) {
             (Self::Bool(to), Datum::Bool(value)) => to.append_value(*value),
             (Self::Bool(to), _) => to.append_null(),
-            (
-                Self::Int(to),
-                Datum::Int(value) | Datum::Timestamp(value) | Datum::Time(value),
-            ) => to.append_value(*value),
+            (Self::Int(to), Datum::Int(value) | Datum::Timestamp(value) | Datum::Time(value)) => {
+                to.append_value(*value)
+            }
             (Self::Int(to), Datum::Date(days)) => to.append_value((*days).into()),
             (Self::Int(to), _) => to.append_null(),
             (Self::Float(to), Datum::Float(value)) => to.append_value(*value),

@@ -24,7 +24,7 @@ use super::aggregate::{folded, native};
 use super::lower::{Numbers, Stage, comparable, named, next, projected};
 use crate::error::{SqlError, code};
 use crate::exec::aggregate::{Aggregate, AggregateKind};
-use crate::expr::Expr;
+use crate::expr::{Expr, Typed};
 use crate::plan::SortKey;
 use crate::types::SqlType;
 
@@ -86,11 +86,11 @@ impl WindowFunction {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Window {
     pub function: WindowFunction,
-    pub args: Vec<(Expr, SqlType)>,
+    pub args: Vec<Typed>,
     /// Which rows count.
     pub filter: Option<Expr>,
-    pub partition: Vec<(Expr, SqlType)>,
-    pub order: Vec<(Expr, SqlType)>,
+    pub partition: Vec<Typed>,
+    pub order: Vec<Typed>,
     /// How they are sorted: keys name them by their place.
     pub sort: Vec<SortKey>,
     frame: WindowFrame,
@@ -98,14 +98,23 @@ pub(crate) struct Window {
     pub base: SqlType,
 }
 
+/// What OVER says: which rows a window has, in which order, and which of them count.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Over {
+    pub partition: Vec<Typed>,
+    pub order: Vec<Typed>,
+    pub sort: Vec<SortKey>,
+    pub frame: Option<ast::WindowFrame>,
+}
+
 impl Window {
     pub(crate) fn new(
         function: WindowFunction,
-        (args, filter): (Vec<(Expr, SqlType)>, Option<Expr>),
-        (partition, order, sort): (Vec<(Expr, SqlType)>, Vec<(Expr, SqlType)>, Vec<SortKey>),
-        frame: Option<ast::WindowFrame>,
+        (args, filter): (Vec<Typed>, Option<Expr>),
+        over: Over,
         base: SqlType,
     ) -> std::result::Result<Self, SqlError> {
+        let Over { partition, order, sort, frame } = over;
         let frame = frame_of(frame.as_ref(), &order)?;
         Ok(Self { function, args, filter, partition, order, sort, frame, base })
     }
@@ -119,15 +128,14 @@ impl Window {
 
 fn frame_of(
     frame: Option<&ast::WindowFrame>,
-    order: &[(Expr, SqlType)],
+    order: &[Typed],
 ) -> std::result::Result<WindowFrame, SqlError> {
     use WindowFrameBound::{CurrentRow, Following, Preceding};
     let unbounded = || ScalarValue::UInt64(None);
     let Some(frame) = frame else {
         let end = if order.is_empty() { Following(unbounded()) } else { CurrentRow };
         // Without an order all rows are alike.
-        let units =
-            if order.is_empty() { WindowFrameUnits::Rows } else { WindowFrameUnits::Range };
+        let units = if order.is_empty() { WindowFrameUnits::Rows } else { WindowFrameUnits::Range };
         return Ok(WindowFrame::new_bounds(units, Preceding(unbounded()), end));
     };
     let units = match frame.units {
@@ -185,13 +193,13 @@ fn check_bounds(frame: &ast::WindowFrame) -> std::result::Result<(), SqlError> {
     let message = match (&frame.start_bound, end) {
         (Following(None), _) => "frame start cannot be UNBOUNDED FOLLOWING",
         (_, Preceding(None)) => "frame end cannot be UNBOUNDED PRECEDING",
-        (CurrentRow, Preceding(_)) => {
-            "frame starting from current row cannot have preceding rows"
-        }
+        (CurrentRow, Preceding(_)) => "frame starting from current row cannot have preceding rows",
         (Following(_), Preceding(_)) => {
             "frame starting from following row cannot have preceding rows"
         }
-        (Following(_), CurrentRow) => "frame starting from following row cannot end with current row",
+        (Following(_), CurrentRow) => {
+            "frame starting from following row cannot end with current row"
+        }
         _ => return Ok(()),
     };
     Err(SqlError::new(code::WINDOWING, message))

@@ -61,10 +61,7 @@ impl<E: Engine> Session<E> {
                     let message = "DISCARD ALL cannot run inside a transaction block";
                     return Err(SqlError::new(code::ACTIVE_TRANSACTION, message));
                 }
-                self.settings.reset_all();
-                self.settings.reset_authorization();
-                self.statements.clear();
-                self.portals.clear();
+                self.discard();
                 done("DISCARD ALL")
             }
             Command::Deallocate(name) => {
@@ -80,6 +77,14 @@ impl<E: Engine> Session<E> {
             | Command::SetUser(_)
             | Command::Rollback { .. } => unreachable!("not a setting: {command:?}"),
         }
+    }
+
+    /// Forgets all that was said in this session.
+    fn discard(&mut self) {
+        self.settings.reset_all();
+        self.settings.reset_authorization();
+        self.statements.clear();
+        self.portals.clear();
     }
 
     /// What is set for a transaction is set for none, as none is open.

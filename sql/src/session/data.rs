@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
-use pangea_core::txn::{Outcome, Program};
+use pangea_core::txn::{Outcome, Program, SqlState};
 
 use super::interrupt::Interruptible;
 use super::local::LocalContext;
@@ -22,6 +22,9 @@ use crate::statement::{Arguments, Returned, STATEMENT};
 use crate::syntax::Parsed;
 use crate::types::SqlType;
 use crate::types::datum::Datum;
+
+/// So often is a statement run again whose rows others have changed meanwhile.
+const CONFLICTS_MAX: u32 = 20;
 
 impl<E: Engine> Session<E> {
     pub(super) async fn run_data(
@@ -65,6 +68,10 @@ impl<E: Engine> Session<E> {
         let types: Vec<_> = param_types.iter().copied().map(Some).collect();
         let (planned, mut cx) = self.plan(parsed, &types).await?;
         check_params(&planned, params)?;
+        if planned.is_write() && planned.plan.is_certified() {
+            drop(cx);
+            return self.run_certified(parsed, param_types, params, tries).await;
+        }
         if planned.is_write() || !planned.sequences.is_empty() {
             self.check_privileges(&planned, &mut cx)?;
         }
@@ -106,6 +113,36 @@ impl<E: Engine> Session<E> {
                 self.give_back(&borrowed, &returned.current);
                 self.note_drawn(returned.current, returned.last_number);
                 Ok(self.respond(&planned, returned.columns, returned.executed))
+            }
+        }
+    }
+
+    /// Runs a statement that writes here alone, as a transaction of its own: what it read must be
+    /// so when it commits, else it is run again.
+    async fn run_certified(
+        &mut self,
+        parsed: &Parsed,
+        param_types: &[SqlType],
+        params: &[Datum],
+        tries: u32,
+    ) -> Result<Response, SqlError> {
+        let mut left = CONFLICTS_MAX;
+        loop {
+            self.begin(true, None);
+            let done = self.run_in_transaction(parsed, param_types, params, tries).await;
+            let response = match done {
+                Ok(response) => response,
+                Err(error) => {
+                    self.rollback();
+                    return Err(error);
+                }
+            };
+            match self.commit().await {
+                Ok(_) => return Ok(response),
+                Err(error) if error.code == SqlState::SERIALIZATION_FAILURE && left > 0 => {
+                    left -= 1
+                }
+                Err(error) => return Err(error),
             }
         }
     }

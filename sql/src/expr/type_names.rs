@@ -1,0 +1,100 @@
+//! The names of types.
+
+use sqlparser::ast;
+
+use crate::error::{SqlError, code};
+use crate::syntax;
+use crate::types::{ColumnType, SqlType};
+
+/// The type that a syntax tree names.
+pub(crate) fn column_type(data_type: &ast::DataType) -> Result<ColumnType, SqlError> {
+    use ast::DataType as D;
+    let plain = |base: SqlType| Ok(ColumnType::from(base));
+    match data_type {
+        D::Bool | D::Boolean => plain(SqlType::Bool),
+        D::SmallInt(None) | D::Int2(None) => plain(SqlType::Int2),
+        D::Int(None) | D::Integer(None) | D::Int4(None) => plain(SqlType::Int4),
+        D::BigInt(None) | D::Int8(None) => plain(SqlType::Int8),
+        D::Real | D::Float4 => plain(SqlType::Float4),
+        D::DoublePrecision | D::Float8 | D::Float(ast::ExactNumberInfo::None) => {
+            plain(SqlType::Float8)
+        }
+        D::Float(ast::ExactNumberInfo::Precision(bits @ 1..=53)) => {
+            plain(if *bits <= 24 { SqlType::Float4 } else { SqlType::Float8 })
+        }
+        D::Numeric(info) | D::Decimal(info) | D::Dec(info) => match info {
+            ast::ExactNumberInfo::None => plain(SqlType::Numeric),
+            ast::ExactNumberInfo::Precision(precision) => ColumnType::numeric(*precision, 0),
+            ast::ExactNumberInfo::PrecisionAndScale(precision, scale) => {
+                ColumnType::numeric(*precision, *scale)
+            }
+        },
+        D::Text => plain(SqlType::Text),
+        D::Varchar(length) | D::CharacterVarying(length) | D::CharVarying(length) => match length {
+            None => plain(SqlType::Varchar),
+            Some(length) => string_type(SqlType::Varchar, *length),
+        },
+        D::Char(length) | D::Character(length) => {
+            let one = ast::CharacterLength::IntegerLength { length: 1, unit: None };
+            string_type(SqlType::Bpchar, length.unwrap_or(one))
+        }
+        D::Bytea => plain(SqlType::Bytea),
+        D::Date => plain(SqlType::Date),
+        D::Timestamp(precision, zone) => {
+            let is_zoned = matches!(zone, ast::TimezoneInfo::WithTimeZone | ast::TimezoneInfo::Tz);
+            let base = if is_zoned { SqlType::Timestamptz } else { SqlType::Timestamp };
+            Ok(precision.map_or(base.into(), |digits| ColumnType::with_fraction(base, digits)))
+        }
+        D::Time(precision, ast::TimezoneInfo::None | ast::TimezoneInfo::WithoutTimeZone) => {
+            let with = |digits| ColumnType::with_fraction(SqlType::Time, digits);
+            Ok(precision.map_or(SqlType::Time.into(), with))
+        }
+        D::Interval { fields: None, precision } => {
+            let with = |digits| ColumnType::with_fraction(SqlType::Interval, digits);
+            Ok(precision.map_or(SqlType::Interval.into(), with))
+        }
+        D::Uuid => plain(SqlType::Uuid),
+        D::JSON => plain(SqlType::Json),
+        D::JSONB => plain(SqlType::Jsonb),
+        D::Array(ast::ArrayElemTypeDef::SquareBracket(inner, _)) => {
+            let inner = column_type(inner)?;
+            Ok(ColumnType { base: super::arrays::array_of(inner.base)?, ..inner })
+        }
+        D::Custom(name, _) => custom_type(name),
+        other => Err(SqlError::unsupported(format!("type {}", other.to_string().to_lowercase()))),
+    }
+}
+
+fn string_type(base: SqlType, length: ast::CharacterLength) -> Result<ColumnType, SqlError> {
+    match length {
+        ast::CharacterLength::IntegerLength { length, .. } => ColumnType::with_length(base, length),
+        ast::CharacterLength::Max => Err(SqlError::unsupported("a length of max")),
+    }
+}
+
+fn custom_type(object: &ast::ObjectName) -> Result<ColumnType, SqlError> {
+    let parts = syntax::name_parts(object)?;
+    let name = parts.last().map_or("", String::as_str);
+    let by_name = |base: SqlType| Ok(ColumnType::from(base));
+    match name {
+        "bool" => by_name(SqlType::Bool),
+        "int2" => by_name(SqlType::Int2),
+        "int4" => by_name(SqlType::Int4),
+        "int8" => by_name(SqlType::Int8),
+        "float4" => by_name(SqlType::Float4),
+        "float8" => by_name(SqlType::Float8),
+        "numeric" => by_name(SqlType::Numeric),
+        "text" | "name" => by_name(SqlType::Text),
+        "varchar" => by_name(SqlType::Varchar),
+        "bpchar" => by_name(SqlType::Bpchar),
+        "timestamptz" => by_name(SqlType::Timestamptz),
+        "serial" | "bigserial" | "smallserial" | "serial4" | "serial8" | "oid" | "money"
+        | "inet" | "cidr" | "macaddr" | "xml" | "citext" | "hstore" | "point" => {
+            Err(SqlError::unsupported(format!("type {name}")))
+        }
+        _ => {
+            let message = format!("type \"{name}\" does not exist");
+            Err(SqlError::new(code::UNDEFINED_OBJECT, message))
+        }
+    }
+}

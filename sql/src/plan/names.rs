@@ -1,0 +1,61 @@
+//! The names that columns of a result have by themselves.
+
+use sqlparser::ast;
+
+use crate::syntax;
+use crate::types::SqlType;
+
+/// The name that PostgreSQL gives a column without an alias.
+pub(super) fn column_name(expr: &ast::Expr) -> String {
+    use ast::Expr as A;
+    let name = match expr {
+        A::Identifier(ident) => syntax::name(ident),
+        A::CompoundIdentifier(idents) => idents.last().map(syntax::name).unwrap_or_default(),
+        A::Nested(inner) => return column_name(inner),
+        A::Array(_) => "array".to_owned(),
+        A::CompoundFieldAccess { root, access_chain } => {
+            return syntax::accessed_name(access_chain).unwrap_or_else(|| column_name(root));
+        }
+        A::Interval(_) => "interval".to_owned(),
+        A::Exists { .. } => "exists".to_owned(),
+        A::Subquery(query) => match &*query.body {
+            ast::SetExpr::Select(select) => match select.projection.first() {
+                Some(ast::SelectItem::UnnamedExpr(expr)) => return column_name(expr),
+                Some(ast::SelectItem::ExprWithAlias { alias, .. }) => syntax::name(alias),
+                _ => String::new(),
+            },
+            ast::SetExpr::Values(_) => "column1".to_owned(),
+            _ => String::new(),
+        },
+        A::Function(function) => {
+            let parts = syntax::name_parts(&function.name).unwrap_or_default();
+            parts.last().cloned().unwrap_or_default()
+        }
+        A::Cast { expr, data_type, .. } => {
+            let inner = column_name(expr);
+            if inner == "?column?" { type_name(data_type) } else { inner }
+        }
+        A::TypedString(typed) => type_name(&typed.data_type),
+        A::Case { .. } => "case".to_owned(),
+        A::Extract { .. } => "extract".to_owned(),
+        A::Position { .. } => "position".to_owned(),
+        A::Substring { .. } => "substring".to_owned(),
+        A::Trim { trim_where, .. } => match trim_where {
+            Some(ast::TrimWhereField::Leading) => "ltrim".to_owned(),
+            Some(ast::TrimWhereField::Trailing) => "rtrim".to_owned(),
+            _ => "btrim".to_owned(),
+        },
+        A::Ceil { .. } => "ceil".to_owned(),
+        A::Floor { .. } => "floor".to_owned(),
+        A::AtTimeZone { .. } => "timezone".to_owned(),
+        A::Value(value) if matches!(value.value, ast::Value::Boolean(_)) => "bool".to_owned(),
+        _ => "?column?".to_owned(),
+    };
+    if name.is_empty() { "?column?".to_owned() } else { name }
+}
+
+/// The internal name of a type, which a cast gives its column.
+fn type_name(data_type: &ast::DataType) -> String {
+    let base = crate::expr::bind::column_type(data_type).map(|ty| ty.base);
+    base.map_or("?column?", SqlType::internal_name).to_owned()
+}
