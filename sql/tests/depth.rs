@@ -58,6 +58,42 @@ fn chains_up_to_the_limit_run_and_longer_ones_are_refused() {
 }
 
 #[test]
+fn queries_within_queries_fit_or_are_refused() {
+    let within = |depth: usize, open: &str, close: &str| {
+        format!("{}select 1 as a{}", open.repeat(depth), close.repeat(depth))
+    };
+    for (open, close) in [
+        ("select a from (", ") t"),
+        ("select a + 1 as a from (", ") t where a > 0"),
+        ("select 1 as a where 1 in (", ")"),
+        ("select (", ") as a"),
+        ("select count(*) as a from (", ") t group by a"),
+        ("select a from (", " order by 1 limit 1) t"),
+        ("select sum(a) over () as a from (", ") t"),
+        ("with t as (", ") select a from t"),
+    ] {
+        assert_eq!(state_of(within(15, open, close)), "00000", "{open}");
+        for depth in [200, 2_000] {
+            let state = state_of(within(depth, open, close));
+            assert!(["00000", "54001"].contains(&state.as_str()), "{state} {open}");
+        }
+    }
+    let chain = |link: &str, count: usize| format!("select 1 as a{}", link.repeat(count));
+    for link in
+        [" union select 2", " union all select 2", " intersect select 1", " except select 2"]
+    {
+        assert_eq!(state_of(chain(link, 40)), "00000", "{link}");
+        assert_eq!(state_of(chain(link, 2_000)), "54001", "{link}");
+    }
+    let joins = |count: usize| {
+        let joined = (1..count).map(|at| format!(" join generate_series(1, 1) t{at} on true"));
+        format!("select count(*) from generate_series(1, 1) t0{}", joined.collect::<String>())
+    };
+    assert_eq!(state_of(joins(40)), "00000");
+    assert_eq!(state_of(joins(2_000)), "54001");
+}
+
+#[test]
 fn chains_of_and_and_or_are_as_long_as_people_need() {
     let links =
         ["true and ", "1 = 2 or ", "1 = 2 or 1 = 1 and ", "1 between 1 and 2 and not false or "];

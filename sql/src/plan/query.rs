@@ -16,7 +16,9 @@ use super::{Grouping, OutputColumn, Planner, Select, Source, refuse};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Expr;
 use crate::expr::bind::{Aggregates, Bound, Nested, Scope, ScopeColumn};
-use crate::relational::{self, Block, ColumnId, Distinct, From, Query, SetOperation, Shape, lower};
+use crate::relational::{
+    self, Block, ColumnId, Distinct, From, Query, RELATIONS_MAX, SetOperation, Shape, lower,
+};
 use crate::types::{ColumnType, SqlType};
 
 /// A query whose names and types are known.
@@ -124,7 +126,19 @@ impl Planner<'_> {
         Ok(all)
     }
 
+    /// A plan is gone down step by step, and what is too deep is refused before.
+    fn check_relations(&self) -> Result<(), SqlError> {
+        if self.numbers <= RELATIONS_MAX {
+            return Ok(());
+        }
+        let message =
+            format!("a statement can have at most {RELATIONS_MAX} relations and steps over them");
+        let hint = "Split it, or put what it joins into a table.";
+        Err(SqlError::new(code::TOO_COMPLEX, message).with_hint(hint))
+    }
+
     pub(super) fn lowered(&mut self, block: Block) -> Result<Query, SqlError> {
+        self.check_relations()?;
         let types = block.output[..block.width].iter().map(|(_, base)| *base).collect();
         let relation = self.number();
         let plan = lower(block, relation, &mut self.numbers)?;
@@ -196,6 +210,7 @@ impl Planner<'_> {
         left: &ast::SetExpr,
         right: &ast::SetExpr,
     ) -> Result<(Planned, Vec<OutputColumn>), Failure> {
+        self.check_relations()?;
         let name = op.to_string().to_uppercase();
         let (op, is_all) = (set_operation(op)?, is_all(quantifier)?);
         let (left, mut columns) = self.side(left)?;

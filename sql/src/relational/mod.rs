@@ -67,6 +67,9 @@ impl ColumnId {
     }
 }
 
+/// The most relations of a statement, all steps of its plan among them.
+pub(crate) const RELATIONS_MAX: u32 = 1_000;
+
 /// What DataFusion calls a relation.
 fn relation_name(relation: u32) -> String {
     format!("r{relation}")

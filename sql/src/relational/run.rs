@@ -40,6 +40,9 @@ const LOOKUPS_MAX: usize = 10_000;
 /// And so many bytes of them.
 const LOOKUP_BYTES_MAX: usize = 8 << 20;
 
+/// The stack that a plan is run on: one where each relation is around the last is deep.
+const STACK_BYTES: usize = 128 << 20;
+
 /// What streams wait for.
 #[derive(Debug, Default)]
 pub(super) struct Desk {
@@ -134,6 +137,16 @@ pub(crate) type OnRow<'a> = dyn FnMut(Vec<Datum>) -> Result<ControlFlow<()>, Fai
 
 /// Runs a query and visits its rows.
 pub(crate) fn run(
+    query: &Query,
+    env: &Env,
+    cx: &mut dyn Context,
+    on_row: &mut OnRow<'_>,
+) -> Result<(), Failure> {
+    // DataFusion goes down a plan step by step, however deep it is.
+    stacker::maybe_grow(STACK_BYTES / 2, STACK_BYTES, || run_here(query, env, cx, on_row))
+}
+
+fn run_here(
     query: &Query,
     env: &Env,
     cx: &mut dyn Context,
