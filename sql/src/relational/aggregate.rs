@@ -18,6 +18,8 @@ use datafusion::logical_expr::{
     Accumulator, AggregateUDF, AggregateUDFImpl, Expr as Logical, Signature, Volatility, lit,
 };
 
+use xxhash_rust::xxh3::xxh3_64;
+
 use super::error::wrapped;
 use super::values::{Values, arrow_type, is_ordered, scalar};
 use crate::exec::aggregate::{Aggregate, AggregateKind, State};
@@ -73,7 +75,9 @@ pub(super) fn folded(aggregate: Aggregate, base: SqlType) -> Arc<AggregateUDF> {
         true => Signature::nullary(Volatility::Immutable),
         false => Signature::exact(arrow, Volatility::Immutable),
     };
-    Arc::new(AggregateUDF::from(Folded { aggregate, types, base, signature }))
+    let shown = format!("{aggregate:?} {base:?}");
+    let name = format!("folded_{:016x}", xxh3_64(shown.as_bytes()));
+    Arc::new(AggregateUDF::from(Folded { aggregate, types, base, name, signature }))
 }
 
 #[derive(Debug)]
@@ -81,6 +85,8 @@ struct Folded {
     aggregate: Aggregate,
     types: Vec<SqlType>,
     base: SqlType,
+    /// Sets it apart from others: DataFusion takes functions of one name for the same.
+    name: String,
     signature: Signature,
 }
 
@@ -94,14 +100,13 @@ impl Eq for Folded {}
 
 impl Hash for Folded {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.types.len().hash(state);
-        self.base.oid().hash(state);
+        self.name.hash(state);
     }
 }
 
 impl AggregateUDFImpl for Folded {
     fn name(&self) -> &str {
-        "folded"
+        &self.name
     }
 
     fn signature(&self) -> &Signature {

@@ -13,6 +13,8 @@ use datafusion::logical_expr::{
     Volatility,
 };
 
+use xxhash_rust::xxh3::xxh3_64;
+
 use super::error::wrapped;
 use super::run::Desk;
 use super::values::{Column, Values, arrow_type, key_of};
@@ -66,12 +68,17 @@ pub(super) struct Computed {
     /// The types of its columns.
     pub args: Vec<SqlType>,
     pub base: SqlType,
+    /// Sets it apart from others: DataFusion takes functions of one name for the same.
+    name: String,
     signature: Signature,
 }
 
 impl PartialEq for Computed {
     fn eq(&self, other: &Self) -> bool {
-        self.expr == other.expr && self.args == other.args && self.base == other.base
+        self.name == other.name
+            && self.expr == other.expr
+            && self.args == other.args
+            && self.base == other.base
     }
 }
 
@@ -79,8 +86,7 @@ impl Eq for Computed {}
 
 impl Hash for Computed {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.args.len().hash(state);
-        self.base.oid().hash(state);
+        self.name.hash(state);
     }
 }
 
@@ -94,7 +100,9 @@ impl Computed {
             true => Signature::nullary(volatility),
             false => Signature::exact(arrow, volatility),
         };
-        ScalarUDF::from(Self { expr, args: types, base, signature }).call(frames)
+        let shown = format!("{expr:?} {types:?} {base:?}");
+        let name = format!("computed_{:016x}", xxh3_64(shown.as_bytes()));
+        ScalarUDF::from(Self { expr, args: types, base, name, signature }).call(frames)
     }
 }
 
@@ -109,11 +117,7 @@ fn is_volatile(expr: &Expr) -> bool {
 
 impl ScalarUDFImpl for Computed {
     fn name(&self) -> &str {
-        "computed"
-    }
-
-    fn schema_name(&self, args: &[Logical]) -> Result<String> {
-        Ok(format!("{:?}{args:?}", self.expr))
+        &self.name
     }
 
     fn signature(&self) -> &Signature {
@@ -149,19 +153,21 @@ impl ScalarUDFImpl for Computed {
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(super) struct KeyOf {
     pub base: SqlType,
+    name: String,
     signature: Signature,
 }
 
 impl KeyOf {
     pub(super) fn call(base: SqlType, value: Logical) -> Logical {
         let signature = Signature::exact(vec![arrow_type(base)], Volatility::Immutable);
-        ScalarUDF::from(Self { base, signature }).call(vec![value])
+        let name = format!("key_of_{}", base.oid());
+        ScalarUDF::from(Self { base, name, signature }).call(vec![value])
     }
 }
 
 impl ScalarUDFImpl for KeyOf {
     fn name(&self) -> &str {
-        "key_of"
+        &self.name
     }
 
     fn signature(&self) -> &Signature {

@@ -6,7 +6,7 @@ use datafusion::arrow::datatypes::Field;
 use datafusion::common::{Column, Spans};
 use datafusion::error::Result;
 use datafusion::functions_aggregate::first_last::first_value_udaf;
-use datafusion::logical_expr::expr::{AggregateFunction, Exists, InSubquery};
+use datafusion::logical_expr::expr::{AggregateFunction, Exists};
 use datafusion::logical_expr::{
     Expr as Logical, JoinType, LogicalPlan, LogicalPlanBuilder, Operator, Subquery as Nested,
     binary_expr, lit, not,
@@ -267,6 +267,7 @@ impl Stage<'_> {
         conjuncts(condition, &mut conditions);
         // What asks no query leaves fewer rows to ask them for.
         conditions.sort_by_key(Expr::holds_subquery);
+        let width = self.columns.len();
         for condition in conditions {
             let predicate = match self.join_like(&condition)? {
                 Some(predicate) => predicate,
@@ -277,6 +278,8 @@ impl Stage<'_> {
             };
             let plan = std::mem::take(&mut self.plan);
             self.plan = LogicalPlanBuilder::from(plan).filter(predicate)?.build()?;
+            // What was asked for the condition, nothing behind it names.
+            self.columns.truncate(width);
         }
         Ok(())
     }
@@ -301,9 +304,6 @@ impl Stage<'_> {
             SubqueryKind::Quantified { op: Comparison::Equal, is_all: false, operands } => operands,
             _ => return Ok(None),
         };
-        if let ([(operand, base)], true, false) = (operands, negated, is_correlated) {
-            return self.not_in(subquery, operand, *base).map(Some);
-        }
         let kind = match (negated, operands) {
             (true, []) => JoinType::LeftAnti,
             (false, _) => JoinType::LeftSemi,
@@ -317,18 +317,6 @@ impl Stage<'_> {
         };
         self.semi_join(query, conditions, subquery, operands, kind)?;
         Ok(Some(lit(true)))
-    }
-
-    /// `x NOT IN (SELECT ..)` of a query that names nothing here: unknown where it has NULLs.
-    fn not_in(&mut self, subquery: &Subquery, operand: &Expr, base: SqlType) -> Result<Logical> {
-        let expr = Box::new(comparable(self.value(operand, base), base));
-        let plan = subquery.query.plan.clone();
-        let relation = next(self.numbers);
-        let column = Logical::Column(plan.schema().columns().swap_remove(0));
-        let plan = projected(plan, vec![comparable(column, base)], relation)?;
-        let (outer_ref_columns, spans) = (Vec::new(), Spans::new());
-        let subquery = Nested { subquery: Arc::new(plan), outer_ref_columns, spans };
-        Ok(Logical::InSubquery(InSubquery { expr, subquery, negated: true }))
     }
 
     /// Leaves the rows for which a query has, or has not, a row that fits.

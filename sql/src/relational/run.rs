@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::ops::ControlFlow;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -143,7 +144,13 @@ pub(crate) fn run(
     on_row: &mut OnRow<'_>,
 ) -> Result<(), Failure> {
     // DataFusion goes down a plan step by step, however deep it is.
-    stacker::maybe_grow(STACK_BYTES / 2, STACK_BYTES, || run_here(query, env, cx, on_row))
+    let mut run =
+        || stacker::maybe_grow(STACK_BYTES / 2, STACK_BYTES, || run_here(query, env, cx, on_row));
+    // A plan that a library trips over is an error of its statement, and of nothing else.
+    catch_unwind(AssertUnwindSafe(&mut run)).unwrap_or_else(|_| {
+        let message = "the query could not be run: its plan failed";
+        Err(SqlError::new(code::INTERNAL, message).into())
+    })
 }
 
 fn run_here(
@@ -221,7 +228,8 @@ impl Runner<'_> {
 
     /// Polls until it is done, and reads what it waits for in between.
     fn wait<T>(&mut self, future: impl Future<Output = T>) -> Result<T, Failure> {
-        let mut future = pin!(future);
+        // A task's budget is its session's: nobody else waits for this thread to be free.
+        let mut future = pin!(tokio::task::unconstrained(future));
         let flag = Arc::new(Flag::default());
         let waker = Waker::from(flag.clone());
         let mut polling = std::task::Context::from_waker(&waker);

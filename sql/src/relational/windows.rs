@@ -221,6 +221,7 @@ pub(super) fn windowed(stage: &mut Stage<'_>, windows: Vec<Window>) -> Result<()
             inputs.push(stage.value(&filter, SqlType::Bool));
         }
     }
+    stage.columns.truncate(width);
     let relation = next(stage.numbers);
     let plan = projected(std::mem::take(&mut stage.plan), inputs, relation)?;
     let calls: Vec<Logical> =
