@@ -32,6 +32,9 @@ pub(super) fn with_column(
                 1 => ScalarValue::try_from_array(answer.column(0), 0),
                 _ => Err(wrapped(more_than_one_row())),
             };
+            if answers.is_empty() {
+                return Ok(RecordBatch::new_empty(schema.clone()));
+            }
             ScalarValue::iter_to_array(answers.iter().map(value).collect::<Result<Vec<_>>>()?)?
         }
         Answer::Exists => {
