@@ -59,8 +59,9 @@ impl Planner<'_> {
         let (first, mut columns) = self.operand(left)?;
         rename_columns(&mut columns, &table.alias, name)?;
         let types = first.types.clone();
-        let work = format!("work{}", self.number());
-        let query = relational::work_table(&work, &types)?;
+        let number = self.number();
+        let work = format!("work{number}");
+        let query = relational::work_table(&work, &types, number)?;
         let named = Named { name: name.to_owned(), query, columns: columns.clone() };
         self.named.push(named);
         let planned = self.operand(right);

@@ -139,7 +139,9 @@ pub(super) fn beside(
         )?)
     };
     for (row, answer) in answers.iter().enumerate() {
-        let renamed = answer.as_ref().clone().with_schema(how.added.clone())?;
+        let options = RecordBatchOptions::new().with_row_count(Some(answer.num_rows()));
+        let (added, columns) = (how.added.clone(), answer.columns().to_vec());
+        let renamed = RecordBatch::try_new_with_options(added, columns, &options)?;
         let part = if answer.num_rows() == 0 && is_kept { null_row()? } else { renamed };
         left.extend(std::iter::repeat_n(row as u32, part.num_rows()));
         right.push(part);

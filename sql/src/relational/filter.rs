@@ -78,7 +78,7 @@ fn comparison(op: Operator) -> Option<Comparison> {
 
 /// The place of a column: all columns of a relation are named by theirs.
 fn place(name: &str) -> Option<usize> {
-    name.strip_prefix('c')?.parse().ok()
+    name.rsplit_once('c')?.1.parse().ok()
 }
 
 fn type_of(frame: &Logical, types: &[SqlType]) -> Option<SqlType> {

@@ -80,7 +80,7 @@ fn by_set(
             outputs.push(Logical::Literal(scalar(*base, &Datum::Null), None));
             continue;
         }
-        let name = format!("k{at}");
+        let name = format!("r{result}k{at}");
         keys.push(comparable(column.clone(), *base).alias(&name));
         if is_ordered(*base) {
             outputs.push(Logical::Column(Column::new_unqualified(name)));
@@ -89,13 +89,13 @@ fn by_set(
             let function = first_value_udaf();
             let first =
                 AggregateFunction::new_udf(function, vec![column], false, None, vec![], None);
-            let name = format!("v{at}");
+            let name = format!("r{result}v{at}");
             computed.push(Logical::AggregateFunction(first).alias(&name));
             outputs.push(Logical::Column(Column::new_unqualified(name)));
         }
     }
     for (at, call) in calls.iter().enumerate() {
-        let name = format!("a{at}");
+        let name = format!("r{result}a{at}");
         computed.push(call.clone().alias(&name));
         outputs.push(Logical::Column(Column::new_unqualified(name)));
     }
@@ -103,7 +103,7 @@ fn by_set(
         // One group of all rows, of which nothing is asked.
         let count =
             datafusion::functions_aggregate::expr_fn::count(datafusion::logical_expr::lit(1));
-        computed.push(count.alias("all"));
+        computed.push(count.alias(format!("r{result}all")));
     }
     let plan = LogicalPlanBuilder::from(plan).aggregate(keys, computed)?.build()?;
     projected(plan, outputs, result)

@@ -41,9 +41,9 @@ use pangea_core::txn::Context;
 
 use super::error::wrapped;
 use super::filter::{equal_to, ours, wanted};
-use super::relation_name;
 use super::run::Desk;
 use super::values::{Column, arrow_type};
+use super::{ColumnId, relation_name};
 use crate::error::{Failure, SqlError};
 use crate::exec::Cursor;
 use crate::expr::{Binary, Env, Expr};
@@ -82,16 +82,18 @@ impl fmt::Debug for Relation {
     }
 }
 
-/// The columns of a relation.
-pub(super) fn schema_of(types: &[SqlType]) -> SchemaRef {
-    let field =
-        |(at, base): (usize, &SqlType)| Field::new(format!("c{at}"), arrow_type(*base), true);
+/// The columns of a relation of a number.
+pub(super) fn schema_of(types: &[SqlType], relation: u32) -> SchemaRef {
+    let field = |(at, base): (usize, &SqlType)| {
+        let name = ColumnId { relation, column: at as u32 }.name().name;
+        Field::new(name, arrow_type(*base), true)
+    };
     Arc::new(Schema::new(types.iter().enumerate().map(field).collect::<Vec<_>>()))
 }
 
 /// The plan that reads a relation of a number.
 pub(crate) fn scan(leaf: Leaf, types: &[SqlType], relation: u32) -> LogicalPlan {
-    let schema = schema_of(types);
+    let schema = schema_of(types, relation);
     let provider = Relation { leaf: Arc::new(leaf), types: types.into(), schema };
     let source = provider_as_source(Arc::new(provider));
     LogicalPlanBuilder::scan(relation_name(relation), source, None)

@@ -19,7 +19,7 @@ use super::function::{Computed, KeyOf};
 use super::leaf::{Leaf, scan};
 use super::values::{arrow_type, is_ordered, scalar};
 use super::windows::{Window, windowed};
-use super::{ColumnId, Keyed, Query, Shape, Subquery, SubqueryKind, relation_name};
+use super::{ColumnId, Keyed, Query, Shape, Subquery, SubqueryKind};
 use crate::error::SqlError;
 use crate::exec::aggregate::Aggregate;
 use crate::expr::{Binary, Comparison, Expr, Unary};
@@ -175,10 +175,10 @@ pub(super) fn projected(
     if exprs.is_empty() {
         exprs.push(lit(true));
     }
-    let qualifier = relation_name(relation);
-    let exprs = exprs.into_iter().enumerate();
-    let exprs =
-        exprs.map(|(at, it)| it.alias_qualified(Some(qualifier.as_str()), format!("c{at}")));
+    let exprs = exprs.into_iter().enumerate().map(|(at, expr)| {
+        let name = ColumnId { relation, column: at as u32 }.name();
+        expr.alias_qualified(name.relation, name.name)
+    });
     LogicalPlanBuilder::from(plan).project(exprs)?.build()
 }
 
@@ -197,17 +197,19 @@ pub(super) fn distinct(plan: LogicalPlan, relation: u32, types: &[SqlType]) -> R
         .iter()
         .zip(types)
         .enumerate()
-        .map(|(at, (column, base))| comparable(column.clone(), *base).alias(format!("k{at}")))
+        .map(|(at, (column, base))| {
+            comparable(column.clone(), *base).alias(format!("r{relation}k{at}"))
+        })
         .collect();
     let firsts = columns.into_iter().enumerate().map(|(at, column)| {
         let first =
             AggregateFunction::new_udf(first_value_udaf(), vec![column], false, None, vec![], None);
-        Logical::AggregateFunction(first).alias(format!("v{at}"))
+        Logical::AggregateFunction(first).alias(format!("r{relation}v{at}"))
     });
     let plan = LogicalPlanBuilder::from(plan).aggregate(keys, firsts)?.build()?;
     let values = (0..types.len()).map(|at| {
         // A column that is NULL has no first value that is something else.
-        Logical::Column(Column::new_unqualified(format!("v{at}")))
+        Logical::Column(Column::new_unqualified(format!("r{relation}v{at}")))
     });
     projected(plan, values.collect(), relation)
 }

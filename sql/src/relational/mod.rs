@@ -61,9 +61,10 @@ pub(crate) struct ColumnId {
 }
 
 impl ColumnId {
-    /// What DataFusion calls it.
+    /// What DataFusion calls it. The name alone sets it apart: physical plans know no relations.
     pub(crate) fn name(self) -> Column {
-        Column::new(Some(relation_name(self.relation)), format!("c{}", self.column))
+        let Self { relation, column } = self;
+        Column::new(Some(relation_name(relation)), format!("r{relation}c{column}"))
     }
 }
 

@@ -67,8 +67,8 @@ pub(crate) fn with_columns(
         let stage = stage(plan, columns, &mut numbers);
         let own = stage.plan.schema().columns().into_iter().map(Logical::Column);
         let added = values.iter().enumerate().map(|(at, (expr, base))| {
-            let name = format!("c{at}");
-            stage.value(expr, *base).alias_qualified(Some(relation_name(relation)), name)
+            let name = ColumnId { relation, column: at as u32 }.name();
+            stage.value(expr, *base).alias_qualified(name.relation, name.name)
         });
         let all: Vec<Logical> = own.chain(added).collect();
         LogicalPlanBuilder::from(stage.plan).project(all)?.build()
@@ -96,9 +96,13 @@ pub(crate) fn expand(
 }
 
 /// The rows that a recursive query has found last.
-pub(crate) fn work_table(name: &str, types: &[SqlType]) -> std::result::Result<Query, SqlError> {
+pub(crate) fn work_table(
+    name: &str,
+    types: &[SqlType],
+    relation: u32,
+) -> std::result::Result<Query, SqlError> {
     let plan = planned(|| {
-        let table = CteWorkTable::new(name, schema_of(types));
+        let table = CteWorkTable::new(name, schema_of(types, relation));
         let source = provider_as_source(Arc::new(table));
         LogicalPlanBuilder::scan(name, source, None)?.build()
     })?;
@@ -116,7 +120,10 @@ pub(crate) fn recursive(
     let plan = planned(|| {
         let plain = |query: Query| {
             let columns = query.plan.schema().columns().into_iter().enumerate();
-            let named = columns.map(|(at, it)| Logical::Column(it).alias(format!("c{at}")));
+            let named = columns.map(|(at, it)| {
+                let name = ColumnId { relation, column: at as u32 }.name().name;
+                Logical::Column(it).alias(name)
+            });
             let named: Vec<Logical> = named.collect();
             LogicalPlanBuilder::from(query.plan).project(named)?.build()
         };
