@@ -10,6 +10,7 @@ mod timeouts;
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use pangea_sql::engine::Engine;
 use pangea_sql::memory::MemoryEngine;
 use server::{Server, connect, connection, one_thread, with_server};
@@ -140,6 +141,32 @@ fn an_update_that_misses_a_newer_row_fails_with_40001() {
         let idle = a.transaction().await.unwrap();
         assert_eq!(idle.execute("delete from t where id = 7", &[]).await.unwrap(), 0);
         idle.commit().await.unwrap();
+    });
+}
+
+/// What DataFusion finds for a write is found on a snapshot, and found again when it was old.
+#[test]
+fn writes_that_ask_queries_lose_no_update_to_each_other() {
+    const CLIENTS: usize = 4;
+    const TURNS: usize = 25;
+    with_server(|address, _| async move {
+        let admin = connect(address).await;
+        admin
+            .batch_execute(
+                "create table t (id int primary key, n int); insert into t values (1, 0)",
+            )
+            .await
+            .unwrap();
+        let clients = (0..CLIENTS).map(|_| async move {
+            let client = connect(address).await;
+            for _ in 0..TURNS {
+                let update = "update t set n = n + (select count(*) from t where id = 1)::int";
+                client.batch_execute(update).await.unwrap();
+            }
+        });
+        join_all(clients.map(tokio::spawn)).await.into_iter().for_each(|ended| ended.unwrap());
+        let n: i32 = admin.query_one("select n from t", &[]).await.unwrap().get(0);
+        assert_eq!(n, (CLIENTS * TURNS) as i32);
     });
 }
 

@@ -4,11 +4,12 @@ use std::collections::VecDeque;
 
 use pangea_core::txn::Context;
 
+use super::query::{self, compute};
 use super::write::{Writer, hidden_key};
-use super::{Cursor, Executed, query};
+use super::{Cursor, Executed};
 use crate::copy::{Rows, at_row};
 use crate::error::{Failure, SqlError, code};
-use crate::expr::{Env, Expr};
+use crate::expr::Env;
 use crate::plan::access::Access;
 use crate::plan::{CopyFrom, Select, Source};
 use crate::types::datum::Datum;
@@ -55,10 +56,6 @@ fn add(
     let hidden = || hidden_key(number as usize, env);
     let key = writer.key_of(OWN, &row)?.unwrap_or_else(hidden);
     writer.insert(OWN, key, row)
-}
-
-fn compute(exprs: &[Expr], row: &[Datum], env: &Env) -> Result<Vec<Datum>, SqlError> {
-    exprs.iter().map(|expr| expr.eval(row, env)).collect()
 }
 
 /// The rows of a query that have not been fetched yet.

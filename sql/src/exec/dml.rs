@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use pangea_core::key::Key;
 use pangea_core::txn::Context;
 
+use super::query::{self, compute};
 use super::write::{Writer, hidden_key};
-use super::{Executed, RowBuffer, query, scan};
+use super::{Executed, RowBuffer, scan};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::{Env, Expr};
 use crate::plan::{Delete, Insert, Joined, OnConflict, Update};
@@ -234,8 +235,4 @@ fn joined_delete(
     }
     writer.finish()?;
     Ok(Executed { rows: returned.rows, count, notice: None })
-}
-
-fn compute(exprs: &[Expr], row: &[Datum], env: &Env) -> Result<Vec<Datum>, SqlError> {
-    exprs.iter().map(|expr| expr.eval(row, env)).collect()
 }

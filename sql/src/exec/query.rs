@@ -66,7 +66,8 @@ pub(super) fn run(
     Ok(rows)
 }
 
-fn compute(exprs: &[Expr], row: &[Datum], env: &Env) -> Result<Vec<Datum>, SqlError> {
+/// What expressions come to for a row.
+pub(super) fn compute(exprs: &[Expr], row: &[Datum], env: &Env) -> Result<Vec<Datum>, SqlError> {
     exprs.iter().map(|expr| expr.eval(row, env)).collect()
 }
 

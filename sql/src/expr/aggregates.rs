@@ -53,14 +53,9 @@ impl Binder<'_> {
 
     /// An aggregate of columns of a query around this one alone belongs to that one.
     fn refuse_outer(&self, aggregate: &Aggregate, location: Location) -> Result<(), SqlError> {
-        let (mut has_own, mut has_outer) = (false, false);
-        for (arg, _) in &aggregate.args {
-            arg.all(&mut |part| {
-                has_own |= matches!(part, Expr::Column(_));
-                has_outer |= matches!(part, Expr::Outer(..));
-                true
-            });
-        }
+        let mut args = aggregate.args.iter().map(|(arg, _)| arg);
+        let has_own = args.clone().any(Expr::names_own);
+        let has_outer = args.any(Expr::names_outer);
         if has_outer && !has_own {
             let feature = "an aggregate of columns of an outer query";
             return Err(self.error_at(SqlError::unsupported(feature), location));

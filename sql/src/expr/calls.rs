@@ -20,7 +20,7 @@ use crate::types::datum::Datum;
 use crate::types::interval::Interval;
 
 /// Aggregates and window functions that PostgreSQL has and Pangea lacks.
-const UNSUPPORTED: [&str; 18] = [
+const UNSUPPORTED: [&str; 19] = [
     "to_char",
     "to_date",
     "to_timestamp",
@@ -32,6 +32,7 @@ const UNSUPPORTED: [&str; 18] = [
     "pg_backend_pid",
     "unnest",
     "row_to_json",
+    "grouping",
     "stddev",
     "stddev_pop",
     "stddev_samp",

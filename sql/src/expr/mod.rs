@@ -405,19 +405,42 @@ impl Expr {
         })
     }
 
+    /// Whether it is such an expression, or holds one.
+    pub(crate) fn has(&self, is_such: impl Fn(&Expr) -> bool) -> bool {
+        !self.all(&mut |part| !is_such(part))
+    }
+
+    /// The condition that both hold.
+    pub(crate) fn and(self, other: Self) -> Self {
+        Self::Binary(Binary::And, Box::new(self), Box::new(other))
+    }
+
+    /// The conditions that must all hold, where it is one.
+    pub(crate) fn conjuncts(&self) -> Vec<&Expr> {
+        let mut found = Vec::new();
+        let mut rest = vec![self];
+        while let Some(condition) = rest.pop() {
+            match condition {
+                Self::Binary(Binary::And, left, right) => rest.extend([&**right, &**left]),
+                condition => found.push(condition),
+            }
+        }
+        found
+    }
+
     /// Whether it holds a query.
     pub(crate) fn holds_subquery(&self) -> bool {
-        !self.all(&mut |part| !matches!(part, Self::Subquery(_)))
+        self.has(|part| matches!(part, Self::Subquery(_)))
     }
 
     /// Whether it names columns of its own query.
     pub(crate) fn names_own(&self) -> bool {
-        !self.all(&mut |part| !matches!(part, Self::Column(_)))
+        self.has(|part| matches!(part, Self::Column(_)))
     }
 
     /// Whether it names columns of queries around its own.
     pub(crate) fn names_outer(&self) -> bool {
-        !self.all(&mut |part| !matches!(part, Self::Outer(..)))
+        self.has(|part| matches!(part, Self::Outer(..)))
     }
 
     /// Whether the value is the same for every row.

@@ -87,10 +87,7 @@ pub(crate) enum Place {
 impl Access {
     /// The best way to the rows that a condition leaves.
     pub(crate) fn new(paths: &Paths, filter: Option<&Expr>) -> Self {
-        let mut conditions = Vec::new();
-        if let Some(filter) = filter {
-            conjuncts(filter, &mut conditions);
-        }
+        let conditions = filter.map(Expr::conjuncts).unwrap_or_default();
         let mut best = Self::by(paths, paths.primary(), &conditions);
         for path in paths.indexes().iter().filter(|path| may_be_read(path, &conditions)) {
             let access = Self::by(paths, path, &conditions);
@@ -316,10 +313,7 @@ impl Access {
 /// Whether an index has all rows that the conditions leave.
 fn may_be_read(path: &Path, conditions: &[&Expr]) -> bool {
     let index = path.index.as_ref().expect("an index");
-    let mut needed = Vec::new();
-    if let Some(predicate) = &index.predicate {
-        conjuncts(predicate, &mut needed);
-    }
+    let needed = index.predicate.as_ref().map(Expr::conjuncts).unwrap_or_default();
     index.is_ready && needed.iter().all(|condition| conditions.contains(condition))
 }
 
@@ -355,17 +349,6 @@ fn is_storable(base: SqlType, datum: &Datum) -> bool {
         Datum::Null => false,
         Datum::Int(value) => fits(base, *value),
         _ => true,
-    }
-}
-
-/// The conditions that must all hold.
-fn conjuncts<'a>(filter: &'a Expr, out: &mut Vec<&'a Expr>) {
-    match filter {
-        Expr::Binary(Binary::And, left, right) => {
-            conjuncts(left, out);
-            conjuncts(right, out);
-        }
-        condition => out.push(condition),
     }
 }
 

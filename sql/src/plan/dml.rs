@@ -270,7 +270,8 @@ impl Planner<'_> {
         both.columns.extend(excluded.columns);
         let assignments = self.assignments(&paths.table, &update.assignments, &both)?;
         let filter = self.where_clause(update.selection.as_ref(), &both)?;
-        let asks = assignments.iter().any(|(_, expr)| expr.holds_subquery());
+        let mut exprs = assignments.iter().map(|(_, expr)| expr).chain(&filter);
+        let asks = exprs.any(Expr::holds_subquery);
         refuse(&[(asks, "a subquery in ON CONFLICT DO UPDATE")])?;
         Ok(OnConflict::Update { path, assignments, filter })
     }
@@ -417,13 +418,13 @@ impl Planner<'_> {
         Ok((Paths::new(table)?, alias))
     }
 
-    fn where_clause(
+    pub(super) fn where_clause(
         &mut self,
         selection: Option<&ast::Expr>,
         scope: &Scope,
     ) -> Result<Option<Expr>, Failure> {
         let Some(condition) = selection else { return Ok(None) };
-        let mut binder = self.binder(scope, Aggregates::Forbidden("WHERE"), &[])?;
+        let mut binder = self.binder(scope, Aggregates::Forbidden("WHERE"), &[condition])?;
         Ok(Some(binder.condition(condition, "WHERE")?))
     }
 }

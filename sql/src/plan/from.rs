@@ -163,7 +163,7 @@ impl Planner<'_> {
     ) -> Result<Side, Failure> {
         if let [part] = &name.0[..]
             && let Some(ident) = part.as_ident()
-            && let Some((query, columns)) = self.with_named(&syntax::name(ident))?
+            && let Some((query, columns)) = self.with_named(&syntax::name(ident))
         {
             let known = syntax::name(ident);
             let relation = self.number();
@@ -259,8 +259,7 @@ impl Planner<'_> {
         for (bound, input) in bounds.into_iter().zip(inputs) {
             args.push((binder.cast(bound, input.into(), Level::Assignment)?.expr, input));
         }
-        let names_before =
-            args.iter().any(|(arg, _)| !arg.all(&mut |part| !matches!(part, Expr::Column(_))));
+        let names_before = args.iter().any(|(arg, _)| arg.names_own());
         let relation = self.number();
         let mut outputs: Vec<OutputColumn> = Vec::with_capacity(columns.len() + 1);
         let is_single = columns.len() == 1;
@@ -326,7 +325,7 @@ impl Planner<'_> {
             let (on, pair) = self.using(&both, width, name)?;
             condition = Some(match condition {
                 None => on,
-                Some(before) => Expr::Binary(Binary::And, Box::new(before), Box::new(on)),
+                Some(before) => Expr::and(before, on),
             });
             merged.push(pair);
         }
@@ -462,6 +461,20 @@ fn kind_of(op: &ast::JoinOperator) -> Result<(JoinKind, &ast::JoinConstraint), S
     })
 }
 
+/// The columns of a query, under a name, which may be none.
+pub(super) fn scope_over(columns: &[OutputColumn], table: &str, relation: u32) -> Scope {
+    let columns = columns.iter().enumerate().map(|(at, column)| ScopeColumn {
+        table: table.to_owned(),
+        name: column.name.clone(),
+        ty: column.ty,
+        is_hidden: false,
+        is_merged: false,
+        is_key: false,
+        id: ColumnId { relation, column: at as u32 },
+    });
+    Scope { columns: columns.collect() }
+}
+
 /// The columns of a query, under its alias.
 fn derived_scope(
     columns: &[OutputColumn],
@@ -470,16 +483,7 @@ fn derived_scope(
     relation: u32,
 ) -> Result<Scope, SqlError> {
     let table = alias.map_or_else(|| known.to_owned(), |alias| syntax::name(&alias.name));
-    let columns = columns.iter().enumerate().map(|(at, column)| ScopeColumn {
-        table: table.clone(),
-        name: column.name.clone(),
-        ty: column.ty,
-        is_hidden: false,
-        is_merged: false,
-        is_key: false,
-        id: ColumnId { relation, column: at as u32 },
-    });
-    let mut scope = Scope { columns: columns.collect() };
+    let mut scope = scope_over(columns, &table, relation);
     rename(&mut scope, alias.map_or(&[][..], |alias| &alias.columns[..]), &table)?;
     Ok(scope)
 }

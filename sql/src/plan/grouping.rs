@@ -101,12 +101,11 @@ impl Planner<'_> {
                 }
             }
         };
-        let is_of = |wanted: fn(&Expr) -> bool| !bound.expr.all(&mut |part| !wanted(part));
-        if is_of(|part| matches!(part, Expr::Aggregate(_))) {
+        if bound.expr.has(|part| matches!(part, Expr::Aggregate(_))) {
             let message = "aggregate functions are not allowed in GROUP BY";
             return Err(self.error_at(SqlError::new(code::GROUPING, message), bound.location));
         }
-        if is_of(|part| matches!(part, Expr::Window(_))) {
+        if bound.expr.has(|part| matches!(part, Expr::Window(_))) {
             let message = "window functions are not allowed in GROUP BY";
             return Err(self.error_at(SqlError::new(code::WINDOWING, message), bound.location));
         }

@@ -12,9 +12,9 @@ use super::query::select_of;
 use super::{Delete, OutputColumn, Plan, Planner, Select, Update, scope_as};
 use crate::catalog::role::Privileges;
 use crate::error::{Failure, SqlError};
-use crate::expr::bind::{Aggregates, Scope, ScopeColumn};
+use crate::expr::bind::ScopeColumn;
 use crate::expr::{Expr, Typed};
-use crate::relational::{Block, ColumnId, Distinct, From, JoinKind};
+use crate::relational::{Block, ColumnId, From, JoinKind};
 use crate::types::SqlType;
 
 /// The rows that a statement writes: the columns of its table, the key of the row, the columns of
@@ -61,37 +61,14 @@ impl Planner<'_> {
         selection: Option<&ast::Expr>,
         values: Vec<Typed>,
     ) -> Result<Joined, Failure> {
-        let filter = self.asking_condition(selection, &side.scope)?;
+        let filter = self.where_clause(selection, &side.scope)?;
         let columns = side.scope.columns.iter();
         let columns: Vec<_> = columns.map(|column| (column.id, column.ty.base)).collect();
         let own = columns.iter().enumerate().map(|(at, (_, base))| (Expr::Column(at), *base));
         let output: Vec<Typed> = own.chain(values).collect();
         let width = columns.len();
-        let block = Block {
-            from: side.from,
-            columns,
-            filter,
-            group: None,
-            windows: Vec::new(),
-            width: output.len(),
-            output,
-            untyped: Vec::new(),
-            sort: Vec::new(),
-            distinct: Distinct::No,
-            limit: None,
-            offset: None,
-        };
+        let block = Block { filter, ..Block::plain(side.from, columns, output) };
         Ok(Joined { rows: select_of(self.lowered(block)?), width })
-    }
-
-    fn asking_condition(
-        &mut self,
-        selection: Option<&ast::Expr>,
-        scope: &Scope,
-    ) -> Result<Option<Expr>, Failure> {
-        let Some(condition) = selection else { return Ok(None) };
-        let mut binder = self.binder(scope, Aggregates::Forbidden("WHERE"), &[condition])?;
-        Ok(Some(binder.condition(condition, "WHERE")?))
     }
 
     pub(super) fn joined_update(
@@ -147,21 +124,7 @@ impl Planner<'_> {
 
     /// One row of VALUES that holds queries, as a query of its own.
     pub(super) fn asked_row(&mut self, row: Vec<Typed>) -> Result<Select, SqlError> {
-        let width = row.len();
-        let block = Block {
-            from: From::Nothing,
-            columns: Vec::new(),
-            filter: None,
-            group: None,
-            windows: Vec::new(),
-            output: row,
-            width,
-            untyped: Vec::new(),
-            sort: Vec::new(),
-            distinct: Distinct::No,
-            limit: None,
-            offset: None,
-        };
+        let block = Block::plain(From::Nothing, Vec::new(), row);
         Ok(select_of(self.lowered(block)?))
     }
 }

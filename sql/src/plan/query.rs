@@ -9,15 +9,15 @@ use std::sync::Arc;
 use sqlparser::ast::{self, Visit, Visitor};
 use sqlparser::tokenizer::Location;
 
-use super::from::Side;
+use super::from::{Side, scope_over};
 use super::select::{Output, Wanted, access, plain};
 use super::shape::{Simple, shape};
 use super::{Grouping, OutputColumn, Planner, Select, Source, refuse};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Expr;
-use crate::expr::bind::{Aggregates, Bound, Nested, Scope, ScopeColumn};
+use crate::expr::bind::{Aggregates, Bound, Nested, Scope};
 use crate::relational::{
-    self, Block, ColumnId, Distinct, From, Query, RELATIONS_MAX, SetOperation, Shape, lower,
+    self, Block, Distinct, From, Query, RELATIONS_MAX, SetOperation, Shape, lower,
 };
 use crate::types::{ColumnType, SqlType};
 
@@ -95,8 +95,10 @@ impl Planner<'_> {
         let (shape, query_of) = match planned {
             Planned::Block(block) => {
                 let shape = match shape(&block) {
-                    Simple::Rows => Shape::Rows(Arc::new(self.split(&block)?)),
-                    Simple::Aggregate => Shape::Aggregate(Arc::new(self.keyed(&block)?)),
+                    // What names nothing outside needs no taking apart.
+                    _ if refs.is_empty() => Shape::Other,
+                    Simple::Rows => Shape::Rows(Arc::new(self.split((*block).clone())?)),
+                    Simple::Aggregate => Shape::Aggregate(Arc::new(self.keyed((*block).clone())?)),
                     Simple::No => Shape::Other,
                 };
                 (shape, self.lowered(*block)?)
@@ -278,7 +280,7 @@ impl Planner<'_> {
     fn as_relation(&mut self, query: &Query, columns: &[OutputColumn]) -> Result<Side, Failure> {
         let relation = self.number();
         let plan = relational::renamed(query, relation)?;
-        Ok(Side { from: From::Plan(plan), scope: scope_over(columns, relation) })
+        Ok(Side { from: From::Plan(plan), scope: scope_over(columns, "", relation) })
     }
 
     /// All of a relation, in an order that names its columns.
@@ -309,20 +311,7 @@ impl Planner<'_> {
                 .into());
         }
         let ids = scope.columns.iter().map(|column| (column.id, column.ty.base)).collect();
-        Ok(Block {
-            from,
-            columns: ids,
-            filter: None,
-            group: None,
-            windows: Vec::new(),
-            output,
-            width,
-            untyped: Vec::new(),
-            sort,
-            distinct: Distinct::No,
-            limit: None,
-            offset: None,
-        })
+        Ok(Block { sort, ..Block::plain(from, ids, output) })
     }
 
     fn values(&mut self, values: &ast::Values) -> Result<(Side, Vec<OutputColumn>), Failure> {
@@ -345,7 +334,7 @@ impl Planner<'_> {
         refuse(&[(unified.iter().flatten().any(asks), "a subquery or an outer column in VALUES")])?;
         let types = columns.iter().map(|column| column.ty.base).collect();
         let relation = self.number();
-        let scope = scope_over(&columns, relation);
+        let scope = scope_over(&columns, "", relation);
         Ok((Side { from: From::Values(unified, types, relation), scope }, columns))
     }
 
@@ -413,19 +402,6 @@ pub(super) fn is_all(quantifier: ast::SetQuantifier) -> Result<bool, SqlError> {
         ast::SetQuantifier::Distinct | ast::SetQuantifier::None => Ok(false),
         _ => Err(SqlError::unsupported("BY NAME")),
     }
-}
-
-fn scope_over(columns: &[OutputColumn], relation: u32) -> Scope {
-    let columns = columns.iter().enumerate().map(|(at, column)| ScopeColumn {
-        table: String::new(),
-        name: column.name.clone(),
-        ty: column.ty,
-        is_hidden: false,
-        is_merged: false,
-        is_key: false,
-        id: ColumnId { relation, column: at as u32 },
-    });
-    Scope { columns: columns.collect() }
 }
 
 /// Whether our own code runs it.

@@ -102,20 +102,8 @@ impl Planner<'_> {
         }
         place_windows(&mut output, group.as_ref(), &scope);
         let columns_in = scope.columns.iter().map(|column| (column.id, column.ty.base)).collect();
-        let block = Block {
-            from,
-            columns: columns_in,
-            filter,
-            group,
-            windows,
-            output,
-            width,
-            untyped,
-            sort,
-            distinct,
-            limit: None,
-            offset: None,
-        };
+        let base = Block::plain(from, columns_in, output);
+        let block = Block { filter, group, windows, width, untyped, sort, distinct, ..base };
         Ok((block, columns))
     }
 

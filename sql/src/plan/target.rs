@@ -224,6 +224,5 @@ fn refers(table: &Table, columns: &[usize], other: &Table, others: &[usize]) -> 
         let equal = Binary::Compare(Comparison::Equal, to);
         Expr::Binary(equal, Box::new(Expr::Column(column)), Box::new(value))
     });
-    let and = |left, right| Expr::Binary(Binary::And, Box::new(left), Box::new(right));
-    equal.reduce(and).expect("a foreign key has columns")
+    equal.reduce(Expr::and).expect("a foreign key has columns")
 }

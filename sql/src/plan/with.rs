@@ -92,12 +92,9 @@ impl Planner<'_> {
     }
 
     /// What WITH has named, the last first.
-    pub(super) fn with_named(
-        &self,
-        name: &str,
-    ) -> Result<Option<(Query, Vec<OutputColumn>)>, SqlError> {
+    pub(super) fn with_named(&self, name: &str) -> Option<(Query, Vec<OutputColumn>)> {
         let found = self.named.iter().rev().find(|named| named.name == name);
-        Ok(found.map(|named| (named.query.clone(), named.columns.clone())))
+        found.map(|named| (named.query.clone(), named.columns.clone()))
     }
 }
 

@@ -28,21 +28,18 @@ use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext
 use datafusion::logical_expr::{
     Expr as Logical, Extension, LogicalPlan, UserDefinedLogicalNode, UserDefinedLogicalNodeCore,
 };
-use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
-use datafusion::physical_plan::execution_plan::EmissionType;
+use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_plan::{
-    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, Partitioning,
-    PlanProperties,
+    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PlanProperties,
 };
 use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, PhysicalPlanner};
 use futures_util::Stream;
 
+use super::SubqueryKind;
 use super::answers::{beside, with_column};
 use super::expand::Expand;
-use super::leaf::without_statement;
+use super::leaf::{as_they_come, without_statement};
 use super::run::planned;
-use super::values;
-use super::{ColumnId, SubqueryKind};
 use crate::expr::Comparison;
 use crate::types::SqlType;
 
@@ -254,12 +251,7 @@ impl ExtensionPlanner for OfApply {
         let operands = apply.operands.iter().map(physical).collect::<Result<Vec<_>>>()?;
         let out: SchemaRef = Arc::new(apply.schema.as_arrow().clone());
         let input = physical_inputs[0].clone();
-        let properties = PlanProperties::new(
-            EquivalenceProperties::new(out),
-            Partitioning::UnknownPartitioning(1),
-            EmissionType::Incremental,
-            input.boundedness(),
-        );
+        let properties = as_they_come(out, input.boundedness());
         let how = How {
             query: apply.query.clone(),
             refs,
@@ -268,11 +260,7 @@ impl ExtensionPlanner for OfApply {
             added: Arc::new(apply.added.as_arrow().clone()),
             session: self.session.clone(),
         };
-        Ok(Some(Arc::new(ApplyExec {
-            input,
-            how: Arc::new(how),
-            properties: Arc::new(properties),
-        })))
+        Ok(Some(Arc::new(ApplyExec { input, how: Arc::new(how), properties })))
     }
 }
 
@@ -460,11 +448,4 @@ pub(super) fn answer(kind: &SubqueryKind, types: &[SqlType]) -> Answer {
             Answer::Compared { op: *op, is_all: *is_all, types }
         }
     }
-}
-
-/// A schema of one column.
-pub(super) fn one_column(id: ColumnId, base: SqlType) -> Result<DFSchema> {
-    let name = id.name();
-    let field = datafusion::arrow::datatypes::Field::new(name.name, values::arrow_type(base), true);
-    DFSchema::new_with_metadata(vec![(name.relation, Arc::new(field))], Default::default())
 }

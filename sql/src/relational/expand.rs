@@ -8,7 +8,7 @@ use std::sync::{Arc, PoisonError};
 use std::task::{Poll, ready};
 
 use datafusion::arrow::array::{RecordBatch, RecordBatchOptions};
-use datafusion::arrow::datatypes::{Field, SchemaRef};
+use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{DFSchema, DFSchemaRef};
 use datafusion::error::Result;
@@ -16,18 +16,17 @@ use datafusion::execution::{RecordBatchStream, SendableRecordBatchStream, TaskCo
 use datafusion::logical_expr::{
     Expr as Logical, Extension, LogicalPlan, UserDefinedLogicalNodeCore,
 };
-use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
-use datafusion::physical_plan::execution_plan::{EmissionType, apply_expression_roots};
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_plan::execution_plan::apply_expression_roots;
 use datafusion::physical_plan::{
-    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, Partitioning,
-    PlanProperties,
+    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PlanProperties,
 };
 use futures_util::Stream;
 
-use super::ColumnId;
 use super::error::wrapped;
 use super::function::surroundings;
-use super::values::{Column, Values, arrow_type, taken};
+use super::leaf::{as_they_come, columns_of};
+use super::values::{Column, Values, taken};
 use crate::exec::series::SetFunction;
 use crate::types::SqlType;
 use crate::types::datum::Datum;
@@ -71,11 +70,7 @@ impl Expand {
         args: Vec<Logical>,
         relation: u32,
     ) -> Result<LogicalPlan> {
-        let fields = called.added().into_iter().enumerate().map(|(at, base)| {
-            let name = ColumnId { relation, column: at as u32 }.name();
-            (name.relation, Arc::new(Field::new(name.name, arrow_type(base), true)))
-        });
-        let added = DFSchema::new_with_metadata(fields.collect(), Default::default())?;
+        let added = columns_of(&called.added(), relation)?;
         let schema = Arc::new(input.schema().join(&added)?);
         let node = Self { input, called, args, added: Arc::new(added), schema };
         Ok(LogicalPlan::Extension(Extension { node: Arc::new(node) }))
@@ -88,13 +83,8 @@ impl Expand {
         args: Vec<Arc<dyn PhysicalExpr>>,
     ) -> Arc<dyn ExecutionPlan> {
         let schema: SchemaRef = Arc::new(self.schema.as_arrow().clone());
-        let properties = PlanProperties::new(
-            EquivalenceProperties::new(schema),
-            Partitioning::UnknownPartitioning(1),
-            EmissionType::Incremental,
-            input.boundedness(),
-        );
-        let (called, properties) = (self.called.clone(), Arc::new(properties));
+        let properties = as_they_come(schema, input.boundedness());
+        let called = self.called.clone();
         Arc::new(ExpandExec { input, called, args, properties })
     }
 

@@ -199,11 +199,10 @@ pub(super) fn equal_to((columns, values): Wanted, types: &[SqlType]) -> Vec<Expr
         let list = values.into_iter().flatten().filter(|value| !value.is_null()).collect();
         return vec![Expr::Call(ANY, vec![Expr::Column(column), Expr::Const(Datum::array(list))])];
     }
-    let and = |left, right| Expr::Binary(Binary::And, Box::new(left), Box::new(right));
     let equal = |(at, value): (&usize, Datum)| {
         let op = Binary::Compare(Comparison::Equal, types[*at]);
         Expr::Binary(op, Box::new(Expr::Column(*at)), Box::new(Expr::Const(value)))
     };
-    let all = |row: Vec<Datum>| columns.iter().zip(row).map(equal).reduce(and);
+    let all = |row: Vec<Datum>| columns.iter().zip(row).map(equal).reduce(Expr::and);
     values.into_iter().filter_map(all).collect()
 }

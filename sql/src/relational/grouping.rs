@@ -2,11 +2,10 @@
 
 use datafusion::common::Column;
 use datafusion::error::Result;
-use datafusion::functions_aggregate::first_last::first_value_udaf;
-use datafusion::logical_expr::expr::AggregateFunction;
-use datafusion::logical_expr::{Expr as Logical, LogicalPlan, LogicalPlanBuilder};
+use datafusion::functions_aggregate::expr_fn::count;
+use datafusion::logical_expr::{Expr as Logical, LogicalPlan, LogicalPlanBuilder, lit};
 
-use super::lower::{GroupBy, Stage, aggregated, comparable, named, next, projected};
+use super::lower::{GroupBy, Stage, aggregated, comparable, first_of, named, next, projected};
 use super::values::{is_ordered, scalar};
 use crate::types::SqlType;
 use crate::types::datum::Datum;
@@ -86,11 +85,8 @@ fn by_set(
             outputs.push(Logical::Column(Column::new_unqualified(name)));
         } else {
             // Of values that are equal and not the same, the first one is shown.
-            let function = first_value_udaf();
-            let first =
-                AggregateFunction::new_udf(function, vec![column], false, None, vec![], None);
             let name = format!("r{result}v{at}");
-            computed.push(Logical::AggregateFunction(first).alias(&name));
+            computed.push(first_of(column).alias(&name));
             outputs.push(Logical::Column(Column::new_unqualified(name)));
         }
     }
@@ -101,9 +97,7 @@ fn by_set(
     }
     if keys.is_empty() && computed.is_empty() {
         // One group of all rows, of which nothing is asked.
-        let count =
-            datafusion::functions_aggregate::expr_fn::count(datafusion::logical_expr::lit(1));
-        computed.push(count.alias(format!("r{result}all")));
+        computed.push(count(lit(1)).alias(format!("r{result}all")));
     }
     let plan = LogicalPlanBuilder::from(plan).aggregate(keys, computed)?.build()?;
     projected(plan, outputs, result)

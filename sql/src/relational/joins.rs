@@ -1,14 +1,13 @@
 //! Joins.
 
-use datafusion::common::DFSchema;
 use datafusion::common::NullEquality;
 use datafusion::error::Result;
 use datafusion::logical_expr::{Expr as Logical, JoinType, LogicalPlan, LogicalPlanBuilder};
 
 use super::apply::{Answer, Apply};
 use super::error::unwrapped;
-use super::lower::{Numbers, Stage, conjuncts, named, next, projected};
-use super::values::arrow_type;
+use super::leaf::columns_of;
+use super::lower::{Numbers, Stage, named, next, projected};
 use super::{ColumnId, Query};
 use crate::error::SqlError;
 use crate::expr::Expr;
@@ -31,19 +30,13 @@ pub(crate) fn join(
     condition: Option<Expr>,
     columns: &[(ColumnId, SqlType)],
 ) -> std::result::Result<LogicalPlan, SqlError> {
-    let column = |(id, base): &(ColumnId, SqlType)| (Logical::Column(id.name()), *base);
-    let columns = columns.iter().map(column).collect();
-    let (mut numbers, plan) = (0, LogicalPlan::default());
-    let stage = Stage { plan, columns, numbers: &mut numbers };
-    let mut conditions = Vec::new();
-    if let Some(condition) = condition {
-        let is_asked = !condition.all(&mut |part| !matches!(part, Expr::Subquery(_)));
-        if is_asked {
-            return Err(SqlError::unsupported("a subquery in a condition of JOIN"));
-        }
-        conjuncts(condition, &mut conditions);
+    let mut numbers = 0;
+    let stage = Stage::new(LogicalPlan::default(), columns, &mut numbers);
+    if condition.as_ref().is_some_and(Expr::holds_subquery) {
+        return Err(SqlError::unsupported("a subquery in a condition of an outer JOIN"));
     }
-    let on = conditions.iter().map(|condition| stage.value(condition, SqlType::Bool));
+    let conditions = condition.as_ref().map(Expr::conjuncts).unwrap_or_default();
+    let on = conditions.into_iter().map(|condition| stage.value(condition, SqlType::Bool));
     let on: Vec<Logical> = on.collect();
     let kind = match kind {
         JoinKind::Inner => JoinType::Inner,
@@ -68,13 +61,7 @@ pub(crate) fn lateral(
     is_kept: bool,
 ) -> std::result::Result<LogicalPlan, SqlError> {
     let plan = || {
-        let fields = query.types.iter().enumerate().map(|(at, base)| {
-            let name = ColumnId { relation, column: at as u32 }.name();
-            let field =
-                datafusion::arrow::datatypes::Field::new(name.name, arrow_type(*base), true);
-            (name.relation, std::sync::Arc::new(field))
-        });
-        let added = DFSchema::new_with_metadata(fields.collect(), Default::default())?;
+        let added = columns_of(&query.types, relation)?;
         let refs = refs.iter().map(|(id, _)| (id.name(), Logical::Column(id.name()))).collect();
         let answer = (Answer::Rows { is_kept }, added);
         Apply::plan(left, query.plan.clone(), refs, Vec::new(), answer)
@@ -111,18 +98,14 @@ fn combine(
     numbers: &mut Numbers,
 ) -> Result<LogicalPlan> {
     let types = left.types.clone();
-    let renamed = |query: Query, relation: u32| {
-        let columns = query.plan.schema().columns().into_iter().map(Logical::Column).collect();
-        projected(query.plan, columns, relation)
-    };
     if op == SetOperation::Union {
-        let (one, other) = (renamed(left, relation)?, renamed(right, relation)?);
+        let (one, other) = (left.as_relation(relation)?, right.as_relation(relation)?);
         let plan = LogicalPlanBuilder::from(one).union(other)?;
         let plan = plan.alias(super::relation_name(relation))?.build()?;
         return if is_all { Ok(plan) } else { super::lower::distinct(plan, relation, &types) };
     }
     let (one, two) = (next(numbers), next(numbers));
-    let (mut left, mut right) = (renamed(left, one)?, renamed(right, two)?);
+    let (mut left, mut right) = (left.as_relation(one)?, right.as_relation(two)?);
     let mut width = types.len();
     if is_all {
         // The second of equal rows meets the second one on the other side.

@@ -18,7 +18,7 @@ use datafusion::arrow::datatypes::{Field, Schema, SchemaRef};
 use datafusion::catalog::{Session, TableProvider};
 use datafusion::common::stats::Precision;
 use datafusion::common::tree_node::TreeNodeRecursion;
-use datafusion::common::{Statistics, config::ConfigOptions};
+use datafusion::common::{DFSchema, Statistics, config::ConfigOptions};
 use datafusion::datasource::provider_as_source;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::{RecordBatchStream, SendableRecordBatchStream, TaskContext};
@@ -46,7 +46,7 @@ use super::values::{Column, arrow_type};
 use super::{ColumnId, relation_name};
 use crate::error::{Failure, SqlError};
 use crate::exec::Cursor;
-use crate::expr::{Binary, Env, Expr};
+use crate::expr::{Env, Expr};
 use crate::plan::access::Access;
 use crate::plan::path::Paths;
 use crate::types::SqlType;
@@ -91,6 +91,21 @@ pub(super) fn schema_of(types: &[SqlType], relation: u32) -> SchemaRef {
     Arc::new(Schema::new(types.iter().enumerate().map(field).collect::<Vec<_>>()))
 }
 
+/// The same as DataFusion's plans have them.
+pub(super) fn columns_of(types: &[SqlType], relation: u32) -> Result<DFSchema> {
+    DFSchema::try_from_qualified_schema(relation_name(relation), &schema_of(types, relation))
+}
+
+/// How a plan gives its rows: in one partition, as they come.
+pub(super) fn as_they_come(schema: SchemaRef, boundedness: Boundedness) -> Arc<PlanProperties> {
+    Arc::new(PlanProperties::new(
+        EquivalenceProperties::new(schema),
+        Partitioning::UnknownPartitioning(1),
+        EmissionType::Incremental,
+        boundedness,
+    ))
+}
+
 /// The plan that reads a relation of a number.
 pub(crate) fn scan(leaf: Leaf, types: &[SqlType], relation: u32) -> LogicalPlan {
     let schema = schema_of(types, relation);
@@ -129,16 +144,11 @@ impl TableProvider for Relation {
         let all = || (0..self.types.len()).collect();
         let projection: Vec<usize> = projection.cloned().unwrap_or_else(all);
         let schema = Arc::new(self.schema.project(&projection)?);
-        let and = |left, right| Expr::Binary(Binary::And, Box::new(left), Box::new(right));
-        let filter = filters.iter().filter_map(|filter| ours(filter, &self.types)).reduce(and);
+        let filter =
+            filters.iter().filter_map(|filter| ours(filter, &self.types)).reduce(Expr::and);
         let desk = Desk::of(session.config_options())?;
         let estimate = estimate(&self.leaf, filter.as_ref(), &desk);
-        let properties = PlanProperties::new(
-            EquivalenceProperties::new(schema.clone()),
-            Partitioning::UnknownPartitioning(1),
-            EmissionType::Incremental,
-            Boundedness::Bounded,
-        );
+        let properties = as_they_come(schema.clone(), Boundedness::Bounded);
         Ok(Arc::new(Scan {
             relation: self.clone(),
             projection: projection.into(),
@@ -147,7 +157,7 @@ impl TableProvider for Relation {
             limit,
             estimate,
             dynamic: Vec::new(),
-            properties: Arc::new(properties),
+            properties,
         }))
     }
 
@@ -411,10 +421,7 @@ impl Task {
                 let cursor = match scan.leads(paths) {
                     Some(leads) => {
                         let conditions = leads.into_iter().map(|lead| match &filter {
-                            Some(filter) => {
-                                let (left, right) = (Box::new(filter.clone()), Box::new(lead));
-                                Expr::Binary(Binary::And, left, right)
-                            }
+                            Some(filter) => filter.clone().and(lead),
                             None => lead,
                         });
                         let accesses = conditions.map(|it| Access::new(paths, Some(&it)));

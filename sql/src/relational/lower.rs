@@ -13,16 +13,16 @@ use datafusion::logical_expr::{
 };
 
 use super::aggregate;
-use super::apply::{Apply, answer, one_column};
+use super::apply::{Apply, answer};
 use super::error::unwrapped;
 use super::function::{Computed, KeyOf};
-use super::leaf::{Leaf, scan};
+use super::leaf::{Leaf, columns_of, scan};
 use super::values::{arrow_type, is_ordered, scalar};
 use super::windows::{Window, windowed};
 use super::{ColumnId, Keyed, Query, Shape, Subquery, SubqueryKind};
 use crate::error::SqlError;
 use crate::exec::aggregate::Aggregate;
-use crate::expr::{Binary, Comparison, Expr, Unary};
+use crate::expr::{Binary, Comparison, Expr, Typed, Unary};
 use crate::plan::SortKey;
 use crate::plan::path::Paths;
 use crate::types::SqlType;
@@ -39,7 +39,7 @@ pub(crate) struct Block {
     /// What is computed over windows: columns behind those of the source or the groups.
     pub windows: Vec<Window>,
     /// What is computed of each row: the columns of the result, then what it is sorted by.
-    pub output: Vec<(Expr, SqlType)>,
+    pub output: Vec<Typed>,
     /// How many of them are columns of the result.
     pub width: usize,
     /// Which of those have no type of their own: string literals and NULL.
@@ -48,6 +48,26 @@ pub(crate) struct Block {
     pub distinct: Distinct,
     pub limit: Option<Expr>,
     pub offset: Option<Expr>,
+}
+
+impl Block {
+    /// All rows of a relation, of which something is computed.
+    pub(crate) fn plain(from: From, columns: Vec<(ColumnId, SqlType)>, output: Vec<Typed>) -> Self {
+        Self {
+            from,
+            columns,
+            filter: None,
+            group: None,
+            windows: Vec::new(),
+            width: output.len(),
+            output,
+            untyped: Vec::new(),
+            sort: Vec::new(),
+            distinct: Distinct::No,
+            limit: None,
+            offset: None,
+        }
+    }
 }
 
 /// Where a query's rows come from.
@@ -83,7 +103,7 @@ impl From {
 /// Rows become groups, whose columns are the keys and then the aggregates.
 #[derive(Clone, Debug)]
 pub(crate) struct GroupBy {
-    pub keys: Vec<(Expr, SqlType)>,
+    pub keys: Vec<Typed>,
     /// By which keys: each set makes groups of all rows. Nothing is by all of them.
     pub sets: Option<Vec<Vec<usize>>>,
     pub aggregates: Vec<Aggregate>,
@@ -121,9 +141,7 @@ pub(crate) fn lower(
 }
 
 fn lowered(block: Block, relation: u32, numbers: &mut Numbers) -> Result<LogicalPlan> {
-    let column = |(id, base): &(ColumnId, SqlType)| (Logical::Column(id.name()), *base);
-    let columns = block.columns.iter().map(column).collect();
-    let mut stage = Stage { plan: block.from.plan(), columns, numbers };
+    let mut stage = Stage::new(block.from.plan(), &block.columns, numbers);
     if let Some(filter) = block.filter {
         stage.filter(filter)?;
     }
@@ -187,6 +205,13 @@ pub(super) fn comparable(value: Logical, base: SqlType) -> Logical {
     if is_ordered(base) { value } else { KeyOf::call(base, value) }
 }
 
+/// What the first row of a group has.
+pub(super) fn first_of(column: Logical) -> Logical {
+    let function = first_value_udaf();
+    let first = AggregateFunction::new_udf(function, vec![column], false, None, vec![], None);
+    Logical::AggregateFunction(first)
+}
+
 /// The rows of a relation without those that are like another.
 pub(super) fn distinct(plan: LogicalPlan, relation: u32, types: &[SqlType]) -> Result<LogicalPlan> {
     if types.iter().all(|base| is_ordered(*base)) {
@@ -201,11 +226,10 @@ pub(super) fn distinct(plan: LogicalPlan, relation: u32, types: &[SqlType]) -> R
             comparable(column.clone(), *base).alias(format!("r{relation}k{at}"))
         })
         .collect();
-    let firsts = columns.into_iter().enumerate().map(|(at, column)| {
-        let first =
-            AggregateFunction::new_udf(first_value_udaf(), vec![column], false, None, vec![], None);
-        Logical::AggregateFunction(first).alias(format!("r{relation}v{at}"))
-    });
+    let firsts = columns
+        .into_iter()
+        .enumerate()
+        .map(|(at, column)| first_of(column).alias(format!("r{relation}v{at}")));
     let plan = LogicalPlanBuilder::from(plan).aggregate(keys, firsts)?.build()?;
     let values = (0..types.len()).map(|at| {
         // A column that is NULL has no first value that is something else.
@@ -251,22 +275,20 @@ pub(super) struct Stage<'a> {
     pub numbers: &'a mut Numbers,
 }
 
-/// The conditions that must all hold.
-pub(super) fn conjuncts(condition: Expr, out: &mut Vec<Expr>) {
-    match condition {
-        Expr::Binary(Binary::And, left, right) => {
-            conjuncts(*left, out);
-            conjuncts(*right, out);
-        }
-        condition => out.push(condition),
+impl<'a> Stage<'a> {
+    /// A plan whose columns expressions name by their places here.
+    pub(super) fn new(
+        plan: LogicalPlan,
+        columns: &[(ColumnId, SqlType)],
+        numbers: &'a mut Numbers,
+    ) -> Self {
+        let column = |(id, base): &(ColumnId, SqlType)| (Logical::Column(id.name()), *base);
+        Self { plan, columns: columns.iter().map(column).collect(), numbers }
     }
-}
 
-impl Stage<'_> {
     /// Leaves the rows for which a condition holds.
     pub(super) fn filter(&mut self, condition: Expr) -> Result<()> {
-        let mut conditions = Vec::new();
-        conjuncts(condition, &mut conditions);
+        let mut conditions: Vec<Expr> = condition.conjuncts().into_iter().cloned().collect();
         // What asks no query leaves fewer rows to ask them for.
         conditions.sort_by_key(Expr::holds_subquery);
         let width = self.columns.len();
@@ -327,13 +349,11 @@ impl Stage<'_> {
         query: &Query,
         conditions: &[Expr],
         subquery: &Subquery,
-        operands: &[(Expr, SqlType)],
+        operands: &[Typed],
         kind: JoinType,
     ) -> Result<()> {
         let relation = next(self.numbers);
-        let columns = query.plan.schema().columns().into_iter().take(query.types.len().max(1));
-        let columns = columns.map(Logical::Column).collect();
-        let right = projected(query.plan.clone(), columns, relation)?;
+        let right = query.as_relation(relation)?;
         let width = self.columns.len();
         let theirs = query.types.iter().enumerate().map(|(at, base)| (named(relation, at), *base));
         self.columns.extend(theirs);
@@ -361,19 +381,6 @@ impl Stage<'_> {
         Ok(())
     }
 
-    /// A query as a part of DataFusion's expressions, where what it names of here are columns.
-    fn nested(&self, subquery: &Subquery) -> Result<Option<Nested>> {
-        let mut outer_ref_columns = Vec::with_capacity(subquery.refs.len());
-        for (id, base, expr) in &subquery.refs {
-            if self.value(expr, *base) != Logical::Column(id.name()) {
-                return Ok(None);
-            }
-            outer_ref_columns.push(outer(*id, *base));
-        }
-        let subquery = Arc::new(subquery.query.plan.clone());
-        Ok(Some(Nested { subquery, outer_ref_columns, spans: Spans::new() }))
-    }
-
     /// Puts columns in the place of queries in an expression.
     pub(super) fn resolve(&mut self, expr: Expr) -> Result<Expr> {
         if !expr.holds_subquery() {
@@ -395,17 +402,7 @@ impl Stage<'_> {
         {
             return self.joined(keyed, &subquery.refs);
         }
-        let is_one = matches!(subquery.kind, SubqueryKind::Scalar | SubqueryKind::Exists);
-        if is_one
-            && subquery.refs.is_empty()
-            && let Some(subquery_of) = self.nested(&subquery)?
-        {
-            let value = match subquery.kind {
-                SubqueryKind::Exists => {
-                    Logical::Exists(Exists { subquery: subquery_of, negated: false })
-                }
-                _ => Logical::ScalarSubquery(subquery_of),
-            };
+        if let Some(value) = settled_first(&subquery) {
             self.columns.push((value, base));
             return Ok(Expr::Column(self.columns.len() - 1));
         }
@@ -417,7 +414,7 @@ impl Stage<'_> {
         };
         let operands = operands.iter().map(|(expr, base)| self.value(expr, *base)).collect();
         let id = ColumnId { relation: next(self.numbers), column: 0 };
-        let added = one_column(id, base)?;
+        let added = columns_of(&[base], id.relation)?;
         let query = Arc::unwrap_or_clone(subquery.query);
         let answer = answer(&subquery.kind, &query.types);
         let plan = std::mem::take(&mut self.plan);
@@ -429,9 +426,7 @@ impl Stage<'_> {
     /// The column of an aggregate that is computed for all rows at once, and joined to them.
     fn joined(&mut self, keyed: &Keyed, refs: &[(ColumnId, SqlType, Expr)]) -> Result<Expr> {
         let relation = next(self.numbers);
-        let query = keyed.query.plan.clone();
-        let columns = query.schema().columns().into_iter().map(Logical::Column).collect();
-        let query = projected(query, columns, relation)?;
+        let query = keyed.query.as_relation(relation)?;
         let equal = keyed.outer.iter().enumerate().map(|(at, (expr, base))| {
             let placed = expr.clone().rewrite::<()>(&mut |part| {
                 let Expr::Outer(id, _) = part else { return Ok(None) };
@@ -511,13 +506,25 @@ impl Stage<'_> {
     }
 }
 
+/// A query that names nothing here, and is asked for one value: it is run before the others.
+fn settled_first(subquery: &Subquery) -> Option<Logical> {
+    let plan = Arc::new(subquery.query.plan.clone());
+    let nested = Nested { subquery: plan, outer_ref_columns: Vec::new(), spans: Spans::new() };
+    match subquery.kind {
+        _ if !subquery.refs.is_empty() => None,
+        SubqueryKind::Exists => Some(Logical::Exists(Exists { subquery: nested, negated: false })),
+        SubqueryKind::Scalar => Some(Logical::ScalarSubquery(nested)),
+        SubqueryKind::Array(_) | SubqueryKind::Quantified { .. } => None,
+    }
+}
+
 fn none_of() -> &'static [Expr] {
     &[]
 }
 
 /// Whether an expression names columns.
 fn names(expr: &Expr) -> bool {
-    !expr.all(&mut |part| !matches!(part, Expr::Column(_) | Expr::Outer(..)))
+    expr.names_own() || expr.names_outer()
 }
 
 fn operator(op: Comparison) -> Operator {
@@ -554,6 +561,12 @@ pub(super) fn aggregated(aggregate: &Aggregate, relation: u32, first: usize) -> 
 }
 
 impl Query {
+    /// The same query as a relation of a number.
+    pub(super) fn as_relation(&self, relation: u32) -> Result<LogicalPlan> {
+        let columns = self.plan.schema().columns().into_iter().take(self.types.len());
+        projected(self.plan.clone(), columns.map(Logical::Column).collect(), relation)
+    }
+
     /// The same query, its columns as other types.
     pub(crate) fn with_types(self, types: &[SqlType]) -> std::result::Result<Self, SqlError> {
         if self.types == types {

@@ -12,6 +12,7 @@ use super::error::unwrapped;
 use super::expand::{Called, Expand};
 use super::leaf::schema_of;
 use super::lower::{Numbers, Stage, named, projected};
+use super::values::is_ordered;
 use super::{ColumnId, Query, relation_name};
 use crate::error::SqlError;
 use crate::exec::series::SetFunction;
@@ -24,21 +25,9 @@ fn planned(plan: impl FnOnce() -> Result<LogicalPlan>) -> Planned {
     plan().map_err(|error| unwrapped(&error))
 }
 
-/// A plan, and what its columns mean to expressions.
-fn stage<'a>(
-    plan: LogicalPlan,
-    columns: &[(ColumnId, SqlType)],
-    numbers: &'a mut Numbers,
-) -> Stage<'a> {
-    let column = |(id, base): &(ColumnId, SqlType)| (Logical::Column(id.name()), *base);
-    Stage { plan, columns: columns.iter().map(column).collect(), numbers }
-}
-
 /// A query as a relation of a number.
 pub(crate) fn renamed(query: &Query, relation: u32) -> Planned {
-    let columns = query.plan.schema().columns().into_iter().take(query.types.len());
-    let columns = columns.map(Logical::Column).collect();
-    planned(|| projected(query.plan.clone(), columns, relation))
+    planned(|| query.as_relation(relation))
 }
 
 /// The rows for which a condition holds.
@@ -49,7 +38,7 @@ pub(crate) fn filtered(
     numbers: &mut Numbers,
 ) -> Planned {
     planned(|| {
-        let mut stage = stage(plan, columns, numbers);
+        let mut stage = Stage::new(plan, columns, numbers);
         stage.filter(condition)?;
         Ok(stage.plan)
     })
@@ -64,7 +53,7 @@ pub(crate) fn with_columns(
 ) -> Planned {
     planned(|| {
         let mut numbers = 0;
-        let stage = stage(plan, columns, &mut numbers);
+        let stage = Stage::new(plan, columns, &mut numbers);
         let own = stage.plan.schema().columns().into_iter().map(Logical::Column);
         let added = values.iter().enumerate().map(|(at, (expr, base))| {
             let name = ColumnId { relation, column: at as u32 }.name();
@@ -87,7 +76,7 @@ pub(crate) fn expand(
 ) -> Planned {
     planned(|| {
         let mut numbers = 0;
-        let stage = stage(plan, columns, &mut numbers);
+        let stage = Stage::new(plan, columns, &mut numbers);
         let values = args.iter().map(|(arg, base)| stage.value(arg, *base)).collect();
         let args = args.iter().map(|(_, base)| *base).collect();
         let called = Called { function, args, types, is_numbered, is_kept };
@@ -117,6 +106,11 @@ pub(crate) fn recursive(
     relation: u32,
 ) -> std::result::Result<Query, SqlError> {
     let types = first.types.clone();
+    if !is_all && !types.iter().all(|base| is_ordered(*base)) {
+        // DataFusion tells its rows apart by their bytes.
+        let feature = "UNION without ALL of such a type in a recursive query";
+        return Err(SqlError::unsupported(feature));
+    }
     let plan = planned(|| {
         let plain = |query: Query| {
             let columns = query.plan.schema().columns().into_iter().enumerate();

@@ -17,7 +17,6 @@ use datafusion::execution::memory_pool::GreedyMemoryPool;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::{SendableRecordBatchStream, SessionState, SessionStateBuilder};
 use datafusion::logical_expr::{Expr as Logical, Limit, LogicalPlan, Subquery, lit};
-use datafusion::optimizer::Optimizer;
 use datafusion::physical_optimizer::optimizer::PhysicalOptimizer;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::prelude::SessionConfig;
@@ -27,7 +26,7 @@ use tokio::runtime::{self, Runtime};
 
 use super::Query;
 use super::apply::{Planner, settle_inside};
-use super::error::{more_than_one_row, unwrapped};
+use super::error::{more_than_one_row, unwrapped, wrapped};
 use super::function::{Computed, Surroundings};
 use super::leaf::{Task, serve, table_of, without_statement};
 use super::serial::InSeries;
@@ -117,13 +116,8 @@ fn common() -> &'static SessionState {
             rules.into_iter().filter(|rule| !is_unfit.contains(&rule.name())).collect();
         let last = rules.len().saturating_sub(1);
         rules.insert(last, Arc::new(InSeries));
-        // Together they make one group of no rows, where the value that is counted is constant.
-        let is_wrong = ["single_distinct_aggregation_to_group_by", "eliminate_group_by_constant"];
-        let logical = Optimizer::new().rules.into_iter();
-        let logical = logical.filter(|rule| !is_wrong.contains(&rule.name())).collect();
         SessionStateBuilder::new()
             .with_config(config)
-            .with_optimizer_rules(logical)
             .with_analyzer_rules(Vec::new())
             .with_physical_optimizer_rules(rules)
             .with_query_planner(Arc::new(Planner))
@@ -276,13 +270,13 @@ impl Runner<'_> {
             let node = match node {
                 LogicalPlan::Limit(limit) => {
                     let env = locked(&self.env);
-                    LogicalPlan::Limit(limited(limit, &env).map_err(super::error::wrapped)?)
+                    LogicalPlan::Limit(limited(limit, &env).map_err(wrapped)?)
                 }
                 node => node,
             };
             let mut settle = |expr: Logical| match self.settled_expr(expr) {
                 Ok(expr) => Ok(expr),
-                Err(Failure::Sql(error)) => Err(super::error::wrapped(error)),
+                Err(Failure::Sql(error)) => Err(wrapped(error)),
                 Err(stopped) => {
                     interrupted = Some(stopped);
                     Err(without_statement())
@@ -300,10 +294,8 @@ impl Runner<'_> {
 
     fn settled_expr(&mut self, expr: Logical) -> Result<Logical, Failure> {
         match expr {
-            Logical::ScalarSubquery(query) if query.outer_ref_columns.is_empty() => {
-                self.value_of(&query)
-            }
-            Logical::Exists(exists) if exists.subquery.outer_ref_columns.is_empty() => {
+            Logical::ScalarSubquery(query) => self.value_of(&query),
+            Logical::Exists(exists) => {
                 let mut found = false;
                 self.run(&exists.subquery.subquery, &[], &mut |_| {
                     found = true;
