@@ -63,15 +63,14 @@ fn take(base: SqlType, from: &mut KeyDecoder<'_>) -> Result<Datum, DecodeError> 
         SqlType::Bool => Datum::Bool(from.bool(ORDER)?),
         SqlType::Int2 => Datum::Int(from.i16(ORDER)?.into()),
         SqlType::Int4 => Datum::Int(from.i32(ORDER)?.into()),
-        SqlType::Int8 => Datum::Int(from.i64(ORDER)?),
+        SqlType::Int8 | SqlType::Oid | SqlType::Reg(_) => Datum::Int(from.i64(ORDER)?),
         SqlType::Float4 | SqlType::Float8 => Datum::Float(from.f64(ORDER)?),
         SqlType::Numeric => {
             let number = from.numeric(ORDER)?.to_string();
             Datum::Numeric(number.parse().map_err(|_| DecodeError::new("numeric in key"))?)
         }
-        SqlType::Text | SqlType::Varchar | SqlType::Bpchar | SqlType::Json | SqlType::Unknown => {
-            Datum::Text(from.text(ORDER)?)
-        }
+        SqlType::Json | SqlType::Unknown => Datum::Text(from.text(ORDER)?),
+        base if base.is_string() => Datum::Text(from.text(ORDER)?),
         SqlType::Bytea => Datum::Bytea(from.bytea(ORDER)?),
         SqlType::Date => Datum::Date(from.date(ORDER)?),
         SqlType::Timestamp | SqlType::Timestamptz => Datum::Timestamp(from.timestamp(ORDER)?),
@@ -89,7 +88,10 @@ fn take(base: SqlType, from: &mut KeyDecoder<'_>) -> Result<Datum, DecodeError> 
             let parsed = json::parse(&text).map_err(|_| DecodeError::new("jsonb in key"))?;
             Datum::Jsonb(Arc::new(parsed))
         }
-        SqlType::Array(element) => Datum::Array(Arc::new(take_array(element.base(), from)?)),
+        base => {
+            let element = base.element().ok_or_else(|| DecodeError::new("type in key"))?;
+            Datum::Array(Arc::new(take_array(element, from)?))
+        }
     })
 }
 

@@ -18,6 +18,7 @@ mod sequence;
 pub mod session;
 mod statement;
 mod syntax;
+mod system;
 pub mod types;
 
 use std::sync::Arc;

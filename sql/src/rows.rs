@@ -125,7 +125,9 @@ fn decode_datum(base: SqlType, from: &mut Reader<'_>) -> Result<Datum, DecodeErr
     };
     Ok(match base {
         SqlType::Bool => Datum::Bool(from.u8("boolean")? != 0),
-        SqlType::Int2 | SqlType::Int4 | SqlType::Int8 => Datum::Int(integer(from)?),
+        SqlType::Int2 | SqlType::Int4 | SqlType::Int8 | SqlType::Oid | SqlType::Reg(_) => {
+            Datum::Int(integer(from)?)
+        }
         SqlType::Float4 | SqlType::Float8 => Datum::Float(f64::from_bits(from.u64("float")?)),
         SqlType::Numeric => {
             let scale = u32::try_from(from.varint("numeric")?);
@@ -133,7 +135,13 @@ fn decode_datum(base: SqlType, from: &mut Reader<'_>) -> Result<Datum, DecodeErr
             let unscaled = BigInt::from_signed_bytes_le(from.bytes("numeric")?);
             Datum::Numeric(Numeric::new(unscaled, scale))
         }
-        SqlType::Text | SqlType::Varchar | SqlType::Bpchar | SqlType::Json | SqlType::Unknown => {
+        SqlType::Text
+        | SqlType::Varchar
+        | SqlType::Bpchar
+        | SqlType::Name
+        | SqlType::InternalChar
+        | SqlType::Json
+        | SqlType::Unknown => {
             let bytes = from.bytes("text")?.to_vec();
             Datum::Text(String::from_utf8(bytes).map_err(|_| DecodeError::new("text"))?)
         }
@@ -155,7 +163,9 @@ fn decode_datum(base: SqlType, from: &mut Reader<'_>) -> Result<Datum, DecodeErr
             Datum::Uuid(bytes)
         }
         SqlType::Jsonb => Datum::Jsonb(Arc::new(Json::decode(from)?)),
-        SqlType::Array(element) => decode_array(element.base(), from)?,
+        SqlType::Array(_) | SqlType::Int2Vector | SqlType::OidVector => {
+            decode_array(base.element().expect("an array's type is one"), from)?
+        }
     })
 }
 

@@ -4,7 +4,7 @@
 //! parameters, the time, what is random, and the settings of the session. Every replica that runs
 //! it plans it from the catalog at its place in the order, and computes the same bytes.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::sync::Arc;
 
 use pangea_core::codec::{DecodeError, Reader, Writer};
@@ -127,6 +127,7 @@ impl Arguments {
             sequences,
             last_number,
             set_sequences: RefCell::default(),
+            catalog: OnceCell::new(),
             deferred: None,
         };
         Ok(Self { text, param_types, env, is_bulk, rows })
@@ -278,6 +279,7 @@ mod tests {
             sequences: vec![Drawn { name: "s".to_owned(), id: 3, ..Drawn::default() }],
             last_number: Cell::new(Some(-1)),
             set_sequences: RefCell::default(),
+            catalog: OnceCell::new(),
             deferred: None,
         };
         let param_types = vec![SqlType::Int4, SqlType::Text];

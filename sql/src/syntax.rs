@@ -16,9 +16,11 @@ use sqlparser::tokenizer::{Location, Span, Token, TokenWithSpan, Tokenizer};
 
 use self::depth::Shape;
 pub(crate) use self::refused::system_column;
+pub(crate) use self::reserved::RESERVED;
 pub(crate) use self::roles::RoleStatement;
 use crate::copy;
 use crate::error::{SqlError, byte_offset, code};
+use crate::system;
 
 /// The longest text that is parsed: beyond it memory, not syntax, is the matter.
 const TEXT_BYTES_MAX: usize = 16 << 20;
@@ -220,16 +222,26 @@ pub(crate) fn name_parts(object: &ast::ObjectName) -> Result<Vec<String>, SqlErr
 pub(crate) fn table_name(object: &ast::ObjectName) -> Result<String, SqlError> {
     let mut parts = name_parts(object)?;
     let table = parts.pop().unwrap_or_default();
+    let denied = || {
+        let message = format!("permission denied: \"{table}\" is a system catalog");
+        Err(SqlError::new(code::NO_PRIVILEGE, message))
+    };
+    let unsupported = || SqlError::unsupported(format!("the catalog table {table}"));
     match parts.as_slice() {
-        [] if refused::is_of_catalog(&table) => {
-            Err(SqlError::unsupported(format!("the catalog table {table}"))
-                .with_hint("SHOW TABLES lists the tables."))
-        }
+        // Who asks for one of them to be read does not come here.
+        [] if system::find(&table).is_some() => denied(),
+        [] if refused::is_of_catalog(&table) => Err(unsupported()),
         [] => Ok(table),
         [schema] if schema == "public" => Ok(table),
         [schema] if schema == "pg_catalog" || schema == "information_schema" => {
-            Err(SqlError::unsupported(format!("the catalog table {schema}.{table}"))
-                .with_hint("SHOW TABLES lists the tables."))
+            if system::find(&table).is_some() && schema == "pg_catalog" {
+                return denied();
+            }
+            if refused::is_of_catalog(&table) {
+                return Err(unsupported());
+            }
+            let message = format!("relation \"{schema}.{table}\" does not exist");
+            Err(SqlError::new(code::UNDEFINED_TABLE, message))
         }
         [schema] => Err(SqlError::new(
             code::UNDEFINED_SCHEMA,

@@ -16,6 +16,8 @@ mod scan;
 pub(crate) mod series;
 mod write;
 
+use std::sync::Arc;
+
 use pangea_core::txn::Context;
 
 use crate::authorization;
@@ -24,6 +26,7 @@ use crate::error::{Failure, SqlError, code};
 use crate::expr::Env;
 use crate::plan::{Plan, Planned};
 use crate::sequence::Used;
+use crate::system::SystemCatalog;
 use crate::types::datum::Datum;
 pub(crate) use copy::Fetching;
 pub(crate) use scan::Cursor;
@@ -82,16 +85,39 @@ pub(crate) fn run(
     cx: &mut dyn Context,
 ) -> Result<Executed, Failure> {
     authorization::check(&planned.required, env, cx)?;
-    let executed = match (&planned.plan, rows) {
+    read_catalog(planned, env, cx)?;
+    let mut executed = match (&planned.plan, rows) {
         (Plan::CopyFrom(copy), Some(rows)) => copy::load(copy, rows, env, cx)?,
         (plan, _) => run_plan(plan, env, cx)?,
     };
+    if !planned.named.is_empty() {
+        let catalog = env.catalog()?;
+        for row in &mut executed.rows {
+            for (at, kind) in &planned.named {
+                if let Datum::Int(oid) = row[*at] {
+                    row[*at] = Datum::Text(catalog.shown(*kind, oid as u32));
+                }
+            }
+        }
+    }
     for (at, value, is_called) in env.set_sequences.take() {
         let Used { name, sequence, .. } = &planned.sequences[at];
         sequence.set(name, value, is_called, cx)?;
         env.sequences[at].current.set(is_called.then_some(value));
     }
     Ok(executed)
+}
+
+/// Reads the catalog, where a statement asks it for something.
+pub(crate) fn read_catalog(
+    planned: &Planned,
+    env: &Env,
+    cx: &mut dyn Context,
+) -> Result<(), Failure> {
+    if planned.reads_catalog && env.catalog.get().is_none() {
+        let _ = env.catalog.set(Arc::new(SystemCatalog::load(cx)?));
+    }
+    Ok(())
 }
 
 fn run_plan(plan: &Plan, env: &Env, cx: &mut dyn Context) -> Result<Executed, Failure> {

@@ -4,21 +4,23 @@ use std::sync::Arc;
 
 use crate::error::{SqlError, code};
 use crate::exec::{ROWS_MAX, check_size};
-use crate::expr::Env;
 use crate::expr::arithmetic::{self, Arithmetic};
+use crate::expr::signatures::TEXTS;
 use crate::expr::temporal::{self, Temporal};
-use crate::types::SqlType;
+use crate::expr::{Env, Expr, Typed};
+use crate::syntax::RESERVED;
 use crate::types::datum::Datum;
 use crate::types::interval::Interval;
 use crate::types::json::Json;
+use crate::types::{Reg, SqlType};
 
 /// A function that comes to rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum SetFunction {
     /// `generate_series`, of values of a type
     Series(SqlType),
-    /// `generate_subscripts`
-    Subscripts,
+    /// `generate_subscripts`, counted from a number
+    Subscripts { first: i64 },
     /// `unnest`
     Unnest,
     /// `jsonb_array_elements`, `jsonb_array_elements_text`
@@ -29,10 +31,36 @@ pub(crate) enum SetFunction {
     Each { as_text: bool },
     /// `string_to_table`
     Split,
+    /// `information_schema._pg_expandarray`: values with their places
+    Numbered,
+    /// `pg_options_to_table`: `name=value` as two columns
+    Options,
+    /// `aclexplode`: who gave which privilege to whom
+    Privileges,
+    /// `pg_get_keywords`
+    Keywords,
+    /// What there is never any of, such as the ancestors of a partition.
+    Nothing,
 }
 
 /// What a call is: the function, the types of its arguments, and its columns.
 pub(crate) type SetCall = (SetFunction, Vec<SqlType>, Vec<(&'static str, SqlType)>);
+
+/// A function that comes to rows, as a query calls it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Called {
+    pub function: SetFunction,
+    pub args: Vec<Typed>,
+    /// The types of its columns.
+    pub types: Vec<SqlType>,
+}
+
+impl Called {
+    /// The expressions that it holds.
+    pub(crate) fn parts_mut(&mut self) -> impl Iterator<Item = &mut Expr> {
+        self.args.iter_mut().map(|(expr, _)| expr)
+    }
+}
 
 impl SetFunction {
     /// Whether there is a function of a name, whatever its arguments are.
@@ -47,6 +75,12 @@ impl SetFunction {
             "jsonb_each",
             "jsonb_each_text",
             "string_to_table",
+            "_pg_expandarray",
+            "pg_options_to_table",
+            "aclexplode",
+            "pg_get_keywords",
+            "pg_partition_ancestors",
+            "pg_get_publication_tables",
         ];
         names.contains(&name)
     }
@@ -78,7 +112,9 @@ impl SetFunction {
                 (Self::Series(base), types, vec![("generate_series", base)])
             }
             ("generate_subscripts", [array, _]) if array.element().is_some() => {
-                (Self::Subscripts, vec![*array, Int4], vec![("generate_subscripts", Int4)])
+                let first = i64::from(!array.is_vector());
+                let columns = vec![("generate_subscripts", Int4)];
+                (Self::Subscripts { first }, vec![*array, Int4], columns)
             }
             ("unnest", [array]) => (Self::Unnest, vec![*array], vec![("unnest", array.element()?)]),
             ("jsonb_array_elements" | "jsonb_array_elements_text", [_]) => {
@@ -96,8 +132,40 @@ impl SetFunction {
             ("string_to_table", [_, _]) => {
                 (Self::Split, vec![Text, Text], vec![("string_to_table", Text)])
             }
+            ("_pg_expandarray", [array]) => {
+                (Self::Numbered, vec![*array], vec![("x", array.element()?), ("n", Int4)])
+            }
+            ("pg_options_to_table", [_]) => {
+                let columns = vec![("option_name", Text), ("option_value", Text)];
+                (Self::Options, vec![TEXTS], columns)
+            }
+            ("aclexplode", [_]) => {
+                let names = [
+                    ("grantor", SqlType::Oid),
+                    ("grantee", SqlType::Oid),
+                    ("privilege_type", Text),
+                    ("is_grantable", SqlType::Bool),
+                ];
+                (Self::Privileges, vec![TEXTS], names.to_vec())
+            }
+            ("pg_get_keywords", []) => {
+                let names = [("word", Text), ("catcode", SqlType::InternalChar), ("catdesc", Text)];
+                (Self::Keywords, Vec::new(), names.to_vec())
+            }
+            ("pg_partition_ancestors", [_]) => {
+                let class = SqlType::Reg(Reg::Class);
+                (Self::Nothing, vec![class], vec![("relid", class)])
+            }
+            ("pg_get_publication_tables", [_]) => {
+                (Self::Nothing, vec![Text], vec![("relid", SqlType::Oid)])
+            }
             _ => return None,
         })
+    }
+
+    /// Whether it asks the catalog.
+    pub(crate) fn reads_catalog(self) -> bool {
+        self == Self::Privileges
     }
 
     /// The rows of a call.
@@ -110,10 +178,10 @@ impl SetFunction {
         Ok(match (self, args) {
             (Self::Series(base), _) => series(base, args, env)?,
             (Self::Unnest, [Datum::Array(array)]) => one(array.items().to_vec()),
-            (Self::Subscripts, [Datum::Array(array), Datum::Int(dimension)]) => {
+            (Self::Subscripts { first }, [Datum::Array(array), Datum::Int(dimension)]) => {
                 let dimension = usize::try_from(*dimension).ok().and_then(|at| at.checked_sub(1));
                 let length = dimension.and_then(|at| array.dims().get(at)).copied().unwrap_or(0);
-                one((1..=length as i64).map(Datum::Int).collect())
+                one((first..first + length as i64).map(Datum::Int).collect())
             }
             (Self::Elements { as_text }, [Datum::Jsonb(json)]) => match &**json {
                 Json::Array(items) => one(items.iter().map(|item| shown(item, as_text)).collect()),
@@ -150,6 +218,34 @@ impl SetFunction {
                     _ => text.chars().map(|char| Datum::Text(char.to_string())).collect(),
                 })
             }
+            (Self::Numbered, [Datum::Array(array)]) => {
+                let numbered = array.items().iter().cloned().zip(1..);
+                numbered.map(|(item, at)| vec![item, Datum::Int(at)]).collect()
+            }
+            (Self::Options, [Datum::Array(array)]) => {
+                let option = |item: &Datum| {
+                    let Datum::Text(text) = item else { return vec![Datum::Null, Datum::Null] };
+                    let (name, value) = text.split_once('=').unwrap_or((text, ""));
+                    vec![Datum::Text(name.to_owned()), Datum::Text(value.to_owned())]
+                };
+                array.items().iter().map(option).collect()
+            }
+            (Self::Privileges, [Datum::Array(array)]) => {
+                let catalog = env.catalog()?;
+                let texts = array.items().iter().filter_map(|item| match item {
+                    Datum::Text(text) => Some(text.as_str()),
+                    _ => None,
+                });
+                texts.flat_map(|text| catalog.privileges_of(text)).collect()
+            }
+            (Self::Keywords, []) => {
+                let row = |word: &&str| {
+                    let columns = [*word, "R", "reserved"];
+                    columns.map(|text| Datum::Text(text.to_owned())).to_vec()
+                };
+                RESERVED.iter().map(row).collect()
+            }
+            (Self::Nothing, _) => Vec::new(),
             (function, args) => panic!("{function:?} of {args:?}"),
         })
     }

@@ -15,7 +15,7 @@ use crate::syntax;
 use crate::types::SqlType;
 
 /// Not a clause: the marker of an aggregate's own arguments.
-const NESTED: &str = "an aggregate";
+pub(super) const NESTED: &str = "an aggregate";
 
 /// What rows are sorted by: keys name expressions by their place.
 type Sorted = (Vec<Typed>, Vec<SortKey>);

@@ -4,11 +4,12 @@
 use sqlparser::ast;
 use sqlparser::tokenizer::Location;
 
+use super::arithmetic::Arithmetic;
 use super::arrays::{ArrayFunction as F, Test, array_of};
 use super::bind::{Binder, Bound};
 use super::cast::{self, Level};
 use super::functions::Function;
-use super::{Comparison, Expr, operators};
+use super::{Binary, Comparison, Expr, operators};
 use crate::error::{SqlError, code};
 use crate::types::array::DIMENSIONS_MAX;
 use crate::types::datum::Datum;
@@ -60,6 +61,12 @@ const FUNCTIONS: &[(&str, &[Arg], Gives, F)] = &[
 
 fn call(function: F, args: Vec<Expr>) -> Expr {
     Expr::Call(Function::Array(function), args)
+}
+
+/// A number with another added.
+fn after(expr: Expr, add: i64) -> Expr {
+    let op = Binary::Arithmetic(Arithmetic::Add, SqlType::Int4);
+    Expr::Binary(op, Box::new(expr), Box::new(Expr::Const(Datum::Int(add))))
 }
 
 impl Binder<'_> {
@@ -152,6 +159,9 @@ impl Binder<'_> {
         chain: &[ast::AccessExpr],
         location: Location,
     ) -> Result<Bound, SqlError> {
+        if let Some(bound) = self.set_column(root, chain, location) {
+            return bound;
+        }
         let mut names = match root {
             ast::Expr::Identifier(ident) => vec![ident.clone()],
             ast::Expr::CompoundIdentifier(idents) => idents.clone(),
@@ -199,10 +209,12 @@ impl Binder<'_> {
             return self.slice(operand, &subscripts, location);
         }
         let ty = ColumnType { base: element, ..operand.ty };
+        let is_vector = operand.base().is_vector();
         let mut args = vec![operand.expr];
         for subscript in subscripts {
             let ast::Subscript::Index { index } = subscript else { unreachable!("no slices") };
-            args.push(self.index(index)?);
+            let index = self.index(index)?;
+            args.push(if is_vector { after(index, 1) } else { index });
         }
         Ok(Bound { expr: call(F::At, args), ty, location })
     }
@@ -438,6 +450,12 @@ impl Binder<'_> {
                 F::Join(_) => F::Join(element),
                 other => *other,
             };
+            // Vectors are counted from 0.
+            let is_bound = matches!(name, "array_lower" | "array_upper");
+            if is_bound && args[0].base().is_vector() {
+                let bound = after(call(function, list), -1);
+                return Ok(Bound::new(bound, SqlType::Int4, location));
+            }
             let result = match gives {
                 Gives::Array => base,
                 Gives::Is(result) => *result,

@@ -14,6 +14,7 @@ use super::{Expr, Unary};
 use crate::catalog::role::Privileges;
 use crate::error::{SqlError, code};
 use crate::exec::aggregate::Aggregate;
+use crate::exec::series::Called;
 use crate::relational::{ColumnId, Query, Shape, Window};
 use crate::syntax;
 use crate::types::datum::Datum;
@@ -63,6 +64,8 @@ pub(crate) struct Params {
     pub sequences: Vec<(SequenceName, bool)>,
     /// What must be allowed of sequences, one of several privileges for each.
     pub needs: Vec<(SequenceName, Privileges)>,
+    /// Whether an expression asks the catalog.
+    pub reads_catalog: bool,
     /// Whether one is told where to go on.
     pub sets_sequences: bool,
     /// The columns of queries around the one that is bound that it names.
@@ -106,6 +109,8 @@ pub(crate) enum Aggregates<'a> {
 pub(crate) struct Collected {
     pub aggregates: Vec<Aggregate>,
     pub windows: Vec<Window>,
+    /// Functions that come to several rows for each.
+    pub functions: Vec<Called>,
     /// The windows that the query names.
     pub named: Vec<ast::NamedWindowDefinition>,
 }
@@ -378,6 +383,8 @@ impl Binder<'_> {
         if from.base == SqlType::Unknown {
             return self.adopt(expr, to, allowed, location);
         }
+        self.params.reads_catalog |= matches!(from.base, SqlType::Reg(_)) && to.base.is_string();
+        self.params.reads_catalog |= matches!(to.base, SqlType::Reg(_)) && from.base.is_string();
         if cast::level(from.base, to.base).is_none_or(|level| level > allowed) {
             let message = format!("cannot cast type {} to {}", from.base, to.base);
             return Err(self.error_at(SqlError::new(code::CANNOT_COERCE, message), location));
@@ -400,7 +407,18 @@ impl Binder<'_> {
         location: Location,
     ) -> Result<Bound, SqlError> {
         let base = to.base;
+        let is_name = matches!(base, SqlType::Reg(_));
         let expr = match expr {
+            // What has a number is named by a text.
+            Expr::Param(at) if is_name => {
+                let known = *self.params.types[at].get_or_insert(SqlType::Text);
+                let bound = Bound::new(Expr::Param(at), known, location);
+                return self.cast_typed(bound, to, Level::Explicit);
+            }
+            Expr::Const(Datum::Text(name)) if is_name => {
+                let bound = Bound::new(Expr::Const(Datum::Text(name)), SqlType::Text, location);
+                return self.cast_typed(bound, to, Level::Explicit);
+            }
             Expr::Param(at) => {
                 // One place may have decided the type, while this one was bound without it.
                 let known = *self.params.types[at].get_or_insert(base);

@@ -13,6 +13,7 @@ use super::time_functions::MAKE_INTERVAL_NAMES;
 use super::{Binary, Comparison, Expr};
 use crate::error::{SqlError, code};
 use crate::exec::aggregate::AggregateKind;
+use crate::exec::series::SetFunction;
 use crate::relational::WindowFunction;
 use crate::syntax;
 use crate::types::SqlType;
@@ -20,7 +21,7 @@ use crate::types::datum::Datum;
 use crate::types::interval::Interval;
 
 /// Aggregates and window functions that PostgreSQL has and Pangea lacks.
-const UNSUPPORTED: [&str; 19] = [
+const UNSUPPORTED: [&str; 17] = [
     "to_char",
     "to_date",
     "to_timestamp",
@@ -30,7 +31,6 @@ const UNSUPPORTED: [&str; 19] = [
     "set_config",
     "txid_current",
     "pg_backend_pid",
-    "unnest",
     "row_to_json",
     "grouping",
     "stddev",
@@ -39,7 +39,6 @@ const UNSUPPORTED: [&str; 19] = [
     "variance",
     "var_pop",
     "var_samp",
-    "generate_series",
 ];
 
 impl Binder<'_> {
@@ -50,7 +49,11 @@ impl Binder<'_> {
     ) -> Result<Bound, SqlError> {
         let mut parts = syntax::name_parts(&function.name)?;
         let name = parts.pop().unwrap_or_default();
-        if !parts.is_empty() && parts != ["pg_catalog"] {
+        // Of the functions of that schema, clients call one.
+        let is_known = parts.is_empty()
+            || parts == ["pg_catalog"]
+            || parts == ["information_schema"] && name == "_pg_expandarray";
+        if !is_known {
             let message = format!("schema \"{}\" does not exist", parts.join("."));
             return Err(self.error_at(SqlError::new(code::UNDEFINED_SCHEMA, message), location));
         }
@@ -92,6 +95,9 @@ impl Binder<'_> {
         }
         if let Some(bound) = self.sequence_call(&name, list, location)? {
             return Ok(bound);
+        }
+        if SetFunction::is_name(&name) {
+            return self.set_call(&name, list, location);
         }
         if name == "make_interval" {
             return self.make_interval(list, location);
@@ -178,6 +184,7 @@ impl Binder<'_> {
     ) -> Result<Bound, SqlError> {
         match (name, args.len()) {
             ("coalesce", 1..) => {
+                self.refuse_rows(&args, "COALESCE", location)?;
                 let args = self.unify(args, "COALESCE")?;
                 let ty = args[0].ty;
                 let list = args.into_iter().map(|arg| arg.expr).collect();
@@ -231,6 +238,7 @@ impl Binder<'_> {
                 return Err(self.no_function(name, &types, location));
             }
         };
+        self.params.reads_catalog |= matches!(signature.function, Function::Catalog(_));
         let mut list = Vec::with_capacity(args.len());
         for (at, arg) in args.into_iter().enumerate() {
             let wanted = signature.args[at.min(signature.args.len() - 1)];
@@ -343,6 +351,7 @@ impl Binder<'_> {
                 let args = vec![self.bind(time_zone)?, self.bind(timestamp)?];
                 self.call("timezone", args, location)
             }
+            A::Collate { expr, collation } => self.collate(expr, collation, location),
             A::Interval(interval) => self.interval(interval, location),
             A::Array(_)
             | A::CompoundFieldAccess { .. }
@@ -379,7 +388,6 @@ fn feature_of(ast: &ast::Expr) -> &'static str {
         A::SimilarTo { .. } | A::RLike { .. } => "a regular expression",
         A::GroupingSets(_) | A::Cube(_) | A::Rollup(_) => "GROUPING SETS",
         A::JsonAccess { .. } => "JSON",
-        A::Collate { .. } => "COLLATE",
         _ => "this expression",
     }
 }

@@ -7,9 +7,9 @@ use crate::types::datum::Datum;
 use crate::types::interval::Interval;
 use crate::types::json::Json;
 use crate::types::numeric::Numeric;
-use crate::types::text::{fit, fits, format, integer_out_of_range, parse};
+use crate::types::text::{fit, fits, format, integer_out_of_range, parse, shortened};
 use crate::types::zone::Zone;
-use crate::types::{ColumnType, SqlType};
+use crate::types::{ColumnType, Reg, SqlType};
 
 /// When a cast applies: each includes those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,7 +41,11 @@ pub(crate) fn level(from: SqlType, to: SqlType) -> Option<Level> {
         return level(from, to);
     }
     match (from, to) {
+        (a, SqlType::InternalChar) if a.is_string() => Some(Level::Assignment),
         (a, b) if a.is_string() && b.is_string() => Some(Level::Implicit),
+        (a, b) if (a.is_integer() || a.is_oid()) && b.is_oid() => Some(Level::Implicit),
+        (a, Int4 | SqlType::Int8) if a.is_oid() => Some(Level::Assignment),
+        (a, SqlType::Reg(Reg::Class)) if a.is_string() => Some(Level::Implicit),
         (Bool, Int4) | (Int4, Bool) => Some(Level::Explicit),
         (Date, Timestamp | Timestamptz) | (Timestamp, Timestamptz) => Some(Level::Implicit),
         (Timestamp | Timestamptz, Date) | (Timestamptz, Timestamp) => Some(Level::Assignment),
@@ -76,6 +80,8 @@ pub(crate) fn common(a: SqlType, b: SqlType) -> Option<SqlType> {
     }
     match (a, b) {
         _ if a.is_string() && b.is_string() => Some(Text),
+        _ if a.is_oid() && (b.is_oid() || b.is_integer()) => Some(SqlType::Oid),
+        _ if a.is_integer() && b.is_oid() => Some(SqlType::Oid),
         (Timestamptz, Date | Timestamp) | (Date | Timestamp, Timestamptz) => Some(Timestamptz),
         (Timestamp, Date) | (Date, Timestamp) => Some(Timestamp),
         (Time, SqlType::Interval) | (SqlType::Interval, Time) => Some(SqlType::Interval),
@@ -106,13 +112,21 @@ fn convert(datum: Datum, from: SqlType, to: SqlType, zone: &Zone) -> Result<Datu
         Datum::Text(text) if to.is_string() && from == SqlType::Bpchar => {
             Ok(Datum::Text(text.trim_end_matches(' ').to_owned()))
         }
-        Datum::Text(text) if to.is_string() => Ok(Datum::Text(text)),
+        Datum::Text(text) if to.is_string() => Ok(Datum::Text(shortened(to, text))),
         Datum::Text(text) => parse(to, &text, zone),
         Datum::Bool(value) if to.is_string() => {
             Ok(Datum::Text(if value { "true" } else { "false" }.to_owned()))
         }
         other if to.is_string() => Ok(Datum::Text(format(from, &other, zone))),
         Datum::Bool(value) => Ok(Datum::Int(value.into())),
+        Datum::Int(value) if to.is_oid() => {
+            let is_oid = from == SqlType::Int4 || u32::try_from(value).is_ok();
+            let out_of_range = || SqlError::new(code::NUMERIC_OUT_OF_RANGE, "OID out of range");
+            is_oid.then(|| Datum::Int((value as u32).into())).ok_or_else(out_of_range)
+        }
+        Datum::Int(value) if from.is_oid() && to == SqlType::Int4 => {
+            Ok(Datum::Int((value as u32 as i32).into()))
+        }
         Datum::Int(value) if to == SqlType::Bool => Ok(Datum::Bool(value != 0)),
         number @ (Datum::Int(_) | Datum::Float(_) | Datum::Numeric(_)) => {
             convert_number(number, from, to)

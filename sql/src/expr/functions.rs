@@ -7,6 +7,7 @@ use crate::types::zone::Zone;
 use crate::types::{ColumnType, SqlType};
 
 use super::arrays::ArrayFunction;
+use super::catalog_calls::{self, CatalogFunction};
 use super::dates::{self, DateFunction};
 use super::json::JsonFunction;
 use super::math::{self, MathFunction};
@@ -84,7 +85,7 @@ pub(crate) enum Function {
     Schema,
     User,
     SessionUser,
-    IsVisible,
+    Catalog(CatalogFunction),
     /// Gives back locks that nobody has: drivers ask for it before they hand a connection on.
     UnlockAll,
     TypeName(SqlType),
@@ -112,7 +113,7 @@ impl Function {
             | Self::Schema
             | Self::User
             | Self::SessionUser
-            | Self::IsVisible
+            | Self::Catalog(_)
             | Self::UnlockAll => false,
             Self::Extract(base) | Self::DateTruncate(base) => !depends_on_zone(base),
             Self::Array(ArrayFunction::Join(base))
@@ -132,6 +133,7 @@ impl Function {
             Self::Json(function) => function.takes_nulls(),
             Self::Word(function) => words::takes_nulls(function),
             Self::CountNulls { .. } => true,
+            Self::Catalog(function) => function.takes_nulls(),
             Self::Concat
             | Self::ConcatWithSeparator
             | Self::Greatest
@@ -174,7 +176,7 @@ impl Function {
             }
             Self::Time(function) => time_functions::call(function, args, &env.zone, env.now),
             Self::TypeName(base) => Ok(Datum::Text(base.name().to_owned())),
-            Self::IsVisible => Ok(Datum::Bool(true)),
+            Self::Catalog(function) => catalog_calls::call(function, args, env),
             _ => strings::call(self, args),
         }
     }

@@ -10,6 +10,7 @@ pub(crate) mod arrays;
 pub(crate) mod bind;
 mod calls;
 pub(crate) mod cast;
+pub(crate) mod catalog_calls;
 mod dates;
 pub(crate) mod functions;
 mod json;
@@ -18,6 +19,7 @@ mod math;
 pub(crate) mod operators;
 mod regexes;
 pub(crate) mod sequences;
+mod set_calls;
 pub(crate) mod signatures;
 mod strings;
 mod subqueries;
@@ -28,15 +30,18 @@ mod to_char;
 mod type_names;
 mod words;
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::cmp::Ordering;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::error::{SqlError, code};
 use crate::plan::target::Deferred;
 use crate::relational::{ColumnId, Subquery};
 use crate::sequence::Drawn;
+use crate::system::SystemCatalog;
 use crate::types::datum::Datum;
+use crate::types::text::shortened;
 use crate::types::zone::Zone;
 use crate::types::{ColumnType, SqlType};
 use arithmetic::Arithmetic;
@@ -72,6 +77,8 @@ pub(crate) struct Env {
     pub last_number: Cell<Option<i64>>,
     /// Where sequences are told to go on: their place, the number, and whether it was taken.
     pub set_sequences: RefCell<Vec<(usize, i64, bool)>>,
+    /// The catalog, where the statement asks for it.
+    pub catalog: OnceCell<Arc<SystemCatalog>>,
     /// Where foreign keys that wait for COMMIT are noted; nothing where that comes at once.
     pub deferred: Option<RefCell<Vec<Deferred>>>,
 }
@@ -93,8 +100,18 @@ impl Env {
             sequences: Vec::new(),
             last_number: Cell::new(None),
             set_sequences: RefCell::default(),
+            catalog: self.catalog.clone(),
             deferred: None,
         }
+    }
+
+    /// The catalog.
+    ///
+    /// # Errors
+    /// Where an expression that asks for it stands where none is read: a default, an index.
+    pub fn catalog(&self) -> Result<&SystemCatalog, SqlError> {
+        let found = self.catalog.get().map(|catalog| &**catalog);
+        found.ok_or_else(|| SqlError::unsupported("a name of the catalog here"))
     }
 
     /// The same once more, for expressions that DataFusion holds while it runs.
@@ -156,6 +173,8 @@ pub(crate) enum Expr {
     Sequence(SequenceCall, usize, Vec<Expr>),
     /// The result of a window function, until a column of the windows takes its place.
     Window(usize),
+    /// A column of a function that comes to several rows, by their positions.
+    Rows(usize, usize),
     /// A column of a query around this one.
     Outer(ColumnId, SqlType),
     /// What a query in parentheses comes to, for each row.
@@ -260,7 +279,11 @@ impl Expr {
             Self::Const(datum) => Ok(datum.clone()),
             Self::Column(at) => Ok(row[*at].clone()),
             Self::Param(at) => Ok(env.params[*at].clone()),
-            Self::Aggregate(_) | Self::Window(_) | Self::Outer(..) | Self::Subquery(_) => {
+            Self::Aggregate(_)
+            | Self::Window(_)
+            | Self::Rows(..)
+            | Self::Outer(..)
+            | Self::Subquery(_) => {
                 unreachable!("columns take their place")
             }
             Self::Unary(op, operand) => op.apply(operand.eval(row, env)?, env),
@@ -312,6 +335,7 @@ impl Expr {
                 | Self::Param(_)
                 | Self::Aggregate(_)
                 | Self::Window(_)
+                | Self::Rows(..)
                 | Self::Outer(..) => true,
                 Self::Subquery(subquery) => subquery.parts().all(|part| part.all(visit)),
                 Self::Unary(_, operand) => operand.all(visit),
@@ -348,6 +372,7 @@ impl Expr {
             | Self::Param(_)
             | Self::Aggregate(_)
             | Self::Window(_)
+            | Self::Rows(..)
             | Self::Outer(..) => self,
             Self::Subquery(mut subquery) => {
                 for part in subquery.parts_mut() {
@@ -396,7 +421,8 @@ impl Expr {
             Self::Unary(Unary::Cast { from, to, .. }, _) => {
                 // These look at the session's time zone.
                 let zoned = |base: SqlType| base.element().unwrap_or(base) == SqlType::Timestamptz;
-                zoned(*from) == zoned(to.base)
+                let is_name = |base: SqlType| matches!(base, SqlType::Reg(_));
+                zoned(*from) == zoned(to.base) && is_name(*from) == is_name(to.base)
             }
             Self::Binary(Binary::Temporal(Temporal::Later(base) | Temporal::Earlier(base)), ..) => {
                 *base != SqlType::Timestamptz
@@ -428,6 +454,18 @@ impl Expr {
         found
     }
 
+    /// The columns that it looks at, in order.
+    pub(crate) fn columns(&self) -> Vec<usize> {
+        let mut columns = BTreeSet::new();
+        self.all(&mut |part| {
+            if let Self::Column(at) = part {
+                columns.insert(*at);
+            }
+            true
+        });
+        columns.into_iter().collect()
+    }
+
     /// Whether it holds a query.
     pub(crate) fn holds_subquery(&self) -> bool {
         self.has(|part| matches!(part, Self::Subquery(_)))
@@ -450,6 +488,7 @@ impl Expr {
             | Self::Aggregate(_)
             | Self::Sequence(..)
             | Self::Window(_)
+            | Self::Rows(..)
             | Self::Outer(..)
             | Self::Subquery(_) => false,
             Self::Call(function, _) => !function.is_volatile(),
@@ -475,6 +514,11 @@ fn eval_in(
         }
     }
     Ok((!has_null).then_some(false))
+}
+
+/// Whether a text of a type becomes a number by the catalog.
+fn is_name_of(from: SqlType, to: SqlType) -> bool {
+    (from.is_string() || from == SqlType::Unknown) && matches!(to, SqlType::Reg(_))
 }
 
 impl SequenceCall {
@@ -520,6 +564,16 @@ impl Unary {
         match (self, operand) {
             (Self::Not, Datum::Bool(value)) => Ok(Datum::Bool(!value)),
             (Self::Negate(base), operand) => arithmetic::negate(base, operand),
+            (Self::Cast { from, to, .. }, Datum::Text(text)) if is_name_of(from, to.base) => {
+                let SqlType::Reg(kind) = to.base else { unreachable!("it is a name of something") };
+                Ok(Datum::Int(env.catalog()?.number(kind, &text)?.into()))
+            }
+            (Self::Cast { from: SqlType::Reg(kind), to, .. }, Datum::Int(oid))
+                if to.base.is_string() =>
+            {
+                let shown = env.catalog()?.shown(kind, oid as u32);
+                Ok(Datum::Text(shortened(to.base, shown)))
+            }
             (Self::Cast { from, to, is_explicit }, operand) => {
                 cast::apply(operand, from, to, is_explicit, &env.zone)
             }

@@ -1,6 +1,8 @@
 //! Binding of operators and tests.
 
 use sqlparser::ast;
+use sqlparser::dialect::PostgreSqlDialect;
+use sqlparser::parser::Parser;
 use sqlparser::tokenizer::Location;
 
 use super::arithmetic::Arithmetic;
@@ -10,6 +12,7 @@ use super::functions::Function;
 use super::regexes::RegexFunction;
 use super::{Binary, Comparison, Expr, Unary, cast, temporal};
 use crate::error::{SqlError, code};
+use crate::syntax;
 use crate::types::SqlType;
 use crate::types::datum::Datum;
 
@@ -54,6 +57,10 @@ impl Binder<'_> {
         location: Location,
     ) -> Result<Bound, SqlError> {
         use ast::BinaryOperator as O;
+        if let O::PGCustomBinaryOperator(parts) = op {
+            let op = self.named_operator(parts, location)?;
+            return self.binary(left, &op, right, location);
+        }
         if let O::And | O::Or = op {
             let (name, op) = match op {
                 O::And => ("AND", Binary::And),
@@ -103,6 +110,47 @@ impl Binder<'_> {
                 Err(self.error_at(SqlError::unsupported(feature), location))
             }
         }
+    }
+
+    /// `OPERATOR(pg_catalog.+)`: an operator with its schema.
+    fn named_operator(
+        &self,
+        parts: &[String],
+        location: Location,
+    ) -> Result<ast::BinaryOperator, SqlError> {
+        let (name, schema) = parts.split_last().expect("an operator has a name");
+        if !matches!(schema, [] | [_]) || schema.iter().any(|schema| schema != "pg_catalog") {
+            let message = format!("schema \"{}\" does not exist", schema.join("."));
+            return Err(self.error_at(SqlError::new(code::UNDEFINED_SCHEMA, message), location));
+        }
+        let parser = Parser::new(&PostgreSqlDialect {}).try_with_sql(&format!("a {name} b"));
+        match parser.and_then(|mut parser| parser.parse_expr()) {
+            Ok(ast::Expr::BinaryOp { op, .. }) => Ok(op),
+            _ => Err(self.error_at(SqlError::unsupported(format!("operator {name}")), location)),
+        }
+    }
+
+    /// A value in a collation: all that there are sort by bytes.
+    pub(super) fn collate(
+        &mut self,
+        operand: &ast::Expr,
+        collation: &ast::ObjectName,
+        location: Location,
+    ) -> Result<Bound, SqlError> {
+        let bound = self.bind(operand)?;
+        let base = bound.base();
+        if !base.is_string() && base != SqlType::Unknown {
+            let message = format!("collations are not supported by type {base}");
+            return Err(self.error_at(SqlError::new(code::TYPE_MISMATCH, message), location));
+        }
+        let name = syntax::name_parts(collation)?.pop().unwrap_or_default();
+        if !["default", "C", "POSIX", "C.UTF-8", "ucs_basic"].contains(&name.as_str()) {
+            let message = format!("collation \"{name}\" for encoding \"UTF8\" does not exist");
+            let error = SqlError::new(code::UNDEFINED_OBJECT, message)
+                .with_hint("All texts are sorted by their bytes, as in the collation \"C\".");
+            return Err(self.error_at(error, location));
+        }
+        Ok(bound)
     }
 
     fn text_call(
@@ -413,6 +461,7 @@ impl Binder<'_> {
             Some(otherwise) => self.bind(otherwise)?,
             None => Bound::new(Expr::Const(Datum::Null), SqlType::Unknown, location),
         });
+        self.refuse_rows(&results, "CASE", location)?;
         let mut results = self.unify(results, "CASE")?;
         let ty = results[0].ty;
         let otherwise = Box::new(results.pop().expect("ELSE is there").expr);

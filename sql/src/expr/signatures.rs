@@ -2,6 +2,7 @@
 
 use super::arrays::ArrayFunction;
 use super::cast::{self, Level};
+use super::catalog_calls;
 use super::dates;
 use super::functions::Function;
 use super::json_calls;
@@ -41,7 +42,7 @@ const fn variadic(name: &'static str, args: &'static [SqlType], function: Functi
 }
 
 /// Arrays of text.
-pub(super) const TEXTS: SqlType = SqlType::Array(Element::TEXT);
+pub(crate) const TEXTS: SqlType = SqlType::Array(Element::TEXT);
 
 /// Forms of one name stand in the order in which they are tried.
 const SIGNATURES: &[Signature] = &[
@@ -133,7 +134,6 @@ const SIGNATURES: &[Signature] = &[
     of("user", &[], Text, Function::User),
     of("current_role", &[], Text, Function::User),
     of("pg_advisory_unlock_all", &[], Text, Function::UnlockAll),
-    of("pg_table_is_visible", &[Int8], Bool, Function::IsVisible),
 ];
 
 /// All forms of all functions.
@@ -147,8 +147,9 @@ fn forms() -> impl Iterator<Item = &'static Signature> {
         words::SIGNATURES,
         math::SIGNATURES,
         dates::SIGNATURES,
+        catalog_calls::SIGNATURES,
     ];
-    groups.into_iter().flatten()
+    groups.into_iter().chain(catalog_calls::PRIVILEGES).flatten()
 }
 
 /// What a search for a function found.

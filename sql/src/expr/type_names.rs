@@ -4,7 +4,7 @@ use sqlparser::ast;
 
 use crate::error::{SqlError, code};
 use crate::syntax;
-use crate::types::{ColumnType, SqlType};
+use crate::types::{ColumnType, Reg, SqlType};
 
 /// The type that a syntax tree names.
 pub(crate) fn column_type(data_type: &ast::DataType) -> Result<ColumnType, SqlError> {
@@ -54,6 +54,7 @@ pub(crate) fn column_type(data_type: &ast::DataType) -> Result<ColumnType, SqlEr
             Ok(precision.map_or(SqlType::Interval.into(), with))
         }
         D::Uuid => plain(SqlType::Uuid),
+        D::Regclass => plain(SqlType::Reg(Reg::Class)),
         D::JSON => plain(SqlType::Json),
         D::JSONB => plain(SqlType::Jsonb),
         D::Array(ast::ArrayElemTypeDef::SquareBracket(inner, _)) => {
@@ -84,12 +85,30 @@ fn custom_type(object: &ast::ObjectName) -> Result<ColumnType, SqlError> {
         "float4" => by_name(SqlType::Float4),
         "float8" => by_name(SqlType::Float8),
         "numeric" => by_name(SqlType::Numeric),
-        "text" | "name" => by_name(SqlType::Text),
+        "text" => by_name(SqlType::Text),
         "varchar" => by_name(SqlType::Varchar),
         "bpchar" => by_name(SqlType::Bpchar),
+        "date" => by_name(SqlType::Date),
+        "time" => by_name(SqlType::Time),
+        "timestamp" => by_name(SqlType::Timestamp),
         "timestamptz" => by_name(SqlType::Timestamptz),
-        "serial" | "bigserial" | "smallserial" | "serial4" | "serial8" | "oid" | "money"
-        | "inet" | "cidr" | "macaddr" | "xml" | "citext" | "hstore" | "point" => {
+        "interval" => by_name(SqlType::Interval),
+        "bytea" => by_name(SqlType::Bytea),
+        "uuid" => by_name(SqlType::Uuid),
+        "json" => by_name(SqlType::Json),
+        "jsonb" => by_name(SqlType::Jsonb),
+        "name" => by_name(SqlType::Name),
+        "char" => by_name(SqlType::InternalChar),
+        "oid" => by_name(SqlType::Oid),
+        "regclass" => by_name(SqlType::Reg(Reg::Class)),
+        "regnamespace" => by_name(SqlType::Reg(Reg::Namespace)),
+        "regproc" => by_name(SqlType::Reg(Reg::Procedure)),
+        "regrole" => by_name(SqlType::Reg(Reg::Role)),
+        "regtype" => by_name(SqlType::Reg(Reg::Type)),
+        "int2vector" => by_name(SqlType::Int2Vector),
+        "oidvector" => by_name(SqlType::OidVector),
+        "serial" | "bigserial" | "smallserial" | "serial4" | "serial8" | "money" | "inet"
+        | "cidr" | "macaddr" | "xml" | "citext" | "hstore" | "point" => {
             Err(SqlError::unsupported(format!("type {name}")))
         }
         _ => {

@@ -7,7 +7,7 @@ use sqlparser::ast;
 use sqlparser::dialect::PostgreSqlDialect;
 use sqlparser::parser::Parser;
 
-use super::constraints::{columns_of, refuse_duplicate};
+use super::constraints::refuse_duplicate;
 use super::ddl::check_name;
 use super::path::{Path, Paths};
 use super::{Alter, Change, Checked, Plan, Planner, refuse, text};
@@ -271,7 +271,7 @@ impl Planner<'_> {
         let mut dependents = Vec::new();
         for (_, column) in table.live_columns().filter(|(other, _)| *other != at) {
             let Some(sql) = &column.generated else { continue };
-            if columns_of(&text::generated(&table, column, sql)?).contains(&at) {
+            if text::generated(&table, column, sql)?.columns().contains(&at) {
                 dependents.push(format!("column {} of table {}", column.name, table.name));
             }
         }
@@ -290,7 +290,7 @@ impl Planner<'_> {
         let mut kept = Vec::with_capacity(table.checks.len());
         for check in &table.checks {
             let condition = text::condition(&table, &check.condition, "CHECK")?;
-            kept.push(!columns_of(&condition).contains(&at));
+            kept.push(!condition.columns().contains(&at));
         }
         let mut is_kept = kept.into_iter();
         after.checks.retain(|_| is_kept.next().expect("one for each"));
@@ -401,7 +401,7 @@ impl Planner<'_> {
         }
         for (other, column) in after.live_columns() {
             let Some(sql) = &column.generated else { continue };
-            if columns_of(&text::generated(after, column, sql)?).contains(&at) && other != at {
+            if text::generated(after, column, sql)?.columns().contains(&at) && other != at {
                 return Err(SqlError::unsupported(
                     "ALTER TYPE of a column that another is generated from",
                 )
@@ -488,7 +488,7 @@ fn depends(what: &str, dependents: &[String]) -> SqlError {
 fn path_columns(path: &Path) -> Vec<usize> {
     let predicate = path.index.as_ref().and_then(|index| index.predicate.as_ref());
     let exprs = path.parts.iter().map(|part| &part.expr).chain(predicate);
-    let mut columns: Vec<usize> = exprs.flat_map(columns_of).collect();
+    let mut columns: Vec<usize> = exprs.flat_map(Expr::columns).collect();
     columns.sort_unstable();
     columns.dedup();
     columns

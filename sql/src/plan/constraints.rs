@@ -12,7 +12,6 @@ use super::{Planner, text};
 use crate::catalog::role::Privileges;
 use crate::catalog::{Action, Check, ForeignKey, Index, IndexKey, KeyTarget, Table};
 use crate::error::{Failure, SqlError, code};
-use crate::expr::Expr;
 use crate::syntax;
 use crate::types::SqlType;
 
@@ -165,7 +164,7 @@ impl Planner<'_> {
         let condition = expr.to_string();
         let bound = text::condition(table, &condition, "CHECK")
             .map_err(|error| self.error_at(error, location))?;
-        let columns = columns_of(&bound);
+        let columns = bound.columns();
         let name = match name {
             Some(name) => syntax::name(name),
             None => {
@@ -500,18 +499,6 @@ fn free(name: &str, is_taken: &dyn Fn(&str) -> bool) -> String {
     let numbered = (1..).map(|number| format!("{name}{number}"));
     let all = std::iter::once(name.to_owned()).chain(numbered);
     all.into_iter().find(|name| !is_taken(name)).expect("there is always another number")
-}
-
-/// The columns that an expression looks at, in order.
-pub(super) fn columns_of(expr: &Expr) -> Vec<usize> {
-    let mut columns = BTreeSet::new();
-    expr.all(&mut |part| {
-        if let Expr::Column(at) = part {
-            columns.insert(*at);
-        }
-        true
-    });
-    columns.into_iter().collect()
 }
 
 fn check_types(

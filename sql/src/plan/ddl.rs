@@ -3,7 +3,6 @@
 use sqlparser::ast;
 use sqlparser::tokenizer::Location;
 
-use super::constraints::columns_of;
 use super::dml::specified_twice;
 use super::{CreateTable, Plan, Planner, refuse, text};
 use crate::authorization::Required;
@@ -161,7 +160,7 @@ impl Planner<'_> {
         expr: &Expr,
         location: Location,
     ) -> Result<(), Failure> {
-        let mut columns = columns_of(expr).into_iter().map(|at| &table.columns[at]);
+        let mut columns = expr.columns().into_iter().map(|at| &table.columns[at]);
         if let Some(column) = columns.find(|column| column.generated.is_some()) {
             let name = &column.name;
             let message =

@@ -6,12 +6,13 @@ use sqlparser::tokenizer::Location;
 use super::path::Paths;
 use super::{OutputColumn, Planner, refuse, scope_as};
 use crate::error::{Failure, SqlError, code};
-use crate::exec::series::SetFunction;
+use crate::exec::series::{Called, SetFunction};
 use crate::expr::bind::{Aggregates, Bound, Scope, ScopeColumn};
 use crate::expr::cast::Level;
 use crate::expr::{Binary, Comparison, Expr, cast};
 use crate::relational::{self, ColumnId, From, JoinKind};
 use crate::syntax;
+use crate::system::{self, SystemTable};
 use crate::types::{ColumnType, SqlType};
 
 /// Relations so far, and their columns.
@@ -171,6 +172,17 @@ impl Planner<'_> {
             let scope = derived_scope(&columns, alias, &known, relation)?;
             return Ok(Side { from: From::Plan(plan), scope });
         }
+        if let Some(table) = system_table(name)? {
+            self.params.reads_catalog = true;
+            let relation = self.number();
+            let columns = table.columns.iter();
+            let columns =
+                columns.map(|it| OutputColumn { name: it.name.clone(), ty: it.base.into() });
+            let columns: Vec<_> = columns.collect();
+            let scope = derived_scope(&columns, alias, &table.name, relation)?;
+            let plan = relational::system_scan(table, relation);
+            return Ok(Side { from: From::Plan(plan), scope });
+        }
         let table = self.table(name)?;
         let known = alias.map_or_else(|| table.name.clone(), |alias| syntax::name(&alias.name));
         let relation = self.number();
@@ -283,7 +295,9 @@ impl Planner<'_> {
         };
         let ids = left.map(|left| left.scope.ids()).unwrap_or_default();
         let flags = (call.is_numbered, left.is_some() && kind == JoinKind::Left);
-        let plan = relational::expand(plan, &ids, function, (args, base_types), flags, relation)?;
+        self.params.reads_catalog |= function.reads_catalog();
+        let called = Called { function, args, types: base_types };
+        let plan = relational::expand(plan, &ids, &[called], flags, relation)?;
         let scope = match left {
             Some(left) => {
                 check_names(&left.scope, &own)?;
@@ -447,6 +461,15 @@ impl Planner<'_> {
         merged.extend(both.columns);
         Ok((plan, Scope { columns: merged }))
     }
+}
+
+/// The table of the catalog that a name stands for: they come before those that users made.
+fn system_table(name: &ast::ObjectName) -> Result<Option<&'static SystemTable>, SqlError> {
+    let parts = syntax::name_parts(name)?;
+    Ok(match &parts.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        [name] | ["pg_catalog", name] => system::find(name),
+        _ => None,
+    })
 }
 
 /// How a join joins, and on what.

@@ -105,6 +105,9 @@ impl Planner<'_> {
             let message = "aggregate functions are not allowed in GROUP BY";
             return Err(self.error_at(SqlError::new(code::GROUPING, message), bound.location));
         }
+        if bound.expr.has(|part| matches!(part, Expr::Rows(..))) {
+            return Err(SqlError::unsupported("a set-returning function in GROUP BY").into());
+        }
         if bound.expr.has(|part| matches!(part, Expr::Window(_))) {
             let message = "window functions are not allowed in GROUP BY";
             return Err(self.error_at(SqlError::new(code::WINDOWING, message), bound.location));

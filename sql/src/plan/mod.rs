@@ -22,7 +22,7 @@ mod select;
 mod sequences;
 mod shape;
 pub(crate) mod target;
-mod text;
+pub(crate) mod text;
 mod with;
 
 use std::sync::Arc;
@@ -43,7 +43,7 @@ use crate::expr::bind::{Aggregates, Binder, Params, Scope, ScopeColumn, Sequence
 use crate::relational::{ColumnId, Numbers, Query};
 use crate::sequence::{Drawn, Used};
 use crate::syntax::{self, Parsed, RoleStatement};
-use crate::types::{ColumnType, SqlType};
+use crate::types::{ColumnType, Reg, SqlType};
 use access::Access;
 pub(crate) use copy::{CopyFrom, CopyTo};
 pub(crate) use ddl::check_name;
@@ -68,12 +68,16 @@ pub(crate) struct Planned {
     pub sequences: Vec<Used>,
     /// Whether it may say where sequences go on.
     pub sets_sequences: bool,
+    /// Whether it asks the catalog.
+    pub reads_catalog: bool,
+    /// The columns that hold numbers in the catalog and are shown as names.
+    pub named: Vec<(usize, Reg)>,
 }
 
 impl Planned {
     /// Whether it reads and writes no table, so that it is the same on any snapshot.
     pub(crate) fn touches_no_table(&self) -> bool {
-        matches!(self.plan, Plan::Select(_)) && self.schemas.is_empty()
+        matches!(self.plan, Plan::Select(_)) && self.schemas.is_empty() && !self.reads_catalog
     }
 
     /// Whether it may write.
@@ -378,7 +382,7 @@ pub(crate) fn plan(
         copy: parsed.copy.clone(),
         required: Vec::new(),
     };
-    let (plan, columns) = match &parsed.role {
+    let (plan, mut columns) = match &parsed.role {
         Some(role) => (Planner::role_statement(role), Vec::new()),
         None => planner.statement(&parsed.ast)?,
     };
@@ -391,8 +395,36 @@ pub(crate) fn plan(
     let params = known.collect::<Result<_, _>>()?;
     let sequences = planner.sequences()?;
     let sets_sequences = planner.params.sets_sequences;
+    let named = named(&mut columns);
+    if matches!(plan, Plan::CopyTo(_)) && !named.is_empty() {
+        let error = SqlError::unsupported("a number in the catalog as a column of COPY");
+        return Err(error.with_hint("Cast it to text.").into());
+    }
+    let reads_catalog = planner.params.reads_catalog || !named.is_empty();
     let (schemas, required) = (planner.schemas, planner.required);
-    Ok(Planned { plan, params, columns, schemas, required, sequences, sets_sequences })
+    Ok(Planned {
+        plan,
+        params,
+        columns,
+        schemas,
+        required,
+        sequences,
+        sets_sequences,
+        reads_catalog,
+        named,
+    })
+}
+
+/// Makes columns that hold numbers in the catalog columns of their names.
+fn named(columns: &mut [OutputColumn]) -> Vec<(usize, Reg)> {
+    let mut found = Vec::new();
+    for (at, column) in columns.iter_mut().enumerate() {
+        if let SqlType::Reg(kind) = column.ty.base {
+            found.push((at, kind));
+            column.ty = SqlType::Text.into();
+        }
+    }
+    found
 }
 
 impl Planner<'_> {

@@ -33,7 +33,7 @@ pub(super) fn column_name(expr: &ast::Expr) -> String {
         }
         A::Cast { expr, data_type, .. } => {
             let inner = column_name(expr);
-            if inner == "?column?" { type_name(data_type) } else { inner }
+            if has_no_name(expr) { type_name(data_type) } else { inner }
         }
         A::TypedString(typed) => type_name(&typed.data_type),
         A::Case { .. } => "case".to_owned(),
@@ -52,6 +52,17 @@ pub(super) fn column_name(expr: &ast::Expr) -> String {
         _ => "?column?".to_owned(),
     };
     if name.is_empty() { "?column?".to_owned() } else { name }
+}
+
+/// Whether a cast of an expression names its column after the type: what has at most the name of
+/// its kind.
+fn has_no_name(expr: &ast::Expr) -> bool {
+    match expr {
+        ast::Expr::Nested(inner) => has_no_name(inner),
+        ast::Expr::Cast { expr, .. } => has_no_name(expr),
+        ast::Expr::Case { .. } => true,
+        expr => column_name(expr) == "?column?",
+    }
 }
 
 /// The internal name of a type, which a cast gives its column.

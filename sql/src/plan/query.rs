@@ -419,6 +419,7 @@ fn is_ours(block: &Block) -> bool {
     is_one
         && !has_sets
         && block.windows.is_empty()
+        && block.functions.is_empty()
         && !matches!(block.distinct, Distinct::On(_))
         && !outputs.chain(filters).chain(groups).any(asks)
 }

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use sqlparser::ast;
 
-use super::constraints::columns_of;
 use super::{Plan, Planner};
 use crate::authorization::{Needs, Required};
 use crate::catalog::Table;
@@ -53,7 +52,7 @@ impl Planner<'_> {
         privileges: Privileges,
         exprs: impl IntoIterator<Item = &'e Expr>,
     ) {
-        let reads = exprs.into_iter().any(|expr| !columns_of(expr).is_empty());
+        let reads = exprs.into_iter().any(|expr| !expr.columns().is_empty());
         let more = if reads { Privileges::SELECT } else { Privileges::default() };
         self.required[at].needs = Needs::All(privileges.and(more));
     }

@@ -11,6 +11,7 @@ use super::names::column_name;
 use super::path::Paths;
 use super::{OutputColumn, Planner, Select, SortKey, Source, refuse};
 use crate::error::{Failure, SqlError, code};
+use crate::exec::series::Called;
 use crate::expr::bind::{Aggregates, Bound, Collected, Scope};
 use crate::expr::{Expr, Typed};
 use crate::relational::{Block, Distinct, GroupBy, Window};
@@ -83,13 +84,14 @@ impl Planner<'_> {
         let (mut output, sort) = self.sort_keys(order_by, &scope, output, &mut collected)?;
         let distinct =
             self.distinct(select, &scope, (&mut output, width), &sort, &mut collected)?;
-        let Collected { aggregates, mut windows, .. } = collected;
+        let Collected { aggregates, mut windows, mut functions, .. } = collected;
         let is_grouped =
             !keys.is_empty() || sets.is_some() || !aggregates.is_empty() || having.is_some();
         let mut group = None;
         if is_grouped {
             let outputs = output.iter_mut().map(|(expr, _)| expr).chain(&mut having);
             let parts = outputs.chain(windows.iter_mut().flat_map(Window::parts_mut));
+            let parts = parts.chain(functions.iter_mut().flat_map(Called::parts_mut));
             let mut parts: Vec<&mut Expr> = parts.collect();
             if sets.is_none() {
                 add_dependent(&mut keys, &parts, &scope);
@@ -100,10 +102,15 @@ impl Planner<'_> {
             }
             group = Some(GroupBy { keys, sets, aggregates, having });
         }
-        place_windows(&mut output, group.as_ref(), &scope);
+        let before = match &group {
+            Some(group) => group.keys.len() + group.aggregates.len(),
+            None => scope.columns.len(),
+        };
+        place(&mut output, before, windows.len(), &mut functions);
         let columns_in = scope.columns.iter().map(|column| (column.id, column.ty.base)).collect();
         let base = Block::plain(from, columns_in, output);
-        let block = Block { filter, group, windows, width, untyped, sort, distinct, ..base };
+        let block =
+            Block { filter, group, windows, functions, width, untyped, sort, distinct, ..base };
         Ok((block, columns))
     }
 
@@ -229,6 +236,10 @@ impl Planner<'_> {
             let message = "window functions are not allowed in RETURNING";
             return Err(SqlError::new(code::WINDOWING, message).into());
         }
+        if !collected.functions.is_empty() {
+            let message = "set-returning functions are not allowed in RETURNING";
+            return Err(SqlError::new(code::FEATURE_NOT_SUPPORTED, message).into());
+        }
         if output.bounds.iter().any(|bound| bound.expr.holds_subquery()) {
             return Err(SqlError::unsupported("a subquery in RETURNING").into());
         }
@@ -328,16 +339,20 @@ fn refuse_clauses(select: &ast::Select) -> Result<(), SqlError> {
     ])
 }
 
-/// Windows are computed of groups, where there are any: their columns follow.
-fn place_windows(output: &mut [Typed], group: Option<&GroupBy>, scope: &Scope) {
-    let before = match group {
-        Some(group) => group.keys.len() + group.aggregates.len(),
-        None => scope.columns.len(),
-    };
-    for (expr, _) in output {
+/// Windows are computed of rows or groups, which have some columns: their columns follow. Behind
+/// these are those of functions that come to several rows.
+fn place(output: &mut [Typed], before: usize, windows: usize, functions: &mut [Called]) {
+    let width = |called: &Called| called.types.len();
+    let start = |at: usize, functions: &[Called]| functions[..at].iter().map(width).sum::<usize>();
+    let starts: Vec<usize> = (0..functions.len()).map(|at| start(at, functions)).collect();
+    let outputs = output.iter_mut().map(|(expr, _)| expr);
+    for expr in outputs.chain(functions.iter_mut().flat_map(Called::parts_mut)) {
         let placed = std::mem::replace(expr, Expr::Param(0)).rewrite::<()>(&mut |part| {
             Ok(match part {
                 Expr::Window(at) => Some(Expr::Column(before + at)),
+                Expr::Rows(at, column) => {
+                    Some(Expr::Column(before + windows + starts[*at] + column))
+                }
                 _ => None,
             })
         });

@@ -23,6 +23,7 @@ pub(super) fn shape(block: &Block) -> Simple {
     };
     let is_simple = has_plain_source
         && block.windows.is_empty()
+        && block.functions.is_empty()
         && block.limit.is_none()
         && block.offset.is_none()
         && !matches!(block.distinct, Distinct::On(_))

@@ -41,6 +41,9 @@ fn bind<T>(
     if !params.types.is_empty() {
         return Err(SqlError::new(code::UNDEFINED_PARAMETER, "there is no parameter $1"));
     }
+    if params.reads_catalog {
+        return Err(SqlError::unsupported(format!("a name of the catalog in {what}")));
+    }
     match sequences {
         Some(all) => {
             all.sequences = params.sequences;
@@ -53,12 +56,12 @@ fn bind<T>(
 }
 
 /// An expression over the columns of a table.
-pub(super) fn over_table(table: &Table, text: &str, what: &'static str) -> Result<Bound, SqlError> {
+pub(crate) fn over_table(table: &Table, text: &str, what: &'static str) -> Result<Bound, SqlError> {
     bind(text, &scope_of(table, &table.name), what, None, |binder, bound| binder.output(bound))
 }
 
 /// A condition over the columns of a table.
-pub(super) fn condition(table: &Table, text: &str, what: &'static str) -> Result<Expr, SqlError> {
+pub(crate) fn condition(table: &Table, text: &str, what: &'static str) -> Result<Expr, SqlError> {
     let scope = scope_of(table, &table.name);
     bind(text, &scope, what, None, |binder, bound| binder.boolean(bound, what))
 }

@@ -1,4 +1,4 @@
-//! Functions that come to several rows, beside the row that they are called for.
+//! Functions that come to several rows, beside the row that they are calls for.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -27,28 +27,52 @@ use super::error::wrapped;
 use super::function::surroundings;
 use super::leaf::{as_they_come, columns_of};
 use super::values::{Column, Values, taken};
+use crate::error::SqlError;
 use crate::exec::series::SetFunction;
+use crate::expr::Env;
 use crate::types::SqlType;
 use crate::types::datum::Datum;
 
-/// One function, and how it is called.
+/// Functions that are calls for a row: their rows stand side by side, with NULLs where one has
+/// fewer than another.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Called {
-    pub function: SetFunction,
-    /// The types of its arguments.
-    pub args: Vec<SqlType>,
-    /// The types of its columns.
-    pub types: Vec<SqlType>,
+pub(super) struct Calls {
+    /// Each with the types of its arguments and those of its columns.
+    pub functions: Vec<(SetFunction, Vec<SqlType>, Vec<SqlType>)>,
     /// Whether the number of the row is a column behind them.
     pub is_numbered: bool,
     /// Whether a row for which it has none stays, with NULLs.
     pub is_kept: bool,
 }
 
-impl Called {
-    /// The types of the columns that it adds.
+impl Calls {
+    /// The types of the columns that they add.
     fn added(&self) -> Vec<SqlType> {
-        self.types.iter().copied().chain(self.is_numbered.then_some(SqlType::Int8)).collect()
+        let own = self.functions.iter().flat_map(|(.., types)| types.iter().copied());
+        own.chain(self.is_numbered.then_some(SqlType::Int8)).collect()
+    }
+
+    /// The types of all arguments.
+    fn inputs(&self) -> impl Iterator<Item = &SqlType> {
+        self.functions.iter().flat_map(|(_, inputs, _)| inputs)
+    }
+
+    /// The rows for some arguments, those of one function after those of another.
+    fn rows(&self, args: &[Datum], env: &Env) -> std::result::Result<Vec<Vec<Datum>>, SqlError> {
+        let mut rows: Vec<Vec<Datum>> = Vec::new();
+        let (mut args, mut width) = (args, 0);
+        for (function, inputs, types) in &self.functions {
+            let (own, others) = args.split_at(inputs.len());
+            args = others;
+            let found = function.rows(own, env)?;
+            if found.len() > rows.len() {
+                rows.resize(found.len(), vec![Datum::Null; width]);
+            }
+            width += types.len();
+            rows.iter_mut().zip(found).for_each(|(row, own)| row.extend(own));
+            rows.iter_mut().for_each(|row| row.resize(width, Datum::Null));
+        }
+        Ok(rows)
     }
 }
 
@@ -56,7 +80,7 @@ impl Called {
 #[derive(Clone, Debug)]
 pub(super) struct Expand {
     input: LogicalPlan,
-    called: Called,
+    calls: Calls,
     args: Vec<Logical>,
     added: Arc<DFSchema>,
     schema: DFSchemaRef,
@@ -66,13 +90,13 @@ impl Expand {
     /// The plan, whose new columns are those of a relation of a number.
     pub(super) fn plan(
         input: LogicalPlan,
-        called: Called,
+        calls: Calls,
         args: Vec<Logical>,
         relation: u32,
     ) -> Result<LogicalPlan> {
-        let added = columns_of(&called.added(), relation)?;
+        let added = columns_of(&calls.added(), relation)?;
         let schema = Arc::new(input.schema().join(&added)?);
-        let node = Self { input, called, args, added: Arc::new(added), schema };
+        let node = Self { input, calls, args, added: Arc::new(added), schema };
         Ok(LogicalPlan::Extension(Extension { node: Arc::new(node) }))
     }
 
@@ -84,8 +108,8 @@ impl Expand {
     ) -> Arc<dyn ExecutionPlan> {
         let schema: SchemaRef = Arc::new(self.schema.as_arrow().clone());
         let properties = as_they_come(schema, input.boundedness());
-        let called = self.called.clone();
-        Arc::new(ExpandExec { input, called, args, properties })
+        let calls = self.calls.clone();
+        Arc::new(ExpandExec { input, calls, args, properties })
     }
 
     pub(super) fn args(&self) -> &[Logical] {
@@ -95,7 +119,7 @@ impl Expand {
 
 impl PartialEq for Expand {
     fn eq(&self, other: &Self) -> bool {
-        self.input == other.input && self.called == other.called && self.args == other.args
+        self.input == other.input && self.calls == other.calls && self.args == other.args
     }
 }
 
@@ -104,7 +128,7 @@ impl Eq for Expand {}
 impl Hash for Expand {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.input.hash(state);
-        self.called.hash(state);
+        self.calls.hash(state);
     }
 }
 
@@ -132,7 +156,7 @@ impl UserDefinedLogicalNodeCore for Expand {
     }
 
     fn fmt_for_explain(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Function Scan: {:?}", self.called.function)
+        write!(f, "Function Scan: {:?}", self.calls.functions)
     }
 
     fn with_exprs_and_inputs(
@@ -149,14 +173,14 @@ impl UserDefinedLogicalNodeCore for Expand {
 #[derive(Debug)]
 struct ExpandExec {
     input: Arc<dyn ExecutionPlan>,
-    called: Called,
+    calls: Calls,
     args: Vec<Arc<dyn PhysicalExpr>>,
     properties: Arc<PlanProperties>,
 }
 
 impl DisplayAs for ExpandExec {
     fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Function Scan: {:?}", self.called.function)
+        write!(f, "Function Scan: {:?}", self.calls.functions)
     }
 }
 
@@ -184,21 +208,21 @@ impl ExecutionPlan for ExpandExec {
         self: Arc<Self>,
         mut children: Vec<Arc<dyn ExecutionPlan>>,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        let (called, args) = (self.called.clone(), self.args.clone());
+        let (calls, args) = (self.calls.clone(), self.args.clone());
         let properties = self.properties.clone();
-        Ok(Arc::new(Self { input: children.swap_remove(0), called, args, properties }))
+        Ok(Arc::new(Self { input: children.swap_remove(0), calls, args, properties }))
     }
 
     fn execute(&self, _: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
         let input = self.input.execute(0, context.clone())?;
-        let (called, args, schema) = (self.called.clone(), self.args.clone(), self.schema());
-        Ok(Box::pin(Expanded { input, called, args, context, schema }))
+        let (calls, args, schema) = (self.calls.clone(), self.args.clone(), self.schema());
+        Ok(Box::pin(Expanded { input, calls, args, context, schema }))
     }
 }
 
 struct Expanded {
     input: SendableRecordBatchStream,
-    called: Called,
+    calls: Calls,
     args: Vec<Arc<dyn PhysicalExpr>>,
     context: Arc<TaskContext>,
     schema: SchemaRef,
@@ -229,25 +253,25 @@ impl Expanded {
         let count = batch.num_rows();
         let arrays = self.args.iter().map(|arg| arg.evaluate(batch)?.into_array(count));
         let arrays = arrays.collect::<Result<Vec<_>>>()?;
-        let args: Vec<Values<'_>> = (self.called.args.iter().zip(&arrays))
+        let args: Vec<Values<'_>> = (self.calls.inputs().zip(&arrays))
             .map(|(base, array)| Values::new(*base, array))
             .collect();
         let env = &surroundings(self.context.session_config().options())?.env;
         let env = env.lock().unwrap_or_else(PoisonError::into_inner);
         let mut columns: Vec<Column> =
-            self.called.added().iter().map(|base| Column::new(*base)).collect();
+            self.calls.added().iter().map(|base| Column::new(*base)).collect();
         let mut places = Vec::new();
         for row in 0..count {
             let values =
                 args.iter().map(|arg| arg.get(row)).collect::<std::result::Result<Vec<_>, _>>();
-            let rows = values.and_then(|values| self.called.function.rows(&values, &env));
+            let rows = values.and_then(|values| self.calls.rows(&values, &env));
             let mut rows = rows.map_err(wrapped)?;
-            if self.called.is_numbered {
+            if self.calls.is_numbered {
                 let number =
                     |(at, row): (usize, &mut Vec<Datum>)| row.push(Datum::Int(at as i64 + 1));
                 rows.iter_mut().enumerate().for_each(number);
             }
-            if rows.is_empty() && self.called.is_kept {
+            if rows.is_empty() && self.calls.is_kept {
                 rows.push(vec![Datum::Null; columns.len()]);
             }
             for values in rows {

@@ -49,6 +49,7 @@ use crate::exec::Cursor;
 use crate::expr::{Env, Expr};
 use crate::plan::access::Access;
 use crate::plan::path::Paths;
+use crate::system::SystemTable;
 use crate::types::SqlType;
 use crate::types::datum::Datum;
 
@@ -57,12 +58,17 @@ const ROWS_MAX: usize = 8_192;
 /// And the first time: a LIMIT may be near.
 const ROWS_FIRST: usize = 64;
 
+/// How many rows a table of the catalog has, about.
+const SYSTEM_ROWS: usize = 500;
+
 /// Where rows come from.
 #[derive(Clone, Debug)]
 pub(crate) enum Leaf {
     Table(Paths),
     /// These.
     Rows(Vec<Vec<Expr>>),
+    /// A table of the catalog.
+    System(&'static SystemTable),
 }
 
 /// A relation of a query.
@@ -78,6 +84,7 @@ impl fmt::Debug for Relation {
         match &*self.leaf {
             Leaf::Table(paths) => write!(f, "{}", paths.table.name),
             Leaf::Rows(rows) => write!(f, "{} rows", rows.len()),
+            Leaf::System(table) => f.write_str(&table.name),
         }
     }
 }
@@ -183,6 +190,7 @@ fn estimate(leaf: &Leaf, filter: Option<&Expr>, desk: &Desk) -> usize {
             access.estimate(rows, filter.is_some())
         }
         Leaf::Rows(rows) => rows.len(),
+        Leaf::System(_) => SYSTEM_ROWS,
     }
 }
 
@@ -442,6 +450,7 @@ impl Task {
                 };
                 Ok(State::Values(rows.iter().map(row).collect::<Result<_, _>>()?))
             }
+            Leaf::System(table) => Ok(State::Values(env.catalog()?.rows(table, env).into())),
         }
     }
 }

@@ -17,14 +17,17 @@ use super::apply::{Apply, answer};
 use super::error::unwrapped;
 use super::function::{Computed, KeyOf};
 use super::leaf::{Leaf, columns_of, scan};
+use super::parts::expanded;
 use super::values::{arrow_type, is_ordered, scalar};
 use super::windows::{Window, windowed};
 use super::{ColumnId, Keyed, Query, Shape, Subquery, SubqueryKind};
 use crate::error::SqlError;
 use crate::exec::aggregate::Aggregate;
+use crate::exec::series::Called;
 use crate::expr::{Binary, Comparison, Expr, Typed, Unary};
 use crate::plan::SortKey;
 use crate::plan::path::Paths;
+use crate::system::SystemTable;
 use crate::types::SqlType;
 use crate::types::datum::Datum;
 
@@ -38,6 +41,8 @@ pub(crate) struct Block {
     pub group: Option<GroupBy>,
     /// What is computed over windows: columns behind those of the source or the groups.
     pub windows: Vec<Window>,
+    /// Functions that come to several rows for each: their columns are behind those of windows.
+    pub functions: Vec<Called>,
     /// What is computed of each row: the columns of the result, then what it is sorted by.
     pub output: Vec<Typed>,
     /// How many of them are columns of the result.
@@ -59,6 +64,7 @@ impl Block {
             filter: None,
             group: None,
             windows: Vec::new(),
+            functions: Vec::new(),
             width: output.len(),
             output,
             untyped: Vec::new(),
@@ -98,6 +104,12 @@ impl From {
             Self::Plan(plan) => plan,
         }
     }
+}
+
+/// The plan that reads a table of the catalog.
+pub(crate) fn system_scan(table: &'static SystemTable, relation: u32) -> LogicalPlan {
+    let types: Vec<SqlType> = table.columns.iter().map(|column| column.base).collect();
+    scan(Leaf::System(table), &types, relation)
 }
 
 /// Rows become groups, whose columns are the keys and then the aggregates.
@@ -150,6 +162,9 @@ fn lowered(block: Block, relation: u32, numbers: &mut Numbers) -> Result<Logical
     }
     if !block.windows.is_empty() {
         windowed(&mut stage, block.windows)?;
+    }
+    if !block.functions.is_empty() {
+        stage = stage.expanded(block.functions)?;
     }
     let types: Vec<SqlType> = block.output.iter().map(|(_, base)| *base).collect();
     let mut exprs = Vec::with_capacity(block.output.len());
@@ -284,6 +299,23 @@ impl<'a> Stage<'a> {
     ) -> Self {
         let column = |(id, base): &(ColumnId, SqlType)| (Logical::Column(id.name()), *base);
         Self { plan, columns: columns.iter().map(column).collect(), numbers }
+    }
+
+    /// Puts rows beside those of functions that are called for each.
+    fn expanded(mut self, mut functions: Vec<Called>) -> Result<Self> {
+        for called in &mut functions {
+            for (arg, _) in &mut called.args {
+                *arg = self.resolve(std::mem::replace(arg, Expr::Param(0)))?;
+            }
+        }
+        let relation = next(self.numbers);
+        let mut columns = self.columns.clone();
+        let types = functions.iter().flat_map(|called| called.types.iter().copied());
+        columns.extend(types.enumerate().map(|(at, base)| (named(relation, at), base)));
+        let mut numbers = *self.numbers;
+        let stage = Stage { plan: self.plan, columns: self.columns, numbers: &mut numbers };
+        let plan = expanded(stage, &functions, (false, false), relation)?;
+        Ok(Self { plan, columns, numbers: self.numbers })
     }
 
     /// Leaves the rows for which a condition holds.

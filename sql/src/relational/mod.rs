@@ -46,7 +46,7 @@ use crate::expr::{Comparison, Expr};
 use crate::types::SqlType;
 
 pub(crate) use joins::{JoinKind, SetOperation, combined, join, lateral};
-pub(crate) use lower::{Block, Distinct, From, GroupBy, Numbers, lower};
+pub(crate) use lower::{Block, Distinct, From, GroupBy, Numbers, lower, system_scan};
 pub(crate) use parts::{
     expand, filtered, names_outer, recursive, renamed, with_columns, work_table,
 };

@@ -9,13 +9,13 @@ use datafusion::error::Result;
 use datafusion::logical_expr::{Expr as Logical, LogicalPlan, LogicalPlanBuilder};
 
 use super::error::unwrapped;
-use super::expand::{Called, Expand};
+use super::expand::{Calls, Expand};
 use super::leaf::schema_of;
 use super::lower::{Numbers, Stage, named, projected};
 use super::values::is_ordered;
 use super::{ColumnId, Query, relation_name};
 use crate::error::SqlError;
-use crate::exec::series::SetFunction;
+use crate::exec::series::Called;
 use crate::expr::Expr;
 use crate::types::SqlType;
 
@@ -64,24 +64,35 @@ pub(crate) fn with_columns(
     })
 }
 
-/// The rows beside those of a function that is called for each: its columns are those of a
+/// The rows beside those of functions that are called for each: their columns are those of a
 /// relation of a number. They may be numbered, and a row without any may be kept.
 pub(crate) fn expand(
     plan: LogicalPlan,
     columns: &[(ColumnId, SqlType)],
-    function: SetFunction,
-    (args, types): (Vec<(Expr, SqlType)>, Vec<SqlType>),
+    functions: &[Called],
     (is_numbered, is_kept): (bool, bool),
     relation: u32,
 ) -> Planned {
     planned(|| {
         let mut numbers = 0;
         let stage = Stage::new(plan, columns, &mut numbers);
-        let values = args.iter().map(|(arg, base)| stage.value(arg, *base)).collect();
-        let args = args.iter().map(|(_, base)| *base).collect();
-        let called = Called { function, args, types, is_numbered, is_kept };
-        Expand::plan(stage.plan, called, values, relation)
+        expanded(stage, functions, (is_numbered, is_kept), relation)
     })
+}
+
+/// The same within a plan.
+pub(super) fn expanded(
+    stage: Stage<'_>,
+    functions: &[Called],
+    (is_numbered, is_kept): (bool, bool),
+    relation: u32,
+) -> Result<LogicalPlan> {
+    let args = functions.iter().flat_map(|called| &called.args);
+    let values = args.map(|(arg, base)| stage.value(arg, *base)).collect();
+    let inputs = |called: &Called| called.args.iter().map(|(_, base)| *base).collect();
+    let call = |called: &Called| (called.function, inputs(called), called.types.clone());
+    let functions = functions.iter().map(call).collect();
+    Expand::plan(stage.plan, Calls { functions, is_numbered, is_kept }, values, relation)
 }
 
 /// The rows that a recursive query has found last.

@@ -39,9 +39,11 @@ pub(super) fn arrow_type(base: SqlType) -> DataType {
         T::Int2 | T::Int4 | T::Int8 | T::Date | T::Time | T::Timestamp | T::Timestamptz => {
             DataType::Int64
         }
+        T::Oid | T::Reg(_) => DataType::Int64,
         T::Float4 | T::Float8 => DataType::Float64,
-        T::Text | T::Varchar | T::Bpchar | T::Json | T::Unknown => DataType::Utf8,
-        T::Bytea | T::Uuid | T::Numeric | T::Interval | T::Jsonb | T::Array(_) => DataType::Binary,
+        T::Json | T::Unknown => DataType::Utf8,
+        base if base.is_string() => DataType::Utf8,
+        _ => DataType::Binary,
     }
 }
 
@@ -58,6 +60,8 @@ pub(super) fn is_ordered(base: SqlType) -> bool {
             | T::Jsonb
             | T::Json
             | T::Array(_)
+            | T::Int2Vector
+            | T::OidVector
     )
 }
 

@@ -12,7 +12,7 @@ use super::{Session, now};
 use crate::copy::{Messages, RowWriter};
 use crate::engine::Engine;
 use crate::error::{SqlError, code};
-use crate::exec::Fetching;
+use crate::exec::{self, Fetching};
 use crate::expr::Env;
 use crate::plan::{CopyTo, Plan, Planned};
 
@@ -77,7 +77,8 @@ impl<E: Engine> Session<E> {
         let transaction = self.transaction.as_mut().and_then(|open| open.cx.as_mut());
         let cx = own.as_mut().or(transaction).expect("one of them is open");
         let mut cx = Interruptible::new(cx, &self.engine);
-        let fetching = Fetching::open(&copy.select, is_whole, &env, &mut cx);
+        let fetching = exec::read_catalog(planned, &env, &mut cx)
+            .and_then(|()| Fetching::open(&copy.select, is_whole, &env, &mut cx));
         let current = if fetching.is_ok() { env.current() } else { Vec::new() };
         self.give_back(borrowed, &current);
         let fetching = fetching?;

@@ -1,6 +1,6 @@
 //! Statements that read and write tables: alone, or in a transaction.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
@@ -291,6 +291,7 @@ impl<E: Engine> Session<E> {
             sequences,
             last_number: Cell::new(self.last_number),
             set_sequences: RefCell::default(),
+            catalog: OnceCell::new(),
             deferred: None,
         }
     }

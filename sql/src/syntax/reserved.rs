@@ -3,7 +3,7 @@
 
 /// All that `pg_get_keywords()` lists but the unreserved ones, in order.
 #[rustfmt::skip]
-pub(super) const RESERVED: &[&str] = &[
+pub(crate) const RESERVED: &[&str] = &[
     "all", "analyse", "analyze", "and", "any", "array", "as", "asc", "asymmetric",
     "authorization", "between", "bigint", "binary", "bit", "boolean", "both", "case", "cast",
     "char", "character", "check", "coalesce", "collate", "collation", "column", "concurrently",

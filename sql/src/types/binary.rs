@@ -10,9 +10,9 @@ use super::SqlType;
 use super::array::{Array, check_dimensions};
 use super::datum::Datum;
 use super::interval::Interval;
-use super::json;
 use super::numeric::Numeric;
 use super::time::checked_time;
+use super::{json, text};
 use crate::error::{SqlError, code};
 
 /// The base of the digits of a binary `numeric`.
@@ -36,7 +36,9 @@ pub fn encode(base: SqlType, datum: &Datum, out: &mut Vec<u8>) {
         Datum::Bool(value) => out.push(u8::from(*value)),
         Datum::Int(value) => match base {
             SqlType::Int2 => out.extend((*value as i16).to_be_bytes()),
-            SqlType::Int4 => out.extend((*value as i32).to_be_bytes()),
+            SqlType::Int4 | SqlType::Oid | SqlType::Reg(_) => {
+                out.extend((*value as i32).to_be_bytes());
+            }
             _ => out.extend(value.to_be_bytes()),
         },
         Datum::Float(value) if base == SqlType::Float4 => out.extend((*value as f32).to_be_bytes()),
@@ -57,21 +59,21 @@ pub fn encode(base: SqlType, datum: &Datum, out: &mut Vec<u8>) {
             out.extend(json.to_string().into_bytes());
         }
         Datum::Array(array) => {
-            let SqlType::Array(element) = base else { panic!("{base} is not an array") };
-            encode_array(element.base(), array, out);
+            let element = base.element().expect("an array's type is one");
+            encode_array(element, array, i32::from(!base.is_vector()), out);
         }
     }
 }
 
 /// Dimensions, whether there are NULLs, the type; each dimension's length and lower bound; each
 /// value with its length.
-fn encode_array(base: SqlType, array: &Array, out: &mut Vec<u8>) {
+fn encode_array(base: SqlType, array: &Array, first: i32, out: &mut Vec<u8>) {
     out.extend((array.dims().len() as i32).to_be_bytes());
     out.extend(i32::from(array.items().iter().any(Datum::is_null)).to_be_bytes());
     out.extend(base.oid().to_be_bytes());
     for dim in array.dims() {
         out.extend((*dim as i32).to_be_bytes());
-        out.extend(1i32.to_be_bytes());
+        out.extend(first.to_be_bytes());
     }
     for item in array.items() {
         if item.is_null() {
@@ -86,7 +88,7 @@ fn encode_array(base: SqlType, array: &Array, out: &mut Vec<u8>) {
     }
 }
 
-fn decode_array(base: SqlType, from: &mut Reader<'_>) -> Result<Array, SqlError> {
+fn decode_array(base: SqlType, first: i32, from: &mut Reader<'_>) -> Result<Array, SqlError> {
     let malformed = || SqlError::new(code::INVALID_BINARY, "insufficient data left in message");
     let next =
         |from: &mut Reader<'_>| array::<4>(from).map(i32::from_be_bytes).map_err(|_| malformed());
@@ -101,8 +103,9 @@ fn decode_array(base: SqlType, from: &mut Reader<'_>) -> Result<Array, SqlError>
     let mut dims = Vec::with_capacity(dimensions);
     for _ in 0..dimensions {
         dims.push(usize::try_from(next(from)?).map_err(|_| malformed())?);
-        if next(from)? != 1 {
-            return Err(SqlError::unsupported("an array with a lower bound other than 1"));
+        if next(from)? != first {
+            let feature = format!("an array with a lower bound other than {first}");
+            return Err(SqlError::unsupported(feature));
         }
     }
     let count = dims.iter().try_fold(1usize, |all, dim| all.checked_mul(*dim));
@@ -139,6 +142,12 @@ pub fn decode(base: SqlType, bytes: &[u8]) -> Result<Datum, SqlError> {
         }
         SqlType::Float8 => Datum::Float(f64::from_be_bytes(array(&mut from).map_err(malformed)?)),
         SqlType::Numeric => Datum::Numeric(decode_numeric(&mut from)?),
+        SqlType::Oid | SqlType::Reg(_) => {
+            integer(u32::from_be_bytes(array(&mut from).map_err(malformed)?))
+        }
+        SqlType::Name | SqlType::InternalChar => {
+            return decode_text(bytes).map(|text| Datum::Text(text::shortened(base, text)));
+        }
         SqlType::Text | SqlType::Varchar | SqlType::Bpchar | SqlType::Unknown => {
             return decode_text(bytes).map(Datum::Text);
         }
@@ -170,7 +179,11 @@ pub fn decode(base: SqlType, bytes: &[u8]) -> Result<Datum, SqlError> {
             months: i32::from_be_bytes(array(&mut from).map_err(malformed)?),
         }),
         SqlType::Uuid => Datum::Uuid(array(&mut from).map_err(malformed)?),
-        SqlType::Array(element) => Datum::Array(Arc::new(decode_array(element.base(), &mut from)?)),
+        SqlType::Array(_) | SqlType::Int2Vector | SqlType::OidVector => {
+            let element = base.element().expect("an array's type is one");
+            let first = i32::from(!base.is_vector());
+            Datum::Array(Arc::new(decode_array(element, first, &mut from)?))
+        }
     };
     if from.is_empty() { Ok(datum) } else { Err(malformed(DecodeError::new("length"))) }
 }

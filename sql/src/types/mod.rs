@@ -56,10 +56,37 @@ pub enum SqlType {
     Json,
     /// `jsonb`
     Jsonb,
+    /// `name`, a text of at most 63 bytes
+    Name,
+    /// `"char"`, a text of at most one byte
+    InternalChar,
+    /// `oid`
+    Oid,
+    /// A number of a thing in the catalog that is shown by its name.
+    Reg(Reg),
+    /// `int2vector`, an array whose values are counted from 0
+    Int2Vector,
+    /// `oidvector`, the same of `oid`
+    OidVector,
     /// A string literal or NULL whose type its surroundings decide.
     Unknown,
     /// An array of values of a type.
     Array(Element),
+}
+
+/// What a number in the catalog is the number of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Reg {
+    /// `regclass`
+    Class,
+    /// `regnamespace`
+    Namespace,
+    /// `regproc`
+    Procedure,
+    /// `regrole`
+    Role,
+    /// `regtype`
+    Type,
 }
 
 /// The type of an array's values: any but an array. Its place in the catalog.
@@ -69,6 +96,8 @@ pub struct Element(u8);
 impl Element {
     /// `text`
     pub const TEXT: Self = Self(7);
+    /// `name`
+    pub const NAME: Self = Self(19);
 
     /// The type as that of an array's values; nothing where there are no such arrays.
     pub fn of(base: SqlType) -> Option<Self> {
@@ -116,9 +145,9 @@ pub(crate) fn check_parted(text: &str) -> Result<(), SqlError> {
 pub const NO_MODIFIER: i32 = -1;
 
 macro_rules! row {
-    ($base:ident, $oid:literal, $length:literal, $name:literal, $array_oid:literal) => {
+    ($base:expr, $oid:literal, $length:literal, $name:literal, $array_oid:literal) => {
         Row {
-            base: SqlType::$base,
+            base: $base,
             oid: $oid,
             length: $length,
             name: $name,
@@ -130,28 +159,41 @@ macro_rules! row {
 
 /// Every type that a column can have, but for arrays, with its number and length in PostgreSQL's
 /// catalog and the number of its arrays.
-const CATALOG: [Row; 20] = [
-    row!(Bool, 16, 1, "boolean", 1000),
-    row!(Int2, 21, 2, "smallint", 1005),
-    row!(Int4, 23, 4, "integer", 1007),
-    row!(Int8, 20, 8, "bigint", 1016),
-    row!(Float4, 700, 4, "real", 1021),
-    row!(Float8, 701, 8, "double precision", 1022),
-    row!(Numeric, 1700, -1, "numeric", 1231),
-    row!(Text, 25, -1, "text", 1009),
-    row!(Varchar, 1043, -1, "character varying", 1015),
-    row!(Bpchar, 1042, -1, "character", 1014),
-    row!(Bytea, 17, -1, "bytea", 1001),
-    row!(Date, 1082, 4, "date", 1182),
-    row!(Timestamp, 1114, 8, "timestamp without time zone", 1115),
-    row!(Timestamptz, 1184, 8, "timestamp with time zone", 1185),
-    row!(Time, 1083, 8, "time without time zone", 1183),
-    row!(Interval, 1186, 16, "interval", 1187),
-    row!(Uuid, 2950, 16, "uuid", 2951),
-    row!(Json, 114, -1, "json", 199),
-    row!(Jsonb, 3802, -1, "jsonb", 3807),
-    row!(Unknown, 705, -2, "unknown", 0),
-];
+const CATALOG: [Row; 30] = {
+    use SqlType as T;
+    [
+        row!(T::Bool, 16, 1, "boolean", 1000),
+        row!(T::Int2, 21, 2, "smallint", 1005),
+        row!(T::Int4, 23, 4, "integer", 1007),
+        row!(T::Int8, 20, 8, "bigint", 1016),
+        row!(T::Float4, 700, 4, "real", 1021),
+        row!(T::Float8, 701, 8, "double precision", 1022),
+        row!(T::Numeric, 1700, -1, "numeric", 1231),
+        row!(T::Text, 25, -1, "text", 1009),
+        row!(T::Varchar, 1043, -1, "character varying", 1015),
+        row!(T::Bpchar, 1042, -1, "character", 1014),
+        row!(T::Bytea, 17, -1, "bytea", 1001),
+        row!(T::Date, 1082, 4, "date", 1182),
+        row!(T::Timestamp, 1114, 8, "timestamp without time zone", 1115),
+        row!(T::Timestamptz, 1184, 8, "timestamp with time zone", 1185),
+        row!(T::Time, 1083, 8, "time without time zone", 1183),
+        row!(T::Interval, 1186, 16, "interval", 1187),
+        row!(T::Uuid, 2950, 16, "uuid", 2951),
+        row!(T::Json, 114, -1, "json", 199),
+        row!(T::Jsonb, 3802, -1, "jsonb", 3807),
+        row!(T::Name, 19, 64, "name", 1003),
+        row!(T::InternalChar, 18, 1, "\"char\"", 1002),
+        row!(T::Oid, 26, 4, "oid", 1028),
+        row!(T::Reg(Reg::Class), 2205, 4, "regclass", 2210),
+        row!(T::Reg(Reg::Namespace), 4089, 4, "regnamespace", 4090),
+        row!(T::Reg(Reg::Procedure), 24, 4, "regproc", 1008),
+        row!(T::Reg(Reg::Role), 4096, 4, "regrole", 4097),
+        row!(T::Reg(Reg::Type), 2206, 4, "regtype", 2211),
+        row!(T::Int2Vector, 22, -1, "int2vector", 1006),
+        row!(T::OidVector, 30, -1, "oidvector", 1013),
+        row!(T::Unknown, 705, -2, "unknown", 0),
+    ]
+};
 
 /// A type that is not supported, by its number in `pg_type`, as users know it.
 pub(crate) fn unsupported_name(oid: u32) -> String {
@@ -159,6 +201,17 @@ pub(crate) fn unsupported_name(oid: u32) -> String {
 }
 
 impl SqlType {
+    /// Every type but arrays.
+    pub const ALL: [Self; CATALOG.len()] = {
+        let mut all = [Self::Unknown; CATALOG.len()];
+        let mut at = 0;
+        while at < all.len() {
+            all[at] = CATALOG[at].base;
+            at += 1;
+        }
+        all
+    };
+
     fn row(self) -> &'static Row {
         let row = CATALOG.iter().find(|row| row.base == self);
         row.expect("every type but arrays is in the catalog")
@@ -192,8 +245,20 @@ impl SqlType {
     pub fn element(self) -> Option<Self> {
         match self {
             Self::Array(element) => Some(element.base()),
+            Self::Int2Vector => Some(Self::Int2),
+            Self::OidVector => Some(Self::Oid),
             _ => None,
         }
+    }
+
+    /// Whether it is an array whose values are counted from 0, and which is shown without braces.
+    pub fn is_vector(self) -> bool {
+        matches!(self, Self::Int2Vector | Self::OidVector)
+    }
+
+    /// Whether it is a number in the catalog.
+    pub fn is_oid(self) -> bool {
+        matches!(self, Self::Oid | Self::Reg(_))
     }
 
     /// The type of arrays of it; of an array, itself: arrays have any number of dimensions.
@@ -218,6 +283,7 @@ impl SqlType {
             Self::Timestamp => "timestamp",
             Self::Timestamptz => "timestamptz",
             Self::Time => "time",
+            Self::InternalChar => "char",
             Self::Array(element) => element.base().internal_name(),
             other => other.name(),
         }
@@ -246,7 +312,7 @@ impl SqlType {
 
     /// Whether its values are strings.
     pub fn is_string(self) -> bool {
-        matches!(self, Self::Text | Self::Varchar | Self::Bpchar)
+        matches!(self, Self::Text | Self::Varchar | Self::Bpchar | Self::Name | Self::InternalChar)
     }
 
     /// Whether it is a date, a time, a timestamp or an interval.
@@ -403,6 +469,7 @@ mod tests {
         }
         assert_eq!(SqlType::from_oid(0), None);
         assert_eq!(Element::TEXT.base(), SqlType::Text);
+        assert_eq!(Element::NAME.base(), SqlType::Name);
     }
 
     #[test]

@@ -13,8 +13,11 @@ use super::interval::Interval;
 use super::json;
 use super::time::{format_time, parse_time};
 use super::zone::Zone;
-use super::{ColumnType, NO_MODIFIER, SqlType};
+use super::{ColumnType, Element, NO_MODIFIER, SqlType};
 use crate::error::{SqlError, code};
+
+/// The most bytes of a `name`.
+const NAME_MAX: usize = 63;
 
 fn invalid(base: SqlType, text: &str) -> SqlError {
     let message = format!("invalid input syntax for type {base}: \"{text}\"");
@@ -43,10 +46,50 @@ pub fn parse(base: SqlType, text: &str, zone: &Zone) -> Result<Datum, SqlError> 
         SqlType::Uuid => parse_uuid(text).map(Datum::Uuid).ok_or_else(|| invalid(base, text)),
         SqlType::Json => json::check(text).map(|()| Datum::Text(text.to_owned())),
         SqlType::Jsonb => json::parse(text).map(|json| Datum::Jsonb(Arc::new(json))),
+        SqlType::Name | SqlType::InternalChar => Ok(Datum::Text(shortened(base, text.to_owned()))),
+        SqlType::Oid | SqlType::Reg(_) => parse_oid(base, text).map(Datum::Int),
+        SqlType::Int2Vector | SqlType::OidVector => {
+            let element = base.element().expect("a vector is of something");
+            let items = text.split_ascii_whitespace().map(|word| parse(element, word, zone));
+            Ok(Datum::array(items.collect::<Result<_, _>>()?))
+        }
         SqlType::Array(element) => {
             Array::parse(element, text, zone).map(|array| Datum::Array(Arc::new(array)))
         }
     }
+}
+
+/// A text as a name or as a `"char"`, which are cut off silently.
+pub fn shortened(base: SqlType, mut text: String) -> String {
+    let most = match base {
+        SqlType::Name => NAME_MAX,
+        SqlType::InternalChar => text.chars().next().map_or(0, char::len_utf8),
+        _ => return text,
+    };
+    text.truncate(text.floor_char_boundary(most));
+    text
+}
+
+/// A number of something in the catalog, which may be none: `-`.
+fn parse_oid(base: SqlType, text: &str) -> Result<i64, SqlError> {
+    let trimmed = text.trim();
+    if base != SqlType::Oid && trimmed == "-" {
+        return Ok(0);
+    }
+    let digits = trimmed.strip_prefix('-').unwrap_or(trimmed);
+    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(match base {
+            SqlType::Oid => invalid(base, text),
+            base => SqlError::unsupported(format!("a name as a {base} here")),
+        });
+    }
+    let number = trimmed.parse::<i64>().ok();
+    // As C reads it, a negative number counts from the end.
+    let number = number.filter(|&n| n >= i32::MIN.into() && n <= u32::MAX.into());
+    number.map(|number| i64::from(number as u32)).ok_or_else(|| {
+        let message = format!("value \"{text}\" is out of range for type {base}");
+        SqlError::new(code::NUMERIC_OUT_OF_RANGE, message)
+    })
 }
 
 fn parse_bool(text: &str) -> Option<bool> {
@@ -184,6 +227,7 @@ pub fn format(base: SqlType, datum: &Datum, zone: &Zone) -> String {
     match datum {
         Datum::Null => String::new(),
         Datum::Bool(value) => if *value { "t" } else { "f" }.to_owned(),
+        Datum::Int(0) if matches!(base, SqlType::Reg(_)) => "-".to_owned(),
         Datum::Int(value) => value.to_string(),
         Datum::Float(value) if base == SqlType::Float4 => format_float(f64::from(*value as f32), 6),
         Datum::Float(value) => format_float(*value, 15),
@@ -198,8 +242,12 @@ pub fn format(base: SqlType, datum: &Datum, zone: &Zone) -> String {
         Datum::Uuid(value) => format_uuid(value),
         Datum::Jsonb(json) => json.to_string(),
         Datum::Array(array) => {
-            let SqlType::Array(element) = base else { panic!("{base} is not an array") };
-            array.format(element, zone)
+            let element = base.element().expect("an array's type is one");
+            if base.is_vector() {
+                let items = array.items().iter().map(|item| format(element, item, zone));
+                return items.collect::<Vec<_>>().join(" ");
+            }
+            array.format(Element::of(element).expect("there are arrays of it"), zone)
         }
     }
 }

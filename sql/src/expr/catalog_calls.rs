@@ -1,0 +1,304 @@
+//! Functions that ask the catalog: names of things, how they are made, who may do what.
+
+use super::Env;
+use super::signatures::{Signature, of};
+use crate::catalog::role::Privileges;
+use crate::error::{SqlError, code};
+use crate::expr::functions::Function;
+use crate::system::{SystemCatalog, format_type};
+use crate::types::datum::Datum;
+use crate::types::{Reg, SqlType};
+use SqlType::{Bool, Int4, Int8, Name, Oid, Text};
+
+/// What is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CatalogFunction {
+    /// `format_type`
+    FormatType,
+    /// `pg_get_userbyid`
+    RoleName,
+    /// `pg_table_is_visible`
+    IsVisible,
+    /// What is always so of a thing that is there: types, functions, ... are in one schema.
+    Always,
+    /// What Pangea has nothing to say to.
+    Nothing,
+    /// What is not there, as a text.
+    Empty,
+    /// `pg_get_expr`: expressions are kept as their text.
+    Expr,
+    /// `pg_get_indexdef`, of the index or of a column of it
+    Index,
+    /// `pg_get_constraintdef`
+    Constraint,
+    /// `pg_encoding_to_char`
+    Encoding,
+    /// `pg_relation_is_publishable`
+    IsUserTable,
+    /// `to_regclass` and its like, which are NULL where the name says nothing
+    Find(Reg),
+    /// `has_table_privilege` and its like
+    HasPrivilege(Of),
+    /// `pg_has_role`
+    HasRole,
+    /// `current_schemas`
+    Schemas,
+}
+
+/// On what somebody has a privilege.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Of {
+    /// A table, a sequence, or a column, which have those of the table.
+    Relation,
+    /// A schema.
+    Schema,
+    /// What all may use.
+    Anything,
+}
+
+use CatalogFunction as F;
+
+const fn function(function: CatalogFunction) -> Function {
+    Function::Catalog(function)
+}
+
+const REGCLASS: SqlType = SqlType::Reg(Reg::Class);
+
+/// Whether something of a number is found by its name alone.
+const fn visible(name: &'static str) -> Signature {
+    of(name, &[Oid], Bool, function(F::Always))
+}
+
+/// The forms of a function that asks for a privilege on something.
+macro_rules! privilege {
+    ($name:literal, $of:expr) => {
+        [
+            of($name, &[Text, Text], Bool, function(F::HasPrivilege($of))),
+            of($name, &[Oid, Text], Bool, function(F::HasPrivilege($of))),
+            of($name, &[Name, Text, Text], Bool, function(F::HasPrivilege($of))),
+            of($name, &[Name, Oid, Text], Bool, function(F::HasPrivilege($of))),
+            of($name, &[Oid, Text, Text], Bool, function(F::HasPrivilege($of))),
+            of($name, &[Oid, Oid, Text], Bool, function(F::HasPrivilege($of))),
+        ]
+    };
+}
+
+const TABLE: [Signature; 6] = privilege!("has_table_privilege", Of::Relation);
+const SEQUENCE: [Signature; 6] = privilege!("has_sequence_privilege", Of::Relation);
+const ANY_COLUMN: [Signature; 6] = privilege!("has_any_column_privilege", Of::Relation);
+const SCHEMA: [Signature; 6] = privilege!("has_schema_privilege", Of::Schema);
+const DATABASE: [Signature; 6] = privilege!("has_database_privilege", Of::Anything);
+const FUNCTION: [Signature; 6] = privilege!("has_function_privilege", Of::Anything);
+const TYPE: [Signature; 6] = privilege!("has_type_privilege", Of::Anything);
+const LANGUAGE: [Signature; 6] = privilege!("has_language_privilege", Of::Anything);
+
+/// The forms of functions that ask for a privilege.
+pub(super) const PRIVILEGES: [&[Signature]; 8] =
+    [&TABLE, &SEQUENCE, &ANY_COLUMN, &SCHEMA, &DATABASE, &FUNCTION, &TYPE, &LANGUAGE];
+
+pub(super) const SIGNATURES: &[Signature] = &[
+    of("format_type", &[Oid, Int4], Text, function(F::FormatType)),
+    of("pg_get_userbyid", &[Oid], Name, function(F::RoleName)),
+    of("pg_table_is_visible", &[Oid], Bool, function(F::IsVisible)),
+    visible("pg_type_is_visible"),
+    visible("pg_function_is_visible"),
+    visible("pg_operator_is_visible"),
+    visible("pg_opclass_is_visible"),
+    visible("pg_opfamily_is_visible"),
+    visible("pg_collation_is_visible"),
+    visible("pg_conversion_is_visible"),
+    visible("pg_statistics_obj_is_visible"),
+    visible("pg_ts_config_is_visible"),
+    visible("pg_ts_dict_is_visible"),
+    visible("pg_ts_parser_is_visible"),
+    visible("pg_ts_template_is_visible"),
+    of("pg_get_expr", &[Text, Oid], Text, function(F::Expr)),
+    of("pg_get_expr", &[Text, Oid, Bool], Text, function(F::Expr)),
+    of("pg_get_indexdef", &[Oid], Text, function(F::Index)),
+    of("pg_get_indexdef", &[Oid, Int4, Bool], Text, function(F::Index)),
+    of("pg_get_constraintdef", &[Oid], Text, function(F::Constraint)),
+    of("pg_get_constraintdef", &[Oid, Bool], Text, function(F::Constraint)),
+    of("pg_get_triggerdef", &[Oid], Text, function(F::Nothing)),
+    of("pg_get_triggerdef", &[Oid, Bool], Text, function(F::Nothing)),
+    of("pg_get_ruledef", &[Oid], Text, function(F::Nothing)),
+    of("pg_get_ruledef", &[Oid, Bool], Text, function(F::Nothing)),
+    of("pg_get_partkeydef", &[Oid], Text, function(F::Nothing)),
+    of("pg_get_statisticsobjdef_columns", &[Oid], Text, function(F::Nothing)),
+    of("pg_get_function_arguments", &[Oid], Text, function(F::Nothing)),
+    of("pg_get_function_identity_arguments", &[Oid], Text, function(F::Nothing)),
+    of("pg_get_function_result", &[Oid], Text, function(F::Nothing)),
+    of("pg_get_functiondef", &[Oid], Text, function(F::Nothing)),
+    of("shobj_description", &[Oid, Name], Text, function(F::Nothing)),
+    of("pg_tablespace_location", &[Oid], Text, function(F::Empty)),
+    of("pg_encoding_to_char", &[Int4], Name, function(F::Encoding)),
+    of("pg_relation_is_publishable", &[REGCLASS], Bool, function(F::IsUserTable)),
+    // What a relation takes is not counted.
+    of("pg_relation_size", &[REGCLASS], Int8, function(F::Nothing)),
+    of("pg_table_size", &[REGCLASS], Int8, function(F::Nothing)),
+    of("pg_indexes_size", &[REGCLASS], Int8, function(F::Nothing)),
+    of("pg_total_relation_size", &[REGCLASS], Int8, function(F::Nothing)),
+    of("pg_database_size", &[Oid], Int8, function(F::Nothing)),
+    of("pg_database_size", &[Name], Int8, function(F::Nothing)),
+    of("to_regclass", &[Text], REGCLASS, function(F::Find(Reg::Class))),
+    of("to_regtype", &[Text], SqlType::Reg(Reg::Type), function(F::Find(Reg::Type))),
+    of("to_regnamespace", &[Text], SqlType::Reg(Reg::Namespace), function(F::Find(Reg::Namespace))),
+    of("to_regrole", &[Text], SqlType::Reg(Reg::Role), function(F::Find(Reg::Role))),
+    of("has_column_privilege", &[Text, Text, Text], Bool, function(F::HasPrivilege(Of::Relation))),
+    of("has_column_privilege", &[Oid, Int4, Text], Bool, function(F::HasPrivilege(Of::Relation))),
+    of("pg_has_role", &[Name, Text], Bool, function(F::HasRole)),
+    of("pg_has_role", &[Oid, Text], Bool, function(F::HasRole)),
+    of("pg_has_role", &[Name, Name, Text], Bool, function(F::HasRole)),
+    of("pg_has_role", &[Name, Oid, Text], Bool, function(F::HasRole)),
+    of(
+        "current_schemas",
+        &[Bool],
+        SqlType::Array(crate::types::Element::NAME),
+        function(F::Schemas),
+    ),
+];
+
+impl CatalogFunction {
+    /// Whether NULL arguments are the function's own matter.
+    pub(super) fn takes_nulls(self) -> bool {
+        self == F::FormatType
+    }
+}
+
+fn oid(datum: &Datum) -> u32 {
+    let Datum::Int(number) = datum else { panic!("{datum:?} is no number") };
+    *number as u32
+}
+
+fn text(datum: &Datum) -> &str {
+    let Datum::Text(text) = datum else { panic!("{datum:?} is no text") };
+    text
+}
+
+/// Calls a function.
+pub(super) fn call(
+    function: CatalogFunction,
+    args: &[Datum],
+    env: &Env,
+) -> Result<Datum, SqlError> {
+    let catalog = env.catalog()?;
+    let shown = |text: Option<String>| Ok(text.map_or(Datum::Null, Datum::Text));
+    match function {
+        F::FormatType => {
+            let modifier = match args[1] {
+                Datum::Int(modifier) => modifier as i32,
+                _ => -1,
+            };
+            let is_there = !args[0].is_null();
+            shown(is_there.then(|| format_type(oid(&args[0]), modifier)))
+        }
+        F::RoleName => Ok(Datum::Text(catalog.role_name(oid(&args[0])))),
+        F::IsVisible => Ok(catalog.is_visible(oid(&args[0])).map_or(Datum::Null, Datum::Bool)),
+        F::Always => Ok(Datum::Bool(true)),
+        F::Nothing => Ok(Datum::Null),
+        F::Empty => Ok(Datum::Text(String::new())),
+        F::Expr => Ok(args[0].clone()),
+        F::Index => match args.get(1) {
+            Some(Datum::Int(column)) if *column != 0 => {
+                shown(catalog.index_part(oid(&args[0]), *column))
+            }
+            _ => shown(catalog.index_definition(oid(&args[0]))),
+        },
+        F::Constraint => shown(catalog.constraint_definition(oid(&args[0]))),
+        F::Encoding => {
+            let is_ours = oid(&args[0]) == crate::system::ENCODING;
+            Ok(Datum::Text(if is_ours { "UTF8" } else { "" }.to_owned()))
+        }
+        F::IsUserTable => Ok(Datum::Bool(catalog.is_user_table(oid(&args[0])))),
+        F::Find(kind) => {
+            let found = catalog.found(kind, text(&args[0]))?;
+            Ok(found.map_or(Datum::Null, |oid| Datum::Int(oid.into())))
+        }
+        F::HasPrivilege(of) => has_privilege(of, args, catalog, env),
+        F::HasRole => {
+            let (user, role) = match args {
+                [user, role, _] => (text(user).to_owned(), role),
+                args => (env.user.to_string(), &args[0]),
+            };
+            let role = named(role, catalog)?;
+            Ok(Datum::Bool(catalog.is_superuser(&user, env) || catalog.has_role(&user, &role)))
+        }
+        F::Schemas => {
+            let implicit = args[0] == Datum::Bool(true);
+            let names = ["pg_catalog", "public"];
+            let names = names.iter().skip(usize::from(!implicit));
+            Ok(Datum::array(names.map(|name| Datum::Text((*name).to_owned())).collect()))
+        }
+    }
+}
+
+/// The name of a role that is given by its name or its number.
+fn named(role: &Datum, catalog: &SystemCatalog) -> Result<String, SqlError> {
+    match role {
+        Datum::Text(name) => {
+            catalog.number(Reg::Role, &crate::syntax::quoted_ident(name))?;
+            Ok(name.clone())
+        }
+        number => Ok(catalog.role_name(oid(number))),
+    }
+}
+
+/// Whether somebody has one of some privileges.
+fn has_privilege(
+    of: Of,
+    args: &[Datum],
+    catalog: &SystemCatalog,
+    env: &Env,
+) -> Result<Datum, SqlError> {
+    let (wanted, rest) = args.split_last().expect("it has arguments");
+    // The user, where there is one, comes first; the column of a table comes behind it.
+    let (user, object) = match rest {
+        [object] => (env.user.to_string(), object),
+        [object, Datum::Int(_)] => (env.user.to_string(), object),
+        [user, object, ..] => (named(user, catalog)?, object),
+        [] => unreachable!("it has arguments"),
+    };
+    let mut has_any = false;
+    for word in text(wanted).split(',') {
+        let (privileges, with_option) = privilege(word)?;
+        has_any |= match of {
+            Of::Anything => true,
+            Of::Schema => catalog.may_in_schema(&user, privileges, env),
+            Of::Relation => {
+                let number = match object {
+                    Datum::Text(name) => catalog.number(Reg::Class, name)?,
+                    number => oid(number),
+                };
+                match catalog.may(&user, number, (privileges, with_option), env) {
+                    Some(may) => may,
+                    None => return Ok(Datum::Null),
+                }
+            }
+        };
+    }
+    Ok(Datum::Bool(has_any))
+}
+
+/// A privilege by its name, and whether it may be given on.
+fn privilege(word: &str) -> Result<(Privileges, bool), SqlError> {
+    let word = word.trim();
+    let upper = word.to_uppercase();
+    let (name, with_option) = upper
+        .strip_suffix(" WITH GRANT OPTION")
+        .map_or((upper.as_str(), false), |name| (name, true));
+    let privileges = match name {
+        "SELECT" => Privileges::SELECT,
+        "INSERT" => Privileges::INSERT,
+        "UPDATE" => Privileges::UPDATE,
+        "DELETE" => Privileges::DELETE,
+        "TRUNCATE" => Privileges::TRUNCATE,
+        "REFERENCES" => Privileges::REFERENCES,
+        "TRIGGER" => Privileges::TRIGGER,
+        "USAGE" | "EXECUTE" | "CONNECT" | "TEMPORARY" | "TEMP" => Privileges::USAGE,
+        "CREATE" => Privileges::CREATE,
+        _ => {
+            let message = format!("unrecognized privilege type: \"{word}\"");
+            return Err(SqlError::new(code::INVALID_PARAMETER, message));
+        }
+    };
+    Ok((privileges, with_option))
+}

@@ -1,0 +1,130 @@
+//! Functions that come to several rows, where a value stands: `SELECT unnest(a)`.
+
+use sqlparser::ast;
+use sqlparser::tokenizer::Location;
+
+use super::Expr;
+use super::aggregates::NESTED;
+use super::bind::{Aggregates, Binder, Bound};
+use super::cast::Level;
+use crate::error::{SqlError, code};
+use crate::exec::series::{Called, SetFunction};
+use crate::syntax;
+use crate::types::SqlType;
+
+/// What to do instead.
+const INSTEAD: &str =
+    "You might be able to move the set-returning function into a LATERAL FROM item.";
+
+impl Binder<'_> {
+    /// A call as a value: the function has one column.
+    pub(super) fn set_call(
+        &mut self,
+        name: &str,
+        args: &[ast::FunctionArg],
+        location: Location,
+    ) -> Result<Bound, SqlError> {
+        let (at, columns) = self.called(name, args, location)?;
+        match columns[..] {
+            [(_, base)] => Ok(Bound::new(Expr::Rows(at, 0), base, location)),
+            _ => {
+                let feature = format!("the rows of {name}() as values");
+                let error = SqlError::unsupported(feature)
+                    .with_hint("Call it in FROM, or ask for one of its columns: (f(x)).column.");
+                Err(self.error_at(error, location))
+            }
+        }
+    }
+
+    /// A column of a call: `(f(x)).column`; nothing where that is not what stands there.
+    pub(super) fn set_column(
+        &mut self,
+        root: &ast::Expr,
+        chain: &[ast::AccessExpr],
+        location: Location,
+    ) -> Option<Result<Bound, SqlError>> {
+        let ast::Expr::Nested(inner) = root else { return None };
+        let ast::Expr::Function(function) = &**inner else { return None };
+        let [ast::AccessExpr::Dot(ast::Expr::Identifier(column))] = chain else { return None };
+        let name = syntax::name_parts(&function.name).ok()?.pop()?;
+        let ast::FunctionArguments::List(list) = &function.args else { return None };
+        if !SetFunction::is_name(&name) {
+            return None;
+        }
+        let column = syntax::name(column);
+        Some(self.called(&name, &list.args, location).and_then(|(at, columns)| {
+            let found = columns.iter().position(|(known, _)| *known == column);
+            let place = found.ok_or_else(|| {
+                let message = format!("column \"{column}\" not found in data type record");
+                self.error_at(SqlError::new(code::UNDEFINED_COLUMN, message), location)
+            })?;
+            Ok(Bound::new(Expr::Rows(at, place), columns[place].1, location))
+        }))
+    }
+
+    /// Notes a call, once for all that are the same: its place, and its columns.
+    fn called(
+        &mut self,
+        name: &str,
+        args: &[ast::FunctionArg],
+        location: Location,
+    ) -> Result<(usize, Vec<(&'static str, SqlType)>), SqlError> {
+        if let Aggregates::Forbidden(NESTED) = &self.aggregates {
+            let message = "aggregate function calls cannot contain set-returning function calls";
+            let error = SqlError::new(code::FEATURE_NOT_SUPPORTED, message).with_hint(INSTEAD);
+            return Err(self.error_at(error, location));
+        }
+        if let Aggregates::Forbidden(clause) = &self.aggregates {
+            let message = format!("set-returning functions are not allowed in {clause}");
+            return Err(
+                self.error_at(SqlError::new(code::FEATURE_NOT_SUPPORTED, message), location)
+            );
+        }
+        // Aggregates may be arguments, other such functions not.
+        let bounds = args.iter().map(|arg| self.argument(arg, location));
+        let bounds = bounds.collect::<Result<Vec<_>, _>>()?;
+        if bounds.iter().any(|bound| bound.expr.has(|part| matches!(part, Expr::Rows(..)))) {
+            let feature = "a set-returning function in an argument of another";
+            return Err(self.error_at(SqlError::unsupported(feature), location));
+        }
+        let types: Vec<SqlType> = bounds.iter().map(Bound::base).collect();
+        let Some((function, inputs, columns)) = SetFunction::named(name, &types) else {
+            return Err(self.no_function(name, &types, location));
+        };
+        self.params.reads_catalog |= function.reads_catalog();
+        let mut list = Vec::with_capacity(bounds.len());
+        for (bound, input) in bounds.into_iter().zip(inputs) {
+            list.push((self.cast(bound, input.into(), Level::Assignment)?.expr, input));
+        }
+        let types = columns.iter().map(|(_, base)| *base).collect();
+        let called = Called { function, args: list, types };
+        let Aggregates::Allowed(collected, _) = &mut self.aggregates else {
+            unreachable!("such functions are allowed here")
+        };
+        let known = collected.functions.iter().position(|known| *known == called);
+        let at = known.unwrap_or_else(|| {
+            collected.functions.push(called);
+            collected.functions.len() - 1
+        });
+        Ok((at, columns))
+    }
+
+    /// Such a function is computed before what decides whether it is wanted.
+    ///
+    /// # Errors
+    /// When one stands in such a construct.
+    pub(super) fn refuse_rows(
+        &self,
+        bounds: &[Bound],
+        construct: &str,
+        location: Location,
+    ) -> Result<(), SqlError> {
+        let is_one = |part: &Expr| matches!(part, Expr::Rows(..));
+        if !bounds.iter().any(|bound| bound.expr.has(is_one)) {
+            return Ok(());
+        }
+        let message = format!("set-returning functions are not allowed in {construct}");
+        let error = SqlError::new(code::FEATURE_NOT_SUPPORTED, message).with_hint(INSTEAD);
+        Err(self.error_at(error, location))
+    }
+}

@@ -1,0 +1,165 @@
+//! Things as the statements that make them: `pg_get_indexdef`, `pg_get_constraintdef`.
+
+use super::constraints::ConstraintKind;
+use super::{Entry, Kind, SystemCatalog};
+use crate::catalog::{Action, ForeignKey, Index, KeyTarget, Table};
+use crate::expr::Expr;
+use crate::plan::path::Path;
+use crate::plan::text;
+use crate::syntax::quoted_ident;
+use crate::types::{ColumnType, SqlType};
+use pangea_core::key::encode::{Nulls, Order};
+
+/// The type of an expression over the columns of a table.
+pub(super) fn type_of(table: &Table, expr: &str) -> ColumnType {
+    let bound = text::over_table(table, expr, "index expressions");
+    bound.map_or(SqlType::Text.into(), |bound| bound.ty)
+}
+
+/// The columns that a condition over a table names.
+pub(super) fn named_in(table: &Table, condition: &str) -> Vec<usize> {
+    let bound = text::condition(table, condition, "CHECK");
+    bound.map(|bound| bound.columns()).unwrap_or_default()
+}
+
+/// The columns of an index.
+pub(super) fn columns(index: &Index) -> Vec<usize> {
+    let column = |target: &KeyTarget| match target {
+        KeyTarget::Column(at) => Some(*at),
+        KeyTarget::Expr(_) => None,
+    };
+    index.keys.iter().filter_map(|key| column(&key.target)).collect()
+}
+
+/// The names of columns of a table.
+fn names(table: &Table, columns: &[usize]) -> String {
+    let name = |at: &usize| quoted_ident(&table.columns[*at].name);
+    columns.iter().map(name).collect::<Vec<_>>().join(", ")
+}
+
+/// Each part of an index, without and with its order.
+fn parts(table: &Table, index: &Index) -> Vec<(String, String)> {
+    let Ok(path) = Path::index(table, index) else { return Vec::new() };
+    let part = |part: &crate::plan::path::Part| {
+        let shown = match part.expr {
+            Expr::Column(_) => quoted_ident(&part.name),
+            _ => part.name.clone(),
+        };
+        let is_descending = part.order == Order::Descending;
+        let nulls = match part.nulls {
+            Some(Nulls::First) if !is_descending => " NULLS FIRST",
+            Some(Nulls::Last) if is_descending => " NULLS LAST",
+            _ => "",
+        };
+        let order = if is_descending { " DESC" } else { "" };
+        let whole = format!("{shown}{order}{nulls}");
+        (shown, whole)
+    };
+    path.parts.iter().map(part).collect()
+}
+
+/// An expression in parentheses, once.
+fn in_parentheses(expr: &str) -> String {
+    format!("({expr})")
+}
+
+fn statement(table: &Table, name: &str, is_unique: bool, parts: &str) -> String {
+    let unique = if is_unique { "UNIQUE " } else { "" };
+    let (name, table) = (quoted_ident(name), quoted_ident(&table.name));
+    format!("CREATE {unique}INDEX {name} ON public.{table} USING btree ({parts})")
+}
+
+fn action(clause: &str, action: Action) -> String {
+    let what = match action {
+        Action::NoAction => return String::new(),
+        Action::Restrict => "RESTRICT",
+        Action::Cascade => "CASCADE",
+        Action::SetNull => "SET NULL",
+        Action::SetDefault => "SET DEFAULT",
+    };
+    format!(" ON {clause} {what}")
+}
+
+impl SystemCatalog {
+    /// The statement that makes an index; nothing where the number is no index's.
+    pub(crate) fn index_definition(&self, oid: u32) -> Option<String> {
+        match &self.relations.get(&oid)?.kind {
+            Kind::PrimaryKey(table) => {
+                let parts = names(table, &table.primary_key);
+                Some(statement(table, &table.primary_key_name, true, &parts))
+            }
+            Kind::Index(table, at) => {
+                let index = &table.indexes[*at];
+                let parts: Vec<String> =
+                    parts(table, index).into_iter().map(|(_, whole)| whole).collect();
+                let mut text = statement(table, &index.name, index.is_unique, &parts.join(", "));
+                if !index.is_nulls_distinct {
+                    text.push_str(" NULLS NOT DISTINCT");
+                }
+                if let Some(predicate) = &index.predicate {
+                    text.push_str(&format!(" WHERE {}", in_parentheses(predicate)));
+                }
+                Some(text)
+            }
+            _ => None,
+        }
+    }
+
+    /// A column of an index, counted from 1; empty where it has not so many.
+    pub(crate) fn index_part(&self, oid: u32, column: i64) -> Option<String> {
+        let at = usize::try_from(column).ok().and_then(|column| column.checked_sub(1));
+        let parts: Vec<String> = match &self.relations.get(&oid)?.kind {
+            Kind::PrimaryKey(table) => {
+                let name = |at: &usize| quoted_ident(&table.columns[*at].name);
+                table.primary_key.iter().map(name).collect()
+            }
+            Kind::Index(table, index) => {
+                parts(table, &table.indexes[*index]).into_iter().map(|(shown, _)| shown).collect()
+            }
+            _ => return None,
+        };
+        Some(at.and_then(|at| parts.into_iter().nth(at)).unwrap_or_default())
+    }
+
+    /// What ADD CONSTRAINT says of a constraint.
+    pub(crate) fn constraint_definition(&self, oid: u32) -> Option<String> {
+        let constraint = self.constraints.get(&oid)?;
+        let table = &constraint.table;
+        Some(match constraint.kind {
+            ConstraintKind::PrimaryKey => {
+                format!("PRIMARY KEY ({})", names(table, &table.primary_key))
+            }
+            ConstraintKind::Unique(at) => {
+                let index = &table.indexes[at];
+                let nulls = if index.is_nulls_distinct { "" } else { " NULLS NOT DISTINCT" };
+                format!("UNIQUE{nulls} ({})", names(table, &columns(index)))
+            }
+            ConstraintKind::Check(at) => {
+                format!("CHECK ({})", in_parentheses(&table.checks[at].condition))
+            }
+            ConstraintKind::ForeignKey(at) => self.foreign_key(table, &table.foreign_keys[at]),
+        })
+    }
+
+    fn foreign_key(&self, table: &Table, key: &ForeignKey) -> String {
+        let parent = self.by_name.get(&key.parent).and_then(|oid| self.relations.get(oid));
+        let parent_columns = match parent {
+            Some(Entry { kind: Kind::Table(parent), .. }) => names(parent, &key.parent_columns),
+            _ => String::new(),
+        };
+        let columns = names(table, &key.columns);
+        let parent = quoted_ident(&key.parent);
+        let full = if key.is_full { " MATCH FULL" } else { "" };
+        let update = action("UPDATE", key.on_update);
+        let delete = action("DELETE", key.on_delete);
+        let deferral = match key.deferral {
+            (true, true) => " DEFERRABLE INITIALLY DEFERRED",
+            (true, false) => " DEFERRABLE",
+            _ => "",
+        };
+        format!(
+            "FOREIGN KEY ({columns}) REFERENCES {parent}({parent_columns})\
+             {full}{update}{delete}{deferral}"
+        )
+    }
+}

@@ -1,0 +1,208 @@
+//! The catalog as tables: `pg_catalog`, over the records of [`crate::catalog`].
+//!
+//! ```text
+//!   records, read once per statement -> SystemCatalog -> rows of pg_class, pg_attribute, ...
+//!                                              |
+//!                                              +-> names: 't'::regclass, format_type(), ...
+//! ```
+//!
+//! A statement that names a table of the catalog, or asks for a name, reads all records of the
+//! catalog when it begins: with them it conflicts like with any other row. Numbers (`oid`) are those
+//! of PostgreSQL where it has such a thing; others follow from the records, and are the same on
+//! every replica.
+
+mod constraints;
+mod definitions;
+mod names;
+mod objects;
+mod relations;
+mod roles;
+mod tables;
+mod types;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use pangea_core::key::Direction;
+use pangea_core::txn::{Context, Scan};
+
+use crate::catalog::role::{self, Access, Object, Role};
+use crate::catalog::{
+    BOOTSTRAP, CATALOG, Relation, Sequence, Table, relation_keys, relation_of_key,
+};
+use crate::error::Failure;
+use crate::types::datum::Datum;
+pub(crate) use names::format_type;
+pub(crate) use roles::ENCODING;
+pub(crate) use tables::{SystemTable, find};
+
+/// `pg_catalog`
+const PG_CATALOG: u32 = 11;
+/// `public`
+const PUBLIC: u32 = 2_200;
+/// `information_schema`
+const INFORMATION_SCHEMA: u32 = 13_000;
+/// The bootstrap superuser.
+const BOOTSTRAP_ROLE: u32 = 10;
+/// The first number of what users make.
+const USER_OID_FIRST: u32 = 16_384;
+/// Numbers from here on are not stored: primary keys', as they are in their tables.
+const PRIMARY_KEY_FIRST: u32 = 1 << 30;
+/// What has a name alone gets its number from the name.
+const NAMED_FIRST: u32 = 1 << 31;
+
+/// What the records of the catalog say, when a statement began.
+#[derive(Debug)]
+pub(crate) struct SystemCatalog {
+    /// In the order of their numbers.
+    relations: BTreeMap<u32, Entry>,
+    /// The numbers of the relations of each name.
+    by_name: BTreeMap<String, u32>,
+    roles: BTreeMap<u32, Role>,
+    access: BTreeMap<String, Access>,
+    schema: Access,
+    constraints: BTreeMap<u32, constraints::Constraint>,
+}
+
+/// A relation with all that is known of it.
+#[derive(Clone, Debug)]
+struct Entry {
+    name: String,
+    namespace: u32,
+    kind: Kind,
+}
+
+/// What a relation is.
+#[derive(Clone, Debug)]
+enum Kind {
+    Table(Arc<Table>),
+    /// The index that a table is.
+    PrimaryKey(Arc<Table>),
+    /// An index, by its place among the table's.
+    Index(Arc<Table>, usize),
+    Sequence(Sequence),
+    /// A table of the catalog.
+    System(&'static SystemTable),
+}
+
+/// The number of what is stored under a number.
+fn stored(id: u32) -> u32 {
+    id - crate::catalog::USER_TABLE_FIRST + USER_OID_FIRST
+}
+
+/// The number of a primary key.
+fn primary_key(table: &Table) -> u32 {
+    PRIMARY_KEY_FIRST + stored(table.id.0)
+}
+
+/// A number for each of some names, none twice, however many there are.
+fn numbered<T>(named: impl IntoIterator<Item = (String, T)>) -> BTreeMap<u32, T> {
+    let mut found = BTreeMap::new();
+    let mut taken = BTreeSet::new();
+    for (name, value) in named {
+        let mut oid = NAMED_FIRST | xxhash_rust::xxh3::xxh3_64(name.as_bytes()) as u32;
+        while !taken.insert(oid) {
+            oid = NAMED_FIRST | oid.wrapping_add(1);
+        }
+        found.insert(oid, value);
+    }
+    found
+}
+
+impl SystemCatalog {
+    /// Reads all records.
+    pub(crate) fn load(cx: &mut dyn Context) -> Result<Self, Failure> {
+        let mut records = Vec::new();
+        let (range, direction) = (relation_keys(), Direction::Forward);
+        cx.scan(&Scan { table: CATALOG, range, direction }, &mut |key, record| {
+            records.push((relation_of_key(key).map(str::to_owned), Relation::decode(record)));
+            ControlFlow::Continue(())
+        })?;
+        let mut relations = BTreeMap::new();
+        for system in tables::all() {
+            let (name, kind) = (system.name.clone(), Kind::System(system));
+            relations.insert(system.oid, Entry { name, namespace: PG_CATALOG, kind });
+        }
+        let mut add = |oid, name: &str, kind| {
+            let (name, namespace) = (name.to_owned(), PUBLIC);
+            relations.insert(oid, Entry { name, namespace, kind });
+        };
+        for (name, record) in records {
+            match (name, record?) {
+                (_, Relation::Table(table)) => {
+                    let table = Arc::new(table);
+                    add(stored(table.id.0), &table.name, Kind::Table(table.clone()));
+                    if !table.primary_key.is_empty() {
+                        let kind = Kind::PrimaryKey(table.clone());
+                        add(primary_key(&table), &table.primary_key_name, kind);
+                    }
+                    for (at, index) in table.indexes.iter().enumerate() {
+                        add(stored(index.id.0), &index.name, Kind::Index(table.clone(), at));
+                    }
+                }
+                (Some(name), Relation::Sequence(sequence)) => {
+                    add(stored(sequence.id), &name, Kind::Sequence(sequence));
+                }
+                // Its table has it.
+                (_, Relation::Index { .. }) | (None, _) => {}
+            }
+        }
+        let constraints = constraints::all(&relations);
+        let by_name = relations.iter().map(|(oid, entry)| (entry.name.clone(), *oid)).collect();
+        let (first, others): (Vec<Role>, Vec<Role>) =
+            role::all(cx)?.into_iter().partition(|role| role.name == BOOTSTRAP);
+        let first = first.into_iter().next().unwrap_or_else(|| Role::superuser(BOOTSTRAP));
+        let mut roles = numbered(others.into_iter().map(|role| (role.name.clone(), role)));
+        roles.insert(BOOTSTRAP_ROLE, first);
+        let access = role::all_access(cx)?.into_iter();
+        let access = access.filter_map(|(_, name, access)| Some((name?, access))).collect();
+        let schema = role::access(&Object::Schema, cx)?;
+        Ok(Self { relations, by_name, roles, access, schema, constraints })
+    }
+
+    /// The rows of one of its tables.
+    pub(crate) fn rows(
+        &self,
+        table: &'static SystemTable,
+        env: &crate::expr::Env,
+    ) -> Vec<Vec<Datum>> {
+        let rows = tables::Rows::new(table);
+        match table.name.as_str() {
+            "pg_class" => self.pg_class(rows),
+            "pg_attribute" => self.pg_attribute(rows),
+            "pg_attrdef" => self.pg_attrdef(rows),
+            "pg_index" => self.pg_index(rows),
+            "pg_sequence" => self.pg_sequence(rows),
+            "pg_constraint" => self.pg_constraint(rows),
+            "pg_depend" => self.pg_depend(rows),
+            "pg_authid" => self.pg_authid(rows),
+            "pg_auth_members" => self.pg_auth_members(rows),
+            "pg_database" => self.pg_database(rows, env),
+            "pg_namespace" => self.pg_namespace(rows),
+            "pg_type" => types::pg_type(rows),
+            "pg_proc" => types::pg_proc(rows),
+            "pg_opclass" => types::pg_opclass(rows),
+            "pg_opfamily" => types::pg_opfamily(rows),
+            "pg_am" => objects::pg_am(rows),
+            "pg_collation" => objects::pg_collation(rows),
+            "pg_language" => objects::pg_language(rows),
+            "pg_tablespace" => objects::pg_tablespace(rows),
+            "pg_description" => rows,
+            // Of all others Pangea has none.
+            _ => rows,
+        }
+        .finish()
+    }
+
+    /// Whose a relation is.
+    fn owner(&self, name: &str) -> &str {
+        self.access.get(name).map_or(BOOTSTRAP, |access| access.owner.as_str())
+    }
+
+    /// The number of a role; 0 where there is none.
+    fn role_oid(&self, name: &str) -> u32 {
+        let found = self.roles.iter().find(|(_, role)| role.name == name);
+        found.map_or(0, |(oid, _)| *oid)
+    }
+}

@@ -1,0 +1,160 @@
+//! Numbers as names, and names as numbers: `regclass` and its like.
+
+use super::{Kind, PG_CATALOG, PUBLIC, SystemCatalog, types};
+use crate::error::{SqlError, code};
+use crate::expr::bind::column_type;
+use crate::syntax::{self, quoted_ident};
+use crate::types::{ColumnType, Reg, SqlType};
+use sqlparser::dialect::PostgreSqlDialect;
+use sqlparser::parser::Parser;
+
+/// What a thing that is not there is shown as.
+const NOTHING: &str = "-";
+
+/// A type by its number, as declarations write it: `format_type`.
+pub(crate) fn format_type(oid: u32, modifier: i32) -> String {
+    if oid == 0 {
+        return NOTHING.to_owned();
+    }
+    match (SqlType::from_oid(oid), types::row(oid)) {
+        (Some(base), _) => ColumnType { base, modifier }.to_string(),
+        (None, Some(row)) => {
+            let element = types::row(row.name.strip_prefix('_').map_or(0, |_| row.element()));
+            element.map_or_else(|| row.name.clone(), |element| format!("{}[]", element.name))
+        }
+        (None, None) => "???".to_owned(),
+    }
+}
+
+/// The number of the type that a text names.
+pub(crate) fn type_named(text: &str) -> Result<u32, SqlError> {
+    if let Some(row) = types::named(text) {
+        return Ok(row.oid);
+    }
+    let malformed = |_| SqlError::new(code::SYNTAX, format!("invalid type name \"{text}\""));
+    let mut parser = Parser::new(&PostgreSqlDialect {}).try_with_sql(text).map_err(malformed)?;
+    let parsed = parser.parse_data_type().map_err(malformed)?;
+    Ok(column_type(&parsed)?.base.oid())
+}
+
+/// The parts of a name in a text, of which the last is the thing's own.
+fn parts_of(text: &str) -> Result<(Option<String>, String), SqlError> {
+    let invalid = |_| SqlError::new(code::INVALID_NAME, "invalid name syntax");
+    let mut parser = Parser::new(&PostgreSqlDialect {}).try_with_sql(text).map_err(invalid)?;
+    let object = parser.parse_object_name(false).map_err(invalid)?;
+    let mut parts = syntax::name_parts(&object)?;
+    let name = parts.pop().unwrap_or_default();
+    Ok((parts.pop(), name))
+}
+
+impl SystemCatalog {
+    /// The number of what a text names; nothing where there is none.
+    ///
+    /// # Errors
+    /// When the text is no name.
+    pub(crate) fn found(&self, kind: Reg, text: &str) -> Result<Option<u32>, SqlError> {
+        let trimmed = text.trim();
+        if trimmed == NOTHING {
+            return Ok(Some(0));
+        }
+        if !trimmed.is_empty() && trimmed.bytes().all(|byte| byte.is_ascii_digit()) {
+            let number = trimmed.parse::<u32>().map(Some);
+            return number.map_err(|_| {
+                let message = format!("value \"{text}\" is out of range for type oid");
+                SqlError::new(code::NUMERIC_OUT_OF_RANGE, message)
+            });
+        }
+        if kind == Reg::Type {
+            return match type_named(trimmed) {
+                Ok(oid) => Ok(Some(oid)),
+                Err(error) if error.code == code::UNDEFINED_OBJECT => Ok(None),
+                Err(error) => Err(error),
+            };
+        }
+        let (schema, name) = parts_of(trimmed)?;
+        let namespace = schema.as_deref().map(|schema| self.namespace(schema));
+        if let (Some(None), Some(schema)) = (namespace, &schema) {
+            let message = format!("schema \"{schema}\" does not exist");
+            return Err(SqlError::new(code::UNDEFINED_SCHEMA, message));
+        }
+        Ok(match kind {
+            Reg::Class => match namespace {
+                None => self.by_name.get(&name).copied(),
+                Some(namespace) => {
+                    let found = self.by_name.get(&name).copied();
+                    found.filter(|oid| Some(self.relations[oid].namespace) == namespace)
+                }
+            },
+            Reg::Namespace => self.namespace(&name),
+            Reg::Procedure => types::procedure_named(&name),
+            Reg::Role => Some(self.role_oid(&name)).filter(|oid| *oid != 0),
+            Reg::Type => unreachable!("a type is no plain name"),
+        })
+    }
+
+    /// The number of what a text names.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub(crate) fn number(&self, kind: Reg, text: &str) -> Result<u32, SqlError> {
+        if let Some(oid) = self.found(kind, text)? {
+            return Ok(oid);
+        }
+        let (what, code) = match kind {
+            Reg::Class => ("relation", code::UNDEFINED_TABLE),
+            Reg::Namespace => ("schema", code::UNDEFINED_SCHEMA),
+            Reg::Procedure => ("function", code::UNDEFINED_FUNCTION),
+            Reg::Role => ("role", code::UNDEFINED_OBJECT),
+            Reg::Type => ("type", code::UNDEFINED_OBJECT),
+        };
+        Err(SqlError::new(code, format!("{what} \"{text}\" does not exist")))
+    }
+
+    /// A number as the name of what it is of; the number itself where there is nothing.
+    pub(crate) fn shown(&self, kind: Reg, oid: u32) -> String {
+        let found = match kind {
+            _ if oid == 0 => Some(NOTHING.to_owned()),
+            Reg::Class => self.relations.get(&oid).map(|entry| {
+                let name = quoted_ident(&entry.name);
+                match entry.namespace {
+                    PG_CATALOG | PUBLIC => name,
+                    other => format!("{}.{name}", self.namespace_name(other)),
+                }
+            }),
+            Reg::Namespace => {
+                Some(self.namespace_name(oid)).filter(|it| !it.is_empty()).map(quoted_ident)
+            }
+            Reg::Procedure => types::procedure_name(oid).map(quoted_ident),
+            Reg::Role => self.roles.get(&oid).map(|role| quoted_ident(&role.name)),
+            Reg::Type => types::row(oid).map(|_| format_type(oid, -1)),
+        };
+        found.unwrap_or_else(|| oid.to_string())
+    }
+
+    /// The name of a role, as `pg_get_userbyid` says it.
+    pub(crate) fn role_name(&self, oid: u32) -> String {
+        let unknown = || format!("unknown (OID={oid})");
+        self.roles.get(&oid).map_or_else(unknown, |role| role.name.clone())
+    }
+
+    /// Whether a relation is found by its name alone; nothing where there is none.
+    pub(crate) fn is_visible(&self, oid: u32) -> Option<bool> {
+        let entry = self.relations.get(&oid)?;
+        Some(matches!(entry.namespace, PG_CATALOG | PUBLIC))
+    }
+
+    /// Whether a relation is a table that users made.
+    pub(crate) fn is_user_table(&self, oid: u32) -> bool {
+        matches!(self.relations.get(&oid), Some(entry) if matches!(entry.kind, Kind::Table(_)))
+    }
+
+    /// The number of a schema.
+    fn namespace(&self, name: &str) -> Option<u32> {
+        self.namespaces().find(|(_, of)| *of == name).map(|(oid, _)| oid)
+    }
+
+    /// The name of a schema.
+    fn namespace_name(&self, oid: u32) -> &str {
+        self.namespaces().find(|(of, _)| *of == oid).map_or("", |(_, name)| name)
+    }
+}

@@ -1,0 +1,232 @@
+//! Roles, the database and the schemas.
+
+use std::collections::BTreeSet;
+
+use super::tables::{Rows, int, text};
+use super::{INFORMATION_SCHEMA, PG_CATALOG, PUBLIC, SystemCatalog};
+use crate::authorization::held;
+use crate::catalog::BOOTSTRAP;
+use crate::catalog::role::{Access, Privileges};
+use crate::expr::Env;
+use crate::syntax::quoted;
+use crate::types::datum::Datum;
+
+/// The number of the only database.
+pub(super) const DATABASE: u32 = 5;
+/// Where everything is kept.
+pub(super) const DEFAULT_TABLESPACE: u32 = 1_663;
+/// UTF8
+pub(crate) const ENCODING: u32 = 6;
+
+/// What each privilege is called in a list, in the order of such a list.
+const LETTERS: [(Privileges, char); 9] = [
+    (Privileges::INSERT, 'a'),
+    (Privileges::SELECT, 'r'),
+    (Privileges::UPDATE, 'w'),
+    (Privileges::DELETE, 'd'),
+    (Privileges::TRUNCATE, 'D'),
+    (Privileges::REFERENCES, 'x'),
+    (Privileges::TRIGGER, 't'),
+    (Privileges::USAGE, 'U'),
+    (Privileges::CREATE, 'C'),
+];
+
+/// A list of who may do what, as PostgreSQL writes it: `role=privileges/grantor`. NULL where nobody
+/// was given anything. `all` is what the owner has.
+pub(super) fn acl(access: &Access, all: Privileges) -> Datum {
+    if access.given.is_empty() {
+        return Datum::Null;
+    }
+    let item = |to: &str, by: &str, has: Privileges, may_give: Privileges| {
+        let is_in = |it: Privileges, one: Privileges| !it.within(one).is_empty();
+        let letters = LETTERS.iter().filter(|(one, _)| is_in(has, *one)).map(|(one, letter)| {
+            let star = if is_in(may_give, *one) { "*" } else { "" };
+            format!("{letter}{star}")
+        });
+        Datum::Text(format!("{to}={}/{}", letters.collect::<String>(), quoted(by)))
+    };
+    let own = item(&quoted(&access.owner), &access.owner, all, Privileges::default());
+    let given = access.given.iter().map(|given| {
+        let to = given.to.as_deref().map(quoted).unwrap_or_default();
+        item(&to, &given.by, given.privileges, given.with_option)
+    });
+    Datum::array(std::iter::once(own).chain(given).collect())
+}
+
+impl SystemCatalog {
+    /// The schemas.
+    pub(super) fn namespaces(&self) -> impl Iterator<Item = (u32, &'static str)> {
+        [(PG_CATALOG, "pg_catalog"), (PUBLIC, "public"), (INFORMATION_SCHEMA, "information_schema")]
+            .into_iter()
+    }
+
+    pub(super) fn pg_authid(&self, mut rows: Rows) -> Rows {
+        for (oid, role) in &self.roles {
+            rows.add(&[
+                ("oid", int(*oid)),
+                ("rolname", text(&role.name)),
+                ("rolsuper", Datum::Bool(role.is_superuser)),
+                ("rolinherit", Datum::Bool(role.inherits)),
+                ("rolcreaterole", Datum::Bool(role.creates_roles)),
+                ("rolcreatedb", Datum::Bool(role.creates_databases)),
+                ("rolcanlogin", Datum::Bool(role.can_login)),
+                ("rolconnlimit", int(role.connection_limit)),
+                ("rolvaliduntil", role.valid_until.map_or(Datum::Null, Datum::Timestamp)),
+            ]);
+        }
+        rows
+    }
+
+    pub(super) fn pg_auth_members(&self, mut rows: Rows) -> Rows {
+        for (oid, role) in &self.roles {
+            for membership in &role.member_of {
+                rows.add(&[
+                    ("roleid", int(self.role_oid(&membership.role))),
+                    ("member", int(*oid)),
+                    ("grantor", int(self.role_oid(BOOTSTRAP))),
+                    ("admin_option", Datum::Bool(membership.is_admin)),
+                ]);
+            }
+        }
+        rows
+    }
+
+    /// The database that a session is in: all names are names of the one that there is.
+    pub(super) fn pg_database(&self, mut rows: Rows, env: &Env) -> Rows {
+        rows.add(&[
+            ("oid", int(DATABASE)),
+            ("datname", text(&env.database)),
+            ("datdba", int(self.role_oid(BOOTSTRAP))),
+            ("encoding", int(ENCODING)),
+            ("datlocprovider", text("c")),
+            ("datallowconn", Datum::Bool(true)),
+            ("datconnlimit", int(-1)),
+            ("dattablespace", int(DEFAULT_TABLESPACE)),
+            ("datcollate", text("C")),
+            ("datctype", text("C.UTF-8")),
+        ]);
+        rows
+    }
+
+    pub(super) fn pg_namespace(&self, mut rows: Rows) -> Rows {
+        for (oid, name) in self.namespaces().filter(|(oid, _)| *oid != PUBLIC) {
+            rows.add(&[
+                ("oid", int(oid)),
+                ("nspname", text(name)),
+                ("nspowner", int(self.role_oid(BOOTSTRAP))),
+                (
+                    "nspacl",
+                    Datum::array(vec![
+                        Datum::Text(format!("{BOOTSTRAP}=UC/{BOOTSTRAP}")),
+                        Datum::Text(format!("=U/{BOOTSTRAP}")),
+                    ]),
+                ),
+            ]);
+        }
+        rows.add(&[
+            ("oid", int(PUBLIC)),
+            ("nspname", text("public")),
+            ("nspowner", int(self.role_oid(&self.schema.owner))),
+            ("nspacl", acl(&self.schema, Privileges::SCHEMA)),
+        ]);
+        rows
+    }
+}
+
+impl SystemCatalog {
+    /// Whether somebody may do everything.
+    pub(crate) fn is_superuser(&self, user: &str, env: &Env) -> bool {
+        let found = self.roles.values().find(|role| role.name == user);
+        found.map_or(env.is_trusted && *env.user == *user, |role| role.is_superuser)
+    }
+
+    /// Whether somebody has the privileges of a role.
+    pub(crate) fn has_role(&self, user: &str, role: &str) -> bool {
+        self.privileged(user).contains(role)
+    }
+
+    /// The roles whose privileges somebody has.
+    fn privileged(&self, user: &str) -> BTreeSet<String> {
+        let mut found = BTreeSet::from([user.to_owned()]);
+        let mut open = vec![user.to_owned()];
+        while let Some(name) = open.pop() {
+            let role = self.roles.values().find(|role| role.name == name && role.inherits);
+            for membership in role.iter().flat_map(|role| &role.member_of) {
+                if found.insert(membership.role.clone()) {
+                    open.push(membership.role.clone());
+                }
+            }
+        }
+        found
+    }
+
+    /// Whether somebody may do something with a relation; nothing where there is none.
+    pub(crate) fn may(
+        &self,
+        user: &str,
+        relation: u32,
+        (wanted, with_option): (Privileges, bool),
+        env: &Env,
+    ) -> Option<bool> {
+        let entry = self.relations.get(&relation)?;
+        if self.is_superuser(user, env) {
+            return Some(true);
+        }
+        if entry.namespace != PUBLIC {
+            return Some(wanted == Privileges::SELECT && !with_option);
+        }
+        let owner = || Access::of(BOOTSTRAP);
+        let name = entry.kind.owned_as(&entry.name);
+        let mut access = self.access.get(name).cloned().unwrap_or_else(owner);
+        if with_option {
+            access.given.iter_mut().for_each(|given| given.privileges = given.with_option);
+        }
+        Some(may(&access, &self.privileged(user), wanted))
+    }
+
+    /// Whether somebody may do something in the schema that users make things in.
+    pub(crate) fn may_in_schema(&self, user: &str, wanted: Privileges, env: &Env) -> bool {
+        self.is_superuser(user, env) || may(&self.schema, &self.privileged(user), wanted)
+    }
+}
+
+fn may(access: &Access, roles: &BTreeSet<String>, wanted: Privileges) -> bool {
+    wanted.without(held(access, roles)).is_empty()
+}
+
+/// The privilege of a letter in a list.
+fn privilege_of(letter: char) -> Option<&'static str> {
+    Some(match letter {
+        'a' => "INSERT",
+        'r' => "SELECT",
+        'w' => "UPDATE",
+        'd' => "DELETE",
+        'D' => "TRUNCATE",
+        'x' => "REFERENCES",
+        't' => "TRIGGER",
+        'U' => "USAGE",
+        'C' => "CREATE",
+        _ => return None,
+    })
+}
+
+impl SystemCatalog {
+    /// An item of a list of who may do what, as rows: who gave what to whom, and whether it may be
+    /// given on.
+    pub(crate) fn privileges_of(&self, item: &str) -> Vec<Vec<Datum>> {
+        let Some((to, rest)) = item.split_once('=') else { return Vec::new() };
+        let (letters, by) = rest.split_once('/').unwrap_or((rest, ""));
+        let number = |name: &str| int(self.role_oid(name.trim_matches('"')));
+        let mut rows: Vec<Vec<Datum>> = Vec::new();
+        for letter in letters.chars() {
+            match (privilege_of(letter), rows.last_mut()) {
+                (Some(name), _) => {
+                    rows.push(vec![number(by), number(to), text(name), Datum::Bool(false)]);
+                }
+                (None, Some(row)) => row[3] = Datum::Bool(true),
+                (None, None) => {}
+            }
+        }
+        rows
+    }
+}

@@ -1,0 +1,132 @@
+//! What tables there are in `pg_catalog`, with their columns.
+
+use std::sync::OnceLock;
+
+use crate::types::SqlType;
+use crate::types::datum::Datum;
+
+/// A line for each table: its number, its name, and its columns, each with the name of its type in
+/// `pg_type`. An exclamation mark is for NOT NULL, an underscore before a type for its array.
+const CATALOGS: &str = include_str!("data/catalogs.txt");
+
+/// A table of the catalog.
+#[derive(Debug)]
+pub(crate) struct SystemTable {
+    pub oid: u32,
+    pub name: String,
+    pub columns: Vec<SystemColumn>,
+}
+
+/// A column of one.
+#[derive(Debug)]
+pub(crate) struct SystemColumn {
+    pub name: String,
+    pub base: SqlType,
+    pub is_not_null: bool,
+}
+
+impl PartialEq for SystemTable {
+    fn eq(&self, other: &Self) -> bool {
+        self.oid == other.oid
+    }
+}
+
+/// All tables.
+pub(super) fn all() -> &'static [SystemTable] {
+    static ALL: OnceLock<Vec<SystemTable>> = OnceLock::new();
+    ALL.get_or_init(|| CATALOGS.lines().map(table).collect())
+}
+
+/// The table of a name.
+pub(crate) fn find(name: &str) -> Option<&'static SystemTable> {
+    all().iter().find(|table| table.name == name)
+}
+
+fn table(line: &str) -> SystemTable {
+    let mut words = line.split(' ');
+    let oid = words.next().and_then(|word| word.parse().ok()).expect("a number first");
+    let name = words.next().expect("a name").to_owned();
+    let column = |word: &str| {
+        let (name, ty) = word.split_once(':').expect("a name and a type");
+        let (ty, is_not_null) = ty.strip_suffix('!').map_or((ty, false), |ty| (ty, true));
+        SystemColumn { name: name.to_owned(), base: base_named(ty), is_not_null }
+    };
+    SystemTable { oid, name, columns: words.map(column).collect() }
+}
+
+/// The type of a name in `pg_type`.
+fn base_named(name: &str) -> SqlType {
+    if let Some(element) = name.strip_prefix('_') {
+        return base_named(element).array().expect("a type of which there are arrays");
+    }
+    let found = SqlType::ALL.into_iter().find(|base| base.internal_name() == name);
+    found.unwrap_or_else(|| panic!("no type {name}"))
+}
+
+/// Rows that are made for a table.
+#[derive(Debug)]
+pub(super) struct Rows {
+    table: &'static SystemTable,
+    rows: Vec<Vec<Datum>>,
+}
+
+impl Rows {
+    pub(super) fn new(table: &'static SystemTable) -> Self {
+        Self { table, rows: Vec::new() }
+    }
+
+    /// A row. A column that is not named is NULL, or nothing of its type where that may not be.
+    pub(super) fn add(&mut self, values: &[(&str, Datum)]) {
+        let mut row: Vec<Datum> = self.table.columns.iter().map(absent).collect();
+        for (name, value) in values {
+            let at = self.table.columns.iter().position(|column| column.name == *name);
+            row[at.unwrap_or_else(|| panic!("{} has no {name}", self.table.name))] = value.clone();
+        }
+        self.rows.push(row);
+    }
+
+    pub(super) fn finish(self) -> Vec<Vec<Datum>> {
+        self.rows
+    }
+}
+
+/// What a column has that a row does not speak of.
+fn absent(column: &SystemColumn) -> Datum {
+    match column.base {
+        _ if !column.is_not_null => Datum::Null,
+        SqlType::Bool => Datum::Bool(false),
+        SqlType::Float4 | SqlType::Float8 => Datum::Float(0.0),
+        base if base.is_integer() || base.is_oid() => Datum::Int(0),
+        base if base.element().is_some() => Datum::array(Vec::new()),
+        SqlType::Timestamptz => Datum::Timestamp(0),
+        _ => Datum::Text(String::new()),
+    }
+}
+
+/// A text.
+pub(super) fn text(value: &str) -> Datum {
+    Datum::Text(value.to_owned())
+}
+
+/// A number.
+pub(super) fn int(value: impl Into<i64>) -> Datum {
+    Datum::Int(value.into())
+}
+
+/// Numbers.
+pub(super) fn ints(values: impl IntoIterator<Item = i64>) -> Datum {
+    Datum::array(values.into_iter().map(Datum::Int).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_are_read_with_their_columns() {
+        let class = find("pg_class").unwrap();
+        assert_eq!((class.oid, class.columns[1].name.as_str()), (1_259, "relname"));
+        assert_eq!((class.columns[1].base, class.columns[1].is_not_null), (SqlType::Name, true));
+        assert!(find("pg_nothing").is_none());
+    }
+}
