@@ -23,6 +23,8 @@ use crate::expr::Env;
 pub(crate) struct Required {
     pub object: Object,
     pub needs: Needs,
+    /// The view that reads it: then its owner must be allowed to, and not the user.
+    pub through: Option<String>,
 }
 
 /// What a user must have.
@@ -39,21 +41,31 @@ pub(crate) enum Needs {
 impl Required {
     /// Privileges on a table, all of them.
     pub(crate) fn on_table(name: &str, privileges: Privileges) -> Self {
-        Self { object: Object::Table(name.to_owned()), needs: Needs::All(privileges) }
+        Self::new(Object::Table(name.to_owned()), Needs::All(privileges))
+    }
+
+    /// What a user must have of an object.
+    pub(crate) fn new(object: Object, needs: Needs) -> Self {
+        Self { object, needs, through: None }
+    }
+
+    /// To read something.
+    pub(crate) fn select(object: Object) -> Self {
+        Self::new(object, Needs::All(Privileges::SELECT))
     }
 
     /// To be the owner of something.
     pub(crate) fn owner(object: Object) -> Self {
-        Self { object, needs: Needs::Owner { index: None } }
+        Self::new(object, Needs::Owner { index: None })
     }
 
     /// To make something in the schema.
     pub(crate) fn create() -> Self {
-        Self { object: Object::Schema, needs: Needs::All(Privileges::CREATE) }
+        Self::new(Object::Schema, Needs::All(Privileges::CREATE))
     }
 
     fn check(&self, roles: &BTreeSet<String>, cx: &mut dyn Context) -> Result<(), Failure> {
-        let Self { object, needs } = self;
+        let Self { object, needs, .. } = self;
         let access = role::access(object, cx)?;
         match needs {
             Needs::All(wanted) if wanted.without(held(&access, roles)).is_empty() => Ok(()),
@@ -123,10 +135,19 @@ pub(crate) fn privileged(name: &str, cx: &mut dyn Context) -> Result<BTreeSet<St
 /// # Errors
 /// 42501 when it may not.
 pub(crate) fn check(required: &[Required], env: &Env, cx: &mut dyn Context) -> Result<(), Failure> {
-    if required.is_empty() {
-        return Ok(());
+    let (own, through): (Vec<_>, Vec<_>) = required.iter().partition(|it| it.through.is_none());
+    if !own.is_empty()
+        && let Some(role) = ordinary(env, cx)?
+    {
+        let roles = privileged(&role.name, cx)?;
+        own.iter().try_for_each(|required| required.check(&roles, cx))?;
     }
-    let Some(role) = ordinary(env, cx)? else { return Ok(()) };
-    let roles = privileged(&role.name, cx)?;
-    required.iter().try_for_each(|required| required.check(&roles, cx))
+    for required in through {
+        let view = required.through.clone().unwrap_or_default();
+        let owner = role::access(&Object::View(view), cx)?.owner;
+        if role::find(&owner, cx)?.is_none_or(|role| !role.is_superuser) {
+            required.check(&privileged(&owner, cx)?, cx)?;
+        }
+    }
+    Ok(())
 }

@@ -221,6 +221,7 @@ pub(crate) fn name_parts(object: &ast::ObjectName) -> Result<Vec<String>, SqlErr
 /// The name of a table, which is in schema `public`.
 pub(crate) fn table_name(object: &ast::ObjectName) -> Result<String, SqlError> {
     let mut parts = name_parts(object)?;
+    let is_system = system::find(&parts).is_some();
     let table = parts.pop().unwrap_or_default();
     let denied = || {
         let message = format!("permission denied: \"{table}\" is a system catalog");
@@ -229,14 +230,11 @@ pub(crate) fn table_name(object: &ast::ObjectName) -> Result<String, SqlError> {
     let unsupported = || SqlError::unsupported(format!("the catalog table {table}"));
     match parts.as_slice() {
         // Who asks for one of them to be read does not come here.
-        [] if system::find(&table).is_some() => denied(),
+        [] | [_] if is_system => denied(),
         [] if refused::is_of_catalog(&table) => Err(unsupported()),
         [] => Ok(table),
         [schema] if schema == "public" => Ok(table),
         [schema] if schema == "pg_catalog" || schema == "information_schema" => {
-            if system::find(&table).is_some() && schema == "pg_catalog" {
-                return denied();
-            }
             if refused::is_of_catalog(&table) {
                 return Err(unsupported());
             }

@@ -13,6 +13,7 @@
 pub(crate) mod role;
 pub(crate) mod sequence;
 mod table;
+mod view;
 
 use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::TableId;
@@ -25,6 +26,7 @@ use crate::error::Failure;
 pub use role::BOOTSTRAP;
 pub use sequence::Sequence;
 pub use table::{Action, Check, Column, ForeignKey, Identity, Index, IndexKey, KeyTarget, Table};
+pub use view::{View, ViewColumn};
 
 /// The table that holds the catalog.
 pub const CATALOG: TableId = TableId(1);
@@ -48,6 +50,8 @@ pub enum Relation {
         /// The table's name.
         table: String,
     },
+    /// A view.
+    View(View),
 }
 
 impl Relation {
@@ -57,6 +61,7 @@ impl Relation {
             Self::Table(_) => "table",
             Self::Sequence(_) => "sequence",
             Self::Index { .. } => "index",
+            Self::View(_) => "view",
         }
     }
 

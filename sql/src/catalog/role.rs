@@ -165,6 +165,7 @@ impl Access {
 pub(crate) enum Object {
     Table(String),
     Sequence(String),
+    View(String),
     /// The schema `public`.
     Schema,
 }
@@ -175,20 +176,23 @@ impl Object {
         match self {
             Self::Table(_) => "table",
             Self::Sequence(_) => "sequence",
+            Self::View(_) => "view",
             Self::Schema => "schema",
         }
     }
 
     pub(crate) fn name(&self) -> &str {
         match self {
-            Self::Table(name) | Self::Sequence(name) => name,
+            Self::Table(name) | Self::Sequence(name) | Self::View(name) => name,
             Self::Schema => "public",
         }
     }
 
     fn key(&self) -> Key {
         match self {
-            Self::Table(name) | Self::Sequence(name) => named(ACCESS_PREFIX, name),
+            Self::Table(name) | Self::Sequence(name) | Self::View(name) => {
+                named(ACCESS_PREFIX, name)
+            }
             Self::Schema => Key::from(SCHEMA_KEY),
         }
     }

@@ -242,7 +242,7 @@ impl Table {
 }
 
 /// Types as their number in `pg_type` and their modifier.
-mod column_type {
+pub(super) mod column_type {
     use serde::de::Error;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 

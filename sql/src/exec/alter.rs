@@ -9,7 +9,7 @@ use pangea_core::txn::Context;
 use pangea_core::value::Value;
 
 use super::write::{self, hidden_key};
-use super::{Executed, ddl, roles, scan};
+use super::{Executed, ddl, roles, scan, views};
 use crate::catalog::{self, Index, Relation, Table};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Env;
@@ -37,6 +37,7 @@ pub(super) fn run(alter: &Alter, env: &Env, cx: &mut dyn Context) -> Result<Exec
     let new = change_indexes(before, &mut after, cx)?;
     catalog::put_table(&after, cx)?;
     follow_parents(before, &after, cx)?;
+    views::check_dependent(before, &after, cx)?;
     let paths = Paths::new(Arc::new(after))?;
     let moves = paths.table.primary_key != before.primary_key;
     if moves || !change.fill.is_empty() {

@@ -8,7 +8,7 @@ use pangea_core::ids::TableId;
 use pangea_core::key::{Direction, KeyRange};
 use pangea_core::txn::{Context, Scan};
 
-use super::{Executed, alter, roles, scan};
+use super::{Executed, alter, roles, scan, views};
 use crate::authorization::{self, Required};
 use crate::catalog::role::Privileges;
 use crate::catalog::sequence::SEQUENCES;
@@ -59,10 +59,7 @@ pub(super) fn drop_tables(drop: &DropTables, cx: &mut dyn Context) -> Result<Exe
     for name in &drop.names {
         let table = match catalog::find(name, cx)? {
             Some(Relation::Table(table)) => table,
-            Some(_) => {
-                let message = format!("\"{name}\" is not a table");
-                return Err(SqlError::new(code::WRONG_OBJECT_TYPE, message).into());
-            }
+            Some(other) => return Err(wrong_kind(name, &other, "table").into()),
             None => {
                 let message = format!("table \"{name}\" does not exist");
                 if drop.if_exists {
@@ -72,6 +69,7 @@ pub(super) fn drop_tables(drop: &DropTables, cx: &mut dyn Context) -> Result<Exe
                 return Err(SqlError::new(code::UNDEFINED_TABLE, message).into());
             }
         };
+        views::drop_dependent(("table", name), &drop.names, drop.is_cascade, cx)?;
         let is_left = |child: &&String| *child != name && !drop.names.contains(child);
         for child in table.children.iter().filter(is_left) {
             if !drop.is_cascade {
@@ -94,6 +92,15 @@ pub(super) fn drop_tables(drop: &DropTables, cx: &mut dyn Context) -> Result<Exe
         roles::forget(name, cx)?;
     }
     Ok(Executed { notice, ..Executed::default() })
+}
+
+/// The error of DROP for something that is of another kind.
+pub(super) fn wrong_kind(name: &str, relation: &Relation, wanted: &str) -> SqlError {
+    let kind = relation.kind();
+    let article = if kind == "index" { "an" } else { "a" };
+    let message = format!("\"{name}\" is not a {wanted}");
+    let hint = format!("Use DROP {} to remove {article} {kind}.", kind.to_uppercase());
+    SqlError::new(code::WRONG_OBJECT_TYPE, message).with_hint(hint)
 }
 
 pub(super) fn create_sequence(
@@ -170,10 +177,7 @@ pub(super) fn drop_sequences(drop: &DropTables, cx: &mut dyn Context) -> Result<
                 }
                 forget_sequence(name, cx)?;
             }
-            Some(_) => {
-                let message = format!("\"{name}\" is not a sequence");
-                return Err(SqlError::new(code::WRONG_OBJECT_TYPE, message).into());
-            }
+            Some(other) => return Err(wrong_kind(name, &other, "sequence").into()),
             None => {
                 let message = format!("sequence \"{name}\" does not exist");
                 if !drop.if_exists {

@@ -91,6 +91,7 @@ impl Running<'_> {
             Some(_) if is_sequence => wrong(format!("\"{name}\" is not a sequence")),
             Some(Relation::Index { .. }) => wrong(format!("\"{name}\" is an index")),
             Some(Relation::Table(_)) => Ok(Object::Table(name.to_owned())),
+            Some(Relation::View(_)) => Ok(Object::View(name.to_owned())),
         }
     }
 
@@ -110,6 +111,9 @@ impl Running<'_> {
                 }
                 (Some(name), Relation::Table(_)) if !is_sequences => {
                     found.push(Object::Table(name));
+                }
+                (Some(name), Relation::View(_)) if !is_sequences => {
+                    found.push(Object::View(name));
                 }
                 _ => {}
             }
@@ -167,7 +171,7 @@ impl Running<'_> {
 /// The privileges that a statement names, of which an object must have all.
 fn wanted(grant: &Grant, object: &Object) -> Result<Privileges, SqlError> {
     let all = match object {
-        Object::Table(_) => Privileges::TABLE,
+        Object::Table(_) | Object::View(_) => Privileges::TABLE,
         Object::Sequence(_) => Privileges::SEQUENCE,
         Object::Schema => Privileges::SCHEMA,
     };

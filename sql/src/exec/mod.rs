@@ -14,6 +14,7 @@ pub(crate) mod query;
 mod roles;
 mod scan;
 pub(crate) mod series;
+mod views;
 mod write;
 
 use std::sync::Arc;
@@ -137,6 +138,8 @@ fn run_plan(plan: &Plan, env: &Env, cx: &mut dyn Context) -> Result<Executed, Fa
         Plan::Alter(alter) => alter::run(alter, env, cx),
         Plan::CreateSequence(create) => ddl::create_sequence(create, env, cx),
         Plan::DropSequences(drop) => ddl::drop_sequences(drop, cx),
+        Plan::CreateView(create) => views::create(create, env, cx),
+        Plan::DropViews(drop) => views::drop(drop, cx),
         Plan::ShowTables => ddl::show_tables(cx),
         Plan::CopyFrom(_) | Plan::CopyTo(_) => {
             Err(SqlError::new(code::INTERNAL, "a COPY needs a client").into())

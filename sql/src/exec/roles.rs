@@ -345,6 +345,7 @@ impl<'a> Running<'a> {
                 None => Object::Schema,
                 Some(relation) => match catalog::find(&relation, self.cx)? {
                     Some(Relation::Sequence(_)) => Object::Sequence(relation),
+                    Some(Relation::View(_)) => Object::View(relation),
                     _ => Object::Table(relation),
                 },
             };
@@ -450,6 +451,7 @@ impl<'a> Running<'a> {
                 let sequences = table.sequences.into_iter().map(|(_, name)| name).collect();
                 (Object::Table(name.to_owned()), sequences)
             }
+            Some(Relation::View(_)) if is_table => (Object::View(name.to_owned()), Vec::new()),
             Some(Relation::Sequence(sequence)) => match sequence.owner {
                 None => (Object::Sequence(name.to_owned()), Vec::new()),
                 Some(table) => {

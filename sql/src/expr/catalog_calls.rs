@@ -31,6 +31,8 @@ pub(crate) enum CatalogFunction {
     Index,
     /// `pg_get_constraintdef`
     Constraint,
+    /// `pg_get_viewdef`
+    View,
     /// `pg_encoding_to_char`
     Encoding,
     /// `pg_relation_is_publishable`
@@ -118,6 +120,11 @@ pub(super) const SIGNATURES: &[Signature] = &[
     of("pg_get_indexdef", &[Oid, Int4, Bool], Text, function(F::Index)),
     of("pg_get_constraintdef", &[Oid], Text, function(F::Constraint)),
     of("pg_get_constraintdef", &[Oid, Bool], Text, function(F::Constraint)),
+    of("pg_get_viewdef", &[Text], Text, function(F::View)),
+    of("pg_get_viewdef", &[Oid], Text, function(F::View)),
+    of("pg_get_viewdef", &[Oid, Bool], Text, function(F::View)),
+    of("pg_get_viewdef", &[Oid, Int4], Text, function(F::View)),
+    of("pg_get_viewdef", &[Text, Bool], Text, function(F::View)),
     of("pg_get_triggerdef", &[Oid], Text, function(F::Nothing)),
     of("pg_get_triggerdef", &[Oid, Bool], Text, function(F::Nothing)),
     of("pg_get_ruledef", &[Oid], Text, function(F::Nothing)),
@@ -203,6 +210,10 @@ pub(super) fn call(
             }
             _ => shown(catalog.index_definition(oid(&args[0]))),
         },
+        F::View => shown(catalog.view_definition(match &args[0] {
+            Datum::Text(name) => catalog.number(Reg::Class, name)?,
+            number => oid(number),
+        })),
         F::Constraint => shown(catalog.constraint_definition(oid(&args[0]))),
         F::Encoding => {
             let is_ours = oid(&args[0]) == crate::system::ENCODING;
@@ -210,7 +221,10 @@ pub(super) fn call(
         }
         F::IsUserTable => Ok(Datum::Bool(catalog.is_user_table(oid(&args[0])))),
         F::Find(kind) => {
-            let found = catalog.found(kind, text(&args[0]))?;
+            let found = match catalog.found(kind, text(&args[0])) {
+                Err(error) if error.code == code::UNDEFINED_SCHEMA => None,
+                found => found?,
+            };
             Ok(found.map_or(Datum::Null, |oid| Datum::Int(oid.into())))
         }
         F::HasPrivilege(of) => has_privilege(of, args, catalog, env),

@@ -4,6 +4,7 @@ use sqlparser::ast;
 use sqlparser::tokenizer::Location;
 
 use super::path::Paths;
+use super::views::Named;
 use super::{OutputColumn, Planner, refuse, scope_as};
 use crate::error::{Failure, SqlError, code};
 use crate::exec::series::{Called, SetFunction};
@@ -12,7 +13,7 @@ use crate::expr::cast::Level;
 use crate::expr::{Binary, Comparison, Expr, cast};
 use crate::relational::{self, ColumnId, From, JoinKind};
 use crate::syntax;
-use crate::system::{self, SystemTable};
+use crate::system::{self, Found};
 use crate::types::{ColumnType, SqlType};
 
 /// Relations so far, and their columns.
@@ -172,7 +173,14 @@ impl Planner<'_> {
             let scope = derived_scope(&columns, alias, &known, relation)?;
             return Ok(Side { from: From::Plan(plan), scope });
         }
-        if let Some(table) = system_table(name)? {
+        if let Some(found) = system::find(&syntax::name_parts(name)?) {
+            let table = match found {
+                Found::Table(table) => table,
+                Found::View(view) => {
+                    let name = format!("{}.{}", view.schema, view.name);
+                    return self.system_view(&name, &view.query, alias);
+                }
+            };
             self.params.reads_catalog = true;
             let relation = self.number();
             let columns = table.columns.iter();
@@ -183,10 +191,15 @@ impl Planner<'_> {
             let plan = relational::system_scan(table, relation);
             return Ok(Side { from: From::Plan(plan), scope });
         }
-        let table = self.table(name)?;
+        let table = match self.readable(name)? {
+            Named::Table(table) => table,
+            Named::View(view) => return self.view(view, alias),
+        };
+        let width = self.noted(&table.name, table.columns.len());
         let known = alias.map_or_else(|| table.name.clone(), |alias| syntax::name(&alias.name));
         let relation = self.number();
         let mut scope = scope_as(&table, &known, relation);
+        scope.columns.iter_mut().skip(width).for_each(|column| column.is_hidden = true);
         let names = alias.map_or(&[][..], |alias| &alias.columns[..]);
         rename(&mut scope, names, &known)?;
         Ok(Side { from: From::Table(Paths::new(table)?, relation), scope })
@@ -463,15 +476,6 @@ impl Planner<'_> {
     }
 }
 
-/// The table of the catalog that a name stands for: they come before those that users made.
-fn system_table(name: &ast::ObjectName) -> Result<Option<&'static SystemTable>, SqlError> {
-    let parts = syntax::name_parts(name)?;
-    Ok(match &parts.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        [name] | ["pg_catalog", name] => system::find(name),
-        _ => None,
-    })
-}
-
 /// How a join joins, and on what.
 fn kind_of(op: &ast::JoinOperator) -> Result<(JoinKind, &ast::JoinConstraint), SqlError> {
     use ast::JoinOperator as J;
@@ -499,7 +503,7 @@ pub(super) fn scope_over(columns: &[OutputColumn], table: &str, relation: u32) -
 }
 
 /// The columns of a query, under its alias.
-fn derived_scope(
+pub(super) fn derived_scope(
     columns: &[OutputColumn],
     alias: Option<&ast::TableAlias>,
     known: &str,

@@ -23,6 +23,7 @@ mod sequences;
 mod shape;
 pub(crate) mod target;
 pub(crate) mod text;
+mod views;
 mod with;
 
 use std::sync::Arc;
@@ -51,6 +52,7 @@ pub(crate) use dml::{Delete, Insert, OnConflict, Update};
 pub(crate) use joined::Joined;
 use path::Paths;
 use target::Targets;
+pub(crate) use views::{CreateView, system_columns, types_of as types_of_view};
 
 /// A statement that is ready to run.
 #[derive(Clone, Debug)]
@@ -140,6 +142,8 @@ pub(crate) enum Plan {
     Alter(Box<Alter>),
     CreateSequence(CreateSequence),
     DropSequences(DropTables),
+    CreateView(Box<CreateView>),
+    DropViews(DropTables),
     CopyFrom(CopyFrom),
     CopyTo(CopyTo),
     /// About roles and privileges.
@@ -169,6 +173,8 @@ impl Plan {
             | Self::Alter(_)
             | Self::CreateSequence(_)
             | Self::DropSequences(_)
+            | Self::CreateView(_)
+            | Self::DropViews(_)
             | Self::Role(_)
             | Self::ShowTables => None,
         }
@@ -200,6 +206,8 @@ impl Plan {
             | Self::CreateTable(_)
             | Self::CreateSequence(_)
             | Self::DropSequences(_)
+            | Self::CreateView(_)
+            | Self::DropViews(_)
             | Self::Role(_)
             | Self::ShowTables => false,
         }
@@ -218,6 +226,8 @@ impl Plan {
             Self::Alter(alter) => alter.command,
             Self::CreateSequence(_) => "CREATE SEQUENCE",
             Self::DropSequences(_) => "DROP SEQUENCE",
+            Self::CreateView(_) => "CREATE VIEW",
+            Self::DropViews(_) => "DROP VIEW",
             Self::CopyFrom(_) => "COPY FROM",
             Self::CopyTo(_) => "COPY TO",
             Self::Role(role) => role.tag(),
@@ -358,6 +368,8 @@ pub(crate) struct Planner<'a> {
     numbers: Numbers,
     /// Whether there is a query in the statement beside the statement itself.
     has_queries: bool,
+    /// The views whose queries are being planned, the innermost last.
+    within: Vec<views::Within>,
     /// The options of a COPY.
     copy: Option<Arc<Options>>,
     required: Vec<Required>,
@@ -379,6 +391,7 @@ pub(crate) fn plan(
         named: Vec::new(),
         numbers: 0,
         has_queries: query::has_queries(&parsed.ast),
+        within: Vec::new(),
         copy: parsed.copy.clone(),
         required: Vec::new(),
     };
@@ -413,6 +426,27 @@ pub(crate) fn plan(
         reads_catalog,
         named,
     })
+}
+
+/// Plans something that is no statement.
+fn plan_of<T>(
+    cx: &mut dyn Context,
+    plan: impl FnOnce(&mut Planner<'_>) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let mut planner = Planner {
+        cx,
+        source: Arc::from(""),
+        params: Params::default(),
+        schemas: Vec::new(),
+        outer: Vec::new(),
+        named: Vec::new(),
+        numbers: 0,
+        has_queries: true,
+        within: Vec::new(),
+        copy: None,
+        required: Vec::new(),
+    };
+    plan(&mut planner)
 }
 
 /// Makes columns that hold numbers in the catalog columns of their names.
@@ -456,6 +490,9 @@ impl Planner<'_> {
                     ast::ObjectType::Sequence => {
                         Plan::DropSequences(DropTables { names: named, if_exists, is_cascade })
                     }
+                    ast::ObjectType::View => {
+                        Plan::DropViews(DropTables { names: named, if_exists, is_cascade })
+                    }
                     other => return Err(SqlError::unsupported(format!("DROP {other}")).into()),
                 };
                 Ok((plan, Vec::new()))
@@ -468,6 +505,7 @@ impl Planner<'_> {
                 let is_cascade = matches!(truncate.cascade, Some(ast::CascadeOption::Cascade));
                 Ok((Plan::Truncate(Truncate { tables, is_cascade }), Vec::new()))
             }
+            S::CreateView(create) => Ok((self.create_view(create)?, Vec::new())),
             S::CreateIndex(create) => Ok((self.create_index(create)?, Vec::new())),
             S::CreateSequence { .. } => Ok((self.create_sequence(statement)?, Vec::new())),
             S::AlterTable(alter) => Ok((self.alter_table(alter)?, Vec::new())),
@@ -508,6 +546,9 @@ impl Planner<'_> {
     fn table_named(&mut self, name: &str) -> Result<Arc<Table>, Failure> {
         match self.relation_named(name)? {
             Some(Relation::Table(table)) => Ok(Arc::new(table)),
+            Some(Relation::View(_)) => {
+                Err(SqlError::unsupported(format!("writing to view \"{name}\"")).into())
+            }
             Some(other) => {
                 let message = format!("cannot open relation \"{name}\"");
                 let kind = other.kind();

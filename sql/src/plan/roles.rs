@@ -41,7 +41,7 @@ impl Planner<'_> {
     pub(super) fn own_index(&mut self, table: &str, index: &str) {
         let object = Object::Table(table.to_owned());
         let needs = Needs::Owner { index: Some(index.to_owned()) };
-        self.required.push(Required { object, needs });
+        self.required.push(Required::new(object, needs));
     }
 
     /// What a statement writes that has been resolved as what is read: at a place among what it
@@ -89,6 +89,7 @@ impl Planner<'_> {
         let of: fn(String) -> Object = match kind {
             ast::ObjectType::Table => Object::Table,
             ast::ObjectType::Sequence => Object::Sequence,
+            ast::ObjectType::View => Object::View,
             _ => return,
         };
         self.required.extend(names.iter().map(|name| Required::owner(of(name.clone()))));
@@ -101,7 +102,7 @@ impl Planner<'_> {
                 SequenceName::Named(name) => name,
                 SequenceName::OfColumn { table, column } => self.sequence_of(&table, &column)?,
             };
-            self.required.push(Required { object: Object::Sequence(name), needs: Needs::Any(any) });
+            self.required.push(Required::new(Object::Sequence(name), Needs::Any(any)));
         }
         Ok(())
     }

@@ -68,6 +68,7 @@ impl Command {
             | S::Delete(_)
             | S::CreateTable(_)
             | S::CreateIndex(_)
+            | S::CreateView(_)
             | S::AlterTable(_)
             | S::CreateSequence { .. }
             | S::Drop { .. }

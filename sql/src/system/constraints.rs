@@ -118,7 +118,7 @@ impl SystemCatalog {
                 }
                 ConstraintKind::ForeignKey(at) => {
                     let key = &table.foreign_keys[at];
-                    let parent = self.by_name.get(&key.parent).copied().unwrap_or(0);
+                    let parent = self.relation(Some(PUBLIC), &key.parent).unwrap_or(0);
                     let index = self.key_of(parent, &key.parent_columns);
                     let (is_deferrable, is_deferred) = key.deferral;
                     values.extend([

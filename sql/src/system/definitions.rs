@@ -1,7 +1,7 @@
 //! Things as the statements that make them: `pg_get_indexdef`, `pg_get_constraintdef`.
 
 use super::constraints::ConstraintKind;
-use super::{Entry, Kind, SystemCatalog};
+use super::{Entry, Kind, PUBLIC, SystemCatalog};
 use crate::catalog::{Action, ForeignKey, Index, KeyTarget, Table};
 use crate::expr::Expr;
 use crate::plan::path::Path;
@@ -105,6 +105,15 @@ impl SystemCatalog {
         }
     }
 
+    /// The query of a view; nothing where the number is no view's.
+    pub(crate) fn view_definition(&self, oid: u32) -> Option<String> {
+        match &self.relations.get(&oid)?.kind {
+            Kind::View(view) => Some(format!(" {};", view.query)),
+            Kind::SystemView(view, _) => Some(format!(" {};", view.query)),
+            _ => None,
+        }
+    }
+
     /// A column of an index, counted from 1; empty where it has not so many.
     pub(crate) fn index_part(&self, oid: u32, column: i64) -> Option<String> {
         let at = usize::try_from(column).ok().and_then(|column| column.checked_sub(1));
@@ -142,7 +151,8 @@ impl SystemCatalog {
     }
 
     fn foreign_key(&self, table: &Table, key: &ForeignKey) -> String {
-        let parent = self.by_name.get(&key.parent).and_then(|oid| self.relations.get(oid));
+        let parent = self.relation(Some(PUBLIC), &key.parent);
+        let parent = parent.and_then(|oid| self.relations.get(&oid));
         let parent_columns = match parent {
             Some(Entry { kind: Kind::Table(parent), .. }) => names(parent, &key.parent_columns),
             _ => String::new(),

@@ -19,6 +19,7 @@ mod relations;
 mod roles;
 mod tables;
 mod types;
+mod views;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -29,13 +30,15 @@ use pangea_core::txn::{Context, Scan};
 
 use crate::catalog::role::{self, Access, Object, Role};
 use crate::catalog::{
-    BOOTSTRAP, CATALOG, Relation, Sequence, Table, relation_keys, relation_of_key,
+    BOOTSTRAP, CATALOG, Relation, Sequence, Table, View, relation_keys, relation_of_key,
 };
 use crate::error::Failure;
+use crate::plan::OutputColumn;
 use crate::types::datum::Datum;
 pub(crate) use names::format_type;
 pub(crate) use roles::ENCODING;
-pub(crate) use tables::{SystemTable, find};
+pub(crate) use tables::SystemTable;
+pub(crate) use views::SystemView;
 
 /// `pg_catalog`
 const PG_CATALOG: u32 = 11;
@@ -57,8 +60,8 @@ const NAMED_FIRST: u32 = 1 << 31;
 pub(crate) struct SystemCatalog {
     /// In the order of their numbers.
     relations: BTreeMap<u32, Entry>,
-    /// The numbers of the relations of each name.
-    by_name: BTreeMap<String, u32>,
+    /// The numbers of the relations of each schema and name.
+    by_name: BTreeMap<(u32, String), u32>,
     roles: BTreeMap<u32, Role>,
     access: BTreeMap<String, Access>,
     schema: Access,
@@ -82,8 +85,33 @@ enum Kind {
     /// An index, by its place among the table's.
     Index(Arc<Table>, usize),
     Sequence(Sequence),
+    View(View),
     /// A table of the catalog.
     System(&'static SystemTable),
+    /// A view of the catalog, with its columns.
+    SystemView(&'static SystemView, &'static [OutputColumn]),
+}
+
+/// The number of a schema of the catalog.
+fn schema_oid(name: &str) -> u32 {
+    if name == "pg_catalog" { PG_CATALOG } else { INFORMATION_SCHEMA }
+}
+
+/// What of the catalog a name stands for. A table of it comes before one that users made.
+pub(crate) enum Found {
+    Table(&'static SystemTable),
+    View(&'static SystemView),
+}
+
+/// The table or view of the catalog that a name stands for, where it is one.
+pub(crate) fn find(parts: &[String]) -> Option<Found> {
+    let (schema, name) = match parts {
+        [name] => ("pg_catalog", name),
+        [schema, name] => (schema.as_str(), name),
+        _ => return None,
+    };
+    let table = tables::find(schema, name).map(Found::Table);
+    table.or_else(|| views::find(schema, name).map(Found::View))
 }
 
 /// The number of what is stored under a number.
@@ -122,7 +150,13 @@ impl SystemCatalog {
         let mut relations = BTreeMap::new();
         for system in tables::all() {
             let (name, kind) = (system.name.clone(), Kind::System(system));
-            relations.insert(system.oid, Entry { name, namespace: PG_CATALOG, kind });
+            let namespace = schema_oid(system.schema);
+            relations.insert(system.oid, Entry { name, namespace, kind });
+        }
+        for (view, columns) in views::all().iter().zip(views::columns()) {
+            let (name, kind) = (view.name.clone(), Kind::SystemView(view, columns));
+            let namespace = schema_oid(&view.schema);
+            relations.insert(view.oid, Entry { name, namespace, kind });
         }
         let mut add = |oid, name: &str, kind| {
             let (name, namespace) = (name.to_owned(), PUBLIC);
@@ -144,12 +178,18 @@ impl SystemCatalog {
                 (Some(name), Relation::Sequence(sequence)) => {
                     add(stored(sequence.id), &name, Kind::Sequence(sequence));
                 }
+                (_, Relation::View(view)) => {
+                    add(stored(view.id.0), &view.name.clone(), Kind::View(view));
+                }
                 // Its table has it.
                 (_, Relation::Index { .. }) | (None, _) => {}
             }
         }
         let constraints = constraints::all(&relations);
-        let by_name = relations.iter().map(|(oid, entry)| (entry.name.clone(), *oid)).collect();
+        let by_name = relations
+            .iter()
+            .map(|(oid, entry)| ((entry.namespace, entry.name.clone()), *oid))
+            .collect();
         let (first, others): (Vec<Role>, Vec<Role>) =
             role::all(cx)?.into_iter().partition(|role| role.name == BOOTSTRAP);
         let first = first.into_iter().next().unwrap_or_else(|| Role::superuser(BOOTSTRAP));
@@ -176,7 +216,7 @@ impl SystemCatalog {
             "pg_sequence" => self.pg_sequence(rows),
             "pg_constraint" => self.pg_constraint(rows),
             "pg_depend" => self.pg_depend(rows),
-            "pg_authid" => self.pg_authid(rows),
+            "pg_authid" => self.pg_authid(rows, env),
             "pg_auth_members" => self.pg_auth_members(rows),
             "pg_database" => self.pg_database(rows, env),
             "pg_namespace" => self.pg_namespace(rows),
@@ -193,6 +233,15 @@ impl SystemCatalog {
             _ => rows,
         }
         .finish()
+    }
+
+    /// The number of the relation of a name in a schema; without one, where names are looked for.
+    fn relation(&self, namespace: Option<u32>, name: &str) -> Option<u32> {
+        let found = |namespace| self.by_name.get(&(namespace, name.to_owned())).copied();
+        match namespace {
+            Some(namespace) => found(namespace),
+            None => found(PG_CATALOG).or_else(|| found(PUBLIC)),
+        }
     }
 
     /// Whose a relation is.

@@ -78,13 +78,7 @@ impl SystemCatalog {
             return Err(SqlError::new(code::UNDEFINED_SCHEMA, message));
         }
         Ok(match kind {
-            Reg::Class => match namespace {
-                None => self.by_name.get(&name).copied(),
-                Some(namespace) => {
-                    let found = self.by_name.get(&name).copied();
-                    found.filter(|oid| Some(self.relations[oid].namespace) == namespace)
-                }
-            },
+            Reg::Class => self.relation(namespace.flatten(), &name),
             Reg::Namespace => self.namespace(&name),
             Reg::Procedure => types::procedure_named(&name),
             Reg::Role => Some(self.role_oid(&name)).filter(|oid| *oid != 0),

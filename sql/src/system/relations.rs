@@ -1,7 +1,9 @@
 //! Tables, indexes and sequences: `pg_class` and what belongs to it.
 
 use super::tables::{Rows, int, ints, text};
-use super::{Entry, Kind, PG_CATALOG, SystemCatalog, definitions, primary_key, roles, stored};
+use super::{
+    Entry, Kind, PG_CATALOG, PUBLIC, SystemCatalog, definitions, primary_key, roles, stored,
+};
 use crate::catalog::role::Privileges;
 use crate::catalog::{Index, IndexKey, KeyTarget, Table};
 use crate::syntax;
@@ -28,6 +30,7 @@ impl Kind {
             Self::Table(_) | Self::System(_) => "r",
             Self::PrimaryKey(_) | Self::Index(..) => "i",
             Self::Sequence(_) => "S",
+            Self::View(_) | Self::SystemView(..) => "v",
         }
     }
 
@@ -75,7 +78,9 @@ impl Entry {
             Kind::PrimaryKey(table) => table.primary_key.len(),
             Kind::Index(table, at) => table.indexes[*at].keys.len(),
             Kind::Sequence(_) => 3,
+            Kind::View(view) => view.columns.len(),
             Kind::System(system) => system.columns.len(),
+            Kind::SystemView(_, columns) => columns.len(),
         }
     }
 }
@@ -141,6 +146,12 @@ fn attributes(entry: &Entry) -> Vec<Attribute> {
             ];
             columns.map(|(name, base)| Attribute::new(name, base.into(), true)).into()
         }
+        Kind::View(view) => (view.columns.iter())
+            .map(|column| Attribute::new(&column.name, column.ty, false))
+            .collect(),
+        Kind::SystemView(_, columns) => {
+            (columns.iter()).map(|column| Attribute::new(&column.name, column.ty, false)).collect()
+        }
         Kind::System(system) => (system.columns.iter())
             .map(|column| Attribute::new(&column.name, column.base.into(), column.is_not_null))
             .collect(),
@@ -191,6 +202,7 @@ impl SystemCatalog {
                 ("relnatts", int(entry.width() as i64)),
                 ("relchecks", int(checks)),
                 ("relhastriggers", Datum::Bool(has_keys)),
+                ("relhasrules", Datum::Bool(kind == "v")),
                 ("relispopulated", Datum::Bool(true)),
                 (
                     "relreplident",
@@ -311,11 +323,11 @@ impl SystemCatalog {
     pub(super) fn pg_depend(&self, mut rows: Rows) -> Rows {
         for (oid, table) in self.tables() {
             for (at, name) in &table.sequences {
-                let Some(sequence) = self.by_name.get(name) else { continue };
+                let Some(sequence) = self.relation(Some(PUBLIC), name) else { continue };
                 let is_identity = table.columns[*at].identity.is_some();
                 rows.add(&[
                     ("classid", int(PG_CLASS)),
-                    ("objid", int(*sequence)),
+                    ("objid", int(sequence)),
                     ("refclassid", int(PG_CLASS)),
                     ("refobjid", int(oid)),
                     ("refobjsubid", int(*at as i64 + 1)),

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use super::tables::{Rows, int, text};
-use super::{INFORMATION_SCHEMA, PG_CATALOG, PUBLIC, SystemCatalog};
+use super::{INFORMATION_SCHEMA, PG_CATALOG, PUBLIC, SystemCatalog, numbered};
 use crate::authorization::held;
 use crate::catalog::BOOTSTRAP;
-use crate::catalog::role::{Access, Privileges};
+use crate::catalog::role::{Access, Privileges, Role};
 use crate::expr::Env;
 use crate::syntax::quoted;
 use crate::types::datum::Datum;
@@ -60,8 +60,12 @@ impl SystemCatalog {
             .into_iter()
     }
 
-    pub(super) fn pg_authid(&self, mut rows: Rows) -> Rows {
-        for (oid, role) in &self.roles {
+    pub(super) fn pg_authid(&self, mut rows: Rows, env: &Env) -> Rows {
+        // Who was let in by trust under a name that is no role's is one, and may do everything.
+        let is_known = self.roles.values().any(|role| *role.name == *env.user);
+        let guest = (env.is_trusted && !is_known).then(|| Role::superuser(&env.user));
+        let guest = numbered(guest.map(|role| (role.name.clone(), role)));
+        for (oid, role) in self.roles.iter().chain(&guest) {
             rows.add(&[
                 ("oid", int(*oid)),
                 ("rolname", text(&role.name)),

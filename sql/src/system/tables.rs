@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use crate::types::SqlType;
 use crate::types::datum::Datum;
 
-/// A line for each table: its number, its name, and its columns, each with the name of its type in
+/// A line for each table: its number, its name, which is of `pg_catalog` without a schema, and its columns, each with the name of its type in
 /// `pg_type`. An exclamation mark is for NOT NULL, an underscore before a type for its array.
 const CATALOGS: &str = include_str!("data/catalogs.txt");
 
@@ -13,6 +13,7 @@ const CATALOGS: &str = include_str!("data/catalogs.txt");
 #[derive(Debug)]
 pub(crate) struct SystemTable {
     pub oid: u32,
+    pub schema: &'static str,
     pub name: String,
     pub columns: Vec<SystemColumn>,
 }
@@ -38,20 +39,24 @@ pub(super) fn all() -> &'static [SystemTable] {
 }
 
 /// The table of a name.
-pub(crate) fn find(name: &str) -> Option<&'static SystemTable> {
-    all().iter().find(|table| table.name == name)
+pub(crate) fn find(schema: &str, name: &str) -> Option<&'static SystemTable> {
+    all().iter().find(|table| table.name == name && table.schema == schema)
 }
 
 fn table(line: &str) -> SystemTable {
     let mut words = line.split(' ');
     let oid = words.next().and_then(|word| word.parse().ok()).expect("a number first");
-    let name = words.next().expect("a name").to_owned();
+    let name = words.next().expect("a name");
+    let (schema, name) = match name.strip_prefix("information_schema.") {
+        Some(name) => ("information_schema", name.to_owned()),
+        None => ("pg_catalog", name.to_owned()),
+    };
     let column = |word: &str| {
         let (name, ty) = word.split_once(':').expect("a name and a type");
         let (ty, is_not_null) = ty.strip_suffix('!').map_or((ty, false), |ty| (ty, true));
         SystemColumn { name: name.to_owned(), base: base_named(ty), is_not_null }
     };
-    SystemTable { oid, name, columns: words.map(column).collect() }
+    SystemTable { oid, schema, name, columns: words.map(column).collect() }
 }
 
 /// The type of a name in `pg_type`.
@@ -124,9 +129,9 @@ mod tests {
 
     #[test]
     fn tables_are_read_with_their_columns() {
-        let class = find("pg_class").unwrap();
+        let class = find("pg_catalog", "pg_class").unwrap();
         assert_eq!((class.oid, class.columns[1].name.as_str()), (1_259, "relname"));
         assert_eq!((class.columns[1].base, class.columns[1].is_not_null), (SqlType::Name, true));
-        assert!(find("pg_nothing").is_none());
+        assert!(find("pg_catalog", "pg_nothing").is_none());
     }
 }

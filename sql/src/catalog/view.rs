@@ -1,0 +1,40 @@
+//! Views: queries that have a name.
+
+use pangea_core::ids::TableId;
+use serde::{Deserialize, Serialize};
+
+use super::table::column_type;
+use crate::types::ColumnType;
+
+/// A view. Its query is kept as text, and planned as a part of each query that names the view.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct View {
+    /// Its number, like a table's.
+    pub id: TableId,
+    /// Its name.
+    pub name: String,
+    /// The SQL text of its query.
+    pub query: String,
+    /// Its columns.
+    pub columns: Vec<ViewColumn>,
+    /// The tables and views that it names, and how many columns each had: those that came later
+    /// are not in the view, whatever `*` says.
+    pub reads: Vec<(String, usize)>,
+}
+
+/// A column of a view.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ViewColumn {
+    /// Its name.
+    pub name: String,
+    /// Its type.
+    #[serde(with = "column_type")]
+    pub ty: ColumnType,
+}
+
+impl View {
+    /// How many columns a relation had that the view names.
+    pub(crate) fn width_of(&self, relation: &str) -> Option<usize> {
+        self.reads.iter().find(|(name, _)| name == relation).map(|(_, width)| *width)
+    }
+}

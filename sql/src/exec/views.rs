@@ -1,0 +1,235 @@
+//! Running CREATE VIEW and DROP VIEW, and what depends on views.
+
+use std::collections::VecDeque;
+use std::ops::ControlFlow;
+
+use pangea_core::key::Direction;
+use pangea_core::txn::{Context, Scan};
+
+use super::{Executed, roles};
+use crate::catalog::{self, CATALOG, Relation, Table, View};
+use crate::error::{Failure, SqlError, code};
+use crate::expr::Env;
+use crate::plan::{self, CreateView, DropTables};
+
+pub(super) fn create(
+    create: &CreateView,
+    env: &Env,
+    cx: &mut dyn Context,
+) -> Result<Executed, Failure> {
+    let mut view = create.view.clone();
+    let name = view.name.clone();
+    match catalog::find(&name, cx)? {
+        Some(Relation::View(before)) if create.or_replace => {
+            check_replaced(&before, &view)?;
+            view.id = before.id;
+            catalog::put(&name, &Relation::View(view), cx)?;
+        }
+        Some(Relation::View(_)) | None => {
+            if catalog::find(&name, cx)?.is_some() {
+                let message = format!("relation \"{name}\" already exists");
+                return Err(SqlError::new(code::DUPLICATE_TABLE, message).into());
+            }
+            view.id = catalog::next_table_id(cx)?;
+            catalog::put(&name, &Relation::View(view), cx)?;
+            roles::adopt(&name, env, cx)?;
+        }
+        Some(_) if create.or_replace => {
+            let message = format!("\"{name}\" is not a view");
+            return Err(SqlError::new(code::WRONG_OBJECT_TYPE, message).into());
+        }
+        Some(_) => {
+            let message = format!("relation \"{name}\" already exists");
+            return Err(SqlError::new(code::DUPLICATE_TABLE, message).into());
+        }
+    }
+    Ok(Executed::default())
+}
+
+/// A view that takes another's place has the same columns first.
+fn check_replaced(before: &View, after: &View) -> Result<(), SqlError> {
+    let invalid = |message: String| Err(SqlError::new(code::INVALID_TABLE_DEFINITION, message));
+    if after.columns.len() < before.columns.len() {
+        return invalid("cannot drop columns from view".to_owned());
+    }
+    for (old, new) in before.columns.iter().zip(&after.columns) {
+        if old.name != new.name {
+            let message =
+                format!("cannot change name of view column \"{}\" to \"{}\"", old.name, new.name);
+            let hint =
+                "Use ALTER VIEW ... RENAME COLUMN ... to change name of view column instead.";
+            let error = SqlError::new(code::INVALID_TABLE_DEFINITION, message);
+            return Err(error.with_hint(hint));
+        }
+        if old.ty != new.ty {
+            return invalid(format!(
+                "cannot change data type of view column \"{}\" from {} to {}",
+                old.name, old.ty, new.ty
+            ));
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn drop(drop: &DropTables, cx: &mut dyn Context) -> Result<Executed, Failure> {
+    let mut notices = Vec::new();
+    for name in &drop.names {
+        match catalog::find(name, cx)? {
+            Some(Relation::View(_)) => {
+                drop_dependent(("view", name), &drop.names, drop.is_cascade, cx)?;
+                forget(name, cx)?;
+            }
+            Some(other) => return Err(super::ddl::wrong_kind(name, &other, "view").into()),
+            None if drop.if_exists => {
+                notices.push(format!("view \"{name}\" does not exist, skipping"));
+            }
+            None => {
+                let message = format!("view \"{name}\" does not exist");
+                return Err(SqlError::new(code::UNDEFINED_TABLE, message).into());
+            }
+        }
+    }
+    Ok(Executed { notice: notices.pop(), ..Executed::default() })
+}
+
+fn forget(name: &str, cx: &mut dyn Context) -> Result<(), Failure> {
+    catalog::remove(name, cx)?;
+    roles::forget(name, cx)
+}
+
+/// The views that name a relation.
+fn dependents(name: &str, cx: &mut dyn Context) -> Result<Vec<View>, Failure> {
+    let mut records = Vec::new();
+    let (range, direction) = (catalog::relation_keys(), Direction::Forward);
+    cx.scan(&Scan { table: CATALOG, range, direction }, &mut |_, record| {
+        records.push(Relation::decode(record));
+        ControlFlow::Continue(())
+    })?;
+    let mut found = Vec::new();
+    for record in records {
+        if let Relation::View(view) = record?
+            && view.width_of(name).is_some()
+        {
+            found.push(view);
+        }
+    }
+    Ok(found)
+}
+
+/// The views that name a relation, and those that name these, each with a line that says so. In the
+/// order in which they were made.
+fn all_dependents(
+    (kind, name): (&str, &str),
+    cx: &mut dyn Context,
+) -> Result<Vec<(View, String)>, Failure> {
+    let mut found: Vec<(View, String)> = Vec::new();
+    let mut open = VecDeque::from([(kind.to_owned(), name.to_owned())]);
+    while let Some((kind, name)) = open.pop_front() {
+        for view in dependents(&name, cx)? {
+            if found.iter().any(|(known, _)| known.name == view.name) {
+                continue;
+            }
+            let line = format!("view {} depends on {kind} {name}", view.name);
+            open.push_back(("view".to_owned(), view.name.clone()));
+            found.push((view, line));
+        }
+    }
+    found.sort_by_key(|(view, _)| view.id);
+    Ok(found)
+}
+
+/// The views that name a relation that goes, go with it, or hinder it.
+///
+/// # Errors
+/// When there are any, other than those that go too, and no CASCADE.
+pub(super) fn drop_dependent(
+    (kind, name): (&str, &str),
+    dropped: &[String],
+    is_cascade: bool,
+    cx: &mut dyn Context,
+) -> Result<(), Failure> {
+    let found = all_dependents((kind, name), cx)?;
+    let found: Vec<_> =
+        found.into_iter().filter(|(view, _)| !dropped.contains(&view.name)).collect();
+    let lines: Vec<String> = found.iter().map(|(_, line)| line.clone()).collect();
+    if lines.is_empty() {
+        return Ok(());
+    }
+    if !is_cascade {
+        let message = format!("cannot drop {kind} {name} because other objects depend on it");
+        let error = SqlError::new(code::DEPENDENT_OBJECTS, message)
+            .with_detail(lines.join("\n"))
+            .with_hint("Use DROP ... CASCADE to drop the dependent objects too.");
+        return Err(error.into());
+    }
+    found.iter().try_for_each(|(view, _)| forget(&view.name, cx))
+}
+
+/// Checks that the views that name a table still say the same, after it has changed.
+///
+/// # Errors
+/// When one does not.
+pub(super) fn check_dependent(
+    before: &Table,
+    after: &Table,
+    cx: &mut dyn Context,
+) -> Result<(), Failure> {
+    let mut changed = Vec::new();
+    for view in dependents(&before.name, cx)? {
+        let types: Vec<_> = view.columns.iter().map(|column| column.ty).collect();
+        match plan::types_of_view(&view, cx) {
+            Ok(now) if now == types => {}
+            Err(Failure::Interrupted) => return Err(Failure::Interrupted),
+            _ => changed.push(view),
+        }
+    }
+    changed.sort_by_key(|view| view.id);
+    match changed.first() {
+        None => Ok(()),
+        Some(first) => Err(hindering(before, after, first, &changed, cx)?.into()),
+    }
+}
+
+/// The error of a table that can't change because of views.
+fn hindering(
+    before: &Table,
+    after: &Table,
+    first: &View,
+    all: &[View],
+    cx: &mut dyn Context,
+) -> Result<SqlError, Failure> {
+    let (name, view) = (&before.name, &first.name);
+    for (old, new) in before.columns.iter().zip(&after.columns) {
+        let column = &old.name;
+        if new.is_dropped && !old.is_dropped {
+            let mut lines = Vec::new();
+            for view in all {
+                let others = all_dependents(("view", &view.name), cx)?;
+                lines.extend(others.into_iter().map(|(view, line)| (view.id, line)));
+            }
+            for view in all {
+                let line = format!("view {} depends on column {column} of table {name}", view.name);
+                if !lines.iter().any(|(id, _)| *id == view.id) {
+                    lines.push((view.id, line));
+                }
+            }
+            lines.sort();
+            lines.dedup_by_key(|(id, _)| *id);
+            let lines: Vec<String> = lines.into_iter().map(|(_, line)| line).collect();
+            let message = format!(
+                "cannot drop column {column} of table {name} because other objects depend on it"
+            );
+            return Ok(SqlError::new(code::DEPENDENT_OBJECTS, message)
+                .with_detail(lines.join("\n"))
+                .with_hint("Use DROP ... CASCADE to drop the dependent objects too."));
+        }
+        if old.ty != new.ty {
+            let message = "cannot alter type of a column used by a view or rule";
+            let detail = format!("rule _RETURN on view {view} depends on column \"{column}\"");
+            let code = code::FEATURE_NOT_SUPPORTED;
+            return Ok(SqlError::new(code, message).with_detail(detail));
+        }
+    }
+    let hint = format!("Drop view {view}, and make it again with the new names.");
+    Ok(SqlError::unsupported(format!("a new name for what view {view} reads")).with_hint(hint))
+}

@@ -1,0 +1,250 @@
+//! Views: queries that are planned where they are named, as if they stood there.
+
+use std::sync::Arc;
+
+use sqlparser::ast;
+
+use super::from::{Side, derived_scope};
+use super::{OutputColumn, Plan, Planner, check_name, plan_of, refuse};
+use crate::authorization::Required;
+use crate::catalog::role::{Object, Privileges};
+use crate::catalog::{Relation, Table, View, ViewColumn};
+use crate::error::{Failure, SqlError, code};
+use crate::relational::{self, From};
+use crate::syntax;
+use crate::types::{ColumnType, SqlType};
+use pangea_core::ids::TableId;
+use pangea_core::txn::Context;
+
+/// A new view.
+#[derive(Clone, Debug)]
+pub(crate) struct CreateView {
+    /// The number is found when it runs.
+    pub view: View,
+    pub or_replace: bool,
+}
+
+/// A view whose query is being planned.
+#[derive(Clone, Debug)]
+pub(super) enum Within {
+    View(Arc<View>),
+    /// One that is being made.
+    New {
+        name: String,
+        reads: Vec<(String, usize)>,
+    },
+    /// One of the catalog's, which anybody may read.
+    System(String),
+}
+
+impl Within {
+    fn name(&self) -> &str {
+        match self {
+            Self::View(view) => &view.name,
+            Self::New { name, .. } | Self::System(name) => name,
+        }
+    }
+}
+
+/// What a name in FROM stands for.
+pub(super) enum Named {
+    Table(Arc<Table>),
+    View(View),
+}
+
+impl Planner<'_> {
+    pub(super) fn create_view(&mut self, create: &ast::CreateView) -> Result<Plan, Failure> {
+        let has_options = !matches!(create.options, ast::CreateTableOptions::None);
+        refuse(&[
+            (create.materialized, "CREATE MATERIALIZED VIEW"),
+            (create.temporary, "CREATE TEMPORARY VIEW"),
+            (create.if_not_exists, "CREATE VIEW IF NOT EXISTS"),
+            (has_options, "an option of a view"),
+        ])?;
+        let name = syntax::table_name(&create.name)?;
+        check_name(&name)?;
+        let query = create.query.to_string();
+        let new = Within::New { name: name.clone(), reads: Vec::new() };
+        let (required, sequences) = (self.required.len(), self.params.sequences.clone());
+        let (query_of, columns, within) = self.planned_view(&query, new)?;
+        drop(query_of);
+        // Its owner is asked when it is read.
+        self.required.truncate(required);
+        self.required.push(Required::create());
+        self.params.sequences = sequences;
+        self.params.needs.clear();
+        if !self.params.types.is_empty() {
+            let message = "there is no parameter $1";
+            return Err(SqlError::new(code::UNDEFINED_PARAMETER, message).into());
+        }
+        let Within::New { reads, .. } = within else { unreachable!("it is a new one") };
+        let columns = named_columns(columns, &create.columns)?;
+        let view = View { id: TableId(0), name, query, columns, reads };
+        Ok(Plan::CreateView(Box::new(CreateView { view, or_replace: create.or_replace })))
+    }
+
+    /// Plans the query of a view, which knows nothing of the statement around it.
+    fn planned_view(
+        &mut self,
+        text: &str,
+        within: Within,
+    ) -> Result<(relational::Query, Vec<OutputColumn>, Within), Failure> {
+        if self.within.iter().any(|known| known.name() == within.name()) {
+            let name = within.name();
+            let message = format!("infinite recursion detected in rules for relation \"{name}\"");
+            return Err(SqlError::new(code::INVALID_OBJECT_DEFINITION, message).into());
+        }
+        let parsed = syntax::parse(text)?;
+        let query = match parsed.first().map(|parsed| &*parsed.ast) {
+            Some(ast::Statement::Query(query)) => query.clone(),
+            _ => return Err(SqlError::new(code::INTERNAL, "a view without a query").into()),
+        };
+        let around = (
+            std::mem::take(&mut self.outer),
+            std::mem::take(&mut self.named),
+            std::mem::replace(&mut self.source, Arc::from(text)),
+            std::mem::replace(&mut self.has_queries, true),
+        );
+        self.within.push(within);
+        let planned = self.nested(&query);
+        let within = self.within.pop().expect("it was put there");
+        (self.outer, self.named, self.source, self.has_queries) = around;
+        let (nested, columns) = planned.map_err(|failure| match failure {
+            // Positions are of another text than the client's.
+            Failure::Sql(error) => SqlError { position: None, ..error }.into(),
+            interrupted => interrupted,
+        })?;
+        Ok((nested.query.as_ref().clone(), columns, within))
+    }
+
+    /// What a name in FROM stands for, which the statement reads.
+    pub(super) fn readable(&mut self, object: &ast::ObjectName) -> Result<Named, Failure> {
+        let location = syntax::location(object);
+        let at =
+            |planner: &Self, error: SqlError| Failure::Sql(error.at(&planner.source, location));
+        let name = syntax::table_name(object).map_err(|error| at(self, error))?;
+        match self.relation_named(&name)? {
+            Some(Relation::View(view)) => {
+                self.required.push(Required::select(Object::View(name)));
+                Ok(Named::View(view))
+            }
+            Some(Relation::Table(table)) => {
+                self.required.push(Required::select(Object::Table(name)));
+                Ok(Named::Table(Arc::new(table)))
+            }
+            _ => Ok(Named::Table(self.table_for(object, Privileges::SELECT)?)),
+        }
+    }
+
+    /// Notes what the view reads that is being planned: how many columns of it there are for it.
+    pub(super) fn noted(&mut self, name: &str, width: usize) -> usize {
+        match self.within.last_mut() {
+            Some(Within::View(view)) => view.width_of(name).unwrap_or(width),
+            Some(Within::New { reads, .. }) => {
+                if !reads.iter().any(|(known, _)| known == name) {
+                    reads.push((name.to_owned(), width));
+                }
+                width
+            }
+            Some(Within::System(_)) | None => width,
+        }
+    }
+
+    /// The rows of a view.
+    pub(super) fn view(
+        &mut self,
+        view: View,
+        alias: Option<&ast::TableAlias>,
+    ) -> Result<Side, Failure> {
+        let width = self.noted(&view.name, view.columns.len());
+        let view = Arc::new(view);
+        let before = self.required.len();
+        let (query, _, _) = self.planned_view(&view.query, Within::View(view.clone()))?;
+        // What it reads, it reads for its owner.
+        for required in &mut self.required[before..] {
+            required.through.get_or_insert_with(|| view.name.clone());
+        }
+        let column = |it: &ViewColumn| OutputColumn { name: it.name.clone(), ty: it.ty };
+        let columns: Vec<OutputColumn> = view.columns.iter().take(width).map(column).collect();
+        self.as_side(&query, &columns, alias, &view.name)
+    }
+
+    /// The rows of a view of the catalog.
+    pub(super) fn system_view(
+        &mut self,
+        name: &str,
+        text: &str,
+        alias: Option<&ast::TableAlias>,
+    ) -> Result<Side, Failure> {
+        let before = self.required.len();
+        let (query, columns, _) = self.planned_view(text, Within::System(name.to_owned()))?;
+        self.required.truncate(before);
+        let known = name.rsplit('.').next().unwrap_or(name);
+        self.as_side(&query, &columns, alias, known)
+    }
+
+    fn as_side(
+        &mut self,
+        query: &relational::Query,
+        columns: &[OutputColumn],
+        alias: Option<&ast::TableAlias>,
+        name: &str,
+    ) -> Result<Side, Failure> {
+        let relation = self.number();
+        let plan = relational::renamed(query, relation)?;
+        let scope = derived_scope(columns, alias, name, relation)?;
+        Ok(Side { from: From::Plan(plan), scope })
+    }
+}
+
+/// The columns of a view, by the names that it gives them.
+fn named_columns(
+    columns: Vec<OutputColumn>,
+    names: &[ast::ViewColumnDef],
+) -> Result<Vec<ViewColumn>, SqlError> {
+    if names.len() > columns.len() {
+        let message = "CREATE VIEW specifies more column names than columns";
+        return Err(SqlError::new(code::SYNTAX, message));
+    }
+    let given = names.iter().map(|it| Some(syntax::name(&it.name)));
+    let named = columns.into_iter().zip(given.chain(std::iter::repeat(None)));
+    let mut all: Vec<ViewColumn> = Vec::new();
+    for (column, given) in named {
+        let name = given.unwrap_or(column.name);
+        check_name(&name)?;
+        if all.iter().any(|known| known.name == name) {
+            let message = format!("column \"{name}\" specified more than once");
+            return Err(SqlError::new(code::DUPLICATE_COLUMN, message));
+        }
+        let base = match column.ty.base {
+            SqlType::Unknown => SqlType::Text,
+            base => base,
+        };
+        all.push(ViewColumn { name, ty: ColumnType { base, ..column.ty } });
+    }
+    Ok(all)
+}
+
+/// The types that the query of a view comes to now.
+///
+/// # Errors
+/// When it can't be planned any more.
+pub(crate) fn types_of(view: &View, cx: &mut dyn Context) -> Result<Vec<ColumnType>, Failure> {
+    let (_, columns, _) = plan_of(cx, |planner| {
+        planner.planned_view(&view.query, Within::View(Arc::new(view.clone())))
+    })?;
+    Ok(columns.into_iter().map(|column| column.ty).collect())
+}
+
+/// The columns of a view of the catalog.
+///
+/// # Errors
+/// When its text can't be planned.
+pub(crate) fn system_columns(
+    name: &str,
+    text: &str,
+    cx: &mut dyn Context,
+) -> Result<Vec<OutputColumn>, Failure> {
+    let within = Within::System(name.to_owned());
+    plan_of(cx, |planner| planner.planned_view(text, within)).map(|(_, columns, _)| columns)
+}
