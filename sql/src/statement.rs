@@ -127,6 +127,8 @@ impl Arguments {
             sequences,
             last_number,
             set_sequences: RefCell::default(),
+            settings: None,
+            set_settings: RefCell::default(),
             catalog: OnceCell::new(),
             deferred: None,
         };
@@ -279,6 +281,8 @@ mod tests {
             sequences: vec![Drawn { name: "s".to_owned(), id: 3, ..Drawn::default() }],
             last_number: Cell::new(Some(-1)),
             set_sequences: RefCell::default(),
+            settings: None,
+            set_settings: RefCell::default(),
             catalog: OnceCell::new(),
             deferred: None,
         };

@@ -3,6 +3,7 @@
 mod depth;
 mod kinds;
 mod refused;
+mod rename;
 mod reserved;
 pub(crate) mod roles;
 
@@ -16,6 +17,7 @@ use sqlparser::tokenizer::{Location, Span, Token, TokenWithSpan, Tokenizer};
 
 use self::depth::Shape;
 pub(crate) use self::refused::system_column;
+pub(crate) use self::rename::renamed;
 pub(crate) use self::reserved::RESERVED;
 pub(crate) use self::roles::RoleStatement;
 use crate::copy;

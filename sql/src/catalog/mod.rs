@@ -8,8 +8,10 @@
 //!   00         -> next table number, u32
 //!   01 name    -> version u8, record
 //!   02 .. 06   -> roles, and who may do what: see `role`
+//!   07         -> comments: see `comment`
 //! ```
 
+pub(crate) mod comment;
 pub(crate) mod role;
 pub(crate) mod sequence;
 mod table;

@@ -212,9 +212,14 @@ impl Table {
         self.live_columns().find(|(_, column)| column.name == name).map(|(at, _)| at)
     }
 
+    /// The name of its primary key, where it has one.
+    pub fn primary_key_name(&self) -> Option<&str> {
+        (!self.primary_key.is_empty()).then_some(self.primary_key_name.as_str())
+    }
+
     /// The names of all its constraints.
     pub fn constraint_names(&self) -> impl Iterator<Item = &str> + '_ {
-        let primary = (!self.primary_key.is_empty()).then_some(self.primary_key_name.as_str());
+        let primary = self.primary_key_name();
         let unique = self.indexes.iter().filter(|index| index.is_constraint);
         let unique = unique.map(|index| index.name.as_str());
         let checks = self.checks.iter().map(|check| check.name.as_str());

@@ -89,7 +89,7 @@ impl AggregateKind {
 
     /// The types that arguments become, and the type of the result, by the first argument's.
     pub(crate) fn types(self, base: SqlType) -> Option<(Vec<SqlType>, SqlType)> {
-        use SqlType::{Bool, Bpchar, Float4, Float8, Int2, Int4, Int8, Numeric, Text, Varchar};
+        use SqlType::{Bool, Bpchar, Float4, Float8, Int2, Int4, Int8, Numeric, Text};
         let one = |arg, result| Some((vec![arg], result));
         let same = |base| one(base, base);
         let json = |is_binary| if is_binary { SqlType::Jsonb } else { SqlType::Json };
@@ -102,14 +102,14 @@ impl AggregateKind {
             (Self::Sum | Self::Avg, SqlType::Interval) => same(base),
             (Self::Avg, Float4 | Float8) => same(Float8),
             (Self::Avg, Numeric) => same(Numeric),
-            (Self::Min | Self::Max, Text | Varchar) => same(Text),
             (Self::Min | Self::Max, Bpchar) => same(Bpchar),
+            (Self::Min | Self::Max, base) if base.is_string() => same(Text),
             (Self::Min | Self::Max, SqlType::Json | SqlType::Jsonb) => None,
             (Self::Min | Self::Max, base) if base != Bool && base != SqlType::Uuid => same(base),
             (Self::And | Self::Or, Bool) => same(Bool),
             (Self::BitAnd | Self::BitOr, Int2 | Int4 | Int8) => same(base),
             (Self::Array, base) if base.element().is_none() => one(base, base.array()?),
-            (Self::Text, Text | Varchar | Bpchar) => Some((vec![Text, Text], Text)),
+            (Self::Text, base) if base.is_string() => Some((vec![Text, Text], Text)),
             (Self::Json { is_binary }, base) if base == json(is_binary) => same(base),
             (Self::Object { is_binary }, _) => Some((vec![Text, json(is_binary)], json(is_binary))),
             _ => None,

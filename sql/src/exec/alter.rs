@@ -10,6 +10,7 @@ use pangea_core::value::Value;
 
 use super::write::{self, hidden_key};
 use super::{Executed, ddl, roles, scan, views};
+use crate::catalog::comment::{self, Subject};
 use crate::catalog::{self, Index, Relation, Table};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Env;
@@ -17,6 +18,7 @@ use crate::keys;
 use crate::plan::path::{Path, Paths};
 use crate::plan::{Alter, Change};
 use crate::rows;
+use crate::system::{PG_CLASS, primary_key, stored};
 use crate::types::datum::Datum;
 
 /// Runs a change of a table.
@@ -33,9 +35,16 @@ pub(super) fn run(alter: &Alter, env: &Env, cx: &mut dyn Context) -> Result<Exec
     if after.name != before.name {
         rename(before, &after, cx)?;
         roles::follow_name(&before.name, &after.name, cx)?;
+        views::follow_name(&before.name, &after.name, cx)?;
     }
     let new = change_indexes(before, &mut after, cx)?;
     catalog::put_table(&after, cx)?;
+    for (at, (old, new)) in before.columns.iter().zip(&after.columns).enumerate() {
+        if new.is_dropped && !old.is_dropped {
+            let (class, object, part) = (PG_CLASS, stored(after.id.0), at as u32 + 1);
+            comment::put(Subject { class, object, part }, None, cx)?;
+        }
+    }
     follow_parents(before, &after, cx)?;
     views::check_dependent(before, &after, cx)?;
     let paths = Paths::new(Arc::new(after))?;
@@ -107,8 +116,9 @@ fn rename(before: &Table, after: &Table, cx: &mut dyn Context) -> Result<(), Fai
             names.filter(|name| **name == before.name).for_each(|name| *name = after.name.clone());
         })?;
     }
-    for index in &before.indexes {
-        catalog::put(&index.name, &Relation::Index { table: after.name.clone() }, cx)?;
+    let names = before.indexes.iter().map(|index| index.name.as_str());
+    for name in names.chain(before.primary_key_name()) {
+        catalog::put(name, &Relation::Index { table: after.name.clone() }, cx)?;
     }
     Ok(())
 }
@@ -127,9 +137,19 @@ fn change_indexes(
                 claim(&renamed.name, &after.name, cx)?;
             }
             None => {
+                comment::forget(PG_CLASS, stored(index.id.0), cx)?;
                 ddl::delete_all(index.id, cx)?;
                 catalog::remove(&index.name, cx)?;
             }
+        }
+    }
+    if before.primary_key_name() != after.primary_key_name() {
+        if let Some(old) = before.primary_key_name() {
+            catalog::remove(old, cx)?;
+        }
+        match after.primary_key_name() {
+            Some(new) => claim(new, &after.name, cx)?,
+            None => comment::forget(PG_CLASS, primary_key(after), cx)?,
         }
     }
     let mut new = BTreeSet::new();

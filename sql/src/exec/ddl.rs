@@ -10,12 +10,14 @@ use pangea_core::txn::{Context, Scan};
 
 use super::{Executed, alter, roles, scan, views};
 use crate::authorization::{self, Required};
+use crate::catalog::comment;
 use crate::catalog::role::Privileges;
 use crate::catalog::sequence::SEQUENCES;
 use crate::catalog::{self, CATALOG, Relation, Sequence, Table};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Env;
 use crate::plan::{CreateSequence, CreateTable, DropTables, Truncate};
+use crate::system::{PG_CLASS, primary_key, stored};
 use crate::types::datum::Datum;
 
 pub(super) fn create_table(
@@ -37,6 +39,9 @@ pub(super) fn create_table(
     for index in &mut table.indexes {
         index.id = catalog::next_table_id(cx)?;
         alter::claim(&index.name, name, cx)?;
+    }
+    if !table.primary_key.is_empty() {
+        alter::claim(&table.primary_key_name, name, cx)?;
     }
     for (sequence_name, sequence) in &create.sequences {
         make_sequence(sequence_name, sequence, env, cx)?;
@@ -85,8 +90,14 @@ pub(super) fn drop_tables(drop: &DropTables, cx: &mut dyn Context) -> Result<Exe
         }
         for index in &table.indexes {
             delete_all(index.id, cx)?;
+            comment::forget(PG_CLASS, stored(index.id.0), cx)?;
             catalog::remove(&index.name, cx)?;
         }
+        if !table.primary_key.is_empty() {
+            comment::forget(PG_CLASS, primary_key(&table), cx)?;
+            catalog::remove(&table.primary_key_name, cx)?;
+        }
+        comment::forget(PG_CLASS, stored(table.id.0), cx)?;
         delete_all(table.id, cx)?;
         catalog::remove(name, cx)?;
         roles::forget(name, cx)?;
@@ -136,6 +147,7 @@ fn make_sequence(
 fn forget_sequence(name: &str, cx: &mut dyn Context) -> Result<(), Failure> {
     if let Some(Relation::Sequence(sequence)) = catalog::find(name, cx)? {
         cx.delete(SEQUENCES, sequence.key())?;
+        comment::forget(PG_CLASS, stored(sequence.id), cx)?;
         catalog::remove(name, cx)?;
         roles::forget(name, cx)?;
     }

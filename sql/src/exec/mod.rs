@@ -22,10 +22,11 @@ use std::sync::Arc;
 use pangea_core::txn::Context;
 
 use crate::authorization;
+use crate::catalog::comment;
 use crate::copy::Rows;
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Env;
-use crate::plan::{Plan, Planned};
+use crate::plan::{Comment, Plan, Planned};
 use crate::sequence::Used;
 use crate::system::SystemCatalog;
 use crate::types::datum::Datum;
@@ -138,6 +139,10 @@ fn run_plan(plan: &Plan, env: &Env, cx: &mut dyn Context) -> Result<Executed, Fa
         Plan::Alter(alter) => alter::run(alter, env, cx),
         Plan::CreateSequence(create) => ddl::create_sequence(create, env, cx),
         Plan::DropSequences(drop) => ddl::drop_sequences(drop, cx),
+        Plan::Comment(Comment { subject, text }) => {
+            comment::put(*subject, text.as_deref(), cx)?;
+            Ok(Executed::default())
+        }
         Plan::CreateView(create) => views::create(create, env, cx),
         Plan::DropViews(drop) => views::drop(drop, cx),
         Plan::ShowTables => ddl::show_tables(cx),

@@ -7,10 +7,13 @@ use pangea_core::key::Direction;
 use pangea_core::txn::{Context, Scan};
 
 use super::{Executed, roles};
+use crate::catalog::comment;
 use crate::catalog::{self, CATALOG, Relation, Table, View};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Env;
 use crate::plan::{self, CreateView, DropTables};
+use crate::syntax;
+use crate::system::{PG_CLASS, stored};
 
 pub(super) fn create(
     create: &CreateView,
@@ -75,9 +78,9 @@ pub(super) fn drop(drop: &DropTables, cx: &mut dyn Context) -> Result<Executed, 
     let mut notices = Vec::new();
     for name in &drop.names {
         match catalog::find(name, cx)? {
-            Some(Relation::View(_)) => {
+            Some(Relation::View(view)) => {
                 drop_dependent(("view", name), &drop.names, drop.is_cascade, cx)?;
-                forget(name, cx)?;
+                forget(&view, cx)?;
             }
             Some(other) => return Err(super::ddl::wrong_kind(name, &other, "view").into()),
             None if drop.if_exists => {
@@ -92,9 +95,10 @@ pub(super) fn drop(drop: &DropTables, cx: &mut dyn Context) -> Result<Executed, 
     Ok(Executed { notice: notices.pop(), ..Executed::default() })
 }
 
-fn forget(name: &str, cx: &mut dyn Context) -> Result<(), Failure> {
-    catalog::remove(name, cx)?;
-    roles::forget(name, cx)
+fn forget(view: &View, cx: &mut dyn Context) -> Result<(), Failure> {
+    comment::forget(PG_CLASS, stored(view.id.0), cx)?;
+    catalog::remove(&view.name, cx)?;
+    roles::forget(&view.name, cx)
 }
 
 /// The views that name a relation.
@@ -162,7 +166,23 @@ pub(super) fn drop_dependent(
             .with_hint("Use DROP ... CASCADE to drop the dependent objects too.");
         return Err(error.into());
     }
-    found.iter().try_for_each(|(view, _)| forget(&view.name, cx))
+    found.iter().try_for_each(|(view, _)| forget(view, cx))
+}
+
+/// The views that name a table know it by its new name: in their texts the old one is its alias.
+///
+/// # Errors
+/// When a view calls something else by that name.
+pub(super) fn follow_name(old: &str, new: &str, cx: &mut dyn Context) -> Result<(), Failure> {
+    for mut view in dependents(old, cx)? {
+        view.query = syntax::renamed(&view.query, old, new)?;
+        for (name, _) in view.reads.iter_mut().filter(|(name, _)| name == old) {
+            *name = new.to_owned();
+        }
+        let name = view.name.clone();
+        catalog::put(&name, &Relation::View(view), cx)?;
+    }
+    Ok(())
 }
 
 /// Checks that the views that name a table still say the same, after it has changed.
@@ -175,7 +195,7 @@ pub(super) fn check_dependent(
     cx: &mut dyn Context,
 ) -> Result<(), Failure> {
     let mut changed = Vec::new();
-    for view in dependents(&before.name, cx)? {
+    for view in dependents(&after.name, cx)? {
         let types: Vec<_> = view.columns.iter().map(|column| column.ty).collect();
         match plan::types_of_view(&view, cx) {
             Ok(now) if now == types => {}

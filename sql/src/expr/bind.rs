@@ -43,6 +43,8 @@ pub(crate) struct ScopeColumn {
     pub is_hidden: bool,
     /// Whether it is named with its table alone: a join has put one in its place.
     pub is_merged: bool,
+    /// Whether `*` does not show it.
+    pub is_unlisted: bool,
     /// Whether it is of the primary key of its table.
     pub is_key: bool,
     /// Which one it is for queries inside of this one.

@@ -21,14 +21,12 @@ use crate::types::datum::Datum;
 use crate::types::interval::Interval;
 
 /// Aggregates and window functions that PostgreSQL has and Pangea lacks.
-const UNSUPPORTED: [&str; 17] = [
+const UNSUPPORTED: [&str; 15] = [
     "to_char",
     "to_date",
     "to_timestamp",
     "to_number",
     "pg_sleep",
-    "current_setting",
-    "set_config",
     "txid_current",
     "pg_backend_pid",
     "row_to_json",

@@ -21,6 +21,8 @@ pub(crate) enum CatalogFunction {
     IsVisible,
     /// What is always so of a thing that is there: types, functions, ... are in one schema.
     Always,
+    /// What is never so here.
+    Never,
     /// What Pangea has nothing to say to.
     Nothing,
     /// What is not there, as a text.
@@ -33,8 +35,16 @@ pub(crate) enum CatalogFunction {
     Constraint,
     /// `pg_get_viewdef`
     View,
+    /// `obj_description`, of a table of the catalog where it is named
+    ObjectComment,
+    /// `col_description`
+    ColumnComment,
     /// `pg_encoding_to_char`
     Encoding,
+    /// `pg_char_to_encoding`
+    EncodingNumber,
+    /// `getdatabaseencoding`
+    DatabaseEncoding,
     /// `pg_relation_is_publishable`
     IsUserTable,
     /// `to_regclass` and its like, which are NULL where the name says nothing
@@ -135,7 +145,12 @@ pub(super) const SIGNATURES: &[Signature] = &[
     of("pg_get_function_identity_arguments", &[Oid], Text, function(F::Nothing)),
     of("pg_get_function_result", &[Oid], Text, function(F::Nothing)),
     of("pg_get_functiondef", &[Oid], Text, function(F::Nothing)),
-    of("shobj_description", &[Oid, Name], Text, function(F::Nothing)),
+    of("obj_description", &[Oid], Text, function(F::ObjectComment)),
+    of("obj_description", &[Oid, Name], Text, function(F::ObjectComment)),
+    of("shobj_description", &[Oid, Name], Text, function(F::ObjectComment)),
+    of("col_description", &[Oid, Int4], Text, function(F::ColumnComment)),
+    of("pg_char_to_encoding", &[Name], Int4, function(F::EncodingNumber)),
+    of("getdatabaseencoding", &[], Name, function(F::DatabaseEncoding)),
     of("pg_tablespace_location", &[Oid], Text, function(F::Empty)),
     of("pg_encoding_to_char", &[Int4], Name, function(F::Encoding)),
     of("pg_relation_is_publishable", &[REGCLASS], Bool, function(F::IsUserTable)),
@@ -146,6 +161,8 @@ pub(super) const SIGNATURES: &[Signature] = &[
     of("pg_total_relation_size", &[REGCLASS], Int8, function(F::Nothing)),
     of("pg_database_size", &[Oid], Int8, function(F::Nothing)),
     of("pg_database_size", &[Name], Int8, function(F::Nothing)),
+    of("pg_is_in_recovery", &[], Bool, function(F::Never)),
+    of("pg_is_other_temp_schema", &[Oid], Bool, function(F::Never)),
     of("to_regclass", &[Text], REGCLASS, function(F::Find(Reg::Class))),
     of("to_regtype", &[Text], SqlType::Reg(Reg::Type), function(F::Find(Reg::Type))),
     of("to_regnamespace", &[Text], SqlType::Reg(Reg::Namespace), function(F::Find(Reg::Namespace))),
@@ -201,6 +218,7 @@ pub(super) fn call(
         F::RoleName => Ok(Datum::Text(catalog.role_name(oid(&args[0])))),
         F::IsVisible => Ok(catalog.is_visible(oid(&args[0])).map_or(Datum::Null, Datum::Bool)),
         F::Always => Ok(Datum::Bool(true)),
+        F::Never => Ok(Datum::Bool(false)),
         F::Nothing => Ok(Datum::Null),
         F::Empty => Ok(Datum::Text(String::new())),
         F::Expr => Ok(args[0].clone()),
@@ -215,6 +233,23 @@ pub(super) fn call(
             number => oid(number),
         })),
         F::Constraint => shown(catalog.constraint_definition(oid(&args[0]))),
+        F::ObjectComment => {
+            let class = match args.get(1) {
+                Some(Datum::Text(name)) => catalog.found(Reg::Class, name)?.unwrap_or_default(),
+                _ => crate::system::PG_CLASS,
+            };
+            shown(catalog.comment(class, oid(&args[0]), 0).map(str::to_owned))
+        }
+        F::ColumnComment => {
+            let (table, column) = (oid(&args[0]), oid(&args[1]));
+            let said = catalog.comment(crate::system::PG_CLASS, table, column);
+            shown(said.map(str::to_owned))
+        }
+        F::EncodingNumber => {
+            let is_ours = ["utf8", "utf-8", "unicode"].contains(&&*text(&args[0]).to_lowercase());
+            Ok(Datum::Int(if is_ours { crate::system::ENCODING.into() } else { -1 }))
+        }
+        F::DatabaseEncoding => Ok(Datum::Text("UTF8".to_owned())),
         F::Encoding => {
             let is_ours = oid(&args[0]) == crate::system::ENCODING;
             Ok(Datum::Text(if is_ours { "UTF8" } else { "" }.to_owned()))

@@ -12,12 +12,13 @@ use super::dates::{self, DateFunction};
 use super::json::JsonFunction;
 use super::math::{self, MathFunction};
 use super::regexes::{self, RegexFunction};
+use super::session_calls::{self, SettingFunction};
 use super::time_functions::{self, TimeFunction};
 use super::words::{self, WordFunction};
 use super::{Env, arithmetic, cast, strings, times};
 
 /// What `version()` says. Drivers read the number after "PostgreSQL".
-pub const VERSION: &str = concat!("PostgreSQL 16.0 (Pangea ", env!("CARGO_PKG_VERSION"), ")");
+pub const VERSION: &str = concat!("PostgreSQL 15.0 (Pangea ", env!("CARGO_PKG_VERSION"), ")");
 
 /// A built-in function. The binder has checked its arguments.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -86,6 +87,7 @@ pub(crate) enum Function {
     User,
     SessionUser,
     Catalog(CatalogFunction),
+    Setting(SettingFunction),
     /// Gives back locks that nobody has: drivers ask for it before they hand a connection on.
     UnlockAll,
     TypeName(SqlType),
@@ -94,7 +96,7 @@ pub(crate) enum Function {
 impl Function {
     /// Whether two calls with the same arguments may differ.
     pub(crate) fn is_volatile(self) -> bool {
-        matches!(self, Self::RandomUuid | Self::Random)
+        matches!(self, Self::RandomUuid | Self::Random | Self::Setting(SettingFunction::Set))
     }
 
     /// Whether the arguments alone decide: not the time, the session's zone, or chance.
@@ -114,6 +116,7 @@ impl Function {
             | Self::User
             | Self::SessionUser
             | Self::Catalog(_)
+            | Self::Setting(_)
             | Self::UnlockAll => false,
             Self::Extract(base) | Self::DateTruncate(base) => !depends_on_zone(base),
             Self::Array(ArrayFunction::Join(base))
@@ -134,6 +137,7 @@ impl Function {
             Self::Word(function) => words::takes_nulls(function),
             Self::CountNulls { .. } => true,
             Self::Catalog(function) => function.takes_nulls(),
+            Self::Setting(function) => function == SettingFunction::Set,
             Self::Concat
             | Self::ConcatWithSeparator
             | Self::Greatest
@@ -177,6 +181,7 @@ impl Function {
             Self::Time(function) => time_functions::call(function, args, &env.zone, env.now),
             Self::TypeName(base) => Ok(Datum::Text(base.name().to_owned())),
             Self::Catalog(function) => catalog_calls::call(function, args, env),
+            Self::Setting(function) => session_calls::call(function, args, env),
             _ => strings::call(self, args),
         }
     }

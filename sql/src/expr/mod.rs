@@ -19,6 +19,7 @@ mod math;
 pub(crate) mod operators;
 mod regexes;
 pub(crate) mod sequences;
+mod session_calls;
 mod set_calls;
 pub(crate) mod signatures;
 mod strings;
@@ -39,6 +40,7 @@ use crate::error::{SqlError, code};
 use crate::plan::target::Deferred;
 use crate::relational::{ColumnId, Subquery};
 use crate::sequence::Drawn;
+use crate::session::settings::Values;
 use crate::system::SystemCatalog;
 use crate::types::datum::Datum;
 use crate::types::text::shortened;
@@ -77,6 +79,11 @@ pub(crate) struct Env {
     pub last_number: Cell<Option<i64>>,
     /// Where sequences are told to go on: their place, the number, and whether it was taken.
     pub set_sequences: RefCell<Vec<(usize, i64, bool)>>,
+    /// The session's settings; nothing where it is another that runs the statement.
+    pub settings: Option<Arc<Values>>,
+    /// The settings that the statement asks for: names, values, and whether until the transaction
+    /// ends.
+    pub set_settings: RefCell<Vec<(String, String, bool)>>,
     /// The catalog, where the statement asks for it.
     pub catalog: OnceCell<Arc<SystemCatalog>>,
     /// Where foreign keys that wait for COMMIT are noted; nothing where that comes at once.
@@ -100,6 +107,8 @@ impl Env {
             sequences: Vec::new(),
             last_number: Cell::new(None),
             set_sequences: RefCell::default(),
+            settings: self.settings.clone(),
+            set_settings: RefCell::default(),
             catalog: self.catalog.clone(),
             deferred: None,
         }
@@ -129,6 +138,7 @@ impl Env {
             own.go_on_from(other);
         }
         self.set_sequences.borrow_mut().extend(fork.set_sequences.take());
+        self.set_settings.borrow_mut().extend(fork.set_settings.take());
     }
 
     /// What the session took last of each sequence that is used.

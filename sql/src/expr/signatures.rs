@@ -8,6 +8,7 @@ use super::functions::Function;
 use super::json_calls;
 use super::math;
 use super::regexes;
+use super::session_calls;
 use super::strings::TrimSide;
 use super::time_functions;
 use super::words;
@@ -148,6 +149,7 @@ fn forms() -> impl Iterator<Item = &'static Signature> {
         math::SIGNATURES,
         dates::SIGNATURES,
         catalog_calls::SIGNATURES,
+        session_calls::SIGNATURES,
     ];
     groups.into_iter().chain(catalog_calls::PRIVILEGES).flatten()
 }

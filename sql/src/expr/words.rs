@@ -7,13 +7,15 @@ use super::signatures::{Signature, of};
 use crate::error::{SqlError, code};
 use crate::syntax;
 use crate::types::SqlType;
-use crate::types::SqlType::{Bytea, Int4, Text};
+use crate::types::SqlType::{Bytea, Int4, Int8, Text};
 use crate::types::datum::Datum;
 use crate::types::text::{decode_hex, encode_hex};
 
 /// A function over strings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WordFunction {
+    /// `pg_size_pretty`
+    PrettySize,
     Capitals,
     Translate,
     Md5,
@@ -39,6 +41,7 @@ const fn word(
 }
 
 pub(super) const SIGNATURES: &[Signature] = &[
+    word("pg_size_pretty", &[Int8], Text, W::PrettySize),
     word("initcap", &[Text], Text, W::Capitals),
     word("translate", &[Text, Text, Text], Text, W::Translate),
     word("md5", &[Text], Text, W::Md5),
@@ -62,6 +65,22 @@ pub(super) fn takes_nulls(function: WordFunction) -> bool {
 }
 
 /// Calls the function.
+/// A number of bytes in the largest unit in which it is not less than ten.
+fn pretty_size(bytes: i64) -> String {
+    let units = ["kB", "MB", "GB", "TB", "PB"];
+    if bytes.unsigned_abs() < 10 * 1_024 {
+        return format!("{bytes} bytes");
+    }
+    // Half units are kept until the last step, which rounds.
+    let mut halves = bytes / 512;
+    let mut unit = 0;
+    while unit + 1 < units.len() && halves.unsigned_abs() >= 20 * 1_024 - 1 {
+        halves /= 1_024;
+        unit += 1;
+    }
+    format!("{} {}", (halves + halves.signum()) / 2, units[unit])
+}
+
 pub(super) fn call(function: WordFunction, args: &[Datum]) -> Result<Datum, SqlError> {
     let string = |at: usize| text(&args[at]);
     let bytes = || match &args[0] {
@@ -69,6 +88,7 @@ pub(super) fn call(function: WordFunction, args: &[Datum]) -> Result<Datum, SqlE
         other => text(other).as_bytes(),
     };
     let result = match function {
+        W::PrettySize => pretty_size(integer(&args[0])),
         W::Capitals => capitals(string(0)),
         W::Translate => translate(string(0), string(1), string(2)),
         W::Md5 => encode_hex(&Md5::digest(bytes())),

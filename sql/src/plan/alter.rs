@@ -112,8 +112,9 @@ impl Planner<'_> {
         };
         self.own_index(&table, name);
         let mut draft = Draft::new(self.table_named(&table)?);
-        let is_it = |index: &Index| index.name == *name;
-        if draft.after.indexes.iter().any(|index| is_it(index) && index.is_constraint) {
+        let is_it = |index: &&Index| index.name == *name;
+        let mut constraints = draft.after.indexes.iter().filter(|index| index.is_constraint);
+        if draft.after.primary_key_name == *name || constraints.any(|index| is_it(&index)) {
             let message = format!(
                 "cannot drop index {name} because constraint {name} on table {table} requires it"
             );
@@ -121,7 +122,7 @@ impl Planner<'_> {
             return Err(SqlError::new(code::DEPENDENT_OBJECTS, message).with_hint(hint).into());
         }
         self.refuse_needed(&draft.after, name)?;
-        draft.after.indexes.retain(|index| !is_it(index));
+        draft.after.indexes.retain(|index| !is_it(&index));
         self.finish(COMMAND, draft)
     }
 

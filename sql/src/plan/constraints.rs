@@ -34,8 +34,10 @@ impl Planner<'_> {
             match &option.option {
                 ast::ColumnOption::PrimaryKey(key) => {
                     let name = given.or(key.name.as_ref());
-                    set_primary_key(table, vec![at], name)
-                        .map_err(|error| self.error_at(error, location))?;
+                    self.primary_key(table, vec![at], name).map_err(|failure| match failure {
+                        Failure::Sql(error) => self.error_at(error, location),
+                        interrupted => interrupted,
+                    })?;
                 }
                 ast::ColumnOption::Unique(key) => {
                     let is_distinct = key.nulls_distinct != ast::NullsDistinctOption::NotDistinct;
@@ -76,7 +78,7 @@ impl Planner<'_> {
         match constraint {
             ast::TableConstraint::PrimaryKey(key) => {
                 let columns = self.key_columns(table, &key.columns, "primary key")?;
-                Ok(set_primary_key(table, columns, key.name.as_ref())?)
+                self.primary_key(table, columns, key.name.as_ref())
             }
             ast::TableConstraint::Unique(key) => {
                 let columns = self.key_columns(table, &key.columns, "unique")?;
@@ -121,6 +123,29 @@ impl Planner<'_> {
             let message = format!("column \"{name}\" named in key does not exist");
             self.error_at(SqlError::new(code::UNDEFINED_COLUMN, message), ident.span.start)
         })
+    }
+
+    /// Makes columns the key that rows are kept under.
+    fn primary_key(
+        &mut self,
+        table: &mut Table,
+        columns: Vec<usize>,
+        name: Option<&ast::Ident>,
+    ) -> Result<(), Failure> {
+        if !table.primary_key.is_empty() {
+            let message =
+                format!("multiple primary keys for table \"{}\" are not allowed", table.name);
+            return Err(SqlError::new(code::INVALID_TABLE_DEFINITION, message).into());
+        }
+        check_width(columns.len())?;
+        columns.iter().try_for_each(|&at| check_key_type(table.columns[at].ty.base))?;
+        table.primary_key_name = match name {
+            Some(name) => self.new_name(table, syntax::name(name))?,
+            None => self.free_name(table, &[], "pkey")?,
+        };
+        columns.iter().for_each(|&at| table.columns[at].is_not_null = true);
+        table.primary_key = columns;
+        Ok(())
     }
 
     fn unique(
@@ -421,28 +446,6 @@ impl Planner<'_> {
         let is_own = table.name == name || table.indexes.iter().any(|index| index.name == name);
         Ok(is_own || self.relation_named(name)?.is_some())
     }
-}
-
-/// Makes columns the key that rows are kept under.
-pub(super) fn set_primary_key(
-    table: &mut Table,
-    columns: Vec<usize>,
-    name: Option<&ast::Ident>,
-) -> Result<(), SqlError> {
-    if !table.primary_key.is_empty() {
-        let message = format!("multiple primary keys for table \"{}\" are not allowed", table.name);
-        return Err(SqlError::new(code::INVALID_TABLE_DEFINITION, message));
-    }
-    check_width(columns.len())?;
-    columns.iter().try_for_each(|&at| check_key_type(table.columns[at].ty.base))?;
-    if let Some(name) = name {
-        let name = syntax::name(name);
-        refuse_duplicate(table, &name)?;
-        table.primary_key_name = name;
-    }
-    columns.iter().for_each(|&at| table.columns[at].is_not_null = true);
-    table.primary_key = columns;
-    Ok(())
 }
 
 /// Whether rows can be found by values of a type.

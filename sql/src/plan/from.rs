@@ -183,11 +183,13 @@ impl Planner<'_> {
             };
             self.params.reads_catalog = true;
             let relation = self.number();
-            let columns = table.columns.iter();
-            let columns =
-                columns.map(|it| OutputColumn { name: it.name.clone(), ty: it.base.into() });
+            let columns = table.all_columns();
+            let columns = columns.map(|(name, base)| OutputColumn { name, ty: base.into() });
             let columns: Vec<_> = columns.collect();
-            let scope = derived_scope(&columns, alias, &table.name, relation)?;
+            let mut scope = derived_scope(&columns, alias, &table.name, relation)?;
+            if let Some(last) = scope.columns.last_mut() {
+                last.is_unlisted = true;
+            }
             let plan = relational::system_scan(table, relation);
             return Ok(Side { from: From::Plan(plan), scope });
         }
@@ -335,7 +337,9 @@ impl Planner<'_> {
                 names.iter().map(name).collect::<Result<Vec<_>, SqlError>>()?
             }
             ast::JoinConstraint::Natural => {
-                let is_shown = |column: &&ScopeColumn| !column.is_hidden && !column.is_merged;
+                let is_shown = |column: &&ScopeColumn| {
+                    !column.is_hidden && !column.is_merged && !column.is_unlisted
+                };
                 let there = |name: &str| {
                     right.scope.columns.iter().filter(is_shown).any(|column| column.name == name)
                 };
@@ -462,6 +466,7 @@ impl Planner<'_> {
                 ty,
                 is_hidden: false,
                 is_merged: false,
+                is_unlisted: false,
                 is_key: false,
                 id: ColumnId { relation, column: at as u32 },
             });
@@ -496,6 +501,7 @@ pub(super) fn scope_over(columns: &[OutputColumn], table: &str, relation: u32) -
         ty: column.ty,
         is_hidden: false,
         is_merged: false,
+        is_unlisted: false,
         is_key: false,
         id: ColumnId { relation, column: at as u32 },
     });

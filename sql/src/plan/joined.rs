@@ -43,6 +43,7 @@ impl Planner<'_> {
             ty: SqlType::Bytea.into(),
             is_hidden: true,
             is_merged: false,
+            is_unlisted: false,
             is_key: false,
             id: ColumnId { relation, column: width as u32 },
         });

@@ -7,6 +7,7 @@
 pub(crate) mod access;
 mod alter;
 pub(crate) mod cache;
+mod comments;
 mod constraints;
 mod copy;
 mod ddl;
@@ -46,6 +47,7 @@ use crate::sequence::{Drawn, Used};
 use crate::syntax::{self, Parsed, RoleStatement};
 use crate::types::{ColumnType, Reg, SqlType};
 use access::Access;
+pub(crate) use comments::Comment;
 pub(crate) use copy::{CopyFrom, CopyTo};
 pub(crate) use ddl::check_name;
 pub(crate) use dml::{Delete, Insert, OnConflict, Update};
@@ -144,6 +146,7 @@ pub(crate) enum Plan {
     DropSequences(DropTables),
     CreateView(Box<CreateView>),
     DropViews(DropTables),
+    Comment(Comment),
     CopyFrom(CopyFrom),
     CopyTo(CopyTo),
     /// About roles and privileges.
@@ -175,6 +178,7 @@ impl Plan {
             | Self::DropSequences(_)
             | Self::CreateView(_)
             | Self::DropViews(_)
+            | Self::Comment(_)
             | Self::Role(_)
             | Self::ShowTables => None,
         }
@@ -208,6 +212,7 @@ impl Plan {
             | Self::DropSequences(_)
             | Self::CreateView(_)
             | Self::DropViews(_)
+            | Self::Comment(_)
             | Self::Role(_)
             | Self::ShowTables => false,
         }
@@ -228,6 +233,7 @@ impl Plan {
             Self::DropSequences(_) => "DROP SEQUENCE",
             Self::CreateView(_) => "CREATE VIEW",
             Self::DropViews(_) => "DROP VIEW",
+            Self::Comment(_) => "COMMENT",
             Self::CopyFrom(_) => "COPY FROM",
             Self::CopyTo(_) => "COPY TO",
             Self::Role(role) => role.tag(),
@@ -505,6 +511,10 @@ impl Planner<'_> {
                 let is_cascade = matches!(truncate.cascade, Some(ast::CascadeOption::Cascade));
                 Ok((Plan::Truncate(Truncate { tables, is_cascade }), Vec::new()))
             }
+            S::Comment { object_type, object_name, comment, .. } => {
+                let plan = self.comment(*object_type, object_name, comment.as_deref())?;
+                Ok((plan, Vec::new()))
+            }
             S::CreateView(create) => Ok((self.create_view(create)?, Vec::new())),
             S::CreateIndex(create) => Ok((self.create_index(create)?, Vec::new())),
             S::CreateSequence { .. } => Ok((self.create_sequence(statement)?, Vec::new())),
@@ -637,6 +647,7 @@ fn scope_as(table: &Table, alias: &str, relation: u32) -> Scope {
         ty: column.ty,
         is_hidden: column.is_dropped,
         is_merged: false,
+        is_unlisted: false,
         is_key: table.primary_key.contains(&at),
         id: ColumnId { relation, column: at as u32 },
     });

@@ -425,7 +425,7 @@ fn expand(scope: &Scope, table: Option<&str>, location: Location, output: &mut O
             Some(table) => column.table == table,
             None => !column.is_merged,
         };
-        if !column.is_hidden && is_shown {
+        if !column.is_hidden && !column.is_unlisted && is_shown {
             output.bounds.push(Bound { expr: Expr::Column(at), ty: column.ty, location });
             output.names.push(column.name.clone());
         }

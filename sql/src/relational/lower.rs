@@ -108,7 +108,7 @@ impl From {
 
 /// The plan that reads a table of the catalog.
 pub(crate) fn system_scan(table: &'static SystemTable, relation: u32) -> LogicalPlan {
-    let types: Vec<SqlType> = table.columns.iter().map(|column| column.base).collect();
+    let types: Vec<SqlType> = table.all_columns().map(|(_, base)| base).collect();
     scan(Leaf::System(table), &types, relation)
 }
 

@@ -69,6 +69,7 @@ impl Command {
             | S::CreateTable(_)
             | S::CreateIndex(_)
             | S::CreateView(_)
+            | S::Comment { .. }
             | S::AlterTable(_)
             | S::CreateSequence { .. }
             | S::Drop { .. }

@@ -10,6 +10,32 @@ use crate::types::SqlType;
 use crate::types::datum::Datum;
 
 impl<E: Engine> Session<E> {
+    /// Sets a setting, or sets it back; until the transaction ends where it is local. Whether that
+    /// was to any effect: outside of a transaction it is to none.
+    pub(super) fn set(
+        &mut self,
+        name: &str,
+        value: Option<&str>,
+        is_local: bool,
+    ) -> Result<bool, SqlError> {
+        let old = self.settings.show(name).map(str::to_owned).unwrap_or_default();
+        match value {
+            Some(value) => self.settings.set(name, value)?,
+            None => self.settings.reset(name)?,
+        }
+        if name == "transaction_read_only" {
+            let is_read_only = self.settings.is_on("transaction_read_only");
+            self.set_read_only(is_read_only, false)?;
+        }
+        if is_local && let Some(transaction) = &mut self.transaction {
+            transaction.local_settings.push((name.to_owned(), old));
+        } else if is_local {
+            self.settings.set(name, &old)?;
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
     pub(super) fn run_setting(&mut self, command: &Command) -> Result<Response, SqlError> {
         let done = |tag: &str| Ok(Response::Command { tag: tag.to_owned() });
         match command {
@@ -22,19 +48,7 @@ impl<E: Engine> Session<E> {
                 done("SET")
             }
             Command::Set { name, value, is_local } => {
-                let old = self.settings.show(name)?.to_owned();
-                match value {
-                    Some(value) => self.settings.set(name, value)?,
-                    None => self.settings.reset(name)?,
-                }
-                if name == "transaction_read_only" {
-                    let is_read_only = self.settings.is_on("transaction_read_only");
-                    self.set_read_only(is_read_only, false)?;
-                }
-                if *is_local && let Some(transaction) = &mut self.transaction {
-                    transaction.local_settings.push((name.clone(), old));
-                } else if *is_local {
-                    self.settings.set(name, &old)?;
+                if !self.set(name, value.as_deref(), *is_local)? {
                     let warning = "SET LOCAL can only be used in transaction blocks";
                     self.notices.push(Notice::warning(code::NO_TRANSACTION, warning));
                 }

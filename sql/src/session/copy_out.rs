@@ -83,6 +83,7 @@ impl<E: Engine> Session<E> {
         self.give_back(borrowed, &current);
         let fetching = fetching?;
         self.note_env(&env);
+        self.apply_settings()?;
         let (options, columns) = (copy.options.clone(), copy.columns.clone());
         let zone = self.settings.zone().clone();
         let writer = RowWriter::new(options, columns, copy.quoted.clone(), zone);

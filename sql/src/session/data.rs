@@ -84,6 +84,7 @@ impl<E: Engine> Session<E> {
             self.give_back(&borrowed, &current);
             let executed = executed?;
             self.note_env(&env);
+            self.apply_settings()?;
             return Ok(self.respond(&planned, planned.columns.clone(), executed));
         }
         if self.settings.is_on("default_transaction_read_only") {
@@ -197,6 +198,7 @@ impl<E: Engine> Session<E> {
         let given = (params, None);
         let result = self.run_on(&mut transaction, &planned, given, (drawn, &borrowed));
         self.transaction = Some(transaction);
+        self.apply_settings()?;
         result
     }
 
@@ -291,6 +293,8 @@ impl<E: Engine> Session<E> {
             sequences,
             last_number: Cell::new(self.last_number),
             set_sequences: RefCell::default(),
+            settings: Some(self.settings.values().clone()),
+            set_settings: RefCell::default(),
             catalog: OnceCell::new(),
             deferred: None,
         }

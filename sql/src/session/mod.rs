@@ -23,7 +23,7 @@ pub(crate) mod local;
 mod notice;
 mod savepoint;
 mod sequences;
-mod settings;
+pub(crate) mod settings;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -137,6 +137,9 @@ pub struct Session<E: Engine> {
     current_numbers: BTreeMap<u32, i64>,
     /// What it took last of any sequence.
     last_number: Option<i64>,
+    /// What the last statement has asked to set: names, values, and whether until the transaction
+    /// ends.
+    asked_settings: Vec<(String, String, bool)>,
     /// What is left of a simple query, and whether it had several statements.
     script: VecDeque<Parsed>,
     is_block: bool,
@@ -179,6 +182,7 @@ impl<E: Engine> Session<E> {
             entropy: RandomState::new().build_hasher().finish(),
             current_numbers: BTreeMap::new(),
             last_number: None,
+            asked_settings: Vec::new(),
             script: VecDeque::new(),
             is_block: false,
             copy: UnderWay::default(),

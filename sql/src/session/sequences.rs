@@ -75,6 +75,15 @@ impl<E: Engine> Session<E> {
 
     pub(super) fn note_env(&mut self, env: &Env) {
         self.note_drawn(env.current(), env.last_number.get());
+        self.asked_settings.extend(env.set_settings.take());
+    }
+
+    /// Sets what the last statement has asked for.
+    pub(super) fn apply_settings(&mut self) -> Result<(), SqlError> {
+        let asked = std::mem::take(&mut self.asked_settings);
+        asked.iter().try_for_each(|(name, value, is_local)| {
+            self.set(name, Some(value), *is_local).map(|_| ())
+        })
     }
 
     /// Whether the transaction has made or set the sequence, so that nobody else can take of it.

@@ -1,6 +1,7 @@
 //! Session settings: `SET`, `SHOW`, and what a client asks for when it connects.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::authorization::Authorization;
@@ -42,6 +43,11 @@ const fn reported(name: &'static str, default: &'static str, kind: Kind) -> Sett
     Setting { name, default, kind, is_reported: true }
 }
 
+/// The most parameters of a session, and how long those of anybody's own may be.
+const VALUES_MAX: usize = 1_000;
+const CUSTOM_NAME_MAX: usize = 200;
+const CUSTOM_VALUE_MAX: usize = 64 << 10;
+
 /// Isolation levels: all are given the strongest.
 const LEVELS: &[&str] = &["serializable", "repeatable read", "read committed", "read uncommitted"];
 
@@ -70,8 +76,8 @@ const SETTINGS: &[Setting] = &[
     of("row_security", "on", Kind::Bool),
     of("search_path", "public", Kind::Free),
     reported("server_encoding", "UTF8", Kind::Fixed),
-    reported("server_version", "16.0", Kind::Fixed),
-    of("server_version_num", "160000", Kind::Fixed),
+    reported("server_version", "15.0", Kind::Fixed),
+    of("server_version_num", "150000", Kind::Fixed),
     reported("session_authorization", "", Kind::Fixed),
     reported("standard_conforming_strings", "on", Kind::OneOf(&["on"])),
     of("statement_timeout", "0", Kind::Time),
@@ -82,12 +88,15 @@ const SETTINGS: &[Setting] = &[
     of("version", VERSION, Kind::Fixed),
 ];
 
+/// Values by the names of their settings.
+pub(crate) type Values = BTreeMap<String, String>;
+
 /// The values of a session's settings.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Settings {
-    values: BTreeMap<&'static str, String>,
+    values: Arc<Values>,
     /// What clients set at connect is what RESET goes back to.
-    defaults: BTreeMap<&'static str, String>,
+    defaults: Arc<Values>,
     zone: Zone,
     authorization: Authorization,
 }
@@ -97,20 +106,75 @@ fn find(name: &str) -> Option<&'static Setting> {
 }
 
 fn known(name: &str) -> Result<&'static Setting, SqlError> {
-    find(name).ok_or_else(|| {
-        let message = format!("unrecognized configuration parameter \"{name}\"");
-        SqlError::new(code::UNDEFINED_OBJECT, message)
+    find(name).ok_or_else(|| unknown(name))
+}
+
+fn unknown(name: &str) -> SqlError {
+    let message = format!("unrecognized configuration parameter \"{name}\"");
+    SqlError::new(code::UNDEFINED_OBJECT, message)
+}
+
+/// Whether a name is whoever's it may be: as in PostgreSQL, one with a dot.
+fn is_custom(name: &str) -> bool {
+    name.contains('.')
+}
+
+/// The value of a setting among others.
+///
+/// # Errors
+/// 42704 when there is none of the name.
+pub(crate) fn shown<'a>(values: &'a Values, name: &str) -> Result<&'a str, SqlError> {
+    match is_custom(name) {
+        true => values.get(&name.to_lowercase()).map(String::as_str).ok_or_else(|| unknown(name)),
+        false => Ok(&values[known(name)?.name]),
+    }
+}
+
+/// A setting, as `pg_settings` shows it.
+#[derive(Debug)]
+pub(crate) struct Described<'a> {
+    pub name: &'static str,
+    pub value: &'a str,
+    pub default: &'static str,
+    pub unit: Option<&'static str>,
+    pub kind: &'static str,
+    pub choices: &'static [&'static str],
+    pub is_fixed: bool,
+}
+
+/// All settings that PostgreSQL has too, with their values.
+pub(crate) fn described(values: &Values) -> impl Iterator<Item = Described<'_>> {
+    SETTINGS.iter().map(|setting| {
+        let kind = match setting.kind {
+            Kind::Bool => "bool",
+            Kind::Number | Kind::Time => "integer",
+            Kind::OneOf(["on"] | ["off"]) => "bool",
+            Kind::OneOf(_) => "enum",
+            Kind::Free | Kind::TimeZone | Kind::Encoding | Kind::DateStyle | Kind::Fixed => {
+                "string"
+            }
+        };
+        Described {
+            name: setting.name,
+            value: &values[setting.name],
+            default: setting.default,
+            unit: (setting.kind == Kind::Time).then_some("ms"),
+            kind,
+            choices: if let Kind::OneOf(choices) = setting.kind { choices } else { &[] },
+            is_fixed: setting.kind == Kind::Fixed,
+        }
     })
 }
 
 impl Settings {
     /// The defaults, for a user.
     pub(super) fn new(authorization: Authorization) -> Self {
-        let mut defaults: BTreeMap<_, _> =
-            SETTINGS.iter().map(|setting| (setting.name, setting.default.to_owned())).collect();
+        let default = |it: &Setting| (it.name.to_owned(), it.default.to_owned());
+        let mut defaults: Values = SETTINGS.iter().map(default).collect();
         for (name, value) in authorization.shown() {
-            defaults.insert(name, value.to_owned());
+            defaults.insert(name.to_owned(), value.to_owned());
         }
+        let defaults = Arc::new(defaults);
         Self { values: defaults.clone(), defaults, zone: Zone::default(), authorization }
     }
 
@@ -122,7 +186,7 @@ impl Settings {
     /// Says whom the session belongs to.
     pub(super) fn set_authorization(&mut self, authorization: Authorization) {
         for (name, value) in authorization.shown() {
-            self.values.insert(name, value.to_owned());
+            Arc::make_mut(&mut self.values).insert(name.to_owned(), value.to_owned());
         }
         self.authorization = authorization;
     }
@@ -139,7 +203,7 @@ impl Settings {
         if name == "options" {
             return self.connect_options(value);
         }
-        if find(name).is_some() {
+        if find(name).is_some() || is_custom(name) {
             self.set(name, value)?;
             self.defaults = self.values.clone();
         }
@@ -161,8 +225,7 @@ impl Settings {
                 return Err(SqlError::new(code::SYNTAX, message));
             };
             let name = name.replace('-', "_");
-            // As in PostgreSQL, a name with a dot is whoever's it may be.
-            if !name.contains('.') {
+            if !is_custom(&name) {
                 known(&name)?;
             }
             self.connect(&name, value)?;
@@ -172,7 +235,12 @@ impl Settings {
 
     /// The value of a setting.
     pub(crate) fn show(&self, name: &str) -> Result<&str, SqlError> {
-        Ok(&self.values[known(name)?.name])
+        shown(&self.values, name)
+    }
+
+    /// All values, for expressions that ask for them.
+    pub(crate) fn values(&self) -> &Arc<Values> {
+        &self.values
     }
 
     /// A setting's name as it is shown.
@@ -181,31 +249,54 @@ impl Settings {
     }
 
     /// Names and values of all settings.
-    pub(crate) fn all(&self) -> impl Iterator<Item = (&'static str, &str)> {
-        self.values.iter().map(|(name, value)| (*name, value.as_str()))
+    pub(crate) fn all(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.values.iter().map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
     /// The settings that clients are told of.
     pub(crate) fn reported(&self) -> impl Iterator<Item = (&'static str, &str)> {
-        let is_reported = |name: &str| find(name).is_some_and(|setting| setting.is_reported);
-        self.all().filter(move |(name, _)| is_reported(name))
+        let reported = SETTINGS.iter().filter(|setting| setting.is_reported);
+        reported.map(|setting| (setting.name, self.values[setting.name].as_str()))
     }
 
     /// Sets a setting.
     pub(crate) fn set(&mut self, name: &str, value: &str) -> Result<(), SqlError> {
+        let values = Arc::make_mut(&mut self.values);
+        if is_custom(name) {
+            if name.len() > CUSTOM_NAME_MAX || value.len() > CUSTOM_VALUE_MAX {
+                let message = "the name or the value of a parameter is too long";
+                return Err(SqlError::new(code::LIMIT_EXCEEDED, message));
+            }
+            if values.len() >= VALUES_MAX && !values.contains_key(name) {
+                let message = format!("a session has at most {VALUES_MAX} parameters");
+                return Err(SqlError::new(code::LIMIT_EXCEEDED, message));
+            }
+            values.insert(name.to_lowercase(), value.to_owned());
+            return Ok(());
+        }
         let setting = known(name)?;
         let value = checked(setting, value)?;
         if setting.kind == Kind::TimeZone {
             self.zone = Zone::named(&value)?;
         }
-        self.values.insert(setting.name, value);
+        values.insert(setting.name.to_owned(), value);
         Ok(())
     }
 
     /// Sets a setting to what it was when the session began.
     pub(crate) fn reset(&mut self, name: &str) -> Result<(), SqlError> {
-        let value = self.defaults[known(name)?.name].clone();
-        self.set(name, &value)
+        match is_custom(name) {
+            true => {
+                let default = self.defaults.get(&name.to_lowercase()).cloned();
+                let values = Arc::make_mut(&mut self.values);
+                values.insert(name.to_lowercase(), default.unwrap_or_default());
+                Ok(())
+            }
+            false => {
+                let value = self.defaults[known(name)?.name].clone();
+                self.set(name, &value)
+            }
+        }
     }
 
     /// Sets all settings to what they were when the session began.

@@ -14,6 +14,7 @@ const PARSED: &[&str] = &[
     "ABORT",
     "ALTER",
     "BEGIN",
+    "COMMENT",
     "COMMIT",
     "COPY",
     "CREATE",
@@ -45,7 +46,6 @@ const MISSING: &[&str] = &[
     "CHECKPOINT",
     "CLOSE",
     "CLUSTER",
-    "COMMENT",
     "DECLARE",
     "DO",
     "EXECUTE",
@@ -146,6 +146,14 @@ pub(super) fn check<'a>(tokens: impl Iterator<Item = &'a TokenWithSpan>) -> Resu
             Some("TABLE") => Ok(()),
             Some("INDEX" | "SEQUENCE" | "VIEW") if kind != "ALTER" => Ok(()),
             Some(object) => Err(SqlError::unsupported(format!("{kind} {object}"))),
+            None => Ok(()),
+        },
+        ("COMMENT", "ON") => match object(&words[2..]) {
+            Some("TABLE" | "INDEX" | "SEQUENCE" | "VIEW" | "SCHEMA" | "DATABASE") => Ok(()),
+            Some(object) => Err(SqlError::unsupported(format!("COMMENT ON {object}"))),
+            None if words.get(2).is_some_and(|word| word == "CONSTRAINT") => {
+                Err(SqlError::unsupported("COMMENT ON CONSTRAINT"))
+            }
             None => Ok(()),
         },
         ("CLOSE", "ALL") => Ok(()),

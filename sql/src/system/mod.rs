@@ -28,6 +28,7 @@ use std::sync::Arc;
 use pangea_core::key::Direction;
 use pangea_core::txn::{Context, Scan};
 
+use crate::catalog::comment::{self, Subject};
 use crate::catalog::role::{self, Access, Object, Role};
 use crate::catalog::{
     BOOTSTRAP, CATALOG, Relation, Sequence, Table, View, relation_keys, relation_of_key,
@@ -36,16 +37,20 @@ use crate::error::Failure;
 use crate::plan::OutputColumn;
 use crate::types::datum::Datum;
 pub(crate) use names::format_type;
-pub(crate) use roles::ENCODING;
+pub(crate) use relations::PG_CLASS;
+pub(crate) use roles::{DATABASE, ENCODING};
 pub(crate) use tables::SystemTable;
 pub(crate) use views::SystemView;
 
 /// `pg_catalog`
 const PG_CATALOG: u32 = 11;
 /// `public`
-const PUBLIC: u32 = 2_200;
+pub(crate) const PUBLIC: u32 = 2_200;
 /// `information_schema`
 const INFORMATION_SCHEMA: u32 = 13_000;
+/// The numbers of the tables that list schemas and databases.
+pub(crate) const PG_NAMESPACE: u32 = 2_615;
+pub(crate) const PG_DATABASE: u32 = 1_262;
 /// The bootstrap superuser.
 const BOOTSTRAP_ROLE: u32 = 10;
 /// The first number of what users make.
@@ -66,6 +71,7 @@ pub(crate) struct SystemCatalog {
     access: BTreeMap<String, Access>,
     schema: Access,
     constraints: BTreeMap<u32, constraints::Constraint>,
+    comments: BTreeMap<Subject, String>,
 }
 
 /// A relation with all that is known of it.
@@ -115,12 +121,12 @@ pub(crate) fn find(parts: &[String]) -> Option<Found> {
 }
 
 /// The number of what is stored under a number.
-fn stored(id: u32) -> u32 {
+pub(crate) fn stored(id: u32) -> u32 {
     id - crate::catalog::USER_TABLE_FIRST + USER_OID_FIRST
 }
 
 /// The number of a primary key.
-fn primary_key(table: &Table) -> u32 {
+pub(crate) fn primary_key(table: &Table) -> u32 {
     PRIMARY_KEY_FIRST + stored(table.id.0)
 }
 
@@ -198,7 +204,8 @@ impl SystemCatalog {
         let access = role::all_access(cx)?.into_iter();
         let access = access.filter_map(|(_, name, access)| Some((name?, access))).collect();
         let schema = role::access(&Object::Schema, cx)?;
-        Ok(Self { relations, by_name, roles, access, schema, constraints })
+        let comments = comment::all(cx)?.into_iter().collect();
+        Ok(Self { relations, by_name, roles, access, schema, constraints, comments })
     }
 
     /// The rows of one of its tables.
@@ -228,7 +235,9 @@ impl SystemCatalog {
             "pg_collation" => objects::pg_collation(rows),
             "pg_language" => objects::pg_language(rows),
             "pg_tablespace" => objects::pg_tablespace(rows),
-            "pg_description" => rows,
+            "pg_description" => self.pg_description(rows),
+            "pg_shdescription" => self.pg_shdescription(rows),
+            "pg_settings" => objects::pg_settings(rows, env),
             // Of all others Pangea has none.
             _ => rows,
         }

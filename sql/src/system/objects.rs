@@ -3,11 +3,67 @@
 use super::relations::{BTREE, C_COLLATION, DEFAULT_COLLATION};
 use super::roles::{DEFAULT_TABLESPACE, ENCODING};
 use super::tables::{Rows, int, text};
-use super::{BOOTSTRAP_ROLE, PG_CATALOG, types};
+use super::{BOOTSTRAP_ROLE, PG_CATALOG, PG_DATABASE, SystemCatalog, types};
+use crate::catalog::comment::Subject;
+use crate::expr::Env;
+use crate::session::settings;
 use crate::types::datum::Datum;
 
 /// Of any encoding.
 const ANY_ENCODING: i64 = -1;
+
+impl SystemCatalog {
+    /// What was said of something.
+    pub(crate) fn comment(&self, class: u32, object: u32, part: u32) -> Option<&str> {
+        self.comments.get(&Subject { class, object, part }).map(String::as_str)
+    }
+
+    pub(super) fn pg_description(&self, mut rows: Rows) -> Rows {
+        for (subject, said) in self.comments.iter().filter(|(it, _)| it.class != PG_DATABASE) {
+            rows.add(&[
+                ("objoid", int(subject.object)),
+                ("classoid", int(subject.class)),
+                ("objsubid", int(subject.part)),
+                ("description", text(said)),
+            ]);
+        }
+        rows
+    }
+
+    /// The same of what is not of one database.
+    pub(super) fn pg_shdescription(&self, mut rows: Rows) -> Rows {
+        for (subject, said) in self.comments.iter().filter(|(it, _)| it.class == PG_DATABASE) {
+            rows.add(&[
+                ("objoid", int(subject.object)),
+                ("classoid", int(subject.class)),
+                ("description", text(said)),
+            ]);
+        }
+        rows
+    }
+}
+
+/// The settings of the session.
+pub(super) fn pg_settings(mut rows: Rows, env: &Env) -> Rows {
+    for setting in env.settings.iter().flat_map(|values| settings::described(values)) {
+        let choices = setting.choices.iter().map(|choice| text(choice)).collect::<Vec<_>>();
+        rows.add(&[
+            ("name", text(setting.name)),
+            ("setting", text(setting.value)),
+            ("unit", setting.unit.map_or(Datum::Null, text)),
+            ("category", text("Settings")),
+            ("short_desc", text("")),
+            ("context", text(if setting.is_fixed { "internal" } else { "user" })),
+            ("vartype", text(setting.kind)),
+            ("source", text(if setting.value == setting.default { "default" } else { "session" })),
+            ("enumvals", if choices.is_empty() { Datum::Null } else { Datum::array(choices) }),
+            ("boot_val", text(setting.default)),
+            ("reset_val", text(setting.default)),
+            ("pending_restart", Datum::Bool(false)),
+        ]);
+    }
+    rows
+}
 
 pub(super) fn pg_am(mut rows: Rows) -> Rows {
     for (oid, name, kind) in [(2u32, "heap", "t"), (BTREE, "btree", "i")] {

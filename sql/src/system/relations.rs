@@ -11,7 +11,7 @@ use crate::types::datum::Datum;
 use crate::types::{ColumnType, SqlType};
 
 /// The number of `pg_class` itself.
-pub(super) const PG_CLASS: u32 = 1_259;
+pub(crate) const PG_CLASS: u32 = 1_259;
 /// How rows are kept.
 const HEAP: u32 = 2;
 /// How indexes are kept.

@@ -12,7 +12,7 @@ use crate::syntax::quoted;
 use crate::types::datum::Datum;
 
 /// The number of the only database.
-pub(super) const DATABASE: u32 = 5;
+pub(crate) const DATABASE: u32 = 5;
 /// Where everything is kept.
 pub(super) const DEFAULT_TABLESPACE: u32 = 1_663;
 /// UTF8

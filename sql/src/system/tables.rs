@@ -26,6 +26,14 @@ pub(crate) struct SystemColumn {
     pub is_not_null: bool,
 }
 
+impl SystemTable {
+    /// Its columns, and the number of the table, which `*` does not show.
+    pub(crate) fn all_columns(&self) -> impl Iterator<Item = (String, SqlType)> {
+        let own = self.columns.iter().map(|column| (column.name.clone(), column.base));
+        own.chain([("tableoid".to_owned(), SqlType::Oid)])
+    }
+}
+
 impl PartialEq for SystemTable {
     fn eq(&self, other: &Self) -> bool {
         self.oid == other.oid
@@ -87,6 +95,7 @@ impl Rows {
             let at = self.table.columns.iter().position(|column| column.name == *name);
             row[at.unwrap_or_else(|| panic!("{} has no {name}", self.table.name))] = value.clone();
         }
+        row.push(int(self.table.oid));
         self.rows.push(row);
     }
 

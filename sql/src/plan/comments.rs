@@ -1,0 +1,117 @@
+//! Planning of COMMENT ON: what is meant, by its number.
+
+use sqlparser::ast;
+
+use super::{Plan, Planner, undefined_table};
+use crate::authorization::Required;
+use crate::catalog::Relation;
+use crate::catalog::comment::Subject;
+use crate::catalog::role::Object;
+use crate::error::{Failure, SqlError, code};
+use crate::syntax;
+use crate::system;
+
+/// Something is said of something.
+#[derive(Clone, Debug)]
+pub(crate) struct Comment {
+    pub subject: Subject,
+    /// Nothing to take it back.
+    pub text: Option<String>,
+}
+
+impl Planner<'_> {
+    pub(super) fn comment(
+        &mut self,
+        kind: ast::CommentObject,
+        object: &ast::ObjectName,
+        text: Option<&str>,
+    ) -> Result<Plan, Failure> {
+        use ast::CommentObject as C;
+        let of = |class, object, part| Subject { class, object, part };
+        let subject = match kind {
+            C::Column => {
+                let mut parts = object.0.clone();
+                let column = parts.pop().and_then(|part| part.as_ident().map(syntax::name));
+                let column = column
+                    .filter(|_| !parts.is_empty())
+                    .ok_or_else(|| SqlError::new(code::SYNTAX, "column name must be qualified"))?;
+                let name = syntax::table_name(&ast::ObjectName(parts))?;
+                let (number, at) = self.column_named(&name, &column)?;
+                of(system::PG_CLASS, number, at)
+            }
+            C::Table | C::View | C::Index | C::Sequence => {
+                let name = syntax::table_name(object)?;
+                let number = self.relation_of(&name, &kind.to_string().to_lowercase())?;
+                of(system::PG_CLASS, number, 0)
+            }
+            C::Schema | C::Database => {
+                let name = syntax::name_parts(object)?.join(".");
+                // It is the superuser's to say something of either.
+                self.required.push(Required::owner(Object::Schema));
+                match kind {
+                    C::Schema if name == "public" => of(system::PG_NAMESPACE, system::PUBLIC, 0),
+                    C::Schema => {
+                        let message = format!("schema \"{name}\" does not exist");
+                        return Err(SqlError::new(code::UNDEFINED_SCHEMA, message).into());
+                    }
+                    _ => of(system::PG_DATABASE, system::DATABASE, 0),
+                }
+            }
+            other => return Err(SqlError::unsupported(format!("COMMENT ON {other}")).into()),
+        };
+        Ok(Plan::Comment(Comment { subject, text: text.map(str::to_owned) }))
+    }
+
+    /// The number of a relation of a kind, whose owner the user must be.
+    fn relation_of(&mut self, name: &str, wanted: &str) -> Result<u32, Failure> {
+        let relation = self.relation_named(name)?;
+        let Some(relation) = relation else { return Err(undefined_table(name).into()) };
+        if relation.kind() != wanted && !matches!(relation, Relation::Index { .. }) {
+            let article = if wanted == "index" { "an" } else { "a" };
+            let message = format!("\"{name}\" is not {article} {wanted}");
+            return Err(SqlError::new(code::WRONG_OBJECT_TYPE, message).into());
+        }
+        let owned = |object| Required::owner(object);
+        Ok(match relation {
+            Relation::Table(table) => {
+                self.required.push(owned(Object::Table(table.name)));
+                system::stored(table.id.0)
+            }
+            Relation::View(view) => {
+                self.required.push(owned(Object::View(view.name)));
+                system::stored(view.id.0)
+            }
+            Relation::Sequence(sequence) => {
+                self.required.push(owned(Object::Sequence(name.to_owned())));
+                system::stored(sequence.id)
+            }
+            Relation::Index { table } => {
+                self.own_index(&table, name);
+                let table = self.table_named(&table)?;
+                let index = table.indexes.iter().find(|index| index.name == name);
+                index.map_or(system::primary_key(&table), |index| system::stored(index.id.0))
+            }
+        })
+    }
+
+    /// The number of a relation, and that of a column of it.
+    fn column_named(&mut self, name: &str, column: &str) -> Result<(u32, u32), Failure> {
+        let missing = || {
+            let message = format!("column \"{column}\" of relation \"{name}\" does not exist");
+            SqlError::new(code::UNDEFINED_COLUMN, message)
+        };
+        match self.relation_named(name)? {
+            Some(Relation::View(view)) => {
+                self.required.push(Required::owner(Object::View(view.name.clone())));
+                let at = view.columns.iter().position(|it| it.name == column);
+                Ok((system::stored(view.id.0), at.ok_or_else(missing)? as u32 + 1))
+            }
+            _ => {
+                let table = self.table_named(name)?;
+                self.required.push(Required::owner(Object::Table(table.name.clone())));
+                let at = table.position(column).ok_or_else(missing)?;
+                Ok((system::stored(table.id.0), at as u32 + 1))
+            }
+        }
+    }
+}
