@@ -220,6 +220,11 @@ pub(crate) fn name_parts(object: &ast::ObjectName) -> Result<Vec<String>, SqlErr
         .collect()
 }
 
+/// Whether there is a schema of a name.
+pub(crate) fn is_schema(name: &str) -> bool {
+    ["public", "pg_catalog", "information_schema"].contains(&name)
+}
+
 /// The name of a table, which is in schema `public`.
 pub(crate) fn table_name(object: &ast::ObjectName) -> Result<String, SqlError> {
     let mut parts = name_parts(object)?;

@@ -324,7 +324,7 @@ impl Binder<'_> {
     fn compound(&mut self, idents: &[ast::Ident], location: Location) -> Result<Bound, SqlError> {
         match idents {
             [table, column] => self.column(Some(&syntax::name(table)), column, location),
-            [schema, table, column] if syntax::name(schema) == "public" => {
+            [schema, table, column] if syntax::is_schema(&syntax::name(schema)) => {
                 self.column(Some(&syntax::name(table)), column, location)
             }
             _ => Err(self.error_at(SqlError::unsupported("a name of so many parts"), location)),

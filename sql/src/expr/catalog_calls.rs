@@ -35,6 +35,8 @@ pub(crate) enum CatalogFunction {
     Constraint,
     /// `pg_get_viewdef`
     View,
+    /// `pg_get_serial_sequence`
+    SerialSequence,
     /// `obj_description`, of a table of the catalog where it is named
     ObjectComment,
     /// `col_description`
@@ -130,6 +132,7 @@ pub(super) const SIGNATURES: &[Signature] = &[
     of("pg_get_indexdef", &[Oid, Int4, Bool], Text, function(F::Index)),
     of("pg_get_constraintdef", &[Oid], Text, function(F::Constraint)),
     of("pg_get_constraintdef", &[Oid, Bool], Text, function(F::Constraint)),
+    of("pg_get_serial_sequence", &[Text, Text], Text, function(F::SerialSequence)),
     of("pg_get_viewdef", &[Text], Text, function(F::View)),
     of("pg_get_viewdef", &[Oid], Text, function(F::View)),
     of("pg_get_viewdef", &[Oid, Bool], Text, function(F::View)),
@@ -232,6 +235,7 @@ pub(super) fn call(
             Datum::Text(name) => catalog.number(Reg::Class, name)?,
             number => oid(number),
         })),
+        F::SerialSequence => shown(catalog.serial_sequence(text(&args[0]), text(&args[1]))?),
         F::Constraint => shown(catalog.constraint_definition(oid(&args[0]))),
         F::ObjectComment => {
             let class = match args.get(1) {

@@ -1,6 +1,6 @@
 //! Numbers as names, and names as numbers: `regclass` and its like.
 
-use super::{Kind, PG_CATALOG, PUBLIC, SystemCatalog, types};
+use super::{Entry, Kind, PG_CATALOG, PUBLIC, SystemCatalog, types};
 use crate::error::{SqlError, code};
 use crate::expr::bind::column_type;
 use crate::syntax::{self, quoted_ident};
@@ -34,7 +34,12 @@ pub(crate) fn type_named(text: &str) -> Result<u32, SqlError> {
     let malformed = |_| SqlError::new(code::SYNTAX, format!("invalid type name \"{text}\""));
     let mut parser = Parser::new(&PostgreSqlDialect {}).try_with_sql(text).map_err(malformed)?;
     let parsed = parser.parse_data_type().map_err(malformed)?;
-    Ok(column_type(&parsed)?.base.oid())
+    // What there is not yet is not there.
+    let absent = |_| {
+        let message = format!("type \"{text}\" does not exist");
+        SqlError::new(code::UNDEFINED_OBJECT, message)
+    };
+    Ok(column_type(&parsed).map_err(absent)?.base.oid())
 }
 
 /// The parts of a name in a text, of which the last is the thing's own.
@@ -123,6 +128,28 @@ impl SystemCatalog {
             Reg::Type => types::row(oid).map(|_| format_type(oid, -1)),
         };
         found.unwrap_or_else(|| oid.to_string())
+    }
+
+    /// The name of the sequence that goes with a column, with its schema; nothing where none does.
+    ///
+    /// # Errors
+    /// When there is no such column.
+    pub(crate) fn serial_sequence(
+        &self,
+        table: &str,
+        column: &str,
+    ) -> Result<Option<String>, SqlError> {
+        let oid = self.number(Reg::Class, table)?;
+        let Some(Entry { kind: Kind::Table(table), .. }) = self.relations.get(&oid) else {
+            return Ok(None);
+        };
+        let at = table.position(column).ok_or_else(|| {
+            let name = &table.name;
+            let message = format!("column \"{column}\" of relation \"{name}\" does not exist");
+            SqlError::new(code::UNDEFINED_COLUMN, message)
+        })?;
+        let found = table.sequences.iter().find(|(of, _)| *of == at);
+        Ok(found.map(|(_, name)| format!("public.{}", quoted_ident(name))))
     }
 
     /// The name of a role, as `pg_get_userbyid` says it.
