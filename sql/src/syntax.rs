@@ -1,11 +1,13 @@
 //! Text to syntax trees, with PostgreSQL's syntax errors.
 
+pub(crate) mod cursors;
 mod depth;
 mod kinds;
 mod refused;
 mod rename;
 mod reserved;
 pub(crate) mod roles;
+mod words;
 
 use std::sync::Arc;
 
@@ -15,6 +17,7 @@ use sqlparser::keywords::Keyword;
 use sqlparser::parser::{Parser, ParserError};
 use sqlparser::tokenizer::{Location, Span, Token, TokenWithSpan, Tokenizer};
 
+pub(crate) use self::cursors::CursorStatement;
 use self::depth::Shape;
 pub(crate) use self::refused::system_column;
 pub(crate) use self::rename::renamed;
@@ -38,6 +41,8 @@ pub(crate) struct Parsed {
     pub text: Arc<str>,
     /// The whole query text, which positions in the tree count from.
     pub source: Arc<str>,
+    /// What it says where it is about a cursor: then the tree is of no use either.
+    pub cursor: Option<Arc<CursorStatement>>,
     /// The options of a COPY, which the tree can't hold all of.
     pub copy: Option<Arc<copy::Options>>,
 }
@@ -111,7 +116,30 @@ fn parse_one(
     if let Some(role) = roles::parse(source, start, &words)? {
         let ast = Arc::new(ast::Statement::UnlockTables);
         let (role, source) = (Some(Arc::new(role)), source.clone());
-        return Ok(Parsed { ast, role, text, source, copy: None });
+        return Ok(Parsed { ast, role, cursor: None, text, source, copy: None });
+    }
+    if let Some((cursor, query)) = cursors::parse(source, start, &words)? {
+        // What follows FOR is a statement of its own.
+        let is_of_query = |token: &&TokenWithSpan| {
+            query.is_some_and(|from| {
+                (token.span.start.line, token.span.start.column) >= (from.line, from.column)
+            })
+        };
+        let rest: Vec<TokenWithSpan> = tokens.iter().filter(is_of_query).cloned().collect();
+        let mut place = Place::start_of(source);
+        let query = match query {
+            Some(_) => Some(parse_one(dialect, source, &mut place, &rest)?),
+            None => None,
+        };
+        let cursor = cursor.with(query).ok_or_else(|| {
+            let first = rest.iter().find(is_word).map_or(Span::empty(), |token| token.span);
+            let word = rest.iter().find(is_word).map(|token| token.to_string());
+            let message = format!("syntax error at or near \"{}\"", word.unwrap_or_default());
+            SqlError::new(code::SYNTAX, message).at(source, first.start)
+        })?;
+        let ast = Arc::new(ast::Statement::UnlockTables);
+        let (cursor, source) = (Some(Arc::new(cursor)), source.clone());
+        return Ok(Parsed { ast, role: None, cursor, text, source, copy: None });
     }
     kinds::check(tokens.iter().filter(is_word)).map_err(|error| error.at(source, first.start))?;
     refused::check_tokens(source, tokens.iter().filter(is_word))?;
@@ -150,7 +178,7 @@ fn parse_one(
     })?;
     refused::check_statement(source, &ast)?;
     let (text, source) = (Arc::from(&source[start..end]), source.clone());
-    Ok(Parsed { ast: Arc::new(ast), role: None, text, source, copy })
+    Ok(Parsed { ast: Arc::new(ast), role: None, cursor: None, text, source, copy })
 }
 
 /// The parser says `Expected: x, found: y at Line: 1, Column: 2`; PostgreSQL names `y` alone.

@@ -40,6 +40,7 @@ use crate::error::{SqlError, code};
 use crate::plan::target::Deferred;
 use crate::relational::{ColumnId, Subquery};
 use crate::sequence::Drawn;
+use crate::session::cursors::Shown;
 use crate::session::settings::Values;
 use crate::system::SystemCatalog;
 use crate::types::datum::Datum;
@@ -81,6 +82,8 @@ pub(crate) struct Env {
     pub set_sequences: RefCell<Vec<(usize, i64, bool)>>,
     /// The session's settings; nothing where it is another that runs the statement.
     pub settings: Option<Arc<Values>>,
+    /// The session's cursors.
+    pub cursors: Arc<Vec<Shown>>,
     /// The settings that the statement asks for: names, values, and whether until the transaction
     /// ends.
     pub set_settings: RefCell<Vec<(String, String, bool)>>,
@@ -108,6 +111,7 @@ impl Env {
             last_number: Cell::new(None),
             set_sequences: RefCell::default(),
             settings: self.settings.clone(),
+            cursors: self.cursors.clone(),
             set_settings: RefCell::default(),
             catalog: self.catalog.clone(),
             deferred: None,

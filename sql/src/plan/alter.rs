@@ -69,7 +69,6 @@ impl Planner<'_> {
             (!is_btree, "an index that is not a B-tree"),
             (!create.include.is_empty(), "INCLUDE"),
             (!create.with.is_empty(), "an index with storage parameters"),
-            (create.columns.iter().any(|it| it.operator_class.is_some()), "an operator class"),
         ])?;
         if let Some(name) = &create.name {
             let name = syntax::table_name(name)?;

@@ -13,6 +13,7 @@ use crate::catalog::role::Privileges;
 use crate::catalog::{Action, Check, ForeignKey, Index, IndexKey, KeyTarget, Table};
 use crate::error::{Failure, SqlError, code};
 use crate::syntax;
+use crate::system;
 use crate::types::SqlType;
 
 /// The most columns of a key, as in PostgreSQL.
@@ -361,15 +362,24 @@ impl Planner<'_> {
             is_constraint: false,
             is_ready: true,
         };
-        self.check_index(table, &index)?;
+        let classes = create.columns.iter().map(|column| column.operator_class.as_ref());
+        self.check_index(table, &index, classes)?;
         table.indexes.push(index);
         Ok(())
     }
 
     /// An index is of what its rows alone decide, and can be sorted by.
-    fn check_index(&self, table: &Table, index: &Index) -> Result<(), Failure> {
+    fn check_index<'c>(
+        &self,
+        table: &Table,
+        index: &Index,
+        classes: impl Iterator<Item = Option<&'c ast::ObjectName>>,
+    ) -> Result<(), Failure> {
         let path = Path::index(table, index)?;
-        for part in &path.parts {
+        for (part, class) in path.parts.iter().zip(classes) {
+            if let Some(class) = class {
+                check_class(part.base, class)?;
+            }
             check_key_type(part.base)?;
             if part.base.element().is_some() && part.order == Order::Descending {
                 return Err(SqlError::unsupported("a descending index of an array").into());
@@ -535,4 +545,21 @@ fn refuse_partial_match(key: &ast::ForeignKeyConstraint) -> Result<(), SqlError>
         }
         _ => Ok(()),
     }
+}
+
+/// An operator class is one that a type has: all of them sort as indexes do here.
+fn check_class(base: SqlType, class: &ast::ObjectName) -> Result<(), SqlError> {
+    let name = syntax::name_parts(class)?.pop().unwrap_or_default();
+    let patterns = ["text_pattern_ops", "varchar_pattern_ops", "bpchar_pattern_ops"];
+    let is_pattern = patterns.contains(&name.as_str());
+    if !is_pattern && !system::is_operator_class(&name) {
+        let message =
+            format!("operator class \"{name}\" does not exist for access method \"btree\"");
+        return Err(SqlError::new(code::UNDEFINED_OBJECT, message));
+    }
+    if is_pattern && base.is_string() || !is_pattern && system::is_class_of(&name, base) {
+        return Ok(());
+    }
+    let message = format!("operator class \"{name}\" does not accept data type {base}");
+    Err(SqlError::new(code::TYPE_MISMATCH, message))
 }

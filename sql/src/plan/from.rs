@@ -7,7 +7,7 @@ use super::path::Paths;
 use super::views::Named;
 use super::{OutputColumn, Planner, refuse, scope_as};
 use crate::error::{Failure, SqlError, code};
-use crate::exec::series::{Called, SetFunction};
+use crate::exec::series::{Called, SetCall, SetFunction};
 use crate::expr::bind::{Aggregates, Bound, Scope, ScopeColumn};
 use crate::expr::cast::Level;
 use crate::expr::{Binary, Comparison, Expr, cast};
@@ -275,18 +275,33 @@ impl Planner<'_> {
             bounds.push(binder.bind(expr)?);
         }
         let types: Vec<SqlType> = bounds.iter().map(Bound::base).collect();
-        let Some((function, inputs, columns)) = SetFunction::named(&call.name, &types) else {
+        // Several arrays are several calls, side by side.
+        let calls: Option<Vec<SetCall>> = match &types[..] {
+            [_, _, ..] if call.name == "unnest" => {
+                types.iter().map(|base| SetFunction::named("unnest", &[*base])).collect()
+            }
+            types => SetFunction::named(&call.name, types).map(|call| vec![call]),
+        };
+        let Some(calls) = calls else {
             let error = match SetFunction::is_name(&call.name) {
                 true => binder.no_function(&call.name, &types, call.location),
                 false => SqlError::unsupported(format!("function {}() in FROM", call.name)),
             };
             return Err(error.into());
         };
-        let mut args = Vec::with_capacity(bounds.len());
-        for (bound, input) in bounds.into_iter().zip(inputs) {
-            args.push((binder.cast(bound, input.into(), Level::Assignment)?.expr, input));
+        let mut bounds = bounds.into_iter();
+        let (mut functions, mut columns) = (Vec::with_capacity(calls.len()), Vec::new());
+        for (function, inputs, own) in calls {
+            let mut args = Vec::with_capacity(inputs.len());
+            for (input, bound) in inputs.into_iter().zip(bounds.by_ref()) {
+                args.push((binder.cast(bound, input.into(), Level::Assignment)?.expr, input));
+            }
+            let types = own.iter().map(|(_, base)| *base).collect();
+            functions.push(Called { function, args, types });
+            columns.extend(own);
         }
-        let names_before = args.iter().any(|(arg, _)| arg.names_own());
+        let mut args = functions.iter().flat_map(|called| &called.args);
+        let names_before = args.any(|(arg, _)| arg.names_own());
         let relation = self.number();
         let mut outputs: Vec<OutputColumn> = Vec::with_capacity(columns.len() + 1);
         let is_single = columns.len() == 1;
@@ -296,7 +311,6 @@ impl Planner<'_> {
             let name = alias.map_or((*name).to_owned(), |alias| syntax::name(&alias.name));
             outputs.push(OutputColumn { name, ty: (*base).into() });
         }
-        let base_types: Vec<SqlType> = columns.iter().map(|(_, base)| *base).collect();
         if call.is_numbered {
             let (name, ty) = ("ordinality".to_owned(), SqlType::Int8.into());
             outputs.push(OutputColumn { name, ty });
@@ -310,9 +324,8 @@ impl Planner<'_> {
         };
         let ids = left.map(|left| left.scope.ids()).unwrap_or_default();
         let flags = (call.is_numbered, left.is_some() && kind == JoinKind::Left);
-        self.params.reads_catalog |= function.reads_catalog();
-        let called = Called { function, args, types: base_types };
-        let plan = relational::expand(plan, &ids, &[called], flags, relation)?;
+        self.params.reads_catalog |= functions.iter().any(|it| it.function.reads_catalog());
+        let plan = relational::expand(plan, &ids, &functions, flags, relation)?;
         let scope = match left {
             Some(left) => {
                 check_names(&left.scope, &own)?;

@@ -1,13 +1,15 @@
 //! What a statement asks of the session: to run it, to begin or end a transaction, or to be told or
 //! to tell a setting.
 
+use std::sync::Arc;
+
 use sqlparser::ast;
 
 use super::authorization::{self, SetUser};
 use super::savepoint::Step;
 use crate::error::{SqlError, code};
 use crate::plan::command_of;
-use crate::syntax::{self, Parsed};
+use crate::syntax::{self, CursorStatement, Parsed};
 
 /// A statement, by who answers it.
 #[derive(Clone, Debug)]
@@ -50,6 +52,8 @@ pub(crate) enum Command {
     Nothing {
         tag: &'static str,
     },
+    /// DECLARE, FETCH, MOVE, CLOSE.
+    Cursor(Arc<CursorStatement>),
     /// One statement by name, or all.
     Deallocate(Option<String>),
 }
@@ -60,6 +64,9 @@ impl Command {
         use ast::Statement as S;
         if let Some(role) = parsed.role.clone() {
             return authorization::command(parsed, &role);
+        }
+        if let Some(cursor) = parsed.cursor.clone() {
+            return Ok(Self::Cursor(cursor));
         }
         Ok(match &*parsed.ast {
             S::Query(_)
@@ -96,7 +103,6 @@ impl Command {
             },
             S::ShowVariable { variable } => Self::show(variable),
             S::Discard { .. } => Self::Discard,
-            S::Close { cursor: ast::CloseCursor::All } => Self::Nothing { tag: "CLOSE CURSOR ALL" },
             S::UNLISTEN { .. } => Self::Nothing { tag: "UNLISTEN" },
             S::Deallocate { name, .. } => {
                 let name = syntax::name(name);
@@ -145,7 +151,13 @@ impl Command {
 
     /// Whether it reads or writes the database.
     pub(crate) fn is_data(&self) -> bool {
-        matches!(self, Self::Data(_) | Self::Copy(_))
+        let is_declared =
+            |cursor: &CursorStatement| matches!(cursor, CursorStatement::Declare { .. });
+        match self {
+            Self::Data(_) | Self::Copy(_) => true,
+            Self::Cursor(cursor) => is_declared(cursor),
+            _ => false,
+        }
     }
 
     /// Whether a failed transaction still takes it.

@@ -1,5 +1,7 @@
 //! Statements about the session itself: SET, SHOW, DISCARD and their like.
 
+use std::sync::Arc;
+
 use super::command::Command;
 use super::settings::Settings;
 use super::{Notice, Response, Session};
@@ -85,6 +87,7 @@ impl<E: Engine> Session<E> {
             Command::Nothing { tag } => done(tag),
             Command::Data(_)
             | Command::Copy(_)
+            | Command::Cursor(_)
             | Command::Begin { .. }
             | Command::Commit { .. }
             | Command::Savepoint(..)
@@ -99,6 +102,8 @@ impl<E: Engine> Session<E> {
         self.settings.reset_authorization();
         self.statements.clear();
         self.portals.clear();
+        self.cursors.clear();
+        self.shown_cursors = Arc::default();
     }
 
     /// What is set for a transaction is set for none, as none is open.

@@ -294,6 +294,7 @@ impl<E: Engine> Session<E> {
             last_number: Cell::new(self.last_number),
             set_sequences: RefCell::default(),
             settings: Some(self.settings.values().clone()),
+            cursors: self.shown_cursors.clone(),
             set_settings: RefCell::default(),
             catalog: OnceCell::new(),
             deferred: None,

@@ -8,7 +8,7 @@ use super::{CopyStart, Response, Session, TransactionStatus};
 use crate::engine::Engine;
 use crate::error::{Failure, SqlError, code};
 use crate::plan::OutputColumn;
-use crate::syntax;
+use crate::syntax::{self, CursorStatement};
 use crate::types::datum::Datum;
 use crate::types::{SqlType, binary, text, unsupported_name};
 
@@ -140,6 +140,17 @@ impl<E: Engine> Session<E> {
                 };
                 Ok((planned.params.clone(), planned.columns.clone()))
             }
+            Command::Cursor(cursor) => match &**cursor {
+                CursorStatement::Declare { query, .. } => {
+                    let query = Command::Data((**query).clone());
+                    let described = Box::pin(self.describe_command(&query, types));
+                    Ok((described.await?.0, Vec::new()))
+                }
+                CursorStatement::Fetch { name, is_move: false, .. } => {
+                    Ok((Vec::new(), self.cursor_columns(name)?))
+                }
+                _ => Ok((Vec::new(), Vec::new())),
+            },
             Command::Show(name) => {
                 let name = super::Settings::shown_name(name);
                 Ok((Vec::new(), vec![text_column(name)]))
@@ -240,7 +251,11 @@ impl<E: Engine> Session<E> {
     /// When there is none of that name.
     pub fn describe_portal(&mut self, name: &str) -> Result<Described, SqlError> {
         let Some(portal) = self.portals.get(name) else {
-            return Err(self.fail_block(no_portal(name)));
+            // What was declared is a portal too.
+            let columns = self.cursor_columns(name);
+            let columns = columns.map_err(|_| self.fail_block(no_portal(name)))?;
+            let formats = vec![false; columns.len()];
+            return Ok(Described { params: Vec::new(), columns, formats });
         };
         let columns = portal.prepared.columns.clone();
         Ok(Described { params: Vec::new(), columns, formats: portal.formats.clone() })

@@ -16,6 +16,7 @@ mod control;
 mod copy;
 mod copy_in;
 mod copy_out;
+pub(crate) mod cursors;
 mod data;
 mod extended;
 mod interrupt;
@@ -52,6 +53,7 @@ use command::Command;
 pub use copy::CopyStart;
 use copy::UnderWay;
 pub use copy_out::CopyOutput;
+use cursors::{Cursor, Shown};
 pub use extended::{Described, Execution};
 use extended::{Portal, Prepared};
 use local::LocalContext;
@@ -128,6 +130,11 @@ pub struct Session<E: Engine> {
     transaction: Option<Transaction<E>>,
     statements: BTreeMap<String, Arc<Prepared>>,
     portals: BTreeMap<String, Portal>,
+    cursors: Vec<Cursor>,
+    /// What expressions are shown of them.
+    shown_cursors: Arc<Vec<Shown>>,
+    /// How many cursors it has declared.
+    cursors_declared: u64,
     notices: Vec<Notice>,
     /// The newest version that the session's own writes are in.
     written: SnapshotVersion,
@@ -177,6 +184,9 @@ impl<E: Engine> Session<E> {
             transaction: None,
             statements: BTreeMap::new(),
             portals: BTreeMap::new(),
+            cursors: Vec::new(),
+            shown_cursors: Arc::default(),
+            cursors_declared: 0,
             notices: Vec::new(),
             written: SnapshotVersion::ZERO,
             entropy: RandomState::new().build_hasher().finish(),
@@ -326,6 +336,7 @@ impl<E: Engine> Session<E> {
                 }
                 done("ROLLBACK")
             }
+            Command::Cursor(cursor) => self.run_cursor(cursor, param_types, params).await,
             Command::SetUser(set) => self.set_user(set).await,
             Command::Savepoint(step, name) => self.run_savepoint(*step, name).await,
             other => self.run_setting(other),
@@ -360,6 +371,12 @@ impl<E: Engine> Session<E> {
 
     /// Ends the transaction, and returns what became of it.
     async fn commit(&mut self) -> Result<&'static str, SqlError> {
+        let ended = self.commit_transaction().await;
+        self.end_cursors(ended.as_ref().is_ok_and(|tag| *tag == "COMMIT"));
+        ended
+    }
+
+    async fn commit_transaction(&mut self) -> Result<&'static str, SqlError> {
         let Some(mut transaction) = self.transaction.take() else {
             self.notices.push(Notice::no_transaction());
             return Ok("COMMIT");
@@ -397,6 +414,7 @@ impl<E: Engine> Session<E> {
         if let Some(transaction) = self.transaction.take() {
             self.settings = transaction.settings_before;
         }
+        self.end_cursors(false);
     }
 
     /// Commits a transaction that the client did not ask for, or rolls it back when it failed.

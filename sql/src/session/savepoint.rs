@@ -30,6 +30,8 @@ pub(super) struct Savepoint {
     settings: Arc<Settings>,
     local_settings: usize,
     is_read_only: bool,
+    /// How many cursors the session had declared.
+    cursors: u64,
 }
 
 impl<E: Engine> Session<E> {
@@ -80,6 +82,7 @@ impl<E: Engine> Session<E> {
             settings,
             local_settings: transaction.local_settings.len(),
             is_read_only: transaction.is_read_only,
+            cursors: self.cursors_declared,
         });
     }
 
@@ -105,7 +108,9 @@ impl<E: Engine> Session<E> {
         transaction.is_read_only = savepoint.is_read_only;
         self.settings.clone_from(&*savepoint.settings);
         let cx = transaction.cx.as_mut().expect("it is kept while there are savepoints");
+        let cursors = savepoint.cursors;
         cx.go_back(savepoint.writes);
+        self.forget_cursors(cursors);
         Ok(())
     }
 

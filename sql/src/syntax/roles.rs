@@ -9,8 +9,9 @@ mod grants;
 use std::ops::Range;
 
 use sqlparser::ast;
-use sqlparser::tokenizer::{Location, Token, TokenWithSpan};
+use sqlparser::tokenizer::{Token, TokenWithSpan};
 
+use super::words::{Words, word};
 use super::{name, table_name};
 use crate::catalog::role::Privileges;
 use crate::error::{SqlError, byte_offset, code};
@@ -152,7 +153,7 @@ pub(super) fn parse(
     start: usize,
     tokens: &[&TokenWithSpan],
 ) -> Result<Option<RoleStatement>, SqlError> {
-    let mut cursor = Cursor { source, start, tokens, at: 0 };
+    let mut cursor = Words { source, start, tokens, at: 0 };
     let Some(statement) = cursor.statement()? else { return Ok(None) };
     match tokens.get(cursor.at) {
         None => Ok(Some(statement)),
@@ -160,90 +161,7 @@ pub(super) fn parse(
     }
 }
 
-struct Cursor<'a> {
-    source: &'a str,
-    start: usize,
-    tokens: &'a [&'a TokenWithSpan],
-    at: usize,
-}
-
-/// `SELECT` where a word says so without quotes.
-fn word(token: &Token) -> Option<String> {
-    match token {
-        Token::Word(word) if word.quote_style.is_none() => Some(word.value.to_ascii_uppercase()),
-        _ => None,
-    }
-}
-
-impl Cursor<'_> {
-    fn token(&self) -> Option<&Token> {
-        self.tokens.get(self.at).map(|token| &token.token)
-    }
-
-    fn unexpected(&self) -> SqlError {
-        match self.tokens.get(self.at) {
-            Some(token) => {
-                let message = format!("syntax error at or near \"{}\"", token.token);
-                SqlError::new(code::SYNTAX, message).at(self.source, token.span.start)
-            }
-            None => {
-                let end = SqlError::new(code::SYNTAX, "syntax error at end of input");
-                SqlError { position: Some(self.source.chars().count() as u32 + 1), ..end }
-            }
-        }
-    }
-
-    /// Passes over words that come next, all of them or none.
-    fn take(&mut self, words: &str) -> bool {
-        let mut at = self.at;
-        for wanted in words.split(' ') {
-            let found = self.tokens.get(at).and_then(|token| word(&token.token));
-            if found.as_deref() != Some(wanted) {
-                return false;
-            }
-            at += 1;
-        }
-        self.at = at;
-        true
-    }
-
-    fn take_one<'w>(&mut self, words: &[&'w str]) -> Option<&'w str> {
-        words.iter().find(|word| self.take(word)).copied()
-    }
-
-    fn take_token(&mut self, token: &Token) -> bool {
-        let is_next = self.token() == Some(token);
-        self.at += usize::from(is_next);
-        is_next
-    }
-
-    fn expect(&mut self, words: &str) -> Result<(), SqlError> {
-        if self.take(words) { Ok(()) } else { Err(self.unexpected()) }
-    }
-
-    fn ident(&mut self) -> Result<ast::Ident, SqlError> {
-        let Some(Token::Word(found)) = self.token() else { return Err(self.unexpected()) };
-        let lower = found.value.to_lowercase();
-        let is_reserved = super::reserved::RESERVED.binary_search(&&*lower).is_ok();
-        if found.quote_style.is_none() && is_reserved {
-            return Err(self.unexpected());
-        }
-        let ident = found.to_ident(self.tokens[self.at].span);
-        self.at += 1;
-        Ok(ident)
-    }
-
-    fn list<T>(
-        &mut self,
-        item: impl Fn(&mut Self) -> Result<T, SqlError>,
-    ) -> Result<Vec<T>, SqlError> {
-        let mut items = vec![item(self)?];
-        while self.take_token(&Token::Comma) {
-            items.push(item(self)?);
-        }
-        Ok(items)
-    }
-
+impl Words<'_> {
     fn relation(&mut self) -> Result<String, SqlError> {
         let mut parts = vec![self.ident()?];
         while self.take_token(&Token::Period) {
@@ -265,10 +183,6 @@ impl Cursor<'_> {
                 Err(SqlError::new(code::RESERVED_NAME, message).at(self.source, place))
             }
         }
-    }
-
-    fn place(&self) -> Location {
-        self.tokens.get(self.at).map_or(Location::empty(), |token| token.span.start)
     }
 
     fn role_name(&mut self) -> Result<RoleName, SqlError> {

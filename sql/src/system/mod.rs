@@ -40,6 +40,7 @@ pub(crate) use names::format_type;
 pub(crate) use relations::PG_CLASS;
 pub(crate) use roles::{DATABASE, ENCODING};
 pub(crate) use tables::SystemTable;
+pub(crate) use types::{is_class_of, is_operator_class};
 pub(crate) use views::SystemView;
 
 /// `pg_catalog`
@@ -237,6 +238,7 @@ impl SystemCatalog {
             "pg_tablespace" => objects::pg_tablespace(rows),
             "pg_description" => self.pg_description(rows),
             "pg_shdescription" => self.pg_shdescription(rows),
+            "pg_cursors" => objects::pg_cursors(rows, env),
             "pg_settings" => objects::pg_settings(rows, env),
             // Of all others Pangea has none.
             _ => rows,

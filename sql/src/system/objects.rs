@@ -43,6 +43,21 @@ impl SystemCatalog {
     }
 }
 
+/// The cursors of the session.
+pub(super) fn pg_cursors(mut rows: Rows, env: &Env) -> Rows {
+    for cursor in env.cursors.iter() {
+        rows.add(&[
+            ("name", text(&cursor.name)),
+            ("statement", text(&cursor.statement)),
+            ("is_holdable", Datum::Bool(cursor.is_hold)),
+            ("is_binary", Datum::Bool(false)),
+            ("is_scrollable", Datum::Bool(cursor.is_scroll)),
+            ("creation_time", Datum::Timestamp(cursor.declared)),
+        ]);
+    }
+    rows
+}
+
 /// The settings of the session.
 pub(super) fn pg_settings(mut rows: Rows, env: &Env) -> Rows {
     for setting in env.settings.iter().flat_map(|values| settings::described(values)) {

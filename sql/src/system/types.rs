@@ -120,6 +120,21 @@ pub(super) fn class(base: SqlType) -> u32 {
     classes().find(|words| number(words[4]) == of).map_or(0, |words| number(words[0]))
 }
 
+/// Whether there is an operator class of a name.
+pub(crate) fn is_operator_class(name: &str) -> bool {
+    name == "varchar_ops" || classes().any(|words| words[1] == name)
+}
+
+/// Whether it is one of a type.
+pub(crate) fn is_class_of(name: &str, base: SqlType) -> bool {
+    let is_string = base.is_string() && base != SqlType::Bpchar;
+    match name {
+        "varchar_ops" => is_string,
+        "text_ops" if is_string => true,
+        name => classes().any(|words| words[1] == name && number(words[0]) == class(base)),
+    }
+}
+
 pub(super) fn pg_type(mut rows: Rows) -> Rows {
     for row in all() {
         let function = |at: usize| int(row.functions[at]);

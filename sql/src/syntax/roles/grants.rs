@@ -2,7 +2,8 @@
 
 use sqlparser::tokenizer::{Token, TokenWithSpan};
 
-use super::{Cursor, Grant, GrantOn, RoleName, RoleStatement, word};
+use super::super::words::{Words, word};
+use super::{Grant, GrantOn, RoleName, RoleStatement};
 use crate::catalog::role::Privileges;
 use crate::error::{SqlError, code};
 use crate::syntax::name;
@@ -37,7 +38,7 @@ const OTHER_OBJECTS: [&str; 12] = [
     "FUNCTIONS",
 ];
 
-impl Cursor<'_> {
+impl Words<'_> {
     /// GRANT and REVOKE, of privileges and of roles.
     pub(super) fn grant(&mut self, is_grant: bool) -> Result<RoleStatement, SqlError> {
         let direction = if is_grant { "TO" } else { "FROM" };

@@ -1,0 +1,183 @@
+//! DECLARE, FETCH, MOVE and CLOSE, in PostgreSQL's grammar.
+
+use sqlparser::ast;
+use sqlparser::tokenizer::{Location, Token, TokenWithSpan};
+
+use super::words::Words;
+use super::{Parsed, name};
+use crate::error::SqlError;
+
+/// A statement about a cursor.
+#[derive(Clone, Debug)]
+pub(crate) enum CursorStatement {
+    Declare {
+        name: String,
+        /// Whether it goes backwards, where that is said.
+        is_scroll: Option<bool>,
+        /// Whether it outlives its transaction.
+        is_hold: bool,
+        query: Box<Parsed>,
+    },
+    Fetch {
+        name: String,
+        step: Step,
+        /// Whether rows are only passed over.
+        is_move: bool,
+    },
+    /// One, or all.
+    Close(Option<String>),
+}
+
+/// Which rows are fetched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// So many of the next, or of the ones before.
+    Rows(i64),
+    /// All that are left, before where it is negative.
+    All { is_backward: bool },
+    /// The row at a place, from the end where it is negative.
+    Absolute(i64),
+    /// The row at a distance.
+    Relative(i64),
+}
+
+/// A statement whose query is still to be parsed.
+pub(super) enum Begun {
+    Declare { name: String, is_scroll: Option<bool>, is_hold: bool },
+    Whole(CursorStatement),
+}
+
+impl Begun {
+    /// The statement with its query; nothing where what is there is none.
+    pub(super) fn with(self, query: Option<Parsed>) -> Option<CursorStatement> {
+        match (self, query) {
+            (Self::Whole(statement), _) => Some(statement),
+            (Self::Declare { name, is_scroll, is_hold }, Some(query))
+                if matches!(&*query.ast, ast::Statement::Query(_)) =>
+            {
+                Some(CursorStatement::Declare { name, is_scroll, is_hold, query: Box::new(query) })
+            }
+            (Self::Declare { .. }, _) => None,
+        }
+    }
+}
+
+impl CursorStatement {
+    /// PostgreSQL's tag, without a count.
+    pub(crate) fn tag(&self) -> &'static str {
+        match self {
+            Self::Declare { .. } => "DECLARE CURSOR",
+            Self::Fetch { is_move: false, .. } => "FETCH",
+            Self::Fetch { is_move: true, .. } => "MOVE",
+            Self::Close(None) => "CLOSE CURSOR ALL",
+            Self::Close(Some(_)) => "CLOSE CURSOR",
+        }
+    }
+}
+
+/// The statement that some tokens without blanks are, where it is one about a cursor; of a DECLARE,
+/// where its query begins.
+///
+/// # Errors
+/// 42601 where it goes wrong.
+pub(super) fn parse(
+    source: &str,
+    start: usize,
+    tokens: &[&TokenWithSpan],
+) -> Result<Option<(Begun, Option<Location>)>, SqlError> {
+    let mut words = Words { source, start, tokens, at: 0 };
+    let statement = if words.take("DECLARE") {
+        let declare = words.declare()?;
+        return Ok(Some((declare, Some(words.place()))));
+    } else if words.take("FETCH") {
+        words.fetch(false)?
+    } else if words.take("MOVE") {
+        words.fetch(true)?
+    } else if words.take("CLOSE") {
+        let is_all = words.take("ALL");
+        CursorStatement::Close(if is_all { None } else { Some(name(&words.ident()?)) })
+    } else {
+        return Ok(None);
+    };
+    match tokens.get(words.at) {
+        None => Ok(Some((Begun::Whole(statement), None))),
+        Some(_) => Err(words.unexpected()),
+    }
+}
+
+impl Words<'_> {
+    fn declare(&mut self) -> Result<Begun, SqlError> {
+        let name = name(&self.ident()?);
+        let mut is_scroll = None;
+        loop {
+            if self.take("NO SCROLL") {
+                is_scroll = Some(false);
+            } else if self.take("SCROLL") {
+                is_scroll = Some(true);
+            } else if self.take("BINARY") {
+                return Err(SqlError::unsupported("DECLARE BINARY"));
+            } else if self.take_one(&["INSENSITIVE", "ASENSITIVE"]).is_none() {
+                break;
+            }
+        }
+        self.expect("CURSOR")?;
+        let is_hold = self.take("WITH HOLD");
+        if !is_hold {
+            self.take("WITHOUT HOLD");
+        }
+        self.expect("FOR")?;
+        if self.token().is_none() {
+            return Err(self.unexpected());
+        }
+        Ok(Begun::Declare { name, is_scroll, is_hold })
+    }
+
+    fn fetch(&mut self, is_move: bool) -> Result<CursorStatement, SqlError> {
+        let step = self.step()?;
+        let _ = self.take_one(&["FROM", "IN"]);
+        let name = name(&self.ident()?);
+        Ok(CursorStatement::Fetch { name, step, is_move })
+    }
+
+    fn step(&mut self) -> Result<Step, SqlError> {
+        if self.take("NEXT") {
+            return Ok(Step::Rows(1));
+        } else if self.take("PRIOR") {
+            return Ok(Step::Rows(-1));
+        } else if self.take("FIRST") {
+            return Ok(Step::Absolute(1));
+        } else if self.take("LAST") {
+            return Ok(Step::Absolute(-1));
+        } else if self.take("ALL") {
+            return Ok(Step::All { is_backward: false });
+        } else if self.take("ABSOLUTE") {
+            return Ok(Step::Absolute(self.count()?.ok_or_else(|| self.unexpected())?));
+        } else if self.take("RELATIVE") {
+            return Ok(Step::Relative(self.count()?.ok_or_else(|| self.unexpected())?));
+        }
+        let is_backward = match self.take_one(&["FORWARD", "BACKWARD"]) {
+            Some(word) => word == "BACKWARD",
+            None => return Ok(Step::Rows(self.count()?.unwrap_or(1))),
+        };
+        if self.take("ALL") {
+            return Ok(Step::All { is_backward });
+        }
+        let count = self.count()?.unwrap_or(1);
+        Ok(Step::Rows(if is_backward { count.saturating_neg() } else { count }))
+    }
+
+    /// A whole number, which may be negative; nothing where none comes next.
+    fn count(&mut self) -> Result<Option<i64>, SqlError> {
+        let before = self.at;
+        let is_negative = self.take_token(&Token::Minus);
+        if !is_negative {
+            self.take_token(&Token::Plus);
+        }
+        let Some(Token::Number(digits, _)) = self.token() else {
+            return if self.at == before { Ok(None) } else { Err(self.unexpected()) };
+        };
+        let number = digits.parse::<i32>().map_err(|_| self.unexpected())?;
+        self.at += 1;
+        Ok(Some(i64::from(if is_negative { -number } else { number })))
+    }
+}
