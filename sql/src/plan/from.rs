@@ -1,5 +1,6 @@
 //! Planning of FROM: relations and how they are joined.
 
+use datafusion::logical_expr::LogicalPlan;
 use sqlparser::ast;
 use sqlparser::tokenizer::Location;
 
@@ -362,7 +363,7 @@ impl Planner<'_> {
             ast::JoinConstraint::On(_) | ast::JoinConstraint::None => Vec::new(),
         };
         let width = left.scope.columns.len();
-        let both = left.scope.clone().and(right.scope);
+        let mut both = left.scope.clone().and(right.scope);
         let mut merged = Vec::with_capacity(names.len());
         let mut condition = None;
         for name in &names {
@@ -378,7 +379,12 @@ impl Planner<'_> {
             let mut binder = self.binder(&both, forbidden, &[on])?;
             condition = Some(binder.condition(on, "JOIN/ON")?);
         }
-        let (one, other) = (left.from.plan(), right.from.plan());
+        let mut sides = [left.from.plan(), right.from.plan()];
+        if let Some(asked) = condition.take_if(|it| kind != JoinKind::Inner && it.holds_subquery())
+        {
+            condition = Some(self.answered(asked, width, &mut both, &mut sides)?);
+        }
+        let [one, other] = sides;
         let plan = match condition {
             // A condition that asks a query is one on the pairs, where none stays without.
             Some(asked) if kind == JoinKind::Inner && asked.holds_subquery() => {
@@ -392,6 +398,50 @@ impl Planner<'_> {
         }
         let (plan, scope) = self.merge(plan, both, kind, &merged)?;
         Ok(Side { from: From::Plan(plan), scope })
+    }
+
+    /// A condition of an outer join, whose queries are asked for the rows of one side beforehand:
+    /// their answers are columns there, which nobody can name.
+    fn answered(
+        &mut self,
+        condition: Expr,
+        width: usize,
+        both: &mut Scope,
+        sides: &mut [LogicalPlan; 2],
+    ) -> Result<Expr, Failure> {
+        let relations = [self.number(), self.number()];
+        let mut asked: [Vec<(Expr, SqlType)>; 2] = [Vec::new(), Vec::new()];
+        let ids = both.ids();
+        let condition = condition.rewrite(&mut |part| {
+            let Expr::Subquery(subquery) = part else { return Ok(None) };
+            let columns = subquery.parts().flat_map(Expr::columns).collect::<Vec<_>>();
+            let is_right = columns.iter().any(|at| *at >= width);
+            if is_right && columns.iter().any(|at| *at < width) {
+                let feature = "a subquery over both sides of an outer JOIN in its condition";
+                return Err(SqlError::unsupported(feature));
+            }
+            let side = usize::from(is_right);
+            let column = asked[side].len() as u32;
+            asked[side].push((part.clone(), subquery.base));
+            both.columns.push(ScopeColumn {
+                table: String::new(),
+                name: String::new(),
+                ty: subquery.base.into(),
+                is_hidden: true,
+                is_merged: false,
+                is_unlisted: false,
+                is_key: false,
+                id: ColumnId { relation: relations[side], column },
+            });
+            Ok(Some(Expr::Column(both.columns.len() - 1)))
+        })?;
+        for (side, (queries, relation)) in sides.iter_mut().zip(asked.into_iter().zip(relations)) {
+            if !queries.is_empty() {
+                let plan = std::mem::take(side);
+                *side = relational::answered(plan, &ids, queries, relation, &mut self.numbers)?;
+            }
+        }
+        Ok(condition)
     }
 
     /// The condition that columns of a name are equal, and their places.
@@ -443,11 +493,11 @@ impl Planner<'_> {
     /// Puts one column in the place of each pair of USING, before all others.
     fn merge(
         &mut self,
-        plan: datafusion::logical_expr::LogicalPlan,
+        plan: LogicalPlan,
         mut both: Scope,
         kind: JoinKind,
         pairs: &[(usize, usize, SqlType)],
-    ) -> Result<(datafusion::logical_expr::LogicalPlan, Scope), Failure> {
+    ) -> Result<(LogicalPlan, Scope), Failure> {
         let relation = self.number();
         let mut merged = Vec::with_capacity(pairs.len());
         let mut values = Vec::with_capacity(pairs.len());

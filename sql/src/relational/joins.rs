@@ -32,9 +32,6 @@ pub(crate) fn join(
 ) -> std::result::Result<LogicalPlan, SqlError> {
     let mut numbers = 0;
     let stage = Stage::new(LogicalPlan::default(), columns, &mut numbers);
-    if condition.as_ref().is_some_and(Expr::holds_subquery) {
-        return Err(SqlError::unsupported("a subquery in a condition of an outer JOIN"));
-    }
     let conditions = condition.as_ref().map(Expr::conjuncts).unwrap_or_default();
     let on = conditions.into_iter().map(|condition| stage.value(condition, SqlType::Bool));
     let on: Vec<Logical> = on.collect();

@@ -48,7 +48,7 @@ use crate::types::SqlType;
 pub(crate) use joins::{JoinKind, SetOperation, combined, join, lateral};
 pub(crate) use lower::{Block, Distinct, From, GroupBy, Numbers, lower, system_scan};
 pub(crate) use parts::{
-    expand, filtered, names_outer, recursive, renamed, with_columns, work_table,
+    answered, expand, filtered, names_outer, recursive, renamed, with_columns, work_table,
 };
 pub(crate) use run::run;
 pub(crate) use windows::{Over, Window, WindowFunction};

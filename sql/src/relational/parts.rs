@@ -64,6 +64,27 @@ pub(crate) fn with_columns(
     })
 }
 
+/// The rows with the answers to queries that are asked for each: columns of a relation of a number.
+pub(crate) fn answered(
+    plan: LogicalPlan,
+    columns: &[(ColumnId, SqlType)],
+    queries: Vec<(Expr, SqlType)>,
+    relation: u32,
+    numbers: &mut Numbers,
+) -> Planned {
+    planned(|| {
+        let own = plan.schema().columns();
+        let mut stage = Stage::new(plan, columns, numbers);
+        let mut all: Vec<Logical> = own.into_iter().map(Logical::Column).collect();
+        for (at, (query, base)) in queries.into_iter().enumerate() {
+            let name = ColumnId { relation, column: at as u32 }.name();
+            let answer = stage.resolve(query)?;
+            all.push(stage.value(&answer, base).alias_qualified(name.relation, name.name));
+        }
+        LogicalPlanBuilder::from(stage.plan).project(all)?.build()
+    })
+}
+
 /// The rows beside those of functions that are called for each: their columns are those of a
 /// relation of a number. They may be numbered, and a row without any may be kept.
 pub(crate) fn expand(
