@@ -7,6 +7,7 @@ mod refused;
 mod rename;
 mod reserved;
 pub(crate) mod roles;
+mod sequences;
 mod words;
 
 use std::sync::Arc;
@@ -145,6 +146,7 @@ fn parse_one(
     refused::check_tokens(source, tokens.iter().filter(is_word))?;
     let shape = Shape::check(tokens)?;
     let mut tokens = tokens.to_vec();
+    sequences::reorder(&mut tokens);
     // PostgreSQL's own word for ROLLBACK, which the parser does not know.
     let first_word = tokens.iter_mut().find(|token| is_word(&&**token));
     if let Some(token) = first_word

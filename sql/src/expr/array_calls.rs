@@ -159,7 +159,8 @@ impl Binder<'_> {
         chain: &[ast::AccessExpr],
         location: Location,
     ) -> Result<Bound, SqlError> {
-        if let Some(bound) = self.set_column(root, chain, location) {
+        let record = self.record_part(root, chain, location);
+        if let Some(bound) = record.or_else(|| self.set_column(root, chain, location)) {
             return bound;
         }
         let mut names = match root {

@@ -20,7 +20,7 @@ pub(crate) mod operators;
 mod regexes;
 pub(crate) mod sequences;
 mod session_calls;
-mod set_calls;
+pub(crate) mod set_calls;
 pub(crate) mod signatures;
 mod strings;
 mod subqueries;

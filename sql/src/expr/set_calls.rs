@@ -5,16 +5,23 @@ use sqlparser::tokenizer::Location;
 
 use super::Expr;
 use super::aggregates::NESTED;
-use super::bind::{Aggregates, Binder, Bound};
+use super::bind::{Aggregates, Binder, Bound, ScopeColumn};
 use super::cast::Level;
+use super::functions::Function;
 use crate::error::{SqlError, code};
 use crate::exec::series::{Called, SetFunction};
 use crate::syntax;
 use crate::types::SqlType;
+use crate::types::datum::Datum;
 
 /// What to do instead.
 const INSTEAD: &str =
     "You might be able to move the set-returning function into a LATERAL FROM item.";
+
+/// What a part of a record is called, which nobody else can call it.
+pub(crate) fn part_name(record: &str, part: &str) -> String {
+    format!("{record}\0{part}")
+}
 
 impl Binder<'_> {
     /// A call as a value: the function has one column.
@@ -34,6 +41,63 @@ impl Binder<'_> {
                 Err(self.error_at(error, location))
             }
         }
+    }
+
+    /// A call of a function of several columns: each of them, and all as the text of a record.
+    /// Nothing where that is not what stands there.
+    pub(crate) fn record_call(
+        &mut self,
+        ast: &ast::Expr,
+        location: Location,
+    ) -> Result<Option<(Vec<(&'static str, Bound)>, Bound)>, SqlError> {
+        let ast::Expr::Function(function) = ast else { return Ok(None) };
+        let name = syntax::name_parts(&function.name)?.pop().unwrap_or_default();
+        let ast::FunctionArguments::List(list) = &function.args else { return Ok(None) };
+        if !SetFunction::is_name(&name) {
+            return Ok(None);
+        }
+        let (at, columns) = self.called(&name, &list.args, location)?;
+        if columns.len() < 2 {
+            return Ok(None);
+        }
+        let text = |text: &str| Expr::Const(Datum::Text(text.to_owned()));
+        let (mut parts, mut shown) = (Vec::new(), Vec::new());
+        for (place, (name, base)) in columns.into_iter().enumerate() {
+            let part = Bound::new(Expr::Rows(at, place), base, location);
+            shown.push(text(if place == 0 { "(" } else { "," }));
+            shown.push(self.cast(part.clone(), SqlType::Text.into(), Level::Explicit)?.expr);
+            parts.push((name, part));
+        }
+        shown.push(text(")"));
+        let whole = Expr::Call(Function::Concat, shown);
+        Ok(Some((parts, Bound::new(whole, SqlType::Text, location))))
+    }
+
+    /// A part of a record that a query in FROM has made: `(t.record).column`; nothing where that is
+    /// not what stands there.
+    pub(super) fn record_part(
+        &mut self,
+        root: &ast::Expr,
+        chain: &[ast::AccessExpr],
+        location: Location,
+    ) -> Option<Result<Bound, SqlError>> {
+        let ast::Expr::Nested(inner) = root else { return None };
+        let (table, record) = match &**inner {
+            ast::Expr::Identifier(record) => (None, record),
+            ast::Expr::CompoundIdentifier(idents) => match &idents[..] {
+                [table, record] => (Some(syntax::name(table)), record),
+                _ => return None,
+            },
+            _ => return None,
+        };
+        let [ast::AccessExpr::Dot(ast::Expr::Identifier(column))] = chain else { return None };
+        let name = part_name(&syntax::name(record), &syntax::name(column));
+        let is_it = |column: &ScopeColumn| {
+            column.name == name && table.as_ref().is_none_or(|table| column.table == *table)
+        };
+        let at = self.scope.columns.iter().position(is_it)?;
+        let ty = self.scope.columns[at].ty;
+        Some(Ok(Bound { expr: Expr::Column(at), ty, location }))
     }
 
     /// A column of a call: `(f(x)).column`; nothing where that is not what stands there.

@@ -225,7 +225,9 @@ impl Planner<'_> {
         if let Some(left) = left {
             self.outer.push(left.scope.clone());
         }
+        self.depth += 1;
         let planned = self.nested(query);
+        self.depth -= 1;
         if left.is_some() {
             self.outer.pop();
         }
@@ -564,7 +566,8 @@ pub(super) fn scope_over(columns: &[OutputColumn], table: &str, relation: u32) -
         ty: column.ty,
         is_hidden: false,
         is_merged: false,
-        is_unlisted: false,
+        // The parts of a record.
+        is_unlisted: column.name.contains('\0'),
         is_key: false,
         id: ColumnId { relation, column: at as u32 },
     });

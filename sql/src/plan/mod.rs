@@ -376,6 +376,8 @@ pub(crate) struct Planner<'a> {
     has_queries: bool,
     /// The views whose queries are being planned, the innermost last.
     within: Vec<views::Within>,
+    /// How many queries in FROM are around the one that is planned.
+    depth: usize,
     /// The options of a COPY.
     copy: Option<Arc<Options>>,
     required: Vec<Required>,
@@ -398,6 +400,7 @@ pub(crate) fn plan(
         numbers: 0,
         has_queries: query::has_queries(&parsed.ast),
         within: Vec::new(),
+        depth: 0,
         copy: parsed.copy.clone(),
         required: Vec::new(),
     };
@@ -449,6 +452,7 @@ fn plan_of<T>(
         numbers: 0,
         has_queries: true,
         within: Vec::new(),
+        depth: 0,
         copy: None,
         required: Vec::new(),
     };

@@ -13,6 +13,7 @@ use super::{OutputColumn, Planner, Select, SortKey, Source, refuse};
 use crate::error::{Failure, SqlError, code};
 use crate::exec::series::Called;
 use crate::expr::bind::{Aggregates, Bound, Collected, Scope};
+use crate::expr::set_calls::part_name;
 use crate::expr::{Expr, Typed};
 use crate::relational::{Block, Distinct, GroupBy, Window};
 use crate::syntax;
@@ -177,6 +178,8 @@ impl Planner<'_> {
         collected: &mut Collected,
     ) -> Result<Output, Failure> {
         let mut output = Output { bounds: Vec::new(), names: Vec::new(), untyped: Vec::new() };
+        // Where no client sees them, records are columns too.
+        let is_nested = self.depth > 0;
         for item in items {
             let (expr, name) = match item {
                 ast::SelectItem::UnnamedExpr(expr) => (expr, column_name(expr)),
@@ -206,6 +209,17 @@ impl Planner<'_> {
                 _ => return Err(SqlError::unsupported("such a column").into()),
             };
             let mut binder = self.binder(scope, Aggregates::Allowed(collected, None), &[expr])?;
+            if is_nested
+                && let Some((parts, whole)) = binder.record_call(expr, item.span().start)?
+            {
+                output.bounds.push(whole);
+                output.names.push(name.clone());
+                for (part, bound) in parts {
+                    output.bounds.push(bound);
+                    output.names.push(part_name(&name, part));
+                }
+                continue;
+            }
             let bound = binder.bind(expr)?;
             if bound.base() == SqlType::Unknown && matches!(bound.expr, Expr::Const(_)) {
                 output.untyped.push(output.bounds.len());

@@ -6,7 +6,6 @@
 //! ```
 
 use std::any::Any;
-use std::collections::VecDeque;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -304,8 +303,13 @@ pub(super) struct Task {
 
 enum State {
     New,
-    Table { filter: Option<Expr>, cursor: Box<Cursor>, most: usize },
-    Values(VecDeque<Vec<Datum>>),
+    Table {
+        filter: Option<Expr>,
+        cursor: Box<Cursor>,
+        most: usize,
+    },
+    /// Rows that are there, and how many were given.
+    Values(Arc<Vec<Vec<Datum>>>, usize),
     Done,
 }
 
@@ -389,18 +393,19 @@ impl Task {
                 })?;
                 *most = (*most * 2).min(ROWS_MAX);
             }
-            State::Values(rows) => {
-                let some = rows.len().min(ROWS_MAX).min(left);
-                for row in rows.drain(..some) {
+            State::Values(rows, given) => {
+                let some = (rows.len() - *given).min(ROWS_MAX).min(left);
+                for row in &rows[*given..*given + some] {
                     let is_left = match &self.scan.filter {
-                        Some(filter) => filter.is_true(&row, env)?,
+                        Some(filter) => filter.is_true(row, env)?,
                         None => true,
                     };
                     if is_left {
-                        push(&row);
+                        push(row);
                     }
                 }
-                is_done = rows.is_empty();
+                *given += some;
+                is_done = *given == rows.len();
             }
             State::New | State::Done => {}
         }
@@ -448,9 +453,10 @@ impl Task {
                 let row = |exprs: &Vec<Expr>| {
                     exprs.iter().map(|expr| expr.eval(&[], env)).collect::<Result<Vec<_>, _>>()
                 };
-                Ok(State::Values(rows.iter().map(row).collect::<Result<_, _>>()?))
+                let rows = rows.iter().map(row).collect::<Result<_, _>>()?;
+                Ok(State::Values(Arc::new(rows), 0))
             }
-            Leaf::System(table) => Ok(State::Values(env.catalog()?.rows(table, env).into())),
+            Leaf::System(table) => Ok(State::Values(env.catalog()?.rows(table, env), 0)),
         }
     }
 }

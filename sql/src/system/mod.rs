@@ -23,7 +23,7 @@ mod views;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use pangea_core::key::Direction;
 use pangea_core::txn::{Context, Scan};
@@ -34,6 +34,7 @@ use crate::catalog::{
     BOOTSTRAP, CATALOG, Relation, Sequence, Table, View, relation_keys, relation_of_key,
 };
 use crate::error::Failure;
+use crate::expr::Env;
 use crate::plan::OutputColumn;
 use crate::types::datum::Datum;
 pub(crate) use names::format_type;
@@ -73,6 +74,8 @@ pub(crate) struct SystemCatalog {
     schema: Access,
     constraints: BTreeMap<u32, constraints::Constraint>,
     comments: BTreeMap<Subject, String>,
+    /// The rows of its tables that were asked for.
+    made: Mutex<BTreeMap<u32, Arc<Vec<Vec<Datum>>>>>,
 }
 
 /// A relation with all that is known of it.
@@ -206,15 +209,25 @@ impl SystemCatalog {
         let access = access.filter_map(|(_, name, access)| Some((name?, access))).collect();
         let schema = role::access(&Object::Schema, cx)?;
         let comments = comment::all(cx)?.into_iter().collect();
-        Ok(Self { relations, by_name, roles, access, schema, constraints, comments })
+        Ok(Self {
+            relations,
+            by_name,
+            roles,
+            access,
+            schema,
+            constraints,
+            comments,
+            made: Mutex::default(),
+        })
     }
 
-    /// The rows of one of its tables.
-    pub(crate) fn rows(
-        &self,
-        table: &'static SystemTable,
-        env: &crate::expr::Env,
-    ) -> Vec<Vec<Datum>> {
+    /// The rows of one of its tables: a query may read one many times.
+    pub(crate) fn rows(&self, table: &'static SystemTable, env: &Env) -> Arc<Vec<Vec<Datum>>> {
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        made.entry(table.oid).or_insert_with(|| Arc::new(self.make(table, env))).clone()
+    }
+
+    fn make(&self, table: &'static SystemTable, env: &Env) -> Vec<Vec<Datum>> {
         let rows = tables::Rows::new(table);
         match table.name.as_str() {
             "pg_class" => self.pg_class(rows),
