@@ -155,6 +155,13 @@ fn parse_one(
     {
         token.token = Token::make_keyword("ROLLBACK");
     }
+    // Old versions go by themselves and no statistics are gathered, of whatever table: there is
+    // nothing more to be known of such a statement.
+    if let Some(at) = tokens.iter().position(|token| is_word(&token))
+        && matches!(words::word(&tokens[at].token).as_deref(), Some("VACUUM" | "ANALYZE"))
+    {
+        tokens.truncate(at + 1);
+    }
     let mut parser = Parser::new(dialect).with_tokens_with_locations(tokens.clone());
     let is_copy = matches!(&parser.peek_token().token, Token::Word(word)
         if word.keyword == Keyword::COPY);

@@ -103,6 +103,8 @@ impl Command {
             },
             S::ShowVariable { variable } => Self::show(variable),
             S::Discard { .. } => Self::Discard,
+            S::Vacuum(_) => Self::Nothing { tag: "VACUUM" },
+            S::Analyze(_) => Self::Nothing { tag: "ANALYZE" },
             S::UNLISTEN { .. } => Self::Nothing { tag: "UNLISTEN" },
             S::Deallocate { name, .. } => {
                 let name = syntax::name(name);

@@ -13,6 +13,7 @@ use crate::error::{SqlError, code};
 const PARSED: &[&str] = &[
     "ABORT",
     "ALTER",
+    "ANALYZE",
     "BEGIN",
     "COMMENT",
     "COMMIT",
@@ -35,13 +36,13 @@ const PARSED: &[&str] = &[
     "TRUNCATE",
     "UNLISTEN",
     "UPDATE",
+    "VACUUM",
     "VALUES",
     "WITH",
 ];
 
 /// Statements that PostgreSQL has beside them.
 const MISSING: &[&str] = &[
-    "ANALYZE",
     "CALL",
     "CHECKPOINT",
     "CLUSTER",
@@ -62,7 +63,6 @@ const MISSING: &[&str] = &[
     "REVOKE",
     "SECURITY",
     "TABLE",
-    "VACUUM",
 ];
 
 /// What CREATE, ALTER and DROP are of, beside tables.

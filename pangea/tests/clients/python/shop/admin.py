@@ -1,0 +1,15 @@
+from django.contrib import admin
+
+from .models import Author, Book, Tag
+
+
+@admin.register(Book)
+class BookAdmin(admin.ModelAdmin):
+    list_display = ("title", "author", "price")
+    list_filter = ("flag", "author")
+    search_fields = ("title", "author__name")
+    date_hierarchy = "added"
+
+
+admin.site.register(Author)
+admin.site.register(Tag)
