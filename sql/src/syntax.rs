@@ -120,24 +120,7 @@ fn parse_one(
         return Ok(Parsed { ast, role, cursor: None, text, source, copy: None });
     }
     if let Some((cursor, query)) = cursors::parse(source, start, &words)? {
-        // What follows FOR is a statement of its own.
-        let is_of_query = |token: &&TokenWithSpan| {
-            query.is_some_and(|from| {
-                (token.span.start.line, token.span.start.column) >= (from.line, from.column)
-            })
-        };
-        let rest: Vec<TokenWithSpan> = tokens.iter().filter(is_of_query).cloned().collect();
-        let mut place = Place::start_of(source);
-        let query = match query {
-            Some(_) => Some(parse_one(dialect, source, &mut place, &rest)?),
-            None => None,
-        };
-        let cursor = cursor.with(query).ok_or_else(|| {
-            let first = rest.iter().find(is_word).map_or(Span::empty(), |token| token.span);
-            let word = rest.iter().find(is_word).map(|token| token.to_string());
-            let message = format!("syntax error at or near \"{}\"", word.unwrap_or_default());
-            SqlError::new(code::SYNTAX, message).at(source, first.start)
-        })?;
+        let cursor = with_query(dialect, source, tokens, (cursor, query))?;
         let ast = Arc::new(ast::Statement::UnlockTables);
         let (cursor, source) = (Some(Arc::new(cursor)), source.clone());
         return Ok(Parsed { ast, role: None, cursor, text, source, copy: None });
@@ -181,13 +164,35 @@ fn parse_one(
         }
         Ok(ast)
     });
-    let ast = parsed.map_err(|error| match shape.is_deeper_than_parsed(dialect, &tokens) {
-        true => depth::too_deep(),
-        false => error,
-    })?;
+    let is_deeper = || shape.is_deeper_than_parsed(dialect, &tokens);
+    let ast = parsed.map_err(|error| if is_deeper() { depth::too_deep() } else { error })?;
     refused::check_statement(source, &ast)?;
     let (text, source) = (Arc::from(&source[start..end]), source.clone());
     Ok(Parsed { ast: Arc::new(ast), role: None, cursor: None, text, source, copy })
+}
+
+/// A statement about a cursor, with the query that follows FOR.
+fn with_query(
+    dialect: &PostgreSqlDialect,
+    source: &Arc<str>,
+    tokens: &[TokenWithSpan],
+    (cursor, query): (cursors::Begun, Option<Location>),
+) -> Result<CursorStatement, SqlError> {
+    let is_of_query = |token: &&TokenWithSpan| {
+        let start = token.span.start;
+        query.is_some_and(|from| (start.line, start.column) >= (from.line, from.column))
+    };
+    let rest: Vec<TokenWithSpan> = tokens.iter().filter(is_of_query).cloned().collect();
+    let parsed = match query {
+        Some(_) => Some(parse_one(dialect, source, &mut Place::start_of(source), &rest)?),
+        None => None,
+    };
+    cursor.with(parsed).ok_or_else(|| {
+        let first = rest.first().map_or(Span::empty(), |token| token.span);
+        let word = rest.first().map(ToString::to_string).unwrap_or_default();
+        let message = format!("syntax error at or near \"{word}\"");
+        SqlError::new(code::SYNTAX, message).at(source, first.start)
+    })
 }
 
 /// The parser says `Expected: x, found: y at Line: 1, Column: 2`; PostgreSQL names `y` alone.

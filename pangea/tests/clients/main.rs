@@ -177,6 +177,43 @@ fn psql(url: &str, commands: &[&str]) -> String {
     text
 }
 
+/// What psql describes, each by a query of the catalog.
+#[rustfmt::skip]
+const DESCRIBE: &[&str] = &[
+    "\\d",
+    "\\di",
+    "\\ds",
+    "\\dv",
+    "\\dn+",
+    "\\du",
+    "\\l",
+    "\\df",
+    "\\dT",
+    "\\db",
+    "\\dx",
+    "\\dD",
+    "\\sv v",
+    "\\dRp",
+    "\\dE",
+    "\\dm",
+    "\\drds",
+    "\\ddp",
+    "\\dconfig",
+    "\\dAc",
+    "\\dd",
+    "\\dFd",
+    "\\dy",
+    "\\dew",
+    "\\dL",
+    "\\dO",
+    "\\dC",
+    "\\do",
+    "\\da",
+    "\\dX",
+    "\\dP",
+    "\\z",
+];
+
 #[test]
 fn psql_describes_what_there_is() {
     if prepared(Path::new("."), &["psql", "--version"]).is_none() {
@@ -213,40 +250,7 @@ fn psql_describes_what_there_is() {
         assert!(psql(url, &["\\d+ v"]).contains("SELECT id, s FROM child"));
         assert!(psql(url, &["\\dt+"]).contains("a child"));
         assert!(psql(url, &["\\dp child"]).contains("reader=r/"));
-        for command in [
-            "\\d",
-            "\\di",
-            "\\ds",
-            "\\dv",
-            "\\dn+",
-            "\\du",
-            "\\l",
-            "\\df",
-            "\\dT",
-            "\\db",
-            "\\dx",
-            "\\dD",
-            "\\sv v",
-            "\\dRp",
-            "\\dE",
-            "\\dm",
-            "\\drds",
-            "\\ddp",
-            "\\dconfig",
-            "\\dAc",
-            "\\dd",
-            "\\dFd",
-            "\\dy",
-            "\\dew",
-            "\\dL",
-            "\\dO",
-            "\\dC",
-            "\\do",
-            "\\da",
-            "\\dX",
-            "\\dP",
-            "\\z",
-        ] {
+        for command in DESCRIBE {
             let text = psql(url, &[command]);
             assert!(!text.contains("ERROR"), "{command}: {text}");
         }

@@ -4,8 +4,8 @@
 //!   07 class u32 | number u32 | part u32 -> text      all big-endian
 //! ```
 //!
-//! Things are meant by their numbers, as in `pg_description`: a comment stays with a table that gets
-//! another name. The part is the number of a column, and 0 for the thing itself.
+//! Things are meant by their numbers, as in `pg_description`: a comment stays with a table that
+//! gets another name. The part is the number of a column, and 0 for the thing itself.
 
 use std::ops::ControlFlow;
 

@@ -87,8 +87,7 @@ impl SetFunction {
 
     /// The function of a name for arguments of these types.
     pub(crate) fn named(name: &str, args: &[SqlType]) -> Option<SetCall> {
-        use SqlType::{Int4, Int8, Interval, Jsonb, Numeric, Text, Timestamp, Timestamptz};
-        let json = |as_text| if as_text { Text } else { Jsonb };
+        use SqlType::{Int4, Int8, Interval, Numeric, Text, Timestamp, Timestamptz};
         Some(match (name, args) {
             ("generate_series", [_, _] | [_, _, _]) => {
                 let is = |base| args[..2].contains(&base);
@@ -117,6 +116,20 @@ impl SetFunction {
                 (Self::Subscripts { first }, vec![*array, Int4], columns)
             }
             ("unnest", [array]) => (Self::Unnest, vec![*array], vec![("unnest", array.element()?)]),
+            ("string_to_table", [_, _]) => {
+                (Self::Split, vec![Text, Text], vec![("string_to_table", Text)])
+            }
+            (name, args) => {
+                return Self::of_json(name, args).or_else(|| Self::of_catalog(name, args));
+            }
+        })
+    }
+
+    /// The functions over JSON.
+    fn of_json(name: &str, args: &[SqlType]) -> Option<SetCall> {
+        use SqlType::{Jsonb, Text};
+        let json = |as_text| if as_text { Text } else { Jsonb };
+        Some(match (name, args) {
             ("jsonb_array_elements" | "jsonb_array_elements_text", [_]) => {
                 let as_text = name.ends_with("_text");
                 (Self::Elements { as_text }, vec![Jsonb], vec![("value", json(as_text))])
@@ -129,9 +142,14 @@ impl SetFunction {
                 let columns = vec![("key", Text), ("value", json(as_text))];
                 (Self::Each { as_text }, vec![Jsonb], columns)
             }
-            ("string_to_table", [_, _]) => {
-                (Self::Split, vec![Text, Text], vec![("string_to_table", Text)])
-            }
+            _ => return None,
+        })
+    }
+
+    /// The functions that clients ask of the catalog.
+    fn of_catalog(name: &str, args: &[SqlType]) -> Option<SetCall> {
+        use SqlType::{Int4, Text};
+        Some(match (name, args) {
             ("_pg_expandarray", [array]) => {
                 (Self::Numbered, vec![*array], vec![("x", array.element()?), ("n", Int4)])
             }
@@ -218,6 +236,13 @@ impl SetFunction {
                     _ => text.chars().map(|char| Datum::Text(char.to_string())).collect(),
                 })
             }
+            (function, args) => function.rows_of_catalog(args, env)?,
+        })
+    }
+
+    /// The rows of what clients ask of the catalog.
+    fn rows_of_catalog(self, args: &[Datum], env: &Env) -> Result<Vec<Vec<Datum>>, SqlError> {
+        Ok(match (self, args) {
             (Self::Numbered, [Datum::Array(array)]) => {
                 let numbered = array.items().iter().cloned().zip(1..);
                 numbered.map(|(item, at)| vec![item, Datum::Int(at)]).collect()

@@ -119,11 +119,7 @@ fn convert(datum: Datum, from: SqlType, to: SqlType, zone: &Zone) -> Result<Datu
         }
         other if to.is_string() => Ok(Datum::Text(format(from, &other, zone))),
         Datum::Bool(value) => Ok(Datum::Int(value.into())),
-        Datum::Int(value) if to.is_oid() => {
-            let is_oid = from == SqlType::Int4 || u32::try_from(value).is_ok();
-            let out_of_range = || SqlError::new(code::NUMERIC_OUT_OF_RANGE, "OID out of range");
-            is_oid.then(|| Datum::Int((value as u32).into())).ok_or_else(out_of_range)
-        }
+        Datum::Int(value) if to.is_oid() => convert_to_oid(value, from),
         Datum::Int(value) if from.is_oid() && to == SqlType::Int4 => {
             Ok(Datum::Int((value as u32 as i32).into()))
         }
@@ -173,6 +169,12 @@ fn convert(datum: Datum, from: SqlType, to: SqlType, zone: &Zone) -> Result<Datu
         Datum::Interval(interval) => Ok(Datum::Time(interval.micros.rem_euclid(MICROS_PER_DAY))),
         other => panic!("no cast of {other:?} from {from} to {to}"),
     }
+}
+
+fn convert_to_oid(value: i64, from: SqlType) -> Result<Datum, SqlError> {
+    let is_oid = from == SqlType::Int4 || u32::try_from(value).is_ok();
+    let out_of_range = || SqlError::new(code::NUMERIC_OUT_OF_RANGE, "OID out of range");
+    is_oid.then(|| Datum::Int((value as u32).into())).ok_or_else(out_of_range)
 }
 
 fn is_finite(micros: i64) -> bool {

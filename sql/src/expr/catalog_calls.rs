@@ -225,30 +225,12 @@ pub(super) fn call(
         F::Nothing => Ok(Datum::Null),
         F::Empty => Ok(Datum::Text(String::new())),
         F::Expr => Ok(args[0].clone()),
-        F::Index => match args.get(1) {
-            Some(Datum::Int(column)) if *column != 0 => {
-                shown(catalog.index_part(oid(&args[0]), *column))
-            }
-            _ => shown(catalog.index_definition(oid(&args[0]))),
-        },
-        F::View => shown(catalog.view_definition(match &args[0] {
-            Datum::Text(name) => catalog.number(Reg::Class, name)?,
-            number => oid(number),
-        })),
-        F::SerialSequence => shown(catalog.serial_sequence(text(&args[0]), text(&args[1]))?),
-        F::Constraint => shown(catalog.constraint_definition(oid(&args[0]))),
-        F::ObjectComment => {
-            let class = match args.get(1) {
-                Some(Datum::Text(name)) => catalog.found(Reg::Class, name)?.unwrap_or_default(),
-                _ => crate::system::PG_CLASS,
-            };
-            shown(catalog.comment(class, oid(&args[0]), 0).map(str::to_owned))
-        }
-        F::ColumnComment => {
-            let (table, column) = (oid(&args[0]), oid(&args[1]));
-            let said = catalog.comment(crate::system::PG_CLASS, table, column);
-            shown(said.map(str::to_owned))
-        }
+        F::Index
+        | F::View
+        | F::Constraint
+        | F::SerialSequence
+        | F::ObjectComment
+        | F::ColumnComment => said(function, args, catalog),
         F::EncodingNumber => {
             let is_ours = ["utf8", "utf-8", "unicode"].contains(&&*text(&args[0]).to_lowercase());
             Ok(Datum::Int(if is_ours { crate::system::ENCODING.into() } else { -1 }))
@@ -281,6 +263,42 @@ pub(super) fn call(
             let names = names.iter().skip(usize::from(!implicit));
             Ok(Datum::array(names.map(|name| Datum::Text((*name).to_owned())).collect()))
         }
+    }
+}
+
+/// What the catalog says of something, as text.
+fn said(
+    function: CatalogFunction,
+    args: &[Datum],
+    catalog: &SystemCatalog,
+) -> Result<Datum, SqlError> {
+    let shown = |text: Option<String>| Ok(text.map_or(Datum::Null, Datum::Text));
+    match function {
+        F::Index => match args.get(1) {
+            Some(Datum::Int(column)) if *column != 0 => {
+                shown(catalog.index_part(oid(&args[0]), *column))
+            }
+            _ => shown(catalog.index_definition(oid(&args[0]))),
+        },
+        F::View => shown(catalog.view_definition(match &args[0] {
+            Datum::Text(name) => catalog.number(Reg::Class, name)?,
+            number => oid(number),
+        })),
+        F::SerialSequence => shown(catalog.serial_sequence(text(&args[0]), text(&args[1]))?),
+        F::Constraint => shown(catalog.constraint_definition(oid(&args[0]))),
+        F::ObjectComment => {
+            let class = match args.get(1) {
+                Some(Datum::Text(name)) => catalog.found(Reg::Class, name)?.unwrap_or_default(),
+                _ => crate::system::PG_CLASS,
+            };
+            shown(catalog.comment(class, oid(&args[0]), 0).map(str::to_owned))
+        }
+        F::ColumnComment => {
+            let (table, column) = (oid(&args[0]), oid(&args[1]));
+            let said = catalog.comment(crate::system::PG_CLASS, table, column);
+            shown(said.map(str::to_owned))
+        }
+        other => unreachable!("{other:?} says nothing"),
     }
 }
 

@@ -14,6 +14,12 @@ use crate::syntax;
 use crate::types::SqlType;
 use crate::types::datum::Datum;
 
+/// The columns of a function, as values.
+type Parts = Vec<(&'static str, Bound)>;
+
+/// The place of a call among those of its query, and its columns.
+type Noted = (usize, Vec<(&'static str, SqlType)>);
+
 /// What to do instead.
 const INSTEAD: &str =
     "You might be able to move the set-returning function into a LATERAL FROM item.";
@@ -49,7 +55,7 @@ impl Binder<'_> {
         &mut self,
         ast: &ast::Expr,
         location: Location,
-    ) -> Result<Option<(Vec<(&'static str, Bound)>, Bound)>, SqlError> {
+    ) -> Result<Option<(Parts, Bound)>, SqlError> {
         let ast::Expr::Function(function) = ast else { return Ok(None) };
         let name = syntax::name_parts(&function.name)?.pop().unwrap_or_default();
         let ast::FunctionArguments::List(list) = &function.args else { return Ok(None) };
@@ -132,7 +138,7 @@ impl Binder<'_> {
         name: &str,
         args: &[ast::FunctionArg],
         location: Location,
-    ) -> Result<(usize, Vec<(&'static str, SqlType)>), SqlError> {
+    ) -> Result<Noted, SqlError> {
         if let Aggregates::Forbidden(NESTED) = &self.aggregates {
             let message = "aggregate function calls cannot contain set-returning function calls";
             let error = SqlError::new(code::FEATURE_NOT_SUPPORTED, message).with_hint(INSTEAD);

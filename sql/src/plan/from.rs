@@ -4,13 +4,12 @@ use datafusion::logical_expr::LogicalPlan;
 use sqlparser::ast;
 use sqlparser::tokenizer::Location;
 
+use super::functions_from::FunctionFrom;
 use super::path::Paths;
 use super::views::Named;
 use super::{OutputColumn, Planner, refuse, scope_as};
 use crate::error::{Failure, SqlError, code};
-use crate::exec::series::{Called, SetCall, SetFunction};
 use crate::expr::bind::{Aggregates, Bound, Scope, ScopeColumn};
-use crate::expr::cast::Level;
 use crate::expr::{Binary, Comparison, Expr, cast};
 use crate::relational::{self, ColumnId, From, JoinKind};
 use crate::syntax;
@@ -24,24 +23,15 @@ pub(super) struct Side {
     pub scope: Scope,
 }
 
-/// What WITH ORDINALITY, the alias and LATERAL say of a function.
-struct FunctionFrom<'a> {
-    name: String,
-    args: &'a [ast::FunctionArg],
-    is_numbered: bool,
-    alias: Option<&'a ast::TableAlias>,
-    location: Location,
-}
-
 impl Scope {
     /// The columns of both.
-    fn and(mut self, other: Self) -> Self {
+    pub(super) fn and(mut self, other: Self) -> Self {
         self.columns.extend(other.columns);
         self
     }
 
     /// The columns as DataFusion has them.
-    fn ids(&self) -> Vec<(ColumnId, SqlType)> {
+    pub(super) fn ids(&self) -> Vec<(ColumnId, SqlType)> {
         self.columns.iter().map(|column| (column.id, column.ty.base)).collect()
     }
 }
@@ -255,88 +245,6 @@ impl Planner<'_> {
         let plan = relational::lateral(plan, &nested.query, &own, relation, is_kept)?;
         let scope = left.scope.clone().and(scope);
         Ok((Side { from: From::Plan(plan), scope }, true))
-    }
-
-    /// A function that comes to rows. It may name what comes before it.
-    fn function_from(
-        &mut self,
-        call: &FunctionFrom<'_>,
-        before: Option<&Side>,
-        kind: JoinKind,
-    ) -> Result<(Side, bool), Failure> {
-        let scope = before.map(|side| side.scope.clone()).unwrap_or_default();
-        let exprs = call.args.iter().filter_map(|arg| match arg {
-            ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(expr)) => Some(expr),
-            _ => None,
-        });
-        let exprs: Vec<&ast::Expr> = exprs.collect();
-        refuse(&[(exprs.len() < call.args.len(), "such an argument of a function in FROM")])?;
-        let forbidden = Aggregates::Forbidden("functions in FROM");
-        let mut binder = self.binder(&scope, forbidden, &exprs)?;
-        let mut bounds: Vec<Bound> = Vec::with_capacity(exprs.len());
-        for expr in exprs {
-            bounds.push(binder.bind(expr)?);
-        }
-        let types: Vec<SqlType> = bounds.iter().map(Bound::base).collect();
-        // Several arrays are several calls, side by side.
-        let calls: Option<Vec<SetCall>> = match &types[..] {
-            [_, _, ..] if call.name == "unnest" => {
-                types.iter().map(|base| SetFunction::named("unnest", &[*base])).collect()
-            }
-            types => SetFunction::named(&call.name, types).map(|call| vec![call]),
-        };
-        let Some(calls) = calls else {
-            let error = match SetFunction::is_name(&call.name) {
-                true => binder.no_function(&call.name, &types, call.location),
-                false => SqlError::unsupported(format!("function {}() in FROM", call.name)),
-            };
-            return Err(error.into());
-        };
-        let mut bounds = bounds.into_iter();
-        let (mut functions, mut columns) = (Vec::with_capacity(calls.len()), Vec::new());
-        for (function, inputs, own) in calls {
-            let mut args = Vec::with_capacity(inputs.len());
-            for (input, bound) in inputs.into_iter().zip(bounds.by_ref()) {
-                args.push((binder.cast(bound, input.into(), Level::Assignment)?.expr, input));
-            }
-            let types = own.iter().map(|(_, base)| *base).collect();
-            functions.push(Called { function, args, types });
-            columns.extend(own);
-        }
-        let mut args = functions.iter().flat_map(|called| &called.args);
-        let names_before = args.any(|(arg, _)| arg.names_own());
-        let relation = self.number();
-        let mut outputs: Vec<OutputColumn> = Vec::with_capacity(columns.len() + 1);
-        let is_single = columns.len() == 1;
-        for (name, base) in &columns {
-            // A function of one column gives it the name of its alias.
-            let alias = call.alias.filter(|_| is_single && *name != "value");
-            let name = alias.map_or((*name).to_owned(), |alias| syntax::name(&alias.name));
-            outputs.push(OutputColumn { name, ty: (*base).into() });
-        }
-        if call.is_numbered {
-            let (name, ty) = ("ordinality".to_owned(), SqlType::Int8.into());
-            outputs.push(OutputColumn { name, ty });
-        }
-        let known = call.alias.map_or(call.name.clone(), |alias| syntax::name(&alias.name));
-        let own = derived_scope(&outputs, call.alias, &known, relation)?;
-        let left = before.filter(|_| names_before);
-        let plan = match left {
-            Some(left) => left.from.clone().plan(),
-            None => From::Nothing.plan(),
-        };
-        let ids = left.map(|left| left.scope.ids()).unwrap_or_default();
-        let flags = (call.is_numbered, left.is_some() && kind == JoinKind::Left);
-        self.params.reads_catalog |= functions.iter().any(|it| it.function.reads_catalog());
-        let plan = relational::expand(plan, &ids, &functions, flags, relation)?;
-        let scope = match left {
-            Some(left) => {
-                check_names(&left.scope, &own)?;
-                left.scope.clone().and(own)
-            }
-            None => own,
-        };
-        Ok((Side { from: From::Plan(plan), scope }, left.is_some()))
     }
 
     pub(super) fn join(
@@ -608,7 +516,7 @@ fn rename(
 }
 
 /// Two relations of FROM have names of their own.
-fn check_names(left: &Scope, right: &Scope) -> Result<(), SqlError> {
+pub(super) fn check_names(left: &Scope, right: &Scope) -> Result<(), SqlError> {
     for column in &right.columns {
         let is_same = |other: &ScopeColumn| other.table == column.table;
         if !column.table.is_empty() && left.columns.iter().any(is_same) {

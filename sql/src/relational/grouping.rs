@@ -5,7 +5,8 @@ use datafusion::error::Result;
 use datafusion::functions_aggregate::expr_fn::count;
 use datafusion::logical_expr::{Expr as Logical, LogicalPlan, LogicalPlanBuilder, lit};
 
-use super::lower::{GroupBy, Stage, aggregated, comparable, first_of, named, next, projected};
+use super::block::GroupBy;
+use super::lower::{Stage, aggregated, comparable, first_of, named, next, projected};
 use super::values::{is_ordered, scalar};
 use crate::types::SqlType;
 use crate::types::datum::Datum;

@@ -23,6 +23,7 @@
 mod aggregate;
 mod answers;
 mod apply;
+mod block;
 mod error;
 mod expand;
 mod filter;
@@ -45,8 +46,9 @@ use datafusion::logical_expr::LogicalPlan;
 use crate::expr::{Comparison, Expr};
 use crate::types::SqlType;
 
+pub(crate) use block::{Block, Distinct, From, GroupBy, system_scan};
 pub(crate) use joins::{JoinKind, SetOperation, combined, join, lateral};
-pub(crate) use lower::{Block, Distinct, From, GroupBy, Numbers, lower, system_scan};
+pub(crate) use lower::{Numbers, lower};
 pub(crate) use parts::{
     answered, expand, filtered, names_outer, recursive, renamed, with_columns, work_table,
 };

@@ -7,9 +7,9 @@
 //! ```
 //!
 //! A statement that names a table of the catalog, or asks for a name, reads all records of the
-//! catalog when it begins: with them it conflicts like with any other row. Numbers (`oid`) are those
-//! of PostgreSQL where it has such a thing; others follow from the records, and are the same on
-//! every replica.
+//! catalog when it begins: with them it conflicts like with any other row. Numbers (`oid`) are
+//! those of PostgreSQL where it has such a thing; others follow from the records, and are the same
+//! on every replica.
 
 mod constraints;
 mod definitions;

@@ -5,8 +5,9 @@ use std::sync::OnceLock;
 use crate::types::SqlType;
 use crate::types::datum::Datum;
 
-/// A line for each table: its number, its name, which is of `pg_catalog` without a schema, and its columns, each with the name of its type in
-/// `pg_type`. An exclamation mark is for NOT NULL, an underscore before a type for its array.
+/// A line for each table: its number, its name, which is of `pg_catalog` without a schema, and its
+/// columns, each with the name of its type in `pg_type`. An exclamation mark is for NOT NULL, an
+/// underscore before a type for its array.
 const CATALOGS: &str = include_str!("data/catalogs.txt");
 
 /// A table of the catalog.
