@@ -21,7 +21,7 @@ use sqlparser::tokenizer::{Location, Span, Token, TokenWithSpan, Tokenizer};
 pub(crate) use self::cursors::CursorStatement;
 use self::depth::Shape;
 pub(crate) use self::refused::system_column;
-pub(crate) use self::rename::renamed;
+pub(crate) use self::rename::{names_word, renamed};
 pub(crate) use self::reserved::RESERVED;
 pub(crate) use self::roles::RoleStatement;
 use crate::copy;
@@ -183,7 +183,10 @@ fn with_query(
         query.is_some_and(|from| (start.line, start.column) >= (from.line, from.column))
     };
     let rest: Vec<TokenWithSpan> = tokens.iter().filter(is_of_query).cloned().collect();
-    let parsed = match query {
+    let cursor_words = ["DECLARE", "FETCH", "MOVE", "CLOSE"];
+    let first = rest.first().and_then(|token| words::word(&token.token));
+    let is_query = first.is_none_or(|word| !cursor_words.contains(&word.as_str()));
+    let parsed = match query.filter(|_| is_query) {
         Some(_) => Some(parse_one(dialect, source, &mut Place::start_of(source), &rest)?),
         None => None,
     };
@@ -425,15 +428,14 @@ mod tests {
         let cases = [
             ("do $$ begin; end $$", "DO"),
             ("Reindex table t", "REINDEX"),
-            ("vacuum (full, analyze) t", "VACUUM"),
             ("table t", "TABLE"),
             ("explain (analyze) select 1", "EXPLAIN"),
-            ("declare c cursor for select 1", "DECLARE"),
             ("prepare p as select 1", "PREPARE"),
             ("prepare transaction 'x'", "PREPARE TRANSACTION"),
             ("commit prepared 'x'", "COMMIT PREPARED"),
             ("create or replace function f() returns int language sql", "CREATE FUNCTION"),
-            ("create or replace view v as select 1", "CREATE VIEW"),
+            ("create or replace rule r as on select to t", "CREATE RULE"),
+            ("comment on constraint c on t is 'x'", "COMMENT ON CONSTRAINT"),
             ("create foreign table t (a int)", "CREATE FOREIGN TABLE"),
             ("alter default privileges grant select", "ALTER DEFAULT PRIVILEGES"),
             ("alter index i rename to j", "ALTER INDEX"),
@@ -447,7 +449,15 @@ mod tests {
             assert_eq!(error.message, format!("{feature} is not supported yet"));
             assert_eq!(error.position, Some(1), "{text}");
         }
-        for text in ["abort", "end", "start transaction", "(select 1)", "values (1)"] {
+        for text in [
+            "vacuum",
+            "declare c cursor for select 1",
+            "abort",
+            "end",
+            "start transaction",
+            "(select 1)",
+            "values (1)",
+        ] {
             assert_eq!(parse(text).unwrap().len(), 1, "{text}");
         }
     }

@@ -125,3 +125,28 @@ fn long_lists_are_no_nests() {
     let sql = format!("create table t (a int primary key, b text); insert into t values {rows}");
     assert_eq!(state_of(sql), "00000");
 }
+
+/// What a view keeps is a text, which is parsed again where somebody else's statement needs it.
+#[test]
+fn a_view_over_a_long_chain_follows_the_name_of_its_table() {
+    let chain = "a = 1 or ".repeat(20_000);
+    let made =
+        format!("create table t (a int); create view v as select a from t where {chain} a = 2");
+    assert_eq!(state_of(format!("{made}; alter table t rename to u; select * from v")), "00000");
+}
+
+#[test]
+fn declarations_within_declarations_are_refused() {
+    let nested = "declare c cursor for ".repeat(50_000);
+    assert_eq!(state_of(format!("{nested} select 1")), "42601");
+}
+
+#[test]
+fn views_over_views_fit() {
+    let views = |count: usize| {
+        let one = |at: usize| format!("create view v{at} as select * from v{};", at - 1);
+        let all: String = (1..=count).map(one).collect();
+        format!("create view v0 as select 1 as a;{all} select * from v{count}")
+    };
+    assert_eq!(state_of(views(200)), "00000");
+}

@@ -127,7 +127,7 @@ fn a_violated_constraint_is_told_with_its_table_and_its_name() {
             }
         }
         let error = client.batch_execute("select to_number('1', '9')").await.unwrap_err();
-        assert_eq!(error.code(), Some(&SqlState::FEATURE_NOT_SUPPORTED));
+        assert_eq!(error.code(), Some(&SqlState::INVALID_CURSOR_NAME));
     });
 }
 

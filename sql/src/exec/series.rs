@@ -85,6 +85,19 @@ impl SetFunction {
         names.contains(&name)
     }
 
+    /// Whether a function of a name comes to several columns.
+    pub(crate) fn has_columns(name: &str) -> bool {
+        let names = [
+            "jsonb_each",
+            "jsonb_each_text",
+            "_pg_expandarray",
+            "pg_options_to_table",
+            "aclexplode",
+            "pg_get_keywords",
+        ];
+        names.contains(&name)
+    }
+
     /// The function of a name for arguments of these types.
     pub(crate) fn named(name: &str, args: &[SqlType]) -> Option<SetCall> {
         use SqlType::{Int4, Int8, Interval, Numeric, Text, Timestamp, Timestamptz};

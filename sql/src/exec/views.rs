@@ -195,10 +195,18 @@ pub(super) fn check_dependent(
     cx: &mut dyn Context,
 ) -> Result<(), Failure> {
     let mut changed = Vec::new();
+    // A name that is gone may come to mean another column, or none of a NATURAL JOIN.
+    let columns = before.columns.iter().zip(&after.columns);
+    let gone =
+        columns.filter(|(old, new)| old.name != new.name || old.is_dropped != new.is_dropped);
+    let gone: Vec<&str> = gone.map(|(old, _)| old.name.as_str()).collect();
     for view in dependents(&after.name, cx)? {
         let types: Vec<_> = view.columns.iter().map(|column| column.ty).collect();
+        let is_named = |name: &&str| syntax::names_word(&view.query, name);
+        let may_differ = gone.iter().any(is_named)
+            || !gone.is_empty() && syntax::names_word(&view.query, "natural");
         match plan::types_of_view(&view, cx) {
-            Ok(now) if now == types => {}
+            Ok(now) if now == types && !may_differ => {}
             Err(Failure::Interrupted) => return Err(Failure::Interrupted),
             _ => changed.push(view),
         }

@@ -62,8 +62,10 @@ pub(crate) enum CatalogFunction {
 /// On what somebody has a privilege.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Of {
-    /// A table, a sequence, or a column, which have those of the table.
+    /// A table or a sequence.
     Relation,
+    /// A column, which has those of its table: the user is never named.
+    Column,
     /// A schema.
     Schema,
     /// What all may use.
@@ -170,8 +172,8 @@ pub(super) const SIGNATURES: &[Signature] = &[
     of("to_regtype", &[Text], SqlType::Reg(Reg::Type), function(F::Find(Reg::Type))),
     of("to_regnamespace", &[Text], SqlType::Reg(Reg::Namespace), function(F::Find(Reg::Namespace))),
     of("to_regrole", &[Text], SqlType::Reg(Reg::Role), function(F::Find(Reg::Role))),
-    of("has_column_privilege", &[Text, Text, Text], Bool, function(F::HasPrivilege(Of::Relation))),
-    of("has_column_privilege", &[Oid, Int4, Text], Bool, function(F::HasPrivilege(Of::Relation))),
+    of("has_column_privilege", &[Text, Text, Text], Bool, function(F::HasPrivilege(Of::Column))),
+    of("has_column_privilege", &[Oid, Int4, Text], Bool, function(F::HasPrivilege(Of::Column))),
     of("pg_has_role", &[Name, Text], Bool, function(F::HasRole)),
     of("pg_has_role", &[Oid, Text], Bool, function(F::HasRole)),
     of("pg_has_role", &[Name, Name, Text], Bool, function(F::HasRole)),
@@ -254,7 +256,7 @@ pub(super) fn call(
                 [user, role, _] => (text(user).to_owned(), role),
                 args => (env.user.to_string(), &args[0]),
             };
-            let role = named(role, catalog)?;
+            let role = named(role, catalog, env)?;
             Ok(Datum::Bool(catalog.is_superuser(&user, env) || catalog.has_role(&user, &role)))
         }
         F::Schemas => {
@@ -303,8 +305,10 @@ fn said(
 }
 
 /// The name of a role that is given by its name or its number.
-fn named(role: &Datum, catalog: &SystemCatalog) -> Result<String, SqlError> {
+fn named(role: &Datum, catalog: &SystemCatalog, env: &Env) -> Result<String, SqlError> {
     match role {
+        // Who was let in by trust may have no role.
+        Datum::Text(name) if env.is_trusted && **name == *env.user => Ok(name.clone()),
         Datum::Text(name) => {
             catalog.number(Reg::Role, &crate::syntax::quoted_ident(name))?;
             Ok(name.clone())
@@ -321,12 +325,11 @@ fn has_privilege(
     env: &Env,
 ) -> Result<Datum, SqlError> {
     let (wanted, rest) = args.split_last().expect("it has arguments");
-    // The user, where there is one, comes first; the column of a table comes behind it.
-    let (user, object) = match rest {
-        [object] => (env.user.to_string(), object),
-        [object, Datum::Int(_)] => (env.user.to_string(), object),
-        [user, object, ..] => (named(user, catalog)?, object),
-        [] => unreachable!("it has arguments"),
+    // The user, where there is one, comes first.
+    let (user, object) = match (of, rest) {
+        (_, [object]) | (Of::Column, [object, _]) => (env.user.to_string(), object),
+        (_, [user, object, ..]) => (named(user, catalog, env)?, object),
+        (_, []) => unreachable!("it has arguments"),
     };
     let mut has_any = false;
     for word in text(wanted).split(',') {
@@ -334,7 +337,7 @@ fn has_privilege(
         has_any |= match of {
             Of::Anything => true,
             Of::Schema => catalog.may_in_schema(&user, privileges, env),
-            Of::Relation => {
+            Of::Relation | Of::Column => {
                 let number = match object {
                     Datum::Text(name) => catalog.number(Reg::Class, name)?,
                     number => oid(number),

@@ -59,13 +59,10 @@ impl Binder<'_> {
         let ast::Expr::Function(function) = ast else { return Ok(None) };
         let name = syntax::name_parts(&function.name)?.pop().unwrap_or_default();
         let ast::FunctionArguments::List(list) = &function.args else { return Ok(None) };
-        if !SetFunction::is_name(&name) {
+        if !SetFunction::has_columns(&name) {
             return Ok(None);
         }
         let (at, columns) = self.called(&name, &list.args, location)?;
-        if columns.len() < 2 {
-            return Ok(None);
-        }
         let text = |text: &str| Expr::Const(Datum::Text(text.to_owned()));
         let (mut parts, mut shown) = (Vec::new(), Vec::new());
         for (place, (name, base)) in columns.into_iter().enumerate() {
@@ -144,7 +141,9 @@ impl Binder<'_> {
             let error = SqlError::new(code::FEATURE_NOT_SUPPORTED, message).with_hint(INSTEAD);
             return Err(self.error_at(error, location));
         }
-        if let Aggregates::Forbidden(clause) = &self.aggregates {
+        if let Aggregates::Forbidden(clause) | Aggregates::Allowed(_, Some(clause)) =
+            &self.aggregates
+        {
             let message = format!("set-returning functions are not allowed in {clause}");
             return Err(
                 self.error_at(SqlError::new(code::FEATURE_NOT_SUPPORTED, message), location)

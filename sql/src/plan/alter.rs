@@ -113,7 +113,9 @@ impl Planner<'_> {
         let mut draft = Draft::new(self.table_named(&table)?);
         let is_it = |index: &&Index| index.name == *name;
         let mut constraints = draft.after.indexes.iter().filter(|index| index.is_constraint);
-        if draft.after.primary_key_name == *name || constraints.any(|index| is_it(&index)) {
+        if draft.after.primary_key_name() == Some(name.as_str())
+            || constraints.any(|index| is_it(&index))
+        {
             let message = format!(
                 "cannot drop index {name} because constraint {name} on table {table} requires it"
             );

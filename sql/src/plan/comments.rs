@@ -66,7 +66,7 @@ impl Planner<'_> {
     fn relation_of(&mut self, name: &str, wanted: &str) -> Result<u32, Failure> {
         let relation = self.relation_named(name)?;
         let Some(relation) = relation else { return Err(undefined_table(name).into()) };
-        if relation.kind() != wanted && !matches!(relation, Relation::Index { .. }) {
+        if relation.kind() != wanted {
             let article = if wanted == "index" { "an" } else { "a" };
             let message = format!("\"{name}\" is not {article} {wanted}");
             return Err(SqlError::new(code::WRONG_OBJECT_TYPE, message).into());

@@ -94,9 +94,9 @@ impl Planner<'_> {
         let (planned, columns) = planned?;
         let (shape, query_of) = match planned {
             Planned::Block(block) => {
-                let shape = match shape(&block) {
-                    // What names nothing outside needs no taking apart.
-                    _ if refs.is_empty() => Shape::Other,
+                // What names nothing outside needs no taking apart.
+                let simple = if refs.is_empty() { Simple::No } else { shape(&block) };
+                let shape = match simple {
                     Simple::Rows => Shape::Rows(Arc::new(self.split((*block).clone())?)),
                     Simple::Aggregate => Shape::Aggregate(Arc::new(self.keyed((*block).clone())?)),
                     Simple::No => Shape::Other,

@@ -16,6 +16,9 @@ use crate::types::{ColumnType, SqlType};
 use pangea_core::ids::TableId;
 use pangea_core::txn::Context;
 
+/// What the parser may take of the stack.
+const PARSER_STACK_BYTES: usize = 2 << 20;
+
 /// A new view.
 #[derive(Clone, Debug)]
 pub(crate) struct CreateView {
@@ -71,6 +74,10 @@ impl Planner<'_> {
         // Its owner is asked when it is read.
         self.required.truncate(required);
         self.required.push(Required::create());
+        if create.or_replace {
+            // What is not there yet is nobody's.
+            self.required.push(Required::owner(Object::View(name.clone())));
+        }
         self.params.sequences = sequences;
         self.params.needs.clear();
         if !self.params.types.is_empty() {
@@ -94,7 +101,9 @@ impl Planner<'_> {
             let message = format!("infinite recursion detected in rules for relation \"{name}\"");
             return Err(SqlError::new(code::INVALID_OBJECT_DEFINITION, message).into());
         }
-        let parsed = syntax::parse(text)?;
+        // However deep the query is that names the view, the parser has what it has at the start.
+        let parse = || syntax::parse(text);
+        let parsed = stacker::maybe_grow(PARSER_STACK_BYTES, 2 * PARSER_STACK_BYTES, parse)?;
         let query = match parsed.first().map(|parsed| &*parsed.ast) {
             Some(ast::Statement::Query(query)) => query.clone(),
             _ => return Err(SqlError::new(code::INTERNAL, "a view without a query").into()),

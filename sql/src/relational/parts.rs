@@ -19,6 +19,9 @@ use crate::exec::series::Called;
 use crate::expr::Expr;
 use crate::types::SqlType;
 
+/// What a walk over a plan of the most steps takes of the stack, and more.
+const WALK_BYTES: usize = 16 << 20;
+
 type Planned = std::result::Result<LogicalPlan, SqlError>;
 
 fn planned(plan: impl FnOnce() -> Result<LogicalPlan>) -> Planned {
@@ -165,6 +168,11 @@ pub(crate) fn recursive(
 
 /// Whether a plan names columns of queries around it.
 pub(crate) fn names_outer(plan: &LogicalPlan) -> bool {
+    // The walk takes stack for each step of the plan.
+    stacker::maybe_grow(WALK_BYTES, 2 * WALK_BYTES, || names_outer_here(plan))
+}
+
+fn names_outer_here(plan: &LogicalPlan) -> bool {
     let mut is_found = false;
     let walked = plan.apply_with_subqueries(|node| {
         node.apply_expressions(|expr| {

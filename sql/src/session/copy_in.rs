@@ -367,6 +367,7 @@ impl<E: Engine> Session<E> {
             let (drawn, borrowed) = drawn;
             let done = self.run_on(&mut transaction, &copy.planned, given, (drawn, &borrowed));
             self.transaction = Some(transaction);
+            self.apply_settings()?;
             match done {
                 Err(error) if is_short(&error) && tries < TRIES_MAX => tries += 1,
                 Err(error) => return Err(too_short(batch.explain(error, copy.table()))),

@@ -414,6 +414,7 @@ impl<E: Engine> Session<E> {
         if let Some(transaction) = self.transaction.take() {
             self.settings = transaction.settings_before;
         }
+        self.asked_settings.clear();
         self.end_cursors(false);
     }
 

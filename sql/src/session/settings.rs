@@ -278,15 +278,16 @@ impl Settings {
     pub(crate) fn set(&mut self, name: &str, value: &str) -> Result<(), SqlError> {
         let values = Arc::make_mut(&mut self.values);
         if is_custom(name) {
+            let name = name.to_lowercase();
             if name.len() > CUSTOM_NAME_MAX || value.len() > CUSTOM_VALUE_MAX {
                 let message = "the name or the value of a parameter is too long";
                 return Err(SqlError::new(code::LIMIT_EXCEEDED, message));
             }
-            if values.len() >= VALUES_MAX && !values.contains_key(name) {
+            if values.len() >= VALUES_MAX && !values.contains_key(&name) {
                 let message = format!("a session has at most {VALUES_MAX} parameters");
                 return Err(SqlError::new(code::LIMIT_EXCEEDED, message));
             }
-            values.insert(name.to_lowercase(), value.to_owned());
+            values.insert(name, value.to_owned());
             return Ok(());
         }
         let setting = known(name)?;
@@ -303,8 +304,11 @@ impl Settings {
         match is_custom(name) {
             true => {
                 let default = self.defaults.get(&name.to_lowercase()).cloned();
+                // What nobody has set stays unknown.
                 let values = Arc::make_mut(&mut self.values);
-                values.insert(name.to_lowercase(), default.unwrap_or_default());
+                if let Some(value) = values.get_mut(&name.to_lowercase()) {
+                    *value = default.unwrap_or_default();
+                }
                 Ok(())
             }
             false => {

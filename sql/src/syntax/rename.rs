@@ -1,10 +1,9 @@
 //! Texts of queries in which a table has another name.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use sqlparser::ast::{self, VisitMut, VisitorMut};
-use sqlparser::dialect::PostgreSqlDialect;
-use sqlparser::parser::Parser;
 
 use super::{name, quoted};
 use crate::error::{SqlError, code};
@@ -14,10 +13,11 @@ use crate::error::{SqlError, code};
 /// # Errors
 /// When WITH calls something else by the name, or the text is no query.
 pub(crate) fn renamed(text: &str, old: &str, new: &str) -> Result<String, SqlError> {
-    let malformed = || SqlError::new(code::INTERNAL, format!("a view without a query: {text}"));
-    let mut statements = Parser::parse_sql(&PostgreSqlDialect {}, text).map_err(|_| malformed())?;
-    let Some(ast::Statement::Query(query)) = statements.first_mut() else {
-        return Err(malformed());
+    // Parsed as a client's text is: a long chain of conditions is a deep tree otherwise.
+    let parsed = super::parse(text)?.into_iter().next();
+    let mut statement = parsed.map(|parsed| Arc::unwrap_or_clone(parsed.ast));
+    let Some(ast::Statement::Query(query)) = &mut statement else {
+        return Err(SqlError::new(code::INTERNAL, "a view without a query"));
     };
     let mut rename = Rename { old, new };
     if query.visit(&mut rename).is_break() {
@@ -25,6 +25,17 @@ pub(crate) fn renamed(text: &str, old: &str, new: &str) -> Result<String, SqlErr
         return Err(SqlError::unsupported(feature));
     }
     Ok(query.to_string())
+}
+
+/// Whether a word stands in a text, as a name or a keyword, in any case.
+pub(crate) fn names_word(text: &str, word: &str) -> bool {
+    let is_part = |c: char| c.is_alphanumeric() || c == '_';
+    let (text, word) = (text.to_lowercase(), word.to_lowercase());
+    text.match_indices(&word).any(|(at, _)| {
+        let before = text[..at].chars().next_back();
+        let after = text[at + word.len()..].chars().next();
+        !before.is_some_and(is_part) && !after.is_some_and(is_part)
+    })
 }
 
 struct Rename<'a> {
@@ -59,7 +70,8 @@ impl VisitorMut for Rename<'_> {
                 true => ast::Ident::with_quote('"', name),
                 false => ast::Ident::new(name),
             };
-            *object = ast::ObjectName::from(vec![ident(self.new)]);
+            // With its schema nothing that WITH names can be meant.
+            *object = ast::ObjectName::from(vec![ast::Ident::new("public"), ident(self.new)]);
             alias.get_or_insert_with(|| ast::TableAlias {
                 explicit: true,
                 name: ident(self.old),
@@ -78,8 +90,8 @@ mod tests {
     #[test]
     fn a_table_keeps_its_old_name_as_an_alias() {
         let text = "SELECT t.id, (SELECT max(x) FROM public.t AS o) FROM t JOIN s ON t.id = s.t";
-        let expected = "SELECT t.id, (SELECT max(x) FROM \"New one\" AS o) \
-                        FROM \"New one\" AS t JOIN s ON t.id = s.t";
+        let expected = "SELECT t.id, (SELECT max(x) FROM public.\"New one\" AS o) \
+                        FROM public.\"New one\" AS t JOIN s ON t.id = s.t";
         assert_eq!(renamed(text, "t", "New one").unwrap(), expected);
         assert!(renamed("WITH t AS (SELECT 1) SELECT * FROM t", "t", "u").is_err());
     }

@@ -26,8 +26,12 @@ pub(crate) fn format_type(oid: u32, modifier: i32) -> String {
     }
 }
 
+/// The longest text that is taken for a name: far longer than any name.
+const NAME_TEXT_MAX: usize = 500;
+
 /// The number of the type that a text names.
 pub(crate) fn type_named(text: &str) -> Result<u32, SqlError> {
+    check_length(text)?;
     if let Some(row) = types::named(text) {
         return Ok(row.oid);
     }
@@ -42,8 +46,19 @@ pub(crate) fn type_named(text: &str) -> Result<u32, SqlError> {
     Ok(column_type(&parsed).map_err(absent)?.base.oid())
 }
 
+/// # Errors
+/// When a text is too long to be a name.
+fn check_length(text: &str) -> Result<(), SqlError> {
+    if text.len() <= NAME_TEXT_MAX {
+        return Ok(());
+    }
+    let message = format!("a name of more than {NAME_TEXT_MAX} bytes");
+    Err(SqlError::new(code::LIMIT_EXCEEDED, message))
+}
+
 /// The parts of a name in a text, of which the last is the thing's own.
 fn parts_of(text: &str) -> Result<(Option<String>, String), SqlError> {
+    check_length(text)?;
     let invalid = |_| SqlError::new(code::INVALID_NAME, "invalid name syntax");
     let mut parser = Parser::new(&PostgreSqlDialect {}).try_with_sql(text).map_err(invalid)?;
     let object = parser.parse_object_name(false).map_err(invalid)?;

@@ -418,7 +418,7 @@ impl ColumnType {
 
     /// The precision and scale of a `numeric(p, s)`.
     pub fn precision_and_scale(self) -> Option<(u32, u32)> {
-        let packed = self.modifier - MODIFIER_HEADER;
+        let packed = self.modifier.saturating_sub(MODIFIER_HEADER);
         (self.base == SqlType::Numeric && packed >= 0)
             .then_some((packed as u32 >> 16, packed as u32 & 0xffff))
     }

@@ -27,7 +27,7 @@ settings.configure(
         "django.contrib.auth.middleware.AuthenticationMiddleware",
         "django.contrib.messages.middleware.MessageMiddleware",
     ],
-    ROOT_URLCONF="with_django",
+    ROOT_URLCONF="shop.urls",
     SECRET_KEY="for tests",
     STATIC_URL="/static/",
     TEMPLATES=[{
@@ -42,11 +42,6 @@ settings.configure(
     USE_TZ=True,
 )
 django.setup()
-
-from django.contrib import admin
-from django.urls import path
-
-urlpatterns = [path("admin/", admin.site.urls)]
 
 
 def main():
