@@ -161,7 +161,7 @@ fn writes_that_ask_queries_lose_no_update_to_each_other() {
             let client = connect(address).await;
             for _ in 0..TURNS {
                 let update = "update t set n = n + (select count(*) from t where id = 1)::int";
-                // It is run again by itself a few times, and then it is for the client to try again.
+                // It is run again by itself a few times; then it is for the client to try again.
                 while let Err(error) = client.batch_execute(update).await {
                     assert_eq!(error.code(), Some(&SqlState::T_R_SERIALIZATION_FAILURE));
                 }
