@@ -31,7 +31,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::codec::DecodeError;
-use crate::ids::{LogPosition, NodeId, SnapshotVersion, Ticket};
+use crate::ids::{LogPosition, NodeId, SnapshotVersion, TableId, Ticket};
+use crate::key::Key;
 use crate::pool::Pool;
 use crate::store::{Header, Pin, Store};
 use crate::time::{ClockReading, Span, Timestamp};
@@ -278,6 +279,8 @@ pub enum Effect<P: Protocol> {
         outcome: Outcome,
         /// What must be durable first.
         after: LogPosition,
+        /// What became of its first run. For whoever asks where the time went.
+        first_run: FirstRun,
     },
     /// Tell a client that this version is published and fresh enough.
     Fresh {
@@ -306,6 +309,17 @@ pub enum Effect<P: Protocol> {
     },
     /// A rare branch was taken, or a phase was passed through: counted by its name.
     Mark(&'static str),
+}
+
+/// What became of what a transaction learned when it was run first. Decides nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum FirstRun {
+    /// It stood, or there was none.
+    #[default]
+    Stood,
+    /// The transaction was run, or looked at, once more at its place in the order: perhaps for what
+    /// another did to this key of a table.
+    Fell(Option<(TableId, Key)>),
 }
 
 /// All that a step may know or do beside its own state and its input.
@@ -399,7 +413,13 @@ impl<'a, P: Protocol> Cx<'a, P> {
     /// Answers a client once every record up to `after` is durable.
     pub fn reply_after(&mut self, after: LogPosition, ticket: Ticket, outcome: Outcome) {
         assert!(after <= self.log_head, "waits for a record that was not persisted");
-        self.effects.push(Effect::Reply { ticket, outcome, after });
+        self.effects.push(Effect::Reply { ticket, outcome, after, first_run: FirstRun::Stood });
+    }
+
+    /// Answers a client now, and says what became of the first run of its program.
+    pub fn reply_of_run(&mut self, ticket: Ticket, outcome: Outcome, first_run: FirstRun) {
+        let after = LogPosition(0);
+        self.effects.push(Effect::Reply { ticket, outcome, after, first_run });
     }
 
     /// Answers a client now.

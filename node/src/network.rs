@@ -55,6 +55,7 @@ impl<P: Protocol> Node<P> {
             segment_bytes: config.log_segment_bytes,
             workers: config.workers,
             is_replaced: config.is_replaced,
+            history: config.history(),
             meter: meter.clone(),
             ..NodeOptions::new(config.node, topology, registry, data_dir)
         };

@@ -21,7 +21,7 @@ use pangea_core::topology::Topology;
 use pangea_core::txn::Registry;
 
 use crate::checkpoint::{CheckpointEvent, Checkpointer, LoadError, load};
-use crate::config::{ConfigError, LOG_SEGMENT_BYTES_DEFAULT};
+use crate::config::{ConfigError, HISTORY_DEFAULT, LOG_SEGMENT_BYTES_DEFAULT};
 use crate::data_dir::{DataDir, DataDirError, Identity};
 use crate::disk::{Disk, DiskError, OsDisk};
 use crate::driver::{Closed, Driver, Handle, Inbox, Network, Parts, Reach, Shared};
@@ -30,6 +30,9 @@ use crate::log::{
 };
 use crate::meter::Meter;
 use crate::pool::ThreadedPool;
+use pangea_sql::engine::Engine;
+use pangea_sql::history::{History, Retention, TICK};
+use pangea_sql::session::now as sql_now;
 
 /// What a node needs to know, but for how to reach its peers.
 #[derive(Clone, Debug)]
@@ -54,6 +57,8 @@ pub struct NodeOptions<P: Protocol> {
     pub is_replaced: bool,
     /// The files.
     pub disk: Arc<dyn Disk>,
+    /// How far back `AS OF SYSTEM TIME` reads.
+    pub history: Retention,
     /// What is told how long everything takes, if anything is.
     pub meter: Option<Arc<Meter>>,
 }
@@ -77,6 +82,7 @@ impl<P: Protocol> NodeOptions<P> {
             workers: 0,
             is_replaced: false,
             disk: Arc::new(OsDisk),
+            history: HISTORY_DEFAULT,
             meter: None,
         }
     }
@@ -164,6 +170,8 @@ impl From<DiskError> for StartError {
 pub struct Node<P: Protocol> {
     handle: Handle<P>,
     driver: Option<JoinHandle<()>>,
+    /// Keeps snapshots of the near past, where that is wanted.
+    historian: Option<JoinHandle<()>>,
     /// What was found on the disk at the start, for the operator.
     report: StartReport,
 }
@@ -191,11 +199,7 @@ impl<P: Protocol> Node<P> {
         options: NodeOptions<P>,
         connect: impl FnOnce(&Handle<P>) -> Result<Arc<dyn Network>, String>,
     ) -> Result<Self, StartError> {
-        let found = options.topology.node_count();
-        if found < P::NODES_MIN {
-            let (protocol, least) = (P::NAME, P::NODES_MIN);
-            return Err(StartError::TooFewNodes { protocol, least, found });
-        }
+        check_count::<P>(&options.topology)?;
         let data_dir = take_data_dir(&options)?;
         let replacement = Replacement::of(&options, data_dir.as_ref())?;
         let pool = ThreadedPool::new(options.workers);
@@ -213,6 +217,9 @@ impl<P: Protocol> Node<P> {
             store: store.clone(),
             registry: options.registry.clone(),
             topology: options.topology.clone(),
+            durability: options.durability,
+            settings: settings_of(&options.protocol),
+            history: History::new(options.history),
         });
         let protocol = P::new(Setup {
             me: options.me,
@@ -227,7 +234,7 @@ impl<P: Protocol> Node<P> {
             durable: opened.durable,
             log_head: opened.head,
             store,
-            inbox: inbox.clone(),
+            inbox,
             log: opened.log,
             checkpointer: opened.checkpointer,
             network: network.clone(),
@@ -246,7 +253,9 @@ impl<P: Protocol> Node<P> {
             network.stop();
             StartError::Threads(error.to_string())
         })?;
-        let mut node = Self { handle, driver: Some(thread), report: opened.report };
+        let (driver, historian) = (Some(thread), None);
+        let mut node = Self { handle, driver, historian, report: opened.report };
+        node.historian = remember(node.handle.clone())?;
         // The store is as it was before the end of the last process when the first step is done.
         if is_ready.recv().is_err() {
             node.join();
@@ -285,9 +294,9 @@ impl<P: Protocol> Node<P> {
     }
 
     fn join(&mut self) {
-        if let Some(driver) = self.driver.take() {
-            // Its panics are caught where they happen.
-            let _ = driver.join();
+        for thread in [self.driver.take(), self.historian.take()].into_iter().flatten() {
+            // Panics are caught where they happen.
+            let _ = thread.join();
         }
     }
 }
@@ -297,6 +306,27 @@ impl<P: Protocol> Drop for Node<P> {
         self.handle.stop();
         self.join();
     }
+}
+
+/// Keeps snapshots of the near past until the node ends, on a thread of its own, where any are to
+/// be kept.
+fn remember<P: Protocol>(handle: Handle<P>) -> Result<Option<JoinHandle<()>>, StartError> {
+    if handle.past().retention().time.is_zero() {
+        return Ok(None);
+    }
+    let run = move || {
+        while !handle.inbox().wait_closed_for(TICK) {
+            handle.past().tick(handle.store(), sql_now());
+        }
+    };
+    let thread = std::thread::Builder::new().name("history".to_owned()).spawn(run);
+    thread.map(Some).map_err(|error| StartError::Threads(error.to_string()))
+}
+
+/// A protocol's settings as its table of the file would have them, for those who look at the node.
+fn settings_of(options: &impl serde::Serialize) -> String {
+    let settings = toml::to_string(options);
+    settings.map_or_else(|error| error.to_string(), |settings| settings.trim_end().to_owned())
 }
 
 /// Runs the event loop to its end, also where the protocol panics. Says when the first step is
@@ -321,6 +351,14 @@ fn run_driver<P: Protocol>(parts: Parts<P>, ready: &Sender<()>) {
 fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic")
+}
+
+fn check_count<P: Protocol>(topology: &Topology) -> Result<(), StartError> {
+    let (protocol, least, found) = (P::NAME, P::NODES_MIN, topology.node_count());
+    if found >= least {
+        return Ok(());
+    }
+    Err(StartError::TooFewNodes { protocol, least, found })
 }
 
 fn take_data_dir<P: Protocol>(options: &NodeOptions<P>) -> Result<Option<DataDir>, StartError> {

@@ -2,14 +2,18 @@
 
 use std::fmt;
 use std::future::Future;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
-use pangea_core::ids::SnapshotVersion;
+use pangea_core::ids::{NodeId, SnapshotVersion, TableId};
+use pangea_core::key::Key;
 use pangea_core::protocol::Status;
 use pangea_core::store::{Header, Store};
 use pangea_core::topology::Topology;
 use pangea_core::txn::{Outcome, Program, Registry};
+
+use crate::history::History;
 
 /// A node, seen from a session. Cheap to clone.
 pub trait Engine: Clone + Send + Sync + 'static {
@@ -29,11 +33,31 @@ pub trait Engine: Clone + Send + Sync + 'static {
     fn commit(&self, program: Program)
     -> impl Future<Output = Result<Outcome, Unavailable>> + Send;
 
+    /// Does the same, and notes in `trace` what the node knows of the program's way.
+    fn commit_traced(
+        &self,
+        program: Program,
+        trace: &Arc<Trace>,
+    ) -> impl Future<Output = Result<Outcome, Unavailable>> + Send {
+        let _ = trace;
+        self.commit(program)
+    }
+
     /// Waits for a published version that holds everything acknowledged anywhere before the call.
     fn fresh(&self) -> impl Future<Output = Result<SnapshotVersion, Unavailable>> + Send;
 
     /// What the node's protocol says of itself.
     fn status(&self) -> impl Future<Output = Result<Status, Unavailable>> + Send;
+
+    /// What the node is, beside its protocol's status.
+    fn about(&self) -> About {
+        About::default()
+    }
+
+    /// Snapshots of the near past, where the node keeps them.
+    fn history(&self) -> Option<&History<Self::Header>> {
+        None
+    }
 
     /// A statement begins, and may take so long. An engine that keeps time gives up waiting then.
     fn begin_statement(&self, _time_max: Option<Duration>) {}
@@ -51,6 +75,93 @@ pub trait Engine: Clone + Send + Sync + 'static {
     /// Why nothing can be agreed on now, in words, where too few nodes can be reached.
     fn cut_off(&self) -> Option<String> {
         None
+    }
+}
+
+/// What a node is, for those who look at it.
+#[derive(Clone, Debug, Default)]
+pub struct About {
+    /// Which node it is.
+    pub me: Option<NodeId>,
+    /// The protocol's name.
+    pub protocol: &'static str,
+    /// What a write must have survived before it is acknowledged.
+    pub durability: String,
+    /// The protocol's settings, as its table of the node's file has them.
+    pub settings: String,
+    /// The nodes that are connected to this one, and itself.
+    pub connected: Vec<NodeId>,
+}
+
+/// What a node notes of a program's way. Nothing of it decides anything.
+#[derive(Debug, Default)]
+pub struct Trace {
+    /// Whether times are wanted: looking at a clock costs more than the rest.
+    is_timed: bool,
+    taken: OnceLock<Instant>,
+    decided: OnceLock<Instant>,
+    answered: OnceLock<Instant>,
+    ran_again: AtomicBool,
+    contended: OnceLock<(TableId, Key)>,
+}
+
+impl Trace {
+    /// One that has times too.
+    pub fn timed() -> Self {
+        Self { is_timed: true, ..Self::default() }
+    }
+
+    fn note(&self, moment: &OnceLock<Instant>) {
+        if self.is_timed {
+            let _ = moment.set(Instant::now());
+        }
+    }
+
+    /// The node's event loop has taken the program.
+    pub fn on_taken(&self) {
+        self.note(&self.taken);
+    }
+
+    /// The protocol has decided the outcome; `ran_again` where the first run did not stand and the
+    /// program was run, or looked at, once more at its place in the order.
+    pub fn on_decided(&self, ran_again: bool) {
+        self.note(&self.decided);
+        self.ran_again.store(ran_again, Ordering::Relaxed);
+    }
+
+    /// The key at which it met another transaction, where that is known.
+    pub fn on_contended(&self, table: TableId, key: Key) {
+        let _ = self.contended.set((table, key));
+    }
+
+    /// What the outcome rests on is durable, and the session is told.
+    pub fn on_answered(&self) {
+        self.note(&self.answered);
+    }
+
+    /// When the event loop took the program.
+    pub fn taken(&self) -> Option<Instant> {
+        self.taken.get().copied()
+    }
+
+    /// When the outcome was decided.
+    pub fn decided(&self) -> Option<Instant> {
+        self.decided.get().copied()
+    }
+
+    /// When the session was told.
+    pub fn answered(&self) -> Option<Instant> {
+        self.answered.get().copied()
+    }
+
+    /// The key at which it met another transaction, where that is known.
+    pub fn contended(&self) -> Option<(TableId, Key)> {
+        self.contended.get().cloned()
+    }
+
+    /// Whether the first run did not stand.
+    pub fn ran_again(&self) -> bool {
+        self.ran_again.load(Ordering::Relaxed)
     }
 }
 

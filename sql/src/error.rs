@@ -47,13 +47,17 @@ pub mod code {
     use pangea_core::txn::SqlState;
 
     pub const SUCCESS: SqlState = SqlState(*b"00000");
+    pub const WARNING: SqlState = SqlState(*b"01000");
     pub const OUTCOME_UNKNOWN: SqlState = SqlState::OUTCOME_UNKNOWN;
     pub const PROTOCOL_VIOLATION: SqlState = SqlState(*b"08P01");
     pub const FEATURE_NOT_SUPPORTED: SqlState = SqlState(*b"0A000");
+    pub const STACKED_DIAGNOSTICS: SqlState = SqlState(*b"0Z002");
+    pub const CASE_NOT_FOUND: SqlState = SqlState(*b"20000");
     pub const DATA_EXCEPTION: SqlState = SqlState(*b"22000");
     pub const STRING_TOO_LONG: SqlState = SqlState(*b"22001");
     pub const NUMERIC_OUT_OF_RANGE: SqlState = SqlState(*b"22003");
     pub const NULL_NOT_ALLOWED: SqlState = SqlState(*b"22004");
+    pub const ASSIGNMENT: SqlState = SqlState(*b"22005");
     pub const DATETIME_FORMAT: SqlState = SqlState(*b"22007");
     pub const DATETIME_OVERFLOW: SqlState = SqlState(*b"22008");
     pub const SUBSTRING_LENGTH: SqlState = SqlState(*b"22011");
@@ -79,7 +83,9 @@ pub mod code {
     pub const FOREIGN_KEY: SqlState = SqlState(*b"23503");
     pub const UNIQUE: SqlState = SqlState::UNIQUE_VIOLATION;
     pub const CHECK: SqlState = SqlState(*b"23514");
+    pub const TRANSACTION_END: SqlState = SqlState(*b"2D000");
     pub const CARDINALITY: SqlState = SqlState(*b"21000");
+    pub const SNAPSHOT_TOO_OLD: SqlState = SqlState(*b"72000");
     pub const ACTIVE_TRANSACTION: SqlState = SqlState(*b"25001");
     pub const READ_ONLY: SqlState = SqlState(*b"25006");
     pub const DEPENDENT_OBJECTS: SqlState = SqlState(*b"2BP01");
@@ -117,25 +123,34 @@ pub mod code {
     pub const DUPLICATE_STATEMENT: SqlState = SqlState(*b"42P05");
     pub const DUPLICATE_TABLE: SqlState = SqlState(*b"42P07");
     pub const DUPLICATE_OBJECT: SqlState = SqlState(*b"42710");
+    pub const DUPLICATE_FUNCTION: SqlState = SqlState(*b"42723");
     pub const RESERVED_NAME: SqlState = SqlState(*b"42939");
     pub const GENERATED_ALWAYS: SqlState = SqlState(*b"428C9");
     pub const INVALID_FOREIGN_KEY: SqlState = SqlState(*b"42830");
     pub const INVALID_OBJECT_DEFINITION: SqlState = SqlState(*b"42P17");
     pub const INVALID_COLUMN_REFERENCE: SqlState = SqlState(*b"42P10");
+    pub const INVALID_FUNCTION: SqlState = SqlState(*b"42P13");
     pub const INVALID_TABLE_DEFINITION: SqlState = SqlState(*b"42P16");
     pub const INDETERMINATE_TYPE: SqlState = SqlState(*b"42P18");
     pub const TOO_MANY_CLIENTS: SqlState = SqlState(*b"53300");
     pub const LIMIT_EXCEEDED: SqlState = SqlState::PROGRAM_LIMIT_EXCEEDED;
     /// Never seen by clients: a statement is run again with more numbers of a sequence.
     pub const TOO_FEW_NUMBERS: SqlState = SqlState(*b"PN001");
+    /// Never seen by clients: a statement is run again, in one place alone.
+    pub const NOT_REPEATABLE: SqlState = SqlState(*b"PN002");
     pub const OBJECT_IN_USE: SqlState = SqlState(*b"55006");
     pub const TOO_COMPLEX: SqlState = SqlState(*b"54001");
     pub const TOO_MANY_COLUMNS: SqlState = SqlState(*b"54011");
+    pub const TOO_MANY_ARGUMENTS: SqlState = SqlState(*b"54023");
     pub const NOT_PREREQUISITE: SqlState = SqlState(*b"55000");
     pub const FIXED_PARAMETER: SqlState = SqlState(*b"55P02");
     pub const QUERY_CANCELED: SqlState = SqlState(*b"57014");
     pub const ADMIN_SHUTDOWN: SqlState = SqlState(*b"57P01");
     pub const UNAVAILABLE: SqlState = SqlState(*b"57P03");
+    pub const RAISED: SqlState = SqlState(*b"P0001");
+    pub const NO_DATA_FOUND: SqlState = SqlState(*b"P0002");
+    pub const TOO_MANY_ROWS: SqlState = SqlState(*b"P0003");
+    pub const ASSERT_FAILURE: SqlState = SqlState(*b"P0004");
     pub const INTERNAL: SqlState = SqlState::INTERNAL_ERROR;
     pub const DATA_CORRUPTED: SqlState = SqlState(*b"XX001");
 }

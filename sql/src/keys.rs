@@ -9,7 +9,7 @@
 //! | interval | how long it is, with months of 30 days: the days and the microseconds beyond them |
 //! | `char(n)` | text without the blanks at its end |
 //! | arrays | a mark and the value, NULLs last, for each; a mark of the end; the dimensions |
-//! | jsonb | its text, numbers without zeros at their ends: equal where values are, unordered |
+//! | jsonb | a mark of its kind, then itself; of arrays and objects how many, and what is inside |
 //! | others | themselves |
 //!
 //! A row's key is ascending, has no NULLs and so no markers. The keys of groups and distinct values
@@ -28,7 +28,7 @@ use crate::types::array::Array;
 use crate::types::datetime::MICROS_PER_DAY;
 use crate::types::datum::Datum;
 use crate::types::interval::Interval;
-use crate::types::json;
+use crate::types::json::Json;
 use crate::types::numeric::{self, Numeric};
 
 /// How the columns of a primary key are sorted.
@@ -83,11 +83,7 @@ fn take(base: SqlType, from: &mut KeyDecoder<'_>) -> Result<Datum, DecodeError> 
             Datum::Interval(length.ok_or_else(|| DecodeError::new("interval in key"))?)
         }
         SqlType::Uuid => Datum::Uuid(from.uuid(ORDER)?),
-        SqlType::Jsonb => {
-            let text = from.text(ORDER)?;
-            let parsed = json::parse(&text).map_err(|_| DecodeError::new("jsonb in key"))?;
-            Datum::Jsonb(Arc::new(parsed))
-        }
+        SqlType::Jsonb => Datum::Jsonb(Arc::new(take_json(from)?)),
         base => {
             let element = base.element().ok_or_else(|| DecodeError::new("type in key"))?;
             Datum::Array(Arc::new(take_array(element, from)?))
@@ -125,6 +121,66 @@ fn append_array(base: SqlType, array: &Array, key: &mut KeyEncoder) -> Result<()
     key.put_i16(array.dims().len() as i16, ORDER);
     array.dims().iter().for_each(|dim| key.put_i32(*dim as i32, ORDER));
     Ok(())
+}
+
+/// Before all others: an array without values, where it is not itself in another.
+const EMPTY_ARRAY: i16 = -1;
+
+/// Appends JSON: as PostgreSQL orders it, by what it is, by how long it is, by what is inside.
+fn append_json(json: &Json, key: &mut KeyEncoder) -> Result<(), SqlError> {
+    match json {
+        Json::Array(items) if items.is_empty() => {
+            key.put_i16(EMPTY_ARRAY, ORDER);
+            Ok(())
+        }
+        json => append_inner_json(json, key),
+    }
+}
+
+fn append_inner_json(json: &Json, key: &mut KeyEncoder) -> Result<(), SqlError> {
+    key.put_i16(json.rank().into(), ORDER);
+    match json {
+        Json::Null => {}
+        Json::String(text) => key.put_text(text, ORDER),
+        Json::Number(number) => key.put_numeric(&decimal(number)?, ORDER),
+        Json::Bool(value) => key.put_bool(*value, ORDER),
+        Json::Array(items) => {
+            key.put_i64(items.len() as i64, ORDER);
+            items.iter().try_for_each(|item| append_inner_json(item, key))?;
+        }
+        Json::Object(members) => {
+            key.put_i64(members.len() as i64, ORDER);
+            for (name, value) in members {
+                key.put_text(name, ORDER);
+                append_inner_json(value, key)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn take_json(from: &mut KeyDecoder<'_>) -> Result<Json, DecodeError> {
+    let rank = from.i16(ORDER)?;
+    Ok(match rank {
+        EMPTY_ARRAY => Json::Array(Vec::new()),
+        0 => Json::Null,
+        1 => Json::String(from.text(ORDER)?),
+        2 => match take(SqlType::Numeric, from)? {
+            Datum::Numeric(number) => Json::Number(number),
+            _ => return Err(DecodeError::new("number in jsonb in key")),
+        },
+        3 => Json::Bool(from.bool(ORDER)?),
+        4 => {
+            let count = from.i64(ORDER)?;
+            Json::Array((0..count).map(|_| take_json(from)).collect::<Result<_, _>>()?)
+        }
+        5 => {
+            let count = from.i64(ORDER)?;
+            let member = |_| Ok((from.text(ORDER)?, take_json(from)?));
+            Json::Object((0..count).map(member).collect::<Result<_, DecodeError>>()?)
+        }
+        _ => return Err(DecodeError::new("jsonb in key")),
+    })
 }
 
 /// Values as a key that is equal where SQL calls the values not distinct, NULLs too.
@@ -180,7 +236,7 @@ pub(crate) fn append(
             let message = "could not identify an equality operator for type json";
             return Err(SqlError::new(code::UNDEFINED_FUNCTION, message));
         }
-        Datum::Jsonb(json) => key.put_text(&json.canonical(), order),
+        Datum::Jsonb(json) => append_json(json, key)?,
         Datum::Text(text) => key.put_text(text, order),
         Datum::Bytea(bytes) => key.put_bytea(bytes, order),
         Datum::Date(days) => key.put_date(*days, order),
@@ -227,7 +283,29 @@ mod tests {
 
     #[test]
     fn keys_sort_like_their_columns() {
-        let ascending: [(SqlType, &[&str]); 12] = [
+        let ascending: [(SqlType, &[&str]); 13] = [
+            (
+                SqlType::Jsonb,
+                &[
+                    "[]",
+                    "null",
+                    "\"\"",
+                    "\"a\"",
+                    "-1",
+                    "2",
+                    "10",
+                    "false",
+                    "true",
+                    "[null]",
+                    "[6]",
+                    "[6, null]",
+                    "[6, 6]",
+                    "[[], 1]",
+                    "{}",
+                    "{\"b\": 1}",
+                    "{\"a\": 1, \"b\": 0}",
+                ],
+            ),
             (
                 SqlType::Text.array().unwrap(),
                 &["{}", "{a}", "{a,b}", "{{a},{b}}", "{a,NULL}", "{ab}", "{NULL}"],

@@ -7,11 +7,18 @@ mod copy;
 pub mod engine;
 pub mod error;
 mod exec;
+mod explain;
 mod expr;
+pub mod history;
+mod insight;
 mod keys;
 pub mod memory;
+pub mod notice;
+mod online;
 mod plan;
+mod procedure;
 mod relational;
+mod replay;
 mod rows;
 pub mod scram;
 mod sequence;
@@ -20,8 +27,10 @@ mod statement;
 mod syntax;
 mod system;
 pub mod types;
+mod writes;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use pangea_core::txn::Procedure;
 
@@ -34,9 +43,42 @@ pub use statement::STATEMENT;
 pub struct Shared {
     plans: PlanCache,
     blocks: sequence::Blocks,
+    replays: Replays,
+    insight: insight::Insight,
+}
+
+/// How often transactions were done once more, and how often they could commit then.
+#[derive(Debug, Default)]
+pub struct Replays {
+    tried: AtomicU64,
+    committed: AtomicU64,
+}
+
+impl Replays {
+    fn count(&self, is_committed: bool) {
+        self.tried.fetch_add(1, Ordering::Relaxed);
+        self.committed.fetch_add(u64::from(is_committed), Ordering::Relaxed);
+    }
+
+    /// How many there were, and how many of them committed.
+    pub fn counts(&self) -> (u64, u64) {
+        (self.tried.load(Ordering::Relaxed), self.committed.load(Ordering::Relaxed))
+    }
+}
+
+impl Shared {
+    /// The transactions that were done once more.
+    pub fn replays(&self) -> &Replays {
+        &self.replays
+    }
 }
 
 /// The procedures that a node must know to run SQL.
 pub fn procedures() -> Vec<Arc<dyn Procedure>> {
-    vec![Arc::new(sequence::Reserve), Arc::new(statement::Statement::default())]
+    vec![
+        Arc::new(sequence::Reserve),
+        Arc::new(statement::Statement::default()),
+        Arc::new(online::BuildIndex),
+        Arc::new(replay::Replay::default()),
+    ]
 }

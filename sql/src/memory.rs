@@ -7,6 +7,7 @@ use std::future::Future;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::exec::Change;
@@ -18,12 +19,25 @@ use pangea_core::time::Span;
 use pangea_core::topology::Topology;
 use pangea_core::txn::{Abort, Certified, Outcome, Program, Registry, Seen, SqlState, Stop};
 
-use crate::engine::{Engine, Unavailable};
+use crate::engine::{About, Engine, Unavailable};
+use crate::history::{History, Retention};
 use crate::session::local::LocalContext;
+use crate::session::now;
+
+/// How far back this engine remembers.
+const HISTORY: Retention =
+    Retention { time: Duration::from_secs(300), versions_max: 100_000, deletions_max: 200 };
 
 /// The writer of a version: all that this engine keeps with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriterHeader(TxnId);
+
+impl WriterHeader {
+    /// The header of what a transaction wrote.
+    pub fn of(writer: TxnId) -> Self {
+        Self(writer)
+    }
+}
 
 impl Header for WriterHeader {
     fn writer(&self) -> TxnId {
@@ -54,6 +68,9 @@ struct Shared {
     last: Mutex<u64>,
     /// How often a session asked for a snapshot that is fresh.
     fresh_count: AtomicU64,
+    /// How many programs were calls of a procedure.
+    program_count: AtomicU64,
+    history: History<WriterHeader>,
 }
 
 impl Default for MemoryEngine {
@@ -65,12 +82,23 @@ impl Default for MemoryEngine {
 impl MemoryEngine {
     /// An empty database.
     pub fn new() -> Self {
+        Self::with_past(Retention { time: Duration::ZERO, ..HISTORY })
+    }
+
+    /// An empty database that remembers its near past at each commit.
+    pub fn remembering() -> Self {
+        Self::with_past(HISTORY)
+    }
+
+    fn with_past(retention: Retention) -> Self {
         let shared = Shared {
             store: Arc::new(Store::new()),
             registry: Arc::new(Registry::new(crate::procedures())),
             topology: Topology::one_node_per_region("memory", &["here"], Span::ZERO),
             last: Mutex::new(0),
             fresh_count: AtomicU64::new(0),
+            program_count: AtomicU64::new(0),
+            history: History::new(retention),
         };
         Self { shared: Arc::new(shared) }
     }
@@ -80,11 +108,17 @@ impl MemoryEngine {
         self.shared.fresh_count.load(Ordering::Relaxed)
     }
 
+    /// How many programs ran that every replica of a cluster would run; the others were certified.
+    pub fn program_count(&self) -> u64 {
+        self.shared.program_count.load(Ordering::Relaxed)
+    }
+
     fn run(&self, program: Program) -> Outcome {
         let mut last = self.shared.last.lock().unwrap_or_else(PoisonError::into_inner);
         let store = &self.shared.store;
         let (writes, result) = match program {
             Program::Call { procedure, args } => {
+                self.shared.program_count.fetch_add(1, Ordering::Relaxed);
                 let Some(procedure) = self.shared.registry.procedure(procedure) else {
                     return Outcome::Aborted(Abort::new(SqlState::INTERNAL_ERROR, "no procedure"));
                 };
@@ -114,6 +148,7 @@ impl MemoryEngine {
             store.apply(write.table, write.key, row);
         }
         store.publish(version);
+        self.shared.history.tick(store, now());
         Outcome::Committed { txn, version, result }
     }
 
@@ -183,6 +218,16 @@ impl Engine for MemoryEngine {
     fn fresh(&self) -> impl Future<Output = Result<SnapshotVersion, Unavailable>> + Send {
         self.shared.fresh_count.fetch_add(1, Ordering::Relaxed);
         std::future::ready(Ok(self.shared.store.published()))
+    }
+
+    fn history(&self) -> Option<&History<WriterHeader>> {
+        Some(&self.shared.history)
+    }
+
+    fn about(&self) -> About {
+        let (me, connected) = (Some(NodeId(0)), vec![NodeId(0)]);
+        let (durability, settings) = ("memory".to_owned(), String::new());
+        About { me, protocol: "memory", durability, settings, connected }
     }
 
     fn status(&self) -> impl Future<Output = Result<Status, Unavailable>> + Send {

@@ -40,6 +40,16 @@ pub(crate) struct Used {
     pub is_drawn: bool,
 }
 
+impl Used {
+    /// Adds itself to others, each of another sequence.
+    pub(crate) fn add_to(&self, all: &mut Vec<Self>) {
+        match all.iter_mut().find(|it| it.sequence.id == self.sequence.id) {
+            Some(known) => known.is_drawn |= self.is_drawn,
+            None => all.push(self.clone()),
+        }
+    }
+}
+
 /// What a statement has of a sequence.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Drawn {

@@ -4,7 +4,7 @@
 //! parameters, the time, what is random, and the settings of the session. Every replica that runs
 //! it plans it from the catalog at its place in the order, and computes the same bytes.
 
-use std::cell::{Cell, OnceCell, RefCell};
+use std::cell::Cell;
 use std::sync::Arc;
 
 use pangea_core::codec::{DecodeError, Reader, Writer};
@@ -14,8 +14,9 @@ use crate::copy::Rows;
 use crate::error::{Failure, SqlError, code};
 use crate::exec::{self, Executed};
 use crate::expr::Env;
-use crate::plan::OutputColumn;
+use crate::notice::Notice;
 use crate::plan::cache::PlanCache;
+use crate::plan::{OutputColumn, Planned};
 use crate::sequence::Drawn;
 use crate::types::datum::Datum;
 use crate::types::zone::Zone;
@@ -30,10 +31,11 @@ const VERSION: u8 = 2;
 /// The layout before there were roles: whoever came was trusted.
 const VERSION_WITHOUT_ROLES: u8 = 1;
 /// The layout of results.
-const RESULT_VERSION: u8 = 1;
+const RESULT_VERSION: u8 = 2;
 const BULK: u8 = 1;
 const TRUSTED: u8 = 2;
 const ROWS: u8 = 4;
+const FILLS_LATER: u8 = 8;
 
 /// Everything that a statement depends on beside the database.
 #[derive(Clone, Debug)]
@@ -59,37 +61,50 @@ pub(crate) struct Returned {
 
 impl Arguments {
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(self.text.len() + 64);
+        let Self { text, param_types, env, is_bulk, rows } = self;
+        Self::encode_parts(text, param_types, env, (*is_bulk, rows.as_ref()))
+    }
+
+    pub(crate) fn encode_parts(
+        text: &str,
+        param_types: &[SqlType],
+        env: &Env,
+        (is_bulk, rows): (bool, Option<&Rows>),
+    ) -> Vec<u8> {
+        let mut out = Vec::with_capacity(text.len() + 64);
         out.put_u8(VERSION);
-        let bulk = if self.is_bulk { BULK } else { 0 };
-        let rows = if self.rows.is_some() { ROWS } else { 0 };
-        out.put_u8(bulk | rows | if self.env.is_trusted { TRUSTED } else { 0 });
-        out.put_bytes(self.text.as_bytes());
-        out.put_varint(self.param_types.len() as u64);
-        self.param_types.iter().for_each(|base| out.put_u32(base.oid()));
-        rows::encode(&self.env.params, &mut out);
-        out.put_u64(self.env.now as u64);
-        out.put_u64(self.env.seed.get());
-        out.put_u64(self.env.row_seed);
-        out.put_bytes(self.env.zone.name().as_bytes());
-        out.put_bytes(self.env.user.as_bytes());
-        out.put_bytes(self.env.database.as_bytes());
-        out.put_bytes(self.env.session_user.as_bytes());
-        out.put_varint(self.env.sequences.len() as u64);
-        self.env.sequences.iter().for_each(|drawn| drawn.encode(&mut out));
-        put_number(self.env.last_number.get(), &mut out);
-        if let Some(rows) = &self.rows {
+        let bulk = if is_bulk { BULK } else { 0 };
+        let has_rows = if rows.is_some() { ROWS } else { 0 };
+        let trusted = if env.is_trusted { TRUSTED } else { 0 };
+        let later = if env.fills_later { FILLS_LATER } else { 0 };
+        out.put_u8(bulk | has_rows | trusted | later);
+        out.put_bytes(text.as_bytes());
+        out.put_varint(param_types.len() as u64);
+        param_types.iter().for_each(|base| out.put_u32(base.oid()));
+        rows::encode(&env.params, &mut out);
+        out.put_u64(env.now as u64);
+        out.put_u64(env.seed.get());
+        out.put_u64(env.row_seed);
+        out.put_bytes(env.zone.name().as_bytes());
+        out.put_bytes(env.user.as_bytes());
+        out.put_bytes(env.database.as_bytes());
+        out.put_bytes(env.session_user.as_bytes());
+        out.put_varint(env.sequences.len() as u64);
+        env.sequences.iter().for_each(|drawn| drawn.encode(&mut out));
+        put_number(env.last_number.get(), &mut out);
+        if let Some(rows) = rows {
             rows.encode(&mut out);
         }
         out
     }
 
-    fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let mut from = Reader::new(bytes);
         let (version, flags) = head(&mut from)?;
-        let is_bulk = flags & BULK == BULK;
+        let is_it = |flag: u8| flags & flag == flag;
+        let is_bulk = is_it(BULK);
         let knows_roles = version != VERSION_WITHOUT_ROLES;
-        let is_trusted = !knows_roles || flags & TRUSTED == TRUSTED;
+        let is_trusted = !knows_roles || is_it(TRUSTED);
         let text = Arc::from(text(&mut from)?);
         let param_types = (0..from.count("parameters")?)
             .map(|_| decode_type(&mut from))
@@ -126,14 +141,42 @@ impl Arguments {
             row_seed,
             sequences,
             last_number,
-            set_sequences: RefCell::default(),
-            settings: None,
-            cursors: Arc::default(),
-            set_settings: RefCell::default(),
-            catalog: OnceCell::new(),
-            deferred: None,
+            fills_later: is_it(FILLS_LATER),
+            ..Env::nobody()
         };
         Ok(Self { text, param_types, env, is_bulk, rows })
+    }
+}
+
+impl Arguments {
+    /// Plans the statement where it runs on every replica, and gives it its numbers.
+    ///
+    /// # Errors
+    /// Those of planning, and where it must run in one place alone.
+    pub(crate) fn plan(
+        &mut self,
+        plans: &PlanCache,
+        cx: &mut dyn Context,
+    ) -> Result<Arc<Planned>, Failure> {
+        let types: Vec<Option<SqlType>> = self.param_types.iter().copied().map(Some).collect();
+        let parse = || {
+            let parsed = syntax::parse(&self.text)?;
+            let one: [_; 1] = parsed
+                .try_into()
+                .map_err(|_| SqlError::new(code::SYNTAX, "a program is one statement"))?;
+            let [parsed] = one;
+            Ok(parsed)
+        };
+        let planned = plans.plan(&self.text, &types, parse, cx)?;
+        // The session has looked: its tables were others then.
+        if planned.is_write() && planned.plan.is_certified() {
+            let message = "the statement must run in one place alone";
+            return Err(SqlError::new(code::NOT_REPEATABLE, message).into());
+        }
+        // The plan may name them in another order by now, or others.
+        let drawn = std::mem::take(&mut self.env.sequences);
+        self.env.sequences = planned.drawn(drawn);
+        Ok(planned)
     }
 }
 
@@ -174,7 +217,8 @@ impl Returned {
         let mut out = Vec::new();
         out.put_u8(RESULT_VERSION);
         out.put_varint(self.executed.count);
-        out.put_bytes(self.executed.notice.as_deref().unwrap_or_default().as_bytes());
+        out.put_varint(self.executed.notices.len() as u64);
+        self.executed.notices.iter().for_each(|notice| notice.encode(&mut out));
         out.put_varint(self.columns.len() as u64);
         for column in &self.columns {
             out.put_bytes(column.name.as_bytes());
@@ -198,7 +242,9 @@ impl Returned {
             return Err(DecodeError::new("result version"));
         }
         let count = from.varint("count")?;
-        let notice = Some(text(&mut from)?).filter(|notice| !notice.is_empty());
+        let notices = (0..from.count("notices")?)
+            .map(|_| Notice::decode(&mut from))
+            .collect::<Result<Vec<_>, DecodeError>>()?;
         let columns = (0..from.count("columns")?)
             .map(|_| {
                 let name = text(&mut from)?;
@@ -215,7 +261,7 @@ impl Returned {
             .map(|_| Ok((from.u32("sequence")?, from.u64("number")? as i64)))
             .collect::<Result<Vec<_>, DecodeError>>()?;
         let last_number = number(&mut from)?;
-        Ok(Self { columns, executed: Executed { rows, count, notice }, current, last_number })
+        Ok(Self { columns, executed: Executed { rows, count, notices }, current, last_number })
     }
 }
 
@@ -228,19 +274,7 @@ pub(crate) struct Statement {
 impl Statement {
     fn execute(&self, args: &[u8], cx: &mut dyn Context) -> Result<Vec<u8>, Failure> {
         let mut args = Arguments::decode(args)?;
-        let types: Vec<Option<SqlType>> = args.param_types.iter().copied().map(Some).collect();
-        let parse = || {
-            let parsed = syntax::parse(&args.text)?;
-            let one: [_; 1] = parsed
-                .try_into()
-                .map_err(|_| SqlError::new(code::SYNTAX, "a program is one statement"))?;
-            let [parsed] = one;
-            Ok(parsed)
-        };
-        let planned = self.plans.plan(&args.text, &types, parse, cx)?;
-        // The plan may name them in another order by now, or others.
-        let drawn = std::mem::take(&mut args.env.sequences);
-        args.env.sequences = planned.drawn(drawn);
+        let planned = args.plan(&self.plans, cx)?;
         let executed = exec::run(&planned, args.rows.as_ref(), &args.env, cx)?;
         let (current, last_number) = (args.env.current(), args.env.last_number.get());
         let columns = planned.columns.clone();
@@ -281,12 +315,8 @@ mod tests {
             row_seed: 11,
             sequences: vec![Drawn { name: "s".to_owned(), id: 3, ..Drawn::default() }],
             last_number: Cell::new(Some(-1)),
-            set_sequences: RefCell::default(),
-            settings: None,
-            cursors: Arc::default(),
-            set_settings: RefCell::default(),
-            catalog: OnceCell::new(),
-            deferred: None,
+            fills_later: true,
+            ..Env::nobody()
         };
         let param_types = vec![SqlType::Int4, SqlType::Text];
         let mut rows = Rows::new(vec![SqlType::Int4.into()]);
@@ -302,7 +332,7 @@ mod tests {
         }
         let columns = vec![OutputColumn { name: "a".to_owned(), ty: SqlType::Int4.into() }];
         let rows = vec![vec![Datum::Int(1)], vec![Datum::Null]];
-        let executed = Executed { rows, count: 2, notice: Some("n".to_owned()) };
+        let executed = Executed { rows, count: 2, notices: vec![Notice::plain("n")] };
         let (current, last_number) = (vec![(1, -2)], Some(-2));
         let returned = Returned { columns, executed, current, last_number };
         assert_eq!(Returned::decode(&returned.encode()), Ok(returned));

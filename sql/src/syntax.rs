@@ -1,14 +1,19 @@
 //! Text to syntax trees, with PostgreSQL's syntax errors.
 
+pub(crate) mod as_of;
 pub(crate) mod cursors;
 mod depth;
+pub(crate) mod explain;
 mod kinds;
+mod own;
+pub(crate) mod procedures;
 mod refused;
 mod rename;
 mod reserved;
 pub(crate) mod roles;
 mod sequences;
-mod words;
+mod spelling;
+pub(crate) mod words;
 
 use std::sync::Arc;
 
@@ -20,6 +25,7 @@ use sqlparser::tokenizer::{Location, Span, Token, TokenWithSpan, Tokenizer};
 
 pub(crate) use self::cursors::CursorStatement;
 use self::depth::Shape;
+use self::procedures::ProcedureStatement;
 pub(crate) use self::refused::system_column;
 pub(crate) use self::rename::{names_word, renamed};
 pub(crate) use self::reserved::RESERVED;
@@ -46,6 +52,12 @@ pub(crate) struct Parsed {
     pub cursor: Option<Arc<CursorStatement>>,
     /// The options of a COPY, which the tree can't hold all of.
     pub copy: Option<Arc<copy::Options>>,
+    /// What it says where it is about procedures: then the tree is of no use.
+    pub procedure: Option<Arc<ProcedureStatement>>,
+    /// What is explained, where it is an EXPLAIN: then the tree is of no use either.
+    pub explain: Option<Arc<explain::Explain>>,
+    /// The moment whose snapshot it is of.
+    pub as_of: Option<Arc<as_of::AsOf>>,
 }
 
 /// The statements of a query text, parsed before any runs, as in PostgreSQL.
@@ -57,10 +69,7 @@ pub(crate) fn parse(source: &str) -> Result<Vec<Parsed>, SqlError> {
             .with_hint("Send large values as parameters, or insert fewer rows at a time."));
     }
     let dialect = PostgreSqlDialect {};
-    let mut tokens = Tokenizer::new(&dialect, source)
-        .tokenize_with_location()
-        .map_err(|error| untokenized(source, &error.message, error.location))?;
-    refused::read_numbers(source, &mut tokens)?;
+    let tokens = tokens(source)?;
     let shared: Arc<str> = Arc::from(source);
     let statements = tokens.split(|token| token.token == Token::SemiColon);
     let is_blank = |tokens: &&[TokenWithSpan]| {
@@ -71,6 +80,19 @@ pub(crate) fn parse(source: &str) -> Result<Vec<Parsed>, SqlError> {
         .filter(|tokens| !is_blank(tokens))
         .map(|tokens| parse_one(&dialect, &shared, &mut place, tokens))
         .collect()
+}
+
+/// The tokens of a text, blanks too.
+///
+/// # Errors
+/// 42601 where it can't be cut into tokens.
+pub(crate) fn tokens(source: &str) -> Result<Vec<TokenWithSpan>, SqlError> {
+    let mut tokens = Tokenizer::new(&PostgreSqlDialect {}, source)
+        .tokenize_with_location()
+        .map_err(|error| untokenized(source, &error.message, error.location))?;
+    refused::read_numbers(source, &mut tokens)?;
+    spelling::normalize(source, &mut tokens)?;
+    Ok(tokens)
 }
 
 /// A place in a text that only goes forward: the statements of a text are found in one pass.
@@ -114,21 +136,14 @@ fn parse_one(
     let end = place.byte_offset(source, last.end);
     let text: Arc<str> = Arc::from(&source[start..end]);
     let words: Vec<&TokenWithSpan> = tokens.iter().filter(is_word).collect();
-    if let Some(role) = roles::parse(source, start, &words)? {
-        let ast = Arc::new(ast::Statement::UnlockTables);
-        let (role, source) = (Some(Arc::new(role)), source.clone());
-        return Ok(Parsed { ast, role, cursor: None, text, source, copy: None });
-    }
-    if let Some((cursor, query)) = cursors::parse(source, start, &words)? {
-        let cursor = with_query(dialect, source, tokens, (cursor, query))?;
-        let ast = Arc::new(ast::Statement::UnlockTables);
-        let (cursor, source) = (Some(Arc::new(cursor)), source.clone());
-        return Ok(Parsed { ast, role: None, cursor, text, source, copy: None });
+    if let Some(parsed) = own::parse(dialect, source, tokens, (start, &words, &text))? {
+        return Ok(parsed);
     }
     kinds::check(tokens.iter().filter(is_word)).map_err(|error| error.at(source, first.start))?;
     refused::check_tokens(source, tokens.iter().filter(is_word))?;
     let shape = Shape::check(tokens)?;
     let mut tokens = tokens.to_vec();
+    let as_of = as_of::take(source, &mut tokens)?;
     sequences::reorder(&mut tokens);
     // PostgreSQL's own word for ROLLBACK, which the parser does not know.
     let first_word = tokens.iter_mut().find(|token| is_word(&&**token));
@@ -168,34 +183,11 @@ fn parse_one(
     let ast = parsed.map_err(|error| if is_deeper() { depth::too_deep() } else { error })?;
     refused::check_statement(source, &ast)?;
     let (text, source) = (Arc::from(&source[start..end]), source.clone());
-    Ok(Parsed { ast: Arc::new(ast), role: None, cursor: None, text, source, copy })
-}
-
-/// A statement about a cursor, with the query that follows FOR.
-fn with_query(
-    dialect: &PostgreSqlDialect,
-    source: &Arc<str>,
-    tokens: &[TokenWithSpan],
-    (cursor, query): (cursors::Begun, Option<Location>),
-) -> Result<CursorStatement, SqlError> {
-    let is_of_query = |token: &&TokenWithSpan| {
-        let start = token.span.start;
-        query.is_some_and(|from| (start.line, start.column) >= (from.line, from.column))
-    };
-    let rest: Vec<TokenWithSpan> = tokens.iter().filter(is_of_query).cloned().collect();
-    let cursor_words = ["DECLARE", "FETCH", "MOVE", "CLOSE"];
-    let first = rest.first().and_then(|token| words::word(&token.token));
-    let is_query = first.is_none_or(|word| !cursor_words.contains(&word.as_str()));
-    let parsed = match query.filter(|_| is_query) {
-        Some(_) => Some(parse_one(dialect, source, &mut Place::start_of(source), &rest)?),
-        None => None,
-    };
-    cursor.with(parsed).ok_or_else(|| {
-        let first = rest.first().map_or(Span::empty(), |token| token.span);
-        let word = rest.first().map(ToString::to_string).unwrap_or_default();
-        let message = format!("syntax error at or near \"{word}\"");
-        SqlError::new(code::SYNTAX, message).at(source, first.start)
-    })
+    if as_of.is_some() {
+        as_of::check(&ast, &source)?;
+    }
+    let (ast, as_of) = (Arc::new(ast), as_of.map(Arc::new));
+    Ok(Parsed { ast, copy, as_of, ..own::of_no_tree(&text, &source) })
 }
 
 /// The parser says `Expected: x, found: y at Line: 1, Column: 2`; PostgreSQL names `y` alone.
@@ -267,7 +259,7 @@ pub(crate) fn name_parts(object: &ast::ObjectName) -> Result<Vec<String>, SqlErr
 
 /// Whether there is a schema of a name.
 pub(crate) fn is_schema(name: &str) -> bool {
-    ["public", "pg_catalog", "information_schema"].contains(&name)
+    ["public", "pg_catalog", "information_schema", "pangea"].contains(&name)
 }
 
 /// The name of a table, which is in schema `public`.
@@ -286,7 +278,7 @@ pub(crate) fn table_name(object: &ast::ObjectName) -> Result<String, SqlError> {
         [] if refused::is_of_catalog(&table) => Err(unsupported()),
         [] => Ok(table),
         [schema] if schema == "public" => Ok(table),
-        [schema] if schema == "pg_catalog" || schema == "information_schema" => {
+        [schema] if is_schema(schema) => {
             if refused::is_of_catalog(&table) {
                 return Err(unsupported());
             }
@@ -303,13 +295,14 @@ pub(crate) fn table_name(object: &ast::ObjectName) -> Result<String, SqlError> {
 
 /// The name that a text says, as `regclass` reads it: folded unless it is quoted, in `public`.
 pub(crate) fn name_from_text(text: &str) -> Result<String, SqlError> {
-    let mut parser = Parser::new(&PostgreSqlDialect {})
-        .try_with_sql(text)
-        .map_err(|_| SqlError::new(code::INVALID_NAME, "invalid name syntax"))?;
-    let object = parser
-        .parse_object_name(false)
-        .map_err(|_| SqlError::new(code::INVALID_NAME, "invalid name syntax"))?;
-    table_name(&object)
+    table_name(&object_from_text(text)?)
+}
+
+/// The name that a text says, with all its parts.
+pub(crate) fn object_from_text(text: &str) -> Result<ast::ObjectName, SqlError> {
+    let invalid = |_| SqlError::new(code::INVALID_NAME, "invalid name syntax");
+    let mut parser = Parser::new(&PostgreSqlDialect {}).try_with_sql(text).map_err(invalid)?;
+    parser.parse_object_name(false).map_err(invalid)
 }
 
 /// Where an object's name begins.
@@ -426,11 +419,8 @@ mod tests {
     #[test]
     fn statements_of_postgresql_that_are_missing_are_named() {
         let cases = [
-            ("do $$ begin; end $$", "DO"),
             ("Reindex table t", "REINDEX"),
             ("table t", "TABLE"),
-            ("explain (analyze) select 1", "EXPLAIN"),
-            ("prepare p as select 1", "PREPARE"),
             ("prepare transaction 'x'", "PREPARE TRANSACTION"),
             ("commit prepared 'x'", "COMMIT PREPARED"),
             ("create or replace function f() returns int language sql", "CREATE FUNCTION"),
@@ -477,7 +467,6 @@ mod tests {
     #[test]
     fn what_is_missing_within_a_statement_is_named_where_it_stands() {
         let cases = [
-            ("select 1, row(1, 2)", "ROW", Some(11)),
             ("select a from only t", "ONLY", Some(15)),
             ("update only (t) set a = 1", "ONLY", Some(8)),
             ("select a from t order by a using <", "ORDER BY .. USING", Some(28)),

@@ -52,7 +52,8 @@ fn show(session: &Session<MemoryEngine>, response: &Response) -> Vec<String> {
                     let shown = text::format(column.ty.base, datum, session.zone());
                     if is_null { "NULL".to_owned() } else { shown }
                 });
-                lines.push(cells.collect::<Vec<_>>().join("|"));
+                let line = cells.collect::<Vec<_>>().join("|");
+                lines.extend(line.split('\n').map(str::to_owned));
             }
             lines.push(format!("= {tag}"));
             lines
@@ -134,7 +135,7 @@ fn steps(script: &str) -> Vec<Step> {
 /// Runs a script, and tells all in which it differs.
 fn run_script(path: &Path) -> Vec<String> {
     let script = std::fs::read_to_string(path).unwrap();
-    let engine = MemoryEngine::new();
+    let engine = MemoryEngine::remembering();
     let plans = Arc::new(Shared::default());
     let new_session = || {
         let user = BTreeMap::from([("user".to_owned(), "me".to_owned())]);

@@ -9,6 +9,7 @@ use std::task::{Context, Poll, Waker};
 
 use pangea_sql::Shared;
 use pangea_sql::memory::MemoryEngine;
+use pangea_sql::notice::Severity;
 use pangea_sql::session::{Response, Session};
 
 fn ready<T>(future: impl Future<Output = T>) -> T {
@@ -51,7 +52,10 @@ fn what_is_set_for_a_transaction_is_a_warning_where_none_is_open() {
     let mut warnings = |sql: &str| {
         let responses = ready(session.simple_query(sql));
         assert!(!matches!(responses.last(), Some(Response::Error(_))), "{responses:?}");
-        let notices = session.take_notices().into_iter().filter(|notice| notice.is_warning);
+        let notices = session
+            .take_notices()
+            .into_iter()
+            .filter(|notice| notice.severity == Severity::Warning);
         notices.map(|notice| notice.code.as_str().to_owned()).collect::<Vec<_>>()
     };
     assert_eq!(warnings("set transaction isolation level serializable"), ["25P01"]);

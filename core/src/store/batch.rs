@@ -73,7 +73,9 @@ impl<H: Header> Store<H> {
     fn put_part(&self, version: SnapshotVersion, writes: impl ExactSizeIterator<Item = Hashed<H>>) {
         let mut new_keys = Vec::with_capacity(writes.len());
         let mut garbage = Vec::with_capacity(writes.len());
+        let mut deletions = 0;
         for (hash, id, key, version) in writes {
+            deletions += usize::from(version.value.is_none());
             let left = self.tables.table_to_write(id).put(hash, &key, version);
             if left.is_new {
                 new_keys.push((id, key.clone()));
@@ -81,6 +83,9 @@ impl<H: Header> Store<H> {
             if left.is_garbage {
                 garbage.push((id, key));
             }
+        }
+        if deletions > 0 {
+            self.garbage.count_deletions(deletions);
         }
         self.add_in_order(version, new_keys);
         if !garbage.is_empty() {
@@ -117,6 +122,9 @@ impl<H: Header> Store<H> {
     /// Applies one write, and says if there is something to reclaim later.
     pub(super) fn put_one(&self, id: TableId, key: Key, version: Version<H>) -> Option<Garbage> {
         let number = version.version;
+        if version.value.is_none() {
+            self.garbage.count_deletions(1);
+        }
         let left = self.tables.table_to_write(id).put(hash_bytes(&key), &key, version);
         if left.is_new {
             self.add_in_order(number, vec![(id, key.clone())]);

@@ -1,5 +1,7 @@
 //! The versions of one key.
 
+use std::collections::VecDeque;
+
 use super::{Header, Version};
 use crate::ids::SnapshotVersion;
 
@@ -14,8 +16,8 @@ pub(super) struct Chain<H> {
 #[derive(Debug)]
 struct Older<H> {
     newest: Version<H>,
-    /// Oldest first.
-    rest: Vec<Version<H>>,
+    /// Oldest first: they go from there.
+    rest: VecDeque<Version<H>>,
 }
 
 /// What [`Chain::push`] did with what was there.
@@ -90,8 +92,8 @@ impl<H: Header> Chain<H> {
             return Pushed::Replaced { value_bytes: before.value_bytes() };
         }
         match &mut self.older {
-            Some(older) => older.rest.push(std::mem::replace(&mut older.newest, before)),
-            None => self.older = Some(Box::new(Older { newest: before, rest: Vec::new() })),
+            Some(older) => older.rest.push_back(std::mem::replace(&mut older.newest, before)),
+            None => self.older = Some(Box::new(Older { newest: before, rest: VecDeque::new() })),
         }
         Pushed::Superseded
     }

@@ -5,12 +5,14 @@
 //! version is looked at once, however large the store is.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 
 use super::warm::WARM_GROUP;
 use super::{Header, Store, lock};
 use crate::ids::{SnapshotVersion, TableId};
 use crate::key::Key;
 use crate::sync::Mutex;
+use crate::sync::atomic::AtomicU64;
 
 /// A key that has something to reclaim.
 pub(super) type Garbage = (TableId, Key);
@@ -19,6 +21,10 @@ pub(super) type Garbage = (TableId, Key);
 #[derive(Debug, Default)]
 pub(super) struct GarbageQueue {
     by_version: Mutex<BTreeMap<SnapshotVersion, Vec<Garbage>>>,
+    /// How many keys were ever put here.
+    total: AtomicU64,
+    /// How many deletions were ever written.
+    deletions: AtomicU64,
 }
 
 /// Keys taken from the queue at a time.
@@ -30,7 +36,15 @@ impl GarbageQueue {
         version: SnapshotVersion,
         garbage: impl IntoIterator<Item = Garbage>,
     ) {
-        lock(&self.by_version).entry(version).or_default().extend(garbage);
+        let mut by_version = lock(&self.by_version);
+        let queued = by_version.entry(version).or_default();
+        let before = queued.len();
+        queued.extend(garbage);
+        self.total.fetch_add((queued.len() - before) as u64, Ordering::Relaxed);
+    }
+
+    pub(super) fn count_deletions(&self, count: usize) {
+        self.deletions.fetch_add(count as u64, Ordering::Relaxed);
     }
 
     /// Takes up to `limit` keys that have something to reclaim at `floor`.
@@ -52,6 +66,18 @@ impl GarbageQueue {
 }
 
 impl<H: Header> Store<H> {
+    /// How often a version of a key has been superseded, or a key deleted, since the store was
+    /// made: what readers of old versions keep from being reclaimed is a difference of two counts.
+    pub fn superseded(&self) -> u64 {
+        self.garbage.total.load(Ordering::Relaxed)
+    }
+
+    /// How many deletions were written since the store was made: until they are reclaimed, scans
+    /// pass over them.
+    pub fn deletions(&self) -> u64 {
+        self.garbage.deletions.load(Ordering::Relaxed)
+    }
+
     /// Takes away every version that no reader at or above [`Store::oldest_pinned`] and `floor`
     /// sees, and returns how many went. Versions below that can't be pinned from then on.
     pub fn reclaim(&self, floor: SnapshotVersion) -> usize {

@@ -8,8 +8,8 @@ use pangea_core::ids::NodeId;
 use toml::Spanned;
 
 use super::{
-    Config, ConfigError, File, FileNode, FileRoundTrip, Insecure, LOG_SEGMENT_BYTES_DEFAULT,
-    NodeConfig, RoundTripConfig, Source,
+    Config, ConfigError, File, FileNode, FileRoundTrip, HISTORY_DEFAULT, Insecure,
+    LOG_SEGMENT_BYTES_DEFAULT, NodeConfig, RoundTripConfig, Source,
 };
 use crate::pgwire::Authentication;
 use crate::pool::WORKERS_MAX;
@@ -22,6 +22,10 @@ const LOG_SEGMENT_BYTES_MAX: u64 = 1 << 30;
 /// The time that PostgreSQL clients have to say who they are, as in PostgreSQL.
 const AUTHENTICATION_TIMEOUT_S_DEFAULT: u64 = 60;
 const AUTHENTICATION_TIMEOUT_S_MAX: u64 = 600;
+/// A day: it is all in memory.
+const HISTORY_S_MAX: u64 = 86_400;
+/// More would be no limit.
+const HISTORY_VERSIONS_MAX: u64 = 1 << 40;
 /// More nodes than this are no cluster that the protocols are built for.
 const NODES_MAX: usize = 1_024;
 
@@ -44,6 +48,14 @@ pub(super) fn check(
     let default = LOG_SEGMENT_BYTES_DEFAULT;
     let log_segment_bytes =
         checked(source, file.log_segment_bytes, default, segment_bytes, "log_segment_bytes")?;
+    let default = HISTORY_DEFAULT.time.as_secs();
+    let history_s = checked(source, file.history_s, default, 0..=HISTORY_S_MAX, "history_s")?;
+    let (default, bounds) = (HISTORY_DEFAULT.versions_max, 0..=HISTORY_VERSIONS_MAX);
+    let history_versions =
+        checked(source, file.history_versions, default, bounds, "history_versions")?;
+    let (default, bounds) = (HISTORY_DEFAULT.deletions_max, 0..=HISTORY_VERSIONS_MAX);
+    let history_deletions =
+        checked(source, file.history_deletions, default, bounds, "history_deletions")?;
     let round_trips = check_round_trips(source, &regions, &file.round_trips)?;
     let timeout = AUTHENTICATION_TIMEOUT_S_DEFAULT;
     let bounds = 1..=AUTHENTICATION_TIMEOUT_S_MAX;
@@ -59,6 +71,9 @@ pub(super) fn check(
         durability: file.durability,
         workers,
         log_segment_bytes,
+        history_s,
+        history_versions,
+        history_deletions,
         insecure: file.insecure,
         authentication: file.authentication.map(Spanned::into_inner).unwrap_or_default(),
         authentication_timeout_s,

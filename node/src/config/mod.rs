@@ -24,6 +24,12 @@ use toml::de::{DeTable, ValueDeserializer};
 use crate::log::Durability;
 use crate::pgwire::{Authentication, Security, Tls};
 use crate::transport::Wan;
+use pangea_sql::history::Retention;
+
+/// How far back `AS OF SYSTEM TIME` reads where nothing else is said. The versions that are kept
+/// for it take some 15 MB with rows of a hundred bytes; scans pass over deletions.
+pub const HISTORY_DEFAULT: Retention =
+    Retention { time: Duration::from_secs(300), versions_max: 100_000, deletions_max: 200 };
 
 /// What a configuration file says, checked.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -42,6 +48,12 @@ pub struct Config {
     pub workers: usize,
     /// The length of a segment of the log.
     pub log_segment_bytes: u64,
+    /// How far back `AS OF SYSTEM TIME` reads, in seconds; 0 is not at all.
+    pub history_s: u64,
+    /// And how many versions that are not the newest are kept for it at most.
+    pub history_versions: u64,
+    /// And how many deletions.
+    pub history_deletions: u64,
     /// Which addresses off loopback are allowed without encryption and authentication.
     pub insecure: Insecure,
     /// How PostgreSQL clients show who they are.
@@ -203,6 +215,12 @@ struct File {
     #[serde(default)]
     log_segment_bytes: Option<Spanned<u64>>,
     #[serde(default)]
+    history_s: Option<Spanned<u64>>,
+    #[serde(default)]
+    history_versions: Option<Spanned<u64>>,
+    #[serde(default)]
+    history_deletions: Option<Spanned<u64>>,
+    #[serde(default)]
     insecure: Insecure,
     #[serde(default)]
     authentication: Option<Spanned<Authentication>>,
@@ -275,6 +293,13 @@ impl Source {
 }
 
 impl Config {
+    /// How far back `AS OF SYSTEM TIME` reads.
+    pub fn history(&self) -> Retention {
+        let time = Duration::from_secs(self.history_s);
+        let (versions_max, deletions_max) = (self.history_versions, self.history_deletions);
+        Retention { time, versions_max, deletions_max }
+    }
+
     /// Reads a file. A relative `data_dir` is relative to the file's directory.
     ///
     /// # Errors

@@ -78,6 +78,8 @@ fn what_is_not_there_is_as_documented() {
                 peer = \"127.0.0.1:1\"\nsql = \"[::1]:2\"\n";
     let config = Config::parse("node.toml", text).unwrap();
     assert_eq!((config.durability, config.workers), (Durability::Fsync, 0));
+    assert_eq!(config.history(), HISTORY_DEFAULT);
+    assert_eq!((config.history_s, config.history_versions), (300, 100_000));
     assert_eq!(config.emulated_wan(), None);
     assert_eq!(config.protocol_options::<Options>(), Ok(Options::default()));
 }
@@ -106,6 +108,7 @@ fn what_is_wrong_is_named_with_its_line() {
         ("127.0.0.1:7000", "localhost:7000", 18, "expected an IP address"),
         ("127.0.0.1:7000", "10.0.0.1:7000", 18, "`insecure = true`"),
         ("127.0.0.1:5432", "10.0.0.1:5432", 19, "set `tls_certificate` and `tls_key` and"),
+        ("workers = 2", "history_s = 100000", 6, "history_s = 100000: must be from 0 to 86400"),
         ("workers = 2", "tls_key = \"a\"", 6, "`tls_certificate` is missing"),
         ("workers = 2", "tls_certificate = \"a\"", 6, "`tls_key` is missing"),
         ("workers = 2", "authentication = \"md5\"", 6, "unknown variant `md5`"),
@@ -235,5 +238,5 @@ fn every_key_is_documented() {
             documented += 1;
         }
     }
-    assert_eq!(documented, 17 + 4 + 2 + 2);
+    assert_eq!(documented, 20 + 4 + 2 + 2);
 }

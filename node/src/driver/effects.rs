@@ -5,8 +5,9 @@ use std::collections::VecDeque;
 use pangea_core::hash::HashMap;
 use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion, Ticket};
 use pangea_core::log::Mark;
-use pangea_core::protocol::{Checkpoint, Effect, Message, Protocol};
+use pangea_core::protocol::{Checkpoint, Effect, FirstRun, Message, Protocol};
 use pangea_core::store::Pin;
+use pangea_sql::engine::Trace;
 
 use super::inbox::{Closed, Waiting};
 use super::{Driver, Network, metered};
@@ -54,14 +55,22 @@ impl<P: Protocol> Driver<P> {
             Effect::Send { to, message, after } if after <= self.durable => {
                 send::<P>(self.network.as_ref(), self.me, to, &message);
             }
-            Effect::Reply { ticket, outcome, after } if after <= self.durable => {
+            Effect::Reply { ticket, outcome, after, first_run } if after <= self.durable => {
                 match self.pending_of(ticket) {
-                    Waiting::Commit(reply) => reply.send(Ok(outcome)),
+                    Waiting::Commit(reply) => {
+                        reply.note(|trace| decided(trace, first_run));
+                        reply.note(Trace::on_answered);
+                        reply.send(Ok(outcome));
+                    }
                     Waiting::Fresh(_) => panic!("{ticket} waits for a version, not an outcome"),
                 }
             }
-            Effect::Send { after, .. } | Effect::Reply { after, .. } => {
-                self.held.hold(after, effect);
+            Effect::Send { after, .. } => self.held.hold(after, effect),
+            Effect::Reply { ticket, outcome, after, first_run } => {
+                if let Some(Waiting::Commit(reply)) = self.pending.get(&ticket) {
+                    reply.note(|trace| decided(trace, first_run.clone()));
+                }
+                self.held.hold(after, Effect::Reply { ticket, outcome, after, first_run });
             }
             Effect::Persist { position, record } => self.appends.push(Append { position, record }),
             Effect::SetTimer { timer, at } => self.timers.set(timer, at),
@@ -109,6 +118,14 @@ impl<P: Protocol> Driver<P> {
             return self.report_checkpointed(version);
         };
         checkpointer.request(pin, meta);
+    }
+}
+
+/// Notes what the protocol has decided, the first time that it is told.
+fn decided(trace: &Trace, first_run: FirstRun) {
+    trace.on_decided(first_run != FirstRun::Stood);
+    if let FirstRun::Fell(Some((table, key))) = first_run {
+        trace.on_contended(table, key);
     }
 }
 

@@ -9,10 +9,12 @@ use pangea_core::protocol::{Protocol, Request, Status};
 use pangea_core::store::Store;
 use pangea_core::topology::Topology;
 use pangea_core::txn::{Outcome, Program, Registry};
-use pangea_sql::engine::{Engine, Unavailable};
+use pangea_sql::engine::{About, Engine, Trace, Unavailable};
+use pangea_sql::history::History;
 use tokio::sync::oneshot;
 
 use super::inbox::{Answer, Closed, CommitReply, Inbox, Receive, Waiting};
+use crate::log::Durability;
 
 /// What a node's handles share.
 pub struct Shared<P: Protocol> {
@@ -26,6 +28,12 @@ pub struct Shared<P: Protocol> {
     pub registry: Arc<Registry>,
     /// The cluster.
     pub topology: Arc<Topology>,
+    /// What a write must have survived before it is acknowledged.
+    pub durability: Durability,
+    /// The protocol's settings, as its table of the node's file has them.
+    pub settings: String,
+    /// Snapshots of the near past.
+    pub history: History<P::Header>,
 }
 
 /// A way to ask a node for something. Cheap to clone; outlives the node, and then says so.
@@ -57,6 +65,11 @@ impl<P: Protocol> Handle<P> {
     /// Where the network brings what peers say.
     pub fn inbox(&self) -> &Arc<Inbox<P>> {
         &self.0.inbox
+    }
+
+    /// Snapshots of the node's near past.
+    pub fn past(&self) -> &History<P::Header> {
+        &self.0.history
     }
 
     /// Orders and commits a program, and calls `receive` with its outcome: on the driver's thread,
@@ -130,12 +143,38 @@ impl<P: Protocol> Engine for Handle<P> {
         answer(|receive| self.submit_with(program, receive)).await
     }
 
+    async fn commit_traced(
+        &self,
+        program: Program,
+        trace: &Arc<Trace>,
+    ) -> Result<Outcome, Unavailable> {
+        let trace = trace.clone();
+        let submit = |receive: Receive<Outcome>| {
+            self.submit_many(vec![(program, Answer::new(receive).traced(trace))]);
+        };
+        answer(submit).await
+    }
+
     async fn fresh(&self) -> Result<SnapshotVersion, Unavailable> {
         answer(|receive| self.fresh_with(receive)).await
     }
 
     async fn status(&self) -> Result<Status, Unavailable> {
         answer(|receive| self.status_with(receive)).await
+    }
+
+    fn history(&self) -> Option<&History<P::Header>> {
+        Some(&self.0.history)
+    }
+
+    fn about(&self) -> About {
+        About {
+            me: Some(self.0.me),
+            protocol: P::NAME,
+            durability: self.0.durability.name().to_owned(),
+            settings: self.0.settings.clone(),
+            connected: self.inbox().reach().connected(),
+        }
     }
 
     fn rejoining(&self) -> Option<String> {

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -15,7 +15,7 @@ use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion};
 use pangea_core::protocol::{Message, Protocol, Request, Status};
 use pangea_core::time::Span;
 use pangea_core::txn::{Abort, Outcome, SqlState};
-use pangea_sql::engine::Unavailable;
+use pangea_sql::engine::{Trace, Unavailable};
 
 use super::reach::{Majority, Reach, StartWaits};
 
@@ -33,7 +33,11 @@ const QUERIES_MAX: usize = 1_024;
 pub type Receive<T> = Box<dyn FnOnce(Result<T, Unavailable>) + Send>;
 
 /// Who waits for an answer. Told that there is none when it is dropped.
-pub struct Answer<T>(Option<Receive<T>>);
+pub struct Answer<T> {
+    receive: Option<Receive<T>>,
+    /// What wants to know of the request's way.
+    trace: Option<Arc<Trace>>,
+}
 
 /// Who waits for the outcome of a program.
 pub type CommitReply = Answer<Outcome>;
@@ -45,12 +49,26 @@ pub type StatusReply = Answer<Status>;
 impl<T> Answer<T> {
     /// Calls `receive` with the answer, once, on the driver's thread: it must not block.
     pub fn new(receive: impl FnOnce(Result<T, Unavailable>) + Send + 'static) -> Self {
-        Self(Some(Box::new(receive)))
+        Self { receive: Some(Box::new(receive)), trace: None }
+    }
+
+    /// The same, which notes the request's way in `trace`.
+    pub fn traced(self, trace: Arc<Trace>) -> Self {
+        let mut traced = self;
+        traced.trace = Some(trace);
+        traced
+    }
+
+    /// Notes something of the request's way, where somebody wants to know.
+    pub fn note(&self, note: impl FnOnce(&Trace)) {
+        if let Some(trace) = &self.trace {
+            note(trace);
+        }
     }
 
     /// Answers.
     pub fn send(mut self, answer: Result<T, Unavailable>) {
-        if let Some(receive) = self.0.take() {
+        if let Some(receive) = self.receive.take() {
             receive(answer);
         }
     }
@@ -58,7 +76,7 @@ impl<T> Answer<T> {
 
 impl<T> Drop for Answer<T> {
     fn drop(&mut self) {
-        if let Some(receive) = self.0.take() {
+        if let Some(receive) = self.receive.take() {
             let reason = "the node ended before it answered; what became of the request is unknown";
             receive(Err(Unavailable { reason: reason.to_owned() }));
         }
@@ -364,6 +382,14 @@ impl<P: Protocol> Inbox<P> {
             }
             state = self.ended.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
+    }
+
+    /// Waits until the node ends, for at most so long. Whether it has.
+    pub fn wait_closed_for(&self, wait: Duration) -> bool {
+        let is_open = |state: &mut State<P>| state.closed.is_none();
+        let waited = self.ended.wait_timeout_while(self.lock(), wait, is_open);
+        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        state.closed.is_some()
     }
 
     /// Everything that is there, after waiting for something for at most `wait`.

@@ -40,6 +40,7 @@ use pangea_core::protocol::{
 };
 use pangea_core::store::Store;
 use pangea_core::time::{ClockReading, Span};
+use pangea_sql::engine::Trace;
 
 use crate::checkpoint::Checkpointer;
 use crate::clock::Clock;
@@ -221,6 +222,9 @@ impl<P: Protocol> Driver<P> {
     fn admit(&mut self, request: Request, waiting: Waiting) -> Submission {
         let ticket = Ticket(self.next_ticket);
         self.next_ticket += 1;
+        if let Waiting::Commit(reply) = &waiting {
+            reply.note(Trace::on_taken);
+        }
         self.pending.insert(ticket, waiting);
         Submission { ticket, request }
     }

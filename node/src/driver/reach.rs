@@ -102,6 +102,11 @@ impl Reach {
         self.change(|seen| seen.start = now)
     }
 
+    /// The nodes that are connected to this one, and itself.
+    pub fn connected(&self) -> Vec<NodeId> {
+        self.seen().connected.iter().copied().collect()
+    }
+
     /// Why no clients are taken, in words, while this node takes the place of another.
     pub fn rejoining(&self) -> Option<String> {
         let seen = self.seen();

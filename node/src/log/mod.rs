@@ -63,6 +63,17 @@ pub enum Durability {
     Memory,
 }
 
+impl Durability {
+    /// The name in configuration files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Fsync => "fsync",
+            Self::Os => "os",
+            Self::Memory => "memory",
+        }
+    }
+}
+
 /// Where a log is and how it is kept.
 #[derive(Clone, Debug)]
 pub struct LogOptions {

@@ -28,7 +28,8 @@ use pangea_core::protocol::Status;
 use pangea_core::store::Store;
 use pangea_core::topology::Topology;
 use pangea_core::txn::{Outcome, Program, Registry};
-use pangea_sql::engine::{Engine, Interruption, Unavailable};
+use pangea_sql::engine::{About, Engine, Interruption, Trace, Unavailable};
+use pangea_sql::history::History;
 use tokio::sync::watch;
 
 /// What ends the waits of one client.
@@ -207,12 +208,28 @@ impl<E: Engine> Engine for Cancellable<E> {
         self.until_interrupted(self.engine.commit(program))
     }
 
+    fn commit_traced(
+        &self,
+        program: Program,
+        trace: &Arc<Trace>,
+    ) -> impl Future<Output = Result<Outcome, Unavailable>> + Send {
+        self.until_interrupted(self.engine.commit_traced(program, trace))
+    }
+
     fn fresh(&self) -> impl Future<Output = Result<SnapshotVersion, Unavailable>> + Send {
         self.until_interrupted(self.engine.fresh())
     }
 
     fn status(&self) -> impl Future<Output = Result<Status, Unavailable>> + Send {
         self.until_interrupted(self.engine.status())
+    }
+
+    fn about(&self) -> About {
+        self.engine.about()
+    }
+
+    fn history(&self) -> Option<&History<Self::Header>> {
+        self.engine.history()
     }
 
     fn begin_statement(&self, time_max: Option<Duration>) {

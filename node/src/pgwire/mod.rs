@@ -230,10 +230,11 @@ impl<E: Engine> Welcome<E> {
         let engine = Cancellable { engine: self.engine, switch, is_ending: self.is_ending };
         let session = Session::new(engine.clone(), self.plans, &parameters);
         let session = session.and_then(|session| place.check(&session).map(|()| session));
-        let session = match session {
+        let mut session = match session {
             Ok(session) => session,
             Err(error) => return connection.end(End::Fatal(error)).await,
         };
+        session.introduce(self.process, Some(connection.address()));
         let mut client = Client::new(session, engine, &mut connection);
         let end = client.run(self.process, secret).await;
         drop(client);

@@ -17,7 +17,8 @@ use ::pgwire::messages::startup::{
 use bytes::{BufMut, BytesMut};
 use pangea_sql::OutputColumn;
 use pangea_sql::error::{SqlError, code};
-use pangea_sql::session::{Notice, TransactionStatus};
+use pangea_sql::notice::Notice;
+use pangea_sql::session::TransactionStatus;
 use pangea_sql::types::datum::Datum;
 use pangea_sql::types::zone::Zone;
 use pangea_sql::types::{SqlType, binary, text};
@@ -123,8 +124,10 @@ impl Replies {
     }
 
     pub(super) fn notice(&mut self, notice: &Notice) {
-        let severity = if notice.is_warning { "WARNING" } else { "NOTICE" };
-        let fields = fields(severity, notice.code.as_str(), &notice.message);
+        let severity = notice.severity.to_string();
+        let mut fields = fields(&severity, notice.code.as_str(), &notice.message);
+        fields.extend(notice.detail.iter().map(|detail| (b'D', without_zeros(detail))));
+        fields.extend(notice.hint.iter().map(|hint| (b'H', without_zeros(hint))));
         self.put(NoticeResponse::new(fields));
     }
 

@@ -2,11 +2,13 @@
 //!
 //! Each test is a folder here with a program of its own, in the language of its driver. What it
 //! needs is installed from the language's registry, once, into the target folder. Where a runtime
-//! or a registry is missing, the test says so and is skipped: `-- --nocapture` shows what was.
+//! or a registry is missing, the test says so on the standard error and is skipped. A program that
+//! is broken is no reason to skip: once its libraries are there, it must build.
 
 #[path = "../support/mod.rs"]
 mod support;
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::Mutex;
@@ -51,8 +53,17 @@ fn prepared(directory: &Path, command: &[&str]) -> Option<()> {
         Ok(output) => shown(&output),
         Err(error) => error.to_string(),
     };
-    eprintln!("skipped: {} did not work: {why}", command.join(" "));
+    // Not by a macro: what those print is shown of tests that fail alone.
+    let mut stderr = std::io::stderr();
+    let _ = writeln!(stderr, "skipped: {} did not work: {why}", command.join(" "));
     None
+}
+
+/// Runs a command that builds a client whose libraries are there.
+fn built(directory: &Path, command: &[&str]) {
+    let (program, arguments) = command.split_first().unwrap();
+    let output = Command::new(program).args(arguments).current_dir(directory).output().unwrap();
+    assert!(output.status.success(), "{}: {}", command.join(" "), shown(&output));
 }
 
 /// A cluster for as long as a client runs. One at a time: each has three nodes.
@@ -135,14 +146,41 @@ fn node_postgres_and_drizzle() {
     });
 }
 
+/// What applications in Rust have. It is no part of the workspace, whose crates it would change.
+fn rust(driver: &str) {
+    static ONE: Mutex<()> = Mutex::new(());
+    let place = workshop("rust");
+    {
+        let _one = ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        copy(&sources("rust"), &place);
+        if prepared(&place, &["cargo", "fetch", "--locked"]).is_none() {
+            return;
+        }
+        built(&place, &["cargo", "build", "--quiet", "--offline", "--target-dir", "target"]);
+    }
+    with_cluster(|urls| {
+        run(Command::new(place.join("target/debug/clients")).args([driver, &port(urls)]));
+    });
+}
+
+#[test]
+fn sqlx_with_migrations() {
+    rust("sqlx");
+}
+
+#[test]
+fn tokio_postgres() {
+    rust("tokio-postgres");
+}
+
 #[test]
 fn pgx_and_gorm() {
     let place = workshop("go");
     copy(&sources("go"), &place);
-    let build = ["go", "build", "-mod=mod", "-o", "clients", "."];
-    if prepared(&place, &build).is_none() {
+    if prepared(&place, &["go", "mod", "download"]).is_none() {
         return;
     }
+    built(&place, &["go", "build", "-mod=mod", "-o", "clients", "."]);
     with_cluster(|urls| run(Command::new(place.join("clients")).arg(port(urls))));
 }
 
@@ -150,11 +188,14 @@ fn pgx_and_gorm() {
 fn jdbc_with_hikari_and_hibernate() {
     let place = workshop("java");
     copy(&sources("java"), &place);
-    let build = ["mvn", "--quiet", "--batch-mode", "compile", "dependency:build-classpath"];
-    let build = [&build[..], &["-Dmdep.outputFile=classpath"]].concat();
-    if prepared(&place, &build).is_none() {
+    let maven = |goal| ["mvn", "--quiet", "--batch-mode", "-Dmdep.outputFile=classpath", goal];
+    // The compiler is a plugin that the first run fetches.
+    if prepared(&place, &maven("dependency:build-classpath")).is_none()
+        || prepared(&place, &maven("dependency:go-offline")).is_none()
+    {
         return;
     }
+    built(&place, &maven("compile"));
     let libraries = std::fs::read_to_string(place.join("classpath")).unwrap();
     let classpath = format!("target/classes:{}", libraries.trim());
     with_cluster(|urls| {

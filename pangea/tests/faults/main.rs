@@ -11,6 +11,7 @@
 //! - [`load`]: the clients, and what each was told;
 //! - [`recovery`]: how soon the other regions commit again;
 //! - [`replace`]: nodes whose disks are lost or damaged;
+//! - [`million`]: a large load, and indexes that are made meanwhile;
 //! - [`checks`]: whether the database holds what the clients were told.
 //!
 //! What happens is printed with the time since the load began; `--nocapture` shows it also when all
@@ -19,6 +20,7 @@
 mod checks;
 mod cluster;
 mod load;
+mod million;
 #[path = "../processes/mod.rs"]
 mod processes;
 mod recovery;

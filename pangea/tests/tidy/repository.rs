@@ -54,7 +54,10 @@ impl Repository {
     fn add(&mut self, root: &Path, path: &Path) {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         let files = match name {
-            "Cargo.toml" => &mut self.manifests,
+            // A client is a program of its own.
+            "Cargo.toml" if !path.starts_with(root.join("pangea/tests/clients")) => {
+                &mut self.manifests
+            }
             _ if name.ends_with(".rs") => &mut self.rust,
             _ if name.ends_with(".md") => &mut self.docs,
             _ => return,

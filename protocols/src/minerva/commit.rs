@@ -31,6 +31,7 @@ use pangea_core::work::Work;
 
 use super::batch::{Batch, How, TxnRecord};
 use super::chains::{self, Entry};
+use super::contended::first_run;
 use super::contention::Change;
 use super::header::Header;
 use super::independent_set::{self, Graph};
@@ -455,6 +456,7 @@ impl Minerva {
                 }
             }
             let Some(ticket) = in_flight.ticket else { continue };
+            let first_run = first_run(cx, record, finished.is_some());
             let result = match finished {
                 Some(finished) if !is_planted(Bug::FirstAnswerKept) => finished.outcome,
                 Some(_) | None => in_flight.result,
@@ -466,7 +468,7 @@ impl Minerva {
                 Ok(result) => Outcome::Committed { txn: record.txn, version: epoch, result },
                 Err(abort) => Outcome::Aborted(abort),
             };
-            cx.reply(ticket, outcome);
+            cx.reply_of_run(ticket, outcome, first_run);
         }
         if !invalid.is_empty() && self.state.options.keep_uncommitted {
             self.doom_dependents(cx, invalid);

@@ -20,6 +20,7 @@
 //! | conflict graph | §3.6, Algorithm 5 | `conflict_graph.rs` | | which can't both be valid |
 //! | independent set | §3.6 | `independent_set.rs` | | which are valid |
 //! | commit | §3.5, Algorithm 4 | `commit.rs` | | every outcome |
+//! | where transactions meet | | `contended.rs` | | a key for each that ran again |
 //! | high contention | §4 | `contention.rs` | | whether to execute at once |
 //! | collection | §4 | `collection.rs` | Progress | what every replica has applied |
 //! | checkpoint transfer | §4 | `transfer.rs` | CheckpointRequest, CheckpointChunk, CheckpointAck, CheckpointGone | the state at an epoch |
@@ -75,6 +76,7 @@ mod chains;
 mod collection;
 mod commit;
 mod conflict_graph;
+mod contended;
 mod contention;
 mod cut;
 mod execution;

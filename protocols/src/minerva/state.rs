@@ -379,13 +379,24 @@ impl State {
             ("reexecution_restarts", c.reexecution_restarts),
             ("rejoins", c.rejoins),
         ];
+        let mut counters = counters.map(|(name, value)| (name.to_owned(), value)).into();
+        self.add_progress(&mut counters);
         Status {
             version: self.cut.applied,
             coordinator: self.cut.agreement.as_ref().and_then(Agreement::leader),
             members: self.members(),
             first_start: self.greetings.first_start(self.me),
             rejoin: None,
-            counters: counters.map(|(name, value)| (name.to_owned(), value)).into(),
+            counters,
+        }
+    }
+
+    /// How far the other replicas said that they are.
+    fn add_progress(&self, counters: &mut BTreeMap<String, u64>) {
+        for peer in self.topology.peers_of(self.me) {
+            let Collection { applied, durable, .. } = &self.collection;
+            counters.insert(format!("peer_applied_{}", peer.0), applied[peer.index()].0);
+            counters.insert(format!("peer_durable_{}", peer.0), durable[peer.index()].0);
         }
     }
 

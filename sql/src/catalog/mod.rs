@@ -9,9 +9,11 @@
 //!   01 name    -> version u8, record
 //!   02 .. 06   -> roles, and who may do what: see `role`
 //!   07         -> comments: see `comment`
+//!   08 name    -> procedures: see `procedure`
 //! ```
 
 pub(crate) mod comment;
+pub(crate) mod procedure;
 pub(crate) mod role;
 pub(crate) mod sequence;
 mod table;

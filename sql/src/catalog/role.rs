@@ -91,6 +91,20 @@ impl Role {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Privileges(pub u16);
 
+/// Each privilege by its name, and its letter in a list of who may do what; in the order of such a
+/// list.
+pub(crate) const PRIVILEGES: [(&str, char, Privileges); 9] = [
+    ("INSERT", 'a', Privileges::INSERT),
+    ("SELECT", 'r', Privileges::SELECT),
+    ("UPDATE", 'w', Privileges::UPDATE),
+    ("DELETE", 'd', Privileges::DELETE),
+    ("TRUNCATE", 'D', Privileges::TRUNCATE),
+    ("REFERENCES", 'x', Privileges::REFERENCES),
+    ("TRIGGER", 't', Privileges::TRIGGER),
+    ("USAGE", 'U', Privileges::USAGE),
+    ("CREATE", 'C', Privileges::CREATE),
+];
+
 impl Privileges {
     pub(crate) const SELECT: Self = Self(1);
     pub(crate) const INSERT: Self = Self(1 << 1);
@@ -356,10 +370,22 @@ pub(crate) fn roles_of(
     is_followed: impl Fn(&Role) -> bool,
     cx: &mut dyn Context,
 ) -> Result<BTreeSet<String>, Failure> {
+    memberships_of(name, is_followed, |name| find(name, cx))
+}
+
+/// The same, where roles are found otherwise.
+///
+/// # Errors
+/// Those of finding a role.
+pub(crate) fn memberships_of<E>(
+    name: &str,
+    is_followed: impl Fn(&Role) -> bool,
+    mut find: impl FnMut(&str) -> Result<Option<Role>, E>,
+) -> Result<BTreeSet<String>, E> {
     let mut found = BTreeSet::from([name.to_owned()]);
     let mut open = vec![name.to_owned()];
     while let Some(name) = open.pop() {
-        let Some(role) = find(&name, cx)? else { continue };
+        let Some(role) = find(&name)? else { continue };
         if !is_followed(&role) {
             continue;
         }

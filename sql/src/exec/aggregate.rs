@@ -28,6 +28,12 @@ pub(crate) enum AggregateKind {
     Or,
     BitAnd,
     BitOr,
+    BitXor,
+    /// `stddev` and `variance`, of a sample or of all there is
+    Spread {
+        is_sample: bool,
+        is_root: bool,
+    },
     /// `array_agg`
     Array,
     /// `string_agg`: text, and what stands between
@@ -69,6 +75,11 @@ impl AggregateKind {
             "bool_or" => Self::Or,
             "bit_and" => Self::BitAnd,
             "bit_or" => Self::BitOr,
+            "bit_xor" => Self::BitXor,
+            "stddev" | "stddev_samp" => Self::Spread { is_sample: true, is_root: true },
+            "stddev_pop" => Self::Spread { is_sample: false, is_root: true },
+            "variance" | "var_samp" => Self::Spread { is_sample: true, is_root: false },
+            "var_pop" => Self::Spread { is_sample: false, is_root: false },
             "array_agg" => Self::Array,
             "string_agg" => Self::Text,
             "json_agg" => Self::Json { is_binary: false },
@@ -107,7 +118,9 @@ impl AggregateKind {
             (Self::Min | Self::Max, SqlType::Json | SqlType::Jsonb) => None,
             (Self::Min | Self::Max, base) if base != Bool && base != SqlType::Uuid => same(base),
             (Self::And | Self::Or, Bool) => same(Bool),
-            (Self::BitAnd | Self::BitOr, Int2 | Int4 | Int8) => same(base),
+            (Self::BitAnd | Self::BitOr | Self::BitXor, Int2 | Int4 | Int8) => same(base),
+            (Self::Spread { .. }, Int2 | Int4 | Int8 | Numeric) => same(Numeric),
+            (Self::Spread { .. }, Float4 | Float8) => same(Float8),
             (Self::Array, base) if base.element().is_none() => one(base, base.array()?),
             (Self::Text, base) if base.is_string() => Some((vec![Text, Text], Text)),
             (Self::Json { is_binary }, base) if base == json(is_binary) => same(base),
@@ -163,6 +176,8 @@ pub(crate) struct State {
     count: i64,
     /// The sum or the extreme so far.
     value: Datum,
+    /// The sum of squares; of floats, that of squared differences from the mean.
+    squares: Datum,
     /// The arguments seen, where they count once.
     seen: BTreeSet<Key>,
     /// The arguments and what they are sorted by, where all are kept.
@@ -172,7 +187,7 @@ pub(crate) struct State {
 impl State {
     pub(crate) fn new() -> Self {
         let (seen, collected) = (BTreeSet::new(), Vec::new());
-        Self { count: 0, value: Datum::Null, seen, collected }
+        Self { count: 0, value: Datum::Null, squares: Datum::Null, seen, collected }
     }
 
     /// Takes a row in.
@@ -218,11 +233,43 @@ impl State {
             return Ok(());
         }
         let datum = values.swap_remove(0);
+        if let AggregateKind::Spread { .. } = kind {
+            return self.spread(datum);
+        }
         let before = std::mem::replace(&mut self.value, Datum::Null);
         self.value = match kind {
             AggregateKind::Count => Datum::Null,
             _ if before.is_null() => datum,
             _ => combined(kind, aggregate.args[0].1, before, datum)?,
+        };
+        Ok(())
+    }
+
+    /// Takes one more value into what a variance is made of, the values counted already.
+    fn spread(&mut self, datum: Datum) -> Result<(), SqlError> {
+        let before = std::mem::replace(&mut self.value, Datum::Null);
+        let squares = std::mem::replace(&mut self.squares, Datum::Null);
+        (self.value, self.squares) = match (datum, before, squares) {
+            (Datum::Numeric(value), Datum::Numeric(sum), Datum::Numeric(squares)) => {
+                let square = value.multiply(&value)?;
+                (Datum::Numeric(sum.add(&value)), Datum::Numeric(squares.add(&square)))
+            }
+            (Datum::Numeric(value), ..) => {
+                let square = value.multiply(&value)?;
+                (Datum::Numeric(value), Datum::Numeric(square))
+            }
+            // As PostgreSQL does, after Youngs and Cramer: no digits are lost to a large mean.
+            (Datum::Float(value), Datum::Float(sum), Datum::Float(squares)) => {
+                let count = self.count as f64;
+                let sum = sum + value;
+                let away = value * count - sum;
+                (Datum::Float(sum), Datum::Float(squares + away * away / (count * (count - 1.0))))
+            }
+            (Datum::Float(value), ..) => {
+                let none = if value.is_finite() { 0.0 } else { f64::NAN };
+                (Datum::Float(value), Datum::Float(none))
+            }
+            (other, ..) => panic!("{other:?} has no square"),
         };
         Ok(())
     }
@@ -238,6 +285,9 @@ impl State {
     pub(crate) fn finish(self, aggregate: &Aggregate) -> Result<Datum, SqlError> {
         if aggregate.kind.is_collected() {
             return collected(aggregate, self.collected);
+        }
+        if let AggregateKind::Spread { is_sample, is_root } = aggregate.kind {
+            return spread_of((is_sample, is_root), self.count, self.value, self.squares);
         }
         match (aggregate.kind, self.value) {
             (AggregateKind::Count, _) => Ok(Datum::Int(self.count)),
@@ -270,12 +320,44 @@ fn combined(
         }
         K::BitAnd => arithmetic::apply(Arithmetic::BitAnd, base, before, datum)?,
         K::BitOr => arithmetic::apply(Arithmetic::BitOr, base, before, datum)?,
-        K::Min if datum.compare(&before).is_lt() => datum,
-        K::Max if datum.compare(&before).is_gt() => datum,
+        K::BitXor => arithmetic::apply(Arithmetic::BitXor, base, before, datum)?,
+        // Of values that are equal and look unlike, PostgreSQL gives the last.
+        K::Min if datum.compare(&before).is_le() => datum,
+        K::Max if datum.compare(&before).is_ge() => datum,
         K::And => Datum::Bool(is_true(&before) && is_true(&datum)),
         K::Or => Datum::Bool(is_true(&before) || is_true(&datum)),
         _ => before,
     })
+}
+
+/// A variance or its root, of what [`State::spread`] has added up.
+fn spread_of(
+    (is_sample, is_root): (bool, bool),
+    count: i64,
+    sum: Datum,
+    squares: Datum,
+) -> Result<Datum, SqlError> {
+    let freedom = if is_sample { count - 1 } else { count };
+    if freedom <= 0 {
+        return Ok(Datum::Null);
+    }
+    match (sum, squares) {
+        (Datum::Numeric(sum), Datum::Numeric(squares)) => {
+            let [count, freedom] = [count, freedom].map(Numeric::from);
+            let above = squares.multiply(&count)?.subtract(&sum.multiply(&sum)?);
+            if above.signum() <= 0 {
+                return Ok(Datum::Numeric(Numeric::from(0)));
+            }
+            let variance = above.divide(&count.multiply(&freedom)?)?;
+            let root = || variance.root_at(variance.scale());
+            Ok(Datum::Numeric(if is_root { root() } else { variance }))
+        }
+        (_, Datum::Float(squares)) => {
+            let variance = squares / freedom as f64;
+            Ok(Datum::Float(if is_root { variance.sqrt() } else { variance }))
+        }
+        (sum, _) => panic!("{sum:?} has no variance"),
+    }
 }
 
 /// What becomes of all values of a group.

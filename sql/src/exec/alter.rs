@@ -15,6 +15,7 @@ use crate::catalog::{self, Index, Relation, Table};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Env;
 use crate::keys;
+use crate::notice::Notice;
 use crate::plan::path::{Path, Paths};
 use crate::plan::{Alter, Change};
 use crate::rows;
@@ -23,7 +24,8 @@ use crate::types::datum::Datum;
 
 /// Runs a change of a table.
 pub(super) fn run(alter: &Alter, env: &Env, cx: &mut dyn Context) -> Result<Executed, Failure> {
-    let done = Executed { notice: alter.notice.clone(), ..Executed::default() };
+    let notices = alter.notice.iter().cloned().map(Notice::plain).collect();
+    let done = Executed { notices, ..Executed::default() };
     let Some(change) = &alter.change else { return Ok(done) };
     let before = &change.before;
     let mut after = change.after.clone();
@@ -38,6 +40,10 @@ pub(super) fn run(alter: &Alter, env: &Env, cx: &mut dyn Context) -> Result<Exec
         views::follow_name(&before.name, &after.name, cx)?;
     }
     let new = change_indexes(before, &mut after, cx)?;
+    if env.fills_later {
+        let made = after.indexes.iter_mut().filter(|index| new.contains(&index.name));
+        made.for_each(|index| index.is_ready = false);
+    }
     catalog::put_table(&after, cx)?;
     for (at, (old, new)) in before.columns.iter().zip(&after.columns).enumerate() {
         if new.is_dropped && !old.is_dropped {
@@ -55,7 +61,7 @@ pub(super) fn run(alter: &Alter, env: &Env, cx: &mut dyn Context) -> Result<Exec
             ddl::delete_all(path.store, cx)?;
             build(&paths.table, path, env, cx)?;
         }
-    } else {
+    } else if !env.fills_later {
         for path in paths.indexes().iter().filter(|path| new.contains(&path.name)) {
             build(&paths.table, path, env, cx)?;
         }
@@ -136,11 +142,7 @@ fn change_indexes(
                 catalog::remove(&index.name, cx)?;
                 claim(&renamed.name, &after.name, cx)?;
             }
-            None => {
-                comment::forget(PG_CLASS, stored(index.id.0), cx)?;
-                ddl::delete_all(index.id, cx)?;
-                catalog::remove(&index.name, cx)?;
-            }
+            None => forget_index(index, cx)?,
         }
     }
     if before.primary_key_name() != after.primary_key_name() {
@@ -241,17 +243,60 @@ pub(super) fn contains_null(table: &Table, at: usize) -> SqlError {
 
 /// Puts all rows into an index that is empty.
 fn build(table: &Table, path: &Path, env: &Env, cx: &mut dyn Context) -> Result<(), Failure> {
-    scan::chunks(table.id, KeyRange::all(), cx, &mut |rows, cx| {
+    fill(table, path, KeyRange::all(), env, cx)
+}
+
+/// Puts the rows of a range into an index; some may be in it.
+fn fill(
+    table: &Table,
+    path: &Path,
+    range: KeyRange,
+    env: &Env,
+    cx: &mut dyn Context,
+) -> Result<(), Failure> {
+    scan::chunks(table.id, range, cx, &mut |rows, cx| {
         for (key, value) in rows {
             let row = table.decode_row(&value)?;
             let Some((entry, is_only)) = path.entry(&row, &key, env)? else { continue };
-            if is_only && cx.get(path.store, &entry)?.is_some() {
-                return Err(duplicated(path, &row, env)?.into());
+            match cx.get(path.store, &entry)? {
+                Some(known) if *known == *key => {}
+                Some(_) if is_only => return Err(duplicated(path, &row, env)?.into()),
+                _ => cx.put(path.store, entry, Value::copy_from(&key))?,
             }
-            cx.put(path.store, entry, Value::copy_from(&key))?;
         }
         Ok(())
     })
+}
+
+/// Puts the rows of a range into an index of a table, by its place.
+///
+/// # Errors
+/// When two rows have a key of which there may be one.
+pub(crate) fn fill_index(
+    table: &Table,
+    at: usize,
+    range: KeyRange,
+    cx: &mut dyn Context,
+) -> Result<(), Failure> {
+    let path = Path::index(table, &table.indexes[at])?;
+    fill(table, &path, range, &Env::nobody(), cx)
+}
+
+/// Drops an index of a table, by its place.
+///
+/// # Errors
+/// When the executor needs the run to end.
+pub(crate) fn drop_index(mut table: Table, at: usize, cx: &mut dyn Context) -> Result<(), Failure> {
+    let index = table.indexes.remove(at);
+    forget_index(&index, cx)?;
+    Ok(catalog::put_table(&table, cx)?)
+}
+
+/// All that there is of an index goes, but for what its table says.
+fn forget_index(index: &Index, cx: &mut dyn Context) -> Result<(), Failure> {
+    comment::forget(PG_CLASS, stored(index.id.0), cx)?;
+    ddl::delete_all(index.id, cx)?;
+    Ok(catalog::remove(&index.name, cx)?)
 }
 
 fn duplicated(path: &Path, row: &[Datum], env: &Env) -> Result<SqlError, SqlError> {

@@ -41,7 +41,7 @@ pub(crate) fn load(
         })?;
     }
     writer.finish()?;
-    Ok(Executed { rows: Vec::new(), count: rows.count, notice: None })
+    Ok(Executed { count: rows.count, ..Executed::default() })
 }
 
 fn add(

@@ -16,6 +16,7 @@ use crate::catalog::sequence::SEQUENCES;
 use crate::catalog::{self, CATALOG, Relation, Sequence, Table};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Env;
+use crate::notice::Notice;
 use crate::plan::{CreateSequence, CreateTable, DropTables, Truncate};
 use crate::system::{PG_CLASS, primary_key, stored};
 use crate::types::datum::Datum;
@@ -29,8 +30,8 @@ pub(super) fn create_table(
     if catalog::find(name, cx)?.is_some() {
         let message = format!("relation \"{name}\" already exists");
         if create.if_not_exists {
-            let notice = Some(format!("{message}, skipping"));
-            return Ok(Executed { notice, ..Executed::default() });
+            let notices = vec![Notice::plain(format!("{message}, skipping"))];
+            return Ok(Executed { notices, ..Executed::default() });
         }
         return Err(SqlError::new(code::DUPLICATE_TABLE, message).into());
     }
@@ -60,7 +61,7 @@ pub(super) fn create_table(
 }
 
 pub(super) fn drop_tables(drop: &DropTables, cx: &mut dyn Context) -> Result<Executed, Failure> {
-    let mut notice = None;
+    let mut notices = Vec::new();
     for name in &drop.names {
         let table = match catalog::find(name, cx)? {
             Some(Relation::Table(table)) => table,
@@ -68,7 +69,7 @@ pub(super) fn drop_tables(drop: &DropTables, cx: &mut dyn Context) -> Result<Exe
             None => {
                 let message = format!("table \"{name}\" does not exist");
                 if drop.if_exists {
-                    notice = Some(format!("{message}, skipping"));
+                    notices.push(Notice::plain(format!("{message}, skipping")));
                     continue;
                 }
                 return Err(SqlError::new(code::UNDEFINED_TABLE, message).into());
@@ -102,7 +103,7 @@ pub(super) fn drop_tables(drop: &DropTables, cx: &mut dyn Context) -> Result<Exe
         catalog::remove(name, cx)?;
         roles::forget(name, cx)?;
     }
-    Ok(Executed { notice, ..Executed::default() })
+    Ok(Executed { notices, ..Executed::default() })
 }
 
 /// The error of DROP for something that is of another kind.
@@ -121,8 +122,8 @@ pub(super) fn create_sequence(
 ) -> Result<Executed, Failure> {
     let name = &create.name;
     if catalog::find(name, cx)?.is_some() && create.if_not_exists {
-        let notice = Some(format!("relation \"{name}\" already exists, skipping"));
-        return Ok(Executed { notice, ..Executed::default() });
+        let notice = format!("relation \"{name}\" already exists, skipping");
+        return Ok(Executed { notices: vec![Notice::plain(notice)], ..Executed::default() });
     }
     make_sequence(name, &create.sequence, env, cx)?;
     Ok(Executed::default())
@@ -180,7 +181,7 @@ fn needed_sequence(name: &str, owner: &str, cx: &mut dyn Context) -> Result<SqlE
 }
 
 pub(super) fn drop_sequences(drop: &DropTables, cx: &mut dyn Context) -> Result<Executed, Failure> {
-    let mut notice = None;
+    let mut notices = Vec::new();
     for name in &drop.names {
         match catalog::find(name, cx)? {
             Some(Relation::Sequence(sequence)) => {
@@ -195,11 +196,11 @@ pub(super) fn drop_sequences(drop: &DropTables, cx: &mut dyn Context) -> Result<
                 if !drop.if_exists {
                     return Err(SqlError::new(code::UNDEFINED_TABLE, message).into());
                 }
-                notice = Some(format!("{message}, skipping"));
+                notices.push(Notice::plain(format!("{message}, skipping")));
             }
         }
     }
-    Ok(Executed { notice, ..Executed::default() })
+    Ok(Executed { notices, ..Executed::default() })
 }
 
 /// The error of a table that another one refers to.
@@ -270,7 +271,7 @@ pub(super) fn show_tables(cx: &mut dyn Context) -> Result<Executed, Failure> {
             rows.push(vec![Datum::Text(table.name)]);
         }
     }
-    Ok(Executed { count: rows.len() as u64, rows, notice: None })
+    Ok(Executed { count: rows.len() as u64, rows, ..Executed::default() })
 }
 
 /// Deletes all that is in a table of the store.

@@ -62,7 +62,7 @@ pub(super) fn insert(
         }
     }
     writer.finish()?;
-    Ok(Executed { rows: returned.rows, count, notice: None })
+    Ok(Executed { rows: returned.rows, count, ..Executed::default() })
 }
 
 /// The key of the row that is in the way of a new one, where the statement says what then.
@@ -139,7 +139,7 @@ pub(super) fn update(
     }
     writer.update(OWN, changed)?;
     writer.finish()?;
-    Ok(Executed { rows: returned.rows, count, notice: None })
+    Ok(Executed { rows: returned.rows, count, ..Executed::default() })
 }
 
 pub(super) fn delete(
@@ -161,7 +161,7 @@ pub(super) fn delete(
         writer.delete(OWN, (key, row))?;
     }
     writer.finish()?;
-    Ok(Executed { rows: returned.rows, count, notice: None })
+    Ok(Executed { rows: returned.rows, count, ..Executed::default() })
 }
 
 /// A row that a query found: its key, what it is, and what came with it.
@@ -213,7 +213,7 @@ fn joined_update(
     }
     writer.update(OWN, changed)?;
     writer.finish()?;
-    Ok(Executed { rows: returned.rows, count, notice: None })
+    Ok(Executed { rows: returned.rows, count, ..Executed::default() })
 }
 
 fn joined_delete(
@@ -234,5 +234,5 @@ fn joined_delete(
         writer.delete(OWN, (key, row))?;
     }
     writer.finish()?;
-    Ok(Executed { rows: returned.rows, count, notice: None })
+    Ok(Executed { rows: returned.rows, count, ..Executed::default() })
 }

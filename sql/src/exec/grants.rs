@@ -10,6 +10,7 @@ use crate::authorization::{denied, held};
 use crate::catalog::role::{self, Access, Given, Object, Privileges};
 use crate::catalog::{self, CATALOG, Relation};
 use crate::error::{Failure, SqlError, code};
+use crate::notice::Notice;
 use crate::plan::undefined_table;
 use crate::syntax::roles::{Grant, GrantOn, RoleName};
 
@@ -161,9 +162,11 @@ impl Running<'_> {
         let name = object.name();
         let could = if verb == "granted" { "were" } else { "could be" };
         if done.is_empty() {
-            self.notice = Some(format!("no privileges {could} {verb} for \"{name}\""));
+            self.notices
+                .push(Notice::plain(format!("no privileges {could} {verb} for \"{name}\"")));
         } else if done != wanted && grant.privileges.is_some() {
-            self.notice = Some(format!("not all privileges {could} {verb} for \"{name}\""));
+            self.notices
+                .push(Notice::plain(format!("not all privileges {could} {verb} for \"{name}\"")));
         }
     }
 }

@@ -10,6 +10,7 @@ mod copy;
 mod ddl;
 mod dml;
 mod grants;
+mod procedures;
 pub(crate) mod query;
 mod roles;
 mod scan;
@@ -25,11 +26,15 @@ use crate::authorization;
 use crate::catalog::comment;
 use crate::copy::Rows;
 use crate::error::{Failure, SqlError, code};
+use crate::explain::profile::{Step, Watch};
 use crate::expr::Env;
+use crate::notice::Notice;
 use crate::plan::{Comment, Plan, Planned};
+use crate::procedure;
 use crate::sequence::Used;
 use crate::system::SystemCatalog;
 use crate::types::datum::Datum;
+pub(crate) use alter::{drop_index, fill_index};
 pub(crate) use copy::Fetching;
 pub(crate) use scan::Cursor;
 pub(crate) use write::check_deferred;
@@ -47,7 +52,7 @@ pub(crate) struct Executed {
     /// Rows selected or changed.
     pub count: u64,
     /// What a client is told beside the result.
-    pub notice: Option<String>,
+    pub notices: Vec<Notice>,
 }
 
 /// Rows in memory, within the limits.
@@ -87,6 +92,7 @@ pub(crate) fn run(
     cx: &mut dyn Context,
 ) -> Result<Executed, Failure> {
     authorization::check(&planned.required, env, cx)?;
+    env.profile.iter().for_each(|profile| profile.begin());
     read_catalog(planned, env, cx)?;
     let mut executed = match (&planned.plan, rows) {
         (Plan::CopyFrom(copy), Some(rows)) => copy::load(copy, rows, env, cx)?,
@@ -127,11 +133,19 @@ fn run_plan(plan: &Plan, env: &Env, cx: &mut dyn Context) -> Result<Executed, Fa
         Plan::Select(select) => {
             let rows = query::run(select, env, cx)?;
             let count = rows.len() as u64;
-            Ok(Executed { rows, count, notice: None })
+            Ok(Executed { rows, count, ..Executed::default() })
         }
-        Plan::Insert(insert) => dml::insert(insert, env, cx),
-        Plan::Update(update) => dml::update(update, env, cx),
-        Plan::Delete(delete) => dml::delete(delete, env, cx),
+        Plan::Insert(_) | Plan::Update(_) | Plan::Delete(_) => {
+            let watch = Watch::start(env.profile.as_ref(), Step::Modify);
+            let executed = match plan {
+                Plan::Insert(insert) => dml::insert(insert, env, cx)?,
+                Plan::Update(update) => dml::update(update, env, cx)?,
+                Plan::Delete(delete) => dml::delete(delete, env, cx)?,
+                other => unreachable!("{other:?} writes no rows"),
+            };
+            watch.end_with(executed.rows.len() as u64);
+            Ok(executed)
+        }
         Plan::Role(statement) => roles::run(statement, env, cx),
         Plan::CreateTable(create) => ddl::create_table(create, env, cx),
         Plan::DropTables(drop) => ddl::drop_tables(drop, cx),
@@ -144,6 +158,9 @@ fn run_plan(plan: &Plan, env: &Env, cx: &mut dyn Context) -> Result<Executed, Fa
             Ok(Executed::default())
         }
         Plan::CreateView(create) => views::create(create, env, cx),
+        Plan::CreateProcedure(create) => procedures::create(create, env, cx),
+        Plan::DropProcedures(drop) => procedures::drop(drop, env, cx),
+        Plan::Call(call) => procedure::call(call, env, cx),
         Plan::DropViews(drop) => views::drop(drop, cx),
         Plan::ShowTables => ddl::show_tables(cx),
         Plan::CopyFrom(_) | Plan::CopyTo(_) => {

@@ -10,6 +10,7 @@ use pangea_core::txn::{Context, SqlState};
 use super::aggregate::State;
 use super::{RowBuffer, scan};
 use crate::error::{Failure, SqlError, code};
+use crate::explain::profile::{Step, Watch};
 use crate::expr::{Env, Expr};
 use crate::keys;
 use crate::plan::{Grouping, Select, SortKey, Source};
@@ -30,10 +31,14 @@ pub(super) fn run(
     let is_cut_early = select.sort.is_empty() && !select.is_distinct && select.grouping.is_none();
     let output_max = wanted.filter(|_| is_cut_early).unwrap_or(u64::MAX);
     let mut output = RowBuffer::default();
+    let profile = env.profile.as_ref();
     if let Some(grouping) = &select.grouping {
+        let mut watch = Watch::start(profile, Step::Group);
         for group in groups(select, grouping, env, cx)? {
             output.push(compute(&select.output, &group, env)?)?;
+            watch.on_row();
         }
+        watch.end();
     } else if output_max > 0 {
         source_rows(select, env, cx, &mut |row| {
             output.push(compute(&select.output, &row, env)?)?;
@@ -43,6 +48,7 @@ pub(super) fn run(
     }
     let mut rows = output.rows;
     if select.is_distinct {
+        let watch = Watch::start(profile, Step::Distinct);
         let mut seen = BTreeSet::new();
         let mut distinct = Vec::new();
         for row in rows {
@@ -52,15 +58,20 @@ pub(super) fn run(
             }
         }
         rows = distinct;
+        watch.end_with(rows.len() as u64);
     }
     if !select.sort.is_empty() {
+        let watch = Watch::start(profile, Step::Sort);
         rows.sort_by(|a, b| compare(a, b, &select.sort));
+        watch.end_with(rows.len() as u64);
     }
+    let watch = Watch::start(profile, Step::Limit);
     let skipped = usize::try_from(offset).unwrap_or(usize::MAX).min(rows.len());
     rows.drain(..skipped);
     if let Some(limit) = limit {
         rows.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
     }
+    watch.end_with(rows.len() as u64);
     // What rows were only sorted by is not shown.
     rows.iter_mut().for_each(|row| row.truncate(select.types.len()));
     Ok(rows)
@@ -93,6 +104,11 @@ fn source_rows(
     on_row: &mut dyn FnMut(Vec<Datum>) -> Result<ControlFlow<()>, Failure>,
 ) -> Result<(), Failure> {
     let filter = select.filter.as_ref();
+    let mut watch = Watch::start(env.profile.as_ref(), Step::Scan);
+    let on_row = &mut |row| {
+        watch.on_row();
+        on_row(row)
+    };
     let is_left = |row: &[Datum]| filter.is_none_or_true(row, env);
     match &select.source {
         Source::Nothing => {
@@ -118,6 +134,7 @@ fn source_rows(
             scan::rows(access, filter, env, cx, &mut |_, row| on_row(row))?;
         }
     }
+    watch.end();
     Ok(())
 }
 

@@ -5,12 +5,13 @@ use std::collections::BTreeSet;
 use pangea_core::txn::Context;
 use sha2::{Digest, Sha256};
 
-use super::Executed;
+use super::{Executed, procedures};
 use crate::authorization::{no_role, not_owner, ordinary, privileged};
 use crate::catalog::role::{self, Access, Membership, Object, Privileges, Role};
-use crate::catalog::{self, BOOTSTRAP, Relation};
+use crate::catalog::{self, BOOTSTRAP, Relation, procedure};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Env;
+use crate::notice::Notice;
 use crate::scram::Verifier;
 use crate::syntax::RoleStatement;
 use crate::syntax::roles::{RoleName, RoleOption, reserved};
@@ -49,7 +50,7 @@ pub(super) fn run(
             unreachable!("a session runs it itself")
         }
     }
-    Ok(Executed { notice: running.notice, ..Executed::default() })
+    Ok(Executed { notices: running.notices, ..Executed::default() })
 }
 
 /// A statement that runs, and who runs it.
@@ -60,7 +61,7 @@ pub(super) struct Running<'a> {
     pub(super) role: Option<Role>,
     /// The roles whose privileges the user has.
     pub(super) roles: BTreeSet<String>,
-    pub(super) notice: Option<String>,
+    pub(super) notices: Vec<Notice>,
 }
 
 pub(super) fn refused(message: impl Into<String>) -> Failure {
@@ -74,7 +75,7 @@ impl<'a> Running<'a> {
             Some(role) => privileged(&role.name, cx)?,
             None => BTreeSet::new(),
         };
-        Ok(Self { env, cx, role, roles, notice: None })
+        Ok(Self { env, cx, role, roles, notices: Vec::new() })
     }
 
     pub(super) fn is_superuser(&self) -> bool {
@@ -205,7 +206,7 @@ impl<'a> Running<'a> {
             None => None,
             Some("") => {
                 let notice = "empty string is not a valid password, clearing password";
-                self.notice = Some(notice.to_owned());
+                self.notices.push(Notice::plain(notice));
                 None
             }
             Some(text) if Verifier::parse(text).is_some() => Some(text),
@@ -273,6 +274,7 @@ impl<'a> Running<'a> {
             role.member_of.sort();
             role::put(&role, self.cx)?;
         }
+        procedures::change_owner(name, to, self.cx)?;
         for (key, _, mut access) in role::all_access(self.cx)? {
             let before = access.clone();
             let replace = |known: &mut String| {
@@ -302,7 +304,8 @@ impl<'a> Running<'a> {
         };
         let Some(role) = role::find(name, self.cx)? else {
             if if_exists {
-                self.notice = Some(format!("role \"{name}\" does not exist, skipping"));
+                self.notices
+                    .push(Notice::plain(format!("role \"{name}\" does not exist, skipping")));
                 return Ok(());
             }
             return Err(no_role(name).into());
@@ -340,6 +343,9 @@ impl<'a> Running<'a> {
     /// What a role owns, or was given or gave, in PostgreSQL's words.
     fn dependents(&mut self, name: &str) -> Result<Vec<String>, Failure> {
         let mut found = Vec::new();
+        for procedure in procedure::all(self.cx)?.iter().filter(|it| it.owner == name) {
+            found.push(format!("owner of function {}", procedure.signature()));
+        }
         for (_, relation, access) in role::all_access(self.cx)? {
             let object = match relation {
                 None => Object::Schema,
@@ -401,7 +407,7 @@ impl<'a> Running<'a> {
                     let (member, role) = (&member.name, &role.name);
                     let notice =
                         format!("role \"{member}\" is already a member of role \"{role}\"");
-                    self.notice = Some(notice);
+                    self.notices.push(Notice::plain(notice));
                     continue;
                 }
                 Some(known) => known.is_admin = true,
@@ -426,7 +432,9 @@ impl<'a> Running<'a> {
             let mut member = self.existing(&member)?;
             let Some(at) = member.member_of.iter().position(|it| it.role == role.name) else {
                 let (member, role) = (&member.name, &role.name);
-                self.notice = Some(format!("role \"{member}\" is not a member of role \"{role}\""));
+                self.notices.push(Notice::plain(format!(
+                    "role \"{member}\" is not a member of role \"{role}\""
+                )));
                 continue;
             };
             if is_admin_only {
@@ -467,7 +475,8 @@ impl<'a> Running<'a> {
                 return Err(SqlError::new(code::WRONG_OBJECT_TYPE, message).into());
             }
             None if if_exists => {
-                self.notice = Some(format!("relation \"{name}\" does not exist, skipping"));
+                self.notices
+                    .push(Notice::plain(format!("relation \"{name}\" does not exist, skipping")));
                 return Ok(());
             }
             None => return Err(crate::plan::undefined_table(name).into()),
@@ -507,13 +516,18 @@ fn give(object: &Object, owner: &str, cx: &mut dyn Context) -> Result<(), Failur
     Ok(role::put_access(object, &access, cx)?)
 }
 
+/// Whose it is what a user makes: the bootstrap superuser's, where the user is no role.
+pub(super) fn owner_of_new(env: &Env, cx: &mut dyn Context) -> Result<String, Failure> {
+    let is_role = role::find(&env.user, cx)?.is_some();
+    Ok(if is_role { env.user.to_string() } else { BOOTSTRAP.to_owned() })
+}
+
 /// What a role makes belongs to it. What is nobody's record is the bootstrap superuser's.
 pub(super) fn adopt(name: &str, env: &Env, cx: &mut dyn Context) -> Result<(), Failure> {
-    let user = &*env.user;
-    if user == BOOTSTRAP || role::find(user, cx)?.is_none() {
-        return Ok(());
+    match owner_of_new(env, cx)? {
+        owner if owner == BOOTSTRAP => Ok(()),
+        owner => Ok(role::put_access(&Object::Table(name.to_owned()), &Access::of(&owner), cx)?),
     }
-    Ok(role::put_access(&Object::Table(name.to_owned()), &Access::of(user), cx)?)
 }
 
 /// Forgets whose a relation was that goes.

@@ -10,6 +10,7 @@ use pangea_core::value::Value;
 
 use crate::catalog::Table;
 use crate::error::{Failure, SqlError, code};
+use crate::explain::profile::{Step, Watch};
 use crate::expr::{Env, Expr};
 use crate::plan::access::{Access, Place};
 use crate::types::datum::Datum;
@@ -36,6 +37,7 @@ pub(super) fn rows(
     let table = &access.table;
     let mut visit = |key: &[u8], value: &[u8]| -> Result<ControlFlow<()>, Failure> {
         let row = table.decode_row(value)?;
+        env.profile.iter().for_each(|profile| profile.on_visit());
         match filter {
             Some(filter) if !filter.is_true(&row, env)? => Ok(ControlFlow::Continue(())),
             _ => on_row(key, row),
@@ -131,12 +133,15 @@ pub(super) fn collect(
 ) -> Result<Vec<(Key, Vec<Datum>)>, Failure> {
     let mut found = Vec::new();
     let mut bytes = 0;
+    let mut watch = Watch::start(env.profile.as_ref(), Step::Scan);
     rows(access, filter, env, cx, &mut |key, row| {
         bytes += key.len() + row.iter().map(Datum::size).sum::<usize>();
         super::check_size(found.len() + 1, bytes)?;
         found.push((Key::from(key), row));
+        watch.on_row();
         Ok(ControlFlow::Continue(()))
     })?;
+    watch.end();
     Ok(found)
 }
 

@@ -85,19 +85,6 @@ impl SetFunction {
         names.contains(&name)
     }
 
-    /// Whether a function of a name comes to several columns.
-    pub(crate) fn has_columns(name: &str) -> bool {
-        let names = [
-            "jsonb_each",
-            "jsonb_each_text",
-            "_pg_expandarray",
-            "pg_options_to_table",
-            "aclexplode",
-            "pg_get_keywords",
-        ];
-        names.contains(&name)
-    }
-
     /// The function of a name for arguments of these types.
     pub(crate) fn named(name: &str, args: &[SqlType]) -> Option<SetCall> {
         use SqlType::{Int4, Int8, Interval, Numeric, Text, Timestamp, Timestamptz};
@@ -106,8 +93,11 @@ impl SetFunction {
                 let is = |base| args[..2].contains(&base);
                 let base = if is(Timestamptz) {
                     Timestamptz
-                } else if is(Timestamp) || is(SqlType::Date) {
+                } else if is(Timestamp) {
                     Timestamp
+                } else if is(SqlType::Date) {
+                    // What PostgreSQL prefers where nothing else decides.
+                    Timestamptz
                 } else if args.contains(&Numeric) {
                     Numeric
                 } else if args.contains(&Int8) {

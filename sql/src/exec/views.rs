@@ -11,6 +11,7 @@ use crate::catalog::comment;
 use crate::catalog::{self, CATALOG, Relation, Table, View};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Env;
+use crate::notice::Notice;
 use crate::plan::{self, CreateView, DropTables};
 use crate::syntax;
 use crate::system::{PG_CLASS, stored};
@@ -28,11 +29,7 @@ pub(super) fn create(
             view.id = before.id;
             catalog::put(&name, &Relation::View(view), cx)?;
         }
-        Some(Relation::View(_)) | None => {
-            if catalog::find(&name, cx)?.is_some() {
-                let message = format!("relation \"{name}\" already exists");
-                return Err(SqlError::new(code::DUPLICATE_TABLE, message).into());
-            }
+        None => {
             view.id = catalog::next_table_id(cx)?;
             catalog::put(&name, &Relation::View(view), cx)?;
             roles::adopt(&name, env, cx)?;
@@ -84,7 +81,7 @@ pub(super) fn drop(drop: &DropTables, cx: &mut dyn Context) -> Result<Executed, 
             }
             Some(other) => return Err(super::ddl::wrong_kind(name, &other, "view").into()),
             None if drop.if_exists => {
-                notices.push(format!("view \"{name}\" does not exist, skipping"));
+                notices.push(Notice::plain(format!("view \"{name}\" does not exist, skipping")));
             }
             None => {
                 let message = format!("view \"{name}\" does not exist");
@@ -92,7 +89,7 @@ pub(super) fn drop(drop: &DropTables, cx: &mut dyn Context) -> Result<Executed, 
             }
         }
     }
-    Ok(Executed { notice: notices.pop(), ..Executed::default() })
+    Ok(Executed { notices, ..Executed::default() })
 }
 
 fn forget(view: &View, cx: &mut dyn Context) -> Result<(), Failure> {

@@ -169,7 +169,14 @@ impl<'a> Writer<'a> {
     ) -> Result<(), Failure> {
         let target = &self.targets.all[at];
         for path in &target.paths[1..] {
-            let Some((entry, _)) = path.entry(old, key, self.env)? else { continue };
+            let Some((entry, is_only)) = path.entry(old, key, self.env)? else { continue };
+            // An index that is being filled may not have this row yet, and another in its place.
+            if is_only && !path.is_ready() {
+                let has = self.cx.get(path.store, &entry)?;
+                if has.is_some_and(|row| *row != **key) {
+                    continue;
+                }
+            }
             let kept = new.map(|(key, new)| path.entry(new, key, self.env)).transpose()?.flatten();
             if kept.is_none_or(|(kept, _)| kept != entry) {
                 self.cx.delete(path.store, entry)?;

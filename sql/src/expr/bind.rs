@@ -10,11 +10,12 @@ use sqlparser::tokenizer::Location;
 
 use super::cast::{self, Level};
 pub(crate) use super::type_names::column_type;
-use super::{Expr, Unary};
+use super::{Expr, Unary, row_values};
 use crate::catalog::role::Privileges;
 use crate::error::{SqlError, code};
 use crate::exec::aggregate::Aggregate;
 use crate::exec::series::Called;
+use crate::procedure::{Signature, unassigned};
 use crate::relational::{ColumnId, Query, Shape, Window};
 use crate::syntax;
 use crate::types::datum::Datum;
@@ -68,10 +69,14 @@ pub(crate) struct Params {
     pub needs: Vec<(SequenceName, Privileges)>,
     /// Whether an expression asks the catalog.
     pub reads_catalog: bool,
+    /// Whether the statement asks what this node alone knows.
+    pub reads_node: bool,
     /// Whether one is told where to go on.
     pub sets_sequences: bool,
     /// The columns of queries around the one that is bound that it names.
     pub outer: Vec<(ColumnId, SqlType)>,
+    /// The names that parameters have in a procedure.
+    pub variables: Option<Arc<Signature>>,
 }
 
 /// How an expression names a sequence.
@@ -212,6 +217,9 @@ impl Binder<'_> {
     pub(crate) fn bind(&mut self, ast: &ast::Expr) -> Result<Bound, SqlError> {
         use ast::Expr as A;
         let location = syntax::expr_location(ast);
+        if let Some(test) = self.row_test(ast, location) {
+            return test;
+        }
         match ast {
             A::Identifier(ident) => self.column(None, ident, location),
             A::CompoundIdentifier(idents) => self.compound(idents, location),
@@ -232,6 +240,9 @@ impl Binder<'_> {
                 }
                 let operand = self.bind(expr)?;
                 self.cast(operand, to, Level::Explicit)
+            }
+            A::Function(function) if row_values::is_row(function) => {
+                Err(self.error_at(SqlError::unsupported("ROW"), location))
             }
             A::BinaryOp { left, op, right } => self.binary(left, op, right, location),
             A::UnaryOp { op, expr } => self.unary(op, expr, location),
@@ -277,20 +288,51 @@ impl Binder<'_> {
         location: Location,
     ) -> Result<Bound, SqlError> {
         let name = syntax::name(ident);
+        let variables = self.params.variables.as_ref().map(|signature| &signature.variables);
+        let variable = variables.and_then(|variables| {
+            let found = variables.find(table, &name)?;
+            Some((found.parameter, found.ty, variables.is_strict))
+        });
+        let is_unassigned = table.is_some_and(|table| {
+            variables.is_some_and(|it| it.unassigned.iter().any(|record| record == table))
+        });
+        let found = self.column_of_relation(table, &name, ident, location);
+        match (variable, found) {
+            (Some((parameter, ty, _)), Err(error)) if error.code != code::AMBIGUOUS_COLUMN => {
+                Ok(Bound::new(Expr::Param(parameter), ty, location))
+            }
+            (Some((.., true)), Ok(Bound { expr: Expr::Column(_) | Expr::Outer(..), .. })) => {
+                let message = format!("column reference \"{name}\" is ambiguous");
+                let detail = "It could refer to either a PL/pgSQL variable or a table column.";
+                let error = SqlError::new(code::AMBIGUOUS_COLUMN, message).with_detail(detail);
+                Err(self.error_at(error, location))
+            }
+            (None, Err(_)) if is_unassigned => Err(unassigned(table.unwrap_or_default())),
+            (_, found) => found,
+        }
+    }
+
+    fn column_of_relation(
+        &mut self,
+        table: Option<&str>,
+        name: &str,
+        ident: &ast::Ident,
+        location: Location,
+    ) -> Result<Bound, SqlError> {
         let is_keyword = table.is_none() && ident.quote_style.is_none();
-        match self.scope.find(table, &name) {
+        match self.scope.find(table, name) {
             Ok(at) => Ok(Bound { expr: Expr::Column(at), ty: self.scope.columns[at].ty, location }),
             Err(error) if error.code != code::AMBIGUOUS_COLUMN && !self.outer.is_empty() => {
-                match self.outer_column(table, &name, location) {
+                match self.outer_column(table, name, location) {
                     Some(found) => found,
-                    None if is_keyword && is_bare_function(&name) => {
-                        self.call(&name, vec![], location)
+                    None if is_keyword && is_bare_function(name) => {
+                        self.call(name, vec![], location)
                     }
                     None => Err(self.error_at(error, location)),
                 }
             }
             // Some functions are called without parentheses.
-            Err(_) if is_keyword && is_bare_function(&name) => self.call(&name, vec![], location),
+            Err(_) if is_keyword && is_bare_function(name) => self.call(name, vec![], location),
             Err(error) => Err(self.error_at(error, location)),
         }
     }
@@ -537,7 +579,7 @@ fn is_bare_function(name: &str) -> bool {
 }
 
 /// The smallest of integer, bigint and numeric that holds a literal.
-fn number(digits: &str, location: Location) -> Result<Bound, SqlError> {
+pub(super) fn number(digits: &str, location: Location) -> Result<Bound, SqlError> {
     if let Ok(value) = digits.parse::<i64>() {
         let base = if i32::try_from(value).is_ok() { SqlType::Int4 } else { SqlType::Int8 };
         return Ok(Bound::new(Expr::Const(Datum::Int(value)), base, location));

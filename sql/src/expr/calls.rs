@@ -10,7 +10,7 @@ use super::math::WITHOUT_NUMERIC;
 use super::signatures::{self, Found};
 use super::strings::TrimSide;
 use super::time_functions::MAKE_INTERVAL_NAMES;
-use super::{Binary, Comparison, Expr};
+use super::{Binary, Comparison, Expr, Unary};
 use crate::error::{SqlError, code};
 use crate::exec::aggregate::AggregateKind;
 use crate::exec::series::SetFunction;
@@ -21,7 +21,7 @@ use crate::types::datum::Datum;
 use crate::types::interval::Interval;
 
 /// Aggregates and window functions that PostgreSQL has and Pangea lacks.
-const UNSUPPORTED: [&str; 15] = [
+const UNSUPPORTED: [&str; 9] = [
     "to_char",
     "to_date",
     "to_timestamp",
@@ -31,13 +31,15 @@ const UNSUPPORTED: [&str; 15] = [
     "pg_backend_pid",
     "row_to_json",
     "grouping",
-    "stddev",
-    "stddev_pop",
-    "stddev_samp",
-    "variance",
-    "var_pop",
-    "var_samp",
 ];
+
+/// A boolean as it is shown, which is not what a cast to text makes of it.
+fn letter(expr: Expr) -> Expr {
+    let text = |letter: &str| Expr::Const(Datum::Text(letter.to_owned()));
+    let is_false = Expr::Unary(Unary::Not, Box::new(expr.clone()));
+    let branches = vec![(expr, text("t")), (is_false, text("f"))];
+    Expr::Case(branches, Box::new(Expr::Const(Datum::Null)))
+}
 
 impl Binder<'_> {
     pub(super) fn function(
@@ -237,12 +239,28 @@ impl Binder<'_> {
             }
         };
         self.params.reads_catalog |= matches!(signature.function, Function::Catalog(_));
+        let list = self.cast_args(name, args, signature.args)?;
+        Ok(Bound::new(Expr::Call(signature.function, list), signature.result, location))
+    }
+
+    /// The arguments as a function takes them: the last of its types is that of all that follow.
+    fn cast_args(
+        &mut self,
+        name: &str,
+        args: Vec<Bound>,
+        types: &[SqlType],
+    ) -> Result<Vec<Expr>, SqlError> {
+        let is_shown = matches!(name, "concat" | "concat_ws" | "format");
         let mut list = Vec::with_capacity(args.len());
         for (at, arg) in args.into_iter().enumerate() {
-            let wanted = signature.args[at.min(signature.args.len() - 1)];
+            if is_shown && arg.base() == SqlType::Bool {
+                list.push(letter(arg.expr));
+                continue;
+            }
+            let wanted = types[at.min(types.len() - 1)];
             list.push(self.cast(arg, wanted.into(), Level::Assignment)?.expr);
         }
-        Ok(Bound::new(Expr::Call(signature.function, list), signature.result, location))
+        Ok(list)
     }
 
     pub(crate) fn no_function(&self, name: &str, args: &[SqlType], location: Location) -> SqlError {
@@ -257,10 +275,14 @@ impl Binder<'_> {
 
     fn null_if(&mut self, args: Vec<Bound>, location: Location) -> Result<Bound, SqlError> {
         let [value, other] = <[Bound; 2]>::try_from(args).expect("two arguments");
-        let value = self.output(value)?;
         let (left, right, base) = self.comparable(value.clone(), other, "=", location)?;
         let op = Binary::Compare(Comparison::Equal, base);
         let is_equal = Expr::Binary(op, Box::new(left), Box::new(right));
+        // What is compared as another type is given back as that. Integers are compared as they
+        // are, and so are floats.
+        let is_kept = base.is_integer() || value.base() == SqlType::Float4;
+        let is_other = value.base() == SqlType::Unknown || base.is_number() && !is_kept;
+        let value = if is_other { self.coerce(value, base)? } else { value };
         let branches = vec![(is_equal, Expr::Const(Datum::Null))];
         Ok(Bound { expr: Expr::Case(branches, Box::new(value.expr)), ty: value.ty, location })
     }

@@ -2,7 +2,7 @@
 
 use super::Env;
 use super::signatures::{Signature, of};
-use crate::catalog::role::Privileges;
+use crate::catalog::role::{PRIVILEGES, Privileges};
 use crate::error::{SqlError, code};
 use crate::expr::functions::Function;
 use crate::system::{SystemCatalog, format_type};
@@ -35,6 +35,10 @@ pub(crate) enum CatalogFunction {
     Constraint,
     /// `pg_get_viewdef`
     View,
+    /// `pg_get_functiondef`
+    Procedure,
+    /// `pg_get_function_arguments`, and without defaults `pg_get_function_identity_arguments`
+    Parameters { has_defaults: bool },
     /// `pg_get_serial_sequence`
     SerialSequence,
     /// `obj_description`, of a table of the catalog where it is named
@@ -109,7 +113,7 @@ const TYPE: [Signature; 6] = privilege!("has_type_privilege", Of::Anything);
 const LANGUAGE: [Signature; 6] = privilege!("has_language_privilege", Of::Anything);
 
 /// The forms of functions that ask for a privilege.
-pub(super) const PRIVILEGES: [&[Signature]; 8] =
+pub(super) const PRIVILEGE_FORMS: [&[Signature]; 8] =
     [&TABLE, &SEQUENCE, &ANY_COLUMN, &SCHEMA, &DATABASE, &FUNCTION, &TYPE, &LANGUAGE];
 
 pub(super) const SIGNATURES: &[Signature] = &[
@@ -146,10 +150,15 @@ pub(super) const SIGNATURES: &[Signature] = &[
     of("pg_get_ruledef", &[Oid, Bool], Text, function(F::Nothing)),
     of("pg_get_partkeydef", &[Oid], Text, function(F::Nothing)),
     of("pg_get_statisticsobjdef_columns", &[Oid], Text, function(F::Nothing)),
-    of("pg_get_function_arguments", &[Oid], Text, function(F::Nothing)),
-    of("pg_get_function_identity_arguments", &[Oid], Text, function(F::Nothing)),
+    of("pg_get_function_arguments", &[Oid], Text, function(F::Parameters { has_defaults: true })),
+    of(
+        "pg_get_function_identity_arguments",
+        &[Oid],
+        Text,
+        function(F::Parameters { has_defaults: false }),
+    ),
     of("pg_get_function_result", &[Oid], Text, function(F::Nothing)),
-    of("pg_get_functiondef", &[Oid], Text, function(F::Nothing)),
+    of("pg_get_functiondef", &[Oid], Text, function(F::Procedure)),
     of("obj_description", &[Oid], Text, function(F::ObjectComment)),
     of("obj_description", &[Oid, Name], Text, function(F::ObjectComment)),
     of("shobj_description", &[Oid, Name], Text, function(F::ObjectComment)),
@@ -229,6 +238,8 @@ pub(super) fn call(
         F::Expr => Ok(args[0].clone()),
         F::Index
         | F::View
+        | F::Procedure
+        | F::Parameters { .. }
         | F::Constraint
         | F::SerialSequence
         | F::ObjectComment
@@ -287,6 +298,10 @@ fn said(
             number => oid(number),
         })),
         F::SerialSequence => shown(catalog.serial_sequence(text(&args[0]), text(&args[1]))?),
+        F::Procedure => shown(catalog.procedure_definition(oid(&args[0]))),
+        F::Parameters { has_defaults } => {
+            shown(catalog.procedure_parameters(oid(&args[0]), has_defaults))
+        }
         F::Constraint => shown(catalog.constraint_definition(oid(&args[0]))),
         F::ObjectComment => {
             let class = match args.get(1) {
@@ -359,20 +374,15 @@ fn privilege(word: &str) -> Result<(Privileges, bool), SqlError> {
     let (name, with_option) = upper
         .strip_suffix(" WITH GRANT OPTION")
         .map_or((upper.as_str(), false), |name| (name, true));
-    let privileges = match name {
-        "SELECT" => Privileges::SELECT,
-        "INSERT" => Privileges::INSERT,
-        "UPDATE" => Privileges::UPDATE,
-        "DELETE" => Privileges::DELETE,
-        "TRUNCATE" => Privileges::TRUNCATE,
-        "REFERENCES" => Privileges::REFERENCES,
-        "TRIGGER" => Privileges::TRIGGER,
-        "USAGE" | "EXECUTE" | "CONNECT" | "TEMPORARY" | "TEMP" => Privileges::USAGE,
-        "CREATE" => Privileges::CREATE,
-        _ => {
-            let message = format!("unrecognized privilege type: \"{word}\"");
-            return Err(SqlError::new(code::INVALID_PARAMETER, message));
-        }
+    // What others may be given here, everybody has.
+    let name = match name {
+        "EXECUTE" | "CONNECT" | "TEMPORARY" | "TEMP" => "USAGE",
+        name => name,
     };
+    let found = PRIVILEGES.iter().find(|(known, ..)| *known == name);
+    let (.., privileges) = *found.ok_or_else(|| {
+        let message = format!("unrecognized privilege type: \"{word}\"");
+        SqlError::new(code::INVALID_PARAMETER, message)
+    })?;
     Ok((privileges, with_option))
 }

@@ -4,6 +4,8 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::sync::Arc;
 
 use crate::error::SqlError;
+use crate::explain::Profile;
+use crate::insight::Facts;
 use crate::plan::target::Deferred;
 use crate::sequence::Drawn;
 use crate::session::cursors::Shown;
@@ -44,17 +46,50 @@ pub(crate) struct Env {
     /// The session's settings; nothing where it is another that runs the statement.
     pub settings: Option<Arc<Values>>,
     /// The session's cursors.
-    pub cursors: Arc<Vec<Shown>>,
+    pub cursors: Vec<Shown>,
     /// The settings that the statement asks for: names, values, and whether until the transaction
     /// ends.
     pub set_settings: RefCell<Vec<(String, String, bool)>>,
     /// The catalog, where the statement asks for it.
     pub catalog: OnceCell<Arc<SystemCatalog>>,
+    /// What is measured, where somebody asks.
+    pub profile: Option<Arc<Profile>>,
+    /// What the node knows of itself, where the statement asks for it.
+    pub facts: Option<Arc<Facts>>,
     /// Where foreign keys that wait for COMMIT are noted; nothing where that comes at once.
     pub deferred: Option<RefCell<Vec<Deferred>>>,
+    /// Whether new indexes are filled by steps that follow the statement.
+    pub fills_later: bool,
 }
 
 impl Env {
+    /// That of nobody's statement, which has neither parameters nor a time.
+    pub fn nobody() -> Self {
+        Self {
+            params: Vec::new(),
+            now: 0,
+            statement_now: 0,
+            zone: Zone::default(),
+            user: Arc::from(""),
+            session_user: Arc::from(""),
+            is_trusted: false,
+            database: Arc::from(""),
+            seed: Cell::new(0),
+            row_seed: 0,
+            sequences: Vec::new(),
+            last_number: Cell::new(None),
+            set_sequences: RefCell::default(),
+            settings: None,
+            cursors: Vec::new(),
+            set_settings: RefCell::default(),
+            catalog: OnceCell::new(),
+            profile: None,
+            facts: None,
+            deferred: None,
+            fills_later: false,
+        }
+    }
+
     /// The same for expressions with other parameters, which name no sequence.
     pub fn with_params(&self, params: Vec<Datum>) -> Self {
         Self {
@@ -75,8 +110,16 @@ impl Env {
             cursors: self.cursors.clone(),
             set_settings: RefCell::default(),
             catalog: self.catalog.clone(),
+            profile: None,
+            facts: self.facts.clone(),
             deferred: None,
+            fills_later: false,
         }
+    }
+
+    /// Whether the session itself runs the statement, and no other replica does.
+    pub fn is_local(&self) -> bool {
+        self.settings.is_some()
     }
 
     /// The catalog.
@@ -92,7 +135,8 @@ impl Env {
     pub fn fork(&self) -> Self {
         let sequences = self.sequences.clone();
         let last_number = self.last_number.clone();
-        Self { sequences, last_number, ..self.with_params(self.params.clone()) }
+        let profile = self.profile.clone();
+        Self { sequences, last_number, profile, ..self.with_params(self.params.clone()) }
     }
 
     /// Takes over what expressions over a fork have drawn and set.

@@ -274,6 +274,10 @@ fn extreme(args: &[Datum], wanted: std::cmp::Ordering) -> Datum {
 
 /// The time zone that an argument names.
 pub(super) fn zone_named(name: &str) -> Result<Zone, SqlError> {
+    // Here a number is POSIX's, other than in SET TimeZone.
+    if let Some(zone) = Zone::posix(name) {
+        return Ok(zone);
+    }
     Zone::named(name).map_err(|_| {
         SqlError::new(code::INVALID_PARAMETER, format!("time zone \"{name}\" not recognized"))
     })

@@ -11,7 +11,7 @@ use super::functions::{Function, integer};
 use super::signatures::{Signature, of};
 use crate::error::{SqlError, code};
 use crate::types::SqlType;
-use crate::types::SqlType::{Float8, Int4, Int8, Numeric as N};
+use crate::types::SqlType::{Float8, Int2, Int4, Int8, Numeric as N};
 use crate::types::datum::Datum;
 use crate::types::numeric::{Numeric, division_by_zero, overflow};
 use crate::types::text::{fits, integer_out_of_range};
@@ -35,6 +35,9 @@ pub(crate) enum MathFunction {
     Sinh,
     Cosh,
     Tanh,
+    Asinh,
+    Acosh,
+    Atanh,
     Degrees,
     Radians,
     Pi,
@@ -46,6 +49,10 @@ pub(crate) enum MathFunction {
     MinScale,
     TrimScale,
     WidthBucket,
+    /// `sqrt` of numeric
+    Root,
+    ShiftLeft(SqlType),
+    ShiftRight,
 }
 
 use MathFunction as M;
@@ -80,6 +87,9 @@ pub(super) const SIGNATURES: &[Signature] = &[
     math("sinh", ONE, Float8, M::Sinh),
     math("cosh", ONE, Float8, M::Cosh),
     math("tanh", ONE, Float8, M::Tanh),
+    math("asinh", ONE, Float8, M::Asinh),
+    math("acosh", ONE, Float8, M::Acosh),
+    math("atanh", ONE, Float8, M::Atanh),
     math("degrees", ONE, Float8, M::Degrees),
     math("radians", ONE, Float8, M::Radians),
     math("pi", &[], Float8, M::Pi),
@@ -92,6 +102,13 @@ pub(super) const SIGNATURES: &[Signature] = &[
     math("scale", &[N], Int4, M::Scale),
     math("min_scale", &[N], Int4, M::MinScale),
     math("trim_scale", &[N], N, M::TrimScale),
+    math("sqrt", &[N], N, M::Root),
+    math("int2shl", &[Int2, Int4], Int2, M::ShiftLeft(Int2)),
+    math("int4shl", &[Int4, Int4], Int4, M::ShiftLeft(Int4)),
+    math("int8shl", &[Int8, Int4], Int8, M::ShiftLeft(Int8)),
+    math("int2shr", &[Int2, Int4], Int2, M::ShiftRight),
+    math("int4shr", &[Int4, Int4], Int4, M::ShiftRight),
+    math("int8shr", &[Int8, Int4], Int8, M::ShiftRight),
     math("width_bucket", &[Float8, Float8, Float8, Int4], Int4, M::WidthBucket),
 ];
 
@@ -128,6 +145,20 @@ pub(super) fn call(function: MathFunction, args: &[Datum]) -> Result<Datum, SqlE
         M::MinScale => Datum::Int(min_scale(number(0))),
         M::TrimScale => Datum::Numeric(number(0).truncate_at(min_scale(number(0)))),
         M::WidthBucket => Datum::Int(width_bucket(args)?),
+        M::Root => match number(0).square_root() {
+            Some(root) => Datum::Numeric(root),
+            None => {
+                let message = "cannot take square root of a negative number";
+                return Err(domain(message, code::POWER_ARGUMENT));
+            }
+        },
+        // As many bits as the machine that PostgreSQL runs on: the count is taken in their number.
+        M::ShiftLeft(Int2) => {
+            Datum::Int(((whole(0) as i32).wrapping_shl(whole(1) as u32) as i16).into())
+        }
+        M::ShiftLeft(Int4) => Datum::Int((whole(0) as i32).wrapping_shl(whole(1) as u32).into()),
+        M::ShiftLeft(_) => Datum::Int(whole(0).wrapping_shl(whole(1) as u32)),
+        M::ShiftRight => Datum::Int(whole(0).wrapping_shr(whole(1) as u32)),
         _ => {
             let float = |at: usize| match args.get(at) {
                 Some(Datum::Float(value)) => *value,
@@ -231,6 +262,11 @@ fn of_floats(function: MathFunction, x: f64, y: f64) -> Result<f64, SqlError> {
         M::Sinh => libm::sinh(x),
         M::Cosh => libm::cosh(x),
         M::Tanh => libm::tanh(x),
+        M::Asinh => libm::asinh(x),
+        M::Acosh if x < 1.0 => return Err(out_of_range()),
+        M::Acosh => libm::acosh(x),
+        M::Atanh if x.abs() > 1.0 => return Err(out_of_range()),
+        M::Atanh => libm::atanh(x),
         M::Degrees => return checked_float(Float8, x / RADIANS_PER_DEGREE, is_finite, false),
         M::Radians => x * RADIANS_PER_DEGREE,
         M::Pi => std::f64::consts::PI,

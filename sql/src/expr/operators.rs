@@ -44,7 +44,36 @@ fn arithmetic(op: &ast::BinaryOperator) -> Option<Arithmetic> {
     })
 }
 
-fn binary(op: Binary, left: Expr, right: Expr) -> Expr {
+/// A whole number that is written out, with the signs before it, in parentheses or not.
+fn whole_number(operand: &ast::Expr) -> Option<String> {
+    match operand {
+        ast::Expr::Nested(inner) => whole_number(inner),
+        ast::Expr::UnaryOp { op: ast::UnaryOperator::Minus, expr } => whole_number(expr).map(minus),
+        ast::Expr::Value(value) => {
+            let ast::Value::Number(digits, _) = &value.value else { return None };
+            digits.bytes().all(|digit| digit.is_ascii_digit()).then(|| digits.clone())
+        }
+        _ => None,
+    }
+}
+
+/// The function that shifts the bits of an integer.
+fn shift(base: SqlType, is_left: bool) -> &'static str {
+    match (base, is_left) {
+        (SqlType::Int2, true) => "int2shl",
+        (SqlType::Int2, false) => "int2shr",
+        (SqlType::Int4, true) => "int4shl",
+        (SqlType::Int4, false) => "int4shr",
+        (_, true) => "int8shl",
+        (_, false) => "int8shr",
+    }
+}
+
+fn minus(number: String) -> String {
+    number.strip_prefix('-').map_or_else(|| format!("-{number}"), str::to_owned)
+}
+
+pub(super) fn binary(op: Binary, left: Expr, right: Expr) -> Expr {
     Expr::Binary(op, Box::new(left), Box::new(right))
 }
 
@@ -86,6 +115,12 @@ impl Binder<'_> {
             return self.arithmetic(arithmetic, left, right, &op.to_string(), location);
         }
         match op {
+            O::PGBitwiseShiftLeft | O::PGBitwiseShiftRight if left.base().is_integer() => {
+                let name = shift(left.base(), *op == O::PGBitwiseShiftLeft);
+                self.call(name, vec![left, right], location)
+            }
+            O::PGExp => self.call("power", vec![left, right], location),
+            O::PGStartsWith => self.call("starts_with", vec![left, right], location),
             O::StringConcat => self.concat(left, right, location),
             O::PGLikeMatch | O::PGNotLikeMatch | O::PGILikeMatch | O::PGNotILikeMatch => {
                 let is_negated = matches!(op, O::PGNotLikeMatch | O::PGNotILikeMatch);
@@ -304,6 +339,35 @@ impl Binder<'_> {
             ast::UnaryOperator::Not => {
                 let operand = self.condition(operand, "NOT")?;
                 Ok(Bound::new(Expr::Unary(Unary::Not, Box::new(operand)), SqlType::Bool, location))
+            }
+            ast::UnaryOperator::BitwiseNot => {
+                let operand = self.bind(operand)?;
+                let base = operand.base();
+                if !base.is_integer() {
+                    let message = format!("operator does not exist: {op} {base}");
+                    let error = SqlError::new(code::UNDEFINED_FUNCTION, message);
+                    return Err(self.error_at(error, location));
+                }
+                let all = Bound::new(Expr::Const(Datum::Int(-1)), base, location);
+                self.arithmetic(Arithmetic::BitXor, operand, all, "~", location)
+            }
+            ast::UnaryOperator::PGAbs
+            | ast::UnaryOperator::PGSquareRoot
+            | ast::UnaryOperator::PGCubeRoot => {
+                let mut operand = self.bind(operand)?;
+                let name = match op {
+                    ast::UnaryOperator::PGAbs => "abs",
+                    ast::UnaryOperator::PGSquareRoot => "sqrt",
+                    _ => "cbrt",
+                };
+                if name != "abs" {
+                    operand = self.cast(operand, SqlType::Float8.into(), cast::Level::Implicit)?;
+                }
+                self.call(name, vec![operand], location)
+            }
+            // A number with its sign is one constant: -2147483648 is an integer.
+            ast::UnaryOperator::Minus if let Some(number) = whole_number(operand) => {
+                super::bind::number(&minus(number), location)
             }
             ast::UnaryOperator::Plus | ast::UnaryOperator::Minus => {
                 let mut operand = self.bind(operand)?;

@@ -32,8 +32,8 @@ pub(super) fn call(
     env: &Env,
 ) -> Result<Datum, SqlError> {
     let Some(settings) = &env.settings else {
-        let feature = "a setting of the session in a statement that every replica runs";
-        return Err(SqlError::unsupported(feature));
+        // The session runs it then, and nobody else.
+        return Err(SqlError::new(code::NOT_REPEATABLE, "a setting of the session"));
     };
     match (function, args) {
         (F::Show, [Datum::Text(name), rest @ ..]) => {

@@ -29,6 +29,16 @@ pub(crate) fn part_name(record: &str, part: &str) -> String {
     format!("{record}\0{part}")
 }
 
+/// `(x).column`: what is in the parentheses, and the name of the column.
+fn field_of<'a>(root: &'a ast::Expr, chain: &[ast::AccessExpr]) -> Option<(&'a ast::Expr, String)> {
+    match (root, chain) {
+        (ast::Expr::Nested(inner), [ast::AccessExpr::Dot(ast::Expr::Identifier(column))]) => {
+            Some((inner, syntax::name(column)))
+        }
+        _ => None,
+    }
+}
+
 impl Binder<'_> {
     /// A call as a value: the function has one column.
     pub(super) fn set_call(
@@ -49,20 +59,23 @@ impl Binder<'_> {
         }
     }
 
-    /// A call of a function of several columns: each of them, and all as the text of a record.
-    /// Nothing where that is not what stands there.
+    /// A call as a value, and each of its columns where there are several: then the value is the
+    /// text of a record. Nothing where that is not what stands there.
     pub(crate) fn record_call(
         &mut self,
         ast: &ast::Expr,
         location: Location,
-    ) -> Result<Option<(Parts, Bound)>, SqlError> {
+    ) -> Result<Option<(Bound, Parts)>, SqlError> {
         let ast::Expr::Function(function) = ast else { return Ok(None) };
         let name = syntax::name_parts(&function.name)?.pop().unwrap_or_default();
         let ast::FunctionArguments::List(list) = &function.args else { return Ok(None) };
-        if !SetFunction::has_columns(&name) {
+        if !SetFunction::is_name(&name) {
             return Ok(None);
         }
         let (at, columns) = self.called(&name, &list.args, location)?;
+        if let [(_, base)] = columns[..] {
+            return Ok(Some((Bound::new(Expr::Rows(at, 0), base, location), Vec::new())));
+        }
         let text = |text: &str| Expr::Const(Datum::Text(text.to_owned()));
         let (mut parts, mut shown) = (Vec::new(), Vec::new());
         for (place, (name, base)) in columns.into_iter().enumerate() {
@@ -73,7 +86,7 @@ impl Binder<'_> {
         }
         shown.push(text(")"));
         let whole = Expr::Call(Function::Concat, shown);
-        Ok(Some((parts, Bound::new(whole, SqlType::Text, location))))
+        Ok(Some((Bound::new(whole, SqlType::Text, location), parts)))
     }
 
     /// A part of a record that a query in FROM has made: `(t.record).column`; nothing where that is
@@ -84,8 +97,8 @@ impl Binder<'_> {
         chain: &[ast::AccessExpr],
         location: Location,
     ) -> Option<Result<Bound, SqlError>> {
-        let ast::Expr::Nested(inner) = root else { return None };
-        let (table, record) = match &**inner {
+        let (inner, column) = field_of(root, chain)?;
+        let (table, record) = match inner {
             ast::Expr::Identifier(record) => (None, record),
             ast::Expr::CompoundIdentifier(idents) => match &idents[..] {
                 [table, record] => (Some(syntax::name(table)), record),
@@ -93,8 +106,7 @@ impl Binder<'_> {
             },
             _ => return None,
         };
-        let [ast::AccessExpr::Dot(ast::Expr::Identifier(column))] = chain else { return None };
-        let name = part_name(&syntax::name(record), &syntax::name(column));
+        let name = part_name(&syntax::name(record), &column);
         let is_it = |column: &ScopeColumn| {
             column.name == name && table.as_ref().is_none_or(|table| column.table == *table)
         };
@@ -110,15 +122,12 @@ impl Binder<'_> {
         chain: &[ast::AccessExpr],
         location: Location,
     ) -> Option<Result<Bound, SqlError>> {
-        let ast::Expr::Nested(inner) = root else { return None };
-        let ast::Expr::Function(function) = &**inner else { return None };
-        let [ast::AccessExpr::Dot(ast::Expr::Identifier(column))] = chain else { return None };
+        let (ast::Expr::Function(function), column) = field_of(root, chain)? else { return None };
         let name = syntax::name_parts(&function.name).ok()?.pop()?;
         let ast::FunctionArguments::List(list) = &function.args else { return None };
         if !SetFunction::is_name(&name) {
             return None;
         }
-        let column = syntax::name(column);
         Some(self.called(&name, &list.args, location).and_then(|(at, columns)| {
             let found = columns.iter().position(|(known, _)| *known == column);
             let place = found.ok_or_else(|| {

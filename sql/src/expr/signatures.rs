@@ -73,6 +73,7 @@ const SIGNATURES: &[Signature] = &[
     of("length", &[Bytea], Int4, Function::Length),
     of("char_length", &[Text], Int4, Function::Length),
     of("character_length", &[Text], Int4, Function::Length),
+    of("octet_length", &[SqlType::Bpchar], Int4, Function::OctetLength),
     of("octet_length", &[Text], Int4, Function::OctetLength),
     of("octet_length", &[Bytea], Int4, Function::OctetLength),
     of("substring", &[Text, Int4], Text, Function::Substring),
@@ -151,7 +152,12 @@ fn forms() -> impl Iterator<Item = &'static Signature> {
         catalog_calls::SIGNATURES,
         session_calls::SIGNATURES,
     ];
-    groups.into_iter().chain(catalog_calls::PRIVILEGES).flatten()
+    groups.into_iter().chain(catalog_calls::PRIVILEGE_FORMS).flatten()
+}
+
+/// The first name of a function, where it has one.
+pub(crate) fn name_of(function: Function) -> Option<&'static str> {
+    forms().find(|form| form.function == function).map(|form| form.name)
 }
 
 /// What a search for a function found.

@@ -161,6 +161,37 @@ impl Access {
         self.equal.is_empty() && self.lower.is_none() && self.upper.is_none()
     }
 
+    /// Whether it reads all of a table as it is kept.
+    pub(crate) fn is_whole_table(&self) -> bool {
+        self.path.index.is_none() && self.is_everything()
+    }
+
+    /// Which of the conditions narrow the search, and which are left for each row that is found.
+    pub(crate) fn split<'e>(&self, filter: Option<&'e Expr>) -> (Vec<&'e Expr>, Vec<&'e Expr>) {
+        let all = filter.map(Expr::conjuncts).unwrap_or_default();
+        let mut narrowing: Vec<&'e Expr> = Vec::new();
+        for part in &self.path.parts[..self.equal.len()] {
+            narrowing.extend(all.iter().find(|it| equal_values(it, part).is_some()));
+        }
+        if let Some(part) = self.path.parts.get(self.equal.len()) {
+            use Comparison::{Greater, GreaterOrEqual, Less, LessOrEqual};
+            for ops in [[Greater, GreaterOrEqual], [Less, LessOrEqual]] {
+                let is_bound =
+                    |it: &&&Expr| compared(it, part).is_some_and(|(op, _)| ops.contains(&op));
+                narrowing.extend(all.iter().find(is_bound));
+            }
+        }
+        let index = self.path.index.as_ref();
+        let predicate = index.and_then(|index| index.predicate.as_ref());
+        // What an index has rows of is no matter of each row.
+        let implied = predicate.map(Expr::conjuncts).unwrap_or_default();
+        let is_left = |it: &&Expr| {
+            !narrowing.iter().any(|other| std::ptr::eq(*other, *it)) && !implied.contains(it)
+        };
+        let rest = all.iter().copied().filter(is_left).collect();
+        (narrowing, rest)
+    }
+
     /// Whether it leads to few rows of a table.
     pub(crate) fn is_selective(&self) -> bool {
         !self.equal.is_empty()

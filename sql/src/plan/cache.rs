@@ -10,9 +10,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use pangea_core::hash::HashMap;
 use pangea_core::txn::Context;
 
-use super::{Planned, plan};
+use super::{Bodies, Calls, Planned, Seen, plan};
 use crate::catalog::CATALOG;
 use crate::error::Failure;
+use crate::expr::bind::Params;
 use crate::syntax::Parsed;
 use crate::types::SqlType;
 
@@ -27,6 +28,7 @@ type CacheKey = (Arc<str>, Vec<Option<SqlType>>);
 #[derive(Debug, Default)]
 pub struct PlanCache {
     inner: Mutex<Inner>,
+    bodies: Arc<Bodies>,
 }
 
 #[derive(Debug, Default)]
@@ -75,7 +77,10 @@ impl PlanCache {
         {
             return Ok(planned);
         }
-        let planned = Arc::new(plan(&parse()?, param_types, cx)?);
+        let params = Params { types: param_types.to_vec(), ..Params::default() };
+        let seen = Seen::default();
+        let calls = Calls { bodies: Some(&self.bodies), seen: Some(&seen) };
+        let planned = Arc::new(plan(&parse()?, params, calls, cx)?);
         if text.len() <= TEXT_BYTES_MAX {
             self.insert(key, planned.clone());
         }
@@ -95,7 +100,7 @@ impl Inner {
 }
 
 /// Whether the schemas are still what the plan was made with.
-fn is_current(planned: &Planned, cx: &mut dyn Context) -> Result<bool, Failure> {
+pub(crate) fn is_current(planned: &Planned, cx: &mut dyn Context) -> Result<bool, Failure> {
     for (key, record) in &planned.schemas {
         if cx.get(CATALOG, key)? != *record {
             return Ok(false);

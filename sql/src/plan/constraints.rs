@@ -313,7 +313,8 @@ impl Planner<'_> {
                 KeyTarget::Expr(_) => None,
             };
             let of: Option<Vec<usize>> = index.keys.iter().map(column).collect();
-            index.is_unique && index.predicate.is_none() && of.is_some_and(|of| is_key(&of))
+            let is_sure = index.is_unique && index.is_ready;
+            is_sure && index.predicate.is_none() && of.is_some_and(|of| is_key(&of))
         });
         let is_primary = !parent.primary_key.is_empty() && is_key(&parent.primary_key);
         if !is_unique && !is_primary {

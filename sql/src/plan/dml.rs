@@ -318,9 +318,10 @@ impl Planner<'_> {
         scope: &Scope,
     ) -> Result<Vec<(usize, Expr)>, Failure> {
         let mut done: Vec<(usize, Expr)> = Vec::with_capacity(assignments.len());
-        for assignment in assignments {
+        let assignments = one_by_one(assignments)?;
+        for assignment in &assignments {
             let ast::AssignmentTarget::ColumnName(object) = &assignment.target else {
-                return Err(SqlError::unsupported("an assignment to a row").into());
+                unreachable!("rows are taken apart")
             };
             let location = syntax::location(object);
             let name = syntax::name_parts(object)?.pop().unwrap_or_default();
@@ -439,4 +440,27 @@ pub(super) fn specified_twice(name: &str) -> SqlError {
 fn is_default(expr: &ast::Expr) -> bool {
     matches!(expr, ast::Expr::Identifier(ident)
         if ident.quote_style.is_none() && ident.value.eq_ignore_ascii_case("default"))
+}
+
+/// Assignments of columns: `(a, b) = (1, 2)` is two of them.
+fn one_by_one(assignments: &[ast::Assignment]) -> Result<Vec<ast::Assignment>, SqlError> {
+    let mut all = Vec::with_capacity(assignments.len());
+    for assignment in assignments {
+        let ast::AssignmentTarget::Tuple(names) = &assignment.target else {
+            all.push(assignment.clone());
+            continue;
+        };
+        let ast::Expr::Tuple(values) = &assignment.value else {
+            return Err(SqlError::unsupported("an assignment to a row"));
+        };
+        if names.len() != values.len() {
+            let message = "number of columns does not match number of values";
+            return Err(SqlError::new(code::SYNTAX, message));
+        }
+        all.extend(names.iter().zip(values).map(|(name, value)| ast::Assignment {
+            target: ast::AssignmentTarget::ColumnName(name.clone()),
+            value: value.clone(),
+        }));
+    }
+    Ok(all)
 }

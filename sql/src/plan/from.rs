@@ -173,11 +173,13 @@ impl Planner<'_> {
                 }
             };
             self.params.reads_catalog = true;
+            self.params.reads_node |= table.is_of_node();
             let relation = self.number();
             let columns = table.all_columns();
             let columns = columns.map(|(name, base)| OutputColumn { name, ty: base.into() });
             let columns: Vec<_> = columns.collect();
             let mut scope = derived_scope(&columns, alias, &table.name, relation)?;
+            self.label(alias, &table.name, relation);
             if let Some(last) = scope.columns.last_mut() {
                 last.is_unlisted = true;
             }
@@ -191,11 +193,18 @@ impl Planner<'_> {
         let width = self.noted(&table.name, table.columns.len());
         let known = alias.map_or_else(|| table.name.clone(), |alias| syntax::name(&alias.name));
         let relation = self.number();
+        self.label(alias, &table.name, relation);
         let mut scope = scope_as(&table, &known, relation);
         scope.columns.iter_mut().skip(width).for_each(|column| column.is_hidden = true);
         let names = alias.map_or(&[][..], |alias| &alias.columns[..]);
         rename(&mut scope, names, &known)?;
         Ok(Side { from: From::Table(Paths::new(table)?, relation), scope })
+    }
+
+    /// Notes what a relation goes by, for those who are shown the plan.
+    fn label(&mut self, alias: Option<&ast::TableAlias>, name: &str, relation: u32) {
+        let label = alias.map_or_else(|| name.to_owned(), |alias| syntax::name(&alias.name));
+        self.labels.push((relation, label));
     }
 
     fn derived(

@@ -35,6 +35,7 @@ impl Planner<'_> {
         others: &[ast::TableWithJoins],
     ) -> Result<Side, Failure> {
         let relation = self.number();
+        self.labels.push((relation, alias.to_owned()));
         let mut scope = scope_as(&paths.table, alias, relation);
         let width = scope.columns.len();
         scope.columns.push(ScopeColumn {

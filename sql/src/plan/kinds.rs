@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::{
-    Alter, Comment, CopyFrom, CopyTo, CreateSequence, CreateTable, CreateView, Delete, DropTables,
-    Insert, Select, Source, Truncate, Update,
+    Alter, Call, Comment, CopyFrom, CopyTo, CreateProcedure, CreateSequence, CreateTable,
+    CreateView, Delete, DropProcedures, DropTables, Insert, Select, Source, Truncate, Update,
 };
 use crate::catalog::Table;
 use crate::syntax::RoleStatement;
@@ -27,6 +27,10 @@ pub(crate) enum Plan {
     Comment(Comment),
     CopyFrom(CopyFrom),
     CopyTo(CopyTo),
+    CreateProcedure(Box<CreateProcedure>),
+    DropProcedures(DropProcedures),
+    /// CALL and DO.
+    Call(Box<Call>),
     /// About roles and privileges.
     Role(Arc<RoleStatement>),
     /// The names of all tables.
@@ -36,7 +40,11 @@ pub(crate) enum Plan {
 impl Plan {
     /// Whether it may write.
     pub(crate) fn is_write(&self) -> bool {
-        !matches!(self, Self::Select(_) | Self::CopyTo(_) | Self::ShowTables)
+        match self {
+            Self::Select(_) | Self::CopyTo(_) | Self::ShowTables => false,
+            Self::Call(call) => call.survey.writes.is_some(),
+            _ => true,
+        }
     }
 
     /// The table whose constraints it may violate.
@@ -57,6 +65,9 @@ impl Plan {
             | Self::CreateView(_)
             | Self::DropViews(_)
             | Self::Comment(_)
+            | Self::CreateProcedure(_)
+            | Self::DropProcedures(_)
+            | Self::Call(_)
             | Self::Role(_)
             | Self::ShowTables => None,
         }
@@ -71,6 +82,7 @@ impl Plan {
             Self::Insert(insert) => is_query(&insert.source),
             Self::Update(update) => update.joined.is_some(),
             Self::Delete(delete) => delete.joined.is_some(),
+            Self::Call(call) => call.survey.is_certified,
             _ => false,
         }
     }
@@ -91,6 +103,9 @@ impl Plan {
             | Self::CreateView(_)
             | Self::DropViews(_)
             | Self::Comment(_)
+            | Self::CreateProcedure(_)
+            | Self::DropProcedures(_)
+            | Self::Call(_)
             | Self::Role(_)
             | Self::ShowTables => false,
         }
@@ -114,6 +129,10 @@ impl Plan {
             Self::Comment(_) => "COMMENT",
             Self::CopyFrom(_) => "COPY FROM",
             Self::CopyTo(_) => "COPY TO",
+            Self::CreateProcedure(_) => "CREATE PROCEDURE",
+            Self::DropProcedures(_) => "DROP PROCEDURE",
+            Self::Call(call) if call.is_do => "DO",
+            Self::Call(_) => "CALL",
             Self::Role(role) => role.tag(),
             Self::ShowTables => "SHOW",
         }

@@ -11,6 +11,7 @@ mod comments;
 mod constraints;
 mod copy;
 mod ddl;
+mod definitions;
 mod dml;
 mod from;
 mod functions_from;
@@ -19,6 +20,7 @@ mod joined;
 mod kinds;
 mod names;
 pub(crate) mod path;
+mod procedures;
 mod query;
 mod roles;
 mod select;
@@ -38,12 +40,13 @@ use sqlparser::ast;
 
 use crate::authorization::Required;
 use crate::catalog::role::Privileges;
-use crate::catalog::{CATALOG, Relation, Sequence, Table, relation_key};
+use crate::catalog::{CATALOG, Relation, Table, relation_key};
 use crate::copy::Options;
 use crate::error::{Failure, SqlError, code};
 use crate::exec::aggregate::Aggregate;
 use crate::expr::Expr;
 use crate::expr::bind::{Aggregates, Binder, Params, Scope, ScopeColumn, SequenceName};
+use crate::procedure::Signature;
 use crate::relational::{ColumnId, Numbers, Query};
 use crate::sequence::{Drawn, Used};
 use crate::syntax::{self, Parsed};
@@ -52,10 +55,14 @@ use access::Access;
 pub(crate) use comments::Comment;
 pub(crate) use copy::{CopyFrom, CopyTo};
 pub(crate) use ddl::check_name;
+pub(crate) use definitions::{
+    Alter, Change, Checked, CreateSequence, CreateTable, DropTables, Truncate,
+};
 pub(crate) use dml::{Delete, Insert, OnConflict, Update};
 pub(crate) use joined::Joined;
 pub(crate) use kinds::Plan;
 use path::Paths;
+pub(crate) use procedures::{Bodies, Call, Calls, CreateProcedure, DropProcedures, Seen};
 use target::Targets;
 pub(crate) use views::{CreateView, system_columns, types_of as types_of_view};
 
@@ -77,8 +84,12 @@ pub(crate) struct Planned {
     pub sets_sequences: bool,
     /// Whether it asks the catalog.
     pub reads_catalog: bool,
+    /// Whether it asks what this node alone knows.
+    pub reads_node: bool,
     /// The columns that hold numbers in the catalog and are shown as names.
     pub named: Vec<(usize, Reg)>,
+    /// What relations that DataFusion reads go by, by their numbers.
+    pub labels: Vec<(u32, String)>,
 }
 
 impl Planned {
@@ -119,6 +130,7 @@ impl Planned {
             },
             Plan::Select(select) => draws(&select.output),
             Plan::CopyFrom(copy) => draws(&copy.columns),
+            Plan::Call(_) => Call::NUMBERS,
             _ => 0,
         };
         if self.sequences[at].is_drawn { least.max(1) } else { 0 }
@@ -186,75 +198,10 @@ pub(crate) struct SortKey {
     pub is_nulls_first: bool,
 }
 
-#[derive(Clone, Debug)]
-pub(crate) struct CreateTable {
-    /// The schema; the number is found when it runs.
-    pub table: Table,
-    /// Sequences that are made with it.
-    pub sequences: Vec<(String, Sequence)>,
-    pub if_not_exists: bool,
-}
-
-#[derive(Clone, Debug)]
-pub(crate) struct DropTables {
-    pub names: Vec<String>,
-    pub if_exists: bool,
-    pub is_cascade: bool,
-}
-
-#[derive(Clone, Debug)]
-pub(crate) struct Truncate {
-    pub tables: Vec<Arc<Table>>,
-    /// Whether tables that refer to these are emptied too.
-    pub is_cascade: bool,
-}
-
-#[derive(Clone, Debug)]
-pub(crate) struct CreateSequence {
-    pub name: String,
-    /// The number is found when it runs.
-    pub sequence: Sequence,
-    pub if_not_exists: bool,
-}
-
-/// ALTER TABLE, CREATE INDEX, DROP INDEX.
-#[derive(Clone, Debug)]
-pub(crate) struct Alter {
-    /// What PostgreSQL calls it.
-    pub command: &'static str,
-    /// Nothing where it turned out that there is nothing to do.
-    pub change: Option<Change>,
-    pub notice: Option<String>,
-}
-
-/// What becomes of a table.
-#[derive(Clone, Debug)]
-pub(crate) struct Change {
-    pub before: Arc<Table>,
-    /// New indexes have no number yet.
-    pub after: Table,
-    /// What rows have in columns that are new.
-    pub missing: Vec<(usize, Expr)>,
-    /// What columns are computed from in each row, over what it was before.
-    pub fill: Vec<(usize, Expr)>,
-    pub checked: Checked,
-}
-
-/// What of a table's constraints is new, so that all rows are held to it.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Checked {
-    /// The table, with what is new bound; nothing where nothing is.
-    pub targets: Option<Arc<Targets>>,
-    /// Columns.
-    pub not_null: Vec<usize>,
-    /// Checks, by their place among the table's.
-    pub checks: Vec<usize>,
-    pub has_foreign_keys: bool,
-}
-
 /// Plans one statement.
 pub(crate) struct Planner<'a> {
     cx: &'a mut dyn Context,
+    calls: Calls<'a>,
     source: Arc<str>,
     params: Params,
     schemas: Vec<(Key, Option<Value>)>,
@@ -273,17 +220,32 @@ pub(crate) struct Planner<'a> {
     /// The options of a COPY.
     copy: Option<Arc<Options>>,
     required: Vec<Required>,
+    /// What relations go by, by their numbers.
+    labels: Vec<(u32, String)>,
 }
 
-/// Plans a statement whose parameters have these types, as far as they are known.
-pub(crate) fn plan(
+/// Plans a statement of a procedure, whose variables are its parameters.
+pub(crate) fn plan_in(
     parsed: &Parsed,
-    param_types: &[Option<SqlType>],
+    signature: &Arc<Signature>,
+    calls: Calls<'_>,
     cx: &mut dyn Context,
 ) -> Result<Planned, Failure> {
-    let params = Params { types: param_types.to_vec(), ..Params::default() };
+    let types = signature.types.iter().copied().map(Some).collect();
+    let params = Params { types, variables: Some(signature.clone()), ..Params::default() };
+    plan(parsed, params, calls, cx)
+}
+
+/// Plans a statement with what is known of its parameters.
+pub(crate) fn plan(
+    parsed: &Parsed,
+    params: Params,
+    calls: Calls<'_>,
+    cx: &mut dyn Context,
+) -> Result<Planned, Failure> {
     let mut planner = Planner {
         cx,
+        calls,
         source: parsed.source.clone(),
         params,
         schemas: Vec::new(),
@@ -295,10 +257,12 @@ pub(crate) fn plan(
         depth: 0,
         copy: parsed.copy.clone(),
         required: Vec::new(),
+        labels: Vec::new(),
     };
-    let (plan, mut columns) = match &parsed.role {
-        Some(role) => (Planner::role_statement(role), Vec::new()),
-        None => planner.statement(&parsed.ast)?,
+    let (plan, mut columns) = match (&parsed.role, &parsed.procedure) {
+        (Some(role), _) => (Planner::role_statement(role), Vec::new()),
+        (None, Some(statement)) => (planner.procedure_statement(statement)?, Vec::new()),
+        (None, None) => planner.statement(&parsed.ast)?,
     };
     let known = planner.params.types.iter().enumerate().map(|(at, base)| {
         base.ok_or_else(|| {
@@ -307,8 +271,12 @@ pub(crate) fn plan(
         })
     });
     let params = known.collect::<Result<_, _>>()?;
-    let sequences = planner.sequences()?;
+    let mut sequences = planner.sequences()?;
     let sets_sequences = planner.params.sets_sequences;
+    if let Plan::Call(call) = &plan {
+        // Its arguments name theirs by their places, so that they come first.
+        call.survey.sequences.iter().for_each(|used| used.add_to(&mut sequences));
+    }
     let named = named(&mut columns);
     if matches!(plan, Plan::CopyTo(_)) && !named.is_empty() {
         let error = SqlError::unsupported("a number in the catalog as a column of COPY");
@@ -325,7 +293,9 @@ pub(crate) fn plan(
         sequences,
         sets_sequences,
         reads_catalog,
+        reads_node: planner.params.reads_node,
         named,
+        labels: planner.labels,
     })
 }
 
@@ -336,6 +306,7 @@ fn plan_of<T>(
 ) -> Result<T, Failure> {
     let mut planner = Planner {
         cx,
+        calls: Calls::default(),
         source: Arc::from(""),
         params: Params::default(),
         schemas: Vec::new(),
@@ -347,6 +318,7 @@ fn plan_of<T>(
         depth: 0,
         copy: None,
         required: Vec::new(),
+        labels: Vec::new(),
     };
     plan(&mut planner)
 }
@@ -372,7 +344,7 @@ impl Planner<'_> {
         match statement {
             S::Query(query) => {
                 let (select, columns) = self.query(query)?;
-                self.locks(query);
+                self.locks(query, &select)?;
                 Ok((Plan::Select(select), columns))
             }
             S::Insert(insert) => self.insert(insert),
@@ -412,6 +384,10 @@ impl Planner<'_> {
                 Ok((plan, Vec::new()))
             }
             S::CreateView(create) => Ok((self.create_view(create)?, Vec::new())),
+            S::Call(call) => self.call(call),
+            S::DropProcedure { if_exists, proc_desc, .. } => {
+                Ok((self.drop_procedures(proc_desc, *if_exists)?, Vec::new()))
+            }
             S::CreateIndex(create) => Ok((self.create_index(create)?, Vec::new())),
             S::CreateSequence { .. } => Ok((self.create_sequence(statement)?, Vec::new())),
             S::AlterTable(alter) => Ok((self.alter_table(alter)?, Vec::new())),

@@ -126,12 +126,18 @@ impl Path {
         Ok(Self { store: index.id, name: index.name.clone(), parts, index: Some(index_path) })
     }
 
-    /// Whether no two rows have the same key here, so that it may be what a conflict is about.
+    /// Whether no two rows have the same key here, so that it may be what a conflict is about. Of
+    /// an index that is not ready that is not known yet.
     pub(crate) fn is_unique(&self) -> bool {
         match &self.index {
             None => !self.parts.is_empty(),
-            Some(index) => index.is_unique,
+            Some(index) => index.is_unique && index.is_ready,
         }
+    }
+
+    /// Whether all rows are on it.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.index.as_ref().is_none_or(|index| index.is_ready)
     }
 
     /// What the parts are for a row.

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use sqlparser::ast;
 
-use super::{Plan, Planner};
+use super::{Plan, Planner, Select};
 use crate::authorization::{Needs, Required};
 use crate::catalog::Table;
 use crate::catalog::role::{Object, Privileges};
-use crate::error::Failure;
+use crate::error::{Failure, SqlError, code};
 use crate::expr::Expr;
 use crate::expr::bind::SequenceName;
-use crate::syntax::RoleStatement;
+use crate::syntax::{self, RoleStatement};
 
 impl Planner<'_> {
     /// A statement about roles is planned when it runs: it depends on its user.
@@ -73,15 +73,45 @@ impl Planner<'_> {
     }
 
     /// FOR UPDATE, FOR SHARE: what is read must be writable too.
-    pub(super) fn locks(&mut self, query: &ast::Query) {
-        if query.locks.is_empty() {
-            return;
+    pub(super) fn locks(&mut self, query: &ast::Query, select: &Select) -> Result<(), Failure> {
+        let Some(lock) = query.locks.first() else { return Ok(()) };
+        let kind = lock.lock_type;
+        let refused = match &*query.body {
+            ast::SetExpr::Select(body) => {
+                let is_group_by = !matches!(&body.group_by,
+                    ast::GroupByExpr::Expressions(keys, _) if keys.is_empty());
+                let clauses = [
+                    (body.distinct.is_some(), "DISTINCT clause"),
+                    (is_group_by, "GROUP BY clause"),
+                    (body.having.is_some(), "HAVING clause"),
+                    (select.grouping.is_some(), "aggregate functions"),
+                ];
+                clauses.into_iter().find(|(is_there, _)| *is_there).map(|(_, clause)| clause)
+            }
+            ast::SetExpr::SetOperation { .. } => Some("UNION/INTERSECT/EXCEPT"),
+            _ => None,
+        };
+        if let Some(clause) = refused {
+            let message = format!("FOR {kind} is not allowed with {clause}");
+            return Err(SqlError::new(code::FEATURE_NOT_SUPPORTED, message).into());
+        }
+        for name in query.locks.iter().filter_map(|lock| lock.of.as_ref()) {
+            let wanted = syntax::name_parts(name)?.pop().unwrap_or_default();
+            if let ast::SetExpr::Select(body) = &*query.body
+                && !body.from.iter().any(|table| has_relation(table, &wanted))
+            {
+                let message =
+                    format!("relation \"{wanted}\" in FOR {kind} clause not found in FROM clause");
+                let error = SqlError::new(code::UNDEFINED_TABLE, message);
+                return Err(self.error_at(error, syntax::location(name)));
+            }
         }
         for required in &mut self.required {
             if required.needs == Needs::All(Privileges::SELECT) {
                 required.needs = Needs::All(Privileges::SELECT.and(Privileges::UPDATE));
             }
         }
+        Ok(())
     }
 
     /// What is dropped must belong to the user.
@@ -106,4 +136,24 @@ impl Planner<'_> {
         }
         Ok(())
     }
+}
+
+/// Whether relations that are joined have one of a name.
+fn has_relation(table: &ast::TableWithJoins, wanted: &str) -> bool {
+    let factors =
+        std::iter::once(&table.relation).chain(table.joins.iter().map(|join| &join.relation));
+    factors.into_iter().any(|factor| match factor {
+        ast::TableFactor::Table { alias: Some(alias), .. }
+        | ast::TableFactor::Derived { alias: Some(alias), .. } => {
+            syntax::name(&alias.name) == wanted
+        }
+        ast::TableFactor::Table { name, .. } => {
+            let parts = syntax::name_parts(name).unwrap_or_default();
+            parts.last().is_some_and(|name| name == wanted)
+        }
+        ast::TableFactor::NestedJoin { table_with_joins, .. } => {
+            has_relation(table_with_joins, wanted)
+        }
+        _ => false,
+    })
 }

@@ -210,7 +210,7 @@ impl Planner<'_> {
             };
             let mut binder = self.binder(scope, Aggregates::Allowed(collected, None), &[expr])?;
             if is_nested
-                && let Some((parts, whole)) = binder.record_call(expr, item.span().start)?
+                && let Some((whole, parts)) = binder.record_call(expr, item.span().start)?
             {
                 output.bounds.push(whole);
                 output.names.push(name.clone());
@@ -334,6 +334,11 @@ impl Planner<'_> {
                     })
                 }
             };
+            if exprs[column].1 == SqlType::Json {
+                let message = "could not identify an ordering operator for type json";
+                let error = SqlError::new(code::UNDEFINED_FUNCTION, message);
+                return Err(self.error_at(error, syntax::expr_location(&item.expr)));
+            }
             sort.push(SortKey::new(column, &item.options));
         }
         Ok((exprs, sort))

@@ -113,11 +113,15 @@ impl Planner<'_> {
             std::mem::take(&mut self.named),
             std::mem::replace(&mut self.source, Arc::from(text)),
             std::mem::replace(&mut self.has_queries, true),
+            // Variables of a procedure are none of a view's.
+            self.params.variables.take(),
         );
         self.within.push(within);
         let planned = self.nested(&query);
         let within = self.within.pop().expect("it was put there");
-        (self.outer, self.named, self.source, self.has_queries) = around;
+        let variables;
+        (self.outer, self.named, self.source, self.has_queries, variables) = around;
+        self.params.variables = variables;
         let (nested, columns) = planned.map_err(|failure| match failure {
             // Positions are of another text than the client's.
             Failure::Sql(error) => SqlError { position: None, ..error }.into(),

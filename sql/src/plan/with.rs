@@ -62,6 +62,9 @@ impl Planner<'_> {
         let number = self.number();
         let work = format!("work{number}");
         let query = relational::work_table(&work, &types, number)?;
+        // The names of its columns come behind its own.
+        let names = columns.iter().map(|column| format!("\0{}", column.name));
+        self.labels.push((number, name.to_owned() + &names.collect::<String>()));
         let named = Named { name: name.to_owned(), query, columns: columns.clone() };
         self.named.push(named);
         let planned = self.operand(right);

@@ -81,8 +81,8 @@ pub(super) fn folded(aggregate: Aggregate, base: SqlType) -> Arc<AggregateUDF> {
 }
 
 #[derive(Debug)]
-struct Folded {
-    aggregate: Aggregate,
+pub(super) struct Folded {
+    pub aggregate: Aggregate,
     types: Vec<SqlType>,
     base: SqlType,
     /// Sets it apart from others: DataFusion takes functions of one name for the same.

@@ -286,6 +286,12 @@ impl fmt::Debug for ApplyExec {
     }
 }
 
+/// Whether a step puts the rows of a query beside those that it is run for.
+pub(super) fn joins_rows(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    let apply = plan.downcast_ref::<ApplyExec>();
+    apply.is_some_and(|apply| matches!(apply.how.answer, Answer::Rows { .. }))
+}
+
 impl DisplayAs for ApplyExec {
     fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Apply: for each row, {:?}", self.how.answer)
@@ -323,7 +329,8 @@ impl ExecutionPlan for ApplyExec {
     }
 
     fn maintains_input_order(&self) -> Vec<bool> {
-        vec![true]
+        // It does, but does not say so of its own rows: a sort beneath it would be lost.
+        vec![false]
     }
 
     fn execute(&self, _: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {

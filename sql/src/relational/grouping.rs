@@ -6,6 +6,7 @@ use datafusion::functions_aggregate::expr_fn::count;
 use datafusion::logical_expr::{Expr as Logical, LogicalPlan, LogicalPlanBuilder, lit};
 
 use super::block::GroupBy;
+use super::joins::united;
 use super::lower::{Stage, aggregated, comparable, first_of, named, next, projected};
 use super::values::{is_ordered, scalar};
 use crate::types::SqlType;
@@ -47,7 +48,7 @@ pub(super) fn grouped(stage: &mut Stage<'_>, group: GroupBy) -> Result<()> {
         let one = by_set(plan.clone(), relation, (&types, &set), &calls, result)?;
         all = Some(match all {
             None => one,
-            Some(all) => LogicalPlanBuilder::from(all).union(one)?.build()?,
+            Some(all) => united(all, one)?,
         });
     }
     // The schema of a union has no qualifiers.
@@ -100,6 +101,11 @@ fn by_set(
         // One group of all rows, of which nothing is asked.
         computed.push(count(lit(1)).alias(format!("r{result}all")));
     }
-    let plan = LogicalPlanBuilder::from(plan).aggregate(keys, computed)?.build()?;
-    projected(plan, outputs, result)
+    let is_total = keys.is_empty();
+    let plan = LogicalPlanBuilder::from(plan).aggregate(keys, computed)?;
+    // All rows are one group, which is there even where there are no rows. A condition that names
+    // none of the aggregates would be pushed beneath, where it takes rows away, and not the group:
+    // nothing is pushed beneath a limit.
+    let plan = if is_total { plan.limit(0, Some(1))? } else { plan };
+    projected(plan.build()?, outputs, result)
 }

@@ -87,6 +87,22 @@ pub(crate) fn combined(
     Ok(Query { plan: plan.map_err(|error| unwrapped(&error))?, types })
 }
 
+/// The rows of both, whose columns have the same names. Those of the union have no qualifiers.
+pub(super) fn united(one: LogicalPlan, other: LogicalPlan) -> Result<LogicalPlan> {
+    // Where one side turns out to be empty, the optimiser puts the other in the union's place, and
+    // finds its columns by their names there: without qualifiers, too.
+    let unqualified = |plan: LogicalPlan| {
+        let columns: Vec<Logical> = plan
+            .schema()
+            .columns()
+            .into_iter()
+            .map(|column| Logical::Column(column.clone()).alias(column.name))
+            .collect();
+        LogicalPlanBuilder::from(plan).project(columns)
+    };
+    unqualified(one)?.union(unqualified(other)?.build()?)?.build()
+}
+
 fn combine(
     op: SetOperation,
     is_all: bool,
@@ -97,7 +113,7 @@ fn combine(
     let types = left.types.clone();
     if op == SetOperation::Union {
         let (one, other) = (left.as_relation(relation)?, right.as_relation(relation)?);
-        let plan = LogicalPlanBuilder::from(one).union(other)?;
+        let plan = LogicalPlanBuilder::from(united(one, other)?);
         let plan = plan.alias(super::relation_name(relation))?.build()?;
         return if is_all { Ok(plan) } else { super::lower::distinct(plan, relation, &types) };
     }

@@ -8,7 +8,7 @@
 use std::any::Any;
 use std::fmt;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Poll, Waker};
 
 use async_trait::async_trait;
@@ -26,7 +26,9 @@ use datafusion::logical_expr::{
 };
 use datafusion::physical_expr::expressions::DynamicFilterPhysicalExpr;
 use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
-use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
+use datafusion::physical_plan::execution_plan::{
+    Boundedness, EmissionType, apply_expression_roots,
+};
 use datafusion::physical_plan::filter_pushdown::{
     ChildPushdownResult, FilterPushdownPhase, FilterPushdownPropagation, PushedDown,
 };
@@ -163,6 +165,7 @@ impl TableProvider for Relation {
             limit,
             estimate,
             dynamic: Vec::new(),
+            led_by: Arc::default(),
             properties,
         }))
     }
@@ -195,7 +198,7 @@ fn estimate(leaf: &Leaf, filter: Option<&Expr>, desk: &Desk) -> usize {
 
 /// Reading a relation, as a part of a plan.
 #[derive(Clone, Debug)]
-struct Scan {
+pub(super) struct Scan {
     relation: Relation,
     projection: Arc<[usize]>,
     schema: SchemaRef,
@@ -204,6 +207,8 @@ struct Scan {
     estimate: usize,
     /// What joins will know of its rows before it is read.
     dynamic: Vec<Arc<dyn PhysicalExpr>>,
+    /// The key or index that it was read by for that.
+    led_by: Arc<OnceLock<String>>,
     properties: Arc<PlanProperties>,
 }
 
@@ -232,9 +237,10 @@ impl ExecutionPlan for Scan {
 
     fn apply_expressions(
         &self,
-        _: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
+        visit: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
     ) -> Result<TreeNodeRecursion> {
-        Ok(TreeNodeRecursion::Continue)
+        // A join makes its filter where it finds it again below.
+        apply_expression_roots(&self.dynamic, visit)
     }
 
     fn with_new_children(
@@ -438,7 +444,10 @@ impl Task {
                             None => lead,
                         });
                         let accesses = conditions.map(|it| Access::new(paths, Some(&it)));
-                        Cursor::of_all(accesses.collect(), env)?
+                        let accesses: Vec<Access> = accesses.collect();
+                        let first = accesses.first().map(|access| access.path.name.clone());
+                        let _ = scan.led_by.set(first.unwrap_or_default());
+                        Cursor::of_all(accesses, env)?
                     }
                     None => Some(Cursor::new(Access::new(paths, filter.as_ref()), env)?),
                 };
@@ -462,6 +471,40 @@ impl Task {
 }
 
 impl Scan {
+    /// Where its rows come from.
+    pub(super) fn leaf(&self) -> &Leaf {
+        &self.relation.leaf
+    }
+
+    /// The types of all columns of its relation, and their names.
+    pub(super) fn types(&self) -> &[SqlType] {
+        &self.relation.types
+    }
+
+    pub(super) fn all_columns(&self) -> Vec<String> {
+        self.relation.schema.fields().iter().map(|field| field.name().clone()).collect()
+    }
+
+    /// The number of its relation.
+    pub(super) fn number(&self) -> Option<u32> {
+        let first = self.all_columns().into_iter().next()?;
+        first.strip_prefix('r')?.split_once('c')?.0.parse().ok()
+    }
+
+    pub(super) fn filter(&self) -> Option<&Expr> {
+        self.filter.as_ref()
+    }
+
+    /// Whether joins may say which rows are wanted.
+    pub(super) fn may_be_led(&self) -> bool {
+        !self.dynamic.is_empty()
+    }
+
+    /// The key or index by which it was read as they did.
+    pub(super) fn led_by(&self) -> Option<&str> {
+        self.led_by.get().map(String::as_str)
+    }
+
     /// The conditions that joins have set meanwhile, where a key or an index serves them.
     fn leads(&self, paths: &Paths) -> Option<Vec<Expr>> {
         let types = &self.relation.types;

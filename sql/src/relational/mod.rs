@@ -26,12 +26,14 @@ mod apply;
 mod block;
 mod error;
 mod expand;
+pub(crate) mod explain;
 mod filter;
 mod function;
 mod grouping;
 mod joins;
 mod leaf;
 mod lower;
+mod measured;
 mod parts;
 mod run;
 mod serial;
@@ -42,6 +44,7 @@ use std::sync::Arc;
 
 use datafusion::common::Column;
 use datafusion::logical_expr::LogicalPlan;
+use datafusion::physical_plan::ExecutionPlan;
 
 use crate::expr::{Comparison, Expr};
 use crate::types::SqlType;
@@ -52,8 +55,11 @@ pub(crate) use lower::{Numbers, lower};
 pub(crate) use parts::{
     answered, expand, filtered, names_outer, recursive, renamed, with_columns, work_table,
 };
-pub(crate) use run::run;
+pub(crate) use run::{physical, run};
 pub(crate) use windows::{Over, Window, WindowFunction};
+
+/// A plan that can be run.
+pub(crate) type Physical = Arc<dyn ExecutionPlan>;
 
 /// A column of a relation of a query, unlike any other of its statement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

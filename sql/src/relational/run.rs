@@ -24,13 +24,14 @@ use pangea_core::ids::TableId;
 use pangea_core::txn::{Context, SqlState};
 use tokio::runtime::{self, Runtime};
 
-use super::Query;
 use super::apply::{Planner, settle_inside};
 use super::error::{more_than_one_row, unwrapped, wrapped};
 use super::function::{Computed, Surroundings};
 use super::leaf::{Task, serve, table_of, without_statement};
-use super::serial::InSeries;
+use super::measured::measured;
+use super::serial::{InSeries, UnionsInSeries};
 use super::values::{Values, scalar};
+use super::{Physical, Query};
 use crate::error::{Failure, SqlError, code};
 use crate::exec::ROWS_BYTES_MAX;
 use crate::expr::Env;
@@ -116,6 +117,7 @@ fn common() -> &'static SessionState {
             rules.into_iter().filter(|rule| !is_unfit.contains(&rule.name())).collect();
         let last = rules.len().saturating_sub(1);
         rules.insert(last, Arc::new(InSeries));
+        rules.insert(0, Arc::new(UnionsInSeries));
         SessionStateBuilder::new()
             .with_config(config)
             .with_analyzer_rules(Vec::new())
@@ -166,6 +168,29 @@ fn alone() -> &'static Runtime {
     })
 }
 
+/// The plan of a query, which is not run, and those of queries that would be run beforehand.
+pub(crate) fn physical(
+    query: &Query,
+    env: &Env,
+    cx: &mut dyn Context,
+) -> Result<(Vec<Physical>, Physical), Failure> {
+    let mut plan = || {
+        stacker::maybe_grow(STACK_BYTES / 2, STACK_BYTES, || {
+            let _guard = alone().enter();
+            let shared = Arc::new(Mutex::new(env.fork()));
+            let desk = Arc::new(Desk::default());
+            let surroundings = Surroundings { env: shared.clone(), desk: desk.clone() };
+            let session = session(surroundings).map_err(|error| unwrapped(&error))?;
+            let mut runner = Runner { session, desk, env: shared, cx, aside: Some(Vec::new()) };
+            runner.plan(&query.plan)
+        })
+    };
+    catch_unwind(AssertUnwindSafe(&mut plan)).unwrap_or_else(|_| {
+        let message = "the query could not be planned";
+        Err(SqlError::new(code::INTERNAL, message).into())
+    })
+}
+
 fn run_here(
     query: &Query,
     env: &Env,
@@ -177,7 +202,7 @@ fn run_here(
     let desk = Arc::new(Desk::default());
     let surroundings = Surroundings { env: shared.clone(), desk: desk.clone() };
     let session = session(surroundings).map_err(|error| unwrapped(&error))?;
-    let mut runner = Runner { session, desk, env: shared.clone(), cx };
+    let mut runner = Runner { session, desk, env: shared.clone(), cx, aside: None };
     let outcome = runner.run(&query.plan, &query.types, on_row);
     env.join(&locked(&shared));
     outcome
@@ -189,6 +214,8 @@ struct Runner<'a> {
     desk: Arc<Desk>,
     env: Arc<Mutex<Env>>,
     cx: &'a mut dyn Context,
+    /// What would be run beforehand, where nothing is run.
+    aside: Option<Vec<LogicalPlan>>,
 }
 
 /// Remembers that what was polled may go on.
@@ -232,12 +259,34 @@ impl Runner<'_> {
         }
     }
 
+    /// The plan, and those that would be run beforehand.
+    fn plan(&mut self, plan: &LogicalPlan) -> Result<(Vec<Physical>, Physical), Failure> {
+        let plan = self.settled(plan.clone())?;
+        let mut before = Vec::new();
+        // Those that are met within others come behind them.
+        while let Some(query) = self.aside.as_ref().and_then(|aside| aside.get(before.len())) {
+            let query = query.clone();
+            let query = self.settled(query)?;
+            before.push(self.physical(&query)?);
+        }
+        Ok((before, self.physical(&plan)?))
+    }
+
     /// Makes a plan physical and begins to run it.
     fn begin(&mut self, plan: &LogicalPlan) -> Result<SendableRecordBatchStream, Failure> {
+        let session = self.session.clone();
+        let mut physical = self.physical(plan)?;
+        if let Some(profile) = locked(&self.env).profile.clone() {
+            physical = measured(physical).map_err(failed)?;
+            profile.on_plan(physical.clone());
+        }
+        physical.execute(0, session.task_ctx()).map_err(failed)
+    }
+
+    fn physical(&mut self, plan: &LogicalPlan) -> Result<Physical, Failure> {
         self.desk.measure(plan, self.cx).map_err(failed)?;
         let session = self.session.clone();
-        let physical = self.wait(planned(&session, plan))?.map_err(failed)?;
-        physical.execute(0, session.task_ctx()).map_err(failed)
+        self.wait(planned(&session, plan))?.map_err(failed)
     }
 
     /// Polls until it is done, and reads what it waits for in between.
@@ -293,6 +342,9 @@ impl Runner<'_> {
     }
 
     fn settled_expr(&mut self, expr: Logical) -> Result<Logical, Failure> {
+        if let Some(aside) = &mut self.aside {
+            return Ok(super::explain::set_aside(expr, aside));
+        }
         match expr {
             Logical::ScalarSubquery(query) => self.value_of(&query),
             Logical::Exists(exists) => {

@@ -16,13 +16,43 @@ use datafusion::execution::{RecordBatchStream, SendableRecordBatchStream, TaskCo
 use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
+use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, Partitioning,
     PlanProperties,
 };
 use futures_util::Stream;
 
-/// Puts [`Serial`] where partitions meet.
+/// Puts [`Serial`] over each UNION, before anything is planned for several partitions: aggregates
+/// in two steps, for instance, which ours have no state for.
+#[derive(Debug)]
+pub(super) struct UnionsInSeries;
+
+impl PhysicalOptimizerRule for UnionsInSeries {
+    fn optimize(
+        &self,
+        plan: Arc<dyn ExecutionPlan>,
+        _: &ConfigOptions,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let plan = plan.transform_up(|node| {
+            Ok(match node.downcast_ref::<UnionExec>() {
+                Some(_) => Transformed::yes(Arc::new(Serial::new(node, None)) as _),
+                None => Transformed::no(node),
+            })
+        });
+        plan.data()
+    }
+
+    fn name(&self) -> &str {
+        "unions_in_series"
+    }
+
+    fn schema_check(&self) -> bool {
+        true
+    }
+}
+
+/// Puts [`Serial`] where partitions meet that are left.
 #[derive(Debug)]
 pub(super) struct InSeries;
 

@@ -11,12 +11,13 @@ use pangea_core::txn::{Context, Outcome, Program};
 
 use super::command::Command;
 use super::local::LocalContext;
-use super::{Notice, Response, Session, now};
+use super::{Response, Session, now};
 use crate::authorization::no_role;
 use crate::catalog::BOOTSTRAP;
 use crate::catalog::role::{self, Role};
 use crate::engine::Engine;
 use crate::error::{Failure, SqlError, code};
+use crate::notice::Notice;
 use crate::scram::Verifier;
 use crate::syntax::{Parsed, RoleStatement};
 

@@ -6,9 +6,12 @@ use std::sync::Arc;
 use sqlparser::ast;
 
 use super::authorization::{self, SetUser};
+use super::prepared;
 use super::savepoint::Step;
 use crate::error::{SqlError, code};
 use crate::plan::command_of;
+use crate::syntax::as_of::AsOf;
+use crate::syntax::explain::Explain;
 use crate::syntax::{self, CursorStatement, Parsed};
 
 /// A statement, by who answers it.
@@ -16,12 +19,15 @@ use crate::syntax::{self, CursorStatement, Parsed};
 pub(crate) enum Command {
     /// The database.
     Data(Parsed),
+    /// The database, for a plan.
+    Explain(Arc<Explain>),
     /// The database, and the client with its rows.
     Copy(Parsed),
     Begin {
         /// `START TRANSACTION` or `BEGIN`.
         tag: &'static str,
         is_read_only: Option<bool>,
+        as_of: Option<Arc<AsOf>>,
     },
     Commit {
         is_chained: bool,
@@ -35,6 +41,7 @@ pub(crate) enum Command {
         is_read_only: Option<bool>,
         /// Whether later transactions are meant.
         is_session: bool,
+        as_of: Option<Arc<AsOf>>,
     },
     /// Sets to a value, or to the default.
     Set {
@@ -56,6 +63,17 @@ pub(crate) enum Command {
     Cursor(Arc<CursorStatement>),
     /// One statement by name, or all.
     Deallocate(Option<String>),
+    /// A statement is kept under a name; types of 0 are left to what surrounds the parameters.
+    Prepare {
+        name: String,
+        types: Vec<u32>,
+        text: Arc<str>,
+    },
+    /// A statement is run that was prepared.
+    Execute {
+        name: String,
+        args: Arc<[ast::Expr]>,
+    },
 }
 
 impl Command {
@@ -65,8 +83,14 @@ impl Command {
         if let Some(role) = parsed.role.clone() {
             return authorization::command(parsed, &role);
         }
+        if let Some(explain) = parsed.explain.clone() {
+            return Ok(Self::Explain(explain));
+        }
         if let Some(cursor) = parsed.cursor.clone() {
             return Ok(Self::Cursor(cursor));
+        }
+        if parsed.procedure.is_some() {
+            return Ok(Self::Data(parsed));
         }
         Ok(match &*parsed.ast {
             S::Query(_)
@@ -80,12 +104,15 @@ impl Command {
             | S::AlterTable(_)
             | S::CreateSequence { .. }
             | S::Drop { .. }
+            | S::DropProcedure { .. }
+            | S::Call(_)
             | S::Truncate(_)
             | S::ShowTables { .. } => Self::Data(parsed),
             S::Copy { .. } => Self::Copy(parsed),
             S::StartTransaction { modes, begin, .. } => Self::Begin {
                 tag: if *begin { "BEGIN" } else { "START TRANSACTION" },
                 is_read_only: read_only(modes),
+                as_of: parsed.as_of.clone(),
             },
             S::Commit { chain, .. } => Self::Commit { is_chained: *chain },
             S::Savepoint { name } => Self::Savepoint(Step::Set, syntax::name(name)),
@@ -94,7 +121,13 @@ impl Command {
                 Self::Savepoint(Step::GoBack, syntax::name(name))
             }
             S::Rollback { chain, .. } => Self::Rollback { is_chained: *chain },
-            S::Set(set) => Self::set(set)?,
+            S::Set(set) => match Self::set(set)? {
+                Self::SetTransaction { is_read_only, is_session, .. } => {
+                    let as_of = parsed.as_of.clone();
+                    Self::SetTransaction { is_read_only, is_session, as_of }
+                }
+                other => other,
+            },
             S::Reset(reset) => match &reset.reset {
                 ast::Reset::ALL => Self::ResetAll,
                 ast::Reset::ConfigurationParameter(name) => {
@@ -110,6 +143,7 @@ impl Command {
                 let name = syntax::name(name);
                 Self::Deallocate((name != "all").then_some(name))
             }
+            S::Prepare { .. } | S::Execute { .. } => prepared::command(&parsed)?,
             other => return Err(SqlError::unsupported(command_of(other))),
         })
     }
@@ -131,7 +165,8 @@ impl Command {
                 is_local: false,
             }),
             ast::Set::SetTransaction { modes, snapshot: None, session } => {
-                Ok(Self::SetTransaction { is_read_only: read_only(modes), is_session: *session })
+                let (is_read_only, is_session) = (read_only(modes), *session);
+                Ok(Self::SetTransaction { is_read_only, is_session, as_of: None })
             }
             other => {
                 let text = other.to_string();
@@ -151,12 +186,27 @@ impl Command {
         }
     }
 
+    /// What its sums are kept under; nothing where none are.
+    pub(crate) fn text(&self) -> Option<&str> {
+        match self {
+            Self::Data(parsed) => Some(&parsed.text),
+            Self::Cursor(cursor) => match &**cursor {
+                CursorStatement::Declare { query, .. } => Some(&query.text),
+                _ => None,
+            },
+            Self::Commit { .. } => Some("COMMIT"),
+            _ => None,
+        }
+    }
+
     /// Whether it reads or writes the database.
     pub(crate) fn is_data(&self) -> bool {
         let is_declared =
             |cursor: &CursorStatement| matches!(cursor, CursorStatement::Declare { .. });
         match self {
-            Self::Data(_) | Self::Copy(_) => true,
+            // A read of the past has a snapshot of its own.
+            Self::Data(parsed) => parsed.as_of.is_none(),
+            Self::Copy(_) | Self::Explain(_) | Self::Execute { .. } => true,
             Self::Cursor(cursor) => is_declared(cursor),
             _ => false,
         }

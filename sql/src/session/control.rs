@@ -1,12 +1,11 @@
 //! Statements about the session itself: SET, SHOW, DISCARD and their like.
 
-use std::sync::Arc;
-
 use super::command::Command;
 use super::settings::Settings;
-use super::{Notice, Response, Session};
+use super::{Response, Session};
 use crate::engine::Engine;
 use crate::error::{SqlError, code};
+use crate::notice::Notice;
 use crate::plan::OutputColumn;
 use crate::types::SqlType;
 use crate::types::datum::Datum;
@@ -41,7 +40,14 @@ impl<E: Engine> Session<E> {
     pub(super) fn run_setting(&mut self, command: &Command) -> Result<Response, SqlError> {
         let done = |tag: &str| Ok(Response::Command { tag: tag.to_owned() });
         match command {
-            Command::SetTransaction { is_read_only, is_session } => {
+            Command::SetTransaction { as_of: Some(as_of), .. } => {
+                match self.transaction {
+                    Some(_) => self.begin_as_of(as_of)?,
+                    None => self.warn_of_no_block(),
+                }
+                done("SET")
+            }
+            Command::SetTransaction { is_read_only, is_session, as_of: None } => {
                 match *is_read_only {
                     Some(is_read_only) => self.set_read_only(is_read_only, *is_session)?,
                     None if !is_session && self.transaction.is_none() => self.warn_of_no_block(),
@@ -87,11 +93,14 @@ impl<E: Engine> Session<E> {
             Command::Nothing { tag } => done(tag),
             Command::Data(_)
             | Command::Copy(_)
+            | Command::Explain(_)
             | Command::Cursor(_)
             | Command::Begin { .. }
             | Command::Commit { .. }
             | Command::Savepoint(..)
             | Command::SetUser(_)
+            | Command::Prepare { .. }
+            | Command::Execute { .. }
             | Command::Rollback { .. } => unreachable!("not a setting: {command:?}"),
         }
     }
@@ -103,7 +112,6 @@ impl<E: Engine> Session<E> {
         self.statements.clear();
         self.portals.clear();
         self.cursors.clear();
-        self.shown_cursors = Arc::default();
     }
 
     /// What is set for a transaction is set for none, as none is open.

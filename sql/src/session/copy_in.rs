@@ -365,7 +365,8 @@ impl<E: Engine> Session<E> {
             let mut transaction = self.transaction.take().expect("it is still open");
             let given = (&[][..], Some(&batch.rows));
             let (drawn, borrowed) = drawn;
-            let done = self.run_on(&mut transaction, &copy.planned, given, (drawn, &borrowed));
+            let done =
+                self.run_on(&mut transaction, (None, &copy.planned), given, (drawn, &borrowed));
             self.transaction = Some(transaction);
             self.apply_settings()?;
             match done {

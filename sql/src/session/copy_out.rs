@@ -47,6 +47,7 @@ impl<E: Engine> Session<E> {
         }
         // A query that takes numbers may have to be run again, so that it is run whole.
         let is_whole = !planned.sequences.is_empty();
+        self.gather_facts(&planned).await;
         let mut tries = 0;
         loop {
             let own = match self.transaction {
@@ -74,6 +75,10 @@ impl<E: Engine> Session<E> {
         borrowed: &Borrowed,
     ) -> Result<CopyOut<E::Header>, SqlError> {
         let copy = query_of(planned);
+        if let Some(open) = &mut self.transaction {
+            // What its client is sent is not kept.
+            open.done.breaks();
+        }
         let transaction = self.transaction.as_mut().and_then(|open| open.cx.as_mut());
         let cx = own.as_mut().or(transaction).expect("one of them is open");
         let mut cx = Interruptible::new(cx, &self.engine);

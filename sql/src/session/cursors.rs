@@ -45,7 +45,7 @@ pub(super) struct Cursor {
     /// Whether the transaction that declared it has committed.
     is_held: bool,
     /// How many cursors were declared before it.
-    pub(super) number: u64,
+    number: u64,
 }
 
 impl Cursor {
@@ -146,7 +146,6 @@ impl<E: Engine> Session<E> {
                     is_held,
                     number,
                 });
-                self.show_cursors();
                 Ok(Response::Command { tag: statement.tag().to_owned() })
             }
             CursorStatement::Fetch { name, step, is_move } => {
@@ -167,14 +166,13 @@ impl<E: Engine> Session<E> {
                 }
                 let is_meant = |cursor: &Cursor| name.as_ref().is_none_or(|it| *it == cursor.name);
                 self.cursors.retain(|cursor| !is_meant(cursor));
-                self.show_cursors();
                 Ok(Response::Command { tag: statement.tag().to_owned() })
             }
         }
     }
 
     /// What expressions are shown of the cursors.
-    fn show_cursors(&mut self) {
+    pub(super) fn shown_cursors(&self) -> Vec<Shown> {
         let shown = |cursor: &Cursor| {
             let hold = if cursor.is_hold { " WITH HOLD" } else { "" };
             let (name, query) = (&cursor.name, &cursor.query);
@@ -187,7 +185,7 @@ impl<E: Engine> Session<E> {
                 declared: cursor.declared,
             }
         };
-        self.shown_cursors = Arc::new(self.cursors.iter().map(shown).collect());
+        self.cursors.iter().map(shown).collect()
     }
 
     /// The columns that FETCH returns of a cursor.
@@ -200,14 +198,10 @@ impl<E: Engine> Session<E> {
     pub(super) fn end_cursors(&mut self, has_committed: bool) {
         self.cursors.retain(|cursor| cursor.is_held || cursor.is_hold && has_committed);
         self.cursors.iter_mut().for_each(|cursor| cursor.is_held = true);
-        if !self.shown_cursors.is_empty() {
-            self.show_cursors();
-        }
     }
 
     /// What was declared since a savepoint is gone.
     pub(super) fn forget_cursors(&mut self, declared: u64) {
         self.cursors.retain(|cursor| cursor.is_held || cursor.number < declared);
-        self.show_cursors();
     }
 }

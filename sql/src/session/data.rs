@@ -3,20 +3,23 @@
 use std::cell::{Cell, OnceCell, RefCell};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
+use std::time::Instant;
 
 use pangea_core::txn::{Outcome, Program, SqlState};
 
+use super::explain::Rehearsed;
+use super::index;
 use super::interrupt::Interruptible;
 use super::local::LocalContext;
 use super::sequences::{Borrowed, TRIES_MAX};
-use super::{Notice, Response, Session, Transaction, now};
+use super::{Response, Session, Transaction, now};
 use crate::authorization;
 use crate::copy::Rows;
 use crate::engine::Engine;
 use crate::error::{Failure, SqlError, code};
 use crate::exec::{self, Executed};
 use crate::expr::Env;
-use crate::plan::{OutputColumn, Planned};
+use crate::plan::{OutputColumn, Plan, Planned};
 use crate::sequence::Drawn;
 use crate::statement::{Arguments, Returned, STATEMENT};
 use crate::syntax::Parsed;
@@ -33,6 +36,9 @@ impl<E: Engine> Session<E> {
         param_types: &[SqlType],
         params: &[Datum],
     ) -> Result<Response, SqlError> {
+        if let Some(as_of) = &parsed.as_of {
+            return self.run_as_of((parsed, as_of), param_types, params).await;
+        }
         let (mut tries, mut is_fresh) = (0, self.transaction.is_some());
         loop {
             let done = match self.transaction.is_some() {
@@ -68,6 +74,7 @@ impl<E: Engine> Session<E> {
         let types: Vec<_> = param_types.iter().copied().map(Some).collect();
         let (planned, mut cx) = self.plan(parsed, &types).await?;
         check_params(&planned, params)?;
+        self.gather_facts(&planned).await;
         if planned.is_write() && planned.plan.is_certified() {
             drop(cx);
             return self.run_certified(parsed, param_types, params, tries).await;
@@ -77,33 +84,35 @@ impl<E: Engine> Session<E> {
         }
         let (drawn, borrowed) = self.draw(&planned, 1, tries).await?;
         if !planned.is_write() {
-            let env = self.env(params.to_vec(), now(), drawn);
-            let mut cx = Interruptible::new(&mut cx, &self.engine);
-            let executed = exec::run(&planned, None, &env, &mut cx);
-            let current = if executed.is_ok() { env.current() } else { Vec::new() };
-            self.give_back(&borrowed, &current);
-            let executed = executed?;
-            self.note_env(&env);
-            self.apply_settings()?;
-            return Ok(self.respond(&planned, planned.columns.clone(), executed));
+            return match self.run_read(&planned, &mut cx, params, (drawn, &borrowed)) {
+                // A procedure writes where it did not look like it.
+                Err(error) if error.code == code::NOT_REPEATABLE => {
+                    self.run_certified(parsed, param_types, params, tries).await
+                }
+                done => done,
+            };
         }
         if self.settings.is_on("default_transaction_read_only") {
             return Err(read_only_violation(&planned));
         }
+        let online = self.index_online(parsed, &planned, &cx);
         drop(cx);
+        let rehearsed = self.rehearsed(&planned, params, &drawn);
+        let env = self.env(params.to_vec(), now(), drawn);
         let args = Arguments {
             text: parsed.text.clone(),
             param_types: planned.params.clone(),
-            env: self.env(params.to_vec(), now(), drawn),
+            env: Env { fills_later: online.is_some(), ..env },
             is_bulk: planned.plan.is_bulk(),
             rows: None,
         };
-        let procedure = self.engine.registry().id(STATEMENT).ok_or_else(|| {
-            SqlError::new(code::INTERNAL, "the node does not know the procedure sql.statement")
-        })?;
-        let program = Program::Call { procedure, args: args.encode().into() };
-        let outcome = self.engine.commit(program).await;
+        let program = self.program(STATEMENT, args.encode())?;
+        let outcome = self.commit_program(program, rehearsed).await;
         match outcome.map_err(|error| self.unknown_outcome(error))? {
+            Outcome::Aborted(abort) if abort.code == code::NOT_REPEATABLE => {
+                self.give_back(&borrowed, &[]);
+                self.run_certified(parsed, param_types, params, tries).await
+            }
             Outcome::Aborted(abort) => {
                 self.give_back(&borrowed, &[]);
                 Err(violating(&planned, abort.into()))
@@ -113,9 +122,49 @@ impl<E: Engine> Session<E> {
                 let returned = Returned::decode(&result)?;
                 self.give_back(&borrowed, &returned.current);
                 self.note_drawn(returned.current, returned.last_number);
+                // It may turn out that another is making it.
+                if let Some(new) = online.filter(|_| returned.executed.notices.is_empty()) {
+                    self.fill_online(&new).await?;
+                }
                 Ok(self.respond(&planned, returned.columns, returned.executed))
             }
         }
+    }
+
+    /// Runs a statement that only reads, on a snapshot.
+    fn run_read(
+        &mut self,
+        planned: &Planned,
+        cx: &mut LocalContext<E::Header>,
+        params: &[Datum],
+        (drawn, borrowed): (Vec<Drawn>, &Borrowed),
+    ) -> Result<Response, SqlError> {
+        let env = self.env(params.to_vec(), now(), drawn);
+        let started = self.profile.as_ref().map(|_| Instant::now());
+        let executed = exec::run(planned, None, &env, &mut Interruptible::new(cx, &self.engine));
+        self.note_end(started);
+        let current = if executed.is_ok() { env.current() } else { Vec::new() };
+        self.give_back(borrowed, &current);
+        let executed = executed?;
+        self.note_env(&env);
+        self.apply_settings()?;
+        Ok(self.respond(planned, planned.columns.clone(), executed))
+    }
+
+    /// What a run beforehand tells of a program, where somebody asks.
+    fn rehearsed(&mut self, planned: &Planned, params: &[Datum], drawn: &[Drawn]) -> Rehearsed {
+        match &self.profile {
+            Some(_) => self.rehearse(planned, (params, drawn.to_vec())),
+            None => Rehearsed::default(),
+        }
+    }
+
+    /// A call of a procedure of the node.
+    pub(super) fn program(&self, name: &str, args: Vec<u8>) -> Result<Program, SqlError> {
+        let procedure = self.engine.registry().id(name).ok_or_else(|| {
+            SqlError::new(code::INTERNAL, format!("the node does not know the procedure {name}"))
+        })?;
+        Ok(Program::Call { procedure, args: args.into() })
     }
 
     /// Runs a statement that writes here alone, as a transaction of its own: what it read must be
@@ -158,7 +207,8 @@ impl<E: Engine> Session<E> {
     ) -> Result<(Arc<Planned>, LocalContext<E::Header>), SqlError> {
         let mut cx = LocalContext::snapshot(self.engine.store().pin());
         let parse = || Ok::<_, Failure>(parsed.clone());
-        match self.shared.plans.plan(&parsed.text, types, parse, &mut cx) {
+        let plan = || self.shared.plans.plan(&parsed.text, types, parse, &mut cx);
+        match self.time_planning(plan) {
             Ok(planned) if self.may_be_old(&planned) => Ok((planned, cx)),
             Err(failure) if !depends_on_schema(&failure) => Err(failure.into()),
             Ok(_) | Err(_) => {
@@ -182,11 +232,20 @@ impl<E: Engine> Session<E> {
         let parse = || Ok::<_, Failure>(parsed.clone());
         let transaction = self.transaction.as_mut().expect("the caller has looked");
         let cx = transaction.cx.as_mut().expect("the snapshot is open");
+        let started = self.profile.as_ref().map(|_| Instant::now());
         let planned = self.shared.plans.plan(&parsed.text, &types, parse, cx)?;
+        if let (Some(profile), Some(started)) = (&self.profile, started) {
+            profile.planned(started.elapsed());
+        }
         check_params(&planned, params)?;
         if planned.is_write() && transaction.is_read_only {
             return Err(read_only_violation(&planned));
         }
+        if !transaction.is_implicit && index::is_concurrent(parsed) {
+            let message = "CREATE INDEX CONCURRENTLY cannot run inside a transaction block";
+            return Err(SqlError::new(code::ACTIVE_TRANSACTION, message));
+        }
+        self.gather_facts(&planned).await;
         if !planned.sequences.is_empty() {
             let mut open = self.transaction.take().expect("it is open");
             let checked = open.cx.as_mut().map(|cx| self.check_privileges(&planned, cx));
@@ -196,10 +255,24 @@ impl<E: Engine> Session<E> {
         let (drawn, borrowed) = self.draw(&planned, 1, tries).await?;
         let mut transaction = self.transaction.take().expect("it is still open");
         let given = (params, None);
-        let result = self.run_on(&mut transaction, &planned, given, (drawn, &borrowed));
+        let text = Some(&*parsed.text);
+        let result = self.run_on(&mut transaction, (text, &planned), given, (drawn, &borrowed));
         self.transaction = Some(transaction);
         self.apply_settings()?;
         result
+    }
+
+    /// Plans in the transaction that is open.
+    pub(super) async fn plan_in_transaction(
+        &mut self,
+        parsed: &Parsed,
+        types: &[Option<SqlType>],
+    ) -> Result<Arc<Planned>, SqlError> {
+        self.open_snapshot().await?;
+        let open = self.transaction.as_mut().and_then(|open| open.cx.as_mut());
+        let cx = open.expect("the snapshot is open");
+        let parse = || Ok::<_, Failure>(parsed.clone());
+        Ok(self.shared.plans.plan(&parsed.text, types, parse, cx)?)
     }
 
     /// Gives the transaction its snapshot, at its first statement, as in PostgreSQL.
@@ -217,20 +290,24 @@ impl<E: Engine> Session<E> {
     pub(super) fn run_on(
         &mut self,
         transaction: &mut Transaction<E>,
-        planned: &Planned,
+        (text, planned): (Option<&str>, &Planned),
         (params, rows): (&[Datum], Option<&Rows>),
         (drawn, borrowed): (Vec<Drawn>, &Borrowed),
     ) -> Result<Response, SqlError> {
+        let env = self.env(params.to_vec(), transaction.started, drawn);
+        let env = Env { deferred: Some(RefCell::default()), ..env };
+        let args = self.replayable(transaction, text, (planned, &env));
         let cx = transaction.cx.as_mut().expect("the snapshot is open");
+        cx.is_read_only = transaction.is_read_only;
         if planned.is_write() {
             cx.begin_write();
         }
         let may_be_run_again = planned.sequences.iter().any(|used| used.is_drawn);
         let before = may_be_run_again.then(|| cx.mark());
-        let env = self.env(params.to_vec(), transaction.started, drawn);
-        let env = Env { deferred: Some(RefCell::default()), ..env };
+        let started = self.profile.as_ref().map(|_| Instant::now());
         let executed = exec::run(planned, rows, &env, &mut Interruptible::new(cx, &self.engine))
             .map_err(|failure| violating(planned, failure.into()));
+        self.note_end(started);
         if let Some(before) = before {
             if executed.is_err() {
                 cx.go_back(before);
@@ -243,6 +320,7 @@ impl<E: Engine> Session<E> {
         self.give_back(borrowed, &current);
         let executed = executed?;
         self.note_env(&env);
+        Self::note_done(transaction, args, planned, &executed);
         transaction.deferred.extend(env.deferred.unwrap_or_default().into_inner());
         Ok(self.respond(planned, planned.columns.clone(), executed))
     }
@@ -294,20 +372,23 @@ impl<E: Engine> Session<E> {
             last_number: Cell::new(self.last_number),
             set_sequences: RefCell::default(),
             settings: Some(self.settings.values().clone()),
-            cursors: self.shown_cursors.clone(),
+            cursors: self.shown_cursors(),
             set_settings: RefCell::default(),
             catalog: OnceCell::new(),
+            profile: self.profile.clone(),
+            facts: self.facts.clone(),
             deferred: None,
+            fills_later: false,
         }
     }
 
-    fn respond(
+    pub(super) fn respond(
         &mut self,
         planned: &Planned,
         columns: Vec<OutputColumn>,
         executed: Executed,
     ) -> Response {
-        self.notices.extend(executed.notice.map(Notice::plain));
+        self.notices.extend(executed.notices);
         let command = planned.plan.command();
         let tag = match command {
             "SELECT" | "UPDATE" | "DELETE" => format!("{command} {}", executed.count),
@@ -331,12 +412,16 @@ fn violating(planned: &Planned, error: SqlError) -> SqlError {
 }
 
 pub(super) fn read_only_violation(planned: &Planned) -> SqlError {
-    let message = format!("cannot execute {} in a read-only transaction", planned.plan.command());
+    let command = match &planned.plan {
+        Plan::Call(call) => call.survey.writes.unwrap_or("CALL"),
+        plan => plan.command(),
+    };
+    let message = format!("cannot execute {command} in a read-only transaction");
     SqlError::new(code::READ_ONLY, message)
 }
 
 /// A simple query has no values for parameters.
-fn check_params(planned: &Planned, params: &[Datum]) -> Result<(), SqlError> {
+pub(super) fn check_params(planned: &Planned, params: &[Datum]) -> Result<(), SqlError> {
     if planned.params.len() <= params.len() {
         return Ok(());
     }

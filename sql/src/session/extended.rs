@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::command::Command;
 use super::{CopyStart, Response, Session, TransactionStatus};
 use crate::engine::Engine;
-use crate::error::{Failure, SqlError, code};
+use crate::error::{SqlError, code};
 use crate::plan::OutputColumn;
 use crate::syntax::{self, CursorStatement};
 use crate::types::datum::Datum;
@@ -19,9 +19,9 @@ const PREPARED_MAX: usize = 10_000;
 #[derive(Debug)]
 pub(super) struct Prepared {
     /// Nothing for an empty text.
-    command: Option<Command>,
-    params: Vec<SqlType>,
-    columns: Vec<OutputColumn>,
+    pub(super) command: Option<Command>,
+    pub(super) params: Vec<SqlType>,
+    pub(super) columns: Vec<OutputColumn>,
 }
 
 /// A statement with its parameters, and its rows once it runs.
@@ -90,7 +90,7 @@ impl<E: Engine> Session<E> {
         result.map_err(|error| self.fail_block(error))
     }
 
-    async fn prepare(
+    pub(super) async fn prepare(
         &mut self,
         name: &str,
         source: &str,
@@ -129,16 +129,20 @@ impl<E: Engine> Session<E> {
             |name: &str| OutputColumn { name: name.to_owned(), ty: SqlType::Text.into() };
         match command {
             Command::Data(parsed) => {
-                let planned = if self.transaction.is_some() {
-                    self.open_snapshot().await?;
-                    let open = self.transaction.as_mut().and_then(|open| open.cx.as_mut());
-                    let cx = open.expect("the snapshot is open");
-                    let parse = || Ok::<_, Failure>(parsed.clone());
-                    self.shared.plans.plan(&parsed.text, types, parse, cx)?
+                let planned = if let Some(as_of) = &parsed.as_of {
+                    Arc::new(self.plan_as_of((parsed, as_of), types)?.0)
+                } else if self.transaction.is_some() {
+                    self.plan_in_transaction(parsed, types).await?
                 } else {
                     self.plan(parsed, types).await?.0
                 };
                 Ok((planned.params.clone(), planned.columns.clone()))
+            }
+            Command::Explain(explain) => {
+                let statement = Command::Data(explain.statement.clone());
+                let described = Box::pin(self.describe_command(&statement, types));
+                let column = super::explain::column(explain.options.format);
+                Ok((described.await?.0, vec![column]))
             }
             Command::Cursor(cursor) => match &**cursor {
                 CursorStatement::Declare { query, .. } => {
@@ -151,6 +155,7 @@ impl<E: Engine> Session<E> {
                 }
                 _ => Ok((Vec::new(), Vec::new())),
             },
+            Command::Execute { name, .. } => Ok((Vec::new(), self.prepared(name)?.columns.clone())),
             Command::Show(name) => {
                 let name = super::Settings::shown_name(name);
                 Ok((Vec::new(), vec![text_column(name)]))
@@ -226,7 +231,7 @@ impl<E: Engine> Session<E> {
         Ok(Portal { prepared, params, formats, running: None })
     }
 
-    fn prepared(&self, name: &str) -> Result<&Arc<Prepared>, SqlError> {
+    pub(super) fn prepared(&self, name: &str) -> Result<&Arc<Prepared>, SqlError> {
         self.statements.get(name).ok_or_else(|| {
             let message = format!("prepared statement \"{name}\" does not exist");
             SqlError::new(code::NO_STATEMENT, message)
@@ -274,6 +279,7 @@ impl<E: Engine> Session<E> {
         is_alone: bool,
     ) -> Result<Execution, SqlError> {
         let result = self.execute_portal(name, row_max, is_alone).await;
+        self.show_idle();
         result.map_err(|error| self.fail_block(error))
     }
 
@@ -290,6 +296,7 @@ impl<E: Engine> Session<E> {
         };
         if portal.running.is_none() {
             self.begin_statement();
+            self.show_active(command.text());
             let is_data = command.is_data();
             if self.transaction_status() == TransactionStatus::Idle && is_data && !is_alone {
                 self.begin(true, None);
@@ -411,7 +418,10 @@ fn spread_formats(formats: &[i16], count: usize) -> Result<Vec<bool>, SqlError> 
 }
 
 /// A client that was told of some columns can't be sent others.
-fn check_columns(now: &[OutputColumn], described: &[OutputColumn]) -> Result<(), SqlError> {
+pub(super) fn check_columns(
+    now: &[OutputColumn],
+    described: &[OutputColumn],
+) -> Result<(), SqlError> {
     let types = |columns: &[OutputColumn]| columns.iter().map(|c| c.ty).collect::<Vec<_>>();
     if types(now) == types(described) {
         return Ok(());

@@ -5,7 +5,7 @@
 //! order.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::{Bound, ControlFlow};
+use std::ops::ControlFlow;
 
 use pangea_core::exec::TXN_BYTES_MAX;
 use pangea_core::ids::TableId;
@@ -16,6 +16,9 @@ use pangea_core::txn::{
     Write,
 };
 use pangea_core::value::Value;
+
+use crate::error::code;
+use crate::writes::{At, Written, in_range, is_before};
 
 /// How many rows a scan takes out of the store at a time, so that it never holds the table's lock
 /// while it computes.
@@ -30,6 +33,8 @@ const WRITE_BYTES_MAX: usize = TXN_BYTES_MAX;
 pub(crate) struct LocalContext<H: Header> {
     pin: Pin<H>,
     is_recording: bool,
+    /// Whether writes are refused.
+    pub(super) is_read_only: bool,
     /// Whether a statement that writes was run, even if it found nothing to write.
     is_writer: bool,
     reads: ReadSet,
@@ -40,12 +45,6 @@ pub(crate) struct LocalContext<H: Header> {
     /// What each write was laid over, the oldest first, from the first savepoint on.
     undo: Option<Vec<(At, Option<Written>)>>,
 }
-
-/// Where a write is.
-type At = (TableId, Key);
-
-/// A value, or nothing where the key is deleted.
-type Written = Option<Value>;
 
 /// How far the writes of a transaction are.
 #[derive(Clone, Copy, Debug)]
@@ -60,6 +59,7 @@ impl<H: Header> LocalContext<H> {
         Self {
             pin,
             is_recording: false,
+            is_read_only: false,
             is_writer: false,
             reads: ReadSet::default(),
             points: BTreeSet::new(),
@@ -102,7 +102,14 @@ impl<H: Header> LocalContext<H> {
     }
 
     fn write(&mut self, table: TableId, key: Key, value: Option<Value>) -> Result<(), Stop> {
-        assert!(self.is_recording, "a snapshot read writes nothing");
+        if self.is_read_only {
+            let message = "cannot write in a read-only transaction";
+            return Err(Abort::new(code::READ_ONLY, message).into());
+        }
+        if !self.is_recording {
+            // A procedure does what nobody could see in it: the session runs it as one that writes.
+            return Err(Abort::new(code::NOT_REPEATABLE, "a snapshot read writes nothing").into());
+        }
         self.write_bytes += key.len() + value.as_ref().map_or(0, |value| value.len());
         if self.write_bytes > WRITE_BYTES_MAX {
             let mebibytes = WRITE_BYTES_MAX >> 20;
@@ -152,24 +159,6 @@ impl<H: Header> LocalContext<H> {
         }
         self.write_bytes = mark.write_bytes;
     }
-
-    /// The transaction's own writes in a range, in the order of a scan.
-    fn own_writes(&self, scan: &Scan) -> Vec<(Key, Option<Value>)> {
-        if scan.range.is_empty() {
-            return Vec::new();
-        }
-        let start = Bound::Included((scan.table, Key::from(&scan.range.start[..])));
-        let end = match &scan.range.end {
-            Some(end) => Bound::Excluded((scan.table, Key::from(&end[..]))),
-            None => Bound::Excluded((TableId(scan.table.0 + 1), Key::from(&[][..]))),
-        };
-        let found = self.writes.range((start, end));
-        let mut own: Vec<_> = found.map(|((_, key), value)| (key.clone(), value.clone())).collect();
-        if scan.direction == Direction::Reverse {
-            own.reverse();
-        }
-        own
-    }
 }
 
 impl<H: Header> Context for LocalContext<H> {
@@ -191,7 +180,7 @@ impl<H: Header> Context for LocalContext<H> {
     }
 
     fn scan(&mut self, scan: &Scan, visit: &mut Visit<'_>) -> Result<(), Stop> {
-        let own = self.own_writes(scan);
+        let own = in_range(&self.writes, scan);
         let rows = StoreRows::new(&self.pin, scan);
         let mut seen = Vec::new();
         let is_recording = self.is_recording;
@@ -310,12 +299,8 @@ fn merge<H: Header>(
     on_row: &mut OnMerged<'_, H>,
 ) {
     let mut own = own.into_iter().peekable();
-    let is_before = |a: &Key, b: &Key| match direction {
-        Direction::Forward => a < b,
-        Direction::Reverse => a > b,
-    };
     for (key, version) in rows {
-        while let Some((own_key, value)) = own.next_if(|(own, _)| is_before(own, &key)) {
+        while let Some((own_key, value)) = own.next_if(|(own, _)| is_before(own, &key, direction)) {
             if on_row(&own_key, value.as_ref(), None).is_break() {
                 return;
             }

@@ -10,6 +10,7 @@
 //! Several statements in one simple query, or between two Syncs of the extended protocol, are one
 //! implicit transaction, as in PostgreSQL.
 
+mod as_of;
 pub mod authorization;
 mod command;
 mod control;
@@ -18,10 +19,14 @@ mod copy_in;
 mod copy_out;
 pub(crate) mod cursors;
 mod data;
+mod explain;
 mod extended;
+mod index;
+mod insight;
 mod interrupt;
 pub(crate) mod local;
-mod notice;
+mod prepared;
+mod replay;
 mod savepoint;
 mod sequences;
 pub(crate) mod settings;
@@ -41,6 +46,11 @@ use crate::conflict;
 pub use crate::copy::Messages;
 use crate::engine::Engine;
 use crate::error::{SqlError, code};
+use crate::explain::Profile;
+use crate::insight::Facts;
+use crate::insight::activity::{Activity, Place, State};
+use crate::insight::statements::Call;
+use crate::notice::Notice;
 use crate::plan::target::Deferred;
 use crate::plan::{OutputColumn, Planned};
 use crate::syntax::{self, Parsed};
@@ -53,11 +63,12 @@ use command::Command;
 pub use copy::CopyStart;
 use copy::UnderWay;
 pub use copy_out::CopyOutput;
-use cursors::{Cursor, Shown};
+use cursors::Cursor;
+use explain::Rehearsed;
 pub use extended::{Described, Execution};
 use extended::{Portal, Prepared};
 use local::LocalContext;
-pub use notice::Notice;
+use replay::Done;
 use savepoint::Savepoint;
 use settings::Settings;
 
@@ -119,6 +130,8 @@ struct Transaction<E: Engine> {
     savepoints: Vec<Savepoint>,
     /// Foreign keys that it is held to when it commits.
     deferred: Vec<Deferred>,
+    /// What was done, to do it again where that is needed.
+    done: Done,
 }
 
 /// One client's session.
@@ -131,8 +144,6 @@ pub struct Session<E: Engine> {
     statements: BTreeMap<String, Arc<Prepared>>,
     portals: BTreeMap<String, Portal>,
     cursors: Vec<Cursor>,
-    /// What expressions are shown of them.
-    shown_cursors: Arc<Vec<Shown>>,
     /// How many cursors it has declared.
     cursors_declared: u64,
     notices: Vec<Notice>,
@@ -151,9 +162,18 @@ pub struct Session<E: Engine> {
     script: VecDeque<Parsed>,
     is_block: bool,
     copy: UnderWay<E::Header>,
+    /// What the statement that runs takes, where somebody asks.
+    profile: Option<Arc<Profile>>,
+    /// What the node knows of itself, where the statement that runs asks for it.
+    facts: Option<Arc<Facts>>,
+    /// Where others see what the session does.
+    place: Place,
+    /// What the statement that runs has met so far.
+    tally: Call,
 }
 
-fn now() -> i64 {
+/// The time: microseconds since 2000-01-01.
+pub fn now() -> i64 {
     let elapsed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     from_unix_micros(u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX))
 }
@@ -176,16 +196,29 @@ impl<E: Engine> Session<E> {
         for (name, value) in parameters {
             settings.connect(name, value)?;
         }
+        let database: Arc<str> = database.into();
+        let place = shared.insight.activities.enter(Activity {
+            process: 0,
+            user: settings.authorization().user().clone(),
+            database: database.clone(),
+            values: settings.values().clone(),
+            client: None,
+            started: now(),
+            transaction_started: None,
+            query_started: None,
+            state_changed: now(),
+            state: State::Idle,
+            query: Arc::from(""),
+        });
         Ok(Self {
             engine,
             shared,
-            database: database.into(),
+            database,
             settings,
             transaction: None,
             statements: BTreeMap::new(),
             portals: BTreeMap::new(),
             cursors: Vec::new(),
-            shown_cursors: Arc::default(),
             cursors_declared: 0,
             notices: Vec::new(),
             written: SnapshotVersion::ZERO,
@@ -196,6 +229,10 @@ impl<E: Engine> Session<E> {
             script: VecDeque::new(),
             is_block: false,
             copy: UnderWay::default(),
+            profile: None,
+            facts: None,
+            place,
+            tally: Call::default(),
         })
     }
 
@@ -221,19 +258,27 @@ impl<E: Engine> Session<E> {
 
     /// What clients are told beside their results, since the last call.
     pub fn take_notices(&mut self) -> Vec<Notice> {
-        std::mem::take(&mut self.notices)
+        let mut notices = std::mem::take(&mut self.notices);
+        notices.retain(|notice| self.settings.wants(notice.severity));
+        notices
     }
 
     /// Runs the statements of a text, one after the other, until one fails, or a COPY begins.
     pub async fn simple_query(&mut self, text: &str) -> Vec<Response> {
+        self.show_active(Some(text));
         // A simple query ends what the extended protocol left open.
         self.portals.clear();
         self.copy.take();
         self.script = match syntax::parse(text) {
             Ok(parsed) => parsed.into(),
-            Err(error) => return vec![Response::Error(self.fail(error))],
+            Err(error) => {
+                let error = self.fail(error);
+                self.show_idle();
+                return vec![Response::Error(error)];
+            }
         };
         if self.script.is_empty() {
+            self.show_idle();
             return vec![Response::Empty];
         }
         self.is_block = self.script.len() > 1;
@@ -261,6 +306,7 @@ impl<E: Engine> Session<E> {
         if let Err(error) = self.end_implicit().await {
             responses.push(Response::Error(error));
         }
+        self.show_idle();
         responses
     }
 
@@ -294,7 +340,7 @@ impl<E: Engine> Session<E> {
         error
     }
 
-    async fn run(
+    async fn run_command(
         &mut self,
         command: &Command,
         param_types: &[SqlType],
@@ -304,8 +350,9 @@ impl<E: Engine> Session<E> {
         let done = |tag: &str| Ok(Response::Command { tag: tag.to_owned() });
         match command {
             Command::Data(parsed) => self.run_data(parsed, param_types, params).await,
+            Command::Explain(explain) => self.run_explain(explain, param_types, params).await,
             Command::Copy(parsed) => self.begin_copy(parsed).await,
-            Command::Begin { tag, is_read_only } => {
+            Command::Begin { tag, is_read_only, as_of } => {
                 match &mut self.transaction {
                     Some(open) if open.is_implicit => {
                         open.is_implicit = false;
@@ -316,6 +363,12 @@ impl<E: Engine> Session<E> {
                         self.notices.push(Notice::warning(code::ACTIVE_TRANSACTION, message));
                     }
                     None => self.begin(false, *is_read_only),
+                }
+                if let Some(as_of) = as_of
+                    && let Err(error) = self.begin_as_of(as_of)
+                {
+                    self.rollback();
+                    return Err(error);
                 }
                 done(tag)
             }
@@ -338,6 +391,11 @@ impl<E: Engine> Session<E> {
             }
             Command::Cursor(cursor) => self.run_cursor(cursor, param_types, params).await,
             Command::SetUser(set) => self.set_user(set).await,
+            Command::Prepare { name, types, text } => {
+                self.prepare(name, text, types).await?;
+                done("PREPARE")
+            }
+            Command::Execute { name, args } => self.run_prepared(name, args).await,
             Command::Savepoint(step, name) => self.run_savepoint(*step, name).await,
             other => self.run_setting(other),
         }
@@ -366,6 +424,7 @@ impl<E: Engine> Session<E> {
             local_authorization: None,
             savepoints: Vec::new(),
             deferred: Vec::new(),
+            done: Done::default(),
         });
     }
 
@@ -397,15 +456,22 @@ impl<E: Engine> Session<E> {
         }
         let certified = transaction.cx.and_then(LocalContext::into_certified);
         let Some(certified) = certified else { return Ok("COMMIT") };
-        let outcome = self.engine.commit(Program::Certified(certified)).await;
+        let outcome =
+            self.commit_program(Program::Certified(certified), Rehearsed::default()).await;
         match outcome.map_err(|error| self.unknown_outcome(error))? {
             Outcome::Committed { version, .. } => {
                 self.written = self.written.max(version);
                 Ok("COMMIT")
             }
             Outcome::Aborted(abort) => {
-                self.settings = transaction.settings_before;
-                Err(self.explain(abort))
+                let replayed = match abort.code == SqlState::SERIALIZATION_FAILURE {
+                    true => self.replay(transaction.done, abort).await,
+                    false => Err(self.explain(abort)),
+                };
+                if replayed.is_err() {
+                    self.settings = transaction.settings_before;
+                }
+                replayed.map(|()| "COMMIT")
             }
         }
     }

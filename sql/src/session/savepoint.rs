@@ -110,6 +110,7 @@ impl<E: Engine> Session<E> {
         let cx = transaction.cx.as_mut().expect("it is kept while there are savepoints");
         let cursors = savepoint.cursors;
         cx.go_back(savepoint.writes);
+        transaction.done.breaks();
         self.forget_cursors(cursors);
         Ok(())
     }

@@ -5,14 +5,14 @@ use std::collections::VecDeque;
 
 use pangea_core::ids::TableId;
 use pangea_core::store::Header;
-use pangea_core::txn::{Outcome, Program};
+use pangea_core::txn::Outcome;
 
 use super::Session;
 use super::local::LocalContext;
 use crate::catalog::sequence::{SEQUENCES, Sequence, State};
 use crate::catalog::{CATALOG, relation_key};
 use crate::engine::Engine;
-use crate::error::{SqlError, code};
+use crate::error::SqlError;
 use crate::expr::Env;
 use crate::plan::Planned;
 use crate::sequence::{Drawn, RESERVE, Used, reserve_args, reserved};
@@ -96,8 +96,10 @@ impl<E: Engine> Session<E> {
     }
 
     fn draw_own(&mut self, used: &Used, wanted: u64) -> Result<Vec<i64>, SqlError> {
-        let cx = self.transaction.as_mut().and_then(|open| open.cx.as_mut());
-        let cx = cx.expect("the caller has looked");
+        let transaction = self.transaction.as_mut().expect("the caller has looked");
+        // It is written outside of a statement.
+        transaction.done.breaks();
+        let cx = transaction.cx.as_mut().expect("the caller has looked");
         let mut values = Vec::new();
         while (values.len() as u64) < wanted {
             let wanted = wanted - values.len() as u64;
@@ -127,10 +129,7 @@ impl<E: Engine> Session<E> {
             if values.len() < wanted {
                 let count = self.shared.blocks.wanted(sequence.id, wanted - values.len());
                 let args = reserve_args(name, sequence.id, count);
-                let procedure = self.engine.registry().id(RESERVE).ok_or_else(|| {
-                    SqlError::new(code::INTERNAL, "the node does not know sql.reserve")
-                })?;
-                let program = Program::Call { procedure, args: args.into() };
+                let program = self.program(RESERVE, args)?;
                 let outcome = self.engine.commit(program).await;
                 match outcome.map_err(|error| self.unknown_outcome(error))? {
                     Outcome::Aborted(abort) => return Err(abort.into()),

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::authorization::Authorization;
 use crate::error::{SqlError, code};
 use crate::expr::functions::VERSION;
+use crate::notice::Severity;
 use crate::types::zone::Zone;
 
 /// What values a setting takes.
@@ -51,6 +52,12 @@ const CUSTOM_VALUE_MAX: usize = 64 << 10;
 /// Isolation levels: all are given the strongest.
 const LEVELS: &[&str] = &["serializable", "repeatable read", "read committed", "read uncommitted"];
 
+/// What a client wants to be told: these things, and what comes after them.
+const SEVERITIES: &[&str] = &[
+    "debug5", "debug4", "debug3", "debug2", "debug1", "debug", "log", "info", "notice", "warning",
+    "error",
+];
+
 /// In the order of their names.
 const SETTINGS: &[Setting] = &[
     reported("application_name", "", Kind::Free),
@@ -58,7 +65,7 @@ const SETTINGS: &[Setting] = &[
     of("bytea_output", "hex", Kind::OneOf(&["hex"])),
     of("check_function_bodies", "on", Kind::Bool),
     reported("client_encoding", "UTF8", Kind::Encoding),
-    of("client_min_messages", "notice", Kind::Free),
+    of("client_min_messages", "notice", Kind::OneOf(SEVERITIES)),
     of("copy_atomic", "off", Kind::Bool),
     reported("DateStyle", "ISO, MDY", Kind::DateStyle),
     of("default_table_access_method", "heap", Kind::OneOf(&["heap"])),
@@ -86,6 +93,7 @@ const SETTINGS: &[Setting] = &[
     // psql asks before it hashes a password itself.
     of("password_encryption", "scram-sha-256", Kind::OneOf(&["scram-sha-256"])),
     of("reads", "snapshot", Kind::OneOf(&["snapshot", "strict"])),
+    of("replay", "on", Kind::Bool),
     of("role", "none", Kind::Fixed),
     of("row_security", "on", Kind::Bool),
     of("search_path", "public", Kind::Free),
@@ -334,6 +342,18 @@ impl Settings {
     /// Whether a setting is `on`.
     pub(crate) fn is_on(&self, name: &str) -> bool {
         self.values.get(name).is_some_and(|value| value == "on")
+    }
+
+    /// Whether the client wants to be told of something.
+    pub(crate) fn wants(&self, severity: Severity) -> bool {
+        let least = match self.values["client_min_messages"].as_str() {
+            "notice" => Severity::Notice,
+            "warning" => Severity::Warning,
+            "error" => Severity::Info,
+            "log" | "info" => Severity::Log,
+            _ => Severity::Debug,
+        };
+        severity >= least
     }
 
     /// A time, where it is not 0.

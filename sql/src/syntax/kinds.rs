@@ -15,6 +15,7 @@ const PARSED: &[&str] = &[
     "ALTER",
     "ANALYZE",
     "BEGIN",
+    "CALL",
     "COMMENT",
     "COMMIT",
     "COPY",
@@ -24,7 +25,9 @@ const PARSED: &[&str] = &[
     "DISCARD",
     "DROP",
     "END",
+    "EXECUTE",
     "INSERT",
+    "PREPARE",
     "RELEASE",
     "RESET",
     "ROLLBACK",
@@ -43,12 +46,8 @@ const PARSED: &[&str] = &[
 
 /// Statements that PostgreSQL has beside them.
 const MISSING: &[&str] = &[
-    "CALL",
     "CHECKPOINT",
     "CLUSTER",
-    "DO",
-    "EXECUTE",
-    "EXPLAIN",
     "GRANT",
     "IMPORT",
     "LISTEN",
@@ -56,7 +55,6 @@ const MISSING: &[&str] = &[
     "LOCK",
     "MERGE",
     "NOTIFY",
-    "PREPARE",
     "REASSIGN",
     "REFRESH",
     "REINDEX",
@@ -141,6 +139,7 @@ pub(super) fn check<'a>(tokens: impl Iterator<Item = &'a TokenWithSpan>) -> Resu
         ("CREATE" | "DROP" | "ALTER", _) => match object(&words[1..]) {
             Some("TABLE") => Ok(()),
             Some("INDEX" | "SEQUENCE" | "VIEW") if kind != "ALTER" => Ok(()),
+            Some("PROCEDURE") if kind == "DROP" => Ok(()),
             Some(object) => Err(SqlError::unsupported(format!("{kind} {object}"))),
             None => Ok(()),
         },

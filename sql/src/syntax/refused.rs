@@ -77,8 +77,6 @@ fn feature(before: &Token, token: &Token, after: &Token) -> Option<&'static str>
     let is_at_name = *before == Token::Period || BEFORE_NAMES.iter().any(|it| is(before, it));
     if word.quote_style.is_some() || is_at_name {
         None
-    } else if is(token, "ROW") && *after == Token::LParen && !is_at_table {
-        Some("ROW")
     } else if is(token, "ONLY") && is_query && matches!(after, Token::Word(_) | Token::LParen) {
         Some("ONLY")
     } else if is(token, "USING") && is_operator(after) {

@@ -6,7 +6,7 @@ use sqlparser::tokenizer::{Location, Token, TokenWithSpan};
 use crate::error::{SqlError, code};
 
 /// The tokens of a statement without blanks, and how far they were read.
-pub(super) struct Words<'a> {
+pub(crate) struct Words<'a> {
     /// The text that the tokens are of.
     pub source: &'a str,
     /// Where the statement begins in it.
@@ -16,7 +16,7 @@ pub(super) struct Words<'a> {
 }
 
 /// `SELECT` where a word says so without quotes.
-pub(super) fn word(token: &Token) -> Option<String> {
+pub(crate) fn word(token: &Token) -> Option<String> {
     match token {
         Token::Word(word) if word.quote_style.is_none() => Some(word.value.to_ascii_uppercase()),
         _ => None,
@@ -24,11 +24,11 @@ pub(super) fn word(token: &Token) -> Option<String> {
 }
 
 impl Words<'_> {
-    pub(super) fn token(&self) -> Option<&Token> {
+    pub(crate) fn token(&self) -> Option<&Token> {
         self.tokens.get(self.at).map(|token| &token.token)
     }
 
-    pub(super) fn unexpected(&self) -> SqlError {
+    pub(crate) fn unexpected(&self) -> SqlError {
         match self.tokens.get(self.at) {
             Some(token) => {
                 let message = format!("syntax error at or near \"{}\"", token.token);
@@ -42,7 +42,7 @@ impl Words<'_> {
     }
 
     /// Passes over words that come next, all of them or none.
-    pub(super) fn take(&mut self, words: &str) -> bool {
+    pub(crate) fn take(&mut self, words: &str) -> bool {
         let mut at = self.at;
         for wanted in words.split(' ') {
             let found = self.tokens.get(at).and_then(|token| word(&token.token));
@@ -55,21 +55,21 @@ impl Words<'_> {
         true
     }
 
-    pub(super) fn take_one<'w>(&mut self, words: &[&'w str]) -> Option<&'w str> {
+    pub(crate) fn take_one<'w>(&mut self, words: &[&'w str]) -> Option<&'w str> {
         words.iter().find(|word| self.take(word)).copied()
     }
 
-    pub(super) fn take_token(&mut self, token: &Token) -> bool {
+    pub(crate) fn take_token(&mut self, token: &Token) -> bool {
         let is_next = self.token() == Some(token);
         self.at += usize::from(is_next);
         is_next
     }
 
-    pub(super) fn expect(&mut self, words: &str) -> Result<(), SqlError> {
+    pub(crate) fn expect(&mut self, words: &str) -> Result<(), SqlError> {
         if self.take(words) { Ok(()) } else { Err(self.unexpected()) }
     }
 
-    pub(super) fn ident(&mut self) -> Result<ast::Ident, SqlError> {
+    pub(crate) fn ident(&mut self) -> Result<ast::Ident, SqlError> {
         let Some(Token::Word(found)) = self.token() else { return Err(self.unexpected()) };
         let lower = found.value.to_lowercase();
         let is_reserved = super::reserved::RESERVED.binary_search(&&*lower).is_ok();
@@ -81,7 +81,7 @@ impl Words<'_> {
         Ok(ident)
     }
 
-    pub(super) fn list<T>(
+    pub(crate) fn list<T>(
         &mut self,
         item: impl Fn(&mut Self) -> Result<T, SqlError>,
     ) -> Result<Vec<T>, SqlError> {
@@ -92,7 +92,7 @@ impl Words<'_> {
         Ok(items)
     }
 
-    pub(super) fn place(&self) -> Location {
+    pub(crate) fn place(&self) -> Location {
         self.tokens.get(self.at).map_or(Location::empty(), |token| token.span.start)
     }
 }

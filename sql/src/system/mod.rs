@@ -13,8 +13,10 @@
 
 mod constraints;
 mod definitions;
+mod insight;
 mod names;
 mod objects;
+mod procedures;
 mod relations;
 mod roles;
 mod tables;
@@ -29,6 +31,7 @@ use pangea_core::key::Direction;
 use pangea_core::txn::{Context, Scan};
 
 use crate::catalog::comment::{self, Subject};
+use crate::catalog::procedure::{self, Procedure};
 use crate::catalog::role::{self, Access, Object, Role};
 use crate::catalog::{
     BOOTSTRAP, CATALOG, Relation, Sequence, Table, View, relation_keys, relation_of_key,
@@ -50,6 +53,8 @@ const PG_CATALOG: u32 = 11;
 pub(crate) const PUBLIC: u32 = 2_200;
 /// `information_schema`
 const INFORMATION_SCHEMA: u32 = 13_000;
+/// `pangea`: what is not PostgreSQL's.
+const PANGEA: u32 = 13_001;
 /// The numbers of the tables that list schemas and databases.
 pub(crate) const PG_NAMESPACE: u32 = 2_615;
 pub(crate) const PG_DATABASE: u32 = 1_262;
@@ -74,6 +79,7 @@ pub(crate) struct SystemCatalog {
     schema: Access,
     constraints: BTreeMap<u32, constraints::Constraint>,
     comments: BTreeMap<Subject, String>,
+    procedures: Vec<Procedure>,
     /// The rows of its tables that were asked for.
     made: Mutex<BTreeMap<u32, Arc<Vec<Vec<Datum>>>>>,
 }
@@ -104,7 +110,11 @@ enum Kind {
 
 /// The number of a schema of the catalog.
 fn schema_oid(name: &str) -> u32 {
-    if name == "pg_catalog" { PG_CATALOG } else { INFORMATION_SCHEMA }
+    match name {
+        "pg_catalog" => PG_CATALOG,
+        "pangea" => PANGEA,
+        _ => INFORMATION_SCHEMA,
+    }
 }
 
 /// What of the catalog a name stands for. A table of it comes before one that users made.
@@ -148,6 +158,22 @@ fn numbered<T>(named: impl IntoIterator<Item = (String, T)>) -> BTreeMap<u32, T>
     found
 }
 
+/// The tables and views of the catalog itself, by their numbers.
+fn own_relations() -> BTreeMap<u32, Entry> {
+    let mut relations = BTreeMap::new();
+    for system in tables::all() {
+        let (name, kind) = (system.name.clone(), Kind::System(system));
+        let namespace = schema_oid(system.schema);
+        relations.insert(system.oid, Entry { name, namespace, kind });
+    }
+    for (view, columns) in views::all().iter().zip(views::columns()) {
+        let (name, kind) = (view.name.clone(), Kind::SystemView(view, columns));
+        let namespace = schema_oid(&view.schema);
+        relations.insert(view.oid, Entry { name, namespace, kind });
+    }
+    relations
+}
+
 impl SystemCatalog {
     /// Reads all records.
     pub(crate) fn load(cx: &mut dyn Context) -> Result<Self, Failure> {
@@ -157,17 +183,7 @@ impl SystemCatalog {
             records.push((relation_of_key(key).map(str::to_owned), Relation::decode(record)));
             ControlFlow::Continue(())
         })?;
-        let mut relations = BTreeMap::new();
-        for system in tables::all() {
-            let (name, kind) = (system.name.clone(), Kind::System(system));
-            let namespace = schema_oid(system.schema);
-            relations.insert(system.oid, Entry { name, namespace, kind });
-        }
-        for (view, columns) in views::all().iter().zip(views::columns()) {
-            let (name, kind) = (view.name.clone(), Kind::SystemView(view, columns));
-            let namespace = schema_oid(&view.schema);
-            relations.insert(view.oid, Entry { name, namespace, kind });
-        }
+        let mut relations = own_relations();
         let mut add = |oid, name: &str, kind| {
             let (name, namespace) = (name.to_owned(), PUBLIC);
             relations.insert(oid, Entry { name, namespace, kind });
@@ -217,6 +233,7 @@ impl SystemCatalog {
             schema,
             constraints,
             comments,
+            procedures: procedure::all(cx)?,
             made: Mutex::default(),
         })
     }
@@ -229,6 +246,9 @@ impl SystemCatalog {
 
     fn make(&self, table: &'static SystemTable, env: &Env) -> Vec<Vec<Datum>> {
         let rows = tables::Rows::new(table);
+        if table.is_of_node() {
+            return self.of_node(&table.name, rows, env).finish();
+        }
         match table.name.as_str() {
             "pg_class" => self.pg_class(rows),
             "pg_attribute" => self.pg_attribute(rows),
@@ -242,7 +262,9 @@ impl SystemCatalog {
             "pg_database" => self.pg_database(rows, env),
             "pg_namespace" => self.pg_namespace(rows),
             "pg_type" => types::pg_type(rows),
-            "pg_proc" => types::pg_proc(rows),
+            "pg_proc" => self.pg_proc(rows),
+            "routines" => self.routines(rows, &env.database),
+            "parameters" => self.parameters(rows, &env.database),
             "pg_opclass" => types::pg_opclass(rows),
             "pg_opfamily" => types::pg_opfamily(rows),
             "pg_am" => objects::pg_am(rows),
@@ -253,7 +275,8 @@ impl SystemCatalog {
             "pg_shdescription" => self.pg_shdescription(rows),
             "pg_cursors" => objects::pg_cursors(rows, env),
             "pg_settings" => objects::pg_settings(rows, env),
-            // Of all others Pangea has none.
+            // Of what the others list Pangea has none; but for operators, casts and aggregates,
+            // which are not listed yet.
             _ => rows,
         }
         .finish()

@@ -19,7 +19,7 @@ pub(crate) fn format_type(oid: u32, modifier: i32) -> String {
     match (SqlType::from_oid(oid), types::row(oid)) {
         (Some(base), _) => ColumnType { base, modifier }.to_string(),
         (None, Some(row)) => {
-            let element = types::row(row.name.strip_prefix('_').map_or(0, |_| row.element()));
+            let element = types::row(row.name.strip_prefix('_').map_or(0, |_| row.element));
             element.map_or_else(|| row.name.clone(), |element| format!("{}[]", element.name))
         }
         (None, None) => "???".to_owned(),
@@ -59,10 +59,7 @@ fn check_length(text: &str) -> Result<(), SqlError> {
 /// The parts of a name in a text, of which the last is the thing's own.
 fn parts_of(text: &str) -> Result<(Option<String>, String), SqlError> {
     check_length(text)?;
-    let invalid = |_| SqlError::new(code::INVALID_NAME, "invalid name syntax");
-    let mut parser = Parser::new(&PostgreSqlDialect {}).try_with_sql(text).map_err(invalid)?;
-    let object = parser.parse_object_name(false).map_err(invalid)?;
-    let mut parts = syntax::name_parts(&object)?;
+    let mut parts = syntax::name_parts(&syntax::object_from_text(text)?)?;
     let name = parts.pop().unwrap_or_default();
     Ok((parts.pop(), name))
 }

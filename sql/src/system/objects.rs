@@ -3,7 +3,7 @@
 use super::relations::{BTREE, C_COLLATION, DEFAULT_COLLATION};
 use super::roles::{DEFAULT_TABLESPACE, ENCODING};
 use super::tables::{Rows, int, text};
-use super::{BOOTSTRAP_ROLE, PG_CATALOG, PG_DATABASE, SystemCatalog, types};
+use super::{BOOTSTRAP_ROLE, PG_CATALOG, PG_DATABASE, SystemCatalog, procedures, types};
 use crate::catalog::comment::Subject;
 use crate::expr::Env;
 use crate::session::settings;
@@ -45,7 +45,7 @@ impl SystemCatalog {
 
 /// The cursors of the session.
 pub(super) fn pg_cursors(mut rows: Rows, env: &Env) -> Rows {
-    for cursor in env.cursors.iter() {
+    for cursor in &env.cursors {
         rows.add(&[
             ("name", text(&cursor.name)),
             ("statement", text(&cursor.statement)),
@@ -112,7 +112,12 @@ pub(super) fn pg_collation(mut rows: Rows) -> Rows {
 }
 
 pub(super) fn pg_language(mut rows: Rows) -> Rows {
-    for (oid, name, is_trusted) in [(types::INTERNAL, "internal", false), (14, "sql", true)] {
+    let languages = [
+        (types::INTERNAL, "internal", false),
+        (procedures::SQL, "sql", true),
+        (procedures::PLPGSQL, "plpgsql", true),
+    ];
+    for (oid, name, is_trusted) in languages {
         rows.add(&[
             ("oid", int(oid)),
             ("lanname", text(name)),

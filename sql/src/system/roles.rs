@@ -1,12 +1,13 @@
 //! Roles, the database and the schemas.
 
 use std::collections::BTreeSet;
+use std::convert::Infallible;
 
 use super::tables::{Rows, int, text};
-use super::{INFORMATION_SCHEMA, PG_CATALOG, PUBLIC, SystemCatalog, numbered};
+use super::{INFORMATION_SCHEMA, PANGEA, PG_CATALOG, PUBLIC, SystemCatalog, numbered};
 use crate::authorization::held;
 use crate::catalog::BOOTSTRAP;
-use crate::catalog::role::{Access, Privileges, Role};
+use crate::catalog::role::{self, Access, PRIVILEGES, Privileges, Role};
 use crate::expr::Env;
 use crate::syntax::quoted;
 use crate::types::datum::Datum;
@@ -18,19 +19,6 @@ pub(super) const DEFAULT_TABLESPACE: u32 = 1_663;
 /// UTF8
 pub(crate) const ENCODING: u32 = 6;
 
-/// What each privilege is called in a list, in the order of such a list.
-const LETTERS: [(Privileges, char); 9] = [
-    (Privileges::INSERT, 'a'),
-    (Privileges::SELECT, 'r'),
-    (Privileges::UPDATE, 'w'),
-    (Privileges::DELETE, 'd'),
-    (Privileges::TRUNCATE, 'D'),
-    (Privileges::REFERENCES, 'x'),
-    (Privileges::TRIGGER, 't'),
-    (Privileges::USAGE, 'U'),
-    (Privileges::CREATE, 'C'),
-];
-
 /// A list of who may do what, as PostgreSQL writes it: `role=privileges/grantor`. NULL where nobody
 /// was given anything. `all` is what the owner has.
 pub(super) fn acl(access: &Access, all: Privileges) -> Datum {
@@ -39,7 +27,8 @@ pub(super) fn acl(access: &Access, all: Privileges) -> Datum {
     }
     let item = |to: &str, by: &str, has: Privileges, may_give: Privileges| {
         let is_in = |it: Privileges, one: Privileges| !it.within(one).is_empty();
-        let letters = LETTERS.iter().filter(|(one, _)| is_in(has, *one)).map(|(one, letter)| {
+        let letters = PRIVILEGES.iter().filter(|(.., one)| is_in(has, *one));
+        let letters = letters.map(|(_, letter, one)| {
             let star = if is_in(may_give, *one) { "*" } else { "" };
             format!("{letter}{star}")
         });
@@ -56,8 +45,13 @@ pub(super) fn acl(access: &Access, all: Privileges) -> Datum {
 impl SystemCatalog {
     /// The schemas.
     pub(super) fn namespaces(&self) -> impl Iterator<Item = (u32, &'static str)> {
-        [(PG_CATALOG, "pg_catalog"), (PUBLIC, "public"), (INFORMATION_SCHEMA, "information_schema")]
-            .into_iter()
+        let names = [
+            (PG_CATALOG, "pg_catalog"),
+            (PUBLIC, "public"),
+            (INFORMATION_SCHEMA, "information_schema"),
+            (PANGEA, "pangea"),
+        ];
+        names.into_iter()
     }
 
     pub(super) fn pg_authid(&self, mut rows: Rows, env: &Env) -> Rows {
@@ -151,17 +145,12 @@ impl SystemCatalog {
 
     /// The roles whose privileges somebody has.
     fn privileged(&self, user: &str) -> BTreeSet<String> {
-        let mut found = BTreeSet::from([user.to_owned()]);
-        let mut open = vec![user.to_owned()];
-        while let Some(name) = open.pop() {
-            let role = self.roles.values().find(|role| role.name == name && role.inherits);
-            for membership in role.iter().flat_map(|role| &role.member_of) {
-                if found.insert(membership.role.clone()) {
-                    open.push(membership.role.clone());
-                }
-            }
-        }
-        found
+        let find = |name: &str| {
+            let found = self.roles.values().find(|role| role.name == name);
+            Ok::<_, Infallible>(found.cloned())
+        };
+        let Ok(all) = role::memberships_of(user, |role| role.inherits, find);
+        all
     }
 
     /// Whether somebody may do something with a relation; nothing where there is none.
@@ -198,22 +187,6 @@ fn may(access: &Access, roles: &BTreeSet<String>, wanted: Privileges) -> bool {
     wanted.without(held(access, roles)).is_empty()
 }
 
-/// The privilege of a letter in a list.
-fn privilege_of(letter: char) -> Option<&'static str> {
-    Some(match letter {
-        'a' => "INSERT",
-        'r' => "SELECT",
-        'w' => "UPDATE",
-        'd' => "DELETE",
-        'D' => "TRUNCATE",
-        'x' => "REFERENCES",
-        't' => "TRIGGER",
-        'U' => "USAGE",
-        'C' => "CREATE",
-        _ => return None,
-    })
-}
-
 impl SystemCatalog {
     /// An item of a list of who may do what, as rows: who gave what to whom, and whether it may be
     /// given on.
@@ -223,8 +196,9 @@ impl SystemCatalog {
         let number = |name: &str| int(self.role_oid(name.trim_matches('"')));
         let mut rows: Vec<Vec<Datum>> = Vec::new();
         for letter in letters.chars() {
-            match (privilege_of(letter), rows.last_mut()) {
-                (Some(name), _) => {
+            let found = PRIVILEGES.iter().find(|(_, known, _)| *known == letter);
+            match (found, rows.last_mut()) {
+                (Some((name, ..)), _) => {
                     rows.push(vec![number(by), number(to), text(name), Datum::Bool(false)]);
                 }
                 (None, Some(row)) => row[3] = Datum::Bool(true),

@@ -28,6 +28,11 @@ pub(crate) struct SystemColumn {
 }
 
 impl SystemTable {
+    /// Whether its rows are what one node knows, and another on another node.
+    pub(crate) fn is_of_node(&self) -> bool {
+        self.schema == "pangea" || self.name == "pg_stat_activity"
+    }
+
     /// Its columns, and the number of the table, which `*` does not show.
     pub(crate) fn all_columns(&self) -> impl Iterator<Item = (String, SqlType)> {
         let own = self.columns.iter().map(|column| (column.name.clone(), column.base));
@@ -56,8 +61,9 @@ fn table(line: &str) -> SystemTable {
     let mut words = line.split(' ');
     let oid = words.next().and_then(|word| word.parse().ok()).expect("a number first");
     let name = words.next().expect("a name");
-    let (schema, name) = match name.strip_prefix("information_schema.") {
-        Some(name) => ("information_schema", name.to_owned()),
+    let (schema, name) = match name.split_once('.') {
+        Some(("pangea", name)) => ("pangea", name.to_owned()),
+        Some((_, name)) => ("information_schema", name.to_owned()),
         None => ("pg_catalog", name.to_owned()),
     };
     let column = |word: &str| {

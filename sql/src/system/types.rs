@@ -33,19 +33,12 @@ pub(super) struct TypeRow {
     category: String,
     is_preferred: bool,
     delimiter: String,
-    element: u32,
+    pub element: u32,
     array: u32,
     pub align: String,
     pub storage: String,
     collation: u32,
     functions: Vec<u32>,
-}
-
-impl TypeRow {
-    /// The number of the type of an array's values.
-    pub(super) fn element(&self) -> u32 {
-        self.element
-    }
 }
 
 fn number(word: &str) -> u32 {
@@ -90,7 +83,7 @@ pub(super) fn named(name: &str) -> Option<&'static TypeRow> {
 }
 
 /// Functions, by their numbers.
-fn procedures() -> impl Iterator<Item = (u32, &'static str)> {
+pub(super) fn procedures() -> impl Iterator<Item = (u32, &'static str)> {
     let line = |line: &'static str| line.split_once(' ').expect("a number and a name");
     PROCEDURES.lines().map(line).map(|(oid, name)| (number(oid), name))
 }
@@ -161,24 +154,6 @@ pub(super) fn pg_type(mut rows: Rows) -> Rows {
             ("typstorage", text(&row.storage)),
             ("typtypmod", int(-1)),
             ("typcollation", int(row.collation)),
-        ]);
-    }
-    rows
-}
-
-pub(super) fn pg_proc(mut rows: Rows) -> Rows {
-    for (oid, name) in procedures() {
-        rows.add(&[
-            ("oid", int(oid)),
-            ("proname", text(name)),
-            ("pronamespace", int(PG_CATALOG)),
-            ("proowner", int(BOOTSTRAP_ROLE)),
-            ("prolang", int(INTERNAL)),
-            ("prokind", text("f")),
-            ("proisstrict", Datum::Bool(true)),
-            ("provolatile", text("i")),
-            ("proparallel", text("s")),
-            ("prosrc", text(name)),
         ]);
     }
     rows

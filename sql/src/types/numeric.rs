@@ -136,6 +136,25 @@ impl Numeric {
         Ok(Self::new(self.unscaled_at(scale) % other.unscaled_at(scale), scale))
     }
 
+    /// The square root with the digits that PostgreSQL gives it; nothing of a negative number.
+    pub fn square_root(&self) -> Option<Self> {
+        if self.signum() < 0 {
+            return None;
+        }
+        let exponent = self.significant().map_or(0, |(_, exponent)| exponent);
+        // PostgreSQL counts in groups of four digits.
+        let before_point = exponent.div_euclid(4) * 2 + 1;
+        let scale = (16 - before_point).max(self.scale.into()).clamp(0, 1_000) as u32;
+        Some(self.root_at(scale))
+    }
+
+    /// The square root of what is not negative, rounded to some digits.
+    pub fn root_at(&self, scale: u32) -> Self {
+        let guard = scale + 8;
+        let root = self.round(2 * guard).unscaled.sqrt();
+        Self::new(root, guard).round(scale)
+    }
+
     /// Rounded half away from zero to `scale` digits, or padded with zeros.
     #[must_use]
     pub fn round(&self, scale: u32) -> Self {

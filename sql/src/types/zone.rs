@@ -50,6 +50,9 @@ impl Zone {
         {
             return Ok(Self { name: name.to_owned(), rule: Rule::Fixed(hours * 3_600) });
         }
+        if let Some(zone) = Self::posix(name) {
+            return Ok(zone);
+        }
         static DATABASE: OnceLock<TimeZoneDatabase> = OnceLock::new();
         let database = DATABASE.get_or_init(TimeZoneDatabase::bundled);
         let zone = database.get(name).map_err(|_| {
@@ -58,6 +61,30 @@ impl Zone {
         })?;
         let canonical = zone.iana_name().unwrap_or(name).to_owned();
         Ok(Self { name: canonical, rule: Rule::Named(zone) })
+    }
+
+    /// The zone that is a number as POSIX has it: hours west of UTC, minutes and seconds too, such
+    /// as `+05:30`.
+    pub fn posix(name: &str) -> Option<Self> {
+        let (is_east, digits) = match name.as_bytes().first()? {
+            b'-' => (true, &name[1..]),
+            b'+' => (false, &name[1..]),
+            _ => (false, name),
+        };
+        let mut seconds = 0;
+        let mut unit = 3_600;
+        for (at, part) in digits.split(':').enumerate() {
+            let is_number =
+                matches!(part.len(), 1..=2) && part.bytes().all(|it| it.is_ascii_digit());
+            if at > 2 || !is_number {
+                return None;
+            }
+            seconds += part.parse::<i32>().ok()? * unit;
+            unit /= 60;
+        }
+        let seconds = if is_east { seconds } else { -seconds };
+        (seconds.abs() <= OFFSET_SECONDS_MAX)
+            .then(|| Self { name: name.to_owned(), rule: Rule::Fixed(seconds) })
     }
 
     /// The name that `SHOW TimeZone` shows.

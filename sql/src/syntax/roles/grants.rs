@@ -4,22 +4,10 @@ use sqlparser::tokenizer::{Token, TokenWithSpan};
 
 use super::super::words::{Words, word};
 use super::{Grant, GrantOn, RoleName, RoleStatement};
-use crate::catalog::role::Privileges;
+use crate::catalog::role::{PRIVILEGES, Privileges};
 use crate::error::{SqlError, code};
 use crate::syntax::name;
 
-/// The names of privileges.
-const PRIVILEGES: [(&str, Privileges); 9] = [
-    ("SELECT", Privileges::SELECT),
-    ("INSERT", Privileges::INSERT),
-    ("UPDATE", Privileges::UPDATE),
-    ("DELETE", Privileges::DELETE),
-    ("TRUNCATE", Privileges::TRUNCATE),
-    ("REFERENCES", Privileges::REFERENCES),
-    ("TRIGGER", Privileges::TRIGGER),
-    ("USAGE", Privileges::USAGE),
-    ("CREATE", Privileges::CREATE),
-];
 /// The names of others, of what there is not.
 const OTHER_PRIVILEGES: [&str; 5] = ["connect", "execute", "set", "temp", "temporary"];
 /// What else GRANT is on in PostgreSQL.
@@ -93,8 +81,8 @@ impl Words<'_> {
             return Ok(None);
         }
         let one = |cursor: &mut Self| {
-            let found = PRIVILEGES.iter().find(|(name, _)| cursor.take(name)).copied();
-            let Some(found) = found else {
+            let found = PRIVILEGES.iter().find(|(name, ..)| cursor.take(name));
+            let Some(&(name, _, privilege)) = found else {
                 let Some(Token::Word(word)) = cursor.token() else {
                     return Err(cursor.unexpected());
                 };
@@ -106,7 +94,7 @@ impl Words<'_> {
                 return Err(SqlError::new(code::SYNTAX, message));
             };
             cursor.refuse_columns()?;
-            Ok(found)
+            Ok((name, privilege))
         };
         self.list(one).map(Some)
     }

@@ -1,0 +1,1 @@
+alter table accounts drop column note;

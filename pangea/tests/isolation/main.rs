@@ -1,0 +1,241 @@
+//! The anomalies that weaker isolation allows, tried by sessions in three regions, on every
+//! protocol.
+//!
+//! Each anomaly is a file of steps in `scripts/`, whose notation is in [`script`]. It runs three
+//! times: rows are found by primary key, by a range of a column without an index, and by an index
+//! beside it. Whatever is asked for, the level is serializable, so that no anomaly may
+//! happen. That is
+//! checked twice: what a script says must come of its steps, which its author knew; and by
+//! [`judge`], which knows nothing but the committed transactions, their answers and what is left,
+//! and looks for a serial order that explains them. Where two outcomes are serializable, a script
+//! leaves it open which of them it is, so that it does not depend on how a protocol orders
+//! transactions, nor on whether one that was refused is tried again.
+//!
+//! Each script says what PostgreSQL would allow at `read committed`, its default. Without
+//! isolation, each must be found out: a script that does not provoke its anomaly shows nothing.
+
+mod history;
+mod judge;
+mod script;
+#[path = "../support/mod.rs"]
+mod support;
+
+use std::path::{Path, PathBuf};
+
+use futures_util::future::join_all;
+use rustix::process::Signal;
+use support::demo::Demo;
+use tokio_postgres::{Client, NoTls};
+
+use history::{History, Isolation, Seen, ask};
+use script::{SESSIONS, Script};
+
+/// The protocols that there are.
+const PROTOCOLS: [&str; 1] = ["minerva"];
+
+/// The levels that a client can ask for. All are serializable.
+const LEVELS: [&str; 4] = ["read uncommitted", "read committed", "repeatable read", "serializable"];
+
+/// The files in `scripts`.
+const ANOMALIES: [&str; 14] = [
+    "aborted_read",
+    "circular_information_flow",
+    "dirty_read",
+    "dirty_write",
+    "fuzzy_read",
+    "intermediate_read",
+    "long_fork",
+    "long_fork_at_once",
+    "lost_update",
+    "phantom",
+    "predicate_write_skew",
+    "read_only_anomaly",
+    "read_skew",
+    "write_skew",
+];
+
+const TABLE: &str = "
+    create table t (id int primary key, tag text not null, n int not null, v int not null);
+    create index t_tag on t (tag)";
+
+/// What each script begins with.
+const START: &str = "
+    delete from t;
+    insert into t values (1, 'one', 10, 100), (2, 'two', 20, 200)";
+
+/// A way in which rows are found.
+#[derive(Debug)]
+pub struct Variant {
+    /// What it is called.
+    name: &'static str,
+    /// What EXPLAIN says of it.
+    plan: &'static str,
+    /// What a script has in place of a condition, and the condition.
+    places: [(&'static str, &'static str); 3],
+}
+
+const VARIANTS: [Variant; 3] = [
+    Variant {
+        name: "by primary key",
+        plan: "using t_pkey",
+        places: [("{1}", "id = 1"), ("{2}", "id = 2"), ("{all}", "id between 1 and 9")],
+    },
+    Variant {
+        name: "by a range without an index",
+        plan: "Seq Scan",
+        places: [
+            ("{1}", "n between 5 and 14"),
+            ("{2}", "n between 15 and 24"),
+            ("{all}", "n between 0 and 99"),
+        ],
+    },
+    Variant {
+        name: "by a secondary index",
+        plan: "using t_tag",
+        places: [
+            ("{1}", "tag = 'one'"),
+            ("{2}", "tag = 'two'"),
+            ("{all}", "tag between 'a' and 'z'"),
+        ],
+    },
+];
+
+fn scripts() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/isolation/scripts")
+}
+
+fn text_of(anomaly: &str) -> String {
+    std::fs::read_to_string(scripts().join(anomaly).with_extension("txt")).unwrap()
+}
+
+/// A cluster of three regions.
+struct Regions {
+    names: Vec<String>,
+    urls: Vec<String>,
+    /// A session in each region.
+    clients: Vec<Client>,
+}
+
+impl Regions {
+    /// Runs a test on a cluster of its own, with the table.
+    fn with(protocol: &str, test: impl AsyncFnOnce(&Self)) {
+        let directory = tempfile::tempdir().unwrap();
+        let regions = ["--regions", "us-east,ca-central,us-central"];
+        let arguments = [&["--protocol", protocol], &regions[..]].concat();
+        let mut demo = Demo::start(directory.path(), &arguments);
+        let (names, urls): (Vec<String>, Vec<String>) = demo.urls(3).into_iter().unzip();
+        tokio::runtime::Runtime::new().unwrap().block_on(async {
+            let clients = join_all(urls.iter().map(|url| connect(url))).await;
+            let regions = Self { names, urls, clients };
+            regions.clients[0].batch_execute(TABLE).await.unwrap();
+            test(&regions).await;
+        });
+        demo.signal(Signal::INT);
+        assert!(demo.process.wait().unwrap().success());
+    }
+
+    /// Runs a script in new sessions, and says what was wrong with what came of it.
+    async fn run(&self, script: &Script, isolation: Isolation, level: &str) -> Vec<String> {
+        self.clients[0].batch_execute(&format!("begin; {START}; commit")).await.unwrap();
+        // Every region has it now.
+        self.everything().await;
+        let clients =
+            join_all(SESSIONS.iter().map(|&(_, region)| connect(&self.urls[region]))).await;
+        for client in &clients {
+            let asked = format!("set default_transaction_isolation = '{level}'");
+            client.batch_execute(&asked).await.unwrap();
+        }
+        let History { transactions, mut wrong, .. } =
+            History::of(script, &clients, &self.names, isolation).await;
+        let left = self.everything().await;
+        if judge::serial_order(&self.clients[0], &transactions, &left).await.is_none() {
+            wrong.push(format!("no serial order explains {transactions:#?} and {left:?}"));
+        }
+        wrong
+    }
+
+    /// What the table holds, the same in every region.
+    async fn everything(&self) -> Seen {
+        let answers =
+            join_all(self.clients.iter().map(|client| ask(client, judge::EVERYTHING))).await;
+        let answers: Vec<Seen> = answers.into_iter().map(Result::unwrap).collect();
+        assert!(answers.iter().all(|answer| *answer == answers[0]), "regions differ: {answers:?}");
+        answers[0].clone()
+    }
+}
+
+/// A session that reads what was committed before, wherever that was.
+async fn connect(url: &str) -> Client {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client.batch_execute("set reads = 'strict'").await.unwrap();
+    client
+}
+
+/// Runs all scripts and returns what was wrong.
+async fn run_all(
+    regions: &Regions,
+    isolation: Isolation,
+    level: &str,
+) -> Vec<(String, Vec<String>)> {
+    let mut all = Vec::new();
+    for anomaly in ANOMALIES {
+        for variant in &VARIANTS {
+            let script = Script::parse(&text_of(anomaly), variant);
+            if isolation == Isolation::None && script.is_by_chance {
+                continue;
+            }
+            let wrong = regions.run(&script, isolation, level).await;
+            all.push((format!("{anomaly} {}, {level}", variant.name), wrong));
+        }
+    }
+    all
+}
+
+#[test]
+fn no_anomaly_happens_at_any_level() {
+    for protocol in PROTOCOLS {
+        Regions::with(protocol, async |regions| {
+            for level in LEVELS {
+                let all = run_all(regions, Isolation::Asked, level).await;
+                let wrong: Vec<_> = all.iter().filter(|(_, wrong)| !wrong.is_empty()).collect();
+                assert!(wrong.is_empty(), "{protocol}: {wrong:#?}");
+            }
+        });
+    }
+}
+
+#[test]
+fn without_isolation_every_script_is_found_out() {
+    Regions::with(PROTOCOLS[0], async |regions| {
+        let all = run_all(regions, Isolation::None, "serializable").await;
+        let unnoticed: Vec<&str> =
+            all.iter().filter(|(_, wrong)| wrong.is_empty()).map(|(what, _)| &what[..]).collect();
+        assert_eq!(unnoticed, [] as [&str; 0]);
+    });
+}
+
+#[test]
+fn rows_are_found_as_the_variants_say() {
+    Regions::with(PROTOCOLS[0], async |regions| {
+        for Variant { name, plan, places } in &VARIANTS {
+            for (_, condition) in places {
+                let explain = format!("explain select v from t where {condition}");
+                let shown = format!("{:?}", ask(&regions.clients[0], &explain).await.unwrap());
+                assert!(shown.contains(plan), "{name}: {shown}");
+            }
+        }
+    });
+}
+
+#[test]
+fn every_protocol_and_every_script_is_here() {
+    let output = support::run(&["demo", "--protocol", "none-such"]);
+    let refusal = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(refusal.contains(&format!("there is {}\n", PROTOCOLS.join(", "))), "{refusal}");
+    let files = std::fs::read_dir(scripts()).unwrap().flatten();
+    let mut names: Vec<String> =
+        files.map(|file| file.path().file_stem().unwrap().to_str().unwrap().to_owned()).collect();
+    names.sort_unstable();
+    assert_eq!(names, ANOMALIES);
+}

@@ -1,0 +1,152 @@
+//! Running CREATE PROCEDURE and DROP PROCEDURE.
+
+use std::collections::BTreeSet;
+
+use pangea_core::txn::Context;
+
+use super::{Executed, roles};
+use crate::authorization::{ordinary, privileged};
+use crate::catalog;
+use crate::catalog::procedure::{self, Mode, Procedure};
+use crate::error::{Failure, SqlError, code};
+use crate::expr::Env;
+use crate::notice::Notice;
+use crate::plan::{CreateProcedure, DropProcedures};
+use crate::types::SqlType;
+
+pub(super) fn create(
+    create: &CreateProcedure,
+    env: &Env,
+    cx: &mut dyn Context,
+) -> Result<Executed, Failure> {
+    let mut procedure = create.procedure.clone();
+    let mut all = procedure::find(&procedure.name, cx)?;
+    let is_same = |known: &Procedure| known.identity() == procedure.identity();
+    match all.iter().position(is_same) {
+        None => {
+            procedure.id = catalog::next_table_id(cx)?.0;
+            procedure.owner = roles::owner_of_new(env, cx)?;
+            all.push(procedure);
+        }
+        Some(_) if !create.is_replace => {
+            let name = &procedure.name;
+            let message = format!("function \"{name}\" already exists with same argument types");
+            return Err(SqlError::new(code::DUPLICATE_FUNCTION, message).into());
+        }
+        Some(at) => {
+            check_owner(&all[at], env, cx)?;
+            check_replaced(&all[at], &procedure)?;
+            (procedure.id, procedure.owner) = (all[at].id, all[at].owner.clone());
+            all[at] = procedure;
+        }
+    }
+    procedure::put(&create.procedure.name, &all, cx)?;
+    Ok(Executed::default())
+}
+
+/// What takes another's place gives back the same.
+fn check_replaced(before: &Procedure, after: &Procedure) -> Result<(), SqlError> {
+    let invalid = |message: String, hint: String| {
+        Err(SqlError::new(code::INVALID_FUNCTION, message).with_hint(hint))
+    };
+    let signature = before.signature();
+    let hint = format!("Use DROP PROCEDURE {signature} first.");
+    let outputs = |procedure: &Procedure| {
+        let out = procedure.parameters.iter().filter(|it| it.mode.is_out());
+        out.map(|it| (it.name.clone(), it.ty.base)).collect::<Vec<_>>()
+    };
+    if outputs(before).is_empty() != outputs(after).is_empty() {
+        let message = "cannot change whether a procedure has output parameters";
+        return invalid(message.to_owned(), hint);
+    }
+    if outputs(before) != outputs(after) {
+        let message = "cannot change return type of existing function";
+        let error = SqlError::new(code::INVALID_FUNCTION, message).with_hint(hint);
+        return Err(error.with_detail("Row type defined by OUT parameters is different."));
+    }
+    for (old, new) in before.parameters.iter().zip(&after.parameters) {
+        if old.mode != Mode::Out && !old.name.is_empty() && old.name != new.name {
+            let message = format!("cannot change name of input parameter \"{}\"", old.name);
+            return invalid(message, hint);
+        }
+        if old.default.is_some() && new.default.is_none() {
+            let message = "cannot remove parameter defaults from existing function";
+            return invalid(message.to_owned(), hint);
+        }
+    }
+    Ok(())
+}
+
+fn check_owner(procedure: &Procedure, env: &Env, cx: &mut dyn Context) -> Result<(), Failure> {
+    let Some(role) = ordinary(env, cx)? else { return Ok(()) };
+    if privileged(&role.name, cx)?.contains(&procedure.owner) {
+        return Ok(());
+    }
+    let message = format!("must be owner of procedure {}", procedure.name);
+    Err(SqlError::new(code::NO_PRIVILEGE, message).into())
+}
+
+pub(super) fn drop(
+    drop: &DropProcedures,
+    env: &Env,
+    cx: &mut dyn Context,
+) -> Result<Executed, Failure> {
+    let mut notices = Vec::new();
+    for (name, types) in &drop.named {
+        let mut all = procedure::find(name, cx)?;
+        let found = match types {
+            Some(types) => all.iter().position(|known| is_named(known, types)),
+            None if all.len() > 1 => {
+                let message = format!("procedure name \"{name}\" is not unique");
+                let hint = "Specify the argument list to select the procedure unambiguously.";
+                return Err(SqlError::new(code::AMBIGUOUS_FUNCTION, message)
+                    .with_hint(hint)
+                    .into());
+            }
+            None => (!all.is_empty()).then_some(0),
+        };
+        let Some(at) = found else {
+            let shown = shown(name, types.as_deref());
+            if drop.if_exists {
+                notices.push(Notice::plain(format!("procedure {shown} does not exist, skipping")));
+                continue;
+            }
+            let message = match types {
+                Some(_) => format!("procedure {shown} does not exist"),
+                None => format!("could not find a procedure named \"{name}\""),
+            };
+            return Err(SqlError::new(code::UNDEFINED_FUNCTION, message).into());
+        };
+        check_owner(&all[at], env, cx)?;
+        all.remove(at);
+        procedure::put(name, &all, cx)?;
+    }
+    Ok(Executed { notices, ..Executed::default() })
+}
+
+/// Whether a procedure is meant by the types of what it is given, or of all of its parameters.
+fn is_named(procedure: &Procedure, types: &[SqlType]) -> bool {
+    procedure.identity() == types || procedure.types().eq(types.iter().copied())
+}
+
+fn shown(name: &str, types: Option<&[SqlType]>) -> String {
+    let types = types.unwrap_or_default().iter();
+    let types: Vec<String> = types.map(ToString::to_string).collect();
+    format!("{name}({})", types.join(","))
+}
+
+/// What was one role's is another's.
+pub(super) fn change_owner(from: &str, to: &str, cx: &mut dyn Context) -> Result<(), Failure> {
+    let mut changed = BTreeSet::new();
+    for procedure in procedure::all(cx)?.into_iter().filter(|it| it.owner == from) {
+        changed.insert(procedure.name);
+    }
+    for name in changed {
+        let mut all = procedure::find(&name, cx)?;
+        for procedure in all.iter_mut().filter(|it| it.owner == from) {
+            procedure.owner = to.to_owned();
+        }
+        procedure::put(&name, &all, cx)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,261 @@
+//! Plans as text and as JSON, in PostgreSQL's layout.
+
+use std::time::Duration;
+
+use super::profile::{Commit, Profile, Way};
+use super::{Actual, Detail, Format, Node, Options};
+use crate::types::json::Json;
+
+/// How far below a step what is said of it stands.
+const INDENT: usize = 2;
+/// How wide the arrow before a step is.
+const ARROW: &str = "->  ";
+
+/// What is said below a plan.
+pub(crate) struct Summary<'a> {
+    pub planning_ms: f64,
+    pub profile: Option<&'a Profile>,
+    /// Whether it is part of a transaction that commits later.
+    pub is_in_transaction: bool,
+}
+
+/// The rows of the column `QUERY PLAN`.
+pub(crate) fn shown(plan: &Node, options: Options, summary: &Summary<'_>) -> Vec<String> {
+    match options.format {
+        Format::Text => {
+            let mut lines = Vec::new();
+            text(plan, options, None, &mut lines);
+            below(options, summary, &mut lines);
+            lines
+        }
+        Format::Json => {
+            let mut out = String::from("[\n  {\n");
+            let mut fields = vec![Field::Plan(plan)];
+            fields.extend(below_json(options, summary).into_iter().map(Field::Said));
+            write_fields(&fields, options, 2, &mut out);
+            out.push_str("\n  }\n]");
+            vec![out]
+        }
+    }
+}
+
+fn text(node: &Node, options: Options, indent: Option<usize>, lines: &mut Vec<String>) {
+    let mut line = match indent {
+        None => node.title.clone(),
+        Some(indent) => format!("{}{ARROW}{}", " ".repeat(indent), node.title),
+    };
+    if let (true, Some(rows)) = (options.has_costs, node.rows) {
+        line.push_str(&format!("  (rows={rows})"));
+    }
+    if let Some(actual) = node.actual.filter(|_| options.is_analyzed) {
+        line.push_str(&took(actual, options));
+    }
+    lines.push(line);
+    let inner = indent.map_or(INDENT, |indent| indent + ARROW.len() + INDENT);
+    for (name, detail) in &node.details {
+        // As in PostgreSQL, what did not happen is not told in a text.
+        if *detail != Detail::Count(0) {
+            lines.push(format!("{}{name}: {}", " ".repeat(inner), detail_text(detail)));
+        }
+    }
+    for child in &node.children {
+        match &child.role {
+            None => text(child, options, Some(inner), lines),
+            Some(role) => {
+                lines.push(format!("{}{role}", " ".repeat(inner)));
+                text(child, options, Some(inner + INDENT), lines);
+            }
+        }
+    }
+}
+
+fn took(actual: Actual, options: Options) -> String {
+    let Actual { startup_ms, total_ms, rows, loops } = actual;
+    match (loops, options.has_timing) {
+        (0, _) => " (never executed)".to_owned(),
+        (_, true) => {
+            format!(" (actual time={startup_ms:.3}..{total_ms:.3} rows={rows} loops={loops})")
+        }
+        (_, false) => format!(" (actual rows={rows} loops={loops})"),
+    }
+}
+
+fn detail_text(detail: &Detail) -> String {
+    match detail {
+        Detail::Text(text) => text.clone(),
+        Detail::List(items) => items.join(", "),
+        Detail::Count(count) => count.to_string(),
+        Detail::Number(number) => format!("{number:.3}"),
+        Detail::Bool(value) => if *value { "yes" } else { "no" }.to_owned(),
+    }
+}
+
+fn below(options: Options, summary: &Summary<'_>, lines: &mut Vec<String>) {
+    if options.has_summary {
+        lines.push(format!("Planning Time: {:.3} ms", summary.planning_ms));
+    }
+    let Some(profile) = summary.profile else { return };
+    if options.has_summary {
+        lines.push(format!("Execution Time: {:.3} ms", profile.execution_ms()));
+    }
+    let Some((title, details)) = committed(options, summary) else { return };
+    lines.push(title);
+    for (name, detail) in details {
+        let unit = if matches!(detail, Detail::Number(_)) { " ms" } else { "" };
+        lines.push(format!("{}{name}: {}{unit}", " ".repeat(INDENT), detail_text(&detail)));
+    }
+}
+
+/// What is said of the commit: in one line, and then one by one.
+fn committed(
+    options: Options,
+    summary: &Summary<'_>,
+) -> Option<(String, Vec<(&'static str, Detail)>)> {
+    let Some(commit) = summary.profile?.commit() else {
+        let title = "Commit: with the transaction, certified by what it read and wrote";
+        return summary.is_in_transaction.then(|| (title.to_owned(), Vec::new()));
+    };
+    let Commit { way, bytes, reads, writes, snapshot, txn, version, .. } = commit;
+    let title = match way {
+        Way::Program => "Commit: as a program, which every node runs at its place in the order",
+        Way::Certified => "Commit: certified by what it read and wrote here",
+    };
+    let count = |count: usize| Detail::Count(count as u64);
+    let mut details = vec![("Transaction", Detail::Text(txn.to_string()))];
+    match way {
+        Way::Program => details.push(("Program Bytes", count(bytes))),
+        Way::Certified => details.push(("Reads", count(reads))),
+    }
+    details.push(("Writes", count(writes)));
+    let steps = format!("measured in a run on snapshot {snapshot}, before it was submitted");
+    if way == Way::Program {
+        details.push(("Steps", Detail::Text(steps)));
+    }
+    details.push(("Version", Detail::Text(version.to_string())));
+    details.push(("Run Again in Order", Detail::Bool(commit.ran_again)));
+    details.push(("Submissions", Detail::Count(commit.tries.into())));
+    if options.has_timing {
+        let times = commit.times;
+        let ms = |time: Duration| Detail::Number(time.as_secs_f64() * 1e3);
+        let parts = [
+            ("Queue Time", times.queue),
+            ("Order Time", times.order),
+            ("Durability Time", times.durability),
+            ("Answer Time", times.answer),
+        ];
+        details.extend(parts.into_iter().filter_map(|(name, time)| Some((name, ms(time?)))));
+        details.push(("Commit Time", ms(times.total)));
+    }
+    Some((title.to_owned(), details))
+}
+
+/// A field of a JSON object.
+enum Field<'a> {
+    Plan(&'a Node),
+    Said((&'static str, Said)),
+}
+
+/// What a field says.
+enum Said {
+    Detail(Detail),
+    Fields(Vec<(&'static str, Detail)>),
+}
+
+fn below_json(options: Options, summary: &Summary<'_>) -> Vec<(&'static str, Said)> {
+    let mut fields = Vec::new();
+    let number = |number| Said::Detail(Detail::Number(number));
+    if options.has_summary {
+        fields.push(("Planning Time", number(summary.planning_ms)));
+    }
+    let Some(profile) = summary.profile else { return fields };
+    if options.has_summary {
+        fields.push(("Execution Time", number(profile.execution_ms())));
+    }
+    if let Some((title, mut details)) = committed(options, summary) {
+        let title = title.trim_start_matches("Commit: ").to_owned();
+        details.insert(0, ("Way", Detail::Text(title)));
+        fields.push(("Commit", Said::Fields(details)));
+    }
+    fields
+}
+
+fn write_fields(fields: &[Field<'_>], options: Options, indent: usize, out: &mut String) {
+    let pad = " ".repeat(indent * 2);
+    for (at, field) in fields.iter().enumerate() {
+        if at > 0 {
+            out.push_str(",\n");
+        }
+        match field {
+            Field::Plan(plan) => {
+                out.push_str(&format!("{pad}\"Plan\": {{\n"));
+                write_node(plan, options, indent + 1, out);
+                out.push_str(&format!("\n{pad}}}"));
+            }
+            Field::Said((name, Said::Detail(detail))) => {
+                out.push_str(&format!("{pad}\"{name}\": {}", detail_json(detail)));
+            }
+            Field::Said((name, Said::Fields(details))) => {
+                out.push_str(&format!("{pad}\"{name}\": {{\n"));
+                write_details(details, indent + 1, out);
+                out.push_str(&format!("\n{pad}}}"));
+            }
+        }
+    }
+}
+
+fn write_details(details: &[(&'static str, Detail)], indent: usize, out: &mut String) {
+    let pad = " ".repeat(indent * 2);
+    for (at, (name, detail)) in details.iter().enumerate() {
+        let comma = if at > 0 { ",\n" } else { "" };
+        out.push_str(&format!("{comma}{pad}\"{name}\": {}", detail_json(detail)));
+    }
+}
+
+fn write_node(node: &Node, options: Options, indent: usize, out: &mut String) {
+    let text = |text: &str| Detail::Text(text.to_owned());
+    let mut fields = vec![("Node Type", text(&node.kind))];
+    fields.extend(node.relationship.map(|it| ("Parent Relationship", text(it))));
+    fields.extend(node.role.as_deref().map(|role| ("Subplan Name", text(role))));
+    fields.push(("Parallel Aware", Detail::Bool(false)));
+    fields.push(("Async Capable", Detail::Bool(false)));
+    fields.extend(node.facts.iter().cloned());
+    if let (true, Some(rows)) = (options.has_costs, node.rows) {
+        fields.push(("Plan Rows", Detail::Count(rows)));
+    }
+    if let Some(actual) = node.actual.filter(|_| options.is_analyzed) {
+        if options.has_timing {
+            fields.push(("Actual Startup Time", Detail::Number(actual.startup_ms)));
+            fields.push(("Actual Total Time", Detail::Number(actual.total_ms)));
+        }
+        fields.push(("Actual Rows", Detail::Count(actual.rows)));
+        fields.push(("Actual Loops", Detail::Count(actual.loops)));
+    }
+    fields.extend(node.details.iter().cloned());
+    write_details(&fields, indent, out);
+    if node.children.is_empty() {
+        return;
+    }
+    let pad = " ".repeat(indent * 2);
+    out.push_str(&format!(",\n{pad}\"Plans\": [\n"));
+    for (at, child) in node.children.iter().enumerate() {
+        out.push_str(if at > 0 { ",\n" } else { "" });
+        out.push_str(&format!("{pad}  {{\n"));
+        write_node(child, options, indent + 2, out);
+        out.push_str(&format!("\n{pad}  }}"));
+    }
+    out.push_str(&format!("\n{pad}]"));
+}
+
+fn detail_json(detail: &Detail) -> String {
+    let text = |text: &String| Json::String(text.clone()).to_string();
+    match detail {
+        Detail::Text(said) => text(said),
+        Detail::List(items) => {
+            let items: Vec<String> = items.iter().map(text).collect();
+            format!("[{}]", items.join(", "))
+        }
+        Detail::Count(count) => count.to_string(),
+        Detail::Number(number) => format!("{number:.3}"),
+        Detail::Bool(value) => value.to_string(),
+    }
+}

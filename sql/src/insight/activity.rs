@@ -1,0 +1,159 @@
+//! The sessions of a node, and what they do: `pangea.sessions` and `pg_stat_activity`.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::session::settings::Values;
+
+/// The most of a statement that is shown, in bytes, as in PostgreSQL.
+pub(crate) const QUERY_BYTES_MAX: usize = 1_024;
+
+/// What a session does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    Idle,
+    Active,
+    InTransaction,
+    InFailedTransaction,
+}
+
+impl State {
+    /// In PostgreSQL's words.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Idle => "idle",
+            Self::Active => "active",
+            Self::InTransaction => "idle in transaction",
+            Self::InFailedTransaction => "idle in transaction (aborted)",
+        }
+    }
+}
+
+/// One session, as it is shown. Times are microseconds since 2000-01-01.
+#[derive(Clone, Debug)]
+pub(crate) struct Activity {
+    pub process: i32,
+    pub user: Arc<str>,
+    pub database: Arc<str>,
+    pub values: Arc<Values>,
+    pub client: Option<SocketAddr>,
+    pub started: i64,
+    pub transaction_started: Option<i64>,
+    pub query_started: Option<i64>,
+    pub state_changed: i64,
+    pub state: State,
+    pub query: Arc<str>,
+}
+
+/// The sessions of a node.
+#[derive(Debug, Default)]
+pub(crate) struct Activities {
+    all: Mutex<All>,
+}
+
+#[derive(Debug, Default)]
+struct All {
+    last: u64,
+    places: BTreeMap<u64, Arc<Mutex<Activity>>>,
+}
+
+/// A session's place among them, which it alone writes to. Given up when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Place {
+    activities: Arc<Activities>,
+    number: u64,
+    activity: Arc<Mutex<Activity>>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Activities {
+    /// A place for a session.
+    pub(crate) fn enter(self: &Arc<Self>, activity: Activity) -> Place {
+        let activity = Arc::new(Mutex::new(activity));
+        let mut all = locked(&self.all);
+        all.last += 1;
+        let number = all.last;
+        all.places.insert(number, activity.clone());
+        Place { activities: self.clone(), number, activity }
+    }
+
+    /// All sessions, the oldest first.
+    pub(crate) fn all(&self) -> Vec<Activity> {
+        let places: Vec<_> = locked(&self.all).places.values().cloned().collect();
+        places.iter().map(|place| locked(place).clone()).collect()
+    }
+}
+
+impl Place {
+    /// Changes what is shown of the session.
+    pub(crate) fn change(&self, change: impl FnOnce(&mut Activity)) {
+        change(&mut locked(&self.activity));
+    }
+
+    /// A number that tells sessions apart.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        locked(&self.activities.all).places.remove(&self.number);
+    }
+}
+
+/// The beginning of a statement, as much as is shown.
+pub(crate) fn shown(text: &str) -> &str {
+    let mut end = text.len().min(QUERY_BYTES_MAX);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn activity(process: i32) -> Activity {
+        Activity {
+            process,
+            user: Arc::from("u"),
+            database: Arc::from("d"),
+            values: Arc::default(),
+            client: None,
+            started: 1,
+            transaction_started: None,
+            query_started: None,
+            state_changed: 1,
+            state: State::Idle,
+            query: Arc::from(""),
+        }
+    }
+
+    #[test]
+    fn a_session_is_shown_until_it_leaves() {
+        let activities = Arc::new(Activities::default());
+        let one = activities.enter(activity(7));
+        let other = activities.enter(activity(8));
+        one.change(|it| it.state = State::Active);
+        let all = activities.all();
+        let shown: Vec<_> = all.iter().map(|it| (it.process, it.state)).collect();
+        assert_eq!(shown, [(7, State::Active), (8, State::Idle)]);
+        drop(one);
+        assert_eq!(activities.all().len(), 1);
+        drop(other);
+        assert!(activities.all().is_empty());
+    }
+
+    #[test]
+    fn a_long_statement_is_cut_between_characters() {
+        let text = "é".repeat(QUERY_BYTES_MAX);
+        assert_eq!(shown(&text).len(), QUERY_BYTES_MAX);
+        assert_eq!(shown(&format!("x{text}")).len(), QUERY_BYTES_MAX - 1);
+    }
+}

@@ -1,0 +1,164 @@
+//! Indexes that are filled while others write.
+//!
+//! ```text
+//!   CREATE INDEX   the index is in the table's record, not ready: writes keep it, nobody reads it
+//!   sql.index      Fill  the entries of the rows that are there, some thousand at a time
+//!   sql.index      Ready it has all rows, and is read from now on
+//!                  Drop  it can't be: two rows have the same key, or its client gave up
+//! ```
+//!
+//! Each step is a program of its own, so that writes come in between. An index that nobody brought
+//! to an end, as its node crashed, stays: not ready, kept by writes, until somebody drops it.
+
+use std::ops::ControlFlow;
+
+use pangea_core::codec::{DecodeError, Reader, Writer};
+use pangea_core::key::{Direction, KeyRange};
+use pangea_core::txn::{Context, Procedure, Scan, Stop};
+
+use crate::catalog::{self, CATALOG, Relation, Table};
+use crate::error::{Failure, SqlError, code};
+use crate::exec;
+
+/// The name that the registry knows the procedure by.
+pub(crate) const INDEX: &str = "sql.index";
+
+/// The index that a step is of. Names may be another's by now, the number never is.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Meant {
+    pub table: String,
+    pub index: u32,
+}
+
+/// A step.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Step {
+    /// Puts the rows of a range in.
+    Fill(KeyRange),
+    Ready,
+    Drop,
+}
+
+const FILL: u8 = 1;
+const READY: u8 = 2;
+const DROP: u8 = 3;
+
+/// Arguments of [`INDEX`].
+pub(crate) fn encode(meant: &Meant, step: &Step) -> Vec<u8> {
+    let mut out = Vec::new();
+    out.put_bytes(meant.table.as_bytes());
+    out.put_u32(meant.index);
+    match step {
+        Step::Fill(range) => {
+            out.put_u8(FILL);
+            out.put_bytes(&range.start);
+            out.put_u8(u8::from(range.end.is_some()));
+            out.put_bytes(range.end.as_deref().unwrap_or_default());
+        }
+        Step::Ready => out.put_u8(READY),
+        Step::Drop => out.put_u8(DROP),
+    }
+    out
+}
+
+fn decode(bytes: &[u8]) -> Result<(Meant, Step), DecodeError> {
+    let mut from = Reader::new(bytes);
+    let table = String::from_utf8(from.bytes("table")?.to_vec());
+    let table = table.map_err(|_| DecodeError::new("table"))?;
+    let meant = Meant { table, index: from.u32("index")? };
+    let step = match from.u8("step of an index")? {
+        FILL => {
+            let start = from.bytes("key")?.to_vec();
+            let has_end = from.u8("flag")? != 0;
+            let end = Some(from.bytes("key")?.to_vec()).filter(|_| has_end);
+            Step::Fill(KeyRange { start, end })
+        }
+        READY => Step::Ready,
+        DROP => Step::Drop,
+        _ => return Err(DecodeError::new("step of an index")),
+    };
+    Ok((meant, step))
+}
+
+impl Meant {
+    /// The table, and the place of the index in it, where it is still there.
+    fn find(&self, cx: &mut dyn Context) -> Result<Option<(Table, usize)>, Failure> {
+        let in_it = |table: Table| {
+            let at = table.indexes.iter().position(|index| index.id.0 == self.index);
+            at.map(|at| (table, at))
+        };
+        if let Some(Relation::Table(table)) = catalog::find(&self.table, cx)?
+            && let Some(found) = in_it(table)
+        {
+            return Ok(Some(found));
+        }
+        // It has another name by now, or is gone.
+        let (range, mut found) = (catalog::relation_keys(), None);
+        let scan = Scan { table: CATALOG, range, direction: Direction::Forward };
+        cx.scan(&scan, &mut |_, record| {
+            if let Ok(Relation::Table(table)) = Relation::decode(record) {
+                found = in_it(table);
+            }
+            if found.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })?;
+        Ok(found)
+    }
+}
+
+/// The procedure: the next step of an index.
+#[derive(Debug)]
+pub(crate) struct BuildIndex;
+
+impl BuildIndex {
+    fn execute(args: &[u8], cx: &mut dyn Context) -> Result<(), Failure> {
+        let (meant, step) = decode(args)?;
+        let Some((mut table, at)) = meant.find(cx)? else {
+            if step == Step::Drop {
+                return Ok(());
+            }
+            let table = &meant.table;
+            let message = format!("the new index of \"{table}\" was dropped before it was ready");
+            return Err(SqlError::new(code::UNDEFINED_OBJECT, message).into());
+        };
+        match step {
+            Step::Fill(range) => exec::fill_index(&table, at, range, cx),
+            Step::Ready => {
+                table.indexes[at].is_ready = true;
+                Ok(catalog::put_table(&table, cx)?)
+            }
+            // Somebody else may have made it ready: then it is no more ours to drop.
+            Step::Drop if table.indexes[at].is_ready => Ok(()),
+            Step::Drop => exec::drop_index(table, at, cx),
+        }
+    }
+}
+
+impl Procedure for BuildIndex {
+    fn name(&self) -> &str {
+        INDEX
+    }
+
+    fn run(&self, args: &[u8], cx: &mut dyn Context) -> Result<Vec<u8>, Stop> {
+        Self::execute(args, cx).map_err(Stop::from)?;
+        Ok(Vec::new())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_survive_their_encoding() {
+        let meant = Meant { table: "t".to_owned(), index: 7 };
+        let ranges = [KeyRange::all(), KeyRange { start: vec![1], end: Some(vec![2, 3]) }];
+        let fills = ranges.map(Step::Fill);
+        for step in fills.into_iter().chain([Step::Ready, Step::Drop]) {
+            let bytes = encode(&meant, &step);
+            assert_eq!(decode(&bytes), Ok((meant.clone(), step)));
+            for len in 0..bytes.len() {
+                assert!(decode(&bytes[..len]).is_err(), "cut at {len}");
+            }
+        }
+    }
+}

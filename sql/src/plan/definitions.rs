@@ -1,0 +1,73 @@
+//! What statements make, change and drop.
+
+use std::sync::Arc;
+
+use super::target::Targets;
+use crate::catalog::{Sequence, Table};
+use crate::expr::Expr;
+
+#[derive(Clone, Debug)]
+pub(crate) struct CreateTable {
+    /// The schema; the number is found when it runs.
+    pub table: Table,
+    /// Sequences that are made with it.
+    pub sequences: Vec<(String, Sequence)>,
+    pub if_not_exists: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct DropTables {
+    pub names: Vec<String>,
+    pub if_exists: bool,
+    pub is_cascade: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Truncate {
+    pub tables: Vec<Arc<Table>>,
+    /// Whether tables that refer to these are emptied too.
+    pub is_cascade: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct CreateSequence {
+    pub name: String,
+    /// The number is found when it runs.
+    pub sequence: Sequence,
+    pub if_not_exists: bool,
+}
+
+/// ALTER TABLE, CREATE INDEX, DROP INDEX.
+#[derive(Clone, Debug)]
+pub(crate) struct Alter {
+    /// What PostgreSQL calls it.
+    pub command: &'static str,
+    /// Nothing where it turned out that there is nothing to do.
+    pub change: Option<Change>,
+    pub notice: Option<String>,
+}
+
+/// What becomes of a table.
+#[derive(Clone, Debug)]
+pub(crate) struct Change {
+    pub before: Arc<Table>,
+    /// New indexes have no number yet.
+    pub after: Table,
+    /// What rows have in columns that are new.
+    pub missing: Vec<(usize, Expr)>,
+    /// What columns are computed from in each row, over what it was before.
+    pub fill: Vec<(usize, Expr)>,
+    pub checked: Checked,
+}
+
+/// What of a table's constraints is new, so that all rows are held to it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Checked {
+    /// The table, with what is new bound; nothing where nothing is.
+    pub targets: Option<Arc<Targets>>,
+    /// Columns.
+    pub not_null: Vec<usize>,
+    /// Checks, by their place among the table's.
+    pub checks: Vec<usize>,
+    pub has_foreign_keys: bool,
+}

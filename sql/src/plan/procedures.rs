@@ -1,0 +1,441 @@
+//! CREATE PROCEDURE, DROP PROCEDURE, CALL and DO.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use pangea_core::hash::HashMap;
+use sqlparser::ast;
+
+use super::{OutputColumn, Plan, Planner, check_name};
+use crate::authorization::Required;
+use crate::catalog::procedure::{self, Language, Mode, Parameter, Procedure};
+use crate::error::{Failure, SqlError, code};
+use crate::expr::Expr;
+use crate::expr::bind::{Aggregates, Binder, Bound, Params, Scope, column_type};
+use crate::expr::cast::{self, Level};
+use crate::procedure::{Body, Survey};
+use crate::syntax;
+use crate::syntax::procedures::{Declared, ProcedureStatement};
+use crate::types::{ColumnType, SqlType};
+
+/// The name of what has none.
+const INLINE: &str = "inline_code_block";
+/// How many bodies are kept.
+const BODIES_MAX: usize = 1_024;
+
+/// Bodies that were read, by the numbers of their procedures.
+#[derive(Debug, Default)]
+pub(crate) struct Bodies {
+    inner: Mutex<HashMap<u32, (Procedure, Arc<Body>)>>,
+}
+
+impl Bodies {
+    /// The body of a procedure.
+    fn of(&self, procedure: &Procedure) -> Result<Arc<Body>, SqlError> {
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((known, body)) = inner.get(&procedure.id)
+            && known == procedure
+        {
+            return Ok(body.clone());
+        }
+        let Procedure { name, language, parameters, body, .. } = procedure;
+        let read = Arc::new(Body::parse(name, *language, parameters, body)?);
+        if inner.len() >= BODIES_MAX {
+            inner.clear();
+        }
+        inner.insert(procedure.id, (procedure.clone(), read.clone()));
+        Ok(read)
+    }
+}
+
+/// What planning a CALL knows of the calls around it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Calls<'a> {
+    pub bodies: Option<&'a Arc<Bodies>>,
+    /// The procedures that were looked at; nothing where one runs, so that there is nothing to look
+    /// for.
+    pub seen: Option<&'a Seen>,
+}
+
+/// The procedures that a statement may call, each looked at once: what one may do counts for the
+/// statement, wherever it is called.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    procedures: RefCell<BTreeSet<u32>>,
+    depth: Cell<usize>,
+}
+
+/// How deep procedures are looked at within each other. Beyond it one may do anything.
+const DEPTH_MAX: usize = 50;
+
+#[derive(Clone, Debug)]
+pub(crate) struct CreateProcedure {
+    /// The number and the owner are found when it runs.
+    pub procedure: Procedure,
+    pub is_replace: bool,
+}
+
+/// Procedures by their names, and the types of what they are given where that is said.
+#[derive(Clone, Debug)]
+pub(crate) struct DropProcedures {
+    pub named: Vec<(String, Option<Vec<SqlType>>)>,
+    pub if_exists: bool,
+}
+
+/// CALL and DO.
+#[derive(Clone, Debug)]
+pub(crate) struct Call {
+    pub body: Arc<Body>,
+    /// How many of the body's variables are parameters.
+    pub parameters: usize,
+    /// What variables are given.
+    pub arguments: Vec<(usize, Expr)>,
+    pub outputs: Vec<Output>,
+    pub survey: Survey,
+    pub bodies: Arc<Bodies>,
+    pub is_do: bool,
+}
+
+impl Call {
+    /// How many numbers it gets of each sequence that it takes some of, at first.
+    pub(crate) const NUMBERS: u64 = 16;
+}
+
+/// What a procedure gives back.
+#[derive(Clone, Debug)]
+pub(crate) struct Output {
+    pub slot: usize,
+    pub ty: ColumnType,
+    /// The parameter of the statement that stands in its place, where one does.
+    pub argument: Option<usize>,
+}
+
+/// A procedure that may be meant, with what its parameters are given.
+struct Candidate {
+    procedure: Procedure,
+    /// For each parameter the argument; nothing where it has its default.
+    given: Vec<Option<usize>>,
+    /// How many arguments are of the very type.
+    exact: usize,
+    /// The arguments that have no type.
+    untyped: Vec<usize>,
+}
+
+impl Planner<'_> {
+    pub(super) fn procedure_statement(
+        &mut self,
+        statement: &ProcedureStatement,
+    ) -> Result<Plan, Failure> {
+        let declared = match statement {
+            ProcedureStatement::Create(declared) => declared,
+            ProcedureStatement::Do(body) => {
+                if body.language != Language::PlPgSql {
+                    let message = "language \"sql\" does not support inline code execution";
+                    return Err(SqlError::new(code::FEATURE_NOT_SUPPORTED, message).into());
+                }
+                let read = Body::parse(INLINE, body.language, &[], &body.text);
+                let body = Arc::new(read.map_err(|error| within(error, body.start))?);
+                return self.surveyed(body, None, (Vec::new(), Vec::new()));
+            }
+        };
+        let Declared { name, parameters, is_replace, body } = declared;
+        check_name(name)?;
+        for parameter in parameters {
+            if let Some(default) = &parameter.default {
+                self.default_of(parameter, default)?;
+            }
+        }
+        // What can't be read can't be run. Whether there are its tables is seen when it runs.
+        Body::parse(name, body.language, parameters, &body.text)
+            .map_err(|error| within(error, body.start))?;
+        self.required.push(Required::create());
+        let procedure = Procedure {
+            id: 0,
+            name: name.clone(),
+            owner: String::new(),
+            language: body.language,
+            parameters: parameters.clone(),
+            body: body.text.clone(),
+        };
+        let is_replace = *is_replace;
+        Ok(Plan::CreateProcedure(Box::new(CreateProcedure { procedure, is_replace })))
+    }
+
+    /// What a parameter is given where a CALL leaves it out.
+    fn default_of(&mut self, parameter: &Parameter, text: &str) -> Result<Expr, SqlError> {
+        let parsed = syntax::parse(&format!("SELECT {text}"));
+        let parsed = parsed.map_err(|error| SqlError { position: None, ..error })?;
+        let expr = match parsed.first().map(|parsed| &*parsed.ast) {
+            Some(ast::Statement::Query(query)) => match &*query.body {
+                ast::SetExpr::Select(select) => match &select.projection[..] {
+                    [ast::SelectItem::UnnamedExpr(expr)] => Some(expr.clone()),
+                    _ => None,
+                },
+                _ => None,
+            },
+            _ => None,
+        };
+        let Some(expr) = expr else {
+            let message = format!("syntax error at or near \"{text}\"");
+            return Err(SqlError::new(code::SYNTAX, message));
+        };
+        let scope = Scope::default();
+        let mut params = Params::default();
+        let mut binder = Binder {
+            source: "",
+            scope: &scope,
+            params: &mut params,
+            aggregates: Aggregates::Forbidden("DEFAULT expressions"),
+            outer: &[],
+            nested: Vec::new(),
+        };
+        let bound = binder.bind(&expr)?;
+        let bound = binder.cast(bound, parameter.ty, Level::Assignment)?;
+        if !params.sequences.is_empty() || params.reads_catalog || !params.types.is_empty() {
+            return Err(SqlError::unsupported("such a default of a parameter"));
+        }
+        Ok(bound.expr)
+    }
+
+    pub(super) fn drop_procedures(
+        &mut self,
+        descriptions: &[ast::FunctionDesc],
+        if_exists: bool,
+    ) -> Result<Plan, Failure> {
+        let named = descriptions.iter().map(|described| {
+            let name = syntax::table_name(&described.name)?;
+            let types = described.args.as_ref().map(|args| {
+                let given = args.iter().filter(|arg| !matches!(arg.mode, Some(ast::ArgMode::Out)));
+                given
+                    .map(|arg| Ok(column_type(&arg.data_type)?.base))
+                    .collect::<Result<Vec<_>, SqlError>>()
+            });
+            Ok((name, types.transpose()?))
+        });
+        let named = named.collect::<Result<Vec<_>, SqlError>>()?;
+        Ok(Plan::DropProcedures(DropProcedures { named, if_exists }))
+    }
+
+    pub(super) fn call(
+        &mut self,
+        call: &ast::Function,
+    ) -> Result<(Plan, Vec<OutputColumn>), Failure> {
+        let location = syntax::location(&call.name);
+        let name = syntax::table_name(&call.name).map_err(|e| self.error_at(e, location))?;
+        let args = match &call.args {
+            ast::FunctionArguments::List(list) if list.clauses.is_empty() => &list.args[..],
+            ast::FunctionArguments::None => &[],
+            _ => return Err(SqlError::unsupported("such arguments of a CALL").into()),
+        };
+        let (names, exprs) = self.arguments(args)?;
+        let scope = Scope::default();
+        let mut binder = self.binder(&scope, Aggregates::Forbidden("CALL arguments"), &exprs)?;
+        if !binder.nested.is_empty() {
+            let message = "cannot use subquery in CALL argument";
+            return Err(SqlError::new(code::FEATURE_NOT_SUPPORTED, message).into());
+        }
+        let bounds: Result<Vec<Bound>, _> = exprs.iter().map(|expr| binder.bind(expr)).collect();
+        let bounds = bounds?;
+        let key = procedure::key(&name);
+        let record = self.cx.get(crate::catalog::CATALOG, &key)?;
+        self.schemas.push((key, record));
+        let procedures = procedure::find(&name, self.cx)?;
+        let types: Vec<SqlType> = bounds.iter().map(Bound::base).collect();
+        let meant = chosen(&name, procedures, &names, &types);
+        let Candidate { procedure, given, .. } = meant.map_err(|e| self.error_at(e, location))?;
+        let mut arguments = Vec::new();
+        let (mut outputs, mut columns) = (Vec::new(), Vec::new());
+        for (slot, (parameter, at)) in procedure.parameters.iter().zip(&given).enumerate() {
+            let argument = at.and_then(|at| match bounds[at].expr {
+                Expr::Param(parameter) => Some(parameter),
+                _ => None,
+            });
+            if parameter.mode.is_out() {
+                let ty = parameter.ty;
+                outputs.push(Output { slot, ty, argument });
+                let column = format!("column{}", outputs.len());
+                let name = Some(parameter.name.clone()).filter(|name| !name.is_empty());
+                columns.push(OutputColumn { name: name.unwrap_or(column), ty });
+            }
+            let expr = match (at, &parameter.default) {
+                // What an OUT parameter is given is not looked at.
+                (Some(at), _) if parameter.mode == Mode::Out => {
+                    self.without_type(&bounds[*at]);
+                    continue;
+                }
+                (Some(at), _) => {
+                    let params = &mut self.params;
+                    let (source, nested) = (&*self.source, Vec::new());
+                    let aggregates = Aggregates::Forbidden("CALL arguments");
+                    let scope = &scope;
+                    let mut binder =
+                        Binder { source, scope, params, aggregates, outer: &[], nested };
+                    let ty = parameter.ty;
+                    binder.cast(bounds[*at].clone(), ty, Level::Implicit)?.expr
+                }
+                (None, Some(default)) => self.default_of(parameter, default)?,
+                (None, None) => unreachable!("it was chosen for having one"),
+            };
+            arguments.push((slot, expr));
+        }
+        let bodies = self.calls.bodies.cloned().unwrap_or_default();
+        let body = bodies.of(&procedure)?;
+        let plan = self.surveyed(body, Some(&procedure), (arguments, outputs))?;
+        Ok((plan, columns))
+    }
+
+    /// A parameter of the statement that nothing gives a type.
+    fn without_type(&mut self, bound: &Bound) {
+        if let Expr::Param(at) = bound.expr {
+            self.params.types[at].get_or_insert(SqlType::Text);
+        }
+    }
+
+    /// The names of arguments, where they have some, and their expressions.
+    fn arguments<'e>(
+        &self,
+        args: &'e [ast::FunctionArg],
+    ) -> Result<(Vec<Option<String>>, Vec<&'e ast::Expr>), SqlError> {
+        let (mut names, mut exprs) = (Vec::new(), Vec::new());
+        for arg in args {
+            let (name, value) = match arg {
+                ast::FunctionArg::Unnamed(value) => (None, value),
+                ast::FunctionArg::Named { name, arg, .. } => (Some(syntax::name(name)), arg),
+                ast::FunctionArg::ExprNamed { name: ast::Expr::Identifier(name), arg, .. } => {
+                    (Some(syntax::name(name)), arg)
+                }
+                ast::FunctionArg::ExprNamed { .. } => {
+                    return Err(SqlError::unsupported("such arguments of a CALL"));
+                }
+            };
+            let ast::FunctionArgExpr::Expr(expr) = value else {
+                return Err(SqlError::unsupported("such arguments of a CALL"));
+            };
+            if name.is_none() && names.iter().any(Option::is_some) {
+                let message = "positional argument cannot follow named argument";
+                let error = SqlError::new(code::SYNTAX, message);
+                return Err(error.at(&self.source, syntax::expr_location(expr)));
+            }
+            names.push(name);
+            exprs.push(expr);
+        }
+        Ok((names, exprs))
+    }
+
+    /// A CALL, with what it may do.
+    fn surveyed(
+        &mut self,
+        body: Arc<Body>,
+        procedure: Option<&Procedure>,
+        (arguments, outputs): (Vec<(usize, Expr)>, Vec<Output>),
+    ) -> Result<Plan, Failure> {
+        let bodies = self.calls.bodies.cloned().unwrap_or_default();
+        let mut survey = Survey::default();
+        if let Some(seen) = self.calls.seen
+            && procedure.is_none_or(|it| seen.procedures.borrow_mut().insert(it.id))
+        {
+            let depth = seen.depth.get();
+            if depth >= DEPTH_MAX {
+                survey = Survey::unknown();
+            } else {
+                seen.depth.set(depth + 1);
+                let calls = Calls { bodies: Some(&bodies), seen: Some(seen) };
+                let (found, read) = Survey::of(&body, calls, self.cx)?;
+                seen.depth.set(depth);
+                survey = found;
+                self.schemas.extend(read);
+            }
+        }
+        self.params.sets_sequences |= survey.sets_sequences;
+        self.params.reads_node |= survey.reads_node;
+        let parameters = procedure.map_or(0, |procedure| procedure.parameters.len());
+        let is_do = procedure.is_none();
+        let call = Call { body, parameters, arguments, outputs, survey, bodies, is_do };
+        Ok(Plan::Call(Box::new(call)))
+    }
+}
+
+/// An error of a body, where it is in the text of the statement.
+fn within(error: SqlError, start: Option<usize>) -> SqlError {
+    let position = start.zip(error.position).map(|(start, at)| start as u32 + at);
+    SqlError { position, ..error }
+}
+
+/// The procedure that a CALL means.
+fn chosen(
+    name: &str,
+    procedures: Vec<Procedure>,
+    names: &[Option<String>],
+    types: &[SqlType],
+) -> Result<Candidate, SqlError> {
+    let fitting = procedures.into_iter().filter_map(|it| Candidate::of(it, names, types));
+    let mut fitting: Vec<Candidate> = fitting.collect();
+    let best = fitting.iter().map(|candidate| candidate.exact).max().unwrap_or_default();
+    fitting.retain(|candidate| candidate.exact == best);
+    // What has no type is a text, where that decides.
+    if fitting.iter().any(Candidate::takes_texts) {
+        fitting.retain(Candidate::takes_texts);
+    }
+    let shown = || {
+        let shown = names.iter().zip(types).map(|(name, ty)| match name {
+            Some(name) => format!("{name} => {ty}"),
+            None => ty.to_string(),
+        });
+        format!("{name}({})", shown.collect::<Vec<_>>().join(", "))
+    };
+    match (fitting.pop(), fitting.len()) {
+        (Some(one), 0) => Ok(one),
+        (Some(_), _) => {
+            let message = format!("procedure {} is not unique", shown());
+            let hint = "Could not choose a best candidate procedure. You might need to add \
+                        explicit type casts.";
+            Err(SqlError::new(code::AMBIGUOUS_FUNCTION, message).with_hint(hint))
+        }
+        (None, _) => {
+            let message = format!("procedure {} does not exist", shown());
+            let hint = "No procedure matches the given name and argument types. You might need to \
+                        add explicit type casts.";
+            Err(SqlError::new(code::UNDEFINED_FUNCTION, message).with_hint(hint))
+        }
+    }
+}
+
+impl Candidate {
+    /// A procedure with its arguments in their places, where they fit.
+    fn of(procedure: Procedure, names: &[Option<String>], types: &[SqlType]) -> Option<Self> {
+        let mut given = vec![None; procedure.parameters.len()];
+        let (mut exact, mut untyped) = (0, Vec::new());
+        for (at, (name, ty)) in names.iter().zip(types).enumerate() {
+            let slot = match name {
+                None => at,
+                Some(name) => procedure.parameters.iter().position(|it| it.name == *name)?,
+            };
+            let parameter = procedure.parameters.get(slot)?;
+            if given[slot].replace(at).is_some() {
+                return None;
+            }
+            if parameter.mode == Mode::Out {
+                continue;
+            }
+            if *ty == SqlType::Unknown {
+                untyped.push(slot);
+            }
+            let level = cast::level(*ty, parameter.ty.base)?;
+            if level > Level::Implicit {
+                return None;
+            }
+            exact += usize::from(*ty == parameter.ty.base);
+        }
+        let is_whole = procedure.parameters.iter().zip(&given).all(|(parameter, given)| {
+            given.is_some() || (parameter.mode.is_in() && parameter.default.is_some())
+        });
+        is_whole.then_some(Self { procedure, given, exact, untyped })
+    }
+
+    /// Whether each argument without a type is given for a text.
+    fn takes_texts(&self) -> bool {
+        let parameters = &self.procedure.parameters;
+        self.untyped.iter().all(|&slot| parameters[slot].ty.base.is_string())
+    }
+}

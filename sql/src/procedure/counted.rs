@@ -1,0 +1,67 @@
+//! How much a procedure does where every replica runs it.
+
+use std::ops::ControlFlow;
+
+use pangea_core::ids::TableId;
+use pangea_core::key::Key;
+use pangea_core::txn::{Context, Scan, Stop, Visit};
+use pangea_core::value::Value;
+
+use crate::error::{SqlError, code};
+
+/// How many rows it reads and writes at most there.
+const TOUCHED_MAX: usize = 1_000_000;
+
+/// A context that ends a run on every replica that touches too many rows: the session runs it then,
+/// where it holds up nobody.
+pub(super) struct Counted<'a> {
+    cx: &'a mut dyn Context,
+    left: usize,
+}
+
+impl<'a> Counted<'a> {
+    pub(super) fn new(cx: &'a mut dyn Context) -> Self {
+        Self { cx, left: TOUCHED_MAX }
+    }
+
+    fn count(&mut self) -> Result<(), Stop> {
+        match self.left.checked_sub(1) {
+            Some(left) => {
+                self.left = left;
+                Ok(())
+            }
+            None => Err(Stop::Abort(SqlError::new(code::NOT_REPEATABLE, "too many rows").into())),
+        }
+    }
+}
+
+impl Context for Counted<'_> {
+    fn get(&mut self, table: TableId, key: &[u8]) -> Result<Option<Value>, Stop> {
+        self.count()?;
+        self.cx.get(table, key)
+    }
+
+    fn scan(&mut self, scan: &Scan, visit: &mut Visit<'_>) -> Result<(), Stop> {
+        let mut left = self.left;
+        self.cx.scan(scan, &mut |key, value| {
+            left = left.saturating_sub(1);
+            if left == 0 { ControlFlow::Break(()) } else { visit(key, value) }
+        })?;
+        self.left = left;
+        self.count()
+    }
+
+    fn put(&mut self, table: TableId, key: Key, value: Value) -> Result<(), Stop> {
+        self.count()?;
+        self.cx.put(table, key, value)
+    }
+
+    fn delete(&mut self, table: TableId, key: Key) -> Result<(), Stop> {
+        self.count()?;
+        self.cx.delete(table, key)
+    }
+
+    fn estimate(&self, table: TableId) -> Option<usize> {
+        self.cx.estimate(table)
+    }
+}

@@ -1,0 +1,142 @@
+//! Pieces of SQL within a body, and their plans.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use pangea_core::txn::Context;
+use sqlparser::ast;
+
+use super::body::Visible;
+use super::lifted::{Lifted, lift};
+use super::variables::{Named, Variables};
+use crate::error::{Failure, SqlError, code};
+use crate::plan::{self, Calls, Plan, Planned, cache};
+use crate::syntax::{self, Parsed};
+use crate::types::SqlType;
+
+/// A statement, or an expression as the query that computes it.
+#[derive(Debug)]
+pub(crate) struct Fragment {
+    pub parsed: Parsed,
+    /// The variables in sight, the innermost last.
+    pub visible: Arc<[Visible]>,
+    /// How many bytes of the parsed text come before what was written.
+    pub lead: usize,
+    /// The queries that an expression holds, which run before it.
+    pub lifted: Vec<Lifted>,
+    /// The plan that was made last, and the variables that it was made with.
+    planned: Mutex<Option<(Arc<Signature>, Arc<Planned>)>>,
+}
+
+/// What a plan depends on beside the catalog.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Signature {
+    pub variables: Variables,
+    pub types: Vec<SqlType>,
+}
+
+/// What goes before an expression to make a query of it.
+const SELECT: &str = "SELECT ";
+
+impl Fragment {
+    fn new(parsed: Parsed, visible: Arc<[Visible]>, lead: usize) -> Self {
+        Self { parsed, visible, lead, lifted: Vec::new(), planned: Mutex::default() }
+    }
+
+    /// A statement.
+    ///
+    /// # Errors
+    /// For one that procedures can't have.
+    pub(crate) fn statement(parsed: Parsed, visible: Arc<[Visible]>) -> Result<Self, SqlError> {
+        use ast::Statement as S;
+        let is_refused = match &*parsed.ast {
+            _ if parsed.cursor.is_some() => Some("a cursor in a procedure"),
+            _ if parsed.role.is_some() => None,
+            S::Copy { .. } => Some("COPY in a procedure"),
+            S::Set(_) | S::Reset(_) => Some("SET in a procedure"),
+            S::StartTransaction { .. }
+            | S::Commit { .. }
+            | S::Rollback { .. }
+            | S::Savepoint { .. }
+            | S::ReleaseSavepoint { .. } => {
+                let message = "a procedure can't end or begin a transaction";
+                let hint = "A CALL is one transaction, or a part of the one around it.";
+                return Err(SqlError::new(code::TRANSACTION_END, message).with_hint(hint));
+            }
+            _ => None,
+        };
+        match is_refused {
+            Some(feature) => Err(SqlError::unsupported(feature)),
+            None => Ok(Self::new(parsed, visible, 0)),
+        }
+    }
+
+    /// An expression, or a list of them.
+    ///
+    /// # Errors
+    /// 42601 where it is none.
+    pub(crate) fn expression(text: &str, visible: Arc<[Visible]>) -> Result<Self, SqlError> {
+        let mut parsed = syntax::parse(&format!("{SELECT}{text}")).map_err(|error| {
+            let position = error.position.map(|at| at.saturating_sub(SELECT.len() as u32).max(1));
+            SqlError { position, ..error }
+        })?;
+        match (parsed.pop(), parsed.pop()) {
+            (Some(mut one), None) if matches!(&*one.ast, ast::Statement::Query(_)) => {
+                let lifted = lift(&mut one, &visible)?;
+                Ok(Self { lifted, ..Self::new(one, visible, SELECT.len()) })
+            }
+            _ => Err(SqlError::new(code::SYNTAX, format!("syntax error at or near \"{text}\""))),
+        }
+    }
+
+    /// Whether it only asks.
+    pub(crate) fn is_query(&self) -> bool {
+        matches!(&*self.parsed.ast, ast::Statement::Query(_))
+    }
+
+    /// The text as it was written.
+    pub(crate) fn text(&self) -> &str {
+        &self.parsed.text[self.lead..]
+    }
+
+    /// What it sees, with the values of its own queries beside the variables in sight.
+    pub(crate) fn seen(&self, signature: Arc<Signature>, lifted: &[SqlType]) -> Arc<Signature> {
+        if lifted.is_empty() {
+            return signature;
+        }
+        let mut seen = Arc::unwrap_or_clone(signature);
+        for (query, ty) in self.lifted.iter().zip(lifted) {
+            let (name, parameter) = (query.name.clone(), seen.types.len());
+            let (qualifier, must_qualify) = (None, false);
+            let named = Named { qualifier, must_qualify, name, parameter, ty: *ty };
+            seen.variables.named.push(named);
+            seen.types.push(*ty);
+        }
+        Arc::new(seen)
+    }
+
+    /// The plan for variables of some types, which is kept while the catalog stays.
+    ///
+    /// # Errors
+    /// Those of planning.
+    pub(crate) fn plan(
+        &self,
+        signature: &Arc<Signature>,
+        calls: Calls<'_>,
+        cx: &mut dyn Context,
+    ) -> Result<Arc<Planned>, Failure> {
+        let last = self.planned.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some((known, planned)) = last
+            && known == *signature
+            && cache::is_current(&planned, cx)?
+        {
+            return Ok(planned);
+        }
+        let planned = Arc::new(plan::plan_in(&self.parsed, signature, calls, cx)?);
+        // What a CALL may do depends on the calls around it.
+        if !matches!(planned.plan, Plan::Call(_)) {
+            let kept = Some((signature.clone(), planned.clone()));
+            *self.planned.lock().unwrap_or_else(PoisonError::into_inner) = kept;
+        }
+        Ok(planned)
+    }
+}

@@ -1,0 +1,317 @@
+//! The variables of a procedure that runs, with their types and values.
+
+use std::sync::Arc;
+
+use pangea_core::txn::Context;
+
+use super::body::{Body, Declared, DeclaredType, Target, Visible};
+use super::fragment::Signature;
+use super::variables::{Named, Variables};
+use crate::catalog::{self, Relation, Table};
+use crate::error::{Failure, SqlError, code};
+use crate::expr::cast::{self, Level};
+use crate::plan::{OutputColumn, undefined_table};
+use crate::types::datum::Datum;
+use crate::types::zone::Zone;
+use crate::types::{ColumnType, SqlType, text};
+
+/// The most that a variable holds.
+const VALUE_BYTES_MAX: usize = 16 << 20;
+
+/// The variables of a procedure, by their slots.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Slots(Vec<Slot>);
+
+/// A variable.
+#[derive(Clone, Debug)]
+struct Slot {
+    name: String,
+    is_not_null: bool,
+    /// Whether it takes the shape of what it is given.
+    is_free: bool,
+    value: Held,
+}
+
+#[derive(Clone, Debug)]
+enum Held {
+    Value(ColumnType, Datum),
+    /// A row; nothing where none was assigned yet.
+    Record(Option<(Arc<[OutputColumn]>, Vec<Datum>)>),
+}
+
+impl Body {
+    /// Whether a name that is both a variable's and a column's is refused.
+    pub(super) fn is_strict(&self) -> bool {
+        self.language == crate::catalog::procedure::Language::PlPgSql
+    }
+}
+
+impl Slots {
+    /// The variables of a body, all NULL. Types that stand for those of tables are found.
+    ///
+    /// # Errors
+    /// When there is no such table or column.
+    pub(super) fn of(body: &Body, cx: &mut dyn Context) -> Result<Self, Failure> {
+        let slots: Result<_, Failure> = body.variables.iter().map(|it| Slot::of(it, cx)).collect();
+        Ok(Self(slots?))
+    }
+
+    /// What fragments see of the variables in sight.
+    pub(super) fn signature(&self, visible: &[Visible], is_strict: bool) -> Arc<Signature> {
+        let mut named = Vec::with_capacity(visible.len());
+        let mut types = Vec::with_capacity(visible.len());
+        let mut unassigned = Vec::new();
+        for Visible { label, name, slot } in visible {
+            match &self.0[*slot].value {
+                Held::Value(ty, _) => {
+                    let (qualifier, name) = (label.clone(), name.clone());
+                    let (parameter, ty) = (types.len(), ty.base);
+                    named.push(Named { qualifier, must_qualify: false, name, parameter, ty });
+                    types.push(ty);
+                }
+                Held::Record(Some((columns, _))) => {
+                    for column in columns.iter() {
+                        let (qualifier, parameter) = (Some(name.clone()), types.len());
+                        let (name, ty) = (column.name.clone(), column.ty.base);
+                        named.push(Named { qualifier, must_qualify: true, name, parameter, ty });
+                        types.push(ty);
+                    }
+                }
+                Held::Record(None) => unassigned.push(name.clone()),
+            }
+        }
+        Arc::new(Signature { variables: Variables { named, unassigned, is_strict }, types })
+    }
+
+    /// The values that go with a signature.
+    pub(super) fn values(&self, visible: &[Visible]) -> Vec<Datum> {
+        let mut values = Vec::with_capacity(visible.len());
+        for Visible { slot, .. } in visible {
+            match &self.0[*slot].value {
+                Held::Value(_, datum) => values.push(datum.clone()),
+                Held::Record(Some((_, fields))) => values.extend(fields.iter().cloned()),
+                Held::Record(None) => {}
+            }
+        }
+        values
+    }
+
+    /// The variable that a parameter of a fragment stands for.
+    pub(super) fn target(&self, visible: &[Visible], parameter: usize) -> Option<Target> {
+        let mut at = 0;
+        for Visible { slot, .. } in visible {
+            match &self.0[*slot].value {
+                Held::Value(..) if at == parameter => return Some(Target::Variable(*slot)),
+                Held::Value(..) => at += 1,
+                Held::Record(Some((columns, _))) => {
+                    if let Some(column) = columns.get(parameter - at) {
+                        return Some(Target::Field(*slot, column.name.clone()));
+                    }
+                    at += columns.len();
+                }
+                Held::Record(None) => {}
+            }
+        }
+        None
+    }
+
+    /// Whether a row goes into a variable as a whole.
+    pub(super) fn is_record(&self, target: &Target) -> bool {
+        match target {
+            Target::Variable(slot) => matches!(self.0[*slot].value, Held::Record(_)),
+            Target::Field(..) => false,
+        }
+    }
+
+    /// A variable without a type of its own takes one, or the columns of a row.
+    pub(super) fn take_shape(&mut self, slot: usize, columns: &[OutputColumn]) {
+        let slot = &mut self.0[slot];
+        match &mut slot.value {
+            Held::Record(held) if slot.is_free => {
+                let is_same = held.as_ref().is_some_and(|(known, _)| **known == *columns);
+                if !is_same {
+                    *held = Some((columns.into(), vec![Datum::Null; columns.len()]));
+                }
+            }
+            Held::Value(ty, _) if slot.is_free => {
+                *ty = columns.first().map_or(*ty, |column| column.ty);
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn value(&self, slot: usize) -> Datum {
+        match &self.0[slot].value {
+            Held::Value(_, datum) => datum.clone(),
+            Held::Record(_) => Datum::Null,
+        }
+    }
+
+    /// Sets a variable to a value of its own type.
+    pub(super) fn set(&mut self, slot: usize, datum: Datum) {
+        if let Held::Value(_, held) = &mut self.0[slot].value {
+            *held = datum;
+        }
+    }
+
+    /// Assigns a value of a type.
+    ///
+    /// # Errors
+    /// When it can't become the variable's type, or is NULL where that may not be.
+    pub(super) fn assign(
+        &mut self,
+        target: &Target,
+        datum: Datum,
+        from: ColumnType,
+        zone: &Zone,
+    ) -> Result<(), SqlError> {
+        let (Target::Variable(slot) | Target::Field(slot, _)) = target;
+        let slot = &mut self.0[*slot];
+        match (&mut slot.value, target) {
+            (Held::Value(ty, held), _) => {
+                if slot.is_free {
+                    *ty = from;
+                }
+                if datum.is_null() && slot.is_not_null {
+                    let message = format!(
+                        "null value cannot be assigned to variable \"{}\" declared NOT NULL",
+                        slot.name
+                    );
+                    return Err(SqlError::new(code::NULL_NOT_ALLOWED, message));
+                }
+                let new = converted(datum, from, *ty, zone)?;
+                if new.size() > VALUE_BYTES_MAX {
+                    let most = VALUE_BYTES_MAX >> 20;
+                    let message = format!("variable \"{}\" takes {most} MiB at most", slot.name);
+                    return Err(SqlError::new(code::LIMIT_EXCEEDED, message));
+                }
+                *held = new;
+                Ok(())
+            }
+            (Held::Record(Some((columns, fields))), Target::Field(_, name)) => {
+                let Some(at) = columns.iter().position(|column| column.name == *name) else {
+                    let message = format!("record \"{}\" has no field \"{name}\"", slot.name);
+                    return Err(SqlError::new(code::UNDEFINED_COLUMN, message));
+                };
+                fields[at] = converted(datum, from, columns[at].ty, zone)?;
+                Ok(())
+            }
+            (Held::Record(None), Target::Field(..)) => Err(unassigned(&slot.name)),
+            (Held::Record(_), Target::Variable(_)) => {
+                let message = "cannot assign non-composite value to a record variable";
+                Err(SqlError::new(code::TYPE_MISMATCH, message))
+            }
+        }
+    }
+
+    /// Assigns a row, or NULLs where there is none.
+    ///
+    /// # Errors
+    /// Those of assigning each value.
+    pub(super) fn assign_row(
+        &mut self,
+        targets: &[Target],
+        columns: &[OutputColumn],
+        row: Option<Vec<Datum>>,
+        zone: &Zone,
+    ) -> Result<(), SqlError> {
+        let mut row = row.unwrap_or_else(|| vec![Datum::Null; columns.len()]);
+        if let [Target::Variable(slot)] = targets
+            && let slot = &mut self.0[*slot]
+            && let Held::Record(held) = &mut slot.value
+        {
+            match held {
+                Some((known, fields)) if !slot.is_free => {
+                    // A row of a table: as many values as it has columns, in its types.
+                    row.resize(known.len(), Datum::Null);
+                    let types = columns.iter().map(|column| column.ty);
+                    let types = types.chain(std::iter::repeat(SqlType::Text.into()));
+                    for (((field, column), datum), from) in
+                        fields.iter_mut().zip(known.iter()).zip(row).zip(types)
+                    {
+                        *field = converted(datum, from, column.ty, zone)?;
+                    }
+                }
+                held => {
+                    let is_same = held.as_ref().is_some_and(|(known, _)| **known == *columns);
+                    match held {
+                        Some((_, fields)) if is_same => *fields = row,
+                        _ => *held = Some((columns.into(), row)),
+                    }
+                }
+            }
+            return Ok(());
+        }
+        // Too few values leave NULL, and too many are dropped, as in PostgreSQL.
+        let values = row.into_iter().zip(columns.iter().map(|column| column.ty));
+        let values = values.chain(std::iter::repeat((Datum::Null, SqlType::Text.into())));
+        for (target, (datum, from)) in targets.iter().zip(values) {
+            self.assign(target, datum, from, zone)?;
+        }
+        Ok(())
+    }
+}
+
+impl Slot {
+    fn of(declared: &Declared, cx: &mut dyn Context) -> Result<Self, Failure> {
+        let Declared { name, ty, is_not_null, .. } = declared;
+        let (is_free, value) = match ty {
+            DeclaredType::Known(ty) => (false, Held::Value(*ty, Datum::Null)),
+            DeclaredType::Any => (true, Held::Value(SqlType::Text.into(), Datum::Null)),
+            DeclaredType::Record => (true, Held::Record(None)),
+            DeclaredType::Column(table, column) => {
+                let table = table_of(table, cx)?;
+                let Some(at) = table.position(column) else {
+                    let message = format!(
+                        "column \"{column}\" of relation \"{}\" does not exist",
+                        table.name
+                    );
+                    return Err(SqlError::new(code::UNDEFINED_COLUMN, message).into());
+                };
+                (false, Held::Value(table.columns[at].ty, Datum::Null))
+            }
+            DeclaredType::Row(table) => {
+                let table = table_of(table, cx)?;
+                let column = |(_, column): (usize, &catalog::Column)| OutputColumn {
+                    name: column.name.clone(),
+                    ty: column.ty,
+                };
+                let columns: Arc<[OutputColumn]> = table.live_columns().map(column).collect();
+                let fields = vec![Datum::Null; columns.len()];
+                (false, Held::Record(Some((columns, fields))))
+            }
+        };
+        Ok(Self { name: name.clone(), is_not_null: *is_not_null, is_free, value })
+    }
+}
+
+fn table_of(name: &str, cx: &mut dyn Context) -> Result<Table, Failure> {
+    match catalog::find(name, cx)? {
+        Some(Relation::Table(table)) => Ok(table),
+        _ => Err(undefined_table(name).into()),
+    }
+}
+
+/// The error of a record that has no fields yet.
+pub(crate) fn unassigned(name: &str) -> SqlError {
+    let message = format!("record \"{name}\" is not assigned yet");
+    let detail = "The tuple structure of a not-yet-assigned record is indeterminate.";
+    SqlError::new(code::NOT_PREREQUISITE, message).with_detail(detail)
+}
+
+/// A value as another type: by a cast where assignment has one, else by its text.
+pub(super) fn converted(
+    datum: Datum,
+    from: ColumnType,
+    to: ColumnType,
+    zone: &Zone,
+) -> Result<Datum, SqlError> {
+    if datum.is_null() || from == to {
+        return Ok(datum);
+    }
+    if cast::level(from.base, to.base).is_some_and(|level| level <= Level::Assignment) {
+        return cast::apply(datum, from.base, to, false, zone);
+    }
+    let text = text::format(from.base, &datum, zone);
+    text::fit(to, text::parse(to.base, &text, zone)?, false)
+}

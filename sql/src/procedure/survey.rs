@@ -1,0 +1,268 @@
+//! What a procedure may do, before it runs: planned as far as that can be known.
+//!
+//! Steps are looked at in the order of the text, whether they will be reached or not. What can't be
+//! planned yet, as a table that the procedure makes itself, is taken for the worst.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use pangea_core::ids::TableId;
+use pangea_core::key::Key;
+use pangea_core::txn::{Context, Scan, Stop, Visit};
+use pangea_core::value::Value;
+
+use super::body::{Body, Does, Into, Over, Query, Step, Target};
+use super::fragment::Fragment;
+use super::lifted::Is;
+use super::slots::Slots;
+use crate::catalog::CATALOG;
+use crate::error::{Failure, SqlError};
+use crate::plan::{Calls, OutputColumn, Plan, Planned};
+use crate::sequence::Used;
+use crate::types::SqlType;
+
+/// What a procedure may do.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Survey {
+    /// Whether it must run in one place, and be certified.
+    pub is_certified: bool,
+    /// The first command that may write.
+    pub writes: Option<&'static str>,
+    /// The sequences that it uses.
+    pub sequences: Vec<Used>,
+    /// Whether it may say where sequences go on.
+    pub sets_sequences: bool,
+    /// Whether it asks the node of itself.
+    pub reads_node: bool,
+}
+
+/// What is read of the catalog while something is planned.
+struct Recorder<'a> {
+    cx: &'a mut dyn Context,
+    read: BTreeMap<Key, Option<Value>>,
+}
+
+impl Context for Recorder<'_> {
+    fn get(&mut self, table: TableId, key: &[u8]) -> Result<Option<Value>, Stop> {
+        let found = self.cx.get(table, key)?;
+        if table == CATALOG {
+            self.read.insert(Key::from(key), found.clone());
+        }
+        Ok(found)
+    }
+
+    fn scan(&mut self, scan: &Scan, visit: &mut Visit<'_>) -> Result<(), Stop> {
+        self.cx.scan(scan, visit)
+    }
+
+    fn put(&mut self, table: TableId, key: Key, value: Value) -> Result<(), Stop> {
+        self.cx.put(table, key, value)
+    }
+
+    fn delete(&mut self, table: TableId, key: Key) -> Result<(), Stop> {
+        self.cx.delete(table, key)
+    }
+
+    fn estimate(&self, table: TableId) -> Option<usize> {
+        self.cx.estimate(table)
+    }
+}
+
+/// Records of the catalog that something depends on.
+type Read = Vec<(Key, Option<Value>)>;
+
+impl Survey {
+    /// That of a procedure of which nothing is known.
+    pub(crate) fn unknown() -> Self {
+        Self { is_certified: true, writes: Some("CALL"), ..Self::default() }
+    }
+
+    /// Looks at a body. What it read of the catalog decides for how long this is so.
+    ///
+    /// # Errors
+    /// When the executor needs the run to end.
+    #[recursive::recursive]
+    pub(crate) fn of(
+        body: &Body,
+        calls: Calls<'_>,
+        cx: &mut dyn Context,
+    ) -> Result<(Self, Read), Failure> {
+        let mut recorder = Recorder { cx, read: BTreeMap::new() };
+        let mut surveyor = Surveyor {
+            survey: Self::default(),
+            slots: Slots::default(),
+            is_strict: body.is_strict(),
+            calls,
+        };
+        match Slots::of(body, &mut recorder) {
+            Ok(slots) => {
+                surveyor.slots = slots;
+                surveyor.steps(&body.steps, &mut recorder)?;
+            }
+            Err(Failure::Sql(_)) => surveyor.unknown(),
+            Err(Failure::Interrupted) => return Err(Failure::Interrupted),
+        }
+        Ok((surveyor.survey, recorder.read.into_iter().collect()))
+    }
+
+    fn add(&mut self, planned: &Planned) {
+        let writes = match &planned.plan {
+            Plan::Call(call) => {
+                self.is_certified |= call.survey.is_certified;
+                call.survey.writes
+            }
+            plan => {
+                self.is_certified |= plan.is_certified();
+                planned.is_write().then(|| plan.command())
+            }
+        };
+        self.writes = self.writes.or(writes);
+        self.sets_sequences |= planned.sets_sequences;
+        self.reads_node |= planned.reads_node;
+        planned.sequences.iter().for_each(|used| used.add_to(&mut self.sequences));
+    }
+}
+
+struct Surveyor<'a> {
+    survey: Survey,
+    slots: Slots,
+    is_strict: bool,
+    calls: Calls<'a>,
+}
+
+impl Surveyor<'_> {
+    /// Something may be anything.
+    fn unknown(&mut self) {
+        self.survey.is_certified = true;
+        self.survey.writes.get_or_insert("CALL");
+    }
+
+    fn fragment(
+        &mut self,
+        fragment: &Fragment,
+        cx: &mut dyn Context,
+    ) -> Result<Option<Arc<Planned>>, Failure> {
+        let mut lifted = Vec::with_capacity(fragment.lifted.len());
+        for query in &fragment.lifted {
+            let Some(planned) = self.fragment(&query.fragment, cx)? else { return Ok(None) };
+            let value = planned.columns.first().map_or(SqlType::Text, |column| column.ty.base);
+            lifted.push(if query.is == Is::Value { value } else { SqlType::Bool });
+        }
+        let signature = self.slots.signature(&fragment.visible, self.is_strict);
+        let signature = fragment.seen(signature, &lifted);
+        match fragment.plan(&signature, self.calls, cx) {
+            Ok(planned) => {
+                self.survey.add(&planned);
+                Ok(Some(planned))
+            }
+            Err(Failure::Sql(SqlError { .. })) => {
+                self.unknown();
+                Ok(None)
+            }
+            Err(Failure::Interrupted) => Err(Failure::Interrupted),
+        }
+    }
+
+    fn all<'f>(
+        &mut self,
+        fragments: impl IntoIterator<Item = &'f Fragment>,
+        cx: &mut dyn Context,
+    ) -> Result<(), Failure> {
+        fragments.into_iter().try_for_each(|fragment| self.fragment(fragment, cx).map(|_| ()))
+    }
+
+    /// Records take the columns of what they are given.
+    fn shape(&mut self, targets: &[Target], columns: Option<&[OutputColumn]>) {
+        if let ([Target::Variable(slot)], Some(columns)) = (targets, columns) {
+            self.slots.take_shape(*slot, columns);
+        }
+    }
+
+    fn query(
+        &mut self,
+        query: &Query,
+        cx: &mut dyn Context,
+    ) -> Result<Option<Arc<Planned>>, Failure> {
+        match query {
+            Query::Written(fragment) => self.fragment(fragment, cx),
+            Query::Computed { text, using } => {
+                self.unknown();
+                self.all(std::iter::once(text).chain(using), cx)?;
+                Ok(None)
+            }
+        }
+    }
+
+    fn steps(&mut self, steps: &[Step], cx: &mut dyn Context) -> Result<(), Failure> {
+        steps.iter().try_for_each(|step| self.step(&step.does, cx))
+    }
+
+    fn branches(
+        &mut self,
+        branches: &[(Fragment, Vec<Step>)],
+        otherwise: &[Step],
+        cx: &mut dyn Context,
+    ) -> Result<(), Failure> {
+        for (condition, steps) in branches {
+            self.fragment(condition, cx)?;
+            self.steps(steps, cx)?;
+        }
+        self.steps(otherwise, cx)
+    }
+
+    fn step(&mut self, does: &Does, cx: &mut dyn Context) -> Result<(), Failure> {
+        match does {
+            Does::Nothing | Does::Return | Does::Diagnostics(_) => Ok(()),
+            Does::Block(block) => {
+                self.all(block.declared.iter().filter_map(|(_, value)| value.as_ref()), cx)?;
+                self.steps(&block.steps, cx)?;
+                block.handlers.iter().try_for_each(|handler| self.steps(&handler.steps, cx))
+            }
+            Does::Assign(target, value) => {
+                let planned = self.fragment(value, cx)?;
+                let columns = planned.as_ref().map(|planned| &planned.columns[..]);
+                self.shape(std::slice::from_ref(target), columns);
+                Ok(())
+            }
+            Does::If { branches, otherwise } => self.branches(branches, otherwise, cx),
+            Does::Case { subject, branches, otherwise } => {
+                if let Some((slot, compared)) = subject
+                    && let Some(planned) = self.fragment(compared, cx)?
+                {
+                    self.slots.take_shape(*slot, &planned.columns);
+                }
+                self.branches(branches, otherwise.as_deref().unwrap_or_default(), cx)
+            }
+            Does::Loop { condition, steps, .. } => {
+                self.all(condition, cx)?;
+                self.steps(steps, cx)
+            }
+            Does::For { targets, over, steps, .. } => {
+                match over {
+                    Over::Numbers(numbers) => {
+                        let bounds = [&numbers.from, &numbers.to];
+                        self.all(bounds.into_iter().chain(&numbers.by), cx)?;
+                    }
+                    Over::Elements(array) => self.all([array], cx)?,
+                    Over::Rows(query) => {
+                        let planned = self.query(query, cx)?;
+                        self.shape(targets, planned.as_ref().map(|planned| &planned.columns[..]));
+                    }
+                }
+                self.steps(steps, cx)
+            }
+            Does::Leave { when, .. } => self.all(when, cx),
+            Does::Raise(raise) => self.all(raise.fragments(), cx),
+            Does::Assert { condition, message } => {
+                self.all(std::iter::once(condition).chain(message), cx)
+            }
+            Does::Sql { query, into, .. } => {
+                let planned = self.query(query, cx)?;
+                if let Some(Into { targets, .. }) = into {
+                    self.shape(targets, planned.as_ref().map(|planned| &planned.columns[..]));
+                }
+                Ok(())
+            }
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! The procedure `sql.replay`: an interactive transaction once more, at its place in the order.
+//!
+//! A transaction whose reads are no longer current could only fail with 40001. Its statements run
+//! again instead, with the parameters, the times and the numbers that they had: where each comes to
+//! what its client was told, nobody can tell the difference, and it commits. Else it fails as it
+//! would have.
+
+use pangea_core::codec::{DecodeError, Reader, Writer};
+use pangea_core::txn::{Context, Procedure, SqlState, Stop};
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::error::{Failure, SqlError};
+use crate::exec::{self, Executed};
+use crate::expr::Env;
+use crate::plan::OutputColumn;
+use crate::plan::cache::PlanCache;
+use crate::plan::target::Deferred;
+use crate::rows;
+use crate::statement::Arguments;
+use std::cell::RefCell;
+
+/// The name that the registry knows the procedure by.
+pub(crate) const REPLAY: &str = "sql.replay";
+
+/// The layout of arguments that this code writes.
+const VERSION: u8 = 1;
+
+/// A statement of a transaction, and what its client was told.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Statement {
+    /// Encoded [`Arguments`].
+    pub args: Vec<u8>,
+    pub told: u128,
+}
+
+/// What tells one result from another.
+pub(crate) fn digest(columns: &[OutputColumn], executed: &Executed) -> u128 {
+    let mut hash = Xxh3::new();
+    let mut bytes = Vec::new();
+    bytes.put_varint(executed.count);
+    for column in columns {
+        bytes.put_bytes(column.name.as_bytes());
+        bytes.put_u32(column.ty.base.oid());
+    }
+    executed.notices.iter().for_each(|notice| notice.encode(&mut bytes));
+    for row in &executed.rows {
+        rows::encode(row, &mut bytes);
+        hash.update(&bytes);
+        bytes.clear();
+    }
+    hash.update(&bytes);
+    hash.digest128()
+}
+
+/// Arguments of [`REPLAY`].
+pub(crate) fn encode(statements: &[Statement]) -> Vec<u8> {
+    let mut out = vec![VERSION];
+    out.put_varint(statements.len() as u64);
+    for Statement { args, told } in statements {
+        out.put_bytes(args);
+        out.put_u64((told >> 64) as u64);
+        out.put_u64(*told as u64);
+    }
+    out
+}
+
+fn decode(bytes: &[u8]) -> Result<Vec<Statement>, DecodeError> {
+    let mut from = Reader::new(bytes);
+    if from.u8("version of a replay")? != VERSION {
+        return Err(DecodeError::new("version of a replay"));
+    }
+    let statement = |from: &mut Reader<'_>| {
+        let args = from.bytes("statement")?.to_vec();
+        let told = u128::from(from.u64("digest")?) << 64 | u128::from(from.u64("digest")?);
+        Ok(Statement { args, told })
+    };
+    (0..from.count("statements")?).map(|_| statement(&mut from)).collect()
+}
+
+/// The procedure.
+#[derive(Debug, Default)]
+pub(crate) struct Replay {
+    plans: PlanCache,
+}
+
+impl Replay {
+    fn execute(&self, args: &[u8], cx: &mut dyn Context) -> Result<(), Failure> {
+        let mut deferred = Vec::new();
+        for (at, statement) in decode(args)?.into_iter().enumerate() {
+            match self.again(&statement, &mut deferred, cx) {
+                Ok(told) if told == statement.told => {}
+                // It succeeded before.
+                Ok(_) | Err(Failure::Sql(_)) => return Err(changed(at).into()),
+                Err(Failure::Interrupted) => return Err(Failure::Interrupted),
+            }
+        }
+        exec::check_deferred(&deferred, &Env::nobody(), cx)
+    }
+
+    /// Runs a statement, and says what its client would be told.
+    fn again(
+        &self,
+        statement: &Statement,
+        deferred: &mut Vec<Deferred>,
+        cx: &mut dyn Context,
+    ) -> Result<u128, Failure> {
+        let mut args = Arguments::decode(&statement.args)?;
+        let planned = args.plan(&self.plans, cx)?;
+        args.env.deferred = Some(RefCell::default());
+        let executed = exec::run(&planned, None, &args.env, cx)?;
+        deferred.extend(args.env.deferred.take().unwrap_or_default().into_inner());
+        Ok(digest(&planned.columns, &executed))
+    }
+}
+
+/// A statement came to something else than its client was told.
+fn changed(at: usize) -> SqlError {
+    let message = "could not serialize access due to concurrent update";
+    let detail = format!("Statement {} of the transaction comes to another result now.", at + 1);
+    SqlError::new(SqlState::SERIALIZATION_FAILURE, message).with_detail(detail)
+}
+
+impl Procedure for Replay {
+    fn name(&self) -> &str {
+        REPLAY
+    }
+
+    fn run(&self, args: &[u8], cx: &mut dyn Context) -> Result<Vec<u8>, Stop> {
+        self.execute(args, cx).map_err(Stop::from)?;
+        Ok(Vec::new())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::SqlType;
+    use crate::types::datum::Datum;
+
+    #[test]
+    fn statements_survive_their_encoding() {
+        let one = Statement { args: vec![1, 2, 3], told: u128::MAX - 7 };
+        let statements = vec![one.clone(), Statement { args: Vec::new(), ..one }];
+        let bytes = encode(&statements);
+        assert_eq!(decode(&bytes), Ok(statements));
+        for len in 0..bytes.len() {
+            assert!(decode(&bytes[..len]).is_err(), "cut at {len}");
+        }
+    }
+
+    #[test]
+    fn results_that_differ_have_digests_that_differ() {
+        let column =
+            |name: &str, ty: SqlType| OutputColumn { name: name.to_owned(), ty: ty.into() };
+        let columns = [column("a", SqlType::Int4)];
+        let of = |rows: Vec<Vec<Datum>>, count| {
+            digest(&columns, &Executed { rows, count, ..Executed::default() })
+        };
+        let row = |value: i64| vec![Datum::Int(value)];
+        let all = [
+            of(vec![], 0),
+            of(vec![], 1),
+            of(vec![row(1)], 1),
+            of(vec![row(2)], 1),
+            of(vec![row(1), row(2)], 2),
+            of(vec![row(2), row(1)], 2),
+            of(vec![vec![Datum::Null]], 1),
+            digest(&[column("a", SqlType::Int8)], &Executed::default()),
+            digest(&[column("b", SqlType::Int4)], &Executed::default()),
+        ];
+        for (at, one) in all.iter().enumerate() {
+            assert!(!all[at + 1..].contains(one), "{at}");
+        }
+    }
+}

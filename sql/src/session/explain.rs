@@ -1,0 +1,190 @@
+//! EXPLAIN: a plan is shown; with ANALYZE, the statement is run as it is without it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use pangea_core::ids::SnapshotVersion;
+use pangea_core::txn::{Outcome, Program};
+
+use super::local::LocalContext;
+use super::{Response, Session, now};
+use crate::engine::{Engine, Trace, Unavailable};
+use crate::error::{Failure, SqlError};
+use crate::exec;
+use crate::explain::profile::{Commit, CommitTimes, Way};
+use crate::explain::{Format, Profile, Summary, shown, statement};
+use crate::plan::{OutputColumn, Planned};
+use crate::sequence::Drawn;
+use crate::syntax::explain::Explain;
+use crate::types::SqlType;
+use crate::types::datum::Datum;
+
+/// The column that a plan is shown in.
+pub(super) fn column(format: Format) -> OutputColumn {
+    OutputColumn { name: "QUERY PLAN".to_owned(), ty: format.base().into() }
+}
+
+impl<E: Engine> Session<E> {
+    /// Runs an EXPLAIN.
+    pub(super) async fn run_explain(
+        &mut self,
+        explain: &Explain,
+        param_types: &[SqlType],
+        params: &[Datum],
+    ) -> Result<Response, SqlError> {
+        let Explain { options, statement: parsed } = explain;
+        let is_in_transaction = self.transaction.is_some();
+        let profile = options.is_analyzed.then(|| Arc::new(Profile::default()));
+        if let Some(profile) = &profile {
+            self.profile = Some(profile.clone());
+            let run = Box::pin(self.run_data(parsed, param_types, params)).await;
+            self.profile = None;
+            run?;
+        }
+        // What it was run as is planned already, and found again.
+        let started = Instant::now();
+        let types: Vec<_> = param_types.iter().copied().map(Some).collect();
+        let mut alone = None;
+        let planned = match (&parsed.as_of, self.transaction.is_some()) {
+            (Some(as_of), _) => {
+                let (planned, cx) = self.plan_as_of((parsed, as_of), &types)?;
+                alone = Some(cx);
+                Arc::new(planned)
+            }
+            (None, true) => self.plan_in_transaction(parsed, &types).await?,
+            (None, false) => {
+                let (planned, cx) = self.plan(parsed, &types).await?;
+                alone = Some(cx);
+                planned
+            }
+        };
+        super::data::check_params(&planned, params)?;
+        let took = started.elapsed();
+        let env = self.env(params.to_vec(), now(), Vec::new());
+        let mut open = self.transaction.take();
+        let cx = alone.as_mut().or(open.as_mut().and_then(|open| open.cx.as_mut()));
+        let cx = cx.expect("it was planned in one of them");
+        let checked = crate::authorization::check(&planned.required, &env, cx);
+        let tree = checked.and_then(|()| exec::read_catalog(&planned, &env, cx)).and_then(|()| {
+            statement::tree((parsed, &planned), *options, profile.as_deref(), &env, cx)
+        });
+        self.transaction = open;
+        let planning_ms = match &profile {
+            Some(profile) => profile.planning_ms(),
+            None => took.as_secs_f64() * 1e3,
+        };
+        let summary = Summary {
+            planning_ms,
+            profile: profile.as_deref(),
+            is_in_transaction: is_in_transaction && planned.is_write(),
+        };
+        let rows = shown(&tree?, *options, &summary);
+        Ok(Response::Rows {
+            columns: vec![column(options.format)],
+            rows: rows.into_iter().map(|row| vec![Datum::Text(row)]).collect(),
+            tag: "EXPLAIN".to_owned(),
+        })
+    }
+
+    /// Runs a program here, to no effect, so that it is seen what each of its steps takes.
+    pub(super) fn rehearse(
+        &mut self,
+        planned: &Planned,
+        (params, drawn): (&[Datum], Vec<Drawn>),
+    ) -> Rehearsed {
+        let pin = self.engine.store().pin();
+        let snapshot = pin.version();
+        let mut cx = LocalContext::transaction(pin);
+        cx.begin_write();
+        let env = self.env(params.to_vec(), now(), drawn);
+        let started = Instant::now();
+        // Where it fails, its run in order says whether the statement does.
+        let has_failed = exec::run(planned, None, &env, &mut cx).is_err();
+        if let Some(profile) = self.profile.as_ref().filter(|_| !has_failed) {
+            profile.end(started.elapsed());
+        }
+        let writes = cx.into_certified().map_or(0, |certified| certified.writes.len());
+        Rehearsed { snapshot, writes }
+    }
+
+    /// Submits a program, and notes where its time goes if somebody asks.
+    pub(super) async fn commit_program(
+        &mut self,
+        program: Program,
+        rehearsed: Rehearsed,
+    ) -> Result<Outcome, Unavailable> {
+        let Some(profile) = self.profile.clone() else {
+            let trace = Arc::new(Trace::default());
+            let outcome = self.engine.commit_traced(program, &trace).await?;
+            self.note_outcome(&outcome, &trace);
+            return Ok(outcome);
+        };
+        let (way, bytes, reads, writes) = match &program {
+            Program::Call { args, .. } => (Way::Program, args.len(), 0, rehearsed.writes),
+            Program::Certified(certified) => {
+                let reads = certified.reads.points.len() + certified.reads.ranges.len();
+                (Way::Certified, 0, reads, certified.writes.len())
+            }
+        };
+        profile.on_submit();
+        let trace = Arc::new(Trace::timed());
+        let started = Instant::now();
+        let outcome = self.engine.commit_traced(program, &trace).await?;
+        self.note_outcome(&outcome, &trace);
+        if let Outcome::Committed { txn, version, .. } = &outcome {
+            profile.on_commit(Commit {
+                way,
+                bytes,
+                reads,
+                writes,
+                snapshot: rehearsed.snapshot,
+                txn: *txn,
+                version: *version,
+                ran_again: trace.ran_again(),
+                tries: 0,
+                times: times(&trace, started, Instant::now()),
+            });
+        }
+        Ok(outcome)
+    }
+
+    /// A run has ended that began then, if somebody asks.
+    pub(super) fn note_end(&self, started: Option<Instant>) {
+        if let (Some(profile), Some(started)) = (&self.profile, started) {
+            profile.end(started.elapsed());
+        }
+    }
+
+    /// What is planned, with how long that takes if somebody asks.
+    pub(super) fn time_planning<T>(
+        &self,
+        plan: impl FnOnce() -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let Some(profile) = &self.profile else { return plan() };
+        let started = Instant::now();
+        let planned = plan();
+        profile.planned(started.elapsed());
+        planned
+    }
+}
+
+/// What became of a run to no effect.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Rehearsed {
+    pub snapshot: SnapshotVersion,
+    pub writes: usize,
+}
+
+/// The parts of a commit's time, each to the next moment that the node tells of.
+fn times(trace: &Trace, started: Instant, ended: Instant) -> CommitTimes {
+    let part = |from: Option<Instant>, to: Option<Instant>| -> Option<Duration> {
+        Some(to?.saturating_duration_since(from?))
+    };
+    CommitTimes {
+        queue: part(Some(started), trace.taken()),
+        order: part(trace.taken(), trace.decided()),
+        durability: part(trace.decided(), trace.answered()),
+        answer: part(trace.answered(), Some(ended)),
+        total: ended.saturating_duration_since(started),
+    }
+}

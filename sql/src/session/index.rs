@@ -1,0 +1,153 @@
+//! CREATE INDEX on a table that has many rows, while others write it.
+
+use std::ops::ControlFlow;
+use std::pin::pin;
+
+use futures_util::stream::{self, StreamExt};
+use pangea_core::ids::TableId;
+use pangea_core::key::{Direction, Key, KeyRange};
+use pangea_core::txn::{Context, Outcome, Scan};
+use sqlparser::ast;
+
+use super::Session;
+use super::interrupt::Interruptible;
+use super::local::LocalContext;
+use crate::catalog::{self, Relation};
+use crate::engine::Engine;
+use crate::error::SqlError;
+use crate::online::{INDEX, Meant, Step, encode};
+use crate::plan::{Plan, Planned};
+use crate::syntax::Parsed;
+
+/// From so many rows on a table is not indexed in one transaction.
+const ROWS_MIN: usize = 2_000;
+/// How many rows a step puts in at most, and of how many bytes.
+const STEP_ROWS: usize = 2_000;
+const STEP_BYTES: usize = 1 << 20;
+/// How many steps are on their way at a time.
+const STEPS_AT_ONCE: usize = 8;
+
+/// An index that is to be made.
+#[derive(Clone, Debug)]
+pub(super) struct NewIndex {
+    table: TableId,
+    name: String,
+}
+
+/// Whether a statement is CREATE INDEX CONCURRENTLY.
+pub(super) fn is_concurrent(parsed: &Parsed) -> bool {
+    matches!(&*parsed.ast, ast::Statement::CreateIndex(create) if create.concurrently)
+}
+
+impl<E: Engine> Session<E> {
+    /// The index that a statement makes, where its table is to be written meanwhile.
+    pub(super) fn index_online(
+        &self,
+        parsed: &Parsed,
+        planned: &Planned,
+        cx: &LocalContext<E::Header>,
+    ) -> Option<NewIndex> {
+        if !matches!(&*parsed.ast, ast::Statement::CreateIndex(_)) {
+            return None;
+        }
+        let Plan::Alter(alter) = &planned.plan else { return None };
+        let change = alter.change.as_ref()?;
+        let table = change.before.id;
+        let is_large = cx.estimate(table).is_some_and(|rows| rows >= ROWS_MIN);
+        if !is_large && !is_concurrent(parsed) {
+            return None;
+        }
+        let known = &change.before.indexes;
+        let is_new = |name: &String| known.iter().all(|index| index.name != *name);
+        let mut names = change.after.indexes.iter().map(|index| index.name.clone());
+        let name = names.find(is_new)?;
+        Some(NewIndex { table, name })
+    }
+
+    /// Fills an index whose record was just made, and makes it ready. Where that can't be it goes.
+    pub(super) async fn fill_online(&mut self, new: &NewIndex) -> Result<(), SqlError> {
+        let Err(error) = self.fill_and_finish(new).await else { return Ok(()) };
+        // Whatever ends the statement does not end this.
+        self.engine.begin_statement(None);
+        let gone = match self.meant(new) {
+            Ok(Some(meant)) => self.index_step(&meant, &Step::Drop).await,
+            Ok(None) => Ok(()),
+            Err(error) => Err(error),
+        };
+        gone.map_err(|_| {
+            let name = &new.name;
+            let detail = format!("The index \"{name}\" is there, and not ready.");
+            let hint = format!("Drop it with DROP INDEX {name}.");
+            error.clone().with_detail(detail).with_hint(hint)
+        })?;
+        Err(error)
+    }
+
+    async fn fill_and_finish(&self, new: &NewIndex) -> Result<(), SqlError> {
+        self.wait_fresh().await?;
+        let Some(meant) = self.meant(new)? else { return Ok(()) };
+        self.fill(&meant, new.table).await?;
+        self.index_step(&meant, &Step::Ready).await
+    }
+
+    /// The index that was just made; nothing where somebody has dropped it since.
+    fn meant(&self, new: &NewIndex) -> Result<Option<Meant>, SqlError> {
+        let mut cx = LocalContext::snapshot(self.engine.store().pin());
+        let Some(Relation::Index { table }) = catalog::find(&new.name, &mut cx)? else {
+            return Ok(None);
+        };
+        let Some(Relation::Table(table)) = catalog::find(&table, &mut cx)? else {
+            return Ok(None);
+        };
+        let found = table.indexes.iter().find(|index| index.name == new.name && !index.is_ready);
+        Ok(found.map(|index| Meant { table: table.name.clone(), index: index.id.0 }))
+    }
+
+    /// Has all rows put in. What is written from now on is in by itself.
+    async fn fill(&self, meant: &Meant, table: TableId) -> Result<(), SqlError> {
+        let ranges = self.ranges(table)?;
+        let steps = stream::iter(ranges).map(|range| {
+            let step = Step::Fill(range);
+            async move { self.index_step(meant, &step).await }
+        });
+        let mut steps = pin!(steps.buffer_unordered(STEPS_AT_ONCE));
+        let mut result = Ok(());
+        while let Some(done) = steps.next().await {
+            if done.is_err() {
+                result = done;
+                break;
+            }
+        }
+        result
+    }
+
+    async fn index_step(&self, meant: &Meant, step: &Step) -> Result<(), SqlError> {
+        let program = self.program(INDEX, encode(meant, step))?;
+        match self.engine.commit(program).await.map_err(|error| self.unknown_outcome(error))? {
+            Outcome::Committed { .. } => Ok(()),
+            Outcome::Aborted(abort) => Err(abort.into()),
+        }
+    }
+
+    /// All keys of a table, cut so that there are not too many rows between two cuts.
+    fn ranges(&self, table: TableId) -> Result<Vec<KeyRange>, SqlError> {
+        let mut cx = LocalContext::snapshot(self.engine.store().pin());
+        let mut cx = Interruptible::new(&mut cx, &self.engine);
+        let mut cuts: Vec<Key> = Vec::new();
+        let (mut rows, mut bytes) = (0, 0);
+        let scan = Scan { table, range: KeyRange::all(), direction: Direction::Forward };
+        cx.scan(&scan, &mut |key, row| {
+            if rows >= STEP_ROWS || bytes >= STEP_BYTES {
+                cuts.push(Key::from(key));
+                (rows, bytes) = (0, 0);
+            }
+            rows += 1;
+            bytes += key.len() + row.len();
+            ControlFlow::Continue(())
+        })
+        .map_err(crate::error::Failure::from)?;
+        let starts = std::iter::once(Vec::new()).chain(cuts.iter().map(|key| key.to_vec()));
+        let ends = cuts.iter().map(|key| Some(key.to_vec())).chain([None]);
+        Ok(starts.zip(ends).map(|(start, end)| KeyRange { start, end }).collect())
+    }
+}

@@ -1,0 +1,150 @@
+//! What a session notes of itself and of its statements, for those who look at the node.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use pangea_core::exec::Change;
+use pangea_core::txn::{Abort, Outcome, SqlState};
+
+use super::command::Command;
+use super::{Response, Session, TransactionStatus, now};
+use crate::engine::{Engine, Trace};
+use crate::error::SqlError;
+use crate::insight::activity::{State, shown};
+use crate::insight::normal::normal;
+use crate::insight::statements::Call;
+use crate::insight::{Facts, Progress};
+use crate::plan::Planned;
+use crate::types::SqlType;
+use crate::types::datum::Datum;
+
+impl<E: Engine> Session<E> {
+    /// Says which process the session is to its client, and where that is.
+    pub fn introduce(&mut self, process: i32, client: Option<SocketAddr>) {
+        self.place.change(|it| {
+            it.process = process;
+            it.client = client;
+        });
+    }
+
+    /// A text is run from here on, where it is known.
+    pub(super) fn show_active(&self, text: Option<&str>) {
+        let moment = now();
+        let text = text.map(text_of);
+        let (user, values) = (self.settings.authorization().user(), self.settings.values());
+        let started = self.transaction.as_ref().map(|open| open.started);
+        self.place.change(|it| {
+            it.state = State::Active;
+            if let Some(text) = text {
+                it.query = text;
+            }
+            it.user = user.clone();
+            it.values = values.clone();
+            (it.query_started, it.state_changed) = (Some(moment), moment);
+            it.transaction_started = Some(started.unwrap_or(moment));
+        });
+    }
+
+    /// The session waits for its client.
+    pub(super) fn show_idle(&self) {
+        let moment = now();
+        let state = match self.transaction_status() {
+            TransactionStatus::Idle => State::Idle,
+            TransactionStatus::Active => State::InTransaction,
+            TransactionStatus::Failed => State::InFailedTransaction,
+        };
+        let started = self.transaction.as_ref().map(|open| open.started);
+        let (user, values) = (self.settings.authorization().user(), self.settings.values());
+        self.place.change(|it| {
+            it.state = state;
+            it.user = user.clone();
+            it.values = values.clone();
+            (it.state_changed, it.transaction_started) = (moment, started);
+        });
+    }
+
+    /// Runs a statement, and notes how it went.
+    pub(super) async fn run(
+        &mut self,
+        command: &Command,
+        param_types: &[SqlType],
+        params: &[Datum],
+    ) -> Result<Response, SqlError> {
+        let Some(text) = command.text() else {
+            return self.run_command(command, param_types, params).await;
+        };
+        let started = Instant::now();
+        self.tally = Call::default();
+        let done = self.run_command(command, param_types, params).await;
+        let rows = match &done {
+            Ok(Response::Rows { rows, .. }) => rows.len() as u64,
+            Ok(Response::Command { tag }) => {
+                tag.rsplit(' ').next().and_then(|count| count.parse().ok()).unwrap_or(0)
+            }
+            _ => 0,
+        };
+        let has_failed = done.is_err();
+        let call = Call { took: started.elapsed(), rows, has_failed, ..self.tally };
+        let user = self.settings.authorization().user();
+        self.shared.insight.statements.note(self.place.number(), user, text, &call);
+        self.facts = None;
+        done
+    }
+
+    /// A transaction has ended, and may have met another.
+    pub(super) fn note_outcome(&mut self, outcome: &Outcome, trace: &Trace) {
+        if let Some((table, key)) = trace.contended() {
+            self.shared.insight.hot_keys.note(table, &key, now());
+        }
+        self.tally.reruns += u32::from(trace.ran_again());
+        if let Outcome::Aborted(abort) = outcome {
+            self.note_abort(abort);
+        }
+    }
+
+    fn note_abort(&mut self, abort: &Abort) {
+        if abort.code != SqlState::SERIALIZATION_FAILURE {
+            return;
+        }
+        self.tally.conflicts += 1;
+        if let Some(change) = abort.detail.as_deref().and_then(Change::told_by) {
+            self.shared.insight.hot_keys.note(change.table, &change.key, now());
+        }
+    }
+
+    /// What a statement may be told of this node, where it asks.
+    pub(super) async fn gather_facts(&mut self, planned: &Planned) {
+        self.facts = None;
+        if !planned.reads_node {
+            return;
+        }
+        let status = self.engine.status().await.ok();
+        let (about, topology) = (self.engine.about(), self.engine.topology().clone());
+        let moment = now();
+        let ms_since = |version| {
+            let micros = self.engine.history()?.micros_since(version, moment)?;
+            Some(micros as f64 / 1e3)
+        };
+        let progress = Progress::of(&topology, status.as_ref(), &about, ms_since);
+        let insight = &self.shared.insight;
+        self.facts = Some(Arc::new(Facts {
+            about,
+            topology,
+            status,
+            cut_off: self.engine.cut_off(),
+            activities: insight.activities.all(),
+            statements: insight.statements.all(),
+            hot_keys: insight.hot_keys.all(),
+            progress,
+        }));
+    }
+}
+
+/// As much of a text as is shown. A password is nobody's to see.
+fn text_of(text: &str) -> Arc<str> {
+    const SECRET: &[u8] = b"password";
+    let has_secret =
+        text.as_bytes().windows(SECRET.len()).any(|it| it.eq_ignore_ascii_case(SECRET));
+    if has_secret { Arc::from(shown(&normal(text))) } else { Arc::from(shown(text)) }
+}

@@ -1,0 +1,121 @@
+//! PREPARE and EXECUTE: prepared statements as SQL says them. They are those of the extended
+//! protocol, under the same names.
+
+use std::sync::Arc;
+
+use sqlparser::ast;
+use sqlparser::dialect::PostgreSqlDialect;
+use sqlparser::keywords::Keyword;
+use sqlparser::tokenizer::{Token, Tokenizer};
+
+use super::command::Command;
+use super::{Response, Session};
+use crate::engine::Engine;
+use crate::error::{SqlError, byte_offset, code};
+use crate::expr::bind::column_type;
+use crate::syntax::{self, Parsed};
+use crate::types::SqlType;
+use crate::types::datum::Datum;
+
+/// What a PREPARE or an EXECUTE asks for.
+///
+/// # Errors
+/// When a type is not known, or what is prepared is none that reads or writes rows.
+pub(super) fn command(parsed: &Parsed) -> Result<Command, SqlError> {
+    match &*parsed.ast {
+        ast::Statement::Prepare { name, data_types, statement } => {
+            prepare(parsed, name, data_types, statement)
+        }
+        ast::Statement::Execute { name, parameters, immediate: false, .. } => {
+            Ok(execute(name.as_ref(), parameters))
+        }
+        other => Err(SqlError::unsupported(crate::plan::command_of(other))),
+    }
+}
+
+fn prepare(
+    parsed: &Parsed,
+    name: &ast::Ident,
+    types: &[ast::DataType],
+    statement: &ast::Statement,
+) -> Result<Command, SqlError> {
+    use ast::Statement as S;
+    let text = after_as(&parsed.text);
+    if !matches!(statement, S::Query(_) | S::Insert(_) | S::Update(_) | S::Delete(_)) {
+        let word = text.split_whitespace().next().unwrap_or_default();
+        let message = format!("syntax error at or near \"{word}\"");
+        return Err(SqlError::new(code::SYNTAX, message));
+    }
+    let types = types.iter().map(|it| Ok(column_type(it)?.base.oid()));
+    let types = types.collect::<Result<_, SqlError>>()?;
+    Ok(Command::Prepare { name: syntax::name(name), types, text: text.into() })
+}
+
+/// The statement after the AS of a PREPARE that was parsed.
+fn after_as(text: &str) -> &str {
+    let tokens = Tokenizer::new(&PostgreSqlDialect {}, text).tokenize_with_location();
+    let tokens = tokens.unwrap_or_default();
+    let is_as = |token: &Token| {
+        matches!(token, Token::Word(word)
+            if word.keyword == Keyword::AS && word.quote_style.is_none())
+    };
+    let end = tokens.iter().find(|it| is_as(&it.token)).map(|it| it.span.end);
+    end.map_or("", |end| &text[byte_offset(text, end)..])
+}
+
+fn execute(name: Option<&ast::ObjectName>, args: &[ast::Expr]) -> Command {
+    let name = name.and_then(|name| syntax::name_parts(name).ok()?.pop()).unwrap_or_default();
+    Command::Execute { name, args: args.into() }
+}
+
+/// A query of the arguments, each as the type of its parameter.
+fn query_of(args: &[ast::Expr], types: &[SqlType]) -> Result<Parsed, SqlError> {
+    let values: Vec<String> = args
+        .iter()
+        .zip(types)
+        .map(|(arg, base)| format!("cast(({arg}) as {})", base.name()))
+        .collect();
+    let parsed = syntax::parse(&format!("select {}", values.join(", ")))?.pop();
+    parsed.ok_or_else(|| SqlError::new(code::INTERNAL, "the arguments are a query"))
+}
+
+impl<E: Engine> Session<E> {
+    /// Runs a prepared statement with arguments that are expressions.
+    pub(super) async fn run_prepared(
+        &mut self,
+        name: &str,
+        args: &[ast::Expr],
+    ) -> Result<Response, SqlError> {
+        let prepared = self.prepared(name)?.clone();
+        if args.len() != prepared.params.len() {
+            let message = format!("wrong number of parameters for prepared statement \"{name}\"");
+            let detail =
+                format!("Expected {} parameters but got {}.", prepared.params.len(), args.len());
+            return Err(SqlError::new(code::SYNTAX, message).with_detail(detail));
+        }
+        let params = self.arguments(args, &prepared.params).await?;
+        let Some(Command::Data(parsed)) = &prepared.command else {
+            return Err(SqlError::unsupported("EXECUTE of such a statement"));
+        };
+        let response = self.run_data(parsed, &prepared.params, &params).await?;
+        if let Response::Rows { columns, .. } = &response {
+            super::extended::check_columns(columns, &prepared.columns)?;
+        }
+        Ok(response)
+    }
+
+    async fn arguments(
+        &mut self,
+        args: &[ast::Expr],
+        types: &[SqlType],
+    ) -> Result<Vec<Datum>, SqlError> {
+        if args.is_empty() {
+            return Ok(Vec::new());
+        }
+        let query = Arc::new(query_of(args, types)?);
+        match self.run_data(&query, &[], &[]).await? {
+            Response::Rows { mut rows, .. } if rows.len() == 1 => Ok(rows.swap_remove(0)),
+            _ => Err(SqlError::new(code::INTERNAL, "the arguments are one row")),
+        }
+    }
+}

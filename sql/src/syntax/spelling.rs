@@ -1,0 +1,100 @@
+//! What PostgreSQL's grammar spells in a second way, brought to the one that the parser knows.
+
+use sqlparser::tokenizer::{Token, TokenWithSpan, Whitespace};
+
+use super::words::word;
+use crate::error::{SqlError, code};
+
+/// Puts string literals together that go on after a line break, and writes `ISNULL` and `NOTNULL`
+/// out: the parser takes either for the name of a column.
+///
+/// # Errors
+/// When two string literals stand side by side on one line.
+pub(super) fn normalize(source: &str, tokens: &mut Vec<TokenWithSpan>) -> Result<(), SqlError> {
+    join_strings(source, tokens)?;
+    write_tests_out(tokens);
+    plain_locks(tokens);
+    Ok(())
+}
+
+/// Makes `FOR NO KEY UPDATE` and `FOR KEY SHARE` the locks that are a little stronger.
+fn plain_locks(tokens: &mut Vec<TokenWithSpan>) {
+    let places: Vec<usize> = (0..tokens.len()).filter(|at| !is_blank(&tokens[*at])).collect();
+    let is = |at: usize, wanted: &[&str]| {
+        let found = places[at..].iter().map(|place| word(&tokens[*place].token));
+        found.take(wanted.len()).eq(wanted.iter().map(|word| Some((*word).to_owned())))
+    };
+    let mut left_out = Vec::new();
+    for at in 0..places.len() {
+        if is(at, &["FOR", "NO", "KEY", "UPDATE"]) {
+            left_out.extend([places[at + 1], places[at + 2]]);
+        } else if is(at, &["FOR", "KEY", "SHARE"]) {
+            left_out.push(places[at + 1]);
+        }
+    }
+    for place in left_out.into_iter().rev() {
+        tokens.remove(place);
+    }
+}
+
+fn join_strings(source: &str, tokens: &mut Vec<TokenWithSpan>) -> Result<(), SqlError> {
+    let is_string = |token: &TokenWithSpan| matches!(token.token, Token::SingleQuotedString(_));
+    // Most texts have no two strings without a comma between them.
+    let mut at = 0;
+    while at < tokens.len() {
+        let blanks = tokens[at + 1..].iter().take_while(|it| is_blank(it)).count();
+        let next = at + 1 + blanks;
+        if !is_string(&tokens[at]) || !tokens.get(next).is_some_and(is_string) {
+            at += 1;
+            continue;
+        }
+        if !tokens[at + 1..next].iter().any(ends_line) {
+            let message = format!("syntax error at or near \"{}\"", tokens[next].token);
+            let start = tokens[next].span.start;
+            return Err(SqlError::new(code::SYNTAX, message).at(source, start));
+        }
+        let removed: Vec<TokenWithSpan> = tokens.drain(at + 1..=next).collect();
+        let last = removed.last().expect("the second string is among them");
+        if let (Token::SingleQuotedString(text), Token::SingleQuotedString(more)) =
+            (&mut tokens[at].token, &last.token)
+        {
+            text.push_str(more);
+            tokens[at].span.end = last.span.end;
+        }
+    }
+    Ok(())
+}
+
+fn is_blank(token: &TokenWithSpan) -> bool {
+    matches!(token.token, Token::Whitespace(_))
+}
+
+fn ends_line(token: &TokenWithSpan) -> bool {
+    use Whitespace::{Newline, SingleLineComment};
+    matches!(token.token, Token::Whitespace(Newline | SingleLineComment { .. }))
+}
+
+fn write_tests_out(tokens: &mut Vec<TokenWithSpan>) {
+    let mut at = 0;
+    while at < tokens.len() {
+        let words: &[&str] = match word(&tokens[at].token).as_deref() {
+            Some("ISNULL") => &["IS", "NULL"],
+            Some("NOTNULL") => &["IS", "NOT", "NULL"],
+            _ => &[],
+        };
+        let before = tokens[..at].iter().rfind(|it| !is_blank(it)).map(|it| &it.token);
+        let is_name = match before {
+            None | Some(Token::Period) => true,
+            Some(token) => word(token).as_deref() == Some("AS"),
+        };
+        if words.is_empty() || is_name {
+            at += 1;
+            continue;
+        }
+        let span = tokens[at].span;
+        let spelled =
+            words.iter().map(|word| TokenWithSpan { token: Token::make_keyword(word), span });
+        tokens.splice(at..=at, spelled);
+        at += words.len();
+    }
+}

@@ -1,0 +1,191 @@
+//! Procedures in the catalog.
+
+use super::tables::{Rows, int, text};
+use super::types::{self, INTERNAL};
+use super::{BOOTSTRAP_ROLE, PG_CATALOG, PUBLIC, SystemCatalog, stored};
+use crate::catalog::procedure::{Language, Mode, Parameter, Procedure};
+use crate::syntax::quoted_ident;
+use crate::types::datum::Datum;
+
+/// The numbers of `sql` and `plpgsql` in `pg_language`.
+pub(super) const SQL: u32 = 14;
+pub(super) const PLPGSQL: u32 = 13_600;
+/// The numbers of `void` and `record` in `pg_type`.
+const VOID: u32 = 2_278;
+const RECORD: u32 = 2_249;
+
+fn language(procedure: &Procedure) -> u32 {
+    match procedure.language {
+        Language::Sql => SQL,
+        Language::PlPgSql => PLPGSQL,
+    }
+}
+
+fn mode(parameter: &Parameter) -> (&'static str, &'static str) {
+    match parameter.mode {
+        Mode::In => ("i", "IN"),
+        Mode::Out => ("o", "OUT"),
+        Mode::InOut => ("b", "INOUT"),
+    }
+}
+
+/// `IN a integer DEFAULT 1, ..`
+fn parameters(procedure: &Procedure, has_defaults: bool) -> String {
+    let shown = procedure.parameters.iter().map(|parameter| {
+        let mut shown = mode(parameter).1.to_owned();
+        if !parameter.name.is_empty() {
+            shown.push_str(&format!(" {}", quoted_ident(&parameter.name)));
+        }
+        shown.push_str(&format!(" {}", parameter.ty.base));
+        if let Some(default) = parameter.default.as_ref().filter(|_| has_defaults) {
+            shown.push_str(&format!(" DEFAULT {default}"));
+        }
+        shown
+    });
+    shown.collect::<Vec<_>>().join(", ")
+}
+
+/// What a text stands between that has no such thing in it.
+fn dollars(text: &str) -> String {
+    let mut tag = "procedure".to_owned();
+    while text.contains(&format!("${tag}$")) {
+        tag.push('x');
+    }
+    format!("${tag}$")
+}
+
+impl SystemCatalog {
+    fn procedure(&self, oid: u32) -> Option<&Procedure> {
+        self.procedures.iter().find(|procedure| stored(procedure.id) == oid)
+    }
+
+    /// The parameters of a procedure as its declaration has them.
+    pub(crate) fn procedure_parameters(&self, oid: u32, has_defaults: bool) -> Option<String> {
+        self.procedure(oid).map(|procedure| parameters(procedure, has_defaults))
+    }
+
+    /// A procedure as the statement that makes it.
+    pub(crate) fn procedure_definition(&self, oid: u32) -> Option<String> {
+        let procedure = self.procedure(oid)?;
+        let (name, body) = (quoted_ident(&procedure.name), &procedure.body);
+        let (parameters, language) = (parameters(procedure, true), procedure.language.name());
+        let dollars = dollars(body);
+        Some(format!(
+            "CREATE OR REPLACE PROCEDURE public.{name}({parameters})\n LANGUAGE {language}\nAS \
+             {dollars}{body}{dollars}\n"
+        ))
+    }
+
+    pub(super) fn pg_proc(&self, mut rows: Rows) -> Rows {
+        for (oid, name) in types::procedures() {
+            rows.add(&[
+                ("oid", int(oid)),
+                ("proname", text(name)),
+                ("pronamespace", int(PG_CATALOG)),
+                ("proowner", int(BOOTSTRAP_ROLE)),
+                ("prolang", int(INTERNAL)),
+                ("prokind", text("f")),
+                ("proisstrict", Datum::Bool(true)),
+                ("provolatile", text("i")),
+                ("proparallel", text("s")),
+                ("prosrc", text(name)),
+            ]);
+        }
+        for procedure in &self.procedures {
+            self.add_procedure(procedure, &mut rows);
+        }
+        rows
+    }
+
+    fn add_procedure(&self, procedure: &Procedure, rows: &mut Rows) {
+        let all = &procedure.parameters;
+        let array = |values: Vec<Datum>| Datum::array(values);
+        let oids = || all.iter().map(|it| int(it.ty.base.oid())).collect();
+        let modes = || all.iter().map(|it| text(mode(it).0)).collect();
+        let has_names = all.iter().any(|it| !it.name.is_empty());
+        let has_modes = all.iter().any(|it| it.mode.is_out());
+        let given: Vec<_> = procedure.identity().iter().map(|ty| int(ty.oid())).collect();
+        let defaults = all.iter().filter(|it| it.default.is_some()).count();
+        let or_null = |is_there: bool, value: Datum| if is_there { value } else { Datum::Null };
+        rows.add(&[
+            ("oid", int(stored(procedure.id))),
+            ("proname", text(&procedure.name)),
+            ("pronamespace", int(PUBLIC)),
+            ("proowner", int(self.role_oid(&procedure.owner))),
+            ("prolang", int(language(procedure))),
+            ("procost", Datum::Float(100.0)),
+            ("prokind", text("p")),
+            ("provolatile", text("v")),
+            ("proparallel", text("u")),
+            ("pronargs", int(given.len() as u32)),
+            ("pronargdefaults", int(defaults as u32)),
+            ("prorettype", int(if has_modes { RECORD } else { VOID })),
+            ("proargtypes", array(given)),
+            ("proallargtypes", or_null(has_modes, array(oids()))),
+            ("proargmodes", or_null(has_modes, array(modes()))),
+            ("proargnames", {
+                let names = all.iter().map(|it| text(&it.name)).collect();
+                or_null(has_names, array(names))
+            }),
+            ("prosrc", text(&procedure.body)),
+        ]);
+    }
+
+    pub(super) fn routines(&self, mut rows: Rows, database: &str) -> Rows {
+        for procedure in &self.procedures {
+            let is_sql = procedure.language == Language::Sql;
+            let language = procedure.language.name().to_uppercase();
+            rows.add(&[
+                ("specific_catalog", text(database)),
+                ("specific_schema", text("public")),
+                ("specific_name", text(&specific_name(procedure))),
+                ("routine_catalog", text(database)),
+                ("routine_schema", text("public")),
+                ("routine_name", text(&procedure.name)),
+                ("routine_type", text("PROCEDURE")),
+                ("routine_body", text(if is_sql { "SQL" } else { "EXTERNAL" })),
+                ("routine_definition", text(&procedure.body)),
+                ("external_language", text(&language)),
+                ("parameter_style", text("GENERAL")),
+                ("is_deterministic", text("NO")),
+                ("sql_data_access", text("MODIFIES")),
+                ("schema_level_routine", text("YES")),
+                ("max_dynamic_result_sets", int(0u32)),
+                ("security_type", text("INVOKER")),
+                ("as_locator", text("NO")),
+                ("is_udt_dependent", text("NO")),
+            ]);
+        }
+        rows
+    }
+
+    pub(super) fn parameters(&self, mut rows: Rows, database: &str) -> Rows {
+        for procedure in &self.procedures {
+            for (at, parameter) in procedure.parameters.iter().enumerate() {
+                let name = Some(&parameter.name).filter(|name| !name.is_empty());
+                let default = parameter.default.as_deref();
+                rows.add(&[
+                    ("specific_catalog", text(database)),
+                    ("specific_schema", text("public")),
+                    ("specific_name", text(&specific_name(procedure))),
+                    ("ordinal_position", int(at as u32 + 1)),
+                    ("parameter_mode", text(mode(parameter).1)),
+                    ("is_result", text("NO")),
+                    ("as_locator", text("NO")),
+                    ("parameter_name", name.map_or(Datum::Null, |name| text(name))),
+                    ("data_type", text(&parameter.ty.base.to_string())),
+                    ("udt_catalog", text(database)),
+                    ("udt_schema", text("pg_catalog")),
+                    ("dtd_identifier", text(&(at + 1).to_string())),
+                    ("parameter_default", default.map_or(Datum::Null, text)),
+                ]);
+            }
+        }
+        rows
+    }
+}
+
+/// A name that no other procedure has.
+fn specific_name(procedure: &Procedure) -> String {
+    format!("{}_{}", procedure.name, stored(procedure.id))
+}

@@ -1,0 +1,121 @@
+//! SQL as PostgreSQL 15 answers it: a corpus of scripts, and queries that are generated.
+//!
+//! ```text
+//!   features/*.slt ----> Pangea          always: `the_corpus_is_answered_as_postgresql_does`
+//!        |    `--------> PostgreSQL 15   where it is installed: the expectations are its own
+//!        v
+//!   docs/SQL.md                          generated, and held to what the scripts say
+//!
+//!   a seed -> generated/ -> a statement -> Pangea and PostgreSQL 15, which must agree
+//! ```
+//!
+//! The scripts are in the form of the crate `sqllogictest`; `script.rs` says what of it is used.
+//! `docs/TESTING.md` says how expectations are written anew.
+
+mod answer;
+mod generated;
+mod page;
+mod pangea;
+mod postgres;
+mod rewrite;
+mod script;
+
+use std::future::ready;
+use std::path::{Path, PathBuf};
+
+use sqllogictest::{Record, RecordOutput, Runner};
+
+use answer::{Engine, Failure, Scripted};
+use page::page;
+use postgres::Server;
+use rewrite::rewritten;
+use script::{Feature, Script, Statement, features, scripts, text};
+
+/// Whether expectations and the page are written anew.
+fn is_rewriting() -> bool {
+    std::env::var("PANGEA_CORPUS").is_ok_and(|value| value == "rewrite")
+}
+
+/// Runs a script, and tells all in which an engine's answers are others.
+fn run<E: Engine + Send>(
+    script: &Script,
+    mut connect: impl FnMut() -> Result<E, Failure>,
+) -> Vec<String> {
+    let mut runner = Runner::new(|| ready(connect().map(Scripted)));
+    runner.with_validator(|_, actual, expected| {
+        actual.iter().map(|row| row.concat()).eq(expected.iter().cloned())
+    });
+    runner.with_column_validator(sqllogictest::strict_column_validator);
+    let mut failures = Vec::new();
+    for step in &script.steps {
+        let Some(statement) = Statement::of(step) else { continue };
+        match (step, runner.run(step.clone())) {
+            (_, Err(error)) => failures.push(error.to_string()),
+            (Record::Statement { .. }, Ok(RecordOutput::Query { types, .. })) => {
+                let names: Vec<&str> = types.iter().map(|letter| letter.name()).collect();
+                let what = format!("rows of ({}) where none are expected", names.join(", "));
+                failures.push(format!("{what}\n[SQL] {}\nat {}\n", statement.sql, statement.place));
+            }
+            (Record::Query { .. }, Ok(RecordOutput::Statement { .. })) => {
+                let what = "no rows where some are expected";
+                failures.push(format!("{what}\n[SQL] {}\nat {}\n", statement.sql, statement.place));
+            }
+            (_, Ok(_)) => {}
+        }
+    }
+    failures
+}
+
+fn assert_none(engine: &str, failures: &[String]) {
+    let count = failures.len();
+    assert!(failures.is_empty(), "{engine}, {count} answers:\n{}", failures.join("\n"));
+}
+
+#[test]
+fn the_corpus_is_answered_as_postgresql_does() {
+    let mut failures = Vec::new();
+    for script in scripts() {
+        let database = pangea::Database::new(&script.name);
+        failures.extend(run(&script, || database.connect()));
+    }
+    assert_none("Pangea", &failures);
+}
+
+#[test]
+fn the_corpus_expects_what_postgresql_answers() {
+    let Some(server) = Server::start() else { return };
+    let mut failures = Vec::new();
+    for script in scripts() {
+        server.create_database(&script.name);
+        if is_rewriting() {
+            let pangea = pangea::Database::new(&script.name);
+            let steps = rewritten(&script, || server.connect(&script.name), || pangea.connect());
+            std::fs::write(&script.path, text(&steps)).unwrap();
+        } else {
+            failures.extend(run(&script, || server.connect(&script.name)));
+        }
+    }
+    assert_none("PostgreSQL", &failures);
+    if is_rewriting() {
+        std::fs::write(page_path(), page(&all_features())).unwrap();
+    }
+}
+
+fn all_features() -> Vec<Feature> {
+    scripts().iter().flat_map(features).collect()
+}
+
+fn page_path() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/SQL.md")
+}
+
+#[test]
+fn the_page_is_what_the_corpus_shows() {
+    // Then the corpus itself changes, and the page after it.
+    if is_rewriting() {
+        return;
+    }
+    let written = std::fs::read_to_string(page_path()).unwrap_or_default();
+    let how = "docs/TESTING.md says how it is written anew";
+    assert!(written == page(&all_features()), "docs/SQL.md is not what the corpus shows: {how}");
+}

@@ -1,0 +1,72 @@
+//! `docs/SQL.md`: what the scripts show, feature by feature.
+
+use super::script::Feature;
+
+const HEAD: &str = "\
+# SQL
+
+What Pangea takes of PostgreSQL 15's SQL. This page is generated from the scripts in
+`sql/tests/corpus/features`, whose answers are PostgreSQL's own: rows, types of columns, SQLSTATE.
+A feature is supported when each of its statements is answered alike. What is known to differ is
+proved by a statement too, and said here. [TESTING.md](TESTING.md#the-corpus-of-sql) has the rest.
+";
+
+/// The page.
+pub fn page(features: &[Feature]) -> String {
+    let same: usize = features.iter().map(|feature| feature.same).sum();
+    let differences: usize = features.iter().map(|feature| feature.differences.len()).sum();
+    let mut page = format!(
+        "{HEAD}\n{same} statements of {} features are answered as PostgreSQL answers them; \
+         {differences} are not.\n",
+        features.len()
+    );
+    let mut section = "";
+    for feature in features {
+        if feature.section != section {
+            section = &feature.section;
+            page.push_str(&format!(
+                "\n## {section}\n\n| feature | supported | for example | to know | statements |\n\
+                 |---|---|---|---|---|\n"
+            ));
+        }
+        page.push_str(&row(feature));
+    }
+    page
+}
+
+fn row(feature: &Feature) -> String {
+    let is_refused = feature.differences.iter().any(|difference| difference.is_refused);
+    let supported = match (feature.same, is_refused) {
+        (0, _) => "no",
+        (_, true) => "in part",
+        (_, false) => "yes",
+    };
+    let mut notes = feature.notes.clone();
+    for (kind, is_refused) in [("not supported", true), ("differs", false)] {
+        let mut texts: Vec<&str> = Vec::new();
+        for difference in feature.differences.iter().filter(|it| it.is_refused == is_refused) {
+            if !texts.contains(&difference.what.as_str()) {
+                texts.push(&difference.what);
+            }
+        }
+        if !texts.is_empty() {
+            notes.push(format!("{kind}: {}", texts.join(", ")));
+        }
+    }
+    let example = feature.example.split_whitespace().collect::<Vec<_>>().join(" ");
+    let cells = [
+        feature.name.clone(),
+        supported.to_owned(),
+        code(&example),
+        notes.join("<br>"),
+        feature.same.to_string(),
+    ];
+    // A bar ends a cell, in code too.
+    let cells = cells.map(|cell| cell.replace('|', "\\|"));
+    format!("| {} |\n", cells.join(" | "))
+}
+
+/// A text as code, whatever is in it.
+fn code(text: &str) -> String {
+    if text.contains('`') { format!("`` {text} ``") } else { format!("`{text}`") }
+}

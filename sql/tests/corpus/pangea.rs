@@ -1,0 +1,121 @@
+//! Pangea, over an engine in memory that answers at once.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use pangea_sql::Shared;
+use pangea_sql::error::SqlError;
+use pangea_sql::memory::MemoryEngine;
+use pangea_sql::session::{Response, Session};
+use pangea_sql::types::datum::Datum;
+use pangea_sql::types::{SqlType, text};
+
+use super::answer::{Answer, Engine, Failure, Letter, copied, line, rows_written, with_copied};
+
+/// A database.
+pub struct Database {
+    engine: MemoryEngine,
+    shared: Arc<Shared>,
+    name: String,
+}
+
+impl Database {
+    /// An empty one.
+    pub fn new(name: &str) -> Self {
+        let (engine, shared) = (MemoryEngine::new(), Arc::new(Shared::default()));
+        Self { engine, shared, name: name.to_owned() }
+    }
+
+    /// A session of it.
+    pub fn connect(&self) -> Result<Pangea, Failure> {
+        let parameters = [("user", "pangea"), ("database", self.name.as_str())];
+        let parameters: BTreeMap<String, String> =
+            parameters.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+        let session = Session::new(self.engine.clone(), self.shared.clone(), &parameters);
+        session.map(Pangea).map_err(failure)
+    }
+}
+
+/// A session.
+pub struct Pangea(Session<MemoryEngine>);
+
+/// Runs a future that never waits for anything.
+fn ready<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(value) => value,
+        Poll::Pending => panic!("the memory engine never waits"),
+    }
+}
+
+fn failure(error: SqlError) -> Failure {
+    Failure { code: error.code.to_string(), message: error.message }
+}
+
+impl Engine for Pangea {
+    const NAME: &'static str = "pangea";
+
+    fn answer(&mut self, sql: &str) -> Result<Answer, Failure> {
+        // A panic is one statement's failure: the others are still worth a look.
+        catch_unwind(AssertUnwindSafe(|| self.run(sql))).unwrap_or_else(|_| {
+            let message = "the statement panicked".to_owned();
+            Err(Failure { code: "panic".to_owned(), message })
+        })
+    }
+}
+
+impl Pangea {
+    fn run(&mut self, sql: &str) -> Result<Answer, Failure> {
+        let (sql, data) = with_copied(sql);
+        let mut responses = ready(self.0.simple_query(sql));
+        let mut answer = Ok(Answer::Done(None));
+        while let Some(last) = responses.pop() {
+            answer = match last {
+                Response::Empty => return Ok(Answer::Done(None)),
+                Response::Command { tag } => return Ok(Answer::Done(rows_written(&tag))),
+                Response::Error(error) => return Err(failure(error)),
+                Response::Rows { columns, rows, .. } => {
+                    let types: Vec<SqlType> = columns.iter().map(|column| column.ty.base).collect();
+                    return Ok(self.rows(&types, &rows));
+                }
+                Response::CopyIn(_) => self.copy_in(data.unwrap_or_default()),
+                Response::CopyOut(_) => self.copy_out(),
+            };
+            responses = ready(self.0.continue_query());
+        }
+        answer
+    }
+
+    fn rows(&self, types: &[SqlType], rows: &[Vec<Datum>]) -> Answer {
+        let value = |(datum, base): (&Datum, &SqlType)| {
+            (!datum.is_null()).then(|| text::format(*base, datum, self.0.zone()))
+        };
+        let lines = rows.iter().map(|row| line(row.iter().zip(types).map(value))).collect();
+        Answer::Rows { types: types.iter().map(|base| Letter::of(base.oid())).collect(), lines }
+    }
+
+    fn copy_in(&mut self, data: &str) -> Result<Answer, Failure> {
+        let mut data = data.to_owned();
+        if !data.is_empty() {
+            data.push('\n');
+        }
+        ready(self.0.copy_data(data.as_bytes())).map_err(failure)?;
+        let tag = ready(self.0.copy_done()).map_err(failure)?;
+        Ok(Answer::Done(rows_written(&tag)))
+    }
+
+    fn copy_out(&mut self) -> Result<Answer, Failure> {
+        let mut bytes = Vec::new();
+        loop {
+            let output = self.0.copy_next().map_err(failure)?;
+            bytes.extend(output.messages.bytes);
+            if output.tag.is_some() {
+                let (types, lines) = copied(&bytes);
+                return Ok(Answer::Rows { types, lines });
+            }
+        }
+    }
+}

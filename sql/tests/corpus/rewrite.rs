@@ -1,0 +1,101 @@
+//! Writes expectations anew: PostgreSQL's answers, and Pangea's where a difference is known.
+//!
+//! A difference that is gone goes from the script. None comes by itself: who adds one writes its
+//! two statements by hand, and says what differs.
+
+use std::collections::BTreeMap;
+
+use sqllogictest::{Condition, Connection, Record};
+
+use super::answer::{Answer, Engine, Failure};
+use super::script::{Script, Statement, Step, expecting};
+
+/// The sessions of a database by their names in a script.
+struct Sessions<E, C> {
+    connect: C,
+    open: BTreeMap<String, E>,
+}
+
+impl<E: Engine, C: FnMut() -> Result<E, Failure>> Sessions<E, C> {
+    fn new(connect: C) -> Self {
+        Self { connect, open: BTreeMap::new() }
+    }
+
+    /// What a statement comes to, where the engine is one that runs it.
+    fn answer(&mut self, statement: &Statement<'_>) -> Option<Result<Answer, Failure>> {
+        if !statement.is_for(E::NAME) {
+            return None;
+        }
+        let name = match statement.connection {
+            Connection::Default => String::new(),
+            Connection::Named(name) => name.clone(),
+        };
+        let session = self.open.entry(name).or_insert_with(|| (self.connect)().unwrap());
+        Some(session.answer(statement.sql))
+    }
+}
+
+/// The steps of a script with the answers of both.
+pub fn rewritten<P: Engine, O: Engine>(
+    script: &Script,
+    postgres: impl FnMut() -> Result<P, Failure>,
+    pangea: impl FnMut() -> Result<O, Failure>,
+) -> Vec<Step> {
+    let (mut postgres, mut pangea) = (Sessions::new(postgres), Sessions::new(pangea));
+    let mut steps: Vec<Step> = Vec::new();
+    // Where a known difference begins, and what PostgreSQL answers.
+    let mut difference: Option<(usize, Step)> = None;
+    for step in &script.steps {
+        let Some(statement) = Statement::of(step) else {
+            if matches!(step, Record::Condition(Condition::SkipIf { .. })) {
+                difference = Some((steps.len(), step.clone()));
+            }
+            steps.push(step.clone());
+            continue;
+        };
+        let by_pangea = pangea.answer(&statement);
+        match (postgres.answer(&statement), by_pangea) {
+            (Some(answer), Some(_)) => steps.push(expecting(step, answer)),
+            (Some(answer), None) => {
+                let step = expecting(step, answer);
+                difference = difference.map(|(start, _)| (start, step.clone()));
+                steps.push(step);
+            }
+            (None, Some(answer)) => {
+                let (start, twin) = difference.take().expect("a difference is from something");
+                if expecting(&twin, answer.clone()) == twin {
+                    steps.truncate(start);
+                    no_difference(&mut steps);
+                    steps.extend(connection(&statement));
+                    steps.push(unconditional(twin));
+                } else {
+                    steps.push(expecting(step, answer));
+                }
+            }
+            (None, None) => steps.push(step.clone()),
+        }
+    }
+    steps
+}
+
+/// Takes back what the last comment says of a difference.
+fn no_difference(steps: &mut Vec<Step>) {
+    if let Some(Record::Comment(lines)) = steps.last_mut() {
+        lines.retain(|line| !line.trim().starts_with("Difference:"));
+        if lines.is_empty() {
+            steps.pop();
+        }
+    }
+}
+
+fn connection(statement: &Statement<'_>) -> Option<Step> {
+    let is_named = matches!(statement.connection, Connection::Named(_));
+    is_named.then(|| Record::Connection(statement.connection.clone()))
+}
+
+fn unconditional(mut step: Step) -> Step {
+    if let Record::Statement { conditions, .. } | Record::Query { conditions, .. } = &mut step {
+        conditions.clear();
+    }
+    step
+}

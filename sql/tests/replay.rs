@@ -1,0 +1,165 @@
+//! An interactive transaction that could not commit as it was is done once more: it commits where
+//! its client can't tell the difference.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use pangea_sql::Shared;
+use pangea_sql::memory::MemoryEngine;
+use pangea_sql::session::{Response, Session};
+
+fn ready<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(value) => value,
+        Poll::Pending => panic!("the memory engine never waits"),
+    }
+}
+
+/// The rows of the last statement, or the code of its error.
+fn run(session: &mut Session<MemoryEngine>, sql: &str) -> String {
+    match ready(session.simple_query(sql)).pop() {
+        Some(Response::Error(error)) => error.code.as_str().to_owned(),
+        Some(Response::Rows { rows, .. }) => format!("{rows:?}"),
+        Some(Response::Command { tag }) => tag,
+        other => format!("{other:?}"),
+    }
+}
+
+/// Two sessions of a node, and a table with two rows.
+struct Scene {
+    shared: Arc<Shared>,
+    a: Session<MemoryEngine>,
+    b: Session<MemoryEngine>,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let engine = MemoryEngine::new();
+        let shared = Arc::new(Shared::default());
+        let session = || Session::new(engine.clone(), shared.clone(), &BTreeMap::new()).unwrap();
+        let (mut a, b) = (session(), session());
+        run(&mut a, "create table t (id int primary key, n int not null)");
+        run(&mut a, "create table u (id serial primary key, t int, x text)");
+        run(&mut a, "insert into t values (1, 10), (2, 20)");
+        let double = "update t set n = n * 2 where id = 1";
+        run(&mut a, &format!("create procedure doubled() language sql as '{double}'"));
+        Self { shared, a, b }
+    }
+
+    /// What COMMIT says to one who did something while another did something else.
+    fn commit(&mut self, one: &str, meanwhile: &str) -> String {
+        assert_eq!(run(&mut self.a, "begin"), "BEGIN");
+        for statement in one.split(';') {
+            let done = run(&mut self.a, statement);
+            assert_ne!(done.len(), 5, "{statement}: {done}");
+        }
+        assert_ne!(run(&mut self.b, meanwhile).len(), 5, "{meanwhile}");
+        run(&mut self.a, "commit")
+    }
+}
+
+#[test]
+fn what_nobody_can_tell_from_what_it_was_commits() {
+    let mut scene = Scene::new();
+    let add = "update t set n = n + 1 where id = 1";
+    assert_eq!(scene.commit(add, add), "COMMIT");
+    assert_eq!(run(&mut scene.b, "select n from t where id = 1"), "[[Int(12)]]");
+    assert_eq!(scene.shared.replays().counts(), (1, 1));
+    // What was seen of others is still so.
+    let one = "select n from t where id = 2; update t set n = n + 1 where id = 1";
+    assert_eq!(scene.commit(one, add), "COMMIT");
+    // Numbers, times and random values are what they were.
+    let one =
+        "insert into u (t, x) select n, random()::text from t where id = 1; update t set n = 0
+               where id = 1; insert into u (t, x) values (1, now()::text) returning id";
+    assert_eq!(scene.commit(one, "update t set n = 14 where id = 1; select 1"), "COMMIT");
+    assert_eq!(
+        run(&mut scene.b, "select id, t from u order by id"),
+        "[[Int(1), Int(14)], [Int(2), Int(1)]]"
+    );
+    // Savepoints that are kept, and a procedure.
+    let one = "savepoint s; update t set n = n + 5 where id = 1; release s;
+               call doubled()";
+    assert_eq!(scene.commit(one, add), "COMMIT");
+    assert_eq!(run(&mut scene.b, "select n from t where id = 1"), "[[Int(12)]]");
+    assert_eq!(scene.shared.replays().counts(), (4, 4));
+    // Nothing was in the way: it was not done again.
+    assert_eq!(scene.commit(add, "select 1"), "COMMIT");
+    assert_eq!(scene.shared.replays().counts(), (4, 4));
+}
+
+#[test]
+fn what_came_to_something_else_fails_as_it_would_have() {
+    let mut scene = Scene::new();
+    let set = "update t set n = n + 1 where id = 1";
+    let refused = [
+        // Its client has seen another value, or another number of rows.
+        "select n from t where id = 1; update t set n = 0 where id = 2",
+        "update t set n = n + 1 where id = 1 returning n",
+        "update t set n = 0 where n = 10",
+        // What was taken back may have been seen.
+        "savepoint s; select n from t where id = 1; rollback to s; update t set n = 0 where id = 1",
+        // DataFusion may find rows in another order elsewhere.
+        "select a.n from t a join t b using (id) where id = 2; update t set n = 0 where id = 1",
+    ];
+    for one in refused {
+        assert_eq!(run(&mut scene.b, "update t set n = 10 where id = 1"), "UPDATE 1");
+        assert_eq!(scene.commit(one, set), "40001", "{one}");
+    }
+    let (tried, committed) = scene.shared.replays().counts();
+    assert_eq!((tried, committed), (3, 0));
+    // A key that is taken by now.
+    let one = "insert into t values (3, 0)";
+    assert_eq!(scene.commit(one, "insert into t values (3, 1)"), "40001");
+    assert_eq!(run(&mut scene.b, "select n from t where id = 3"), "[[Int(1)]]");
+    // It can be turned off.
+    run(&mut scene.a, "set replay = off");
+    assert_eq!(scene.commit(set, set), "40001");
+    assert_eq!(scene.shared.replays().counts(), (4, 0));
+}
+
+#[test]
+fn a_foreign_key_that_waits_for_commit_is_held_to_what_is_there_then() {
+    let mut scene = Scene::new();
+    run(&mut scene.a, "create table c (t int references t deferrable initially deferred)");
+    let one = "insert into c values (9); update t set n = n + 1 where id = 1;
+               insert into t values (9, 9)";
+    let set = "update t set n = n + 1 where id = 1";
+    assert_eq!(scene.commit(one, set), "COMMIT");
+    assert_eq!(run(&mut scene.b, "select count(*) from c"), "[[Int(1)]]");
+    let one = "insert into c values (2); update t set n = n + 1 where id = 1";
+    assert_eq!(scene.commit(one, "delete from t where id = 2"), "40001");
+}
+
+/// A review found each of these: the transaction committed as if nothing had been.
+#[test]
+fn what_is_told_or_written_beside_results_is_not_forgotten() {
+    let mut scene = Scene::new();
+    run(&mut scene.a, "create table hot (id int primary key, v int)");
+    run(&mut scene.a, "insert into hot values (1, 0)");
+    run(
+        &mut scene.a,
+        "create procedure tell() language plpgsql as $$ declare b int; begin
+         select v into b from hot where id = 1; raise notice '%', b; end $$",
+    );
+    let set = "update hot set v = v + 1 where id = 1";
+    let refused = [
+        // Numbers of a sequence that the transaction has made or set.
+        "create table own (id serial primary key, x int); insert into own (x) values (1)",
+        "select setval('u_id_seq', 100); insert into u (t) values (1)",
+        // A message.
+        "call tell()",
+        "drop table if exists own",
+    ];
+    for (at, one) in refused.into_iter().enumerate() {
+        let meanwhile = match at {
+            3 => "create table own (id int); update hot set v = v + 1 where id = 1",
+            _ => set,
+        };
+        assert_eq!(scene.commit(&format!("{one};{set}"), meanwhile), "40001", "{one}");
+    }
+    assert_eq!(run(&mut scene.b, "select count(*) from own"), "[[Int(0)]]");
+}
