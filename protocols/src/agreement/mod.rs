@@ -172,6 +172,11 @@ impl<E: Decision> Agreement<E> {
         }
     }
 
+    /// Whether this is the only replica.
+    pub fn is_alone(&self) -> bool {
+        matches!(self, Self::Alone(_))
+    }
+
     /// Whether entries that are proposed here are put in the log here, and not forwarded.
     pub fn is_leader(&self) -> bool {
         match self {

@@ -30,9 +30,27 @@ impl Minerva {
     /// Algorithm 3, ProposeConsensus.
     pub(super) fn on_epoch_timeout(&mut self, cx: &mut Cx<'_, Self>) {
         cx.set_timer(Timer::Epoch, self.state.options.epoch());
-        if !self.agreement().is_leader() {
-            return;
+        if self.agreement().is_leader() {
+            self.propose(cx);
         }
+    }
+
+    /// The only replica of a cluster waits for nobody: what is there goes on at once, and what
+    /// comes meanwhile goes on together when that is done. Returns whether something was proposed.
+    pub(super) fn go_on_alone(&mut self, cx: &mut Cx<'_, Self>) -> bool {
+        let is_busy = !self.state.greetings.is_ready || self.state.cut.undecided() > 0;
+        if is_busy || !self.agreement().is_alone() {
+            return false;
+        }
+        let own = self.state.own_log();
+        if own.durable == own.held && !self.state.execution.current.is_empty() {
+            self.start_broadcast(cx);
+        }
+        self.propose(cx);
+        self.state.cut.undecided() > 0
+    }
+
+    fn propose(&mut self, cx: &mut Cx<'_, Self>) {
         let term = self.agreement().term();
         if self.state.cut.term != term && self.state.cut.undecided() > 0 {
             cx.mark("minerva.proposals_lost");

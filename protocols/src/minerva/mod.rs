@@ -200,6 +200,9 @@ impl Protocol for Minerva {
         self.settle_agreement(cx);
         self.apply_ready_cuts(cx);
         self.end_rejoin(cx);
+        if self.go_on_alone(cx) {
+            self.settle_agreement(cx);
+        }
     }
 
     fn status(&self) -> Status {
