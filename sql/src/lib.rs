@@ -9,6 +9,7 @@ pub mod error;
 mod exec;
 mod explain;
 mod expr;
+mod held;
 pub mod history;
 mod insight;
 mod keys;
@@ -34,6 +35,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use pangea_core::txn::Procedure;
 
+pub use held::RESULTS_BYTES_DEFAULT;
+use held::Results;
 pub use plan::OutputColumn;
 use plan::cache::PlanCache;
 pub use statement::STATEMENT;
@@ -45,6 +48,7 @@ pub struct Shared {
     blocks: sequence::Blocks,
     replays: Replays,
     insight: insight::Insight,
+    results: Arc<Results>,
 }
 
 /// How often transactions were done once more, and how often they could commit then.
@@ -67,6 +71,16 @@ impl Replays {
 }
 
 impl Shared {
+    /// Of a node whose results take so many bytes at most until clients have read them.
+    pub fn with_results_max(bytes: usize) -> Self {
+        Self { results: Arc::new(Results::up_to(bytes)), ..Self::default() }
+    }
+
+    /// How many bytes results take that clients have yet to read.
+    pub fn results_bytes(&self) -> usize {
+        self.results.bytes()
+    }
+
     /// The transactions that were done once more.
     pub fn replays(&self) -> &Replays {
         &self.replays

@@ -12,18 +12,20 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::error::{Failure, SqlError};
 use crate::exec::{self, Executed};
 use crate::expr::Env;
+use crate::notice::Notice;
 use crate::plan::OutputColumn;
 use crate::plan::cache::PlanCache;
 use crate::plan::target::Deferred;
 use crate::rows;
 use crate::statement::Arguments;
+use crate::types::datum::Datum;
 use std::cell::RefCell;
 
 /// The name that the registry knows the procedure by.
 pub(crate) const REPLAY: &str = "sql.replay";
 
 /// The layout of arguments that this code writes.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 /// A statement of a transaction, and what its client was told.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,21 +37,48 @@ pub(crate) struct Statement {
 
 /// What tells one result from another.
 pub(crate) fn digest(columns: &[OutputColumn], executed: &Executed) -> u128 {
-    let mut hash = Xxh3::new();
-    let mut bytes = Vec::new();
-    bytes.put_varint(executed.count);
-    for column in columns {
-        bytes.put_bytes(column.name.as_bytes());
-        bytes.put_u32(column.ty.base.oid());
+    let mut told = Told::new(columns, &executed.notices);
+    told.rows(&executed.rows);
+    told.digest(executed.count)
+}
+
+/// A result that is told its client some rows at a time.
+pub(crate) struct Told {
+    hash: Box<Xxh3>,
+    bytes: Vec<u8>,
+    rows: u64,
+}
+
+impl Told {
+    pub(crate) fn new(columns: &[OutputColumn], notices: &[Notice]) -> Self {
+        let mut bytes = Vec::new();
+        for column in columns {
+            bytes.put_bytes(column.name.as_bytes());
+            bytes.put_u32(column.ty.base.oid());
+        }
+        notices.iter().for_each(|notice| notice.encode(&mut bytes));
+        Self { hash: Box::default(), bytes, rows: 0 }
     }
-    executed.notices.iter().for_each(|notice| notice.encode(&mut bytes));
-    for row in &executed.rows {
-        rows::encode(row, &mut bytes);
-        hash.update(&bytes);
-        bytes.clear();
+
+    pub(crate) fn rows(&mut self, rows: &[Vec<Datum>]) {
+        for row in rows {
+            rows::encode(row, &mut self.bytes);
+            self.hash.update(&self.bytes);
+            self.bytes.clear();
+        }
+        self.rows += rows.len() as u64;
     }
-    hash.update(&bytes);
-    hash.digest128()
+
+    /// How many rows it was so far.
+    pub(crate) fn count(&self) -> u64 {
+        self.rows
+    }
+
+    pub(crate) fn digest(mut self, count: u64) -> u128 {
+        self.bytes.put_varint(count);
+        self.hash.update(&self.bytes);
+        self.hash.digest128()
+    }
 }
 
 /// Arguments of [`REPLAY`].
@@ -135,7 +164,6 @@ impl Procedure for Replay {
 mod tests {
     use super::*;
     use crate::types::SqlType;
-    use crate::types::datum::Datum;
 
     #[test]
     fn statements_survive_their_encoding() {

@@ -24,6 +24,12 @@ fn run(session: &mut Session<MemoryEngine>, sql: &str) -> String {
         Some(Response::Error(error)) => error.code.as_str().to_owned(),
         Some(Response::Rows { rows, .. }) => format!("{rows:?}"),
         Some(Response::Command { tag }) => tag,
+        Some(Response::Stream { .. }) => {
+            let (rows, tag) = session.all_rows().unwrap();
+            assert_eq!(ready(session.continue_query()), []);
+            assert!(tag.ends_with(&format!(" {}", rows.len())), "{tag}");
+            format!("{} rows", rows.len())
+        }
         other => format!("{other:?}"),
     }
 }
@@ -89,6 +95,32 @@ fn what_nobody_can_tell_from_what_it_was_commits() {
     // Nothing was in the way: it was not done again.
     assert_eq!(scene.commit(add, "select 1"), "COMMIT");
     assert_eq!(scene.shared.replays().counts(), (4, 4));
+}
+
+#[test]
+fn a_result_that_is_told_in_parts_is_held_to_once_all_of_it_was_told() {
+    let mut scene = Scene::new();
+    let many = "insert into t select g, 0 from generate_series(10, 3009) g";
+    assert_eq!(run(&mut scene.b, many), "INSERT 0 3000");
+    let read = "select n from t where id >= 10; update t set n = n + 1 where id = 1";
+    assert_eq!(run(&mut scene.b, "select n from t where id >= 10"), "3000 rows");
+    assert_eq!(scene.commit(read, "update t set n = n + 1 where id = 1"), "COMMIT");
+    assert_eq!(scene.shared.replays().counts(), (1, 1));
+    let last = "update t set n = n + 1 where id = 1; update t set n = 1 where id = 3009";
+    assert_eq!(scene.commit(read, last), "40001");
+    assert_eq!(scene.shared.replays().counts(), (2, 1));
+    // Of a cursor a part was told, which is not done again, or all.
+    let cursor = |fetch: &str| {
+        format!(
+            "declare c cursor for select n from t where id >= 10; {fetch}; \
+             update t set n = n + 1 where id = 1"
+        )
+    };
+    let one = "update t set n = n + 1 where id = 1";
+    assert_eq!(scene.commit(&cursor("fetch 5 from c"), one), "40001");
+    assert_eq!(scene.shared.replays().counts(), (2, 1));
+    assert_eq!(scene.commit(&cursor("move 5 from c; fetch all from c"), one), "COMMIT");
+    assert_eq!(scene.shared.replays().counts(), (3, 2));
 }
 
 #[test]

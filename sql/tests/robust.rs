@@ -287,6 +287,7 @@ proptest! {
                 }
                 Response::Empty
                 | Response::Command { .. }
+                | Response::Stream { .. }
                 | Response::CopyIn(_)
                 | Response::CopyOut(_) => {}
             }

@@ -43,7 +43,7 @@ fn show(session: &Session<MemoryEngine>, response: &Response) -> Vec<String> {
             }
             line.lines().map(str::to_owned).collect()
         }
-        Response::CopyIn(_) | Response::CopyOut(_) => Vec::new(),
+        Response::CopyIn(_) | Response::CopyOut(_) | Response::Stream { .. } => Vec::new(),
         Response::Rows { columns, rows, tag } => {
             let mut lines: Vec<String> = Vec::with_capacity(rows.len() + 1);
             for row in rows {
@@ -156,6 +156,13 @@ fn run_script(path: &Path) -> Vec<String> {
             match last {
                 Response::CopyIn(_) => actual.extend(copy_in(session, &data)),
                 Response::CopyOut(_) => actual.extend(copy_out(session)),
+                Response::Stream { columns } => {
+                    let response = match session.all_rows() {
+                        Ok((rows, tag)) => Response::Rows { columns, rows, tag },
+                        Err(error) => Response::Error(error),
+                    };
+                    actual.extend(show(session, &response));
+                }
                 _ => break,
             }
             responses = ready(session.continue_query());

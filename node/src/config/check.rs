@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use pangea_core::ids::NodeId;
+use pangea_sql::RESULTS_BYTES_DEFAULT;
 use toml::Spanned;
 
 use super::{
@@ -26,6 +27,8 @@ const AUTHENTICATION_TIMEOUT_S_MAX: u64 = 600;
 const HISTORY_S_MAX: u64 = 86_400;
 /// More would be no limit.
 const HISTORY_VERSIONS_MAX: u64 = 1 << 40;
+/// More would be no limit.
+const RESULTS_MB_MAX: u64 = 1 << 20;
 /// More nodes than this are no cluster that the protocols are built for.
 const NODES_MAX: usize = 1_024;
 
@@ -74,6 +77,7 @@ pub(super) fn check(
         history_s,
         history_versions,
         history_deletions,
+        results_mb: checked_results(source, file.results_mb)?,
         insecure: file.insecure,
         authentication: file.authentication.map(Spanned::into_inner).unwrap_or_default(),
         authentication_timeout_s,
@@ -91,6 +95,11 @@ pub(super) fn check(
         check_wan(&config).map_err(|message| source.error(Some(wan.span()), message))?;
     }
     Ok(config)
+}
+
+fn checked_results(source: &Source, value: Option<Spanned<u64>>) -> Result<u64, ConfigError> {
+    let default = (RESULTS_BYTES_DEFAULT >> 20) as u64;
+    checked(source, value, default, 1..=RESULTS_MB_MAX, "results_mb")
 }
 
 /// A number within its bounds, or its default.

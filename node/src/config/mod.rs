@@ -54,6 +54,8 @@ pub struct Config {
     pub history_versions: u64,
     /// And how many deletions.
     pub history_deletions: u64,
+    /// How many MiB results take at most until clients have read them.
+    pub results_mb: u64,
     /// Which addresses off loopback are allowed without encryption and authentication.
     pub insecure: Insecure,
     /// How PostgreSQL clients show who they are.
@@ -220,6 +222,8 @@ struct File {
     history_versions: Option<Spanned<u64>>,
     #[serde(default)]
     history_deletions: Option<Spanned<u64>>,
+    #[serde(default)]
+    results_mb: Option<Spanned<u64>>,
     #[serde(default)]
     insecure: Insecure,
     #[serde(default)]
@@ -435,6 +439,7 @@ impl Config {
             tls,
             allows_plaintext: self.insecure == Insecure::Everything,
             timeout: Duration::from_secs(self.authentication_timeout_s),
+            results_bytes_max: usize::try_from(self.results_mb << 20).unwrap_or(usize::MAX),
         })
     }
 

@@ -238,5 +238,5 @@ fn every_key_is_documented() {
             documented += 1;
         }
     }
-    assert_eq!(documented, 20 + 4 + 2 + 2);
+    assert_eq!(documented, 21 + 4 + 2 + 2);
 }

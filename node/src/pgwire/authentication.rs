@@ -66,6 +66,8 @@ pub struct Security {
     pub allows_plaintext: bool,
     /// How long a client may take to say who it is, with the handshake of TLS.
     pub timeout: Duration,
+    /// What results take of memory at most until clients have read them.
+    pub results_bytes_max: usize,
 }
 
 /// How long a client may take to say who it is, unless the file has another, as in PostgreSQL.
@@ -75,7 +77,8 @@ impl Default for Security {
     /// Whoever connects from this machine is believed.
     fn default() -> Self {
         let (authentication, timeout) = (Authentication::Trust, TIMEOUT_DEFAULT);
-        Self { authentication, tls: None, allows_plaintext: false, timeout }
+        let results_bytes_max = pangea_sql::RESULTS_BYTES_DEFAULT;
+        Self { authentication, tls: None, allows_plaintext: false, timeout, results_bytes_max }
     }
 }
 

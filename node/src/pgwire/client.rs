@@ -182,24 +182,30 @@ impl<'a, E: Engine> Client<'a, E> {
         Ok(())
     }
 
-    /// Sends responses. Whether more come after the last one, which was a COPY.
+    /// Sends responses. Whether more come after the last one, which was a COPY or a stream.
     async fn answer(&mut self, responses: Vec<Response>) -> Result<bool, End> {
-        let mut is_copy = false;
+        let mut waits = false;
         for response in responses {
             match response {
                 Response::CopyIn(start) => {
-                    is_copy = true;
+                    waits = true;
                     let copied = self.copy_in(start).await?;
                     self.end_copy(copied);
                 }
                 Response::CopyOut(start) => {
-                    is_copy = true;
+                    waits = true;
                     let copied = self.copy_out(start).await?;
                     self.end_copy(copied);
                 }
                 Response::Empty => self.connection.replies.put(EmptyQueryResponse::new()),
                 Response::Command { tag } => self.connection.replies.complete(&tag),
                 Response::Error(error) => self.tell(error),
+                Response::Stream { columns } => {
+                    waits = true;
+                    self.connection.replies.row_description(&columns, &[]);
+                    let streamed = self.stream(&columns).await?;
+                    self.end_copy(streamed);
+                }
                 Response::Rows { columns, rows, tag } => {
                     self.connection.replies.row_description(&columns, &[]);
                     match self.rows(&rows, &columns, &[]).await? {
@@ -209,7 +215,7 @@ impl<'a, E: Engine> Client<'a, E> {
                 }
             }
         }
-        Ok(is_copy)
+        Ok(waits)
     }
 
     fn end_copy(&mut self, copied: Result<String, SqlError>) {
@@ -219,19 +225,37 @@ impl<'a, E: Engine> Client<'a, E> {
         }
     }
 
+    /// Sends the rows of a stream, as fast as the client takes them, and returns the tag.
+    async fn stream(&mut self, columns: &[OutputColumn]) -> Result<Result<String, SqlError>, End> {
+        loop {
+            let batch = match self.session.next_rows() {
+                Ok(batch) => batch,
+                Err(error) => return Ok(Err(error)),
+            };
+            if let Err(error) = self.rows(&batch.rows, columns, &[]).await? {
+                return Ok(Err(self.session.end_rows(error)));
+            }
+            if let Some(tag) = batch.tag {
+                return Ok(Ok(tag));
+            }
+            // Others have their turn, however fast the client is.
+            tokio::task::yield_now().await;
+        }
+    }
+
     async fn rows(
         &mut self,
         rows: &[Vec<Datum>],
         columns: &[OutputColumn],
         formats: &[bool],
-    ) -> io::Result<Result<(), SqlError>> {
+    ) -> Result<Result<(), SqlError>, End> {
         for row in rows {
             let zone = self.session.zone();
             if let Err(error) = self.connection.replies.row(row, columns, formats, zone) {
                 return Ok(Err(error));
             }
             if self.connection.replies.bytes().len() >= REPLY_BYTES {
-                self.connection.flush().await?;
+                self.send().await?;
             }
         }
         Ok(Ok(()))
@@ -301,30 +325,41 @@ impl<'a, E: Engine> Client<'a, E> {
         // Less than nothing means all, as 0 does.
         let row_max = usize::try_from(execute.max_rows).unwrap_or(0);
         let answer = self.session.execute(portal, row_max, is_alone);
-        let (rows, tag) = match patiently(&self.engine, self.connection, answer).await? {
-            Ok(Execution::Empty) => {
-                self.connection.replies.put(EmptyQueryResponse::new());
-                return Ok(Ok(()));
+        let mut execution = patiently(&self.engine, self.connection, answer).await?;
+        loop {
+            let (rows, end) = match execution {
+                Ok(Execution::Empty) => {
+                    self.connection.replies.put(EmptyQueryResponse::new());
+                    return Ok(Ok(()));
+                }
+                Ok(Execution::Complete { rows, tag }) => (rows, Some(Some(tag))),
+                Ok(Execution::Suspended { rows }) => (rows, Some(None)),
+                Ok(Execution::Partial { rows }) => (rows, None),
+                Ok(Execution::CopyIn(start)) => {
+                    let copied = self.copy_in(start).await?;
+                    return Ok(copied.map(|tag| self.connection.replies.complete(&tag)));
+                }
+                Ok(Execution::CopyOut(start)) => {
+                    let copied = self.copy_out(start).await?;
+                    return Ok(copied.map(|tag| self.connection.replies.complete(&tag)));
+                }
+                Err(error) => return Ok(Err(error)),
+            };
+            let (columns, formats) = (&described.columns, &described.formats);
+            if let Err(error) = self.rows(&rows, columns, formats).await? {
+                return Ok(Err(self.session.end_rows(error)));
             }
-            Ok(Execution::Complete { rows, tag }) => (rows, Some(tag)),
-            Ok(Execution::Suspended { rows }) => (rows, None),
-            Ok(Execution::CopyIn(start)) => {
-                let copied = self.copy_in(start).await?;
-                return Ok(copied.map(|tag| self.connection.replies.complete(&tag)));
+            match end {
+                Some(Some(tag)) => self.connection.replies.complete(&tag),
+                Some(None) => self.connection.replies.put(PortalSuspended::new()),
+                None => {
+                    // Others have their turn, however fast the client is.
+                    tokio::task::yield_now().await;
+                    execution = self.session.execute_next(portal);
+                    continue;
+                }
             }
-            Ok(Execution::CopyOut(start)) => {
-                let copied = self.copy_out(start).await?;
-                return Ok(copied.map(|tag| self.connection.replies.complete(&tag)));
-            }
-            Err(error) => return Ok(Err(error)),
-        };
-        if let Err(error) = self.rows(&rows, &described.columns, &described.formats).await? {
-            return Ok(Err(error));
+            return Ok(Ok(()));
         }
-        match tag {
-            Some(tag) => self.connection.replies.complete(&tag),
-            None => self.connection.replies.put(PortalSuspended::new()),
-        }
-        Ok(Ok(()))
     }
 }

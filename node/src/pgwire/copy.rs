@@ -76,7 +76,7 @@ impl<E: Engine> Client<'_, E> {
     }
 
     /// Sends the replies so far. A client that reads nothing holds up no server that stops.
-    async fn send(&mut self) -> Result<(), End> {
+    pub(super) async fn send(&mut self) -> Result<(), End> {
         tokio::select! {
             biased;
             sent = self.connection.flush() => Ok(sent?),

@@ -114,7 +114,7 @@ async fn serve_up_to<E: Engine>(
 ) -> io::Result<()> {
     listener.local_addr()?;
     let mut shutdown = pin!(shutdown);
-    let plans = Arc::new(Shared::default());
+    let plans = Arc::new(Shared::with_results_max(security.results_bytes_max));
     let cancels = Arc::new(Cancels::default());
     let (security, logins) = (Arc::new(security), Arc::new(Logins::default()));
     let places = Arc::new(Semaphore::new(clients_max));

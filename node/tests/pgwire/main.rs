@@ -6,6 +6,7 @@ mod drivers;
 mod hostile;
 mod security;
 mod server;
+mod streams;
 mod timeouts;
 
 use std::time::Duration;

@@ -25,7 +25,7 @@ pub(super) fn insert(
     let mut count = 0;
     // Rows that this statement has written already.
     let mut written = BTreeSet::new();
-    let source = query::run(&insert.source, env, cx)?;
+    let (source, _held) = query::run(&insert.source, env, cx)?;
     let mut writer = Writer::new(&insert.targets, env, cx);
     for (number, source) in source.into_iter().enumerate() {
         let mut row = compute(&insert.columns, &source, env)?;
@@ -176,7 +176,8 @@ fn found(
 ) -> Result<Vec<Found>, Failure> {
     let mut known = BTreeSet::new();
     let mut all = Vec::new();
-    for mut row in query::run(&joined.rows, env, cx)? {
+    let (rows, _held) = query::run(&joined.rows, env, cx)?;
+    for mut row in rows {
         let others = row.split_off(width);
         let Datum::Bytea(key) = &others[0] else { unreachable!("a row has a key") };
         let key = Key::from(&key[..]);

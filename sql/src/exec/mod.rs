@@ -9,6 +9,7 @@ mod alter;
 mod copy;
 mod ddl;
 mod dml;
+mod fetch;
 mod grants;
 mod procedures;
 pub(crate) mod query;
@@ -28,14 +29,15 @@ use crate::copy::Rows;
 use crate::error::{Failure, SqlError, code};
 use crate::explain::profile::{Step, Watch};
 use crate::expr::Env;
+use crate::held::{Held, size_of_row};
 use crate::notice::Notice;
-use crate::plan::{Comment, Plan, Planned};
+use crate::plan::{Comment, Plan, Planned, Select};
 use crate::procedure;
 use crate::sequence::Used;
 use crate::system::SystemCatalog;
 use crate::types::datum::Datum;
 pub(crate) use alter::{drop_index, fill_index};
-pub(crate) use copy::Fetching;
+pub(crate) use fetch::{BATCH_BYTES, BATCH_ROWS, Fetching, Found};
 pub(crate) use scan::Cursor;
 pub(crate) use write::check_deferred;
 
@@ -60,19 +62,27 @@ pub(crate) struct Executed {
 struct RowBuffer {
     rows: Vec<Vec<Datum>>,
     bytes: usize,
+    held: Held,
 }
 
 impl RowBuffer {
+    /// One that counts against what the results of the node take.
+    fn of(env: &Env) -> Self {
+        Self { held: Held::of(env.results.as_ref()), ..Self::default() }
+    }
+
     fn push(&mut self, row: Vec<Datum>) -> Result<(), SqlError> {
-        self.bytes += row.iter().map(Datum::size).sum::<usize>();
+        let bytes = size_of_row(&row);
+        self.bytes += bytes;
         check_size(self.rows.len() + 1, self.bytes)?;
+        self.held.take(bytes)?;
         self.rows.push(row);
         Ok(())
     }
 }
 
 /// Fails when a statement holds too many rows.
-fn check_size(rows: usize, bytes: usize) -> Result<(), SqlError> {
+pub(crate) fn check_size(rows: usize, bytes: usize) -> Result<(), SqlError> {
     if rows <= ROWS_MAX && bytes <= ROWS_BYTES_MAX {
         return Ok(());
     }
@@ -98,22 +108,55 @@ pub(crate) fn run(
         (Plan::CopyFrom(copy), Some(rows)) => copy::load(copy, rows, env, cx)?,
         (plan, _) => run_plan(plan, env, cx)?,
     };
-    if !planned.named.is_empty() {
-        let catalog = env.catalog()?;
-        for row in &mut executed.rows {
-            for (at, kind) in &planned.named {
-                if let Datum::Int(oid) = row[*at] {
-                    row[*at] = Datum::Text(catalog.shown(*kind, oid as u32));
-                }
-            }
-        }
-    }
+    show_names(planned, env, &mut executed.rows)?;
     for (at, value, is_called) in env.set_sequences.take() {
         let Used { name, sequence, .. } = &planned.sequences[at];
         sequence.set(name, value, is_called, cx)?;
         env.sequences[at].current.set(is_called.then_some(value));
     }
     Ok(executed)
+}
+
+/// Begins to run a query, whose rows are fetched some at a time where its plan allows.
+pub(crate) fn open(planned: &Planned, env: &Env, cx: &mut dyn Context) -> Result<Found, Failure> {
+    authorization::check(&planned.required, env, cx)?;
+    read_catalog(planned, env, cx)?;
+    // A query that takes numbers may have to be run again.
+    let is_whole = !planned.sequences.is_empty();
+    let mut found = Fetching::open(select_of(planned), is_whole, env, cx)?;
+    if let Found::Whole(rows, _) = &mut found {
+        show_names(planned, env, rows)?;
+    }
+    Ok(found)
+}
+
+/// The query of a statement that has one.
+pub(crate) fn select_of(planned: &Planned) -> &Select {
+    match &planned.plan {
+        Plan::Select(select) => select,
+        Plan::CopyTo(copy) => &copy.select,
+        other => unreachable!("{other:?} is no query"),
+    }
+}
+
+/// Puts names in the place of numbers of the catalog, where columns are shown so.
+pub(crate) fn show_names(
+    planned: &Planned,
+    env: &Env,
+    rows: &mut [Vec<Datum>],
+) -> Result<(), SqlError> {
+    if planned.named.is_empty() {
+        return Ok(());
+    }
+    let catalog = env.catalog()?;
+    for row in rows {
+        for (at, kind) in &planned.named {
+            if let Datum::Int(oid) = row[*at] {
+                row[*at] = Datum::Text(catalog.shown(*kind, oid as u32));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Reads the catalog, where a statement asks it for something.
@@ -131,7 +174,7 @@ pub(crate) fn read_catalog(
 fn run_plan(plan: &Plan, env: &Env, cx: &mut dyn Context) -> Result<Executed, Failure> {
     match plan {
         Plan::Select(select) => {
-            let rows = query::run(select, env, cx)?;
+            let (rows, _) = query::run(select, env, cx)?;
             let count = rows.len() as u64;
             Ok(Executed { rows, count, ..Executed::default() })
         }

@@ -12,29 +12,28 @@ use super::{RowBuffer, scan};
 use crate::error::{Failure, SqlError, code};
 use crate::explain::profile::{Step, Watch};
 use crate::expr::{Env, Expr};
+use crate::held::{Held, size_of_row, size_of_rows};
 use crate::keys;
 use crate::plan::{Grouping, Select, SortKey, Source};
 use crate::relational;
 use crate::types::datum::Datum;
 
-/// Runs a query and returns its rows.
+/// Runs a query and returns its rows, and what they take.
 pub(super) fn run(
     select: &Select,
     env: &Env,
     cx: &mut dyn Context,
-) -> Result<Vec<Vec<Datum>>, Failure> {
-    let limit = row_count(select.limit.as_ref(), env, (code::LIMIT_ROWS, "LIMIT"))?;
-    let offset =
-        row_count(select.offset.as_ref(), env, (code::OFFSET_ROWS, "OFFSET"))?.unwrap_or(0);
+) -> Result<(Vec<Vec<Datum>>, Held), Failure> {
+    let (offset, limit) = frame(select, env)?;
     // Rows beyond the limit are not even looked at, where nothing after it could change the result.
     let wanted = limit.map(|limit| limit.saturating_add(offset));
     let is_cut_early = select.sort.is_empty() && !select.is_distinct && select.grouping.is_none();
     let output_max = wanted.filter(|_| is_cut_early).unwrap_or(u64::MAX);
-    let mut output = RowBuffer::default();
+    let mut output = RowBuffer::of(env);
     let profile = env.profile.as_ref();
     if let Some(grouping) = &select.grouping {
         let mut watch = Watch::start(profile, Step::Group);
-        for group in groups(select, grouping, env, cx)? {
+        for group in groups(select, grouping, env, cx, &mut output.held)? {
             output.push(compute(&select.output, &group, env)?)?;
             watch.on_row();
         }
@@ -46,7 +45,7 @@ pub(super) fn run(
             Ok(if is_done { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
         })?;
     }
-    let mut rows = output.rows;
+    let RowBuffer { mut rows, mut held, .. } = output;
     if select.is_distinct {
         let watch = Watch::start(profile, Step::Distinct);
         let mut seen = BTreeSet::new();
@@ -74,7 +73,15 @@ pub(super) fn run(
     watch.end_with(rows.len() as u64);
     // What rows were only sorted by is not shown.
     rows.iter_mut().for_each(|row| row.truncate(select.types.len()));
-    Ok(rows)
+    held.keep(size_of_rows(&rows));
+    Ok((rows, held))
+}
+
+/// How many rows of a query are passed over, and how many of the others are wanted.
+pub(super) fn frame(select: &Select, env: &Env) -> Result<(u64, Option<u64>), SqlError> {
+    let limit = row_count(select.limit.as_ref(), env, (code::LIMIT_ROWS, "LIMIT"))?;
+    let offset = row_count(select.offset.as_ref(), env, (code::OFFSET_ROWS, "OFFSET"))?;
+    Ok((offset.unwrap_or(0), limit))
 }
 
 /// What expressions come to for a row.
@@ -154,6 +161,7 @@ fn groups(
     grouping: &Grouping,
     env: &Env,
     cx: &mut dyn Context,
+    held: &mut Held,
 ) -> Result<Vec<Vec<Datum>>, Failure> {
     let mut groups: BTreeMap<Key, (Vec<Datum>, Vec<State>)> = BTreeMap::new();
     let new_states = || vec![State::new(); grouping.aggregates.len()];
@@ -164,8 +172,10 @@ fn groups(
         let types = grouping.keys.iter().map(|(_, base)| *base);
         let key = keys::encode_nullable(types.zip(&values))?;
         if !groups.contains_key(&key) {
-            bytes += key.len() + values.iter().map(Datum::size).sum::<usize>();
+            let size = key.len() + size_of_row(&values);
+            bytes += size;
             super::check_size(groups.len() + 1, bytes)?;
+            held.take(size)?;
         }
         let (_, states) = groups.entry(key).or_insert_with(|| (values, new_states()));
         for (state, aggregate) in states.iter_mut().zip(&grouping.aggregates) {

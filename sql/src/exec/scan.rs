@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use pangea_core::ids::TableId;
 use pangea_core::key::{Direction, Key, KeyRange};
@@ -13,6 +14,7 @@ use crate::error::{Failure, SqlError, code};
 use crate::explain::profile::{Step, Watch};
 use crate::expr::{Env, Expr};
 use crate::plan::access::{Access, Place};
+use crate::plan::path::Path;
 use crate::types::datum::Datum;
 
 /// So many entries of an index are read at first, and twice as many each time.
@@ -145,99 +147,165 @@ pub(super) fn collect(
     Ok(found)
 }
 
-/// What is done with each row.
-type OnFound<'a> = dyn FnMut(&[u8], Vec<Datum>) -> Result<(), Failure> + 'a;
-
 /// A reading of the rows that accesses name, some at a time.
 #[derive(Debug)]
 pub(crate) struct Cursor {
-    access: Access,
+    table: Arc<Table>,
+    path: Arc<Path>,
+    direction: Direction,
     /// What is left, the next one first.
     places: VecDeque<Place>,
+    /// How many entries of an index are read next.
+    entries: usize,
 }
 
 impl Cursor {
-    pub(crate) fn new(access: Access, env: &Env) -> Result<Self, SqlError> {
-        let places = access.places(env)?.into();
-        Ok(Self { access, places })
+    pub(crate) fn new(access: &Access, env: &Env) -> Result<Self, SqlError> {
+        Ok(Self::over(access, access.places(env)?))
+    }
+
+    fn over(access: &Access, places: Vec<Place>) -> Self {
+        let (table, path) = (access.table.clone(), access.path.clone());
+        let (direction, places) = (access.direction, places.into());
+        Self { table, path, direction, places, entries: ENTRIES_FIRST }
     }
 
     /// One of all rows that several accesses by one path name; nothing where there is no access.
-    pub(crate) fn of_all(accesses: Vec<Access>, env: &Env) -> Result<Option<Self>, SqlError> {
+    pub(crate) fn of_all(accesses: &[Access], env: &Env) -> Result<Option<Self>, SqlError> {
         let mut places = Vec::new();
-        for access in &accesses {
+        for access in accesses {
             places.extend(access.places(env)?);
         }
         places.sort();
         places.dedup();
-        let access = accesses.into_iter().next();
-        Ok(access.map(|access| Self { access, places: places.into() }))
+        Ok(accesses.first().map(|access| Self::over(access, places)))
     }
 
-    /// Visits so many more rows, of which a condition leaves some. Whether that were the last.
+    /// Visits so many more rows, of which a condition leaves some, or fewer where that is enough.
+    /// Whether that were the last.
     pub(crate) fn fill(
         &mut self,
         filter: Option<&Expr>,
         most: usize,
         env: &Env,
         cx: &mut dyn Context,
-        on_row: &mut OnFound<'_>,
+        on_row: &mut OnRow<'_>,
     ) -> Result<bool, Failure> {
-        let mut visited = 0;
-        let table = self.access.table.clone();
-        let mut visit = |key: &[u8], value: &[u8]| -> Result<(), Failure> {
+        let table = self.table.clone();
+        let mut visit = |key: &[u8], value: &[u8]| -> Result<ControlFlow<()>, Failure> {
             let row = table.decode_row(value)?;
             match filter {
-                Some(filter) if !filter.is_true(&row, env)? => Ok(()),
+                Some(filter) if !filter.is_true(&row, env)? => Ok(ControlFlow::Continue(())),
                 _ => on_row(key, row),
             }
         };
-        let is_index = self.access.path.index.is_some();
-        while visited < most
+        let is_index = self.path.index.is_some();
+        let mut left = Budget { rows: most, bytes: BYTES_MAX };
+        while left.is_some()
             && let Some(place) = self.places.pop_front()
         {
-            let (range, key) = match place {
-                Place::Range(range) => (range, None),
-                Place::Point(key) => (KeyRange::all(), Some(key)),
+            let flow = match place {
+                Place::Point(key) => {
+                    left.rows -= 1;
+                    match cx.get(self.path.store, &key)? {
+                        None => ControlFlow::Continue(()),
+                        Some(row_key) if is_index => by_entry(&table, &row_key, cx, &mut visit)?,
+                        Some(value) => visit(&key, &value)?,
+                    }
+                }
+                Place::Range(range) if is_index => {
+                    self.entries(range, &mut left, cx, &mut visit)?
+                }
+                Place::Range(range) => self.range(range, &mut left, cx, &mut visit)?,
             };
-            let (store, direction) = (self.access.path.store, self.access.direction);
-            let mut found: Vec<(Key, Value)> = Vec::new();
-            let wanted = most - visited;
-            match key {
-                Some(key) => found.extend(cx.get(store, &key)?.map(|value| (key, value))),
-                None => {
-                    let scan = Scan { table: store, range: range.clone(), direction };
-                    let mut bytes = 0;
-                    let mut is_cut = false;
-                    cx.scan(&scan, &mut |key, value| {
-                        found.push((Key::from(key), value.clone()));
-                        bytes += value.len();
-                        is_cut = found.len() >= wanted || bytes >= BYTES_MAX;
-                        if is_cut { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-                    })?;
-                    if is_cut {
-                        visited = most;
-                    }
-                    if is_cut
-                        && let Some((last, _)) = found.last()
-                        && let Some(rest) = after(range, last, direction)
-                    {
-                        self.places.push_front(Place::Range(rest));
-                    }
-                }
-            }
-            visited += found.len().max(1);
-            for (key, value) in found {
-                match is_index {
-                    false => visit(&key, &value)?,
-                    true => {
-                        let row = cx.get(table.id, &value)?.ok_or_else(leads_nowhere)?;
-                        visit(&value, &row)?;
-                    }
-                }
+            if flow.is_break() {
+                break;
             }
         }
         Ok(self.places.is_empty())
+    }
+
+    /// Visits rows of a range of the table, as far as may be, and puts back what is left of it.
+    fn range(
+        &mut self,
+        range: KeyRange,
+        left: &mut Budget,
+        cx: &mut dyn Context,
+        visit: &mut Visit<'_>,
+    ) -> Result<ControlFlow<()>, Failure> {
+        let direction = self.direction;
+        let scan = Scan { table: self.path.store, range: range.clone(), direction };
+        let mut outcome = Ok(ControlFlow::Continue(()));
+        let mut last = None;
+        cx.scan(&scan, &mut |key, value| {
+            left.take(value.len());
+            outcome = visit(key, value);
+            if matches!(outcome, Ok(ControlFlow::Continue(()))) && left.is_some() {
+                return ControlFlow::Continue(());
+            }
+            last = Some(Key::from(key));
+            ControlFlow::Break(())
+        })?;
+        let rest = last.and_then(|last| after(range, &last, direction));
+        if let Some(rest) = rest {
+            self.places.push_front(Place::Range(rest));
+        }
+        outcome
+    }
+
+    /// Visits the rows that entries in a range lead to, as far as may be, and puts back what is
+    /// left of it.
+    fn entries(
+        &mut self,
+        range: KeyRange,
+        left: &mut Budget,
+        cx: &mut dyn Context,
+        visit: &mut Visit<'_>,
+    ) -> Result<ControlFlow<()>, Failure> {
+        let direction = self.direction;
+        let most = self.entries.min(left.rows);
+        self.entries = (self.entries * 2).min(ENTRIES_MAX);
+        let mut entries: Vec<(Key, Value)> = Vec::with_capacity(most);
+        let scan = Scan { table: self.path.store, range: range.clone(), direction };
+        cx.scan(&scan, &mut |key, row_key| {
+            entries.push((Key::from(key), row_key.clone()));
+            if entries.len() < most { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        })?;
+        let is_last = entries.len() < most;
+        for (at, (key, row_key)) in entries.iter().enumerate() {
+            let Some(value) = cx.get(self.table.id, row_key)? else {
+                return Err(leads_nowhere().into());
+            };
+            left.take(value.len());
+            let flow = visit(row_key, &value)?;
+            let is_end = at + 1 == entries.len();
+            if flow.is_break() || !left.is_some() || is_end {
+                let is_rest = !(is_end && is_last);
+                let rest = is_rest.then(|| after(range, key, direction)).flatten();
+                if let Some(rest) = rest {
+                    self.places.push_front(Place::Range(rest));
+                }
+                return Ok(flow);
+            }
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+}
+
+/// How many rows may be visited yet, and what they may take.
+struct Budget {
+    rows: usize,
+    bytes: usize,
+}
+
+impl Budget {
+    fn take(&mut self, bytes: usize) {
+        self.rows = self.rows.saturating_sub(1);
+        self.bytes = self.bytes.saturating_sub(bytes);
+    }
+
+    fn is_some(&self) -> bool {
+        self.rows > 0 && self.bytes > 0
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::error::SqlError;
 use crate::explain::Profile;
+use crate::held::Results;
 use crate::insight::Facts;
 use crate::plan::target::Deferred;
 use crate::sequence::Drawn;
@@ -60,6 +61,8 @@ pub(crate) struct Env {
     pub deferred: Option<RefCell<Vec<Deferred>>>,
     /// Whether new indexes are filled by steps that follow the statement.
     pub fills_later: bool,
+    /// What rows that are held count against; nothing where every replica runs the statement.
+    pub results: Option<Arc<Results>>,
 }
 
 impl Env {
@@ -87,6 +90,7 @@ impl Env {
             facts: None,
             deferred: None,
             fills_later: false,
+            results: None,
         }
     }
 
@@ -114,6 +118,7 @@ impl Env {
             facts: self.facts.clone(),
             deferred: None,
             fills_later: false,
+            results: self.results.clone(),
         }
     }
 

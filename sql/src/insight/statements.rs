@@ -105,6 +105,25 @@ impl Statements {
         shard.sums.entry(statement).or_insert_with(new).add(call);
     }
 
+    /// Notes more rows of a call that was noted before, and the time that they took.
+    pub(crate) fn go_on(
+        &self,
+        session: u64,
+        user: &Arc<str>,
+        text: &str,
+        rows: u64,
+        took: Duration,
+    ) {
+        let of_user = xxh3_64_with_seed(user.as_bytes(), 0);
+        let of_text = xxh3_64_with_seed(text.as_bytes(), of_user);
+        let mut shard = self.shard(session);
+        let known = shard.texts.get(&of_text).copied();
+        if let Some(sums) = known.and_then(|statement| shard.sums.get_mut(&statement)) {
+            sums.rows += rows;
+            sums.total_ms += took.as_secs_f64() * 1e3;
+        }
+    }
+
     /// All statements, those that took most first.
     pub(crate) fn all(&self) -> Vec<Sums> {
         let mut all: BTreeMap<u64, Sums> = BTreeMap::new();

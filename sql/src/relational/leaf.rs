@@ -7,6 +7,7 @@
 
 use std::any::Any;
 use std::fmt;
+use std::ops::ControlFlow;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Poll, Waker};
@@ -395,7 +396,7 @@ impl Task {
                         row.push(Datum::Bytea(key.to_vec()));
                     }
                     push(&row);
-                    Ok(())
+                    Ok(ControlFlow::Continue(()))
                 })?;
                 *most = (*most * 2).min(ROWS_MAX);
             }
@@ -447,9 +448,9 @@ impl Task {
                         let accesses: Vec<Access> = accesses.collect();
                         let first = accesses.first().map(|access| access.path.name.clone());
                         let _ = scan.led_by.set(first.unwrap_or_default());
-                        Cursor::of_all(accesses, env)?
+                        Cursor::of_all(&accesses, env)?
                     }
-                    None => Some(Cursor::new(Access::new(paths, filter.as_ref()), env)?),
+                    None => Some(Cursor::new(&Access::new(paths, filter.as_ref()), env)?),
                 };
                 Ok(match cursor {
                     Some(cursor) => {

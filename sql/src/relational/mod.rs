@@ -35,6 +35,7 @@ mod leaf;
 mod lower;
 mod measured;
 mod parts;
+mod pool;
 mod run;
 mod serial;
 mod values;
@@ -55,7 +56,7 @@ pub(crate) use lower::{Numbers, lower};
 pub(crate) use parts::{
     answered, expand, filtered, names_outer, recursive, renamed, with_columns, work_table,
 };
-pub(crate) use run::{physical, run};
+pub(crate) use run::{Running, physical, run};
 pub(crate) use windows::{Over, Window, WindowFunction};
 
 /// A plan that can be run.

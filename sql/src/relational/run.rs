@@ -1,5 +1,6 @@
 //! Running a plan: from its logical form to rows, without a thread of its own.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::ops::ControlFlow;
@@ -9,11 +10,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Poll, Wake, Waker};
 
+use datafusion::arrow::array::RecordBatch;
 use datafusion::common::ScalarValue;
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::error::{DataFusionError, Result};
-use datafusion::execution::memory_pool::GreedyMemoryPool;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::{SendableRecordBatchStream, SessionState, SessionStateBuilder};
 use datafusion::logical_expr::{Expr as Logical, Limit, LogicalPlan, Subquery, lit};
@@ -29,12 +30,14 @@ use super::error::{more_than_one_row, unwrapped, wrapped};
 use super::function::{Computed, Surroundings};
 use super::leaf::{Task, serve, table_of, without_statement};
 use super::measured::measured;
+use super::pool::Pool;
 use super::serial::{InSeries, UnionsInSeries};
 use super::values::{Values, scalar};
 use super::{Physical, Query};
 use crate::error::{Failure, SqlError, code};
 use crate::exec::ROWS_BYTES_MAX;
 use crate::expr::Env;
+use crate::held::Held;
 use crate::types::SqlType;
 use crate::types::datum::Datum;
 
@@ -129,9 +132,10 @@ fn common() -> &'static SessionState {
 
 fn session(surroundings: Surroundings) -> Result<SessionState> {
     let mut session = common().clone();
+    let held = Held::of(locked(&surroundings.env).results.as_ref());
     session.config_mut().options_mut().extensions.insert(surroundings);
     // Each statement has its own.
-    let pool = Arc::new(GreedyMemoryPool::new(ROWS_BYTES_MAX));
+    let pool = Arc::new(Pool::new(ROWS_BYTES_MAX, held));
     let runtime = RuntimeEnvBuilder::new().with_memory_pool(pool).build_arc()?;
     let mut session =
         SessionStateBuilder::new_from_existing(session).with_runtime_env(runtime).build();
@@ -149,14 +153,111 @@ pub(crate) fn run(
     cx: &mut dyn Context,
     on_row: &mut OnRow<'_>,
 ) -> Result<(), Failure> {
+    let mut running = Running::open(query, env, cx)?;
+    let is_enough = Cell::new(false);
+    let mut on_row = |row| {
+        let flow = on_row(row)?;
+        is_enough.set(flow.is_break());
+        Ok(flow)
+    };
+    while !is_enough.get() && !running.fill(env, cx, &mut on_row)? {}
+    Ok(())
+}
+
+/// Does a step of a run, within the runtime that runs nothing.
+fn guarded<T>(step: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
     // DataFusion goes down a plan step by step, however deep it is.
-    let mut run =
-        || stacker::maybe_grow(STACK_BYTES / 2, STACK_BYTES, || run_here(query, env, cx, on_row));
+    let run = || {
+        stacker::maybe_grow(STACK_BYTES / 2, STACK_BYTES, || {
+            let _guard = alone().enter();
+            step()
+        })
+    };
     // A plan that a library trips over is an error of its statement, and of nothing else.
-    catch_unwind(AssertUnwindSafe(&mut run)).unwrap_or_else(|_| {
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| {
         let message = "the query could not be run: its plan failed";
         Err(SqlError::new(code::INTERNAL, message).into())
     })
+}
+
+/// A query that is run as its rows are asked for.
+pub(crate) struct Running {
+    desk: Arc<Desk>,
+    env: Arc<Mutex<Env>>,
+    stream: SendableRecordBatchStream,
+    types: Vec<SqlType>,
+    /// Rows that were found, and how many of them were visited.
+    batch: Option<(RecordBatch, usize)>,
+}
+
+impl std::fmt::Debug for Running {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Running")
+    }
+}
+
+impl Running {
+    /// Begins to run a query.
+    pub(crate) fn open(query: &Query, env: &Env, cx: &mut dyn Context) -> Result<Self, Failure> {
+        let shared = Arc::new(Mutex::new(env.fork()));
+        let opened = guarded(|| {
+            let desk = Arc::new(Desk::default());
+            let surroundings = Surroundings { env: shared.clone(), desk: desk.clone() };
+            let session = session(surroundings).map_err(|error| unwrapped(&error))?;
+            let (own, at) = (shared.clone(), desk.clone());
+            let mut runner = Runner { session, desk: at, env: own, cx, aside: None };
+            let plan = runner.settled(query.plan.clone())?;
+            let (stream, types) = (runner.begin(&plan)?, query.types.clone());
+            Ok(Self { desk, env: shared.clone(), stream, types, batch: None })
+        });
+        env.join(&locked(&shared));
+        opened
+    }
+
+    /// Visits some more rows. Whether they were the last.
+    pub(crate) fn fill(
+        &mut self,
+        env: &Env,
+        cx: &mut dyn Context,
+        on_row: &mut OnRow<'_>,
+    ) -> Result<bool, Failure> {
+        let is_last = guarded(|| self.fill_here(cx, on_row));
+        env.join(&locked(&self.env));
+        is_last
+    }
+
+    fn fill_here(&mut self, cx: &mut dyn Context, on_row: &mut OnRow<'_>) -> Result<bool, Failure> {
+        let (batch, at) = match self.batch.take() {
+            Some(found) => found,
+            None => {
+                let stream = &mut self.stream;
+                let next = std::future::poll_fn(|cx| stream.as_mut().poll_next(cx));
+                let Some(batch) = wait(next, &self.desk, &self.env, cx)? else { return Ok(true) };
+                (batch.map_err(failed)?, 0)
+            }
+        };
+        let visited = visit(&batch, at, &self.types, on_row)?;
+        self.batch = visited.map(|at| (batch, at));
+        Ok(false)
+    }
+}
+
+/// Visits the rows of a batch from one on. Where that was enough, and what is next.
+fn visit(
+    batch: &RecordBatch,
+    first: usize,
+    types: &[SqlType],
+    on_row: &mut OnRow<'_>,
+) -> Result<Option<usize>, Failure> {
+    let columns = types.iter().zip(batch.columns());
+    let columns: Vec<Values<'_>> = columns.map(|(base, array)| Values::new(*base, array)).collect();
+    for at in first..batch.num_rows() {
+        let row = columns.iter().map(|column| column.get(at));
+        if on_row(row.collect::<Result<_, SqlError>>()?)?.is_break() {
+            return Ok(Some(at + 1));
+        }
+    }
+    Ok(None)
 }
 
 /// A runtime that runs nothing: within it DataFusion sorts where it is, and starts no task that
@@ -174,38 +275,14 @@ pub(crate) fn physical(
     env: &Env,
     cx: &mut dyn Context,
 ) -> Result<(Vec<Physical>, Physical), Failure> {
-    let mut plan = || {
-        stacker::maybe_grow(STACK_BYTES / 2, STACK_BYTES, || {
-            let _guard = alone().enter();
-            let shared = Arc::new(Mutex::new(env.fork()));
-            let desk = Arc::new(Desk::default());
-            let surroundings = Surroundings { env: shared.clone(), desk: desk.clone() };
-            let session = session(surroundings).map_err(|error| unwrapped(&error))?;
-            let mut runner = Runner { session, desk, env: shared, cx, aside: Some(Vec::new()) };
-            runner.plan(&query.plan)
-        })
-    };
-    catch_unwind(AssertUnwindSafe(&mut plan)).unwrap_or_else(|_| {
-        let message = "the query could not be planned";
-        Err(SqlError::new(code::INTERNAL, message).into())
+    guarded(|| {
+        let shared = Arc::new(Mutex::new(env.fork()));
+        let desk = Arc::new(Desk::default());
+        let surroundings = Surroundings { env: shared.clone(), desk: desk.clone() };
+        let session = session(surroundings).map_err(|error| unwrapped(&error))?;
+        let mut runner = Runner { session, desk, env: shared, cx, aside: Some(Vec::new()) };
+        runner.plan(&query.plan)
     })
-}
-
-fn run_here(
-    query: &Query,
-    env: &Env,
-    cx: &mut dyn Context,
-    on_row: &mut OnRow<'_>,
-) -> Result<(), Failure> {
-    let _guard = alone().enter();
-    let shared = Arc::new(Mutex::new(env.fork()));
-    let desk = Arc::new(Desk::default());
-    let surroundings = Surroundings { env: shared.clone(), desk: desk.clone() };
-    let session = session(surroundings).map_err(|error| unwrapped(&error))?;
-    let mut runner = Runner { session, desk, env: shared.clone(), cx, aside: None };
-    let outcome = runner.run(&query.plan, &query.types, on_row);
-    env.join(&locked(&shared));
-    outcome
 }
 
 /// A run under way.
@@ -244,17 +321,8 @@ impl Runner<'_> {
         loop {
             let next = std::future::poll_fn(|cx| stream.as_mut().poll_next(cx));
             let Some(batch) = self.wait(next)? else { return Ok(()) };
-            let batch = batch.map_err(failed)?;
-            let columns: Vec<Values<'_>> = types
-                .iter()
-                .zip(batch.columns())
-                .map(|(base, array)| Values::new(*base, array))
-                .collect();
-            for at in 0..batch.num_rows() {
-                let row = columns.iter().map(|column| column.get(at));
-                if on_row(row.collect::<Result<_, SqlError>>()?)?.is_break() {
-                    return Ok(());
-                }
+            if visit(&batch.map_err(failed)?, 0, types, on_row)?.is_some() {
+                return Ok(());
             }
         }
     }
@@ -289,26 +357,8 @@ impl Runner<'_> {
         self.wait(planned(&session, plan))?.map_err(failed)
     }
 
-    /// Polls until it is done, and reads what it waits for in between.
     fn wait<T>(&mut self, future: impl Future<Output = T>) -> Result<T, Failure> {
-        // A task's budget is its session's: nobody else waits for this thread to be free.
-        let mut future = pin!(tokio::task::unconstrained(future));
-        let flag = Arc::new(Flag::default());
-        let waker = Waker::from(flag.clone());
-        let mut polling = std::task::Context::from_waker(&waker);
-        loop {
-            if let Poll::Ready(done) = future.as_mut().poll(&mut polling) {
-                return Ok(done);
-            }
-            let asked = std::mem::take(&mut *locked(&self.desk.asked));
-            if asked.is_empty() && !flag.0.swap(false, Ordering::Relaxed) {
-                let message = "a query waits for nothing";
-                return Err(SqlError::new(code::INTERNAL, message).into());
-            }
-            for task in asked {
-                serve(&task, &locked(&self.env), self.cx)?;
-            }
-        }
+        wait(future, &self.desk, &self.env, self.cx)
     }
 
     /// The plan with what is the same for all of its rows put in: limits, and subqueries that name
@@ -378,6 +428,33 @@ impl Runner<'_> {
         }
         let null = || ScalarValue::try_from(&data_type).map_err(failed);
         Ok(Logical::Literal(found.map_or_else(null, Ok)?, None))
+    }
+}
+
+/// Polls until it is done, and reads what it waits for in between.
+fn wait<T>(
+    future: impl Future<Output = T>,
+    desk: &Desk,
+    env: &Mutex<Env>,
+    cx: &mut dyn Context,
+) -> Result<T, Failure> {
+    // A task's budget is its session's: nobody else waits for this thread to be free.
+    let mut future = pin!(tokio::task::unconstrained(future));
+    let flag = Arc::new(Flag::default());
+    let waker = Waker::from(flag.clone());
+    let mut polling = std::task::Context::from_waker(&waker);
+    loop {
+        if let Poll::Ready(done) = future.as_mut().poll(&mut polling) {
+            return Ok(done);
+        }
+        let asked = std::mem::take(&mut *locked(&desk.asked));
+        if asked.is_empty() && !flag.0.swap(false, Ordering::Relaxed) {
+            let message = "a query waits for nothing";
+            return Err(SqlError::new(code::INTERNAL, message).into());
+        }
+        for task in asked {
+            serve(&task, &locked(env), cx)?;
+        }
     }
 }
 

@@ -1,14 +1,15 @@
 //! Reads of the near past: `AS OF SYSTEM TIME`.
 
+use std::sync::Arc;
+
 use pangea_core::store::Pin;
 
 use super::data::{check_params, read_only_violation};
-use super::interrupt::Interruptible;
 use super::local::LocalContext;
+use super::sequences::Borrowed;
 use super::{Response, Session, now};
 use crate::engine::Engine;
 use crate::error::{Failure, SqlError, code};
-use crate::exec;
 use crate::history::NoSnapshot;
 use crate::plan::Planned;
 use crate::syntax::Parsed;
@@ -103,18 +104,10 @@ impl<E: Engine> Session<E> {
         params: &[Datum],
     ) -> Result<Response, SqlError> {
         let types: Vec<_> = param_types.iter().copied().map(Some).collect();
-        let (planned, mut cx) = self.plan_as_of((parsed, as_of), &types)?;
+        let (planned, cx) = self.plan_as_of((parsed, as_of), &types)?;
         check_params(&planned, params)?;
         self.gather_facts(&planned).await;
-        let env = self.env(params.to_vec(), now(), Vec::new());
-        let started = self.profile.as_ref().map(|_| std::time::Instant::now());
-        let executed =
-            exec::run(&planned, None, &env, &mut Interruptible::new(&mut cx, &self.engine));
-        self.note_end(started);
-        let executed = executed?;
-        self.note_env(&env);
-        self.apply_settings()?;
-        Ok(self.respond(&planned, planned.columns.clone(), executed))
+        self.run_read(&Arc::new(planned), cx, params, (Vec::new(), &Borrowed::default()))
     }
 
     /// Makes the snapshot of a moment that of the transaction, which has none yet.

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use pangea_core::store::Header;
 
 use super::copy::{Copy, no_copy};
-use super::interrupt::Interruptible;
 use super::local::LocalContext;
 use super::sequences::{Borrowed, TRIES_MAX};
+use super::stream::{On, Stream};
 use super::{Session, now};
 use crate::copy::{Messages, RowWriter};
 use crate::engine::Engine;
 use crate::error::{SqlError, code};
-use crate::exec::{self, Fetching};
+use crate::exec::BATCH_ROWS;
 use crate::expr::Env;
 use crate::plan::{CopyTo, Plan, Planned};
 
@@ -27,11 +27,7 @@ pub struct CopyOutput {
 
 /// A COPY TO that is under way.
 pub(super) struct CopyOut<H: Header> {
-    planned: Arc<Planned>,
-    /// Nothing where the transaction has one.
-    cx: Option<LocalContext<H>>,
-    env: Env,
-    fetching: Fetching,
+    stream: Stream<H>,
     writer: RowWriter,
     is_begun: bool,
     count: u64,
@@ -45,8 +41,6 @@ impl<E: Engine> Session<E> {
         if planned.is_write() {
             return Err(SqlError::unsupported("COPY of a query that sets a sequence"));
         }
-        // A query that takes numbers may have to be run again, so that it is run whole.
-        let is_whole = !planned.sequences.is_empty();
         self.gather_facts(&planned).await;
         let mut tries = 0;
         loop {
@@ -57,7 +51,7 @@ impl<E: Engine> Session<E> {
             let (drawn, borrowed) = self.draw(&planned, 1, tries).await?;
             let started = self.transaction.as_ref().map_or_else(now, |open| open.started);
             let env = self.env(Vec::new(), started, drawn);
-            match self.open_fetching(&planned, own, is_whole, env, &borrowed) {
+            match self.open_fetching(&planned, own, env, &borrowed) {
                 Err(error) if error.code == code::TOO_FEW_NUMBERS && tries < TRIES_MAX => {
                     tries += 1;
                 }
@@ -69,8 +63,7 @@ impl<E: Engine> Session<E> {
     fn open_fetching(
         &mut self,
         planned: &Arc<Planned>,
-        mut own: Option<LocalContext<E::Header>>,
-        is_whole: bool,
+        own: Option<LocalContext<E::Header>>,
         env: Env,
         borrowed: &Borrowed,
     ) -> Result<CopyOut<E::Header>, SqlError> {
@@ -79,21 +72,21 @@ impl<E: Engine> Session<E> {
             // What its client is sent is not kept.
             open.done.breaks();
         }
-        let transaction = self.transaction.as_mut().and_then(|open| open.cx.as_mut());
-        let cx = own.as_mut().or(transaction).expect("one of them is open");
-        let mut cx = Interruptible::new(cx, &self.engine);
-        let fetching = exec::read_catalog(planned, &env, &mut cx)
-            .and_then(|()| Fetching::open(&copy.select, is_whole, &env, &mut cx));
-        let current = if fetching.is_ok() { env.current() } else { Vec::new() };
-        self.give_back(borrowed, &current);
-        let fetching = fetching?;
-        self.note_env(&env);
-        self.apply_settings()?;
+        let open = self.transaction.as_ref().and_then(|open| open.cx.as_ref());
+        let on = match (own, open) {
+            (Some(own), _) => On::Snapshot(own),
+            (None, Some(open)) => On::Transaction(open.view()),
+            (None, None) => unreachable!("one of them is open"),
+        };
+        self.first_rows = Some(0);
+        let stream = self.begin_stream(planned, on, env);
+        let drawn = stream.as_ref().map_or(&[][..], |stream| &stream.drawn);
+        self.give_back(borrowed, drawn);
+        let stream = stream?;
         let (options, columns) = (copy.options.clone(), copy.columns.clone());
         let zone = self.settings.zone().clone();
         let writer = RowWriter::new(options, columns, copy.quoted.clone(), zone);
-        let (planned, is_begun, count) = (planned.clone(), false, 0);
-        Ok(CopyOut { planned, cx: own, env, fetching, writer, is_begun, count })
+        Ok(CopyOut { stream, writer, is_begun: false, count: 0 })
     }
 
     /// The next rows of a COPY TO.
@@ -117,25 +110,22 @@ impl<E: Engine> Session<E> {
     }
 
     fn fetch(&mut self, copy: &mut CopyOut<E::Header>) -> Result<CopyOutput, SqlError> {
-        self.check_interruption()?;
         let mut messages = Messages::default();
         if !copy.is_begun {
             copy.writer.begin(&mut messages);
             copy.is_begun = true;
         }
-        let select = &query_of(&copy.planned).select;
-        let transaction = self.transaction.as_mut().and_then(|open| open.cx.as_mut());
-        let cx = copy.cx.as_mut().or(transaction).expect("one of them is open");
-        let mut cx = Interruptible::new(cx, &self.engine);
-        let Some(rows) = copy.fetching.fetch(select, &copy.env, &mut cx)? else {
-            copy.writer.finish(&mut messages);
-            return Ok(CopyOutput { messages, tag: Some(format!("COPY {}", copy.count)) });
-        };
+        let rows = self.pull(&mut copy.stream, BATCH_ROWS)?;
         for row in &rows {
             copy.writer.row(row, &mut messages);
         }
         copy.count += rows.len() as u64;
-        Ok(CopyOutput { messages, tag: None })
+        let is_done = copy.stream.is_done();
+        if is_done {
+            copy.writer.finish(&mut messages);
+        }
+        let tag = is_done.then(|| format!("COPY {}", copy.count));
+        Ok(CopyOutput { messages, tag })
     }
 }
 

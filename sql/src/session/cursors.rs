@@ -1,13 +1,21 @@
 //! Cursors: the rows of a query, which a client fetches a few at a time.
 //!
-//! All rows are there from the start. A cursor ends with its transaction, unless it was declared
-//! WITH HOLD and the transaction committed.
+//! Rows are found as they are fetched, on the snapshot and with the own writes of when the cursor
+//! was declared. It keeps those that it has passed where it was declared with SCROLL, and else as
+//! many as are given at once: one that goes back behind them finds its rows once more, from the
+//! start, where the same would be found, and else goes forward alone. A cursor ends with its
+//! transaction, unless it was declared WITH HOLD, for which all rows are found at once.
 
 use std::sync::Arc;
 
+use pangea_core::store::Header;
+
+use super::stream::Stream;
 use super::{Response, Session, now};
 use crate::engine::Engine;
 use crate::error::{SqlError, code};
+use crate::exec::{self, BATCH_BYTES, BATCH_ROWS};
+use crate::held::{Held, size_of_rows};
 use crate::plan::OutputColumn;
 use crate::syntax::cursors::Step;
 use crate::syntax::{CursorStatement, quoted};
@@ -29,14 +37,18 @@ pub(crate) struct Shown {
 }
 
 /// A cursor that is open.
-#[derive(Debug)]
-pub(super) struct Cursor {
+pub(super) struct Cursor<H: Header> {
     name: String,
     /// The text of its query.
     query: Arc<str>,
     declared: i64,
     columns: Vec<OutputColumn>,
+    /// Rows that were found, behind those that were forgotten.
     rows: Vec<Vec<Datum>>,
+    forgotten: usize,
+    held: Held,
+    /// Where more come from.
+    stream: Stream<H>,
     /// The row that it is on, from 1; 0 before the first, and one more than there are after the
     /// last.
     at: usize,
@@ -48,21 +60,63 @@ pub(super) struct Cursor {
     number: u64,
 }
 
-impl Cursor {
-    /// Goes a step, and returns the rows that were met.
+impl<H: Header> Cursor<H> {
+    /// How many rows are known.
+    fn known(&self) -> usize {
+        self.forgotten + self.rows.len()
+    }
+
+    /// The last row that a step asks for, from 1, so that it has to be known before.
+    fn wanted(&self, step: Step) -> usize {
+        let place = |at: i64| usize::try_from(at).unwrap_or(0);
+        match step {
+            Step::Rows(count) | Step::Relative(count) => {
+                place((self.at as i64).saturating_add(count))
+            }
+            Step::Absolute(at) if at >= 0 => place(at),
+            Step::All { is_backward: true } => 0,
+            Step::Absolute(_) | Step::All { is_backward: false } => usize::MAX,
+        }
+    }
+
+    /// Whether a step asks for a row that it has forgotten.
+    fn has_forgotten(&self, step: Step) -> bool {
+        let first = match step {
+            Step::Rows(0) => self.at as i64,
+            Step::Rows(count) | Step::Relative(count) if count < 0 => self.at as i64 + count,
+            Step::Rows(_) | Step::Relative(_) | Step::All { is_backward: false } => return false,
+            Step::Absolute(at) if at < 0 => self.known() as i64 + 1 + at,
+            Step::Absolute(at) => at,
+            Step::All { is_backward: true } => 1,
+        };
+        first.max(1) <= self.forgotten as i64
+    }
+
+    /// The rows from one to before another, both from 1.
+    fn between(&self, from: usize, to: usize) -> Result<&[Vec<Datum>], SqlError> {
+        let place = |at: usize| (at - 1).checked_sub(self.forgotten);
+        match (place(from), place(to)) {
+            _ if from >= to => Ok(&[]),
+            (Some(from), Some(to)) => Ok(&self.rows[from..to]),
+            _ => Err(only_forward()),
+        }
+    }
+
+    /// Goes a step among the rows that are known, and returns those that were met.
     fn step(&mut self, step: Step) -> Result<Vec<Vec<Datum>>, SqlError> {
-        let after = self.rows.len() + 1;
+        let after = self.known() + 1;
         let place = |at: i64| usize::try_from(at).unwrap_or(0).min(after);
         let here = self.at as i64;
         let single = |at: i64| (place(at), (1..after as i64).contains(&at));
         let (target, is_row) = match step {
             Step::Rows(0) | Step::Relative(0) => {
-                let row = self.at.checked_sub(1).and_then(|at| self.rows.get(at));
-                return Ok(row.cloned().into_iter().collect());
+                let is_row = (1..after).contains(&self.at);
+                let end = if is_row { self.at + 1 } else { self.at };
+                return Ok(self.between(self.at.max(1), end)?.to_vec());
             }
             Step::Rows(count) if count > 0 => {
                 let to = place(here.saturating_add(count));
-                let met = self.rows[self.at.min(after - 1)..to.min(after - 1)].to_vec();
+                let met = self.between(self.at + 1, (to + 1).min(after))?.to_vec();
                 self.at = to;
                 return Ok(met);
             }
@@ -70,9 +124,8 @@ impl Cursor {
             Step::Rows(count) => {
                 self.check_backward()?;
                 let to = place(here.saturating_add(count));
-                let end = self.at.saturating_sub(1);
-                let start = to.saturating_sub(1).min(end);
-                let met = self.rows[start..end].iter().rev().cloned().collect();
+                let met = self.between(to.max(1), self.at.max(1))?;
+                let met = met.iter().rev().cloned().collect();
                 self.at = to;
                 return Ok(met);
             }
@@ -84,18 +137,35 @@ impl Cursor {
         if target < self.at || matches!(step, Step::Absolute(at) if at < 0) {
             self.check_backward()?;
         }
+        let met = if is_row { self.between(target, target + 1)?.to_vec() } else { Vec::new() };
         self.at = target;
-        Ok(if is_row { vec![self.rows[target - 1].clone()] } else { Vec::new() })
+        Ok(met)
     }
 
     fn check_backward(&self) -> Result<(), SqlError> {
-        if self.is_scroll != Some(false) {
-            return Ok(());
-        }
-        let message = "cursor can only scan forward";
-        let hint = "Declare it with SCROLL option to enable backward scan.";
-        Err(SqlError::new(code::NOT_PREREQUISITE, message).with_hint(hint))
+        if self.is_scroll != Some(false) { Ok(()) } else { Err(only_forward()) }
     }
+
+    /// Forgets rows that it has passed, where nobody said that it goes back and they are many.
+    fn forget(&mut self) {
+        let passed = (self.at.saturating_sub(1)).saturating_sub(self.forgotten);
+        let passed = passed.min(self.rows.len());
+        if self.is_scroll == Some(true) || self.is_hold || passed == 0 {
+            return;
+        }
+        if self.rows.len() <= BATCH_ROWS && size_of_rows(&self.rows) <= BATCH_BYTES {
+            return;
+        }
+        self.held.give_back(size_of_rows(&self.rows[..passed]));
+        self.rows.drain(..passed);
+        self.forgotten += passed;
+    }
+}
+
+fn only_forward() -> SqlError {
+    let message = "cursor can only scan forward";
+    let hint = "Declare it with SCROLL option to enable backward scan.";
+    SqlError::new(code::NOT_PREREQUISITE, message).with_hint(hint)
 }
 
 fn no_cursor(name: &str) -> SqlError {
@@ -111,7 +181,7 @@ impl<E: Engine> Session<E> {
         params: &[Datum],
     ) -> Result<Response, SqlError> {
         match statement {
-            CursorStatement::Declare { name, is_scroll, is_hold, query } => {
+            CursorStatement::Declare { name, is_hold, .. } => {
                 if !is_hold && self.transaction.is_none() {
                     let message = "DECLARE CURSOR can only be used in transaction blocks";
                     return Err(SqlError::new(code::NO_TRANSACTION, message));
@@ -124,39 +194,24 @@ impl<E: Engine> Session<E> {
                     let message = format!("a session can have at most {CURSORS_MAX} cursors");
                     return Err(SqlError::new(code::LIMIT_EXCEEDED, message));
                 }
-                let is_alone = self.transaction.is_none();
-                let found = Box::pin(self.run_data(query, param_types, params)).await?;
-                let Response::Rows { columns, rows, .. } = found else {
-                    return Err(SqlError::new(code::INTERNAL, "a query without rows"));
-                };
-                let number = self.cursors_declared;
-                self.cursors_declared += 1;
-                let (name, is_scroll) = (name.clone(), *is_scroll);
-                let (at, is_hold, is_held) = (0, *is_hold, is_alone);
-                let (query, declared) = (query.text.clone(), now());
-                self.cursors.push(Cursor {
-                    name,
-                    query,
-                    declared,
-                    columns,
-                    rows,
-                    at,
-                    is_scroll,
-                    is_hold,
-                    is_held,
-                    number,
-                });
+                self.declare(statement, param_types, params).await?;
                 Ok(Response::Command { tag: statement.tag().to_owned() })
             }
             CursorStatement::Fetch { name, step, is_move } => {
-                let cursor = self.cursors.iter_mut().find(|cursor| cursor.name == *name);
-                let cursor = cursor.ok_or_else(|| no_cursor(name))?;
-                let rows = cursor.step(*step)?;
+                let at = self.cursors.iter().position(|cursor| cursor.name == *name);
+                let at = at.ok_or_else(|| no_cursor(name))?;
+                let mut cursor = self.cursors.remove(at);
+                let rows = self.step(&mut cursor, *step);
+                let columns = cursor.columns.clone();
+                self.cursors.insert(at, cursor);
+                let rows = rows?;
                 let tag = format!("{} {}", statement.tag(), rows.len());
                 if *is_move {
                     return Ok(Response::Command { tag });
                 }
-                Ok(Response::Rows { columns: cursor.columns.clone(), rows, tag })
+                let mut held = Held::of(Some(&self.shared.results));
+                held.take_anyway(size_of_rows(&rows));
+                Ok(self.respond_rows(columns, Stream::whole(rows, held, tag)))
             }
             CursorStatement::Close(name) => {
                 if let Some(name) = name
@@ -164,16 +219,95 @@ impl<E: Engine> Session<E> {
                 {
                     return Err(no_cursor(name));
                 }
-                let is_meant = |cursor: &Cursor| name.as_ref().is_none_or(|it| *it == cursor.name);
+                let is_meant =
+                    |cursor: &Cursor<E::Header>| name.as_ref().is_none_or(|it| *it == cursor.name);
                 self.cursors.retain(|cursor| !is_meant(cursor));
                 Ok(Response::Command { tag: statement.tag().to_owned() })
             }
         }
     }
 
+    async fn declare(
+        &mut self,
+        statement: &CursorStatement,
+        param_types: &[SqlType],
+        params: &[Datum],
+    ) -> Result<(), SqlError> {
+        let CursorStatement::Declare { name, is_scroll, is_hold, query } = statement else {
+            unreachable!("the caller has looked")
+        };
+        let is_alone = self.transaction.is_none();
+        self.first_rows = Some(0);
+        let found = Box::pin(self.run_data(query, param_types, params)).await;
+        self.first_rows = None;
+        let (columns, stream) = self.take_stream(found?)?;
+        let number = self.cursors_declared;
+        self.cursors_declared += 1;
+        let mut cursor = Cursor {
+            name: name.clone(),
+            query: query.text.clone(),
+            declared: now(),
+            columns,
+            rows: Vec::new(),
+            forgotten: 0,
+            held: Held::of_many(&self.shared.results),
+            stream,
+            at: 0,
+            is_scroll: *is_scroll,
+            is_hold: *is_hold,
+            is_held: is_alone,
+            number,
+        };
+        if *is_hold {
+            // It outlives its snapshot.
+            self.know(&mut cursor, usize::MAX)?;
+        }
+        self.cursors.push(cursor);
+        Ok(())
+    }
+
+    /// Finds rows of a cursor until so many are known, or there are no more.
+    fn know(&mut self, cursor: &mut Cursor<E::Header>, wanted: usize) -> Result<(), SqlError> {
+        let mut bytes = size_of_rows(&cursor.rows);
+        while cursor.known() < wanted && !cursor.stream.is_done() {
+            let most = wanted - cursor.known();
+            let rows = self.pull(&mut cursor.stream, most)?;
+            let size = size_of_rows(&rows);
+            bytes += size;
+            exec::check_size(cursor.rows.len() + rows.len(), bytes)?;
+            cursor.held.take(size)?;
+            cursor.rows.extend(rows);
+        }
+        Ok(())
+    }
+
+    /// Goes a step with a cursor.
+    fn step(
+        &mut self,
+        cursor: &mut Cursor<E::Header>,
+        step: Step,
+    ) -> Result<Vec<Vec<Datum>>, SqlError> {
+        let wanted = cursor.wanted(step);
+        self.know(cursor, wanted)?;
+        if cursor.has_forgotten(step)
+            && cursor.is_scroll != Some(false)
+            && let Some(stream) = self.begin_again(&mut cursor.stream)?
+        {
+            // Who goes back once does it again.
+            (cursor.stream, cursor.is_scroll) = (stream, Some(true));
+            (cursor.rows, cursor.forgotten) = (Vec::new(), 0);
+            cursor.held.keep(0);
+            let known = if wanted == usize::MAX { wanted } else { cursor.at };
+            self.know(cursor, known)?;
+        }
+        let met = cursor.step(step);
+        cursor.forget();
+        met
+    }
+
     /// What expressions are shown of the cursors.
     pub(super) fn shown_cursors(&self) -> Vec<Shown> {
-        let shown = |cursor: &Cursor| {
+        let shown = |cursor: &Cursor<E::Header>| {
             let hold = if cursor.is_hold { " WITH HOLD" } else { "" };
             let (name, query) = (&cursor.name, &cursor.query);
             let statement = format!("DECLARE {} CURSOR{hold} FOR {query}", quoted(name));
@@ -198,6 +332,8 @@ impl<E: Engine> Session<E> {
     pub(super) fn end_cursors(&mut self, has_committed: bool) {
         self.cursors.retain(|cursor| cursor.is_held || cursor.is_hold && has_committed);
         self.cursors.iter_mut().for_each(|cursor| cursor.is_held = true);
+        // So have portals that read what it read.
+        self.portals.retain(|_, portal| !portal.is_of_transaction());
     }
 
     /// What was declared since a savepoint is gone.

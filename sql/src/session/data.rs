@@ -12,6 +12,7 @@ use super::index;
 use super::interrupt::Interruptible;
 use super::local::LocalContext;
 use super::sequences::{Borrowed, TRIES_MAX};
+use super::stream::{On, Stream};
 use super::{Response, Session, Transaction, now};
 use crate::authorization;
 use crate::copy::Rows;
@@ -19,6 +20,7 @@ use crate::engine::Engine;
 use crate::error::{Failure, SqlError, code};
 use crate::exec::{self, Executed};
 use crate::expr::Env;
+use crate::held::{Held, size_of_rows};
 use crate::plan::{OutputColumn, Plan, Planned};
 use crate::sequence::Drawn;
 use crate::statement::{Arguments, Returned, STATEMENT};
@@ -84,7 +86,7 @@ impl<E: Engine> Session<E> {
         }
         let (drawn, borrowed) = self.draw(&planned, 1, tries).await?;
         if !planned.is_write() {
-            return match self.run_read(&planned, &mut cx, params, (drawn, &borrowed)) {
+            return match self.run_read(&planned, cx, params, (drawn, &borrowed)) {
                 // A procedure writes where it did not look like it.
                 Err(error) if error.code == code::NOT_REPEATABLE => {
                     self.run_certified(parsed, param_types, params, tries).await
@@ -132,14 +134,19 @@ impl<E: Engine> Session<E> {
     }
 
     /// Runs a statement that only reads, on a snapshot.
-    fn run_read(
+    pub(super) fn run_read(
         &mut self,
-        planned: &Planned,
-        cx: &mut LocalContext<E::Header>,
+        planned: &Arc<Planned>,
+        mut cx: LocalContext<E::Header>,
         params: &[Datum],
         (drawn, borrowed): (Vec<Drawn>, &Borrowed),
     ) -> Result<Response, SqlError> {
         let env = self.env(params.to_vec(), now(), drawn);
+        if self.is_streamed(planned) {
+            let stream = self.begin_stream(planned, On::Snapshot(cx), env)?;
+            return Ok(self.respond_rows(planned.columns.clone(), stream));
+        }
+        let cx = &mut cx;
         let started = self.profile.as_ref().map(|_| Instant::now());
         let executed = exec::run(planned, None, &env, &mut Interruptible::new(cx, &self.engine));
         self.note_end(started);
@@ -149,6 +156,12 @@ impl<E: Engine> Session<E> {
         self.note_env(&env);
         self.apply_settings()?;
         Ok(self.respond(planned, planned.columns.clone(), executed))
+    }
+
+    /// Whether the rows of a statement are told as they are found.
+    fn is_streamed(&self, planned: &Planned) -> bool {
+        let is_query = matches!(planned.plan, Plan::Select(_)) && !planned.is_write();
+        is_query && planned.sequences.is_empty() && self.profile.is_none()
     }
 
     /// What a run beforehand tells of a program, where somebody asks.
@@ -253,13 +266,37 @@ impl<E: Engine> Session<E> {
             checked.transpose()?;
         }
         let (drawn, borrowed) = self.draw(&planned, 1, tries).await?;
+        let text = Some(&*parsed.text);
+        if self.is_streamed(&planned) {
+            return self.stream_in_transaction(text, &planned, params);
+        }
         let mut transaction = self.transaction.take().expect("it is still open");
         let given = (params, None);
-        let text = Some(&*parsed.text);
         let result = self.run_on(&mut transaction, (text, &planned), given, (drawn, &borrowed));
         self.transaction = Some(transaction);
         self.apply_settings()?;
         result
+    }
+
+    /// Begins a query of the transaction that is open.
+    fn stream_in_transaction(
+        &mut self,
+        text: Option<&str>,
+        planned: &Arc<Planned>,
+        params: &[Datum],
+    ) -> Result<Response, SqlError> {
+        let started = self.transaction.as_ref().map_or_else(now, |open| open.started);
+        let env = self.env(params.to_vec(), started, Vec::new());
+        let mut transaction = self.transaction.take().expect("it is open");
+        let args = self.replayable(&transaction, text, (planned, &env));
+        let view = transaction.cx.as_ref().expect("the snapshot is open").view();
+        let note = Self::note_begun(&mut transaction, args, planned);
+        self.transaction = Some(transaction);
+        let mut stream = self.begin_stream(planned, On::Transaction(view), env)?;
+        if let Some(note) = note {
+            self.note_stream(&mut stream, note);
+        }
+        Ok(self.respond_rows(planned.columns.clone(), stream))
     }
 
     /// Plans in the transaction that is open.
@@ -379,6 +416,7 @@ impl<E: Engine> Session<E> {
             facts: self.facts.clone(),
             deferred: None,
             fills_later: false,
+            results: Some(self.shared.results.clone()),
         }
     }
 
@@ -399,7 +437,9 @@ impl<E: Engine> Session<E> {
         if columns.is_empty() && command != "SELECT" {
             return Response::Command { tag };
         }
-        Response::Rows { columns, rows: executed.rows, tag }
+        let mut held = Held::of(Some(&self.shared.results));
+        held.take_anyway(size_of_rows(&executed.rows));
+        self.respond_rows(columns, Stream::whole(executed.rows, held, tag))
     }
 }
 

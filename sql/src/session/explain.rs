@@ -39,6 +39,7 @@ impl<E: Engine> Session<E> {
             self.profile = Some(profile.clone());
             let run = Box::pin(self.run_data(parsed, param_types, params)).await;
             self.profile = None;
+            self.stream = None;
             run?;
         }
         // What it was run as is planned already, and found again.

@@ -1,12 +1,16 @@
 //! The extended protocol: prepared statements and portals.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
+use pangea_core::store::Header;
+
 use super::command::Command;
+use super::stream::Stream;
 use super::{CopyStart, Response, Session, TransactionStatus};
 use crate::engine::Engine;
 use crate::error::{SqlError, code};
+use crate::exec::BATCH_ROWS;
+use crate::held::Held;
 use crate::plan::OutputColumn;
 use crate::syntax::{self, CursorStatement};
 use crate::types::datum::Datum;
@@ -25,19 +29,25 @@ pub(super) struct Prepared {
 }
 
 /// A statement with its parameters, and its rows once it runs.
-#[derive(Debug)]
-pub(super) struct Portal {
+pub(super) struct Portal<H: Header> {
     prepared: Arc<Prepared>,
     params: Vec<Datum>,
     formats: Vec<bool>,
-    running: Option<Running>,
+    running: Option<Running<H>>,
 }
 
-#[derive(Debug)]
-struct Running {
-    rows: VecDeque<Vec<Datum>>,
-    sent: u64,
-    tag: String,
+struct Running<H: Header> {
+    stream: Stream<H>,
+    /// How many rows the Execute that goes on asked for, if not for all, and was given.
+    asked: Option<u64>,
+    given: u64,
+}
+
+impl<H: Header> Portal<H> {
+    /// Whether it reads what the transaction that is open reads.
+    pub(super) fn is_of_transaction(&mut self) -> bool {
+        self.running.as_mut().is_some_and(|running| running.stream.is_of_transaction())
+    }
 }
 
 /// What a client is told of a statement or a portal.
@@ -67,6 +77,11 @@ pub enum Execution {
     CopyIn(CopyStart),
     /// Rows are to be taken.
     CopyOut(CopyStart),
+    /// Some of the rows that were asked for: [`Session::execute_next`] has more.
+    Partial {
+        /// The rows.
+        rows: Vec<Vec<Datum>>,
+    },
     /// There are more rows than were asked for.
     Suspended {
         /// The rows.
@@ -205,7 +220,7 @@ impl<E: Engine> Session<E> {
         values: &[Option<&[u8]>],
         value_formats: &[i16],
         result_formats: &[i16],
-    ) -> Result<Portal, SqlError> {
+    ) -> Result<Portal<E::Header>, SqlError> {
         let prepared = self.prepared(statement)?.clone();
         if let Some(command) = &prepared.command {
             self.refuse_when_failed(command)?;
@@ -279,7 +294,26 @@ impl<E: Engine> Session<E> {
         is_alone: bool,
     ) -> Result<Execution, SqlError> {
         let result = self.execute_portal(name, row_max, is_alone).await;
-        self.show_idle();
+        self.end_execution(result)
+    }
+
+    /// Goes on with a portal that gave a part of the rows that were asked for.
+    ///
+    /// # Errors
+    /// When there is no such portal, or the statement fails.
+    pub fn execute_next(&mut self, name: &str) -> Result<Execution, SqlError> {
+        let portal = self.portals.remove(name).ok_or_else(|| no_portal(name));
+        let result = portal.and_then(|portal| self.go_on(name, portal));
+        self.end_execution(result)
+    }
+
+    fn end_execution(
+        &mut self,
+        result: Result<Execution, SqlError>,
+    ) -> Result<Execution, SqlError> {
+        if !matches!(result, Ok(Execution::Partial { .. })) {
+            self.show_idle();
+        }
         result.map_err(|error| self.fail_block(error))
     }
 
@@ -294,41 +328,58 @@ impl<E: Engine> Session<E> {
             self.portals.insert(name.to_owned(), portal);
             return Ok(Execution::Empty);
         };
+        self.begin_statement();
+        self.show_active(command.text());
         if portal.running.is_none() {
-            self.begin_statement();
-            self.show_active(command.text());
             let is_data = command.is_data();
             if self.transaction_status() == TransactionStatus::Idle && is_data && !is_alone {
                 self.begin(true, None);
             }
-            let response = self.run(command, &portal.prepared.params, &portal.params).await?;
-            portal.running = Some(match response {
-                Response::Rows { columns, rows, tag } => {
+            self.first_rows = (row_max > 0).then_some(row_max);
+            let response = self.run(command, &portal.prepared.params, &portal.params).await;
+            self.first_rows = None;
+            let whole = |tag| Stream::whole(Vec::new(), Held::default(), tag);
+            let stream = match response? {
+                response @ (Response::Rows { .. } | Response::Stream { .. }) => {
+                    let (columns, stream) = self.take_stream(response)?;
                     check_columns(&columns, &portal.prepared.columns)?;
-                    Running { rows: rows.into(), sent: 0, tag }
+                    stream
                 }
-                Response::Command { tag } => Running { rows: VecDeque::new(), sent: 0, tag },
-                Response::Empty => Running { rows: VecDeque::new(), sent: 0, tag: String::new() },
+                Response::Command { tag } => whole(tag),
+                Response::Empty => whole(String::new()),
                 // It is over when its rows are, and runs no second time.
                 Response::CopyIn(start) => return Ok(Execution::CopyIn(start)),
                 Response::CopyOut(start) => return Ok(Execution::CopyOut(start)),
                 Response::Error(error) => return Err(error),
-            });
+            };
+            portal.running = Some(Running { stream, asked: None, given: 0 });
+        } else {
+            self.refuse_when_failed(command)?;
         }
         let Some(running) = &mut portal.running else { unreachable!("it was started") };
-        let wanted = if row_max == 0 { running.rows.len() } else { row_max };
-        let rows: Vec<_> = running.rows.drain(..wanted.min(running.rows.len())).collect();
-        running.sent += rows.len() as u64;
+        (running.asked, running.given) = ((row_max > 0).then_some(row_max as u64), 0);
+        self.go_on(name, portal)
+    }
+
+    /// The next rows of what an Execute asked for.
+    fn go_on(&mut self, name: &str, mut portal: Portal<E::Header>) -> Result<Execution, SqlError> {
+        let Some(running) = &mut portal.running else { return Err(no_portal(name)) };
+        let left = running.asked.map_or(u64::MAX, |asked| asked - running.given);
+        let most = usize::try_from(left).unwrap_or(usize::MAX).min(BATCH_ROWS);
+        let rows = self.pull(&mut running.stream, most)?;
+        running.given += rows.len() as u64;
         // A portal that gave as many rows as were asked for is not known to be at its end.
-        let execution = if row_max > 0 && rows.len() == row_max {
+        let execution = if running.asked == Some(running.given) {
             Execution::Suspended { rows }
+        } else if running.stream.is_done() {
+            Execution::Complete { rows, tag: running.stream.tag(running.given) }
         } else {
-            let is_select = running.tag.starts_with("SELECT");
-            let tag =
-                if is_select { format!("SELECT {}", rows.len()) } else { running.tag.clone() };
-            Execution::Complete { rows, tag }
+            Execution::Partial { rows }
         };
-        let is_transaction = matches!(command, Command::Commit { .. } | Command::Rollback { .. });
+        let is_transaction = matches!(
+            portal.prepared.command,
+            Some(Command::Commit { .. } | Command::Rollback { .. })
+        );
         if !is_transaction {
             self.portals.insert(name.to_owned(), portal);
         }

@@ -89,6 +89,12 @@ impl<E: Engine> Session<E> {
         let user = self.settings.authorization().user();
         self.shared.insight.statements.note(self.place.number(), user, text, &call);
         self.facts = None;
+        if let Ok(Response::Stream { .. }) = done {
+            let noting = self.noting(text);
+            if let Some(stream) = &mut self.stream {
+                stream.note(noting);
+            }
+        }
         done
     }
 

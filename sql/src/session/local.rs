@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use pangea_core::exec::TXN_BYTES_MAX;
 use pangea_core::ids::TableId;
@@ -40,10 +41,19 @@ pub(crate) struct LocalContext<H: Header> {
     reads: ReadSet,
     points: BTreeSet<At>,
     reads_recorded: usize,
-    writes: BTreeMap<At, Written>,
+    /// Shared with the streams that were opened since the last write.
+    writes: Arc<BTreeMap<At, Written>>,
     write_bytes: usize,
     /// What each write was laid over, the oldest first, from the first savepoint on.
     undo: Option<Vec<(At, Option<Written>)>>,
+}
+
+/// The writes of a transaction as they were at some time.
+#[derive(Clone, Debug)]
+pub(super) struct View {
+    writes: Arc<BTreeMap<At, Written>>,
+    /// What it takes once the transaction writes more, and has its own.
+    pub bytes: usize,
 }
 
 /// How far the writes of a transaction are.
@@ -64,7 +74,7 @@ impl<H: Header> LocalContext<H> {
             reads: ReadSet::default(),
             points: BTreeSet::new(),
             reads_recorded: 0,
-            writes: BTreeMap::new(),
+            writes: Arc::default(),
             write_bytes: 0,
             undo: None,
         }
@@ -87,7 +97,8 @@ impl<H: Header> LocalContext<H> {
             return None;
         }
         let write = |((table, key), value)| Write { table, key, value };
-        Some(Certified { reads: self.reads, writes: self.writes.into_iter().map(write).collect() })
+        let writes = Arc::unwrap_or_clone(self.writes);
+        Some(Certified { reads: self.reads, writes: writes.into_iter().map(write).collect() })
     }
 
     fn record(&mut self, count: usize) -> Result<(), Stop> {
@@ -119,10 +130,10 @@ impl<H: Header> LocalContext<H> {
                 .into());
         }
         match &mut self.undo {
-            None => drop(self.writes.insert((table, key), value)),
+            None => drop(Arc::make_mut(&mut self.writes).insert((table, key), value)),
             Some(undo) => {
                 let at = (table, key);
-                let before = self.writes.insert(at.clone(), value);
+                let before = Arc::make_mut(&mut self.writes).insert(at.clone(), value);
                 undo.push((at, before));
             }
         }
@@ -135,6 +146,19 @@ impl<H: Header> LocalContext<H> {
             return None;
         }
         self.writes.get(&(table, Key::from(key)))
+    }
+
+    /// The writes as they are now.
+    pub(super) fn view(&self) -> View {
+        View { writes: self.writes.clone(), bytes: self.write_bytes }
+    }
+
+    /// Reads under the writes of a view. What is read counts as read by the transaction.
+    pub(super) fn under<T>(&mut self, view: &mut View, read: impl FnOnce(&mut Self) -> T) -> T {
+        std::mem::swap(&mut self.writes, &mut view.writes);
+        let done = read(self);
+        std::mem::swap(&mut self.writes, &mut view.writes);
+        done
     }
 
     /// How far the writes are now.
@@ -150,11 +174,12 @@ impl<H: Header> LocalContext<H> {
 
     /// Takes back what was written since. What was read since was seen, and stays read.
     pub(super) fn go_back(&mut self, mark: Mark) {
+        let writes = Arc::make_mut(&mut self.writes);
         let undone = self.undo.iter_mut().flat_map(|undo| undo.drain(mark.undo..).rev());
         for (at, before) in undone {
             match before {
-                Some(written) => self.writes.insert(at, written),
-                None => self.writes.remove(&at),
+                Some(written) => writes.insert(at, written),
+                None => writes.remove(&at),
             };
         }
         self.write_bytes = mark.write_bytes;

@@ -30,6 +30,7 @@ mod replay;
 mod savepoint;
 mod sequences;
 pub(crate) mod settings;
+mod stream;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -71,6 +72,8 @@ use local::LocalContext;
 use replay::Done;
 use savepoint::Savepoint;
 use settings::Settings;
+pub use stream::Batch;
+use stream::Stream;
 
 /// What a client is told of one statement.
 #[derive(Clone, Debug, PartialEq)]
@@ -90,6 +93,12 @@ pub enum Response {
     Command {
         /// PostgreSQL's tag, such as `INSERT 0 1`.
         tag: String,
+    },
+    /// Rows, too many to be told at once: they are to be taken with [`Session::next_rows`]. The
+    /// last response until they were.
+    Stream {
+        /// Their columns.
+        columns: Vec<OutputColumn>,
     },
     /// Rows are awaited. The last response until they have come; see [`Session::continue_query`].
     CopyIn(CopyStart),
@@ -142,8 +151,8 @@ pub struct Session<E: Engine> {
     settings: Settings,
     transaction: Option<Transaction<E>>,
     statements: BTreeMap<String, Arc<Prepared>>,
-    portals: BTreeMap<String, Portal>,
-    cursors: Vec<Cursor>,
+    portals: BTreeMap<String, Portal<E::Header>>,
+    cursors: Vec<Cursor<E::Header>>,
     /// How many cursors it has declared.
     cursors_declared: u64,
     notices: Vec<Notice>,
@@ -162,6 +171,10 @@ pub struct Session<E: Engine> {
     script: VecDeque<Parsed>,
     is_block: bool,
     copy: UnderWay<E::Header>,
+    /// The rows of the last response.
+    stream: Option<Stream<E::Header>>,
+    /// How many rows the next query finds at first, where it is not as many as are given at once.
+    first_rows: Option<usize>,
     /// What the statement that runs takes, where somebody asks.
     profile: Option<Arc<Profile>>,
     /// What the node knows of itself, where the statement that runs asks for it.
@@ -229,6 +242,8 @@ impl<E: Engine> Session<E> {
             script: VecDeque::new(),
             is_block: false,
             copy: UnderWay::default(),
+            stream: None,
+            first_rows: None,
             profile: None,
             facts: None,
             place,
@@ -269,6 +284,7 @@ impl<E: Engine> Session<E> {
         // A simple query ends what the extended protocol left open.
         self.portals.clear();
         self.copy.take();
+        self.stream = None;
         self.script = match syntax::parse(text) {
             Ok(parsed) => parsed.into(),
             Err(error) => {
@@ -285,13 +301,16 @@ impl<E: Engine> Session<E> {
         self.continue_query().await
     }
 
-    /// Goes on with a simple query after a COPY of it is over.
+    /// Goes on with a simple query after a COPY of it is over, or the rows of a stream.
     pub async fn continue_query(&mut self) -> Vec<Response> {
         let mut responses = Vec::with_capacity(self.script.len());
         while let Some(parsed) = self.script.pop_front() {
             match self.simple_statement(parsed, self.is_block).await {
                 Ok(response) => {
-                    let waits = matches!(response, Response::CopyIn(_) | Response::CopyOut(_));
+                    let waits = matches!(
+                        response,
+                        Response::CopyIn(_) | Response::CopyOut(_) | Response::Stream { .. }
+                    );
                     responses.push(response);
                     if waits {
                         return responses;

@@ -98,7 +98,7 @@ impl<E: Engine> Session<E> {
             return Err(SqlError::unsupported("EXECUTE of such a statement"));
         };
         let response = self.run_data(parsed, &prepared.params, &params).await?;
-        if let Response::Rows { columns, .. } = &response {
+        if let Response::Rows { columns, .. } | Response::Stream { columns } = &response {
             super::extended::check_columns(columns, &prepared.columns)?;
         }
         Ok(response)

@@ -81,6 +81,11 @@ impl Pangea {
                     let types: Vec<SqlType> = columns.iter().map(|column| column.ty.base).collect();
                     return Ok(self.rows(&types, &rows));
                 }
+                Response::Stream { columns } => {
+                    let types: Vec<SqlType> = columns.iter().map(|column| column.ty.base).collect();
+                    let rows = self.0.all_rows().map_err(failure)?.0;
+                    return Ok(self.rows(&types, &rows));
+                }
                 Response::CopyIn(_) => self.copy_in(data.unwrap_or_default()),
                 Response::CopyOut(_) => self.copy_out(),
             };
