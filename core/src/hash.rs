@@ -12,6 +12,9 @@ pub type HashMap<K, V> = hashbrown::HashMap<K, V, rustc_hash::FxBuildHasher>;
 /// A membership test with a fixed hasher.
 pub type HashSet<K> = hashbrown::HashSet<K, rustc_hash::FxBuildHasher>;
 
+/// A place in a look-up table, taken or free.
+pub use hashbrown::hash_map::Entry;
+
 /// A look-up table of things that know their key, asked with hashes that the caller computes.
 pub use hashbrown::HashTable;
 

@@ -85,9 +85,55 @@ fn encode_datum(datum: &Datum, out: &mut Vec<u8>) {
     }
 }
 
+/// Which columns of rows somebody looks at.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) enum Columns {
+    #[default]
+    All,
+    /// Those that are marked, and none behind the last mark.
+    These(Arc<[bool]>),
+}
+
+impl Columns {
+    pub(crate) fn these(columns: impl IntoIterator<Item = usize>) -> Self {
+        let mut marks = Vec::new();
+        for column in columns {
+            if column >= marks.len() {
+                marks.resize(column + 1, false);
+            }
+            marks[column] = true;
+        }
+        Self::These(marks.into())
+    }
+
+    /// How many columns must be read to reach the last one.
+    fn width(&self) -> usize {
+        match self {
+            Self::All => usize::MAX,
+            Self::These(marks) => marks.len(),
+        }
+    }
+
+    fn has(&self, column: usize) -> bool {
+        match self {
+            Self::All => true,
+            Self::These(marks) => marks.get(column).is_some_and(|is_wanted| *is_wanted),
+        }
+    }
+}
+
 /// Reads what [`encode`] wrote for columns of these types, or for the first of them.
 pub(crate) fn decode(
     types: impl ExactSizeIterator<Item = SqlType>,
+    from: &mut Reader<'_>,
+) -> Result<Vec<Datum>, DecodeError> {
+    decode_wanted(types, &Columns::All, from)
+}
+
+/// The same, with NULL in the place of what nobody looks at.
+pub(crate) fn decode_wanted(
+    types: impl ExactSizeIterator<Item = SqlType>,
+    wanted: &Columns,
     from: &mut Reader<'_>,
 ) -> Result<Vec<Datum>, DecodeError> {
     if from.u8("row version")? != VERSION {
@@ -98,14 +144,55 @@ pub(crate) fn decode(
         return Err(DecodeError::new("row with more columns than its table"));
     }
     let bitmap = from.take(count.div_ceil(8), "row")?;
-    types
-        .take(count)
-        .enumerate()
-        .map(|(at, base)| {
-            let is_null = bitmap[at / 8] & 1 << (at % 8) != 0;
-            if is_null { Ok(Datum::Null) } else { decode_datum(base, from) }
-        })
-        .collect()
+    let mut row = Vec::with_capacity(types.len());
+    for (at, base) in types.take(count.min(wanted.width())).enumerate() {
+        let is_null = bitmap[at / 8] & 1 << (at % 8) != 0;
+        row.push(match is_null {
+            true => Datum::Null,
+            false if wanted.has(at) => decode_datum(base, from)?,
+            false => {
+                pass(base, from)?;
+                Datum::Null
+            }
+        });
+    }
+    row.resize(count, Datum::Null);
+    Ok(row)
+}
+
+/// Goes over a value that nobody looks at.
+fn pass(base: SqlType, from: &mut Reader<'_>) -> Result<(), DecodeError> {
+    match base {
+        SqlType::Bool => from.take(1, "boolean").map(drop),
+        SqlType::Int2
+        | SqlType::Int4
+        | SqlType::Int8
+        | SqlType::Oid
+        | SqlType::Reg(_)
+        | SqlType::Date
+        | SqlType::Timestamp
+        | SqlType::Timestamptz
+        | SqlType::Time => from.varint("integer").map(drop),
+        SqlType::Float4 | SqlType::Float8 => from.take(8, "float").map(drop),
+        SqlType::Numeric => {
+            from.varint("numeric")?;
+            from.bytes("numeric").map(drop)
+        }
+        SqlType::Text
+        | SqlType::Varchar
+        | SqlType::Bpchar
+        | SqlType::Name
+        | SqlType::InternalChar
+        | SqlType::Json
+        | SqlType::Unknown
+        | SqlType::Bytea => from.bytes("text").map(drop),
+        SqlType::Uuid => from.take(16, "uuid").map(drop),
+        SqlType::Interval
+        | SqlType::Jsonb
+        | SqlType::Array(_)
+        | SqlType::Int2Vector
+        | SqlType::OidVector => decode_datum(base, from).map(drop),
+    }
 }
 
 /// Reads what [`encode`] wrote for columns of just these types.

@@ -9,7 +9,7 @@ use pangea_core::codec::{DecodeError, Reader};
 use pangea_core::ids::TableId;
 use serde::{Deserialize, Serialize};
 
-use crate::rows;
+use crate::rows::{self, Columns};
 use crate::types::datum::Datum;
 use crate::types::{ColumnType, SqlType};
 
@@ -232,7 +232,16 @@ impl Table {
     /// # Errors
     /// When it is malformed.
     pub fn decode_row(&self, bytes: &[u8]) -> Result<Vec<Datum>, DecodeError> {
-        let mut row = rows::decode(self.types(), &mut Reader::new(bytes))?;
+        self.decode_wanted(&Columns::All, bytes)
+    }
+
+    /// The same, with NULL in the place of what nobody looks at.
+    pub(crate) fn decode_wanted(
+        &self,
+        wanted: &Columns,
+        bytes: &[u8],
+    ) -> Result<Vec<Datum>, DecodeError> {
+        let mut row = rows::decode_wanted(self.types(), wanted, &mut Reader::new(bytes))?;
         for column in &self.columns[row.len()..] {
             row.push(match &column.missing {
                 Some(missing) => {

@@ -29,9 +29,9 @@ use crate::copy::Rows;
 use crate::error::{Failure, SqlError, code};
 use crate::explain::profile::{Step, Watch};
 use crate::expr::Env;
-use crate::held::{Held, size_of_row};
+use crate::held::{Held, size_of_row, size_of_rows};
 use crate::notice::Notice;
-use crate::plan::{Comment, Plan, Planned, Select};
+use crate::plan::{Comment, Plan, Planned, Select, SortKey};
 use crate::procedure;
 use crate::sequence::Used;
 use crate::system::SystemCatalog;
@@ -78,6 +78,14 @@ impl RowBuffer {
         self.held.take(bytes)?;
         self.rows.push(row);
         Ok(())
+    }
+
+    /// Throws away all but the first so many by an order; of equals those stay that came first.
+    fn keep_first(&mut self, count: u64, sort: &[SortKey]) {
+        self.rows.sort_by(|a, b| query::compare(a, b, sort));
+        self.rows.truncate(usize::try_from(count).unwrap_or(usize::MAX));
+        self.bytes = size_of_rows(&self.rows);
+        self.held.keep(self.bytes);
     }
 }
 

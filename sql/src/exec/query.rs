@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
+use pangea_core::hash::{Entry, HashMap};
 use pangea_core::key::Key;
 use pangea_core::txn::{Context, SqlState};
 
@@ -18,6 +19,9 @@ use crate::plan::{Grouping, Select, SortKey, Source};
 use crate::relational;
 use crate::types::datum::Datum;
 
+/// So many rows at least are gathered before those are thrown away that a LIMIT cuts off.
+const KEPT_MIN: u64 = 1_024;
+
 /// Runs a query and returns its rows, and what they take.
 pub(super) fn run(
     select: &Select,
@@ -30,6 +34,9 @@ pub(super) fn run(
     let is_cut_early = select.sort.is_empty() && !select.is_distinct && select.grouping.is_none();
     let output_max = wanted.filter(|_| is_cut_early).unwrap_or(u64::MAX);
     let mut output = RowBuffer::of(env);
+    // Of rows that are sorted and cut, not many more are kept than are wanted.
+    let kept_max = wanted.filter(|_| !select.sort.is_empty() && !select.is_distinct);
+    let kept_max = kept_max.map(|wanted| wanted.saturating_mul(2).max(KEPT_MIN));
     let profile = env.profile.as_ref();
     if let Some(grouping) = &select.grouping {
         let mut watch = Watch::start(profile, Step::Group);
@@ -41,6 +48,9 @@ pub(super) fn run(
     } else if output_max > 0 {
         source_rows(select, env, cx, &mut |row| {
             output.push(compute(&select.output, &row, env)?)?;
+            if kept_max.is_some_and(|most| output.rows.len() as u64 >= most) {
+                output.keep_first(wanted.unwrap_or(u64::MAX), &select.sort);
+            }
             let is_done = output.rows.len() as u64 >= output_max;
             Ok(if is_done { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
         })?;
@@ -163,7 +173,7 @@ fn groups(
     cx: &mut dyn Context,
     held: &mut Held,
 ) -> Result<Vec<Vec<Datum>>, Failure> {
-    let mut groups: BTreeMap<Key, (Vec<Datum>, Vec<State>)> = BTreeMap::new();
+    let mut groups: HashMap<Key, (Vec<Datum>, Vec<State>)> = HashMap::default();
     let new_states = || vec![State::new(); grouping.aggregates.len()];
     let mut bytes = 0;
     source_rows(select, env, cx, &mut |row| {
@@ -171,13 +181,17 @@ fn groups(
         let values = values.collect::<Result<Vec<_>, _>>()?;
         let types = grouping.keys.iter().map(|(_, base)| *base);
         let key = keys::encode_nullable(types.zip(&values))?;
-        if !groups.contains_key(&key) {
-            let size = key.len() + size_of_row(&values);
-            bytes += size;
-            super::check_size(groups.len() + 1, bytes)?;
-            held.take(size)?;
-        }
-        let (_, states) = groups.entry(key).or_insert_with(|| (values, new_states()));
+        let count = groups.len() + 1;
+        let (_, states) = match groups.entry(key) {
+            Entry::Occupied(group) => group.into_mut(),
+            Entry::Vacant(group) => {
+                let size = group.key().len() + size_of_row(&values);
+                bytes += size;
+                super::check_size(count, bytes)?;
+                held.take(size)?;
+                group.insert((values, new_states()))
+            }
+        };
         for (state, aggregate) in states.iter_mut().zip(&grouping.aggregates) {
             state.add(aggregate, &row, env)?;
         }
@@ -188,6 +202,7 @@ fn groups(
         groups.insert(Key::from(&[][..]), (Vec::new(), new_states()));
     }
     let mut finished = Vec::with_capacity(groups.len());
+    let groups: BTreeMap<Key, (Vec<Datum>, Vec<State>)> = groups.into_iter().collect();
     for (mut group, states) in groups.into_values() {
         for (state, aggregate) in states.into_iter().zip(&grouping.aggregates) {
             group.push(state.finish(aggregate)?);

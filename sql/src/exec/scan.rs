@@ -15,6 +15,7 @@ use crate::explain::profile::{Step, Watch};
 use crate::expr::{Env, Expr};
 use crate::plan::access::{Access, Place};
 use crate::plan::path::Path;
+use crate::rows::Columns;
 use crate::types::datum::Datum;
 
 /// So many entries of an index are read at first, and twice as many each time.
@@ -38,7 +39,7 @@ pub(super) fn rows(
 ) -> Result<(), Failure> {
     let table = &access.table;
     let mut visit = |key: &[u8], value: &[u8]| -> Result<ControlFlow<()>, Failure> {
-        let row = table.decode_row(value)?;
+        let row = table.decode_wanted(&access.wanted, value)?;
         env.profile.iter().for_each(|profile| profile.on_visit());
         match filter {
             Some(filter) if !filter.is_true(&row, env)? => Ok(ControlFlow::Continue(())),
@@ -153,6 +154,7 @@ pub(crate) struct Cursor {
     table: Arc<Table>,
     path: Arc<Path>,
     direction: Direction,
+    wanted: Columns,
     /// What is left, the next one first.
     places: VecDeque<Place>,
     /// How many entries of an index are read next.
@@ -167,7 +169,8 @@ impl Cursor {
     fn over(access: &Access, places: Vec<Place>) -> Self {
         let (table, path) = (access.table.clone(), access.path.clone());
         let (direction, places) = (access.direction, places.into());
-        Self { table, path, direction, places, entries: ENTRIES_FIRST }
+        let wanted = access.wanted.clone();
+        Self { table, path, direction, wanted, places, entries: ENTRIES_FIRST }
     }
 
     /// One of all rows that several accesses by one path name; nothing where there is no access.
@@ -191,9 +194,9 @@ impl Cursor {
         cx: &mut dyn Context,
         on_row: &mut OnRow<'_>,
     ) -> Result<bool, Failure> {
-        let table = self.table.clone();
+        let (table, wanted) = (self.table.clone(), self.wanted.clone());
         let mut visit = |key: &[u8], value: &[u8]| -> Result<ControlFlow<()>, Failure> {
-            let row = table.decode_row(value)?;
+            let row = table.decode_wanted(&wanted, value)?;
             match filter {
                 Some(filter) if !filter.is_true(&row, env)? => Ok(ControlFlow::Continue(())),
                 _ => on_row(key, row),

@@ -18,6 +18,7 @@ use crate::expr::arrays::{ArrayFunction, Test};
 use crate::expr::functions::Function;
 use crate::expr::{Binary, Comparison, Env, Expr, Unary};
 use crate::keys;
+use crate::rows::Columns;
 use crate::types::SqlType;
 use crate::types::datum::Datum;
 use crate::types::text::fits;
@@ -75,6 +76,8 @@ pub(crate) struct Access {
     /// The greatest value of the next part, and whether it is included.
     pub upper: Option<(Expr, bool)>,
     pub direction: Direction,
+    /// Which columns of the rows are looked at.
+    pub wanted: Columns,
 }
 
 /// Where to look.
@@ -116,6 +119,7 @@ impl Access {
             lower: None,
             upper: None,
             direction: Direction::Forward,
+            wanted: Columns::All,
         };
         let mut ranges = 1;
         for part in &path.parts {

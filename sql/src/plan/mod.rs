@@ -48,6 +48,7 @@ use crate::expr::Expr;
 use crate::expr::bind::{Aggregates, Binder, Params, Scope, ScopeColumn, SequenceName};
 use crate::procedure::Signature;
 use crate::relational::{ColumnId, Numbers, Query};
+use crate::rows::Columns;
 use crate::sequence::{Drawn, Used};
 use crate::syntax::{self, Parsed};
 use crate::types::{ColumnType, Reg, SqlType};
@@ -179,6 +180,25 @@ pub(crate) struct Grouping {
     pub keys: Vec<(Expr, SqlType)>,
     pub aggregates: Vec<Aggregate>,
     pub having: Option<Expr>,
+}
+
+impl Select {
+    /// Says of the table that it reads which columns it looks at.
+    fn note_wanted(&mut self) {
+        let Source::Table(access) = &mut self.source else { return };
+        let mut read: Vec<&Expr> = self.filter.iter().collect();
+        match &self.grouping {
+            Some(grouping) => {
+                read.extend(grouping.keys.iter().map(|(key, _)| key));
+                for aggregate in &grouping.aggregates {
+                    let sorted = aggregate.args.iter().chain(&aggregate.order);
+                    read.extend(sorted.map(|(expr, _)| expr).chain(&aggregate.filter));
+                }
+            }
+            None => read.extend(&self.output),
+        }
+        access.wanted = Columns::these(read.into_iter().flat_map(Expr::columns));
+    }
 }
 
 impl SortKey {

@@ -448,7 +448,10 @@ fn ours(block: Block) -> Select {
     });
     let (filter, limit, offset) = (block.filter, block.limit, block.offset);
     let base = plain(source);
-    Select { filter, grouping, output, types, sort, is_distinct, limit, offset, ..base }
+    let mut select =
+        Select { filter, grouping, output, types, sort, is_distinct, limit, offset, ..base };
+    select.note_wanted();
+    select
 }
 
 /// The query as DataFusion runs it.

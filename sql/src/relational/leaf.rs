@@ -51,6 +51,7 @@ use crate::exec::Cursor;
 use crate::expr::{Env, Expr};
 use crate::plan::access::Access;
 use crate::plan::path::Paths;
+use crate::rows::Columns;
 use crate::system::SystemTable;
 use crate::types::SqlType;
 use crate::types::datum::Datum;
@@ -444,13 +445,13 @@ impl Task {
                             Some(filter) => filter.clone().and(lead),
                             None => lead,
                         });
-                        let accesses = conditions.map(|it| Access::new(paths, Some(&it)));
+                        let accesses = conditions.map(|it| scan.access(paths, Some(&it)));
                         let accesses: Vec<Access> = accesses.collect();
                         let first = accesses.first().map(|access| access.path.name.clone());
                         let _ = scan.led_by.set(first.unwrap_or_default());
                         Cursor::of_all(&accesses, env)?
                     }
-                    None => Some(Cursor::new(&Access::new(paths, filter.as_ref()), env)?),
+                    None => Some(Cursor::new(&scan.access(paths, filter.as_ref()), env)?),
                 };
                 Ok(match cursor {
                     Some(cursor) => {
@@ -472,6 +473,13 @@ impl Task {
 }
 
 impl Scan {
+    /// How a table is read for it: its columns, and those of its condition.
+    fn access(&self, paths: &Paths, condition: Option<&Expr>) -> Access {
+        let filtered = self.filter.iter().flat_map(Expr::columns);
+        let wanted = Columns::these(self.projection.iter().copied().chain(filtered));
+        Access { wanted, ..Access::new(paths, condition) }
+    }
+
     /// Where its rows come from.
     pub(super) fn leaf(&self) -> &Leaf {
         &self.relation.leaf

@@ -206,6 +206,14 @@ impl<H: Header> Context for LocalContext<H> {
 
     fn scan(&mut self, scan: &Scan, visit: &mut Visit<'_>) -> Result<(), Stop> {
         let own = in_range(&self.writes, scan);
+        if own.is_empty() && !self.is_recording {
+            let Scan { table, range, direction } = scan;
+            let at = self.pin.version();
+            self.pin.store().scan(*table, range, *direction, at, |key, version| {
+                version.value.as_ref().map_or(ControlFlow::Continue(()), |value| visit(key, value))
+            });
+            return Ok(());
+        }
         let rows = StoreRows::new(&self.pin, scan);
         let mut seen = Vec::new();
         let is_recording = self.is_recording;
