@@ -45,6 +45,7 @@ use super::filter::{equal_to, ours, wanted};
 use super::run::Desk;
 use super::values::{Column, arrow_type};
 use super::{ColumnId, relation_name};
+use crate::catalog::Sequence;
 use crate::error::{Failure, SqlError};
 use crate::exec::Cursor;
 use crate::expr::{Env, Expr};
@@ -70,6 +71,8 @@ pub(crate) enum Leaf {
     Rows(Vec<Vec<Expr>>),
     /// A table of the catalog.
     System(&'static SystemTable),
+    /// A sequence, by its name.
+    Sequence(String, Sequence),
 }
 
 /// A relation of a query.
@@ -86,6 +89,7 @@ impl fmt::Debug for Relation {
             Leaf::Table(paths) => write!(f, "{}", paths.table.name),
             Leaf::Rows(rows) => write!(f, "{} rows", rows.len()),
             Leaf::System(table) => f.write_str(&table.name),
+            Leaf::Sequence(name, _) => f.write_str(name),
         }
     }
 }
@@ -193,6 +197,7 @@ fn estimate(leaf: &Leaf, filter: Option<&Expr>, desk: &Desk) -> usize {
         }
         Leaf::Rows(rows) => rows.len(),
         Leaf::System(_) => SYSTEM_ROWS,
+        Leaf::Sequence(..) => 1,
     }
 }
 
@@ -373,7 +378,7 @@ pub(super) fn serve(task: &Mutex<Task>, env: &Env, cx: &mut dyn Context) -> Resu
 impl Task {
     fn fill(&mut self, env: &Env, cx: &mut dyn Context) -> Result<(), Failure> {
         if let State::New = self.state {
-            self.state = self.begin(env)?;
+            self.state = self.begin(env, cx)?;
         }
         let relation = &self.scan.relation;
         let projection = &self.scan.projection;
@@ -432,7 +437,7 @@ impl Task {
         Ok(())
     }
 
-    fn begin(&self, env: &Env) -> Result<State, Failure> {
+    fn begin(&self, env: &Env, cx: &mut dyn Context) -> Result<State, Failure> {
         let scan = &self.scan;
         match &*scan.relation.leaf {
             Leaf::Table(paths) => {
@@ -466,6 +471,7 @@ impl Task {
                 Ok(State::Values(Arc::new(rows), 0))
             }
             Leaf::System(table) => Ok(State::Values(env.catalog()?.rows(table, env), 0)),
+            Leaf::Sequence(_, sequence) => Ok(State::Values(Arc::new(vec![sequence.row(cx)?]), 0)),
         }
     }
 }
