@@ -102,6 +102,8 @@ pub enum StartError {
         /// How many there are.
         found: usize,
     },
+    /// A node is to fetch everything from others, and there are none.
+    NobodyToFetchFrom,
     /// The data directory can't be used.
     DataDir(DataDirError),
     /// No checkpoint can be used.
@@ -128,6 +130,10 @@ impl fmt::Display for StartError {
                 f,
                 "[[nodes]]: protocol {protocol:?} needs at least {least} nodes, and 3 to go on \
                  without one; the cluster has {found}"
+            ),
+            Self::NobodyToFetchFrom => f.write_str(
+                "--replace fetches everything from the other nodes, and a cluster of one node has \
+                 none. Restore a copy of the data directory, or begin anew in an empty one",
             ),
             Self::DataDir(error) => error.fmt(f),
             Self::Checkpoint(error) if error.is_damage() => write!(f, "{error}. {WAY_BACK}"),
@@ -200,6 +206,9 @@ impl<P: Protocol> Node<P> {
         connect: impl FnOnce(&Handle<P>) -> Result<Arc<dyn Network>, String>,
     ) -> Result<Self, StartError> {
         check_count::<P>(&options.topology)?;
+        if options.is_replaced && options.topology.node_count() == 1 {
+            return Err(StartError::NobodyToFetchFrom);
+        }
         let data_dir = take_data_dir(&options)?;
         let replacement = Replacement::of(&options, data_dir.as_ref())?;
         let pool = ThreadedPool::new(options.workers);

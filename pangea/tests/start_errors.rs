@@ -17,9 +17,14 @@ const POLL: Duration = Duration::from_millis(10);
 
 /// Runs a node that must not start, to its end.
 fn start(config: &Path) -> Output {
+    start_with(config, &[])
+}
+
+fn start_with(config: &Path, arguments: &[&str]) -> Output {
     let command = Command::new(env!("CARGO_BIN_EXE_pangea"))
         .args(["start", "--stop-with-stdin", "--config"])
         .arg(config)
+        .args(arguments)
         .stdin(Stdio::null())
         .output();
     command.expect("the built binary starts")
@@ -222,13 +227,13 @@ fn a_data_dir_of_another_process_or_another_node_is_refused() {
 }
 
 #[test]
-fn a_cluster_of_one_node_is_refused() {
+fn the_only_node_has_nobody_to_fetch_its_data_from() {
     let temp = tempfile::tempdir().unwrap();
     write(temp.path(), 0, &free_addresses()[..1]);
-    let output = start(&temp.path().join("node.toml"));
+    let output = start_with(&temp.path().join("node.toml"), &["--replace"]);
     let text = reason(&output);
     assert_eq!(output.status.code(), Some(1), "{text}");
-    assert!(text.contains("needs at least 2 nodes"), "{text}");
+    assert!(text.contains("a cluster of one node has none"), "{text}");
     assert!(!temp.path().join("data").exists(), "nothing was made");
 }
 

@@ -145,7 +145,7 @@ const DRAWN_WORKLOADS: [&str; 18] = [
 ];
 
 /// Node counts that [`Settings::drawn`] chooses from.
-const DRAWN_NODES: [usize; 10] = [3, 3, 3, 3, 3, 3, 5, 5, 4, 2];
+const DRAWN_NODES: [usize; 10] = [3, 3, 3, 3, 3, 1, 5, 5, 4, 2];
 
 impl Settings {
     /// Everything drawn from the seed: what clients do, the cluster, which faults happen, and how

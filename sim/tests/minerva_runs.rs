@@ -33,6 +33,19 @@ fn minerva_is_serializable_and_loses_nothing_under_faults() {
     }
 }
 
+/// What it acknowledges before its own disk has it, a crash takes away.
+#[test]
+fn a_replica_that_is_alone_is_serializable_and_loses_nothing_under_faults() {
+    for workload in ["list-append", "bank", "ranges", "tpcc"] {
+        for seed in 1_000..1_010 {
+            let settings = Settings { nodes: 1, ..settings(seed, workload) };
+            let report = run::<Minerva>(&settings, &options()).unwrap();
+            assert!(report.violation.is_none(), "{report}");
+            assert!(report.counts.committed > 0, "{report}");
+        }
+    }
+}
+
 #[test]
 fn minerva_keeps_the_conditions_of_tpcc_under_faults() {
     let report = run::<Minerva>(&settings(1_000, "tpcc"), &options()).unwrap();

@@ -30,7 +30,7 @@ pub(super) const INDEX_MAX: usize = 1 << 48;
 pub struct Refused(pub &'static str);
 
 pub(super) const MALFORMED: Refused = Refused("agreement.refused_malformed");
-const NAME: Refused = Refused("agreement.refused_name");
+pub(super) const NAME: Refused = Refused("agreement.refused_name");
 pub(super) const BALLOT: Refused = Refused("agreement.refused_ballot");
 const INDEX: Refused = Refused("agreement.refused_index");
 const ENTRY: Refused = Refused("agreement.refused_entry");

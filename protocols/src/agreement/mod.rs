@@ -14,7 +14,8 @@
 //! records and the messages together, and the caller sends the messages after the records are
 //! durable. A decision needs an acknowledgement from a peer, which was sent after the peer's
 //! records were durable, about a message that was sent after the leader's own were; so what is
-//! decided is durable on a majority.
+//! decided is durable on a majority. The only replica of a log has no peers to wait for: there
+//! [`Drained::is_decided_here`] says that decisions hold once the records beside them are durable.
 //!
 //! Entries are numbered from 1 in the order of their decision.
 //!
@@ -24,38 +25,35 @@
 //! itself, `omnipaxos` would send one in place of entries that are still there, so it is told that
 //! there are none, and snapshots are put in here, where entries are gone.
 
+mod alone;
 mod check;
 mod lead;
 mod remembered;
+mod several;
 mod storage;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt::Debug;
-use std::ops::RangeInclusive;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use omnipaxos::ballot_leader_election::Ballot;
 use omnipaxos::messages::Message as PaxosMessage;
-use omnipaxos::messages::sequence_paxos::PaxosMsg;
 use omnipaxos::storage::{Entry as PaxosEntry, Snapshot};
-use omnipaxos::util::{LogEntry, LogSync};
-use omnipaxos::{ClusterConfig, OmniPaxos, ServerConfig};
 use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::NodeId;
-use pangea_core::planted::{Bug, is_planted};
 use pangea_core::time::Span;
 use pangea_core::topology::Topology;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use check::Bounds;
+use alone::Alone;
 pub use check::Refused;
-use lead::{Hearing, Preference, Stall, centrality};
 pub use remembered::Remembered;
+use several::Several;
 pub use storage::Record;
-use storage::{Shared, State, Storage};
+#[cfg(test)]
+use storage::State;
 
 /// What can be agreed on: small, and the same on every replica.
 pub trait Decision: Clone + Debug + Send + Serialize + DeserializeOwned + 'static {}
@@ -68,9 +66,6 @@ pub const TICK: Span = Span::from_ms(10);
 /// The shortest time without a heartbeat after which a leader is doubted. Above the scheduling
 /// noise of a loaded machine.
 const ELECTION_MS_MIN: u64 = 120;
-
-/// A message that was not answered is sent again after this many ticks.
-const RESEND_TICKS: u64 = 50;
 
 /// A [`Decision`] as `omnipaxos` wants it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -108,20 +103,11 @@ enum Said<E: Decision> {
 }
 
 /// One replica of the log.
-pub struct Agreement<E: Decision> {
-    paxos: OmniPaxos<Wrapped<E>, Storage<E>>,
-    shared: Arc<Mutex<Shared<E>>>,
-    stall: Stall,
-    hearing: Hearing,
-    preference: Preference,
-    /// The replicas, as ids of `omnipaxos`.
-    nodes: RangeInclusive<u64>,
-    /// What each peer has promised.
-    promises: BTreeMap<u64, Term>,
-    /// How many decided entries have been handed out, or skipped.
-    taken: usize,
-    /// Messages that wait for the next [`Agreement::drain`].
-    outgoing: Vec<(NodeId, Said<E>)>,
+pub enum Agreement<E: Decision> {
+    /// The only one.
+    Alone(Alone<E>),
+    /// One of several.
+    Several(Box<Several<E>>),
 }
 
 /// One replica's time as the leader. What was proposed in an earlier one may be lost.
@@ -164,6 +150,8 @@ pub struct Drained<E> {
     pub skipped: Option<u64>,
     /// The number of each newly decided entry and the entry, in order.
     pub decided: Vec<(u64, E)>,
+    /// Whether no peer stands for the decisions: they hold once the records are durable.
+    pub is_decided_here: bool,
 }
 
 impl<E: Decision> Agreement<E> {
@@ -178,53 +166,42 @@ impl<E: Decision> Agreement<E> {
         records: impl IntoIterator<Item = Record<E>>,
         decided_taken: u64,
     ) -> Self {
-        let mut state = State::default();
-        let is_lost = |record: &Record<E>| {
-            matches!(record, Record::Promise(_)) && is_planted(Bug::PromiseForgotten)
-        };
-        let kept = records.into_iter().filter(|record| !is_lost(record));
-        kept.for_each(|record| state.replay(record));
-        let shared = Arc::new(Mutex::new(Shared { state, journal: Vec::new() }));
-        let storage = Storage::new(Arc::clone(&shared));
-        let cluster = ClusterConfig {
-            configuration_id: check::CONFIGURATION,
-            nodes: topology.node_ids().map(pid).collect(),
-            flexible_quorum: None,
-        };
-        let server = ServerConfig {
-            pid: pid(me),
-            election_tick_timeout: election_ticks(topology),
-            resend_message_tick_timeout: RESEND_TICKS.max(2 * election_ticks(topology)),
-            leader_priority: centrality(me, topology),
-            ..ServerConfig::default()
-        };
-        let paxos = cluster.build_for_server(server, storage);
-        let paxos = paxos.expect("a topology makes a valid configuration");
-        let stall = Stall::new(me, topology);
-        let (hearing, preference) = (Hearing::new(me, topology), Preference::new(topology));
-        let nodes = 1..=topology.node_count() as u64;
-        let (promises, taken, outgoing) = (BTreeMap::new(), decided_taken as usize, Vec::new());
-        Self { paxos, shared, stall, hearing, preference, nodes, promises, taken, outgoing }
+        match topology.node_count() {
+            1 => Self::Alone(Alone::new(records, decided_taken)),
+            _ => Self::Several(Box::new(Several::new(me, topology, records, decided_taken))),
+        }
     }
 
     /// Whether entries that are proposed here are put in the log here, and not forwarded.
     pub fn is_leader(&self) -> bool {
-        self.paxos.get_current_leader() == Some((self.paxos.get_pid(), true))
+        match self {
+            Self::Alone(_) => true,
+            Self::Several(several) => several.is_leader(),
+        }
     }
 
     /// The replica that leads, as far as this one knows.
     pub fn leader(&self) -> Option<NodeId> {
-        self.paxos.get_current_leader().map(|(leader, _)| node(leader))
+        match self {
+            Self::Alone(_) => Some(NodeId(0)),
+            Self::Several(several) => several.leader(),
+        }
     }
 
     /// The term of leadership that this replica has promised to follow, its own or another's.
     pub fn term(&self) -> Term {
-        Term(self.paxos.get_promise())
+        match self {
+            Self::Alone(_) => Alone::<E>::term(),
+            Self::Several(several) => several.term(),
+        }
     }
 
     /// The latest term that a peer has promised here to follow, since this replica started.
     pub fn promise_of(&self, peer: NodeId) -> Term {
-        self.promises.get(&pid(peer)).copied().unwrap_or_default()
+        match self {
+            Self::Alone(_) => Term::default(),
+            Self::Several(several) => several.promise_of(peer),
+        }
     }
 
     /// Puts an entry in the log. Call it on the leader; it may be lost when leadership is.
@@ -232,9 +209,10 @@ impl<E: Decision> Agreement<E> {
     /// # Panics
     /// When called on a replica that does not lead.
     pub fn propose(&mut self, entry: E) {
-        assert!(self.is_leader(), "only the leader proposes");
-        let appended = self.paxos.append(Wrapped(entry));
-        assert!(appended.is_ok(), "the configuration of agreement never stops");
+        match self {
+            Self::Alone(alone) => alone.propose(entry),
+            Self::Several(several) => several.propose(entry),
+        }
     }
 
     /// Takes a message from a peer. `is_sound` tells entries that a replica would propose.
@@ -247,146 +225,86 @@ impl<E: Decision> Agreement<E> {
         bytes: &[u8],
         is_sound: &dyn Fn(&E) -> bool,
     ) -> Result<(), Refused> {
-        let from = pid(from);
-        let message = match check::decode(bytes)? {
-            Said::Paxos(message) => message,
-            Said::Hears(hears) => {
-                check::hears(&hears, &self.nodes)?;
-                self.hearing.on_heard(from);
-                self.hearing.on_hears(from, hears);
-                return Ok(());
-            }
-        };
-        let is_accepting = self.paxos.get_current_leader().is_some_and(|(_, accepts)| accepts);
-        let (decided, end) = self.lock().state.extent();
-        let bounds = Bounds {
-            me: self.paxos.get_pid(),
-            from,
-            nodes: *self.nodes.end(),
-            promise: self.paxos.get_promise(),
-            is_accepting,
-            decided: decided.max(self.paxos.get_decided_idx()),
-            end,
-            is_sound,
-        };
-        bounds.check(&message)?;
-        self.stall.on_heard(from);
-        self.hearing.on_heard(from);
-        if let Some(promised) = check::promised(&message) {
-            let promise = self.promises.entry(from).or_default();
-            *promise = (*promise).max(Term(promised));
+        match self {
+            Self::Alone(_) => Err(check::NAME),
+            Self::Several(several) => several.on_message(from, bytes, is_sound),
         }
-        self.paxos.handle_incoming(message);
-        self.collect_outgoing();
-        Ok(())
     }
 
     /// Lets time pass. To be called every [`TICK`].
     pub fn on_tick(&mut self) {
-        self.paxos.tick();
-        self.collect_outgoing();
-        let leader = self.paxos.get_current_leader();
-        let is_following = leader.is_some_and(|(_, is_accepting)| is_accepting);
-        let followed = leader.filter(|_| is_following).map(|(leader, _)| leader);
-        let is_due = self.preference.is_due(&self.hearing, followed);
-        if self.stall.is_over(is_following) || is_due {
-            self.paxos.try_become_leader();
-        }
-        if let Some(hears) = self.hearing.tick() {
-            let peers = self.nodes.clone().filter(|peer| *peer != self.paxos.get_pid());
-            self.outgoing.extend(peers.map(|peer| (node(peer), Said::Hears(hears.clone()))));
+        match self {
+            Self::Alone(_) => {}
+            Self::Several(several) => several.on_tick(),
         }
     }
 
     /// A connection was made again; messages before it may be lost.
     pub fn on_peer_up(&mut self, peer: NodeId) {
-        self.paxos.reconnected(pid(peer));
+        match self {
+            Self::Alone(_) => {}
+            Self::Several(several) => several.on_peer_up(peer),
+        }
     }
 
     /// Asks for leadership now.
     #[cfg(test)]
     pub(crate) fn campaign(&mut self) {
-        self.paxos.try_become_leader();
+        match self {
+            Self::Alone(_) => {}
+            Self::Several(several) => several.campaign(),
+        }
     }
 
     /// Forgets entries up to `upto`, as far as every replica has them.
     pub fn trim(&mut self, upto: u64) {
-        if self.is_leader() && upto as usize > self.paxos.get_compacted_idx() {
-            // Refused while a replica is away: the entries are kept for it.
-            let _ = self.paxos.trim(Some(upto as usize));
+        match self {
+            Self::Alone(alone) => {
+                alone.compact(upto);
+            }
+            Self::Several(several) => several.trim(upto),
         }
     }
 
     /// Forgets entries up to `upto` here, whoever may lack them, if so many are known to be decided
     /// here. Returns whether there were any.
     pub fn compact(&mut self, upto: u64) -> bool {
-        upto > self.forgotten() && self.paxos.snapshot(Some(upto as usize), true).is_ok()
+        match self {
+            Self::Alone(alone) => alone.compact(upto),
+            Self::Several(several) => several.compact(upto),
+        }
     }
 
     /// How many entries are forgotten here.
     pub fn forgotten(&self) -> u64 {
-        self.paxos.get_compacted_idx() as u64
+        match self {
+            Self::Alone(alone) => alone.state().trimmed as u64,
+            Self::Several(several) => several.forgotten(),
+        }
     }
 
     /// The smallest list of records that leads to the present state.
     pub fn compacted_records(&self) -> Vec<Record<E>> {
-        self.lock().state.to_records()
+        match self {
+            Self::Alone(alone) => alone.state().to_records(),
+            Self::Several(several) => several.compacted_records(),
+        }
     }
 
     /// What this replica remembers, for one that has forgotten it.
     pub fn remembered(&self) -> Remembered<E> {
-        Remembered(self.lock().state.clone())
+        match self {
+            Self::Alone(alone) => Remembered(alone.state().clone()),
+            Self::Several(several) => several.remembered(),
+        }
     }
 
     /// Takes what happened since the last call.
     pub fn drain(&mut self) -> Drained<E> {
-        self.collect_outgoing();
-        let outgoing = std::mem::take(&mut self.outgoing);
-        let encode = |(to, said): (NodeId, Said<E>)| {
-            (to, postcard::to_stdvec(&said).expect("a message in memory can be encoded"))
-        };
-        let messages = outgoing.into_iter().map(encode).collect();
-        let (skipped, decided) = self.newly_decided();
-        let records = self.lock().take_journal();
-        Drained { records, messages, skipped, decided }
-    }
-
-    /// Takes the messages of one call. Before the next call the log is as it was when they were
-    /// made, so that what a synchronisation lacks of it can be put in.
-    fn collect_outgoing(&mut self) {
-        let mut messages = Vec::new();
-        self.paxos.take_outgoing_messages(&mut messages);
-        let synchronisations = messages.iter_mut().filter_map(synchronisation);
-        synchronisations.for_each(|sync| self.lock().state.skip_forgotten(sync));
-        let addressed =
-            |message: PaxosMessage<_>| (node(message.get_receiver()), Said::Paxos(message));
-        self.outgoing.extend(messages.into_iter().map(addressed));
-    }
-
-    fn newly_decided(&mut self) -> (Option<u64>, Vec<(u64, E)>) {
-        let entries = self.paxos.read_decided_suffix(self.taken).unwrap_or_default();
-        let mut skipped = None;
-        let mut decided = Vec::with_capacity(entries.len());
-        for entry in entries {
-            match entry {
-                LogEntry::Decided(Wrapped(entry)) => {
-                    self.taken += 1;
-                    decided.push((self.taken as u64, entry));
-                }
-                LogEntry::Trimmed(upto) => {
-                    self.taken = self.taken.max(upto);
-                    skipped = Some(self.taken as u64);
-                }
-                LogEntry::Undecided(_) | LogEntry::Snapshotted(_) | LogEntry::StopSign(..) => {
-                    panic!("a decided suffix holds decided entries alone")
-                }
-            }
+        match self {
+            Self::Alone(alone) => alone.drain(),
+            Self::Several(several) => several.drain(),
         }
-        (skipped, decided)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Shared<E>> {
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -404,20 +322,6 @@ pub(crate) fn describe<E: Decision>(bytes: &[u8]) -> String {
     match check::decode::<E>(bytes) {
         Ok(Said::Paxos(PaxosMessage::SequencePaxos(message))) => format!("{:?}", message.msg),
         said => format!("{said:?}"),
-    }
-}
-
-/// What brings a log up to date, in a message that does.
-fn synchronisation<E: Decision>(
-    message: &mut PaxosMessage<Wrapped<E>>,
-) -> Option<&mut LogSync<Wrapped<E>>> {
-    match message {
-        PaxosMessage::SequencePaxos(message) => match &mut message.msg {
-            PaxosMsg::AcceptSync(sync) => Some(&mut sync.log_sync),
-            PaxosMsg::Promise(promise) => promise.log_sync.as_mut(),
-            _ => None,
-        },
-        PaxosMessage::BLE(_) => None,
     }
 }
 

@@ -122,7 +122,7 @@ fn what_replicas_say_to_each_other_is_not_refused() {
                 replica.trim(u64::from(entry));
             }
             let deposed = (entry as usize / 5) % 3;
-            cluster.replicas[deposed].paxos.try_become_leader();
+            cluster.replicas[deposed].campaign();
             cluster.replicas[(deposed + 1) % 3].on_peer_up(NodeId(deposed as u16));
             cluster.run(200);
         }
@@ -192,7 +192,7 @@ fn a_replica_that_lacks_what_is_forgotten_skips_it() {
 fn a_replica_that_lacks_what_is_forgotten_can_lead() {
     for before in [0, 5] {
         let mut cluster = forgetful(before);
-        cluster.replicas[2].paxos.try_become_leader();
+        cluster.replicas[2].campaign();
         // Too soon for the old leader to tell it.
         cluster.settle();
         assert!(cluster.replicas[2].is_leader());
@@ -204,7 +204,7 @@ fn a_replica_that_lacks_what_is_forgotten_can_lead() {
 #[test]
 fn a_replica_that_lacks_what_is_kept_skips_nothing() {
     let mut cluster = forgetful(93);
-    cluster.replicas[2].paxos.try_become_leader();
+    cluster.replicas[2].campaign();
     cluster.run(300);
     assert_eq!(cluster.skipped, [None; 3]);
     assert_eq!(cluster.decided[2], (0..100).collect::<Vec<u32>>());
@@ -222,7 +222,7 @@ fn what_the_user_of_a_replica_has_from_elsewhere_does_not_decide_what_is_in_its_
     (500..503).for_each(|entry| cluster.replicas[old].propose(entry));
     cluster.run(100);
     let new = (old + 1) % 3;
-    cluster.replicas[new].paxos.try_become_leader();
+    cluster.replicas[new].campaign();
     cluster.settle();
     for entry in 0..5 {
         cluster.replicas[new].propose(entry);
@@ -251,7 +251,7 @@ fn what_the_user_of_a_replica_has_from_elsewhere_does_not_decide_what_is_in_its_
 fn an_acknowledgement_to_a_leader_that_has_fewer_entries_now_is_not_refused() {
     let (mut cluster, leader) = led();
     let peer = (leader + 1) % 3;
-    let now = cluster.replicas[leader].paxos.get_promise();
+    let now = cluster.replicas[leader].term().0;
     let mut acknowledge = |n| {
         let accepted = Accepted { n, accepted_idx: 7 };
         cluster.say_paxos(peer, leader, PaxosMsg::Accepted(accepted));
@@ -458,7 +458,7 @@ proptest! {
         cluster.run(60);
         (0..3).for_each(|entry| assert_eq!(cluster.decide(entry), [0, 1, 2]));
         if leads {
-            cluster.replicas[0].paxos.try_become_leader();
+            cluster.replicas[0].campaign();
         }
         for message in &messages {
             let bytes = postcard::to_stdvec(message).expect("it is encoded");

@@ -126,7 +126,8 @@ impl Minerva {
         if !self.state.greetings.is_ready {
             return;
         }
-        let Drained { records, messages, skipped, decided } = self.agreement_mut().drain();
+        let drained = self.agreement_mut().drain();
+        let Drained { records, messages, skipped, decided, is_decided_here } = drained;
         if !records.is_empty() {
             let encoded = postcard::to_stdvec(&records).expect("records in memory can be encoded");
             let position = self.persist(cx, LogRecord::Agreement(encoded.into()));
@@ -145,7 +146,22 @@ impl Minerva {
             self.state.cut.skip_to(upto);
         }
         for (number, cut) in decided {
-            self.queue_cut(cx, SnapshotVersion(number), cut);
+            let epoch = SnapshotVersion(number);
+            if is_decided_here {
+                self.state.cut.unsynced.push_back((after, epoch, cut));
+            } else {
+                self.queue_cut(cx, epoch, cut);
+            }
+        }
+        self.queue_synced_cuts(cx);
+    }
+
+    /// Queues what the only replica of a cluster has decided and now holds on disk.
+    fn queue_synced_cuts(&mut self, cx: &mut Cx<'_, Self>) {
+        let synced = self.state.replication.synced;
+        let is_synced = |(at, ..): &mut (LogPosition, _, _)| *at <= synced;
+        while let Some((_, epoch, cut)) = self.state.cut.unsynced.pop_front_if(is_synced) {
+            self.queue_cut(cx, epoch, cut);
         }
     }
 

@@ -89,7 +89,7 @@ impl Minerva {
         greetings.was_ready = was_ready;
         greetings.knows = vec![false; node_count];
         greetings.answered = vec![false; node_count];
-        greetings.enough = if was_ready { majority - 1 } else { peers / 2 + 1 };
+        greetings.enough = if was_ready { majority - 1 } else { peers.min(peers / 2 + 1) };
         if is_replaced && !was_ready {
             return self.start_rejoin(cx);
         }
@@ -106,6 +106,9 @@ impl Minerva {
             cx.mark("minerva.born");
             let birth = cx.rng.u64(1..);
             self.note_birth(cx, me, birth);
+        }
+        if peers == 0 {
+            self.become_ready(cx);
         }
     }
 

@@ -163,8 +163,7 @@ enum LogRecord<'a> {
 
 impl Protocol for Minerva {
     const NAME: &'static str = "minerva";
-    /// Agreement is among several.
-    const NODES_MIN: usize = 2;
+    const NODES_MIN: usize = 1;
     const REJOINS: bool = true;
     const MARKS: &'static [Mark] = marks::ALL;
 

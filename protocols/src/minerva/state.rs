@@ -183,6 +183,9 @@ impl Cut {
 pub(super) struct CutState {
     /// None until the restart input came.
     pub agreement: Option<Agreement<Cut>>,
+    /// Decided by the only replica of a cluster, and where that is in the log: they hold when it
+    /// is durable.
+    pub unsynced: VecDeque<(LogPosition, SnapshotVersion, Cut)>,
     /// Decided and not yet applied.
     pub waiting: VecDeque<(SnapshotVersion, Cut)>,
     /// The cuts up to this one were decided, and some of them are not known here: the peers have
@@ -308,6 +311,7 @@ impl State {
             },
             cut: CutState {
                 agreement: None,
+                unsynced: VecDeque::new(),
                 waiting: VecDeque::new(),
                 skipped: SnapshotVersion::ZERO,
                 logged: SnapshotVersion::ZERO,

@@ -212,7 +212,7 @@ impl World {
             960..966 => self.take_checkpoint(id, peer),
             966..976 => {
                 if let Some(replica) = &mut self.replicas[id] {
-                    replica.paxos.try_become_leader();
+                    replica.campaign();
                 }
                 self.drain(id);
             }

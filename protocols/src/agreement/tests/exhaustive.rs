@@ -1,6 +1,7 @@
 //! Every order in which three replicas of a log can take what happens to them, where that is
 //! little: see [`crate::exhaustive`].
 
+use pangea_core::planted::{Bug, is_planted};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::super::storage::State;
@@ -20,7 +21,7 @@ struct Replica {
 
 impl Replica {
     fn take(&mut self) -> Out {
-        let Drained { records, messages, skipped, decided } = self.agreement.drain();
+        let Drained { records, messages, skipped, decided, .. } = self.agreement.drain();
         assert_eq!(skipped, None, "nothing is forgotten");
         let mut out = Out::default();
         if !records.is_empty() {

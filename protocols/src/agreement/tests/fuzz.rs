@@ -6,7 +6,7 @@ use crate::fuzzing::{Outcome, Target, run};
 /// Three replicas of which the first leads, with three entries decided and one on its way.
 fn in_the_middle() -> Cluster {
     let mut cluster = Cluster::new();
-    cluster.replicas[0].paxos.try_become_leader();
+    cluster.replicas[0].campaign();
     cluster.settle();
     (0..3).for_each(|entry| drop(cluster.decide(entry)));
     cluster.replicas[0].propose(3);
@@ -37,7 +37,7 @@ fn seeds() -> Vec<Vec<u8>> {
         }
         if at == 40 {
             cluster.replicas.iter_mut().for_each(|replica| replica.trim(2));
-            cluster.replicas[1].paxos.try_become_leader();
+            cluster.replicas[1].campaign();
             cluster.replicas[2].on_peer_up(NodeId(1));
             say(&mut cluster);
         }

@@ -1,0 +1,108 @@
+//! A log of one replica, which agrees with itself.
+//!
+//! What it proposes is decided when it is durable here. There is nobody to elect and nobody to
+//! tell, so that `omnipaxos`, which wants two at least, has no part in it; its records are the
+//! same, and so is what they lead to.
+
+use omnipaxos::ballot_leader_election::Ballot;
+
+use super::storage::{Record, State};
+use super::{Decision, Drained, Term, check};
+
+/// The only replica of a log.
+pub struct Alone<E> {
+    state: State<E>,
+    /// Changes of the state that the caller has not yet been handed.
+    journal: Vec<Record<E>>,
+    /// How many entries have been handed out.
+    taken: usize,
+}
+
+impl<E: Decision> Alone<E> {
+    /// The replica that continues from `records`. All of their entries are decided.
+    pub(super) fn new(records: impl IntoIterator<Item = Record<E>>, decided_taken: u64) -> Self {
+        let mut state = State::default();
+        records.into_iter().for_each(|record| state.replay(record));
+        state.decided = state.end();
+        Self { state, journal: Vec::new(), taken: decided_taken as usize }
+    }
+
+    /// The one term that there is.
+    pub(super) fn term() -> Term {
+        Term(Ballot { config_id: check::CONFIGURATION, n: 1, priority: 0, pid: 1 })
+    }
+
+    pub(super) fn propose(&mut self, entry: E) {
+        let record = Record::Entries { from: self.state.end(), entries: vec![entry] };
+        self.state.replay(record.clone());
+        self.state.decided = self.state.end();
+        self.journal.push(record);
+    }
+
+    /// Forgets entries up to `upto`, which the caller has made use of. Whether there were any.
+    pub(super) fn compact(&mut self, upto: u64) -> bool {
+        let upto = upto as usize;
+        if upto <= self.state.trimmed || upto > self.state.decided {
+            return false;
+        }
+        let record = Record::Trimmed(upto);
+        self.state.replay(record.clone());
+        self.journal.push(record);
+        true
+    }
+
+    pub(super) fn state(&self) -> &State<E> {
+        &self.state
+    }
+
+    pub(super) fn drain(&mut self) -> Drained<E> {
+        let (trimmed, end) = (self.state.trimmed, self.state.end());
+        // A caller may be further than it had said when the entries were forgotten.
+        let skipped = (self.taken < trimmed).then_some(trimmed as u64);
+        self.taken = self.taken.max(trimmed);
+        let numbers = self.taken as u64 + 1..;
+        let entries = self.state.entries[(self.taken - trimmed).min(end - trimmed)..].iter();
+        let decided = numbers.zip(entries.cloned()).collect();
+        self.taken = self.taken.max(end);
+        let records = std::mem::take(&mut self.journal);
+        Drained { records, messages: Vec::new(), skipped, decided, is_decided_here: true }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_proposed_is_decided_once_and_all_of_it_is_there_after_a_restart() {
+        let mut alone = Alone::new([], 0);
+        (1..=3).for_each(|entry| alone.propose(entry));
+        let drained = alone.drain();
+        assert!(drained.is_decided_here, "the records come first");
+        assert_eq!(drained.decided, [(1, 1), (2, 2), (3, 3)]);
+        assert_eq!(drained.records.len(), 3);
+        assert_eq!(alone.drain().decided, []);
+        alone.propose(4);
+        let records = drained.records.into_iter().chain(alone.drain().records);
+        let mut again = Alone::new(records, 2);
+        assert_eq!(again.drain().decided, [(3, 3), (4, 4)]);
+    }
+
+    #[test]
+    fn what_is_forgotten_is_skipped_by_who_had_not_taken_it() {
+        let mut alone = Alone::new([], 0);
+        (1..=3).for_each(|entry| alone.propose(entry));
+        let taken = alone.drain();
+        assert!(alone.compact(2));
+        assert!(!alone.compact(2), "it is gone already");
+        assert!(!alone.compact(4), "there are not so many");
+        let records: Vec<_> = taken.records.into_iter().chain(alone.drain().records).collect();
+        let mut again = Alone::new(records.clone(), 0);
+        let drained = again.drain();
+        assert_eq!((drained.skipped, drained.decided), (Some(2), vec![(3, 3)]));
+        let drained = Alone::new(records, 3).drain();
+        assert_eq!((drained.skipped, drained.decided), (None, vec![]));
+        let drained = Alone::new(again.state().to_records(), 2).drain();
+        assert_eq!(drained.decided, [(3, 3)]);
+    }
+}
