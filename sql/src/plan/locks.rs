@@ -27,11 +27,17 @@ impl Planner<'_> {
             let object = match self.relation_named(&name)? {
                 Some(Relation::Table(_)) => Object::Table(name),
                 Some(Relation::View(_)) => Object::View(name),
-                Some(_) => {
-                    let message = format!("\"{name}\" is not a table or view");
-                    return Err(SqlError::new(code::WRONG_OBJECT_TYPE, message).into());
+                Some(other) => {
+                    let message = format!("cannot lock relation \"{name}\"");
+                    let kind = match other {
+                        Relation::Sequence(_) => "sequences",
+                        _ => "indexes",
+                    };
+                    let detail = format!("This operation is not supported for {kind}.");
+                    let error = SqlError::new(code::WRONG_OBJECT_TYPE, message);
+                    return Err(at(self, error.with_detail(detail)).into());
                 }
-                None => return Err(super::undefined_table(&name).into()),
+                None => return Err(at(self, super::undefined_table(&name)).into()),
             };
             self.required.push(Required::new(object, needs.clone()));
         }
