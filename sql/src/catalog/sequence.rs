@@ -18,6 +18,8 @@ use pangea_core::value::Value;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Failure, SqlError, code};
+use crate::types::SqlType;
+use crate::types::datum::Datum;
 
 /// The table that says how far sequences are.
 pub const SEQUENCES: TableId = TableId(2);
@@ -42,6 +44,10 @@ pub struct Sequence {
     /// The table that it goes with.
     pub owner: Option<String>,
 }
+
+/// The columns of a sequence that is read like a table.
+pub(crate) const COLUMNS: [(&str, SqlType); 3] =
+    [("last_value", SqlType::Int8), ("log_cnt", SqlType::Int8), ("is_called", SqlType::Bool)];
 
 /// How far a sequence is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,6 +145,21 @@ impl Sequence {
         let after = if is_called { value.checked_add(self.increment) } else { Some(value) };
         let next = after.filter(|next| (min..=max).contains(next));
         Ok(cx.put(SEQUENCES, self.key(), State { generation, next }.encode())?)
+    }
+
+    /// Its row where it is read like a table: the last number, how many are logged in advance, and
+    /// whether the last number was given out. Numbers that a node has taken for later are.
+    pub(crate) fn row(&self, cx: &mut dyn Context) -> Result<Vec<Datum>, Failure> {
+        let before = |next: i64| {
+            let last = next.checked_sub(self.increment);
+            last.filter(|last| next != self.start && (self.min..=self.max).contains(last))
+        };
+        let (last, is_called) = match self.state(cx)?.next {
+            Some(next) => before(next).map_or((next, false), |last| (last, true)),
+            None if self.increment > 0 => (self.max, true),
+            None => (self.min, true),
+        };
+        Ok(vec![Datum::Int(last), Datum::Int(0), Datum::Bool(is_called)])
     }
 
     fn exhausted(&self, name: &str) -> SqlError {

@@ -213,6 +213,7 @@ fn run_plan(plan: &Plan, env: &Env, cx: &mut dyn Context) -> Result<Executed, Fa
         Plan::DropProcedures(drop) => procedures::drop(drop, env, cx),
         Plan::Call(call) => procedure::call(call, env, cx),
         Plan::DropViews(drop) => views::drop(drop, cx),
+        Plan::Lock => Ok(Executed::default()),
         Plan::ShowTables => ddl::show_tables(cx),
         Plan::CopyFrom(_) | Plan::CopyTo(_) => {
             Err(SqlError::new(code::INTERNAL, "a COPY needs a client").into())

@@ -61,6 +61,8 @@ pub(crate) enum CatalogFunction {
     HasRole,
     /// `current_schemas`
     Schemas,
+    /// `acldefault`
+    DefaultAccess,
 }
 
 /// On what somebody has a privilege.
@@ -158,6 +160,13 @@ pub(super) const SIGNATURES: &[Signature] = &[
         function(F::Parameters { has_defaults: false }),
     ),
     of("pg_get_function_result", &[Oid], Text, function(F::Nothing)),
+    of("pg_get_function_sqlbody", &[Oid], Text, function(F::Nothing)),
+    of(
+        "acldefault",
+        &[SqlType::InternalChar, Oid],
+        SqlType::Array(crate::types::Element::TEXT),
+        function(F::DefaultAccess),
+    ),
     of("pg_get_functiondef", &[Oid], Text, function(F::Procedure)),
     of("obj_description", &[Oid], Text, function(F::ObjectComment)),
     of("obj_description", &[Oid, Name], Text, function(F::ObjectComment)),
@@ -269,6 +278,14 @@ pub(super) fn call(
             };
             let role = named(role, catalog, env)?;
             Ok(Datum::Bool(catalog.is_superuser(&user, env) || catalog.has_role(&user, &role)))
+        }
+        F::DefaultAccess => {
+            let kind = text(&args[0]);
+            let items = crate::system::default_acl(kind, &catalog.role_name(oid(&args[1])));
+            items.map(Datum::array).ok_or_else(|| {
+                let message = format!("unrecognized objtype abbreviation: {kind}");
+                SqlError::new(code::INTERNAL, message)
+            })
         }
         F::Schemas => {
             let implicit = args[0] == Datum::Bool(true);

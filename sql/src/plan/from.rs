@@ -8,6 +8,7 @@ use super::functions_from::FunctionFrom;
 use super::path::Paths;
 use super::views::Named;
 use super::{OutputColumn, Planner, refuse, scope_as};
+use crate::catalog::sequence;
 use crate::error::{Failure, SqlError, code};
 use crate::expr::bind::{Aggregates, Bound, Scope, ScopeColumn};
 use crate::expr::{Binary, Comparison, Expr, cast};
@@ -189,6 +190,15 @@ impl Planner<'_> {
         let table = match self.readable(name)? {
             Named::Table(table) => table,
             Named::View(view) => return self.view(view, alias),
+            Named::Sequence(name, sequence) => {
+                let columns = sequence::COLUMNS
+                    .map(|(name, base)| OutputColumn { name: name.to_owned(), ty: base.into() });
+                let relation = self.number();
+                let scope = derived_scope(&columns, alias, &name, relation)?;
+                self.label(alias, &name, relation);
+                let plan = relational::sequence_scan(name, sequence, relation);
+                return Ok(Side { from: From::Plan(plan), scope });
+            }
         };
         let width = self.noted(&table.name, table.columns.len());
         let known = alias.map_or_else(|| table.name.clone(), |alias| syntax::name(&alias.name));

@@ -33,6 +33,8 @@ pub(crate) enum Plan {
     Call(Box<Call>),
     /// About roles and privileges.
     Role(Arc<RoleStatement>),
+    /// LOCK TABLE: there is nothing to be done, but its user must be allowed to.
+    Lock,
     /// The names of all tables.
     ShowTables,
 }
@@ -41,7 +43,7 @@ impl Plan {
     /// Whether it may write.
     pub(crate) fn is_write(&self) -> bool {
         match self {
-            Self::Select(_) | Self::CopyTo(_) | Self::ShowTables => false,
+            Self::Select(_) | Self::CopyTo(_) | Self::Lock | Self::ShowTables => false,
             Self::Call(call) => call.survey.writes.is_some(),
             _ => true,
         }
@@ -69,6 +71,7 @@ impl Plan {
             | Self::DropProcedures(_)
             | Self::Call(_)
             | Self::Role(_)
+            | Self::Lock
             | Self::ShowTables => None,
         }
     }
@@ -107,6 +110,7 @@ impl Plan {
             | Self::DropProcedures(_)
             | Self::Call(_)
             | Self::Role(_)
+            | Self::Lock
             | Self::ShowTables => false,
         }
     }
@@ -134,6 +138,7 @@ impl Plan {
             Self::Call(call) if call.is_do => "DO",
             Self::Call(_) => "CALL",
             Self::Role(role) => role.tag(),
+            Self::Lock => "LOCK TABLE",
             Self::ShowTables => "SHOW",
         }
     }

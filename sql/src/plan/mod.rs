@@ -18,6 +18,7 @@ mod functions_from;
 mod grouping;
 mod joined;
 mod kinds;
+mod locks;
 mod names;
 pub(crate) mod path;
 mod procedures;
@@ -414,6 +415,10 @@ impl Planner<'_> {
             S::Copy { source, to, target, .. } => {
                 let options = self.copy.clone().expect("a COPY has options");
                 Ok((self.copy(source, *to, target, options)?, Vec::new()))
+            }
+            S::Lock(lock) => {
+                self.lock(lock)?;
+                Ok((Plan::Lock, Vec::new()))
             }
             S::ShowTables { .. } => {
                 let column = OutputColumn { name: "table".to_owned(), ty: SqlType::Text.into() };

@@ -8,7 +8,7 @@ use super::from::{Side, derived_scope};
 use super::{OutputColumn, Plan, Planner, check_name, plan_of, refuse};
 use crate::authorization::Required;
 use crate::catalog::role::{Object, Privileges};
-use crate::catalog::{Relation, Table, View, ViewColumn};
+use crate::catalog::{Relation, Sequence, Table, View, ViewColumn};
 use crate::error::{Failure, SqlError, code};
 use crate::relational::{self, From};
 use crate::syntax;
@@ -53,6 +53,7 @@ impl Within {
 pub(super) enum Named {
     Table(Arc<Table>),
     View(View),
+    Sequence(String, Sequence),
 }
 
 impl Planner<'_> {
@@ -144,6 +145,10 @@ impl Planner<'_> {
             Some(Relation::Table(table)) => {
                 self.required.push(Required::select(Object::Table(name)));
                 Ok(Named::Table(Arc::new(table)))
+            }
+            Some(Relation::Sequence(sequence)) => {
+                self.required.push(Required::select(Object::Sequence(name.clone())));
+                Ok(Named::Sequence(name, sequence))
             }
             _ => Ok(Named::Table(self.table_for(object, Privileges::SELECT)?)),
         }

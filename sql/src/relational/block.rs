@@ -5,6 +5,8 @@ use datafusion::logical_expr::{LogicalPlan, LogicalPlanBuilder};
 use super::ColumnId;
 use super::leaf::{Leaf, scan};
 use super::windows::Window;
+use crate::catalog::Sequence;
+use crate::catalog::sequence;
 use crate::exec::aggregate::Aggregate;
 use crate::exec::series::Called;
 use crate::expr::{Expr, Typed};
@@ -92,6 +94,11 @@ impl From {
 pub(crate) fn system_scan(table: &'static SystemTable, relation: u32) -> LogicalPlan {
     let types: Vec<SqlType> = table.all_columns().map(|(_, base)| base).collect();
     scan(Leaf::System(table), &types, relation)
+}
+
+/// The plan that reads a sequence like a table.
+pub(crate) fn sequence_scan(name: String, sequence: Sequence, relation: u32) -> LogicalPlan {
+    scan(Leaf::Sequence(name, sequence), &sequence::COLUMNS.map(|(_, base)| base), relation)
 }
 
 /// Rows become groups, whose columns are the keys and then the aggregates.

@@ -36,6 +36,7 @@ use super::function::Computed;
 use super::leaf::{Leaf, Scan};
 use super::measured::actual;
 use super::values::scalar;
+use crate::catalog::sequence;
 use crate::explain::expression::{INIT_SEQUENCE_FIRST, Names, init_plan};
 use crate::explain::statement::{self, Read};
 use crate::explain::{Detail, Node, Options};
@@ -312,6 +313,10 @@ impl Shower<'_> {
                 let columns = table.all_columns().map(|(name, _)| name).collect();
                 (table.schema, table.name.clone(), columns)
             }
+            Leaf::Sequence(name, _) => {
+                let columns = sequence::COLUMNS.map(|(name, _)| name.to_owned());
+                ("public", name.clone(), columns.to_vec())
+            }
             Leaf::Rows(_) => {
                 let columns = (1..=scan.types().len()).map(|at| format!("column{at}"));
                 ("", "*VALUES*".to_owned(), columns.collect())
@@ -337,7 +342,9 @@ impl Shower<'_> {
                 statement::access(&access, filter, &names, &read, false)
             }
             Leaf::Rows(_) => statement::whole(("Values Scan", &read), filter, &names),
-            Leaf::System(_) => statement::whole(("Seq Scan", &read), filter, &names),
+            Leaf::System(_) | Leaf::Sequence(..) => {
+                statement::whole(("Seq Scan", &read), filter, &names)
+            }
         };
         if let Some(index) = scan.led_by() {
             node.kind = "Index Scan".to_owned();

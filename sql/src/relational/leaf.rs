@@ -46,6 +46,7 @@ use super::filter::{equal_to, ours, wanted};
 use super::run::Desk;
 use super::values::{Column, arrow_type};
 use super::{ColumnId, relation_name};
+use crate::catalog::Sequence;
 use crate::error::{Failure, SqlError};
 use crate::exec::Cursor;
 use crate::expr::{Env, Expr};
@@ -72,6 +73,8 @@ pub(crate) enum Leaf {
     Rows(Vec<Vec<Expr>>),
     /// A table of the catalog.
     System(&'static SystemTable),
+    /// A sequence, by its name.
+    Sequence(String, Sequence),
 }
 
 /// A relation of a query.
@@ -88,6 +91,7 @@ impl fmt::Debug for Relation {
             Leaf::Table(paths) => write!(f, "{}", paths.table.name),
             Leaf::Rows(rows) => write!(f, "{} rows", rows.len()),
             Leaf::System(table) => f.write_str(&table.name),
+            Leaf::Sequence(name, _) => f.write_str(name),
         }
     }
 }
@@ -195,6 +199,7 @@ fn estimate(leaf: &Leaf, filter: Option<&Expr>, desk: &Desk) -> usize {
         }
         Leaf::Rows(rows) => rows.len(),
         Leaf::System(_) => SYSTEM_ROWS,
+        Leaf::Sequence(..) => 1,
     }
 }
 
@@ -375,7 +380,7 @@ pub(super) fn serve(task: &Mutex<Task>, env: &Env, cx: &mut dyn Context) -> Resu
 impl Task {
     fn fill(&mut self, env: &Env, cx: &mut dyn Context) -> Result<(), Failure> {
         if let State::New = self.state {
-            self.state = self.begin(env)?;
+            self.state = self.begin(env, cx)?;
         }
         let relation = &self.scan.relation;
         let projection = &self.scan.projection;
@@ -434,7 +439,7 @@ impl Task {
         Ok(())
     }
 
-    fn begin(&self, env: &Env) -> Result<State, Failure> {
+    fn begin(&self, env: &Env, cx: &mut dyn Context) -> Result<State, Failure> {
         let scan = &self.scan;
         match &*scan.relation.leaf {
             Leaf::Table(paths) => {
@@ -468,6 +473,7 @@ impl Task {
                 Ok(State::Values(Arc::new(rows), 0))
             }
             Leaf::System(table) => Ok(State::Values(env.catalog()?.rows(table, env), 0)),
+            Leaf::Sequence(_, sequence) => Ok(State::Values(Arc::new(vec![sequence.row(cx)?]), 0)),
         }
     }
 }

@@ -50,7 +50,7 @@ use datafusion::physical_plan::ExecutionPlan;
 use crate::expr::{Comparison, Expr};
 use crate::types::SqlType;
 
-pub(crate) use block::{Block, Distinct, From, GroupBy, system_scan};
+pub(crate) use block::{Block, Distinct, From, GroupBy, sequence_scan, system_scan};
 pub(crate) use joins::{JoinKind, SetOperation, combined, join, lateral};
 pub(crate) use lower::{Numbers, lower};
 pub(crate) use parts::{

@@ -107,6 +107,7 @@ impl Command {
             | S::DropProcedure { .. }
             | S::Call(_)
             | S::Truncate(_)
+            | S::Lock(_)
             | S::ShowTables { .. } => Self::Data(parsed),
             S::Copy { .. } => Self::Copy(parsed),
             S::StartTransaction { modes, begin, .. } => Self::Begin {

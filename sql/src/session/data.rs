@@ -76,6 +76,10 @@ impl<E: Engine> Session<E> {
         let types: Vec<_> = param_types.iter().copied().map(Some).collect();
         let (planned, mut cx) = self.plan(parsed, &types).await?;
         check_params(&planned, params)?;
+        if let Plan::Lock = planned.plan {
+            let message = "LOCK TABLE can only be used in transaction blocks";
+            return Err(SqlError::new(code::NO_TRANSACTION, message));
+        }
         self.gather_facts(&planned).await;
         if planned.is_write() && planned.plan.is_certified() {
             drop(cx);

@@ -103,6 +103,8 @@ const SETTINGS: &[Setting] = &[
     reported("session_authorization", "", Kind::Fixed),
     reported("standard_conforming_strings", "on", Kind::OneOf(&["on"])),
     of("statement_timeout", "0", Kind::Time),
+    // Scans have one order.
+    of("synchronize_seqscans", "off", Kind::OneOf(&["off", "on"])),
     of("synchronous_commit", "on", Kind::Free),
     reported("TimeZone", "UTC", Kind::TimeZone),
     of("transaction_isolation", "serializable", Kind::OneOf(LEVELS)),

@@ -42,7 +42,7 @@ use crate::plan::OutputColumn;
 use crate::types::datum::Datum;
 pub(crate) use names::format_type;
 pub(crate) use relations::PG_CLASS;
-pub(crate) use roles::{DATABASE, ENCODING};
+pub(crate) use roles::{DATABASE, ENCODING, default_acl};
 pub(crate) use tables::SystemTable;
 pub(crate) use types::{is_class_of, is_operator_class};
 pub(crate) use views::SystemView;

@@ -42,6 +42,29 @@ pub(super) fn acl(access: &Access, all: Privileges) -> Datum {
     Datum::array(std::iter::once(own).chain(given).collect())
 }
 
+/// Who may do what with a thing of a kind before anybody is given anything. Nothing for a kind that
+/// there is not.
+pub(crate) fn default_acl(kind: &str, owner: &str) -> Option<Vec<Datum>> {
+    let (everybody, own) = match kind {
+        "c" => ("", ""),
+        "r" => ("", "arwdDxt"),
+        "s" => ("", "rwU"),
+        "d" => ("Tc", "CTc"),
+        "f" => ("X", "X"),
+        "l" | "T" => ("U", "U"),
+        "L" => ("", "rw"),
+        "n" => ("", "UC"),
+        "p" => ("", "sA"),
+        "t" => ("", "C"),
+        "F" | "S" => ("", "U"),
+        _ => return None,
+    };
+    let owner = quoted(owner);
+    let items = [(String::new(), everybody), (owner.clone(), own)].into_iter();
+    let given = items.filter(|(_, letters)| !letters.is_empty());
+    Some(given.map(|(to, letters)| Datum::Text(format!("{to}={letters}/{owner}"))).collect())
+}
+
 impl SystemCatalog {
     /// The schemas.
     pub(super) fn namespaces(&self) -> impl Iterator<Item = (u32, &'static str)> {

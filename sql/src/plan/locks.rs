@@ -1,0 +1,46 @@
+//! LOCK TABLE, by which nobody here waits for anybody.
+//!
+//! What a transaction read must still be so when it commits, whatever it has locked, so that a lock
+//! would hold for it what is held anyhow: it is done again, or fails with 40001. What is left of
+//! the statement is that the relations are there, and that the user may.
+
+use sqlparser::ast;
+
+use super::Planner;
+use crate::authorization::{Needs, Required};
+use crate::catalog::Relation;
+use crate::catalog::role::{Object, Privileges};
+use crate::error::{Failure, SqlError, code};
+use crate::syntax;
+
+impl Planner<'_> {
+    /// The relations of a LOCK TABLE.
+    pub(super) fn lock(&mut self, lock: &ast::Lock) -> Result<(), Failure> {
+        let needs = match lock.lock_mode {
+            Some(ast::LockTableMode::AccessShare) => Needs::All(Privileges::SELECT),
+            _ => Needs::Any(Privileges::UPDATE.and(Privileges::DELETE).and(Privileges::TRUNCATE)),
+        };
+        for target in &lock.tables {
+            let location = syntax::location(&target.name);
+            let at = |planner: &Self, error: SqlError| error.at(&planner.source, location);
+            let name = syntax::table_name(&target.name).map_err(|error| at(self, error))?;
+            let object = match self.relation_named(&name)? {
+                Some(Relation::Table(_)) => Object::Table(name),
+                Some(Relation::View(_)) => Object::View(name),
+                Some(other) => {
+                    let message = format!("cannot lock relation \"{name}\"");
+                    let kind = match other {
+                        Relation::Sequence(_) => "sequences",
+                        _ => "indexes",
+                    };
+                    let detail = format!("This operation is not supported for {kind}.");
+                    let error = SqlError::new(code::WRONG_OBJECT_TYPE, message);
+                    return Err(at(self, error.with_detail(detail)).into());
+                }
+                None => return Err(at(self, super::undefined_table(&name)).into()),
+            };
+            self.required.push(Required::new(object, needs.clone()));
+        }
+        Ok(())
+    }
+}
