@@ -21,8 +21,6 @@ mod check;
 mod cluster;
 mod demo;
 mod drive;
-mod failure;
-mod protocol;
 mod regions;
 mod signals;
 mod sim;
@@ -38,6 +36,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use failure::Failure;
+use pangea::{failure, protocol};
 
 /// Nodes allocate and free many small values on several threads.
 #[global_allocator]

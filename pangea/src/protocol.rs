@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pangea_core::protocol::Protocol;
-use pangea_core::txn::Registry;
+use pangea_core::txn::{Procedure, Registry};
 use pangea_core::workload;
 use pangea_node::config::{Config, ConfigError};
 use pangea_protocols::minerva::Minerva;
@@ -37,10 +37,15 @@ pub fn with_protocol<W: WithProtocol>(name: &str, work: W) -> Result<W::Output, 
 }
 
 /// Every procedure that a node knows: those of SQL and those of the workloads.
-pub fn registry() -> Arc<Registry> {
+pub fn procedures() -> Vec<Arc<dyn Procedure>> {
     let mut procedures = workload::procedures();
     procedures.extend(pangea_sql::procedures());
-    Arc::new(Registry::new(procedures))
+    procedures
+}
+
+/// All of them, by their names.
+pub fn registry() -> Arc<Registry> {
+    Arc::new(Registry::new(procedures()))
 }
 
 /// Whether a configuration's table of settings is one that its protocol understands.

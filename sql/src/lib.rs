@@ -14,6 +14,7 @@ pub mod history;
 mod insight;
 mod keys;
 pub mod memory;
+pub mod native;
 pub mod notice;
 mod online;
 mod plan;
@@ -30,6 +31,7 @@ mod system;
 pub mod types;
 mod writes;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -49,6 +51,7 @@ pub struct Shared {
     replays: Replays,
     insight: insight::Insight,
     results: Arc<Results>,
+    natives: BTreeMap<String, Arc<native::Native>>,
 }
 
 /// How often transactions were done once more, and how often they could commit then.
@@ -74,6 +77,14 @@ impl Shared {
     /// Of a node whose results take so many bytes at most until clients have read them.
     pub fn with_results_max(bytes: usize) -> Self {
         Self { results: Arc::new(Results::up_to(bytes)), ..Self::default() }
+    }
+
+    /// With procedures in Rust, which the node's registry has too.
+    #[must_use]
+    pub fn with_procedures(mut self, natives: &[Arc<native::Native>]) -> Self {
+        let named = |native: &Arc<native::Native>| (native.name().to_owned(), native.clone());
+        self.natives = natives.iter().map(named).collect();
+        self
     }
 
     /// How many bytes results take that clients have yet to read.

@@ -101,12 +101,28 @@ pub async fn serve_with<E: Engine>(
     engine: E,
     shutdown: impl Future<Output = ()> + Send,
 ) -> io::Result<()> {
-    serve_up_to(CLIENTS_MAX, security, listener, engine, shutdown).await
+    let shared = Arc::new(Shared::with_results_max(security.results_bytes_max));
+    serve_sharing(shared, security, listener, engine, shutdown).await
+}
+
+/// Serves clients as [`serve_with`] does, whose sessions share something with others.
+///
+/// # Errors
+/// When the listener has no address, which means that it is none.
+pub async fn serve_sharing<E: Engine>(
+    shared: Arc<Shared>,
+    security: Security,
+    listener: TcpListener,
+    engine: E,
+    shutdown: impl Future<Output = ()> + Send,
+) -> io::Result<()> {
+    serve_up_to(CLIENTS_MAX, shared, security, listener, engine, shutdown).await
 }
 
 /// Serves so many clients at a time.
 async fn serve_up_to<E: Engine>(
     clients_max: usize,
+    plans: Arc<Shared>,
     security: Security,
     listener: TcpListener,
     engine: E,
@@ -114,7 +130,6 @@ async fn serve_up_to<E: Engine>(
 ) -> io::Result<()> {
     listener.local_addr()?;
     let mut shutdown = pin!(shutdown);
-    let plans = Arc::new(Shared::with_results_max(security.results_bytes_max));
     let cancels = Arc::new(Cancels::default());
     let (security, logins) = (Arc::new(security), Arc::new(Logins::default()));
     let places = Arc::new(Semaphore::new(clients_max));
@@ -266,6 +281,7 @@ mod tests {
             };
             let server = tokio::spawn(serve_up_to(
                 1,
+                Arc::default(),
                 Security::default(),
                 listener,
                 MemoryEngine::new(),

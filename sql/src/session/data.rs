@@ -29,7 +29,7 @@ use crate::types::SqlType;
 use crate::types::datum::Datum;
 
 /// So often is a statement run again whose rows others have changed meanwhile.
-const CONFLICTS_MAX: u32 = 20;
+pub(super) const CONFLICTS_MAX: u32 = 20;
 
 impl<E: Engine> Session<E> {
     pub(super) async fn run_data(

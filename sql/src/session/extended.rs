@@ -135,7 +135,7 @@ impl<E: Engine> Session<E> {
         Ok(())
     }
 
-    async fn describe_command(
+    pub(super) async fn describe_command(
         &mut self,
         command: &Command,
         types: &[Option<SqlType>],
@@ -144,6 +144,9 @@ impl<E: Engine> Session<E> {
             |name: &str| OutputColumn { name: name.to_owned(), ty: SqlType::Text.into() };
         match command {
             Command::Data(parsed) => {
+                if let Some(call) = self.native_call(parsed)? {
+                    return self.describe_native(&call, types).await;
+                }
                 let planned = if let Some(as_of) = &parsed.as_of {
                     Arc::new(self.plan_as_of((parsed, as_of), types)?.0)
                 } else if self.transaction.is_some() {

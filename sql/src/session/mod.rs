@@ -25,7 +25,9 @@ mod index;
 mod insight;
 mod interrupt;
 pub(crate) mod local;
+mod native;
 mod prepared;
+mod query;
 mod replay;
 mod savepoint;
 mod sequences;
@@ -368,7 +370,10 @@ impl<E: Engine> Session<E> {
         self.refuse_when_failed(command)?;
         let done = |tag: &str| Ok(Response::Command { tag: tag.to_owned() });
         match command {
-            Command::Data(parsed) => self.run_data(parsed, param_types, params).await,
+            Command::Data(parsed) => match self.native_call(parsed)? {
+                Some(call) => self.run_native(call, param_types, params).await,
+                None => self.run_data(parsed, param_types, params).await,
+            },
             Command::Explain(explain) => self.run_explain(explain, param_types, params).await,
             Command::Copy(parsed) => self.begin_copy(parsed).await,
             Command::Begin { tag, is_read_only, as_of } => {

@@ -69,7 +69,7 @@ fn execute(name: Option<&ast::ObjectName>, args: &[ast::Expr]) -> Command {
 }
 
 /// A query of the arguments, each as the type of its parameter.
-fn query_of(args: &[ast::Expr], types: &[SqlType]) -> Result<Parsed, SqlError> {
+pub(super) fn query_of(args: &[ast::Expr], types: &[SqlType]) -> Result<Parsed, SqlError> {
     let values: Vec<String> = args
         .iter()
         .zip(types)

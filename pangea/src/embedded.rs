@@ -1,0 +1,424 @@
+//! Nodes within a program: they are what `pangea start` runs, on the same ports and files.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::future::Future;
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pangea_core::protocol::Protocol;
+use pangea_core::txn::{Outcome, Procedure, Program, Registry};
+use pangea_node::config::Config;
+use pangea_node::node::Node;
+use pangea_node::pgwire;
+use pangea_sql::Shared;
+use pangea_sql::catalog::BOOTSTRAP;
+use pangea_sql::engine::Engine;
+use pangea_sql::error::{SqlError, code};
+use pangea_sql::native::{Native, Rows, SqlProcedure};
+use pangea_sql::session::Session;
+use pangea_sql::types::datum::Datum;
+use serde::Serialize;
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+use tokio::sync::Notify;
+
+use crate::protocol::{self, NAMES, WithProtocol, with_protocol};
+
+/// Threads that serve PostgreSQL clients, of all nodes.
+const SQL_THREADS: usize = 2;
+/// How long clients may take when a cluster stops.
+const GOODBYE: Duration = Duration::from_millis(1_500);
+
+/// Why something of a cluster did not work.
+#[derive(Debug)]
+pub enum Error {
+    /// It could not be started or stopped.
+    Cluster(String),
+    /// A statement failed.
+    Sql(Box<SqlError>),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cluster(why) => f.write_str(why),
+            Self::Sql(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<SqlError> for Error {
+    fn from(error: SqlError) -> Self {
+        Self::Sql(Box::new(error))
+    }
+}
+
+fn failed(what: &str, why: impl fmt::Display) -> Error {
+    Error::Cluster(format!("{what}: {why}"))
+}
+
+/// What a cluster is to be like.
+pub struct Builder {
+    protocol: String,
+    regions: Vec<String>,
+    directory: Option<PathBuf>,
+    config: Option<Config>,
+    natives: Vec<Arc<Native>>,
+    procedures: Vec<Arc<dyn Procedure>>,
+}
+
+impl Builder {
+    /// The protocol's name, instead of the first that there is.
+    #[must_use]
+    pub fn protocol(mut self, name: &str) -> Self {
+        name.clone_into(&mut self.protocol);
+        self
+    }
+
+    /// One node in each of these regions, instead of three.
+    #[must_use]
+    pub fn regions(mut self, names: &[&str]) -> Self {
+        self.regions = names.iter().map(|&name| name.to_owned()).collect();
+        self
+    }
+
+    /// Where its state is kept. Without it, it is in memory alone and gone with the program.
+    #[must_use]
+    pub fn directory(mut self, path: &Path) -> Self {
+        self.directory = Some(path.to_owned());
+        self
+    }
+
+    /// The one node that a configuration describes, of a cluster whose others are elsewhere: in
+    /// programs with the same procedures. Takes the place of all else but procedures.
+    #[must_use]
+    pub fn config(mut self, config: Config) -> Self {
+        self.config = Some(config);
+        self
+    }
+
+    /// A procedure that clients call by `CALL`. It hides a stored procedure of its name.
+    #[must_use]
+    pub fn procedure(mut self, procedure: impl SqlProcedure) -> Self {
+        self.natives.push(Native::new(procedure));
+        self
+    }
+
+    /// A procedure without SQL, for [`Cluster::call_raw`] and native clients.
+    #[must_use]
+    pub fn raw_procedure(mut self, procedure: impl Procedure + 'static) -> Self {
+        self.procedures.push(Arc::new(procedure));
+        self
+    }
+
+    /// Starts it.
+    ///
+    /// # Errors
+    /// When the configuration makes no sense, two procedures have the same name, or a node can't
+    /// start.
+    pub fn start(self) -> Result<Cluster, Error> {
+        let registry = self.registry()?;
+        let mut temporary = None;
+        let configs = match &self.config {
+            Some(config) => vec![config.clone()],
+            None => self.configs(&mut temporary)?,
+        };
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(SQL_THREADS)
+            .enable_all()
+            .build()
+            .map_err(|error| failed("can't start threads", error))?;
+        let mut cluster = Cluster { nodes: Vec::new(), runtime, temporary };
+        for config in &configs {
+            let (natives, registry) = (&self.natives[..], registry.clone());
+            let start = Start { config, registry, natives, runtime: &cluster.runtime };
+            let node = with_protocol(&config.protocol, start);
+            cluster.nodes.push(node.map_err(|error| Error::Cluster(error.to_string()))??);
+        }
+        Ok(cluster)
+    }
+
+    /// What a node of `pangea start` knows, and the program's own.
+    fn registry(&self) -> Result<Arc<Registry>, Error> {
+        let mut procedures = protocol::procedures();
+        for native in &self.natives {
+            procedures.push(native.clone());
+        }
+        procedures.extend(self.procedures.iter().cloned());
+        let mut names: Vec<&str> = procedures.iter().map(|it| it.name()).collect();
+        names.sort_unstable();
+        if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+            let message = format!("there are two procedures called {:?}", twice[0]);
+            return Err(Error::Cluster(message));
+        }
+        Ok(Arc::new(Registry::new(procedures)))
+    }
+
+    fn configs(&self, temporary: &mut Option<TempDir>) -> Result<Vec<Config>, Error> {
+        let (directory, durability) = match &self.directory {
+            Some(directory) => (directory.clone(), "fsync"),
+            None => {
+                let made = tempfile::tempdir();
+                let made = made.map_err(|error| failed("no temporary directory", error))?;
+                (temporary.insert(made).path().to_owned(), "memory")
+            }
+        };
+        let ports = free_addresses(2 * self.regions.len())?;
+        let place = |(at, region): (usize, &String)| {
+            let (peer, sql) = (ports[2 * at], ports[2 * at + 1]);
+            Place { id: at, region: region.clone(), peer, sql }
+        };
+        let nodes: Vec<Place> = self.regions.iter().enumerate().map(place).collect();
+        let config = |node: usize| {
+            let data_dir = directory.join(&self.regions[node]);
+            let (protocol, regions) = (&self.protocol, &self.regions);
+            let (cluster, workers) = ("pangea", 1);
+            let nodes = &nodes;
+            let file =
+                File { cluster, protocol, node, data_dir, durability, workers, regions, nodes };
+            let text = toml::to_string(&file).expect("it has nothing that TOML lacks");
+            Config::parse("the program's cluster", &text)
+        };
+        let configs: Result<Vec<_>, _> = (0..nodes.len()).map(config).collect();
+        configs.map_err(|error| Error::Cluster(error.to_string()))
+    }
+}
+
+/// A configuration as its file has it.
+#[derive(Serialize)]
+struct File<'a> {
+    cluster: &'a str,
+    protocol: &'a str,
+    node: usize,
+    data_dir: PathBuf,
+    durability: &'a str,
+    workers: usize,
+    regions: &'a [String],
+    nodes: &'a [Place],
+}
+
+#[derive(Serialize)]
+struct Place {
+    id: usize,
+    region: String,
+    peer: SocketAddr,
+    sql: SocketAddr,
+}
+
+/// Loopback addresses with ports that nobody listens on now.
+fn free_addresses(count: usize) -> Result<Vec<SocketAddr>, Error> {
+    let bind = |_| TcpListener::bind("127.0.0.1:0");
+    // All are held until the last is found, so that none is found twice.
+    let listeners: std::io::Result<Vec<TcpListener>> = (0..count).map(bind).collect();
+    let addresses = listeners.and_then(|all| all.iter().map(TcpListener::local_addr).collect());
+    addresses.map_err(|error| failed("no free port on 127.0.0.1", error))
+}
+
+/// Nodes that run in this program. They end when it is dropped.
+pub struct Cluster {
+    nodes: Vec<Box<dyn Running>>,
+    runtime: Runtime,
+    /// Where their files are, where they are nobody's.
+    temporary: Option<TempDir>,
+}
+
+impl Cluster {
+    /// A cluster of three nodes in this program, in memory, until something else is said.
+    pub fn builder() -> Builder {
+        Builder {
+            protocol: NAMES[0].to_owned(),
+            regions: ["a", "b", "c"].map(str::to_owned).to_vec(),
+            directory: None,
+            config: None,
+            natives: Vec::new(),
+            procedures: Vec::new(),
+        }
+    }
+
+    /// How many nodes of it run here.
+    pub fn nodes(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Where PostgreSQL clients reach a node.
+    ///
+    /// # Panics
+    /// When there is no such node here.
+    pub fn sql_address(&self, node: usize) -> SocketAddr {
+        self.nodes[node].sql_address()
+    }
+
+    /// A session of a node, as its first superuser.
+    ///
+    /// # Errors
+    /// When the node can't give one.
+    ///
+    /// # Panics
+    /// When there is no such node here.
+    pub fn connect(&self, node: usize) -> Result<Connection<'_>, Error> {
+        let parameters = BTreeMap::from([("user".to_owned(), BOOTSTRAP.to_owned())]);
+        let session = self.nodes[node].session(&parameters)?;
+        Ok(Connection { session, runtime: &self.runtime })
+    }
+
+    /// Calls a procedure without SQL on a node, and returns what it returned.
+    ///
+    /// # Errors
+    /// When there is none of that name, it aborted, or the node can't tell what became of it.
+    ///
+    /// # Panics
+    /// When there is no such node here.
+    pub fn call_raw(&self, node: usize, name: &str, args: &[u8]) -> Result<Vec<u8>, Error> {
+        Ok(self.runtime.block_on(self.nodes[node].call_raw(name, args))?)
+    }
+
+    /// Stops its nodes, and waits until they have ended.
+    ///
+    /// # Errors
+    /// When one had failed before, why.
+    pub fn stop(self) -> Result<(), Error> {
+        let Self { nodes, runtime, temporary } = self;
+        nodes.iter().for_each(|node| node.dismiss());
+        runtime.shutdown_timeout(GOODBYE);
+        let ended: Result<Vec<()>, String> = nodes.into_iter().map(|node| node.stop()).collect();
+        drop(temporary);
+        ended.map(drop).map_err(Error::Cluster)
+    }
+}
+
+/// A session of a node.
+pub struct Connection<'a> {
+    session: Box<dyn Conversation>,
+    runtime: &'a Runtime,
+}
+
+impl Connection<'_> {
+    /// Runs a statement with these values of `$1`, `$2` and so on, and returns its rows whole.
+    ///
+    /// # Errors
+    /// When the statement fails.
+    pub fn query(&mut self, sql: &str, params: &[Datum]) -> Result<Rows, Error> {
+        Ok(self.runtime.block_on(self.session.query(sql, params))?)
+    }
+
+    /// Calls a procedure, in Rust or stored, and returns its row: empty where it has none.
+    ///
+    /// # Errors
+    /// When it fails.
+    pub fn call(&mut self, procedure: &str, args: &[Datum]) -> Result<Vec<Datum>, Error> {
+        let places: Vec<_> = (1..=args.len()).map(|at| format!("${at}")).collect();
+        let name = procedure.replace('"', "\"\"");
+        let sql = format!("call \"{name}\"({})", places.join(", "));
+        Ok(self.query(&sql, args)?.rows.into_iter().next().unwrap_or_default())
+    }
+}
+
+type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, SqlError>> + Send + 'a>>;
+
+/// A session, whatever the protocol.
+trait Conversation: Send {
+    fn query<'a>(&'a mut self, sql: &'a str, params: &'a [Datum]) -> Answer<'a, Rows>;
+}
+
+impl<E: Engine> Conversation for Session<E> {
+    fn query<'a>(&'a mut self, sql: &'a str, params: &'a [Datum]) -> Answer<'a, Rows> {
+        Box::pin(Session::query(self, sql, params))
+    }
+}
+
+/// A node, whatever the protocol.
+trait Running: Send + Sync {
+    fn sql_address(&self) -> SocketAddr;
+    fn session(
+        &self,
+        parameters: &BTreeMap<String, String>,
+    ) -> Result<Box<dyn Conversation>, SqlError>;
+    fn call_raw<'a>(&'a self, name: &'a str, args: &'a [u8]) -> Answer<'a, Vec<u8>>;
+    fn dismiss(&self);
+    fn stop(self: Box<Self>) -> Result<(), String>;
+}
+
+struct Embedded<P: Protocol> {
+    node: Node<P>,
+    shared: Arc<Shared>,
+    sql: SocketAddr,
+    goodbye: Arc<Notify>,
+}
+
+impl<P: Protocol> Running for Embedded<P> {
+    fn sql_address(&self) -> SocketAddr {
+        self.sql
+    }
+
+    fn session(
+        &self,
+        parameters: &BTreeMap<String, String>,
+    ) -> Result<Box<dyn Conversation>, SqlError> {
+        let engine = self.node.handle().clone();
+        Ok(Box::new(Session::new(engine, self.shared.clone(), parameters)?))
+    }
+
+    fn call_raw<'a>(&'a self, name: &'a str, args: &'a [u8]) -> Answer<'a, Vec<u8>> {
+        Box::pin(async move {
+            let engine = self.node.handle();
+            let Some(procedure) = engine.registry().id(name) else {
+                let message = format!("there is no procedure called {name:?}");
+                return Err(SqlError::new(code::UNDEFINED_FUNCTION, message));
+            };
+            let program = Program::Call { procedure, args: args.to_vec().into() };
+            match engine.commit(program).await {
+                Ok(Outcome::Committed { result, .. }) => Ok(result.to_vec()),
+                Ok(Outcome::Aborted(abort)) => Err(abort.into()),
+                Err(error) => Err(SqlError::new(code::OUTCOME_UNKNOWN, error.to_string())),
+            }
+        })
+    }
+
+    fn dismiss(&self) {
+        self.goodbye.notify_one();
+    }
+
+    fn stop(self: Box<Self>) -> Result<(), String> {
+        self.node.stop()
+    }
+}
+
+struct Start<'a> {
+    config: &'a Config,
+    registry: Arc<Registry>,
+    natives: &'a [Arc<Native>],
+    runtime: &'a Runtime,
+}
+
+impl WithProtocol for Start<'_> {
+    type Output = Result<Box<dyn Running>, Error>;
+
+    fn run<P: Protocol>(self) -> Self::Output {
+        let Self { config, registry, natives, runtime } = self;
+        let options = config.protocol_options::<P::Options>();
+        options.map_err(|error| Error::Cluster(error.to_string()))?;
+        let security = config.security().map_err(Error::Cluster)?;
+        let sql = config.me().sql;
+        let listener = runtime.block_on(tokio::net::TcpListener::bind(sql));
+        let listener =
+            listener.map_err(|error| failed(&format!("can't listen on {sql}"), error))?;
+        let sql = listener.local_addr().map_err(|error| failed("no address", error))?;
+        let node = Node::<P>::start(config, registry);
+        let node = node.map_err(|error| failed("the node can't start", error))?;
+        let shared = Shared::with_results_max(security.results_bytes_max);
+        let shared = Arc::new(shared.with_procedures(natives));
+        let goodbye = Arc::new(Notify::new());
+        let told = goodbye.clone();
+        let shutdown = async move { told.notified().await };
+        let engine = node.handle().clone();
+        let serving = pgwire::serve_sharing(shared.clone(), security, listener, engine, shutdown);
+        runtime.spawn(serving);
+        Ok(Box::new(Embedded { node, shared, sql, goodbye }))
+    }
+}

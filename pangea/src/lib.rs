@@ -1,0 +1,64 @@
+//! Pangea as a library: a cluster, or one node of one, within a program of one's own.
+//!
+//! What a program gains over a server beside it are procedures in Rust ([`SqlProcedure`]):
+//! functions that run at their place in the order on every node, next to the data, and that any
+//! PostgreSQL client of the program's nodes calls by `CALL`.
+//!
+//! ```
+//! use pangea::{Cluster, Datum, Sql, SqlProcedure, SqlType, Stop, raise};
+//!
+//! struct Withdraw;
+//!
+//! impl SqlProcedure for Withdraw {
+//!     fn name(&self) -> &str {
+//!         "withdraw"
+//!     }
+//!
+//!     fn params(&self) -> Vec<SqlType> {
+//!         vec![SqlType::Int4, SqlType::Int8]
+//!     }
+//!
+//!     fn run(&self, args: &[Datum], cx: &mut Sql<'_>) -> Result<Vec<Datum>, Stop> {
+//!         let update = "update account set balance = balance - $2
+//!                       where id = $1 and balance >= $2";
+//!         match cx.sql(update, args)?.count {
+//!             1 => Ok(Vec::new()),
+//!             _ => Err(raise("there is not enough")),
+//!         }
+//!     }
+//! }
+//!
+//! # fn main() -> Result<(), pangea::Error> {
+//! let cluster = Cluster::builder().procedure(Withdraw).start()?;
+//! let mut connection = cluster.connect(0)?;
+//! connection.query("create table account (id int primary key, balance bigint)", &[])?;
+//! connection.query("insert into account values (1, 100)", &[])?;
+//! connection.call("withdraw", &[Datum::Int(1), Datum::Int(30)])?;
+//! let left = connection.query("select balance from account", &[])?;
+//! assert_eq!(left.rows, [[Datum::Int(70)]]);
+//! // psql -h 127.0.0.1 -p <port> -c 'call withdraw(1, 70)'
+//! println!("{}", cluster.sql_address(0));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! All nodes of a cluster must have the same procedures, with the same code: a node is refused by
+//! peers whose procedures have other names or other numbers, and what one of the same name does
+//! nobody compares.
+
+mod embedded;
+#[doc(hidden)]
+pub mod failure;
+#[doc(hidden)]
+pub mod protocol;
+
+pub use embedded::{Builder, Cluster, Connection, Error};
+pub use pangea_core::ids::TableId;
+pub use pangea_core::key::{Direction, Key, KeyRange};
+pub use pangea_core::txn::{Context, Procedure, Scan, Stop};
+pub use pangea_core::value::Value;
+pub use pangea_node::config::Config;
+pub use pangea_sql::error::SqlError;
+pub use pangea_sql::native::{Rows, Sql, SqlProcedure, raise};
+pub use pangea_sql::types::SqlType;
+pub use pangea_sql::types::datum::Datum;

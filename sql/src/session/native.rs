@@ -1,0 +1,181 @@
+//! CALL of a procedure in Rust.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use pangea_core::txn::{Outcome, Procedure, SqlState};
+use sqlparser::ast;
+
+use super::data::CONFLICTS_MAX;
+use super::explain::Rehearsed;
+use super::interrupt::Interruptible;
+use super::prepared::query_of;
+use super::stream::Stream;
+use super::{Response, Session, now};
+use crate::engine::Engine;
+use crate::error::{SqlError, code};
+use crate::expr::Env;
+use crate::held::Held;
+use crate::native::Native;
+use crate::plan::OutputColumn;
+use crate::statement::{Arguments, Returned};
+use crate::syntax::{self, Parsed};
+use crate::types::SqlType;
+use crate::types::datum::Datum;
+
+/// A CALL that is meant, and its arguments.
+pub(super) struct NativeCall {
+    native: Arc<Native>,
+    /// A query of one row: the arguments, as their types.
+    args: Option<Arc<Parsed>>,
+}
+
+impl<E: Engine> Session<E> {
+    /// The procedure in Rust that a statement calls, if it does.
+    pub(super) fn native_call(&self, parsed: &Parsed) -> Result<Option<NativeCall>, SqlError> {
+        let ast::Statement::Call(call) = &*parsed.ast else { return Ok(None) };
+        if self.shared.natives.is_empty() {
+            return Ok(None);
+        }
+        let name = syntax::table_name(&call.name)?;
+        let Some(native) = self.shared.natives.get(&name).cloned() else { return Ok(None) };
+        let unsupported = || SqlError::unsupported("such arguments of a procedure in Rust");
+        let args = match &call.args {
+            ast::FunctionArguments::List(list) if list.clauses.is_empty() => &list.args[..],
+            ast::FunctionArguments::None => &[],
+            ast::FunctionArguments::List(_) | ast::FunctionArguments::Subquery(_) => {
+                return Err(unsupported());
+            }
+        };
+        let value = |arg: &ast::FunctionArg| match arg {
+            ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(value)) => Ok(value.clone()),
+            _ => Err(unsupported()),
+        };
+        let args = args.iter().map(value).collect::<Result<Vec<_>, _>>()?;
+        let types = native.params();
+        if args.len() != types.len() {
+            let shown: Vec<_> = types.iter().map(|base| base.name()).collect();
+            let message = format!("procedure {name} takes {} arguments", types.len());
+            let hint = format!("It is {name}({}).", shown.join(", "));
+            return Err(SqlError::new(code::UNDEFINED_FUNCTION, message).with_hint(hint));
+        }
+        let args = (!args.is_empty()).then(|| query_of(&args, &types)).transpose()?;
+        Ok(Some(NativeCall { native, args: args.map(Arc::new) }))
+    }
+
+    /// The parameters of the statement that calls it, and the columns of its row.
+    pub(super) async fn describe_native(
+        &mut self,
+        call: &NativeCall,
+        types: &[Option<SqlType>],
+    ) -> Result<(Vec<SqlType>, Vec<OutputColumn>), SqlError> {
+        let params = match &call.args {
+            None => Vec::new(),
+            Some(args) if self.transaction.is_some() => {
+                self.plan_in_transaction(args, types).await?.params.clone()
+            }
+            Some(args) => self.plan(args, types).await?.0.params.clone(),
+        };
+        Ok((params, call.native.columns()))
+    }
+
+    /// Calls it: as a program outside of a transaction, and on the snapshot of one within.
+    pub(super) async fn run_native(
+        &mut self,
+        NativeCall { native, args }: NativeCall,
+        param_types: &[SqlType],
+        params: &[Datum],
+    ) -> Result<Response, SqlError> {
+        let values = match args {
+            None => Vec::new(),
+            Some(args) => match Box::pin(self.run_data(&args, param_types, params)).await? {
+                Response::Rows { mut rows, .. } if rows.len() == 1 => rows.swap_remove(0),
+                _ => return Err(SqlError::new(code::INTERNAL, "the arguments are one row")),
+            },
+        };
+        if self.transaction.is_some() {
+            return self.native_in_transaction(&native, values).await;
+        }
+        if self.settings.is_on("default_transaction_read_only") {
+            return Err(read_only());
+        }
+        let env = self.env(values.clone(), now(), Vec::new());
+        let bytes = Arguments::encode_parts("", &native.params(), &env, (false, None));
+        let program = self.program(native.name(), bytes)?;
+        let outcome = self.commit_program(program, Rehearsed::default()).await;
+        match outcome.map_err(|error| self.unknown_outcome(error))? {
+            Outcome::Aborted(abort) if abort.code == code::NOT_REPEATABLE => {
+                self.native_alone(&native, values).await
+            }
+            Outcome::Aborted(abort) => Err(abort.into()),
+            Outcome::Committed { version, result, .. } => {
+                self.written = self.written.max(version);
+                let Returned { columns, executed, .. } = Returned::decode(&result)?;
+                Ok(self.called(columns, executed.rows))
+            }
+        }
+    }
+
+    /// Calls it in a transaction of its own, which is tried again where another came first.
+    async fn native_alone(
+        &mut self,
+        native: &Native,
+        values: Vec<Datum>,
+    ) -> Result<Response, SqlError> {
+        let mut left = CONFLICTS_MAX;
+        loop {
+            self.begin(true, None);
+            let response = match self.native_in_transaction(native, values.clone()).await {
+                Ok(response) => response,
+                Err(error) => {
+                    self.rollback();
+                    return Err(error);
+                }
+            };
+            match self.commit().await {
+                Ok(_) => return Ok(response),
+                Err(error) if error.code == SqlState::SERIALIZATION_FAILURE && left > 0 => {
+                    left -= 1;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    async fn native_in_transaction(
+        &mut self,
+        native: &Native,
+        values: Vec<Datum>,
+    ) -> Result<Response, SqlError> {
+        self.open_snapshot().await?;
+        let mut transaction = self.transaction.take().expect("the caller has looked");
+        let env = self.env(values, transaction.started, Vec::new());
+        let env = Env { deferred: Some(RefCell::default()), ..env };
+        // Its code is no statement that could be done once more.
+        transaction.done.breaks();
+        let cx = transaction.cx.as_mut().expect("the snapshot is open");
+        cx.is_read_only = transaction.is_read_only;
+        cx.begin_write();
+        let executed = match transaction.is_read_only {
+            true => Err(read_only()),
+            false => native
+                .execute(&env, &mut Interruptible::new(cx, &self.engine))
+                .map_err(SqlError::from),
+        };
+        let deferred = env.deferred.unwrap_or_default().into_inner();
+        transaction.deferred.extend(deferred);
+        self.transaction = Some(transaction);
+        Ok(self.called(native.columns(), executed?.rows))
+    }
+
+    fn called(&mut self, columns: Vec<OutputColumn>, rows: Vec<Vec<Datum>>) -> Response {
+        if columns.is_empty() {
+            return Response::Command { tag: "CALL".to_owned() };
+        }
+        self.respond_rows(columns, Stream::whole(rows, Held::default(), "CALL".to_owned()))
+    }
+}
+
+fn read_only() -> SqlError {
+    SqlError::new(code::READ_ONLY, "cannot execute CALL in a read-only transaction")
+}
