@@ -13,6 +13,7 @@ pub mod history;
 mod insight;
 mod keys;
 pub mod memory;
+mod nested;
 pub mod notice;
 mod online;
 mod plan;

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use pangea_core::txn::Context;
 
 use super::query::{self, compute};
-use super::write::{Writer, hidden_key};
+use super::write::{self, Pending, Writer, hidden_key};
 use super::{Cursor, Executed};
 use crate::copy::{Rows, at_row};
 use crate::error::{Failure, SqlError, code};
@@ -32,7 +32,8 @@ pub(crate) fn load(
         let message = format!("the columns of relation \"{name}\" have changed during the COPY");
         return Err(SqlError::new(code::NOT_PREREQUISITE, message).into());
     }
-    let mut writer = Writer::new(&copy.targets, env, cx);
+    let mut pending = Pending::default();
+    let mut writer = Writer::new(&copy.targets, env, cx, &mut pending);
     for (number, source) in (0u64..).zip(rows.iter()) {
         let source = source?;
         add(copy, &mut writer, &source, number, env).map_err(|failure| match failure {
@@ -40,7 +41,7 @@ pub(crate) fn load(
             Failure::Interrupted => Failure::Interrupted,
         })?;
     }
-    writer.finish()?;
+    write::finish(vec![(&copy.targets, pending)], env, cx)?;
     Ok(Executed { count: rows.count, ..Executed::default() })
 }
 

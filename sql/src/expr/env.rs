@@ -1,6 +1,7 @@
 //! What expressions know beside their row.
 
 use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::error::SqlError;
@@ -60,7 +61,13 @@ pub(crate) struct Env {
     pub deferred: Option<RefCell<Vec<Deferred>>>,
     /// Whether new indexes are filled by steps that follow the statement.
     pub fills_later: bool,
+    /// Rows that steps of the statement have come to, by the numbers of the relations that they are
+    /// for its queries.
+    pub given: RefCell<BTreeMap<u32, Given>>,
 }
+
+/// Rows of a step of a statement.
+pub(crate) type Given = Arc<Vec<Vec<Datum>>>;
 
 impl Env {
     /// That of nobody's statement, which has neither parameters nor a time.
@@ -87,6 +94,7 @@ impl Env {
             facts: None,
             deferred: None,
             fills_later: false,
+            given: RefCell::default(),
         }
     }
 
@@ -114,6 +122,7 @@ impl Env {
             facts: self.facts.clone(),
             deferred: None,
             fills_later: false,
+            given: RefCell::default(),
         }
     }
 
@@ -136,7 +145,13 @@ impl Env {
         let sequences = self.sequences.clone();
         let last_number = self.last_number.clone();
         let profile = self.profile.clone();
-        Self { sequences, last_number, profile, ..self.with_params(self.params.clone()) }
+        let given = self.given.clone();
+        Self { sequences, last_number, profile, given, ..self.with_params(self.params.clone()) }
+    }
+
+    /// The rows of a step that has been done.
+    pub fn given(&self, relation: u32) -> Given {
+        self.given.borrow().get(&relation).cloned().unwrap_or_default()
     }
 
     /// Takes over what expressions over a fork have drawn and set.

@@ -61,6 +61,8 @@ const ROWS_FIRST: usize = 64;
 
 /// How many rows a table of the catalog has, about.
 const SYSTEM_ROWS: usize = 500;
+/// And what a step of the statement comes to.
+const GIVEN_ROWS: usize = 100;
 
 /// Where rows come from.
 #[derive(Clone, Debug)]
@@ -70,6 +72,8 @@ pub(crate) enum Leaf {
     Rows(Vec<Vec<Expr>>),
     /// A table of the catalog.
     System(&'static SystemTable),
+    /// What a step of the statement has come to, as the relation of this number.
+    Given(u32),
 }
 
 /// A relation of a query.
@@ -86,6 +90,7 @@ impl fmt::Debug for Relation {
             Leaf::Table(paths) => write!(f, "{}", paths.table.name),
             Leaf::Rows(rows) => write!(f, "{} rows", rows.len()),
             Leaf::System(table) => f.write_str(&table.name),
+            Leaf::Given(relation) => write!(f, "rows of step {relation}"),
         }
     }
 }
@@ -193,6 +198,7 @@ fn estimate(leaf: &Leaf, filter: Option<&Expr>, desk: &Desk) -> usize {
         }
         Leaf::Rows(rows) => rows.len(),
         Leaf::System(_) => SYSTEM_ROWS,
+        Leaf::Given(_) => GIVEN_ROWS,
     }
 }
 
@@ -466,6 +472,7 @@ impl Task {
                 Ok(State::Values(Arc::new(rows), 0))
             }
             Leaf::System(table) => Ok(State::Values(env.catalog()?.rows(table, env), 0)),
+            Leaf::Given(relation) => Ok(State::Values(env.given(*relation), 0)),
         }
     }
 }

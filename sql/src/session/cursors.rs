@@ -5,12 +5,14 @@
 
 use std::sync::Arc;
 
+use sqlparser::ast;
+
 use super::{Response, Session, now};
 use crate::engine::Engine;
 use crate::error::{SqlError, code};
 use crate::plan::OutputColumn;
 use crate::syntax::cursors::Step;
-use crate::syntax::{CursorStatement, quoted};
+use crate::syntax::{self, CursorStatement, quoted};
 use crate::types::SqlType;
 use crate::types::datum::Datum;
 
@@ -98,6 +100,15 @@ impl Cursor {
     }
 }
 
+/// The rows of a cursor are read, whatever it is of.
+fn refuse_writes(statement: &ast::Statement) -> Result<(), SqlError> {
+    if matches!(statement, ast::Statement::Query(query) if syntax::names_write(query)) {
+        let message = "DECLARE CURSOR must not contain data-modifying statements in WITH";
+        return Err(SqlError::new(code::FEATURE_NOT_SUPPORTED, message));
+    }
+    Ok(())
+}
+
 fn no_cursor(name: &str) -> SqlError {
     SqlError::new(code::NO_PORTAL, format!("cursor \"{name}\" does not exist"))
 }
@@ -124,6 +135,7 @@ impl<E: Engine> Session<E> {
                     let message = format!("a session can have at most {CURSORS_MAX} cursors");
                     return Err(SqlError::new(code::LIMIT_EXCEEDED, message));
                 }
+                refuse_writes(&query.ast)?;
                 let is_alone = self.transaction.is_none();
                 let found = Box::pin(self.run_data(query, param_types, params)).await?;
                 let Response::Rows { columns, rows, .. } = found else {

@@ -379,6 +379,7 @@ impl<E: Engine> Session<E> {
             facts: self.facts.clone(),
             deferred: None,
             fills_later: false,
+            given: RefCell::default(),
         }
     }
 
