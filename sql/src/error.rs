@@ -83,6 +83,7 @@ pub mod code {
     pub const FOREIGN_KEY: SqlState = SqlState(*b"23503");
     pub const UNIQUE: SqlState = SqlState::UNIQUE_VIOLATION;
     pub const CHECK: SqlState = SqlState(*b"23514");
+    pub const CHECK_OPTION: SqlState = SqlState(*b"44000");
     pub const TRANSACTION_END: SqlState = SqlState(*b"2D000");
     pub const CARDINALITY: SqlState = SqlState(*b"21000");
     pub const SNAPSHOT_TOO_OLD: SqlState = SqlState(*b"72000");
@@ -299,6 +300,16 @@ pub(crate) enum Failure {
     Sql(SqlError),
     /// The executor needs the run to end, and may start it again.
     Interrupted,
+}
+
+impl Failure {
+    /// The same of a step that writes a table.
+    pub(crate) fn in_table(self, table: &str) -> Self {
+        match self {
+            Self::Sql(error) => error.in_table(table).into(),
+            Self::Interrupted => Self::Interrupted,
+        }
+    }
 }
 
 impl From<SqlError> for Failure {

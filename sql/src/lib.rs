@@ -15,6 +15,7 @@ mod insight;
 mod keys;
 pub mod memory;
 pub mod native;
+mod nested;
 pub mod notice;
 mod online;
 mod plan;

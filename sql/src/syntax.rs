@@ -4,7 +4,9 @@ pub(crate) mod as_of;
 pub(crate) mod cursors;
 mod depth;
 pub(crate) mod explain;
+pub(crate) mod inserts;
 mod kinds;
+mod only;
 mod own;
 pub(crate) mod procedures;
 mod refused;
@@ -13,7 +15,9 @@ mod reserved;
 pub(crate) mod roles;
 mod sequences;
 mod spelling;
+mod views;
 pub(crate) mod words;
+mod writes;
 
 use std::sync::Arc;
 
@@ -30,6 +34,8 @@ pub(crate) use self::refused::system_column;
 pub(crate) use self::rename::{names_word, renamed};
 pub(crate) use self::reserved::RESERVED;
 pub(crate) use self::roles::RoleStatement;
+pub(crate) use self::writes::{is_write, names_write};
+use crate::catalog::CheckOption;
 use crate::copy;
 use crate::error::{SqlError, byte_offset, code};
 use crate::system;
@@ -50,6 +56,10 @@ pub(crate) struct Parsed {
     pub source: Arc<str>,
     /// What it says where it is about a cursor: then the tree is of no use either.
     pub cursor: Option<Arc<CursorStatement>>,
+    /// The CHECK OPTION of a CREATE VIEW, which the tree has no place for.
+    pub check: Option<CheckOption>,
+    /// Whether it is an ALTER VIEW, which the tree has as an ALTER TABLE.
+    pub is_view: bool,
     /// The options of a COPY, which the tree can't hold all of.
     pub copy: Option<Arc<copy::Options>>,
     /// What it says where it is about procedures: then the tree is of no use.
@@ -145,14 +155,11 @@ fn parse_one(
     let mut tokens = tokens.to_vec();
     let as_of = as_of::take(source, &mut tokens)?;
     sequences::reorder(&mut tokens);
-    // PostgreSQL's own word for ROLLBACK, which the parser does not know.
-    let first_word = tokens.iter_mut().find(|token| is_word(&&**token));
-    if let Some(token) = first_word
-        && matches!(&token.token, Token::Word(word)
-            if word.quote_style.is_none() && word.value.eq_ignore_ascii_case("abort"))
-    {
-        token.token = Token::make_keyword("ROLLBACK");
-    }
+    let check = views::take_check_option(&mut tokens);
+    let is_view = views::alter_as_table(&mut tokens);
+    only::take_only(&mut tokens);
+    inserts::normalize(source, &mut tokens);
+    replace_abort(&mut tokens);
     // Old versions go by themselves and no statistics are gathered, of whatever table: there is
     // nothing more to be known of such a statement.
     if let Some(at) = tokens.iter().position(|token| is_word(&token))
@@ -187,7 +194,17 @@ fn parse_one(
         as_of::check(&ast, &source)?;
     }
     let (ast, as_of) = (Arc::new(ast), as_of.map(Arc::new));
-    Ok(Parsed { ast, copy, as_of, ..own::of_no_tree(&text, &source) })
+    Ok(Parsed { ast, copy, check, is_view, as_of, ..own::of_no_tree(&text, &source) })
+}
+
+/// PostgreSQL's own word for ROLLBACK, which the parser does not know.
+fn replace_abort(tokens: &mut [TokenWithSpan]) {
+    let is_word = |token: &TokenWithSpan| !matches!(token.token, Token::Whitespace(_) | Token::EOF);
+    if let Some(token) = tokens.iter_mut().find(|token| is_word(token))
+        && words::word(&token.token).as_deref() == Some("ABORT")
+    {
+        token.token = Token::make_keyword("ROLLBACK");
+    }
 }
 
 /// The parser says `Expected: x, found: y at Line: 1, Column: 2`; PostgreSQL names `y` alone.
@@ -467,8 +484,6 @@ mod tests {
     #[test]
     fn what_is_missing_within_a_statement_is_named_where_it_stands() {
         let cases = [
-            ("select a from only t", "ONLY", Some(15)),
-            ("update only (t) set a = 1", "ONLY", Some(8)),
             ("select a from t order by a using <", "ORDER BY .. USING", Some(28)),
             ("select 0xffffffffffffffff", "a hexadecimal number beyond bigint", Some(8)),
             ("select a from t for update skip locked", "SKIP LOCKED", None),
@@ -485,6 +500,8 @@ mod tests {
             "select skip locked from t",
             "select 1 as only, 2 as select",
             "delete from t using (values (1)) v",
+            "select a from only t",
+            "update only (t) set a = 1",
             "select \"only\" from \"only\"",
             "create table t (a int null, b int not null)",
         ] {

@@ -30,7 +30,7 @@ use crate::error::Failure;
 pub use role::BOOTSTRAP;
 pub use sequence::Sequence;
 pub use table::{Action, Check, Column, ForeignKey, Identity, Index, IndexKey, KeyTarget, Table};
-pub use view::{View, ViewColumn};
+pub use view::{CheckOption, View, ViewColumn};
 
 /// The table that holds the catalog.
 pub const CATALOG: TableId = TableId(1);
@@ -40,7 +40,7 @@ pub const USER_TABLE_FIRST: u32 = 1_000;
 const COUNTER_KEY: &[u8] = &[0];
 const RELATION_PREFIX: u8 = 1;
 /// The layout of a record that this code writes.
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 
 /// What a name stands for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -20,6 +20,20 @@ pub struct View {
     /// The tables and views that it names, and how many columns each had: those that came later
     /// are not in the view, whatever `*` says.
     pub reads: Vec<(String, usize)>,
+    /// Where each of its rows is one of the first relation that it names: for each of its columns,
+    /// the place of the column there, unless it is computed.
+    pub shows: Option<Vec<Option<u32>>>,
+    /// What rows are held to that are written by way of it.
+    pub check: Option<CheckOption>,
+}
+
+/// Which conditions a row must meet that is written by way of a view.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CheckOption {
+    /// Those of the view, and of views below it that say so.
+    Local,
+    /// Those of all views.
+    Cascaded,
 }
 
 /// A column of a view.
@@ -30,6 +44,18 @@ pub struct ViewColumn {
     /// Its type.
     #[serde(with = "column_type")]
     pub ty: ColumnType,
+    /// What a row gets there that is added by way of the view, in place of the table's default.
+    pub default: Option<String>,
+}
+
+impl CheckOption {
+    /// What the catalog calls it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Local => "local",
+            Self::Cascaded => "cascaded",
+        }
+    }
 }
 
 impl View {

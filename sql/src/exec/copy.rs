@@ -4,7 +4,7 @@ use pangea_core::txn::Context;
 
 use super::Executed;
 use super::query::compute;
-use super::write::{Writer, hidden_key};
+use super::write::{self, Pending, Writer, hidden_key};
 use crate::copy::{Rows, at_row};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Env;
@@ -27,7 +27,8 @@ pub(crate) fn load(
         let message = format!("the columns of relation \"{name}\" have changed during the COPY");
         return Err(SqlError::new(code::NOT_PREREQUISITE, message).into());
     }
-    let mut writer = Writer::new(&copy.targets, env, cx);
+    let mut pending = Pending::default();
+    let mut writer = Writer::new(&copy.targets, env, cx, &mut pending);
     for (number, source) in (0u64..).zip(rows.iter()) {
         let source = source?;
         add(copy, &mut writer, &source, number, env).map_err(|failure| match failure {
@@ -35,7 +36,7 @@ pub(crate) fn load(
             Failure::Interrupted => Failure::Interrupted,
         })?;
     }
-    writer.finish()?;
+    write::finish(vec![(&copy.targets, pending)], env, cx)?;
     Ok(Executed { count: rows.count, ..Executed::default() })
 }
 

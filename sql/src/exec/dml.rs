@@ -1,68 +1,206 @@
 //! Running INSERT, UPDATE and DELETE.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use pangea_core::key::Key;
 use pangea_core::txn::Context;
 
 use super::query::{self, compute};
-use super::write::{Writer, hidden_key};
+use super::steps::Run;
+use super::write::{Pending, Writer, failing_row, hidden_key};
 use super::{Executed, RowBuffer, scan};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::{Env, Expr};
-use crate::plan::{Delete, Insert, Joined, OnConflict, Update};
+use crate::plan::access::Access;
+use crate::plan::target::Targets;
+use crate::plan::{Delete, Insert, Joined, OnConflict, Returning, Update, ViewCheck};
 use crate::types::datum::Datum;
 
 /// The statement's own table among its targets.
 const OWN: usize = 0;
 
-pub(super) fn insert(
-    insert: &Insert,
-    env: &Env,
-    cx: &mut dyn Context,
-) -> Result<Executed, Failure> {
-    let mut returned = RowBuffer::default();
-    let mut count = 0;
-    // Rows that this statement has written already.
-    let mut written = BTreeSet::new();
-    let (source, _held) = query::run(&insert.source, env, cx)?;
-    let mut writer = Writer::new(&insert.targets, env, cx);
-    for (number, source) in source.into_iter().enumerate() {
-        let mut row = compute(&insert.columns, &source, env)?;
-        writer.complete(OWN, &mut row)?;
-        let key = writer.key_of(OWN, &row)?.unwrap_or_else(|| hidden_key(number, env));
-        let row = match existing(insert, &mut writer, (&key, &row))? {
-            None => {
-                writer.insert(OWN, key.clone(), row.clone())?;
-                written.insert(key);
-                row
-            }
-            Some(existing) => match &insert.on_conflict {
-                OnConflict::Update { assignments, filter, .. } => {
-                    if written.contains(&existing) {
-                        return Err(affects_twice().into());
-                    }
-                    let old = read(insert, &mut writer, &existing)?;
-                    let both = [&old[..], &row[..]].concat();
-                    if !filter.as_ref().map_or(Ok(true), |it| it.is_true(&both, env))? {
-                        continue;
-                    }
-                    let mut new = old.clone();
-                    assign(assignments, &both, &mut new, env)?;
-                    writer.complete(OWN, &mut new)?;
-                    written.extend(writer.update(OWN, vec![((existing, old), new.clone())])?);
-                    new
+impl<'a> Run<'a> {
+    pub(super) fn insert(&mut self, insert: &'a Insert) -> Result<Executed, Failure> {
+        let env = self.env;
+        let table = insert.targets.own().table.id;
+        let mut told = Told::new(&insert.returning);
+        let mut count = 0;
+        let mut pending = Pending::default();
+        let (rows, _held) = query::run(&insert.source, env, self.before())?;
+        for source in rows {
+            let mut row = compute(&insert.columns, &source, env)?;
+            let number = self.inserted;
+            self.inserted += 1;
+            let mut writer = Writer::new(&insert.targets, env, self.now(), &mut pending);
+            writer.complete(OWN, &mut row)?;
+            let key = writer.key_of(OWN, &row)?.unwrap_or_else(|| hidden_key(number, env));
+            let row = match existing(insert, &mut writer, (&key, &row))? {
+                None => {
+                    writer.insert(OWN, key.clone(), row.clone())?;
+                    check_view(&insert.checks, &insert.targets, &row, env)?;
+                    self.touch(table, key);
+                    row
                 }
-                OnConflict::Fail | OnConflict::Skip { .. } => continue,
-            },
+                Some(existing) => match self.replace(insert, existing, &row, &mut pending)? {
+                    Some(row) => row,
+                    None => continue,
+                },
+            };
+            count += 1;
+            told.push(&row, env)?;
+        }
+        self.put_off(&insert.targets, pending);
+        Ok(Executed { rows: told.end(self)?, count, ..Executed::default() })
+    }
+
+    /// Changes the row that is in the way of a new one, where the statement says so, and returns
+    /// what it is then.
+    fn replace(
+        &mut self,
+        insert: &Insert,
+        existing: Key,
+        row: &[Datum],
+        pending: &mut Pending,
+    ) -> Result<Option<Vec<Datum>>, Failure> {
+        let OnConflict::Update { assignments, filter, asked, .. } = &insert.on_conflict else {
+            return Ok(None);
         };
-        count += 1;
-        if !insert.returning.is_empty() {
-            returned.push(compute(&insert.returning, &row, env)?)?;
+        let env = self.env;
+        let table = insert.targets.own().table.id;
+        if self.has_touched(table, &existing) {
+            return Err(affects_twice().into());
+        }
+        let old = read(insert, &existing, self.now())?;
+        let both = [&old[..], row].concat();
+        let mut new = old.clone();
+        match asked {
+            None => {
+                if !filter.as_ref().map_or(Ok(true), |it| it.is_true(&both, env))? {
+                    return Ok(None);
+                }
+                assign(assignments, &both, &mut new, env)?;
+            }
+            Some(asked) => {
+                let numbered = [both, vec![Datum::Int(0)]].concat();
+                let values = self.ask(asked, vec![numbered])?.pop().unwrap_or_default();
+                let condition = filter.as_ref().map(|_| values.last());
+                if condition.flatten().is_some_and(|is_true| is_true.truth() != Some(true)) {
+                    return Ok(None);
+                }
+                for ((at, _), value) in assignments.iter().zip(values) {
+                    new[*at] = value;
+                }
+            }
+        }
+        let mut writer = Writer::new(&insert.targets, env, self.now(), pending);
+        writer.complete(OWN, &mut new)?;
+        let keys = writer.update(OWN, vec![((existing, old), new.clone())])?;
+        check_view(&insert.checks, &insert.targets, &new, env)?;
+        keys.into_iter().for_each(|key| self.touch(table, key));
+        Ok(Some(new))
+    }
+
+    pub(super) fn update(&mut self, update: &'a Update) -> Result<Executed, Failure> {
+        let env = self.env;
+        let rows = (&update.access, update.filter.as_ref(), update.joined.as_ref());
+        // All rows are found before the first changes, so that no row is found twice.
+        let found = self.found(rows)?;
+        let count = found.len() as u64;
+        let mut told = Told::new(&update.returning);
+        let mut pending = Pending::default();
+        let writer = Writer::new(&update.targets, env, self.now(), &mut pending);
+        let mut changed = Vec::with_capacity(found.len());
+        for (key, old, others) in found {
+            let mut row = old.clone();
+            assign(&update.assignments, &with(&old, &others), &mut row, env)?;
+            writer.complete(OWN, &mut row)?;
+            check_view(&update.checks, &update.targets, &row, env)?;
+            told.push(&with(&row, &others), env)?;
+            changed.push(((key, old), row));
+        }
+        let before: Vec<Key> = match self.is_several {
+            true => changed.iter().map(|((key, _), _)| key.clone()).collect(),
+            false => Vec::new(),
+        };
+        let mut writer = Writer::new(&update.targets, env, self.now(), &mut pending);
+        let after = writer.update(OWN, changed)?;
+        if self.is_several {
+            let table = update.access.table.id;
+            before.into_iter().chain(after).for_each(|key| self.touch(table, key));
+        }
+        self.put_off(&update.targets, pending);
+        Ok(Executed { rows: told.end(self)?, count, ..Executed::default() })
+    }
+
+    pub(super) fn delete(&mut self, delete: &'a Delete) -> Result<Executed, Failure> {
+        let env = self.env;
+        let rows = (&delete.access, delete.filter.as_ref(), delete.joined.as_ref());
+        let found = self.found(rows)?;
+        let count = found.len() as u64;
+        let mut told = Told::new(&delete.returning);
+        let mut pending = Pending::default();
+        for (key, row, others) in found {
+            told.push(&with(&row, &others), env)?;
+            if self.is_several {
+                self.touch(delete.access.table.id, key.clone());
+            }
+            let mut writer = Writer::new(&delete.targets, env, self.now(), &mut pending);
+            writer.delete(OWN, (key, row))?;
+        }
+        self.put_off(&delete.targets, pending);
+        Ok(Executed { rows: told.end(self)?, count, ..Executed::default() })
+    }
+
+    /// The rows that a step is to write, but those that another has written.
+    fn found(
+        &mut self,
+        (access, filter, joined): (&Access, Option<&Expr>, Option<&Joined>),
+    ) -> Result<Vec<Found>, Failure> {
+        let env = self.env;
+        let mut found = match joined {
+            Some(joined) => found_by(joined, access.table.columns.len(), env, self.before())?,
+            None => {
+                let found = scan::collect(access, filter, env, self.before())?;
+                found.into_iter().map(|(key, row)| (key, row, Vec::new())).collect()
+            }
+        };
+        if self.is_several {
+            found.retain(|(key, ..)| !self.has_touched(access.table.id, key));
+        }
+        Ok(found)
+    }
+}
+
+/// What RETURNING tells, so far.
+struct Told<'a> {
+    returning: &'a Returning,
+    rows: RowBuffer,
+}
+
+impl<'a> Told<'a> {
+    fn new(returning: &'a Returning) -> Self {
+        Self { returning, rows: RowBuffer::default() }
+    }
+
+    /// A row is written.
+    fn push(&mut self, row: &[Datum], env: &Env) -> Result<(), Failure> {
+        let Returning { exprs, asked } = self.returning;
+        if asked.is_some() {
+            let number = Datum::Int(self.rows.rows.len() as i64);
+            self.rows.push([row, &[number]].concat())?;
+        } else if !exprs.is_empty() {
+            self.rows.push(compute(exprs, row, env)?)?;
+        }
+        Ok(())
+    }
+
+    fn end(self, run: &mut Run<'_>) -> Result<Vec<Vec<Datum>>, Failure> {
+        match &self.returning.asked {
+            Some(asked) => run.ask(asked, self.rows.rows),
+            None => Ok(self.rows.rows),
         }
     }
-    writer.finish()?;
-    Ok(Executed { rows: returned.rows, count, ..Executed::default() })
 }
 
 /// The key of the row that is in the way of a new one, where the statement says what then.
@@ -87,9 +225,9 @@ fn existing(
     }
 }
 
-fn read(insert: &Insert, writer: &mut Writer<'_>, key: &Key) -> Result<Vec<Datum>, Failure> {
+fn read(insert: &Insert, key: &Key, cx: &mut dyn Context) -> Result<Vec<Datum>, Failure> {
     let table = &insert.targets.own().table;
-    let bytes = writer.cx().get(table.id, key)?;
+    let bytes = cx.get(table.id, key)?;
     let missing = || SqlError::new(code::DATA_CORRUPTED, "an index entry leads to no row");
     Ok(table.decode_row(&bytes.ok_or_else(missing)?)?)
 }
@@ -100,6 +238,23 @@ fn affects_twice() -> SqlError {
         "Ensure that no rows proposed for insertion within the same command have duplicate \
          constrained values.",
     )
+}
+
+/// Holds a row to the views that it was written by way of.
+fn check_view(
+    checks: &[ViewCheck],
+    targets: &Targets,
+    row: &[Datum],
+    env: &Env,
+) -> Result<(), SqlError> {
+    for ViewCheck { view, condition } in checks {
+        if !condition.is_true(row, env)? {
+            let message = format!("new row violates check option for view \"{view}\"");
+            let detail = failing_row(&targets.own().table, row, env);
+            return Err(SqlError::new(code::CHECK_OPTION, message).with_detail(detail));
+        }
+    }
+    Ok(())
 }
 
 fn assign(
@@ -114,61 +269,16 @@ fn assign(
     Ok(())
 }
 
-pub(super) fn update(
-    update: &Update,
-    env: &Env,
-    cx: &mut dyn Context,
-) -> Result<Executed, Failure> {
-    if let Some(joined) = &update.joined {
-        return joined_update(update, joined, env, cx);
-    }
-    let mut returned = RowBuffer::default();
-    // All rows are found before the first changes, so that no row is found twice.
-    let found = scan::collect(&update.access, update.filter.as_ref(), env, cx)?;
-    let count = found.len() as u64;
-    let mut writer = Writer::new(&update.targets, env, cx);
-    let mut changed = Vec::with_capacity(found.len());
-    for (key, old) in found {
-        let mut row = old.clone();
-        assign(&update.assignments, &old, &mut row, env)?;
-        writer.complete(OWN, &mut row)?;
-        if !update.returning.is_empty() {
-            returned.push(compute(&update.returning, &row, env)?)?;
-        }
-        changed.push(((key, old), row));
-    }
-    writer.update(OWN, changed)?;
-    writer.finish()?;
-    Ok(Executed { rows: returned.rows, count, ..Executed::default() })
+/// A row with what came with it.
+fn with<'r>(row: &'r [Datum], others: &[Datum]) -> Cow<'r, [Datum]> {
+    if others.is_empty() { Cow::Borrowed(row) } else { Cow::Owned([row, others].concat()) }
 }
 
-pub(super) fn delete(
-    delete: &Delete,
-    env: &Env,
-    cx: &mut dyn Context,
-) -> Result<Executed, Failure> {
-    if let Some(joined) = &delete.joined {
-        return joined_delete(delete, joined, env, cx);
-    }
-    let mut returned = RowBuffer::default();
-    let found = scan::collect(&delete.access, delete.filter.as_ref(), env, cx)?;
-    let count = found.len() as u64;
-    let mut writer = Writer::new(&delete.targets, env, cx);
-    for (key, row) in found {
-        if !delete.returning.is_empty() {
-            returned.push(compute(&delete.returning, &row, env)?)?;
-        }
-        writer.delete(OWN, (key, row))?;
-    }
-    writer.finish()?;
-    Ok(Executed { rows: returned.rows, count, ..Executed::default() })
-}
-
-/// A row that a query found: its key, what it is, and what came with it.
+/// A row that was found: its key, what it is, and what came with it.
 type Found = (Key, Vec<Datum>, Vec<Datum>);
 
 /// The rows that a query found, each once.
-fn found(
+fn found_by(
     joined: &Joined,
     width: usize,
     env: &Env,
@@ -187,53 +297,4 @@ fn found(
         }
     }
     Ok(all)
-}
-
-fn joined_update(
-    update: &Update,
-    joined: &Joined,
-    env: &Env,
-    cx: &mut dyn Context,
-) -> Result<Executed, Failure> {
-    let mut returned = RowBuffer::default();
-    let width = update.access.table.columns.len();
-    let found = found(joined, width, env, cx)?;
-    let count = found.len() as u64;
-    let mut writer = Writer::new(&update.targets, env, cx);
-    let mut changed = Vec::with_capacity(found.len());
-    for (key, old, others) in found {
-        let all = [&old[..], &others[..]].concat();
-        let mut row = old.clone();
-        assign(&update.assignments, &all, &mut row, env)?;
-        writer.complete(OWN, &mut row)?;
-        if !update.returning.is_empty() {
-            let shown = [&row[..], &others[..]].concat();
-            returned.push(compute(&update.returning, &shown, env)?)?;
-        }
-        changed.push(((key, old), row));
-    }
-    writer.update(OWN, changed)?;
-    writer.finish()?;
-    Ok(Executed { rows: returned.rows, count, ..Executed::default() })
-}
-
-fn joined_delete(
-    delete: &Delete,
-    joined: &Joined,
-    env: &Env,
-    cx: &mut dyn Context,
-) -> Result<Executed, Failure> {
-    let mut returned = RowBuffer::default();
-    let found = found(joined, delete.access.table.columns.len(), env, cx)?;
-    let count = found.len() as u64;
-    let mut writer = Writer::new(&delete.targets, env, cx);
-    for (key, row, others) in found {
-        if !delete.returning.is_empty() {
-            let shown = [&row[..], &others[..]].concat();
-            returned.push(compute(&delete.returning, &shown, env)?)?;
-        }
-        writer.delete(OWN, (key, row))?;
-    }
-    writer.finish()?;
-    Ok(Executed { rows: returned.rows, count, ..Executed::default() })
 }

@@ -16,6 +16,7 @@ pub(crate) mod query;
 mod roles;
 mod scan;
 pub(crate) mod series;
+mod steps;
 mod views;
 mod write;
 
@@ -188,15 +189,11 @@ fn run_plan(plan: &Plan, env: &Env, cx: &mut dyn Context) -> Result<Executed, Fa
         }
         Plan::Insert(_) | Plan::Update(_) | Plan::Delete(_) => {
             let watch = Watch::start(env.profile.as_ref(), Step::Modify);
-            let executed = match plan {
-                Plan::Insert(insert) => dml::insert(insert, env, cx)?,
-                Plan::Update(update) => dml::update(update, env, cx)?,
-                Plan::Delete(delete) => dml::delete(delete, env, cx)?,
-                other => unreachable!("{other:?} writes no rows"),
-            };
+            let executed = steps::alone(plan, env, cx)?;
             watch.end_with(executed.rows.len() as u64);
             Ok(executed)
         }
+        Plan::Steps(steps) => steps::all(steps, env, cx),
         Plan::Role(statement) => roles::run(statement, env, cx),
         Plan::CreateTable(create) => ddl::create_table(create, env, cx),
         Plan::DropTables(drop) => ddl::drop_tables(drop, cx),
@@ -209,6 +206,7 @@ fn run_plan(plan: &Plan, env: &Env, cx: &mut dyn Context) -> Result<Executed, Fa
             Ok(Executed::default())
         }
         Plan::CreateView(create) => views::create(create, env, cx),
+        Plan::AlterView(alter) => views::alter(alter, cx),
         Plan::CreateProcedure(create) => procedures::create(create, env, cx),
         Plan::DropProcedures(drop) => procedures::drop(drop, env, cx),
         Plan::Call(call) => procedure::call(call, env, cx),

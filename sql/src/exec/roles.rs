@@ -14,7 +14,7 @@ use crate::expr::Env;
 use crate::notice::Notice;
 use crate::scram::Verifier;
 use crate::syntax::RoleStatement;
-use crate::syntax::roles::{RoleName, RoleOption, reserved};
+use crate::syntax::roles::{Owned, RoleName, RoleOption, reserved};
 use crate::types::datum::Datum;
 use crate::types::{SqlType, text};
 
@@ -43,8 +43,8 @@ pub(super) fn run(
         }
         RoleStatement::Grant(grant) => running.grant(grant)?,
         RoleStatement::Revoke(grant) => running.revoke(grant)?,
-        RoleStatement::Own { is_table, relation, if_exists, owner } => {
-            running.own(*is_table, relation, *if_exists, owner)?;
+        RoleStatement::Own { kind, relation, if_exists, owner } => {
+            running.own(*kind, relation, *if_exists, owner)?;
         }
         RoleStatement::SetRole { .. } | RoleStatement::SetAuthorization { .. } => {
             unreachable!("a session runs it itself")
@@ -449,18 +449,20 @@ impl<'a> Running<'a> {
 
     fn own(
         &mut self,
-        is_table: bool,
+        kind: Owned,
         name: &str,
         if_exists: bool,
         owner: &RoleName,
     ) -> Result<(), Failure> {
         let (object, sequences) = match catalog::find(name, self.cx)? {
-            Some(Relation::Table(table)) if is_table => {
+            Some(Relation::Table(table)) if kind == Owned::Table => {
                 let sequences = table.sequences.into_iter().map(|(_, name)| name).collect();
                 (Object::Table(name.to_owned()), sequences)
             }
-            Some(Relation::View(_)) if is_table => (Object::View(name.to_owned()), Vec::new()),
-            Some(Relation::Sequence(sequence)) => match sequence.owner {
+            Some(Relation::View(_)) if kind != Owned::Sequence => {
+                (Object::View(name.to_owned()), Vec::new())
+            }
+            Some(Relation::Sequence(sequence)) if kind != Owned::View => match sequence.owner {
                 None => (Object::Sequence(name.to_owned()), Vec::new()),
                 Some(table) => {
                     let error = SqlError::unsupported("");
@@ -470,7 +472,11 @@ impl<'a> Running<'a> {
                 }
             },
             Some(_) => {
-                let kind = if is_table { "table" } else { "sequence" };
+                let kind = match kind {
+                    Owned::Table => "table",
+                    Owned::View => "view",
+                    Owned::Sequence => "sequence",
+                };
                 let message = format!("\"{name}\" is not a {kind}");
                 return Err(SqlError::new(code::WRONG_OBJECT_TYPE, message).into());
             }

@@ -12,7 +12,7 @@ use crate::catalog::{self, CATALOG, Relation, Table, View};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Env;
 use crate::notice::Notice;
-use crate::plan::{self, CreateView, DropTables};
+use crate::plan::{self, AlterView, CreateView, DropTables, ViewChange};
 use crate::syntax;
 use crate::system::{PG_CLASS, stored};
 
@@ -27,6 +27,9 @@ pub(super) fn create(
         Some(Relation::View(before)) if create.or_replace => {
             check_replaced(&before, &view)?;
             view.id = before.id;
+            for (column, old) in view.columns.iter_mut().zip(&before.columns) {
+                column.default = old.default.clone();
+            }
             catalog::put(&name, &Relation::View(view), cx)?;
         }
         None => {
@@ -41,6 +44,42 @@ pub(super) fn create(
         Some(_) => {
             let message = format!("relation \"{name}\" already exists");
             return Err(SqlError::new(code::DUPLICATE_TABLE, message).into());
+        }
+    }
+    Ok(Executed::default())
+}
+
+pub(super) fn alter(alter: &AlterView, cx: &mut dyn Context) -> Result<Executed, Failure> {
+    let name = &alter.name;
+    let Some(Relation::View(mut view)) = catalog::find(name, cx)? else {
+        return Err(plan::undefined_table(name).into());
+    };
+    match &alter.change {
+        ViewChange::Name(to) => {
+            if catalog::find(to, cx)?.is_some() {
+                let message = format!("relation \"{to}\" already exists");
+                return Err(SqlError::new(code::DUPLICATE_TABLE, message).into());
+            }
+            view.name = to.clone();
+            catalog::remove(name, cx)?;
+            catalog::put(to, &Relation::View(view), cx)?;
+            roles::follow_name(name, to, cx)?;
+            follow_name(name, to, cx)?;
+        }
+        ViewChange::Column(at, to) => {
+            let old = std::mem::replace(&mut view.columns[*at].name, to.clone());
+            for other in dependents(name, cx)? {
+                let named = [&old, to].map(|column| syntax::names_word(&other.query, column));
+                if named.contains(&true) || syntax::names_word(&other.query, "natural") {
+                    let what = format!("a new name for what view {} reads", other.name);
+                    return Err(SqlError::unsupported(what).into());
+                }
+            }
+            catalog::put(name, &Relation::View(view), cx)?;
+        }
+        ViewChange::Default(at, default) => {
+            view.columns[*at].default = default.clone();
+            catalog::put(name, &Relation::View(view), cx)?;
         }
     }
     Ok(Executed::default())

@@ -36,7 +36,12 @@ pub(super) struct Writer<'a> {
     targets: &'a Targets,
     env: &'a Env,
     cx: &'a mut dyn Context,
-    /// What foreign keys have still to see.
+    pending: &'a mut Pending,
+}
+
+/// What foreign keys have still to see.
+#[derive(Default)]
+pub(super) struct Pending {
     changes: VecDeque<Change>,
     /// How many rows were changed, and what they take.
     rows: usize,
@@ -51,12 +56,13 @@ struct Change {
 }
 
 impl<'a> Writer<'a> {
-    pub(super) fn new(targets: &'a Targets, env: &'a Env, cx: &'a mut dyn Context) -> Self {
-        Self { targets, env, cx, changes: VecDeque::new(), rows: 0, bytes: 0 }
-    }
-
-    pub(super) fn cx(&mut self) -> &mut dyn Context {
-        self.cx
+    pub(super) fn new(
+        targets: &'a Targets,
+        env: &'a Env,
+        cx: &'a mut dyn Context,
+        pending: &'a mut Pending,
+    ) -> Self {
+        Self { targets, env, cx, pending }
     }
 
     /// Computes what is generated, and holds a row to what concerns it alone.
@@ -153,10 +159,12 @@ impl<'a> Writer<'a> {
         if concerned.parents.is_empty() && concerned.children.is_empty() {
             return Ok(());
         }
-        self.rows += 1;
-        self.bytes += [&old, &new].into_iter().flatten().flatten().map(Datum::size).sum::<usize>();
-        check_size(self.rows, self.bytes)?;
-        self.changes.push_back(Change { target, old, new });
+        let pending = &mut *self.pending;
+        pending.rows += 1;
+        pending.bytes +=
+            [&old, &new].into_iter().flatten().flatten().map(Datum::size).sum::<usize>();
+        check_size(pending.rows, pending.bytes)?;
+        pending.changes.push_back(Change { target, old, new });
         Ok(())
     }
 
@@ -218,16 +226,21 @@ impl<'a> Writer<'a> {
         Ok(self.cx.put(target.table.id, key.clone(), Value::from(bytes))?)
     }
 
-    /// The statement is over: foreign keys hold.
-    pub(super) fn finish(mut self) -> Result<(), Failure> {
+    /// The statement is over: foreign keys act on what refers to what went.
+    fn act_all(&mut self) -> Result<Vec<Change>, Failure> {
         let mut seen = Vec::new();
-        while let Some(change) = self.changes.pop_front() {
+        while let Some(change) = self.pending.changes.pop_front() {
             for child in &self.targets.all[change.target].children {
                 self.act(child, &change)?;
             }
             seen.push(change);
         }
-        for change in &seen {
+        Ok(seen)
+    }
+
+    /// And hold for all that changed.
+    fn check_all(&mut self, seen: &[Change]) -> Result<(), Failure> {
+        for change in seen {
             let target = &self.targets.all[change.target];
             self.check_parents(target, change)?;
             for child in &target.children {
@@ -352,6 +365,24 @@ impl<'a> Writer<'a> {
     }
 }
 
+/// The statement is over: foreign keys act, and then hold, for all that its steps have written.
+pub(super) fn finish(
+    steps: Vec<(&Targets, Pending)>,
+    env: &Env,
+    cx: &mut dyn Context,
+) -> Result<(), Failure> {
+    let mut acted = Vec::with_capacity(steps.len());
+    for (targets, mut pending) in steps {
+        let seen = Writer::new(targets, env, cx, &mut pending).act_all();
+        acted.push((targets, seen.map_err(|failure| failure.in_table(&targets.own().table.name))?));
+    }
+    for (targets, seen) in &acted {
+        let checked = Writer::new(targets, env, cx, &mut Pending::default()).check_all(seen);
+        checked.map_err(|failure| failure.in_table(&targets.own().table.name))?;
+    }
+    Ok(())
+}
+
 /// What others could refer to and is no more, where none of it is NULL.
 fn lost_key(child: &Child, change: &Change) -> Option<Vec<Datum>> {
     let old = pick(change.old.as_ref()?, &child.key.parent_columns);
@@ -416,7 +447,8 @@ pub(super) fn validate(
     let Some(targets) = &new.targets else { return Ok(()) };
     let own = targets.own();
     scan::chunks(table.id, KeyRange::all(), cx, &mut |rows, cx| {
-        let mut writer = Writer::new(targets, env, cx);
+        let mut pending = Pending::default();
+        let mut writer = Writer::new(targets, env, cx, &mut pending);
         for (_, value) in rows {
             let row = table.decode_row(&value)?;
             if let Some(&at) = new.not_null.iter().find(|&&at| row[at].is_null()) {
@@ -448,7 +480,7 @@ fn check_not_null(table: &Table, row: &[Datum], env: &Env) -> Result<(), SqlErro
     Err(SqlError::null_in_column(&column.name, &table.name).with_detail(detail))
 }
 
-fn failing_row(table: &Table, row: &[Datum], env: &Env) -> String {
+pub(super) fn failing_row(table: &Table, row: &[Datum], env: &Env) -> String {
     let shown: Vec<String> = table
         .live_columns()
         .map(|(at, column)| match &row[at] {

@@ -141,30 +141,13 @@ pub(crate) fn tree(
     env: &Env,
     cx: &mut dyn Context,
 ) -> Result<Node, Failure> {
+    let plan = &planned.plan;
+    let is_several = matches!(plan, Plan::Steps(_));
     let (alias, is_ordered) = shape_of(&parsed.ast);
-    let known = Known::new();
-    let showing = Showing { planned, options, env, profile, known, alias, is_ordered };
-    match &planned.plan {
-        Plan::Select(select) => showing.select(select, cx),
-        Plan::Insert(insert) => showing.insert(insert, cx),
-        Plan::Update(update) => {
-            let node = showing.written("Update", &update.access.table.name);
-            let child = match &update.joined {
-                Some(joined) => showing.select(&joined.rows, cx)?,
-                None => showing.read(&update.access, update.filter.as_ref(), false, cx),
-            };
-            Ok(node.with_child("Outer", child))
-        }
-        Plan::Delete(delete) => {
-            let node = showing.written("Delete", &delete.access.table.name);
-            let child = match &delete.joined {
-                Some(joined) => showing.select(&joined.rows, cx)?,
-                None => showing.read(&delete.access, delete.filter.as_ref(), false, cx),
-            };
-            Ok(node.with_child("Outer", child))
-        }
-        other => Err(SqlError::unsupported(format!("EXPLAIN {}", other.command())).into()),
-    }
+    let (known, alias) = (Known::new(), alias.filter(|_| !is_several));
+    // What was measured is of one step, and nobody knows of which where there are several.
+    let profile = profile.filter(|_| !is_several && !plan.asks());
+    Showing { planned, options, env, profile, known, alias, is_ordered }.plan(plan, cx)
 }
 
 /// The alias of the one table of a statement, and whether it asks for an order.
@@ -205,6 +188,40 @@ fn after(below: Option<Actual>, own: Option<Actual>) -> Option<Actual> {
 }
 
 impl Showing<'_> {
+    fn plan(&self, plan: &Plan, cx: &mut dyn Context) -> Result<Node, Failure> {
+        match plan {
+            Plan::Select(select) => self.select(select, cx),
+            Plan::Insert(insert) => self.insert(insert, cx),
+            Plan::Update(update) => {
+                let node = self.written("Update", &update.access.table.name);
+                let child = match &update.joined {
+                    Some(joined) => self.select(&joined.rows, cx)?,
+                    None => self.read(&update.access, update.filter.as_ref(), false, cx),
+                };
+                Ok(node.with_child("Outer", child))
+            }
+            Plan::Delete(delete) => {
+                let node = self.written("Delete", &delete.access.table.name);
+                let child = match &delete.joined {
+                    Some(joined) => self.select(&joined.rows, cx)?,
+                    None => self.read(&delete.access, delete.filter.as_ref(), false, cx),
+                };
+                Ok(node.with_child("Outer", child))
+            }
+            Plan::Steps(steps) => {
+                let mut node = self.plan(&steps.last, cx)?;
+                for (at, step) in steps.writes.iter().enumerate() {
+                    let (role, relationship) = (Some(format!("CTE {}", step.name)), "InitPlan");
+                    let child = self.plan(&step.plan, cx)?;
+                    let child = Node { role, relationship: Some(relationship), ..child };
+                    node.children.insert(at, child);
+                }
+                Ok(node)
+            }
+            other => Err(SqlError::unsupported(format!("EXPLAIN {}", other.command())).into()),
+        }
+    }
+
     fn names(&self, columns: Vec<String>) -> Names<'_> {
         let (sequences, outer) = (&self.planned.sequences[..], &self.known);
         Names { columns, sequences, outer, zone: &self.env.zone }

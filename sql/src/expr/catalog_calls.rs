@@ -53,6 +53,10 @@ pub(crate) enum CatalogFunction {
     DatabaseEncoding,
     /// `pg_relation_is_publishable`
     IsUserTable,
+    /// `pg_relation_is_updatable`, in the bits that PostgreSQL has for it
+    Updatable,
+    /// `pg_column_is_updatable`
+    ColumnUpdatable,
     /// `to_regclass` and its like, which are NULL where the name says nothing
     Find(Reg),
     /// `has_table_privilege` and its like
@@ -77,6 +81,11 @@ pub(crate) enum Of {
     /// What all may use.
     Anything,
 }
+
+/// The bits of what can be done with a relation.
+const UPDATES: i64 = 1 << 2;
+const INSERTS: i64 = 1 << 3;
+const DELETES: i64 = 1 << 4;
 
 use CatalogFunction as F;
 
@@ -176,6 +185,13 @@ pub(super) const SIGNATURES: &[Signature] = &[
     of("getdatabaseencoding", &[], Name, function(F::DatabaseEncoding)),
     of("pg_tablespace_location", &[Oid], Text, function(F::Empty)),
     of("pg_encoding_to_char", &[Int4], Name, function(F::Encoding)),
+    of("pg_relation_is_updatable", &[REGCLASS, Bool], Int4, function(F::Updatable)),
+    of(
+        "pg_column_is_updatable",
+        &[REGCLASS, SqlType::Int2, Bool],
+        Bool,
+        function(F::ColumnUpdatable),
+    ),
     of("pg_relation_is_publishable", &[REGCLASS], Bool, function(F::IsUserTable)),
     // What a relation takes is not counted.
     of("pg_relation_size", &[REGCLASS], Int8, function(F::Nothing)),
@@ -262,6 +278,7 @@ pub(super) fn call(
             let is_ours = oid(&args[0]) == crate::system::ENCODING;
             Ok(Datum::Text(if is_ours { "UTF8" } else { "" }.to_owned()))
         }
+        F::Updatable | F::ColumnUpdatable => Ok(updatable(function, args, catalog)),
         F::IsUserTable => Ok(Datum::Bool(catalog.is_user_table(oid(&args[0])))),
         F::Find(kind) => {
             let found = match catalog.found(kind, text(&args[0])) {
@@ -294,6 +311,18 @@ pub(super) fn call(
             Ok(Datum::array(names.map(|name| Datum::Text((*name).to_owned())).collect()))
         }
     }
+}
+
+/// What of a relation can be written.
+fn updatable(function: CatalogFunction, args: &[Datum], catalog: &SystemCatalog) -> Datum {
+    let found = catalog.updatable(oid(&args[0]));
+    if let (F::ColumnUpdatable, Datum::Int(column)) = (function, &args[1]) {
+        let at = usize::try_from(column - 1).ok();
+        let is_one = at.and_then(|at| found.columns.get(at)).is_some_and(|it| *it);
+        return Datum::Bool(is_one && found.is_deletable);
+    }
+    let changes = if found.columns.contains(&true) { UPDATES | INSERTS } else { 0 };
+    Datum::Int(if found.is_deletable { changes | DELETES } else { 0 })
 }
 
 /// What the catalog says of something, as text.

@@ -1,6 +1,7 @@
 //! What expressions know beside their row.
 
 use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::error::SqlError;
@@ -63,7 +64,13 @@ pub(crate) struct Env {
     pub fills_later: bool,
     /// What rows that are held count against; nothing where every replica runs the statement.
     pub results: Option<Arc<Results>>,
+    /// Rows that steps of the statement have come to, by the numbers of the relations that they are
+    /// for its queries.
+    pub given: RefCell<BTreeMap<u32, Given>>,
 }
+
+/// Rows of a step of a statement.
+pub(crate) type Given = Arc<Vec<Vec<Datum>>>;
 
 impl Env {
     /// That of nobody's statement, which has neither parameters nor a time.
@@ -91,6 +98,7 @@ impl Env {
             deferred: None,
             fills_later: false,
             results: None,
+            given: RefCell::default(),
         }
     }
 
@@ -119,6 +127,7 @@ impl Env {
             deferred: None,
             fills_later: false,
             results: self.results.clone(),
+            given: RefCell::default(),
         }
     }
 
@@ -141,7 +150,13 @@ impl Env {
         let sequences = self.sequences.clone();
         let last_number = self.last_number.clone();
         let profile = self.profile.clone();
-        Self { sequences, last_number, profile, ..self.with_params(self.params.clone()) }
+        let given = self.given.clone();
+        Self { sequences, last_number, profile, given, ..self.with_params(self.params.clone()) }
+    }
+
+    /// The rows of a step that has been done.
+    pub fn given(&self, relation: u32) -> Given {
+        self.given.borrow().get(&relation).cloned().unwrap_or_default()
     }
 
     /// Takes over what expressions over a fork have drawn and set.

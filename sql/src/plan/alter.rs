@@ -42,7 +42,7 @@ impl Draft {
 }
 
 /// Nothing but what a client is told.
-fn nothing(command: &'static str, notice: String) -> Plan {
+pub(super) fn nothing(command: &'static str, notice: String) -> Plan {
     Plan::Alter(Box::new(Alter { command, change: None, notice: Some(notice) }))
 }
 

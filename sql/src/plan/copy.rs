@@ -54,7 +54,8 @@ impl Planner<'_> {
                         | ast::SetExpr::Values(_)
                         | ast::SetExpr::Query(_)
                         | ast::SetExpr::SetOperation { .. }
-                ) {
+                ) || syntax::names_write(query)
+                {
                     return Err(SqlError::unsupported("COPY of a statement that writes").into());
                 }
                 let (select, columns) = self.query(query)?;

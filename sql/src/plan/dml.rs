@@ -9,13 +9,17 @@ use super::access::Access;
 use super::path::{Part, Path, Paths};
 use super::select::{empty_row, value_select};
 use super::target::default_of;
-use super::{Joined, OutputColumn, Plan, Planner, Select, Targets, refuse, scope_of};
+use super::written::{Verb, ViewCheck, Written};
+use super::{
+    Asked, Joined, OutputColumn, Plan, Planner, Returning, Select, Targets, refuse, scope_as,
+};
 use crate::catalog::role::Privileges;
 use crate::catalog::{Column, Table};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Expr;
 use crate::expr::bind::{Aggregates, Bound, Scope};
 use crate::syntax;
+use crate::syntax::inserts::{Inferred, Overriding, inferred, overriding};
 use crate::types::SqlType;
 use crate::types::datum::Datum;
 
@@ -26,7 +30,8 @@ pub(crate) struct Insert {
     /// The columns of the table, over the columns of the source.
     pub columns: Vec<Expr>,
     pub on_conflict: OnConflict,
-    pub returning: Vec<Expr>,
+    pub checks: Vec<ViewCheck>,
+    pub returning: Returning,
 }
 
 /// What becomes of a row that another is in the way of.
@@ -37,7 +42,20 @@ pub(crate) enum OnConflict {
     /// It is left out: where the other has its key on one of the table's paths, or on any.
     Skip { path: Option<usize> },
     /// The other is changed. Expressions are over its columns, and then those of the new row.
-    Update { path: usize, assignments: Vec<(usize, Expr)>, filter: Option<Expr> },
+    Update {
+        path: usize,
+        assignments: Vec<(usize, Expr)>,
+        filter: Option<Expr>,
+        /// What computes the values, and then the condition, where they hold queries.
+        asked: Option<Asked>,
+    },
+}
+
+impl OnConflict {
+    /// Whether it asks queries.
+    pub(crate) fn asks(&self) -> bool {
+        matches!(self, Self::Update { asked: Some(_), .. })
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -46,7 +64,8 @@ pub(crate) struct Update {
     pub access: Access,
     pub filter: Option<Expr>,
     pub assignments: Vec<(usize, Expr)>,
-    pub returning: Vec<Expr>,
+    pub checks: Vec<ViewCheck>,
+    pub returning: Returning,
     /// Where several relations or queries decide which rows it changes, and into what.
     pub joined: Option<Joined>,
 }
@@ -56,7 +75,7 @@ pub(crate) struct Delete {
     pub targets: Arc<Targets>,
     pub access: Access,
     pub filter: Option<Expr>,
-    pub returning: Vec<Expr>,
+    pub returning: Returning,
     /// Where several relations or queries decide which rows go.
     pub joined: Option<Joined>,
 }
@@ -68,16 +87,18 @@ impl Planner<'_> {
         refuse(&[
             (insert.overwrite || insert.replace_into || insert.ignore, "this form of INSERT"),
             (insert.or.is_some() || !insert.assignments.is_empty(), "this form of INSERT"),
-            (insert.partitioned.is_some(), "PARTITION"),
+            (insert.partitioned.is_some() && overriding(insert).is_none(), "PARTITION"),
         ])?;
         let ast::TableObject::TableName(name) = &insert.table else {
             return Err(SqlError::unsupported("INSERT into something other than a table").into());
         };
         let needed = self.required.len();
-        let paths = Paths::new(self.table(name)?)?;
-        let table = paths.table.clone();
-        let targets = self.insert_targets(&table, insert)?;
+        let alias = insert.table_alias.as_ref().map(|alias| syntax::name(&alias.alias));
+        let written = self.written(name, alias, Verb::Insert)?;
+        let table = written.table().clone();
+        let targets = self.insert_targets(&written, insert)?;
         let (source, mut assigned) = self.insert_source(&table, &targets, insert)?;
+        let targets = targets.0;
         let mut columns = Vec::with_capacity(table.columns.len());
         for at in 0..table.columns.len() {
             let position = targets.iter().position(|&target| target == at);
@@ -86,52 +107,50 @@ impl Planner<'_> {
                 None => default_of(&table, at, &mut self.params)?,
             });
         }
-        let alias = insert.table_alias.as_ref().map(|alias| syntax::name(&alias.alias));
-        let scope = scope_of(&table, alias.as_deref().unwrap_or(&table.name));
-        let on_conflict = self.on_conflict(&paths, &scope, insert)?;
+        let shown = self.number();
+        let scope = written.scope(&written.alias, written.relation, shown);
+        let on_conflict = self.on_conflict(&written, &scope, insert)?;
         let only_adds = !matches!(on_conflict, OnConflict::Update { .. });
-        let (returning, output) = self.returning(insert.returning.as_deref(), &scope)?;
-        self.inserts(needed, insert, &returning);
-        let targets = Arc::new(self.targets(&paths, only_adds)?);
-        let plan = Insert { targets, source, columns, on_conflict, returning };
+        let (returning, output) = self.returning(insert.returning.as_deref(), &written, &scope)?;
+        self.inserts(written.needed(needed), insert, &returning.exprs);
+        let targets = Arc::new(self.targets(&written.paths, only_adds)?);
+        let checks = self.view_checks(&written)?;
+        let plan = Insert { targets, source, columns, on_conflict, checks, returning };
         Ok((Plan::Insert(plan), output))
     }
 
     /// The positions of the columns that an INSERT names, or of all.
     fn insert_targets(
         &mut self,
-        table: &Table,
+        written: &Written,
         insert: &ast::Insert,
-    ) -> Result<Vec<usize>, Failure> {
+    ) -> Result<InsertTargets, Failure> {
+        if insert.columns.is_empty() {
+            return Ok(written.all_targets());
+        }
         let mut targets = Vec::with_capacity(insert.columns.len());
+        let mut names: Vec<String> = Vec::with_capacity(insert.columns.len());
         for object in &insert.columns {
             let location = syntax::location(object);
             let name = syntax::name_parts(object)?.pop().unwrap_or_default();
-            let at = self.target(table, &name, location)?;
-            if targets.contains(&at) {
+            if names.contains(&name) {
                 return Err(self.error_at(specified_twice(&name), location));
             }
+            let at = self.target(written, &name, location)?;
+            if targets.contains(&at) {
+                return Err(assigned_twice(&written.table().columns[at].name).into());
+            }
+            names.push(name);
             targets.push(at);
         }
-        if insert.columns.is_empty() {
-            targets.extend(table.live_columns().map(|(at, _)| at));
-        }
-        Ok(targets)
-    }
-
-    fn target(&self, table: &Table, name: &str, location: Location) -> Result<usize, Failure> {
-        table.position(name).ok_or_else(|| {
-            let message =
-                format!("column \"{name}\" of relation \"{}\" does not exist", table.name);
-            self.error_at(SqlError::new(code::UNDEFINED_COLUMN, message), location)
-        })
+        Ok((targets, None))
     }
 
     /// The rows that come in, and what becomes of them for each target.
     fn insert_source(
         &mut self,
         table: &Arc<Table>,
-        targets: &[usize],
+        targets: &InsertTargets,
         insert: &ast::Insert,
     ) -> Result<(Select, Vec<Expr>), Failure> {
         let Some(query) = &insert.source else {
@@ -151,8 +170,11 @@ impl Planner<'_> {
         for (at, column) in columns.iter().enumerate() {
             let bound =
                 Bound { expr: Expr::Column(at), ty: column.ty, location: Location::empty() };
-            let target = &table.columns[targets[at]];
-            self.refuse_generated(target, Location::empty())?;
+            let target = &table.columns[targets.0[at]];
+            if self.passes_over(target, insert, Location::empty())? {
+                assigned.push(default_of(table, targets.0[at], &mut self.params)?);
+                continue;
+            }
             let mut binder = self.binder(&scope, Aggregates::Forbidden("INSERT"), &[])?;
             assigned.push(binder.assign(bound, &target.name, target.ty)?);
         }
@@ -162,7 +184,7 @@ impl Planner<'_> {
     fn insert_values(
         &mut self,
         table: &Arc<Table>,
-        targets: &[usize],
+        targets: &InsertTargets,
         insert: &ast::Insert,
         values: &ast::Values,
     ) -> Result<(Select, Vec<Expr>), Failure> {
@@ -177,13 +199,16 @@ impl Planner<'_> {
             let start = row.content.first().map_or(Location::empty(), syntax::expr_location);
             self.check_width(width, targets, insert, start)?;
             let mut exprs = Vec::with_capacity(width);
-            for (expr, &target) in row.content.iter().zip(targets) {
+            for (expr, &target) in row.content.iter().zip(&targets.0) {
                 if is_default(expr) {
                     exprs.push(default_of(table, target, &mut self.params)?);
                     continue;
                 }
                 let column = &table.columns[target];
-                self.refuse_generated(column, syntax::expr_location(expr))?;
+                if self.passes_over(column, insert, syntax::expr_location(expr))? {
+                    exprs.push(default_of(table, target, &mut self.params)?);
+                    continue;
+                }
                 let mut binder = self.binder(&scope, Aggregates::Forbidden("VALUES"), &[expr])?;
                 let bound = binder.bind(expr)?;
                 exprs.push(binder.assign(bound, &column.name, column.ty)?);
@@ -191,7 +216,7 @@ impl Planner<'_> {
             rows.push(exprs);
         }
         let types: Vec<SqlType> =
-            targets.iter().take(width).map(|&at| table.columns[at].ty.base).collect();
+            targets.0.iter().take(width).map(|&at| table.columns[at].ty.base).collect();
         if rows.iter().flatten().any(Expr::holds_subquery) {
             let [row] = <[Vec<Expr>; 1]>::try_from(rows)
                 .map_err(|_| SqlError::unsupported("subqueries in VALUES of several rows"))?;
@@ -205,10 +230,13 @@ impl Planner<'_> {
     fn check_width(
         &self,
         width: usize,
-        targets: &[usize],
+        (targets, stopped): &InsertTargets,
         insert: &ast::Insert,
         location: Location,
     ) -> Result<(), Failure> {
+        if let Some(error) = stopped.as_ref().filter(|_| width > targets.len()) {
+            return Err(error.clone().into());
+        }
         if width > targets.len() {
             let message = "INSERT has more expressions than target columns";
             return Err(self.error_at(SqlError::new(code::SYNTAX, message), location));
@@ -219,6 +247,21 @@ impl Planner<'_> {
             return Err(self.error_at(SqlError::new(code::SYNTAX, message), location));
         }
         Ok(())
+    }
+
+    /// Whether a value for a column is not what it gets. It may be refused.
+    fn passes_over(
+        &self,
+        column: &Column,
+        insert: &ast::Insert,
+        location: Location,
+    ) -> Result<bool, Failure> {
+        let overriding = overriding(insert);
+        match (&column.identity, overriding) {
+            (Some(_), Some(Overriding::User)) => Ok(true),
+            (Some(_), Some(Overriding::System)) => Ok(false),
+            _ => self.refuse_generated(column, location).map(|()| false),
+        }
     }
 
     /// The column takes a value that a statement gives it.
@@ -241,7 +284,7 @@ impl Planner<'_> {
 
     fn on_conflict(
         &mut self,
-        paths: &Paths,
+        written: &Written,
         scope: &Scope,
         insert: &ast::Insert,
     ) -> Result<OnConflict, Failure> {
@@ -252,7 +295,7 @@ impl Planner<'_> {
         };
         let path = match &conflict.conflict_target {
             None => None,
-            Some(target) => Some(self.arbiter(paths, target)?),
+            Some(target) => Some(self.arbiter(written, target)?),
         };
         let update = match &conflict.action {
             ast::OnConflictAction::DoNothing => return Ok(OnConflict::Skip { path }),
@@ -265,23 +308,41 @@ impl Planner<'_> {
                 .with_hint("For example, ON CONFLICT (column_name).")
                 .into());
         };
-        let mut both = scope.clone();
-        let excluded = scope_of(&paths.table, "excluded");
-        both.columns.extend(excluded.columns);
-        let assignments = self.assignments(&paths.table, &update.assignments, &both)?;
-        let filter = self.where_clause(update.selection.as_ref(), &both)?;
-        let mut exprs = assignments.iter().map(|(_, expr)| expr).chain(&filter);
-        let asks = exprs.any(Expr::holds_subquery);
-        refuse(&[(asks, "a subquery in ON CONFLICT DO UPDATE")])?;
-        Ok(OnConflict::Update { path, assignments, filter })
+        let (relation, shown) = (self.number(), self.number());
+        let both = scope.clone().and(written.scope("excluded", relation, shown));
+        let own = written.table().columns.len();
+        // Two rows of the table: those of the view hang on them.
+        let settled = |expr: Expr| {
+            let expr = written.settled(expr, own, 0);
+            written.settled(expr, 2 * own + written.width(), own)
+        };
+        let assignments = self.assignments(written, &update.assignments, &both)?.into_iter();
+        let assignments = assignments.map(|(at, expr)| (at, settled(expr))).collect::<Vec<_>>();
+        let filter = self.where_clause(update.selection.as_ref(), &both)?.map(settled);
+        let value = |(at, expr): &(usize, Expr)| {
+            let base = written.table().columns[*at].ty.base;
+            (expr.clone(), base)
+        };
+        let values = assignments.iter().map(value);
+        let values = values.chain(filter.iter().map(|it| (it.clone(), SqlType::Bool)));
+        let rows = written.table_scope().and(scope_as(written.table(), "excluded", relation));
+        let asked = self.told(values.collect(), &rows)?.asked;
+        Ok(OnConflict::Update { path, assignments, filter, asked })
     }
 
     /// The key that a conflict is about, among a table's paths.
-    fn arbiter(&mut self, paths: &Paths, target: &ast::ConflictTarget) -> Result<usize, Failure> {
-        let table = &paths.table;
+    fn arbiter(
+        &mut self,
+        written: &Written,
+        target: &ast::ConflictTarget,
+    ) -> Result<usize, Failure> {
+        let (paths, table) = (&written.paths, written.table());
         let columns = match target {
             ast::ConflictTarget::Columns(columns) => columns,
             ast::ConflictTarget::OnConstraint(name) => {
+                if let Some(inferred) = inferred(name) {
+                    return self.inferred(written, &inferred?);
+                }
                 let name = syntax::name_parts(name)?.pop().unwrap_or_default();
                 let is_it = |path: &Arc<Path>| path.is_unique() && path.name == name;
                 return paths.all.iter().position(is_it).ok_or_else(|| {
@@ -295,40 +356,62 @@ impl Planner<'_> {
         };
         let mut named = Vec::with_capacity(columns.len());
         for ident in columns {
-            named.push(Expr::Column(self.target(table, &syntax::name(ident), ident.span.start)?));
+            named.push(self.conflict_column(written, ident)?);
         }
-        let is_it = |path: &Arc<Path>| {
-            let has = |expr: &Expr| path.parts.iter().any(|part| part.expr == *expr);
-            let is_whole = path.index.as_ref().is_none_or(|index| index.predicate.is_none());
-            let is_of = |part: &Part| named.contains(&part.expr);
-            path.is_unique() && is_whole && named.iter().all(has) && path.parts.iter().all(is_of)
+        arbiter_of(paths, &named, None)
+    }
+
+    /// The same where a conflict is about expressions, or about some rows alone.
+    fn inferred(&mut self, written: &Written, inferred: &Inferred) -> Result<usize, Failure> {
+        let own = written.table().columns.len();
+        let shown = self.number();
+        let scope = written.scope(&written.alias, written.relation, shown);
+        let mut named = Vec::with_capacity(inferred.exprs.len());
+        for expr in &inferred.exprs {
+            if let ast::Expr::Identifier(ident) = expr {
+                named.push(self.conflict_column(written, ident)?);
+                continue;
+            }
+            let forbidden = Aggregates::Forbidden("index expressions");
+            let mut binder = self.binder(&scope, forbidden, &[])?;
+            let bound = binder.bind(expr)?;
+            named.push(written.settled(bound.expr, own, 0));
+        }
+        let condition = match &inferred.condition {
+            None => None,
+            Some(condition) => {
+                let forbidden = Aggregates::Forbidden("index predicates");
+                let mut binder = self.binder(&scope, forbidden, &[])?;
+                let bound = binder.condition(condition, "WHERE")?;
+                Some(written.settled(bound, own, 0))
+            }
         };
-        paths.all.iter().position(is_it).ok_or_else(|| {
-            let message = "there is no unique or exclusion constraint matching the ON CONFLICT \
-                           specification";
-            SqlError::new(code::INVALID_COLUMN_REFERENCE, message).into()
-        })
+        arbiter_of(&written.paths, &named, condition.as_ref())
     }
 
     /// What columns of a table become.
     pub(super) fn assignments(
         &mut self,
-        table: &Table,
+        written: &Written,
         assignments: &[ast::Assignment],
         scope: &Scope,
     ) -> Result<Vec<(usize, Expr)>, Failure> {
+        let table = &**written.table();
         let mut done: Vec<(usize, Expr)> = Vec::with_capacity(assignments.len());
-        let assignments = one_by_one(assignments)?;
+        let assignments = self.one_by_one(assignments, scope)?;
         for assignment in &assignments {
             let ast::AssignmentTarget::ColumnName(object) = &assignment.target else {
                 unreachable!("rows are taken apart")
             };
             let location = syntax::location(object);
             let name = syntax::name_parts(object)?.pop().unwrap_or_default();
-            let at = self.target(table, &name, location)?;
+            let at = self.target(written, &name, location)?;
             if done.iter().any(|(other, _)| *other == at) {
-                let message = format!("multiple assignments to same column \"{name}\"");
-                return Err(self.error_at(SqlError::new(code::SYNTAX, message), location));
+                let error = assigned_twice(&table.columns[at].name);
+                return Err(match written.view {
+                    Some(_) => error.into(),
+                    None => self.error_at(error, location),
+                });
             }
             let expr = if is_default(&assignment.value) {
                 default_of(table, at, &mut self.params)?
@@ -363,22 +446,26 @@ impl Planner<'_> {
             (!update.table.joins.is_empty(), "JOIN"),
         ])?;
         let needed = self.required.len();
-        let (paths, alias) = self.relation(&update.table.relation)?;
-        if update.from.is_some() || self.has_queries {
-            return self.joined_update(update, &paths, &alias, needed);
+        let written = self.relation(&update.table.relation, Verb::Update)?;
+        if update.from.is_some() || self.has_queries || written.asks() {
+            return self.joined_update(update, &written, needed);
         }
-        let scope = scope_of(&paths.table, &alias);
-        let assignments = self.assignments(&paths.table, &update.assignments, &scope)?;
-        let filter = self.where_clause(update.selection.as_ref(), &scope)?;
-        let (returning, output) = self.returning(update.returning.as_deref(), &scope)?;
-        let read = assignments.iter().map(|(_, expr)| expr).chain(&filter).chain(&returning);
-        self.writes(needed, Privileges::UPDATE, read);
-        let access = Access::new(&paths, filter.as_ref());
-        let targets = Arc::new(self.targets(&paths, false)?);
-        Ok((
-            Plan::Update(Update { targets, access, filter, assignments, returning, joined: None }),
-            output,
-        ))
+        let own = written.table().columns.len();
+        let shown = self.number();
+        let scope = written.scope(&written.alias, written.relation, shown);
+        let settled = |expr: Expr| written.settled(expr, own, 0);
+        let assignments = self.assignments(&written, &update.assignments, &scope)?.into_iter();
+        let assignments = assignments.map(|(at, expr)| (at, settled(expr))).collect::<Vec<_>>();
+        let filter = self.where_clause(update.selection.as_ref(), &scope)?.map(settled);
+        let (returning, output) = self.returning(update.returning.as_deref(), &written, &scope)?;
+        let read = assignments.iter().map(|(_, expr)| expr).chain(&filter).chain(&returning.exprs);
+        self.writes(written.needed(needed), Privileges::UPDATE, read);
+        let filter = written.filter(filter);
+        let access = Access::new(&written.paths, filter.as_ref());
+        let targets = Arc::new(self.targets(&written.paths, false)?);
+        let (checks, joined) = (self.view_checks(&written)?, None);
+        let plan = Update { targets, access, filter, assignments, checks, returning, joined };
+        Ok((Plan::Update(plan), output))
     }
 
     pub(super) fn delete(&mut self, delete: &ast::Delete) -> Statement {
@@ -393,30 +480,33 @@ impl Planner<'_> {
         };
         refuse(&[(!from.joins.is_empty(), "JOIN")])?;
         let needed = self.required.len();
-        let (paths, alias) = self.relation(&from.relation)?;
-        if delete.using.is_some() || self.has_queries {
-            return self.joined_delete(delete, &paths, &alias, needed);
+        let written = self.relation(&from.relation, Verb::Delete)?;
+        if delete.using.is_some() || self.has_queries || written.asks() {
+            return self.joined_delete(delete, &written, needed);
         }
-        let scope = scope_of(&paths.table, &alias);
+        let own = written.table().columns.len();
+        let shown = self.number();
+        let scope = written.scope(&written.alias, written.relation, shown);
         let filter = self.where_clause(delete.selection.as_ref(), &scope)?;
-        let (returning, output) = self.returning(delete.returning.as_deref(), &scope)?;
-        self.writes(needed, Privileges::DELETE, filter.iter().chain(&returning));
-        let access = Access::new(&paths, filter.as_ref());
-        let targets = Arc::new(self.targets(&paths, false)?);
+        let filter = filter.map(|filter| written.settled(filter, own, 0));
+        let (returning, output) = self.returning(delete.returning.as_deref(), &written, &scope)?;
+        let read = filter.iter().chain(&returning.exprs);
+        self.writes(written.needed(needed), Privileges::DELETE, read);
+        let filter = written.filter(filter);
+        let access = Access::new(&written.paths, filter.as_ref());
+        let targets = Arc::new(self.targets(&written.paths, false)?);
         Ok((Plan::Delete(Delete { targets, access, filter, returning, joined: None }), output))
     }
 
-    /// A table that is written, and the name that its columns go by.
-    fn relation(&mut self, relation: &ast::TableFactor) -> Result<(Paths, String), Failure> {
+    /// What is written.
+    fn relation(&mut self, relation: &ast::TableFactor, verb: Verb) -> Result<Written, Failure> {
         let ast::TableFactor::Table { name, alias, args: None, .. } = relation else {
             return Err(SqlError::unsupported("writing something other than a table").into());
         };
         let columns = alias.as_ref().is_some_and(|alias| !alias.columns.is_empty());
         refuse(&[(columns, "an alias with column names")])?;
-        let table = self.table(name)?;
         let alias = alias.as_ref().map(|alias| syntax::name(&alias.name));
-        let alias = alias.unwrap_or_else(|| table.name.clone());
-        Ok((Paths::new(table)?, alias))
+        self.written(name, alias, verb)
     }
 
     pub(super) fn where_clause(
@@ -430,6 +520,34 @@ impl Planner<'_> {
     }
 }
 
+/// The key of these expressions, of all rows or of those for which a condition holds: each part of
+/// an index's condition has to be one of it.
+fn arbiter_of(paths: &Paths, named: &[Expr], condition: Option<&Expr>) -> Result<usize, Failure> {
+    let given = condition.map(Expr::conjuncts).unwrap_or_default();
+    let is_it = |path: &Arc<Path>| {
+        let has = |expr: &Expr| path.parts.iter().any(|part| part.expr == *expr);
+        let predicate = path.index.as_ref().and_then(|index| index.predicate.as_ref());
+        let parts = predicate.map(Expr::conjuncts).unwrap_or_default();
+        let is_whole = parts.iter().all(|part| given.contains(part));
+        let is_of = |part: &Part| named.contains(&part.expr);
+        path.is_unique() && is_whole && named.iter().all(has) && path.parts.iter().all(is_of)
+    };
+    paths.all.iter().position(is_it).ok_or_else(|| {
+        let message = "there is no unique or exclusion constraint matching the ON CONFLICT \
+                       specification";
+        SqlError::new(code::INVALID_COLUMN_REFERENCE, message).into()
+    })
+}
+
+/// The places of the columns that an INSERT names, or of all; and what is said of the one behind
+/// them, where a view has one that can't be written.
+type InsertTargets = (Vec<usize>, Option<SqlError>);
+
+pub(super) fn assigned_twice(name: &str) -> SqlError {
+    let message = format!("multiple assignments to same column \"{name}\"");
+    SqlError::new(code::SYNTAX, message)
+}
+
 /// The error of a column that is named twice.
 pub(super) fn specified_twice(name: &str) -> SqlError {
     let message = format!("column \"{name}\" specified more than once");
@@ -440,27 +558,4 @@ pub(super) fn specified_twice(name: &str) -> SqlError {
 fn is_default(expr: &ast::Expr) -> bool {
     matches!(expr, ast::Expr::Identifier(ident)
         if ident.quote_style.is_none() && ident.value.eq_ignore_ascii_case("default"))
-}
-
-/// Assignments of columns: `(a, b) = (1, 2)` is two of them.
-fn one_by_one(assignments: &[ast::Assignment]) -> Result<Vec<ast::Assignment>, SqlError> {
-    let mut all = Vec::with_capacity(assignments.len());
-    for assignment in assignments {
-        let ast::AssignmentTarget::Tuple(names) = &assignment.target else {
-            all.push(assignment.clone());
-            continue;
-        };
-        let ast::Expr::Tuple(values) = &assignment.value else {
-            return Err(SqlError::unsupported("an assignment to a row"));
-        };
-        if names.len() != values.len() {
-            let message = "number of columns does not match number of values";
-            return Err(SqlError::new(code::SYNTAX, message));
-        }
-        all.extend(names.iter().zip(values).map(|(name, value)| ast::Assignment {
-            target: ast::AssignmentTarget::ColumnName(name.clone()),
-            value: value.clone(),
-        }));
-    }
-    Ok(all)
 }

@@ -157,7 +157,7 @@ impl Planner<'_> {
     ) -> Result<Side, Failure> {
         if let [part] = &name.0[..]
             && let Some(ident) = part.as_ident()
-            && let Some((query, columns)) = self.with_named(&syntax::name(ident))
+            && let Some((query, columns)) = self.with_named(ident)?
         {
             let known = syntax::name(ident);
             let relation = self.number();
@@ -515,7 +515,7 @@ pub(super) fn derived_scope(
 }
 
 /// Gives columns the names that an alias has for them.
-fn rename(
+pub(super) fn rename(
     scope: &mut Scope,
     names: &[ast::TableAliasColumnDef],
     table: &str,

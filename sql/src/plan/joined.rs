@@ -7,9 +7,9 @@ use sqlparser::ast;
 
 use super::access::Access;
 use super::from::Side;
-use super::path::Paths;
 use super::query::select_of;
-use super::{Delete, OutputColumn, Plan, Planner, Select, Update, scope_as};
+use super::written::Written;
+use super::{Delete, OutputColumn, Plan, Planner, Select, Update};
 use crate::catalog::role::Privileges;
 use crate::error::{Failure, SqlError};
 use crate::expr::bind::ScopeColumn;
@@ -17,8 +17,8 @@ use crate::expr::{Expr, Typed};
 use crate::relational::{Block, ColumnId, From, JoinKind};
 use crate::types::SqlType;
 
-/// The rows that a statement writes: the columns of its table, the key of the row, the columns of
-/// the other relations, and then the values of the columns that it sets.
+/// The rows that a statement writes: the columns of its table, the key of the row, the columns of a
+/// view over it, those of the other relations, and then the values of the columns that it sets.
 #[derive(Clone, Debug)]
 pub(crate) struct Joined {
     pub rows: Select,
@@ -30,15 +30,14 @@ impl Planner<'_> {
     /// A table that is written and the relations that its rows are found with.
     fn beside(
         &mut self,
-        paths: &Paths,
-        alias: &str,
+        written: &Written,
         others: &[ast::TableWithJoins],
     ) -> Result<Side, Failure> {
-        let relation = self.number();
-        self.labels.push((relation, alias.to_owned()));
-        let mut scope = scope_as(&paths.table, alias, relation);
-        let width = scope.columns.len();
-        scope.columns.push(ScopeColumn {
+        let (alias, relation) = (&written.alias, written.relation);
+        let shown = self.number();
+        let mut scope = written.scope(alias, relation, shown);
+        let width = written.table().columns.len();
+        let key = ScopeColumn {
             table: alias.to_owned(),
             name: String::new(),
             ty: SqlType::Bytea.into(),
@@ -47,8 +46,9 @@ impl Planner<'_> {
             is_unlisted: false,
             is_key: false,
             id: ColumnId { relation, column: width as u32 },
-        });
-        let own = Side { from: From::Table(paths.clone(), relation), scope };
+        };
+        scope.columns.insert(width, key);
+        let own = Side { from: From::Table(written.paths.clone(), relation), scope };
         if others.is_empty() {
             return Ok(own);
         }
@@ -59,14 +59,20 @@ impl Planner<'_> {
     /// The rows for which a condition holds, and the values that belong to each.
     fn joined(
         &mut self,
+        written: &Written,
         side: Side,
         selection: Option<&ast::Expr>,
         values: Vec<Typed>,
     ) -> Result<Joined, Failure> {
+        let first = written.table().columns.len() + 1;
         let filter = self.where_clause(selection, &side.scope)?;
+        let filter = written.filter(filter.map(|filter| written.settled(filter, first, 0)));
         let columns = side.scope.columns.iter();
         let columns: Vec<_> = columns.map(|column| (column.id, column.ty.base)).collect();
-        let own = columns.iter().enumerate().map(|(at, (_, base))| (Expr::Column(at), *base));
+        let own = columns.iter().enumerate().map(|(at, (_, base))| {
+            // Columns of a view are there as what they are of the table.
+            (written.settled(Expr::Column(at), first, 0), *base)
+        });
         let output: Vec<Typed> = own.chain(values).collect();
         let width = columns.len();
         let block = Block { filter, ..Block::plain(side.from, columns, output) };
@@ -76,8 +82,7 @@ impl Planner<'_> {
     pub(super) fn joined_update(
         &mut self,
         update: &ast::Update,
-        paths: &Paths,
-        alias: &str,
+        written: &Written,
         needed: usize,
     ) -> Result<(Plan, Vec<OutputColumn>), Failure> {
         let others = match &update.from {
@@ -87,39 +92,42 @@ impl Planner<'_> {
                 | ast::UpdateTableFromKind::AfterSet(from),
             ) => &from[..],
         };
-        let side = self.beside(paths, alias, others)?;
-        let table = paths.table.clone();
-        let assignments = self.assignments(&table, &update.assignments, &side.scope)?;
-        let (returning, output) = self.returning(update.returning.as_deref(), &side.scope)?;
-        let value = |(at, expr): &(usize, Expr)| (expr.clone(), table.columns[*at].ty.base);
+        let side = self.beside(written, others)?;
+        let (paths, table) = (&written.paths, written.table().clone());
+        let assignments = self.assignments(written, &update.assignments, &side.scope)?;
+        let (returning, output) =
+            self.returning(update.returning.as_deref(), written, &side.scope)?;
+        let value = |(at, expr): &(usize, Expr)| {
+            (written.settled(expr.clone(), table.columns.len() + 1, 0), table.columns[*at].ty.base)
+        };
         let values = assignments.iter().map(value).collect();
-        let joined = self.joined(side, update.selection.as_ref(), values)?;
-        self.writes(needed, Privileges::UPDATE, &[Expr::Column(0)]);
+        let joined = self.joined(written, side, update.selection.as_ref(), values)?;
+        self.writes(written.needed(needed), Privileges::UPDATE, &[Expr::Column(0)]);
         let first = joined.width;
         let places = assignments.iter().enumerate();
         let assignments = places.map(|(at, (column, _))| (*column, Expr::Column(first + at)));
         let assignments = assignments.collect();
         let (access, filter) = (Access::new(paths, None), None);
         let targets = Arc::new(self.targets(paths, false)?);
-        let joined = Some(joined);
-        let plan = Update { targets, access, filter, assignments, returning, joined };
+        let (checks, joined) = (self.view_checks(written)?, Some(joined));
+        let plan = Update { targets, access, filter, assignments, checks, returning, joined };
         Ok((Plan::Update(plan), output))
     }
 
     pub(super) fn joined_delete(
         &mut self,
         delete: &ast::Delete,
-        paths: &Paths,
-        alias: &str,
+        written: &Written,
         needed: usize,
     ) -> Result<(Plan, Vec<OutputColumn>), Failure> {
         let others = delete.using.as_deref().unwrap_or_default();
-        let side = self.beside(paths, alias, others)?;
-        let (returning, output) = self.returning(delete.returning.as_deref(), &side.scope)?;
-        let joined = self.joined(side, delete.selection.as_ref(), Vec::new())?;
-        self.writes(needed, Privileges::DELETE, &[Expr::Column(0)]);
-        let (access, filter) = (Access::new(paths, None), None);
-        let targets = Arc::new(self.targets(paths, false)?);
+        let side = self.beside(written, others)?;
+        let (returning, output) =
+            self.returning(delete.returning.as_deref(), written, &side.scope)?;
+        let joined = self.joined(written, side, delete.selection.as_ref(), Vec::new())?;
+        self.writes(written.needed(needed), Privileges::DELETE, &[Expr::Column(0)]);
+        let (access, filter) = (Access::new(&written.paths, None), None);
+        let targets = Arc::new(self.targets(&written.paths, false)?);
         let joined = Some(joined);
         Ok((Plan::Delete(Delete { targets, access, filter, returning, joined }), output))
     }

@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
+use super::steps::Steps;
 use super::{
-    Alter, Call, Comment, CopyFrom, CopyTo, CreateProcedure, CreateSequence, CreateTable,
-    CreateView, Delete, DropProcedures, DropTables, Insert, Select, Source, Truncate, Update,
+    Alter, AlterView, Call, Comment, CopyFrom, CopyTo, CreateProcedure, CreateSequence,
+    CreateTable, CreateView, Delete, DropProcedures, DropTables, Insert, Select, Source, Truncate,
+    Update,
 };
 use crate::catalog::Table;
+use crate::expr::Expr;
 use crate::syntax::RoleStatement;
 
 /// What a statement does.
@@ -16,6 +19,8 @@ pub(crate) enum Plan {
     Insert(Insert),
     Update(Update),
     Delete(Delete),
+    /// WITH over writes.
+    Steps(Box<Steps>),
     CreateTable(CreateTable),
     DropTables(DropTables),
     Truncate(Truncate),
@@ -23,6 +28,7 @@ pub(crate) enum Plan {
     CreateSequence(CreateSequence),
     DropSequences(DropTables),
     CreateView(Box<CreateView>),
+    AlterView(Box<AlterView>),
     DropViews(DropTables),
     Comment(Comment),
     CopyFrom(CopyFrom),
@@ -49,6 +55,27 @@ impl Plan {
         }
     }
 
+    /// How many numbers it takes of the sequence at a place, as far as is known.
+    pub(crate) fn draws(&self, at: usize) -> u64 {
+        let draws = |exprs: &[Expr]| exprs.iter().map(|expr| expr.draws(at)).sum::<u64>();
+        match self {
+            Self::Insert(insert) => match &insert.source.source {
+                Source::Values(rows) => {
+                    let given = rows.iter().map(|row| draws(row)).sum::<u64>();
+                    given + draws(&insert.columns) * rows.len() as u64
+                }
+                Source::Nothing | Source::Table(_) | Source::Query(_) => {
+                    draws(&insert.source.output) + draws(&insert.columns)
+                }
+            },
+            Self::Select(select) => draws(&select.output),
+            Self::Steps(steps) => steps.plans().map(|plan| plan.draws(at)).sum(),
+            Self::CopyFrom(copy) => draws(&copy.columns),
+            Self::Call(_) => Call::NUMBERS,
+            _ => 0,
+        }
+    }
+
     /// The table whose constraints it may violate.
     pub(crate) fn constrained(&self) -> Option<&Table> {
         match self {
@@ -58,6 +85,7 @@ impl Plan {
             Self::CopyFrom(copy) => Some(&copy.targets.own().table),
             Self::CopyTo(_)
             | Self::Select(_)
+            | Self::Steps(_)
             | Self::CreateTable(_)
             | Self::DropTables(_)
             | Self::Truncate(_)
@@ -65,6 +93,7 @@ impl Plan {
             | Self::CreateSequence(_)
             | Self::DropSequences(_)
             | Self::CreateView(_)
+            | Self::AlterView(_)
             | Self::DropViews(_)
             | Self::Comment(_)
             | Self::CreateProcedure(_)
@@ -76,15 +105,26 @@ impl Plan {
         }
     }
 
+    /// Whether it asks queries while it writes.
+    pub(crate) fn asks(&self) -> bool {
+        match self {
+            Self::Insert(insert) => insert.on_conflict.asks() || insert.returning.asks(),
+            Self::Update(update) => update.returning.asks(),
+            Self::Delete(delete) => delete.returning.asks(),
+            _ => false,
+        }
+    }
+
     /// Whether DataFusion finds its rows, whose order on another replica may be another: what it
     /// read and wrote is then certified, and it is run in one place alone.
     pub(crate) fn is_certified(&self) -> bool {
         let is_query = |select: &Select| matches!(select.source, Source::Query(_));
         match self {
             Self::Select(select) => is_query(select),
-            Self::Insert(insert) => is_query(&insert.source),
+            Self::Insert(insert) => is_query(&insert.source) || self.asks(),
             Self::Update(update) => update.joined.is_some(),
             Self::Delete(delete) => delete.joined.is_some(),
+            Self::Steps(_) => true,
             Self::Call(call) => call.survey.is_certified,
             _ => false,
         }
@@ -100,10 +140,12 @@ impl Plan {
             | Self::CopyTo(_)
             | Self::Select(_)
             | Self::Insert(_)
+            | Self::Steps(_)
             | Self::CreateTable(_)
             | Self::CreateSequence(_)
             | Self::DropSequences(_)
             | Self::CreateView(_)
+            | Self::AlterView(_)
             | Self::DropViews(_)
             | Self::Comment(_)
             | Self::CreateProcedure(_)
@@ -122,6 +164,7 @@ impl Plan {
             Self::Insert(_) => "INSERT",
             Self::Update(_) => "UPDATE",
             Self::Delete(_) => "DELETE",
+            Self::Steps(steps) => steps.last.command(),
             Self::CreateTable(_) => "CREATE TABLE",
             Self::DropTables(_) => "DROP TABLE",
             Self::Truncate(_) => "TRUNCATE TABLE",
@@ -129,6 +172,7 @@ impl Plan {
             Self::CreateSequence(_) => "CREATE SEQUENCE",
             Self::DropSequences(_) => "DROP SEQUENCE",
             Self::CreateView(_) => "CREATE VIEW",
+            Self::AlterView(alter) => alter.command,
             Self::DropViews(_) => "DROP VIEW",
             Self::Comment(_) => "COMMENT",
             Self::CopyFrom(_) => "COPY FROM",

@@ -24,13 +24,17 @@ pub(crate) mod path;
 mod procedures;
 mod query;
 mod roles;
+mod rows_assigned;
 mod select;
 mod sequences;
 mod shape;
+mod steps;
 pub(crate) mod target;
 pub(crate) mod text;
+mod told;
 mod views;
 mod with;
+mod written;
 
 use std::sync::Arc;
 
@@ -41,7 +45,7 @@ use sqlparser::ast;
 
 use crate::authorization::Required;
 use crate::catalog::role::Privileges;
-use crate::catalog::{CATALOG, Relation, Table, relation_key};
+use crate::catalog::{CATALOG, CheckOption, Relation, Table, relation_key};
 use crate::copy::Options;
 use crate::error::{Failure, SqlError, code};
 use crate::exec::aggregate::Aggregate;
@@ -65,8 +69,13 @@ pub(crate) use joined::Joined;
 pub(crate) use kinds::Plan;
 use path::Paths;
 pub(crate) use procedures::{Bodies, Call, Calls, CreateProcedure, DropProcedures, Seen};
+pub(crate) use steps::Steps;
 use target::Targets;
-pub(crate) use views::{CreateView, system_columns, types_of as types_of_view};
+pub(crate) use told::{Asked, Returning};
+pub(crate) use views::{
+    AlterView, CreateView, ViewChange, system_columns, types_of as types_of_view,
+};
+pub(crate) use written::ViewCheck;
 
 /// A statement that is ready to run.
 #[derive(Clone, Debug)]
@@ -119,23 +128,7 @@ impl Planned {
     /// How many numbers it takes of the sequence at a place, at least: those of VALUES are known.
     /// Of a COPY, for each row.
     pub(crate) fn draws(&self, at: usize) -> u64 {
-        let draws = |exprs: &[Expr]| exprs.iter().map(|expr| expr.draws(at)).sum::<u64>();
-        let least = match &self.plan {
-            Plan::Insert(insert) => match &insert.source.source {
-                Source::Values(rows) => {
-                    let given = rows.iter().map(|row| draws(row)).sum::<u64>();
-                    given + draws(&insert.columns) * rows.len() as u64
-                }
-                Source::Nothing | Source::Table(_) | Source::Query(_) => {
-                    draws(&insert.source.output) + draws(&insert.columns)
-                }
-            },
-            Plan::Select(select) => draws(&select.output),
-            Plan::CopyFrom(copy) => draws(&copy.columns),
-            Plan::Call(_) => Call::NUMBERS,
-            _ => 0,
-        };
-        if self.sequences[at].is_drawn { least.max(1) } else { 0 }
+        if self.sequences[at].is_drawn { self.plan.draws(at).max(1) } else { 0 }
     }
 }
 
@@ -230,6 +223,7 @@ pub(crate) struct Planner<'a> {
     outer: Vec<Scope>,
     /// What WITH has named so far.
     named: Vec<with::Named>,
+    writes: with::Writes,
     /// How many relations have a number.
     numbers: Numbers,
     /// Whether there is a query in the statement beside the statement itself.
@@ -240,6 +234,10 @@ pub(crate) struct Planner<'a> {
     depth: usize,
     /// The options of a COPY.
     copy: Option<Arc<Options>>,
+    /// Whether it is an ALTER VIEW.
+    is_view: bool,
+    /// The CHECK OPTION of a CREATE VIEW.
+    check: Option<CheckOption>,
     required: Vec<Required>,
     /// What relations go by, by their numbers.
     labels: Vec<(u32, String)>,
@@ -272,11 +270,14 @@ pub(crate) fn plan(
         schemas: Vec::new(),
         outer: Vec::new(),
         named: Vec::new(),
+        writes: with::Writes::default(),
         numbers: 0,
         has_queries: query::has_queries(&parsed.ast),
         within: Vec::new(),
         depth: 0,
         copy: parsed.copy.clone(),
+        check: parsed.check,
+        is_view: parsed.is_view,
         required: Vec::new(),
         labels: Vec::new(),
     };
@@ -333,11 +334,14 @@ fn plan_of<T>(
         schemas: Vec::new(),
         outer: Vec::new(),
         named: Vec::new(),
+        writes: with::Writes::default(),
         numbers: 0,
         has_queries: true,
         within: Vec::new(),
         depth: 0,
         copy: None,
+        check: None,
+        is_view: false,
         required: Vec::new(),
         labels: Vec::new(),
     };
@@ -363,11 +367,7 @@ impl Planner<'_> {
     ) -> Result<(Plan, Vec<OutputColumn>), Failure> {
         use ast::Statement as S;
         match statement {
-            S::Query(query) => {
-                let (select, columns) = self.query(query)?;
-                self.locks(query, &select)?;
-                Ok((Plan::Select(select), columns))
-            }
+            S::Query(query) => self.with_steps(query),
             S::Insert(insert) => self.insert(insert),
             S::Update(update) => self.update(update),
             S::Delete(delete) => self.delete(delete),
@@ -411,7 +411,7 @@ impl Planner<'_> {
             }
             S::CreateIndex(create) => Ok((self.create_index(create)?, Vec::new())),
             S::CreateSequence { .. } => Ok((self.create_sequence(statement)?, Vec::new())),
-            S::AlterTable(alter) => Ok((self.alter_table(alter)?, Vec::new())),
+            S::AlterTable(alter) => Ok((self.alter_relation(alter)?, Vec::new())),
             S::Copy { source, to, target, .. } => {
                 let options = self.copy.clone().expect("a COPY has options");
                 Ok((self.copy(source, *to, target, options)?, Vec::new()))
@@ -426,11 +426,6 @@ impl Planner<'_> {
             }
             other => Err(SqlError::unsupported(command_of(other)).into()),
         }
-    }
-
-    /// The schema of a table that must exist, and that the statement reads.
-    fn table(&mut self, object: &ast::ObjectName) -> Result<Arc<Table>, Failure> {
-        self.table_for(object, Privileges::SELECT)
     }
 
     fn table_unchecked(&mut self, object: &ast::ObjectName) -> Result<Arc<Table>, Failure> {
@@ -454,7 +449,8 @@ impl Planner<'_> {
         match self.relation_named(name)? {
             Some(Relation::Table(table)) => Ok(Arc::new(table)),
             Some(Relation::View(_)) => {
-                Err(SqlError::unsupported(format!("writing to view \"{name}\"")).into())
+                let message = format!("\"{name}\" is not a table");
+                Err(SqlError::new(code::WRONG_OBJECT_TYPE, message).into())
             }
             Some(other) => {
                 let message = format!("cannot open relation \"{name}\"");

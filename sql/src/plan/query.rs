@@ -12,10 +12,11 @@ use sqlparser::tokenizer::Location;
 use super::from::{Side, scope_over};
 use super::select::{Output, Wanted, access, plain};
 use super::shape::{Simple, shape};
+use super::written::{NO_SINGLE, RETURNING};
 use super::{Grouping, OutputColumn, Planner, Select, Source, refuse};
 use crate::error::{Failure, SqlError, code};
-use crate::expr::Expr;
 use crate::expr::bind::{Aggregates, Bound, Nested, Scope};
+use crate::expr::{Expr, Typed};
 use crate::relational::{
     self, Block, Distinct, From, Query, RELATIONS_MAX, SetOperation, Shape, lower,
 };
@@ -81,6 +82,24 @@ impl Planner<'_> {
             Planned::Query(query) => query,
         };
         Ok((select_of(query), columns))
+    }
+
+    /// Which columns of its one relation those of a query are; or why its rows are not those there.
+    pub(super) fn own_columns(
+        &mut self,
+        query: &ast::Query,
+    ) -> Result<Result<Vec<Option<u32>>, &'static str>, Failure> {
+        let (Planned::Block(block), _) = self.planned(query)? else { return Ok(Err(NO_SINGLE)) };
+        let of_several =
+            [block.group.is_some(), !block.windows.is_empty(), !block.functions.is_empty()];
+        if let Some(at) = of_several.iter().position(|is_so| *is_so) {
+            return Ok(Err(RETURNING[at]));
+        }
+        let column = |(expr, _): &Typed| match expr {
+            Expr::Column(at) => Some(*at as u32),
+            _ => None,
+        };
+        Ok(Ok(block.output[..block.width].iter().map(column).collect()))
     }
 
     /// A query within another, and its columns.

@@ -1,5 +1,6 @@
 //! Planning of what statements need of privileges, and of statements about roles.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use sqlparser::ast;
@@ -44,21 +45,28 @@ impl Planner<'_> {
         self.required.push(Required::new(object, needs));
     }
 
-    /// What a statement writes that has been resolved as what is read: at a place among what it
+    /// What a statement writes that has been resolved as what is read: at places among what it
     /// requires. It must be readable too where a column of it is read.
     pub(super) fn writes<'e>(
         &mut self,
-        at: usize,
+        needed: Range<usize>,
         privileges: Privileges,
         exprs: impl IntoIterator<Item = &'e Expr>,
     ) {
         let reads = exprs.into_iter().any(|expr| !expr.columns().is_empty());
         let more = if reads { Privileges::SELECT } else { Privileges::default() };
-        self.required[at].needs = Needs::All(privileges.and(more));
+        for required in &mut self.required[needed] {
+            required.needs = Needs::All(privileges.and(more));
+        }
     }
 
     /// An INSERT: it must be readable too where one of its columns is read.
-    pub(super) fn inserts(&mut self, at: usize, insert: &ast::Insert, returning: &[Expr]) {
+    pub(super) fn inserts(
+        &mut self,
+        needed: Range<usize>,
+        insert: &ast::Insert,
+        returning: &[Expr],
+    ) {
         let privileges = match &insert.on {
             Some(ast::OnInsert::OnConflict(conflict)) => match &conflict.action {
                 ast::OnConflictAction::DoUpdate(_) => Privileges::UPDATE.and(Privileges::SELECT),
@@ -69,7 +77,7 @@ impl Planner<'_> {
             },
             _ => Privileges::default(),
         };
-        self.writes(at, privileges.and(Privileges::INSERT), returning);
+        self.writes(needed, privileges.and(Privileges::INSERT), returning);
     }
 
     /// FOR UPDATE, FOR SHARE: what is read must be writable too.

@@ -171,7 +171,7 @@ impl Planner<'_> {
     }
 
     /// The expressions of a select list or a RETURNING clause.
-    fn projection(
+    pub(super) fn projection(
         &mut self,
         items: &[ast::SelectItem],
         scope: &Scope,
@@ -232,33 +232,6 @@ impl Planner<'_> {
             return Err(SqlError::new(code::TOO_MANY_COLUMNS, message).into());
         }
         Ok(output)
-    }
-
-    /// The expressions of a RETURNING clause and the columns that they are.
-    pub(super) fn returning(
-        &mut self,
-        items: Option<&[ast::SelectItem]>,
-        scope: &Scope,
-    ) -> Result<(Vec<Expr>, Vec<OutputColumn>), Failure> {
-        let mut collected = Collected::default();
-        let output = self.projection(items.unwrap_or_default(), scope, &mut collected)?;
-        if !collected.aggregates.is_empty() {
-            let message = "aggregate functions are not allowed in RETURNING";
-            return Err(SqlError::new(code::GROUPING, message).into());
-        }
-        if !collected.windows.is_empty() {
-            let message = "window functions are not allowed in RETURNING";
-            return Err(SqlError::new(code::WINDOWING, message).into());
-        }
-        if !collected.functions.is_empty() {
-            let message = "set-returning functions are not allowed in RETURNING";
-            return Err(SqlError::new(code::FEATURE_NOT_SUPPORTED, message).into());
-        }
-        if output.bounds.iter().any(|bound| bound.expr.holds_subquery()) {
-            return Err(SqlError::unsupported("a subquery in RETURNING").into());
-        }
-        let columns = columns_of(&output);
-        Ok((output.bounds.into_iter().map(|bound| bound.expr).collect(), columns))
     }
 
     /// `ORDER BY 2`: the position in the result, from 0.

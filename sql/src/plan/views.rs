@@ -4,12 +4,15 @@ use std::sync::Arc;
 
 use sqlparser::ast;
 
+use super::alter::nothing;
 use super::from::{Side, derived_scope};
-use super::{OutputColumn, Plan, Planner, check_name, plan_of, refuse};
+use super::written::{NO_SINGLE, over_one};
+use super::{OutputColumn, Plan, Planner, check_name, plan_of, refuse, text};
 use crate::authorization::Required;
 use crate::catalog::role::{Object, Privileges};
-use crate::catalog::{Relation, Sequence, Table, View, ViewColumn};
+use crate::catalog::{Column, Relation, Sequence, Table, View, ViewColumn};
 use crate::error::{Failure, SqlError, code};
+use crate::expr::bind::Params;
 use crate::relational::{self, From};
 use crate::syntax;
 use crate::types::{ColumnType, SqlType};
@@ -25,6 +28,26 @@ pub(crate) struct CreateView {
     /// The number is found when it runs.
     pub view: View,
     pub or_replace: bool,
+}
+
+/// ALTER VIEW.
+#[derive(Clone, Debug)]
+pub(crate) struct AlterView {
+    /// What PostgreSQL calls it.
+    pub command: &'static str,
+    pub name: String,
+    pub change: ViewChange,
+}
+
+/// What becomes of a view.
+#[derive(Clone, Debug)]
+pub(crate) enum ViewChange {
+    /// It has another name.
+    Name(String),
+    /// One of its columns has.
+    Column(usize, String),
+    /// One of its columns has another default, or none.
+    Default(usize, Option<String>),
 }
 
 /// A view whose query is being planned.
@@ -65,6 +88,10 @@ impl Planner<'_> {
             (create.if_not_exists, "CREATE VIEW IF NOT EXISTS"),
             (has_options, "an option of a view"),
         ])?;
+        if syntax::names_write(&create.query) {
+            let message = "views must not contain data-modifying statements in WITH";
+            return Err(SqlError::new(code::FEATURE_NOT_SUPPORTED, message).into());
+        }
         let name = syntax::table_name(&create.name)?;
         check_name(&name)?;
         let query = create.query.to_string();
@@ -72,6 +99,7 @@ impl Planner<'_> {
         let (required, sequences) = (self.required.len(), self.params.sequences.clone());
         let (query_of, columns, within) = self.planned_view(&query, new)?;
         drop(query_of);
+        let shows = self.shows(&query)?;
         // Its owner is asked when it is read.
         self.required.truncate(required);
         self.required.push(Required::create());
@@ -87,8 +115,107 @@ impl Planner<'_> {
         }
         let Within::New { reads, .. } = within else { unreachable!("it is a new one") };
         let columns = named_columns(columns, &create.columns)?;
-        let view = View { id: TableId(0), name, query, columns, reads };
+        let check = self.check;
+        if let (Some(_), Err(why)) = (check, &shows) {
+            let message = "WITH CHECK OPTION is supported only on automatically updatable views";
+            let error = SqlError::new(code::FEATURE_NOT_SUPPORTED, message);
+            return Err(error.with_hint(*why).into());
+        }
+        let shows = shows.ok();
+        let view = View { id: TableId(0), name, query, columns, reads, shows, check };
         Ok(Plan::CreateView(Box::new(CreateView { view, or_replace: create.or_replace })))
+    }
+
+    /// ALTER TABLE, which may be of a view, and ALTER VIEW.
+    pub(super) fn alter_relation(&mut self, alter: &ast::AlterTable) -> Result<Plan, Failure> {
+        let command = if self.is_view { "ALTER VIEW" } else { "ALTER TABLE" };
+        let name = syntax::table_name(&alter.name)?;
+        match self.relation_named(&name)? {
+            Some(Relation::View(view)) => self.alter_view(view, alter, command),
+            Some(_) if self.is_view => {
+                let message = format!("\"{name}\" is not a view");
+                Err(SqlError::new(code::WRONG_OBJECT_TYPE, message).into())
+            }
+            None if self.is_view && alter.if_exists => {
+                let notice = format!("relation \"{name}\" does not exist, skipping");
+                Ok(nothing(command, notice))
+            }
+            _ => self.alter_table(alter),
+        }
+    }
+
+    fn alter_view(
+        &mut self,
+        view: View,
+        alter: &ast::AlterTable,
+        command: &'static str,
+    ) -> Result<Plan, Failure> {
+        use ast::AlterTableOperation as O;
+        let name = view.name.clone();
+        self.required.push(Required::owner(Object::View(name.clone())));
+        let [operation] = &alter.operations[..] else {
+            return Err(SqlError::unsupported("several changes of a view").into());
+        };
+        let change = match operation {
+            O::RenameTable { table_name } => {
+                let (ast::RenameTableNameKind::As(to) | ast::RenameTableNameKind::To(to)) =
+                    table_name;
+                let to = syntax::table_name(to)?;
+                check_name(&to)?;
+                ViewChange::Name(to)
+            }
+            O::RenameColumn { old_column_name, new_column_name } => {
+                let [old, to] = [old_column_name, new_column_name].map(syntax::name);
+                check_name(&to)?;
+                let place = |name: &str| view.columns.iter().position(|it| it.name == name);
+                let Some(at) = place(&old) else {
+                    let message = format!("column \"{old}\" does not exist");
+                    return Err(SqlError::new(code::UNDEFINED_COLUMN, message).into());
+                };
+                if place(&to).is_some() {
+                    let message = format!("column \"{to}\" of relation \"{name}\" already exists");
+                    return Err(SqlError::new(code::DUPLICATE_COLUMN, message).into());
+                }
+                ViewChange::Column(at, to)
+            }
+            O::AlterColumn { column_name, op } => {
+                let column = syntax::name(column_name);
+                let Some(at) = view.columns.iter().position(|it| it.name == column) else {
+                    let message =
+                        format!("column \"{column}\" of relation \"{name}\" does not exist");
+                    return Err(SqlError::new(code::UNDEFINED_COLUMN, message).into());
+                };
+                let default = match op {
+                    ast::AlterColumnOperation::SetDefault { value } => Some(value.to_string()),
+                    ast::AlterColumnOperation::DropDefault => None,
+                    _ => return Err(SqlError::unsupported("this form of ALTER VIEW").into()),
+                };
+                if let Some(default) = &default {
+                    let column = Column::new(column, view.columns[at].ty);
+                    text::default(default, &column, &mut Params::default())?;
+                }
+                ViewChange::Default(at, default)
+            }
+            _ => return Err(SqlError::unsupported("this form of ALTER VIEW").into()),
+        };
+        Ok(Plan::AlterView(Box::new(AlterView { command, name, change })))
+    }
+
+    /// Which columns of one relation those of a view are, where each of its rows is one there; or
+    /// why it is not.
+    fn shows(&mut self, text: &str) -> Result<Result<Vec<Option<u32>>, &'static str>, Failure> {
+        let query = parsed(text)?;
+        let base = match over_one(&query) {
+            Ok((_, base, _)) => base,
+            Err(why) => return Ok(Err(why)),
+        };
+        let Ok(name) = syntax::table_name(base) else { return Ok(Err(NO_SINGLE)) };
+        match self.relation_named(&name)? {
+            Some(Relation::Table(_) | Relation::View(_)) => {}
+            _ => return Ok(Err(NO_SINGLE)),
+        }
+        let within = Within::System(String::new());
+        Ok(self.within_view(text, within, |planner| planner.own_columns(&query))?.0)
     }
 
     /// Plans the query of a view, which knows nothing of the statement around it.
@@ -102,13 +229,19 @@ impl Planner<'_> {
             let message = format!("infinite recursion detected in rules for relation \"{name}\"");
             return Err(SqlError::new(code::INVALID_OBJECT_DEFINITION, message).into());
         }
-        // However deep the query is that names the view, the parser has what it has at the start.
-        let parse = || syntax::parse(text);
-        let parsed = stacker::maybe_grow(PARSER_STACK_BYTES, 2 * PARSER_STACK_BYTES, parse)?;
-        let query = match parsed.first().map(|parsed| &*parsed.ast) {
-            Some(ast::Statement::Query(query)) => query.clone(),
-            _ => return Err(SqlError::new(code::INTERNAL, "a view without a query").into()),
-        };
+        let query = parsed(text)?;
+        let (planned, within) = self.within_view(text, within, |planner| planner.nested(&query))?;
+        let (nested, columns) = planned;
+        Ok((nested.query.as_ref().clone(), columns, within))
+    }
+
+    /// Plans something of a view's query, which knows nothing of the statement around it.
+    pub(super) fn within_view<T>(
+        &mut self,
+        text: &str,
+        within: Within,
+        plan: impl FnOnce(&mut Self) -> Result<T, Failure>,
+    ) -> Result<(T, Within), Failure> {
         let around = (
             std::mem::take(&mut self.outer),
             std::mem::take(&mut self.named),
@@ -118,17 +251,17 @@ impl Planner<'_> {
             self.params.variables.take(),
         );
         self.within.push(within);
-        let planned = self.nested(&query);
+        let planned = plan(self);
         let within = self.within.pop().expect("it was put there");
         let variables;
         (self.outer, self.named, self.source, self.has_queries, variables) = around;
         self.params.variables = variables;
-        let (nested, columns) = planned.map_err(|failure| match failure {
+        let planned = planned.map_err(|failure| match failure {
             // Positions are of another text than the client's.
             Failure::Sql(error) => SqlError { position: None, ..error }.into(),
             interrupted => interrupted,
         })?;
-        Ok((nested.query.as_ref().clone(), columns, within))
+        Ok((planned, within))
     }
 
     /// What a name in FROM stands for, which the statement reads.
@@ -215,6 +348,17 @@ impl Planner<'_> {
     }
 }
 
+/// The query of a view.
+pub(super) fn parsed(text: &str) -> Result<Box<ast::Query>, SqlError> {
+    // However deep the query is that names the view, the parser has what it has at the start.
+    let parse = || syntax::parse(text);
+    let parsed = stacker::maybe_grow(PARSER_STACK_BYTES, 2 * PARSER_STACK_BYTES, parse)?;
+    match parsed.first().map(|parsed| &*parsed.ast) {
+        Some(ast::Statement::Query(query)) => Ok(query.clone()),
+        _ => Err(SqlError::new(code::INTERNAL, "a view without a query")),
+    }
+}
+
 /// The columns of a view, by the names that it gives them.
 fn named_columns(
     columns: Vec<OutputColumn>,
@@ -238,7 +382,7 @@ fn named_columns(
             SqlType::Unknown => SqlType::Text,
             base => base,
         };
-        all.push(ViewColumn { name, ty: ColumnType { base, ..column.ty } });
+        all.push(ViewColumn { name, ty: ColumnType { base, ..column.ty }, default: None });
     }
     Ok(all)
 }

@@ -1,10 +1,12 @@
-//! Planning of WITH, and of what follows from itself.
+//! Planning of WITH: queries, writes, and what follows from itself.
 
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
 use sqlparser::ast::{self, Visit, Visitor};
 
 use super::query::is_all;
+use super::steps::Step;
 use super::{OutputColumn, Planner, refuse};
 use crate::error::{Failure, SqlError, code};
 use crate::relational::{self, Query};
@@ -14,24 +16,98 @@ use crate::syntax;
 #[derive(Clone, Debug)]
 pub(super) struct Named {
     name: String,
-    query: Query,
+    /// Nothing of a write that tells nothing.
+    query: Option<Query>,
     columns: Vec<OutputColumn>,
+    /// The steps of the statement that it reads.
+    reads: BTreeSet<usize>,
+}
+
+/// What a statement does before, or beside, what it says last.
+#[derive(Debug, Default)]
+pub(super) struct Writes {
+    /// Whether the next WITH is the statement's own, which may write.
+    pub may_write: bool,
+    pub steps: Vec<Step>,
+    /// Those that what is being planned reads.
+    pub reads: BTreeSet<usize>,
 }
 
 impl Planner<'_> {
     /// Plans what WITH names, each of which may name those before it.
     pub(super) fn with(&mut self, with: &ast::With) -> Result<(), Failure> {
+        let may_write = std::mem::take(&mut self.writes.may_write);
+        let first = self.named.len();
         for table in &with.cte_tables {
             let name = syntax::name(&table.alias.name);
+            if self.named[first..].iter().any(|named| named.name == name) {
+                let message = format!("WITH query name \"{name}\" specified more than once");
+                let error = SqlError::new(code::DUPLICATE_ALIAS, message);
+                return Err(self.error_at(error, table.alias.name.span.start));
+            }
             let is_recursive = with.recursive && names_itself(&table.query, &name);
-            let (query, mut columns) = match is_recursive {
-                true => self.recursive_query(&name, table)?,
-                false => self.operand(&ast::SetExpr::Query(table.query.clone()))?,
+            let around = std::mem::take(&mut self.writes.reads);
+            let named = match (syntax::is_write(&table.query), is_recursive) {
+                (true, _) => self.named_write(name, table, may_write, is_recursive)?,
+                (false, true) => {
+                    let (query, columns) = self.recursive_query(&name, table)?;
+                    self.named_query(name, query, columns)
+                }
+                (false, false) => {
+                    let body = ast::SetExpr::Query(table.query.clone());
+                    let (query, columns) = self.operand(&body)?;
+                    self.named_query(name, query, columns)
+                }
             };
-            rename_columns(&mut columns, &table.alias, &name)?;
-            self.named.push(Named { name, query, columns });
+            self.writes.reads = around;
+            let mut named = named;
+            rename_columns(&mut named.columns, &table.alias, &named.name)?;
+            self.named.push(named);
         }
         Ok(())
+    }
+
+    fn named_query(&mut self, name: String, query: Query, columns: Vec<OutputColumn>) -> Named {
+        let reads = std::mem::take(&mut self.writes.reads);
+        Named { name, query: Some(query), columns, reads }
+    }
+
+    /// A write of WITH is a step of the statement, whose rows are what it tells.
+    fn named_write(
+        &mut self,
+        name: String,
+        table: &ast::Cte,
+        may_write: bool,
+        is_recursive: bool,
+    ) -> Result<Named, Failure> {
+        let refused = if is_recursive {
+            let message =
+                format!("recursive query \"{name}\" must not contain data-modifying statements");
+            Some((code::INVALID_RECURSION, message))
+        } else if !may_write {
+            let message = "WITH clause containing a data-modifying statement must be at the top \
+                           level";
+            Some((code::FEATURE_NOT_SUPPORTED, message.to_owned()))
+        } else {
+            None
+        };
+        if let Some((code, message)) = refused {
+            return Err(self.error_at(SqlError::new(code, message), table.alias.name.span.start));
+        }
+        let (plan, columns) = self.write(&table.query)?;
+        let reads = std::mem::take(&mut self.writes.reads);
+        let relation = self.number();
+        let names = columns.iter().zip(0..).map(|(column, at)| {
+            let given = table.alias.columns.get(at);
+            given.map_or_else(|| column.name.clone(), |given| syntax::name(&given.name))
+        });
+        let label = names.fold(name.clone(), |label, name| label + "\0" + &name);
+        self.labels.push((relation, label));
+        let types: Vec<_> = columns.iter().map(|column| column.ty.base).collect();
+        let query = (!types.is_empty()).then(|| relational::given(&types, relation));
+        self.writes.steps.push(Step { plan, name: name.clone(), relation, reads });
+        let reads = BTreeSet::from([self.writes.steps.len() - 1]);
+        Ok(Named { name, query, columns, reads })
     }
 
     /// `WITH RECURSIVE`: rows, and those that follow from rows, until there are no more.
@@ -65,7 +141,8 @@ impl Planner<'_> {
         // The names of its columns come behind its own.
         let names = columns.iter().map(|column| format!("\0{}", column.name));
         self.labels.push((number, name.to_owned() + &names.collect::<String>()));
-        let named = Named { name: name.to_owned(), query, columns: columns.clone() };
+        let (name_of, reads) = (name.to_owned(), BTreeSet::new());
+        let named = Named { name: name_of, query: Some(query), columns: columns.clone(), reads };
         self.named.push(named);
         let planned = self.operand(right);
         self.named.pop();
@@ -95,9 +172,23 @@ impl Planner<'_> {
     }
 
     /// What WITH has named, the last first.
-    pub(super) fn with_named(&self, name: &str) -> Option<(Query, Vec<OutputColumn>)> {
-        let found = self.named.iter().rev().find(|named| named.name == name);
-        found.map(|named| (named.query.clone(), named.columns.clone()))
+    pub(super) fn with_named(
+        &mut self,
+        ident: &ast::Ident,
+    ) -> Result<Option<(Query, Vec<OutputColumn>)>, Failure> {
+        let name = syntax::name(ident);
+        let Some(named) = self.named.iter().rev().find(|named| named.name == name) else {
+            return Ok(None);
+        };
+        self.writes.reads.extend(&named.reads);
+        match &named.query {
+            Some(query) => Ok(Some((query.clone(), named.columns.clone()))),
+            None => {
+                let message = format!("WITH query \"{name}\" does not have a RETURNING clause");
+                let error = SqlError::new(code::FEATURE_NOT_SUPPORTED, message);
+                Err(self.error_at(error, ident.span.start))
+            }
+        }
     }
 }
 

@@ -90,7 +90,7 @@ impl Fragment {
 
     /// Whether it only asks.
     pub(crate) fn is_query(&self) -> bool {
-        matches!(&*self.parsed.ast, ast::Statement::Query(_))
+        matches!(&*self.parsed.ast, ast::Statement::Query(query) if !syntax::is_write(query))
     }
 
     /// The text as it was written.

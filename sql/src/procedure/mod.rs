@@ -21,7 +21,6 @@ mod counted;
 mod fragment;
 mod grammar;
 mod lifted;
-mod nested;
 mod raise;
 mod run;
 mod slots;

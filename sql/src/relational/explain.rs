@@ -228,18 +228,18 @@ impl Shower<'_> {
         node
     }
 
+    /// The name of a relation that WITH has named, and those of its columns, which are behind it.
+    fn labelled(&self, number: Option<u32>) -> Option<(String, Vec<String>)> {
+        let (_, label) = self.labels.iter().find(|(of, _)| Some(*of) == number)?;
+        let mut names = label.split('\0').map(str::to_owned);
+        Some((names.next().unwrap_or_default(), names.collect()))
+    }
+
     /// The rows that a recursive query has found so far.
     fn work_table(&mut self, plan: &Physical, work: &str) -> Node {
         let number = work.strip_prefix("work").and_then(|number| number.parse::<u32>().ok());
-        let label = self.labels.iter().find(|(of, _)| Some(*of) == number);
-        let (name, columns) = match label {
-            Some((_, label)) => {
-                let mut names = label.split('\0');
-                let name = names.next().unwrap_or_default().to_owned();
-                (name, names.map(str::to_owned).collect())
-            }
-            None => (work.to_owned(), Vec::new()),
-        };
+        let labelled = self.labelled(number);
+        let (name, columns) = labelled.unwrap_or_else(|| (work.to_owned(), Vec::new()));
         for (field, column) in plan.schema().fields().iter().zip(columns) {
             self.known.insert(field.name().clone(), (column, None));
         }
@@ -317,12 +317,16 @@ impl Shower<'_> {
                 let columns = sequence::COLUMNS.map(|(name, _)| name.to_owned());
                 ("public", name.clone(), columns.to_vec())
             }
+            Leaf::Given(_) => {
+                let (name, columns) = self.labelled(number).unwrap_or_default();
+                ("", name, columns)
+            }
             Leaf::Rows(_) => {
                 let columns = (1..=scan.types().len()).map(|at| format!("column{at}"));
                 ("", "*VALUES*".to_owned(), columns.collect())
             }
         };
-        let alias = label.unwrap_or_else(|| name.clone());
+        let alias = label.filter(|_| !schema.is_empty()).unwrap_or_else(|| name.clone());
         let shown = |has_prefix: bool| -> Vec<String> {
             let prefix = has_prefix.then_some(alias.as_str());
             columns.iter().map(|column| statement::column(prefix, column)).collect()
@@ -342,6 +346,7 @@ impl Shower<'_> {
                 statement::access(&access, filter, &names, &read, false)
             }
             Leaf::Rows(_) => statement::whole(("Values Scan", &read), filter, &names),
+            Leaf::Given(_) => statement::whole(("CTE Scan", &read), filter, &names),
             Leaf::System(_) | Leaf::Sequence(..) => {
                 statement::whole(("Seq Scan", &read), filter, &names)
             }

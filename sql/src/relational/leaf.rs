@@ -64,6 +64,8 @@ const ROWS_FIRST: usize = 64;
 
 /// How many rows a table of the catalog has, about.
 const SYSTEM_ROWS: usize = 500;
+/// And what a step of the statement comes to.
+const GIVEN_ROWS: usize = 100;
 
 /// Where rows come from.
 #[derive(Clone, Debug)]
@@ -75,6 +77,8 @@ pub(crate) enum Leaf {
     System(&'static SystemTable),
     /// A sequence, by its name.
     Sequence(String, Sequence),
+    /// What a step of the statement has come to, as the relation of this number.
+    Given(u32),
 }
 
 /// A relation of a query.
@@ -92,6 +96,7 @@ impl fmt::Debug for Relation {
             Leaf::Rows(rows) => write!(f, "{} rows", rows.len()),
             Leaf::System(table) => f.write_str(&table.name),
             Leaf::Sequence(name, _) => f.write_str(name),
+            Leaf::Given(relation) => write!(f, "rows of step {relation}"),
         }
     }
 }
@@ -200,6 +205,7 @@ fn estimate(leaf: &Leaf, filter: Option<&Expr>, desk: &Desk) -> usize {
         Leaf::Rows(rows) => rows.len(),
         Leaf::System(_) => SYSTEM_ROWS,
         Leaf::Sequence(..) => 1,
+        Leaf::Given(_) => GIVEN_ROWS,
     }
 }
 
@@ -474,6 +480,7 @@ impl Task {
             }
             Leaf::System(table) => Ok(State::Values(env.catalog()?.rows(table, env), 0)),
             Leaf::Sequence(_, sequence) => Ok(State::Values(Arc::new(vec![sequence.row(cx)?]), 0)),
+            Leaf::Given(relation) => Ok(State::Values(env.given(*relation), 0)),
         }
     }
 }

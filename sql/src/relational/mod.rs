@@ -54,7 +54,7 @@ pub(crate) use block::{Block, Distinct, From, GroupBy, sequence_scan, system_sca
 pub(crate) use joins::{JoinKind, SetOperation, combined, join, lateral};
 pub(crate) use lower::{Numbers, lower};
 pub(crate) use parts::{
-    answered, expand, filtered, names_outer, recursive, renamed, with_columns, work_table,
+    answered, expand, filtered, given, names_outer, recursive, renamed, with_columns, work_table,
 };
 pub(crate) use run::{Running, physical, run};
 pub(crate) use windows::{Over, Window, WindowFunction};

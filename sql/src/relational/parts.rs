@@ -10,7 +10,7 @@ use datafusion::logical_expr::{Expr as Logical, LogicalPlan, LogicalPlanBuilder}
 
 use super::error::unwrapped;
 use super::expand::{Calls, Expand};
-use super::leaf::schema_of;
+use super::leaf::{Leaf, scan, schema_of};
 use super::lower::{Numbers, Stage, named, projected};
 use super::values::is_ordered;
 use super::{ColumnId, Query, relation_name};
@@ -131,6 +131,11 @@ pub(crate) fn work_table(
         LogicalPlanBuilder::scan(name, source, None)?.build()
     })?;
     Ok(Query { plan, types: types.to_vec() })
+}
+
+/// What a step of the statement has come to, as a relation of a number.
+pub(crate) fn given(types: &[SqlType], relation: u32) -> Query {
+    Query { plan: scan(Leaf::Given(relation), types, relation), types: types.to_vec() }
 }
 
 /// Rows, and those that follow from them by way of a work table.

@@ -9,6 +9,7 @@
 use std::sync::Arc;
 
 use pangea_core::store::Header;
+use sqlparser::ast;
 
 use super::stream::Stream;
 use super::{Response, Session, now};
@@ -18,7 +19,7 @@ use crate::exec::{self, BATCH_BYTES, BATCH_ROWS};
 use crate::held::{Held, size_of_rows};
 use crate::plan::OutputColumn;
 use crate::syntax::cursors::Step;
-use crate::syntax::{CursorStatement, quoted};
+use crate::syntax::{self, CursorStatement, quoted};
 use crate::types::SqlType;
 use crate::types::datum::Datum;
 
@@ -168,6 +169,15 @@ fn only_forward() -> SqlError {
     SqlError::new(code::NOT_PREREQUISITE, message).with_hint(hint)
 }
 
+/// The rows of a cursor are read, whatever it is of.
+fn refuse_writes(statement: &ast::Statement) -> Result<(), SqlError> {
+    if matches!(statement, ast::Statement::Query(query) if syntax::names_write(query)) {
+        let message = "DECLARE CURSOR must not contain data-modifying statements in WITH";
+        return Err(SqlError::new(code::FEATURE_NOT_SUPPORTED, message));
+    }
+    Ok(())
+}
+
 fn no_cursor(name: &str) -> SqlError {
     SqlError::new(code::NO_PORTAL, format!("cursor \"{name}\" does not exist"))
 }
@@ -236,6 +246,7 @@ impl<E: Engine> Session<E> {
         let CursorStatement::Declare { name, is_scroll, is_hold, query } = statement else {
             unreachable!("the caller has looked")
         };
+        refuse_writes(&query.ast)?;
         let is_alone = self.transaction.is_none();
         self.first_rows = Some(0);
         let found = Box::pin(self.run_data(query, param_types, params)).await;

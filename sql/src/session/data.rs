@@ -421,6 +421,7 @@ impl<E: Engine> Session<E> {
             deferred: None,
             fills_later: false,
             results: Some(self.shared.results.clone()),
+            given: RefCell::default(),
         }
     }
 

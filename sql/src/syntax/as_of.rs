@@ -124,7 +124,7 @@ pub(super) fn check(statement: &ast::Statement, source: &str) -> Result<(), SqlE
     use ast::Statement as S;
     let is_set = |set: &ast::Set| matches!(set, ast::Set::SetTransaction { session: false, .. });
     match statement {
-        S::Query(query) if !matches!(*query.body, ast::SetExpr::Insert(_)) => Ok(()),
+        S::Query(query) if !super::is_write(query) => Ok(()),
         S::StartTransaction { .. } => Ok(()),
         S::Set(set) if is_set(set) => Ok(()),
         other => {

@@ -4,7 +4,7 @@ use sqlparser::ast;
 use sqlparser::tokenizer::{Location, Token, TokenWithSpan};
 
 use super::words::Words;
-use super::{Parsed, name};
+use super::{Parsed, is_write, name};
 use crate::error::SqlError;
 
 /// A statement about a cursor.
@@ -52,14 +52,17 @@ impl Begun {
     pub(super) fn with(self, query: Option<Parsed>) -> Option<CursorStatement> {
         match (self, query) {
             (Self::Whole(statement), _) => Some(statement),
-            (Self::Declare { name, is_scroll, is_hold }, Some(query))
-                if matches!(&*query.ast, ast::Statement::Query(_)) =>
-            {
+            (Self::Declare { name, is_scroll, is_hold }, Some(query)) if asks(&query) => {
                 Some(CursorStatement::Declare { name, is_scroll, is_hold, query: Box::new(query) })
             }
             (Self::Declare { .. }, _) => None,
         }
     }
+}
+
+/// Whether a statement is a query.
+fn asks(parsed: &Parsed) -> bool {
+    matches!(&*parsed.ast, ast::Statement::Query(query) if !is_write(query))
 }
 
 impl CursorStatement {

@@ -138,7 +138,8 @@ pub(super) fn check<'a>(tokens: impl Iterator<Item = &'a TokenWithSpan>) -> Resu
         },
         ("CREATE" | "DROP" | "ALTER", _) => match object(&words[1..]) {
             Some("TABLE") => Ok(()),
-            Some("INDEX" | "SEQUENCE" | "VIEW") if kind != "ALTER" => Ok(()),
+            Some("VIEW") => Ok(()),
+            Some("INDEX" | "SEQUENCE") if kind != "ALTER" => Ok(()),
             Some("PROCEDURE") if kind == "DROP" => Ok(()),
             Some(object) => Err(SqlError::unsupported(format!("{kind} {object}"))),
             None => Ok(()),

@@ -19,6 +19,8 @@ pub(super) fn of_no_tree(text: &Arc<str>, source: &Arc<str>) -> Parsed {
         text: text.clone(),
         source: source.clone(),
         cursor: None,
+        check: None,
+        is_view: false,
         copy: None,
         procedure: None,
         explain: None,

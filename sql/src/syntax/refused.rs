@@ -32,8 +32,6 @@ const CATALOG: &[&str] = &[
     "pg_type", "pg_user", "pg_views",
 ];
 
-/// Words after which a table comes.
-const BEFORE_TABLES: [&str; 5] = ["FROM", "JOIN", "TABLE", "TRUNCATE", "UPDATE"];
 /// Words after which another name comes.
 const BEFORE_NAMES: [&str; 2] = ["AS", "INTO"];
 
@@ -71,14 +69,9 @@ pub(super) fn check_tokens<'a>(
 /// What begins at a token that is not there yet.
 fn feature(before: &Token, token: &Token, after: &Token) -> Option<&'static str> {
     let Token::Word(word) = token else { return None };
-    let is_at_table = BEFORE_TABLES.iter().any(|it| is(before, it));
-    // Tables have no heirs: TRUNCATE and ALTER TABLE are of one table, with the word and without.
-    let is_query = is_at_table && !is(before, "TABLE") && !is(before, "TRUNCATE");
     let is_at_name = *before == Token::Period || BEFORE_NAMES.iter().any(|it| is(before, it));
     if word.quote_style.is_some() || is_at_name {
         None
-    } else if is(token, "ONLY") && is_query && matches!(after, Token::Word(_) | Token::LParen) {
-        Some("ONLY")
     } else if is(token, "USING") && is_operator(after) {
         Some("ORDER BY .. USING")
     } else {

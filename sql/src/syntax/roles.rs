@@ -16,6 +16,14 @@ use super::{name, table_name};
 use crate::catalog::role::Privileges;
 use crate::error::{SqlError, byte_offset, code};
 
+/// What an ALTER .. OWNER TO says that a relation is. A view may be called a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Owned {
+    Table,
+    View,
+    Sequence,
+}
+
 /// A statement about roles or privileges.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum RoleStatement {
@@ -47,9 +55,9 @@ pub(crate) enum RoleStatement {
     },
     Grant(Grant),
     Revoke(Grant),
-    /// ALTER TABLE or ALTER SEQUENCE .. OWNER TO.
+    /// ALTER TABLE, ALTER VIEW or ALTER SEQUENCE .. OWNER TO.
     Own {
-        is_table: bool,
+        kind: Owned,
         relation: String,
         if_exists: bool,
         owner: RoleName,
@@ -125,8 +133,9 @@ impl RoleStatement {
             Self::RevokeRoles { .. } => "REVOKE ROLE",
             Self::Grant(_) => "GRANT",
             Self::Revoke(_) => "REVOKE",
-            Self::Own { is_table: true, .. } => "ALTER TABLE",
-            Self::Own { is_table: false, .. } => "ALTER SEQUENCE",
+            Self::Own { kind: Owned::Table, .. } => "ALTER TABLE",
+            Self::Own { kind: Owned::View, .. } => "ALTER VIEW",
+            Self::Own { kind: Owned::Sequence, .. } => "ALTER SEQUENCE",
             Self::SetRole { .. } | Self::SetAuthorization { .. } => "SET",
         }
     }
@@ -370,8 +379,12 @@ impl Words<'_> {
 
     /// ALTER TABLE .. OWNER TO, which is told apart by its words.
     fn own(&mut self) -> Result<Option<RoleStatement>, SqlError> {
-        let kind = self.take_one(&["TABLE", "SEQUENCE"]);
-        let Some(kind) = kind else { return Ok(None) };
+        let kind = match self.take_one(&["TABLE", "VIEW", "SEQUENCE"]) {
+            Some("TABLE") => Owned::Table,
+            Some("VIEW") => Owned::View,
+            Some(_) => Owned::Sequence,
+            None => return Ok(None),
+        };
         let if_exists = self.take("IF EXISTS");
         let _ = self.take("ONLY");
         let Ok(relation) = self.relation() else { return Ok(None) };
@@ -379,7 +392,7 @@ impl Words<'_> {
             return Ok(None);
         }
         let owner = self.role_name()?;
-        Ok(Some(RoleStatement::Own { is_table: kind == "TABLE", relation, if_exists, owner }))
+        Ok(Some(RoleStatement::Own { kind, relation, if_exists, owner }))
     }
 
     fn set(&mut self) -> Result<Option<RoleStatement>, SqlError> {

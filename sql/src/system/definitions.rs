@@ -10,6 +10,14 @@ use crate::syntax::quoted_ident;
 use crate::types::{ColumnType, SqlType};
 use pangea_core::key::encode::{Nulls, Order};
 
+/// What of a relation can be written.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Updatable {
+    pub is_deletable: bool,
+    /// For each of its columns, whether it can be given a value.
+    pub columns: Vec<bool>,
+}
+
 /// The type of an expression over the columns of a table.
 pub(super) fn type_of(table: &Table, expr: &str) -> ColumnType {
     let bound = text::over_table(table, expr, "index expressions");
@@ -111,6 +119,34 @@ impl SystemCatalog {
             Kind::View(view) => Some(format!(" {};", view.query)),
             Kind::SystemView(view, _) => Some(format!(" {};", view.query)),
             _ => None,
+        }
+    }
+
+    /// What of a relation can be written.
+    pub(crate) fn updatable(&self, oid: u32) -> Updatable {
+        match self.relations.get(&oid).map(|entry| &entry.kind) {
+            Some(Kind::Table(table)) => {
+                let columns = table.columns.iter().map(|column| !column.is_dropped).collect();
+                Updatable { is_deletable: true, columns }
+            }
+            Some(Kind::System(table)) => {
+                Updatable { is_deletable: true, columns: vec![true; table.all_columns().count()] }
+            }
+            Some(Kind::View(view)) => {
+                let (Some(shows), Some((base, _))) = (&view.shows, view.reads.first()) else {
+                    return Updatable::default();
+                };
+                let base = self.relation(Some(PUBLIC), base);
+                let base = base.map(|base| self.updatable(base)).unwrap_or_default();
+                let is_one = |at: &Option<u32>| {
+                    at.is_some_and(|at| base.columns.get(at as usize).is_some_and(|it| *it))
+                };
+                let columns = shows.iter().map(is_one).collect();
+                Updatable { columns, ..base }
+            }
+            Some(Kind::PrimaryKey(_) | Kind::Index(..) | Kind::Sequence(_))
+            | Some(Kind::SystemView(..))
+            | None => Updatable::default(),
         }
     }
 

@@ -5,7 +5,7 @@ use super::{
     Entry, Kind, PG_CATALOG, PUBLIC, SystemCatalog, definitions, primary_key, roles, stored,
 };
 use crate::catalog::role::Privileges;
-use crate::catalog::{Index, IndexKey, KeyTarget, Table};
+use crate::catalog::{Index, IndexKey, KeyTarget, Table, View};
 use crate::syntax;
 use crate::types::datum::Datum;
 use crate::types::{ColumnType, SqlType};
@@ -170,6 +170,10 @@ impl SystemCatalog {
             let kind = entry.kind.letter();
             let is_index = kind == "i";
             let (mut checks, mut has_index, mut has_keys) = (0, false, false);
+            let mut options = Datum::Null;
+            if let Kind::View(View { check: Some(check), .. }) = &entry.kind {
+                options = Datum::array(vec![text(&format!("check_option={}", check.name()))]);
+            }
             if let Kind::Table(table) = &entry.kind {
                 checks = table.checks.len() as i64;
                 has_index = !table.primary_key.is_empty() || !table.indexes.is_empty();
@@ -208,6 +212,7 @@ impl SystemCatalog {
                     "relreplident",
                     text(if kind == "r" && entry.namespace != PG_CATALOG { "d" } else { "n" }),
                 ),
+                ("reloptions", options),
                 ("relacl", access.map_or(Datum::Null, |access| roles::acl(access, privileges))),
             ]);
         }

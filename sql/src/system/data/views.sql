@@ -96,7 +96,8 @@ select current_database()::name as table_catalog, n.nspname as table_schema,
     null::name as self_referencing_column_name, null::varchar as reference_generation,
     null::name as user_defined_type_catalog, null::name as user_defined_type_schema,
     null::name as user_defined_type_name,
-    (case c.relkind when 'r' then 'YES' else 'NO' end)::varchar as is_insertable_into,
+    (case when pg_relation_is_updatable(c.oid::regclass, false) & 8 = 8 then 'YES' else 'NO' end)
+        ::varchar as is_insertable_into,
     'NO'::varchar as is_typed, null::varchar as commit_action
 from pg_class c join pg_namespace n on n.oid = c.relnamespace
 where c.relkind in ('r', 'v', 'f', 'p')
@@ -152,7 +153,8 @@ select current_database()::name as table_catalog, n.nspname as table_schema,
     (case when a.attgenerated <> '' then 'ALWAYS' else 'NEVER' end)::varchar as is_generated,
     (case when a.attgenerated <> '' then pg_get_expr(d.adbin, d.adrelid) end)::varchar
         as generation_expression,
-    (case when c.relkind = 'r' then 'YES' else 'NO' end)::varchar as is_updatable
+    (case when pg_column_is_updatable(c.oid::regclass, a.attnum, false) then 'YES' else 'NO' end)
+        ::varchar as is_updatable
 from pg_attribute a
     join pg_class c on c.oid = a.attrelid
     join pg_namespace n on n.oid = c.relnamespace
@@ -172,8 +174,13 @@ select current_database()::name as table_catalog, n.nspname as table_schema,
     c.relname as table_name,
     (case when pg_has_role(c.relowner, 'USAGE') then pg_get_viewdef(c.oid) end)::varchar
         as view_definition,
-    'NONE'::varchar as check_option, 'NO'::varchar as is_updatable,
-    'NO'::varchar as is_insertable_into, 'NO'::varchar as is_trigger_updatable,
+    (case when 'check_option=cascaded' = any (c.reloptions) then 'CASCADED'
+        when 'check_option=local' = any (c.reloptions) then 'LOCAL' else 'NONE' end)::varchar
+        as check_option,
+    (case when pg_relation_is_updatable(c.oid::regclass, false) & 20 = 20 then 'YES' else 'NO' end)
+        ::varchar as is_updatable,
+    (case when pg_relation_is_updatable(c.oid::regclass, false) & 8 = 8 then 'YES' else 'NO' end)
+        ::varchar as is_insertable_into, 'NO'::varchar as is_trigger_updatable,
     'NO'::varchar as is_trigger_deletable, 'NO'::varchar as is_trigger_insertable_into
 from pg_class c join pg_namespace n on n.oid = c.relnamespace
 where c.relkind = 'v'

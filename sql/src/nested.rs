@@ -1,4 +1,5 @@
-//! Writes that may be taken back: what a block with handlers does, until it is done.
+//! Writes that the context below does not see yet: those of a block with handlers, which may be
+//! taken back, and those of a statement whose steps all read what was there before it.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -12,22 +13,27 @@ use pangea_core::value::Value;
 use crate::writes::{At, Written, in_range, is_before};
 
 /// A context over another, which keeps its writes to itself.
-pub(super) struct Nested<'a> {
+pub(crate) struct Nested<'a> {
     cx: &'a mut dyn Context,
     writes: BTreeMap<At, Written>,
     bytes: usize,
 }
 
 impl<'a> Nested<'a> {
-    pub(super) fn new(cx: &'a mut dyn Context) -> Self {
+    pub(crate) fn new(cx: &'a mut dyn Context) -> Self {
         Self { cx, writes: BTreeMap::new(), bytes: 0 }
+    }
+
+    /// The context without the writes.
+    pub(crate) fn below(&mut self) -> &mut dyn Context {
+        self.cx
     }
 
     /// Hands the writes on.
     ///
     /// # Errors
     /// When the executor needs the run to end.
-    pub(super) fn keep(self) -> Result<(), Stop> {
+    pub(crate) fn keep(self) -> Result<(), Stop> {
         for ((table, key), value) in self.writes {
             match value {
                 Some(value) => self.cx.put(table, key, value)?,
@@ -86,7 +92,8 @@ impl Context for Nested<'_> {
     fn put(&mut self, table: TableId, key: Key, value: Value) -> Result<(), Stop> {
         self.bytes += key.len() + value.len();
         if self.bytes > TXN_BYTES_MAX {
-            let message = format!("a block wrote more than {} MiB", TXN_BYTES_MAX >> 20);
+            let message =
+                format!("a block or a statement wrote more than {} MiB", TXN_BYTES_MAX >> 20);
             return Err(Abort::new(SqlState::PROGRAM_LIMIT_EXCEEDED, message).into());
         }
         self.writes.insert((table, key), Some(value));

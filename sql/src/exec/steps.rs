@@ -1,0 +1,183 @@
+//! A statement that writes: its steps, and what each of them sees.
+//!
+//! ```text
+//!   before ---------- rows are found, queries are asked -----------+
+//!      ^                                                           |
+//!      |  a statement of several steps, or with queries            v
+//!   writes of the statement <-------- rows are written, held to their keys
+//!      |
+//!      +--> all steps are done: foreign keys act and hold, and the writes go on
+//! ```
+//!
+//! As in PostgreSQL, a step sees nothing of what others write, and a row that one has written is
+//! passed over by the others. Keys are unique whoever has written them.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use pangea_core::ids::TableId;
+use pangea_core::key::Key;
+use pangea_core::txn::Context;
+
+use super::write::{self, Pending};
+use super::{Executed, query};
+use crate::error::Failure;
+use crate::expr::Env;
+use crate::nested::Nested;
+use crate::plan::target::Targets;
+use crate::plan::{Asked, Plan, Steps};
+use crate::types::datum::Datum;
+
+/// A statement that writes, under way.
+pub(super) struct Run<'a> {
+    pub env: &'a Env,
+    reach: Reach<'a>,
+    /// What is to be said of foreign keys when all steps are done.
+    pending: Vec<(&'a Targets, Pending)>,
+    /// The rows that were written, where somebody asks.
+    touched: BTreeSet<(TableId, Key)>,
+    /// Whether others write beside the step that runs.
+    pub is_several: bool,
+    /// How many rows came in.
+    pub inserted: usize,
+}
+
+/// What the statement reads and writes.
+enum Reach<'a> {
+    /// One step that is done with reading when it begins to write.
+    Same(&'a mut dyn Context),
+    Apart(Nested<'a>),
+}
+
+/// Runs a statement of one step.
+pub(super) fn alone(plan: &Plan, env: &Env, cx: &mut dyn Context) -> Result<Executed, Failure> {
+    let reach = if plan.asks() { Reach::Apart(Nested::new(cx)) } else { Reach::Same(cx) };
+    let mut run = Run::new(env, reach, false);
+    let executed = run.step(plan)?;
+    run.finish()?;
+    Ok(executed)
+}
+
+/// Runs a statement of several steps, and returns what the last one came to.
+pub(super) fn all(steps: &Steps, env: &Env, cx: &mut dyn Context) -> Result<Executed, Failure> {
+    let mut run = Run::new(env, Reach::Apart(Nested::new(cx)), true);
+    let mut done = BTreeSet::new();
+    for &at in &steps.reads {
+        run.named(steps, at, &mut done)?;
+    }
+    let executed = run.step(&steps.last)?;
+    // As in PostgreSQL, the last of those that nobody has asked for comes first.
+    for at in (0..steps.writes.len()).rev() {
+        run.named(steps, at, &mut done)?;
+    }
+    run.finish()?;
+    Ok(executed)
+}
+
+impl Reach<'_> {
+    fn before(&mut self) -> &mut dyn Context {
+        match self {
+            Self::Same(cx) => *cx,
+            Self::Apart(nested) => nested.below(),
+        }
+    }
+
+    fn now(&mut self) -> &mut dyn Context {
+        match self {
+            Self::Same(cx) => *cx,
+            Self::Apart(nested) => nested,
+        }
+    }
+}
+
+impl<'a> Run<'a> {
+    fn new(env: &'a Env, reach: Reach<'a>, is_several: bool) -> Self {
+        let (pending, touched) = (Vec::new(), BTreeSet::new());
+        Self { env, reach, pending, touched, is_several, inserted: 0 }
+    }
+
+    /// What was there before the statement.
+    pub(super) fn before(&mut self) -> &mut dyn Context {
+        self.reach.before()
+    }
+
+    /// And what is there now.
+    pub(super) fn now(&mut self) -> &mut dyn Context {
+        self.reach.now()
+    }
+
+    /// Runs a step of WITH, and those that it reads, where that is still to be done.
+    fn named(
+        &mut self,
+        steps: &'a Steps,
+        at: usize,
+        done: &mut BTreeSet<usize>,
+    ) -> Result<(), Failure> {
+        if !done.insert(at) {
+            return Ok(());
+        }
+        let step = &steps.writes[at];
+        assert!(step.reads.last().is_none_or(|last| *last < at), "a step reads those before it");
+        for &read in &step.reads {
+            self.named(steps, read, done)?;
+        }
+        let executed = self.step(&step.plan)?;
+        self.env.given.borrow_mut().insert(step.relation, Arc::new(executed.rows));
+        Ok(())
+    }
+
+    fn step(&mut self, plan: &'a Plan) -> Result<Executed, Failure> {
+        let done = match plan {
+            Plan::Insert(insert) => self.insert(insert),
+            Plan::Update(update) => self.update(update),
+            Plan::Delete(delete) => self.delete(delete),
+            Plan::Select(select) => {
+                let (rows, _) = query::run(select, self.env, self.before())?;
+                let count = rows.len() as u64;
+                return Ok(Executed { rows, count, ..Executed::default() });
+            }
+            other => unreachable!("{other:?} is no step of a statement"),
+        };
+        let written = plan.constrained();
+        done.map_err(|failure| match written {
+            Some(table) => failure.in_table(&table.name),
+            None => failure,
+        })
+    }
+
+    /// Notes what foreign keys have still to see of a step.
+    pub(super) fn put_off(&mut self, targets: &'a Targets, pending: Pending) {
+        self.pending.push((targets, pending));
+    }
+
+    /// Notes that a row is written.
+    pub(super) fn touch(&mut self, table: TableId, key: Key) {
+        self.touched.insert((table, key));
+    }
+
+    /// Whether the statement has written a row already.
+    pub(super) fn has_touched(&self, table: TableId, key: &Key) -> bool {
+        self.touched.contains(&(table, key.clone()))
+    }
+
+    /// Asks a query for rows.
+    pub(super) fn ask(
+        &mut self,
+        asked: &Asked,
+        rows: Vec<Vec<Datum>>,
+    ) -> Result<Vec<Vec<Datum>>, Failure> {
+        self.env.given.borrow_mut().insert(asked.relation, Arc::new(rows));
+        let (rows, _) = query::run(&asked.rows, self.env, self.before())?;
+        Ok(rows)
+    }
+
+    fn finish(mut self) -> Result<(), Failure> {
+        let pending = std::mem::take(&mut self.pending);
+        write::finish(pending, self.env, self.now())?;
+        self.env.given.borrow_mut().clear();
+        match self.reach {
+            Reach::Same(_) => Ok(()),
+            Reach::Apart(nested) => Ok(nested.keep()?),
+        }
+    }
+}

@@ -1,0 +1,488 @@
+//! What a write names: a table, or a view over one, whose rows are then those of the table.
+//!
+//! ```text
+//!   UPDATE v SET n = 1 WHERE up = 'A' RETURNING up     v: SELECT n, upper(s) AS up FROM t WHERE ..
+//!     scope:      t.n, t.s (hidden) | v.n, v.up
+//!     bound:      v.up = 'A'
+//!     settled:    upper(t.s) = 'A', and the condition of v
+//! ```
+//!
+//! A view is written to where each of its rows is one of its table: PostgreSQL's automatically
+//! updatable views. Expressions over its columns become expressions over those of the table.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use sqlparser::ast;
+use sqlparser::tokenizer::Location;
+
+use super::from::rename;
+use super::path::Paths;
+use super::views::Within;
+use super::{Planner, refuse, scope_as};
+use crate::authorization::Required;
+use crate::catalog::role::{Object, Privileges};
+use crate::catalog::{CheckOption, Relation, Table, View};
+use crate::error::{Failure, SqlError, code};
+use crate::expr::Expr;
+use crate::expr::bind::{Collected, Scope, ScopeColumn};
+use crate::relational::ColumnId;
+use crate::syntax;
+use crate::types::ColumnType;
+
+/// How something is written to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verb {
+    Insert,
+    Update,
+    Delete,
+}
+
+/// What a write names.
+#[derive(Clone, Debug)]
+pub(super) struct Written {
+    pub paths: Paths,
+    /// What its columns go by.
+    pub alias: String,
+    /// The relation that the table is for queries.
+    pub relation: u32,
+    /// What a view shows of the table.
+    pub view: Option<Shown>,
+    /// How many relations stand for it: views, and the table.
+    depth: usize,
+    verb: Verb,
+}
+
+/// What a view shows of the rows of a table.
+#[derive(Clone, Debug)]
+pub(super) struct Shown {
+    name: String,
+    columns: Vec<ShownColumn>,
+    /// Which rows it shows.
+    pub filter: Option<Expr>,
+    pub checks: Vec<ViewCheck>,
+}
+
+/// A column of a view, over those of the table.
+#[derive(Clone, Debug)]
+struct ShownColumn {
+    name: String,
+    ty: ColumnType,
+    expr: Expr,
+    /// The column of the table that it is; else the view, and its column there, that is computed.
+    source: Result<usize, (String, String)>,
+}
+
+/// Columns, each with whether it is one of the relation below, and the condition.
+type Showing = (Vec<(ShownColumn, bool)>, Option<Expr>);
+
+/// The one relation of a query, and what it goes by.
+pub(super) type One<'a> = (&'a ast::Select, &'a ast::ObjectName, Option<&'a ast::TableAlias>);
+
+/// What a row has to be that is written by way of a view with a CHECK OPTION.
+#[derive(Clone, Debug)]
+pub(crate) struct ViewCheck {
+    pub view: String,
+    pub condition: Expr,
+}
+
+impl Written {
+    pub(super) fn table(&self) -> &Arc<Table> {
+        &self.paths.table
+    }
+
+    /// The columns of the table alone.
+    pub(super) fn table_scope(&self) -> Scope {
+        scope_as(self.table(), &self.alias, self.relation)
+    }
+
+    /// What expressions of the statement name: columns of the table, and behind them those of a
+    /// view, which hide them.
+    pub(super) fn scope(&self, alias: &str, relation: u32, shown: u32) -> Scope {
+        let scope = scope_as(self.table(), alias, relation);
+        match &self.view {
+            Some(view) => Scope { columns: hidden(scope) }.and(view.scope(alias, shown)),
+            None => scope,
+        }
+    }
+
+    /// How many columns a view has.
+    pub(super) fn width(&self) -> usize {
+        self.view.as_ref().map_or(0, |view| view.columns.len())
+    }
+
+    /// An expression whose view's columns begin at a place, over columns of the table from another.
+    pub(super) fn settled(&self, expr: Expr, from: usize, onto: usize) -> Expr {
+        match &self.view {
+            Some(view) => view.settled(expr, from, onto),
+            None => expr,
+        }
+    }
+
+    /// Whether queries are asked for what a view shows.
+    pub(super) fn asks(&self) -> bool {
+        let Some(view) = &self.view else { return false };
+        let columns = view.columns.iter().map(|column| &column.expr);
+        columns.chain(&view.filter).any(Expr::holds_subquery)
+    }
+
+    /// The condition of a view, and another.
+    pub(super) fn filter(&self, filter: Option<Expr>) -> Option<Expr> {
+        let view = self.view.as_ref().and_then(|view| view.filter.clone());
+        [view, filter].into_iter().flatten().reduce(Expr::and)
+    }
+
+    /// What rows that are written are held to.
+    pub(super) fn checks(&self) -> Vec<ViewCheck> {
+        self.view.as_ref().map(|view| view.checks.clone()).unwrap_or_default()
+    }
+
+    /// The place of a column that is written.
+    pub(super) fn target(&self, name: &str) -> Result<usize, SqlError> {
+        let (found, of) = match &self.view {
+            None => (self.table().position(name).map(Ok), &self.table().name),
+            Some(view) => {
+                let found = view.columns.iter().find(|column| column.name == name);
+                (found.map(|column| column.source.clone()), &view.name)
+            }
+        };
+        let found = found.ok_or_else(|| {
+            let message = format!("column \"{name}\" of relation \"{of}\" does not exist");
+            SqlError::new(code::UNDEFINED_COLUMN, message)
+        })?;
+        found.map_err(|(view, column)| self.verb.refused(&view, &column))
+    }
+
+    /// What a column is that conflicts are about.
+    pub(super) fn column(&self, name: &str) -> Option<Expr> {
+        match &self.view {
+            None => self.table().position(name).map(Expr::Column),
+            Some(view) => {
+                let found = view.columns.iter().find(|column| column.name == name);
+                found.map(|column| column.expr.clone())
+            }
+        }
+    }
+
+    /// The places of all columns, up to one that can't be written; and what is said of that one.
+    pub(super) fn all_targets(&self) -> (Vec<usize>, Option<SqlError>) {
+        let Some(view) = &self.view else {
+            return (self.table().live_columns().map(|(at, _)| at).collect(), None);
+        };
+        let mut all = Vec::with_capacity(view.columns.len());
+        for column in &view.columns {
+            match &column.source {
+                Ok(at) if all.contains(at) => {
+                    let name = &self.table().columns[*at].name;
+                    return (all, Some(super::dml::assigned_twice(name)));
+                }
+                Ok(at) => all.push(*at),
+                Err((view, column)) => return (all, Some(self.verb.refused(view, column))),
+            }
+        }
+        (all, None)
+    }
+
+    /// Where what it needs is among what the statement requires, from a place on.
+    pub(super) fn needed(&self, at: usize) -> Range<usize> {
+        at..at + self.depth
+    }
+}
+
+impl Shown {
+    fn scope(&self, alias: &str, relation: u32) -> Scope {
+        let column = |(at, column): (usize, &ShownColumn)| ScopeColumn {
+            table: alias.to_owned(),
+            name: column.name.clone(),
+            ty: column.ty,
+            is_hidden: false,
+            is_merged: false,
+            is_unlisted: false,
+            is_key: false,
+            id: ColumnId { relation, column: at as u32 },
+        };
+        Scope { columns: self.columns.iter().enumerate().map(column).collect() }
+    }
+
+    fn settled(&self, expr: Expr, from: usize, onto: usize) -> Expr {
+        let columns = from..from + self.columns.len();
+        let settled = expr.rewrite::<()>(&mut |part| match part {
+            Expr::Column(at) if columns.contains(at) => {
+                let own = self.columns[at - from].expr.clone();
+                own.rewrite(&mut |part| match part {
+                    Expr::Column(at) => Ok(Some(Expr::Column(at + onto))),
+                    _ => Ok(None),
+                })
+                .map(Some)
+            }
+            _ => Ok(None),
+        });
+        settled.expect("nothing fails")
+    }
+}
+
+impl Verb {
+    fn refused(self, view: &str, column: &str) -> SqlError {
+        let verb = match self {
+            Self::Insert => "insert into",
+            Self::Update => "update",
+            Self::Delete => "delete from",
+        };
+        let message = format!("cannot {verb} column \"{column}\" of view \"{view}\"");
+        SqlError::new(code::FEATURE_NOT_SUPPORTED, message).with_detail(
+            "View columns that are not columns of their base relation are not updatable.",
+        )
+    }
+
+    /// The error of a view whose rows are not those of a table.
+    fn refused_view(self, view: &str, why: &str) -> SqlError {
+        let (verb, doing, event) = match self {
+            Self::Insert => ("insert into", "inserting into", "INSERT"),
+            Self::Update => ("update", "updating", "UPDATE"),
+            Self::Delete => ("delete from", "deleting from", "DELETE"),
+        };
+        let hint = format!(
+            "To enable {doing} the view, provide an INSTEAD OF {event} trigger or an \
+             unconditional ON {event} DO INSTEAD rule."
+        );
+        SqlError::new(code::NOT_PREREQUISITE, format!("cannot {verb} view \"{view}\""))
+            .with_detail(why)
+            .with_hint(hint)
+    }
+}
+
+fn hidden(scope: Scope) -> Vec<ScopeColumn> {
+    let hide = |column: ScopeColumn| ScopeColumn { is_hidden: true, ..column };
+    scope.columns.into_iter().map(hide).collect()
+}
+
+impl Planner<'_> {
+    /// What a statement writes to.
+    pub(super) fn written(
+        &mut self,
+        object: &ast::ObjectName,
+        alias: Option<String>,
+        verb: Verb,
+    ) -> Result<Written, Failure> {
+        let location = syntax::location(object);
+        let name = syntax::table_name(object).map_err(|error| self.error_at(error, location))?;
+        let relation = self.number();
+        let found = self.written_as(&name, verb, (None, false), relation);
+        let found = found.map_err(|failure| match failure {
+            Failure::Sql(error) if error.code == code::UNDEFINED_TABLE => {
+                error.at(&self.source, location).into()
+            }
+            other => other,
+        })?;
+        let alias = alias.unwrap_or(name);
+        self.labels.push((relation, alias.clone()));
+        Ok(Written { alias, ..found })
+    }
+
+    /// What a name stands for: through a view, and held to what it shows.
+    fn written_as(
+        &mut self,
+        name: &str,
+        verb: Verb,
+        (through, is_checked): (Option<&str>, bool),
+        relation: u32,
+    ) -> Result<Written, Failure> {
+        let through = through.map(str::to_owned);
+        if let Some(Relation::View(view)) = self.relation_named(name)? {
+            let required = Required::select(Object::View(name.to_owned()));
+            self.required.push(Required { through, ..required });
+            return self.written_view(&Arc::new(view), verb, is_checked, relation);
+        }
+        let table = self.table_named(name)?;
+        let required = Required::on_table(&table.name, Privileges::SELECT);
+        self.required.push(Required { through, ..required });
+        let alias = table.name.clone();
+        Ok(Written { paths: Paths::new(table)?, alias, relation, view: None, depth: 1, verb })
+    }
+
+    fn written_view(
+        &mut self,
+        view: &Arc<View>,
+        verb: Verb,
+        is_checked: bool,
+        relation: u32,
+    ) -> Result<Written, Failure> {
+        let parsed = super::views::parsed(&view.query)?;
+        let refused = |why: &str| verb.refused_view(&view.name, why);
+        let (select, base, alias) = over_one(&parsed).map_err(refused)?;
+        let base = syntax::table_name(base).map_err(|_| refused(NO_SINGLE))?;
+        let is_cascaded = is_checked || view.check == Some(CheckOption::Cascaded);
+        let through = (Some(view.name.as_str()), is_cascaded);
+        let found = self.written_as(&base, verb, through, relation)?;
+        let required = self.required.len();
+        let shown = self.within_view(&view.query, Within::View(view.clone()), |planner| {
+            planner.shown(view, select, (&found, &base, alias))
+        });
+        let (shown, _) = shown?;
+        for required in &mut self.required[required..] {
+            required.through.get_or_insert_with(|| view.name.clone());
+        }
+        let (columns, own) = shown.map_err(refused)?;
+        if verb != Verb::Delete && !columns.iter().any(|(_, is_column)| *is_column) {
+            return Err(refused(NO_COLUMNS).into());
+        }
+        let columns: Vec<ShownColumn> = columns.into_iter().map(|(column, _)| column).collect();
+        let mut checks = found.checks();
+        if is_checked || view.check.is_some() {
+            let condition = own.clone().map(|condition| {
+                let view = view.name.clone();
+                ViewCheck { view, condition }
+            });
+            checks.extend(condition);
+        }
+        let filter = found.filter(own);
+        let paths = with_defaults(&found.paths, view, &columns);
+        let name = view.name.clone();
+        let shown = Shown { name, columns, filter, checks };
+        Ok(Written { paths, view: Some(shown), depth: found.depth + 1, ..found })
+    }
+
+    /// The columns of a view over one relation, each with whether it is one of that, and its
+    /// condition; or why it can't be written to.
+    fn shown(
+        &mut self,
+        view: &View,
+        select: &ast::Select,
+        (found, base, alias): (&Written, &str, Option<&ast::TableAlias>),
+    ) -> Result<Result<Showing, &'static str>, Failure> {
+        let known = alias.map_or_else(|| base.to_owned(), |alias| syntax::name(&alias.name));
+        let number = self.number();
+        let mut scope = found.scope(&known, found.relation, number);
+        let first = if found.view.is_some() { found.table().columns.len() } else { 0 };
+        // What came to it later is not in the view.
+        let width = view.width_of(base).unwrap_or(usize::MAX).saturating_add(first);
+        scope.columns.iter_mut().skip(width).for_each(|column| column.is_hidden = true);
+        rename(&mut scope, alias.map_or(&[][..], |alias| &alias.columns[..]), &known)?;
+        let mut collected = Collected::default();
+        let output = self.projection(&select.projection, &scope, &mut collected)?;
+        let Collected { aggregates, windows, functions, .. } = &collected;
+        let returned = [!aggregates.is_empty(), !windows.is_empty(), !functions.is_empty()];
+        if let Some(at) = returned.iter().position(|is_there| *is_there) {
+            return Ok(Err(RETURNING[at]));
+        }
+        let filter = self.where_clause(select.selection.as_ref(), &scope)?;
+        let own = found.table().columns.len();
+        let columns = view.columns.iter().zip(output.bounds).map(|(column, bound)| {
+            let source = match (&bound.expr, &found.view) {
+                (Expr::Column(at), None) => Ok(*at),
+                (Expr::Column(at), Some(below)) => below.columns[at - own].source.clone(),
+                _ => Err((view.name.clone(), column.name.clone())),
+            };
+            let is_column = matches!(bound.expr, Expr::Column(_));
+            let expr = found.settled(bound.expr, own, 0);
+            let (name, ty) = (column.name.clone(), column.ty);
+            (ShownColumn { name, ty, expr, source }, is_column)
+        });
+        let columns = columns.collect();
+        Ok(Ok((columns, filter.map(|filter| found.settled(filter, own, 0)))))
+    }
+
+    /// What conflicts may be about: a column, or what a view has in its place.
+    pub(super) fn conflict_column(
+        &self,
+        written: &Written,
+        ident: &ast::Ident,
+    ) -> Result<Expr, Failure> {
+        let name = syntax::name(ident);
+        written.column(&name).ok_or_else(|| {
+            let message = format!("column \"{name}\" does not exist");
+            self.error_at(SqlError::new(code::UNDEFINED_COLUMN, message), ident.span.start)
+        })
+    }
+
+    /// What rows are held to that are written by way of a view.
+    pub(super) fn view_checks(&self, written: &Written) -> Result<Vec<ViewCheck>, SqlError> {
+        let checks = written.checks();
+        let asks = checks.iter().any(|check| check.condition.holds_subquery());
+        refuse(&[(asks, "WITH CHECK OPTION over a subquery")])?;
+        Ok(checks)
+    }
+
+    /// What is said of a column that is named where it stands.
+    pub(super) fn target(
+        &self,
+        written: &Written,
+        name: &str,
+        location: Location,
+    ) -> Result<usize, Failure> {
+        written.target(name).map_err(|error| match error.code == code::UNDEFINED_COLUMN {
+            true => self.error_at(error, location),
+            false => error.into(),
+        })
+    }
+}
+
+/// The table, with the defaults that a view has in place of its own.
+fn with_defaults(paths: &Paths, view: &View, columns: &[ShownColumn]) -> Paths {
+    let mut paths = paths.clone();
+    for (column, shown) in view.columns.iter().zip(columns) {
+        if let (Some(default), Ok(at)) = (&column.default, &shown.source) {
+            Arc::make_mut(&mut paths.table).columns[*at].default = Some(default.clone());
+        }
+    }
+    paths
+}
+
+/// What is said of views over several relations.
+pub(super) const NO_SINGLE: &str =
+    "Views that do not select from a single table or view are not automatically updatable.";
+const NO_COLUMNS: &str = "Views that have no updatable columns are not automatically updatable.";
+/// What is said of views that compute something of several rows, or make several of one.
+pub(super) const RETURNING: [&str; 3] = [
+    "Views that return aggregate functions are not automatically updatable.",
+    "Views that return window functions are not automatically updatable.",
+    "Views that return set-returning functions are not automatically updatable.",
+];
+
+/// The one relation that a query is over, and what it goes by; or why its rows are not that's.
+pub(super) fn over_one(query: &ast::Query) -> Result<One<'_>, &'static str> {
+    let select = match &*query.body {
+        ast::SetExpr::Select(select) => Some(select),
+        ast::SetExpr::SetOperation { .. } => {
+            return Err(
+                "Views containing UNION, INTERSECT, or EXCEPT are not automatically updatable.",
+            );
+        }
+        _ => None,
+    };
+    let is_plain = |group_by: &ast::GroupByExpr| match group_by {
+        ast::GroupByExpr::Expressions(keys, _) => keys.is_empty(),
+        ast::GroupByExpr::All(_) => false,
+    };
+    let is = |test: &dyn Fn(&ast::Select) -> bool| select.is_some_and(|select| test(select));
+    let has_limit = query.limit_clause.is_some() || query.fetch.is_some();
+    let why = [
+        (
+            is(&|select| select.distinct.is_some()),
+            "Views containing DISTINCT are not automatically updatable.",
+        ),
+        (
+            is(&|select| !is_plain(&select.group_by)),
+            "Views containing GROUP BY are not automatically updatable.",
+        ),
+        (
+            is(&|select| select.having.is_some()),
+            "Views containing HAVING are not automatically updatable.",
+        ),
+        (query.with.is_some(), "Views containing WITH are not automatically updatable."),
+        (has_limit, "Views containing LIMIT or OFFSET are not automatically updatable."),
+    ];
+    if let Some((_, why)) = why.iter().find(|(is_so, _)| *is_so) {
+        return Err(why);
+    }
+    let select = select.ok_or(NO_SINGLE)?;
+    match &select.from[..] {
+        [ast::TableWithJoins { relation, joins }] if joins.is_empty() => match relation {
+            ast::TableFactor::Table { name, alias, args: None, sample: None, .. } => {
+                Ok((select, name, alias.as_ref()))
+            }
+            _ => Err(NO_SINGLE),
+        },
+        _ => Err(NO_SINGLE),
+    }
+}
