@@ -9,6 +9,7 @@ mod alter;
 mod copy;
 mod ddl;
 mod dml;
+mod enums;
 mod grants;
 mod procedures;
 pub(crate) mod query;
@@ -94,10 +95,14 @@ pub(crate) fn run(
     authorization::check(&planned.required, env, cx)?;
     env.profile.iter().for_each(|profile| profile.begin());
     read_catalog(planned, env, cx)?;
-    let mut executed = match (&planned.plan, rows) {
-        (Plan::CopyFrom(copy), Some(rows)) => copy::load(copy, rows, env, cx)?,
-        (plan, _) => run_plan(plan, env, cx)?,
+    let executed = match (&planned.plan, rows) {
+        (Plan::CopyFrom(copy), Some(rows)) => copy::load(copy, rows, env, cx),
+        (plan, _) => run_plan(plan, env, cx),
     };
+    let mut executed = executed.map_err(|failure| match failure {
+        Failure::Sql(error) => Failure::Sql(planned.enums.unmarked_error(error)),
+        Failure::Interrupted => Failure::Interrupted,
+    })?;
     if !planned.named.is_empty() {
         let catalog = env.catalog()?;
         for row in &mut executed.rows {
@@ -162,6 +167,9 @@ fn run_plan(plan: &Plan, env: &Env, cx: &mut dyn Context) -> Result<Executed, Fa
         Plan::DropProcedures(drop) => procedures::drop(drop, env, cx),
         Plan::Call(call) => procedure::call(call, env, cx),
         Plan::DropViews(drop) => views::drop(drop, cx),
+        Plan::CreateType(create) => enums::create(create, env, cx),
+        Plan::AlterType(alter) => enums::alter(alter, cx),
+        Plan::DropTypes(drop) => enums::drop_types(drop, cx),
         Plan::ShowTables => ddl::show_tables(cx),
         Plan::CopyFrom(_) | Plan::CopyTo(_) => {
             Err(SqlError::new(code::INTERNAL, "a COPY needs a client").into())

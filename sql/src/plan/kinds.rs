@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use super::{
-    Alter, Call, Comment, CopyFrom, CopyTo, CreateProcedure, CreateSequence, CreateTable,
-    CreateView, Delete, DropProcedures, DropTables, Insert, Select, Source, Truncate, Update,
+    Alter, AlterType, Call, Comment, CopyFrom, CopyTo, CreateProcedure, CreateSequence,
+    CreateTable, CreateType, CreateView, Delete, DropProcedures, DropTables, Insert, Select,
+    Source, Truncate, Update,
 };
 use crate::catalog::Table;
 use crate::syntax::RoleStatement;
@@ -24,6 +25,9 @@ pub(crate) enum Plan {
     DropSequences(DropTables),
     CreateView(Box<CreateView>),
     DropViews(DropTables),
+    CreateType(CreateType),
+    AlterType(AlterType),
+    DropTypes(DropTables),
     Comment(Comment),
     CopyFrom(CopyFrom),
     CopyTo(CopyTo),
@@ -64,6 +68,9 @@ impl Plan {
             | Self::DropSequences(_)
             | Self::CreateView(_)
             | Self::DropViews(_)
+            | Self::CreateType(_)
+            | Self::AlterType(_)
+            | Self::DropTypes(_)
             | Self::Comment(_)
             | Self::CreateProcedure(_)
             | Self::DropProcedures(_)
@@ -102,6 +109,9 @@ impl Plan {
             | Self::DropSequences(_)
             | Self::CreateView(_)
             | Self::DropViews(_)
+            | Self::CreateType(_)
+            | Self::AlterType(_)
+            | Self::DropTypes(_)
             | Self::Comment(_)
             | Self::CreateProcedure(_)
             | Self::DropProcedures(_)
@@ -126,6 +136,9 @@ impl Plan {
             Self::DropSequences(_) => "DROP SEQUENCE",
             Self::CreateView(_) => "CREATE VIEW",
             Self::DropViews(_) => "DROP VIEW",
+            Self::CreateType(_) => "CREATE TYPE",
+            Self::AlterType(_) => "ALTER TYPE",
+            Self::DropTypes(_) => "DROP TYPE",
             Self::Comment(_) => "COMMENT",
             Self::CopyFrom(_) => "COPY FROM",
             Self::CopyTo(_) => "COPY TO",

@@ -120,7 +120,7 @@ impl<E: Engine> Session<E> {
         Ok(())
     }
 
-    async fn describe_command(
+    pub(super) async fn describe_command(
         &mut self,
         command: &Command,
         types: &[Option<SqlType>],
