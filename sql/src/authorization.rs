@@ -11,10 +11,11 @@
 
 use std::collections::BTreeSet;
 
+use pangea_core::key::Key;
 use pangea_core::txn::Context;
 
 use crate::catalog::role::{self, Access, Object, Privileges, Role};
-use crate::catalog::{CATALOG, relation_key};
+use crate::catalog::{CATALOG, enums, relation_key};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Env;
 
@@ -74,13 +75,20 @@ impl Required {
             Needs::Owner { .. } if roles.contains(&access.owner) => Ok(()),
             // What there is not is for the statement to say.
             Needs::Owner { index: None }
-                if *object != Object::Schema
-                    && cx.get(CATALOG, &relation_key(object.name()))?.is_none() =>
+                if *object != Object::Schema && cx.get(CATALOG, &record_key(object))?.is_none() =>
             {
                 Ok(())
             }
             Needs::Owner { index } => Err(not_owner(object, index.as_deref()).into()),
         }
+    }
+}
+
+/// The key of what the catalog has of an object that is not the schema.
+fn record_key(object: &Object) -> Key {
+    match object {
+        Object::Type(name) => enums::name_key(name),
+        other => relation_key(other.name()),
     }
 }
 

@@ -12,7 +12,7 @@ use pangea_core::txn::{Context, Scan};
 
 use crate::catalog::role;
 use crate::catalog::{
-    CATALOG, Index, Relation, Table, USER_TABLE_FIRST, relation_keys, relation_of_key,
+    CATALOG, Index, Relation, Table, USER_TABLE_FIRST, enums, relation_keys, relation_of_key,
 };
 use crate::keys;
 use crate::syntax::quoted;
@@ -59,6 +59,7 @@ pub(crate) fn describe(
             let columns = table.primary_key.iter().map(|&at| &table.columns[at]);
             let types = columns.clone().map(|column| column.ty.base);
             let values = keys::decode(types.clone(), &change.key);
+            let values = table.known_values(types.clone(), values);
             let names = columns.map(|column| column.name.as_str());
             let key = shown_key(names, types.zip(&values), zone);
             format!("{key} of table {} {}", quoted(&table.name), became("changed"))
@@ -90,7 +91,9 @@ fn table_of(id: TableId, cx: &mut dyn Context) -> Option<(Table, Option<Index>)>
         }
         if found.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
-    scanned.ok().and(found)
+    let (mut table, index) = scanned.ok().and(found)?;
+    enums::attach(&mut table, cx).ok()?;
+    Some((table, index))
 }
 
 /// `Key (a, b)=(1, x)`, in PostgreSQL's form, of the columns and the values of a key. Those at its

@@ -29,6 +29,10 @@ const NULL: &str = "null value in column \"";
 const RELATION: &str = "\" of relation \"";
 const NOT_NULL: &str = "\" violates not-null constraint";
 
+// The message of a type that there is not, around its name.
+const TYPE: &str = "type \"";
+const MISSING: &str = "\" does not exist";
+
 /// What a statement violated, in schema `public`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violated {
@@ -212,6 +216,17 @@ impl SqlError {
             self.violated = Some(Box::new(violated(column, None)));
         }
         self
+    }
+
+    /// A type of a name that stands for none which is known: an enum may be read and known then.
+    pub(crate) fn undefined_type(name: &str) -> Self {
+        Self::new(code::UNDEFINED_OBJECT, format!("{TYPE}{name}{MISSING}"))
+    }
+
+    /// The name of the type that was not known, where that is the error.
+    pub(crate) fn missing_type(&self) -> Option<&str> {
+        let name = self.message.strip_prefix(TYPE)?.strip_suffix(MISSING)?;
+        (self.code == code::UNDEFINED_OBJECT).then_some(name)
     }
 
     /// A column that takes no NULL was given one.

@@ -9,6 +9,7 @@
 //! | interval | how long it is, with months of 30 days: the days and the microseconds beyond them |
 //! | `char(n)` | text without the blanks at its end |
 //! | arrays | a mark and the value, NULLs last, for each; a mark of the end; the dimensions |
+//! | enums | the place of the label |
 //! | jsonb | a mark of its kind, then itself; of arrays and objects how many, and what is inside |
 //! | others | themselves |
 //!
@@ -29,6 +30,7 @@ use crate::types::datetime::MICROS_PER_DAY;
 use crate::types::datum::Datum;
 use crate::types::interval::Interval;
 use crate::types::json::Json;
+use crate::types::label::{Label, Place};
 use crate::types::numeric::{self, Numeric};
 
 /// How the columns of a primary key are sorted.
@@ -84,6 +86,10 @@ fn take(base: SqlType, from: &mut KeyDecoder<'_>) -> Result<Datum, DecodeError> 
         }
         SqlType::Uuid => Datum::Uuid(from.uuid(ORDER)?),
         SqlType::Jsonb => Datum::Jsonb(Arc::new(take_json(from)?)),
+        SqlType::Enum(_) => {
+            let place = Place::new(&from.bytea(ORDER)?);
+            Datum::Enum(Arc::new(Label::of_place(place)))
+        }
         base => {
             let element = base.element().ok_or_else(|| DecodeError::new("type in key"))?;
             Datum::Array(Arc::new(take_array(element, from)?))
@@ -237,6 +243,7 @@ pub(crate) fn append(
             return Err(SqlError::new(code::UNDEFINED_FUNCTION, message));
         }
         Datum::Jsonb(json) => append_json(json, key)?,
+        Datum::Enum(label) => key.put_bytea(label.known_place().as_bytes(), order),
         Datum::Text(text) => key.put_text(text, order),
         Datum::Bytea(bytes) => key.put_bytea(bytes, order),
         Datum::Date(days) => key.put_date(*days, order),

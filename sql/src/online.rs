@@ -16,7 +16,7 @@ use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::key::{Direction, KeyRange};
 use pangea_core::txn::{Context, Procedure, Scan, Stop};
 
-use crate::catalog::{self, CATALOG, Relation, Table};
+use crate::catalog::{self, CATALOG, Relation, Table, enums};
 use crate::error::{Failure, SqlError, code};
 use crate::exec;
 
@@ -101,6 +101,9 @@ impl Meant {
             }
             if found.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;
+        if let Some((table, _)) = &mut found {
+            enums::attach(table, cx)?;
+        }
         Ok(found)
     }
 }

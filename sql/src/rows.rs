@@ -13,8 +13,11 @@
 //! | numeric | scale as varint, length, unscaled as signed little-endian |
 //! | strings, json, bytea | length, bytes |
 //! | uuid | sixteen |
+//! | enums | length of the place, place; length of the text and one, text |
 //! | jsonb | as [`Json::encode`] has it |
 //! | arrays | number of dimensions, length of each; for each value 0, or 1 and the value |
+//!
+//! An enum's text is its type's matter, which a row in the store leaves to it.
 
 use std::sync::Arc;
 
@@ -26,6 +29,7 @@ use crate::types::array::{Array, DIMENSIONS_MAX};
 use crate::types::datum::Datum;
 use crate::types::interval::Interval;
 use crate::types::json::Json;
+use crate::types::label::{Label, Place};
 use crate::types::numeric::Numeric;
 
 /// The layout that this code writes.
@@ -33,6 +37,22 @@ const VERSION: u8 = 2;
 
 /// Appends a row. [`decode`] is the inverse, given the same types.
 pub(crate) fn encode(row: &[Datum], out: &mut Vec<u8>) {
+    encode_as(Texts::Kept, row, out);
+}
+
+/// Appends a row that goes into the store: of enums it has the places alone.
+pub(crate) fn encode_stored(row: &[Datum], out: &mut Vec<u8>) {
+    encode_as(Texts::LeftOut, row, out);
+}
+
+/// Whether the texts of enums' values are written.
+#[derive(Clone, Copy, PartialEq)]
+enum Texts {
+    Kept,
+    LeftOut,
+}
+
+fn encode_as(texts: Texts, row: &[Datum], out: &mut Vec<u8>) {
     out.put_u8(VERSION);
     out.put_varint(row.len() as u64);
     let bitmap = out.len();
@@ -41,7 +61,7 @@ pub(crate) fn encode(row: &[Datum], out: &mut Vec<u8>) {
         if datum.is_null() {
             out[bitmap + at / 8] |= 1 << (at % 8);
         } else {
-            encode_datum(datum, out);
+            encode_datum(texts, datum, out);
         }
     }
 }
@@ -50,7 +70,7 @@ fn zigzag(value: i64) -> u64 {
     ((value << 1) ^ (value >> 63)) as u64
 }
 
-fn encode_datum(datum: &Datum, out: &mut Vec<u8>) {
+fn encode_datum(texts: Texts, datum: &Datum, out: &mut Vec<u8>) {
     match datum {
         Datum::Null => unreachable!("NULL is in the bitmap alone"),
         Datum::Bool(value) => out.put_u8(u8::from(*value)),
@@ -72,13 +92,19 @@ fn encode_datum(datum: &Datum, out: &mut Vec<u8>) {
         Datum::Bytea(value) => out.put_bytes(value),
         Datum::Uuid(value) => out.extend_from_slice(value),
         Datum::Jsonb(json) => json.encode(out),
+        Datum::Enum(label) => {
+            out.put_bytes(label.place().map_or(&[][..], Place::as_bytes));
+            let text = label.text().filter(|_| texts == Texts::Kept);
+            out.put_varint(text.map_or(0, |text| text.len() as u64 + 1));
+            out.extend_from_slice(text.unwrap_or_default().as_bytes());
+        }
         Datum::Array(array) => {
             out.put_varint(array.dims().len() as u64);
             array.dims().iter().for_each(|dim| out.put_varint(*dim as u64));
             for item in array.items() {
                 out.put_u8(u8::from(!item.is_null()));
                 if !item.is_null() {
-                    encode_datum(item, out);
+                    encode_datum(texts, item, out);
                 }
             }
         }
@@ -189,6 +215,7 @@ fn pass(base: SqlType, from: &mut Reader<'_>) -> Result<(), DecodeError> {
         SqlType::Uuid => from.take(16, "uuid").map(drop),
         SqlType::Interval
         | SqlType::Jsonb
+        | SqlType::Enum(_)
         | SqlType::Array(_)
         | SqlType::Int2Vector
         | SqlType::OidVector => decode_datum(base, from).map(drop),
@@ -250,10 +277,21 @@ fn decode_datum(base: SqlType, from: &mut Reader<'_>) -> Result<Datum, DecodeErr
             Datum::Uuid(bytes)
         }
         SqlType::Jsonb => Datum::Jsonb(Arc::new(Json::decode(from)?)),
+        SqlType::Enum(_) => Datum::Enum(Arc::new(decode_label(from)?)),
         SqlType::Array(_) | SqlType::Int2Vector | SqlType::OidVector => {
             decode_array(base.element().expect("an array's type is one"), from)?
         }
     })
+}
+
+fn decode_label(from: &mut Reader<'_>) -> Result<Label, DecodeError> {
+    let malformed = || DecodeError::new("value of an enum");
+    let place = Some(from.bytes("place")?).filter(|bytes| !bytes.is_empty()).map(Place::new);
+    let text = match usize::try_from(from.varint("label")?).map_err(|_| malformed())? {
+        0 => None,
+        more => Some(std::str::from_utf8(from.take(more - 1, "label")?).map_err(|_| malformed())?),
+    };
+    Label::of_parts(place, text).ok_or_else(malformed)
 }
 
 fn decode_array(base: SqlType, from: &mut Reader<'_>) -> Result<Datum, DecodeError> {
@@ -280,7 +318,12 @@ fn decode_array(base: SqlType, from: &mut Reader<'_>) -> Result<Datum, DecodeErr
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::types::EnumId;
     use proptest::prelude::*;
+
+    fn label() -> Label {
+        Label::new(Place::between(None, None), "sad")
+    }
 
     fn row() -> (Vec<SqlType>, Vec<Datum>) {
         let columns = [
@@ -304,6 +347,7 @@ mod tests {
                 SqlType::Text.array().unwrap(),
                 Datum::array(vec![Datum::Text("a".to_owned()), Datum::Null]),
             ),
+            (SqlType::Enum(EnumId::new(16_384).unwrap()), Datum::Enum(Arc::new(label()))),
         ];
         columns.into_iter().unzip()
     }
@@ -318,6 +362,22 @@ mod tests {
         for len in 0..bytes.len() {
             assert!(read(&bytes[..len]).is_err(), "cut at {len}");
         }
+    }
+
+    #[test]
+    fn what_is_stored_of_an_enum_is_its_place_alone() {
+        let base = SqlType::Enum(EnumId::new(16_384).unwrap());
+        let row = [Datum::Enum(Arc::new(label()))];
+        let (mut sent, mut stored) = (Vec::new(), Vec::new());
+        encode(&row, &mut sent);
+        encode_stored(&row, &mut stored);
+        let texts = [sent, stored].map(|bytes| {
+            let read = decode([base].into_iter(), &mut Reader::new(&bytes)).unwrap();
+            let [Datum::Enum(label)] = &read[..] else { panic!("{read:?}") };
+            assert_eq!(label.place(), Some(&Place::between(None, None)));
+            label.text().map(str::to_owned)
+        });
+        assert_eq!(texts, [Some("sad".to_owned()), None]);
     }
 
     proptest! {

@@ -5,6 +5,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use tokio_postgres::error::{DbError, SqlState};
+use tokio_postgres::types::private::BytesMut;
+use tokio_postgres::types::{FromSql, IsNull, Kind, ToSql, Type, to_sql_checked};
 
 use super::hostile::{frame, startup};
 use super::server::{connect, with_server};
@@ -153,5 +155,65 @@ fn what_drivers_end_before_they_hand_a_connection_on_has_ended() {
         client.batch_execute(reset).await.unwrap();
         let error = client.batch_execute("close c").await.unwrap_err();
         assert_eq!(error.code(), Some(&SqlState::INVALID_CURSOR_NAME));
+    });
+}
+
+/// A label, as an application's own type would have it.
+#[derive(Debug, PartialEq)]
+struct Mood(String);
+
+impl<'a> FromSql<'a> for Mood {
+    fn from_sql(_: &Type, raw: &'a [u8]) -> Result<Self, Box<dyn std::error::Error + Sync + Send>> {
+        Ok(Self(std::str::from_utf8(raw)?.to_owned()))
+    }
+
+    fn accepts(ty: &Type) -> bool {
+        matches!(ty.kind(), Kind::Enum(_))
+    }
+}
+
+impl ToSql for Mood {
+    fn to_sql(
+        &self,
+        _: &Type,
+        out: &mut BytesMut,
+    ) -> Result<IsNull, Box<dyn std::error::Error + Sync + Send>> {
+        out.extend_from_slice(self.0.as_bytes());
+        Ok(IsNull::No)
+    }
+
+    fn accepts(ty: &Type) -> bool {
+        matches!(ty.kind(), Kind::Enum(_))
+    }
+
+    to_sql_checked!();
+}
+
+/// tokio-postgres asks `pg_type`, `pg_range` and `pg_enum` for a type that it does not know.
+#[test]
+fn a_driver_learns_what_an_enum_is_and_sends_its_labels() {
+    with_server(|address, _| async move {
+        let client = connect(address).await;
+        let made = "create type mood as enum ('sad', 'ok', 'happy');
+            create table felt (id int primary key, m mood, ms mood[])";
+        client.batch_execute(made).await.unwrap();
+        let insert = client.prepare("insert into felt values ($1, $2, $3)").await.unwrap();
+        let [_, one, many] = insert.params() else { panic!("{:?}", insert.params()) };
+        let labels = ["sad", "ok", "happy"].map(str::to_owned).to_vec();
+        assert_eq!((one.name(), one.kind()), ("mood", &Kind::Enum(labels)));
+        assert_eq!(many.kind(), &Kind::Array(one.clone()));
+        let mood = |text: &str| Mood(text.to_owned());
+        let all = vec![mood("ok"), mood("sad")];
+        client.execute(&insert, &[&1, &mood("happy"), &all]).await.unwrap();
+        let none = client.execute(&insert, &[&2, &mood("bogus"), &all]).await.unwrap_err();
+        assert_eq!(none.code(), Some(&SqlState::INVALID_TEXT_REPRESENTATION));
+        // What is new since the statement was prepared is known to it.
+        client.batch_execute("alter type mood add value 'meh' before 'ok'").await.unwrap();
+        client.execute(&insert, &[&3, &mood("meh"), &Vec::<Mood>::new()]).await.unwrap();
+        let found = "select m, ms from felt where m > any($1) order by m";
+        let rows = client.query(found, &[&vec![mood("sad")]]).await.unwrap();
+        let rows: Vec<(Mood, Vec<Mood>)> =
+            rows.iter().map(|row| (row.get(0), row.get(1))).collect();
+        assert_eq!(rows, [(mood("meh"), vec![]), (mood("happy"), all)]);
     });
 }

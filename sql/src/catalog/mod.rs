@@ -10,9 +10,11 @@
 //!   02 .. 06   -> roles, and who may do what: see `role`
 //!   07         -> comments: see `comment`
 //!   08 name    -> procedures: see `procedure`
+//!   0a, 0b     -> enums: see `enums`
 //! ```
 
 pub(crate) mod comment;
+pub(crate) mod enums;
 pub(crate) mod procedure;
 pub(crate) mod role;
 pub(crate) mod sequence;
@@ -27,6 +29,7 @@ use pangea_core::value::Value;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Failure;
+pub use enums::{Enum, EnumLabel, Enums};
 pub use role::BOOTSTRAP;
 pub use sequence::Sequence;
 pub use table::{Action, Check, Column, ForeignKey, Identity, Index, IndexKey, KeyTarget, Table};
@@ -114,7 +117,7 @@ pub fn relation_keys() -> KeyRange {
 /// The record of a relation, if there is one of this name.
 pub(crate) fn find(name: &str, cx: &mut dyn Context) -> Result<Option<Relation>, Failure> {
     let record = cx.get(CATALOG, &relation_key(name))?;
-    Ok(record.map(|record| Relation::decode(&record)).transpose()?)
+    enums::attach_to(record.map(|record| Relation::decode(&record)).transpose()?, cx)
 }
 
 /// Writes a table's record.

@@ -180,6 +180,7 @@ pub(crate) enum Object {
     Table(String),
     Sequence(String),
     View(String),
+    Type(String),
     /// The schema `public`.
     Schema,
 }
@@ -191,20 +192,22 @@ impl Object {
             Self::Table(_) => "table",
             Self::Sequence(_) => "sequence",
             Self::View(_) => "view",
+            Self::Type(_) => "type",
             Self::Schema => "schema",
         }
     }
 
     pub(crate) fn name(&self) -> &str {
         match self {
-            Self::Table(name) | Self::Sequence(name) | Self::View(name) => name,
+            Self::Table(name) | Self::Sequence(name) | Self::View(name) | Self::Type(name) => name,
             Self::Schema => "public",
         }
     }
 
     fn key(&self) -> Key {
         match self {
-            Self::Table(name) | Self::Sequence(name) | Self::View(name) => {
+            // No relation has the name of a type.
+            Self::Table(name) | Self::Sequence(name) | Self::View(name) | Self::Type(name) => {
                 named(ACCESS_PREFIX, name)
             }
             Self::Schema => Key::from(SCHEMA_KEY),

@@ -9,6 +9,7 @@ use pangea_core::codec::{DecodeError, Reader};
 use pangea_core::ids::TableId;
 use serde::{Deserialize, Serialize};
 
+use super::Enums;
 use crate::rows::{self, Columns};
 use crate::types::datum::Datum;
 use crate::types::{ColumnType, SqlType};
@@ -177,6 +178,10 @@ pub struct Table {
     pub children: Vec<String>,
     /// The names of sequences that go with its columns.
     pub sequences: Vec<(usize, String)>,
+    /// The enums of its columns, and others that its expressions may name: of them records know
+    /// the numbers.
+    #[serde(skip)]
+    pub enums: Enums,
 }
 
 impl Table {
@@ -194,6 +199,7 @@ impl Table {
             foreign_keys: Vec::new(),
             children: Vec::new(),
             sequences: Vec::new(),
+            enums: Enums::default(),
         }
     }
 
@@ -227,6 +233,18 @@ impl Table {
         primary.into_iter().chain(unique).chain(checks).chain(foreign)
     }
 
+    /// Values of some of its columns, of which those of enums may have no texts.
+    pub(crate) fn known_values(
+        &self,
+        types: impl Iterator<Item = SqlType>,
+        values: Vec<Datum>,
+    ) -> Vec<Datum> {
+        let known = |(base, value): (SqlType, Datum)| {
+            self.enums.value(base, value.clone()).unwrap_or(value)
+        };
+        types.zip(values).map(known).collect()
+    }
+
     /// A row as it is kept, with what it lacks.
     ///
     /// # Errors
@@ -250,6 +268,15 @@ impl Table {
                 }
                 None => Datum::Null,
             });
+        }
+        if self.enums.is_empty() {
+            return Ok(row);
+        }
+        for (datum, base) in row.iter_mut().zip(self.types()) {
+            if base.enumeration().is_some() && !datum.is_null() {
+                let known = self.enums.value(base, std::mem::replace(datum, Datum::Null));
+                *datum = known.map_err(|_| DecodeError::new("label of an enum"))?;
+            }
         }
         Ok(row)
     }

@@ -31,7 +31,7 @@ pub(super) fn run(alter: &Alter, env: &Env, cx: &mut dyn Context) -> Result<Exec
     let mut after = change.after.clone();
     for (at, default) in &change.missing {
         let mut bytes = Vec::new();
-        rows::encode(&[default.eval(&[], env)?], &mut bytes);
+        rows::encode_stored(&[default.eval(&[], env)?], &mut bytes);
         after.columns[*at].missing = Some(bytes);
     }
     if after.name != before.name {
@@ -214,7 +214,7 @@ fn rewrite(change: &Change, paths: &Paths, env: &Env, cx: &mut dyn Context) -> R
             return Err(duplicated(paths.primary(), &new, env)?.into());
         }
         let mut bytes = Vec::new();
-        rows::encode(&new, &mut bytes);
+        rows::encode_stored(&new, &mut bytes);
         cx.put(after.id, key, Value::from(bytes))?;
     }
     Ok(())

@@ -8,7 +8,7 @@ use pangea_core::ids::TableId;
 use pangea_core::key::{Direction, KeyRange};
 use pangea_core::txn::{Context, Scan};
 
-use super::{Executed, alter, roles, scan, views};
+use super::{Executed, alter, enums, roles, scan, views};
 use crate::authorization::{self, Required};
 use crate::catalog::comment;
 use crate::catalog::role::Privileges;
@@ -35,6 +35,7 @@ pub(super) fn create_table(
         }
         return Err(SqlError::new(code::DUPLICATE_TABLE, message).into());
     }
+    enums::check_no_type(name, cx)?;
     let mut table = create.table.clone();
     table.id = catalog::next_table_id(cx)?;
     for index in &mut table.indexes {

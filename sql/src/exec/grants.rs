@@ -177,6 +177,7 @@ fn wanted(grant: &Grant, object: &Object) -> Result<Privileges, SqlError> {
         Object::Table(_) | Object::View(_) => Privileges::TABLE,
         Object::Sequence(_) => Privileges::SEQUENCE,
         Object::Schema => Privileges::SCHEMA,
+        Object::Type(_) => Privileges::default(),
     };
     let Some(named) = &grant.privileges else { return Ok(all) };
     let mut wanted = Privileges::default();

@@ -9,6 +9,7 @@ mod alter;
 mod copy;
 mod ddl;
 mod dml;
+mod enums;
 mod fetch;
 mod grants;
 mod procedures;
@@ -113,10 +114,11 @@ pub(crate) fn run(
     authorization::check(&planned.required, env, cx)?;
     env.profile.iter().for_each(|profile| profile.begin());
     read_catalog(planned, env, cx)?;
-    let mut executed = match (&planned.plan, rows) {
-        (Plan::CopyFrom(copy), Some(rows)) => copy::load(copy, rows, env, cx)?,
-        (plan, _) => run_plan(plan, env, cx)?,
+    let executed = match (&planned.plan, rows) {
+        (Plan::CopyFrom(copy), Some(rows)) => copy::load(copy, rows, env, cx),
+        (plan, _) => run_plan(plan, env, cx),
     };
+    let mut executed = executed.map_err(|failure| unmarked(planned, failure))?;
     show_names(planned, env, &mut executed.rows)?;
     for (at, value, is_called) in env.set_sequences.take() {
         let Used { name, sequence, .. } = &planned.sequences[at];
@@ -132,11 +134,20 @@ pub(crate) fn open(planned: &Planned, env: &Env, cx: &mut dyn Context) -> Result
     read_catalog(planned, env, cx)?;
     // A query that takes numbers may have to be run again.
     let is_whole = !planned.sequences.is_empty();
-    let mut found = Fetching::open(select_of(planned), is_whole, env, cx)?;
+    let found = Fetching::open(select_of(planned), is_whole, env, cx);
+    let mut found = found.map_err(|failure| unmarked(planned, failure))?;
     if let Found::Whole(rows, _) = &mut found {
         show_names(planned, env, rows)?;
     }
     Ok(found)
+}
+
+/// A failure of a statement, with the names of the enums that it marks.
+pub(crate) fn unmarked(planned: &Planned, failure: Failure) -> Failure {
+    match failure {
+        Failure::Sql(error) => Failure::Sql(planned.enums.unmarked_error(error)),
+        Failure::Interrupted => Failure::Interrupted,
+    }
 }
 
 /// The query of a statement that has one.
@@ -212,6 +223,9 @@ fn run_plan(plan: &Plan, env: &Env, cx: &mut dyn Context) -> Result<Executed, Fa
         Plan::Call(call) => procedure::call(call, env, cx),
         Plan::DropViews(drop) => views::drop(drop, cx),
         Plan::Lock => Ok(Executed::default()),
+        Plan::CreateType(create) => enums::create(create, env, cx),
+        Plan::AlterType(alter) => enums::alter(alter, cx),
+        Plan::DropTypes(drop) => enums::drop_types(drop, cx),
         Plan::ShowTables => ddl::show_tables(cx),
         Plan::CopyFrom(_) | Plan::CopyTo(_) => {
             Err(SqlError::new(code::INTERNAL, "a COPY needs a client").into())

@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 use super::{Executed, procedures};
 use crate::authorization::{no_role, not_owner, ordinary, privileged};
 use crate::catalog::role::{self, Access, Membership, Object, Privileges, Role};
-use crate::catalog::{self, BOOTSTRAP, Relation, procedure};
+use crate::catalog::{self, BOOTSTRAP, Relation, enums, procedure};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Env;
 use crate::notice::Notice;
@@ -352,6 +352,9 @@ impl<'a> Running<'a> {
                 Some(relation) => match catalog::find(&relation, self.cx)? {
                     Some(Relation::Sequence(_)) => Object::Sequence(relation),
                     Some(Relation::View(_)) => Object::View(relation),
+                    None if enums::find_named(&relation, self.cx)?.is_some() => {
+                        Object::Type(relation)
+                    }
                     _ => Object::Table(relation),
                 },
             };

@@ -222,7 +222,7 @@ impl<'a> Writer<'a> {
             }
         }
         let mut bytes = Vec::with_capacity(16 + row.len() * 8);
-        rows::encode(row, &mut bytes);
+        rows::encode_stored(row, &mut bytes);
         Ok(self.cx.put(target.table.id, key.clone(), Value::from(bytes))?)
     }
 

@@ -3,6 +3,7 @@
 use crate::exec::aggregate::{Aggregate, AggregateKind};
 use crate::expr::arithmetic::Arithmetic;
 use crate::expr::arrays::{ArrayFunction, Test};
+use crate::expr::enums::EnumFunction;
 use crate::expr::functions::Function;
 use crate::expr::regexes::RegexFunction;
 use crate::expr::signatures;
@@ -80,6 +81,8 @@ pub(crate) fn constant(datum: &Datum, base: Option<SqlType>, zone: &Zone) -> Str
         Datum::Interval(_) => SqlType::Interval,
         Datum::Uuid(_) => SqlType::Uuid,
         Datum::Jsonb(_) => SqlType::Jsonb,
+        // Of an enum the surroundings know the type.
+        Datum::Enum(_) => SqlType::Text,
         Datum::Array(_) => SqlType::Array(crate::types::Element::TEXT),
     };
     let base = base.filter(|base| *base != SqlType::Unknown).unwrap_or(of_value);
@@ -300,6 +303,7 @@ impl Names<'_> {
             (Function::Regex(RegexFunction::Matches { is_negated, is_case_blind }), [_, _]) => {
                 infix(like(is_negated, is_case_blind).replacen("~~", "~", 1).as_str())
             }
+            (Function::Enum(EnumFunction::Value), [value, ..]) => self.shown(value, None),
             (Function::Array(ArrayFunction::Make), items) => {
                 format!("ARRAY[{}]", self.all(items, None))
             }

@@ -11,6 +11,7 @@ use sqlparser::tokenizer::Location;
 use super::cast::{self, Level};
 pub(crate) use super::type_names::column_type;
 use super::{Expr, Unary, row_values};
+use crate::catalog::Enums;
 use crate::catalog::role::Privileges;
 use crate::error::{SqlError, code};
 use crate::exec::aggregate::Aggregate;
@@ -77,6 +78,8 @@ pub(crate) struct Params {
     pub outer: Vec<(ColumnId, SqlType)>,
     /// The names that parameters have in a procedure.
     pub variables: Option<Arc<Signature>>,
+    /// The enums that are known.
+    pub enums: Enums,
 }
 
 /// How an expression names a sequence.
@@ -91,6 +94,11 @@ pub(crate) enum SequenceName {
 }
 
 impl Params {
+    /// Those of an expression of its own, which has none.
+    pub(crate) fn of_text(enums: &Enums) -> Self {
+        Self { enums: enums.clone(), ..Self::default() }
+    }
+
     /// The place of a sequence.
     pub(crate) fn sequence(&mut self, name: SequenceName, is_drawn: bool) -> usize {
         let known = self.sequences.iter().position(|(known, _)| *known == name);
@@ -226,7 +234,7 @@ impl Binder<'_> {
             A::Nested(inner) => self.bind(inner),
             A::Value(value) => self.value(&value.value, value.span.start),
             A::TypedString(typed) => {
-                let to = column_type(&typed.data_type)?;
+                let to = column_type(&typed.data_type, &self.params.enums)?;
                 let value = self.value(&typed.value.value, typed.value.span.start)?;
                 self.cast(value, to, Level::Explicit)
             }
@@ -234,7 +242,8 @@ impl Binder<'_> {
                 if matches!(kind, ast::CastKind::TryCast | ast::CastKind::SafeCast) {
                     return Err(SqlError::unsupported("TRY_CAST"));
                 }
-                let to = column_type(data_type).map_err(|e| self.error_at(e, location))?;
+                let to = column_type(data_type, &self.params.enums)
+                    .map_err(|e| self.error_at(e, location))?;
                 if let (A::Array(array), Some(_)) = (&**expr, to.element()) {
                     return self.array(&array.elem, Some(to), location);
                 }
@@ -408,7 +417,7 @@ impl Binder<'_> {
             self.params.types.resize(number, None);
         }
         let base = self.params.types[number - 1].unwrap_or(SqlType::Unknown);
-        Ok(Bound::new(Expr::Param(number - 1), base, location))
+        self.looked_up(Bound::new(Expr::Param(number - 1), base, location))
     }
 
     /// Makes a value a type that it becomes anywhere.
@@ -439,7 +448,8 @@ impl Binder<'_> {
         }
         let is_explicit = allowed == Level::Explicit;
         let op = Unary::Cast { from: from.base, to, is_explicit };
-        Ok(Bound { expr: Expr::Unary(op, Box::new(expr)), ty: to, location })
+        let bound = Bound { expr: Expr::Unary(op, Box::new(expr)), ty: to, location };
+        if from.base == to.base { Ok(bound) } else { self.looked_up(bound) }
     }
 
     /// A value without a type takes one.
@@ -466,7 +476,7 @@ impl Binder<'_> {
             Expr::Param(at) => {
                 // One place may have decided the type, while this one was bound without it.
                 let known = *self.params.types[at].get_or_insert(base);
-                let bound = Bound::new(Expr::Param(at), known, location);
+                let bound = self.looked_up(Bound::new(Expr::Param(at), known, location))?;
                 let is_same = known == base && to.modifier == NO_MODIFIER;
                 return if is_same { Ok(bound) } else { self.cast_typed(bound, to, allowed) };
             }
@@ -479,6 +489,7 @@ impl Binder<'_> {
             }
             Expr::Const(Datum::Text(literal)) => {
                 let fitted = text::parse(base, &literal, &Zone::default())
+                    .and_then(|datum| self.known_value(base, datum))
                     .and_then(|datum| text::fit(to, datum, allowed == Level::Explicit));
                 Expr::Const(fitted.map_err(|error| self.error_at(error, location))?)
             }

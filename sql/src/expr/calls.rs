@@ -209,16 +209,15 @@ impl Binder<'_> {
                 let feature = format!("function {name}() of type numeric");
                 return Err(self.error_at(SqlError::unsupported(feature), location));
             }
-            ("pg_typeof", 1) => {
-                let function = Function::TypeName(args[0].base());
-                let list = args.into_iter().map(|arg| arg.expr).collect();
-                return Ok(Bound::new(Expr::Call(function, list), SqlType::Text, location));
-            }
+            ("pg_typeof", 1) => return Ok(self.type_of(args, location)),
             ("date_part", 2) => {
                 let bound = self.call("extract", args, location)?;
                 return self.cast(bound, SqlType::Float8.into(), Level::Explicit);
             }
             _ => {}
+        }
+        if let Some(bound) = self.enum_call(name, &args, location) {
+            return bound;
         }
         if let Some(bound) = self.array_call(name, &args, location) {
             return bound;
@@ -243,6 +242,22 @@ impl Binder<'_> {
         Ok(Bound::new(Expr::Call(signature.function, list), signature.result, location))
     }
 
+    /// The name of a value's type.
+    fn type_of(&self, args: Vec<Bound>, location: Location) -> Bound {
+        let base = args[0].base();
+        let expr = match base.enumeration() {
+            Some(_) => {
+                let name = self.params.enums.unmarked(base.name().into_owned());
+                Expr::Const(Datum::Text(name))
+            }
+            None => {
+                let list = args.into_iter().map(|arg| arg.expr).collect();
+                Expr::Call(Function::TypeName(base), list)
+            }
+        };
+        Bound::new(expr, SqlType::Text, location)
+    }
+
     /// The arguments as a function takes them: the last of its types is that of all that follow.
     fn cast_args(
         &mut self,
@@ -264,7 +279,7 @@ impl Binder<'_> {
     }
 
     pub(crate) fn no_function(&self, name: &str, args: &[SqlType], location: Location) -> SqlError {
-        let args = args.iter().map(|arg| arg.name()).collect::<Vec<_>>().join(", ");
+        let args = args.iter().map(|arg| arg.name().into_owned()).collect::<Vec<_>>().join(", ");
         let message = format!("function {name}({args}) does not exist");
         let error = SqlError::new(code::UNDEFINED_FUNCTION, message).with_hint(
             "No function matches the given name and argument types. \

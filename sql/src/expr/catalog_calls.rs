@@ -5,7 +5,7 @@ use super::signatures::{Signature, of};
 use crate::catalog::role::{PRIVILEGES, Privileges};
 use crate::error::{SqlError, code};
 use crate::expr::functions::Function;
-use crate::system::{SystemCatalog, format_type};
+use crate::system::SystemCatalog;
 use crate::types::datum::Datum;
 use crate::types::{Reg, SqlType};
 use SqlType::{Bool, Int4, Int8, Name, Oid, Text};
@@ -252,7 +252,7 @@ pub(super) fn call(
                 _ => -1,
             };
             let is_there = !args[0].is_null();
-            shown(is_there.then(|| format_type(oid(&args[0]), modifier)))
+            shown(is_there.then(|| catalog.format_type(oid(&args[0]), modifier)))
         }
         F::RoleName => Ok(Datum::Text(catalog.role_name(oid(&args[0])))),
         F::IsVisible => Ok(catalog.is_visible(oid(&args[0])).map_or(Datum::Null, Datum::Bool)),

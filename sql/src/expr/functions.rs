@@ -9,6 +9,7 @@ use crate::types::{ColumnType, SqlType};
 use super::arrays::ArrayFunction;
 use super::catalog_calls::{self, CatalogFunction};
 use super::dates::{self, DateFunction};
+use super::enums::EnumFunction;
 use super::json::JsonFunction;
 use super::math::{self, MathFunction};
 use super::regexes::{self, RegexFunction};
@@ -71,6 +72,7 @@ pub(crate) enum Function {
     },
     Time(TimeFunction),
     Array(ArrayFunction),
+    Enum(EnumFunction),
     Json(JsonFunction),
     Word(WordFunction),
     Math(MathFunction),
@@ -136,6 +138,7 @@ impl Function {
             Self::Json(function) => function.takes_nulls(),
             Self::Word(function) => words::takes_nulls(function),
             Self::CountNulls { .. } => true,
+            Self::Enum(function) => function == EnumFunction::Range,
             Self::Catalog(function) => function.takes_nulls(),
             Self::Setting(function) => function == SettingFunction::Set,
             Self::Concat
@@ -169,6 +172,7 @@ impl Function {
             }
             Self::AtTimeZone { to_utc } => at_time_zone(text(&args[0]), &args[1], to_utc),
             Self::Array(function) => function.call(args, &env.zone),
+            Self::Enum(function) => function.call(args),
             Self::Json(function) => function.call(args, &env.zone),
             Self::Word(function) => words::call(function, args),
             Self::Regex(function) => regexes::call(function, args),
@@ -179,7 +183,7 @@ impl Function {
                 Ok(Datum::Int(counted.count() as i64))
             }
             Self::Time(function) => time_functions::call(function, args, &env.zone, env.now),
-            Self::TypeName(base) => Ok(Datum::Text(base.name().to_owned())),
+            Self::TypeName(base) => Ok(Datum::Text(base.name().into_owned())),
             Self::Catalog(function) => catalog_calls::call(function, args, env),
             Self::Setting(function) => session_calls::call(function, args, env),
             _ => strings::call(self, args),

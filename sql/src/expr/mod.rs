@@ -12,6 +12,7 @@ mod calls;
 pub(crate) mod cast;
 pub(crate) mod catalog_calls;
 mod dates;
+pub(crate) mod enums;
 mod env;
 pub(crate) mod functions;
 mod json;

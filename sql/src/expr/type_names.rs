@@ -2,12 +2,19 @@
 
 use sqlparser::ast;
 
-use crate::error::{SqlError, code};
+use crate::catalog::Enums;
+use crate::error::SqlError;
 use crate::syntax;
 use crate::types::{ColumnType, Reg, SqlType};
 
-/// The type that a syntax tree names.
-pub(crate) fn column_type(data_type: &ast::DataType) -> Result<ColumnType, SqlError> {
+/// The type that a syntax tree names, where some enums are known.
+///
+/// # Errors
+/// For an enum that is not among those, too: see [`SqlError::undefined_type`].
+pub(crate) fn column_type(
+    data_type: &ast::DataType,
+    enums: &Enums,
+) -> Result<ColumnType, SqlError> {
     use ast::DataType as D;
     let plain = |base: SqlType| Ok(ColumnType::from(base));
     match data_type {
@@ -58,10 +65,10 @@ pub(crate) fn column_type(data_type: &ast::DataType) -> Result<ColumnType, SqlEr
         D::JSON => plain(SqlType::Json),
         D::JSONB => plain(SqlType::Jsonb),
         D::Array(ast::ArrayElemTypeDef::SquareBracket(inner, _)) => {
-            let inner = column_type(inner)?;
+            let inner = column_type(inner, enums)?;
             Ok(ColumnType { base: super::arrays::array_of(inner.base)?, ..inner })
         }
-        D::Custom(name, _) => custom_type(name),
+        D::Custom(name, _) => custom_type(name, enums),
         other => Err(SqlError::unsupported(format!("type {}", other.to_string().to_lowercase()))),
     }
 }
@@ -73,7 +80,7 @@ fn string_type(base: SqlType, length: ast::CharacterLength) -> Result<ColumnType
     }
 }
 
-fn custom_type(object: &ast::ObjectName) -> Result<ColumnType, SqlError> {
+fn custom_type(object: &ast::ObjectName, enums: &Enums) -> Result<ColumnType, SqlError> {
     let parts = syntax::name_parts(object)?;
     let name = parts.last().map_or("", String::as_str);
     let by_name = |base: SqlType| Ok(ColumnType::from(base));
@@ -111,9 +118,9 @@ fn custom_type(object: &ast::ObjectName) -> Result<ColumnType, SqlError> {
         | "cidr" | "macaddr" | "xml" | "citext" | "hstore" | "point" => {
             Err(SqlError::unsupported(format!("type {name}")))
         }
-        _ => {
-            let message = format!("type \"{name}\" does not exist");
-            Err(SqlError::new(code::UNDEFINED_OBJECT, message))
-        }
+        _ => match enums.named(name) {
+            Some(one) => by_name(one.base()),
+            None => Err(SqlError::undefined_type(name)),
+        },
     }
 }

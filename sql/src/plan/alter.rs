@@ -14,7 +14,7 @@ use super::{Alter, Change, Checked, Plan, Planner, refuse, text};
 use crate::catalog::{Index, KeyTarget, Relation, Table};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Expr;
-use crate::expr::bind::{Aggregates, Params, column_type};
+use crate::expr::bind::{Aggregates, Params};
 use crate::syntax;
 
 /// A change of a table that is being planned.
@@ -339,7 +339,8 @@ impl Planner<'_> {
             O::DropNotNull => draft.after.columns[at].is_not_null = false,
             O::SetDefault { value } => {
                 let default = value.to_string();
-                text::default(&default, &draft.after.columns[at], &mut Params::default())?;
+                let mut params = Params::of_text(&self.params.enums);
+                text::default(&default, &draft.after.columns[at], &mut params)?;
                 draft.after.columns[at].default = Some(default);
             }
             O::DropDefault => draft.after.columns[at].default = None,
@@ -361,7 +362,7 @@ impl Planner<'_> {
         using: Option<&ast::Expr>,
         draft: &mut Draft,
     ) -> Result<(), Failure> {
-        let to = column_type(data_type)?;
+        let to = self.column_type(data_type)?;
         let name = draft.after.columns[at].name.clone();
         let column = ast::Expr::Identifier(ast::Ident::with_quote('"', &name));
         let scope = super::scope_of(&draft.before, &draft.before.name);
@@ -383,14 +384,13 @@ impl Planner<'_> {
         draft.after.columns[at].ty = to;
         draft.after.columns[at].missing = None;
         if let Some(default) = &draft.after.columns[at].default {
-            text::default(default, &draft.after.columns[at], &mut Params::default()).map_err(
-                |_| {
-                    let message = format!(
-                        "default for column \"{name}\" cannot be cast automatically to type {to}"
-                    );
-                    SqlError::new(code::TYPE_MISMATCH, message)
-                },
-            )?;
+            let mut params = Params::of_text(&self.params.enums);
+            text::default(default, &draft.after.columns[at], &mut params).map_err(|_| {
+                let message = format!(
+                    "default for column \"{name}\" cannot be cast automatically to type {to}"
+                );
+                SqlError::new(code::TYPE_MISMATCH, message)
+            })?;
         }
         draft.fill.push((at, cast));
         // What looks at the column must make sense still.

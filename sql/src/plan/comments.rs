@@ -44,6 +44,7 @@ impl Planner<'_> {
                 let number = self.relation_of(&name, &kind.to_string().to_lowercase())?;
                 of(system::PG_CLASS, number, 0)
             }
+            C::Type => of(system::PG_TYPE, self.type_to_comment(object)?, 0),
             C::Schema | C::Database => {
                 let name = syntax::name_parts(object)?.join(".");
                 // It is the superuser's to say something of either.

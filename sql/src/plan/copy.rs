@@ -13,7 +13,7 @@ use crate::catalog::Table;
 use crate::catalog::role::Privileges;
 use crate::copy::{Named, Options, Target};
 use crate::error::{Failure, SqlError, code};
-use crate::expr::Expr;
+use crate::expr::{Expr, enums};
 use crate::syntax;
 
 /// `COPY .. FROM STDIN`: rows come from the client.
@@ -96,7 +96,7 @@ impl Planner<'_> {
         let mut columns = Vec::with_capacity(table.columns.len());
         for at in 0..table.columns.len() {
             columns.push(match copied.iter().position(|&copied| copied == at) {
-                Some(position) => Expr::Column(position),
+                Some(position) => self.copied_column(&table, at, position),
                 None => default_of(&table, at, &mut self.params)?,
             });
         }
@@ -112,6 +112,15 @@ impl Planner<'_> {
         let source = source.collect();
         let targets = Arc::new(self.targets(paths, true)?);
         Ok(Plan::CopyFrom(CopyFrom { targets, options, source, columns }))
+    }
+
+    /// A column that comes, as a value of the table's.
+    fn copied_column(&self, table: &Table, at: usize, position: usize) -> Expr {
+        let id = table.columns[at].ty.base.enumeration();
+        match id.and_then(|id| self.params.enums.get(id)) {
+            Some(known) => enums::value(known, Expr::Column(position)),
+            None => Expr::Column(position),
+        }
     }
 
     /// The positions of the columns that a COPY names, or of all that are not computed.

@@ -9,7 +9,7 @@ use crate::authorization::Required;
 use crate::catalog::{Column, Sequence, Table};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Expr;
-use crate::expr::bind::{Params, column_type};
+use crate::expr::bind::Params;
 use crate::syntax;
 use crate::types::{ColumnType, SqlType};
 
@@ -31,7 +31,7 @@ impl Planner<'_> {
         let name = syntax::table_name(&create.name)?;
         check_name(&name)?;
         self.required.push(Required::create());
-        let mut table = Table::new(name);
+        let mut table = Table { enums: self.params.enums.clone(), ..Table::new(name) };
         let mut sequences = Vec::new();
         for def in &create.columns {
             self.column(def, &mut table)?;
@@ -76,7 +76,7 @@ impl Planner<'_> {
             return Err(self.error_at(specified_twice(&name), location));
         }
         let serial = serial_type(&def.data_type).map(Ok);
-        let ty = serial.unwrap_or_else(|| column_type(&def.data_type));
+        let ty = serial.unwrap_or_else(|| self.column_type(&def.data_type));
         let ty = ty.map_err(|error| self.error_at(error, location))?;
         let mut column = Column::new(name, ty);
         for option in &def.options {
@@ -84,7 +84,7 @@ impl Planner<'_> {
                 ast::ColumnOption::NotNull => column.is_not_null = true,
                 ast::ColumnOption::Default(expr) => {
                     let default = expr.to_string();
-                    text::default(&default, &column, &mut Params::default())
+                    text::default(&default, &column, &mut Params::of_text(&self.params.enums))
                         .map_err(|e| self.error_at(e, location))?;
                     column.default = Some(default);
                 }

@@ -18,6 +18,7 @@ use crate::catalog::{Column, Table};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Expr;
 use crate::expr::bind::{Aggregates, Bound, Scope};
+use crate::expr::cast::{self, Level};
 use crate::syntax;
 use crate::syntax::inserts::{Inferred, Overriding, inferred, overriding};
 use crate::types::SqlType;
@@ -176,7 +177,14 @@ impl Planner<'_> {
                 continue;
             }
             let mut binder = self.binder(&scope, Aggregates::Forbidden("INSERT"), &[])?;
-            assigned.push(binder.assign(bound, &target.name, target.ty)?);
+            let is_literal = is_literal(query, at);
+            assigned.push(match cast::level(column.ty.base, target.ty.base) {
+                // What has no type of its own is read as the column's.
+                Some(Level::Explicit) if is_literal => {
+                    binder.cast(bound, target.ty, Level::Explicit)?.expr
+                }
+                _ => binder.assign(bound, &target.name, target.ty)?,
+            });
         }
         Ok((select, assigned))
     }
@@ -552,6 +560,28 @@ pub(super) fn assigned_twice(name: &str) -> SqlError {
 pub(super) fn specified_twice(name: &str) -> SqlError {
     let message = format!("column \"{name}\" specified more than once");
     SqlError::new(code::DUPLICATE_COLUMN, message)
+}
+
+/// Whether a column of a query is a literal that has no type of its own.
+fn is_literal(query: &ast::Query, at: usize) -> bool {
+    let ast::SetExpr::Select(select) = &*query.body else { return false };
+    let exprs = select.projection.iter().map(|item| match item {
+        ast::SelectItem::UnnamedExpr(expr) | ast::SelectItem::ExprWithAlias { expr, .. } => {
+            Some(expr)
+        }
+        _ => None,
+    });
+    // Behind a `*` nobody knows which one it is.
+    let found = exprs.take_while(Option::is_some).flatten().nth(at);
+    found.is_some_and(|expr| match expr {
+        ast::Expr::Value(value) => matches!(
+            value.value,
+            ast::Value::SingleQuotedString(_)
+                | ast::Value::EscapedStringLiteral(_)
+                | ast::Value::Null
+        ),
+        _ => false,
+    })
 }
 
 /// `DEFAULT` in the place of a value.

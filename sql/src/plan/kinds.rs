@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use super::steps::Steps;
 use super::{
-    Alter, AlterView, Call, Comment, CopyFrom, CopyTo, CreateProcedure, CreateSequence,
-    CreateTable, CreateView, Delete, DropProcedures, DropTables, Insert, Select, Source, Truncate,
-    Update,
+    Alter, AlterType, AlterView, Call, Comment, CopyFrom, CopyTo, CreateProcedure, CreateSequence,
+    CreateTable, CreateType, CreateView, Delete, DropProcedures, DropTables, Insert, Select,
+    Source, Truncate, Update,
 };
 use crate::catalog::Table;
 use crate::expr::Expr;
@@ -30,6 +30,9 @@ pub(crate) enum Plan {
     CreateView(Box<CreateView>),
     AlterView(Box<AlterView>),
     DropViews(DropTables),
+    CreateType(CreateType),
+    AlterType(AlterType),
+    DropTypes(DropTables),
     Comment(Comment),
     CopyFrom(CopyFrom),
     CopyTo(CopyTo),
@@ -95,6 +98,9 @@ impl Plan {
             | Self::CreateView(_)
             | Self::AlterView(_)
             | Self::DropViews(_)
+            | Self::CreateType(_)
+            | Self::AlterType(_)
+            | Self::DropTypes(_)
             | Self::Comment(_)
             | Self::CreateProcedure(_)
             | Self::DropProcedures(_)
@@ -147,6 +153,9 @@ impl Plan {
             | Self::CreateView(_)
             | Self::AlterView(_)
             | Self::DropViews(_)
+            | Self::CreateType(_)
+            | Self::AlterType(_)
+            | Self::DropTypes(_)
             | Self::Comment(_)
             | Self::CreateProcedure(_)
             | Self::DropProcedures(_)
@@ -174,6 +183,9 @@ impl Plan {
             Self::CreateView(_) => "CREATE VIEW",
             Self::AlterView(alter) => alter.command,
             Self::DropViews(_) => "DROP VIEW",
+            Self::CreateType(_) => "CREATE TYPE",
+            Self::AlterType(_) => "ALTER TYPE",
+            Self::DropTypes(_) => "DROP TYPE",
             Self::Comment(_) => "COMMENT",
             Self::CopyFrom(_) => "COPY FROM",
             Self::CopyTo(_) => "COPY TO",

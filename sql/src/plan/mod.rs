@@ -13,6 +13,7 @@ mod copy;
 mod ddl;
 mod definitions;
 mod dml;
+mod enums;
 mod from;
 mod functions_from;
 mod grouping;
@@ -45,7 +46,7 @@ use sqlparser::ast;
 
 use crate::authorization::Required;
 use crate::catalog::role::Privileges;
-use crate::catalog::{CATALOG, CheckOption, Relation, Table, relation_key};
+use crate::catalog::{CATALOG, CheckOption, Enums, Relation, Table, relation_key};
 use crate::copy::Options;
 use crate::error::{Failure, SqlError, code};
 use crate::exec::aggregate::Aggregate;
@@ -65,6 +66,7 @@ pub(crate) use definitions::{
     Alter, Change, Checked, CreateSequence, CreateTable, DropTables, Truncate,
 };
 pub(crate) use dml::{Delete, Insert, OnConflict, Update};
+pub(crate) use enums::{AlterType, CreateType, LabelChange, Neighbour};
 pub(crate) use joined::Joined;
 pub(crate) use kinds::Plan;
 use path::Paths;
@@ -101,6 +103,8 @@ pub(crate) struct Planned {
     pub named: Vec<(usize, Reg)>,
     /// What relations that DataFusion reads go by, by their numbers.
     pub labels: Vec<(u32, String)>,
+    /// The enums that it was planned with.
+    pub enums: Enums,
 }
 
 impl Planned {
@@ -256,96 +260,36 @@ pub(crate) fn plan_in(
 }
 
 /// Plans a statement with what is known of its parameters.
-pub(crate) fn plan(
+pub(crate) fn plan<'a>(
     parsed: &Parsed,
     params: Params,
-    calls: Calls<'_>,
-    cx: &mut dyn Context,
+    calls: Calls<'a>,
+    cx: &'a mut dyn Context,
 ) -> Result<Planned, Failure> {
-    let mut planner = Planner {
-        cx,
-        calls,
-        source: parsed.source.clone(),
-        params,
-        schemas: Vec::new(),
-        outer: Vec::new(),
-        named: Vec::new(),
-        writes: with::Writes::default(),
-        numbers: 0,
-        has_queries: query::has_queries(&parsed.ast),
-        within: Vec::new(),
-        depth: 0,
-        copy: parsed.copy.clone(),
-        check: parsed.check,
-        is_view: parsed.is_view,
-        required: Vec::new(),
-        labels: Vec::new(),
-    };
-    let (plan, mut columns) = match (&parsed.role, &parsed.procedure) {
-        (Some(role), _) => (Planner::role_statement(role), Vec::new()),
-        (None, Some(statement)) => (planner.procedure_statement(statement)?, Vec::new()),
-        (None, None) => planner.statement(&parsed.ast)?,
-    };
-    let known = planner.params.types.iter().enumerate().map(|(at, base)| {
-        base.ok_or_else(|| {
-            let message = format!("could not determine data type of parameter ${}", at + 1);
-            SqlError::new(code::INDETERMINATE_TYPE, message)
-        })
-    });
-    let params = known.collect::<Result<_, _>>()?;
-    let mut sequences = planner.sequences()?;
-    let sets_sequences = planner.params.sets_sequences;
-    if let Plan::Call(call) = &plan {
-        // Its arguments name theirs by their places, so that they come first.
-        call.survey.sequences.iter().for_each(|used| used.add_to(&mut sequences));
-    }
-    let named = named(&mut columns);
-    if matches!(plan, Plan::CopyTo(_)) && !named.is_empty() {
-        let error = SqlError::unsupported("a number in the catalog as a column of COPY");
-        return Err(error.with_hint("Cast it to text.").into());
-    }
-    let reads_catalog = planner.params.reads_catalog || !named.is_empty();
-    let (schemas, required) = (planner.schemas, planner.required);
-    Ok(Planned {
-        plan,
-        params,
-        columns,
-        schemas,
-        required,
-        sequences,
-        sets_sequences,
-        reads_catalog,
-        reads_node: planner.params.reads_node,
-        named,
-        labels: planner.labels,
+    let has_queries = query::has_queries(&parsed.ast);
+    let seen = calls.seen.map(Seen::procedures);
+    enums::with_enums(cx, |planner| {
+        if let (Some(all), Some(seen)) = (calls.seen, &seen) {
+            all.set_procedures(seen);
+        }
+        let enums = std::mem::take(&mut planner.params.enums);
+        planner.params = Params { enums, ..params.clone() };
+        planner.calls = calls;
+        planner.source = parsed.source.clone();
+        planner.has_queries = has_queries;
+        planner.copy = parsed.copy.clone();
+        planner.check = parsed.check;
+        planner.is_view = parsed.is_view;
+        planner.whole(parsed)
     })
 }
 
 /// Plans something that is no statement.
 fn plan_of<T>(
     cx: &mut dyn Context,
-    plan: impl FnOnce(&mut Planner<'_>) -> Result<T, Failure>,
+    plan: impl FnMut(&mut Planner<'_>) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
-    let mut planner = Planner {
-        cx,
-        calls: Calls::default(),
-        source: Arc::from(""),
-        params: Params::default(),
-        schemas: Vec::new(),
-        outer: Vec::new(),
-        named: Vec::new(),
-        writes: with::Writes::default(),
-        numbers: 0,
-        has_queries: true,
-        within: Vec::new(),
-        depth: 0,
-        copy: None,
-        check: None,
-        is_view: false,
-        required: Vec::new(),
-        labels: Vec::new(),
-    };
-    plan(&mut planner)
+    enums::with_enums(cx, plan)
 }
 
 /// Makes columns that hold numbers in the catalog columns of their names.
@@ -360,7 +304,75 @@ fn named(columns: &mut [OutputColumn]) -> Vec<(usize, Reg)> {
     found
 }
 
+impl<'a> Planner<'a> {
+    /// One that knows nothing yet.
+    fn new(cx: &'a mut dyn Context) -> Self {
+        Self {
+            cx,
+            calls: Calls::default(),
+            source: Arc::from(""),
+            params: Params::default(),
+            schemas: Vec::new(),
+            outer: Vec::new(),
+            named: Vec::new(),
+            writes: with::Writes::default(),
+            numbers: 0,
+            has_queries: true,
+            within: Vec::new(),
+            depth: 0,
+            copy: None,
+            check: None,
+            is_view: false,
+            required: Vec::new(),
+            labels: Vec::new(),
+        }
+    }
+}
+
 impl Planner<'_> {
+    /// Plans a whole statement.
+    fn whole(&mut self, parsed: &Parsed) -> Result<Planned, Failure> {
+        for base in self.params.types.clone().into_iter().flatten() {
+            self.enum_of(base)?;
+        }
+        let (plan, mut columns) = match (&parsed.role, &parsed.procedure) {
+            (Some(role), _) => (Planner::role_statement(role), Vec::new()),
+            (None, Some(statement)) => (self.procedure_statement(statement)?, Vec::new()),
+            (None, None) => self.statement(&parsed.ast)?,
+        };
+        let known = self.params.types.iter().enumerate().map(|(at, base)| {
+            base.ok_or_else(|| {
+                let message = format!("could not determine data type of parameter ${}", at + 1);
+                SqlError::new(code::INDETERMINATE_TYPE, message)
+            })
+        });
+        let params = known.collect::<Result<_, _>>()?;
+        let mut sequences = self.sequences()?;
+        if let Plan::Call(call) = &plan {
+            // Its arguments name theirs by their places, so that they come first.
+            call.survey.sequences.iter().for_each(|used| used.add_to(&mut sequences));
+        }
+        let named = named(&mut columns);
+        if matches!(plan, Plan::CopyTo(_)) && !named.is_empty() {
+            let error = SqlError::unsupported("a number in the catalog as a column of COPY");
+            return Err(error.with_hint("Cast it to text.").into());
+        }
+        Ok(Planned {
+            plan,
+            params,
+            columns,
+            schemas: std::mem::take(&mut self.schemas),
+            required: std::mem::take(&mut self.required),
+            sequences,
+            sets_sequences: self.params.sets_sequences,
+            reads_catalog: self.params.reads_catalog || !named.is_empty(),
+            reads_node: self.params.reads_node,
+            named,
+            labels: std::mem::take(&mut self.labels),
+            enums: self.params.enums.clone(),
+        })
+    }
+
     fn statement(
         &mut self,
         statement: &ast::Statement,
@@ -373,23 +385,7 @@ impl Planner<'_> {
             S::Delete(delete) => self.delete(delete),
             S::CreateTable(create) => Ok((self.create_table(create)?, Vec::new())),
             S::Drop { object_type, if_exists, names, cascade, .. } => {
-                let (if_exists, is_cascade) = (*if_exists, *cascade);
-                let named: Vec<_> =
-                    names.iter().map(syntax::table_name).collect::<Result<_, _>>()?;
-                self.require_owner(*object_type, &named);
-                let plan = match object_type {
-                    ast::ObjectType::Table => {
-                        Plan::DropTables(DropTables { names: named, if_exists, is_cascade })
-                    }
-                    ast::ObjectType::Index => self.drop_index(&named, if_exists)?,
-                    ast::ObjectType::Sequence => {
-                        Plan::DropSequences(DropTables { names: named, if_exists, is_cascade })
-                    }
-                    ast::ObjectType::View => {
-                        Plan::DropViews(DropTables { names: named, if_exists, is_cascade })
-                    }
-                    other => return Err(SqlError::unsupported(format!("DROP {other}")).into()),
-                };
+                let plan = self.drop_objects(*object_type, names, (*if_exists, *cascade))?;
                 Ok((plan, Vec::new()))
             }
             S::Truncate(truncate) => {
@@ -409,6 +405,10 @@ impl Planner<'_> {
             S::DropProcedure { if_exists, proc_desc, .. } => {
                 Ok((self.drop_procedures(proc_desc, *if_exists)?, Vec::new()))
             }
+            S::CreateType { name, representation } => {
+                Ok((self.create_type(name, representation.as_ref())?, Vec::new()))
+            }
+            S::AlterType(alter) => Ok((self.alter_type(alter)?, Vec::new())),
             S::CreateIndex(create) => Ok((self.create_index(create)?, Vec::new())),
             S::CreateSequence { .. } => Ok((self.create_sequence(statement)?, Vec::new())),
             S::AlterTable(alter) => Ok((self.alter_relation(alter)?, Vec::new())),
@@ -428,6 +428,27 @@ impl Planner<'_> {
         }
     }
 
+    fn drop_objects(
+        &mut self,
+        kind: ast::ObjectType,
+        names: &[ast::ObjectName],
+        (if_exists, is_cascade): (bool, bool),
+    ) -> Result<Plan, Failure> {
+        let names: Vec<_> = names.iter().map(syntax::table_name).collect::<Result<_, _>>()?;
+        self.require_owner(kind, &names);
+        if kind == ast::ObjectType::Index {
+            return self.drop_index(&names, if_exists);
+        }
+        let drop = DropTables { names, if_exists, is_cascade };
+        Ok(match kind {
+            ast::ObjectType::Table => Plan::DropTables(drop),
+            ast::ObjectType::Sequence => Plan::DropSequences(drop),
+            ast::ObjectType::View => Plan::DropViews(drop),
+            ast::ObjectType::Type => Plan::DropTypes(drop),
+            other => return Err(SqlError::unsupported(format!("DROP {other}")).into()),
+        })
+    }
+
     fn table_unchecked(&mut self, object: &ast::ObjectName) -> Result<Arc<Table>, Failure> {
         let location = syntax::location(object);
         let name = syntax::table_name(object).map_err(|error| error.at(&self.source, location))?;
@@ -442,7 +463,12 @@ impl Planner<'_> {
         let key = relation_key(name);
         let record = self.cx.get(CATALOG, &key)?;
         self.schemas.push((key, record.clone()));
-        Ok(record.map(|record| Relation::decode(&record)).transpose()?)
+        let mut relation = record.map(|record| Relation::decode(&record)).transpose()?;
+        if let Some(Relation::Table(table)) = &mut relation {
+            table.live_columns().try_for_each(|(_, column)| self.enum_of(column.ty.base))?;
+            table.enums = self.params.enums.clone();
+        }
+        Ok(relation)
     }
 
     fn table_named(&mut self, name: &str) -> Result<Arc<Table>, Failure> {

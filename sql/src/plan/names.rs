@@ -2,8 +2,9 @@
 
 use sqlparser::ast;
 
+use crate::catalog::Enums;
+use crate::expr::bind::column_type;
 use crate::syntax;
-use crate::types::SqlType;
 
 /// The name that PostgreSQL gives a column without an alias.
 pub(super) fn column_name(expr: &ast::Expr) -> String {
@@ -67,6 +68,9 @@ fn has_no_name(expr: &ast::Expr) -> bool {
 
 /// The internal name of a type, which a cast gives its column.
 fn type_name(data_type: &ast::DataType) -> String {
-    let base = crate::expr::bind::column_type(data_type).map(|ty| ty.base);
-    base.map_or("?column?", SqlType::internal_name).to_owned()
+    match column_type(data_type, &Enums::default()) {
+        Ok(ty) => ty.base.internal_name().into_owned(),
+        // An enum has the name that it is called by.
+        Err(error) => error.missing_type().unwrap_or("?column?").to_owned(),
+    }
 }

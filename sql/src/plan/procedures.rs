@@ -12,8 +12,9 @@ use crate::authorization::Required;
 use crate::catalog::procedure::{self, Language, Mode, Parameter, Procedure};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Expr;
-use crate::expr::bind::{Aggregates, Binder, Bound, Params, Scope, column_type};
+use crate::expr::bind::{Aggregates, Binder, Bound, Params, Scope};
 use crate::expr::cast::{self, Level};
+use crate::expr::enums;
 use crate::procedure::{Body, Survey};
 use crate::syntax;
 use crate::syntax::procedures::{Declared, ProcedureStatement};
@@ -122,6 +123,18 @@ struct Candidate {
     untyped: Vec<usize>,
 }
 
+impl Seen {
+    /// What was looked at so far.
+    pub(super) fn procedures(&self) -> BTreeSet<u32> {
+        self.procedures.borrow().clone()
+    }
+
+    /// Goes back to what was looked at then.
+    pub(super) fn set_procedures(&self, then: &BTreeSet<u32>) {
+        self.procedures.borrow_mut().clone_from(then);
+    }
+}
+
 impl Planner<'_> {
     pub(super) fn procedure_statement(
         &mut self,
@@ -139,15 +152,20 @@ impl Planner<'_> {
                 return self.surveyed(body, None, (Vec::new(), Vec::new()));
             }
         };
-        let Declared { name, parameters, is_replace, body } = declared;
+        let Declared { name, parameters, types, is_replace, body } = declared;
         check_name(name)?;
-        for parameter in parameters {
+        let mut parameters = parameters.clone();
+        for (parameter, ty) in parameters.iter_mut().zip(types) {
+            // As in PostgreSQL, lengths and scales of parameters are forgotten.
+            parameter.ty = self.column_type(ty)?.base.into();
+        }
+        for parameter in &parameters {
             if let Some(default) = &parameter.default {
                 self.default_of(parameter, default)?;
             }
         }
         // What can't be read can't be run. Whether there are its tables is seen when it runs.
-        Body::parse(name, body.language, parameters, &body.text)
+        Body::parse(name, body.language, &parameters, &body.text)
             .map_err(|error| within(error, body.start))?;
         self.required.push(Required::create());
         let procedure = Procedure {
@@ -155,7 +173,7 @@ impl Planner<'_> {
             name: name.clone(),
             owner: String::new(),
             language: body.language,
-            parameters: parameters.clone(),
+            parameters,
             body: body.text.clone(),
         };
         let is_replace = *is_replace;
@@ -163,7 +181,7 @@ impl Planner<'_> {
     }
 
     /// What a parameter is given where a CALL leaves it out.
-    fn default_of(&mut self, parameter: &Parameter, text: &str) -> Result<Expr, SqlError> {
+    fn default_of(&mut self, parameter: &Parameter, text: &str) -> Result<Expr, Failure> {
         let parsed = syntax::parse(&format!("SELECT {text}"));
         let parsed = parsed.map_err(|error| SqlError { position: None, ..error })?;
         let expr = match parsed.first().map(|parsed| &*parsed.ast) {
@@ -178,10 +196,11 @@ impl Planner<'_> {
         };
         let Some(expr) = expr else {
             let message = format!("syntax error at or near \"{text}\"");
-            return Err(SqlError::new(code::SYNTAX, message));
+            return Err(SqlError::new(code::SYNTAX, message).into());
         };
         let scope = Scope::default();
-        let mut params = Params::default();
+        self.enum_of(parameter.ty.base)?;
+        let mut params = Params::of_text(&self.params.enums);
         let mut binder = Binder {
             source: "",
             scope: &scope,
@@ -193,7 +212,7 @@ impl Planner<'_> {
         let bound = binder.bind(&expr)?;
         let bound = binder.cast(bound, parameter.ty, Level::Assignment)?;
         if !params.sequences.is_empty() || params.reads_catalog || !params.types.is_empty() {
-            return Err(SqlError::unsupported("such a default of a parameter"));
+            return Err(SqlError::unsupported("such a default of a parameter").into());
         }
         Ok(bound.expr)
     }
@@ -208,7 +227,7 @@ impl Planner<'_> {
             let types = described.args.as_ref().map(|args| {
                 let given = args.iter().filter(|arg| !matches!(arg.mode, Some(ast::ArgMode::Out)));
                 given
-                    .map(|arg| Ok(column_type(&arg.data_type)?.base))
+                    .map(|arg| Ok(self.column_type(&arg.data_type)?.base))
                     .collect::<Result<Vec<_>, SqlError>>()
             });
             Ok((name, types.transpose()?))
@@ -247,8 +266,9 @@ impl Planner<'_> {
         let mut arguments = Vec::new();
         let (mut outputs, mut columns) = (Vec::new(), Vec::new());
         for (slot, (parameter, at)) in procedure.parameters.iter().zip(&given).enumerate() {
-            let argument = at.and_then(|at| match bounds[at].expr {
-                Expr::Param(parameter) => Some(parameter),
+            self.enum_of(parameter.ty.base)?;
+            let argument = at.and_then(|at| match enums::given(&bounds[at].expr) {
+                Expr::Param(parameter) => Some(*parameter),
                 _ => None,
             });
             if parameter.mode.is_out() {

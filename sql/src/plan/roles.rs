@@ -128,6 +128,7 @@ impl Planner<'_> {
             ast::ObjectType::Table => Object::Table,
             ast::ObjectType::Sequence => Object::Sequence,
             ast::ObjectType::View => Object::View,
+            ast::ObjectType::Type => Object::Type,
             _ => return,
         };
         self.required.extend(names.iter().map(|name| Required::owner(of(name.clone()))));

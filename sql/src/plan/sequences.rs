@@ -5,7 +5,7 @@ use sqlparser::ast;
 use super::ddl::check_name;
 use super::{CreateSequence, Plan, Planner, refuse};
 use crate::authorization::Required;
-use crate::catalog::{Identity, Sequence, Table};
+use crate::catalog::{Enums, Identity, Sequence, Table};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::bind::column_type;
 use crate::expr::sequences::option_number;
@@ -35,7 +35,7 @@ impl Planner<'_> {
         check_name(&name)?;
         self.required.push(Required::create());
         let base = match data_type {
-            Some(data_type) => column_type(data_type)?.base,
+            Some(data_type) => column_type(data_type, &Enums::default())?.base,
             None => SqlType::Int8,
         };
         if !base.is_integer() {

@@ -5,7 +5,7 @@ use sqlparser::dialect::PostgreSqlDialect;
 use sqlparser::parser::Parser;
 
 use super::scope_of;
-use crate::catalog::{Column, Table};
+use crate::catalog::{Column, Enums, Table};
 use crate::error::{SqlError, code};
 use crate::expr::Expr;
 use crate::expr::bind::{Aggregates, Binder, Bound, Params, Scope};
@@ -24,14 +24,15 @@ fn parse(text: &str, what: &str) -> Result<ast::Expr, SqlError> {
 /// it names, where it may name any.
 fn bind<T>(
     text: &str,
-    scope: &Scope,
+    (scope, enums): (&Scope, &Enums),
     what: &'static str,
     sequences: Option<&mut Params>,
     then: impl FnOnce(&mut Binder<'_>, Bound) -> Result<T, SqlError>,
 ) -> Result<T, SqlError> {
     let ast = parse(text, what)?;
     let known = sequences.as_ref().map(|params| params.sequences.clone());
-    let mut params = Params { sequences: known.unwrap_or_default(), ..Params::default() };
+    let sequences_known = known.unwrap_or_default();
+    let mut params = Params { sequences: sequences_known, ..Params::of_text(enums) };
     let aggregates = Aggregates::Forbidden(what);
     let nested = Vec::new();
     let mut binder =
@@ -57,20 +58,23 @@ fn bind<T>(
 
 /// An expression over the columns of a table.
 pub(crate) fn over_table(table: &Table, text: &str, what: &'static str) -> Result<Bound, SqlError> {
-    bind(text, &scope_of(table, &table.name), what, None, |binder, bound| binder.output(bound))
+    let scope = (&scope_of(table, &table.name), &table.enums);
+    bind(text, scope, what, None, |binder, bound| binder.output(bound))
 }
 
 /// A condition over the columns of a table.
 pub(crate) fn condition(table: &Table, text: &str, what: &'static str) -> Result<Expr, SqlError> {
     let scope = scope_of(table, &table.name);
-    bind(text, &scope, what, None, |binder, bound| binder.boolean(bound, what))
+    let scope = (&scope, &table.enums);
+    bind(text, scope, what, None, |binder, bound| binder.boolean(bound, what))
 }
 
 /// What a column of a table is computed from.
 pub(super) fn generated(table: &Table, column: &Column, text: &str) -> Result<Expr, SqlError> {
     let scope = scope_of(table, &table.name);
     let what = "column generation expressions";
-    bind(text, &scope, what, None, |binder, bound| binder.assign(bound, &column.name, column.ty))
+    let scope = (&scope, &table.enums);
+    bind(text, scope, what, None, |binder, bound| binder.assign(bound, &column.name, column.ty))
 }
 
 /// The default of a column.
@@ -93,7 +97,8 @@ pub(super) fn default(
             error
         })
     };
-    bind(text, &scope, "DEFAULT expressions", Some(sequences), assign).map_err(|error| {
+    let enums = sequences.enums.clone();
+    bind(text, (&scope, &enums), "DEFAULT expressions", Some(sequences), assign).map_err(|error| {
         let is_column = error.code == code::UNDEFINED_COLUMN;
         let message = "cannot use column reference in DEFAULT expression";
         if is_column { SqlError::new(code::FEATURE_NOT_SUPPORTED, message) } else { error }

@@ -408,5 +408,6 @@ pub(crate) fn system_columns(
     cx: &mut dyn Context,
 ) -> Result<Vec<OutputColumn>, Failure> {
     let within = Within::System(name.to_owned());
-    plan_of(cx, |planner| planner.planned_view(text, within)).map(|(_, columns, _)| columns)
+    let planned = plan_of(cx, |planner| planner.planned_view(text, within.clone()));
+    planned.map(|(_, columns, _)| columns)
 }

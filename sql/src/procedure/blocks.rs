@@ -7,6 +7,7 @@ use super::body::{Block, Condition, DeclaredType, Diagnostic, Does, Handler};
 use super::conditions;
 use super::fragment::Fragment;
 use super::grammar::Grammar;
+use crate::catalog::Enums;
 use crate::error::{SqlError, code};
 use crate::expr::bind::column_type;
 use crate::syntax::{name, words::word};
@@ -173,7 +174,11 @@ impl Grammar<'_> {
         }
         let ty = self.words.type_between(self.words.at, end)?;
         self.words.at = end;
-        Ok(DeclaredType::Known(column_type(&ty)?))
+        match column_type(&ty, &Enums::default()) {
+            Ok(known) => Ok(DeclaredType::Known(known)),
+            Err(error) if error.missing_type().is_some() => Ok(DeclaredType::Named(Box::new(ty))),
+            Err(error) => Err(error),
+        }
     }
 
     pub(super) fn diagnostics(&mut self) -> Result<Does, SqlError> {

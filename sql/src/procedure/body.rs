@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use sqlparser::ast;
+
 use super::fragment::Fragment;
 use super::grammar;
 use super::raise::Raise;
@@ -34,6 +36,8 @@ pub(crate) struct Declared {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum DeclaredType {
     Known(ColumnType),
+    /// One that is found when it runs, among the enums.
+    Named(Box<ast::DataType>),
     /// That of a column of a table.
     Column(String, String),
     /// A row of a table.

@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use pangea_core::txn::Context;
+use sqlparser::ast;
 
 use super::body::{Body, Declared, DeclaredType, Target, Visible};
 use super::fragment::Signature;
 use super::variables::{Named, Variables};
-use crate::catalog::{self, Relation, Table};
+use crate::catalog::{self, Enums, Relation, Table, enums};
 use crate::error::{Failure, SqlError, code};
+use crate::expr::bind::column_type;
 use crate::expr::cast::{self, Level};
 use crate::plan::{OutputColumn, undefined_table};
 use crate::types::datum::Datum;
@@ -30,6 +32,8 @@ struct Slot {
     /// Whether it takes the shape of what it is given.
     is_free: bool,
     value: Held,
+    /// The enums of its type, or of its columns.
+    enums: Enums,
 }
 
 #[derive(Clone, Debug)]
@@ -180,6 +184,7 @@ impl Slots {
                     return Err(SqlError::new(code::NULL_NOT_ALLOWED, message));
                 }
                 let new = converted(datum, from, *ty, zone)?;
+                let new = slot.enums.value(ty.base, new)?;
                 if new.size() > VALUE_BYTES_MAX {
                     let most = VALUE_BYTES_MAX >> 20;
                     let message = format!("variable \"{}\" takes {most} MiB at most", slot.name);
@@ -193,7 +198,9 @@ impl Slots {
                     let message = format!("record \"{}\" has no field \"{name}\"", slot.name);
                     return Err(SqlError::new(code::UNDEFINED_COLUMN, message));
                 };
-                fields[at] = converted(datum, from, columns[at].ty, zone)?;
+                let base = columns[at].ty.base;
+                let new = converted(datum, from, columns[at].ty, zone)?;
+                fields[at] = slot.enums.value(base, new)?;
                 Ok(())
             }
             (Held::Record(None), Target::Field(..)) => Err(unassigned(&slot.name)),
@@ -229,7 +236,8 @@ impl Slots {
                     for (((field, column), datum), from) in
                         fields.iter_mut().zip(known.iter()).zip(row).zip(types)
                     {
-                        *field = converted(datum, from, column.ty, zone)?;
+                        let new = converted(datum, from, column.ty, zone)?;
+                        *field = slot.enums.value(column.ty.base, new)?;
                     }
                 }
                 held => {
@@ -255,8 +263,16 @@ impl Slots {
 impl Slot {
     fn of(declared: &Declared, cx: &mut dyn Context) -> Result<Self, Failure> {
         let Declared { name, ty, is_not_null, .. } = declared;
+        let mut enums = Enums::default();
         let (is_free, value) = match ty {
-            DeclaredType::Known(ty) => (false, Held::Value(*ty, Datum::Null)),
+            DeclaredType::Known(ty) => {
+                know(ty.base, &mut enums, cx)?;
+                (false, Held::Value(*ty, Datum::Null))
+            }
+            DeclaredType::Named(ty) => {
+                let ty = type_named(ty, &mut enums, cx)?;
+                (false, Held::Value(ty, Datum::Null))
+            }
             DeclaredType::Any => (true, Held::Value(SqlType::Text.into(), Datum::Null)),
             DeclaredType::Record => (true, Held::Record(None)),
             DeclaredType::Column(table, column) => {
@@ -268,6 +284,7 @@ impl Slot {
                     );
                     return Err(SqlError::new(code::UNDEFINED_COLUMN, message).into());
                 };
+                enums = table.enums;
                 (false, Held::Value(table.columns[at].ty, Datum::Null))
             }
             DeclaredType::Row(table) => {
@@ -276,13 +293,39 @@ impl Slot {
                     name: column.name.clone(),
                     ty: column.ty,
                 };
+                enums = table.enums.clone();
                 let columns: Arc<[OutputColumn]> = table.live_columns().map(column).collect();
                 let fields = vec![Datum::Null; columns.len()];
                 (false, Held::Record(Some((columns, fields))))
             }
         };
-        Ok(Self { name: name.clone(), is_not_null: *is_not_null, is_free, value })
+        Ok(Self { name: name.clone(), is_not_null: *is_not_null, is_free, value, enums })
     }
+}
+
+/// The enum that a type is, or is an array of, becomes known.
+fn know(base: SqlType, enums: &mut Enums, cx: &mut dyn Context) -> Result<(), Failure> {
+    if let Some(id) = base.enumeration()
+        && let Some(found) = enums::find(id, cx)?
+    {
+        enums.insert(found);
+    }
+    Ok(())
+}
+
+/// The type that a syntax tree names, which is an enum, or an array of one.
+fn type_named(
+    data_type: &ast::DataType,
+    enums: &mut Enums,
+    cx: &mut dyn Context,
+) -> Result<ColumnType, Failure> {
+    if let Err(error) = column_type(data_type, enums)
+        && let Some(name) = error.missing_type()
+        && let Some(found) = enums::find_named(name, cx)?
+    {
+        enums.insert(found);
+    }
+    Ok(column_type(data_type, enums)?)
 }
 
 fn table_of(name: &str, cx: &mut dyn Context) -> Result<Table, Failure> {

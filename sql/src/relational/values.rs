@@ -59,6 +59,7 @@ pub(super) fn is_ordered(base: SqlType) -> bool {
             | T::Interval
             | T::Jsonb
             | T::Json
+            | T::Enum(_)
             | T::Array(_)
             | T::Int2Vector
             | T::OidVector

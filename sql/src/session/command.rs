@@ -66,7 +66,7 @@ pub(crate) enum Command {
     /// A statement is kept under a name; types of 0 are left to what surrounds the parameters.
     Prepare {
         name: String,
-        types: Vec<u32>,
+        types: Arc<[ast::DataType]>,
         text: Arc<str>,
     },
     /// A statement is run that was prepared.
@@ -100,6 +100,8 @@ impl Command {
             | S::CreateTable(_)
             | S::CreateIndex(_)
             | S::CreateView(_)
+            | S::CreateType { .. }
+            | S::AlterType(_)
             | S::Comment { .. }
             | S::AlterTable(_)
             | S::CreateSequence { .. }
@@ -129,12 +131,7 @@ impl Command {
                 }
                 other => other,
             },
-            S::Reset(reset) => match &reset.reset {
-                ast::Reset::ALL => Self::ResetAll,
-                ast::Reset::ConfigurationParameter(name) => {
-                    Self::Set { name: name.to_string(), value: None, is_local: false }
-                }
-            },
+            S::Reset(reset) => Self::reset(&reset.reset),
             S::ShowVariable { variable } => Self::show(variable),
             S::Discard { .. } => Self::Discard,
             S::Vacuum(_) => Self::Nothing { tag: "VACUUM" },
@@ -147,6 +144,15 @@ impl Command {
             S::Prepare { .. } | S::Execute { .. } => prepared::command(&parsed)?,
             other => return Err(SqlError::unsupported(command_of(other))),
         })
+    }
+
+    fn reset(reset: &ast::Reset) -> Self {
+        match reset {
+            ast::Reset::ALL => Self::ResetAll,
+            ast::Reset::ConfigurationParameter(name) => {
+                Self::Set { name: name.to_string(), value: None, is_local: false }
+            }
+        }
     }
 
     fn set(set: &ast::Set) -> Result<Self, SqlError> {

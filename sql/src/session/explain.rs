@@ -82,7 +82,10 @@ impl<E: Engine> Session<E> {
         let rows = shown(&tree?, *options, &summary);
         Ok(Response::Rows {
             columns: vec![column(options.format)],
-            rows: rows.into_iter().map(|row| vec![Datum::Text(row)]).collect(),
+            rows: rows
+                .into_iter()
+                .map(|row| vec![Datum::Text(planned.enums.unmarked(row))])
+                .collect(),
             tag: "EXPLAIN".to_owned(),
         })
     }

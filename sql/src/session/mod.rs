@@ -416,7 +416,8 @@ impl<E: Engine> Session<E> {
             Command::Cursor(cursor) => self.run_cursor(cursor, param_types, params).await,
             Command::SetUser(set) => self.set_user(set).await,
             Command::Prepare { name, types, text } => {
-                self.prepare(name, text, types).await?;
+                let types = self.prepared_types(types).await?;
+                self.prepare(name, text, &types).await?;
                 done("PREPARE")
             }
             Command::Execute { name, args } => self.run_prepared(name, args).await,

@@ -10,6 +10,7 @@ use sqlparser::tokenizer::{Token, Tokenizer};
 
 use super::command::Command;
 use super::{Response, Session};
+use crate::catalog::Enums;
 use crate::engine::Engine;
 use crate::error::{SqlError, byte_offset, code};
 use crate::expr::bind::column_type;
@@ -46,9 +47,7 @@ fn prepare(
         let message = format!("syntax error at or near \"{word}\"");
         return Err(SqlError::new(code::SYNTAX, message));
     }
-    let types = types.iter().map(|it| Ok(column_type(it)?.base.oid()));
-    let types = types.collect::<Result<_, SqlError>>()?;
-    Ok(Command::Prepare { name: syntax::name(name), types, text: text.into() })
+    Ok(Command::Prepare { name: syntax::name(name), types: types.into(), text: text.into() })
 }
 
 /// The statement after the AS of a PREPARE that was parsed.
@@ -80,6 +79,31 @@ pub(super) fn query_of(args: &[ast::Expr], types: &[SqlType]) -> Result<Parsed, 
 }
 
 impl<E: Engine> Session<E> {
+    /// The numbers of the types that a PREPARE names.
+    pub(super) async fn prepared_types(
+        &mut self,
+        types: &[ast::DataType],
+    ) -> Result<Vec<u32>, SqlError> {
+        let mut oids = Vec::with_capacity(types.len());
+        for data_type in types {
+            let base = match column_type(data_type, &Enums::default()) {
+                Ok(known) => known.base,
+                // What is no type by itself may be an enum: a query of such a value has its type.
+                Err(error) if error.missing_type().is_some() => {
+                    let text = format!("select cast(null as {data_type})");
+                    let parsed = syntax::parse(&text)?.pop().ok_or(error)?;
+                    let command = Command::Data(parsed);
+                    let described = Box::pin(self.describe_command(&command, &[]));
+                    let columns = described.await?.1;
+                    columns.first().map_or(SqlType::Unknown, |column| column.ty.base)
+                }
+                Err(error) => return Err(error),
+            };
+            oids.push(base.oid());
+        }
+        Ok(oids)
+    }
+
     /// Runs a prepared statement with arguments that are expressions.
     pub(super) async fn run_prepared(
         &mut self,

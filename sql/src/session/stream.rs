@@ -274,14 +274,15 @@ impl<E: Engine> Session<E> {
         let Open { planned, on, env, fetching, told } = open;
         let (select, engine) = (exec::select_of(planned), &self.engine);
         let transaction = self.transaction.as_mut().and_then(|open| open.cx.as_mut());
-        let mut rows = match on {
+        let found = match on {
             On::Snapshot(cx) => {
                 fetching.fetch(select, most, env, &mut Interruptible::new(cx, engine))
             }
             On::Transaction(view) => transaction.ok_or_else(over)?.under(view, |cx| {
                 fetching.fetch(select, most, env, &mut Interruptible::new(cx, engine))
             }),
-        }?;
+        };
+        let mut rows = found.map_err(|failure| exec::unmarked(planned, failure))?;
         exec::show_names(planned, env, &mut rows)?;
         if let Some((at, mut so_far)) = told.take() {
             so_far.rows(&rows);

@@ -125,6 +125,7 @@ pub(super) fn check<'a>(tokens: impl Iterator<Item = &'a TokenWithSpan>) -> Resu
         return Ok(());
     }
     let words: Vec<String> = tokens.iter().map_while(|token| word(token)).collect();
+    let is_part = |word: &&String| matches!(word.as_str(), "OWNER" | "SET" | "ATTRIBUTE");
     let kind = words.first().map_or("", String::as_str);
     let second = words.get(1).map_or("", String::as_str);
     match (kind, second) {
@@ -137,15 +138,20 @@ pub(super) fn check<'a>(tokens: impl Iterator<Item = &'a TokenWithSpan>) -> Resu
             None => Ok(()),
         },
         ("CREATE" | "DROP" | "ALTER", _) => match object(&words[1..]) {
-            Some("TABLE") => Ok(()),
-            Some("VIEW") => Ok(()),
+            Some("TYPE") if kind == "ALTER" => match words.iter().skip(3).find(is_part) {
+                Some(part) => Err(SqlError::unsupported(format!("ALTER TYPE .. {part}"))),
+                None => Ok(()),
+            },
+            Some("TABLE" | "TYPE" | "VIEW") => Ok(()),
             Some("INDEX" | "SEQUENCE") if kind != "ALTER" => Ok(()),
             Some("PROCEDURE") if kind == "DROP" => Ok(()),
             Some(object) => Err(SqlError::unsupported(format!("{kind} {object}"))),
             None => Ok(()),
         },
         ("COMMENT", "ON") => match object(&words[2..]) {
-            Some("TABLE" | "INDEX" | "SEQUENCE" | "VIEW" | "SCHEMA" | "DATABASE") => Ok(()),
+            Some("TABLE" | "INDEX" | "SEQUENCE" | "VIEW" | "SCHEMA" | "DATABASE" | "TYPE") => {
+                Ok(())
+            }
             Some(object) => Err(SqlError::unsupported(format!("COMMENT ON {object}"))),
             None if words.get(2).is_some_and(|word| word == "CONSTRAINT") => {
                 Err(SqlError::unsupported("COMMENT ON CONSTRAINT"))

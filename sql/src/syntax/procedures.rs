@@ -9,7 +9,7 @@ use super::words::{Words, word};
 use super::{name, syntax_error, table_name};
 use crate::catalog::procedure::{Language, Mode, Parameter};
 use crate::error::{SqlError, byte_offset, code};
-use crate::expr::bind::column_type;
+use crate::types::SqlType;
 
 /// The longest list of parameters, as in PostgreSQL.
 const PARAMETERS_MAX: usize = 100;
@@ -26,7 +26,9 @@ pub(crate) enum ProcedureStatement {
 #[derive(Clone, Debug)]
 pub(crate) struct Declared {
     pub name: String,
+    /// The parameters, whose types are to be found.
     pub parameters: Vec<Parameter>,
+    pub types: Vec<ast::DataType>,
     pub is_replace: bool,
     pub body: Body,
 }
@@ -60,9 +62,10 @@ pub(super) fn parse(
         return Ok(None);
     }
     let name = words.procedure_name()?;
-    let parameters = words.parameters()?;
+    let (parameters, types) = words.parameters()?.into_iter().unzip();
     let body = words.body(None)?;
-    Ok(Some(ProcedureStatement::Create(Declared { name, parameters, is_replace, body })))
+    let declared = Declared { name, parameters, types, is_replace, body };
+    Ok(Some(ProcedureStatement::Create(declared)))
 }
 
 impl Words<'_> {
@@ -74,28 +77,29 @@ impl Words<'_> {
         table_name(&ast::ObjectName::from(parts))
     }
 
-    fn parameters(&mut self) -> Result<Vec<Parameter>, SqlError> {
+    fn parameters(&mut self) -> Result<Vec<(Parameter, ast::DataType)>, SqlError> {
         if !self.take_token(&Token::LParen) {
             return Err(self.unexpected());
         }
-        let mut parameters: Vec<Parameter> = Vec::new();
+        let mut parameters: Vec<(Parameter, ast::DataType)> = Vec::new();
         if self.take_token(&Token::RParen) {
             return Ok(parameters);
         }
         loop {
-            let parameter = self.parameter()?;
-            let is_known = |known: &Parameter| known.name == parameter.name;
+            let (parameter, ty) = self.parameter()?;
+            let is_known = |(known, _): &(Parameter, _)| known.name == parameter.name;
             if !parameter.name.is_empty() && parameters.iter().any(is_known) {
                 let message = format!("parameter name \"{}\" used more than once", parameter.name);
                 return Err(SqlError::new(code::INVALID_FUNCTION, message));
             }
-            let must_have = parameters.iter().any(|it| it.mode.is_in() && it.default.is_some());
+            let must_have =
+                parameters.iter().any(|(it, _)| it.mode.is_in() && it.default.is_some());
             if must_have && parameter.mode.is_in() && parameter.default.is_none() {
                 let message =
                     "input parameters after one with a default value must also have defaults";
                 return Err(SqlError::new(code::INVALID_FUNCTION, message));
             }
-            parameters.push(parameter);
+            parameters.push((parameter, ty));
             if self.take_token(&Token::RParen) {
                 break;
             }
@@ -123,7 +127,7 @@ impl Words<'_> {
     }
 
     /// `[mode] [name] type`, or `name mode type`, with a default.
-    fn parameter(&mut self) -> Result<Parameter, SqlError> {
+    fn parameter(&mut self) -> Result<(Parameter, ast::DataType), SqlError> {
         let end = self.end_of_item(&[Token::Comma]);
         let is_default =
             |token: &Token| *token == Token::Eq || word(token).as_deref() == Some("DEFAULT");
@@ -137,9 +141,6 @@ impl Words<'_> {
             mode = mode.or(self.mode()?);
         }
         let ty = self.type_between(self.at, type_end)?;
-        let ty = column_type(&ty)?;
-        // As in PostgreSQL, lengths and scales of parameters are forgotten.
-        let ty = ty.base.into();
         let default = default_at.map(|_| self.text_between(type_end + 1, end));
         let mode = mode.unwrap_or(Mode::In);
         if default.is_some() && !mode.is_in() {
@@ -151,7 +152,8 @@ impl Words<'_> {
             return Err(self.unexpected());
         }
         self.at = end;
-        Ok(Parameter { name: parameter_name, mode, ty, default })
+        let unknown = SqlType::Unknown.into();
+        Ok((Parameter { name: parameter_name, mode, ty: unknown, default }, ty))
     }
 
     /// The place of the first of some tokens outside of parentheses, or of the one that closes

@@ -178,7 +178,7 @@ fn key_text(key: &HotKey, table: &Table, index: Option<&Index>, env: &Env) -> Op
     }
     let columns = table.primary_key.iter().map(|&at| &table.columns[at]);
     let types = columns.clone().map(|column| column.ty.base);
-    let values = keys::decode(types.clone(), &key.key);
+    let values = table.known_values(types.clone(), keys::decode(types.clone(), &key.key));
     let names = columns.map(|column| column.name.as_str());
     let shown = shown_key(names, types.zip(&values), &env.zone);
     Some(shown.trim_start_matches("Key ").to_owned())

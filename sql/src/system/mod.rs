@@ -13,6 +13,7 @@
 
 mod constraints;
 mod definitions;
+mod enums;
 mod insight;
 mod names;
 mod objects;
@@ -31,16 +32,16 @@ use pangea_core::key::Direction;
 use pangea_core::txn::{Context, Scan};
 
 use crate::catalog::comment::{self, Subject};
+use crate::catalog::enums as records;
 use crate::catalog::procedure::{self, Procedure};
 use crate::catalog::role::{self, Access, Object, Role};
 use crate::catalog::{
-    BOOTSTRAP, CATALOG, Relation, Sequence, Table, View, relation_keys, relation_of_key,
+    BOOTSTRAP, CATALOG, Enums, Relation, Sequence, Table, View, relation_keys, relation_of_key,
 };
 use crate::error::Failure;
 use crate::expr::Env;
 use crate::plan::OutputColumn;
 use crate::types::datum::Datum;
-pub(crate) use names::format_type;
 pub(crate) use relations::PG_CLASS;
 pub(crate) use roles::{DATABASE, ENCODING, default_acl};
 pub(crate) use tables::SystemTable;
@@ -58,6 +59,8 @@ const PANGEA: u32 = 13_001;
 /// The numbers of the tables that list schemas and databases.
 pub(crate) const PG_NAMESPACE: u32 = 2_615;
 pub(crate) const PG_DATABASE: u32 = 1_262;
+/// The number of the table that lists types.
+pub(crate) const PG_TYPE: u32 = 1_247;
 /// The bootstrap superuser.
 const BOOTSTRAP_ROLE: u32 = 10;
 /// The first number of what users make.
@@ -80,6 +83,7 @@ pub(crate) struct SystemCatalog {
     constraints: BTreeMap<u32, constraints::Constraint>,
     comments: BTreeMap<Subject, String>,
     procedures: Vec<Procedure>,
+    enums: Enums,
     /// The rows of its tables that were asked for.
     made: Mutex<BTreeMap<u32, Arc<Vec<Vec<Datum>>>>>,
 }
@@ -174,6 +178,12 @@ fn own_relations() -> BTreeMap<u32, Entry> {
     relations
 }
 
+fn all_enums(cx: &mut dyn Context) -> Result<Enums, Failure> {
+    let mut enums = Enums::default();
+    records::all(cx)?.into_iter().for_each(|one| enums.insert(one));
+    Ok(enums)
+}
+
 impl SystemCatalog {
     /// Reads all records.
     pub(crate) fn load(cx: &mut dyn Context) -> Result<Self, Failure> {
@@ -183,6 +193,7 @@ impl SystemCatalog {
             records.push((relation_of_key(key).map(str::to_owned), Relation::decode(record)));
             ControlFlow::Continue(())
         })?;
+        let enums = all_enums(cx)?;
         let mut relations = own_relations();
         let mut add = |oid, name: &str, kind| {
             let (name, namespace) = (name.to_owned(), PUBLIC);
@@ -190,7 +201,8 @@ impl SystemCatalog {
         };
         for (name, record) in records {
             match (name, record?) {
-                (_, Relation::Table(table)) => {
+                (_, Relation::Table(mut table)) => {
+                    table.enums = enums.clone();
                     let table = Arc::new(table);
                     add(stored(table.id.0), &table.name, Kind::Table(table.clone()));
                     if !table.primary_key.is_empty() {
@@ -234,6 +246,7 @@ impl SystemCatalog {
             constraints,
             comments,
             procedures: procedure::all(cx)?,
+            enums,
             made: Mutex::default(),
         })
     }
@@ -261,7 +274,8 @@ impl SystemCatalog {
             "pg_auth_members" => self.pg_auth_members(rows),
             "pg_database" => self.pg_database(rows, env),
             "pg_namespace" => self.pg_namespace(rows),
-            "pg_type" => types::pg_type(rows),
+            "pg_type" => self.pg_type(rows),
+            "pg_enum" => self.pg_enum(rows),
             "pg_proc" => self.pg_proc(rows),
             "routines" => self.routines(rows, &env.database),
             "parameters" => self.parameters(rows, &env.database),

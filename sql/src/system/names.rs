@@ -1,6 +1,7 @@
 //! Numbers as names, and names as numbers: `regclass` and its like.
 
 use super::{Entry, Kind, PG_CATALOG, PUBLIC, SystemCatalog, types};
+use crate::catalog::Enums;
 use crate::error::{SqlError, code};
 use crate::expr::bind::column_type;
 use crate::syntax::{self, quoted_ident};
@@ -11,12 +12,13 @@ use sqlparser::parser::Parser;
 /// What a thing that is not there is shown as.
 const NOTHING: &str = "-";
 
-/// A type by its number, as declarations write it: `format_type`.
-pub(crate) fn format_type(oid: u32, modifier: i32) -> String {
+/// A type that is built in by its number, as declarations write it.
+fn format_type(oid: u32, modifier: i32) -> String {
     if oid == 0 {
         return NOTHING.to_owned();
     }
-    match (SqlType::from_oid(oid), types::row(oid)) {
+    let known = SqlType::from_oid(oid).filter(|base| base.enumeration().is_none());
+    match (known, types::row(oid)) {
         (Some(base), _) => ColumnType { base, modifier }.to_string(),
         (None, Some(row)) => {
             let element = types::row(row.name.strip_prefix('_').map_or(0, |_| row.element));
@@ -30,10 +32,14 @@ pub(crate) fn format_type(oid: u32, modifier: i32) -> String {
 const NAME_TEXT_MAX: usize = 500;
 
 /// The number of the type that a text names.
-pub(crate) fn type_named(text: &str) -> Result<u32, SqlError> {
+fn type_named(text: &str, enums: &Enums) -> Result<u32, SqlError> {
     check_length(text)?;
     if let Some(row) = types::named(text) {
         return Ok(row.oid);
+    }
+    let array = text.strip_prefix('_').and_then(|name| enums.named(name)?.base().array());
+    if let Some(array) = array {
+        return Ok(array.oid());
     }
     let malformed = |_| SqlError::new(code::SYNTAX, format!("invalid type name \"{text}\""));
     let mut parser = Parser::new(&PostgreSqlDialect {}).try_with_sql(text).map_err(malformed)?;
@@ -43,7 +49,7 @@ pub(crate) fn type_named(text: &str) -> Result<u32, SqlError> {
         let message = format!("type \"{text}\" does not exist");
         SqlError::new(code::UNDEFINED_OBJECT, message)
     };
-    Ok(column_type(&parsed).map_err(absent)?.base.oid())
+    Ok(column_type(&parsed, enums).map_err(absent)?.base.oid())
 }
 
 /// # Errors
@@ -65,6 +71,15 @@ fn parts_of(text: &str) -> Result<(Option<String>, String), SqlError> {
 }
 
 impl SystemCatalog {
+    /// A type by its number, as declarations write it: `format_type`.
+    pub(crate) fn format_type(&self, oid: u32, modifier: i32) -> String {
+        match self.enum_of(oid) {
+            Some((one, false)) => quoted_ident(&one.name),
+            Some((one, true)) => format!("{}[]", quoted_ident(&one.name)),
+            None => format_type(oid, modifier),
+        }
+    }
+
     /// The number of what a text names; nothing where there is none.
     ///
     /// # Errors
@@ -82,7 +97,7 @@ impl SystemCatalog {
             });
         }
         if kind == Reg::Type {
-            return match type_named(trimmed) {
+            return match type_named(trimmed, &self.enums) {
                 Ok(oid) => Ok(Some(oid)),
                 Err(error) if error.code == code::UNDEFINED_OBJECT => Ok(None),
                 Err(error) => Err(error),
@@ -137,7 +152,10 @@ impl SystemCatalog {
             }
             Reg::Procedure => types::procedure_name(oid).map(quoted_ident),
             Reg::Role => self.roles.get(&oid).map(|role| quoted_ident(&role.name)),
-            Reg::Type => types::row(oid).map(|_| format_type(oid, -1)),
+            Reg::Type => {
+                let is_known = types::row(oid).is_some() || self.enum_of(oid).is_some();
+                is_known.then(|| self.format_type(oid, -1))
+            }
         };
         found.unwrap_or_else(|| oid.to_string())
     }

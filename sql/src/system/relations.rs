@@ -160,6 +160,9 @@ fn attributes(entry: &Entry) -> Vec<Attribute> {
 
 /// How a type's values are kept: by value, aligned to what, and in which way.
 fn storage(base: SqlType) -> (bool, &'static str, &'static str) {
+    if matches!(base, SqlType::Enum(_)) {
+        return (true, "i", "p");
+    }
     let row = super::types::row(base.oid());
     row.map_or((false, "i", "x"), |row| (row.is_by_value, row.align.as_str(), row.storage.as_str()))
 }

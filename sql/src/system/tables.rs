@@ -79,7 +79,7 @@ fn base_named(name: &str) -> SqlType {
     if let Some(element) = name.strip_prefix('_') {
         return base_named(element).array().expect("a type of which there are arrays");
     }
-    let found = SqlType::ALL.into_iter().find(|base| base.internal_name() == name);
+    let found = SqlType::ALL.into_iter().find(|base| base.internal_name() == *name);
     found.unwrap_or_else(|| panic!("no type {name}"))
 }
 

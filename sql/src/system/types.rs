@@ -21,6 +21,8 @@ const OPERATOR_CLASSES: &str = include_str!("data/operator_classes.txt");
 pub(super) const INTERNAL: u32 = 12;
 /// What an operator class of arrays is of.
 const ANY_ARRAY: u32 = 2_277;
+/// What an operator class of enums is of.
+const ANY_ENUM: u32 = 3_500;
 
 /// A type of `pg_type`.
 #[derive(Debug)]
@@ -107,6 +109,7 @@ fn classes() -> impl Iterator<Item = Vec<&'static str>> {
 pub(super) fn class(base: SqlType) -> u32 {
     let of = match base {
         SqlType::Array(_) => ANY_ARRAY,
+        SqlType::Enum(_) => ANY_ENUM,
         SqlType::Varchar => SqlType::Text.oid(),
         base => base.oid(),
     };
@@ -128,7 +131,8 @@ pub(crate) fn is_class_of(name: &str, base: SqlType) -> bool {
     }
 }
 
-pub(super) fn pg_type(mut rows: Rows) -> Rows {
+/// Adds the types that are built in to `pg_type`.
+pub(super) fn add_all(rows: &mut Rows) {
     for row in all() {
         let function = |at: usize| int(row.functions[at]);
         rows.add(&[
@@ -156,7 +160,6 @@ pub(super) fn pg_type(mut rows: Rows) -> Rows {
             ("typcollation", int(row.collation)),
         ]);
     }
-    rows
 }
 
 pub(super) fn pg_opclass(mut rows: Rows) -> Rows {

@@ -10,6 +10,7 @@ use super::SqlType;
 use super::array::{Array, check_dimensions};
 use super::datum::Datum;
 use super::interval::Interval;
+use super::label::Label;
 use super::numeric::Numeric;
 use super::time::checked_time;
 use super::{json, text};
@@ -58,6 +59,7 @@ pub fn encode(base: SqlType, datum: &Datum, out: &mut Vec<u8>) {
             out.push(JSONB_VERSION);
             out.extend(json.to_string().into_bytes());
         }
+        Datum::Enum(label) => out.extend(label.shown().as_bytes()),
         Datum::Array(array) => {
             let element = base.element().expect("an array's type is one");
             encode_array(element, array, i32::from(!base.is_vector()), out);
@@ -165,6 +167,10 @@ pub fn decode(base: SqlType, bytes: &[u8]) -> Result<Datum, SqlError> {
                 return Err(SqlError::new(code::INTERNAL, message));
             }
         },
+        SqlType::Enum(_) => {
+            let text = decode_text(bytes)?;
+            return Ok(Datum::Enum(Arc::new(Label::of_text(&text))));
+        }
         SqlType::Bytea => return Ok(Datum::Bytea(bytes.to_vec())),
         SqlType::Date => Datum::Date(i32::from_be_bytes(array(&mut from).map_err(malformed)?)),
         SqlType::Timestamp | SqlType::Timestamptz => {

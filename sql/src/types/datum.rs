@@ -9,6 +9,7 @@ use std::sync::Arc;
 use super::array::Array;
 use super::interval::Interval;
 use super::json::Json;
+use super::label::Label;
 use super::numeric::Numeric;
 
 /// One value of a column or an expression.
@@ -41,6 +42,8 @@ pub enum Datum {
     Uuid([u8; 16]),
     /// `jsonb`. Shared, as arrays are.
     Jsonb(Arc<Json>),
+    /// A value of an enum. Shared with its type's other values.
+    Enum(Arc<Label>),
     /// An array. Shared: expressions copy their values.
     Array(Arc<Array>),
 }
@@ -86,6 +89,7 @@ impl Datum {
             (Self::Interval(a), Self::Interval(b)) => a.micros_in_all().cmp(&b.micros_in_all()),
             (Self::Uuid(a), Self::Uuid(b)) => a.cmp(b),
             (Self::Jsonb(a), Self::Jsonb(b)) => a.compare(b),
+            (Self::Enum(a), Self::Enum(b)) => a.compare(b),
             (Self::Array(a), Self::Array(b)) => a.compare(b),
             (a, b) => panic!("{a:?} and {b:?} can't be compared"),
         }

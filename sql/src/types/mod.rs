@@ -6,11 +6,13 @@ pub mod datetime;
 pub mod datum;
 pub mod interval;
 pub mod json;
+pub mod label;
 pub mod numeric;
 pub mod text;
 pub mod time;
 pub mod zone;
 
+use std::borrow::Cow;
 use std::fmt;
 
 use crate::error::{SqlError, code};
@@ -70,8 +72,48 @@ pub enum SqlType {
     OidVector,
     /// A string literal or NULL whose type its surroundings decide.
     Unknown,
+    /// An enum that somebody made.
+    Enum(EnumId),
     /// An array of values of a type.
     Array(Element),
+}
+
+/// The number of an enum in `pg_type`, which is even. The next one is that of its arrays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EnumId(u32);
+
+impl EnumId {
+    /// The first number of what users make.
+    pub const FIRST: u32 = 16_384;
+    /// Numbers from here on are of what is not stored.
+    const END: u32 = 1 << 30;
+
+    /// An enum by its number, where it may be one's.
+    pub fn new(oid: u32) -> Option<Self> {
+        let is_one = (Self::FIRST..Self::END).contains(&oid) && oid.is_multiple_of(2);
+        is_one.then_some(Self(oid))
+    }
+
+    /// Its number.
+    pub fn oid(self) -> u32 {
+        self.0
+    }
+
+    /// The number of its arrays.
+    pub fn array_oid(self) -> u32 {
+        self.0 + 1
+    }
+
+    /// What stands for its name where that is not known. As an identifier in quotes it is read as
+    /// a name, too, so that a text with it can be parsed.
+    pub fn mark(self) -> String {
+        format!("type {}", self.0)
+    }
+
+    /// The enum that a mark stands for.
+    pub fn of_mark(mark: &str) -> Option<Self> {
+        mark.strip_prefix("type ").and_then(|oid| oid.parse().ok()).and_then(Self::new)
+    }
 }
 
 /// What a number in the catalog is the number of.
@@ -89,29 +131,52 @@ pub enum Reg {
     Type,
 }
 
-/// The type of an array's values: any but an array. Its place in the catalog.
+/// The type of an array's values: any but an array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Element(u8);
+pub struct Element(Of);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Of {
+    /// Its place in the catalog.
+    BuiltIn(u8),
+    Enum(EnumId),
+}
 
 impl Element {
     /// `text`
-    pub const TEXT: Self = Self(7);
+    pub const TEXT: Self = Self(Of::BuiltIn(7));
     /// `name`
-    pub const NAME: Self = Self(19);
+    pub const NAME: Self = Self(Of::BuiltIn(19));
 
     /// The type as that of an array's values; nothing where there are no such arrays.
     pub fn of(base: SqlType) -> Option<Self> {
+        if let SqlType::Enum(id) = base {
+            return Some(Self(Of::Enum(id)));
+        }
         let at = CATALOG.iter().position(|row| row.base == base && row.array_oid != 0);
-        at.map(|at| Self(at as u8))
+        at.map(|at| Self(Of::BuiltIn(at as u8)))
     }
 
     /// The type of each value.
     pub fn base(self) -> SqlType {
-        CATALOG[usize::from(self.0)].base
+        match self.0 {
+            Of::BuiltIn(at) => CATALOG[usize::from(at)].base,
+            Of::Enum(id) => SqlType::Enum(id),
+        }
     }
 
-    fn row(self) -> &'static Row {
-        &CATALOG[usize::from(self.0)]
+    fn array_oid(self) -> u32 {
+        match self.0 {
+            Of::BuiltIn(at) => CATALOG[usize::from(at)].array_oid,
+            Of::Enum(id) => id.array_oid(),
+        }
+    }
+
+    fn array_name(self) -> Cow<'static, str> {
+        match self.0 {
+            Of::BuiltIn(at) => CATALOG[usize::from(at)].array_name.into(),
+            Of::Enum(id) => format!("\"{}\"[]", id.mark()).into(),
+        }
     }
 }
 
@@ -195,13 +260,16 @@ const CATALOG: [Row; 30] = {
     ]
 };
 
+/// The length of an enum in `pg_type`: PostgreSQL keeps a number for each label.
+const ENUM_LENGTH: i16 = 4;
+
 /// A type that is not supported, by its number in `pg_type`, as users know it.
 pub(crate) fn unsupported_name(oid: u32) -> String {
     format!("the type with number {oid} in pg_type")
 }
 
 impl SqlType {
-    /// Every type but arrays.
+    /// Every type but arrays and those that users make.
     pub const ALL: [Self; CATALOG.len()] = {
         let mut all = [Self::Unknown; CATALOG.len()];
         let mut at = 0;
@@ -214,13 +282,14 @@ impl SqlType {
 
     fn row(self) -> &'static Row {
         let row = CATALOG.iter().find(|row| row.base == self);
-        row.expect("every type but arrays is in the catalog")
+        row.expect("every type but arrays and those of users is in the catalog")
     }
 
     /// The type's number in `pg_type`.
     pub fn oid(self) -> u32 {
         match self {
-            Self::Array(element) => element.row().array_oid,
+            Self::Array(element) => element.array_oid(),
+            Self::Enum(id) => id.oid(),
             base => base.row().oid,
         }
     }
@@ -229,15 +298,25 @@ impl SqlType {
     pub fn wire_len(self) -> i16 {
         match self {
             Self::Array(_) => -1,
+            Self::Enum(_) => ENUM_LENGTH,
             base => base.row().length,
         }
     }
 
-    /// The type's SQL name.
-    pub fn name(self) -> &'static str {
+    /// The type's SQL name. Of one that users make, its mark in quotes.
+    pub fn name(self) -> Cow<'static, str> {
         match self {
-            Self::Array(element) => element.row().array_name,
-            base => base.row().name,
+            Self::Array(element) => element.array_name(),
+            Self::Enum(id) => format!("\"{}\"", id.mark()).into(),
+            base => base.row().name.into(),
+        }
+    }
+
+    /// The enum that it is, or that it is an array of.
+    pub fn enumeration(self) -> Option<EnumId> {
+        match self {
+            Self::Enum(id) | Self::Array(Element(Of::Enum(id))) => Some(id),
+            _ => None,
         }
     }
 
@@ -270,8 +349,8 @@ impl SqlType {
     }
 
     /// The type's name in `pg_type`; of an array, that of its values.
-    pub fn internal_name(self) -> &'static str {
-        match self {
+    pub fn internal_name(self) -> Cow<'static, str> {
+        let name = match self {
             Self::Bool => "bool",
             Self::Int2 => "int2",
             Self::Int4 => "int4",
@@ -284,20 +363,27 @@ impl SqlType {
             Self::Timestamptz => "timestamptz",
             Self::Time => "time",
             Self::InternalChar => "char",
-            Self::Array(element) => element.base().internal_name(),
-            other => other.name(),
-        }
+            Self::Array(element) => return element.base().internal_name(),
+            Self::Enum(id) => return id.mark().into(),
+            other => return other.name(),
+        };
+        name.into()
     }
 
-    /// The type with this number in `pg_type`.
+    /// The type with this number in `pg_type`; an enum wherever the number may be one's.
     pub fn from_oid(oid: u32) -> Option<Self> {
         let array = |row: &Row| Element::of(row.base).map(Self::Array);
-        CATALOG.iter().find_map(|row| match oid {
+        let known = CATALOG.iter().find_map(|row| match oid {
             0 => None,
             oid if row.oid == oid => Some(row.base),
             oid if row.array_oid == oid => array(row),
             _ => None,
-        })
+        });
+        let made = || match EnumId::new(oid & !1)? {
+            id if id.oid() == oid => Some(Self::Enum(id)),
+            id => Element::of(Self::Enum(id)).map(Self::Array),
+        };
+        known.or_else(made)
     }
 
     /// Whether the type is `smallint`, `integer` or `bigint`.
@@ -326,7 +412,7 @@ impl SqlType {
 
 impl fmt::Display for SqlType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+        f.write_str(&self.name())
     }
 }
 
@@ -461,7 +547,7 @@ mod tests {
     fn every_type_is_found_by_its_number() {
         for Row { base, oid, name, array_oid, .. } in CATALOG {
             assert_eq!(SqlType::from_oid(oid), Some(base));
-            assert_eq!((base.oid(), base.name()), (oid, name));
+            assert_eq!((base.oid(), &*base.name()), (oid, name));
             let Some(array) = base.array() else { continue };
             assert_eq!(SqlType::from_oid(array_oid), Some(array));
             assert_eq!((array.oid(), array.element()), (array_oid, Some(base)));

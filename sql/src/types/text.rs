@@ -11,6 +11,7 @@ use super::datetime::{
 use super::datum::Datum;
 use super::interval::Interval;
 use super::json;
+use super::label::Label;
 use super::time::{format_time, parse_time};
 use super::zone::Zone;
 use super::{ColumnType, Element, NO_MODIFIER, SqlType};
@@ -53,6 +54,8 @@ pub fn parse(base: SqlType, text: &str, zone: &Zone) -> Result<Datum, SqlError> 
             let items = text.split_ascii_whitespace().map(|word| parse(element, word, zone));
             Ok(Datum::array(items.collect::<Result<_, _>>()?))
         }
+        // Which labels there are is for the plan to say.
+        SqlType::Enum(_) => Ok(Datum::Enum(Arc::new(Label::of_text(text)))),
         SqlType::Array(element) => {
             Array::parse(element, text, zone).map(|array| Datum::Array(Arc::new(array)))
         }
@@ -241,6 +244,7 @@ pub fn format(base: SqlType, datum: &Datum, zone: &Zone) -> String {
         Datum::Interval(value) => value.to_string(),
         Datum::Uuid(value) => format_uuid(value),
         Datum::Jsonb(json) => json.to_string(),
+        Datum::Enum(label) => label.shown().to_owned(),
         Datum::Array(array) => {
             let element = base.element().expect("an array's type is one");
             if base.is_vector() {

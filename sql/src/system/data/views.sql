@@ -112,6 +112,7 @@ select current_database()::name as table_catalog, n.nspname as table_schema,
         as column_default,
     (case when a.attnotnull then 'NO' else 'YES' end)::varchar as is_nullable,
     (case when t.typelem <> 0 and t.typlen = -1 and t.typcategory = 'A' then 'ARRAY'
+        when nt.nspname <> 'pg_catalog' then 'USER-DEFINED'
         else format_type(a.atttypid, null) end)::varchar as data_type,
     case when a.atttypid in (1042, 1043) and a.atttypmod <> -1 then a.atttypmod - 4 end
         as character_maximum_length,

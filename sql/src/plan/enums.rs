@@ -1,0 +1,198 @@
+//! Planning with enums, and of the statements that make, change and drop them.
+//!
+//! Whoever names a type finds the enums that are known so far. A name that stands for none of them,
+//! and for no other type, is an error first: then the enum is read, and all is planned once more
+//! ([`with_enums`]). So nothing is read for the many statements that name none. Enums of columns
+//! and parameters are read by their numbers, when the table is.
+
+use pangea_core::txn::Context;
+use sqlparser::ast;
+
+use super::{Plan, Planner, check_name};
+use crate::authorization::Required;
+use crate::catalog::role::Object;
+use crate::catalog::{CATALOG, enums};
+use crate::error::{Failure, SqlError, code};
+use crate::expr::bind::column_type;
+use crate::syntax;
+use crate::types::{ColumnType, SqlType};
+
+/// The longest label, as in PostgreSQL.
+const LABEL_BYTES_MAX: usize = 63;
+
+/// A new enum.
+#[derive(Clone, Debug)]
+pub(crate) struct CreateType {
+    pub name: String,
+    pub labels: Vec<String>,
+}
+
+/// An enum is changed.
+#[derive(Clone, Debug)]
+pub(crate) struct AlterType {
+    pub name: String,
+    pub change: LabelChange,
+}
+
+/// What becomes of an enum.
+#[derive(Clone, Debug)]
+pub(crate) enum LabelChange {
+    /// A label more: before or after another, or behind all.
+    Add { text: String, neighbour: Option<Neighbour>, if_not_exists: bool },
+    /// A label says something else.
+    RenameValue { from: String, to: String },
+    /// The type has another name.
+    Rename { to: String },
+}
+
+/// The label beside which a new one stands.
+#[derive(Clone, Debug)]
+pub(crate) struct Neighbour {
+    pub text: String,
+    pub is_before: bool,
+}
+
+/// Plans something. A name that no type is known by may be that of an enum: then that one is read,
+/// and all is planned once more.
+pub(super) fn with_enums<'a, T>(
+    cx: &'a mut dyn Context,
+    mut plan: impl FnMut(&mut Planner<'a>) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let mut names: Vec<String> = Vec::new();
+    let mut planner = Planner::new(cx);
+    loop {
+        let error = match plan(&mut planner) {
+            Err(Failure::Sql(error)) => error,
+            done => return done,
+        };
+        let known = std::mem::take(&mut planner.params.enums);
+        planner = Planner::new(planner.cx);
+        for name in &names {
+            planner.enum_named(name)?;
+        }
+        match error.missing_type().map(str::to_owned) {
+            Some(name) if !names.contains(&name) && planner.enum_named(&name)? => names.push(name),
+            _ => return Err(known.unmarked_error(error).into()),
+        }
+    }
+}
+
+impl Planner<'_> {
+    /// The type that a syntax tree names.
+    pub(super) fn column_type(&self, data_type: &ast::DataType) -> Result<ColumnType, SqlError> {
+        column_type(data_type, &self.params.enums)
+    }
+
+    /// The enum that a type is, or is an array of, becomes known.
+    ///
+    /// # Errors
+    /// When there is none of its number.
+    pub(super) fn enum_of(&mut self, base: SqlType) -> Result<(), Failure> {
+        let Some(id) = base.enumeration() else { return Ok(()) };
+        if self.params.enums.get(id).is_some() {
+            return Ok(());
+        }
+        let key = enums::key(id.oid());
+        let record = self.cx.get(CATALOG, &key)?;
+        let found = enums::decode(record.as_ref())?;
+        self.schemas.push((key, record));
+        let Some(found) = found else {
+            let message = format!("type with OID {} does not exist", base.oid());
+            return Err(SqlError::new(code::UNDEFINED_OBJECT, message).into());
+        };
+        self.params.enums.insert(found);
+        Ok(())
+    }
+
+    /// The enum of a name becomes known, if there is one.
+    fn enum_named(&mut self, name: &str) -> Result<bool, Failure> {
+        let id = match crate::types::EnumId::of_mark(name) {
+            Some(id) => Some(id),
+            None => {
+                let key = enums::name_key(name);
+                let record = self.cx.get(CATALOG, &key)?;
+                let number = enums::decode_number(record.as_ref())?;
+                self.schemas.push((key, record));
+                number.and_then(crate::types::EnumId::new)
+            }
+        };
+        match id {
+            Some(id) => self.enum_of(SqlType::Enum(id)).map(|()| true),
+            None => Ok(false),
+        }
+    }
+
+    pub(super) fn create_type(
+        &mut self,
+        name: &ast::ObjectName,
+        representation: Option<&ast::UserDefinedTypeRepresentation>,
+    ) -> Result<Plan, Failure> {
+        use ast::UserDefinedTypeRepresentation as R;
+        let labels = match representation {
+            Some(R::Enum { labels }) => labels,
+            Some(R::Composite { .. }) => return Err(SqlError::unsupported("a type of rows").into()),
+            Some(R::Range { .. }) => return Err(SqlError::unsupported("a type of ranges").into()),
+            Some(R::SqlDefinition { .. }) | None => {
+                return Err(SqlError::unsupported("a type that is no enum").into());
+            }
+        };
+        let name = syntax::table_name(name)?;
+        check_name(&name)?;
+        let labels: Vec<String> = labels.iter().map(|label| label.value.clone()).collect();
+        labels.iter().try_for_each(|label| check_label(label))?;
+        self.required.push(Required::create());
+        Ok(Plan::CreateType(CreateType { name, labels }))
+    }
+
+    pub(super) fn alter_type(&mut self, alter: &ast::AlterType) -> Result<Plan, Failure> {
+        use ast::{AlterTypeAddValuePosition as P, AlterTypeOperation as O};
+        let name = syntax::table_name(&alter.name)?;
+        let change = match &alter.operation {
+            O::Rename(rename) => {
+                let to = syntax::name(&rename.new_name);
+                check_name(&to)?;
+                LabelChange::Rename { to }
+            }
+            O::AddValue(add) => {
+                let text = add.value.value.clone();
+                check_label(&text)?;
+                let beside = |text: &ast::Ident, is_before| Neighbour {
+                    text: text.value.clone(),
+                    is_before,
+                };
+                let neighbour = add.position.as_ref().map(|position| match position {
+                    P::Before(text) => beside(text, true),
+                    P::After(text) => beside(text, false),
+                });
+                LabelChange::Add { text, neighbour, if_not_exists: add.if_not_exists }
+            }
+            O::RenameValue(rename) => {
+                let (from, to) = (rename.from.value.clone(), rename.to.value.clone());
+                check_label(&to)?;
+                LabelChange::RenameValue { from, to }
+            }
+        };
+        self.required.push(Required::owner(Object::Type(name.clone())));
+        Ok(Plan::AlterType(AlterType { name, change }))
+    }
+
+    /// The number of an enum that something is said of.
+    pub(super) fn type_to_comment(&mut self, name: &ast::ObjectName) -> Result<u32, Failure> {
+        let name = syntax::table_name(name)?;
+        if !self.enum_named(&name)? {
+            return Err(SqlError::undefined_type(&name).into());
+        }
+        self.required.push(Required::owner(Object::Type(name.clone())));
+        let known = self.params.enums.named(&name);
+        Ok(known.map(|one| one.oid).expect("it was read"))
+    }
+}
+
+fn check_label(label: &str) -> Result<(), SqlError> {
+    if label.len() <= LABEL_BYTES_MAX {
+        return Ok(());
+    }
+    let message = format!("invalid enum label \"{label}\"");
+    let detail = format!("Labels must be {LABEL_BYTES_MAX} bytes or less.");
+    Err(SqlError::new(code::INVALID_NAME, message).with_detail(detail))
+}
