@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use pangea_core::txn::Context;
 
 use crate::catalog::role::{self, Access, Object, Privileges, Role};
-use crate::catalog::{CATALOG, relation_key};
+use crate::catalog::{CATALOG, QualifiedName, relation_key};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Env;
 
@@ -24,7 +24,7 @@ pub(crate) struct Required {
     pub object: Object,
     pub needs: Needs,
     /// The view that reads it: then its owner must be allowed to, and not the user.
-    pub through: Option<String>,
+    pub through: Option<QualifiedName>,
 }
 
 /// What a user must have.
@@ -40,8 +40,8 @@ pub(crate) enum Needs {
 
 impl Required {
     /// Privileges on a table, all of them.
-    pub(crate) fn on_table(name: &str, privileges: Privileges) -> Self {
-        Self::new(Object::Table(name.to_owned()), Needs::All(privileges))
+    pub(crate) fn on_table(name: &QualifiedName, privileges: Privileges) -> Self {
+        Self::new(Object::Table(name.clone()), Needs::All(privileges))
     }
 
     /// What a user must have of an object.
@@ -59,9 +59,14 @@ impl Required {
         Self::new(object, Needs::Owner { index: None })
     }
 
-    /// To make something in the schema.
-    pub(crate) fn create() -> Self {
-        Self::new(Object::Schema, Needs::All(Privileges::CREATE))
+    /// To make something in a schema.
+    pub(crate) fn create(schema: &str) -> Self {
+        Self::new(Object::Schema(schema.to_owned()), Needs::All(Privileges::CREATE))
+    }
+
+    /// To name something in a schema.
+    pub(crate) fn to_use(schema: Object) -> Self {
+        Self::new(schema, Needs::All(Privileges::USAGE))
     }
 
     fn check(&self, roles: &BTreeSet<String>, cx: &mut dyn Context) -> Result<(), Failure> {
@@ -74,8 +79,8 @@ impl Required {
             Needs::Owner { .. } if roles.contains(&access.owner) => Ok(()),
             // What there is not is for the statement to say.
             Needs::Owner { index: None }
-                if *object != Object::Schema
-                    && cx.get(CATALOG, &relation_key(object.name()))?.is_none() =>
+                if let Some(name) = object.relation()
+                    && cx.get(CATALOG, &relation_key(name))?.is_none() =>
             {
                 Ok(())
             }

@@ -17,6 +17,7 @@ use pangea_core::txn::Context;
 use pangea_core::value::Value;
 use serde::{Deserialize, Serialize};
 
+use super::QualifiedName;
 use crate::error::{Failure, SqlError, code};
 
 /// The table that says how far sequences are.
@@ -40,7 +41,7 @@ pub struct Sequence {
     /// Whether it begins again at its end.
     pub is_cycle: bool,
     /// The table that it goes with.
-    pub owner: Option<String>,
+    pub owner: Option<QualifiedName>,
 }
 
 /// How far a sequence is.
@@ -94,7 +95,7 @@ impl Sequence {
     /// Takes up to `wanted` numbers, at least one.
     pub(crate) fn take(
         &self,
-        name: &str,
+        name: &QualifiedName,
         wanted: u64,
         cx: &mut dyn Context,
     ) -> Result<Block, Failure> {
@@ -123,7 +124,7 @@ impl Sequence {
     /// Says which number comes next, or was the last one.
     pub(crate) fn set(
         &self,
-        name: &str,
+        name: &QualifiedName,
         value: i64,
         is_called: bool,
         cx: &mut dyn Context,
@@ -141,7 +142,7 @@ impl Sequence {
         Ok(cx.put(SEQUENCES, self.key(), State { generation, next }.encode())?)
     }
 
-    fn exhausted(&self, name: &str) -> SqlError {
+    fn exhausted(&self, name: &QualifiedName) -> SqlError {
         let (which, value) = match self.increment > 0 {
             true => ("maximum", self.max),
             false => ("minimum", self.min),

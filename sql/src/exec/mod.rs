@@ -14,6 +14,7 @@ mod procedures;
 pub(crate) mod query;
 mod roles;
 mod scan;
+mod schemas;
 pub(crate) mod series;
 mod views;
 mod write;
@@ -123,7 +124,7 @@ pub(crate) fn read_catalog(
     cx: &mut dyn Context,
 ) -> Result<(), Failure> {
     if planned.reads_catalog && env.catalog.get().is_none() {
-        let _ = env.catalog.set(Arc::new(SystemCatalog::load(cx)?));
+        let _ = env.catalog.set(Arc::new(SystemCatalog::load(&planned.path, cx)?));
     }
     Ok(())
 }
@@ -148,11 +149,11 @@ fn run_plan(plan: &Plan, env: &Env, cx: &mut dyn Context) -> Result<Executed, Fa
         }
         Plan::Role(statement) => roles::run(statement, env, cx),
         Plan::CreateTable(create) => ddl::create_table(create, env, cx),
-        Plan::DropTables(drop) => ddl::drop_tables(drop, cx),
+        Plan::DropTables(drop) => ddl::drop_tables(drop, env, cx),
         Plan::Truncate(truncate) => ddl::truncate(truncate, env, cx),
         Plan::Alter(alter) => alter::run(alter, env, cx),
         Plan::CreateSequence(create) => ddl::create_sequence(create, env, cx),
-        Plan::DropSequences(drop) => ddl::drop_sequences(drop, cx),
+        Plan::DropSequences(drop) => ddl::drop_sequences(drop, env, cx),
         Plan::Comment(Comment { subject, text }) => {
             comment::put(*subject, text.as_deref(), cx)?;
             Ok(Executed::default())
@@ -161,7 +162,7 @@ fn run_plan(plan: &Plan, env: &Env, cx: &mut dyn Context) -> Result<Executed, Fa
         Plan::CreateProcedure(create) => procedures::create(create, env, cx),
         Plan::DropProcedures(drop) => procedures::drop(drop, env, cx),
         Plan::Call(call) => procedure::call(call, env, cx),
-        Plan::DropViews(drop) => views::drop(drop, cx),
+        Plan::DropViews(drop) => views::drop(drop, env, cx),
         Plan::ShowTables => ddl::show_tables(cx),
         Plan::CopyFrom(_) | Plan::CopyTo(_) => {
             Err(SqlError::new(code::INTERNAL, "a COPY needs a client").into())

@@ -3,6 +3,7 @@
 use std::cell::{Cell, OnceCell, RefCell};
 use std::sync::Arc;
 
+use crate::catalog::PUBLIC;
 use crate::error::SqlError;
 use crate::explain::Profile;
 use crate::insight::Facts;
@@ -33,6 +34,8 @@ pub(crate) struct Env {
     pub is_trusted: bool,
     /// The session's database.
     pub database: Arc<str>,
+    /// The session's `search_path`.
+    pub search_path: Arc<str>,
     /// What random values are drawn from, fixed where the statement came in.
     pub seed: Cell<u64>,
     /// What sets apart the rows without a key that this statement inserts.
@@ -74,6 +77,7 @@ impl Env {
             session_user: Arc::from(""),
             is_trusted: false,
             database: Arc::from(""),
+            search_path: Arc::from(PUBLIC),
             seed: Cell::new(0),
             row_seed: 0,
             sequences: Vec::new(),
@@ -101,6 +105,7 @@ impl Env {
             session_user: self.session_user.clone(),
             is_trusted: self.is_trusted,
             database: self.database.clone(),
+            search_path: self.search_path.clone(),
             seed: Cell::new(self.seed.get()),
             row_seed: self.row_seed,
             sequences: Vec::new(),

@@ -87,7 +87,7 @@ impl Planner<'_> {
             });
         }
         let alias = insert.table_alias.as_ref().map(|alias| syntax::name(&alias.alias));
-        let scope = scope_of(&table, alias.as_deref().unwrap_or(&table.name));
+        let scope = scope_of(&table, alias.as_deref().unwrap_or(table.name.name()));
         let on_conflict = self.on_conflict(&paths, &scope, insert)?;
         let only_adds = !matches!(on_conflict, OnConflict::Update { .. });
         let (returning, output) = self.returning(insert.returning.as_deref(), &scope)?;
@@ -415,7 +415,7 @@ impl Planner<'_> {
         refuse(&[(columns, "an alias with column names")])?;
         let table = self.table(name)?;
         let alias = alias.as_ref().map(|alias| syntax::name(&alias.name));
-        let alias = alias.unwrap_or_else(|| table.name.clone());
+        let alias = alias.unwrap_or_else(|| table.name.name().to_owned());
         Ok((Paths::new(table)?, alias))
     }
 

@@ -37,8 +37,12 @@ impl Planner<'_> {
         let relation = self.number();
         self.labels.push((relation, alias.to_owned()));
         let mut scope = scope_as(&paths.table, alias, relation);
+        if alias == paths.table.name.name() {
+            scope.is_of(paths.table.name.schema());
+        }
         let width = scope.columns.len();
         scope.columns.push(ScopeColumn {
+            schema: None,
             table: alias.to_owned(),
             name: String::new(),
             ty: SqlType::Bytea.into(),

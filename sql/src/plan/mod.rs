@@ -22,6 +22,7 @@ mod names;
 pub(crate) mod path;
 mod procedures;
 mod query;
+mod resolve;
 mod roles;
 mod select;
 mod sequences;
@@ -31,6 +32,7 @@ pub(crate) mod text;
 mod views;
 mod with;
 
+use std::fmt::Display;
 use std::sync::Arc;
 
 use pangea_core::key::Key;
@@ -40,7 +42,7 @@ use sqlparser::ast;
 
 use crate::authorization::Required;
 use crate::catalog::role::Privileges;
-use crate::catalog::{CATALOG, Relation, Table, relation_key};
+use crate::catalog::{CATALOG, QualifiedName, Relation, Table, relation_key};
 use crate::copy::Options;
 use crate::error::{Failure, SqlError, code};
 use crate::exec::aggregate::Aggregate;
@@ -48,8 +50,9 @@ use crate::expr::Expr;
 use crate::expr::bind::{Aggregates, Binder, Params, Scope, ScopeColumn, SequenceName};
 use crate::procedure::Signature;
 use crate::relational::{ColumnId, Numbers, Query};
+use crate::search_path::SearchPath;
 use crate::sequence::{Drawn, Used};
-use crate::syntax::{self, Parsed};
+use crate::syntax::{self, Parsed, Written};
 use crate::types::{ColumnType, Reg, SqlType};
 use access::Access;
 pub(crate) use comments::Comment;
@@ -63,6 +66,7 @@ pub(crate) use joined::Joined;
 pub(crate) use kinds::Plan;
 use path::Paths;
 pub(crate) use procedures::{Bodies, Call, Calls, CreateProcedure, DropProcedures, Seen};
+pub(crate) use resolve::{Meant, no_schema};
 use target::Targets;
 pub(crate) use views::{CreateView, system_columns, types_of as types_of_view};
 
@@ -84,6 +88,8 @@ pub(crate) struct Planned {
     pub sets_sequences: bool,
     /// Whether it asks the catalog.
     pub reads_catalog: bool,
+    /// The schemas in which it looked for names.
+    pub path: SearchPath,
     /// Whether it asks what this node alone knows.
     pub reads_node: bool,
     /// The columns that hold numbers in the catalog and are shown as names.
@@ -219,6 +225,10 @@ pub(crate) struct Planner<'a> {
     depth: usize,
     /// The options of a COPY.
     copy: Option<Arc<Options>>,
+    /// Where names without a schema are looked for.
+    path: SearchPath,
+    /// What must be allowed of schemas that are named: it is asked first.
+    schemas_used: Vec<Required>,
     required: Vec<Required>,
     /// What relations go by, by their numbers.
     labels: Vec<(u32, String)>,
@@ -256,6 +266,8 @@ pub(crate) fn plan(
         within: Vec::new(),
         depth: 0,
         copy: parsed.copy.clone(),
+        path: calls.path.cloned().unwrap_or_default(),
+        schemas_used: Vec::new(),
         required: Vec::new(),
         labels: Vec::new(),
     };
@@ -283,7 +295,8 @@ pub(crate) fn plan(
         return Err(error.with_hint("Cast it to text.").into());
     }
     let reads_catalog = planner.params.reads_catalog || !named.is_empty();
-    let (schemas, required) = (planner.schemas, planner.required);
+    let (schemas, path) = (planner.schemas, planner.path);
+    let required = planner.schemas_used.into_iter().chain(planner.required).collect();
     Ok(Planned {
         plan,
         params,
@@ -293,6 +306,7 @@ pub(crate) fn plan(
         sequences,
         sets_sequences,
         reads_catalog,
+        path,
         reads_node: planner.params.reads_node,
         named,
         labels: planner.labels,
@@ -317,6 +331,8 @@ fn plan_of<T>(
         within: Vec::new(),
         depth: 0,
         copy: None,
+        path: SearchPath::default(),
+        schemas_used: Vec::new(),
         required: Vec::new(),
         labels: Vec::new(),
     };
@@ -353,8 +369,8 @@ impl Planner<'_> {
             S::CreateTable(create) => Ok((self.create_table(create)?, Vec::new())),
             S::Drop { object_type, if_exists, names, cascade, .. } => {
                 let (if_exists, is_cascade) = (*if_exists, *cascade);
-                let named: Vec<_> =
-                    names.iter().map(syntax::table_name).collect::<Result<_, _>>()?;
+                let named = names.iter().map(|name| self.meant(name));
+                let named: Vec<_> = named.collect::<Result<_, _>>()?;
                 self.require_owner(*object_type, &named);
                 let plan = match object_type {
                     ast::ObjectType::Table => {
@@ -374,7 +390,7 @@ impl Planner<'_> {
             S::Truncate(truncate) => {
                 let tables = truncate.table_names.iter();
                 let tables =
-                    tables.map(|target| self.table_for(&target.name, Privileges::TRUNCATE));
+                    tables.map(|target| self.own_table_for(&target.name, Privileges::TRUNCATE));
                 let tables = tables.collect::<Result<_, _>>()?;
                 let is_cascade = matches!(truncate.cascade, Some(ast::CascadeOption::Cascade));
                 Ok((Plan::Truncate(Truncate { tables, is_cascade }), Vec::new()))
@@ -410,33 +426,26 @@ impl Planner<'_> {
 
     fn table_unchecked(&mut self, object: &ast::ObjectName) -> Result<Arc<Table>, Failure> {
         let location = syntax::location(object);
-        let name = syntax::table_name(object).map_err(|error| error.at(&self.source, location))?;
-        self.table_named(&name).map_err(|failure| match failure {
+        let written =
+            syntax::table_name(object).map_err(|error| error.at(&self.source, location))?;
+        let found = self.known(&written).and_then(|(name, relation)| as_table(&name, relation));
+        found.map_err(|failure| match failure {
             Failure::Sql(error) => error.at(&self.source, location).into(),
             interrupted => interrupted,
         })
     }
 
-    /// What a name stands for, which the plan then depends on.
-    fn relation_named(&mut self, name: &str) -> Result<Option<Relation>, Failure> {
+    /// The record of a relation, which the plan then depends on.
+    fn relation_named(&mut self, name: &QualifiedName) -> Result<Option<Relation>, Failure> {
         let key = relation_key(name);
         let record = self.cx.get(CATALOG, &key)?;
         self.schemas.push((key, record.clone()));
         Ok(record.map(|record| Relation::decode(&record)).transpose()?)
     }
 
-    fn table_named(&mut self, name: &str) -> Result<Arc<Table>, Failure> {
+    fn table_named(&mut self, name: &QualifiedName) -> Result<Arc<Table>, Failure> {
         match self.relation_named(name)? {
-            Some(Relation::Table(table)) => Ok(Arc::new(table)),
-            Some(Relation::View(_)) => {
-                Err(SqlError::unsupported(format!("writing to view \"{name}\"")).into())
-            }
-            Some(other) => {
-                let message = format!("cannot open relation \"{name}\"");
-                let kind = other.kind();
-                let detail = format!("This operation is not supported for {kind}es.");
-                Err(SqlError::new(code::WRONG_OBJECT_TYPE, message).with_detail(detail).into())
-            }
+            Some(relation) => as_table(name, relation),
             None => Err(undefined_table(name).into()),
         }
     }
@@ -446,10 +455,7 @@ impl Planner<'_> {
         self.require_sequences()?;
         let mut found = Vec::new();
         for (name, is_drawn) in std::mem::take(&mut self.params.sequences) {
-            let name = match name {
-                SequenceName::Named(name) => name,
-                SequenceName::OfColumn { table, column } => self.sequence_of(&table, &column)?,
-            };
+            let name = self.sequence_named(&name)?;
             match self.relation_named(&name)? {
                 Some(Relation::Sequence(sequence)) => found.push(Used { name, sequence, is_drawn }),
                 Some(_) => {
@@ -462,10 +468,19 @@ impl Planner<'_> {
         Ok(found)
     }
 
+    /// The name of a sequence that an expression names.
+    fn sequence_named(&mut self, name: &SequenceName) -> Result<QualifiedName, Failure> {
+        match name {
+            SequenceName::Known(name) => Ok(name.clone()),
+            SequenceName::Named(written) => Ok(self.known_of_ddl(written)?.0),
+            SequenceName::OfColumn { table, column } => self.sequence_of(table, column),
+        }
+    }
+
     /// The name of the sequence that goes with a column.
-    fn sequence_of(&mut self, table: &str, column: &str) -> Result<String, Failure> {
-        let table = self.table_named(table)?;
-        let name = &table.name;
+    fn sequence_of(&mut self, table: &Written, column: &str) -> Result<QualifiedName, Failure> {
+        let (name, relation) = self.known_of_ddl(table)?;
+        let table = as_table(&name, relation)?;
         let Some(at) = table.position(column) else {
             let message = format!("column \"{column}\" of relation \"{name}\" does not exist");
             return Err(SqlError::new(code::UNDEFINED_COLUMN, message).into());
@@ -478,7 +493,7 @@ impl Planner<'_> {
     }
 
     /// A table and the ways to its rows.
-    fn paths_of(&mut self, name: &str) -> Result<Paths, Failure> {
+    fn paths_of(&mut self, name: &QualifiedName) -> Result<Paths, Failure> {
         let table = self.table_named(name)?;
         Ok(Paths::new(table)?)
     }
@@ -506,14 +521,34 @@ impl Planner<'_> {
     }
 }
 
+fn as_table(name: &QualifiedName, relation: Relation) -> Result<Arc<Table>, Failure> {
+    match relation {
+        Relation::Table(table) => Ok(Arc::new(table)),
+        Relation::View(_) => {
+            Err(SqlError::unsupported(format!("writing to view \"{name}\"")).into())
+        }
+        other => {
+            let message = format!("cannot open relation \"{name}\"");
+            let kind = other.kind();
+            let detail = format!("This operation is not supported for {kind}es.");
+            Err(SqlError::new(code::WRONG_OBJECT_TYPE, message).with_detail(detail).into())
+        }
+    }
+}
+
 /// The columns of a table, under its name or alias.
 pub(crate) fn scope_of(table: &Table, alias: &str) -> Scope {
-    scope_as(table, alias, 0)
+    let mut scope = scope_as(table, alias, 0);
+    if alias == table.name.name() {
+        scope.is_of(table.name.schema());
+    }
+    scope
 }
 
 /// The same of a relation of a query.
 fn scope_as(table: &Table, alias: &str, relation: u32) -> Scope {
     let columns = table.columns.iter().enumerate().map(|(at, column)| ScopeColumn {
+        schema: None,
         table: alias.to_owned(),
         name: column.name.clone(),
         ty: column.ty,
@@ -527,7 +562,7 @@ fn scope_as(table: &Table, alias: &str, relation: u32) -> Scope {
 }
 
 /// The error of a table that is not there.
-pub(crate) fn undefined_table(name: &str) -> SqlError {
+pub(crate) fn undefined_table(name: impl Display) -> SqlError {
     SqlError::new(code::UNDEFINED_TABLE, format!("relation \"{name}\" does not exist"))
 }
 

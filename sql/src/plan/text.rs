@@ -31,7 +31,8 @@ fn bind<T>(
 ) -> Result<T, SqlError> {
     let ast = parse(text, what)?;
     let known = sequences.as_ref().map(|params| params.sequences.clone());
-    let mut params = Params { sequences: known.unwrap_or_default(), ..Params::default() };
+    let is_kept = true;
+    let mut params = Params { sequences: known.unwrap_or_default(), is_kept, ..Params::default() };
     let aggregates = Aggregates::Forbidden(what);
     let nested = Vec::new();
     let mut binder =
@@ -57,18 +58,20 @@ fn bind<T>(
 
 /// An expression over the columns of a table.
 pub(crate) fn over_table(table: &Table, text: &str, what: &'static str) -> Result<Bound, SqlError> {
-    bind(text, &scope_of(table, &table.name), what, None, |binder, bound| binder.output(bound))
+    bind(text, &scope_of(table, table.name.name()), what, None, |binder, bound| {
+        binder.output(bound)
+    })
 }
 
 /// A condition over the columns of a table.
 pub(crate) fn condition(table: &Table, text: &str, what: &'static str) -> Result<Expr, SqlError> {
-    let scope = scope_of(table, &table.name);
+    let scope = scope_of(table, table.name.name());
     bind(text, &scope, what, None, |binder, bound| binder.boolean(bound, what))
 }
 
 /// What a column of a table is computed from.
 pub(super) fn generated(table: &Table, column: &Column, text: &str) -> Result<Expr, SqlError> {
-    let scope = scope_of(table, &table.name);
+    let scope = scope_of(table, table.name.name());
     let what = "column generation expressions";
     bind(text, &scope, what, None, |binder, bound| binder.assign(bound, &column.name, column.ty))
 }

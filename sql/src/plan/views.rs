@@ -8,9 +8,10 @@ use super::from::{Side, derived_scope};
 use super::{OutputColumn, Plan, Planner, check_name, plan_of, refuse};
 use crate::authorization::Required;
 use crate::catalog::role::{Object, Privileges};
-use crate::catalog::{Relation, Table, View, ViewColumn};
+use crate::catalog::{QualifiedName, Relation, Table, View, ViewColumn};
 use crate::error::{Failure, SqlError, code};
 use crate::relational::{self, From};
+use crate::search_path::SearchPath;
 use crate::syntax;
 use crate::types::{ColumnType, SqlType};
 use pangea_core::ids::TableId;
@@ -33,18 +34,36 @@ pub(super) enum Within {
     View(Arc<View>),
     /// One that is being made.
     New {
-        name: String,
-        reads: Vec<(String, usize)>,
+        name: QualifiedName,
+        reads: Vec<(QualifiedName, usize)>,
     },
     /// One of the catalog's, which anybody may read.
     System(String),
 }
 
 impl Within {
+    /// Whether both are of one relation.
+    fn is_same(&self, other: &Self) -> bool {
+        match (self.relation(), other.relation()) {
+            (Some(one), Some(other)) => one == other,
+            (None, None) => self.name() == other.name(),
+            _ => false,
+        }
+    }
+
+    fn relation(&self) -> Option<&QualifiedName> {
+        match self {
+            Self::View(view) => Some(&view.name),
+            Self::New { name, .. } => Some(name),
+            Self::System(_) => None,
+        }
+    }
+
     fn name(&self) -> &str {
         match self {
-            Self::View(view) => &view.name,
-            Self::New { name, .. } | Self::System(name) => name,
+            Self::View(view) => view.name.name(),
+            Self::New { name, .. } => name.name(),
+            Self::System(name) => name,
         }
     }
 }
@@ -64,16 +83,21 @@ impl Planner<'_> {
             (create.if_not_exists, "CREATE VIEW IF NOT EXISTS"),
             (has_options, "an option of a view"),
         ])?;
-        let name = syntax::table_name(&create.name)?;
-        check_name(&name)?;
-        let query = create.query.to_string();
+        let before = self.required.len();
+        let name = self.new_name(&create.name)?;
+        let creates = self.required.split_off(before);
+        let query = {
+            let mut query = create.query.clone();
+            self.keep(&mut query)?;
+            query.to_string()
+        };
         let new = Within::New { name: name.clone(), reads: Vec::new() };
         let (required, sequences) = (self.required.len(), self.params.sequences.clone());
         let (query_of, columns, within) = self.planned_view(&query, new)?;
         drop(query_of);
         // Its owner is asked when it is read.
         self.required.truncate(required);
-        self.required.push(Required::create());
+        self.required.extend(creates);
         if create.or_replace {
             // What is not there yet is nobody's.
             self.required.push(Required::owner(Object::View(name.clone())));
@@ -96,7 +120,7 @@ impl Planner<'_> {
         text: &str,
         within: Within,
     ) -> Result<(relational::Query, Vec<OutputColumn>, Within), Failure> {
-        if self.within.iter().any(|known| known.name() == within.name()) {
+        if self.within.iter().any(|known| known.is_same(&within)) {
             let name = within.name();
             let message = format!("infinite recursion detected in rules for relation \"{name}\"");
             return Err(SqlError::new(code::INVALID_OBJECT_DEFINITION, message).into());
@@ -108,6 +132,9 @@ impl Planner<'_> {
             Some(ast::Statement::Query(query)) => query.clone(),
             _ => return Err(SqlError::new(code::INTERNAL, "a view without a query").into()),
         };
+        // Names in a text that is kept are of `public`, unless they say of what schema.
+        let path = std::mem::replace(&mut self.path, SearchPath::public());
+        let is_kept = std::mem::replace(&mut self.params.is_kept, true);
         let around = (
             std::mem::take(&mut self.outer),
             std::mem::take(&mut self.named),
@@ -122,6 +149,7 @@ impl Planner<'_> {
         let variables;
         (self.outer, self.named, self.source, self.has_queries, variables) = around;
         self.params.variables = variables;
+        (self.path, self.params.is_kept) = (path, is_kept);
         let (nested, columns) = planned.map_err(|failure| match failure {
             // Positions are of another text than the client's.
             Failure::Sql(error) => SqlError { position: None, ..error }.into(),
@@ -135,13 +163,17 @@ impl Planner<'_> {
         let location = syntax::location(object);
         let at =
             |planner: &Self, error: SqlError| Failure::Sql(error.at(&planner.source, location));
-        let name = syntax::table_name(object).map_err(|error| at(self, error))?;
-        match self.relation_named(&name)? {
-            Some(Relation::View(view)) => {
+        let written = syntax::table_name(object).map_err(|error| at(self, error))?;
+        let (name, relation) = match self.known(&written) {
+            Err(Failure::Sql(error)) => return Err(at(self, error)),
+            found => found?,
+        };
+        match relation {
+            Relation::View(view) => {
                 self.required.push(Required::select(Object::View(name)));
                 Ok(Named::View(view))
             }
-            Some(Relation::Table(table)) => {
+            Relation::Table(table) => {
                 self.required.push(Required::select(Object::Table(name)));
                 Ok(Named::Table(Arc::new(table)))
             }
@@ -150,12 +182,12 @@ impl Planner<'_> {
     }
 
     /// Notes what the view reads that is being planned: how many columns of it there are for it.
-    pub(super) fn noted(&mut self, name: &str, width: usize) -> usize {
+    pub(super) fn noted(&mut self, name: &QualifiedName, width: usize) -> usize {
         match self.within.last_mut() {
             Some(Within::View(view)) => view.width_of(name).unwrap_or(width),
             Some(Within::New { reads, .. }) => {
                 if !reads.iter().any(|(known, _)| known == name) {
-                    reads.push((name.to_owned(), width));
+                    reads.push((name.clone(), width));
                 }
                 width
             }
@@ -179,7 +211,11 @@ impl Planner<'_> {
         }
         let column = |it: &ViewColumn| OutputColumn { name: it.name.clone(), ty: it.ty };
         let columns: Vec<OutputColumn> = view.columns.iter().take(width).map(column).collect();
-        self.as_side(&query, &columns, alias, &view.name)
+        let mut side = self.as_side(&query, &columns, alias, view.name.name())?;
+        if alias.is_none() {
+            side.scope.is_of(view.name.schema());
+        }
+        Ok(side)
     }
 
     /// The rows of a view of the catalog.

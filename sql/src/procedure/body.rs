@@ -7,7 +7,7 @@ use super::grammar;
 use super::raise::Raise;
 use crate::catalog::procedure::{Language, Parameter};
 use crate::error::SqlError;
-use crate::syntax;
+use crate::syntax::{self, Written};
 use crate::types::ColumnType;
 
 /// What a procedure does.
@@ -35,9 +35,9 @@ pub(crate) struct Declared {
 pub(crate) enum DeclaredType {
     Known(ColumnType),
     /// That of a column of a table.
-    Column(String, String),
+    Column(Written, String),
     /// A row of a table.
-    Row(String),
+    Row(Written),
     /// Whatever row it is given.
     Record,
     /// Whatever value it is given: one that the grammar has made.

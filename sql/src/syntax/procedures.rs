@@ -6,7 +6,7 @@ use sqlparser::parser::Parser;
 use sqlparser::tokenizer::{Token, TokenWithSpan};
 
 use super::words::{Words, word};
-use super::{name, syntax_error, table_name};
+use super::{Written, name, syntax_error, table_name};
 use crate::catalog::procedure::{Language, Mode, Parameter};
 use crate::error::{SqlError, byte_offset, code};
 use crate::expr::bind::column_type;
@@ -25,7 +25,7 @@ pub(crate) enum ProcedureStatement {
 /// A procedure as it is declared.
 #[derive(Clone, Debug)]
 pub(crate) struct Declared {
-    pub name: String,
+    pub name: Written,
     pub parameters: Vec<Parameter>,
     pub is_replace: bool,
     pub body: Body,
@@ -66,7 +66,7 @@ pub(super) fn parse(
 }
 
 impl Words<'_> {
-    fn procedure_name(&mut self) -> Result<String, SqlError> {
+    fn procedure_name(&mut self) -> Result<Written, SqlError> {
         let mut parts = vec![self.ident()?];
         while self.take_token(&Token::Period) {
             parts.push(self.ident()?);

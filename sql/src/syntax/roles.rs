@@ -1,22 +1,24 @@
-//! Statements about roles and privileges, in PostgreSQL's grammar.
+//! Statements about roles, privileges and schemas, in PostgreSQL's grammar.
 //!
 //! The parser that all else goes to knows some of them, each in a dialect's own way, and says of
 //! none where a password stands: that has to be known, since a session replaces it before anybody
 //! else sees the statement.
 
 mod grants;
+mod schemas;
 
 use std::ops::Range;
 
 use sqlparser::ast;
 use sqlparser::tokenizer::{Token, TokenWithSpan};
 
+pub(crate) use self::schemas::SchemaStatement;
 use super::words::{Words, word};
-use super::{name, table_name};
+use super::{Written, name, table_name};
 use crate::catalog::role::Privileges;
 use crate::error::{SqlError, byte_offset, code};
 
-/// A statement about roles or privileges.
+/// A statement about roles, privileges or schemas.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum RoleStatement {
     Create {
@@ -45,12 +47,13 @@ pub(crate) enum RoleStatement {
         from: Vec<RoleName>,
         is_admin_only: bool,
     },
+    Schema(SchemaStatement),
     Grant(Grant),
     Revoke(Grant),
     /// ALTER TABLE or ALTER SEQUENCE .. OWNER TO.
     Own {
         is_table: bool,
-        relation: String,
+        relation: Written,
         if_exists: bool,
         owner: RoleName,
     },
@@ -107,11 +110,12 @@ pub(crate) struct Grant {
 /// What a GRANT is on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum GrantOn {
-    Tables(Vec<String>),
-    Sequences(Vec<String>),
-    AllTables,
-    AllSequences,
-    Schema,
+    Tables(Vec<Written>),
+    Sequences(Vec<Written>),
+    /// Of some schemas.
+    AllTables(Vec<String>),
+    AllSequences(Vec<String>),
+    Schemas(Vec<String>),
 }
 
 impl RoleStatement {
@@ -123,6 +127,7 @@ impl RoleStatement {
             Self::Drop { .. } => "DROP ROLE",
             Self::GrantRoles { .. } => "GRANT ROLE",
             Self::RevokeRoles { .. } => "REVOKE ROLE",
+            Self::Schema(statement) => statement.tag(),
             Self::Grant(_) => "GRANT",
             Self::Revoke(_) => "REVOKE",
             Self::Own { is_table: true, .. } => "ALTER TABLE",
@@ -162,7 +167,7 @@ pub(super) fn parse(
 }
 
 impl Words<'_> {
-    fn relation(&mut self) -> Result<String, SqlError> {
+    fn relation(&mut self) -> Result<Written, SqlError> {
         let mut parts = vec![self.ident()?];
         while self.take_token(&Token::Period) {
             parts.push(self.ident()?);
@@ -227,6 +232,9 @@ impl Words<'_> {
         let verb = self.take_one(&["CREATE", "ALTER", "DROP", "GRANT", "REVOKE", "SET", "RESET"]);
         match verb {
             Some("CREATE") if self.take_one(&["USER MAPPING"]).is_some() => Ok(None),
+            Some("CREATE") if self.take("SCHEMA") => self.create_schema().map(Some),
+            Some("ALTER") if self.take("SCHEMA") => self.alter_schema().map(Some),
+            Some("DROP") if self.take("SCHEMA") => self.drop_schemas().map(Some),
             Some("CREATE") => match self.take_one(KINDS) {
                 Some(kind) => self.create(kind == "USER").map(Some),
                 None => Ok(None),
