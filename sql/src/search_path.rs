@@ -139,11 +139,6 @@ impl PathSetting {
 pub(crate) struct SearchPath(Arc<[String]>);
 
 impl SearchPath {
-    /// `public` alone, which names in stored texts are of.
-    pub(crate) fn public() -> Self {
-        Self(Arc::from([PUBLIC.to_owned()]))
-    }
-
     pub(crate) fn names(&self) -> &[String] {
         &self.0
     }
@@ -205,9 +200,10 @@ pub(crate) fn shown(
     })
 }
 
+/// `public` alone, which names in stored texts are of.
 impl Default for SearchPath {
     fn default() -> Self {
-        Self::public()
+        Self(Arc::from([PUBLIC.to_owned()]))
     }
 }
 

@@ -347,7 +347,7 @@ impl Planner<'_> {
             }
             O::DropNotNull => draft.after.columns[at].is_not_null = false,
             O::SetDefault { value } => {
-                let default = value.to_string();
+                let default = self.kept_text(value)?;
                 text::default(&default, &draft.after.columns[at], &mut Params::default())?;
                 draft.after.columns[at].default = Some(default);
             }

@@ -11,7 +11,6 @@ use crate::catalog::role::{Object, Privileges};
 use crate::catalog::{QualifiedName, Relation, Table, View, ViewColumn};
 use crate::error::{Failure, SqlError, code};
 use crate::relational::{self, From};
-use crate::search_path::SearchPath;
 use crate::syntax;
 use crate::types::{ColumnType, SqlType};
 use pangea_core::ids::TableId;
@@ -133,7 +132,7 @@ impl Planner<'_> {
             _ => return Err(SqlError::new(code::INTERNAL, "a view without a query").into()),
         };
         // Names in a text that is kept are of `public`, unless they say of what schema.
-        let path = std::mem::replace(&mut self.path, SearchPath::public());
+        let path = std::mem::take(&mut self.path);
         let is_kept = std::mem::replace(&mut self.params.is_kept, true);
         let around = (
             std::mem::take(&mut self.outer),
