@@ -15,7 +15,7 @@ use pangea_core::key::Key;
 use pangea_core::txn::Context;
 
 use crate::catalog::role::{self, Access, Object, Privileges, Role};
-use crate::catalog::{CATALOG, enums, relation_key};
+use crate::catalog::{CATALOG, QualifiedName, enums, relation_key};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Env;
 
@@ -25,7 +25,7 @@ pub(crate) struct Required {
     pub object: Object,
     pub needs: Needs,
     /// The view that reads it: then its owner must be allowed to, and not the user.
-    pub through: Option<String>,
+    pub through: Option<QualifiedName>,
 }
 
 /// What a user must have.
@@ -41,8 +41,8 @@ pub(crate) enum Needs {
 
 impl Required {
     /// Privileges on a table, all of them.
-    pub(crate) fn on_table(name: &str, privileges: Privileges) -> Self {
-        Self::new(Object::Table(name.to_owned()), Needs::All(privileges))
+    pub(crate) fn on_table(name: &QualifiedName, privileges: Privileges) -> Self {
+        Self::new(Object::Table(name.clone()), Needs::All(privileges))
     }
 
     /// What a user must have of an object.
@@ -60,9 +60,14 @@ impl Required {
         Self::new(object, Needs::Owner { index: None })
     }
 
-    /// To make something in the schema.
-    pub(crate) fn create() -> Self {
-        Self::new(Object::Schema, Needs::All(Privileges::CREATE))
+    /// To make something in a schema.
+    pub(crate) fn create(schema: &str) -> Self {
+        Self::new(Object::Schema(schema.to_owned()), Needs::All(Privileges::CREATE))
+    }
+
+    /// To name something in a schema.
+    pub(crate) fn to_use(schema: Object) -> Self {
+        Self::new(schema, Needs::All(Privileges::USAGE))
     }
 
     fn check(&self, roles: &BTreeSet<String>, cx: &mut dyn Context) -> Result<(), Failure> {
@@ -75,7 +80,8 @@ impl Required {
             Needs::Owner { .. } if roles.contains(&access.owner) => Ok(()),
             // What there is not is for the statement to say.
             Needs::Owner { index: None }
-                if *object != Object::Schema && cx.get(CATALOG, &record_key(object))?.is_none() =>
+                if let Some(key) = record_key(object)
+                    && cx.get(CATALOG, &key)?.is_none() =>
             {
                 Ok(())
             }
@@ -84,11 +90,14 @@ impl Required {
     }
 }
 
-/// The key of what the catalog has of an object that is not the schema.
-fn record_key(object: &Object) -> Key {
+/// The key of what the catalog has of an object that is no schema.
+fn record_key(object: &Object) -> Option<Key> {
     match object {
-        Object::Type(name) => enums::name_key(name),
-        other => relation_key(other.name()),
+        Object::Table(name) | Object::Sequence(name) | Object::View(name) => {
+            Some(relation_key(name))
+        }
+        Object::Type(name) => Some(enums::name_key(name)),
+        Object::Schema(_) => None,
     }
 }
 

@@ -15,7 +15,7 @@ use crate::catalog::{
     CATALOG, Index, Relation, Table, USER_TABLE_FIRST, enums, relation_keys, relation_of_key,
 };
 use crate::keys;
-use crate::syntax::quoted;
+use crate::syntax::{quoted, quoted_name};
 use crate::types::SqlType;
 use crate::types::datum::Datum;
 use crate::types::text;
@@ -37,7 +37,7 @@ pub(crate) fn describe(
     if change.table == CATALOG {
         return match relation_of_key(&change.key) {
             Some(name) => {
-                format!("Table {} {}", quoted(name), became("created, changed or dropped"))
+                format!("Table {} {}", quoted_name(&name), became("created, changed or dropped"))
             }
             None => {
                 let what = role::described_key(&change.key);
@@ -48,11 +48,11 @@ pub(crate) fn describe(
     }
     match table_of(change.table, cx) {
         Some((table, Some(index))) => {
-            let (name, table) = (quoted(&index.name), quoted(&table.name));
+            let (name, table) = (quoted(&index.name), quoted_name(&table.name));
             format!("A row in index {name} of table {table} {}", became("changed"))
         }
         Some((table, None)) if table.primary_key.is_empty() => {
-            let name = quoted(&table.name);
+            let name = quoted_name(&table.name);
             format!("A row of table {name}, which has no primary key, {}", became("changed"))
         }
         Some((table, None)) => {
@@ -62,7 +62,7 @@ pub(crate) fn describe(
             let values = table.known_values(types.clone(), values);
             let names = columns.map(|column| column.name.as_str());
             let key = shown_key(names, types.zip(&values), zone);
-            format!("{key} of table {} {}", quoted(&table.name), became("changed"))
+            format!("{key} of table {} {}", quoted_name(&table.name), became("changed"))
         }
         None if change.table.0 >= USER_TABLE_FIRST => {
             format!("A row of a table that is dropped by now {}", became("changed"))

@@ -5,6 +5,8 @@ use std::fmt;
 use pangea_core::txn::{Abort, SqlState, Stop};
 use sqlparser::tokenizer::Location;
 
+use crate::catalog::QualifiedName;
+
 /// What a client is told when a statement fails.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SqlError {
@@ -33,9 +35,11 @@ const NOT_NULL: &str = "\" violates not-null constraint";
 const TYPE: &str = "type \"";
 const MISSING: &str = "\" does not exist";
 
-/// What a statement violated, in schema `public`.
+/// What a statement violated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violated {
+    /// The schema of the table.
+    pub schema: String,
     /// The table.
     pub table: String,
     /// The column, where the constraint is of one.
@@ -114,6 +118,8 @@ pub mod code {
     pub const UNDEFINED_OBJECT: SqlState = SqlState(*b"42704");
     pub const WINDOWING: SqlState = SqlState(*b"42P20");
     pub const INVALID_RECURSION: SqlState = SqlState(*b"42P19");
+    pub const AMBIGUOUS_ALIAS: SqlState = SqlState(*b"42P09");
+    pub const DUPLICATE_SCHEMA: SqlState = SqlState(*b"42P06");
     pub const DUPLICATE_ALIAS: SqlState = SqlState(*b"42712");
     pub const OUT_OF_MEMORY: SqlState = SqlState(*b"53200");
     pub const GROUPING: SqlState = SqlState(*b"42803");
@@ -196,8 +202,10 @@ impl SqlError {
     /// The same error of a statement that writes a table, with the constraint that it violates,
     /// where it does. Replicas answer with texts alone: a column is read from the message.
     #[must_use]
-    pub(crate) fn in_table(mut self, table: &str) -> Self {
+    pub(crate) fn in_table(mut self, of: &QualifiedName) -> Self {
+        let (schema, table) = (of.schema(), of.name());
         let violated = |column: Option<&str>, constraint: Option<&str>| Violated {
+            schema: schema.to_owned(),
             table: table.to_owned(),
             column: column.map(str::to_owned),
             constraint: constraint.map(str::to_owned),
@@ -319,7 +327,7 @@ pub(crate) enum Failure {
 
 impl Failure {
     /// The same of a step that writes a table.
-    pub(crate) fn in_table(self, table: &str) -> Self {
+    pub(crate) fn in_table(self, table: &QualifiedName) -> Self {
         match self {
             Self::Sql(error) => error.in_table(table).into(),
             Self::Interrupted => Self::Interrupted,

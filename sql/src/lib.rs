@@ -24,6 +24,7 @@ mod relational;
 mod replay;
 mod rows;
 pub mod scram;
+mod search_path;
 mod sequence;
 pub mod session;
 mod statement;

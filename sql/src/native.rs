@@ -26,6 +26,7 @@ use crate::expr::Env;
 use crate::plan::cache::PlanCache;
 use crate::plan::target::Deferred;
 use crate::plan::{OutputColumn, Plan};
+use crate::search_path::PathSetting;
 use crate::statement::{Arguments, Returned};
 use crate::syntax;
 use crate::types::SqlType;
@@ -115,7 +116,9 @@ impl Sql<'_> {
                 one.map_err(|_| SqlError::new(code::SYNTAX, "one statement at a time"))?;
             Ok::<_, Failure>(parsed)
         };
-        let planned = self.plans.plan(&text, &vec![None; params.len()], parse, self.cx)?;
+        let path = PathSetting::of(self.env);
+        let types = vec![None; params.len()];
+        let planned = self.plans.plan(&text, &types, &path, parse, self.cx)?;
         let is_data = matches!(
             planned.plan,
             Plan::Select(_) | Plan::Insert(_) | Plan::Update(_) | Plan::Delete(_)

@@ -16,7 +16,7 @@ use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::key::{Direction, KeyRange};
 use pangea_core::txn::{Context, Procedure, Scan, Stop};
 
-use crate::catalog::{self, CATALOG, Relation, Table, enums};
+use crate::catalog::{self, CATALOG, QualifiedName, Relation, Table, enums};
 use crate::error::{Failure, SqlError, code};
 use crate::exec;
 
@@ -26,7 +26,7 @@ pub(crate) const INDEX: &str = "sql.index";
 /// The index that a step is of. Names may be another's by now, the number never is.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Meant {
-    pub table: String,
+    pub table: QualifiedName,
     pub index: u32,
 }
 
@@ -46,7 +46,7 @@ const DROP: u8 = 3;
 /// Arguments of [`INDEX`].
 pub(crate) fn encode(meant: &Meant, step: &Step) -> Vec<u8> {
     let mut out = Vec::new();
-    out.put_bytes(meant.table.as_bytes());
+    out.put_bytes(meant.table.as_kept().as_bytes());
     out.put_u32(meant.index);
     match step {
         Step::Fill(range) => {
@@ -63,8 +63,7 @@ pub(crate) fn encode(meant: &Meant, step: &Step) -> Vec<u8> {
 
 fn decode(bytes: &[u8]) -> Result<(Meant, Step), DecodeError> {
     let mut from = Reader::new(bytes);
-    let table = String::from_utf8(from.bytes("table")?.to_vec());
-    let table = table.map_err(|_| DecodeError::new("table"))?;
+    let table = QualifiedName::kept(from.bytes("table")?)?;
     let meant = Meant { table, index: from.u32("index")? };
     let step = match from.u8("step of an index")? {
         FILL => {
@@ -153,7 +152,7 @@ mod tests {
 
     #[test]
     fn steps_survive_their_encoding() {
-        let meant = Meant { table: "t".to_owned(), index: 7 };
+        let meant = Meant { table: QualifiedName::new("s", "t"), index: 7 };
         let ranges = [KeyRange::all(), KeyRange { start: vec![1], end: Some(vec![2, 3]) }];
         let fills = ranges.map(Step::Fill);
         for step in fills.into_iter().chain([Step::Ready, Step::Drop]) {

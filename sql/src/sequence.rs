@@ -20,7 +20,7 @@ use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::txn::{Context, Procedure, Stop};
 
 use crate::catalog::sequence::{Block, Sequence};
-use crate::catalog::{self, Relation};
+use crate::catalog::{self, QualifiedName, Relation};
 use crate::error::{Failure, SqlError, code};
 
 /// The name that the registry knows the procedure by.
@@ -34,7 +34,7 @@ const BLOCK_MAX: u64 = 4_096;
 /// A sequence that a statement uses.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Used {
-    pub name: String,
+    pub name: QualifiedName,
     pub sequence: Sequence,
     /// Whether it takes numbers, and does not only look.
     pub is_drawn: bool,
@@ -53,7 +53,7 @@ impl Used {
 /// What a statement has of a sequence.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Drawn {
-    pub name: String,
+    pub name: QualifiedName,
     pub id: u32,
     /// What it may take.
     pub values: RefCell<VecDeque<i64>>,
@@ -65,7 +65,7 @@ impl Drawn {
     /// The next number, which is the current one from then on.
     pub(crate) fn next(&self) -> Result<i64, SqlError> {
         let next = self.values.borrow_mut().pop_front();
-        let next = next.ok_or_else(|| SqlError::new(code::TOO_FEW_NUMBERS, &*self.name))?;
+        let next = next.ok_or_else(|| SqlError::new(code::TOO_FEW_NUMBERS, self.name.name()))?;
         self.current.set(Some(next));
         Ok(next)
     }
@@ -86,7 +86,7 @@ impl Drawn {
     }
 
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
-        out.put_bytes(self.name.as_bytes());
+        out.put_bytes(self.name.as_kept().as_bytes());
         out.put_u32(self.id);
         let current = self.current.get();
         out.put_u8(u8::from(current.is_some()));
@@ -97,8 +97,7 @@ impl Drawn {
     }
 
     pub(crate) fn decode(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        let name = from.bytes("sequence name")?.to_vec();
-        let name = String::from_utf8(name).map_err(|_| DecodeError::new("sequence name"))?;
+        let name = QualifiedName::kept(from.bytes("sequence name")?)?;
         let id = from.u32("sequence")?;
         let has_current = from.u8("sequence flag")? != 0;
         let current = from.u64("sequence number")? as i64;
@@ -169,9 +168,9 @@ impl Blocks {
 }
 
 /// Arguments of [`RESERVE`].
-pub(crate) fn reserve_args(name: &str, id: u32, wanted: u64) -> Vec<u8> {
+pub(crate) fn reserve_args(name: &QualifiedName, id: u32, wanted: u64) -> Vec<u8> {
     let mut out = Vec::new();
-    out.put_bytes(name.as_bytes());
+    out.put_bytes(name.as_kept().as_bytes());
     out.put_u32(id);
     out.put_varint(wanted);
     out
@@ -194,8 +193,7 @@ pub(crate) struct Reserve;
 impl Reserve {
     fn execute(args: &[u8], cx: &mut dyn Context) -> Result<Vec<u8>, Failure> {
         let mut from = Reader::new(args);
-        let name = from.bytes("sequence name")?.to_vec();
-        let name = String::from_utf8(name).map_err(|_| DecodeError::new("sequence name"))?;
+        let name = QualifiedName::kept(from.bytes("sequence name")?)?;
         let (id, wanted) = (from.u32("sequence")?, from.varint("sequence numbers")?);
         let sequence = match catalog::find(&name, cx)? {
             Some(Relation::Sequence(sequence)) if sequence.id == id => sequence,
@@ -257,7 +255,7 @@ mod tests {
     #[test]
     fn what_is_drawn_survives_its_encoding() {
         let drawn = Drawn {
-            name: "s".to_owned(),
+            name: QualifiedName::public("s"),
             id: 7,
             values: RefCell::new(VecDeque::from([5, -6])),
             current: Cell::new(Some(4)),

@@ -17,6 +17,7 @@ use crate::expr::Env;
 use crate::notice::Notice;
 use crate::plan::cache::PlanCache;
 use crate::plan::{OutputColumn, Planned};
+use crate::search_path::{self, PathSetting};
 use crate::sequence::Drawn;
 use crate::types::datum::Datum;
 use crate::types::zone::Zone;
@@ -27,7 +28,9 @@ use crate::{rows, syntax};
 pub const STATEMENT: &str = "sql.statement";
 
 /// The layout of arguments and results that this code writes.
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
+/// The layout before there were schemas beside `public`.
+const VERSION_WITHOUT_SCHEMAS: u8 = 2;
 /// The layout before there were roles: whoever came was trusted.
 const VERSION_WITHOUT_ROLES: u8 = 1;
 /// The layout of results.
@@ -36,6 +39,8 @@ const BULK: u8 = 1;
 const TRUSTED: u8 = 2;
 const ROWS: u8 = 4;
 const FILLS_LATER: u8 = 8;
+/// The search path is another than the default.
+const OWN_PATH: u8 = 16;
 
 /// Everything that a statement depends on beside the database.
 #[derive(Clone, Debug)]
@@ -77,7 +82,9 @@ impl Arguments {
         let has_rows = if rows.is_some() { ROWS } else { 0 };
         let trusted = if env.is_trusted { TRUSTED } else { 0 };
         let later = if env.fills_later { FILLS_LATER } else { 0 };
-        out.put_u8(bulk | has_rows | trusted | later);
+        let has_path = *env.search_path != *search_path::DEFAULT;
+        let own_path = if has_path { OWN_PATH } else { 0 };
+        out.put_u8(bulk | has_rows | trusted | later | own_path);
         out.put_bytes(text.as_bytes());
         out.put_varint(param_types.len() as u64);
         param_types.iter().for_each(|base| out.put_u32(base.oid()));
@@ -89,6 +96,9 @@ impl Arguments {
         out.put_bytes(env.user.as_bytes());
         out.put_bytes(env.database.as_bytes());
         out.put_bytes(env.session_user.as_bytes());
+        if has_path {
+            out.put_bytes(env.search_path.as_bytes());
+        }
         out.put_varint(env.sequences.len() as u64);
         env.sequences.iter().for_each(|drawn| drawn.encode(&mut out));
         put_number(env.last_number.get(), &mut out);
@@ -120,6 +130,11 @@ impl Arguments {
             true => Arc::from(text_of(&mut from)?),
             false => user.clone(),
         };
+        let search_path = match version {
+            VERSION if is_it(OWN_PATH) => Arc::from(text_of(&mut from)?),
+            VERSION => Arc::from(search_path::DEFAULT),
+            _ => Arc::from(search_path::BEFORE_SCHEMAS),
+        };
         let sequences = (0..from.count("sequences")?)
             .map(|_| Drawn::decode(&mut from))
             .collect::<Result<Vec<_>, _>>()?;
@@ -137,6 +152,7 @@ impl Arguments {
             session_user,
             is_trusted,
             database,
+            search_path,
             seed,
             row_seed,
             sequences,
@@ -167,7 +183,8 @@ impl Arguments {
             let [parsed] = one;
             Ok(parsed)
         };
-        let planned = plans.plan(&self.text, &types, parse, cx)?;
+        let path = PathSetting::of(&self.env);
+        let planned = plans.plan(&self.text, &types, &path, parse, cx)?;
         // The session has looked: its tables were others then.
         if planned.is_write() && planned.plan.is_certified() {
             let message = "the statement must run in one place alone";
@@ -194,7 +211,7 @@ fn number(from: &mut Reader<'_>) -> Result<Option<i64>, DecodeError> {
 /// The layout and the flags.
 fn head(from: &mut Reader<'_>) -> Result<(u8, u8), DecodeError> {
     let version = from.u8("statement version")?;
-    if ![VERSION, VERSION_WITHOUT_ROLES].contains(&version) {
+    if ![VERSION, VERSION_WITHOUT_SCHEMAS, VERSION_WITHOUT_ROLES].contains(&version) {
         return Err(DecodeError::new("statement version"));
     }
     Ok((version, from.u8("statement flags")?))
@@ -299,6 +316,7 @@ impl Procedure for Statement {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::catalog::QualifiedName;
 
     #[test]
     fn arguments_and_results_survive_their_encoding() {
@@ -311,9 +329,14 @@ mod tests {
             session_user: Arc::from("s"),
             is_trusted: true,
             database: Arc::from("d"),
+            search_path: Arc::from("p"),
             seed: Cell::new(9),
             row_seed: 11,
-            sequences: vec![Drawn { name: "s".to_owned(), id: 3, ..Drawn::default() }],
+            sequences: vec![Drawn {
+                name: QualifiedName::new("p", "s"),
+                id: 3,
+                ..Drawn::default()
+            }],
             last_number: Cell::new(Some(-1)),
             fills_later: true,
             ..Env::nobody()
@@ -330,6 +353,13 @@ mod tests {
         for len in 0..bytes.len() {
             assert!(Arguments::decode(&bytes[..len]).is_err(), "cut at {len}");
         }
+        let default = Env { search_path: Arc::from(search_path::DEFAULT), ..args.env.clone() };
+        let mut older = Arguments { env: default, ..args }.encode();
+        let path = |bytes: &[u8]| Arguments::decode(bytes).unwrap().env.search_path;
+        assert_eq!(*path(&older), *search_path::DEFAULT);
+        // Before there were schemas nothing was said of a path, and names were of `public`.
+        older[0] = VERSION_WITHOUT_SCHEMAS;
+        assert_eq!(*path(&older), *search_path::BEFORE_SCHEMAS);
         let columns = vec![OutputColumn { name: "a".to_owned(), ty: SqlType::Int4.into() }];
         let rows = vec![vec![Datum::Int(1)], vec![Datum::Null]];
         let executed = Executed { rows, count: 2, notices: vec![Notice::plain("n")] };

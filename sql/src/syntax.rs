@@ -9,6 +9,7 @@ mod kinds;
 mod only;
 mod own;
 pub(crate) mod procedures;
+mod qualify;
 mod refused;
 mod rename;
 mod reserved;
@@ -19,6 +20,7 @@ mod views;
 pub(crate) mod words;
 mod writes;
 
+use std::fmt;
 use std::sync::Arc;
 
 use sqlparser::ast;
@@ -30,12 +32,13 @@ use sqlparser::tokenizer::{Location, Span, Token, TokenWithSpan, Tokenizer};
 pub(crate) use self::cursors::CursorStatement;
 use self::depth::Shape;
 use self::procedures::ProcedureStatement;
+pub(crate) use self::qualify::qualify;
 pub(crate) use self::refused::system_column;
 pub(crate) use self::rename::{names_word, renamed};
 pub(crate) use self::reserved::RESERVED;
 pub(crate) use self::roles::RoleStatement;
 pub(crate) use self::writes::{is_write, names_write};
-use crate::catalog::CheckOption;
+use crate::catalog::{CheckOption, PUBLIC, QualifiedName, schema};
 use crate::copy;
 use crate::error::{SqlError, byte_offset, code};
 use crate::system;
@@ -268,19 +271,53 @@ pub(crate) fn name_parts(object: &ast::ObjectName) -> Result<Vec<String>, SqlErr
         .0
         .iter()
         .map(|part| match part {
-            ast::ObjectNamePart::Identifier(ident) => Ok(name(ident)),
+            ast::ObjectNamePart::Identifier(ident) => match name(ident) {
+                name if name.contains('\0') => {
+                    Err(SqlError::new(code::SYNTAX, "a name with a zero byte"))
+                }
+                name => Ok(name),
+            },
             ast::ObjectNamePart::Function(_) => Err(SqlError::unsupported("a computed name")),
         })
         .collect()
 }
 
-/// Whether there is a schema of a name.
-pub(crate) fn is_schema(name: &str) -> bool {
-    ["public", "pg_catalog", "information_schema", "pangea"].contains(&name)
+/// A name as a statement has it. It is shown as it was written.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Written {
+    /// Nothing where it is looked for.
+    pub schema: Option<String>,
+    pub name: String,
 }
 
-/// The name of a table, which is in schema `public`.
-pub(crate) fn table_name(object: &ast::ObjectName) -> Result<String, SqlError> {
+impl Written {
+    /// A name without a schema.
+    pub(crate) fn plain(name: &str) -> Self {
+        Self { schema: None, name: name.to_owned() }
+    }
+
+    /// One that says all.
+    pub(crate) fn whole(name: &QualifiedName) -> Self {
+        Self { schema: Some(name.schema().to_owned()), name: name.name().to_owned() }
+    }
+
+    /// What it stands for in a text that the catalog keeps.
+    pub(crate) fn kept(&self) -> QualifiedName {
+        QualifiedName::new(self.schema.as_deref().unwrap_or(PUBLIC), &self.name)
+    }
+}
+
+impl fmt::Display for Written {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.schema {
+            Some(schema) => write!(f, "{schema}.{}", self.name),
+            None => f.write_str(&self.name),
+        }
+    }
+}
+
+/// The name of what users make.
+pub(crate) fn table_name(object: &ast::ObjectName) -> Result<Written, SqlError> {
     let mut parts = name_parts(object)?;
     let is_system = system::find(&parts).is_some();
     let table = parts.pop().unwrap_or_default();
@@ -293,25 +330,21 @@ pub(crate) fn table_name(object: &ast::ObjectName) -> Result<String, SqlError> {
         // Who asks for one of them to be read does not come here.
         [] | [_] if is_system => denied(),
         [] if refused::is_of_catalog(&table) => Err(unsupported()),
-        [] => Ok(table),
-        [schema] if schema == "public" => Ok(table),
-        [schema] if is_schema(schema) => {
+        [] => Ok(Written { schema: None, name: table }),
+        [schema] if schema::SYSTEM.contains(&schema.as_str()) => {
             if refused::is_of_catalog(&table) {
                 return Err(unsupported());
             }
             let message = format!("relation \"{schema}.{table}\" does not exist");
             Err(SqlError::new(code::UNDEFINED_TABLE, message))
         }
-        [schema] => Err(SqlError::new(
-            code::UNDEFINED_SCHEMA,
-            format!("schema \"{schema}\" does not exist"),
-        )),
+        [schema] => Ok(Written { schema: Some(schema.clone()), name: table }),
         _ => Err(SqlError::unsupported("a name with a database")),
     }
 }
 
-/// The name that a text says, as `regclass` reads it: folded unless it is quoted, in `public`.
-pub(crate) fn name_from_text(text: &str) -> Result<String, SqlError> {
+/// The name that a text says, as `regclass` reads it: folded unless it is quoted.
+pub(crate) fn name_from_text(text: &str) -> Result<Written, SqlError> {
     table_name(&object_from_text(text)?)
 }
 
@@ -385,6 +418,14 @@ pub(crate) fn accessed_name(chain: &[ast::AccessExpr]) -> Option<String> {
         ast::AccessExpr::Dot(ast::Expr::Identifier(ident)) => Some(name(ident)),
         _ => None,
     })
+}
+
+/// A name as a kept text has it: without a schema where that is `public`.
+pub(crate) fn quoted_name(name: &QualifiedName) -> String {
+    match name.schema() {
+        PUBLIC => quoted(name.name()),
+        schema => format!("{}.{}", quoted(schema), quoted(name.name())),
+    }
 }
 
 /// `"name"` where an identifier needs its quotes.

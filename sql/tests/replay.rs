@@ -68,6 +68,24 @@ impl Scene {
 }
 
 #[test]
+fn names_are_looked_for_where_they_were_at_first() {
+    let mut scene = Scene::new();
+    run(&mut scene.a, "create schema app");
+    run(&mut scene.a, "create table app.t (id int primary key, n int not null)");
+    run(&mut scene.a, "insert into app.t values (1, 100)");
+    assert_eq!(run(&mut scene.a, "set search_path to app"), "SET");
+    let add = "update t set n = n + 1 where id = 1";
+    assert_eq!(scene.commit(add, "update app.t set n = 200 where id = 1"), "COMMIT");
+    assert_eq!(run(&mut scene.b, "select n from app.t"), "[[Int(201)]]");
+    // Those in the body of a procedure too.
+    let doubled = "call public.doubled()";
+    assert_eq!(scene.commit(doubled, "update app.t set n = 300 where id = 1"), "COMMIT");
+    assert_eq!(run(&mut scene.b, "select n from app.t"), "[[Int(600)]]");
+    assert_eq!(run(&mut scene.b, "select n from t where id = 1"), "[[Int(10)]]");
+    assert_eq!(scene.shared.replays().counts(), (2, 2));
+}
+
+#[test]
 fn what_nobody_can_tell_from_what_it_was_commits() {
     let mut scene = Scene::new();
     let add = "update t set n = n + 1 where id = 1";

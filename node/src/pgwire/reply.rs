@@ -113,7 +113,7 @@ impl Replies {
         fields.extend(error.detail.iter().map(|detail| (b'D', without_zeros(detail))));
         fields.extend(error.hint.iter().map(|hint| (b'H', without_zeros(hint))));
         if let Some(violated) = &error.violated {
-            fields.push((b's', "public".to_owned()));
+            fields.push((b's', without_zeros(&violated.schema)));
             fields.push((b't', without_zeros(&violated.table)));
             fields.extend(violated.column.iter().map(|name| (b'c', without_zeros(name))));
             fields.extend(violated.constraint.iter().map(|name| (b'n', without_zeros(name))));

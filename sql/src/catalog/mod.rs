@@ -11,12 +11,15 @@
 //!   07         -> comments: see `comment`
 //!   08 name    -> procedures: see `procedure`
 //!   0a, 0b     -> enums: see `enums`
+//!   0c name    -> schemas beside `public`: see `schema`
 //! ```
 
 pub(crate) mod comment;
 pub(crate) mod enums;
+mod name;
 pub(crate) mod procedure;
 pub(crate) mod role;
+pub(crate) mod schema;
 pub(crate) mod sequence;
 mod table;
 mod view;
@@ -30,6 +33,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Failure;
 pub use enums::{Enum, EnumLabel, Enums};
+pub use name::{PUBLIC, QualifiedName};
 pub use role::BOOTSTRAP;
 pub use sequence::Sequence;
 pub use table::{Action, Check, Column, ForeignKey, Identity, Index, IndexKey, KeyTarget, Table};
@@ -43,7 +47,9 @@ pub const USER_TABLE_FIRST: u32 = 1_000;
 const COUNTER_KEY: &[u8] = &[0];
 const RELATION_PREFIX: u8 = 1;
 /// The layout of a record that this code writes.
-const VERSION: u8 = 3;
+const VERSION: u8 = 4;
+/// The layout before there were schemas: all names are those of `public`, and written the same.
+const VERSION_WITHOUT_SCHEMAS: u8 = 3;
 
 /// What a name stands for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -55,7 +61,7 @@ pub enum Relation {
     /// An index of a table.
     Index {
         /// The table's name.
-        table: String,
+        table: QualifiedName,
     },
     /// A view.
     View(View),
@@ -85,7 +91,7 @@ impl Relation {
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let malformed = || DecodeError::new("catalog record");
         let (version, record) = bytes.split_first().ok_or_else(malformed)?;
-        if *version != VERSION {
+        if ![VERSION, VERSION_WITHOUT_SCHEMAS].contains(version) {
             return Err(DecodeError::new("version of a catalog record"));
         }
         match postcard::take_from_bytes(record) {
@@ -96,17 +102,22 @@ impl Relation {
 }
 
 /// The key of a relation's record.
-pub fn relation_key(name: &str) -> Key {
+pub fn relation_key(name: &QualifiedName) -> Key {
+    key_of(RELATION_PREFIX, name.as_kept())
+}
+
+/// The key of a record that is kept under a name.
+fn key_of(prefix: u8, name: &str) -> Key {
     let mut key = Vec::with_capacity(name.len() + 1);
-    key.push(RELATION_PREFIX);
+    key.push(prefix);
     key.extend_from_slice(name.as_bytes());
     Key::from(&key[..])
 }
 
 /// The name of the relation whose record has this key.
-pub(crate) fn relation_of_key(key: &[u8]) -> Option<&str> {
+pub(crate) fn relation_of_key(key: &[u8]) -> Option<QualifiedName> {
     let (&prefix, name) = key.split_first()?;
-    std::str::from_utf8(name).ok().filter(|_| prefix == RELATION_PREFIX)
+    QualifiedName::kept(name).ok().filter(|_| prefix == RELATION_PREFIX)
 }
 
 /// The keys of all records.
@@ -115,7 +126,10 @@ pub fn relation_keys() -> KeyRange {
 }
 
 /// The record of a relation, if there is one of this name.
-pub(crate) fn find(name: &str, cx: &mut dyn Context) -> Result<Option<Relation>, Failure> {
+pub(crate) fn find(
+    name: &QualifiedName,
+    cx: &mut dyn Context,
+) -> Result<Option<Relation>, Failure> {
     let record = cx.get(CATALOG, &relation_key(name))?;
     enums::attach_to(record.map(|record| Relation::decode(&record)).transpose()?, cx)
 }
@@ -132,7 +146,11 @@ pub(crate) fn put_table(table: &Table, cx: &mut dyn Context) -> Result<(), Stop>
 ///
 /// # Errors
 /// When the executor needs the run to end.
-pub(crate) fn put(name: &str, relation: &Relation, cx: &mut dyn Context) -> Result<(), Stop> {
+pub(crate) fn put(
+    name: &QualifiedName,
+    relation: &Relation,
+    cx: &mut dyn Context,
+) -> Result<(), Stop> {
     cx.put(CATALOG, relation_key(name), relation.encode())
 }
 
@@ -140,7 +158,7 @@ pub(crate) fn put(name: &str, relation: &Relation, cx: &mut dyn Context) -> Resu
 ///
 /// # Errors
 /// When the executor needs the run to end.
-pub(crate) fn remove(name: &str, cx: &mut dyn Context) -> Result<(), Stop> {
+pub(crate) fn remove(name: &QualifiedName, cx: &mut dyn Context) -> Result<(), Stop> {
     cx.delete(CATALOG, relation_key(name))
 }
 
@@ -168,7 +186,7 @@ mod tests {
     use crate::types::datum::Datum;
 
     fn table() -> Table {
-        let mut table = Table::new("t");
+        let mut table = Table::new(QualifiedName::public("t"));
         table.columns = vec![
             Column { is_not_null: true, ..Column::new("a", SqlType::Int4) },
             Column { default: Some("'x'".to_owned()), ..Column::new("b", SqlType::Text) },
@@ -181,7 +199,9 @@ mod tests {
     fn a_record_survives_its_encoding_and_no_part_of_it_is_one() {
         let relation = Relation::Table(table());
         let bytes = relation.encode();
-        assert_eq!(Relation::decode(&bytes), Ok(relation));
+        assert_eq!(Relation::decode(&bytes).as_ref(), Ok(&relation));
+        let before_schemas = [&[VERSION_WITHOUT_SCHEMAS], &bytes[1..]].concat();
+        assert_eq!(Relation::decode(&before_schemas), Ok(relation));
         for len in 0..bytes.len() {
             assert!(Relation::decode(&bytes[..len]).is_err(), "cut at {len}");
         }

@@ -14,8 +14,8 @@ use pangea_core::value::Value;
 use serde::{Deserialize, Serialize};
 use std::ops::ControlFlow;
 
-use super::CATALOG;
 use super::table::column_type;
+use super::{CATALOG, QualifiedName};
 use crate::error::Failure;
 use crate::types::{ColumnType, SqlType};
 
@@ -79,7 +79,7 @@ pub(crate) struct Parameter {
 pub(crate) struct Procedure {
     /// Its number, of those that tables are given.
     pub id: u32,
-    pub name: String,
+    pub name: QualifiedName,
     /// The role that may replace and drop it.
     pub owner: String,
     pub language: Language,
@@ -100,6 +100,11 @@ impl Procedure {
         given.map(|parameter| parameter.ty.base).collect()
     }
 
+    /// Whether it is meant by the types of what it is given, or of all of its parameters.
+    pub(crate) fn is_given(&self, types: &[SqlType]) -> bool {
+        self.identity() == types || self.types().eq(types.iter().copied())
+    }
+
     /// `name(integer,text)`
     pub(crate) fn signature(&self) -> String {
         let types: Vec<String> = self.identity().iter().map(ToString::to_string).collect();
@@ -108,10 +113,8 @@ impl Procedure {
 }
 
 /// The key of all procedures of a name.
-pub(crate) fn key(name: &str) -> Key {
-    let mut key = vec![PREFIX];
-    key.extend_from_slice(name.as_bytes());
-    Key::from(&key[..])
+pub(crate) fn key(name: &QualifiedName) -> Key {
+    super::key_of(PREFIX, name.as_kept())
 }
 
 fn decode(bytes: &[u8]) -> Result<Vec<Procedure>, DecodeError> {
@@ -128,7 +131,7 @@ fn decode(bytes: &[u8]) -> Result<Vec<Procedure>, DecodeError> {
 ///
 /// # Errors
 /// When the record is malformed, or the executor needs the run to end.
-pub(crate) fn find(name: &str, cx: &mut dyn Context) -> Result<Vec<Procedure>, Failure> {
+pub(crate) fn find(name: &QualifiedName, cx: &mut dyn Context) -> Result<Vec<Procedure>, Failure> {
     let record = cx.get(CATALOG, &key(name))?;
     Ok(record.map(|record| decode(&record)).transpose()?.unwrap_or_default())
 }
@@ -137,7 +140,11 @@ pub(crate) fn find(name: &str, cx: &mut dyn Context) -> Result<Vec<Procedure>, F
 ///
 /// # Errors
 /// When the executor needs the run to end.
-pub(crate) fn put(name: &str, procedures: &[Procedure], cx: &mut dyn Context) -> Result<(), Stop> {
+pub(crate) fn put(
+    name: &QualifiedName,
+    procedures: &[Procedure],
+    cx: &mut dyn Context,
+) -> Result<(), Stop> {
     if procedures.is_empty() {
         return cx.delete(CATALOG, key(name));
     }

@@ -4,6 +4,7 @@
 //!   02 name -> version u8, Role             what a role is, and what it is a member of
 //!   03 name -> version u8, Access           whose a relation is, and what others may do with it
 //!   04      -> version u8, Access           the same of the schema `public`
+//!   04 name -> version u8, Access           the same of another schema
 //!   05 name -> what is kept of its password, as PostgreSQL writes it
 //!   06      -> a secret, from which logins of users that there are not get their salts
 //! ```
@@ -22,7 +23,7 @@ use pangea_core::value::Value;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::CATALOG;
+use super::{CATALOG, PUBLIC, QualifiedName};
 use crate::error::Failure;
 use crate::syntax::quoted;
 
@@ -31,7 +32,7 @@ pub const BOOTSTRAP: &str = "pangea";
 
 const ROLE_PREFIX: u8 = 2;
 const ACCESS_PREFIX: u8 = 3;
-const SCHEMA_KEY: &[u8] = &[4];
+const SCHEMA_PREFIX: u8 = 4;
 const PASSWORD_PREFIX: u8 = 5;
 const MOCK_KEY: &[u8] = &[6];
 /// The layout of records that this code writes.
@@ -177,12 +178,12 @@ impl Access {
 /// What has an [`Access`].
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Object {
-    Table(String),
-    Sequence(String),
-    View(String),
+    Table(QualifiedName),
+    Sequence(QualifiedName),
+    View(QualifiedName),
+    /// A type of `public`.
     Type(String),
-    /// The schema `public`.
-    Schema,
+    Schema(String),
 }
 
 impl Object {
@@ -193,24 +194,37 @@ impl Object {
             Self::Sequence(_) => "sequence",
             Self::View(_) => "view",
             Self::Type(_) => "type",
-            Self::Schema => "schema",
+            Self::Schema(_) => "schema",
         }
     }
 
     pub(crate) fn name(&self) -> &str {
         match self {
-            Self::Table(name) | Self::Sequence(name) | Self::View(name) | Self::Type(name) => name,
-            Self::Schema => "public",
+            Self::Table(name) | Self::Sequence(name) | Self::View(name) => name.name(),
+            Self::Type(name) | Self::Schema(name) => name,
         }
+    }
+
+    /// The relation that it is.
+    pub(crate) fn relation(&self) -> Option<&QualifiedName> {
+        match self {
+            Self::Table(name) | Self::Sequence(name) | Self::View(name) => Some(name),
+            Self::Type(_) | Self::Schema(_) => None,
+        }
+    }
+
+    fn is_public(&self) -> bool {
+        matches!(self, Self::Schema(name) if name == PUBLIC)
     }
 
     fn key(&self) -> Key {
         match self {
-            // No relation has the name of a type.
-            Self::Table(name) | Self::Sequence(name) | Self::View(name) | Self::Type(name) => {
-                named(ACCESS_PREFIX, name)
+            Self::Table(name) | Self::Sequence(name) | Self::View(name) => {
+                named(ACCESS_PREFIX, name.as_kept())
             }
-            Self::Schema => Key::from(SCHEMA_KEY),
+            // No relation has the name of a type.
+            Self::Type(name) => named(ACCESS_PREFIX, QualifiedName::public(name).as_kept()),
+            Self::Schema(name) => named(SCHEMA_PREFIX, if name == PUBLIC { "" } else { name }),
         }
     }
 }
@@ -223,16 +237,13 @@ pub(crate) fn described_key(key: &[u8]) -> Option<String> {
         ROLE_PREFIX => Some(format!("Role {name}")),
         PASSWORD_PREFIX => Some(format!("The password of role {name}")),
         ACCESS_PREFIX => Some(format!("The list of who may do what with {name}")),
-        _ if key == SCHEMA_KEY => Some("The list of who may do what in the schema".to_owned()),
+        SCHEMA_PREFIX => Some("The list of who may do what in the schema".to_owned()),
         _ => None,
     }
 }
 
 fn named(prefix: u8, name: &str) -> Key {
-    let mut key = Vec::with_capacity(name.len() + 1);
-    key.push(prefix);
-    key.extend_from_slice(name.as_bytes());
-    Key::from(&key[..])
+    super::key_of(prefix, name)
 }
 
 fn encode(record: &impl Serialize) -> Value {
@@ -297,7 +308,7 @@ pub(crate) fn all(cx: &mut dyn Context) -> Result<Vec<Role>, Failure> {
 pub(crate) fn access(object: &Object, cx: &mut dyn Context) -> Result<Access, Failure> {
     match cx.get(CATALOG, &object.key())? {
         Some(record) => Ok(decode(&record)?),
-        None if *object == Object::Schema => Ok(Access::of_schema()),
+        None if object.is_public() => Ok(Access::of_schema()),
         None => Ok(Access::of(BOOTSTRAP)),
     }
 }
@@ -310,7 +321,7 @@ pub(crate) fn put_access(
     cx.put(CATALOG, object.key(), encode(access))
 }
 
-/// Forgets whose a relation was, if that is known.
+/// Forgets whose something was, if that is known.
 pub(crate) fn remove_access(object: &Object, cx: &mut dyn Context) -> Result<(), Stop> {
     let key = object.key();
     if cx.get(CATALOG, &key)?.is_some() {
@@ -319,17 +330,32 @@ pub(crate) fn remove_access(object: &Object, cx: &mut dyn Context) -> Result<(),
     Ok(())
 }
 
-/// The records of all relations that have one, and that of the schema, by their keys.
-pub(crate) fn all_access(
-    cx: &mut dyn Context,
-) -> Result<Vec<(Key, Option<String>, Access)>, Failure> {
+/// What a record is of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Owned {
+    Relation(QualifiedName),
+    Schema(String),
+}
+
+/// The records of all relations and schemas that have one, and that of `public`, by their keys.
+pub(crate) fn all_access(cx: &mut dyn Context) -> Result<Vec<(Key, Owned, Access)>, Failure> {
     let mut found = Vec::new();
     scan(ACCESS_PREFIX, cx, &mut |name, record| {
-        let name = std::str::from_utf8(name).map_err(|_| DecodeError::new("name of a relation"))?;
-        found.push((named(ACCESS_PREFIX, name), Some(name.to_owned()), decode(record)?));
+        let name = QualifiedName::kept(name)?;
+        let key = named(ACCESS_PREFIX, name.as_kept());
+        found.push((key, Owned::Relation(name), decode(record)?));
         Ok(())
     })?;
-    found.push((Key::from(SCHEMA_KEY), None, access(&Object::Schema, cx)?));
+    let public = Object::Schema(PUBLIC.to_owned());
+    found.push((public.key(), Owned::Schema(PUBLIC.to_owned()), access(&public, cx)?));
+    scan(SCHEMA_PREFIX, cx, &mut |name, record| {
+        let name = std::str::from_utf8(name).map_err(|_| DecodeError::new("name of a schema"))?;
+        if !name.is_empty() {
+            let key = named(SCHEMA_PREFIX, name);
+            found.push((key, Owned::Schema(name.to_owned()), decode(record)?));
+        }
+        Ok(())
+    })?;
     Ok(found)
 }
 

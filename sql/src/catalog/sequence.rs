@@ -17,6 +17,7 @@ use pangea_core::txn::Context;
 use pangea_core::value::Value;
 use serde::{Deserialize, Serialize};
 
+use super::QualifiedName;
 use crate::error::{Failure, SqlError, code};
 use crate::types::SqlType;
 use crate::types::datum::Datum;
@@ -42,7 +43,7 @@ pub struct Sequence {
     /// Whether it begins again at its end.
     pub is_cycle: bool,
     /// The table that it goes with.
-    pub owner: Option<String>,
+    pub owner: Option<QualifiedName>,
 }
 
 /// The columns of a sequence that is read like a table.
@@ -100,7 +101,7 @@ impl Sequence {
     /// Takes up to `wanted` numbers, at least one.
     pub(crate) fn take(
         &self,
-        name: &str,
+        name: &QualifiedName,
         wanted: u64,
         cx: &mut dyn Context,
     ) -> Result<Block, Failure> {
@@ -129,7 +130,7 @@ impl Sequence {
     /// Says which number comes next, or was the last one.
     pub(crate) fn set(
         &self,
-        name: &str,
+        name: &QualifiedName,
         value: i64,
         is_called: bool,
         cx: &mut dyn Context,
@@ -162,7 +163,7 @@ impl Sequence {
         Ok(vec![Datum::Int(last), Datum::Int(0), Datum::Bool(is_called)])
     }
 
-    fn exhausted(&self, name: &str) -> SqlError {
+    fn exhausted(&self, name: &QualifiedName) -> SqlError {
         let (which, value) = match self.increment > 0 {
             true => ("maximum", self.max),
             false => ("minimum", self.min),

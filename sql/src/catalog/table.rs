@@ -9,7 +9,7 @@ use pangea_core::codec::{DecodeError, Reader};
 use pangea_core::ids::TableId;
 use serde::{Deserialize, Serialize};
 
-use super::Enums;
+use super::{Enums, QualifiedName};
 use crate::rows::{self, Columns};
 use crate::types::datum::Datum;
 use crate::types::{ColumnType, SqlType};
@@ -56,7 +56,7 @@ impl Column {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Identity {
     /// The name of its sequence.
-    pub sequence: String,
+    pub sequence: QualifiedName,
     /// Whether statements can't give it a value.
     pub is_always: bool,
 }
@@ -87,7 +87,7 @@ pub enum KeyTarget {
 pub struct Index {
     /// Its number in the store.
     pub id: TableId,
-    /// Its name.
+    /// Its name, in the schema of its table.
     pub name: String,
     /// What it is sorted by.
     pub keys: Vec<IndexKey>,
@@ -140,7 +140,7 @@ pub struct ForeignKey {
     /// The columns of this table, by position.
     pub columns: Vec<usize>,
     /// The name of the table that is referred to.
-    pub parent: String,
+    pub parent: QualifiedName,
     /// The columns there, by position.
     pub parent_columns: Vec<usize>,
     /// When the row that is referred to is deleted.
@@ -160,7 +160,7 @@ pub struct Table {
     /// Its number in the store.
     pub id: TableId,
     /// Its name.
-    pub name: String,
+    pub name: QualifiedName,
     /// Its columns, in order, with those that were dropped.
     pub columns: Vec<Column>,
     /// The positions of the columns of its primary key, in the key's order. None means that rows
@@ -175,9 +175,9 @@ pub struct Table {
     /// Its `FOREIGN KEY` constraints.
     pub foreign_keys: Vec<ForeignKey>,
     /// The names of tables that refer to it.
-    pub children: Vec<String>,
+    pub children: Vec<QualifiedName>,
     /// The names of sequences that go with its columns.
-    pub sequences: Vec<(usize, String)>,
+    pub sequences: Vec<(usize, QualifiedName)>,
     /// The enums of its columns, and others that its expressions may name: of them records know
     /// the numbers.
     #[serde(skip)]
@@ -186,8 +186,7 @@ pub struct Table {
 
 impl Table {
     /// A table without columns, which has no number yet.
-    pub fn new(name: impl Into<String>) -> Self {
-        let name = name.into();
+    pub fn new(name: QualifiedName) -> Self {
         Self {
             id: TableId(0),
             primary_key_name: format!("{name}_pkey"),

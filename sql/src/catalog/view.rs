@@ -3,6 +3,7 @@
 use pangea_core::ids::TableId;
 use serde::{Deserialize, Serialize};
 
+use super::QualifiedName;
 use super::table::column_type;
 use crate::types::ColumnType;
 
@@ -12,14 +13,15 @@ pub struct View {
     /// Its number, like a table's.
     pub id: TableId,
     /// Its name.
-    pub name: String,
-    /// The SQL text of its query.
+    pub name: QualifiedName,
+    /// The SQL text of its query, in which names without a schema are those of `public`.
+    /// The schema of others stands there.
     pub query: String,
     /// Its columns.
     pub columns: Vec<ViewColumn>,
     /// The tables and views that it names, and how many columns each had: those that came later
     /// are not in the view, whatever `*` says.
-    pub reads: Vec<(String, usize)>,
+    pub reads: Vec<(QualifiedName, usize)>,
     /// Where each of its rows is one of the first relation that it names: for each of its columns,
     /// the place of the column there, unless it is computed.
     pub shows: Option<Vec<Option<u32>>>,
@@ -60,7 +62,7 @@ impl CheckOption {
 
 impl View {
     /// How many columns a relation had that the view names.
-    pub(crate) fn width_of(&self, relation: &str) -> Option<usize> {
+    pub(crate) fn width_of(&self, relation: &QualifiedName) -> Option<usize> {
         self.reads.iter().find(|(name, _)| name == relation).map(|(_, width)| *width)
     }
 }

@@ -11,7 +11,7 @@ use pangea_core::value::Value;
 use super::write::{self, hidden_key};
 use super::{Executed, ddl, roles, scan, views};
 use crate::catalog::comment::{self, Subject};
-use crate::catalog::{self, Index, Relation, Table};
+use crate::catalog::{self, Index, QualifiedName, Relation, Table};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Env;
 use crate::keys;
@@ -52,7 +52,7 @@ pub(super) fn run(alter: &Alter, env: &Env, cx: &mut dyn Context) -> Result<Exec
         }
     }
     follow_parents(before, &after, cx)?;
-    views::check_dependent(before, &after, cx)?;
+    views::check_dependent(before, &after, env, cx)?;
     let paths = Paths::new(Arc::new(after))?;
     let moves = paths.table.primary_key != before.primary_key;
     if moves || !change.fill.is_empty() {
@@ -71,17 +71,22 @@ pub(super) fn run(alter: &Alter, env: &Env, cx: &mut dyn Context) -> Result<Exec
 }
 
 /// A name is taken by something that belongs to a table.
-pub(super) fn claim(name: &str, table: &str, cx: &mut dyn Context) -> Result<(), Failure> {
+pub(super) fn claim(
+    name: &str,
+    table: &QualifiedName,
+    cx: &mut dyn Context,
+) -> Result<(), Failure> {
+    let name = &table.beside(name);
     if catalog::find(name, cx)?.is_some() {
         let message = format!("relation \"{name}\" already exists");
         return Err(SqlError::new(code::DUPLICATE_TABLE, message).into());
     }
-    Ok(catalog::put(name, &Relation::Index { table: table.to_owned() }, cx)?)
+    Ok(catalog::put(name, &Relation::Index { table: table.clone() }, cx)?)
 }
 
 /// Changes the record of a table that is there.
 pub(super) fn change_table(
-    name: &str,
+    name: &QualifiedName,
     cx: &mut dyn Context,
     change: impl FnOnce(&mut Table),
 ) -> Result<(), Failure> {
@@ -94,7 +99,8 @@ pub(super) fn change_table(
 
 /// What a table refers to does not know of it any more.
 pub(super) fn forget_child(table: &Table, cx: &mut dyn Context) -> Result<(), Failure> {
-    let parents: BTreeSet<&String> = table.foreign_keys.iter().map(|key| &key.parent).collect();
+    let parents: BTreeSet<&QualifiedName> =
+        table.foreign_keys.iter().map(|key| &key.parent).collect();
     for parent in parents {
         change_table(parent, cx, |parent| parent.children.retain(|child| *child != table.name))?;
     }
@@ -115,7 +121,8 @@ fn rename(before: &Table, after: &Table, cx: &mut dyn Context) -> Result<(), Fai
                 .for_each(|key| key.parent = after.name.clone());
         })?;
     }
-    let parents: BTreeSet<&String> = before.foreign_keys.iter().map(|key| &key.parent).collect();
+    let parents: BTreeSet<&QualifiedName> =
+        before.foreign_keys.iter().map(|key| &key.parent).collect();
     for parent in parents.into_iter().filter(|parent| **parent != before.name) {
         change_table(parent, cx, |parent| {
             let names = parent.children.iter_mut();
@@ -124,7 +131,8 @@ fn rename(before: &Table, after: &Table, cx: &mut dyn Context) -> Result<(), Fai
     }
     let names = before.indexes.iter().map(|index| index.name.as_str());
     for name in names.chain(before.primary_key_name()) {
-        catalog::put(name, &Relation::Index { table: after.name.clone() }, cx)?;
+        let name = after.name.beside(name);
+        catalog::put(&name, &Relation::Index { table: after.name.clone() }, cx)?;
     }
     Ok(())
 }
@@ -139,15 +147,15 @@ fn change_indexes(
         match after.indexes.iter().find(|kept| kept.id == index.id) {
             Some(kept) if kept.name == index.name => {}
             Some(renamed) => {
-                catalog::remove(&index.name, cx)?;
+                catalog::remove(&before.name.beside(&index.name), cx)?;
                 claim(&renamed.name, &after.name, cx)?;
             }
-            None => forget_index(index, cx)?,
+            None => forget_index(&before.name, index, cx)?,
         }
     }
     if before.primary_key_name() != after.primary_key_name() {
         if let Some(old) = before.primary_key_name() {
-            catalog::remove(old, cx)?;
+            catalog::remove(&before.name.beside(old), cx)?;
         }
         match after.primary_key_name() {
             Some(new) => claim(new, &after.name, cx)?,
@@ -165,7 +173,7 @@ fn change_indexes(
 
 /// Tables that are referred to know by which.
 fn follow_parents(before: &Table, after: &Table, cx: &mut dyn Context) -> Result<(), Failure> {
-    let parents = |table: &Table| -> BTreeSet<String> {
+    let parents = |table: &Table| -> BTreeSet<QualifiedName> {
         table.foreign_keys.iter().map(|key| key.parent.clone()).collect()
     };
     let (old, new) = (parents(before), parents(after));
@@ -288,15 +296,15 @@ pub(crate) fn fill_index(
 /// When the executor needs the run to end.
 pub(crate) fn drop_index(mut table: Table, at: usize, cx: &mut dyn Context) -> Result<(), Failure> {
     let index = table.indexes.remove(at);
-    forget_index(&index, cx)?;
+    forget_index(&table.name, &index, cx)?;
     Ok(catalog::put_table(&table, cx)?)
 }
 
 /// All that there is of an index goes, but for what its table says.
-fn forget_index(index: &Index, cx: &mut dyn Context) -> Result<(), Failure> {
+fn forget_index(table: &QualifiedName, index: &Index, cx: &mut dyn Context) -> Result<(), Failure> {
     comment::forget(PG_CLASS, stored(index.id.0), cx)?;
     ddl::delete_all(index.id, cx)?;
-    Ok(catalog::remove(&index.name, cx)?)
+    Ok(catalog::remove(&table.beside(&index.name), cx)?)
 }
 
 fn duplicated(path: &Path, row: &[Datum], env: &Env) -> Result<SqlError, SqlError> {

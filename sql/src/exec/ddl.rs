@@ -13,11 +13,13 @@ use crate::authorization::{self, Required};
 use crate::catalog::comment;
 use crate::catalog::role::Privileges;
 use crate::catalog::sequence::SEQUENCES;
-use crate::catalog::{self, CATALOG, Relation, Sequence, Table};
+use crate::catalog::{self, CATALOG, PUBLIC, QualifiedName, Relation, Sequence, Table};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Env;
 use crate::notice::Notice;
 use crate::plan::{CreateSequence, CreateTable, DropTables, Truncate};
+use crate::search_path::shown;
+use crate::syntax::Written;
 use crate::system::{PG_CLASS, primary_key, stored};
 use crate::types::datum::Datum;
 
@@ -50,7 +52,8 @@ pub(super) fn create_table(
     }
     catalog::put_table(&table, cx)?;
     roles::adopt(name, env, cx)?;
-    let parents: BTreeSet<&String> = table.foreign_keys.iter().map(|key| &key.parent).collect();
+    let parents: BTreeSet<&QualifiedName> =
+        table.foreign_keys.iter().map(|key| &key.parent).collect();
     for parent in parents {
         alter::change_table(parent, cx, |parent| {
             if !parent.children.contains(name) {
@@ -61,26 +64,48 @@ pub(super) fn create_table(
     Ok(Executed::default())
 }
 
-pub(super) fn drop_tables(drop: &DropTables, cx: &mut dyn Context) -> Result<Executed, Failure> {
+pub(super) fn drop_tables(
+    drop: &DropTables,
+    env: &Env,
+    cx: &mut dyn Context,
+) -> Result<Executed, Failure> {
     let mut notices = Vec::new();
-    for name in &drop.names {
+    let dropped = drop.dropped();
+    for meant in &drop.names {
+        let error = missing("table", &meant.written);
+        let Some(name) = meant.existing(drop.if_exists, error.clone(), &mut notices)? else {
+            continue;
+        };
         let table = match catalog::find(name, cx)? {
             Some(Relation::Table(table)) => table,
             Some(other) => return Err(wrong_kind(name, &other, "table").into()),
-            None => {
-                let message = format!("table \"{name}\" does not exist");
-                if drop.if_exists {
-                    notices.push(Notice::plain(format!("{message}, skipping")));
-                    continue;
-                }
-                return Err(SqlError::new(code::UNDEFINED_TABLE, message).into());
-            }
+            None => return Err(error.into()),
         };
-        views::drop_dependent(("table", name), &drop.names, drop.is_cascade, cx)?;
-        let is_left = |child: &&String| *child != name && !drop.names.contains(child);
+        drop_table(table, (&dropped, drop.is_cascade), env, cx)?;
+    }
+    Ok(Executed { notices, ..Executed::default() })
+}
+
+/// The error of DROP for what is not there.
+pub(super) fn missing(kind: &str, written: &Written) -> SqlError {
+    let message = format!("{kind} \"{}\" does not exist", written.name);
+    SqlError::new(code::UNDEFINED_TABLE, message)
+}
+
+/// Drops a table, among others.
+pub(super) fn drop_table(
+    table: Table,
+    (dropped, is_cascade): (&[QualifiedName], bool),
+    env: &Env,
+    cx: &mut dyn Context,
+) -> Result<(), Failure> {
+    let name = &table.name;
+    {
+        views::drop_dependent(("table", name), (dropped, is_cascade), env, cx)?;
+        let is_left = |child: &&QualifiedName| *child != name && !dropped.contains(child);
         for child in table.children.iter().filter(is_left) {
-            if !drop.is_cascade {
-                return Err(depends(&table, child, cx)?.into());
+            if !is_cascade {
+                return Err(depends(&table, child, env, cx)?.into());
             }
             alter::change_table(child, cx, |child| {
                 child.foreign_keys.retain(|key| key.parent != *name);
@@ -93,22 +118,22 @@ pub(super) fn drop_tables(drop: &DropTables, cx: &mut dyn Context) -> Result<Exe
         for index in &table.indexes {
             delete_all(index.id, cx)?;
             comment::forget(PG_CLASS, stored(index.id.0), cx)?;
-            catalog::remove(&index.name, cx)?;
+            catalog::remove(&name.beside(&index.name), cx)?;
         }
         if !table.primary_key.is_empty() {
             comment::forget(PG_CLASS, primary_key(&table), cx)?;
-            catalog::remove(&table.primary_key_name, cx)?;
+            catalog::remove(&name.beside(&table.primary_key_name), cx)?;
         }
         comment::forget(PG_CLASS, stored(table.id.0), cx)?;
         delete_all(table.id, cx)?;
         catalog::remove(name, cx)?;
         roles::forget(name, cx)?;
     }
-    Ok(Executed { notices, ..Executed::default() })
+    Ok(())
 }
 
 /// The error of DROP for something that is of another kind.
-pub(super) fn wrong_kind(name: &str, relation: &Relation, wanted: &str) -> SqlError {
+pub(super) fn wrong_kind(name: &QualifiedName, relation: &Relation, wanted: &str) -> SqlError {
     let kind = relation.kind();
     let article = if kind == "index" { "an" } else { "a" };
     let message = format!("\"{name}\" is not a {wanted}");
@@ -131,7 +156,7 @@ pub(super) fn create_sequence(
 }
 
 fn make_sequence(
-    name: &str,
+    name: &QualifiedName,
     sequence: &Sequence,
     env: &Env,
     cx: &mut dyn Context,
@@ -146,7 +171,7 @@ fn make_sequence(
     roles::adopt(name, env, cx)
 }
 
-fn forget_sequence(name: &str, cx: &mut dyn Context) -> Result<(), Failure> {
+pub(super) fn forget_sequence(name: &QualifiedName, cx: &mut dyn Context) -> Result<(), Failure> {
     if let Some(Relation::Sequence(sequence)) = catalog::find(name, cx)? {
         cx.delete(SEQUENCES, sequence.key())?;
         comment::forget(PG_CLASS, stored(sequence.id), cx)?;
@@ -157,7 +182,12 @@ fn forget_sequence(name: &str, cx: &mut dyn Context) -> Result<(), Failure> {
 }
 
 /// The error of a sequence that goes with a column.
-fn needed_sequence(name: &str, owner: &str, cx: &mut dyn Context) -> Result<SqlError, Failure> {
+fn needed_sequence(
+    name: &QualifiedName,
+    owner: &QualifiedName,
+    env: &Env,
+    cx: &mut dyn Context,
+) -> Result<SqlError, Failure> {
     let mut column = None;
     if let Some(Relation::Table(table)) = catalog::find(owner, cx)? {
         let at = table.sequences.iter().find(|(_, sequence)| sequence == name).map(|(at, _)| *at);
@@ -167,6 +197,7 @@ fn needed_sequence(name: &str, owner: &str, cx: &mut dyn Context) -> Result<SqlE
         let is_identity = column.identity.is_some();
         (column.name, is_identity)
     });
+    let (name, owner) = (shown(name, env, cx)?, shown(owner, env, cx)?);
     if is_identity {
         let message = format!(
             "cannot drop sequence {name} because column {column} of table {owner} requires it"
@@ -181,36 +212,44 @@ fn needed_sequence(name: &str, owner: &str, cx: &mut dyn Context) -> Result<SqlE
     Ok(SqlError::new(code::DEPENDENT_OBJECTS, message).with_detail(detail).with_hint(hint))
 }
 
-pub(super) fn drop_sequences(drop: &DropTables, cx: &mut dyn Context) -> Result<Executed, Failure> {
+pub(super) fn drop_sequences(
+    drop: &DropTables,
+    env: &Env,
+    cx: &mut dyn Context,
+) -> Result<Executed, Failure> {
     let mut notices = Vec::new();
-    for name in &drop.names {
+    for meant in &drop.names {
+        let error = missing("sequence", &meant.written);
+        let Some(name) = meant.existing(drop.if_exists, error.clone(), &mut notices)? else {
+            continue;
+        };
         match catalog::find(name, cx)? {
             Some(Relation::Sequence(sequence)) => {
                 if let Some(owner) = sequence.owner {
-                    return Err(needed_sequence(name, &owner, cx)?.into());
+                    return Err(needed_sequence(name, &owner, env, cx)?.into());
                 }
                 forget_sequence(name, cx)?;
             }
             Some(other) => return Err(wrong_kind(name, &other, "sequence").into()),
-            None => {
-                let message = format!("sequence \"{name}\" does not exist");
-                if !drop.if_exists {
-                    return Err(SqlError::new(code::UNDEFINED_TABLE, message).into());
-                }
-                notices.push(Notice::plain(format!("{message}, skipping")));
-            }
+            None => return Err(error.into()),
         }
     }
     Ok(Executed { notices, ..Executed::default() })
 }
 
 /// The error of a table that another one refers to.
-fn depends(table: &Table, child: &str, cx: &mut dyn Context) -> Result<SqlError, Failure> {
-    let name = &table.name;
+fn depends(
+    table: &Table,
+    child: &QualifiedName,
+    env: &Env,
+    cx: &mut dyn Context,
+) -> Result<SqlError, Failure> {
+    let name = shown(&table.name, env, cx)?;
     let mut lines = Vec::new();
     if let Some(Relation::Table(child)) = catalog::find(child, cx)? {
-        for key in child.foreign_keys.iter().filter(|key| key.parent == *name) {
-            let (key, child) = (&key.name, &child.name);
+        let of = shown(&child.name, env, cx)?;
+        for key in child.foreign_keys.iter().filter(|key| key.parent == table.name) {
+            let (key, child) = (&key.name, &of);
             lines.push(format!("constraint {key} on table {child} depends on table {name}"));
         }
     }
@@ -269,7 +308,11 @@ pub(super) fn show_tables(cx: &mut dyn Context) -> Result<Executed, Failure> {
     let mut rows = Vec::new();
     for relation in relations {
         if let Relation::Table(table) = relation? {
-            rows.push(vec![Datum::Text(table.name)]);
+            let shown = match table.name.schema() {
+                PUBLIC => Written::plain(table.name.name()),
+                _ => Written::whole(&table.name),
+            };
+            rows.push(vec![Datum::Text(shown.to_string())]);
         }
     }
     Ok(Executed { count: rows.len() as u64, rows, ..Executed::default() })

@@ -8,7 +8,9 @@ use pangea_core::txn::{Context, Scan};
 use super::{Executed, roles};
 use crate::catalog::comment;
 use crate::catalog::enums::{self, next_oid};
-use crate::catalog::{self, CATALOG, Enum, EnumLabel, Relation, Table, procedure};
+use crate::catalog::{
+    self, CATALOG, Enum, EnumLabel, PUBLIC, QualifiedName, Relation, Table, procedure,
+};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Env;
 use crate::notice::Notice;
@@ -39,14 +41,14 @@ pub(super) fn create(
         all.push(EnumLabel { id, place, sort_order, text: text.clone() });
     }
     enums::put(&Enum::new(oid, name, all), cx)?;
-    roles::adopt(name, env, cx)?;
+    roles::adopt(&QualifiedName::public(name), env, cx)?;
     Ok(Executed::default())
 }
 
 /// # Errors
 /// When a type or a relation, which has a type of its own, has a name.
 fn check_free(name: &str, cx: &mut dyn Context) -> Result<(), Failure> {
-    let is_table = match catalog::find(name, cx)? {
+    let is_table = match catalog::find(&QualifiedName::public(name), cx)? {
         Some(Relation::Table(_) | Relation::View(_)) => true,
         Some(Relation::Sequence(_) | Relation::Index { .. }) | None => false,
     };
@@ -59,8 +61,8 @@ fn check_free(name: &str, cx: &mut dyn Context) -> Result<(), Failure> {
 
 /// # Errors
 /// When a type has the name of a new relation.
-pub(super) fn check_no_type(name: &str, cx: &mut dyn Context) -> Result<(), Failure> {
-    if enums::find_named(name, cx)?.is_none() {
+pub(super) fn check_no_type(name: &QualifiedName, cx: &mut dyn Context) -> Result<(), Failure> {
+    if name.schema() != PUBLIC || enums::find_named(name.name(), cx)?.is_none() {
         return Ok(());
     }
     let message = format!("type \"{name}\" already exists");
@@ -105,7 +107,8 @@ pub(super) fn alter(alter: &AlterType, cx: &mut dyn Context) -> Result<Executed,
             check_free(to, cx)?;
             check_texts(&known, &known.name, cx)?;
             enums::remove_name(&known.name, cx)?;
-            roles::follow_name(&known.name, to, cx)?;
+            let [before, after] = [&known.name, to].map(|name| QualifiedName::public(name));
+            roles::follow_name(&before, &after, cx)?;
             known.name.clone_from(to);
         }
     }
@@ -243,15 +246,12 @@ fn dependents(known: &Enum, cx: &mut dyn Context) -> Result<Vec<String>, Failure
 
 pub(super) fn drop_types(drop: &DropTables, cx: &mut dyn Context) -> Result<Executed, Failure> {
     let mut notices = Vec::new();
-    for name in &drop.names {
-        let Some(known) = enums::find_named(name, cx)? else {
-            let error = SqlError::undefined_type(name);
-            if !drop.if_exists {
-                return Err(error.into());
-            }
-            notices.push(Notice::plain(format!("{}, skipping", error.message)));
+    for meant in &drop.names {
+        let error = SqlError::undefined_type(&meant.written.to_string());
+        let Some(name) = meant.existing(drop.if_exists, error.clone(), &mut notices)? else {
             continue;
         };
+        let Some(known) = enums::find_named(name.name(), cx)? else { return Err(error.into()) };
         let dependents = dependents(&known, cx)?;
         if !dependents.is_empty() {
             let mut all = crate::catalog::Enums::default();

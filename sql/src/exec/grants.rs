@@ -8,10 +8,11 @@ use pangea_core::txn::Scan;
 use super::roles::Running;
 use crate::authorization::{denied, held};
 use crate::catalog::role::{self, Access, Given, Object, Privileges};
-use crate::catalog::{self, CATALOG, Relation};
+use crate::catalog::{self, CATALOG, Relation, schema};
 use crate::error::{Failure, SqlError, code};
 use crate::notice::Notice;
-use crate::plan::undefined_table;
+use crate::plan::no_schema;
+use crate::syntax::Written;
 use crate::syntax::roles::{Grant, GrantOn, RoleName};
 
 impl Running<'_> {
@@ -77,30 +78,44 @@ impl Running<'_> {
 
     fn objects(&mut self, on: &GrantOn) -> Result<Vec<Object>, Failure> {
         match on {
-            GrantOn::Schema => Ok(vec![Object::Schema]),
+            GrantOn::Schemas(names) => names.iter().map(|name| self.schema(name)).collect(),
             GrantOn::Tables(names) => names.iter().map(|name| self.object(name, false)).collect(),
             GrantOn::Sequences(names) => names.iter().map(|name| self.object(name, true)).collect(),
-            GrantOn::AllTables | GrantOn::AllSequences => self.all(*on == GrantOn::AllSequences),
+            GrantOn::AllTables(schemas) => self.all(schemas, false),
+            GrantOn::AllSequences(schemas) => self.all(schemas, true),
         }
     }
 
-    fn object(&mut self, name: &str, is_sequence: bool) -> Result<Object, Failure> {
+    fn schema(&mut self, name: &str) -> Result<Object, Failure> {
+        if !schema::is_there(name, self.cx)? {
+            return Err(no_schema(name).into());
+        }
+        Ok(Object::Schema(name.to_owned()))
+    }
+
+    fn object(&mut self, written: &Written, is_sequence: bool) -> Result<Object, Failure> {
         let wrong = |message: String| Err(SqlError::new(code::WRONG_OBJECT_TYPE, message).into());
-        match catalog::find(name, self.cx)? {
-            None => Err(undefined_table(name).into()),
-            Some(Relation::Sequence(_)) => Ok(Object::Sequence(name.to_owned())),
-            Some(_) if is_sequence => wrong(format!("\"{name}\" is not a sequence")),
-            Some(Relation::Index { .. }) => wrong(format!("\"{name}\" is an index")),
-            Some(Relation::Table(_)) => Ok(Object::Table(name.to_owned())),
-            Some(Relation::View(_)) => Ok(Object::View(name.to_owned())),
+        let Some((name, relation)) = self.relation(written)? else {
+            return Err(self.undefined(written)?.into());
+        };
+        match relation {
+            Relation::Sequence(_) => Ok(Object::Sequence(name)),
+            _ if is_sequence => wrong(format!("\"{name}\" is not a sequence")),
+            Relation::Index { .. } => wrong(format!("\"{name}\" is an index")),
+            Relation::Table(_) => Ok(Object::Table(name)),
+            Relation::View(_) => Ok(Object::View(name)),
         }
     }
 
-    fn all(&mut self, is_sequences: bool) -> Result<Vec<Object>, Failure> {
+    fn all(&mut self, schemas: &[String], is_sequences: bool) -> Result<Vec<Object>, Failure> {
+        for schema in schemas {
+            self.schema(schema)?;
+        }
         let (range, direction) = (catalog::relation_keys(), Direction::Forward);
         let mut records = Vec::new();
         self.cx.scan(&Scan { table: CATALOG, range, direction }, &mut |key, record| {
-            let name = catalog::relation_of_key(key).map(str::to_owned);
+            let name = catalog::relation_of_key(key);
+            let name = name.filter(|name| schemas.iter().any(|of| of == name.schema()));
             records.push((name, Relation::decode(record)));
             ControlFlow::Continue(())
         })?;
@@ -176,7 +191,7 @@ fn wanted(grant: &Grant, object: &Object) -> Result<Privileges, SqlError> {
     let all = match object {
         Object::Table(_) | Object::View(_) => Privileges::TABLE,
         Object::Sequence(_) => Privileges::SEQUENCE,
-        Object::Schema => Privileges::SCHEMA,
+        Object::Schema(_) => Privileges::SCHEMA,
         Object::Type(_) => Privileges::default(),
     };
     let Some(named) = &grant.privileges else { return Ok(all) };

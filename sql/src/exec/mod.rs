@@ -16,6 +16,7 @@ mod procedures;
 pub(crate) mod query;
 mod roles;
 mod scan;
+mod schemas;
 pub(crate) mod series;
 mod steps;
 mod views;
@@ -186,7 +187,7 @@ pub(crate) fn read_catalog(
     cx: &mut dyn Context,
 ) -> Result<(), Failure> {
     if planned.reads_catalog && env.catalog.get().is_none() {
-        let _ = env.catalog.set(Arc::new(SystemCatalog::load(cx)?));
+        let _ = env.catalog.set(Arc::new(SystemCatalog::load(&planned.path, cx)?));
     }
     Ok(())
 }
@@ -207,11 +208,11 @@ fn run_plan(plan: &Plan, env: &Env, cx: &mut dyn Context) -> Result<Executed, Fa
         Plan::Steps(steps) => steps::all(steps, env, cx),
         Plan::Role(statement) => roles::run(statement, env, cx),
         Plan::CreateTable(create) => ddl::create_table(create, env, cx),
-        Plan::DropTables(drop) => ddl::drop_tables(drop, cx),
+        Plan::DropTables(drop) => ddl::drop_tables(drop, env, cx),
         Plan::Truncate(truncate) => ddl::truncate(truncate, env, cx),
         Plan::Alter(alter) => alter::run(alter, env, cx),
         Plan::CreateSequence(create) => ddl::create_sequence(create, env, cx),
-        Plan::DropSequences(drop) => ddl::drop_sequences(drop, cx),
+        Plan::DropSequences(drop) => ddl::drop_sequences(drop, env, cx),
         Plan::Comment(Comment { subject, text }) => {
             comment::put(*subject, text.as_deref(), cx)?;
             Ok(Executed::default())
@@ -221,7 +222,7 @@ fn run_plan(plan: &Plan, env: &Env, cx: &mut dyn Context) -> Result<Executed, Fa
         Plan::CreateProcedure(create) => procedures::create(create, env, cx),
         Plan::DropProcedures(drop) => procedures::drop(drop, env, cx),
         Plan::Call(call) => procedure::call(call, env, cx),
-        Plan::DropViews(drop) => views::drop(drop, cx),
+        Plan::DropViews(drop) => views::drop(drop, env, cx),
         Plan::Lock => Ok(Executed::default()),
         Plan::CreateType(create) => enums::create(create, env, cx),
         Plan::AlterType(alter) => enums::alter(alter, cx),

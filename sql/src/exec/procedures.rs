@@ -10,8 +10,8 @@ use crate::catalog;
 use crate::catalog::procedure::{self, Mode, Procedure};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Env;
-use crate::notice::Notice;
 use crate::plan::{CreateProcedure, DropProcedures};
+use crate::syntax::Written;
 use crate::types::SqlType;
 
 pub(super) fn create(
@@ -92,10 +92,20 @@ pub(super) fn drop(
     cx: &mut dyn Context,
 ) -> Result<Executed, Failure> {
     let mut notices = Vec::new();
-    for (name, types) in &drop.named {
+    for (meant, types) in &drop.named {
+        let shown = shown(&meant.written, types.as_deref());
+        let message = match types {
+            _ if drop.if_exists => format!("procedure {shown} does not exist"),
+            Some(_) => format!("procedure {shown} does not exist"),
+            None => format!("could not find a procedure named \"{}\"", meant.written),
+        };
+        let error = SqlError::new(code::UNDEFINED_FUNCTION, message);
+        let Some(name) = meant.existing(drop.if_exists, error.clone(), &mut notices)? else {
+            continue;
+        };
         let mut all = procedure::find(name, cx)?;
         let found = match types {
-            Some(types) => all.iter().position(|known| is_named(known, types)),
+            Some(types) => all.iter().position(|known| known.is_given(types)),
             None if all.len() > 1 => {
                 let message = format!("procedure name \"{name}\" is not unique");
                 let hint = "Specify the argument list to select the procedure unambiguously.";
@@ -105,18 +115,7 @@ pub(super) fn drop(
             }
             None => (!all.is_empty()).then_some(0),
         };
-        let Some(at) = found else {
-            let shown = shown(name, types.as_deref());
-            if drop.if_exists {
-                notices.push(Notice::plain(format!("procedure {shown} does not exist, skipping")));
-                continue;
-            }
-            let message = match types {
-                Some(_) => format!("procedure {shown} does not exist"),
-                None => format!("could not find a procedure named \"{name}\""),
-            };
-            return Err(SqlError::new(code::UNDEFINED_FUNCTION, message).into());
-        };
+        let Some(at) = found else { return Err(error.into()) };
         check_owner(&all[at], env, cx)?;
         all.remove(at);
         procedure::put(name, &all, cx)?;
@@ -124,12 +123,7 @@ pub(super) fn drop(
     Ok(Executed { notices, ..Executed::default() })
 }
 
-/// Whether a procedure is meant by the types of what it is given, or of all of its parameters.
-fn is_named(procedure: &Procedure, types: &[SqlType]) -> bool {
-    procedure.identity() == types || procedure.types().eq(types.iter().copied())
-}
-
-fn shown(name: &str, types: Option<&[SqlType]>) -> String {
+fn shown(name: &Written, types: Option<&[SqlType]>) -> String {
     let types = types.unwrap_or_default().iter();
     let types: Vec<String> = types.map(ToString::to_string).collect();
     format!("{name}({})", types.join(","))

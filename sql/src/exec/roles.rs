@@ -6,15 +6,17 @@ use pangea_core::txn::Context;
 use sha2::{Digest, Sha256};
 
 use super::{Executed, procedures};
-use crate::authorization::{no_role, not_owner, ordinary, privileged};
-use crate::catalog::role::{self, Access, Membership, Object, Privileges, Role};
-use crate::catalog::{self, BOOTSTRAP, Relation, enums, procedure};
+use crate::authorization::{self, Required, no_role, not_owner, ordinary, privileged};
+use crate::catalog::role::{self, Access, Membership, Object, Owned, Privileges, Role};
+use crate::catalog::{self, BOOTSTRAP, PUBLIC, QualifiedName, Relation, enums, procedure, schema};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Env;
 use crate::notice::Notice;
+use crate::plan::{no_schema, undefined_table};
 use crate::scram::Verifier;
-use crate::syntax::RoleStatement;
-use crate::syntax::roles::{Owned, RoleName, RoleOption, reserved};
+use crate::search_path::{PathSetting, shown};
+use crate::syntax::roles::{OwnedKind, RoleName, RoleOption, reserved};
+use crate::syntax::{RoleStatement, Written};
 use crate::types::datum::Datum;
 use crate::types::{SqlType, text};
 
@@ -41,6 +43,7 @@ pub(super) fn run(
                 running.remove_members(role, from, *is_admin_only)?;
             }
         }
+        RoleStatement::Schema(statement) => running.schema_statement(statement)?,
         RoleStatement::Grant(grant) => running.grant(grant)?,
         RoleStatement::Revoke(grant) => running.revoke(grant)?,
         RoleStatement::Own { kind, relation, if_exists, owner } => {
@@ -323,7 +326,7 @@ impl<'a> Running<'a> {
                 format!("cannot drop role {name} because it is required by the database system");
             return Err(SqlError::new(code::DEPENDENT_OBJECTS, message).into());
         }
-        let dependents = self.dependents(name)?;
+        let dependents = self.owned_by(name)?;
         if !dependents.is_empty() {
             let message =
                 format!("role \"{name}\" cannot be dropped because some objects depend on it");
@@ -341,24 +344,30 @@ impl<'a> Running<'a> {
     }
 
     /// What a role owns, or was given or gave, in PostgreSQL's words.
-    fn dependents(&mut self, name: &str) -> Result<Vec<String>, Failure> {
+    fn owned_by(&mut self, name: &str) -> Result<Vec<String>, Failure> {
         let mut found = Vec::new();
         for procedure in procedure::all(self.cx)?.iter().filter(|it| it.owner == name) {
             found.push(format!("owner of function {}", procedure.signature()));
         }
         for (_, relation, access) in role::all_access(self.cx)? {
             let object = match relation {
-                None => Object::Schema,
-                Some(relation) => match catalog::find(&relation, self.cx)? {
+                Owned::Schema(name) => Object::Schema(name),
+                Owned::Relation(relation) => match catalog::find(&relation, self.cx)? {
                     Some(Relation::Sequence(_)) => Object::Sequence(relation),
                     Some(Relation::View(_)) => Object::View(relation),
-                    None if enums::find_named(&relation, self.cx)?.is_some() => {
-                        Object::Type(relation)
+                    None if relation.schema() == PUBLIC
+                        && enums::find_named(relation.name(), self.cx)?.is_some() =>
+                    {
+                        Object::Type(relation.name().to_owned())
                     }
                     _ => Object::Table(relation),
                 },
             };
-            let (kind, object) = (object.kind(), object.name().to_owned());
+            let kind = object.kind();
+            let object = match object.relation() {
+                Some(relation) => shown(relation, self.env, self.cx)?,
+                None => object.name().to_owned(),
+            };
             if access.owner == name {
                 found.push(format!("owner of {kind} {object}"));
             }
@@ -367,6 +376,8 @@ impl<'a> Running<'a> {
                 found.push(format!("privileges for {kind} {object}"));
             }
         }
+        // A schema is older than what was given in it.
+        found.sort_by_key(|line| !line.starts_with("owner of schema"));
         Ok(found)
     }
 
@@ -450,23 +461,48 @@ impl<'a> Running<'a> {
         Ok(())
     }
 
+    /// What a name stands for.
+    pub(super) fn relation(
+        &mut self,
+        written: &Written,
+    ) -> Result<Option<(QualifiedName, Relation)>, Failure> {
+        if let Some(schema) = &written.schema
+            && schema::is_there(schema, self.cx)?
+        {
+            let of = Required::to_use(Object::Schema(schema.clone()));
+            authorization::check(&[of], self.env, self.cx)?;
+        }
+        let path = PathSetting::of(self.env).resolve(self.cx)?;
+        path.find(written, self.cx)
+    }
+
+    /// The error of a name that stands for nothing.
+    pub(super) fn undefined(&mut self, written: &Written) -> Result<SqlError, Failure> {
+        match &written.schema {
+            Some(schema) if !schema::is_there(schema, self.cx)? => Ok(no_schema(schema)),
+            _ => Ok(undefined_table(written)),
+        }
+    }
+
     fn own(
         &mut self,
-        kind: Owned,
-        name: &str,
+        kind: OwnedKind,
+        written: &Written,
         if_exists: bool,
         owner: &RoleName,
     ) -> Result<(), Failure> {
-        let (object, sequences) = match catalog::find(name, self.cx)? {
-            Some(Relation::Table(table)) if kind == Owned::Table => {
+        let found = self.relation(written)?;
+        let name = &found.as_ref().map_or(QualifiedName::default(), |(name, _)| name.clone());
+        let (object, sequences) = match found.map(|(_, relation)| relation) {
+            Some(Relation::Table(table)) if kind == OwnedKind::Table => {
                 let sequences = table.sequences.into_iter().map(|(_, name)| name).collect();
-                (Object::Table(name.to_owned()), sequences)
+                (Object::Table(name.clone()), sequences)
             }
-            Some(Relation::View(_)) if kind != Owned::Sequence => {
-                (Object::View(name.to_owned()), Vec::new())
+            Some(Relation::View(_)) if kind != OwnedKind::Sequence => {
+                (Object::View(name.clone()), Vec::new())
             }
-            Some(Relation::Sequence(sequence)) if kind != Owned::View => match sequence.owner {
-                None => (Object::Sequence(name.to_owned()), Vec::new()),
+            Some(Relation::Sequence(sequence)) if kind != OwnedKind::View => match sequence.owner {
+                None => (Object::Sequence(name.clone()), Vec::new()),
                 Some(table) => {
                     let error = SqlError::unsupported("");
                     let message = format!("cannot change owner of sequence \"{name}\"");
@@ -476,19 +512,21 @@ impl<'a> Running<'a> {
             },
             Some(_) => {
                 let kind = match kind {
-                    Owned::Table => "table",
-                    Owned::View => "view",
-                    Owned::Sequence => "sequence",
+                    OwnedKind::Table => "table",
+                    OwnedKind::View => "view",
+                    OwnedKind::Sequence => "sequence",
                 };
                 let message = format!("\"{name}\" is not a {kind}");
                 return Err(SqlError::new(code::WRONG_OBJECT_TYPE, message).into());
             }
             None if if_exists => {
-                self.notices
-                    .push(Notice::plain(format!("relation \"{name}\" does not exist, skipping")));
+                self.notices.push(Notice::plain(format!(
+                    "relation \"{}\" does not exist, skipping",
+                    written.name
+                )));
                 return Ok(());
             }
-            None => return Err(crate::plan::undefined_table(name).into()),
+            None => return Err(self.undefined(written)?.into()),
         };
         let owner = self.named(owner)?;
         if !self.is_superuser() {
@@ -500,10 +538,11 @@ impl<'a> Running<'a> {
                 return Err(refused(format!("must be member of role \"{owner}\"")));
             }
             let theirs = privileged(&owner, self.cx)?;
-            let schema = role::access(&Object::Schema, self.cx)?;
+            let of = Object::Schema(name.schema().to_owned());
+            let schema = role::access(&of, self.cx)?;
             let held = crate::authorization::held(&schema, &theirs);
             if held.within(Privileges::CREATE).is_empty() {
-                return Err(crate::authorization::denied(&Object::Schema).into());
+                return Err(crate::authorization::denied(&of).into());
             }
         }
         give(&object, &owner, self.cx)?;
@@ -515,7 +554,7 @@ impl<'a> Running<'a> {
 }
 
 /// Makes a role the owner of an object. What the owner before has given, the new one has.
-fn give(object: &Object, owner: &str, cx: &mut dyn Context) -> Result<(), Failure> {
+pub(super) fn give(object: &Object, owner: &str, cx: &mut dyn Context) -> Result<(), Failure> {
     let mut access = role::access(object, cx)?;
     let before = std::mem::replace(&mut access.owner, owner.to_owned());
     for given in access.given.iter_mut().filter(|given| given.by == before) {
@@ -532,21 +571,25 @@ pub(super) fn owner_of_new(env: &Env, cx: &mut dyn Context) -> Result<String, Fa
 }
 
 /// What a role makes belongs to it. What is nobody's record is the bootstrap superuser's.
-pub(super) fn adopt(name: &str, env: &Env, cx: &mut dyn Context) -> Result<(), Failure> {
+pub(super) fn adopt(name: &QualifiedName, env: &Env, cx: &mut dyn Context) -> Result<(), Failure> {
     match owner_of_new(env, cx)? {
         owner if owner == BOOTSTRAP => Ok(()),
-        owner => Ok(role::put_access(&Object::Table(name.to_owned()), &Access::of(&owner), cx)?),
+        owner => Ok(role::put_access(&Object::Table(name.clone()), &Access::of(&owner), cx)?),
     }
 }
 
 /// Forgets whose a relation was that goes.
-pub(super) fn forget(name: &str, cx: &mut dyn Context) -> Result<(), Failure> {
-    Ok(role::remove_access(&Object::Table(name.to_owned()), cx)?)
+pub(super) fn forget(name: &QualifiedName, cx: &mut dyn Context) -> Result<(), Failure> {
+    Ok(role::remove_access(&Object::Table(name.clone()), cx)?)
 }
 
 /// A table has another name.
-pub(super) fn follow_name(before: &str, after: &str, cx: &mut dyn Context) -> Result<(), Failure> {
-    let [before, after] = [before, after].map(|name| Object::Table(name.to_owned()));
+pub(super) fn follow_name(
+    before: &QualifiedName,
+    after: &QualifiedName,
+    cx: &mut dyn Context,
+) -> Result<(), Failure> {
+    let [before, after] = [before, after].map(|name| Object::Table(name.clone()));
     let access = role::access(&before, cx)?;
     if access != Access::of(BOOTSTRAP) {
         role::put_access(&after, &access, cx)?;

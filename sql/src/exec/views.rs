@@ -8,11 +8,11 @@ use pangea_core::txn::{Context, Scan};
 
 use super::{Executed, roles};
 use crate::catalog::comment;
-use crate::catalog::{self, CATALOG, Relation, Table, View};
+use crate::catalog::{self, CATALOG, QualifiedName, Relation, Table, View};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Env;
-use crate::notice::Notice;
 use crate::plan::{self, AlterView, CreateView, DropTables, ViewChange};
+use crate::search_path::shown;
 use crate::syntax;
 use crate::system::{PG_CLASS, stored};
 
@@ -110,35 +110,38 @@ fn check_replaced(before: &View, after: &View) -> Result<(), SqlError> {
     Ok(())
 }
 
-pub(super) fn drop(drop: &DropTables, cx: &mut dyn Context) -> Result<Executed, Failure> {
+pub(super) fn drop(
+    drop: &DropTables,
+    env: &Env,
+    cx: &mut dyn Context,
+) -> Result<Executed, Failure> {
     let mut notices = Vec::new();
-    for name in &drop.names {
+    let dropped = drop.dropped();
+    for meant in &drop.names {
+        let error = super::ddl::missing("view", &meant.written);
+        let Some(name) = meant.existing(drop.if_exists, error.clone(), &mut notices)? else {
+            continue;
+        };
         match catalog::find(name, cx)? {
             Some(Relation::View(view)) => {
-                drop_dependent(("view", name), &drop.names, drop.is_cascade, cx)?;
+                drop_dependent(("view", name), (&dropped, drop.is_cascade), env, cx)?;
                 forget(&view, cx)?;
             }
             Some(other) => return Err(super::ddl::wrong_kind(name, &other, "view").into()),
-            None if drop.if_exists => {
-                notices.push(Notice::plain(format!("view \"{name}\" does not exist, skipping")));
-            }
-            None => {
-                let message = format!("view \"{name}\" does not exist");
-                return Err(SqlError::new(code::UNDEFINED_TABLE, message).into());
-            }
+            None => return Err(error.into()),
         }
     }
     Ok(Executed { notices, ..Executed::default() })
 }
 
-fn forget(view: &View, cx: &mut dyn Context) -> Result<(), Failure> {
+pub(super) fn forget(view: &View, cx: &mut dyn Context) -> Result<(), Failure> {
     comment::forget(PG_CLASS, stored(view.id.0), cx)?;
     catalog::remove(&view.name, cx)?;
     roles::forget(&view.name, cx)
 }
 
 /// The views that name a relation.
-fn dependents(name: &str, cx: &mut dyn Context) -> Result<Vec<View>, Failure> {
+fn dependents(name: &QualifiedName, cx: &mut dyn Context) -> Result<Vec<View>, Failure> {
     let mut records = Vec::new();
     let (range, direction) = (catalog::relation_keys(), Direction::Forward);
     cx.scan(&Scan { table: CATALOG, range, direction }, &mut |_, record| {
@@ -158,18 +161,20 @@ fn dependents(name: &str, cx: &mut dyn Context) -> Result<Vec<View>, Failure> {
 
 /// The views that name a relation, and those that name these, each with a line that says so. In the
 /// order in which they were made.
-fn all_dependents(
-    (kind, name): (&str, &str),
+pub(super) fn all_dependents(
+    (kind, name): (&str, &QualifiedName),
+    env: &Env,
     cx: &mut dyn Context,
 ) -> Result<Vec<(View, String)>, Failure> {
     let mut found: Vec<(View, String)> = Vec::new();
-    let mut open = VecDeque::from([(kind.to_owned(), name.to_owned())]);
+    let mut open = VecDeque::from([(kind.to_owned(), name.clone())]);
     while let Some((kind, name)) = open.pop_front() {
         for view in dependents(&name, cx)? {
             if found.iter().any(|(known, _)| known.name == view.name) {
                 continue;
             }
-            let line = format!("view {} depends on {kind} {name}", view.name);
+            let (of, on) = (shown(&view.name, env, cx)?, shown(&name, env, cx)?);
+            let line = format!("view {of} depends on {kind} {on}");
             open.push_back(("view".to_owned(), view.name.clone()));
             found.push((view, line));
         }
@@ -183,12 +188,12 @@ fn all_dependents(
 /// # Errors
 /// When there are any, other than those that go too, and no CASCADE.
 pub(super) fn drop_dependent(
-    (kind, name): (&str, &str),
-    dropped: &[String],
-    is_cascade: bool,
+    (kind, name): (&str, &QualifiedName),
+    (dropped, is_cascade): (&[QualifiedName], bool),
+    env: &Env,
     cx: &mut dyn Context,
 ) -> Result<(), Failure> {
-    let found = all_dependents((kind, name), cx)?;
+    let found = all_dependents((kind, name), env, cx)?;
     let found: Vec<_> =
         found.into_iter().filter(|(view, _)| !dropped.contains(&view.name)).collect();
     let lines: Vec<String> = found.iter().map(|(_, line)| line.clone()).collect();
@@ -196,6 +201,7 @@ pub(super) fn drop_dependent(
         return Ok(());
     }
     if !is_cascade {
+        let name = shown(name, env, cx)?;
         let message = format!("cannot drop {kind} {name} because other objects depend on it");
         let error = SqlError::new(code::DEPENDENT_OBJECTS, message)
             .with_detail(lines.join("\n"))
@@ -209,11 +215,15 @@ pub(super) fn drop_dependent(
 ///
 /// # Errors
 /// When a view calls something else by that name.
-pub(super) fn follow_name(old: &str, new: &str, cx: &mut dyn Context) -> Result<(), Failure> {
+pub(super) fn follow_name(
+    old: &QualifiedName,
+    new: &QualifiedName,
+    cx: &mut dyn Context,
+) -> Result<(), Failure> {
     for mut view in dependents(old, cx)? {
         view.query = syntax::renamed(&view.query, old, new)?;
         for (name, _) in view.reads.iter_mut().filter(|(name, _)| name == old) {
-            *name = new.to_owned();
+            *name = new.clone();
         }
         let name = view.name.clone();
         catalog::put(&name, &Relation::View(view), cx)?;
@@ -228,6 +238,7 @@ pub(super) fn follow_name(old: &str, new: &str, cx: &mut dyn Context) -> Result<
 pub(super) fn check_dependent(
     before: &Table,
     after: &Table,
+    env: &Env,
     cx: &mut dyn Context,
 ) -> Result<(), Failure> {
     let mut changed = Vec::new();
@@ -250,29 +261,30 @@ pub(super) fn check_dependent(
     changed.sort_by_key(|view| view.id);
     match changed.first() {
         None => Ok(()),
-        Some(first) => Err(hindering(before, after, first, &changed, cx)?.into()),
+        Some(first) => Err(hindering((before, after), first, &changed, env, cx)?.into()),
     }
 }
 
 /// The error of a table that can't change because of views.
 fn hindering(
-    before: &Table,
-    after: &Table,
+    (before, after): (&Table, &Table),
     first: &View,
     all: &[View],
+    env: &Env,
     cx: &mut dyn Context,
 ) -> Result<SqlError, Failure> {
-    let (name, view) = (&before.name, &first.name);
+    let (name, view) = (shown(&before.name, env, cx)?, shown(&first.name, env, cx)?);
     for (old, new) in before.columns.iter().zip(&after.columns) {
         let column = &old.name;
         if new.is_dropped && !old.is_dropped {
             let mut lines = Vec::new();
             for view in all {
-                let others = all_dependents(("view", &view.name), cx)?;
+                let others = all_dependents(("view", &view.name), env, cx)?;
                 lines.extend(others.into_iter().map(|(view, line)| (view.id, line)));
             }
             for view in all {
-                let line = format!("view {} depends on column {column} of table {name}", view.name);
+                let of = shown(&view.name, env, cx)?;
+                let line = format!("view {of} depends on column {column} of table {name}");
                 if !lines.iter().any(|(id, _)| *id == view.id) {
                     lines.push((view.id, line));
                 }

@@ -16,7 +16,7 @@ use pangea_core::txn::Context;
 use pangea_core::value::Value;
 
 use super::{alter, check_size, scan};
-use crate::catalog::{Action, ForeignKey, Table};
+use crate::catalog::{Action, ForeignKey, QualifiedName, Table};
 use crate::conflict::shown_key;
 use crate::error::{Failure, SqlError, code};
 use crate::expr::{Env, Expr};
@@ -319,7 +319,7 @@ impl<'a> Writer<'a> {
     /// Whether a foreign key is looked at when the transaction commits. It is noted then.
     fn is_deferred(
         &self,
-        child: &str,
+        child: &QualifiedName,
         key: &ForeignKey,
         values: &[Datum],
         error: &SqlError,
@@ -327,7 +327,7 @@ impl<'a> Writer<'a> {
         let Some(deferred) = self.env.deferred.as_ref().filter(|_| key.deferral.1) else {
             return false;
         };
-        let (child, key, values) = (child.to_owned(), key.name.clone(), values.to_vec());
+        let (child, key, values) = (child.clone(), key.name.clone(), values.to_vec());
         deferred.borrow_mut().push(Deferred { child, key, values, error: error.clone() });
         true
     }
@@ -477,7 +477,7 @@ fn check_not_null(table: &Table, row: &[Datum], env: &Env) -> Result<(), SqlErro
     let violated = columns.find(|(column, datum)| column.is_not_null && datum.is_null());
     let Some((column, _)) = violated else { return Ok(()) };
     let detail = failing_row(table, row, env);
-    Err(SqlError::null_in_column(&column.name, &table.name).with_detail(detail))
+    Err(SqlError::null_in_column(&column.name, table.name.name()).with_detail(detail))
 }
 
 pub(super) fn failing_row(table: &Table, row: &[Datum], env: &Env) -> String {

@@ -11,7 +11,7 @@ use crate::expr::temporal::Temporal;
 use crate::expr::{Binary, Comparison, Expr, SequenceCall, Unary};
 use crate::relational::explain::Known;
 use crate::sequence::Used;
-use crate::syntax::quoted;
+use crate::syntax::quoted_name;
 use crate::types::datum::Datum;
 use crate::types::text;
 use crate::types::zone::Zone;
@@ -328,8 +328,8 @@ impl Names<'_> {
         if let Some(number) = at.checked_sub(INIT_SEQUENCE_FIRST) {
             return format!("${number}");
         }
-        let name = self.sequences.get(at).map_or("", |used| used.name.as_str());
-        let name = format!("'{}'::regclass", quoted(name).replace('\'', "''"));
+        let name = self.sequences.get(at).map(|used| quoted_name(&used.name)).unwrap_or_default();
+        let name = format!("'{}'::regclass", name.replace('\'', "''"));
         match call {
             SequenceCall::Next => format!("nextval({name})"),
             SequenceCall::Current => format!("currval({name})"),

@@ -9,6 +9,7 @@ use sqlparser::ast;
 use super::expression::Names;
 use super::profile::Step;
 use super::{Actual, Detail, Node, Options, Profile};
+use crate::catalog::QualifiedName;
 use crate::error::{Failure, SqlError};
 use crate::expr::{Env, Expr};
 use crate::plan::access::Access;
@@ -233,10 +234,11 @@ impl Showing<'_> {
     }
 
     /// The step that writes rows of a table.
-    fn written(&self, operation: &str, table: &str) -> Node {
+    fn written(&self, operation: &str, of: &QualifiedName) -> Node {
+        let (schema, table) = (of.schema(), of.name());
         let alias = self.alias.as_deref().filter(|_| operation != "Insert").unwrap_or(table);
         let is_verbose = self.options.is_verbose;
-        let read = Read { schema: "public", name: table, alias, is_verbose };
+        let read = Read { schema, name: table, alias, is_verbose };
         let mut node = Node::new("ModifyTable");
         node.title = format!("{operation} on {}", read.shown());
         node.facts.push(("Operation", Detail::Text(operation.to_owned())));
@@ -264,7 +266,7 @@ impl Showing<'_> {
                 arbiters(&mut node, *path);
                 if let Some(filter) = filter {
                     let columns = || own.table.columns.iter().map(|column| &column.name);
-                    let old = columns().map(|name| column(Some(&own.table.name), name));
+                    let old = columns().map(|name| column(Some(own.table.name.name()), name));
                     let new = columns().map(|name| column(Some("excluded"), name));
                     let names = self.names(old.chain(new).collect());
                     node.note_text("Conflict Filter", names.shown(filter, None));
@@ -284,9 +286,9 @@ impl Showing<'_> {
     ) -> Node {
         let columns = path.table.columns.iter().map(|it| column(None, &it.name));
         let names = self.names(columns.collect());
-        let name = path.table.name.as_str();
+        let (schema, name) = (path.table.name.schema(), path.table.name.name());
         let alias = self.alias.as_deref().unwrap_or(name);
-        let read = Read { schema: "public", name, alias, is_verbose: self.options.is_verbose };
+        let read = Read { schema, name, alias, is_verbose: self.options.is_verbose };
         let mut node = access(path, filter, &names, &read, is_ordered);
         let size = |table: TableId| cx.estimate(table).map(|rows| rows as u64);
         node.rows =

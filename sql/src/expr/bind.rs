@@ -9,16 +9,17 @@ use sqlparser::ast;
 use sqlparser::tokenizer::Location;
 
 use super::cast::{self, Level};
+pub(crate) use super::scope::Qualifier;
 pub(crate) use super::type_names::column_type;
 use super::{Expr, Unary, row_values};
-use crate::catalog::Enums;
 use crate::catalog::role::Privileges;
+use crate::catalog::{Enums, QualifiedName};
 use crate::error::{SqlError, code};
 use crate::exec::aggregate::Aggregate;
 use crate::exec::series::Called;
 use crate::procedure::{Signature, unassigned};
 use crate::relational::{ColumnId, Query, Shape, Window};
-use crate::syntax;
+use crate::syntax::{self, Written};
 use crate::types::datum::Datum;
 use crate::types::zone::Zone;
 use crate::types::{ColumnType, NO_MODIFIER, SqlType, text};
@@ -37,6 +38,8 @@ pub(crate) struct Bound {
 /// A column that expressions can name.
 #[derive(Clone, Debug)]
 pub(crate) struct ScopeColumn {
+    /// The schema of its table, where it may be named with that.
+    pub schema: Option<Arc<str>>,
     /// The name or alias of its table.
     pub table: String,
     pub name: String,
@@ -74,6 +77,8 @@ pub(crate) struct Params {
     pub reads_node: bool,
     /// Whether one is told where to go on.
     pub sets_sequences: bool,
+    /// Whether the text is one that the catalog keeps: names without a schema are of `public`.
+    pub is_kept: bool,
     /// The columns of queries around the one that is bound that it names.
     pub outer: Vec<(ColumnId, SqlType)>,
     /// The names that parameters have in a procedure.
@@ -85,10 +90,12 @@ pub(crate) struct Params {
 /// How an expression names a sequence.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum SequenceName {
-    Named(String),
+    /// By what the catalog has of it.
+    Known(QualifiedName),
+    Named(Written),
     /// The one that goes with a column.
     OfColumn {
-        table: String,
+        table: Written,
         column: String,
     },
 }
@@ -162,41 +169,6 @@ impl Bound {
 
     pub(crate) fn base(&self) -> SqlType {
         self.ty.base
-    }
-}
-
-impl Scope {
-    fn find(&self, table: Option<&str>, name: &str) -> Result<usize, SqlError> {
-        let is_match = |column: &ScopeColumn| {
-            let is_of = match table {
-                Some(table) => column.table == table,
-                None => !column.is_merged,
-            };
-            !column.is_hidden && column.name == name && is_of
-        };
-        let mut found = (0..self.columns.len()).filter(|&at| is_match(&self.columns[at]));
-        let Some(first) = found.next() else { return Err(self.missing(table, name)) };
-        if found.next().is_some() {
-            let message = format!("column reference \"{name}\" is ambiguous");
-            return Err(SqlError::new(code::AMBIGUOUS_COLUMN, message));
-        }
-        Ok(first)
-    }
-
-    fn missing(&self, table: Option<&str>, name: &str) -> SqlError {
-        if let Some(error) = syntax::system_column(name) {
-            return error;
-        }
-        let Some(table) = table else {
-            let message = format!("column \"{name}\" does not exist");
-            return SqlError::new(code::UNDEFINED_COLUMN, message);
-        };
-        if self.columns.iter().any(|column| column.table == table) {
-            let message = format!("column {table}.{name} does not exist");
-            return SqlError::new(code::UNDEFINED_COLUMN, message);
-        }
-        let message = format!("missing FROM-clause entry for table \"{table}\"");
-        SqlError::new(code::UNDEFINED_TABLE, message)
     }
 }
 
@@ -292,18 +264,18 @@ impl Binder<'_> {
 
     fn column(
         &mut self,
-        table: Option<&str>,
+        table: Option<Qualifier<'_>>,
         ident: &ast::Ident,
         location: Location,
     ) -> Result<Bound, SqlError> {
         let name = syntax::name(ident);
         let variables = self.params.variables.as_ref().map(|signature| &signature.variables);
         let variable = variables.and_then(|variables| {
-            let found = variables.find(table, &name)?;
+            let found = variables.find(table.map(|it| it.table), &name)?;
             Some((found.parameter, found.ty, variables.is_strict))
         });
         let is_unassigned = table.is_some_and(|table| {
-            variables.is_some_and(|it| it.unassigned.iter().any(|record| record == table))
+            variables.is_some_and(|it| it.unassigned.iter().any(|record| record == table.table))
         });
         let found = self.column_of_relation(table, &name, ident, location);
         match (variable, found) {
@@ -316,14 +288,14 @@ impl Binder<'_> {
                 let error = SqlError::new(code::AMBIGUOUS_COLUMN, message).with_detail(detail);
                 Err(self.error_at(error, location))
             }
-            (None, Err(_)) if is_unassigned => Err(unassigned(table.unwrap_or_default())),
+            (None, Err(_)) if is_unassigned => Err(unassigned(table.map_or("", |it| it.table))),
             (_, found) => found,
         }
     }
 
     fn column_of_relation(
         &mut self,
-        table: Option<&str>,
+        table: Option<Qualifier<'_>>,
         name: &str,
         ident: &ast::Ident,
         location: Location,
@@ -349,7 +321,7 @@ impl Binder<'_> {
     /// A column of the nearest query around this one that has it.
     fn outer_column(
         &mut self,
-        table: Option<&str>,
+        table: Option<Qualifier<'_>>,
         name: &str,
         location: Location,
     ) -> Option<Result<Bound, SqlError>> {
@@ -374,9 +346,14 @@ impl Binder<'_> {
 
     fn compound(&mut self, idents: &[ast::Ident], location: Location) -> Result<Bound, SqlError> {
         match idents {
-            [table, column] => self.column(Some(&syntax::name(table)), column, location),
-            [schema, table, column] if syntax::is_schema(&syntax::name(schema)) => {
-                self.column(Some(&syntax::name(table)), column, location)
+            [table, column] => {
+                let qualifier = Qualifier { schema: None, table: &syntax::name(table) };
+                self.column(Some(qualifier), column, location)
+            }
+            [schema, table, column] => {
+                let (schema, table) = (syntax::name(schema), syntax::name(table));
+                let qualifier = Qualifier { schema: Some(&schema), table: &table };
+                self.column(Some(qualifier), column, location)
             }
             _ => Err(self.error_at(SqlError::unsupported("a name of so many parts"), location)),
         }

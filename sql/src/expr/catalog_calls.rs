@@ -67,6 +67,8 @@ pub(crate) enum CatalogFunction {
     Schemas,
     /// `acldefault`
     DefaultAccess,
+    /// `current_schema`
+    Schema,
 }
 
 /// On what somebody has a privilege.
@@ -212,6 +214,7 @@ pub(super) const SIGNATURES: &[Signature] = &[
     of("pg_has_role", &[Oid, Text], Bool, function(F::HasRole)),
     of("pg_has_role", &[Name, Name, Text], Bool, function(F::HasRole)),
     of("pg_has_role", &[Name, Oid, Text], Bool, function(F::HasRole)),
+    of("current_schema", &[], SqlType::Name, function(F::Schema)),
     of(
         "current_schemas",
         &[Bool],
@@ -260,7 +263,7 @@ pub(super) fn call(
         F::Never => Ok(Datum::Bool(false)),
         F::Nothing => Ok(Datum::Null),
         F::Empty => Ok(Datum::Text(String::new())),
-        F::Expr => Ok(args[0].clone()),
+        F::Expr => Ok(Datum::Text(catalog.shown_expr(text(&args[0])))),
         F::Index
         | F::View
         | F::Procedure
@@ -304,11 +307,11 @@ pub(super) fn call(
                 SqlError::new(code::INTERNAL, message)
             })
         }
+        F::Schema => shown(catalog.search_path(false).first().map(|name| (*name).to_owned())),
         F::Schemas => {
             let implicit = args[0] == Datum::Bool(true);
-            let names = ["pg_catalog", "public"];
-            let names = names.iter().skip(usize::from(!implicit));
-            Ok(Datum::array(names.map(|name| Datum::Text((*name).to_owned())).collect()))
+            let names = catalog.search_path(implicit);
+            Ok(Datum::array(names.into_iter().map(|name| Datum::Text(name.to_owned())).collect()))
         }
     }
 }
@@ -397,7 +400,16 @@ fn has_privilege(
         let (privileges, with_option) = privilege(word)?;
         has_any |= match of {
             Of::Anything => true,
-            Of::Schema => catalog.may_in_schema(&user, privileges, env),
+            Of::Schema => {
+                let number = match object {
+                    Datum::Text(name) => catalog.schema_named(name)?,
+                    number => oid(number),
+                };
+                match catalog.may_in_schema(&user, number, (privileges, with_option), env) {
+                    Some(may) => may,
+                    None => return Ok(Datum::Null),
+                }
+            }
             Of::Relation | Of::Column => {
                 let number = match object {
                     Datum::Text(name) => catalog.number(Reg::Class, name)?,

@@ -4,6 +4,7 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::catalog::PUBLIC;
 use crate::error::SqlError;
 use crate::explain::Profile;
 use crate::held::Results;
@@ -35,6 +36,8 @@ pub(crate) struct Env {
     pub is_trusted: bool,
     /// The session's database.
     pub database: Arc<str>,
+    /// The session's `search_path`.
+    pub search_path: Arc<str>,
     /// What random values are drawn from, fixed where the statement came in.
     pub seed: Cell<u64>,
     /// What sets apart the rows without a key that this statement inserts.
@@ -84,6 +87,7 @@ impl Env {
             session_user: Arc::from(""),
             is_trusted: false,
             database: Arc::from(""),
+            search_path: Arc::from(PUBLIC),
             seed: Cell::new(0),
             row_seed: 0,
             sequences: Vec::new(),
@@ -113,6 +117,7 @@ impl Env {
             session_user: self.session_user.clone(),
             is_trusted: self.is_trusted,
             database: self.database.clone(),
+            search_path: self.search_path.clone(),
             seed: Cell::new(self.seed.get()),
             row_seed: self.row_seed,
             sequences: Vec::new(),

@@ -85,7 +85,6 @@ pub(crate) enum Function {
     Random,
     Version,
     Database,
-    Schema,
     User,
     SessionUser,
     Catalog(CatalogFunction),
@@ -114,7 +113,6 @@ impl Function {
             | Self::Random
             | Self::Version
             | Self::Database
-            | Self::Schema
             | Self::User
             | Self::SessionUser
             | Self::Catalog(_)
@@ -203,7 +201,6 @@ impl Function {
             Self::Random => Datum::Float((env.random() >> 11) as f64 / (1u64 << 53) as f64),
             Self::Version => Datum::Text(VERSION.to_owned()),
             Self::Database => Datum::Text(env.database.to_string()),
-            Self::Schema => Datum::Text("public".to_owned()),
             Self::User => Datum::Text(env.user.to_string()),
             Self::SessionUser => Datum::Text(env.session_user.to_string()),
             Self::UnlockAll => Datum::Text(String::new()),

@@ -21,6 +21,7 @@ mod math;
 pub(crate) mod operators;
 pub(crate) mod regexes;
 mod row_values;
+mod scope;
 pub(crate) mod sequences;
 mod session_calls;
 pub(crate) mod set_calls;

@@ -7,8 +7,21 @@ use super::bind::{Binder, Bound, SequenceName};
 use super::{Expr, SequenceCall};
 use crate::catalog::role::Privileges;
 use crate::error::{SqlError, code};
-use crate::syntax;
+use crate::syntax::{self, Written};
 use crate::types::SqlType;
+
+impl SequenceName {
+    /// What is meant in a text that the catalog keeps.
+    fn of_public(self) -> Self {
+        match self {
+            Self::Known(name) => Self::Known(name),
+            Self::Named(written) => Self::Known(written.kept()),
+            Self::OfColumn { table, column } => {
+                Self::OfColumn { table: Written::whole(&table.kept()), column }
+            }
+        }
+    }
+}
 
 impl Binder<'_> {
     /// A call of `nextval`, `currval`, `lastval` or `setval`, if it is one.
@@ -35,6 +48,7 @@ impl Binder<'_> {
         let mut at = 0;
         if let [sequence, rest @ ..] = &exprs[..] {
             let sequence = sequence_name(sequence).map_err(|e| self.error_at(e, location))?;
+            let sequence = if self.params.is_kept { sequence.of_public() } else { sequence };
             let wanted = [SqlType::Int8, SqlType::Bool];
             for (expr, base) in rest.iter().zip(wanted) {
                 let bound = self.bind(expr)?;

@@ -130,7 +130,6 @@ const SIGNATURES: &[Signature] = &[
     of("version", &[], Text, Function::Version),
     of("current_database", &[], Text, Function::Database),
     of("current_catalog", &[], Text, Function::Database),
-    of("current_schema", &[], Text, Function::Schema),
     of("current_user", &[], Text, Function::User),
     of("session_user", &[], Text, Function::SessionUser),
     of("user", &[], Text, Function::User),

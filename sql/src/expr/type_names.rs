@@ -2,7 +2,7 @@
 
 use sqlparser::ast;
 
-use crate::catalog::Enums;
+use crate::catalog::{Enums, PUBLIC};
 use crate::error::SqlError;
 use crate::syntax;
 use crate::types::{ColumnType, Reg, SqlType};
@@ -80,6 +80,11 @@ fn string_type(base: SqlType, length: ast::CharacterLength) -> Result<ColumnType
     }
 }
 
+fn enum_named(name: &str, enums: &Enums) -> Result<ColumnType, SqlError> {
+    let found = enums.named(name).map(|one| one.base().into());
+    found.ok_or_else(|| SqlError::undefined_type(name))
+}
+
 fn custom_type(object: &ast::ObjectName, enums: &Enums) -> Result<ColumnType, SqlError> {
     let parts = syntax::name_parts(object)?;
     let name = parts.last().map_or("", String::as_str);
@@ -118,9 +123,11 @@ fn custom_type(object: &ast::ObjectName, enums: &Enums) -> Result<ColumnType, Sq
         | "cidr" | "macaddr" | "xml" | "citext" | "hstore" | "point" => {
             Err(SqlError::unsupported(format!("type {name}")))
         }
-        _ => match enums.named(name) {
-            Some(one) => by_name(one.base()),
-            None => Err(SqlError::undefined_type(name)),
+        // All of them are of `public`.
+        _ => match &parts[..] {
+            [_] => enum_named(name, enums),
+            [schema, _] if schema == PUBLIC => enum_named(name, enums),
+            _ => Err(SqlError::undefined_type(&parts.join("."))),
         },
     }
 }

@@ -10,7 +10,7 @@ use sqlparser::parser::Parser;
 use super::constraints::refuse_duplicate;
 use super::ddl::check_name;
 use super::path::{Path, Paths};
-use super::{Alter, Change, Checked, Plan, Planner, refuse, text};
+use super::{Alter, Change, Checked, Meant, Plan, Planner, refuse, text};
 use crate::catalog::{Index, KeyTarget, Relation, Table};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Expr;
@@ -50,8 +50,13 @@ impl Planner<'_> {
     pub(super) fn alter_table(&mut self, alter: &ast::AlterTable) -> Result<Plan, Failure> {
         const COMMAND: &str = "ALTER TABLE";
         let table = match self.own_table(&alter.name) {
-            Err(Failure::Sql(error)) if error.code == code::UNDEFINED_TABLE && alter.if_exists => {
-                return Ok(nothing(COMMAND, format!("{}, skipping", error.message)));
+            Err(Failure::Sql(error))
+                if alter.if_exists
+                    && [code::UNDEFINED_TABLE, code::UNDEFINED_SCHEMA].contains(&error.code) =>
+            {
+                let name = syntax::table_name(&alter.name)?.name;
+                let notice = format!("relation \"{name}\" does not exist, skipping");
+                return Ok(nothing(COMMAND, notice));
             }
             found => found?,
         };
@@ -71,7 +76,13 @@ impl Planner<'_> {
             (!create.with.is_empty(), "an index with storage parameters"),
         ])?;
         if let Some(name) = &create.name {
-            let name = syntax::table_name(name)?;
+            let written = syntax::table_name(name)?;
+            if written.schema.is_some() {
+                let message = "syntax error at or near \".\"";
+                return Err(SqlError::new(code::SYNTAX, message).into());
+            }
+            let table = self.own_table(&create.table_name)?;
+            let name = table.name.beside(&written.name);
             if self.relation_named(&name)?.is_some() {
                 let message = format!("relation \"{name}\" already exists");
                 if create.if_not_exists {
@@ -85,14 +96,17 @@ impl Planner<'_> {
         self.finish(COMMAND, draft)
     }
 
-    pub(super) fn drop_index(
-        &mut self,
-        names: &[String],
-        if_exists: bool,
-    ) -> Result<Plan, Failure> {
+    pub(super) fn drop_index(&mut self, names: &[Meant], if_exists: bool) -> Result<Plan, Failure> {
         const COMMAND: &str = "DROP INDEX";
-        let [name] = names else {
+        let [meant] = names else {
             return Err(SqlError::unsupported("DROP INDEX of more than one index").into());
+        };
+        let message = format!("index \"{}\" does not exist", meant.written.name);
+        let error = SqlError::new(code::UNDEFINED_OBJECT, message);
+        let mut notices = Vec::new();
+        let Some(name) = meant.existing(if_exists, error.clone(), &mut notices)? else {
+            let notice = notices.pop().map_or_else(String::new, |notice| notice.message);
+            return Ok(nothing(COMMAND, notice));
         };
         let table = match self.relation_named(name)? {
             Some(Relation::Index { table }) => table,
@@ -101,19 +115,13 @@ impl Planner<'_> {
                 let hint = "Use DROP TABLE to remove a table.";
                 return Err(SqlError::new(code::WRONG_OBJECT_TYPE, message).with_hint(hint).into());
             }
-            None => {
-                let message = format!("index \"{name}\" does not exist");
-                if if_exists {
-                    return Ok(nothing(COMMAND, format!("{message}, skipping")));
-                }
-                return Err(SqlError::new(code::UNDEFINED_OBJECT, message).into());
-            }
+            None => return Err(error.into()),
         };
-        self.own_index(&table, name);
+        self.own_index(&table, name.name());
         let mut draft = Draft::new(self.table_named(&table)?);
-        let is_it = |index: &&Index| index.name == *name;
+        let is_it = |index: &&Index| index.name == name.name();
         let mut constraints = draft.after.indexes.iter().filter(|index| index.is_constraint);
-        if draft.after.primary_key_name() == Some(name.as_str())
+        if draft.after.primary_key_name() == Some(name.name())
             || constraints.any(|index| is_it(&index))
         {
             let message = format!(
@@ -122,7 +130,7 @@ impl Planner<'_> {
             let hint = format!("You can drop constraint {name} on table {table} instead.");
             return Err(SqlError::new(code::DEPENDENT_OBJECTS, message).with_hint(hint).into());
         }
-        self.refuse_needed(&draft.after, name)?;
+        self.refuse_needed(&draft.after, name.name())?;
         draft.after.indexes.retain(|index| !is_it(&index));
         self.finish(COMMAND, draft)
     }
@@ -181,8 +189,9 @@ impl Planner<'_> {
             O::RenameTable { table_name } => {
                 let (ast::RenameTableNameKind::As(name) | ast::RenameTableNameKind::To(name)) =
                     table_name;
-                let name = syntax::table_name(name)?;
-                check_name(&name)?;
+                let written = syntax::table_name(name)?;
+                check_name(&written.name)?;
+                let name = draft.before.name.beside(&written.name);
                 refuse(&[(!draft.after.sequences.is_empty(), "RENAME of a table with sequences")])?;
                 draft.after.name = name;
                 let old = &draft.before.name;
@@ -338,7 +347,7 @@ impl Planner<'_> {
             }
             O::DropNotNull => draft.after.columns[at].is_not_null = false,
             O::SetDefault { value } => {
-                let default = value.to_string();
+                let default = self.kept_text(value)?;
                 let mut params = Params::of_text(&self.params.enums);
                 text::default(&default, &draft.after.columns[at], &mut params)?;
                 draft.after.columns[at].default = Some(default);
@@ -365,7 +374,7 @@ impl Planner<'_> {
         let to = self.column_type(data_type)?;
         let name = draft.after.columns[at].name.clone();
         let column = ast::Expr::Identifier(ast::Ident::with_quote('"', &name));
-        let scope = super::scope_of(&draft.before, &draft.before.name);
+        let scope = super::scope_of(&draft.before, draft.before.name.name());
         let mut binder =
             self.binder(&scope, Aggregates::Forbidden("transform expressions"), &[])?;
         let bound = binder.bind(using.unwrap_or(&column))?;

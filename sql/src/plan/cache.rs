@@ -1,6 +1,7 @@
 //! Plans by statement text: planning costs more than finding a row.
 //!
-//! A plan is used again for the same text, the same parameter types, and the same schemas: the
+//! A plan is used again for the same text, the same parameter types, the same search path, and the
+//! same schemas of tables: the
 //! catalog records that it was planned with are read again each time, through the context of the
 //! run, and must be the same bytes. So the cache changes how fast an answer comes, never the
 //! answer, and a schema change conflicts with the statements that used the schema.
@@ -14,6 +15,7 @@ use super::{Bodies, Calls, Planned, Seen, plan};
 use crate::catalog::CATALOG;
 use crate::error::Failure;
 use crate::expr::bind::Params;
+use crate::search_path::{PathSetting, SearchPath};
 use crate::syntax::Parsed;
 use crate::types::SqlType;
 
@@ -22,7 +24,7 @@ const PLANS_MAX: usize = 1_024;
 /// Longer statements come once: a load, not a query.
 const TEXT_BYTES_MAX: usize = 8_192;
 
-type CacheKey = (Arc<str>, Vec<Option<SqlType>>);
+type CacheKey = (Arc<str>, Vec<Option<SqlType>>, SearchPath);
 
 /// Plans of statements, the least recently used of which goes first.
 #[derive(Debug, Default)]
@@ -68,10 +70,12 @@ impl PlanCache {
         &self,
         text: &Arc<str>,
         param_types: &[Option<SqlType>],
+        path: &PathSetting,
         parse: impl FnOnce() -> Result<Parsed, Failure>,
         cx: &mut dyn Context,
     ) -> Result<Arc<Planned>, Failure> {
-        let key = (text.clone(), param_types.to_vec());
+        let path = path.resolve(cx)?;
+        let key = (text.clone(), param_types.to_vec(), path.clone());
         if let Some(planned) = self.find(&key)
             && is_current(&planned, cx)?
         {
@@ -79,7 +83,7 @@ impl PlanCache {
         }
         let params = Params { types: param_types.to_vec(), ..Params::default() };
         let seen = Seen::default();
-        let calls = Calls { bodies: Some(&self.bodies), seen: Some(&seen) };
+        let calls = Calls { bodies: Some(&self.bodies), path: Some(&path), seen: Some(&seen) };
         let planned = Arc::new(plan(&parse()?, params, calls, cx)?);
         if text.len() <= TEXT_BYTES_MAX {
             self.insert(key, planned.clone());

@@ -2,13 +2,13 @@
 
 use sqlparser::ast;
 
-use super::{Plan, Planner, undefined_table};
+use super::{Plan, Planner};
 use crate::authorization::Required;
-use crate::catalog::Relation;
 use crate::catalog::comment::Subject;
 use crate::catalog::role::Object;
+use crate::catalog::{PUBLIC, QualifiedName, Relation, schema};
 use crate::error::{Failure, SqlError, code};
-use crate::syntax;
+use crate::syntax::{self, Written};
 use crate::system;
 
 /// Something is said of something.
@@ -35,27 +35,31 @@ impl Planner<'_> {
                 let column = column
                     .filter(|_| !parts.is_empty())
                     .ok_or_else(|| SqlError::new(code::SYNTAX, "column name must be qualified"))?;
-                let name = syntax::table_name(&ast::ObjectName(parts))?;
+                let written = syntax::table_name(&ast::ObjectName(parts))?;
+                let (name, _) = self.known_of_ddl(&written)?;
                 let (number, at) = self.column_named(&name, &column)?;
                 of(system::PG_CLASS, number, at)
             }
             C::Table | C::View | C::Index | C::Sequence => {
-                let name = syntax::table_name(object)?;
-                let number = self.relation_of(&name, &kind.to_string().to_lowercase())?;
+                let written = syntax::table_name(object)?;
+                let number = self.relation_of(&written, &kind.to_string().to_lowercase())?;
                 of(system::PG_CLASS, number, 0)
             }
             C::Type => of(system::PG_TYPE, self.type_to_comment(object)?, 0),
             C::Schema | C::Database => {
                 let name = syntax::name_parts(object)?.join(".");
-                // It is the superuser's to say something of either.
-                self.required.push(Required::owner(Object::Schema));
                 match kind {
-                    C::Schema if name == "public" => of(system::PG_NAMESPACE, system::PUBLIC, 0),
                     C::Schema => {
-                        let message = format!("schema \"{name}\" does not exist");
-                        return Err(SqlError::new(code::UNDEFINED_SCHEMA, message).into());
+                        self.check_schema(&name)?;
+                        self.required.push(Required::owner(Object::Schema(name.clone())));
+                        let number = schema::number(&name, self.cx)?;
+                        of(system::PG_NAMESPACE, system::schema_number(&name, number), 0)
                     }
-                    _ => of(system::PG_DATABASE, system::DATABASE, 0),
+                    _ => {
+                        let public = Object::Schema(PUBLIC.to_owned());
+                        self.required.push(Required::owner(public));
+                        of(system::PG_DATABASE, system::DATABASE, 0)
+                    }
                 }
             }
             other => return Err(SqlError::unsupported(format!("COMMENT ON {other}")).into()),
@@ -64,9 +68,8 @@ impl Planner<'_> {
     }
 
     /// The number of a relation of a kind, whose owner the user must be.
-    fn relation_of(&mut self, name: &str, wanted: &str) -> Result<u32, Failure> {
-        let relation = self.relation_named(name)?;
-        let Some(relation) = relation else { return Err(undefined_table(name).into()) };
+    fn relation_of(&mut self, written: &Written, wanted: &str) -> Result<u32, Failure> {
+        let (name, relation) = self.known_of_ddl(written)?;
         if relation.kind() != wanted {
             let article = if wanted == "index" { "an" } else { "a" };
             let message = format!("\"{name}\" is not {article} {wanted}");
@@ -83,20 +86,20 @@ impl Planner<'_> {
                 system::stored(view.id.0)
             }
             Relation::Sequence(sequence) => {
-                self.required.push(owned(Object::Sequence(name.to_owned())));
+                self.required.push(owned(Object::Sequence(name)));
                 system::stored(sequence.id)
             }
             Relation::Index { table } => {
-                self.own_index(&table, name);
+                self.own_index(&table, name.name());
                 let table = self.table_named(&table)?;
-                let index = table.indexes.iter().find(|index| index.name == name);
+                let index = table.indexes.iter().find(|index| index.name == name.name());
                 index.map_or(system::primary_key(&table), |index| system::stored(index.id.0))
             }
         })
     }
 
     /// The number of a relation, and that of a column of it.
-    fn column_named(&mut self, name: &str, column: &str) -> Result<(u32, u32), Failure> {
+    fn column_named(&mut self, name: &QualifiedName, column: &str) -> Result<(u32, u32), Failure> {
         let missing = || {
             let message = format!("column \"{column}\" of relation \"{name}\" does not exist");
             SqlError::new(code::UNDEFINED_COLUMN, message)

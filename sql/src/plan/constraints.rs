@@ -141,7 +141,7 @@ impl Planner<'_> {
         check_width(columns.len())?;
         columns.iter().try_for_each(|&at| check_key_type(table.columns[at].ty.base))?;
         table.primary_key_name = match name {
-            Some(name) => self.new_name(table, syntax::name(name))?,
+            Some(name) => self.free_given(table, syntax::name(name))?,
             None => self.free_name(table, &[], "pkey")?,
         };
         columns.iter().for_each(|&at| table.columns[at].is_not_null = true);
@@ -159,7 +159,7 @@ impl Planner<'_> {
         check_width(columns.len())?;
         columns.iter().try_for_each(|&at| check_key_type(table.columns[at].ty.base))?;
         let name = match name {
-            Some(name) => self.new_name(table, syntax::name(name))?,
+            Some(name) => self.free_given(table, syntax::name(name))?,
             None => self.free_name(table, &columns, "key")?,
         };
         let key = |column| IndexKey {
@@ -237,9 +237,12 @@ impl Planner<'_> {
     ) -> Result<(), Failure> {
         let parent = syntax::table_name(&key.foreign_table)
             .map_err(|error| self.error_at(error, syntax::location(&key.foreign_table)))?;
-        let parent = match parent == table.name {
+        // The table may be one that is being made, which a name finds in its place on the path.
+        let parent = match self.is_meant(&parent, &table.name)? {
             true => table.clone(),
-            false => Table::clone(&*self.table_for(&key.foreign_table, Privileges::REFERENCES)?),
+            false => {
+                Table::clone(&*self.own_table_for(&key.foreign_table, Privileges::REFERENCES)?)
+            }
         };
         let parent_columns = self.referred_columns(&parent, key)?;
         let name = match name {
@@ -339,7 +342,7 @@ impl Planner<'_> {
         let predicate = create.predicate.as_ref().map(ToString::to_string);
         let name = match &create.name {
             Some(name) => {
-                let name = syntax::table_name(name)?;
+                let name = syntax::table_name(name)?.name;
                 check_name(&name)?;
                 name
             }
@@ -421,7 +424,7 @@ impl Planner<'_> {
     }
 
     /// A name that somebody gave to what is a relation.
-    fn new_name(&mut self, table: &Table, name: String) -> Result<String, Failure> {
+    fn free_given(&mut self, table: &Table, name: String) -> Result<String, Failure> {
         check_name(&name)?;
         refuse_duplicate(table, &name)?;
         if self.is_taken(table, &name)? {
@@ -454,8 +457,9 @@ impl Planner<'_> {
     }
 
     fn is_taken(&mut self, table: &Table, name: &str) -> Result<bool, Failure> {
-        let is_own = table.name == name || table.indexes.iter().any(|index| index.name == name);
-        Ok(is_own || self.relation_named(name)?.is_some())
+        let is_own =
+            table.name.name() == name || table.indexes.iter().any(|index| index.name == name);
+        Ok(is_own || self.relation_named(&table.name.beside(name))?.is_some())
     }
 }
 
@@ -497,7 +501,7 @@ pub(super) fn refuse_duplicate(table: &Table, name: &str) -> Result<(), SqlError
 /// `table_a_b_suffix`, as PostgreSQL names constraints.
 fn name_of(table: &Table, columns: &[usize], suffix: &str) -> String {
     let columns = columns.iter().map(|&at| table.columns[at].name.as_str());
-    let parts: Vec<&str> = [table.name.as_str()].into_iter().chain(columns).collect();
+    let parts: Vec<&str> = [table.name.name()].into_iter().chain(columns).collect();
     let room = NAME_BYTES_MAX - suffix.len() - 1;
     let joined = parts.join("_");
     let end = (0..=room.min(joined.len())).rev().find(|&at| joined.is_char_boundary(at));

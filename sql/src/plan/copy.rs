@@ -64,7 +64,7 @@ impl Planner<'_> {
             ast::CopySource::Table { table_name, columns } => (table_name, columns),
         };
         let privileges = if is_to { Privileges::SELECT } else { Privileges::INSERT };
-        let paths = Paths::new(self.table_for(name, privileges)?)?;
+        let paths = Paths::new(self.own_table_for(name, privileges)?)?;
         let table = paths.table.clone();
         let copied = self.copied(&table, listed)?;
         if is_to {

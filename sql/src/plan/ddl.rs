@@ -5,8 +5,7 @@ use sqlparser::tokenizer::Location;
 
 use super::dml::specified_twice;
 use super::{CreateTable, Plan, Planner, refuse, text};
-use crate::authorization::Required;
-use crate::catalog::{Column, Sequence, Table};
+use crate::catalog::{Column, QualifiedName, Sequence, Table};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Expr;
 use crate::expr::bind::Params;
@@ -28,9 +27,7 @@ impl Planner<'_> {
             (create.partition_by.is_some() || create.partition_of.is_some(), "PARTITION BY"),
             (create.inherits.is_some(), "INHERITS"),
         ])?;
-        let name = syntax::table_name(&create.name)?;
-        check_name(&name)?;
-        self.required.push(Required::create());
+        let name = self.new_name(&create.name)?;
         let mut table = Table { enums: self.params.enums.clone(), ..Table::new(name) };
         let mut sequences = Vec::new();
         for def in &create.columns {
@@ -83,7 +80,7 @@ impl Planner<'_> {
             match &option.option {
                 ast::ColumnOption::NotNull => column.is_not_null = true,
                 ast::ColumnOption::Default(expr) => {
-                    let default = expr.to_string();
+                    let default = self.kept_text(expr)?;
                     text::default(&default, &column, &mut Params::of_text(&self.params.enums))
                         .map_err(|e| self.error_at(e, location))?;
                     column.default = Some(default);
@@ -111,7 +108,7 @@ impl Planner<'_> {
         def: &ast::ColumnDef,
         at: usize,
         table: &mut Table,
-    ) -> Result<Option<(String, Sequence)>, Failure> {
+    ) -> Result<Option<(QualifiedName, Sequence)>, Failure> {
         let location = def.name.span.start;
         if serial_type(&def.data_type).is_some() {
             return self.serial(table, at).map(Some);
@@ -181,6 +178,9 @@ impl Planner<'_> {
 pub(crate) fn check_name(name: &str) -> Result<(), SqlError> {
     if name.is_empty() {
         return Err(SqlError::new(code::SYNTAX, "zero-length delimited identifier"));
+    }
+    if name.contains('\0') {
+        return Err(SqlError::new(code::SYNTAX, "a name with a zero byte"));
     }
     // PostgreSQL cuts names off with a notice; two that differ late must not become one here.
     if name.len() > NAME_BYTES_MAX {

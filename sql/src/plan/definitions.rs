@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use super::Meant;
 use super::target::Targets;
-use crate::catalog::{Sequence, Table};
+use crate::catalog::{QualifiedName, Sequence, Table};
 use crate::expr::Expr;
 
 #[derive(Clone, Debug)]
@@ -11,15 +12,22 @@ pub(crate) struct CreateTable {
     /// The schema; the number is found when it runs.
     pub table: Table,
     /// Sequences that are made with it.
-    pub sequences: Vec<(String, Sequence)>,
+    pub sequences: Vec<(QualifiedName, Sequence)>,
     pub if_not_exists: bool,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct DropTables {
-    pub names: Vec<String>,
+    pub names: Vec<Meant>,
     pub if_exists: bool,
     pub is_cascade: bool,
+}
+
+impl DropTables {
+    /// What of it is there.
+    pub(crate) fn dropped(&self) -> Vec<QualifiedName> {
+        self.names.iter().filter_map(|meant| meant.name.clone().ok()).collect()
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -31,7 +39,7 @@ pub(crate) struct Truncate {
 
 #[derive(Clone, Debug)]
 pub(crate) struct CreateSequence {
-    pub name: String,
+    pub name: QualifiedName,
     /// The number is found when it runs.
     pub sequence: Sequence,
     pub if_not_exists: bool,

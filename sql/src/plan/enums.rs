@@ -8,10 +8,10 @@
 use pangea_core::txn::Context;
 use sqlparser::ast;
 
-use super::{Plan, Planner, check_name};
+use super::{DropTables, Meant, Plan, Planner, check_name};
 use crate::authorization::Required;
 use crate::catalog::role::Object;
-use crate::catalog::{CATALOG, enums};
+use crate::catalog::{CATALOG, PUBLIC, QualifiedName, enums};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::bind::column_type;
 use crate::syntax;
@@ -136,17 +136,19 @@ impl Planner<'_> {
                 return Err(SqlError::unsupported("a type that is no enum").into());
             }
         };
-        let name = syntax::table_name(name)?;
-        check_name(&name)?;
+        let name = self.new_name(name)?;
+        if name.schema() != PUBLIC {
+            return Err(SqlError::unsupported("a type in a schema beside public").into());
+        }
+        let name = name.name().to_owned();
         let labels: Vec<String> = labels.iter().map(|label| label.value.clone()).collect();
         labels.iter().try_for_each(|label| check_label(label))?;
-        self.required.push(Required::create());
         Ok(Plan::CreateType(CreateType { name, labels }))
     }
 
     pub(super) fn alter_type(&mut self, alter: &ast::AlterType) -> Result<Plan, Failure> {
         use ast::{AlterTypeAddValuePosition as P, AlterTypeOperation as O};
-        let name = syntax::table_name(&alter.name)?;
+        let name = self.enum_name(&alter.name)?;
         let change = match &alter.operation {
             O::Rename(rename) => {
                 let to = syntax::name(&rename.new_name);
@@ -176,9 +178,42 @@ impl Planner<'_> {
         Ok(Plan::AlterType(AlterType { name, change }))
     }
 
+    /// DROP TYPE.
+    pub(super) fn drop_types(
+        &mut self,
+        names: &[ast::ObjectName],
+        if_exists: bool,
+        is_cascade: bool,
+    ) -> Result<Plan, Failure> {
+        let mut meant = Vec::with_capacity(names.len());
+        for object in names {
+            let written = syntax::table_name(object)?;
+            let is_of_public = written.schema.as_deref().is_none_or(|schema| schema == PUBLIC);
+            if is_of_public && self.enum_named(&written.name)? {
+                self.required.push(Required::owner(Object::Type(written.name.clone())));
+                meant.push(Meant { name: Ok(QualifiedName::public(&written.name)), written });
+            } else {
+                meant.push(self.absent(written)?);
+            }
+        }
+        Ok(Plan::DropTypes(DropTables { names: meant, if_exists, is_cascade }))
+    }
+
+    /// The name of an enum. All are of `public`.
+    fn enum_name(&mut self, object: &ast::ObjectName) -> Result<String, Failure> {
+        let written = syntax::table_name(object)?;
+        match written.schema.as_deref() {
+            None | Some(PUBLIC) => Ok(written.name),
+            Some(schema) => {
+                self.check_schema(schema)?;
+                Err(SqlError::undefined_type(&written.to_string()).into())
+            }
+        }
+    }
+
     /// The number of an enum that something is said of.
     pub(super) fn type_to_comment(&mut self, name: &ast::ObjectName) -> Result<u32, Failure> {
-        let name = syntax::table_name(name)?;
+        let name = self.enum_name(name)?;
         if !self.enum_named(&name)? {
             return Err(SqlError::undefined_type(&name).into());
         }

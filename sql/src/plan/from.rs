@@ -1,5 +1,7 @@
 //! Planning of FROM: relations and how they are joined.
 
+use std::sync::Arc;
+
 use datafusion::logical_expr::LogicalPlan;
 use sqlparser::ast;
 use sqlparser::tokenizer::Location;
@@ -8,7 +10,7 @@ use super::functions_from::FunctionFrom;
 use super::path::Paths;
 use super::views::Named;
 use super::{OutputColumn, Planner, refuse, scope_as};
-use crate::catalog::sequence;
+use crate::catalog::{QualifiedName, schema, sequence};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::bind::{Aggregates, Bound, Scope, ScopeColumn};
 use crate::expr::{Binary, Comparison, Expr, cast};
@@ -25,6 +27,12 @@ pub(super) struct Side {
 }
 
 impl Scope {
+    /// They may be named with a schema too.
+    pub(super) fn is_of(&mut self, schema: &str) {
+        let schema: Arc<str> = Arc::from(schema);
+        self.columns.iter_mut().for_each(|column| column.schema = Some(schema.clone()));
+    }
+
     /// The columns of both.
     pub(super) fn and(mut self, other: Self) -> Self {
         self.columns.extend(other.columns);
@@ -165,7 +173,7 @@ impl Planner<'_> {
             let scope = derived_scope(&columns, alias, &known, relation)?;
             return Ok(Side { from: From::Plan(plan), scope });
         }
-        if let Some(found) = system::find(&syntax::name_parts(name)?) {
+        if let Some(found) = self.system_relation(name)? {
             let table = match found {
                 Found::Table(table) => table,
                 Found::View(view) => {
@@ -194,21 +202,62 @@ impl Planner<'_> {
                 let columns = sequence::COLUMNS
                     .map(|(name, base)| OutputColumn { name: name.to_owned(), ty: base.into() });
                 let relation = self.number();
-                let scope = derived_scope(&columns, alias, &name, relation)?;
-                self.label(alias, &name, relation);
-                let plan = relational::sequence_scan(name, sequence, relation);
+                let mut scope = derived_scope(&columns, alias, name.name(), relation)?;
+                if alias.is_none() {
+                    scope.is_of(name.schema());
+                }
+                self.label(alias, name.name(), relation);
+                let plan = relational::sequence_scan(name.to_string(), sequence, relation);
                 return Ok(Side { from: From::Plan(plan), scope });
             }
         };
         let width = self.noted(&table.name, table.columns.len());
-        let known = alias.map_or_else(|| table.name.clone(), |alias| syntax::name(&alias.name));
+        let known = alias.map_or_else(|| table.name.name().to_owned(), |it| syntax::name(&it.name));
         let relation = self.number();
-        self.label(alias, &table.name, relation);
+        self.label(alias, table.name.name(), relation);
         let mut scope = scope_as(&table, &known, relation);
         scope.columns.iter_mut().skip(width).for_each(|column| column.is_hidden = true);
         let names = alias.map_or(&[][..], |alias| &alias.columns[..]);
         rename(&mut scope, names, &known)?;
+        if alias.is_none() {
+            scope.is_of(table.name.schema());
+        }
         Ok(Side { from: From::Table(Paths::new(table)?, relation), scope })
+    }
+
+    /// What of the catalog a name stands for. Without a schema it is of `pg_catalog`, or of another
+    /// of its schemas that the path has.
+    fn system_relation(&mut self, name: &ast::ObjectName) -> Result<Option<Found>, Failure> {
+        let parts = syntax::name_parts(name)?;
+        match &parts[..] {
+            [name] => {
+                let schema = self.system_schema(name)?;
+                Ok(schema.and_then(|schema| system::find(&[schema, name.clone()])))
+            }
+            parts => Ok(system::find(parts)),
+        }
+    }
+
+    /// The schema of the catalog in which a name is found that says of none.
+    pub(super) fn system_schema(&mut self, name: &str) -> Result<Option<String>, Failure> {
+        let pg_catalog = schema::SYSTEM[0].to_owned();
+        if system::find(&[pg_catalog.clone(), name.to_owned()]).is_some() {
+            return Ok(Some(pg_catalog));
+        }
+        let path = self.path.clone();
+        if !path.names().iter().any(|schema| schema::SYSTEM.contains(&schema.as_str())) {
+            return Ok(None);
+        }
+        for schema in path.names() {
+            let is_system = schema::SYSTEM.contains(&schema.as_str());
+            if is_system && system::find(&[schema.clone(), name.to_owned()]).is_some() {
+                return Ok(Some(schema.clone()));
+            }
+            if !is_system && self.relation_named(&QualifiedName::new(schema, name))?.is_some() {
+                return Ok(None);
+            }
+        }
+        Ok(None)
     }
 
     /// Notes what a relation goes by, for those who are shown the plan.
@@ -353,6 +402,7 @@ impl Planner<'_> {
             let column = asked[side].len() as u32;
             asked[side].push((part.clone(), subquery.base));
             both.columns.push(ScopeColumn {
+                schema: None,
                 table: String::new(),
                 name: String::new(),
                 ty: subquery.base.into(),
@@ -453,6 +503,7 @@ impl Planner<'_> {
                 false => ColumnType::from(*common),
             };
             merged.push(ScopeColumn {
+                schema: None,
                 table: String::new(),
                 name: both.columns[*left].name.clone(),
                 ty,
@@ -488,6 +539,7 @@ fn kind_of(op: &ast::JoinOperator) -> Result<(JoinKind, &ast::JoinConstraint), S
 /// The columns of a query, under a name, which may be none.
 pub(super) fn scope_over(columns: &[OutputColumn], table: &str, relation: u32) -> Scope {
     let columns = columns.iter().enumerate().map(|(at, column)| ScopeColumn {
+        schema: None,
         table: table.to_owned(),
         name: column.name.clone(),
         ty: column.ty,
@@ -537,7 +589,12 @@ pub(super) fn rename(
 /// Two relations of FROM have names of their own.
 pub(super) fn check_names(left: &Scope, right: &Scope) -> Result<(), SqlError> {
     for column in &right.columns {
-        let is_same = |other: &ScopeColumn| other.table == column.table;
+        // Tables of two schemas may have one name.
+        let is_other = |other: &ScopeColumn| {
+            let schemas = (&other.schema, &column.schema);
+            matches!(schemas, (Some(one), Some(other)) if one != other)
+        };
+        let is_same = |other: &ScopeColumn| other.table == column.table && !is_other(other);
         if !column.table.is_empty() && left.columns.iter().any(is_same) {
             let message = format!("table name \"{}\" specified more than once", column.table);
             return Err(SqlError::new(code::DUPLICATE_ALIAS, message));

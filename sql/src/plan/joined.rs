@@ -38,6 +38,7 @@ impl Planner<'_> {
         let mut scope = written.scope(alias, relation, shown);
         let width = written.table().columns.len();
         let key = ScopeColumn {
+            schema: None,
             table: alias.to_owned(),
             name: String::new(),
             ty: SqlType::Bytea.into(),

@@ -23,11 +23,15 @@ impl Planner<'_> {
         for target in &lock.tables {
             let location = syntax::location(&target.name);
             let at = |planner: &Self, error: SqlError| error.at(&planner.source, location);
-            let name = syntax::table_name(&target.name).map_err(|error| at(self, error))?;
-            let object = match self.relation_named(&name)? {
-                Some(Relation::Table(_)) => Object::Table(name),
-                Some(Relation::View(_)) => Object::View(name),
-                Some(other) => {
+            let written = syntax::table_name(&target.name).map_err(|error| at(self, error))?;
+            let (name, relation) = match self.known_of_ddl(&written) {
+                Err(Failure::Sql(error)) => return Err(at(self, error).into()),
+                found => found?,
+            };
+            let object = match relation {
+                Relation::Table(_) => Object::Table(name),
+                Relation::View(_) => Object::View(name),
+                other => {
                     let message = format!("cannot lock relation \"{name}\"");
                     let kind = match other {
                         Relation::Sequence(_) => "sequences",
@@ -37,7 +41,6 @@ impl Planner<'_> {
                     let error = SqlError::new(code::WRONG_OBJECT_TYPE, message);
                     return Err(at(self, error.with_detail(detail)).into());
                 }
-                None => return Err(at(self, super::undefined_table(&name)).into()),
             };
             self.required.push(Required::new(object, needs.clone()));
         }

@@ -24,6 +24,7 @@ mod names;
 pub(crate) mod path;
 mod procedures;
 mod query;
+mod resolve;
 mod roles;
 mod rows_assigned;
 mod select;
@@ -37,6 +38,7 @@ mod views;
 mod with;
 mod written;
 
+use std::fmt::Display;
 use std::sync::Arc;
 
 use pangea_core::key::Key;
@@ -46,7 +48,7 @@ use sqlparser::ast;
 
 use crate::authorization::Required;
 use crate::catalog::role::Privileges;
-use crate::catalog::{CATALOG, CheckOption, Enums, Relation, Table, relation_key};
+use crate::catalog::{CATALOG, CheckOption, Enums, QualifiedName, Relation, Table, relation_key};
 use crate::copy::Options;
 use crate::error::{Failure, SqlError, code};
 use crate::exec::aggregate::Aggregate;
@@ -55,8 +57,9 @@ use crate::expr::bind::{Aggregates, Binder, Params, Scope, ScopeColumn, Sequence
 use crate::procedure::Signature;
 use crate::relational::{ColumnId, Numbers, Query};
 use crate::rows::Columns;
+use crate::search_path::SearchPath;
 use crate::sequence::{Drawn, Used};
-use crate::syntax::{self, Parsed};
+use crate::syntax::{self, Parsed, Written};
 use crate::types::{ColumnType, Reg, SqlType};
 use access::Access;
 pub(crate) use comments::Comment;
@@ -71,6 +74,7 @@ pub(crate) use joined::Joined;
 pub(crate) use kinds::Plan;
 use path::Paths;
 pub(crate) use procedures::{Bodies, Call, Calls, CreateProcedure, DropProcedures, Seen};
+pub(crate) use resolve::{Meant, no_schema};
 pub(crate) use steps::Steps;
 use target::Targets;
 pub(crate) use told::{Asked, Returning};
@@ -97,6 +101,8 @@ pub(crate) struct Planned {
     pub sets_sequences: bool,
     /// Whether it asks the catalog.
     pub reads_catalog: bool,
+    /// The schemas in which it looked for names.
+    pub path: SearchPath,
     /// Whether it asks what this node alone knows.
     pub reads_node: bool,
     /// The columns that hold numbers in the catalog and are shown as names.
@@ -242,6 +248,10 @@ pub(crate) struct Planner<'a> {
     is_view: bool,
     /// The CHECK OPTION of a CREATE VIEW.
     check: Option<CheckOption>,
+    /// Where names without a schema are looked for.
+    path: SearchPath,
+    /// What must be allowed of schemas that are named: it is asked first.
+    schemas_used: Vec<Required>,
     required: Vec<Required>,
     /// What relations go by, by their numbers.
     labels: Vec<(u32, String)>,
@@ -280,6 +290,7 @@ pub(crate) fn plan<'a>(
         planner.copy = parsed.copy.clone();
         planner.check = parsed.check;
         planner.is_view = parsed.is_view;
+        planner.path = calls.path.cloned().unwrap_or_default();
         planner.whole(parsed)
     })
 }
@@ -323,6 +334,8 @@ impl<'a> Planner<'a> {
             copy: None,
             check: None,
             is_view: false,
+            path: SearchPath::default(),
+            schemas_used: Vec::new(),
             required: Vec::new(),
             labels: Vec::new(),
         }
@@ -357,12 +370,15 @@ impl Planner<'_> {
             let error = SqlError::unsupported("a number in the catalog as a column of COPY");
             return Err(error.with_hint("Cast it to text.").into());
         }
+        let required = std::mem::take(&mut self.schemas_used);
+        let required = required.into_iter().chain(std::mem::take(&mut self.required)).collect();
         Ok(Planned {
             plan,
             params,
+            path: self.path.clone(),
             columns,
             schemas: std::mem::take(&mut self.schemas),
-            required: std::mem::take(&mut self.required),
+            required,
             sequences,
             sets_sequences: self.params.sets_sequences,
             reads_catalog: self.params.reads_catalog || !named.is_empty(),
@@ -391,7 +407,7 @@ impl Planner<'_> {
             S::Truncate(truncate) => {
                 let tables = truncate.table_names.iter();
                 let tables =
-                    tables.map(|target| self.table_for(&target.name, Privileges::TRUNCATE));
+                    tables.map(|target| self.own_table_for(&target.name, Privileges::TRUNCATE));
                 let tables = tables.collect::<Result<_, _>>()?;
                 let is_cascade = matches!(truncate.cascade, Some(ast::CascadeOption::Cascade));
                 Ok((Plan::Truncate(Truncate { tables, is_cascade }), Vec::new()))
@@ -434,7 +450,11 @@ impl Planner<'_> {
         names: &[ast::ObjectName],
         (if_exists, is_cascade): (bool, bool),
     ) -> Result<Plan, Failure> {
-        let names: Vec<_> = names.iter().map(syntax::table_name).collect::<Result<_, _>>()?;
+        if kind == ast::ObjectType::Type {
+            return self.drop_types(names, if_exists, is_cascade);
+        }
+        let names = names.iter().map(|name| self.meant(name));
+        let names: Vec<_> = names.collect::<Result<_, _>>()?;
         self.require_owner(kind, &names);
         if kind == ast::ObjectType::Index {
             return self.drop_index(&names, if_exists);
@@ -444,22 +464,23 @@ impl Planner<'_> {
             ast::ObjectType::Table => Plan::DropTables(drop),
             ast::ObjectType::Sequence => Plan::DropSequences(drop),
             ast::ObjectType::View => Plan::DropViews(drop),
-            ast::ObjectType::Type => Plan::DropTypes(drop),
             other => return Err(SqlError::unsupported(format!("DROP {other}")).into()),
         })
     }
 
     fn table_unchecked(&mut self, object: &ast::ObjectName) -> Result<Arc<Table>, Failure> {
         let location = syntax::location(object);
-        let name = syntax::table_name(object).map_err(|error| error.at(&self.source, location))?;
-        self.table_named(&name).map_err(|failure| match failure {
+        let written =
+            syntax::table_name(object).map_err(|error| error.at(&self.source, location))?;
+        let found = self.known(&written).and_then(|(name, relation)| as_table(&name, relation));
+        found.map_err(|failure| match failure {
             Failure::Sql(error) => error.at(&self.source, location).into(),
             interrupted => interrupted,
         })
     }
 
-    /// What a name stands for, which the plan then depends on.
-    fn relation_named(&mut self, name: &str) -> Result<Option<Relation>, Failure> {
+    /// The record of a relation, which the plan then depends on.
+    fn relation_named(&mut self, name: &QualifiedName) -> Result<Option<Relation>, Failure> {
         let key = relation_key(name);
         let record = self.cx.get(CATALOG, &key)?;
         self.schemas.push((key, record.clone()));
@@ -471,19 +492,9 @@ impl Planner<'_> {
         Ok(relation)
     }
 
-    fn table_named(&mut self, name: &str) -> Result<Arc<Table>, Failure> {
+    fn table_named(&mut self, name: &QualifiedName) -> Result<Arc<Table>, Failure> {
         match self.relation_named(name)? {
-            Some(Relation::Table(table)) => Ok(Arc::new(table)),
-            Some(Relation::View(_)) => {
-                let message = format!("\"{name}\" is not a table");
-                Err(SqlError::new(code::WRONG_OBJECT_TYPE, message).into())
-            }
-            Some(other) => {
-                let message = format!("cannot open relation \"{name}\"");
-                let kind = other.kind();
-                let detail = format!("This operation is not supported for {kind}es.");
-                Err(SqlError::new(code::WRONG_OBJECT_TYPE, message).with_detail(detail).into())
-            }
+            Some(relation) => as_table(name, relation),
             None => Err(undefined_table(name).into()),
         }
     }
@@ -493,10 +504,7 @@ impl Planner<'_> {
         self.require_sequences()?;
         let mut found = Vec::new();
         for (name, is_drawn) in std::mem::take(&mut self.params.sequences) {
-            let name = match name {
-                SequenceName::Named(name) => name,
-                SequenceName::OfColumn { table, column } => self.sequence_of(&table, &column)?,
-            };
+            let name = self.sequence_named(&name)?;
             match self.relation_named(&name)? {
                 Some(Relation::Sequence(sequence)) => found.push(Used { name, sequence, is_drawn }),
                 Some(_) => {
@@ -509,10 +517,19 @@ impl Planner<'_> {
         Ok(found)
     }
 
+    /// The name of a sequence that an expression names.
+    fn sequence_named(&mut self, name: &SequenceName) -> Result<QualifiedName, Failure> {
+        match name {
+            SequenceName::Known(name) => Ok(name.clone()),
+            SequenceName::Named(written) => Ok(self.known_of_ddl(written)?.0),
+            SequenceName::OfColumn { table, column } => self.sequence_of(table, column),
+        }
+    }
+
     /// The name of the sequence that goes with a column.
-    fn sequence_of(&mut self, table: &str, column: &str) -> Result<String, Failure> {
-        let table = self.table_named(table)?;
-        let name = &table.name;
+    fn sequence_of(&mut self, table: &Written, column: &str) -> Result<QualifiedName, Failure> {
+        let (name, relation) = self.known_of_ddl(table)?;
+        let table = as_table(&name, relation)?;
         let Some(at) = table.position(column) else {
             let message = format!("column \"{column}\" of relation \"{name}\" does not exist");
             return Err(SqlError::new(code::UNDEFINED_COLUMN, message).into());
@@ -525,7 +542,7 @@ impl Planner<'_> {
     }
 
     /// A table and the ways to its rows.
-    fn paths_of(&mut self, name: &str) -> Result<Paths, Failure> {
+    fn paths_of(&mut self, name: &QualifiedName) -> Result<Paths, Failure> {
         let table = self.table_named(name)?;
         Ok(Paths::new(table)?)
     }
@@ -553,14 +570,35 @@ impl Planner<'_> {
     }
 }
 
+fn as_table(name: &QualifiedName, relation: Relation) -> Result<Arc<Table>, Failure> {
+    match relation {
+        Relation::Table(table) => Ok(Arc::new(table)),
+        Relation::View(_) => {
+            let message = format!("\"{name}\" is not a table");
+            Err(SqlError::new(code::WRONG_OBJECT_TYPE, message).into())
+        }
+        other => {
+            let message = format!("cannot open relation \"{name}\"");
+            let kind = other.kind();
+            let detail = format!("This operation is not supported for {kind}es.");
+            Err(SqlError::new(code::WRONG_OBJECT_TYPE, message).with_detail(detail).into())
+        }
+    }
+}
+
 /// The columns of a table, under its name or alias.
 pub(crate) fn scope_of(table: &Table, alias: &str) -> Scope {
-    scope_as(table, alias, 0)
+    let mut scope = scope_as(table, alias, 0);
+    if alias == table.name.name() {
+        scope.is_of(table.name.schema());
+    }
+    scope
 }
 
 /// The same of a relation of a query.
 fn scope_as(table: &Table, alias: &str, relation: u32) -> Scope {
     let columns = table.columns.iter().enumerate().map(|(at, column)| ScopeColumn {
+        schema: None,
         table: alias.to_owned(),
         name: column.name.clone(),
         ty: column.ty,
@@ -574,7 +612,7 @@ fn scope_as(table: &Table, alias: &str, relation: u32) -> Scope {
 }
 
 /// The error of a table that is not there.
-pub(crate) fn undefined_table(name: &str) -> SqlError {
+pub(crate) fn undefined_table(name: impl Display) -> SqlError {
     SqlError::new(code::UNDEFINED_TABLE, format!("relation \"{name}\" does not exist"))
 }
 

@@ -7,17 +7,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 use pangea_core::hash::HashMap;
 use sqlparser::ast;
 
-use super::{OutputColumn, Plan, Planner, check_name};
-use crate::authorization::Required;
+use super::{Meant, OutputColumn, Plan, Planner};
 use crate::catalog::procedure::{self, Language, Mode, Parameter, Procedure};
+use crate::catalog::{CATALOG, QualifiedName};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Expr;
 use crate::expr::bind::{Aggregates, Binder, Bound, Params, Scope};
 use crate::expr::cast::{self, Level};
 use crate::expr::enums;
 use crate::procedure::{Body, Survey};
-use crate::syntax;
+use crate::search_path::SearchPath;
 use crate::syntax::procedures::{Declared, ProcedureStatement};
+use crate::syntax::{self, Written};
 use crate::types::{ColumnType, SqlType};
 
 /// The name of what has none.
@@ -41,7 +42,7 @@ impl Bodies {
             return Ok(body.clone());
         }
         let Procedure { name, language, parameters, body, .. } = procedure;
-        let read = Arc::new(Body::parse(name, *language, parameters, body)?);
+        let read = Arc::new(Body::parse(name.name(), *language, parameters, body)?);
         if inner.len() >= BODIES_MAX {
             inner.clear();
         }
@@ -54,6 +55,8 @@ impl Bodies {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Calls<'a> {
     pub bodies: Option<&'a Arc<Bodies>>,
+    /// Where names without a schema are looked for; `public` where nothing is said.
+    pub path: Option<&'a SearchPath>,
     /// The procedures that were looked at; nothing where one runs, so that there is nothing to look
     /// for.
     pub seen: Option<&'a Seen>,
@@ -80,7 +83,7 @@ pub(crate) struct CreateProcedure {
 /// Procedures by their names, and the types of what they are given where that is said.
 #[derive(Clone, Debug)]
 pub(crate) struct DropProcedures {
-    pub named: Vec<(String, Option<Vec<SqlType>>)>,
+    pub named: Vec<(Meant, Option<Vec<SqlType>>)>,
     pub if_exists: bool,
 }
 
@@ -153,7 +156,7 @@ impl Planner<'_> {
             }
         };
         let Declared { name, parameters, types, is_replace, body } = declared;
-        check_name(name)?;
+        let name = &self.new_written(name)?;
         let mut parameters = parameters.clone();
         for (parameter, ty) in parameters.iter_mut().zip(types) {
             // As in PostgreSQL, lengths and scales of parameters are forgotten.
@@ -165,9 +168,8 @@ impl Planner<'_> {
             }
         }
         // What can't be read can't be run. Whether there are its tables is seen when it runs.
-        Body::parse(name, body.language, &parameters, &body.text)
+        Body::parse(name.name(), body.language, &parameters, &body.text)
             .map_err(|error| within(error, body.start))?;
-        self.required.push(Required::create());
         let procedure = Procedure {
             id: 0,
             name: name.clone(),
@@ -223,17 +225,60 @@ impl Planner<'_> {
         if_exists: bool,
     ) -> Result<Plan, Failure> {
         let named = descriptions.iter().map(|described| {
-            let name = syntax::table_name(&described.name)?;
             let types = described.args.as_ref().map(|args| {
                 let given = args.iter().filter(|arg| !matches!(arg.mode, Some(ast::ArgMode::Out)));
                 given
                     .map(|arg| Ok(self.column_type(&arg.data_type)?.base))
                     .collect::<Result<Vec<_>, SqlError>>()
             });
-            Ok((name, types.transpose()?))
+            let types = types.transpose()?;
+            Ok((self.meant_procedure(&described.name, types.as_deref())?, types))
         });
-        let named = named.collect::<Result<Vec<_>, SqlError>>()?;
+        let named = named.collect::<Result<Vec<_>, Failure>>()?;
         Ok(Plan::DropProcedures(DropProcedures { named, if_exists }))
+    }
+
+    /// The procedures that a name may mean. One hides another that is further back on the path and
+    /// is given the same.
+    fn procedures_named(&mut self, written: &Written) -> Result<Vec<Procedure>, Failure> {
+        if let Some(schema) = &written.schema {
+            self.check_schema(schema)?;
+        }
+        self.uses_schema_of(written);
+        let mut found: Vec<Procedure> = Vec::new();
+        for name in self.path.candidates(written) {
+            for procedure in self.procedures_of(&name)? {
+                if !found.iter().any(|known| known.identity() == procedure.identity()) {
+                    found.push(procedure);
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// The procedures of a name, which the plan then depends on.
+    fn procedures_of(&mut self, name: &QualifiedName) -> Result<Vec<Procedure>, Failure> {
+        let key = procedure::key(name);
+        let record = self.cx.get(CATALOG, &key)?;
+        self.schemas.push((key, record));
+        procedure::find(name, self.cx)
+    }
+
+    /// What DROP PROCEDURE names: of the first schema that has one of the name and the types.
+    fn meant_procedure(
+        &mut self,
+        object: &ast::ObjectName,
+        types: Option<&[SqlType]>,
+    ) -> Result<Meant, Failure> {
+        let written = syntax::table_name(object)?;
+        let is_meant = |procedure: &Procedure| types.is_none_or(|types| procedure.is_given(types));
+        for name in self.path.candidates(&written) {
+            if self.procedures_of(&name)?.iter().any(is_meant) {
+                self.uses_schema_of(&written);
+                return Ok(Meant { name: Ok(name), written });
+            }
+        }
+        self.absent(written)
     }
 
     pub(super) fn call(
@@ -241,7 +286,7 @@ impl Planner<'_> {
         call: &ast::Function,
     ) -> Result<(Plan, Vec<OutputColumn>), Failure> {
         let location = syntax::location(&call.name);
-        let name = syntax::table_name(&call.name).map_err(|e| self.error_at(e, location))?;
+        let written = syntax::table_name(&call.name).map_err(|e| self.error_at(e, location))?;
         let args = match &call.args {
             ast::FunctionArguments::List(list) if list.clauses.is_empty() => &list.args[..],
             ast::FunctionArguments::None => &[],
@@ -256,12 +301,9 @@ impl Planner<'_> {
         }
         let bounds: Result<Vec<Bound>, _> = exprs.iter().map(|expr| binder.bind(expr)).collect();
         let bounds = bounds?;
-        let key = procedure::key(&name);
-        let record = self.cx.get(crate::catalog::CATALOG, &key)?;
-        self.schemas.push((key, record));
-        let procedures = procedure::find(&name, self.cx)?;
+        let procedures = self.procedures_named(&written)?;
         let types: Vec<SqlType> = bounds.iter().map(Bound::base).collect();
-        let meant = chosen(&name, procedures, &names, &types);
+        let meant = chosen(&written, procedures, &names, &types);
         let Candidate { procedure, given, .. } = meant.map_err(|e| self.error_at(e, location))?;
         let mut arguments = Vec::new();
         let (mut outputs, mut columns) = (Vec::new(), Vec::new());
@@ -360,7 +402,8 @@ impl Planner<'_> {
                 survey = Survey::unknown();
             } else {
                 seen.depth.set(depth + 1);
-                let calls = Calls { bodies: Some(&bodies), seen: Some(seen) };
+                let path = Some(&self.path);
+                let calls = Calls { bodies: Some(&bodies), path, seen: Some(seen) };
                 let (found, read) = Survey::of(&body, calls, self.cx)?;
                 seen.depth.set(depth);
                 survey = found;
@@ -384,7 +427,7 @@ fn within(error: SqlError, start: Option<usize>) -> SqlError {
 
 /// The procedure that a CALL means.
 fn chosen(
-    name: &str,
+    name: &Written,
     procedures: Vec<Procedure>,
     names: &[Option<String>],
     types: &[SqlType],

@@ -5,13 +5,12 @@ use std::sync::Arc;
 
 use sqlparser::ast;
 
-use super::{Plan, Planner, Select};
+use super::{Meant, Plan, Planner, Select};
 use crate::authorization::{Needs, Required};
-use crate::catalog::Table;
 use crate::catalog::role::{Object, Privileges};
+use crate::catalog::{QualifiedName, Table};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Expr;
-use crate::expr::bind::SequenceName;
 use crate::syntax::{self, RoleStatement};
 
 impl Planner<'_> {
@@ -31,16 +30,27 @@ impl Planner<'_> {
         Ok(table)
     }
 
+    /// The same of a statement that tells of a schema that is not there.
+    pub(super) fn own_table_for(
+        &mut self,
+        object: &ast::ObjectName,
+        privileges: Privileges,
+    ) -> Result<Arc<Table>, Failure> {
+        self.check_schema_of(object)?;
+        self.table_for(object, privileges)
+    }
+
     /// The schema of a table that must exist, and belong to the user.
     pub(super) fn own_table(&mut self, object: &ast::ObjectName) -> Result<Arc<Table>, Failure> {
+        self.check_schema_of(object)?;
         let table = self.table_unchecked(object)?;
         self.required.push(Required::owner(Object::Table(table.name.clone())));
         Ok(table)
     }
 
     /// The index of a table that must belong to the user.
-    pub(super) fn own_index(&mut self, table: &str, index: &str) {
-        let object = Object::Table(table.to_owned());
+    pub(super) fn own_index(&mut self, table: &QualifiedName, index: &str) {
+        let object = Object::Table(table.clone());
         let needs = Needs::Owner { index: Some(index.to_owned()) };
         self.required.push(Required::new(object, needs));
     }
@@ -123,24 +133,21 @@ impl Planner<'_> {
     }
 
     /// What is dropped must belong to the user.
-    pub(super) fn require_owner(&mut self, kind: ast::ObjectType, names: &[String]) {
-        let of: fn(String) -> Object = match kind {
+    pub(super) fn require_owner(&mut self, kind: ast::ObjectType, names: &[Meant]) {
+        let of: fn(QualifiedName) -> Object = match kind {
             ast::ObjectType::Table => Object::Table,
             ast::ObjectType::Sequence => Object::Sequence,
             ast::ObjectType::View => Object::View,
-            ast::ObjectType::Type => Object::Type,
             _ => return,
         };
-        self.required.extend(names.iter().map(|name| Required::owner(of(name.clone()))));
+        let names = names.iter().filter_map(|meant| meant.name.clone().ok());
+        self.required.extend(names.map(|name| Required::owner(of(name))));
     }
 
     /// What expressions do with sequences, their user must be allowed to.
     pub(super) fn require_sequences(&mut self) -> Result<(), Failure> {
         for (name, any) in std::mem::take(&mut self.params.needs) {
-            let name = match name {
-                SequenceName::Named(name) => name,
-                SequenceName::OfColumn { table, column } => self.sequence_of(&table, &column)?,
-            };
+            let name = self.sequence_named(&name)?;
             self.required.push(Required::new(Object::Sequence(name), Needs::Any(any)));
         }
         Ok(())

@@ -12,7 +12,7 @@ use super::path::Paths;
 use super::{OutputColumn, Planner, Select, SortKey, Source, refuse};
 use crate::error::{Failure, SqlError, code};
 use crate::exec::series::Called;
-use crate::expr::bind::{Aggregates, Bound, Collected, Scope};
+use crate::expr::bind::{Aggregates, Bound, Collected, Qualifier, Scope};
 use crate::expr::set_calls::part_name;
 use crate::expr::{Expr, Typed};
 use crate::relational::{Block, Distinct, GroupBy, Window};
@@ -198,12 +198,15 @@ impl Planner<'_> {
                     _,
                 ) => {
                     let table = syntax::table_name(object)?;
-                    if !scope.columns.iter().any(|column| column.table == table) {
+                    let qualifier =
+                        Qualifier { schema: table.schema.as_deref(), table: &table.name };
+                    if !scope.columns.iter().any(|column| qualifier.is_of(column)) {
+                        let table = &table.name;
                         let message = format!("missing FROM-clause entry for table \"{table}\"");
                         let error = SqlError::new(code::UNDEFINED_TABLE, message);
                         return Err(self.error_at(error, item.span().start));
                     }
-                    expand(scope, Some(&table), item.span().start, &mut output);
+                    expand(scope, Some(qualifier), item.span().start, &mut output);
                     continue;
                 }
                 _ => return Err(SqlError::unsupported("such a column").into()),
@@ -411,10 +414,10 @@ pub(super) fn empty_row() -> Select {
     plain(Source::Nothing)
 }
 
-fn expand(scope: &Scope, table: Option<&str>, location: Location, output: &mut Output) {
+fn expand(scope: &Scope, table: Option<Qualifier<'_>>, location: Location, output: &mut Output) {
     for (at, column) in scope.columns.iter().enumerate() {
         let is_shown = match table {
-            Some(table) => column.table == table,
+            Some(table) => table.is_of(column),
             None => !column.is_merged,
         };
         if !column.is_hidden && !column.is_unlisted && is_shown {

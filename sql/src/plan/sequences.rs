@@ -2,10 +2,8 @@
 
 use sqlparser::ast;
 
-use super::ddl::check_name;
 use super::{CreateSequence, Plan, Planner, refuse};
-use crate::authorization::Required;
-use crate::catalog::{Enums, Identity, Sequence, Table};
+use crate::catalog::{Enums, Identity, QualifiedName, Sequence, Table};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::bind::column_type;
 use crate::expr::sequences::option_number;
@@ -31,9 +29,7 @@ impl Planner<'_> {
             (*temporary, "CREATE TEMPORARY SEQUENCE"),
             (is_owned, "OWNED BY in CREATE SEQUENCE"),
         ])?;
-        let name = syntax::table_name(name)?;
-        check_name(&name)?;
-        self.required.push(Required::create());
+        let name = self.new_name(name)?;
         let base = match data_type {
             Some(data_type) => column_type(data_type, &Enums::default())?.base,
             None => SqlType::Int8,
@@ -52,7 +48,7 @@ impl Planner<'_> {
         &mut self,
         table: &mut Table,
         at: usize,
-    ) -> Result<(String, Sequence), Failure> {
+    ) -> Result<(QualifiedName, Sequence), Failure> {
         let (name, sequence) = self.own_sequence(table, at, &[])?;
         let column = &mut table.columns[at];
         if column.default.is_some() {
@@ -63,8 +59,8 @@ impl Planner<'_> {
             return Err(SqlError::new(code::SYNTAX, message).into());
         }
         column.is_not_null = true;
-        let quoted = syntax::quoted(&name);
-        column.default = Some(format!("nextval('{}'::regclass)", quoted.replace('\'', "''")));
+        let quoted = syntax::quoted_name(&name).replace('\'', "''");
+        column.default = Some(format!("nextval('{quoted}'::regclass)"));
         Ok((name, sequence))
     }
 
@@ -75,7 +71,7 @@ impl Planner<'_> {
         at: usize,
         is_always: bool,
         options: &[ast::SequenceOptions],
-    ) -> Result<(String, Sequence), Failure> {
+    ) -> Result<(QualifiedName, Sequence), Failure> {
         let (table_name, column) = (table.name.clone(), table.columns[at].clone());
         if column.default.is_some() || column.identity.is_some() {
             let message = format!(
@@ -101,10 +97,10 @@ impl Planner<'_> {
         table: &mut Table,
         at: usize,
         options: &[ast::SequenceOptions],
-    ) -> Result<(String, Sequence), Failure> {
+    ) -> Result<(QualifiedName, Sequence), Failure> {
         let mut sequence = sequence(table.columns[at].ty.base, options)?;
         sequence.owner = Some(table.name.clone());
-        let name = self.free_name(table, &[at], "seq")?;
+        let name = table.name.beside(&self.free_name(table, &[at], "seq")?);
         table.sequences.push((at, name.clone()));
         Ok((name, sequence))
     }

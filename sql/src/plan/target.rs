@@ -10,7 +10,7 @@ use pangea_core::txn::Context;
 use super::access::Access;
 use super::path::{Path, Paths};
 use super::{Planner, text};
-use crate::catalog::{self, Action, ForeignKey, Relation, Table};
+use crate::catalog::{self, Action, ForeignKey, QualifiedName, Relation, Table};
 use crate::error::{Failure, SqlError};
 use crate::expr::bind::{Params, SequenceName};
 use crate::expr::{Binary, Comparison, Expr, SequenceCall, Unary};
@@ -98,7 +98,7 @@ impl Planner<'_> {
         &mut self,
         targets: &mut Vec<Target>,
         at: usize,
-        name: &str,
+        name: &QualifiedName,
     ) -> Result<(), Failure> {
         let paths = self.paths_of(name)?;
         let parent = targets[at].table.clone();
@@ -143,7 +143,7 @@ impl Planner<'_> {
 #[derive(Clone, Debug)]
 pub(crate) struct Deferred {
     /// The table that has the key.
-    pub child: String,
+    pub child: QualifiedName,
     pub key: String,
     pub values: Vec<Datum>,
     /// What a client is told if it does not hold.
@@ -156,7 +156,7 @@ pub(crate) type Way = (Access, Expr);
 /// The rows that have a foreign key's values, and those that they refer to. Nothing if there is no
 /// such key any more.
 pub(crate) fn both_sides(
-    child: &str,
+    child: &QualifiedName,
     key: &str,
     cx: &mut dyn Context,
 ) -> Result<Option<(Way, Way)>, Failure> {
@@ -181,7 +181,7 @@ pub(super) fn default_of(
 ) -> Result<Expr, Failure> {
     let column = &table.columns[at];
     if let Some(identity) = &column.identity {
-        let name = SequenceName::Named(identity.sequence.clone());
+        let name = SequenceName::Known(identity.sequence.clone());
         return Ok(Expr::Sequence(SequenceCall::Next, sequences.sequence(name, true), Vec::new()));
     }
     match &column.default {

@@ -32,7 +32,7 @@ fn bind<T>(
     let ast = parse(text, what)?;
     let known = sequences.as_ref().map(|params| params.sequences.clone());
     let sequences_known = known.unwrap_or_default();
-    let mut params = Params { sequences: sequences_known, ..Params::of_text(enums) };
+    let mut params = Params { sequences: sequences_known, is_kept: true, ..Params::of_text(enums) };
     let aggregates = Aggregates::Forbidden(what);
     let nested = Vec::new();
     let mut binder =
@@ -58,20 +58,20 @@ fn bind<T>(
 
 /// An expression over the columns of a table.
 pub(crate) fn over_table(table: &Table, text: &str, what: &'static str) -> Result<Bound, SqlError> {
-    let scope = (&scope_of(table, &table.name), &table.enums);
+    let scope = (&scope_of(table, table.name.name()), &table.enums);
     bind(text, scope, what, None, |binder, bound| binder.output(bound))
 }
 
 /// A condition over the columns of a table.
 pub(crate) fn condition(table: &Table, text: &str, what: &'static str) -> Result<Expr, SqlError> {
-    let scope = scope_of(table, &table.name);
+    let scope = scope_of(table, table.name.name());
     let scope = (&scope, &table.enums);
     bind(text, scope, what, None, |binder, bound| binder.boolean(bound, what))
 }
 
 /// What a column of a table is computed from.
 pub(super) fn generated(table: &Table, column: &Column, text: &str) -> Result<Expr, SqlError> {
-    let scope = scope_of(table, &table.name);
+    let scope = scope_of(table, table.name.name());
     let what = "column generation expressions";
     let scope = (&scope, &table.enums);
     bind(text, scope, what, None, |binder, bound| binder.assign(bound, &column.name, column.ty))

@@ -10,7 +10,7 @@ use super::written::{NO_SINGLE, over_one};
 use super::{OutputColumn, Plan, Planner, check_name, plan_of, refuse, text};
 use crate::authorization::Required;
 use crate::catalog::role::{Object, Privileges};
-use crate::catalog::{Column, Relation, Sequence, Table, View, ViewColumn};
+use crate::catalog::{Column, QualifiedName, Relation, Sequence, Table, View, ViewColumn};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::bind::Params;
 use crate::relational::{self, From};
@@ -35,7 +35,7 @@ pub(crate) struct CreateView {
 pub(crate) struct AlterView {
     /// What PostgreSQL calls it.
     pub command: &'static str,
-    pub name: String,
+    pub name: QualifiedName,
     pub change: ViewChange,
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct AlterView {
 #[derive(Clone, Debug)]
 pub(crate) enum ViewChange {
     /// It has another name.
-    Name(String),
+    Name(QualifiedName),
     /// One of its columns has.
     Column(usize, String),
     /// One of its columns has another default, or none.
@@ -56,18 +56,36 @@ pub(super) enum Within {
     View(Arc<View>),
     /// One that is being made.
     New {
-        name: String,
-        reads: Vec<(String, usize)>,
+        name: QualifiedName,
+        reads: Vec<(QualifiedName, usize)>,
     },
     /// One of the catalog's, which anybody may read.
     System(String),
 }
 
 impl Within {
+    /// Whether both are of one relation.
+    fn is_same(&self, other: &Self) -> bool {
+        match (self.relation(), other.relation()) {
+            (Some(one), Some(other)) => one == other,
+            (None, None) => self.name() == other.name(),
+            _ => false,
+        }
+    }
+
+    fn relation(&self) -> Option<&QualifiedName> {
+        match self {
+            Self::View(view) => Some(&view.name),
+            Self::New { name, .. } => Some(name),
+            Self::System(_) => None,
+        }
+    }
+
     fn name(&self) -> &str {
         match self {
-            Self::View(view) => &view.name,
-            Self::New { name, .. } | Self::System(name) => name,
+            Self::View(view) => view.name.name(),
+            Self::New { name, .. } => name.name(),
+            Self::System(name) => name,
         }
     }
 }
@@ -76,7 +94,7 @@ impl Within {
 pub(super) enum Named {
     Table(Arc<Table>),
     View(View),
-    Sequence(String, Sequence),
+    Sequence(QualifiedName, Sequence),
 }
 
 impl Planner<'_> {
@@ -92,9 +110,14 @@ impl Planner<'_> {
             let message = "views must not contain data-modifying statements in WITH";
             return Err(SqlError::new(code::FEATURE_NOT_SUPPORTED, message).into());
         }
-        let name = syntax::table_name(&create.name)?;
-        check_name(&name)?;
-        let query = create.query.to_string();
+        let before = self.required.len();
+        let name = self.new_name(&create.name)?;
+        let creates = self.required.split_off(before);
+        let query = {
+            let mut query = create.query.clone();
+            self.keep(&mut query)?;
+            query.to_string()
+        };
         let new = Within::New { name: name.clone(), reads: Vec::new() };
         let (required, sequences) = (self.required.len(), self.params.sequences.clone());
         let (query_of, columns, within) = self.planned_view(&query, new)?;
@@ -102,7 +125,7 @@ impl Planner<'_> {
         let shows = self.shows(&query)?;
         // Its owner is asked when it is read.
         self.required.truncate(required);
-        self.required.push(Required::create());
+        self.required.extend(creates);
         if create.or_replace {
             // What is not there yet is nobody's.
             self.required.push(Required::owner(Object::View(name.clone())));
@@ -129,14 +152,15 @@ impl Planner<'_> {
     /// ALTER TABLE, which may be of a view, and ALTER VIEW.
     pub(super) fn alter_relation(&mut self, alter: &ast::AlterTable) -> Result<Plan, Failure> {
         let command = if self.is_view { "ALTER VIEW" } else { "ALTER TABLE" };
-        let name = syntax::table_name(&alter.name)?;
-        match self.relation_named(&name)? {
-            Some(Relation::View(view)) => self.alter_view(view, alter, command),
-            Some(_) if self.is_view => {
+        let written = syntax::table_name(&alter.name)?;
+        match self.found(&written)? {
+            Some((_, Relation::View(view))) => self.alter_view(view, alter, command),
+            Some((name, _)) if self.is_view => {
                 let message = format!("\"{name}\" is not a view");
                 Err(SqlError::new(code::WRONG_OBJECT_TYPE, message).into())
             }
             None if self.is_view && alter.if_exists => {
+                let name = &written.name;
                 let notice = format!("relation \"{name}\" does not exist, skipping");
                 Ok(nothing(command, notice))
             }
@@ -160,9 +184,9 @@ impl Planner<'_> {
             O::RenameTable { table_name } => {
                 let (ast::RenameTableNameKind::As(to) | ast::RenameTableNameKind::To(to)) =
                     table_name;
-                let to = syntax::table_name(to)?;
+                let to = syntax::table_name(to)?.name;
                 check_name(&to)?;
-                ViewChange::Name(to)
+                ViewChange::Name(name.beside(&to))
             }
             O::RenameColumn { old_column_name, new_column_name } => {
                 let [old, to] = [old_column_name, new_column_name].map(syntax::name);
@@ -186,7 +210,7 @@ impl Planner<'_> {
                     return Err(SqlError::new(code::UNDEFINED_COLUMN, message).into());
                 };
                 let default = match op {
-                    ast::AlterColumnOperation::SetDefault { value } => Some(value.to_string()),
+                    ast::AlterColumnOperation::SetDefault { value } => Some(self.kept_text(value)?),
                     ast::AlterColumnOperation::DropDefault => None,
                     _ => return Err(SqlError::unsupported("this form of ALTER VIEW").into()),
                 };
@@ -209,8 +233,8 @@ impl Planner<'_> {
             Ok((_, base, _)) => base,
             Err(why) => return Ok(Err(why)),
         };
-        let Ok(name) = syntax::table_name(base) else { return Ok(Err(NO_SINGLE)) };
-        match self.relation_named(&name)? {
+        let Ok(base) = syntax::table_name(base) else { return Ok(Err(NO_SINGLE)) };
+        match self.relation_named(&base.kept())? {
             Some(Relation::Table(_) | Relation::View(_)) => {}
             _ => return Ok(Err(NO_SINGLE)),
         }
@@ -224,7 +248,7 @@ impl Planner<'_> {
         text: &str,
         within: Within,
     ) -> Result<(relational::Query, Vec<OutputColumn>, Within), Failure> {
-        if self.within.iter().any(|known| known.name() == within.name()) {
+        if self.within.iter().any(|known| known.is_same(&within)) {
             let name = within.name();
             let message = format!("infinite recursion detected in rules for relation \"{name}\"");
             return Err(SqlError::new(code::INVALID_OBJECT_DEFINITION, message).into());
@@ -242,6 +266,9 @@ impl Planner<'_> {
         within: Within,
         plan: impl FnOnce(&mut Self) -> Result<T, Failure>,
     ) -> Result<(T, Within), Failure> {
+        // Names in a text that is kept are of `public`, unless they say of what schema.
+        let path = std::mem::take(&mut self.path);
+        let is_kept = std::mem::replace(&mut self.params.is_kept, true);
         let around = (
             std::mem::take(&mut self.outer),
             std::mem::take(&mut self.named),
@@ -256,6 +283,7 @@ impl Planner<'_> {
         let variables;
         (self.outer, self.named, self.source, self.has_queries, variables) = around;
         self.params.variables = variables;
+        (self.path, self.params.is_kept) = (path, is_kept);
         let planned = planned.map_err(|failure| match failure {
             // Positions are of another text than the client's.
             Failure::Sql(error) => SqlError { position: None, ..error }.into(),
@@ -269,17 +297,21 @@ impl Planner<'_> {
         let location = syntax::location(object);
         let at =
             |planner: &Self, error: SqlError| Failure::Sql(error.at(&planner.source, location));
-        let name = syntax::table_name(object).map_err(|error| at(self, error))?;
-        match self.relation_named(&name)? {
-            Some(Relation::View(view)) => {
+        let written = syntax::table_name(object).map_err(|error| at(self, error))?;
+        let (name, relation) = match self.known(&written) {
+            Err(Failure::Sql(error)) => return Err(at(self, error)),
+            found => found?,
+        };
+        match relation {
+            Relation::View(view) => {
                 self.required.push(Required::select(Object::View(name)));
                 Ok(Named::View(view))
             }
-            Some(Relation::Table(table)) => {
+            Relation::Table(table) => {
                 self.required.push(Required::select(Object::Table(name)));
                 Ok(Named::Table(Arc::new(table)))
             }
-            Some(Relation::Sequence(sequence)) => {
+            Relation::Sequence(sequence) => {
                 self.required.push(Required::select(Object::Sequence(name.clone())));
                 Ok(Named::Sequence(name, sequence))
             }
@@ -288,12 +320,12 @@ impl Planner<'_> {
     }
 
     /// Notes what the view reads that is being planned: how many columns of it there are for it.
-    pub(super) fn noted(&mut self, name: &str, width: usize) -> usize {
+    pub(super) fn noted(&mut self, name: &QualifiedName, width: usize) -> usize {
         match self.within.last_mut() {
             Some(Within::View(view)) => view.width_of(name).unwrap_or(width),
             Some(Within::New { reads, .. }) => {
                 if !reads.iter().any(|(known, _)| known == name) {
-                    reads.push((name.to_owned(), width));
+                    reads.push((name.clone(), width));
                 }
                 width
             }
@@ -317,7 +349,11 @@ impl Planner<'_> {
         }
         let column = |it: &ViewColumn| OutputColumn { name: it.name.clone(), ty: it.ty };
         let columns: Vec<OutputColumn> = view.columns.iter().take(width).map(column).collect();
-        self.as_side(&query, &columns, alias, &view.name)
+        let mut side = self.as_side(&query, &columns, alias, view.name.name())?;
+        if alias.is_none() {
+            side.scope.is_of(view.name.schema());
+        }
+        Ok(side)
     }
 
     /// The rows of a view of the catalog.

@@ -19,10 +19,10 @@ use sqlparser::tokenizer::Location;
 use super::from::rename;
 use super::path::Paths;
 use super::views::Within;
-use super::{Planner, refuse, scope_as};
+use super::{Planner, as_table, refuse, scope_as, undefined_table};
 use crate::authorization::Required;
 use crate::catalog::role::{Object, Privileges};
-use crate::catalog::{CheckOption, Relation, Table, View};
+use crate::catalog::{CheckOption, QualifiedName, Relation, Table, View};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Expr;
 use crate::expr::bind::{Collected, Scope, ScopeColumn};
@@ -44,6 +44,8 @@ pub(super) struct Written {
     pub paths: Paths,
     /// What its columns go by.
     pub alias: String,
+    /// The schema that they may be named with too.
+    schema: Option<String>,
     /// The relation that the table is for queries.
     pub relation: u32,
     /// What a view shows of the table.
@@ -100,10 +102,14 @@ impl Written {
     /// view, which hide them.
     pub(super) fn scope(&self, alias: &str, relation: u32, shown: u32) -> Scope {
         let scope = scope_as(self.table(), alias, relation);
-        match &self.view {
+        let mut scope = match &self.view {
             Some(view) => Scope { columns: hidden(scope) }.and(view.scope(alias, shown)),
             None => scope,
+        };
+        if let Some(schema) = self.schema.as_ref().filter(|_| alias == self.alias) {
+            scope.is_of(schema);
         }
+        scope
     }
 
     /// How many columns a view has.
@@ -140,10 +146,10 @@ impl Written {
     /// The place of a column that is written.
     pub(super) fn target(&self, name: &str) -> Result<usize, SqlError> {
         let (found, of) = match &self.view {
-            None => (self.table().position(name).map(Ok), &self.table().name),
+            None => (self.table().position(name).map(Ok), self.table().name.name()),
             Some(view) => {
                 let found = view.columns.iter().find(|column| column.name == name);
-                (found.map(|column| column.source.clone()), &view.name)
+                (found.map(|column| column.source.clone()), &view.name[..])
             }
         };
         let found = found.ok_or_else(|| {
@@ -192,6 +198,7 @@ impl Written {
 impl Shown {
     fn scope(&self, alias: &str, relation: u32) -> Scope {
         let column = |(at, column): (usize, &ShownColumn)| ScopeColumn {
+            schema: None,
             table: alias.to_owned(),
             name: column.name.clone(),
             ty: column.ty,
@@ -265,39 +272,45 @@ impl Planner<'_> {
         verb: Verb,
     ) -> Result<Written, Failure> {
         let location = syntax::location(object);
-        let name = syntax::table_name(object).map_err(|error| self.error_at(error, location))?;
+        let named = syntax::table_name(object).map_err(|error| self.error_at(error, location))?;
         let relation = self.number();
-        let found = self.written_as(&name, verb, (None, false), relation);
-        let found = found.map_err(|failure| match failure {
+        let found = self.known(&named).and_then(|(name, found)| {
+            let written = self.written_as((&name, found), verb, (None, false), relation)?;
+            Ok((name, written))
+        });
+        let (name, found) = found.map_err(|failure| match failure {
             Failure::Sql(error) if error.code == code::UNDEFINED_TABLE => {
                 error.at(&self.source, location).into()
             }
             other => other,
         })?;
-        let alias = alias.unwrap_or(name);
+        let schema = alias.is_none().then(|| name.schema().to_owned());
+        let alias = alias.unwrap_or_else(|| name.name().to_owned());
         self.labels.push((relation, alias.clone()));
-        Ok(Written { alias, ..found })
+        Ok(Written { alias, schema, ..found })
     }
 
     /// What a name stands for: through a view, and held to what it shows.
     fn written_as(
         &mut self,
-        name: &str,
+        (name, found): (&QualifiedName, Relation),
         verb: Verb,
-        (through, is_checked): (Option<&str>, bool),
+        (through, is_checked): (Option<&QualifiedName>, bool),
         relation: u32,
     ) -> Result<Written, Failure> {
-        let through = through.map(str::to_owned);
-        if let Some(Relation::View(view)) = self.relation_named(name)? {
-            let required = Required::select(Object::View(name.to_owned()));
+        let through = through.cloned();
+        if let Relation::View(view) = found {
+            let required = Required::select(Object::View(name.clone()));
             self.required.push(Required { through, ..required });
             return self.written_view(&Arc::new(view), verb, is_checked, relation);
         }
-        let table = self.table_named(name)?;
+        let table = as_table(name, found)?;
         let required = Required::on_table(&table.name, Privileges::SELECT);
         self.required.push(Required { through, ..required });
-        let alias = table.name.clone();
-        Ok(Written { paths: Paths::new(table)?, alias, relation, view: None, depth: 1, verb })
+        let alias = table.name.name().to_owned();
+        let schema = Some(table.name.schema().to_owned());
+        let paths = Paths::new(table)?;
+        Ok(Written { paths, alias, schema, relation, view: None, depth: 1, verb })
     }
 
     fn written_view(
@@ -308,12 +321,15 @@ impl Planner<'_> {
         relation: u32,
     ) -> Result<Written, Failure> {
         let parsed = super::views::parsed(&view.query)?;
-        let refused = |why: &str| verb.refused_view(&view.name, why);
+        let refused = |why: &str| verb.refused_view(view.name.name(), why);
         let (select, base, alias) = over_one(&parsed).map_err(refused)?;
-        let base = syntax::table_name(base).map_err(|_| refused(NO_SINGLE))?;
+        let base = syntax::table_name(base).map_err(|_| refused(NO_SINGLE))?.kept();
+        let Some(base_found) = self.relation_named(&base)? else {
+            return Err(undefined_table(&base).into());
+        };
         let is_cascaded = is_checked || view.check == Some(CheckOption::Cascaded);
-        let through = (Some(view.name.as_str()), is_cascaded);
-        let found = self.written_as(&base, verb, through, relation)?;
+        let through = (Some(&view.name), is_cascaded);
+        let found = self.written_as((&base, base_found), verb, through, relation)?;
         let required = self.required.len();
         let shown = self.within_view(&view.query, Within::View(view.clone()), |planner| {
             planner.shown(view, select, (&found, &base, alias))
@@ -330,16 +346,17 @@ impl Planner<'_> {
         let mut checks = found.checks();
         if is_checked || view.check.is_some() {
             let condition = own.clone().map(|condition| {
-                let view = view.name.clone();
+                let view = view.name.to_string();
                 ViewCheck { view, condition }
             });
             checks.extend(condition);
         }
         let filter = found.filter(own);
         let paths = with_defaults(&found.paths, view, &columns);
-        let name = view.name.clone();
-        let shown = Shown { name, columns, filter, checks };
-        Ok(Written { paths, view: Some(shown), depth: found.depth + 1, ..found })
+        let (alias, schema) = (view.name.name().to_owned(), view.name.schema().to_owned());
+        let shown = Shown { name: alias.clone(), columns, filter, checks };
+        let (schema, depth) = (Some(schema), found.depth + 1);
+        Ok(Written { paths, alias, schema, view: Some(shown), depth, ..found })
     }
 
     /// The columns of a view over one relation, each with whether it is one of that, and its
@@ -348,9 +365,9 @@ impl Planner<'_> {
         &mut self,
         view: &View,
         select: &ast::Select,
-        (found, base, alias): (&Written, &str, Option<&ast::TableAlias>),
+        (found, base, alias): (&Written, &QualifiedName, Option<&ast::TableAlias>),
     ) -> Result<Result<Showing, &'static str>, Failure> {
-        let known = alias.map_or_else(|| base.to_owned(), |alias| syntax::name(&alias.name));
+        let known = alias.map_or_else(|| base.name().to_owned(), |alias| syntax::name(&alias.name));
         let number = self.number();
         let mut scope = found.scope(&known, found.relation, number);
         let first = if found.view.is_some() { found.table().columns.len() } else { 0 };
@@ -371,7 +388,7 @@ impl Planner<'_> {
             let source = match (&bound.expr, &found.view) {
                 (Expr::Column(at), None) => Ok(*at),
                 (Expr::Column(at), Some(below)) => below.columns[at - own].source.clone(),
-                _ => Err((view.name.clone(), column.name.clone())),
+                _ => Err((view.name.to_string(), column.name.clone())),
             };
             let is_column = matches!(bound.expr, Expr::Column(_));
             let expr = found.settled(bound.expr, own, 0);

@@ -10,7 +10,7 @@ use super::grammar::Grammar;
 use crate::catalog::Enums;
 use crate::error::{SqlError, code};
 use crate::expr::bind::column_type;
-use crate::syntax::{name, words::word};
+use crate::syntax::{Written, name, words::word};
 use crate::types::SqlType;
 
 impl Grammar<'_> {
@@ -144,14 +144,12 @@ impl Grammar<'_> {
                 return Err(self.words.unexpected());
             }
             self.words.at = end;
-            if parts.len() > 1
-                && parts[0] == "public"
-                && (parts.len() == 3 || last.as_deref() == Some("ROWTYPE"))
-            {
-                parts.remove(0);
-            }
             return match (last.as_deref(), parts.as_slice()) {
-                (Some("ROWTYPE"), [table]) => Ok(DeclaredType::Row(table.clone())),
+                (Some("ROWTYPE"), [table]) => Ok(DeclaredType::Row(Written::plain(table))),
+                (Some("ROWTYPE"), [schema, table]) => {
+                    let (schema, name) = (Some(schema.clone()), table.clone());
+                    Ok(DeclaredType::Row(Written { schema, name }))
+                }
                 (Some("TYPE"), [variable]) => {
                     let found = self.visible.iter().rev().find(|it| it.name == *variable);
                     let slot = found.map(|it| it.slot).ok_or_else(|| {
@@ -161,7 +159,11 @@ impl Grammar<'_> {
                     Ok(self.variables[slot].ty.clone())
                 }
                 (Some("TYPE"), [table, column]) => {
-                    Ok(DeclaredType::Column(table.clone(), column.clone()))
+                    Ok(DeclaredType::Column(Written::plain(table), column.clone()))
+                }
+                (Some("TYPE"), [schema, table, column]) => {
+                    let (schema, name) = (Some(schema.clone()), table.clone());
+                    Ok(DeclaredType::Column(Written { schema, name }, column.clone()))
                 }
                 _ => Err(self.words.unexpected()),
             };

@@ -9,7 +9,7 @@ use super::grammar;
 use super::raise::Raise;
 use crate::catalog::procedure::{Language, Parameter};
 use crate::error::SqlError;
-use crate::syntax;
+use crate::syntax::{self, Written};
 use crate::types::ColumnType;
 
 /// What a procedure does.
@@ -39,9 +39,9 @@ pub(crate) enum DeclaredType {
     /// One that is found when it runs, among the enums.
     Named(Box<ast::DataType>),
     /// That of a column of a table.
-    Column(String, String),
+    Column(Written, String),
     /// A row of a table.
-    Row(String),
+    Row(Written),
     /// Whatever row it is given.
     Record,
     /// Whatever value it is given: one that the grammar has made.

@@ -127,6 +127,7 @@ impl Fragment {
         let last = self.planned.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some((known, planned)) = last
             && known == *signature
+            && calls.path.is_none_or(|path| *path == planned.path)
             && cache::is_current(&planned, cx)?
         {
             return Ok(planned);

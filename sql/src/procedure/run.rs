@@ -15,6 +15,7 @@ use crate::nested::Nested;
 use crate::notice::Notice;
 use crate::plan::target::Deferred;
 use crate::plan::{Call, Calls, OutputColumn};
+use crate::search_path::{PathSetting, SearchPath};
 use crate::sequence::Drawn;
 use crate::types::SqlType;
 use crate::types::datum::Datum;
@@ -72,9 +73,10 @@ enum Flow {
 /// # Errors
 /// Those of the procedure, and when it takes too many steps.
 pub(crate) fn call(call: &Call, env: &Env, cx: &mut dyn Context) -> Result<Executed, Failure> {
+    let path = PathSetting::of(env).resolve(cx)?;
     let mut machine = Machine {
         env,
-        calls: Calls { bodies: Some(&call.bodies), seen: None },
+        calls: Calls { bodies: Some(&call.bodies), path: Some(&path), seen: None },
         notices: Vec::new(),
         deferred: Vec::new(),
         own: Vec::new(),
@@ -109,7 +111,7 @@ impl<'a> Machine<'a> {
             return Err(SqlError::new(code::TOO_COMPLEX, message).into());
         }
         let body = &*call.body;
-        let mut slots = Slots::of(body, cx)?;
+        let mut slots = Slots::of(body, self.calls.path.unwrap_or(&SearchPath::default()), cx)?;
         for (slot, argument) in &call.arguments {
             slots.set(*slot, argument.eval(&[], env)?);
         }

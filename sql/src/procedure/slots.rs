@@ -13,6 +13,8 @@ use crate::error::{Failure, SqlError, code};
 use crate::expr::bind::column_type;
 use crate::expr::cast::{self, Level};
 use crate::plan::{OutputColumn, undefined_table};
+use crate::search_path::SearchPath;
+use crate::syntax::Written;
 use crate::types::datum::Datum;
 use crate::types::zone::Zone;
 use crate::types::{ColumnType, SqlType, text};
@@ -55,8 +57,13 @@ impl Slots {
     ///
     /// # Errors
     /// When there is no such table or column.
-    pub(super) fn of(body: &Body, cx: &mut dyn Context) -> Result<Self, Failure> {
-        let slots: Result<_, Failure> = body.variables.iter().map(|it| Slot::of(it, cx)).collect();
+    pub(super) fn of(
+        body: &Body,
+        path: &SearchPath,
+        cx: &mut dyn Context,
+    ) -> Result<Self, Failure> {
+        let slots = body.variables.iter().map(|it| Slot::of(it, path, cx));
+        let slots: Result<_, Failure> = slots.collect();
         Ok(Self(slots?))
     }
 
@@ -261,7 +268,7 @@ impl Slots {
 }
 
 impl Slot {
-    fn of(declared: &Declared, cx: &mut dyn Context) -> Result<Self, Failure> {
+    fn of(declared: &Declared, path: &SearchPath, cx: &mut dyn Context) -> Result<Self, Failure> {
         let Declared { name, ty, is_not_null, .. } = declared;
         let mut enums = Enums::default();
         let (is_free, value) = match ty {
@@ -276,7 +283,7 @@ impl Slot {
             DeclaredType::Any => (true, Held::Value(SqlType::Text.into(), Datum::Null)),
             DeclaredType::Record => (true, Held::Record(None)),
             DeclaredType::Column(table, column) => {
-                let table = table_of(table, cx)?;
+                let table = table_of(table, path, cx)?;
                 let Some(at) = table.position(column) else {
                     let message = format!(
                         "column \"{column}\" of relation \"{}\" does not exist",
@@ -288,7 +295,7 @@ impl Slot {
                 (false, Held::Value(table.columns[at].ty, Datum::Null))
             }
             DeclaredType::Row(table) => {
-                let table = table_of(table, cx)?;
+                let table = table_of(table, path, cx)?;
                 let column = |(_, column): (usize, &catalog::Column)| OutputColumn {
                     name: column.name.clone(),
                     ty: column.ty,
@@ -328,10 +335,10 @@ fn type_named(
     Ok(column_type(data_type, enums)?)
 }
 
-fn table_of(name: &str, cx: &mut dyn Context) -> Result<Table, Failure> {
-    match catalog::find(name, cx)? {
-        Some(Relation::Table(table)) => Ok(table),
-        _ => Err(undefined_table(name).into()),
+fn table_of(written: &Written, path: &SearchPath, cx: &mut dyn Context) -> Result<Table, Failure> {
+    match path.find(written, cx)? {
+        Some((_, Relation::Table(table))) => Ok(table),
+        _ => Err(undefined_table(written).into()),
     }
 }
 

@@ -18,6 +18,7 @@ use super::slots::Slots;
 use crate::catalog::CATALOG;
 use crate::error::{Failure, SqlError};
 use crate::plan::{Calls, OutputColumn, Plan, Planned};
+use crate::search_path::SearchPath;
 use crate::sequence::Used;
 use crate::types::SqlType;
 
@@ -94,7 +95,7 @@ impl Survey {
             is_strict: body.is_strict(),
             calls,
         };
-        match Slots::of(body, &mut recorder) {
+        match Slots::of(body, calls.path.unwrap_or(&SearchPath::default()), &mut recorder) {
             Ok(slots) => {
                 surveyor.slots = slots;
                 surveyor.steps(&body.steps, &mut recorder)?;

@@ -307,7 +307,8 @@ impl Shower<'_> {
         let (schema, name, columns): (&str, String, Vec<String>) = match scan.leaf() {
             Leaf::Table(paths) => {
                 let columns = paths.table.columns.iter().map(|column| column.name.clone());
-                ("public", paths.table.name.clone(), columns.collect())
+                let name = &paths.table.name;
+                (name.schema(), name.name().to_owned(), columns.collect())
             }
             Leaf::System(table) => {
                 let columns = table.all_columns().map(|(name, _)| name).collect();

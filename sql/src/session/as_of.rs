@@ -86,7 +86,8 @@ impl<E: Engine> Session<E> {
         }
         let mut cx = LocalContext::snapshot(self.pin_as_of(as_of)?);
         let parse = || Ok::<_, Failure>(parsed.clone());
-        let planned = self.shared.plans.plan(&parsed.text, types, parse, &mut cx)?;
+        let planned =
+            self.shared.plans.plan(&parsed.text, types, &self.path_setting(), parse, &mut cx)?;
         if planned.is_write() || !planned.sequences.is_empty() {
             return Err(read_only_violation(&planned));
         }

@@ -160,10 +160,11 @@ impl Command {
             ast::Set::SingleAssignment { scope, variable, values, .. } => {
                 let is_local = matches!(scope, Some(ast::ContextModifier::Local));
                 let name = variable.to_string().to_lowercase();
-                Ok(Self::Set { name, value: setting_value(values)?, is_local })
+                let value = setting_value(values, name == "search_path")?;
+                Ok(Self::Set { name, value, is_local })
             }
             ast::Set::SetTimeZone { local, value } => {
-                let value = setting_value(std::slice::from_ref(value))?;
+                let value = setting_value(std::slice::from_ref(value), false)?;
                 Ok(Self::Set { name: "timezone".to_owned(), value, is_local: *local })
             }
             ast::Set::SetNames { charset_name, .. } => Ok(Self::Set {
@@ -235,8 +236,8 @@ fn read_only(modes: &[ast::TransactionMode]) -> Option<bool> {
     })
 }
 
-/// The text of a setting's value; nothing for `DEFAULT`.
-fn setting_value(values: &[ast::Expr]) -> Result<Option<String>, SqlError> {
+/// The text of a setting's value, whose parts may be names; nothing for `DEFAULT`.
+fn setting_value(values: &[ast::Expr], are_names: bool) -> Result<Option<String>, SqlError> {
     let mut texts = Vec::with_capacity(values.len());
     for value in values {
         texts.push(match value {
@@ -245,7 +246,7 @@ fn setting_value(values: &[ast::Expr]) -> Result<Option<String>, SqlError> {
                 if is_keyword && ident.value.eq_ignore_ascii_case("default") {
                     return Ok(None);
                 }
-                ident.value.clone()
+                if are_names { syntax::name(ident) } else { ident.value.clone() }
             }
             ast::Expr::Value(value) => match &value.value {
                 ast::Value::SingleQuotedString(text) | ast::Value::Number(text, _) => text.clone(),
@@ -257,6 +258,9 @@ fn setting_value(values: &[ast::Expr]) -> Result<Option<String>, SqlError> {
                 return Err(SqlError::new(code::SYNTAX, message));
             }
         });
+    }
+    if are_names {
+        texts.iter_mut().for_each(|text| *text = syntax::quoted_ident(text));
     }
     Ok(Some(texts.join(", ")))
 }

@@ -63,10 +63,11 @@ impl<E: Engine> Session<E> {
     pub(super) async fn begin_copy(&mut self, parsed: &Parsed) -> Result<Response, SqlError> {
         let planned = if self.transaction.is_some() {
             self.open_snapshot().await?;
+            let path = self.path_setting();
             let open = self.transaction.as_mut().and_then(|open| open.cx.as_mut());
             let cx: &mut LocalContext<E::Header> = open.expect("the snapshot is open");
             let parse = || Ok::<_, Failure>(parsed.clone());
-            let planned = self.shared.plans.plan(&parsed.text, &[], parse, cx)?;
+            let planned = self.shared.plans.plan(&parsed.text, &[], &path, parse, cx)?;
             let mut open = self.transaction.take().expect("it is open");
             let checked = open.cx.as_mut().map(|cx| self.check_privileges(&planned, cx));
             self.transaction = Some(open);

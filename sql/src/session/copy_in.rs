@@ -25,6 +25,7 @@ use pangea_core::txn::{Outcome, Program, SqlState};
 use super::copy::{Copy, no_copy};
 use super::sequences::{Borrowed, NUMBERS_MAX, TRIES_MAX};
 use super::{Response, Session, now};
+use crate::catalog::QualifiedName;
 use crate::copy::{RowReader, Rows, in_context, on_line, row_of};
 use crate::engine::{Engine, Unavailable};
 use crate::error::{SqlError, code};
@@ -138,9 +139,10 @@ impl Batch {
     }
 
     /// The error of a row, with the line that it came from.
-    fn explain(&self, mut error: SqlError, table: &str) -> SqlError {
+    fn explain(&self, mut error: SqlError, of: &QualifiedName) -> SqlError {
+        let table = of.name();
         let row = row_of(&mut error).and_then(|row| usize::try_from(row).ok());
-        let error = error.in_table(table);
+        let error = error.in_table(of);
         let Some((row, line)) = row.and_then(|row| Some((row, self.lines.get(row)?))) else {
             return error;
         };
@@ -158,7 +160,7 @@ impl CopyIn {
         let copy = copied(&planned);
         let types = copy.source.iter().map(|column| column.ty).collect();
         let table = &copy.targets.own().table.name;
-        let reader = RowReader::new(table, copy.options.clone(), copy.source.clone());
+        let reader = RowReader::new(table.name(), copy.options.clone(), copy.source.clone());
         let batch = Batch { rows: Rows::new(types), ..Batch::default() };
         let draws = (0..planned.sequences.len()).map(|at| planned.draws(at)).sum();
         Self {
@@ -173,7 +175,7 @@ impl CopyIn {
         }
     }
 
-    fn table(&self) -> &str {
+    fn table(&self) -> &QualifiedName {
         &copied(&self.planned).targets.own().table.name
     }
 
@@ -268,7 +270,8 @@ impl<E: Engine> Session<E> {
         let error = SqlError::new(code::QUERY_CANCELED, message);
         match self.take_copy_in() {
             Ok(mut copy) => {
-                let (table, number) = (copy.table().to_owned(), copy.reader.line_number() + 1);
+                let (table, number) =
+                    (copy.table().name().to_owned(), copy.reader.line_number() + 1);
                 let error = in_context(error, &table, number, "");
                 self.end_copy(&mut copy, error).await
             }

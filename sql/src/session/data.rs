@@ -22,6 +22,7 @@ use crate::exec::{self, Executed};
 use crate::expr::Env;
 use crate::held::{Held, size_of_rows};
 use crate::plan::{OutputColumn, Plan, Planned};
+use crate::search_path::PathSetting;
 use crate::sequence::Drawn;
 use crate::statement::{Arguments, Returned, STATEMENT};
 use crate::syntax::Parsed;
@@ -224,14 +225,15 @@ impl<E: Engine> Session<E> {
     ) -> Result<(Arc<Planned>, LocalContext<E::Header>), SqlError> {
         let mut cx = LocalContext::snapshot(self.engine.store().pin());
         let parse = || Ok::<_, Failure>(parsed.clone());
-        let plan = || self.shared.plans.plan(&parsed.text, types, parse, &mut cx);
+        let path = self.path_setting();
+        let plan = || self.shared.plans.plan(&parsed.text, types, &path, parse, &mut cx);
         match self.time_planning(plan) {
             Ok(planned) if self.may_be_old(&planned) => Ok((planned, cx)),
             Err(failure) if !depends_on_schema(&failure) => Err(failure.into()),
             Ok(_) | Err(_) => {
                 self.wait_fresh().await?;
                 let mut cx = LocalContext::snapshot(self.engine.store().pin());
-                let planned = self.shared.plans.plan(&parsed.text, types, parse, &mut cx)?;
+                let planned = self.shared.plans.plan(&parsed.text, types, &path, parse, &mut cx)?;
                 Ok((planned, cx))
             }
         }
@@ -247,10 +249,11 @@ impl<E: Engine> Session<E> {
         self.open_snapshot().await?;
         let types: Vec<_> = param_types.iter().copied().map(Some).collect();
         let parse = || Ok::<_, Failure>(parsed.clone());
+        let path = self.path_setting();
         let transaction = self.transaction.as_mut().expect("the caller has looked");
         let cx = transaction.cx.as_mut().expect("the snapshot is open");
         let started = self.profile.as_ref().map(|_| Instant::now());
-        let planned = self.shared.plans.plan(&parsed.text, &types, parse, cx)?;
+        let planned = self.shared.plans.plan(&parsed.text, &types, &path, parse, cx)?;
         if let (Some(profile), Some(started)) = (&self.profile, started) {
             profile.planned(started.elapsed());
         }
@@ -310,10 +313,19 @@ impl<E: Engine> Session<E> {
         types: &[Option<SqlType>],
     ) -> Result<Arc<Planned>, SqlError> {
         self.open_snapshot().await?;
+        let path = self.path_setting();
         let open = self.transaction.as_mut().and_then(|open| open.cx.as_mut());
         let cx = open.expect("the snapshot is open");
         let parse = || Ok::<_, Failure>(parsed.clone());
-        Ok(self.shared.plans.plan(&parsed.text, types, parse, cx)?)
+        Ok(self.shared.plans.plan(&parsed.text, types, &path, parse, cx)?)
+    }
+
+    /// Where the session looks for names without a schema.
+    pub(super) fn path_setting(&self) -> PathSetting {
+        let authorization = self.settings.authorization();
+        let (user, first) = (authorization.user(), authorization.session_user());
+        let is_trusted = authorization.is_trusted() && user == first;
+        PathSetting { text: self.settings.search_path(), user: user.clone(), is_trusted }
     }
 
     /// Gives the transaction its snapshot, at its first statement, as in PostgreSQL.
@@ -407,6 +419,7 @@ impl<E: Engine> Session<E> {
             session_user: self.settings.authorization().session_user().clone(),
             is_trusted: self.settings.authorization().is_trusted(),
             database: self.database.clone(),
+            search_path: self.path_setting().text,
             seed,
             row_seed,
             sequences,
@@ -477,5 +490,6 @@ pub(super) fn check_params(planned: &Planned, params: &[Datum]) -> Result<(), Sq
 /// Whether a newer schema could make the statement right.
 fn depends_on_schema(failure: &Failure) -> bool {
     let Failure::Sql(error) = failure else { return false };
-    error.code.as_str().starts_with("42") && error.code != code::SYNTAX
+    let is_of_names = error.code.as_str().starts_with("42") && error.code != code::SYNTAX;
+    is_of_names || error.code == code::UNDEFINED_SCHEMA
 }

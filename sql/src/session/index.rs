@@ -12,7 +12,7 @@ use sqlparser::ast;
 use super::Session;
 use super::interrupt::Interruptible;
 use super::local::LocalContext;
-use crate::catalog::{self, Relation};
+use crate::catalog::{self, QualifiedName, Relation};
 use crate::engine::Engine;
 use crate::error::SqlError;
 use crate::online::{INDEX, Meant, Step, encode};
@@ -31,7 +31,7 @@ const STEPS_AT_ONCE: usize = 8;
 #[derive(Clone, Debug)]
 pub(super) struct NewIndex {
     table: TableId,
-    name: String,
+    name: QualifiedName,
 }
 
 /// Whether a statement is CREATE INDEX CONCURRENTLY.
@@ -61,7 +61,7 @@ impl<E: Engine> Session<E> {
         let is_new = |name: &String| known.iter().all(|index| index.name != *name);
         let mut names = change.after.indexes.iter().map(|index| index.name.clone());
         let name = names.find(is_new)?;
-        Some(NewIndex { table, name })
+        Some(NewIndex { table, name: change.before.name.beside(&name) })
     }
 
     /// Fills an index whose record was just made, and makes it ready. Where that can't be it goes.
@@ -99,7 +99,8 @@ impl<E: Engine> Session<E> {
         let Some(Relation::Table(table)) = catalog::find(&table, &mut cx)? else {
             return Ok(None);
         };
-        let found = table.indexes.iter().find(|index| index.name == new.name && !index.is_ready);
+        let found =
+            table.indexes.iter().find(|index| index.name == new.name.name() && !index.is_ready);
         Ok(found.map(|index| Meant { table: table.name.clone(), index: index.id.0 }))
     }
 

@@ -12,6 +12,7 @@ use super::interrupt::Interruptible;
 use super::prepared::query_of;
 use super::stream::Stream;
 use super::{Response, Session, now};
+use crate::catalog::PUBLIC;
 use crate::engine::Engine;
 use crate::error::{SqlError, code};
 use crate::expr::Env;
@@ -19,7 +20,7 @@ use crate::held::Held;
 use crate::native::Native;
 use crate::plan::OutputColumn;
 use crate::statement::{Arguments, Returned};
-use crate::syntax::{self, Parsed};
+use crate::syntax::{self, Parsed, Written};
 use crate::types::SqlType;
 use crate::types::datum::Datum;
 
@@ -37,8 +38,11 @@ impl<E: Engine> Session<E> {
         if self.shared.natives.is_empty() {
             return Ok(None);
         }
-        let name = syntax::table_name(&call.name)?;
-        let Some(native) = self.shared.natives.get(&name).cloned() else { return Ok(None) };
+        let Written { schema, name } = syntax::table_name(&call.name)?;
+        // All of them are of `public`.
+        let is_of_public = schema.as_deref().is_none_or(|schema| schema == PUBLIC);
+        let native = self.shared.natives.get(&name).filter(|_| is_of_public).cloned();
+        let Some(native) = native else { return Ok(None) };
         let unsupported = || SqlError::unsupported("such arguments of a procedure in Rust");
         let args = match &call.args {
             ast::FunctionArguments::List(list) if list.clauses.is_empty() => &list.args[..],

@@ -8,6 +8,7 @@ use super::authorization::Authorization;
 use crate::error::{SqlError, code};
 use crate::expr::functions::VERSION;
 use crate::notice::Severity;
+use crate::search_path;
 use crate::types::zone::Zone;
 
 /// What values a setting takes.
@@ -24,6 +25,8 @@ enum Kind {
     TimeZone,
     Encoding,
     DateStyle,
+    /// A list of schemas.
+    SearchPath,
     /// It tells, and can't be told.
     Fixed,
 }
@@ -96,7 +99,7 @@ const SETTINGS: &[Setting] = &[
     of("replay", "on", Kind::Bool),
     of("role", "none", Kind::Fixed),
     of("row_security", "on", Kind::Bool),
-    of("search_path", "public", Kind::Free),
+    of("search_path", search_path::DEFAULT, Kind::SearchPath),
     reported("server_encoding", "UTF8", Kind::Fixed),
     reported("server_version", "15.0", Kind::Fixed),
     of("server_version_num", "150000", Kind::Fixed),
@@ -175,9 +178,12 @@ pub(crate) fn described(values: &Values) -> impl Iterator<Item = Described<'_>> 
             Kind::Number | Kind::Time => "integer",
             Kind::OneOf(["on"] | ["off"]) => "bool",
             Kind::OneOf(_) => "enum",
-            Kind::Free | Kind::TimeZone | Kind::Encoding | Kind::DateStyle | Kind::Fixed => {
-                "string"
-            }
+            Kind::Free
+            | Kind::TimeZone
+            | Kind::Encoding
+            | Kind::DateStyle
+            | Kind::SearchPath
+            | Kind::Fixed => "string",
         };
         Described {
             name: setting.name,
@@ -341,6 +347,11 @@ impl Settings {
         &self.zone
     }
 
+    /// The schemas in which names are looked for, as they were set.
+    pub(super) fn search_path(&self) -> Arc<str> {
+        Arc::from(self.values["search_path"].as_str())
+    }
+
     /// Whether a setting is `on`.
     pub(crate) fn is_on(&self, name: &str) -> bool {
         self.values.get(name).is_some_and(|value| value == "on")
@@ -379,6 +390,8 @@ fn checked(setting: &Setting, value: &str) -> Result<String, SqlError> {
     };
     match setting.kind {
         Kind::Free => Ok(value.to_owned()),
+        Kind::SearchPath if search_path::parsed(value).is_some() => Ok(value.to_owned()),
+        Kind::SearchPath => Err(invalid().with_detail("List syntax is invalid.")),
         Kind::Bool => match lower.as_str() {
             "on" | "true" | "yes" | "1" | "t" => Ok("on".to_owned()),
             "off" | "false" | "no" | "0" | "f" => Ok("off".to_owned()),

@@ -6,7 +6,7 @@ use sqlparser::parser::Parser;
 use sqlparser::tokenizer::{Token, TokenWithSpan};
 
 use super::words::{Words, word};
-use super::{name, syntax_error, table_name};
+use super::{Written, name, syntax_error, table_name};
 use crate::catalog::procedure::{Language, Mode, Parameter};
 use crate::error::{SqlError, byte_offset, code};
 use crate::types::SqlType;
@@ -25,7 +25,7 @@ pub(crate) enum ProcedureStatement {
 /// A procedure as it is declared.
 #[derive(Clone, Debug)]
 pub(crate) struct Declared {
-    pub name: String,
+    pub name: Written,
     /// The parameters, whose types are to be found.
     pub parameters: Vec<Parameter>,
     pub types: Vec<ast::DataType>,
@@ -69,7 +69,7 @@ pub(super) fn parse(
 }
 
 impl Words<'_> {
-    fn procedure_name(&mut self) -> Result<String, SqlError> {
+    fn procedure_name(&mut self) -> Result<Written, SqlError> {
         let mut parts = vec![self.ident()?];
         while self.take_token(&Token::Period) {
             parts.push(self.ident()?);

@@ -5,14 +5,20 @@ use std::sync::Arc;
 
 use sqlparser::ast::{self, VisitMut, VisitorMut};
 
-use super::{name, quoted};
+use super::name;
+use super::qualify::ident;
+use crate::catalog::QualifiedName;
 use crate::error::{SqlError, code};
 
 /// A query in which one table has another name, and the old one as its alias.
 ///
 /// # Errors
 /// When WITH calls something else by the name, or the text is no query.
-pub(crate) fn renamed(text: &str, old: &str, new: &str) -> Result<String, SqlError> {
+pub(crate) fn renamed(
+    text: &str,
+    old: &QualifiedName,
+    new: &QualifiedName,
+) -> Result<String, SqlError> {
     // Parsed as a client's text is: a long chain of conditions is a deep tree otherwise.
     let parsed = super::parse(text)?.into_iter().next();
     let mut statement = parsed.map(|parsed| Arc::unwrap_or_clone(parsed.ast));
@@ -39,8 +45,8 @@ pub(crate) fn names_word(text: &str, word: &str) -> bool {
 }
 
 struct Rename<'a> {
-    old: &'a str,
-    new: &'a str,
+    old: &'a QualifiedName,
+    new: &'a QualifiedName,
 }
 
 impl VisitorMut for Rename<'_> {
@@ -49,7 +55,7 @@ impl VisitorMut for Rename<'_> {
     fn pre_visit_query(&mut self, query: &mut ast::Query) -> ControlFlow<()> {
         let tables = query.with.iter().flat_map(|with| &with.cte_tables);
         let mut names = tables.map(|table| name(&table.alias.name));
-        if names.any(|name| name == self.old) {
+        if names.any(|name| name == self.old.name()) {
             ControlFlow::Break(())
         } else {
             ControlFlow::Continue(())
@@ -62,19 +68,17 @@ impl VisitorMut for Rename<'_> {
         };
         let parts = super::name_parts(object).unwrap_or_default();
         let is_it = match &parts.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-            [table] | ["public", table] => *table == self.old,
+            [table] => *self.old == QualifiedName::public(table),
+            [schema, table] => *self.old == QualifiedName::new(schema, table),
             _ => false,
         };
         if is_it {
-            let ident = |name: &str| match quoted(name).starts_with('"') {
-                true => ast::Ident::with_quote('"', name),
-                false => ast::Ident::new(name),
-            };
             // With its schema nothing that WITH names can be meant.
-            *object = ast::ObjectName::from(vec![ast::Ident::new("public"), ident(self.new)]);
+            let parts = vec![ident(self.new.schema()), ident(self.new.name())];
+            *object = ast::ObjectName::from(parts);
             alias.get_or_insert_with(|| ast::TableAlias {
                 explicit: true,
-                name: ident(self.old),
+                name: ident(self.old.name()),
                 columns: Vec::new(),
                 at: None,
             });
@@ -92,7 +96,8 @@ mod tests {
         let text = "SELECT t.id, (SELECT max(x) FROM public.t AS o) FROM t JOIN s ON t.id = s.t";
         let expected = "SELECT t.id, (SELECT max(x) FROM public.\"New one\" AS o) \
                         FROM public.\"New one\" AS t JOIN s ON t.id = s.t";
-        assert_eq!(renamed(text, "t", "New one").unwrap(), expected);
-        assert!(renamed("WITH t AS (SELECT 1) SELECT * FROM t", "t", "u").is_err());
+        let [t, new] = ["t", "New one"].map(QualifiedName::public);
+        assert_eq!(renamed(text, &t, &new).unwrap(), expected);
+        assert!(renamed("WITH t AS (SELECT 1) SELECT * FROM t", &t, &new).is_err());
     }
 }

@@ -1,30 +1,32 @@
-//! Statements about roles and privileges, in PostgreSQL's grammar.
+//! Statements about roles, privileges and schemas, in PostgreSQL's grammar.
 //!
 //! The parser that all else goes to knows some of them, each in a dialect's own way, and says of
 //! none where a password stands: that has to be known, since a session replaces it before anybody
 //! else sees the statement.
 
 mod grants;
+mod schemas;
 
 use std::ops::Range;
 
 use sqlparser::ast;
 use sqlparser::tokenizer::{Token, TokenWithSpan};
 
+pub(crate) use self::schemas::SchemaStatement;
 use super::words::{Words, word};
-use super::{name, table_name};
+use super::{Written, name, table_name};
 use crate::catalog::role::Privileges;
 use crate::error::{SqlError, byte_offset, code};
 
 /// What an ALTER .. OWNER TO says that a relation is. A view may be called a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Owned {
+pub(crate) enum OwnedKind {
     Table,
     View,
     Sequence,
 }
 
-/// A statement about roles or privileges.
+/// A statement about roles, privileges or schemas.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum RoleStatement {
     Create {
@@ -53,12 +55,13 @@ pub(crate) enum RoleStatement {
         from: Vec<RoleName>,
         is_admin_only: bool,
     },
+    Schema(SchemaStatement),
     Grant(Grant),
     Revoke(Grant),
     /// ALTER TABLE, ALTER VIEW or ALTER SEQUENCE .. OWNER TO.
     Own {
-        kind: Owned,
-        relation: String,
+        kind: OwnedKind,
+        relation: Written,
         if_exists: bool,
         owner: RoleName,
     },
@@ -115,11 +118,12 @@ pub(crate) struct Grant {
 /// What a GRANT is on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum GrantOn {
-    Tables(Vec<String>),
-    Sequences(Vec<String>),
-    AllTables,
-    AllSequences,
-    Schema,
+    Tables(Vec<Written>),
+    Sequences(Vec<Written>),
+    /// Of some schemas.
+    AllTables(Vec<String>),
+    AllSequences(Vec<String>),
+    Schemas(Vec<String>),
 }
 
 impl RoleStatement {
@@ -131,11 +135,12 @@ impl RoleStatement {
             Self::Drop { .. } => "DROP ROLE",
             Self::GrantRoles { .. } => "GRANT ROLE",
             Self::RevokeRoles { .. } => "REVOKE ROLE",
+            Self::Schema(statement) => statement.tag(),
             Self::Grant(_) => "GRANT",
             Self::Revoke(_) => "REVOKE",
-            Self::Own { kind: Owned::Table, .. } => "ALTER TABLE",
-            Self::Own { kind: Owned::View, .. } => "ALTER VIEW",
-            Self::Own { kind: Owned::Sequence, .. } => "ALTER SEQUENCE",
+            Self::Own { kind: OwnedKind::Table, .. } => "ALTER TABLE",
+            Self::Own { kind: OwnedKind::View, .. } => "ALTER VIEW",
+            Self::Own { kind: OwnedKind::Sequence, .. } => "ALTER SEQUENCE",
             Self::SetRole { .. } | Self::SetAuthorization { .. } => "SET",
         }
     }
@@ -171,7 +176,7 @@ pub(super) fn parse(
 }
 
 impl Words<'_> {
-    fn relation(&mut self) -> Result<String, SqlError> {
+    fn relation(&mut self) -> Result<Written, SqlError> {
         let mut parts = vec![self.ident()?];
         while self.take_token(&Token::Period) {
             parts.push(self.ident()?);
@@ -236,6 +241,9 @@ impl Words<'_> {
         let verb = self.take_one(&["CREATE", "ALTER", "DROP", "GRANT", "REVOKE", "SET", "RESET"]);
         match verb {
             Some("CREATE") if self.take_one(&["USER MAPPING"]).is_some() => Ok(None),
+            Some("CREATE") if self.take("SCHEMA") => self.create_schema().map(Some),
+            Some("ALTER") if self.take("SCHEMA") => self.alter_schema().map(Some),
+            Some("DROP") if self.take("SCHEMA") => self.drop_schemas().map(Some),
             Some("CREATE") => match self.take_one(KINDS) {
                 Some(kind) => self.create(kind == "USER").map(Some),
                 None => Ok(None),
@@ -380,9 +388,9 @@ impl Words<'_> {
     /// ALTER TABLE .. OWNER TO, which is told apart by its words.
     fn own(&mut self) -> Result<Option<RoleStatement>, SqlError> {
         let kind = match self.take_one(&["TABLE", "VIEW", "SEQUENCE"]) {
-            Some("TABLE") => Owned::Table,
-            Some("VIEW") => Owned::View,
-            Some(_) => Owned::Sequence,
+            Some("TABLE") => OwnedKind::Table,
+            Some("VIEW") => OwnedKind::View,
+            Some(_) => OwnedKind::Sequence,
             None => return Ok(None),
         };
         let if_exists = self.take("IF EXISTS");

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::tables::{Rows, int, ints, text};
-use super::{Entry, Kind, PUBLIC, SystemCatalog, definitions, numbered, primary_key, stored};
+use super::{Entry, Kind, SystemCatalog, definitions, numbered, primary_key, stored};
 use crate::catalog::{Action, Table};
 use crate::types::datum::Datum;
 
@@ -92,7 +92,7 @@ impl SystemCatalog {
             let mut values = vec![
                 ("oid", int(*oid)),
                 ("conname", text(constraint.name())),
-                ("connamespace", int(PUBLIC)),
+                ("connamespace", int(self.namespace(table.name.schema()).unwrap_or_default())),
                 ("contype", text(constraint.letter())),
                 ("convalidated", Datum::Bool(true)),
                 ("conrelid", int(constraint.of)),
@@ -118,7 +118,7 @@ impl SystemCatalog {
                 }
                 ConstraintKind::ForeignKey(at) => {
                     let key = &table.foreign_keys[at];
-                    let parent = self.relation(Some(PUBLIC), &key.parent).unwrap_or(0);
+                    let parent = self.named(&key.parent).unwrap_or(0);
                     let index = self.key_of(parent, &key.parent_columns);
                     let (is_deferrable, is_deferred) = key.deferral;
                     values.extend([

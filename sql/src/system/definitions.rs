@@ -1,12 +1,12 @@
 //! Things as the statements that make them: `pg_get_indexdef`, `pg_get_constraintdef`.
 
 use super::constraints::ConstraintKind;
-use super::{Entry, Kind, PUBLIC, SystemCatalog};
-use crate::catalog::{Action, ForeignKey, Index, KeyTarget, Table};
+use super::{Entry, Kind, SystemCatalog};
+use crate::catalog::{Action, ForeignKey, Index, KeyTarget, PUBLIC, QualifiedName, Table};
 use crate::expr::Expr;
 use crate::plan::path::Path;
 use crate::plan::text;
-use crate::syntax::quoted_ident;
+use crate::syntax::{self, Written, quoted_ident};
 use crate::types::{ColumnType, SqlType};
 use pangea_core::key::encode::{Nulls, Order};
 
@@ -73,8 +73,9 @@ fn in_parentheses(expr: &str) -> String {
 
 fn statement(table: &Table, name: &str, is_unique: bool, parts: &str) -> String {
     let unique = if is_unique { "UNIQUE " } else { "" };
-    let (name, table) = (quoted_ident(name), quoted_ident(&table.name));
-    format!("CREATE {unique}INDEX {name} ON public.{table} USING btree ({parts})")
+    let name = quoted_ident(name);
+    let (schema, table) = (quoted_ident(table.name.schema()), quoted_ident(table.name.name()));
+    format!("CREATE {unique}INDEX {name} ON {schema}.{table} USING btree ({parts})")
 }
 
 fn action(clause: &str, action: Action) -> String {
@@ -116,7 +117,10 @@ impl SystemCatalog {
     /// The query of a view; nothing where the number is no view's.
     pub(crate) fn view_definition(&self, oid: u32) -> Option<String> {
         match &self.relations.get(&oid)?.kind {
-            Kind::View(view) => Some(format!(" {};", view.query)),
+            Kind::View(view) => {
+                let shown = self.shown_query(&view.query);
+                Some(format!(" {};", shown.as_deref().unwrap_or(&view.query)))
+            }
             Kind::SystemView(view, _) => Some(format!(" {};", view.query)),
             _ => None,
         }
@@ -136,7 +140,7 @@ impl SystemCatalog {
                 let (Some(shows), Some((base, _))) = (&view.shows, view.reads.first()) else {
                     return Updatable::default();
                 };
-                let base = self.relation(Some(PUBLIC), base);
+                let base = self.named(base);
                 let base = base.map(|base| self.updatable(base)).unwrap_or_default();
                 let is_one = |at: &Option<u32>| {
                     at.is_some_and(|at| base.columns.get(at as usize).is_some_and(|it| *it))
@@ -148,6 +152,45 @@ impl SystemCatalog {
             | Some(Kind::SystemView(..))
             | None => Updatable::default(),
         }
+    }
+
+    /// The text of a view's query, in which relations have their schemas where they are not found
+    /// without; nothing where it stays as it is.
+    fn shown_query(&self, query: &str) -> Option<String> {
+        let mut statement = syntax::parse(query).ok()?.pop()?.ast.as_ref().clone();
+        let mut is_changed = false;
+        let renamed = syntax::qualify(&mut statement, &mut |written| {
+            let renamed = self.renamed(written);
+            is_changed |= renamed.is_some();
+            Ok(renamed)
+        });
+        (renamed.is_ok() && is_changed).then(|| statement.to_string())
+    }
+
+    /// What a name in a kept text is shown as, where that is something else.
+    fn renamed(&self, written: &Written) -> Option<Written> {
+        let schema = written.schema.as_deref().unwrap_or(PUBLIC);
+        let name = QualifiedName::new(schema, &written.name);
+        let found = self.named(&name)?;
+        match (self.relation(None, name.name()) == Some(found), &written.schema) {
+            (true, Some(_)) => Some(Written::plain(name.name())),
+            (false, None) => Some(Written::whole(&name)),
+            _ => None,
+        }
+    }
+
+    /// An expression that the catalog keeps: a sequence in it has its schema where it is not found
+    /// without.
+    pub(crate) fn shown_expr(&self, text: &str) -> String {
+        const BEFORE: &str = "nextval('";
+        let shown = || {
+            let (name, after) = text.strip_prefix(BEFORE)?.split_once("'::regclass")?;
+            let renamed = self.renamed(&syntax::name_from_text(name).ok()?)?;
+            let parts = renamed.schema.iter().chain([&renamed.name]);
+            let parts: Vec<String> = parts.map(|part| quoted_ident(part)).collect();
+            Some(format!("{BEFORE}{}'::regclass{after}", parts.join(".")))
+        };
+        shown().unwrap_or_else(|| text.to_owned())
     }
 
     /// A column of an index, counted from 1; empty where it has not so many.
@@ -187,14 +230,14 @@ impl SystemCatalog {
     }
 
     fn foreign_key(&self, table: &Table, key: &ForeignKey) -> String {
-        let parent = self.relation(Some(PUBLIC), &key.parent);
+        let parent = self.named(&key.parent);
         let parent = parent.and_then(|oid| self.relations.get(&oid));
         let parent_columns = match parent {
             Some(Entry { kind: Kind::Table(parent), .. }) => names(parent, &key.parent_columns),
             _ => String::new(),
         };
         let columns = names(table, &key.columns);
-        let parent = quoted_ident(&key.parent);
+        let parent = self.shown_name(&key.parent);
         let full = if key.is_full { " MATCH FULL" } else { "" };
         let update = action("UPDATE", key.on_update);
         let delete = action("DELETE", key.on_delete);

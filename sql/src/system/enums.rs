@@ -2,7 +2,7 @@
 
 use super::tables::{Rows, int, text};
 use super::{PUBLIC, SystemCatalog, stored};
-use crate::catalog::Enum;
+use crate::catalog::{Enum, QualifiedName};
 use crate::types::EnumId;
 use crate::types::datum::Datum;
 
@@ -22,7 +22,7 @@ impl SystemCatalog {
         super::types::add_all(&mut rows);
         for one in self.enums.iter() {
             let Some(id) = EnumId::new(one.oid) else { continue };
-            let owner = int(self.role_oid(self.owner(&one.name)));
+            let owner = int(self.role_oid(self.owner(&QualifiedName::public(&one.name))));
             let mut add = |oid: u32, name: &str, functions: [u32; 5], others: &[(&str, Datum)]| {
                 let common = [
                     ("oid", int(oid)),

@@ -8,13 +8,14 @@ use super::tables::{Rows, int, text};
 use super::{Kind, SystemCatalog};
 use crate::authorization::held;
 use crate::catalog::role::Privileges;
-use crate::catalog::{Index, Table};
+use crate::catalog::{Index, QualifiedName, Table};
 use crate::conflict::shown_key;
 use crate::expr::Env;
 use crate::insight::Facts;
 use crate::insight::activity::{Activity, State};
 use crate::insight::hot_keys::HotKey;
 use crate::keys;
+use crate::syntax::quoted_name;
 use crate::system::DATABASE;
 use crate::types::datum::Datum;
 
@@ -135,12 +136,12 @@ impl SystemCatalog {
     fn hot_keys(&self, facts: &Facts, mut rows: Rows, env: &Env) -> Rows {
         for it in &facts.hot_keys {
             let found = self.stored_in(it);
-            let table = found.map(|(table, _)| table.name.as_str());
+            let table = found.map(|(table, _)| &table.name);
             let index = found.and_then(|(_, index)| index).map(|index| index.name.as_str());
             let may_see = self.sees_all(env) || table.is_some_and(|name| self.reads(name, env));
             let key = found.and_then(|(table, index)| key_text(it, table, index, env));
             rows.add(&[
-                ("table_name", or_null(table, text)),
+                ("table_name", or_null(table, |name| text(&quoted_name(name)))),
                 ("index_name", or_null(index, text)),
                 ("key", or_null(key.filter(|_| may_see), Datum::Text)),
                 ("conflicts", count(it.conflicts)),
@@ -152,7 +153,7 @@ impl SystemCatalog {
     }
 
     /// Whether the user may read a table.
-    fn reads(&self, table: &str, env: &Env) -> bool {
+    fn reads(&self, table: &QualifiedName, env: &Env) -> bool {
         let roles = std::iter::once(env.user.to_string()).collect();
         let access = self.access.get(table);
         let may = access.map(|access| held(access, &roles).within(Privileges::SELECT));

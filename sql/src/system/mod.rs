@@ -34,13 +34,16 @@ use pangea_core::txn::{Context, Scan};
 use crate::catalog::comment::{self, Subject};
 use crate::catalog::enums as records;
 use crate::catalog::procedure::{self, Procedure};
-use crate::catalog::role::{self, Access, Object, Role};
+use crate::catalog::role::{self, Access, Owned, Role};
 use crate::catalog::{
-    BOOTSTRAP, CATALOG, Enums, Relation, Sequence, Table, View, relation_keys, relation_of_key,
+    BOOTSTRAP, CATALOG, Enums, QualifiedName, Relation, Sequence, Table, View, relation_keys,
+    relation_of_key, schema,
 };
 use crate::error::Failure;
 use crate::expr::Env;
 use crate::plan::OutputColumn;
+use crate::search_path::SearchPath;
+use crate::syntax::quoted_ident;
 use crate::types::datum::Datum;
 pub(crate) use relations::PG_CLASS;
 pub(crate) use roles::{DATABASE, ENCODING, default_acl};
@@ -51,7 +54,7 @@ pub(crate) use views::SystemView;
 /// `pg_catalog`
 const PG_CATALOG: u32 = 11;
 /// `public`
-pub(crate) const PUBLIC: u32 = 2_200;
+const PUBLIC: u32 = 2_200;
 /// `information_schema`
 const INFORMATION_SCHEMA: u32 = 13_000;
 /// `pangea`: what is not PostgreSQL's.
@@ -75,11 +78,15 @@ const NAMED_FIRST: u32 = 1 << 31;
 pub(crate) struct SystemCatalog {
     /// In the order of their numbers.
     relations: BTreeMap<u32, Entry>,
+    /// Its schemas, by their numbers.
+    schemas: BTreeMap<u32, String>,
+    /// Where names without a schema are looked for.
+    path: SearchPath,
     /// The numbers of the relations of each schema and name.
     by_name: BTreeMap<(u32, String), u32>,
     roles: BTreeMap<u32, Role>,
-    access: BTreeMap<String, Access>,
-    schema: Access,
+    access: BTreeMap<QualifiedName, Access>,
+    schema_access: BTreeMap<String, Access>,
     constraints: BTreeMap<u32, constraints::Constraint>,
     comments: BTreeMap<Subject, String>,
     procedures: Vec<Procedure>,
@@ -119,6 +126,24 @@ fn schema_oid(name: &str) -> u32 {
         "pangea" => PANGEA,
         _ => INFORMATION_SCHEMA,
     }
+}
+
+/// The number of a schema, with the one that it is kept with where it is one of users.
+pub(crate) fn schema_number(name: &str, kept: Option<u32>) -> u32 {
+    match (name, kept) {
+        (crate::catalog::PUBLIC, _) => PUBLIC,
+        (_, Some(number)) => stored(number),
+        (name, None) => schema_oid(name),
+    }
+}
+
+/// All schemas, by their numbers.
+fn all_schemas(cx: &mut dyn Context) -> Result<BTreeMap<u32, String>, Failure> {
+    let own = schema::SYSTEM.iter().chain(&[crate::catalog::PUBLIC]);
+    let mut all: BTreeMap<u32, String> =
+        own.map(|name| (schema_number(name, None), (*name).to_owned())).collect();
+    all.extend(schema::all(cx)?.into_iter().map(|(name, number)| (stored(number), name)));
+    Ok(all)
 }
 
 /// What of the catalog a name stands for. A table of it comes before one that users made.
@@ -184,45 +209,62 @@ fn all_enums(cx: &mut dyn Context) -> Result<Enums, Failure> {
     Ok(enums)
 }
 
+/// The relations that users have made, by their numbers.
+fn add_relations(
+    relations: &mut BTreeMap<u32, Entry>,
+    schemas: &BTreeMap<u32, String>,
+    enums: &Enums,
+    cx: &mut dyn Context,
+) -> Result<(), Failure> {
+    let mut records = Vec::new();
+    let (range, direction) = (relation_keys(), Direction::Forward);
+    cx.scan(&Scan { table: CATALOG, range, direction }, &mut |key, record| {
+        records.push((relation_of_key(key), Relation::decode(record)));
+        ControlFlow::Continue(())
+    })?;
+    let numbers: BTreeMap<&str, u32> =
+        schemas.iter().map(|(oid, name)| (name.as_str(), *oid)).collect();
+    let mut add = |oid, name: &QualifiedName, kind| {
+        let namespace = numbers.get(name.schema()).copied().unwrap_or_default();
+        let name = name.name().to_owned();
+        relations.insert(oid, Entry { name, namespace, kind });
+    };
+    for (name, record) in records {
+        match (name, record?) {
+            (_, Relation::Table(mut table)) => {
+                table.enums = enums.clone();
+                let table = Arc::new(table);
+                add(stored(table.id.0), &table.name, Kind::Table(table.clone()));
+                if !table.primary_key.is_empty() {
+                    let kind = Kind::PrimaryKey(table.clone());
+                    let name = table.name.beside(&table.primary_key_name);
+                    add(primary_key(&table), &name, kind);
+                }
+                for (at, index) in table.indexes.iter().enumerate() {
+                    let name = table.name.beside(&index.name);
+                    add(stored(index.id.0), &name, Kind::Index(table.clone(), at));
+                }
+            }
+            (Some(name), Relation::Sequence(sequence)) => {
+                add(stored(sequence.id), &name, Kind::Sequence(sequence));
+            }
+            (_, Relation::View(view)) => {
+                add(stored(view.id.0), &view.name.clone(), Kind::View(view));
+            }
+            // Its table has it.
+            (_, Relation::Index { .. }) | (None, _) => {}
+        }
+    }
+    Ok(())
+}
+
 impl SystemCatalog {
     /// Reads all records.
-    pub(crate) fn load(cx: &mut dyn Context) -> Result<Self, Failure> {
-        let mut records = Vec::new();
-        let (range, direction) = (relation_keys(), Direction::Forward);
-        cx.scan(&Scan { table: CATALOG, range, direction }, &mut |key, record| {
-            records.push((relation_of_key(key).map(str::to_owned), Relation::decode(record)));
-            ControlFlow::Continue(())
-        })?;
+    pub(crate) fn load(path: &SearchPath, cx: &mut dyn Context) -> Result<Self, Failure> {
+        let schemas = all_schemas(cx)?;
         let enums = all_enums(cx)?;
         let mut relations = own_relations();
-        let mut add = |oid, name: &str, kind| {
-            let (name, namespace) = (name.to_owned(), PUBLIC);
-            relations.insert(oid, Entry { name, namespace, kind });
-        };
-        for (name, record) in records {
-            match (name, record?) {
-                (_, Relation::Table(mut table)) => {
-                    table.enums = enums.clone();
-                    let table = Arc::new(table);
-                    add(stored(table.id.0), &table.name, Kind::Table(table.clone()));
-                    if !table.primary_key.is_empty() {
-                        let kind = Kind::PrimaryKey(table.clone());
-                        add(primary_key(&table), &table.primary_key_name, kind);
-                    }
-                    for (at, index) in table.indexes.iter().enumerate() {
-                        add(stored(index.id.0), &index.name, Kind::Index(table.clone(), at));
-                    }
-                }
-                (Some(name), Relation::Sequence(sequence)) => {
-                    add(stored(sequence.id), &name, Kind::Sequence(sequence));
-                }
-                (_, Relation::View(view)) => {
-                    add(stored(view.id.0), &view.name.clone(), Kind::View(view));
-                }
-                // Its table has it.
-                (_, Relation::Index { .. }) | (None, _) => {}
-            }
-        }
+        add_relations(&mut relations, &schemas, &enums, cx)?;
         let constraints = constraints::all(&relations);
         let by_name = relations
             .iter()
@@ -233,16 +275,22 @@ impl SystemCatalog {
         let first = first.into_iter().next().unwrap_or_else(|| Role::superuser(BOOTSTRAP));
         let mut roles = numbered(others.into_iter().map(|role| (role.name.clone(), role)));
         roles.insert(BOOTSTRAP_ROLE, first);
-        let access = role::all_access(cx)?.into_iter();
-        let access = access.filter_map(|(_, name, access)| Some((name?, access))).collect();
-        let schema = role::access(&Object::Schema, cx)?;
+        let (mut access, mut schema_access) = (BTreeMap::new(), BTreeMap::new());
+        for (_, of, record) in role::all_access(cx)? {
+            match of {
+                Owned::Relation(name) => drop(access.insert(name, record)),
+                Owned::Schema(name) => drop(schema_access.insert(name, record)),
+            }
+        }
         let comments = comment::all(cx)?.into_iter().collect();
         Ok(Self {
             relations,
+            schemas,
+            path: path.clone(),
             by_name,
             roles,
             access,
-            schema,
+            schema_access,
             constraints,
             comments,
             procedures: procedure::all(cx)?,
@@ -301,12 +349,29 @@ impl SystemCatalog {
         let found = |namespace| self.by_name.get(&(namespace, name.to_owned())).copied();
         match namespace {
             Some(namespace) => found(namespace),
-            None => found(PG_CATALOG).or_else(|| found(PUBLIC)),
+            None => found(PG_CATALOG).or_else(|| {
+                let path = self.path.names().iter().filter_map(|name| self.namespace(name));
+                path.filter_map(found).next()
+            }),
+        }
+    }
+
+    /// The number of a relation of users.
+    fn named(&self, name: &QualifiedName) -> Option<u32> {
+        self.relation(Some(self.namespace(name.schema())?), name.name())
+    }
+
+    /// A name with its schema, where it is not found without.
+    fn shown_name(&self, name: &QualifiedName) -> String {
+        let own = quoted_ident(name.name());
+        match self.named(name) == self.relation(None, name.name()) {
+            true => own,
+            false => format!("{}.{own}", quoted_ident(name.schema())),
         }
     }
 
     /// Whose a relation is.
-    fn owner(&self, name: &str) -> &str {
+    fn owner(&self, name: &QualifiedName) -> &str {
         self.access.get(name).map_or(BOOTSTRAP, |access| access.owner.as_str())
     }
 

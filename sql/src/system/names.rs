@@ -1,14 +1,17 @@
 //! Numbers as names, and names as numbers: `regclass` and its like.
 
-use super::{Entry, Kind, PG_CATALOG, PUBLIC, SystemCatalog, types};
-use crate::catalog::Enums;
+use super::{Entry, Kind, SystemCatalog, types};
+use crate::catalog::{Enums, QualifiedName};
 use crate::error::{SqlError, code};
 use crate::expr::bind::column_type;
+use crate::plan::no_schema;
 use crate::syntax::{self, quoted_ident};
 use crate::types::{ColumnType, Reg, SqlType};
 use sqlparser::dialect::PostgreSqlDialect;
 use sqlparser::parser::Parser;
 
+/// The schema that is looked in first, whatever the path.
+const PG_CATALOG_NAME: &str = "pg_catalog";
 /// What a thing that is not there is shown as.
 const NOTHING: &str = "-";
 
@@ -142,9 +145,11 @@ impl SystemCatalog {
             _ if oid == 0 => Some(NOTHING.to_owned()),
             Reg::Class => self.relations.get(&oid).map(|entry| {
                 let name = quoted_ident(&entry.name);
-                match entry.namespace {
-                    PG_CATALOG | PUBLIC => name,
-                    other => format!("{}.{name}", self.namespace_name(other)),
+                match self.relation(None, &entry.name) == Some(oid) {
+                    true => name,
+                    false => {
+                        format!("{}.{name}", quoted_ident(self.namespace_name(entry.namespace)))
+                    }
                 }
             }),
             Reg::Namespace => {
@@ -179,7 +184,10 @@ impl SystemCatalog {
             SqlError::new(code::UNDEFINED_COLUMN, message)
         })?;
         let found = table.sequences.iter().find(|(of, _)| *of == at);
-        Ok(found.map(|(_, name)| format!("public.{}", quoted_ident(name))))
+        let whole = |name: &QualifiedName| {
+            format!("{}.{}", quoted_ident(name.schema()), quoted_ident(name.name()))
+        };
+        Ok(found.map(|(_, name)| whole(name)))
     }
 
     /// The name of a role, as `pg_get_userbyid` says it.
@@ -191,7 +199,7 @@ impl SystemCatalog {
     /// Whether a relation is found by its name alone; nothing where there is none.
     pub(crate) fn is_visible(&self, oid: u32) -> Option<bool> {
         let entry = self.relations.get(&oid)?;
-        Some(matches!(entry.namespace, PG_CATALOG | PUBLIC))
+        Some(self.relation(None, &entry.name) == Some(oid))
     }
 
     /// Whether a relation is a table that users made.
@@ -199,13 +207,28 @@ impl SystemCatalog {
         matches!(self.relations.get(&oid), Some(entry) if matches!(entry.kind, Kind::Table(_)))
     }
 
+    /// The schemas in which names without one are looked for; with the one that always is.
+    pub(crate) fn search_path(&self, is_whole: bool) -> Vec<&str> {
+        let path = self.path.names().iter().map(String::as_str);
+        let is_first = is_whole && !path.clone().any(|name| name == PG_CATALOG_NAME);
+        is_first.then_some(PG_CATALOG_NAME).into_iter().chain(path).collect()
+    }
+
+    /// The number of the schema of a name.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub(crate) fn schema_named(&self, name: &str) -> Result<u32, SqlError> {
+        self.namespace(name).ok_or_else(|| no_schema(name))
+    }
+
     /// The number of a schema.
-    fn namespace(&self, name: &str) -> Option<u32> {
+    pub(super) fn namespace(&self, name: &str) -> Option<u32> {
         self.namespaces().find(|(_, of)| *of == name).map(|(oid, _)| oid)
     }
 
     /// The name of a schema.
-    fn namespace_name(&self, oid: u32) -> &str {
+    pub(super) fn namespace_name(&self, oid: u32) -> &str {
         self.namespaces().find(|(of, _)| *of == oid).map_or("", |(_, name)| name)
     }
 }

@@ -2,7 +2,7 @@
 
 use super::tables::{Rows, int, text};
 use super::types::{self, INTERNAL};
-use super::{BOOTSTRAP_ROLE, PG_CATALOG, PUBLIC, SystemCatalog, stored};
+use super::{BOOTSTRAP_ROLE, PG_CATALOG, SystemCatalog, stored};
 use crate::catalog::procedure::{Language, Mode, Parameter, Procedure};
 use crate::syntax::quoted_ident;
 use crate::types::datum::Datum;
@@ -67,11 +67,12 @@ impl SystemCatalog {
     /// A procedure as the statement that makes it.
     pub(crate) fn procedure_definition(&self, oid: u32) -> Option<String> {
         let procedure = self.procedure(oid)?;
-        let (name, body) = (quoted_ident(&procedure.name), &procedure.body);
+        let (name, body) = (quoted_ident(procedure.name.name()), &procedure.body);
+        let schema = quoted_ident(procedure.name.schema());
         let (parameters, language) = (parameters(procedure, true), procedure.language.name());
         let dollars = dollars(body);
         Some(format!(
-            "CREATE OR REPLACE PROCEDURE public.{name}({parameters})\n LANGUAGE {language}\nAS \
+            "CREATE OR REPLACE PROCEDURE {schema}.{name}({parameters})\n LANGUAGE {language}\nAS \
              {dollars}{body}{dollars}\n"
         ))
     }
@@ -109,8 +110,8 @@ impl SystemCatalog {
         let or_null = |is_there: bool, value: Datum| if is_there { value } else { Datum::Null };
         rows.add(&[
             ("oid", int(stored(procedure.id))),
-            ("proname", text(&procedure.name)),
-            ("pronamespace", int(PUBLIC)),
+            ("proname", text(procedure.name.name())),
+            ("pronamespace", int(self.namespace(procedure.name.schema()).unwrap_or_default())),
             ("proowner", int(self.role_oid(&procedure.owner))),
             ("prolang", int(language(procedure))),
             ("procost", Datum::Float(100.0)),
@@ -137,11 +138,11 @@ impl SystemCatalog {
             let language = procedure.language.name().to_uppercase();
             rows.add(&[
                 ("specific_catalog", text(database)),
-                ("specific_schema", text("public")),
+                ("specific_schema", text(procedure.name.schema())),
                 ("specific_name", text(&specific_name(procedure))),
                 ("routine_catalog", text(database)),
-                ("routine_schema", text("public")),
-                ("routine_name", text(&procedure.name)),
+                ("routine_schema", text(procedure.name.schema())),
+                ("routine_name", text(procedure.name.name())),
                 ("routine_type", text("PROCEDURE")),
                 ("routine_body", text(if is_sql { "SQL" } else { "EXTERNAL" })),
                 ("routine_definition", text(&procedure.body)),
@@ -166,7 +167,7 @@ impl SystemCatalog {
                 let default = parameter.default.as_deref();
                 rows.add(&[
                     ("specific_catalog", text(database)),
-                    ("specific_schema", text("public")),
+                    ("specific_schema", text(procedure.name.schema())),
                     ("specific_name", text(&specific_name(procedure))),
                     ("ordinal_position", int(at as u32 + 1)),
                     ("parameter_mode", text(mode(parameter).1)),

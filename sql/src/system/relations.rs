@@ -1,11 +1,9 @@
 //! Tables, indexes and sequences: `pg_class` and what belongs to it.
 
 use super::tables::{Rows, int, ints, text};
-use super::{
-    Entry, Kind, PG_CATALOG, PUBLIC, SystemCatalog, definitions, primary_key, roles, stored,
-};
+use super::{Entry, Kind, PG_CATALOG, SystemCatalog, definitions, primary_key, roles, stored};
 use crate::catalog::role::Privileges;
-use crate::catalog::{Index, IndexKey, KeyTarget, Table, View};
+use crate::catalog::{Index, IndexKey, KeyTarget, QualifiedName, Table, View};
 use crate::syntax;
 use crate::types::datum::Datum;
 use crate::types::{ColumnType, SqlType};
@@ -31,14 +29,6 @@ impl Kind {
             Self::PrimaryKey(_) | Self::Index(..) => "i",
             Self::Sequence(_) => "S",
             Self::View(_) | Self::SystemView(..) => "v",
-        }
-    }
-
-    /// The name of the relation whose owner is its owner.
-    pub(super) fn owned_as<'a>(&'a self, name: &'a str) -> &'a str {
-        match self {
-            Self::PrimaryKey(table) | Self::Index(table, _) => &table.name,
-            _ => name,
         }
     }
 }
@@ -71,6 +61,11 @@ fn index_columns(table: &Table, index: &Index) -> Vec<(String, ColumnType)> {
 }
 
 impl Entry {
+    /// Whether users have made it.
+    pub(super) fn is_of_user(&self) -> bool {
+        !matches!(self.kind, Kind::System(_) | Kind::SystemView(..))
+    }
+
     /// How many columns it has, with those that were dropped.
     fn width(&self) -> usize {
         match &self.kind {
@@ -168,6 +163,14 @@ fn storage(base: SqlType) -> (bool, &'static str, &'static str) {
 }
 
 impl SystemCatalog {
+    /// The name of the relation whose owner is the owner of another.
+    pub(super) fn owned_as(&self, entry: &Entry) -> QualifiedName {
+        match &entry.kind {
+            Kind::PrimaryKey(table) | Kind::Index(table, _) => table.name.clone(),
+            _ => QualifiedName::new(self.namespace_name(entry.namespace), &entry.name),
+        }
+    }
+
     pub(super) fn pg_class(&self, mut rows: Rows) -> Rows {
         for (oid, entry) in &self.relations {
             let kind = entry.kind.letter();
@@ -182,15 +185,15 @@ impl SystemCatalog {
                 has_index = !table.primary_key.is_empty() || !table.indexes.is_empty();
                 has_keys = !table.foreign_keys.is_empty() || !table.children.is_empty();
             }
-            let owned_as = entry.kind.owned_as(&entry.name);
-            let access = self.access.get(owned_as).filter(|_| !is_index);
+            let owned_as = self.owned_as(entry);
+            let access = self.access.get(&owned_as).filter(|_| !is_index);
             let is_sequence = matches!(entry.kind, Kind::Sequence(_));
             let privileges = if is_sequence { Privileges::SEQUENCE } else { Privileges::TABLE };
             rows.add(&[
                 ("oid", int(*oid)),
                 ("relname", text(&entry.name)),
                 ("relnamespace", int(entry.namespace)),
-                ("relowner", int(self.role_oid(self.owner(owned_as)))),
+                ("relowner", int(self.role_oid(self.owner(&owned_as)))),
                 (
                     "relam",
                     int(if is_index {
@@ -331,7 +334,7 @@ impl SystemCatalog {
     pub(super) fn pg_depend(&self, mut rows: Rows) -> Rows {
         for (oid, table) in self.tables() {
             for (at, name) in &table.sequences {
-                let Some(sequence) = self.relation(Some(PUBLIC), name) else { continue };
+                let Some(sequence) = self.named(name) else { continue };
                 let is_identity = table.columns[*at].identity.is_some();
                 rows.add(&[
                     ("classid", int(PG_CLASS)),

@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 use std::convert::Infallible;
 
 use super::tables::{Rows, int, text};
-use super::{INFORMATION_SCHEMA, PANGEA, PG_CATALOG, PUBLIC, SystemCatalog, numbered};
+use super::{SystemCatalog, numbered};
 use crate::authorization::held;
 use crate::catalog::BOOTSTRAP;
 use crate::catalog::role::{self, Access, PRIVILEGES, Privileges, Role};
+use crate::catalog::schema;
 use crate::expr::Env;
 use crate::syntax::quoted;
 use crate::types::datum::Datum;
@@ -67,14 +68,8 @@ pub(crate) fn default_acl(kind: &str, owner: &str) -> Option<Vec<Datum>> {
 
 impl SystemCatalog {
     /// The schemas.
-    pub(super) fn namespaces(&self) -> impl Iterator<Item = (u32, &'static str)> {
-        let names = [
-            (PG_CATALOG, "pg_catalog"),
-            (PUBLIC, "public"),
-            (INFORMATION_SCHEMA, "information_schema"),
-            (PANGEA, "pangea"),
-        ];
-        names.into_iter()
+    pub(super) fn namespaces(&self) -> impl Iterator<Item = (u32, &str)> {
+        self.schemas.iter().map(|(oid, name)| (*oid, name.as_str()))
     }
 
     pub(super) fn pg_authid(&self, mut rows: Rows, env: &Env) -> Rows {
@@ -130,7 +125,7 @@ impl SystemCatalog {
     }
 
     pub(super) fn pg_namespace(&self, mut rows: Rows) -> Rows {
-        for (oid, name) in self.namespaces().filter(|(oid, _)| *oid != PUBLIC) {
+        for (oid, name) in self.namespaces().filter(|(_, name)| schema::SYSTEM.contains(name)) {
             rows.add(&[
                 ("oid", int(oid)),
                 ("nspname", text(name)),
@@ -144,12 +139,19 @@ impl SystemCatalog {
                 ),
             ]);
         }
-        rows.add(&[
-            ("oid", int(PUBLIC)),
-            ("nspname", text("public")),
-            ("nspowner", int(self.role_oid(&self.schema.owner))),
-            ("nspacl", acl(&self.schema, Privileges::SCHEMA)),
-        ]);
+        for (oid, name) in self.namespaces().filter(|(_, name)| !schema::SYSTEM.contains(name)) {
+            let access = self.access_of_schema(name);
+            let acl = match access.given.is_empty() {
+                true => Datum::Null,
+                false => acl(&access, Privileges::SCHEMA),
+            };
+            rows.add(&[
+                ("oid", int(oid)),
+                ("nspname", text(name)),
+                ("nspowner", int(self.role_oid(&access.owner))),
+                ("nspacl", acl),
+            ]);
+        }
         rows
     }
 }
@@ -188,21 +190,44 @@ impl SystemCatalog {
         if self.is_superuser(user, env) {
             return Some(true);
         }
-        if entry.namespace != PUBLIC {
+        if !entry.is_of_user() {
             return Some(wanted == Privileges::SELECT && !with_option);
         }
         let owner = || Access::of(BOOTSTRAP);
-        let name = entry.kind.owned_as(&entry.name);
-        let mut access = self.access.get(name).cloned().unwrap_or_else(owner);
+        let name = self.owned_as(entry);
+        let mut access = self.access.get(&name).cloned().unwrap_or_else(owner);
         if with_option {
             access.given.iter_mut().for_each(|given| given.privileges = given.with_option);
         }
         Some(may(&access, &self.privileged(user), wanted))
     }
 
-    /// Whether somebody may do something in the schema that users make things in.
-    pub(crate) fn may_in_schema(&self, user: &str, wanted: Privileges, env: &Env) -> bool {
-        self.is_superuser(user, env) || may(&self.schema, &self.privileged(user), wanted)
+    /// Whether somebody may do something in a schema; nothing where there is none.
+    pub(crate) fn may_in_schema(
+        &self,
+        user: &str,
+        schema: u32,
+        (wanted, with_option): (Privileges, bool),
+        env: &Env,
+    ) -> Option<bool> {
+        let name = self.schemas.get(&schema)?;
+        if self.is_superuser(user, env) {
+            return Some(true);
+        }
+        if schema::SYSTEM.contains(&name.as_str()) {
+            return Some(wanted == Privileges::USAGE && !with_option);
+        }
+        let mut access = self.access_of_schema(name);
+        if with_option {
+            access.given.iter_mut().for_each(|given| given.privileges = given.with_option);
+        }
+        Some(may(&access, &self.privileged(user), wanted))
+    }
+
+    /// Whose a schema is, and what others may do in it.
+    fn access_of_schema(&self, name: &str) -> Access {
+        let nobodys = || Access::of(BOOTSTRAP);
+        self.schema_access.get(name).cloned().unwrap_or_else(nobodys)
     }
 }
 

@@ -109,13 +109,15 @@ impl Words<'_> {
     fn grant_on(&mut self, is_grant: bool) -> Result<GrantOn, SqlError> {
         if let Some(kind) = self.take_one(&["ALL TABLES", "ALL SEQUENCES"]) {
             self.expect("IN SCHEMA")?;
-            self.schemas()?;
+            let schemas = self.schemas()?;
             let is_tables = kind == "ALL TABLES";
-            return Ok(if is_tables { GrantOn::AllTables } else { GrantOn::AllSequences });
+            return Ok(match is_tables {
+                true => GrantOn::AllTables(schemas),
+                false => GrantOn::AllSequences(schemas),
+            });
         }
         if self.take("SCHEMA") {
-            self.schemas()?;
-            return Ok(GrantOn::Schema);
+            return Ok(GrantOn::Schemas(self.schemas()?));
         }
         if self.take("SEQUENCE") {
             return Ok(GrantOn::Sequences(self.list(Self::relation)?));
@@ -134,14 +136,7 @@ impl Words<'_> {
         Ok(GrantOn::Tables(self.list(Self::relation)?))
     }
 
-    fn schemas(&mut self) -> Result<(), SqlError> {
-        for schema in self.list(Self::ident)? {
-            let schema_name = name(&schema);
-            if schema_name != "public" {
-                let message = format!("schema \"{schema_name}\" does not exist");
-                return Err(SqlError::new(code::UNDEFINED_SCHEMA, message));
-            }
-        }
-        Ok(())
+    pub(super) fn schemas(&mut self) -> Result<Vec<String>, SqlError> {
+        Ok(self.list(Self::ident)?.iter().map(name).collect())
     }
 }

@@ -1,0 +1,192 @@
+//! What names stand for: with a schema, or without one by way of the search path.
+
+use sqlparser::ast::{self, VisitMut};
+
+use super::{Planner, undefined_table};
+use crate::authorization::Required;
+use crate::catalog::role::Object;
+use crate::catalog::{CATALOG, PUBLIC, QualifiedName, Relation, schema};
+use crate::error::{Failure, SqlError, code};
+use crate::notice::Notice;
+use crate::syntax::{self, Written};
+
+impl Planner<'_> {
+    /// What a name stands for, which the plan then depends on.
+    pub(super) fn found(
+        &mut self,
+        written: &Written,
+    ) -> Result<Option<(QualifiedName, Relation)>, Failure> {
+        self.uses_schema_of(written);
+        for name in self.path.candidates(written) {
+            if let Some(relation) = self.relation_named(&name)? {
+                return Ok(Some((name, relation)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// What a name stands for that must stand for something.
+    pub(super) fn known(
+        &mut self,
+        written: &Written,
+    ) -> Result<(QualifiedName, Relation), Failure> {
+        self.found(written)?.ok_or_else(|| undefined_table(written).into())
+    }
+
+    /// The same where a schema that is not there is told of.
+    pub(super) fn known_of_ddl(
+        &mut self,
+        written: &Written,
+    ) -> Result<(QualifiedName, Relation), Failure> {
+        match self.found(written)? {
+            Some(found) => Ok(found),
+            None => {
+                written.schema.as_deref().map_or(Ok(()), |schema| self.check_schema(schema))?;
+                Err(undefined_table(written).into())
+            }
+        }
+    }
+
+    /// Who says in which schema something is must be allowed to use it.
+    pub(super) fn uses_schema_of(&mut self, written: &Written) {
+        // What a view names, it names for all.
+        let Some(schema) = written.schema.as_ref().filter(|_| self.within.is_empty()) else {
+            return;
+        };
+        let object = Object::Schema(schema.clone());
+        let required = Required::to_use(object);
+        if !self.schemas_used.contains(&required) {
+            self.schemas_used.push(required);
+        }
+    }
+
+    /// A schema must be there.
+    pub(super) fn check_schema(&mut self, name: &str) -> Result<(), Failure> {
+        if name == PUBLIC || schema::SYSTEM.contains(&name) {
+            return Ok(());
+        }
+        let key = schema::key(name);
+        let record = self.cx.get(CATALOG, &key)?;
+        let is_there = record.is_some();
+        self.schemas.push((key, record));
+        if is_there { Ok(()) } else { Err(no_schema(name).into()) }
+    }
+
+    /// Whether a name stands for a table that may not be there yet.
+    pub(super) fn is_meant(
+        &mut self,
+        written: &Written,
+        table: &QualifiedName,
+    ) -> Result<bool, Failure> {
+        for name in self.path.candidates(written) {
+            if name == *table {
+                return Ok(true);
+            }
+            if self.relation_named(&name)?.is_some() {
+                return Ok(false);
+            }
+        }
+        Ok(false)
+    }
+
+    /// A tree as it is kept, in which names without a schema are of `public`.
+    pub(super) fn keep(&mut self, tree: &mut impl VisitMut) -> Result<(), Failure> {
+        syntax::qualify(tree, &mut |written| {
+            if written.schema.is_none()
+                && let Some(schema) = self.system_schema(&written.name)?
+            {
+                let is_first = schema == "pg_catalog";
+                let name = written.name.clone();
+                return Ok((!is_first).then_some(Written { schema: Some(schema), name }));
+            }
+            let found = self.found(written)?;
+            let is_elsewhere = |(name, _): &(QualifiedName, Relation)| name.schema() != PUBLIC;
+            Ok(found.filter(is_elsewhere).map(|(name, _)| Written::whole(&name)))
+        })
+    }
+
+    /// An expression as it is kept.
+    pub(super) fn kept_text(&mut self, expr: &ast::Expr) -> Result<String, Failure> {
+        let mut expr = expr.clone();
+        self.keep(&mut expr)?;
+        Ok(expr.to_string())
+    }
+
+    /// The schema that a name says must be there.
+    pub(super) fn check_schema_of(&mut self, object: &ast::ObjectName) -> Result<(), Failure> {
+        let schema = syntax::table_name(object)?.schema;
+        schema.as_deref().map_or(Ok(()), |schema| self.check_schema(schema))
+    }
+
+    /// The name of something new, which the user must be allowed to make where it goes.
+    pub(super) fn new_name(&mut self, object: &ast::ObjectName) -> Result<QualifiedName, Failure> {
+        let written = syntax::table_name(object)?;
+        self.new_written(&written)
+    }
+
+    pub(super) fn new_written(&mut self, written: &Written) -> Result<QualifiedName, Failure> {
+        super::check_name(&written.name)?;
+        let schema = match &written.schema {
+            Some(schema) => schema.clone(),
+            None => self.path.first()?.to_owned(),
+        };
+        self.check_schema(&schema)?;
+        self.required.push(Required::create(&schema));
+        Ok(QualifiedName::new(&schema, &written.name))
+    }
+
+    /// What DROP and its like name: a name that stands for nothing stays as it was written.
+    pub(super) fn meant(&mut self, object: &ast::ObjectName) -> Result<Meant, Failure> {
+        let written = syntax::table_name(object)?;
+        match self.found(&written)? {
+            Some((name, _)) => Ok(Meant { name: Ok(name), written }),
+            None => self.absent(written),
+        }
+    }
+
+    /// What is not there, perhaps for want of its schema.
+    pub(super) fn absent(&mut self, written: Written) -> Result<Meant, Failure> {
+        let checked = written.schema.as_deref().map_or(Ok(()), |schema| self.check_schema(schema));
+        match checked {
+            Ok(()) => Ok(Meant { name: Err(None), written }),
+            Err(Failure::Sql(error)) => Ok(Meant { name: Err(Some(error)), written }),
+            Err(Failure::Interrupted) => Err(Failure::Interrupted),
+        }
+    }
+}
+
+/// What a name in DROP stands for.
+#[derive(Clone, Debug)]
+pub(crate) struct Meant {
+    /// Where there is nothing: the error of a schema that is not there either.
+    pub name: Result<QualifiedName, Option<SqlError>>,
+    pub written: Written,
+}
+
+impl Meant {
+    /// What there must be, unless nothing is said where it is not: then there is a notice.
+    ///
+    /// # Errors
+    /// The schema's, or the given one.
+    pub(crate) fn existing(
+        &self,
+        if_exists: bool,
+        error: SqlError,
+        notices: &mut Vec<Notice>,
+    ) -> Result<Option<&QualifiedName>, SqlError> {
+        let missing = match &self.name {
+            Ok(name) => return Ok(Some(name)),
+            Err(of_schema) => of_schema.clone().unwrap_or(error),
+        };
+        if !if_exists {
+            return Err(missing);
+        }
+        notices.push(Notice::plain(format!("{}, skipping", missing.message)));
+        Ok(None)
+    }
+}
+
+/// The error of a schema that there is not.
+pub(crate) fn no_schema(name: &str) -> SqlError {
+    SqlError::new(code::UNDEFINED_SCHEMA, format!("schema \"{name}\" does not exist"))
+}

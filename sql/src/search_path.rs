@@ -1,0 +1,225 @@
+//! `search_path`: where names without a schema are looked for, and what is new is made.
+//!
+//! ```text
+//!   setting, user --resolve, through the context of the run--> SearchPath, a part of each plan
+//! ```
+//!
+//! A schema that is not there, or that the user may not use, is passed over. So a path depends on
+//! the catalog and is found anew for each statement; plans are kept by what was found. What
+//! `pg_catalog` has comes first, wherever the path names it.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use pangea_core::txn::Context;
+
+use crate::authorization::{held, privileged};
+use crate::catalog::role::{self, Access, Object, Privileges};
+use crate::catalog::{self, PUBLIC, QualifiedName, Relation, schema};
+use crate::error::{Failure, SqlError, code};
+use crate::expr::Env;
+use crate::syntax::{Written, quoted};
+
+/// What the setting is where nobody has set it.
+pub(crate) const DEFAULT: &str = "\"$user\", public";
+/// What it was before there were schemas beside `public`.
+pub(crate) const BEFORE_SCHEMAS: &str = PUBLIC;
+/// The schema that has the user's name, where there is one.
+const OF_USER: &str = "$user";
+
+/// The names of a list in a text, folded unless they are quoted; nothing where it is no list.
+pub(crate) fn parsed(setting: &str) -> Option<Vec<String>> {
+    let mut names = Vec::new();
+    let mut rest = setting.trim_start();
+    if rest.is_empty() {
+        return Some(names);
+    }
+    loop {
+        let (name, after) = match rest.strip_prefix('"') {
+            Some(quoted) => quoted_name(quoted)?,
+            None => {
+                let end = rest.find(|c: char| c == ',' || c.is_whitespace()).unwrap_or(rest.len());
+                let (name, after) = rest.split_at(end);
+                if name.is_empty() || name.contains('"') {
+                    return None;
+                }
+                (name.to_lowercase(), after)
+            }
+        };
+        names.push(name);
+        rest = after.trim_start();
+        if rest.is_empty() {
+            return Some(names);
+        }
+        rest = rest.strip_prefix(',')?.trim_start();
+    }
+}
+
+/// A name up to its closing quote, and what follows.
+fn quoted_name(text: &str) -> Option<(String, &str)> {
+    let mut name = String::new();
+    let mut rest = text;
+    loop {
+        let (part, after) = rest.split_once('"')?;
+        name.push_str(part);
+        match after.strip_prefix('"') {
+            Some(more) => {
+                name.push('"');
+                rest = more;
+            }
+            None => return Some((name, after)),
+        }
+    }
+}
+
+/// The setting of a session, and whose it is.
+#[derive(Clone, Debug)]
+pub(crate) struct PathSetting {
+    pub text: Arc<str>,
+    pub user: Arc<str>,
+    pub is_trusted: bool,
+}
+
+impl PathSetting {
+    /// That of a run.
+    pub(crate) fn of(env: &Env) -> Self {
+        let is_trusted = env.is_trusted && env.user == env.session_user;
+        Self { text: env.search_path.clone(), user: env.user.clone(), is_trusted }
+    }
+
+    /// The schemas of it that are there, and that the user may use.
+    ///
+    /// # Errors
+    /// When a record is malformed, or the executor needs the run to end.
+    pub(crate) fn resolve(&self, cx: &mut dyn Context) -> Result<SearchPath, Failure> {
+        let mut names: Vec<String> = Vec::new();
+        for name in parsed(&self.text).unwrap_or_default() {
+            let is_of_user = name == OF_USER;
+            let name = if is_of_user { self.user.to_string() } else { name };
+            let is_system = schema::SYSTEM.contains(&name.as_str());
+            // What has a user's name by chance is not the user's.
+            if names.contains(&name) || is_system && is_of_user || !Self::is_name(&name) {
+                continue;
+            }
+            if is_system || schema::is_there(&name, cx)? && self.may_use(&name, cx)? {
+                names.push(name);
+            }
+        }
+        Ok(SearchPath(names.into()))
+    }
+
+    fn is_name(name: &str) -> bool {
+        !name.is_empty() && !name.contains('\0')
+    }
+
+    fn may_use(&self, schema: &str, cx: &mut dyn Context) -> Result<bool, Failure> {
+        let object = Object::Schema(schema.to_owned());
+        let access = role::access(&object, cx)?;
+        let is_everybodys = held(&access, &BTreeSet::new());
+        if !is_everybodys.within(Privileges::USAGE).is_empty() {
+            return Ok(true);
+        }
+        self.has_usage(&access, cx)
+    }
+
+    fn has_usage(&self, access: &Access, cx: &mut dyn Context) -> Result<bool, Failure> {
+        match role::find(&self.user, cx)? {
+            Some(role) if role.is_superuser => Ok(true),
+            None if self.is_trusted => Ok(true),
+            _ => {
+                let held = held(access, &privileged(&self.user, cx)?);
+                Ok(!held.within(Privileges::USAGE).is_empty())
+            }
+        }
+    }
+}
+
+/// The schemas in which names without one are looked for, in this order.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct SearchPath(Arc<[String]>);
+
+impl SearchPath {
+    pub(crate) fn names(&self) -> &[String] {
+        &self.0
+    }
+
+    /// The schema in which something new is made.
+    ///
+    /// # Errors
+    /// 3F000 when there is none.
+    pub(crate) fn first(&self) -> Result<&str, SqlError> {
+        let message = "no schema has been selected to create in";
+        let none = || SqlError::new(code::UNDEFINED_SCHEMA, message);
+        self.0.first().map(String::as_str).ok_or_else(none)
+    }
+
+    /// What a name may stand for: the first that is there does.
+    pub(crate) fn candidates(&self, written: &Written) -> Vec<QualifiedName> {
+        match &written.schema {
+            Some(schema) => vec![QualifiedName::new(schema, &written.name)],
+            None => {
+                let own = self.0.iter().filter(|name| !schema::SYSTEM.contains(&name.as_str()));
+                own.map(|schema| QualifiedName::new(schema, &written.name)).collect()
+            }
+        }
+    }
+
+    /// The relation that a name stands for.
+    ///
+    /// # Errors
+    /// When a record is malformed, or the executor needs the run to end.
+    pub(crate) fn find(
+        &self,
+        written: &Written,
+        cx: &mut dyn Context,
+    ) -> Result<Option<(QualifiedName, Relation)>, Failure> {
+        for name in self.candidates(written) {
+            if let Some(relation) = catalog::find(&name, cx)? {
+                return Ok(Some((name, relation)));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// A name as a message shows what something depends on: with its schema, where the user of a run
+/// does not find it without.
+///
+/// # Errors
+/// When a record is malformed, or the executor needs the run to end.
+pub(crate) fn shown(
+    name: &QualifiedName,
+    env: &Env,
+    cx: &mut dyn Context,
+) -> Result<String, Failure> {
+    let path = PathSetting::of(env).resolve(cx)?;
+    let found = path.find(&Written::plain(name.name()), cx)?;
+    Ok(match found {
+        Some((found, _)) if found == *name => quoted(name.name()),
+        _ => format!("{}.{}", quoted(name.schema()), quoted(name.name())),
+    })
+}
+
+/// `public` alone, which names in stored texts are of.
+impl Default for SearchPath {
+    fn default() -> Self {
+        Self(Arc::from([PUBLIC.to_owned()]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_of_names_is_read_as_postgresql_reads_it() {
+        let read = |text| parsed(text).map(|names| names.join("|"));
+        assert_eq!(read(DEFAULT).as_deref(), Some("$user|public"));
+        assert_eq!(read(" A , \"B \"\"c\" ").as_deref(), Some("a|B \"c"));
+        assert_eq!(read("").as_deref(), Some(""));
+        assert_eq!(read("\"\"").as_deref(), Some(""));
+        for malformed in [",", "a,", "a b", "\"a", "a\"b\"", "\"a\"b"] {
+            assert_eq!(read(malformed), None, "{malformed}");
+        }
+    }
+}
