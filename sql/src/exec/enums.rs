@@ -15,6 +15,7 @@ use crate::error::{Failure, SqlError, code};
 use crate::expr::Env;
 use crate::notice::Notice;
 use crate::plan::{AlterType, CreateType, DropTables, LabelChange, Neighbour};
+use crate::search_path::shown;
 use crate::syntax::names_word;
 use crate::system::PG_TYPE;
 use crate::types::label::Place;
@@ -205,7 +206,7 @@ fn is_of(known: &Enum, base: SqlType) -> bool {
 }
 
 /// What would lack a type, in PostgreSQL's words.
-fn dependents(known: &Enum, cx: &mut dyn Context) -> Result<Vec<String>, Failure> {
+fn dependents(known: &Enum, env: &Env, cx: &mut dyn Context) -> Result<Vec<String>, Failure> {
     let name = &known.name;
     let (mut found, mut views) = (Vec::new(), Vec::new());
     for relation in relations(cx)? {
@@ -213,8 +214,9 @@ fn dependents(known: &Enum, cx: &mut dyn Context) -> Result<Vec<String>, Failure
             Relation::Table(table) => {
                 let of = table.live_columns().filter(|(_, column)| is_of(known, column.ty.base));
                 let before = found.len();
+                let shown = shown(&table.name, env, cx)?;
                 for (_, column) in of {
-                    let (base, column, table) = (column.ty.base, &column.name, &table.name);
+                    let (base, column, table) = (column.ty.base, &column.name, &shown);
                     let of = match base {
                         SqlType::Array(_) => format!("{name}[]"),
                         _ => name.clone(),
@@ -223,13 +225,14 @@ fn dependents(known: &Enum, cx: &mut dyn Context) -> Result<Vec<String>, Failure
                 }
                 let is_named = texts(&table).into_iter().any(|text| names_word(text, name));
                 if is_named && found.len() == before {
-                    found.push(format!("an expression of table {} names type {name}", table.name));
+                    found.push(format!("an expression of table {shown} names type {name}"));
                 }
             }
             Relation::View(view) => {
                 let has_column = view.columns.iter().any(|column| is_of(known, column.ty.base));
                 if has_column || names_word(&view.query, name) {
-                    views.push(format!("view {} depends on type {name}", view.name));
+                    let view = shown(&view.name, env, cx)?;
+                    views.push(format!("view {view} depends on type {name}"));
                 }
             }
             Relation::Sequence(_) | Relation::Index { .. } => {}
@@ -244,7 +247,11 @@ fn dependents(known: &Enum, cx: &mut dyn Context) -> Result<Vec<String>, Failure
     Ok(found)
 }
 
-pub(super) fn drop_types(drop: &DropTables, cx: &mut dyn Context) -> Result<Executed, Failure> {
+pub(super) fn drop_types(
+    drop: &DropTables,
+    env: &Env,
+    cx: &mut dyn Context,
+) -> Result<Executed, Failure> {
     let mut notices = Vec::new();
     for meant in &drop.names {
         let error = SqlError::undefined_type(&meant.written.to_string());
@@ -252,7 +259,7 @@ pub(super) fn drop_types(drop: &DropTables, cx: &mut dyn Context) -> Result<Exec
             continue;
         };
         let Some(known) = enums::find_named(name.name(), cx)? else { return Err(error.into()) };
-        let dependents = dependents(&known, cx)?;
+        let dependents = dependents(&known, env, cx)?;
         if !dependents.is_empty() {
             let mut all = crate::catalog::Enums::default();
             all.insert(known.clone());

@@ -226,7 +226,7 @@ fn run_plan(plan: &Plan, env: &Env, cx: &mut dyn Context) -> Result<Executed, Fa
         Plan::Lock => Ok(Executed::default()),
         Plan::CreateType(create) => enums::create(create, env, cx),
         Plan::AlterType(alter) => enums::alter(alter, cx),
-        Plan::DropTypes(drop) => enums::drop_types(drop, cx),
+        Plan::DropTypes(drop) => enums::drop_types(drop, env, cx),
         Plan::ShowTables => ddl::show_tables(cx),
         Plan::CopyFrom(_) | Plan::CopyTo(_) => {
             Err(SqlError::new(code::INTERNAL, "a COPY needs a client").into())
