@@ -114,6 +114,30 @@ fn a_portal_gives_its_rows_in_rounds_as_they_were_when_it_was_opened() {
 }
 
 #[test]
+fn a_join_gives_its_rows_in_rounds_beside_writes_of_its_transaction() {
+    with_server(|address, _| async move {
+        let mut client = connect(address).await;
+        client.batch_execute(LARGE).await.unwrap();
+        let transaction = client.transaction().await.unwrap();
+        let join = "select a.id, length(b.filler) from t a join t b using (id)";
+        let portal = transaction.bind(join, &[]).await.unwrap();
+        let mut seen = Vec::new();
+        while seen.len().is_multiple_of(3000) {
+            let rows = transaction.query_portal(&portal, 3000).await.unwrap();
+            seen.extend(rows.iter().map(|row| (row.get::<_, i32>(0), row.get::<_, i32>(1))));
+            let delete = "delete from t where id % 7 = $1";
+            transaction.execute(delete, &[&((seen.len() / 3000) as i32)]).await.unwrap();
+        }
+        seen.sort_unstable();
+        let all: Vec<_> = (1..=20_000).map(|id| (id, 1000)).collect();
+        assert_eq!(seen, all);
+        transaction.rollback().await.unwrap();
+        let count: i64 = client.query_one("select count(*) from t", &[]).await.unwrap().get(0);
+        assert_eq!(count, 20_000);
+    });
+}
+
+#[test]
 fn a_cursor_gives_its_rows_as_they_are_fetched_and_goes_back() {
     with_server(|address, _| async move {
         let client = connect(address).await;
