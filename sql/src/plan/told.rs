@@ -27,7 +27,7 @@ pub(crate) struct Returning {
 pub(crate) struct Asked {
     /// The relation that the rows are.
     pub relation: u32,
-    pub rows: Select,
+    pub rows: Box<Select>,
 }
 
 impl Returning {
@@ -101,6 +101,7 @@ impl Planner<'_> {
         values.push((Expr::Column(number), SqlType::Int8));
         let sort = vec![SortKey { column: width, is_descending: false, is_nulls_first: false }];
         let block = Block { width, sort, ..Block::plain(from, columns, values) };
-        Ok(Asked { relation, rows: select_of(self.lowered(block)?) })
+        let rows = Box::new(select_of(self.lowered(block)?));
+        Ok(Asked { relation, rows })
     }
 }

@@ -493,13 +493,15 @@ pub(super) fn over_one(query: &ast::Query) -> Result<One<'_>, &'static str> {
         return Err(why);
     }
     let select = select.ok_or(NO_SINGLE)?;
-    match &select.from[..] {
-        [ast::TableWithJoins { relation, joins }] if joins.is_empty() => match relation {
-            ast::TableFactor::Table { name, alias, args: None, sample: None, .. } => {
-                Ok((select, name, alias.as_ref()))
-            }
-            _ => Err(NO_SINGLE),
-        },
+    let [ast::TableWithJoins { relation, joins }] = &select.from[..] else {
+        return Err(NO_SINGLE);
+    };
+    match relation {
+        ast::TableFactor::Table { name, alias, args: None, sample: None, .. }
+            if joins.is_empty() =>
+        {
+            Ok((select, name, alias.as_ref()))
+        }
         _ => Err(NO_SINGLE),
     }
 }

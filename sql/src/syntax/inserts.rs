@@ -94,7 +94,8 @@ fn take_overriding(tokens: &mut Vec<TokenWithSpan>, at: usize) {
     let mut new = Vec::with_capacity(6);
     // Else the parser takes the next word for an alias.
     let has_columns = tokens[at - 1].token == Token::RParen;
-    if !has_columns && !(at > 2 && is(tokens, at - 2, "AS")) {
+    let has_alias = at > 2 && is(tokens, at - 2, "AS");
+    if !has_columns && !has_alias {
         new.extend([Token::make_keyword("AS"), tokens[at - 1].token.clone()]);
     }
     new.extend([Token::make_keyword("PARTITION"), Token::LParen, marked(&kind), Token::RParen]);
