@@ -299,14 +299,7 @@ pub(super) fn call(
             let role = named(role, catalog, env)?;
             Ok(Datum::Bool(catalog.is_superuser(&user, env) || catalog.has_role(&user, &role)))
         }
-        F::DefaultAccess => {
-            let kind = text(&args[0]);
-            let items = crate::system::default_acl(kind, &catalog.role_name(oid(&args[1])));
-            items.map(Datum::array).ok_or_else(|| {
-                let message = format!("unrecognized objtype abbreviation: {kind}");
-                SqlError::new(code::INTERNAL, message)
-            })
-        }
+        F::DefaultAccess => default_access(text(&args[0]), &catalog.role_name(oid(&args[1]))),
         F::Schema => shown(catalog.search_path(false).first().map(|name| (*name).to_owned())),
         F::Schemas => {
             let implicit = args[0] == Datum::Bool(true);
@@ -314,6 +307,15 @@ pub(super) fn call(
             Ok(Datum::array(names.into_iter().map(|name| Datum::Text(name.to_owned())).collect()))
         }
     }
+}
+
+/// `acldefault`: what everybody and the owner may do where nothing was said.
+fn default_access(kind: &str, owner: &str) -> Result<Datum, SqlError> {
+    let items = crate::system::default_acl(kind, owner);
+    items.map(Datum::array).ok_or_else(|| {
+        let message = format!("unrecognized objtype abbreviation: {kind}");
+        SqlError::new(code::INTERNAL, message)
+    })
 }
 
 /// What of a relation can be written.

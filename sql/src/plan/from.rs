@@ -10,13 +10,13 @@ use super::functions_from::FunctionFrom;
 use super::path::Paths;
 use super::views::Named;
 use super::{OutputColumn, Planner, refuse, scope_as};
-use crate::catalog::{QualifiedName, schema, sequence};
+use crate::catalog::sequence;
 use crate::error::{Failure, SqlError, code};
 use crate::expr::bind::{Aggregates, Bound, Scope, ScopeColumn};
 use crate::expr::{Binary, Comparison, Expr, cast};
 use crate::relational::{self, ColumnId, From, JoinKind};
 use crate::syntax;
-use crate::system::{self, Found};
+use crate::system::Found;
 use crate::types::{ColumnType, SqlType};
 
 /// Relations so far, and their columns.
@@ -223,41 +223,6 @@ impl Planner<'_> {
             scope.is_of(table.name.schema());
         }
         Ok(Side { from: From::Table(Paths::new(table)?, relation), scope })
-    }
-
-    /// What of the catalog a name stands for. Without a schema it is of `pg_catalog`, or of another
-    /// of its schemas that the path has.
-    fn system_relation(&mut self, name: &ast::ObjectName) -> Result<Option<Found>, Failure> {
-        let parts = syntax::name_parts(name)?;
-        match &parts[..] {
-            [name] => {
-                let schema = self.system_schema(name)?;
-                Ok(schema.and_then(|schema| system::find(&[schema, name.clone()])))
-            }
-            parts => Ok(system::find(parts)),
-        }
-    }
-
-    /// The schema of the catalog in which a name is found that says of none.
-    pub(super) fn system_schema(&mut self, name: &str) -> Result<Option<String>, Failure> {
-        let pg_catalog = schema::SYSTEM[0].to_owned();
-        if system::find(&[pg_catalog.clone(), name.to_owned()]).is_some() {
-            return Ok(Some(pg_catalog));
-        }
-        let path = self.path.clone();
-        if !path.names().iter().any(|schema| schema::SYSTEM.contains(&schema.as_str())) {
-            return Ok(None);
-        }
-        for schema in path.names() {
-            let is_system = schema::SYSTEM.contains(&schema.as_str());
-            if is_system && system::find(&[schema.clone(), name.to_owned()]).is_some() {
-                return Ok(Some(schema.clone()));
-            }
-            if !is_system && self.relation_named(&QualifiedName::new(schema, name))?.is_some() {
-                return Ok(None);
-            }
-        }
-        Ok(None)
     }
 
     /// Notes what a relation goes by, for those who are shown the plan.

@@ -53,13 +53,13 @@ use crate::copy::Options;
 use crate::error::{Failure, SqlError, code};
 use crate::exec::aggregate::Aggregate;
 use crate::expr::Expr;
-use crate::expr::bind::{Aggregates, Binder, Params, Scope, ScopeColumn, SequenceName};
+use crate::expr::bind::{Aggregates, Binder, Params, Scope, ScopeColumn};
 use crate::procedure::Signature;
 use crate::relational::{ColumnId, Numbers, Query};
 use crate::rows::Columns;
 use crate::search_path::SearchPath;
 use crate::sequence::{Drawn, Used};
-use crate::syntax::{self, Parsed, Written};
+use crate::syntax::{self, Parsed};
 use crate::types::{ColumnType, Reg, SqlType};
 use access::Access;
 pub(crate) use comments::Comment;
@@ -497,48 +497,6 @@ impl Planner<'_> {
             Some(relation) => as_table(name, relation),
             None => Err(undefined_table(name).into()),
         }
-    }
-
-    /// The sequences that expressions have named.
-    fn sequences(&mut self) -> Result<Vec<Used>, Failure> {
-        self.require_sequences()?;
-        let mut found = Vec::new();
-        for (name, is_drawn) in std::mem::take(&mut self.params.sequences) {
-            let name = self.sequence_named(&name)?;
-            match self.relation_named(&name)? {
-                Some(Relation::Sequence(sequence)) => found.push(Used { name, sequence, is_drawn }),
-                Some(_) => {
-                    let message = format!("\"{name}\" is not a sequence");
-                    return Err(SqlError::new(code::WRONG_OBJECT_TYPE, message).into());
-                }
-                None => return Err(undefined_table(&name).into()),
-            }
-        }
-        Ok(found)
-    }
-
-    /// The name of a sequence that an expression names.
-    fn sequence_named(&mut self, name: &SequenceName) -> Result<QualifiedName, Failure> {
-        match name {
-            SequenceName::Known(name) => Ok(name.clone()),
-            SequenceName::Named(written) => Ok(self.known_of_ddl(written)?.0),
-            SequenceName::OfColumn { table, column } => self.sequence_of(table, column),
-        }
-    }
-
-    /// The name of the sequence that goes with a column.
-    fn sequence_of(&mut self, table: &Written, column: &str) -> Result<QualifiedName, Failure> {
-        let (name, relation) = self.known_of_ddl(table)?;
-        let table = as_table(&name, relation)?;
-        let Some(at) = table.position(column) else {
-            let message = format!("column \"{column}\" of relation \"{name}\" does not exist");
-            return Err(SqlError::new(code::UNDEFINED_COLUMN, message).into());
-        };
-        let found = table.sequences.iter().find(|(of, _)| *of == at);
-        found.map(|(_, name)| name.clone()).ok_or_else(|| {
-            let message = format!("column \"{column}\" of \"{name}\" has no sequence");
-            SqlError::new(code::UNDEFINED_OBJECT, message).into()
-        })
     }
 
     /// A table and the ways to its rows.

@@ -9,6 +9,7 @@ use crate::catalog::{CATALOG, PUBLIC, QualifiedName, Relation, schema};
 use crate::error::{Failure, SqlError, code};
 use crate::notice::Notice;
 use crate::syntax::{self, Written};
+use crate::system::{self, Found};
 
 impl Planner<'_> {
     /// What a name stands for, which the plan then depends on.
@@ -45,6 +46,44 @@ impl Planner<'_> {
                 Err(undefined_table(written).into())
             }
         }
+    }
+
+    /// What of the catalog a name stands for. Without a schema it is of `pg_catalog`, or of another
+    /// of its schemas that the path has.
+    pub(super) fn system_relation(
+        &mut self,
+        name: &ast::ObjectName,
+    ) -> Result<Option<Found>, Failure> {
+        let parts = syntax::name_parts(name)?;
+        match &parts[..] {
+            [name] => {
+                let schema = self.system_schema(name)?;
+                Ok(schema.and_then(|schema| system::find(&[schema, name.clone()])))
+            }
+            parts => Ok(system::find(parts)),
+        }
+    }
+
+    /// The schema of the catalog in which a name is found that says of none.
+    pub(super) fn system_schema(&mut self, name: &str) -> Result<Option<String>, Failure> {
+        let pg_catalog = schema::SYSTEM[0].to_owned();
+        if system::find(&[pg_catalog.clone(), name.to_owned()]).is_some() {
+            return Ok(Some(pg_catalog));
+        }
+        let path = self.path.clone();
+        if !path.names().iter().any(|schema| schema::SYSTEM.contains(&schema.as_str())) {
+            return Ok(None);
+        }
+        for schema in path.names() {
+            let is_system = schema::SYSTEM.contains(&schema.as_str());
+            if is_system && system::find(&[schema.clone(), name.to_owned()]).is_some() {
+                return Ok(Some(schema.clone()));
+            }
+            if !is_system && self.relation_named(&QualifiedName::new(schema, name))?.is_some() {
+                return Ok(None);
+            }
+        }
+        Ok(None)
     }
 
     /// Who says in which schema something is must be allowed to use it.

@@ -2,15 +2,58 @@
 
 use sqlparser::ast;
 
-use super::{CreateSequence, Plan, Planner, refuse};
-use crate::catalog::{Enums, Identity, QualifiedName, Sequence, Table};
+use super::{CreateSequence, Plan, Planner, as_table, refuse, undefined_table};
+use crate::catalog::{Enums, Identity, QualifiedName, Relation, Sequence, Table};
 use crate::error::{Failure, SqlError, code};
-use crate::expr::bind::column_type;
+use crate::expr::bind::{SequenceName, column_type};
 use crate::expr::sequences::option_number;
-use crate::syntax;
+use crate::sequence::Used;
+use crate::syntax::{self, Written};
 use crate::types::SqlType;
 
 impl Planner<'_> {
+    /// The sequences that expressions have named.
+    pub(super) fn sequences(&mut self) -> Result<Vec<Used>, Failure> {
+        self.require_sequences()?;
+        let mut found = Vec::new();
+        for (name, is_drawn) in std::mem::take(&mut self.params.sequences) {
+            let name = self.sequence_named(&name)?;
+            match self.relation_named(&name)? {
+                Some(Relation::Sequence(sequence)) => found.push(Used { name, sequence, is_drawn }),
+                Some(_) => {
+                    let message = format!("\"{name}\" is not a sequence");
+                    return Err(SqlError::new(code::WRONG_OBJECT_TYPE, message).into());
+                }
+                None => return Err(undefined_table(&name).into()),
+            }
+        }
+        Ok(found)
+    }
+
+    /// The name of a sequence that an expression names.
+    pub(super) fn sequence_named(&mut self, name: &SequenceName) -> Result<QualifiedName, Failure> {
+        match name {
+            SequenceName::Known(name) => Ok(name.clone()),
+            SequenceName::Named(written) => Ok(self.known_of_ddl(written)?.0),
+            SequenceName::OfColumn { table, column } => self.sequence_of(table, column),
+        }
+    }
+
+    /// The name of the sequence that goes with a column.
+    fn sequence_of(&mut self, table: &Written, column: &str) -> Result<QualifiedName, Failure> {
+        let (name, relation) = self.known_of_ddl(table)?;
+        let table = as_table(&name, relation)?;
+        let Some(at) = table.position(column) else {
+            let message = format!("column \"{column}\" of relation \"{name}\" does not exist");
+            return Err(SqlError::new(code::UNDEFINED_COLUMN, message).into());
+        };
+        let found = table.sequences.iter().find(|(of, _)| *of == at);
+        found.map(|(_, name)| name.clone()).ok_or_else(|| {
+            let message = format!("column \"{column}\" of \"{name}\" has no sequence");
+            SqlError::new(code::UNDEFINED_OBJECT, message).into()
+        })
+    }
+
     pub(super) fn create_sequence(&mut self, create: &ast::Statement) -> Result<Plan, Failure> {
         let ast::Statement::CreateSequence {
             temporary,
