@@ -258,12 +258,11 @@ impl<P: Protocol> Node<P> {
             run_driver(parts, &ready);
         };
         let thread = std::thread::Builder::new().name("driver".to_owned()).spawn(run);
-        let thread = thread.map_err(|error| {
+        let driver = thread.map(Some).map_err(|error| {
             network.stop();
             StartError::Threads(error.to_string())
         })?;
-        let (driver, historian) = (Some(thread), None);
-        let mut node = Self { handle, driver, historian, report: opened.report };
+        let mut node = Self { handle, driver, historian: None, report: opened.report };
         node.historian = remember(node.handle.clone())?;
         // The store is as it was before the end of the last process when the first step is done.
         if is_ready.recv().is_err() {

@@ -174,26 +174,7 @@ impl Planner<'_> {
             return Ok(Side { from: From::Plan(plan), scope });
         }
         if let Some(found) = self.system_relation(name)? {
-            let table = match found {
-                Found::Table(table) => table,
-                Found::View(view) => {
-                    let name = format!("{}.{}", view.schema, view.name);
-                    return self.system_view(&name, &view.query, alias);
-                }
-            };
-            self.params.reads_catalog = true;
-            self.params.reads_node |= table.is_of_node();
-            let relation = self.number();
-            let columns = table.all_columns();
-            let columns = columns.map(|(name, base)| OutputColumn { name, ty: base.into() });
-            let columns: Vec<_> = columns.collect();
-            let mut scope = derived_scope(&columns, alias, &table.name, relation)?;
-            self.label(alias, &table.name, relation);
-            if let Some(last) = scope.columns.last_mut() {
-                last.is_unlisted = true;
-            }
-            let plan = relational::system_scan(table, relation);
-            return Ok(Side { from: From::Plan(plan), scope });
+            return self.system_side(found, alias);
         }
         let table = match self.readable(name)? {
             Named::Table(table) => table,
@@ -223,6 +204,41 @@ impl Planner<'_> {
             scope.is_of(table.name.schema());
         }
         Ok(Side { from: From::Table(Paths::new(table)?, relation), scope })
+    }
+
+    /// A relation of the catalog.
+    fn system_side(
+        &mut self,
+        found: Found,
+        alias: Option<&ast::TableAlias>,
+    ) -> Result<Side, Failure> {
+        let table = match found {
+            Found::Table(table) => table,
+            Found::View(view) => {
+                let name = format!("{}.{}", view.schema, view.name);
+                let mut side = self.system_view(&name, &view.query, alias)?;
+                if alias.is_none() {
+                    side.scope.is_of(&view.schema);
+                }
+                return Ok(side);
+            }
+        };
+        self.params.reads_catalog = true;
+        self.params.reads_node |= table.is_of_node();
+        let relation = self.number();
+        let columns = table.all_columns();
+        let columns = columns.map(|(name, base)| OutputColumn { name, ty: base.into() });
+        let columns: Vec<_> = columns.collect();
+        let mut scope = derived_scope(&columns, alias, &table.name, relation)?;
+        self.label(alias, &table.name, relation);
+        if let Some(last) = scope.columns.last_mut() {
+            last.is_unlisted = true;
+        }
+        if alias.is_none() {
+            scope.is_of(table.schema);
+        }
+        let plan = relational::system_scan(table, relation);
+        Ok(Side { from: From::Plan(plan), scope })
     }
 
     /// Notes what a relation goes by, for those who are shown the plan.

@@ -38,7 +38,7 @@ impl Planner<'_> {
         let mut scope = written.scope(alias, relation, shown);
         let width = written.table().columns.len();
         let key = ScopeColumn {
-            schema: None,
+            schema: scope.columns.first().and_then(|column| column.schema.clone()),
             table: alias.to_owned(),
             name: String::new(),
             ty: SqlType::Bytea.into(),

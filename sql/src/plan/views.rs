@@ -216,7 +216,8 @@ impl Planner<'_> {
                 };
                 if let Some(default) = &default {
                     let column = Column::new(column, view.columns[at].ty);
-                    text::default(default, &column, &mut Params::default())?;
+                    self.enum_of(column.ty.base)?;
+                    text::default(default, &column, &mut Params::of_text(&self.params.enums))?;
                 }
                 ViewChange::Default(at, default)
             }
