@@ -121,6 +121,11 @@ impl Arguments {
             ..self.regions.plan(&self.protocol, self.rtt)?
         };
         plan.check()?;
+        if plan.regions.len() < 2 {
+            // While its only node is down nothing could be seen.
+            let message = "--regions: a torture needs at least 2 regions";
+            return Err(Failure::Usage(message.to_owned()));
+        }
         Ok(plan)
     }
 
