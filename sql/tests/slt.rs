@@ -47,6 +47,7 @@ fn show(session: &Session<MemoryEngine>, response: &Response) -> Vec<String> {
         Response::Rows { columns, rows, tag } => {
             let mut lines: Vec<String> = Vec::with_capacity(rows.len() + 1);
             for row in rows {
+                assert_eq!(row.len(), columns.len(), "a row has a value for each column");
                 let cells = row.iter().zip(columns).map(|(datum, column)| {
                     let is_null = datum.is_null();
                     let shown = text::format(column.ty.base, datum, session.zone());

@@ -178,6 +178,7 @@ impl Replies {
         formats: &[bool],
         zone: &Zone,
     ) -> Result<(), SqlError> {
+        assert_eq!(row.len(), columns.len(), "a row has a value for each column");
         let mut values = std::mem::take(&mut self.row);
         values.clear();
         for (at, (datum, column)) in row.iter().zip(columns).enumerate() {

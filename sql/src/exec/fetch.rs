@@ -98,7 +98,8 @@ impl Fetching {
         let most = most.min(BATCH_ROWS);
         let (mut rows, mut bytes) = (Vec::new(), 0);
         let mut on_row = |row: Vec<Datum>| -> Result<ControlFlow<()>, Failure> {
-            let row = compute(&select.output, &row, env)?;
+            // What rows would only be sorted by is not shown.
+            let row = compute(&select.output[..select.types.len()], &row, env)?;
             if *skip > 0 {
                 *skip -= 1;
                 return Ok(ControlFlow::Continue(()));

@@ -141,7 +141,22 @@ pub(super) fn ints(values: impl IntoIterator<Item = i64>) -> Datum {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+
+    /// Two of one name made subqueries of drivers, which ask for the number of a name, fail.
+    #[test]
+    fn each_relation_of_the_catalog_has_a_name_and_a_number_of_its_own() {
+        let views = crate::system::views::all().iter();
+        let views = views.map(|view| (view.schema.clone(), view.name.clone(), view.oid));
+        let tables = all().iter();
+        let tables = tables.map(|table| (table.schema.to_owned(), table.name.clone(), table.oid));
+        let all: Vec<_> = tables.chain(views).collect();
+        let names: BTreeSet<_> = all.iter().map(|(schema, name, _)| (schema, name)).collect();
+        let numbers: BTreeSet<_> = all.iter().map(|(.., oid)| oid).collect();
+        assert_eq!((names.len(), numbers.len()), (all.len(), all.len()));
+    }
 
     #[test]
     fn tables_are_read_with_their_columns() {
