@@ -73,8 +73,11 @@ pub fn transfers(cluster: &Cluster) -> Result<Vec<Vec<Datum>>, Error> {
     Ok(connection.query("select id, balance from account order by id", &[])?.rows)
 }
 
-#[allow(dead_code, reason = "the test that runs this file has its own")]
-fn main() -> Result<(), Error> {
+/// Runs it all, and says how to look at what is left.
+///
+/// # Errors
+/// When the cluster can't be had, or a statement fails.
+pub fn main() -> Result<(), Error> {
     let cluster = bank()?;
     for row in transfers(&cluster)? {
         println!("{row:?}");

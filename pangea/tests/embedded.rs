@@ -57,6 +57,11 @@ async fn clients(cluster: &Cluster) {
 }
 
 #[test]
+fn the_example_runs_to_its_end() {
+    transfer::main().unwrap();
+}
+
+#[test]
 fn a_procedure_in_rust_is_called_from_the_program_and_from_any_client() {
     let cluster = transfer::bank().unwrap();
     let balances = transfer::transfers(&cluster).unwrap();

@@ -214,7 +214,8 @@ fn a_stream_whose_time_is_over_ends_with_an_error_behind_its_rows() {
             raw.until_ready();
             let began = Instant::now();
             raw.begin("select * from t");
-            // A client that is slow: the time passes while it reads.
+            // Slow is what this client is, in the midst of its rows: nothing is waited for but the
+            // end of its own time.
             std::thread::sleep(Duration::from_millis(1_100).saturating_sub(began.elapsed()));
             raw.error()
         })
