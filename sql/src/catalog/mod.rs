@@ -47,9 +47,7 @@ pub const USER_TABLE_FIRST: u32 = 1_000;
 const COUNTER_KEY: &[u8] = &[0];
 const RELATION_PREFIX: u8 = 1;
 /// The layout of a record that this code writes.
-const VERSION: u8 = 4;
-/// The layout before there were schemas: all names are those of `public`, and written the same.
-const VERSION_WITHOUT_SCHEMAS: u8 = 3;
+const VERSION: u8 = 3;
 
 /// What a name stands for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -91,7 +89,7 @@ impl Relation {
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let malformed = || DecodeError::new("catalog record");
         let (version, record) = bytes.split_first().ok_or_else(malformed)?;
-        if ![VERSION, VERSION_WITHOUT_SCHEMAS].contains(version) {
+        if *version != VERSION {
             return Err(DecodeError::new("version of a catalog record"));
         }
         match postcard::take_from_bytes(record) {
@@ -199,9 +197,9 @@ mod tests {
     fn a_record_survives_its_encoding_and_no_part_of_it_is_one() {
         let relation = Relation::Table(table());
         let bytes = relation.encode();
-        assert_eq!(Relation::decode(&bytes).as_ref(), Ok(&relation));
-        let before_schemas = [&[VERSION_WITHOUT_SCHEMAS], &bytes[1..]].concat();
-        assert_eq!(Relation::decode(&before_schemas), Ok(relation));
+        assert_eq!(Relation::decode(&bytes), Ok(relation));
+        let other_version = [&[VERSION - 1], &bytes[1..]].concat();
+        assert!(Relation::decode(&other_version).is_err(), "views were others then");
         for len in 0..bytes.len() {
             assert!(Relation::decode(&bytes[..len]).is_err(), "cut at {len}");
         }
