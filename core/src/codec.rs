@@ -77,11 +77,13 @@ pub struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     /// Reads from the start of `bytes`.
+    #[inline]
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
     }
 
     /// What has not been read.
+    #[inline]
     pub fn rest(&self) -> &'a [u8] {
         self.rest
     }
@@ -95,12 +97,14 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// When fewer are left.
+    #[inline]
     pub fn take(&mut self, len: usize, what: &'static str) -> Result<&'a [u8], DecodeError> {
         let (head, rest) = self.rest.split_at_checked(len).ok_or(DecodeError::new(what))?;
         self.rest = rest;
         Ok(head)
     }
 
+    #[inline]
     fn array<const N: usize>(&mut self, what: &'static str) -> Result<[u8; N], DecodeError> {
         let (head, rest) = self.rest.split_first_chunk::<N>().ok_or(DecodeError::new(what))?;
         self.rest = rest;
@@ -111,6 +115,7 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// When none is left.
+    #[inline]
     pub fn u8(&mut self, what: &'static str) -> Result<u8, DecodeError> {
         self.array::<1>(what).map(|[byte]| byte)
     }
@@ -135,6 +140,7 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// When fewer are left.
+    #[inline]
     pub fn u64(&mut self, what: &'static str) -> Result<u64, DecodeError> {
         self.array(what).map(u64::from_le_bytes)
     }
@@ -143,7 +149,19 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// When it does not end, or does not fit 64 bits.
+    #[inline]
     pub fn varint(&mut self, what: &'static str) -> Result<u64, DecodeError> {
+        // Most are short.
+        if let Some((&byte, rest)) = self.rest.split_first()
+            && byte < 0x80
+        {
+            self.rest = rest;
+            return Ok(byte.into());
+        }
+        self.long_varint(what)
+    }
+
+    fn long_varint(&mut self, what: &'static str) -> Result<u64, DecodeError> {
         let mut value = 0;
         for shift in (0..64).step_by(7) {
             let byte = self.u8(what)?;
@@ -163,6 +181,7 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// When the length is malformed, or more than is left.
+    #[inline]
     pub fn bytes(&mut self, what: &'static str) -> Result<&'a [u8], DecodeError> {
         let len = self.varint(what)?;
         self.take(usize::try_from(len).map_err(|_| DecodeError::new(what))?, what)

@@ -47,6 +47,7 @@ impl Value {
 
 impl Deref for Value {
     type Target = [u8];
+    #[inline]
     fn deref(&self) -> &[u8] {
         match &self.0 {
             Repr::Inline { len, bytes } => &bytes[..usize::from(*len)],

@@ -195,6 +195,11 @@ pub struct StartReport {
     pub lines: Vec<String>,
 }
 
+/// Threads for data-parallel work.
+fn pool_of<P: Protocol>(options: &NodeOptions<P>) -> Result<ThreadedPool, StartError> {
+    ThreadedPool::new(options.workers).map_err(|error| StartError::Threads(error.to_string()))
+}
+
 impl<P: Protocol> Node<P> {
     /// Starts a node on the network that `connect` makes. The network brings what peers say to the
     /// handle's [inbox](Handle::inbox).
@@ -211,8 +216,7 @@ impl<P: Protocol> Node<P> {
         }
         let data_dir = take_data_dir(&options)?;
         let replacement = Replacement::of(&options, data_dir.as_ref())?;
-        let pool = ThreadedPool::new(options.workers);
-        let pool = pool.map_err(|error| StartError::Threads(error.to_string()))?;
+        let (pool, queries) = (pool_of(&options)?, pool_of(&options)?);
         let store = Arc::new(Store::new());
         let reach = Reach::new(options.me, options.topology.clone());
         let inbox = Arc::new(Inbox::new(reach, LogPosition(0)));
@@ -229,6 +233,7 @@ impl<P: Protocol> Node<P> {
             durability: options.durability,
             settings: settings_of(&options.protocol),
             history: History::new(options.history),
+            queries,
         });
         let protocol = P::new(Setup {
             me: options.me,

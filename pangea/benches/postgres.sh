@@ -22,7 +22,7 @@ Prints the median of N repeats for each server, and the ratio. It takes some fiv
   --clients C   clients of pgbench (default 16)
   --rows R      rows of the larger table (default 1000000)
 
-First: cargo build --release
+First: cargo build --release, or PANGEA=path of another binary
 TEXT
 }
 
@@ -44,7 +44,7 @@ while [ $# -gt 0 ]; do
 done
 
 programs=/usr/lib/postgresql/15/bin
-binary=$PWD/target/release/pangea
+binary=${PANGEA:-$PWD/target/release/pangea}
 for needed in "$programs/postgres" "$programs/pgbench" "$programs/psql" "$binary"; do
     [ -x "$needed" ] || { echo "$needed is missing: see -h" >&2; exit 2; }
 done

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use pangea_core::ids::{NodeId, SnapshotVersion, TableId};
 use pangea_core::key::Key;
+use pangea_core::pool::{Pool, Sequential};
 use pangea_core::protocol::Status;
 use pangea_core::store::{Header, Store};
 use pangea_core::topology::Topology;
@@ -57,6 +58,11 @@ pub trait Engine: Clone + Send + Sync + 'static {
     /// Snapshots of the near past, where the node keeps them.
     fn history(&self) -> Option<&History<Self::Header>> {
         None
+    }
+
+    /// What runs the parts of a long query side by side.
+    fn pool(&self) -> &dyn Pool {
+        &Sequential
     }
 
     /// A statement begins, and may take so long. An engine that keeps time gives up waiting then.

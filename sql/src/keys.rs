@@ -198,8 +198,20 @@ pub(crate) fn encode_nullable<'a>(
 ) -> Result<Key, SqlError> {
     let mut key = KeyEncoder::new();
     let mut columns = columns.into_iter();
-    columns.try_for_each(|(base, datum)| append_nullable(base, (ORDER, NULLS), datum, &mut key))?;
+    columns.try_for_each(|(base, datum)| append_group(base, datum, &mut key))?;
     Ok(key.finish())
+}
+
+/// Appends one of the values of [`encode_nullable`].
+///
+/// # Errors
+/// When a numeric has more digits than PostgreSQL's can.
+pub(crate) fn append_group(
+    base: SqlType,
+    datum: &Datum,
+    key: &mut KeyEncoder,
+) -> Result<(), SqlError> {
+    append_nullable(base, (ORDER, NULLS), datum, key)
 }
 
 /// Appends a value that may be NULL, after a marker that says so.

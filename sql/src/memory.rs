@@ -13,6 +13,7 @@ use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::exec::Change;
 use pangea_core::ids::{NodeId, SnapshotVersion, TableId, TxnId};
 use pangea_core::key::{Direction, Key};
+use pangea_core::pool::Pool;
 use pangea_core::protocol::Status;
 use pangea_core::store::{Header, Store, Version};
 use pangea_core::time::Span;
@@ -53,6 +54,35 @@ impl Header for WriterHeader {
     }
 }
 
+/// A thread for each job.
+#[derive(Debug, Default)]
+struct Threads {
+    /// How often it was asked.
+    count: AtomicU64,
+}
+
+impl Pool for Threads {
+    fn run(&self, count: usize, job: &(dyn Fn(usize) + Sync)) {
+        self.count.fetch_add(1, Ordering::Relaxed);
+        std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..self.workers().min(count))
+                .map(|first| {
+                    let jobs = (first..count).step_by(self.workers());
+                    scope.spawn(move || jobs.for_each(job))
+                })
+                .collect();
+            // The panic of a job is the caller's.
+            for worker in workers {
+                worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            }
+        });
+    }
+
+    fn workers(&self) -> usize {
+        3
+    }
+}
+
 /// An engine of one node without a protocol.
 #[derive(Clone, Debug)]
 pub struct MemoryEngine {
@@ -70,6 +100,7 @@ struct Shared {
     fresh_count: AtomicU64,
     /// How many programs were calls of a procedure.
     program_count: AtomicU64,
+    threads: Threads,
     history: History<WriterHeader>,
 }
 
@@ -98,6 +129,7 @@ impl MemoryEngine {
             last: Mutex::new(0),
             fresh_count: AtomicU64::new(0),
             program_count: AtomicU64::new(0),
+            threads: Threads::default(),
             history: History::new(retention),
         };
         Self { shared: Arc::new(shared) }
@@ -111,6 +143,11 @@ impl MemoryEngine {
     /// How many programs ran that every replica of a cluster would run; the others were certified.
     pub fn program_count(&self) -> u64 {
         self.shared.program_count.load(Ordering::Relaxed)
+    }
+
+    /// How often something was read side by side.
+    pub fn side_by_side_count(&self) -> u64 {
+        self.shared.threads.count.load(Ordering::Relaxed)
     }
 
     fn run(&self, program: Program) -> Outcome {
@@ -206,6 +243,10 @@ impl Engine for MemoryEngine {
 
     fn topology(&self) -> &Topology {
         &self.shared.topology
+    }
+
+    fn pool(&self) -> &dyn Pool {
+        &self.shared.threads
     }
 
     fn commit(

@@ -21,7 +21,6 @@
 
 use std::sync::Arc;
 
-use num_bigint::BigInt;
 use pangea_core::codec::{DecodeError, Reader, Writer};
 
 use crate::types::SqlType;
@@ -86,7 +85,7 @@ fn encode_datum(texts: Texts, datum: &Datum, out: &mut Vec<u8>) {
         Datum::Float(value) => out.put_u64(value.to_bits()),
         Datum::Numeric(value) => {
             out.put_varint(value.scale().into());
-            out.put_bytes(&value.unscaled().to_signed_bytes_le());
+            value.with_bytes(|bytes| out.put_bytes(bytes));
         }
         Datum::Text(value) => out.put_bytes(value.as_bytes()),
         Datum::Bytea(value) => out.put_bytes(value),
@@ -133,7 +132,7 @@ impl Columns {
     }
 
     /// How many columns must be read to reach the last one.
-    fn width(&self) -> usize {
+    pub(crate) fn width(&self) -> usize {
         match self {
             Self::All => usize::MAX,
             Self::These(marks) => marks.len(),
@@ -153,15 +152,20 @@ pub(crate) fn decode(
     types: impl ExactSizeIterator<Item = SqlType>,
     from: &mut Reader<'_>,
 ) -> Result<Vec<Datum>, DecodeError> {
-    decode_wanted(types, &Columns::All, from)
+    let mut row = Vec::new();
+    decode_wanted(types, &Columns::All, from, &mut row)?;
+    Ok(row)
 }
 
-/// The same, with NULL in the place of what nobody looks at.
+/// The same to where a row was, with NULL in the place of what nobody looks at, and without what is
+/// behind the last value that somebody does.
 pub(crate) fn decode_wanted(
     types: impl ExactSizeIterator<Item = SqlType>,
     wanted: &Columns,
     from: &mut Reader<'_>,
-) -> Result<Vec<Datum>, DecodeError> {
+    row: &mut Vec<Datum>,
+) -> Result<(), DecodeError> {
+    row.clear();
     if from.u8("row version")? != VERSION {
         return Err(DecodeError::new("row version"));
     }
@@ -170,7 +174,7 @@ pub(crate) fn decode_wanted(
         return Err(DecodeError::new("row with more columns than its table"));
     }
     let bitmap = from.take(count.div_ceil(8), "row")?;
-    let mut row = Vec::with_capacity(types.len());
+    row.reserve(types.len());
     for (at, base) in types.take(count.min(wanted.width())).enumerate() {
         let is_null = bitmap[at / 8] & 1 << (at % 8) != 0;
         row.push(match is_null {
@@ -182,8 +186,71 @@ pub(crate) fn decode_wanted(
             }
         });
     }
-    row.resize(count, Datum::Null);
-    Ok(row)
+    Ok(())
+}
+
+/// The values of a row one after the other, as they are kept.
+pub(crate) struct Fields<'a> {
+    bitmap: &'a [u8],
+    count: usize,
+    at: usize,
+    from: Reader<'a>,
+}
+
+impl<'a> Fields<'a> {
+    /// Those of a row.
+    pub(crate) fn open(row: &'a [u8]) -> Result<Self, DecodeError> {
+        let mut from = Reader::new(row);
+        if from.u8("row version")? != VERSION {
+            return Err(DecodeError::new("row version"));
+        }
+        let count = usize::try_from(from.varint("row")?).unwrap_or(usize::MAX);
+        let bitmap = from.take(count.div_ceil(8), "row")?;
+        Ok(Self { bitmap, count, at: 0, from })
+    }
+
+    /// How many there are in all.
+    pub(crate) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// The bytes of the next one, which is of a type; nothing where it is NULL.
+    ///
+    /// # Panics
+    /// When there are no more.
+    pub(crate) fn next(&mut self, base: SqlType) -> Result<Option<&'a [u8]>, DecodeError> {
+        let at = self.at;
+        self.at += 1;
+        if self.bitmap[at / 8] & 1 << (at % 8) != 0 {
+            return Ok(None);
+        }
+        let before = self.from.rest();
+        pass(base, &mut self.from)?;
+        Ok(Some(&before[..before.len() - self.from.rest().len()]))
+    }
+}
+
+/// Reads the only value of a row that has no more.
+pub(crate) fn decode_alone(base: SqlType, row: &[u8]) -> Result<Datum, DecodeError> {
+    let mut fields = Fields::open(row)?;
+    match fields.count {
+        1 => fields
+            .next(base)?
+            .map_or(Ok(Datum::Null), |raw| decode_datum(base, &mut Reader::new(raw))),
+        _ => Err(DecodeError::new("row of one value")),
+    }
+}
+
+/// Writes a row of one value, whose bytes are as [`Fields::next`] gave them.
+pub(crate) fn put_alone(value: &[u8], out: &mut Vec<u8>) {
+    out.extend_from_slice(&[VERSION, 1, 0]);
+    out.extend_from_slice(value);
+}
+
+/// Reads an integer, or what is kept as one.
+pub(crate) fn integer(from: &mut Reader<'_>) -> Result<i64, DecodeError> {
+    let raw = from.varint("integer")?;
+    Ok((raw >> 1) as i64 ^ -((raw & 1) as i64))
 }
 
 /// Goes over a value that nobody looks at.
@@ -233,10 +300,6 @@ pub(crate) fn decode_whole(
 }
 
 fn decode_datum(base: SqlType, from: &mut Reader<'_>) -> Result<Datum, DecodeError> {
-    let integer = |from: &mut Reader<'_>| {
-        let raw = from.varint("integer")?;
-        Ok::<_, DecodeError>((raw >> 1) as i64 ^ -((raw & 1) as i64))
-    };
     Ok(match base {
         SqlType::Bool => Datum::Bool(from.u8("boolean")? != 0),
         SqlType::Int2 | SqlType::Int4 | SqlType::Int8 | SqlType::Oid | SqlType::Reg(_) => {
@@ -246,8 +309,7 @@ fn decode_datum(base: SqlType, from: &mut Reader<'_>) -> Result<Datum, DecodeErr
         SqlType::Numeric => {
             let scale = u32::try_from(from.varint("numeric")?);
             let scale = scale.map_err(|_| DecodeError::new("numeric"))?;
-            let unscaled = BigInt::from_signed_bytes_le(from.bytes("numeric")?);
-            Datum::Numeric(Numeric::new(unscaled, scale))
+            Datum::Numeric(Numeric::from_bytes(from.bytes("numeric")?, scale))
         }
         SqlType::Text
         | SqlType::Varchar
@@ -361,6 +423,30 @@ mod tests {
         assert_eq!(read(&bytes), Ok(row.clone()));
         for len in 0..bytes.len() {
             assert!(read(&bytes[..len]).is_err(), "cut at {len}");
+        }
+    }
+
+    #[test]
+    fn the_fields_of_a_row_are_its_values_as_they_are_kept() {
+        let (types, row) = row();
+        let mut bytes = Vec::new();
+        encode(&row, &mut bytes);
+        let mut fields = Fields::open(&bytes).unwrap();
+        assert_eq!(fields.count(), row.len());
+        for (base, datum) in types.iter().zip(&row) {
+            let raw = fields.next(*base).unwrap();
+            assert_eq!(raw.is_none(), datum.is_null(), "{base}");
+            let Some(raw) = raw else { continue };
+            let mut alone = Vec::new();
+            put_alone(raw, &mut alone);
+            let read = decode_whole([*base].into_iter(), &mut Reader::new(&alone)).unwrap();
+            assert_eq!(read, std::slice::from_ref(datum));
+        }
+        for len in 0..bytes.len() {
+            let read = |mut fields: Fields<'_>| {
+                types.iter().try_for_each(|base| fields.next(*base).map(drop))
+            };
+            assert!(Fields::open(&bytes[..len]).and_then(read).is_err(), "cut at {len}");
         }
     }
 

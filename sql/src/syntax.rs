@@ -14,7 +14,7 @@ mod refused;
 mod rename;
 mod reserved;
 pub(crate) mod roles;
-mod sequences;
+pub(crate) mod sequences;
 mod spelling;
 mod views;
 pub(crate) mod words;
@@ -71,6 +71,8 @@ pub(crate) struct Parsed {
     pub explain: Option<Arc<explain::Explain>>,
     /// The moment whose snapshot it is of.
     pub as_of: Option<Arc<as_of::AsOf>>,
+    /// What it says of a sequence that the tree has no place for.
+    pub sequence: Arc<sequences::Said>,
 }
 
 /// The statements of a query text, parsed before any runs, as in PostgreSQL.
@@ -157,6 +159,7 @@ fn parse_one(
     let shape = Shape::check(tokens)?;
     let mut tokens = tokens.to_vec();
     let as_of = as_of::take(source, &mut tokens)?;
+    let sequence = sequences::take(source, &mut tokens)?;
     sequences::reorder(&mut tokens);
     let check = views::take_check_option(&mut tokens);
     let is_view = views::alter_as_table(&mut tokens);
@@ -196,8 +199,8 @@ fn parse_one(
     if as_of.is_some() {
         as_of::check(&ast, &source)?;
     }
-    let (ast, as_of) = (Arc::new(ast), as_of.map(Arc::new));
-    Ok(Parsed { ast, copy, check, is_view, as_of, ..own::of_no_tree(&text, &source) })
+    let (ast, as_of, sequence) = (Arc::new(ast), as_of.map(Arc::new), Arc::new(sequence));
+    Ok(Parsed { ast, copy, check, is_view, as_of, sequence, ..own::of_no_tree(&text, &source) })
 }
 
 /// PostgreSQL's own word for ROLLBACK, which the parser does not know.

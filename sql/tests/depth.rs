@@ -150,3 +150,32 @@ fn views_over_views_fit() {
     };
     assert_eq!(state_of(views(200)), "00000");
 }
+
+#[test]
+fn conditions_over_several_relations_run_up_to_the_limit_and_more_are_refused() {
+    let many = |count: usize, condition: &dyn Fn(usize) -> String| {
+        (0..count).map(condition).collect::<Vec<_>>().join(" and ")
+    };
+    let of_catalog = |count| {
+        format!("select count(*) from pg_class where {}", many(count, &|i| format!("oid <> {i}")))
+    };
+    let tables = "create table s (k int primary key); insert into s values (1), (2)";
+    let of_join = |count| {
+        let conditions = many(count, &|i| format!("a.k <> b.k + {}", i + 5));
+        format!("{tables}; select count(*) from s a join s b on {conditions}")
+    };
+    let of_comma = |count| {
+        let conditions = many(count, &|i| format!("a.k <> b.k + {}", i + 5));
+        format!("{tables}; select count(*) from s a, s b where {conditions}")
+    };
+    for count in [1, 2, 2_400] {
+        assert_eq!(state_of(of_catalog(count)), "00000", "{count}");
+        assert_eq!(state_of(of_join(count)), "00000", "{count}");
+        assert_eq!(state_of(of_comma(count)), "00000", "{count}");
+    }
+    for count in [3_000, 20_000] {
+        assert_eq!(state_of(of_catalog(count)), "54001", "{count}");
+        assert_eq!(state_of(of_join(count)), "54001", "{count}");
+        assert_eq!(state_of(of_comma(count)), "54001", "{count}");
+    }
+}

@@ -133,13 +133,15 @@ fn steps(script: &str) -> Vec<Step> {
     steps
 }
 
-/// Runs a script, and tells all in which it differs.
-fn run_script(path: &Path) -> Vec<String> {
+/// Runs a script in sessions with a setting, and tells all in which it differs, and how often a
+/// table was read side by side.
+fn run_script(path: &Path, setting: Option<(&str, &str)>) -> (Vec<String>, u64) {
     let script = std::fs::read_to_string(path).unwrap();
     let engine = MemoryEngine::remembering();
     let plans = Arc::new(Shared::default());
     let new_session = || {
-        let user = BTreeMap::from([("user".to_owned(), "me".to_owned())]);
+        let user = [Some(("user", "me")), setting].into_iter().flatten();
+        let user: BTreeMap<_, _> = user.map(|(a, b)| (a.to_owned(), b.to_owned())).collect();
         Session::new(engine.clone(), plans.clone(), &user).unwrap()
     };
     let mut sessions = BTreeMap::new();
@@ -178,16 +180,30 @@ fn run_script(path: &Path) -> Vec<String> {
             ));
         }
     }
-    differences
+    (differences, engine.side_by_side_count())
 }
 
-#[test]
-fn every_script_sees_what_postgresql_shows() {
+/// Runs all scripts, and tells how often a table was read side by side.
+fn check_scripts(setting: Option<(&str, &str)>) -> u64 {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/slt");
     let mut scripts: Vec<_> =
         std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     scripts.sort();
     assert!(!scripts.is_empty());
-    let differences: Vec<String> = scripts.iter().flat_map(|script| run_script(script)).collect();
+    let (differences, counts): (Vec<_>, Vec<u64>) =
+        scripts.iter().map(|script| run_script(script, setting)).unzip();
+    let differences = differences.concat();
     assert!(differences.is_empty(), "{}", differences.join("\n"));
+    counts.iter().sum()
+}
+
+#[test]
+fn every_script_sees_what_postgresql_shows() {
+    assert_eq!(check_scripts(None), 0, "their tables are small");
+}
+
+#[test]
+fn every_script_sees_the_same_where_the_smallest_table_is_read_side_by_side() {
+    let count = check_scripts(Some(("min_parallel_table_scan_size", "0")));
+    assert!(count > 100, "only {count} times");
 }

@@ -19,6 +19,7 @@
 //! | `batch` | many writes at once, on every core |
 //! | `pins` | which versions readers need |
 //! | `garbage` | taking away what no reader needs |
+//! | `sweep` | a whole table in no order, by several threads |
 //! | `warm` | fetching many rows from memory side by side |
 //!
 //! # What a reader may rely on
@@ -44,6 +45,7 @@ mod garbage;
 mod interleavings;
 mod order;
 mod pins;
+mod sweep;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -69,6 +71,7 @@ use crate::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::value::Value;
 
 pub use self::pins::{Pin, PinError};
+pub use self::sweep::Sweep;
 pub use self::warm::Warmer;
 
 /// What a protocol keeps with each version of a record.

@@ -71,6 +71,17 @@ impl<H: Header> Pin<H> {
     }
 }
 
+impl<H: Header> Clone for Pin<H> {
+    fn clone(&self) -> Self {
+        let mut pins = lock(&self.store.pins);
+        // Of one that is lost, a lost one.
+        if pins.generation == self.generation {
+            *pins.readers.entry(self.version).or_default() += 1;
+        }
+        Self { store: self.store.clone(), version: self.version, generation: self.generation }
+    }
+}
+
 impl<H: Header> Drop for Pin<H> {
     fn drop(&mut self) {
         let mut pins = lock(&self.store.pins);

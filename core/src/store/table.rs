@@ -20,9 +20,10 @@
 //! | rows in the hash table, keys in order beside it | 490 ns | 380 ns |
 //!
 //! A transaction reads and writes single keys far more often than it scans, and most scans are
-//! short, so rows are found by hash: an access costs a quarter, and long scans, which run beside
-//! the event loop, pay for it. Nearly all of either is cache misses. A key takes 149 bytes beside
-//! its value.
+//! short, so rows are found by hash: an access costs a quarter, and long scans in order, which run
+//! beside the event loop, pay for it. Nearly all of either is cache misses. Long scans that need no
+//! order go through the hash table itself ([`super::sweep`]). A key takes 149 bytes beside its
+//! value.
 //!
 //! Invariants, whoever runs at the same time:
 //! - a key is in the hash table before it is in the order, and in the order before the version that
@@ -51,15 +52,15 @@ pub(super) const HASH_SHARDS: usize = 256;
 /// The rows of one table.
 #[derive(Debug)]
 pub(super) struct Table<H> {
-    shards: Box<[Shard<H>]>,
+    pub(super) shards: Box<[Shard<H>]>,
     pub(super) order: OrderedIndex,
 }
 
 // A cache line each, so that locking one shard does not slow down its neighbours.
 #[derive(Debug)]
 #[repr(align(64))]
-struct Shard<H> {
-    rows: RwLock<HashTable<Row<H>>>,
+pub(super) struct Shard<H> {
+    pub(super) rows: RwLock<HashTable<Row<H>>>,
     /// What the shard's rows take, for [`Table::memory_bytes`].
     bytes: AtomicUsize,
 }
@@ -67,8 +68,8 @@ struct Shard<H> {
 /// A key and its versions.
 #[derive(Debug)]
 pub(super) struct Row<H> {
-    key: Key,
-    chain: Chain<H>,
+    pub(super) key: Key,
+    pub(super) chain: Chain<H>,
 }
 
 /// A shard that is locked for reading.

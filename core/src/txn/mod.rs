@@ -14,6 +14,7 @@
 
 mod footprint;
 mod outcome;
+mod parts;
 mod procedure;
 mod sets;
 
@@ -21,6 +22,7 @@ use bytes::Bytes;
 
 pub use footprint::{Footprint, Mode, PointLock, RangeLock};
 pub use outcome::{Abort, Outcome, SqlState};
+pub use parts::{Parts, Taken};
 pub use procedure::{Context, Procedure, Registry, Scan, Stop, Visit};
 pub use sets::{PointRead, RangeRead, ReadSet, Seen, Write};
 

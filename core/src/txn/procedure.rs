@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use super::{Abort, Footprint};
+use super::{Abort, Footprint, Parts};
 use crate::ids::{ProcedureId, TableId};
 use crate::key::{Direction, Key, KeyRange};
 use crate::value::Value;
@@ -70,6 +70,22 @@ pub trait Context {
     fn estimate(&self, table: TableId) -> Option<usize> {
         let _ = table;
         None
+    }
+
+    /// All of a table in parts, for a reader whose result does not depend on their order. Nothing
+    /// where the program has rows of its own there, where what it reads must be known, or where all
+    /// replicas run it: it scans then.
+    fn parts(&self, table: TableId) -> Option<Arc<dyn Parts>> {
+        let _ = table;
+        None
+    }
+
+    /// Ends the run where it must end: for who reads [`Parts`], every some milliseconds.
+    ///
+    /// # Errors
+    /// [`Stop::Abort`] or [`Stop::Interrupted`], as a read would.
+    fn look(&mut self) -> Result<(), Stop> {
+        Ok(())
     }
 }
 

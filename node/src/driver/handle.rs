@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use pangea_core::exec::check_program;
 use pangea_core::ids::{NodeId, SnapshotVersion};
+use pangea_core::pool::Pool;
 use pangea_core::protocol::{Protocol, Request, Status};
 use pangea_core::store::Store;
 use pangea_core::topology::Topology;
@@ -15,6 +16,7 @@ use tokio::sync::oneshot;
 
 use super::inbox::{Answer, Closed, CommitReply, Inbox, Receive, Waiting};
 use crate::log::Durability;
+use crate::pool::ThreadedPool;
 
 /// What a node's handles share.
 pub struct Shared<P: Protocol> {
@@ -34,6 +36,8 @@ pub struct Shared<P: Protocol> {
     pub settings: String,
     /// Snapshots of the near past.
     pub history: History<P::Header>,
+    /// What runs long queries side by side: not what the event loop's steps wait for.
+    pub queries: ThreadedPool,
 }
 
 /// A way to ask a node for something. Cheap to clone; outlives the node, and then says so.
@@ -165,6 +169,10 @@ impl<P: Protocol> Engine for Handle<P> {
 
     fn history(&self) -> Option<&History<P::Header>> {
         Some(&self.0.history)
+    }
+
+    fn pool(&self) -> &dyn Pool {
+        &self.0.queries
     }
 
     fn about(&self) -> About {

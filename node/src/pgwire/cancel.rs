@@ -18,19 +18,28 @@
 
 use std::collections::BTreeMap;
 use std::future::{Future, pending};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ::pgwire::messages::cancel::CancelRequest;
 use ::pgwire::messages::startup::SecretKey;
 use pangea_core::ids::SnapshotVersion;
+use pangea_core::pool::Pool;
 use pangea_core::protocol::Status;
 use pangea_core::store::Store;
 use pangea_core::topology::Topology;
 use pangea_core::txn::{Outcome, Program, Registry};
 use pangea_sql::engine::{About, Engine, Interruption, Trace, Unavailable};
 use pangea_sql::history::History;
+use tokio::runtime::RuntimeFlavor;
 use tokio::sync::watch;
+
+/// A statement that has computed for so long lets the runtime look at its sockets.
+const LONG: Duration = Duration::from_millis(5);
+
+/// How long another thread may take to go on with what this one had to do.
+const HANDING_OVER: Duration = Duration::from_micros(300);
 
 /// What ends the waits of one client.
 #[derive(Debug, Default)]
@@ -38,6 +47,10 @@ pub(super) struct Switch {
     is_pressed: watch::Sender<bool>,
     /// When the time of the statement that runs is over.
     deadline: Mutex<Option<Instant>>,
+    /// When the statement that runs began, or the runtime was last woken for it.
+    woken: Mutex<Option<Instant>>,
+    /// Whether the thread of the statement that runs has left its work to another.
+    has_handed_over: AtomicBool,
 }
 
 impl Switch {
@@ -61,6 +74,17 @@ impl Switch {
 
     fn set_deadline(&self, deadline: Option<Instant>) {
         *self.deadline.lock().unwrap_or_else(PoisonError::into_inner) = deadline;
+    }
+
+    /// Whether the statement that runs has run for long since it began, or this was said.
+    fn is_long(&self) -> bool {
+        let mut woken = self.woken.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        let is_long = woken.is_some_and(|woken| now.duration_since(woken) >= LONG);
+        if is_long {
+            *woken = Some(now);
+        }
+        is_long
     }
 
     pub(super) fn is_pressed(&self) -> bool {
@@ -144,6 +168,8 @@ pub(super) struct Cancellable<E> {
     pub switch: Arc<Switch>,
     /// Whether the server waits for no statement any more.
     pub is_ending: watch::Receiver<bool>,
+    /// What clients are served on.
+    pub runtime: tokio::runtime::Handle,
 }
 
 impl<E: Engine> Cancellable<E> {
@@ -170,6 +196,23 @@ impl<E: Engine> Cancellable<E> {
 }
 
 impl<E: Engine> Cancellable<E> {
+    /// A statement computes for long: the runtime must not wait for its thread.
+    fn let_others_go_on(&self) {
+        let is_served = self.runtime.runtime_flavor() == RuntimeFlavor::MultiThread;
+        let is_of_runtime = is_served && tokio::task::try_id().is_some();
+        if is_of_runtime && !self.switch.has_handed_over.swap(true, Ordering::Relaxed) {
+            // What its thread would do next, another does from here on. The runtime takes that
+            // back unless another thread has begun with it when the closure ends, and tells nobody
+            // when one has: hence the time, once in a statement that is long anyway.
+            let _of_server = self.runtime.enter();
+            tokio::task::block_in_place(|| std::thread::sleep(HANDING_OVER));
+        }
+        // A thread that computes was perhaps the one that waited for all sockets, and the others
+        // of the runtime wait for tasks alone: one of them wakes for a task, and looks after the
+        // sockets when it has done it. The first may stay behind on this thread.
+        (0..2).for_each(|_| drop(self.runtime.spawn(std::future::ready(()))));
+    }
+
     /// Waits until the statement that runs must end.
     pub(super) async fn interrupted(&self) {
         let never = pending::<Result<(), Unavailable>>();
@@ -199,6 +242,10 @@ impl<E: Engine> Engine for Cancellable<E> {
 
     fn topology(&self) -> &Topology {
         self.engine.topology()
+    }
+
+    fn pool(&self) -> &dyn Pool {
+        self.engine.pool()
     }
 
     fn commit(
@@ -234,10 +281,16 @@ impl<E: Engine> Engine for Cancellable<E> {
 
     fn begin_statement(&self, time_max: Option<Duration>) {
         // A time that the clock can't count to is none.
-        self.switch.set_deadline(time_max.and_then(|time| Instant::now().checked_add(time)));
+        let now = Instant::now();
+        self.switch.set_deadline(time_max.and_then(|time| now.checked_add(time)));
+        *self.switch.woken.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
+        self.switch.has_handed_over.store(false, Ordering::Relaxed);
     }
 
     fn interruption(&self) -> Option<Interruption> {
+        if self.switch.is_long() {
+            self.let_others_go_on();
+        }
         if *self.is_ending.borrow() {
             return Some(Interruption::Stopping);
         }

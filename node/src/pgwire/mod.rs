@@ -242,7 +242,9 @@ impl<E: Engine> Welcome<E> {
         let secret = RandomState::new().build_hasher().finish() as i32;
         let registration = self.cancels.register(self.process, secret);
         let switch = registration.switch().clone();
-        let engine = Cancellable { engine: self.engine, switch, is_ending: self.is_ending };
+        let runtime = tokio::runtime::Handle::current();
+        let engine =
+            Cancellable { engine: self.engine, switch, is_ending: self.is_ending, runtime };
         let session = Session::new(engine.clone(), self.plans, &parameters);
         let session = session.and_then(|session| place.check(&session).map(|()| session));
         let mut session = match session {

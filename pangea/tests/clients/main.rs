@@ -218,6 +218,56 @@ fn psql(url: &str, commands: &[&str]) -> String {
     text
 }
 
+/// All that a database holds, but for the word that each dump makes up.
+fn dumped(url: &str) -> String {
+    let mut pg_dump = Command::new("pg_dump");
+    // Another region may have written what is dumped.
+    let output = pg_dump.arg(url).env("PGOPTIONS", "-c reads=strict").output().unwrap();
+    let text = shown(&output);
+    assert!(output.status.success(), "{text}");
+    let is_of_dump =
+        |line: &&str| !line.starts_with("\\restrict") && !line.starts_with("\\unrestrict");
+    text.lines().filter(is_of_dump).collect::<Vec<_>>().join("\n")
+}
+
+/// Runs a script, which must not fail.
+fn psql_file(url: &str, script: &Path) {
+    let mut psql = Command::new("psql");
+    psql.args(["--no-psqlrc", "--quiet", "-v", "ON_ERROR_STOP=1", url, "-f"]).arg(script);
+    let output = psql.output().unwrap();
+    assert!(output.status.success(), "{}", shown(&output));
+}
+
+#[test]
+fn pg_dump_and_back() {
+    if prepared(Path::new("."), &["pg_dump", "--version"]).is_none() {
+        return;
+    }
+    with_cluster(|urls| {
+        let [(_, first), (_, second), (_, third)] = urls else { panic!("three regions") };
+        psql_file(first, &sources("dump.sql"));
+        let before = dumped(first);
+        for part in ["CREATE PROCEDURE", "COPY shop.lines", "ADD GENERATED", "OWNED BY", "GRANT"] {
+            assert!(before.contains(part), "{part}: {before}");
+        }
+        assert!(!before.contains("pangea.statements"), "what is not the user's: {before}");
+        let drops = [
+            "drop schema shop cascade",
+            "drop table customers, always cascade",
+            "drop sequence free",
+            "drop procedure pay",
+            "drop type mood",
+        ];
+        psql(second, &drops);
+        assert!(!dumped(second).contains("customers"), "all is gone");
+        let directory = tempfile::tempdir().unwrap();
+        let script = directory.path().join("dump.sql");
+        std::fs::write(&script, &before).unwrap();
+        psql_file(second, &script);
+        assert_eq!(before, dumped(third), "what was read in is what was dumped");
+    });
+}
+
 /// What psql describes, each by a query of the catalog.
 #[rustfmt::skip]
 const DESCRIBE: &[&str] = &[

@@ -86,6 +86,54 @@ impl State {
 }
 
 impl Sequence {
+    /// Its type.
+    pub(crate) fn base(&self) -> SqlType {
+        SqlType::from_oid(self.type_oid).unwrap_or(SqlType::Int8)
+    }
+
+    /// Takes the place of another: it goes on where that is, or at a number.
+    pub(crate) fn follow(
+        &self,
+        before: &Self,
+        restart: Option<i64>,
+        cx: &mut dyn Context,
+    ) -> Result<(), Failure> {
+        let State { generation, next } = before.state(cx)?;
+        let (last, is_called) = match restart {
+            Some(number) => (number, false),
+            None => before.last(next),
+        };
+        let out = |message: String| SqlError::new(code::INVALID_PARAMETER, message);
+        if last < self.min {
+            let message =
+                format!("RESTART value ({last}) cannot be less than MINVALUE ({})", self.min);
+            return Err(out(message).into());
+        }
+        if last > self.max {
+            let message =
+                format!("RESTART value ({last}) cannot be greater than MAXVALUE ({})", self.max);
+            return Err(out(message).into());
+        }
+        let after = if is_called { last.checked_add(self.increment) } else { Some(last) };
+        let next = after.filter(|next| (self.min..=self.max).contains(next));
+        // What nodes have taken by the old rules is not handed out any more.
+        let state = State { generation: generation + 1, next };
+        Ok(cx.put(SEQUENCES, self.key(), state.encode())?)
+    }
+
+    /// The last number, and whether it was given out, by the number that comes next.
+    fn last(&self, next: Option<i64>) -> (i64, bool) {
+        let before = |next: i64| {
+            let last = next.checked_sub(self.increment);
+            last.filter(|last| next != self.start && (self.min..=self.max).contains(last))
+        };
+        match next {
+            Some(next) => before(next).map_or((next, false), |last| (last, true)),
+            None if self.increment > 0 => (self.max, true),
+            None => (self.min, true),
+        }
+    }
+
     /// The key of its state.
     pub(crate) fn key(&self) -> Key {
         Key::from(&self.id.to_be_bytes()[..])
@@ -151,15 +199,7 @@ impl Sequence {
     /// Its row where it is read like a table: the last number, how many are logged in advance, and
     /// whether the last number was given out. Numbers that a node has taken for later are.
     pub(crate) fn row(&self, cx: &mut dyn Context) -> Result<Vec<Datum>, Failure> {
-        let before = |next: i64| {
-            let last = next.checked_sub(self.increment);
-            last.filter(|last| next != self.start && (self.min..=self.max).contains(last))
-        };
-        let (last, is_called) = match self.state(cx)?.next {
-            Some(next) => before(next).map_or((next, false), |last| (last, true)),
-            None if self.increment > 0 => (self.max, true),
-            None => (self.min, true),
-        };
+        let (last, is_called) = self.last(self.state(cx)?.next);
         Ok(vec![Datum::Int(last), Datum::Int(0), Datum::Bool(is_called)])
     }
 

@@ -258,8 +258,20 @@ impl Table {
         wanted: &Columns,
         bytes: &[u8],
     ) -> Result<Vec<Datum>, DecodeError> {
-        let mut row = rows::decode_wanted(self.types(), wanted, &mut Reader::new(bytes))?;
-        for column in &self.columns[row.len()..] {
+        let mut row = Vec::new();
+        self.decode_to(wanted, bytes, &mut row)?;
+        Ok(row)
+    }
+
+    /// The same to where a row was.
+    pub(crate) fn decode_to(
+        &self,
+        wanted: &Columns,
+        bytes: &[u8],
+        row: &mut Vec<Datum>,
+    ) -> Result<(), DecodeError> {
+        rows::decode_wanted(self.types(), wanted, &mut Reader::new(bytes), row)?;
+        for column in self.columns.iter().take(wanted.width()).skip(row.len()) {
             row.push(match &column.missing {
                 Some(missing) => {
                     let one = rows::decode([column.ty.base].into_iter(), &mut Reader::new(missing));
@@ -269,7 +281,7 @@ impl Table {
             });
         }
         if self.enums.is_empty() {
-            return Ok(row);
+            return Ok(());
         }
         for (datum, base) in row.iter_mut().zip(self.types()) {
             if base.enumeration().is_some() && !datum.is_null() {
@@ -277,7 +289,7 @@ impl Table {
                 *datum = known.map_err(|_| DecodeError::new("label of an enum"))?;
             }
         }
-        Ok(row)
+        Ok(())
     }
 }
 

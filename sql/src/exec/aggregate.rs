@@ -1,8 +1,9 @@
 //! Aggregates over groups of rows.
 
-use std::collections::BTreeSet;
+use std::cmp::Ordering::{Equal, Greater, Less};
 use std::sync::Arc;
 
+use pangea_core::hash::HashSet;
 use pangea_core::key::Key;
 
 use super::query;
@@ -162,6 +163,31 @@ impl Aggregate {
         Self { args: columns, order, filter: None, sort: self.sort.clone(), ..*self }
     }
 
+    /// Whether rows are taken in one by one, by one argument at most, and none is kept.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.args.len() <= 1 && !self.is_distinct && !self.kind.is_collected()
+    }
+
+    /// Whether it comes to the same whatever order rows come in, and however they are divided.
+    pub(crate) fn is_any_order(&self) -> bool {
+        use AggregateKind as K;
+        let is_float =
+            |(_, base): &(Expr, SqlType)| matches!(base, SqlType::Float4 | SqlType::Float8);
+        if self.is_distinct {
+            return self.kind == K::Count && self.order.is_empty();
+        }
+        // Of equal numbers the one with more digits is kept.
+        let is_unlike =
+            |(_, base): &(Expr, SqlType)| base.has_equals_unlike() && *base != SqlType::Numeric;
+        let is_exact = match self.kind {
+            K::Min | K::Max => !self.args.iter().any(is_unlike),
+            K::Count | K::And | K::Or | K::BitAnd | K::BitOr | K::BitXor => true,
+            K::Sum | K::Avg | K::Spread { .. } => !self.args.iter().any(is_float),
+            K::Array | K::Text | K::Json { .. } | K::Object { .. } => false,
+        };
+        is_exact && self.is_plain()
+    }
+
     /// The expressions that it holds.
     pub(crate) fn parts(&self) -> impl Iterator<Item = &Expr> {
         let args = self.args.iter().chain(&self.order).map(|(expr, _)| expr);
@@ -172,6 +198,9 @@ impl Aggregate {
 /// An aggregate under way for one group.
 #[derive(Clone, Debug)]
 pub(crate) struct State {
+    /// Whether rows come in any order: of values that are equal and look unlike, the one with more
+    /// digits is kept then.
+    is_any_order: bool,
     /// Rows counted.
     count: i64,
     /// The sum or the extreme so far.
@@ -179,15 +208,29 @@ pub(crate) struct State {
     /// The sum of squares; of floats, that of squared differences from the mean.
     squares: Datum,
     /// The arguments seen, where they count once.
-    seen: BTreeSet<Key>,
+    seen: HashSet<Key>,
     /// The arguments and what they are sorted by, where all are kept.
     collected: Vec<Vec<Datum>>,
 }
 
 impl State {
     pub(crate) fn new() -> Self {
-        let (seen, collected) = (BTreeSet::new(), Vec::new());
-        Self { count: 0, value: Datum::Null, squares: Datum::Null, seen, collected }
+        let (seen, collected) = (HashSet::default(), Vec::new());
+        let (value, squares) = (Datum::Null, Datum::Null);
+        Self { is_any_order: false, count: 0, value, squares, seen, collected }
+    }
+
+    /// One of rows that come in any order.
+    pub(crate) fn of_any_order() -> Self {
+        Self { is_any_order: true, ..Self::new() }
+    }
+
+    /// Whether of two equal numbers the one that is there stays.
+    fn stays(&self, other: &Datum) -> bool {
+        match (&self.value, other) {
+            (Datum::Numeric(a), Datum::Numeric(b)) => self.is_any_order && a.scale() >= b.scale(),
+            _ => false,
+        }
     }
 
     /// Takes a row in.
@@ -202,9 +245,80 @@ impl State {
         {
             return Ok(());
         }
-        let exprs = aggregate.args.iter().chain(&aggregate.order);
-        let values = exprs.map(|(expr, _)| expr.eval(row, env)).collect::<Result<_, _>>()?;
-        self.fold(aggregate, values)
+        match &aggregate.args[..] {
+            [] => {
+                self.count += 1;
+                Ok(())
+            }
+            [(expr, _)] if aggregate.is_plain() => {
+                self.fold_one(aggregate, &*expr.value(row, env)?)
+            }
+            args => {
+                let exprs = args.iter().chain(&aggregate.order);
+                let values =
+                    exprs.map(|(expr, _)| expr.eval(row, env)).collect::<Result<_, _>>()?;
+                self.fold(aggregate, values)
+            }
+        }
+    }
+
+    /// Takes rows in of which only the number matters.
+    pub(crate) fn add_count(&mut self, rows: usize) {
+        self.count += rows as i64;
+    }
+
+    /// Takes the argument of a row in, for an aggregate that is plain.
+    pub(crate) fn fold_one(
+        &mut self,
+        aggregate: &Aggregate,
+        datum: &Datum,
+    ) -> Result<(), SqlError> {
+        if datum.is_null() {
+            return Ok(());
+        }
+        self.count += 1;
+        let stays = self.stays(datum);
+        match (aggregate.kind, &mut self.value, datum) {
+            (AggregateKind::Count, ..) => {}
+            (AggregateKind::Spread { .. }, ..) => return self.spread(datum.clone()),
+            (_, value @ Datum::Null, datum) => *value = datum.clone(),
+            (
+                AggregateKind::Sum | AggregateKind::Avg,
+                Datum::Numeric(sum),
+                Datum::Numeric(more),
+            ) => {
+                *sum = sum.add(more);
+            }
+            (AggregateKind::Min, least, datum)
+                if datum.compare(least) >= if stays { Equal } else { Greater } => {}
+            (AggregateKind::Max, most, datum)
+                if datum.compare(most) <= if stays { Equal } else { Less } => {}
+            (kind, value, datum) => {
+                let before = std::mem::replace(value, Datum::Null);
+                self.value = combined(kind, aggregate.args[0].1, before, datum.clone())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes in what the same aggregate, whose rows may come in any order, has made of others.
+    pub(crate) fn merge(&mut self, aggregate: &Aggregate, other: Self) -> Result<(), SqlError> {
+        if aggregate.is_distinct {
+            // Values are counted, and nothing else is done with them.
+            self.seen.extend(other.seen);
+            self.count = self.seen.len() as i64;
+            return Ok(());
+        }
+        let count = self.count + other.count;
+        if let AggregateKind::Spread { .. } = aggregate.kind {
+            self.squares = added(&self.squares, other.squares);
+            self.value = added(&self.value, other.value);
+        } else {
+            // What others have come to is one more value, of many rows.
+            self.fold_one(aggregate, &other.value)?;
+        }
+        self.count = count;
+        Ok(())
     }
 
     /// Takes the arguments of a row in, with what they are sorted by behind them.
@@ -220,6 +334,9 @@ impl State {
         let kind = aggregate.kind;
         if first.is_null() && !kind.takes_nulls() {
             return Ok(());
+        }
+        if aggregate.is_plain() {
+            return self.fold_one(aggregate, first);
         }
         if aggregate.is_distinct {
             let types = aggregate.args.iter().map(|(_, base)| *base);
@@ -300,6 +417,15 @@ impl State {
             (AggregateKind::Avg, Datum::Float(sum)) => Ok(Datum::Float(sum / self.count as f64)),
             (_, value) => Ok(value),
         }
+    }
+}
+
+/// The sum of two numbers of which one may not be there yet.
+fn added(a: &Datum, b: Datum) -> Datum {
+    match (a, b) {
+        (Datum::Numeric(a), Datum::Numeric(b)) => Datum::Numeric(a.add(&b)),
+        (Datum::Null, b) => b,
+        (a, _) => a.clone(),
     }
 }
 

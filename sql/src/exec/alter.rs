@@ -11,6 +11,7 @@ use pangea_core::value::Value;
 use super::write::{self, hidden_key};
 use super::{Executed, ddl, roles, scan, views};
 use crate::catalog::comment::{self, Subject};
+use crate::catalog::role::{self, Object};
 use crate::catalog::{self, Index, QualifiedName, Relation, Table};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Env;
@@ -38,6 +39,12 @@ pub(super) fn run(alter: &Alter, env: &Env, cx: &mut dyn Context) -> Result<Exec
         rename(before, &after, cx)?;
         roles::follow_name(&before.name, &after.name, cx)?;
         views::follow_name(&before.name, &after.name, cx)?;
+    }
+    for (name, sequence) in &change.sequences {
+        ddl::make_sequence(name, sequence, env, cx)?;
+        // Whoever's the table is.
+        let owner = role::access(&Object::Table(before.name.clone()), cx)?.owner;
+        roles::give(&Object::Sequence(name.clone()), &owner, cx)?;
     }
     let new = change_indexes(before, &mut after, cx)?;
     if env.fills_later {

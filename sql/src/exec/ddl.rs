@@ -17,10 +17,10 @@ use crate::catalog::{self, CATALOG, PUBLIC, QualifiedName, Relation, Sequence, T
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Env;
 use crate::notice::Notice;
-use crate::plan::{CreateSequence, CreateTable, DropTables, Truncate};
+use crate::plan::{AlterSequence, CreateSequence, CreateTable, DropTables, Truncate};
 use crate::search_path::shown;
 use crate::syntax::Written;
-use crate::system::{PG_CLASS, primary_key, stored};
+use crate::system::{PG_CLASS, primary_key, sequence_of, stored};
 use crate::types::datum::Datum;
 
 pub(super) fn create_table(
@@ -152,10 +152,34 @@ pub(super) fn create_sequence(
         return Ok(Executed { notices: vec![Notice::plain(notice)], ..Executed::default() });
     }
     make_sequence(name, &create.sequence, env, cx)?;
+    if let (Some(table), Some(column)) = (&create.sequence.owner, create.column) {
+        alter::change_table(table, cx, |table| table.sequences.push((column, name.clone())))?;
+    }
     Ok(Executed::default())
 }
 
-fn make_sequence(
+pub(super) fn alter_sequence(
+    alter: &AlterSequence,
+    cx: &mut dyn Context,
+) -> Result<Executed, Failure> {
+    let AlterSequence { name, before, after, column, restart } = alter;
+    let is_other = Sequence { owner: before.owner.clone(), ..after.clone() } != *before;
+    if is_other || restart.is_some() {
+        after.follow(before, *restart, cx)?;
+    }
+    if let Some(column) = column {
+        if let Some(table) = &before.owner {
+            alter::change_table(table, cx, |table| table.sequences.retain(|(_, of)| of != name))?;
+        }
+        if let (Some(table), Some(column)) = (&after.owner, column) {
+            alter::change_table(table, cx, |table| table.sequences.push((*column, name.clone())))?;
+        }
+    }
+    catalog::put(name, &Relation::Sequence(after.clone()), cx)?;
+    Ok(Executed::default())
+}
+
+pub(super) fn make_sequence(
     name: &QualifiedName,
     sequence: &Sequence,
     env: &Env,
@@ -179,6 +203,20 @@ pub(super) fn forget_sequence(name: &QualifiedName, cx: &mut dyn Context) -> Res
         roles::forget(name, cx)?;
     }
     Ok(())
+}
+
+/// Whether a sequence gives its table's columns their numbers, and does not only go with one.
+fn is_needed(
+    name: &QualifiedName,
+    owner: &QualifiedName,
+    cx: &mut dyn Context,
+) -> Result<bool, Failure> {
+    let Some(Relation::Table(table)) = catalog::find(owner, cx)? else { return Ok(false) };
+    let takes = |default: &str| sequence_of(default).is_some_and(|it| it.kept() == *name);
+    Ok(table.live_columns().any(|(_, column)| {
+        let is_identity = column.identity.as_ref().is_some_and(|it| it.sequence == *name);
+        is_identity || column.default.as_deref().is_some_and(takes)
+    }))
 }
 
 /// The error of a sequence that goes with a column.
@@ -226,7 +264,12 @@ pub(super) fn drop_sequences(
         match catalog::find(name, cx)? {
             Some(Relation::Sequence(sequence)) => {
                 if let Some(owner) = sequence.owner {
-                    return Err(needed_sequence(name, &owner, env, cx)?.into());
+                    if is_needed(name, &owner, cx)? {
+                        return Err(needed_sequence(name, &owner, env, cx)?.into());
+                    }
+                    alter::change_table(&owner, cx, |table| {
+                        table.sequences.retain(|(_, of)| of != name);
+                    })?;
                 }
                 forget_sequence(name, cx)?;
             }

@@ -10,9 +10,11 @@ use pangea_core::txn::Context;
 
 use super::Cursor;
 use super::query::{self, compute, frame};
+use super::whole::{self, Whole};
 use crate::error::Failure;
 use crate::expr::Env;
 use crate::held::{Held, size_of_row};
+use crate::plan::access::Access;
 use crate::plan::{Select, Source};
 use crate::relational;
 use crate::types::datum::Datum;
@@ -44,8 +46,28 @@ pub(crate) struct Fetching {
 #[derive(Debug)]
 enum From {
     Table(Box<Cursor>),
+    /// Rows of a table that its condition has left already.
+    Left(whole::Found),
     Query(Box<relational::Running>),
     Done,
+}
+
+/// The rows of a table that a query's condition leaves, where all of it is looked at and few are
+/// left.
+fn left_of(
+    select: &Select,
+    access: &Access,
+    env: &Env,
+    cx: &mut dyn Context,
+) -> Result<Option<whole::Found>, Failure> {
+    // A LIMIT may be near.
+    let Some(filter) = select.filter.as_ref().filter(|_| select.limit.is_none()) else {
+        return Ok(None);
+    };
+    match Whole::of(&select.source, [filter], env, cx) {
+        Some(whole) => whole.filtered(access, filter, env, cx),
+        None => Ok(None),
+    }
 }
 
 impl Fetching {
@@ -66,7 +88,10 @@ impl Fetching {
         let left = limit.unwrap_or(u64::MAX);
         let from = match &select.source {
             _ if left == 0 => From::Done,
-            Source::Table(access) => From::Table(Box::new(Cursor::new(access, env)?)),
+            Source::Table(access) => match left_of(select, access, env, cx)? {
+                Some(found) => From::Left(found),
+                None => From::Table(Box::new(Cursor::new(access, env)?)),
+            },
             Source::Query(query) => {
                 From::Query(Box::new(relational::Running::open(query, env, cx)?))
             }
@@ -115,6 +140,15 @@ impl Fetching {
             From::Done => true,
             From::Table(cursor) => {
                 cursor.fill(filter, BATCH_ROWS, env, cx, &mut |_, row| on_row(row))?
+            }
+            From::Left(found) => {
+                let Source::Table(access) = &select.source else { unreachable!("of a table") };
+                for (_, value) in found.rows.by_ref().take(most) {
+                    if on_row(access.table.decode_wanted(&access.wanted, &value)?)?.is_break() {
+                        break;
+                    }
+                }
+                found.rows.len() == 0
             }
             From::Query(running) => running.fill(env, cx, &mut |row| match filter {
                 Some(filter) if !filter.is_true(&row, env)? => Ok(ControlFlow::Continue(())),

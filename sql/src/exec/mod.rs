@@ -11,7 +11,10 @@ mod ddl;
 mod dml;
 mod enums;
 mod fetch;
+mod first;
 mod grants;
+mod groups;
+mod owners;
 mod procedures;
 pub(crate) mod query;
 mod roles;
@@ -20,6 +23,7 @@ mod schemas;
 pub(crate) mod series;
 mod steps;
 mod views;
+pub(crate) mod whole;
 mod write;
 
 use std::sync::Arc;
@@ -212,6 +216,7 @@ fn run_plan(plan: &Plan, env: &Env, cx: &mut dyn Context) -> Result<Executed, Fa
         Plan::Truncate(truncate) => ddl::truncate(truncate, env, cx),
         Plan::Alter(alter) => alter::run(alter, env, cx),
         Plan::CreateSequence(create) => ddl::create_sequence(create, env, cx),
+        Plan::AlterSequence(alter) => ddl::alter_sequence(alter, cx),
         Plan::DropSequences(drop) => ddl::drop_sequences(drop, env, cx),
         Plan::Comment(Comment { subject, text }) => {
             comment::put(*subject, text.as_deref(), cx)?;
@@ -220,6 +225,7 @@ fn run_plan(plan: &Plan, env: &Env, cx: &mut dyn Context) -> Result<Executed, Fa
         Plan::CreateView(create) => views::create(create, env, cx),
         Plan::AlterView(alter) => views::alter(alter, cx),
         Plan::CreateProcedure(create) => procedures::create(create, env, cx),
+        Plan::OwnProcedure(own) => procedures::own(own, env, cx),
         Plan::DropProcedures(drop) => procedures::drop(drop, env, cx),
         Plan::Call(call) => procedure::call(call, env, cx),
         Plan::DropViews(drop) => views::drop(drop, env, cx),

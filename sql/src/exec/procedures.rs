@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 
 use pangea_core::txn::Context;
 
-use super::{Executed, roles};
+use super::{Executed, owners, roles};
 use crate::authorization::{ordinary, privileged};
-use crate::catalog;
 use crate::catalog::procedure::{self, Mode, Procedure};
+use crate::catalog::{self, QualifiedName};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Env;
-use crate::plan::{CreateProcedure, DropProcedures};
+use crate::plan::{CreateProcedure, DropProcedures, OwnProcedure};
 use crate::syntax::Written;
 use crate::types::SqlType;
 
@@ -104,23 +104,52 @@ pub(super) fn drop(
             continue;
         };
         let mut all = procedure::find(name, cx)?;
-        let found = match types {
-            Some(types) => all.iter().position(|known| known.is_given(types)),
-            None if all.len() > 1 => {
-                let message = format!("procedure name \"{name}\" is not unique");
-                let hint = "Specify the argument list to select the procedure unambiguously.";
-                return Err(SqlError::new(code::AMBIGUOUS_FUNCTION, message)
-                    .with_hint(hint)
-                    .into());
-            }
-            None => (!all.is_empty()).then_some(0),
-        };
-        let Some(at) = found else { return Err(error.into()) };
+        let Some(at) = one_of(&all, name, types.as_deref())? else { return Err(error.into()) };
         check_owner(&all[at], env, cx)?;
         all.remove(at);
         procedure::put(name, &all, cx)?;
     }
     Ok(Executed { notices, ..Executed::default() })
+}
+
+/// ALTER PROCEDURE .. OWNER TO.
+pub(super) fn own(
+    own: &OwnProcedure,
+    env: &Env,
+    cx: &mut dyn Context,
+) -> Result<Executed, Failure> {
+    let OwnProcedure { meant, types, owner } = own;
+    let message = match types {
+        Some(_) => format!("procedure {} does not exist", shown(&meant.written, types.as_deref())),
+        None => format!("could not find a procedure named \"{}\"", meant.written),
+    };
+    let error = SqlError::new(code::UNDEFINED_FUNCTION, message);
+    let Some(name) = meant.existing(false, error.clone(), &mut Vec::new())? else {
+        return Err(error.into());
+    };
+    let mut all = procedure::find(name, cx)?;
+    let at = one_of(&all, name, types.as_deref())?.ok_or(error)?;
+    check_owner(&all[at], env, cx)?;
+    all[at].owner = owners::new_owner(owner, name, env, cx)?;
+    procedure::put(name, &all, cx)?;
+    Ok(Executed::default())
+}
+
+/// Which of the procedures of a name is meant.
+fn one_of(
+    all: &[Procedure],
+    name: &QualifiedName,
+    types: Option<&[SqlType]>,
+) -> Result<Option<usize>, SqlError> {
+    match types {
+        Some(types) => Ok(all.iter().position(|known| known.is_given(types))),
+        None if all.len() > 1 => {
+            let message = format!("procedure name \"{name}\" is not unique");
+            let hint = "Specify the argument list to select the procedure unambiguously.";
+            Err(SqlError::new(code::AMBIGUOUS_FUNCTION, message).with_hint(hint))
+        }
+        None => Ok((!all.is_empty()).then_some(0)),
+    }
 }
 
 fn shown(name: &Written, types: Option<&[SqlType]>) -> String {

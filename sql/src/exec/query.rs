@@ -1,22 +1,24 @@
 //! Running a query: filter, group, compute, sort, cut.
 
 use std::cmp::Ordering;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
-use pangea_core::hash::{Entry, HashMap};
-use pangea_core::key::Key;
 use pangea_core::txn::{Context, SqlState};
 
-use super::aggregate::State;
+use super::aggregate::Aggregate;
+use super::first::First;
+use super::groups::Groups;
+use super::whole::Whole;
 use super::{RowBuffer, scan};
 use crate::error::{Failure, SqlError, code};
 use crate::explain::profile::{Step, Watch};
 use crate::expr::{Env, Expr};
-use crate::held::{Held, size_of_row, size_of_rows};
+use crate::held::{Held, size_of_rows};
 use crate::keys;
 use crate::plan::{Grouping, Select, SortKey, Source};
 use crate::relational;
+use crate::types::SqlType;
 use crate::types::datum::Datum;
 
 /// So many rows at least are gathered before those are thrown away that a LIMIT cuts off.
@@ -40,11 +42,18 @@ pub(super) fn run(
     let profile = env.profile.as_ref();
     if let Some(grouping) = &select.grouping {
         let mut watch = Watch::start(profile, Step::Group);
-        for group in groups(select, grouping, env, cx, &mut output.held)? {
+        let (found, held) = groups(select, grouping, env, cx)?;
+        output.held = held;
+        for group in found {
             output.push(compute(&select.output, &group, env)?)?;
             watch.on_row();
         }
         watch.end();
+    } else if !select.sort.is_empty()
+        && !select.is_distinct
+        && let Some(found) = sorted_whole(select, wanted, env, cx)?
+    {
+        output = found;
     } else if output_max > 0 {
         source_rows(select, env, cx, &mut |row| {
             output.push(compute(&select.output, &row, env)?)?;
@@ -171,47 +180,97 @@ fn groups(
     grouping: &Grouping,
     env: &Env,
     cx: &mut dyn Context,
-    held: &mut Held,
-) -> Result<Vec<Vec<Datum>>, Failure> {
-    let mut groups: HashMap<Key, (Vec<Datum>, Vec<State>)> = HashMap::default();
-    let new_states = || vec![State::new(); grouping.aggregates.len()];
-    let mut bytes = 0;
-    source_rows(select, env, cx, &mut |row| {
-        let values = grouping.keys.iter().map(|(key, _)| key.eval(&row, env));
-        let values = values.collect::<Result<Vec<_>, _>>()?;
-        let types = grouping.keys.iter().map(|(_, base)| *base);
-        let key = keys::encode_nullable(types.zip(&values))?;
-        let count = groups.len() + 1;
-        let (_, states) = match groups.entry(key) {
-            Entry::Occupied(group) => group.into_mut(),
-            Entry::Vacant(group) => {
-                let size = group.key().len() + size_of_row(&values);
-                bytes += size;
-                super::check_size(count, bytes)?;
-                held.take(size)?;
-                group.insert((values, new_states()))
-            }
-        };
-        for (state, aggregate) in states.iter_mut().zip(&grouping.aggregates) {
-            state.add(aggregate, &row, env)?;
+) -> Result<(Vec<Vec<Datum>>, Held), Failure> {
+    let whole = whole_to_group(select, grouping, env, cx);
+    let mut groups = Groups::new(grouping, whole.is_some(), env);
+    match whole {
+        Some(whole) => group_whole(&whole, select, &mut groups, env, cx)?,
+        None => source_rows(select, env, cx, &mut |row| {
+            groups.add(&row, env)?;
+            Ok(ControlFlow::Continue(()))
+        })?,
+    }
+    Ok(groups.finish(env)?)
+}
+
+/// The table whose rows become groups, where they may come in any order.
+fn whole_to_group(
+    select: &Select,
+    grouping: &Grouping,
+    env: &Env,
+    cx: &dyn Context,
+) -> Option<Whole> {
+    let shows_one = |(_, base): &(Expr, SqlType)| !base.has_equals_unlike();
+    if !grouping.aggregates.iter().all(Aggregate::is_any_order)
+        || !grouping.keys.iter().all(shows_one)
+    {
+        return None;
+    }
+    let parts = grouping.aggregates.iter().flat_map(Aggregate::parts);
+    let exprs = select.filter.iter().chain(grouping.keys.iter().map(|(key, _)| key)).chain(parts);
+    Whole::of(&select.source, exprs, env, cx)
+}
+
+fn group_whole<'a>(
+    whole: &Whole,
+    select: &'a Select,
+    groups: &mut Groups<'a>,
+    env: &Env,
+    cx: &mut dyn Context,
+) -> Result<(), Failure> {
+    let Source::Table(access) = &select.source else { unreachable!("it is a table's") };
+    let grouping = select.grouping.as_ref().expect("rows become groups");
+    let watch = Watch::start(env.profile.as_ref(), Step::Scan);
+    let only_counts = |it: &Aggregate| it.args.is_empty() && it.filter.is_none();
+    if select.filter.is_none()
+        && grouping.keys.is_empty()
+        && grouping.aggregates.iter().all(only_counts)
+    {
+        let rows = whole.rows(env, cx)?;
+        groups.add_count(rows);
+        watch.end_with(rows as u64);
+        return Ok(());
+    }
+    let new = || (Groups::new(grouping, true, env), Vec::new(), 0);
+    let found = whole.read(env, cx, new, &|(groups, row, left), env, _, value| {
+        access.table.decode_to(&access.wanted, value, row)?;
+        if select.filter.as_ref().is_none_or_true(row, env)? {
+            *left += 1;
+            groups.add(row, env)?;
         }
-        Ok(ControlFlow::Continue(()))
+        Ok(())
     })?;
-    // Without GROUP BY there is one group, even of no rows.
-    if grouping.keys.is_empty() && groups.is_empty() {
-        groups.insert(Key::from(&[][..]), (Vec::new(), new_states()));
-    }
-    let mut finished = Vec::with_capacity(groups.len());
-    let groups: BTreeMap<Key, (Vec<Datum>, Vec<State>)> = groups.into_iter().collect();
-    for (mut group, states) in groups.into_values() {
-        for (state, aggregate) in states.into_iter().zip(&grouping.aggregates) {
-            group.push(state.finish(aggregate)?);
+    watch.end_with(found.iter().map(|(_, _, left)| left).sum());
+    found.into_iter().try_for_each(|(theirs, ..)| groups.merge(theirs))?;
+    Ok(())
+}
+
+/// The rows of a table that is sorted, as they would come out of an ordered scan: nothing where
+/// they must be read by one. Of those that a limit cuts off some may be left out.
+fn sorted_whole(
+    select: &Select,
+    wanted: Option<u64>,
+    env: &Env,
+    cx: &mut dyn Context,
+) -> Result<Option<RowBuffer>, Failure> {
+    let exprs = select.filter.iter().chain(&select.output);
+    let Some(whole) = Whole::of(&select.source, exprs, env, cx) else { return Ok(None) };
+    let Source::Table(access) = &select.source else { unreachable!("it is a table's") };
+    let watch = Watch::start(env.profile.as_ref(), Step::Scan);
+    let wanted = wanted.map_or(usize::MAX, |wanted| usize::try_from(wanted).unwrap_or(usize::MAX));
+    let new = || (First::new(&select.sort, wanted, env), Vec::new(), 0);
+    let found = whole.read(env, cx, new, &|(first, row, left), env, key, value| {
+        access.table.decode_to(&access.wanted, value, row)?;
+        if select.filter.as_ref().is_none_or_true(row, env)? {
+            *left += 1;
+            first.offer(key, row, &select.output, env)?;
         }
-        if grouping.having.as_ref().is_none_or_true(&group, env)? {
-            finished.push(group);
-        }
-    }
-    Ok(finished)
+        Ok(())
+    })?;
+    watch.end_with(found.iter().map(|(_, _, left)| left).sum());
+    let mut all = First::new(&select.sort, wanted, env);
+    found.into_iter().try_for_each(|(theirs, ..)| all.merge(theirs))?;
+    Ok(Some(all.into_buffer()))
 }
 
 /// The order of two rows.
@@ -222,7 +281,7 @@ pub(crate) fn compare(a: &[Datum], b: &[Datum], sort: &[SortKey]) -> Ordering {
         .unwrap_or(Ordering::Equal)
 }
 
-fn compare_by(a: &Datum, b: &Datum, key: SortKey) -> Ordering {
+pub(super) fn compare_by(a: &Datum, b: &Datum, key: SortKey) -> Ordering {
     match (a.is_null(), b.is_null()) {
         (true, true) => Ordering::Equal,
         (true, false) if key.is_nulls_first => Ordering::Less,

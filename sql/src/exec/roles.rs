@@ -6,8 +6,8 @@ use pangea_core::txn::Context;
 use sha2::{Digest, Sha256};
 
 use super::{Executed, procedures};
-use crate::authorization::{self, Required, no_role, not_owner, ordinary, privileged};
-use crate::catalog::role::{self, Access, Membership, Object, Owned, Privileges, Role};
+use crate::authorization::{self, Required, no_role, ordinary, privileged};
+use crate::catalog::role::{self, Access, Membership, Object, Owned, Role};
 use crate::catalog::{self, BOOTSTRAP, PUBLIC, QualifiedName, Relation, enums, procedure, schema};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Env;
@@ -15,7 +15,7 @@ use crate::notice::Notice;
 use crate::plan::{no_schema, undefined_table};
 use crate::scram::Verifier;
 use crate::search_path::{PathSetting, shown};
-use crate::syntax::roles::{OwnedKind, RoleName, RoleOption, reserved};
+use crate::syntax::roles::{RoleName, RoleOption, reserved};
 use crate::syntax::{RoleStatement, Written};
 use crate::types::datum::Datum;
 use crate::types::{SqlType, text};
@@ -72,7 +72,7 @@ pub(super) fn refused(message: impl Into<String>) -> Failure {
 }
 
 impl<'a> Running<'a> {
-    fn new(env: &'a Env, cx: &'a mut dyn Context) -> Result<Self, Failure> {
+    pub(super) fn new(env: &'a Env, cx: &'a mut dyn Context) -> Result<Self, Failure> {
         let role = ordinary(env, cx)?;
         let roles = match &role {
             Some(role) => privileged(&role.name, cx)?,
@@ -482,74 +482,6 @@ impl<'a> Running<'a> {
             Some(schema) if !schema::is_there(schema, self.cx)? => Ok(no_schema(schema)),
             _ => Ok(undefined_table(written)),
         }
-    }
-
-    fn own(
-        &mut self,
-        kind: OwnedKind,
-        written: &Written,
-        if_exists: bool,
-        owner: &RoleName,
-    ) -> Result<(), Failure> {
-        let found = self.relation(written)?;
-        let name = &found.as_ref().map_or(QualifiedName::default(), |(name, _)| name.clone());
-        let (object, sequences) = match found.map(|(_, relation)| relation) {
-            Some(Relation::Table(table)) if kind == OwnedKind::Table => {
-                let sequences = table.sequences.into_iter().map(|(_, name)| name).collect();
-                (Object::Table(name.clone()), sequences)
-            }
-            Some(Relation::View(_)) if kind != OwnedKind::Sequence => {
-                (Object::View(name.clone()), Vec::new())
-            }
-            Some(Relation::Sequence(sequence)) if kind != OwnedKind::View => match sequence.owner {
-                None => (Object::Sequence(name.clone()), Vec::new()),
-                Some(table) => {
-                    let error = SqlError::unsupported("");
-                    let message = format!("cannot change owner of sequence \"{name}\"");
-                    let detail = format!("Sequence \"{name}\" is linked to table \"{table}\".");
-                    return Err(SqlError { message, ..error }.with_detail(detail).into());
-                }
-            },
-            Some(_) => {
-                let kind = match kind {
-                    OwnedKind::Table => "table",
-                    OwnedKind::View => "view",
-                    OwnedKind::Sequence => "sequence",
-                };
-                let message = format!("\"{name}\" is not a {kind}");
-                return Err(SqlError::new(code::WRONG_OBJECT_TYPE, message).into());
-            }
-            None if if_exists => {
-                self.notices.push(Notice::plain(format!(
-                    "relation \"{}\" does not exist, skipping",
-                    written.name
-                )));
-                return Ok(());
-            }
-            None => return Err(self.undefined(written)?.into()),
-        };
-        let owner = self.named(owner)?;
-        if !self.is_superuser() {
-            let access = role::access(&object, self.cx)?;
-            if !self.roles.contains(&access.owner) {
-                return Err(not_owner(&object, None).into());
-            }
-            if !role::roles_of(&self.env.user, |_| true, self.cx)?.contains(&owner) {
-                return Err(refused(format!("must be member of role \"{owner}\"")));
-            }
-            let theirs = privileged(&owner, self.cx)?;
-            let of = Object::Schema(name.schema().to_owned());
-            let schema = role::access(&of, self.cx)?;
-            let held = crate::authorization::held(&schema, &theirs);
-            if held.within(Privileges::CREATE).is_empty() {
-                return Err(crate::authorization::denied(&of).into());
-            }
-        }
-        give(&object, &owner, self.cx)?;
-        for sequence in sequences {
-            give(&Object::Sequence(sequence), &owner, self.cx)?;
-        }
-        Ok(())
     }
 }
 

@@ -79,7 +79,7 @@ pub(super) fn rows(
 }
 
 /// What is done with a row as it is kept.
-type Visit<'a> = dyn FnMut(&[u8], &[u8]) -> Result<ControlFlow<()>, Failure> + 'a;
+pub(crate) type Visit<'a> = dyn FnMut(&[u8], &[u8]) -> Result<ControlFlow<()>, Failure> + 'a;
 
 /// Visits the row that an entry of an index leads to.
 fn by_entry(
@@ -195,13 +195,24 @@ impl Cursor {
         on_row: &mut OnRow<'_>,
     ) -> Result<bool, Failure> {
         let (table, wanted) = (self.table.clone(), self.wanted.clone());
-        let mut visit = |key: &[u8], value: &[u8]| -> Result<ControlFlow<()>, Failure> {
+        self.visit(most, cx, &mut |key, value| {
             let row = table.decode_wanted(&wanted, value)?;
             match filter {
                 Some(filter) if !filter.is_true(&row, env)? => Ok(ControlFlow::Continue(())),
                 _ => on_row(key, row),
             }
-        };
+        })
+    }
+
+    /// Visits so many more rows as they are kept, or fewer where that is enough. Whether those were
+    /// the last.
+    pub(crate) fn visit(
+        &mut self,
+        most: usize,
+        cx: &mut dyn Context,
+        visit: &mut Visit<'_>,
+    ) -> Result<bool, Failure> {
+        let table = self.table.clone();
         let is_index = self.path.index.is_some();
         let mut left = Budget { rows: most, bytes: BYTES_MAX };
         while left.is_some()
@@ -212,14 +223,12 @@ impl Cursor {
                     left.rows -= 1;
                     match cx.get(self.path.store, &key)? {
                         None => ControlFlow::Continue(()),
-                        Some(row_key) if is_index => by_entry(&table, &row_key, cx, &mut visit)?,
+                        Some(row_key) if is_index => by_entry(&table, &row_key, cx, visit)?,
                         Some(value) => visit(&key, &value)?,
                     }
                 }
-                Place::Range(range) if is_index => {
-                    self.entries(range, &mut left, cx, &mut visit)?
-                }
-                Place::Range(range) => self.range(range, &mut left, cx, &mut visit)?,
+                Place::Range(range) if is_index => self.entries(range, &mut left, cx, visit)?,
+                Place::Range(range) => self.range(range, &mut left, cx, visit)?,
             };
             if flow.is_break() {
                 break;

@@ -133,9 +133,14 @@ impl Profile {
 
     /// A row was looked at, before its condition.
     pub(crate) fn on_visit(&self) {
+        self.on_visits(1);
+    }
+
+    /// So many rows were.
+    pub(crate) fn on_visits(&self, rows: usize) {
         let mut measured = locked(&self.measured);
         if measured.is_scanning {
-            measured.visited += 1;
+            measured.visited += rows as u64;
         }
     }
 

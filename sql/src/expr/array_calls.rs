@@ -152,6 +152,23 @@ impl Binder<'_> {
         Ok(Bound { expr, ty: wanted.unwrap_or(base.into()), location })
     }
 
+    /// A letter of a name, which counts from 0.
+    fn letter(
+        &mut self,
+        name: Bound,
+        index: &ast::Expr,
+        location: Location,
+    ) -> Result<Bound, SqlError> {
+        let index = self.bind(index)?;
+        let mut index = self.coerce(index, SqlType::Int4)?;
+        let add = Binary::Arithmetic(Arithmetic::Add, SqlType::Int4);
+        index.expr = operators::binary(add, index.expr, Expr::Const(Datum::Int(1)));
+        let text = Bound { ty: SqlType::Text.into(), ..name };
+        let one = Bound::new(Expr::Const(Datum::Int(1)), SqlType::Int4, location);
+        let letter = self.call("substr", vec![text, index, one], location)?;
+        Ok(Bound { ty: SqlType::InternalChar.into(), ..letter })
+    }
+
     /// `a[1]`, `a[1:2][3]`, `t.a[1]`.
     pub(super) fn subscripts(
         &mut self,
@@ -188,8 +205,12 @@ impl Binder<'_> {
             };
             subscripts.push(subscript);
         }
-        if operand.base() == SqlType::Jsonb {
-            return self.json_subscripts(operand, &subscripts, location);
+        match (operand.base(), &subscripts[..]) {
+            (SqlType::Jsonb, all) => return self.json_subscripts(operand, all, location),
+            (SqlType::Name, [ast::Subscript::Index { index }]) => {
+                return self.letter(operand, index, location);
+            }
+            _ => {}
         }
         let Some(element) = operand.base().element() else {
             let message = format!(

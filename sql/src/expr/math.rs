@@ -137,7 +137,7 @@ pub(super) fn call(function: MathFunction, args: &[Datum]) -> Result<Datum, SqlE
                 return Err(division_by_zero());
             }
             let scale = a.scale().max(b.scale());
-            let quotient = a.round(scale).unscaled() / b.round(scale).unscaled();
+            let quotient = &*a.round(scale).unscaled() / &*b.round(scale).unscaled();
             Datum::Numeric(Numeric::new(quotient, 0))
         }
         M::Factorial => Datum::Numeric(factorial(whole(0))?),

@@ -35,6 +35,7 @@ mod to_char;
 mod type_names;
 mod words;
 
+use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
 
@@ -210,6 +211,16 @@ impl Expr {
                 }
                 Ok(Datum::Null)
             }
+            Self::Call(Function::Like { is_negated, is_case_blind }, args) if args.len() == 2 => {
+                match (&*args[0].value(row, env)?, &*args[1].value(row, env)?) {
+                    (Datum::Text(text), Datum::Text(pattern)) => {
+                        let is_like = strings::like(text, pattern, "\\", *is_case_blind)?;
+                        Ok(Datum::Bool(is_like != *is_negated))
+                    }
+                    (Datum::Null, _) | (_, Datum::Null) => Ok(Datum::Null),
+                    (a, b) => panic!("{a:?} LIKE {b:?}"),
+                }
+            }
             Self::Call(function, args) => {
                 let args = args.iter().map(|arg| arg.eval(row, env));
                 function.call(&args.collect::<Result<Vec<_>, _>>()?, env)
@@ -218,6 +229,20 @@ impl Expr {
                 let args = args.iter().map(|arg| arg.eval(row, env));
                 call.apply(*at, &args.collect::<Result<Vec<_>, _>>()?, env)
             }
+        }
+    }
+
+    /// The same, without a copy of what is there.
+    pub(crate) fn value<'a>(
+        &'a self,
+        row: &'a [Datum],
+        env: &'a Env,
+    ) -> Result<Cow<'a, Datum>, SqlError> {
+        match self {
+            Self::Const(datum) => Ok(Cow::Borrowed(datum)),
+            Self::Column(at) => Ok(Cow::Borrowed(&row[*at])),
+            Self::Param(at) => Ok(Cow::Borrowed(&env.params[*at])),
+            other => other.eval(row, env).map(Cow::Owned),
         }
     }
 
@@ -488,14 +513,14 @@ impl Unary {
 
 impl Binary {
     fn eval(self, left: &Expr, right: &Expr, row: &[Datum], env: &Env) -> Result<Datum, SqlError> {
-        let left = left.eval(row, env)?;
+        let left = left.value(row, env)?;
         // Three-valued logic: one side may decide alone.
-        match (self, &left) {
+        match (self, &*left) {
             (Self::And, Datum::Bool(false)) => return Ok(Datum::Bool(false)),
             (Self::Or, Datum::Bool(true)) => return Ok(Datum::Bool(true)),
             _ => {}
         }
-        let right = right.eval(row, env)?;
+        let right = right.value(row, env)?;
         match self {
             Self::And => Ok(match (left.truth(), right.truth()) {
                 (_, Some(false)) => Datum::Bool(false),
@@ -516,11 +541,21 @@ impl Binary {
             }
             _ if left.is_null() || right.is_null() => Ok(Datum::Null),
             Self::Compare(op, _) => Ok(Datum::Bool(op.holds(left.compare(&right)))),
+            other => other.compute(left.into_owned(), right.into_owned(), env),
+        }
+    }
+
+    /// Of two values that are not NULL.
+    fn compute(self, left: Datum, right: Datum, env: &Env) -> Result<Datum, SqlError> {
+        match self {
             Self::Arithmetic(op, base) => arithmetic::apply(op, base, left, right),
             Self::Concat => strings::concat(left, right),
             Self::ShiftDate { is_backwards } => arithmetic::shift_date(left, right, is_backwards),
             Self::DaysBetween => arithmetic::days_between(left, right),
             Self::Temporal(op) => temporal::apply(op, left, right, &env.zone),
+            Self::And | Self::Or | Self::Compare(..) | Self::IsDistinct { .. } => {
+                unreachable!("it looks at its values where they are")
+            }
         }
     }
 }

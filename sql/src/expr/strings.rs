@@ -180,66 +180,75 @@ enum Pattern {
     AnyRun,
 }
 
-fn parse_pattern(
-    pattern: &str,
-    escape: &str,
-    is_case_blind: bool,
-) -> Result<Vec<Pattern>, SqlError> {
-    let mut escapes = escape.chars();
-    let (escape, rest) = (escapes.next(), escapes.next());
-    if rest.is_some() {
-        return Err(SqlError::new(code::ESCAPE_CHARACTER, "invalid escape string")
-            .with_hint("Escape string must be empty or one character."));
-    }
-    let folded = if is_case_blind { pattern.to_lowercase() } else { pattern.to_owned() };
-    let mut parsed = Vec::with_capacity(folded.len());
-    let mut chars = folded.chars();
-    while let Some(c) = chars.next() {
-        parsed.push(match c {
-            c if Some(c) == escape => Pattern::Exactly(chars.next().ok_or_else(|| {
-                SqlError::new(
-                    code::ESCAPE_SEQUENCE,
-                    "LIKE pattern must not end with escape character",
-                )
-            })?),
-            '%' => Pattern::AnyRun,
-            '_' => Pattern::AnyOne,
-            c => Pattern::Exactly(c),
-        });
-    }
-    Ok(parsed)
+/// What a pattern begins with, and what is behind it; nothing where it is at its end.
+fn next_of(pattern: &str, escape: Option<char>) -> Result<Option<(Pattern, &str)>, SqlError> {
+    let mut chars = pattern.chars();
+    let Some(first) = chars.next() else { return Ok(None) };
+    let first = match first {
+        c if Some(c) == escape => Pattern::Exactly(chars.next().ok_or_else(|| {
+            let message = "LIKE pattern must not end with escape character";
+            SqlError::new(code::ESCAPE_SEQUENCE, message)
+        })?),
+        '%' => Pattern::AnyRun,
+        '_' => Pattern::AnyOne,
+        c => Pattern::Exactly(c),
+    };
+    Ok(Some((first, chars.as_str())))
 }
 
-/// Matches greedily and goes back to the last `%` alone: no more than length times length steps.
 pub(super) fn like(
     text: &str,
     pattern: &str,
     escape: &str,
     is_case_blind: bool,
 ) -> Result<bool, SqlError> {
-    let pattern = parse_pattern(pattern, escape, is_case_blind)?;
-    let folded = if is_case_blind { text.to_lowercase() } else { text.to_owned() };
-    let text: Vec<char> = folded.chars().collect();
-    let (mut at, mut wanted) = (0, 0);
-    let mut last_run: Option<(usize, usize)> = None;
-    while at < text.len() {
-        match pattern.get(wanted) {
-            Some(Pattern::AnyRun) => {
-                last_run = Some((wanted + 1, at));
-                wanted += 1;
+    let mut escapes = escape.chars();
+    let (escape, rest) = (escapes.next(), escapes.next());
+    if rest.is_some() {
+        return Err(SqlError::new(code::ESCAPE_CHARACTER, "invalid escape string")
+            .with_hint("Escape string must be empty or one character."));
+    }
+    // That it is well-formed does not depend on how far the text agrees with it.
+    let mut rest = pattern;
+    while let Some((_, behind)) = next_of(rest, escape)? {
+        rest = behind;
+    }
+    match is_case_blind {
+        true => matches(&text.to_lowercase(), &pattern.to_lowercase(), escape),
+        false => matches(text, pattern, escape),
+    }
+}
+
+/// Matches greedily and goes back to the last `%` alone: no more than length times length steps.
+fn matches(text: &str, pattern: &str, escape: Option<char>) -> Result<bool, SqlError> {
+    let behind_one = |text: &str| text.chars().next().map_or(0, char::len_utf8);
+    let (mut text, mut pattern) = (text, pattern);
+    let mut last_run: Option<(&str, &str)> = None;
+    while !text.is_empty() {
+        match next_of(pattern, escape)? {
+            Some((Pattern::AnyRun, behind)) => {
+                last_run = Some((behind, text));
+                pattern = behind;
             }
-            Some(Pattern::AnyOne) => (at, wanted) = (at + 1, wanted + 1),
-            Some(Pattern::Exactly(c)) if *c == text[at] => (at, wanted) = (at + 1, wanted + 1),
+            Some((Pattern::AnyOne, behind)) => {
+                (text, pattern) = (&text[behind_one(text)..], behind);
+            }
+            Some((Pattern::Exactly(c), behind)) if text.starts_with(c) => {
+                (text, pattern) = (&text[c.len_utf8()..], behind);
+            }
             _ => match &mut last_run {
-                Some((after, from)) => {
-                    *from += 1;
-                    (at, wanted) = (*from, *after);
+                Some((behind, from)) => {
+                    *from = &from[behind_one(from)..];
+                    (text, pattern) = (*from, *behind);
                 }
                 None => return Ok(false),
             },
         }
     }
-    Ok(pattern[wanted..].iter().all(|rest| *rest == Pattern::AnyRun))
+    while let Some((Pattern::AnyRun, behind)) = next_of(pattern, escape)? {
+        pattern = behind;
+    }
+    Ok(pattern.is_empty())
 }
 
 #[cfg(test)]

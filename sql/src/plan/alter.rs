@@ -11,7 +11,7 @@ use super::constraints::refuse_duplicate;
 use super::ddl::check_name;
 use super::path::{Path, Paths};
 use super::{Alter, Change, Checked, Meant, Plan, Planner, refuse, text};
-use crate::catalog::{Index, KeyTarget, Relation, Table};
+use crate::catalog::{Index, KeyTarget, QualifiedName, Relation, Sequence, Table};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Expr;
 use crate::expr::bind::{Aggregates, Params};
@@ -23,13 +23,15 @@ struct Draft {
     after: Table,
     missing: Vec<(usize, Expr)>,
     fill: Vec<(usize, Expr)>,
+    sequences: Vec<(QualifiedName, Sequence)>,
     notice: Option<String>,
 }
 
 impl Draft {
     fn new(before: Arc<Table>) -> Self {
         let after = Table::clone(&before);
-        Self { before, after, missing: Vec::new(), fill: Vec::new(), notice: None }
+        let (missing, fill, sequences) = (Vec::new(), Vec::new(), Vec::new());
+        Self { before, after, missing, fill, sequences, notice: None }
     }
 
     fn position(&self, name: &str) -> Result<usize, SqlError> {
@@ -137,7 +139,7 @@ impl Planner<'_> {
 
     /// Holds what is new of a table against what it was, and sees what rows must be held to.
     fn finish(&mut self, command: &'static str, draft: Draft) -> Result<Plan, Failure> {
-        let Draft { before, after, missing, fill, notice } = draft;
+        let Draft { before, after, missing, fill, sequences, notice } = draft;
         let is_checked = |at: usize| {
             let was = before.columns.get(at).is_some_and(|column| column.is_not_null);
             after.columns[at].is_not_null && !was
@@ -158,7 +160,7 @@ impl Planner<'_> {
             let paths = Paths::new(Arc::new(after.clone()))?;
             checked.targets = Some(Arc::new(self.targets(&paths, true)?));
         }
-        let change = Some(Change { before, after, missing, fill, checked });
+        let change = Some(Change { before, after, missing, fill, sequences, checked });
         Ok(Plan::Alter(Box::new(Alter { command, change, notice })))
     }
 
@@ -356,8 +358,25 @@ impl Planner<'_> {
             O::SetDataType { data_type, using, .. } => {
                 self.set_type(at, data_type, using.as_ref(), draft)?;
             }
-            O::AddGenerated { .. } => {
-                return Err(SqlError::unsupported("GENERATED AS IDENTITY").into());
+            O::AddGenerated { generated_as, sequence_options } => {
+                let column = &draft.after.columns[at];
+                let refusal = if column.identity.is_some() {
+                    Some("is already an identity column")
+                } else if column.default.is_some() {
+                    Some("already has a default value")
+                } else if !column.is_not_null {
+                    Some("must be declared NOT NULL before identity can be added")
+                } else {
+                    None
+                };
+                if let Some(refusal) = refusal {
+                    let message = format!("column \"{name}\" of relation \"{table}\" {refusal}");
+                    return Err(SqlError::new(code::NOT_PREREQUISITE, message).into());
+                }
+                let is_always = matches!(generated_as, Some(ast::GeneratedAs::Always));
+                let options = sequence_options.as_deref().unwrap_or_default();
+                let made = self.identity(&mut draft.after, at, is_always, options)?;
+                draft.sequences.push(made);
             }
         }
         Ok(())

@@ -8,6 +8,7 @@ use sqlparser::tokenizer::Location;
 
 use super::ddl::check_name;
 use super::path::Path;
+use super::resolve::bare;
 use super::{Planner, text};
 use crate::catalog::role::Privileges;
 use crate::catalog::{Action, Check, ForeignKey, Index, IndexKey, KeyTarget, Table};
@@ -187,7 +188,7 @@ impl Planner<'_> {
         expr: &ast::Expr,
         location: Location,
     ) -> Result<(), Failure> {
-        let condition = expr.to_string();
+        let condition = bare(expr).to_string();
         let bound = text::condition(table, &condition, "CHECK")
             .map_err(|error| self.error_at(error, location))?;
         let columns = bound.columns();
@@ -339,7 +340,7 @@ impl Planner<'_> {
         let keys = create.columns.iter().map(|column| self.index_key(table, column));
         let keys = keys.collect::<Result<Vec<_>, _>>()?;
         check_width(keys.len())?;
-        let predicate = create.predicate.as_ref().map(ToString::to_string);
+        let predicate = create.predicate.as_ref().map(|it| bare(it).to_string());
         let name = match &create.name {
             Some(name) => {
                 let name = syntax::table_name(name)?.name;

@@ -43,6 +43,21 @@ pub(crate) struct CreateSequence {
     /// The number is found when it runs.
     pub sequence: Sequence,
     pub if_not_exists: bool,
+    /// The column that it goes with, of the table that it says.
+    pub column: Option<usize>,
+}
+
+/// What becomes of a sequence.
+#[derive(Clone, Debug)]
+pub(crate) struct AlterSequence {
+    pub name: QualifiedName,
+    pub before: Sequence,
+    pub after: Sequence,
+    /// The column that it goes with from then on, of the table that it says; nothing where that
+    /// stays as it is.
+    pub column: Option<Option<usize>>,
+    /// Where it goes on.
+    pub restart: Option<i64>,
 }
 
 /// ALTER TABLE, CREATE INDEX, DROP INDEX.
@@ -65,6 +80,8 @@ pub(crate) struct Change {
     pub missing: Vec<(usize, Expr)>,
     /// What columns are computed from in each row, over what it was before.
     pub fill: Vec<(usize, Expr)>,
+    /// Sequences that columns get.
+    pub sequences: Vec<(QualifiedName, Sequence)>,
     pub checked: Checked,
 }
 

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use super::steps::Steps;
 use super::{
-    Alter, AlterType, AlterView, Call, Comment, CopyFrom, CopyTo, CreateProcedure, CreateSequence,
-    CreateTable, CreateType, CreateView, Delete, DropProcedures, DropTables, Insert, Select,
-    Source, Truncate, Update,
+    Alter, AlterSequence, AlterType, AlterView, Call, Comment, CopyFrom, CopyTo, CreateProcedure,
+    CreateSequence, CreateTable, CreateType, CreateView, Delete, DropProcedures, DropTables,
+    Insert, OwnProcedure, Select, Source, Truncate, Update,
 };
 use crate::catalog::Table;
 use crate::expr::Expr;
@@ -26,6 +26,7 @@ pub(crate) enum Plan {
     Truncate(Truncate),
     Alter(Box<Alter>),
     CreateSequence(CreateSequence),
+    AlterSequence(Box<AlterSequence>),
     DropSequences(DropTables),
     CreateView(Box<CreateView>),
     AlterView(Box<AlterView>),
@@ -37,6 +38,7 @@ pub(crate) enum Plan {
     CopyFrom(CopyFrom),
     CopyTo(CopyTo),
     CreateProcedure(Box<CreateProcedure>),
+    OwnProcedure(OwnProcedure),
     DropProcedures(DropProcedures),
     /// CALL and DO.
     Call(Box<Call>),
@@ -94,6 +96,7 @@ impl Plan {
             | Self::Truncate(_)
             | Self::Alter(_)
             | Self::CreateSequence(_)
+            | Self::AlterSequence(_)
             | Self::DropSequences(_)
             | Self::CreateView(_)
             | Self::AlterView(_)
@@ -103,6 +106,7 @@ impl Plan {
             | Self::DropTypes(_)
             | Self::Comment(_)
             | Self::CreateProcedure(_)
+            | Self::OwnProcedure(_)
             | Self::DropProcedures(_)
             | Self::Call(_)
             | Self::Role(_)
@@ -149,6 +153,7 @@ impl Plan {
             | Self::Steps(_)
             | Self::CreateTable(_)
             | Self::CreateSequence(_)
+            | Self::AlterSequence(_)
             | Self::DropSequences(_)
             | Self::CreateView(_)
             | Self::AlterView(_)
@@ -158,6 +163,7 @@ impl Plan {
             | Self::DropTypes(_)
             | Self::Comment(_)
             | Self::CreateProcedure(_)
+            | Self::OwnProcedure(_)
             | Self::DropProcedures(_)
             | Self::Call(_)
             | Self::Role(_)
@@ -179,6 +185,7 @@ impl Plan {
             Self::Truncate(_) => "TRUNCATE TABLE",
             Self::Alter(alter) => alter.command,
             Self::CreateSequence(_) => "CREATE SEQUENCE",
+            Self::AlterSequence(_) => "ALTER SEQUENCE",
             Self::DropSequences(_) => "DROP SEQUENCE",
             Self::CreateView(_) => "CREATE VIEW",
             Self::AlterView(alter) => alter.command,
@@ -190,6 +197,7 @@ impl Plan {
             Self::CopyFrom(_) => "COPY FROM",
             Self::CopyTo(_) => "COPY TO",
             Self::CreateProcedure(_) => "CREATE PROCEDURE",
+            Self::OwnProcedure(_) => "ALTER PROCEDURE",
             Self::DropProcedures(_) => "DROP PROCEDURE",
             Self::Call(call) if call.is_do => "DO",
             Self::Call(_) => "CALL",

@@ -59,6 +59,7 @@ use crate::relational::{ColumnId, Numbers, Query};
 use crate::rows::Columns;
 use crate::search_path::SearchPath;
 use crate::sequence::{Drawn, Used};
+use crate::syntax::sequences::Said;
 use crate::syntax::{self, Parsed};
 use crate::types::{ColumnType, Reg, SqlType};
 use access::Access;
@@ -66,14 +67,16 @@ pub(crate) use comments::Comment;
 pub(crate) use copy::{CopyFrom, CopyTo};
 pub(crate) use ddl::check_name;
 pub(crate) use definitions::{
-    Alter, Change, Checked, CreateSequence, CreateTable, DropTables, Truncate,
+    Alter, AlterSequence, Change, Checked, CreateSequence, CreateTable, DropTables, Truncate,
 };
 pub(crate) use dml::{Delete, Insert, OnConflict, Update};
 pub(crate) use enums::{AlterType, CreateType, LabelChange, Neighbour};
 pub(crate) use joined::Joined;
 pub(crate) use kinds::Plan;
 use path::Paths;
-pub(crate) use procedures::{Bodies, Call, Calls, CreateProcedure, DropProcedures, Seen};
+pub(crate) use procedures::{
+    Bodies, Call, Calls, CreateProcedure, DropProcedures, OwnProcedure, Seen,
+};
 pub(crate) use resolve::{Meant, no_schema};
 pub(crate) use steps::Steps;
 use target::Targets;
@@ -246,6 +249,8 @@ pub(crate) struct Planner<'a> {
     copy: Option<Arc<Options>>,
     /// Whether it is an ALTER VIEW.
     is_view: bool,
+    /// What the statement says of a sequence beside its tree.
+    said: Arc<Said>,
     /// The CHECK OPTION of a CREATE VIEW.
     check: Option<CheckOption>,
     /// Where names without a schema are looked for.
@@ -290,6 +295,7 @@ pub(crate) fn plan<'a>(
         planner.copy = parsed.copy.clone();
         planner.check = parsed.check;
         planner.is_view = parsed.is_view;
+        planner.said = parsed.sequence.clone();
         planner.path = calls.path.cloned().unwrap_or_default();
         planner.whole(parsed)
     })
@@ -334,6 +340,7 @@ impl<'a> Planner<'a> {
             copy: None,
             check: None,
             is_view: false,
+            said: Arc::default(),
             path: SearchPath::default(),
             schemas_used: Vec::new(),
             required: Vec::new(),
@@ -426,6 +433,9 @@ impl Planner<'_> {
             }
             S::AlterType(alter) => Ok((self.alter_type(alter)?, Vec::new())),
             S::CreateIndex(create) => Ok((self.create_index(create)?, Vec::new())),
+            S::CreateSequence { .. } if self.said.is_alter => {
+                Ok((self.alter_sequence(statement)?, Vec::new()))
+            }
             S::CreateSequence { .. } => Ok((self.create_sequence(statement)?, Vec::new())),
             S::AlterTable(alter) => Ok((self.alter_relation(alter)?, Vec::new())),
             S::Copy { source, to, target, .. } => {

@@ -18,6 +18,7 @@ use crate::expr::enums;
 use crate::procedure::{Body, Survey};
 use crate::search_path::SearchPath;
 use crate::syntax::procedures::{Declared, ProcedureStatement};
+use crate::syntax::roles::RoleName;
 use crate::syntax::{self, Written};
 use crate::types::{ColumnType, SqlType};
 
@@ -87,6 +88,14 @@ pub(crate) struct DropProcedures {
     pub if_exists: bool,
 }
 
+/// ALTER PROCEDURE .. OWNER TO.
+#[derive(Clone, Debug)]
+pub(crate) struct OwnProcedure {
+    pub meant: Meant,
+    pub types: Option<Vec<SqlType>>,
+    pub owner: RoleName,
+}
+
 /// CALL and DO.
 #[derive(Clone, Debug)]
 pub(crate) struct Call {
@@ -145,6 +154,13 @@ impl Planner<'_> {
     ) -> Result<Plan, Failure> {
         let declared = match statement {
             ProcedureStatement::Create(declared) => declared,
+            ProcedureStatement::Own { name, types, owner } => {
+                let base = |ty| Ok(self.column_type(ty)?.base);
+                let types = types.as_ref().map(|all| all.iter().map(base).collect());
+                let types: Option<Vec<SqlType>> = types.transpose().map_err(Failure::Sql)?;
+                let meant = self.procedure_meant(name.clone(), types.as_deref())?;
+                return Ok(Plan::OwnProcedure(OwnProcedure { meant, types, owner: owner.clone() }));
+            }
             ProcedureStatement::Do(body) => {
                 if body.language != Language::PlPgSql {
                     let message = "language \"sql\" does not support inline code execution";
@@ -270,7 +286,14 @@ impl Planner<'_> {
         object: &ast::ObjectName,
         types: Option<&[SqlType]>,
     ) -> Result<Meant, Failure> {
-        let written = syntax::table_name(object)?;
+        self.procedure_meant(syntax::table_name(object)?, types)
+    }
+
+    fn procedure_meant(
+        &mut self,
+        written: Written,
+        types: Option<&[SqlType]>,
+    ) -> Result<Meant, Failure> {
         let is_meant = |procedure: &Procedure| types.is_none_or(|types| procedure.is_given(types));
         for name in self.path.candidates(&written) {
             if self.procedures_of(&name)?.iter().any(is_meant) {

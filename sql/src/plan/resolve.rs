@@ -1,5 +1,7 @@
 //! What names stand for: with a schema, or without one by way of the search path.
 
+use std::ops::ControlFlow;
+
 use sqlparser::ast::{self, VisitMut};
 
 use super::{Planner, undefined_table};
@@ -146,8 +148,18 @@ impl Planner<'_> {
 
     /// An expression as it is kept.
     pub(super) fn kept_text(&mut self, expr: &ast::Expr) -> Result<String, Failure> {
-        let mut expr = expr.clone();
+        let mut expr = bare(expr).clone();
         self.keep(&mut expr)?;
+        // As PostgreSQL writes it, whatever was written.
+        let _ = ast::visit_expressions_mut(&mut expr, |part| {
+            if let ast::Expr::Cast { data_type, .. } = part
+                && matches!(data_type, ast::DataType::Regclass)
+            {
+                let name = ast::ObjectName::from(vec![ast::Ident::new("regclass")]);
+                *data_type = ast::DataType::Custom(name, Vec::new());
+            }
+            ControlFlow::<()>::Continue(())
+        });
         Ok(expr.to_string())
     }
 
@@ -228,4 +240,12 @@ impl Meant {
 /// The error of a schema that there is not.
 pub(crate) fn no_schema(name: &str) -> SqlError {
     SqlError::new(code::UNDEFINED_SCHEMA, format!("schema \"{name}\" does not exist"))
+}
+
+/// An expression without parentheses around it: who shows it puts its own.
+pub(super) fn bare(expr: &ast::Expr) -> &ast::Expr {
+    match expr {
+        ast::Expr::Nested(inner) => bare(inner),
+        expr => expr,
+    }
 }

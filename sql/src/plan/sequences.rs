@@ -2,7 +2,9 @@
 
 use sqlparser::ast;
 
-use super::{CreateSequence, Plan, Planner, as_table, refuse, undefined_table};
+use super::{AlterSequence, CreateSequence, Plan, Planner, as_table, refuse, undefined_table};
+use crate::authorization::Required;
+use crate::catalog::role::Object;
 use crate::catalog::{Enums, Identity, QualifiedName, Relation, Sequence, Table};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::bind::{SequenceName, column_type};
@@ -66,24 +68,87 @@ impl Planner<'_> {
         else {
             unreachable!("the caller has looked")
         };
-        let is_owned =
-            owned_by.as_ref().is_some_and(|owner| !owner.to_string().eq_ignore_ascii_case("none"));
-        refuse(&[
-            (*temporary, "CREATE TEMPORARY SEQUENCE"),
-            (is_owned, "OWNED BY in CREATE SEQUENCE"),
-        ])?;
+        refuse(&[(*temporary, "CREATE TEMPORARY SEQUENCE")])?;
         let name = self.new_name(name)?;
-        let base = match data_type {
-            Some(data_type) => column_type(data_type, &Enums::default())?.base,
-            None => SqlType::Int8,
-        };
-        if !base.is_integer() {
-            let message = "sequence type must be smallint, integer, or bigint";
-            return Err(SqlError::new(code::INVALID_PARAMETER, message).into());
-        }
-        let sequence = sequence(base, sequence_options)?;
+        let base = type_of(data_type.as_ref())?.unwrap_or(SqlType::Int8);
+        let mut sequence = sequence(None, base, sequence_options)?;
+        let owner = self.owned_by(&name, owned_by.as_ref())?.flatten();
+        let column = owner.as_ref().map(|(_, column)| *column);
+        sequence.owner = owner.map(|(table, _)| table);
         let if_not_exists = *if_not_exists;
-        Ok(Plan::CreateSequence(CreateSequence { name, sequence, if_not_exists }))
+        Ok(Plan::CreateSequence(CreateSequence { name, sequence, if_not_exists, column }))
+    }
+
+    pub(super) fn alter_sequence(&mut self, alter: &ast::Statement) -> Result<Plan, Failure> {
+        let ast::Statement::CreateSequence { name, data_type, sequence_options, owned_by, .. } =
+            alter
+        else {
+            unreachable!("the caller has looked")
+        };
+        let (said, written) = (self.said.clone(), syntax::table_name(name)?);
+        let (name, relation) = match self.known_of_ddl(&written) {
+            Err(Failure::Sql(error)) if said.if_exists && error.code == code::UNDEFINED_TABLE => {
+                let notice = format!("relation \"{}\" does not exist, skipping", written.name);
+                return Ok(super::alter::nothing("ALTER SEQUENCE", notice));
+            }
+            found => found?,
+        };
+        let Relation::Sequence(before) = relation else {
+            let message = format!("\"{name}\" is not a sequence");
+            return Err(SqlError::new(code::WRONG_OBJECT_TYPE, message).into());
+        };
+        self.required.push(Required::owner(Object::Sequence(name.clone())));
+        let base = type_of(data_type.as_ref())?.unwrap_or_else(|| before.base());
+        let mut after = sequence(Some(&before), base, sequence_options)?;
+        let owner = self.owned_by(&name, owned_by.as_ref())?;
+        if let (Some(_), Some(table)) = (&owner, &before.owner) {
+            let table = self.table_named(table)?;
+            let of = table.sequences.iter().find(|(_, of)| *of == name).map(|(at, _)| *at);
+            if of.is_some_and(|at| table.columns[at].identity.is_some()) {
+                let message = "cannot change ownership of identity sequence".to_owned();
+                let detail = format!("Sequence \"{name}\" is linked to table \"{}\".", table.name);
+                let error = SqlError { message, ..SqlError::unsupported("") };
+                return Err(error.with_detail(detail).into());
+            }
+        }
+        let column = owner.as_ref().map(|owner| owner.as_ref().map(|(_, column)| *column));
+        if let Some(owner) = owner {
+            after.owner = owner.map(|(table, _)| table);
+        }
+        let restart = said.restart.map(|restart| restart.unwrap_or(after.start));
+        let alter = AlterSequence { name, before, after, column, restart };
+        Ok(Plan::AlterSequence(Box::new(alter)))
+    }
+
+    /// What OWNED BY says: nothing where it is not said, no column for NONE.
+    fn owned_by(
+        &mut self,
+        sequence: &QualifiedName,
+        owned_by: Option<&ast::ObjectName>,
+    ) -> Result<Option<Option<(QualifiedName, usize)>>, Failure> {
+        let Some(object) = owned_by else { return Ok(None) };
+        let Some((column, table)) = object.0.split_last().filter(|(_, table)| !table.is_empty())
+        else {
+            if object.to_string().eq_ignore_ascii_case("none") {
+                return Ok(Some(None));
+            }
+            let hint = "Specify OWNED BY table.column or OWNED BY NONE.";
+            let error = SqlError::new(code::SYNTAX, "invalid OWNED BY option").with_hint(hint);
+            return Err(error.into());
+        };
+        let table = self.own_table(&ast::ObjectName(table.to_vec()))?;
+        let column = syntax::name_parts(&ast::ObjectName(vec![column.clone()]))?;
+        let column = column.first().map_or("", String::as_str);
+        if table.name.schema() != sequence.schema() {
+            let message = "sequence must be in same schema as table it is linked to";
+            return Err(SqlError::new(code::NOT_PREREQUISITE, message).into());
+        }
+        let Some(at) = table.position(column) else {
+            let message =
+                format!("column \"{column}\" of relation \"{}\" does not exist", table.name);
+            return Err(SqlError::new(code::UNDEFINED_COLUMN, message).into());
+        };
+        Ok(Some(Some((table.name.clone(), at))))
     }
 
     /// The sequence of a `serial` column, which its default takes numbers from.
@@ -141,19 +206,58 @@ impl Planner<'_> {
         at: usize,
         options: &[ast::SequenceOptions],
     ) -> Result<(QualifiedName, Sequence), Failure> {
-        let mut sequence = sequence(table.columns[at].ty.base, options)?;
+        let mut sequence = sequence(None, table.columns[at].ty.base, options)?;
         sequence.owner = Some(table.name.clone());
-        let name = table.name.beside(&self.free_name(table, &[at], "seq")?);
+        let name = match &self.said.clone().name {
+            Some(name) => {
+                if name.schema.as_ref().is_some_and(|schema| schema != table.name.schema()) {
+                    let message = "sequence must be in same schema as table it is linked to";
+                    return Err(SqlError::new(code::NOT_PREREQUISITE, message).into());
+                }
+                table.name.beside(&name.name)
+            }
+            None => table.name.beside(&self.free_name(table, &[at], "seq")?),
+        };
         table.sequences.push((at, name.clone()));
         Ok((name, sequence))
     }
 }
 
-/// A sequence of a type with these options.
-fn sequence(base: SqlType, options: &[ast::SequenceOptions]) -> Result<Sequence, SqlError> {
+/// The type that AS says.
+fn type_of(data_type: Option<&ast::DataType>) -> Result<Option<SqlType>, SqlError> {
+    let Some(data_type) = data_type else { return Ok(None) };
+    let base = column_type(data_type, &Enums::default())?.base;
+    if !base.is_integer() {
+        let message = "sequence type must be smallint, integer, or bigint";
+        return Err(SqlError::new(code::INVALID_PARAMETER, message));
+    }
+    Ok(Some(base))
+}
+
+/// The least and the greatest number of a type.
+fn range_of(base: SqlType) -> (i64, i64) {
+    match base {
+        SqlType::Int2 => (i64::from(i16::MIN), i64::from(i16::MAX)),
+        SqlType::Int4 => (i64::from(i32::MIN), i64::from(i32::MAX)),
+        _ => (i64::MIN, i64::MAX),
+    }
+}
+
+/// A sequence of a type with these options. What they don't say is as it was before; bounds that
+/// were those of another type become those of this one.
+fn sequence(
+    before: Option<&Sequence>,
+    base: SqlType,
+    options: &[ast::SequenceOptions],
+) -> Result<Sequence, SqlError> {
     use ast::SequenceOptions as O;
-    let (mut start, mut increment, mut min, mut max) = (None, 1, None, None);
-    let mut is_cycle = false;
+    let mut start = before.map(|it| it.start);
+    let mut increment = before.map_or(1, |it| it.increment);
+    let mut is_cycle = before.is_some_and(|it| it.is_cycle);
+    let is_same_type = |it: &&Sequence| it.base() == base;
+    let of_type = |it: &Sequence| range_of(it.base());
+    let mut min = before.filter(|it| is_same_type(it) || it.min != of_type(it).0).map(|it| it.min);
+    let mut max = before.filter(|it| is_same_type(it) || it.max != of_type(it).1).map(|it| it.max);
     for option in options {
         match option {
             O::IncrementBy(by, _) => increment = option_number(by)?,
@@ -169,11 +273,7 @@ fn sequence(base: SqlType, options: &[ast::SequenceOptions]) -> Result<Sequence,
     if increment == 0 {
         return Err(invalid("INCREMENT must not be zero".to_owned()));
     }
-    let (least, most) = match base {
-        SqlType::Int2 => (i64::from(i16::MIN), i64::from(i16::MAX)),
-        SqlType::Int4 => (i64::from(i32::MIN), i64::from(i32::MAX)),
-        _ => (i64::MIN, i64::MAX),
-    };
+    let (least, most) = range_of(base);
     let min = min.unwrap_or(if increment > 0 { 1 } else { least });
     let max = max.unwrap_or(if increment > 0 { most } else { -1 });
     for (what, bound) in [("MAXVALUE", max), ("MINVALUE", min)] {
@@ -196,5 +296,6 @@ fn sequence(base: SqlType, options: &[ast::SequenceOptions]) -> Result<Sequence,
         return Err(invalid(message));
     }
     let type_oid = base.oid();
-    Ok(Sequence { id: 0, type_oid, start, increment, min, max, is_cycle, owner: None })
+    let (id, owner) = before.map_or((0, None), |it| (it.id, it.owner.clone()));
+    Ok(Sequence { id, type_oid, start, increment, min, max, is_cycle, owner })
 }

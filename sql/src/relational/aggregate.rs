@@ -4,7 +4,7 @@ use std::hash::{Hash, Hasher};
 use std::mem;
 use std::sync::Arc;
 
-use datafusion::arrow::array::ArrayRef;
+use datafusion::arrow::array::{Array, ArrayRef, BooleanArray};
 use datafusion::arrow::datatypes::{DataType, Field, FieldRef};
 use datafusion::common::ScalarValue;
 use datafusion::error::{DataFusionError, Result};
@@ -15,13 +15,14 @@ use datafusion::logical_expr::expr::AggregateFunction;
 use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
 use datafusion::logical_expr::utils::AggregateOrderSensitivity;
 use datafusion::logical_expr::{
-    Accumulator, AggregateUDF, AggregateUDFImpl, Expr as Logical, Signature, Volatility, lit,
+    Accumulator, AggregateUDF, AggregateUDFImpl, EmitTo, Expr as Logical, GroupsAccumulator,
+    Signature, Volatility, lit,
 };
 
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::error::wrapped;
-use super::values::{Values, arrow_type, is_ordered, scalar};
+use super::values::{Column, Values, arrow_type, is_ordered, scalar};
 use crate::exec::aggregate::{Aggregate, AggregateKind, State};
 use crate::types::SqlType;
 use crate::types::datum::Datum;
@@ -134,6 +135,18 @@ impl AggregateUDFImpl for Folded {
         Ok(vec![field.into()])
     }
 
+    fn groups_accumulator_supported(&self, _: AccumulatorArgs<'_>) -> bool {
+        self.aggregate.is_plain()
+    }
+
+    fn create_groups_accumulator(
+        &self,
+        _: AccumulatorArgs<'_>,
+    ) -> Result<Box<dyn GroupsAccumulator>> {
+        let (aggregate, types) = (self.aggregate.clone(), self.types.clone());
+        Ok(Box::new(Groups { aggregate, types, base: self.base, states: Vec::new() }))
+    }
+
     fn order_sensitivity(&self) -> AggregateOrderSensitivity {
         AggregateOrderSensitivity::Insensitive
     }
@@ -163,6 +176,17 @@ struct Folding {
 
 impl Accumulator for Folding {
     fn update_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
+        if let ([base], [array]) = (&self.types[..], values)
+            && self.aggregate.is_plain()
+        {
+            let column = Values::new(*base, array);
+            return (0..array.len())
+                .try_for_each(|row| {
+                    let datum = column.get(row)?;
+                    self.state.fold_one(&self.aggregate, &datum)
+                })
+                .map_err(wrapped);
+        }
         for row in rows(&self.types, values)? {
             self.state.fold(&self.aggregate, row).map_err(wrapped)?;
         }
@@ -184,6 +208,65 @@ impl Accumulator for Folding {
 
     fn merge_batch(&mut self, _: &[ArrayRef]) -> Result<()> {
         one_partition()
+    }
+}
+
+/// A plain aggregate under way, of many groups.
+#[derive(Debug)]
+struct Groups {
+    aggregate: Aggregate,
+    types: Vec<SqlType>,
+    base: SqlType,
+    states: Vec<State>,
+}
+
+impl GroupsAccumulator for Groups {
+    fn update_batch(
+        &mut self,
+        values: &[ArrayRef],
+        groups: &[usize],
+        filter: Option<&BooleanArray>,
+        count: usize,
+    ) -> Result<()> {
+        self.states.resize_with(count, State::new);
+        let column = self.types.first().zip(values.first());
+        let column = column.map(|(base, array)| Values::new(*base, array));
+        let is_wanted = |row: usize| filter.is_none_or(|it| it.is_valid(row) && it.value(row));
+        for (row, group) in groups.iter().enumerate().filter(|(row, _)| is_wanted(*row)) {
+            let state = &mut self.states[*group];
+            match &column {
+                None => state.add_count(1),
+                Some(column) => {
+                    let datum = column.get(row).map_err(wrapped)?;
+                    state.fold_one(&self.aggregate, &datum).map_err(wrapped)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn evaluate(&mut self, emit_to: EmitTo) -> Result<ArrayRef> {
+        let mut column = Column::new(self.base);
+        for state in emit_to.take_needed(&mut self.states) {
+            column.push(&state.finish(&self.aggregate).map_err(wrapped)?);
+        }
+        Ok(column.finish())
+    }
+
+    fn state(&mut self, _: EmitTo) -> Result<Vec<ArrayRef>> {
+        one_partition()
+    }
+
+    fn merge_batch(&mut self, _: &[ArrayRef], _: &[usize], _: usize) -> Result<()> {
+        one_partition()
+    }
+
+    fn convert_to_state(&self, _: &[ArrayRef], _: Option<&BooleanArray>) -> Result<Vec<ArrayRef>> {
+        one_partition()
+    }
+
+    fn size(&self) -> usize {
+        mem::size_of_val(self) + self.states.capacity() * mem::size_of::<State>()
     }
 }
 

@@ -7,7 +7,7 @@ use datafusion::logical_expr::{Expr as Logical, JoinType, LogicalPlan, LogicalPl
 use super::apply::{Answer, Apply};
 use super::error::unwrapped;
 use super::leaf::columns_of;
-use super::lower::{Numbers, Stage, named, next, projected};
+use super::lower::{Numbers, Stage, all_of, named, next, projected};
 use super::{ColumnId, Query};
 use crate::error::SqlError;
 use crate::expr::Expr;
@@ -34,7 +34,7 @@ pub(crate) fn join(
     let stage = Stage::new(LogicalPlan::default(), columns, &mut numbers);
     let conditions = condition.as_ref().map(Expr::conjuncts).unwrap_or_default();
     let on = conditions.into_iter().map(|condition| stage.value(condition, SqlType::Bool));
-    let on: Vec<Logical> = on.collect();
+    let on = all_of(on.collect()).map_err(|error| unwrapped(&error))?;
     let kind = match kind {
         JoinKind::Inner => JoinType::Inner,
         JoinKind::Left => JoinType::Left,
@@ -42,9 +42,9 @@ pub(crate) fn join(
         JoinKind::Full => JoinType::Full,
     };
     let builder = LogicalPlanBuilder::from(left);
-    let joined = match on.is_empty() && kind == JoinType::Inner {
-        true => builder.cross_join(right),
-        false => builder.join_on(right, kind, on),
+    let joined = match on {
+        None if kind == JoinType::Inner => builder.cross_join(right),
+        on => builder.join_on(right, kind, on),
     };
     joined.and_then(LogicalPlanBuilder::build).map_err(|error| unwrapped(&error))
 }

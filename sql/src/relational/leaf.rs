@@ -5,7 +5,10 @@
 //!        ^------------------ some rows, and it is woken ----------|
 //! ```
 
+mod whole;
+
 use std::any::Any;
+use std::collections::VecDeque;
 use std::fmt;
 use std::ops::ControlFlow;
 use std::pin::Pin;
@@ -41,6 +44,7 @@ use futures_util::Stream;
 use pangea_core::ids::TableId;
 use pangea_core::txn::Context;
 
+use super::chunk::{Chunk, ROWS_MAX};
 use super::error::wrapped;
 use super::filter::{equal_to, ours, wanted};
 use super::run::Desk;
@@ -49,6 +53,7 @@ use super::{ColumnId, relation_name};
 use crate::catalog::Sequence;
 use crate::error::{Failure, SqlError};
 use crate::exec::Cursor;
+use crate::exec::whole::{Found, Whole};
 use crate::expr::{Env, Expr};
 use crate::plan::access::Access;
 use crate::plan::path::Paths;
@@ -57,9 +62,7 @@ use crate::system::SystemTable;
 use crate::types::SqlType;
 use crate::types::datum::Datum;
 
-/// The most rows that are given at once.
-const ROWS_MAX: usize = 8_192;
-/// And the first time: a LIMIT may be near.
+/// How many rows are given the first time: a LIMIT may be near.
 const ROWS_FIRST: usize = 64;
 
 /// How many rows a table of the catalog has, about.
@@ -176,6 +179,7 @@ impl TableProvider for Relation {
             limit,
             estimate,
             dynamic: Vec::new(),
+            is_any_order: false,
             led_by: Arc::default(),
             properties,
         }))
@@ -220,6 +224,8 @@ pub(super) struct Scan {
     estimate: usize,
     /// What joins will know of its rows before it is read.
     dynamic: Vec<Arc<dyn PhysicalExpr>>,
+    /// Whether its rows may come in any order.
+    is_any_order: bool,
     /// The key or index that it was read by for that.
     led_by: Arc<OnceLock<String>>,
     properties: Arc<PlanProperties>,
@@ -265,8 +271,13 @@ impl ExecutionPlan for Scan {
 
     fn execute(&self, _: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
         let desk = Desk::of(context.session_config().options())?;
-        let task =
-            Task { scan: self.clone(), state: State::New, ready: None, waker: None, error: None };
+        let task = Task {
+            scan: self.clone(),
+            state: State::New,
+            ready: VecDeque::new(),
+            waker: None,
+            error: None,
+        };
         Ok(Box::pin(Rows { task: Arc::new(Mutex::new(task)), desk, schema: self.schema.clone() }))
     }
 
@@ -315,7 +326,7 @@ struct Rows {
 pub(super) struct Task {
     scan: Scan,
     state: State,
-    ready: Option<RecordBatch>,
+    ready: VecDeque<RecordBatch>,
     error: Option<SqlError>,
     waker: Option<Waker>,
 }
@@ -323,9 +334,21 @@ pub(super) struct Task {
 enum State {
     New,
     Table {
-        filter: Option<Expr>,
+        chunk: Box<Chunk>,
         cursor: Box<Cursor>,
         most: usize,
+    },
+    /// A table of which all is read, in no order: the next of its parts, and those who make batches
+    /// of them.
+    Whole {
+        whole: Whole,
+        next: usize,
+        chunks: Vec<Chunk>,
+    },
+    /// Rows of a table that its condition has left already.
+    Left {
+        found: Found,
+        chunk: Box<Chunk>,
     },
     /// Rows that are there, and how many were given.
     Values(Arc<Vec<Vec<Datum>>>, usize),
@@ -344,7 +367,7 @@ impl Stream for Rows {
         cx: &mut std::task::Context<'_>,
     ) -> Poll<Option<Result<RecordBatch>>> {
         let mut task = locked(&self.task);
-        if let Some(batch) = task.ready.take() {
+        if let Some(batch) = task.ready.pop_front() {
             return Poll::Ready(Some(Ok(batch)));
         }
         if let Some(error) = task.error.take() {
@@ -388,31 +411,39 @@ impl Task {
         if let State::New = self.state {
             self.state = self.begin(env, cx)?;
         }
-        let relation = &self.scan.relation;
-        let projection = &self.scan.projection;
-        let mut columns: Vec<Column> =
-            projection.iter().map(|at| Column::new(relation.types[*at])).collect();
-        let mut count = 0;
         let left = self.scan.limit.unwrap_or(usize::MAX);
-        let mut push = |row: &[Datum]| {
-            projection.iter().zip(&mut columns).for_each(|(at, column)| column.push(&row[*at]));
-            count += 1;
-        };
-        let mut is_done = false;
+        let (mut count, mut is_done) = (0, false);
         match &mut self.state {
-            State::Table { filter, cursor, most } => {
-                let wanted = (*most).min(left);
-                let has_key = projection.contains(&(relation.types.len() - 1));
-                is_done = cursor.fill(filter.as_ref(), wanted, env, cx, &mut |key, mut row| {
-                    if has_key {
-                        row.push(Datum::Bytea(key.to_vec()));
-                    }
-                    push(&row);
+            State::Table { chunk, cursor, most } => {
+                is_done = cursor.visit((*most).min(left), cx, &mut |key, value| {
+                    chunk.push(key, value, env)?;
                     Ok(ControlFlow::Continue(()))
                 })?;
                 *most = (*most * 2).min(ROWS_MAX);
+                self.ready.extend(chunk.take());
+            }
+            State::Whole { whole, next, chunks } => {
+                let (upto, working) = (whole.upto(*next), std::mem::take(chunks));
+                let on_row = &|chunk: &mut Chunk, env: &Env, key: &[u8], value: &[u8]| {
+                    chunk.push(key, value, env)
+                };
+                *chunks = whole.round_of(*next..upto, working, env, cx, on_row)?;
+                self.ready.extend(chunks.iter_mut().flat_map(Chunk::take));
+                *next = upto;
+                is_done = upto == whole.count();
+            }
+            State::Left { found, chunk } => {
+                for (key, value) in found.rows.by_ref().take(ROWS_MAX) {
+                    chunk.push(&key, &value, env)?;
+                }
+                self.ready.extend(chunk.take());
+                is_done = found.rows.len() == 0;
             }
             State::Values(rows, given) => {
+                let projection = &self.scan.projection;
+                let types = &self.scan.relation.types;
+                let mut columns: Vec<Column> =
+                    projection.iter().map(|at| Column::new(types[*at])).collect();
                 let some = (rows.len() - *given).min(ROWS_MAX).min(left);
                 for row in &rows[*given..*given + some] {
                     let is_left = match &self.scan.filter {
@@ -420,24 +451,26 @@ impl Task {
                         None => true,
                     };
                     if is_left {
-                        push(row);
+                        let pairs = projection.iter().zip(&mut columns);
+                        pairs.for_each(|(at, column)| column.push(&row[*at]));
+                        count += 1;
                     }
                 }
                 *given += some;
                 is_done = *given == rows.len();
+                if count > 0 {
+                    let arrays = columns.iter_mut().map(Column::finish).collect();
+                    let options = RecordBatchOptions::new().with_row_count(Some(count));
+                    let schema = self.scan.schema.clone();
+                    let batch = RecordBatch::try_new_with_options(schema, arrays, &options);
+                    self.ready.push_back(batch.expect("columns are as the schema has them"));
+                }
             }
             State::New | State::Done => {}
         }
         if let Some(limit) = &mut self.scan.limit {
-            *limit -= count;
+            *limit -= self.ready.iter().map(RecordBatch::num_rows).sum::<usize>();
             is_done |= *limit == 0;
-        }
-        if count > 0 {
-            let arrays = columns.iter_mut().map(Column::finish).collect();
-            let options = RecordBatchOptions::new().with_row_count(Some(count));
-            let batch =
-                RecordBatch::try_new_with_options(self.scan.schema.clone(), arrays, &options);
-            self.ready = Some(batch.expect("columns are as the schema has them"));
         }
         if is_done {
             self.state = State::Done;
@@ -462,11 +495,18 @@ impl Task {
                         let _ = scan.led_by.set(first.unwrap_or_default());
                         Cursor::of_all(&accesses, env)?
                     }
-                    None => Some(Cursor::new(&scan.access(paths, filter.as_ref()), env)?),
+                    None => {
+                        let access = scan.access(paths, filter.as_ref());
+                        match scan.whole(paths, &access, env, cx)? {
+                            Some(state) => return Ok(state),
+                            None => Some(Cursor::new(&access, env)?),
+                        }
+                    }
                 };
                 Ok(match cursor {
                     Some(cursor) => {
-                        State::Table { filter, cursor: Box::new(cursor), most: ROWS_FIRST }
+                        let chunk = Box::new(Chunk::new(scan.layout(paths, filter)));
+                        State::Table { chunk, cursor: Box::new(cursor), most: ROWS_FIRST }
                     }
                     None => State::Done,
                 })
@@ -491,6 +531,11 @@ impl Scan {
         let filtered = self.filter.iter().flat_map(Expr::columns);
         let wanted = Columns::these(self.projection.iter().copied().chain(filtered));
         Access { wanted, ..Access::new(paths, condition) }
+    }
+
+    /// The same, whose rows may come in any order.
+    pub(super) fn in_any_order(&self) -> Self {
+        Self { is_any_order: true, ..self.clone() }
     }
 
     /// Where its rows come from.

@@ -15,14 +15,14 @@ use datafusion::logical_expr::{
 use super::aggregate;
 use super::apply::{Apply, answer};
 use super::block::{Block, Distinct};
-use super::error::unwrapped;
+use super::error::{unwrapped, wrapped};
 use super::function::{Computed, KeyOf};
 use super::leaf::columns_of;
 use super::parts::expanded;
 use super::values::{arrow_type, is_ordered, scalar};
 use super::windows::windowed;
 use super::{ColumnId, Keyed, Query, Shape, Subquery, SubqueryKind};
-use crate::error::SqlError;
+use crate::error::{SqlError, code};
 use crate::exec::aggregate::Aggregate;
 use crate::exec::series::Called;
 use crate::expr::{Binary, Comparison, Expr, Typed, Unary};
@@ -37,6 +37,30 @@ pub(crate) type Numbers = u32;
 pub(super) fn next(numbers: &mut Numbers) -> u32 {
     *numbers += 1;
     *numbers
+}
+
+/// The most conditions that rows are held to at once: DataFusion makes a chain of them.
+const CONDITIONS_MAX: usize = 2_500;
+
+/// The condition that all hold, as a tree of no more levels than needed.
+pub(super) fn all_of(mut conditions: Vec<Logical>) -> Result<Option<Logical>> {
+    if conditions.len() > CONDITIONS_MAX {
+        let message = format!("a query has at most {CONDITIONS_MAX} conditions in one place");
+        let error = SqlError::new(code::TOO_COMPLEX, message);
+        return Err(wrapped(error.with_hint("Use a list, as in x NOT IN (1, 2).")));
+    }
+    while conditions.len() > 1 {
+        let mut pairs = conditions.into_iter();
+        let mut joined = Vec::new();
+        while let Some(left) = pairs.next() {
+            joined.push(match pairs.next() {
+                Some(right) => left.and(right),
+                None => left,
+            });
+        }
+        conditions = joined;
+    }
+    Ok(conditions.pop())
 }
 
 /// The plan of a query, whose columns are those of a relation of this number.
@@ -223,7 +247,18 @@ impl<'a> Stage<'a> {
         // What asks no query leaves fewer rows to ask them for.
         conditions.sort_by_key(Expr::holds_subquery);
         let width = self.columns.len();
+        // All of them at once: a plan is no deeper for each.
+        let asked = conditions.split_off(conditions.partition_point(|it| !it.holds_subquery()));
+        let mut plain = Vec::with_capacity(conditions.len());
         for condition in conditions {
+            let condition = self.resolve(condition)?;
+            plain.push(self.value(&condition, SqlType::Bool));
+        }
+        if let Some(predicate) = all_of(plain)? {
+            let plan = std::mem::take(&mut self.plan);
+            self.plan = LogicalPlanBuilder::from(plan).filter(predicate)?.build()?;
+        }
+        for condition in asked {
             let predicate = match self.join_like(&condition)? {
                 Some(predicate) => predicate,
                 None => {

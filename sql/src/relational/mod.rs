@@ -22,8 +22,10 @@
 
 mod aggregate;
 mod answers;
+mod any_order;
 mod apply;
 mod block;
+mod chunk;
 mod error;
 mod expand;
 pub(crate) mod explain;
@@ -38,6 +40,7 @@ mod parts;
 mod pool;
 mod run;
 mod serial;
+mod turns;
 mod values;
 mod windows;
 

@@ -25,6 +25,7 @@ use pangea_core::ids::TableId;
 use pangea_core::txn::{Context, SqlState};
 use tokio::runtime::{self, Runtime};
 
+use super::any_order::AnyOrder;
 use super::apply::{Planner, settle_inside};
 use super::error::{more_than_one_row, unwrapped, wrapped};
 use super::function::{Computed, Surroundings};
@@ -32,6 +33,7 @@ use super::leaf::{Task, serve, table_of, without_statement};
 use super::measured::measured;
 use super::pool::Pool;
 use super::serial::{InSeries, UnionsInSeries};
+use super::turns::Turns;
 use super::values::{Values, scalar};
 use super::{Physical, Query};
 use crate::error::{Failure, SqlError, code};
@@ -121,6 +123,8 @@ fn common() -> &'static SessionState {
         let last = rules.len().saturating_sub(1);
         rules.insert(last, Arc::new(InSeries));
         rules.insert(0, Arc::new(UnionsInSeries));
+        rules.push(Arc::new(AnyOrder));
+        rules.push(Arc::new(Turns));
         SessionStateBuilder::new()
             .with_config(config)
             .with_analyzer_rules(Vec::new())
@@ -447,6 +451,7 @@ fn wait<T>(
         if let Poll::Ready(done) = future.as_mut().poll(&mut polling) {
             return Ok(done);
         }
+        cx.look()?;
         let asked = std::mem::take(&mut *locked(&desk.asked));
         if asked.is_empty() && !flag.0.swap(false, Ordering::Relaxed) {
             let message = "a query waits for nothing";

@@ -23,7 +23,7 @@ use datafusion::arrow::compute::take_record_batch;
 use datafusion::arrow::datatypes::{DataType, Float64Type, Int64Type};
 use datafusion::arrow::error::ArrowError;
 use datafusion::common::ScalarValue;
-use pangea_core::codec::Reader;
+use pangea_core::codec::{DecodeError, Reader};
 
 use crate::error::{SqlError, code};
 use crate::keys;
@@ -114,6 +114,52 @@ impl Column {
         }
     }
 
+    /// Whether the bytes of a type's values in a row can be added as they are.
+    pub(super) fn is_direct(base: SqlType) -> bool {
+        // Of enums a row has the places alone.
+        base.element().is_none() && base.enumeration().is_none()
+    }
+
+    /// Adds bytes to a column of them.
+    ///
+    /// # Panics
+    /// When it is of another kind.
+    pub(super) fn push_bytes(&mut self, bytes: &[u8]) {
+        let Self::Bytes(to) = self else { panic!("a column of bytes") };
+        to.append_value(bytes);
+    }
+
+    /// Adds a value of a row as it is kept, of a type that is [direct](Column::is_direct); nothing
+    /// is NULL.
+    pub(super) fn push_raw(
+        &mut self,
+        base: SqlType,
+        raw: Option<&[u8]>,
+    ) -> Result<(), DecodeError> {
+        let Some(raw) = raw else {
+            self.push(&Datum::Null);
+            return Ok(());
+        };
+        let mut from = Reader::new(raw);
+        match (self, base) {
+            (Self::Bool(to), _) => to.append_value(from.u8("boolean")? != 0),
+            (Self::Int(to), _) => to.append_value(rows::integer(&mut from)?),
+            (Self::Float(to), _) => to.append_value(f64::from_bits(from.u64("float")?)),
+            (Self::Text(to), _) => {
+                let text = std::str::from_utf8(from.bytes("text")?);
+                to.append_value(text.map_err(|_| DecodeError::new("text"))?);
+            }
+            (Self::Bytes(to), SqlType::Bytea) => to.append_value(from.bytes("bytea")?),
+            (Self::Bytes(to), SqlType::Uuid) => to.append_value(raw),
+            (Self::Bytes(to), _) => {
+                let mut alone = Vec::with_capacity(raw.len() + 3);
+                rows::put_alone(raw, &mut alone);
+                to.append_value(&alone);
+            }
+        }
+        Ok(())
+    }
+
     pub(super) fn finish(&mut self) -> ArrayRef {
         match self {
             Self::Bool(from) => Arc::new(from.finish()),
@@ -135,10 +181,7 @@ fn revealed(base: SqlType, bytes: &[u8]) -> Result<Datum, SqlError> {
     match base {
         SqlType::Bytea => Ok(Datum::Bytea(bytes.to_vec())),
         SqlType::Uuid => bytes.try_into().map(Datum::Uuid).map_err(|_| corrupted()),
-        base => {
-            let row = rows::decode_whole([base].into_iter(), &mut Reader::new(bytes));
-            row.ok().and_then(|mut row| row.pop()).ok_or_else(corrupted)
-        }
+        base => rows::decode_alone(base, bytes).map_err(|_| corrupted()),
     }
 }
 

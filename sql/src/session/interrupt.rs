@@ -6,11 +6,14 @@
 //! in the place of 57014 or 57P01.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::time::Duration;
 
 use pangea_core::ids::TableId;
 use pangea_core::key::Key;
-use pangea_core::txn::{Context, Scan, SqlState, Stop, Visit};
+use pangea_core::pool::Pool;
+use pangea_core::store::Sweep;
+use pangea_core::txn::{Context, Parts, Scan, SqlState, Stop, Taken, Visit};
 use pangea_core::value::Value;
 
 use super::local::LocalContext;
@@ -100,9 +103,10 @@ impl<'a, E: Engine> Interruptible<'a, E> {
 /// Counts a read, and looks at every so many whether the statement must end.
 fn on_read(reads: &mut usize, engine: &impl Engine) -> Result<(), Stop> {
     *reads += 1;
-    if !reads.is_multiple_of(ROWS_PER_LOOK) {
-        return Ok(());
-    }
+    if reads.is_multiple_of(ROWS_PER_LOOK) { look(engine) } else { Ok(()) }
+}
+
+fn look(engine: &impl Engine) -> Result<(), Stop> {
     match engine.interruption() {
         None => Ok(()),
         Some(why) => Err(Stop::Abort(SqlError::new(code_of(why), message(why)).into())),
@@ -134,5 +138,46 @@ impl<E: Engine> Context for Interruptible<'_, E> {
 
     fn estimate(&self, table: TableId) -> Option<usize> {
         self.cx.estimate(table)
+    }
+
+    fn parts(&self, table: TableId) -> Option<Arc<dyn Parts>> {
+        let sweep = self.cx.sweep(table)?;
+        Some(Arc::new(Swept { sweep, engine: self.engine.clone() }))
+    }
+
+    fn look(&mut self) -> Result<(), Stop> {
+        look(self.engine)
+    }
+}
+
+/// A table in parts, with what reads them.
+struct Swept<E: Engine> {
+    sweep: Sweep<E::Header>,
+    engine: E,
+}
+
+impl<E: Engine> Parts for Swept<E> {
+    fn count(&self) -> usize {
+        Sweep::<E::Header>::PARTS
+    }
+
+    fn bytes(&self) -> usize {
+        self.sweep.bytes()
+    }
+
+    fn rows(&self, part: usize) -> usize {
+        self.sweep.count(part)
+    }
+
+    fn take(&self, part: usize, taken: &mut Taken) {
+        self.sweep.take(part, taken);
+    }
+
+    fn pool(&self) -> &dyn Pool {
+        self.engine.pool()
+    }
+
+    fn look(&self) -> Result<(), Stop> {
+        look(&self.engine)
     }
 }

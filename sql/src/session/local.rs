@@ -11,7 +11,7 @@ use std::sync::Arc;
 use pangea_core::exec::TXN_BYTES_MAX;
 use pangea_core::ids::TableId;
 use pangea_core::key::{Direction, Key, KeyRange};
-use pangea_core::store::{Header, Pin, Version};
+use pangea_core::store::{Header, Pin, Sweep, Version};
 use pangea_core::txn::{
     Abort, Certified, Context, PointRead, RangeRead, ReadSet, Scan, Seen, SqlState, Stop, Visit,
     Write,
@@ -253,6 +253,13 @@ impl<H: Header> Context for LocalContext<H> {
 
     fn estimate(&self, table: TableId) -> Option<usize> {
         Some(self.pin.store().len(table) + self.writes.len())
+    }
+}
+
+impl<H: Header> LocalContext<H> {
+    /// All of a table, where nobody asks what was read and nothing was written.
+    pub(super) fn sweep(&self, table: TableId) -> Option<Sweep<H>> {
+        (!self.is_recording && self.writes.is_empty()).then(|| self.pin.sweep(table))
     }
 }
 

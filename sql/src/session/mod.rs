@@ -33,6 +33,7 @@ mod savepoint;
 mod sequences;
 pub(crate) mod settings;
 mod stream;
+pub(crate) mod units;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{BuildHasher, Hasher, RandomState};

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::authorization::Authorization;
+use super::units::{checked_size, checked_time, out_of_range, parse_ms};
 use crate::error::{SqlError, code};
 use crate::expr::functions::VERSION;
 use crate::notice::Severity;
@@ -20,8 +21,12 @@ enum Kind {
     Number,
     /// One of these, in lower case.
     OneOf(&'static [&'static str]),
+    /// A whole number from 0 to this one.
+    UpTo(i32),
     /// A time in milliseconds, with or without a unit; 0 is none.
     Time,
+    /// An amount of memory in blocks of 8 kB, or with a unit.
+    Size,
     TimeZone,
     Encoding,
     DateStyle,
@@ -93,6 +98,8 @@ const SETTINGS: &[Setting] = &[
     of("lock_timeout", "0", Kind::Time),
     of("max_identifier_length", "63", Kind::Fixed),
     of("max_index_keys", "32", Kind::Fixed),
+    of("max_parallel_workers_per_gather", "8", Kind::UpTo(1_024)),
+    of("min_parallel_table_scan_size", "8MB", Kind::Size),
     // psql asks before it hashes a password itself.
     of("password_encryption", "scram-sha-256", Kind::OneOf(&["scram-sha-256"])),
     of("reads", "snapshot", Kind::OneOf(&["snapshot", "strict"])),
@@ -175,7 +182,7 @@ pub(crate) fn described(values: &Values) -> impl Iterator<Item = Described<'_>> 
     SETTINGS.iter().map(|setting| {
         let kind = match setting.kind {
             Kind::Bool => "bool",
-            Kind::Number | Kind::Time => "integer",
+            Kind::Number | Kind::UpTo(_) | Kind::Time | Kind::Size => "integer",
             Kind::OneOf(["on"] | ["off"]) => "bool",
             Kind::OneOf(_) => "enum",
             Kind::Free
@@ -189,7 +196,11 @@ pub(crate) fn described(values: &Values) -> impl Iterator<Item = Described<'_>> 
             name: setting.name,
             value: &values[setting.name],
             default: setting.default,
-            unit: (setting.kind == Kind::Time).then_some("ms"),
+            unit: match setting.kind {
+                Kind::Time => Some("ms"),
+                Kind::Size => Some("8kB"),
+                _ => None,
+            },
             kind,
             choices: if let Kind::OneOf(choices) = setting.kind { choices } else { &[] },
             is_fixed: setting.kind == Kind::Fixed,
@@ -401,7 +412,13 @@ fn checked(setting: &Setting, value: &str) -> Result<String, SqlError> {
             }
         },
         Kind::Number => lower.parse::<i64>().map(|n| n.to_string()).map_err(|_| invalid()),
+        Kind::UpTo(most) => match lower.parse::<i32>() {
+            Ok(count) if (0..=most).contains(&count) => Ok(count.to_string()),
+            Ok(count) => Err(out_of_range(name, &count.to_string(), most)),
+            Err(_) => Err(invalid()),
+        },
         Kind::Time => checked_time(name, value.trim(), &invalid),
+        Kind::Size => checked_size(name, value.trim(), &invalid),
         Kind::OneOf(values) if values.contains(&lower.as_str()) => Ok(lower),
         Kind::OneOf(values) => {
             let hint = format!("Available values: {}.", values.join(", "));
@@ -427,54 +444,25 @@ fn checked(setting: &Setting, value: &str) -> Result<String, SqlError> {
     }
 }
 
-/// Units of time and their milliseconds, the longest first.
-const UNITS: [(&str, f64); 6] = [
-    ("d", 86_400_000.0),
-    ("h", 3_600_000.0),
-    ("min", 60_000.0),
-    ("s", 1_000.0),
-    ("ms", 1.0),
-    ("us", 0.001),
-];
-
-/// A time in whole milliseconds; nothing when it is not one.
-fn parse_ms(text: &str) -> Option<f64> {
-    let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let unit = &text[number.len()..];
-    let unit = if unit.is_empty() { "ms" } else { unit };
-    let (_, ms) = UNITS.iter().find(|(name, _)| *name == unit)?;
-    let number: f64 = number.trim().parse().ok()?;
-    Some((number * ms).round_ties_even())
-}
-
-/// A time as PostgreSQL shows it: in the longest unit that has no rest.
-fn checked_time(
-    name: &str,
-    text: &str,
-    invalid: &dyn Fn() -> SqlError,
-) -> Result<String, SqlError> {
-    let Some(ms) = parse_ms(text) else {
-        let hint =
-            "Valid units for this parameter are \"us\", \"ms\", \"s\", \"min\", \"h\", and \"d\".";
-        return Err(invalid().with_hint(hint));
-    };
-    let most = f64::from(i32::MAX);
-    if !(0.0..=most).contains(&ms) {
-        let message =
-            format!("{ms} ms is outside the valid range for parameter \"{name}\" (0 .. {most})");
-        return Err(SqlError::new(code::INVALID_PARAMETER, message));
-    }
-    if ms == 0.0 {
-        return Ok("0".to_owned());
-    }
-    let longest = UNITS.iter().find(|(_, unit)| ms % unit == 0.0);
-    let (unit, length) = longest.expect("whole milliseconds");
-    Ok(format!("{}{unit}", ms / length))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_amount_of_memory_is_shown_in_the_largest_unit_without_a_rest() {
+        let mut settings = Settings::new(Authorization::new("me", None));
+        let name = "min_parallel_table_scan_size";
+        for (text, shown) in
+            [("0", "0"), ("1", "8kB"), ("256", "2MB"), ("64kB", "64kB"), ("1.5MB", "1536kB")]
+        {
+            settings.set(name, text).unwrap();
+            assert_eq!(settings.show(name), Ok(shown), "{text}");
+        }
+        for wrong in ["-1", "1 mb", "x", "99999 TB"] {
+            let error = settings.set(name, wrong).expect_err(wrong);
+            assert_eq!(error.code, code::INVALID_PARAMETER, "{wrong}");
+        }
+    }
 
     #[test]
     fn settings_keep_what_they_understand_and_refuse_the_rest() {

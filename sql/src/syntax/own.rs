@@ -25,6 +25,7 @@ pub(super) fn of_no_tree(text: &Arc<str>, source: &Arc<str>) -> Parsed {
         procedure: None,
         explain: None,
         as_of: None,
+        sequence: Arc::default(),
     }
 }
 

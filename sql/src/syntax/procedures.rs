@@ -5,6 +5,7 @@ use sqlparser::dialect::PostgreSqlDialect;
 use sqlparser::parser::Parser;
 use sqlparser::tokenizer::{Token, TokenWithSpan};
 
+use super::roles::RoleName;
 use super::words::{Words, word};
 use super::{Written, name, syntax_error, table_name};
 use crate::catalog::procedure::{Language, Mode, Parameter};
@@ -20,6 +21,12 @@ pub(crate) enum ProcedureStatement {
     Create(Declared),
     /// A body that is run at once.
     Do(Body),
+    /// ALTER PROCEDURE .. OWNER TO: the types of what it is given, where they are said.
+    Own {
+        name: Written,
+        types: Option<Vec<ast::DataType>>,
+        owner: RoleName,
+    },
 }
 
 /// A procedure as it is declared.
@@ -57,6 +64,9 @@ pub(super) fn parse(
         let body = words.body(Some(Language::PlPgSql))?;
         return Ok(Some(ProcedureStatement::Do(body)));
     }
+    if words.take("ALTER PROCEDURE") {
+        return words.alter_procedure().map(Some);
+    }
     let is_replace = words.take("CREATE OR REPLACE PROCEDURE");
     if !is_replace && !words.take("CREATE PROCEDURE") {
         return Ok(None);
@@ -69,6 +79,26 @@ pub(super) fn parse(
 }
 
 impl Words<'_> {
+    fn alter_procedure(&mut self) -> Result<ProcedureStatement, SqlError> {
+        let name = self.procedure_name()?;
+        let types = match self.token() {
+            Some(Token::LParen) => {
+                let given = self.parameters()?.into_iter().filter(|(it, _)| it.mode.is_in());
+                Some(given.map(|(_, ty)| ty).collect())
+            }
+            _ => None,
+        };
+        if !self.take("OWNER TO") {
+            let what = self.token().and_then(word).ok_or_else(|| self.unexpected())?;
+            return Err(SqlError::unsupported(format!("ALTER PROCEDURE .. {what}")));
+        }
+        let owner = self.role_name()?;
+        match self.token() {
+            None => Ok(ProcedureStatement::Own { name, types, owner }),
+            Some(_) => Err(self.unexpected()),
+        }
+    }
+
     fn procedure_name(&mut self) -> Result<Written, SqlError> {
         let mut parts = vec![self.ident()?];
         while self.take_token(&Token::Period) {

@@ -24,6 +24,7 @@ pub(crate) enum OwnedKind {
     Table,
     View,
     Sequence,
+    Type,
 }
 
 /// A statement about roles, privileges or schemas.
@@ -58,7 +59,7 @@ pub(crate) enum RoleStatement {
     Schema(SchemaStatement),
     Grant(Grant),
     Revoke(Grant),
-    /// ALTER TABLE, ALTER VIEW or ALTER SEQUENCE .. OWNER TO.
+    /// ALTER TABLE, ALTER VIEW, ALTER SEQUENCE or ALTER TYPE .. OWNER TO.
     Own {
         kind: OwnedKind,
         relation: Written,
@@ -141,6 +142,7 @@ impl RoleStatement {
             Self::Own { kind: OwnedKind::Table, .. } => "ALTER TABLE",
             Self::Own { kind: OwnedKind::View, .. } => "ALTER VIEW",
             Self::Own { kind: OwnedKind::Sequence, .. } => "ALTER SEQUENCE",
+            Self::Own { kind: OwnedKind::Type, .. } => "ALTER TYPE",
             Self::SetRole { .. } | Self::SetAuthorization { .. } => "SET",
         }
     }
@@ -176,7 +178,7 @@ pub(super) fn parse(
 }
 
 impl Words<'_> {
-    fn relation(&mut self) -> Result<Written, SqlError> {
+    pub(super) fn relation(&mut self) -> Result<Written, SqlError> {
         let mut parts = vec![self.ident()?];
         while self.take_token(&Token::Period) {
             parts.push(self.ident()?);
@@ -199,7 +201,7 @@ impl Words<'_> {
         }
     }
 
-    fn role_name(&mut self) -> Result<RoleName, SqlError> {
+    pub(super) fn role_name(&mut self) -> Result<RoleName, SqlError> {
         let place = self.place();
         if self.take_one(&["CURRENT_USER", "CURRENT_ROLE"]).is_some() {
             return Ok(RoleName::CurrentUser);
@@ -387,9 +389,10 @@ impl Words<'_> {
 
     /// ALTER TABLE .. OWNER TO, which is told apart by its words.
     fn own(&mut self) -> Result<Option<RoleStatement>, SqlError> {
-        let kind = match self.take_one(&["TABLE", "VIEW", "SEQUENCE"]) {
+        let kind = match self.take_one(&["TABLE", "VIEW", "SEQUENCE", "TYPE"]) {
             Some("TABLE") => OwnedKind::Table,
             Some("VIEW") => OwnedKind::View,
+            Some("TYPE") => OwnedKind::Type,
             Some(_) => OwnedKind::Sequence,
             None => return Ok(None),
         };

@@ -1,10 +1,97 @@
-//! The options of sequences, which PostgreSQL takes in any order and the parser in one.
+//! Sequences: their options, which PostgreSQL takes in any order and the parser in one, and what
+//! the parser does not know of them.
 
 use std::ops::Range;
 
 use sqlparser::tokenizer::{Token, TokenWithSpan};
 
-use super::words::word;
+use super::Written;
+use super::words::{Words, word};
+use crate::error::{SqlError, code};
+
+/// What a statement says of a sequence that its tree has no place for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Said {
+    /// Whether it is an ALTER SEQUENCE, which the tree has as a CREATE SEQUENCE.
+    pub is_alter: bool,
+    pub if_exists: bool,
+    /// RESTART, and with which number; without one where the sequence began.
+    pub restart: Option<Option<i64>>,
+    /// SEQUENCE NAME of an identity column.
+    pub name: Option<Written>,
+}
+
+/// Takes what it says out of a statement's tokens.
+///
+/// # Errors
+/// 42601 where it goes wrong, 0A000 for what is missing.
+pub(super) fn take(source: &str, tokens: &mut Vec<TokenWithSpan>) -> Result<Said, SqlError> {
+    let is_blank = |token: &TokenWithSpan| matches!(token.token, Token::Whitespace(_));
+    let places: Vec<usize> = (0..tokens.len()).filter(|at| !is_blank(&tokens[*at])).collect();
+    let (mut said, mut taken) = (Said::default(), Vec::new());
+    {
+        let shown: Vec<&TokenWithSpan> = places.iter().map(|at| &tokens[*at]).collect();
+        let mut words = Words { source, start: 0, tokens: &shown, at: 0 };
+        if words.take("ALTER SEQUENCE") {
+            said.is_alter = true;
+            let start = words.at;
+            said.if_exists = words.take("IF EXISTS");
+            taken.extend(start..words.at);
+            words.relation()?;
+            if let Some(what) = words.take_one(&["RENAME", "SET"]) {
+                return Err(SqlError::unsupported(format!("ALTER SEQUENCE .. {what}")));
+            }
+            while words.at < shown.len() {
+                let start = words.at;
+                if words.take("RESTART") {
+                    said.restart = Some(words.restart()?);
+                    taken.extend(start..words.at);
+                } else {
+                    words.at += 1;
+                }
+            }
+        }
+        for at in 0..shown.len() {
+            words.at = at;
+            let is_name = words.take("IDENTITY") && words.take_token(&Token::LParen);
+            let start = words.at;
+            if is_name && words.take("SEQUENCE NAME") {
+                if said.name.is_some() {
+                    return Err(SqlError::unsupported("SEQUENCE NAME of several columns"));
+                }
+                said.name = Some(words.relation()?);
+                // Without options there is nothing in parentheses.
+                let is_all = words.token() == Some(&Token::RParen);
+                taken.extend(if is_all { start - 1..words.at + 1 } else { start..words.at });
+            }
+        }
+    }
+    if said.is_alter {
+        tokens[places[0]].token = Token::make_keyword("CREATE");
+    }
+    for at in taken.into_iter().rev() {
+        tokens.remove(places[at]);
+    }
+    Ok(said)
+}
+
+impl Words<'_> {
+    /// The number behind RESTART, where there is one.
+    fn restart(&mut self) -> Result<Option<i64>, SqlError> {
+        let is_said = self.take("WITH");
+        let is_negative = self.take_token(&Token::Minus);
+        let Some(Token::Number(digits, _)) = self.token() else {
+            return if is_said || is_negative { Err(self.unexpected()) } else { Ok(None) };
+        };
+        let text = if is_negative { format!("-{digits}") } else { digits.clone() };
+        let number = text.parse().map_err(|_| {
+            let message = format!("value \"{text}\" is out of range for type bigint");
+            SqlError::new(code::NUMERIC_OUT_OF_RANGE, message)
+        })?;
+        self.at += 1;
+        Ok(Some(number))
+    }
+}
 
 /// The order in which the parser takes them.
 const ORDER: [&str; 9] =

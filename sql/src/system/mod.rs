@@ -45,7 +45,7 @@ use crate::plan::OutputColumn;
 use crate::search_path::SearchPath;
 use crate::syntax::quoted_ident;
 use crate::types::datum::Datum;
-pub(crate) use relations::PG_CLASS;
+pub(crate) use relations::{PG_CLASS, sequence_of};
 pub(crate) use roles::{DATABASE, ENCODING, default_acl};
 pub(crate) use tables::SystemTable;
 pub(crate) use types::{is_class_of, is_operator_class};
@@ -59,6 +59,9 @@ const PUBLIC: u32 = 2_200;
 const INFORMATION_SCHEMA: u32 = 13_000;
 /// `pangea`: what is not PostgreSQL's.
 const PANGEA: u32 = 13_001;
+/// What PostgreSQL would call that schema: an extension, which tools leave alone.
+const PANGEA_EXTENSION: u32 = 13_002;
+const PG_EXTENSION: u32 = 3_079;
 /// The numbers of the tables that list schemas and databases.
 pub(crate) const PG_NAMESPACE: u32 = 2_615;
 pub(crate) const PG_DATABASE: u32 = 1_262;
@@ -318,6 +321,8 @@ impl SystemCatalog {
             "pg_sequence" => self.pg_sequence(rows),
             "pg_constraint" => self.pg_constraint(rows),
             "pg_depend" => self.pg_depend(rows),
+            "pg_init_privs" => self.pg_init_privs(rows),
+            "pg_extension" => objects::pg_extension(rows),
             "pg_authid" => self.pg_authid(rows, env),
             "pg_auth_members" => self.pg_auth_members(rows),
             "pg_database" => self.pg_database(rows, env),

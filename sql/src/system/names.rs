@@ -1,7 +1,7 @@
 //! Numbers as names, and names as numbers: `regclass` and its like.
 
 use super::{Entry, Kind, SystemCatalog, types};
-use crate::catalog::{Enums, QualifiedName};
+use crate::catalog::{Enums, PUBLIC, QualifiedName};
 use crate::error::{SqlError, code};
 use crate::expr::bind::column_type;
 use crate::plan::no_schema;
@@ -77,10 +77,17 @@ impl SystemCatalog {
     /// A type by its number, as declarations write it: `format_type`.
     pub(crate) fn format_type(&self, oid: u32, modifier: i32) -> String {
         match self.enum_of(oid) {
-            Some((one, false)) => quoted_ident(&one.name),
-            Some((one, true)) => format!("{}[]", quoted_ident(&one.name)),
+            Some((one, false)) => self.shown_type(&one.name),
+            Some((one, true)) => format!("{}[]", self.shown_type(&one.name)),
             None => format_type(oid, modifier),
         }
+    }
+
+    /// A type of users, with its schema where it is not found without.
+    fn shown_type(&self, name: &str) -> String {
+        let is_found = self.path.names().iter().any(|schema| schema == PUBLIC);
+        let name = quoted_ident(name);
+        if is_found { name } else { format!("{PUBLIC}.{name}") }
     }
 
     /// The number of what a text names; nothing where there is none.

@@ -3,7 +3,10 @@
 use super::relations::{BTREE, C_COLLATION, DEFAULT_COLLATION};
 use super::roles::{DEFAULT_TABLESPACE, ENCODING};
 use super::tables::{Rows, int, text};
-use super::{BOOTSTRAP_ROLE, PG_CATALOG, PG_DATABASE, SystemCatalog, procedures, types};
+use super::{
+    BOOTSTRAP_ROLE, PANGEA, PANGEA_EXTENSION, PG_CATALOG, PG_DATABASE, SystemCatalog, procedures,
+    types,
+};
 use crate::catalog::comment::Subject;
 use crate::expr::Env;
 use crate::session::settings;
@@ -41,6 +44,19 @@ impl SystemCatalog {
         }
         rows
     }
+}
+
+/// The schema `pangea` is one: what belongs to an extension is in no dump.
+pub(super) fn pg_extension(mut rows: Rows) -> Rows {
+    rows.add(&[
+        ("oid", int(PANGEA_EXTENSION)),
+        ("extname", text("pangea")),
+        ("extowner", int(BOOTSTRAP_ROLE)),
+        ("extnamespace", int(PANGEA)),
+        ("extrelocatable", Datum::Bool(false)),
+        ("extversion", text(env!("CARGO_PKG_VERSION"))),
+    ]);
+    rows
 }
 
 /// The cursors of the session.

@@ -1,15 +1,20 @@
 //! Tables, indexes and sequences: `pg_class` and what belongs to it.
 
 use super::tables::{Rows, int, ints, text};
-use super::{Entry, Kind, PG_CATALOG, SystemCatalog, definitions, primary_key, roles, stored};
+use super::{
+    Entry, Kind, PANGEA, PANGEA_EXTENSION, PG_CATALOG, PG_EXTENSION, PG_NAMESPACE, SystemCatalog,
+    definitions, primary_key, roles, stored,
+};
 use crate::catalog::role::Privileges;
 use crate::catalog::{Index, IndexKey, KeyTarget, QualifiedName, Table, View};
-use crate::syntax;
+use crate::syntax::{self, Written};
 use crate::types::datum::Datum;
 use crate::types::{ColumnType, SqlType};
 
 /// The number of `pg_class` itself.
 pub(crate) const PG_CLASS: u32 = 1_259;
+/// The number of `pg_attrdef`.
+const PG_ATTRDEF: u32 = 2_604;
 /// How rows are kept.
 const HEAP: u32 = 2;
 /// How indexes are kept.
@@ -332,22 +337,54 @@ impl SystemCatalog {
 
     /// What sequences belong to: that of a `serial` column goes with it, an identity is a part.
     pub(super) fn pg_depend(&self, mut rows: Rows) -> Rows {
+        // An object and its class, what it depends on and whose column that is, and how.
+        let mut depends = |(class, object): (u32, u32), on: (u32, u32), part: usize, how: &str| {
+            rows.add(&[
+                ("classid", int(class)),
+                ("objid", int(object)),
+                ("refclassid", int(on.0)),
+                ("refobjid", int(on.1)),
+                ("refobjsubid", int(part as i64)),
+                ("deptype", text(how)),
+            ]);
+        };
         for (oid, table) in self.tables() {
             for (at, name) in &table.sequences {
                 let Some(sequence) = self.named(name) else { continue };
-                let is_identity = table.columns[*at].identity.is_some();
-                rows.add(&[
-                    ("classid", int(PG_CLASS)),
-                    ("objid", int(sequence)),
-                    ("refclassid", int(PG_CLASS)),
-                    ("refobjid", int(oid)),
-                    ("refobjsubid", int(*at as i64 + 1)),
-                    ("deptype", text(if is_identity { "i" } else { "a" })),
-                ]);
+                let how = if table.columns[*at].identity.is_some() { "i" } else { "a" };
+                depends((PG_CLASS, sequence), (PG_CLASS, oid), at + 1, how);
+            }
+            // What must be there before a default that takes numbers of a sequence.
+            for (at, column) in table.live_columns() {
+                let sequence = column.default.as_deref().and_then(sequence_of);
+                if let Some(on) = sequence.and_then(|written| self.named(&written.kept())) {
+                    depends((PG_ATTRDEF, default_oid(oid, at)), (PG_CLASS, on), 0, "n");
+                }
             }
         }
+        for (oid, entry) in &self.relations {
+            // And before a view.
+            if let Kind::View(view) = &entry.kind {
+                let on = view.reads.iter().filter_map(|(name, _)| self.named(name));
+                on.for_each(|on| depends((PG_CLASS, *oid), (PG_CLASS, on), 0, "n"));
+            }
+            // What comes with every database is no part of what a dump holds.
+            if entry.namespace == PANGEA {
+                depends((PG_CLASS, *oid), (PG_EXTENSION, PANGEA_EXTENSION), 0, "e");
+            }
+        }
+        depends((PG_NAMESPACE, PANGEA), (PG_EXTENSION, PANGEA_EXTENSION), 0, "e");
         rows
     }
+}
+
+/// The sequence that a default takes numbers of.
+pub(crate) fn sequence_of(default: &str) -> Option<Written> {
+    let (name, rest) = default.strip_prefix("nextval('")?.split_once('\'')?;
+    if ![")", "::regclass)"].contains(&rest) {
+        return None;
+    }
+    syntax::name_from_text(name).ok()
 }
 
 /// The number of a default.

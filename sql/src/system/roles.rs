@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::convert::Infallible;
 
 use super::tables::{Rows, int, text};
-use super::{SystemCatalog, numbered};
+use super::{PG_NAMESPACE, SystemCatalog, numbered};
 use crate::authorization::held;
 use crate::catalog::BOOTSTRAP;
 use crate::catalog::role::{self, Access, PRIVILEGES, Privileges, Role};
@@ -66,6 +66,14 @@ pub(crate) fn default_acl(kind: &str, owner: &str) -> Option<Vec<Datum>> {
     Some(given.map(|(to, letters)| Datum::Text(format!("{to}={letters}/{owner}"))).collect())
 }
 
+/// Who may do what in a schema of the system.
+fn acl_of_system() -> Datum {
+    Datum::array(vec![
+        Datum::Text(format!("{BOOTSTRAP}=UC/{BOOTSTRAP}")),
+        Datum::Text(format!("=U/{BOOTSTRAP}")),
+    ])
+}
+
 impl SystemCatalog {
     /// The schemas.
     pub(super) fn namespaces(&self) -> impl Iterator<Item = (u32, &str)> {
@@ -124,19 +132,26 @@ impl SystemCatalog {
         rows
     }
 
+    /// What was given before anybody gave anything: a dump leaves it out.
+    pub(super) fn pg_init_privs(&self, mut rows: Rows) -> Rows {
+        for (oid, _) in self.namespaces().filter(|(_, name)| schema::SYSTEM.contains(name)) {
+            rows.add(&[
+                ("objoid", int(oid)),
+                ("classoid", int(PG_NAMESPACE)),
+                ("privtype", text("i")),
+                ("initprivs", acl_of_system()),
+            ]);
+        }
+        rows
+    }
+
     pub(super) fn pg_namespace(&self, mut rows: Rows) -> Rows {
         for (oid, name) in self.namespaces().filter(|(_, name)| schema::SYSTEM.contains(name)) {
             rows.add(&[
                 ("oid", int(oid)),
                 ("nspname", text(name)),
                 ("nspowner", int(self.role_oid(BOOTSTRAP))),
-                (
-                    "nspacl",
-                    Datum::array(vec![
-                        Datum::Text(format!("{BOOTSTRAP}=UC/{BOOTSTRAP}")),
-                        Datum::Text(format!("=U/{BOOTSTRAP}")),
-                    ]),
-                ),
+                ("nspacl", acl_of_system()),
             ]);
         }
         for (oid, name) in self.namespaces().filter(|(_, name)| !schema::SYSTEM.contains(name)) {

@@ -103,7 +103,7 @@ impl Datum {
                 Self::Bytea(bytes) => bytes.len(),
                 Self::Array(array) => array.size(),
                 Self::Jsonb(json) => json.size(),
-                Self::Numeric(number) => (number.unscaled().bits() / 8) as usize,
+                Self::Numeric(number) => number.heap_bytes(),
                 _ => 0,
             }
     }

@@ -9,7 +9,6 @@ mod parse;
 use std::cmp::Ordering;
 use std::fmt::{self, Write};
 
-use num_bigint::BigInt;
 use pangea_core::codec::{DecodeError, Reader, Writer};
 
 use super::numeric::Numeric;
@@ -222,7 +221,7 @@ impl Json {
             Self::Number(value) => {
                 out.put_u8(3);
                 out.put_varint(value.scale().into());
-                out.put_bytes(&value.unscaled().to_signed_bytes_le());
+                value.with_bytes(|bytes| out.put_bytes(bytes));
             }
             Self::String(value) => {
                 out.put_u8(4);
@@ -267,8 +266,7 @@ impl Json {
             2 => Self::Bool(true),
             3 => {
                 let scale = u32::try_from(from.varint("jsonb")?).map_err(|_| malformed())?;
-                let unscaled = BigInt::from_signed_bytes_le(from.bytes("jsonb")?);
-                Self::Number(Numeric::new(unscaled, scale))
+                Self::Number(Numeric::from_bytes(from.bytes("jsonb")?, scale))
             }
             4 => Self::String(string(from)?),
             5 => {
@@ -294,7 +292,7 @@ impl Json {
         size_of::<Self>()
             + match self {
                 Self::Null | Self::Bool(_) => 0,
-                Self::Number(number) => (number.unscaled().bits() / 8) as usize,
+                Self::Number(number) => number.heap_bytes(),
                 Self::String(text) => text.len(),
                 Self::Array(items) => items.iter().map(Self::size).sum(),
                 Self::Object(members) => {

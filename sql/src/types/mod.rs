@@ -330,6 +330,22 @@ impl SqlType {
         }
     }
 
+    /// Whether two of its values may be equal and look unlike, as 1.0 and 1.00.
+    pub fn has_equals_unlike(self) -> bool {
+        let is_such = |base: Self| {
+            matches!(
+                base,
+                Self::Numeric
+                    | Self::Float4
+                    | Self::Float8
+                    | Self::Bpchar
+                    | Self::Interval
+                    | Self::Jsonb
+            )
+        };
+        is_such(self.element().unwrap_or(self))
+    }
+
     /// Whether it is an array whose values are counted from 0, and which is shown without braces.
     pub fn is_vector(self) -> bool {
         matches!(self, Self::Int2Vector | Self::OidVector)

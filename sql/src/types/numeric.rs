@@ -2,13 +2,17 @@
 //!
 //! A value is `unscaled / 10^scale`. The scale is part of what is shown (`1.50`) and not of what is
 //! compared (`1.50 = 1.5`). NaN and the infinities are not supported.
+//!
+//! Nearly all numbers have few digits. Those whose unscaled value fits 64 bits are held in place,
+//! and added, compared and rounded without an allocation; others are integers of any length.
 
+use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::fmt;
 use std::str::FromStr;
 
 use num_bigint::{BigInt, Sign};
-use num_traits::{Signed, ToPrimitive, Zero};
+use num_traits::ToPrimitive;
 
 use super::ColumnType;
 use crate::error::{SqlError, code};
@@ -25,14 +29,34 @@ const GROUP_DIGITS: i64 = 4;
 /// An exact decimal number.
 #[derive(Clone, Debug)]
 pub struct Numeric {
-    unscaled: BigInt,
+    unscaled: Unscaled,
     scale: u32,
+}
+
+/// The value times ten to the scale.
+#[derive(Clone, Debug)]
+enum Unscaled {
+    Short(i64),
+    /// Boxed: it is rare, and a value of a row is no larger for it.
+    Long(Box<BigInt>),
 }
 
 impl Numeric {
     /// `unscaled / 10^scale`.
     pub fn new(unscaled: BigInt, scale: u32) -> Self {
+        let unscaled = match unscaled.to_i64() {
+            Some(short) => Unscaled::Short(short),
+            None => Unscaled::Long(Box::new(unscaled)),
+        };
         Self { unscaled, scale }
+    }
+
+    /// The same of an integer that may be short.
+    fn of(unscaled: i128, scale: u32) -> Self {
+        match i64::try_from(unscaled) {
+            Ok(short) => Self { unscaled: Unscaled::Short(short), scale },
+            Err(_) => Self::new(unscaled.into(), scale),
+        }
     }
 
     /// The digits after the decimal point that are shown.
@@ -41,21 +65,77 @@ impl Numeric {
     }
 
     /// The value times ten to the scale.
-    pub fn unscaled(&self) -> &BigInt {
-        &self.unscaled
+    pub fn unscaled(&self) -> Cow<'_, BigInt> {
+        match &self.unscaled {
+            Unscaled::Short(short) => Cow::Owned((*short).into()),
+            Unscaled::Long(long) => Cow::Borrowed(long),
+        }
+    }
+
+    /// The same where it is short.
+    fn short(&self) -> Option<i64> {
+        match self.unscaled {
+            Unscaled::Short(short) => Some(short),
+            Unscaled::Long(_) => None,
+        }
+    }
+
+    /// The value times ten to a scale that is not less, where both are short.
+    fn short_at(&self, scale: u32) -> Option<i128> {
+        // Of 19 digits each: a product fits.
+        let power = i128::from(10i64.checked_pow(scale - self.scale)?);
+        Some(i128::from(self.short()?) * power)
+    }
+
+    /// About how many bytes it takes in memory beside itself.
+    pub fn heap_bytes(&self) -> usize {
+        match &self.unscaled {
+            Unscaled::Short(_) => 0,
+            Unscaled::Long(long) => size_of::<BigInt>() + (long.bits() / 8) as usize,
+        }
+    }
+
+    /// The unscaled value as the fewest bytes that hold it and its sign, the lowest first, and what
+    /// is done with them.
+    pub fn with_bytes<T>(&self, then: impl FnOnce(&[u8]) -> T) -> T {
+        let Some(short) = self.short() else {
+            return then(&self.unscaled().to_signed_bytes_le());
+        };
+        let bytes = short.to_le_bytes();
+        // How many bits there are but for those that repeat the sign.
+        let bits = i64::BITS - (short ^ (short >> 63)).leading_zeros() + 1;
+        then(&bytes[..bits.div_ceil(8) as usize])
+    }
+
+    /// What [`Numeric::with_bytes`] gave, and a scale.
+    pub fn from_bytes(bytes: &[u8], scale: u32) -> Self {
+        let mut short = [0; 8];
+        match (short.get_mut(..bytes.len()), bytes.last()) {
+            (Some(low), Some(last)) => {
+                low.copy_from_slice(bytes);
+                if last & 0x80 != 0 {
+                    short[bytes.len()..].fill(0xff);
+                }
+                Self { unscaled: Unscaled::Short(i64::from_le_bytes(short)), scale }
+            }
+            _ => Self::new(BigInt::from_signed_bytes_le(bytes), scale),
+        }
     }
 
     /// Whether it is 0.
     pub fn is_zero(&self) -> bool {
-        self.unscaled.is_zero()
+        self.signum() == 0
     }
 
     /// The sign: -1, 0 or 1.
     pub fn signum(&self) -> i64 {
-        match self.unscaled.sign() {
-            Sign::Minus => -1,
-            Sign::NoSign => 0,
-            Sign::Plus => 1,
+        match &self.unscaled {
+            Unscaled::Short(short) => short.signum(),
+            Unscaled::Long(long) => match long.sign() {
+                Sign::Minus => -1,
+                Sign::NoSign => 0,
+                Sign::Plus => 1,
+            },
         }
     }
 
@@ -65,25 +145,37 @@ impl Numeric {
         if self.is_zero() {
             return None;
         }
-        let mut digits = self.unscaled.magnitude().to_str_radix(10).into_bytes();
+        let mut digits = self.digits().into_bytes();
         let exponent = digits.len() as i64 - 1 - i64::from(self.scale);
         let kept = digits.iter().rposition(|&digit| digit != b'0').map_or(0, |last| last + 1);
         digits.truncate(kept);
         Some((digits, exponent))
     }
 
+    /// The decimal digits of the unscaled value.
+    fn digits(&self) -> String {
+        match &self.unscaled {
+            Unscaled::Short(short) => short.unsigned_abs().to_string(),
+            Unscaled::Long(long) => long.magnitude().to_str_radix(10),
+        }
+    }
+
     fn unscaled_at(&self, scale: u32) -> BigInt {
         assert!(scale >= self.scale, "only ever more digits");
         if scale == self.scale {
-            return self.unscaled.clone();
+            return self.unscaled().into_owned();
         }
-        &self.unscaled * power_of_ten(scale - self.scale)
+        &*self.unscaled() * power_of_ten(scale - self.scale)
     }
 
     /// The sum.
     pub fn add(&self, other: &Self) -> Self {
         let scale = self.scale.max(other.scale);
-        Self { unscaled: self.unscaled_at(scale) + other.unscaled_at(scale), scale }
+        match (self.short_at(scale), other.short_at(scale)) {
+            // Below 10 to the 37th, both of them: a sum fits.
+            (Some(a), Some(b)) => Self::of(a + b, scale),
+            _ => Self::new(self.unscaled_at(scale) + other.unscaled_at(scale), scale),
+        }
     }
 
     /// The difference.
@@ -93,12 +185,15 @@ impl Numeric {
 
     /// The value with the other sign.
     pub fn negate(&self) -> Self {
-        Self { unscaled: -&self.unscaled, scale: self.scale }
+        match self.short() {
+            Some(short) => Self::of(-i128::from(short), self.scale),
+            None => Self::new(-&*self.unscaled(), self.scale),
+        }
     }
 
     /// The value without its sign.
     pub fn abs(&self) -> Self {
-        Self { unscaled: self.unscaled.abs(), scale: self.scale }
+        if self.signum() < 0 { self.negate() } else { self.clone() }
     }
 
     /// The product.
@@ -106,7 +201,11 @@ impl Numeric {
     /// # Errors
     /// When it has too many digits.
     pub fn multiply(&self, other: &Self) -> Result<Self, SqlError> {
-        let product = Self::new(&self.unscaled * &other.unscaled, self.scale + other.scale);
+        let scale = self.scale + other.scale;
+        let product = match (self.short(), other.short()) {
+            (Some(a), Some(b)) => Self::of(i128::from(a) * i128::from(b), scale),
+            _ => Self::new(&*self.unscaled() * &*other.unscaled(), scale),
+        };
         if product.scale > SCALE_MAX { product.round(SCALE_MAX) } else { product }.bounded()
     }
 
@@ -120,8 +219,8 @@ impl Numeric {
         }
         let scale = quotient_scale(self, other);
         // One digit more than asked for decides the rounding; what follows it can't change that.
-        let dividend = &self.unscaled * power_of_ten(scale + 1 + other.scale - self.scale);
-        Self::new(dividend / &other.unscaled, scale + 1).round(scale).bounded()
+        let dividend = &*self.unscaled() * power_of_ten(scale + 1 + other.scale - self.scale);
+        Self::new(dividend / &*other.unscaled(), scale + 1).round(scale).bounded()
     }
 
     /// The remainder of the truncated quotient: it has the sign of the dividend.
@@ -151,20 +250,31 @@ impl Numeric {
     /// The square root of what is not negative, rounded to some digits.
     pub fn root_at(&self, scale: u32) -> Self {
         let guard = scale + 8;
-        let root = self.round(2 * guard).unscaled.sqrt();
+        let root = self.round(2 * guard).unscaled().sqrt();
         Self::new(root, guard).round(scale)
     }
 
     /// Rounded half away from zero to `scale` digits, or padded with zeros.
     #[must_use]
     pub fn round(&self, scale: u32) -> Self {
-        if scale >= self.scale {
-            return Self::new(self.unscaled_at(scale), scale);
+        if scale == self.scale {
+            return self.clone();
+        }
+        if scale > self.scale {
+            return match self.short_at(scale) {
+                Some(unscaled) => Self::of(unscaled, scale),
+                None => Self::new(self.unscaled_at(scale), scale),
+            };
+        }
+        let short_unit = 10u64.checked_pow(self.scale - scale);
+        if let (Some(short), Some(unit)) = (self.short(), short_unit) {
+            let (short, unit) = (i128::from(short), i128::from(unit));
+            return Self::of((short + short.signum() * (unit / 2)) / unit, scale);
         }
         let unit = power_of_ten(self.scale - scale);
         let half = &unit / 2u32;
-        let away = if self.unscaled.is_negative() { -half } else { half };
-        Self::new((&self.unscaled + away) / unit, scale)
+        let away = if self.signum() < 0 { -half } else { half };
+        Self::new((&*self.unscaled() + away) / unit, scale)
     }
 
     /// Rounded to a power of ten: `digits` below 0 round before the decimal point.
@@ -175,8 +285,9 @@ impl Numeric {
             return self.round(digits as u32);
         }
         let unit = power_of_ten(digits.unsigned_abs() as u32);
-        let shifted = Self::new(self.unscaled.clone(), self.scale + digits.unsigned_abs() as u32);
-        Self::new(shifted.round(0).unscaled * unit, 0)
+        let scale = self.scale + digits.unsigned_abs() as u32;
+        let shifted = Self { unscaled: self.unscaled.clone(), scale };
+        Self::new(&*shifted.round(0).unscaled() * unit, 0)
     }
 
     /// Cut off to `digits` after the decimal point.
@@ -188,7 +299,7 @@ impl Numeric {
             return Self::new(self.unscaled_at(scale), scale);
         }
         let unit = power_of_ten((i64::from(self.scale) - digits) as u32);
-        let cut = &self.unscaled / unit;
+        let cut = &*self.unscaled() / unit;
         let zeros = power_of_ten(digits.min(0).unsigned_abs() as u32);
         Self::new(cut * zeros, scale)
     }
@@ -198,7 +309,7 @@ impl Numeric {
     pub fn floor(&self) -> Self {
         let cut = self.truncate_at(0);
         let is_exact = cut.cmp(self) == Ordering::Equal;
-        if is_exact || !self.unscaled.is_negative() { cut } else { cut.add(&Self::from(-1)) }
+        if is_exact || self.signum() >= 0 { cut } else { cut.add(&Self::from(-1)) }
     }
 
     /// The smallest whole number that is not less.
@@ -209,7 +320,7 @@ impl Numeric {
 
     /// The nearest whole number, if it fits 64 bits.
     pub fn to_i64(&self) -> Option<i64> {
-        self.round(0).unscaled.to_i64()
+        self.round(0).short()
     }
 
     /// The nearest double.
@@ -241,7 +352,9 @@ impl Numeric {
             return Ok(self.clone());
         };
         let rounded = self.round(scale);
-        if rounded.unscaled.magnitude() < power_of_ten(precision).magnitude() {
+        let is_short = || Some(rounded.short()?.unsigned_abs() < 10u64.checked_pow(precision)?);
+        let is_any = || rounded.unscaled().magnitude() < power_of_ten(precision).magnitude();
+        if is_short().unwrap_or_else(is_any) {
             return Ok(rounded);
         }
         let whole = precision - scale;
@@ -255,10 +368,10 @@ impl Numeric {
 
     fn bounded(self) -> Result<Self, SqlError> {
         let bits_max = WHOLE_DIGITS_MAX * 4 + u64::from(self.scale) * 4;
-        if self.unscaled.bits() > bits_max {
-            return Err(overflow());
+        match &self.unscaled {
+            Unscaled::Long(long) if long.bits() > bits_max => Err(overflow()),
+            _ => Ok(self),
         }
-        Ok(self)
     }
 }
 
@@ -301,7 +414,7 @@ fn quotient_scale(dividend: &Numeric, divisor: &Numeric) -> u32 {
 
 impl From<i64> for Numeric {
     fn from(value: i64) -> Self {
-        Self::new(value.into(), 0)
+        Self { unscaled: Unscaled::Short(value), scale: 0 }
     }
 }
 
@@ -347,9 +460,9 @@ impl FromStr for Numeric {
 
 impl fmt::Display for Numeric {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let digits = self.unscaled.magnitude().to_str_radix(10);
+        let digits = self.digits();
         let scale = self.scale as usize;
-        let sign = if self.unscaled.is_negative() { "-" } else { "" };
+        let sign = if self.signum() < 0 { "-" } else { "" };
         if scale == 0 {
             return write!(f, "{sign}{digits}");
         }
@@ -376,12 +489,17 @@ impl PartialOrd for Numeric {
 impl Ord for Numeric {
     fn cmp(&self, other: &Self) -> Ordering {
         let scale = self.scale.max(other.scale);
-        self.unscaled_at(scale).cmp(&other.unscaled_at(scale))
+        match (self.short_at(scale), other.short_at(scale)) {
+            (Some(a), Some(b)) => a.cmp(&b),
+            _ => self.unscaled_at(scale).cmp(&other.unscaled_at(scale)),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn n(text: &str) -> Numeric {
@@ -413,6 +531,43 @@ mod tests {
             assert_eq!(n(a).divide(&n(b)).unwrap().to_string(), expected, "{a} / {b}");
         }
         assert_eq!(n("1").divide(&n("0")).unwrap_err().code.as_str(), "22012");
+    }
+
+    /// The same number as one that is not held in place.
+    fn long(number: &Numeric) -> Numeric {
+        Numeric { unscaled: Unscaled::Long(Box::new(number.unscaled().into_owned())), ..*number }
+    }
+
+    fn short_or_not() -> impl Strategy<Value = Numeric> {
+        let edges = vec![0, 1, -1, 127, 128, -128, -129, i64::MAX, i64::MIN, i64::MIN + 1];
+        let value = prop_oneof![any::<i64>(), -1000..1000i64, proptest::sample::select(edges)];
+        (value, prop_oneof![0..4u32, 0..40u32])
+            .prop_map(|(value, scale)| Numeric { unscaled: Unscaled::Short(value), scale })
+    }
+
+    proptest! {
+        #[test]
+        fn a_number_in_place_computes_as_one_of_any_length(
+            a in short_or_not(), b in short_or_not(), digits in 0..40u32
+        ) {
+            let (la, lb) = (long(&a), long(&b));
+            let same = |a: &Numeric, b: &Numeric| {
+                assert_eq!((a.to_string(), a.scale), (b.to_string(), b.scale));
+                assert_eq!(a.short(), a.unscaled().to_i64(), "in place exactly where it fits");
+            };
+            same(&a.add(&b), &la.add(&lb));
+            same(&a.subtract(&b), &la.subtract(&lb));
+            same(&a.multiply(&b).unwrap(), &la.multiply(&lb).unwrap());
+            same(&a.round(digits), &la.round(digits));
+            same(&a.negate(), &la.negate());
+            same(&a.abs(), &la.abs());
+            prop_assert_eq!(a.cmp(&b), la.cmp(&lb));
+            let bytes = a.with_bytes(<[u8]>::to_vec);
+            prop_assert_eq!(&bytes, &la.unscaled().to_signed_bytes_le());
+            same(&Numeric::from_bytes(&bytes, a.scale), &a);
+            let product = la.multiply(&lb).unwrap();
+            same(&product.with_bytes(|it| Numeric::from_bytes(it, product.scale)), &product);
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
+use crate::txn::Taken;
 
 /// Every version of every key, newest first.
 #[derive(Default)]
@@ -204,6 +205,26 @@ impl Run {
         assert_eq!(found, expected, "{table} {range:?} {direction:?} at {at}");
     }
 
+    /// The live rows of a table, part by part, at a version that is published.
+    fn check_sweep(&self, table: TableId, at: SnapshotVersion) {
+        let Ok(pin) = self.store.pin_at(at) else {
+            return assert!(at > self.store.published());
+        };
+        let sweep = pin.sweep(table);
+        drop(pin);
+        let mut found = Vec::new();
+        for part in 0..Sweep::<TestHeader>::PARTS {
+            let mut taken = Taken::default();
+            sweep.take(part, &mut taken);
+            assert_eq!(sweep.count(part), taken.len());
+            found.extend(taken.iter().map(|(key, value)| (Key::from(key), Value::from(value))));
+        }
+        found.sort_unstable();
+        let rows = self.model.scan(table, &KeyRange::all(), at).into_iter();
+        let live: Vec<_> = rows.filter_map(|(key, v)| Some((key, v.value?))).collect();
+        assert_eq!(found, live, "{table} at {at}");
+    }
+
     /// Every key and every scan at every version that readers may use, and the next one.
     fn check(&self) {
         for at in self.reclaimed.0..=self.store.published().0 + 1 {
@@ -212,6 +233,7 @@ impl Run {
                 for direction in [Direction::Forward, Direction::Reverse] {
                     self.check_scan(table, &KeyRange::all(), direction, at, usize::MAX);
                 }
+                self.check_sweep(table, at);
                 let rows: BTreeMap<_, _> =
                     self.model.scan(table, &KeyRange::all(), at).into_iter().collect();
                 for key in (0..60).map(key_of) {

@@ -3,6 +3,7 @@
 use std::sync::atomic::AtomicBool;
 
 use super::*;
+use crate::txn::Taken;
 
 const ACCOUNTS: u64 = 200;
 const VERSIONS: u64 = 400;
@@ -53,7 +54,17 @@ fn audit(pin: &Pin<TestHeader>, direction: Direction) -> (u64, u64) {
         }
         ControlFlow::Continue(())
     });
+    assert_eq!(swept(pin), (accounts, total), "part by part at {at}");
     (accounts, total)
+}
+
+/// The same part by part.
+fn swept(pin: &Pin<TestHeader>) -> (u64, u64) {
+    let sweep = pin.sweep(TABLE);
+    let mut taken = Taken::default();
+    (0..Sweep::<TestHeader>::PARTS).for_each(|part| sweep.take(part, &mut taken));
+    let balance = |(_, value): (&[u8], &[u8])| u64::from_le_bytes(value.try_into().unwrap());
+    (taken.len() as u64, taken.iter().map(balance).sum())
 }
 
 fn read_until(done: &AtomicBool, store: &Arc<Store<TestHeader>>, direction: Direction) -> u64 {

@@ -1,0 +1,44 @@
+//! A scan that reads all of its table.
+
+use std::sync::Arc;
+
+use pangea_core::txn::Context;
+
+use super::{Scan, State};
+use crate::error::Failure;
+use crate::exec::whole::Whole;
+use crate::expr::{Env, Expr};
+use crate::plan::access::Access;
+use crate::plan::path::Paths;
+use crate::relational::chunk::{Chunk, Layout};
+
+impl Scan {
+    /// What becomes of the rows of its table.
+    pub(super) fn layout(&self, paths: &Paths, filter: Option<Expr>) -> Arc<Layout> {
+        Arc::new(Layout::new(&paths.table, &self.projection, filter, self.schema.clone()))
+    }
+
+    /// Reading its table with all cores, where all of it is read, and its rows may come in any
+    /// order or are few.
+    pub(super) fn whole(
+        &self,
+        paths: &Paths,
+        access: &Access,
+        env: &Env,
+        cx: &mut dyn Context,
+    ) -> Result<Option<State>, Failure> {
+        if self.limit.is_some() {
+            return Ok(None);
+        }
+        let Some(whole) = Whole::of_access(access, env, cx) else { return Ok(None) };
+        if self.is_any_order {
+            let layout = self.layout(paths, self.filter.clone());
+            let chunks = (0..whole.workers()).map(|_| Chunk::new(layout.clone())).collect();
+            return Ok(Some(State::Whole { whole, next: 0, chunks }));
+        }
+        let Some(filter) = &self.filter else { return Ok(None) };
+        let found = whole.filtered(access, filter, env, cx)?;
+        let chunk = Box::new(Chunk::new(self.layout(paths, None)));
+        Ok(found.map(|found| State::Left { found, chunk }))
+    }
+}
