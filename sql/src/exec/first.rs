@@ -97,8 +97,9 @@ impl<'a> First<'a> {
         self.rows.sort_unstable_by(by_sort);
     }
 
-    /// Takes in what others have kept.
+    /// Takes in what others have kept, which counts once.
     pub(super) fn merge(&mut self, other: Self) -> Result<(), SqlError> {
+        drop(other.held);
         other.rows.into_iter().try_for_each(|(key, row)| self.keep(key, row))
     }
 
