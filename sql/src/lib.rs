@@ -41,8 +41,9 @@ use pangea_core::txn::Procedure;
 
 pub use held::RESULTS_BYTES_DEFAULT;
 use held::Results;
-pub use plan::OutputColumn;
+pub use insight::activity::Signals;
 use plan::cache::PlanCache;
+pub use plan::{Origin, OutputColumn};
 pub use statement::STATEMENT;
 
 /// What all sessions of a node share.

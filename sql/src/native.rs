@@ -218,7 +218,7 @@ impl Native {
 
     /// The columns of its row.
     pub(crate) fn columns(&self) -> Vec<OutputColumn> {
-        let column = |(name, base): (String, SqlType)| OutputColumn { name, ty: base.into() };
+        let column = |(name, base): (String, SqlType)| OutputColumn::new(name, base);
         self.procedure.columns().into_iter().map(column).collect()
     }
 

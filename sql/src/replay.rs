@@ -178,8 +178,7 @@ mod tests {
 
     #[test]
     fn results_that_differ_have_digests_that_differ() {
-        let column =
-            |name: &str, ty: SqlType| OutputColumn { name: name.to_owned(), ty: ty.into() };
+        let column = |name: &str, ty: SqlType| OutputColumn::new(name, ty);
         let columns = [column("a", SqlType::Int4)];
         let of = |rows: Vec<Vec<Datum>>, count| {
             digest(&columns, &Executed { rows, count, ..Executed::default() })

@@ -267,7 +267,7 @@ impl Returned {
                 let name = text(&mut from)?;
                 let base = decode_type(&mut from)?;
                 let modifier = from.u32("type modifier")? as i32;
-                Ok(OutputColumn { name, ty: ColumnType { base, modifier } })
+                Ok(OutputColumn::new(name, ColumnType { base, modifier }))
             })
             .collect::<Result<Vec<_>, DecodeError>>()?;
         let types = || columns.iter().map(|column: &OutputColumn| column.ty.base);
@@ -360,7 +360,7 @@ mod tests {
         // Before there were schemas nothing was said of a path, and names were of `public`.
         older[0] = VERSION_WITHOUT_SCHEMAS;
         assert_eq!(*path(&older), *search_path::BEFORE_SCHEMAS);
-        let columns = vec![OutputColumn { name: "a".to_owned(), ty: SqlType::Int4.into() }];
+        let columns = vec![OutputColumn::new("a", SqlType::Int4)];
         let rows = vec![vec![Datum::Int(1)], vec![Datum::Null]];
         let executed = Executed { rows, count: 2, notices: vec![Notice::plain("n")] };
         let (current, last_number) = (vec![(1, -2)], Some(-2));

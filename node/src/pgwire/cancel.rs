@@ -30,6 +30,7 @@ use pangea_core::protocol::Status;
 use pangea_core::store::Store;
 use pangea_core::topology::Topology;
 use pangea_core::txn::{Outcome, Program, Registry};
+use pangea_sql::Signals;
 use pangea_sql::engine::{About, Engine, Interruption, Trace, Unavailable};
 use pangea_sql::history::History;
 use tokio::runtime::RuntimeFlavor;
@@ -45,6 +46,8 @@ const HANDING_OVER: Duration = Duration::from_micros(300);
 #[derive(Debug, Default)]
 pub(super) struct Switch {
     is_pressed: watch::Sender<bool>,
+    /// Whether somebody has ended the session.
+    is_dismissed: watch::Sender<bool>,
     /// When the time of the statement that runs is over.
     deadline: Mutex<Option<Instant>>,
     /// When the statement that runs began, or the runtime was last woken for it.
@@ -57,6 +60,11 @@ impl Switch {
     /// Ends the wait that there is, and those to come until the next reset.
     fn press(&self) {
         self.is_pressed.send_replace(true);
+    }
+
+    /// Whether somebody has ended the session, now and later.
+    pub(super) fn dismissed(&self) -> watch::Receiver<bool> {
+        self.is_dismissed.subscribe()
     }
 
     /// Lets the next statement wait: a request that came too late for one is not for another.
@@ -102,6 +110,16 @@ impl Switch {
             Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
             None => pending().await,
         }
+    }
+}
+
+impl Signals for Switch {
+    fn cancel(&self) {
+        self.press();
+    }
+
+    fn terminate(&self) {
+        self.is_dismissed.send_replace(true);
     }
 }
 
@@ -177,12 +195,11 @@ impl<E: Engine> Cancellable<E> {
         &self,
         answer: impl Future<Output = Result<T, Unavailable>>,
     ) -> Result<T, Unavailable> {
-        let mut is_ending = self.is_ending.clone();
         tokio::select! {
             // An answer that is there is given.
             biased;
             answer = answer => answer,
-            _ = is_ending.wait_for(|&is_ending| is_ending) => {
+            () = self.ending() => {
                 Err(Unavailable { reason: "the server is stopping".to_owned() })
             }
             () = self.switch.pressed() => {
@@ -219,10 +236,14 @@ impl<E: Engine> Cancellable<E> {
         let _ = self.until_interrupted(never).await;
     }
 
-    /// Waits until the server waits for no statement any more.
+    /// Waits until the server waits for no statement of this client any more.
     pub(super) async fn ending(&self) {
-        let mut is_ending = self.is_ending.clone();
-        if is_ending.wait_for(|&is_ending| is_ending).await.is_err() {
+        let (mut is_ending, mut dismissed) = (self.is_ending.clone(), self.switch.dismissed());
+        let ended = tokio::select! {
+            ended = is_ending.wait_for(|&is_ending| is_ending) => ended.is_ok(),
+            ended = dismissed.wait_for(|&is_dismissed| is_dismissed) => ended.is_ok(),
+        };
+        if !ended {
             // Nobody is there to end it.
             pending().await
         }
@@ -291,7 +312,7 @@ impl<E: Engine> Engine for Cancellable<E> {
         if self.switch.is_long() {
             self.let_others_go_on();
         }
-        if *self.is_ending.borrow() {
+        if *self.is_ending.borrow() || *self.switch.is_dismissed.borrow() {
             return Some(Interruption::Stopping);
         }
         if self.switch.is_pressed() {

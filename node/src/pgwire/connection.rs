@@ -38,6 +38,8 @@ pub(super) struct Connection {
     ahead: VecDeque<Incoming>,
     pub replies: Replies,
     stopped: watch::Receiver<bool>,
+    /// Whether another session has ended this one, once it is one.
+    dismissed: Option<watch::Receiver<bool>>,
 }
 
 /// Why a connection ends.
@@ -64,7 +66,12 @@ impl Connection {
     pub(super) fn new(stream: TcpStream, stopped: watch::Receiver<bool>) -> io::Result<Self> {
         let (input, ahead, address) = (BytesMut::new(), VecDeque::new(), stream.peer_addr()?);
         let (stream, replies) = (Stream::Plain(stream), Replies::default());
-        Ok(Self { stream, address, input, ahead, replies, stopped })
+        Ok(Self { stream, address, input, ahead, replies, stopped, dismissed: None })
+    }
+
+    /// Leaves the client when somebody says so.
+    pub(super) fn leave_when(&mut self, dismissed: watch::Receiver<bool>) {
+        self.dismissed = Some(dismissed);
     }
 
     /// Where the client is.
@@ -174,13 +181,15 @@ impl Connection {
     /// Reads a message. While it waits, the server may be told to stop.
     async fn receive(&mut self) -> Result<Incoming, End> {
         let mut stopped = self.stopped.clone();
+        // Its own session's end is never told to a client that is none yet.
+        let mut dismissed = self.dismissed.clone().unwrap_or_else(|| stopped.clone());
         tokio::select! {
-            message = self.read(guard::message) => message,
-            _ = stopped.wait_for(|&is_stopped| is_stopped) => {
-                let message = "terminating connection due to administrator command";
-                Err(End::Fatal(SqlError::new(code::ADMIN_SHUTDOWN, message)))
-            }
+            message = self.read(guard::message) => return message,
+            _ = stopped.wait_for(|&is_stopped| is_stopped) => {}
+            _ = dismissed.wait_for(|&is_dismissed| is_dismissed) => {}
         }
+        let message = "terminating connection due to administrator command";
+        Err(End::Fatal(SqlError::new(code::ADMIN_SHUTDOWN, message)))
     }
 
     /// The next message. A client that has a transaction open may take so long to send it.

@@ -251,7 +251,9 @@ impl<E: Engine> Welcome<E> {
             Ok(session) => session,
             Err(error) => return connection.end(End::Fatal(error)).await,
         };
-        session.introduce(self.process, Some(connection.address()));
+        let switch = registration.switch().clone();
+        connection.leave_when(switch.dismissed());
+        session.introduce(self.process, Some(connection.address()), Some(switch));
         let mut client = Client::new(session, engine, &mut connection);
         let end = client.run(self.process, secret).await;
         drop(client);

@@ -148,9 +148,9 @@ impl Replies {
             let is_binary = formats.get(at).copied().unwrap_or(false);
             FieldDescription::new(
                 without_zeros(&column.name),
-                // No table and no column of one: results are not traced back to them.
-                0,
-                0,
+                // Nothing where it is computed.
+                column.origin.map_or(0, |origin| origin.relation as i32),
+                column.origin.map_or(0, |origin| origin.column),
                 column.ty.base.oid(),
                 column.ty.base.wire_len(),
                 column.ty.modifier,
@@ -231,7 +231,7 @@ mod tests {
         replies.complete("OK");
         assert_eq!(replies.bytes(), b"C\0\0\0\x07OK\0");
         replies.clear();
-        let column = OutputColumn { name: "a".to_owned(), ty: SqlType::Int4.into() };
+        let column = OutputColumn::new("a", SqlType::Int4);
         let row = [Datum::Int(7), Datum::Null];
         let columns = [column.clone(), column];
         replies.row(&row, &columns, &[true, true], &Zone::default()).unwrap();

@@ -17,6 +17,8 @@ create index on shop.orders (customer, price desc nulls last);
 create unique index customers_lower on customers (lower(name)) where born is not null;
 create view rich as select c.name, sum(o.price) as total
     from customers c join shop.orders o on o.customer = c.id group by c.name;
+create view per_customer as select c.id, c.name, count(o.id) as orders
+    from customers c left join shop.orders o on o.customer = c.id group by c.id;
 create view shop.ann as select id, name from customers where name = 'ann' with check option;
 comment on table customers is 'who buys';
 comment on column customers.name is 'it''s a name';

@@ -22,6 +22,8 @@ pub struct View {
     /// The tables and views that it names, and how many columns each had: those that came later
     /// are not in the view, whatever `*` says.
     pub reads: Vec<(QualifiedName, usize)>,
+    /// Whether its groups show columns that follow from the primary key of such a table.
+    pub relies_on_keys: bool,
     /// Where each of its rows is one of the first relation that it names: for each of its columns,
     /// the place of the column there, unless it is computed.
     pub shows: Option<Vec<Option<u32>>>,

@@ -38,7 +38,7 @@ fn targets(types: &[SqlType]) -> Arc<[Target]> {
 /// What COPY TO sends.
 fn written(options: &Options, types: &[SqlType], rows: &[Vec<Datum>]) -> Messages {
     let columns = targets(types);
-    let columns = columns.iter().map(|it| OutputColumn { name: it.name.clone(), ty: it.ty });
+    let columns = columns.iter().map(|it| OutputColumn::new(&it.name, it.ty));
     let quoted = vec![false; types.len()];
     let options = Arc::new(options.clone());
     let mut writer = RowWriter::new(options, columns.collect(), quoted, Zone::default());

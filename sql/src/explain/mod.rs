@@ -1,8 +1,8 @@
 //! EXPLAIN: the plan that a statement has, and what its run took.
 //!
 //! ```text
-//!   Planned ---- statement.rs ----> Node, and its children ---- output.rs ----> text or JSON
-//!     | what DataFusion runs:             ^
+//!   Planned ---- statement.rs ----> Node, and its children ---- output.rs ----> text
+//!     | what DataFusion runs:             ^              `-- tree.rs ------> JSON, XML
 //!     |   relational/explain.rs ----------|
 //!     `-- ANALYZE: runs, with a Profile --'  rows and times of each step, and of the commit
 //! ```
@@ -17,6 +17,7 @@ pub(crate) mod expression;
 mod output;
 pub(crate) mod profile;
 pub(crate) mod statement;
+mod tree;
 
 use crate::types::SqlType;
 pub(crate) use output::{Summary, shown};
@@ -52,13 +53,14 @@ impl Default for Options {
 pub(crate) enum Format {
     Text,
     Json,
+    Xml,
 }
 
 impl Format {
     /// The type of the column `QUERY PLAN`.
     pub(crate) fn base(self) -> SqlType {
         match self {
-            Self::Text => SqlType::Text,
+            Self::Text | Self::Xml => SqlType::Text,
             Self::Json => SqlType::Json,
         }
     }

@@ -1,10 +1,9 @@
-//! Plans as text and as JSON, in PostgreSQL's layout.
+//! Plans as text, in PostgreSQL's layout.
 
 use std::time::Duration;
 
 use super::profile::{Commit, Profile, Way};
-use super::{Actual, Detail, Format, Node, Options};
-use crate::types::json::Json;
+use super::{Actual, Detail, Format, Node, Options, tree};
 
 /// How far below a step what is said of it stands.
 const INDENT: usize = 2;
@@ -28,14 +27,8 @@ pub(crate) fn shown(plan: &Node, options: Options, summary: &Summary<'_>) -> Vec
             below(options, summary, &mut lines);
             lines
         }
-        Format::Json => {
-            let mut out = String::from("[\n  {\n");
-            let mut fields = vec![Field::Plan(plan)];
-            fields.extend(below_json(options, summary).into_iter().map(Field::Said));
-            write_fields(&fields, options, 2, &mut out);
-            out.push_str("\n  }\n]");
-            vec![out]
-        }
+        Format::Json => vec![tree::json(plan, options, summary)],
+        Format::Xml => vec![tree::xml(plan, options, summary)],
     }
 }
 
@@ -107,7 +100,7 @@ fn below(options: Options, summary: &Summary<'_>, lines: &mut Vec<String>) {
 }
 
 /// What is said of the commit: in one line, and then one by one.
-fn committed(
+pub(super) fn committed(
     options: Options,
     summary: &Summary<'_>,
 ) -> Option<(String, Vec<(&'static str, Detail)>)> {
@@ -147,115 +140,4 @@ fn committed(
         details.push(("Commit Time", ms(times.total)));
     }
     Some((title.to_owned(), details))
-}
-
-/// A field of a JSON object.
-enum Field<'a> {
-    Plan(&'a Node),
-    Said((&'static str, Said)),
-}
-
-/// What a field says.
-enum Said {
-    Detail(Detail),
-    Fields(Vec<(&'static str, Detail)>),
-}
-
-fn below_json(options: Options, summary: &Summary<'_>) -> Vec<(&'static str, Said)> {
-    let mut fields = Vec::new();
-    let number = |number| Said::Detail(Detail::Number(number));
-    if options.has_summary {
-        fields.push(("Planning Time", number(summary.planning_ms)));
-    }
-    let Some(profile) = summary.profile else { return fields };
-    if options.has_summary {
-        fields.push(("Execution Time", number(profile.execution_ms())));
-    }
-    if let Some((title, mut details)) = committed(options, summary) {
-        let title = title.trim_start_matches("Commit: ").to_owned();
-        details.insert(0, ("Way", Detail::Text(title)));
-        fields.push(("Commit", Said::Fields(details)));
-    }
-    fields
-}
-
-fn write_fields(fields: &[Field<'_>], options: Options, indent: usize, out: &mut String) {
-    let pad = " ".repeat(indent * 2);
-    for (at, field) in fields.iter().enumerate() {
-        if at > 0 {
-            out.push_str(",\n");
-        }
-        match field {
-            Field::Plan(plan) => {
-                out.push_str(&format!("{pad}\"Plan\": {{\n"));
-                write_node(plan, options, indent + 1, out);
-                out.push_str(&format!("\n{pad}}}"));
-            }
-            Field::Said((name, Said::Detail(detail))) => {
-                out.push_str(&format!("{pad}\"{name}\": {}", detail_json(detail)));
-            }
-            Field::Said((name, Said::Fields(details))) => {
-                out.push_str(&format!("{pad}\"{name}\": {{\n"));
-                write_details(details, indent + 1, out);
-                out.push_str(&format!("\n{pad}}}"));
-            }
-        }
-    }
-}
-
-fn write_details(details: &[(&'static str, Detail)], indent: usize, out: &mut String) {
-    let pad = " ".repeat(indent * 2);
-    for (at, (name, detail)) in details.iter().enumerate() {
-        let comma = if at > 0 { ",\n" } else { "" };
-        out.push_str(&format!("{comma}{pad}\"{name}\": {}", detail_json(detail)));
-    }
-}
-
-fn write_node(node: &Node, options: Options, indent: usize, out: &mut String) {
-    let text = |text: &str| Detail::Text(text.to_owned());
-    let mut fields = vec![("Node Type", text(&node.kind))];
-    fields.extend(node.relationship.map(|it| ("Parent Relationship", text(it))));
-    fields.extend(node.role.as_deref().map(|role| ("Subplan Name", text(role))));
-    fields.push(("Parallel Aware", Detail::Bool(false)));
-    fields.push(("Async Capable", Detail::Bool(false)));
-    fields.extend(node.facts.iter().cloned());
-    if let (true, Some(rows)) = (options.has_costs, node.rows) {
-        fields.push(("Plan Rows", Detail::Count(rows)));
-    }
-    if let Some(actual) = node.actual.filter(|_| options.is_analyzed) {
-        if options.has_timing {
-            fields.push(("Actual Startup Time", Detail::Number(actual.startup_ms)));
-            fields.push(("Actual Total Time", Detail::Number(actual.total_ms)));
-        }
-        fields.push(("Actual Rows", Detail::Count(actual.rows)));
-        fields.push(("Actual Loops", Detail::Count(actual.loops)));
-    }
-    fields.extend(node.details.iter().cloned());
-    write_details(&fields, indent, out);
-    if node.children.is_empty() {
-        return;
-    }
-    let pad = " ".repeat(indent * 2);
-    out.push_str(&format!(",\n{pad}\"Plans\": [\n"));
-    for (at, child) in node.children.iter().enumerate() {
-        out.push_str(if at > 0 { ",\n" } else { "" });
-        out.push_str(&format!("{pad}  {{\n"));
-        write_node(child, options, indent + 2, out);
-        out.push_str(&format!("\n{pad}  }}"));
-    }
-    out.push_str(&format!("\n{pad}]"));
-}
-
-fn detail_json(detail: &Detail) -> String {
-    let text = |text: &String| Json::String(text.clone()).to_string();
-    match detail {
-        Detail::Text(said) => text(said),
-        Detail::List(items) => {
-            let items: Vec<String> = items.iter().map(text).collect();
-            format!("[{}]", items.join(", "))
-        }
-        Detail::Count(count) => count.to_string(),
-        Detail::Number(number) => format!("{number:.3}"),
-        Detail::Bool(value) => value.to_string(),
-    }
 }

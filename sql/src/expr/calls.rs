@@ -21,17 +21,8 @@ use crate::types::datum::Datum;
 use crate::types::interval::Interval;
 
 /// Aggregates and window functions that PostgreSQL has and Pangea lacks.
-const UNSUPPORTED: [&str; 9] = [
-    "to_char",
-    "to_date",
-    "to_timestamp",
-    "to_number",
-    "pg_sleep",
-    "txid_current",
-    "pg_backend_pid",
-    "row_to_json",
-    "grouping",
-];
+const UNSUPPORTED: [&str; 7] =
+    ["to_char", "to_date", "to_timestamp", "to_number", "txid_current", "row_to_json", "grouping"];
 
 /// A boolean as it is shown, which is not what a cast to text makes of it.
 fn letter(expr: Expr) -> Expr {
@@ -237,7 +228,11 @@ impl Binder<'_> {
                 return Err(self.no_function(name, &types, location));
             }
         };
-        self.params.reads_catalog |= matches!(signature.function, Function::Catalog(_));
+        // Who may end another's statement, the catalog says.
+        let is_of_node = matches!(signature.function, Function::Node(_));
+        self.params.reads_node |= is_of_node;
+        self.params.reads_catalog |=
+            is_of_node || matches!(signature.function, Function::Catalog(_));
         let list = self.cast_args(name, args, signature.args)?;
         Ok(Bound::new(Expr::Call(signature.function, list), signature.result, location))
     }

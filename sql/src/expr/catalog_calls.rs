@@ -23,6 +23,8 @@ pub(crate) enum CatalogFunction {
     Always,
     /// What is never so here.
     Never,
+    /// What a standby of PostgreSQL alone can be asked.
+    InRecovery,
     /// What Pangea has nothing to say to.
     Nothing,
     /// What is not there, as a text.
@@ -202,11 +204,28 @@ pub(super) const SIGNATURES: &[Signature] = &[
     of("pg_total_relation_size", &[REGCLASS], Int8, function(F::Nothing)),
     of("pg_database_size", &[Oid], Int8, function(F::Nothing)),
     of("pg_database_size", &[Name], Int8, function(F::Nothing)),
+    of("pg_tablespace_size", &[Oid], Int8, function(F::Nothing)),
+    of("pg_tablespace_size", &[Name], Int8, function(F::Nothing)),
+    of("pg_stat_get_numscans", &[Oid], Int8, function(F::Nothing)),
+    of("pg_stat_get_tuples_returned", &[Oid], Int8, function(F::Nothing)),
+    of("pg_stat_get_tuples_fetched", &[Oid], Int8, function(F::Nothing)),
+    of("pg_stat_get_tuples_inserted", &[Oid], Int8, function(F::Nothing)),
+    of("pg_stat_get_tuples_updated", &[Oid], Int8, function(F::Nothing)),
+    of("pg_stat_get_tuples_deleted", &[Oid], Int8, function(F::Nothing)),
+    of("pg_stat_get_live_tuples", &[Oid], Int8, function(F::Nothing)),
+    of("pg_stat_get_dead_tuples", &[Oid], Int8, function(F::Nothing)),
+    of("pg_current_logfile", &[], Text, function(F::Nothing)),
     of("pg_is_in_recovery", &[], Bool, function(F::Never)),
+    of("pg_is_wal_replay_paused", &[], Bool, function(F::InRecovery)),
+    of("pg_last_wal_receive_lsn", &[], Text, function(F::Nothing)),
+    of("pg_last_wal_replay_lsn", &[], Text, function(F::Nothing)),
+    of("pg_last_xact_replay_timestamp", &[], SqlType::Timestamptz, function(F::Nothing)),
     of("pg_is_other_temp_schema", &[Oid], Bool, function(F::Never)),
     of("to_regclass", &[Text], REGCLASS, function(F::Find(Reg::Class))),
     of("to_regtype", &[Text], SqlType::Reg(Reg::Type), function(F::Find(Reg::Type))),
     of("to_regnamespace", &[Text], SqlType::Reg(Reg::Namespace), function(F::Find(Reg::Namespace))),
+    of("to_regproc", &[Text], SqlType::Reg(Reg::Procedure), function(F::Find(Reg::Procedure))),
+    of("to_regprocedure", &[Text], SqlType::Reg(Reg::Signature), function(F::Find(Reg::Signature))),
     of("to_regrole", &[Text], SqlType::Reg(Reg::Role), function(F::Find(Reg::Role))),
     of("has_column_privilege", &[Text, Text, Text], Bool, function(F::HasPrivilege(Of::Column))),
     of("has_column_privilege", &[Oid, Int4, Text], Bool, function(F::HasPrivilege(Of::Column))),
@@ -261,6 +280,11 @@ pub(super) fn call(
         F::IsVisible => Ok(catalog.is_visible(oid(&args[0])).map_or(Datum::Null, Datum::Bool)),
         F::Always => Ok(Datum::Bool(true)),
         F::Never => Ok(Datum::Bool(false)),
+        F::InRecovery => {
+            let hint = "Recovery control functions can only be executed during recovery.";
+            Err(SqlError::new(code::NOT_PREREQUISITE, "recovery is not in progress")
+                .with_hint(hint))
+        }
         F::Nothing => Ok(Datum::Null),
         F::Empty => Ok(Datum::Text(String::new())),
         F::Expr => Ok(Datum::Text(catalog.shown_expr(text(&args[0])))),

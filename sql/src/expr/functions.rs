@@ -12,6 +12,7 @@ use super::dates::{self, DateFunction};
 use super::enums::EnumFunction;
 use super::json::JsonFunction;
 use super::math::{self, MathFunction};
+use super::node_calls::{self, NodeFunction};
 use super::regexes::{self, RegexFunction};
 use super::session_calls::{self, SettingFunction};
 use super::time_functions::{self, TimeFunction};
@@ -89,6 +90,7 @@ pub(crate) enum Function {
     SessionUser,
     Catalog(CatalogFunction),
     Setting(SettingFunction),
+    Node(NodeFunction),
     /// Gives back locks that nobody has: drivers ask for it before they hand a connection on.
     UnlockAll,
     TypeName(SqlType),
@@ -97,7 +99,8 @@ pub(crate) enum Function {
 impl Function {
     /// Whether two calls with the same arguments may differ.
     pub(crate) fn is_volatile(self) -> bool {
-        matches!(self, Self::RandomUuid | Self::Random | Self::Setting(SettingFunction::Set))
+        use SettingFunction::Set;
+        matches!(self, Self::RandomUuid | Self::Random | Self::Setting(Set) | Self::Node(_))
     }
 
     /// Whether the arguments alone decide: not the time, the session's zone, or chance.
@@ -117,6 +120,7 @@ impl Function {
             | Self::SessionUser
             | Self::Catalog(_)
             | Self::Setting(_)
+            | Self::Node(_)
             | Self::UnlockAll => false,
             Self::Extract(base) | Self::DateTruncate(base) => !depends_on_zone(base),
             Self::Array(ArrayFunction::Join(base))
@@ -183,6 +187,7 @@ impl Function {
             Self::Time(function) => time_functions::call(function, args, &env.zone, env.now),
             Self::TypeName(base) => Ok(Datum::Text(base.name().into_owned())),
             Self::Catalog(function) => catalog_calls::call(function, args, env),
+            Self::Node(function) => node_calls::call(function, args, env),
             Self::Setting(function) => session_calls::call(function, args, env),
             _ => strings::call(self, args),
         }

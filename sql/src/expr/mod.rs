@@ -18,6 +18,7 @@ pub(crate) mod functions;
 mod json;
 mod json_calls;
 mod math;
+mod node_calls;
 pub(crate) mod operators;
 pub(crate) mod regexes;
 mod row_values;

@@ -2,7 +2,6 @@
 
 use super::arrays::ArrayFunction;
 use super::cast::{self, Level};
-use super::catalog_calls;
 use super::dates;
 use super::functions::Function;
 use super::json_calls;
@@ -12,6 +11,7 @@ use super::session_calls;
 use super::strings::TrimSide;
 use super::time_functions;
 use super::words;
+use super::{catalog_calls, node_calls};
 use crate::types::{Element, SqlType};
 use SqlType::{
     Bool, Bytea, Date, Float8, Int2, Int4, Int8, Interval, Numeric, Text, Time, Timestamp,
@@ -149,6 +149,7 @@ fn forms() -> impl Iterator<Item = &'static Signature> {
         math::SIGNATURES,
         dates::SIGNATURES,
         catalog_calls::SIGNATURES,
+        node_calls::SIGNATURES,
         session_calls::SIGNATURES,
     ];
     groups.into_iter().chain(catalog_calls::PRIVILEGE_FORMS).flatten()

@@ -115,6 +115,7 @@ fn custom_type(object: &ast::ObjectName, enums: &Enums) -> Result<ColumnType, Sq
         "regclass" => by_name(SqlType::Reg(Reg::Class)),
         "regnamespace" => by_name(SqlType::Reg(Reg::Namespace)),
         "regproc" => by_name(SqlType::Reg(Reg::Procedure)),
+        "regprocedure" => by_name(SqlType::Reg(Reg::Signature)),
         "regrole" => by_name(SqlType::Reg(Reg::Role)),
         "regtype" => by_name(SqlType::Reg(Reg::Type)),
         "int2vector" => by_name(SqlType::Int2Vector),

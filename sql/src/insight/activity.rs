@@ -30,6 +30,15 @@ impl State {
     }
 }
 
+/// What other sessions may do to one.
+pub trait Signals: std::fmt::Debug + Send + Sync {
+    /// Ends the statement that runs.
+    fn cancel(&self);
+
+    /// Ends the session, and the statement that runs with it.
+    fn terminate(&self);
+}
+
 /// One session, as it is shown. Times are microseconds since 2000-01-01.
 #[derive(Clone, Debug)]
 pub(crate) struct Activity {
@@ -44,6 +53,7 @@ pub(crate) struct Activity {
     pub state_changed: i64,
     pub state: State,
     pub query: Arc<str>,
+    pub signals: Option<Arc<dyn Signals>>,
 }
 
 /// The sessions of a node.
@@ -94,6 +104,11 @@ impl Place {
         change(&mut locked(&self.activity));
     }
 
+    /// Which process the session is to its client.
+    pub(crate) fn process(&self) -> i32 {
+        locked(&self.activity).process
+    }
+
     /// A number that tells sessions apart.
     pub(crate) fn number(&self) -> u64 {
         self.number
@@ -132,6 +147,7 @@ mod tests {
             state_changed: 1,
             state: State::Idle,
             query: Arc::from(""),
+            signals: None,
         }
     }
 

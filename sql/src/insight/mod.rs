@@ -26,6 +26,7 @@ use pangea_core::protocol::Status;
 use pangea_core::topology::Topology;
 
 use crate::engine::About;
+use crate::error::SqlError;
 use activity::{Activities, Activity};
 use hot_keys::{HotKey, HotKeys};
 use statements::{Statements, Sums};
@@ -38,9 +39,29 @@ pub(crate) struct Insight {
     pub hot_keys: HotKeys,
 }
 
+/// Asks whether the statement must end.
+pub(crate) struct Look(pub Box<dyn Fn() -> Result<(), SqlError> + Send + Sync>);
+
+impl Look {
+    /// # Errors
+    /// When it must.
+    pub(crate) fn check(&self) -> Result<(), SqlError> {
+        self.0()
+    }
+}
+
+impl std::fmt::Debug for Look {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Look")
+    }
+}
+
 /// What a node knows of itself at one moment, for one statement.
 #[derive(Debug)]
 pub(crate) struct Facts {
+    /// Which process the session is to its client.
+    pub process: i32,
+    pub look: Look,
     pub about: About,
     pub topology: Topology,
     /// Nothing where the node's protocol did not answer.

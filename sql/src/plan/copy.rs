@@ -154,7 +154,7 @@ impl Planner<'_> {
 
 fn shown(table: &Table, at: usize) -> OutputColumn {
     let column = &table.columns[at];
-    OutputColumn { name: column.name.clone(), ty: column.ty }
+    OutputColumn::new(&column.name, column.ty)
 }
 
 fn copy_to(

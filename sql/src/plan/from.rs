@@ -16,7 +16,7 @@ use crate::expr::bind::{Aggregates, Bound, Scope, ScopeColumn};
 use crate::expr::{Binary, Comparison, Expr, cast};
 use crate::relational::{self, ColumnId, From, JoinKind};
 use crate::syntax;
-use crate::system::Found;
+use crate::system::{self, Found};
 use crate::types::{ColumnType, SqlType};
 
 /// Relations so far, and their columns.
@@ -158,7 +158,7 @@ impl Planner<'_> {
     }
 
     /// A table, or what WITH has named.
-    fn named_relation(
+    pub(super) fn named_relation(
         &mut self,
         name: &ast::ObjectName,
         alias: Option<&ast::TableAlias>,
@@ -170,6 +170,7 @@ impl Planner<'_> {
             let known = syntax::name(ident);
             let relation = self.number();
             let plan = relational::renamed(&query, relation)?;
+            self.shows_query(relation, &columns);
             let scope = derived_scope(&columns, alias, &known, relation)?;
             return Ok(Side { from: From::Plan(plan), scope });
         }
@@ -180,8 +181,7 @@ impl Planner<'_> {
             Named::Table(table) => table,
             Named::View(view) => return self.view(view, alias),
             Named::Sequence(name, sequence) => {
-                let columns = sequence::COLUMNS
-                    .map(|(name, base)| OutputColumn { name: name.to_owned(), ty: base.into() });
+                let columns = sequence::COLUMNS.map(|(name, base)| OutputColumn::new(name, base));
                 let relation = self.number();
                 let mut scope = derived_scope(&columns, alias, name.name(), relation)?;
                 if alias.is_none() {
@@ -196,6 +196,7 @@ impl Planner<'_> {
         let known = alias.map_or_else(|| table.name.name().to_owned(), |it| syntax::name(&it.name));
         let relation = self.number();
         self.label(alias, table.name.name(), relation);
+        self.is_kept(relation, system::stored(table.id.0), table.columns.len());
         let mut scope = scope_as(&table, &known, relation);
         scope.columns.iter_mut().skip(width).for_each(|column| column.is_hidden = true);
         let names = alias.map_or(&[][..], |alias| &alias.columns[..]);
@@ -216,7 +217,7 @@ impl Planner<'_> {
             Found::Table(table) => table,
             Found::View(view) => {
                 let name = format!("{}.{}", view.schema, view.name);
-                let mut side = self.system_view(&name, &view.query, alias)?;
+                let mut side = self.system_view((&name, view.oid), &view.query, alias)?;
                 if alias.is_none() {
                     side.scope.is_of(&view.schema);
                 }
@@ -227,8 +228,9 @@ impl Planner<'_> {
         self.params.reads_node |= table.is_of_node();
         let relation = self.number();
         let columns = table.all_columns();
-        let columns = columns.map(|(name, base)| OutputColumn { name, ty: base.into() });
+        let columns = columns.map(|(name, base)| OutputColumn::new(name, base));
         let columns: Vec<_> = columns.collect();
+        self.is_kept(relation, table.oid, table.columns.len());
         let mut scope = derived_scope(&columns, alias, &table.name, relation)?;
         self.label(alias, &table.name, relation);
         if let Some(last) = scope.columns.last_mut() {
@@ -273,6 +275,7 @@ impl Planner<'_> {
         let (nested, columns) = planned?;
         let relation = self.number();
         let known = syntax::name(&alias.name);
+        self.shows_query(relation, &columns);
         let scope = derived_scope(&columns, Some(alias), &known, relation)?;
         let is_own = |id: &ColumnId| {
             left.is_some_and(|left| left.scope.columns.iter().any(|column| column.id == *id))

@@ -13,6 +13,14 @@ use crate::relational::{self, From, JoinKind};
 use crate::syntax;
 use crate::types::SqlType;
 
+/// Functions that come to the rows of a table of the catalog.
+const CATALOG: [(&str, &str); 4] = [
+    ("pg_available_extensions", "pg_available_extensions"),
+    ("pg_cursor", "pg_cursors"),
+    ("pg_lock_status", "pg_locks"),
+    ("pg_show_all_settings", "pg_settings"),
+];
+
 /// What WITH ORDINALITY, the alias and LATERAL say of a function.
 pub(super) struct FunctionFrom<'a> {
     pub name: String,
@@ -30,9 +38,9 @@ impl FunctionFrom<'_> {
             // A function of one column gives it the name of its alias.
             let alias = self.alias.filter(|_| is_single && *name != "value");
             let name = alias.map_or((*name).to_owned(), |alias| syntax::name(&alias.name));
-            OutputColumn { name, ty: (*base).into() }
+            OutputColumn::new(name, *base)
         };
-        let number = || OutputColumn { name: "ordinality".to_owned(), ty: SqlType::Int8.into() };
+        let number = || OutputColumn::new("ordinality", SqlType::Int8);
         columns.iter().map(output).chain(self.is_numbered.then(number)).collect()
     }
 }
@@ -45,6 +53,13 @@ impl Planner<'_> {
         before: Option<&Side>,
         kind: JoinKind,
     ) -> Result<(Side, bool), Failure> {
+        if let Some((_, table)) = CATALOG.iter().find(|(name, _)| *name == call.name)
+            && call.args.is_empty()
+            && !call.is_numbered
+        {
+            let table = ast::ObjectName::from(vec![ast::Ident::new(*table)]);
+            return Ok((self.named_relation(&table, call.alias)?, false));
+        }
         let scope = before.map(|side| side.scope.clone()).unwrap_or_default();
         let exprs = call.args.iter().filter_map(|arg| match arg {
             ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(expr)) => Some(expr),

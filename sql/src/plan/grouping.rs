@@ -118,7 +118,8 @@ impl Planner<'_> {
 }
 
 /// Makes the columns of a table keys whose primary key is among them: they follow from it.
-pub(super) fn add_dependent(keys: &mut Vec<Typed>, parts: &[&mut Expr], scope: &Scope) {
+/// Returns whether there are any.
+pub(super) fn add_dependent(keys: &mut Vec<Typed>, parts: &[&mut Expr], scope: &Scope) -> bool {
     let is_key = |at: usize| keys.iter().any(|(key, _)| *key == Expr::Column(at));
     let mut whole = Vec::new();
     for (at, column) in scope.columns.iter().enumerate() {
@@ -145,7 +146,9 @@ pub(super) fn add_dependent(keys: &mut Vec<Typed>, parts: &[&mut Expr], scope: &
         });
     }
     named.retain(|at| !is_key(*at));
+    let has_any = !named.is_empty();
     keys.extend(named.into_iter().map(|at| (Expr::Column(at), scope.columns[at].ty.base)));
+    has_any
 }
 
 /// The expression over the columns of a group.

@@ -38,6 +38,7 @@ mod views;
 mod with;
 mod written;
 
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::sync::Arc;
 
@@ -146,12 +147,37 @@ impl Planned {
 }
 
 /// A column of a result.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct OutputColumn {
     /// Its name.
     pub name: String,
     /// Its type.
     pub ty: ColumnType,
+    /// Which column of a relation it shows as it is.
+    pub origin: Option<Origin>,
+}
+
+/// A column of a relation, by its numbers in `pg_attribute`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// `attrelid`
+    pub relation: u32,
+    /// `attnum`
+    pub column: i16,
+}
+
+impl OutputColumn {
+    /// A column that is computed.
+    pub fn new(name: impl Into<String>, ty: impl Into<ColumnType>) -> Self {
+        Self { name: name.into(), ty: ty.into(), origin: None }
+    }
+}
+
+impl PartialEq for OutputColumn {
+    /// What it shows is no matter of what it is.
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name && self.ty == other.ty
+    }
 }
 
 /// A query over one table, a list of rows, or nothing.
@@ -260,6 +286,8 @@ pub(crate) struct Planner<'a> {
     required: Vec<Required>,
     /// What relations go by, by their numbers.
     labels: Vec<(u32, String)>,
+    /// What columns of relations show, by the numbers of those.
+    origins: BTreeMap<u32, Vec<Option<Origin>>>,
 }
 
 /// Plans a statement of a procedure, whose variables are its parameters.
@@ -345,6 +373,7 @@ impl<'a> Planner<'a> {
             schemas_used: Vec::new(),
             required: Vec::new(),
             labels: Vec::new(),
+            origins: BTreeMap::new(),
         }
     }
 }
@@ -447,7 +476,7 @@ impl Planner<'_> {
                 Ok((Plan::Lock, Vec::new()))
             }
             S::ShowTables { .. } => {
-                let column = OutputColumn { name: "table".to_owned(), ty: SqlType::Text.into() };
+                let column = OutputColumn::new("table", SqlType::Text);
                 Ok((Plan::ShowTables, vec![column]))
             }
             other => Err(SqlError::unsupported(command_of(other)).into()),
@@ -531,6 +560,24 @@ impl Planner<'_> {
     fn number(&mut self) -> u32 {
         self.numbers += 1;
         self.numbers
+    }
+
+    /// Notes that a relation of the statement is one that is kept, with so many columns.
+    fn is_kept(&mut self, relation: u32, oid: u32, width: usize) {
+        let origin = |at: usize| Some(Origin { relation: oid, column: i16::try_from(at).ok()? });
+        self.origins.insert(relation, (1..=width).map(origin).collect());
+    }
+
+    /// Notes that a relation of the statement shows what a query in it does.
+    fn shows_query(&mut self, relation: u32, columns: &[OutputColumn]) {
+        self.origins.insert(relation, columns.iter().map(|column| column.origin).collect());
+    }
+
+    /// The column of a kept relation that an expression is.
+    fn origin(&self, expr: &Expr, scope: &Scope) -> Option<Origin> {
+        let Expr::Column(at) = expr else { return None };
+        let id = scope.columns.get(*at)?.id;
+        *self.origins.get(&id.relation)?.get(id.column as usize)?
     }
 
     fn error_at(&self, error: SqlError, location: sqlparser::tokenizer::Location) -> Failure {

@@ -341,7 +341,7 @@ impl Planner<'_> {
                 outputs.push(Output { slot, ty, argument });
                 let column = format!("column{}", outputs.len());
                 let name = Some(parameter.name.clone()).filter(|name| !name.is_empty());
-                columns.push(OutputColumn { name: name.unwrap_or(column), ty });
+                columns.push(OutputColumn::new(name.unwrap_or(column), ty));
             }
             let expr = match (at, &parameter.default) {
                 // What an OUT parameter is given is not looked at.

@@ -242,6 +242,7 @@ impl Planner<'_> {
         }
         let types = self.common_types(&mut columns, &others, &name)?;
         let sides = (left.with_types(&types)?, right.with_types(&types)?);
+        columns.iter_mut().for_each(|column| column.origin = None);
         let relation = self.number();
         let query = relational::combined(op, is_all, sides, relation, &mut self.numbers)?;
         Ok((Planned::Query(query), columns))
@@ -346,7 +347,7 @@ impl Planner<'_> {
                 row.push(bound.expr);
                 columns.truncate(column);
                 let name = format!("column{}", column + 1);
-                columns.push(OutputColumn { name, ty: bound.ty });
+                columns.push(OutputColumn::new(name, bound.ty));
             }
         }
         let asks = |expr: &Expr| expr.holds_subquery() || expr.names_outer();

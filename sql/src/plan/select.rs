@@ -17,7 +17,7 @@ use crate::expr::set_calls::part_name;
 use crate::expr::{Expr, Typed};
 use crate::relational::{Block, Distinct, GroupBy, Window};
 use crate::syntax;
-use crate::types::{ColumnType, SqlType};
+use crate::types::SqlType;
 
 /// The most columns of a result: what the wire protocol can count, as in PostgreSQL.
 const COLUMNS_MAX: usize = 1_664;
@@ -30,6 +30,16 @@ pub(super) struct Output {
 }
 
 impl Planner<'_> {
+    /// The columns of a result.
+    pub(super) fn columns_of(&self, output: &Output, scope: &Scope) -> Vec<OutputColumn> {
+        let named = output.names.iter().zip(&output.bounds);
+        let column = |(name, bound): (&String, &Bound)| {
+            let origin = self.origin(&bound.expr, scope);
+            OutputColumn { name: name.clone(), ty: bound.ty, origin }
+        };
+        named.map(column).collect()
+    }
+
     /// Rows of one length, each expression with the type it has by itself.
     pub(super) fn value_rows(
         &mut self,
@@ -71,7 +81,7 @@ impl Planner<'_> {
         let named = select.named_window.clone();
         let mut collected = Collected { named, ..Collected::default() };
         let output = self.projection(&select.projection, &scope, &mut collected)?;
-        let columns = columns_of(&output);
+        let columns = self.columns_of(&output, &scope);
         let (mut keys, sets) = self.group_keys(&select.group_by, &scope, &output)?;
         let mut having = match &select.having {
             Some(condition) => {
@@ -94,8 +104,8 @@ impl Planner<'_> {
             let parts = outputs.chain(windows.iter_mut().flat_map(Window::parts_mut));
             let parts = parts.chain(functions.iter_mut().flat_map(Called::parts_mut));
             let mut parts: Vec<&mut Expr> = parts.collect();
-            if sets.is_none() {
-                add_dependent(&mut keys, &parts, &scope);
+            if sets.is_none() && add_dependent(&mut keys, &parts, &scope) {
+                self.note_key();
             }
             for part in &mut parts {
                 let expr = std::mem::replace(*part, Expr::Param(0));
@@ -425,15 +435,6 @@ fn expand(scope: &Scope, table: Option<Qualifier<'_>>, location: Location, outpu
             output.names.push(column.name.clone());
         }
     }
-}
-
-pub(super) fn columns_of(output: &Output) -> Vec<OutputColumn> {
-    let named = output.names.iter().zip(&output.bounds);
-    let column = |(name, bound): (&String, &Bound)| {
-        let ty: ColumnType = bound.ty;
-        OutputColumn { name: name.clone(), ty }
-    };
-    named.map(column).collect()
 }
 
 /// `ORDER BY name`: the position in the result.

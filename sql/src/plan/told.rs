@@ -3,7 +3,6 @@
 use sqlparser::ast;
 
 use super::query::select_of;
-use super::select::columns_of;
 use super::written::Written;
 use super::{OutputColumn, Planner, Select, SortKey};
 use crate::error::{Failure, SqlError, code};
@@ -59,7 +58,7 @@ impl Planner<'_> {
             let message = "set-returning functions are not allowed in RETURNING";
             return Err(SqlError::new(code::FEATURE_NOT_SUPPORTED, message).into());
         }
-        let columns = columns_of(&output);
+        let columns = self.columns_of(&output, scope);
         // Behind the columns of the table are those of a view, or the key of the row and then they.
         let own = written.table().columns.len();
         let is_found = scope.columns.len() > own + written.width();

@@ -15,6 +15,7 @@ use crate::error::{Failure, SqlError, code};
 use crate::expr::bind::Params;
 use crate::relational::{self, From};
 use crate::syntax;
+use crate::system;
 use crate::types::{ColumnType, SqlType};
 use pangea_core::ids::TableId;
 use pangea_core::txn::Context;
@@ -58,6 +59,7 @@ pub(super) enum Within {
     New {
         name: QualifiedName,
         reads: Vec<(QualifiedName, usize)>,
+        relies_on_keys: bool,
     },
     /// One of the catalog's, which anybody may read.
     System(String),
@@ -118,7 +120,7 @@ impl Planner<'_> {
             self.keep(&mut query)?;
             query.to_string()
         };
-        let new = Within::New { name: name.clone(), reads: Vec::new() };
+        let new = Within::New { name: name.clone(), reads: Vec::new(), relies_on_keys: false };
         let (required, sequences) = (self.required.len(), self.params.sequences.clone());
         let (query_of, columns, within) = self.planned_view(&query, new)?;
         drop(query_of);
@@ -136,7 +138,9 @@ impl Planner<'_> {
             let message = "there is no parameter $1";
             return Err(SqlError::new(code::UNDEFINED_PARAMETER, message).into());
         }
-        let Within::New { reads, .. } = within else { unreachable!("it is a new one") };
+        let Within::New { reads, relies_on_keys, .. } = within else {
+            unreachable!("it is a new one")
+        };
         let columns = named_columns(columns, &create.columns)?;
         let check = self.check;
         if let (Some(_), Err(why)) = (check, &shows) {
@@ -145,7 +149,8 @@ impl Planner<'_> {
             return Err(error.with_hint(*why).into());
         }
         let shows = shows.ok();
-        let view = View { id: TableId(0), name, query, columns, reads, shows, check };
+        let id = TableId(0);
+        let view = View { id, name, query, columns, reads, relies_on_keys, shows, check };
         Ok(Plan::CreateView(Box::new(CreateView { view, or_replace: create.or_replace })))
     }
 
@@ -334,6 +339,13 @@ impl Planner<'_> {
         }
     }
 
+    /// Notes that groups show what follows from a primary key, in the view that is being planned.
+    pub(super) fn note_key(&mut self) {
+        if let Some(Within::New { relies_on_keys, .. }) = self.within.last_mut() {
+            *relies_on_keys = true;
+        }
+    }
+
     /// The rows of a view.
     pub(super) fn view(
         &mut self,
@@ -348,9 +360,10 @@ impl Planner<'_> {
         for required in &mut self.required[before..] {
             required.through.get_or_insert_with(|| view.name.clone());
         }
-        let column = |it: &ViewColumn| OutputColumn { name: it.name.clone(), ty: it.ty };
+        let column = |it: &ViewColumn| OutputColumn::new(&it.name, it.ty);
         let columns: Vec<OutputColumn> = view.columns.iter().take(width).map(column).collect();
-        let mut side = self.as_side(&query, &columns, alias, view.name.name())?;
+        let oid = system::stored(view.id.0);
+        let mut side = self.as_side(&query, &columns, alias, (view.name.name(), oid))?;
         if alias.is_none() {
             side.scope.is_of(view.name.schema());
         }
@@ -360,7 +373,7 @@ impl Planner<'_> {
     /// The rows of a view of the catalog.
     pub(super) fn system_view(
         &mut self,
-        name: &str,
+        (name, oid): (&str, u32),
         text: &str,
         alias: Option<&ast::TableAlias>,
     ) -> Result<Side, Failure> {
@@ -368,7 +381,7 @@ impl Planner<'_> {
         let (query, columns, _) = self.planned_view(text, Within::System(name.to_owned()))?;
         self.required.truncate(before);
         let known = name.rsplit('.').next().unwrap_or(name);
-        self.as_side(&query, &columns, alias, known)
+        self.as_side(&query, &columns, alias, (known, oid))
     }
 
     fn as_side(
@@ -376,10 +389,11 @@ impl Planner<'_> {
         query: &relational::Query,
         columns: &[OutputColumn],
         alias: Option<&ast::TableAlias>,
-        name: &str,
+        (name, oid): (&str, u32),
     ) -> Result<Side, Failure> {
         let relation = self.number();
         let plan = relational::renamed(query, relation)?;
+        self.is_kept(relation, oid, columns.len());
         let scope = derived_scope(columns, alias, name, relation)?;
         Ok(Side { from: From::Plan(plan), scope })
     }

@@ -28,6 +28,7 @@ use crate::expr::Expr;
 use crate::expr::bind::{Collected, Scope, ScopeColumn};
 use crate::relational::ColumnId;
 use crate::syntax;
+use crate::system;
 use crate::types::ColumnType;
 
 /// How something is written to.
@@ -287,6 +288,10 @@ impl Planner<'_> {
         let schema = alias.is_none().then(|| name.schema().to_owned());
         let alias = alias.unwrap_or_else(|| name.name().to_owned());
         self.labels.push((relation, alias.clone()));
+        if found.view.is_none() {
+            let table = found.table();
+            self.is_kept(relation, system::stored(table.id.0), table.columns.len());
+        }
         Ok(Written { alias, schema, ..found })
     }
 

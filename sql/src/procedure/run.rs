@@ -435,7 +435,7 @@ impl<'a> Machine<'a> {
             let message = "FOREACH expression must not be null";
             return Err(SqlError::new(code::NULL_NOT_ALLOWED, message).into());
         };
-        let column = OutputColumn { name: String::new(), ty: element.into() };
+        let column = OutputColumn::new("", element);
         let rows = array.items().iter().map(|item| vec![item.clone()]).collect();
         Ok((vec![column], rows))
     }

@@ -296,9 +296,8 @@ impl Slot {
             }
             DeclaredType::Row(table) => {
                 let table = table_of(table, path, cx)?;
-                let column = |(_, column): (usize, &catalog::Column)| OutputColumn {
-                    name: column.name.clone(),
-                    ty: column.ty,
+                let column = |(_, column): (usize, &catalog::Column)| {
+                    OutputColumn::new(&column.name, column.ty)
                 };
                 enums = table.enums.clone();
                 let columns: Arc<[OutputColumn]> = table.live_columns().map(column).collect();

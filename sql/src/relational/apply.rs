@@ -4,7 +4,7 @@
 //! run for each row: once for each of the values that they name, for those of a batch that differ.
 
 use std::cmp::Ordering;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::future::Future;
 use std::hash::{Hash, Hasher};
@@ -136,6 +136,10 @@ impl UserDefinedLogicalNodeCore for Apply {
         self.refs.iter().map(|(_, frame)| frame).chain(&self.operands).cloned().collect()
     }
 
+    fn prevent_predicate_push_down_columns(&self) -> HashSet<String> {
+        names_of(&self.added)
+    }
+
     fn fmt_for_explain(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Apply: for each row, {:?}", self.answer)
     }
@@ -152,6 +156,11 @@ impl UserDefinedLogicalNodeCore for Apply {
         let schema = Arc::new(input.schema().join(&self.added)?);
         Ok(Self { input, refs, operands, schema, ..self.clone() })
     }
+}
+
+/// The names of columns that a step adds: a condition that has none of them is one on its input.
+pub(super) fn names_of(added: &DFSchema) -> HashSet<String> {
+    added.fields().iter().map(|field| field.name().clone()).collect()
 }
 
 /// The same plan, where what is settled before it runs is put into queries that are run for each

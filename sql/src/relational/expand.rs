@@ -1,6 +1,7 @@
 //! Functions that come to several rows, beside the row that they are calls for.
 
 use std::cmp::Ordering;
+use std::collections::HashSet;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::pin::Pin;
@@ -23,6 +24,7 @@ use datafusion::physical_plan::{
 };
 use futures_util::Stream;
 
+use super::apply::names_of;
 use super::error::wrapped;
 use super::function::surroundings;
 use super::leaf::{as_they_come, columns_of};
@@ -153,6 +155,10 @@ impl UserDefinedLogicalNodeCore for Expand {
 
     fn expressions(&self) -> Vec<Logical> {
         self.args.clone()
+    }
+
+    fn prevent_predicate_push_down_columns(&self) -> HashSet<String> {
+        names_of(&self.added)
     }
 
     fn fmt_for_explain(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -81,11 +81,12 @@ fn by_set(
             outputs.push(Logical::Literal(scalar(*base, &Datum::Null), None));
             continue;
         }
-        let name = format!("r{result}k{at}");
-        keys.push(comparable(column.clone(), *base).alias(&name));
         if is_ordered(*base) {
-            outputs.push(Logical::Column(Column::new_unqualified(name)));
+            // Under its own name: what joins know of groups goes on to their rows by that.
+            keys.push(column.clone());
+            outputs.push(column);
         } else {
+            keys.push(comparable(column.clone(), *base).alias(format!("r{result}k{at}")));
             // Of values that are equal and not the same, the first one is shown.
             let name = format!("r{result}v{at}");
             computed.push(first_of(column).alias(&name));

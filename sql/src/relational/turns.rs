@@ -1,11 +1,13 @@
-//! Recursive queries, each of whose turns lets its statement look whether it must end.
+//! Pauses in which a statement looks whether it must end, where DataFusion makes none.
 //!
-//! DataFusion makes turn after turn without a pause where each of them finds rows and none is
-//! wanted yet: a statement would not end however long it takes.
+//! ```text
+//!   recursive query    turn after turn, as long as each finds rows and none is wanted yet
+//!   nested loop        all rows on the left for each batch of those on the right
+//! ```
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Poll, ready};
 
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::SchemaRef;
@@ -16,24 +18,33 @@ use datafusion::execution::{RecordBatchStream, SendableRecordBatchStream, TaskCo
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::execution_plan::replace_children_if_necessary;
+use datafusion::physical_plan::joins::NestedLoopJoinExec;
 use datafusion::physical_plan::recursive_query::RecursiveQueryExec;
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
 use futures_util::Stream;
 
 use super::Physical;
 
-/// Puts [`Turn`] over what each recursive query does again and again.
+/// So many rows at most are joined with all others between two pauses.
+const LOOP_ROWS: usize = 1_024;
+
+/// Puts [`Turn`] over what recursive queries and nested loops do again and again.
 #[derive(Debug)]
 pub(super) struct Turns;
 
 impl PhysicalOptimizerRule for Turns {
     fn optimize(&self, plan: Physical, _: &ConfigOptions) -> Result<Physical> {
         let plan = plan.transform_up(|node| {
-            let Some(recursive) = node.downcast_ref::<RecursiveQueryExec>() else {
-                return Ok(Transformed::no(node));
-            };
-            let turn = Arc::new(Turn { input: recursive.recursive_term().clone() });
-            let children = vec![recursive.static_term().clone(), turn as Physical];
+            let (first, again, rows_max) =
+                if let Some(it) = node.downcast_ref::<RecursiveQueryExec>() {
+                    (it.static_term(), it.recursive_term(), None)
+                } else if let Some(it) = node.downcast_ref::<NestedLoopJoinExec>() {
+                    (it.left(), it.right(), Some(LOOP_ROWS))
+                } else {
+                    return Ok(Transformed::no(node));
+                };
+            let turn = Arc::new(Turn { input: again.clone(), rows_max });
+            let children = vec![first.clone(), turn as Physical];
             Ok(Transformed::yes(replace_children_if_necessary(node, children)?))
         });
         plan.data()
@@ -48,10 +59,11 @@ impl PhysicalOptimizerRule for Turns {
     }
 }
 
-/// Its input, which is begun with a pause.
+/// Its input, which is begun with a pause, and has one between so many rows and the next.
 #[derive(Debug)]
 struct Turn {
     input: Physical,
+    rows_max: Option<usize>,
 }
 
 impl DisplayAs for Turn {
@@ -85,37 +97,57 @@ impl ExecutionPlan for Turn {
     }
 
     fn with_new_children(self: Arc<Self>, mut children: Vec<Physical>) -> Result<Physical> {
-        Ok(Arc::new(Self { input: children.swap_remove(0) }))
+        Ok(Arc::new(Self { input: children.swap_remove(0), rows_max: self.rows_max }))
     }
 
     fn execute(&self, part: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
         let input = self.input.execute(part, context)?;
-        Ok(Box::pin(Begun { input, has_paused: false }))
+        Ok(Box::pin(Paused { input, has_paused: false, rows_max: self.rows_max, rest: None }))
     }
 }
 
-/// A stream that is not ready when it is asked first.
-struct Begun {
+/// A stream that is not ready when it is asked first, and each time after so many rows.
+struct Paused {
     input: SendableRecordBatchStream,
     has_paused: bool,
+    rows_max: Option<usize>,
+    /// What is left of a batch.
+    rest: Option<RecordBatch>,
 }
 
-impl Stream for Begun {
+impl Paused {
+    /// The first rows of a batch; the others are kept.
+    fn first_of(&mut self, batch: RecordBatch) -> RecordBatch {
+        let Some(most) = self.rows_max else { return batch };
+        self.has_paused = false;
+        if batch.num_rows() <= most {
+            return batch;
+        }
+        self.rest = Some(batch.slice(most, batch.num_rows() - most));
+        batch.slice(0, most)
+    }
+}
+
+impl Stream for Paused {
     type Item = Result<RecordBatch>;
 
     fn poll_next(
         mut self: Pin<&mut Self>,
         cx: &mut std::task::Context<'_>,
     ) -> Poll<Option<Result<RecordBatch>>> {
-        if std::mem::replace(&mut self.has_paused, true) {
-            return self.input.as_mut().poll_next(cx);
+        if !std::mem::replace(&mut self.has_paused, true) {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
         }
-        cx.waker().wake_by_ref();
-        Poll::Pending
+        let next = match self.rest.take() {
+            Some(rest) => Some(Ok(rest)),
+            None => ready!(self.input.as_mut().poll_next(cx)),
+        };
+        Poll::Ready(next.map(|batch| batch.map(|batch| self.first_of(batch))))
     }
 }
 
-impl RecordBatchStream for Begun {
+impl RecordBatchStream for Paused {
     fn schema(&self) -> SchemaRef {
         self.input.schema()
     }

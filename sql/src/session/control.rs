@@ -140,7 +140,7 @@ impl<E: Engine> Session<E> {
 
 /// Rows of text.
 fn text_rows(names: &[&str], rows: Vec<Vec<String>>, tag: &str) -> Response {
-    let column = |name: &&str| OutputColumn { name: (*name).to_owned(), ty: SqlType::Text.into() };
+    let column = |name: &&str| OutputColumn::new(*name, SqlType::Text);
     let datums = |row: Vec<String>| row.into_iter().map(Datum::Text).collect();
     Response::Rows {
         columns: names.iter().map(column).collect(),

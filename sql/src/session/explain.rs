@@ -21,7 +21,7 @@ use crate::types::datum::Datum;
 
 /// The column that a plan is shown in.
 pub(super) fn column(format: Format) -> OutputColumn {
-    OutputColumn { name: "QUERY PLAN".to_owned(), ty: format.base().into() }
+    OutputColumn::new("QUERY PLAN", format.base())
 }
 
 impl<E: Engine> Session<E> {

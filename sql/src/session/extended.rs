@@ -140,8 +140,7 @@ impl<E: Engine> Session<E> {
         command: &Command,
         types: &[Option<SqlType>],
     ) -> Result<(Vec<SqlType>, Vec<OutputColumn>), SqlError> {
-        let text_column =
-            |name: &str| OutputColumn { name: name.to_owned(), ty: SqlType::Text.into() };
+        let text_column = |name: &str| OutputColumn::new(name, SqlType::Text);
         match command {
             Command::Data(parsed) => {
                 if let Some(call) = self.native_call(parsed)? {

@@ -8,23 +8,30 @@ use pangea_core::exec::Change;
 use pangea_core::txn::{Abort, Outcome, SqlState};
 
 use super::command::Command;
+use super::interrupt::check_interruption;
 use super::{Response, Session, TransactionStatus, now};
 use crate::engine::{Engine, Trace};
 use crate::error::SqlError;
-use crate::insight::activity::{State, shown};
+use crate::insight::activity::{Signals, State, shown};
 use crate::insight::normal::normal;
 use crate::insight::statements::Call;
-use crate::insight::{Facts, Progress};
+use crate::insight::{Facts, Look, Progress};
 use crate::plan::Planned;
 use crate::types::SqlType;
 use crate::types::datum::Datum;
 
 impl<E: Engine> Session<E> {
-    /// Says which process the session is to its client, and where that is.
-    pub fn introduce(&mut self, process: i32, client: Option<SocketAddr>) {
+    /// Says which process the session is to its client, where that is, and how others end it.
+    pub fn introduce(
+        &mut self,
+        process: i32,
+        client: Option<SocketAddr>,
+        signals: Option<Arc<dyn Signals>>,
+    ) {
         self.place.change(|it| {
             it.process = process;
             it.client = client;
+            it.signals = signals;
         });
     }
 
@@ -134,7 +141,10 @@ impl<E: Engine> Session<E> {
         };
         let progress = Progress::of(&topology, status.as_ref(), &about, ms_since);
         let insight = &self.shared.insight;
+        let engine = self.engine.clone();
         self.facts = Some(Arc::new(Facts {
+            process: self.place.process(),
+            look: Look(Box::new(move || check_interruption(&engine))),
             about,
             topology,
             status,

@@ -32,8 +32,7 @@ impl<E: Engine> Session<E> {
 
     /// Ends a statement that must end and does not wait now.
     pub(super) fn check_interruption(&self) -> Result<(), SqlError> {
-        let why = self.engine.interruption();
-        why.map_or(Ok(()), |why| Err(SqlError::new(code_of(why), message(why))))
+        check_interruption(&self.engine)
     }
 
     /// How long the client may leave the transaction that it has open alone, where that has a
@@ -68,6 +67,12 @@ impl<E: Engine> Session<E> {
         };
         unknown.with_hint("Look whether its changes are there before you try it again.")
     }
+}
+
+/// Ends a statement that must end.
+pub(super) fn check_interruption(engine: &impl Engine) -> Result<(), SqlError> {
+    let why = engine.interruption();
+    why.map_or(Ok(()), |why| Err(SqlError::new(code_of(why), message(why))))
 }
 
 /// In PostgreSQL's words.

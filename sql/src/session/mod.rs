@@ -26,6 +26,7 @@ mod insight;
 mod interrupt;
 pub(crate) mod local;
 mod native;
+mod planning;
 mod prepared;
 mod query;
 mod replay;
@@ -225,6 +226,7 @@ impl<E: Engine> Session<E> {
             state_changed: now(),
             state: State::Idle,
             query: Arc::from(""),
+            signals: None,
         });
         Ok(Self {
             engine,

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::authorization::Authorization;
-use super::units::{checked_size, checked_time, out_of_range, parse_ms};
+use super::planning;
+use super::units::{Block, checked_size, checked_time, out_of_range, parse_ms, shown_real};
 use crate::error::{SqlError, code};
 use crate::expr::functions::VERSION;
 use crate::notice::Severity;
@@ -13,20 +14,22 @@ use crate::search_path;
 use crate::types::zone::Zone;
 
 /// What values a setting takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Kind {
     /// Anything.
     Free,
     Bool,
     Number,
     /// One of these, in lower case.
     OneOf(&'static [&'static str]),
-    /// A whole number from 0 to this one.
-    UpTo(i32),
+    /// A whole number from one to another.
+    Whole(i32, i32),
+    /// A number from one to another.
+    Real(f64, f64),
     /// A time in milliseconds, with or without a unit; 0 is none.
     Time,
-    /// An amount of memory in blocks of 8 kB, or with a unit.
-    Size,
+    /// An amount of memory in blocks or with a unit, from so many blocks to so many.
+    Size(Block, u64, u64),
     TimeZone,
     Encoding,
     DateStyle,
@@ -36,7 +39,7 @@ enum Kind {
     Fixed,
 }
 
-struct Setting {
+pub(super) struct Setting {
     name: &'static str,
     default: &'static str,
     kind: Kind,
@@ -44,7 +47,7 @@ struct Setting {
     is_reported: bool,
 }
 
-const fn of(name: &'static str, default: &'static str, kind: Kind) -> Setting {
+pub(super) const fn of(name: &'static str, default: &'static str, kind: Kind) -> Setting {
     Setting { name, default, kind, is_reported: false }
 }
 
@@ -88,7 +91,6 @@ const SETTINGS: &[Setting] = &[
     reported("integer_datetimes", "on", Kind::Fixed),
     reported("IntervalStyle", "postgres", Kind::OneOf(&["postgres"])),
     reported("is_superuser", "off", Kind::Fixed),
-    of("jit", "off", Kind::OneOf(&["off"])),
     of("lc_collate", "C", Kind::Fixed),
     of("lc_ctype", "C.UTF-8", Kind::Fixed),
     of("lc_messages", "C", Kind::Free),
@@ -98,8 +100,8 @@ const SETTINGS: &[Setting] = &[
     of("lock_timeout", "0", Kind::Time),
     of("max_identifier_length", "63", Kind::Fixed),
     of("max_index_keys", "32", Kind::Fixed),
-    of("max_parallel_workers_per_gather", "8", Kind::UpTo(1_024)),
-    of("min_parallel_table_scan_size", "8MB", Kind::Size),
+    of("max_parallel_workers_per_gather", "8", Kind::Whole(0, 1_024)),
+    of("min_parallel_table_scan_size", "8MB", Kind::Size(Block::Page, 0, 715_827_882)),
     // psql asks before it hashes a password itself.
     of("password_encryption", "scram-sha-256", Kind::OneOf(&["scram-sha-256"])),
     of("reads", "snapshot", Kind::OneOf(&["snapshot", "strict"])),
@@ -136,8 +138,13 @@ pub(crate) struct Settings {
     authorization: Authorization,
 }
 
+/// All of them.
+fn settings() -> impl Iterator<Item = &'static Setting> {
+    SETTINGS.iter().chain(planning::SETTINGS)
+}
+
 fn find(name: &str) -> Option<&'static Setting> {
-    SETTINGS.iter().find(|setting| setting.name.eq_ignore_ascii_case(name))
+    settings().find(|setting| setting.name.eq_ignore_ascii_case(name))
 }
 
 fn known(name: &str) -> Result<&'static Setting, SqlError> {
@@ -179,10 +186,11 @@ pub(crate) struct Described<'a> {
 
 /// All settings that PostgreSQL has too, with their values.
 pub(crate) fn described(values: &Values) -> impl Iterator<Item = Described<'_>> {
-    SETTINGS.iter().map(|setting| {
+    settings().map(|setting| {
         let kind = match setting.kind {
             Kind::Bool => "bool",
-            Kind::Number | Kind::UpTo(_) | Kind::Time | Kind::Size => "integer",
+            Kind::Number | Kind::Whole(..) | Kind::Time | Kind::Size(..) => "integer",
+            Kind::Real(..) => "real",
             Kind::OneOf(["on"] | ["off"]) => "bool",
             Kind::OneOf(_) => "enum",
             Kind::Free
@@ -198,7 +206,7 @@ pub(crate) fn described(values: &Values) -> impl Iterator<Item = Described<'_>> 
             default: setting.default,
             unit: match setting.kind {
                 Kind::Time => Some("ms"),
-                Kind::Size => Some("8kB"),
+                Kind::Size(block, ..) => Some(block.name()),
                 _ => None,
             },
             kind,
@@ -212,7 +220,7 @@ impl Settings {
     /// The defaults, for a user.
     pub(super) fn new(authorization: Authorization) -> Self {
         let default = |it: &Setting| (it.name.to_owned(), it.default.to_owned());
-        let mut defaults: Values = SETTINGS.iter().map(default).collect();
+        let mut defaults: Values = settings().map(default).collect();
         for (name, value) in authorization.shown() {
             defaults.insert(name.to_owned(), value.to_owned());
         }
@@ -297,7 +305,7 @@ impl Settings {
 
     /// The settings that clients are told of.
     pub(crate) fn reported(&self) -> impl Iterator<Item = (&'static str, &str)> {
-        let reported = SETTINGS.iter().filter(|setting| setting.is_reported);
+        let reported = settings().filter(|setting| setting.is_reported);
         reported.map(|setting| (setting.name, self.values[setting.name].as_str()))
     }
 
@@ -412,13 +420,23 @@ fn checked(setting: &Setting, value: &str) -> Result<String, SqlError> {
             }
         },
         Kind::Number => lower.parse::<i64>().map(|n| n.to_string()).map_err(|_| invalid()),
-        Kind::UpTo(most) => match lower.parse::<i32>() {
-            Ok(count) if (0..=most).contains(&count) => Ok(count.to_string()),
-            Ok(count) => Err(out_of_range(name, &count.to_string(), most)),
+        Kind::Whole(least, most) => match lower.parse::<i32>() {
+            Ok(count) if (least..=most).contains(&count) => Ok(count.to_string()),
+            Ok(count) => Err(out_of_range(name, &count.to_string(), (least, most))),
             Err(_) => Err(invalid()),
         },
+        Kind::Real(least, most) => match lower.parse::<f64>() {
+            Ok(number) if (least..=most).contains(&number) => Ok(shown_real(number)),
+            Ok(number) if !number.is_nan() => {
+                let range = (shown_real(least), shown_real(most));
+                Err(out_of_range(name, &shown_real(number), range))
+            }
+            _ => Err(invalid()),
+        },
         Kind::Time => checked_time(name, value.trim(), &invalid),
-        Kind::Size => checked_size(name, value.trim(), &invalid),
+        Kind::Size(block, least, most) => {
+            checked_size(name, value.trim(), (block, (least, most)), &invalid)
+        }
         Kind::OneOf(values) if values.contains(&lower.as_str()) => Ok(lower),
         Kind::OneOf(values) => {
             let hint = format!("Available values: {}.", values.join(", "));

@@ -4,11 +4,23 @@ use std::fmt::Display;
 
 use crate::error::{SqlError, code};
 
-/// The error of a value, as it is shown, that is more than a parameter may have, or less than 0.
-pub(super) fn out_of_range(name: &str, given: &str, most: impl Display) -> SqlError {
+/// The error of a value, as it is shown, that is more than a parameter may have, or less.
+pub(super) fn out_of_range<T: Display>(name: &str, given: &str, (least, most): (T, T)) -> SqlError {
     let message =
-        format!("{given} is outside the valid range for parameter \"{name}\" (0 .. {most})");
+        format!("{given} is outside the valid range for parameter \"{name}\" ({least} .. {most})");
     SqlError::new(code::INVALID_PARAMETER, message)
+}
+
+/// A number as PostgreSQL shows one of a setting: with six digits at most.
+pub(super) fn shown_real(number: f64) -> String {
+    let scientific = format!("{number:.5e}");
+    let (digits, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
+    let exponent: i32 = exponent.parse().unwrap_or(0);
+    if (-4..6).contains(&exponent) {
+        return scientific.parse::<f64>().unwrap_or(number).to_string();
+    }
+    let digits = digits.trim_end_matches('0').trim_end_matches('.');
+    format!("{digits}e{}{:02}", if exponent < 0 { '-' } else { '+' }, exponent.abs())
 }
 
 /// Units of time and their milliseconds, the longest first.
@@ -35,40 +47,63 @@ pub(super) fn parse_ms(text: &str) -> Option<f64> {
 const SIZES: &[(&str, u64)] =
     &[("TB", 1 << 40), ("GB", 1 << 30), ("MB", 1 << 20), ("kB", 1 << 10), ("B", 1)];
 
-/// What a number without a unit counts.
-const BLOCK_BYTES: u64 = 8 << 10;
+/// What a number without a unit counts, as PostgreSQL names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Block {
+    Page,
+    Kilobyte,
+}
 
-/// The most blocks.
-const BLOCKS_MAX: u64 = 715_827_882;
+impl Block {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Page => "8kB",
+            Self::Kilobyte => "kB",
+        }
+    }
 
-/// An amount of memory in bytes.
+    fn bytes(self) -> u64 {
+        match self {
+            Self::Page => 8 << 10,
+            Self::Kilobyte => 1 << 10,
+        }
+    }
+}
+
+/// An amount of memory in bytes, which is in pages where it has no unit.
 pub(crate) fn parse_bytes(text: &str) -> Option<u64> {
+    parse_blocks(text, Block::Page)
+}
+
+fn parse_blocks(text: &str, block: Block) -> Option<u64> {
     let is_of_number = |c: char| c.is_ascii_digit() || c == '.';
     let digits = text.find(|c| !is_of_number(c)).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     let unit = match unit.trim() {
-        "" => BLOCK_BYTES,
+        "" => block.bytes(),
         unit => SIZES.iter().find(|(name, _)| *name == unit)?.1,
     };
     let bytes = number.parse::<f64>().ok()? * unit as f64;
     Some(bytes.round_ties_even() as u64)
 }
 
-/// An amount of memory as PostgreSQL shows it: whole blocks, in the largest unit that has no rest.
+/// An amount of memory as PostgreSQL shows it: whole blocks, so many, in the largest unit that has
+/// no rest.
 pub(super) fn checked_size(
     name: &str,
     text: &str,
+    (block, range): (Block, (u64, u64)),
     invalid: &dyn Fn() -> SqlError,
 ) -> Result<String, SqlError> {
-    let Some(bytes) = parse_bytes(text) else {
+    let Some(bytes) = parse_blocks(text, block) else {
         let hint = "Valid units for this parameter are \"B\", \"kB\", \"MB\", \"GB\", and \"TB\".";
         return Err(invalid().with_hint(hint));
     };
-    let blocks = bytes.div_ceil(BLOCK_BYTES);
-    if blocks > BLOCKS_MAX {
-        return Err(out_of_range(name, &format!("{blocks} 8kB"), BLOCKS_MAX));
+    let blocks = bytes.div_ceil(block.bytes());
+    if !(range.0..=range.1).contains(&blocks) {
+        return Err(out_of_range(name, &format!("{blocks} {}", block.name()), range));
     }
-    let bytes = blocks * BLOCK_BYTES;
+    let bytes = blocks * block.bytes();
     match SIZES.iter().find(|(_, unit)| bytes.is_multiple_of(*unit)) {
         Some((unit, size)) if bytes > 0 => Ok(format!("{}{unit}", bytes / size)),
         _ => Ok("0".to_owned()),
@@ -88,7 +123,7 @@ pub(super) fn checked_time(
     };
     let most = f64::from(i32::MAX);
     if !(0.0..=most).contains(&ms) {
-        return Err(out_of_range(name, &format!("{ms} ms"), most));
+        return Err(out_of_range(name, &format!("{ms} ms"), (0.0, most)));
     }
     if ms == 0.0 {
         return Ok("0".to_owned());
@@ -96,4 +131,29 @@ pub(super) fn checked_time(
     let longest = UNITS.iter().find(|(_, unit)| ms % unit == 0.0);
     let (unit, length) = longest.expect("whole milliseconds");
     Ok(format!("{}{unit}", ms / length))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_has_six_digits_and_an_exponent_where_it_is_large_or_small() {
+        let cases = [
+            (0.0, "0"),
+            (4.0, "4"),
+            (1.1, "1.1"),
+            (0.0025, "0.0025"),
+            (0.000_05, "5e-05"),
+            (100_000.0, "100000"),
+            (1e6, "1e+06"),
+            (1_234_567.0, "1.23457e+06"),
+            (999_999.7, "1e+06"),
+            (f64::MAX, "1.79769e+308"),
+            (-1.0, "-1"),
+        ];
+        for (number, shown) in cases {
+            assert_eq!(shown_real(number), shown);
+        }
+    }
 }

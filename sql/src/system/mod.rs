@@ -321,6 +321,7 @@ impl SystemCatalog {
             "pg_sequence" => self.pg_sequence(rows),
             "pg_constraint" => self.pg_constraint(rows),
             "pg_depend" => self.pg_depend(rows),
+            "pg_rewrite" => self.pg_rewrite(rows),
             "pg_init_privs" => self.pg_init_privs(rows),
             "pg_extension" => objects::pg_extension(rows),
             "pg_authid" => self.pg_authid(rows, env),

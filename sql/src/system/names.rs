@@ -35,7 +35,7 @@ fn format_type(oid: u32, modifier: i32) -> String {
 const NAME_TEXT_MAX: usize = 500;
 
 /// The number of the type that a text names.
-fn type_named(text: &str, enums: &Enums) -> Result<u32, SqlError> {
+pub(super) fn type_named(text: &str, enums: &Enums) -> Result<u32, SqlError> {
     check_length(text)?;
     if let Some(row) = types::named(text) {
         return Ok(row.oid);
@@ -113,6 +113,10 @@ impl SystemCatalog {
                 Err(error) => Err(error),
             };
         }
+        let (trimmed, types) = match kind {
+            Reg::Signature => self.signature_named(trimmed)?,
+            _ => (trimmed, Vec::new()),
+        };
         let (schema, name) = parts_of(trimmed)?;
         let namespace = schema.as_deref().map(|schema| self.namespace(schema));
         if let (Some(None), Some(schema)) = (namespace, &schema) {
@@ -122,7 +126,8 @@ impl SystemCatalog {
         Ok(match kind {
             Reg::Class => self.relation(namespace.flatten(), &name),
             Reg::Namespace => self.namespace(&name),
-            Reg::Procedure => types::procedure_named(&name),
+            Reg::Procedure => self.procedure_named(namespace.flatten(), &name)?,
+            Reg::Signature => self.procedure_given(namespace.flatten(), &name, &types),
             Reg::Role => Some(self.role_oid(&name)).filter(|oid| *oid != 0),
             Reg::Type => unreachable!("a type is no plain name"),
         })
@@ -139,7 +144,7 @@ impl SystemCatalog {
         let (what, code) = match kind {
             Reg::Class => ("relation", code::UNDEFINED_TABLE),
             Reg::Namespace => ("schema", code::UNDEFINED_SCHEMA),
-            Reg::Procedure => ("function", code::UNDEFINED_FUNCTION),
+            Reg::Procedure | Reg::Signature => ("function", code::UNDEFINED_FUNCTION),
             Reg::Role => ("role", code::UNDEFINED_OBJECT),
             Reg::Type => ("type", code::UNDEFINED_OBJECT),
         };
@@ -162,7 +167,7 @@ impl SystemCatalog {
             Reg::Namespace => {
                 Some(self.namespace_name(oid)).filter(|it| !it.is_empty()).map(quoted_ident)
             }
-            Reg::Procedure => types::procedure_name(oid).map(quoted_ident),
+            Reg::Procedure | Reg::Signature => self.procedure_shown(oid, kind == Reg::Signature),
             Reg::Role => self.roles.get(&oid).map(|role| quoted_ident(&role.name)),
             Reg::Type => {
                 let is_known = types::row(oid).is_some() || self.enum_of(oid).is_some();

@@ -1,9 +1,11 @@
 //! Procedures in the catalog.
 
+use super::names::type_named;
 use super::tables::{Rows, int, text};
 use super::types::{self, INTERNAL};
 use super::{BOOTSTRAP_ROLE, PG_CATALOG, SystemCatalog, stored};
 use crate::catalog::procedure::{Language, Mode, Parameter, Procedure};
+use crate::error::{SqlError, code};
 use crate::syntax::quoted_ident;
 use crate::types::datum::Datum;
 
@@ -54,7 +56,123 @@ fn dollars(text: &str) -> String {
     format!("${tag}$")
 }
 
+/// A name, and the types in the parentheses behind it.
+fn with_types(text: &str) -> Result<(&str, Vec<&str>), SqlError> {
+    let expected = |what| SqlError::new(code::INVALID_TEXT, format!("expected a {what}"));
+    let (mut is_quoted, mut depth, mut begin) = (false, 0, None);
+    let mut types = Vec::new();
+    for (at, byte) in text.bytes().enumerate() {
+        match byte {
+            b'"' => is_quoted = !is_quoted,
+            _ if is_quoted => {}
+            b'(' => {
+                depth += 1;
+                begin = begin.or(Some((at, at + 1)));
+            }
+            b')' => depth -= 1,
+            b',' if depth == 1 => {
+                types.extend(begin.map(|(_, from)| &text[from..at]));
+                begin = begin.map(|(open, _)| (open, at + 1));
+            }
+            _ => {}
+        }
+    }
+    let (open, from) = begin.ok_or_else(|| expected("left parenthesis"))?;
+    let last = text[from..].trim_end().strip_suffix(')').filter(|_| depth == 0);
+    let last = last.ok_or_else(|| expected("right parenthesis"))?;
+    if !types.is_empty() || !last.trim().is_empty() {
+        types.push(last);
+    }
+    Ok((&text[..open], types))
+}
+
 impl SystemCatalog {
+    /// The name and the numbers of the types that `name(type, ..)` has.
+    ///
+    /// # Errors
+    /// When it is none, or a type is not there.
+    pub(super) fn signature_named<'a>(
+        &self,
+        text: &'a str,
+    ) -> Result<(&'a str, Vec<u32>), SqlError> {
+        let (name, types) = with_types(text)?;
+        let numbers = types.into_iter().map(|ty| type_named(ty.trim(), &self.enums));
+        Ok((name, numbers.collect::<Result<_, _>>()?))
+    }
+
+    /// The procedures of a name in a schema; without one, in the first that has any.
+    fn procedures_named<'a>(&'a self, schema: Option<u32>, name: &'a str) -> Vec<&'a Procedure> {
+        let within = |schema: &str| -> Vec<&Procedure> {
+            let is_one = |it: &&Procedure| it.name.name() == name && it.name.schema() == schema;
+            self.procedures.iter().filter(is_one).collect()
+        };
+        match schema {
+            Some(schema) => within(self.namespace_name(schema)),
+            None => {
+                let path = self.path.names().iter();
+                path.map(|schema| within(schema)).find(|it| !it.is_empty()).unwrap_or_default()
+            }
+        }
+    }
+
+    /// The number of the one function of a name.
+    ///
+    /// # Errors
+    /// When there are several.
+    pub(super) fn procedure_named(
+        &self,
+        schema: Option<u32>,
+        name: &str,
+    ) -> Result<Option<u32>, SqlError> {
+        if let (None | Some(PG_CATALOG), Some(oid)) = (schema, types::procedure_named(name)) {
+            return Ok(Some(oid));
+        }
+        match &self.procedures_named(schema, name)[..] {
+            [] => Ok(None),
+            [one] => Ok(Some(stored(one.id))),
+            _ => {
+                let message = format!("more than one function named \"{name}\"");
+                Err(SqlError::new(code::AMBIGUOUS_FUNCTION, message))
+            }
+        }
+    }
+
+    /// The number of the function of a name that is given values of some types.
+    pub(super) fn procedure_given(
+        &self,
+        schema: Option<u32>,
+        name: &str,
+        types: &[u32],
+    ) -> Option<u32> {
+        let is_given = |it: &&Procedure| it.identity().iter().map(|ty| ty.oid()).eq(types.to_vec());
+        let found = self.procedures_named(schema, name).into_iter().find(is_given);
+        found.map(|procedure| stored(procedure.id))
+    }
+
+    /// A function as it is found again: with its schema where it must be told.
+    pub(super) fn procedure_shown(&self, oid: u32, has_types: bool) -> Option<String> {
+        if let Some(name) = types::procedure_name(oid) {
+            return Some(quoted_ident(name));
+        }
+        let procedure = self.procedure(oid)?;
+        let (schema, name) = (procedure.name.schema(), procedure.name.name());
+        let visible = self.procedures_named(None, name);
+        let is_found = match has_types {
+            true => visible.iter().any(|it| it.id == procedure.id),
+            false => matches!(visible[..], [one] if one.id == procedure.id),
+        };
+        let mut shown = quoted_ident(name);
+        if !is_found {
+            shown = format!("{}.{shown}", quoted_ident(schema));
+        }
+        if has_types {
+            let types = procedure.identity().into_iter();
+            let types: Vec<String> = types.map(|ty| self.format_type(ty.oid(), -1)).collect();
+            shown.push_str(&format!("({})", types.join(",")));
+        }
+        Some(shown)
+    }
+
     fn procedure(&self, oid: u32) -> Option<&Procedure> {
         self.procedures.iter().find(|procedure| stored(procedure.id) == oid)
     }

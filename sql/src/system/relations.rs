@@ -15,6 +15,9 @@ use crate::types::{ColumnType, SqlType};
 pub(crate) const PG_CLASS: u32 = 1_259;
 /// The number of `pg_attrdef`.
 const PG_ATTRDEF: u32 = 2_604;
+/// The numbers of `pg_constraint` and `pg_rewrite`.
+const PG_CONSTRAINT: u32 = 2_606;
+const PG_REWRITE: u32 = 2_618;
 /// How rows are kept.
 const HEAP: u32 = 2;
 /// How indexes are kept.
@@ -287,6 +290,24 @@ impl SystemCatalog {
         rows
     }
 
+    /// The rules that are views' queries.
+    pub(super) fn pg_rewrite(&self, mut rows: Rows) -> Rows {
+        for (oid, entry) in &self.relations {
+            let Kind::View(view) = &entry.kind else { continue };
+            rows.add(&[
+                ("oid", int(rule_oid(*oid))),
+                ("rulename", text("_RETURN")),
+                ("ev_class", int(*oid)),
+                ("ev_type", text("1")),
+                ("ev_enabled", text("O")),
+                ("is_instead", Datum::Bool(true)),
+                ("ev_qual", text("<>")),
+                ("ev_action", text(&view.query)),
+            ]);
+        }
+        rows
+    }
+
     pub(super) fn pg_index(&self, mut rows: Rows) -> Rows {
         for (oid, table) in self.tables() {
             if !table.primary_key.is_empty() {
@@ -363,10 +384,21 @@ impl SystemCatalog {
             }
         }
         for (oid, entry) in &self.relations {
-            // And before a view.
+            // And before a view, whose query is a rule of it.
             if let Kind::View(view) = &entry.kind {
-                let on = view.reads.iter().filter_map(|(name, _)| self.named(name));
-                on.for_each(|on| depends((PG_CLASS, *oid), (PG_CLASS, on), 0, "n"));
+                let rule = (PG_REWRITE, rule_oid(*oid));
+                for how in ["i", "n"] {
+                    depends(rule, (PG_CLASS, *oid), 0, how);
+                }
+                for on in view.reads.iter().filter_map(|(name, _)| self.named(name)) {
+                    depends(rule, (PG_CLASS, on), 0, "n");
+                    if let Kind::Table(table) = &self.relations[&on].kind
+                        && view.relies_on_keys
+                        && !table.primary_key.is_empty()
+                    {
+                        depends(rule, (PG_CONSTRAINT, primary_key(table)), 0, "n");
+                    }
+                }
             }
             // What comes with every database is no part of what a dump holds.
             if entry.namespace == PANGEA {
@@ -376,6 +408,14 @@ impl SystemCatalog {
         depends((PG_NAMESPACE, PANGEA), (PG_EXTENSION, PANGEA_EXTENSION), 0, "e");
         rows
     }
+}
+
+/// Where the query of a view has its place, behind all that defaults of columns have.
+const RULE: usize = 2_047;
+
+/// The number of the rule that is a view's query.
+fn rule_oid(view: u32) -> u32 {
+    default_oid(view, RULE)
 }
 
 /// The sequence that a default takes numbers of.

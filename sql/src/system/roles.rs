@@ -14,7 +14,7 @@ use crate::syntax::quoted;
 use crate::types::datum::Datum;
 
 /// The number of the only database.
-pub(crate) const DATABASE: u32 = 5;
+pub(crate) const DATABASE: u32 = 16_384;
 /// Where everything is kept.
 pub(super) const DEFAULT_TABLESPACE: u32 = 1_663;
 /// UTF8

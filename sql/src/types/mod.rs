@@ -125,6 +125,8 @@ pub enum Reg {
     Namespace,
     /// `regproc`
     Procedure,
+    /// `regprocedure`: with the types of what it is given.
+    Signature,
     /// `regrole`
     Role,
     /// `regtype`
@@ -143,6 +145,8 @@ enum Of {
 }
 
 impl Element {
+    /// `integer`
+    pub const INT4: Self = Self(Of::BuiltIn(2));
     /// `text`
     pub const TEXT: Self = Self(Of::BuiltIn(7));
     /// `name`
@@ -224,7 +228,7 @@ macro_rules! row {
 
 /// Every type that a column can have, but for arrays, with its number and length in PostgreSQL's
 /// catalog and the number of its arrays.
-const CATALOG: [Row; 30] = {
+const CATALOG: [Row; 31] = {
     use SqlType as T;
     [
         row!(T::Bool, 16, 1, "boolean", 1000),
@@ -252,6 +256,7 @@ const CATALOG: [Row; 30] = {
         row!(T::Reg(Reg::Class), 2205, 4, "regclass", 2210),
         row!(T::Reg(Reg::Namespace), 4089, 4, "regnamespace", 4090),
         row!(T::Reg(Reg::Procedure), 24, 4, "regproc", 1008),
+        row!(T::Reg(Reg::Signature), 2202, 4, "regprocedure", 2207),
         row!(T::Reg(Reg::Role), 4096, 4, "regrole", 4097),
         row!(T::Reg(Reg::Type), 2206, 4, "regtype", 2211),
         row!(T::Int2Vector, 22, -1, "int2vector", 1006),

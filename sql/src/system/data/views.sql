@@ -338,3 +338,115 @@ create view information_schema.role_table_grants as
 select grantor, grantee, table_catalog, table_schema, table_name, privilege_type, is_grantable,
     with_hierarchy
 from information_schema.table_privileges where grantee <> 'PUBLIC';
+
+-- What PostgreSQL counts of tables and indexes, Pangea does not: NULL is unknown.
+
+create view pg_catalog.pg_stat_all_tables as
+select
+    c.oid as relid, n.nspname as schemaname, c.relname, null::bigint as seq_scan,
+    null::bigint as seq_tup_read, null::bigint as idx_scan, null::bigint as idx_tup_fetch,
+    null::bigint as n_tup_ins, null::bigint as n_tup_upd, null::bigint as n_tup_del,
+    null::bigint as n_tup_hot_upd, null::bigint as n_live_tup, null::bigint as n_dead_tup,
+    null::bigint as n_mod_since_analyze, null::bigint as n_ins_since_vacuum,
+    null::timestamptz as last_vacuum, null::timestamptz as last_autovacuum,
+    null::timestamptz as last_analyze, null::timestamptz as last_autoanalyze,
+    null::bigint as vacuum_count, null::bigint as autovacuum_count, null::bigint as analyze_count,
+    null::bigint as autoanalyze_count
+from pg_class c left join pg_namespace n on n.oid = c.relnamespace
+where c.relkind in ('r', 't', 'm', 'p');
+
+create view pg_catalog.pg_stat_sys_tables as
+select * from pg_stat_all_tables
+where schemaname in ('pg_catalog', 'information_schema', 'pangea');
+
+create view pg_catalog.pg_stat_user_tables as
+select * from pg_stat_all_tables
+where schemaname not in ('pg_catalog', 'information_schema', 'pangea');
+
+create view pg_catalog.pg_statio_all_tables as
+select
+    c.oid as relid, n.nspname as schemaname, c.relname, null::bigint as heap_blks_read,
+    null::bigint as heap_blks_hit, null::bigint as idx_blks_read, null::bigint as idx_blks_hit,
+    null::bigint as toast_blks_read, null::bigint as toast_blks_hit,
+    null::bigint as tidx_blks_read, null::bigint as tidx_blks_hit
+from pg_class c left join pg_namespace n on n.oid = c.relnamespace
+where c.relkind in ('r', 't', 'm', 'p');
+
+create view pg_catalog.pg_statio_sys_tables as
+select * from pg_statio_all_tables
+where schemaname in ('pg_catalog', 'information_schema', 'pangea');
+
+create view pg_catalog.pg_statio_user_tables as
+select * from pg_statio_all_tables
+where schemaname not in ('pg_catalog', 'information_schema', 'pangea');
+
+create view pg_catalog.pg_stat_all_indexes as
+select
+    c.oid as relid, i.oid as indexrelid, n.nspname as schemaname, c.relname,
+    i.relname as indexrelname, null::bigint as idx_scan, null::bigint as idx_tup_read,
+    null::bigint as idx_tup_fetch
+from pg_index x
+    join pg_class c on c.oid = x.indrelid
+    join pg_class i on i.oid = x.indexrelid
+    left join pg_namespace n on n.oid = c.relnamespace;
+
+create view pg_catalog.pg_stat_sys_indexes as
+select * from pg_stat_all_indexes
+where schemaname in ('pg_catalog', 'information_schema', 'pangea');
+
+create view pg_catalog.pg_stat_user_indexes as
+select * from pg_stat_all_indexes
+where schemaname not in ('pg_catalog', 'information_schema', 'pangea');
+
+create view pg_catalog.pg_statio_all_indexes as
+select
+    c.oid as relid, i.oid as indexrelid, n.nspname as schemaname, c.relname,
+    i.relname as indexrelname, null::bigint as idx_blks_read, null::bigint as idx_blks_hit
+from pg_index x
+    join pg_class c on c.oid = x.indrelid
+    join pg_class i on i.oid = x.indexrelid
+    left join pg_namespace n on n.oid = c.relnamespace;
+
+create view pg_catalog.pg_statio_sys_indexes as
+select * from pg_statio_all_indexes
+where schemaname in ('pg_catalog', 'information_schema', 'pangea');
+
+create view pg_catalog.pg_statio_user_indexes as
+select * from pg_statio_all_indexes
+where schemaname not in ('pg_catalog', 'information_schema', 'pangea');
+
+create view pg_catalog.pg_statio_all_sequences as
+select
+    c.oid as relid, n.nspname as schemaname, c.relname, null::bigint as blks_read,
+    null::bigint as blks_hit
+from pg_class c left join pg_namespace n on n.oid = c.relnamespace
+where c.relkind = 'S';
+
+create view pg_catalog.pg_statio_sys_sequences as
+select * from pg_statio_all_sequences
+where schemaname in ('pg_catalog', 'information_schema', 'pangea');
+
+create view pg_catalog.pg_statio_user_sequences as
+select * from pg_statio_all_sequences
+where schemaname not in ('pg_catalog', 'information_schema', 'pangea');
+
+create view pg_catalog.pg_stat_database as
+select
+    d.oid as datid, d.datname,
+    (select count(*) from pg_stat_activity a where a.datid = d.oid)::int as numbackends,
+    null::bigint as xact_commit, null::bigint as xact_rollback, null::bigint as blks_read,
+    null::bigint as blks_hit, null::bigint as tup_returned, null::bigint as tup_fetched,
+    null::bigint as tup_inserted, null::bigint as tup_updated, null::bigint as tup_deleted,
+    null::bigint as conflicts, null::bigint as temp_files, null::bigint as temp_bytes,
+    null::bigint as deadlocks, null::bigint as checksum_failures,
+    null::timestamptz as checksum_last_failure, null::float8 as blk_read_time,
+    null::float8 as blk_write_time, null::float8 as session_time, null::float8 as active_time,
+    null::float8 as idle_in_transaction_time, null::bigint as sessions,
+    null::bigint as sessions_abandoned, null::bigint as sessions_fatal,
+    null::bigint as sessions_killed, null::timestamptz as stats_reset
+from pg_database d;
+
+create view pg_catalog.pg_stat_gssapi as
+select
+    pid, false as gss_authenticated, null::text as principal, false as encrypted
+from pg_stat_activity;
