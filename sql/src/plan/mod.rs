@@ -21,6 +21,7 @@ mod joined;
 mod kinds;
 mod locks;
 mod names;
+mod output;
 pub(crate) mod path;
 mod procedures;
 mod query;
@@ -62,7 +63,7 @@ use crate::search_path::SearchPath;
 use crate::sequence::{Drawn, Used};
 use crate::syntax::sequences::Said;
 use crate::syntax::{self, Parsed};
-use crate::types::{ColumnType, Reg, SqlType};
+use crate::types::{Reg, SqlType};
 use access::Access;
 pub(crate) use comments::Comment;
 pub(crate) use copy::{CopyFrom, CopyTo};
@@ -74,6 +75,7 @@ pub(crate) use dml::{Delete, Insert, OnConflict, Update};
 pub(crate) use enums::{AlterType, CreateType, LabelChange, Neighbour};
 pub(crate) use joined::Joined;
 pub(crate) use kinds::Plan;
+pub use output::{Origin, OutputColumn};
 use path::Paths;
 pub(crate) use procedures::{
     Bodies, Call, Calls, CreateProcedure, DropProcedures, OwnProcedure, Seen,
@@ -143,40 +145,6 @@ impl Planned {
     /// Of a COPY, for each row.
     pub(crate) fn draws(&self, at: usize) -> u64 {
         if self.sequences[at].is_drawn { self.plan.draws(at).max(1) } else { 0 }
-    }
-}
-
-/// A column of a result.
-#[derive(Clone, Debug)]
-pub struct OutputColumn {
-    /// Its name.
-    pub name: String,
-    /// Its type.
-    pub ty: ColumnType,
-    /// Which column of a relation it shows as it is.
-    pub origin: Option<Origin>,
-}
-
-/// A column of a relation, by its numbers in `pg_attribute`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Origin {
-    /// `attrelid`
-    pub relation: u32,
-    /// `attnum`
-    pub column: i16,
-}
-
-impl OutputColumn {
-    /// A column that is computed.
-    pub fn new(name: impl Into<String>, ty: impl Into<ColumnType>) -> Self {
-        Self { name: name.into(), ty: ty.into(), origin: None }
-    }
-}
-
-impl PartialEq for OutputColumn {
-    /// What it shows is no matter of what it is.
-    fn eq(&self, other: &Self) -> bool {
-        self.name == other.name && self.ty == other.ty
     }
 }
 
@@ -560,24 +528,6 @@ impl Planner<'_> {
     fn number(&mut self) -> u32 {
         self.numbers += 1;
         self.numbers
-    }
-
-    /// Notes that a relation of the statement is one that is kept, with so many columns.
-    fn is_kept(&mut self, relation: u32, oid: u32, width: usize) {
-        let origin = |at: usize| Some(Origin { relation: oid, column: i16::try_from(at).ok()? });
-        self.origins.insert(relation, (1..=width).map(origin).collect());
-    }
-
-    /// Notes that a relation of the statement shows what a query in it does.
-    fn shows_query(&mut self, relation: u32, columns: &[OutputColumn]) {
-        self.origins.insert(relation, columns.iter().map(|column| column.origin).collect());
-    }
-
-    /// The column of a kept relation that an expression is.
-    fn origin(&self, expr: &Expr, scope: &Scope) -> Option<Origin> {
-        let Expr::Column(at) = expr else { return None };
-        let id = scope.columns.get(*at)?.id;
-        *self.origins.get(&id.relation)?.get(id.column as usize)?
     }
 
     fn error_at(&self, error: SqlError, location: sqlparser::tokenizer::Location) -> Failure {

@@ -30,16 +30,6 @@ pub(super) struct Output {
 }
 
 impl Planner<'_> {
-    /// The columns of a result.
-    pub(super) fn columns_of(&self, output: &Output, scope: &Scope) -> Vec<OutputColumn> {
-        let named = output.names.iter().zip(&output.bounds);
-        let column = |(name, bound): (&String, &Bound)| {
-            let origin = self.origin(&bound.expr, scope);
-            OutputColumn { name: name.clone(), ty: bound.ty, origin }
-        };
-        named.map(column).collect()
-    }
-
     /// Rows of one length, each expression with the type it has by itself.
     pub(super) fn value_rows(
         &mut self,
