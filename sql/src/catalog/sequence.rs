@@ -56,7 +56,14 @@ pub(crate) struct State {
     pub generation: u64,
     /// Nothing where none is left.
     pub next: Option<i64>,
+    /// Whether that one is the first, or the one that it was told to go on with: none was given
+    /// out before it.
+    pub is_new: bool,
 }
+
+/// In the flag of a state: a number is left, and it is a new one.
+const HAS_NEXT: u8 = 1;
+const IS_NEW: u8 = 2;
 
 /// Numbers in a row: `first`, and so many in all, each `increment` after the one before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,15 +78,17 @@ impl State {
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let mut from = Reader::new(bytes);
         let generation = from.u64("sequence generation")?;
-        let has_next = from.u8("sequence flag")? != 0;
+        let flags = from.u8("sequence flag")?;
         let next = from.u64("sequence number")? as i64;
-        Ok(Self { generation, next: has_next.then_some(next) })
+        let next = (flags & HAS_NEXT != 0).then_some(next);
+        Ok(Self { generation, next, is_new: flags & IS_NEW != 0 })
     }
 
     fn encode(self) -> Value {
         let mut out = Vec::with_capacity(17);
         out.put_u64(self.generation);
-        out.put_u8(u8::from(self.next.is_some()));
+        let has_next = if self.next.is_some() { HAS_NEXT } else { 0 };
+        out.put_u8(has_next | if self.is_new { IS_NEW } else { 0 });
         out.put_u64(self.next.unwrap_or_default() as u64);
         Value::from(out)
     }
@@ -98,10 +107,10 @@ impl Sequence {
         restart: Option<i64>,
         cx: &mut dyn Context,
     ) -> Result<(), Failure> {
-        let State { generation, next } = before.state(cx)?;
+        let state = before.state(cx)?;
         let (last, is_called) = match restart {
             Some(number) => (number, false),
-            None => before.last(next),
+            None => before.last(state),
         };
         let out = |message: String| SqlError::new(code::INVALID_PARAMETER, message);
         if last < self.min {
@@ -117,17 +126,18 @@ impl Sequence {
         let after = if is_called { last.checked_add(self.increment) } else { Some(last) };
         let next = after.filter(|next| (self.min..=self.max).contains(next));
         // What nodes have taken by the old rules is not handed out any more.
-        let state = State { generation: generation + 1, next };
+        let state = State { generation: state.generation + 1, next, is_new: !is_called };
         Ok(cx.put(SEQUENCES, self.key(), state.encode())?)
     }
 
-    /// The last number, and whether it was given out, by the number that comes next.
-    fn last(&self, next: Option<i64>) -> (i64, bool) {
+    /// The last number, and whether it was given out.
+    fn last(&self, state: State) -> (i64, bool) {
         let before = |next: i64| {
             let last = next.checked_sub(self.increment);
-            last.filter(|last| next != self.start && (self.min..=self.max).contains(last))
+            last.filter(|last| (self.min..=self.max).contains(last))
         };
-        match next {
+        match state.next {
+            Some(next) if state.is_new => (next, false),
             Some(next) => before(next).map_or((next, false), |last| (last, true)),
             None if self.increment > 0 => (self.max, true),
             None => (self.min, true),
@@ -142,7 +152,7 @@ impl Sequence {
     pub(crate) fn state(&self, cx: &mut dyn Context) -> Result<State, Failure> {
         match cx.get(SEQUENCES, &self.key())? {
             Some(bytes) => Ok(State::decode(&bytes)?),
-            None => Ok(State { generation: 0, next: Some(self.start) }),
+            None => Ok(State { generation: 0, next: Some(self.start), is_new: true }),
         }
     }
 
@@ -153,7 +163,7 @@ impl Sequence {
         wanted: u64,
         cx: &mut dyn Context,
     ) -> Result<Block, Failure> {
-        let State { generation, next } = self.state(cx)?;
+        let State { generation, next, .. } = self.state(cx)?;
         let again = if self.increment > 0 { self.min } else { self.max };
         let first = match next {
             Some(next) => next,
@@ -170,7 +180,8 @@ impl Sequence {
         let after = i128::from(first) + i128::from(self.increment) * count;
         let is_left = (i128::from(self.min)..=i128::from(self.max)).contains(&after);
         let next = is_left.then_some(after as i64);
-        cx.put(SEQUENCES, self.key(), State { generation, next }.encode())?;
+        let state = State { generation, next, is_new: false };
+        cx.put(SEQUENCES, self.key(), state.encode())?;
         let (count, increment) = (count as u64, self.increment);
         Ok(Block { generation, first, count, increment })
     }
@@ -193,13 +204,14 @@ impl Sequence {
         let generation = self.state(cx)?.generation + 1;
         let after = if is_called { value.checked_add(self.increment) } else { Some(value) };
         let next = after.filter(|next| (min..=max).contains(next));
-        Ok(cx.put(SEQUENCES, self.key(), State { generation, next }.encode())?)
+        let state = State { generation, next, is_new: !is_called };
+        Ok(cx.put(SEQUENCES, self.key(), state.encode())?)
     }
 
     /// Its row where it is read like a table: the last number, how many are logged in advance, and
     /// whether the last number was given out. Numbers that a node has taken for later are.
     pub(crate) fn row(&self, cx: &mut dyn Context) -> Result<Vec<Datum>, Failure> {
-        let (last, is_called) = self.last(self.state(cx)?.next);
+        let (last, is_called) = self.last(self.state(cx)?);
         Ok(vec![Datum::Int(last), Datum::Int(0), Datum::Bool(is_called)])
     }
 

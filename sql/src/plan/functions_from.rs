@@ -125,7 +125,7 @@ impl Planner<'_> {
         };
         let ids = left.map(|left| left.scope.ids()).unwrap_or_default();
         let flags = (call.is_numbered, left.is_some() && kind == JoinKind::Left);
-        let plan = relational::expand(plan, &ids, functions, flags, relation)?;
+        let plan = relational::expand(plan, &ids, functions, flags, relation, &mut self.numbers)?;
         let scope = match left {
             Some(left) => {
                 check_names(&left.scope, &own)?;

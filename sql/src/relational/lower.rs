@@ -226,19 +226,24 @@ impl<'a> Stage<'a> {
 
     /// Puts rows beside those of functions that are called for each.
     fn expanded(mut self, mut functions: Vec<Called>) -> Result<Self> {
-        for called in &mut functions {
-            for (arg, _) in &mut called.args {
-                *arg = self.resolve(std::mem::replace(arg, Expr::Param(0)))?;
-            }
-        }
-        let relation = next(self.numbers);
+        // What queries in arguments come to, nothing behind the functions names.
         let mut columns = self.columns.clone();
+        self.resolve_args(&mut functions)?;
+        let relation = next(self.numbers);
         let types = functions.iter().flat_map(|called| called.types.iter().copied());
         columns.extend(types.enumerate().map(|(at, base)| (named(relation, at), base)));
         let mut numbers = *self.numbers;
         let stage = Stage { plan: self.plan, columns: self.columns, numbers: &mut numbers };
         let plan = expanded(stage, &functions, (false, false), relation)?;
         Ok(Self { plan, columns, numbers: self.numbers })
+    }
+
+    /// Asks the queries in arguments.
+    pub(super) fn resolve_args(&mut self, functions: &mut [Called]) -> Result<()> {
+        for (arg, _) in functions.iter_mut().flat_map(|called| &mut called.args) {
+            *arg = self.resolve(std::mem::replace(arg, Expr::Param(0)))?;
+        }
+        Ok(())
     }
 
     /// Leaves the rows for which a condition holds.

@@ -94,13 +94,15 @@ pub(crate) fn expand(
     plan: LogicalPlan,
     columns: &[(ColumnId, SqlType)],
     functions: &[Called],
-    (is_numbered, is_kept): (bool, bool),
+    flags: (bool, bool),
     relation: u32,
+    numbers: &mut Numbers,
 ) -> Planned {
     planned(|| {
-        let mut numbers = 0;
-        let stage = Stage::new(plan, columns, &mut numbers);
-        expanded(stage, functions, (is_numbered, is_kept), relation)
+        let mut stage = Stage::new(plan, columns, numbers);
+        let mut functions = functions.to_vec();
+        stage.resolve_args(&mut functions)?;
+        expanded(stage, &functions, flags, relation)
     })
 }
 

@@ -13,7 +13,7 @@ use crate::types::datum::Datum;
 pub(super) struct Constraint {
     pub table: Arc<Table>,
     /// The number of the table.
-    of: u32,
+    pub of: u32,
     pub kind: ConstraintKind,
 }
 
@@ -140,7 +140,7 @@ impl SystemCatalog {
     }
 
     /// The unique index over some columns of a table, which a foreign key refers to.
-    fn key_of(&self, table: u32, columns: &[usize]) -> u32 {
+    pub(super) fn key_of(&self, table: u32, columns: &[usize]) -> u32 {
         let Some(Entry { kind: Kind::Table(table), .. }) = self.relations.get(&table) else {
             return 0;
         };

@@ -13,6 +13,7 @@
 
 mod constraints;
 mod definitions;
+mod depends;
 mod enums;
 mod insight;
 mod names;

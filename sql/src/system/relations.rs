@@ -1,10 +1,7 @@
 //! Tables, indexes and sequences: `pg_class` and what belongs to it.
 
 use super::tables::{Rows, int, ints, text};
-use super::{
-    Entry, Kind, PANGEA, PANGEA_EXTENSION, PG_CATALOG, PG_EXTENSION, PG_NAMESPACE, SystemCatalog,
-    definitions, primary_key, roles, stored,
-};
+use super::{Entry, Kind, PG_CATALOG, SystemCatalog, definitions, primary_key, roles, stored};
 use crate::catalog::role::Privileges;
 use crate::catalog::{Index, IndexKey, KeyTarget, QualifiedName, Table, View};
 use crate::syntax::{self, Written};
@@ -13,11 +10,6 @@ use crate::types::{ColumnType, SqlType};
 
 /// The number of `pg_class` itself.
 pub(crate) const PG_CLASS: u32 = 1_259;
-/// The number of `pg_attrdef`.
-const PG_ATTRDEF: u32 = 2_604;
-/// The numbers of `pg_constraint` and `pg_rewrite`.
-const PG_CONSTRAINT: u32 = 2_606;
-const PG_REWRITE: u32 = 2_618;
 /// How rows are kept.
 const HEAP: u32 = 2;
 /// How indexes are kept.
@@ -266,7 +258,7 @@ impl SystemCatalog {
     }
 
     /// The tables that users made.
-    fn tables(&self) -> impl Iterator<Item = (u32, &Table)> {
+    pub(super) fn tables(&self) -> impl Iterator<Item = (u32, &Table)> {
         self.relations.iter().filter_map(|(oid, entry)| match &entry.kind {
             Kind::Table(table) => Some((*oid, &**table)),
             _ => None,
@@ -355,66 +347,13 @@ impl SystemCatalog {
         }
         rows
     }
-
-    /// What sequences belong to: that of a `serial` column goes with it, an identity is a part.
-    pub(super) fn pg_depend(&self, mut rows: Rows) -> Rows {
-        // An object and its class, what it depends on and whose column that is, and how.
-        let mut depends = |(class, object): (u32, u32), on: (u32, u32), part: usize, how: &str| {
-            rows.add(&[
-                ("classid", int(class)),
-                ("objid", int(object)),
-                ("refclassid", int(on.0)),
-                ("refobjid", int(on.1)),
-                ("refobjsubid", int(part as i64)),
-                ("deptype", text(how)),
-            ]);
-        };
-        for (oid, table) in self.tables() {
-            for (at, name) in &table.sequences {
-                let Some(sequence) = self.named(name) else { continue };
-                let how = if table.columns[*at].identity.is_some() { "i" } else { "a" };
-                depends((PG_CLASS, sequence), (PG_CLASS, oid), at + 1, how);
-            }
-            // What must be there before a default that takes numbers of a sequence.
-            for (at, column) in table.live_columns() {
-                let sequence = column.default.as_deref().and_then(sequence_of);
-                if let Some(on) = sequence.and_then(|written| self.named(&written.kept())) {
-                    depends((PG_ATTRDEF, default_oid(oid, at)), (PG_CLASS, on), 0, "n");
-                }
-            }
-        }
-        for (oid, entry) in &self.relations {
-            // And before a view, whose query is a rule of it.
-            if let Kind::View(view) = &entry.kind {
-                let rule = (PG_REWRITE, rule_oid(*oid));
-                for how in ["i", "n"] {
-                    depends(rule, (PG_CLASS, *oid), 0, how);
-                }
-                for on in view.reads.iter().filter_map(|(name, _)| self.named(name)) {
-                    depends(rule, (PG_CLASS, on), 0, "n");
-                    if let Kind::Table(table) = &self.relations[&on].kind
-                        && view.relies_on_keys
-                        && !table.primary_key.is_empty()
-                    {
-                        depends(rule, (PG_CONSTRAINT, primary_key(table)), 0, "n");
-                    }
-                }
-            }
-            // What comes with every database is no part of what a dump holds.
-            if entry.namespace == PANGEA {
-                depends((PG_CLASS, *oid), (PG_EXTENSION, PANGEA_EXTENSION), 0, "e");
-            }
-        }
-        depends((PG_NAMESPACE, PANGEA), (PG_EXTENSION, PANGEA_EXTENSION), 0, "e");
-        rows
-    }
 }
 
 /// Where the query of a view has its place, behind all that defaults of columns have.
 const RULE: usize = 2_047;
 
 /// The number of the rule that is a view's query.
-fn rule_oid(view: u32) -> u32 {
+pub(super) fn rule_oid(view: u32) -> u32 {
     default_oid(view, RULE)
 }
 
@@ -428,7 +367,7 @@ pub(crate) fn sequence_of(default: &str) -> Option<Written> {
 }
 
 /// The number of a default.
-fn default_oid(table: u32, at: usize) -> u32 {
+pub(super) fn default_oid(table: u32, at: usize) -> u32 {
     super::NAMED_FIRST | table.wrapping_mul(2_048).wrapping_add(at as u32)
 }
 

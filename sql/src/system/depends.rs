@@ -1,0 +1,150 @@
+//! What depends on what: `pg_depend`.
+//!
+//! Of a column, a part of it says which one; `i` is a part of what it depends on, `a` goes with it,
+//! `n` hinders that it goes.
+
+use super::constraints::ConstraintKind;
+use super::relations::{PG_CLASS, default_oid, rule_oid, sequence_of};
+use super::tables::{Rows, int, text};
+use super::{
+    Kind, PANGEA, PANGEA_EXTENSION, PG_EXTENSION, PG_NAMESPACE, SystemCatalog, definitions,
+    primary_key, stored,
+};
+use crate::catalog::{KeyTarget, Table, View};
+
+/// The numbers of `pg_attrdef`, `pg_constraint` and `pg_rewrite`.
+const PG_ATTRDEF: u32 = 2_604;
+const PG_CONSTRAINT: u32 = 2_606;
+const PG_REWRITE: u32 = 2_618;
+
+/// An object, by its class and its number.
+type Object = (u32, u32);
+
+/// The rows of `pg_depend`.
+struct Depends {
+    rows: Rows,
+}
+
+impl Depends {
+    /// One object depends on another, or on a column of it by its number, which is 0 for none.
+    fn on(&mut self, (class, object): Object, on: Object, part: usize, how: &str) {
+        self.rows.add(&[
+            ("classid", int(class)),
+            ("objid", int(object)),
+            ("refclassid", int(on.0)),
+            ("refobjid", int(on.1)),
+            ("refobjsubid", int(part as i64)),
+            ("deptype", text(how)),
+        ]);
+    }
+
+    /// On columns by their places.
+    fn on_columns(&mut self, object: Object, table: u32, columns: &[usize], how: &str) {
+        for at in columns {
+            self.on(object, (PG_CLASS, table), at + 1, how);
+        }
+    }
+}
+
+impl SystemCatalog {
+    pub(super) fn pg_depend(&self, rows: Rows) -> Rows {
+        let mut depends = Depends { rows };
+        for (&oid, entry) in &self.relations {
+            match &entry.kind {
+                Kind::Table(table) => self.of_table(oid, table, &mut depends),
+                Kind::View(view) => self.of_view(oid, view, &mut depends),
+                _ => {}
+            }
+            match &entry.kind {
+                // What comes with every database is no part of what a dump holds.
+                _ if entry.namespace == PANGEA => {
+                    depends.on((PG_CLASS, oid), (PG_EXTENSION, PANGEA_EXTENSION), 0, "e");
+                }
+                Kind::Table(_) | Kind::View(_) | Kind::Sequence(_) => {
+                    depends.on((PG_CLASS, oid), (PG_NAMESPACE, entry.namespace), 0, "n");
+                }
+                _ => {}
+            }
+        }
+        depends.on((PG_NAMESPACE, PANGEA), (PG_EXTENSION, PANGEA_EXTENSION), 0, "e");
+        self.of_constraints(&mut depends);
+        depends.rows
+    }
+
+    fn of_table(&self, oid: u32, table: &Table, depends: &mut Depends) {
+        // The sequence of a `serial` column goes with it, an identity is a part.
+        for (at, name) in &table.sequences {
+            let Some(sequence) = self.named(name) else { continue };
+            let how = if table.columns[*at].identity.is_some() { "i" } else { "a" };
+            depends.on((PG_CLASS, sequence), (PG_CLASS, oid), at + 1, how);
+        }
+        for (at, column) in table.live_columns() {
+            let Some(expr) = column.default.as_ref().or(column.generated.as_ref()) else {
+                continue;
+            };
+            let default = (PG_ATTRDEF, default_oid(oid, at));
+            depends.on(default, (PG_CLASS, oid), at + 1, "a");
+            // What must be there before a default that takes numbers of a sequence.
+            let sequence = sequence_of(expr).and_then(|written| self.named(&written.kept()));
+            if let Some(sequence) = sequence.filter(|_| column.default.is_some()) {
+                depends.on(default, (PG_CLASS, sequence), 0, "n");
+            }
+        }
+        for index in table.indexes.iter().filter(|index| !index.is_constraint) {
+            let object = (PG_CLASS, stored(index.id.0));
+            let columns = definitions::columns(index);
+            depends.on_columns(object, oid, &columns, "a");
+            if index.keys.iter().any(|key| matches!(key.target, KeyTarget::Expr(_))) {
+                depends.on(object, (PG_CLASS, oid), 0, "a");
+            }
+        }
+    }
+
+    /// A view's query is a rule of it, which depends on what it reads.
+    fn of_view(&self, oid: u32, view: &View, depends: &mut Depends) {
+        let rule = (PG_REWRITE, rule_oid(oid));
+        for how in ["i", "n"] {
+            depends.on(rule, (PG_CLASS, oid), 0, how);
+        }
+        for on in view.reads.iter().filter_map(|(name, _)| self.named(name)) {
+            depends.on(rule, (PG_CLASS, on), 0, "n");
+            if let Kind::Table(table) = &self.relations[&on].kind
+                && view.relies_on_keys
+                && !table.primary_key.is_empty()
+            {
+                depends.on(rule, (PG_CONSTRAINT, primary_key(table)), 0, "n");
+            }
+        }
+    }
+
+    fn of_constraints(&self, depends: &mut Depends) {
+        for (&oid, constraint) in &self.constraints {
+            let (object, table) = ((PG_CONSTRAINT, oid), &constraint.table);
+            match constraint.kind {
+                ConstraintKind::PrimaryKey => {
+                    depends.on((PG_CLASS, oid), object, 0, "i");
+                    depends.on_columns(object, constraint.of, &table.primary_key, "a");
+                }
+                ConstraintKind::Unique(at) => {
+                    depends.on((PG_CLASS, oid), object, 0, "i");
+                    let columns = definitions::columns(&table.indexes[at]);
+                    depends.on_columns(object, constraint.of, &columns, "a");
+                }
+                ConstraintKind::Check(at) => {
+                    let columns = definitions::named_in(table, &table.checks[at].condition);
+                    for how in ["a", "n"] {
+                        depends.on_columns(object, constraint.of, &columns, how);
+                    }
+                }
+                ConstraintKind::ForeignKey(at) => {
+                    let key = &table.foreign_keys[at];
+                    depends.on_columns(object, constraint.of, &key.columns, "a");
+                    let Some(parent) = self.named(&key.parent) else { continue };
+                    depends.on_columns(object, parent, &key.parent_columns, "n");
+                    let index = self.key_of(parent, &key.parent_columns);
+                    depends.on((PG_CONSTRAINT, oid), (PG_CLASS, index), 0, "n");
+                }
+            }
+        }
+    }
+}
