@@ -2,6 +2,7 @@
 //!
 //! Protocols know tables by number, and keys as bytes. What they mean stands in the catalog.
 
+use std::borrow::Cow;
 use std::ops::ControlFlow;
 
 use pangea_core::exec::Change;
@@ -15,7 +16,7 @@ use crate::catalog::{
     CATALOG, Index, Relation, Table, USER_TABLE_FIRST, enums, relation_keys, relation_of_key,
 };
 use crate::keys;
-use crate::syntax::{quoted, quoted_name};
+use crate::syntax::{quoted, quoted_ident, quoted_name};
 use crate::types::SqlType;
 use crate::types::datum::Datum;
 use crate::types::text;
@@ -103,7 +104,7 @@ pub(crate) fn shown_key<'a>(
     values: impl Iterator<Item = (SqlType, &'a Datum)>,
     zone: &Zone,
 ) -> String {
-    let names: Vec<&str> = names.collect();
+    let names: Vec<Cow<'_, str>> = names.map(shown_name).collect();
     let mut shown: Vec<String> = values
         .map(|(base, value)| match value {
             Datum::Null => "null".to_owned(),
@@ -114,4 +115,9 @@ pub(crate) fn shown_key<'a>(
         shown.push("...".to_owned());
     }
     format!("Key ({})=({})", names.join(", "), shown.join(", "))
+}
+
+/// A column's name as it is written; the text of what an index computes as it is.
+fn shown_name(name: &str) -> Cow<'_, str> {
+    if name.contains('(') { name.into() } else { quoted_ident(name).into() }
 }

@@ -66,6 +66,13 @@ impl Binder<'_> {
                 return Err(self.error_at(SqlError::unsupported(feature), location));
             }
         };
+        if let Some(args) = self.with_whole_row(&name, list)? {
+            let mut function = function.clone();
+            if let ast::FunctionArguments::List(list) = &mut function.args {
+                list.args = args;
+            }
+            return self.function(&function, location);
+        }
         if let Some(over) = &function.over {
             return self.windowed(&name, function, over, location);
         }
@@ -225,7 +232,14 @@ impl Binder<'_> {
                 return Err(self.error_at(SqlError::unsupported(feature), location));
             }
             Found::OtherArgs | Found::Nothing => {
-                return Err(self.no_function(name, &types, location));
+                return match SqlType::ALL.into_iter().find(|base| base.internal_name() == name) {
+                    // A type's name is a cast to it.
+                    Some(base) if args.len() == 1 => {
+                        let arg = args.into_iter().next().expect("there is one");
+                        self.cast(arg, base.into(), Level::Explicit)
+                    }
+                    _ => Err(self.no_function(name, &types, location)),
+                };
             }
         };
         // Who may end another's statement, the catalog says.

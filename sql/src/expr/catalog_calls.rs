@@ -37,6 +37,10 @@ pub(crate) enum CatalogFunction {
     Constraint,
     /// `pg_get_viewdef`
     View,
+    /// `pg_get_ruledef`, of the rule that is a view's query
+    Rule,
+    /// `oidvectortypes`
+    Types,
     /// `pg_get_functiondef`
     Procedure,
     /// `pg_get_function_arguments`, and without defaults `pg_get_function_identity_arguments`
@@ -161,8 +165,9 @@ pub(super) const SIGNATURES: &[Signature] = &[
     of("pg_get_viewdef", &[Text, Bool], Text, function(F::View)),
     of("pg_get_triggerdef", &[Oid], Text, function(F::Nothing)),
     of("pg_get_triggerdef", &[Oid, Bool], Text, function(F::Nothing)),
-    of("pg_get_ruledef", &[Oid], Text, function(F::Nothing)),
-    of("pg_get_ruledef", &[Oid, Bool], Text, function(F::Nothing)),
+    of("pg_get_ruledef", &[Oid], Text, function(F::Rule)),
+    of("pg_get_ruledef", &[Oid, Bool], Text, function(F::Rule)),
+    of("oidvectortypes", &[SqlType::OidVector], Text, function(F::Types)),
     of("pg_get_partkeydef", &[Oid], Text, function(F::Nothing)),
     of("pg_get_statisticsobjdef_columns", &[Oid], Text, function(F::Nothing)),
     of("pg_get_function_arguments", &[Oid], Text, function(F::Parameters { has_defaults: true })),
@@ -288,8 +293,15 @@ pub(super) fn call(
         F::Nothing => Ok(Datum::Null),
         F::Empty => Ok(Datum::Text(String::new())),
         F::Expr => Ok(Datum::Text(catalog.shown_expr(text(&args[0])))),
+        F::Types => {
+            let Datum::Array(oids) = &args[0] else { panic!("{:?} is no list", args[0]) };
+            let names = oids.items().iter().map(|it| catalog.format_type(oid(it), -1));
+            let names: Vec<_> = names.collect();
+            Ok(Datum::Text(names.join(", ")))
+        }
         F::Index
         | F::View
+        | F::Rule
         | F::Procedure
         | F::Parameters { .. }
         | F::Constraint
@@ -372,6 +384,7 @@ fn said(
             Datum::Text(name) => catalog.number(Reg::Class, name)?,
             number => oid(number),
         })),
+        F::Rule => shown(catalog.rule_definition(oid(&args[0]))),
         F::SerialSequence => shown(catalog.serial_sequence(text(&args[0]), text(&args[1]))?),
         F::Procedure => shown(catalog.procedure_definition(oid(&args[0]))),
         F::Parameters { has_defaults } => {

@@ -52,6 +52,10 @@ pub(crate) enum JsonFunction {
     MakeObject {
         is_binary: bool,
     },
+    /// The same of the columns of a row, without blanks.
+    MakeRow,
+    /// What is made JSON already.
+    Same,
 }
 
 use JsonFunction as F;
@@ -80,7 +84,10 @@ impl JsonFunction {
     pub(super) fn takes_nulls(self) -> bool {
         matches!(
             self,
-            F::Make { is_strict: false, .. } | F::MakeArray { .. } | F::MakeObject { .. }
+            F::Make { is_strict: false, .. }
+                | F::MakeArray { .. }
+                | F::MakeObject { .. }
+                | F::MakeRow
         )
     }
 
@@ -118,6 +125,8 @@ impl JsonFunction {
             F::Make { base, .. } => make::text(base, &args[0], zone).map(Datum::Text),
             F::MakeArray { is_binary } => make::array(args, is_binary),
             F::MakeObject { is_binary } => make::object(args, is_binary),
+            F::MakeRow => Ok(make::row(args)),
+            F::Same => Ok(args[0].clone()),
         }
     }
 }

@@ -10,6 +10,7 @@ use super::cast::{self, Level};
 use super::functions::Function;
 use super::json::JsonFunction as F;
 use super::signatures::{Signature, TEXTS, of};
+use super::whole_rows::ROW;
 use crate::error::{SqlError, code};
 use crate::types::SqlType;
 use crate::types::SqlType::{Bool, Int4, Json, Jsonb, Text};
@@ -164,6 +165,18 @@ impl Binder<'_> {
             }
             ("json_build_object" | "jsonb_build_object", _) => {
                 self.json_object(name, args, is_binary, location)
+            }
+            (ROW, _) => {
+                let item = |(at, arg): (usize, &Bound)| match at % 2 {
+                    0 => Ok(arg.expr.clone()),
+                    _ => self.made_json(arg, false, false),
+                };
+                let items = args.iter().enumerate().map(item);
+                items.collect::<Result<_, _>>().map(|items| call(F::MakeRow, items))
+            }
+            // A whole row is made JSON before.
+            ("row_to_json", 1) if args[0].base() == Json => {
+                Ok(call(F::Same, vec![args[0].expr.clone()]))
             }
             ("json_extract_path" | "jsonb_extract_path", 2..) => {
                 return Some(self.json_path(base, args, false, location));

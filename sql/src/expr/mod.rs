@@ -34,6 +34,7 @@ mod time_functions;
 mod times;
 mod to_char;
 mod type_names;
+mod whole_rows;
 mod words;
 
 use std::borrow::Cow;

@@ -233,9 +233,8 @@ impl Planner<'_> {
         self.is_kept(relation, table.oid, table.columns.len());
         let mut scope = derived_scope(&columns, alias, &table.name, relation)?;
         self.label(alias, &table.name, relation);
-        if let Some(last) = scope.columns.last_mut() {
-            last.is_unlisted = true;
-        }
+        let own = table.columns.len();
+        scope.columns.iter_mut().skip(own).for_each(|column| column.is_unlisted = true);
         if alias.is_none() {
             scope.is_of(table.schema);
         }

@@ -1,5 +1,6 @@
 //! What PostgreSQL's grammar spells in a second way, brought to the one that the parser knows.
 
+use sqlparser::keywords::Keyword;
 use sqlparser::tokenizer::{Token, TokenWithSpan, Whitespace};
 
 use super::words::word;
@@ -14,7 +15,25 @@ pub(super) fn normalize(source: &str, tokens: &mut Vec<TokenWithSpan>) -> Result
     join_strings(source, tokens)?;
     write_tests_out(tokens);
     plain_locks(tokens);
+    plain_substring(tokens);
     Ok(())
+}
+
+/// Makes `pg_catalog.substring(..)` a plain call: the parser knows its grammar without a schema.
+fn plain_substring(tokens: &mut [TokenWithSpan]) {
+    for at in 1..tokens.len().saturating_sub(1) {
+        let is_call =
+            tokens[at - 1].token == Token::Period && tokens[at + 1].token == Token::LParen;
+        if let Token::Word(word) = &mut tokens[at].token
+            && is_call
+            && word.quote_style.is_none()
+            && word.keyword == Keyword::SUBSTRING
+        {
+            word.value.make_ascii_lowercase();
+            word.quote_style = Some('"');
+            word.keyword = Keyword::NoKeyword;
+        }
+    }
 }
 
 /// Makes `FOR NO KEY UPDATE` and `FOR KEY SHARE` the locks that are a little stronger.

@@ -1,6 +1,7 @@
 //! Things as the statements that make them: `pg_get_indexdef`, `pg_get_constraintdef`.
 
 use super::constraints::ConstraintKind;
+use super::relations::rule_oid;
 use super::{Entry, Kind, SystemCatalog};
 use crate::catalog::{Action, ForeignKey, Index, KeyTarget, PUBLIC, QualifiedName, Table};
 use crate::expr::Expr;
@@ -124,6 +125,18 @@ impl SystemCatalog {
             Kind::SystemView(view, _) => Some(format!(" {};", view.query)),
             _ => None,
         }
+    }
+
+    /// The rule that is a view's query, as the statement that would make it.
+    pub(crate) fn rule_definition(&self, oid: u32) -> Option<String> {
+        let is_view = |entry: &&Entry| matches!(entry.kind, Kind::View(_));
+        let views = self.relations.iter().filter(|(_, entry)| is_view(entry));
+        let (view, entry) = views.into_iter().find(|(view, _)| rule_oid(**view) == oid)?;
+        let schema = quoted_ident(self.namespace_name(entry.namespace));
+        let (name, query) = (quoted_ident(&entry.name), self.view_definition(*view)?);
+        Some(format!(
+            "CREATE RULE \"_RETURN\" AS\n    ON SELECT TO {schema}.{name} DO INSTEAD {query}"
+        ))
     }
 
     /// What of a relation can be written.

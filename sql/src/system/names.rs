@@ -20,6 +20,12 @@ fn format_type(oid: u32, modifier: i32) -> String {
     if oid == 0 {
         return NOTHING.to_owned();
     }
+    // What the catalog's own lists are called.
+    for base in [SqlType::Int2Vector, SqlType::OidVector] {
+        if base.oid() == oid {
+            return base.internal_name().into_owned();
+        }
+    }
     let known = SqlType::from_oid(oid).filter(|base| base.enumeration().is_none());
     match (known, types::row(oid)) {
         (Some(base), _) => ColumnType { base, modifier }.to_string(),

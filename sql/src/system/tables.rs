@@ -10,6 +10,9 @@ use crate::types::datum::Datum;
 /// underscore before a type for its array.
 const CATALOGS: &str = include_str!("data/catalogs.txt");
 
+/// The transaction that is before all others.
+const FROZEN: u32 = 2;
+
 /// A table of the catalog.
 #[derive(Debug)]
 pub(crate) struct SystemTable {
@@ -33,10 +36,11 @@ impl SystemTable {
         self.schema == "pangea" || self.name == "pg_stat_activity"
     }
 
-    /// Its columns, and the number of the table, which `*` does not show.
+    /// Its columns, and behind them what `*` does not show: the number of the table, and of the
+    /// transaction that made the row, which is one that always was.
     pub(crate) fn all_columns(&self) -> impl Iterator<Item = (String, SqlType)> {
         let own = self.columns.iter().map(|column| (column.name.clone(), column.base));
-        own.chain([("tableoid".to_owned(), SqlType::Oid)])
+        own.chain(["tableoid", "xmin"].map(|name| (name.to_owned(), SqlType::Oid)))
     }
 }
 
@@ -102,7 +106,7 @@ impl Rows {
             let at = self.table.columns.iter().position(|column| column.name == *name);
             row[at.unwrap_or_else(|| panic!("{} has no {name}", self.table.name))] = value.clone();
         }
-        row.push(int(self.table.oid));
+        row.extend([int(self.table.oid), int(FROZEN)]);
         self.rows.push(row);
     }
 

@@ -113,6 +113,19 @@ pub(super) fn object(args: &[Datum], is_binary: bool) -> Result<Datum, SqlError>
     Ok(Datum::Text(format!("{{{}}}", shown.join(", "))))
 }
 
+/// `row_to_json`, of names and values that are JSON.
+pub(super) fn row(args: &[Datum]) -> Datum {
+    let mut out = String::from("{");
+    for (at, pair) in args.chunks(2).enumerate() {
+        out.push_str(if at > 0 { "," } else { "" });
+        put_string(super::text(&pair[0]), &mut out);
+        out.push(':');
+        out.push_str(super::text(&pair[1]));
+    }
+    out.push('}');
+    Datum::Text(out)
+}
+
 /// A `json` without the members that are null, and without blanks.
 pub(super) fn strip_nulls(text: &str) -> Result<String, SqlError> {
     let mut out = String::with_capacity(text.len());

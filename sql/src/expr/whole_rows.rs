@@ -1,0 +1,114 @@
+//! Whole rows as arguments: `row_to_json(t)`, where `t` is a table, a query or what WITH has named.
+//!
+//! A row has no type of its own here. Where a function makes JSON of it, its columns with their
+//! names are put in its place.
+
+use sqlparser::ast;
+use sqlparser::ast::helpers::attached_token::AttachedToken;
+
+use super::bind::{Binder, ScopeColumn};
+use crate::error::SqlError;
+use crate::syntax;
+
+/// What makes JSON of a row, and what its argument becomes.
+const FUNCTIONS: [(&str, &str); 5] = [
+    ("row_to_json", ROW),
+    ("to_json", ROW),
+    ("json_agg", ROW),
+    ("to_jsonb", "jsonb_build_object"),
+    ("jsonb_agg", "jsonb_build_object"),
+];
+
+/// The object that a row is, without blanks: a name that is no plain one.
+pub(super) const ROW: &str = "row_to_json()";
+
+impl Binder<'_> {
+    /// The arguments of a function with an object in the place of a whole row; nothing where there
+    /// is none.
+    pub(super) fn with_whole_row(
+        &self,
+        name: &str,
+        args: &[ast::FunctionArg],
+    ) -> Result<Option<Vec<ast::FunctionArg>>, SqlError> {
+        let Some((_, maker)) = FUNCTIONS.iter().find(|(known, _)| *known == name) else {
+            return Ok(None);
+        };
+        let [ast::FunctionArg::Unnamed(first), rest @ ..] = args else { return Ok(None) };
+        let object = match first {
+            ast::FunctionArgExpr::Expr(ast::Expr::Identifier(ident)) => {
+                let is_column = self.scope.columns.iter().any(|column| {
+                    column.name == syntax::name(ident) && !column.is_hidden && !column.is_merged
+                });
+                if is_column { None } else { self.object(maker, ident)? }
+            }
+            ast::FunctionArgExpr::QualifiedWildcard(name) => match &name.0[..] {
+                [ast::ObjectNamePart::Identifier(ident)] => self.object(maker, ident)?,
+                _ => None,
+            },
+            _ => None,
+        };
+        Ok(object.map(|object| {
+            let object = ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(object));
+            std::iter::once(object).chain(rest.iter().cloned()).collect()
+        }))
+    }
+
+    /// An object of all columns of a relation of the query, or nothing where that is none.
+    ///
+    /// # Errors
+    /// Where an outer join may have put no row there, and it can't be told.
+    fn object(&self, maker: &str, relation: &ast::Ident) -> Result<Option<ast::Expr>, SqlError> {
+        let table = syntax::name(relation);
+        let is_of = |column: &&ScopeColumn| column.table == table && !column.is_hidden;
+        let all: Vec<&ScopeColumn> = self.scope.columns.iter().filter(is_of).collect();
+        if all.is_empty() {
+            return Ok(None);
+        }
+        let column = |name: &str| {
+            let parts = vec![relation.clone(), ast::Ident::with_quote('"', name)];
+            ast::Expr::CompoundIdentifier(parts)
+        };
+        let pair = |name: &String| {
+            let key = ast::Value::SingleQuotedString(name.clone());
+            [ast::Expr::Value(key.into()), column(name)]
+        };
+        let shown = all.iter().filter(|column| !column.is_unlisted);
+        let object = call(maker, shown.flat_map(|column| pair(&column.name)));
+        if self.scope.columns.iter().all(|column| column.table == table) {
+            return Ok(Some(object));
+        }
+        let Some(key) = all.iter().find(|column| column.is_key) else {
+            return Err(SqlError::unsupported("a whole row of a relation without a key in a join"));
+        };
+        Ok(Some(ast::Expr::Case {
+            case_token: AttachedToken::empty(),
+            end_token: AttachedToken::empty(),
+            operand: None,
+            conditions: vec![ast::CaseWhen {
+                condition: ast::Expr::IsNotNull(Box::new(column(&key.name))),
+                result: object,
+            }],
+            else_result: None,
+        }))
+    }
+}
+
+/// A call of a function by name.
+fn call(name: &str, args: impl Iterator<Item = ast::Expr>) -> ast::Expr {
+    let arg = |expr| ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(expr));
+    let list = ast::FunctionArgumentList {
+        duplicate_treatment: None,
+        args: args.map(arg).collect(),
+        clauses: Vec::new(),
+    };
+    ast::Expr::Function(ast::Function {
+        name: ast::ObjectName::from(vec![ast::Ident::with_quote('"', name)]),
+        uses_odbc_syntax: false,
+        parameters: ast::FunctionArguments::None,
+        args: ast::FunctionArguments::List(list),
+        filter: None,
+        null_treatment: None,
+        over: None,
+        within_group: Vec::new(),
+    })
+}
