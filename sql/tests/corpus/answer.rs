@@ -56,6 +56,8 @@ const TYPES: [(char, u32, &str); 52] = [
     ('1', 2205, "regclass"),
     ('2', 2206, "regtype"),
     ('3', 4089, "regnamespace"),
+    ('6', 24, "regproc"),
+    ('7', 2202, "regprocedure"),
     ('4', 22, "int2vector"),
     ('5', 30, "oidvector"),
     ('0', 2278, "void"),
