@@ -1,8 +1,9 @@
 //! Requests to cancel, against an engine whose cluster does not answer.
 
+use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
-use super::server::{STRICT, connect, with_cluster};
+use super::server::{STRICT, connect, with_cluster, with_server};
 
 #[test]
 fn a_read_that_waits_for_the_cluster_is_cancelled_and_the_session_goes_on() {
@@ -44,5 +45,36 @@ fn a_write_whose_wait_is_cancelled_may_have_committed() {
         let error = cluster.cancelled(&client, "commit").await;
         assert_eq!(error.code(), Some(&SqlState::TRANSACTION_RESOLUTION_UNKNOWN));
         client.batch_execute("insert into t values (3)").await.unwrap();
+    });
+}
+
+/// The number of a client's session.
+async fn process(client: &Client) -> i32 {
+    client.query_one("select pg_backend_pid()", &[]).await.unwrap().get(0)
+}
+
+#[test]
+fn another_session_ends_a_statement_and_a_session() {
+    with_server(|address, _| async move {
+        let (sleeper, other) = (connect(address).await, connect(address).await);
+        let number = process(&sleeper).await;
+        let sleep = sleeper.batch_execute("select pg_sleep(3600)");
+        let cancel = async {
+            // The statement may not have begun.
+            let runs = "select 1 from pg_stat_activity where pid = $1 and query like '%3600%'";
+            while other.query(runs, &[&number]).await.unwrap().is_empty() {}
+            other.query_one("select pg_cancel_backend($1)", &[&number]).await.unwrap()
+        };
+        let (slept, cancelled) = tokio::join!(sleep, cancel);
+        assert_eq!(slept.unwrap_err().code(), Some(&SqlState::QUERY_CANCELED));
+        assert!(cancelled.get::<_, bool>(0));
+        assert_eq!(process(&sleeper).await, number);
+
+        let ended = other.query_one("select pg_terminate_backend($1)", &[&number]).await.unwrap();
+        assert!(ended.get::<_, bool>(0));
+        let error = sleeper.batch_execute("select 1").await.unwrap_err();
+        assert!(error.is_closed() || error.code() == Some(&SqlState::ADMIN_SHUTDOWN), "{error}");
+        let gone = other.query_one("select pg_terminate_backend($1)", &[&number]).await.unwrap();
+        assert!(!gone.get::<_, bool>(0));
     });
 }

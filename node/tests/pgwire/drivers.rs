@@ -217,3 +217,34 @@ fn a_driver_learns_what_an_enum_is_and_sends_its_labels() {
         assert_eq!(rows, [(mood("meh"), vec![]), (mood("happy"), all)]);
     });
 }
+
+#[test]
+fn a_result_says_which_columns_of_which_relations_it_shows() {
+    with_server(|address, _| async move {
+        let client = connect(address).await;
+        let make = "create table t (gone int, id int primary key, name text);
+            alter table t drop column gone; create view v as select name, id from t";
+        client.batch_execute(make).await.unwrap();
+        let oid = "select 't'::regclass::oid, 'v'::regclass::oid, 'pg_class'::regclass::oid";
+        let row = client.query_one(oid, &[]).await.unwrap();
+        let (t, v, class): (u32, u32, u32) = (row.get(0), row.get(1), row.get(2));
+        type Shown = Option<(u32, i16)>;
+        let cases: [(&str, &[Shown]); 8] = [
+            ("select id, name, id + 1 from t", &[Some((t, 2)), Some((t, 3)), None]),
+            ("select * from (select name as n from t) s", &[Some((t, 3))]),
+            ("select v.*, count(*) from v group by 1, 2", &[Some((v, 1)), Some((v, 2)), None]),
+            ("with w as (select id from t) select id from w", &[Some((t, 2))]),
+            ("select id from t union select 1", &[None]),
+            ("select a.id, b.name from t a join t b using (name)", &[Some((t, 2)), Some((t, 3))]),
+            ("insert into t values (1, 'a') returning id, name", &[Some((t, 2)), Some((t, 3))]),
+            ("select relname from pg_class", &[Some((class, 2))]),
+        ];
+        for (sql, expected) in cases {
+            let statement = client.prepare(sql).await.unwrap();
+            let shown: Vec<_> = (statement.columns().iter())
+                .map(|column| column.table_oid().zip(column.column_id()))
+                .collect();
+            assert_eq!(shown, expected, "{sql}");
+        }
+    });
+}

@@ -66,11 +66,7 @@ impl Binder<'_> {
                 return Err(self.error_at(SqlError::unsupported(feature), location));
             }
         };
-        if let Some(args) = self.with_whole_row(&name, list)? {
-            let mut function = function.clone();
-            if let ast::FunctionArguments::List(list) = &mut function.args {
-                list.args = args;
-            }
+        if let Some(function) = self.with_whole_row(&name, function, list)? {
             return self.function(&function, location);
         }
         if let Some(over) = &function.over {
@@ -223,6 +219,16 @@ impl Binder<'_> {
         if let Some(bound) = self.json_call(name, &args, location) {
             return bound;
         }
+        self.plain_call(name, args, location)
+    }
+
+    /// A call of a function that has a signature.
+    fn plain_call(
+        &mut self,
+        name: &str,
+        args: Vec<Bound>,
+        location: Location,
+    ) -> Result<Bound, SqlError> {
         let types: Vec<SqlType> = args.iter().map(Bound::base).collect();
         let signature = match signatures::find(name, &types) {
             Found::Signature(signature) => signature,

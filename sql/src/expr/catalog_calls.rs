@@ -285,21 +285,12 @@ pub(super) fn call(
         F::IsVisible => Ok(catalog.is_visible(oid(&args[0])).map_or(Datum::Null, Datum::Bool)),
         F::Always => Ok(Datum::Bool(true)),
         F::Never => Ok(Datum::Bool(false)),
-        F::InRecovery => {
-            let hint = "Recovery control functions can only be executed during recovery.";
-            Err(SqlError::new(code::NOT_PREREQUISITE, "recovery is not in progress")
-                .with_hint(hint))
-        }
+        F::InRecovery => Err(not_in_recovery()),
         F::Nothing => Ok(Datum::Null),
         F::Empty => Ok(Datum::Text(String::new())),
         F::Expr => Ok(Datum::Text(catalog.shown_expr(text(&args[0])))),
-        F::Types => {
-            let Datum::Array(oids) = &args[0] else { panic!("{:?} is no list", args[0]) };
-            let names = oids.items().iter().map(|it| catalog.format_type(oid(it), -1));
-            let names: Vec<_> = names.collect();
-            Ok(Datum::Text(names.join(", ")))
-        }
-        F::Index
+        F::Types
+        | F::Index
         | F::View
         | F::Rule
         | F::Procedure
@@ -345,6 +336,12 @@ pub(super) fn call(
     }
 }
 
+/// The error of what a standby of PostgreSQL alone can be asked.
+fn not_in_recovery() -> SqlError {
+    let hint = "Recovery control functions can only be executed during recovery.";
+    SqlError::new(code::NOT_PREREQUISITE, "recovery is not in progress").with_hint(hint)
+}
+
 /// `acldefault`: what everybody and the owner may do where nothing was said.
 fn default_access(kind: &str, owner: &str) -> Result<Datum, SqlError> {
     let items = crate::system::default_acl(kind, owner);
@@ -384,6 +381,11 @@ fn said(
             Datum::Text(name) => catalog.number(Reg::Class, name)?,
             number => oid(number),
         })),
+        F::Types => {
+            let Datum::Array(oids) = &args[0] else { panic!("{:?} is no list", args[0]) };
+            let names = oids.items().iter().map(|it| catalog.format_type(oid(it), -1));
+            Ok(Datum::Text(names.collect::<Vec<_>>().join(", ")))
+        }
         F::Rule => shown(catalog.rule_definition(oid(&args[0]))),
         F::SerialSequence => shown(catalog.serial_sequence(text(&args[0]), text(&args[1]))?),
         F::Procedure => shown(catalog.procedure_definition(oid(&args[0]))),

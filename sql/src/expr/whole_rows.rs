@@ -23,17 +23,18 @@ const FUNCTIONS: [(&str, &str); 5] = [
 pub(super) const ROW: &str = "row_to_json()";
 
 impl Binder<'_> {
-    /// The arguments of a function with an object in the place of a whole row; nothing where there
-    /// is none.
+    /// A function with an object in the place of a whole row among its arguments; nothing where
+    /// there is none.
     pub(super) fn with_whole_row(
         &self,
         name: &str,
+        function: &ast::Function,
         args: &[ast::FunctionArg],
-    ) -> Result<Option<Vec<ast::FunctionArg>>, SqlError> {
+    ) -> Result<Option<ast::Function>, SqlError> {
         let Some((_, maker)) = FUNCTIONS.iter().find(|(known, _)| *known == name) else {
             return Ok(None);
         };
-        let [ast::FunctionArg::Unnamed(first), rest @ ..] = args else { return Ok(None) };
+        let [ast::FunctionArg::Unnamed(first), ..] = args else { return Ok(None) };
         let object = match first {
             ast::FunctionArgExpr::Expr(ast::Expr::Identifier(ident)) => {
                 let is_column = self.scope.columns.iter().any(|column| {
@@ -48,8 +49,11 @@ impl Binder<'_> {
             _ => None,
         };
         Ok(object.map(|object| {
-            let object = ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(object));
-            std::iter::once(object).chain(rest.iter().cloned()).collect()
+            let mut function = function.clone();
+            if let ast::FunctionArguments::List(list) = &mut function.args {
+                list.args[0] = ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(object));
+            }
+            function
         }))
     }
 

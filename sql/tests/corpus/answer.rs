@@ -6,7 +6,7 @@ use sqllogictest::{ColumnType, DB, DBOutput};
 
 /// The types of columns: the letter that scripts have for one, its number in `pg_type`, its name.
 /// A capital letter is an array of what the small one is.
-const TYPES: [(char, u32, &str); 52] = [
+const TYPES: [(char, u32, &str); 54] = [
     ('b', 16, "boolean"),
     ('B', 1000, "boolean[]"),
     ('s', 21, "smallint"),
