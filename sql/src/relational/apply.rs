@@ -29,6 +29,7 @@ use datafusion::logical_expr::{
     Expr as Logical, Extension, LogicalPlan, UserDefinedLogicalNode, UserDefinedLogicalNodeCore,
 };
 use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_plan::filter::FilterExec;
 use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PlanProperties,
 };
@@ -37,6 +38,7 @@ use futures_util::Stream;
 
 use super::SubqueryKind;
 use super::answers::{beside, with_column};
+use super::chance::Chance;
 use super::expand::Expand;
 use super::leaf::{as_they_come, without_statement};
 use super::run::planned;
@@ -253,6 +255,11 @@ impl ExtensionPlanner for OfApply {
         if let Some(expand) = node.as_any().downcast_ref::<Expand>() {
             let args = expand.args().iter().map(physical).collect::<Result<_>>()?;
             return Ok(Some(expand.physical(physical_inputs[0].clone(), args)));
+        }
+        if let Some(chance) = node.as_any().downcast_ref::<Chance>() {
+            let condition = physical(&chance.condition)?;
+            let filter = FilterExec::try_new(condition, physical_inputs[0].clone())?;
+            return Ok(Some(Arc::new(filter)));
         }
         let Some(apply) = node.as_any().downcast_ref::<Apply>() else { return Ok(None) };
         let refs = apply.refs.iter().map(|(name, frame)| Ok((name.clone(), physical(frame)?)));

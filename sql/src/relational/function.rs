@@ -107,7 +107,7 @@ impl Computed {
 }
 
 /// Whether it may come to something else each time.
-fn is_volatile(expr: &Expr) -> bool {
+pub(super) fn is_volatile(expr: &Expr) -> bool {
     !expr.all(&mut |part| match part {
         Expr::Sequence(..) => false,
         Expr::Call(function, _) => !function.is_volatile(),

@@ -15,8 +15,9 @@ use datafusion::logical_expr::{
 use super::aggregate;
 use super::apply::{Apply, answer};
 use super::block::{Block, Distinct};
+use super::chance::Chance;
 use super::error::{unwrapped, wrapped};
-use super::function::{Computed, KeyOf};
+use super::function::{Computed, KeyOf, is_volatile};
 use super::leaf::columns_of;
 use super::parts::expanded;
 use super::values::{arrow_type, is_ordered, scalar};
@@ -254,6 +255,8 @@ impl<'a> Stage<'a> {
         let width = self.columns.len();
         // All of them at once: a plan is no deeper for each.
         let asked = conditions.split_off(conditions.partition_point(|it| !it.holds_subquery()));
+        let (chances, conditions): (Vec<Expr>, Vec<Expr>) =
+            conditions.into_iter().partition(is_volatile);
         let mut plain = Vec::with_capacity(conditions.len());
         for condition in conditions {
             let condition = self.resolve(condition)?;
@@ -263,7 +266,12 @@ impl<'a> Stage<'a> {
             let plan = std::mem::take(&mut self.plan);
             self.plan = LogicalPlanBuilder::from(plan).filter(predicate)?.build()?;
         }
+        for chance in chances {
+            let condition = self.value(&chance, SqlType::Bool);
+            self.plan = Chance::plan(std::mem::take(&mut self.plan), condition);
+        }
         for condition in asked {
+            let is_chance = is_volatile(&condition);
             let predicate = match self.join_like(&condition)? {
                 Some(predicate) => predicate,
                 None => {
@@ -272,7 +280,10 @@ impl<'a> Stage<'a> {
                 }
             };
             let plan = std::mem::take(&mut self.plan);
-            self.plan = LogicalPlanBuilder::from(plan).filter(predicate)?.build()?;
+            self.plan = match is_chance {
+                true => Chance::plan(plan, predicate),
+                false => LogicalPlanBuilder::from(plan).filter(predicate)?.build()?,
+            };
             // What was asked for the condition, nothing behind it names.
             self.columns.truncate(width);
         }

@@ -25,6 +25,7 @@ mod answers;
 mod any_order;
 mod apply;
 mod block;
+mod chance;
 mod chunk;
 mod error;
 mod expand;
