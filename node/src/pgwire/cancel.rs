@@ -18,7 +18,7 @@
 
 use std::collections::BTreeMap;
 use std::future::{Future, pending};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -39,8 +39,10 @@ use tokio::sync::watch;
 /// A statement that has computed for so long lets the runtime look at its sockets.
 const LONG: Duration = Duration::from_millis(5);
 
-/// How long another thread may take to go on with what this one had to do.
+/// How long another thread may take to go on with what this one had to do, when it is waited for
+/// first and at most.
 const HANDING_OVER: Duration = Duration::from_micros(300);
+const HANDING_OVER_MAX: Duration = Duration::from_millis(20);
 
 /// What ends the waits of one client.
 #[derive(Debug, Default)]
@@ -52,8 +54,10 @@ pub(super) struct Switch {
     deadline: Mutex<Option<Instant>>,
     /// When the statement that runs began, or the runtime was last woken for it.
     woken: Mutex<Option<Instant>>,
-    /// Whether the thread of the statement that runs has left its work to another.
+    /// Whether the thread of the statement that runs has left its work to another, and how often
+    /// it has tried.
     has_handed_over: AtomicBool,
+    tries: AtomicU32,
 }
 
 impl Switch {
@@ -82,6 +86,12 @@ impl Switch {
 
     fn set_deadline(&self, deadline: Option<Instant>) {
         *self.deadline.lock().unwrap_or_else(PoisonError::into_inner) = deadline;
+    }
+
+    /// How long the next try to leave work to another thread may take.
+    fn patience(&self) -> Duration {
+        let tries = self.tries.fetch_add(1, Ordering::Relaxed).min(16);
+        (HANDING_OVER * (1 << tries)).min(HANDING_OVER_MAX)
     }
 
     /// Whether the statement that runs has run for long since it began, or this was said.
@@ -217,12 +227,19 @@ impl<E: Engine> Cancellable<E> {
     fn let_others_go_on(&self) {
         let is_served = self.runtime.runtime_flavor() == RuntimeFlavor::MultiThread;
         let is_of_runtime = is_served && tokio::task::try_id().is_some();
-        if is_of_runtime && !self.switch.has_handed_over.swap(true, Ordering::Relaxed) {
+        if is_of_runtime && !self.switch.has_handed_over.load(Ordering::Relaxed) {
             // What its thread would do next, another does from here on. The runtime takes that
             // back unless another thread has begun with it when the closure ends, and tells nobody
-            // when one has: hence the time, once in a statement that is long anyway.
+            // when one has: hence the task, which stands behind what this thread would do. Where
+            // nobody does it in time, all threads are as busy as this one, and it is tried again.
             let _of_server = self.runtime.enter();
-            tokio::task::block_in_place(|| std::thread::sleep(HANDING_OVER));
+            let (done, is_done) = std::sync::mpsc::channel();
+            drop(self.runtime.spawn(async move {
+                let _ = done.send(());
+            }));
+            let time = self.switch.patience();
+            let others = tokio::task::block_in_place(|| is_done.recv_timeout(time));
+            self.switch.has_handed_over.store(others.is_ok(), Ordering::Relaxed);
         }
         // A thread that computes was perhaps the one that waited for all sockets, and the others
         // of the runtime wait for tasks alone: one of them wakes for a task, and looks after the
@@ -306,6 +323,7 @@ impl<E: Engine> Engine for Cancellable<E> {
         self.switch.set_deadline(time_max.and_then(|time| now.checked_add(time)));
         *self.switch.woken.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
         self.switch.has_handed_over.store(false, Ordering::Relaxed);
+        self.switch.tries.store(0, Ordering::Relaxed);
     }
 
     fn interruption(&self) -> Option<Interruption> {

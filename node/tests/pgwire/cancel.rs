@@ -78,3 +78,25 @@ fn another_session_ends_a_statement_and_a_session() {
         assert!(!gone.get::<_, bool>(0));
     });
 }
+
+#[test]
+fn more_sessions_that_sleep_than_threads_hold_up_no_other() {
+    with_server(|address, _| async move {
+        let mut sleepers = Vec::new();
+        for _ in 0..5 {
+            let sleeper = connect(address).await;
+            let number = process(&sleeper).await;
+            let sleep = async move { sleeper.batch_execute("select pg_sleep(3600)").await };
+            sleepers.push((number, tokio::spawn(sleep)));
+        }
+        let other = connect(address).await;
+        let asleep = "select count(*) from pg_stat_activity where query like '%3600%'";
+        // It is among those that it counts.
+        while other.query_one(asleep, &[]).await.unwrap().get::<_, i64>(0) < 6 {}
+        for (number, sleeper) in sleepers {
+            other.query_one("select pg_cancel_backend($1)", &[&number]).await.unwrap();
+            let error = sleeper.await.unwrap().unwrap_err();
+            assert_eq!(error.code(), Some(&SqlState::QUERY_CANCELED));
+        }
+    });
+}

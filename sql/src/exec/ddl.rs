@@ -11,7 +11,7 @@ use pangea_core::txn::{Context, Scan};
 use super::{Executed, alter, enums, roles, scan, views};
 use crate::authorization::{self, Required};
 use crate::catalog::comment;
-use crate::catalog::role::Privileges;
+use crate::catalog::role::{Object, Privileges};
 use crate::catalog::sequence::SEQUENCES;
 use crate::catalog::{self, CATALOG, PUBLIC, QualifiedName, Relation, Sequence, Table};
 use crate::error::{Failure, SqlError, code};
@@ -336,6 +336,12 @@ pub(super) fn truncate(
     for table in tables {
         table.indexes.iter().try_for_each(|index| delete_all(index.id, cx))?;
         delete_all(table.id, cx)?;
+        for (_, name) in table.sequences.iter().filter(|_| truncate.restarts) {
+            authorization::check(&[Required::owner(Object::Sequence(name.clone()))], env, cx)?;
+            if let Some(Relation::Sequence(sequence)) = catalog::find(name, cx)? {
+                sequence.follow(&sequence, Some(sequence.start), cx)?;
+            }
+        }
     }
     Ok(Executed::default())
 }

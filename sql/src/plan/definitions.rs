@@ -35,6 +35,8 @@ pub(crate) struct Truncate {
     pub tables: Vec<Arc<Table>>,
     /// Whether tables that refer to these are emptied too.
     pub is_cascade: bool,
+    /// Whether sequences that go with their columns begin anew.
+    pub restarts: bool,
 }
 
 #[derive(Clone, Debug)]

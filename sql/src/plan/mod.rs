@@ -414,7 +414,9 @@ impl Planner<'_> {
                     tables.map(|target| self.own_table_for(&target.name, Privileges::TRUNCATE));
                 let tables = tables.collect::<Result<_, _>>()?;
                 let is_cascade = matches!(truncate.cascade, Some(ast::CascadeOption::Cascade));
-                Ok((Plan::Truncate(Truncate { tables, is_cascade }), Vec::new()))
+                let restarts =
+                    matches!(truncate.identity, Some(ast::TruncateIdentityOption::Restart));
+                Ok((Plan::Truncate(Truncate { tables, is_cascade, restarts }), Vec::new()))
             }
             S::Comment { object_type, object_name, comment, .. } => {
                 let plan = self.comment(*object_type, object_name, comment.as_deref())?;

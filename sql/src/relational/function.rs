@@ -132,10 +132,16 @@ impl ScalarUDFImpl for Computed {
         let env = &surroundings(&args.config_options)?.env;
         let env = env.lock().unwrap_or_else(PoisonError::into_inner);
         let count = args.number_rows;
-        let arrays = ColumnarValue::values_to_arrays(&args.args)?;
+        // Constants come as one row, whatever the count is: enough, but for what chance decides.
+        let arrays = match self.signature.volatility {
+            Volatility::Volatile => {
+                let arrays = args.args.iter().map(|arg| arg.to_array(count));
+                arrays.collect::<Result<Vec<_>>>()?
+            }
+            _ => ColumnarValue::values_to_arrays(&args.args)?,
+        };
         let columns: Vec<Values<'_>> =
             self.args.iter().zip(&arrays).map(|(base, array)| Values::new(*base, array)).collect();
-        // Constants come as one row, whatever the count is.
         let rows = arrays.first().map_or(count, |array| array.len());
         let mut out = Column::new(self.base);
         let mut row = vec![Datum::Null; columns.len()];

@@ -82,7 +82,8 @@ impl<E: Engine> Session<E> {
             return Err(SqlError::new(code::NO_TRANSACTION, message));
         }
         self.gather_facts(&planned).await;
-        if planned.is_write() && planned.plan.is_certified() {
+        // What the node knows of itself, no other does.
+        if planned.is_write() && (planned.plan.is_certified() || planned.reads_node) {
             drop(cx);
             return self.run_certified(parsed, param_types, params, tries).await;
         }

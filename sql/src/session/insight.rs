@@ -39,7 +39,8 @@ impl<E: Engine> Session<E> {
     pub(super) fn show_active(&self, text: Option<&str>) {
         let moment = now();
         let text = text.map(text_of);
-        let (user, values) = (self.settings.authorization().user(), self.settings.values());
+        let authorization = self.settings.authorization();
+        let (user, values) = (authorization.session_user(), self.settings.values());
         let started = self.transaction.as_ref().map(|open| open.started);
         self.place.change(|it| {
             it.state = State::Active;
@@ -62,7 +63,8 @@ impl<E: Engine> Session<E> {
             TransactionStatus::Failed => State::InFailedTransaction,
         };
         let started = self.transaction.as_ref().map(|open| open.started);
-        let (user, values) = (self.settings.authorization().user(), self.settings.values());
+        let authorization = self.settings.authorization();
+        let (user, values) = (authorization.session_user(), self.settings.values());
         self.place.change(|it| {
             it.state = state;
             it.user = user.clone();

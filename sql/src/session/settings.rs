@@ -1,12 +1,15 @@
 //! Session settings: `SET`, `SHOW`, and what a client asks for when it connects.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::authorization::Authorization;
 use super::planning;
-use super::units::{Block, checked_size, checked_time, out_of_range, parse_ms, shown_real};
+use super::units::{
+    Block, blocks_of, checked_size, checked_time, out_of_range, parse_ms, shown_real,
+};
 use crate::error::{SqlError, code};
 use crate::expr::functions::VERSION;
 use crate::notice::Severity;
@@ -176,8 +179,9 @@ pub(crate) fn shown<'a>(values: &'a Values, name: &str) -> Result<&'a str, SqlEr
 #[derive(Debug)]
 pub(crate) struct Described<'a> {
     pub name: &'static str,
-    pub value: &'a str,
-    pub default: &'static str,
+    /// A number of its units where it has any.
+    pub value: Cow<'a, str>,
+    pub default: Cow<'static, str>,
     pub unit: Option<&'static str>,
     pub kind: &'static str,
     pub choices: &'static [&'static str],
@@ -202,8 +206,8 @@ pub(crate) fn described(values: &Values) -> impl Iterator<Item = Described<'_>> 
         };
         Described {
             name: setting.name,
-            value: &values[setting.name],
-            default: setting.default,
+            value: in_units(setting.kind, &values[setting.name]),
+            default: in_units(setting.kind, setting.default),
             unit: match setting.kind {
                 Kind::Time => Some("ms"),
                 Kind::Size(block, ..) => Some(block.name()),
@@ -214,6 +218,16 @@ pub(crate) fn described(values: &Values) -> impl Iterator<Item = Described<'_>> 
             is_fixed: setting.kind == Kind::Fixed,
         }
     })
+}
+
+/// A value without its unit, in the one that the setting has.
+fn in_units(kind: Kind, value: &str) -> Cow<'_, str> {
+    let number = match kind {
+        Kind::Size(block, ..) => blocks_of(value, block).map(|blocks| blocks.to_string()),
+        Kind::Time => parse_ms(value).map(|ms| ms.to_string()),
+        _ => None,
+    };
+    number.map_or(Cow::Borrowed(value), Cow::Owned)
 }
 
 impl Settings {

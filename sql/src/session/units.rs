@@ -99,7 +99,8 @@ pub(super) fn checked_size(
         let hint = "Valid units for this parameter are \"B\", \"kB\", \"MB\", \"GB\", and \"TB\".";
         return Err(invalid().with_hint(hint));
     };
-    let blocks = bytes.div_ceil(block.bytes());
+    // To the nearest, as PostgreSQL does.
+    let blocks = (bytes as f64 / block.bytes() as f64).round_ties_even() as u64;
     if !(range.0..=range.1).contains(&blocks) {
         return Err(out_of_range(name, &format!("{blocks} {}", block.name()), range));
     }
@@ -108,6 +109,11 @@ pub(super) fn checked_size(
         Some((unit, size)) if bytes > 0 => Ok(format!("{}{unit}", bytes / size)),
         _ => Ok("0".to_owned()),
     }
+}
+
+/// An amount of memory in blocks.
+pub(super) fn blocks_of(text: &str, block: Block) -> Option<u64> {
+    Some(parse_blocks(text, block)? / block.bytes())
 }
 
 /// A time as PostgreSQL shows it: in the longest unit that has no rest.

@@ -80,7 +80,7 @@ pub(super) fn pg_settings(mut rows: Rows, env: &Env) -> Rows {
         let choices = setting.choices.iter().map(|choice| text(choice)).collect::<Vec<_>>();
         rows.add(&[
             ("name", text(setting.name)),
-            ("setting", text(setting.value)),
+            ("setting", text(&setting.value)),
             ("unit", setting.unit.map_or(Datum::Null, text)),
             ("category", text("Settings")),
             ("short_desc", text("")),
@@ -88,8 +88,8 @@ pub(super) fn pg_settings(mut rows: Rows, env: &Env) -> Rows {
             ("vartype", text(setting.kind)),
             ("source", text(if setting.value == setting.default { "default" } else { "session" })),
             ("enumvals", if choices.is_empty() { Datum::Null } else { Datum::array(choices) }),
-            ("boot_val", text(setting.default)),
-            ("reset_val", text(setting.default)),
+            ("boot_val", text(&setting.default)),
+            ("reset_val", text(&setting.default)),
             ("pending_restart", Datum::Bool(false)),
         ]);
     }
