@@ -3,6 +3,7 @@
 pub(crate) mod as_of;
 pub(crate) mod cursors;
 mod depth;
+mod distinct_from;
 pub(crate) mod explain;
 pub(crate) mod inserts;
 mod kinds;

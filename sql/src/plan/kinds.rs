@@ -6,7 +6,7 @@ use super::steps::Steps;
 use super::{
     Alter, AlterSequence, AlterType, AlterView, Call, Comment, CopyFrom, CopyTo, CreateProcedure,
     CreateSequence, CreateTable, CreateType, CreateView, Delete, DropProcedures, DropTables,
-    Insert, OwnProcedure, Select, Source, Truncate, Update,
+    Insert, OwnProcedure, Planned, Select, Source, Truncate, Update,
 };
 use crate::catalog::Table;
 use crate::expr::Expr;
@@ -48,6 +48,14 @@ pub(crate) enum Plan {
     Lock,
     /// The names of all tables.
     ShowTables,
+}
+
+impl Planned {
+    /// Whether it is certified by what it read and wrote: what a node knows of itself, no other
+    /// does.
+    pub(crate) fn is_certified(&self) -> bool {
+        self.plan.is_certified() || self.reads_node
+    }
 }
 
 impl Plan {

@@ -436,8 +436,9 @@ impl<E: Engine> Session<E> {
                 }
                 Outcome::Aborted(abort) => abort,
             };
-            self.give_back(&borrowed, &[]);
-            let error = batch.explain(abort.into(), copy.table());
+            let error = abort.into();
+            self.give_back_after(&borrowed, &error);
+            let error = batch.explain(error, copy.table());
             let may_pass = error.code == SqlState::SERIALIZATION_FAILURE || is_short(&error);
             if !may_pass || tries >= RETRIES_MAX {
                 copy.batch = batch;
@@ -459,6 +460,6 @@ fn too_short(error: SqlError) -> SqlError {
 }
 
 /// Whether a statement had too few numbers of a sequence.
-fn is_short(error: &SqlError) -> bool {
+pub(super) fn is_short(error: &SqlError) -> bool {
     error.code == code::TOO_FEW_NUMBERS
 }

@@ -82,8 +82,7 @@ impl<E: Engine> Session<E> {
             return Err(SqlError::new(code::NO_TRANSACTION, message));
         }
         self.gather_facts(&planned).await;
-        // What the node knows of itself, no other does.
-        if planned.is_write() && (planned.plan.is_certified() || planned.reads_node) {
+        if planned.is_write() && planned.is_certified() {
             drop(cx);
             return self.run_certified(parsed, param_types, params, tries).await;
         }
@@ -122,8 +121,9 @@ impl<E: Engine> Session<E> {
                 self.run_certified(parsed, param_types, params, tries).await
             }
             Outcome::Aborted(abort) => {
-                self.give_back(&borrowed, &[]);
-                Err(violating(&planned, abort.into()))
+                let error = abort.into();
+                self.give_back_after(&borrowed, &error);
+                Err(violating(&planned, error))
             }
             Outcome::Committed { version, result, .. } => {
                 self.written = self.written.max(version);
@@ -156,8 +156,8 @@ impl<E: Engine> Session<E> {
         let started = self.profile.as_ref().map(|_| Instant::now());
         let executed = exec::run(planned, None, &env, &mut Interruptible::new(cx, &self.engine));
         self.note_end(started);
-        let current = if executed.is_ok() { env.current() } else { Vec::new() };
-        self.give_back(borrowed, &current);
+        let executed = executed.map_err(SqlError::from);
+        self.give_back_of(borrowed, &executed, &env.current());
         let executed = executed?;
         self.note_env(&env);
         self.apply_settings()?;
@@ -370,8 +370,7 @@ impl<E: Engine> Session<E> {
                 cx.forget_marks();
             }
         }
-        let current = if executed.is_ok() { env.current() } else { Vec::new() };
-        self.give_back(borrowed, &current);
+        self.give_back_of(borrowed, &executed, &env.current());
         let executed = executed?;
         self.note_env(&env);
         Self::note_done(transaction, args, planned, &executed);

@@ -5,9 +5,10 @@ use std::collections::VecDeque;
 
 use pangea_core::ids::TableId;
 use pangea_core::store::Header;
-use pangea_core::txn::Outcome;
+use pangea_core::txn::{Outcome, SqlState};
 
 use super::Session;
+use super::copy_in::is_short;
 use super::local::LocalContext;
 use crate::catalog::sequence::{SEQUENCES, Sequence, State};
 use crate::catalog::{CATALOG, relation_key};
@@ -64,6 +65,28 @@ impl<E: Engine> Session<E> {
             let taken = last.and_then(|last| numbers.iter().position(|number| number == last));
             let rest = &numbers[taken.map_or(0, |at| at + 1)..];
             self.shared.blocks.give_back(*id, *generation, rest);
+        }
+    }
+
+    /// Gives back what a statement that ran here did not take. One that fails has taken what it
+    /// took, as in PostgreSQL: what is in the way of a number would be in its way again.
+    pub(super) fn give_back_of<T>(
+        &self,
+        borrowed: &Borrowed,
+        done: &Result<T, SqlError>,
+        current: &[(u32, i64)],
+    ) {
+        match done {
+            Err(error) if is_to_be_tried_again(error) => self.give_back(borrowed, &[]),
+            _ => self.give_back(borrowed, current),
+        }
+    }
+
+    /// Gives back what a program that failed had, if it is to be tried again: how much of it each
+    /// replica took, nobody tells.
+    pub(super) fn give_back_after(&self, borrowed: &Borrowed, error: &SqlError) {
+        if is_to_be_tried_again(error) {
+            self.give_back(borrowed, &[]);
         }
     }
 
@@ -153,6 +176,11 @@ impl<E: Engine> Session<E> {
         let bytes = state.and_then(|version| version.value);
         Ok(bytes.map(|bytes| State::decode(&bytes)).transpose()?.map_or(0, |it| it.generation))
     }
+}
+
+/// Whether a statement failed for what is no fault of its numbers.
+fn is_to_be_tried_again(error: &SqlError) -> bool {
+    is_short(error) || error.code == SqlState::SERIALIZATION_FAILURE
 }
 
 impl<H: Header> LocalContext<H> {
