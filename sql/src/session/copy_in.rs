@@ -436,8 +436,7 @@ impl<E: Engine> Session<E> {
                 }
                 Outcome::Aborted(abort) => abort,
             };
-            let error = abort.into();
-            self.give_back_after(&borrowed, &error);
+            let error = self.give_back_after(&borrowed, abort.into());
             let error = batch.explain(error, copy.table());
             let may_pass = error.code == SqlState::SERIALIZATION_FAILURE || is_short(&error);
             if !may_pass || tries >= RETRIES_MAX {

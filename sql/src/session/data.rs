@@ -121,8 +121,7 @@ impl<E: Engine> Session<E> {
                 self.run_certified(parsed, param_types, params, tries).await
             }
             Outcome::Aborted(abort) => {
-                let error = abort.into();
-                self.give_back_after(&borrowed, &error);
+                let error = self.give_back_after(&borrowed, abort.into());
                 Err(violating(&planned, error))
             }
             Outcome::Committed { version, result, .. } => {

@@ -84,10 +84,11 @@ impl<E: Engine> Session<E> {
 
     /// Gives back what a program that failed had, if it is to be tried again: how much of it each
     /// replica took, nobody tells.
-    pub(super) fn give_back_after(&self, borrowed: &Borrowed, error: &SqlError) {
-        if is_to_be_tried_again(error) {
+    pub(super) fn give_back_after(&self, borrowed: &Borrowed, error: SqlError) -> SqlError {
+        if is_to_be_tried_again(&error) {
             self.give_back(borrowed, &[]);
         }
+        error
     }
 
     /// What a statement has taken, its session has.
