@@ -97,6 +97,8 @@ fn signal(process: i64, ends: bool, facts: &Facts, env: &Env) -> Result<bool, Sq
     Ok(true)
 }
 
+/// Expressions are computed without a pause, so that the thread sleeps: in naps, between which its
+/// statement can be ended and the engine leaves its other work to another thread.
 fn sleep(seconds: f64, facts: &Facts) -> Result<Datum, SqlError> {
     // A time that the clock can't count to is no end.
     let time = Duration::try_from_secs_f64(seconds.max(0.0)).ok();

@@ -168,7 +168,7 @@ fn options(source: &str, written: &[Written]) -> Result<Options, SqlError> {
             "summary" => summary = Some(truth(option)?),
             "format" => options.format = format(source, option)?,
             // There is no buffer that a page would be read into, no log of changed pages, and no
-            // setting that changes a plan: as where PostgreSQL counts none, nothing is shown.
+            // setting that a plan would be shown with: as where PostgreSQL counts none, nothing is.
             "wal" => has_wal = truth(option)?,
             "buffers" | "settings" => {
                 truth(option)?;
