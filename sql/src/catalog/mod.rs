@@ -47,7 +47,7 @@ pub const USER_TABLE_FIRST: u32 = 1_000;
 const COUNTER_KEY: &[u8] = &[0];
 const RELATION_PREFIX: u8 = 1;
 /// The layout of a record that this code writes.
-const VERSION: u8 = 3;
+const VERSION: u8 = 4;
 
 /// What a name stands for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
