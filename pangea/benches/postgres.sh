@@ -14,6 +14,8 @@ durability = "os") on loopback, and gives both the same work in turn:
                                statement, and statements a second
   joins and aggregates         psql over a table of R rows and one of R / 10: seconds of each query,
                                of which the rows must be the same on both
+  both at once                 point UPDATEs a second while a client groups the large table, again
+                               and again, and how often it does
 
 Prints the median of N repeats for each server, and the ratio. It takes some five minutes.
 
@@ -122,12 +124,14 @@ done
 
 # Processor time of a process in ticks, with that of its children, also of those that have ended.
 ticks() {
-    local pid total=0
+    local pid used total=0
     local server=$1 root
     if [ "$server" = postgres ]; then root=$postgres_pid; else root=$pangea_pid; fi
     for pid in $root $(pgrep -P "$root" || true); do
-        total=$((total + $(sed 's/.*) //' "/proc/$pid/stat" 2>/dev/null |
-            awk -v root=$((pid == root)) '{ print $12 + $13 + root * ($14 + $15) }')))
+        # One that has ended meanwhile says nothing.
+        used=$(sed 's/.*) //' "/proc/$pid/stat" 2>/dev/null |
+            awk -v root=$((pid == root)) '{ print $12 + $13 + root * ($14 + $15) }')
+        total=$((total + ${used:-0}))
     done
     echo "$total"
 }
@@ -237,4 +241,34 @@ for query in "${queries[@]}"; do
     done
     awk -v k="${query:0:44}" -v a="$(cat "$scratch/ms.postgres")" -v b="$(cat "$scratch/ms.pangea")" \
         'BEGIN { printf "%-44s %13.3f %13.3f %7.2f\n", k, a / 1e3, b / 1e3, b / a }'
+done
+
+# --- Both at once -------------------------------------------------------------------------------
+
+scan='select quantity, count(*), sum(price) from orders group by quantity order by quantity'
+printf '\n%-28s %14s %14s %7s\n' "$clients clients, 1 scans" 'PostgreSQL /s' 'Pangea /s' ratio
+for server in postgres pangea; do
+    for _ in $(seq "$repeats"); do
+        rm -f "$scratch/stop"
+        (
+            count=0
+            until [ -e "$scratch/stop" ]; do
+                client "$server" psql -qAtc "$scan" >/dev/null
+                count=$((count + 1))
+            done
+            echo "$count" >"$scratch/count"
+        ) &
+        scans=$!
+        rate=$(statements "$server" "$scratch/update.sql" | cut -d' ' -f2)
+        touch "$scratch/stop"
+        wait "$scans"
+        awk -v r="$rate" -v c="$(cat "$scratch/count")" -v s="$secs" 'BEGIN { print r, c / s }' \
+            >>"$scratch/both.$server"
+    done
+done
+both() { cut -d' ' -f"$2" "$scratch/both.$1" | median; }
+for field in 1 2; do
+    if [ "$field" = 1 ]; then what='point UPDATE'; else what='GROUP BY of all rows'; fi
+    awk -v k="$what" -v a="$(both postgres "$field")" -v b="$(both pangea "$field")" \
+        'BEGIN { printf "%-28s %14.1f %14.1f %7.2f\n", k, a, b, b / a }'
 done

@@ -1,9 +1,10 @@
 //! Text to syntax trees, with PostgreSQL's syntax errors.
 
+mod altered;
 pub(crate) mod as_of;
 pub(crate) mod cursors;
 mod depth;
-mod distinct_from;
+mod dialect;
 pub(crate) mod explain;
 pub(crate) mod inserts;
 mod kinds;
@@ -25,13 +26,14 @@ use std::fmt;
 use std::sync::Arc;
 
 use sqlparser::ast;
-use sqlparser::dialect::PostgreSqlDialect;
 use sqlparser::keywords::Keyword;
 use sqlparser::parser::{Parser, ParserError};
 use sqlparser::tokenizer::{Location, Span, Token, TokenWithSpan, Tokenizer};
 
+pub(crate) use self::altered::Altered;
 pub(crate) use self::cursors::CursorStatement;
 use self::depth::Shape;
+pub(crate) use self::dialect::Postgres;
 use self::procedures::ProcedureStatement;
 pub(crate) use self::qualify::qualify;
 pub(crate) use self::refused::system_column;
@@ -62,8 +64,8 @@ pub(crate) struct Parsed {
     pub cursor: Option<Arc<CursorStatement>>,
     /// The CHECK OPTION of a CREATE VIEW, which the tree has no place for.
     pub check: Option<CheckOption>,
-    /// Whether it is an ALTER VIEW, which the tree has as an ALTER TABLE.
-    pub is_view: bool,
+    /// What an ALTER is of, which the tree has as an ALTER TABLE.
+    pub altered: Altered,
     /// The options of a COPY, which the tree can't hold all of.
     pub copy: Option<Arc<copy::Options>>,
     /// What it says where it is about procedures: then the tree is of no use.
@@ -84,7 +86,7 @@ pub(crate) fn parse(source: &str) -> Result<Vec<Parsed>, SqlError> {
         return Err(SqlError::new(code::LIMIT_EXCEEDED, message)
             .with_hint("Send large values as parameters, or insert fewer rows at a time."));
     }
-    let dialect = PostgreSqlDialect {};
+    let dialect = Postgres;
     let tokens = tokens(source)?;
     let shared: Arc<str> = Arc::from(source);
     let statements = tokens.split(|token| token.token == Token::SemiColon);
@@ -103,7 +105,7 @@ pub(crate) fn parse(source: &str) -> Result<Vec<Parsed>, SqlError> {
 /// # Errors
 /// 42601 where it can't be cut into tokens.
 pub(crate) fn tokens(source: &str) -> Result<Vec<TokenWithSpan>, SqlError> {
-    let mut tokens = Tokenizer::new(&PostgreSqlDialect {}, source)
+    let mut tokens = Tokenizer::new(&Postgres, source)
         .tokenize_with_location()
         .map_err(|error| untokenized(source, &error.message, error.location))?;
     refused::read_numbers(source, &mut tokens)?;
@@ -139,7 +141,7 @@ impl<'a> Place<'a> {
 }
 
 fn parse_one(
-    dialect: &PostgreSqlDialect,
+    dialect: &Postgres,
     source: &Arc<str>,
     place: &mut Place<'_>,
     tokens: &[TokenWithSpan],
@@ -163,7 +165,7 @@ fn parse_one(
     let sequence = sequences::take(source, &mut tokens)?;
     sequences::reorder(&mut tokens);
     let check = views::take_check_option(&mut tokens);
-    let is_view = views::alter_as_table(&mut tokens);
+    let altered = altered::as_table(&mut tokens);
     only::take_only(&mut tokens);
     inserts::normalize(source, &mut tokens);
     replace_abort(&mut tokens);
@@ -201,7 +203,7 @@ fn parse_one(
         as_of::check(&ast, &source)?;
     }
     let (ast, as_of, sequence) = (Arc::new(ast), as_of.map(Arc::new), Arc::new(sequence));
-    Ok(Parsed { ast, copy, check, is_view, as_of, sequence, ..own::of_no_tree(&text, &source) })
+    Ok(Parsed { ast, copy, check, altered, as_of, sequence, ..own::of_no_tree(&text, &source) })
 }
 
 /// PostgreSQL's own word for ROLLBACK, which the parser does not know.
@@ -355,7 +357,7 @@ pub(crate) fn name_from_text(text: &str) -> Result<Written, SqlError> {
 /// The name that a text says, with all its parts.
 pub(crate) fn object_from_text(text: &str) -> Result<ast::ObjectName, SqlError> {
     let invalid = |_| SqlError::new(code::INVALID_NAME, "invalid name syntax");
-    let mut parser = Parser::new(&PostgreSqlDialect {}).try_with_sql(text).map_err(invalid)?;
+    let mut parser = Parser::new(&Postgres).try_with_sql(text).map_err(invalid)?;
     parser.parse_object_name(false).map_err(invalid)
 }
 
@@ -490,7 +492,7 @@ mod tests {
             ("comment on constraint c on t is 'x'", "COMMENT ON CONSTRAINT"),
             ("create foreign table t (a int)", "CREATE FOREIGN TABLE"),
             ("alter default privileges grant select", "ALTER DEFAULT PRIVILEGES"),
-            ("alter index i rename to j", "ALTER INDEX"),
+            ("alter index i set (fillfactor = 70)", "ALTER INDEX"),
             ("drop materialized view v", "DROP MATERIALIZED VIEW"),
             ("refresh materialized view v", "REFRESH MATERIALIZED VIEW"),
             ("create unlogged table t (a int)", "CREATE UNLOGGED TABLE"),

@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use super::QualifiedName;
 use crate::error::{Failure, SqlError, code};
+use crate::syntax::{self, Written};
 use crate::types::SqlType;
 use crate::types::datum::Datum;
 
@@ -223,4 +224,18 @@ impl Sequence {
         let message = format!("nextval: reached {which} value of sequence \"{name}\" ({value})");
         SqlError::new(code::SEQUENCE_LIMIT, message)
     }
+}
+
+/// The default of a column that takes its numbers of a sequence.
+pub(crate) fn nextval_of(sequence: &QualifiedName) -> String {
+    format!("nextval('{}'::regclass)", syntax::quoted_name(sequence).replace('\'', "''"))
+}
+
+/// The sequence that a default takes numbers of.
+pub(crate) fn sequence_of(default: &str) -> Option<Written> {
+    let (name, rest) = default.strip_prefix("nextval('")?.split_once('\'')?;
+    if ![")", "::regclass)"].contains(&rest) {
+        return None;
+    }
+    syntax::name_from_text(name).ok()
 }

@@ -9,7 +9,7 @@ use pangea_core::txn::Context;
 use pangea_core::value::Value;
 
 use super::write::{self, hidden_key};
-use super::{Executed, ddl, roles, scan, views};
+use super::{Executed, ddl, roles, scan, sequences, views};
 use crate::catalog::comment::{self, Subject};
 use crate::catalog::role::{self, Object};
 use crate::catalog::{self, Index, QualifiedName, Relation, Table};
@@ -40,8 +40,12 @@ pub(super) fn run(alter: &Alter, env: &Env, cx: &mut dyn Context) -> Result<Exec
         roles::follow_name(&before.name, &after.name, cx)?;
         views::follow_name(&before.name, &after.name, cx)?;
     }
+    let is_kept = |name: &QualifiedName| after.sequences.iter().any(|(_, kept)| kept == name);
+    for (_, name) in before.sequences.iter().filter(|(_, name)| !is_kept(name)) {
+        sequences::forget(name, cx)?;
+    }
     for (name, sequence) in &change.sequences {
-        ddl::make_sequence(name, sequence, env, cx)?;
+        sequences::make(name, sequence, env, cx)?;
         // Whoever's the table is.
         let owner = role::access(&Object::Table(before.name.clone()), cx)?.owner;
         roles::give(&Object::Sequence(name.clone()), &owner, cx)?;
@@ -62,7 +66,7 @@ pub(super) fn run(alter: &Alter, env: &Env, cx: &mut dyn Context) -> Result<Exec
     views::check_dependent(before, &after, env, cx)?;
     let paths = Paths::new(Arc::new(after))?;
     let moves = paths.table.primary_key != before.primary_key;
-    if moves || !change.fill.is_empty() {
+    if moves || !change.fill.is_empty() || !change.numbered.is_empty() {
         rewrite(change, &paths, env, cx)?;
         for path in paths.indexes() {
             ddl::delete_all(path.store, cx)?;
@@ -135,6 +139,9 @@ fn rename(before: &Table, after: &Table, cx: &mut dyn Context) -> Result<(), Fai
             let names = parent.children.iter_mut();
             names.filter(|name| **name == before.name).for_each(|name| *name = after.name.clone());
         })?;
+    }
+    for (_, sequence) in &before.sequences {
+        sequences::follow_owner(sequence, &after.name, cx)?;
     }
     let names = before.indexes.iter().map(|index| index.name.as_str());
     for name in names.chain(before.primary_key_name()) {
@@ -212,6 +219,10 @@ fn rewrite(change: &Change, paths: &Paths, env: &Env, cx: &mut dyn Context) -> R
         }
         Ok(())
     })?;
+    let mut numbered = Vec::with_capacity(change.numbered.len());
+    for (at, sequence) in &change.numbered {
+        numbered.push((*at, sequences::numbers(sequence, old_rows.len(), cx)?));
+    }
     for (number, old) in old_rows.into_iter().enumerate() {
         let mut new = old.clone();
         new.resize(after.columns.len(), Datum::Null);
@@ -220,6 +231,9 @@ fn rewrite(change: &Change, paths: &Paths, env: &Env, cx: &mut dyn Context) -> R
         }
         for (at, expr) in &change.fill {
             new[*at] = expr.eval(&old, env)?;
+        }
+        for (at, numbers) in &numbered {
+            new[*at] = Datum::Int(numbers[number]);
         }
         let key = match after.primary_key.is_empty() {
             true => hidden_key(number, env),

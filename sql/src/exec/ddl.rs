@@ -8,19 +8,18 @@ use pangea_core::ids::TableId;
 use pangea_core::key::{Direction, KeyRange};
 use pangea_core::txn::{Context, Scan};
 
-use super::{Executed, alter, enums, roles, scan, views};
+use super::{Executed, alter, enums, roles, scan, sequences, views};
 use crate::authorization::{self, Required};
 use crate::catalog::comment;
 use crate::catalog::role::{Object, Privileges};
-use crate::catalog::sequence::SEQUENCES;
-use crate::catalog::{self, CATALOG, PUBLIC, QualifiedName, Relation, Sequence, Table};
+use crate::catalog::{self, CATALOG, PUBLIC, QualifiedName, Relation, Table};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Env;
 use crate::notice::Notice;
-use crate::plan::{AlterSequence, CreateSequence, CreateTable, DropTables, Truncate};
+use crate::plan::{CreateTable, DropTables, Truncate};
 use crate::search_path::shown;
 use crate::syntax::Written;
-use crate::system::{PG_CLASS, primary_key, sequence_of, stored};
+use crate::system::{PG_CLASS, primary_key, stored};
 use crate::types::datum::Datum;
 
 pub(super) fn create_table(
@@ -48,7 +47,7 @@ pub(super) fn create_table(
         alter::claim(&table.primary_key_name, name, cx)?;
     }
     for (sequence_name, sequence) in &create.sequences {
-        make_sequence(sequence_name, sequence, env, cx)?;
+        sequences::make(sequence_name, sequence, env, cx)?;
     }
     catalog::put_table(&table, cx)?;
     roles::adopt(name, env, cx)?;
@@ -113,7 +112,7 @@ pub(super) fn drop_table(
         }
         alter::forget_child(&table, cx)?;
         for (_, sequence) in &table.sequences {
-            forget_sequence(sequence, cx)?;
+            sequences::forget(sequence, cx)?;
         }
         for index in &table.indexes {
             delete_all(index.id, cx)?;
@@ -139,145 +138,6 @@ pub(super) fn wrong_kind(name: &QualifiedName, relation: &Relation, wanted: &str
     let message = format!("\"{name}\" is not a {wanted}");
     let hint = format!("Use DROP {} to remove {article} {kind}.", kind.to_uppercase());
     SqlError::new(code::WRONG_OBJECT_TYPE, message).with_hint(hint)
-}
-
-pub(super) fn create_sequence(
-    create: &CreateSequence,
-    env: &Env,
-    cx: &mut dyn Context,
-) -> Result<Executed, Failure> {
-    let name = &create.name;
-    if catalog::find(name, cx)?.is_some() && create.if_not_exists {
-        let notice = format!("relation \"{name}\" already exists, skipping");
-        return Ok(Executed { notices: vec![Notice::plain(notice)], ..Executed::default() });
-    }
-    make_sequence(name, &create.sequence, env, cx)?;
-    if let (Some(table), Some(column)) = (&create.sequence.owner, create.column) {
-        alter::change_table(table, cx, |table| table.sequences.push((column, name.clone())))?;
-    }
-    Ok(Executed::default())
-}
-
-pub(super) fn alter_sequence(
-    alter: &AlterSequence,
-    cx: &mut dyn Context,
-) -> Result<Executed, Failure> {
-    let AlterSequence { name, before, after, column, restart } = alter;
-    let is_other = Sequence { owner: before.owner.clone(), ..after.clone() } != *before;
-    if is_other || restart.is_some() {
-        after.follow(before, *restart, cx)?;
-    }
-    if let Some(column) = column {
-        if let Some(table) = &before.owner {
-            alter::change_table(table, cx, |table| table.sequences.retain(|(_, of)| of != name))?;
-        }
-        if let (Some(table), Some(column)) = (&after.owner, column) {
-            alter::change_table(table, cx, |table| table.sequences.push((*column, name.clone())))?;
-        }
-    }
-    catalog::put(name, &Relation::Sequence(after.clone()), cx)?;
-    Ok(Executed::default())
-}
-
-pub(super) fn make_sequence(
-    name: &QualifiedName,
-    sequence: &Sequence,
-    env: &Env,
-    cx: &mut dyn Context,
-) -> Result<(), Failure> {
-    if catalog::find(name, cx)?.is_some() {
-        let message = format!("relation \"{name}\" already exists");
-        return Err(SqlError::new(code::DUPLICATE_TABLE, message).into());
-    }
-    let id = catalog::next_table_id(cx)?.0;
-    let sequence = Sequence { id, ..sequence.clone() };
-    catalog::put(name, &Relation::Sequence(sequence), cx)?;
-    roles::adopt(name, env, cx)
-}
-
-pub(super) fn forget_sequence(name: &QualifiedName, cx: &mut dyn Context) -> Result<(), Failure> {
-    if let Some(Relation::Sequence(sequence)) = catalog::find(name, cx)? {
-        cx.delete(SEQUENCES, sequence.key())?;
-        comment::forget(PG_CLASS, stored(sequence.id), cx)?;
-        catalog::remove(name, cx)?;
-        roles::forget(name, cx)?;
-    }
-    Ok(())
-}
-
-/// Whether a sequence gives its table's columns their numbers, and does not only go with one.
-fn is_needed(
-    name: &QualifiedName,
-    owner: &QualifiedName,
-    cx: &mut dyn Context,
-) -> Result<bool, Failure> {
-    let Some(Relation::Table(table)) = catalog::find(owner, cx)? else { return Ok(false) };
-    let takes = |default: &str| sequence_of(default).is_some_and(|it| it.kept() == *name);
-    Ok(table.live_columns().any(|(_, column)| {
-        let is_identity = column.identity.as_ref().is_some_and(|it| it.sequence == *name);
-        is_identity || column.default.as_deref().is_some_and(takes)
-    }))
-}
-
-/// The error of a sequence that goes with a column.
-fn needed_sequence(
-    name: &QualifiedName,
-    owner: &QualifiedName,
-    env: &Env,
-    cx: &mut dyn Context,
-) -> Result<SqlError, Failure> {
-    let mut column = None;
-    if let Some(Relation::Table(table)) = catalog::find(owner, cx)? {
-        let at = table.sequences.iter().find(|(_, sequence)| sequence == name).map(|(at, _)| *at);
-        column = at.map(|at| table.columns[at].clone());
-    }
-    let (column, is_identity) = column.map_or(("?".to_owned(), false), |column| {
-        let is_identity = column.identity.is_some();
-        (column.name, is_identity)
-    });
-    let (name, owner) = (shown(name, env, cx)?, shown(owner, env, cx)?);
-    if is_identity {
-        let message = format!(
-            "cannot drop sequence {name} because column {column} of table {owner} requires it"
-        );
-        let hint = format!("You can drop column {column} of table {owner} instead.");
-        return Ok(SqlError::new(code::DEPENDENT_OBJECTS, message).with_hint(hint));
-    }
-    let message = format!("cannot drop sequence {name} because other objects depend on it");
-    let detail =
-        format!("default value for column {column} of table {owner} depends on sequence {name}");
-    let hint = "Use DROP ... CASCADE to drop the dependent objects too.";
-    Ok(SqlError::new(code::DEPENDENT_OBJECTS, message).with_detail(detail).with_hint(hint))
-}
-
-pub(super) fn drop_sequences(
-    drop: &DropTables,
-    env: &Env,
-    cx: &mut dyn Context,
-) -> Result<Executed, Failure> {
-    let mut notices = Vec::new();
-    for meant in &drop.names {
-        let error = missing("sequence", &meant.written);
-        let Some(name) = meant.existing(drop.if_exists, error.clone(), &mut notices)? else {
-            continue;
-        };
-        match catalog::find(name, cx)? {
-            Some(Relation::Sequence(sequence)) => {
-                if let Some(owner) = sequence.owner {
-                    if is_needed(name, &owner, cx)? {
-                        return Err(needed_sequence(name, &owner, env, cx)?.into());
-                    }
-                    alter::change_table(&owner, cx, |table| {
-                        table.sequences.retain(|(_, of)| of != name);
-                    })?;
-                }
-                forget_sequence(name, cx)?;
-            }
-            Some(other) => return Err(wrong_kind(name, &other, "sequence").into()),
-            None => return Err(error.into()),
-        }
-    }
-    Ok(Executed { notices, ..Executed::default() })
 }
 
 /// The error of a table that another one refers to.

@@ -151,7 +151,7 @@ fn insert(known: &mut Enum, at: usize, id: u32, text: &str) {
 }
 
 /// All relations.
-fn relations(cx: &mut dyn Context) -> Result<Vec<Relation>, Failure> {
+pub(super) fn relations(cx: &mut dyn Context) -> Result<Vec<Relation>, Failure> {
     let mut found = Vec::new();
     let (range, direction) = (catalog::relation_keys(), Direction::Forward);
     cx.scan(&Scan { table: CATALOG, range, direction }, &mut |_, record| {
@@ -162,7 +162,7 @@ fn relations(cx: &mut dyn Context) -> Result<Vec<Relation>, Failure> {
 }
 
 /// The texts of a table's expressions.
-fn texts(table: &Table) -> Vec<&str> {
+pub(super) fn texts(table: &Table) -> Vec<&str> {
     let columns = table.columns.iter();
     let columns = columns.flat_map(|column| [&column.default, &column.generated]).flatten();
     let checks = table.checks.iter().map(|check| &check.condition);

@@ -20,6 +20,7 @@ pub(crate) mod query;
 mod roles;
 mod scan;
 mod schemas;
+mod sequences;
 pub(crate) mod series;
 mod steps;
 mod views;
@@ -215,9 +216,10 @@ fn run_plan(plan: &Plan, env: &Env, cx: &mut dyn Context) -> Result<Executed, Fa
         Plan::DropTables(drop) => ddl::drop_tables(drop, env, cx),
         Plan::Truncate(truncate) => ddl::truncate(truncate, env, cx),
         Plan::Alter(alter) => alter::run(alter, env, cx),
-        Plan::CreateSequence(create) => ddl::create_sequence(create, env, cx),
-        Plan::AlterSequence(alter) => ddl::alter_sequence(alter, cx),
-        Plan::DropSequences(drop) => ddl::drop_sequences(drop, env, cx),
+        Plan::CreateSequence(create) => sequences::create(create, env, cx),
+        Plan::AlterSequence(alter) => sequences::alter(alter, cx),
+        Plan::RenameSequence(rename) => sequences::rename(rename, cx),
+        Plan::DropSequences(drop) => sequences::drop(drop, env, cx),
         Plan::Comment(Comment { subject, text }) => {
             comment::put(*subject, text.as_deref(), cx)?;
             Ok(Executed::default())

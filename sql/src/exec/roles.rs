@@ -522,9 +522,14 @@ pub(super) fn follow_name(
     cx: &mut dyn Context,
 ) -> Result<(), Failure> {
     let [before, after] = [before, after].map(|name| Object::Table(name.clone()));
-    let access = role::access(&before, cx)?;
+    follow(&before, &after, cx)
+}
+
+/// What is allowed of something is allowed of what it is called now.
+pub(super) fn follow(before: &Object, after: &Object, cx: &mut dyn Context) -> Result<(), Failure> {
+    let access = role::access(before, cx)?;
     if access != Access::of(BOOTSTRAP) {
-        role::put_access(&after, &access, cx)?;
+        role::put_access(after, &access, cx)?;
     }
-    Ok(role::remove_access(&before, cx)?)
+    Ok(role::remove_access(before, cx)?)
 }

@@ -6,7 +6,7 @@ use pangea_core::key::Direction;
 use pangea_core::txn::Scan;
 
 use super::roles::{Running, give, refused};
-use super::{ddl, views};
+use super::{ddl, sequences, views};
 use crate::authorization::{self, Required, not_owner};
 use crate::catalog::comment;
 use crate::catalog::procedure::{self, Procedure};
@@ -282,7 +282,7 @@ impl Running<'_> {
                     }
                 }
                 Content::View(view) => views::forget(&view, self.cx)?,
-                Content::Sequence(name) => ddl::forget_sequence(&name, self.cx)?,
+                Content::Sequence(name) => sequences::forget(&name, self.cx)?,
                 Content::Procedure(procedure) => {
                     if !procedure::find(&procedure.name, self.cx)?.is_empty() {
                         procedure::put(&procedure.name, &[], self.cx)?;

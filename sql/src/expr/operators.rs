@@ -425,12 +425,6 @@ impl Binder<'_> {
         is_negated: bool,
         location: Location,
     ) -> Result<Bound, SqlError> {
-        // Parentheses stand around what is about both (`syntax/distinct_from.rs`).
-        use ast::BinaryOperator::{And, Or};
-        if matches!(right, ast::Expr::BinaryOp { op: And | Or, .. }) {
-            let feature = "AND or OR behind IS DISTINCT FROM without parentheses";
-            return Err(self.error_at(SqlError::unsupported(feature), location));
-        }
         let (left, right) = (self.bind(left)?, self.bind(right)?);
         let (left, right, _) = self.comparable(left, right, "=", location)?;
         let expr = binary(Binary::IsDistinct { is_negated }, left, right);

@@ -1,37 +1,36 @@
 //! Planning of ALTER TABLE, CREATE INDEX and DROP INDEX: what becomes of a table's record.
 
-use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use sqlparser::ast;
-use sqlparser::dialect::PostgreSqlDialect;
-use sqlparser::parser::Parser;
 
-use super::constraints::refuse_duplicate;
-use super::ddl::check_name;
 use super::path::{Path, Paths};
-use super::{Alter, Change, Checked, Meant, Plan, Planner, refuse, text};
-use crate::catalog::{Index, KeyTarget, QualifiedName, Relation, Sequence, Table};
+use super::{Alter, Change, Checked, Meant, Plan, Planner, refuse, renames, text};
+use crate::catalog::sequence::sequence_of;
+use crate::catalog::{Index, QualifiedName, Relation, Sequence, Table};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Expr;
 use crate::expr::bind::{Aggregates, Params};
 use crate::syntax;
 
 /// A change of a table that is being planned.
-struct Draft {
-    before: Arc<Table>,
-    after: Table,
+pub(super) struct Draft {
+    pub before: Arc<Table>,
+    pub after: Table,
     missing: Vec<(usize, Expr)>,
     fill: Vec<(usize, Expr)>,
     sequences: Vec<(QualifiedName, Sequence)>,
+    /// Columns that get numbers of a sequence that is made with them.
+    numbered: Vec<(usize, QualifiedName)>,
     notice: Option<String>,
 }
 
 impl Draft {
-    fn new(before: Arc<Table>) -> Self {
+    pub(super) fn new(before: Arc<Table>) -> Self {
         let after = Table::clone(&before);
-        let (missing, fill, sequences) = (Vec::new(), Vec::new(), Vec::new());
-        Self { before, after, missing, fill, sequences, notice: None }
+        let (missing, fill) = (Vec::new(), Vec::new());
+        let (sequences, numbered) = (Vec::new(), Vec::new());
+        Self { before, after, missing, fill, sequences, numbered, notice: None }
     }
 
     fn position(&self, name: &str) -> Result<usize, SqlError> {
@@ -138,8 +137,8 @@ impl Planner<'_> {
     }
 
     /// Holds what is new of a table against what it was, and sees what rows must be held to.
-    fn finish(&mut self, command: &'static str, draft: Draft) -> Result<Plan, Failure> {
-        let Draft { before, after, missing, fill, sequences, notice } = draft;
+    pub(super) fn finish(&mut self, command: &'static str, draft: Draft) -> Result<Plan, Failure> {
+        let Draft { before, after, missing, fill, sequences, numbered, notice } = draft;
         let is_checked = |at: usize| {
             let was = before.columns.get(at).is_some_and(|column| column.is_not_null);
             after.columns[at].is_not_null && !was
@@ -160,7 +159,7 @@ impl Planner<'_> {
             let paths = Paths::new(Arc::new(after.clone()))?;
             checked.targets = Some(Arc::new(self.targets(&paths, true)?));
         }
-        let change = Some(Change { before, after, missing, fill, sequences, checked });
+        let change = Some(Change { before, after, missing, fill, sequences, numbered, checked });
         Ok(Plan::Alter(Box::new(Alter { command, change, notice })))
     }
 
@@ -185,23 +184,14 @@ impl Planner<'_> {
                 let at = draft.position(&syntax::name(column_name))?;
                 self.alter_column(at, op, draft)
             }
-            O::RenameColumn { old_column_name, new_column_name } => {
-                rename_column(draft, &syntax::name(old_column_name), syntax::name(new_column_name))
-            }
+            O::RenameColumn { old_column_name, new_column_name } => renames::column(
+                draft,
+                &syntax::name(old_column_name),
+                syntax::name(new_column_name),
+            ),
             O::RenameTable { table_name } => {
-                let (ast::RenameTableNameKind::As(name) | ast::RenameTableNameKind::To(name)) =
-                    table_name;
-                let written = syntax::table_name(name)?;
-                check_name(&written.name)?;
-                let name = draft.before.name.beside(&written.name);
-                refuse(&[(!draft.after.sequences.is_empty(), "RENAME of a table with sequences")])?;
-                draft.after.name = name;
-                let old = &draft.before.name;
-                let (name, after) = (draft.after.name.clone(), &mut draft.after);
-                let keys = after.foreign_keys.iter_mut().filter(|key| key.parent == *old);
-                keys.for_each(|key| key.parent = name.clone());
-                let own = after.children.iter_mut().filter(|child| **child == *old);
-                own.for_each(|child| *child = name.clone());
+                let to = renames::new_name(table_name)?;
+                renames::table(draft, &to);
                 Ok(())
             }
             O::AddConstraint { constraint, not_valid } => {
@@ -218,7 +208,7 @@ impl Planner<'_> {
                 self.drop_constraint(&syntax::name(name), *if_exists, is_cascade, draft)
             }
             O::RenameConstraint { old_name, new_name } => {
-                rename_constraint(draft, &syntax::name(old_name), syntax::name(new_name))
+                renames::constraint(draft, &syntax::name(old_name), syntax::name(new_name))
             }
             other => {
                 let text = other.to_string();
@@ -247,15 +237,16 @@ impl Planner<'_> {
         }
         let at = draft.after.columns.len();
         self.column(def, &mut draft.after)?;
-        if self.generation(def, at, &mut draft.after)?.is_some() {
-            return Err(SqlError::unsupported("ADD COLUMN with a sequence").into());
-        }
+        let made = self.generation(def, at, &mut draft.after)?;
+        draft.numbered.extend(made.iter().map(|(name, _)| (at, name.clone())));
+        let is_numbered = made.is_some();
+        draft.sequences.extend(made);
         self.column_keys(def, at, &mut draft.after)?;
         self.column_references(def, at, &mut draft.after)?;
         let column = &draft.after.columns[at];
         if let Some(sql) = &column.generated {
             draft.fill.push((at, text::generated(&draft.after, column, sql)?));
-        } else if let Some(sql) = &column.default {
+        } else if let Some(sql) = column.default.as_ref().filter(|_| !is_numbered) {
             let default = text::default(sql, column, &mut self.params)?;
             // What is the same for all rows is kept once.
             let list = if default.is_constant() { &mut draft.missing } else { &mut draft.fill };
@@ -289,11 +280,27 @@ impl Planner<'_> {
             }
         }
         dependents.extend(self.referring(&table, &[at])?);
-        if !dependents.is_empty() {
+        let mut lines = depend_on(&what, &dependents);
+        let (gone, kept): (Vec<_>, Vec<_>) =
+            table.sequences.iter().cloned().partition(|(column, _)| *column == at);
+        for (_, sequence) in &gone {
+            let takes = |sql: &String| sequence_of(sql).is_some_and(|it| it.kept() == *sequence);
+            let others = table.live_columns().filter(|(other, _)| *other != at);
+            let others = others.filter(|(_, other)| other.default.as_ref().is_some_and(takes));
+            lines.extend(others.map(|(_, other)| {
+                let (column, table) = (&other.name, &table.name);
+                let what = format!("default value for column {column} of table {table}");
+                format!("{what} depends on sequence {sequence}")
+            }));
+        }
+        if !lines.is_empty() {
             refuse(&[(is_cascade, "DROP COLUMN CASCADE of what others depend on")])?;
-            return Err(depends(&what, &dependents).into());
+            return Err(cannot_drop(&what, &lines).into());
         }
         let after = &mut draft.after;
+        after.sequences = kept;
+        draft.sequences.retain(|(name, _)| !gone.iter().any(|(_, it)| it == name));
+        draft.numbered.retain(|(column, _)| *column != at);
         let mut kept = Vec::with_capacity(table.indexes.len());
         for index in &table.indexes {
             kept.push(!path_columns(&Path::index(&table, index)?).contains(&at));
@@ -311,9 +318,6 @@ impl Planner<'_> {
         if after.primary_key.contains(&at) {
             after.primary_key.clear();
         }
-        if table.sequences.iter().any(|(column, _)| *column == at) {
-            return Err(SqlError::unsupported("DROP COLUMN with a sequence").into());
-        }
         draft.fill.retain(|(column, _)| *column != at);
         draft.missing.retain(|(column, _)| *column != at);
         let column = &mut after.columns[at];
@@ -321,7 +325,7 @@ impl Planner<'_> {
         column.name = format!("........pg.dropped.{}........", at + 1);
         column.is_dropped = true;
         column.is_not_null = false;
-        (column.default, column.generated) = (None, None);
+        (column.default, column.generated, column.identity) = (None, None, None);
         Ok(())
     }
 
@@ -484,7 +488,8 @@ impl Planner<'_> {
         if dependents.is_empty() || paths.all.iter().any(|other| is_other(&other)) {
             return Ok(());
         }
-        Err(depends(&format!("constraint {name} on table {}", table.name), &dependents).into())
+        let what = format!("constraint {name} on table {}", table.name);
+        Err(cannot_drop(&what, &depend_on(&what, &dependents)).into())
     }
 
     /// The foreign keys that refer to one of these columns.
@@ -504,10 +509,13 @@ impl Planner<'_> {
     }
 }
 
-/// The error of what can't go because others need it.
-fn depends(what: &str, dependents: &[String]) -> SqlError {
-    let lines: Vec<String> =
-        dependents.iter().map(|other| format!("{other} depends on {what}")).collect();
+/// How others depend on something that can't go then.
+fn depend_on(what: &str, others: &[String]) -> Vec<String> {
+    others.iter().map(|other| format!("{other} depends on {what}")).collect()
+}
+
+/// The error of what can't go because others need it, and how they do.
+fn cannot_drop(what: &str, lines: &[String]) -> SqlError {
     let message = format!("cannot drop {what} because other objects depend on it");
     SqlError::new(code::DEPENDENT_OBJECTS, message)
         .with_detail(lines.join("\n"))
@@ -522,71 +530,4 @@ fn path_columns(path: &Path) -> Vec<usize> {
     columns.sort_unstable();
     columns.dedup();
     columns
-}
-
-fn rename_column(draft: &mut Draft, old: &str, new: String) -> Result<(), Failure> {
-    check_name(&new)?;
-    let at = draft.after.position(old).ok_or_else(|| {
-        SqlError::new(code::UNDEFINED_COLUMN, format!("column \"{old}\" does not exist"))
-    })?;
-    if draft.after.position(&new).is_some() {
-        let table = &draft.after.name;
-        let message = format!("column \"{new}\" of relation \"{table}\" already exists");
-        return Err(SqlError::new(code::DUPLICATE_COLUMN, message).into());
-    }
-    let after = &mut draft.after;
-    after.columns[at].name.clone_from(&new);
-    let texts = after.checks.iter_mut().map(|check| &mut check.condition);
-    let generated = after.columns.iter_mut().filter_map(|column| column.generated.as_mut());
-    let indexes = after.indexes.iter_mut().flat_map(|index| {
-        let keys = index.keys.iter_mut().filter_map(|key| match &mut key.target {
-            KeyTarget::Expr(sql) => Some(sql),
-            KeyTarget::Column(_) => None,
-        });
-        keys.chain(index.predicate.as_mut())
-    });
-    for text in texts.chain(generated).chain(indexes) {
-        *text = renamed(text, old, &new)?;
-    }
-    Ok(())
-}
-
-/// The text of an expression, with another name for a column.
-fn renamed(sql: &str, old: &str, new: &str) -> Result<String, SqlError> {
-    let malformed = |error: &dyn std::fmt::Display| {
-        SqlError::new(code::DATA_CORRUPTED, format!("expression {sql:?}: {error}"))
-    };
-    let mut parser =
-        Parser::new(&PostgreSqlDialect {}).try_with_sql(sql).map_err(|error| malformed(&error))?;
-    let mut expr = parser.parse_expr().map_err(|error| malformed(&error))?;
-    let _ = ast::visit_expressions_mut(&mut expr, |expr| {
-        let ident = match expr {
-            ast::Expr::Identifier(ident) => Some(ident),
-            ast::Expr::CompoundIdentifier(parts) => parts.last_mut(),
-            _ => None,
-        };
-        if let Some(ident) = ident.filter(|ident| syntax::name(ident) == old) {
-            *ident = ast::Ident::with_quote('"', new);
-        }
-        ControlFlow::<()>::Continue(())
-    });
-    Ok(expr.to_string())
-}
-
-fn rename_constraint(draft: &mut Draft, old: &str, new: String) -> Result<(), Failure> {
-    check_name(&new)?;
-    refuse_duplicate(&draft.after, &new)?;
-    let after = &mut draft.after;
-    if !after.constraint_names().any(|known| known == old) {
-        let message = format!("constraint \"{old}\" for table \"{}\" does not exist", after.name);
-        return Err(SqlError::new(code::UNDEFINED_OBJECT, message).into());
-    }
-    let indexes = after.indexes.iter_mut().filter(|index| index.is_constraint);
-    let names = indexes
-        .map(|index| &mut index.name)
-        .chain(after.checks.iter_mut().map(|check| &mut check.name))
-        .chain(after.foreign_keys.iter_mut().map(|key| &mut key.name))
-        .chain([&mut after.primary_key_name]);
-    names.filter(|name| **name == old).for_each(|name| name.clone_from(&new));
-    Ok(())
 }

@@ -62,6 +62,15 @@ pub(crate) struct AlterSequence {
     pub restart: Option<i64>,
 }
 
+/// ALTER SEQUENCE .. RENAME, and what else renames a sequence.
+#[derive(Clone, Debug)]
+pub(crate) struct RenameSequence {
+    /// What PostgreSQL calls it.
+    pub command: &'static str,
+    pub name: QualifiedName,
+    pub to: QualifiedName,
+}
+
 /// ALTER TABLE, CREATE INDEX, DROP INDEX.
 #[derive(Clone, Debug)]
 pub(crate) struct Alter {
@@ -84,6 +93,8 @@ pub(crate) struct Change {
     pub fill: Vec<(usize, Expr)>,
     /// Sequences that columns get.
     pub sequences: Vec<(QualifiedName, Sequence)>,
+    /// Columns that get numbers of such a sequence, in the rows that are there too.
+    pub numbered: Vec<(usize, QualifiedName)>,
     pub checked: Checked,
 }
 

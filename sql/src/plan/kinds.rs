@@ -6,7 +6,7 @@ use super::steps::Steps;
 use super::{
     Alter, AlterSequence, AlterType, AlterView, Call, Comment, CopyFrom, CopyTo, CreateProcedure,
     CreateSequence, CreateTable, CreateType, CreateView, Delete, DropProcedures, DropTables,
-    Insert, OwnProcedure, Planned, Select, Source, Truncate, Update,
+    Insert, OwnProcedure, Planned, RenameSequence, Select, Source, Truncate, Update,
 };
 use crate::catalog::Table;
 use crate::expr::Expr;
@@ -27,6 +27,7 @@ pub(crate) enum Plan {
     Alter(Box<Alter>),
     CreateSequence(CreateSequence),
     AlterSequence(Box<AlterSequence>),
+    RenameSequence(Box<RenameSequence>),
     DropSequences(DropTables),
     CreateView(Box<CreateView>),
     AlterView(Box<AlterView>),
@@ -105,6 +106,7 @@ impl Plan {
             | Self::Alter(_)
             | Self::CreateSequence(_)
             | Self::AlterSequence(_)
+            | Self::RenameSequence(_)
             | Self::DropSequences(_)
             | Self::CreateView(_)
             | Self::AlterView(_)
@@ -162,6 +164,7 @@ impl Plan {
             | Self::CreateTable(_)
             | Self::CreateSequence(_)
             | Self::AlterSequence(_)
+            | Self::RenameSequence(_)
             | Self::DropSequences(_)
             | Self::CreateView(_)
             | Self::AlterView(_)
@@ -194,6 +197,7 @@ impl Plan {
             Self::Alter(alter) => alter.command,
             Self::CreateSequence(_) => "CREATE SEQUENCE",
             Self::AlterSequence(_) => "ALTER SEQUENCE",
+            Self::RenameSequence(rename) => rename.command,
             Self::DropSequences(_) => "DROP SEQUENCE",
             Self::CreateView(_) => "CREATE VIEW",
             Self::AlterView(alter) => alter.command,

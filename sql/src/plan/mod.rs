@@ -25,6 +25,7 @@ mod output;
 pub(crate) mod path;
 mod procedures;
 mod query;
+mod renames;
 mod resolve;
 mod roles;
 mod rows_assigned;
@@ -62,14 +63,15 @@ use crate::rows::Columns;
 use crate::search_path::SearchPath;
 use crate::sequence::{Drawn, Used};
 use crate::syntax::sequences::Said;
-use crate::syntax::{self, Parsed};
+use crate::syntax::{self, Altered, Parsed};
 use crate::types::{Reg, SqlType};
 use access::Access;
 pub(crate) use comments::Comment;
 pub(crate) use copy::{CopyFrom, CopyTo};
 pub(crate) use ddl::check_name;
 pub(crate) use definitions::{
-    Alter, AlterSequence, Change, Checked, CreateSequence, CreateTable, DropTables, Truncate,
+    Alter, AlterSequence, Change, Checked, CreateSequence, CreateTable, DropTables, RenameSequence,
+    Truncate,
 };
 pub(crate) use dml::{Delete, Insert, OnConflict, Update};
 pub(crate) use enums::{AlterType, CreateType, LabelChange, Neighbour};
@@ -241,8 +243,8 @@ pub(crate) struct Planner<'a> {
     depth: usize,
     /// The options of a COPY.
     copy: Option<Arc<Options>>,
-    /// Whether it is an ALTER VIEW.
-    is_view: bool,
+    /// What an ALTER says it is of.
+    altered: Altered,
     /// What the statement says of a sequence beside its tree.
     said: Arc<Said>,
     /// The CHECK OPTION of a CREATE VIEW.
@@ -290,7 +292,7 @@ pub(crate) fn plan<'a>(
         planner.has_queries = has_queries;
         planner.copy = parsed.copy.clone();
         planner.check = parsed.check;
-        planner.is_view = parsed.is_view;
+        planner.altered = parsed.altered;
         planner.said = parsed.sequence.clone();
         planner.path = calls.path.cloned().unwrap_or_default();
         planner.whole(parsed)
@@ -335,7 +337,7 @@ impl<'a> Planner<'a> {
             depth: 0,
             copy: None,
             check: None,
-            is_view: false,
+            altered: Altered::default(),
             said: Arc::default(),
             path: SearchPath::default(),
             schemas_used: Vec::new(),

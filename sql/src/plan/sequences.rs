@@ -5,6 +5,7 @@ use sqlparser::ast;
 use super::{AlterSequence, CreateSequence, Plan, Planner, as_table, refuse, undefined_table};
 use crate::authorization::Required;
 use crate::catalog::role::Object;
+use crate::catalog::sequence::nextval_of;
 use crate::catalog::{Enums, Identity, QualifiedName, Relation, Sequence, Table};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::bind::{SequenceName, column_type};
@@ -167,8 +168,7 @@ impl Planner<'_> {
             return Err(SqlError::new(code::SYNTAX, message).into());
         }
         column.is_not_null = true;
-        let quoted = syntax::quoted_name(&name).replace('\'', "''");
-        column.default = Some(format!("nextval('{quoted}'::regclass)"));
+        column.default = Some(nextval_of(&name));
         Ok((name, sequence))
     }
 

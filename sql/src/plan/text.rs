@@ -1,7 +1,6 @@
 //! Expressions that the catalog keeps as SQL text: defaults, conditions, what indexes are of.
 
 use sqlparser::ast;
-use sqlparser::dialect::PostgreSqlDialect;
 use sqlparser::parser::Parser;
 
 use super::scope_of;
@@ -9,6 +8,7 @@ use crate::catalog::{Column, Enums, Table};
 use crate::error::{SqlError, code};
 use crate::expr::Expr;
 use crate::expr::bind::{Aggregates, Binder, Bound, Params, Scope};
+use crate::syntax::Postgres;
 
 /// Parses the text of an expression; `what` names it in errors.
 fn parse(text: &str, what: &str) -> Result<ast::Expr, SqlError> {
@@ -16,7 +16,7 @@ fn parse(text: &str, what: &str) -> Result<ast::Expr, SqlError> {
         SqlError::new(code::SYNTAX, format!("{what} {text:?}: {error}"))
     };
     let mut parser =
-        Parser::new(&PostgreSqlDialect {}).try_with_sql(text).map_err(|error| malformed(&error))?;
+        Parser::new(&Postgres).try_with_sql(text).map_err(|error| malformed(&error))?;
     parser.parse_expr().map_err(|error| malformed(&error))
 }
 

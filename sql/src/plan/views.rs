@@ -7,14 +7,14 @@ use sqlparser::ast;
 use super::alter::nothing;
 use super::from::{Side, derived_scope};
 use super::written::{NO_SINGLE, over_one};
-use super::{OutputColumn, Plan, Planner, check_name, plan_of, refuse, text};
+use super::{OutputColumn, Plan, Planner, check_name, plan_of, refuse, renames, text};
 use crate::authorization::Required;
 use crate::catalog::role::{Object, Privileges};
 use crate::catalog::{Column, QualifiedName, Relation, Sequence, Table, View, ViewColumn};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::bind::Params;
 use crate::relational::{self, From};
-use crate::syntax;
+use crate::syntax::{self, Altered};
 use crate::system;
 use crate::types::{ColumnType, SqlType};
 use pangea_core::ids::TableId;
@@ -156,18 +156,37 @@ impl Planner<'_> {
 
     /// ALTER TABLE, which may be of a view, and ALTER VIEW.
     pub(super) fn alter_relation(&mut self, alter: &ast::AlterTable) -> Result<Plan, Failure> {
-        let command = if self.is_view { "ALTER VIEW" } else { "ALTER TABLE" };
+        let command = self.altered.command();
         let written = syntax::table_name(&alter.name)?;
-        match self.found(&written)? {
-            Some((_, Relation::View(view))) => self.alter_view(view, alter, command),
-            Some((name, _)) if self.is_view => {
-                let message = format!("\"{name}\" is not a view");
-                Err(SqlError::new(code::WRONG_OBJECT_TYPE, message).into())
-            }
-            None if self.is_view && alter.if_exists => {
+        let Some((name, relation)) = self.found(&written)? else {
+            if self.altered != Altered::Table && alter.if_exists {
                 let name = &written.name;
                 let notice = format!("relation \"{name}\" does not exist, skipping");
-                Ok(nothing(command, notice))
+                return Ok(nothing(command, notice));
+            }
+            return self.alter_table(alter);
+        };
+        let is_it = match self.altered {
+            Altered::Table | Altered::Index => true,
+            Altered::View => matches!(relation, Relation::View(_)),
+            Altered::Sequence => matches!(relation, Relation::Sequence(_)),
+        };
+        if !is_it {
+            let kind = if self.altered == Altered::View { "view" } else { "sequence" };
+            let message = format!("\"{name}\" is not a {kind}");
+            return Err(SqlError::new(code::WRONG_OBJECT_TYPE, message).into());
+        }
+        let to = match &alter.operations[..] {
+            [ast::AlterTableOperation::RenameTable { table_name }] => {
+                Some(renames::new_name(table_name)?)
+            }
+            _ => None,
+        };
+        match (relation, to) {
+            (Relation::View(view), _) => self.alter_view(view, alter, command),
+            (Relation::Sequence(_), Some(to)) => Ok(self.rename_sequence(command, name, &to)),
+            (Relation::Index { table }, Some(to)) => {
+                self.rename_index(command, (&name, &table), &to)
             }
             _ => self.alter_table(alter),
         }
@@ -187,11 +206,7 @@ impl Planner<'_> {
         };
         let change = match operation {
             O::RenameTable { table_name } => {
-                let (ast::RenameTableNameKind::As(to) | ast::RenameTableNameKind::To(to)) =
-                    table_name;
-                let to = syntax::table_name(to)?.name;
-                check_name(&to)?;
-                ViewChange::Name(name.beside(&to))
+                ViewChange::Name(name.beside(&renames::new_name(table_name)?))
             }
             O::RenameColumn { old_column_name, new_column_name } => {
                 let [old, to] = [old_column_name, new_column_name].map(syntax::name);

@@ -1,7 +1,8 @@
 //! What rows of a query become beside the row that it was run for.
 
 use std::cmp::Ordering;
-use std::sync::Arc;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Arc, OnceLock};
 
 use datafusion::arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions};
 use datafusion::arrow::compute::concat_batches;
@@ -13,23 +14,100 @@ use super::apply::{Answer, How};
 use super::error::{more_than_one_row, wrapped};
 use super::values::{self, Values};
 use crate::expr::Comparison;
+use crate::keys;
 use crate::types::SqlType;
 use crate::types::datum::Datum;
+
+/// The rows of a query for some values.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub rows: RecordBatch,
+    /// Where its values are, once one is looked for that many others may be looked for after.
+    places: OnceLock<Places>,
+}
+
+/// Rows by their values.
+#[derive(Debug, Default)]
+struct Places {
+    /// Those without a NULL, in the order of the hashes.
+    by_hash: Vec<(u64, u32)>,
+    /// Those with one; the first of them alone where there is one column.
+    with_null: Vec<u32>,
+}
+
+impl Found {
+    pub(super) fn new(rows: RecordBatch) -> Self {
+        Self { rows, places: OnceLock::new() }
+    }
+
+    fn places(&self, types: &[SqlType]) -> Result<&Places> {
+        if self.places.get().is_none() {
+            let places = Places::of(&self.rows, types)?;
+            return Ok(self.places.get_or_init(|| places));
+        }
+        Ok(self.places.get().expect("it is there"))
+    }
+}
+
+impl Places {
+    fn of(rows: &RecordBatch, types: &[SqlType]) -> Result<Self> {
+        let columns = columns_of(rows, types);
+        let mut places = Self::default();
+        let mut values = Vec::with_capacity(types.len());
+        for row in 0..rows.num_rows() {
+            values.clear();
+            for column in &columns {
+                values.push(column.get(row).map_err(wrapped)?);
+            }
+            match hash_of(types, &values)? {
+                Some(hash) => places.by_hash.push((hash, row as u32)),
+                None if types.len() > 1 || places.with_null.is_empty() => {
+                    places.with_null.push(row as u32);
+                }
+                None => {}
+            }
+        }
+        places.by_hash.sort_unstable();
+        Ok(places)
+    }
+
+    /// The rows that may be equal to values, or of which that is unknown.
+    fn like(&self, hash: u64) -> impl Iterator<Item = usize> {
+        let first = self.by_hash.partition_point(|(known, _)| *known < hash);
+        let same = self.by_hash[first..].iter().take_while(move |(known, _)| *known == hash);
+        same.map(|(_, row)| row).chain(&self.with_null).map(|row| *row as usize)
+    }
+}
+
+fn columns_of<'b>(rows: &'b RecordBatch, types: &[SqlType]) -> Vec<Values<'b>> {
+    types.iter().zip(rows.columns()).map(|(base, array)| Values::new(*base, array)).collect()
+}
+
+/// A number that equal values share; nothing where one is NULL.
+fn hash_of(types: &[SqlType], values: &[Datum]) -> Result<Option<u64>> {
+    if values.iter().any(Datum::is_null) {
+        return Ok(None);
+    }
+    let key = keys::encode(types.iter().copied().zip(values)).map_err(wrapped)?;
+    let mut hasher = DefaultHasher::new();
+    key.hash(&mut hasher);
+    Ok(Some(hasher.finish()))
+}
 
 /// The batch with one more column.
 pub(super) fn with_column(
     how: &How,
     schema: &SchemaRef,
     batch: &RecordBatch,
-    answers: &[Arc<RecordBatch>],
+    answers: &[Arc<Found>],
     operands: &[ArrayRef],
 ) -> Result<RecordBatch> {
     let column: ArrayRef = match &how.answer {
         Answer::Value => {
             let null = ScalarValue::try_from(how.added.field(0).data_type())?;
-            let value = |answer: &Arc<RecordBatch>| match answer.num_rows() {
+            let value = |answer: &Arc<Found>| match answer.rows.num_rows() {
                 0 => Ok(null.clone()),
-                1 => ScalarValue::try_from_array(answer.column(0), 0),
+                1 => ScalarValue::try_from_array(answer.rows.column(0), 0),
                 _ => Err(wrapped(more_than_one_row())),
             };
             if answers.is_empty() {
@@ -39,14 +117,14 @@ pub(super) fn with_column(
         }
         Answer::Exists => {
             let mut column = values::Column::new(SqlType::Bool);
-            answers.iter().for_each(|it| column.push(&Datum::Bool(it.num_rows() > 0)));
+            answers.iter().for_each(|it| column.push(&Datum::Bool(it.rows.num_rows() > 0)));
             column.finish()
         }
         Answer::Array { element, base } => {
             let mut column = values::Column::new(*base);
             for answer in answers {
-                let values = Values::new(*element, answer.column(0));
-                let items = (0..answer.num_rows()).map(|row| values.get(row));
+                let values = Values::new(*element, answer.rows.column(0));
+                let items = (0..answer.rows.num_rows()).map(|row| values.get(row));
                 let items = items.collect::<std::result::Result<_, _>>().map_err(wrapped)?;
                 column.push(&Datum::array(items));
             }
@@ -54,6 +132,7 @@ pub(super) fn with_column(
         }
         Answer::Compared { op, is_all, types } => {
             let mut column = values::Column::new(SqlType::Bool);
+            let (is_asked_once, is_all) = (how.refs.is_empty(), *is_all);
             for (row, answer) in answers.iter().enumerate() {
                 let operands: Vec<_> = types
                     .iter()
@@ -61,7 +140,15 @@ pub(super) fn with_column(
                     .map(|(base, array)| Values::new(*base, array).get(row))
                     .collect::<Result<_, _>>()
                     .map_err(wrapped)?;
-                let found = compared(&operands, answer, types, (*op, *is_all))?;
+                let found = match (op, is_all) {
+                    (Comparison::Equal, false) | (Comparison::NotEqual, true) if is_asked_once => {
+                        looked_up(&operands, answer, types, (*op, is_all))?
+                    }
+                    _ => {
+                        let rows = 0..answer.rows.num_rows();
+                        compared(&operands, answer, rows, types, (*op, is_all))?
+                    }
+                };
                 column.push(&found.map_or(Datum::Null, Datum::Bool));
             }
             column.finish()
@@ -72,17 +159,34 @@ pub(super) fn with_column(
     Ok(RecordBatch::try_new(schema.clone(), columns)?)
 }
 
-/// Whether values compare so with one row, or with all; nothing where that is unknown.
+/// Whether values are equal to one row, or differ from all, of those that many are held to.
+fn looked_up(
+    operands: &[Datum],
+    answer: &Found,
+    types: &[SqlType],
+    how: (Comparison, bool),
+) -> Result<Option<bool>> {
+    match hash_of(types, operands)? {
+        Some(hash) => compared(operands, answer, answer.places(types)?.like(hash), types, how),
+        // Of the only value nothing is known: one row says so for all.
+        None if types.len() == 1 => {
+            compared(operands, answer, 0..answer.rows.num_rows().min(1), types, how)
+        }
+        None => compared(operands, answer, 0..answer.rows.num_rows(), types, how),
+    }
+}
+
+/// Whether values compare so with one of these rows, or with all; nothing where that is unknown.
 fn compared(
     operands: &[Datum],
-    answer: &RecordBatch,
+    answer: &Found,
+    rows: impl Iterator<Item = usize>,
     types: &[SqlType],
     (op, is_all): (Comparison, bool),
 ) -> Result<Option<bool>> {
-    let columns: Vec<Values<'_>> =
-        types.iter().zip(answer.columns()).map(|(base, array)| Values::new(*base, array)).collect();
+    let columns = columns_of(&answer.rows, types);
     let mut is_unknown = false;
-    for row in 0..answer.num_rows() {
+    for row in rows {
         // A row is equal where all of it is, and differs where any of it does.
         let mut is_equal = Some(true);
         let mut ordering = Ordering::Equal;
@@ -119,7 +223,7 @@ pub(super) fn beside(
     how: &How,
     schema: &SchemaRef,
     batch: &RecordBatch,
-    answers: &[Arc<RecordBatch>],
+    answers: &[Arc<Found>],
     is_kept: bool,
 ) -> Result<RecordBatch> {
     let mut left = Vec::new();
@@ -139,6 +243,7 @@ pub(super) fn beside(
         )?)
     };
     for (row, answer) in answers.iter().enumerate() {
+        let answer = &answer.rows;
         let options = RecordBatchOptions::new().with_row_count(Some(answer.num_rows()));
         let (added, columns) = (how.added.clone(), answer.columns().to_vec());
         let renamed = RecordBatch::try_new_with_options(added, columns, &options)?;

@@ -37,7 +37,7 @@ use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, Phy
 use futures_util::Stream;
 
 use super::SubqueryKind;
-use super::answers::{beside, with_column};
+use super::answers::{Found, beside, with_column};
 use super::chance::Chance;
 use super::expand::Expand;
 use super::leaf::{as_they_come, without_statement};
@@ -283,7 +283,7 @@ impl ExtensionPlanner for OfApply {
 /// How rows are answered.
 pub(super) struct How {
     query: LogicalPlan,
-    refs: Vec<(Column, Arc<dyn PhysicalExpr>)>,
+    pub refs: Vec<(Column, Arc<dyn PhysicalExpr>)>,
     operands: Vec<Arc<dyn PhysicalExpr>>,
     pub answer: Answer,
     pub added: SchemaRef,
@@ -357,7 +357,7 @@ impl ExecutionPlan for ApplyExec {
     }
 }
 
-type Known = HashMap<Vec<ScalarValue>, Arc<RecordBatch>>;
+type Known = HashMap<Vec<ScalarValue>, Arc<Found>>;
 type Working = Pin<Box<dyn Future<Output = Result<(RecordBatch, Known)>> + Send>>;
 
 struct Answers {
@@ -422,7 +422,7 @@ async fn answered(
         let answer = match known.get(&values) {
             Some(answer) => answer.clone(),
             None => {
-                let answer = Arc::new(run(&how, &context, &values).await?);
+                let answer = Arc::new(Found::new(run(&how, &context, &values).await?));
                 if known.len() < ANSWERS_MAX {
                     known.insert(values, answer.clone());
                 }

@@ -4,7 +4,6 @@
 use std::sync::Arc;
 
 use sqlparser::ast;
-use sqlparser::dialect::PostgreSqlDialect;
 use sqlparser::keywords::Keyword;
 use sqlparser::tokenizer::{Token, Tokenizer};
 
@@ -14,7 +13,7 @@ use crate::catalog::Enums;
 use crate::engine::Engine;
 use crate::error::{SqlError, byte_offset, code};
 use crate::expr::bind::column_type;
-use crate::syntax::{self, Parsed};
+use crate::syntax::{self, Parsed, Postgres};
 use crate::types::SqlType;
 use crate::types::datum::Datum;
 
@@ -52,7 +51,7 @@ fn prepare(
 
 /// The statement after the AS of a PREPARE that was parsed.
 fn after_as(text: &str) -> &str {
-    let tokens = Tokenizer::new(&PostgreSqlDialect {}, text).tokenize_with_location();
+    let tokens = Tokenizer::new(&Postgres, text).tokenize_with_location();
     let tokens = tokens.unwrap_or_default();
     let is_as = |token: &Token| {
         matches!(token, Token::Word(word)

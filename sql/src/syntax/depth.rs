@@ -19,11 +19,11 @@ use std::mem;
 use std::ops::ControlFlow;
 
 use sqlparser::ast::{self, BinaryOperator, Expr, VisitMut, VisitorMut};
-use sqlparser::dialect::PostgreSqlDialect;
 use sqlparser::keywords::Keyword;
 use sqlparser::parser::Parser;
 use sqlparser::tokenizer::{Token, TokenWithSpan};
 
+use super::Postgres;
 use crate::error::{SqlError, code};
 
 /// The deepest tree. Threads have 2 MB of stack for a walk over it.
@@ -116,7 +116,7 @@ impl Shape {
     /// where it tries one thing after another, it forgets that its limit ended the first.
     pub(super) fn is_deeper_than_parsed(
         self,
-        dialect: &PostgreSqlDialect,
+        dialect: &Postgres,
         tokens: &[TokenWithSpan],
     ) -> bool {
         self.depth >= PARSER_DEPTH

@@ -2,13 +2,12 @@
 //! be about. Both are put where the tree has a place that nothing else uses.
 
 use sqlparser::ast;
-use sqlparser::dialect::PostgreSqlDialect;
 use sqlparser::keywords::Keyword;
 use sqlparser::parser::Parser;
 use sqlparser::tokenizer::{Span, Token, TokenWithSpan, Word};
 
 use super::words::word;
-use super::{syntax_error, tokens};
+use super::{Postgres, syntax_error, tokens};
 use crate::error::{SqlError, byte_offset};
 
 /// What a name begins with that nobody has written.
@@ -47,7 +46,7 @@ pub(crate) fn inferred(object: &ast::ObjectName) -> Option<Result<Inferred, SqlE
 }
 
 fn parse(text: &str) -> Result<Inferred, SqlError> {
-    let dialect = PostgreSqlDialect {};
+    let dialect = Postgres;
     let mut parser = Parser::new(&dialect).with_tokens_with_locations(tokens(text)?);
     let mut read = || {
         parser.expect_token(&Token::LParen)?;

@@ -143,7 +143,7 @@ pub(super) fn check<'a>(tokens: impl Iterator<Item = &'a TokenWithSpan>) -> Resu
                 None => Ok(()),
             },
             Some("TABLE" | "TYPE" | "VIEW") => Ok(()),
-            Some("INDEX") if kind != "ALTER" => Ok(()),
+            Some("INDEX") if kind != "ALTER" || words.iter().any(|it| it == "RENAME") => Ok(()),
             Some("SEQUENCE") => Ok(()),
             Some("PROCEDURE") if kind == "DROP" => Ok(()),
             Some(object) => Err(SqlError::unsupported(format!("{kind} {object}"))),

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use sqlparser::ast;
-use sqlparser::dialect::PostgreSqlDialect;
 use sqlparser::tokenizer::{Location, Span, TokenWithSpan};
 
 use super::{
-    CursorStatement, Parsed, Place, cursors, explain, parse_one, procedures, roles, words,
+    Altered, CursorStatement, Parsed, Place, Postgres, cursors, explain, parse_one, procedures,
+    roles, words,
 };
 use crate::error::{SqlError, code};
 
@@ -20,7 +20,7 @@ pub(super) fn of_no_tree(text: &Arc<str>, source: &Arc<str>) -> Parsed {
         source: source.clone(),
         cursor: None,
         check: None,
-        is_view: false,
+        altered: Altered::default(),
         copy: None,
         procedure: None,
         explain: None,
@@ -31,7 +31,7 @@ pub(super) fn of_no_tree(text: &Arc<str>, source: &Arc<str>) -> Parsed {
 
 /// A statement that the parser is not asked for, or for a part of it alone.
 pub(super) fn parse(
-    dialect: &PostgreSqlDialect,
+    dialect: &Postgres,
     source: &Arc<str>,
     tokens: &[TokenWithSpan],
     (start, words, text): (usize, &[&TokenWithSpan], &Arc<str>),
@@ -57,7 +57,7 @@ pub(super) fn parse(
 
 /// A statement about a cursor, with the query that follows FOR.
 fn with_query(
-    dialect: &PostgreSqlDialect,
+    dialect: &Postgres,
     source: &Arc<str>,
     tokens: &[TokenWithSpan],
     (cursor, query): (cursors::Begun, Option<Location>),

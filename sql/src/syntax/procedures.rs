@@ -1,13 +1,12 @@
 //! CREATE PROCEDURE and DO, in PostgreSQL's grammar.
 
 use sqlparser::ast;
-use sqlparser::dialect::PostgreSqlDialect;
 use sqlparser::parser::Parser;
 use sqlparser::tokenizer::{Token, TokenWithSpan};
 
 use super::roles::RoleName;
 use super::words::{Words, word};
-use super::{Written, name, syntax_error, table_name};
+use super::{Postgres, Written, name, syntax_error, table_name};
 use crate::catalog::procedure::{Language, Mode, Parameter};
 use crate::error::{SqlError, byte_offset, code};
 use crate::types::SqlType;
@@ -205,7 +204,7 @@ impl Words<'_> {
     /// The type that some tokens are, all of them.
     pub(crate) fn type_between(&self, from: usize, to: usize) -> Result<ast::DataType, SqlError> {
         let tokens = self.tokens[from..to].iter().map(|token| (*token).clone()).collect();
-        let mut parser = Parser::new(&PostgreSqlDialect {}).with_tokens_with_locations(tokens);
+        let mut parser = Parser::new(&Postgres).with_tokens_with_locations(tokens);
         let ty = parser.parse_data_type().map_err(|error| syntax_error(self.source, &error))?;
         let next = parser.peek_token();
         if next.token != Token::EOF {

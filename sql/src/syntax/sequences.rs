@@ -38,8 +38,12 @@ pub(super) fn take(source: &str, tokens: &mut Vec<TokenWithSpan>) -> Result<Said
             said.if_exists = words.take("IF EXISTS");
             taken.extend(start..words.at);
             words.relation()?;
-            if let Some(what) = words.take_one(&["RENAME", "SET"]) {
-                return Err(SqlError::unsupported(format!("ALTER SEQUENCE .. {what}")));
+            if words.take("RENAME") {
+                // As of a table.
+                return Ok(Said::default());
+            }
+            if words.take("SET") {
+                return Err(SqlError::unsupported("ALTER SEQUENCE .. SET"));
             }
             while words.at < shown.len() {
                 let start = words.at;

@@ -3,7 +3,6 @@
 use sqlparser::keywords::Keyword;
 use sqlparser::tokenizer::{Token, TokenWithSpan, Whitespace};
 
-use super::distinct_from;
 use super::words::word;
 use crate::error::{SqlError, code};
 
@@ -17,7 +16,6 @@ pub(super) fn normalize(source: &str, tokens: &mut Vec<TokenWithSpan>) -> Result
     write_tests_out(tokens);
     plain_locks(tokens);
     plain_substring(tokens);
-    distinct_from::enclose(tokens);
     Ok(())
 }
 

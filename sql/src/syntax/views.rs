@@ -1,4 +1,4 @@
-//! What the parser does not know of CREATE VIEW and ALTER VIEW.
+//! What the parser does not know of CREATE VIEW.
 
 use sqlparser::tokenizer::{Token, TokenWithSpan};
 
@@ -34,20 +34,6 @@ pub(super) fn take_check_option(tokens: &mut Vec<TokenWithSpan>) -> Option<Check
     None
 }
 
-/// Makes an ALTER TABLE of an ALTER VIEW, whose forms it shares.
-pub(super) fn alter_as_table(tokens: &mut [TokenWithSpan]) -> bool {
-    let is_word = |token: &TokenWithSpan| !matches!(token.token, Token::Whitespace(_) | Token::EOF);
-    let mut first = (0..tokens.len()).filter(|at| is_word(&tokens[*at]));
-    let (Some(alter), Some(view)) = (first.next(), first.next()) else { return false };
-    drop(first);
-    let is = |at: usize, wanted: &str| word(&tokens[at].token).is_some_and(|it| it == wanted);
-    if !is(alter, "ALTER") || !is(view, "VIEW") {
-        return false;
-    }
-    tokens[view].token = Token::make_keyword("TABLE");
-    true
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -70,7 +56,5 @@ mod tests {
         assert!(!parsed[0].ast.to_string().to_lowercase().contains("check"));
         assert_eq!(&*parsed[0].text, format!("{view} with check option"));
         assert!(parse("select 1 with check option").is_err());
-        assert!(parse("alter view v rename to w").unwrap()[0].is_view);
-        assert!(!parse("alter table v rename to w").unwrap()[0].is_view);
     }
 }

@@ -4,12 +4,13 @@
 //! `n` hinders that it goes.
 
 use super::constraints::ConstraintKind;
-use super::relations::{PG_CLASS, default_oid, rule_oid, sequence_of};
+use super::relations::{PG_CLASS, default_oid, rule_oid};
 use super::tables::{Rows, int, text};
 use super::{
     Kind, PANGEA, PANGEA_EXTENSION, PG_EXTENSION, PG_NAMESPACE, SystemCatalog, definitions,
     primary_key, stored,
 };
+use crate::catalog::sequence::sequence_of;
 use crate::catalog::{KeyTarget, Table, View};
 
 /// The numbers of `pg_attrdef`, `pg_constraint` and `pg_rewrite`.

@@ -46,7 +46,7 @@ use crate::plan::OutputColumn;
 use crate::search_path::SearchPath;
 use crate::syntax::quoted_ident;
 use crate::types::datum::Datum;
-pub(crate) use relations::{PG_CLASS, sequence_of};
+pub(crate) use relations::PG_CLASS;
 pub(crate) use roles::{DATABASE, ENCODING, default_acl};
 pub(crate) use tables::SystemTable;
 pub(crate) use types::{is_class_of, is_operator_class};

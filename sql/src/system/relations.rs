@@ -4,7 +4,7 @@ use super::tables::{Rows, int, ints, text};
 use super::{Entry, Kind, PG_CATALOG, SystemCatalog, definitions, primary_key, roles, stored};
 use crate::catalog::role::Privileges;
 use crate::catalog::{Index, IndexKey, KeyTarget, QualifiedName, Table, View};
-use crate::syntax::{self, Written};
+use crate::syntax;
 use crate::types::datum::Datum;
 use crate::types::{ColumnType, SqlType};
 
@@ -355,15 +355,6 @@ const RULE: usize = 2_047;
 /// The number of the rule that is a view's query.
 pub(super) fn rule_oid(view: u32) -> u32 {
     default_oid(view, RULE)
-}
-
-/// The sequence that a default takes numbers of.
-pub(crate) fn sequence_of(default: &str) -> Option<Written> {
-    let (name, rest) = default.strip_prefix("nextval('")?.split_once('\'')?;
-    if ![")", "::regclass)"].contains(&rest) {
-        return None;
-    }
-    syntax::name_from_text(name).ok()
 }
 
 /// The number of a default.

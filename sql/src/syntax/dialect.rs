@@ -1,0 +1,187 @@
+//! PostgreSQL's grammar for the parser, with the precedence of operators that PostgreSQL gives them.
+//!
+//! The parser's own dialect differs in three things, each of which changes results without an
+//! error: the right side of `IS DISTINCT FROM` is all that follows, ANDs too; `~`, `@` and other
+//! prefix operators bind closer than `+`; and `-2 ^ 2` is `-(2 ^ 2)`.
+
+use std::any::TypeId;
+
+use sqlparser::ast::{Expr, UnaryOperator};
+use sqlparser::dialect::{Dialect, PostgreSqlDialect, Precedence};
+use sqlparser::keywords::Keyword;
+use sqlparser::parser::{Parser, ParserError};
+use sqlparser::tokenizer::Token;
+
+const PARSERS: PostgreSqlDialect = PostgreSqlDialect {};
+
+/// How close a sign binds: less close than `[`, `::` and `.`, closer than all else.
+const SIGN: u8 = 125;
+
+/// PostgreSQL's grammar.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Postgres;
+
+/// What is as in the parser's own dialect.
+macro_rules! as_in_parser {
+    ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {
+        $(fn $name(&self, $($argument: $type),*) -> $result {
+            PARSERS.$name($($argument),*)
+        })*
+    };
+}
+
+impl Dialect for Postgres {
+    /// The parser asks in many places whether it reads PostgreSQL's grammar.
+    fn dialect(&self) -> TypeId {
+        TypeId::of::<PostgreSqlDialect>()
+    }
+
+    fn parse_prefix(&self, parser: &mut Parser<'_>) -> Option<Result<Expr, ParserError>> {
+        let other = self.prec_value(Precedence::PgOther);
+        let (op, precedence) = match parser.peek_token_ref().token {
+            Token::Minus => (UnaryOperator::Minus, SIGN),
+            Token::Plus => (UnaryOperator::Plus, SIGN),
+            Token::Tilde => (UnaryOperator::BitwiseNot, other),
+            Token::AtSign => (UnaryOperator::PGAbs, other),
+            Token::PGSquareRoot => (UnaryOperator::PGSquareRoot, other),
+            Token::PGCubeRoot => (UnaryOperator::PGCubeRoot, other),
+            _ => return None,
+        };
+        parser.advance_token();
+        let operand = parser.parse_subexpr(precedence);
+        Some(operand.map(|expr| Expr::UnaryOp { op, expr: Box::new(expr) }))
+    }
+
+    fn parse_infix(
+        &self,
+        parser: &mut Parser<'_>,
+        left: &Expr,
+        precedence: u8,
+    ) -> Option<Result<Expr, ParserError>> {
+        use Keyword::{DISTINCT, FROM, IS, NOT};
+        let op = if parser.parse_keywords(&[IS, DISTINCT, FROM]) {
+            Expr::IsDistinctFrom
+        } else if parser.parse_keywords(&[IS, NOT, DISTINCT, FROM]) {
+            Expr::IsNotDistinctFrom
+        } else {
+            return None;
+        };
+        let right = parser.parse_subexpr(precedence);
+        Some(right.map(|right| op(Box::new(left.clone()), Box::new(right))))
+    }
+
+    fn get_next_precedence(&self, parser: &Parser<'_>) -> Option<Result<u8, ParserError>> {
+        let is_operator = match &parser.peek_token_ref().token {
+            Token::Tilde
+            | Token::TildeAsterisk
+            | Token::ExclamationMarkTilde
+            | Token::ExclamationMarkTildeAsterisk
+            | Token::DoubleTilde
+            | Token::DoubleTildeAsterisk
+            | Token::ExclamationMarkDoubleTilde
+            | Token::ExclamationMarkDoubleTildeAsterisk => true,
+            Token::Word(word) => word.keyword == Keyword::OPERATOR,
+            _ => false,
+        };
+        match is_operator {
+            true => Some(Ok(self.prec_value(Precedence::PgOther))),
+            false => PARSERS.get_next_precedence(parser),
+        }
+    }
+
+    as_in_parser! {
+        identifier_quote_style(identifier: &str) -> Option<char>;
+        is_delimited_identifier_start(ch: char) -> bool;
+        is_identifier_start(ch: char) -> bool;
+        is_identifier_part(ch: char) -> bool;
+        is_reserved_for_identifier(keyword: Keyword) -> bool;
+        is_custom_operator_part(ch: char) -> bool;
+        prec_value(precedence: Precedence) -> u8;
+        supports_unicode_string_literal() -> bool;
+        supports_filter_during_aggregation() -> bool;
+        supports_group_by_expr() -> bool;
+        allow_extract_custom() -> bool;
+        allow_extract_single_quotes() -> bool;
+        supports_create_index_with_clause() -> bool;
+        supports_explain_with_utility_options() -> bool;
+        supports_listen_notify() -> bool;
+        supports_factorial_operator() -> bool;
+        supports_bitwise_shift_operators() -> bool;
+        supports_comment_on() -> bool;
+        supports_load_extension() -> bool;
+        supports_named_fn_args_with_colon_operator() -> bool;
+        supports_named_fn_args_with_expr_name() -> bool;
+        supports_empty_projections() -> bool;
+        supports_nested_comments() -> bool;
+        supports_string_escape_constant() -> bool;
+        supports_numeric_literal_underscores() -> bool;
+        supports_array_typedef_with_brackets() -> bool;
+        supports_geometric_types() -> bool;
+        supports_set_names() -> bool;
+        supports_alter_column_type_using() -> bool;
+        supports_notnull_operator() -> bool;
+        supports_interval_options() -> bool;
+        supports_insert_table_alias() -> bool;
+        supports_create_table_like_parenthesized() -> bool;
+        supports_select_wildcard_with_alias() -> bool;
+        supports_comma_separated_trim() -> bool;
+        supports_xml_expressions() -> bool;
+        supports_comment_optimizer_hint() -> bool;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An expression with parentheses around all that is an operand.
+    fn shape(text: &str) -> String {
+        fn show(expr: &Expr) -> String {
+            match expr {
+                Expr::Nested(inner) => show(inner),
+                Expr::BinaryOp { left, op, right } => {
+                    format!("({} {op} {})", show(left), show(right))
+                }
+                Expr::UnaryOp { op: UnaryOperator::Not, expr } => format!("(NOT {})", show(expr)),
+                Expr::UnaryOp { op, expr } => format!("({op}{})", show(expr)),
+                Expr::IsDistinctFrom(left, right) => {
+                    format!("({} <> {})", show(left), show(right))
+                }
+                Expr::IsNotDistinctFrom(left, right) => {
+                    format!("({} <=> {})", show(left), show(right))
+                }
+                Expr::Cast { expr, data_type, .. } => format!("({}::{data_type})", show(expr)),
+                other => other.to_string(),
+            }
+        }
+        let mut parser = Parser::new(&Postgres).try_with_sql(text).unwrap();
+        let expr = parser.parse_expr().unwrap();
+        assert_eq!(parser.peek_token().token, Token::EOF, "{text}");
+        show(&expr)
+    }
+
+    #[test]
+    fn operators_bind_as_close_as_in_postgresql() {
+        let cases = [
+            ("~1 + 1", "(~(1 + 1))"),
+            ("~1 | 2", "((~1) | 2)"),
+            ("@ -5 + 1", "(@((-5) + 1))"),
+            ("|/ 4 + 5 * 2", "(|/(4 + (5 * 2)))"),
+            ("||/ 8 = 2", "((||/8) = 2)"),
+            ("-2 ^ 2", "((-2) ^ 2)"),
+            ("- a::int * b", "((-(a::INT)) * b)"),
+            ("- -a + b", "((-(-a)) + b)"),
+            ("a ~ b || c", "((a ~ b) || c)"),
+            ("a || b ~ c", "((a || b) ~ c)"),
+            ("a !~~* b = c", "((a !~~* b) = c)"),
+            ("a + b OPERATOR(+) c * d", "((a + b) OPERATOR(+) (c * d))"),
+            ("NOT a = 1 IS DISTINCT FROM b AND c", "((NOT ((a = 1) <> b)) AND c)"),
+            ("a IS NOT DISTINCT FROM b + 1 OR c", "((a <=> (b + 1)) OR c)"),
+            ("a AND b IS DISTINCT FROM c = d AND e", "((a AND (b <> (c = d))) AND e)"),
+            ("a BETWEEN 1 AND 2 IS DISTINCT FROM b OR c", "((a BETWEEN 1 AND 2 <> b) OR c)"),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(shape(text), expected, "{text}");
+        }
+    }
+}
