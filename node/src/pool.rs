@@ -1,9 +1,9 @@
 //! Pools of threads for data-parallel work.
 //!
-//! The event loop is a worker of its own pool: with `n` workers there are `n - 1` threads beside it,
-//! and with one there is none. Queries have a pool in which they only wait, and whose threads give
-//! way to all others: a scan of a large table takes what commits leave of the cores. Jobs are handed
-//! out one by one, so that a slow one holds up nobody.
+//! The event loop is a worker of its own pool: with `n` workers there are `n - 1` threads beside
+//! it, and with one there is none. Queries have a pool in which they only wait, and whose threads
+//! give way to all others: a scan of a large table takes what commits leave of the cores. Jobs are
+//! handed out one by one, so that a slow one holds up nobody.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};

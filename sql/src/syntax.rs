@@ -8,6 +8,7 @@ mod dialect;
 pub(crate) mod explain;
 pub(crate) mod inserts;
 mod kinds;
+mod names;
 mod only;
 mod own;
 pub(crate) mod procedures;
@@ -22,7 +23,6 @@ mod views;
 pub(crate) mod words;
 mod writes;
 
-use std::fmt;
 use std::sync::Arc;
 
 use sqlparser::ast;
@@ -34,6 +34,10 @@ pub(crate) use self::altered::Altered;
 pub(crate) use self::cursors::CursorStatement;
 use self::depth::Shape;
 pub(crate) use self::dialect::Postgres;
+pub(crate) use self::names::{
+    Written, name, name_from_text, name_parts, object_from_text, quoted, quoted_ident, quoted_name,
+    table_name,
+};
 use self::procedures::ProcedureStatement;
 pub(crate) use self::qualify::qualify;
 pub(crate) use self::refused::system_column;
@@ -41,10 +45,9 @@ pub(crate) use self::rename::{names_word, renamed};
 pub(crate) use self::reserved::RESERVED;
 pub(crate) use self::roles::RoleStatement;
 pub(crate) use self::writes::{is_write, names_write};
-use crate::catalog::{CheckOption, PUBLIC, QualifiedName, schema};
+use crate::catalog::CheckOption;
 use crate::copy;
 use crate::error::{SqlError, byte_offset, code};
-use crate::system;
 
 /// The longest text that is parsed: beyond it memory, not syntax, is the matter.
 const TEXT_BYTES_MAX: usize = 16 << 20;
@@ -266,101 +269,6 @@ fn parse_location(text: &str) -> Option<Location> {
     Some(Location { line: line.trim().parse().ok()?, column: column.trim().parse().ok()? })
 }
 
-/// The name that PostgreSQL gives an identifier: folded to lower case unless it was quoted.
-pub(crate) fn name(ident: &ast::Ident) -> String {
-    if ident.quote_style.is_some() { ident.value.clone() } else { ident.value.to_lowercase() }
-}
-
-/// The parts of a possibly qualified name.
-pub(crate) fn name_parts(object: &ast::ObjectName) -> Result<Vec<String>, SqlError> {
-    object
-        .0
-        .iter()
-        .map(|part| match part {
-            ast::ObjectNamePart::Identifier(ident) => match name(ident) {
-                name if name.contains('\0') => {
-                    Err(SqlError::new(code::SYNTAX, "a name with a zero byte"))
-                }
-                name => Ok(name),
-            },
-            ast::ObjectNamePart::Function(_) => Err(SqlError::unsupported("a computed name")),
-        })
-        .collect()
-}
-
-/// A name as a statement has it. It is shown as it was written.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Written {
-    /// Nothing where it is looked for.
-    pub schema: Option<String>,
-    pub name: String,
-}
-
-impl Written {
-    /// A name without a schema.
-    pub(crate) fn plain(name: &str) -> Self {
-        Self { schema: None, name: name.to_owned() }
-    }
-
-    /// One that says all.
-    pub(crate) fn whole(name: &QualifiedName) -> Self {
-        Self { schema: Some(name.schema().to_owned()), name: name.name().to_owned() }
-    }
-
-    /// What it stands for in a text that the catalog keeps.
-    pub(crate) fn kept(&self) -> QualifiedName {
-        QualifiedName::new(self.schema.as_deref().unwrap_or(PUBLIC), &self.name)
-    }
-}
-
-impl fmt::Display for Written {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.schema {
-            Some(schema) => write!(f, "{schema}.{}", self.name),
-            None => f.write_str(&self.name),
-        }
-    }
-}
-
-/// The name of what users make.
-pub(crate) fn table_name(object: &ast::ObjectName) -> Result<Written, SqlError> {
-    let mut parts = name_parts(object)?;
-    let is_system = system::find(&parts).is_some();
-    let table = parts.pop().unwrap_or_default();
-    let denied = || {
-        let message = format!("permission denied: \"{table}\" is a system catalog");
-        Err(SqlError::new(code::NO_PRIVILEGE, message))
-    };
-    let unsupported = || SqlError::unsupported(format!("the catalog table {table}"));
-    match parts.as_slice() {
-        // Who asks for one of them to be read does not come here.
-        [] | [_] if is_system => denied(),
-        [] if refused::is_of_catalog(&table) => Err(unsupported()),
-        [] => Ok(Written { schema: None, name: table }),
-        [schema] if schema::SYSTEM.contains(&schema.as_str()) => {
-            if refused::is_of_catalog(&table) {
-                return Err(unsupported());
-            }
-            let message = format!("relation \"{schema}.{table}\" does not exist");
-            Err(SqlError::new(code::UNDEFINED_TABLE, message))
-        }
-        [schema] => Ok(Written { schema: Some(schema.clone()), name: table }),
-        _ => Err(SqlError::unsupported("a name with a database")),
-    }
-}
-
-/// The name that a text says, as `regclass` reads it: folded unless it is quoted.
-pub(crate) fn name_from_text(text: &str) -> Result<Written, SqlError> {
-    table_name(&object_from_text(text)?)
-}
-
-/// The name that a text says, with all its parts.
-pub(crate) fn object_from_text(text: &str) -> Result<ast::ObjectName, SqlError> {
-    let invalid = |_| SqlError::new(code::INVALID_NAME, "invalid name syntax");
-    let mut parser = Parser::new(&Postgres).try_with_sql(text).map_err(invalid)?;
-    parser.parse_object_name(false).map_err(invalid)
-}
-
 /// Where an object's name begins.
 pub(crate) fn location(object: &ast::ObjectName) -> Location {
     match object.0.first() {
@@ -412,36 +320,12 @@ pub(crate) fn expr_location(mut expr: &ast::Expr) -> Location {
     }
 }
 
-/// An identifier as `quote_ident` writes it: what is a reserved word needs its quotes too.
-pub(crate) fn quoted_ident(name: &str) -> String {
-    let is_word = reserved::RESERVED.binary_search(&name).is_ok();
-    if is_word || name.is_empty() { format!("\"{name}\"") } else { quoted(name) }
-}
-
 /// The last name of a chain of accesses: `b` in `a.b[1]`.
 pub(crate) fn accessed_name(chain: &[ast::AccessExpr]) -> Option<String> {
     chain.iter().rev().find_map(|access| match access {
         ast::AccessExpr::Dot(ast::Expr::Identifier(ident)) => Some(name(ident)),
         _ => None,
     })
-}
-
-/// A name as a kept text has it: without a schema where that is `public`.
-pub(crate) fn quoted_name(name: &QualifiedName) -> String {
-    match name.schema() {
-        PUBLIC => quoted(name.name()),
-        schema => format!("{}.{}", quoted(schema), quoted(name.name())),
-    }
-}
-
-/// `"name"` where an identifier needs its quotes.
-pub(crate) fn quoted(name: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_lowercase() || c == '_' || c.is_ascii_digit();
-    if name.starts_with(|c: char| c.is_ascii_lowercase() || c == '_') && name.chars().all(is_plain)
-    {
-        return name.to_owned();
-    }
-    format!("\"{}\"", name.replace('"', "\"\""))
 }
 
 #[cfg(test)]

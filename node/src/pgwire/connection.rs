@@ -184,9 +184,11 @@ impl Connection {
         // Its own session's end is never told to a client that is none yet.
         let mut dismissed = self.dismissed.clone().unwrap_or_else(|| stopped.clone());
         tokio::select! {
-            message = self.read(guard::message) => return message,
+            // Whoever ended a session has seen its last statement begin.
+            biased;
             _ = stopped.wait_for(|&is_stopped| is_stopped) => {}
             _ = dismissed.wait_for(|&is_dismissed| is_dismissed) => {}
+            message = self.read(guard::message) => return message,
         }
         let message = "terminating connection due to administrator command";
         Err(End::Fatal(SqlError::new(code::ADMIN_SHUTDOWN, message)))

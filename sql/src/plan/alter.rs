@@ -283,16 +283,7 @@ impl Planner<'_> {
         let mut lines = depend_on(&what, &dependents);
         let (gone, kept): (Vec<_>, Vec<_>) =
             table.sequences.iter().cloned().partition(|(column, _)| *column == at);
-        for (_, sequence) in &gone {
-            let takes = |sql: &String| sequence_of(sql).is_some_and(|it| it.kept() == *sequence);
-            let others = table.live_columns().filter(|(other, _)| *other != at);
-            let others = others.filter(|(_, other)| other.default.as_ref().is_some_and(takes));
-            lines.extend(others.map(|(_, other)| {
-                let (column, table) = (&other.name, &table.name);
-                let what = format!("default value for column {column} of table {table}");
-                format!("{what} depends on sequence {sequence}")
-            }));
-        }
+        gone.iter().for_each(|(_, sequence)| lines.extend(takers(&table, at, sequence)));
         if !lines.is_empty() {
             refuse(&[(is_cascade, "DROP COLUMN CASCADE of what others depend on")])?;
             return Err(cannot_drop(&what, &lines).into());
@@ -512,6 +503,17 @@ impl Planner<'_> {
 /// How others depend on something that can't go then.
 fn depend_on(what: &str, others: &[String]) -> Vec<String> {
     others.iter().map(|other| format!("{other} depends on {what}")).collect()
+}
+
+/// The other columns that take numbers of a column's sequence, each with how it depends on it.
+fn takers(table: &Table, at: usize, sequence: &QualifiedName) -> impl Iterator<Item = String> {
+    let takes = |sql: &String| sequence_of(sql).is_some_and(|it| it.kept() == *sequence);
+    let others = table.live_columns().filter(move |(other, _)| *other != at);
+    let others = others.filter(move |(_, other)| other.default.as_ref().is_some_and(takes));
+    others.map(move |(_, other)| {
+        let what = format!("default value for column {} of table {}", other.name, table.name);
+        format!("{what} depends on sequence {sequence}")
+    })
 }
 
 /// The error of what can't go because others need it, and how they do.

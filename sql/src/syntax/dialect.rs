@@ -1,12 +1,13 @@
-//! PostgreSQL's grammar for the parser, with the precedence of operators that PostgreSQL gives them.
+//! PostgreSQL's grammar for the parser, with the precedence that operators have there.
 //!
 //! The parser's own dialect differs in three things, each of which changes results without an
 //! error: the right side of `IS DISTINCT FROM` is all that follows, ANDs too; `~`, `@` and other
-//! prefix operators bind closer than `+`; and `-2 ^ 2` is `-(2 ^ 2)`.
+//! prefix operators bind closer than `+`; and `-2 ^ 2` is `-(2 ^ 2)`. And it takes comparisons in a
+//! row, `a < b < c`, which are none in PostgreSQL.
 
 use std::any::TypeId;
 
-use sqlparser::ast::{Expr, UnaryOperator};
+use sqlparser::ast::{BinaryOperator, Expr, UnaryOperator};
 use sqlparser::dialect::{Dialect, PostgreSqlDialect, Precedence};
 use sqlparser::keywords::Keyword;
 use sqlparser::parser::{Parser, ParserError};
@@ -59,6 +60,11 @@ impl Dialect for Postgres {
         precedence: u8,
     ) -> Option<Result<Expr, ParserError>> {
         use Keyword::{DISTINCT, FROM, IS, NOT};
+        if matches!(left, Expr::BinaryOp { op, .. } if is_comparison(op))
+            && precedence == self.prec_value(Precedence::Eq)
+        {
+            return Some(parser.expected("an operand", parser.peek_token()));
+        }
         let op = if parser.parse_keywords(&[IS, DISTINCT, FROM]) {
             Expr::IsDistinctFrom
         } else if parser.parse_keywords(&[IS, NOT, DISTINCT, FROM]) {
@@ -130,6 +136,11 @@ impl Dialect for Postgres {
     }
 }
 
+fn is_comparison(op: &BinaryOperator) -> bool {
+    use BinaryOperator::{Eq, Gt, GtEq, Lt, LtEq, NotEq};
+    matches!(op, Eq | Gt | GtEq | Lt | LtEq | NotEq)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -183,5 +194,14 @@ mod tests {
         for (text, expected) in cases {
             assert_eq!(shape(text), expected, "{text}");
         }
+    }
+
+    #[test]
+    fn comparisons_in_a_row_are_none() {
+        for text in ["a < b < c", "a = b = c", "a <> b + 1 >= c AND d"] {
+            let mut parser = Parser::new(&Postgres).try_with_sql(text).unwrap();
+            assert!(parser.parse_expr().is_err(), "{text}");
+        }
+        assert_eq!(shape("(a < b) = (c < d)"), "((a < b) = (c < d))");
     }
 }
