@@ -189,15 +189,22 @@ fn answer<P: Protocol>(handle: &Handle<P>, query: Query, reply: ClientReply) {
                 rows(pin.store(), table, &range, pin.version(), rows_max)
             });
         }
-        Query::Check { workload, settings } => match Workload::named(&workload, &settings) {
-            Err(error) => reply.refuse(error.to_string()),
-            Ok(workload) => with_pin(handle, None, reply, |pin| {
+        Query::Check { workload, settings, committed } => {
+            let workload = match Workload::named(&workload, &settings) {
+                Err(error) => return reply.refuse(error.to_string()),
+                Ok(workload) => workload,
+            };
+            with_pin(handle, None, reply, |pin| {
                 let version = pin.version();
                 let verdict = workload.check(&Snapshot::new(pin.store(), version));
-                let verdict = verdict.map(|report| report.to_string());
+                let verdict = verdict.and_then(|report| {
+                    let committed = committed.as_ref();
+                    committed.map_or(Ok(()), |it| workload.check_commits(&report, it))?;
+                    Ok(report.to_string())
+                });
                 ClientAnswer::Checked { version, verdict: verdict.map_err(|it| it.to_string()) }
-            }),
-        },
+            });
+        }
         Query::Links | Query::Cut { .. } | Query::Heal | Query::SetLink { .. } => {
             reply.refuse("the transport answers this");
         }

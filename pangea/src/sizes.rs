@@ -4,36 +4,66 @@ use pangea_core::workload::{self, tpcc::Scale};
 
 use crate::failure::Failure;
 
-/// Uniform.
-const ZIPF_DEFAULT: f64 = 0.0;
-/// A hundred megabytes.
+/// A hundred megabytes of YCSB.
 const ROWS_DEFAULT: u64 = 100_000;
-/// More than a few, so that clients are not in each other's way at once.
-const WAREHOUSES_DEFAULT: u32 = 8;
 
 /// What a benchmark or a prediction has the same options for.
 #[derive(clap::Args, Clone, Copy, Debug)]
+#[command(next_help_heading = "Size of the workload")]
 pub struct Sizes {
-    /// YCSB: the exponent of Zipf's law, 0 for uniform
-    #[arg(long, value_name = "S")]
-    #[arg(help = format!("YCSB: the exponent of Zipf's law [default: {ZIPF_DEFAULT}, uniform]"))]
-    pub zipf: Option<f64>,
-    /// YCSB: rows of 1 KB
+    /// YCSB: rows of 1 KB. Microbenchmarks: counters of a shard
     #[arg(long, value_name = "N")]
-    #[arg(help = format!("YCSB: rows of 1 KB [default: {ROWS_DEFAULT}]"))]
+    #[arg(help = format!("YCSB: rows of 1 KB; microbenchmarks: counters of a shard [default: \
+                          {ROWS_DEFAULT}]"))]
     pub rows: Option<u64>,
-    /// TPC-C: warehouses
+    /// YCSB, mako-micro and tiga-micro: the exponent of Zipf's law [default: 0, uniform]
+    #[arg(long, value_name = "S")]
+    pub zipf: Option<f64>,
+    /// TPC-C: warehouses [default: 8]
     #[arg(long, value_name = "N")]
-    #[arg(help = format!("TPC-C: warehouses [default: {WAREHOUSES_DEFAULT}]"))]
     pub warehouses: Option<u32>,
     /// TPC-C: warehouses of a hundredth of the size
     #[arg(long)]
     pub tiny: bool,
+    /// Microbenchmarks: shards, each region's clients at home in one [default: 3]
+    #[arg(long, value_name = "N")]
+    pub shards: Option<u32>,
+    /// calvin-micro: hot counters of a shard (contention index: one by them); smallbank: hot
+    /// customers [default: 100]
+    #[arg(long, value_name = "N")]
+    pub hot: Option<u32>,
+    /// calvin-micro: transactions in a hundred that span two shards; mako-micro: operations in a
+    /// hundred that leave the home shard [default: 5]
+    #[arg(long, value_name = "PERCENT")]
+    pub remote: Option<u32>,
+    /// smallbank: customers [default: 18000]
+    #[arg(long, value_name = "N")]
+    pub customers: Option<u32>,
+    /// bank: accounts [default: 100]
+    #[arg(long, value_name = "N")]
+    pub accounts: Option<u32>,
 }
 
-/// Each of these options with what begins the names of the workloads that it is of.
-const OF_WORKLOADS: [(&str, &str); 4] =
-    [("zipf", "ycsb"), ("rows", "ycsb"), ("warehouses", "tpcc"), ("tiny", "tpcc")];
+/// One of these options.
+#[derive(Clone, Copy, Debug)]
+pub struct Size {
+    /// Its name.
+    pub option: &'static str,
+    /// Its value, which is 0 or 1 where it is there or not.
+    pub value: f64,
+    is_given: bool,
+    /// The workloads that it is of, or what their names begin with.
+    of: &'static [&'static str],
+}
+
+impl Size {
+    fn concerns(self, workload: &str) -> bool {
+        let begins = |family: &&str| {
+            workload.strip_prefix(*family).is_some_and(|it| it.is_empty() || it.starts_with('-'))
+        };
+        self.of.iter().any(begins)
+    }
+}
 
 impl Sizes {
     /// Refuses options that say nothing of the workload.
@@ -41,46 +71,113 @@ impl Sizes {
     /// # Errors
     /// With the names of both.
     pub fn check(self, workload: &str) -> Result<(), Failure> {
-        match self.given().find(|(_, family)| !workload.starts_with(family)) {
+        let is_idle = |size: &Size| size.is_given && !size.concerns(workload);
+        match self.all().into_iter().find(is_idle) {
             None => Ok(()),
-            Some((option, family)) => Err(Failure::Usage(format!(
-                "--{option} says nothing of --workload {workload}: it is of {family} alone"
+            Some(Size { option, of, .. }) => Err(Failure::Usage(format!(
+                "--{option} says nothing of --workload {workload}: it is of {}",
+                of.join(", ")
             ))),
         }
     }
 
-    /// The options that are given, each with what begins the names of its workloads.
-    pub fn given(self) -> impl Iterator<Item = (&'static str, &'static str)> {
-        let Self { zipf, rows, warehouses, tiny } = self;
-        let is_given = [zipf.is_some(), rows.is_some(), warehouses.is_some(), tiny];
-        let all = OF_WORKLOADS.into_iter().zip(is_given);
-        all.filter_map(|(option, is_given)| is_given.then_some(option))
+    /// The first option that is given.
+    pub fn given(self) -> Option<&'static str> {
+        self.all().into_iter().find(|size| size.is_given).map(|size| size.option)
     }
 
     /// The workload's settings, for what is drawn from `seed`.
     pub fn settings(self, seed: u64) -> workload::Settings {
-        let (zipf, rows, warehouses) = self.given_or_default();
-        let tiny = self.tiny;
-        let scale = if tiny { Scale::TINY } else { Scale::FULL };
-        workload::Settings { seed, rows, zipf, warehouses, scale, ..workload::Settings::default() }
-    }
-
-    /// Zipf's exponent, rows and warehouses.
-    pub fn given_or_default(self) -> (f64, u64, u32) {
-        (
-            self.zipf.unwrap_or(ZIPF_DEFAULT),
-            self.rows.unwrap_or(ROWS_DEFAULT),
-            self.warehouses.unwrap_or(WAREHOUSES_DEFAULT),
-        )
-    }
-
-    /// The options that matter to a workload, as a command line has them.
-    pub fn in_words(self, workload: &str) -> String {
-        let (zipf, rows, warehouses) = self.given_or_default();
-        match workload.split('-').next() {
-            Some("ycsb") => format!("--rows {rows} --zipf {zipf}"),
-            Some("tpcc") => format!("--warehouses {warehouses}"),
-            _ => String::new(),
+        let default = workload::Settings::default();
+        workload::Settings {
+            seed,
+            rows: self.rows.unwrap_or(ROWS_DEFAULT),
+            zipf: self.zipf.unwrap_or(default.zipf),
+            warehouses: self.warehouses.unwrap_or(default.warehouses),
+            scale: if self.tiny { Scale::TINY } else { Scale::FULL },
+            shards: self.shards.unwrap_or(default.shards),
+            hot: self.hot.unwrap_or(default.hot),
+            remote: self.remote.unwrap_or(default.remote),
+            customers: self.customers.unwrap_or(default.customers),
+            accounts: self.accounts.unwrap_or(default.accounts),
+            ..default
         }
+    }
+
+    fn all(self) -> [Size; 9] {
+        let settings = self.settings(0);
+        let size = |option, is_given, value, of| Size { option, is_given, value, of };
+        let micro = &["calvin-micro", "mako-micro", "tiga-micro"][..];
+        let skewed = &["ycsb", "mako-micro", "tiga-micro"][..];
+        let of_rows = &["ycsb", "calvin-micro", "mako-micro", "tiga-micro"][..];
+        [
+            size("rows", self.rows.is_some(), settings.rows as f64, of_rows),
+            size("zipf", self.zipf.is_some(), settings.zipf, skewed),
+            size("warehouses", self.warehouses.is_some(), settings.warehouses.into(), &["tpcc"]),
+            size("tiny", self.tiny, f64::from(u8::from(self.tiny)), &["tpcc"]),
+            size("shards", self.shards.is_some(), settings.shards.into(), micro),
+            size("hot", self.hot.is_some(), settings.hot.into(), &["calvin-micro", "smallbank"]),
+            size("remote", self.remote.is_some(), settings.remote.into(), &micro[..2]),
+            size("customers", self.customers.is_some(), settings.customers.into(), &["smallbank"]),
+            size("accounts", self.accounts.is_some(), settings.accounts.into(), &["bank"]),
+        ]
+    }
+
+    /// The options that concern a workload, those too that are not given.
+    pub fn concerning(self, workload: &str) -> impl Iterator<Item = Size> {
+        self.all().into_iter().filter(move |size| size.concerns(workload))
+    }
+
+    /// The options that concern a workload, as a command line has them.
+    pub fn in_words(self, workload: &str) -> String {
+        let words =
+            self.concerning(workload).filter_map(|Size { option, value, .. }| match option {
+                "tiny" => self.tiny.then(|| "--tiny".to_owned()),
+                _ => Some(format!("--{option} {value}")),
+            });
+        words.collect::<Vec<_>>().join(" ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        sizes: Sizes,
+    }
+
+    fn sizes(line: &str) -> Sizes {
+        Line::try_parse_from(format!("x {line}").split_whitespace()).unwrap().sizes
+    }
+
+    #[test]
+    fn options_of_other_workloads_are_refused_by_name() {
+        assert!(sizes("--rows 5 --zipf 1").check("ycsb-a").is_ok());
+        assert!(sizes("--tiny --warehouses 2").check("tpcc").is_ok());
+        assert!(sizes("--tiny").check("tpcc-nopay").is_ok());
+        assert!(sizes("--hot 5 --customers 9").check("smallbank").is_ok());
+        assert!(sizes("--hot 5 --shards 9 --remote 1").check("calvin-micro").is_ok());
+        let cases = [
+            ("--zipf 1", "tpcc", "it is of ycsb, mako-micro, tiga-micro"),
+            ("--remote 1", "tiga-micro", "it is of calvin-micro, mako-micro"),
+            ("--accounts 7", "smallbank", "it is of bank"),
+        ];
+        for (line, workload, words) in cases {
+            let error = sizes(line).check(workload).unwrap_err();
+            assert!(error.to_string().contains(words), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_concerns_a_workload_is_said_as_it_would_be_asked_for() {
+        assert_eq!(sizes("--zipf 0.9").in_words("ycsb-a"), "--rows 100000 --zipf 0.9");
+        assert_eq!(sizes("").in_words("tpcc"), "--warehouses 8");
+        assert_eq!(sizes("--tiny").in_words("tpcc-nopay"), "--warehouses 8 --tiny");
+        let words = "--rows 100000 --shards 3 --hot 20 --remote 5";
+        assert_eq!(sizes("--hot 20").in_words("calvin-micro"), words);
     }
 }

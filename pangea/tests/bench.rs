@@ -46,6 +46,39 @@ fn the_conditions_of_tpcc_are_checked() {
 }
 
 #[test]
+fn an_open_loop_keeps_its_rate_and_accounts_for_every_commit() {
+    let line = "--workload smallbank --customers 500 --hot 50 --rate 300 --repeats 2";
+    let (output, json) = bench(line);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    let runs = json["throughput_per_sec_of_runs"].as_array().unwrap();
+    assert_eq!(runs.len(), 2);
+    // As many as come, but for those that abort because the money is not there.
+    let rate = json["throughput_per_sec"].as_f64().unwrap();
+    assert!((200.0..360.0).contains(&rate), "{rate}");
+    assert_eq!(json["shed"], 0);
+    assert!(json["check"]["workload"].as_str().unwrap().contains("customers"), "{json}");
+    let region = json["regions"].as_object().unwrap().values().next().unwrap();
+    assert!(region["transactions"]["deposit"]["committed"].as_u64().unwrap() > 0, "{region}");
+    let hdr = json["transactions"]["deposit"]["hdr"].as_str().unwrap();
+    assert!(hdr.starts_with("HISTEwAA"), "the mark of HdrHistogram V2: {hdr}");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert!(stdout.contains("offered      300/s"), "{stdout}");
+    assert!(stdout.contains("runs         2, of "), "{stdout}");
+}
+
+#[test]
+fn microbenchmarks_of_the_papers_run() {
+    for workload in ["calvin-micro --remote 20 --hot 10", "mako-micro", "tiga-micro --zipf 0.9"] {
+        let (output, json) = bench(&format!("--workload {workload} --rows 1000"));
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{workload}: {stderr}");
+        let check = json["check"]["workload"].as_str().unwrap();
+        assert!(check.contains("3000 counters"), "{check}");
+    }
+}
+
+#[test]
 fn a_run_that_loses_a_node_has_no_throughput_and_leaves_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let (path, json) = (directory.path().join("nodes"), directory.path().join("out.json"));

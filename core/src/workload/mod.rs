@@ -15,7 +15,8 @@
 //! not talk to each other. TPC-C deals warehouses to regions in the same way (warehouse `w`, from
 //! 1, to region `(w - 1) % regions`) and gives each terminal a home warehouse of its region, so
 //! that most transactions stay where their data is written, and remote ones cross as TPC-C says.
-//! The other workloads have no home data: every client reaches for every key.
+//! [`counters`] deals shards in the same way. The other workloads have no home data: every client
+//! reaches for every key.
 //!
 //! **Determinism.** What a client does follows from the generator that it is handed; what a program
 //! does follows from its arguments, dates and values included. [`dice`] is the only randomness.
@@ -28,6 +29,8 @@
 //! | [`bank`] | 60 | `bank_transfer`, `bank_audit`, `bank_load` |
 //! | [`registers`] | 59 | `registers` |
 //! | [`catalog`] | 37 to 39 | `catalog`, `catalog_load` |
+//! | [`counters`] | 58 | `counters`, `counters_load` |
+//! | [`smallbank`] | 33 to 36 | `smallbank`, `smallbank_load` |
 //!
 //! Table numbers stay below 64, so that they are one byte in every write that is shipped.
 //!
@@ -54,14 +57,17 @@
 pub mod bank;
 pub mod catalog;
 mod check;
+pub mod counters;
 pub mod dice;
 pub mod list_append;
 pub mod model;
 pub mod registers;
+pub mod smallbank;
 pub mod tpcc;
 pub mod ycsb;
 pub mod zipf;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -72,6 +78,7 @@ pub use check::{Report, Rows, Snapshot, Violation};
 use crate::codec::{DecodeError, Reader, Writer};
 use crate::time::Timestamp;
 use crate::txn::{Abort, Procedure, SqlState, Stop};
+use check::Rule;
 use dice::Dice;
 
 /// One call of a procedure.
@@ -135,6 +142,10 @@ pub enum Workload {
     Registers(registers::Registers),
     /// A table with an index, whose schema changes.
     Catalog(catalog::Catalog),
+    /// The microbenchmarks of Calvin, Mako and Tiga.
+    Counters(counters::Counters),
+    /// Savings and checking accounts.
+    SmallBank(smallbank::SmallBank),
 }
 
 /// How large and how skewed a workload is; each looks at what concerns it.
@@ -142,11 +153,11 @@ pub enum Workload {
 pub struct Settings {
     /// What loads draw their rows from.
     pub seed: u64,
-    /// YCSB: rows that are loaded.
+    /// YCSB: rows that are loaded. Microbenchmarks: rows of a shard.
     pub rows: u64,
     /// YCSB: bytes in a value.
     pub value_len: u32,
-    /// YCSB and list-append: the exponent of Zipf's law, 0 for uniform.
+    /// YCSB, list-append and microbenchmarks: the exponent of Zipf's law, 0 for uniform.
     pub zipf: f64,
     /// TPC-C: warehouses.
     pub warehouses: u32,
@@ -156,6 +167,16 @@ pub struct Settings {
     pub lists: u32,
     /// Bank: accounts.
     pub accounts: u32,
+    /// Microbenchmarks: shards that rows are dealt over.
+    pub shards: u32,
+    /// Calvin's microbenchmark: hot rows of a shard, so that its contention index is one by them.
+    /// SmallBank: customers who have nine of ten transactions.
+    pub hot: u32,
+    /// How many in a hundred leave the home shard: transactions of Calvin's microbenchmark,
+    /// operations of Mako's.
+    pub remote: u32,
+    /// SmallBank: customers.
+    pub customers: u32,
 }
 
 impl Default for Settings {
@@ -170,6 +191,10 @@ impl Default for Settings {
             scale: tpcc::Scale::FULL,
             lists: 16,
             accounts: 100,
+            shards: 3,
+            hot: 100,
+            remote: 5,
+            customers: 18_000,
         }
     }
 }
@@ -187,7 +212,7 @@ impl fmt::Display for InvalidSettings {
 impl std::error::Error for InvalidSettings {}
 
 /// The names that [`Workload::named`] knows.
-pub const NAMES: [&str; 17] = [
+pub const NAMES: [&str; 21] = [
     "ycsb-a",
     "ycsb-b",
     "ycsb-c",
@@ -198,6 +223,10 @@ pub const NAMES: [&str; 17] = [
     "tpcc-nopay",
     "list-append",
     "bank",
+    "smallbank",
+    counters::Mix::Calvin.name(),
+    counters::Mix::Mako.name(),
+    counters::Mix::Tiga.name(),
     registers::Mix::Register.name(),
     registers::Mix::LongFork.name(),
     registers::Mix::WriteSkew.name(),
@@ -221,6 +250,9 @@ impl Workload {
         if let Some(mix) = catalog::Mix::ALL.into_iter().find(|mix| mix.name() == name) {
             return catalog::Catalog::new(mix, settings).map(Self::Catalog);
         }
+        if let Some(mix) = counters::Mix::ALL.into_iter().find(|mix| mix.name() == name) {
+            return counters::Counters::new(mix, settings).map(Self::Counters);
+        }
         match name {
             "ycsb-a" => ycsb(ycsb::Mix::A),
             "ycsb-b" => ycsb(ycsb::Mix::B),
@@ -232,6 +264,7 @@ impl Workload {
             "tpcc-nopay" => tpcc(tpcc::Mix::NewOrderPayment),
             "list-append" => list_append::ListAppend::new(settings).map(Self::ListAppend),
             "bank" => bank::Bank::new(settings).map(Self::Bank),
+            "smallbank" => smallbank::SmallBank::new(settings).map(Self::SmallBank),
             _ => Err(InvalidSettings(format!(
                 "there is no workload {name:?}; there are {}",
                 NAMES.join(", ")
@@ -248,6 +281,8 @@ impl Workload {
             Self::Bank(_) => "bank",
             Self::Registers(registers) => registers.name(),
             Self::Catalog(catalog) => catalog.name(),
+            Self::Counters(counters) => counters.name(),
+            Self::SmallBank(_) => "smallbank",
         }
     }
 
@@ -260,6 +295,8 @@ impl Workload {
             Self::ListAppend(_) | Self::Registers(_) => Vec::new(),
             Self::Bank(bank) => bank.load_calls(),
             Self::Catalog(catalog) => catalog.load_calls(),
+            Self::Counters(counters) => counters.load_calls(),
+            Self::SmallBank(bank) => bank.load_calls(),
         }
     }
 
@@ -272,6 +309,8 @@ impl Workload {
             Self::Bank(bank) => Kind::Bank(bank.clone()),
             Self::Registers(registers) => Kind::Registers(registers.generator(client)),
             Self::Catalog(catalog) => Kind::Catalog(catalog.clone()),
+            Self::Counters(counters) => Kind::Counters(counters.generator(client)),
+            Self::SmallBank(bank) => Kind::SmallBank(bank.clone()),
         })
     }
 
@@ -287,6 +326,37 @@ impl Workload {
             Self::Bank(bank) => bank.check(rows),
             Self::Registers(_) => registers::check(rows),
             Self::Catalog(_) => catalog::Catalog::check(rows),
+            Self::Counters(counters) => counters.check(rows),
+            Self::SmallBank(bank) => bank.check(rows),
+        }
+    }
+
+    /// Whether what a check has counted is what comes of the transactions that have committed since
+    /// the load: `committed` says how many of a label. A lost or a doubled one shows here in those
+    /// workloads whose data tell.
+    ///
+    /// # Errors
+    /// The rule that is broken, and both of its numbers.
+    pub fn check_commits(
+        &self,
+        report: &Report,
+        committed: &BTreeMap<String, u64>,
+    ) -> Result<(), Violation> {
+        let fact = |name: &str| report.facts.get(name).copied().unwrap_or(0);
+        let count = |label: &str| committed.get(label).map_or(0, |count| *count as i64);
+        let rule = Rule { rule: "all that committed", place: &self.name() };
+        match self {
+            Self::Counters(counters) => {
+                let increments = committed.keys().map(|it| counters.increments_of(it) * count(it));
+                let found = ("the sum of all counters", fact(counters::INCREMENTS));
+                rule.equal(found, ("increments committed", increments.sum()))
+            }
+            Self::SmallBank(bank) => {
+                let expected = bank.total(&count, fact(smallbank::PENALTIES_TAKEN));
+                let found = ("what all accounts hold", fact(smallbank::CENTS));
+                rule.equal(found, ("what was paid in and not out", expected))
+            }
+            _ => Ok(()),
         }
     }
 }
@@ -303,6 +373,8 @@ enum Kind {
     Bank(bank::Bank),
     Registers(registers::Generator),
     Catalog(catalog::Catalog),
+    Counters(counters::Generator),
+    SmallBank(smallbank::SmallBank),
 }
 
 impl Generator {
@@ -316,6 +388,8 @@ impl Generator {
             Kind::Bank(bank) => bank.next(dice),
             Kind::Registers(registers) => registers.next(dice),
             Kind::Catalog(catalog) => catalog.next(dice),
+            Kind::Counters(counters) => counters.next(dice),
+            Kind::SmallBank(bank) => bank.next(dice),
         }
     }
 }
@@ -333,6 +407,10 @@ pub fn procedures() -> Vec<Arc<dyn Procedure>> {
         Arc::new(registers::Run),
         Arc::new(catalog::Run),
         Arc::new(catalog::Load),
+        Arc::new(counters::Run),
+        Arc::new(counters::Load),
+        Arc::new(smallbank::Run),
+        Arc::new(smallbank::Load),
     ];
     all.extend(tpcc::procedures());
     all

@@ -21,6 +21,8 @@ pub(super) fn small() -> Settings {
         zipf: 0.9,
         warehouses: 3,
         scale: tpcc::Scale::TINY,
+        hot: 10,
+        customers: 100,
         ..Settings::default()
     }
 }
@@ -146,6 +148,10 @@ fn wrong_names_and_settings_are_refused_in_words() {
     refused("bank", Settings { accounts: 1, ..small() }, "accounts is 1");
     refused("list-append", Settings { lists: 0, ..small() }, "lists is 0");
     refused("cycle", Settings { lists: 1, ..small() }, "lists is 1; it must be from 2");
+    refused("tiga-micro", Settings { shards: 2, ..small() }, "shards is 2; it must be from 3");
+    refused("calvin-micro", Settings { hot: 191, ..small() }, "hot is 191");
+    refused("mako-micro", Settings { remote: 101, ..small() }, "remote is 101");
+    refused("smallbank", Settings { hot: 101, ..small() }, "hot is 101");
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -189,15 +195,15 @@ fn a_check_reads_a_store_at_a_version_and_nothing_newer() {
 #[test]
 fn workloads_keep_to_tables_of_their_own() {
     let mut owner: BTreeMap<TableId, &str> = BTreeMap::new();
-    for name in ["ycsb-d", "tpcc", "list-append", "bank", "ranges"] {
+    for name in ["ycsb-d", "tpcc", "list-append", "bank", "ranges", "tiga-micro", "smallbank"] {
         let mut bench = Bench::new(name, &small());
         bench.run_many(300);
         for table in (0..1_100).map(TableId).filter(|table| !bench.model.is_empty(*table)) {
-            assert!((40..64).contains(&table.0), "{name} writes table {table}");
+            assert!((33..64).contains(&table.0), "{name} writes table {table}");
             assert_eq!(owner.insert(table, name), None, "table {table} is {name}'s alone");
         }
     }
-    assert_eq!(owner.len(), 17 + 5);
+    assert_eq!(owner.len(), 17 + 5 + 1 + 4);
 }
 
 /// Bytes that are arguments but for a few changes.
@@ -250,7 +256,8 @@ proptest! {
 #[test]
 fn damaged_arguments_never_panic_and_stay_in_their_footprint() {
     const CASES: u32 = 300;
-    for name in ["ycsb-e", "ycsb-f", "tpcc", "list-append", "bank", "ranges"] {
+    let names = ["ycsb-e", "ycsb-f", "tpcc", "list-append", "bank", "ranges", "mako-micro"];
+    for name in names.into_iter().chain(["smallbank"]) {
         let settings = Settings { warehouses: 1, ..small() };
         let bench = Bench::new(name, &settings);
         let aborted = Cell::new(0);

@@ -1,5 +1,6 @@
 //! The client's side: one connection, as many calls at a time as there is work.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -232,8 +233,9 @@ impl Client {
         }
     }
 
-    /// Checks what must hold of a workload's rows at the node's newest version, and returns what
-    /// was counted, or which rule is broken.
+    /// Checks what must hold of a workload's rows at the node's newest version, also after so many
+    /// transactions of each label where that is known, and returns what was counted, or which rule
+    /// is broken.
     ///
     /// # Errors
     /// As [`Client::query`].
@@ -241,9 +243,10 @@ impl Client {
         &self,
         workload: &str,
         settings: &workload::Settings,
+        committed: Option<BTreeMap<String, u64>>,
     ) -> Result<Result<String, String>, ClientError> {
         let (workload, settings) = (workload.to_owned(), settings.clone());
-        match self.query(&Query::Check { workload, settings }).await? {
+        match self.query(&Query::Check { workload, settings, committed }).await? {
             Answer::Checked { verdict, .. } => Ok(verdict),
             other => Err(unexpected(other)),
         }

@@ -1,5 +1,6 @@
 //! What clients and nodes say to each other, as bytes.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -59,6 +60,8 @@ pub enum Query {
         workload: String,
         /// How large it is.
         settings: workload::Settings,
+        /// How many transactions of each label have committed since the load, where that is known.
+        committed: Option<BTreeMap<String, u64>>,
     },
 }
 

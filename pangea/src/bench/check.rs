@@ -1,5 +1,7 @@
-//! Whether what the cluster did is right: every call has its outcome, the replicas are equal, and
-//! the workload's own rules hold.
+//! Whether what the cluster did is right: every call has its outcome, the replicas are equal, the
+//! workload's own rules hold, and its data are what comes of all that was committed.
+
+use std::collections::BTreeMap;
 
 use pangea_core::workload::{self, Workload};
 use pangea_node::client::Client;
@@ -20,7 +22,27 @@ pub struct Checked {
     pub workload: String,
 }
 
-/// Checks everything. No client works any more.
+fn failed<T>(what: impl std::fmt::Display) -> Result<T, Failure> {
+    Err(Failure::Failed(format!("check failed: {what}")))
+}
+
+/// Checks that every call of a run has ended, and some with a commit.
+///
+/// # Errors
+/// How many have not, and the first of them.
+pub fn each_has_an_outcome(stats: &Stats) -> Result<(), Failure> {
+    if let Some(first) = &stats.first_error {
+        let counts: Vec<String> =
+            stats.errors.iter().map(|(what, count)| format!("{count} {what}")).collect();
+        return failed(format!("calls without an outcome: {}; {first}", counts.join(", ")));
+    }
+    if stats.committed().iter().all(|&count| count == 0) {
+        return failed("nothing was committed in the measured time");
+    }
+    Ok(())
+}
+
+/// Checks the data. No client works any more.
 ///
 /// # Errors
 /// What is wrong.
@@ -28,20 +50,11 @@ pub async fn all(
     clients: &[Client],
     workload: &Workload,
     settings: &workload::Settings,
-    stats: &Stats,
+    committed: Option<BTreeMap<String, u64>>,
 ) -> Result<Checked, Failure> {
-    let failed = |what: String| Err(Failure::Failed(format!("check failed: {what}")));
-    if let Some(first) = &stats.first_error {
-        let counts: Vec<String> =
-            stats.errors.iter().map(|(what, count)| format!("{count} {what}")).collect();
-        return failed(format!("calls without an outcome: {}; {first}", counts.join(", ")));
-    }
-    if stats.committed().iter().all(|&count| count == 0) {
-        return failed("nothing was committed in the measured time".to_owned());
-    }
     let (version, digest) = replicas::equal(clients).await?;
     // Replicas are equal, so one of them answers for all.
-    let verdict = clients[0].check(workload.name(), settings).await;
+    let verdict = clients[0].check(workload.name(), settings, committed).await;
     match verdict.map_err(|error| Failure::failed("check failed", error))? {
         Ok(workload) => {
             Ok(Checked { digest: format!("{digest:016x}"), version: version.0, workload })

@@ -25,7 +25,7 @@ use pangea_node::client::Client;
 use pangea_node::log::Durability;
 
 use crate::cluster::{Cluster, Place, Plan, Regions, durability, replicas};
-use crate::drive::{self, Drive, Phase, Stats};
+use crate::drive::{self, Drive, Pace, Phase, Stats};
 use crate::failure::Failure;
 use crate::protocol::{Setting, options_table};
 use crate::sizes::Sizes;
@@ -37,6 +37,10 @@ use usage::Usage;
 const SECS_MAX: u64 = 86_400;
 /// More clients than this are more than the connections take.
 const CLIENTS_MAX: u32 = 65_536;
+/// Transactions a second: one in ten seconds at least, for something to be measured.
+const RATE_MIN: f64 = 0.1;
+/// Beyond it the load is what would be measured.
+const RATE_MAX: f64 = 1e6;
 /// How long calls in flight may take when the load ends.
 const END_DEADLINE: Duration = Duration::from_secs(30);
 /// How often the progress bar moves.
@@ -49,11 +53,13 @@ const TICK: Duration = Duration::from_millis(200);
   pangea bench --workload tpcc-nopay --warehouses 8 --rtt 200 --clients 1024 --json tpcc.json
   pangea bench --workload tpcc --regions us-east,eu-west,ap-northeast
   pangea bench --workload ycsb-a --set minerva.solver=greedy --set minerva.epoch_ms=20
+  pangea bench --workload smallbank --rate 2000 --rtt 100
 
 The nodes are processes on this machine, in a temporary directory that is removed at the end. The
 exit code is 1 where a check fails, and then there is no throughput.")]
 pub struct Arguments {
-    /// What clients do: ycsb-a to ycsb-f, tpcc, tpcc-nopay (new-order and payment), or bank
+    /// What clients do: ycsb-a to ycsb-f, tpcc, tpcc-nopay (new-order and payment), smallbank,
+    /// bank, calvin-micro, mako-micro or tiga-micro
     #[arg(long, value_name = "NAME")]
     workload: String,
     /// The commit protocol
@@ -68,7 +74,11 @@ pub struct Arguments {
     /// Messages are late by up to this much more, in ms
     #[arg(long, value_name = "MS", default_value_t = 0.0)]
     jitter: f64,
-    /// Clients in all regions together, each with one call in flight
+    /// Transactions a second in all regions, at random times, whatever is in flight (an open loop);
+    /// latencies count from when a call was due
+    #[arg(long, value_name = "PER_SEC", value_parser = rate)]
+    rate: Option<f64>,
+    /// Clients in all regions together, each with one call in flight; with --rate they take turns
     #[arg(long, value_name = "N", default_value_t = 256)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(CLIENTS_MAX)))]
     clients: u32,
@@ -76,6 +86,10 @@ pub struct Arguments {
     #[arg(long, value_name = "S", default_value_t = 20)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=SECS_MAX))]
     secs: u64,
+    /// How often to measure; the report is of the run in the middle, with the spread of all
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=100))]
+    repeats: u32,
     /// How long to work before that
     #[arg(long, value_name = "S", default_value_t = 5)]
     #[arg(value_parser = clap::value_parser!(u64).range(0..=SECS_MAX))]
@@ -148,10 +162,11 @@ impl Arguments {
     /// The options that say what is measured, as a command line has them.
     pub fn in_words(&self) -> String {
         let Self { clients, secs, .. } = self;
+        let rate = self.rate.map(|rate| format!("--rate {rate} ")).unwrap_or_default();
         let sizes = self.sizes.in_words(&self.workload);
         let rtt = self.rtt.map(|ms| format!("--rtt {ms} ")).unwrap_or_default();
         let set = self.settings.iter().map(|setting| format!(" --set {setting}"));
-        format!("{rtt}--clients {clients} --secs {secs} {sizes}{}", set.collect::<String>())
+        format!("{rtt}{rate}--clients {clients} --secs {secs} {sizes}{}", set.collect::<String>())
     }
 
     /// The workload's and the protocol's names.
@@ -175,6 +190,14 @@ fn is_of_histories(workload: &Workload) -> bool {
     matches!(workload, Workload::ListAppend(_) | Workload::Registers(_) | Workload::Catalog(_))
 }
 
+/// A rate that can be kept.
+fn rate(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(rate) if (RATE_MIN..=RATE_MAX).contains(&rate) => Ok(rate),
+        _ => Err(format!("a rate is a number from {RATE_MIN} to {RATE_MAX}")),
+    }
+}
+
 fn no_such_workload(name: &str, settings: &workload::Settings) -> String {
     let is_here = |name: &&str| {
         Workload::named(name, settings).is_ok_and(|workload| !is_of_histories(&workload))
@@ -194,7 +217,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         async |cluster: &mut Cluster| measure(arguments, cluster, &workload, &settings).await;
     let run = async |cluster: &mut Cluster| {
         let measured = work(cluster).await?;
-        Ok(measured.report(arguments, &cluster.plan))
+        Ok(Report::new(arguments, &cluster.plan, measured))
     };
     let report = runtime.block_on(Cluster::run_while(plan, arguments.place(), run))?;
     if let Some(path) = &arguments.json {
@@ -206,31 +229,36 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What came of a measured and checked run.
+/// What came of measuring, and of the check after it.
 pub struct Measured {
+    /// Once for each repeat, the quickest first.
+    pub runs: Vec<Run>,
+    /// How long loading took.
+    pub load_secs: f64,
+    checked: Checked,
+}
+
+/// What came of measuring once.
+pub struct Run {
     /// What the clients counted.
     pub stats: Stats,
     /// In which time.
     pub elapsed: Duration,
-    /// How long loading took.
-    pub load_secs: f64,
     /// What was used meanwhile.
     pub used: Usage,
-    checked: Checked,
+}
+
+impl Run {
+    /// Committed transactions a second.
+    pub fn throughput_per_sec(&self) -> f64 {
+        self.stats.all().count() as f64 / self.elapsed.as_secs_f64()
+    }
 }
 
 impl Measured {
-    fn report(self, arguments: &Arguments, plan: &Plan) -> Report {
-        let Self { stats, elapsed, load_secs, used, checked } = self;
-        Report::new(report::Run {
-            arguments,
-            plan,
-            stats: &stats,
-            elapsed,
-            load_secs,
-            used,
-            checked,
-        })
+    /// The run in the middle, by its throughput.
+    pub fn median(&self) -> &Run {
+        &self.runs[self.runs.len() / 2]
     }
 }
 
@@ -249,21 +277,36 @@ pub async fn measure(
     let load_secs = load(workload, &clients).await?;
     replicas::settled(&clients).await?;
     // The load stays with its regions, and the measured clients with theirs.
-    let drive_settings =
-        drive::Settings { clients: arguments.clients, seed: arguments.seed, pause: Duration::ZERO };
+    let pace = match arguments.rate {
+        Some(per_sec) => Pace::Open { per_sec },
+        None => Pace::Closed { pause: Duration::ZERO },
+    };
+    let drive_settings = drive::Settings { clients: arguments.clients, seed: arguments.seed, pace };
     let drive = Drive::start(workload, &clients, &drive_settings);
     work(&drive, arguments.warmup, "warm up").await;
-    let before = Usage::read(cluster, &clients).await?;
-    drive.enter(Phase::Measured);
-    let began = Instant::now();
-    work(&drive, arguments.secs, "measure").await;
-    let elapsed = began.elapsed();
-    let stats = drive.take_stats();
-    drive.enter(Phase::Unmeasured);
-    let after = Usage::read(cluster, &clients).await?;
-    drive.end(END_DEADLINE).await?;
-    let checked = check::all(&clients, workload, settings, &stats).await?;
-    Ok(Measured { stats, elapsed, load_secs, used: after.since(&before), checked })
+    let mut runs = Vec::with_capacity(arguments.repeats as usize);
+    for repeat in 0..arguments.repeats {
+        let name = match arguments.repeats {
+            1 => "measure".to_owned(),
+            repeats => format!("{} of {repeats}", repeat + 1),
+        };
+        let before = Usage::read(cluster, &clients).await?;
+        drive.enter(Phase::Measured);
+        let began = Instant::now();
+        work(&drive, arguments.secs, &name).await;
+        let elapsed = began.elapsed();
+        let stats = drive.take_stats();
+        drive.enter(Phase::Unmeasured);
+        let after = Usage::read(cluster, &clients).await?;
+        // Of what ended between the two lines above nobody wants to know.
+        drop(drive.take_stats());
+        check::each_has_an_outcome(&stats)?;
+        runs.push(Run { stats, elapsed, used: after.since(&before) });
+    }
+    let committed = drive.end(END_DEADLINE).await?;
+    let checked = check::all(&clients, workload, settings, committed).await?;
+    runs.sort_by(|a, b| b.throughput_per_sec().total_cmp(&a.throughput_per_sec()));
+    Ok(Measured { runs, load_secs, checked })
 }
 
 /// Makes the tables, and says how many seconds that took.
@@ -280,7 +323,7 @@ async fn load(workload: &Workload, clients: &[Client]) -> Result<f64, Failure> {
 }
 
 /// Lets clients work, and shows their rate.
-async fn work(drive: &Drive, secs: u64, name: &'static str) {
+async fn work(drive: &Drive, secs: u64, name: &str) {
     let bar = bar("{prefix:>8} {wide_bar} {pos}/{len} s {msg}", name);
     bar.set_length(secs);
     let (began, end) = (Instant::now(), Duration::from_secs(secs));
@@ -297,9 +340,9 @@ async fn work(drive: &Drive, secs: u64, name: &'static str) {
 }
 
 /// A progress bar on stderr, where that is a terminal.
-fn bar(template: &str, name: &'static str) -> ProgressBar {
+fn bar(template: &str, name: &str) -> ProgressBar {
     let style = ProgressStyle::with_template(template).expect("the templates are constants");
-    ProgressBar::new(0).with_style(style).with_prefix(name)
+    ProgressBar::new(0).with_style(style).with_prefix(name.to_owned())
 }
 
 #[cfg(test)]

@@ -2,46 +2,32 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::time::Duration;
 
 use serde::Serialize;
 
-use super::Arguments;
 use super::check::Checked;
-use super::usage::Usage;
+use super::{Arguments, Measured, Run};
 use crate::cluster::Plan;
-use crate::drive::{Samples, Stats};
+use crate::drive::Samples;
 use crate::table::numbers;
-
-/// A finished and checked run.
-pub struct Run<'a> {
-    /// What was asked for.
-    pub arguments: &'a Arguments,
-    /// The cluster.
-    pub plan: &'a Plan,
-    /// What the clients counted.
-    pub stats: &'a Stats,
-    /// In which time.
-    pub elapsed: Duration,
-    /// How long loading took.
-    pub load_secs: f64,
-    /// What was used meanwhile.
-    pub used: Usage,
-    /// What was found to be right.
-    pub checked: Checked,
-}
 
 /// Everything that is reported. Times of transactions are in ms, from the call to its outcome.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// Committed transactions a second, in all regions.
+    /// Committed transactions a second, in all regions. With several runs, as all that follows, of
+    /// the one in the middle.
     pub throughput_per_sec: f64,
+    /// The same of each run, the quickest first.
+    throughput_per_sec_of_runs: Vec<f64>,
     settings: Settings,
     committed: u64,
     latency_ms: Latency,
-    regions: BTreeMap<String, Part>,
+    regions: BTreeMap<String, Region>,
     transactions: BTreeMap<&'static str, Part>,
     aborts: BTreeMap<String, u64>,
+    /// How late calls were made, and how many were not made because too many were in flight.
+    late_ms: Latency,
+    shed: u64,
     /// How the first execution of each transaction fared, in shares of all, at the first node.
     shares: BTreeMap<&'static str, f64>,
     cpu_us_per_txn: BTreeMap<String, f64>,
@@ -68,15 +54,23 @@ struct Settings {
     rtt_ms_max: f64,
     jitter_ms: f64,
     clients: u32,
+    /// Of an open loop.
+    rate_per_sec: Option<f64>,
     secs: u64,
     warmup_secs: u64,
-    zipf: f64,
-    rows: u64,
-    warehouses: u32,
+    sizes: BTreeMap<&'static str, f64>,
     durability: String,
     workers: usize,
     cores: usize,
     seed: u64,
+}
+
+/// What was done in a region, and of each kind of transaction.
+#[derive(Clone, Debug, Serialize)]
+struct Region {
+    #[serde(flatten)]
+    all: Part,
+    transactions: BTreeMap<&'static str, Part>,
 }
 
 /// A part of the transactions.
@@ -85,13 +79,17 @@ struct Part {
     throughput_per_sec: f64,
     committed: u64,
     latency_ms: Latency,
+    /// All latencies in microseconds: an HdrHistogram, V2, in base64.
+    hdr: String,
 }
 
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Latency {
     p50: f64,
+    p90: f64,
     p95: f64,
     p99: f64,
+    p999: f64,
     mean: f64,
     max: f64,
 }
@@ -100,8 +98,10 @@ impl Latency {
     fn new(samples: &Samples) -> Self {
         Self {
             p50: samples.quantile_ms(0.50),
+            p90: samples.quantile_ms(0.90),
             p95: samples.quantile_ms(0.95),
             p99: samples.quantile_ms(0.99),
+            p999: samples.quantile_ms(0.999),
             mean: samples.mean_ms(),
             max: samples.max_ms(),
         }
@@ -112,13 +112,14 @@ impl Part {
     fn new(samples: &Samples, seconds: f64) -> Self {
         let committed = samples.count();
         let throughput_per_sec = committed as f64 / seconds;
-        Self { throughput_per_sec, committed, latency_ms: Latency::new(samples) }
+        let latency_ms = Latency::new(samples);
+        Self { throughput_per_sec, committed, latency_ms, hdr: samples.to_hdr() }
     }
 }
 
 impl Settings {
     fn new(arguments: &Arguments, plan: &Plan) -> Self {
-        let (zipf, rows, warehouses) = arguments.sizes.given_or_default();
+        let sizes = arguments.sizes.concerning(&arguments.workload);
         Self {
             version: env!("CARGO_PKG_VERSION"),
             workload: arguments.workload.clone(),
@@ -128,11 +129,10 @@ impl Settings {
             rtt_ms_max: plan.round_trip_ms_max(),
             jitter_ms: plan.jitter_ms,
             clients: arguments.clients,
+            rate_per_sec: arguments.rate,
             secs: arguments.secs,
             warmup_secs: arguments.warmup,
-            zipf,
-            rows,
-            warehouses,
+            sizes: sizes.map(|size| (size.option, size.value)).collect(),
             durability: format!("{:?}", plan.durability).to_lowercase(),
             workers: plan.workers,
             cores: std::thread::available_parallelism().map_or(1, usize::from),
@@ -142,9 +142,12 @@ impl Settings {
 }
 
 impl Report {
-    /// Puts a run's numbers in order.
-    pub fn new(run: Run<'_>) -> Self {
-        let Run { arguments, plan, stats, elapsed, load_secs, used, checked } = run;
+    /// Puts the numbers in order.
+    pub fn new(arguments: &Arguments, plan: &Plan, measured: Measured) -> Self {
+        let throughput_per_sec_of_runs =
+            measured.runs.iter().map(Run::throughput_per_sec).collect();
+        let Run { stats, elapsed, used } = measured.median();
+        let used = used.clone();
         let seconds = elapsed.as_secs_f64();
         let all = stats.all();
         let per_txn = |amount: f64| amount / all.count() as f64;
@@ -156,17 +159,24 @@ impl Report {
         let cpu_us: f64 = used.node_cpu_us.iter().sum::<f64>() + used.load_cpu_us;
         let memory: Vec<f64> =
             used.node_memory_bytes.iter().map(|&bytes| bytes as f64 / 1e6).collect();
-        let region = |(index, name)| (name, Part::new(&stats.of_region(index), seconds));
-        let transaction =
-            |(&label, samples): (&&'static str, &Samples)| (label, Part::new(samples, seconds));
+        let parts = |of: &BTreeMap<&'static str, Samples>| {
+            of.iter().map(|(label, samples)| (*label, Part::new(samples, seconds))).collect()
+        };
+        let region = |(index, name)| {
+            let all = Part::new(&stats.of_region(index), seconds);
+            (name, Region { all, transactions: parts(&stats.regions[index]) })
+        };
         Self {
             throughput_per_sec: all.count() as f64 / seconds,
+            throughput_per_sec_of_runs,
             settings: Settings::new(arguments, plan),
             committed: all.count(),
             latency_ms: Latency::new(&all),
             regions: names().enumerate().map(region).collect(),
-            transactions: stats.by_label().iter().map(transaction).collect(),
+            transactions: parts(&stats.by_label()),
             aborts: stats.aborts.clone(),
+            late_ms: Latency::new(&stats.late),
+            shed: stats.shed,
             shares: shares(&used.counters[0]),
             cpu_us_per_txn,
             cores_used: cpu_us / 1e6 / seconds,
@@ -175,8 +185,8 @@ impl Report {
             wan_bytes_per_txn_uncompressed: per_txn(used.wan_bytes_uncompressed as f64),
             wan_frames_per_txn: per_txn(used.wan_frames as f64),
             elapsed_secs: seconds,
-            load_secs,
-            check: checked,
+            load_secs: measured.load_secs,
+            check: measured.checked,
             counters: names().zip(used.counters).collect(),
         }
     }
@@ -225,6 +235,15 @@ impl fmt::Display for Report {
             format!("{code} {count} ({})", percent(*count as f64 / finished as f64))
         });
         writeln!(f, "  aborts       {}", joined(aborts.collect()))?;
+        if let Some(rate) = self.settings.rate_per_sec {
+            let Latency { p50, p99, .. } = self.late_ms;
+            let shed = self.shed;
+            writeln!(
+                f,
+                "  offered      {rate}/s; calls were made {p50:.1} ms late (p99 {p99:.1} ms), {shed} \
+                 were not made"
+            )?;
+        }
         writeln!(f, "  executions   {}", joined(shares.collect()))?;
         writeln!(f, "  cpu a txn    {}", each(&self.cpu_us_per_txn, " us"))?;
         writeln!(f, "  cores busy   {:.2} of {}", self.cores_used, self.settings.cores)?;
@@ -237,6 +256,10 @@ impl fmt::Display for Report {
         let Checked { digest, version, workload: facts } = &self.check;
         writeln!(f, "  check        {} replicas equal at v{version}: {digest}", regions.len())?;
         writeln!(f, "               {facts}")?;
+        if let [most, .., least] = &self.throughput_per_sec_of_runs[..] {
+            let runs = self.throughput_per_sec_of_runs.len();
+            writeln!(f, "  runs         {runs}, of {least:.0} to {most:.0} transactions a second")?;
+        }
         writeln!(
             f,
             "{workload} on {protocol}: {:.0} transactions a second, p50 {:.1} ms, p99 {:.1} ms ({} \
@@ -251,20 +274,32 @@ impl fmt::Display for Report {
 
 impl Report {
     fn fmt_parts(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let header = |what| [what, "txn/s", "committed", "p50 ms", "p95 ms", "p99 ms", "max ms"];
+        let header = |what| {
+            [
+                what,
+                "txn/s",
+                "committed",
+                "p50 ms",
+                "p90 ms",
+                "p95 ms",
+                "p99 ms",
+                "p99.9 ms",
+                "max ms",
+            ]
+        };
         let row = |name: &str, part: &Part| {
-            let Latency { p50, p95, p99, max, .. } = part.latency_ms;
+            let Latency { p50, p90, p95, p99, p999, max, .. } = part.latency_ms;
             let mut cells = vec![
                 name.to_owned(),
                 format!("{:.0}", part.throughput_per_sec),
                 part.committed.to_string(),
             ];
-            cells.extend([p50, p95, p99, max].map(|ms| format!("{ms:.1}")));
+            cells.extend([p50, p90, p95, p99, p999, max].map(|ms| format!("{ms:.1}")));
             cells
         };
         let mut regions = numbers(&header("region"));
         for name in &self.settings.regions {
-            regions.add_row(row(name, &self.regions[name]));
+            regions.add_row(row(name, &self.regions[name].all));
         }
         let mut transactions = numbers(&header("transaction"));
         for (name, part) in &self.transactions {

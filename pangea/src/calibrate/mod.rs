@@ -79,9 +79,10 @@ fn costs(
     measured: &Measured,
     messages: &'static [&'static str],
 ) -> Result<Costs, Failure> {
-    let used = &measured.used;
-    let committed = measured.stats.all().count();
-    let calls = committed + measured.stats.aborts.values().sum::<u64>();
+    let run = measured.median();
+    let used = &run.used;
+    let committed = run.stats.all().count();
+    let calls = committed + run.stats.aborts.values().sum::<u64>();
     if committed == 0 {
         let message = "nothing was committed while it was measured: more --secs or --clients?";
         return Err(Failure::Failed(message.to_owned()));
@@ -99,7 +100,7 @@ fn costs(
         workload: workload.to_owned(),
         options: arguments.in_words(),
         protocol: protocol.to_owned(),
-        txns_per_sec: rounded(committed as f64 / measured.elapsed.as_secs_f64()),
+        txns_per_sec: rounded(committed as f64 / run.elapsed.as_secs_f64()),
         cpu_us_per_txn: rounded((nodes_us + used.load_cpu_us) / committed as f64),
         explained_percent: rounded(explained_us / nodes_us * 100.0),
     };

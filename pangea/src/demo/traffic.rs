@@ -9,7 +9,7 @@ use pangea_core::workload::{Settings, Workload};
 use pangea_node::client::Client;
 
 use crate::cluster::Cluster;
-use crate::drive::{self, Drive, Phase};
+use crate::drive::{self, Drive, Pace, Phase};
 use crate::failure::Failure;
 
 /// Clients of a region.
@@ -64,7 +64,7 @@ impl Traffic {
         let settings = drive::Settings {
             clients: CLIENTS_PER_REGION * regions,
             seed: fastrand::u64(..),
-            pause: PAUSE,
+            pace: Pace::Closed { pause: PAUSE },
         };
         let drive = Drive::start(&workload, clients, &settings);
         drive.enter(Phase::Measured);

@@ -1,11 +1,18 @@
-//! Clients: closed loops of a workload's transactions, each with one call in flight, over one
-//! native connection a node.
+//! Clients at work, over one native connection a node.
+//!
+//! - A **closed loop**: clients with one call in flight each. They go at the pace of what they
+//!   measure: while it stands still, they ask for nothing.
+//! - An **open loop** ([`arrivals`]): calls come at random times, so many a second, whatever is in
+//!   flight. A latency begins when a call should have been made, so that what waited for its turn has
+//!   waited.
 //!
 //! A client is a task of some hundred bytes: it costs its transaction's making, an entry in the
 //! connection's frame and a wake-up, so that the load leaves the machine to the nodes.
 
+mod arrivals;
 mod samples;
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -45,8 +52,23 @@ pub struct Settings {
     pub clients: u32,
     /// What everything random follows from.
     pub seed: u64,
-    /// How long a client thinks between two transactions.
-    pub pause: Duration,
+    /// When they call.
+    pub pace: Pace,
+}
+
+/// When clients call.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Pace {
+    /// Each has one call in flight, and thinks for so long between two.
+    Closed {
+        /// How long.
+        pause: Duration,
+    },
+    /// At random times, so often a second in all regions together.
+    Open {
+        /// How often.
+        per_sec: f64,
+    },
 }
 
 /// Clients at work.
@@ -57,7 +79,27 @@ pub struct Drive {
 
 struct Shared {
     phase: AtomicU8,
-    stats: Mutex<Stats>,
+    counted: Mutex<Counted>,
+}
+
+struct Counted {
+    /// Of what ended while it was measured.
+    stats: Stats,
+    /// What has committed since the start, by label.
+    committed: BTreeMap<&'static str, u64>,
+    /// Whether there were calls of which nobody knows.
+    has_unknown: bool,
+}
+
+impl Counted {
+    fn add(&mut self, label: &'static str, result: &Result<Outcome, ClientError>) {
+        match result {
+            Ok(Outcome::Committed { .. }) => *self.committed.entry(label).or_default() += 1,
+            Ok(Outcome::Aborted(_)) => {}
+            Err(ClientError::Ambiguous(_)) => self.has_unknown = true,
+            Err(_) => {}
+        }
+    }
 }
 
 impl Shared {
@@ -65,8 +107,8 @@ impl Shared {
         self.phase.load(Ordering::Relaxed) == phase as u8
     }
 
-    fn stats(&self) -> MutexGuard<'_, Stats> {
-        self.stats.lock().unwrap_or_else(PoisonError::into_inner)
+    fn counted(&self) -> MutexGuard<'_, Counted> {
+        self.counted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -76,21 +118,37 @@ impl Drive {
         let regions = u32::try_from(connections.len()).expect("as many regions as processes");
         let shared = Arc::new(Shared {
             phase: AtomicU8::new(Phase::Unmeasured as u8),
-            stats: Mutex::new(Stats::new(connections.len())),
+            counted: Mutex::new(Counted {
+                stats: Stats::new(connections.len()),
+                committed: BTreeMap::new(),
+                has_unknown: false,
+            }),
         });
         let mut tasks = JoinSet::new();
+        let mut by_region: Vec<Vec<Terminal>> = connections.iter().map(|_| Vec::new()).collect();
         for index in 0..settings.clients {
             let client = workload::Client::new(index, settings.clients, regions);
-            let region = client.region() as usize;
             let seed = settings.seed ^ u64::from(index + 1).wrapping_mul(SEED_STEP);
-            tasks.spawn(work(
-                workload.generator(client),
-                fastrand::Rng::with_seed(seed),
-                connections[region].clone(),
-                region,
-                settings.pause,
-                shared.clone(),
-            ));
+            let rng = fastrand::Rng::with_seed(seed);
+            let terminal = Terminal { generator: workload.generator(client), rng };
+            by_region[client.region() as usize].push(terminal);
+        }
+        for (region, terminals) in by_region.into_iter().enumerate() {
+            let line =
+                Line { connection: connections[region].clone(), region, shared: shared.clone() };
+            match settings.pace {
+                Pace::Closed { pause } => {
+                    for terminal in terminals {
+                        tasks.spawn(work(terminal, line.clone(), pause));
+                    }
+                }
+                Pace::Open { per_sec } if !terminals.is_empty() => {
+                    let rng = fastrand::Rng::with_seed(!settings.seed ^ region as u64);
+                    let per_sec = per_sec / f64::from(regions.min(settings.clients));
+                    tasks.spawn(arrivals::arrive(terminals, line, per_sec, rng));
+                }
+                Pace::Open { .. } => {}
+            }
         }
         Self { shared, tasks }
     }
@@ -102,21 +160,25 @@ impl Drive {
 
     /// How many transactions each region has committed while it was measured.
     pub fn committed(&self) -> Vec<u64> {
-        self.shared.stats().committed()
+        self.shared.counted().stats.committed()
     }
 
     /// What was counted so far, and forgets it.
     pub fn take_stats(&self) -> Stats {
-        let mut stats = self.shared.stats();
+        let stats = &mut self.shared.counted().stats;
         let regions = stats.regions();
-        std::mem::replace(&mut *stats, Stats::new(regions))
+        std::mem::replace(stats, Stats::new(regions))
     }
 
-    /// Lets every client end its call.
+    /// Lets every client end its call. Returns how many transactions of each label have committed
+    /// since the start, unless there were some of which nobody knows.
     ///
     /// # Errors
     /// When a call is not answered before the deadline.
-    pub async fn end(mut self, deadline: Duration) -> Result<(), Failure> {
+    pub async fn end(
+        mut self,
+        deadline: Duration,
+    ) -> Result<Option<BTreeMap<String, u64>>, Failure> {
         self.enter(Phase::Ending);
         let all = async {
             while let Some(ended) = self.tasks.join_next().await {
@@ -125,7 +187,13 @@ impl Drive {
             Ok(())
         };
         match tokio::time::timeout(deadline, all).await {
-            Ok(ended) => ended,
+            Ok(Ok(())) => {
+                let counted = self.shared.counted();
+                let all = counted.committed.iter();
+                let all = all.map(|(label, count)| ((*label).to_owned(), *count)).collect();
+                Ok((!counted.has_unknown).then_some(all))
+            }
+            Ok(Err(failure)) => Err(failure),
             Err(_) => {
                 let (count, seconds) = (self.tasks.len(), deadline.as_secs());
                 Err(Failure::Failed(format!(
@@ -136,23 +204,49 @@ impl Drive {
     }
 }
 
-/// One client's life.
-async fn work(
-    mut generator: workload::Generator,
-    mut rng: fastrand::Rng,
+/// What makes one client's transactions.
+struct Terminal {
+    generator: workload::Generator,
+    rng: fastrand::Rng,
+}
+
+impl Terminal {
+    fn next(&mut self) -> Call {
+        self.generator.next(&mut self.rng, now())
+    }
+}
+
+/// The way of a region's calls.
+#[derive(Clone)]
+struct Line {
     connection: Client,
     region: usize,
-    pause: Duration,
     shared: Arc<Shared>,
-) {
-    while !shared.is_in(Phase::Ending) {
-        let call = generator.next(&mut rng, now());
-        let began = Instant::now();
-        let result = connection.call(call.procedure, &call.args).await;
-        if shared.is_in(Phase::Measured) {
-            shared.stats().add(region, call.label, began.elapsed(), &result);
+}
+
+impl Line {
+    /// Makes a call that should have been made at a moment, and counts it.
+    async fn call(&self, call: &Call, due: Instant) -> Result<Outcome, ClientError> {
+        let late = due.elapsed();
+        let result = self.connection.call(call.procedure, &call.args).await;
+        let elapsed = due.elapsed();
+        let mut counted = self.shared.counted();
+        counted.add(call.label, &result);
+        if self.shared.is_in(Phase::Measured) {
+            counted.stats.add(self.region, call.label, elapsed, &result);
+            counted.stats.late.add(late);
         }
-        match result {
+        drop(counted);
+        result
+    }
+}
+
+/// The life of a client with one call in flight.
+async fn work(mut terminal: Terminal, line: Line, pause: Duration) {
+    let connection = &line.connection;
+    while !line.shared.is_in(Phase::Ending) {
+        let call = terminal.next();
+        match line.call(&call, Instant::now()).await {
             Ok(_) => {}
             Err(ClientError::NotSent(_)) if connection.is_connected() => {
                 tokio::time::sleep(NOT_SENT_PAUSE).await;

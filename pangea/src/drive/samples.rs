@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use base64::prelude::{BASE64_STANDARD, Engine};
 use hdrhistogram::Histogram;
+use hdrhistogram::serialization::{Serializer, V2Serializer};
 use pangea_core::txn::Outcome;
 use pangea_node::client::ClientError;
 
@@ -26,7 +28,7 @@ impl Default for Samples {
 }
 
 impl Samples {
-    fn add(&mut self, latency: Duration) {
+    pub(super) fn add(&mut self, latency: Duration) {
         self.latency_us.saturating_record(u64::try_from(latency.as_micros()).unwrap_or(u64::MAX));
     }
 
@@ -43,6 +45,17 @@ impl Samples {
     /// The latency that this share of all do not exceed, in ms.
     pub fn quantile_ms(&self, share: f64) -> f64 {
         self.latency_us.value_at_quantile(share) as f64 / 1_000.0
+    }
+
+    /// All of them, as [HdrHistogram] writes them (V2, base64): what reads that can merge runs and
+    /// draw any quantile.
+    ///
+    /// [HdrHistogram]: https://github.com/HdrHistogram
+    pub fn to_hdr(&self) -> String {
+        let mut bytes = Vec::new();
+        let written = V2Serializer::new().serialize(&self.latency_us, &mut bytes);
+        written.expect("a vector takes anything, and no histogram is that large");
+        BASE64_STANDARD.encode(bytes)
     }
 
     /// The mean in ms.
@@ -67,6 +80,10 @@ pub struct Stats {
     pub errors: BTreeMap<&'static str, u64>,
     /// The first of those, in words.
     pub first_error: Option<String>,
+    /// How long after their time calls were made. A load that can't keep up shows here.
+    pub late: Samples,
+    /// Calls that were not made, because too many were in flight.
+    pub shed: u64,
     committed: Vec<u64>,
 }
 
@@ -78,6 +95,8 @@ impl Stats {
             aborts: BTreeMap::new(),
             errors: BTreeMap::new(),
             first_error: None,
+            late: Samples::default(),
+            shed: 0,
             committed: vec![0; regions],
         }
     }

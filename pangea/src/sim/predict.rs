@@ -76,7 +76,7 @@ pub struct Arguments {
 impl Arguments {
     /// An option for the size of what is predicted, where one is given.
     pub fn sizes_given(&self) -> Option<&'static str> {
-        self.sizes.given().map(|(option, _)| option).next()
+        self.sizes.given()
     }
 }
 

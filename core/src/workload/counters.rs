@@ -1,0 +1,488 @@
+//! The microbenchmarks of three papers: transactions that read and increment a few counters.
+//!
+//! One table of counters, dealt over shards. Clients have a home shard, which is that of their
+//! region. A transaction reads its counters, aborts where one of them is negative (none ever is),
+//! and then increments those that it is to increment.
+//!
+//! | mix | transactions | counters |
+//! |---|---|---|
+//! | `calvin-micro` | increments of 10 (Calvin, §6.2) | one of `hot` and nine others of the home shard; of a multi-shard transaction one of `hot` and four others of each of two |
+//! | `mako-micro` | half of them 4 reads, half 4 increments (Mako, §7.1) | any of the home shard, for `remote` of a hundred operations of another |
+//! | `tiga-micro` | increments of 3 (Tiga, §5.1) | one of each of three shards, by Zipf's law |
+//!
+//! In Calvin's the contention index is one by `hot`, and `remote` of a hundred transactions span two
+//! shards. The number of increments that committed shows in the sum of the counters.
+
+use std::ops::ControlFlow;
+
+use bytes::Bytes;
+
+use super::check::{Report, Rows, Rule, Violation};
+use super::dice::{Dice, scatter};
+use super::zipf::Zipf;
+use super::{
+    Call, Client, InvalidSettings, Settings, bounded, ended, malformed, setting, setting_zipf,
+};
+use crate::codec::{DecodeError, Reader, Writer};
+use crate::ids::TableId;
+use crate::key::{Key, KeyRange};
+use crate::txn::{
+    Abort, Context, Footprint, Mode as LockMode, PointLock, Procedure, RangeLock, SqlState, Stop,
+};
+use crate::value::Value;
+
+/// Shard and record, big-endian, to counter, little-endian.
+pub const COUNTERS: TableId = TableId(58);
+
+/// Records of a transaction of Calvin's.
+const CALVIN_RECORDS: usize = 10;
+/// Operations of a transaction of Mako's.
+const MAKO_OPS: usize = 4;
+/// Shards, and so records, of a transaction of Tiga's.
+const TIGA_SHARDS: usize = 3;
+/// Rows that one load call writes.
+const LOAD_ROWS: u64 = 10_000;
+const SHARDS_MAX: u64 = 1_000;
+const ROWS_MAX: u64 = 1 << 30;
+
+/// Whose transactions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mix {
+    /// Calvin's.
+    Calvin,
+    /// Mako's.
+    Mako,
+    /// Tiga's.
+    Tiga,
+}
+
+impl Mix {
+    /// Every mix.
+    pub const ALL: [Self; 3] = [Self::Calvin, Self::Mako, Self::Tiga];
+
+    /// The name on command lines.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Calvin => "calvin-micro",
+            Self::Mako => "mako-micro",
+            Self::Tiga => "tiga-micro",
+        }
+    }
+}
+
+/// The workload.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Counters {
+    mix: Mix,
+    shards: u16,
+    rows: u32,
+    hot: u32,
+    remote: u64,
+    zipf: f64,
+}
+
+/// One counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counter {
+    /// Its shard.
+    pub shard: u16,
+    /// Its number there.
+    pub row: u32,
+}
+
+impl Counters {
+    /// A mix, over as many shards and rows in each as the settings say.
+    ///
+    /// # Errors
+    /// When a setting is out of its bounds.
+    pub fn new(mix: Mix, settings: &Settings) -> Result<Self, InvalidSettings> {
+        let Settings { shards, rows, hot, remote, zipf, .. } = *settings;
+        let shards_min = if mix == Mix::Tiga { TIGA_SHARDS as u64 } else { 1 };
+        setting("shards", shards.into(), shards_min, SHARDS_MAX)?;
+        setting("rows", rows, CALVIN_RECORDS as u64 + 1, ROWS_MAX)?;
+        setting("remote", remote.into(), 0, 100)?;
+        if mix == Mix::Calvin {
+            setting("hot", hot.into(), 1, rows - CALVIN_RECORDS as u64)?;
+        }
+        setting_zipf(zipf)?;
+        let (shards, rows) = (shards as u16, rows as u32);
+        Ok(Self { mix, shards, rows, hot, remote: remote.into(), zipf })
+    }
+
+    /// The name on command lines.
+    pub fn name(&self) -> &'static str {
+        self.mix.name()
+    }
+
+    pub(super) fn load_calls(&self) -> Vec<Call> {
+        let shard = |shard| {
+            let starts = (0..u64::from(self.rows)).step_by(LOAD_ROWS as usize);
+            starts.map(move |start| {
+                let mut args = Vec::new();
+                args.put_varint(u64::from(shard));
+                args.put_varint(start);
+                args.put_varint(u64::from(self.rows).min(start + LOAD_ROWS));
+                let (procedure, args) = ("counters_load", Bytes::from(args));
+                Call { procedure, args, label: "load", is_read_only: false }
+            })
+        };
+        (0..self.shards).flat_map(shard).collect()
+    }
+
+    /// What one client does.
+    pub fn generator(&self, client: Client) -> Generator {
+        let home = (client.region() % u32::from(self.shards)) as u16;
+        Generator { home, zipf: Zipf::new(self.rows.into(), self.zipf), counters: self.clone() }
+    }
+
+    /// How many counters a transaction increments.
+    pub(super) fn increments_of(&self, label: &str) -> i64 {
+        match (self.mix, label) {
+            (Mix::Calvin, _) => CALVIN_RECORDS as i64,
+            (Mix::Mako, "increment") => MAKO_OPS as i64,
+            (Mix::Mako, _) => 0,
+            (Mix::Tiga, _) => TIGA_SHARDS as i64,
+        }
+    }
+
+    pub(super) fn check(&self, rows: &dyn Rows) -> Result<Report, Violation> {
+        let rule = Rule { rule: "counters", place: &"the table" };
+        let (mut count, mut increments, mut negative, mut unreadable) = (0, 0, 0, 0);
+        rows.scan(COUNTERS, &KeyRange::all(), &mut |_, value| {
+            let counter = decode(value);
+            count += 1;
+            increments += counter.as_ref().map_or(0, |counter| *counter);
+            negative += i64::from(counter.as_ref().is_ok_and(|counter| *counter < 0));
+            unreadable += i64::from(counter.is_err());
+            ControlFlow::Continue(())
+        });
+        rule.equal(("unreadable counters", unreadable), ("allowed", 0))?;
+        let loaded = i64::from(self.shards) * i64::from(self.rows);
+        rule.equal(("counters", count), ("loaded", loaded))?;
+        rule.equal(("negative counters", negative), ("allowed", 0))?;
+        let mut report = Report::default();
+        report.count("counters", count);
+        report.count(INCREMENTS, increments);
+        Ok(report)
+    }
+}
+
+/// What a report calls the sum of all counters.
+pub(super) const INCREMENTS: &str = "increments";
+
+/// One client's transactions.
+#[derive(Clone, Debug)]
+pub struct Generator {
+    counters: Counters,
+    home: u16,
+    zipf: Zipf,
+}
+
+impl Generator {
+    pub(super) fn next(&mut self, dice: &mut Dice) -> Call {
+        let mut of = Vec::with_capacity(CALVIN_RECORDS);
+        let (label, increments) = match self.counters.mix {
+            Mix::Calvin => (self.calvin(dice, &mut of), true),
+            Mix::Mako => self.mako(dice, &mut of),
+            Mix::Tiga => {
+                self.tiga(dice, &mut of);
+                ("increment", true)
+            }
+        };
+        let args = Bytes::from(encode_args(&of, increments));
+        Call { procedure: "counters", args, label, is_read_only: !increments }
+    }
+
+    fn calvin(&self, dice: &mut Dice, of: &mut Vec<Counter>) -> &'static str {
+        let Counters { hot, rows, remote, .. } = self.counters;
+        let other = dice.percent(remote).then(|| self.other_shard(dice)).flatten();
+        let shards = [Some(self.home), other].into_iter().flatten();
+        let each = CALVIN_RECORDS / if other.is_some() { 2 } else { 1 };
+        for shard in shards {
+            of.push(Counter { shard, row: dice.below(hot.into()) as u32 });
+            for _ in 1..each {
+                distinct(of, || {
+                    let row = u64::from(hot) + dice.below(u64::from(rows - hot));
+                    Counter { shard, row: row as u32 }
+                });
+            }
+        }
+        if other.is_some() { "multi-shard" } else { "one-shard" }
+    }
+
+    fn mako(&self, dice: &mut Dice, of: &mut Vec<Counter>) -> (&'static str, bool) {
+        for _ in 0..MAKO_OPS {
+            distinct(of, || {
+                let is_remote = dice.percent(self.counters.remote);
+                let other = if is_remote { self.other_shard(dice) } else { None };
+                Counter { shard: other.unwrap_or(self.home), row: self.row(dice) }
+            });
+        }
+        if dice.percent(50) { ("increment", true) } else { ("read", false) }
+    }
+
+    fn tiga(&self, dice: &mut Dice, of: &mut Vec<Counter>) {
+        let shards = u64::from(self.counters.shards);
+        while of.len() < TIGA_SHARDS {
+            let shard = dice.below(shards) as u16;
+            if of.iter().all(|counter| counter.shard != shard) {
+                of.push(Counter { shard, row: self.row(dice) });
+            }
+        }
+    }
+
+    /// A shard that is not the client's, where there is one.
+    fn other_shard(&self, dice: &mut Dice) -> Option<u16> {
+        let shards = u64::from(self.counters.shards);
+        let step = (shards > 1).then(|| dice.between(1, shards - 1))?;
+        Some(((u64::from(self.home) + step) % shards) as u16)
+    }
+
+    /// A row by Zipf's law. Those that are drawn often are not neighbours.
+    fn row(&self, dice: &mut Dice) -> u32 {
+        (scatter(self.zipf.draw(dice)) % u64::from(self.counters.rows)) as u32
+    }
+}
+
+/// Adds a counter that is not among them yet.
+fn distinct(of: &mut Vec<Counter>, mut draw: impl FnMut() -> Counter) {
+    loop {
+        let drawn = draw();
+        if !of.contains(&drawn) {
+            return of.push(drawn);
+        }
+    }
+}
+
+fn key(counter: Counter) -> Key {
+    let [a, b] = counter.shard.to_be_bytes();
+    let [c, d, e, f] = counter.row.to_be_bytes();
+    Key::from(&[a, b, c, d, e, f][..])
+}
+
+fn decode(value: &[u8]) -> Result<i64, DecodeError> {
+    let bytes = value.try_into().map_err(|_| DecodeError::new("counter"))?;
+    Ok(i64::from_le_bytes(bytes))
+}
+
+fn encode(counter: i64) -> Value {
+    Value::copy_from(&counter.to_le_bytes())
+}
+
+fn encode_args(of: &[Counter], increments: bool) -> Vec<u8> {
+    let encode = |counter: &Counter, out: &mut Vec<u8>| {
+        out.put_varint(u64::from(counter.shard));
+        out.put_varint(u64::from(counter.row));
+    };
+    let mut args = vec![u8::from(increments)];
+    args.extend(super::encode_ops(of, encode));
+    args
+}
+
+fn decode_args(args: &[u8]) -> Result<(Vec<Counter>, bool), DecodeError> {
+    let (increments, rest) = match args.split_first() {
+        Some((0, rest)) => (false, rest),
+        Some((1, rest)) => (true, rest),
+        _ => return Err(DecodeError::new("counters: whether to increment")),
+    };
+    let decode = |from: &mut Reader<'_>| {
+        let shard = bounded(from.varint("shard")?, 0, SHARDS_MAX - 1, "shard")? as u16;
+        let row = bounded(from.varint("row")?, 0, ROWS_MAX - 1, "row")? as u32;
+        Ok(Counter { shard, row })
+    };
+    Ok((super::decode_ops(rest, decode)?, increments))
+}
+
+/// Reads counters, and increments them if its arguments say so. Returns what they were.
+#[derive(Clone, Copy, Debug)]
+pub struct Run;
+
+impl Procedure for Run {
+    fn name(&self) -> &str {
+        "counters"
+    }
+
+    fn run(&self, args: &[u8], cx: &mut dyn Context) -> Result<Vec<u8>, Stop> {
+        let (of, increments) = decode_args(args).map_err(malformed)?;
+        let mut found = Vec::with_capacity(of.len());
+        for counter in &of {
+            let Some(value) = cx.get(COUNTERS, &key(*counter))? else {
+                let Counter { shard, row } = counter;
+                let message = format!("there is no counter {row} in shard {shard}");
+                return Err(Abort::new(SqlState::NO_DATA_FOUND, message).into());
+            };
+            found.push(decode(&value).map_err(malformed)?);
+        }
+        if found.iter().any(|counter| *counter < 0) {
+            return Err(Abort::new(SqlState::RAISE_EXCEPTION, "a counter is negative").into());
+        }
+        let mut result = Vec::with_capacity(1 + 2 * found.len());
+        result.put_varint(found.len() as u64);
+        for (at, counter) in found.iter().enumerate() {
+            result.put_varint(*counter as u64);
+            if increments {
+                // One that is named twice is incremented twice.
+                let more = 1 + of[..at].iter().filter(|earlier| **earlier == of[at]).count();
+                cx.put(COUNTERS, key(of[at]), encode(counter.saturating_add(more as i64)))?;
+            }
+        }
+        Ok(result)
+    }
+
+    fn is_footprint_certain(&self) -> bool {
+        true
+    }
+
+    fn footprint(&self, args: &[u8]) -> Option<Footprint> {
+        let Ok((of, increments)) = decode_args(args) else { return Some(Footprint::default()) };
+        let mode = if increments { LockMode::Exclusive } else { LockMode::Shared };
+        let lock = |counter| PointLock { table: COUNTERS, key: key(counter), mode };
+        Some(Footprint::new(of.into_iter().map(lock).collect(), Vec::new()))
+    }
+
+    fn is_read_only(&self, args: &[u8]) -> bool {
+        decode_args(args).is_ok_and(|(_, increments)| !increments)
+    }
+}
+
+/// Makes the counters of a shard: from which row, to before which.
+#[derive(Clone, Copy, Debug)]
+pub struct Load;
+
+impl Load {
+    fn decode(args: &[u8]) -> Result<(u16, std::ops::Range<u32>), DecodeError> {
+        let from = &mut Reader::new(args);
+        let shard = bounded(from.varint("shard")?, 0, SHARDS_MAX - 1, "shard")? as u16;
+        let start = bounded(from.varint("row")?, 0, ROWS_MAX, "row")?;
+        let end = bounded(from.varint("row")?, start, ROWS_MAX.min(start + LOAD_ROWS), "row")?;
+        ended(from, "load arguments")?;
+        Ok((shard, start as u32..end as u32))
+    }
+}
+
+impl Procedure for Load {
+    fn name(&self) -> &str {
+        "counters_load"
+    }
+
+    fn run(&self, args: &[u8], cx: &mut dyn Context) -> Result<Vec<u8>, Stop> {
+        let (shard, rows) = Self::decode(args).map_err(malformed)?;
+        for row in rows {
+            cx.put(COUNTERS, key(Counter { shard, row }), encode(0))?;
+        }
+        Ok(Vec::new())
+    }
+
+    fn is_footprint_certain(&self) -> bool {
+        true
+    }
+
+    fn footprint(&self, args: &[u8]) -> Option<Footprint> {
+        let Ok((shard, rows)) = Self::decode(args) else { return Some(Footprint::default()) };
+        let at = |row| key(Counter { shard, row }).as_bytes().to_vec();
+        let range = KeyRange { start: at(rows.start), end: Some(at(rows.end)) };
+        let lock = RangeLock { table: COUNTERS, range, mode: LockMode::Exclusive };
+        Some(Footprint::new(Vec::new(), vec![lock]))
+    }
+
+    fn is_bulk(&self, _: &[u8]) -> bool {
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workload::Workload;
+    use crate::workload::tests::{Bench, small};
+    use std::collections::BTreeMap;
+
+    /// The counters of many transactions of a client of region 1.
+    fn drawn(mix: Mix, settings: &Settings) -> Vec<(Vec<Counter>, bool)> {
+        let counters = Counters::new(mix, settings).expect("valid settings");
+        let mut generator = counters.generator(Client::new(1, 3, 3));
+        let mut dice = Dice::new(3);
+        let calls = (0..2_000).map(|_| generator.next(&mut dice));
+        calls.map(|call| decode_args(&call.args).expect("well formed")).collect()
+    }
+
+    fn share(of: &[(Vec<Counter>, bool)], is: impl Fn(&[Counter]) -> bool) -> f64 {
+        of.iter().filter(|(counters, _)| is(counters)).count() as f64 / of.len() as f64
+    }
+
+    #[test]
+    fn calvins_take_one_hot_record_of_each_shard() {
+        let settings = Settings { hot: 5, remote: 10, ..small() };
+        let all = drawn(Mix::Calvin, &settings);
+        for (counters, increments) in &all {
+            assert!(*increments && counters.len() == 10);
+            let mut by_shard = BTreeMap::<u16, (u32, u32)>::new();
+            for counter in counters {
+                let (hot, cold) = by_shard.entry(counter.shard).or_default();
+                *if counter.row < 5 { hot } else { cold } += 1;
+            }
+            assert!(by_shard.contains_key(&1), "the home shard is in it");
+            let expected = if by_shard.len() == 1 { (1, 9) } else { (1, 4) };
+            assert!(by_shard.values().all(|counts| *counts == expected), "{by_shard:?}");
+        }
+        let multi = share(&all, |counters| counters.iter().any(|it| it.shard != 1));
+        assert!((0.07..0.13).contains(&multi), "{multi}");
+    }
+
+    #[test]
+    fn makos_are_half_reads_and_seldom_leave_their_shard() {
+        let all = drawn(Mix::Mako, &Settings { remote: 5, zipf: 0.0, ..small() });
+        assert!(all.iter().all(|(counters, _)| counters.len() == 4));
+        let increments = all.iter().filter(|(_, increments)| *increments).count();
+        assert!((900..1_100).contains(&increments), "{increments}");
+        let stays = share(&all, |counters| counters.iter().all(|it| it.shard == 1));
+        assert!((0.78..0.85).contains(&stays), "0.95 to the fourth, not {stays}");
+    }
+
+    #[test]
+    fn tigas_take_three_shards_and_the_skew_that_is_asked_for() {
+        let most = |zipf| {
+            let settings = Settings { shards: 5, zipf, ..small() };
+            let all = drawn(Mix::Tiga, &settings);
+            let mut counts = BTreeMap::<u32, u32>::new();
+            for (counters, _) in &all {
+                let mut shards: Vec<u16> = counters.iter().map(|it| it.shard).collect();
+                shards.sort_unstable();
+                shards.dedup();
+                assert_eq!(shards.len(), 3);
+                counters.iter().for_each(|it| *counts.entry(it.row).or_default() += 1);
+            }
+            counts.into_values().max().expect("some were drawn")
+        };
+        assert!(most(0.99) > 3 * most(0.5));
+    }
+
+    #[test]
+    fn each_increment_that_commits_is_in_the_sum() {
+        for mix in Mix::ALL {
+            let mut bench = Bench::new(mix.name(), &small());
+            let Workload::Counters(counters) = bench.workload.clone() else { panic!("{mix:?}") };
+            let ended = bench.run_many(300);
+            let expected: i64 = (ended.iter())
+                .map(|(label, (committed, _))| {
+                    counters.increments_of(label) * i64::from(*committed)
+                })
+                .sum();
+            assert_eq!(bench.check().facts[INCREMENTS], expected);
+        }
+    }
+
+    #[test]
+    fn a_counter_that_is_named_twice_counts_twice() {
+        let mut bench = Bench::new("tiga-micro", &small());
+        let counter = Counter { shard: 0, row: 7 };
+        let args = encode_args(&[counter, counter], true);
+        bench.model.run(&Run, &args).expect("it is there");
+        let other = Counter { shard: 0, row: 8 };
+        let read = encode_args(&[counter, other], false);
+        assert_eq!(bench.model.run(&Run, &read).expect("they are there"), [2, 2, 0]);
+        let nobody = encode_args(&[Counter { shard: 9, row: 0 }], false);
+        let stop = bench.model.run(&Run, &nobody).expect_err("there is none");
+        assert!(matches!(stop, Stop::Abort(abort) if abort.code == SqlState::NO_DATA_FOUND));
+    }
+}

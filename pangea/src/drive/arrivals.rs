@@ -1,0 +1,79 @@
+//! An open loop: calls at random times, whatever is in flight.
+//!
+//! The times between two calls of a region follow the exponential distribution, as those of many
+//! clients do who know nothing of each other (a Poisson process). They are laid out beforehand: a call
+//! that is made late has been waited for since its time.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use super::{Line, Phase, Terminal};
+
+/// Calls of a region in flight at a time. Whoever has that many does not keep up, and more would
+/// measure nothing but the memory of the load.
+const IN_FLIGHT_MAX: usize = 100_000;
+/// How long at most until it is seen that the load ends.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Makes a region's calls, `per_sec` of them a second, in turn those of its clients.
+pub(super) async fn arrive(
+    mut terminals: Vec<Terminal>,
+    line: Line,
+    per_sec: f64,
+    mut rng: fastrand::Rng,
+) {
+    let slots = Arc::new(Semaphore::new(IN_FLIGHT_MAX));
+    let mut in_flight = JoinSet::new();
+    let mut due = Instant::now() + gap(per_sec, &mut rng);
+    let mut turn = 0;
+    while !line.shared.is_in(Phase::Ending) {
+        let now = Instant::now();
+        if due > now {
+            tokio::time::sleep(LOOK.min(due - now)).await;
+            continue;
+        }
+        while in_flight.try_join_next().is_some() {}
+        match slots.clone().try_acquire_owned() {
+            Ok(slot) => {
+                let call = terminals[turn].next();
+                let (line, due) = (line.clone(), due);
+                in_flight.spawn(async move {
+                    // It is counted, and nobody makes it again.
+                    let _ = line.call(&call, due).await;
+                    drop(slot);
+                });
+            }
+            Err(_) => line.shared.counted().stats.shed += 1,
+        }
+        turn = (turn + 1) % terminals.len();
+        due += gap(per_sec, &mut rng);
+        // Others have their turn too, where many calls are due at once.
+        tokio::task::yield_now().await;
+    }
+    while in_flight.join_next().await.is_some() {}
+}
+
+/// The time until the next call.
+fn gap(per_sec: f64, rng: &mut fastrand::Rng) -> Duration {
+    let unit = 1.0 - rng.f64();
+    Duration::from_secs_f64(-unit.ln() / per_sec)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gaps_are_those_of_a_poisson_process() {
+        let mut rng = fastrand::Rng::with_seed(4);
+        let gaps: Vec<f64> = (0..100_000).map(|_| gap(500.0, &mut rng).as_secs_f64()).collect();
+        let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
+        let variance = gaps.iter().map(|it| (it - mean).powi(2)).sum::<f64>() / gaps.len() as f64;
+        assert!((0.00196..0.00204).contains(&mean), "{mean}");
+        // The standard deviation is the mean.
+        assert!((0.97..1.03).contains(&(variance.sqrt() / mean)), "{}", variance.sqrt());
+    }
+}
