@@ -6,12 +6,13 @@
 //!
 //! | mix | transactions | counters |
 //! |---|---|---|
-//! | `calvin-micro` | increments of 10 (Calvin, §6.2) | one of `hot` and nine others of the home shard; of a multi-shard transaction one of `hot` and four others of each of two |
-//! | `mako-micro` | half of them 4 reads, half 4 increments (Mako, §7.1) | any of the home shard, for `remote` of a hundred operations of another |
+//! | `calvin-micro` | increments of 10 (Calvin, §6.2) | of a shard, one of `hot` and 9 others |
+//! | `mako-micro` | half 4 reads, half 4 increments (Mako, §7.1) | of the home shard, most often |
 //! | `tiga-micro` | increments of 3 (Tiga, §5.1) | one of each of three shards, by Zipf's law |
 //!
-//! In Calvin's the contention index is one by `hot`, and `remote` of a hundred transactions span two
-//! shards. The number of increments that committed shows in the sum of the counters.
+//! In Calvin's the contention index is one by `hot`, and `remote` of a hundred transactions span
+//! two shards, with one of `hot` and four others in each; in Mako's `remote` of a hundred
+//! operations leave the home shard. The number of increments that committed shows in the sum of the counters.
 
 use std::ops::ControlFlow;
 

@@ -5,15 +5,15 @@
 //! |---|---|
 //! | balance | reads both accounts of a customer |
 //! | deposit | adds to the checking account |
-//! | save, withdraw | adds to the savings account, or takes from it, which aborts where it is not there |
+//! | save, withdraw | adds to the savings account, or takes from it, unless it is not there |
 //! | amalgamate | moves all that a customer has to the checking account of another |
-//! | write-check | takes from the checking account, with a penalty where both together have too little |
+//! | write-check | takes from the checking account, with a penalty where both have too little |
 //!
-//! The five programs of the paper come equally often; half of what is done with savings are withdrawals. Nine of
-//! ten transactions are of `hot` customers. Each program looks its customers up by name first. Amounts
-//! are in cents, and those of the benchmark's implementation in OLTP-Bench. What is not in the paper:
-//! penalties are counted, so that all money can be accounted for: what the accounts hold follows
-//! from how many transactions of each kind have committed.
+//! The five programs of the paper come equally often; half of what is done with savings are
+//! withdrawals. Nine of ten transactions are of `hot` customers. Each program looks its customers
+//! up by name first. Amounts are in cents, and those of the benchmark's implementation in OLTP-Bench.
+//! What is not in the paper: penalties are counted, so that all money can be accounted for. What
+//! the accounts hold follows from how many transactions of each kind have committed.
 
 use std::ops::ControlFlow;
 

@@ -240,8 +240,8 @@ impl fmt::Display for Report {
             let shed = self.shed;
             writeln!(
                 f,
-                "  offered      {rate}/s; calls were made {p50:.1} ms late (p99 {p99:.1} ms), {shed} \
-                 were not made"
+                "  offered      {rate}/s; calls were made {p50:.1} ms late (p99 {p99:.1} ms), \
+                 {shed} were not made"
             )?;
         }
         writeln!(f, "  executions   {}", joined(shares.collect()))?;

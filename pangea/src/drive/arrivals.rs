@@ -1,8 +1,8 @@
 //! An open loop: calls at random times, whatever is in flight.
 //!
 //! The times between two calls of a region follow the exponential distribution, as those of many
-//! clients do who know nothing of each other (a Poisson process). They are laid out beforehand: a call
-//! that is made late has been waited for since its time.
+//! clients do who know nothing of each other (a Poisson process). They are laid out beforehand: a
+//! call that is made late has been waited for since its time.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -3,8 +3,8 @@
 //! - A **closed loop**: clients with one call in flight each. They go at the pace of what they
 //!   measure: while it stands still, they ask for nothing.
 //! - An **open loop** ([`arrivals`]): calls come at random times, so many a second, whatever is in
-//!   flight. A latency begins when a call should have been made, so that what waited for its turn has
-//!   waited.
+//!   flight. A latency begins when a call should have been made, so that what waited for its turn
+//!   has waited.
 //!
 //! A client is a task of some hundred bytes: it costs its transaction's making, an entry in the
 //! connection's frame and a wake-up, so that the load leaves the machine to the nodes.
