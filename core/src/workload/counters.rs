@@ -12,7 +12,8 @@
 //!
 //! In Calvin's the contention index is one by `hot`, and `remote` of a hundred transactions span
 //! two shards, with one of `hot` and four others in each; in Mako's `remote` of a hundred
-//! operations leave the home shard. The number of increments that committed shows in the sum of the counters.
+//! operations leave the home shard. The number of increments that committed shows in the sum of the
+//! counters.
 
 use std::ops::ControlFlow;
 

@@ -11,8 +11,8 @@
 //!
 //! The five programs of the paper come equally often; half of what is done with savings are
 //! withdrawals. Nine of ten transactions are of `hot` customers. Each program looks its customers
-//! up by name first. Amounts are in cents, and those of the benchmark's implementation in OLTP-Bench.
-//! What is not in the paper: penalties are counted, so that all money can be accounted for. What
+//! up by name first. Amounts are in cents, and those of its implementation in OLTP-Bench. What is
+//! not in the paper: penalties are counted, so that all money can be accounted for. What
 //! the accounts hold follows from how many transactions of each kind have committed.
 
 use std::ops::ControlFlow;
