@@ -33,7 +33,6 @@ use crate::pool::ThreadedPool;
 use pangea_sql::engine::Engine;
 use pangea_sql::history::{History, Retention, TICK};
 use pangea_sql::session::now as sql_now;
-use rayon_core::ThreadPoolBuildError;
 
 /// What a node needs to know, but for how to reach its peers.
 #[derive(Clone, Debug)]
@@ -196,14 +195,9 @@ pub struct StartReport {
     pub lines: Vec<String>,
 }
 
-/// Threads for the data-parallel work of the protocol, and of queries.
-fn pools_of<P: Protocol>(
-    options: &NodeOptions<P>,
-) -> Result<(ThreadedPool, ThreadedPool), StartError> {
-    let refused = |error: ThreadPoolBuildError| StartError::Threads(error.to_string());
-    let protocols = ThreadedPool::new(options.workers).map_err(refused)?;
-    let queries = ThreadedPool::giving_way(options.workers).map_err(refused)?;
-    Ok((protocols, queries))
+/// Threads for data-parallel work.
+fn pool_of<P: Protocol>(options: &NodeOptions<P>) -> Result<ThreadedPool, StartError> {
+    ThreadedPool::new(options.workers).map_err(|error| StartError::Threads(error.to_string()))
 }
 
 impl<P: Protocol> Node<P> {
@@ -222,7 +216,7 @@ impl<P: Protocol> Node<P> {
         }
         let data_dir = take_data_dir(&options)?;
         let replacement = Replacement::of(&options, data_dir.as_ref())?;
-        let (pool, queries) = pools_of(&options)?;
+        let (pool, queries) = (pool_of(&options)?, pool_of(&options)?);
         let store = Arc::new(Store::new());
         let reach = Reach::new(options.me, options.topology.clone());
         let inbox = Arc::new(Inbox::new(reach, LogPosition(0)));

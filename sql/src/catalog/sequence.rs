@@ -233,9 +233,31 @@ pub(crate) fn nextval_of(sequence: &QualifiedName) -> String {
 
 /// The sequence that a default takes numbers of.
 pub(crate) fn sequence_of(default: &str) -> Option<Written> {
-    let (name, rest) = default.strip_prefix("nextval('")?.split_once('\'')?;
-    if ![")", "::regclass)"].contains(&rest) {
+    let text = default.strip_prefix("nextval('")?;
+    let name = text.strip_suffix("'::regclass)").or_else(|| text.strip_suffix("')"))?;
+    // A quote within stands there twice; where one stands alone, the text ends before.
+    let name = name.replace("''", "\0");
+    if name.contains('\'') {
         return None;
     }
-    syntax::name_from_text(name).ok()
+    syntax::name_from_text(&name.replace('\0', "'")).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_default_names_its_sequence_whatever_that_is_called() {
+        for (schema, name) in [("public", "s"), ("a", "it's"), ("s'1", "Q \"x\""), ("public", "''")]
+        {
+            let sequence = QualifiedName::new(schema, name);
+            let found = sequence_of(&nextval_of(&sequence)).map(|written| written.kept());
+            assert_eq!(found, Some(sequence), "{schema}.{name}");
+        }
+        assert!(sequence_of("nextval('s')").is_some());
+        for other in ["nextval('s') + 1", "nextval('a') || nextval('b')", "nextval('a'::text)"] {
+            assert_eq!(sequence_of(other), None, "{other}");
+        }
+    }
 }

@@ -67,7 +67,8 @@ pub(super) fn rename(rename: &RenameSequence, cx: &mut dyn Context) -> Result<Ex
         let feature = format!("a new name for a sequence that {what} names");
         Err(SqlError::unsupported(feature).into())
     };
-    let is_named = |text: &str| text.contains(name.name()) && text.contains('\'');
+    let written = name.name().replace('"', "\"\"").replace('\'', "''");
+    let is_named = |text: &str| text.contains(&written) && text.contains('\'');
     for relation in relations(cx)? {
         match relation {
             Relation::Table(mut table) => {

@@ -52,7 +52,7 @@ pub(crate) enum MathFunction {
     /// `sqrt` of numeric
     Root,
     ShiftLeft(SqlType),
-    ShiftRight,
+    ShiftRight(SqlType),
 }
 
 use MathFunction as M;
@@ -106,9 +106,9 @@ pub(super) const SIGNATURES: &[Signature] = &[
     math("int2shl", &[Int2, Int4], Int2, M::ShiftLeft(Int2)),
     math("int4shl", &[Int4, Int4], Int4, M::ShiftLeft(Int4)),
     math("int8shl", &[Int8, Int4], Int8, M::ShiftLeft(Int8)),
-    math("int2shr", &[Int2, Int4], Int2, M::ShiftRight),
-    math("int4shr", &[Int4, Int4], Int4, M::ShiftRight),
-    math("int8shr", &[Int8, Int4], Int8, M::ShiftRight),
+    math("int2shr", &[Int2, Int4], Int2, M::ShiftRight(Int2)),
+    math("int4shr", &[Int4, Int4], Int4, M::ShiftRight(Int4)),
+    math("int8shr", &[Int8, Int4], Int8, M::ShiftRight(Int8)),
     math("width_bucket", &[Float8, Float8, Float8, Int4], Int4, M::WidthBucket),
 ];
 
@@ -158,7 +158,10 @@ pub(super) fn call(function: MathFunction, args: &[Datum]) -> Result<Datum, SqlE
         }
         M::ShiftLeft(Int4) => Datum::Int((whole(0) as i32).wrapping_shl(whole(1) as u32).into()),
         M::ShiftLeft(_) => Datum::Int(whole(0).wrapping_shl(whole(1) as u32)),
-        M::ShiftRight => Datum::Int(whole(0).wrapping_shr(whole(1) as u32)),
+        M::ShiftRight(Int2 | Int4) => {
+            Datum::Int((whole(0) as i32).wrapping_shr(whole(1) as u32).into())
+        }
+        M::ShiftRight(_) => Datum::Int(whole(0).wrapping_shr(whole(1) as u32)),
         _ => {
             let float = |at: usize| match args.get(at) {
                 Some(Datum::Float(value)) => *value,

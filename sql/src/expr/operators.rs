@@ -227,13 +227,17 @@ impl Binder<'_> {
     ) -> Result<(Expr, Expr, SqlType), SqlError> {
         let common = cast::common(left.base(), right.base())
             .ok_or_else(|| self.no_operator(op, left.base(), right.base(), location))?;
+        use SqlType::{Bpchar, Varchar};
+        // Of character varying and character, the latter's operator is the one that fits best.
+        let is_padded =
+            matches!((left.base(), right.base()), (Varchar, Bpchar) | (Bpchar, Varchar));
         let common = if common == SqlType::Unknown { SqlType::Text } else { common };
         if common.element().unwrap_or(common) == SqlType::Json {
             return Err(self.no_operator(op, left.base(), right.base(), location));
         }
         let left = self.coerce(left, common)?.expr;
         let right = self.coerce(right, common)?.expr;
-        if common != SqlType::Bpchar {
+        if common != SqlType::Bpchar && !is_padded {
             return Ok((left, right, common));
         }
         let trimmed = |expr: Expr| Expr::Unary(Unary::TrimBlanks, Box::new(expr));

@@ -8,7 +8,7 @@ use sqlparser::tokenizer::Location;
 use super::bind::{Binder, Bound, Nested};
 use super::{Comparison, Expr, Unary, cast, operators};
 use crate::error::{SqlError, code};
-use crate::relational::{Subquery, SubqueryKind};
+use crate::relational::{Shape, Split, Subquery, SubqueryKind};
 use crate::types::{ColumnType, SqlType};
 
 impl Binder<'_> {
@@ -113,6 +113,14 @@ impl Binder<'_> {
         }
         let query = Arc::unwrap_or_clone(nested.query).with_types(&types)?;
         nested.query = Arc::new(query);
+        if let Shape::Rows(split) = &nested.shape {
+            // So are the columns of what is joined; what its conditions name comes behind them.
+            let Split { query, conditions } = split.as_ref().clone();
+            let all: Vec<SqlType> =
+                types.iter().chain(&query.types[types.len()..]).copied().collect();
+            let query = query.with_types(&all)?;
+            nested.shape = Shape::Rows(Arc::new(Split { query, conditions }));
+        }
         let kind = SubqueryKind::Quantified { op, is_all, operands };
         Ok(Bound::new(self.made(kind, nested, SqlType::Bool), SqlType::Bool, location))
     }

@@ -107,7 +107,8 @@ impl Path {
                 KeyTarget::Expr(sql) => {
                     let bound = text::over_table(table, sql, "index expressions")?;
                     let base = bound.base();
-                    let is_call = matches!(bound.expr, Expr::Call(..));
+                    // An operator may be a call too, of what computes it.
+                    let is_call = matches!(bound.expr, Expr::Call(..)) && text::is_call(sql);
                     let shown = if is_call { sql.clone() } else { format!("({sql})") };
                     (bound.expr, shown, base)
                 }

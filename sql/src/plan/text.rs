@@ -20,6 +20,22 @@ fn parse(text: &str, what: &str) -> Result<ast::Expr, SqlError> {
     parser.parse_expr().map_err(|error| malformed(&error))
 }
 
+/// Whether an expression is written as the call of a function.
+pub(super) fn is_call(text: &str) -> bool {
+    use ast::Expr::{Ceil, Extract, Floor, Function, Overlay, Position, Substring, Trim};
+    matches!(
+        parse(text, "expression"),
+        Ok(Function(_)
+            | Ceil { .. }
+            | Extract { .. }
+            | Floor { .. }
+            | Overlay { .. }
+            | Position { .. }
+            | Substring { .. }
+            | Trim { .. })
+    )
+}
+
 /// Binds an expression without parameters, and does something with it. `sequences` gets those that
 /// it names, where it may name any.
 fn bind<T>(

@@ -334,7 +334,12 @@ impl<E: Engine> Session<E> {
         if !is_open {
             let pin = self.snapshot().await?;
             if let Some(transaction) = &mut self.transaction {
-                transaction.cx = Some(LocalContext::transaction(pin));
+                // What it reads need not be recorded where it can't come to write: it sees one
+                // snapshot. READ WRITE is refused from here on.
+                transaction.cx = Some(match transaction.is_read_only {
+                    true => LocalContext::snapshot(pin),
+                    false => LocalContext::transaction(pin),
+                });
             }
         }
         Ok(())

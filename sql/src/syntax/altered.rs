@@ -57,6 +57,8 @@ mod tests {
             ("alter table v rename to w", Altered::Table),
             ("alter view v rename to w", Altered::View),
             ("alter index if exists v rename to w", Altered::Index),
+            ("alter index if exists s.\"V\" rename to w", Altered::Index),
+            ("alter index \"v\" rename to w", Altered::Index),
             ("alter sequence if exists s.v rename to w", Altered::Sequence),
             ("alter sequence v increment 2", Altered::Table),
         ];

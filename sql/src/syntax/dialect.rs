@@ -1,8 +1,9 @@
 //! PostgreSQL's grammar for the parser, with the precedence that operators have there.
 //!
-//! The parser's own dialect differs in three things, each of which changes results without an
+//! The parser's own dialect differs in four things, each of which changes results without an
 //! error: the right side of `IS DISTINCT FROM` is all that follows, ANDs too; `~`, `@` and other
-//! prefix operators bind closer than `+`; and `-2 ^ 2` is `-(2 ^ 2)`. And it takes comparisons in a
+//! prefix operators bind closer than `+`; `-2 ^ 2` is `-(2 ^ 2)`; and `NOT EXISTS (..) IS NULL` is
+//! about the NOT. And it takes comparisons in a
 //! row, `a < b < c`, which are none in PostgreSQL.
 
 use std::any::TypeId;
@@ -46,6 +47,9 @@ impl Dialect for Postgres {
             Token::AtSign => (UnaryOperator::PGAbs, other),
             Token::PGSquareRoot => (UnaryOperator::PGSquareRoot, other),
             Token::PGCubeRoot => (UnaryOperator::PGCubeRoot, other),
+            Token::Word(ref word) if word.keyword == Keyword::NOT => {
+                (UnaryOperator::Not, self.prec_value(Precedence::UnaryNot))
+            }
             _ => return None,
         };
         parser.advance_token();
@@ -182,6 +186,8 @@ mod tests {
             ("-2 ^ 2", "((-2) ^ 2)"),
             ("- a::int * b", "((-(a::INT)) * b)"),
             ("- -a + b", "((-(-a)) + b)"),
+            ("NOT EXISTS (SELECT 1) = b", "(NOT (EXISTS (SELECT 1) = b))"),
+            ("NOT a AND NOT NOT b", "((NOT a) AND (NOT (NOT b)))"),
             ("a ~ b || c", "((a ~ b) || c)"),
             ("a || b ~ c", "((a || b) ~ c)"),
             ("a !~~* b = c", "((a !~~* b) = c)"),

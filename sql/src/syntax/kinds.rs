@@ -111,8 +111,8 @@ const OBJECTS: &[&str] = &[
 const MODIFIERS: &[&str] =
     &["OR", "REPLACE", "UNIQUE", "RECURSIVE", "CONSTRAINT", "TRUSTED", "PROCEDURAL", "DEFAULT"];
 
-/// How many words are looked at: `CREATE OR REPLACE TRUSTED PROCEDURAL LANGUAGE` and one more.
-const WORDS_MAX: usize = 7;
+/// How many words are looked at: `ALTER INDEX IF EXISTS s . i RENAME` and one more.
+const WORDS_MAX: usize = 9;
 
 /// Refuses a statement that is not to be parsed, by its tokens without blanks.
 ///
@@ -125,6 +125,7 @@ pub(super) fn check<'a>(tokens: impl Iterator<Item = &'a TokenWithSpan>) -> Resu
         return Ok(());
     }
     let words: Vec<String> = tokens.iter().map_while(|token| word(token)).collect();
+    let is_rename = |token: &&Token| word(token).is_some_and(|it| it == "RENAME");
     let is_part = |word: &&String| matches!(word.as_str(), "OWNER" | "SET" | "ATTRIBUTE");
     let kind = words.first().map_or("", String::as_str);
     let second = words.get(1).map_or("", String::as_str);
@@ -143,7 +144,7 @@ pub(super) fn check<'a>(tokens: impl Iterator<Item = &'a TokenWithSpan>) -> Resu
                 None => Ok(()),
             },
             Some("TABLE" | "TYPE" | "VIEW") => Ok(()),
-            Some("INDEX") if kind != "ALTER" || words.iter().any(|it| it == "RENAME") => Ok(()),
+            Some("INDEX") if kind != "ALTER" || tokens.iter().any(is_rename) => Ok(()),
             Some("SEQUENCE") => Ok(()),
             Some("PROCEDURE") if kind == "DROP" => Ok(()),
             Some(object) => Err(SqlError::unsupported(format!("{kind} {object}"))),

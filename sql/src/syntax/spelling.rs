@@ -16,6 +16,7 @@ pub(super) fn normalize(source: &str, tokens: &mut Vec<TokenWithSpan>) -> Result
     write_tests_out(tokens);
     plain_locks(tokens);
     plain_substring(tokens);
+    plain_operators(tokens);
     Ok(())
 }
 
@@ -32,6 +33,28 @@ fn plain_substring(tokens: &mut [TokenWithSpan]) {
             word.value.make_ascii_lowercase();
             word.quote_style = Some('"');
             word.keyword = Keyword::NoKeyword;
+        }
+    }
+}
+
+/// Makes `OPERATOR(pg_catalog.=) ANY (..)` an `= ANY (..)`, which the parser knows.
+fn plain_operators(tokens: &mut Vec<TokenWithSpan>) {
+    let mut at = 0;
+    while at < tokens.len() {
+        at += 1;
+        if word(&tokens[at - 1].token).as_deref() != Some("OPERATOR") {
+            continue;
+        }
+        let places: Vec<usize> =
+            (at..tokens.len()).filter(|it| !is_blank(&tokens[*it])).take(6).collect();
+        let token = |n: usize| places.get(n).map(|place| &tokens[*place].token);
+        let has_schema = token(2) == Some(&Token::Period);
+        let end = if has_schema { 4 } else { 2 };
+        let is_of_all = token(end + 1).and_then(word);
+        let is_of_all = matches!(is_of_all.as_deref(), Some("ANY" | "ALL" | "SOME"));
+        if token(0) == Some(&Token::LParen) && token(end) == Some(&Token::RParen) && is_of_all {
+            let sign = tokens[places[end - 1]].clone();
+            tokens.splice(at - 1..=places[end], [sign]);
         }
     }
 }
