@@ -7,6 +7,7 @@ use pangea_core::txn::{Procedure, Registry};
 use pangea_core::workload;
 use pangea_node::config::{Config, ConfigError};
 use pangea_protocols::minerva::Minerva;
+use pangea_sql::native::Native;
 
 use crate::failure::Failure;
 
@@ -41,6 +42,11 @@ pub fn procedures() -> Vec<Arc<dyn Procedure>> {
     let mut procedures = workload::procedures();
     procedures.extend(pangea_sql::procedures());
     procedures
+}
+
+/// The workloads' procedures, as SQL calls them: `CALL pangea.tpcc_payment($1)`.
+pub fn programs() -> Vec<Arc<Native>> {
+    workload::procedures().into_iter().map(Native::program).collect()
 }
 
 /// All of them, by their names.

@@ -12,6 +12,7 @@ use pangea_node::driver::Handle;
 use pangea_node::meter::Meter;
 use pangea_node::node::Node;
 use pangea_node::pgwire::{self, Authentication, Security};
+use pangea_sql::Shared;
 use pangea_sql::catalog::BOOTSTRAP;
 use pangea_sql::engine::Engine;
 use pangea_sql::session::authorization::{has_passwords, set_first_password};
@@ -19,7 +20,7 @@ use tokio::net::TcpListener;
 use tokio::sync::Notify;
 
 use crate::failure::Failure;
-use crate::protocol::{WithProtocol, registry, with_protocol};
+use crate::protocol::{WithProtocol, programs, registry, with_protocol};
 use crate::signals::Signals;
 
 /// How long clients may take when the node stops: the server ends their statements after a second.
@@ -142,7 +143,10 @@ async fn serve<P: Protocol>(
     };
     let engine = node.handle().clone();
     tokio::spawn(first_password(engine.clone(), security.authentication));
-    let mut clients = tokio::spawn(pgwire::serve_with(security, listener, engine, shutdown));
+    let shared = Shared::with_results_max(security.results_bytes_max);
+    let shared = Arc::new(shared.with_procedures(&programs()));
+    let serving = pgwire::serve_sharing(shared, security, listener, engine, shutdown);
+    let mut clients = tokio::spawn(serving);
     let closed = closed(node.handle())?;
     let stdin = if stop_with_stdin { Some(stdin_closed()?) } else { None };
     tokio::select! {

@@ -68,6 +68,17 @@ fn an_open_loop_keeps_its_rate_and_accounts_for_every_commit() {
 }
 
 #[test]
+fn clients_come_by_postgresqls_protocol_too() {
+    for workload in ["smallbank --customers 500 --hot 50", "tpcc --tiny --warehouses 3"] {
+        let (output, json) = bench(&format!("--via postgres --workload {workload}"));
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{workload}: {stderr}");
+        assert_eq!(json["settings"]["via"], "postgres");
+        assert!(json["committed"].as_u64().unwrap() > 0, "{json}");
+    }
+}
+
+#[test]
 fn microbenchmarks_of_the_papers_run() {
     for workload in ["calvin-micro --remote 20 --hot 10", "mako-micro", "tiga-micro --zipf 0.9"] {
         let (output, json) = bench(&format!("--workload {workload} --rows 1000"));

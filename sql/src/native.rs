@@ -20,6 +20,8 @@ use std::sync::Arc;
 
 use pangea_core::txn::{Abort, Context, Procedure, Stop};
 
+use crate::catalog::PUBLIC;
+use crate::catalog::schema::PANGEA;
 use crate::error::{Failure, SqlError, code};
 use crate::exec::{self, Executed};
 use crate::expr::Env;
@@ -193,40 +195,102 @@ pub(crate) fn as_type(at: usize, base: SqlType, value: &Datum) -> Result<Datum, 
         .with_hint("Cast the parameter in the statement, or give a value of its type."))
 }
 
-/// A procedure as the registry of a node has it.
+/// A procedure in Rust that SQL can call.
 pub struct Native {
-    procedure: Arc<dyn SqlProcedure>,
-    plans: PlanCache,
+    kind: Kind,
+}
+
+enum Kind {
+    /// One over SQL's values, in the schema `public`.
+    Sql { procedure: Arc<dyn SqlProcedure>, plans: PlanCache },
+    /// One of the registry, over its encoded arguments, in the schema `pangea`.
+    Program(Arc<dyn Procedure>),
 }
 
 impl std::fmt::Debug for Native {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Native({})", self.procedure.name())
+        write!(f, "Native({})", Procedure::name(self))
     }
 }
 
 impl Native {
     /// The procedure for a registry, and for [`crate::Shared::with_procedures`].
     pub fn new(procedure: impl SqlProcedure) -> Arc<Self> {
-        Arc::new(Self { procedure: Arc::new(procedure), plans: PlanCache::default() })
+        let (procedure, plans) = (Arc::new(procedure), PlanCache::default());
+        Arc::new(Self { kind: Kind::Sql { procedure, plans } })
+    }
+
+    /// A procedure that the registry has, for [`crate::Shared::with_procedures`]: superusers call
+    /// `pangea.NAME(bytea)` with its encoded arguments, and get its encoded result. What it reads and
+    /// writes is no table of SQL's.
+    pub fn program(procedure: Arc<dyn Procedure>) -> Arc<Self> {
+        Arc::new(Self { kind: Kind::Program(procedure) })
+    }
+
+    /// The schema that it is of.
+    pub(crate) fn schema(&self) -> &'static str {
+        match &self.kind {
+            Kind::Sql { .. } => PUBLIC,
+            Kind::Program(_) => PANGEA,
+        }
+    }
+
+    /// Whether superusers alone may call it.
+    pub(crate) fn is_for_superusers(&self) -> bool {
+        matches!(self.kind, Kind::Program(_))
     }
 
     /// The types of its arguments.
     pub(crate) fn params(&self) -> Vec<SqlType> {
-        self.procedure.params()
+        match &self.kind {
+            Kind::Sql { procedure, .. } => procedure.params(),
+            Kind::Program(_) => vec![SqlType::Bytea],
+        }
     }
 
     /// The columns of its row.
     pub(crate) fn columns(&self) -> Vec<OutputColumn> {
         let column = |(name, base): (String, SqlType)| OutputColumn::new(name, base);
-        self.procedure.columns().into_iter().map(column).collect()
+        match &self.kind {
+            Kind::Sql { procedure, .. } => procedure.columns().into_iter().map(column).collect(),
+            Kind::Program(_) => vec![OutputColumn::new("result", SqlType::Bytea)],
+        }
+    }
+
+    /// The arguments of the program that a CALL becomes: `env` has the values as its parameters.
+    ///
+    /// # Errors
+    /// When a program's argument is NULL.
+    pub(crate) fn arguments(&self, env: &Env) -> Result<Vec<u8>, SqlError> {
+        match &self.kind {
+            Kind::Sql { .. } => Ok(Arguments::encode_parts("", &self.params(), env, (false, None))),
+            Kind::Program(_) => encoded(env).map(<[u8]>::to_vec),
+        }
+    }
+
+    /// The rows of what the program has returned.
+    ///
+    /// # Errors
+    /// When it is not in its encoding.
+    pub(crate) fn returned(&self, result: &[u8]) -> Result<Vec<Vec<Datum>>, SqlError> {
+        match &self.kind {
+            Kind::Sql { .. } => Ok(Returned::decode(result)?.executed.rows),
+            Kind::Program(_) => Ok(vec![vec![Datum::Bytea(result.into())]]),
+        }
     }
 
     /// Runs it with the arguments that are the parameters of `env`.
     pub(crate) fn execute(&self, env: &Env, cx: &mut dyn Context) -> Result<Executed, Failure> {
-        let (plans, deferred) = (&self.plans, Vec::new());
+        let (procedure, plans) = match &self.kind {
+            Kind::Sql { procedure, plans } => (procedure, plans),
+            Kind::Program(program) => {
+                let rows = self.returned(&program.run(encoded(env)?, cx)?)?;
+                return Ok(Executed { rows, ..Executed::default() });
+            }
+        };
+        let deferred = Vec::new();
         let mut sql = Sql { plans, env, cx, statements: 0, deferred, failed: None };
-        let done = self.procedure.run(&env.params, &mut sql);
+        let done = procedure.run(&env.params, &mut sql);
         let Sql { cx, deferred, failed, .. } = sql;
         let row = match (failed, done) {
             (Some(failure), _) => return Err(failure),
@@ -234,7 +298,7 @@ impl Native {
         };
         let columns = self.columns();
         if row.len() != columns.len() {
-            let name = self.procedure.name();
+            let name = procedure.name();
             let (given, wanted) = (row.len(), columns.len());
             let message =
                 format!("the procedure {name} returned {given} values for {wanted} columns");
@@ -259,13 +323,27 @@ impl Native {
     }
 }
 
+/// The encoded arguments of a program.
+fn encoded(env: &Env) -> Result<&[u8], SqlError> {
+    match env.params.first() {
+        Some(Datum::Bytea(bytes)) => Ok(bytes),
+        _ => Err(SqlError::new(code::NULL_NOT_ALLOWED, "the arguments of a program are NULL")),
+    }
+}
+
 impl Procedure for Native {
     fn name(&self) -> &str {
-        self.procedure.name()
+        match &self.kind {
+            Kind::Sql { procedure, .. } => procedure.name(),
+            Kind::Program(program) => program.name(),
+        }
     }
 
     fn run(&self, args: &[u8], cx: &mut dyn Context) -> Result<Vec<u8>, Stop> {
-        self.replicated(args, cx).map_err(Stop::from)
+        match &self.kind {
+            Kind::Sql { .. } => self.replicated(args, cx).map_err(Stop::from),
+            Kind::Program(program) => program.run(args, cx),
+        }
     }
 }
 

@@ -300,6 +300,20 @@ impl Workload {
         }
     }
 
+    /// The procedures that its clients call.
+    pub fn procedures(&self) -> Vec<&'static str> {
+        match self {
+            Self::Ycsb(_) => vec!["ycsb"],
+            Self::Tpcc(tpcc) => tpcc.procedures(),
+            Self::ListAppend(_) => vec!["list_append", "list_follow"],
+            Self::Bank(_) => vec!["bank_transfer", "bank_audit"],
+            Self::Registers(_) => vec!["registers"],
+            Self::Catalog(_) => vec!["catalog"],
+            Self::Counters(_) => vec!["counters"],
+            Self::SmallBank(_) => vec!["smallbank"],
+        }
+    }
+
     /// What one client does.
     pub fn generator(&self, client: Client) -> Generator {
         Generator(match self {

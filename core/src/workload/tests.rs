@@ -155,6 +155,17 @@ fn wrong_names_and_settings_are_refused_in_words() {
 }
 
 #[test]
+fn clients_call_the_procedures_that_a_workload_names_and_no_other() {
+    for name in NAMES {
+        let mut bench = Bench::new(name, &small());
+        let called: std::collections::BTreeSet<&str> =
+            (0..2_000).map(|_| bench.next().procedure).collect();
+        let named = bench.workload.procedures().into_iter().collect();
+        assert_eq!(called, named, "{name}");
+    }
+}
+
+#[test]
 fn a_commit_that_is_lost_or_done_twice_shows_in_the_data() {
     for name in ["calvin-micro", "mako-micro", "tiga-micro", "smallbank"] {
         let mut bench = Bench::new(name, &small());

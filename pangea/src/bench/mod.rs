@@ -25,7 +25,7 @@ use pangea_node::client::Client;
 use pangea_node::log::Durability;
 
 use crate::cluster::{Cluster, Place, Plan, Regions, durability, replicas};
-use crate::drive::{self, Drive, Pace, Phase, Stats};
+use crate::drive::{self, Connection, Drive, Pace, Phase, Session, Stats};
 use crate::failure::Failure;
 use crate::protocol::{Setting, options_table};
 use crate::sizes::Sizes;
@@ -54,6 +54,7 @@ const TICK: Duration = Duration::from_millis(200);
   pangea bench --workload tpcc --regions us-east,eu-west,ap-northeast
   pangea bench --workload ycsb-a --set minerva.solver=greedy --set minerva.epoch_ms=20
   pangea bench --workload smallbank --rate 2000 --rtt 100
+  pangea bench --workload tpcc-nopay --via postgres --clients 300 --repeats 3
 
 The nodes are processes on this machine, in a temporary directory that is removed at the end. The
 exit code is 1 where a check fails, and then there is no throughput.")]
@@ -74,6 +75,10 @@ pub struct Arguments {
     /// Messages are late by up to this much more, in ms
     #[arg(long, value_name = "MS", default_value_t = 0.0)]
     jitter: f64,
+    /// How clients call: native (our own protocol, any number of calls on a connection) or postgres
+    /// (a session each, which calls procedures)
+    #[arg(long, value_name = "WAY", value_enum, default_value_t = Via::Native)]
+    via: Via,
     /// Transactions a second in all regions, at random times, whatever is in flight (an open loop);
     /// latencies count from when a call was due
     #[arg(long, value_name = "PER_SEC", value_parser = rate)]
@@ -119,6 +124,15 @@ pub struct Arguments {
     json: Option<PathBuf>,
 }
 
+/// How clients call.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Via {
+    /// By our own protocol.
+    Native,
+    /// By PostgreSQL's.
+    Postgres,
+}
+
 impl Arguments {
     /// The cluster that is asked for.
     ///
@@ -162,11 +176,15 @@ impl Arguments {
     /// The options that say what is measured, as a command line has them.
     pub fn in_words(&self) -> String {
         let Self { clients, secs, .. } = self;
+        let via = if self.via == Via::Native { "" } else { "--via postgres " };
         let rate = self.rate.map(|rate| format!("--rate {rate} ")).unwrap_or_default();
         let sizes = self.sizes.in_words(&self.workload);
         let rtt = self.rtt.map(|ms| format!("--rtt {ms} ")).unwrap_or_default();
         let set = self.settings.iter().map(|setting| format!(" --set {setting}"));
-        format!("{rtt}{rate}--clients {clients} --secs {secs} {sizes}{}", set.collect::<String>())
+        format!(
+            "{rtt}{via}{rate}--clients {clients} --secs {secs} {sizes}{}",
+            set.collect::<String>()
+        )
     }
 
     /// The workload's and the protocol's names.
@@ -282,7 +300,8 @@ pub async fn measure(
         None => Pace::Closed { pause: Duration::ZERO },
     };
     let drive_settings = drive::Settings { clients: arguments.clients, seed: arguments.seed, pace };
-    let drive = Drive::start(workload, &clients, &drive_settings);
+    let connections = connections(arguments, cluster, &clients, workload).await?;
+    let drive = Drive::start(workload, &connections, &drive_settings);
     work(&drive, arguments.warmup, "warm up").await;
     let mut runs = Vec::with_capacity(arguments.repeats as usize);
     for repeat in 0..arguments.repeats {
@@ -307,6 +326,32 @@ pub async fn measure(
     let checked = check::all(&clients, workload, settings, committed).await?;
     runs.sort_by(|a, b| b.throughput_per_sec().total_cmp(&a.throughput_per_sec()));
     Ok(Measured { runs, load_secs, checked })
+}
+
+/// What the clients of each region call through.
+async fn connections(
+    arguments: &Arguments,
+    cluster: &Cluster,
+    clients: &[Client],
+    workload: &Workload,
+) -> Result<Vec<Vec<Connection>>, Failure> {
+    if arguments.via == Via::Native {
+        let native = |client: &Client| vec![Connection::Native(client.clone())];
+        return Ok(clients.iter().map(native).collect());
+    }
+    let procedures = workload.procedures();
+    let mut all: Vec<Vec<Connection>> = Vec::with_capacity(cluster.members.len());
+    for (region, member) in cluster.members.iter().enumerate() {
+        let (config, mut sessions) = (member.sql_config(), Vec::new());
+        // Clients are dealt over the regions in turn.
+        let count = (arguments.clients as usize + clients.len() - 1 - region) / clients.len();
+        for _ in 0..count.max(1) {
+            let session = Session::open(&config, member.region(), &procedures).await?;
+            sessions.push(Connection::Postgres(session));
+        }
+        all.push(sessions);
+    }
+    Ok(all)
 }
 
 /// Makes the tables, and says how many seconds that took.

@@ -53,6 +53,7 @@ struct Settings {
     regions: Vec<String>,
     rtt_ms_max: f64,
     jitter_ms: f64,
+    via: String,
     clients: u32,
     /// Of an open loop.
     rate_per_sec: Option<f64>,
@@ -128,6 +129,7 @@ impl Settings {
             regions: plan.regions.clone(),
             rtt_ms_max: plan.round_trip_ms_max(),
             jitter_ms: plan.jitter_ms,
+            via: format!("{:?}", arguments.via).to_lowercase(),
             clients: arguments.clients,
             rate_per_sec: arguments.rate,
             secs: arguments.secs,

@@ -9,7 +9,7 @@ use pangea_core::workload::{Settings, Workload};
 use pangea_node::client::Client;
 
 use crate::cluster::Cluster;
-use crate::drive::{self, Drive, Pace, Phase};
+use crate::drive::{self, Connection, Drive, Pace, Phase};
 use crate::failure::Failure;
 
 /// Clients of a region.
@@ -66,7 +66,9 @@ impl Traffic {
             seed: fastrand::u64(..),
             pace: Pace::Closed { pause: PAUSE },
         };
-        let drive = Drive::start(&workload, clients, &settings);
+        let native = |client: &Client| vec![Connection::Native(client.clone())];
+        let connections: Vec<_> = clients.iter().map(native).collect();
+        let drive = Drive::start(&workload, &connections, &settings);
         drive.enter(Phase::Measured);
         Ok(Self { drive, regions: cluster.plan.regions.clone().into() })
     }

@@ -21,7 +21,7 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Makes a region's calls, `per_sec` of them a second, in turn those of its clients.
 pub(super) async fn arrive(
     mut terminals: Vec<Terminal>,
-    line: Line,
+    lines: Vec<Line>,
     per_sec: f64,
     mut rng: fastrand::Rng,
 ) {
@@ -29,7 +29,8 @@ pub(super) async fn arrive(
     let mut in_flight = JoinSet::new();
     let mut due = Instant::now() + gap(per_sec, &mut rng);
     let mut turn = 0;
-    while !line.shared.is_in(Phase::Ending) {
+    let shared = lines[0].shared.clone();
+    while !shared.is_in(Phase::Ending) {
         let now = Instant::now();
         if due > now {
             tokio::time::sleep(LOOK.min(due - now)).await;
@@ -39,14 +40,14 @@ pub(super) async fn arrive(
         match slots.clone().try_acquire_owned() {
             Ok(slot) => {
                 let call = terminals[turn].next();
-                let (line, due) = (line.clone(), due);
+                let (line, due) = (lines[turn % lines.len()].clone(), due);
                 in_flight.spawn(async move {
                     // It is counted, and nobody makes it again.
                     let _ = line.call(&call, due).await;
                     drop(slot);
                 });
             }
-            Err(_) => line.shared.counted().stats.shed += 1,
+            Err(_) => shared.counted().stats.shed += 1,
         }
         turn = (turn + 1) % terminals.len();
         due += gap(per_sec, &mut rng);

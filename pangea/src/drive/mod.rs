@@ -1,4 +1,4 @@
-//! Clients at work, over one native connection a node.
+//! Clients at work, over one native connection a node, or a session of PostgreSQL's protocol each.
 //!
 //! - A **closed loop**: clients with one call in flight each. They go at the pace of what they
 //!   measure: while it stands still, they ask for nothing.
@@ -10,6 +10,7 @@
 //! connection's frame and a wake-up, so that the load leaves the machine to the nodes.
 
 mod arrivals;
+mod connection;
 mod samples;
 
 use std::collections::BTreeMap;
@@ -24,6 +25,7 @@ use pangea_node::client::{Client, ClientError};
 use tokio::task::JoinSet;
 
 use crate::failure::Failure;
+pub use connection::{Connection, Session};
 pub use samples::{Samples, Stats};
 
 /// Calls that load tables, at a time and node: each writes ten thousand rows or so.
@@ -114,7 +116,18 @@ impl Shared {
 
 impl Drive {
     /// Starts clients. They are in [`Phase::Unmeasured`].
-    pub fn start(workload: &Workload, connections: &[Client], settings: &Settings) -> Self {
+    ///
+    /// Client `i` of a region takes its connection number `i`, and from the first on again where
+    /// there are fewer: those of ours carry any number of calls, those of PostgreSQL's protocol one
+    /// after the other.
+    ///
+    /// # Panics
+    /// When a region has no connection.
+    pub fn start(
+        workload: &Workload,
+        connections: &[Vec<Connection>],
+        settings: &Settings,
+    ) -> Self {
         let regions = u32::try_from(connections.len()).expect("as many regions as processes");
         let shared = Arc::new(Shared {
             phase: AtomicU8::new(Phase::Unmeasured as u8),
@@ -134,18 +147,22 @@ impl Drive {
             by_region[client.region() as usize].push(terminal);
         }
         for (region, terminals) in by_region.into_iter().enumerate() {
-            let line =
-                Line { connection: connections[region].clone(), region, shared: shared.clone() };
+            let line = |index: usize| {
+                let of_region = &connections[region];
+                let connection = of_region[index % of_region.len()].clone();
+                Line { connection, region, shared: shared.clone() }
+            };
             match settings.pace {
                 Pace::Closed { pause } => {
-                    for terminal in terminals {
-                        tasks.spawn(work(terminal, line.clone(), pause));
+                    for (index, terminal) in terminals.into_iter().enumerate() {
+                        tasks.spawn(work(terminal, line(index), pause));
                     }
                 }
                 Pace::Open { per_sec } if !terminals.is_empty() => {
                     let rng = fastrand::Rng::with_seed(!settings.seed ^ region as u64);
                     let per_sec = per_sec / f64::from(regions.min(settings.clients));
-                    tasks.spawn(arrivals::arrive(terminals, line, per_sec, rng));
+                    let lines = (0..connections[region].len()).map(line).collect();
+                    tasks.spawn(arrivals::arrive(terminals, lines, per_sec, rng));
                 }
                 Pace::Open { .. } => {}
             }
@@ -219,7 +236,7 @@ impl Terminal {
 /// The way of a region's calls.
 #[derive(Clone)]
 struct Line {
-    connection: Client,
+    connection: Connection,
     region: usize,
     shared: Arc<Shared>,
 }
@@ -251,11 +268,8 @@ async fn work(mut terminal: Terminal, line: Line, pause: Duration) {
             Err(ClientError::NotSent(_)) if connection.is_connected() => {
                 tokio::time::sleep(NOT_SENT_PAUSE).await;
             }
-            Err(_) => {
-                let back = tokio::time::timeout(NOT_SENT_PAUSE, connection.connected());
-                // Whether it is back is seen by the next call, and whether to end by the loop.
-                let _ = back.await;
-            }
+            // Whether it is back is seen by the next call, and whether to end by the loop.
+            Err(_) => connection.back(NOT_SENT_PAUSE).await,
         }
         if !pause.is_zero() {
             tokio::time::sleep(pause).await;

@@ -19,7 +19,10 @@ const PREFIX: u8 = 12;
 const VERSION: u8 = 1;
 
 /// The schemas that nobody makes anything in; the one that is looked in first comes first.
-pub(crate) const SYSTEM: [&str; 3] = ["pg_catalog", "information_schema", "pangea"];
+pub(crate) const SYSTEM: [&str; 3] = ["pg_catalog", "information_schema", PANGEA];
+
+/// The schema of what is of Pangea alone: its views, and programs that are called.
+pub(crate) const PANGEA: &str = "pangea";
 
 /// The key of a schema's record.
 pub(crate) fn key(name: &str) -> Key {

@@ -9,9 +9,11 @@ use sqlparser::ast;
 use super::data::CONFLICTS_MAX;
 use super::explain::Rehearsed;
 use super::interrupt::Interruptible;
+use super::local::LocalContext;
 use super::prepared::query_of;
 use super::stream::Stream;
 use super::{Response, Session, now};
+use crate::authorization::ordinary;
 use crate::catalog::PUBLIC;
 use crate::engine::Engine;
 use crate::error::{SqlError, code};
@@ -19,8 +21,7 @@ use crate::expr::Env;
 use crate::held::Held;
 use crate::native::Native;
 use crate::plan::OutputColumn;
-use crate::statement::{Arguments, Returned};
-use crate::syntax::{self, Parsed, Written};
+use crate::syntax::{self, Parsed};
 use crate::types::SqlType;
 use crate::types::datum::Datum;
 
@@ -29,6 +30,8 @@ pub(super) struct NativeCall {
     native: Arc<Native>,
     /// A query of one row: the arguments, as their types.
     args: Option<Arc<Parsed>>,
+    /// Whether they are `$1` alone.
+    is_first_param: bool,
 }
 
 impl<E: Engine> Session<E> {
@@ -38,10 +41,14 @@ impl<E: Engine> Session<E> {
         if self.shared.natives.is_empty() {
             return Ok(None);
         }
-        let Written { schema, name } = syntax::table_name(&call.name)?;
-        // All of them are of `public`.
-        let is_of_public = schema.as_deref().is_none_or(|schema| schema == PUBLIC);
-        let native = self.shared.natives.get(&name).filter(|_| is_of_public).cloned();
+        let parts = syntax::name_parts(&call.name)?;
+        let (schema, name) = match &parts[..] {
+            [name] => (PUBLIC, name),
+            [schema, name] => (&**schema, name),
+            _ => return Ok(None),
+        };
+        let is_it = |native: &&Arc<Native>| native.schema() == schema;
+        let native = self.shared.natives.get(name).filter(is_it).cloned();
         let Some(native) = native else { return Ok(None) };
         let unsupported = || SqlError::unsupported("such arguments of a procedure in Rust");
         let args = match &call.args {
@@ -63,8 +70,13 @@ impl<E: Engine> Session<E> {
             let hint = format!("It is {name}({}).", shown.join(", "));
             return Err(SqlError::new(code::UNDEFINED_FUNCTION, message).with_hint(hint));
         }
+        let is_first = |arg: &ast::Expr| {
+            matches!(arg, ast::Expr::Value(value)
+                if matches!(&value.value, ast::Value::Placeholder(name) if name == "$1"))
+        };
+        let is_first_param = matches!(&args[..], [arg] if is_first(arg));
         let args = (!args.is_empty()).then(|| query_of(&args, &types)).transpose()?;
-        Ok(Some(NativeCall { native, args: args.map(Arc::new) }))
+        Ok(Some(NativeCall { native, args: args.map(Arc::new), is_first_param }))
     }
 
     /// The parameters of the statement that calls it, and the columns of its row.
@@ -86,12 +98,17 @@ impl<E: Engine> Session<E> {
     /// Calls it: as a program outside of a transaction, and on the snapshot of one within.
     pub(super) async fn run_native(
         &mut self,
-        NativeCall { native, args }: NativeCall,
+        NativeCall { native, args, is_first_param }: NativeCall,
         param_types: &[SqlType],
         params: &[Datum],
     ) -> Result<Response, SqlError> {
+        if native.is_for_superusers() {
+            self.demand_superuser(&native)?;
+        }
         let values = match args {
             None => Vec::new(),
+            // What is given as it is needs no query.
+            Some(_) if is_first_param && param_types == native.params() => params.to_vec(),
             Some(args) => match Box::pin(self.run_data(&args, param_types, params)).await? {
                 Response::Rows { mut rows, .. } if rows.len() == 1 => rows.swap_remove(0),
                 _ => return Err(SqlError::new(code::INTERNAL, "the arguments are one row")),
@@ -104,8 +121,7 @@ impl<E: Engine> Session<E> {
             return Err(read_only());
         }
         let env = self.env(values.clone(), now(), Vec::new());
-        let bytes = Arguments::encode_parts("", &native.params(), &env, (false, None));
-        let program = self.program(native.name(), bytes)?;
+        let program = self.program(native.name(), native.arguments(&env)?)?;
         let outcome = self.commit_program(program, Rehearsed::default()).await;
         match outcome.map_err(|error| self.unknown_outcome(error))? {
             Outcome::Aborted(abort) if abort.code == code::NOT_REPEATABLE => {
@@ -114,8 +130,20 @@ impl<E: Engine> Session<E> {
             Outcome::Aborted(abort) => Err(abort.into()),
             Outcome::Committed { version, result, .. } => {
                 self.written = self.written.max(version);
-                let Returned { columns, executed, .. } = Returned::decode(&result)?;
-                Ok(self.called(columns, executed.rows))
+                let rows = native.returned(&result)?;
+                Ok(self.called(native.columns(), rows))
+            }
+        }
+    }
+
+    fn demand_superuser(&mut self, native: &Native) -> Result<(), SqlError> {
+        let mut cx = LocalContext::snapshot(self.engine.store().pin());
+        let env = self.env(Vec::new(), now(), Vec::new());
+        match ordinary(&env, &mut cx)? {
+            None => Ok(()),
+            Some(_) => {
+                let message = format!("permission denied for procedure {}", native.name());
+                Err(SqlError::new(code::NO_PRIVILEGE, message))
             }
         }
     }

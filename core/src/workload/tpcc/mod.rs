@@ -136,6 +136,14 @@ impl Tpcc {
         }
     }
 
+    pub(super) fn procedures(&self) -> Vec<&'static str> {
+        let mut names = vec!["tpcc_new_order", "tpcc_payment"];
+        if self.mix == Mix::Standard {
+            names.extend(["tpcc_order_status", "tpcc_delivery", "tpcc_stock_level"]);
+        }
+        names
+    }
+
     pub(super) fn load_calls(&self) -> Vec<Call> {
         let call = |piece| {
             let (seed, scale, date) = (self.seed, self.scale, Date::default());

@@ -157,8 +157,10 @@ async fn cancel(client: &Client) {
     let token = client.cancel_token();
     let sink = client.copy_in("copy points (id) from stdin").await.unwrap();
     pin_mut!(sink);
-    // Returns once the server has it.
+    // Returns once it is sent. What comes before the server has it could be a commit under way, whose
+    // outcome nobody knows then.
     token.cancel_query(NoTls).await.unwrap();
+    tokio::time::sleep(std::time::Duration::from_millis(500)).await;
     let sent = sink.send(bytes::Bytes::from_static(b"1000\n")).await;
     let ended = match sent {
         Ok(()) => sink.finish().await.map(drop),
