@@ -46,6 +46,47 @@ fn what_is_written_in_one_region_is_read_in_all_and_nothing_is_left() {
     assert_nothing_is_left(directory.path());
 }
 
+#[test]
+fn superusers_call_the_programs_of_workloads() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut demo = Demo::start(directory.path(), &["--regions", "us-east,ca-central,us-central"]);
+    let url = demo.urls(3).swap_remove(0).1;
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let client = connect(&url).await;
+        let failed = async |text: &str| {
+            let error = client.batch_execute(text).await.unwrap_err();
+            error.code().unwrap().code().to_owned()
+        };
+        // Two accounts of 100.
+        client.batch_execute(r"call pangea.bank_load('\x0264')").await.unwrap();
+        let moved = [0_u8, 1, 7];
+        let row = client.query_one("call pangea.bank_transfer($1)", &[&&moved[..]]).await.unwrap();
+        assert_eq!(row.columns()[0].name(), "result");
+        let audit = r"call pangea.bank_audit('\x')";
+        let audited: Vec<u8> = client.query_one(audit, &[]).await.unwrap().get(0);
+        let balances = [2, 0, 93, 0, 0, 0, 0, 0, 0, 0, 1, 107, 0, 0, 0, 0, 0, 0, 0];
+        assert_eq!(audited, balances);
+        // An argument that is computed is no argument that is given.
+        let rest = [1_u8, 7];
+        let text = r"call pangea.bank_transfer('\x00'::bytea || $1)";
+        client.query_one(text, &[&&rest[..]]).await.unwrap();
+        let within = r"begin; call pangea.bank_transfer('\x000107'); rollback";
+        client.batch_execute(within).await.unwrap();
+        let audited: Vec<u8> = client.query_one(audit, &[]).await.unwrap().get(0);
+        assert_eq!((audited[2], audited[11]), (86, 114), "{audited:?}");
+        assert_eq!(failed("call pangea.bank_transfer(null)").await, "22004");
+        assert_eq!(failed(r"call pangea.bank_transfer('\xff')").await, "XX000");
+        assert_eq!(failed("call pangea.bank_transfer()").await, "42883");
+        assert_eq!(failed(r"call bank_audit('\x')").await, "42883");
+        client.batch_execute("create role guest login").await.unwrap();
+        client.batch_execute("set role guest").await.unwrap();
+        assert_eq!(failed(audit).await, "42501");
+    });
+    demo.signal(Signal::TERM);
+    assert!(demo.process.wait().unwrap().success());
+    assert_nothing_is_left(directory.path());
+}
+
 /// Story: a region that had lost nothing but its link to the coordinator could not write for as
 /// long as that lasted.
 #[test]
