@@ -221,8 +221,8 @@ impl Native {
     }
 
     /// A procedure that the registry has, for [`crate::Shared::with_procedures`]: superusers call
-    /// `pangea.NAME(bytea)` with its encoded arguments, and get its encoded result. What it reads and
-    /// writes is no table of SQL's.
+    /// `pangea.NAME(bytea)` with its encoded arguments, and get its encoded result. What it reads
+    /// and writes is no table of SQL's.
     pub fn program(procedure: Arc<dyn Procedure>) -> Arc<Self> {
         Arc::new(Self { kind: Kind::Program(procedure) })
     }
