@@ -157,8 +157,8 @@ async fn cancel(client: &Client) {
     let token = client.cancel_token();
     let sink = client.copy_in("copy points (id) from stdin").await.unwrap();
     pin_mut!(sink);
-    // Returns once it is sent. Where the server has the end of the COPY before it has that, a commit
-    // may be under way, whose outcome nobody knows then.
+    // Returns once it is sent. Where the server has the end of the COPY before it has that, a
+    // commit may be under way, whose outcome nobody knows then.
     token.cancel_query(NoTls).await.unwrap();
     tokio::time::sleep(std::time::Duration::from_millis(500)).await;
     let sent = sink.send(bytes::Bytes::from_static(b"1000\n")).await;
