@@ -30,7 +30,17 @@ use crate::signals::Signals;
 use progress::Progress;
 
 /// Workloads whose histories can't be written: their values may be written twice.
-const NOT_RECORDED: [&str; 5] = ["bank", "ddl", "index", "tpcc", "ycsb"];
+const NOT_RECORDED: [&str; 9] = [
+    "bank",
+    "calvin-micro",
+    "ddl",
+    "index",
+    "mako-micro",
+    "smallbank",
+    "tiga-micro",
+    "tpcc",
+    "ycsb",
+];
 
 /// How the search for the smallest failing run looks.
 const SHRINK_BAR: &str = "{pos} runs of {len} at most; smallest: {msg}";

@@ -39,9 +39,6 @@ pub struct Sizes {
     /// smallbank: customers [default: 18000]
     #[arg(long, value_name = "N")]
     pub customers: Option<u32>,
-    /// bank: accounts [default: 100]
-    #[arg(long, value_name = "N")]
-    pub accounts: Option<u32>,
 }
 
 /// One of these options.
@@ -99,12 +96,11 @@ impl Sizes {
             hot: self.hot.unwrap_or(default.hot),
             remote: self.remote.unwrap_or(default.remote),
             customers: self.customers.unwrap_or(default.customers),
-            accounts: self.accounts.unwrap_or(default.accounts),
             ..default
         }
     }
 
-    fn all(self) -> [Size; 9] {
+    fn all(self) -> [Size; 8] {
         let settings = self.settings(0);
         let size = |option, is_given, value, of| Size { option, is_given, value, of };
         let micro = &["calvin-micro", "mako-micro", "tiga-micro"][..];
@@ -119,7 +115,6 @@ impl Sizes {
             size("hot", self.hot.is_some(), settings.hot.into(), &["calvin-micro", "smallbank"]),
             size("remote", self.remote.is_some(), settings.remote.into(), &micro[..2]),
             size("customers", self.customers.is_some(), settings.customers.into(), &["smallbank"]),
-            size("accounts", self.accounts.is_some(), settings.accounts.into(), &["bank"]),
         ]
     }
 
@@ -164,7 +159,7 @@ mod tests {
         let cases = [
             ("--zipf 1", "tpcc", "it is of ycsb, mako-micro, tiga-micro"),
             ("--remote 1", "tiga-micro", "it is of calvin-micro, mako-micro"),
-            ("--accounts 7", "smallbank", "it is of bank"),
+            ("--customers 7", "bank", "it is of smallbank"),
         ];
         for (line, workload, words) in cases {
             let error = sizes(line).check(workload).unwrap_err();

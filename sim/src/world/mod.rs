@@ -54,6 +54,9 @@ const EVENTS_MAX: u64 = 50_000_000;
 
 /// YCSB in simulation: few rows, so that clients meet on them.
 const YCSB_ROWS: u64 = 200;
+/// And few counters and customers that most want.
+const HOT: u32 = 10;
+const CUSTOMERS: u32 = 100;
 const YCSB_VALUE_LEN: u32 = 20;
 
 /// Something that happens at a time.
@@ -145,6 +148,8 @@ impl<P: Protocol> World<P> {
             scale: workload::tpcc::Scale::TINY,
             rows: YCSB_ROWS,
             value_len: YCSB_VALUE_LEN,
+            hot: HOT,
+            customers: CUSTOMERS,
             ..workload::Settings::default()
         };
         let named = Workload::named(&settings.workload, &sizes);

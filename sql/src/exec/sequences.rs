@@ -141,7 +141,9 @@ pub(super) fn numbers(
     let mut numbers = Vec::with_capacity(count);
     while numbers.len() < count {
         let block = sequence.take(name, (count - numbers.len()) as u64, cx)?;
-        numbers.extend((0..block.count as i64).map(|at| block.first + at * block.increment));
+        // Steps from one end to the other may be more than a number holds, and come out right.
+        let number = |at: i64| block.first.wrapping_add(at.wrapping_mul(block.increment));
+        numbers.extend((0..block.count as i64).map(number));
     }
     Ok(numbers)
 }
