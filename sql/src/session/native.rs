@@ -28,10 +28,32 @@ use crate::types::datum::Datum;
 /// A CALL that is meant, and its arguments.
 pub(super) struct NativeCall {
     native: Arc<Native>,
-    /// A query of one row: the arguments, as their types.
-    args: Option<Arc<Parsed>>,
-    /// Whether they are `$1` alone.
-    is_first_param: bool,
+    args: Vec<ast::Expr>,
+}
+
+impl NativeCall {
+    /// Whether its one argument is `$1`, as it is given with these types of parameters: then there
+    /// is nothing to compute. One that nobody has said the type of has that of the argument.
+    fn takes_first_param<'t>(
+        &self,
+        types: impl ExactSizeIterator<Item = Option<&'t SqlType>>,
+    ) -> bool {
+        let is_first = |arg: &ast::Expr| {
+            matches!(arg, ast::Expr::Value(value)
+                if matches!(&value.value, ast::Value::Placeholder(name) if name == "$1"))
+        };
+        let wanted = self.native.params();
+        let fits = types.len() <= 1
+            && types.zip(&wanted).all(|(given, wanted)| given.is_none_or(|given| given == wanted));
+        fits && matches!(&self.args[..], [arg] if is_first(arg))
+    }
+
+    /// A query of one row: the arguments, as their types; nothing where there are none.
+    fn query(&self) -> Result<Option<Arc<Parsed>>, SqlError> {
+        let has_args = !self.args.is_empty();
+        let query = has_args.then(|| query_of(&self.args, &self.native.params())).transpose()?;
+        Ok(query.map(Arc::new))
+    }
 }
 
 impl<E: Engine> Session<E> {
@@ -70,13 +92,7 @@ impl<E: Engine> Session<E> {
             let hint = format!("It is {name}({}).", shown.join(", "));
             return Err(SqlError::new(code::UNDEFINED_FUNCTION, message).with_hint(hint));
         }
-        let is_first = |arg: &ast::Expr| {
-            matches!(arg, ast::Expr::Value(value)
-                if matches!(&value.value, ast::Value::Placeholder(name) if name == "$1"))
-        };
-        let is_first_param = matches!(&args[..], [arg] if is_first(arg));
-        let args = (!args.is_empty()).then(|| query_of(&args, &types)).transpose()?;
-        Ok(Some(NativeCall { native, args: args.map(Arc::new), is_first_param }))
+        Ok(Some(NativeCall { native, args }))
     }
 
     /// The parameters of the statement that calls it, and the columns of its row.
@@ -85,12 +101,15 @@ impl<E: Engine> Session<E> {
         call: &NativeCall,
         types: &[Option<SqlType>],
     ) -> Result<(Vec<SqlType>, Vec<OutputColumn>), SqlError> {
-        let params = match &call.args {
+        if call.takes_first_param(types.iter().map(Option::as_ref)) {
+            return Ok((call.native.params(), call.native.columns()));
+        }
+        let params = match call.query()? {
             None => Vec::new(),
             Some(args) if self.transaction.is_some() => {
-                self.plan_in_transaction(args, types).await?.params.clone()
+                self.plan_in_transaction(&args, types).await?.params.clone()
             }
-            Some(args) => self.plan(args, types).await?.0.params.clone(),
+            Some(args) => self.plan(&args, types).await?.0.params.clone(),
         };
         Ok((params, call.native.columns()))
     }
@@ -98,17 +117,19 @@ impl<E: Engine> Session<E> {
     /// Calls it: as a program outside of a transaction, and on the snapshot of one within.
     pub(super) async fn run_native(
         &mut self,
-        NativeCall { native, args, is_first_param }: NativeCall,
+        call: NativeCall,
         param_types: &[SqlType],
         params: &[Datum],
     ) -> Result<Response, SqlError> {
+        let native = call.native.clone();
         if native.is_for_superusers() {
             self.demand_superuser(&native)?;
         }
-        let values = match args {
+        let is_given = params.len() == 1 && call.takes_first_param(param_types.iter().map(Some));
+        let query = if is_given { None } else { call.query()? };
+        let values = match query {
+            None if is_given => params.to_vec(),
             None => Vec::new(),
-            // What is given as it is needs no query.
-            Some(_) if is_first_param && param_types == native.params() => params.to_vec(),
             Some(args) => match Box::pin(self.run_data(&args, param_types, params)).await? {
                 Response::Rows { mut rows, .. } if rows.len() == 1 => rows.swap_remove(0),
                 _ => return Err(SqlError::new(code::INTERNAL, "the arguments are one row")),
