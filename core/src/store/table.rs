@@ -65,8 +65,9 @@ pub(super) struct Shard<H> {
     bytes: AtomicUsize,
 }
 
-/// A key and its versions.
+/// A key and its versions: one cache line, for headers of eight bytes.
 #[derive(Debug)]
+#[repr(align(64))]
 pub(super) struct Row<H> {
     pub(super) key: Key,
     pub(super) chain: Chain<H>,

@@ -1,0 +1,139 @@
+//! What the engine alone does: `cargo bench -p pangea-sim --bench engine [-- WAREHOUSES]`.
+//!
+//! TPC-C in batches on one thread, as a node's ordered queue runs them: execute at a version, put
+//! new keys in order, publish, reclaim. No protocol, no log, no clients; what is drawn is drawn
+//! before. It is the most that one core could do.
+
+// A measurement reads the clock; what is measured does not.
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use mimalloc::MiMalloc;
+use pangea_core::exec::ordered::{Job, execute};
+use pangea_core::ids::{NodeId, SnapshotVersion, TxnId};
+use pangea_core::pool::Sequential;
+use pangea_core::store::Store;
+use pangea_core::time::Timestamp;
+use pangea_core::txn::{Program, Registry};
+use pangea_core::workload::{
+    Call, Client, Generator, Settings, Snapshot, Workload, procedures,
+};
+use pangea_protocols::minerva::Header;
+
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
+
+const CLIENTS: u32 = 256;
+/// Transactions that are executed at one version, as in an epoch of a loaded node.
+const BATCH: usize = 400;
+const BATCHES_WARMUP: usize = 100;
+const BATCHES: usize = 1500;
+const WAREHOUSES_DEFAULT: u32 = 8;
+
+struct Engine {
+    registry: Registry,
+    store: Store<Header>,
+    version: SnapshotVersion,
+    next_txn: u64,
+    times: BTreeMap<&'static str, Duration>,
+}
+
+impl Engine {
+    fn new() -> Self {
+        Self {
+            registry: Registry::new(procedures()),
+            store: Store::new(),
+            version: SnapshotVersion(0),
+            next_txn: 1,
+            times: BTreeMap::new(),
+        }
+    }
+
+    /// Runs calls at one version, and says how many committed.
+    fn run(&mut self, calls: &[Call]) -> usize {
+        self.version = self.version.next();
+        let program = |call: &Call| Program::Call {
+            procedure: self.registry.id(call.procedure).expect("registered"),
+            args: call.args.clone(),
+        };
+        let programs: Vec<Program> = calls.iter().map(program).collect();
+        let job = |(at, program)| {
+            let txn = TxnId::new(NodeId(1), self.next_txn + at as u64);
+            Job { txn, program, footprint: None }
+        };
+        let jobs: Vec<Job<'_>> = programs.iter().enumerate().map(job).collect();
+        let header = |job: &Job<'_>| Header::reexecuted(job.txn);
+        let (store, version) = (&self.store, self.version);
+        let took = |times: &mut BTreeMap<_, Duration>, name, since: Instant| {
+            *times.entry(name).or_default() += since.elapsed();
+        };
+        let began = Instant::now();
+        let finished = execute(&Sequential, &self.registry, store, version, &jobs, &header);
+        took(&mut self.times, "execute", began);
+        let began = Instant::now();
+        store.publish(version);
+        took(&mut self.times, "publish", began);
+        let began = Instant::now();
+        store.reclaim(version);
+        took(&mut self.times, "reclaim", began);
+        self.next_txn += calls.len() as u64;
+        let began = Instant::now();
+        let committed = finished.iter().filter(|done| done.outcome.is_ok()).count();
+        drop(finished);
+        took(&mut self.times, "free", began);
+        committed
+    }
+}
+
+fn measure(name: &str, warehouses: u32) {
+    let settings = Settings { warehouses, ..Settings::default() };
+    let workload = Workload::named(name, &settings).expect("valid settings");
+    let mut engine = Engine::new();
+    for call in workload.load_calls() {
+        engine.run(&[call]);
+    }
+    let mut rng = fastrand::Rng::with_seed(1);
+    let mut clients: Vec<Generator> =
+        (0..CLIENTS).map(|index| workload.generator(Client::new(index, CLIENTS, 3))).collect();
+    let mut now = 0;
+    let mut draw = || -> Vec<Call> {
+        let mut call = |_| {
+            now += 1;
+            clients[now as usize % CLIENTS as usize].next(&mut rng, Timestamp::from_us(now))
+        };
+        (0..BATCH).map(&mut call).collect()
+    };
+    for _ in 0..BATCHES_WARMUP {
+        engine.run(&draw());
+    }
+    engine.times.clear();
+    let mut committed = 0;
+    for _ in 0..BATCHES {
+        committed += engine.run(&draw());
+    }
+    let txns = (BATCHES * BATCH) as f64;
+    let total: Duration = engine.times.values().sum();
+    let rate = txns / total.as_secs_f64();
+    println!("{name}, {warehouses} warehouses: {rate:.0} a second, {committed} committed");
+    for (step, time) in &engine.times {
+        println!("  {step:<10} {:>8.2} us", time.as_secs_f64() * 1e6 / txns);
+    }
+    let snapshot = Snapshot::new(&engine.store, engine.version);
+    println!("  check: {}", workload.check(&snapshot).expect("what must hold holds"));
+}
+
+fn main() {
+    // Cargo says so when it measures; `cargo test --all-targets` only wants it to build.
+    let arguments: Vec<String> = std::env::args().collect();
+    if !arguments.iter().any(|argument| argument == "--bench") {
+        return;
+    }
+    let warehouses = arguments.iter().find_map(|argument| argument.parse().ok());
+    let warehouses = warehouses.unwrap_or(WAREHOUSES_DEFAULT);
+    let named: Vec<&str> = ["tpcc", "tpcc-nopay"].into_iter().filter(|name| arguments.iter().any(|a| a == name)).collect();
+    for name in if named.is_empty() { vec!["tpcc", "tpcc-nopay"] } else { named } {
+        measure(name, warehouses);
+    }
+}
