@@ -63,7 +63,7 @@ async fn galera_holds_what_pangea_would_hold_and_notices_what_differs() {
     assert!(error.contains("ycsb differs"), "{error}");
 
     run.tables("tpcc-nopay").await;
-    run.one_by_one("tpcc-nopay", 60, async |peer: &Peer, table: &str| {
+    run.one_by_one("tpcc-nopay", 600, async |peer: &Peer, table: &str| {
         let rows: Vec<mysql_async::Row> =
             mariadb(peer, 1).await.query(format!("SELECT * FROM {table}")).await.expect("rows");
         rows.into_iter().map(|row| work::line_of_mariadb(row.unwrap())).collect()
@@ -92,7 +92,7 @@ async fn postgres_holds_what_pangea_would_hold_and_notices_what_is_wrong() {
     assert!(error.contains("rows of YCSB: 499, and not 500"), "{error}");
 
     run.tables("tpcc-nopay").await;
-    run.one_by_one("tpcc-nopay", 60, async |peer: &Peer, table: &str| {
+    run.one_by_one("tpcc-nopay", 600, async |peer: &Peer, table: &str| {
         sql_rows(&postgres(peer).await, table).await
     })
     .await;
