@@ -1,8 +1,8 @@
 //! A workload's call, as other databases take it.
 //!
-//! The arguments are those that Pangea's procedures get, byte for byte; here they become numbers and
-//! strings. What a database does with locks is better off when all transactions take them in one
-//! order, so writes and order lines are sorted: the outcome is the same, and nobody deadlocks.
+//! The arguments are those that Pangea's procedures get, byte for byte; here they become numbers
+//! and strings. What a database does with locks is better off when all transactions take them in
+//! one order, so writes and order lines are sorted: the outcome is the same, and nobody deadlocks.
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,8 @@
 //! What must be true of the rows, in SQL that PostgreSQL and MariaDB both have.
 //!
-//! The conditions of TPC-C 3.3.2 that New-Order and Payment can break, each as a query for the number
-//! of places where it is broken; and that the rows are those of the transactions that clients saw
-//! commit: each order is one New-Order, each line of history one Payment.
+//! The conditions of TPC-C 3.3.2 that New-Order and Payment can break, each as a query for the
+//! number of places where it is broken; and that the rows are those of the transactions that
+//! clients saw commit: each order is one New-Order, each line of history one Payment.
 
 use std::collections::BTreeMap;
 

@@ -1,21 +1,21 @@
 //! The databases that users would pick instead, started and given the same work as Pangea.
 //!
 //! ```text
-//!   Kind::check_installed --> Peer::start(places) --> load --> session(region).call(..) --> check --> stop
+//!   Kind::check --> Peer::start(places) --> load --> session(place).call(..) --> check --> stop
 //! ```
 //!
 //! - [`galera`]: MariaDB Galera, a master in every place;
-//! - [`postgres`]: PostgreSQL, the primary in the first place and a synchronous standby in every other;
+//! - [`postgres`]: PostgreSQL, the primary in the first place, a synchronous standby in the others;
 //! - [`etcd`]: a member in every place.
 //!
 //! A peer's clients make the calls that Pangea's make: the same procedures with the same arguments,
 //! drawn from the same seed. Each is one call of a stored procedure there, or one transaction of
 //! etcd. What a database asks its clients to do again is done again here, and counted.
 //!
-//! Nothing is installed: where a program is missing, the error names the package that has it. A peer
-//! listens on its places' addresses alone, its files are in a directory that goes with it, and its
-//! processes end when it is stopped, when it is dropped, and when the thread that started them ends,
-//! whatever ends it.
+//! Nothing is installed: where a program is missing, the error names the package that has it. A
+//! peer listens on its places' addresses alone, its files are in a directory that goes with it, and
+//! its processes end when it is stopped, when it is dropped, and when the thread that started them
+//! ends, whatever ends it.
 
 mod calls;
 mod conditions;

@@ -188,8 +188,8 @@ impl Peer {
         Ok(Self { server, retries: Retries::default() })
     }
 
-    /// Makes the workload's tables and procedures, and loads what Pangea would load. `progress` is told
-    /// how many parts of how many are done.
+    /// Makes the workload's tables and procedures, and loads what Pangea would load. `progress` is
+    /// told how many parts of how many are done.
     ///
     /// # Errors
     /// When a row can't be written.
@@ -226,8 +226,8 @@ impl Peer {
         &self.retries
     }
 
-    /// Whether the rows keep the workload's rules, are what came of what clients saw commit (by label,
-    /// unless nobody knows), and are the same in every place. No client works any more.
+    /// Whether the rows keep the workload's rules, are what came of what clients saw commit (by
+    /// label, unless nobody knows), and are the same in every place. No client works any more.
     ///
     /// # Errors
     /// What is wrong.

@@ -1,12 +1,12 @@
 //! The rows of a workload as tables of SQL, from the rows that Pangea has.
 //!
-//! A database is loaded with what Pangea's own load procedures write, run on the model of `core`: so
-//! both hold the same rows, drawn from the same seed, and after the same calls one after the other
-//! they hold the same rows still, which a test looks at.
+//! A database is loaded with what Pangea's own load procedures write, run on the model of `core`:
+//! so both hold the same rows, drawn from the same seed, and after the same calls one after the
+//! other they hold the same rows still, which a test looks at.
 //!
 //! The columns are those of the specification (clause 1.3), but that money is in cents, taxes and
-//! discounts are in ten-thousandths and dates in seconds, as integers, as Pangea has them; and that a
-//! payment has a number, because a table without a primary key is replicated badly.
+//! discounts are in ten-thousandths and dates in seconds, as integers, as Pangea has them; and that
+//! a payment has a number, because a table without a primary key is replicated badly.
 //!
 //! The text is that of PostgreSQL's COPY, which is that of MariaDB's LOAD DATA too.
 
@@ -102,8 +102,8 @@ pub(crate) fn of_model(model: &Model, bytes: Bytes) -> Result<Vec<Rowset>, Failu
     Ok(all)
 }
 
-/// All rows of a model by table, a line each as PostgreSQL's COPY has it: what a peer must hold after
-/// the same calls.
+/// All rows of a model by table, a line each as PostgreSQL's COPY has it: what a peer must hold
+/// after the same calls.
 ///
 /// # Panics
 /// When a row is malformed, which no procedure writes.

@@ -63,8 +63,8 @@ impl Session {
         Self { way, retries, is_lost: false }
     }
 
-    /// Makes a call: a procedure of a workload with Pangea's arguments. What the database undoes for
-    /// another transaction's sake is done again.
+    /// Makes a call: a procedure of a workload with Pangea's arguments. What the database undoes
+    /// for another transaction's sake is done again.
     ///
     /// # Errors
     /// When there is no outcome. The session is of no use then.

@@ -1,5 +1,5 @@
-//! Clients at work, over one native connection a node, or a session of PostgreSQL's protocol or of a
-//! peer each.
+//! Clients at work, over one native connection a node, or a session of PostgreSQL's protocol or of
+//! a peer each.
 //!
 //! - A **closed loop**: clients with one call in flight each. They go at the pace of what they
 //!   measure: while it stands still, they ask for nothing.

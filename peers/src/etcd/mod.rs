@@ -1,9 +1,9 @@
 //! etcd: a member in every place, each with all keys.
 //!
-//! One member leads, here that of the first place, and all writes are in its log before a majority has
-//! them. Clients talk to the member of their place, which passes on what it can't do itself. YCSB's ten
-//! operations are one transaction of etcd; it has no procedures, so nothing that decides what to
-//! write by what it read is one call, and TPC-C is not for it.
+//! One member leads, here that of the first place, and all writes are in its log before a majority
+//! has them. Clients talk to the member of their place, which passes on what it can't do itself.
+//! YCSB's ten operations are one transaction of etcd; it has no procedures, so nothing that decides
+//! what to write by what it read is one call, and TPC-C is not for it.
 //!
 //! | setting | why |
 //! |---|---|

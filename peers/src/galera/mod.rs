@@ -16,8 +16,8 @@
 //! | `innodb_buffer_pool_size`, `innodb_log_file_size` | all rows fit, and no flood of pages falls into a run |
 //! | `gcache.size` | a node that is behind needs no new copy |
 //!
-//! The files are made once, by a server that starts a cluster of one and ends, and are then copied to
-//! every place: so all begin in the same state and none must be sent a copy by another.
+//! The files are made once, by a server that starts a cluster of one and ends, and are then copied
+//! to every place: so all begin in the same state and none must be sent a copy by another.
 
 mod session;
 mod tables;

@@ -1,8 +1,8 @@
 //! PostgreSQL: a primary in the first place, and a synchronous standby in every other.
 //!
-//! A commit is acknowledged when one standby has it too (`ANY 1`), so that the loss of a place loses
-//! nothing. Clients of all regions talk to the primary, because standbys take no writes; a procedure
-//! is one function call, so that a client in another region pays one round trip for it.
+//! A commit is acknowledged when one standby has it too (`ANY 1`), so that the loss of a place
+//! loses nothing. Clients of all regions talk to the primary, because standbys take no writes; a
+//! procedure is one function call, so that a client in another region pays one round trip for it.
 //!
 //! Settings that are not PostgreSQL's own, and why:
 //!
