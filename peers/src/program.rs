@@ -104,11 +104,16 @@ pub(crate) fn give(path: &Path, owner: Option<&Owner>) -> Result<(), Failure> {
     chown(path, Some(*uid), Some(*gid)).map_err(cant)
 }
 
-/// A command in a place, as a user. It ends with the thread that starts it, so that nothing is left
-/// where this process is killed and can say nothing.
-pub(crate) fn command(place: &Place, owner: Option<&Owner>, program: &Path) -> Command {
+/// A command in a place, as a user. It is sent a signal, named as in KILL, when the thread ends that
+/// starts it, so that nothing is left where this process is killed and can say nothing.
+pub(crate) fn command(
+    place: &Place,
+    owner: Option<&Owner>,
+    program: &Path,
+    at_death: &str,
+) -> Command {
     let mut command = place.command(Path::new("setpriv"));
-    command.args(["--pdeathsig", "KILL"]);
+    command.arg("--pdeathsig").arg(at_death);
     if let Some(Owner { name, .. }) = owner {
         command.arg(format!("--reuid={name}")).arg(format!("--regid={name}"));
         command.arg("--clear-groups");

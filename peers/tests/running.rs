@@ -3,11 +3,11 @@
 
 mod work;
 
-use std::path::Path;
+use std::time::{Duration, Instant};
 
 use mysql_async::prelude::Queryable;
 use pangea_core::workload::{Settings, tpcc::Scale};
-use pangea_peers::etcd::wire::{DeleteRequest, Op, RequestOp};
+use pangea_peers::etcd::wire::{DeleteRequest, Op, PutRequest, RangeRequest, RequestOp};
 use pangea_peers::{Isolation, Kind, Options, Peer};
 use work::{Run, is_there, sql_rows};
 
@@ -140,10 +140,9 @@ async fn etcd_holds_what_clients_put_and_notices_what_is_wrong() {
     let address = run.peer.address(1);
     let mut client = pangea_peers::etcd::Client::connect(address).await.expect("it serves");
     let key = b"0000000007".to_vec();
-    let read = client
-        .range(pangea_peers::etcd::wire::RangeRequest { key: key.clone(), ..Default::default() });
+    let read = client.range(RangeRequest { key: key.clone(), ..Default::default() });
     let value = read.await.expect("it is read").kvs.remove(0).value;
-    let put = Op::Put(pangea_peers::etcd::wire::PutRequest { key: key.clone(), value });
+    let put = Op::Put(PutRequest { key: key.clone(), value });
     client.txn(vec![RequestOp { op: Some(put) }]).await.expect("it is done");
     let error = run.check("ycsb-a").await.unwrap_err();
     assert!(error.contains("puts since the load"), "{error}");
@@ -158,9 +157,37 @@ async fn etcd_holds_what_clients_put_and_notices_what_is_wrong() {
 async fn a_peer_that_is_dropped_leaves_nothing() {
     let run = Run::start(Kind::Etcd, &settings(), options()).await;
     let pids = run.peer.pids();
-    assert!(pids.iter().all(|pid| Path::new("/proc").join(pid.to_string()).exists()));
+    assert!(pids.iter().all(|pid| is_there(*pid)));
     let directory = run.directory;
     drop(run.peer);
     assert!(!pids.iter().any(|pid| is_there(*pid)));
     assert_eq!(std::fs::read_dir(directory.path()).expect("it is there").count(), 0);
+}
+
+#[test]
+fn servers_end_with_the_thread_that_started_them_whatever_it_forgets() {
+    for kind in [Kind::Etcd, Kind::Postgres] {
+        let forget = move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let runtime = runtime.expect("a runtime");
+            let Run { peer, directory, .. } =
+                runtime.block_on(Run::start(kind, &settings(), options()));
+            let pids = peer.pids();
+            std::mem::forget(peer);
+            (pids, directory)
+        };
+        let (pids, directory) = std::thread::spawn(forget).join().expect("it starts");
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while pids.iter().any(|pid| is_running(*pid)) {
+            assert!(Instant::now() < deadline, "{kind}: {pids:?}");
+            std::thread::yield_now();
+        }
+        drop(directory);
+    }
+}
+
+/// Whether there is such a process that has not ended: nobody waits for one that was forgotten.
+fn is_running(pid: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    status.lines().any(|line| line.starts_with("State:") && !line.contains('Z'))
 }

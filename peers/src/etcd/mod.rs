@@ -203,7 +203,7 @@ impl Site<'_> {
     fn serve(&self, cluster: &str, options: &Options) -> Result<Server, Failure> {
         let Self { place, directory, clients, members } = self;
         let heartbeat_ms = options.round_trip_ms.max(HEARTBEAT_MS_MIN);
-        let mut command = program::command(place, None, &ETCD.find()?);
+        let mut command = program::command(place, None, &ETCD.find()?, "KILL");
         command.current_dir(directory).args([
             format!("--name={}", place.name()),
             format!("--data-dir={}", directory.join("data").display()),

@@ -234,7 +234,7 @@ impl Site<'_> {
     }
 
     fn command(&self, program: &Path) -> Command {
-        let mut command = program::command(self.place, self.owner, program);
+        let mut command = program::command(self.place, self.owner, program, "KILL");
         command.current_dir(&self.directory).arg("--no-defaults");
         command
     }

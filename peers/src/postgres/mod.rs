@@ -47,6 +47,8 @@ const NAME: &str = "pangea";
 const OTHER_SESSIONS: u32 = 40;
 /// INT is the fast shutdown, QUIT the immediate one.
 const SIGNALS: Signals = Signals { clean: Signal::INT, quick: Signal::QUIT };
+/// KILL would leave its shared memory.
+const AT_DEATH: &str = "QUIT";
 /// How long servers may take to serve, and standbys to follow.
 const START_DEADLINE: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(50);
@@ -238,7 +240,8 @@ impl Site<'_> {
     }
 
     fn command(&self, name: &str) -> std::process::Command {
-        let mut command = program::command(self.place, self.owner, &Path::new(PROGRAMS).join(name));
+        let program = Path::new(PROGRAMS).join(name);
+        let mut command = program::command(self.place, self.owner, &program, AT_DEATH);
         command.current_dir(&self.directory);
         command
     }
