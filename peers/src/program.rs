@@ -104,8 +104,8 @@ pub(crate) fn give(path: &Path, owner: Option<&Owner>) -> Result<(), Failure> {
     chown(path, Some(*uid), Some(*gid)).map_err(cant)
 }
 
-/// A command in a place, as a user. It is sent a signal, named as in KILL, when the thread ends that
-/// starts it, so that nothing is left where this process is killed and can say nothing.
+/// A command in a place, as a user. It is sent a signal, named as in KILL, when the thread ends
+/// that starts it, so that nothing is left where this process is killed and can say nothing.
 pub(crate) fn command(
     place: &Place,
     owner: Option<&Owner>,
