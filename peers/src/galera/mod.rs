@@ -11,7 +11,7 @@
 //! | `evs.send_window`, `evs.user_send_window = 512` | as many write sets may be under way in a round trip as clients make: with the 4 and 2 of a local network, a wide area starves |
 //! | `gcs.fc_limit = 512`, `gcs.fc_factor = 0.9` | a node that applies a little late stops nobody |
 //! | `wsrep_slave_threads = 4` | write sets that don't meet are applied side by side |
-//! | `innodb_flush_log_at_trx_commit` | 1 for [`Durability::Fsync`](crate::Durability::Fsync), 2 for `Os` |
+//! | `innodb_flush_log_at_trx_commit` | 1 for [`Durability::Fsync`], 2 for `Os` |
 //! | `transaction_isolation = READ-COMMITTED` | no gap locks, so that fewer deadlock; the procedures need no more |
 //! | `innodb_buffer_pool_size`, `innodb_log_file_size` | all rows fit, and no flood of pages falls into a run |
 //! | `gcache.size` | a node that is behind needs no new copy |

@@ -9,7 +9,7 @@
 //! | setting | why |
 //! |---|---|
 //! | `synchronous_commit = on`, `synchronous_standby_names = 'ANY 1 (*)'` | a majority of three has it |
-//! | `fsync = off` | for [`Durability::Os`](crate::Durability::Os) alone |
+//! | `fsync = off` | for [`Durability::Os`] alone |
 //! | `shared_buffers` | all rows fit |
 //! | `max_wal_size`, `checkpoint_timeout` | no checkpoint falls into a run that others have none in |
 //! | `wal_keep_size` | a standby that is behind needs no new copy |
