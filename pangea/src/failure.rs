@@ -41,3 +41,12 @@ impl fmt::Display for Failure {
 }
 
 impl std::error::Error for Failure {}
+
+impl From<pangea_peers::Failure> for Failure {
+    fn from(failure: pangea_peers::Failure) -> Self {
+        match failure {
+            pangea_peers::Failure::Usage(message) => Self::Usage(message),
+            pangea_peers::Failure::Failed(message) => Self::Failed(message),
+        }
+    }
+}

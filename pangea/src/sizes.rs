@@ -25,6 +25,9 @@ pub struct Sizes {
     /// TPC-C: warehouses of a hundredth of the size
     #[arg(long)]
     pub tiny: bool,
+    /// TPC-C: remote warehouses are of the client's own region, so that regions never meet
+    #[arg(long)]
+    pub own_region: bool,
     /// Microbenchmarks: shards, each region's clients at home in one [default: 3]
     #[arg(long, value_name = "N")]
     pub shards: Option<u32>,
@@ -92,6 +95,7 @@ impl Sizes {
             zipf: self.zipf.unwrap_or(default.zipf),
             warehouses: self.warehouses.unwrap_or(default.warehouses),
             scale: if self.tiny { Scale::TINY } else { Scale::FULL },
+            own_region: self.own_region,
             shards: self.shards.unwrap_or(default.shards),
             hot: self.hot.unwrap_or(default.hot),
             remote: self.remote.unwrap_or(default.remote),
@@ -100,9 +104,10 @@ impl Sizes {
         }
     }
 
-    fn all(self) -> [Size; 8] {
+    fn all(self) -> [Size; 9] {
         let settings = self.settings(0);
         let size = |option, is_given, value, of| Size { option, is_given, value, of };
+        let flag = |is_set| f64::from(u8::from(is_set));
         let micro = &["calvin-micro", "mako-micro", "tiga-micro"][..];
         let skewed = &["ycsb", "mako-micro", "tiga-micro"][..];
         let of_rows = &["ycsb", "calvin-micro", "mako-micro", "tiga-micro"][..];
@@ -110,7 +115,8 @@ impl Sizes {
             size("rows", self.rows.is_some(), settings.rows as f64, of_rows),
             size("zipf", self.zipf.is_some(), settings.zipf, skewed),
             size("warehouses", self.warehouses.is_some(), settings.warehouses.into(), &["tpcc"]),
-            size("tiny", self.tiny, f64::from(u8::from(self.tiny)), &["tpcc"]),
+            size("tiny", self.tiny, flag(self.tiny), &["tpcc"]),
+            size("own-region", self.own_region, flag(self.own_region), &["tpcc"]),
             size("shards", self.shards.is_some(), settings.shards.into(), micro),
             size("hot", self.hot.is_some(), settings.hot.into(), &["calvin-micro", "smallbank"]),
             size("remote", self.remote.is_some(), settings.remote.into(), &micro[..2]),
@@ -127,7 +133,7 @@ impl Sizes {
     pub fn in_words(self, workload: &str) -> String {
         let words =
             self.concerning(workload).filter_map(|Size { option, value, .. }| match option {
-                "tiny" => self.tiny.then(|| "--tiny".to_owned()),
+                "tiny" | "own-region" => (value != 0.0).then(|| format!("--{option}")),
                 _ => Some(format!("--{option} {value}")),
             });
         words.collect::<Vec<_>>().join(" ")
@@ -153,7 +159,7 @@ mod tests {
     fn options_of_other_workloads_are_refused_by_name() {
         assert!(sizes("--rows 5 --zipf 1").check("ycsb-a").is_ok());
         assert!(sizes("--tiny --warehouses 2").check("tpcc").is_ok());
-        assert!(sizes("--tiny").check("tpcc-nopay").is_ok());
+        assert!(sizes("--tiny --own-region").check("tpcc-nopay").is_ok());
         assert!(sizes("--hot 5 --customers 9").check("smallbank").is_ok());
         assert!(sizes("--hot 5 --shards 9 --remote 1").check("calvin-micro").is_ok());
         let cases = [
@@ -172,6 +178,7 @@ mod tests {
         assert_eq!(sizes("--zipf 0.9").in_words("ycsb-a"), "--rows 100000 --zipf 0.9");
         assert_eq!(sizes("").in_words("tpcc"), "--warehouses 8");
         assert_eq!(sizes("--tiny").in_words("tpcc-nopay"), "--warehouses 8 --tiny");
+        assert_eq!(sizes("--own-region").in_words("tpcc"), "--warehouses 8 --own-region");
         let words = "--rows 100000 --shards 3 --hot 20 --remote 5";
         assert_eq!(sizes("--hot 20").in_words("calvin-micro"), words);
     }

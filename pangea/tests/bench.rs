@@ -89,6 +89,53 @@ fn microbenchmarks_of_the_papers_run() {
     }
 }
 
+fn bench_peer(arguments: &str) -> (std::process::Output, serde_json::Value) {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, json) = (directory.path().join("servers"), directory.path().join("out.json"));
+    let mut all = vec!["bench", "--warmup", "1", "--secs", "2", "--clients", "6"];
+    all.extend(["--data-dir", path.to_str().unwrap(), "--json", json.to_str().unwrap()]);
+    all.extend(arguments.split(' '));
+    let output = run(&all);
+    assert_eq!(processes_of(directory.path()), [] as [u32; 0]);
+    let left = std::fs::read_dir(&path).map_or(0, Iterator::count);
+    assert_eq!(left, 0, "the servers' files are removed");
+    let text = std::fs::read_to_string(&json).unwrap_or_default();
+    (output, serde_json::from_str(&text).unwrap_or_default())
+}
+
+#[test]
+fn a_peer_is_given_the_same_work_and_leaves_nothing() {
+    let (output, json) = bench_peer("--peer etcd --workload ycsb-a --rows 1000");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    assert!(json["throughput_per_sec"].as_f64().unwrap() > 0.0);
+    assert_eq!(json["settings"]["protocol"], "etcd");
+    assert!(json["cpu_us_per_txn"]["region-1"].as_f64().unwrap() > 0.0);
+    let check = json["check"]["workload"].as_str().unwrap();
+    assert!(check.contains("1000 rows, the same in 3 places"), "{check}");
+}
+
+#[test]
+fn what_a_peer_does_not_have_is_refused_before_anything_starts() {
+    let cases = [
+        ("--peer etcd --workload tpcc-nopay", "no procedures that TPC-C needs"),
+        ("--peer etcd --workload ycsb-a --durability os", "always waits for its disks"),
+        ("--peer galera --workload ycsb-a --isolation serializable", "does not have serializable"),
+        ("--peer postgres --workload tpcc", "tpcc-nopay"),
+        ("--peer postgres --workload ycsb-a --durability memory", "fsync and os"),
+        ("--peer postgres --workload ycsb-a --regions 2", "3 regions at least"),
+        ("--peer mysql --workload ycsb-a", "there is no peer"),
+        ("--peer etcd --workload ycsb-a --rtt 50", "cannot be used with"),
+        ("--workload ycsb-a --isolation serializable", "--peer"),
+    ];
+    for (line, words) in cases {
+        let (output, _) = bench_peer(line);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{line}: {stderr}");
+        assert!(stderr.contains(words), "{line}: {stderr}");
+    }
+}
+
 #[test]
 fn a_run_that_loses_a_node_has_no_throughput_and_leaves_nothing() {
     let directory = tempfile::tempdir().unwrap();

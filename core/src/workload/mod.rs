@@ -163,6 +163,8 @@ pub struct Settings {
     pub warehouses: u32,
     /// TPC-C: rows in a warehouse.
     pub scale: tpcc::Scale,
+    /// TPC-C: whether remote warehouses are of the own region, so that regions never meet.
+    pub own_region: bool,
     /// List-append: lists that are in use at a time. Registers, index and ddl: rows.
     pub lists: u32,
     /// Bank: accounts.
@@ -189,6 +191,7 @@ impl Default for Settings {
             zipf: 0.0,
             warehouses: 8,
             scale: tpcc::Scale::FULL,
+            own_region: false,
             lists: 16,
             accounts: 100,
             shards: 3,

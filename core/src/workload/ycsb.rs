@@ -242,12 +242,34 @@ impl Generator {
 }
 
 /// One operation, as the program sees it.
-#[derive(Clone, Copy, Debug)]
-enum Op<'a> {
-    Read { row: u64 },
-    Write { row: u64, value: &'a [u8] },
-    Modify { row: u64, value: &'a [u8] },
-    Scan { row: u64, rows: u64 },
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op<'a> {
+    /// Of one row.
+    Read {
+        /// Which.
+        row: u64,
+    },
+    /// Of a whole row, whatever it was.
+    Write {
+        /// Which.
+        row: u64,
+        /// What it is then.
+        value: &'a [u8],
+    },
+    /// Reads a row's counter, and writes the row with the next.
+    Modify {
+        /// Which.
+        row: u64,
+        /// What it is then, but for the counter.
+        value: &'a [u8],
+    },
+    /// Of the rows with these numbers.
+    Scan {
+        /// The first.
+        row: u64,
+        /// How many.
+        rows: u64,
+    },
 }
 
 impl<'a> Op<'a> {
@@ -280,6 +302,19 @@ impl<'a> Op<'a> {
         let end = (row + rows < ROW_END).then(|| digits(row + rows).to_vec());
         KeyRange { start: digits(row).to_vec(), end }
     }
+}
+
+/// The operations in the arguments of [`Run`], for databases that are not ours.
+///
+/// # Errors
+/// When the arguments are malformed.
+pub fn operations(args: &[u8]) -> Result<Vec<Op<'_>>, DecodeError> {
+    let mut all = Vec::with_capacity(OPS_PER_TXN);
+    for_each_op::<DecodeError>(args, |op| {
+        all.push(op);
+        Ok(())
+    })?;
+    Ok(all)
 }
 
 /// Calls `visit` with each operation in the arguments. Nothing is visited twice, so what was

@@ -16,14 +16,20 @@ use crate::failure::Failure;
 pub struct Checked {
     /// The digest of every replica.
     pub digest: String,
-    /// A version that every replica had reached when it was looked at.
-    pub version: u64,
+    /// A version that every replica had reached when it was looked at; peers name none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub version: Option<u64>,
     /// What the workload's own check counted.
     pub workload: String,
 }
 
+/// A check that failed for this reason.
+pub fn failed_check(what: impl std::fmt::Display) -> Failure {
+    Failure::Failed(format!("check failed: {what}"))
+}
+
 fn failed<T>(what: impl std::fmt::Display) -> Result<T, Failure> {
-    Err(Failure::Failed(format!("check failed: {what}")))
+    Err(failed_check(what))
 }
 
 /// Checks that every call of a run has ended, and some with a commit.
@@ -57,7 +63,7 @@ pub async fn all(
     let verdict = clients[0].check(workload.name(), settings, committed).await;
     match verdict.map_err(|error| Failure::failed("check failed", error))? {
         Ok(workload) => {
-            Ok(Checked { digest: format!("{digest:016x}"), version: version.0, workload })
+            Ok(Checked { digest: format!("{digest:016x}"), version: Some(version.0), workload })
         }
         Err(violation) => failed(violation),
     }

@@ -10,12 +10,15 @@
 //!
 //! - [`usage`]: what the nodes and the load used of the machine, and what the protocol counted;
 //! - [`check`]: whether the outcome is right;
+//! - [`peer`]: the same with another database;
 //! - [`report`]: the tables and the JSON.
 
 mod check;
+mod peer;
 mod report;
 pub mod usage;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -55,6 +58,7 @@ const TICK: Duration = Duration::from_millis(200);
   pangea bench --workload ycsb-a --set minerva.solver=greedy --set minerva.epoch_ms=20
   pangea bench --workload smallbank --rate 2000 --rtt 100
   pangea bench --workload tpcc-nopay --via postgres --clients 300 --repeats 3
+  pangea bench --peer galera --workload tpcc-nopay --own-region --clients 48
 
 The nodes are processes on this machine, in a temporary directory that is removed at the end. The
 exit code is 1 where a check fails, and then there is no throughput.")]
@@ -63,6 +67,13 @@ pub struct Arguments {
     /// bank, calvin-micro, mako-micro or tiga-micro
     #[arg(long, value_name = "NAME")]
     workload: String,
+    /// In place of a cluster of ours: galera, postgres or etcd, started on loopback (docs/PEERS.md)
+    #[arg(long, value_name = "NAME")]
+    #[arg(conflicts_with_all = ["protocol", "rtt", "jitter", "via", "settings", "workers", "keep"])]
+    peer: Option<pangea_peers::Kind>,
+    /// How much transactions of --peer postgres see of each other [default: read-committed]
+    #[arg(long, value_name = "LEVEL", value_enum, requires = "peer")]
+    isolation: Option<Isolation>,
     /// The commit protocol
     #[arg(long, value_name = "NAME", default_value = crate::protocol::NAMES[0])]
     protocol: String,
@@ -133,12 +144,24 @@ pub enum Via {
     Postgres,
 }
 
+/// How much transactions see of each other.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Isolation {
+    /// What has committed, statement by statement.
+    ReadCommitted,
+    /// Nothing that an order one after the other would not show.
+    Serializable,
+}
+
 impl Arguments {
     /// The cluster that is asked for.
     ///
     /// # Errors
     /// When there is no such cluster.
     pub fn plan(&self) -> Result<Plan, Failure> {
+        if let Some(peer) = self.peer {
+            return Err(Failure::Usage(format!("--peer {peer} is for `pangea bench` alone")));
+        }
         let protocol = &self.protocol;
         let plan = self.regions.plan(protocol, self.rtt)?;
         let plan = Plan {
@@ -187,6 +210,14 @@ impl Arguments {
         )
     }
 
+    /// When clients call.
+    fn pace(&self) -> Pace {
+        match self.rate {
+            Some(per_sec) => Pace::Open { per_sec },
+            None => Pace::Closed { pause: Duration::ZERO },
+        }
+    }
+
     /// The workload's and the protocol's names.
     pub fn names(&self) -> (&str, &str) {
         (&self.workload, &self.protocol)
@@ -226,6 +257,21 @@ fn no_such_workload(name: &str, settings: &workload::Settings) -> String {
 
 /// Runs the benchmark.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let report = match arguments.peer {
+        Some(kind) => peer::run(arguments, kind)?,
+        None => run_cluster(arguments)?,
+    };
+    if let Some(path) = &arguments.json {
+        let written = std::fs::write(path, report.to_json());
+        let cant = |error| Failure::failed(format!("can't write {}", path.display()), error);
+        written.map_err(cant)?;
+    }
+    print!("{report}");
+    Ok(())
+}
+
+/// Runs the benchmark of a cluster of ours.
+fn run_cluster(arguments: &Arguments) -> Result<Report, Failure> {
     let plan = arguments.plan()?;
     let settings = arguments.workload_settings();
     let workload = arguments.workload()?;
@@ -237,14 +283,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         let measured = work(cluster).await?;
         Ok(Report::new(arguments, &cluster.plan, measured))
     };
-    let report = runtime.block_on(Cluster::run_while(plan, arguments.place(), run))?;
-    if let Some(path) = &arguments.json {
-        let written = std::fs::write(path, report.to_json());
-        let cant = |error| Failure::failed(format!("can't write {}", path.display()), error);
-        written.map_err(cant)?;
-    }
-    print!("{report}");
-    Ok(())
+    runtime.block_on(Cluster::run_while(plan, arguments.place(), run))
 }
 
 /// What came of measuring, and of the check after it.
@@ -295,37 +334,49 @@ pub async fn measure(
     let load_secs = load(workload, &clients).await?;
     replicas::settled(&clients).await?;
     // The load stays with its regions, and the measured clients with theirs.
-    let pace = match arguments.rate {
-        Some(per_sec) => Pace::Open { per_sec },
-        None => Pace::Closed { pause: Duration::ZERO },
-    };
-    let drive_settings = drive::Settings { clients: arguments.clients, seed: arguments.seed, pace };
+    let (count, seed, pace) = (arguments.clients, arguments.seed, arguments.pace());
+    let drive_settings = drive::Settings { clients: count, seed, pace };
     let connections = connections(arguments, cluster, &clients, workload).await?;
     let drive = Drive::start(workload, &connections, &drive_settings);
-    work(&drive, arguments.warmup, "warm up").await;
+    let read = async || Ok((Usage::read(cluster, &clients).await?, BTreeMap::new()));
+    let mut runs = measure_all(arguments, &drive, read).await?;
+    let committed = drive.end(END_DEADLINE).await?;
+    let checked = check::all(&clients, workload, settings, committed).await?;
+    runs.sort_by(|a, b| b.throughput_per_sec().total_cmp(&a.throughput_per_sec()));
+    Ok(Measured { runs, load_secs, checked })
+}
+
+/// Warms up, and measures as often as it is asked for. `read` reads what was used so far, and which
+/// aborts there were since it was last asked that no client saw, by SQLSTATE.
+async fn measure_all(
+    arguments: &Arguments,
+    drive: &Drive,
+    mut read: impl AsyncFnMut() -> Result<(Usage, BTreeMap<String, u64>), Failure>,
+) -> Result<Vec<Run>, Failure> {
+    work(drive, arguments.warmup, "warm up").await;
     let mut runs = Vec::with_capacity(arguments.repeats as usize);
     for repeat in 0..arguments.repeats {
         let name = match arguments.repeats {
             1 => "measure".to_owned(),
             repeats => format!("{} of {repeats}", repeat + 1),
         };
-        let before = Usage::read(cluster, &clients).await?;
+        let (before, _) = read().await?;
         drive.enter(Phase::Measured);
         let began = Instant::now();
-        work(&drive, arguments.secs, &name).await;
+        work(drive, arguments.secs, &name).await;
         let elapsed = began.elapsed();
-        let stats = drive.take_stats();
+        let mut stats = drive.take_stats();
         drive.enter(Phase::Unmeasured);
-        let after = Usage::read(cluster, &clients).await?;
+        let (after, undone) = read().await?;
+        for (code, count) in undone {
+            *stats.aborts.entry(code).or_default() += count;
+        }
         // Of what ended between the two lines above nobody wants to know.
         drop(drive.take_stats());
         check::each_has_an_outcome(&stats)?;
         runs.push(Run { stats, elapsed, used: after.since(&before) });
     }
-    let committed = drive.end(END_DEADLINE).await?;
-    let checked = check::all(&clients, workload, settings, committed).await?;
-    runs.sort_by(|a, b| b.throughput_per_sec().total_cmp(&a.throughput_per_sec()));
-    Ok(Measured { runs, load_secs, checked })
+    Ok(runs)
 }
 
 /// What the clients of each region call through.

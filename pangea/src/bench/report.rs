@@ -49,6 +49,10 @@ struct Settings {
     version: &'static str,
     workload: String,
     protocol: String,
+    /// Whether the protocol is the name of another database.
+    is_peer: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    isolation: Option<String>,
     set: Vec<String>,
     regions: Vec<String>,
     rtt_ms_max: f64,
@@ -125,6 +129,8 @@ impl Settings {
             version: env!("CARGO_PKG_VERSION"),
             workload: arguments.workload.clone(),
             protocol: plan.protocol.clone(),
+            is_peer: arguments.peer.is_some(),
+            isolation: arguments.isolation.map(|level| format!("{level:?}")),
             set: arguments.settings.iter().map(ToString::to_string).collect(),
             regions: plan.regions.clone(),
             rtt_ms_max: plan.round_trip_ms_max(),
@@ -246,17 +252,24 @@ impl fmt::Display for Report {
                  {shed} were not made"
             )?;
         }
-        writeln!(f, "  executions   {}", joined(shares.collect()))?;
+        if !self.settings.is_peer {
+            writeln!(f, "  executions   {}", joined(shares.collect()))?;
+        }
         writeln!(f, "  cpu a txn    {}", each(&self.cpu_us_per_txn, " us"))?;
         writeln!(f, "  cores busy   {:.2} of {}", self.cores_used, self.settings.cores)?;
         writeln!(f, "  memory       {}", each(&self.memory_mb, " MB"))?;
-        writeln!(
-            f,
-            "  wide area    {:.0} bytes a txn ({:.0} before compression), {:.2} frames",
-            self.wan_bytes_per_txn, self.wan_bytes_per_txn_uncompressed, self.wan_frames_per_txn
-        )?;
+        if !self.settings.is_peer {
+            writeln!(
+                f,
+                "  wide area    {:.0} bytes a txn ({:.0} before compression), {:.2} frames",
+                self.wan_bytes_per_txn,
+                self.wan_bytes_per_txn_uncompressed,
+                self.wan_frames_per_txn
+            )?;
+        }
         let Checked { digest, version, workload: facts } = &self.check;
-        writeln!(f, "  check        {} replicas equal at v{version}: {digest}", regions.len())?;
+        let at = version.map(|version| format!(" at v{version}")).unwrap_or_default();
+        writeln!(f, "  check        {} replicas equal{at}: {digest}", regions.len())?;
         writeln!(f, "               {facts}")?;
         if let [most, .., least] = &self.throughput_per_sec_of_runs[..] {
             let runs = self.throughput_per_sec_of_runs.len();

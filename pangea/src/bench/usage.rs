@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use pangea_node::client::Client;
+use pangea_peers::Peer;
 
 use crate::cluster::Cluster;
 use crate::failure::Failure;
@@ -54,6 +55,21 @@ impl Usage {
             usage.counters.push(client.status().await.map_err(lost)?.counters);
         }
         Ok(usage)
+    }
+
+    /// Reads what a peer used. What its servers send to each other, nobody counts.
+    ///
+    /// # Errors
+    /// When `/proc` can't be read.
+    pub fn of_peer(peer: &Peer) -> Result<Self, Failure> {
+        let servers = peer.usage();
+        Ok(Self {
+            node_cpu_us: servers.iter().map(|server| server.cpu_us).collect(),
+            load_cpu_us: process(None)?.cpu_us,
+            node_memory_bytes: servers.iter().map(|server| server.memory_bytes).collect(),
+            counters: vec![BTreeMap::new(); servers.len()],
+            ..Self::default()
+        })
     }
 
     /// What was added since `before`. Memory stays what it is.

@@ -1,6 +1,7 @@
 //! The ways in: how a client's call reaches a node.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -8,6 +9,7 @@ use pangea_core::hash::HashMap;
 use pangea_core::ids::{SnapshotVersion, TxnId};
 use pangea_core::txn::{Abort, Outcome, SqlState};
 use pangea_node::client::{Client, ClientError};
+use tokio::sync::Mutex;
 use tokio_postgres::{NoTls, Statement};
 
 use crate::failure::Failure;
@@ -22,6 +24,31 @@ pub enum Connection {
     Native(Client),
     /// Of PostgreSQL's protocol: one call after the other.
     Postgres(Arc<Session>),
+    /// With another database: one call after the other.
+    Peer(Arc<PeerSession>),
+}
+
+/// A session with another database.
+pub struct PeerSession {
+    session: Mutex<pangea_peers::Session>,
+    is_lost: AtomicBool,
+}
+
+impl PeerSession {
+    /// A session that was just opened.
+    pub fn new(session: pangea_peers::Session) -> Self {
+        Self { session: Mutex::new(session), is_lost: AtomicBool::new(false) }
+    }
+
+    async fn call(&self, procedure: &str, args: &[u8]) -> Result<Outcome, ClientError> {
+        let mut session = self.session.lock().await;
+        if !session.is_connected() {
+            return Err(ClientError::NotSent("the session is lost".to_owned()));
+        }
+        let outcome = session.call(procedure, args).await;
+        self.is_lost.store(!session.is_connected(), Ordering::Relaxed);
+        outcome.map_err(|lost| ClientError::Ambiguous(lost.to_string()))
+    }
 }
 
 /// A session of PostgreSQL's protocol, with a statement prepared for each procedure.
@@ -83,6 +110,7 @@ impl Connection {
         match self {
             Self::Native(client) => client.call(procedure, args).await,
             Self::Postgres(session) => session.call(procedure, args).await,
+            Self::Peer(session) => session.call(procedure, args).await,
         }
     }
 
@@ -91,6 +119,7 @@ impl Connection {
         match self {
             Self::Native(client) => client.is_connected(),
             Self::Postgres(session) => !session.client.is_closed(),
+            Self::Peer(session) => !session.is_lost.load(Ordering::Relaxed),
         }
     }
 
@@ -98,7 +127,7 @@ impl Connection {
     pub async fn back(&self, at_most: Duration) {
         match self {
             Self::Native(client) => drop(tokio::time::timeout(at_most, client.connected()).await),
-            Self::Postgres(_) => tokio::time::sleep(at_most).await,
+            Self::Postgres(_) | Self::Peer(_) => tokio::time::sleep(at_most).await,
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Clients at work, over one native connection a node, or a session of PostgreSQL's protocol each.
+//! Clients at work, over one native connection a node, or a session of PostgreSQL's protocol or of
+//! a peer each.
 //!
 //! - A **closed loop**: clients with one call in flight each. They go at the pace of what they
 //!   measure: while it stands still, they ask for nothing.
@@ -25,7 +26,7 @@ use pangea_node::client::{Client, ClientError};
 use tokio::task::JoinSet;
 
 use crate::failure::Failure;
-pub use connection::{Connection, Session};
+pub use connection::{Connection, PeerSession, Session};
 pub use samples::{Samples, Stats};
 
 /// Calls that load tables, at a time and node: each writes ten thousand rows or so.

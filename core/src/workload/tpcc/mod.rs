@@ -111,6 +111,7 @@ pub struct Tpcc {
     seed: u64,
     warehouses: u32,
     scale: Scale,
+    own_region: bool,
 }
 
 /// Warehouses at most.
@@ -122,10 +123,10 @@ impl Tpcc {
     /// # Errors
     /// When a setting is out of its bounds.
     pub fn new(mix: Mix, settings: &Settings) -> Result<Self, InvalidSettings> {
-        let Settings { seed, warehouses, scale, .. } = *settings;
+        let Settings { seed, warehouses, scale, own_region, .. } = *settings;
         setting("warehouses", warehouses.into(), 1, WAREHOUSES_MAX)?;
         scale.check()?;
-        Ok(Self { mix, seed, warehouses, scale })
+        Ok(Self { mix, seed, warehouses, scale, own_region })
     }
 
     /// The name on command lines.

@@ -28,10 +28,18 @@ const BY_NAME_PERCENT: u64 = 60;
 #[derive(Clone, Debug)]
 pub struct Terminal {
     mix: Mix,
-    warehouses: u32,
     scale: Scale,
     skew: Skew,
     home: District,
+    reach: Reach,
+}
+
+/// The warehouses that remote ones are drawn from: `first`, and every `step`th after it.
+#[derive(Clone, Copy, Debug)]
+struct Reach {
+    first: u32,
+    step: u32,
+    count: u32,
 }
 
 impl Terminal {
@@ -39,7 +47,7 @@ impl Terminal {
     /// warehouses in turn, and then their districts; where a region has no warehouse, all
     /// warehouses.
     pub(super) fn new(tpcc: &Tpcc, client: Client) -> Self {
-        let Tpcc { mix, seed, warehouses, scale } = *tpcc;
+        let Tpcc { mix, seed, warehouses, scale, own_region } = *tpcc;
         let (first, step, turn) = match client.region() < warehouses {
             true => (client.region(), client.regions, client.index_in_region()),
             false => (0, 1, client.index),
@@ -48,7 +56,11 @@ impl Terminal {
         let warehouse = Warehouse(first + turn % of_region * step + 1);
         let number = (turn / of_region % u32::from(DISTRICTS)) as u8 + 1;
         let home = District { warehouse, number };
-        Self { mix, warehouses, scale, skew: Skew::new(seed), home }
+        let reach = match own_region {
+            true => Reach { first: first + 1, step, count: of_region },
+            false => Reach { first: 1, step: 1, count: warehouses },
+        };
+        Self { mix, scale, skew: Skew::new(seed), home, reach }
     }
 
     /// The home warehouse, and the district of it that Stock-Level looks at.
@@ -76,16 +88,15 @@ impl Terminal {
         District { warehouse: self.home.warehouse, number }
     }
 
-    /// Any warehouse but the home warehouse, if there is another.
+    /// Any warehouse within reach but the home warehouse, if there is another.
     fn remote(&self, dice: &mut Dice) -> Warehouse {
         let home = self.home.warehouse;
-        match self.warehouses {
-            1 => home,
-            warehouses => {
-                let step = dice.between(1, u64::from(warehouses) - 1) as u32;
-                Warehouse((home.0 - 1 + step) % warehouses + 1)
-            }
+        let Reach { first, step, count } = self.reach;
+        if count == 1 {
+            return home;
         }
+        let further = dice.between(1, u64::from(count) - 1) as u32;
+        Warehouse(first + ((home.0 - first) / step + further) % count * step)
     }
 
     fn new_order(&self, dice: &mut Dice, entry: Date) -> NewOrderArgs {

@@ -6,13 +6,7 @@ use crate::workload::tests::{Bench, small};
 use std::collections::{BTreeMap, BTreeSet};
 
 fn ops(args: &[u8]) -> Vec<Op<'_>> {
-    let mut ops = Vec::new();
-    for_each_op::<DecodeError>(args, |op| {
-        ops.push(op);
-        Ok(())
-    })
-    .expect("well formed");
-    ops
+    operations(args).expect("well formed")
 }
 
 fn generator(mix: Mix, settings: &Settings, client: Client) -> Generator {

@@ -1,6 +1,6 @@
 //! The mix of transactions and of their inputs, and where terminals live.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::time::Timestamp;
 use crate::workload::dice::Dice;
@@ -96,5 +96,39 @@ fn terminals_live_in_the_warehouses_of_their_region() {
     for index in 0..9 {
         let home = few.terminal(Client::new(index, 9, 3)).home();
         assert_eq!(home.warehouse, Warehouse(1), "where a region has no warehouse");
+    }
+}
+
+#[test]
+fn regions_never_meet_where_remote_warehouses_are_of_the_own_region() {
+    let settings = Settings { warehouses: 8, own_region: true, ..small() };
+    let tpcc = Tpcc::new(Mix::NewOrderPayment, &settings).expect("valid settings");
+    let mut dice = Dice::new(5);
+    for index in 0..24 {
+        let client = Client::new(index, 24, 3);
+        let mut terminal = tpcc.terminal(client);
+        let mut reached = BTreeSet::new();
+        for _ in 0..400 {
+            let call = terminal.next(&mut dice, Timestamp::default());
+            if call.label == "payment" {
+                let args = PaymentArgs::decode(&call.args).expect("well formed");
+                reached.insert(args.customer_district.warehouse.0);
+            } else {
+                let args = NewOrderArgs::decode(&call.args).expect("well formed");
+                reached.extend(args.lines().iter().map(|line| line.supply.0));
+            }
+        }
+        let of_region: BTreeSet<u32> = (1..=8).filter(|w| (w - 1) % 3 == client.region()).collect();
+        assert_eq!(reached, of_region, "client {index}");
+    }
+    let alone = Settings { warehouses: 3, ..settings };
+    let alone = Tpcc::new(Mix::NewOrderPayment, &alone).expect("valid settings");
+    let mut terminal = alone.terminal(Client::new(1, 3, 3));
+    for _ in 0..200 {
+        let call = terminal.next(&mut dice, Timestamp::default());
+        if call.label == "payment" {
+            let args = PaymentArgs::decode(&call.args).expect("well formed");
+            assert_eq!(args.customer_district.warehouse, Warehouse(2), "a region's only one");
+        }
     }
 }

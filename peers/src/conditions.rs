@@ -1,0 +1,179 @@
+//! What must be true of the rows, in SQL that PostgreSQL and MariaDB both have.
+//!
+//! The conditions of TPC-C 3.3.2 that New-Order and Payment can break, each as a query for the
+//! number of places where it is broken; and that the rows are those of the transactions that
+//! clients saw commit: each order is one New-Order, each line of history one Payment.
+
+use std::collections::BTreeMap;
+
+use pangea_core::workload::tpcc::tables::DISTRICTS;
+use pangea_core::workload::{Settings, Workload};
+
+use crate::failure::Failure;
+
+/// A number that a query must answer with, and what it is.
+pub(crate) struct Condition {
+    /// In words.
+    pub name: String,
+    /// A query of one number.
+    pub query: String,
+    /// The number.
+    pub expected: i64,
+}
+
+/// Name and query, whose answer must be 0.
+const TPCC: [(&str, &str); 9] = [
+    (
+        "warehouses where TPC-C condition 1 is broken (W_YTD is the sum of D_YTD)",
+        "SELECT count(*) FROM warehouse JOIN (SELECT d_w_id, sum(d_ytd) AS paid FROM district \
+         GROUP BY d_w_id) AS d ON d_w_id = w_id WHERE w_ytd <> paid",
+    ),
+    (
+        "districts where TPC-C condition 2 is broken (the last order is D_NEXT_O_ID - 1)",
+        "SELECT count(*) FROM district \
+         LEFT JOIN (SELECT o_w_id, o_d_id, max(o_id) AS last_o FROM orders \
+         GROUP BY o_w_id, o_d_id) AS o ON o_w_id = d_w_id AND o_d_id = d_id \
+         LEFT JOIN (SELECT no_w_id, no_d_id, max(no_o_id) AS last_no FROM new_order \
+         GROUP BY no_w_id, no_d_id) AS n ON no_w_id = d_w_id AND no_d_id = d_id \
+         WHERE coalesce(last_o, 0) <> d_next_o_id - 1 OR coalesce(last_no, 0) <> d_next_o_id - 1",
+    ),
+    (
+        "districts where TPC-C condition 3 is broken (new orders have no gap)",
+        "SELECT count(*) FROM (SELECT no_w_id FROM new_order GROUP BY no_w_id, no_d_id \
+         HAVING max(no_o_id) - min(no_o_id) + 1 <> count(*)) AS gaps",
+    ),
+    (
+        "districts where TPC-C condition 4 is broken (the sum of O_OL_CNT is the lines)",
+        "SELECT count(*) FROM (SELECT o_w_id, o_d_id, sum(o_ol_cnt) AS announced FROM orders \
+         GROUP BY o_w_id, o_d_id) AS o LEFT JOIN (SELECT ol_w_id, ol_d_id, count(*) AS there \
+         FROM order_line GROUP BY ol_w_id, ol_d_id) AS l ON ol_w_id = o_w_id AND ol_d_id = o_d_id \
+         WHERE coalesce(there, 0) <> announced",
+    ),
+    (
+        "orders where TPC-C condition 5 is broken (no carrier, while it is new)",
+        "SELECT count(*) FROM orders LEFT JOIN new_order ON no_w_id = o_w_id AND no_d_id = o_d_id \
+         AND no_o_id = o_id WHERE (o_carrier_id IS NULL) <> (no_o_id IS NOT NULL)",
+    ),
+    (
+        "orders where TPC-C condition 6 is broken (O_OL_CNT is the lines)",
+        "SELECT count(*) FROM orders LEFT JOIN (SELECT ol_w_id, ol_d_id, ol_o_id, \
+         count(*) AS there FROM order_line GROUP BY ol_w_id, ol_d_id, ol_o_id) AS l \
+         ON ol_w_id = o_w_id AND ol_d_id = o_d_id AND ol_o_id = o_id \
+         WHERE coalesce(there, 0) <> o_ol_cnt",
+    ),
+    (
+        "warehouses where TPC-C condition 8 is broken (W_YTD is what was paid)",
+        "SELECT count(*) FROM warehouse JOIN (SELECT h_w_id, sum(h_amount) AS paid FROM history \
+         GROUP BY h_w_id) AS h ON h_w_id = w_id WHERE w_ytd <> paid",
+    ),
+    (
+        "districts where TPC-C condition 9 is broken (D_YTD is what was paid)",
+        "SELECT count(*) FROM district JOIN (SELECT h_w_id, h_d_id, sum(h_amount) AS paid \
+         FROM history GROUP BY h_w_id, h_d_id) AS h ON h_w_id = d_w_id AND h_d_id = d_id \
+         WHERE d_ytd <> paid",
+    ),
+    (
+        // The amounts of what the load delivered are 0, and nothing is delivered after it.
+        "customers where TPC-C condition 10 is broken (C_BALANCE is what was paid)",
+        "SELECT count(*) FROM customer LEFT JOIN (SELECT h_c_w_id, h_c_d_id, h_c_id, \
+         sum(h_amount) AS paid FROM history GROUP BY h_c_w_id, h_c_d_id, h_c_id) AS h \
+         ON h_c_w_id = c_w_id AND h_c_d_id = c_d_id AND h_c_id = c_id \
+         WHERE c_balance <> -coalesce(paid, 0) OR c_ytd_payment <> coalesce(paid, 0)",
+    ),
+];
+
+/// The tables of a workload.
+pub(crate) fn tables(workload: &Workload) -> &'static [&'static str] {
+    match workload {
+        Workload::Ycsb(_) => &["ycsb"],
+        _ => &[
+            "item",
+            "warehouse",
+            "district",
+            "stock",
+            "customer",
+            "history",
+            "orders",
+            "new_order",
+            "order_line",
+        ],
+    }
+}
+
+/// What must be true, after the load and so many transactions of each label; nobody knows how many
+/// where some have an unknown outcome.
+pub(crate) fn all(
+    workload: &Workload,
+    settings: &Settings,
+    committed: Option<&BTreeMap<String, u64>>,
+) -> Vec<Condition> {
+    let condition = |name: &str, query: &str, expected: u64| Condition {
+        name: name.to_owned(),
+        query: query.to_owned(),
+        expected: expected as i64,
+    };
+    if let Workload::Ycsb(_) = workload {
+        let len = settings.value_len;
+        let query = format!("SELECT count(*) FROM ycsb WHERE length(value) <> {len}");
+        return vec![
+            condition("rows of YCSB", "SELECT count(*) FROM ycsb", settings.rows),
+            condition("rows of YCSB of another length", &query, 0),
+        ];
+    }
+    let (warehouses, scale) = (u64::from(settings.warehouses), settings.scale);
+    let districts = warehouses * u64::from(DISTRICTS);
+    let mut all = vec![
+        condition("warehouses", "SELECT count(*) FROM warehouse", warehouses),
+        condition("districts", "SELECT count(*) FROM district", districts),
+        condition(
+            "customers",
+            "SELECT count(*) FROM customer",
+            districts * u64::from(scale.customers),
+        ),
+        condition(
+            "items in stock",
+            "SELECT count(*) FROM stock",
+            warehouses * u64::from(scale.items),
+        ),
+    ];
+    all.extend(TPCC.map(|(name, query)| condition(name, query, 0)));
+    if let Some(committed) = committed {
+        let count = |label: &str| committed.get(label).copied().unwrap_or(0);
+        all.push(condition(
+            "orders, of the load and of the New-Orders that committed",
+            "SELECT count(*) FROM orders",
+            districts * u64::from(scale.orders) + count("new-order"),
+        ));
+        all.push(condition(
+            "payments, of the load and of the Payments that committed",
+            "SELECT count(*) FROM history",
+            districts * u64::from(scale.customers) + count("payment"),
+        ));
+    }
+    all
+}
+
+impl Condition {
+    /// Fails when the answer is another number.
+    pub fn judge(&self, answer: i64) -> Result<(), Failure> {
+        let Self { name, expected, .. } = self;
+        match answer == *expected {
+            true => Ok(()),
+            false => Err(Failure::Failed(format!("{name}: {answer}, and not {expected}"))),
+        }
+    }
+}
+
+/// Fails when two places don't hold the same rows.
+pub(crate) fn judge_equal<D: PartialEq + std::fmt::Debug>(
+    table: &str,
+    digests: &[(String, D)],
+) -> Result<(), Failure> {
+    let Some((first, digest)) = digests.first() else { return Ok(()) };
+    match digests.iter().find(|(_, other)| other != digest) {
+        None => Ok(()),
+        Some((place, other)) => Err(Failure::Failed(format!(
+            "{table} differs: {digest:?} in {first}, {other:?} in {place}"
+        ))),
+    }
+}

@@ -1,0 +1,277 @@
+//! etcd: a member in every place, each with all keys.
+//!
+//! One member leads, here that of the first place, and all writes are in its log before a majority
+//! has them. Clients talk to the member of their place, which passes on what it can't do itself.
+//! YCSB's ten operations are one transaction of etcd; it has no procedures, so nothing that decides
+//! what to write by what it read is one call, and TPC-C is not for it.
+//!
+//! | setting | why |
+//! |---|---|
+//! | `heartbeat-interval`, `election-timeout` | at least a round trip, and ten of them: as its documents ask for |
+//! | `quota-backend-bytes` | 8 GB, so that it does not stop to take writes at 2 |
+//! | `auto-compaction` | of what is older than a minute: versions that nobody asks for |
+//!
+//! It always waits for its disks: 3.4 has no way to do otherwise.
+
+mod client;
+mod rows;
+pub mod wire;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use pangea_core::workload::{Settings, Workload};
+use rustix::process::Signal;
+use tempfile::TempDir;
+use tonic::{Code, Status};
+
+use crate::calls::{Work, Ycsb};
+use crate::failure::Failure;
+use crate::peer::{Checked, Durability, Options};
+use crate::place::Place;
+use crate::program::{self, Needed};
+use crate::server::{Server, Signals, stop_all};
+use crate::session::{Attempt, encode_values};
+pub use client::Client;
+use wire::{Op, PutRequest, RangeRequest, RequestOp};
+
+const ETCD: Needed = Needed { name: "etcd", package: "etcd-server" };
+const SIGNALS: Signals = Signals { clean: Signal::TERM, quick: Signal::KILL };
+/// etcd's own, for a local network.
+const HEARTBEAT_MS_MIN: u32 = 100;
+/// Heartbeats without which a member stands for election.
+const HEARTBEATS_LOST: u32 = 10;
+/// How long members may take to agree on a leader.
+const START_DEADLINE: Duration = Duration::from_secs(60);
+const LOOK: Duration = Duration::from_millis(50);
+/// Connections to a member that its clients share.
+const CONNECTIONS: usize = 4;
+
+/// Whether it is installed, and can do what is asked for.
+pub(crate) fn check(options: &Options) -> Result<(), Failure> {
+    if options.durability == Durability::Os {
+        let message = "etcd 3.4 always waits for its disks: only durability fsync is comparable";
+        return Err(Failure::Usage(message.to_owned()));
+    }
+    ETCD.find().map(drop)
+}
+
+/// Running members.
+#[derive(Debug)]
+pub struct Etcd {
+    /// Before the directory, so that they are gone when it goes.
+    servers: Vec<Server>,
+    addresses: Vec<SocketAddr>,
+    /// By place.
+    clients: Vec<Vec<Client>>,
+    sessions: AtomicU64,
+    puts: Arc<AtomicU64>,
+    directory: TempDir,
+}
+
+/// Where a member is.
+struct Site<'a> {
+    place: &'a Place,
+    directory: PathBuf,
+    clients: SocketAddr,
+    members: SocketAddr,
+}
+
+impl Etcd {
+    /// Starts all members, and has that of the first place lead.
+    pub(crate) async fn start(places: &[Place], options: &Options) -> Result<Self, Failure> {
+        check(options)?;
+        let directory = program::temporary("etcd", options.within.as_deref())?;
+        let mut sites = Vec::new();
+        for place in places {
+            let [clients, members] = place.free_ports()?;
+            let directory = directory.path().join(format!("{}-{}", sites.len(), place.name()));
+            program::make_dir(&directory, None)?;
+            sites.push(Site { place, directory, clients, members });
+        }
+        let member = |site: &Site<'_>| format!("{}=http://{}", site.place.name(), site.members);
+        let cluster = sites.iter().map(member).collect::<Vec<_>>().join(",");
+        let mut etcd = Self {
+            servers: Vec::new(),
+            addresses: sites.iter().map(|site| site.clients).collect(),
+            clients: Vec::new(),
+            sessions: AtomicU64::new(0),
+            puts: Arc::default(),
+            directory,
+        };
+        for site in &sites {
+            etcd.servers.push(site.serve(&cluster, options)?);
+        }
+        etcd.wait_and_lead().await?;
+        for address in &etcd.addresses {
+            let mut clients = Vec::new();
+            for _ in 0..CONNECTIONS {
+                clients.push(Client::connect(*address).await?);
+            }
+            etcd.clients.push(clients);
+        }
+        Ok(etcd)
+    }
+
+    /// Waits until every member has a leader, and until that is the first.
+    async fn wait_and_lead(&self) -> Result<(), Failure> {
+        let deadline = Instant::now() + START_DEADLINE;
+        loop {
+            self.servers.iter().try_for_each(Server::is_running)?;
+            let why = match self.lead().await {
+                Ok(true) => return Ok(()),
+                Ok(false) => "the first member does not lead".to_owned(),
+                Err(error) => error.to_string(),
+            };
+            if Instant::now() > deadline {
+                return Err(Failure::failed("etcd's members don't agree", why));
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// Whether all see the first member lead. Where another does, it is asked to step back.
+    async fn lead(&self) -> Result<bool, Failure> {
+        let said = |status: Status| Failure::failed("etcd", status.message());
+        let mut members = Vec::new();
+        for address in &self.addresses {
+            let mut client = Client::connect(*address).await?;
+            let status = client.status().await.map_err(said)?;
+            let id = status.header.map_or(0, |header| header.member_id);
+            members.push((client, id, status.leader));
+        }
+        let first = members[0].1;
+        if members.iter().all(|(_, _, leader)| *leader == first) {
+            return Ok(true);
+        }
+        let is_leader = |(_, id, leader): &&mut (Client, u64, u64)| id == leader;
+        if let Some((client, ..)) = members.iter_mut().find(is_leader) {
+            client.move_leader(first).await.map_err(said)?;
+        }
+        Ok(false)
+    }
+
+    /// A session of a client with the member of its place.
+    pub(crate) async fn session(&self, place: usize) -> Result<Session, Failure> {
+        let number = self.sessions.fetch_add(1, Ordering::Relaxed) as usize;
+        let client = self.clients[place][number % CONNECTIONS].clone();
+        Ok(Session { client, puts: self.puts.clone() })
+    }
+
+    pub(crate) async fn load(
+        &self,
+        workload: &Workload,
+        progress: impl FnMut(u64, u64),
+    ) -> Result<(), Failure> {
+        rows::load(&self.clients[0], workload, progress).await
+    }
+
+    pub(crate) async fn check(
+        &self,
+        settings: &Settings,
+        is_known: bool,
+    ) -> Result<Checked, Failure> {
+        let mut members = Vec::new();
+        for (server, address) in self.servers.iter().zip(&self.addresses) {
+            members.push((server.name.clone(), Client::connect(*address).await?));
+        }
+        let puts = is_known.then(|| self.puts.load(Ordering::Relaxed));
+        rows::check(&mut members, settings, puts).await
+    }
+
+    pub(crate) fn address(&self, place: usize) -> SocketAddr {
+        self.addresses[place]
+    }
+
+    pub(crate) fn servers(&self) -> &[Server] {
+        &self.servers
+    }
+
+    pub(crate) async fn stop(self) -> Result<(), Failure> {
+        drop(self.clients);
+        let stopped = stop_all(self.servers).await;
+        let path = self.directory.path().display().to_string();
+        let removed = self.directory.close();
+        stopped.and(removed.map_err(|error| Failure::failed(format!("can't remove {path}"), error)))
+    }
+}
+
+impl Site<'_> {
+    fn serve(&self, cluster: &str, options: &Options) -> Result<Server, Failure> {
+        let Self { place, directory, clients, members } = self;
+        let heartbeat_ms = options.round_trip_ms.max(HEARTBEAT_MS_MIN);
+        let mut command = program::command(place, None, &ETCD.find()?, "KILL");
+        command.current_dir(directory).args([
+            format!("--name={}", place.name()),
+            format!("--data-dir={}", directory.join("data").display()),
+            format!("--listen-client-urls=http://{clients}"),
+            format!("--advertise-client-urls=http://{clients}"),
+            format!("--listen-peer-urls=http://{members}"),
+            format!("--initial-advertise-peer-urls=http://{members}"),
+            format!("--initial-cluster={cluster}"),
+            "--initial-cluster-state=new".to_owned(),
+            format!("--heartbeat-interval={heartbeat_ms}"),
+            format!("--election-timeout={}", HEARTBEATS_LOST * heartbeat_ms),
+            format!("--quota-backend-bytes={}", 8_u64 << 30),
+            "--auto-compaction-mode=periodic".to_owned(),
+            "--auto-compaction-retention=1m".to_owned(),
+            "--logger=zap".to_owned(),
+            "--log-level=warn".to_owned(),
+        ]);
+        let name = format!("etcd in {}", place.name());
+        Server::start(command, name, &directory.join("log"), SIGNALS)
+    }
+}
+
+/// A client's session, which shares a connection with others.
+#[derive(Debug)]
+pub(crate) struct Session {
+    client: Client,
+    /// Keys that acknowledged transactions have put.
+    puts: Arc<AtomicU64>,
+}
+
+impl Session {
+    pub async fn run(&mut self, work: &Work<'_>) -> Attempt {
+        match work {
+            Work::Ycsb(work) => self.ycsb(work).await,
+            Work::NewOrder(_) | Work::Payment(_) => {
+                Attempt::Aborted(Attempt::abort("0A000", "etcd has no procedures"))
+            }
+        }
+    }
+
+    async fn ycsb(&mut self, work: &Ycsb<'_>) -> Attempt {
+        let reads = work
+            .reads
+            .iter()
+            .map(|row| Op::Range(RangeRequest { key: rows::key(*row), ..RangeRequest::default() }));
+        let writes = work.writes.iter().map(|(row, value)| {
+            Op::Put(PutRequest { key: rows::key(*row), value: value.to_vec() })
+        });
+        let ops = reads.chain(writes).map(|op| RequestOp { op: Some(op) });
+        match self.client.txn(ops.collect()).await {
+            Ok(answer) => {
+                self.puts.fetch_add(work.writes.len() as u64, Ordering::Relaxed);
+                let found = answer.responses.iter().filter_map(|response| response.range.as_ref());
+                let values = found.map(|range| range.kvs.first().map_or(&[][..], |kv| &kv.value));
+                Attempt::Committed(encode_values(values))
+            }
+            Err(status) => attempt_of(&status),
+        }
+    }
+}
+
+fn attempt_of(status: &Status) -> Attempt {
+    match status.code() {
+        // "too many requests": it was not taken.
+        Code::ResourceExhausted => Attempt::Undone(Attempt::abort("53000", status.message())),
+        Code::InvalidArgument | Code::FailedPrecondition | Code::OutOfRange => {
+            Attempt::Aborted(Attempt::abort("XX000", status.message()))
+        }
+        _ => Attempt::Lost(status.message().to_owned()),
+    }
+}

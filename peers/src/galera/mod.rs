@@ -1,0 +1,330 @@
+//! MariaDB Galera: a master in every place, each with all rows.
+//!
+//! A transaction runs where its client is, and when it commits its write set is sent to all, in one
+//! order, and certified by each: of two that met, the first in the order stays. So a commit costs a
+//! round trip to the other places, and no reader waits for it.
+//!
+//! Settings that are not MariaDB's own, and why:
+//!
+//! | setting | why |
+//! |---|---|
+//! | `evs.send_window`, `evs.user_send_window = 512` | as many write sets may be under way in a round trip as clients make: with the 4 and 2 of a local network, a wide area starves |
+//! | `gcs.fc_limit = 512`, `gcs.fc_factor = 0.9` | a node that applies a little late stops nobody |
+//! | `wsrep_slave_threads = 4` | write sets that don't meet are applied side by side |
+//! | `innodb_flush_log_at_trx_commit` | 1 for [`Durability::Fsync`], 2 for `Os` |
+//! | `transaction_isolation = READ-COMMITTED` | no gap locks, so that fewer deadlock; the procedures need no more |
+//! | `innodb_buffer_pool_size`, `innodb_log_file_size` | all rows fit, and no flood of pages falls into a run |
+//! | `gcache.size` | a node that is behind needs no new copy |
+//!
+//! The files are made once, by a server that starts a cluster of one and ends, and are then copied
+//! to every place: so all begin in the same state and none must be sent a copy by another.
+
+mod session;
+mod tables;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use mysql_async::prelude::Queryable;
+use mysql_async::{Conn, OptsBuilder};
+use pangea_core::workload::{Settings, Workload};
+use rustix::process::Signal;
+use tempfile::TempDir;
+
+use crate::failure::Failure;
+use crate::peer::{Checked, Durability, Isolation, Options};
+use crate::place::Place;
+use crate::program::{self, Needed, Owner};
+use crate::server::{Server, Signals, stop_all};
+pub(crate) use session::Session;
+pub(crate) use tables::VALUE_LEN_MAX;
+
+const MARIADBD: Needed = Needed { name: "mariadbd", package: "mariadb-server" };
+const INSTALL: Needed = Needed { name: "mariadb-install-db", package: "mariadb-server" };
+const PROVIDER: Needed = Needed { name: "/usr/lib/galera/libgalera_smm.so", package: "galera-4" };
+/// What the script that brings a node up to date runs.
+const RSYNC: Needed = Needed { name: "rsync", package: "rsync" };
+const SOCAT: Needed = Needed { name: "socat", package: "socat" };
+
+/// A database and a user of this name.
+const NAME: &str = "pangea";
+/// Sessions that are not clients': loads, checks, and those that are ending.
+const OTHER_SESSIONS: u32 = 40;
+const SIGNALS: Signals = Signals { clean: Signal::TERM, quick: Signal::KILL };
+/// How long servers may take to be synced.
+const START_DEADLINE: Duration = Duration::from_secs(120);
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Whether it is installed, and can do what is asked for.
+pub(crate) fn check(options: &Options) -> Result<(), Failure> {
+    if options.isolation == Isolation::Serializable {
+        let message = "Galera does not have serializable transactions across its nodes";
+        return Err(Failure::Usage(message.to_owned()));
+    }
+    for needed in [MARIADBD, INSTALL, PROVIDER, RSYNC, SOCAT] {
+        needed.find()?;
+    }
+    Owner::of_server("mysql", "mariadb-server").map(drop)
+}
+
+/// Running masters.
+#[derive(Debug)]
+pub struct Galera {
+    /// Before the directory, so that they are gone when it goes.
+    servers: Vec<Server>,
+    addresses: Vec<SocketAddr>,
+    directory: TempDir,
+}
+
+/// Where a server is and what it is.
+struct Site<'a> {
+    place: &'a Place,
+    owner: Option<&'a Owner>,
+    directory: PathBuf,
+    /// For clients.
+    sql: SocketAddr,
+    /// Where others of the group connect to.
+    group: SocketAddr,
+    /// Where it is sent the write sets that it has missed.
+    missed: SocketAddr,
+    /// Where it is sent a whole copy.
+    copy: SocketAddr,
+}
+
+impl Galera {
+    /// Makes the files, starts a cluster in the first place and has the others join it.
+    pub(crate) async fn start(places: &[Place], options: &Options) -> Result<Self, Failure> {
+        check(options)?;
+        let owner = Owner::of_server("mysql", "mariadb-server")?;
+        let directory = program::temporary("galera", options.within.as_deref())?;
+        let mut sites = Vec::new();
+        for place in places {
+            let [sql, group, missed, copy] = place.free_ports()?;
+            let directory = directory.path().join(format!("{}-{}", sites.len(), place.name()));
+            program::make_dir(&directory, owner.as_ref())?;
+            let owner = owner.as_ref();
+            sites.push(Site { place, owner, directory, sql, group, missed, copy });
+        }
+        sites[0].make_files().await?;
+        for site in &sites[1..] {
+            site.copy_files(&sites[0]).await?;
+        }
+        let members: Vec<String> = sites.iter().map(|site| site.group.to_string()).collect();
+        let addresses = sites.iter().map(|site| site.sql).collect();
+        let mut galera = Self { servers: Vec::new(), addresses, directory };
+        for (index, site) in sites.iter().enumerate() {
+            let joins = if index == 0 { &[][..] } else { &members[..] };
+            galera.servers.push(site.serve(joins, options)?);
+            // The first is the cluster that others join.
+            if index == 0 {
+                galera.wait_for(0, 1).await?;
+            }
+        }
+        for index in 0..sites.len() {
+            galera.wait_for(index, sites.len()).await?;
+        }
+        Ok(galera)
+    }
+
+    /// Waits until a server is synced with so many members at least.
+    async fn wait_for(&self, index: usize, members: usize) -> Result<(), Failure> {
+        let deadline = Instant::now() + START_DEADLINE;
+        loop {
+            let found = match self.connect(index).await {
+                Ok(mut conn) => state(&mut conn).await,
+                Err(error) => Err(error),
+            };
+            match &found {
+                Ok((state, size)) if state == "Synced" && *size >= members => return Ok(()),
+                Ok(_) | Err(_) => {}
+            }
+            self.servers[index].is_running()?;
+            if Instant::now() > deadline {
+                let name = &self.servers[index].name;
+                let found = match found {
+                    Ok((state, size)) => format!("{state}, with {size} members"),
+                    Err(error) => error.to_string(),
+                };
+                return Err(Failure::failed(format!("{name} is not synced"), found));
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    async fn connect(&self, index: usize) -> Result<Conn, Failure> {
+        connect(self.addresses[index]).await
+    }
+
+    /// A session of a client with the master of its place.
+    pub(crate) async fn session(
+        &self,
+        workload: &Workload,
+        place: usize,
+    ) -> Result<Session, Failure> {
+        Session::open(self.connect(place).await?, workload).await
+    }
+
+    pub(crate) async fn load(
+        &self,
+        workload: &Workload,
+        progress: impl FnMut(u64, u64),
+    ) -> Result<(), Failure> {
+        tables::load(self.addresses[0], workload, progress).await
+    }
+
+    pub(crate) async fn check(
+        &self,
+        workload: &Workload,
+        settings: &Settings,
+        committed: Option<&BTreeMap<String, u64>>,
+    ) -> Result<Checked, Failure> {
+        let mut conns = Vec::new();
+        for (index, server) in self.servers.iter().enumerate() {
+            conns.push((server.name.clone(), self.connect(index).await?));
+        }
+        tables::check(conns, workload, settings, committed).await
+    }
+
+    pub(crate) fn address(&self, place: usize) -> SocketAddr {
+        self.addresses[place]
+    }
+
+    pub(crate) fn servers(&self) -> &[Server] {
+        &self.servers
+    }
+
+    pub(crate) async fn stop(self) -> Result<(), Failure> {
+        let stopped = stop_all(self.servers).await;
+        let path = self.directory.path().display().to_string();
+        let removed = self.directory.close();
+        stopped.and(removed.map_err(|error| Failure::failed(format!("can't remove {path}"), error)))
+    }
+}
+
+/// How a server is, and how many members its cluster has.
+async fn state(conn: &mut Conn) -> Result<(String, usize), Failure> {
+    let query = "SHOW STATUS WHERE Variable_name IN \
+                 ('wsrep_local_state_comment', 'wsrep_cluster_size')";
+    let rows: Result<Vec<(String, String)>, _> = conn.query(query).await;
+    let rows = rows.map_err(|error| Failure::failed("wsrep status", error))?;
+    let mut values: BTreeMap<String, String> = rows.into_iter().collect();
+    let mut value = |name: &str| values.remove(name).unwrap_or_default();
+    let size = value("wsrep_cluster_size").parse().unwrap_or(0);
+    Ok((value("wsrep_local_state_comment"), size))
+}
+
+async fn connect(address: SocketAddr) -> Result<Conn, Failure> {
+    let options = OptsBuilder::default()
+        .ip_or_hostname(address.ip().to_string())
+        .tcp_port(address.port())
+        .tcp_nodelay(true)
+        .prefer_socket(false)
+        .user(Some(NAME))
+        .db_name(Some(NAME));
+    let conn = Conn::new(options).await;
+    conn.map_err(|error| Failure::failed("can't connect to MariaDB", error))
+}
+
+impl Site<'_> {
+    fn data(&self) -> PathBuf {
+        self.directory.join("data")
+    }
+
+    fn command(&self, program: &Path) -> Command {
+        let mut command = program::command(self.place, self.owner, program, "KILL");
+        command.current_dir(&self.directory).arg("--no-defaults");
+        command
+    }
+
+    /// Makes the files of a cluster of one, with the database and its user.
+    async fn make_files(&self) -> Result<(), Failure> {
+        let mut command = self.command(&INSTALL.find()?);
+        command.args(["--skip-test-db", "--auth-root-authentication-method=normal"]);
+        command.arg(format!("--datadir={}", self.data().display()));
+        program::run(command, "mariadb-install-db").await?;
+        // One statement to a line.
+        let statements = format!(
+            "CREATE DATABASE {NAME} CHARACTER SET latin1 COLLATE latin1_bin;\n\
+             CREATE USER {NAME}@'%';\nGRANT ALL ON *.* TO {NAME}@'%';\nSHUTDOWN;\n"
+        );
+        let path = self.directory.join("init.sql");
+        let written = std::fs::write(&path, statements);
+        written.map_err(|error| Failure::failed("can't write init.sql", error))?;
+        program::give(&path, self.owner)?;
+        let mut command = self.server(&[], "gcache.size=16M")?;
+        command.arg(format!("--init-file={}", path.display()));
+        program::run(command, "the first start of mariadbd").await
+    }
+
+    /// Copies the files of another place, but for those that are a node's own.
+    async fn copy_files(&self, from: &Self) -> Result<(), Failure> {
+        let mut command = Command::new("cp");
+        command.arg("--archive").arg(from.data()).arg(self.data());
+        program::run(command, "cp").await?;
+        for name in ["gvwstate.dat", "galera.cache", "auto.cnf"] {
+            let removed = std::fs::remove_file(self.data().join(name));
+            match removed {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(Failure::failed(format!("can't remove {name}"), error));
+                }
+                Ok(()) | Err(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// The command of a server that joins these members, or is a cluster itself.
+    fn server(&self, joins: &[String], provider: &str) -> Result<Command, Failure> {
+        let Self { place, directory, sql, group, missed, copy, .. } = self;
+        let mut command = self.command(&MARIADBD.find()?);
+        if joins.is_empty() {
+            command.arg("--wsrep-new-cluster");
+        }
+        command.args([
+            format!("--datadir={}", self.data().display()),
+            format!("--socket={}", directory.join("socket").display()),
+            format!("--pid-file={}", directory.join("pid").display()),
+            format!("--bind-address={}", sql.ip()),
+            format!("--port={}", sql.port()),
+            "--skip-name-resolve".to_owned(),
+            "--local-infile=1".to_owned(),
+            "--binlog-format=ROW".to_owned(),
+            "--default-storage-engine=InnoDB".to_owned(),
+            "--innodb-autoinc-lock-mode=2".to_owned(),
+            "--wsrep-on=ON".to_owned(),
+            format!("--wsrep-provider={}", PROVIDER.name),
+            format!("--wsrep-cluster-name={NAME}"),
+            format!("--wsrep-cluster-address=gcomm://{}", joins.join(",")),
+            format!("--wsrep-node-name={}", place.name()),
+            format!("--wsrep-node-address={}", place.address()),
+            "--wsrep-sst-method=rsync".to_owned(),
+            format!("--wsrep-sst-receive-address={copy}"),
+            format!(
+                "--wsrep-provider-options=gmcast.listen_addr=tcp://{group};ist.recv_addr={missed};\
+                 {provider}"
+            ),
+        ]);
+        Ok(command)
+    }
+
+    fn serve(&self, joins: &[String], options: &Options) -> Result<Server, Failure> {
+        let provider = "evs.send_window=512;evs.user_send_window=512;gcs.fc_limit=512;\
+                        gcs.fc_factor=0.9;gcache.size=512M";
+        let mut command = self.server(joins, provider)?;
+        let flush = if options.durability == Durability::Fsync { 1 } else { 2 };
+        command.args([
+            format!("--innodb-flush-log-at-trx-commit={flush}"),
+            format!("--innodb-buffer-pool-size={}M", options.cache_mb),
+            "--innodb-log-file-size=1G".to_owned(),
+            "--transaction-isolation=READ-COMMITTED".to_owned(),
+            "--wsrep-slave-threads=4".to_owned(),
+            format!("--max-connections={}", options.sessions + OTHER_SESSIONS),
+            "--max-allowed-packet=64M".to_owned(),
+        ]);
+        let name = format!("MariaDB in {}", self.place.name());
+        Server::start(command, name, &self.directory.join("log"), SIGNALS)
+    }
+}

@@ -1,0 +1,304 @@
+//! PostgreSQL: a primary in the first place, and a synchronous standby in every other.
+//!
+//! A commit is acknowledged when one standby has it too (`ANY 1`), so that the loss of a place
+//! loses nothing. Clients of all regions talk to the primary, because standbys take no writes; a
+//! procedure is one function call, so that a client in another region pays one round trip for it.
+//!
+//! Settings that are not PostgreSQL's own, and why:
+//!
+//! | setting | why |
+//! |---|---|
+//! | `synchronous_commit = on`, `synchronous_standby_names = 'ANY 1 (*)'` | a majority of three has it |
+//! | `fsync = off` | for [`Durability::Os`] alone |
+//! | `shared_buffers` | all rows fit |
+//! | `max_wal_size`, `checkpoint_timeout` | no checkpoint falls into a run that others have none in |
+//! | `wal_keep_size` | a standby that is behind needs no new copy |
+//! | `jit = off`, `max_standby_streaming_delay = -1` | short statements; the check's reads are not cut short |
+
+mod session;
+mod tables;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use pangea_core::workload::{Settings, Workload};
+use rustix::process::Signal;
+use tempfile::TempDir;
+use tokio_postgres::{Client, Config, NoTls};
+
+use crate::failure::Failure;
+use crate::peer::{Checked, Durability, Isolation, Options};
+use crate::place::Place;
+use crate::program::{self, Needed, Owner};
+use crate::server::{Server, Signals, stop_all};
+pub(crate) use session::Session;
+
+const PROGRAMS: &str = "/usr/lib/postgresql/15/bin";
+const NEEDED: [Needed; 3] = [
+    Needed { name: "/usr/lib/postgresql/15/bin/initdb", package: "postgresql-15" },
+    Needed { name: "/usr/lib/postgresql/15/bin/postgres", package: "postgresql-15" },
+    Needed { name: "/usr/lib/postgresql/15/bin/pg_basebackup", package: "postgresql-15" },
+];
+/// A database and a role of this name.
+const NAME: &str = "pangea";
+/// Sessions that are not clients': loads, checks, standbys, and those that are ending.
+const OTHER_SESSIONS: u32 = 40;
+/// INT is the fast shutdown, QUIT the immediate one.
+const SIGNALS: Signals = Signals { clean: Signal::INT, quick: Signal::QUIT };
+/// KILL would leave its shared memory.
+const AT_DEATH: &str = "QUIT";
+/// How long servers may take to serve, and standbys to follow.
+const START_DEADLINE: Duration = Duration::from_secs(60);
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Whether it is installed.
+pub(crate) fn check() -> Result<(), Failure> {
+    NEEDED.iter().try_for_each(|needed| needed.find().map(drop))?;
+    Owner::of_server("postgres", "postgresql-15").map(drop)
+}
+
+/// A running primary with its standbys.
+#[derive(Debug)]
+pub struct Postgres {
+    /// Before the directory, so that they are gone when it goes.
+    servers: Vec<Server>,
+    addresses: Vec<SocketAddr>,
+    isolation: Isolation,
+    directory: TempDir,
+}
+
+/// Where a server is and what it is.
+struct Site<'a> {
+    place: &'a Place,
+    address: SocketAddr,
+    owner: Option<&'a Owner>,
+    directory: PathBuf,
+}
+
+impl Postgres {
+    /// Starts the primary, copies it for each standby, and starts those.
+    pub(crate) async fn start(places: &[Place], options: &Options) -> Result<Self, Failure> {
+        check()?;
+        let owner = Owner::of_server("postgres", "postgresql-15")?;
+        let directory = program::temporary("postgres", options.within.as_deref())?;
+        let mut sites = Vec::new();
+        for place in places {
+            let [address] = place.free_ports()?;
+            let directory = directory.path().join(format!("{}-{}", sites.len(), place.name()));
+            program::make_dir(&directory, owner.as_ref())?;
+            sites.push(Site { place, address, owner: owner.as_ref(), directory });
+        }
+        let (primary, standbys) = sites.split_first().expect("there are places");
+        let mut servers = Vec::new();
+        primary.make_cluster(places).await?;
+        servers.push(primary.serve(options)?);
+        let addresses = sites.iter().map(|site| site.address).collect();
+        // From here on whatever fails drops what runs.
+        let isolation = options.isolation;
+        let mut postgres = Self { servers, addresses, isolation, directory };
+        postgres.wait_for(0).await?;
+        for standby in standbys {
+            standby.copy(primary).await?;
+            postgres.servers.push(standby.serve(options)?);
+        }
+        for index in 1..places.len() {
+            postgres.wait_for(index).await?;
+        }
+        postgres.make_synchronous(standbys.len()).await?;
+        Ok(postgres)
+    }
+
+    /// Waits until a server serves.
+    async fn wait_for(&self, index: usize) -> Result<(), Failure> {
+        let deadline = Instant::now() + START_DEADLINE;
+        loop {
+            let error = match self.config(index).dbname("postgres").connect(NoTls).await {
+                Ok(_) => return Ok(()),
+                Err(error) => error,
+            };
+            self.servers[index].is_running()?;
+            if Instant::now() > deadline {
+                let name = &self.servers[index].name;
+                return Err(Failure::failed(format!("{name} does not serve"), error));
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// Makes the database, and has commits wait for standbys once these are there.
+    async fn make_synchronous(&self, standbys: usize) -> Result<(), Failure> {
+        let mut config = self.config(0);
+        let client = connect(config.dbname("postgres")).await?;
+        for statement in [
+            &format!("CREATE DATABASE {NAME}"),
+            "ALTER SYSTEM SET synchronous_standby_names = 'ANY 1 (*)'",
+            "SELECT pg_reload_conf()",
+        ] {
+            let done = client.batch_execute(statement).await;
+            done.map_err(|error| Failure::failed(statement, error))?;
+        }
+        let query = "SELECT count(*) FROM pg_stat_replication \
+                     WHERE sync_state = 'quorum' AND state = 'streaming'";
+        let deadline = Instant::now() + START_DEADLINE;
+        loop {
+            let row = client.query_one(query, &[]).await;
+            let row = row.map_err(|error| Failure::failed("pg_stat_replication", error))?;
+            if row.get::<_, i64>(0) == standbys as i64 {
+                return Ok(());
+            }
+            self.is_running()?;
+            if Instant::now() > deadline {
+                return Err(Failure::Failed("standbys don't follow the primary".to_owned()));
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    fn is_running(&self) -> Result<(), Failure> {
+        self.servers.iter().try_for_each(Server::is_running)
+    }
+
+    /// How a place's server is connected to.
+    fn config(&self, index: usize) -> Config {
+        let address = self.addresses[index];
+        let mut config = Config::new();
+        config.host(address.ip().to_string()).port(address.port());
+        config.user(NAME).dbname(NAME).connect_timeout(START_DEADLINE);
+        config
+    }
+
+    /// A session of a client, wherever it is: with the primary.
+    pub(crate) async fn session(
+        &self,
+        workload: &Workload,
+        place: usize,
+    ) -> Result<Session, Failure> {
+        assert!(place < self.addresses.len(), "there is no place {place}");
+        let isolation = match self.isolation {
+            Isolation::ReadCommitted => "read\\ committed",
+            Isolation::Serializable => "serializable",
+        };
+        let mut config = self.config(0);
+        config.options(format!("-c default_transaction_isolation={isolation}"));
+        Session::open(&config, workload).await
+    }
+
+    pub(crate) async fn load(
+        &self,
+        workload: &Workload,
+        progress: impl FnMut(u64, u64),
+    ) -> Result<(), Failure> {
+        tables::load(&self.config(0), workload, progress).await
+    }
+
+    pub(crate) async fn check(
+        &self,
+        workload: &Workload,
+        settings: &Settings,
+        committed: Option<&BTreeMap<String, u64>>,
+    ) -> Result<Checked, Failure> {
+        let mut clients = Vec::new();
+        for (index, server) in self.servers.iter().enumerate() {
+            clients.push((server.name.clone(), connect(&self.config(index)).await?));
+        }
+        tables::check(&clients, workload, settings, committed).await
+    }
+
+    pub(crate) fn address(&self, place: usize) -> SocketAddr {
+        self.addresses[place]
+    }
+
+    pub(crate) fn servers(&self) -> &[Server] {
+        &self.servers
+    }
+
+    /// Stops the primary after the standbys: it waits until they have everything.
+    pub(crate) async fn stop(mut self) -> Result<(), Failure> {
+        let standbys = self.servers.split_off(1);
+        let stopped = stop_all(self.servers).await;
+        let stopped = stopped.and(stop_all(standbys).await);
+        let path = self.directory.path().display().to_string();
+        let removed = self.directory.close();
+        stopped.and(removed.map_err(|error| Failure::failed(format!("can't remove {path}"), error)))
+    }
+}
+
+/// A client whose connection is driven by a task that ends with it.
+async fn connect(config: &Config) -> Result<Client, Failure> {
+    let connected = config.connect(NoTls).await;
+    let (client, connection) =
+        connected.map_err(|error| Failure::failed("can't connect to PostgreSQL", error))?;
+    drop(tokio::spawn(connection));
+    Ok(client)
+}
+
+impl Site<'_> {
+    fn data(&self) -> PathBuf {
+        self.directory.join("data")
+    }
+
+    fn command(&self, name: &str) -> std::process::Command {
+        let program = Path::new(PROGRAMS).join(name);
+        let mut command = program::command(self.place, self.owner, &program, AT_DEATH);
+        command.current_dir(&self.directory);
+        command
+    }
+
+    /// Makes the primary's files, and lets all places in.
+    async fn make_cluster(&self, places: &[Place]) -> Result<(), Failure> {
+        let mut command = self.command("initdb");
+        command.args(["-U", NAME, "--auth=trust", "--locale=C", "--encoding=UTF8", "--no-sync"]);
+        command.arg("-D").arg(self.data());
+        program::run(command, "initdb").await?;
+        let mut entries = String::from("host all all samenet trust\n");
+        for place in places {
+            let address = place.address();
+            let whole = if address.is_ipv4() { 32 } else { 128 };
+            for database in ["all", "replication"] {
+                entries.push_str(&format!("host {database} {NAME} {address}/{whole} trust\n"));
+            }
+        }
+        let path = self.data().join("pg_hba.conf");
+        let written = std::fs::write(&path, entries);
+        written.map_err(|error| Failure::failed(format!("can't write {}", path.display()), error))
+    }
+
+    /// Makes a standby's files from the primary's.
+    async fn copy(&self, primary: &Self) -> Result<(), Failure> {
+        let mut command = self.command("pg_basebackup");
+        command.arg("-h").arg(primary.address.ip().to_string());
+        command.arg("-p").arg(primary.address.port().to_string());
+        command.args(["-U", NAME, "-R", "-X", "stream", "--checkpoint=fast", "--no-sync"]);
+        command.arg("-D").arg(self.data());
+        program::run(command, "pg_basebackup").await
+    }
+
+    fn serve(&self, options: &Options) -> Result<Server, Failure> {
+        let fsync = if options.durability == Durability::Fsync { "on" } else { "off" };
+        let settings = [
+            format!("listen_addresses={}", self.address.ip()),
+            format!("port={}", self.address.port()),
+            "unix_socket_directories=".to_owned(),
+            format!("fsync={fsync}"),
+            "synchronous_commit=on".to_owned(),
+            format!("max_connections={}", options.sessions + OTHER_SESSIONS),
+            format!("shared_buffers={}MB", options.cache_mb),
+            "wal_level=replica".to_owned(),
+            "max_wal_senders=16".to_owned(),
+            "max_wal_size=16GB".to_owned(),
+            "checkpoint_timeout=1h".to_owned(),
+            "wal_keep_size=1GB".to_owned(),
+            "max_standby_streaming_delay=-1".to_owned(),
+            "jit=off".to_owned(),
+        ];
+        let mut command = self.command("postgres");
+        command.arg("-D").arg(self.data());
+        for setting in &settings {
+            command.args(["-c", setting]);
+        }
+        let name = format!("PostgreSQL in {}", self.place.name());
+        Server::start(command, name, &self.directory.join("log"), SIGNALS)
+    }
+}

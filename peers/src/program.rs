@@ -1,0 +1,173 @@
+//! Programs of other packages: where they are, as whom they run, and what is said where they are
+//! missing. Nothing is installed from here.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use tempfile::TempDir;
+
+use crate::failure::Failure;
+use crate::place::Place;
+
+/// Lines of what a program said that are passed on when it fails.
+const LINES_SHOWN: usize = 5;
+
+/// Folders that Debian has programs in, beside those of PATH: users other than root often have no
+/// `sbin` in theirs.
+const FOLDERS: [&str; 4] = ["/usr/bin", "/usr/sbin", "/bin", "/sbin"];
+
+/// A file of a package that must be there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Needed {
+    /// A name in one of the folders, or a whole path.
+    pub name: &'static str,
+    /// Debian's package that has it.
+    pub package: &'static str,
+}
+
+impl Needed {
+    /// Where it is.
+    pub fn find(&self) -> Result<PathBuf, Failure> {
+        let given = Path::new(self.name);
+        let places = FOLDERS.iter().map(|folder| Path::new(folder).join(self.name));
+        let mut places = places.chain(given.is_absolute().then(|| given.to_owned()));
+        places.find(|path| path.is_file()).ok_or_else(|| {
+            let Self { name, package } = self;
+            Failure::Usage(format!(
+                "{name} is missing: it is of Debian's package {package} (apt-get install \
+                 --no-install-recommends {package})"
+            ))
+        })
+    }
+}
+
+/// The user whose server refuses to run as root.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Owner {
+    name: &'static str,
+    uid: u32,
+    gid: u32,
+}
+
+impl Owner {
+    /// The user of this name, or nobody where this process is not root and is itself good enough.
+    pub fn of_server(name: &'static str, package: &str) -> Result<Option<Self>, Failure> {
+        if !rustix::process::geteuid().is_root() {
+            return Ok(None);
+        }
+        let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
+        match find_user(&users, name) {
+            Some((uid, gid)) => Ok(Some(Self { name, uid, gid })),
+            None => Err(Failure::Usage(format!(
+                "there is no user {name}, as whom the server would run: Debian's package {package} \
+                 makes it"
+            ))),
+        }
+    }
+}
+
+/// The numbers of a user and of its group, in the text of `/etc/passwd`.
+fn find_user(users: &str, name: &str) -> Option<(u32, u32)> {
+    let line = users.lines().find(|line| line.split(':').next() == Some(name))?;
+    let mut numbers = line.split(':').skip(2).map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
+/// Makes a directory for a peer, which others may enter: its servers run as another user.
+pub(crate) fn temporary(peer: &str, within: Option<&Path>) -> Result<TempDir, Failure> {
+    let cant = |error| Failure::failed("can't make a directory", error);
+    let prefix = format!("pangea-{peer}-");
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(&prefix).permissions(fs::Permissions::from_mode(0o755));
+    let made = match within {
+        Some(path) => builder.tempdir_in(path),
+        None => builder.tempdir(),
+    };
+    made.map_err(cant)
+}
+
+/// Makes a directory that belongs to the server's user.
+pub(crate) fn make_dir(path: &Path, owner: Option<&Owner>) -> Result<(), Failure> {
+    let cant = |error| Failure::failed(format!("can't make {}", path.display()), error);
+    fs::create_dir(path).map_err(cant)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o700)).map_err(cant)?;
+    give(path, owner)
+}
+
+/// Gives a file to the server's user.
+pub(crate) fn give(path: &Path, owner: Option<&Owner>) -> Result<(), Failure> {
+    let Some(Owner { uid, gid, .. }) = owner else { return Ok(()) };
+    let cant = |error| Failure::failed(format!("can't give {} away", path.display()), error);
+    chown(path, Some(*uid), Some(*gid)).map_err(cant)
+}
+
+/// A command in a place, as a user. It is sent a signal, named as in KILL, when the thread ends
+/// that starts it, so that nothing is left where this process is killed and can say nothing.
+pub(crate) fn command(
+    place: &Place,
+    owner: Option<&Owner>,
+    program: &Path,
+    at_death: &str,
+) -> Command {
+    let mut command = place.command(Path::new("setpriv"));
+    command.arg("--pdeathsig").arg(at_death);
+    if let Some(Owner { name, .. }) = owner {
+        command.arg(format!("--reuid={name}")).arg(format!("--regid={name}"));
+        command.arg("--clear-groups");
+    }
+    command.arg(program).stdin(Stdio::null());
+    // What this process's environment says of servers is not meant for these.
+    let is_of_servers = |name: &OsStr| {
+        let name = name.to_string_lossy();
+        ["PG", "ETCD", "MYSQL", "MARIADB"].iter().any(|prefix| name.starts_with(prefix))
+    };
+    for (name, _) in std::env::vars_os().filter(|(name, _)| is_of_servers(name)) {
+        command.env_remove(name);
+    }
+    command.env("LC_ALL", "C");
+    command
+}
+
+/// Runs a command to its end.
+pub(crate) async fn run(mut command: Command, what: &str) -> Result<(), Failure> {
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut command = tokio::process::Command::from(command);
+    let output = command.kill_on_drop(true).output().await;
+    let output = output.map_err(|error| Failure::failed(format!("can't run {what}"), error))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = [output.stdout, output.stderr].concat();
+    let said = last_lines(&String::from_utf8_lossy(&said));
+    Err(Failure::failed(format!("{what} ended with {}", output.status), said))
+}
+
+/// The last lines of a text, as one.
+pub(crate) fn last_lines(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+    lines[lines.len().saturating_sub(LINES_SHOWN)..].join(" | ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_said_with_its_package() {
+        let needed = Needed { name: "no-such-program", package: "some-package" };
+        let error = needed.find().unwrap_err();
+        assert!(matches!(&error, Failure::Usage(text) if text.contains("install")), "{error}");
+        assert!(error.to_string().contains("some-package"), "{error}");
+        assert!(Needed { name: "setpriv", package: "util-linux" }.find().is_ok());
+    }
+
+    #[test]
+    fn a_user_is_found_by_its_whole_name() {
+        let users = "root:x:0:0:root:/root:/bin/sh\nmysqlx:x:7:8::/:\nmysql:x:102:105::/:/bin/no\n";
+        assert_eq!(find_user(users, "mysql"), Some((102, 105)));
+        assert_eq!(find_user(users, "postgres"), None);
+    }
+}

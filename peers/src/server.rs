@@ -1,0 +1,163 @@
+//! One server process: started, watched, ended.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid,
+};
+
+use crate::failure::Failure;
+use crate::program::last_lines;
+
+/// How long a server may take to end when it is told to.
+const STOP_DEADLINE: Duration = Duration::from_secs(30);
+/// How long one may take to end that is told to drop everything.
+const QUICK_DEADLINE: Duration = Duration::from_secs(5);
+/// How often it is looked at meanwhile.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// How a server is told to end.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Signals {
+    /// In order.
+    pub clean: Signal,
+    /// At once, whatever becomes of its data; its children too.
+    pub quick: Signal,
+}
+
+/// A running server. Dropped, it is ended at once.
+#[derive(Debug)]
+pub(crate) struct Server {
+    /// What it is and where, for errors.
+    pub name: String,
+    child: Child,
+    log: PathBuf,
+    signals: Signals,
+}
+
+impl Server {
+    /// Starts it, in a process group of its own: a Ctrl-C is this process's to handle.
+    pub fn start(
+        mut command: Command,
+        name: String,
+        log: &Path,
+        signals: Signals,
+    ) -> Result<Self, Failure> {
+        use std::os::unix::process::CommandExt;
+        let cant = |error| Failure::failed(format!("can't start {name}"), error);
+        let file = File::create(log).map_err(cant)?;
+        command.stdout(file.try_clone().map_err(cant)?).stderr(file).process_group(0);
+        let child = command.spawn().map_err(cant)?;
+        Ok(Self { name, child, log: log.to_owned(), signals })
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Fails when it has ended by itself, with what it said last.
+    pub fn is_running(&self) -> Result<(), Failure> {
+        if !self.has_ended() {
+            return Ok(());
+        }
+        let said = std::fs::read(&self.log).unwrap_or_default();
+        let said = last_lines(&String::from_utf8_lossy(&said));
+        Err(Failure::failed(format!("{} has ended", self.name), said))
+    }
+
+    /// Ends it in order. Where that takes too long it is ended at once, which is an error.
+    pub async fn stop(self) -> Result<(), Failure> {
+        self.is_running()?;
+        self.tell(self.signals.clean);
+        let deadline = Instant::now() + STOP_DEADLINE;
+        while !self.has_ended() {
+            if Instant::now() > deadline {
+                let seconds = STOP_DEADLINE.as_secs();
+                return Err(Failure::Failed(format!("{} took {seconds} s to end", self.name)));
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+        Ok(())
+    }
+
+    /// Whether it has ended. It stays a zombie, so that its number is nobody else's.
+    fn has_ended(&self) -> bool {
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        !matches!(waitid(WaitId::Pid(self.process()), options), Ok(None))
+    }
+
+    fn process(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
+    fn tell(&self, signal: Signal) {
+        // That it has just ended is not an error.
+        let _ = kill_process(self.process(), signal);
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if !self.has_ended() {
+            self.tell(self.signals.quick);
+            let deadline = Instant::now() + QUICK_DEADLINE;
+            while !self.has_ended() && Instant::now() < deadline {
+                std::thread::sleep(LOOK);
+            }
+        }
+        // What it started and left behind goes with it. The group is still its own.
+        let _ = kill_process_group(self.process(), Signal::KILL);
+        let _ = self.child.wait();
+    }
+}
+
+/// Ends all of them at the same time.
+pub(crate) async fn stop_all(servers: Vec<Server>) -> Result<(), Failure> {
+    let stopped = futures_util::future::join_all(servers.into_iter().map(Server::stop)).await;
+    stopped.into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIGNALS: Signals = Signals { clean: Signal::TERM, quick: Signal::KILL };
+
+    fn shell(script: &str, log: &Path) -> Server {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", script]);
+        Server::start(command, "sh".to_owned(), log, SIGNALS).expect("a shell starts")
+    }
+
+    fn is_there(pid: u32) -> bool {
+        Path::new("/proc").join(pid.to_string()).exists()
+    }
+
+    #[tokio::test]
+    async fn a_server_that_is_stopped_or_dropped_is_gone() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let stopped = shell("sleep 1000 & wait", &dir.path().join("a"));
+        let dropped = shell("trap '' TERM; while :; do sleep 1000; done", &dir.path().join("b"));
+        let pids = [stopped.pid(), dropped.pid()];
+        assert!(pids.into_iter().all(is_there));
+        stopped.stop().await.expect("it ends");
+        drop(dropped);
+        assert!(!pids.into_iter().any(is_there));
+    }
+
+    #[tokio::test]
+    async fn a_server_that_ended_by_itself_says_why() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let server = shell("echo no such disk >&2; exit 7", &dir.path().join("log"));
+        while !server.has_ended() {
+            tokio::task::yield_now().await;
+        }
+        let error = server.is_running().unwrap_err().to_string();
+        assert!(error.contains("no such disk"), "{error}");
+        assert!(server.stop().await.is_err());
+    }
+}

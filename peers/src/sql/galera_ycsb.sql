@@ -1,0 +1,12 @@
+CREATE TABLE ycsb (id bigint PRIMARY KEY, value varbinary(8192) NOT NULL)
+;;
+-- A value that is null is a read, an id that is null is nothing.
+CREATE PROCEDURE ycsb(@PARAMETERS@)
+BEGIN
+    @VARIABLES@
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
+    START TRANSACTION;
+    @OPERATIONS@
+    COMMIT;
+    SELECT @RESULTS@;
+END

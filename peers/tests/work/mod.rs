@@ -1,0 +1,175 @@
+//! A running peer with clients, and the model that it is compared with.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use pangea_core::time::Timestamp;
+use pangea_core::txn::{Outcome, Registry};
+use pangea_core::workload::model::Model;
+use pangea_core::workload::{Call, Client, Settings, Workload, procedures};
+use pangea_peers::{Checked, Durability, Kind, Options, Peer, Place};
+use tempfile::TempDir;
+
+/// Regions, with one client each.
+const REGIONS: u32 = 3;
+/// The date of everything.
+const NOW: Timestamp = Timestamp::from_us(1_700_000_000_000_000);
+
+/// A peer on loopback.
+pub struct Run {
+    pub peer: Peer,
+    /// Where the peer's directory is.
+    pub directory: TempDir,
+    settings: Settings,
+    committed: BTreeMap<String, u64>,
+}
+
+/// Whether there is such a process.
+pub fn is_there(pid: u32) -> bool {
+    Path::new("/proc").join(pid.to_string()).exists()
+}
+
+impl Run {
+    /// Starts a peer.
+    pub async fn start(kind: Kind, settings: &Settings, options: Options) -> Self {
+        let directory = tempfile::Builder::new()
+            .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o755))
+            .tempdir()
+            .expect("a directory");
+        let within = Some(directory.path().to_owned());
+        // Nobody's disk is to be measured here.
+        let durability = if kind == Kind::Etcd { Durability::Fsync } else { Durability::Os };
+        let options = Options { within, durability, ..options };
+        let workload = Workload::named("ycsb-a", settings).expect("a workload");
+        kind.check(&workload, settings, &options).unwrap_or_else(|error| panic!("{error}"));
+        let names: Vec<String> = ["us", "eu", "ap"].map(String::from).to_vec();
+        let peer = Peer::start(kind, &Place::loopback(&names), &options).await;
+        let peer = peer.unwrap_or_else(|error| panic!("{error}"));
+        Self { peer, directory, settings: settings.clone(), committed: BTreeMap::new() }
+    }
+
+    fn workload(&self, name: &str) -> Workload {
+        Workload::named(name, &self.settings).expect("a workload")
+    }
+
+    /// Makes and loads a workload's tables.
+    pub async fn tables(&mut self, name: &str) {
+        let mut seen = Vec::new();
+        let progress = |done, all| seen.push((done, all));
+        self.peer.load(&self.workload(name), progress).await.expect("it is loaded");
+        let all = self.workload(name).load_calls().len() as u64;
+        assert_eq!(seen, (0..=all).map(|done| (done, all)).collect::<Vec<_>>());
+        self.committed.clear();
+    }
+
+    /// Has a client in each region make so many calls, all at the same time.
+    pub async fn work(&mut self, name: &str, calls: u32) {
+        let workload = self.workload(name);
+        let clients = (0..REGIONS).map(|index| work(&self.peer, &workload, index, calls));
+        for counts in futures_util::future::join_all(clients).await {
+            for (label, count) in counts {
+                *self.committed.entry(label.to_owned()).or_default() += count;
+            }
+        }
+    }
+
+    /// Checks what the peer holds.
+    pub async fn check(&self, name: &str) -> Result<Checked, String> {
+        let workload = self.workload(name);
+        let checked = self.peer.check(&workload, &self.settings, Some(&self.committed)).await;
+        checked.map_err(|error| error.to_string())
+    }
+
+    /// Makes calls one after the other, from all regions in turn, and on the model too; then every
+    /// table must have the model's rows. `read` reads a table.
+    pub async fn one_by_one(
+        &mut self,
+        name: &str,
+        calls: u32,
+        read: impl AsyncFn(&Peer, &str) -> Vec<String>,
+    ) {
+        let workload = self.workload(name);
+        let (registry, mut model) = (Registry::new(procedures()), Model::default());
+        let mut run = |call: &Call| {
+            let procedure = registry.id(call.procedure).and_then(|id| registry.procedure(id));
+            model.run_unchecked(procedure.expect("it is known"), &call.args).is_ok()
+        };
+        workload.load_calls().iter().for_each(|call| assert!(run(call)));
+        let mut rng = fastrand::Rng::with_seed(7);
+        let mut clients = Vec::new();
+        for index in 0..REGIONS {
+            let session = self.peer.session(&workload, index as usize).await.expect("a session");
+            let generator = workload.generator(Client::new(index, REGIONS, REGIONS));
+            clients.push((session, generator));
+        }
+        let mut aborted = 0;
+        for number in 0..calls {
+            let (session, generator) = &mut clients[(number % REGIONS) as usize];
+            let call = generator.next(&mut rng, NOW);
+            let outcome = session.call(call.procedure, &call.args).await.expect("an outcome");
+            let is_committed = matches!(outcome, Outcome::Committed { .. });
+            assert_eq!(is_committed, run(&call), "{call:?}: {outcome:?}");
+            aborted += u32::from(!is_committed);
+            let count = self.committed.entry(call.label.to_owned()).or_default();
+            *count += u64::from(is_committed);
+        }
+        assert!(aborted < calls / 4, "{aborted} of {calls} were aborted");
+        let mut compared = 0;
+        for (table, mut expected) in pangea_peers::rows_of(&model) {
+            let mut found = read(&self.peer, table).await;
+            found.sort_unstable();
+            expected.sort_unstable();
+            assert_eq!(found.len(), expected.len(), "{table}");
+            for (found, expected) in found.iter().zip(&expected) {
+                assert_eq!(found, expected, "{table}");
+            }
+            compared += found.len();
+        }
+        assert!(compared > 1_000, "{compared} rows");
+    }
+}
+
+async fn work(
+    peer: &Peer,
+    workload: &Workload,
+    index: u32,
+    calls: u32,
+) -> BTreeMap<&'static str, u64> {
+    let mut session = peer.session(workload, index as usize).await.expect("a session");
+    let mut generator = workload.generator(Client::new(index, REGIONS, REGIONS));
+    let mut rng = fastrand::Rng::with_seed(u64::from(index));
+    let mut committed = BTreeMap::new();
+    for _ in 0..calls {
+        let call = generator.next(&mut rng, NOW);
+        match session.call(call.procedure, &call.args).await.expect("an outcome") {
+            Outcome::Committed { result, .. } => {
+                *committed.entry(call.label).or_default() += 1;
+                assert!(call.procedure != "ycsb" || result.len() <= 10 * 103, "{result:?}");
+            }
+            // One New-Order of a hundred names an item that is not there.
+            Outcome::Aborted(abort) => assert_eq!(abort.code.as_str(), "P0001", "{abort:?}"),
+        }
+    }
+    assert!(session.is_connected());
+    committed
+}
+
+/// The rows of a table of PostgreSQL, as lines.
+pub async fn sql_rows(client: &tokio_postgres::Client, table: &str) -> Vec<String> {
+    let query = format!("COPY {table} TO STDOUT");
+    let parts = client.copy_out(&query).await.expect("it is copied");
+    let parts: Vec<_> = futures_util::StreamExt::collect(parts).await;
+    let bytes: Vec<u8> = parts.into_iter().flat_map(|part| part.expect("it is copied")).collect();
+    let text = String::from_utf8(bytes).expect("text");
+    text.lines().map(str::to_owned).collect()
+}
+
+/// A row of MariaDB as a line.
+pub fn line_of_mariadb(row: Vec<mysql_async::Value>) -> String {
+    let column = |value: mysql_async::Value| match value {
+        mysql_async::Value::NULL => "\\N".to_owned(),
+        mysql_async::Value::Bytes(bytes) => String::from_utf8(bytes).expect("text"),
+        other => panic!("{other:?} is not text"),
+    };
+    row.into_iter().map(column).collect::<Vec<_>>().join("\t")
+}
