@@ -18,8 +18,8 @@ use crate::{LabError, Options, Region, WideArea};
 const TUN: &str = "/dev/net/tun";
 
 /// Programs that a lab runs, and the packages of Debian that they are in.
-const PROGRAMS: [(&str, &str, &str); 2] =
-    [("ip", "-V", "iproute2"), ("nsenter", "-V", "util-linux")];
+const PROGRAMS: [(&str, &str, &str); 3] =
+    [("ip", "-V", "iproute2"), ("nsenter", "-V", "util-linux"), ("chrt", "-V", "util-linux")];
 
 /// Whether there can be a lab on this machine.
 ///

@@ -10,6 +10,7 @@ use std::net::Ipv4Addr;
 use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::Command;
 use std::sync::{Arc, Condvar, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -21,6 +22,7 @@ use serde::{Deserialize, Serialize};
 use tun_rs::SyncDevice;
 
 use crate::LabError;
+use crate::error::run;
 use crate::options::{Options, check_round_trip};
 use crate::packet::{Packet, Pool, read_heading};
 use crate::wan::{Counts, Moment, Place, Shape, Size, Wan};
@@ -32,8 +34,9 @@ const READS_AT_ONCE: usize = 64;
 const LATE_NANOS_MAX: u64 = 60_000_000_000;
 const LATE_DIGITS: u8 = 2;
 
-/// Before nearly everything that runs in the regions: what is late is measured as network.
-const NICENESS: i32 = -10;
+/// The least of real-time priorities, which is before everything that has none. Niceness would do
+/// less: it counts among the programs of one terminal alone, where the kernel groups by terminal.
+const PRIORITY: &str = "1";
 
 /// Something to do with the wide area, in its thread.
 type Request = Box<dyn FnOnce(&mut Router) + Send>;
@@ -437,12 +440,16 @@ fn place_of(address: Ipv4Addr, places: usize) -> Option<Place> {
     ([a, b] == NETWORK && at < places).then_some(Place(at))
 }
 
-/// Makes the thread one that is woken at once, and before others.
+/// Makes the thread one that is woken at once, and before all that runs in the regions: the ways
+/// between them don't become longer because a server is busy. The kernel keeps some time for
+/// others, whatever a thread like this does.
 fn favour_this_thread() {
     let slack = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
-    let niceness = rustix::process::setpriority_process(None, NICENESS);
-    if let Err(error) = slack.and(niceness) {
-        tracing::warn!("the router may be late where the machine is busy: {error}");
+    let slack = slack.map_err(|error| LabError::failed("can't set a timer's slack", error));
+    let thread = rustix::thread::gettid().as_raw_nonzero().to_string();
+    let realtime = run(Command::new("chrt").args(["--rr", "--pid", PRIORITY, &thread]));
+    if let Err(error) = slack.and(realtime) {
+        tracing::warn!("the wide area may be late where the machine is busy: {error}");
     }
 }
 
