@@ -170,6 +170,7 @@ fn read_line<T: serde::de::DeserializeOwned>(stream: &UnixStream) -> std::io::Re
 /// The thread that answers.
 #[derive(Debug)]
 pub(crate) struct Server {
+    answering: Arc<Answering>,
     stop: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
 }
@@ -186,10 +187,16 @@ impl Server {
         let listener = UnixListener::bind(&path).map_err(cant)?;
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).map_err(|it| cant(it.into()))?);
         let (stopped, lab) = (Arc::clone(&stop), site.id().to_owned());
-        let answering = Answering { lab, mtu, regions, wide_area };
-        let serve = move || answering.serve(&listener, &stopped);
+        let answering = Arc::new(Answering { lab, mtu, regions, wide_area });
+        let serving = Arc::clone(&answering);
+        let serve = move || serving.serve(&listener, &stopped);
         let thread = std::thread::Builder::new().name("lab-control".to_owned()).spawn(serve);
-        Ok(Self { stop, thread: Some(thread.map_err(cant)?) })
+        Ok(Self { answering, stop, thread: Some(thread.map_err(cant)?) })
+    }
+
+    /// What is answered to whoever asks how the lab is.
+    pub(crate) fn status(&self) -> Result<Status, LabError> {
+        self.answering.answer(&Request::Status)
     }
 
     /// Ends the thread, once it has answered whom it is answering.
@@ -202,7 +209,17 @@ impl Server {
     }
 }
 
+/// For a lab that did not come up.
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Err(error) = self.stop() {
+            tracing::warn!("{error}");
+        }
+    }
+}
+
 /// What is known to whoever answers.
+#[derive(Debug)]
 struct Answering {
     lab: String,
     mtu: u16,

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use serde::{Deserialize, Serialize};
@@ -43,7 +44,8 @@ pub(crate) fn run(command: &mut Command) -> Result<(), LabError> {
         words.map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
     };
     let shown = shown();
-    match command.output() {
+    // Ctrl-C in a terminal is meant for who runs this, which may be about to clean up.
+    match command.process_group(0).output() {
         Ok(output) if output.status.success() => Ok(()),
         Ok(output) => {
             let said = String::from_utf8_lossy(&output.stderr);

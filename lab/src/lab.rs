@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use rustix::thread::{CapabilitySet, capabilities};
 
-use crate::control::Server;
+use crate::control::{Server, Status};
 use crate::region::variables;
 use crate::router::{RouterThread, address_of};
 use crate::site::Site;
@@ -126,6 +126,14 @@ impl Lab {
     /// When something can't be removed, or the router had ended before.
     pub fn down(mut self) -> Result<(), LabError> {
         self.end()
+    }
+
+    /// How it is, as its socket tells it.
+    ///
+    /// # Errors
+    /// When its router has stopped, or a region is gone.
+    pub fn status(&self) -> Result<Status, LabError> {
+        self.control.status()
     }
 
     fn end(&mut self) -> Result<(), LabError> {

@@ -83,7 +83,7 @@ impl Options {
         let usage = |message| Err(LabError::Usage(message));
         let count = self.regions.len();
         if !(2..=REGIONS_MAX).contains(&count) {
-            return usage(format!("{count} regions: there must be 2 to {REGIONS_MAX}"));
+            return usage(format!("there must be 2 to {REGIONS_MAX} regions, not {count}"));
         }
         for name in &self.regions {
             check_name(name)?;
@@ -177,7 +177,7 @@ mod tests {
             let Err(LabError::Usage(message)) = options.check() else { panic!("{options:?}") };
             assert!(message.contains(part), "{message}");
         };
-        wrong(|it| it.regions.truncate(1), "must be 2 to 32");
+        wrong(|it| it.regions.truncate(1), "2 to 32 regions, not 1");
         wrong(|it| it.regions[1] = "us-east".into(), "us-east is there twice");
         wrong(|it| it.regions[1] = "../etc".into(), "no name of a region");
         wrong(|it| it.regions[1] = "a".repeat(41), "no name of a region");

@@ -1,7 +1,7 @@
 //! What a packet says of itself, and the memory that it is kept in.
 //!
-//! With offloads, the kernel hands over up to 64 KB of a connection at once, behind a header (`struct
-//! virtio_net_hdr` of `linux/virtio_net.h`) that says how to cut it into packets. It is handed on
+//! With offloads, the kernel hands over up to 64 KB of a connection at once, behind a header
+//! (`virtio_net_hdr` of `linux/virtio_net.h`) that says how to cut it into packets. It is handed on
 //! as it is: the kernel at the other end takes it back in the same form.
 
 use std::net::Ipv4Addr;

@@ -2,7 +2,7 @@
 //!
 //! A process belongs to a region when its network namespace is the region's: whoever started it, by
 //! whatever way, and even when it has left its process group, its session and its parent. It would
-//! not be enough to tell the kernel to end it with its parent: that ends what is started by a thread
+//! not be enough to tell the kernel to end it with its parent: that ends what a thread has started
 //! with that thread, and does not hold for grandchildren.
 
 use std::fs;

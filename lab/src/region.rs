@@ -67,8 +67,8 @@ impl Region {
         &self.name
     }
 
-    /// Its address. The rest of its subnet, of 256 addresses, is the region's, too: `ip address add`
-    /// in its namespace is all that another takes.
+    /// Its address. The rest of its subnet, of 256 addresses, is the region's, too: another takes
+    /// no more than `ip address add` in its namespace.
     pub fn address(&self) -> IpAddr {
         self.address.into()
     }

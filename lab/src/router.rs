@@ -283,6 +283,15 @@ impl RouterThread {
     }
 }
 
+/// For a lab that did not come up.
+impl Drop for RouterThread {
+    fn drop(&mut self) {
+        if let Err(error) = self.stop() {
+            tracing::warn!("{error}");
+        }
+    }
+}
+
 struct Router {
     regions: Arc<[String]>,
     wan: Wan<Packet>,

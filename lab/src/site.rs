@@ -7,9 +7,9 @@
 //!   /run/netns/pangea-PID-N-NAME   its regions
 //! ```
 //!
-//! The kernel lets go of a lock when the process that holds it is gone, however it went: a lab whose
-//! lock can be had is one that nobody looks after. The number of a process would not tell, since
-//! another process may have it by now.
+//! The kernel lets go of a lock when the process that holds it is gone, however it went: a lab
+//! whose lock can be had is one that nobody looks after. The number of a process would not tell,
+//! since another process may have it by now.
 
 use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, File, OpenOptions};

@@ -242,8 +242,8 @@ proptest! {
         mbit in 1..2_000_u64, sizes in prop::collection::vec(100..60_000_u64, 2..50)
     ) {
         let bits_per_sec = mbit * 1_000_000;
-        let queue_bytes = u64::MAX;
-        let mut wan = two_places(Shape { bits_per_sec: Some(bits_per_sec), queue_bytes, ..of_ms(3) });
+        let busy = Shape { bits_per_sec: Some(bits_per_sec), queue_bytes: u64::MAX, ..of_ms(3) };
+        let mut wan = two_places(busy);
         let mut last = Moment(0);
         for size in &sizes {
             last = wan.send(Moment(0), (A, B), bytes(*size), 0).unwrap();
