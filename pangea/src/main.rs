@@ -10,6 +10,7 @@
 //! | `sim` | a cluster in virtual time, under faults | [`sim`] |
 //! | `check` | a recorded history of any database, held to a model | [`check`] |
 //! | `sql` | a prompt at any PostgreSQL URL | [`sql`] |
+//! | `lab` | regions on this machine for any software | [`lab`] |
 //!
 //! A protocol's name becomes its code in [`protocol`] and nowhere else. What went wrong is one line
 //! on stderr that says what to do; the exit code is 0 when all went well, 1 when something failed,
@@ -21,6 +22,7 @@ mod check;
 mod cluster;
 mod demo;
 mod drive;
+mod lab;
 mod regions;
 mod signals;
 mod sim;
@@ -63,6 +65,7 @@ enum Command {
     Sim(Box<sim::Arguments>),
     Check(check::Arguments),
     Sql(sql::Arguments),
+    Lab(lab::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -75,6 +78,7 @@ fn main() -> ExitCode {
         Command::Sim(arguments) => sim::run(&arguments),
         Command::Check(arguments) => check::run(&arguments),
         Command::Sql(arguments) => sql::run(&arguments),
+        Command::Lab(arguments) => lab::run(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -4,14 +4,15 @@ use super::repository::CRATES;
 use super::source::{Finding, Source};
 
 /// The crates of the workspace that each crate may use, in tests too.
-const MAY_USE: [(&str, &[&str]); 7] = [
+const MAY_USE: [(&str, &[&str]); 8] = [
     ("core", &[]),
     ("protocols", &["core"]),
     ("sim", &["core", "protocols"]),
     ("sql", &["core"]),
     ("node", &["core", "protocols", "sql"]),
     ("peers", &["core"]),
-    ("pangea", &["core", "protocols", "sim", "sql", "node", "peers"]),
+    ("lab", &[]),
+    ("pangea", &["core", "protocols", "sim", "sql", "node", "peers", "lab"]),
 ];
 
 /// The page that lists what the workspace depends on, with reasons and licences.

@@ -1,0 +1,155 @@
+//! A lab: its regions, its wide area, and the end of both.
+
+use std::io;
+use std::net::IpAddr;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use rustix::thread::{CapabilitySet, capabilities};
+
+use crate::control::{Server, Status};
+use crate::region::variables;
+use crate::router::{RouterThread, address_of};
+use crate::site::Site;
+use crate::wan::Place;
+use crate::{LabError, Options, Region, WideArea};
+
+/// Where the kernel hands out devices.
+const TUN: &str = "/dev/net/tun";
+
+/// Programs that a lab runs, and the packages of Debian that they are in.
+const PROGRAMS: [(&str, &str, &str); 3] =
+    [("ip", "-V", "iproute2"), ("nsenter", "-V", "util-linux"), ("chrt", "-V", "util-linux")];
+
+/// Whether there can be a lab on this machine.
+///
+/// # Errors
+/// When there can't, with what to do.
+pub fn check() -> Result<(), LabError> {
+    let needed = CapabilitySet::NET_ADMIN | CapabilitySet::SYS_ADMIN;
+    let own = capabilities(None).map_err(|error| LabError::failed("can't tell who I am", error))?;
+    if !own.effective.contains(needed) {
+        return Err(not_root());
+    }
+    if !Path::new(TUN).exists() {
+        return Err(LabError::Missing(format!(
+            "there is no {TUN}: type `modprobe tun`; a container is to be given the device \
+             (`--device {TUN}`) and CAP_NET_ADMIN and CAP_SYS_ADMIN"
+        )));
+    }
+    for (program, version, package) in PROGRAMS {
+        let mut command = Command::new(program);
+        let ran = command.arg(version).stdout(Stdio::null()).stderr(Stdio::null()).status();
+        match ran {
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let what = format!("{program} is missing: type `apt-get install {package}`");
+                return Err(LabError::Missing(what));
+            }
+            Err(error) => return Err(LabError::failed(format!("can't run {program}"), error)),
+        }
+    }
+    Ok(())
+}
+
+/// Nobody else may make or enter namespaces.
+pub(crate) fn not_root() -> LabError {
+    let what = "network namespaces take root: run the same with sudo (`sudo pangea lab ..`)";
+    LabError::Missing(what.to_owned())
+}
+
+/// A lab that runs. It is gone with everything in it when this is dropped, on a panic too; signals
+/// are the business of who has it.
+#[derive(Debug)]
+pub struct Lab {
+    regions: Vec<Region>,
+    control: Server,
+    router: RouterThread,
+    site: Site,
+}
+
+impl Lab {
+    /// Makes a lab. What killed labs have left is removed before.
+    ///
+    /// # Errors
+    /// When there can't be such a lab, or not on this machine. Then nothing is left of it.
+    pub fn up(options: &Options) -> Result<Self, LabError> {
+        options.check()?;
+        check()?;
+        let mut site = Site::claim()?;
+        let names = || options.regions.iter().enumerate();
+        let addresses: Vec<(&str, IpAddr)> =
+            names().map(|(at, name)| (name.as_str(), address_of(Place(at)).into())).collect();
+        let mut regions = Vec::new();
+        let mut devices = Vec::new();
+        for (at, name) in names() {
+            let namespace = site.add_namespace(name)?;
+            let variables = variables(name, addresses.iter().copied());
+            let address = address_of(Place(at));
+            let region = Region::new(name.clone(), address, namespace, variables);
+            devices.push(region.make_device(options)?);
+            regions.push(region);
+        }
+        let router = RouterThread::start(options, devices)?;
+        let control =
+            Server::start(&site, regions.clone(), router.wide_area().clone(), options.mtu)?;
+        Ok(Self { regions, control, router, site })
+    }
+
+    /// Its name, by which `--lab` knows it.
+    pub fn id(&self) -> &str {
+        self.site.id()
+    }
+
+    /// Its regions, in the order of the options.
+    pub fn regions(&self) -> &[Region] {
+        &self.regions
+    }
+
+    /// The region of this name.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn region(&self, name: &str) -> Result<&Region, LabError> {
+        let found = self.regions.iter().find(|region| region.name() == name);
+        found.ok_or_else(|| LabError::Usage(format!("there is no region {name} in this lab")))
+    }
+
+    /// What is between the regions.
+    pub fn wide_area(&self) -> &WideArea {
+        self.router.wide_area()
+    }
+
+    /// Ends everything that runs in the regions, and removes them.
+    ///
+    /// # Errors
+    /// When something can't be removed, or the router had ended before.
+    pub fn down(mut self) -> Result<(), LabError> {
+        self.end()
+    }
+
+    /// How it is, as its socket tells it.
+    ///
+    /// # Errors
+    /// When its router has stopped, or a region is gone.
+    pub fn status(&self) -> Result<Status, LabError> {
+        self.control.status()
+    }
+
+    fn end(&mut self) -> Result<(), LabError> {
+        let stopped = self.control.stop();
+        // While the network is still there: then they can say goodbye to each other.
+        let ended = self.site.end_processes();
+        let router = self.router.stop();
+        let removed = self.site.remove();
+        stopped.and(ended).and(router).and(removed)
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        if let Err(error) = self.end() {
+            tracing::warn!("the lab {} did not end well: {error}", self.site.id());
+        }
+    }
+}

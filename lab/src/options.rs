@@ -1,0 +1,191 @@
+//! What a lab is to be like.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use crate::LabError;
+use crate::wan::{Place, Shape};
+
+/// The most regions: the third part of an address, and what one router looks at for each packet.
+pub const REGIONS_MAX: usize = 32;
+
+/// A round trip that no network has, so that a slip of the unit is noticed.
+const ROUND_TRIP_MAX: Duration = Duration::from_secs(60);
+
+/// What IPv4 asks of every link, and what a device takes.
+const MTU: std::ops::RangeInclusive<u16> = 576..=65_000;
+
+/// A region's name is part of the name of a namespace, which is that of a file.
+const NAME_BYTES_MAX: usize = 40;
+
+/// How long a full queue takes to empty when nobody says how long it is: what routers hold.
+const QUEUE: Duration = Duration::from_millis(100);
+
+/// And at least so many bytes, so that what the kernel hands over at once finds room.
+const QUEUE_BYTES_MIN: u64 = 256 << 10;
+
+/// What a lab is to be like. Two labs with the same options and the same packets at the same times
+/// treat them the same.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Options {
+    /// Names of the regions: small letters, digits and `-`.
+    pub regions: Vec<String>,
+    /// For each region, the round trip to each region. Half of it is the delay of each direction.
+    pub round_trips: Vec<Vec<Duration>>,
+    /// By how much a packet may be later, each way.
+    pub jitter: Duration,
+    /// Bits a second of each direction between two regions; nothing for as fast as it goes.
+    pub bits_per_sec: Option<u64>,
+    /// Bytes that may wait for a busy link; nothing for what 100 ms of its bandwidth are.
+    pub queue_bytes: Option<u64>,
+    /// How likely it is that a packet is lost.
+    pub loss: f64,
+    /// Whether packets of a link may overtake each other by jitter.
+    pub may_overtake: bool,
+    /// The largest packet of a link.
+    pub mtu: u16,
+    /// Whether several packets of one connection may pass as one, as network cards do it. Without,
+    /// each is handled by itself, as on the link; with it, much more passes.
+    pub offload: bool,
+    /// What jitter and loss are drawn from.
+    pub seed: u64,
+}
+
+impl Options {
+    /// Regions that are as far apart as a function says. No jitter, no loss, and no limit but the
+    /// machine's.
+    pub fn new(
+        regions: impl IntoIterator<Item = impl Into<String>>,
+        round_trip: impl Fn(&str, &str) -> Duration,
+    ) -> Self {
+        let regions: Vec<String> = regions.into_iter().map(Into::into).collect();
+        let from = |a: &String| regions.iter().map(|b| round_trip(a, b)).collect();
+        let round_trips = regions.iter().map(from).collect();
+        Self {
+            regions,
+            round_trips,
+            jitter: Duration::ZERO,
+            bits_per_sec: None,
+            queue_bytes: None,
+            loss: 0.0,
+            may_overtake: false,
+            mtu: 1_500,
+            offload: true,
+            seed: 1,
+        }
+    }
+
+    /// Whether there can be such a lab.
+    ///
+    /// # Errors
+    /// When there can't.
+    pub fn check(&self) -> Result<(), LabError> {
+        let usage = |message| Err(LabError::Usage(message));
+        let count = self.regions.len();
+        if !(2..=REGIONS_MAX).contains(&count) {
+            return usage(format!("there must be 2 to {REGIONS_MAX} regions, not {count}"));
+        }
+        for name in &self.regions {
+            check_name(name)?;
+        }
+        let mut seen = BTreeSet::new();
+        if let Some(twice) = self.regions.iter().find(|name| !seen.insert(*name)) {
+            return usage(format!("region {twice} is there twice"));
+        }
+        let is_square = self.round_trips.len() == count
+            && self.round_trips.iter().all(|row| row.len() == count);
+        if !is_square {
+            return usage(format!("round trips must be {count} rows of {count}"));
+        }
+        self.round_trips.iter().flatten().try_for_each(|trip| check_round_trip(*trip))?;
+        check_round_trip(self.jitter)?;
+        if self.bits_per_sec == Some(0) {
+            return usage("a bandwidth of nothing: cut the links instead".to_owned());
+        }
+        if !(0.0..=1.0).contains(&self.loss) {
+            return usage(format!("a loss of {}: must be from 0 to 1", self.loss));
+        }
+        if !MTU.contains(&self.mtu) {
+            let (least, most) = (MTU.start(), MTU.end());
+            return usage(format!("an MTU of {}: must be from {least} to {most}", self.mtu));
+        }
+        Ok(())
+    }
+
+    /// The link from a region to another.
+    pub(crate) fn shape(&self, from: Place, to: Place) -> Shape {
+        let of_time = |bits| u128::from(bits) * QUEUE.as_millis() / 8_000;
+        let of_bandwidth =
+            self.bits_per_sec.map_or(0, |bits| u64::try_from(of_time(bits)).unwrap_or(u64::MAX));
+        Shape {
+            delay: self.round_trips[from.0][to.0] / 2,
+            jitter: self.jitter,
+            bits_per_sec: self.bits_per_sec,
+            queue_bytes: self.queue_bytes.unwrap_or(of_bandwidth.max(QUEUE_BYTES_MIN)),
+            loss: self.loss,
+            may_overtake: self.may_overtake,
+        }
+    }
+}
+
+/// Whether there can be such a round trip.
+pub(crate) fn check_round_trip(trip: Duration) -> Result<(), LabError> {
+    if trip > ROUND_TRIP_MAX {
+        let most = ROUND_TRIP_MAX.as_secs();
+        return Err(LabError::Usage(format!("{trip:?} is too long: {most} s at the most")));
+    }
+    Ok(())
+}
+
+fn check_name(name: &str) -> Result<(), LabError> {
+    let is_letter = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.chars().all(is_letter) {
+        return Err(LabError::Usage(format!(
+            "{name:?} is no name of a region: small letters, digits and -, up to {NAME_BYTES_MAX}"
+        )));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn two() -> Options {
+        Options::new(["us-east", "eu-west"], |a, b| Duration::from_millis(u64::from(a != b) * 70))
+    }
+
+    #[test]
+    fn half_a_round_trip_is_the_delay_and_a_queue_holds_a_tenth_of_a_second() {
+        let mut options = two();
+        assert_eq!(options.check(), Ok(()));
+        let shape = options.shape(Place(0), Place(1));
+        assert_eq!((shape.delay, shape.bits_per_sec), (Duration::from_millis(35), None));
+        options.bits_per_sec = Some(1_000_000_000);
+        assert_eq!(options.shape(Place(1), Place(0)).queue_bytes, 12_500_000);
+        options.bits_per_sec = Some(1_000_000);
+        assert_eq!(options.shape(Place(1), Place(0)).queue_bytes, QUEUE_BYTES_MIN);
+        options.queue_bytes = Some(3);
+        assert_eq!(options.shape(Place(1), Place(0)).queue_bytes, 3);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_with_a_reason() {
+        let wrong = |change: fn(&mut Options), part: &str| {
+            let mut options = two();
+            change(&mut options);
+            let Err(LabError::Usage(message)) = options.check() else { panic!("{options:?}") };
+            assert!(message.contains(part), "{message}");
+        };
+        wrong(|it| it.regions.truncate(1), "2 to 32 regions, not 1");
+        wrong(|it| it.regions[1] = "us-east".into(), "us-east is there twice");
+        wrong(|it| it.regions[1] = "../etc".into(), "no name of a region");
+        wrong(|it| it.regions[1] = "a".repeat(41), "no name of a region");
+        wrong(|it| it.round_trips[0].truncate(1), "2 rows of 2");
+        wrong(|it| it.round_trips[0][1] = Duration::from_secs(61), "too long");
+        wrong(|it| it.bits_per_sec = Some(0), "cut the links");
+        wrong(|it| it.loss = 1.5, "from 0 to 1");
+        wrong(|it| it.loss = f64::NAN, "from 0 to 1");
+        wrong(|it| it.mtu = 500, "from 576");
+    }
+}

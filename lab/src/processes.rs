@@ -1,0 +1,97 @@
+//! What runs in a namespace, and how it is ended.
+//!
+//! A process belongs to a region when its network namespace is the region's: whoever started it, by
+//! whatever way, and even when it has left its process group, its session and its parent. It would
+//! not be enough to tell the kernel to end it with its parent: that ends what a thread has started
+//! with that thread, and does not hold for grandchildren.
+
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal};
+
+use crate::LabError;
+
+/// How long processes may take to end by themselves, all of them together.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// How long it may take until those that are killed are gone.
+const KILL: Duration = Duration::from_secs(5);
+
+/// Processes that start others while they are being killed are looked for again so many times.
+const ROUNDS_MAX: usize = 100;
+
+/// The file system's word for a namespace: two files that have the same are the same namespace.
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    let stat = rustix::fs::stat(path).ok()?;
+    Some((stat.st_dev, stat.st_ino))
+}
+
+/// The processes in any of these namespaces, this one left out.
+fn within(namespaces: &[PathBuf]) -> Result<Vec<Pid>, LabError> {
+    let wanted: Vec<(u64, u64)> = namespaces.iter().filter_map(|path| identity(path)).collect();
+    let entries =
+        fs::read_dir("/proc").map_err(|error| LabError::failed("can't read /proc", error))?;
+    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let is_within = |pid: &Pid| {
+        // One that has ended in the meantime is in none.
+        let own = identity(&PathBuf::from(format!("/proc/{}/ns/net", pid.as_raw_nonzero())));
+        own.is_some_and(|own| wanted.contains(&own))
+    };
+    let pids = pids.filter_map(Pid::from_raw).filter(|pid| *pid != getpid());
+    Ok(pids.filter(is_within).collect())
+}
+
+/// Ends everything that runs in these namespaces, gently if it can be. Says how many there were.
+pub(crate) fn end_all(namespaces: &[PathBuf]) -> Result<usize, LabError> {
+    let mut ended = 0;
+    for round in 0..ROUNDS_MAX {
+        let found = within(namespaces)?;
+        if found.is_empty() {
+            return Ok(ended);
+        }
+        // A descriptor means this process and no later one of the same number.
+        let mut alive: Vec<OwnedFd> =
+            found.iter().filter_map(|pid| pidfd_open(*pid, PidfdFlags::empty()).ok()).collect();
+        if round == 0 {
+            ended = alive.len();
+            tell(&alive, Signal::TERM);
+            wait_until_gone(&mut alive, GRACE)?;
+        }
+        tell(&alive, Signal::KILL);
+        wait_until_gone(&mut alive, KILL)?;
+    }
+    Err(LabError::Failed("processes of the lab's regions don't end".to_owned()))
+}
+
+fn tell(alive: &[OwnedFd], signal: Signal) {
+    for process in alive {
+        // One that is gone needs no signal, and whether it is gone is what is waited for.
+        let _ = pidfd_send_signal(process, signal);
+    }
+}
+
+/// Waits until all have ended, and keeps those that have not.
+fn wait_until_gone(alive: &mut Vec<OwnedFd>, most: Duration) -> Result<(), LabError> {
+    let end = Instant::now() + most;
+    while !alive.is_empty() {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            break;
+        }
+        let mut watched: Vec<PollFd<'_>> =
+            alive.iter().map(|process| PollFd::new(process, PollFlags::IN)).collect();
+        let left = Timespec::try_from(left).expect("some seconds");
+        match poll(&mut watched, Some(&left)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(LabError::failed("can't wait for processes", error)),
+        }
+        let mut is_alive = watched.iter().map(|it| it.revents().is_empty()).collect::<Vec<_>>();
+        alive.retain(|_| is_alive.remove(0));
+    }
+    Ok(())
+}

@@ -1,0 +1,142 @@
+//! One direction between two regions.
+
+use std::time::Duration;
+
+use super::{Counts, Drop, Moment, Size, nanos};
+
+/// How a link is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Shape {
+    /// How long a packet is on its way, once its last bit has left.
+    pub delay: Duration,
+    /// It may be longer by up to this much, each as likely.
+    pub jitter: Duration,
+    /// Bits a second; nothing for as fast as the machine is.
+    pub bits_per_sec: Option<u64>,
+    /// Bytes that may wait for a link that is busy. Without bandwidth nothing waits.
+    pub queue_bytes: u64,
+    /// How likely it is that a packet is lost, from 0 to 1.
+    pub loss: f64,
+    /// Whether jitter may let a packet overtake others of its link.
+    pub may_overtake: bool,
+}
+
+impl Shape {
+    /// A link that does nothing but take time.
+    pub fn of_delay(delay: Duration) -> Self {
+        Self {
+            delay,
+            jitter: Duration::ZERO,
+            bits_per_sec: None,
+            queue_bytes: 0,
+            loss: 0.0,
+            may_overtake: false,
+        }
+    }
+
+    /// The shape, if it makes sense.
+    ///
+    /// # Panics
+    /// When it does not.
+    pub(super) fn checked(self) -> Self {
+        assert!((0.0..=1.0).contains(&self.loss), "a probability");
+        assert!(self.bits_per_sec != Some(0), "a link without bandwidth is one that is cut");
+        self
+    }
+}
+
+/// A link and what became of its packets. Those on their way are kept by the wide area.
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) shape: Shape,
+    pub(super) is_cut: bool,
+    /// When the last bit of all that was accepted has left.
+    free_at: Moment,
+    /// When the latest of all that was accepted arrives.
+    latest_due: Moment,
+    pub(super) counts: Counts,
+}
+
+impl Link {
+    pub(super) fn new(shape: Shape) -> Self {
+        Self {
+            shape: shape.checked(),
+            is_cut: false,
+            free_at: Moment::default(),
+            latest_due: Moment::default(),
+            counts: Counts::default(),
+        }
+    }
+
+    /// When a packet arrives that is sent now.
+    pub(super) fn send(
+        &mut self,
+        now: Moment,
+        size: Size,
+        has_room: bool,
+        rng: &mut fastrand::Rng,
+    ) -> Result<Moment, Drop> {
+        self.counts.sent.add(size);
+        if self.is_cut {
+            self.counts.cut.add(size);
+            return Err(Drop::Cut);
+        }
+        let left = has_room.then(|| self.leave(now, size)).flatten();
+        let Some(left) = left else {
+            self.counts.full.add(size);
+            return Err(Drop::Full);
+        };
+        // After it has taken its time on the link, as what is lost further on does.
+        if self.is_lost(size, rng) {
+            self.counts.lost.add(size);
+            return Err(Drop::Lost);
+        }
+        let mut due = left.after(self.shape.delay).after(self.jitter(rng));
+        if !self.shape.may_overtake {
+            due = due.max(self.latest_due);
+        }
+        self.latest_due = due.max(self.latest_due);
+        Ok(due)
+    }
+
+    /// When the last bit has left, or nothing where the queue is full.
+    fn leave(&mut self, now: Moment, size: Size) -> Option<Moment> {
+        let Some(bits_per_sec) = self.shape.bits_per_sec else { return Some(now) };
+        let waiting = nanos(self.free_at.since(now));
+        let bytes_waiting = u128::from(waiting) * u128::from(bits_per_sec) / 8_000_000_000;
+        // What is sent at once fits into a queue that is empty, however small that is.
+        let is_full = bytes_waiting + u128::from(size.wire_bytes)
+            > u128::from(self.shape.queue_bytes.max(size.wire_bytes));
+        if is_full {
+            return None;
+        }
+        let nanos = u128::from(size.wire_bytes) * 8_000_000_000 / u128::from(bits_per_sec);
+        let nanos = u64::try_from(nanos).unwrap_or(u64::MAX);
+        self.free_at = self.free_at.max(now).after(Duration::from_nanos(nanos));
+        Some(self.free_at)
+    }
+
+    /// Several packets at once are lost together, and as often as one of them would be: it is how
+    /// often it comes to a loss that a connection's speed depends on.
+    fn is_lost(&self, size: Size, rng: &mut fastrand::Rng) -> bool {
+        if self.shape.loss == 0.0 {
+            return false;
+        }
+        let all_pass = (1.0 - self.shape.loss).powf(f64::from(size.packets));
+        rng.f64() >= all_pass
+    }
+
+    fn jitter(&self, rng: &mut fastrand::Rng) -> Duration {
+        match nanos(self.shape.jitter) {
+            0 => Duration::ZERO,
+            most => Duration::from_nanos(rng.u64(0..=most)),
+        }
+    }
+
+    /// What waited is gone, and so is what later packets could have to wait for.
+    pub(super) fn cut(&mut self) {
+        self.is_cut = true;
+        self.free_at = Moment::default();
+        self.latest_due = Moment::default();
+    }
+}

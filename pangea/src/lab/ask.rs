@@ -1,0 +1,74 @@
+//! What is asked of a lab that runs in another process.
+
+use std::process::Command;
+
+use pangea_lab::control::{self, Request};
+
+use super::{Cut, Heal, Isolate, Rtt, Run, Status, Which, failure, of_ms, views};
+use crate::failure::Failure;
+use crate::say;
+
+/// Becomes the command, in its region.
+pub fn run(run: &Run) -> Result<(), Failure> {
+    let status = ask(&run.which, &Request::Status)?;
+    let (program, arguments) = run.command.split_first().expect("the command line asks for one");
+    Err(failure(status.become_program(&run.region, Command::new(program).args(arguments))))
+}
+
+/// Cuts two regions off from each other.
+pub fn cut(cut: &Cut) -> Result<(), Failure> {
+    ask(&cut.which, &Request::Cut { a: cut.a.clone(), b: cut.b.clone() })?;
+    say(&format!("{} and {} are cut off from each other", cut.a, cut.b))
+}
+
+/// Heals two regions, or all.
+pub fn heal(heal: &Heal) -> Result<(), Failure> {
+    let (Some(a), Some(b)) = (&heal.a, &heal.b) else {
+        ask(&heal.which, &Request::HealAll)?;
+        return say("everything is healed");
+    };
+    ask(&heal.which, &Request::Heal { a: a.clone(), b: b.clone() })?;
+    say(&format!("{a} and {b} reach each other"))
+}
+
+/// Cuts a region off.
+pub fn isolate(isolate: &Isolate) -> Result<(), Failure> {
+    ask(&isolate.which, &Request::Isolate { region: isolate.region.clone() })?;
+    say(&format!("{} is cut off from all others", isolate.region))
+}
+
+/// Changes a round trip.
+pub fn rtt(rtt: &Rtt) -> Result<(), Failure> {
+    let trip = of_ms("the round trip", rtt.ms)?;
+    ask(&rtt.which, &Request::RoundTrip { a: rtt.a.clone(), b: rtt.b.clone(), trip })?;
+    say(&format!("between {} and {}: {} ms", rtt.a, rtt.b, rtt.ms))
+}
+
+/// Shows how a lab is.
+pub fn status(status: &Status) -> Result<(), Failure> {
+    let shown = ask(&status.which, &Request::Status)?;
+    if !status.json {
+        return say(&views::status(&shown));
+    }
+    let json = serde_json::to_string_pretty(&shown);
+    say(&json.map_err(|error| Failure::failed("can't write JSON", error))?)
+}
+
+/// Removes what killed labs have left.
+pub fn clear() -> Result<(), Failure> {
+    let cleared = pangea_lab::clear().map_err(failure)?;
+    if cleared.labs.is_empty() {
+        return say("no lab has left anything");
+    }
+    say(&format!(
+        "removed what is left of lab {}: {} regions, {} processes",
+        cleared.labs.join(", "),
+        cleared.namespaces,
+        cleared.processes
+    ))
+}
+
+fn ask(which: &Which, request: &Request) -> Result<control::Status, Failure> {
+    let lab = control::find(which.lab.as_deref()).map_err(failure)?;
+    control::ask(&lab, request).map_err(failure)
+}
