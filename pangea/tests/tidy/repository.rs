@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use super::source::{Source, test_modules};
 
-/// The crates of the workspace (DESIGN: six, one sentence each).
-pub const CRATES: [&str; 6] = ["core", "protocols", "sim", "sql", "node", "pangea"];
+/// The crates of the workspace.
+pub const CRATES: [&str; 7] = ["core", "protocols", "sim", "sql", "node", "sweep", "pangea"];
 
 /// Folders that hold nothing that was written.
 const NOT_OURS: [&str; 3] = ["target", ".git", ".scratch"];
