@@ -1,7 +1,7 @@
 //! What is looked at before anything starts: names, values, memory and time.
 
 use crate::bench::{Bench, Facts, Needs};
-use crate::options::{Choice, Engine, Value, is_setting};
+use crate::options::{Choice, Engine, Value, is_setting, scoped};
 use crate::plan::Plan;
 use crate::points::{Point, expand};
 use crate::series;
@@ -66,6 +66,7 @@ fn check_name(name: &str, choices: &[Choice]) -> Result<(), String> {
     if let Some((_, instead)) = TAKEN.iter().find(|(taken, _)| *taken == name) {
         return Err(format!("{name} can't be set by a plan: {instead}"));
     }
+    let name = scoped(name).map_or(name, |(_, name)| name);
     let is_known = choices.iter().any(|choice| choice.name == name);
     if is_known || is_setting(name) || name == "engine" {
         return Ok(());
@@ -84,9 +85,10 @@ fn check_options(point: &Point, choices: &[Choice]) -> Result<(), String> {
         let Some(choice) = choices.iter().find(|it| it.engine == engine && it.name == *name) else {
             let other = Engine::ALL.into_iter().find(|it| *it != engine).expect("there are two");
             return Err(format!(
-                "--{name} is of {}, and the run \"{point}\" is {}: set it for those runs alone",
+                "--{name} is of {}, and the run \"{point}\" is {}: set {}.{name} in its place",
                 other.command(),
-                engine.name()
+                engine.name(),
+                other.name()
             ));
         };
         match (choice.is_flag, value) {

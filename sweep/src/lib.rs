@@ -42,6 +42,6 @@ pub use bench::{Bench, Facts, Needs, Stop};
 pub use check::Checked;
 pub use options::{Choice, Engine, Value};
 pub use plan::Plan;
-pub use points::Point;
+pub use points::{Point, fingerprint};
 pub use run::{Finished, Settings, SweepError, outline, run};
 pub use wrong::Wrong;

@@ -88,6 +88,12 @@ pub fn is_setting(name: &str) -> bool {
     name.split_once('.').is_some_and(|(protocol, key)| !protocol.is_empty() && !key.is_empty())
 }
 
+/// The engine that an option is for alone, as in `predicted.costs`, and the option.
+pub fn scoped(name: &str) -> Option<(Engine, &str)> {
+    let (engine, name) = name.split_once('.')?;
+    Some((Engine::named(engine)?, name))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -102,6 +108,9 @@ mod tests {
 
     #[test]
     fn settings_have_a_protocol_and_a_key() {
+        assert_eq!(scoped("predicted.costs"), Some((Engine::Predicted, "costs")));
+        assert_eq!(scoped("real.minerva.solver"), Some((Engine::Real, "minerva.solver")));
+        assert_eq!(scoped("minerva.solver"), None);
         assert!(is_setting("minerva.solver"));
         for not in ["rtt", ".solver", "minerva."] {
             assert!(!is_setting(not), "{not}");

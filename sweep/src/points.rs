@@ -6,7 +6,7 @@ use std::fmt;
 use serde::Serialize;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::options::{Engine, Value, is_setting};
+use crate::options::{Engine, Value, is_setting, scoped};
 use crate::plan::{Bound, Plan, Step};
 use crate::wrong::{Wrong, unknown};
 
@@ -35,6 +35,11 @@ struct Identity<'a> {
     options: &'a BTreeMap<String, Value>,
     inputs: u64,
     build: &'a str,
+}
+
+/// What tells these bytes from any others.
+pub fn fingerprint(bytes: &[u8]) -> u64 {
+    xxh3_64(bytes)
 }
 
 impl Point {
@@ -137,18 +142,21 @@ fn point(plan: &Plan, steps: Vec<(&str, &Step)>) -> Result<Point, Wrong> {
     for (axis, step) in &steps {
         point.labels.insert((*axis).to_owned(), step.label.clone());
     }
-    for Bound { name, value, line } in
-        plan.base.iter().chain(steps.iter().flat_map(|(_, step)| &step.bound))
-    {
-        if name == "engine" {
-            let word = value.to_string();
-            let names = Engine::ALL.map(Engine::name);
-            let wrong = || Wrong::new(*line, unknown("engine", &word, names));
-            point.engine = Engine::named(&word).ok_or_else(wrong)?;
-            continue;
-        }
-        point.options.insert(name.clone(), value.clone());
-        point.lines.insert(name.clone(), *line);
+    let bound = || plan.base.iter().chain(steps.iter().flat_map(|(_, step)| &step.bound));
+    if let Some(Bound { value, line, .. }) = bound().rfind(|bound| bound.name == "engine") {
+        let word = value.to_string();
+        let names = Engine::ALL.map(Engine::name);
+        let wrong = || Wrong::new(*line, unknown("engine", &word, names));
+        point.engine = Engine::named(&word).ok_or_else(wrong)?;
+    }
+    for Bound { name, value, line } in bound().filter(|bound| bound.name != "engine") {
+        let name = match scoped(name) {
+            None => name,
+            Some((engine, name)) if engine == point.engine => name,
+            Some(_) => continue,
+        };
+        point.options.insert(name.to_owned(), value.clone());
+        point.lines.insert(name.to_owned(), *line);
     }
     Ok(point)
 }
@@ -194,6 +202,17 @@ mod tests {
         all.sort();
         all.dedup();
         assert_eq!(all.len(), 8);
+    }
+
+    #[test]
+    fn an_option_of_one_engine_is_not_in_runs_of_the_other() {
+        let text = "title='T'\n[base]\nworkload='bank'\npredicted.costs='c.toml'\n\
+                    real.durability='os'\n[sweep]\nengine = ['real', 'predicted']\n";
+        let lines: Vec<String> = points(text).iter().map(|it| it.arguments().join(" ")).collect();
+        let expected = ["--durability os --workload bank", "--costs c.toml --workload bank"];
+        assert_eq!(lines, expected);
+        let error = expand(&Plan::parse(&text.replace("'real'", "'reel'")).unwrap()).unwrap_err();
+        assert!(error.to_string().contains("did you mean \"real\""), "{error}");
     }
 
     #[test]

@@ -9,11 +9,15 @@
 //! throughput: none is printed and none is written.
 //!
 //! - [`usage`]: what the nodes and the load used of the machine, and what the protocol counted;
+//! - [`faults`]: what happens to nodes while it is measured;
 //! - [`check`]: whether the outcome is right;
-//! - [`report`]: the tables and the JSON.
+//! - [`report`]: the tables and the JSON;
+//! - [`sweep`]: many such runs, by a plan.
 
 mod check;
+mod faults;
 mod report;
+mod sweep;
 pub mod usage;
 
 use std::path::PathBuf;
@@ -30,7 +34,9 @@ use crate::failure::Failure;
 use crate::protocol::{Setting, options_table};
 use crate::sizes::Sizes;
 use check::Checked;
+use faults::{Fault, Happened};
 use report::Report;
+pub use sweep::Size;
 use usage::Usage;
 
 /// What is measured may take this long at most: beyond it somebody mistook the unit.
@@ -55,6 +61,8 @@ const TICK: Duration = Duration::from_millis(200);
   pangea bench --workload ycsb-a --set minerva.solver=greedy --set minerva.epoch_ms=20
   pangea bench --workload smallbank --rate 2000 --rtt 100
   pangea bench --workload tpcc-nopay --via postgres --clients 300 --repeats 3
+  pangea bench --workload ycsb-a --rate 500 --fault kill:coordinator@5+5
+  pangea bench sweep plans/quick.toml
 
 The nodes are processes on this machine, in a temporary directory that is removed at the end. The
 exit code is 1 where a check fails, and then there is no throughput.")]
@@ -119,9 +127,29 @@ pub struct Arguments {
     /// What loads and clients draw from
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
+    /// Kill, cut off or slow down a region's node: kill:region-1@3+2 from 3 s of the measured time on
+    /// for 2 s; cut:a/b@..; coordinator and follower are regions too. Several with commas
+    #[arg(long = "fault", value_name = "WHAT:REGION@S+S", value_delimiter = ',')]
+    faults: Vec<Fault>,
     /// Write the results to this file as well
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+}
+
+/// A benchmark, or many.
+#[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub struct CommandLine {
+    #[command(flatten)]
+    one: Option<Arguments>,
+    #[command(subcommand)]
+    many: Option<Many>,
+}
+
+/// Many benchmarks.
+#[derive(Debug, clap::Subcommand)]
+enum Many {
+    Sweep(sweep::Arguments),
 }
 
 /// How clients call.
@@ -149,7 +177,20 @@ impl Arguments {
             ..plan
         };
         plan.check()?;
+        self.check_faults(&plan)?;
         Ok(plan)
+    }
+
+    /// The faults in their order.
+    fn check_faults(&self, plan: &Plan) -> Result<Vec<Fault>, Failure> {
+        let lost = self.faults.iter().find(|fault| fault.ends_sessions());
+        if let (Via::Postgres, Some(fault)) = (self.via, lost) {
+            return Err(Failure::Usage(format!(
+                "--fault {fault}: sessions of --via postgres don't outlive their node; take --via \
+                 native, or another fault"
+            )));
+        }
+        faults::check(&self.faults, plan, self.secs)
     }
 
     /// What clients do.
@@ -224,8 +265,16 @@ fn no_such_workload(name: &str, settings: &workload::Settings) -> String {
     format!("there is no workload {name:?} here; there are {}", names.join(", "))
 }
 
-/// Runs the benchmark.
-pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+/// Runs the benchmark, or many.
+pub fn run(line: &CommandLine) -> Result<(), Failure> {
+    match (&line.many, &line.one) {
+        (Some(Many::Sweep(arguments)), _) => sweep::run(arguments),
+        (None, Some(arguments)) => run_one(arguments),
+        (None, None) => unreachable!("the command line asks for a workload"),
+    }
+}
+
+fn run_one(arguments: &Arguments) -> Result<(), Failure> {
     let plan = arguments.plan()?;
     let settings = arguments.workload_settings();
     let workload = arguments.workload()?;
@@ -264,6 +313,8 @@ pub struct Run {
     pub elapsed: Duration,
     /// What was used meanwhile.
     pub used: Usage,
+    /// What went wrong meanwhile, on purpose.
+    happened: Vec<Happened>,
 }
 
 impl Run {
@@ -302,6 +353,7 @@ pub async fn measure(
     let drive_settings = drive::Settings { clients: arguments.clients, seed: arguments.seed, pace };
     let connections = connections(arguments, cluster, &clients, workload).await?;
     let drive = Drive::start(workload, &connections, &drive_settings);
+    let faults = arguments.check_faults(&cluster.plan)?;
     work(&drive, arguments.warmup, "warm up").await;
     let mut runs = Vec::with_capacity(arguments.repeats as usize);
     for repeat in 0..arguments.repeats {
@@ -312,15 +364,21 @@ pub async fn measure(
         let before = Usage::read(cluster, &clients).await?;
         drive.enter(Phase::Measured);
         let began = Instant::now();
-        work(&drive, arguments.secs, &name).await;
-        let elapsed = began.elapsed();
-        let stats = drive.take_stats();
-        drive.enter(Phase::Unmeasured);
+        let measured = async {
+            work(&drive, arguments.secs, &name).await;
+            let elapsed = began.elapsed();
+            let stats = drive.take_stats();
+            drive.enter(Phase::Unmeasured);
+            (elapsed, stats)
+        };
+        let ((elapsed, stats), happened) =
+            tokio::join!(measured, faults::run(&faults, cluster, &clients, began));
+        let happened = happened?;
         let after = Usage::read(cluster, &clients).await?;
         // Of what ended between the two lines above nobody wants to know.
         drop(drive.take_stats());
-        check::each_has_an_outcome(&stats)?;
-        runs.push(Run { stats, elapsed, used: after.since(&before) });
+        check::each_has_an_outcome(&stats, !faults.is_empty())?;
+        runs.push(Run { stats, elapsed, used: after.since(&before), happened });
     }
     let committed = drive.end(END_DEADLINE).await?;
     let checked = check::all(&clients, workload, settings, committed).await?;

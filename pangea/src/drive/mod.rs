@@ -12,6 +12,7 @@
 mod arrivals;
 mod connection;
 mod samples;
+mod timeline;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -27,6 +28,7 @@ use tokio::task::JoinSet;
 use crate::failure::Failure;
 pub use connection::{Connection, Session};
 pub use samples::{Samples, Stats};
+pub use timeline::Timeline;
 
 /// Calls that load tables, at a time and node: each writes ten thousand rows or so.
 const LOAD_CALLS_PER_NODE: usize = 2;
@@ -87,6 +89,8 @@ struct Shared {
 struct Counted {
     /// Of what ended while it was measured.
     stats: Stats,
+    /// When that began.
+    began: Instant,
     /// What has committed since the start, by label.
     committed: BTreeMap<&'static str, u64>,
     /// Whether there were calls of which nobody knows.
@@ -133,6 +137,7 @@ impl Drive {
             phase: AtomicU8::new(Phase::Unmeasured as u8),
             counted: Mutex::new(Counted {
                 stats: Stats::new(connections.len()),
+                began: Instant::now(),
                 committed: BTreeMap::new(),
                 has_unknown: false,
             }),
@@ -172,6 +177,9 @@ impl Drive {
 
     /// Begins another phase.
     pub fn enter(&self, phase: Phase) {
+        if phase == Phase::Measured {
+            self.shared.counted().began = Instant::now();
+        }
         self.shared.phase.store(phase as u8, Ordering::Relaxed);
     }
 
@@ -251,6 +259,10 @@ impl Line {
         counted.add(call.label, &result);
         if self.shared.is_in(Phase::Measured) {
             counted.stats.add(self.region, call.label, elapsed, &result);
+            if matches!(result, Ok(Outcome::Committed { .. })) {
+                let at = counted.began.elapsed();
+                counted.stats.timeline.add(self.region, at);
+            }
             counted.stats.late.add(late);
         }
         drop(counted);
