@@ -22,7 +22,7 @@
 //! of them. What is predicted, and what a paper states, says so beside each of its lines.
 //!
 //! - [`plan`]: the file; [`points`]: its combinations; [`check`]: what is refused;
-//! - [`run`]: order, progress, going on after an interruption; [`results`]: files and medians;
+//! - [`mod@run`]: order, progress, going on after an interruption; [`results`]: files and medians;
 //! - [`series`]: what of the results is in a figure; [`chart`]: drawing it; [`report`]: the page.
 
 pub mod bench;

@@ -116,7 +116,8 @@ pub fn check(figure: &Figure, points: &[Point]) -> Result<(), Wrong> {
         let mut apart = point.labels.keys().filter(differs);
         if let Some(name) = apart.find(|name| !figure.best_of.contains(name)) {
             return wrong(format!(
-                "\"{point}\" and \"{other}\" are at one place: add {name} to series, only or best_of"
+                "\"{point}\" and \"{other}\" are at one place: add {name} to series, only or \
+                 best_of"
             ));
         }
     }

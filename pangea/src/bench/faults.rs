@@ -7,7 +7,7 @@
 //! | `slow` | its node runs a fifth of the time: SIGSTOP and SIGCONT in turn | it runs |
 //!
 //! In place of a region's name stands `coordinator`, or `follower` for another node, as they are
-//! when it happens. Faults come one after the other: what a fault does would else be another's, too.
+//! when it happens. Faults come one after the other: what one does would else be another's, too.
 
 use std::time::{Duration, Instant};
 

@@ -1,8 +1,8 @@
 //! `pangea bench sweep`: many benchmarks by a plan, and a report of them.
 //!
-//! Plans, figures and reports are `pangea-sweep`'s. Here is what it does not know: which options there
-//! are, what a run takes, and how one is made: as a process of this binary, so that a run that dies
-//! takes nothing with it, and a measured one has a process that did nothing before.
+//! Plans, figures and reports are `pangea-sweep`'s. Here is what it does not know: which options
+//! there are, what a run takes, and how one is made: as a process of this binary, so that a run
+//! that dies takes nothing with it, and a measured one has a process that did nothing before.
 
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
@@ -34,9 +34,9 @@ const LAST_WORDS_LEN: usize = 2_000;
   pangea bench sweep plans/figure-6.toml --dry-run
   pangea bench sweep plans/figure-6.toml --out figure-6 --resume
 
-The directory gets report.html, figures/*.svg and *.png, and runs/*.json. Nothing starts before all of
-the plan is looked at. Ctrl-C ends the run that is under way, and writes the report of the others;
---resume goes on. The exit code is 1 where a run failed. docs/SWEEPS.md describes plans.")]
+The directory gets report.html, figures/*.svg and *.png, and runs/*.json. Nothing starts before
+all of the plan is looked at. Ctrl-C ends the run that is under way, and writes the report of the
+others; --resume goes on. The exit code is 1 where a run failed. docs/SWEEPS.md describes plans.")]
 pub struct Arguments {
     /// The plan, in TOML
     #[arg(value_name = "PLAN")]
@@ -199,7 +199,7 @@ fn words(point: &Point) -> Vec<String> {
     };
     let mut arguments = point.arguments();
     if point.engine == Engine::Predicted {
-        // A prediction counts replicas where a benchmark counts regions; names are the same in both.
+        // A prediction counts replicas where a benchmark counts regions; names are the same.
         let regions = arguments.iter().position(|word| word == "--regions");
         if let Some(at) = regions.filter(|at| arguments[at + 1].parse::<usize>().is_ok()) {
             "--replicas".clone_into(&mut arguments[at]);
@@ -250,8 +250,8 @@ pub struct Size {
 }
 
 impl Size {
-    /// A warehouse of TPC-C in memory, with its indexes and versions: 8 of them took 1,830 MB a node,
-    /// and 2 of them 600 MB.
+    /// A warehouse of TPC-C in memory, with its indexes and versions: 8 of them took 1,830 MB a
+    /// node, and 2 of them 600 MB.
     const WAREHOUSE_MB: f64 = 210.0;
     /// A row of YCSB of 1 KB: 100,000 took 460 MB a node, and 20,000 of them 350 MB.
     const ROW_MB: f64 = 0.0014;
@@ -293,8 +293,8 @@ impl Size {
     }
 }
 
-/// Runs this binary to its end, and returns what it wrote to stdout. A signal that ends this command
-/// ends it too, first.
+/// Runs this binary to its end, and returns what it wrote to stdout. A signal that ends this
+/// command ends it too, first.
 async fn child(words: &[String], signals: &mut Signals) -> Result<Vec<u8>, Stop> {
     let failed =
         |what: &str, error: &dyn std::fmt::Display| Stop::Failed(format!("{what}: {error}"));

@@ -56,8 +56,8 @@ impl Usage {
         Ok(usage)
     }
 
-    /// What was added since `before`. Memory stays what it is. A node that was started again meanwhile
-    /// began anew: what it did before that is not known.
+    /// What was added since `before`. Memory stays what it is. A node that was started again
+    /// meanwhile began anew: what it did before that is not known.
     pub fn since(&self, before: &Self) -> Self {
         let difference = |after: &[f64], before: &[f64]| {
             let grown = |(after, before): (&f64, &f64)| match after >= before {

@@ -1,8 +1,8 @@
 //! Drawing: a chart's numbers become SVG, and SVG becomes PNG.
 //!
-//! The picture is drawn twice as large as it is shown, since the library that draws it counts in whole
-//! pixels. Colours are few and named here; the report's style sheet knows them by their values and has
-//! darker and lighter ones for them, so that one SVG fits both kinds of screens.
+//! The picture is drawn twice as large as it is shown, since the library that draws it counts in
+//! whole pixels. Colours are few and named here; the report's style sheet knows them by their
+//! values and has darker and lighter ones for them, so that one SVG fits both kinds of screens.
 
 mod axis;
 mod bars;
@@ -108,7 +108,7 @@ fn style(size: i32, colour: RGBColor, h: HPos, v: VPos) -> TextStyle<'static> {
     TextStyle { font, color: colour.to_backend_color(), pos: Pos::new(h, v) }
 }
 
-/// The coordinate system with its axes, grid and labels, with this much room at its right and above.
+/// The coordinate system with its axes, grid and labels, and so much room at its right and above.
 fn plot<'a>(
     chart: &Chart,
     area: &Area<'a>,

@@ -9,8 +9,8 @@
 //!   [[figure]] what is drawn
 //! ```
 //!
-//! Axes vary the faster the later they come: cases slowest, then series, then those of `[sweep]` in the
-//! order of the file. What an axis sets stands above what `[base]` says; two axes never set the
+//! Axes vary the faster the later they come: cases slowest, then series, then those of `[sweep]` in
+//! the order of the file. What an axis sets stands above what `[base]` says; two axes never set the
 //! same option.
 
 mod fault;

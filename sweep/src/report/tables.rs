@@ -159,7 +159,7 @@ pub(super) fn summary(material: &Material<'_>) -> Markup {
                         @let key = point.key(&facts.build);
                         tr {
                             @for axis in &axes {
-                                td.text { @if let Some(label) = point.labels.get(*axis) { (label) } }
+                                td.text { (point.labels[*axis]) }
                             }
                             td.text { (badge(point.engine)) }
                             @for (path, _) in COLUMNS {

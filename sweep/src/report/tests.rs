@@ -180,7 +180,7 @@ fn an_interrupted_sweep_has_a_report_and_goes_on_where_it_was() {
     let finished = sweep(PLAN, &mut fake, directory.path(), true).unwrap();
     assert_eq!((finished.done, finished.left), (18, 0));
     assert_eq!(fake.runs.borrow().len(), 14);
-    // A plan that has grown runs only what is new; another name for the same options is nothing new.
+    // A plan that has grown runs only what is new; new words for the same options are nothing new.
     let grown =
         PLAN.replace("zipf = [0.3, 0.9]", "zipf = [0.3, 0.9, 1.2]").replace("Made up", "Or");
     sweep(&grown, &mut fake, directory.path(), true).unwrap();
