@@ -9,6 +9,8 @@ use crate::series::{Chart, Dot, Origin};
 
 /// The part of a name's place that its bars take.
 const WIDE: f64 = 0.76;
+/// How much of its colour a predicted bar has.
+const PALE: f64 = 0.45;
 
 /// Draws bars.
 pub(super) fn draw(chart: &Chart, area: &Area<'_>) -> Drawn {
@@ -34,6 +36,15 @@ pub(super) fn draw(chart: &Chart, area: &Area<'_>) -> Drawn {
     Ok(())
 }
 
+/// Full where it was measured, pale where it was predicted, hollow where a paper states it.
+pub(super) fn fill(origin: Origin, colour: RGBColor) -> ShapeStyle {
+    match origin {
+        Origin::Measured => colour.filled(),
+        Origin::Predicted => colour.mix(PALE).filled(),
+        Origin::Paper => colour.stroke_width(4),
+    }
+}
+
 /// The parts of a pile: from, to, and whose.
 fn stack(chart: &Chart, at: usize) -> impl Iterator<Item = (f64, f64, usize)> + '_ {
     let mut from = 0.0;
@@ -53,8 +64,8 @@ fn dots(chart: &Chart, at: usize) -> impl Iterator<Item = (usize, &Dot)> {
 fn pile(chart: &Chart, at: usize, plot: &mut Plot<'_>) -> Drawn {
     let (left, right) = (at as f64 - WIDE / 2.0, at as f64 + WIDE / 2.0);
     for (low, high, index) in stack(chart, at) {
-        let colour = colour(chart, index);
-        plot.draw_series([Rectangle::new([(left, low), (right, high)], colour.filled())])?;
+        let fill = fill(chart.lines[index].origin, colour(chart, index));
+        plot.draw_series([Rectangle::new([(left, low), (right, high)], fill)])?;
     }
     Ok(())
 }
@@ -66,8 +77,7 @@ fn beside(chart: &Chart, at: usize, y: &Scale, plot: &mut Plot<'_>) -> Drawn {
         let left = at as f64 - WIDE / 2.0 + index as f64 * wide;
         let (from, to) = (left + wide * 0.06, left + wide * 0.94);
         let colour = colour(chart, index);
-        let is_paper = chart.lines[index].origin == Origin::Paper;
-        let fill = if is_paper { colour.stroke_width(4) } else { colour.filled() };
+        let fill = fill(chart.lines[index].origin, colour);
         let corners = [(from, floor), (to, dot.y.median)];
         plot.draw_series([Rectangle::new(corners, fill)])?;
         if dot.y.count > 1 {

@@ -183,10 +183,8 @@ fn legend(chart: &Chart, area: &Area<'_>) -> Result<i32, DrawingAreaErrorKind<st
         if x > 30 && x + wide > SIZE.0 as i32 {
             (x, y) = (30, y + HIGH);
         }
-        let colour = colour(chart, index);
         let swatch = [(x, y + 4), (x + SWATCH, y + 4 + SWATCH)];
-        let is_paper = line.origin == Origin::Paper;
-        let fill = if is_paper { colour.stroke_width(3) } else { colour.filled() };
+        let fill = bars::fill(line.origin, colour(chart, index));
         area.draw(&Rectangle::new(swatch, fill))?;
         let style = style(LABEL, INK, HPos::Left, VPos::Center);
         area.draw_text(&line.name, &style, (x + SWATCH + 12, y + 4 + SWATCH / 2))?;

@@ -34,7 +34,7 @@ pub(super) fn caption(chart: &Chart) -> String {
         parts.push("Medians; bars reach from the least to the most of the repeats.");
     }
     if has(Origin::Predicted) {
-        parts.push("Dashed: predicted, not measured.");
+        parts.push("Dashed or pale: predicted, not measured.");
     }
     if has(Origin::Paper) {
         parts.push("Grey and hollow: what the paper states, on its own machines.");
