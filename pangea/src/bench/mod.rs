@@ -69,8 +69,9 @@ exit code is 1 where a check fails, and then there is no throughput.")]
 pub struct Arguments {
     /// What clients do: ycsb-a to ycsb-f, tpcc, tpcc-nopay (new-order and payment), smallbank,
     /// bank, calvin-micro, mako-micro or tiga-micro
-    #[arg(long, value_name = "NAME")]
-    workload: String,
+    // Not required beside a subcommand, which is the one case in which it is not there.
+    #[arg(long, value_name = "NAME", required = true)]
+    workload: Option<String>,
     /// The commit protocol
     #[arg(long, value_name = "NAME", default_value = crate::protocol::NAMES[0])]
     protocol: String,
@@ -141,7 +142,7 @@ pub struct Arguments {
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct CommandLine {
     #[command(flatten)]
-    one: Option<Arguments>,
+    one: Arguments,
     #[command(subcommand)]
     many: Option<Many>,
 }
@@ -199,18 +200,18 @@ impl Arguments {
     /// When there is no such workload, or it is none to be measured.
     pub fn workload(&self) -> Result<Workload, Failure> {
         let settings = self.workload_settings();
-        let workload = Workload::named(&self.workload, &settings);
-        let workload =
-            workload.map_err(|error| match workload::NAMES.contains(&&*self.workload) {
-                true => Failure::Usage(error.to_string()),
-                false => Failure::Usage(no_such_workload(&self.workload, &settings)),
-            })?;
+        let (name, _) = self.names();
+        let workload = Workload::named(name, &settings);
+        let workload = workload.map_err(|error| match workload::NAMES.contains(&name) {
+            true => Failure::Usage(error.to_string()),
+            false => Failure::Usage(no_such_workload(name, &settings)),
+        })?;
         if is_of_histories(&workload) {
             let name = workload.name();
             let message = format!("{name}'s histories are checked by `pangea sim`, not here");
             return Err(Failure::Usage(message));
         }
-        self.sizes.check(&self.workload)?;
+        self.sizes.check(name)?;
         Ok(workload)
     }
 
@@ -219,7 +220,7 @@ impl Arguments {
         let Self { clients, secs, .. } = self;
         let via = if self.via == Via::Native { "" } else { "--via postgres " };
         let rate = self.rate.map(|rate| format!("--rate {rate} ")).unwrap_or_default();
-        let sizes = self.sizes.in_words(&self.workload);
+        let sizes = self.sizes.in_words(self.names().0);
         let rtt = self.rtt.map(|ms| format!("--rtt {ms} ")).unwrap_or_default();
         let set = self.settings.iter().map(|setting| format!(" --set {setting}"));
         format!(
@@ -230,7 +231,8 @@ impl Arguments {
 
     /// The workload's and the protocol's names.
     pub fn names(&self) -> (&str, &str) {
-        (&self.workload, &self.protocol)
+        let workload = self.workload.as_deref();
+        (workload.expect("the command line asks for it"), &self.protocol)
     }
 
     /// How large the workload is.
@@ -267,10 +269,9 @@ fn no_such_workload(name: &str, settings: &workload::Settings) -> String {
 
 /// Runs the benchmark, or many.
 pub fn run(line: &CommandLine) -> Result<(), Failure> {
-    match (&line.many, &line.one) {
-        (Some(Many::Sweep(arguments)), _) => sweep::run(arguments),
-        (None, Some(arguments)) => run_one(arguments),
-        (None, None) => unreachable!("the command line asks for a workload"),
+    match &line.many {
+        Some(Many::Sweep(arguments)) => sweep::run(arguments),
+        None => run_one(&line.one),
     }
 }
 

@@ -136,10 +136,11 @@ impl Part {
 
 impl Settings {
     fn new(arguments: &Arguments, plan: &Plan) -> Self {
-        let sizes = arguments.sizes.concerning(&arguments.workload);
+        let (workload, _) = arguments.names();
+        let sizes = arguments.sizes.concerning(workload);
         Self {
             version: env!("CARGO_PKG_VERSION"),
-            workload: arguments.workload.clone(),
+            workload: workload.to_owned(),
             protocol: plan.protocol.clone(),
             set: arguments.settings.iter().map(ToString::to_string).collect(),
             regions: plan.regions.clone(),
