@@ -44,6 +44,7 @@ fn what_makes_no_sense_is_said_in_one_line_with_exit_code_2() {
         ("bench --workload bank --fault kill:mars@1+1", "there is no region \"mars\""),
         ("bench --workload bank --secs 3 --fault kill:region-1@1+9", "it ends after the 3 s"),
         ("bench --workload bank --via postgres --fault kill:region-1@1+1", "take --via native"),
+        ("calibrate --workload bank --fault kill:region-1@1+1", "would be in every cost"),
         ("bench sweep /no/such/plan.toml", "can't read the plan /no/such/plan.toml"),
     ] {
         let output = run(&line.split(' ').collect::<Vec<_>>());

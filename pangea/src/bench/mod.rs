@@ -182,6 +182,11 @@ impl Arguments {
         Ok(plan)
     }
 
+    /// What is done to nodes first, where anything is.
+    pub fn first_fault(&self) -> Option<impl std::fmt::Display> {
+        self.faults.first()
+    }
+
     /// The faults in their order.
     fn check_faults(&self, plan: &Plan) -> Result<Vec<Fault>, Failure> {
         let lost = self.faults.iter().find(|fault| fault.ends_sessions());

@@ -45,6 +45,10 @@ should do nothing else.";
 /// Measures, and writes the file.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let Arguments { bench, out } = arguments;
+    if let Some(fault) = bench.first_fault() {
+        let message = format!("--fault {fault}: what it does would be in every cost");
+        return Err(Failure::Usage(message));
+    }
     let plan = Plan { is_metered: true, ..bench.plan()? };
     let (workload, settings) = (bench.workload()?, bench.workload_settings());
     let messages = with_protocol(&plan.protocol, MessageKinds)?;
