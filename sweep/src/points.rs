@@ -94,6 +94,7 @@ impl fmt::Display for Point {
         let mut labels: Vec<String> = self
             .labels
             .iter()
+            .filter(|(name, _)| *name != "engine")
             .map(|(name, value)| match name.as_str() {
                 "case" | "series" => value.to_string(),
                 name => format!("{name}={value}"),

@@ -100,10 +100,14 @@ pub fn outline(plan: &Plan, checked: &Checked, bench: &dyn Bench, facts: &Facts)
 
 /// How many runs there are, and how long they take.
 fn summary(plan: &Plan, checked: &Checked, runs: usize) -> String {
-    let minutes = checked.secs(plan.repeats) / 60.0;
+    let secs = checked.secs(plan.repeats);
+    let time = match secs {
+        secs if secs < 120.0 => format!("{secs:.0} seconds"),
+        secs => format!("{:.0} minutes", secs / 60.0),
+    };
     let memory = checked.needs.iter().map(|need| need.memory_mb).fold(0.0, f64::max);
     format!(
-        "{}: {runs} runs ({} of each), about {minutes:.0} minutes, {memory:.0} MB at most",
+        "{}: {runs} runs ({} of each), about {time}, {memory:.0} MB at most",
         plan.title, plan.repeats
     )
 }

@@ -32,6 +32,8 @@ pub struct Chart {
     pub lines: Vec<Line>,
     /// What happened in a time.
     pub marks: Vec<Mark>,
+    /// The longest time without a commit of each line that has one, in seconds.
+    pub pauses_secs: BTreeMap<String, f64>,
 }
 
 /// Where numbers are from.
@@ -160,6 +162,7 @@ pub fn charts(figure: &Figure, points: &[Point], results: &Results, build: &str)
         names,
         lines,
         marks: Vec::new(),
+        pauses_secs: BTreeMap::new(),
     }]
 }
 
@@ -287,6 +290,8 @@ fn timeline(figure: &Figure, point: &Point, entry: &Entry) -> Option<Chart> {
         })
     };
     let marks = results["faults"].as_array().into_iter().flatten().filter_map(mark).collect();
+    let pause = |(name, ms): (&String, &Json)| Some((name.clone(), ms.as_f64()? / 1e3));
+    let pauses = results["stalls_ms"].as_object();
     let name = figure.line_of(point);
     Some(Chart {
         title: if name.is_empty() { figure.title.clone() } else { name },
@@ -298,6 +303,7 @@ fn timeline(figure: &Figure, point: &Point, entry: &Entry) -> Option<Chart> {
         names: Vec::new(),
         lines,
         marks,
+        pauses_secs: pauses.into_iter().flatten().filter_map(pause).collect(),
     })
 }
 

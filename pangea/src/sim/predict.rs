@@ -217,7 +217,8 @@ impl Predict<'_> {
     fn costs(&self, messages: &'static [&'static str]) -> Result<Costs, Failure> {
         let path = self.arguments.costs.as_deref().expect("--predict requires --costs");
         let wrong = |error: String| Failure::Usage(format!("--costs {}: {error}", path.display()));
-        let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| wrong(format!("{error}; `pangea calibrate` makes such a file")))?;
         Costs::parse(&text, messages).map_err(wrong)
     }
 

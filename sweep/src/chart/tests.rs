@@ -24,6 +24,7 @@ fn chart(kind: Kind, names: &[&str], lines: Vec<Line>) -> Chart {
         names: names.iter().map(|name| (*name).to_owned()).collect(),
         lines,
         marks: Vec::new(),
+        pauses_secs: Default::default(),
     }
 }
 

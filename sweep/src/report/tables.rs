@@ -6,7 +6,7 @@ use super::{Material, badge};
 use crate::chart::number;
 use crate::plan::Kind;
 use crate::results::Spread;
-use crate::series::{Chart, Dot, Origin};
+use crate::series::{Chart, Dot, Line, Origin};
 
 /// What of each run is in the table of all.
 const COLUMNS: [(&str, &str); 7] = [
@@ -25,7 +25,7 @@ pub(super) fn caption(chart: &Chart) -> String {
     let has_spread = chart.lines.iter().flat_map(|line| &line.dots).any(|dot| dot.y.count > 1);
     let mut parts = Vec::new();
     if chart.kind == Kind::Timeline {
-        parts.push("Transactions that committed, in steps of the time that the table says.");
+        parts.push("Commits in each step of the timeline, as a rate.");
         if !chart.marks.is_empty() {
             parts.push("Shaded: what the text at its top says was done to a node.");
         }
@@ -95,7 +95,7 @@ fn spread(spread: &Spread) -> Markup {
     }
 }
 
-/// Of a timeline: the longest time in which a line was at zero.
+/// Of a timeline: how much, and how long there was nothing.
 fn stalls(chart: &Chart) -> Markup {
     html! {
         div.scroll tabindex="0" role="region" aria-label=(format!("Pauses of {}", chart.title)) {
@@ -112,7 +112,7 @@ fn stalls(chart: &Chart) -> Markup {
                         tr {
                             th scope="row" { (line.name) }
                             td { (number(mean(&line.dots))) }
-                            td { (number(longest_pause(&line.dots))) }
+                            td { (pause(chart, line)) }
                         }
                     }
                 }
@@ -125,18 +125,8 @@ fn mean(dots: &[Dot]) -> f64 {
     dots.iter().map(|dot| dot.y.median).sum::<f64>() / dots.len().max(1) as f64
 }
 
-/// The longest time without a commit, in seconds, to one step of the timeline.
-fn longest_pause(dots: &[Dot]) -> f64 {
-    let step = match dots {
-        [first, second, ..] => second.x - first.x,
-        _ => 0.0,
-    };
-    let (mut longest, mut now) = (0_usize, 0_usize);
-    for dot in dots {
-        now = if dot.y.median > 0.0 { 0 } else { now + 1 };
-        longest = longest.max(now);
-    }
-    longest as f64 * step
+fn pause(chart: &Chart, line: &Line) -> String {
+    chart.pauses_secs.get(&line.name).map_or_else(|| "–".to_owned(), |secs| number(*secs))
 }
 
 /// Every point in one line.
@@ -181,27 +171,5 @@ fn summary_cell(path: &str, found: Option<Spread>) -> Markup {
             html! { (number(found.median * 100.0)) " %" }
         }
         Some(found) => html! { (number(found.median)) },
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn dots(values: &[f64]) -> Vec<Dot> {
-        let dot = |(at, value): (usize, &f64)| Dot {
-            x: at as f64 * 0.1,
-            y: Spread::of([*value]).unwrap(),
-            best: String::new(),
-        };
-        values.iter().enumerate().map(dot).collect()
-    }
-
-    #[test]
-    fn a_pause_is_the_longest_run_of_nothing() {
-        let pause = longest_pause(&dots(&[5.0, 0.0, 3.0, 0.0, 0.0, 0.0, 1.0, 0.0]));
-        assert!((pause - 0.3).abs() < 1e-9, "{pause}");
-        assert_eq!(longest_pause(&dots(&[1.0, 2.0])), 0.0);
-        assert_eq!(longest_pause(&[]), 0.0);
     }
 }

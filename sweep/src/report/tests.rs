@@ -17,7 +17,8 @@ const PLAN: &str = "title = 'Distance & <skew>'\nnote = '''Made up.\n\nTwice.'''
     [[figure]]\ntitle = 'Throughput'\nx = 'rtt'\ny = 'throughput_per_sec'\nseries = 'zipf'\n\
     paper = [{label = 'Minerva', source = '§5.3, above 10,000', points = [[0, 10000]]}]\n\
     [[figure]]\ntitle = 'Shares'\nkind = 'stacked'\nx = 'rtt'\n\
-    y = ['shares.valid', 'shares.ordered']\nonly = {zipf = 0.9}\n";
+    y = ['shares.valid', 'shares.ordered']\nonly = {zipf = 0.9}\n\
+    [[figure]]\ntitle = 'Time'\nkind = 'timeline'\nseries = 'rtt'\nonly = {zipf = 0.3}\n";
 
 /// Runs that take no time. The throughput tells which run it was.
 #[derive(Default)]
@@ -82,6 +83,9 @@ fn results(rate: f64) -> Json {
         "regions": {"region-1": part},
         "transactions": {"write": part},
         "aborts": {"40001": 3},
+        "timeline": {"step_ms": 100.0, "regions": {"region-1": [5, 0, 0, 7]}},
+        "stalls_ms": {"region-1": 234.0},
+        "faults": [{"what": "kill region-1", "from_secs": 0.1, "to_secs": 0.3}],
         "cpu_us_per_txn": {"region-1": 55.0},
         "memory_mb": {"region-1": 120.0},
         "wan_bytes_per_txn": 9_000.0,
@@ -153,6 +157,9 @@ fn rounds_go_over_all_points_and_the_report_has_medians() {
         "<p>Twice.</p></div>",
         "75 %",
         "replicas are equal",
+        "<h3>rtt 100</h3>",
+        "kill region-1\n</text>",
+        "<td>30</td><td>0.23</td>",
         "<svg role=\"img\"",
         "commit abc1234",
     ] {
