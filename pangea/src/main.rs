@@ -59,7 +59,7 @@ struct Arguments {
 enum Command {
     Start(start::Arguments),
     Demo(demo::Arguments),
-    Bench(bench::Arguments),
+    Bench(Box<bench::CommandLine>),
     Calibrate(calibrate::Arguments),
     Torture(torture::Arguments),
     Sim(Box<sim::Arguments>),

@@ -27,6 +27,7 @@ use crate::protocol::{
 };
 use crate::say;
 use crate::signals::Signals;
+pub use predict::options as prediction_options;
 use progress::Progress;
 
 /// Workloads whose histories can't be written: their values may be written twice.
@@ -308,14 +309,7 @@ fn read_scenario(
 /// Runs the simulation.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     if arguments.predict.predict {
-        let predict = predict::Predict {
-            arguments: &arguments.predict,
-            workload: &arguments.workload,
-            clients: arguments.clients,
-            seed: arguments.seed.unwrap_or(1),
-            options: options_table(&arguments.protocol, &arguments.settings)?,
-        };
-        return with_protocol(&arguments.protocol, predict)?;
+        return with_protocol(&arguments.protocol, arguments.prediction()?)?;
     }
     if let Some(option) = arguments.predict.sizes_given() {
         return Err(Failure::Usage(format!("--{option} goes with --predict alone")));

@@ -40,6 +40,12 @@ fn what_makes_no_sense_is_said_in_one_line_with_exit_code_2() {
         ("sql not-a-url", "not-a-url"),
         ("bench --workload bank --zipf 0.9", "--zipf says nothing of --workload bank"),
         ("bench --workload ycsb-a --tiny", "--tiny says nothing of --workload ycsb-a"),
+        ("bench --workload bank --fault burn:a@1+1", "there are kill, cut and slow"),
+        ("bench --workload bank --fault kill:mars@1+1", "there is no region \"mars\""),
+        ("bench --workload bank --secs 3 --fault kill:region-1@1+9", "it ends after the 3 s"),
+        ("bench --workload bank --via postgres --fault kill:region-1@1+1", "take --via native"),
+        ("calibrate --workload bank --fault kill:region-1@1+1", "would be in every cost"),
+        ("bench sweep /no/such/plan.toml", "can't read the plan /no/such/plan.toml"),
     ] {
         let output = run(&line.split(' ').collect::<Vec<_>>());
         let stderr = String::from_utf8_lossy(&output.stderr);
@@ -111,6 +117,30 @@ fn what_is_wrong_in_a_scenario_is_said_with_its_file_and_line() {
         let place = format!("pangea: --scenario {path}: line ");
         assert!(stderr.starts_with(&place) && stderr.contains(wrong), "{text}: {stderr}");
         assert!(!stderr.contains("--set"), "{stderr}");
+    }
+}
+
+#[test]
+fn what_is_wrong_in_a_plan_is_said_with_its_line_and_nothing_is_made() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, out) = (directory.path().join("plan.toml"), directory.path().join("out"));
+    let plan = path.to_str().unwrap();
+    for (text, wrong) in [
+        ("title = \"T\"\n[base]\nworkload = \"bnak\"\n", "line 3: there is no workload \"bnak\""),
+        ("title = \"T\"\n[base]\nworklod = \"bank\"\n", "did you mean \"workload\"?"),
+        (
+            "title = \"T\"\n[base]\nworkload = \"bank\"\nrtt = -1\n",
+            "line 4: --rtt -1: must be from 0",
+        ),
+        ("title = \"T\"\n[sweep]\nrtt = []\n", "line 3: rtt has no values"),
+    ] {
+        std::fs::write(&path, text).unwrap();
+        let output = run(&["bench", "sweep", plan, "--out", out.to_str().unwrap()]);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{text}: {stderr}");
+        assert!(stderr.starts_with(&format!("pangea: {plan}: line ")), "{text}: {stderr}");
+        assert!(stderr.contains(wrong), "{text}: {stderr}");
+        assert!(!out.exists());
     }
 }
 

@@ -137,6 +137,81 @@ fn what_a_peer_does_not_have_is_refused_before_anything_starts() {
 }
 
 #[test]
+fn a_node_that_is_killed_on_purpose_comes_back_and_everything_is_checked() {
+    let line = "--workload smallbank --customers 500 --hot 50 --secs 4 --fault";
+    for fault in ["kill:follower@1+1", "cut:region-1@1+1", "slow:coordinator@1+1"] {
+        let (output, json) = bench(&format!("{line} {fault}"));
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{fault}: {stderr}");
+        let (kind, _) = fault.split_once(':').unwrap();
+        let happened = &json["faults"][0];
+        assert!(happened["what"].as_str().unwrap().starts_with(kind), "{happened}");
+        let [from, to] = ["from_secs", "to_secs"].map(|key| happened[key].as_f64().unwrap());
+        assert!(from >= 1.0 && to >= from + 1.0, "{happened}");
+        let timeline = &json["timeline"];
+        assert_eq!(timeline["step_ms"], 100.0);
+        let steps = timeline["regions"]["region-1"].as_array().unwrap();
+        assert!((39..=45).contains(&steps.len()), "{}", steps.len());
+        let sum = |region: &serde_json::Value| {
+            region.as_array().unwrap().iter().filter_map(serde_json::Value::as_u64).sum::<u64>()
+        };
+        let commits: u64 = timeline["regions"].as_object().unwrap().values().map(sum).sum();
+        let all = json["committed"].as_u64().unwrap();
+        assert!(commits <= all && commits > all * 9 / 10, "{commits} of {all}");
+        if kind != "slow" {
+            let stalls = json["stalls_ms"].as_object().unwrap().values();
+            let longest = stalls.filter_map(serde_json::Value::as_f64).fold(0.0, f64::max);
+            assert!(longest > 900.0, "{fault}: {}", json["stalls_ms"]);
+        }
+        assert!(json["check"]["workload"].as_str().unwrap().contains("customers"), "{json}");
+    }
+}
+
+#[test]
+fn a_sweep_has_a_report_goes_on_where_it_was_and_ends_with_a_signal() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, out) = (directory.path().join("plan.toml"), directory.path().join("out"));
+    let nodes = directory.path().join("nodes");
+    let text = "title = \"Two\"\n[base]\nworkload = \"bank\"\nclients = 12\nsecs = 1\n\
+                warmup = 0\n[sweep]\nrtt = [0, 10]\n[[figure]]\ntitle = \"Rate\"\nx = \"rtt\"\n\
+                y = \"throughput_per_sec\"\n";
+    std::fs::write(&path, text).unwrap();
+    let sweep = |more: &[&str]| {
+        let mut all = vec!["bench", "sweep", path.to_str().unwrap()];
+        all.extend(["--out", out.to_str().unwrap(), "--data-dir", nodes.to_str().unwrap()]);
+        all.extend(more);
+        all.into_iter().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let run_all = |more: &[&str]| run(&sweep(more).iter().map(String::as_str).collect::<Vec<_>>());
+    let outline = run_all(&["--dry-run"]);
+    let stdout = String::from_utf8_lossy(&outline.stdout);
+    assert!(stdout.starts_with("Two: 2 runs (1 of each)"), "{stdout}");
+    assert!(!out.exists());
+    let output = run_all(&[]);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    let report = std::fs::read_to_string(out.join("report.html")).unwrap();
+    assert!(report.contains("2 of 2, 1 of each point") && report.contains("<svg"), "{report}");
+    let again = run_all(&["--resume"]);
+    assert!(again.status.success());
+    let stderr = String::from_utf8_lossy(&again.stderr);
+    assert!(!stderr.contains("1/2"), "nothing is run again: {stderr}");
+    assert_eq!(run_all(&[]).status.code(), Some(2), "results are there, and nobody said --resume");
+    // A long run, ended by a signal once its nodes are there.
+    std::fs::write(&path, text.replace("secs = 1", "secs = 60")).unwrap();
+    std::fs::remove_dir_all(&out).unwrap();
+    let child = Command::new(pangea()).args(sweep(&[])).stderr(Stdio::piped()).spawn().unwrap();
+    wait_until("three nodes run", || processes_of(&nodes).len() == 3);
+    kill_process(Pid::from_raw(child.id() as i32).unwrap(), Signal::INT).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(130), "{stderr}");
+    assert!(stderr.contains("2 runs are left; --resume makes them"), "{stderr}");
+    assert_eq!(processes_of(directory.path()), [] as [u32; 0]);
+    assert!(std::fs::read_to_string(out.join("report.html")).unwrap().contains("2 not made"));
+}
+
+#[test]
 fn a_run_that_loses_a_node_has_no_throughput_and_leaves_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let (path, json) = (directory.path().join("nodes"), directory.path().join("out.json"));

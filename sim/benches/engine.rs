@@ -17,9 +17,7 @@ use pangea_core::pool::Sequential;
 use pangea_core::store::Store;
 use pangea_core::time::Timestamp;
 use pangea_core::txn::{Program, Registry};
-use pangea_core::workload::{
-    Call, Client, Generator, Settings, Snapshot, Workload, procedures,
-};
+use pangea_core::workload::{Call, Client, Generator, Settings, Snapshot, Workload, procedures};
 use pangea_protocols::minerva::Header;
 
 #[global_allocator]
@@ -132,7 +130,10 @@ fn main() {
     }
     let warehouses = arguments.iter().find_map(|argument| argument.parse().ok());
     let warehouses = warehouses.unwrap_or(WAREHOUSES_DEFAULT);
-    let named: Vec<&str> = ["tpcc", "tpcc-nopay"].into_iter().filter(|name| arguments.iter().any(|a| a == name)).collect();
+    let named: Vec<&str> = ["tpcc", "tpcc-nopay"]
+        .into_iter()
+        .filter(|name| arguments.iter().any(|a| a == name))
+        .collect();
     for name in if named.is_empty() { vec!["tpcc", "tpcc-nopay"] } else { named } {
         measure(name, warehouses);
     }

@@ -9,13 +9,17 @@
 //! throughput: none is printed and none is written.
 //!
 //! - [`usage`]: what the nodes and the load used of the machine, and what the protocol counted;
+//! - [`faults`]: what happens to nodes while it is measured;
 //! - [`check`]: whether the outcome is right;
 //! - [`peer`]: the same with another database;
-//! - [`report`]: the tables and the JSON.
+//! - [`report`]: the tables and the JSON;
+//! - [`sweep`]: many such runs, by a plan.
 
 mod check;
+mod faults;
 mod peer;
 mod report;
+mod sweep;
 pub mod usage;
 
 use std::collections::BTreeMap;
@@ -33,7 +37,9 @@ use crate::failure::Failure;
 use crate::protocol::{Setting, options_table};
 use crate::sizes::Sizes;
 use check::Checked;
+use faults::{Fault, Happened};
 use report::Report;
+pub use sweep::Size;
 use usage::Usage;
 
 /// What is measured may take this long at most: beyond it somebody mistook the unit.
@@ -59,17 +65,20 @@ const TICK: Duration = Duration::from_millis(200);
   pangea bench --workload smallbank --rate 2000 --rtt 100
   pangea bench --workload tpcc-nopay --via postgres --clients 300 --repeats 3
   pangea bench --peer galera --workload tpcc-nopay --own-region --clients 48
+  pangea bench --workload ycsb-a --rate 500 --fault kill:coordinator@5+5
+  pangea bench sweep plans/quick.toml
 
 The nodes are processes on this machine, in a temporary directory that is removed at the end. The
 exit code is 1 where a check fails, and then there is no throughput.")]
 pub struct Arguments {
     /// What clients do: ycsb-a to ycsb-f, tpcc, tpcc-nopay (new-order and payment), smallbank,
     /// bank, calvin-micro, mako-micro or tiga-micro
-    #[arg(long, value_name = "NAME")]
-    workload: String,
+    // Not required beside a subcommand, which is the one case in which it is not there.
+    #[arg(long, value_name = "NAME", required = true)]
+    workload: Option<String>,
     /// In place of a cluster of ours: galera, postgres or etcd, started on loopback (docs/PEERS.md)
     #[arg(long, value_name = "NAME")]
-    #[arg(conflicts_with_all = ["protocol", "rtt", "jitter", "via", "settings", "workers", "keep"])]
+    #[arg(conflicts_with_all = ["protocol", "rtt", "jitter", "via", "settings", "workers", "keep", "faults"])]
     peer: Option<pangea_peers::Kind>,
     /// How much transactions of --peer postgres see of each other [default: read-committed]
     #[arg(long, value_name = "LEVEL", value_enum, requires = "peer")]
@@ -130,9 +139,29 @@ pub struct Arguments {
     /// What loads and clients draw from
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
+    /// Kill, cut off or slow down a region's node: kill:region-1@3+2 from 3 s of the measured time
+    /// on for 2 s; cut:a/b@..; coordinator and follower are regions too. Several with commas
+    #[arg(long = "fault", value_name = "WHAT:REGION@S+S", value_delimiter = ',')]
+    faults: Vec<Fault>,
     /// Write the results to this file as well
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+}
+
+/// A benchmark, or many.
+#[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub struct CommandLine {
+    #[command(flatten)]
+    one: Arguments,
+    #[command(subcommand)]
+    many: Option<Many>,
+}
+
+/// Many benchmarks.
+#[derive(Debug, clap::Subcommand)]
+enum Many {
+    Sweep(sweep::Arguments),
 }
 
 /// How clients call.
@@ -172,7 +201,25 @@ impl Arguments {
             ..plan
         };
         plan.check()?;
+        self.check_faults(&plan)?;
         Ok(plan)
+    }
+
+    /// What is done to nodes first, where anything is.
+    pub fn first_fault(&self) -> Option<impl std::fmt::Display> {
+        self.faults.first()
+    }
+
+    /// The faults in their order.
+    fn check_faults(&self, plan: &Plan) -> Result<Vec<Fault>, Failure> {
+        let lost = self.faults.iter().find(|fault| fault.ends_sessions());
+        if let (Via::Postgres, Some(fault)) = (self.via, lost) {
+            return Err(Failure::Usage(format!(
+                "--fault {fault}: sessions of --via postgres don't outlive their node; take --via \
+                 native, or another fault"
+            )));
+        }
+        faults::check(&self.faults, plan, self.secs)
     }
 
     /// What clients do.
@@ -181,18 +228,18 @@ impl Arguments {
     /// When there is no such workload, or it is none to be measured.
     pub fn workload(&self) -> Result<Workload, Failure> {
         let settings = self.workload_settings();
-        let workload = Workload::named(&self.workload, &settings);
-        let workload =
-            workload.map_err(|error| match workload::NAMES.contains(&&*self.workload) {
-                true => Failure::Usage(error.to_string()),
-                false => Failure::Usage(no_such_workload(&self.workload, &settings)),
-            })?;
+        let (name, _) = self.names();
+        let workload = Workload::named(name, &settings);
+        let workload = workload.map_err(|error| match workload::NAMES.contains(&name) {
+            true => Failure::Usage(error.to_string()),
+            false => Failure::Usage(no_such_workload(name, &settings)),
+        })?;
         if is_of_histories(&workload) {
             let name = workload.name();
             let message = format!("{name}'s histories are checked by `pangea sim`, not here");
             return Err(Failure::Usage(message));
         }
-        self.sizes.check(&self.workload)?;
+        self.sizes.check(name)?;
         Ok(workload)
     }
 
@@ -201,7 +248,7 @@ impl Arguments {
         let Self { clients, secs, .. } = self;
         let via = if self.via == Via::Native { "" } else { "--via postgres " };
         let rate = self.rate.map(|rate| format!("--rate {rate} ")).unwrap_or_default();
-        let sizes = self.sizes.in_words(&self.workload);
+        let sizes = self.sizes.in_words(self.names().0);
         let rtt = self.rtt.map(|ms| format!("--rtt {ms} ")).unwrap_or_default();
         let set = self.settings.iter().map(|setting| format!(" --set {setting}"));
         format!(
@@ -220,7 +267,8 @@ impl Arguments {
 
     /// The workload's and the protocol's names.
     pub fn names(&self) -> (&str, &str) {
-        (&self.workload, &self.protocol)
+        let workload = self.workload.as_deref();
+        (workload.expect("the command line asks for it"), &self.protocol)
     }
 
     /// How large the workload is.
@@ -255,8 +303,15 @@ fn no_such_workload(name: &str, settings: &workload::Settings) -> String {
     format!("there is no workload {name:?} here; there are {}", names.join(", "))
 }
 
-/// Runs the benchmark.
-pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+/// Runs the benchmark, or many.
+pub fn run(line: &CommandLine) -> Result<(), Failure> {
+    match &line.many {
+        Some(Many::Sweep(arguments)) => sweep::run(arguments),
+        None => run_one(&line.one),
+    }
+}
+
+fn run_one(arguments: &Arguments) -> Result<(), Failure> {
     let report = match arguments.peer {
         Some(kind) => peer::run(arguments, kind)?,
         None => run_cluster(arguments)?,
@@ -303,6 +358,8 @@ pub struct Run {
     pub elapsed: Duration,
     /// What was used meanwhile.
     pub used: Usage,
+    /// What went wrong meanwhile, on purpose.
+    happened: Vec<Happened>,
 }
 
 impl Run {
@@ -338,20 +395,54 @@ pub async fn measure(
     let drive_settings = drive::Settings { clients: count, seed, pace };
     let connections = connections(arguments, cluster, &clients, workload).await?;
     let drive = Drive::start(workload, &connections, &drive_settings);
-    let read = async || Ok((Usage::read(cluster, &clients).await?, BTreeMap::new()));
-    let mut runs = measure_all(arguments, &drive, read).await?;
+    let faults = arguments.check_faults(&cluster.plan)?;
+    let mut ours = Ours { cluster, clients: &clients, faults: &faults };
+    let mut runs = measure_all(arguments, &drive, &mut ours).await?;
     let committed = drive.end(END_DEADLINE).await?;
     let checked = check::all(&clients, workload, settings, committed).await?;
     runs.sort_by(|a, b| b.throughput_per_sec().total_cmp(&a.throughput_per_sec()));
     Ok(Measured { runs, load_secs, checked })
 }
 
-/// Warms up, and measures as often as it is asked for. `read` reads what was used so far, and which
-/// aborts there were since it was last asked that no client saw, by SQLSTATE.
+/// What is measured: servers, ours or a peer's.
+trait Subject {
+    /// What was used so far, and which aborts there were since this was last asked that no client
+    /// saw, by SQLSTATE.
+    async fn used(&mut self) -> Result<(Usage, BTreeMap<String, u64>), Failure>;
+
+    /// Lets happen to the servers what is to happen, from when the measured time begins.
+    async fn harm(&mut self, began: Instant) -> Result<Vec<Happened>, Failure>;
+
+    /// Whether anything is to happen to them.
+    fn is_harmed(&self) -> bool;
+}
+
+/// A cluster of ours.
+struct Ours<'a> {
+    cluster: &'a mut Cluster,
+    clients: &'a [Client],
+    faults: &'a [Fault],
+}
+
+impl Subject for Ours<'_> {
+    async fn used(&mut self) -> Result<(Usage, BTreeMap<String, u64>), Failure> {
+        Ok((Usage::read(self.cluster, self.clients).await?, BTreeMap::new()))
+    }
+
+    async fn harm(&mut self, began: Instant) -> Result<Vec<Happened>, Failure> {
+        faults::run(self.faults, self.cluster, self.clients, began).await
+    }
+
+    fn is_harmed(&self) -> bool {
+        !self.faults.is_empty()
+    }
+}
+
+/// Warms up, and measures as often as it is asked for.
 async fn measure_all(
     arguments: &Arguments,
     drive: &Drive,
-    mut read: impl AsyncFnMut() -> Result<(Usage, BTreeMap<String, u64>), Failure>,
+    subject: &mut impl Subject,
 ) -> Result<Vec<Run>, Failure> {
     work(drive, arguments.warmup, "warm up").await;
     let mut runs = Vec::with_capacity(arguments.repeats as usize);
@@ -360,21 +451,26 @@ async fn measure_all(
             1 => "measure".to_owned(),
             repeats => format!("{} of {repeats}", repeat + 1),
         };
-        let (before, _) = read().await?;
+        let (before, _) = subject.used().await?;
         drive.enter(Phase::Measured);
         let began = Instant::now();
-        work(drive, arguments.secs, &name).await;
-        let elapsed = began.elapsed();
-        let mut stats = drive.take_stats();
-        drive.enter(Phase::Unmeasured);
-        let (after, undone) = read().await?;
+        let measured = async {
+            work(drive, arguments.secs, &name).await;
+            let elapsed = began.elapsed();
+            let stats = drive.take_stats();
+            drive.enter(Phase::Unmeasured);
+            (elapsed, stats)
+        };
+        let ((elapsed, mut stats), happened) = tokio::join!(measured, subject.harm(began));
+        let happened = happened?;
+        let (after, undone) = subject.used().await?;
         for (code, count) in undone {
             *stats.aborts.entry(code).or_default() += count;
         }
         // Of what ended between the two lines above nobody wants to know.
         drop(drive.take_stats());
-        check::each_has_an_outcome(&stats)?;
-        runs.push(Run { stats, elapsed, used: after.since(&before) });
+        check::each_has_an_outcome(&stats, subject.is_harmed())?;
+        runs.push(Run { stats, elapsed, used: after.since(&before), happened });
     }
     Ok(runs)
 }

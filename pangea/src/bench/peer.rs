@@ -3,16 +3,19 @@
 //! Clients, calls, phases and counts are those of a cluster of ours; what differs is who answers.
 //! Servers run as long as the benchmark, and are ended by whatever ends it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use pangea_core::workload::{self, Workload};
 use pangea_node::log::Durability;
 use pangea_peers::{Kind, Options, Peer, Place};
 
 use super::check::{self, Checked};
+use super::faults::Happened;
 use super::report::Report;
 use super::usage::Usage;
-use super::{Arguments, END_DEADLINE, Measured, bar, measure_all};
+use super::{Arguments, END_DEADLINE, Measured, Subject, bar, measure_all};
 use crate::cluster::Plan;
 use crate::drive::{self, Connection, Drive, PeerSession};
 use crate::failure::Failure;
@@ -104,7 +107,7 @@ async fn measure(
     workload: &Workload,
     settings: &workload::Settings,
 ) -> Result<Measured, Failure> {
-    let began = std::time::Instant::now();
+    let began = Instant::now();
     let bar = bar("{prefix:>8} {wide_bar} {pos}/{len} calls", "load");
     let progress = |done, all| {
         bar.set_length(all);
@@ -120,12 +123,7 @@ async fn measure(
         pace: arguments.pace(),
     };
     let drive = Drive::start(workload, &connections, &drive_settings);
-    let read = async || {
-        // What was undone before belongs to no run.
-        let undone = peer.retries().take();
-        Ok((Usage::of_peer(peer)?, undone))
-    };
-    let mut runs = measure_all(arguments, &drive, read).await?;
+    let mut runs = measure_all(arguments, &drive, &mut Theirs { peer }).await?;
     let committed = drive.end(END_DEADLINE).await?;
     drop(connections);
     let checked = peer.check(workload, settings, committed.as_ref()).await;
@@ -134,6 +132,27 @@ async fn measure(
     let digest = format!("{:016x}", checked.digest);
     let checked = Checked { digest, version: None, workload: checked.facts };
     Ok(Measured { runs, load_secs, checked })
+}
+
+/// A peer's servers. Nothing happens to them.
+struct Theirs<'a> {
+    peer: &'a Peer,
+}
+
+impl Subject for Theirs<'_> {
+    async fn used(&mut self) -> Result<(Usage, BTreeMap<String, u64>), Failure> {
+        // What was undone before belongs to no run.
+        let undone = self.peer.retries().take();
+        Ok((Usage::of_peer(self.peer)?, undone))
+    }
+
+    async fn harm(&mut self, _: Instant) -> Result<Vec<Happened>, Failure> {
+        Ok(Vec::new())
+    }
+
+    fn is_harmed(&self) -> bool {
+        false
+    }
 }
 
 /// A session for each client.

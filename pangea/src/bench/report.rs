@@ -6,6 +6,7 @@ use std::fmt;
 use serde::Serialize;
 
 use super::check::Checked;
+use super::faults::Happened;
 use super::{Arguments, Measured, Run};
 use crate::cluster::Plan;
 use crate::drive::Samples;
@@ -25,6 +26,13 @@ pub struct Report {
     regions: BTreeMap<String, Region>,
     transactions: BTreeMap<&'static str, Part>,
     aborts: BTreeMap<String, u64>,
+    /// Calls without an outcome, which there are only with faults.
+    errors: BTreeMap<&'static str, u64>,
+    /// What was done to nodes.
+    faults: Vec<Happened>,
+    timeline: Timeline,
+    /// The longest time in which a region committed nothing.
+    stalls_ms: BTreeMap<String, f64>,
     /// How late calls were made, and how many were not made because too many were in flight.
     late_ms: Latency,
     shed: u64,
@@ -42,6 +50,14 @@ pub struct Report {
     check: Checked,
     /// What the protocol counted at each node in the measured time.
     counters: BTreeMap<String, BTreeMap<String, u64>>,
+}
+
+/// Commits over the measured time.
+#[derive(Clone, Debug, Serialize)]
+struct Timeline {
+    /// Each number is of so long a time.
+    step_ms: f64,
+    regions: BTreeMap<String, Vec<u32>>,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -124,10 +140,11 @@ impl Part {
 
 impl Settings {
     fn new(arguments: &Arguments, plan: &Plan) -> Self {
-        let sizes = arguments.sizes.concerning(&arguments.workload);
+        let (workload, _) = arguments.names();
+        let sizes = arguments.sizes.concerning(workload);
         Self {
             version: env!("CARGO_PKG_VERSION"),
-            workload: arguments.workload.clone(),
+            workload: workload.to_owned(),
             protocol: plan.protocol.clone(),
             is_peer: arguments.peer.is_some(),
             isolation: arguments.isolation.map(|level| format!("{level:?}")),
@@ -154,8 +171,8 @@ impl Report {
     pub fn new(arguments: &Arguments, plan: &Plan, measured: Measured) -> Self {
         let throughput_per_sec_of_runs =
             measured.runs.iter().map(Run::throughput_per_sec).collect();
-        let Run { stats, elapsed, used } = measured.median();
-        let used = used.clone();
+        let Run { stats, elapsed, used, happened } = measured.median();
+        let (used, elapsed) = (used.clone(), *elapsed);
         let seconds = elapsed.as_secs_f64();
         let all = stats.all();
         let per_txn = |amount: f64| amount / all.count() as f64;
@@ -170,6 +187,9 @@ impl Report {
         let parts = |of: &BTreeMap<&'static str, Samples>| {
             of.iter().map(|(label, samples)| (*label, Part::new(samples, seconds))).collect()
         };
+        let pause = |region| stats.timeline.longest_pause(region, elapsed).as_secs_f64() * 1e3;
+        let pauses: Vec<f64> = (0..plan.regions.len()).map(pause).collect();
+        let commits = |(region, name)| (name, stats.timeline.commits(region, elapsed));
         let region = |(index, name)| {
             let all = Part::new(&stats.of_region(index), seconds);
             (name, Region { all, transactions: parts(&stats.regions[index]) })
@@ -183,6 +203,13 @@ impl Report {
             regions: names().enumerate().map(region).collect(),
             transactions: parts(&stats.by_label()),
             aborts: stats.aborts.clone(),
+            errors: stats.errors.clone(),
+            faults: happened.clone(),
+            timeline: Timeline {
+                step_ms: stats.timeline.step.as_secs_f64() * 1e3,
+                regions: names().enumerate().map(commits).collect(),
+            },
+            stalls_ms: by_region(&pauses),
             late_ms: Latency::new(&stats.late),
             shed: stats.shed,
             shares: shares(&used.counters[0]),
@@ -243,6 +270,7 @@ impl fmt::Display for Report {
             format!("{code} {count} ({})", percent(*count as f64 / finished as f64))
         });
         writeln!(f, "  aborts       {}", joined(aborts.collect()))?;
+        self.fmt_faults(f)?;
         if let Some(rate) = self.settings.rate_per_sec {
             let Latency { p50, p99, .. } = self.late_ms;
             let shed = self.shed;
@@ -288,6 +316,24 @@ impl fmt::Display for Report {
 }
 
 impl Report {
+    /// What was done to nodes, and what came of it.
+    fn fmt_faults(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for fault in &self.faults {
+            writeln!(f, "  fault        {fault}")?;
+        }
+        if !self.faults.is_empty() {
+            let pauses = self.stalls_ms.iter().map(|(name, ms)| format!("{name} {ms:.0} ms"));
+            let pauses: Vec<String> = pauses.collect();
+            writeln!(f, "  pauses       {} at most without a commit", pauses.join(", "))?;
+            let errors = self.errors.iter().map(|(what, count)| format!("{count} {what}"));
+            let errors: Vec<String> = errors.collect();
+            if !errors.is_empty() {
+                writeln!(f, "  no outcome   {}", errors.join(", "))?;
+            }
+        }
+        Ok(())
+    }
+
     fn fmt_parts(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let header = |what| {
             [

@@ -14,6 +14,25 @@ fn arguments(line: &str) -> Arguments {
     Line::try_parse_from(format!("bench {line}").split(' ')).unwrap().arguments
 }
 
+#[derive(Parser)]
+struct WholeLine {
+    #[command(flatten)]
+    line: CommandLine,
+}
+
+#[test]
+fn a_line_is_one_benchmark_or_a_sweep() {
+    let parse = |line: &str| WholeLine::try_parse_from(format!("bench {line}").split(' '));
+    let one = parse("--workload bank --rtt 0 --rows 9").unwrap().line;
+    assert!(one.many.is_none() && one.one.names() == ("bank", "minerva"));
+    assert!(parse("sweep plan.toml --resume").unwrap().line.many.is_some());
+    // Neither says what to do, and a sweep has the options of its plan.
+    for wrong in ["--rtt 0", "--workload bank sweep plan.toml", "sweep plan.toml --rtt 0", "sweep"]
+    {
+        assert!(parse(wrong).is_err(), "{wrong}");
+    }
+}
+
 #[test]
 fn regions_are_a_number_or_names() {
     let plan = arguments("--workload bank --regions 5 --rtt 80").plan().unwrap();

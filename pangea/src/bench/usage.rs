@@ -72,10 +72,15 @@ impl Usage {
         })
     }
 
-    /// What was added since `before`. Memory stays what it is.
+    /// What was added since `before`. Memory stays what it is. A node that was started again
+    /// meanwhile began anew: what it did before that is not known.
     pub fn since(&self, before: &Self) -> Self {
         let difference = |after: &[f64], before: &[f64]| {
-            after.iter().zip(before).map(|(after, before)| after - before).collect()
+            let grown = |(after, before): (&f64, &f64)| match after >= before {
+                true => after - before,
+                false => *after,
+            };
+            after.iter().zip(before).map(grown).collect()
         };
         let counters = |(after, before): (&BTreeMap<String, u64>, &BTreeMap<String, u64>)| {
             let grown = |(name, after): (&String, &u64)| {
@@ -88,9 +93,11 @@ impl Usage {
             node_cpu_us: difference(&self.node_cpu_us, &before.node_cpu_us),
             load_cpu_us: self.load_cpu_us - before.load_cpu_us,
             node_memory_bytes: self.node_memory_bytes.clone(),
-            wan_bytes: self.wan_bytes - before.wan_bytes,
-            wan_bytes_uncompressed: self.wan_bytes_uncompressed - before.wan_bytes_uncompressed,
-            wan_frames: self.wan_frames - before.wan_frames,
+            wan_bytes: self.wan_bytes.saturating_sub(before.wan_bytes),
+            wan_bytes_uncompressed: self
+                .wan_bytes_uncompressed
+                .saturating_sub(before.wan_bytes_uncompressed),
+            wan_frames: self.wan_frames.saturating_sub(before.wan_frames),
             counters: self.counters.iter().zip(&before.counters).map(counters).collect(),
         }
     }
@@ -154,5 +161,9 @@ mod tests {
         let after = Usage { wan_bytes: 25, counters: counters(10), ..Usage::default() };
         let since = after.since(&before);
         assert_eq!((since.wan_bytes, since.counters[0]["epochs"]), (15, 7));
+        let of = |cpu_us: f64| Usage { node_cpu_us: vec![cpu_us], ..Usage::default() };
+        assert_eq!(of(9.0).since(&of(4.0)).node_cpu_us, [5.0]);
+        assert_eq!(of(3.0).since(&of(4.0)).node_cpu_us, [3.0], "it was started again");
+        assert_eq!(before.since(&after).wan_bytes, 0);
     }
 }

@@ -45,6 +45,10 @@ should do nothing else.";
 /// Measures, and writes the file.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let Arguments { bench, out } = arguments;
+    if let Some(fault) = bench.first_fault() {
+        let message = format!("--fault {fault}: what it does would be in every cost");
+        return Err(Failure::Usage(message));
+    }
     let plan = Plan { is_metered: true, ..bench.plan()? };
     let (workload, settings) = (bench.workload()?, bench.workload_settings());
     let messages = with_protocol(&plan.protocol, MessageKinds)?;
@@ -152,7 +156,7 @@ fn civil(mut days: u64) -> (u64, u64, u64) {
 }
 
 /// The commit of the repository that this program lies in, where it does and there is git.
-fn commit() -> String {
+pub fn commit() -> String {
     let unknown = || format!("unknown, version {}", env!("CARGO_PKG_VERSION"));
     let Ok(program) = std::env::current_exe() else { return unknown() };
     let directory = program.parent().unwrap_or(Path::new("."));
@@ -170,7 +174,7 @@ fn commit() -> String {
 }
 
 /// The processor, and how many cores there are of it.
-fn machine() -> String {
+pub fn machine() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
     let model = model.map_or("unknown processor", |(_, name)| name.trim());

@@ -13,6 +13,7 @@
 mod arrivals;
 mod connection;
 mod samples;
+mod timeline;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -28,6 +29,7 @@ use tokio::task::JoinSet;
 use crate::failure::Failure;
 pub use connection::{Connection, PeerSession, Session};
 pub use samples::{Samples, Stats};
+pub use timeline::Timeline;
 
 /// Calls that load tables, at a time and node: each writes ten thousand rows or so.
 const LOAD_CALLS_PER_NODE: usize = 2;
@@ -88,6 +90,8 @@ struct Shared {
 struct Counted {
     /// Of what ended while it was measured.
     stats: Stats,
+    /// When that began.
+    began: Instant,
     /// What has committed since the start, by label.
     committed: BTreeMap<&'static str, u64>,
     /// Whether there were calls of which nobody knows.
@@ -134,6 +138,7 @@ impl Drive {
             phase: AtomicU8::new(Phase::Unmeasured as u8),
             counted: Mutex::new(Counted {
                 stats: Stats::new(connections.len()),
+                began: Instant::now(),
                 committed: BTreeMap::new(),
                 has_unknown: false,
             }),
@@ -173,6 +178,9 @@ impl Drive {
 
     /// Begins another phase.
     pub fn enter(&self, phase: Phase) {
+        if phase == Phase::Measured {
+            self.shared.counted().began = Instant::now();
+        }
         self.shared.phase.store(phase as u8, Ordering::Relaxed);
     }
 
@@ -252,6 +260,10 @@ impl Line {
         counted.add(call.label, &result);
         if self.shared.is_in(Phase::Measured) {
             counted.stats.add(self.region, call.label, elapsed, &result);
+            if matches!(result, Ok(Outcome::Committed { .. })) {
+                let at = counted.began.elapsed();
+                counted.stats.timeline.add(self.region, at);
+            }
             counted.stats.late.add(late);
         }
         drop(counted);

@@ -9,6 +9,8 @@ use hdrhistogram::serialization::{Serializer, V2Serializer};
 use pangea_core::txn::Outcome;
 use pangea_node::client::ClientError;
 
+use super::Timeline;
+
 /// The longest latency that is told from longer ones: an hour.
 const LATENCY_US_MAX: u64 = 3_600_000_000;
 /// Latencies are kept to one in a thousand.
@@ -84,6 +86,8 @@ pub struct Stats {
     pub late: Samples,
     /// Calls that were not made, because too many were in flight.
     pub shed: u64,
+    /// When regions committed, from the beginning of the measured time.
+    pub timeline: Timeline,
     committed: Vec<u64>,
 }
 
@@ -97,6 +101,7 @@ impl Stats {
             first_error: None,
             late: Samples::default(),
             shed: 0,
+            timeline: Timeline::new(regions),
             committed: vec![0; regions],
         }
     }

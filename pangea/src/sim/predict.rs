@@ -9,12 +9,15 @@ use pangea_core::time::Span;
 use pangea_core::txn::Registry;
 use pangea_core::workload::{self, Workload};
 use pangea_sim::predict::{self, Cores, Costs, Latency, Loaded, Prediction, REPLICAS};
+use pangea_sweep::{Needs, fingerprint};
 use serde::Serialize;
 
 use super::unless_interrupted;
+use crate::bench::Size;
+use crate::calibrate::MessageKinds;
 use crate::cluster::{Plan, Regions};
 use crate::failure::Failure;
-use crate::protocol::{WithProtocol, parse_options};
+use crate::protocol::{CheckTable, WithProtocol, options_table, parse_options, with_protocol};
 use crate::sizes::Sizes;
 use crate::table::numbers;
 
@@ -94,6 +97,52 @@ pub struct Predict<'a> {
     pub options: toml::Table,
 }
 
+/// The options of predictions alone, added to a command.
+pub fn options(command: clap::Command) -> clap::Command {
+    <Arguments as clap::Args>::augment_args(command)
+}
+
+impl super::Arguments {
+    /// What is to be predicted.
+    ///
+    /// # Errors
+    /// When a setting is another protocol's.
+    pub fn prediction(&self) -> Result<Predict<'_>, Failure> {
+        Ok(Predict {
+            arguments: &self.predict,
+            workload: &self.workload,
+            clients: self.clients,
+            seed: self.seed.unwrap_or(1),
+            options: options_table(&self.protocol, &self.settings)?,
+        })
+    }
+
+    /// Whether it can be predicted, without doing it, and what that takes.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn check_prediction(&self) -> Result<Needs, Failure> {
+        let prediction = self.prediction()?;
+        let table = CheckTable(&prediction.options);
+        let setting = |option| Failure::Usage(format!("--set: {option}"));
+        with_protocol(&self.protocol, table)?.map_err(setting)?;
+        prediction.workload()?;
+        prediction.costs(with_protocol(&self.protocol, MessageKinds)?)?;
+        let replicas = prediction.replicas()?;
+        for replicas in &replicas {
+            prediction.matrix(&self.protocol, *replicas)?;
+        }
+        let most = replicas.into_iter().max().expect("there is one at least");
+        let secs = (self.predict.secs + self.predict.warmup) as f64;
+        let needs = Size::of(&self.workload, self.predict.sizes, most).needs(secs);
+        let costs = self.predict.costs.as_deref().and_then(|path| std::fs::read(path).ok());
+        let inputs = costs.map_or(0, |bytes| fingerprint(&bytes));
+        // Each replica's load is computed one after the other, on one core, about as quickly as it
+        // would be done.
+        Ok(Needs { secs: needs.secs + secs * most as f64, inputs, ..needs })
+    }
+}
+
 /// How far apart some regions are.
 #[derive(Clone, Debug, PartialEq)]
 struct Matrix {
@@ -168,7 +217,8 @@ impl Predict<'_> {
     fn costs(&self, messages: &'static [&'static str]) -> Result<Costs, Failure> {
         let path = self.arguments.costs.as_deref().expect("--predict requires --costs");
         let wrong = |error: String| Failure::Usage(format!("--costs {}: {error}", path.display()));
-        let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| wrong(format!("{error}; `pangea calibrate` makes such a file")))?;
         Costs::parse(&text, messages).map_err(wrong)
     }
 

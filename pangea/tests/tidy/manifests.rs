@@ -4,7 +4,7 @@ use super::repository::CRATES;
 use super::source::{Finding, Source};
 
 /// The crates of the workspace that each crate may use, in tests too.
-const MAY_USE: [(&str, &[&str]); 8] = [
+const MAY_USE: [(&str, &[&str]); 9] = [
     ("core", &[]),
     ("protocols", &["core"]),
     ("sim", &["core", "protocols"]),
@@ -12,7 +12,8 @@ const MAY_USE: [(&str, &[&str]); 8] = [
     ("node", &["core", "protocols", "sql"]),
     ("peers", &["core"]),
     ("lab", &[]),
-    ("pangea", &["core", "protocols", "sim", "sql", "node", "peers", "lab"]),
+    ("sweep", &[]),
+    ("pangea", &["core", "protocols", "sim", "sql", "node", "peers", "lab", "sweep"]),
 ];
 
 /// The page that lists what the workspace depends on, with reasons and licences.

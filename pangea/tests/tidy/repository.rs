@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use super::source::{Source, test_modules};
 
 /// The crates of the workspace, in the order of docs/ARCHITECTURE.md.
-pub const CRATES: [&str; 8] = ["core", "protocols", "sim", "sql", "node", "peers", "lab", "pangea"];
+pub const CRATES: [&str; 9] =
+    ["core", "protocols", "sim", "sql", "node", "peers", "lab", "sweep", "pangea"];
 
 /// Folders that hold nothing that was written.
 const NOT_OURS: [&str; 3] = ["target", ".git", ".scratch"];

@@ -1,0 +1,459 @@
+//! `pangea bench sweep`: many benchmarks by a plan, and a report of them.
+//!
+//! Plans, figures and reports are `pangea-sweep`'s. Here is what it does not know: which options
+//! there are, what a run takes, and how one is made: as a process of this binary, so that a run
+//! that dies takes nothing with it, and a measured one has a process that did nothing before.
+
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+
+use clap::{Args, Parser};
+use pangea_sweep::{
+    Bench, Checked, Choice, Engine, Facts, Needs, Plan, Point, Settings, Stop, fingerprint,
+};
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::io::AsyncReadExt;
+use tokio::process::{Child, Command};
+
+use crate::calibrate::{commit, machine};
+use crate::failure::Failure;
+use crate::signals::Signals;
+use crate::sizes::Sizes;
+use crate::{bench, sim};
+
+/// Options of `pangea sim` that a prediction takes beside its own.
+const OF_SIM: [&str; 4] = ["workload", "protocol", "clients", "seed"];
+/// The end of what a run said, which is kept of one that failed.
+const LAST_WORDS_LEN: usize = 2_000;
+
+/// Run many benchmarks by a plan, and draw what comes of them.
+#[derive(Debug, clap::Args)]
+#[group(skip)]
+#[command(after_help = "Examples:
+  pangea bench sweep plans/quick.toml
+  pangea bench sweep plans/figure-6.toml --dry-run
+  pangea bench sweep plans/figure-6.toml --out figure-6 --resume
+
+The directory gets report.html, figures/*.svg and *.png, and runs/*.json. Nothing starts before
+all of the plan is looked at. Ctrl-C ends the run that is under way, and writes the report of the
+others; --resume goes on. The exit code is 1 where a run failed. docs/SWEEPS.md describes plans.")]
+pub struct Arguments {
+    /// The plan, in TOML
+    #[arg(value_name = "PLAN")]
+    plan: PathBuf,
+    /// Where results and the report go
+    #[arg(long, value_name = "DIR", default_value = "sweep-out")]
+    out: PathBuf,
+    /// Go on with the results that are there
+    #[arg(long)]
+    resume: bool,
+    /// Say what would be run and how long it takes, and run nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Where the nodes' files go while it runs [default: the system's temporary directory]
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+}
+
+/// The options of a benchmark, as a plan's point has them.
+#[derive(Parser)]
+#[command(no_binary_name = true)]
+struct RealLine {
+    #[command(flatten)]
+    bench: bench::Arguments,
+}
+
+/// The same of a prediction.
+#[derive(Parser)]
+#[command(no_binary_name = true)]
+struct PredictedLine {
+    #[command(flatten)]
+    sim: sim::Arguments,
+}
+
+/// Runs a plan.
+pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let path = arguments.plan.display();
+    let text = std::fs::read_to_string(&arguments.plan)
+        .map_err(|error| Failure::Usage(format!("can't read the plan {path}: {error}")))?;
+    let wrong = |wrong: pangea_sweep::Wrong| Failure::Usage(format!("{path}: {wrong}"));
+    let plan = Plan::parse(&text).map_err(wrong)?;
+    let facts = facts(arguments)?;
+    let runtime = crate::runtime(1)?;
+    let signals = {
+        let _guard = runtime.enter();
+        Signals::new()?
+    };
+    let data_dir = arguments.data_dir.clone();
+    let mut processes = Processes { runtime, signals, data_dir };
+    let checked = Checked::new(&plan, &processes, &facts).map_err(wrong)?;
+    if arguments.dry_run {
+        return crate::say(&pangea_sweep::outline(&plan, &checked, &processes, &facts));
+    }
+    let settings = Settings { out: arguments.out.clone(), resume: arguments.resume };
+    let finished = pangea_sweep::run(&plan, &checked, &mut processes, &facts, &settings);
+    let finished = finished.map_err(|error| match error {
+        pangea_sweep::SweepError::NotEmpty(_) => Failure::Usage(error.to_string()),
+        pangea_sweep::SweepError::Io(..) => Failure::Failed(error.to_string()),
+    })?;
+    let pangea_sweep::Finished { done, failed, left, report } = finished;
+    crate::say(&format!("{done} runs; the report is {}", report.display()))?;
+    match (left, failed) {
+        (0, 0) => Ok(()),
+        (0, failed) => Err(Failure::Failed(format!("{failed} runs failed; the report says why"))),
+        (left, _) => Err(Failure::Interrupted(format!(
+            "interrupted: {left} runs are left; --resume makes them"
+        ))),
+    }
+}
+
+fn facts(arguments: &Arguments) -> Result<Facts, Failure> {
+    let program = std::env::current_exe().and_then(std::fs::read);
+    let program = program.map_err(|error| Failure::failed("can't read this program", error))?;
+    let Arguments { plan, out, .. } = arguments;
+    Ok(Facts {
+        machine: machine(),
+        memory_mb: memory_mb(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        commit: commit(),
+        build: format!("{:016x}", fingerprint(&program)),
+        command: format!("pangea bench sweep {} --out {}", plan.display(), out.display()),
+    })
+}
+
+/// Memory that is free for processes, where the system tells.
+fn memory_mb() -> f64 {
+    let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = info.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<f64>().ok());
+    kib.map_or(f64::INFINITY, |kib| kib * 1_024.0 / 1e6)
+}
+
+/// Runs of this binary.
+struct Processes {
+    runtime: tokio::runtime::Runtime,
+    signals: Signals,
+    data_dir: Option<PathBuf>,
+}
+
+impl Bench for Processes {
+    fn choices(&self) -> Vec<Choice> {
+        choices()
+    }
+
+    fn check(&self, point: &Point) -> Result<Needs, String> {
+        check(point)
+    }
+
+    fn run(&mut self, point: &Point, json: &Path) -> Result<(), Stop> {
+        let Self { runtime, signals, data_dir } = self;
+        let mut words = words(point);
+        if point.engine == Engine::Real {
+            words.extend(["--json".to_owned(), json.display().to_string()]);
+            words.extend(
+                data_dir.iter().flat_map(|directory| {
+                    ["--data-dir".to_owned(), directory.display().to_string()]
+                }),
+            );
+        }
+        let output = runtime.block_on(child(&words, signals))?;
+        match point.engine {
+            Engine::Real => Ok(()),
+            Engine::Predicted => std::fs::write(json, output)
+                .map_err(|error| Stop::Failed(format!("can't write {}: {error}", json.display()))),
+        }
+    }
+
+    fn command(&self, point: &Point) -> String {
+        format!("pangea {}", words(point).join(" "))
+    }
+}
+
+/// Every option that a plan can set.
+fn choices() -> Vec<Choice> {
+    let of = |command: clap::Command, engine| {
+        let options = command.get_arguments().filter_map(|option| {
+            let name = option.get_long()?.to_owned();
+            Some(Choice { name, is_flag: !option.get_action().takes_values(), engine })
+        });
+        options.collect::<Vec<_>>()
+    };
+    let mut all = of(bench::Arguments::augment_args(clap::Command::new("bench")), Engine::Real);
+    let predicted = sim::prediction_options(clap::Command::new("sim"));
+    all.extend(of(predicted, Engine::Predicted));
+    all.extend(OF_SIM.map(|name| Choice {
+        name: name.to_owned(),
+        is_flag: false,
+        engine: Engine::Predicted,
+    }));
+    // Settings are written by their names.
+    all.retain(|choice| choice.name != "set");
+    all
+}
+
+/// The words of a command line that is a point.
+fn words(point: &Point) -> Vec<String> {
+    let mut words = match point.engine {
+        Engine::Real => vec!["bench".to_owned()],
+        Engine::Predicted => ["sim", "--predict", "--json"].map(str::to_owned).into(),
+    };
+    let mut arguments = point.arguments();
+    if point.engine == Engine::Predicted {
+        // A prediction counts replicas where a benchmark counts regions; names are the same.
+        let regions = arguments.iter().position(|word| word == "--regions");
+        if let Some(at) = regions.filter(|at| arguments[at + 1].parse::<usize>().is_ok()) {
+            "--replicas".clone_into(&mut arguments[at]);
+        }
+    }
+    words.extend(arguments);
+    words
+}
+
+fn check(point: &Point) -> Result<Needs, String> {
+    let words = words(point);
+    let arguments = &words[1..];
+    match point.engine {
+        Engine::Real => {
+            let line = RealLine::try_parse_from(arguments).map_err(|error| first_line(&error))?;
+            let said = |failure: Failure| failure.to_string();
+            let plan = line.bench.plan().map_err(said)?;
+            line.bench.workload().map_err(said)?;
+            let (workload, _) = line.bench.names();
+            let size = Size::of(workload, line.bench.sizes, plan.regions.len());
+            let secs = (line.bench.warmup + line.bench.secs) as f64;
+            Ok(size.needs(secs))
+        }
+        Engine::Predicted => {
+            let line = PredictedLine::try_parse_from(arguments);
+            let line = line.map_err(|error| first_line(&error))?;
+            line.sim.check_prediction().map_err(|failure| failure.to_string())
+        }
+    }
+}
+
+/// What a command line says of a mistake, without its usage.
+fn first_line(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let line = text.lines().next().unwrap_or_default();
+    line.strip_prefix("error: ").unwrap_or(line).to_owned()
+}
+
+/// How much there is of a workload's data, about.
+pub struct Size {
+    /// Of one replica.
+    data_mb: f64,
+    /// How long it takes to make all replicas.
+    load_secs: f64,
+    replicas: f64,
+    /// What grows with each second of work, of one replica.
+    growth_mb_per_sec: f64,
+}
+
+impl Size {
+    /// A warehouse of TPC-C in memory, with its indexes and versions: 8 of them took 1,830 MB a
+    /// node, and 2 of them 600 MB.
+    const WAREHOUSE_MB: f64 = 210.0;
+    /// A row of YCSB of 1 KB: 100,000 took 460 MB a node, and 20,000 of them 350 MB.
+    const ROW_MB: f64 = 0.0014;
+    /// A node without data, with what a load keeps in flight.
+    const NODE_MB: f64 = 330.0;
+    /// A hundredth, as `--tiny` has it.
+    const TINY: f64 = 0.01;
+    /// One core loads three replicas of a warehouse so fast on the machine where that was measured.
+    const WAREHOUSE_SECS: f64 = 3.3;
+    /// Starting, agreeing, checking and stopping.
+    const AROUND_SECS: f64 = 4.0;
+
+    /// By a workload's name and options.
+    pub fn of(workload: &str, sizes: Sizes, replicas: usize) -> Self {
+        let settings = sizes.settings(0);
+        let replicas = replicas as f64;
+        let rows = settings.rows as f64;
+        let (data_mb, load_secs, growth_mb_per_sec) = match workload.split('-').next() {
+            Some("tpcc") => {
+                let part = if sizes.tiny { Self::TINY } else { 1.0 };
+                let warehouses = f64::from(settings.warehouses) * part;
+                (warehouses * Self::WAREHOUSE_MB, warehouses * Self::WAREHOUSE_SECS, 10.0)
+            }
+            Some("ycsb") => (rows * Self::ROW_MB, rows * 1.5e-5, 0.0),
+            _ => (rows * 3e-4, 1.0, 0.0),
+        };
+        let load_secs = load_secs * replicas / 3.0;
+        Self { data_mb, load_secs, replicas, growth_mb_per_sec }
+    }
+
+    /// What a run takes that works so long.
+    pub fn needs(&self, secs: f64) -> Needs {
+        let node_mb = Self::NODE_MB + self.data_mb + self.growth_mb_per_sec * secs;
+        Needs {
+            memory_mb: node_mb * self.replicas,
+            secs: Self::AROUND_SECS + self.load_secs + secs,
+            inputs: 0,
+        }
+    }
+}
+
+/// Runs this binary to its end, and returns what it wrote to stdout. A signal that ends this
+/// command ends it too, first.
+async fn child(words: &[String], signals: &mut Signals) -> Result<Vec<u8>, Stop> {
+    let failed =
+        |what: &str, error: &dyn std::fmt::Display| Stop::Failed(format!("{what}: {error}"));
+    let program = std::env::current_exe().map_err(|error| failed("can't find itself", &error))?;
+    let child = Command::new(program)
+        .args(words)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        // Ctrl-C is for this process to hand on, once.
+        .process_group(0)
+        .kill_on_drop(true)
+        .spawn();
+    let mut child = child.map_err(|error| failed("can't start itself", &error))?;
+    let pid = child.id().and_then(|pid| Pid::from_raw(pid.cast_signed()));
+    let mut ended = std::pin::pin!(output(&mut child));
+    let (status, stdout, stderr) = tokio::select! {
+        ended = &mut ended => ended,
+        () = signals.received() => {
+            if let Some(pid) = pid {
+                // It can only have ended by itself; how it ends now is nobody's matter.
+                let _ = kill_process(pid, Signal::INT);
+            }
+            let _ = ended.await;
+            return Err(Stop::Interrupted);
+        }
+    };
+    match status {
+        Ok(status) if status.success() => Ok(stdout),
+        Ok(status) => {
+            let text = String::from_utf8_lossy(&stderr);
+            let own = text.lines().rev().find_map(|line| line.strip_prefix("pangea: "));
+            let words = own.map_or_else(|| format!("it ended with {status}"), str::to_owned);
+            Err(Stop::Failed(words.chars().take(LAST_WORDS_LEN).collect()))
+        }
+        Err(error) => Err(failed("can't wait for it", &error)),
+    }
+}
+
+/// What a process said, and how it ended.
+async fn output(child: &mut Child) -> (std::io::Result<ExitStatus>, Vec<u8>, Vec<u8>) {
+    let (mut out, mut err) = (Vec::new(), Vec::new());
+    let (mut stdout, mut stderr) = (child.stdout.take(), child.stderr.take());
+    let stdout = stdout.as_mut().expect("it is a pipe");
+    let stderr = stderr.as_mut().expect("it is a pipe");
+    // What can't be read any more is not missed: how it ended is what counts.
+    let _ = tokio::join!(stdout.read_to_end(&mut out), stderr.read_to_end(&mut err));
+    (child.wait().await, out, err)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::calibrate::MessageKinds;
+    use crate::protocol::with_protocol;
+    use pangea_sim::predict::costs::{Costs, Line, Unit, kinds, unit_of};
+
+    fn facts() -> Facts {
+        Facts {
+            machine: String::new(),
+            memory_mb: 20_000.0,
+            version: String::new(),
+            commit: String::new(),
+            build: String::new(),
+            command: String::new(),
+        }
+    }
+
+    /// Looks at plans, and runs nothing.
+    struct Looking;
+
+    impl Bench for Looking {
+        fn choices(&self) -> Vec<Choice> {
+            choices()
+        }
+
+        fn check(&self, point: &Point) -> Result<Needs, String> {
+            check(point)
+        }
+
+        fn run(&mut self, _: &Point, _: &Path) -> Result<(), Stop> {
+            panic!("nothing is run")
+        }
+
+        fn command(&self, point: &Point) -> String {
+            words(point).join(" ")
+        }
+    }
+
+    /// Costs in which everything costs the same.
+    fn every_cost() -> String {
+        let messages = with_protocol("minerva", MessageKinds).unwrap();
+        let line = |kind: &str| {
+            let grows = unit_of(kind) != Some(Unit::Nothing);
+            let per_unit_ns = if grows { 1_000.0 } else { 0.0 };
+            Line { fixed_ns: 1_000.0, per_unit_ns, samples: 9, ..Line::default() }
+        };
+        let lines = kinds(messages).map(|kind| (kind.to_owned(), line(kind))).collect();
+        let fsync_us = vec![100.0, 200.0, 300.0];
+        Costs { fsync_us, wire_bytes_per_byte: 1.0, lines, ..Costs::default() }.to_toml()
+    }
+
+    fn checked(text: &str) -> Result<Checked, String> {
+        let plan = Plan::parse(text).map_err(|wrong| wrong.to_string())?;
+        Checked::new(&plan, &Looking, &facts()).map_err(|wrong| wrong.to_string())
+    }
+
+    #[test]
+    fn the_plans_that_are_ready_can_be_run() {
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../plans");
+        let scratch = tempfile::tempdir().unwrap();
+        // As `pangea calibrate` would write it.
+        let costs = scratch.path().join("costs.toml");
+        std::fs::write(&costs, every_cost()).unwrap();
+        let mut count = 0;
+        for file in std::fs::read_dir(&directory).expect("there are plans") {
+            let path = file.unwrap().path();
+            if path.extension().is_none_or(|ending| ending != "toml") {
+                continue;
+            }
+            let text = std::fs::read_to_string(&path).unwrap();
+            let text = text.replace("costs-ycsb-a.toml", costs.to_str().unwrap());
+            let text = text.replace("costs-tpcc-nopay.toml", costs.to_str().unwrap());
+            let points = checked(&text).map(|checked| checked.points.len());
+            assert!(points.as_ref().is_ok_and(|count| *count > 0), "{path:?}: {points:?}");
+            count += 1;
+        }
+        assert!(count >= 9, "a plan for each figure, and a quick one: {count}");
+    }
+
+    #[test]
+    fn values_are_refused_as_on_a_command_line_with_the_line_of_the_plan() {
+        for (lines, said) in [
+            ("workload = 'chess'", "line 3: there is no workload \"chess\" here"),
+            ("workload = 'bank'\nrtt = 99999", "line 4: --rtt 99999: must be from 0"),
+            ("workload = 'bank'\nsecs = 0", "line 4: invalid value '0' for '--secs <S>'"),
+            ("workload = 'bank'\nzipf = 0.9", "line 4: --zipf says nothing of --workload bank"),
+            ("workload = 'bank'\nminerva.speed = 9", "line 4: --set: unknown field `speed`"),
+            (
+                "workload = 'bank'\nclient = 9",
+                "line 4: there is no option \"client\"; did you mean",
+            ),
+            ("workload = 'bank'\nfault = 'kill:x@1+1'", "line 4: --fault kill:x@1+1: there is no"),
+            ("workload = 'tpcc'\nwarehouses = 100", "of memory, and 20000 MB are free"),
+            ("workload = 'bank'\nset = 'minerva.epoch_ms=1'", "there is no option \"set\""),
+            ("workload = 'bank'\ncosts = 'c'", "line 4: --costs is of pangea sim --predict"),
+        ] {
+            let error = checked(&format!("title = 'T'\n[base]\n{lines}\n")).unwrap_err();
+            assert!(error.contains(said), "{lines}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_prediction_has_replicas_where_a_benchmark_has_regions() {
+        let text = "title = 'T'\n[base]\nworkload = 'bank'\nregions = 5\n[sweep]\n\
+                    engine = ['real', 'predicted']\n";
+        let points = pangea_sweep::points::expand(&Plan::parse(text).unwrap()).unwrap();
+        assert_eq!(words(&points[0]).join(" "), "bench --regions 5 --workload bank");
+        let predicted = "sim --predict --json --replicas 5 --workload bank";
+        assert_eq!(words(&points[1]).join(" "), predicted);
+    }
+}

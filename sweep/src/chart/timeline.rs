@@ -1,0 +1,36 @@
+//! Commits over the time of a run, and what happened meanwhile.
+
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, VPos};
+
+use super::axis::Scale;
+use super::{Area, Drawn, INK, NUMBER, SHADE, colour, legend, plot, style};
+use crate::series::Chart;
+
+/// Draws a timeline.
+pub(super) fn draw(chart: &Chart, area: &Area<'_>) -> Drawn {
+    let top = legend(chart, area)?;
+    let dots = || chart.lines.iter().flat_map(|line| &line.dots);
+    let end = dots().map(|dot| dot.x).fold(1.0, f64::max).ceil();
+    let every = (end / 12.0).ceil();
+    let ticks = (0..=(end / every) as usize).map(|tick| tick as f64 * every);
+    let (x, y) = (Scale::at(ticks), Scale::from_zero(dots().map(|dot| dot.y.max)));
+    let mut plot = plot(chart, area, (&x, &y), (0, top))?;
+    let (low, high) = (y.floor(), y.ceiling());
+    for mark in &chart.marks {
+        let corners = [(mark.from, low), (mark.to, high)];
+        plot.draw_series([Rectangle::new(corners, SHADE.filled())])?;
+    }
+    for (index, line) in chart.lines.iter().enumerate() {
+        let path: Vec<(f64, f64)> = line.dots.iter().map(|dot| (dot.x, dot.y.median)).collect();
+        let thick = if index == 0 { 5 } else { 3 };
+        let stroke = colour(chart, index).stroke_width(thick);
+        plot.draw_series([PathElement::new(path, stroke)])?;
+    }
+    for mark in &chart.marks {
+        let (x, y) = plot.backend_coord(&(mark.from, high));
+        let style = style(NUMBER, INK, HPos::Left, VPos::Top);
+        area.draw_text(&mark.what, &style, (x + 8, y + 6))?;
+    }
+    Ok(())
+}

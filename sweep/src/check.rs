@@ -1,0 +1,101 @@
+//! What is looked at before anything starts: names, values, memory and time.
+
+use crate::bench::{Bench, Facts, Needs};
+use crate::options::{Choice, Engine, Value, is_setting, scoped};
+use crate::plan::Plan;
+use crate::points::{Point, expand};
+use crate::series;
+use crate::wrong::{Wrong, unknown};
+
+/// Options that a sweep sets itself, and where its own are.
+const TAKEN: [(&str, &str); 5] = [
+    ("json", "each run writes runs/NNN.json"),
+    ("repeats", "say repeats = 3 at the top of the plan: each is a cluster of its own"),
+    ("data-dir", "it is an option of the sweep"),
+    ("keep", "runs leave nothing behind"),
+    ("predict", "say engine = \"predicted\""),
+];
+
+/// A plan that can be run.
+#[derive(Clone, Debug)]
+pub struct Checked {
+    /// Its points, in their order.
+    pub points: Vec<Point>,
+    /// What each takes.
+    pub needs: Vec<Needs>,
+}
+
+impl Checked {
+    /// Looks at everything.
+    ///
+    /// # Errors
+    /// With the line of the first thing that is wrong.
+    pub fn new(plan: &Plan, bench: &dyn Bench, facts: &Facts) -> Result<Self, Wrong> {
+        let choices = bench.choices();
+        let mut points = expand(plan)?;
+        let bound = plan.axes.iter().flat_map(|axis| &axis.steps).flat_map(|step| &step.bound);
+        for bound in plan.base.iter().chain(bound) {
+            check_name(&bound.name, &choices).map_err(|what| Wrong::new(bound.line, what))?;
+        }
+        let mut needs = Vec::with_capacity(points.len());
+        for point in &mut points {
+            let wrong = |what: String| Wrong::new(point.line_of(&what), what);
+            check_options(point, &choices).map_err(wrong)?;
+            let need = bench.check(point).map_err(wrong)?;
+            if need.memory_mb > facts.memory_mb {
+                let (needed, free) = (need.memory_mb, facts.memory_mb);
+                return Err(wrong(format!(
+                    "the run \"{point}\" needs about {needed:.0} MB of memory, and {free:.0} MB \
+                     are free: take fewer regions or less data"
+                )));
+            }
+            point.inputs = need.inputs;
+            needs.push(need);
+        }
+        plan.figures.iter().try_for_each(|figure| series::check(figure, &points))?;
+        Ok(Self { points, needs })
+    }
+
+    /// How long all of it takes, about, in seconds.
+    pub fn secs(&self, repeats: u32) -> f64 {
+        self.needs.iter().map(|need| need.secs).sum::<f64>() * f64::from(repeats)
+    }
+}
+
+fn check_name(name: &str, choices: &[Choice]) -> Result<(), String> {
+    if let Some((_, instead)) = TAKEN.iter().find(|(taken, _)| *taken == name) {
+        return Err(format!("{name} can't be set by a plan: {instead}"));
+    }
+    let name = scoped(name).map_or(name, |(_, name)| name);
+    let is_known = choices.iter().any(|choice| choice.name == name);
+    if is_known || is_setting(name) || name == "engine" {
+        return Ok(());
+    }
+    let open = choices.iter().filter(|it| TAKEN.iter().all(|(taken, _)| it.name != *taken));
+    Err(unknown("option", name, open.map(|choice| choice.name.as_str())))
+}
+
+/// Whether the engine of a point takes its options, and they have values where they need them.
+fn check_options(point: &Point, choices: &[Choice]) -> Result<(), String> {
+    if !point.options.contains_key("workload") {
+        return Err("no workload is said; add workload = \"ycsb-a\" to [base]".to_owned());
+    }
+    for (name, value) in point.options.iter().filter(|(name, _)| !is_setting(name)) {
+        let engine = point.engine;
+        let Some(choice) = choices.iter().find(|it| it.engine == engine && it.name == *name) else {
+            let other = Engine::ALL.into_iter().find(|it| *it != engine).expect("there are two");
+            return Err(format!(
+                "--{name} is of {}, and the run \"{point}\" is {}: set {}.{name} in its place",
+                other.command(),
+                engine.name(),
+                other.name()
+            ));
+        };
+        match (choice.is_flag, value) {
+            (true, Value::Flag(_)) | (false, Value::Number(_) | Value::Text(_)) => {}
+            (true, _) => return Err(format!("--{name} is true or false, not {value}")),
+            (false, _) => return Err(format!("--{name} needs a value, not {value}")),
+        }
+    }
+    Ok(())
+}

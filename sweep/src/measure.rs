@@ -1,0 +1,181 @@
+//! What runs measure: names, units, and where it stands in their results.
+
+use serde_json::Value;
+
+use crate::wrong::unknown;
+
+/// Something that can be measured.
+struct Measure {
+    /// The first part of its path.
+    head: &'static str,
+    /// What stands at an axis.
+    label: &'static str,
+    /// The parts that follow; nothing where names of regions or kinds do.
+    parts: &'static [&'static str],
+}
+
+const QUANTILES: &[&str] = &["p50", "p90", "p95", "p99", "p999", "mean", "max"];
+const SHARES: &[&str] = &["valid", "stale", "conflicting", "ordered", "re-executed"];
+
+const fn measure(
+    head: &'static str,
+    label: &'static str,
+    parts: &'static [&'static str],
+) -> Measure {
+    Measure { head, label, parts }
+}
+
+/// Everything that a figure can show.
+const ALL: [Measure; 17] = [
+    measure("throughput_per_sec", "transactions a second", &[]),
+    measure("latency_ms", "latency, ms", QUANTILES),
+    measure("late_ms", "calls made late by, ms", QUANTILES),
+    measure("shares", "share of transactions", SHARES),
+    measure("cpu_us_per_txn", "CPU time of a transaction, µs", &[]),
+    measure("cores_used", "cores busy", &[]),
+    measure("memory_mb", "memory, MB", &[]),
+    measure("wan_bytes_per_txn", "bytes between nodes for a transaction", &[]),
+    measure("wan_bytes_per_txn_uncompressed", "bytes before compression, a transaction", &[]),
+    measure("wan_frames_per_txn", "frames between nodes for a transaction", &[]),
+    measure("load_secs", "loading, s", &[]),
+    measure("shed", "calls not made", &[]),
+    measure("aborts", "aborted transactions", &[]),
+    measure("aborted", "aborted transactions", &[]),
+    measure("stalls_ms", "longest time without a commit, ms", &[]),
+    measure("regions", "", &[]),
+    measure("transactions", "", &[]),
+];
+
+/// Whether a path can lead to a number.
+///
+/// # Errors
+/// With what was probably meant.
+pub fn check(path: &str) -> Result<(), String> {
+    let mut parts = path.split('.');
+    let head = parts.next().unwrap_or_default();
+    if head == "counters" {
+        return Ok(());
+    }
+    let Some(measure) = ALL.iter().find(|measure| measure.head == head) else {
+        return Err(unknown("measure", head, ALL.iter().map(|measure| measure.head)));
+    };
+    match (parts.next(), measure.parts) {
+        (_, []) => Ok(()),
+        (Some(part), known) if known.contains(&part) => Ok(()),
+        (part, known) => {
+            let what = format!("part of {head}");
+            Err(unknown(&what, part.unwrap_or_default(), known.iter().copied()))
+        }
+    }
+}
+
+/// What stands at the axis of a measure.
+pub fn label(path: &str) -> String {
+    let mut parts: Vec<&str> = path.split('.').collect();
+    // Of a region or of a kind of transaction: the label is that of what follows.
+    let of = ["regions", "transactions"].contains(&parts[0]) && parts.len() > 2;
+    let of = of.then(|| format!(" ({})", parts.drain(..2).nth(1).unwrap_or_default()));
+    let known = ALL.iter().find(|measure| measure.head == parts[0]);
+    let label = known.map_or("", |measure| measure.label);
+    let label = if label.is_empty() { parts[0] } else { label };
+    let detail = parts.get(1).filter(|_| ["latency_ms", "late_ms"].contains(&parts[0]));
+    let detail = detail.map(|part| format!("{} ", quantile(part))).unwrap_or_default();
+    format!("{detail}{label}{}", of.unwrap_or_default())
+}
+
+/// What stands at the axis of several measures: what they have in common.
+pub fn label_of_all(paths: &[String]) -> String {
+    match paths {
+        [] => String::new(),
+        [path] => label(path),
+        [path, ..] => label(path.split('.').next().unwrap_or(path)),
+    }
+}
+
+/// The name of one of several measures in a legend.
+pub fn short(path: &str) -> String {
+    let (head, rest) = path.split_once('.').unwrap_or(("", path));
+    match head {
+        "latency_ms" => quantile(rest).to_owned(),
+        _ => rest.replace('_', " "),
+    }
+}
+
+fn quantile(part: &str) -> &str {
+    match part {
+        "p50" => "median",
+        "p999" => "p99.9",
+        other => other,
+    }
+}
+
+/// The number at a path of a run's results. A table of numbers is their sum, so that
+/// `memory_mb` is that of all nodes.
+pub fn find(results: &Value, path: &str) -> Option<f64> {
+    let found = path.split('.').try_fold(results, |value, part| match value {
+        // Predictions have a list of regions.
+        Value::Array(list) => list.iter().find(|element| element["name"] == part),
+        value => value.get(part),
+    })?;
+    match found {
+        Value::Object(table) => table.values().map(Value::as_f64).sum(),
+        value => value.as_f64(),
+    }
+}
+
+/// What stands at the axis of an option.
+pub fn option_label(name: &str) -> &str {
+    match name {
+        "rtt" => "round trip between regions, ms",
+        "regions" => "regions",
+        "clients" => "clients in all regions",
+        "rate" => "offered transactions a second",
+        "zipf" => "exponent of Zipf's law",
+        "jitter" => "jitter, ms",
+        "warehouses" => "warehouses",
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn paths_lead_to_numbers_and_sums() {
+        let results = json!({
+            "throughput_per_sec": 12.5,
+            "latency_ms": {"p50": 3},
+            "memory_mb": {"a": 1.0, "b": 2.0},
+            "regions": [{"name": "a", "throughput_per_sec": 4}],
+        });
+        assert_eq!(find(&results, "throughput_per_sec"), Some(12.5));
+        assert_eq!(find(&results, "latency_ms.p50"), Some(3.0));
+        assert_eq!(find(&results, "memory_mb"), Some(3.0));
+        assert_eq!(find(&results, "regions.a.throughput_per_sec"), Some(4.0));
+        assert_eq!(find(&results, "latency_ms.p99"), None);
+        assert_eq!(find(&results, "regions"), None, "names are no numbers");
+    }
+
+    #[test]
+    fn measures_that_there_are_not_are_refused() {
+        assert!(check("latency_ms.p99").is_ok() && check("memory_mb.region-1").is_ok());
+        assert!(check("regions.us-east.latency_ms.p50").is_ok());
+        let error = check("throughput").unwrap_err();
+        assert!(error.contains("did you mean \"throughput_per_sec\""), "{error}");
+        assert!(check("latency_ms").unwrap_err().contains("p999"));
+        assert!(check("latency_ms.p98").is_err());
+    }
+
+    #[test]
+    fn labels_have_units() {
+        assert_eq!(label("throughput_per_sec"), "transactions a second");
+        assert_eq!(label("latency_ms.p50"), "median latency, ms");
+        assert_eq!(label("regions.us-east.latency_ms.p99"), "p99 latency, ms (us-east)");
+        let both = ["latency_ms.p50", "latency_ms.p99"].map(str::to_owned);
+        assert_eq!(label_of_all(&both), "latency, ms");
+        assert_eq!(label_of_all(&both[..1]), "median latency, ms");
+        assert_eq!(short("shares.valid"), "valid");
+    }
+}

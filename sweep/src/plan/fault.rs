@@ -1,0 +1,36 @@
+//! `[[fault]]`: what happens to nodes while a run is measured, as the option `fault` has it.
+
+use super::read::{Bound, Table};
+use crate::options::Value;
+use crate::wrong::Wrong;
+
+/// What can happen, and to how many regions: one, or two that are cut from each other as well.
+const KINDS: [(&str, &[usize]); 3] = [("kill", &[1]), ("cut", &[1, 2]), ("slow", &[1])];
+
+/// The faults as one option, if there are any.
+pub fn read(tables: &[Table<'_>]) -> Result<Option<Bound>, Wrong> {
+    let Some(first) = tables.first() else { return Ok(None) };
+    let faults = tables.iter().map(one).collect::<Result<Vec<_>, _>>()?;
+    let value = Value::Text(faults.join(","));
+    Ok(Some(Bound { name: "fault".to_owned(), value, line: first.line() }))
+}
+
+/// `kill:region-1@3+2`: what, whom, from which second on, for how many.
+fn one(table: &Table<'_>) -> Result<String, Wrong> {
+    table.allow(&["what", "at", "for", "node", "regions"])?;
+    let missing = |key: &str| Wrong::new(table.line(), format!("[[fault]] has no {key}"));
+    let what = table.find("what").ok_or_else(|| missing("what"))?;
+    let names = KINDS.map(|(name, _)| name);
+    let find = |name: &str| KINDS.into_iter().find(|(kind, _)| *kind == name);
+    let (kind, counts) = what.one_of(find, &names)?;
+    let whom = table.find("regions").or_else(|| table.find("node"));
+    let whom = whom.ok_or_else(|| missing("regions"))?;
+    let regions = whom.texts()?;
+    if !counts.contains(&regions.len()) {
+        let message = format!("{kind} is of one region (cut: or between two)");
+        return Err(Wrong::new(whom.line, message));
+    }
+    let at = table.find("at").ok_or_else(|| missing("at"))?.number()?;
+    let lasts = table.find("for").ok_or_else(|| missing("for"))?.number()?;
+    Ok(format!("{kind}:{}@{at}+{lasts}", regions.join("/")))
+}

@@ -1,0 +1,156 @@
+//! `[[figure]]`: what is drawn of the runs.
+
+use super::read::Table;
+use crate::measure;
+use crate::options::Value;
+use crate::wrong::{Wrong, unknown};
+
+/// How it is drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Lines over a number.
+    Line,
+    /// Bars, those of one x side by side.
+    Bar,
+    /// Bars of several measures on top of each other.
+    Stacked,
+    /// Commits over the time of a run, by region.
+    Timeline,
+}
+
+impl Kind {
+    const NAMES: [&'static str; 4] = ["line", "bar", "stacked", "timeline"];
+
+    fn named(name: &str) -> Option<Self> {
+        match name {
+            "line" => Some(Self::Line),
+            "bar" => Some(Self::Bar),
+            "stacked" => Some(Self::Stacked),
+            "timeline" => Some(Self::Timeline),
+            _ => None,
+        }
+    }
+}
+
+/// Values that a paper states.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Paper {
+    /// What they are of.
+    pub label: String,
+    /// Where the paper states them.
+    pub source: String,
+    /// The numbers: x and y.
+    pub points: Vec<(f64, f64)>,
+}
+
+/// What is drawn.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Figure {
+    /// Where it stands.
+    pub line: usize,
+    /// Its title.
+    pub title: String,
+    /// What its reader should know.
+    pub note: String,
+    /// How it is drawn.
+    pub kind: Kind,
+    /// The option along the x axis. A timeline has none.
+    pub x: Option<String>,
+    /// What is measured: paths into a run's results.
+    pub y: Vec<String>,
+    /// Options that tell one line from another.
+    pub series: Vec<String>,
+    /// Options of which the best is taken: that with the most throughput.
+    pub best_of: Vec<String>,
+    /// The runs that it is of: those with these values.
+    pub only: Vec<(String, Value)>,
+    /// Whether the x axis is logarithmic.
+    pub is_log_x: bool,
+    /// Whether the y axis is.
+    pub is_log_y: bool,
+    /// What stands at the x axis, where not the option's own.
+    pub x_label: Option<String>,
+    /// The same of the y axis.
+    pub y_label: Option<String>,
+    /// What a paper has.
+    pub paper: Vec<Paper>,
+}
+
+const KEYS: [&str; 12] = [
+    "title", "note", "kind", "x", "y", "series", "best_of", "only", "log", "x_label", "y_label",
+    "paper",
+];
+
+impl Figure {
+    pub(super) fn read(table: &Table<'_>) -> Result<Self, Wrong> {
+        table.allow(&KEYS)?;
+        let texts = |key: &str| table.find(key).map_or(Ok(Vec::new()), |item| item.texts());
+        let label = |key: &str| table.find(key).map(|item| item.text()).transpose();
+        let kind = table.find("kind");
+        let kind = kind.map_or(Ok(Kind::Line), |item| item.one_of(Kind::named, &Kind::NAMES))?;
+        let log = texts("log")?;
+        if let Some(axis) = log.iter().find(|axis| !["x", "y"].contains(&axis.as_str())) {
+            return Err(Wrong::new(table.line(), unknown("axis", axis, ["x", "y"])));
+        }
+        let figure = Self {
+            line: table.line(),
+            title: table.text("title")?,
+            note: label("note")?.unwrap_or_default(),
+            kind,
+            x: label("x")?,
+            y: texts("y")?,
+            series: texts("series")?,
+            best_of: texts("best_of")?,
+            only: match table.find("only") {
+                None => Vec::new(),
+                Some(item) => {
+                    let options = item.table("only")?.options(&[])?;
+                    options.into_iter().map(|bound| (bound.name, bound.value)).collect()
+                }
+            },
+            is_log_x: log.iter().any(|axis| axis == "x"),
+            is_log_y: log.iter().any(|axis| axis == "y"),
+            x_label: label("x_label")?,
+            y_label: label("y_label")?,
+            paper: match table.find("paper") {
+                None => Vec::new(),
+                Some(item) => item.tables()?.iter().map(paper).collect::<Result<_, _>>()?,
+            },
+        };
+        figure.check()?;
+        Ok(figure)
+    }
+
+    fn check(&self) -> Result<(), Wrong> {
+        let wrong = |message: String| Err(Wrong::new(self.line, format!("[[figure]]: {message}")));
+        if self.kind == Kind::Timeline {
+            return match self.x.is_none() && self.y.is_empty() && self.paper.is_empty() {
+                true => Ok(()),
+                false => wrong("a timeline has neither x nor y: it is of commits over time".into()),
+            };
+        }
+        if self.x.is_none() {
+            return wrong("it has no x, the option along its axis".into());
+        }
+        if self.y.is_empty() {
+            return wrong("it has no y, as in y = \"throughput_per_sec\"".into());
+        }
+        for path in &self.y {
+            if let Err(message) = measure::check(path) {
+                return wrong(message);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn paper(table: &Table<'_>) -> Result<Paper, Wrong> {
+    table.allow(&["label", "source", "points"])?;
+    let missing = || Wrong::new(table.line(), "paper has no points, as in [[0, 10000]]");
+    let points = table.find("points").ok_or_else(missing)?.each()?;
+    Ok(Paper {
+        label: table.text("label")?,
+        source: table.text("source")?,
+        points: points.iter().map(|pair| pair.pair()).collect::<Result<_, _>>()?,
+    })
+}

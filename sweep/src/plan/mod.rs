@@ -1,0 +1,208 @@
+//! Plans: what is to be run and what is to be drawn of it, as a TOML file says it.
+//!
+//! ```text
+//!   [base]    options of every run
+//!   [[case]]  options that go together, under a name    \
+//!   [[series]] the same, once more                       >  axes: a point for each combination
+//!   [sweep]   an option and the values that it takes    /
+//!   [[fault]] what happens to nodes while a run is measured
+//!   [[figure]] what is drawn
+//! ```
+//!
+//! Axes vary the faster the later they come: cases slowest, then series, then those of `[sweep]` in
+//! the order of the file. What an axis sets stands above what `[base]` says; two axes never set the
+//! same option.
+
+mod fault;
+mod figure;
+mod read;
+
+pub use figure::{Figure, Kind, Paper};
+pub use read::Bound;
+
+use crate::options::{Engine, Value};
+use crate::wrong::{Wrong, unknown};
+use read::{Item, Table};
+
+/// Measured so often at most: more tell nothing new.
+const REPEATS_MAX: u32 = 100;
+/// What every key at the top of a plan is.
+const KEYS: [&str; 10] =
+    ["title", "note", "engine", "repeats", "base", "sweep", "case", "series", "fault", "figure"];
+
+/// A plan as its file has it. What its options mean is not known here.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// What it is about.
+    pub title: String,
+    /// What a reader of the report should know.
+    pub note: String,
+    /// What makes the numbers, where no option says otherwise.
+    pub engine: Engine,
+    /// How often each point is run.
+    pub repeats: u32,
+    /// Options of every run.
+    pub base: Vec<Bound>,
+    /// What varies, the slowest first.
+    pub axes: Vec<Axis>,
+    /// What is drawn.
+    pub figures: Vec<Figure>,
+}
+
+/// Something that varies.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Axis {
+    /// Its name: `case`, `series`, or that of an option.
+    pub name: String,
+    /// Where it stands.
+    pub line: usize,
+    /// What it goes through.
+    pub steps: Vec<Step>,
+}
+
+/// One of the values of an axis.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Step {
+    /// What figures call it.
+    pub label: Value,
+    /// The options that it sets.
+    pub bound: Vec<Bound>,
+}
+
+impl Plan {
+    /// Reads a plan.
+    ///
+    /// # Errors
+    /// When it is no plan, with the line of what is wrong.
+    ///
+    /// ```
+    /// let text = "title = 'T'\n[base]\nworkload = 'bank'\n[sweep]\nrtt = [0, 50]\n";
+    /// let plan = pangea_sweep::Plan::parse(text)?;
+    /// assert_eq!(plan.axes[0].steps.len(), 2);
+    /// let error = pangea_sweep::Plan::parse("title = 'T'\nrepeat = 3\n").unwrap_err();
+    /// assert!(error.to_string().starts_with("line 2: there is no key in a plan \"repeat\""));
+    /// # Ok::<(), pangea_sweep::Wrong>(())
+    /// ```
+    pub fn parse(text: &str) -> Result<Self, Wrong> {
+        let parsed = read::parse(text)?;
+        let top = Table::new(text, "a plan", 1, parsed.get_ref());
+        top.allow(&KEYS)?;
+        let tables = |key: &str| top.find(key).map_or(Ok(Vec::new()), |item| item.tables());
+        let mut base = match top.find("base") {
+            Some(item) => item.table("[base]")?.options(&[])?,
+            None => Vec::new(),
+        };
+        if base.iter().any(|bound| bound.name == "fault") && top.find("fault").is_some() {
+            let line = top.find("fault").map_or(1, |item| item.line);
+            return Err(Wrong::new(line, "there are faults in [base] already"));
+        }
+        base.extend(fault::read(&tables("fault")?)?);
+        let mut axes = Vec::new();
+        for name in ["case", "series"] {
+            let all = tables(name)?;
+            if !all.is_empty() {
+                axes.push(named(name, &all)?);
+            }
+        }
+        if let Some(item) = top.find("sweep") {
+            swept(item, &mut axes)?;
+        }
+        let plan = Self {
+            title: top.text("title")?,
+            note: top.find("note").map_or(Ok(String::new()), |item| item.text())?,
+            engine: match top.find("engine") {
+                None => Engine::Real,
+                Some(item) => item.one_of(Engine::named, &Engine::ALL.map(Engine::name))?,
+            },
+            repeats: top.find("repeats").map_or(Ok(1), |item| item.count(1, REPEATS_MAX))?,
+            base,
+            axes,
+            figures: tables("figure")?.iter().map(Figure::read).collect::<Result<_, _>>()?,
+        };
+        plan.check_axes()?;
+        plan.figures.iter().try_for_each(|figure| plan.check_figure(figure))?;
+        Ok(plan)
+    }
+
+    /// Every name that a figure can use: those of axes, and of options.
+    pub fn coordinates(&self) -> Vec<&str> {
+        let axes = self.axes.iter().map(|axis| axis.name.as_str());
+        let steps = self.axes.iter().flat_map(|axis| &axis.steps).flat_map(|step| &step.bound);
+        let options = self.base.iter().chain(steps).map(|bound| bound.name.as_str());
+        let mut all: Vec<&str> = axes.chain(options).chain(["engine"]).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
+    fn check_axes(&self) -> Result<(), Wrong> {
+        for (at, axis) in self.axes.iter().enumerate() {
+            for bound in axis.steps.iter().flat_map(|step| &step.bound) {
+                let sets = |other: &&Axis| {
+                    let mut all = other.steps.iter().flat_map(|step| &step.bound);
+                    all.any(|it| it.name == bound.name)
+                };
+                if let Some(other) = self.axes[..at].iter().find(sets) {
+                    let (name, one, two) = (&bound.name, &other.name, &axis.name);
+                    let message = format!("{name} is set by {one} already, and here by {two}");
+                    return Err(Wrong::new(bound.line, message));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn check_figure(&self, figure: &Figure) -> Result<(), Wrong> {
+        let coordinates = self.coordinates();
+        let used = figure.x.iter().chain(&figure.series).chain(&figure.best_of);
+        let used = used.chain(figure.only.iter().map(|(name, _)| name));
+        for name in used {
+            if !coordinates.contains(&name.as_str()) {
+                let message = unknown("option in this plan", name, coordinates);
+                return Err(Wrong::new(figure.line, format!("[[figure]]: {message}")));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// An axis of tables that have names.
+fn named(name: &str, tables: &[Table<'_>]) -> Result<Axis, Wrong> {
+    let mut steps: Vec<Step> = Vec::new();
+    for table in tables {
+        let label = Value::Text(table.text("name")?);
+        if steps.iter().any(|step| step.label == label) {
+            let message = format!("there are two [[{name}]] of the name {label}");
+            return Err(Wrong::new(table.line(), message));
+        }
+        steps.push(Step { label, bound: table.options(&["name"])? });
+    }
+    Ok(Axis { name: name.to_owned(), line: tables[0].line(), steps })
+}
+
+/// The axes of `[sweep]`.
+fn swept(item: Item<'_>, axes: &mut Vec<Axis>) -> Result<(), Wrong> {
+    for item in item.table("[sweep]")?.items() {
+        item.leaves("", &mut |name, item| {
+            let mut steps: Vec<Step> = Vec::new();
+            for element in item.each()? {
+                let (value, line) = (element.value()?, element.line);
+                if steps.iter().any(|step| step.label == value) {
+                    return Err(Wrong::new(line, format!("{name} takes {value} twice")));
+                }
+                let bound = vec![Bound { name: name.clone(), value: value.clone(), line }];
+                steps.push(Step { label: value, bound });
+            }
+            if steps.is_empty() {
+                let message = format!("{name} has no values, so there would be no run");
+                return Err(Wrong::new(item.line, message));
+            }
+            axes.push(Axis { name, line: item.line, steps });
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,260 @@
+//! TOML as plans use it: each value with the line that it stands in, in the order of the file.
+
+use std::str::FromStr;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use crate::options::Value;
+use crate::wrong::{Wrong, unknown};
+
+/// An option and its value, and where they stand.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Bound {
+    /// The option's name.
+    pub name: String,
+    /// What it is set to.
+    pub value: Value,
+    /// Where.
+    pub line: usize,
+}
+
+/// A key with its value.
+#[derive(Clone, Copy)]
+pub struct Item<'t> {
+    text: &'t str,
+    /// The key.
+    pub key: &'t str,
+    /// The line of the key, from 1.
+    pub line: usize,
+    value: &'t Spanned<DeValue<'t>>,
+}
+
+/// A table.
+#[derive(Clone)]
+pub struct Table<'t> {
+    /// As a plan names it: `[base]`.
+    name: String,
+    line: usize,
+    items: Vec<Item<'t>>,
+}
+
+/// Reads a file.
+///
+/// # Errors
+/// When it is not TOML.
+pub fn parse(text: &str) -> Result<Spanned<DeTable<'_>>, Wrong> {
+    DeTable::parse(text).map_err(|error| {
+        let place = error.span().map_or(0, |span| span.start);
+        Wrong::new(line_of(text, place), error.message().trim())
+    })
+}
+
+fn line_of(text: &str, place: usize) -> usize {
+    1 + text.bytes().take(place).filter(|byte| *byte == b'\n').count()
+}
+
+impl<'t> Table<'t> {
+    /// A table of a file.
+    pub fn new(text: &'t str, name: &str, line: usize, table: &'t DeTable<'t>) -> Self {
+        let mut entries: Vec<_> = table.iter().collect();
+        // The parser sorts by name; what varies fastest is what comes last in the file.
+        entries.sort_by_key(|(key, _)| key.span().start);
+        let item = |(key, value): (&'t Spanned<_>, &'t Spanned<DeValue<'t>>)| {
+            let line = line_of(text, key.span().start);
+            let key: &'t std::borrow::Cow<'t, str> = key.get_ref();
+            Item { text, key, line, value }
+        };
+        let items = entries.into_iter().map(item).collect();
+        Self { name: name.to_owned(), line, items }
+    }
+
+    /// The line that it begins in, or that of its first key.
+    pub fn line(&self) -> usize {
+        self.line
+    }
+
+    /// What is in it.
+    pub fn items(&self) -> impl Iterator<Item = Item<'t>> {
+        self.items.iter().copied()
+    }
+
+    /// The value of a key.
+    pub fn find(&self, key: &str) -> Option<Item<'t>> {
+        self.items().find(|item| item.key == key)
+    }
+
+    /// Refuses keys that mean nothing.
+    ///
+    /// # Errors
+    /// With the first of them.
+    pub fn allow(&self, keys: &[&str]) -> Result<(), Wrong> {
+        let Some(item) = self.items().find(|item| !keys.contains(&item.key)) else {
+            return Ok(());
+        };
+        let what = format!("key in {}", self.name);
+        Err(Wrong::new(item.line, unknown(&what, item.key, keys.iter().copied())))
+    }
+
+    /// The text of a key that must be there.
+    ///
+    /// # Errors
+    /// When it is not there, or no text.
+    pub fn text(&self, key: &str) -> Result<String, Wrong> {
+        let missing = || Wrong::new(self.line, format!("{} has no {key}", self.name));
+        self.find(key).ok_or_else(missing)?.text()
+    }
+
+    /// All options that it sets, those in tables of their own by their path.
+    ///
+    /// # Errors
+    /// When a value can't be one of an option.
+    pub fn options(&self, except: &[&str]) -> Result<Vec<Bound>, Wrong> {
+        let mut found = Vec::new();
+        for item in self.items().filter(|item| !except.contains(&item.key)) {
+            item.leaves("", &mut |name, item| {
+                found.push(Bound { name, value: item.value()?, line: item.line });
+                Ok(())
+            })?;
+        }
+        Ok(found)
+    }
+}
+
+impl<'t> Item<'t> {
+    fn wrong(&self, expected: &str) -> Wrong {
+        let found = self.value.get_ref().type_str();
+        Wrong::new(self.line, format!("{} must be {expected}, not {found}", self.key))
+    }
+
+    /// Hands on every value below this key that is no table, with its path.
+    ///
+    /// # Errors
+    /// Those of `each`.
+    pub fn leaves(
+        self,
+        above: &str,
+        each: &mut dyn FnMut(String, Item<'t>) -> Result<(), Wrong>,
+    ) -> Result<(), Wrong> {
+        let name = format!("{above}{}", self.key);
+        let Some(table) = self.value.get_ref().as_table() else { return each(name, self) };
+        let below = Table::new(self.text, &format!("[{name}]"), self.line, table);
+        below.items().try_for_each(|item| item.leaves(&format!("{name}."), each))
+    }
+
+    /// A text.
+    ///
+    /// # Errors
+    /// When it is something else.
+    pub fn text(&self) -> Result<String, Wrong> {
+        let text = self.value.get_ref().as_str();
+        Ok(text.ok_or_else(|| self.wrong("a text"))?.trim().to_owned())
+    }
+
+    /// A number.
+    ///
+    /// # Errors
+    /// When it is something else.
+    pub fn number(&self) -> Result<f64, Wrong> {
+        number(self.value.get_ref()).ok_or_else(|| self.wrong("a number"))
+    }
+
+    /// A whole number within limits.
+    ///
+    /// # Errors
+    /// When it is something else.
+    pub fn count(&self, least: u32, most: u32) -> Result<u32, Wrong> {
+        let number = self.number()?;
+        let is_one =
+            number.fract() == 0.0 && (f64::from(least)..=f64::from(most)).contains(&number);
+        let wrong = || self.wrong(&format!("a whole number from {least} to {most}"));
+        if is_one { Ok(number as u32) } else { Err(wrong()) }
+    }
+
+    /// One of a few words.
+    ///
+    /// # Errors
+    /// When it is something else.
+    pub fn one_of<T>(&self, named: impl Fn(&str) -> Option<T>, all: &[&str]) -> Result<T, Wrong> {
+        let text = self.text()?;
+        let what = || Wrong::new(self.line, unknown(self.key, &text, all.iter().copied()));
+        named(&text).ok_or_else(what)
+    }
+
+    /// A text, or several.
+    ///
+    /// # Errors
+    /// When it is something else.
+    pub fn texts(&self) -> Result<Vec<String>, Wrong> {
+        match self.value.get_ref().as_array() {
+            None => Ok(vec![self.text()?]),
+            Some(_) => self.each()?.iter().map(Item::text).collect(),
+        }
+    }
+
+    /// Two numbers.
+    ///
+    /// # Errors
+    /// When it is something else.
+    pub fn pair(&self) -> Result<(f64, f64), Wrong> {
+        match &self.each()?[..] {
+            [x, y] => Ok((x.number()?, y.number()?)),
+            _ => Err(self.wrong("two numbers")),
+        }
+    }
+
+    /// The elements of a list.
+    ///
+    /// # Errors
+    /// When it is no list.
+    pub fn each(&self) -> Result<Vec<Self>, Wrong> {
+        let list = self.value.get_ref().as_array().ok_or_else(|| self.wrong("a list"))?;
+        let element = |value: &'t Spanned<DeValue<'t>>| {
+            let line = line_of(self.text, value.span().start);
+            Self { line, value, ..*self }
+        };
+        Ok(list.iter().map(element).collect())
+    }
+
+    /// A table.
+    ///
+    /// # Errors
+    /// When it is something else.
+    pub fn table(&self, name: &str) -> Result<Table<'t>, Wrong> {
+        let table = self.value.get_ref().as_table();
+        let table = table.ok_or_else(|| self.wrong("a table"))?;
+        Ok(Table::new(self.text, name, self.line, table))
+    }
+
+    /// Tables under one name, as `[[name]]` makes them.
+    ///
+    /// # Errors
+    /// When it is something else.
+    pub fn tables(&self) -> Result<Vec<Table<'t>>, Wrong> {
+        let name = format!("[[{}]]", self.key);
+        self.each()?.iter().map(|element| element.table(&name)).collect()
+    }
+
+    /// What an option can be set to.
+    ///
+    /// # Errors
+    /// When it is a list, a table or a date.
+    pub fn value(&self) -> Result<Value, Wrong> {
+        let value = self.value.get_ref();
+        if let Some(is_there) = value.as_bool() {
+            return Ok(Value::Flag(is_there));
+        }
+        if let Some(text) = value.as_str() {
+            return Ok(Value::Text(text.to_owned()));
+        }
+        let wrong = || self.wrong("a number, a text, true or false (lists are for [sweep])");
+        number(value).map(Value::Number).ok_or_else(wrong)
+    }
+}
+
+fn number(value: &DeValue<'_>) -> Option<f64> {
+    if let Some(integer) = value.as_integer() {
+        return f64::from_str(integer.as_str()).ok().filter(|_| integer.radix() == 10);
+    }
+    value.as_float().and_then(|float| f64::from_str(float.as_str()).ok())
+}

@@ -1,0 +1,175 @@
+//! Tables: the values of each figure, and every run in one line.
+
+use maud::{Markup, html};
+
+use super::{Material, badge};
+use crate::chart::number;
+use crate::plan::Kind;
+use crate::results::Spread;
+use crate::series::{Chart, Dot, Line, Origin};
+
+/// What of each run is in the table of all.
+const COLUMNS: [(&str, &str); 7] = [
+    ("throughput_per_sec", "txn/s"),
+    ("latency_ms.p50", "p50 ms"),
+    ("latency_ms.p99", "p99 ms"),
+    ("shares.re-executed", "re-executed"),
+    ("cpu_us_per_txn", "CPU µs"),
+    ("wan_bytes_per_txn", "WAN bytes"),
+    ("memory_mb", "memory MB"),
+];
+
+/// What a picture's signs mean.
+pub(super) fn caption(chart: &Chart) -> String {
+    let has = |origin| chart.lines.iter().any(|line| line.origin == origin);
+    let has_spread = chart.lines.iter().flat_map(|line| &line.dots).any(|dot| dot.y.count > 1);
+    let mut parts = Vec::new();
+    if chart.kind == Kind::Timeline {
+        parts.push("Commits in each step of the timeline, as a rate.");
+        if !chart.marks.is_empty() {
+            parts.push("Shaded: what the text at its top says was done to a node.");
+        }
+    }
+    if has_spread && chart.kind != Kind::Stacked {
+        parts.push("Medians; bars reach from the least to the most of the repeats.");
+    }
+    if has(Origin::Predicted) {
+        parts.push("Dashed or pale: predicted, not measured.");
+    }
+    if has(Origin::Paper) {
+        parts.push("Grey and hollow: what the paper states, on its own machines.");
+    }
+    parts.join(" ")
+}
+
+/// The values of a picture.
+pub(super) fn of_chart(chart: &Chart) -> Markup {
+    if chart.kind == Kind::Timeline {
+        return stalls(chart);
+    }
+    let mut places: Vec<f64> = Vec::new();
+    for dot in chart.lines.iter().flat_map(|line| &line.dots) {
+        if !places.contains(&dot.x) {
+            places.push(dot.x);
+        }
+    }
+    places.sort_by(f64::total_cmp);
+    let name = |x: f64| chart.names.get(x as usize).cloned().unwrap_or_else(|| number(x));
+    let dot = |x: f64, line: usize| chart.lines[line].dots.iter().find(|dot| dot.x == x);
+    html! {
+        div.scroll tabindex="0" role="region" aria-label=(format!("Values of {}", chart.title)) {
+            table {
+                caption { (chart.y_label) }
+                thead {
+                    tr {
+                        th scope="col" { (chart.x_label) }
+                        @for line in &chart.lines { th scope="col" { (line.name) } }
+                    }
+                }
+                tbody {
+                    @for x in places {
+                        tr {
+                            th scope="row" { (name(x)) }
+                            @for line in 0..chart.lines.len() { td { (cell(dot(x, line))) } }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn cell(dot: Option<&Dot>) -> Markup {
+    let Some(Dot { y, best, .. }) = dot else { return html! { "–" } };
+    html! {
+        (spread(y))
+        @if !best.is_empty() { " " span.spread { (best) } }
+    }
+}
+
+fn spread(spread: &Spread) -> Markup {
+    let Spread { median, min, max, count } = *spread;
+    html! {
+        (number(median))
+        @if count > 1 { " " span.spread { "(" (number(min)) "–" (number(max)) ")" } }
+    }
+}
+
+/// Of a timeline: how much, and how long there was nothing.
+fn stalls(chart: &Chart) -> Markup {
+    html! {
+        div.scroll tabindex="0" role="region" aria-label=(format!("Pauses of {}", chart.title)) {
+            table {
+                thead {
+                    tr {
+                        th scope="col" { "region" }
+                        th scope="col" { "transactions a second, mean" }
+                        th scope="col" { "longest time without a commit, s" }
+                    }
+                }
+                tbody {
+                    @for line in &chart.lines {
+                        tr {
+                            th scope="row" { (line.name) }
+                            td { (number(mean(&line.dots))) }
+                            td { (pause(chart, line)) }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn mean(dots: &[Dot]) -> f64 {
+    dots.iter().map(|dot| dot.y.median).sum::<f64>() / dots.len().max(1) as f64
+}
+
+fn pause(chart: &Chart, line: &Line) -> String {
+    chart.pauses_secs.get(&line.name).map_or_else(|| "–".to_owned(), |secs| number(*secs))
+}
+
+/// Every point in one line.
+pub(super) fn summary(material: &Material<'_>) -> Markup {
+    let Material { plan, checked, results, facts } = material;
+    let axes: Vec<&str> = plan.axes.iter().map(|axis| axis.name.as_str()).collect();
+    html! {
+        div.scroll tabindex="0" role="region" aria-label="All runs" {
+            table {
+                caption { "Medians of repeats, with the least and the most of the throughput." }
+                thead {
+                    tr {
+                        @for axis in &axes { th scope="col" { (axis) } }
+                        th scope="col" { "" }
+                        @for (_, label) in COLUMNS { th scope="col" { (label) } }
+                    }
+                }
+                tbody {
+                    @for point in &checked.points {
+                        @let key = point.key(&facts.build);
+                        tr {
+                            @for axis in &axes {
+                                td.text { (point.labels[*axis]) }
+                            }
+                            td.text { (badge(point.engine)) }
+                            @for (path, _) in COLUMNS {
+                                td { (summary_cell(path, results.spread(&key, path))) }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn summary_cell(path: &str, found: Option<Spread>) -> Markup {
+    match found {
+        None => html! { "–" },
+        Some(found) if path == "throughput_per_sec" => spread(&found),
+        Some(found) if path.starts_with("shares.") => {
+            html! { (number(found.median * 100.0)) " %" }
+        }
+        Some(found) => html! { (number(found.median)) },
+    }
+}

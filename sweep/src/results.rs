@@ -1,0 +1,175 @@
+//! What came of runs: a file for each, and the middle of several.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::measure;
+use crate::options::Engine;
+
+/// What came of one run, as its file has it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Entry {
+    /// [`Point::key`](crate::points::Point::key).
+    pub key: String,
+    /// Which of the repeats, from 0.
+    pub repeat: u32,
+    /// What made the numbers.
+    pub engine: Engine,
+    /// What was run.
+    pub command: String,
+    /// When it had ended, in UTC.
+    pub ended: String,
+    /// How long it took, with starting, loading and checking.
+    pub took_secs: f64,
+    /// Why there are no results.
+    pub failure: Option<String>,
+    /// The results, as the run wrote them.
+    pub results: Option<Value>,
+}
+
+/// The middle of several values, and how far they are apart.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Spread {
+    /// The value in the middle, or between the two there.
+    pub median: f64,
+    /// The least.
+    pub min: f64,
+    /// The most.
+    pub max: f64,
+    /// How many there are.
+    pub count: usize,
+}
+
+impl Spread {
+    /// Of these values, if there are any.
+    pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
+        let mut values: Vec<f64> = values.into_iter().filter(|value| value.is_finite()).collect();
+        values.sort_by(f64::total_cmp);
+        let (min, max) = (*values.first()?, *values.last()?);
+        let (low, high) = ((values.len() - 1) / 2, values.len() / 2);
+        let median = f64::midpoint(values[low], values[high]);
+        Some(Self { median, min, max, count: values.len() })
+    }
+}
+
+impl Entry {
+    /// The number at a path of the results.
+    pub fn number(&self, path: &str) -> Option<f64> {
+        measure::find(self.results.as_ref()?, path)
+    }
+}
+
+/// The runs of a sweep, in a directory.
+#[derive(Debug)]
+pub struct Results {
+    directory: PathBuf,
+    entries: BTreeMap<(String, u32), Entry>,
+}
+
+impl Results {
+    /// Those that are in a directory, which is made.
+    ///
+    /// # Errors
+    /// When it can't be used, or has something else in it.
+    pub fn open(directory: &Path) -> io::Result<Self> {
+        fs::create_dir_all(directory)?;
+        let mut entries = BTreeMap::new();
+        for file in fs::read_dir(directory)? {
+            let path = file?.path();
+            if path.extension().is_some_and(|ending| ending == "json") {
+                let entry: Entry = serde_json::from_slice(&fs::read(&path)?).map_err(|error| {
+                    io::Error::other(format!("{} is no result: {error}", path.display()))
+                })?;
+                entries.insert((entry.key.clone(), entry.repeat), entry);
+            }
+        }
+        Ok(Self { directory: directory.to_owned(), entries })
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// The result of a run.
+    pub fn find(&self, key: &str, repeat: u32) -> Option<&Entry> {
+        self.entries.get(&(key.to_owned(), repeat))
+    }
+
+    /// The results of all repeats of a run, failed ones too.
+    pub fn repeats(&self, key: &str) -> Vec<&Entry> {
+        let of = (key.to_owned(), 0)..=(key.to_owned(), u32::MAX);
+        self.entries.range(of).map(|(_, entry)| entry).collect()
+    }
+
+    /// The number at a path, over all repeats that did not fail.
+    pub fn spread(&self, key: &str, path: &str) -> Option<Spread> {
+        Spread::of(self.repeats(key).into_iter().filter_map(|entry| entry.number(path)))
+    }
+
+    /// The repeat in the middle, by throughput.
+    pub fn median(&self, key: &str) -> Option<&Entry> {
+        let throughput = |entry: &Entry| entry.number("throughput_per_sec").unwrap_or(0.0);
+        let all = self.repeats(key).into_iter();
+        let mut done: Vec<&Entry> = all.filter(|entry| entry.results.is_some()).collect();
+        done.sort_by(|a, b| throughput(b).total_cmp(&throughput(a)));
+        done.get(done.len() / 2).copied()
+    }
+
+    /// Keeps a result: in whole, or not at all.
+    ///
+    /// # Errors
+    /// When it can't be written.
+    pub fn keep(&mut self, number: usize, entry: Entry) -> io::Result<()> {
+        let path = self.directory.join(format!("{number:03}.json"));
+        let text = serde_json::to_string_pretty(&entry).expect("names and numbers") + "\n";
+        let half = path.with_extension("half");
+        let mut file = fs::File::create(&half)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&half, &path)?;
+        self.entries.insert((entry.key.clone(), entry.repeat), entry);
+        Ok(())
+    }
+}
+
+/// What `pangea sim --predict --json` says, in the form of a benchmark's results.
+pub fn from_prediction(mut json: Value) -> Option<Value> {
+    let mut prediction = json.get_mut("predictions")?.get_mut(0)?.take();
+    prediction["costs"] = json.get_mut("costs")?.take();
+    Some(prediction)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_median_is_in_the_middle_whatever_the_order() {
+        let spread = |values: &[f64]| Spread::of(values.iter().copied());
+        assert_eq!(spread(&[]), None);
+        assert_eq!(spread(&[3.0, 9.0, 1.0]).unwrap().median, 3.0);
+        let even = spread(&[4.0, 1.0, 3.0, 2.0]).unwrap();
+        assert_eq!((even.median, even.min, even.max, even.count), (2.5, 1.0, 4.0, 4));
+        assert_eq!(spread(&[f64::NAN, 7.0]).unwrap().count, 1);
+    }
+
+    #[test]
+    fn a_prediction_reads_as_a_measurement_does() {
+        let json = json!({
+            "note": "predicted, not measured",
+            "costs": {"commit": "abc"},
+            "predictions": [{"throughput_per_sec": 5.0, "latency_ms": {"p50": 2.0}}],
+        });
+        let results = from_prediction(json).unwrap();
+        assert_eq!(measure::find(&results, "latency_ms.p50"), Some(2.0));
+        assert_eq!(results["costs"]["commit"], "abc");
+        assert_eq!(from_prediction(json!({"predictions": []})), None);
+    }
+}

@@ -1,0 +1,327 @@
+//! What of the results is in a figure: lines of medians, those of the paper beside them.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value as Json;
+
+use crate::measure;
+use crate::options::{Engine, Value};
+use crate::plan::{Figure, Kind};
+use crate::points::Point;
+use crate::results::{Entry, Results, Spread};
+use crate::wrong::Wrong;
+
+/// What is drawn, as numbers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Chart {
+    /// Its title.
+    pub title: String,
+    /// How it is drawn.
+    pub kind: Kind,
+    /// What stands at the x axis.
+    pub x_label: String,
+    /// What stands at the y axis.
+    pub y_label: String,
+    /// Whether the x axis is logarithmic.
+    pub is_log_x: bool,
+    /// Whether the y axis is.
+    pub is_log_y: bool,
+    /// The names along the x axis, where it has no numbers.
+    pub names: Vec<String>,
+    /// The lines, or the bars of one colour.
+    pub lines: Vec<Line>,
+    /// What happened in a time.
+    pub marks: Vec<Mark>,
+    /// The longest time without a commit of each line that has one, in seconds.
+    pub pauses_secs: BTreeMap<String, f64>,
+}
+
+/// Where numbers are from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Origin {
+    /// Runs on this machine.
+    Measured,
+    /// The simulator.
+    Predicted,
+    /// A paper.
+    Paper,
+}
+
+/// A line.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Line {
+    /// What stands at it, its origin included.
+    pub name: String,
+    /// Where it is from.
+    pub origin: Origin,
+    /// Its points, by x.
+    pub dots: Vec<Dot>,
+}
+
+/// A point of a line.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Dot {
+    /// Where; a number, or that of a name.
+    pub x: f64,
+    /// How much.
+    pub y: Spread,
+    /// The values of what it is the best of: `clients 4000`.
+    pub best: String,
+}
+
+/// Something that happened from one time to another.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Mark {
+    /// The beginning, in seconds.
+    pub from: f64,
+    /// The end.
+    pub to: f64,
+    /// What.
+    pub what: String,
+}
+
+impl Figure {
+    /// Whether a point is in it.
+    pub fn is_of(&self, point: &Point) -> bool {
+        self.only.iter().all(|(name, value)| point.coordinate(name).as_ref() == Some(value))
+            && self.x.as_ref().is_none_or(|x| point.coordinate(x).is_some())
+    }
+
+    /// The name of what a point is in one line with.
+    fn line_of(&self, point: &Point) -> String {
+        let parts = self.series.iter().filter_map(|name| {
+            let value = point.coordinate(name)?;
+            let key = name.rsplit('.').next().unwrap_or(name);
+            Some(match value {
+                Value::Text(text) => text,
+                Value::Number(number) => format!("{key} {number}"),
+                Value::Flag(is_on) => format!("{key} {}", if is_on { "on" } else { "off" }),
+            })
+        });
+        parts.collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// Refuses a figure that no run is in, or in which several stand at one place.
+///
+/// # Errors
+/// With the option that would tell them apart.
+pub fn check(figure: &Figure, points: &[Point]) -> Result<(), Wrong> {
+    let wrong = |message: String| Err(Wrong::new(figure.line, format!("[[figure]]: {message}")));
+    let mut places: BTreeMap<(Engine, String, String), &Point> = BTreeMap::new();
+    for point in points.iter().filter(|point| figure.is_of(point)) {
+        let x = figure.x.as_ref().and_then(|x| point.coordinate(x));
+        let x = x.map(|value| value.to_string()).unwrap_or_default();
+        let place = (point.engine, figure.line_of(point), x);
+        let Some(other) = places.insert(place, point) else { continue };
+        let differs = |name: &&String| point.labels.get(*name) != other.labels.get(*name);
+        let mut apart = point.labels.keys().filter(differs);
+        if let Some(name) = apart.find(|name| !figure.best_of.contains(name)) {
+            return wrong(format!(
+                "\"{point}\" and \"{other}\" are at one place: add {name} to series, only or \
+                 best_of"
+            ));
+        }
+    }
+    match places.is_empty() {
+        true => wrong("no run of this plan is in it: look at x and only".to_owned()),
+        false => Ok(()),
+    }
+}
+
+/// What a figure shows: one chart, or one for each run of a timeline.
+pub fn charts(figure: &Figure, points: &[Point], results: &Results, build: &str) -> Vec<Chart> {
+    let points: Vec<&Point> = points.iter().filter(|point| figure.is_of(point)).collect();
+    if figure.kind == Kind::Timeline {
+        let of = |point: &&Point| timeline(figure, point, results.median(&point.key(build))?);
+        return points.iter().filter_map(of).collect();
+    }
+    let x = figure.x.as_deref().expect("a figure over an option has one");
+    let names = names(figure, x, &points);
+    let mut lines = measured(figure, x, &points, results, build, &names);
+    let place = |x: f64| match names.is_empty() {
+        true => Some(x),
+        false => names.iter().position(|name| *name == x.to_string()).map(|at| at as f64),
+    };
+    for paper in &figure.paper {
+        let dot = |(x, y): &(f64, f64)| {
+            Some(Dot { x: place(*x)?, y: Spread::of([*y])?, best: String::new() })
+        };
+        let name = format!("{} (paper)", paper.label);
+        let dots = paper.points.iter().filter_map(dot).collect();
+        lines.push(Line { name, origin: Origin::Paper, dots });
+    }
+    let own = || measure::label_of_all(&figure.y);
+    vec![Chart {
+        title: figure.title.clone(),
+        kind: figure.kind,
+        x_label: figure.x_label.clone().unwrap_or_else(|| measure::option_label(x).to_owned()),
+        y_label: figure.y_label.clone().unwrap_or_else(own),
+        is_log_x: figure.is_log_x && names.is_empty(),
+        is_log_y: figure.is_log_y,
+        names,
+        lines,
+        marks: Vec::new(),
+        pauses_secs: BTreeMap::new(),
+    }]
+}
+
+/// The names along the x axis, in the order of the plan: for bars, and where values are no numbers.
+fn names(figure: &Figure, x: &str, points: &[&Point]) -> Vec<String> {
+    let mut values: Vec<Value> = Vec::new();
+    for value in points.iter().filter_map(|point| point.coordinate(x)) {
+        if !values.contains(&value) {
+            values.push(value);
+        }
+    }
+    let are_numbers = values.iter().all(|value| value.number().is_some());
+    if are_numbers && figure.kind == Kind::Line {
+        return Vec::new();
+    }
+    values.iter().map(Value::to_string).collect()
+}
+
+/// Points of one line, each with its place.
+struct Group<'a> {
+    engine: Engine,
+    name: String,
+    members: Vec<(f64, &'a Point)>,
+}
+
+/// The lines of what was run.
+fn measured(
+    figure: &Figure,
+    x: &str,
+    points: &[&Point],
+    results: &Results,
+    build: &str,
+    names: &[String],
+) -> Vec<Line> {
+    // In the order in which the plan has them.
+    let mut lines: Vec<Group<'_>> = Vec::new();
+    for point in points {
+        let value = point.coordinate(x).expect("only points that have it are in the figure");
+        let at = match names.is_empty() {
+            true => value.number(),
+            false => names.iter().position(|name| *name == value.to_string()).map(|at| at as f64),
+        };
+        let at = at.expect("names are those of all points");
+        let (engine, name) = (point.engine, figure.line_of(point));
+        match lines.iter_mut().find(|line| line.engine == engine && line.name == name) {
+            Some(line) => line.members.push((at, point)),
+            None => lines.push(Group { engine, name, members: vec![(at, point)] }),
+        }
+    }
+    let mut found = Vec::new();
+    for Group { engine, name, members } in &lines {
+        for y in &figure.y {
+            let mut dots = dots(figure, y, members, results, build);
+            dots.sort_by(|a, b| a.x.total_cmp(&b.x));
+            let part = (figure.y.len() > 1).then(|| measure::short(y));
+            let parts = [Some(name.clone()).filter(|name| !name.is_empty()), part];
+            let name = parts.into_iter().flatten().collect::<Vec<_>>().join(", ");
+            found.push(line(*engine, name, dots));
+        }
+    }
+    found
+}
+
+fn line(engine: Engine, name: String, dots: Vec<Dot>) -> Line {
+    let (origin, word) = match engine {
+        Engine::Real => (Origin::Measured, "measured"),
+        Engine::Predicted => (Origin::Predicted, "predicted"),
+    };
+    let name = match (name.is_empty(), origin) {
+        (true, _) => word.to_owned(),
+        (false, Origin::Predicted) => format!("{name} (predicted)"),
+        (false, _) => name,
+    };
+    Line { name, origin, dots }
+}
+
+/// A line's points: where several stand at one place, the one with the most throughput.
+fn dots(
+    figure: &Figure,
+    y: &str,
+    members: &[(f64, &Point)],
+    results: &Results,
+    build: &str,
+) -> Vec<Dot> {
+    let mut best: Vec<(f64, f64, Dot)> = Vec::new();
+    for (x, point) in members {
+        let key = point.key(build);
+        let Some(spread) = results.spread(&key, y) else { continue };
+        let rate = results.spread(&key, "throughput_per_sec").map_or(0.0, |rate| rate.median);
+        let words = figure
+            .best_of
+            .iter()
+            .filter_map(|name| point.coordinate(name).map(|value| format!("{name} {value}")));
+        let words = words.collect::<Vec<_>>().join(", ");
+        let dot = Dot { x: *x, y: spread, best: words };
+        match best.iter_mut().find(|(other, _, _)| other == x) {
+            Some((_, most, held)) if rate > *most => (*most, *held) = (rate, dot),
+            Some(_) => {}
+            None => best.push((*x, rate, dot)),
+        }
+    }
+    best.into_iter().map(|(_, _, dot)| dot).collect()
+}
+
+/// Commits over the time of one run.
+fn timeline(figure: &Figure, point: &Point, entry: &Entry) -> Option<Chart> {
+    let results = entry.results.as_ref()?;
+    let timeline = &results["timeline"];
+    let step_secs = timeline["step_ms"].as_f64()? / 1e3;
+    let regions = timeline["regions"].as_object()?;
+    let mut lines = vec![Line {
+        name: "all regions".to_owned(),
+        origin: Origin::Measured,
+        dots: rates(&sums(regions.values()), step_secs),
+    }];
+    for (name, counts) in regions {
+        let dots = rates(&sums([counts]), step_secs);
+        lines.push(Line { name: name.clone(), origin: Origin::Measured, dots });
+    }
+    let mark = |fault: &Json| {
+        Some(Mark {
+            from: fault["from_secs"].as_f64()?,
+            to: fault["to_secs"].as_f64()?,
+            what: fault["what"].as_str()?.to_owned(),
+        })
+    };
+    let marks = results["faults"].as_array().into_iter().flatten().filter_map(mark).collect();
+    let pause = |(name, ms): (&String, &Json)| Some((name.clone(), ms.as_f64()? / 1e3));
+    let pauses = results["stalls_ms"].as_object();
+    let name = figure.line_of(point);
+    Some(Chart {
+        title: if name.is_empty() { figure.title.clone() } else { name },
+        kind: Kind::Timeline,
+        x_label: figure.x_label.clone().unwrap_or_else(|| "time, s".to_owned()),
+        y_label: figure.y_label.clone().unwrap_or_else(|| "transactions a second".to_owned()),
+        is_log_x: false,
+        is_log_y: false,
+        names: Vec::new(),
+        lines,
+        marks,
+        pauses_secs: pauses.into_iter().flatten().filter_map(pause).collect(),
+    })
+}
+
+fn sums<'a>(regions: impl IntoIterator<Item = &'a Json>) -> Vec<f64> {
+    let mut sums: Vec<f64> = Vec::new();
+    for counts in regions.into_iter().filter_map(Json::as_array) {
+        sums.resize(sums.len().max(counts.len()), 0.0);
+        for (sum, count) in sums.iter_mut().zip(counts) {
+            *sum += count.as_f64().unwrap_or(0.0);
+        }
+    }
+    sums
+}
+
+fn rates(counts: &[f64], step_secs: f64) -> Vec<Dot> {
+    let dot = |(at, count): (usize, &f64)| {
+        let y = Spread::of([count / step_secs])?;
+        Some(Dot { x: (at as f64 + 0.5) * step_secs, y, best: String::new() })
+    };
+    counts.iter().enumerate().filter_map(dot).collect()
+}

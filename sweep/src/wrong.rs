@@ -1,0 +1,57 @@
+//! What is wrong in a plan, where, and what was probably meant.
+
+use std::fmt;
+
+/// Words that are further apart than this are two words.
+const LIKENESS_MIN: f64 = 0.7;
+
+/// Something in a plan that can't be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wrong {
+    /// The line of the plan, from 1.
+    pub line: usize,
+    /// What it is, and what to do.
+    pub message: String,
+}
+
+impl Wrong {
+    /// Something wrong in a line.
+    pub fn new(line: usize, message: impl Into<String>) -> Self {
+        Self { line, message: message.into() }
+    }
+}
+
+impl fmt::Display for Wrong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}: {}", self.line, self.message)
+    }
+}
+
+impl std::error::Error for Wrong {}
+
+/// What is said of a word that is none of those that there are: the likeliest of them, or all.
+pub fn unknown<'a>(what: &str, word: &str, known: impl IntoIterator<Item = &'a str>) -> String {
+    let mut known: Vec<&str> = known.into_iter().collect();
+    known.sort_unstable();
+    known.dedup();
+    let likeness = |name: &str| strsim::jaro_winkler(word, name);
+    let likest = known.iter().copied().max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
+    match likest.filter(|name| likeness(name) >= LIKENESS_MIN) {
+        Some(name) => format!("there is no {what} {word:?}; did you mean {name:?}?"),
+        None => format!("there is no {what} {word:?}; there are {}", known.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slip_is_answered_with_the_word_that_was_meant() {
+        let said = |word| unknown("option", word, ["rtt", "zipf", "clients", "warehouses"]);
+        assert_eq!(said("client"), "there is no option \"client\"; did you mean \"clients\"?");
+        assert!(said("warehosues").ends_with("did you mean \"warehouses\"?"));
+        let all = "there is no option \"q\"; there are clients, rtt, warehouses, zipf";
+        assert_eq!(said("q"), all);
+    }
+}
