@@ -19,7 +19,7 @@ use crate::router::{WideArea, WideAreaStatus};
 use crate::site::{self, Site};
 use crate::{LabError, Region, become_program};
 
-/// The longest line: a status of 32 regions is 400 KB.
+/// The longest line: a status of 32 regions is 700 KB.
 const LINE_BYTES_MAX: u64 = 4 << 20;
 
 /// How long either side waits for the other's line.
