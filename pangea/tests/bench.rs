@@ -10,7 +10,10 @@ use support::{pangea, processes_of, run, wait_until};
 fn bench(arguments: &str) -> (std::process::Output, serde_json::Value) {
     let directory = tempfile::tempdir().unwrap();
     let (path, json) = (directory.path().join("nodes"), directory.path().join("out.json"));
-    let mut all = vec!["bench", "--rtt", "10", "--warmup", "1", "--secs", "2", "--clients", "12"];
+    let mut all = vec!["bench", "--rtt", "10", "--warmup", "1", "--clients", "12"];
+    if !arguments.contains("--secs") {
+        all.extend(["--secs", "2"]);
+    }
     all.extend(["--data-dir", path.to_str().unwrap(), "--json", json.to_str().unwrap()]);
     all.extend(arguments.split(' '));
     let output = run(&all);

@@ -62,6 +62,10 @@ impl Point {
             match value {
                 Value::Flag(false) => {}
                 Value::Flag(true) => all.push(format!("--{name}")),
+                // A word that begins with a dash would be taken for an option.
+                value if value.to_string().starts_with('-') => {
+                    all.push(format!("--{name}={value}"));
+                }
                 value => all.extend([format!("--{name}"), value.to_string()]),
             }
         }
@@ -78,11 +82,13 @@ impl Point {
 
     /// The line of what a message is about: of the option that it names, or of the workload.
     pub fn line_of(&self, message: &str) -> usize {
-        let is_named = |name: &str| match name.split_once('.') {
-            Some((_, key)) => message.contains(key),
-            None => message.contains(&format!("--{name}")),
+        let place = |name: &str| match name.split_once('.') {
+            Some((_, key)) => message.find(key),
+            None => message.find(&format!("--{name}")),
         };
-        let named = self.lines.iter().find(|(name, _)| is_named(name));
+        // The first that it names: others may follow that it only speaks of.
+        let named = self.lines.iter().filter_map(|(name, line)| Some((place(name)?, line)));
+        let named = named.min_by_key(|(place, _)| *place);
         let line = named.map(|(_, line)| line).or_else(|| self.lines.get("workload"));
         line.copied().unwrap_or(1)
     }

@@ -78,7 +78,8 @@ pub struct Arguments {
     workload: Option<String>,
     /// In place of a cluster of ours: galera, postgres or etcd, started on loopback (docs/PEERS.md)
     #[arg(long, value_name = "NAME")]
-    #[arg(conflicts_with_all = ["protocol", "rtt", "jitter", "via", "settings", "workers", "keep", "faults"])]
+    #[arg(conflicts_with_all = ["protocol", "rtt", "jitter", "via", "settings", "workers"])]
+    #[arg(conflicts_with_all = ["keep", "faults"])]
     peer: Option<pangea_peers::Kind>,
     /// How much transactions of --peer postgres see of each other [default: read-committed]
     #[arg(long, value_name = "LEVEL", value_enum, requires = "peer")]
