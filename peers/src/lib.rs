@@ -38,4 +38,4 @@ pub use place::Place;
 pub use retries::Retries;
 pub use rows::rows_of;
 pub use session::{Lost, Session};
-pub use usage::Usage;
+pub use usage::{Process, Usage};

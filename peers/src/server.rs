@@ -5,8 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{
-    Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid,
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, pidfd_open,
+    waitid,
 };
 
 use crate::failure::Failure;
@@ -90,6 +92,14 @@ impl Server {
         !matches!(waitid(WaitId::Pid(self.process()), options), Ok(None))
     }
 
+    /// Waits on this thread until it has ended, or so long.
+    fn wait_at_most(&self, time: Duration) {
+        let Ok(process) = pidfd_open(self.process(), PidfdFlags::empty()) else { return };
+        let time = Timespec::try_from(time).expect("seconds");
+        // Whether it has ended or not, what follows is the same.
+        let _ = poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&time));
+    }
+
     fn process(&self) -> Pid {
         Pid::from_child(&self.child)
     }
@@ -104,10 +114,7 @@ impl Drop for Server {
     fn drop(&mut self) {
         if !self.has_ended() {
             self.tell(self.signals.quick);
-            let deadline = Instant::now() + QUICK_DEADLINE;
-            while !self.has_ended() && Instant::now() < deadline {
-                std::thread::sleep(LOOK);
-            }
+            self.wait_at_most(QUICK_DEADLINE);
         }
         // What it started and left behind goes with it. The group is still its own.
         let _ = kill_process_group(self.process(), Signal::KILL);

@@ -3,9 +3,6 @@
 use std::collections::BTreeMap;
 use std::fs;
 
-/// Clock ticks a second, which Linux has fixed for what it says of processes.
-const TICKS_PER_SEC: f64 = 100.0;
-
 /// Totals of one place's server, with its children.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Usage {
@@ -16,52 +13,70 @@ pub struct Usage {
 }
 
 /// One process, as `/proc` has it.
-struct Process {
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Process {
     parent: u32,
-    ticks: u64,
-    /// Of children that have ended.
-    ticks_of_ended: u64,
+    /// Processor time since it started, in microseconds.
+    pub cpu_us: f64,
+    /// The same of its children that have ended.
+    cpu_us_of_ended: f64,
+    /// Memory that it has, in bytes, with what it shares.
+    pub memory_bytes: u64,
+}
+
+impl Process {
+    /// A process by its number, or this one.
+    ///
+    /// # Errors
+    /// When there is no such process.
+    pub fn read(pid: Option<u32>) -> std::io::Result<Self> {
+        let pid = pid.map_or_else(|| "self".to_owned(), |pid| pid.to_string());
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+        let unknown = || std::io::Error::other(format!("/proc/{pid}/stat is not as proc(5) says"));
+        Self::parse(&stat).ok_or_else(unknown)
+    }
+
+    /// Reads fields of proc(5)'s stat: times are in ticks, memory in pages.
+    fn parse(stat: &str) -> Option<Self> {
+        // The second field is the program's name, which may hold anything, in parentheses.
+        let (_, after_name) = stat.rsplit_once(')')?;
+        let fields: Vec<&str> = after_name.split_whitespace().collect();
+        let number = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();
+        let ticks_per_sec = rustix::param::clock_ticks_per_second() as f64;
+        let time =
+            |user, system| Some((number(user)? + number(system)?) as f64 * 1e6 / ticks_per_sec);
+        Some(Self {
+            parent: u32::try_from(number(4)?).ok()?,
+            cpu_us: time(14, 15)?,
+            cpu_us_of_ended: time(16, 17)?,
+            memory_bytes: number(24)? * rustix::param::page_size() as u64,
+        })
+    }
 }
 
 impl Usage {
     /// What a process and its children took. Nothing where there is no such process.
     pub(crate) fn of(pid: u32) -> Self {
-        let Some(root) = process(pid) else { return Self::default() };
-        let (mut ticks, mut shared) = (root.ticks + root.ticks_of_ended, 0);
-        let mut own = 0;
-        for pid in std::iter::once(pid).chain(children(pid)) {
+        let Ok(root) = Process::read(Some(pid)) else { return Self::default() };
+        let mut cpu_us = root.cpu_us + root.cpu_us_of_ended;
+        let (mut own, mut shared) = (0, 0);
+        let children = children(pid);
+        for pid in std::iter::once(pid).chain(children.iter().map(|(pid, _)| *pid)) {
             let memory = memory_kb(pid);
             own += memory.get("RssAnon").copied().unwrap_or(0);
             shared = memory.get("RssShmem").copied().unwrap_or(0).max(shared);
         }
-        for child in children(pid) {
-            ticks += process(child).map_or(0, |child| child.ticks);
-        }
-        let cpu_us = ticks as f64 / TICKS_PER_SEC * 1e6;
+        cpu_us += children.iter().map(|(_, child)| child.cpu_us).sum::<f64>();
         Self { cpu_us, memory_bytes: (own + shared) * 1024 }
     }
 }
 
-fn process(pid: u32) -> Option<Process> {
-    parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
-}
-
-/// The line of `/proc/PID/stat`: the name, in parentheses, can hold anything.
-fn parse_stat(line: &str) -> Option<Process> {
-    let (_, rest) = line.rsplit_once(')')?;
-    let fields: Vec<&str> = rest.split_whitespace().collect();
-    let field = |index: usize| fields.get(index)?.parse::<u64>().ok();
-    Some(Process {
-        parent: u32::try_from(field(1)?).ok()?,
-        ticks: field(11)? + field(12)?,
-        ticks_of_ended: field(13)? + field(14)?,
-    })
-}
-
-fn children(parent: u32) -> Vec<u32> {
+/// The children of a process, by number.
+fn children(parent: u32) -> Vec<(u32, Process)> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    pids.filter(|pid| process(*pid).is_some_and(|process| process.parent == parent)).collect()
+    let processes = pids.filter_map(|pid| Some((pid, Process::read(Some(pid)).ok()?)));
+    processes.filter(|(_, process)| process.parent == parent).collect()
 }
 
 fn memory_kb(pid: u32) -> BTreeMap<String, u64> {
@@ -78,10 +93,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_with_spaces_and_parentheses_does_not_shift_the_fields() {
-        let line = "7 (a ) b) S 5 7 7 0 -1 0 1 2 3 4 10 20 30 40 20 0 1";
-        let process = parse_stat(line).expect("it can be read");
-        assert_eq!((process.parent, process.ticks, process.ticks_of_ended), (5, 30, 70));
+    fn a_process_is_read_whatever_its_name() {
+        let rest = "S 5 1 1 0 -1 4194560 1 2 3 4 250 50 30 40 20 0 9 0 555 1000000 25 18446744";
+        let process = Process::parse(&format!("77 (a ) b (c)) {rest}")).expect("it can be read");
+        let us_per_tick = 1e6 / rustix::param::clock_ticks_per_second() as f64;
+        assert_eq!(process.parent, 5);
+        assert_eq!(process.cpu_us, 300.0 * us_per_tick);
+        assert_eq!(process.cpu_us_of_ended, 70.0 * us_per_tick);
+        assert_eq!(process.memory_bytes, 25 * rustix::param::page_size() as u64);
+        assert_eq!(Process::parse("77 (a) S 1"), None);
+        assert!(Process::read(Some(u32::MAX)).is_err());
     }
 
     #[test]

@@ -206,6 +206,20 @@ impl Arguments {
         Ok(plan)
     }
 
+    /// Where the servers would run, ours or a peer's, if all that is asked for can be done.
+    ///
+    /// # Errors
+    /// Why it can't.
+    fn check(&self) -> Result<Plan, Failure> {
+        match self.peer {
+            Some(kind) => peer::check(self, kind),
+            None => {
+                self.workload()?;
+                self.plan()
+            }
+        }
+    }
+
     /// What is done to nodes first, where anything is.
     pub fn first_fault(&self) -> Option<impl std::fmt::Display> {
         self.faults.first()

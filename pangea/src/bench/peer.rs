@@ -11,7 +11,7 @@ use pangea_core::workload::{self, Workload};
 use pangea_node::log::Durability;
 use pangea_peers::{Kind, Options, Peer, Place};
 
-use super::check::{self, Checked};
+use super::check::{self as checks, Checked};
 use super::faults::Happened;
 use super::report::Report;
 use super::usage::Usage;
@@ -28,11 +28,21 @@ const CLIENTS_MAX: u32 = 4_000;
 /// Memory that a server may hold of its tables: all that is loaded, and what comes.
 const CACHE_MB: u32 = 2_048;
 
+/// Looks whether a peer can be given the work, and says where it would run.
+///
+/// # Errors
+/// Why it can't.
+pub fn check(arguments: &Arguments, kind: Kind) -> Result<Plan, Failure> {
+    let plan = plan(arguments, kind)?;
+    let settings = arguments.workload_settings();
+    kind.check(&arguments.workload()?, &settings, &options(arguments)?)?;
+    Ok(plan)
+}
+
 /// Starts a peer, gives it the work, and stops it.
 pub fn run(arguments: &Arguments, kind: Kind) -> Result<Report, Failure> {
-    let (plan, options) = (plan(arguments, kind)?, options(arguments)?);
+    let (plan, options) = (check(arguments, kind)?, options(arguments)?);
     let (workload, settings) = (arguments.workload()?, arguments.workload_settings());
-    kind.check(&workload, &settings, &options)?;
     let places = Place::loopback(&plan.regions);
     let runtime = crate::runtime(1)?;
     let measured = runtime.block_on(async {
@@ -127,7 +137,7 @@ async fn measure(
     let committed = drive.end(END_DEADLINE).await?;
     drop(connections);
     let checked = peer.check(workload, settings, committed.as_ref()).await;
-    let checked = checked.map_err(|error| check::failed_check(&error))?;
+    let checked = checked.map_err(|error| checks::failed_check(&error))?;
     runs.sort_by(|a, b| b.throughput_per_sec().total_cmp(&a.throughput_per_sec()));
     let digest = format!("{:016x}", checked.digest);
     let checked = Checked { digest, version: None, workload: checked.facts };

@@ -215,9 +215,7 @@ fn check(point: &Point) -> Result<Needs, String> {
     match point.engine {
         Engine::Real => {
             let line = RealLine::try_parse_from(arguments).map_err(|error| first_line(&error))?;
-            let said = |failure: Failure| failure.to_string();
-            let plan = line.bench.plan().map_err(said)?;
-            line.bench.workload().map_err(said)?;
+            let plan = line.bench.check().map_err(|failure| failure.to_string())?;
             let (workload, _) = line.bench.names();
             let size = Size::of(workload, line.bench.sizes, plan.regions.len());
             let secs = (line.bench.warmup + line.bench.secs) as f64;
@@ -445,6 +443,17 @@ mod tests {
             let error = checked(&format!("title = 'T'\n[base]\n{lines}\n")).unwrap_err();
             assert!(error.contains(said), "{lines}: {error}");
         }
+    }
+
+    #[test]
+    fn a_peer_is_one_of_a_sweep_where_it_has_the_workload() {
+        let plan = |peer: &str, workload: &str| {
+            let base = format!("workload = '{workload}'\nregions = 3\npeer = '{peer}'");
+            checked(&format!("title = 'T'\n[base]\n{base}\n")).map(|checked| checked.points.len())
+        };
+        assert_eq!(plan("postgres", "ycsb-a"), Ok(1));
+        let refused = plan("etcd", "tpcc-nopay").unwrap_err();
+        assert!(refused.contains("etcd does not run tpcc-nopay here"), "{refused}");
     }
 
     #[test]

@@ -1,10 +1,9 @@
 //! What the machine and the network gave, and what the protocol counted.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
 use pangea_node::client::Client;
-use pangea_peers::Peer;
+use pangea_peers::{Peer, Process};
 
 use crate::cluster::Cluster;
 use crate::failure::Failure;
@@ -103,50 +102,15 @@ impl Usage {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Process {
-    cpu_us: f64,
-    memory_bytes: u64,
-}
-
 /// What the kernel says of a process, or of this one.
 fn process(pid: Option<u32>) -> Result<Process, Failure> {
-    let pid = pid.map_or_else(|| "self".to_owned(), |pid| pid.to_string());
-    let path = PathBuf::from("/proc").join(pid).join("stat");
-    let cant = |why: &dyn std::fmt::Display| {
-        Failure::Failed(format!("can't read {}: {why}", path.display()))
-    };
-    let stat = std::fs::read_to_string(&path).map_err(|error| cant(&error))?;
-    parse_stat(&stat).ok_or_else(|| cant(&"it is not as proc(5) says"))
-}
-
-/// Reads fields 14, 15 and 24 of proc(5)'s stat: user and system time in ticks, memory in pages.
-fn parse_stat(stat: &str) -> Option<Process> {
-    // The second field is the program's name, which may hold anything, in parentheses.
-    let (_, after_name) = stat.rsplit_once(')')?;
-    let fields: Vec<&str> = after_name.split_whitespace().collect();
-    let number = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();
-    let ticks = number(14)? + number(15)?;
-    let ticks_per_second = rustix::param::clock_ticks_per_second();
-    Some(Process {
-        cpu_us: ticks as f64 * 1e6 / ticks_per_second as f64,
-        memory_bytes: number(24)? * rustix::param::page_size() as u64,
-    })
+    let cant = |error| Failure::failed("can't read what a process takes", error);
+    Process::read(pid).map_err(cant)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_process_is_read_whatever_its_name() {
-        let rest = "S 1 1 1 0 -1 4194560 1 2 3 4 250 50 0 0 20 0 9 0 555 1000000 25 18446744";
-        let process = parse_stat(&format!("77 (a) b (c)) {rest}")).unwrap();
-        let ticks_per_second = rustix::param::clock_ticks_per_second() as f64;
-        assert_eq!(process.cpu_us, 300.0 * 1e6 / ticks_per_second);
-        assert_eq!(process.memory_bytes, 25 * rustix::param::page_size() as u64);
-        assert_eq!(parse_stat("77 (a) S 1"), None);
-    }
 
     #[test]
     fn this_process_uses_memory() {
