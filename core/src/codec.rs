@@ -44,6 +44,7 @@ pub trait Writer {
 }
 
 impl Writer for Vec<u8> {
+    #[inline]
     fn put_u8(&mut self, value: u8) {
         self.push(value);
     }
@@ -56,6 +57,7 @@ impl Writer for Vec<u8> {
     fn put_u64(&mut self, value: u64) {
         self.extend_from_slice(&value.to_le_bytes());
     }
+    #[inline]
     fn put_varint(&mut self, mut value: u64) {
         while value >= 0x80 {
             self.push(value as u8 | 0x80);
@@ -63,6 +65,7 @@ impl Writer for Vec<u8> {
         }
         self.push(value as u8);
     }
+    #[inline]
     fn put_bytes(&mut self, value: &[u8]) {
         self.put_varint(value.len() as u64);
         self.extend_from_slice(value);
@@ -124,6 +127,7 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// When fewer are left.
+    #[inline]
     pub fn u16(&mut self, what: &'static str) -> Result<u16, DecodeError> {
         self.array(what).map(u16::from_le_bytes)
     }
@@ -132,6 +136,7 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// When fewer are left.
+    #[inline]
     pub fn u32(&mut self, what: &'static str) -> Result<u32, DecodeError> {
         self.array(what).map(u32::from_le_bytes)
     }

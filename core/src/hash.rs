@@ -19,6 +19,7 @@ pub use hashbrown::hash_map::Entry;
 pub use hashbrown::HashTable;
 
 /// The hash of a byte string: the same on every node of one build, but not to be stored.
+#[inline]
 pub fn hash_bytes(bytes: &[u8]) -> u64 {
     let mut hasher = rustc_hash::FxBuildHasher.build_hasher();
     hasher.write(bytes);

@@ -1,4 +1,5 @@
-//! What the engine alone does: `cargo bench -p pangea-sim --bench engine [-- WAREHOUSES]`.
+//! What the engine alone does: `cargo bench -p pangea-sim --bench engine [-- WAREHOUSES
+//! [BATCHES]]`.
 //!
 //! TPC-C in batches on one thread, as a node's ordered queue runs them: execute at a version, put
 //! new keys in order, publish, reclaim. No protocol, no log, no clients; what is drawn is drawn
@@ -107,7 +108,7 @@ impl Engine {
     }
 }
 
-fn measure(name: &str, warehouses: u32) {
+fn measure(name: &str, warehouses: u32, batches: usize) {
     let settings = Settings { warehouses, ..Settings::default() };
     let workload = Workload::named(name, &settings).expect("valid settings");
     let mut engine = Engine::new();
@@ -125,12 +126,12 @@ fn measure(name: &str, warehouses: u32) {
         };
         (0..BATCH).map(&mut call).collect()
     };
-    for _ in 0..BATCHES_WARMUP {
+    for _ in 0..BATCHES_WARMUP.min(batches) {
         engine.run_batch(draw());
     }
     (engine.steps, engine.kinds) = Default::default();
-    let committed: usize = (0..BATCHES).map(|_| engine.run_batch(draw())).sum();
-    let txns = (BATCHES * BATCH) as f64;
+    let committed: usize = (0..batches).map(|_| engine.run_batch(draw())).sum();
+    let txns = (batches * BATCH) as f64;
     let total: Duration = engine.steps.values().sum();
     let rate = txns / total.as_secs_f64();
     println!("{name}, {warehouses} warehouses: {rate:.0} a second, {committed} committed");
@@ -151,7 +152,8 @@ fn main() {
     if !arguments.iter().any(|argument| argument == "--bench") {
         return;
     }
-    let warehouses = arguments.iter().find_map(|argument| argument.parse().ok());
-    let warehouses = warehouses.unwrap_or(WAREHOUSES_DEFAULT);
-    ["tpcc", "tpcc-nopay"].into_iter().for_each(|name| measure(name, warehouses));
+    let mut numbers = arguments.iter().filter_map(|argument| argument.parse().ok());
+    let warehouses = numbers.next().unwrap_or(WAREHOUSES_DEFAULT);
+    let batches = numbers.next().map_or(BATCHES, |batches| batches as usize);
+    ["tpcc", "tpcc-nopay"].into_iter().for_each(|name| measure(name, warehouses, batches));
 }

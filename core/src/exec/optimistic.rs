@@ -28,7 +28,7 @@ use super::overlay::Overlay;
 use super::size::check_size;
 use super::writes::{OwnWrites, Positions};
 use crate::ids::{SnapshotVersion, TableId, TxnId};
-use crate::key::{Direction, Key, KeyRange};
+use crate::key::{Direction, HashedKey, Key, KeyRange};
 use crate::pool::{Pool, map};
 use crate::store::{Header, Store};
 use crate::txn::{
@@ -171,13 +171,13 @@ struct Base<'a, H: Header> {
 }
 
 impl<H: Header> Base<'_, H> {
-    fn read(&self, table: TableId, key: &[u8]) -> (Seen, Option<Value>) {
-        if let Some((txn, value)) = self.overlay.newest(table, key) {
+    fn read(&self, table: TableId, key: &HashedKey) -> (Seen, Option<Value>) {
+        if let Some((txn, value)) = self.overlay.newest(table, key.key()) {
             return (Seen::local(txn, value.is_some()), value.cloned());
         }
-        match self.store.read(table, key, self.at) {
-            Some(found) if found.value.is_some() => (Seen::At(found.version), found.value),
-            _ => (Seen::Absent, None),
+        match self.store.read_value(table, key, self.at) {
+            Some((version, value)) => (Seen::At(version), Some(value)),
+            None => (Seen::Absent, None),
         }
     }
 }
@@ -254,14 +254,15 @@ impl<'a, H: Header> Observed<'a, H> {
 
 impl<H: Header> Context for Observed<'_, H> {
     fn get(&mut self, table: TableId, key: &[u8]) -> Result<Option<Value>, Stop> {
-        if let Some(own) = self.writes.find(table, key) {
+        let key = HashedKey::from(key);
+        if let Some(own) = self.writes.find(table, &key) {
             return Ok(own.value.clone());
         }
-        let (seen, value) = self.base.read(table, key);
+        let (seen, value) = self.base.read(table, &key);
         // The base does not change during a run, so only the first read of a key says something.
-        if self.read_positions.find(&self.reads.points, table, key).is_none() {
-            self.reads.points.push(PointRead { table, key: Key::from(key), seen });
-            self.read_positions.pushed(&self.reads.points);
+        if self.read_positions.find(&self.reads.points, table, &key).is_none() {
+            self.read_positions.push(table, &key);
+            self.reads.points.push(PointRead { table, key: key.into(), seen });
         }
         Ok(value)
     }
@@ -308,6 +309,10 @@ impl<H: Header> Context for Observed<'_, H> {
 
     fn delete(&mut self, table: TableId, key: Key) -> Result<(), Stop> {
         Ok(self.writes.set(table, key, None)?)
+    }
+
+    fn fetch(&mut self, rows: &[(TableId, Key)]) {
+        self.base.store.warm(rows.iter().map(|(table, key)| (*table, key)));
     }
 }
 

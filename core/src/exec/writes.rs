@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::hash::{HashTable, row_hash};
+use crate::hash::HashTable;
 use crate::ids::TableId;
-use crate::key::{Direction, Key, KeyRange};
+use crate::key::{Direction, HashedKey, Key, KeyRange};
 use crate::txn::{Abort, PointRead, SqlState, Write};
 use crate::value::Value;
 
@@ -12,8 +12,9 @@ use crate::value::Value;
 /// positions among them are 32 bits.
 pub(super) const WRITES_MAX: usize = 1 << 22;
 
-/// Up to this many rows, looking at each is faster than hashing.
-const LINEAR_MAX: usize = 8;
+/// Up to this many rows, their hashes are looked at one after the other: several with each
+/// instruction, and none at all where the filter says that there is nothing to find.
+const LINEAR_MAX: usize = if cfg!(test) { 8 } else { 64 };
 
 /// From this many writes on, a scan looks them up in order instead of looking at each.
 const SORTED_MIN: usize = 32;
@@ -21,17 +22,19 @@ const SORTED_MIN: usize = 32;
 /// Something that belongs to one key of one table.
 pub(super) trait Row {
     /// The table and the key.
-    fn row(&self) -> (TableId, &[u8]);
+    fn row(&self) -> (TableId, &Key);
 }
 
 impl Row for Write {
-    fn row(&self) -> (TableId, &[u8]) {
+    #[inline]
+    fn row(&self) -> (TableId, &Key) {
         (self.table, &self.key)
     }
 }
 
 impl Row for PointRead {
-    fn row(&self) -> (TableId, &[u8]) {
+    #[inline]
+    fn row(&self) -> (TableId, &Key) {
         (self.table, &self.key)
     }
 }
@@ -40,41 +43,74 @@ impl Row for PointRead {
 /// together with the list.
 #[derive(Debug, Default)]
 pub(super) struct Positions {
+    /// A bit for each row, by its hash. Where a row's bit is not set, it is not in the list.
+    filter: [u64; 4],
+    /// The hashes of the rows, in their order.
+    hashes: Vec<u64>,
+    /// Empty up to [`LINEAR_MAX`] rows.
     by_hash: HashTable<u32>,
 }
 
 impl Positions {
-    /// The position of a row in `rows`, which must be the list that [`Positions::pushed`] was told
+    /// The position of a row in `rows`, which must be the list that [`Positions::push`] was told
     /// of.
-    pub fn find<R: Row>(&self, rows: &[R], table: TableId, key: &[u8]) -> Option<usize> {
-        let is_it = |row: &R| row.row() == (table, key);
-        if rows.len() <= LINEAR_MAX {
-            return rows.iter().position(is_it);
+    #[inline]
+    pub fn find<R: Row>(&self, rows: &[R], table: TableId, key: &HashedKey) -> Option<usize> {
+        let hash = key.row_hash(table);
+        let (word, bit) = filter_bit(hash);
+        if self.filter[word] & bit == 0 {
+            return None;
         }
-        let found = self.by_hash.find(row_hash(table, key), |&at| is_it(&rows[at as usize]));
+        self.find_hashed(rows, hash, (table, key.key()))
+    }
+
+    fn find_hashed<R: Row>(
+        &self,
+        rows: &[R],
+        hash: u64,
+        (table, key): (TableId, &Key),
+    ) -> Option<usize> {
+        let is_it = |at: usize| rows[at].row() == (table, key);
+        if rows.len() <= LINEAR_MAX {
+            let hashes = self.hashes.iter().enumerate();
+            return hashes.filter(|&(_, &of)| of == hash).map(|(at, _)| at).find(|&at| is_it(at));
+        }
+        let found = self.by_hash.find(hash, |&at| is_it(at as usize));
         found.map(|&at| at as usize)
     }
 
-    /// Takes note that a row was appended to `rows`.
-    pub fn pushed<R: Row>(&mut self, rows: &[R]) {
-        if rows.len() <= LINEAR_MAX {
-            return;
+    /// Takes note that a row is the next of the list.
+    #[inline]
+    pub fn push(&mut self, table: TableId, key: &HashedKey) {
+        let hash = key.row_hash(table);
+        let (word, bit) = filter_bit(hash);
+        self.filter[word] |= bit;
+        self.hashes.push(hash);
+        if self.hashes.len() > LINEAR_MAX {
+            self.index();
         }
-        let first_unknown = if rows.len() == LINEAR_MAX + 1 { 0 } else { rows.len() - 1 };
-        let hash_of = |row: &R| {
-            let (table, key) = row.row();
-            row_hash(table, key)
-        };
-        for (at, row) in rows.iter().enumerate().skip(first_unknown) {
-            let rehash = |&known: &u32| hash_of(&rows[known as usize]);
-            self.by_hash.insert_unique(hash_of(row), at as u32, rehash);
+    }
+
+    fn index(&mut self) {
+        let first_unknown = self.by_hash.len();
+        for (at, &hash) in self.hashes.iter().enumerate().skip(first_unknown) {
+            let rehash = |&known: &u32| self.hashes[known as usize];
+            self.by_hash.insert_unique(hash, at as u32, rehash);
         }
     }
 
     /// Forgets everything and keeps the memory.
     pub fn clear(&mut self) {
+        self.filter = [0; 4];
+        self.hashes.clear();
         self.by_hash.clear();
     }
+}
+
+/// The place of a hash in the filter: word and bit.
+#[inline]
+fn filter_bit(hash: u64) -> (usize, u64) {
+    ((hash >> 62) as usize, 1 << ((hash >> 56) & 63))
 }
 
 /// The writes of one program, one for each key, in the order in which keys were first written.
@@ -82,13 +118,16 @@ impl Positions {
 pub(super) struct OwnWrites {
     rows: Vec<Write>,
     positions: Positions,
+    /// The hashes of the keys, in the order of the rows.
+    key_hashes: Vec<u64>,
     /// The positions of all rows by key, kept from the first scan of many rows on. Empty before.
     sorted: BTreeMap<(TableId, Key), u32>,
 }
 
 impl OwnWrites {
     /// What the program wrote to a key: nothing, or a value, or a deletion.
-    pub fn find(&self, table: TableId, key: &[u8]) -> Option<&Write> {
+    #[inline]
+    pub fn find(&self, table: TableId, key: &HashedKey) -> Option<&Write> {
         self.positions.find(&self.rows, table, key).map(|at| &self.rows[at])
     }
 
@@ -97,6 +136,7 @@ impl OwnWrites {
     /// # Errors
     /// When the program writes too many keys.
     pub fn set(&mut self, table: TableId, key: Key, value: Option<Value>) -> Result<(), Abort> {
+        let key = HashedKey::from(key);
         if let Some(at) = self.positions.find(&self.rows, table, &key) {
             self.rows[at].value = value;
             return Ok(());
@@ -106,11 +146,22 @@ impl OwnWrites {
             return Err(Abort::new(SqlState::PROGRAM_LIMIT_EXCEEDED, message));
         }
         if !self.sorted.is_empty() {
-            self.sorted.insert((table, key.clone()), self.rows.len() as u32);
+            self.sorted.insert((table, key.key().clone()), self.rows.len() as u32);
         }
-        self.rows.push(Write { table, key, value });
-        self.positions.pushed(&self.rows);
+        self.positions.push(table, &key);
+        self.key_hashes.push(key.hash());
+        self.rows.push(Write { table, key: key.into(), value });
         Ok(())
+    }
+
+    /// The writes so far.
+    pub fn rows(&self) -> &[Write] {
+        &self.rows
+    }
+
+    /// The hashes of their keys.
+    pub fn key_hashes(&self) -> &[u64] {
+        &self.key_hashes
     }
 
     /// The writes within a range, in the order of a scan.
@@ -151,6 +202,7 @@ impl OwnWrites {
     /// Takes the writes out, and leaves none.
     pub fn take(&mut self) -> Vec<Write> {
         self.positions.clear();
+        self.key_hashes.clear();
         self.sorted.clear();
         // The next program will most likely write about as much.
         let next = Vec::with_capacity(self.rows.len());
@@ -160,6 +212,7 @@ impl OwnWrites {
     /// Forgets the writes.
     pub fn clear(&mut self) {
         self.positions.clear();
+        self.key_hashes.clear();
         self.sorted.clear();
         self.rows.clear();
     }
@@ -188,8 +241,10 @@ mod tests {
             }
             for table in (0..3).map(TableId) {
                 for key in 0..20u8 {
-                    let found = writes.find(table, &[key]).map(|write| write.value.clone());
-                    prop_assert_eq!(&found, &model.get(&(table, Key::from(&[key][..]))).cloned());
+                    let key = Key::from(&[key][..]);
+                    let found = writes.find(table, &key.clone().into());
+                    let found = found.map(|write| write.value.clone());
+                    prop_assert_eq!(&found, &model.get(&(table, key)).cloned());
                 }
                 let range = KeyRange { start: vec![5], end: Some(vec![12]) };
                 let found = writes.within(table, &range, Direction::Forward);
@@ -199,7 +254,7 @@ mod tests {
                 prop_assert_eq!(found.iter().map(|write| &write.key).collect::<Vec<_>>(), keys);
             }
             prop_assert_eq!(writes.take().len(), model.len());
-            prop_assert!(writes.find(TableId(0), &[0]).is_none());
+            prop_assert!(writes.find(TableId(0), &HashedKey::from(&[0][..])).is_none());
         }
     }
 }

@@ -11,6 +11,9 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::ops::Deref;
 
+use crate::hash::hash_bytes;
+use crate::ids::TableId;
+
 pub use range::{Direction, KeyRange};
 
 /// Keys up to this long live in the index itself, without an allocation.
@@ -46,13 +49,97 @@ impl Key {
 }
 
 impl From<&[u8]> for Key {
+    #[inline]
     fn from(source: &[u8]) -> Self {
         if source.len() > INLINE_LEN_MAX {
             return Self(Repr::Heap(source.into()));
         }
-        let mut bytes = [0; INLINE_LEN_MAX];
-        bytes[..source.len()].copy_from_slice(source);
-        Self(Repr::Inline { len: source.len() as u8, bytes })
+        Self(Repr::Inline { len: source.len() as u8, bytes: inline_bytes(source) })
+    }
+}
+
+impl From<&Key> for Key {
+    #[inline]
+    fn from(key: &Key) -> Self {
+        key.clone()
+    }
+}
+
+/// The bytes of a short key, and zeros. Its two ends are copied, which overlap: of fixed lengths,
+/// they take no call.
+#[inline]
+fn inline_bytes(source: &[u8]) -> [u8; INLINE_LEN_MAX] {
+    let mut bytes = [0; INLINE_LEN_MAX];
+    match source.len() {
+        16.. => copy_ends::<16>(source, &mut bytes),
+        8.. => copy_ends::<8>(source, &mut bytes),
+        4.. => copy_ends::<4>(source, &mut bytes),
+        len => bytes[..len].iter_mut().zip(source).for_each(|(to, from)| *to = *from),
+    }
+    bytes
+}
+
+#[inline]
+fn copy_ends<const N: usize>(source: &[u8], bytes: &mut [u8; INLINE_LEN_MAX]) {
+    let last = source.len() - N;
+    bytes[..N].copy_from_slice(&source[..N]);
+    bytes[last..last + N].copy_from_slice(&source[last..]);
+}
+
+/// A key with its hash, which is computed once for all that is done with it.
+#[derive(Clone, Debug)]
+pub struct HashedKey {
+    key: Key,
+    hash: u64,
+}
+
+impl HashedKey {
+    /// The key.
+    #[inline]
+    pub fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// The hash of its bytes: the same on every node of one build, but not to be stored.
+    #[inline]
+    pub fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    /// A hash of the row that has this key in a table.
+    #[inline]
+    pub(crate) fn row_hash(&self, table: TableId) -> u64 {
+        // An odd constant without a pattern, so that numbers of tables change all bits above.
+        const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
+        (self.hash ^ u64::from(table.0)).wrapping_mul(SPREAD)
+    }
+}
+
+impl From<Key> for HashedKey {
+    #[inline]
+    fn from(key: Key) -> Self {
+        let hash = hash_bytes(&key);
+        Self { key, hash }
+    }
+}
+
+impl From<&[u8]> for HashedKey {
+    #[inline]
+    fn from(key: &[u8]) -> Self {
+        Self { key: Key::from(key), hash: hash_bytes(key) }
+    }
+}
+
+impl From<HashedKey> for Key {
+    #[inline]
+    fn from(hashed: HashedKey) -> Self {
+        hashed.key
+    }
+}
+
+impl Default for HashedKey {
+    fn default() -> Self {
+        Self { key: Key(Repr::Inline { len: 0, bytes: [0; INLINE_LEN_MAX] }), hash: 0 }
     }
 }
 
@@ -86,6 +173,7 @@ impl PartialEq for Key {
 impl Eq for Key {}
 
 impl PartialOrd for Key {
+    #[inline]
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
@@ -108,6 +196,7 @@ impl Ord for Key {
 }
 
 /// Inline bytes as numbers that compare like them.
+#[inline]
 fn padded(bytes: &[u8; INLINE_LEN_MAX]) -> (u128, u64) {
     let (head, tail) = bytes.split_first_chunk::<16>().expect("22 bytes are more than 16");
     let mut last = [0; 8];

@@ -10,14 +10,17 @@
 //! A part holds whole shards of the hash table, so that two jobs never wait for each other there,
 //! and all writes of one key in their order.
 
+use std::borrow::Borrow;
+
 use super::garbage::Garbage;
 use super::table::{HASH_SHARDS, Table};
 use super::{Header, Store, Version, lock};
 use crate::hash::hash_bytes;
 use crate::ids::{SnapshotVersion, TableId};
 use crate::key::Key;
-use crate::pool::{Pool, Sequential};
+use crate::pool::Pool;
 use crate::sync::Mutex;
+use crate::txn::Write;
 
 /// Below this many items for each worker, waking the workers costs more than they save (some 5 us
 /// against about 0.5 us an item).
@@ -42,94 +45,100 @@ impl<H: Header> Store<H> {
         assert!(writes.iter().all(|(.., v)| v.version == version), "a batch is of one version");
         let parts = parts_for(pool, writes.len());
         if parts <= 1 {
-            self.warm(writes.iter().map(|(table, key, _)| (*table, key)));
-            return self.apply_in_turn(version, writes.into_iter());
+            let hashed = |(table, key, version): (TableId, Key, Version<H>)| {
+                (hash_bytes(&key), table, key, version)
+            };
+            let writes: Writes<H> = writes.into_iter().map(hashed).collect();
+            return self.apply_part(version, writes);
         }
         let by_shard = partition(writes, parts);
         pool.run(parts, &|part| {
             let writes = std::mem::take(&mut *lock(&by_shard[part]));
-            self.warm(writes.iter().map(|(_, table, key, _)| (*table, key)));
-            self.put_part(version, writes.into_iter());
+            self.apply_part(version, writes);
         });
     }
 
-    /// Applies writes of one version, one after the other. Their rows had best be in the
+    /// Applies what one transaction wrote, with the hashes of the keys. The rows had best be in the
     /// processor's caches ([`Store::warm`]).
     ///
     /// # Panics
     /// When a key already has a newer version.
-    pub fn apply_in_turn(
+    pub(crate) fn apply_txn(
         &self,
         version: SnapshotVersion,
-        writes: impl ExactSizeIterator<Item = (TableId, Key, Version<H>)>,
+        header: H,
+        writes: &[Write],
+        hashes: &[u64],
     ) {
-        let hashed = |(table, key, version): (TableId, Key, Version<H>)| {
-            (hash_bytes(&key), table, key, version)
-        };
-        self.put_part(version, writes.map(hashed));
+        let version_of = |write: &Write| Version { version, header, value: write.value.clone() };
+        let hashed = writes.iter().zip(hashes);
+        self.put_part(
+            version,
+            hashed.map(|(write, &hash)| (hash, write.table, &write.key, version_of(write))),
+        );
     }
 
     /// Applies writes whose keys are in shards that no other job writes to.
-    fn put_part(&self, version: SnapshotVersion, writes: impl ExactSizeIterator<Item = Hashed<H>>) {
+    fn apply_part(&self, version: SnapshotVersion, writes: Writes<H>) {
+        self.warm_hashed(writes.iter().map(|(hash, table, key, _)| (*table, *hash, key)));
+        self.put_part(version, writes.into_iter());
+    }
+
+    fn put_part<K: Borrow<Key> + Into<Key>>(
+        &self,
+        version: SnapshotVersion,
+        writes: impl ExactSizeIterator<Item = (u64, TableId, K, Version<H>)>,
+    ) {
         let mut new_keys = Vec::with_capacity(writes.len());
         let mut garbage = Vec::with_capacity(writes.len());
         let mut deletions = 0;
         for (hash, id, key, version) in writes {
             deletions += usize::from(version.value.is_none());
-            let left = self.tables.table_to_write(id).put(hash, &key, version);
+            let left = self.tables.table_to_write(id).put(hash, key.borrow(), version);
             if left.is_new {
-                new_keys.push((id, key.clone()));
+                new_keys.push((id, key.borrow().clone()));
             }
             if left.is_garbage {
-                garbage.push((id, key));
+                garbage.push(Garbage { table: id, hash, key: key.into() });
             }
         }
         if deletions > 0 {
             self.garbage.count_deletions(deletions);
         }
-        self.add_in_order(version, new_keys);
+        self.add_in_order(new_keys);
         if !garbage.is_empty() {
             self.garbage.push(version, garbage);
         }
     }
 
-    /// Lets new keys wait for their place in the order, unless readers may look for them already.
-    fn add_in_order(&self, version: SnapshotVersion, new_keys: Vec<(TableId, Key)>) {
-        if new_keys.is_empty() {
-            return;
-        }
+    /// Lets new keys wait for their place in the order.
+    fn add_in_order(&self, new_keys: Vec<(TableId, Key)>) {
         let mut new_keys = new_keys.into_iter().peekable();
         while let Some(&(id, _)) = new_keys.peek() {
             let of_table = std::iter::from_fn(|| new_keys.next_if(|(other, _)| *other == id));
-            if self.tables.table_to_write(id).order.add(of_table.map(|(_, key)| key)) {
-                lock(&self.unsettled).push(id);
-            }
-        }
-        if version <= self.published() {
-            self.settle(&Sequential);
+            self.tables.table_to_write(id).order.add(of_table.map(|(_, key)| key));
         }
     }
 
-    /// Puts the keys that are new since the last publication in order, on every core. Publication
-    /// does the same on one.
+    /// Puts all new keys in order, on every core. Who scans does the same on one, for one table.
     pub fn settle(&self, pool: &dyn Pool) {
-        let unsettled = std::mem::take(&mut *lock(&self.unsettled));
-        for table in unsettled.into_iter().filter_map(|id| self.tables.table(id)) {
+        for table in self.table_ids().into_iter().filter_map(|id| self.tables.table(id)) {
             table.order.settle(pool);
         }
     }
 
     /// Applies one write, and says if there is something to reclaim later.
     pub(super) fn put_one(&self, id: TableId, key: Key, version: Version<H>) -> Option<Garbage> {
-        let number = version.version;
         if version.value.is_none() {
             self.garbage.count_deletions(1);
         }
-        let left = self.tables.table_to_write(id).put(hash_bytes(&key), &key, version);
+        let hash = hash_bytes(&key);
+        let table = self.tables.table_to_write(id);
+        let left = table.put(hash, &key, version);
         if left.is_new {
-            self.add_in_order(number, vec![(id, key.clone())]);
+            table.order.add([key.clone()]);
         }
-        left.is_garbage.then_some((id, key))
+        left.is_garbage.then_some(Garbage { table: id, hash, key })
     }
 }
 

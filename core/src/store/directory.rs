@@ -1,8 +1,9 @@
 //! The tables by number.
 //!
-//! A tree of 256-way nodes, four deep, a byte of the number at each level. Nodes and tables are
-//! added and never removed, so a look-up takes no lock and counts no reference: it is four loads. A
-//! store that is cleared keeps its tables, empty.
+//! The first numbers are places in an array: one load. The others are in a tree of 256-way nodes,
+//! four deep, a byte of the number at each level. Nodes and tables are added and never removed, so
+//! a look-up takes no lock and counts no reference. A store that is cleared keeps its tables,
+//! empty.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -14,6 +15,10 @@ use crate::sync::atomic::AtomicBool;
 use crate::sync::{OnceLock, RwLock};
 
 const FANOUT: usize = 256;
+
+/// So many tables are found with one load: those of workloads, and those of the first schemas.
+/// 16 KiB.
+const NEAR_TABLES: usize = if cfg!(test) { 4 } else { 1024 };
 
 #[derive(Debug)]
 struct Node<T> {
@@ -42,10 +47,12 @@ struct Entry<H> {
 }
 
 type Root<T> = Node<Node<Node<Node<Box<T>>>>>;
+type Near<T> = Box<[OnceLock<Box<T>>]>;
 
 /// Every table of a store.
 #[derive(Debug)]
 pub(super) struct Directory<H> {
+    near: Near<Entry<H>>,
     root: Root<Entry<H>>,
     /// The tables that were written, in order, for [`Directory::ids`] alone.
     written: RwLock<BTreeSet<TableId>>,
@@ -53,22 +60,36 @@ pub(super) struct Directory<H> {
 
 impl<H: Header> Directory<H> {
     pub(super) fn new() -> Self {
-        Self { root: Node::new(), written: RwLock::default() }
+        let near = std::iter::repeat_with(OnceLock::new).take(NEAR_TABLES).collect();
+        Self { near, root: Node::new(), written: RwLock::default() }
     }
 
     /// A table that may have been written.
+    #[inline]
     pub(super) fn table(&self, id: TableId) -> Option<&Table<H>> {
+        match self.near.get(id.0 as usize) {
+            Some(near) => near.get().map(|entry| &entry.table),
+            None => self.far(id).map(|entry| &entry.table),
+        }
+    }
+
+    fn far(&self, id: TableId) -> Option<&Entry<H>> {
         let [a, b, c, d] = id.0.to_be_bytes();
         let entry = self.root.child(a)?.child(b)?.child(c)?.child(d)?;
-        Some(&entry.table)
+        Some(entry)
     }
 
     /// A table that is about to be written.
     pub(super) fn table_to_write(&self, id: TableId) -> &Table<H> {
-        let [a, b, c, d] = id.0.to_be_bytes();
-        let node = self.root.child_or_new(a, Node::new).child_or_new(b, Node::new);
         let new = || Box::new(Entry { is_written: AtomicBool::new(false), table: Table::new() });
-        let entry = node.child_or_new(c, Node::new).child_or_new(d, new);
+        let entry = match self.near.get(id.0 as usize) {
+            Some(near) => near.get_or_init(new),
+            None => {
+                let [a, b, c, d] = id.0.to_be_bytes();
+                let node = self.root.child_or_new(a, Node::new).child_or_new(b, Node::new);
+                node.child_or_new(c, Node::new).child_or_new(d, new)
+            }
+        };
         if !entry.is_written.load(Ordering::Acquire) {
             write(&self.written).insert(id);
             entry.is_written.store(true, Ordering::Release);
@@ -85,9 +106,9 @@ impl<H: Header> Directory<H> {
     pub(super) fn clear(&self) {
         let mut written = write(&self.written);
         for id in std::mem::take(&mut *written) {
-            let [a, b, c, d] = id.0.to_be_bytes();
-            let children = self.root.child(a).and_then(|n| n.child(b)).and_then(|n| n.child(c));
-            let entry = children.and_then(|n| n.child(d)).expect("a written table has an entry");
+            let near = self.near.get(id.0 as usize);
+            let entry = near.map_or_else(|| self.far(id), |near| near.get().map(|entry| &**entry));
+            let entry = entry.expect("a written table has an entry");
             entry.table.clear();
             entry.is_written.store(false, Ordering::Release);
         }
@@ -102,7 +123,8 @@ mod tests {
     #[test]
     fn tables_are_found_by_every_byte_of_their_number_and_listed_in_order() {
         let directory = Directory::<TestHeader>::new();
-        let ids = [0, 1, 0x100, 0x1_0001, 0x100_0001, u32::MAX].map(TableId);
+        let last_near = NEAR_TABLES as u32 - 1;
+        let ids = [0, 1, last_near, last_near + 1, 0x1_0001, 0x100_0001, u32::MAX].map(TableId);
         for id in ids.into_iter().rev() {
             assert!(directory.table(id).is_none(), "{id} before it is written");
             let table: *const _ = directory.table_to_write(id);

@@ -15,7 +15,13 @@ use crate::sync::Mutex;
 use crate::sync::atomic::AtomicU64;
 
 /// A key that has something to reclaim.
-pub(super) type Garbage = (TableId, Key);
+#[derive(Debug)]
+pub(super) struct Garbage {
+    pub(super) table: TableId,
+    /// The hash of the key.
+    pub(super) hash: u64,
+    pub(super) key: Key,
+}
 
 /// Keys by the version from which on they have something to reclaim.
 #[derive(Debug, Default)]
@@ -96,10 +102,10 @@ impl<H: Header> Store<H> {
             }
             keys -= taken.len();
             for group in taken.chunks(WARM_GROUP) {
-                self.warm(group.iter().map(|(table, key)| (*table, key)));
-                for (table, key) in group {
+                self.warm_hashed(group.iter().map(|it| (it.table, it.hash, &it.key)));
+                for Garbage { table, hash, key } in group {
                     let table = self.tables.table(*table).expect("a key's table is there");
-                    reclaimed += table.reclaim(key, floor);
+                    reclaimed += table.reclaim(*hash, key, floor);
                 }
             }
         }

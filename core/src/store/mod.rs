@@ -63,7 +63,7 @@ use self::garbage::GarbageQueue;
 use self::pins::Pins;
 use crate::codec::{DecodeError, Reader};
 use crate::ids::{SnapshotVersion, TableId, TxnId};
-use crate::key::{Direction, Key, KeyRange};
+use crate::key::{Direction, HashedKey, Key, KeyRange};
 use crate::planted::{Bug, is_planted};
 use crate::pool::Sequential;
 use crate::sync::atomic::AtomicU64;
@@ -125,8 +125,6 @@ pub struct Store<H> {
     published: AtomicU64,
     pins: Mutex<Pins>,
     garbage: GarbageQueue,
-    /// The tables that have new keys which are not in order yet; one may be there more than once.
-    unsettled: Mutex<Vec<TableId>>,
 }
 
 /// A scan takes this many rows from the index at first. Most scans of a transaction are short.
@@ -148,7 +146,6 @@ impl<H: Header> Store<H> {
             published: AtomicU64::new(0),
             pins: Mutex::default(),
             garbage: GarbageQueue::default(),
-            unsettled: Mutex::default(),
         }
     }
 
@@ -166,7 +163,19 @@ impl<H: Header> Store<H> {
         at: SnapshotVersion,
         look: impl FnOnce(&Version<H>) -> R,
     ) -> Option<R> {
-        self.tables.table(table)?.with_visible(key, at, look)
+        self.tables.table(table)?.with_visible(&HashedKey::from(key), at, look)
+    }
+
+    /// The value of a key that a reader at `at` sees, and since which version it is there.
+    #[inline]
+    pub(crate) fn read_value(
+        &self,
+        table: TableId,
+        key: &HashedKey,
+        at: SnapshotVersion,
+    ) -> Option<(SnapshotVersion, Value)> {
+        let live = |found: &Version<H>| Some((found.version, found.value.clone()?));
+        self.tables.table(table)?.with_visible(key, at, live)?
     }
 
     /// The newest version of a key, published or not.
@@ -203,7 +212,7 @@ impl<H: Header> Store<H> {
         let Some((id, table)) = self.tables.table(table).map(|found| (table, found)) else {
             return;
         };
-        if at > self.published() && !is_planted(Bug::ScanUnsettled) {
+        if !is_planted(Bug::ScanUnsettled) {
             table.order.settle(&Sequential);
         }
         let mut start = Bound::Included(Key::from(&range.start[..]));
@@ -220,7 +229,8 @@ impl<H: Header> Store<H> {
                 self.warm(found.iter().map(|key| (id, key)));
             }
             for key in &found {
-                if let Some(version) = table.with_visible(key, at, Version::clone)
+                let hashed = HashedKey::from(key.clone());
+                if let Some(version) = table.with_visible(&hashed, at, Version::clone)
                     && visit(key, &version).is_break()
                 {
                     return;
@@ -257,7 +267,6 @@ impl<H: Header> Store<H> {
     /// # Panics
     /// When a later version is already published.
     pub fn publish(&self, version: SnapshotVersion) {
-        self.settle(&Sequential);
         let before = self.published.swap(version.0, Ordering::AcqRel);
         assert!(before <= version.0, "snapshot versions only grow");
     }

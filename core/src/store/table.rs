@@ -41,7 +41,8 @@ use super::order::OrderedIndex;
 use super::{Header, Version, read, write};
 use crate::hash::{HashTable, hash_bytes};
 use crate::ids::SnapshotVersion;
-use crate::key::Key;
+use crate::key::{HashedKey, Key};
+use crate::pool::Sequential;
 use crate::sync::atomic::AtomicUsize;
 use crate::sync::{RwLock, RwLockReadGuard};
 
@@ -121,15 +122,15 @@ impl<H: Header> Table<H> {
     }
 
     /// Calls `look` with the newest version of a key that a reader at `at` sees.
+    #[inline]
     pub(super) fn with_visible<R>(
         &self,
-        key: &[u8],
+        key: &HashedKey,
         at: SnapshotVersion,
         look: impl FnOnce(&Version<H>) -> R,
     ) -> Option<R> {
-        let hash = hash_bytes(key);
-        let rows = read(&self.shards[Self::shard_of(hash)].rows);
-        rows.find(hash, |row| row.key.as_bytes() == key)?.chain.visible(at).map(look)
+        let rows = read(&self.shards[Self::shard_of(key.hash())].rows);
+        rows.find(key.hash(), |row| row.key == *key.key())?.chain.visible(at).map(look)
     }
 
     /// The bytes of the shard that a hash belongs to: to have its cache line, without its lock.
@@ -174,8 +175,7 @@ impl<H: Header> Table<H> {
 
     /// Takes away what no reader at `floor` or later sees of a key, and returns how many versions
     /// went.
-    pub(super) fn reclaim(&self, key: &Key, floor: SnapshotVersion) -> usize {
-        let hash = hash_bytes(key);
+    pub(super) fn reclaim(&self, hash: u64, key: &Key, floor: SnapshotVersion) -> usize {
         let shard = &self.shards[Self::shard_of(hash)];
         let (truncated, is_gone) = {
             let mut rows = write(&shard.rows);
@@ -187,6 +187,8 @@ impl<H: Header> Table<H> {
             (truncated, is_gone)
         };
         if is_gone {
+            // One that still waits for its place in the order would come to it after this.
+            self.order.settle(&Sequential);
             self.order.remove_unless(key, || self.contains(hash, key));
         }
         // The values are freed when this returns: nobody waits for the shard meanwhile.

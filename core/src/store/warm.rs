@@ -11,10 +11,10 @@
 
 use std::hint::black_box;
 
+use super::table::Table;
 use super::{Header, Store};
-use crate::hash::hash_bytes;
 use crate::ids::TableId;
-use crate::key::Key;
+use crate::key::{HashedKey, Key};
 
 /// So many rows are fetched side by side: about as many misses as a core keeps track of.
 pub(super) const WARM_GROUP: usize = 16;
@@ -29,9 +29,13 @@ const CACHE_LINE: usize = 64;
 #[derive(Debug)]
 pub struct Warmer<'a, H> {
     store: &'a Store<H>,
-    keys: [Option<(TableId, Key)>; WARM_GROUP],
+    tables: [Option<&'a Table<H>>; WARM_GROUP],
+    keys: [HashedKey; WARM_GROUP],
     count: usize,
 }
+
+/// Where a row is looked for: its table, and its key with its hash.
+type Place<'a, H> = (&'a Table<H>, u64, &'a Key);
 
 impl<H: Header> Store<H> {
     /// Fetches the rows of these keys from memory.
@@ -40,53 +44,78 @@ impl<H: Header> Store<H> {
         keys.into_iter().for_each(|(table, key)| warmer.add(table, key));
         warmer.fetch();
     }
+
+    /// Fetches the rows of keys from memory whose hashes are known.
+    pub(crate) fn warm_hashed<'k>(&self, keys: impl Iterator<Item = (TableId, u64, &'k Key)>) {
+        let mut places =
+            keys.filter_map(|(id, hash, key)| Some((self.tables.table(id)?, hash, key)));
+        while let Some(first) = places.next() {
+            let mut group = [first; WARM_GROUP];
+            let mut count = 1;
+            for (place, next) in group[1..].iter_mut().zip(&mut places) {
+                *place = next;
+                count += 1;
+            }
+            fetch(&group[..count]);
+        }
+    }
 }
 
 impl<'a, H: Header> Warmer<'a, H> {
     /// Gathers keys of `store`.
     pub fn new(store: &'a Store<H>) -> Self {
-        Self { store, keys: [const { None }; WARM_GROUP], count: 0 }
+        let keys = std::array::from_fn(|_| HashedKey::default());
+        Self { store, tables: [None; WARM_GROUP], keys, count: 0 }
     }
 
     /// Adds a key, which need not exist.
+    #[inline]
     pub fn add(&mut self, table: TableId, key: &[u8]) {
+        let Some(table) = self.store.tables.table(table) else { return };
         if self.count == WARM_GROUP {
             self.fetch();
         }
-        self.keys[self.count] = Some((table, Key::from(key)));
+        self.tables[self.count] = Some(table);
+        self.keys[self.count] = HashedKey::from(key);
         self.count += 1;
     }
 
     /// Fetches the rows of the keys that were added. Changes nothing but how long a read takes.
     pub fn fetch(&mut self) {
-        let keys = &self.keys[..std::mem::take(&mut self.count)];
-        let mut places = [const { None }; WARM_GROUP];
-        let mut touched = 0usize;
-        for (place, (table, key)) in places.iter_mut().zip(keys.iter().flatten()) {
-            let Some(table) = self.store.tables.table(*table) else { continue };
-            let hash = hash_bytes(key);
-            touched ^= table.shard_bytes(hash);
-            *place = Some((table, hash, key));
+        let count = std::mem::take(&mut self.count);
+        let Some(first) = self.tables[0].filter(|_| count > 0) else { return };
+        let mut group: [Place<'_, H>; WARM_GROUP] = [(first, 0, self.keys[0].key()); WARM_GROUP];
+        for (place, (table, key)) in group.iter_mut().zip(self.tables.iter().zip(&self.keys)) {
+            *place = (table.unwrap_or(first), key.hash(), key.key());
         }
-        let mut shards = [const { None }; WARM_GROUP];
-        for (shard, (table, hash, key)) in shards.iter_mut().zip(places.iter().flatten()) {
-            *shard = table.try_shard(*hash).map(|shard| (shard, *hash, *key));
-        }
-        // One kind of miss at a time, so that no look-up waits for what it has just asked for.
-        let mut rows = [const { None }; WARM_GROUP];
-        for (row, (shard, hash, key)) in rows.iter_mut().zip(shards.iter().flatten()) {
-            *row = shard.first_candidate(*hash).map(|row| (row, *key));
-        }
-        let mut chains = [const { None }; WARM_GROUP];
-        for (chain, (row, key)) in chains.iter_mut().zip(rows.iter().flatten()) {
-            *chain = row.chain_of(key);
-        }
-        for chain in chains.iter().flatten() {
-            touched ^= chain.older().map_or(0, |version| version.version.0 as usize);
-            let Some(value) = &chain.newest().value else { continue };
-            let lines = value[..value.len().min(VALUE_BYTES_MAX)].iter().step_by(CACHE_LINE);
-            touched ^= lines.fold(0, |sum, &byte| sum ^ usize::from(byte));
-        }
-        black_box(touched);
+        fetch(&group[..count]);
     }
+}
+
+/// Fetches a group of rows, one kind of miss at a time, so that no look-up waits for what it has
+/// just asked for.
+fn fetch<H: Header>(places: &[Place<'_, H>]) {
+    let mut touched = 0;
+    for (table, hash, _) in places {
+        touched ^= table.shard_bytes(*hash);
+    }
+    let mut shards = [const { None }; WARM_GROUP];
+    for (shard, (table, hash, _)) in shards.iter_mut().zip(places) {
+        *shard = table.try_shard(*hash);
+    }
+    let mut rows = [None; WARM_GROUP];
+    for (row, (shard, (_, hash, _))) in rows.iter_mut().zip(shards.iter().zip(places)) {
+        *row = shard.as_ref().and_then(|shard| shard.first_candidate(*hash));
+    }
+    let mut chains = [None; WARM_GROUP];
+    for (chain, (row, (_, _, key))) in chains.iter_mut().zip(rows.iter().zip(places)) {
+        *chain = row.and_then(|row| row.chain_of(key));
+    }
+    for chain in chains.iter().flatten() {
+        touched ^= chain.older().map_or(0, |version| version.version.0 as usize);
+        let Some(value) = &chain.newest().value else { continue };
+        let lines = value[..value.len().min(VALUE_BYTES_MAX)].iter().step_by(CACHE_LINE);
+        touched ^= lines.fold(0, |sum, &byte| sum ^ usize::from(byte));
+    }
+    black_box(touched);
 }

@@ -65,6 +65,12 @@ pub trait Context {
     /// [`Stop::Interrupted`] when the executor needs the run to end.
     fn delete(&mut self, table: TableId, key: Key) -> Result<(), Stop>;
 
+    /// Says which rows the program is about to look up, so that they can be fetched from memory side
+    /// by side. Only a hint: it is no read, and changes nothing.
+    fn fetch(&mut self, rows: &[(TableId, Key)]) {
+        let _ = rows;
+    }
+
     /// How many keys a table has, about, where that is known. Replicas differ in it: a plan may
     /// depend on it, a result may not.
     fn estimate(&self, table: TableId) -> Option<usize> {

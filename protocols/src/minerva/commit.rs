@@ -412,7 +412,6 @@ impl Minerva {
         self.state.cut.applied = epoch;
         self.state.cut.waiting.pop_front_if(|(waiting, _)| *waiting == epoch);
         self.state.counters.epochs += 1;
-        cx.store.settle(cx.pool);
         cx.store.publish(epoch);
         if !self.state.options.keep_uncommitted {
             // §3.2: the temporary state is reset to the new snapshot; runs on it start a batch.

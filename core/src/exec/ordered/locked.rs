@@ -10,8 +10,9 @@ use crate::exec::certify::{Current, Standing, first_change};
 use crate::exec::merge::{self, Above};
 use crate::exec::size::check_size;
 use crate::exec::writes::OwnWrites;
+use crate::hash::hash_bytes;
 use crate::ids::{ProcedureId, SnapshotVersion, TableId};
-use crate::key::{Direction, Key, KeyRange};
+use crate::key::{Direction, HashedKey, Key, KeyRange};
 use crate::store::{Header, Store, Version};
 use crate::txn::{
     Abort, Certified, Context, Footprint, Mode, Program, ReadSet, Registry, Scan, Stop, Visit,
@@ -92,7 +93,7 @@ impl<H: Header> Runner<'_, H> {
                 scratch.writes.clear();
                 let warmed = &mut scratch.warmed;
                 warm(self.registry, *procedure, args, self.store, |table| {
-                    if !warmed.contains(&table) {
+                    if warmed.last() != Some(&table) && !warmed.contains(&table) {
                         warmed.push(table);
                     }
                 });
@@ -107,20 +108,30 @@ impl<H: Header> Runner<'_, H> {
                 if locked.has_left {
                     return Attempt::LeftItsFootprint;
                 }
-                match outcome {
+                let outcome = match outcome {
                     Ok(result) => {
-                        self.within_limits(*procedure, args, result, scratch.writes.take())
+                        let writes = scratch.writes.rows();
+                        self.within_limits(*procedure, args, writes).map(|()| result)
                     }
-                    Err(Stop::Abort(abort)) => (Err(abort), Vec::new()),
-                    Err(Stop::Interrupted) => (Err(gave_up()), Vec::new()),
+                    Err(Stop::Abort(abort)) => Err(abort),
+                    Err(Stop::Interrupted) => Err(gave_up()),
+                };
+                if outcome.is_err() {
+                    scratch.writes.clear();
                 }
+                self.apply(job, scratch.writes.rows(), scratch.writes.key_hashes(), warmed);
+                (outcome, scratch.writes.take())
             }
             Program::Certified(Certified { reads, writes }) => match first_change(reads, self) {
-                None => (Ok(Vec::new()), writes.clone()),
+                None => {
+                    let hash_of = |write: &Write| hash_bytes(&write.key);
+                    let hashes: Vec<u64> = writes.iter().map(hash_of).collect();
+                    self.apply(job, writes, &hashes, &[]);
+                    (Ok(Vec::new()), writes.clone())
+                }
                 Some(change) => (Err(change.into_abort()), Vec::new()),
             },
         };
-        self.apply(job, &writes, &scratch.warmed);
         Attempt::Ended { outcome, writes }
     }
 
@@ -130,25 +141,21 @@ impl<H: Header> Runner<'_, H> {
         &self,
         procedure: ProcedureId,
         args: &[u8],
-        result: Vec<u8>,
-        writes: Vec<Write>,
-    ) -> (Result<Vec<u8>, Abort>, Vec<Write>) {
-        match check_size(&ReadSet::default(), &writes) {
-            Ok(()) => (Ok(result), writes),
-            Err(_) if is_bulk(self.registry, procedure, args) => (Ok(result), writes),
-            Err(abort) => (Err(abort), Vec::new()),
+        writes: &[Write],
+    ) -> Result<(), Abort> {
+        match check_size(&ReadSet::default(), writes) {
+            Err(_) if is_bulk(self.registry, procedure, args) => Ok(()),
+            checked => checked,
         }
     }
 
-    fn apply(&self, job: &Job<'_>, writes: &[Write], warmed: &[TableId]) {
-        let is_cold = |write: &&Write| !warmed.contains(&write.table);
-        self.store.warm(writes.iter().filter(is_cold).map(|write| (write.table, &write.key)));
-        let header = (self.header)(job);
-        let version = |write: &Write| {
-            let version = Version { version: self.version, header, value: write.value.clone() };
-            (write.table, write.key.clone(), version)
-        };
-        self.store.apply_in_turn(self.version, writes.iter().map(version));
+    /// Writes what a job wrote, given the hashes of the keys, and the tables whose rows are in the
+    /// processor's caches.
+    fn apply(&self, job: &Job<'_>, writes: &[Write], hashes: &[u64], warmed: &[TableId]) {
+        let hashed = writes.iter().zip(hashes);
+        let cold = hashed.filter(|(write, _)| !warmed.contains(&write.table));
+        self.store.warm_hashed(cold.map(|(write, &hash)| (write.table, hash, &write.key)));
+        self.store.apply_txn(self.version, (self.header)(job), writes, hashes);
     }
 
     /// What a found version is to a certified transaction. Deletions older than this version may be
@@ -203,11 +210,12 @@ impl<H: Header> Locked<'_, H> {
 impl<H: Header> Context for Locked<'_, H> {
     fn get(&mut self, table: TableId, key: &[u8]) -> Result<Option<Value>, Stop> {
         self.stay_within(table, key, Mode::Shared)?;
-        if let Some(own) = self.writes.find(table, key) {
+        let key = HashedKey::from(key);
+        if let Some(own) = self.writes.find(table, &key) {
             return Ok(own.value.clone());
         }
-        let found = self.runner.store.read(table, key, self.runner.version);
-        Ok(found.and_then(|found| found.value))
+        let found = self.runner.store.read_value(table, &key, self.runner.version);
+        Ok(found.map(|(_, value)| value))
     }
 
     fn scan(&mut self, scan: &Scan, visit: &mut Visit<'_>) -> Result<(), Stop> {
@@ -242,5 +250,9 @@ impl<H: Header> Context for Locked<'_, H> {
     fn delete(&mut self, table: TableId, key: Key) -> Result<(), Stop> {
         self.stay_within(table, &key, Mode::Exclusive)?;
         Ok(self.writes.set(table, key, None)?)
+    }
+
+    fn fetch(&mut self, rows: &[(TableId, Key)]) {
+        self.runner.store.warm(rows.iter().map(|(table, key)| (*table, key)));
     }
 }

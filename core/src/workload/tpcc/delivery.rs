@@ -8,7 +8,7 @@ use super::super::malformed;
 use super::args::{Args, DeliveryArgs};
 use super::rows::{Account, Order, OrderLine};
 use super::session::{Session, Touches, row};
-use super::tables::{CUSTOMER_ACCOUNT, District, NEW_ORDER, ORDER, ORDER_LINE};
+use super::tables::{CUSTOMER_ACCOUNT, DISTRICTS, District, NEW_ORDER, ORDER, ORDER_LINE};
 use crate::codec::Writer;
 use crate::key::{Direction, Key, KeyRange};
 use crate::txn::{Context, Footprint, Procedure, Stop};
@@ -29,12 +29,27 @@ impl Procedure for Delivery {
         let args = DeliveryArgs::decode(args).map_err(malformed)?;
         let session = &mut Session::new(cx);
         let mut result = Vec::new();
+        let mut found = Vec::with_capacity(usize::from(DISTRICTS));
         for district in args.warehouse.districts() {
             let oldest = session.first_number(NEW_ORDER, district.range(), Direction::Forward)?;
-            if let Some(order) = oldest {
-                deliver(&args, district, order, session)?;
-            }
             result.put_varint(oldest.unwrap_or(0).into());
+            found.extend(oldest.map(|number| (district, number)));
+        }
+        // Step by step for all districts, so that what each step reads can be fetched at once.
+        let key = |&(district, number): &(District, u32)| Key::from(&district.row_key(number)[..]);
+        let rows: Vec<_> = found.iter().map(|order| (ORDER, key(order))).collect();
+        session.fetch(&rows);
+        let mut orders = Vec::with_capacity(found.len());
+        for (district, number) in found {
+            let order: Order = session.row(ORDER, &district.row_key(number))?;
+            orders.push((district, number, order));
+        }
+        let customer = |&(district, _, order): &(District, u32, Order)| (district, order.customer);
+        let accounts = orders.iter().map(|order| (CUSTOMER_ACCOUNT, key(&customer(order))));
+        let rows: Vec<_> = accounts.collect();
+        session.fetch(&rows);
+        for (district, number, order) in orders {
+            deliver(&args, district, (number, order), session)?;
         }
         Ok(result)
     }
@@ -57,12 +72,11 @@ impl Procedure for Delivery {
 fn deliver(
     args: &DeliveryArgs,
     district: District,
-    number: u32,
+    (number, order): (u32, Order),
     session: &mut Session<'_>,
 ) -> Result<(), Stop> {
     let key = district.row_key(number);
     session.delete(NEW_ORDER, &key)?;
-    let order: Order = session.row(ORDER, &key)?;
     session.put(ORDER, &key, &Order { carrier: Some(args.carrier), ..order })?;
 
     let mut records = Vec::with_capacity(usize::from(order.lines));

@@ -7,7 +7,7 @@ use super::tables::{
     CUSTOMER, CUSTOMER_ACCOUNT, CUSTOMER_BY_NAME, ORDER, ORDER_BY_CUSTOMER, ORDER_LINE,
 };
 use crate::codec::Writer;
-use crate::key::{Direction, KeyRange};
+use crate::key::{Direction, Key, KeyRange};
 use crate::txn::{Context, Footprint, Procedure, Stop};
 
 /// Shows a customer's last order.
@@ -29,6 +29,7 @@ impl Procedure for OrderStatus {
         let session = &mut Session::new(cx);
         let customer = session.customer(district, who)?;
         let key = district.row_key(customer);
+        session.fetch(&[CUSTOMER, CUSTOMER_ACCOUNT].map(|table| (table, Key::from(&key[..]))));
         let mut result = Vec::new();
         result.put_varint(customer.into());
         result.put_bytes(&session.record(CUSTOMER, &key)?);

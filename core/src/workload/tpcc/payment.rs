@@ -100,6 +100,10 @@ fn run(args: &PaymentArgs<'_>, session: &mut Session<'_>) -> Result<Vec<u8>, Sto
 
     let customer = session.customer(customer_district, args.who)?;
     let key = customer_district.row_key(customer);
+    if let Who::LastName(_) = args.who {
+        let tables = [CUSTOMER, CUSTOMER_ACCOUNT, CUSTOMER_DATA];
+        session.fetch(&tables.map(|table| (table, Key::from(&key[..]))));
+    }
     let customer_record = session.record(CUSTOMER, &key)?;
     let terms: Terms<'_> = row(&customer_record)?;
     let mut account: Account = session.row(CUSTOMER_ACCOUNT, &key)?;

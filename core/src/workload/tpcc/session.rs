@@ -33,6 +33,11 @@ impl<'a> Session<'a> {
         Self { cx, scratch: Vec::with_capacity(ROW_LEN_GUESS) }
     }
 
+    /// Says which rows are about to be read.
+    pub fn fetch(&mut self, rows: &[(TableId, Key)]) {
+        self.cx.fetch(rows);
+    }
+
     /// A record, if it is there.
     pub fn find(&mut self, table: TableId, key: &[u8]) -> Result<Option<Value>, Stop> {
         self.cx.get(table, key)

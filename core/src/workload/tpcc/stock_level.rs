@@ -7,7 +7,7 @@ use super::rows::{Number, OrderLine, Stock};
 use super::session::{Session, Touches, row};
 use super::tables::{DISTRICT_NEXT_ORDER, ORDER_LINE, STOCK};
 use crate::codec::Writer;
-use crate::key::KeyRange;
+use crate::key::{Key, KeyRange};
 use crate::txn::{Context, Footprint, Procedure, Stop};
 
 /// How many of a district's last orders are looked at.
@@ -41,9 +41,12 @@ impl Procedure for StockLevel {
         })?;
         items.sort_unstable();
         items.dedup();
+        let stock_key = |item| Key::from(&district.warehouse.stock_key(item)[..]);
+        let rows: Vec<_> = items.into_iter().map(|item| (STOCK, stock_key(item))).collect();
+        session.fetch(&rows);
         let mut low = 0;
-        for item in items {
-            let stock: Stock = session.row(STOCK, &district.warehouse.stock_key(item))?;
+        for (table, key) in rows {
+            let stock: Stock = session.row(table, &key)?;
             low += u64::from(stock.quantity < threshold);
         }
         let mut result = Vec::new();
