@@ -1,5 +1,5 @@
 //! What the engine alone does: `cargo bench -p pangea-sim --bench engine [-- WAREHOUSES
-//! [BATCHES]]`.
+//! [BATCHES] [WORKLOAD]]`.
 //!
 //! TPC-C in batches on one thread, as a node's ordered queue runs them: execute at a version, put
 //! new keys in order, publish, reclaim. No protocol, no log, no clients; what is drawn is drawn
@@ -115,6 +115,7 @@ fn measure(name: &str, warehouses: u32, batches: usize) {
     for call in workload.load_calls() {
         engine.run(&[call]);
     }
+    println!("{name}, {warehouses} warehouses: loaded");
     let mut rng = fastrand::Rng::with_seed(1);
     let mut clients: Vec<Generator> =
         (0..CLIENTS).map(|index| workload.generator(Client::new(index, CLIENTS, 3))).collect();
@@ -155,5 +156,9 @@ fn main() {
     let mut numbers = arguments.iter().filter_map(|argument| argument.parse().ok());
     let warehouses = numbers.next().unwrap_or(WAREHOUSES_DEFAULT);
     let batches = numbers.next().map_or(BATCHES, |batches| batches as usize);
-    ["tpcc", "tpcc-nopay"].into_iter().for_each(|name| measure(name, warehouses, batches));
+    let named = |name: &&str| arguments.iter().any(|argument| argument == name);
+    let workloads = ["tpcc", "tpcc-nopay"];
+    let is_any_named = workloads.iter().any(|name| named(&name));
+    let chosen = workloads.into_iter().filter(|name| !is_any_named || named(name));
+    chosen.for_each(|name| measure(name, warehouses, batches));
 }

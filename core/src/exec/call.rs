@@ -28,25 +28,30 @@ pub(super) fn call(
     })
 }
 
-/// Fetches from memory what a procedure says that it will look up, and calls `named` with the table
-/// of each row that it named. One that panics has said enough.
-pub(super) fn warm<H: Header>(
+/// Gathers what a procedure says that it will look up, to be fetched from memory, and calls `named`
+/// with the table of each row that it named. One that panics has said enough.
+pub(super) fn gather<H: Header>(
     registry: &Registry,
     id: ProcedureId,
     args: &[u8],
-    store: &Store<H>,
+    warmer: &mut Warmer<'_, H>,
     mut named: impl FnMut(TableId),
 ) {
     let Some(procedure) = registry.procedure(id) else { return };
-    let mut warmer = Warmer::new(store);
     let mut name = |table, key: &[u8]| {
         warmer.add(table, key);
         named(table);
     };
     let hint = || procedure.hint(args, &mut name);
-    if catch_unwind(AssertUnwindSafe(hint)).is_ok() {
-        warmer.fetch();
-    }
+    // What it named before is fetched all the same: a hint can't do harm.
+    let _panicked = catch_unwind(AssertUnwindSafe(hint)).is_err();
+}
+
+/// Fetches from memory what a procedure says that it will look up.
+pub(super) fn warm<H: Header>(registry: &Registry, id: ProcedureId, args: &[u8], store: &Store<H>) {
+    let mut warmer = Warmer::new(store);
+    gather(registry, id, args, &mut warmer, |_| {});
+    warmer.fetch();
 }
 
 /// Whether a procedure writes far more than these arguments say.

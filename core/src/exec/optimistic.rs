@@ -66,7 +66,7 @@ pub fn run<H: Header>(
     let base = Base { store, at, overlay };
     match program {
         Program::Call { procedure, args } => {
-            warm(registry, *procedure, args, store, |_| {});
+            warm(registry, *procedure, args, store);
             let mut observed = Observed::new(base);
             let result = match call(registry, *procedure, args, &mut observed) {
                 Ok(result) => Ok(result),
@@ -102,7 +102,7 @@ pub fn probe<H: Header>(
 ) -> Footprint {
     match program {
         Program::Call { procedure, args } => {
-            warm(registry, *procedure, args, store, |_| {});
+            warm(registry, *procedure, args, store);
             let mut observed = Observed::new(Base { store, at, overlay });
             // The result is not wanted: the program will be run at its place.
             let _result = call(registry, *procedure, args, &mut observed);

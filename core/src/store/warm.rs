@@ -17,7 +17,7 @@ use crate::ids::TableId;
 use crate::key::{HashedKey, Key};
 
 /// So many rows are fetched side by side: about as many misses as a core keeps track of.
-pub(super) const WARM_GROUP: usize = 16;
+pub(super) const WARM_GROUP: usize = 32;
 
 /// How much of a value is fetched. Most rows are shorter; of a long one a program seldom reads all,
 /// and the processor itself goes on with what is read from its start.

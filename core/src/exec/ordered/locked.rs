@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use super::Job;
 use super::extent::locked_part;
 use super::schedule::Locks;
-use crate::exec::call::{call, gave_up, is_bulk, warm};
+use crate::exec::call::{call, gather, gave_up, is_bulk};
 use crate::exec::certify::{Current, Standing, first_change};
 use crate::exec::merge::{self, Above};
 use crate::exec::size::check_size;
@@ -13,7 +13,7 @@ use crate::exec::writes::OwnWrites;
 use crate::hash::hash_bytes;
 use crate::ids::{ProcedureId, SnapshotVersion, TableId};
 use crate::key::{Direction, HashedKey, Key, KeyRange};
-use crate::store::{Header, Store, Version};
+use crate::store::{Header, Store, Version, Warmer};
 use crate::txn::{
     Abort, Certified, Context, Footprint, Mode, Program, ReadSet, Registry, Scan, Stop, Visit,
     Write,
@@ -41,9 +41,16 @@ pub(super) enum Attempt {
 #[derive(Default)]
 pub(super) struct Scratch {
     writes: OwnWrites,
-    /// The tables that a job said it would look up rows of: those are in the processor's caches.
+    /// The tables that jobs said they would look up rows of: those are in the processor's caches.
     warmed: Vec<TableId>,
+    /// So many of the next jobs have been asked what they will look up.
+    ahead: usize,
 }
+
+/// So many rows are fetched from memory before the jobs that look them up run: enough that no group
+/// of them is small, few enough that they are still in the caches nearest to the core when their job
+/// runs.
+const AHEAD_ROWS: usize = 64;
 
 impl<H: Header> Runner<'_, H> {
     /// Whether a job's procedure declares a footprint that it never leaves, and it has no other.
@@ -55,6 +62,28 @@ impl<H: Header> Runner<'_, H> {
             }
             Program::Certified(_) => false,
         }
+    }
+
+    /// Fetches from memory what some of the next jobs will look up, if that was not done yet.
+    pub fn warm(&self, mut next: impl Iterator<Item = usize>, scratch: &mut Scratch) {
+        if scratch.ahead > 0 {
+            return;
+        }
+        let Scratch { warmed, ahead, .. } = scratch;
+        warmed.clear();
+        let mut warmer = Warmer::new(self.store);
+        let mut rows = 0;
+        while let Some(place) = next.next().filter(|_| rows < AHEAD_ROWS) {
+            *ahead += 1;
+            let Program::Call { procedure, args } = self.jobs[place].program else { continue };
+            gather(self.registry, *procedure, args, &mut warmer, |table| {
+                rows += 1;
+                if warmed.last() != Some(&table) && !warmed.contains(&table) {
+                    warmed.push(table);
+                }
+            });
+        }
+        warmer.fetch();
     }
 
     /// Runs a job within its locks.
@@ -87,16 +116,11 @@ impl<H: Header> Runner<'_, H> {
         scratch: &mut Scratch,
     ) -> Attempt {
         let job = &self.jobs[place];
-        scratch.warmed.clear();
+        self.warm(std::iter::once(place), scratch);
+        scratch.ahead -= 1;
         let (outcome, writes) = match job.program {
             Program::Call { procedure, args } => {
                 scratch.writes.clear();
-                let warmed = &mut scratch.warmed;
-                warm(self.registry, *procedure, args, self.store, |table| {
-                    if warmed.last() != Some(&table) && !warmed.contains(&table) {
-                        warmed.push(table);
-                    }
-                });
                 let mut locked = Locked {
                     runner: self,
                     footprint,
@@ -119,7 +143,8 @@ impl<H: Header> Runner<'_, H> {
                 if outcome.is_err() {
                     scratch.writes.clear();
                 }
-                self.apply(job, scratch.writes.rows(), scratch.writes.key_hashes(), warmed);
+                let Scratch { writes, warmed, .. } = &*scratch;
+                self.apply(job, writes.rows(), writes.key_hashes(), warmed);
                 (outcome, scratch.writes.take())
             }
             Program::Certified(Certified { reads, writes }) => match first_change(reads, self) {

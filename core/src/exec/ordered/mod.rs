@@ -204,8 +204,11 @@ fn run_pass<H: Header>(
 ) -> Vec<Attempt> {
     if pool.workers() == 1 || pending.len() <= IN_ORDER_JOBS_MAX {
         let mut scratch = Scratch::default();
-        let in_order = |job: &Pending<'_>| runner.run(job.place, &job.locks, &mut scratch);
-        return pending.iter().map(in_order).collect();
+        let in_order = |(at, job): (usize, &Pending<'_>)| {
+            runner.warm(pending[at..].iter().map(|next| next.place), &mut scratch);
+            runner.run(job.place, &job.locks, &mut scratch)
+        };
+        return pending.iter().enumerate().map(in_order).collect();
     }
     let locks: Vec<&Locks<'_>> = pending.iter().map(|job| &job.locks).collect();
     let graph = Graph::new(pool, &locks);
