@@ -23,7 +23,7 @@ use pangea_core::txn::Registry;
 use crate::checkpoint::{CheckpointEvent, Checkpointer, LoadError, load};
 use crate::config::{ConfigError, HISTORY_DEFAULT, LOG_SEGMENT_BYTES_DEFAULT};
 use crate::data_dir::{DataDir, DataDirError, Identity};
-use crate::disk::{Disk, DiskError, OsDisk};
+use crate::disk::{CountedDisk, Disk, DiskError, OsDisk, Syncs};
 use crate::driver::{Closed, Driver, Handle, Inbox, Network, Parts, Reach, Shared};
 use crate::log::{
     Durability, Log, LogError, LogEvent, LogEvents, LogOptions, Recovered, remove_if_there,
@@ -207,10 +207,12 @@ impl<P: Protocol> Node<P> {
     /// # Errors
     /// When its state on the disk can't be used, or the network can't be had.
     pub fn start_on(
-        options: NodeOptions<P>,
+        mut options: NodeOptions<P>,
         connect: impl FnOnce(&Handle<P>) -> Result<Arc<dyn Network>, String>,
     ) -> Result<Self, StartError> {
         check_count::<P>(&options.topology)?;
+        let syncs = Arc::new(Syncs::default());
+        options.disk = Arc::new(CountedDisk::new(options.disk, syncs.clone()));
         if options.is_replaced && options.topology.node_count() == 1 {
             return Err(StartError::NobodyToFetchFrom);
         }
@@ -255,6 +257,7 @@ impl<P: Protocol> Node<P> {
             pool,
             on_rejoined: replacement.on_rejoined,
             meter: options.meter,
+            syncs,
         };
         let (ready, is_ready) = channel();
         let run = move || {
