@@ -3,9 +3,9 @@
 //!
 //! A protocol sees no clock that would tell: it says, at the moment itself, how far its own
 //! transactions have got, and a driver that listens notes the time. It is said once for a batch or
-//! an epoch and never for each transaction, by numbers: a node numbers what it takes in the order in
-//! which it sends it. Nothing of it changes what a step does, and where nobody listens it costs a
-//! branch.
+//! an epoch and never for each transaction, by numbers: a node numbers what it takes in the order
+//! in which it sends it. Nothing of it changes what a step does, and where nobody listens it costs
+//! a branch.
 
 use crate::ids::Ticket;
 

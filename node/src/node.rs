@@ -195,6 +195,26 @@ pub struct StartReport {
     pub lines: Vec<String>,
 }
 
+/// A way to ask a node for something.
+fn handle_of<P: Protocol>(
+    options: &NodeOptions<P>,
+    inbox: &Arc<Inbox<P>>,
+    store: &Arc<Store<P::Header>>,
+    queries: ThreadedPool,
+) -> Handle<P> {
+    Handle::new(Shared {
+        me: options.me,
+        inbox: inbox.clone(),
+        store: store.clone(),
+        registry: options.registry.clone(),
+        topology: options.topology.clone(),
+        durability: options.durability,
+        settings: settings_of(&options.protocol),
+        history: History::new(options.history),
+        queries,
+    })
+}
+
 /// Threads for data-parallel work.
 fn pool_of<P: Protocol>(options: &NodeOptions<P>) -> Result<ThreadedPool, StartError> {
     ThreadedPool::new(options.workers).map_err(|error| StartError::Threads(error.to_string()))
@@ -226,17 +246,7 @@ impl<P: Protocol> Node<P> {
         opened.durable.is_replaced = replacement.is_replaced;
         opened.report.lines.extend(replacement.line);
         inbox.on_durable(opened.head);
-        let handle = Handle::new(Shared {
-            me: options.me,
-            inbox: inbox.clone(),
-            store: store.clone(),
-            registry: options.registry.clone(),
-            topology: options.topology.clone(),
-            durability: options.durability,
-            settings: settings_of(&options.protocol),
-            history: History::new(options.history),
-            queries,
-        });
+        let handle = handle_of(&options, &inbox, &store, queries);
         let protocol = P::new(Setup {
             me: options.me,
             topology: options.topology,

@@ -181,8 +181,8 @@ pub struct Settings {
     pub customers: u32,
     /// YCSB and TPC-C: how many transactions in a hundred are long.
     pub long: u32,
-    /// YCSB and TPC-C: how much a long one does: so many times the operations of another, or so many
-    /// new orders.
+    /// YCSB and TPC-C: how much a long one does: so many times the operations of another, or so
+    /// many new orders.
     pub long_times: u32,
 }
 

@@ -1,10 +1,10 @@
 //! Where the time of transactions went, between their node's first look at them and its answer.
 //!
 //! Of the node's own transactions those are followed whose number is a multiple of a power of two.
-//! It is one to begin with, and doubles whenever more have been followed than are kept, so that what
-//! is kept is spread evenly over all since it was last taken, at little more than a cost for each of
-//! [`KEPT_MAX`]. Whoever made the calls can pick the same ones by the same rule, and lay the time
-//! that it waited beside that of the node.
+//! It is one to begin with, and doubles whenever more have been followed than are kept, so that
+//! what is kept is spread evenly over all since it was last taken, at little more than a cost for
+//! each of [`KEPT_MAX`]. Whoever made the calls can pick the same ones by the same rule, and lay
+//! the time that it waited beside that of the node.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -224,8 +224,8 @@ impl Witness for Follower {
 /// How long each part of a way took that ends now.
 ///
 /// Some phases pass each other: a cut may be decided by replicas that knew earlier than this one
-/// that a batch is available. A part is then over when the next one is, so that all of them together
-/// are the whole.
+/// that a batch is available. A part is then over when the next one is, so that all of them
+/// together are the whole.
 fn parts(arrived: Timestamp, way: &Open, now: Timestamp) -> [u32; Part::ALL.len()] {
     let mut ends = [now; Part::ALL.len()];
     (ends[0], ends[1]) = (way.taken, way.executed);
@@ -255,7 +255,7 @@ mod tests {
     fn what_is_kept_is_bounded_and_spread_over_all() {
         let ways = Ways::default();
         let mut followed = 0;
-        for sequence in 0..100_000 {
+        for sequence in 0_u64..100_000 {
             if ways.is_followed(sequence) {
                 followed += 1;
                 ways.keep(way(sequence));
@@ -271,7 +271,7 @@ mod tests {
 
     #[test]
     fn parts_are_the_whole_whatever_order_phases_came_in() {
-        let at = |us| Timestamp::from_us(1_000_000 + us);
+        let at = |us: u64| Timestamp::from_us(1_000_000 + us);
         let mut open = Open {
             ticket: Ticket(1),
             sequence: 1,
@@ -302,7 +302,7 @@ mod tests {
         let ways = Arc::new(Ways::default());
         let follower = Follower::new(ways.clone(), Clock::start());
         follower.on_step(follower.clock.now().at);
-        (1..=3).for_each(|n| follower.named(Ticket(10 + n), n));
+        (1_u64..=3).for_each(|n| follower.named(Ticket(10 + n), n));
         follower.reached(Phase::Batched, 3);
         follower.on_aborted(Ticket(12));
         let arrived = follower.step_at.get();

@@ -16,7 +16,8 @@ use super::batch::TxnRecord;
 const LOOKS_MAX: usize = 4;
 
 /// What became of a transaction's first run, when it was in the ordered queue and the epoch is
-/// applied: there was none, or a key that it had read and that has changed since, by another before itself.
+/// applied: there was none, or it fell for a key that it had read and that has changed since, by
+/// another before itself.
 pub(super) fn first_run(cx: &Cx<'_, Minerva>, record: &TxnRecord, is_ordered: bool) -> FirstRun {
     if !is_ordered {
         return FirstRun::Stood;
