@@ -198,7 +198,8 @@ impl fmt::Display for Waterfall {
                 let bar = format!("{}{}", " ".repeat(from), "█".repeat(to.saturating_sub(from)));
                 before += ms;
                 let percent = ms / latency_ms * 100.0;
-                writeln!(f, "    {words:<28} {ms:>9.2} ms {percent:>5.1} %  {bar}")?;
+                let line = format!("    {words:<28} {ms:>9.2} ms {percent:>5.1} %  {bar}");
+                writeln!(f, "{}", line.trim_end())?;
             }
         }
         Ok(())
