@@ -69,6 +69,8 @@ const TICK: Duration = Duration::from_millis(200);
   pangea bench --workload tpcc --regions us-east,eu-west,ap-northeast
   pangea bench --workload ycsb-a --set minerva.solver=greedy --set minerva.epoch_ms=20
   pangea bench --workload smallbank --rate 2000 --rtt 100
+  pangea bench --workload tpcc-nopay --clients 2000 --stages
+  pangea bench --workload ycsb-a --long 5 --long-times 20
   pangea bench --workload tpcc-nopay --via postgres --clients 300 --repeats 3
   pangea bench --workload tpcc --via process --regions us-east --durability memory --cores 1
   pangea bench --peer galera --workload tpcc-nopay --own-region --clients 48
