@@ -152,6 +152,10 @@ fn nodes_can_be_in_the_process_of_their_clients() {
     let all: f64 = json["aborts"].as_object().unwrap().values().map(number).sum();
     assert_eq!((by_kind, by_region), (all, all));
 
+    let (output, json) = bench("--workload bank --via process --rate 200");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(number(&json["cpu_us_per_txn"]["load"]) > 0.0, "{}", json["cpu_us_per_txn"]);
+
     for (line, words) in [
         ("--via process --workload bank --fault cut:region-1@1+1", "leave out --via process"),
         ("--workload bank --cores 1", "it takes --via process"),

@@ -11,8 +11,8 @@ use super::stages::Threads;
 use crate::cluster::Cluster;
 use crate::failure::Failure;
 
-/// What the threads that serve PostgreSQL's protocol are called by their runtime.
-const SQL_THREADS: &str = "tokio";
+/// What a runtime calls its threads: in a node, those that serve PostgreSQL's protocol.
+pub(super) const RUNTIME_THREADS: &str = "tokio";
 /// What those of a node's pool are called.
 const POOL_THREADS: &str = "pool-";
 
@@ -204,7 +204,7 @@ pub(super) fn threads(pid: u32) -> Threads {
         let its = by_name.iter().filter(|(name, _)| name.starts_with(begin));
         its.map(|(_, us)| us).sum()
     };
-    Threads { sql_us: of(SQL_THREADS), pool_us: of(POOL_THREADS) }
+    Threads { sql_us: of(RUNTIME_THREADS), pool_us: of(POOL_THREADS) }
 }
 
 #[cfg(test)]
