@@ -23,6 +23,7 @@ pub mod time;
 pub mod topology;
 pub mod txn;
 pub mod value;
+pub mod way;
 pub mod work;
 pub mod workload;
 

@@ -38,6 +38,7 @@ use crate::store::{Header, Pin, Store};
 use crate::time::{ClockReading, Span, Timestamp};
 use crate::topology::Topology;
 use crate::txn::{Outcome, Program, Registry};
+use crate::way::{Phase, Witness};
 use crate::work::{Meter, Work};
 
 /// One replica's brain.
@@ -314,9 +315,11 @@ pub enum Effect<P: Protocol> {
 /// What became of what a transaction learned when it was run first. Decides nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum FirstRun {
-    /// It stood, or there was none.
+    /// It stood.
     #[default]
     Stood,
+    /// There was none: the transaction was run at its place in the order alone.
+    Absent,
     /// The transaction was run, or looked at, once more at its place in the order: perhaps for what
     /// another did to this key of a table.
     Fell(Option<(TableId, Key)>),
@@ -336,6 +339,7 @@ pub struct Cx<'a, P: Protocol> {
     log_head: LogPosition,
     effects: &'a mut Vec<Effect<P>>,
     meter: Option<&'a dyn Meter>,
+    witness: Option<&'a dyn Witness>,
 }
 
 impl<'a, P: Protocol> Cx<'a, P> {
@@ -349,13 +353,33 @@ impl<'a, P: Protocol> Cx<'a, P> {
         log_head: LogPosition,
         effects: &'a mut Vec<Effect<P>>,
     ) -> Self {
-        Self { now, rng, store, pool, log_head, effects, meter: None }
+        Self { now, rng, store, pool, log_head, effects, meter: None, witness: None }
     }
 
     /// Tells `meter` what the step spends its time on.
     pub fn metered(mut self, meter: &'a dyn Meter) -> Self {
         self.meter = Some(meter);
         self
+    }
+
+    /// Tells `witness` how far the node's own transactions get.
+    pub fn witnessed(mut self, witness: &'a dyn Witness) -> Self {
+        self.witness = Some(witness);
+        self
+    }
+
+    /// What waits under this ticket is this node's transaction with this number.
+    pub fn named(&self, ticket: Ticket, sequence: u64) {
+        if let Some(witness) = self.witness {
+            witness.named(ticket, sequence);
+        }
+    }
+
+    /// All of this node's transactions with numbers below this one have come to the end of a phase.
+    pub fn reached(&self, phase: Phase, below: u64) {
+        if let Some(witness) = self.witness {
+            witness.reached(phase, below);
+        }
     }
 
     /// A part of the step begins that [`Cx::end_work`] will name.

@@ -13,7 +13,14 @@ pub enum Work {
     /// Finding out what programs will touch without running them for good; in programs.
     Probe,
     /// Checking what was read, and choosing what stays valid; in transactions that were executed.
+    /// Its larger parts have names of their own, and are not in it.
     Validate,
+    /// Of validation: looking whether what was read is what is there now.
+    Stale,
+    /// Of validation: finding which of them conflict.
+    Graph,
+    /// Of validation: choosing the most of them that don't.
+    Solve,
     /// Putting writes as they were executed into the store; in transactions.
     Apply,
     /// Running transactions in their order; in transactions.
@@ -29,10 +36,13 @@ pub enum Work {
 
 impl Work {
     /// Every kind.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 11] = [
         Self::Execute,
         Self::Probe,
         Self::Validate,
+        Self::Stale,
+        Self::Graph,
+        Self::Solve,
         Self::Apply,
         Self::Order,
         Self::Settle,
@@ -40,12 +50,18 @@ impl Work {
         Self::Decode,
     ];
 
+    /// The parts of validation. Where they are not told apart they are in [`Self::Validate`].
+    pub const OF_VALIDATION: [Self; 3] = [Self::Stale, Self::Graph, Self::Solve];
+
     /// The name in files and reports.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Execute => "work_execute",
             Self::Probe => "work_probe",
             Self::Validate => "work_validate",
+            Self::Stale => "work_stale",
+            Self::Graph => "work_graph",
+            Self::Solve => "work_solve",
             Self::Apply => "work_apply",
             Self::Order => "work_order",
             Self::Settle => "work_settle",

@@ -24,7 +24,12 @@ impl Clock {
 
     /// The time now.
     pub fn now(&self) -> ClockReading {
-        let at = Timestamp::from_us(self.base_us + self.base.elapsed().as_micros() as u64);
-        ClockReading { at, uncertainty: UNCERTAINTY }
+        ClockReading { at: self.at(Instant::now()), uncertainty: UNCERTAINTY }
+    }
+
+    /// The time at a moment; one before the start counts as the start.
+    pub fn at(&self, moment: Instant) -> Timestamp {
+        let since = moment.saturating_duration_since(self.base);
+        Timestamp::from_us(self.base_us + since.as_micros() as u64)
     }
 }

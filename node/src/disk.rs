@@ -9,6 +9,8 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A file system.
 pub trait Disk: Debug + Send + Sync + 'static {
@@ -203,6 +205,103 @@ impl DiskFile for OsFile {
     }
 }
 
+/// How often the files of a node were synced.
+#[derive(Debug, Default)]
+pub struct Syncs(AtomicU64);
+
+impl Syncs {
+    /// How often so far: files and directories, of the log and of checkpoints.
+    pub fn count(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn add(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Another disk, whose syncs are counted.
+#[derive(Debug)]
+pub struct CountedDisk {
+    disk: Arc<dyn Disk>,
+    syncs: Arc<Syncs>,
+}
+
+impl CountedDisk {
+    /// Counts those of `disk` in `syncs`.
+    pub fn new(disk: Arc<dyn Disk>, syncs: Arc<Syncs>) -> Self {
+        Self { disk, syncs }
+    }
+
+    fn counted(&self, file: Box<dyn DiskFile>) -> Box<dyn DiskFile> {
+        Box::new(CountedFile { file, syncs: self.syncs.clone() })
+    }
+}
+
+impl Disk for CountedDisk {
+    fn create_dir(&self, dir: &Path) -> io::Result<()> {
+        self.disk.create_dir(dir)
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        self.disk.list(dir)
+    }
+
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        self.disk.read(path)
+    }
+
+    fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
+        Ok(self.counted(self.disk.create(path)?))
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
+        Ok(self.counted(self.disk.open(path)?))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.disk.rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.disk.remove(path)
+    }
+
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn Send + Sync>> {
+        self.disk.lock(path)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        self.syncs.add();
+        self.disk.sync_dir(dir)
+    }
+}
+
+#[derive(Debug)]
+struct CountedFile {
+    file: Box<dyn DiskFile>,
+    syncs: Arc<Syncs>,
+}
+
+impl DiskFile for CountedFile {
+    fn len(&self) -> io::Result<u64> {
+        self.file.len()
+    }
+
+    fn read_at(&mut self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.file.read_at(buffer, offset)
+    }
+
+    fn write_at(&mut self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.file.write_at(bytes, offset)
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.syncs.add();
+        self.file.sync()
+    }
+}
+
 /// What a file operation failed at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskError {
@@ -235,3 +334,25 @@ impl fmt::Display for DiskError {
 }
 
 impl std::error::Error for DiskError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_sync_is_counted_once_and_nothing_else_is() {
+        let (directory, syncs) = (tempfile::tempdir().unwrap(), Arc::new(Syncs::default()));
+        let disk = CountedDisk::new(Arc::new(OsDisk), syncs.clone());
+        let path = directory.path().join("file");
+        let mut file = disk.create(&path).unwrap();
+        file.write_at(b"written", 0).unwrap();
+        assert_eq!(syncs.count(), 0);
+        file.sync().unwrap();
+        disk.sync_dir(directory.path()).unwrap();
+        let mut again = disk.open(&path).unwrap();
+        again.sync().unwrap();
+        let mut read = [0; 16];
+        assert_eq!(again.read_at(&mut read, 0).unwrap(), 7);
+        assert_eq!((&read[..7], again.len().unwrap(), syncs.count()), (&b"written"[..], 7, 3));
+    }
+}

@@ -174,6 +174,7 @@ fn answer<P: Protocol>(handle: &Handle<P>, query: Query, reply: ClientReply) {
     match query {
         Query::Status => handle.status_with(|it| send(reply, it, ClientAnswer::Status)),
         Query::Fresh => handle.fresh_with(|it| send(reply, it, ClientAnswer::Fresh)),
+        Query::Ways => reply.send(&ClientAnswer::Ways(handle.inbox().ways().take())),
         Query::Digest { version } => with_pin(handle, version, reply, |pin| {
             let (version, digest) = (pin.version(), pin.store().digest(pin.version()));
             ClientAnswer::Digest { version, digest }

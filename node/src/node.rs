@@ -23,7 +23,7 @@ use pangea_core::txn::Registry;
 use crate::checkpoint::{CheckpointEvent, Checkpointer, LoadError, load};
 use crate::config::{ConfigError, HISTORY_DEFAULT, LOG_SEGMENT_BYTES_DEFAULT};
 use crate::data_dir::{DataDir, DataDirError, Identity};
-use crate::disk::{Disk, DiskError, OsDisk};
+use crate::disk::{CountedDisk, Disk, DiskError, OsDisk, Syncs};
 use crate::driver::{Closed, Driver, Handle, Inbox, Network, Parts, Reach, Shared};
 use crate::log::{
     Durability, Log, LogError, LogEvent, LogEvents, LogOptions, Recovered, remove_if_there,
@@ -195,6 +195,26 @@ pub struct StartReport {
     pub lines: Vec<String>,
 }
 
+/// A way to ask a node for something.
+fn handle_of<P: Protocol>(
+    options: &NodeOptions<P>,
+    inbox: &Arc<Inbox<P>>,
+    store: &Arc<Store<P::Header>>,
+    queries: ThreadedPool,
+) -> Handle<P> {
+    Handle::new(Shared {
+        me: options.me,
+        inbox: inbox.clone(),
+        store: store.clone(),
+        registry: options.registry.clone(),
+        topology: options.topology.clone(),
+        durability: options.durability,
+        settings: settings_of(&options.protocol),
+        history: History::new(options.history),
+        queries,
+    })
+}
+
 /// Threads for data-parallel work.
 fn pool_of<P: Protocol>(options: &NodeOptions<P>) -> Result<ThreadedPool, StartError> {
     ThreadedPool::new(options.workers).map_err(|error| StartError::Threads(error.to_string()))
@@ -207,10 +227,12 @@ impl<P: Protocol> Node<P> {
     /// # Errors
     /// When its state on the disk can't be used, or the network can't be had.
     pub fn start_on(
-        options: NodeOptions<P>,
+        mut options: NodeOptions<P>,
         connect: impl FnOnce(&Handle<P>) -> Result<Arc<dyn Network>, String>,
     ) -> Result<Self, StartError> {
         check_count::<P>(&options.topology)?;
+        let syncs = Arc::new(Syncs::default());
+        options.disk = Arc::new(CountedDisk::new(options.disk, syncs.clone()));
         if options.is_replaced && options.topology.node_count() == 1 {
             return Err(StartError::NobodyToFetchFrom);
         }
@@ -224,17 +246,7 @@ impl<P: Protocol> Node<P> {
         opened.durable.is_replaced = replacement.is_replaced;
         opened.report.lines.extend(replacement.line);
         inbox.on_durable(opened.head);
-        let handle = Handle::new(Shared {
-            me: options.me,
-            inbox: inbox.clone(),
-            store: store.clone(),
-            registry: options.registry.clone(),
-            topology: options.topology.clone(),
-            durability: options.durability,
-            settings: settings_of(&options.protocol),
-            history: History::new(options.history),
-            queries,
-        });
+        let handle = handle_of(&options, &inbox, &store, queries);
         let protocol = P::new(Setup {
             me: options.me,
             topology: options.topology,
@@ -255,6 +267,7 @@ impl<P: Protocol> Node<P> {
             pool,
             on_rejoined: replacement.on_rejoined,
             meter: options.meter,
+            syncs,
         };
         let (ready, is_ready) = channel();
         let run = move || {

@@ -42,6 +42,13 @@ pub struct Sizes {
     /// smallbank: customers [default: 18000]
     #[arg(long, value_name = "N")]
     pub customers: Option<u32>,
+    /// YCSB and TPC-C: transactions in a hundred that are long [default: 0]
+    #[arg(long, value_name = "PERCENT")]
+    pub long: Option<u32>,
+    /// YCSB and TPC-C: a long one has so many times ten operations, or is so many new orders
+    /// [default: 50]
+    #[arg(long, value_name = "N", requires = "long")]
+    pub long_times: Option<u32>,
 }
 
 /// One of these options.
@@ -100,16 +107,20 @@ impl Sizes {
             hot: self.hot.unwrap_or(default.hot),
             remote: self.remote.unwrap_or(default.remote),
             customers: self.customers.unwrap_or(default.customers),
+            long: self.long.unwrap_or(default.long),
+            long_times: self.long_times.unwrap_or(default.long_times),
             ..default
         }
     }
 
-    fn all(self) -> [Size; 9] {
+    fn all(self) -> [Size; 11] {
         let settings = self.settings(0);
         let size = |option, is_given, value, of| Size { option, is_given, value, of };
         let flag = |is_set| f64::from(u8::from(is_set));
         let micro = &["calvin-micro", "mako-micro", "tiga-micro"][..];
         let skewed = &["ycsb", "mako-micro", "tiga-micro"][..];
+        let may_be_long = &["ycsb", "tpcc"][..];
+        let (long, times) = (settings.long.into(), settings.long_times.into());
         let of_rows = &["ycsb", "calvin-micro", "mako-micro", "tiga-micro"][..];
         [
             size("rows", self.rows.is_some(), settings.rows as f64, of_rows),
@@ -121,6 +132,8 @@ impl Sizes {
             size("hot", self.hot.is_some(), settings.hot.into(), &["calvin-micro", "smallbank"]),
             size("remote", self.remote.is_some(), settings.remote.into(), &micro[..2]),
             size("customers", self.customers.is_some(), settings.customers.into(), &["smallbank"]),
+            size("long", self.long.is_some(), long, may_be_long),
+            size("long-times", self.long_times.is_some(), times, may_be_long),
         ]
     }
 
@@ -133,6 +146,7 @@ impl Sizes {
     pub fn in_words(self, workload: &str) -> String {
         let words =
             self.concerning(workload).filter_map(|Size { option, value, .. }| match option {
+                "long" | "long-times" if self.long.is_none() => None,
                 "tiny" | "own-region" => (value != 0.0).then(|| format!("--{option}")),
                 _ => Some(format!("--{option} {value}")),
             });

@@ -37,6 +37,138 @@ fn a_run_has_a_throughput_latencies_and_a_check() {
     assert!(json["shares"]["valid"].as_f64().unwrap() > 0.0);
     let stdout = String::from_utf8_lossy(&output.stdout);
     assert!(stdout.contains("transactions a second"), "{stdout}");
+    links_are_all_that_is_sent(&json, 3);
+    waterfall_is_what_clients_waited(&json, 0.5);
+    for region in ["region-1", "region-2", "region-3"] {
+        assert!(number(&json["fsyncs_per_sec"][region]) > 1.0, "{}", json["fsyncs_per_sec"]);
+        let (now, peak) = (&json["memory_mb"][region], &json["memory_peak_mb"][region]);
+        assert!(number(peak) >= number(now) * 0.99 && number(now) > 10.0, "{peak} and {now}");
+    }
+    assert!(json["stages_us_per_txn"].is_null(), "nobody asked for stages");
+    let again = number(&json["transactions"]["write"]["reexecuted"]);
+    assert!((0.0..=1.0).contains(&again), "{again}");
+}
+
+fn number(value: &serde_json::Value) -> f64 {
+    value.as_f64().unwrap_or_else(|| panic!("a number, not {value}"))
+}
+
+/// What is told by link is what is told in all, and no less than the batches.
+fn links_are_all_that_is_sent(json: &serde_json::Value, nodes: usize) {
+    let links = json["links"].as_object().unwrap();
+    let of = |what: &str| -> f64 {
+        let all = links.values().flat_map(|sent| sent.as_object().unwrap().values());
+        all.map(|link| number(&link[what])).sum()
+    };
+    assert_eq!(links.values().map(|it| it.as_object().unwrap().len()).sum::<usize>(), nodes * 2);
+    for (what, total) in [
+        ("bytes_per_txn", "wan_bytes_per_txn"),
+        ("bytes_per_txn_uncompressed", "wan_bytes_per_txn_uncompressed"),
+        ("messages_per_txn", "wan_frames_per_txn"),
+    ] {
+        let (sum, total) = (of(what), number(&json[total]));
+        assert!((sum - total).abs() < 1e-6 * total, "{what}: {sum} of {total}");
+    }
+    // A batch that is read in one measured time may be sent in another.
+    let over = number(&json["wan_bytes_over_payload"]);
+    assert!((0.9..20.0).contains(&over), "{over}");
+    assert!(number(&json["payload_bytes_per_txn"]) > 0.0);
+}
+
+/// The parts of each bar are all of it, and the bar is about what clients waited.
+fn waterfall_is_what_clients_waited(json: &serde_json::Value, within: f64) {
+    let waterfall = &json["waterfall"];
+    assert!(waterfall["followed"].as_u64().unwrap() >= 10, "{waterfall}");
+    let bar = &waterfall["p50"];
+    let parts = bar["parts_ms"].as_object().unwrap();
+    let sum: f64 = parts.values().map(number).sum();
+    let latency = number(&bar["latency_ms"]);
+    assert!((sum - latency).abs() < 0.05 * latency, "{sum} of {latency}: {bar}");
+    let waited = number(&json["latency_ms"]["p50"]);
+    assert!((latency - waited).abs() < within * waited, "{latency} and {waited}");
+    // Batches are acknowledged, and cuts agreed on, over 10 ms.
+    assert!(number(&parts["replicate"]) + number(&parts["agree"]) > 2.0, "{bar}");
+    assert!(number(&parts["other"]) < 0.5 * latency, "{bar}");
+}
+
+#[test]
+fn stages_are_all_of_the_cpu_time_and_every_one_of_a_commit_is_there() {
+    let line = "--workload ycsb-a --rows 1000 --zipf 0.9 --stages --long 10 --long-times 5";
+    let (output, json) = bench(line);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    for region in ["region-1", "region-2", "region-3"] {
+        let stages = json["stages_us_per_txn"][region].as_object().unwrap();
+        let told: f64 = stages.values().map(number).sum();
+        let cpu = number(&json["cpu_us_per_txn"][region]);
+        // The kernel counts the process in ticks of 10 ms, and its threads exactly.
+        assert!(told >= 0.8 * cpu && told <= 1.5 * cpu, "{region}: {told} of {cpu} us");
+        for stage in ["execute", "stale", "graph", "solver", "apply", "send", "log", "client"] {
+            assert!(number(&stages[stage]) > 0.0, "{region} {stage}: {stages:?}");
+        }
+    }
+    assert!(number(&json["stages_ms_per_epoch"]["stale"]) > 0.0);
+    let mut counters = json["counters"]["region-1"].as_object().unwrap().keys();
+    assert!(counters.all(|name| !name.starts_with("meter_")), "what is metered is told by stage");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert!(stdout.contains("stale check") && stdout.contains("region-1 to region-2"), "{stdout}");
+    let long = json["transactions"]["long-write"]["committed"].as_u64().unwrap();
+    let all = json["committed"].as_u64().unwrap();
+    assert!(long > 0 && long < all / 4, "{long} of {all} are long");
+}
+
+#[test]
+fn nodes_can_be_in_the_process_of_their_clients() {
+    let line = "--workload tpcc --tiny --warehouses 3 --via process --long 10 --long-times 3";
+    let (output, json) = bench(&format!("{line} --regions us-east --durability memory --cores 1"));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    let settings = &json["settings"];
+    assert_eq!(settings["via"], "process");
+    assert_eq!(settings["cores"], 1);
+    assert_eq!(settings["workers"], 1);
+    for kind in ["new-order", "payment", "long-order"] {
+        assert!(json["transactions"][kind]["committed"].as_u64().unwrap() > 0, "{kind}: {json}");
+    }
+    assert!(number(&json["cpu_us_per_txn"]["us-east"]) > 0.0);
+    assert!(number(&json["cpu_us_per_txn"]["load"]) > 0.0);
+    assert_eq!(number(&json["fsyncs_per_txn"]["us-east"]), 0.0, "nothing is durable");
+    assert!(json["cores_used"].as_f64().unwrap() < 1.2, "{}", json["cores_used"]);
+    assert!(json["wan_bytes_over_payload"].is_null());
+
+    let line = "--workload smallbank --customers 500 --hot 50 --via process";
+    let (output, json) = bench(line);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    links_are_all_that_is_sent(&json, 3);
+    waterfall_is_what_clients_waited(&json, 0.5);
+    assert!(json["cpu_us_per_txn"]["nodes"].is_number(), "{}", json["cpu_us_per_txn"]);
+    // Some withdraw what is not there, and are told by kind and region.
+    let aborted = |part: &serde_json::Value| {
+        part["aborts"].as_object().unwrap().values().map(number).sum::<f64>()
+    };
+    let by_kind: f64 = json["transactions"].as_object().unwrap().values().map(aborted).sum();
+    let by_region: f64 = json["regions"].as_object().unwrap().values().map(aborted).sum();
+    let all: f64 = json["aborts"].as_object().unwrap().values().map(number).sum();
+    assert_eq!((by_kind, by_region), (all, all));
+
+    let (output, json) = bench("--workload bank --via process --rate 200");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(number(&json["cpu_us_per_txn"]["load"]) > 0.0, "{}", json["cpu_us_per_txn"]);
+
+    for (line, words) in [
+        ("--via process --workload bank --fault cut:region-1@1+1", "leave out --via process"),
+        ("--workload bank --cores 1", "it takes --via process"),
+        ("--via process --workload bank --cores 4096", "there are"),
+        ("--workload bank --long 5", "--long says nothing of --workload bank"),
+        ("--workload ycsb-a --long-times 5", "--long"),
+        ("--workload ycsb-a --long 101", "long is 101"),
+    ] {
+        let (output, _) = bench_peer(line);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{line}: {stderr}");
+        assert!(stderr.contains(words), "{line}: {stderr}");
+    }
 }
 
 #[test]
@@ -78,6 +210,7 @@ fn clients_come_by_postgresqls_protocol_too() {
         assert!(output.status.success(), "{workload}: {stderr}");
         assert_eq!(json["settings"]["via"], "postgres");
         assert!(json["committed"].as_u64().unwrap() > 0, "{json}");
+        waterfall_is_what_clients_waited(&json, 0.5);
     }
 }
 

@@ -54,6 +54,26 @@ impl Process {
     }
 }
 
+/// The most memory that a process had at once, in bytes, where the kernel tells.
+pub fn memory_bytes_peak(pid: u32) -> Option<u64> {
+    memory_kb(pid).get("VmHWM").map(|kb| kb * 1024)
+}
+
+/// Processor time of the threads of a process, by their names, in microseconds, where the kernel
+/// tells. Those that have ended are in none.
+pub fn cpu_us_by_thread(pid: u32) -> BTreeMap<String, f64> {
+    let mut all = BTreeMap::new();
+    let entries = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    for entry in entries {
+        let read = |file| fs::read_to_string(entry.path().join(file)).ok();
+        let (Some(name), Some(times)) = (read("comm"), read("schedstat")) else { continue };
+        // The first is the time on a processor in nanoseconds.
+        let ns = times.split_whitespace().next().and_then(|ns| ns.parse::<f64>().ok());
+        *all.entry(name.trim().to_owned()).or_default() += ns.unwrap_or(0.0) / 1e3;
+    }
+    all
+}
+
 impl Usage {
     /// What a process and its children took. Nothing where there is no such process.
     pub(crate) fn of(pid: u32) -> Self {
@@ -111,5 +131,10 @@ mod tests {
         assert!(before.memory_bytes > 100_000);
         while Usage::of(std::process::id()).cpu_us <= before.cpu_us {}
         assert_eq!(Usage::of(u32::MAX), Usage::default());
+        let peak = memory_bytes_peak(std::process::id()).expect("this process has memory");
+        assert!(peak > 100_000 && memory_bytes_peak(u32::MAX).is_none());
+        assert!(cpu_us_by_thread(u32::MAX).is_empty());
+        let threads = cpu_us_by_thread(std::process::id());
+        assert!(threads.values().any(|us| *us > 0.0), "{threads:?}");
     }
 }

@@ -15,6 +15,10 @@ struct Measure {
 }
 
 const QUANTILES: &[&str] = &["p50", "p90", "p95", "p99", "p999", "mean", "max"];
+/// What there is a bar of its time of.
+const BARS: &[&str] = &["p50", "p99"];
+/// Measures that have parts of parts, of which the last names one.
+const DEEP: &[&str] = &["links", "stages_us_per_txn", "stages_ms_per_epoch", "waterfall"];
 const SHARES: &[&str] = &["valid", "stale", "conflicting", "ordered", "re-executed"];
 
 const fn measure(
@@ -26,7 +30,7 @@ const fn measure(
 }
 
 /// Everything that a figure can show.
-const ALL: [Measure; 17] = [
+const ALL: [Measure; 28] = [
     measure("throughput_per_sec", "transactions a second", &[]),
     measure("latency_ms", "latency, ms", QUANTILES),
     measure("late_ms", "calls made late by, ms", QUANTILES),
@@ -34,6 +38,17 @@ const ALL: [Measure; 17] = [
     measure("cpu_us_per_txn", "CPU time of a transaction, µs", &[]),
     measure("cores_used", "cores busy", &[]),
     measure("memory_mb", "memory, MB", &[]),
+    measure("memory_peak_mb", "memory at its peak, MB", &[]),
+    measure("fsyncs_per_sec", "fsyncs a second", &[]),
+    measure("fsyncs_per_txn", "fsyncs for a transaction", &[]),
+    measure("links", "between two nodes", &[]),
+    measure("payload_bytes_per_txn", "compressed bytes of a transaction's batch", &[]),
+    measure("wan_bytes_over_payload", "bytes sent, by those of batches to each peer", &[]),
+    measure("stages_us_per_txn", "CPU time of a transaction, µs", &[]),
+    measure("stages_ms_per_epoch", "CPU time of an epoch on a node, ms", &[]),
+    measure("waterfall", "time of a transaction, ms", BARS),
+    measure("retries", "aborts that were done again", &[]),
+    measure("reexecuted", "share of transactions run again", &[]),
     measure("wan_bytes_per_txn", "bytes between nodes for a transaction", &[]),
     measure("wan_bytes_per_txn_uncompressed", "bytes before compression, a transaction", &[]),
     measure("wan_frames_per_txn", "frames between nodes for a transaction", &[]),
@@ -97,6 +112,7 @@ pub fn short(path: &str) -> String {
     let (head, rest) = path.split_once('.').unwrap_or(("", path));
     match head {
         "latency_ms" => quantile(rest).to_owned(),
+        head if DEEP.contains(&head) => rest.rsplit('.').next().unwrap_or(rest).replace('_', " "),
         _ => rest.replace('_', " "),
     }
 }
@@ -162,6 +178,7 @@ mod tests {
     fn measures_that_there_are_not_are_refused() {
         assert!(check("latency_ms.p99").is_ok() && check("memory_mb.region-1").is_ok());
         assert!(check("regions.us-east.latency_ms.p50").is_ok());
+        assert!(check("waterfall.p99.parts_ms.agree").is_ok() && check("waterfall.p95").is_err());
         let error = check("throughput").unwrap_err();
         assert!(error.contains("did you mean \"throughput_per_sec\""), "{error}");
         assert!(check("latency_ms").unwrap_err().contains("p999"));
@@ -177,5 +194,7 @@ mod tests {
         assert_eq!(label_of_all(&both), "latency, ms");
         assert_eq!(label_of_all(&both[..1]), "median latency, ms");
         assert_eq!(short("shares.valid"), "valid");
+        assert_eq!(short("waterfall.p50.parts_ms.batch"), "batch");
+        assert_eq!(short("links.a.b.bytes_per_txn"), "bytes per txn");
     }
 }

@@ -179,6 +179,11 @@ pub struct Settings {
     pub remote: u32,
     /// SmallBank: customers.
     pub customers: u32,
+    /// YCSB and TPC-C: how many transactions in a hundred are long.
+    pub long: u32,
+    /// YCSB and TPC-C: how much a long one does: so many times the operations of another, or so
+    /// many new orders.
+    pub long_times: u32,
 }
 
 impl Default for Settings {
@@ -198,6 +203,8 @@ impl Default for Settings {
             hot: 100,
             remote: 5,
             customers: 18_000,
+            long: 0,
+            long_times: 50,
         }
     }
 }

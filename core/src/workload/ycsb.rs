@@ -17,6 +17,9 @@
 //! so that a lost update shows in the sum of the counters. Values come with the call, as a client
 //! would send them, and reads return what they read.
 //!
+//! With [`Settings::long`], so many transactions in a hundred are long: they have `long_times` as
+//! many operations of the same mix. YCSB has no such thing.
+//!
 //! Ranks of Zipf's law are scattered over the key space by a fixed hash, so that hot rows are not
 //! neighbours; two ranks may meet on a row, as in the original. Inserted rows follow the loaded
 //! ones: client `c` of `n` inserts rows `rows + c`, `rows + c + n`, and so on. A client takes the
@@ -59,6 +62,8 @@ const LOAD_ROWS_MAX: u64 = 10_000;
 /// Bytes of values that one load call writes at most.
 const LOAD_BYTES_MAX: u64 = 10_000_000;
 const VALUE_LEN_MAX: u64 = 1_000_000;
+/// Bytes of values that a long transaction may write: well below what a transaction can.
+const LONG_BYTES_MAX: u64 = 16_000_000;
 /// An operation without its value: its kind, the row, the length of the scan or of the value.
 const OP_LEN_MAX: usize = 1 + 5 + 3;
 /// The counter at the front of a value.
@@ -89,6 +94,9 @@ pub struct Ycsb {
     rows: u64,
     value_len: u32,
     zipf: f64,
+    /// How many transactions in a hundred are long, and how many times another's operations such a
+    /// one has.
+    long: (u32, u32),
 }
 
 impl Ycsb {
@@ -97,11 +105,23 @@ impl Ycsb {
     /// # Errors
     /// When a setting is out of its bounds.
     pub fn new(mix: Mix, settings: &Settings) -> Result<Self, InvalidSettings> {
-        let Settings { seed, rows, value_len, zipf, .. } = *settings;
+        let Settings { seed, rows, value_len, zipf, long, long_times, .. } = *settings;
         setting("rows", rows, 1, ROW_END / 2)?;
         setting("value_len", value_len.into(), COUNTER_LEN as u64, VALUE_LEN_MAX)?;
         setting_zipf(zipf)?;
-        Ok(Self { mix, seed, rows, value_len, zipf })
+        setting("long", long.into(), 0, 100)?;
+        let times_max = OPS_ACCEPTED_MAX / OPS_PER_TXN;
+        setting("long_times", long_times.into(), 1, times_max as u64)?;
+        let ops = u64::from(long_times) * OPS_PER_TXN as u64;
+        if long > 0 && ops * u64::from(value_len) > LONG_BYTES_MAX {
+            return Err(InvalidSettings(format!(
+                "long_times is {long_times} and value_len {value_len}: a transaction would write \
+                 up to {} MB, and {} are the limit",
+                ops * u64::from(value_len) / 1_000_000,
+                LONG_BYTES_MAX / 1_000_000
+            )));
+        }
+        Ok(Self { mix, seed, rows, value_len, zipf, long: (long, long_times) })
     }
 
     /// The name on command lines.
@@ -193,14 +213,25 @@ impl Generator {
             Mix::B | Mix::D | Mix::E => 5,
             Mix::C => 0,
         };
+        let (long, times) = self.ycsb.long;
+        if long > 0 && dice.percent(long.into()) {
+            let ops = OPS_PER_TXN * times as usize;
+            let writes: Vec<bool> = (0..ops).map(|_| dice.percent(percent)).collect();
+            return self.call(&writes, ["long-read", "long-write"], dice);
+        }
         let writes: [bool; OPS_PER_TXN] = std::array::from_fn(|_| dice.percent(percent));
+        self.call(&writes, ["read", "write"], dice)
+    }
+
+    /// A call with one operation for each of `writes`, and its label if it reads alone or writes.
+    fn call(&mut self, writes: &[bool], labels: [&'static str; 2], dice: &mut Dice) -> Call {
         let values = writes.iter().filter(|writes| **writes).count();
         let is_read_only = values == 0;
-        let len = values * self.ycsb.value_len as usize + OPS_PER_TXN * OP_LEN_MAX;
+        let len = values * self.ycsb.value_len as usize + writes.len() * OP_LEN_MAX;
         let mut args = Vec::with_capacity(len);
-        args.put_varint(OPS_PER_TXN as u64);
+        args.put_varint(writes.len() as u64);
         writes.iter().for_each(|writes| self.put_op(*writes, dice, &mut args));
-        let label = if is_read_only { "read" } else { "write" };
+        let label = labels[usize::from(!is_read_only)];
         Call { procedure: "ycsb", args: Bytes::from(args), label, is_read_only }
     }
 

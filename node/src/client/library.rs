@@ -14,6 +14,7 @@ use tokio::sync::{Notify, oneshot, watch};
 
 use super::connection;
 use super::wire::{Answer, Query, Row, SubmitBuffer};
+use crate::driver::Way;
 use crate::transport::{CLIENT_FRAME_MAX, ClientWelcome, LinkReport, LinkSettings};
 
 /// How many requests of one client may wait for their answers.
@@ -259,6 +260,18 @@ impl Client {
     pub async fn links(&self) -> Result<Vec<LinkReport>, ClientError> {
         match self.query(&Query::Links).await? {
             Answer::Links(links) => Ok(links),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    /// Where the time of the node's transactions went, of some that ended since this was last
+    /// asked, by anybody.
+    ///
+    /// # Errors
+    /// As [`Client::query`].
+    pub async fn ways(&self) -> Result<Vec<Way>, ClientError> {
+        match self.query(&Query::Ways).await? {
+            Answer::Ways(ways) => Ok(ways),
             other => Err(unexpected(other)),
         }
     }

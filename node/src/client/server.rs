@@ -121,6 +121,7 @@ fn on_query(shared: &Shared, address: SocketAddr, query: Query, reply: ClientRep
         | Query::Digest { .. }
         | Query::Fresh
         | Query::Table { .. }
+        | Query::Ways
         | Query::Check { .. } => {
             (shared.events)(TransportEvent::Query(ClientQuery { query, reply }));
         }

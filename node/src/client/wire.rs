@@ -11,6 +11,7 @@ use pangea_core::txn::Outcome;
 use pangea_core::workload;
 use serde::{Deserialize, Serialize};
 
+use crate::driver::Way;
 use crate::transport::{LinkReport, LinkSettings};
 
 /// What a client can ask of a node. New ones go to the end.
@@ -63,6 +64,9 @@ pub enum Query {
         /// How many transactions of each label have committed since the load, where that is known.
         committed: Option<BTreeMap<String, u64>>,
     },
+    /// Where the time of this node's transactions went, of some that ended since this was last
+    /// asked, by anybody.
+    Ways,
 }
 
 /// What a node answers. New ones go to the end.
@@ -103,6 +107,8 @@ pub enum Answer {
         /// What was counted, or which rule is broken.
         verdict: Result<String, String>,
     },
+    /// To [`Query::Ways`].
+    Ways(Vec<Way>),
 }
 
 /// A key and its value.

@@ -7,9 +7,11 @@ use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion, Ticket};
 use pangea_core::log::Mark;
 use pangea_core::protocol::{Checkpoint, Effect, FirstRun, Message, Protocol};
 use pangea_core::store::Pin;
+use pangea_core::txn::Outcome;
 use pangea_sql::engine::Trace;
 
-use super::inbox::{Closed, Waiting};
+use super::inbox::{Closed, CommitReply, Waiting};
+use super::ways::Ran;
 use super::{Driver, Network, metered};
 use crate::log::Append;
 
@@ -58,6 +60,7 @@ impl<P: Protocol> Driver<P> {
             Effect::Reply { ticket, outcome, after, first_run } if after <= self.durable => {
                 match self.pending_of(ticket) {
                     Waiting::Commit(reply) => {
+                        self.follow(ticket, &reply, &outcome, &first_run);
                         reply.note(|trace| decided(trace, first_run));
                         reply.note(Trace::on_answered);
                         reply.send(Ok(outcome));
@@ -97,6 +100,24 @@ impl<P: Protocol> Driver<P> {
         }
     }
 
+    /// A transaction has come to its end: notes where its time went, if it is one that is followed.
+    fn follow(&self, ticket: Ticket, reply: &CommitReply, outcome: &Outcome, run: &FirstRun) {
+        match outcome {
+            Outcome::Committed { txn, .. } if txn.node() == self.me => {
+                let ran = match run {
+                    FirstRun::Stood => Ran::Once,
+                    FirstRun::Fell(_) => Ran::Again,
+                    FirstRun::Absent => Ran::InOrder,
+                };
+                let arrived = reply.arrived().map(|at| self.clock.at(at));
+                let arrived = arrived.unwrap_or_default();
+                self.follower.on_committed(ticket, txn.sequence(), arrived, ran);
+            }
+            Outcome::Committed { .. } => {}
+            Outcome::Aborted(_) => self.follower.on_aborted(ticket),
+        }
+    }
+
     fn rejoined(&mut self) {
         match (self.on_rejoined)() {
             Ok(()) => tracing::info!("this node holds again what the one held that it replaces"),
@@ -123,7 +144,7 @@ impl<P: Protocol> Driver<P> {
 
 /// Notes what the protocol has decided, the first time that it is told.
 fn decided(trace: &Trace, first_run: FirstRun) {
-    trace.on_decided(first_run != FirstRun::Stood);
+    trace.on_decided(matches!(first_run, FirstRun::Fell(_)));
     if let FirstRun::Fell(Some((table, key))) = first_run {
         trace.on_contended(table, key);
     }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Instant;
 
 use pangea_core::exec::check_program;
 use pangea_core::ids::{NodeId, SnapshotVersion};
@@ -89,8 +90,9 @@ impl<P: Protocol> Handle<P> {
     /// Like [`Handle::submit_with`] for many programs at once, which costs one lock. One that is
     /// too large to reach the other nodes is refused here, and none of the others with it.
     pub fn submit_many(&self, programs: Vec<(Program, CommitReply)>) {
+        let now = Instant::now();
         let request = |(program, reply): (Program, CommitReply)| match check_program(&program) {
-            Ok(()) => Some((Request::Commit(program), Waiting::Commit(reply))),
+            Ok(()) => Some((Request::Commit(program), Waiting::Commit(reply.arrived_at(now)))),
             Err(abort) => {
                 reply.send(Ok(Outcome::Aborted(abort)));
                 None

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion};
@@ -18,6 +18,7 @@ use pangea_core::txn::{Abort, Outcome, SqlState};
 use pangea_sql::engine::{Trace, Unavailable};
 
 use super::reach::{Majority, Reach, StartWaits};
+use super::ways::Ways;
 
 /// How many requests may be unanswered, in the inbox and in the protocol: a second's worth at the
 /// highest rate, and some 100 MB of memory at 1 KB each.
@@ -37,6 +38,8 @@ pub struct Answer<T> {
     receive: Option<Receive<T>>,
     /// What wants to know of the request's way.
     trace: Option<Arc<Trace>>,
+    /// When the node was asked.
+    arrived: Option<Instant>,
 }
 
 /// Who waits for the outcome of a program.
@@ -49,7 +52,7 @@ pub type StatusReply = Answer<Status>;
 impl<T> Answer<T> {
     /// Calls `receive` with the answer, once, on the driver's thread: it must not block.
     pub fn new(receive: impl FnOnce(Result<T, Unavailable>) + Send + 'static) -> Self {
-        Self { receive: Some(Box::new(receive)), trace: None }
+        Self { receive: Some(Box::new(receive)), trace: None, arrived: None }
     }
 
     /// The same, which notes the request's way in `trace`.
@@ -57,6 +60,18 @@ impl<T> Answer<T> {
         let mut traced = self;
         traced.trace = Some(trace);
         traced
+    }
+
+    /// The same, which knows when the node was asked.
+    pub(super) fn arrived_at(self, at: Instant) -> Self {
+        let mut noted = self;
+        noted.arrived = Some(at);
+        noted
+    }
+
+    /// When the node was asked, where that was noted.
+    pub(super) fn arrived(&self) -> Option<Instant> {
+        self.arrived
     }
 
     /// Notes something of the request's way, where somebody wants to know.
@@ -167,6 +182,7 @@ pub struct Closed {
 /// The driver's queue.
 pub struct Inbox<P: Protocol> {
     reach: Reach,
+    ways: Arc<Ways>,
     state: Mutex<State<P>>,
     work: Condvar,
     room: Condvar,
@@ -206,6 +222,7 @@ impl<P: Protocol> Inbox<P> {
         };
         Self {
             reach,
+            ways: Arc::default(),
             state: Mutex::new(state),
             work: Condvar::new(),
             room: Condvar::new(),
@@ -261,6 +278,11 @@ impl<P: Protocol> Inbox<P> {
     /// Which nodes are connected.
     pub fn reach(&self) -> &Reach {
         &self.reach
+    }
+
+    /// Where the time of transactions went.
+    pub fn ways(&self) -> &Arc<Ways> {
+        &self.ways
     }
 
     /// A peer sent a message. Decodes it on the caller's thread, and waits while too many wait.

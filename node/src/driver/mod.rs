@@ -27,6 +27,7 @@ mod inbox;
 mod metered;
 mod reach;
 mod timers;
+mod ways;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -44,7 +45,7 @@ use pangea_sql::engine::Trace;
 
 use crate::checkpoint::Checkpointer;
 use crate::clock::Clock;
-use crate::disk::DiskError;
+use crate::disk::{DiskError, Syncs};
 use crate::log::{Append, Log};
 use crate::meter::{Meter, StepTap};
 use crate::pool::ThreadedPool;
@@ -59,6 +60,8 @@ use inbox::{PeerEvent, Turn, Waiting};
 pub use reach::Reach;
 use reach::StartWaits;
 use timers::Timers;
+use ways::Follower;
+pub use ways::{KEPT_MAX, Part, Ran, Way, Ways};
 
 /// At most this many submissions are one step, so that a burst of them never holds up messages.
 const SUBMISSIONS_PER_STEP: usize = 2_048;
@@ -98,6 +101,8 @@ pub struct Parts<P: Protocol> {
     pub on_rejoined: Box<dyn FnMut() -> Result<(), DiskError> + Send>,
     /// What is told how long steps take, if anything is.
     pub meter: Option<Arc<Meter>>,
+    /// How often the node's files were synced.
+    pub syncs: Arc<Syncs>,
 }
 
 /// The event loop's state.
@@ -134,11 +139,16 @@ pub struct Driver<P: Protocol> {
     effects: Vec<Effect<P>>,
     appends: Vec<Append>,
     tap: Option<StepTap>,
+    follower: Follower,
+    /// How often the node's files were synced.
+    syncs: Arc<Syncs>,
 }
 
 impl<P: Protocol> Driver<P> {
     /// A driver whose protocol has taken its first input.
     pub fn new(parts: Parts<P>) -> Self {
+        let clock = Clock::start();
+        let follower = Follower::new(parts.inbox.ways().clone(), clock);
         let checkpoint = parts.durable.checkpoint.as_ref().map(|checkpoint| checkpoint.version);
         let mut driver = Self {
             protocol: parts.protocol,
@@ -149,7 +159,7 @@ impl<P: Protocol> Driver<P> {
             checkpointer: parts.checkpointer,
             network: parts.network,
             pool: parts.pool,
-            clock: Clock::start(),
+            clock,
             rng: fastrand::Rng::with_seed(crate::random::seed()),
             log_head: parts.log_head,
             durable: parts.log_head,
@@ -166,6 +176,8 @@ impl<P: Protocol> Driver<P> {
             effects: Vec::new(),
             appends: Vec::new(),
             tap: parts.meter.map(StepTap::new),
+            follower,
+            syncs: parts.syncs,
         };
         driver.step(Input::Restart(parts.durable));
         driver
@@ -253,7 +265,9 @@ impl<P: Protocol> Driver<P> {
         let now: ClockReading = self.clock.now();
         let pool: &dyn Pool = &self.pool;
         let effects = &mut self.effects;
-        let mut cx = Cx::new(now, &mut self.rng, &self.store, pool, self.log_head, effects);
+        let cx = Cx::new(now, &mut self.rng, &self.store, pool, self.log_head, effects);
+        self.follower.on_step(now.at);
+        let mut cx = cx.witnessed(&self.follower);
         let (kind, size) = input.kind();
         if let Some(tap) = &self.tap {
             tap.did("turn", if kind == "submit" { size } else { 0 });
@@ -294,6 +308,7 @@ impl<P: Protocol> Driver<P> {
         add("log_bytes", log.bytes.load(Relaxed));
         add("log_groups", log.groups.load(Relaxed));
         add("log_busy_us", log.busy_us.load(Relaxed));
+        add("fsyncs", self.syncs.count());
         add("log_head", self.log_head.0);
         add("log_durable", self.durable.0);
         add("requests_in_flight", self.pending.len() as u64);

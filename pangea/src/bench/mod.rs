@@ -9,18 +9,24 @@
 //! throughput: none is printed and none is written.
 //!
 //! - [`usage`]: what the nodes and the load used of the machine, and what the protocol counted;
+//! - [`costs`]: the same for each transaction, by node, by link and by stage; [`stages`];
+//! - [`waterfall`]: where the time of the median and of the p99 went;
 //! - [`faults`]: what happens to nodes while it is measured;
 //! - [`check`]: whether the outcome is right;
-//! - [`peer`]: the same with another database;
+//! - [`peer`]: the same with another database; [`process`]: with nodes in this process;
 //! - [`report`]: the tables and the JSON;
 //! - [`sweep`]: many such runs, by a plan.
 
 mod check;
+mod costs;
 mod faults;
 mod peer;
+mod process;
 mod report;
+mod stages;
 mod sweep;
 pub mod usage;
+mod waterfall;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -63,7 +69,10 @@ const TICK: Duration = Duration::from_millis(200);
   pangea bench --workload tpcc --regions us-east,eu-west,ap-northeast
   pangea bench --workload ycsb-a --set minerva.solver=greedy --set minerva.epoch_ms=20
   pangea bench --workload smallbank --rate 2000 --rtt 100
+  pangea bench --workload tpcc-nopay --clients 2000 --stages
+  pangea bench --workload ycsb-a --long 5 --long-times 20
   pangea bench --workload tpcc-nopay --via postgres --clients 300 --repeats 3
+  pangea bench --workload tpcc --via process --regions us-east --durability memory --cores 1
   pangea bench --peer galera --workload tpcc-nopay --own-region --clients 48
   pangea bench --workload ycsb-a --rate 500 --fault kill:coordinator@5+5
   pangea bench sweep plans/quick.toml
@@ -79,7 +88,7 @@ pub struct Arguments {
     /// In place of a cluster of ours: galera, postgres or etcd, started on loopback (docs/PEERS.md)
     #[arg(long, value_name = "NAME")]
     #[arg(conflicts_with_all = ["protocol", "rtt", "jitter", "via", "settings", "workers"])]
-    #[arg(conflicts_with_all = ["keep", "faults"])]
+    #[arg(conflicts_with_all = ["keep", "faults", "stages", "cores"])]
     peer: Option<pangea_peers::Kind>,
     /// How much transactions of --peer postgres see of each other [default: read-committed]
     #[arg(long, value_name = "LEVEL", value_enum, requires = "peer")]
@@ -96,8 +105,8 @@ pub struct Arguments {
     /// Messages are late by up to this much more, in ms
     #[arg(long, value_name = "MS", default_value_t = 0.0)]
     jitter: f64,
-    /// How clients call: native (our own protocol, any number of calls on a connection) or postgres
-    /// (a session each, which calls procedures)
+    /// How clients call: native (our own protocol, any number of calls on a connection), postgres
+    /// (a session each, which calls procedures) or process (nodes in this process, without sockets)
     #[arg(long, value_name = "WAY", value_enum, default_value_t = Via::Native)]
     via: Via,
     /// Transactions a second in all regions, at random times, whatever is in flight (an open loop);
@@ -137,9 +146,15 @@ pub struct Arguments {
     /// Threads of a node for data-parallel work, 0 for one a core [default: cores / nodes]
     #[arg(long, value_name = "N")]
     workers: Option<usize>,
+    /// With --via process: how many cores nodes and clients have together [default: all]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    cores: Option<u32>,
     /// What loads and clients draw from
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
+    /// Tell what nodes spend their CPU time on, by stage; reading the clock costs a few percent
+    #[arg(long)]
+    stages: bool,
     /// Kill, cut off or slow down a region's node: kill:region-1@3+2 from 3 s of the measured time
     /// on for 2 s; cut:a/b@..; coordinator and follower are regions too. Several with commas
     #[arg(long = "fault", value_name = "WHAT:REGION@S+S", value_delimiter = ',')]
@@ -172,6 +187,8 @@ pub enum Via {
     Native,
     /// By PostgreSQL's.
     Postgres,
+    /// Without one, in the process of the nodes.
+    Process,
 }
 
 /// How much transactions see of each other.
@@ -199,11 +216,12 @@ impl Arguments {
             jitter_ms: self.jitter,
             durability: self.durability,
             workers: self.workers.unwrap_or(plan.workers),
+            is_metered: self.stages,
             ..plan
         };
         plan.check()?;
         self.check_faults(&plan)?;
-        Ok(plan)
+        process::check(self, plan)
     }
 
     /// Where the servers would run, ours or a peer's, if all that is asked for can be done.
@@ -261,7 +279,11 @@ impl Arguments {
     /// The options that say what is measured, as a command line has them.
     pub fn in_words(&self) -> String {
         let Self { clients, secs, .. } = self;
-        let via = if self.via == Via::Native { "" } else { "--via postgres " };
+        let via = match self.via {
+            Via::Native => "",
+            Via::Postgres => "--via postgres ",
+            Via::Process => "--via process ",
+        };
         let rate = self.rate.map(|rate| format!("--rate {rate} ")).unwrap_or_default();
         let sizes = self.sizes.in_words(self.names().0);
         let rtt = self.rtt.map(|ms| format!("--rtt {ms} ")).unwrap_or_default();
@@ -327,9 +349,10 @@ pub fn run(line: &CommandLine) -> Result<(), Failure> {
 }
 
 fn run_one(arguments: &Arguments) -> Result<(), Failure> {
-    let report = match arguments.peer {
-        Some(kind) => peer::run(arguments, kind)?,
-        None => run_cluster(arguments)?,
+    let report = match (arguments.peer, arguments.via) {
+        (Some(kind), _) => peer::run(arguments, kind)?,
+        (None, Via::Process) => process::run(arguments)?,
+        (None, Via::Native | Via::Postgres) => run_cluster(arguments)?,
     };
     if let Some(path) = &arguments.json {
         let written = std::fs::write(path, report.to_json());
@@ -479,9 +502,7 @@ async fn measure_all(
         let ((elapsed, mut stats), happened) = tokio::join!(measured, subject.harm(began));
         let happened = happened?;
         let (after, undone) = subject.used().await?;
-        for (code, count) in undone {
-            *stats.aborts.entry(code).or_default() += count;
-        }
+        stats.add_retries(undone);
         // Of what ended between the two lines above nobody wants to know.
         drop(drive.take_stats());
         check::each_has_an_outcome(&stats, subject.is_harmed())?;

@@ -35,6 +35,10 @@ const CACHE_MB: u32 = 2_048;
 pub fn check(arguments: &Arguments, kind: Kind) -> Result<Plan, Failure> {
     let plan = plan(arguments, kind)?;
     let settings = arguments.workload_settings();
+    if settings.long > 0 && arguments.names().0.starts_with("tpcc") {
+        let message = format!("--long: {kind} has no procedure of many orders; leave it out");
+        return Err(Failure::Usage(message));
+    }
     kind.check(&arguments.workload()?, &settings, &options(arguments)?)?;
     Ok(plan)
 }

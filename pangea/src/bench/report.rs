@@ -6,10 +6,12 @@ use std::fmt;
 use serde::Serialize;
 
 use super::check::Checked;
+use super::costs::Costs;
 use super::faults::Happened;
+use super::waterfall::{Runs, Waterfall, Ways};
 use super::{Arguments, Measured, Run};
 use crate::cluster::Plan;
-use crate::drive::Samples;
+use crate::drive::{Samples, Stats};
 use crate::table::numbers;
 
 /// Everything that is reported. Times of transactions are in ms, from the call to its outcome.
@@ -26,6 +28,8 @@ pub struct Report {
     regions: BTreeMap<String, Region>,
     transactions: BTreeMap<&'static str, Part>,
     aborts: BTreeMap<String, u64>,
+    /// Aborts that no client saw, because its session did the transaction once more.
+    retries: BTreeMap<String, u64>,
     /// Calls without an outcome, which there are only with faults.
     errors: BTreeMap<&'static str, u64>,
     /// What was done to nodes.
@@ -38,13 +42,10 @@ pub struct Report {
     shed: u64,
     /// How the first execution of each transaction fared, in shares of all, at the first node.
     shares: BTreeMap<&'static str, f64>,
-    cpu_us_per_txn: BTreeMap<String, f64>,
-    /// Cores that were busy, of the nodes and the load together.
-    cores_used: f64,
-    memory_mb: BTreeMap<String, f64>,
-    wan_bytes_per_txn: f64,
-    wan_bytes_per_txn_uncompressed: f64,
-    wan_frames_per_txn: f64,
+    #[serde(flatten)]
+    costs: Costs,
+    /// Where the time of the median and of the p99 transaction went.
+    waterfall: Waterfall,
     elapsed_secs: f64,
     load_secs: f64,
     check: Checked,
@@ -100,6 +101,13 @@ struct Part {
     throughput_per_sec: f64,
     committed: u64,
     latency_ms: Latency,
+    /// Those that clients saw, by SQLSTATE.
+    aborts: BTreeMap<String, u64>,
+    /// What became of first runs, of those transactions that were followed.
+    first_runs: Runs,
+    /// The share of those whose first run did not stand.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reexecuted: Option<f64>,
     /// All latencies in microseconds: an HdrHistogram, V2, in base64.
     hdr: String,
 }
@@ -130,11 +138,48 @@ impl Latency {
 }
 
 impl Part {
-    fn new(samples: &Samples, seconds: f64) -> Self {
+    fn new(samples: &Samples, seconds: f64, aborts: BTreeMap<String, u64>, runs: Runs) -> Self {
         let committed = samples.count();
-        let throughput_per_sec = committed as f64 / seconds;
-        let latency_ms = Latency::new(samples);
-        Self { throughput_per_sec, committed, latency_ms, hdr: samples.to_hdr() }
+        Self {
+            throughput_per_sec: committed as f64 / seconds,
+            committed,
+            latency_ms: Latency::new(samples),
+            aborts,
+            first_runs: runs,
+            reexecuted: runs.share_again(),
+            hdr: samples.to_hdr(),
+        }
+    }
+}
+
+/// What parts are made from.
+struct Parts<'a> {
+    stats: &'a Stats,
+    ways: &'a Ways,
+    seconds: f64,
+}
+
+impl Parts<'_> {
+    fn of(&self, samples: &Samples, region: Option<usize>, label: Option<&str>) -> Part {
+        let aborts = self.stats.aborts_seen(region, label);
+        Part::new(samples, self.seconds, aborts, self.ways.runs(region, label))
+    }
+
+    fn by_label(
+        &self,
+        of: &BTreeMap<&'static str, Samples>,
+        region: Option<usize>,
+    ) -> BTreeMap<&'static str, Part> {
+        let part = |(label, samples): (&&'static str, &Samples)| {
+            (*label, self.of(samples, region, Some(*label)))
+        };
+        of.iter().map(part).collect()
+    }
+
+    fn region(&self, index: usize) -> Region {
+        let all = self.of(&self.stats.of_region(index), Some(index), None);
+        let transactions = self.by_label(&self.stats.regions[index], Some(index));
+        Region { all, transactions }
     }
 }
 
@@ -175,34 +220,27 @@ impl Report {
         let (used, elapsed) = (used.clone(), *elapsed);
         let seconds = elapsed.as_secs_f64();
         let all = stats.all();
-        let per_txn = |amount: f64| amount / all.count() as f64;
+        let costs = Costs::new(&plan.regions, &used, all.count(), seconds);
+        let ways = Ways::new(&used.ways, &stats.followed);
+        let parts = Parts { stats, ways: &ways, seconds };
+        let regions: Vec<Region> =
+            (0..plan.regions.len()).map(|index| parts.region(index)).collect();
+        let transactions = parts.by_label(&stats.by_label(), None);
         let names = || plan.regions.iter().cloned();
         let by_region = |values: &[f64]| names().zip(values.iter().copied()).collect();
-        let cpu: Vec<f64> = used.node_cpu_us.iter().map(|&us| per_txn(us)).collect();
-        let mut cpu_us_per_txn: BTreeMap<String, f64> = by_region(&cpu);
-        cpu_us_per_txn.insert("load".to_owned(), per_txn(used.load_cpu_us));
-        let cpu_us: f64 = used.node_cpu_us.iter().sum::<f64>() + used.load_cpu_us;
-        let memory: Vec<f64> =
-            used.node_memory_bytes.iter().map(|&bytes| bytes as f64 / 1e6).collect();
-        let parts = |of: &BTreeMap<&'static str, Samples>| {
-            of.iter().map(|(label, samples)| (*label, Part::new(samples, seconds))).collect()
-        };
         let pause = |region| stats.timeline.longest_pause(region, elapsed).as_secs_f64() * 1e3;
         let pauses: Vec<f64> = (0..plan.regions.len()).map(pause).collect();
         let commits = |(region, name)| (name, stats.timeline.commits(region, elapsed));
-        let region = |(index, name)| {
-            let all = Part::new(&stats.of_region(index), seconds);
-            (name, Region { all, transactions: parts(&stats.regions[index]) })
-        };
         Self {
             throughput_per_sec: all.count() as f64 / seconds,
             throughput_per_sec_of_runs,
             settings: Settings::new(arguments, plan),
             committed: all.count(),
             latency_ms: Latency::new(&all),
-            regions: names().enumerate().map(region).collect(),
-            transactions: parts(&stats.by_label()),
+            regions: names().zip(regions).collect(),
+            transactions,
             aborts: stats.aborts.clone(),
+            retries: stats.retries.clone(),
             errors: stats.errors.clone(),
             faults: happened.clone(),
             timeline: Timeline {
@@ -213,16 +251,12 @@ impl Report {
             late_ms: Latency::new(&stats.late),
             shed: stats.shed,
             shares: shares(&used.counters[0]),
-            cpu_us_per_txn,
-            cores_used: cpu_us / 1e6 / seconds,
-            memory_mb: by_region(&memory),
-            wan_bytes_per_txn: per_txn(used.wan_bytes as f64),
-            wan_bytes_per_txn_uncompressed: per_txn(used.wan_bytes_uncompressed as f64),
-            wan_frames_per_txn: per_txn(used.wan_frames as f64),
+            costs,
+            waterfall: ways.waterfall(|quantile| all.quantile_ms(quantile)),
             elapsed_secs: seconds,
             load_secs: measured.load_secs,
             check: measured.checked,
-            counters: names().zip(used.counters).collect(),
+            counters: names().zip(used.counters.into_iter().map(of_protocol)).collect(),
         }
     }
 
@@ -232,6 +266,12 @@ impl Report {
         text.push('\n');
         text
     }
+}
+
+/// What a node counted, without what it metered, which is told by stage.
+fn of_protocol(mut counters: BTreeMap<String, u64>) -> BTreeMap<String, u64> {
+    counters.retain(|name, _| !name.starts_with(pangea_node::meter::COUNTERS));
+    counters
 }
 
 /// How the first execution of each transaction fared, from a protocol that counts it.
@@ -260,9 +300,6 @@ impl fmt::Display for Report {
         let joined = |parts: Vec<String>| {
             if parts.is_empty() { "none".to_owned() } else { parts.join(", ") }
         };
-        let each = |values: &BTreeMap<String, f64>, unit: &str| {
-            joined(values.iter().map(|(name, value)| format!("{name} {value:.0}{unit}")).collect())
-        };
         let percent = |of: f64| format!("{:.2} %", of * 100.0);
         let shares = self.shares.iter().map(|(name, share)| format!("{} {name}", percent(*share)));
         let finished = self.committed + self.aborts.values().sum::<u64>();
@@ -270,6 +307,14 @@ impl fmt::Display for Report {
             format!("{code} {count} ({})", percent(*count as f64 / finished as f64))
         });
         writeln!(f, "  aborts       {}", joined(aborts.collect()))?;
+        if !self.retries.is_empty() {
+            let retries = self.retries.iter().map(|(code, count)| format!("{code} {count}"));
+            writeln!(
+                f,
+                "  of them done again, which no client saw: {}",
+                joined(retries.collect())
+            )?;
+        }
         self.fmt_faults(f)?;
         if let Some(rate) = self.settings.rate_per_sec {
             let Latency { p50, p99, .. } = self.late_ms;
@@ -283,18 +328,7 @@ impl fmt::Display for Report {
         if !self.settings.is_peer {
             writeln!(f, "  executions   {}", joined(shares.collect()))?;
         }
-        writeln!(f, "  cpu a txn    {}", each(&self.cpu_us_per_txn, " us"))?;
-        writeln!(f, "  cores busy   {:.2} of {}", self.cores_used, self.settings.cores)?;
-        writeln!(f, "  memory       {}", each(&self.memory_mb, " MB"))?;
-        if !self.settings.is_peer {
-            writeln!(
-                f,
-                "  wide area    {:.0} bytes a txn ({:.0} before compression), {:.2} frames",
-                self.wan_bytes_per_txn,
-                self.wan_bytes_per_txn_uncompressed,
-                self.wan_frames_per_txn
-            )?;
-        }
+        write!(f, "{}{}", self.costs, self.waterfall)?;
         let Checked { digest, version, workload: facts } = &self.check;
         let at = version.map(|version| format!(" at v{version}")).unwrap_or_default();
         writeln!(f, "  check        {} replicas equal{at}: {digest}", regions.len())?;
@@ -346,6 +380,8 @@ impl Report {
                 "p99 ms",
                 "p99.9 ms",
                 "max ms",
+                "aborted",
+                "again %",
             ]
         };
         let row = |name: &str, part: &Part| {
@@ -356,6 +392,8 @@ impl Report {
                 part.committed.to_string(),
             ];
             cells.extend([p50, p90, p95, p99, p999, max].map(|ms| format!("{ms:.1}")));
+            cells.push(part.aborts.values().sum::<u64>().to_string());
+            cells.push(part.reexecuted.map_or("-".to_owned(), |it| format!("{:.1}", it * 100.0)));
             cells
         };
         let mut regions = numbers(&header("region"));

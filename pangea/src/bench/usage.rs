@@ -3,28 +3,99 @@
 use std::collections::BTreeMap;
 
 use pangea_node::client::Client;
-use pangea_peers::{Peer, Process};
+use pangea_node::driver::Way;
+use pangea_node::transport::{LaneReport, LinkReport};
+use pangea_peers::{Peer, Process, cpu_us_by_thread, memory_bytes_peak};
 
+use super::stages::Threads;
 use crate::cluster::Cluster;
 use crate::failure::Failure;
+
+/// What a runtime calls its threads: in a node, those that serve PostgreSQL's protocol.
+pub(super) const RUNTIME_THREADS: &str = "tokio";
+/// What those of a node's pool are called.
+const POOL_THREADS: &str = "pool-";
 
 /// Totals since the processes started.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Usage {
-    /// CPU time of each node in microseconds.
+    /// CPU time of each node in microseconds. One of all, where they are in one process.
     pub node_cpu_us: Vec<f64>,
-    /// CPU time of this process.
+    /// CPU time of this process, or of what in it makes the load.
     pub load_cpu_us: f64,
-    /// Memory of each node now, in bytes.
+    /// What of it threads took that no node meters.
+    pub threads: Vec<Threads>,
+    /// Memory of each node's process now, in bytes.
     pub node_memory_bytes: Vec<u64>,
-    /// Bytes that the nodes sent to each other, as they are on the wire.
-    pub wan_bytes: u64,
-    /// The same before compression.
-    pub wan_bytes_uncompressed: u64,
-    /// Frames that the nodes sent to each other.
-    pub wan_frames: u64,
+    /// The most that it had at once, where that is known.
+    pub node_memory_bytes_peak: Vec<u64>,
+    /// What each node sent to each: by sender, then by receiver.
+    pub links: Vec<Vec<Carried>>,
     /// What the protocol counted, by node.
     pub counters: Vec<BTreeMap<String, u64>>,
+    /// Where the time of some transactions went, by node: of those since this was read before.
+    pub ways: Vec<Vec<Way>>,
+}
+
+/// What one node has sent to another.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Carried {
+    /// Messages of the protocol, and the transport's own: a ping a second.
+    pub frames: u64,
+    /// Their bytes before compression.
+    pub bytes: u64,
+    /// Their bytes on the wire.
+    pub wire_bytes: u64,
+    /// What of the bytes before compression went over the lane that is compressed.
+    pub bulk_bytes: u64,
+    /// The same on the wire.
+    pub bulk_wire_bytes: u64,
+}
+
+impl Carried {
+    fn of(link: &LinkReport) -> Self {
+        let LinkReport { control, bulk, .. } = link;
+        let both = |of: fn(&LaneReport) -> u64| of(control) + of(bulk);
+        Self {
+            frames: both(|lane| lane.frames_sent),
+            bytes: both(|lane| lane.bytes_sent),
+            wire_bytes: both(|lane| lane.wire_bytes_sent),
+            bulk_bytes: bulk.bytes_sent,
+            bulk_wire_bytes: bulk.wire_bytes_sent,
+        }
+    }
+
+    /// With another's.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            frames: self.frames + other.frames,
+            bytes: self.bytes + other.bytes,
+            wire_bytes: self.wire_bytes + other.wire_bytes,
+            bulk_bytes: self.bulk_bytes + other.bulk_bytes,
+            bulk_wire_bytes: self.bulk_wire_bytes + other.bulk_wire_bytes,
+        }
+    }
+
+    fn since(self, before: Self) -> Self {
+        Self {
+            frames: grown(self.frames, before.frames),
+            bytes: grown(self.bytes, before.bytes),
+            wire_bytes: grown(self.wire_bytes, before.wire_bytes),
+            bulk_bytes: grown(self.bulk_bytes, before.bulk_bytes),
+            bulk_wire_bytes: grown(self.bulk_wire_bytes, before.bulk_wire_bytes),
+        }
+    }
+}
+
+/// How much a total has grown. What was started again meanwhile began anew: what it did before that
+/// is not known.
+fn grown(after: u64, before: u64) -> u64 {
+    after.checked_sub(before).unwrap_or(after)
+}
+
+fn grown_by(after: f64, before: f64) -> f64 {
+    if after >= before { after - before } else { after }
 }
 
 impl Usage {
@@ -40,20 +111,30 @@ impl Usage {
             let pid = pid.ok_or_else(gone)?;
             let process = process(Some(pid))?;
             usage.node_cpu_us.push(process.cpu_us);
+            usage.threads.push(threads(pid));
             usage.node_memory_bytes.push(process.memory_bytes);
+            usage.node_memory_bytes_peak.extend(memory_bytes_peak(pid));
         }
+        usage.ask(clients).await?;
+        Ok(usage)
+    }
+
+    /// Adds what nodes say of themselves.
+    ///
+    /// # Errors
+    /// When one is gone.
+    pub async fn ask(&mut self, clients: &[Client]) -> Result<(), Failure> {
         for client in clients {
             let lost = |error| Failure::failed(client.region(), error);
+            let mut sent = vec![Carried::default(); clients.len()];
             for link in client.links().await.map_err(lost)? {
-                for lane in [link.control, link.bulk] {
-                    usage.wan_bytes += lane.wire_bytes_sent;
-                    usage.wan_bytes_uncompressed += lane.bytes_sent;
-                    usage.wan_frames += lane.frames_sent;
-                }
+                sent[link.peer.index()] = Carried::of(&link);
             }
-            usage.counters.push(client.status().await.map_err(lost)?.counters);
+            self.links.push(sent);
+            self.counters.push(client.status().await.map_err(lost)?.counters);
+            self.ways.push(client.ways().await.map_err(lost)?);
         }
-        Ok(usage)
+        Ok(())
     }
 
     /// Reads what a peer used. What its servers send to each other, nobody counts.
@@ -71,15 +152,17 @@ impl Usage {
         })
     }
 
+    /// What all nodes sent to all.
+    pub fn wan(&self) -> Carried {
+        self.links.iter().flatten().fold(Carried::default(), |all, link| all.plus(*link))
+    }
+
     /// What was added since `before`. Memory stays what it is. A node that was started again
     /// meanwhile began anew: what it did before that is not known.
     pub fn since(&self, before: &Self) -> Self {
         let difference = |after: &[f64], before: &[f64]| {
-            let grown = |(after, before): (&f64, &f64)| match after >= before {
-                true => after - before,
-                false => *after,
-            };
-            after.iter().zip(before).map(grown).collect()
+            let pairs = after.iter().zip(before);
+            pairs.map(|(after, before)| grown_by(*after, *before)).collect()
         };
         let counters = |(after, before): (&BTreeMap<String, u64>, &BTreeMap<String, u64>)| {
             let grown = |(name, after): (&String, &u64)| {
@@ -88,24 +171,40 @@ impl Usage {
             };
             after.iter().map(grown).collect()
         };
+        let links = |(after, before): (&Vec<Carried>, &Vec<Carried>)| {
+            after.iter().zip(before).map(|(after, before)| after.since(*before)).collect()
+        };
+        let threads = |(after, before): (&Threads, &Threads)| Threads {
+            sql_us: grown_by(after.sql_us, before.sql_us),
+            pool_us: grown_by(after.pool_us, before.pool_us),
+        };
         Self {
             node_cpu_us: difference(&self.node_cpu_us, &before.node_cpu_us),
             load_cpu_us: self.load_cpu_us - before.load_cpu_us,
+            threads: self.threads.iter().zip(&before.threads).map(threads).collect(),
             node_memory_bytes: self.node_memory_bytes.clone(),
-            wan_bytes: self.wan_bytes.saturating_sub(before.wan_bytes),
-            wan_bytes_uncompressed: self
-                .wan_bytes_uncompressed
-                .saturating_sub(before.wan_bytes_uncompressed),
-            wan_frames: self.wan_frames.saturating_sub(before.wan_frames),
+            node_memory_bytes_peak: self.node_memory_bytes_peak.clone(),
+            links: self.links.iter().zip(&before.links).map(links).collect(),
             counters: self.counters.iter().zip(&before.counters).map(counters).collect(),
+            ways: self.ways.clone(),
         }
     }
 }
 
 /// What the kernel says of a process, or of this one.
-fn process(pid: Option<u32>) -> Result<Process, Failure> {
+pub(super) fn process(pid: Option<u32>) -> Result<Process, Failure> {
     let cant = |error| Failure::failed("can't read what a process takes", error);
     Process::read(pid).map_err(cant)
+}
+
+/// What the threads of a node took that it does not meter.
+pub(super) fn threads(pid: u32) -> Threads {
+    let by_name = cpu_us_by_thread(pid);
+    let of = |begin: &str| {
+        let its = by_name.iter().filter(|(name, _)| name.starts_with(begin));
+        its.map(|(_, us)| us).sum()
+    };
+    Threads { sql_us: of(RUNTIME_THREADS), pool_us: of(POOL_THREADS) }
 }
 
 #[cfg(test)]
@@ -121,13 +220,16 @@ mod tests {
     #[test]
     fn what_was_added_is_the_difference() {
         let counters = |n| vec![BTreeMap::from([("epochs".to_owned(), n)])];
-        let before = Usage { wan_bytes: 10, counters: counters(3), ..Usage::default() };
-        let after = Usage { wan_bytes: 25, counters: counters(10), ..Usage::default() };
+        let sent = |wire_bytes| Carried { wire_bytes, ..Carried::default() };
+        let links = |a, b| vec![vec![sent(0), sent(a)], vec![sent(b), sent(0)]];
+        let before = Usage { links: links(10, 4), counters: counters(3), ..Usage::default() };
+        let after = Usage { links: links(25, 6), counters: counters(10), ..Usage::default() };
         let since = after.since(&before);
-        assert_eq!((since.wan_bytes, since.counters[0]["epochs"]), (15, 7));
+        assert_eq!((since.wan().wire_bytes, since.counters[0]["epochs"]), (17, 7));
+        assert_eq!(since.links, links(15, 2));
         let of = |cpu_us: f64| Usage { node_cpu_us: vec![cpu_us], ..Usage::default() };
         assert_eq!(of(9.0).since(&of(4.0)).node_cpu_us, [5.0]);
         assert_eq!(of(3.0).since(&of(4.0)).node_cpu_us, [3.0], "it was started again");
-        assert_eq!(before.since(&after).wan_bytes, 0);
+        assert_eq!(before.since(&after).links, links(10, 4), "and so were its links");
     }
 }

@@ -49,6 +49,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         let message = format!("--fault {fault}: what it does would be in every cost");
         return Err(Failure::Usage(message));
     }
+    bench.check_is_cluster()?;
     let plan = Plan { is_metered: true, ..bench.plan()? };
     let (workload, settings) = (bench.workload()?, bench.workload_settings());
     let messages = with_protocol(&plan.protocol, MessageKinds)?;
@@ -109,9 +110,10 @@ fn costs(
         explained_percent: rounded(explained_us / nodes_us * 100.0),
     };
     // Acknowledgements and votes are not compressed, and are few beside batches.
-    let wire_bytes_per_byte = match used.wan_bytes_uncompressed {
+    let wan = used.wan();
+    let wire_bytes_per_byte = match wan.bytes {
         0 => 1.0,
-        plain => used.wan_bytes as f64 / plain as f64,
+        plain => wan.wire_bytes as f64 / plain as f64,
     };
     Ok(Costs {
         calibration,

@@ -65,7 +65,7 @@ pub enum Place {
 }
 
 /// Where a cluster's files are.
-enum Directory {
+pub enum Directory {
     /// Goes with the cluster.
     Temporary(Temporary),
     /// Stays.
@@ -75,7 +75,11 @@ enum Directory {
 }
 
 impl Directory {
-    fn new(place: &Place) -> Result<Self, Failure> {
+    /// Makes it, or takes what is there.
+    ///
+    /// # Errors
+    /// When it can't be made or used.
+    pub fn new(place: &Place) -> Result<Self, Failure> {
         let make = |path: &Path| {
             let made = std::fs::create_dir_all(path).and_then(|()| std::path::absolute(path));
             made.map_err(|error| {
@@ -95,11 +99,27 @@ impl Directory {
         Ok(Self::Left(made.keep()))
     }
 
-    fn path(&self) -> &Path {
+    /// Where it is.
+    pub fn path(&self) -> &Path {
         match self {
             Self::Temporary(temporary) => temporary.path(),
             Self::Left(path) => path,
             Self::Kept(kept) => &kept.path,
+        }
+    }
+
+    /// Removes it, where it is to be removed.
+    ///
+    /// # Errors
+    /// When something of it could not be removed.
+    pub fn close(self) -> Result<(), Failure> {
+        match self {
+            Self::Left(_) | Self::Kept(_) => Ok(()),
+            Self::Temporary(directory) => {
+                let path = directory.path().display().to_string();
+                let cant = |error| Failure::failed(format!("can't remove {path}"), error);
+                directory.close().map_err(cant)
+            }
         }
     }
 }
@@ -238,14 +258,7 @@ impl Cluster {
     /// When a node had to be killed, or something could not be removed.
     pub async fn stop(self) -> Result<(), Failure> {
         let stopped = stop_all(self.members).await;
-        let removed = match self.directory {
-            Directory::Left(_) | Directory::Kept(_) => Ok(()),
-            Directory::Temporary(directory) => {
-                let path = directory.path().display().to_string();
-                let cant = |error| Failure::failed(format!("can't remove {path}"), error);
-                directory.close().map_err(cant)
-            }
-        };
+        let removed = self.directory.close();
         stopped.and(removed)
     }
 }

@@ -12,6 +12,7 @@ use pangea_node::client::{Client, ClientError};
 use tokio::sync::Mutex;
 use tokio_postgres::{NoTls, Statement};
 
+use super::within::{self, Within};
 use crate::failure::Failure;
 
 /// The SQLSTATE of a transaction of which nobody knows whether it has committed.
@@ -26,6 +27,8 @@ pub enum Connection {
     Postgres(Arc<Session>),
     /// With another database: one call after the other.
     Peer(Arc<PeerSession>),
+    /// To a node of this process, without a connection: any number of calls at a time.
+    Within(Arc<dyn Within>),
 }
 
 /// A session with another database.
@@ -111,6 +114,7 @@ impl Connection {
             Self::Native(client) => client.call(procedure, args).await,
             Self::Postgres(session) => session.call(procedure, args).await,
             Self::Peer(session) => session.call(procedure, args).await,
+            Self::Within(node) => within::call(&**node, procedure, args).await,
         }
     }
 
@@ -120,6 +124,7 @@ impl Connection {
             Self::Native(client) => client.is_connected(),
             Self::Postgres(session) => !session.client.is_closed(),
             Self::Peer(session) => !session.is_lost.load(Ordering::Relaxed),
+            Self::Within(node) => node.is_running(),
         }
     }
 
@@ -127,7 +132,9 @@ impl Connection {
     pub async fn back(&self, at_most: Duration) {
         match self {
             Self::Native(client) => drop(tokio::time::timeout(at_most, client.connected()).await),
-            Self::Postgres(_) | Self::Peer(_) => tokio::time::sleep(at_most).await,
+            Self::Postgres(_) | Self::Peer(_) | Self::Within(_) => {
+                tokio::time::sleep(at_most).await
+            }
         }
     }
 }

@@ -1,5 +1,5 @@
 //! Clients at work, over one native connection a node, or a session of PostgreSQL's protocol or of
-//! a peer each.
+//! a peer each, or in the process of the nodes ([`Within`]).
 //!
 //! - A **closed loop**: clients with one call in flight each. They go at the pace of what they
 //!   measure: while it stands still, they ask for nothing.
@@ -12,8 +12,10 @@
 
 mod arrivals;
 mod connection;
+mod followed;
 mod samples;
 mod timeline;
+mod within;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -28,8 +30,10 @@ use tokio::task::JoinSet;
 
 use crate::failure::Failure;
 pub use connection::{Connection, PeerSession, Session};
+pub use followed::Followed;
 pub use samples::{Samples, Stats};
 pub use timeline::Timeline;
+pub use within::{THREADS, Within};
 
 /// Calls that load tables, at a time and node: each writes ten thousand rows or so.
 const LOAD_CALLS_PER_NODE: usize = 2;
@@ -107,6 +111,25 @@ impl Counted {
             Err(_) => {}
         }
     }
+
+    /// A call has ended, within the measured time or not.
+    fn end(
+        &mut self,
+        region: usize,
+        label: &'static str,
+        elapsed: Duration,
+        result: &Result<Outcome, ClientError>,
+        is_measured: bool,
+    ) {
+        self.add(label, result);
+        if is_measured {
+            self.stats.add(region, label, elapsed, result);
+            if matches!(result, Ok(Outcome::Committed { .. })) {
+                let at = self.began.elapsed();
+                self.stats.timeline.add(region, at);
+            }
+        }
+    }
 }
 
 impl Shared {
@@ -158,19 +181,22 @@ impl Drive {
                 let connection = of_region[index % of_region.len()].clone();
                 Line { connection, region, shared: shared.clone() }
             };
-            match settings.pace {
-                Pace::Closed { pause } => {
+            match (settings.pace, &connections[region][0]) {
+                (Pace::Closed { pause }, Connection::Within(node)) if pause.is_zero() => {
+                    within::spawn(&mut tasks, node.clone(), region, terminals, shared.clone());
+                }
+                (Pace::Closed { pause }, _) => {
                     for (index, terminal) in terminals.into_iter().enumerate() {
                         tasks.spawn(work(terminal, line(index), pause));
                     }
                 }
-                Pace::Open { per_sec } if !terminals.is_empty() => {
+                (Pace::Open { per_sec }, _) if !terminals.is_empty() => {
                     let rng = fastrand::Rng::with_seed(!settings.seed ^ region as u64);
                     let per_sec = per_sec / f64::from(regions.min(settings.clients));
                     let lines = (0..connections[region].len()).map(line).collect();
                     tasks.spawn(arrivals::arrive(terminals, lines, per_sec, rng));
                 }
-                Pace::Open { .. } => {}
+                (Pace::Open { .. }, _) => {}
             }
         }
         Self { shared, tasks }
@@ -238,7 +264,11 @@ struct Terminal {
 
 impl Terminal {
     fn next(&mut self) -> Call {
-        self.generator.next(&mut self.rng, now())
+        self.next_at(now())
+    }
+
+    fn next_at(&mut self, date: Timestamp) -> Call {
+        self.generator.next(&mut self.rng, date)
     }
 }
 
@@ -257,13 +287,9 @@ impl Line {
         let result = self.connection.call(call.procedure, &call.args).await;
         let elapsed = due.elapsed();
         let mut counted = self.shared.counted();
-        counted.add(call.label, &result);
-        if self.shared.is_in(Phase::Measured) {
-            counted.stats.add(self.region, call.label, elapsed, &result);
-            if matches!(result, Ok(Outcome::Committed { .. })) {
-                let at = counted.began.elapsed();
-                counted.stats.timeline.add(self.region, at);
-            }
+        let is_measured = self.shared.is_in(Phase::Measured);
+        counted.end(self.region, call.label, elapsed, &result, is_measured);
+        if is_measured {
             counted.stats.late.add(late);
         }
         drop(counted);

@@ -9,7 +9,7 @@ use hdrhistogram::serialization::{Serializer, V2Serializer};
 use pangea_core::txn::Outcome;
 use pangea_node::client::ClientError;
 
-use super::Timeline;
+use super::{Followed, Timeline};
 
 /// The longest latency that is told from longer ones: an hour.
 const LATENCY_US_MAX: u64 = 3_600_000_000;
@@ -78,6 +78,12 @@ pub struct Stats {
     pub regions: Vec<BTreeMap<&'static str, Samples>>,
     /// Transactions that aborted, by SQLSTATE.
     pub aborts: BTreeMap<String, u64>,
+    /// The same by region, then by the kind of transaction. Those that no client saw are in none.
+    pub aborts_of: Vec<BTreeMap<&'static str, BTreeMap<String, u64>>>,
+    /// Aborts that no client saw, because its session did the transaction once more, by SQLSTATE.
+    pub retries: BTreeMap<String, u64>,
+    /// Calls that nodes know more of, by region.
+    pub followed: Vec<Followed>,
     /// Calls without an outcome, by what became of them.
     pub errors: BTreeMap<&'static str, u64>,
     /// The first of those, in words.
@@ -97,6 +103,9 @@ impl Stats {
         Self {
             regions: vec![BTreeMap::new(); regions],
             aborts: BTreeMap::new(),
+            aborts_of: vec![BTreeMap::new(); regions],
+            retries: BTreeMap::new(),
+            followed: vec![Followed::default(); regions],
             errors: BTreeMap::new(),
             first_error: None,
             late: Samples::default(),
@@ -125,12 +134,18 @@ impl Stats {
         result: &Result<Outcome, ClientError>,
     ) {
         match result {
-            Ok(Outcome::Committed { .. }) => {
+            Ok(outcome @ Outcome::Committed { .. }) => {
                 self.committed[region] += 1;
                 self.regions[region].entry(label).or_default().add(latency);
+                self.followed[region].add(label, latency, outcome);
             }
             Ok(Outcome::Aborted(abort)) => {
-                *self.aborts.entry(abort.code.to_string()).or_default() += 1;
+                let code = abort.code.to_string();
+                // A kind of which all abort is one of the kinds.
+                self.regions[region].entry(label).or_default();
+                let of_kind = self.aborts_of[region].entry(label).or_default();
+                *of_kind.entry(code.clone()).or_default() += 1;
+                *self.aborts.entry(code).or_default() += 1;
             }
             Err(error) => {
                 let what = match error {
@@ -142,6 +157,31 @@ impl Stats {
                 self.first_error.get_or_insert_with(|| error.to_string());
             }
         }
+    }
+
+    /// Counts aborts that no client saw.
+    pub fn add_retries(&mut self, undone: BTreeMap<String, u64>) {
+        for (code, count) in undone {
+            *self.aborts.entry(code.clone()).or_default() += count;
+            *self.retries.entry(code).or_default() += count;
+        }
+    }
+
+    /// Aborts that clients saw, of a region and a kind where one is asked for, by SQLSTATE.
+    pub fn aborts_seen(&self, region: Option<usize>, label: Option<&str>) -> BTreeMap<String, u64> {
+        let mut all = BTreeMap::new();
+        for (index, kinds) in self.aborts_of.iter().enumerate() {
+            let is_region = region.is_none_or(|region| region == index);
+            for (kind, codes) in kinds {
+                if !is_region || label.is_some_and(|label| label != *kind) {
+                    continue;
+                }
+                for (code, count) in codes {
+                    *all.entry(code.clone()).or_default() += count;
+                }
+            }
+        }
+        all
     }
 
     /// All of a region's.
@@ -192,6 +232,11 @@ mod tests {
         assert_eq!(stats.all().count(), 101);
         assert_eq!(stats.by_label()["order"].count(), 1);
         assert_eq!(stats.aborts["P0001"], 1);
+        assert_eq!(stats.aborts_seen(Some(1), Some("order"))["P0001"], 1);
+        assert!(stats.aborts_seen(Some(0), None).is_empty());
+        stats.add_retries(BTreeMap::from([("40001".to_owned(), 3)]));
+        assert_eq!((stats.aborts["40001"], stats.retries["40001"]), (3, 3));
+        assert_eq!(stats.aborts_seen(None, None).len(), 1, "no client saw those");
         assert_eq!(stats.errors["refused"], 1);
         let median = stats.of_region(0).quantile_ms(0.5);
         assert!((49.9..=50.1).contains(&median), "{median}");

@@ -27,6 +27,7 @@ use pangea_core::pool::{Pool, Sequential};
 use pangea_core::protocol::Cx;
 use pangea_core::store::Version;
 use pangea_core::txn::{Footprint, Outcome, Program};
+use pangea_core::way::Phase;
 use pangea_core::work::Work;
 
 use super::batch::{Batch, How, TxnRecord};
@@ -119,6 +120,8 @@ impl Minerva {
         if let Some(resolution) = self.state.logged.remove(&epoch) {
             return self.replay(cx, &cut, &batches, resolution);
         }
+        let own_head = cut.heads[self.state.me.index()];
+        self.tell_reached(cx, Phase::Begun, own_head);
         let entries = entries_of(&batches);
         cx.begin_work();
         let verdict = self.filter_conflicts(cx, epoch, &entries);
@@ -128,6 +131,7 @@ impl Minerva {
         let pool: &dyn Pool = if parallel { cx.pool } else { &Sequential };
         apply_valid(cx, pool, epoch, &entries, &verdict.is_valid);
         cx.end_work(Work::Apply, verdict.valid());
+        self.tell_reached(cx, Phase::Validated, own_head);
         let queue: Vec<usize> = (0..entries.len()).filter(|&i| !verdict.is_valid[i]).collect();
         let in_order = |pair: &[usize]| entries[pair[0]].record.txn < entries[pair[1]].record.txn;
         assert!(queue.windows(2).all(in_order), "entries are sorted by source and id");
@@ -263,7 +267,10 @@ impl Minerva {
             in_epoch: entries.iter().map(|entry| entry.record.txn).collect(),
             keep_uncommitted: options.keep_uncommitted,
         };
+        let optimistic: usize = chains.iter().map(|chain| chain.members.len()).sum();
+        cx.begin_work();
         let is_stale = validator.stale(pool, entries, &chains);
+        cx.end_work(Work::Stale, optimistic);
         let mut vertices: Vec<usize> = (0..chains.len()).filter(|&c| !is_stale[c]).collect();
         if is_planted(Bug::OwnChainsFirst) {
             vertices.sort_by_key(|&c| chains[c].origin.source != self.state.me);
@@ -271,14 +278,18 @@ impl Minerva {
         if is_planted(Bug::ModeDecides) && self.state.contention.is_high() {
             vertices.clear();
         }
+        cx.begin_work();
         let edges = conflict_graph::edges(pool, entries, &chains, &vertices);
+        cx.end_work(Work::Graph, optimistic);
         let weights = vertices.iter().map(|&c| chains[c].members.len() as u64).collect();
         self.state.counters.graph_edges += edges.len() as u64;
+        cx.begin_work();
         let graph = Graph::new(weights, edges);
         let solution = match options.solver {
             Solver::Exact => independent_set::exact(&graph, options.solver_nodes_max),
             Solver::Greedy => independent_set::greedy(&graph),
         };
+        cx.end_work(Work::Solve, optimistic);
         if options.solver == Solver::Exact && !solution.proven {
             self.state.counters.solver_unproven += 1;
             cx.mark("minerva.solver_unproven");
@@ -291,9 +302,8 @@ impl Minerva {
         }
         let size = |c: usize| chains[c].members.len() as u64;
         let stale = (0..chains.len()).filter(|&c| is_stale[c]).map(size).sum();
-        let optimistic: u64 = (0..chains.len()).map(size).sum();
         let valid = is_valid.iter().filter(|&&valid| valid).count() as u64;
-        Verdict { is_valid, stale, conflicting: optimistic - stale - valid }
+        Verdict { is_valid, stale, conflicting: optimistic as u64 - stale - valid }
     }
 
     /// Runs a part of the ordered queue: in the order of source priority, which is its number, and

@@ -16,11 +16,13 @@ use super::batch::TxnRecord;
 const LOOKS_MAX: usize = 4;
 
 /// What became of a transaction's first run, when it was in the ordered queue and the epoch is
-/// applied: a key that it had read and that has changed since, by another before itself.
+/// applied: there was none, or it fell for a key that it had read and that has changed since, by
+/// another before itself.
 pub(super) fn first_run(cx: &Cx<'_, Minerva>, record: &TxnRecord, is_ordered: bool) -> FirstRun {
-    let Some((reads, writes)) = record.learned().filter(|_| is_ordered) else {
+    if !is_ordered {
         return FirstRun::Stood;
-    };
+    }
+    let Some((reads, writes)) = record.learned() else { return FirstRun::Absent };
     let is_others = |table: TableId, key: &Key| {
         let writer = cx.store.latest_with(table, key, |version| version.header.writer());
         writer.is_some_and(|writer| writer != record.txn)

@@ -12,6 +12,7 @@ use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion};
 use pangea_core::planted::{Bug, is_planted};
 use pangea_core::protocol::Cx;
 use pangea_core::time::Span;
+use pangea_core::way::Phase;
 
 use super::batch::Bid;
 use super::messages::Message;
@@ -198,6 +199,7 @@ impl Minerva {
         for (log, head) in self.state.replication.logs.iter_mut().zip(&cut.heads) {
             log.known = log.known.max(*head);
         }
+        self.tell_reached(cx, Phase::Ordered, cut.heads[self.state.me.index()]);
         self.state.cut.waiting.push_back((epoch, cut));
     }
 

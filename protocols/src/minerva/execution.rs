@@ -241,6 +241,9 @@ impl Minerva {
             is_doomed: false,
         });
         self.state.counters.txns_local += 1;
+        if let Some(ticket) = ticket {
+            cx.named(ticket, txn.sequence());
+        }
         if self.state.execution.current_bytes >= self.state.options.batch_bytes {
             cx.mark("minerva.batch_full");
             self.start_broadcast(cx);

@@ -20,6 +20,7 @@ use pangea_core::ids::{LogPosition, NodeId};
 use pangea_core::planted::{Bug, is_planted};
 use pangea_core::protocol::Cx;
 use pangea_core::time::Span;
+use pangea_core::way::Phase;
 use pangea_core::work::Work;
 
 use super::batch::{Batch, Bid, Heads, TxnRecord};
@@ -82,6 +83,8 @@ impl Minerva {
         cx.end_work(Work::Encode, bytes.len());
         cx.mark("minerva.batch_sent");
         self.state.counters.batches_sent += 1;
+        self.state.counters.batch_bytes += bytes.len() as u64;
+        cx.reached(Phase::Batched, batch.end_sequence());
         let position = self.hold(cx, batch, bytes.clone());
         let after = if is_planted(Bug::SendBeforeFsync) { LogPosition(0) } else { position };
         for peer in self.state.topology.peers_of(me) {
@@ -160,6 +163,9 @@ impl Minerva {
             return;
         }
         cx.mark("minerva.acknowledged");
+        if grown[me.index()] {
+            self.tell_reached(cx, Phase::Durable, self.state.own_log().durable);
+        }
         self.update_available(cx);
         let heads = self.state.replication.durable[me.index()].clone();
         for peer in self.state.topology.peers_of(me) {
@@ -194,6 +200,7 @@ impl Minerva {
     fn update_available(&mut self, cx: &mut Cx<'_, Self>) {
         let quorum = self.state.topology.availability_quorum();
         let me = self.state.me;
+        let before = self.state.replication.available[me.index()];
         let replication = &mut self.state.replication;
         for source in 0..replication.logs.len() {
             if !self.state.options.ack_everyone && source != me.index() {
@@ -203,12 +210,24 @@ impl Minerva {
             replication.available[source] = head.max(replication.available[source]);
         }
         let own = replication.available[me.index()];
+        if own > before {
+            self.tell_reached(cx, Phase::Replicated, own);
+        }
+        let replication = &mut self.state.replication;
         if !self.state.options.ack_everyone && own > replication.proof_sent {
             replication.proof_sent = own;
             cx.mark("minerva.proof_sent");
             for peer in self.state.topology.peers_of(me) {
                 cx.send(peer, Message::ProofOfAvailability { head: own });
             }
+        }
+    }
+
+    /// Tells who listens how far this replica's transactions are: up to the end of a batch of its
+    /// log.
+    pub(super) fn tell_reached(&self, cx: &Cx<'_, Self>, phase: Phase, head: Bid) {
+        if let Some(slot) = self.state.own_log().slots.get(&head) {
+            cx.reached(phase, slot.batch.end_sequence());
         }
     }
 

@@ -276,6 +276,8 @@ pub(super) struct Collection {
 pub(super) struct Counters {
     pub epochs: u64,
     pub batches_sent: u64,
+    /// Of this replica's own batches, each once, before compression.
+    pub batch_bytes: u64,
     pub txns_committed: u64,
     pub txns_valid: u64,
     pub txns_stale: u64,
@@ -365,6 +367,7 @@ impl State {
         let counters = [
             ("epochs", c.epochs),
             ("batches_sent", c.batches_sent),
+            ("batch_bytes", c.batch_bytes),
             ("batches_fetched", c.batches_fetched),
             ("txns_committed", c.txns_committed),
             ("txns_valid", c.txns_valid),

@@ -59,9 +59,15 @@ impl Unit {
 pub fn unit_of(kind: &str) -> Option<Unit> {
     let work = Work::ALL.into_iter().find(|work| work.name() == kind).map(|work| match work {
         Work::Encode | Work::Decode => Unit::Byte,
-        Work::Execute | Work::Probe | Work::Validate | Work::Apply | Work::Order | Work::Settle => {
-            Unit::Txn
-        }
+        Work::Execute
+        | Work::Probe
+        | Work::Validate
+        | Work::Stale
+        | Work::Graph
+        | Work::Solve
+        | Work::Apply
+        | Work::Order
+        | Work::Settle => Unit::Txn,
     });
     let step = KINDS.into_iter().find(|(name, _)| *name == kind).map(|(_, unit)| unit);
     let message = kind.starts_with("message").then_some(Unit::Byte);
@@ -272,6 +278,10 @@ impl Costs {
         for (kind, line) in &file.lines {
             let wrong = |error: String| format!("{}: {error}", at(&format!("[lines.{kind}]")));
             lines.insert(kind.clone(), line.read(kind).map_err(wrong)?);
+        }
+        for part in Work::OF_VALIDATION {
+            // In a file that does not tell them apart they are in the line of validation.
+            lines.entry(part.name().to_owned()).or_default();
         }
         if let Some(missing) = kinds(messages).find(|kind| !lines.contains_key(*kind)) {
             return Err(format!("[lines.{missing}] is missing"));

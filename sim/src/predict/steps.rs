@@ -86,9 +86,12 @@ impl Meter for StepCost<'_> {
         let (jobs, rounds) = self.pool.take();
         let speed = match work {
             Work::Order if rounds > 0 => jobs as f64 / rounds as f64,
-            Work::Execute | Work::Validate | Work::Apply => {
-                self.pool.workers.min(size.div_ceil(CHUNK_ITEMS)).max(1) as f64
-            }
+            Work::Execute
+            | Work::Validate
+            | Work::Stale
+            | Work::Graph
+            | Work::Solve
+            | Work::Apply => self.pool.workers.min(size.div_ceil(CHUNK_ITEMS)).max(1) as f64,
             Work::Order | Work::Probe | Work::Settle | Work::Encode | Work::Decode => 1.0,
         };
         let mut total = self.total.borrow_mut();

@@ -34,6 +34,9 @@
 //! anybody in the district. Both are no wider than what such transactions wait for anyway: the
 //! next order number, and the sum of the district.
 //!
+//! With [`Settings::long`], so many transactions in a hundred are long ones ([`long`]), which the
+//! specification does not have.
+//!
 //! What differs from the specification: no keying and think times (drivers are closed loops, or
 //! open ones with a rate), no terminals (results hold what one would show), the district of a
 //! Delivery's queue is not simulated (it runs like any other), and the scale can be made small
@@ -45,6 +48,7 @@ pub mod check;
 pub mod delivery;
 pub mod draw;
 pub mod load;
+pub mod long;
 pub mod new_order;
 pub mod order_status;
 pub mod payment;
@@ -112,6 +116,8 @@ pub struct Tpcc {
     warehouses: u32,
     scale: Scale,
     own_region: bool,
+    /// How many in a hundred are long, and how many orders such a one is.
+    long: (u32, u32),
 }
 
 /// Warehouses at most.
@@ -123,10 +129,12 @@ impl Tpcc {
     /// # Errors
     /// When a setting is out of its bounds.
     pub fn new(mix: Mix, settings: &Settings) -> Result<Self, InvalidSettings> {
-        let Settings { seed, warehouses, scale, own_region, .. } = *settings;
+        let Settings { seed, warehouses, scale, own_region, long, long_times, .. } = *settings;
         setting("warehouses", warehouses.into(), 1, WAREHOUSES_MAX)?;
         scale.check()?;
-        Ok(Self { mix, seed, warehouses, scale, own_region })
+        setting("long", long.into(), 0, 100)?;
+        setting("long_times", long_times.into(), 1, long::ORDERS_MAX)?;
+        Ok(Self { mix, seed, warehouses, scale, own_region, long: (long, long_times) })
     }
 
     /// The name on command lines.
@@ -141,6 +149,9 @@ impl Tpcc {
         let mut names = vec!["tpcc_new_order", "tpcc_payment"];
         if self.mix == Mix::Standard {
             names.extend(["tpcc_order_status", "tpcc_delivery", "tpcc_stock_level"]);
+        }
+        if self.long.0 > 0 {
+            names.push("tpcc_long");
         }
         names
     }
@@ -179,6 +190,7 @@ pub fn procedures() -> Vec<Arc<dyn Procedure>> {
         Arc::new(order_status::OrderStatus),
         Arc::new(delivery::Delivery),
         Arc::new(stock_level::StockLevel),
+        Arc::new(long::LongOrder),
         Arc::new(load::Load),
     ]
 }

@@ -90,7 +90,8 @@ impl Procedure for NewOrder {
     }
 }
 
-fn run(args: &NewOrderArgs, session: &mut Session<'_>) -> Result<Vec<u8>, Stop> {
+/// Enters an order.
+pub(super) fn run(args: &NewOrderArgs, session: &mut Session<'_>) -> Result<Vec<u8>, Stop> {
     let NewOrderArgs { district, customer, entry, .. } = *args;
     let tax = |record: &[u8]| Site::tax_and_name(&mut Reader::new(record)).map(|(tax, _)| tax);
     let warehouse_tax =

@@ -11,7 +11,7 @@ use super::args::{
 use super::draw::{self, Skew};
 use super::rows::Date;
 use super::tables::{DISTRICTS, District, Warehouse};
-use super::{Mix, Scale, Tpcc};
+use super::{Mix, Scale, Tpcc, long};
 use crate::time::Timestamp;
 
 /// Orders that name an item that does not exist, of a hundred (clause 2.4.1.4).
@@ -32,6 +32,7 @@ pub struct Terminal {
     skew: Skew,
     home: District,
     reach: Reach,
+    long: (u32, u32),
 }
 
 /// The warehouses that remote ones are drawn from: `first`, and every `step`th after it.
@@ -47,7 +48,7 @@ impl Terminal {
     /// warehouses in turn, and then their districts; where a region has no warehouse, all
     /// warehouses.
     pub(super) fn new(tpcc: &Tpcc, client: Client) -> Self {
-        let Tpcc { mix, seed, warehouses, scale, own_region } = *tpcc;
+        let Tpcc { mix, seed, warehouses, scale, own_region, long } = *tpcc;
         let (first, step, turn) = match client.region() < warehouses {
             true => (client.region(), client.regions, client.index_in_region()),
             false => (0, 1, client.index),
@@ -60,7 +61,7 @@ impl Terminal {
             true => Reach { first: first + 1, step, count: of_region },
             false => Reach { first: 1, step: 1, count: warehouses },
         };
-        Self { mix, scale, skew: Skew::new(seed), home, reach }
+        Self { mix, scale, skew: Skew::new(seed), home, reach, long }
     }
 
     /// The home warehouse, and the district of it that Stock-Level looks at.
@@ -70,6 +71,10 @@ impl Terminal {
 
     pub(in super::super) fn next(&mut self, dice: &mut Dice, now: Timestamp) -> Call {
         let date = Date::of(now);
+        let (long, orders) = self.long;
+        if long > 0 && dice.percent(long.into()) {
+            return self.long_order(orders, dice, date);
+        }
         let card = match self.mix {
             Mix::Standard => dice.below(100),
             Mix::NewOrderPayment => dice.below(2) * 45,
@@ -116,6 +121,20 @@ impl Terminal {
             all_lines[line_count - 1].item = self.scale.items + 1;
         }
         NewOrderArgs { district, customer, entry, line_count, all_lines }
+    }
+
+    /// Many orders as one transaction, none of which is rolled back.
+    fn long_order(&self, orders: u32, dice: &mut Dice, entry: Date) -> Call {
+        let order = |_| {
+            let mut order = self.new_order(dice, entry);
+            let items = self.scale.items;
+            let lines = &mut order.all_lines[..order.line_count];
+            lines.iter_mut().for_each(|line| line.item = line.item.min(items));
+            order
+        };
+        let orders: Vec<NewOrderArgs> = (0..orders).map(order).collect();
+        let args = Bytes::from(long::encode(&orders));
+        Call { procedure: "tpcc_long", args, label: "long-order", is_read_only: false }
     }
 
     fn payment(&self, dice: &mut Dice, date: Date) -> Call {

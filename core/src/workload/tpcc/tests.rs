@@ -257,3 +257,19 @@ fn the_load_follows_clause_4_3() {
     assert!((400..600).contains(&original(ITEM)), "{} of 5,000 items", original(ITEM));
     assert!((400..600).contains(&original(STOCK_INFO)), "{} stocks", original(STOCK_INFO));
 }
+
+#[test]
+fn long_orders_are_orders_and_all_conditions_hold_with_them() {
+    let settings = Settings { long: 10, long_times: 20, ..small() };
+    let mut bench = Bench::new("tpcc-nopay", &settings);
+    assert!(bench.workload.procedures().contains(&"tpcc_long"));
+    let before = bench.check().facts["orders"];
+    let ended = bench.run_many(1_000);
+    let (long, aborted) = ended["long-order"];
+    assert!((60..140).contains(&long) && aborted == 0, "{ended:?}");
+    let orders = i64::from(20 * long + ended["new-order"].0);
+    assert_eq!(bench.check().facts["orders"] - before, orders);
+    assert!(Tpcc::new(Mix::Standard, &Settings { long_times: 101, ..small() }).is_err());
+    let malformed = bench.procedure("tpcc_long").footprint(&[7]);
+    assert_eq!(malformed, Some(crate::txn::Footprint::default()));
+}

@@ -156,3 +156,26 @@ fn lost_rows_and_values_of_another_length_are_violations() {
     model.put(ROWS, key(199), Some(Value::copy_from(&[0; 21])));
     assert!(bench.workload.check(&model).is_err());
 }
+
+#[test]
+fn long_transactions_are_as_many_and_as_long_as_they_are_asked_to_be() {
+    let settings = Settings { long: 20, long_times: 30, ..small() };
+    let mut bench = Bench::new("ycsb-f", &settings);
+    let (mut long, mut modified) = (0, 0);
+    for _ in 0..1_000 {
+        let call = bench.next();
+        let ops = ops(&call.args);
+        let is_long = call.label == "long-write";
+        assert_eq!(ops.len(), if is_long { 300 } else { OPS_PER_TXN }, "{}", call.label);
+        long += u32::from(is_long);
+        modified += ops.iter().filter(|op| matches!(op, Op::Modify { .. })).count() as i64;
+        bench.run(&call).expect("nothing aborts");
+    }
+    assert!((150..250).contains(&long), "{long}");
+    assert_eq!(bench.check().facts["increments"], modified, "no increment of a long one is lost");
+    let too_much = Settings { long: 1, long_times: 100, value_len: 100_000, ..small() };
+    let refused = Ycsb::new(Mix::A, &too_much).unwrap_err();
+    assert!(refused.to_string().contains("up to 100 MB"), "{refused}");
+    assert!(Ycsb::new(Mix::A, &Settings { long: 101, ..small() }).is_err());
+    assert!(Ycsb::new(Mix::A, &Settings { long_times: 101, ..small() }).is_err());
+}

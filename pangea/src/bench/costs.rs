@@ -1,0 +1,302 @@
+//! What a run cost: processors by node and stage, memory, disks, and the wide area by link.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::Serialize;
+
+use super::stages::Stages;
+use super::usage::{Carried, Usage};
+use crate::table::numbers;
+
+/// More links than these are in the JSON alone.
+const LINKS_SHOWN_MAX: usize = 20;
+/// What the protocol counts of its own batches, each once, before compression.
+const PAYLOAD: &str = "batch_bytes";
+const EPOCHS: &str = "epochs";
+/// The part of the processors' time that is the load's.
+const LOAD: &str = "load";
+/// Nodes in one process.
+const TOGETHER: &str = "nodes";
+
+/// All of it. Figures by node are by region.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Costs {
+    cpu_us_per_txn: BTreeMap<String, f64>,
+    /// Cores that were busy, of the nodes and the load together.
+    cores_used: f64,
+    memory_mb: BTreeMap<String, f64>,
+    memory_peak_mb: BTreeMap<String, f64>,
+    fsyncs_per_sec: BTreeMap<String, f64>,
+    fsyncs_per_txn: BTreeMap<String, f64>,
+    wan_bytes_per_txn: f64,
+    wan_bytes_per_txn_uncompressed: f64,
+    wan_frames_per_txn: f64,
+    /// By sender, then by receiver.
+    links: BTreeMap<String, BTreeMap<String, Link>>,
+    /// The bytes of a transaction's part of its batch after compression, once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    payload_bytes_per_txn: Option<f64>,
+    /// By how much that is exceeded, when it goes to each of a node's peers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    wan_bytes_over_payload: Option<f64>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    stages_us_per_txn: BTreeMap<String, Stages>,
+    /// Of a node, in the mean of all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stages_ms_per_epoch: Option<Stages>,
+}
+
+/// What one node sent to another.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+struct Link {
+    bytes_per_txn: f64,
+    bytes_per_txn_uncompressed: f64,
+    messages_per_txn: f64,
+    bytes_per_sec: f64,
+}
+
+impl Costs {
+    /// Of a run in which so many transactions committed, in so many seconds.
+    pub fn new(regions: &[String], used: &Usage, committed: u64, seconds: f64) -> Self {
+        let txns = committed as f64;
+        // Nodes in one process are told apart by nobody but themselves.
+        let is_one = used.node_cpu_us.len() == 1 && regions.len() > 1;
+        let names = if is_one { vec![TOGETHER.to_owned()] } else { regions.to_vec() };
+        let by_node = |values: Vec<f64>| names.iter().cloned().zip(values).collect();
+        let by_region = |values: Vec<f64>| regions.iter().cloned().zip(values).collect();
+        let of = |values: &[f64]| values.iter().map(|value| value / txns).collect();
+        let megabytes = |bytes: &[u64]| bytes.iter().map(|&it| it as f64 / 1e6).collect();
+        let counted = |name: &str| -> Vec<f64> {
+            used.counters.iter().filter_map(|it| it.get(name)).map(|&it| it as f64).collect()
+        };
+        let mut cpu_us_per_txn: BTreeMap<String, f64> = by_node(of(&used.node_cpu_us));
+        cpu_us_per_txn.insert(LOAD.to_owned(), used.load_cpu_us / txns);
+        let cpu_us = used.node_cpu_us.iter().sum::<f64>() + used.load_cpu_us;
+        let fsyncs = counted("fsyncs");
+        let wan = used.wan();
+        let payload = payload_bytes(used);
+        let peers = regions.len().saturating_sub(1) as f64;
+        let over = payload.map(|payload| wan.wire_bytes as f64 / payload / peers);
+        let link = |carried: &Carried| Link {
+            bytes_per_txn: carried.wire_bytes as f64 / txns,
+            bytes_per_txn_uncompressed: carried.bytes as f64 / txns,
+            messages_per_txn: carried.frames as f64 / txns,
+            bytes_per_sec: carried.wire_bytes as f64 / seconds,
+        };
+        let links_of = |(from, sent): (usize, &Vec<Carried>)| {
+            let to = sent.iter().enumerate().filter(|(to, _)| *to != from);
+            let links = to.map(|(to, carried)| (regions[to].clone(), link(carried))).collect();
+            (regions[from].clone(), links)
+        };
+        let stages = stages(used);
+        let us_per_txn = |of: &Stages| Stages::mean(std::slice::from_ref(of), 1.0 / txns);
+        let epochs = counted(EPOCHS).iter().sum::<f64>() / used.counters.len().max(1) as f64;
+        let per_epoch =
+            (epochs > 0.0 && !stages.is_empty()).then(|| Stages::mean(&stages, 1.0 / epochs / 1e3));
+        Self {
+            cpu_us_per_txn,
+            cores_used: cpu_us / 1e6 / seconds,
+            memory_mb: by_node(megabytes(&used.node_memory_bytes)),
+            memory_peak_mb: by_node(megabytes(&used.node_memory_bytes_peak)),
+            fsyncs_per_sec: by_region(fsyncs.iter().map(|count| count / seconds).collect()),
+            fsyncs_per_txn: by_region(of(&fsyncs)),
+            wan_bytes_per_txn: wan.wire_bytes as f64 / txns,
+            wan_bytes_per_txn_uncompressed: wan.bytes as f64 / txns,
+            wan_frames_per_txn: wan.frames as f64 / txns,
+            links: used.links.iter().enumerate().map(links_of).collect(),
+            payload_bytes_per_txn: payload.map(|payload| payload / txns),
+            wan_bytes_over_payload: over.filter(|over| over.is_finite()),
+            stages_us_per_txn: regions.iter().cloned().zip(stages.iter().map(us_per_txn)).collect(),
+            stages_ms_per_epoch: per_epoch,
+        }
+    }
+}
+
+/// CPU time by stage of each node, in microseconds, where all were metered.
+fn stages(used: &Usage) -> Vec<Stages> {
+    let of = |(node, counters): (usize, &BTreeMap<String, u64>)| {
+        let threads = used.threads.get(node).copied().unwrap_or_default();
+        let cpu_us = used.node_cpu_us.get(node).copied()?;
+        Stages::new(counters, threads, cpu_us)
+    };
+    // Nodes in one process can't be told apart by what the kernel says.
+    if used.node_cpu_us.len() != used.counters.len() {
+        return Vec::new();
+    }
+    used.counters.iter().enumerate().map(of).collect::<Option<Vec<_>>>().unwrap_or_default()
+}
+
+/// The bytes of all batches, each once, as they are on the wire: what the protocol counts before
+/// compression, and how much the lane that carries batches was compressed.
+fn payload_bytes(used: &Usage) -> Option<f64> {
+    let nodes = used.counters.iter().zip(&used.links);
+    let bytes = nodes.map(|(counters, sent)| {
+        let plain = *counters.get(PAYLOAD)? as f64;
+        let all = sent.iter().fold(Carried::default(), |all, link| all.plus(*link));
+        let ratio = match all.bulk_bytes {
+            0 => 1.0,
+            bytes => all.bulk_wire_bytes as f64 / bytes as f64,
+        };
+        Some(plain * ratio)
+    });
+    let all = bytes.sum::<Option<f64>>()?;
+    (all > 0.0).then_some(all)
+}
+
+impl Costs {
+    fn fmt_links(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let count = self.links.values().map(BTreeMap::len).sum::<usize>();
+        if count == 0 || count > LINKS_SHOWN_MAX {
+            return Ok(());
+        }
+        let header = ["link", "bytes a txn", "uncompressed", "messages a txn", "KB/s"];
+        let mut table = numbers(&header);
+        for (from, sent) in &self.links {
+            for (to, link) in sent {
+                table.add_row([
+                    format!("{from} to {to}"),
+                    format!("{:.0}", link.bytes_per_txn),
+                    format!("{:.0}", link.bytes_per_txn_uncompressed),
+                    format!("{:.3}", link.messages_per_txn),
+                    format!("{:.0}", link.bytes_per_sec / 1e3),
+                ]);
+            }
+        }
+        writeln!(f, "\n{table}\n")
+    }
+
+    fn fmt_stages(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(per_epoch) = &self.stages_ms_per_epoch else { return Ok(()) };
+        let names = self.stages_us_per_txn.keys().map(|region| format!("{region} us"));
+        let header: Vec<String> = std::iter::once("CPU time of a transaction".to_owned())
+            .chain(names)
+            .chain(["an epoch, ms".to_owned()])
+            .collect();
+        let mut table = numbers(&header);
+        for (index, (words, ms)) in per_epoch.in_words().enumerate() {
+            let us = |stages: &Stages| stages.in_words().nth(index).map_or(0.0, |(_, us)| us);
+            let cells = self.stages_us_per_txn.values().map(|it| format!("{:.2}", us(it)));
+            let cells = std::iter::once(words.to_owned()).chain(cells);
+            table.add_row(cells.chain([format!("{ms:.3}")]));
+        }
+        writeln!(f, "\n{table}\n")
+    }
+}
+
+impl fmt::Display for Costs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let each = |values: &BTreeMap<String, f64>, digits: usize, unit: &str| {
+            let of = values.iter().map(|(name, value)| format!("{name} {value:.digits$}{unit}"));
+            of.collect::<Vec<_>>().join(", ")
+        };
+        writeln!(f, "  cpu a txn    {}", each(&self.cpu_us_per_txn, 0, " us"))?;
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        writeln!(f, "  cores busy   {:.2} of {cores}", self.cores_used)?;
+        writeln!(f, "  memory       {}", each(&self.memory_mb, 0, " MB"))?;
+        if !self.memory_peak_mb.is_empty() {
+            writeln!(f, "  at its peak  {}", each(&self.memory_peak_mb, 0, " MB"))?;
+        }
+        if !self.fsyncs_per_sec.is_empty() {
+            writeln!(f, "  fsyncs       {}", each(&self.fsyncs_per_sec, 0, " a second"))?;
+        }
+        self.fmt_stages(f)?;
+        if self.links.len() < 2 {
+            return Ok(());
+        }
+        writeln!(
+            f,
+            "  wide area    {:.0} bytes a txn ({:.0} before compression), {:.2} frames",
+            self.wan_bytes_per_txn, self.wan_bytes_per_txn_uncompressed, self.wan_frames_per_txn
+        )?;
+        if let (Some(payload), Some(over)) =
+            (self.payload_bytes_per_txn, self.wan_bytes_over_payload)
+        {
+            let peers = self.links.len() - 1;
+            writeln!(
+                f,
+                "               {over:.2} times the {payload:.0} bytes of a txn's batch, \
+                 compressed, to {peers} peers"
+            )?;
+        }
+        self.fmt_links(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::stages::Threads;
+    use super::*;
+
+    fn used() -> Usage {
+        let sent = |wire_bytes, bulk_bytes| Carried {
+            frames: 10,
+            bytes: bulk_bytes + 100,
+            wire_bytes,
+            bulk_bytes,
+            bulk_wire_bytes: wire_bytes - 100,
+        };
+        let counters = |payload| {
+            let counters = [(PAYLOAD, payload), ("fsyncs", 50), (EPOCHS, 4)];
+            counters.map(|(name, value)| (name.to_owned(), value)).into()
+        };
+        Usage {
+            node_cpu_us: vec![400.0, 600.0],
+            load_cpu_us: 200.0,
+            threads: vec![Threads::default(); 2],
+            node_memory_bytes: vec![5_000_000, 6_000_000],
+            node_memory_bytes_peak: vec![7_000_000, 8_000_000],
+            links: vec![
+                vec![Carried::default(), sent(600, 1_000)],
+                vec![sent(1_100, 2_000), Carried::default()],
+            ],
+            counters: vec![counters(1_000), counters(2_000)],
+            ways: vec![Vec::new(); 2],
+        }
+    }
+
+    #[test]
+    fn links_add_up_to_the_total_and_payload_is_counted_once() {
+        let regions = ["a".to_owned(), "b".to_owned()];
+        let costs = Costs::new(&regions, &used(), 10, 2.0);
+        let links = || costs.links.values().flat_map(BTreeMap::values);
+        let bytes: f64 = links().map(|link| link.bytes_per_txn).sum();
+        assert!((bytes - costs.wan_bytes_per_txn).abs() < 1e-9 && bytes == 170.0, "{bytes}");
+        let frames: f64 = links().map(|link| link.messages_per_txn).sum();
+        assert_eq!((frames, costs.wan_frames_per_txn), (2.0, 2.0));
+        // Both lanes were compressed to a half: 500 and 1,000 bytes of batches; 1,700 were sent.
+        assert_eq!(costs.payload_bytes_per_txn, Some(150.0));
+        let over = costs.wan_bytes_over_payload.unwrap();
+        assert!((over - 1_700.0 / 1_500.0).abs() < 1e-9, "{over}");
+        assert_eq!(costs.fsyncs_per_sec["a"], 25.0);
+        assert_eq!(costs.cpu_us_per_txn["b"], 60.0);
+        assert!(costs.stages_ms_per_epoch.is_none(), "nobody metered");
+        let text = costs.to_string();
+        assert!(text.contains("1.13 times the 150 bytes"), "{text}");
+        assert!(text.contains("a to b"), "{text}");
+    }
+
+    #[test]
+    fn what_was_sent_twice_is_over_the_payload() {
+        let mut used = used();
+        for link in used.links.iter_mut().flatten() {
+            *link = link.plus(*link);
+        }
+        let regions = ["a".to_owned(), "b".to_owned()];
+        let over = Costs::new(&regions, &used, 10, 2.0).wan_bytes_over_payload.unwrap();
+        assert!((over - 2.0 * 1_700.0 / 1_500.0).abs() < 1e-9, "{over}");
+    }
+
+    #[test]
+    fn a_node_alone_has_no_wide_area() {
+        let alone = Usage {
+            node_cpu_us: vec![9.0],
+            links: vec![vec![Carried::default()]],
+            counters: vec![BTreeMap::from([(PAYLOAD.to_owned(), 500)])],
+            ..Usage::default()
+        };
+        let costs = Costs::new(&["a".to_owned()], &alone, 1, 1.0);
+        assert_eq!((costs.wan_bytes_per_txn, costs.wan_bytes_over_payload), (0.0, None));
+        assert!(!costs.to_string().contains("wide area"));
+    }
+}

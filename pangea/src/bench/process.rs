@@ -1,0 +1,244 @@
+//! `--via process`: the nodes in this process, and calls without sockets between clients and nodes.
+//!
+//! With one region and `--durability memory` that is the engine alone: no client protocol, no
+//! replication, no disk. Nodes of several regions talk to each other over loopback as ever, and
+//! tables are loaded and checked by the native protocol.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use pangea_core::protocol::Protocol;
+use pangea_core::workload::{self, Workload};
+use pangea_node::client::Client;
+use pangea_node::config::Config;
+use pangea_node::meter::Meter;
+use pangea_node::node::Node;
+use pangea_peers::{cpu_us_by_thread, memory_bytes_peak};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+use super::faults::Happened;
+use super::report::Report;
+use super::stages::Threads;
+use super::usage::{self, RUNTIME_THREADS, Usage};
+use super::{Arguments, END_DEADLINE, Measured, Subject, Via, check as checks, load, measure_all};
+use crate::cluster::{Directory, Plan, replicas};
+use crate::drive::{self, Connection, Drive, THREADS, Within};
+use crate::failure::Failure;
+use crate::protocol::{WithProtocol, registry, with_protocol};
+use crate::signals::Signals;
+
+/// How long nodes may take to agree on their first coordinator.
+const USABLE_DEADLINE: Duration = Duration::from_secs(30);
+
+/// Keeps this thread, and all that it starts from here on, to so many of the cores that it may
+/// use.
+///
+/// # Errors
+/// When there are not so many.
+pub fn keep_to_cores(cores: usize) -> Result<(), Failure> {
+    let cant = |error| Failure::failed("can't choose cores", error);
+    let mine = sched_getaffinity(None).map_err(cant)?;
+    let (mut fewer, mut found) = (CpuSet::new(), 0);
+    for core in (0..CpuSet::MAX_CPU).filter(|&core| mine.is_set(core)).take(cores) {
+        fewer.set(core);
+        found += 1;
+    }
+    if found < cores {
+        return Err(Failure::Usage(format!("--cores {cores}: there are {found}")));
+    }
+    sched_setaffinity(None, &fewer).map_err(cant)
+}
+
+impl Arguments {
+    /// Refuses nodes that are no processes of their own.
+    ///
+    /// # Errors
+    /// When they are not.
+    pub fn check_is_cluster(&self) -> Result<(), Failure> {
+        match self.via {
+            Via::Native | Via::Postgres => Ok(()),
+            Via::Process => Err(Failure::Usage(
+                "--via process: costs are those of nodes that are processes; leave it out"
+                    .to_owned(),
+            )),
+        }
+    }
+}
+
+/// Starts nodes in this process, gives them the work, and stops them.
+pub fn run(arguments: &Arguments) -> Result<Report, Failure> {
+    if let Some(cores) = arguments.cores {
+        keep_to_cores(cores as usize)?;
+    }
+    // After the cores were chosen: by default a node has a worker for each.
+    let plan = arguments.plan()?;
+    let (workload, settings) = (arguments.workload()?, arguments.workload_settings());
+    let directory = Directory::new(&arguments.place())?;
+    let configs = plan.configs(directory.path())?;
+    let runtime = crate::runtime(1)?;
+    let measured = runtime.block_on(async {
+        let mut signals = Signals::new()?;
+        let nodes = Nodes::start(&configs, plan.is_metered)?;
+        let measured = tokio::select! {
+            measured = measure(arguments, &nodes, &configs, (&workload, &settings)) => measured,
+            () = signals.received() => Err(Failure::Interrupted("interrupted".to_owned())),
+        };
+        let stopped = nodes.stop();
+        let measured = measured?;
+        stopped.map(|()| measured)
+    });
+    // Whatever came of it, nothing is left.
+    let removed = directory.close();
+    let report = Report::new(arguments, &plan, measured?);
+    removed.map(|()| report)
+}
+
+/// A node of this process, whatever its protocol.
+trait Running {
+    fn within(&self) -> Arc<dyn Within>;
+    fn stop(self: Box<Self>) -> Result<(), String>;
+}
+
+impl<P: Protocol> Running for Node<P> {
+    fn within(&self) -> Arc<dyn Within> {
+        Arc::new(self.handle().clone())
+    }
+
+    fn stop(self: Box<Self>) -> Result<(), String> {
+        Node::stop(*self)
+    }
+}
+
+struct Start<'a> {
+    config: &'a Config,
+    is_metered: bool,
+}
+
+impl WithProtocol for Start<'_> {
+    type Output = Result<Box<dyn Running>, Failure>;
+
+    fn run<P: Protocol>(self) -> Self::Output {
+        let meter = self.is_metered.then(Arc::<Meter>::default);
+        let node = Node::<P>::start_metered(self.config, registry(), meter);
+        let node = node.map_err(|error| Failure::failed("a node can't start", error))?;
+        Ok(Box::new(node))
+    }
+}
+
+/// The nodes.
+struct Nodes(Vec<Box<dyn Running>>);
+
+impl Nodes {
+    fn start(configs: &[Config], is_metered: bool) -> Result<Self, Failure> {
+        let start = |config: &Config| {
+            with_protocol(&config.protocol, Start { config, is_metered }).flatten()
+        };
+        Ok(Self(configs.iter().map(start).collect::<Result<_, _>>()?))
+    }
+
+    fn stop(self) -> Result<(), Failure> {
+        let mut stopped = Ok(());
+        for node in self.0 {
+            stopped = stopped.and(node.stop().map_err(Failure::Failed));
+        }
+        stopped
+    }
+}
+
+/// Loads, warms up, measures and checks.
+async fn measure(
+    arguments: &Arguments,
+    nodes: &Nodes,
+    configs: &[Config],
+    (workload, settings): (&Workload, &workload::Settings),
+) -> Result<Measured, Failure> {
+    let mut clients = Vec::new();
+    for config in configs {
+        let client = Client::connect(config.me().peer, &config.cluster).await;
+        clients.push(client.map_err(|error| Failure::failed(&config.me().region, error))?);
+    }
+    let usable = tokio::time::timeout(USABLE_DEADLINE, replicas::settled(&clients)).await;
+    usable.map_err(|_| Failure::Failed("the nodes don't agree with each other".to_owned()))??;
+    let load_secs = load(workload, &clients).await?;
+    replicas::settled(&clients).await?;
+    let connections: Vec<Vec<Connection>> =
+        nodes.0.iter().map(|node| vec![Connection::Within(node.within())]).collect();
+    let Arguments { clients: count, seed, .. } = *arguments;
+    let drive_settings = drive::Settings { clients: count, seed, pace: arguments.pace() };
+    let drive = Drive::start(workload, &connections, &drive_settings);
+    let mut runs = measure_all(arguments, &drive, &mut Ours { clients: &clients }).await?;
+    let committed = drive.end(END_DEADLINE).await?;
+    let checked = checks::all(&clients, workload, settings, committed).await?;
+    runs.sort_by(|a, b| b.throughput_per_sec().total_cmp(&a.throughput_per_sec()));
+    Ok(Measured { runs, load_secs, checked })
+}
+
+/// Nodes of this process. Nothing happens to them.
+struct Ours<'a> {
+    clients: &'a [Client],
+}
+
+impl Subject for Ours<'_> {
+    async fn used(&mut self) -> Result<(Usage, BTreeMap<String, u64>), Failure> {
+        let process = usage::process(None)?;
+        let by_thread = cpu_us_by_thread(std::process::id());
+        // What the runtime does is the load's too: an open loop, and what is shown meanwhile.
+        let is_load = |name: &str| [THREADS, RUNTIME_THREADS].iter().any(|it| name.starts_with(it));
+        let of_load = by_thread.iter().filter(|(name, _)| is_load(name));
+        let load_cpu_us: f64 = of_load.map(|(_, us)| us).sum();
+        let threads = Threads { sql_us: 0.0, ..usage::threads(std::process::id()) };
+        let mut used = Usage {
+            node_cpu_us: vec![(process.cpu_us - load_cpu_us).max(0.0)],
+            load_cpu_us,
+            threads: vec![threads],
+            node_memory_bytes: vec![process.memory_bytes],
+            node_memory_bytes_peak: memory_bytes_peak(std::process::id()).into_iter().collect(),
+            ..Usage::default()
+        };
+        used.ask(self.clients).await?;
+        Ok((used, BTreeMap::new()))
+    }
+
+    async fn harm(&mut self, _: Instant) -> Result<Vec<Happened>, Failure> {
+        Ok(Vec::new())
+    }
+
+    fn is_harmed(&self) -> bool {
+        false
+    }
+}
+
+/// Refuses what nodes in this process can't do.
+///
+/// # Errors
+/// Which option that is, and what to do.
+pub fn check(arguments: &Arguments, plan: Plan) -> Result<Plan, Failure> {
+    let is_process = arguments.via == Via::Process;
+    match arguments.faults.first() {
+        _ if arguments.cores.is_some() && !is_process => {
+            Err(Failure::Usage("--cores: it takes --via process".to_owned()))
+        }
+        Some(fault) if is_process => Err(Failure::Usage(format!(
+            "--fault {fault}: nodes in one process live and die together; leave out --via process"
+        ))),
+        _ => Ok(plan),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_is_kept_to_one_core_and_more_than_there_are_is_refused() {
+        // Of a thread of its own: those of other tests go on where they are.
+        let kept = || {
+            keep_to_cores(1).unwrap();
+            sched_getaffinity(None).unwrap().count()
+        };
+        assert_eq!(std::thread::spawn(kept).join().unwrap(), 1);
+        let refused = keep_to_cores(CpuSet::MAX_CPU).unwrap_err();
+        assert!(refused.to_string().contains("there are "), "{refused}");
+    }
+}

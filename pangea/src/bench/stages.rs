@@ -1,0 +1,144 @@
+//! What nodes spend their CPU time on, by the stages of a transaction: for `--stages`.
+//!
+//! Metered nodes count the time of each kind of step and work (`node/src/meter.rs`). Here kinds
+//! become the stages that a reader of the protocol's chapter knows, and what no kind holds is a
+//! stage too, so that all of them together are what the kernel says of the process.
+
+use std::collections::BTreeMap;
+
+use pangea_core::work::Work;
+use pangea_node::meter::COUNTERS;
+use serde::Serialize;
+
+/// A stage, and the kinds of steps and works that are in it.
+struct Stage {
+    name: &'static str,
+    /// For a reader.
+    words: &'static str,
+    kinds: &'static [&'static str],
+}
+
+const fn stage(name: &'static str, words: &'static str, kinds: &'static [&'static str]) -> Stage {
+    Stage { name, words, kinds }
+}
+
+/// Kinds that are in no other are steps of the event loop.
+const STEPS: &str = "steps";
+/// What the kernel says and no kind.
+const REST: &str = "rest";
+
+const ALL: [Stage; 15] = [
+    stage("execute", "run at the source", &[Work::Execute.name(), Work::Probe.name()]),
+    stage("chains", "validation: chains", &[Work::Validate.name()]),
+    stage("stale", "stale check", &[Work::Stale.name()]),
+    stage("graph", "conflict graph", &[Work::Graph.name()]),
+    stage("solver", "independent set", &[Work::Solve.name()]),
+    stage("apply", "apply write sets", &[Work::Apply.name()]),
+    stage("reexecute", "run in order", &[Work::Order.name()]),
+    stage("settle", "end of an epoch", &[Work::Settle.name()]),
+    stage("send", "encode and send", &[Work::Encode.name(), "effect_send", "send"]),
+    stage("receive", "receive, decode", &[Work::Decode.name(), "receive"]),
+    stage("log", "log", &["log_write"]),
+    stage("client", "client protocol", &["client_request", "client_answer"]),
+    stage(STEPS, "other steps", &[]),
+    stage("pool", "pool's threads", &[]),
+    stage(REST, "rest", &[]),
+];
+
+/// CPU time that the kernel tells of threads which nobody meters, in microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Threads {
+    /// Those that serve PostgreSQL's protocol.
+    pub sql_us: f64,
+    /// Those that do data-parallel work beside the event loop.
+    pub pool_us: f64,
+}
+
+/// CPU time by stage.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(transparent)]
+pub struct Stages(BTreeMap<&'static str, f64>);
+
+impl Stages {
+    /// Of a node's counters and of what it took in all, in microseconds. Nothing where it was not
+    /// metered.
+    pub fn new(counters: &BTreeMap<String, u64>, threads: Threads, cpu_us: f64) -> Option<Self> {
+        let mut ns: BTreeMap<&'static str, f64> = BTreeMap::new();
+        for (name, value) in counters {
+            let kind = name.strip_prefix(COUNTERS).and_then(|name| name.strip_suffix(".y"));
+            let Some(kind) = kind else { continue };
+            let stage = ALL.iter().find(|stage| stage.kinds.contains(&kind));
+            *ns.entry(stage.map_or(STEPS, |stage| stage.name)).or_default() += *value as f64;
+        }
+        if ns.is_empty() {
+            return None;
+        }
+        *ns.entry("client").or_default() += threads.sql_us * 1e3;
+        *ns.entry("pool").or_default() += threads.pool_us * 1e3;
+        let told: f64 = ns.values().sum();
+        // Clocks of threads and of the process are read at different moments.
+        ns.insert(REST, (cpu_us * 1e3 - told).max(0.0));
+        let us = |stage: &Stage| (stage.name, ns.get(stage.name).copied().unwrap_or(0.0) / 1e3);
+        Some(Self(ALL.iter().map(us).collect()))
+    }
+
+    /// The mean of several nodes, times a factor.
+    pub fn mean(nodes: &[Self], factor: f64) -> Self {
+        let mean = |stage: &Stage| {
+            let sum: f64 = nodes.iter().map(|node| node.of(stage.name)).sum();
+            (stage.name, sum / nodes.len() as f64 * factor)
+        };
+        Self(ALL.iter().map(mean).collect())
+    }
+
+    fn of(&self, name: &str) -> f64 {
+        self.0.get(name).copied().unwrap_or(0.0)
+    }
+
+    /// In their order: the name for a reader, and how much.
+    pub fn in_words(&self) -> impl Iterator<Item = (&'static str, f64)> + '_ {
+        ALL.iter().map(|stage| (stage.words, self.of(stage.name)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counters(kinds: &[(&str, u64)]) -> BTreeMap<String, u64> {
+        kinds.iter().map(|(kind, ns)| (format!("{COUNTERS}{kind}"), *ns)).collect()
+    }
+
+    #[test]
+    fn stages_and_the_rest_are_all_that_the_process_took() {
+        let counters = counters(&[
+            ("work_stale.y", 3_000_000),
+            ("work_stale.n", 77),
+            ("message_batch.y", 2_000_000),
+            ("timer.y", 1_000_000),
+            ("fsync.80", 5),
+        ]);
+        let threads = Threads { sql_us: 500.0, pool_us: 0.0 };
+        let stages = Stages::new(&counters, threads, 10_000.0).unwrap();
+        assert_eq!((stages.of("stale"), stages.of(STEPS)), (3_000.0, 3_000.0));
+        assert_eq!((stages.of("client"), stages.of(REST)), (500.0, 3_500.0));
+        let sum: f64 = stages.0.values().sum();
+        assert!((sum - 10_000.0).abs() < 1e-9, "{sum}");
+        let mean = Stages::mean(&[stages.clone(), Stages::default()], 2.0);
+        assert_eq!(mean.of("stale"), 3_000.0);
+    }
+
+    #[test]
+    fn a_node_that_was_not_metered_has_no_stages() {
+        let counters = BTreeMap::from([("epochs".to_owned(), 9)]);
+        assert_eq!(Stages::new(&counters, Threads::default(), 10.0), None);
+    }
+
+    #[test]
+    fn every_kind_of_work_is_in_one_stage() {
+        for work in Work::ALL {
+            let count = ALL.iter().filter(|stage| stage.kinds.contains(&work.name())).count();
+            assert_eq!(count, 1, "{}", work.name());
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! Where the time of the median and of the p99 transaction went.
+//!
+//! Nodes follow some of their transactions ([`Way`]), and clients remember how long they waited for
+//! the same ones ([`Followed`]). One transaction is no median: its parts are its own. So a bar is
+//! the mean of those around the quantile, whose parts add up to what their clients waited; what a
+//! client waited longer than its node took is a part of its own: the way there and back, and the
+//! client's own turn.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use pangea_node::driver::{Part, Ran, Way};
+use serde::Serialize;
+
+use crate::drive::Followed;
+
+/// The part that no node sees.
+const OTHER: &str = "other";
+/// Around the median and the p99: so large a share of all, on either side.
+const MEDIAN_HALF: f64 = 0.025;
+const P99_HALF: f64 = 0.005;
+/// Fewer than these have no quantile worth a bar.
+const MEDIAN_OF_MIN: usize = 10;
+const P99_OF_MIN: usize = 200;
+/// How wide a bar is on a terminal.
+const BAR_WIDTH: f64 = 40.0;
+
+/// Parts in their order: the name, and what it is in words.
+const PARTS: [(&str, &str); 10] = [
+    (Part::Inbox.name(), "waits for the event loop"),
+    (Part::Execute.name(), "runs at its source"),
+    (Part::Batch.name(), "waits for its batch to close"),
+    (Part::Log.name(), "batch to the log, fsync"),
+    (Part::Replicate.name(), "batch acknowledged by enough"),
+    (Part::Agree.name(), "agreement on its place"),
+    (Part::Turn.name(), "waits for what is before it"),
+    (Part::Validate.name(), "validation, valid writes"),
+    (Part::Order.name(), "run in order, end of epoch"),
+    (OTHER, "client, and the way to it"),
+];
+
+/// A transaction that both its node and its client know of.
+#[derive(Clone, Debug)]
+struct Known {
+    label: &'static str,
+    region: usize,
+    ran: Ran,
+    latency_us: f64,
+    us: [u32; Part::ALL.len()],
+}
+
+/// How often first runs did not stand, of those that are known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Runs {
+    /// How many are known.
+    pub followed: u64,
+    /// How many of them were run again in order.
+    pub again: u64,
+    /// How many were run in order alone.
+    pub in_order: u64,
+}
+
+impl Runs {
+    fn add(&mut self, ran: Ran) {
+        self.followed += 1;
+        match ran {
+            Ran::Once => {}
+            Ran::Again => self.again += 1,
+            Ran::InOrder => self.in_order += 1,
+        }
+    }
+
+    /// The share that was run again, of those that are known.
+    pub fn share_again(&self) -> Option<f64> {
+        (self.followed > 0).then(|| self.again as f64 / self.followed as f64)
+    }
+}
+
+/// All that is known.
+#[derive(Debug, Default)]
+pub struct Ways {
+    all: Vec<Known>,
+    /// Nodes alone know of them: by PostgreSQL's protocol no client hears a transaction's number.
+    is_of_nodes: bool,
+}
+
+impl Ways {
+    /// Lays what nodes and clients know of the same transactions together, by region.
+    pub fn new(nodes: &[Vec<Way>], clients: &[Followed]) -> Self {
+        let is_of_nodes = clients.iter().all(Followed::is_empty);
+        let of_region = |(region, (ways, calls)): (usize, (&Vec<Way>, &Followed))| {
+            let known = |way: &Way| {
+                let Way { ran, us, .. } = *way;
+                let at_node = us.iter().map(|&us| f64::from(us)).sum();
+                let (label, latency_us) = match calls.call(way.sequence) {
+                    Some(call) => (call.label, call.latency.as_secs_f64() * 1e6),
+                    None if is_of_nodes => ("", at_node),
+                    None => return None,
+                };
+                Some(Known { label, region, ran, latency_us, us })
+            };
+            ways.iter().filter_map(known).collect::<Vec<_>>()
+        };
+        let all = nodes.iter().zip(clients).enumerate().flat_map(of_region).collect();
+        Self { all, is_of_nodes }
+    }
+
+    /// What became of first runs, in these regions and of this kind, where one is asked for.
+    pub fn runs(&self, region: Option<usize>, label: Option<&str>) -> Runs {
+        let mut runs = Runs::default();
+        let is_it = |known: &&Known| {
+            region.is_none_or(|region| known.region == region)
+                && label.is_none_or(|label| known.label == label)
+        };
+        self.all.iter().filter(is_it).for_each(|known| runs.add(known.ran));
+        runs
+    }
+
+    /// The bars. Where nodes alone know of transactions, a quantile of theirs is laid beside the
+    /// same one of all that clients waited: `quantile_ms` tells it.
+    pub fn waterfall(mut self, quantile_ms: impl Fn(f64) -> f64) -> Waterfall {
+        self.all.sort_by(|a, b| a.latency_us.total_cmp(&b.latency_us));
+        let bar = |quantile, half, least| {
+            let waited = self.is_of_nodes.then(|| quantile_ms(quantile));
+            (self.all.len() >= least).then(|| Bar::new(around(&self.all, quantile, half), waited))
+        };
+        Waterfall {
+            followed: self.all.len(),
+            p50: bar(0.5, MEDIAN_HALF, MEDIAN_OF_MIN),
+            p99: bar(0.99, P99_HALF, P99_OF_MIN),
+        }
+    }
+}
+
+/// Those around a quantile.
+fn around(sorted: &[Known], quantile: f64, half: f64) -> &[Known] {
+    let count = sorted.len() as f64;
+    let from = ((quantile - half) * count).floor() as usize;
+    let to = ((quantile + half) * count).ceil() as usize;
+    &sorted[from..to.clamp(from + 1, sorted.len())]
+}
+
+/// Where the time went.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Waterfall {
+    /// Of how many transactions that is known.
+    followed: usize,
+    /// Of the median.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    p50: Option<Bar>,
+    /// Of the p99.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    p99: Option<Bar>,
+}
+
+/// A quantile's time, and its parts.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct Bar {
+    latency_ms: f64,
+    /// It is the mean of so many.
+    of: usize,
+    parts_ms: BTreeMap<&'static str, f64>,
+}
+
+impl Bar {
+    /// The mean of some, which is so long where that is known from elsewhere.
+    fn new(of: &[Known], waited_ms: Option<f64>) -> Self {
+        let count = of.len() as f64;
+        let mean = |sum: f64| sum / count / 1e3;
+        let mean_ms = mean(of.iter().map(|known| known.latency_us).sum());
+        let latency_ms = waited_ms.map_or(mean_ms, |waited| waited.max(mean_ms));
+        let part = |part: Part| {
+            let sum = of.iter().map(|known| f64::from(known.us[part as usize])).sum();
+            (part.name(), mean(sum))
+        };
+        let mut parts_ms: BTreeMap<_, _> = Part::ALL.into_iter().map(part).collect();
+        let told: f64 = parts_ms.values().sum();
+        parts_ms.insert(OTHER, (latency_ms - told).max(0.0));
+        Self { latency_ms, of: of.len(), parts_ms }
+    }
+}
+
+impl fmt::Display for Waterfall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let followed = self.followed;
+        for (name, bar) in [("median", &self.p50), ("p99", &self.p99)] {
+            let Some(Bar { latency_ms, of, parts_ms }) = bar else { continue };
+            writeln!(
+                f,
+                "  where the {name}'s {latency_ms:.1} ms went (mean of {of} of {followed} \
+                 that were followed)"
+            )?;
+            let mut before = 0.0;
+            for (part, words) in PARTS {
+                let ms = parts_ms[part];
+                let column = |ms: f64| (ms / latency_ms * BAR_WIDTH).round() as usize;
+                let (from, to) = (column(before), column(before + ms));
+                let bar = format!("{}{}", " ".repeat(from), "█".repeat(to.saturating_sub(from)));
+                before += ms;
+                let percent = ms / latency_ms * 100.0;
+                let line = format!("    {words:<28} {ms:>9.2} ms {percent:>5.1} %  {bar}");
+                writeln!(f, "{}", line.trim_end())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pangea_core::ids::{NodeId, SnapshotVersion, TxnId};
+    use pangea_core::txn::Outcome;
+    use std::time::Duration;
+
+    /// `count` transactions of a region: number `n` took `n` ms at its node, nine parts the same,
+    /// and its client waited a ms longer.
+    fn region(node: u16, count: u64) -> (Vec<Way>, Followed) {
+        let (mut ways, mut followed) = (Vec::new(), Followed::default());
+        for sequence in 1..=count {
+            let ran = if sequence.is_multiple_of(4) { Ran::Again } else { Ran::Once };
+            ways.push(Way { sequence, ran, us: [sequence as u32 * 1_000 / 9; 9] });
+            let txn = TxnId::new(NodeId(node), sequence);
+            let outcome =
+                Outcome::Committed { txn, version: SnapshotVersion(1), result: Vec::new() };
+            followed.add("pay", Duration::from_millis(sequence + 1), &outcome);
+        }
+        (ways, followed)
+    }
+
+    #[test]
+    fn parts_add_up_to_what_clients_waited() {
+        let (a, b) = (region(0, 1_000), region(1, 1_000));
+        let ways = Ways::new(&[a.0, b.0], &[a.1, b.1]);
+        assert_eq!(ways.runs(None, None), Runs { followed: 2_000, again: 500, in_order: 0 });
+        assert_eq!(ways.runs(Some(1), Some("pay")).share_again(), Some(0.25));
+        assert_eq!(ways.runs(Some(1), Some("order")).share_again(), None);
+        let waterfall = ways.waterfall(|_| panic!("clients know"));
+        let (p50, p99) = (waterfall.p50.clone().unwrap(), waterfall.p99.clone().unwrap());
+        assert!((p50.latency_ms - 501.5).abs() < 2.0, "{p50:?}");
+        assert!((p99.latency_ms - 991.0).abs() < 2.0, "{p99:?}");
+        for bar in [&p50, &p99] {
+            let sum: f64 = bar.parts_ms.values().sum();
+            assert!((sum - bar.latency_ms).abs() < 1e-6, "{bar:?}");
+            assert!((bar.parts_ms[OTHER] - 1.0).abs() < 0.01, "{bar:?}");
+            assert_eq!(bar.parts_ms.len(), PARTS.len());
+        }
+        let text = waterfall.to_string();
+        assert!(text.contains("where the median's 501.5 ms went (mean of 100 of 2000"), "{text}");
+        assert_eq!(text.lines().count(), 2 * (PARTS.len() + 1));
+    }
+
+    #[test]
+    fn a_few_have_no_p99_and_what_one_side_alone_knows_is_left_out() {
+        let (mut ways, followed) = region(0, 100);
+        ways.extend(region(0, 150).0.split_off(100));
+        let waterfall = Ways::new(&[ways], &[followed]).waterfall(|_| 0.0);
+        assert_eq!(waterfall.followed, 100);
+        assert!(waterfall.p50.is_some() && waterfall.p99.is_none());
+        assert_eq!(Ways::new(&[], &[]).waterfall(|_| 0.0).to_string(), "");
+    }
+
+    #[test]
+    fn what_nodes_alone_know_is_laid_beside_the_clients_quantiles() {
+        let (ways, _) = region(0, 1_000);
+        let waterfall = Ways::new(&[ways], &[Followed::default()]).waterfall(|_| 2_000.0);
+        let p50 = waterfall.p50.unwrap();
+        assert!((p50.latency_ms - 2_000.0).abs() < 1e-9, "{p50:?}");
+        assert!((p50.parts_ms[OTHER] - 1_500.0).abs() < 2.0, "{p50:?}");
+    }
+}

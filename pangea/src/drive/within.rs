@@ -1,0 +1,241 @@
+//! Clients in the same process as their nodes: calls without sockets, made and answered in batches.
+//!
+//! ```text
+//!   load thread --submit_many--> node's event loop --outcome, each--> done
+//!        ^                                                              |
+//!        '------------------- all that there are, at a time ------------'
+//! ```
+//!
+//! One thread for each region has all of its clients. While it makes calls, outcomes gather; it
+//! takes all of them at once, and sleeps only when there are none. So a client costs its call and
+//! an entry in a list, and no thread, task or wake-up.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use bytes::Bytes;
+use pangea_core::ids::ProcedureId;
+use pangea_core::protocol::Protocol;
+use pangea_core::txn::{Outcome, Program};
+use pangea_node::client::ClientError;
+use pangea_node::driver::{Answer, CommitReply, Handle};
+use pangea_sql::engine::{Engine, Unavailable};
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+
+use super::{Phase, Shared, Terminal, now};
+
+/// What the threads are called, which the kernel tells with their CPU time.
+pub const THREADS: &str = "load-";
+
+/// A node of this process, whatever its protocol.
+pub trait Within: Send + Sync {
+    /// Orders and commits programs; each reply is called once.
+    fn submit(&self, programs: Vec<(Program, CommitReply)>);
+
+    /// The number of a procedure.
+    fn procedure(&self, name: &str) -> Option<ProcedureId>;
+
+    /// Whether the node takes calls, as far as is known.
+    fn is_running(&self) -> bool;
+}
+
+impl<P: Protocol> Within for Handle<P> {
+    fn submit(&self, programs: Vec<(Program, CommitReply)>) {
+        self.submit_many(programs);
+    }
+
+    fn procedure(&self, name: &str) -> Option<ProcedureId> {
+        self.registry().id(name)
+    }
+
+    fn is_running(&self) -> bool {
+        self.inbox().closed_because().is_empty()
+    }
+}
+
+type Ended = Result<Outcome, Unavailable>;
+
+/// Makes one call and waits for its outcome.
+///
+/// # Errors
+/// When there is none.
+pub async fn call(node: &dyn Within, name: &str, args: &Bytes) -> Result<Outcome, ClientError> {
+    let (sender, outcome) = oneshot::channel();
+    // Whoever does not wait any more does not want it.
+    let reply = Answer::new(move |ended: Ended| drop(sender.send(ended)));
+    node.submit(vec![(program(node, name, args.clone())?, reply)]);
+    let lost = || ClientError::Ambiguous("the node has ended".to_owned());
+    let ended = outcome.await.map_err(|_| lost())?;
+    ended.map_err(|Unavailable { reason }| ClientError::Ambiguous(reason))
+}
+
+fn program(node: &dyn Within, name: &str, args: Bytes) -> Result<Program, ClientError> {
+    let unknown = || ClientError::Refused(format!("there is no procedure {name:?}"));
+    let procedure = node.procedure(name).ok_or_else(unknown)?;
+    Ok(Program::Call { procedure, args })
+}
+
+/// Outcomes that the load has not looked at.
+#[derive(Default)]
+struct Done {
+    state: Mutex<Outcomes>,
+    wake: Condvar,
+}
+
+#[derive(Default)]
+struct Outcomes {
+    ended: Vec<(usize, Ended)>,
+    is_idle: bool,
+}
+
+impl Done {
+    fn lock(&self) -> MutexGuard<'_, Outcomes> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A client's call has ended.
+    fn push(&self, client: usize, ended: Ended) {
+        let mut state = self.lock();
+        state.ended.push((client, ended));
+        if std::mem::take(&mut state.is_idle) {
+            self.wake.notify_one();
+        }
+    }
+
+    /// All that there are, once there is one.
+    fn take(&self, into: &mut Vec<(usize, Ended)>) {
+        assert!(into.is_empty(), "what was taken before was looked at");
+        let mut state = self.lock();
+        while state.ended.is_empty() {
+            state.is_idle = true;
+            state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.is_idle = false;
+        std::mem::swap(&mut state.ended, into);
+    }
+}
+
+/// Lets a region's clients work, each with one call in flight, on a thread of their own.
+pub(super) fn spawn(
+    tasks: &mut JoinSet<()>,
+    node: Arc<dyn Within>,
+    region: usize,
+    terminals: Vec<Terminal>,
+    shared: Arc<Shared>,
+) {
+    let (sender, ended) = oneshot::channel();
+    let run = move || {
+        Clients { node, region, terminals, shared }.work();
+        // Whoever waited may have given up.
+        let _ = sender.send(());
+    };
+    let thread = std::thread::Builder::new().name(format!("{THREADS}{region}")).spawn(run);
+    tasks.spawn(async move {
+        let thread = thread.expect("the system has threads to give");
+        ended.await.expect("the load's thread does not panic");
+        drop(thread);
+    });
+}
+
+/// A region's clients.
+struct Clients {
+    node: Arc<dyn Within>,
+    region: usize,
+    terminals: Vec<Terminal>,
+    shared: Arc<Shared>,
+}
+
+impl Clients {
+    fn work(mut self) {
+        let done = Arc::new(Done::default());
+        let mut made = vec![("", Instant::now()); self.terminals.len()];
+        let mut free: Vec<usize> = (0..self.terminals.len()).collect();
+        let (mut in_flight, mut ended) = (0, Vec::new());
+        loop {
+            if !self.shared.is_in(Phase::Ending) {
+                in_flight += free.len();
+                self.call(&mut free, &mut made, &done);
+            }
+            if in_flight == 0 {
+                return;
+            }
+            done.take(&mut ended);
+            in_flight -= ended.len();
+            free.extend(ended.iter().map(|(client, _)| *client));
+            if self.count(&mut ended, &made) && !self.node.is_running() {
+                // Whatever is in flight is given up, and nothing else will be taken.
+                return;
+            }
+        }
+    }
+
+    /// Makes a call for each client that has none.
+    fn call(
+        &mut self,
+        free: &mut Vec<usize>,
+        made: &mut [(&'static str, Instant)],
+        done: &Arc<Done>,
+    ) {
+        let at = Instant::now();
+        let date = now();
+        let mut programs = Vec::with_capacity(free.len());
+        for client in free.drain(..) {
+            let call = self.terminals[client].next_at(date);
+            made[client] = (call.label, at);
+            let done = done.clone();
+            let reply = Answer::new(move |ended| done.push(client, ended));
+            let program = program(&*self.node, call.procedure, call.args);
+            programs.push((program.expect("a node knows the workloads' procedures"), reply));
+        }
+        self.node.submit(programs);
+    }
+
+    /// Counts what has ended, under one lock. Whether some of it has no outcome.
+    fn count(&self, ended: &mut Vec<(usize, Ended)>, made: &[(&'static str, Instant)]) -> bool {
+        let is_measured = self.shared.is_in(Phase::Measured);
+        let (now, mut has_lost) = (Instant::now(), false);
+        let mut counted = self.shared.counted();
+        for (client, ended) in ended.drain(..) {
+            let (label, at) = made[client];
+            has_lost |= ended.is_err();
+            let lost = |Unavailable { reason }| ClientError::Ambiguous(reason);
+            counted.end(self.region, label, now - at, &ended.map_err(lost), is_measured);
+        }
+        has_lost
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pangea_core::ids::{SnapshotVersion, TxnId};
+
+    #[test]
+    fn outcomes_are_taken_all_at_a_time_and_each_once() {
+        let done = Arc::new(Done::default());
+        let push = |client| {
+            let (txn, version) = (TxnId::default(), SnapshotVersion(1));
+            done.push(client, Ok(Outcome::Committed { txn, version, result: Vec::new() }));
+        };
+        push(3);
+        push(1);
+        let mut ended = Vec::new();
+        done.take(&mut ended);
+        assert_eq!(ended.iter().map(|(client, _)| *client).collect::<Vec<_>>(), [3, 1]);
+        ended.clear();
+        let taker = {
+            let done = done.clone();
+            std::thread::spawn(move || {
+                let mut ended = Vec::new();
+                done.take(&mut ended);
+                ended.len()
+            })
+        };
+        while !done.lock().is_idle {
+            std::thread::yield_now();
+        }
+        push(2);
+        assert_eq!(taker.join().unwrap(), 1, "who sleeps is woken");
+    }
+}
