@@ -16,6 +16,7 @@
 //! on stderr that says what to do; the exit code is 0 when all went well, 1 when something failed,
 //! a check included, 2 when the command makes no sense, and 130 when it was interrupted.
 
+mod allocator;
 mod bench;
 mod calibrate;
 mod check;

@@ -19,6 +19,7 @@ use pangea_sql::session::authorization::{has_passwords, set_first_password};
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
 
+use crate::allocator;
 use crate::failure::Failure;
 use crate::protocol::{WithProtocol, programs, registry, with_protocol};
 use crate::signals::Signals;
@@ -79,11 +80,16 @@ pub struct Arguments {
 
 /// Runs a node.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    // First: nothing that was done before outlives it.
+    let not_kept = allocator::keep_freed_memory();
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
         .with_max_level(arguments.log)
         .with_ansi(false)
         .init();
+    if let Some(error) = not_kept {
+        tracing::warn!(%error, "freed memory goes back to the system at once: slower than need be");
+    }
     let config = Config::read_of(&arguments.config, Some(&crate::protocol::NAMES));
     let mut config = config.map_err(|error| Failure::Usage(error.to_string()))?;
     config.is_replaced = arguments.replace;
