@@ -62,8 +62,17 @@ pub(super) struct Table<H> {
 #[repr(align(64))]
 pub(super) struct Shard<H> {
     pub(super) rows: RwLock<HashTable<Row<H>>>,
-    /// What the shard's rows take, for [`Table::memory_bytes`].
+    /// What the shard's rows take, for [`Table::memory_bytes`]. Changed while they are locked alone.
     bytes: AtomicUsize,
+}
+
+impl<H> Shard<H> {
+    /// Counts what the rows take more, and less. Only while they are locked for writing: nobody else
+    /// changes it then, so that it takes no atomic step.
+    fn count_bytes(&self, more: usize, less: usize) {
+        let bytes = self.bytes.load(Ordering::Relaxed) + more;
+        self.bytes.store(bytes.wrapping_sub(less), Ordering::Relaxed);
+    }
 }
 
 /// A key and its versions: one cache line, for headers of eight bytes.
@@ -155,18 +164,17 @@ impl<H: Header> Table<H> {
         let mut rows = write(&shard.rows);
         let Some(row) = rows.find_mut(hash, |row| row.key == *key) else {
             let row = Row { key: key.clone(), chain: Chain::new(version) };
-            shard.bytes.fetch_add(row.bytes() + value_bytes, Ordering::Relaxed);
+            shard.count_bytes(row.bytes() + value_bytes, 0);
             rows.insert_unique(hash, row, |row| hash_bytes(&row.key));
             return Left { is_new: true, is_garbage: is_deletion };
         };
         let is_superseding = match row.chain.push(version) {
             Pushed::Superseded => {
-                shard.bytes.fetch_add(older_bytes, Ordering::Relaxed);
+                shard.count_bytes(older_bytes, 0);
                 true
             }
             Pushed::Replaced { value_bytes: before } => {
-                shard.bytes.fetch_add(value_bytes, Ordering::Relaxed);
-                shard.bytes.fetch_sub(before, Ordering::Relaxed);
+                shard.count_bytes(value_bytes, before);
                 false
             }
         };
@@ -183,7 +191,7 @@ impl<H: Header> Table<H> {
             let truncated = found.get_mut().chain.truncate(floor);
             let is_gone = found.get().chain.is_gone(floor);
             let row_bytes = if is_gone { found.remove().0.bytes() } else { 0 };
-            shard.bytes.fetch_sub(truncated.bytes() + row_bytes, Ordering::Relaxed);
+            shard.count_bytes(0, truncated.bytes() + row_bytes);
             (truncated, is_gone)
         };
         if is_gone {
