@@ -112,6 +112,22 @@ fn a_key_inserted_and_deleted_in_one_version_leaves_nothing() {
     assert_eq!((store.reclaim(SnapshotVersion(1)), store.len(TABLE)), (1, 0));
 }
 
+/// A new key waits for its place in the order until somebody scans. One that was deleted and
+/// reclaimed before that would come to the order later, and nobody would ever take it out.
+#[test]
+fn a_key_that_is_reclaimed_while_it_waits_does_not_come_to_the_order() {
+    let store = store_at(1);
+    store.apply(TABLE, key(b"k"), version(1, Some(b"one")));
+    store.apply(TABLE, key(b"k"), version(2, None));
+    store.publish(SnapshotVersion(2));
+    assert_eq!(store.reclaim(SnapshotVersion(2)), 2);
+    store.settle(&Sequential);
+    let mut found = Vec::new();
+    let order = &store.tables.table(TABLE).expect("it was written").order;
+    order.collect((Bound::Unbounded, Bound::Unbounded), Direction::Forward, 9, &mut found);
+    assert_eq!(found, []);
+}
+
 #[test]
 fn reclamation_in_small_steps_gets_done() {
     let store = store_at(1);
