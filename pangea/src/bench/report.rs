@@ -5,9 +5,11 @@ use std::fmt;
 
 use serde::Serialize;
 
+use super::Arguments;
 use super::check::Checked;
 use super::faults::Happened;
-use super::{Arguments, Measured, Run};
+use super::ground::LabUsage;
+use super::measure::{Measured, Run};
 use crate::cluster::Plan;
 use crate::drive::Samples;
 use crate::table::numbers;
@@ -39,17 +41,34 @@ pub struct Report {
     /// How the first execution of each transaction fared, in shares of all, at the first node.
     shares: BTreeMap<&'static str, f64>,
     cpu_us_per_txn: BTreeMap<String, f64>,
-    /// Cores that were busy, of the nodes and the load together.
+    /// Cores that were busy, of the nodes, the load and a lab together.
     cores_used: f64,
     memory_mb: BTreeMap<String, f64>,
     wan_bytes_per_txn: f64,
     wan_bytes_per_txn_uncompressed: f64,
     wan_frames_per_txn: f64,
+    /// What passed between the regions of a lab, and what the lab itself took.
+    #[serde(flatten)]
+    lab: Option<Lab>,
     elapsed_secs: f64,
     load_secs: f64,
     check: Checked,
     /// What the protocol counted at each node in the measured time.
     counters: BTreeMap<String, BTreeMap<String, u64>>,
+}
+
+/// A lab in the measured time.
+#[derive(Clone, Debug, Serialize)]
+struct Lab {
+    /// Bytes between regions as they are on the wire, of servers and of clients that are elsewhere.
+    link_bytes_per_txn: f64,
+    link_packets_per_txn: f64,
+    /// Processor time of the router.
+    router_cpu_us_per_txn: f64,
+    /// By how much later than they should packets were handed over: of the whole time of the lab.
+    link_late_us: BTreeMap<&'static str, f64>,
+    /// Packets that were dropped since the router was too slow.
+    link_overruns: u64,
 }
 
 /// Commits over the measured time.
@@ -73,6 +92,10 @@ struct Settings {
     regions: Vec<String>,
     rtt_ms_max: f64,
     jitter_ms: f64,
+    /// Whether the distance is that of a lab.
+    lab: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bandwidth_mbit: Option<f64>,
     via: String,
     clients: u32,
     /// Of an open loop.
@@ -138,6 +161,19 @@ impl Part {
     }
 }
 
+impl Lab {
+    fn new(used: &LabUsage, per_txn: impl Fn(f64) -> f64) -> Self {
+        let LabUsage { bytes, packets, router_cpu_us, overruns, late_us } = used;
+        Self {
+            link_bytes_per_txn: per_txn(*bytes as f64),
+            link_packets_per_txn: per_txn(*packets as f64),
+            router_cpu_us_per_txn: per_txn(*router_cpu_us),
+            link_late_us: ["p50", "p99", "max"].into_iter().zip(*late_us).collect(),
+            link_overruns: *overruns,
+        }
+    }
+}
+
 impl Settings {
     fn new(arguments: &Arguments, plan: &Plan) -> Self {
         let (workload, _) = arguments.names();
@@ -152,6 +188,8 @@ impl Settings {
             regions: plan.regions.clone(),
             rtt_ms_max: plan.round_trip_ms_max(),
             jitter_ms: plan.jitter_ms,
+            lab: arguments.ground.lab,
+            bandwidth_mbit: arguments.ground.bandwidth,
             via: format!("{:?}", arguments.via).to_lowercase(),
             clients: arguments.clients,
             rate_per_sec: arguments.rate,
@@ -181,7 +219,8 @@ impl Report {
         let cpu: Vec<f64> = used.node_cpu_us.iter().map(|&us| per_txn(us)).collect();
         let mut cpu_us_per_txn: BTreeMap<String, f64> = by_region(&cpu);
         cpu_us_per_txn.insert("load".to_owned(), per_txn(used.load_cpu_us));
-        let cpu_us: f64 = used.node_cpu_us.iter().sum::<f64>() + used.load_cpu_us;
+        let router_cpu_us = used.lab.as_ref().map_or(0.0, |lab| lab.router_cpu_us);
+        let cpu_us = used.node_cpu_us.iter().sum::<f64>() + used.load_cpu_us + router_cpu_us;
         let memory: Vec<f64> =
             used.node_memory_bytes.iter().map(|&bytes| bytes as f64 / 1e6).collect();
         let parts = |of: &BTreeMap<&'static str, Samples>| {
@@ -219,6 +258,7 @@ impl Report {
             wan_bytes_per_txn: per_txn(used.wan_bytes as f64),
             wan_bytes_per_txn_uncompressed: per_txn(used.wan_bytes_uncompressed as f64),
             wan_frames_per_txn: per_txn(used.wan_frames as f64),
+            lab: used.lab.as_ref().map(|lab| Lab::new(lab, per_txn)),
             elapsed_secs: seconds,
             load_secs: measured.load_secs,
             check: measured.checked,
@@ -295,6 +335,7 @@ impl fmt::Display for Report {
                 self.wan_frames_per_txn
             )?;
         }
+        self.fmt_lab(f)?;
         let Checked { digest, version, workload: facts } = &self.check;
         let at = version.map(|version| format!(" at v{version}")).unwrap_or_default();
         writeln!(f, "  check        {} replicas equal{at}: {digest}", regions.len())?;
@@ -316,6 +357,29 @@ impl fmt::Display for Report {
 }
 
 impl Report {
+    /// What passed between the regions of a lab.
+    fn fmt_lab(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(lab) = &self.lab else { return Ok(()) };
+        let late = |name| lab.link_late_us.get(name).copied().unwrap_or(0.0);
+        writeln!(
+            f,
+            "  links        {:.0} bytes a txn in {:.1} packets, late by {:.0} us (p99 {:.0} us); \
+             the router took {:.0} us",
+            lab.link_bytes_per_txn,
+            lab.link_packets_per_txn,
+            late("p50"),
+            late("p99"),
+            lab.router_cpu_us_per_txn
+        )?;
+        match lab.link_overruns {
+            0 => Ok(()),
+            count => writeln!(
+                f,
+                "               {count} packets were dropped: this machine was too slow for the lab"
+            ),
+        }
+    }
+
     /// What was done to nodes, and what came of it.
     fn fmt_faults(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for fault in &self.faults {

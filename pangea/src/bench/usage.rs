@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use pangea_node::client::Client;
 use pangea_peers::{Peer, Process};
 
+use super::ground::LabUsage;
 use crate::cluster::Cluster;
 use crate::failure::Failure;
 
@@ -25,6 +26,8 @@ pub struct Usage {
     pub wan_frames: u64,
     /// What the protocol counted, by node.
     pub counters: Vec<BTreeMap<String, u64>>,
+    /// What the lab counted, where there is one.
+    pub lab: Option<LabUsage>,
 }
 
 impl Usage {
@@ -71,6 +74,13 @@ impl Usage {
         })
     }
 
+    /// The same in a lab, whose router is a thread of this process and no part of the load.
+    pub fn in_lab(mut self, lab: Option<LabUsage>) -> Self {
+        self.load_cpu_us -= lab.as_ref().map_or(0.0, |lab| lab.router_cpu_us);
+        self.lab = lab;
+        self
+    }
+
     /// What was added since `before`. Memory stays what it is. A node that was started again
     /// meanwhile began anew: what it did before that is not known.
     pub fn since(&self, before: &Self) -> Self {
@@ -98,6 +108,7 @@ impl Usage {
                 .saturating_sub(before.wan_bytes_uncompressed),
             wan_frames: self.wan_frames.saturating_sub(before.wan_frames),
             counters: self.counters.iter().zip(&before.counters).map(counters).collect(),
+            lab: self.lab.as_ref().zip(before.lab.as_ref()).map(|(lab, before)| lab.since(before)),
         }
     }
 }
@@ -129,5 +140,17 @@ mod tests {
         assert_eq!(of(9.0).since(&of(4.0)).node_cpu_us, [5.0]);
         assert_eq!(of(3.0).since(&of(4.0)).node_cpu_us, [3.0], "it was started again");
         assert_eq!(before.since(&after).wan_bytes, 0);
+    }
+
+    #[test]
+    fn a_labs_router_is_no_load() {
+        let of = |load_cpu_us, router_cpu_us, bytes| {
+            let lab = LabUsage { router_cpu_us, bytes, ..LabUsage::default() };
+            Usage { load_cpu_us, ..Usage::default() }.in_lab(Some(lab))
+        };
+        let since = of(90.0, 20.0, 7).since(&of(30.0, 10.0, 3));
+        assert_eq!(since.load_cpu_us, 50.0);
+        let lab = since.lab.unwrap();
+        assert_eq!((lab.router_cpu_us, lab.bytes), (10.0, 4));
     }
 }

@@ -132,7 +132,13 @@ fn pause(chart: &Chart, line: &Line) -> String {
 /// Every point in one line.
 pub(super) fn summary(material: &Material<'_>) -> Markup {
     let Material { plan, checked, results, facts } = material;
-    let axes: Vec<&str> = plan.axes.iter().map(|axis| axis.name.as_str()).collect();
+    let mut axes: Vec<&str> = plan.axes.iter().map(|axis| axis.name.as_str()).collect();
+    let steps = plan.axes.iter().flat_map(|axis| &axis.steps);
+    for (name, _) in steps.flat_map(|step| &step.finer) {
+        if !axes.contains(&name.as_str()) {
+            axes.push(name);
+        }
+    }
     html! {
         div.scroll tabindex="0" role="region" aria-label="All runs" {
             table {
@@ -149,7 +155,10 @@ pub(super) fn summary(material: &Material<'_>) -> Markup {
                         @let key = point.key(&facts.build);
                         tr {
                             @for axis in &axes {
-                                td.text { (point.labels[*axis]) }
+                                td.text {
+                                    @if let Some(value) = point.coordinate(axis) { (value) }
+                                    @else { "–" }
+                                }
                             }
                             td.text { (badge(point.engine)) }
                             @for (path, _) in COLUMNS {
