@@ -1,7 +1,8 @@
 //! The databases that users would pick instead, started and given the same work as Pangea.
 //!
 //! ```text
-//!   Kind::check --> Peer::start(places) --> load --> access(place).open() --> call --> check --> stop
+//!   Kind::check --> Peer::start(places) --> load --> access(place).open() --> call
+//!               --> check --> stop
 //! ```
 //!
 //! - [`galera`]: MariaDB Galera, a master in every place;

@@ -139,7 +139,8 @@ impl Server {
         Ok(())
     }
 
-    /// Stops it and all that it has started where they are, as SIGSTOP does, until they are resumed.
+    /// Stops it and all that it has started where they are, as SIGSTOP does, until they are
+    /// resumed.
     pub fn pause(&mut self) {
         match &self.family {
             Some(family) if family.found.elapsed() < FAMILY_FRESH => family.tell(Signal::STOP),

@@ -1,6 +1,6 @@
-//! Tuning: an option such as the number of clients has another best value for each point, and trying
-//! values takes more runs than the figures need. So every value is run once, and the best of them
-//! as often as the plan says.
+//! Tuning: an option such as the number of clients has another best value for each point, and
+//! trying values takes more runs than the figures need. So every value is run once, and the best of
+//! them as often as the plan says.
 
 use std::collections::BTreeSet;
 

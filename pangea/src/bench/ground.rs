@@ -9,7 +9,10 @@
 //! In a lab a region's clients are tasks of a runtime whose threads are in the region's network
 //! namespace, since a socket is of the namespace of the thread that makes it. What is common to all
 //! (servers are started, tables loaded and checked, nodes asked for what they count) is done from
-//! the first region, by a thread that lives as long as the servers.
+//! the first region, by a thread that lives as long as the servers. While tables are loaded the
+//! regions are beside each other; before clients connect they move apart.
+
+use std::time::Duration;
 
 use pangea_lab::{Lab, LabError, Region, WideArea};
 use tokio::runtime::{Handle, Runtime};
@@ -40,6 +43,8 @@ pub struct Ground {
     runtimes: Vec<Runtime>,
     regions: Vec<Region>,
     wide_area: Option<WideArea>,
+    /// How far apart the regions are to be, each pair in both orders.
+    round_trips: Vec<Vec<Duration>>,
 }
 
 /// What a lab counted so far.
@@ -96,7 +101,7 @@ pub fn check(arguments: &Arguments, plan: &Plan) -> Result<(), Failure> {
 
 /// The lab that a cluster or a peer would be in.
 fn options(arguments: &Arguments, plan: &Plan) -> Result<pangea_lab::Options, Failure> {
-    let of_ms = |ms: f64| std::time::Duration::try_from_secs_f64(ms / 1e3);
+    let of_ms = |ms: f64| Duration::try_from_secs_f64(ms / 1e3);
     let bits = arguments.ground.bandwidth.map(|mbit| {
         // Also refuses what is no number.
         let is_one = (0.001..=MBIT_MAX).contains(&mbit);
@@ -136,8 +141,11 @@ pub fn on<R: Send>(
     if !arguments.ground.lab {
         return work(&Ground::loopback(), &mut signals);
     }
-    let lab = Lab::up(&options(arguments, plan)?).map_err(failure)?;
-    let done = Ground::of(&lab).and_then(|ground| {
+    let far = options(arguments, plan)?;
+    let near = vec![vec![Duration::ZERO; far.regions.len()]; far.regions.len()];
+    let lab =
+        Lab::up(&pangea_lab::Options { round_trips: near, ..far.clone() }).map_err(failure)?;
+    let done = Ground::of(&lab, far.round_trips).and_then(|ground| {
         let first = &lab.regions()[0];
         let done = first.enter(|| work(&ground, &mut signals));
         done.map_err(failure).and_then(|done| done)
@@ -149,14 +157,30 @@ pub fn on<R: Send>(
 impl Ground {
     /// Loopback.
     pub fn loopback() -> Self {
-        Self { runtimes: Vec::new(), regions: Vec::new(), wide_area: None }
+        let (runtimes, regions, round_trips) = (Vec::new(), Vec::new(), Vec::new());
+        Self { runtimes, regions, wide_area: None, round_trips }
     }
 
-    fn of(lab: &Lab) -> Result<Self, Failure> {
+    fn of(lab: &Lab, round_trips: Vec<Vec<Duration>>) -> Result<Self, Failure> {
         let runtime = |region: &Region| region.enter(|| crate::runtime(1)).map_err(failure)?;
         let runtimes = lab.regions().iter().map(runtime).collect::<Result<_, _>>()?;
         let regions = lab.regions().to_vec();
-        Ok(Self { runtimes, regions, wide_area: Some(lab.wide_area().clone()) })
+        Ok(Self { runtimes, regions, wide_area: Some(lab.wide_area().clone()), round_trips })
+    }
+
+    /// Moves the regions as far apart as they are to be. Until then they are beside each other, so
+    /// that loading does not take minutes.
+    ///
+    /// # Errors
+    /// When the lab has ended.
+    pub fn move_apart(&self) -> Result<(), Failure> {
+        let Some(wide_area) = &self.wide_area else { return Ok(()) };
+        for (a, trips) in self.regions.iter().zip(&self.round_trips) {
+            for (b, trip) in self.regions.iter().zip(trips).filter(|(b, _)| a.name() < b.name()) {
+                wide_area.set_round_trip(a.name(), b.name(), *trip).map_err(failure)?;
+            }
+        }
+        Ok(())
     }
 
     /// Whether it is a lab.

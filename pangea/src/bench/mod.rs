@@ -5,8 +5,8 @@
 //! ```
 //!
 //! Nodes are processes of their own; the clients are tasks of this process, each with one call in
-//! flight, in a lab on threads within their regions. What is counted is what ends within the measured time. A run that fails a check has no
-//! throughput: none is printed and none is written.
+//! flight, in a lab on threads within their regions. What is counted is what ends within the
+//! measured time. A run that fails a check has no throughput: none is printed and none is written.
 //!
 //! - [`ground`]: where that is: on loopback, or in a lab;
 //! - [`measure`]: the phases;
@@ -284,6 +284,11 @@ impl Arguments {
     pub fn names(&self) -> (&str, &str) {
         let workload = self.workload.as_deref();
         (workload.expect("the command line asks for it"), &self.protocol)
+    }
+
+    /// The other database that is measured, and how many clients it has.
+    pub fn peer(&self) -> Option<(pangea_peers::Kind, u32)> {
+        self.peer.map(|kind| (kind, self.clients))
     }
 
     /// How large the workload is.

@@ -219,7 +219,10 @@ fn check(point: &Point) -> Result<Needs, String> {
             let (workload, _) = line.bench.names();
             let size = Size::of(workload, line.bench.sizes, plan.regions.len());
             let secs = (line.bench.warmup + line.bench.secs) as f64;
-            Ok(size.needs(secs))
+            Ok(match line.bench.peer() {
+                Some((kind, clients)) => size.needs_of_peer(kind, clients, secs),
+                None => size.needs(secs),
+            })
         }
         Engine::Predicted => {
             let line = PredictedLine::try_parse_from(arguments);
@@ -262,6 +265,13 @@ impl Size {
     /// Starting, agreeing, checking and stopping.
     const AROUND_SECS: f64 = 4.0;
 
+    /// A server of a peer without data.
+    const PEER_MB: f64 = 400.0;
+    /// A session of PostgreSQL, which is a process.
+    const SESSION_MB: f64 = 3.0;
+    /// A peer takes so much longer to load: rows come as text, through one server.
+    const PEER_LOAD: f64 = 2.5;
+
     /// By a workload's name and options.
     pub fn of(workload: &str, sizes: Sizes, replicas: usize) -> Self {
         let settings = sizes.settings(0);
@@ -286,6 +296,23 @@ impl Size {
         Needs {
             memory_mb: node_mb * self.replicas,
             secs: Self::AROUND_SECS + self.load_secs + secs,
+            inputs: 0,
+        }
+    }
+
+    /// The same of a peer's servers.
+    fn needs_of_peer(&self, kind: pangea_peers::Kind, clients: u32, secs: f64) -> Needs {
+        use pangea_peers::Kind::{Etcd, Galera, Postgres};
+        // Starting, copying files to every server, checking and stopping.
+        let (around_secs, session_mb) = match kind {
+            Galera => (25.0, 0.5),
+            Postgres => (15.0, Self::SESSION_MB),
+            Etcd => (10.0, 0.0),
+        };
+        let server_mb = Self::PEER_MB + self.data_mb + self.growth_mb_per_sec * secs;
+        Needs {
+            memory_mb: server_mb * self.replicas + session_mb * f64::from(clients),
+            secs: around_secs + Self::PEER_LOAD * self.load_secs + secs,
             inputs: 0,
         }
     }

@@ -29,7 +29,7 @@ const REOPEN_PAUSE: Duration = Duration::from_millis(100);
 const OPEN_DEADLINE: Duration = Duration::from_secs(5);
 /// Sessions of a region that are opened at a time: over a wide area one after the other would take
 /// minutes, and all at once more than servers like.
-const OPENING_MAX: usize = 32;
+const OPENING_MAX: usize = 64;
 
 /// A way to one node.
 #[derive(Clone)]
