@@ -9,8 +9,10 @@
 //! In a lab a region's clients are tasks of a runtime whose threads are in the region's network
 //! namespace, since a socket is of the namespace of the thread that makes it. What is common to all
 //! (servers are started, tables loaded and checked, nodes asked for what they count) is done from
-//! the first region, by a thread that lives as long as the servers. While tables are loaded the
-//! regions are beside each other; before clients connect they move apart.
+//! the first region, by a thread that lives as long as the servers.
+//!
+//! The distance is there from the beginning, though loading takes longer with it: a connection of
+//! TCP that was made without it has a window for a short way, and takes long to widen it.
 
 use std::time::Duration;
 
@@ -43,8 +45,6 @@ pub struct Ground {
     runtimes: Vec<Runtime>,
     regions: Vec<Region>,
     wide_area: Option<WideArea>,
-    /// How far apart the regions are to be, each pair in both orders.
-    round_trips: Vec<Vec<Duration>>,
 }
 
 /// What a lab counted so far.
@@ -157,30 +157,14 @@ pub fn on<R: Send>(
 impl Ground {
     /// Loopback.
     pub fn loopback() -> Self {
-        let (runtimes, regions, round_trips) = (Vec::new(), Vec::new(), Vec::new());
-        Self { runtimes, regions, wide_area: None, round_trips }
+        Self { runtimes: Vec::new(), regions: Vec::new(), wide_area: None }
     }
 
-    fn of(lab: &Lab, round_trips: Vec<Vec<Duration>>) -> Result<Self, Failure> {
+    fn of(lab: &Lab) -> Result<Self, Failure> {
         let runtime = |region: &Region| region.enter(|| crate::runtime(1)).map_err(failure)?;
         let runtimes = lab.regions().iter().map(runtime).collect::<Result<_, _>>()?;
         let regions = lab.regions().to_vec();
-        Ok(Self { runtimes, regions, wide_area: Some(lab.wide_area().clone()), round_trips })
-    }
-
-    /// Moves the regions as far apart as they are to be. Until then they are beside each other, so
-    /// that loading does not take minutes.
-    ///
-    /// # Errors
-    /// When the lab has ended.
-    pub fn move_apart(&self) -> Result<(), Failure> {
-        let Some(wide_area) = &self.wide_area else { return Ok(()) };
-        for (a, trips) in self.regions.iter().zip(&self.round_trips) {
-            for (b, trip) in self.regions.iter().zip(trips).filter(|(b, _)| a.name() < b.name()) {
-                wide_area.set_round_trip(a.name(), b.name(), *trip).map_err(failure)?;
-            }
-        }
-        Ok(())
+        Ok(Self { runtimes, regions, wide_area: Some(lab.wide_area().clone()) })
     }
 
     /// Whether it is a lab.

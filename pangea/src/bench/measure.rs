@@ -90,7 +90,6 @@ pub(super) async fn ours(
     cluster.usable(&clients).await?;
     let load_secs = load(workload, &clients).await?;
     replicas::settled(&clients).await?;
-    ground.move_apart()?;
     let runtimes = ground.runtimes(clients.len());
     let connections = match arguments.via {
         Via::Native => native(ground, &runtimes, cluster, &clients).await?,

@@ -166,7 +166,6 @@ async fn measure(
     theirs.peer.load(workload, progress).await?;
     bar.finish_and_clear();
     let load_secs = began.elapsed().as_secs_f64();
-    theirs.ground.move_apart()?;
     let regions = theirs.plan.regions.len();
     let runtimes = theirs.ground.runtimes(regions);
     let door = |region| Door::Peer(theirs.peer.access(workload, region));
