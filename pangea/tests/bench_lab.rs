@@ -154,6 +154,21 @@ fn what_is_done_to_a_peers_servers_shows_in_its_pauses() {
 }
 
 #[test]
+fn a_master_and_a_primary_come_back_with_what_they_had_acknowledged() {
+    for (peer, fault, victim) in
+        [("galera", "kill:region-2@1+1", 2), ("postgres", "kill:coordinator@1+1", 1)]
+    {
+        let line = format!("{YCSB} --rtt 10 --peer {peer} --secs 4 --fault {fault}");
+        let json = Bench::new(&line).finish();
+        let what = format!("kill region-{victim}");
+        assert_eq!(json["faults"][0]["what"].as_str(), Some(&what[..]));
+        let stall_ms = number(&json, &format!("/stalls_ms/region-{victim}"));
+        assert!(stall_ms >= 1_000.0, "{peer}: {}", json["stalls_ms"]);
+        assert!(json["check"]["workload"].as_str().unwrap().contains("the same in 3 places"));
+    }
+}
+
+#[test]
 fn ctrl_c_leaves_no_namespace_and_no_process() {
     for (line, servers) in [(SMALLBANK, "start"), (&format!("{YCSB} --peer etcd"), "etcd")] {
         let mut bench = Bench::new(&format!("{line} --rtt 10 --secs 60"));

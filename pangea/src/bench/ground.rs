@@ -34,7 +34,7 @@ pub struct Options {
     /// packets between them take --rtt and --jitter, for Pangea and for peers. Linux, as root
     #[arg(long)]
     pub lab: bool,
-    /// Mbit/s from each region to each other [default: as fast as the machine is]
+    /// Mbit/s from each region of a lab to each other [default: as fast as the machine is]
     #[arg(long, value_name = "MBIT", requires = "lab")]
     pub bandwidth: Option<f64>,
 }
