@@ -5,11 +5,12 @@ use std::fmt;
 
 use serde::Serialize;
 
+use super::Arguments;
 use super::check::Checked;
 use super::costs::Costs;
 use super::faults::Happened;
+use super::measure::{Measured, Run};
 use super::waterfall::{Runs, Waterfall, Ways};
-use super::{Arguments, Measured, Run};
 use crate::cluster::Plan;
 use crate::drive::{Samples, Stats};
 use crate::table::numbers;
@@ -74,6 +75,10 @@ struct Settings {
     regions: Vec<String>,
     rtt_ms_max: f64,
     jitter_ms: f64,
+    /// Whether the distance is that of a lab.
+    lab: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bandwidth_mbit: Option<f64>,
     via: String,
     clients: u32,
     /// Of an open loop.
@@ -197,6 +202,8 @@ impl Settings {
             regions: plan.regions.clone(),
             rtt_ms_max: plan.round_trip_ms_max(),
             jitter_ms: plan.jitter_ms,
+            lab: arguments.ground.lab,
+            bandwidth_mbit: arguments.ground.bandwidth,
             via: format!("{:?}", arguments.via).to_lowercase(),
             clients: arguments.clients,
             rate_per_sec: arguments.rate,

@@ -26,10 +26,11 @@ use pangea_core::time::Timestamp;
 use pangea_core::txn::Outcome;
 use pangea_core::workload::{self, Call, Workload};
 use pangea_node::client::{Client, ClientError};
+use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 
 use crate::failure::Failure;
-pub use connection::{Connection, PeerSession, Session};
+pub use connection::{Connection, Door, sessions};
 pub use followed::Followed;
 pub use samples::{Samples, Stats};
 pub use timeline::Timeline;
@@ -146,14 +147,15 @@ impl Drive {
     /// Starts clients. They are in [`Phase::Unmeasured`].
     ///
     /// Client `i` of a region takes its connection number `i`, and from the first on again where
-    /// there are fewer: those of ours carry any number of calls, those of PostgreSQL's protocol one
-    /// after the other.
+    /// there are fewer: those of ours carry any number of calls, sessions one after the other. Each
+    /// region's clients are tasks of its runtime, so that what they open is of its threads.
     ///
     /// # Panics
-    /// When a region has no connection.
+    /// When a region has no connection or no runtime.
     pub fn start(
         workload: &Workload,
         connections: &[Vec<Connection>],
+        runtimes: &[Handle],
         settings: &Settings,
     ) -> Self {
         let regions = u32::try_from(connections.len()).expect("as many regions as processes");
@@ -187,14 +189,15 @@ impl Drive {
                 }
                 (Pace::Closed { pause }, _) => {
                     for (index, terminal) in terminals.into_iter().enumerate() {
-                        tasks.spawn(work(terminal, line(index), pause));
+                        tasks.spawn_on(work(terminal, line(index), pause), &runtimes[region]);
                     }
                 }
                 (Pace::Open { per_sec }, _) if !terminals.is_empty() => {
                     let rng = fastrand::Rng::with_seed(!settings.seed ^ region as u64);
                     let per_sec = per_sec / f64::from(regions.min(settings.clients));
                     let lines = (0..connections[region].len()).map(line).collect();
-                    tasks.spawn(arrivals::arrive(terminals, lines, per_sec, rng));
+                    let arriving = arrivals::arrive(terminals, lines, per_sec, rng);
+                    tasks.spawn_on(arriving, &runtimes[region]);
                 }
                 (Pace::Open { .. }, _) => {}
             }
