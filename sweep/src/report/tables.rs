@@ -9,13 +9,14 @@ use crate::results::Spread;
 use crate::series::{Chart, Dot, Line, Origin};
 
 /// What of each run is in the table of all.
-const COLUMNS: [(&str, &str); 7] = [
+const COLUMNS: [(&str, &str); 8] = [
     ("throughput_per_sec", "txn/s"),
     ("latency_ms.p50", "p50 ms"),
     ("latency_ms.p99", "p99 ms"),
     ("shares.re-executed", "re-executed"),
     ("cpu_us_per_txn", "CPU µs"),
     ("wan_bytes_per_txn", "WAN bytes"),
+    ("link_bytes_per_txn", "bytes between regions"),
     ("memory_mb", "memory MB"),
 ];
 
@@ -175,6 +176,8 @@ pub(super) fn summary(material: &Material<'_>) -> Markup {
 fn summary_cell(path: &str, found: Option<Spread>) -> Markup {
     match found {
         None => html! { "–" },
+        // Of another database's servers nobody counts what they send to each other.
+        Some(found) if path == "wan_bytes_per_txn" && found.max == 0.0 => html! { "–" },
         Some(found) if path == "throughput_per_sec" => spread(&found),
         Some(found) if path.starts_with("shares.") => {
             html! { (number(found.median * 100.0)) " %" }
