@@ -141,11 +141,8 @@ pub fn on<R: Send>(
     if !arguments.ground.lab {
         return work(&Ground::loopback(), &mut signals);
     }
-    let far = options(arguments, plan)?;
-    let near = vec![vec![Duration::ZERO; far.regions.len()]; far.regions.len()];
-    let lab =
-        Lab::up(&pangea_lab::Options { round_trips: near, ..far.clone() }).map_err(failure)?;
-    let done = Ground::of(&lab, far.round_trips).and_then(|ground| {
+    let lab = Lab::up(&options(arguments, plan)?).map_err(failure)?;
+    let done = Ground::of(&lab).and_then(|ground| {
         let first = &lab.regions()[0];
         let done = first.enter(|| work(&ground, &mut signals));
         done.map_err(failure).and_then(|done| done)
