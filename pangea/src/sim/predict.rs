@@ -173,6 +173,8 @@ impl WithProtocol for Predict<'_> {
                 one_way,
                 bandwidth_bits: self.arguments.bandwidth.map(|mbit| mbit * 1_000_000),
                 clients: self.clients,
+                pace: predict::Pace::Closed,
+                loss: None,
                 warmup: Span::from_ms(self.arguments.warmup * 1_000),
                 duration: Span::from_ms(self.arguments.secs * 1_000),
                 cores: self.cores(),
