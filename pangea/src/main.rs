@@ -24,6 +24,7 @@ mod demo;
 mod drive;
 mod lab;
 mod regions;
+mod script;
 mod signals;
 mod sim;
 mod sizes;

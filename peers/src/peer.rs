@@ -244,6 +244,20 @@ impl Peer {
         }
     }
 
+    /// Whether every place has the same rows, in whatever tables somebody made through
+    /// [`Self::address`]. No client works any more.
+    ///
+    /// # Errors
+    /// Where they differ; and for a peer that is not PostgreSQL, in which nobody makes tables.
+    pub async fn check_equal(&self) -> Result<Checked, Failure> {
+        match &self.server {
+            Servers::Postgres(postgres) => postgres.check_equal().await,
+            Servers::Galera(_) | Servers::Etcd(_) => {
+                Err(Failure::Usage("tables of one's own are PostgreSQL's alone".to_owned()))
+            }
+        }
+    }
+
     /// What each place's server took so far.
     pub fn usage(&self) -> Vec<Usage> {
         self.servers().iter().map(|server| Usage::of(server.pid())).collect()

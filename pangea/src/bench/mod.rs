@@ -12,6 +12,7 @@
 //! - [`faults`]: what happens to nodes while it is measured;
 //! - [`check`]: whether the outcome is right;
 //! - [`peer`]: the same with another database;
+//! - [`scripted`]: the same with a user's own workload, from a SQL file;
 //! - [`report`]: the tables and the JSON;
 //! - [`sweep`]: many such runs, by a plan.
 
@@ -19,6 +20,7 @@ mod check;
 mod faults;
 mod peer;
 mod report;
+pub mod scripted;
 mod sweep;
 pub mod usage;
 
@@ -35,11 +37,12 @@ use crate::cluster::{Cluster, Place, Plan, Regions, durability, replicas};
 use crate::drive::{self, Connection, Drive, Pace, Phase, Session, Stats};
 use crate::failure::Failure;
 use crate::protocol::{Setting, options_table};
+use crate::script::{Define, Script};
 use crate::sizes::Sizes;
 use check::Checked;
 use faults::{Fault, Happened};
 use report::Report;
-pub use sweep::Size;
+pub use sweep::{Size, memory_mb};
 use usage::Usage;
 
 /// What is measured may take this long at most: beyond it somebody mistook the unit.
@@ -64,6 +67,7 @@ const TICK: Duration = Duration::from_millis(200);
   pangea bench --workload ycsb-a --set minerva.solver=greedy --set minerva.epoch_ms=20
   pangea bench --workload smallbank --rate 2000 --rtt 100
   pangea bench --workload tpcc-nopay --via postgres --clients 300 --repeats 3
+  pangea bench --workload workloads/shop.sql --define items=5000 --rtt 100
   pangea bench --peer galera --workload tpcc-nopay --own-region --clients 48
   pangea bench --workload ycsb-a --rate 500 --fault kill:coordinator@5+5
   pangea bench sweep plans/quick.toml
@@ -72,10 +76,14 @@ The nodes are processes on this machine, in a temporary directory that is remove
 exit code is 1 where a check fails, and then there is no throughput.")]
 pub struct Arguments {
     /// What clients do: ycsb-a to ycsb-f, tpcc, tpcc-nopay (new-order and payment), smallbank,
-    /// bank, calvin-micro, mako-micro or tiga-micro
+    /// bank, calvin-micro, mako-micro or tiga-micro; or a file of your own, FILE.sql
+    /// (docs/WORKLOADS.md)
     // Not required beside a subcommand, which is the one case in which it is not there.
     #[arg(long, value_name = "NAME", required = true)]
     workload: Option<String>,
+    /// A variable of the SQL file's schema part, in place of what the file sets. Can be repeated
+    #[arg(long = "define", value_name = "NAME=VALUE", value_delimiter = ',')]
+    defines: Vec<Define>,
     /// In place of a cluster of ours: galera, postgres or etcd, started on loopback (docs/PEERS.md)
     #[arg(long, value_name = "NAME")]
     #[arg(conflicts_with_all = ["protocol", "rtt", "jitter", "via", "settings", "workers"])]
@@ -214,7 +222,9 @@ impl Arguments {
         match self.peer {
             Some(kind) => peer::check(self, kind),
             None => {
-                self.workload()?;
+                if self.script()?.is_none() {
+                    self.workload()?;
+                }
                 self.plan()
             }
         }
@@ -228,7 +238,8 @@ impl Arguments {
     /// The faults in their order.
     fn check_faults(&self, plan: &Plan) -> Result<Vec<Fault>, Failure> {
         let lost = self.faults.iter().find(|fault| fault.ends_sessions());
-        if let (Via::Postgres, Some(fault)) = (self.via, lost) {
+        let comes_back = Script::is_named(self.names().0);
+        if let (Via::Postgres, Some(fault), false) = (self.via, lost, comes_back) {
             return Err(Failure::Usage(format!(
                 "--fault {fault}: sessions of --via postgres don't outlive their node; take --via \
                  native, or another fault"
@@ -244,6 +255,9 @@ impl Arguments {
     pub fn workload(&self) -> Result<Workload, Failure> {
         let settings = self.workload_settings();
         let (name, _) = self.names();
+        if Script::is_named(name) {
+            return Err(scripted::not_simulated(name));
+        }
         let workload = Workload::named(name, &settings);
         let workload = workload.map_err(|error| match workload::NAMES.contains(&name) {
             true => Failure::Usage(error.to_string()),
@@ -284,6 +298,11 @@ impl Arguments {
     pub fn names(&self) -> (&str, &str) {
         let workload = self.workload.as_deref();
         (workload.expect("the command line asks for it"), &self.protocol)
+    }
+
+    /// What says how large it is.
+    pub fn sizes(&self) -> Sizes {
+        self.sizes
     }
 
     /// How large the workload is.
@@ -327,9 +346,10 @@ pub fn run(line: &CommandLine) -> Result<(), Failure> {
 }
 
 fn run_one(arguments: &Arguments) -> Result<(), Failure> {
-    let report = match arguments.peer {
-        Some(kind) => peer::run(arguments, kind)?,
-        None => run_cluster(arguments)?,
+    let report = match (arguments.script()?, arguments.peer) {
+        (Some(script), _) => scripted::run(arguments, &script)?,
+        (None, Some(kind)) => peer::run(arguments, kind)?,
+        (None, None) => run_cluster(arguments)?,
     };
     if let Some(path) = &arguments.json {
         let written = std::fs::write(path, report.to_json());
@@ -430,6 +450,11 @@ trait Subject {
 
     /// Whether anything is to happen to them.
     fn is_harmed(&self) -> bool;
+
+    /// Attempts that clients made again since this was last asked, by kind and SQLSTATE.
+    fn retried(&mut self) -> BTreeMap<String, u64> {
+        BTreeMap::new()
+    }
 }
 
 /// A cluster of ours.
@@ -467,6 +492,8 @@ async fn measure_all(
             repeats => format!("{} of {repeats}", repeat + 1),
         };
         let (before, _) = subject.used().await?;
+        // What was done again before belongs to no run.
+        drop(subject.retried());
         drive.enter(Phase::Measured);
         let began = Instant::now();
         let measured = async {
@@ -479,6 +506,7 @@ async fn measure_all(
         let ((elapsed, mut stats), happened) = tokio::join!(measured, subject.harm(began));
         let happened = happened?;
         let (after, undone) = subject.used().await?;
+        stats.retries = subject.retried();
         for (code, count) in undone {
             *stats.aborts.entry(code).or_default() += count;
         }

@@ -34,6 +34,11 @@ const CACHE_MB: u32 = 2_048;
 /// Why it can't.
 pub fn check(arguments: &Arguments, kind: Kind) -> Result<Plan, Failure> {
     let plan = plan(arguments, kind)?;
+    if arguments.script()?.is_some() {
+        super::scripted::check_peer(kind)?;
+        options(arguments)?;
+        return Ok(plan);
+    }
     let settings = arguments.workload_settings();
     kind.check(&arguments.workload()?, &settings, &options(arguments)?)?;
     Ok(plan)
@@ -67,7 +72,7 @@ pub fn run(arguments: &Arguments, kind: Kind) -> Result<Report, Failure> {
 }
 
 /// Where servers run, for the report: all on loopback.
-fn plan(arguments: &Arguments, kind: Kind) -> Result<Plan, Failure> {
+pub(super) fn plan(arguments: &Arguments, kind: Kind) -> Result<Plan, Failure> {
     let plan = arguments.regions.plan(&arguments.protocol, Some(0.0))?;
     let is_plain = |name: &String| {
         !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-')
@@ -87,7 +92,8 @@ fn plan(arguments: &Arguments, kind: Kind) -> Result<Plan, Failure> {
     Ok(Plan { protocol: kind.name().to_owned(), durability, workers: 0, ..plan })
 }
 
-fn options(arguments: &Arguments) -> Result<Options, Failure> {
+/// How it is started.
+pub(super) fn options(arguments: &Arguments) -> Result<Options, Failure> {
     let durability = match arguments.durability {
         Durability::Fsync => pangea_peers::Durability::Fsync,
         Durability::Os => pangea_peers::Durability::Os,
@@ -145,8 +151,8 @@ async fn measure(
 }
 
 /// A peer's servers. Nothing happens to them.
-struct Theirs<'a> {
-    peer: &'a Peer,
+pub(super) struct Theirs<'a> {
+    pub(super) peer: &'a Peer,
 }
 
 impl Subject for Theirs<'_> {

@@ -7,9 +7,10 @@ use serde::Serialize;
 
 use super::check::Checked;
 use super::faults::Happened;
-use super::{Arguments, Measured, Run};
+use super::{Arguments, Measured, Run, Via};
 use crate::cluster::Plan;
 use crate::drive::Samples;
+use crate::script::Script;
 use crate::table::numbers;
 
 /// Everything that is reported. Times of transactions are in ms, from the call to its outcome.
@@ -26,6 +27,9 @@ pub struct Report {
     regions: BTreeMap<String, Region>,
     transactions: BTreeMap<&'static str, Part>,
     aborts: BTreeMap<String, u64>,
+    /// Attempts of a SQL file's transactions that were made again, by kind and SQLSTATE.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    retries: BTreeMap<String, u64>,
     /// Calls without an outcome, which there are only with faults.
     errors: BTreeMap<&'static str, u64>,
     /// What was done to nodes.
@@ -80,6 +84,9 @@ struct Settings {
     secs: u64,
     warmup_secs: u64,
     sizes: BTreeMap<&'static str, f64>,
+    /// Variables of a SQL file.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    define: Vec<String>,
     durability: String,
     workers: usize,
     cores: usize,
@@ -139,9 +146,15 @@ impl Part {
 }
 
 impl Settings {
+    fn is_script(&self) -> bool {
+        Script::is_named(&self.workload)
+    }
+
     fn new(arguments: &Arguments, plan: &Plan) -> Self {
         let (workload, _) = arguments.names();
         let sizes = arguments.sizes.concerning(workload);
+        // A file's clients have sessions, whatever others have.
+        let via = if Script::is_named(workload) { Via::Postgres } else { arguments.via };
         Self {
             version: env!("CARGO_PKG_VERSION"),
             workload: workload.to_owned(),
@@ -152,12 +165,13 @@ impl Settings {
             regions: plan.regions.clone(),
             rtt_ms_max: plan.round_trip_ms_max(),
             jitter_ms: plan.jitter_ms,
-            via: format!("{:?}", arguments.via).to_lowercase(),
+            via: format!("{via:?}").to_lowercase(),
             clients: arguments.clients,
             rate_per_sec: arguments.rate,
             secs: arguments.secs,
             warmup_secs: arguments.warmup,
             sizes: sizes.map(|size| (size.option, size.value)).collect(),
+            define: arguments.defines.iter().map(ToString::to_string).collect(),
             durability: format!("{:?}", plan.durability).to_lowercase(),
             workers: plan.workers,
             cores: std::thread::available_parallelism().map_or(1, usize::from),
@@ -203,6 +217,7 @@ impl Report {
             regions: names().enumerate().map(region).collect(),
             transactions: parts(&stats.by_label()),
             aborts: stats.aborts.clone(),
+            retries: stats.retries.clone(),
             errors: stats.errors.clone(),
             faults: happened.clone(),
             timeline: Timeline {
@@ -270,6 +285,10 @@ impl fmt::Display for Report {
             format!("{code} {count} ({})", percent(*count as f64 / finished as f64))
         });
         writeln!(f, "  aborts       {}", joined(aborts.collect()))?;
+        if self.settings.is_script() {
+            let again = self.retries.iter().map(|(what, count)| format!("{what} {count}"));
+            writeln!(f, "  done again   {}", joined(again.collect()))?;
+        }
         self.fmt_faults(f)?;
         if let Some(rate) = self.settings.rate_per_sec {
             let Latency { p50, p99, .. } = self.late_ms;

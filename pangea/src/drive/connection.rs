@@ -13,6 +13,7 @@ use tokio::sync::Mutex;
 use tokio_postgres::{NoTls, Statement};
 
 use crate::failure::Failure;
+use crate::script;
 
 /// The SQLSTATE of a transaction of which nobody knows whether it has committed.
 const UNKNOWN: &str = "08007";
@@ -26,6 +27,8 @@ pub enum Connection {
     Postgres(Arc<Session>),
     /// With another database: one call after the other.
     Peer(Arc<PeerSession>),
+    /// Of a user's own workload: one call after the other.
+    Script(Arc<script::Session>),
 }
 
 /// A session with another database.
@@ -111,6 +114,7 @@ impl Connection {
             Self::Native(client) => client.call(procedure, args).await,
             Self::Postgres(session) => session.call(procedure, args).await,
             Self::Peer(session) => session.call(procedure, args).await,
+            Self::Script(session) => session.call(procedure, args).await,
         }
     }
 
@@ -120,14 +124,18 @@ impl Connection {
             Self::Native(client) => client.is_connected(),
             Self::Postgres(session) => !session.client.is_closed(),
             Self::Peer(session) => !session.is_lost.load(Ordering::Relaxed),
+            Self::Script(session) => session.is_connected(),
         }
     }
 
-    /// Waits until it is back, for so long at most. A session that is lost stays lost.
+    /// Waits until it is back, for so long at most. A session that is lost stays lost, but for that
+    /// of a user's own workload, which the next call opens again.
     pub async fn back(&self, at_most: Duration) {
         match self {
             Self::Native(client) => drop(tokio::time::timeout(at_most, client.connected()).await),
-            Self::Postgres(_) | Self::Peer(_) => tokio::time::sleep(at_most).await,
+            Self::Postgres(_) | Self::Peer(_) | Self::Script(_) => {
+                tokio::time::sleep(at_most).await;
+            }
         }
     }
 }

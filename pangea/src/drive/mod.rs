@@ -76,6 +76,18 @@ pub enum Pace {
     },
 }
 
+/// What makes one client's calls, one after the other.
+pub trait Calls: Send {
+    /// The next call, of somebody to whom it is `now`.
+    fn next(&mut self, rng: &mut fastrand::Rng, now: Timestamp) -> Call;
+}
+
+impl Calls for workload::Generator {
+    fn next(&mut self, rng: &mut fastrand::Rng, now: Timestamp) -> Call {
+        self.next(rng, now)
+    }
+}
+
 /// Clients at work.
 pub struct Drive {
     shared: Arc<Shared>,
@@ -133,6 +145,18 @@ impl Drive {
         connections: &[Vec<Connection>],
         settings: &Settings,
     ) -> Self {
+        Self::start_calls(&|client| Box::new(workload.generator(client)), connections, settings)
+    }
+
+    /// The same, of clients whose calls are made by whatever makes them.
+    ///
+    /// # Panics
+    /// When a region has no connection.
+    pub fn start_calls(
+        calls: &dyn Fn(workload::Client) -> Box<dyn Calls>,
+        connections: &[Vec<Connection>],
+        settings: &Settings,
+    ) -> Self {
         let regions = u32::try_from(connections.len()).expect("as many regions as processes");
         let shared = Arc::new(Shared {
             phase: AtomicU8::new(Phase::Unmeasured as u8),
@@ -149,7 +173,7 @@ impl Drive {
             let client = workload::Client::new(index, settings.clients, regions);
             let seed = settings.seed ^ u64::from(index + 1).wrapping_mul(SEED_STEP);
             let rng = fastrand::Rng::with_seed(seed);
-            let terminal = Terminal { generator: workload.generator(client), rng };
+            let terminal = Terminal { calls: calls(client), rng };
             by_region[client.region() as usize].push(terminal);
         }
         for (region, terminals) in by_region.into_iter().enumerate() {
@@ -232,13 +256,13 @@ impl Drive {
 
 /// What makes one client's transactions.
 struct Terminal {
-    generator: workload::Generator,
+    calls: Box<dyn Calls>,
     rng: fastrand::Rng,
 }
 
 impl Terminal {
     fn next(&mut self) -> Call {
-        self.generator.next(&mut self.rng, now())
+        self.calls.next(&mut self.rng, now())
     }
 }
 

@@ -78,6 +78,9 @@ pub struct Stats {
     pub regions: Vec<BTreeMap<&'static str, Samples>>,
     /// Transactions that aborted, by SQLSTATE.
     pub aborts: BTreeMap<String, u64>,
+    /// Attempts that were done again for another's sake, by kind and SQLSTATE, where calls are made
+    /// of a user's own statements.
+    pub retries: BTreeMap<String, u64>,
     /// Calls without an outcome, by what became of them.
     pub errors: BTreeMap<&'static str, u64>,
     /// The first of those, in words.
@@ -97,6 +100,7 @@ impl Stats {
         Self {
             regions: vec![BTreeMap::new(); regions],
             aborts: BTreeMap::new(),
+            retries: BTreeMap::new(),
             errors: BTreeMap::new(),
             first_error: None,
             late: Samples::default(),
