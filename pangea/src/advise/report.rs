@@ -118,13 +118,11 @@ fn lost(row: &Row) -> String {
         return format!("{}: {wrong}", loss.region);
     }
     let all: Vec<f64> = loss.pauses_ms.iter().map(|(_, ms)| ms / 1e3).collect();
-    let (least, most) = (
-        all.iter().copied().fold(f64::INFINITY, f64::min),
-        all.iter().copied().fold(0.0, f64::max),
-    );
-    let pause = match most - least < 0.05 {
-        true => format!("{most:.1} s"),
-        false => format!("{least:.1} to {most:.1} s"),
+    let least = format!("{:.1}", all.iter().copied().fold(f64::INFINITY, f64::min));
+    let most = format!("{:.1}", all.iter().copied().fold(0.0, f64::max));
+    let pause = match least == most {
+        true => format!("{most} s"),
+        false => format!("{least} to {most} s"),
     };
     format!("{}: {pause} without a commit, nothing lost", loss.region)
 }

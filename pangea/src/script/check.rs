@@ -1,11 +1,11 @@
 //! A file's own questions, asked when no client works any more.
 
-use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::types::Type;
 use tokio_postgres::{Config, Row};
 
 use super::read::COMMITTED;
 use super::session::connect;
-use super::value::{Bound, Received, Value, can_be_value};
+use super::value::{Received, Value, can_be_value};
 use super::{Check, Committed, Script, Seat, in_words};
 use crate::failure::Failure;
 
@@ -37,11 +37,7 @@ pub async fn run(
             let what = format!("check {}: {message}", check.name);
             Failure::Failed(format!("check failed: {}", script.at(check.query.line, what)))
         };
-        let bound: Vec<Bound<'_>> =
-            check.query.holes.iter().map(|(_, slot)| Bound(&values[*slot])).collect();
-        let params: Vec<&(dyn ToSql + Sync)> =
-            bound.iter().map(|value| value as &(dyn ToSql + Sync)).collect();
-        let rows = client.query(check.query.rendered().as_str(), &params).await;
+        let rows = client.query(check.query.inlined(&values).as_str(), &[]).await;
         let rows = rows.map_err(|error| line(in_words(&error)))?;
         if let Some(wrong) = rows.iter().find(|row| !is_true(row)) {
             let count = rows.len();

@@ -223,6 +223,19 @@ impl Statement {
         text
     }
 
+    /// The text with values in the holes, as literals: what is asked once needs no parameters,
+    /// whose types a server would have to guess.
+    fn inlined(&self, values: &[Value]) -> String {
+        let (mut text, mut at) = (String::with_capacity(self.text.len()), 0);
+        for (hole, slot) in &self.holes {
+            text.push_str(&self.text[at..*hole]);
+            text.push_str(&values[*slot].literal());
+            at = *hole;
+        }
+        text.push_str(&self.text[at..]);
+        text
+    }
+
     /// Appends a part of the text, whose holes are numbered from `before + 1` on.
     fn render(&self, part: std::ops::Range<usize>, before: usize, out: &mut String) {
         let mut at = part.start;

@@ -323,7 +323,7 @@ mod tests {
     fn commands_are_lines_and_gset_ends_a_statement() {
         let text = "\\set a random(1, \\\n  10)\nselect 1 as x \\gset p_\n";
         let found = tokens(text).unwrap();
-        let rest = "random(1,    10)".to_owned();
+        let rest = "a random(1,    10)".to_owned();
         assert_eq!(found[0], Token::Command { line: 1, word: "set".to_owned(), rest });
         let Token::Statement { line: 3, gset, .. } = &found[1] else { panic!("{found:?}") };
         assert_eq!(gset.as_deref(), Some("p_"));

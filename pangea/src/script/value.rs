@@ -66,6 +66,17 @@ impl Value {
         }
     }
 
+    /// The value as SQL has it, where it is to be a part of a statement's text.
+    pub fn literal(&self) -> String {
+        match self {
+            // A sign is not to meet another one.
+            Self::Int(value) if *value < 0 => format!("({value})"),
+            Self::Double(value) if value.is_sign_negative() => format!("({value})"),
+            Self::Text(text) => format!("'{}'", text.replace('\'', "''")),
+            other => other.to_string(),
+        }
+    }
+
     fn described(&self) -> String {
         match self {
             Self::Text(text) => format!("the text '{text}'"),
@@ -231,6 +242,18 @@ mod tests {
         assert_eq!(Value::of_word("0.5"), Value::Double(0.5));
         assert_eq!(Value::of_word("12 pm"), Value::Text("12 pm".to_owned()));
         assert_eq!(Value::of_word("nan"), Value::Text("nan".to_owned()));
+    }
+
+    #[test]
+    fn literals_are_what_sql_reads_back() {
+        for (value, literal) in [
+            (Value::Int(-3), "(-3)"),
+            (Value::Double(0.5), "0.5"),
+            (Value::Text("it's".to_owned()), "'it''s'"),
+            (Value::Null, "NULL"),
+        ] {
+            assert_eq!(value.literal(), literal);
+        }
     }
 
     #[test]

@@ -19,8 +19,8 @@
 //! | link | the one-way delay, after the bytes have passed the bandwidth |
 //!
 //! The same seed, costs and settings give the same prediction. What is not modelled: faults but
-//! the loss of a region, checkpoints, caches that grow colder with more data, and what the lock graph of several workers
-//! costs to make.
+//! the loss of a region, checkpoints, caches that grow colder with more data, and what the lock
+//! graph of several workers costs to make.
 
 pub mod costs;
 pub mod machine;
