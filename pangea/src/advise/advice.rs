@@ -278,10 +278,14 @@ fn expect(row: &Row, next: Option<usize>, rows: &[Row]) -> String {
     let Ok(measured) = &check.measured else { return format!("{loss}.") };
     let predicted = check.predicted.throughput_per_sec;
     let error = (predicted / measured.throughput_per_sec - 1.0) * 100.0;
+    let load = match check.rate_per_sec {
+        Some(rate) => format!("at {rate:.0} calls a second"),
+        None => format!("with {} clients", check.clients),
+    };
     let mut text = format!(
-        "{loss}; with {} clients on this machine {predicted:.0} a second were predicted and {:.0} \
-         measured ({error:+.0} %)",
-        check.clients, measured.throughput_per_sec
+        "{loss}; {load} on this machine {predicted:.0} a second were predicted and {:.0} measured \
+         ({error:+.0} %)",
+        measured.throughput_per_sec
     );
     let other = next.and_then(|next| rows[next].check.as_ref()?.measured.as_ref().ok());
     let by = other.map_or(1.0, |it| it.throughput_per_sec / measured.throughput_per_sec);

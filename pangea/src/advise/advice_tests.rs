@@ -124,6 +124,9 @@ fn a_real_run_that_turns_the_order_around_is_said() {
     let [_, why, expect] = advise(&[take.clone(), next], &CLOSED).sentences;
     assert!(why.ends_with("has 10 % fewer transactions and is strict-serializable."), "{why}");
     assert!(expect.contains("the next best was faster"), "{expect}");
+    take.check.as_mut().unwrap().rate_per_sec = Some(99.6);
+    let [_, _, expect] = advise(&[take.clone()], &CLOSED).sentences;
+    assert!(expect.contains("; at 100 calls a second on this machine 110 a second"), "{expect}");
     take.check = None;
     let [_, _, expect] = advise(&[take], &CLOSED).sentences;
     assert!(expect.ends_with("this is predicted, and was not run for real."), "{expect}");
