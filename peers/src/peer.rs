@@ -141,6 +141,14 @@ impl Kind {
             let len = settings.value_len;
             return Err(Failure::Usage(format!("peers' rows have {len_max} bytes, not {len}")));
         }
+        self.check_installed(options)
+    }
+
+    /// Whether the machine has what it takes, whatever the work is.
+    ///
+    /// # Errors
+    /// What is missing, and which package has it.
+    pub fn check_installed(self, options: &Options) -> Result<(), Failure> {
         match self {
             Self::Galera => crate::galera::check(options),
             Self::Postgres => crate::postgres::check(),
@@ -295,6 +303,20 @@ impl Peer {
             Servers::Galera(galera) => galera.check(workload, settings, committed).await,
             Servers::Postgres(postgres) => postgres.check(workload, settings, committed).await,
             Servers::Etcd(etcd) => etcd.check(settings, committed.is_some()).await,
+        }
+    }
+
+    /// Whether every place has the same rows, in whatever tables somebody made through
+    /// [`Self::address`]. No client works any more.
+    ///
+    /// # Errors
+    /// Where they differ; and for a peer that is not PostgreSQL, in which nobody makes tables.
+    pub async fn check_equal(&self) -> Result<Checked, Failure> {
+        match &self.server {
+            Servers::Postgres(postgres) => postgres.check_equal().await,
+            Servers::Galera(_) | Servers::Etcd(_) => {
+                Err(Failure::Usage("tables of one's own are PostgreSQL's alone".to_owned()))
+            }
         }
     }
 

@@ -1,6 +1,5 @@
 //! The phases of a benchmark, of a cluster of ours and of a peer.
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use pangea_core::ids::NodeId;
@@ -14,7 +13,7 @@ use super::ground::Ground;
 use super::usage::Usage;
 use super::{Arguments, Via, bar};
 use crate::cluster::{Cluster, replicas};
-use crate::drive::{self, Connection, Door, Drive, Phase, Stats};
+use crate::drive::{self, Connection, Door, Drive, Phase, Stats, Undone};
 use crate::failure::Failure;
 
 /// How long calls in flight may take when the load ends.
@@ -144,25 +143,25 @@ async fn native(
 /// What is measured: servers, ours or a peer's.
 pub(super) trait Subject {
     /// What was used so far, and which aborts there were since this was last asked that no client
-    /// saw, by SQLSTATE.
-    async fn used(&mut self) -> Result<(Usage, BTreeMap<String, u64>), Failure>;
+    /// saw.
+    async fn used(&mut self) -> Result<(Usage, Vec<Undone>), Failure>;
 
     /// Lets happen to the servers what is to happen, from when the measured time begins.
     async fn harm(&mut self, faults: &[Fault], began: Instant) -> Result<Vec<Happened>, Failure>;
 }
 
 /// A cluster of ours.
-struct Ours<'a> {
-    ground: &'a Ground,
-    cluster: &'a mut Cluster,
-    clients: &'a [Client],
+pub(super) struct Ours<'a> {
+    pub(super) ground: &'a Ground,
+    pub(super) cluster: &'a mut Cluster,
+    pub(super) clients: &'a [Client],
 }
 
 impl Subject for Ours<'_> {
-    async fn used(&mut self) -> Result<(Usage, BTreeMap<String, u64>), Failure> {
+    async fn used(&mut self) -> Result<(Usage, Vec<Undone>), Failure> {
         let lab = self.ground.usage()?;
         let usage = Usage::read(self.cluster, self.clients).await?;
-        Ok((usage.in_lab(lab), BTreeMap::new()))
+        Ok((usage.in_lab(lab), Vec::new()))
     }
 
     async fn harm(&mut self, faults: &[Fault], began: Instant) -> Result<Vec<Happened>, Failure> {

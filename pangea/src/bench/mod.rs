@@ -16,6 +16,7 @@
 //! - [`faults`]: what happens to nodes while it is measured;
 //! - [`check`]: whether the outcome is right;
 //! - [`peer`]: the same with another database; [`process`]: with nodes in this process;
+//! - [`scripted`]: the same with a user's own workload, from a SQL file;
 //! - [`report`]: the tables and the JSON;
 //! - [`sweep`]: many such runs, by a plan.
 
@@ -27,6 +28,7 @@ mod measure;
 mod peer;
 mod process;
 mod report;
+pub mod scripted;
 mod stages;
 mod sweep;
 pub mod usage;
@@ -43,11 +45,12 @@ use crate::cluster::{Cluster, Place, Plan, Regions, durability};
 use crate::drive::Pace;
 use crate::failure::Failure;
 use crate::protocol::{Setting, options_table};
+use crate::script::{Define, Script};
 use crate::sizes::Sizes;
 use faults::Fault;
 pub use measure::{Measured, measure};
 use report::Report;
-pub use sweep::Size;
+pub use sweep::{Size, memory_mb};
 
 /// What is measured may take this long at most: beyond it somebody mistook the unit.
 const SECS_MAX: u64 = 86_400;
@@ -70,6 +73,7 @@ const RATE_MAX: f64 = 1e6;
   pangea bench --workload ycsb-a --long 5 --long-times 20
   pangea bench --workload tpcc-nopay --via postgres --clients 300 --repeats 3
   pangea bench --workload tpcc --via process --regions us-east --durability memory --cores 1
+  pangea bench --workload workloads/shop.sql --define items=5000 --rtt 100
   pangea bench --peer galera --workload tpcc-nopay --own-region --clients 48
   sudo pangea bench --lab --rtt 100 --workload ycsb-a --via postgres --clients 600
   sudo pangea bench --lab --rtt 100 --workload ycsb-a --peer etcd --fault kill:region-3@5+5
@@ -80,10 +84,14 @@ The nodes are processes on this machine, in a temporary directory that is remove
 exit code is 1 where a check fails, and then there is no throughput.")]
 pub struct Arguments {
     /// What clients do: ycsb-a to ycsb-f, tpcc, tpcc-nopay (new-order and payment), smallbank,
-    /// bank, calvin-micro, mako-micro or tiga-micro
+    /// bank, calvin-micro, mako-micro or tiga-micro; or a file of your own, FILE.sql
+    /// (docs/WORKLOADS.md)
     // Not required beside a subcommand, which is the one case in which it is not there.
     #[arg(long, value_name = "NAME", required = true)]
     workload: Option<String>,
+    /// A variable of the SQL file's schema part, in place of what the file sets. Can be repeated
+    #[arg(long = "define", value_name = "NAME=VALUE", value_delimiter = ',')]
+    defines: Vec<Define>,
     /// In place of a cluster of ours: galera, postgres or etcd, started on loopback or in a lab
     /// (docs/PEERS.md)
     #[arg(long, value_name = "NAME")]
@@ -243,7 +251,9 @@ impl Arguments {
         let plan = match self.peer {
             Some(kind) => peer::check(self, kind)?,
             None => {
-                self.workload()?;
+                if self.script()?.is_none() {
+                    self.workload()?;
+                }
                 self.own_plan()?
             }
         };
@@ -263,6 +273,9 @@ impl Arguments {
     pub fn workload(&self) -> Result<Workload, Failure> {
         let settings = self.workload_settings();
         let (name, _) = self.names();
+        if Script::is_named(name) {
+            return Err(scripted::not_simulated(name));
+        }
         let workload = Workload::named(name, &settings);
         let workload = workload.map_err(|error| match workload::NAMES.contains(&name) {
             true => Failure::Usage(error.to_string()),
@@ -312,6 +325,11 @@ impl Arguments {
     /// The other database that is measured, and how many clients it has.
     pub fn peer(&self) -> Option<(pangea_peers::Kind, u32)> {
         self.peer.map(|kind| (kind, self.clients))
+    }
+
+    /// What says how large it is.
+    pub fn sizes(&self) -> Sizes {
+        self.sizes
     }
 
     /// How large the workload is.
@@ -372,14 +390,19 @@ fn run_one(arguments: &Arguments) -> Result<(), Failure> {
 
 /// Runs the benchmark of a cluster of ours.
 fn run_cluster(arguments: &Arguments) -> Result<Report, Failure> {
-    let plan = arguments.own_plan()?;
-    let settings = arguments.workload_settings();
-    let workload = arguments.workload()?;
+    let (plan, script) = (arguments.own_plan()?, arguments.script()?);
     ground::on(arguments, &plan, |ground, signals| {
         // One thread: clients then never wake each other across cores.
         let runtime = crate::runtime(1)?;
         let run = async |cluster: &mut Cluster| {
-            let measured = measure::ours(arguments, ground, cluster, &workload, &settings).await?;
+            let measured = match &script {
+                Some(script) => scripted::ours(arguments, ground, cluster, script).await?,
+                None => {
+                    let (workload, settings) =
+                        (arguments.workload()?, arguments.workload_settings());
+                    measure::ours(arguments, ground, cluster, &workload, &settings).await?
+                }
+            };
             Ok(Report::new(arguments, &cluster.plan, measured))
         };
         let plan = Plan { spots: ground.spots(), ..plan.clone() };

@@ -3,10 +3,8 @@
 //! Clients, calls, phases, faults and counts are those of a cluster of ours; what differs is who
 //! answers. Servers run as long as the benchmark, and are ended by whatever ends it.
 
-use std::collections::BTreeMap;
 use std::time::Instant;
 
-use pangea_core::workload::{self, Workload};
 use pangea_node::log::Durability;
 use pangea_peers::{Kind, Options, Peer};
 
@@ -16,9 +14,9 @@ use super::ground::{self, Ground};
 use super::measure::{END_DEADLINE, Measured, Subject, drive_settings, measure_all};
 use super::report::Report;
 use super::usage::Usage;
-use super::{Arguments, bar};
+use super::{Arguments, bar, scripted};
 use crate::cluster::Plan;
-use crate::drive::{self, Door, Drive};
+use crate::drive::{self, Door, Drive, Undone};
 use crate::failure::Failure;
 
 /// A majority is left when one is lost.
@@ -34,12 +32,17 @@ const CACHE_MB: u32 = 2_048;
 /// Why it can't.
 pub fn check(arguments: &Arguments, kind: Kind) -> Result<Plan, Failure> {
     let plan = plan(arguments, kind)?;
-    let settings = arguments.workload_settings();
-    if settings.long > 0 && arguments.names().0.starts_with("tpcc") {
-        let message = format!("--long: {kind} has no procedure of many orders; leave it out");
-        return Err(Failure::Usage(message));
+    let (settings, options) = (arguments.workload_settings(), options(arguments, &plan)?);
+    if arguments.script()?.is_some() {
+        scripted::check_peer(kind)?;
+        kind.check_installed(&options)?;
+    } else {
+        if settings.long > 0 && arguments.names().0.starts_with("tpcc") {
+            let message = format!("--long: {kind} has no procedure of many orders; leave it out");
+            return Err(Failure::Usage(message));
+        }
+        kind.check(&arguments.workload()?, &settings, &options)?;
     }
-    kind.check(&arguments.workload()?, &settings, &options(arguments, &plan)?)?;
     check_faults(arguments, kind, &plan)?;
     Ok(plan)
 }
@@ -49,13 +52,16 @@ pub fn run(arguments: &Arguments, kind: Kind) -> Result<Report, Failure> {
     let plan = check(arguments, kind)?;
     let options = options(arguments, &plan)?;
     make_directory(arguments)?;
-    let (workload, settings) = (arguments.workload()?, arguments.workload_settings());
+    let script = arguments.script()?;
     ground::on(arguments, &plan, |ground, signals| {
         let runtime = crate::runtime(1)?;
         let work = async {
             let mut peer = Peer::start(kind, &ground.places(&plan.regions), &options).await?;
             let mut theirs = Theirs { ground, peer: &mut peer, plan: &plan };
-            let measured = measure(arguments, &mut theirs, &workload, &settings).await;
+            let measured = match &script {
+                Some(script) => scripted::theirs(arguments, &mut theirs, script).await,
+                None => measure(arguments, &mut theirs).await,
+            };
             // Whatever was asked of a server that has ended failed for that.
             let measured = measured.map_err(|failure| match peer.is_running() {
                 Ok(()) => failure,
@@ -155,32 +161,28 @@ fn options(arguments: &Arguments, plan: &Plan) -> Result<Options, Failure> {
 }
 
 /// Loads, warms up, measures and checks.
-async fn measure(
-    arguments: &Arguments,
-    theirs: &mut Theirs<'_>,
-    workload: &Workload,
-    settings: &workload::Settings,
-) -> Result<Measured, Failure> {
+async fn measure(arguments: &Arguments, theirs: &mut Theirs<'_>) -> Result<Measured, Failure> {
+    let (workload, settings) = (arguments.workload()?, arguments.workload_settings());
     let began = Instant::now();
     let bar = bar("{prefix:>8} {wide_bar} {pos}/{len} calls", "load");
     let progress = |done, all| {
         bar.set_length(all);
         bar.set_position(done);
     };
-    theirs.peer.load(workload, progress).await?;
+    theirs.peer.load(&workload, progress).await?;
     bar.finish_and_clear();
     let load_secs = began.elapsed().as_secs_f64();
     let regions = theirs.plan.regions.len();
     let runtimes = theirs.ground.runtimes(regions);
-    let door = |region| Door::Peer(theirs.peer.access(workload, region));
+    let door = |region| Door::Peer(theirs.peer.access(&workload, region));
     let doors = (0..regions).map(door).collect();
     let connections = drive::sessions(doors, &runtimes, arguments.clients).await?;
-    let drive = Drive::start(workload, &connections, &runtimes, &drive_settings(arguments));
+    let drive = Drive::start(&workload, &connections, &runtimes, &drive_settings(arguments));
     let faults = faults::check(&arguments.faults, theirs.plan, arguments.secs)?;
     let runs = measure_all(arguments, &drive, &faults, theirs).await?;
     let committed = drive.end(END_DEADLINE).await?;
     drop(connections);
-    let checked = theirs.peer.check(workload, settings, committed.as_ref()).await;
+    let checked = theirs.peer.check(&workload, &settings, committed.as_ref()).await;
     let checked = checked.map_err(|error| checks::failed_check(&error))?;
     let digest = format!("{:016x}", checked.digest);
     let checked = Checked { digest, version: None, workload: checked.facts };
@@ -188,18 +190,19 @@ async fn measure(
 }
 
 /// A peer's servers.
-struct Theirs<'a> {
-    ground: &'a Ground,
-    peer: &'a mut Peer,
-    plan: &'a Plan,
+pub(super) struct Theirs<'a> {
+    pub(super) ground: &'a Ground,
+    pub(super) peer: &'a mut Peer,
+    pub(super) plan: &'a Plan,
 }
 
 impl Subject for Theirs<'_> {
-    async fn used(&mut self) -> Result<(Usage, BTreeMap<String, u64>), Failure> {
+    async fn used(&mut self) -> Result<(Usage, Vec<Undone>), Failure> {
         // What was undone before belongs to no run.
         let undone = self.peer.retries().take();
+        let undone = undone.into_iter().map(|(code, count)| Undone { kind: None, code, count });
         let lab = self.ground.usage()?;
-        Ok((Usage::of_peer(self.peer)?.in_lab(lab), undone))
+        Ok((Usage::of_peer(self.peer)?.in_lab(lab), undone.collect()))
     }
 
     async fn harm(&mut self, faults: &[Fault], began: Instant) -> Result<Vec<Happened>, Failure> {

@@ -4,7 +4,6 @@
 //! replication, no disk. Nodes of several regions talk to each other over loopback as ever, and
 //! tables are loaded and checked by the native protocol.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -25,7 +24,7 @@ use super::stages::Threads;
 use super::usage::{self, RUNTIME_THREADS, Usage};
 use super::{Arguments, Via, check as checks};
 use crate::cluster::{Directory, Plan, replicas};
-use crate::drive::{Connection, Drive, THREADS, Within};
+use crate::drive::{Connection, Drive, THREADS, Undone, Within};
 use crate::failure::Failure;
 use crate::protocol::{WithProtocol, registry, with_protocol};
 use crate::signals::Signals;
@@ -180,7 +179,7 @@ struct Ours<'a> {
 }
 
 impl Subject for Ours<'_> {
-    async fn used(&mut self) -> Result<(Usage, BTreeMap<String, u64>), Failure> {
+    async fn used(&mut self) -> Result<(Usage, Vec<Undone>), Failure> {
         let process = usage::process(None)?;
         let by_thread = cpu_us_by_thread(std::process::id());
         // What the runtime does is the load's too: an open loop, and what is shown meanwhile.
@@ -197,7 +196,7 @@ impl Subject for Ours<'_> {
             ..Usage::default()
         };
         used.ask(self.clients).await?;
-        Ok((used, BTreeMap::new()))
+        Ok((used, Vec::new()))
     }
 
     async fn harm(&mut self, faults: &[Fault], _: Instant) -> Result<Vec<Happened>, Failure> {

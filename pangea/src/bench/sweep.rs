@@ -18,6 +18,7 @@ use tokio::process::{Child, Command};
 
 use crate::calibrate::{commit, machine};
 use crate::failure::Failure;
+use crate::script::Script;
 use crate::signals::Signals;
 use crate::sizes::Sizes;
 use crate::{bench, sim};
@@ -123,7 +124,7 @@ fn facts(arguments: &Arguments) -> Result<Facts, Failure> {
 }
 
 /// Memory that is free for processes, where the system tells.
-fn memory_mb() -> f64 {
+pub fn memory_mb() -> f64 {
     let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = info.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
     let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<f64>().ok());
@@ -220,12 +221,16 @@ fn check(point: &Point) -> Result<Needs, String> {
             let (workload, _) = line.bench.names();
             let size = Size::of(workload, line.bench.sizes, plan.regions.len());
             let secs = (line.bench.warmup + line.bench.secs) as f64;
-            Ok(match line.bench.peer() {
+            let needs = match line.bench.peer() {
                 Some((kind, clients)) => {
                     size.needs_of_peer(kind, clients, plan.round_trip_ms_max(), secs)
                 }
                 None => size.needs(secs),
-            })
+            };
+            // A result is of the file as it was.
+            let file = Script::is_named(workload).then(|| std::fs::read(workload).ok()).flatten();
+            let inputs = file.map_or(needs.inputs, |bytes| fingerprint(&bytes));
+            Ok(Needs { inputs, ..needs })
         }
         Engine::Predicted => {
             let line = PredictedLine::try_parse_from(arguments);

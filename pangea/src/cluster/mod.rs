@@ -31,7 +31,7 @@ use crate::failure::Failure;
 use crate::signals::Signals;
 use kept::Kept;
 pub use member::Member;
-pub use plan::{Plan, Spot};
+pub use plan::{Plan, RoundTrip, Spot};
 pub use regions::{Regions, durability};
 use temporary::Temporary;
 

@@ -20,6 +20,7 @@ use tokio_postgres::{NoTls, Statement};
 
 use super::within::{self, Within};
 use crate::failure::Failure;
+use crate::script::{self, Script};
 
 /// The SQLSTATE of a transaction of which nobody knows whether it has committed.
 const UNKNOWN: &str = "08007";
@@ -28,6 +29,8 @@ const UNKNOWN: &str = "08007";
 const REOPEN_PAUSE: Duration = Duration::from_millis(100);
 /// How long opening a session may take, with a round trip of the wide area for each of its steps.
 const OPEN_DEADLINE: Duration = Duration::from_secs(5);
+/// How much more it may take for each statement that is prepared.
+const PREPARE_DEADLINE: Duration = Duration::from_millis(500);
 /// Sessions of a region that are opened at a time: over a wide area one after the other would take
 /// minutes, and all at once more than servers like.
 const OPENING_MAX: usize = 64;
@@ -57,6 +60,17 @@ pub enum Door {
     },
     /// Another database.
     Peer(pangea_peers::Access),
+    /// PostgreSQL's protocol, for a user's own workload.
+    Script {
+        /// The workload.
+        script: Arc<Script>,
+        /// Where the server is.
+        config: Box<tokio_postgres::Config>,
+        /// Whose session it is.
+        seat: script::Seat,
+        /// Where it counts what it does again.
+        retries: Arc<script::Retries>,
+    },
 }
 
 /// A session of one client, which can be lost and opened again.
@@ -72,6 +86,7 @@ pub struct Session {
 enum Open {
     Postgres(Arc<Prepared>),
     Peer(Arc<PeerSession>),
+    Script(Arc<script::Session>),
 }
 
 /// A session of PostgreSQL's protocol, with a statement prepared for each procedure.
@@ -149,7 +164,19 @@ impl Door {
                 let (session, is_lost) = (Mutex::new(access.open().await?), AtomicBool::new(false));
                 Open::Peer(Arc::new(PeerSession { session, is_lost }))
             }
+            Self::Script { script, config, seat, retries } => {
+                let session = script::Session::open(script, config, seat, retries).await?;
+                Open::Script(Arc::new(session))
+            }
         })
+    }
+
+    /// How long that may take when a session was lost.
+    fn deadline(&self) -> Duration {
+        match self {
+            Self::Postgres { .. } | Self::Peer(_) => OPEN_DEADLINE,
+            Self::Script { script, .. } => OPEN_DEADLINE + PREPARE_DEADLINE * script.statements(),
+        }
     }
 }
 
@@ -158,6 +185,7 @@ impl Open {
         match self {
             Self::Postgres(session) => session.client.is_closed(),
             Self::Peer(session) => session.is_lost.load(Ordering::Relaxed),
+            Self::Script(session) => session.is_lost(),
         }
     }
 }
@@ -182,6 +210,7 @@ impl Session {
         match self.current() {
             Some(Open::Postgres(session)) => session.call(procedure, args).await,
             Some(Open::Peer(session)) => session.call(procedure, args).await,
+            Some(Open::Script(session)) => session.call(procedure, args).await,
             None => Err(ClientError::NotSent("the session is lost".to_owned())),
         }
     }
@@ -192,7 +221,7 @@ impl Session {
         if self.current().is_some() {
             return;
         }
-        if let Ok(Ok(open)) = tokio::time::timeout(OPEN_DEADLINE, self.door.open()).await {
+        if let Ok(Ok(open)) = tokio::time::timeout(self.door.deadline(), self.door.open()).await {
             *self.open.lock().unwrap_or_else(PoisonError::into_inner) = Some(open);
         }
     }

@@ -32,7 +32,7 @@ use tokio::task::JoinSet;
 use crate::failure::Failure;
 pub use connection::{Connection, Door, sessions};
 pub use followed::Followed;
-pub use samples::{Samples, Stats};
+pub use samples::{Samples, Stats, Undone};
 pub use timeline::Timeline;
 pub use within::{THREADS, Within};
 
@@ -79,6 +79,18 @@ pub enum Pace {
         /// How often.
         per_sec: f64,
     },
+}
+
+/// What makes one client's calls, one after the other.
+pub trait Calls: Send {
+    /// The next call, of somebody to whom it is `now`.
+    fn next(&mut self, rng: &mut fastrand::Rng, now: Timestamp) -> Call;
+}
+
+impl Calls for workload::Generator {
+    fn next(&mut self, rng: &mut fastrand::Rng, now: Timestamp) -> Call {
+        self.next(rng, now)
+    }
 }
 
 /// Clients at work.
@@ -158,6 +170,20 @@ impl Drive {
         runtimes: &[Handle],
         settings: &Settings,
     ) -> Self {
+        let calls = |client| -> Box<dyn Calls> { Box::new(workload.generator(client)) };
+        Self::start_calls(&calls, connections, runtimes, settings)
+    }
+
+    /// The same, of clients whose calls are made by whatever makes them.
+    ///
+    /// # Panics
+    /// When a region has no connection or no runtime.
+    pub fn start_calls(
+        calls: &dyn Fn(workload::Client) -> Box<dyn Calls>,
+        connections: &[Vec<Connection>],
+        runtimes: &[Handle],
+        settings: &Settings,
+    ) -> Self {
         let regions = u32::try_from(connections.len()).expect("as many regions as processes");
         let shared = Arc::new(Shared {
             phase: AtomicU8::new(Phase::Unmeasured as u8),
@@ -174,7 +200,7 @@ impl Drive {
             let client = workload::Client::new(index, settings.clients, regions);
             let seed = settings.seed ^ u64::from(index + 1).wrapping_mul(SEED_STEP);
             let rng = fastrand::Rng::with_seed(seed);
-            let terminal = Terminal { generator: workload.generator(client), rng };
+            let terminal = Terminal { calls: calls(client), rng };
             by_region[client.region() as usize].push(terminal);
         }
         for (region, terminals) in by_region.into_iter().enumerate() {
@@ -261,7 +287,7 @@ impl Drive {
 
 /// What makes one client's transactions.
 struct Terminal {
-    generator: workload::Generator,
+    calls: Box<dyn Calls>,
     rng: fastrand::Rng,
 }
 
@@ -271,7 +297,7 @@ impl Terminal {
     }
 
     fn next_at(&mut self, date: Timestamp) -> Call {
-        self.generator.next(&mut self.rng, date)
+        self.calls.next(&mut self.rng, date)
     }
 }
 

@@ -44,7 +44,7 @@ const NEEDED: [Needed; 3] = [
     Needed { name: "/usr/lib/postgresql/15/bin/pg_basebackup", package: "postgresql-15" },
 ];
 /// A database and a role of this name.
-const NAME: &str = "pangea";
+pub const NAME: &str = "pangea";
 /// Sessions that are not clients': loads, checks, standbys, and those that are ending.
 const OTHER_SESSIONS: u32 = 40;
 /// INT is the fast shutdown, QUIT the immediate one.
@@ -209,6 +209,15 @@ impl Postgres {
             clients.push((server.name.clone(), connect(&self.config(index)).await?));
         }
         tables::check(&clients, workload, settings, committed).await
+    }
+
+    /// Whether the standbys have what the primary has, in all tables that were made.
+    pub(crate) async fn check_equal(&self) -> Result<Checked, Failure> {
+        let mut clients = Vec::new();
+        for (index, server) in self.servers.iter().enumerate() {
+            clients.push((server.name.clone(), connect(&self.config(index)).await?));
+        }
+        tables::check_equal(&clients).await
     }
 
     pub(crate) fn address(&self, place: usize) -> SocketAddr {
