@@ -165,8 +165,8 @@ pub struct Arguments {
     /// Tell what nodes spend their CPU time on, by stage; reading the clock costs a few percent
     #[arg(long)]
     stages: bool,
-    /// Kill, cut off or slow down a region's server: kill:region-1@3+2 from 3 s of the measured time
-    /// on for 2 s; cut:a/b@..; coordinator and follower are regions too. Several with commas
+    /// Kill, cut off or slow down a region's server: kill:region-1@3+2 from 3 s of the measured
+    /// time on for 2 s; cut:a/b@..; coordinator and follower are regions too. Several with commas
     #[arg(long = "fault", value_name = "WHAT:REGION@S+S", value_delimiter = ',')]
     faults: Vec<Fault>,
     /// Write the results to this file as well
