@@ -8,6 +8,7 @@
 //! Nothing in this crate reads a clock, starts a thread, opens a socket or a file, or draws a
 //! random number that it was not handed: the same inputs give the same outputs, byte for byte.
 
+pub mod choice;
 pub mod codec;
 pub mod exec;
 pub mod hash;

@@ -30,6 +30,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use crate::choice::{Guarantee, Variant};
 use crate::codec::DecodeError;
 use crate::ids::{LogPosition, NodeId, SnapshotVersion, TableId, Ticket};
 use crate::key::Key;
@@ -56,6 +57,10 @@ pub trait Protocol: Sized + Send + 'static {
     /// and a swarm tells which of these it has not seen.
     const MARKS: &'static [Mark] = &[];
 
+    /// Settings that a user may want to choose otherwise than by default: `pangea advise` tries
+    /// each.
+    const VARIANTS: &'static [Variant] = &[];
+
     /// What it keeps with each version of a record. The default is that of rows which were there
     /// before the first transaction.
     type Header: Header + Default;
@@ -71,6 +76,9 @@ pub trait Protocol: Sized + Send + 'static {
         + Sync
         + serde::Serialize
         + serde::de::DeserializeOwned;
+
+    /// What all transactions may rely on with these settings, those that only read included.
+    fn guarantee(options: &Self::Options) -> Guarantee;
 
     /// Settings at random, for runs that look for what is wrong: every switch both ways, and limits
     /// so low that small runs reach them.

@@ -1,5 +1,6 @@
 //! A region, and how to do something in it.
 
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
@@ -78,20 +79,29 @@ impl Region {
         &self.namespace
     }
 
-    /// A program that will run in this region, once it is started. It finds the addresses of all
-    /// regions in its environment (`LAB_US_EAST` and so on), and ends with the lab.
-    pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+    /// The words in front of a program that has it run in this region, for whoever starts programs
+    /// by command lines of their own. They end with the program in their place, so that the process
+    /// that was started is the program.
+    pub fn front(&self) -> [OsString; 3] {
         // What runs between a fork and an exec would be unsafe code here; nsenter is part of
         // every Debian, and unlike `ip netns exec` leaves what is mounted on /sys as it is.
-        let mut command = Command::new("nsenter");
         let namespace = namespace_path(&self.namespace);
-        command.arg(format!("--net={}", namespace.display())).arg("--").arg(program);
+        ["nsenter".into(), format!("--net={}", namespace.display()).into(), "--".into()]
+    }
+
+    /// A program that will run in this region, once it is started. It finds the addresses of all
+    /// regions in its environment (`LAB_US_EAST` and so on), and ends with the lab.
+    pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        let [first, rest @ ..] = self.front();
+        let mut command = Command::new(first);
+        command.args(rest).arg(program);
         command.envs(self.variables.iter().cloned());
         command
     }
 
     /// Does something in this region, in a thread of its own: sockets that it opens are the
-    /// region's from then on, and processes that it starts run in it.
+    /// region's from then on, and processes and threads that it starts run in it, also when it has
+    /// ended.
     ///
     /// # Errors
     /// When the region is gone.

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
+use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use tun_rs::SyncDevice;
 
@@ -71,6 +72,8 @@ pub struct WideAreaStatus {
     pub late_us: BTreeMap<String, f64>,
     /// Packets for no region of the lab, or not of IPv4. A region that talks to itself is none.
     pub stray: u64,
+    /// Processor time that the router has taken, in microseconds.
+    pub cpu_us: f64,
 }
 
 /// The wide area of a lab, to look at and to change while it runs.
@@ -424,8 +427,15 @@ impl Router {
         let late_us = [("p50", 0.5), ("p99", 0.99), ("max", 1.0)].map(|(name, quantile)| {
             (name.to_owned(), self.late.value_at_quantile(quantile) as f64 / 1_000.0)
         });
-        WideAreaStatus { links, late_us: late_us.into(), stray: self.stray }
+        let cpu_us = cpu_us_of_this_thread();
+        WideAreaStatus { links, late_us: late_us.into(), stray: self.stray, cpu_us }
     }
+}
+
+/// Processor time of the calling thread so far, in microseconds.
+fn cpu_us_of_this_thread() -> f64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as f64 * 1e6 + time.tv_nsec as f64 / 1e3
 }
 
 /// The network of all labs; a region has the subnet of its number, from 1.

@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use pangea_core::choice::Guarantee;
 use pangea_core::codec::{DecodeError, Reader};
 use pangea_core::ids::{NodeId, ProcedureId, SnapshotVersion, TxnId};
 use pangea_core::protocol::{Cx, Input, Lane, Message, Protocol, Request, Setup, Status};
@@ -62,6 +63,10 @@ impl Protocol for Echo {
     type Message = NoMessage;
     type Timer = ();
     type Options = ();
+
+    fn guarantee(_: &Self::Options) -> Guarantee {
+        Guarantee::ReadCommitted
+    }
 
     fn new(_setup: Setup<Self>) -> Self {
         Self

@@ -6,6 +6,7 @@
 //! | `demo` | a cluster on this machine, and a prompt | [`demo`] |
 //! | `bench` | a cluster on this machine under load, measured and checked | [`mod@bench`] |
 //! | `calibrate` | such a cluster, and what everything in it costs | [`calibrate`] |
+//! | `advise` | which protocol and settings for some work in some regions | [`advise`] |
 //! | `torture` | a cluster on this machine under faults, and what clients saw checked | [`torture`] |
 //! | `sim` | a cluster in virtual time, under faults | [`sim`] |
 //! | `check` | a recorded history of any database, held to a model | [`check`] |
@@ -16,6 +17,7 @@
 //! on stderr that says what to do; the exit code is 0 when all went well, 1 when something failed,
 //! a check included, 2 when the command makes no sense, and 130 when it was interrupted.
 
+mod advise;
 mod allocator;
 mod bench;
 mod calibrate;
@@ -25,6 +27,7 @@ mod demo;
 mod drive;
 mod lab;
 mod regions;
+mod script;
 mod signals;
 mod sim;
 mod sizes;
@@ -62,6 +65,7 @@ enum Command {
     Demo(demo::Arguments),
     Bench(Box<bench::CommandLine>),
     Calibrate(calibrate::Arguments),
+    Advise(advise::Arguments),
     Torture(torture::Arguments),
     Sim(Box<sim::Arguments>),
     Check(check::Arguments),
@@ -75,6 +79,7 @@ fn main() -> ExitCode {
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Calibrate(arguments) => calibrate::run(&arguments),
+        Command::Advise(arguments) => advise::run(&arguments),
         Command::Torture(arguments) => torture::run(&arguments),
         Command::Sim(arguments) => sim::run(&arguments),
         Command::Check(arguments) => check::run(&arguments),

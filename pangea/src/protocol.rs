@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use pangea_core::choice::Guarantee;
 use pangea_core::protocol::Protocol;
 use pangea_core::txn::{Procedure, Registry};
 use pangea_core::workload;
@@ -73,6 +74,17 @@ impl WithProtocol for NodesMin {
 
     fn run<P: Protocol>(self) -> usize {
         P::NODES_MIN
+    }
+}
+
+/// What transactions may rely on under a table of settings.
+pub struct GuaranteeOf<'a>(pub &'a toml::Table);
+
+impl WithProtocol for GuaranteeOf<'_> {
+    type Output = Result<Guarantee, Failure>;
+
+    fn run<P: Protocol>(self) -> Self::Output {
+        Ok(P::guarantee(&parse_options::<P>(self.0)?))
     }
 }
 

@@ -261,7 +261,8 @@ fn what_a_peer_does_not_have_is_refused_before_anything_starts() {
         ("--peer postgres --workload ycsb-a --durability memory", "fsync and os"),
         ("--peer postgres --workload ycsb-a --regions 2", "3 regions at least"),
         ("--peer mysql --workload ycsb-a", "there is no peer"),
-        ("--peer etcd --workload ycsb-a --rtt 50", "cannot be used with"),
+        ("--peer etcd --workload ycsb-a --rtt 50", "add --lab"),
+        ("--peer etcd --workload ycsb-a --keep", "cannot be used with"),
         ("--workload ycsb-a --isolation serializable", "--peer"),
     ];
     for (line, words) in cases {

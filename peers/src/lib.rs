@@ -1,7 +1,8 @@
 //! The databases that users would pick instead, started and given the same work as Pangea.
 //!
 //! ```text
-//!   Kind::check --> Peer::start(places) --> load --> session(place).call(..) --> check --> stop
+//!   Kind::check --> Peer::start(places) --> load --> access(place).open() --> call
+//!               --> check --> stop
 //! ```
 //!
 //! - [`galera`]: MariaDB Galera, a master in every place;
@@ -12,11 +13,14 @@
 //! drawn from the same seed. Each is one call of a stored procedure there, or one transaction of
 //! etcd. What a database asks its clients to do again is done again here, and counted.
 //!
+//! A server can be killed, started again, stopped and resumed while clients work.
+//!
 //! Nothing is installed: where a program is missing, the error names the package that has it. A
 //! peer listens on its places' addresses alone, its files are in a directory that goes with it, and
 //! its processes end when it is stopped, when it is dropped, and when the thread that started them
 //! ends, whatever ends it.
 
+mod access;
 mod calls;
 mod conditions;
 pub mod etcd;
@@ -32,6 +36,7 @@ mod server;
 mod session;
 mod usage;
 
+pub use access::Access;
 pub use failure::Failure;
 pub use peer::{Checked, Durability, Isolation, Kind, Options, Peer};
 pub use place::Place;

@@ -7,13 +7,13 @@ use std::str::FromStr;
 
 use pangea_core::workload::{Settings, Workload};
 
+use crate::access::Access;
 use crate::etcd::Etcd;
 use crate::failure::Failure;
 use crate::galera::Galera;
 use crate::place::Place;
 use crate::postgres::Postgres;
 use crate::retries::Retries;
-use crate::session::{Session, Way};
 use crate::usage::Usage;
 
 /// Which database.
@@ -141,6 +141,14 @@ impl Kind {
             let len = settings.value_len;
             return Err(Failure::Usage(format!("peers' rows have {len_max} bytes, not {len}")));
         }
+        self.check_installed(options)
+    }
+
+    /// Whether the machine has what it takes, whatever the work is.
+    ///
+    /// # Errors
+    /// What is missing, and which package has it.
+    pub fn check_installed(self, options: &Options) -> Result<(), Failure> {
         match self {
             Self::Galera => crate::galera::check(options),
             Self::Postgres => crate::postgres::check(),
@@ -205,20 +213,74 @@ impl Peer {
         }
     }
 
-    /// A session for one client of a region: with the server of that place, or with the primary.
-    ///
-    /// # Errors
-    /// When the server can't be reached or does not know the workload's procedures.
+    /// How clients of a region get to the database: to the server of that place, or to the primary.
     ///
     /// # Panics
     /// When there is no such place.
-    pub async fn session(&self, workload: &Workload, place: usize) -> Result<Session, Failure> {
-        let way = match &self.server {
-            Servers::Galera(galera) => Way::Galera(galera.session(workload, place).await?),
-            Servers::Postgres(postgres) => Way::Postgres(postgres.session(workload, place).await?),
-            Servers::Etcd(etcd) => Way::Etcd(etcd.session(place).await?),
+    pub fn access(&self, workload: &Workload, place: usize) -> Access {
+        assert!(place < self.servers().len(), "there is no place {place}");
+        let door = match &self.server {
+            Servers::Galera(galera) => galera.door(place),
+            Servers::Postgres(postgres) => postgres.door(),
+            Servers::Etcd(etcd) => etcd.door(place),
         };
-        Ok(Session::new(way, self.retries.clone()))
+        Access::new(door, workload, &self.retries)
+    }
+
+    /// The place whose server the others follow: PostgreSQL's primary, etcd's leader. Galera's
+    /// masters are all alike.
+    ///
+    /// # Errors
+    /// When etcd's members can't be asked.
+    pub async fn leader(&self) -> Result<Option<usize>, Failure> {
+        match &self.server {
+            Servers::Galera(_) => Ok(None),
+            Servers::Postgres(_) => Ok(Some(0)),
+            Servers::Etcd(etcd) => etcd.leader().await,
+        }
+    }
+
+    /// Ends a place's server as a loss of power would: with SIGKILL, and all that it has started.
+    ///
+    /// # Errors
+    /// When it does not go.
+    ///
+    /// # Panics
+    /// When there is no such place.
+    pub async fn kill(&mut self, place: usize) -> Result<(), Failure> {
+        self.server_mut(place).kill().await
+    }
+
+    /// Starts a place's server again that was killed, and waits until all is as it was before. Call
+    /// it on the thread that started the peer.
+    ///
+    /// # Errors
+    /// When it does not start, or does not find the others.
+    ///
+    /// # Panics
+    /// When there is no such place.
+    pub async fn start_again(&mut self, place: usize) -> Result<(), Failure> {
+        match &mut self.server {
+            Servers::Galera(galera) => galera.start_again(place).await,
+            Servers::Postgres(postgres) => postgres.start_again(place).await,
+            Servers::Etcd(etcd) => etcd.start_again(place).await,
+        }
+    }
+
+    /// Stops a place's server where it is, with all that it has started, until it is resumed.
+    ///
+    /// # Panics
+    /// When there is no such place.
+    pub fn pause(&mut self, place: usize) {
+        self.server_mut(place).pause();
+    }
+
+    /// Lets a place's server go on that was stopped.
+    ///
+    /// # Panics
+    /// When there is no such place.
+    pub fn resume(&mut self, place: usize) {
+        self.server_mut(place).resume();
     }
 
     /// What was done again, in all sessions.
@@ -241,6 +303,20 @@ impl Peer {
             Servers::Galera(galera) => galera.check(workload, settings, committed).await,
             Servers::Postgres(postgres) => postgres.check(workload, settings, committed).await,
             Servers::Etcd(etcd) => etcd.check(settings, committed.is_some()).await,
+        }
+    }
+
+    /// Whether every place has the same rows, in whatever tables somebody made through
+    /// [`Self::address`]. No client works any more.
+    ///
+    /// # Errors
+    /// Where they differ; and for a peer that is not PostgreSQL, in which nobody makes tables.
+    pub async fn check_equal(&self) -> Result<Checked, Failure> {
+        match &self.server {
+            Servers::Postgres(postgres) => postgres.check_equal().await,
+            Servers::Galera(_) | Servers::Etcd(_) => {
+                Err(Failure::Usage("tables of one's own are PostgreSQL's alone".to_owned()))
+            }
         }
     }
 
@@ -283,6 +359,14 @@ impl Peer {
             Servers::Galera(galera) => galera.stop().await,
             Servers::Postgres(postgres) => postgres.stop().await,
             Servers::Etcd(etcd) => etcd.stop().await,
+        }
+    }
+
+    fn server_mut(&mut self, place: usize) -> &mut crate::server::Server {
+        match &mut self.server {
+            Servers::Galera(galera) => galera.server_mut(place),
+            Servers::Postgres(postgres) => postgres.server_mut(place),
+            Servers::Etcd(etcd) => etcd.server_mut(place),
         }
     }
 

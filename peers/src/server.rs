@@ -1,6 +1,7 @@
 //! One server process: started, watched, ended.
 
 use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
@@ -8,11 +9,12 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, pidfd_open,
-    waitid,
+    pidfd_send_signal, waitid,
 };
 
 use crate::failure::Failure;
 use crate::program::last_lines;
+use crate::usage;
 
 /// How long a server may take to end when it is told to.
 const STOP_DEADLINE: Duration = Duration::from_secs(30);
@@ -20,6 +22,11 @@ const STOP_DEADLINE: Duration = Duration::from_secs(30);
 const QUICK_DEADLINE: Duration = Duration::from_secs(5);
 /// How often it is looked at meanwhile.
 const LOOK: Duration = Duration::from_millis(20);
+/// How long a server that was killed may take to be gone: what it writes is written first.
+const KILL_DEADLINE: Duration = Duration::from_secs(30);
+/// How long the processes of a server that is slowed down are taken for all of them. Looking for
+/// them takes longer the more processes the machine has.
+const FAMILY_FRESH: Duration = Duration::from_secs(1);
 
 /// How a server is told to end.
 #[derive(Clone, Copy, Debug)]
@@ -38,6 +45,33 @@ pub(crate) struct Server {
     child: Child,
     log: PathBuf,
     signals: Signals,
+    family: Option<Family>,
+}
+
+/// A server and what it has started. A descriptor means its process and no later one of the same
+/// number.
+#[derive(Debug)]
+struct Family {
+    processes: Vec<OwnedFd>,
+    found: Instant,
+}
+
+impl Family {
+    /// Sends all of them a signal.
+    fn tell(&self, signal: Signal) {
+        for process in &self.processes {
+            // One that is gone needs none.
+            let _ = pidfd_send_signal(process, signal);
+        }
+    }
+
+    fn is_gone(&self) -> bool {
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let is_gone = |process: &OwnedFd| {
+            poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&at_once)) == Ok(1)
+        };
+        self.processes.iter().all(is_gone)
+    }
 }
 
 impl Server {
@@ -50,10 +84,11 @@ impl Server {
     ) -> Result<Self, Failure> {
         use std::os::unix::process::CommandExt;
         let cant = |error| Failure::failed(format!("can't start {name}"), error);
-        let file = File::create(log).map_err(cant)?;
+        // A server that is started again goes on with it.
+        let file = File::options().create(true).append(true).open(log).map_err(cant)?;
         command.stdout(file.try_clone().map_err(cant)?).stderr(file).process_group(0);
         let child = command.spawn().map_err(cant)?;
-        Ok(Self { name, child, log: log.to_owned(), signals })
+        Ok(Self { name, child, log: log.to_owned(), signals, family: None })
     }
 
     /// Its process.
@@ -86,6 +121,55 @@ impl Server {
         Ok(())
     }
 
+    /// Ends it and all that it has started as a loss of power would, with SIGKILL. Returns when
+    /// nothing of them is left.
+    ///
+    /// # Errors
+    /// When one of them does not go.
+    pub async fn kill(&mut self) -> Result<(), Failure> {
+        let family = self.find_family();
+        family.tell(Signal::KILL);
+        let deadline = Instant::now() + KILL_DEADLINE;
+        while !family.is_gone() {
+            if Instant::now() > deadline {
+                return Err(Failure::Failed(format!("{} was killed and does not go", self.name)));
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+        Ok(())
+    }
+
+    /// Stops it and all that it has started where they are, as SIGSTOP does, until they are
+    /// resumed.
+    pub fn pause(&mut self) {
+        match &self.family {
+            Some(family) if family.found.elapsed() < FAMILY_FRESH => family.tell(Signal::STOP),
+            Some(_) | None => {
+                let family = self.find_family();
+                family.tell(Signal::STOP);
+                self.family = Some(family);
+            }
+        }
+    }
+
+    /// Lets everything go on that was stopped.
+    pub fn resume(&self) {
+        if let Some(family) = &self.family {
+            family.tell(Signal::CONT);
+        }
+    }
+
+    /// The process with its children, stopped: so it starts none that would not be found.
+    fn find_family(&self) -> Family {
+        if !self.has_ended() {
+            self.tell(Signal::STOP);
+        }
+        let children = usage::children(self.pid()).into_iter().map(|(pid, _)| pid.cast_signed());
+        let all = std::iter::once(Some(self.process())).chain(children.map(Pid::from_raw));
+        let open = |pid: Option<Pid>| pidfd_open(pid?, PidfdFlags::empty()).ok();
+        Family { processes: all.filter_map(open).collect(), found: Instant::now() }
+    }
+
     /// Whether it has ended. It stays a zombie, so that its number is nobody else's.
     fn has_ended(&self) -> bool {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
@@ -112,6 +196,8 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
+        // Who is stopped can't end in order.
+        self.resume();
         if !self.has_ended() {
             self.tell(self.signals.quick);
             self.wait_at_most(QUICK_DEADLINE);
@@ -154,6 +240,35 @@ mod tests {
         stopped.stop().await.expect("it ends");
         drop(dropped);
         assert!(!pids.into_iter().any(is_there));
+    }
+
+    /// As `/proc` has it: X where there is no such process.
+    fn state(pid: u32) -> char {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("State:"));
+        line.and_then(|line| line.trim().chars().next()).unwrap_or('X')
+    }
+
+    #[tokio::test]
+    async fn a_server_is_stopped_and_killed_with_what_it_has_started() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut server = shell("sleep 1000 & sleep 1001 & wait", &dir.path().join("a"));
+        let children = || usage::children(server.pid()).into_iter().map(|(pid, _)| pid);
+        while children().count() < 2 {
+            tokio::task::yield_now().await;
+        }
+        let all: Vec<u32> = children().chain([server.pid()]).collect();
+        server.pause();
+        while all.iter().any(|pid| state(*pid) != 'T') {
+            tokio::task::yield_now().await;
+        }
+        server.resume();
+        while all.iter().any(|pid| state(*pid) == 'T') {
+            tokio::task::yield_now().await;
+        }
+        server.kill().await.expect("it goes");
+        assert!(server.is_running().is_err());
+        assert!(all.into_iter().all(|pid| ['Z', 'X'].contains(&state(pid))));
     }
 
     #[tokio::test]

@@ -92,7 +92,7 @@ impl Usage {
 }
 
 /// The children of a process, by number.
-fn children(parent: u32) -> Vec<(u32, Process)> {
+pub(crate) fn children(parent: u32) -> Vec<(u32, Process)> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     let processes = pids.filter_map(|pid| Some((pid, Process::read(Some(pid)).ok()?)));

@@ -8,7 +8,9 @@ use pangea_core::txn::Registry;
 use pangea_core::workload::{self, Workload};
 use pangea_protocols::minerva::{Message, Minerva, Options};
 use pangea_sim::predict::costs::kinds;
-use pangea_sim::predict::{Cores, Costs, Line, Loaded, Prediction, Settings, predict};
+use pangea_sim::predict::{
+    Cores, Costs, Line, Loaded, Loss, Pace, Prediction, Region, Settings, predict,
+};
 
 /// Costs that are the same for every kind: so much each time and for each transaction.
 fn costs(fixed_us: f64, per_txn_us: f64) -> Costs {
@@ -34,6 +36,8 @@ fn settings(replicas: usize, clients: usize, cores: Cores) -> Settings {
         one_way: (0..replicas).map(|a| (0..replicas).map(|b| one_way(a, b)).collect()).collect(),
         bandwidth_bits: None,
         clients,
+        pace: Pace::Closed,
+        loss: None,
         warmup: Span::from_ms(2_000),
         duration: Span::from_ms(2_000),
         cores,
@@ -116,6 +120,46 @@ fn every_number_of_replicas_works() {
         assert_eq!(prediction.regions.len(), replicas);
         let all: f64 = prediction.regions.iter().map(|region| region.throughput_per_sec).sum();
         assert!(all > 100.0 && (all - prediction.throughput_per_sec).abs() < 1e-6);
+    }
+}
+
+#[test]
+fn an_open_loop_makes_the_calls_that_are_asked_for_while_it_can() {
+    let closed = settings(3, 6, Cores::Each(1));
+    let rate = |per_sec: f64, costs: &Costs| {
+        run(&Settings { pace: Pace::Open { per_sec }, ..closed.clone() }, costs)
+    };
+    let light = rate(900.0, &costs(0.1, 0.1));
+    assert!((820.0..980.0).contains(&light.throughput_per_sec), "{light:?}");
+    assert!((20.0..60.0).contains(&light.latency_ms.p50), "{light:?}");
+    // Two milliseconds for each transaction are less than 500 a second, on every replica.
+    let heavy = rate(900.0, &costs(0.1, 2_000.0));
+    assert!(heavy.throughput_per_sec < 600.0, "{heavy:?}");
+    assert!(heavy.latency_ms.p50 > 5.0 * light.latency_ms.p50, "what waits has waited: {heavy:?}");
+}
+
+#[test]
+fn a_lost_region_stops_its_own_clients_alone_and_nothing_acknowledged_is_gone() {
+    let whole = Settings { duration: Span::from_ms(6_000), ..settings(3, 30, Cores::Each(8)) };
+    let costs = costs(5.0, 20.0);
+    let undisturbed = run(&whole, &costs);
+    assert!(undisturbed.survived.is_none());
+    for region in [None, Some(0), Some(2)] {
+        let loss = Some(Loss { region, at: Span::from_ms(1_000) });
+        let lossy = run(&Settings { loss, ..whole.clone() }, &costs);
+        let survived = lossy.survived.as_ref().unwrap();
+        assert_eq!(survived.wrong, None, "{lossy:?}");
+        assert!(region.is_none_or(|it| survived.region == format!("region-{it}")));
+        assert!(region.is_some() || survived.was_coordinator, "{survived:?}");
+        for at in 0..3 {
+            let Region { name, pause_ms, .. } = &lossy.regions[at];
+            match *name == survived.region {
+                true => assert!(*pause_ms > 4_500.0, "{name}: {pause_ms}"),
+                // They elect anew where they have to, and go on.
+                false => assert!(*pause_ms < 3_000.0, "{name}: {pause_ms}"),
+            }
+        }
+        assert_ne!(lossy.coordinator.as_ref(), Some(&survived.region));
     }
 }
 

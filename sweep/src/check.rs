@@ -5,6 +5,7 @@ use crate::options::{Choice, Engine, Value, is_setting, scoped};
 use crate::plan::Plan;
 use crate::points::{Point, expand};
 use crate::series;
+use crate::tune;
 use crate::wrong::{Wrong, unknown};
 
 /// Options that a sweep sets itself, and where its own are.
@@ -57,8 +58,18 @@ impl Checked {
     }
 
     /// How long all of it takes, about, in seconds.
-    pub fn secs(&self, repeats: u32) -> f64 {
-        self.needs.iter().map(|need| need.secs).sum::<f64>() * f64::from(repeats)
+    pub fn secs(&self, plan: &Plan) -> f64 {
+        let need = |point: &Point| {
+            let at = self.points.iter().position(|it| std::ptr::eq(it, point));
+            self.needs[at.expect("it is one of them")].secs
+        };
+        let once: f64 = self.needs.iter().map(|need| need.secs).sum();
+        // Of each group, which is one point where nothing is tuned, one is repeated.
+        let mean = |group: &Vec<&Point>| {
+            group.iter().map(|point| need(point)).sum::<f64>() / group.len() as f64
+        };
+        let again: f64 = tune::groups(plan, &self.points).iter().map(mean).sum();
+        once + again * f64::from(plan.repeats - 1)
     }
 }
 

@@ -22,6 +22,7 @@
 //! of them. What is predicted, and what a paper states, says so beside each of its lines.
 //!
 //! - [`plan`]: the file; [`points`]: its combinations; [`check`]: what is refused;
+//! - [`tune`]: values of which the best is run again;
 //! - [`mod@run`]: order, progress, going on after an interruption; [`results`]: files and medians;
 //! - [`series`]: what of the results is in a figure; [`chart`]: drawing it; [`report`]: the page.
 
@@ -36,6 +37,7 @@ pub mod report;
 pub mod results;
 pub mod run;
 pub mod series;
+pub mod tune;
 pub mod wrong;
 
 pub use bench::{Bench, Facts, Needs, Stop};

@@ -30,7 +30,7 @@ const fn measure(
 }
 
 /// Everything that a figure can show.
-const ALL: [Measure; 28] = [
+const ALL: [Measure; 32] = [
     measure("throughput_per_sec", "transactions a second", &[]),
     measure("latency_ms", "latency, ms", QUANTILES),
     measure("late_ms", "calls made late by, ms", QUANTILES),
@@ -52,6 +52,10 @@ const ALL: [Measure; 28] = [
     measure("wan_bytes_per_txn", "bytes between nodes for a transaction", &[]),
     measure("wan_bytes_per_txn_uncompressed", "bytes before compression, a transaction", &[]),
     measure("wan_frames_per_txn", "frames between nodes for a transaction", &[]),
+    measure("link_bytes_per_txn", "bytes between regions for a transaction", &[]),
+    measure("link_packets_per_txn", "packets between regions for a transaction", &[]),
+    measure("router_cpu_us_per_txn", "CPU time of the lab's router, a transaction, µs", &[]),
+    measure("link_overruns", "packets dropped by a busy machine", &[]),
     measure("load_secs", "loading, s", &[]),
     measure("shed", "calls not made", &[]),
     measure("aborts", "aborted transactions", &[]),

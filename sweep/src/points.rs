@@ -148,6 +148,7 @@ fn point(plan: &Plan, steps: Vec<(&str, &Step)>) -> Result<Point, Wrong> {
     };
     for (axis, step) in &steps {
         point.labels.insert((*axis).to_owned(), step.label.clone());
+        point.labels.extend(step.finer.iter().cloned());
     }
     let bound = || plan.base.iter().chain(steps.iter().flat_map(|(_, step)| &step.bound));
     if let Some(Bound { value, line, .. }) = bound().rfind(|bound| bound.name == "engine") {
@@ -196,6 +197,33 @@ mod tests {
         assert_eq!(points[4].coordinate("case"), Some(Value::Text("far".to_owned())));
         assert_eq!(points[4].coordinate("rtt"), Some(Value::Number(200.0)));
         assert_eq!(points[4].coordinate("rate"), None);
+    }
+
+    #[test]
+    fn a_series_goes_through_the_values_of_its_own_lists() {
+        let text = "title='T'\n[base]\nworkload='bank'\n\
+                    [[series]]\nname='few'\nclients=[1, 2]\nzipf=[0.9]\n\
+                    [[series]]\nname='many'\nclients=100\n[sweep]\nrtt = [0, 50]\n";
+        let points = points(text);
+        let shown: Vec<String> = points.iter().map(Point::to_string).collect();
+        let expected = [
+            "clients=1, rtt=0, few, zipf=0.9",
+            "clients=1, rtt=50, few, zipf=0.9",
+            "clients=2, rtt=0, few, zipf=0.9",
+            "clients=2, rtt=50, few, zipf=0.9",
+            "rtt=0, many",
+            "rtt=50, many",
+        ];
+        assert_eq!(shown, expected);
+        assert_eq!(points[4].coordinate("clients"), Some(Value::Number(100.0)));
+        for (wrong, said) in [
+            ("clients=[1, 1]", "line 4: clients takes 1 twice"),
+            ("clients=[]", "line 4: clients has no values"),
+        ] {
+            let text = format!("title='T'\n[[case]]\nname='a'\n{wrong}\n");
+            let error = Plan::parse(&text).unwrap_err().to_string();
+            assert!(error.starts_with(said), "{error}");
+        }
     }
 
     #[test]

@@ -17,6 +17,7 @@ use crate::plan::Plan;
 use crate::points::Point;
 use crate::report;
 use crate::results::{Entry, Results, from_prediction};
+use crate::tune;
 
 /// Where a sweep's files go, and what is done about those that are there.
 #[derive(Clone, Debug)]
@@ -71,45 +72,39 @@ struct Turn<'a> {
     repeat: u32,
 }
 
-/// The runs in their order: every point once, then again. Points with the same options are one.
-fn turns<'a>(plan: &Plan, points: &'a [Point], facts: &Facts) -> Vec<Turn<'a>> {
-    let mut turns = Vec::new();
-    for repeat in 0..plan.repeats {
-        let mut seen = BTreeSet::new();
-        for point in points {
-            let key = point.key(&facts.build);
-            if seen.insert(key.clone()) {
-                turns.push(Turn { point, key, repeat });
-            }
-        }
-    }
-    turns
+/// The runs of a round, in the order of the plan. Points with the same options are one.
+fn turns<'a>(
+    points: impl IntoIterator<Item = &'a Point>,
+    repeat: u32,
+    build: &str,
+) -> Vec<Turn<'a>> {
+    let mut seen = BTreeSet::new();
+    let turns = points.into_iter().map(|point| Turn { point, key: point.key(build), repeat });
+    turns.filter(|turn| seen.insert(turn.key.clone())).collect()
 }
 
 /// What would be run, and how long it would take.
 pub fn outline(plan: &Plan, checked: &Checked, bench: &dyn Bench, facts: &Facts) -> String {
-    let turns = turns(plan, &checked.points, facts);
-    let mut lines: Vec<String> = turns
-        .iter()
-        .filter(|turn| turn.repeat == 0)
-        .map(|turn| format!("  {}", bench.command(turn.point)))
-        .collect();
-    lines.insert(0, summary(plan, checked, turns.len()));
-    lines.join("\n")
+    let turns = turns(&checked.points, 0, &facts.build);
+    let commands = turns.iter().map(|turn| format!("  {}", bench.command(turn.point)));
+    let summary = summary(plan, checked, facts);
+    std::iter::once(summary).chain(commands).collect::<Vec<_>>().join("\n")
 }
 
 /// How many runs there are, and how long they take.
-fn summary(plan: &Plan, checked: &Checked, runs: usize) -> String {
-    let secs = checked.secs(plan.repeats);
+fn summary(plan: &Plan, checked: &Checked, facts: &Facts) -> String {
+    let secs = checked.secs(plan);
     let time = match secs {
         secs if secs < 120.0 => format!("{secs:.0} seconds"),
         secs => format!("{:.0} minutes", secs / 60.0),
     };
     let memory = checked.needs.iter().map(|need| need.memory_mb).fold(0.0, f64::max);
-    format!(
-        "{}: {runs} runs ({} of each), about {time}, {memory:.0} MB at most",
-        plan.title, plan.repeats
-    )
+    let runs = tune::runs(plan, &checked.points, None, &facts.build);
+    let each = match &plan.tune[..] {
+        [] => format!("{} of each", plan.repeats),
+        tuned => format!("one of each, {} of the best {}", plan.repeats, tuned.join(" and ")),
+    };
+    format!("{}: {runs} runs ({each}), about {time}, {memory:.0} MB at most", plan.title)
 }
 
 /// Runs a plan that was checked, and writes its report.
@@ -132,36 +127,39 @@ pub fn run(
     if !results.is_empty() && !settings.resume {
         return Err(SweepError::NotEmpty(runs));
     }
-    let turns = turns(plan, &checked.points, facts);
-    let bar = bar(turns.len());
-    bar.suspend(|| eprintln!("{}", summary(plan, checked, turns.len())));
-    let mut is_interrupted = false;
-    for (at_turn, turn) in turns.iter().enumerate() {
-        bar.set_position(at_turn as u64);
-        bar.set_message(turn.point.to_string());
-        if is_interrupted || results.find(&turn.key, turn.repeat).is_some() {
-            continue;
-        }
-        match take(turn, bench, &runs) {
-            Some(entry) => {
-                bar.suspend(|| eprintln!("{}", line(at_turn + 1, turns.len(), turn, &entry)));
-                results.keep(at_turn + 1, entry).map_err(at(&runs))?;
+    let all = tune::runs(plan, &checked.points, None, &facts.build);
+    let bar = bar(all);
+    bar.suspend(|| eprintln!("{}", summary(plan, checked, facts)));
+    let (mut done, mut failed, mut is_interrupted) = (0, 0, false);
+    for repeat in 0..plan.repeats {
+        let round: Vec<&Point> = match repeat {
+            0 => checked.points.iter().collect(),
+            _ => tune::best(plan, &checked.points, &results, &facts.build),
+        };
+        for turn in turns(round, repeat, &facts.build) {
+            let number = done + failed + 1;
+            bar.set_position(number as u64 - 1);
+            bar.set_message(turn.point.to_string());
+            if results.find(&turn.key, repeat).is_none() && !is_interrupted {
+                match take(&turn, bench, &runs) {
+                    Some(entry) => {
+                        bar.suspend(|| eprintln!("{}", line(number, all, &turn, &entry)));
+                        results.keep(number, entry).map_err(at(&runs))?;
+                    }
+                    None => is_interrupted = true,
+                }
             }
-            None => is_interrupted = true,
+            match results.find(&turn.key, repeat) {
+                Some(entry) if entry.failure.is_some() => failed += 1,
+                Some(_) => done += 1,
+                None => {}
+            }
         }
     }
     bar.finish_and_clear();
-    let found = |turn: &&Turn<'_>| results.find(&turn.key, turn.repeat).is_some();
-    let entries = turns.iter().filter_map(|turn| results.find(&turn.key, turn.repeat));
-    let failed = entries.filter(|entry| entry.failure.is_some()).count();
-    let there = turns.iter().filter(found).count();
+    let left = if is_interrupted { (all - done - failed).max(1) } else { 0 };
     let report = report::write(plan, checked, &results, facts, &settings.out);
-    Ok(Finished {
-        done: there - failed,
-        failed,
-        left: turns.len() - there,
-        report: report.map_err(at(&settings.out))?,
-    })
+    Ok(Finished { done, failed, left, report: report.map_err(at(&settings.out))? })
 }
 
 /// Makes a run. Nothing where it was interrupted.

@@ -239,7 +239,8 @@ fn line(engine: Engine, name: String, dots: Vec<Dot>) -> Line {
     Line { name, origin, dots }
 }
 
-/// A line's points: where several stand at one place, the one with the most throughput.
+/// A line's points: where several stand at one place, the one with the most throughput. What was
+/// run once does not stand above what was run again because it was the best.
 fn dots(
     figure: &Figure,
     y: &str,
@@ -247,24 +248,48 @@ fn dots(
     results: &Results,
     build: &str,
 ) -> Vec<Dot> {
-    let mut best: Vec<(f64, f64, Dot)> = Vec::new();
+    let mut best: Vec<(f64, (bool, f64), Dot)> = Vec::new();
     for (x, point) in members {
         let key = point.key(build);
         let Some(spread) = results.spread(&key, y) else { continue };
         let rate = results.spread(&key, "throughput_per_sec").map_or(0.0, |rate| rate.median);
-        let words = figure
-            .best_of
-            .iter()
-            .filter_map(|name| point.coordinate(name).map(|value| format!("{name} {value}")));
-        let words = words.collect::<Vec<_>>().join(", ");
-        let dot = Dot { x: *x, y: spread, best: words };
+        let rank = (spread.count > 1, rate);
+        let at_place = members.iter().filter(|(other, _)| other == x).map(|(_, point)| *point);
+        let dot = Dot { x: *x, y: spread, best: best_words(figure, point, at_place) };
         match best.iter_mut().find(|(other, _, _)| other == x) {
-            Some((_, most, held)) if rate > *most => (*most, *held) = (rate, dot),
+            Some((_, most, held)) if rank > *most => (*most, *held) = (rank, dot),
             Some(_) => {}
-            None => best.push((*x, rate, dot)),
+            None => best.push((*x, rank, dot)),
         }
     }
     best.into_iter().map(|(_, _, dot)| dot).collect()
+}
+
+/// The values of what a point is the best of, and whether they are at an end of those that were
+/// tried: then the best may lie beyond.
+fn best_words<'a>(
+    figure: &Figure,
+    point: &Point,
+    tried: impl Iterator<Item = &'a Point> + Clone,
+) -> String {
+    let word = |name: &String| {
+        let value = point.coordinate(name)?;
+        let mut word = format!("{name} {value}");
+        let number = value.number();
+        let all = tried.clone().filter_map(|other| other.coordinate(name)?.number());
+        let (least, most) = all.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), number| {
+            (low.min(number), high.max(number))
+        });
+        if let Some(number) = number.filter(|_| least < most) {
+            match (number == least, number == most) {
+                (true, _) => word.push_str(", the fewest tried"),
+                (_, true) => word.push_str(", the most tried"),
+                _ => {}
+            }
+        }
+        Some(word)
+    };
+    figure.best_of.iter().filter_map(word).collect::<Vec<_>>().join(", ")
 }
 
 /// Commits over the time of one run.

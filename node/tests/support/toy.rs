@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use pangea_core::choice::Guarantee;
 use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::{LogPosition, NodeId, ProcedureId, SnapshotVersion, TableId, Ticket, TxnId};
 use pangea_core::key::Key;
@@ -269,6 +270,10 @@ impl Protocol for Toy {
     type Message = Said;
     type Timer = Wait;
     type Options = ToyOptions;
+
+    fn guarantee(_: &Self::Options) -> Guarantee {
+        Guarantee::StrictSerializable
+    }
 
     fn new(setup: Setup<Self>) -> Self {
         Self {

@@ -5,6 +5,7 @@ use std::fmt;
 
 use serde::Serialize;
 
+use super::ground::LabUsage;
 use super::stages::Stages;
 use super::usage::{Carried, Usage};
 use crate::table::numbers;
@@ -23,7 +24,7 @@ const TOGETHER: &str = "nodes";
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Costs {
     cpu_us_per_txn: BTreeMap<String, f64>,
-    /// Cores that were busy, of the nodes and the load together.
+    /// Cores that were busy, of the nodes, the load and a lab together.
     cores_used: f64,
     memory_mb: BTreeMap<String, f64>,
     memory_peak_mb: BTreeMap<String, f64>,
@@ -45,6 +46,23 @@ pub struct Costs {
     /// Of a node, in the mean of all.
     #[serde(skip_serializing_if = "Option::is_none")]
     stages_ms_per_epoch: Option<Stages>,
+    /// What passed between the regions of a lab, and what the lab itself took.
+    #[serde(flatten)]
+    lab: Option<Lab>,
+}
+
+/// A lab in the measured time.
+#[derive(Clone, Debug, Serialize)]
+struct Lab {
+    /// Bytes between regions as they are on the wire, of servers and of clients that are elsewhere.
+    link_bytes_per_txn: f64,
+    link_packets_per_txn: f64,
+    /// Processor time of the router.
+    router_cpu_us_per_txn: f64,
+    /// By how much later than they should packets were handed over: of the whole time of the lab.
+    link_late_us: BTreeMap<&'static str, f64>,
+    /// Packets that were dropped since the router was too slow.
+    link_overruns: u64,
 }
 
 /// What one node sent to another.
@@ -72,7 +90,8 @@ impl Costs {
         };
         let mut cpu_us_per_txn: BTreeMap<String, f64> = by_node(of(&used.node_cpu_us));
         cpu_us_per_txn.insert(LOAD.to_owned(), used.load_cpu_us / txns);
-        let cpu_us = used.node_cpu_us.iter().sum::<f64>() + used.load_cpu_us;
+        let router_cpu_us = used.lab.as_ref().map_or(0.0, |lab| lab.router_cpu_us);
+        let cpu_us = used.node_cpu_us.iter().sum::<f64>() + used.load_cpu_us + router_cpu_us;
         let fsyncs = counted("fsyncs");
         let wan = used.wan();
         let payload = payload_bytes(used);
@@ -109,6 +128,20 @@ impl Costs {
             wan_bytes_over_payload: over.filter(|over| over.is_finite()),
             stages_us_per_txn: regions.iter().cloned().zip(stages.iter().map(us_per_txn)).collect(),
             stages_ms_per_epoch: per_epoch,
+            lab: used.lab.as_ref().map(|lab| Lab::new(lab, |amount| amount / txns)),
+        }
+    }
+}
+
+impl Lab {
+    fn new(used: &LabUsage, per_txn: impl Fn(f64) -> f64) -> Self {
+        let LabUsage { bytes, packets, router_cpu_us, overruns, late_us } = used;
+        Self {
+            link_bytes_per_txn: per_txn(*bytes as f64),
+            link_packets_per_txn: per_txn(*packets as f64),
+            router_cpu_us_per_txn: per_txn(*router_cpu_us),
+            link_late_us: ["p50", "p99", "max"].into_iter().zip(*late_us).collect(),
+            link_overruns: *overruns,
         }
     }
 }
@@ -145,6 +178,29 @@ fn payload_bytes(used: &Usage) -> Option<f64> {
 }
 
 impl Costs {
+    /// What passed between the regions of a lab.
+    fn fmt_lab(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(lab) = &self.lab else { return Ok(()) };
+        let late = |name| lab.link_late_us.get(name).copied().unwrap_or(0.0);
+        writeln!(
+            f,
+            "  links        {:.0} bytes a txn in {:.1} packets, late by {:.0} us (p99 {:.0} us); \
+             the router took {:.0} us",
+            lab.link_bytes_per_txn,
+            lab.link_packets_per_txn,
+            late("p50"),
+            late("p99"),
+            lab.router_cpu_us_per_txn
+        )?;
+        match lab.link_overruns {
+            0 => Ok(()),
+            count => writeln!(
+                f,
+                "               {count} packets were dropped: this machine was too slow for the lab"
+            ),
+        }
+    }
+
     fn fmt_links(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let count = self.links.values().map(BTreeMap::len).sum::<usize>();
         if count == 0 || count > LINKS_SHOWN_MAX {
@@ -201,6 +257,7 @@ impl fmt::Display for Costs {
             writeln!(f, "  fsyncs       {}", each(&self.fsyncs_per_sec, 0, " a second"))?;
         }
         self.fmt_stages(f)?;
+        self.fmt_lab(f)?;
         if self.links.len() < 2 {
             return Ok(());
         }
@@ -252,6 +309,7 @@ mod tests {
             ],
             counters: vec![counters(1_000), counters(2_000)],
             ways: vec![Vec::new(); 2],
+            lab: None,
         }
     }
 

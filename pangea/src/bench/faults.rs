@@ -2,20 +2,22 @@
 //!
 //! | what | of a region | ends with |
 //! |---|---|---|
-//! | `kill` | its node is killed with SIGKILL | its start, and the moment when it serves again |
+//! | `kill` | its server is killed with SIGKILL | its start, and the moment when it serves again |
 //! | `cut` | nothing passes between it and the others; `a/b`: between these two | everything passes |
-//! | `slow` | its node runs a fifth of the time: SIGSTOP and SIGCONT in turn | it runs |
+//! | `slow` | its server runs a fifth of the time: SIGSTOP and SIGCONT in turn | it runs |
 //!
 //! In place of a region's name stands `coordinator`, or `follower` for another node, as they are
 //! when it happens. Faults come one after the other: what one does would else be another's, too.
+//!
+//! A cut is made where the distance is: within nodes of ours that emulate it, or in the links of a
+//! lab, where it is a cut between the regions' clients and servers of others too.
 
 use std::time::{Duration, Instant};
 
-use pangea_core::ids::NodeId;
 use pangea_node::client::Client;
 use serde::Serialize;
 
-use crate::cluster::{Cluster, Plan};
+use crate::cluster::Plan;
 use crate::failure::Failure;
 
 /// A slow node runs for so long and is stopped for so long, in turn.
@@ -101,10 +103,45 @@ impl Fault {
         }
     }
 
-    /// Whether sessions that can't be opened again are lost with it.
-    pub fn ends_sessions(&self) -> bool {
-        self.kind == Kind::Kill
+    /// Whether it is one of links.
+    pub fn is_cut(&self) -> bool {
+        self.kind == Kind::Cut
     }
+
+    /// Whether it is of whoever leads, or of another, as they are when it happens.
+    pub fn is_of_a_role(&self) -> bool {
+        self.whom.iter().any(|name| ROLES.contains(&name.as_str()))
+    }
+}
+
+/// Who can be meant without a name.
+const ROLES: [&str; 2] = ["coordinator", "follower"];
+
+/// Servers that something can happen to, one in each region.
+pub trait Victims {
+    /// The regions, in order.
+    fn names(&self) -> &[String];
+
+    /// Which of them leads.
+    async fn coordinator(&mut self) -> Result<usize, Failure>;
+
+    /// Kills one.
+    async fn kill(&mut self, node: usize) -> Result<(), Failure>;
+
+    /// Starts one again that was killed, and waits until it serves.
+    async fn start(&mut self, node: usize) -> Result<(), Failure>;
+
+    /// Stops one where it is.
+    fn pause(&mut self, node: usize);
+
+    /// Lets it go on.
+    fn resume(&mut self, node: usize);
+
+    /// Lets nothing pass between two.
+    async fn cut(&mut self, one: usize, other: usize) -> Result<(), Failure>;
+
+    /// Lets everything pass.
+    async fn heal(&mut self) -> Result<(), Failure>;
 }
 
 /// The faults in their order, if they can happen in a cluster that is measured for so long.
@@ -117,9 +154,8 @@ pub fn check(faults: &[Fault], plan: &Plan, secs: u64) -> Result<Vec<Fault>, Fai
     sorted.sort_by_key(|fault| fault.at);
     let mut free = Duration::ZERO;
     for fault in &sorted {
-        let is_known = |name: &&String| {
-            ["coordinator", "follower"].contains(&name.as_str()) || plan.regions.contains(name)
-        };
+        let is_known =
+            |name: &&String| ROLES.contains(&name.as_str()) || plan.regions.contains(name);
         if let Some(name) = fault.whom.iter().find(|name| !is_known(name)) {
             let regions = plan.regions.join(", ");
             let why = format!("there is no region {name:?}; there are {regions}");
@@ -142,26 +178,29 @@ pub fn check(faults: &[Fault], plan: &Plan, secs: u64) -> Result<Vec<Fault>, Fai
 /// Does all of it, and returns when everything is whole again.
 ///
 /// # Errors
-/// When a node does not start, or does not do what it is told.
+/// When a server does not start, or does not do what it is told.
 pub async fn run(
     faults: &[Fault],
-    cluster: &mut Cluster,
-    clients: &[Client],
+    victims: &mut impl Victims,
     began: Instant,
 ) -> Result<Vec<Happened>, Failure> {
     let mut happened = Vec::with_capacity(faults.len());
     for fault in faults {
         tokio::time::sleep(fault.at.saturating_sub(began.elapsed())).await;
-        let nodes = nodes(fault, cluster, clients).await?;
+        let nodes = nodes(fault, victims).await?;
         let from_secs = began.elapsed().as_secs_f64();
         let end = Instant::now() + fault.lasts;
         match fault.kind {
-            Kind::Kill => kill(cluster, clients, nodes[0], end).await?,
-            Kind::Cut => cut(clients, &nodes, end).await?,
-            Kind::Slow => slow(cluster, nodes[0], end).await,
+            Kind::Kill => {
+                victims.kill(nodes[0]).await?;
+                tokio::time::sleep(end.saturating_duration_since(Instant::now())).await;
+                victims.start(nodes[0]).await?;
+            }
+            Kind::Cut => cut(victims, &nodes, end).await?,
+            Kind::Slow => slow(victims, nodes[0], end).await,
         }
-        let regions: Vec<&str> = nodes.iter().map(|node| cluster.members[*node].region()).collect();
-        let what = format!("{} {}", fault.name(), regions.join("/"));
+        let names: Vec<&str> = nodes.iter().map(|node| victims.names()[*node].as_str()).collect();
+        let what = format!("{} {}", fault.name(), names.join("/"));
         let to_secs = began.elapsed().as_secs_f64();
         happened.push(Happened { what, from_secs, to_secs });
     }
@@ -169,27 +208,30 @@ pub async fn run(
 }
 
 /// Whom a fault is of, by number.
-async fn nodes(
-    fault: &Fault,
-    cluster: &Cluster,
-    clients: &[Client],
-) -> Result<Vec<usize>, Failure> {
+async fn nodes(fault: &Fault, victims: &mut impl Victims) -> Result<Vec<usize>, Failure> {
     let mut nodes = Vec::new();
     for name in &fault.whom {
         nodes.push(match name.as_str() {
-            "coordinator" => coordinator(clients).await?,
+            "coordinator" => victims.coordinator().await?,
             "follower" => {
-                let coordinator = coordinator(clients).await?;
-                let last = (0..clients.len()).rev().find(|node| *node != coordinator);
+                let coordinator = victims.coordinator().await?;
+                let last = (0..victims.names().len()).rev().find(|node| *node != coordinator);
                 last.expect("there are two nodes at least")
             }
-            name => cluster.node_in(name).map_err(Failure::Usage)?.index(),
+            name => {
+                let found = victims.names().iter().position(|region| region == name);
+                found.expect("faults are checked")
+            }
         });
     }
     Ok(nodes)
 }
 
-async fn coordinator(clients: &[Client]) -> Result<usize, Failure> {
+/// The coordinator of a cluster of ours.
+///
+/// # Errors
+/// When no node knows one.
+pub async fn coordinator(clients: &[Client]) -> Result<usize, Failure> {
     for client in clients {
         let status = tokio::time::timeout(CONTROL_DEADLINE, client.status()).await;
         let coordinator = status.ok().and_then(Result::ok).and_then(|status| status.coordinator);
@@ -200,49 +242,36 @@ async fn coordinator(clients: &[Client]) -> Result<usize, Failure> {
     Err(Failure::Failed("no node knows a coordinator for a fault to be of".to_owned()))
 }
 
-async fn kill(
-    cluster: &mut Cluster,
-    clients: &[Client],
-    node: usize,
-    end: Instant,
-) -> Result<(), Failure> {
-    cluster.members[node].kill().await;
-    tokio::time::sleep(end.saturating_duration_since(Instant::now())).await;
-    cluster.members[node].start().await?;
-    let back = tokio::time::timeout(CONTROL_DEADLINE, clients[node].connected()).await;
+/// Waits until a node of ours takes its client back.
+///
+/// # Errors
+/// When it does not.
+pub async fn taken_back(client: &Client) -> Result<(), Failure> {
+    let back = tokio::time::timeout(CONTROL_DEADLINE, client.connected()).await;
     back.map_err(|_| {
-        let (region, secs) = (cluster.members[node].region(), CONTROL_DEADLINE.as_secs());
+        let (region, secs) = (client.region(), CONTROL_DEADLINE.as_secs());
         Failure::Failed(format!("{region} runs again and takes no client in {secs} s"))
     })
 }
 
-/// Cuts a node off from all others, or two from each other.
-async fn cut(clients: &[Client], nodes: &[usize], end: Instant) -> Result<(), Failure> {
+/// Cuts a server off from all others, or two from each other.
+async fn cut(victims: &mut impl Victims, nodes: &[usize], end: Instant) -> Result<(), Failure> {
     let others: Vec<usize> = match nodes {
         [_, other] => vec![*other],
-        _ => (0..clients.len()).filter(|other| *other != nodes[0]).collect(),
+        _ => (0..victims.names().len()).filter(|other| *other != nodes[0]).collect(),
     };
-    let failed = |client: &Client, error| Failure::failed(client.region(), error);
     for other in others {
-        // Each end holds what it sends.
-        for (from, to) in [(nodes[0], other), (other, nodes[0])] {
-            let cut = clients[from].cut(NodeId(to as u16)).await;
-            cut.map_err(|error| failed(&clients[from], error))?;
-        }
+        victims.cut(nodes[0], other).await?;
     }
     tokio::time::sleep(end.saturating_duration_since(Instant::now())).await;
-    for client in clients {
-        client.heal().await.map_err(|error| failed(client, error))?;
-    }
-    Ok(())
+    victims.heal().await
 }
 
-async fn slow(cluster: &mut Cluster, node: usize, end: Instant) {
-    let member = &mut cluster.members[node];
+async fn slow(victims: &mut impl Victims, node: usize, end: Instant) {
     while Instant::now() < end {
-        member.pause();
+        victims.pause(node);
         tokio::time::sleep(SLOW_STOP).await;
-        member.resume();
+        victims.resume(node);
         tokio::time::sleep(SLOW_RUN).await;
     }
 }

@@ -5,48 +5,52 @@
 //! ```
 //!
 //! Nodes are processes of their own; the clients are tasks of this process, each with one call in
-//! flight. What is counted is what ends within the measured time. A run that fails a check has no
-//! throughput: none is printed and none is written.
+//! flight, in a lab on threads within their regions. What is counted is what ends within the
+//! measured time. A run that fails a check has no throughput: none is printed and none is written.
 //!
+//! - [`ground`]: where that is: on loopback, or in a lab;
+//! - [`measure`]: the phases;
 //! - [`usage`]: what the nodes and the load used of the machine, and what the protocol counted;
 //! - [`costs`]: the same for each transaction, by node, by link and by stage; [`stages`];
 //! - [`waterfall`]: where the time of the median and of the p99 went;
 //! - [`faults`]: what happens to nodes while it is measured;
 //! - [`check`]: whether the outcome is right;
 //! - [`peer`]: the same with another database; [`process`]: with nodes in this process;
+//! - [`scripted`]: the same with a user's own workload, from a SQL file;
 //! - [`report`]: the tables and the JSON;
 //! - [`sweep`]: many such runs, by a plan.
 
 mod check;
 mod costs;
 mod faults;
+mod ground;
+mod measure;
 mod peer;
 mod process;
 mod report;
+pub mod scripted;
 mod stages;
 mod sweep;
 pub mod usage;
 mod waterfall;
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use pangea_core::workload::{self, Workload};
-use pangea_node::client::Client;
 use pangea_node::log::Durability;
 
-use crate::cluster::{Cluster, Place, Plan, Regions, durability, replicas};
-use crate::drive::{self, Connection, Drive, Pace, Phase, Session, Stats};
+use crate::cluster::{Cluster, Place, Plan, Regions, durability};
+use crate::drive::Pace;
 use crate::failure::Failure;
 use crate::protocol::{Setting, options_table};
+use crate::script::{Define, Script};
 use crate::sizes::Sizes;
-use check::Checked;
-use faults::{Fault, Happened};
+use faults::Fault;
+pub use measure::{Measured, measure};
 use report::Report;
-pub use sweep::Size;
-use usage::Usage;
+pub use sweep::{Size, memory_mb};
 
 /// What is measured may take this long at most: beyond it somebody mistook the unit.
 const SECS_MAX: u64 = 86_400;
@@ -56,10 +60,6 @@ const CLIENTS_MAX: u32 = 65_536;
 const RATE_MIN: f64 = 0.1;
 /// Beyond it the load is what would be measured.
 const RATE_MAX: f64 = 1e6;
-/// How long calls in flight may take when the load ends.
-const END_DEADLINE: Duration = Duration::from_secs(30);
-/// How often the progress bar moves.
-const TICK: Duration = Duration::from_millis(200);
 
 /// Measure a cluster on this machine under load, and check what it did.
 #[derive(Debug, clap::Args)]
@@ -73,7 +73,10 @@ const TICK: Duration = Duration::from_millis(200);
   pangea bench --workload ycsb-a --long 5 --long-times 20
   pangea bench --workload tpcc-nopay --via postgres --clients 300 --repeats 3
   pangea bench --workload tpcc --via process --regions us-east --durability memory --cores 1
+  pangea bench --workload workloads/shop.sql --define items=5000 --rtt 100
   pangea bench --peer galera --workload tpcc-nopay --own-region --clients 48
+  sudo pangea bench --lab --rtt 100 --workload ycsb-a --via postgres --clients 600
+  sudo pangea bench --lab --rtt 100 --workload ycsb-a --peer etcd --fault kill:region-3@5+5
   pangea bench --workload ycsb-a --rate 500 --fault kill:coordinator@5+5
   pangea bench sweep plans/quick.toml
 
@@ -81,14 +84,19 @@ The nodes are processes on this machine, in a temporary directory that is remove
 exit code is 1 where a check fails, and then there is no throughput.")]
 pub struct Arguments {
     /// What clients do: ycsb-a to ycsb-f, tpcc, tpcc-nopay (new-order and payment), smallbank,
-    /// bank, calvin-micro, mako-micro or tiga-micro
+    /// bank, calvin-micro, mako-micro or tiga-micro; or a file of your own, FILE.sql
+    /// (docs/WORKLOADS.md)
     // Not required beside a subcommand, which is the one case in which it is not there.
     #[arg(long, value_name = "NAME", required = true)]
     workload: Option<String>,
-    /// In place of a cluster of ours: galera, postgres or etcd, started on loopback (docs/PEERS.md)
+    /// A variable of the SQL file's schema part, in place of what the file sets. Can be repeated
+    #[arg(long = "define", value_name = "NAME=VALUE", value_delimiter = ',')]
+    defines: Vec<Define>,
+    /// In place of a cluster of ours: galera, postgres or etcd, started on loopback or in a lab
+    /// (docs/PEERS.md)
     #[arg(long, value_name = "NAME")]
-    #[arg(conflicts_with_all = ["protocol", "rtt", "jitter", "via", "settings", "workers"])]
-    #[arg(conflicts_with_all = ["keep", "faults", "stages", "cores"])]
+    #[arg(conflicts_with_all = ["protocol", "via", "settings", "workers", "keep"])]
+    #[arg(conflicts_with_all = ["stages", "cores"])]
     peer: Option<pangea_peers::Kind>,
     /// How much transactions of --peer postgres see of each other [default: read-committed]
     #[arg(long, value_name = "LEVEL", value_enum, requires = "peer")]
@@ -105,6 +113,8 @@ pub struct Arguments {
     /// Messages are late by up to this much more, in ms
     #[arg(long, value_name = "MS", default_value_t = 0.0)]
     jitter: f64,
+    #[command(flatten)]
+    ground: ground::Options,
     /// How clients call: native (our own protocol, any number of calls on a connection), postgres
     /// (a session each, which calls procedures) or process (nodes in this process, without sockets)
     #[arg(long, value_name = "WAY", value_enum, default_value_t = Via::Native)]
@@ -155,8 +165,8 @@ pub struct Arguments {
     /// Tell what nodes spend their CPU time on, by stage; reading the clock costs a few percent
     #[arg(long)]
     stages: bool,
-    /// Kill, cut off or slow down a region's node: kill:region-1@3+2 from 3 s of the measured time
-    /// on for 2 s; cut:a/b@..; coordinator and follower are regions too. Several with commas
+    /// Kill, cut off or slow down a region's server: kill:region-1@3+2 from 3 s of the measured
+    /// time on for 2 s; cut:a/b@..; coordinator and follower are regions too. Several with commas
     #[arg(long = "fault", value_name = "WHAT:REGION@S+S", value_delimiter = ',')]
     faults: Vec<Fault>,
     /// Write the results to this file as well
@@ -209,6 +219,15 @@ impl Arguments {
         if let Some(peer) = self.peer {
             return Err(Failure::Usage(format!("--peer {peer} is for `pangea bench` alone")));
         }
+        if self.ground.lab {
+            let message = "--lab is for `pangea bench` alone: here nodes emulate the distances";
+            return Err(Failure::Usage(message.to_owned()));
+        }
+        self.own_plan()
+    }
+
+    /// The same for a benchmark, which may be in a lab.
+    fn own_plan(&self) -> Result<Plan, Failure> {
         let protocol = &self.protocol;
         let plan = self.regions.plan(protocol, self.rtt)?;
         let plan = Plan {
@@ -220,7 +239,7 @@ impl Arguments {
             ..plan
         };
         plan.check()?;
-        self.check_faults(&plan)?;
+        faults::check(&self.faults, &plan, self.secs)?;
         process::check(self, plan)
     }
 
@@ -229,30 +248,22 @@ impl Arguments {
     /// # Errors
     /// Why it can't.
     fn check(&self) -> Result<Plan, Failure> {
-        match self.peer {
-            Some(kind) => peer::check(self, kind),
+        let plan = match self.peer {
+            Some(kind) => peer::check(self, kind)?,
             None => {
-                self.workload()?;
-                self.plan()
+                if self.script()?.is_none() {
+                    self.workload()?;
+                }
+                self.own_plan()?
             }
-        }
+        };
+        ground::check(self, &plan)?;
+        Ok(plan)
     }
 
     /// What is done to nodes first, where anything is.
     pub fn first_fault(&self) -> Option<impl std::fmt::Display> {
         self.faults.first()
-    }
-
-    /// The faults in their order.
-    fn check_faults(&self, plan: &Plan) -> Result<Vec<Fault>, Failure> {
-        let lost = self.faults.iter().find(|fault| fault.ends_sessions());
-        if let (Via::Postgres, Some(fault)) = (self.via, lost) {
-            return Err(Failure::Usage(format!(
-                "--fault {fault}: sessions of --via postgres don't outlive their node; take --via \
-                 native, or another fault"
-            )));
-        }
-        faults::check(&self.faults, plan, self.secs)
     }
 
     /// What clients do.
@@ -262,6 +273,9 @@ impl Arguments {
     pub fn workload(&self) -> Result<Workload, Failure> {
         let settings = self.workload_settings();
         let (name, _) = self.names();
+        if Script::is_named(name) {
+            return Err(scripted::not_simulated(name));
+        }
         let workload = Workload::named(name, &settings);
         let workload = workload.map_err(|error| match workload::NAMES.contains(&name) {
             true => Failure::Usage(error.to_string()),
@@ -308,6 +322,16 @@ impl Arguments {
         (workload.expect("the command line asks for it"), &self.protocol)
     }
 
+    /// The other database that is measured, and how many clients it has.
+    pub fn peer(&self) -> Option<(pangea_peers::Kind, u32)> {
+        self.peer.map(|kind| (kind, self.clients))
+    }
+
+    /// What says how large it is.
+    pub fn sizes(&self) -> Sizes {
+        self.sizes
+    }
+
     /// How large the workload is.
     pub fn workload_settings(&self) -> workload::Settings {
         self.sizes.settings(self.seed)
@@ -349,6 +373,7 @@ pub fn run(line: &CommandLine) -> Result<(), Failure> {
 }
 
 fn run_one(arguments: &Arguments) -> Result<(), Failure> {
+    arguments.check()?;
     let report = match (arguments.peer, arguments.via) {
         (Some(kind), _) => peer::run(arguments, kind)?,
         (None, Via::Process) => process::run(arguments)?,
@@ -365,206 +390,24 @@ fn run_one(arguments: &Arguments) -> Result<(), Failure> {
 
 /// Runs the benchmark of a cluster of ours.
 fn run_cluster(arguments: &Arguments) -> Result<Report, Failure> {
-    let plan = arguments.plan()?;
-    let settings = arguments.workload_settings();
-    let workload = arguments.workload()?;
-    // One thread: clients then never wake each other across cores.
-    let runtime = crate::runtime(1)?;
-    let work =
-        async |cluster: &mut Cluster| measure(arguments, cluster, &workload, &settings).await;
-    let run = async |cluster: &mut Cluster| {
-        let measured = work(cluster).await?;
-        Ok(Report::new(arguments, &cluster.plan, measured))
-    };
-    runtime.block_on(Cluster::run_while(plan, arguments.place(), run))
-}
-
-/// What came of measuring, and of the check after it.
-pub struct Measured {
-    /// Once for each repeat, the quickest first.
-    pub runs: Vec<Run>,
-    /// How long loading took.
-    pub load_secs: f64,
-    checked: Checked,
-}
-
-/// What came of measuring once.
-pub struct Run {
-    /// What the clients counted.
-    pub stats: Stats,
-    /// In which time.
-    pub elapsed: Duration,
-    /// What was used meanwhile.
-    pub used: Usage,
-    /// What went wrong meanwhile, on purpose.
-    happened: Vec<Happened>,
-}
-
-impl Run {
-    /// Committed transactions a second.
-    pub fn throughput_per_sec(&self) -> f64 {
-        self.stats.all().count() as f64 / self.elapsed.as_secs_f64()
-    }
-}
-
-impl Measured {
-    /// The run in the middle, by its throughput.
-    pub fn median(&self) -> &Run {
-        &self.runs[self.runs.len() / 2]
-    }
-}
-
-/// Loads, warms up, measures and checks.
-///
-/// # Errors
-/// When a node is gone, a call has no answer, or a check fails.
-pub async fn measure(
-    arguments: &Arguments,
-    cluster: &mut Cluster,
-    workload: &Workload,
-    settings: &workload::Settings,
-) -> Result<Measured, Failure> {
-    let clients = cluster.clients().await?;
-    cluster.usable(&clients).await?;
-    let load_secs = load(workload, &clients).await?;
-    replicas::settled(&clients).await?;
-    // The load stays with its regions, and the measured clients with theirs.
-    let (count, seed, pace) = (arguments.clients, arguments.seed, arguments.pace());
-    let drive_settings = drive::Settings { clients: count, seed, pace };
-    let connections = connections(arguments, cluster, &clients, workload).await?;
-    let drive = Drive::start(workload, &connections, &drive_settings);
-    let faults = arguments.check_faults(&cluster.plan)?;
-    let mut ours = Ours { cluster, clients: &clients, faults: &faults };
-    let mut runs = measure_all(arguments, &drive, &mut ours).await?;
-    let committed = drive.end(END_DEADLINE).await?;
-    let checked = check::all(&clients, workload, settings, committed).await?;
-    runs.sort_by(|a, b| b.throughput_per_sec().total_cmp(&a.throughput_per_sec()));
-    Ok(Measured { runs, load_secs, checked })
-}
-
-/// What is measured: servers, ours or a peer's.
-trait Subject {
-    /// What was used so far, and which aborts there were since this was last asked that no client
-    /// saw, by SQLSTATE.
-    async fn used(&mut self) -> Result<(Usage, BTreeMap<String, u64>), Failure>;
-
-    /// Lets happen to the servers what is to happen, from when the measured time begins.
-    async fn harm(&mut self, began: Instant) -> Result<Vec<Happened>, Failure>;
-
-    /// Whether anything is to happen to them.
-    fn is_harmed(&self) -> bool;
-}
-
-/// A cluster of ours.
-struct Ours<'a> {
-    cluster: &'a mut Cluster,
-    clients: &'a [Client],
-    faults: &'a [Fault],
-}
-
-impl Subject for Ours<'_> {
-    async fn used(&mut self) -> Result<(Usage, BTreeMap<String, u64>), Failure> {
-        Ok((Usage::read(self.cluster, self.clients).await?, BTreeMap::new()))
-    }
-
-    async fn harm(&mut self, began: Instant) -> Result<Vec<Happened>, Failure> {
-        faults::run(self.faults, self.cluster, self.clients, began).await
-    }
-
-    fn is_harmed(&self) -> bool {
-        !self.faults.is_empty()
-    }
-}
-
-/// Warms up, and measures as often as it is asked for.
-async fn measure_all(
-    arguments: &Arguments,
-    drive: &Drive,
-    subject: &mut impl Subject,
-) -> Result<Vec<Run>, Failure> {
-    work(drive, arguments.warmup, "warm up").await;
-    let mut runs = Vec::with_capacity(arguments.repeats as usize);
-    for repeat in 0..arguments.repeats {
-        let name = match arguments.repeats {
-            1 => "measure".to_owned(),
-            repeats => format!("{} of {repeats}", repeat + 1),
+    let (plan, script) = (arguments.own_plan()?, arguments.script()?);
+    ground::on(arguments, &plan, |ground, signals| {
+        // One thread: clients then never wake each other across cores.
+        let runtime = crate::runtime(1)?;
+        let run = async |cluster: &mut Cluster| {
+            let measured = match &script {
+                Some(script) => scripted::ours(arguments, ground, cluster, script).await?,
+                None => {
+                    let (workload, settings) =
+                        (arguments.workload()?, arguments.workload_settings());
+                    measure::ours(arguments, ground, cluster, &workload, &settings).await?
+                }
+            };
+            Ok(Report::new(arguments, &cluster.plan, measured))
         };
-        let (before, _) = subject.used().await?;
-        drive.enter(Phase::Measured);
-        let began = Instant::now();
-        let measured = async {
-            work(drive, arguments.secs, &name).await;
-            let elapsed = began.elapsed();
-            let stats = drive.take_stats();
-            drive.enter(Phase::Unmeasured);
-            (elapsed, stats)
-        };
-        let ((elapsed, mut stats), happened) = tokio::join!(measured, subject.harm(began));
-        let happened = happened?;
-        let (after, undone) = subject.used().await?;
-        stats.add_retries(undone);
-        // Of what ended between the two lines above nobody wants to know.
-        drop(drive.take_stats());
-        check::each_has_an_outcome(&stats, subject.is_harmed())?;
-        runs.push(Run { stats, elapsed, used: after.since(&before), happened });
-    }
-    Ok(runs)
-}
-
-/// What the clients of each region call through.
-async fn connections(
-    arguments: &Arguments,
-    cluster: &Cluster,
-    clients: &[Client],
-    workload: &Workload,
-) -> Result<Vec<Vec<Connection>>, Failure> {
-    if arguments.via == Via::Native {
-        let native = |client: &Client| vec![Connection::Native(client.clone())];
-        return Ok(clients.iter().map(native).collect());
-    }
-    let procedures = workload.procedures();
-    let mut all: Vec<Vec<Connection>> = Vec::with_capacity(cluster.members.len());
-    for (region, member) in cluster.members.iter().enumerate() {
-        let (config, mut sessions) = (member.sql_config(), Vec::new());
-        // Clients are dealt over the regions in turn.
-        let count = (arguments.clients as usize + clients.len() - 1 - region) / clients.len();
-        for _ in 0..count.max(1) {
-            let session = Session::open(&config, member.region(), &procedures).await?;
-            sessions.push(Connection::Postgres(session));
-        }
-        all.push(sessions);
-    }
-    Ok(all)
-}
-
-/// Makes the tables, and says how many seconds that took.
-async fn load(workload: &Workload, clients: &[Client]) -> Result<f64, Failure> {
-    let began = Instant::now();
-    let bar = bar("{prefix:>8} {wide_bar} {pos}/{len} calls", "load");
-    drive::load_tables(workload, clients, |done, all| {
-        bar.set_length(all);
-        bar.set_position(done);
+        let plan = Plan { spots: ground.spots(), ..plan.clone() };
+        runtime.block_on(Cluster::run_until(signals, plan, arguments.place(), run))
     })
-    .await?;
-    bar.finish_and_clear();
-    Ok(began.elapsed().as_secs_f64())
-}
-
-/// Lets clients work, and shows their rate.
-async fn work(drive: &Drive, secs: u64, name: &str) {
-    let bar = bar("{prefix:>8} {wide_bar} {pos}/{len} s {msg}", name);
-    bar.set_length(secs);
-    let (began, end) = (Instant::now(), Duration::from_secs(secs));
-    while let Some(left) = end.checked_sub(began.elapsed()).filter(|left| !left.is_zero()) {
-        tokio::time::sleep(TICK.min(left)).await;
-        let seconds = began.elapsed().as_secs_f64();
-        bar.set_position(seconds as u64);
-        let committed: u64 = drive.committed().iter().sum();
-        if committed > 0 {
-            bar.set_message(format!("{:.0}/s", committed as f64 / seconds));
-        }
-    }
-    bar.finish_and_clear();
 }
 
 /// A progress bar on stderr, where that is a terminal.

@@ -1,25 +1,23 @@
-//! The same benchmark of another database: Galera, PostgreSQL or etcd, on loopback.
+//! The same benchmark of another database: Galera, PostgreSQL or etcd, on loopback or in a lab.
 //!
-//! Clients, calls, phases and counts are those of a cluster of ours; what differs is who answers.
-//! Servers run as long as the benchmark, and are ended by whatever ends it.
+//! Clients, calls, phases, faults and counts are those of a cluster of ours; what differs is who
+//! answers. Servers run as long as the benchmark, and are ended by whatever ends it.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Instant;
 
-use pangea_core::workload::{self, Workload};
 use pangea_node::log::Durability;
-use pangea_peers::{Kind, Options, Peer, Place};
+use pangea_peers::{Kind, Options, Peer};
 
 use super::check::{self as checks, Checked};
-use super::faults::Happened;
+use super::faults::{self, Fault, Happened, Victims};
+use super::ground::{self, Ground};
+use super::measure::{END_DEADLINE, Measured, Subject, drive_settings, measure_all};
 use super::report::Report;
 use super::usage::Usage;
-use super::{Arguments, END_DEADLINE, Measured, Subject, bar, measure_all};
+use super::{Arguments, bar, scripted};
 use crate::cluster::Plan;
-use crate::drive::{self, Connection, Drive, PeerSession};
+use crate::drive::{self, Door, Drive, Undone};
 use crate::failure::Failure;
-use crate::signals::Signals;
 
 /// A majority is left when one is lost.
 const PLACES_MIN: usize = 3;
@@ -34,45 +32,65 @@ const CACHE_MB: u32 = 2_048;
 /// Why it can't.
 pub fn check(arguments: &Arguments, kind: Kind) -> Result<Plan, Failure> {
     let plan = plan(arguments, kind)?;
-    let settings = arguments.workload_settings();
-    if settings.long > 0 && arguments.names().0.starts_with("tpcc") {
-        let message = format!("--long: {kind} has no procedure of many orders; leave it out");
-        return Err(Failure::Usage(message));
+    let (settings, options) = (arguments.workload_settings(), options(arguments, &plan)?);
+    if arguments.script()?.is_some() {
+        scripted::check_peer(kind)?;
+        kind.check_installed(&options)?;
+    } else {
+        if settings.long > 0 && arguments.names().0.starts_with("tpcc") {
+            let message = format!("--long: {kind} has no procedure of many orders; leave it out");
+            return Err(Failure::Usage(message));
+        }
+        kind.check(&arguments.workload()?, &settings, &options)?;
     }
-    kind.check(&arguments.workload()?, &settings, &options(arguments)?)?;
+    check_faults(arguments, kind, &plan)?;
     Ok(plan)
 }
 
 /// Starts a peer, gives it the work, and stops it.
 pub fn run(arguments: &Arguments, kind: Kind) -> Result<Report, Failure> {
-    let (plan, options) = (check(arguments, kind)?, options(arguments)?);
-    let (workload, settings) = (arguments.workload()?, arguments.workload_settings());
-    let places = Place::loopback(&plan.regions);
-    let runtime = crate::runtime(1)?;
-    let measured = runtime.block_on(async {
-        let mut signals = Signals::new()?;
+    let plan = check(arguments, kind)?;
+    let options = options(arguments, &plan)?;
+    make_directory(arguments)?;
+    let script = arguments.script()?;
+    ground::on(arguments, &plan, |ground, signals| {
+        let runtime = crate::runtime(1)?;
         let work = async {
-            let peer = Peer::start(kind, &places, &options).await?;
-            let measured = measure(arguments, &peer, &workload, &settings).await;
+            let mut peer = Peer::start(kind, &ground.places(&plan.regions), &options).await?;
+            let mut theirs = Theirs { ground, peer: &mut peer, plan: &plan };
+            let measured = match &script {
+                Some(script) => scripted::theirs(arguments, &mut theirs, script).await,
+                None => measure(arguments, &mut theirs).await,
+            };
             // Whatever was asked of a server that has ended failed for that.
             let measured = measured.map_err(|failure| match peer.is_running() {
                 Ok(()) => failure,
                 Err(ended) => Failure::failed(ended, failure),
             })?;
             peer.stop().await?;
-            Ok(measured)
+            Ok(Report::new(arguments, &plan, measured))
         };
-        tokio::select! {
-            done = work => done,
-            () = signals.received() => Err(Failure::Interrupted("interrupted".to_owned())),
-        }
-    })?;
-    Ok(Report::new(arguments, &plan, measured))
+        runtime.block_on(async {
+            tokio::select! {
+                done = work => done,
+                () = signals.received() => Err(Failure::Interrupted("interrupted".to_owned())),
+            }
+        })
+    })
 }
 
-/// Where servers run, for the report: all on loopback.
+/// Where servers run: on loopback without any distance, or as far apart as a lab makes it.
 fn plan(arguments: &Arguments, kind: Kind) -> Result<Plan, Failure> {
-    let plan = arguments.regions.plan(&arguments.protocol, Some(0.0))?;
+    let is_lab = arguments.ground.lab;
+    let far = [("rtt", arguments.rtt.unwrap_or(0.0)), ("jitter", arguments.jitter)];
+    if let Some((option, ms)) = far.into_iter().find(|(_, ms)| *ms != 0.0 && !is_lab) {
+        return Err(Failure::Usage(format!(
+            "--{option} {ms}: on loopback there is no distance between a peer's servers: add \
+             --lab, which takes root"
+        )));
+    }
+    let rtt = if is_lab { arguments.rtt } else { Some(0.0) };
+    let plan = arguments.regions.plan(&arguments.protocol, rtt)?;
     let is_plain = |name: &String| {
         !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-')
     };
@@ -84,14 +102,42 @@ fn plan(arguments: &Arguments, kind: Kind) -> Result<Plan, Failure> {
         return Err(Failure::Usage(format!("a peer has {PLACES_MIN} regions at least")));
     }
     if arguments.clients > CLIENTS_MAX {
-        let message = format!("a peer has a session for each client, and {CLIENTS_MAX} at most");
+        let message = format!(
+            "--clients {}: a peer has a session for each client, and {CLIENTS_MAX} at most",
+            arguments.clients
+        );
         return Err(Failure::Usage(message));
     }
-    let durability = arguments.durability;
-    Ok(Plan { protocol: kind.name().to_owned(), durability, workers: 0, ..plan })
+    let (durability, jitter_ms) = (arguments.durability, arguments.jitter);
+    Ok(Plan { protocol: kind.name().to_owned(), durability, jitter_ms, workers: 0, ..plan })
 }
 
-fn options(arguments: &Arguments) -> Result<Options, Failure> {
+/// Refuses faults that can't happen to a peer.
+fn check_faults(arguments: &Arguments, kind: Kind, plan: &Plan) -> Result<(), Failure> {
+    let faults = faults::check(&arguments.faults, plan, arguments.secs)?;
+    if let Some(cut) = faults.iter().find(|fault| fault.is_cut() && !arguments.ground.lab) {
+        return Err(Failure::Usage(format!(
+            "--fault {cut}: on loopback a peer has no links that could be cut: add --lab, which \
+             takes root"
+        )));
+    }
+    if let Some(fault) = faults.iter().find(|it| kind == Kind::Galera && it.is_of_a_role()) {
+        let regions = plan.regions.join(", ");
+        return Err(Failure::Usage(format!(
+            "--fault {fault}: Galera's masters are all alike: name one of {regions}"
+        )));
+    }
+    Ok(())
+}
+
+/// The directory that the peer's own is made in.
+fn make_directory(arguments: &Arguments) -> Result<(), Failure> {
+    let Some(path) = &arguments.data_dir else { return Ok(()) };
+    let made = std::fs::create_dir_all(path);
+    made.map_err(|error| Failure::failed(format!("can't use {}", path.display()), error))
+}
+
+fn options(arguments: &Arguments, plan: &Plan) -> Result<Options, Failure> {
     let durability = match arguments.durability {
         Durability::Fsync => pangea_peers::Durability::Fsync,
         Durability::Os => pangea_peers::Durability::Os,
@@ -104,84 +150,97 @@ fn options(arguments: &Arguments) -> Result<Options, Failure> {
         None | Some(super::Isolation::ReadCommitted) => pangea_peers::Isolation::ReadCommitted,
         Some(super::Isolation::Serializable) => pangea_peers::Isolation::Serializable,
     };
-    let within = arguments.data_dir.clone();
-    if let Some(path) = &within {
-        let made = std::fs::create_dir_all(path);
-        made.map_err(|error| Failure::failed(format!("can't use {}", path.display()), error))?;
-    }
-    let sessions = arguments.clients;
-    let options = Options { durability, isolation, sessions, within, ..Options::default() };
-    Ok(Options { cache_mb: CACHE_MB, ..options })
+    Ok(Options {
+        durability,
+        isolation,
+        sessions: arguments.clients,
+        within: arguments.data_dir.clone(),
+        cache_mb: CACHE_MB,
+        round_trip_ms: plan.round_trip_ms_max().ceil() as u32,
+    })
 }
 
 /// Loads, warms up, measures and checks.
-async fn measure(
-    arguments: &Arguments,
-    peer: &Peer,
-    workload: &Workload,
-    settings: &workload::Settings,
-) -> Result<Measured, Failure> {
+async fn measure(arguments: &Arguments, theirs: &mut Theirs<'_>) -> Result<Measured, Failure> {
+    let (workload, settings) = (arguments.workload()?, arguments.workload_settings());
     let began = Instant::now();
     let bar = bar("{prefix:>8} {wide_bar} {pos}/{len} calls", "load");
     let progress = |done, all| {
         bar.set_length(all);
         bar.set_position(done);
     };
-    peer.load(workload, progress).await?;
+    theirs.peer.load(&workload, progress).await?;
     bar.finish_and_clear();
     let load_secs = began.elapsed().as_secs_f64();
-    let connections = connections(arguments, peer, workload).await?;
-    let drive_settings = drive::Settings {
-        clients: arguments.clients,
-        seed: arguments.seed,
-        pace: arguments.pace(),
-    };
-    let drive = Drive::start(workload, &connections, &drive_settings);
-    let mut runs = measure_all(arguments, &drive, &mut Theirs { peer }).await?;
+    let regions = theirs.plan.regions.len();
+    let runtimes = theirs.ground.runtimes(regions);
+    let door = |region| Door::Peer(theirs.peer.access(&workload, region));
+    let doors = (0..regions).map(door).collect();
+    let connections = drive::sessions(doors, &runtimes, arguments.clients).await?;
+    let drive = Drive::start(&workload, &connections, &runtimes, &drive_settings(arguments));
+    let faults = faults::check(&arguments.faults, theirs.plan, arguments.secs)?;
+    let runs = measure_all(arguments, &drive, &faults, theirs).await?;
     let committed = drive.end(END_DEADLINE).await?;
     drop(connections);
-    let checked = peer.check(workload, settings, committed.as_ref()).await;
+    let checked = theirs.peer.check(&workload, &settings, committed.as_ref()).await;
     let checked = checked.map_err(|error| checks::failed_check(&error))?;
-    runs.sort_by(|a, b| b.throughput_per_sec().total_cmp(&a.throughput_per_sec()));
     let digest = format!("{:016x}", checked.digest);
     let checked = Checked { digest, version: None, workload: checked.facts };
-    Ok(Measured { runs, load_secs, checked })
+    Ok(Measured::new(runs, load_secs, checked))
 }
 
-/// A peer's servers. Nothing happens to them.
-struct Theirs<'a> {
-    peer: &'a Peer,
+/// A peer's servers.
+pub(super) struct Theirs<'a> {
+    pub(super) ground: &'a Ground,
+    pub(super) peer: &'a mut Peer,
+    pub(super) plan: &'a Plan,
 }
 
 impl Subject for Theirs<'_> {
-    async fn used(&mut self) -> Result<(Usage, BTreeMap<String, u64>), Failure> {
+    async fn used(&mut self) -> Result<(Usage, Vec<Undone>), Failure> {
         // What was undone before belongs to no run.
         let undone = self.peer.retries().take();
-        Ok((Usage::of_peer(self.peer)?, undone))
+        let undone = undone.into_iter().map(|(code, count)| Undone { kind: None, code, count });
+        let lab = self.ground.usage()?;
+        Ok((Usage::of_peer(self.peer)?.in_lab(lab), undone.collect()))
     }
 
-    async fn harm(&mut self, _: Instant) -> Result<Vec<Happened>, Failure> {
-        Ok(Vec::new())
-    }
-
-    fn is_harmed(&self) -> bool {
-        false
+    async fn harm(&mut self, faults: &[Fault], began: Instant) -> Result<Vec<Happened>, Failure> {
+        faults::run(faults, self, began).await
     }
 }
 
-/// A session for each client.
-async fn connections(
-    arguments: &Arguments,
-    peer: &Peer,
-    workload: &Workload,
-) -> Result<Vec<Vec<Connection>>, Failure> {
-    let places = peer.pids().len();
-    let mut all: Vec<Vec<Connection>> = (0..places).map(|_| Vec::new()).collect();
-    // Clients are dealt over the regions in turn, and each region has one at least.
-    for index in 0..(arguments.clients as usize).max(places) {
-        let place = index % places;
-        let session = peer.session(workload, place).await?;
-        all[place].push(Connection::Peer(Arc::new(PeerSession::new(session))));
+impl Victims for Theirs<'_> {
+    fn names(&self) -> &[String] {
+        &self.plan.regions
     }
-    Ok(all)
+
+    async fn coordinator(&mut self) -> Result<usize, Failure> {
+        let leader = self.peer.leader().await?;
+        leader.ok_or_else(|| Failure::Failed("nobody leads for a fault to be of".to_owned()))
+    }
+
+    async fn kill(&mut self, node: usize) -> Result<(), Failure> {
+        Ok(self.peer.kill(node).await?)
+    }
+
+    async fn start(&mut self, node: usize) -> Result<(), Failure> {
+        Ok(self.peer.start_again(node).await?)
+    }
+
+    fn pause(&mut self, node: usize) {
+        self.peer.pause(node);
+    }
+
+    fn resume(&mut self, node: usize) {
+        self.peer.resume(node);
+    }
+
+    async fn cut(&mut self, one: usize, other: usize) -> Result<(), Failure> {
+        self.ground.cut(&self.plan.regions[one], &self.plan.regions[other])
+    }
+
+    async fn heal(&mut self) -> Result<(), Failure> {
+        self.ground.heal()
+    }
 }

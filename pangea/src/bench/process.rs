@@ -4,7 +4,6 @@
 //! replication, no disk. Nodes of several regions talk to each other over loopback as ever, and
 //! tables are loaded and checked by the native protocol.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -17,13 +16,15 @@ use pangea_node::node::Node;
 use pangea_peers::{cpu_us_by_thread, memory_bytes_peak};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use super::faults::Happened;
+use super::faults::{Fault, Happened};
+use super::ground::Ground;
+use super::measure::{END_DEADLINE, Measured, Subject, drive_settings, load, measure_all};
 use super::report::Report;
 use super::stages::Threads;
 use super::usage::{self, RUNTIME_THREADS, Usage};
-use super::{Arguments, END_DEADLINE, Measured, Subject, Via, check as checks, load, measure_all};
+use super::{Arguments, Via, check as checks};
 use crate::cluster::{Directory, Plan, replicas};
-use crate::drive::{self, Connection, Drive, THREADS, Within};
+use crate::drive::{Connection, Drive, THREADS, Undone, Within};
 use crate::failure::Failure;
 use crate::protocol::{WithProtocol, registry, with_protocol};
 use crate::signals::Signals;
@@ -72,7 +73,7 @@ pub fn run(arguments: &Arguments) -> Result<Report, Failure> {
         keep_to_cores(cores as usize)?;
     }
     // After the cores were chosen: by default a node has a worker for each.
-    let plan = arguments.plan()?;
+    let plan = arguments.own_plan()?;
     let (workload, settings) = (arguments.workload()?, arguments.workload_settings());
     let directory = Directory::new(&arguments.place())?;
     let configs = plan.configs(directory.path())?;
@@ -164,14 +165,12 @@ async fn measure(
     replicas::settled(&clients).await?;
     let connections: Vec<Vec<Connection>> =
         nodes.0.iter().map(|node| vec![Connection::Within(node.within())]).collect();
-    let Arguments { clients: count, seed, .. } = *arguments;
-    let drive_settings = drive::Settings { clients: count, seed, pace: arguments.pace() };
-    let drive = Drive::start(workload, &connections, &drive_settings);
-    let mut runs = measure_all(arguments, &drive, &mut Ours { clients: &clients }).await?;
+    let runtimes = Ground::loopback().runtimes(connections.len());
+    let drive = Drive::start(workload, &connections, &runtimes, &drive_settings(arguments));
+    let runs = measure_all(arguments, &drive, &[], &mut Ours { clients: &clients }).await?;
     let committed = drive.end(END_DEADLINE).await?;
     let checked = checks::all(&clients, workload, settings, committed).await?;
-    runs.sort_by(|a, b| b.throughput_per_sec().total_cmp(&a.throughput_per_sec()));
-    Ok(Measured { runs, load_secs, checked })
+    Ok(Measured::new(runs, load_secs, checked))
 }
 
 /// Nodes of this process. Nothing happens to them.
@@ -180,7 +179,7 @@ struct Ours<'a> {
 }
 
 impl Subject for Ours<'_> {
-    async fn used(&mut self) -> Result<(Usage, BTreeMap<String, u64>), Failure> {
+    async fn used(&mut self) -> Result<(Usage, Vec<Undone>), Failure> {
         let process = usage::process(None)?;
         let by_thread = cpu_us_by_thread(std::process::id());
         // What the runtime does is the load's too: an open loop, and what is shown meanwhile.
@@ -197,15 +196,12 @@ impl Subject for Ours<'_> {
             ..Usage::default()
         };
         used.ask(self.clients).await?;
-        Ok((used, BTreeMap::new()))
+        Ok((used, Vec::new()))
     }
 
-    async fn harm(&mut self, _: Instant) -> Result<Vec<Happened>, Failure> {
+    async fn harm(&mut self, faults: &[Fault], _: Instant) -> Result<Vec<Happened>, Failure> {
+        assert!(faults.is_empty(), "faults of nodes in one process are refused");
         Ok(Vec::new())
-    }
-
-    fn is_harmed(&self) -> bool {
-        false
     }
 }
 
@@ -219,6 +215,9 @@ pub fn check(arguments: &Arguments, plan: Plan) -> Result<Plan, Failure> {
         _ if arguments.cores.is_some() && !is_process => {
             Err(Failure::Usage("--cores: it takes --via process".to_owned()))
         }
+        _ if arguments.ground.lab && is_process => Err(Failure::Usage(
+            "--lab: nodes in one process are in one place; leave out --via process".to_owned(),
+        )),
         Some(fault) if is_process => Err(Failure::Usage(format!(
             "--fault {fault}: nodes in one process live and die together; leave out --via process"
         ))),

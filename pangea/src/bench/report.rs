@@ -8,10 +8,12 @@ use serde::Serialize;
 use super::check::Checked;
 use super::costs::Costs;
 use super::faults::Happened;
+use super::measure::{Measured, Run};
 use super::waterfall::{Runs, Waterfall, Ways};
-use super::{Arguments, Measured, Run};
+use super::{Arguments, Via};
 use crate::cluster::Plan;
 use crate::drive::{Samples, Stats};
+use crate::script::Script;
 use crate::table::numbers;
 
 /// Everything that is reported. Times of transactions are in ms, from the call to its outcome.
@@ -28,7 +30,8 @@ pub struct Report {
     regions: BTreeMap<String, Region>,
     transactions: BTreeMap<&'static str, Part>,
     aborts: BTreeMap<String, u64>,
-    /// Aborts that no client saw, because its session did the transaction once more.
+    /// Aborts that no client saw, because its session did the transaction once more: by SQLSTATE,
+    /// of a SQL file's transactions by kind and SQLSTATE.
     retries: BTreeMap<String, u64>,
     /// Calls without an outcome, which there are only with faults.
     errors: BTreeMap<&'static str, u64>,
@@ -74,6 +77,10 @@ struct Settings {
     regions: Vec<String>,
     rtt_ms_max: f64,
     jitter_ms: f64,
+    /// Whether the distance is that of a lab.
+    lab: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bandwidth_mbit: Option<f64>,
     via: String,
     clients: u32,
     /// Of an open loop.
@@ -81,6 +88,9 @@ struct Settings {
     secs: u64,
     warmup_secs: u64,
     sizes: BTreeMap<&'static str, f64>,
+    /// Variables of a SQL file.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    define: Vec<String>,
     durability: String,
     workers: usize,
     cores: usize,
@@ -184,9 +194,15 @@ impl Parts<'_> {
 }
 
 impl Settings {
+    fn is_script(&self) -> bool {
+        Script::is_named(&self.workload)
+    }
+
     fn new(arguments: &Arguments, plan: &Plan) -> Self {
         let (workload, _) = arguments.names();
         let sizes = arguments.sizes.concerning(workload);
+        // A file's clients have sessions, whatever others have.
+        let via = if Script::is_named(workload) { Via::Postgres } else { arguments.via };
         Self {
             version: env!("CARGO_PKG_VERSION"),
             workload: workload.to_owned(),
@@ -197,12 +213,15 @@ impl Settings {
             regions: plan.regions.clone(),
             rtt_ms_max: plan.round_trip_ms_max(),
             jitter_ms: plan.jitter_ms,
-            via: format!("{:?}", arguments.via).to_lowercase(),
+            lab: arguments.ground.lab,
+            bandwidth_mbit: arguments.ground.bandwidth,
+            via: format!("{via:?}").to_lowercase(),
             clients: arguments.clients,
             rate_per_sec: arguments.rate,
             secs: arguments.secs,
             warmup_secs: arguments.warmup,
             sizes: sizes.map(|size| (size.option, size.value)).collect(),
+            define: arguments.defines.iter().map(ToString::to_string).collect(),
             durability: format!("{:?}", plan.durability).to_lowercase(),
             workers: plan.workers,
             cores: std::thread::available_parallelism().map_or(1, usize::from),
@@ -307,8 +326,8 @@ impl fmt::Display for Report {
             format!("{code} {count} ({})", percent(*count as f64 / finished as f64))
         });
         writeln!(f, "  aborts       {}", joined(aborts.collect()))?;
-        if !self.retries.is_empty() {
-            let retries = self.retries.iter().map(|(code, count)| format!("{code} {count}"));
+        if !self.retries.is_empty() || self.settings.is_script() {
+            let retries = self.retries.iter().map(|(what, count)| format!("{what} {count}"));
             writeln!(
                 f,
                 "  of them done again, which no client saw: {}",

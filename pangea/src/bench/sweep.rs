@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 
 use clap::{Args, Parser};
+use pangea_peers::Kind;
 use pangea_sweep::{
     Bench, Checked, Choice, Engine, Facts, Needs, Plan, Point, Settings, Stop, fingerprint,
 };
@@ -17,6 +18,7 @@ use tokio::process::{Child, Command};
 
 use crate::calibrate::{commit, machine};
 use crate::failure::Failure;
+use crate::script::Script;
 use crate::signals::Signals;
 use crate::sizes::Sizes;
 use crate::{bench, sim};
@@ -122,7 +124,7 @@ fn facts(arguments: &Arguments) -> Result<Facts, Failure> {
 }
 
 /// Memory that is free for processes, where the system tells.
-fn memory_mb() -> f64 {
+pub fn memory_mb() -> f64 {
     let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = info.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
     let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<f64>().ok());
@@ -219,7 +221,16 @@ fn check(point: &Point) -> Result<Needs, String> {
             let (workload, _) = line.bench.names();
             let size = Size::of(workload, line.bench.sizes, plan.regions.len());
             let secs = (line.bench.warmup + line.bench.secs) as f64;
-            Ok(size.needs(secs))
+            let needs = match line.bench.peer() {
+                Some((kind, clients)) => {
+                    size.needs_of_peer(kind, clients, plan.round_trip_ms_max(), secs)
+                }
+                None => size.needs(secs),
+            };
+            // A result is of the file as it was.
+            let file = Script::is_named(workload).then(|| std::fs::read(workload).ok()).flatten();
+            let inputs = file.map_or(needs.inputs, |bytes| fingerprint(&bytes));
+            Ok(Needs { inputs, ..needs })
         }
         Engine::Predicted => {
             let line = PredictedLine::try_parse_from(arguments);
@@ -262,6 +273,15 @@ impl Size {
     /// Starting, agreeing, checking and stopping.
     const AROUND_SECS: f64 = 4.0;
 
+    /// A server of a peer without data.
+    const PEER_MB: f64 = 400.0;
+    /// A session of PostgreSQL, which is a process.
+    const SESSION_MB: f64 = 3.0;
+    /// A peer takes so much longer to load: rows come as text, through one server.
+    const PEER_LOAD: f64 = 2.5;
+    /// And so much longer for each millisecond of the round trip in a lab.
+    const PEER_LOAD_PER_MS: f64 = 0.01;
+
     /// By a workload's name and options.
     pub fn of(workload: &str, sizes: Sizes, replicas: usize) -> Self {
         let settings = sizes.settings(0);
@@ -286,6 +306,23 @@ impl Size {
         Needs {
             memory_mb: node_mb * self.replicas,
             secs: Self::AROUND_SECS + self.load_secs + secs,
+            inputs: 0,
+        }
+    }
+
+    /// The same of a peer's servers.
+    fn needs_of_peer(&self, kind: Kind, clients: u32, rtt_ms: f64, secs: f64) -> Needs {
+        // Starting, copying files to every server, checking and stopping.
+        let (around_secs, session_mb) = match kind {
+            Kind::Galera => (25.0, 0.5),
+            Kind::Postgres => (15.0, Self::SESSION_MB),
+            Kind::Etcd => (10.0, 0.0),
+        };
+        let load = Self::PEER_LOAD + Self::PEER_LOAD_PER_MS * rtt_ms;
+        let server_mb = Self::PEER_MB + self.data_mb + self.growth_mb_per_sec * secs;
+        Needs {
+            memory_mb: server_mb * self.replicas + session_mb * f64::from(clients),
+            secs: around_secs + load * self.load_secs + secs,
             inputs: 0,
         }
     }

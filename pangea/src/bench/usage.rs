@@ -7,6 +7,7 @@ use pangea_node::driver::Way;
 use pangea_node::transport::{LaneReport, LinkReport};
 use pangea_peers::{Peer, Process, cpu_us_by_thread, memory_bytes_peak};
 
+use super::ground::LabUsage;
 use super::stages::Threads;
 use crate::cluster::Cluster;
 use crate::failure::Failure;
@@ -35,6 +36,8 @@ pub struct Usage {
     pub counters: Vec<BTreeMap<String, u64>>,
     /// Where the time of some transactions went, by node: of those since this was read before.
     pub ways: Vec<Vec<Way>>,
+    /// What the lab counted, where there is one.
+    pub lab: Option<LabUsage>,
 }
 
 /// What one node has sent to another.
@@ -157,6 +160,13 @@ impl Usage {
         self.links.iter().flatten().fold(Carried::default(), |all, link| all.plus(*link))
     }
 
+    /// The same in a lab, whose router is a thread of this process and no part of the load.
+    pub fn in_lab(mut self, lab: Option<LabUsage>) -> Self {
+        self.load_cpu_us -= lab.as_ref().map_or(0.0, |lab| lab.router_cpu_us);
+        self.lab = lab;
+        self
+    }
+
     /// What was added since `before`. Memory stays what it is. A node that was started again
     /// meanwhile began anew: what it did before that is not known.
     pub fn since(&self, before: &Self) -> Self {
@@ -187,6 +197,7 @@ impl Usage {
             links: self.links.iter().zip(&before.links).map(links).collect(),
             counters: self.counters.iter().zip(&before.counters).map(counters).collect(),
             ways: self.ways.clone(),
+            lab: self.lab.as_ref().zip(before.lab.as_ref()).map(|(lab, before)| lab.since(before)),
         }
     }
 }
@@ -231,5 +242,17 @@ mod tests {
         assert_eq!(of(9.0).since(&of(4.0)).node_cpu_us, [5.0]);
         assert_eq!(of(3.0).since(&of(4.0)).node_cpu_us, [3.0], "it was started again");
         assert_eq!(before.since(&after).links, links(10, 4), "and so were its links");
+    }
+
+    #[test]
+    fn a_labs_router_is_no_load() {
+        let of = |load_cpu_us, router_cpu_us, bytes| {
+            let lab = LabUsage { router_cpu_us, bytes, ..LabUsage::default() };
+            Usage { load_cpu_us, ..Usage::default() }.in_lab(Some(lab))
+        };
+        let since = of(90.0, 20.0, 7).since(&of(30.0, 10.0, 3));
+        assert_eq!(since.load_cpu_us, 50.0);
+        let lab = since.lab.unwrap();
+        assert_eq!((lab.router_cpu_us, lab.bytes), (10.0, 4));
     }
 }

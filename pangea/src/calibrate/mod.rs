@@ -50,14 +50,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         return Err(Failure::Usage(message));
     }
     bench.check_is_cluster()?;
-    let plan = Plan { is_metered: true, ..bench.plan()? };
-    let (workload, settings) = (bench.workload()?, bench.workload_settings());
-    let messages = with_protocol(&plan.protocol, MessageKinds)?;
-    let runtime = crate::runtime(1)?;
-    let work =
-        async |cluster: &mut Cluster| bench::measure(bench, cluster, &workload, &settings).await;
-    let measured = runtime.block_on(Cluster::run_while(plan, bench.place(), work))?;
-    let costs = costs(bench, &measured, messages)?;
+    let costs = measure(bench, bench.plan()?)?;
     let shown = out.display();
     std::fs::write(out, costs.to_toml())
         .map_err(|error| Failure::failed(format!("can't write {shown}"), error))?;
@@ -66,6 +59,22 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         "{txns_per_sec:.0} transactions a second at {cpu_us_per_txn:.1} us each, of which \
          {explained_percent:.0} % of the nodes' CPU time has a name; costs are in {shown}"
     ))
+}
+
+/// What everything costs on a cluster of this plan under this load.
+///
+/// # Errors
+/// As of a benchmark; and when nothing was committed.
+pub fn measure(bench: &bench::Arguments, plan: Plan) -> Result<Costs, Failure> {
+    let plan = Plan { is_metered: true, ..plan };
+    let (workload, settings) = (bench.workload()?, bench.workload_settings());
+    let protocol = plan.protocol.clone();
+    let messages = with_protocol(&protocol, MessageKinds)?;
+    let runtime = crate::runtime(1)?;
+    let work =
+        async |cluster: &mut Cluster| bench::measure(bench, cluster, &workload, &settings).await;
+    let measured = runtime.block_on(Cluster::run_while(plan, bench.place(), work))?;
+    costs(bench, &protocol, &measured, messages)
 }
 
 /// The kinds of a protocol's messages.
@@ -81,6 +90,7 @@ impl WithProtocol for MessageKinds {
 
 fn costs(
     arguments: &bench::Arguments,
+    protocol: &str,
     measured: &Measured,
     messages: &'static [&'static str],
 ) -> Result<Costs, Failure> {
@@ -97,7 +107,7 @@ fn costs(
     let explained_us = counted.ns() / 1e3;
     let background_us = (nodes_us - explained_us).max(0.0) / calls as f64;
     let per_call = [("load_call", used.load_cpu_us / calls as f64), ("background", background_us)];
-    let (workload, protocol) = arguments.names();
+    let (workload, _) = arguments.names();
     let calibration = Calibration {
         date: date(),
         commit: commit(),

@@ -1,5 +1,6 @@
 //! One node's process.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -12,6 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
+use super::Plan;
 use crate::failure::Failure;
 use crate::start::{READY, UP};
 
@@ -28,14 +30,18 @@ pub struct Member {
     pub config: Config,
     directory: PathBuf,
     is_metered: bool,
+    /// What has the process run in a place of its own.
+    front: Vec<OsString>,
     child: Option<Child>,
 }
 
 impl Member {
     /// A node that does not run yet, with its files under `directory`.
-    pub fn new(config: Config, directory: &Path, is_metered: bool) -> Self {
+    pub fn new(config: Config, directory: &Path, plan: &Plan) -> Self {
         let directory = directory.join(&config.me().region);
-        Self { config, directory, is_metered, child: None }
+        let spot = plan.spots.get(config.node.index());
+        let front = spot.map(|spot| spot.front.clone()).unwrap_or_default();
+        Self { config, directory, is_metered: plan.is_metered, front, child: None }
     }
 
     /// The name of its region.
@@ -118,7 +124,10 @@ impl Member {
         let config = self.directory.join("node.toml");
         std::fs::write(&config, self.config.to_toml())?;
         let log = File::options().create(true).append(true).open(self.log_path())?;
-        Command::new(std::env::current_exe()?)
+        let program = std::env::current_exe()?.into_os_string();
+        let mut words = self.front.iter().chain([&program]);
+        Command::new(words.next().expect("there is the program at least"))
+            .args(words)
             .args(["start", "--stop-with-stdin", "--config"])
             .arg(&config)
             .args(self.is_metered.then_some("--meter"))

@@ -31,7 +31,7 @@ use crate::failure::Failure;
 use crate::signals::Signals;
 use kept::Kept;
 pub use member::Member;
-pub use plan::Plan;
+pub use plan::{Plan, RoundTrip, Spot};
 pub use regions::{Regions, durability};
 use temporary::Temporary;
 
@@ -197,7 +197,19 @@ impl Cluster {
         place: Place,
         work: impl AsyncFnOnce(&mut Self) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        let mut signals = Signals::new()?;
+        Self::run_until(&mut Signals::new()?, plan, place, work).await
+    }
+
+    /// The same, for signals that are listened to already.
+    ///
+    /// # Errors
+    /// As [`Self::run_while`].
+    pub async fn run_until<T>(
+        signals: &mut Signals,
+        plan: Plan,
+        place: Place,
+        work: impl AsyncFnOnce(&mut Self) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
         let interrupted = || Err(Failure::Interrupted("interrupted".to_owned()));
         let mut cluster = tokio::select! {
             cluster = Self::start(plan, place) => cluster?,
@@ -271,7 +283,7 @@ fn is_taken_port(error: &Failure) -> bool {
 async fn start_members(plan: &Plan, directory: &Path) -> Result<Vec<Member>, Failure> {
     let mut starting = JoinSet::new();
     for config in plan.configs(directory)? {
-        let mut member = Member::new(config, directory, plan.is_metered);
+        let mut member = Member::new(config, directory, plan);
         starting.spawn(async move {
             let started = member.start().await;
             (member, started)

@@ -1,6 +1,7 @@
 //! What a cluster is to be like, and the configuration of each of its nodes.
 
-use std::net::{SocketAddr, TcpListener};
+use std::ffi::OsString;
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::Path;
 
 use pangea_node::config::{Config, NodeConfig, RoundTripConfig, WanConfig};
@@ -13,6 +14,9 @@ use crate::regions;
 
 /// Regions of one cluster at most: each is a process on this machine.
 const REGIONS_MAX: usize = 15;
+
+/// The first port of a node in a place of its own: such an address has all ports.
+const PORT_FIRST: u16 = 21_000;
 
 /// How far apart two regions of a cluster are.
 pub type RoundTrip = RoundTripConfig;
@@ -40,6 +44,18 @@ pub struct Plan {
     pub log_segment_bytes: u64,
     /// Whether the nodes measure what everything costs.
     pub is_metered: bool,
+    /// Where each node runs, if not on loopback. The distances between them are real then, and are
+    /// not emulated.
+    pub spots: Vec<Spot>,
+}
+
+/// A place of its own for a node, as a network namespace is one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Spot {
+    /// Its address, all of whose ports are free.
+    pub address: IpAddr,
+    /// The words in front of a program that have it run there, and end with it in their place.
+    pub front: Vec<OsString>,
 }
 
 /// A configuration as a file has it.
@@ -52,6 +68,7 @@ struct File<'a> {
     durability: Durability,
     workers: usize,
     log_segment_bytes: u64,
+    insecure: bool,
     regions: &'a [String],
     nodes: &'a [NodeConfig],
     #[serde(skip_serializing_if = "<[RoundTrip]>::is_empty")]
@@ -122,6 +139,7 @@ impl Plan {
             workers: workers(regions.len()),
             log_segment_bytes: pangea_node::config::LOG_SEGMENT_BYTES_DEFAULT,
             is_metered: false,
+            spots: Vec::new(),
         })
     }
 
@@ -160,12 +178,21 @@ impl Plan {
         Ok(())
     }
 
-    /// The configuration of every node, with addresses on loopback that are free now.
+    /// The configuration of every node, with addresses that are free now.
     ///
     /// # Errors
     /// When no port is free, or a setting has a value that it can't have.
     pub fn configs(&self, directory: &Path) -> Result<Vec<Config>, Failure> {
-        let addresses = free_addresses(2 * self.regions.len())?;
+        let addresses = match &self.spots[..] {
+            [] => free_addresses(2 * self.regions.len())?,
+            spots => {
+                assert_eq!(spots.len(), self.regions.len(), "a place for each node");
+                let ports = |spot: &Spot| {
+                    [0, 1].map(|port| SocketAddr::new(spot.address, PORT_FIRST + port))
+                };
+                spots.iter().flat_map(ports).collect()
+            }
+        };
         let config = |(index, region): (usize, &String)| {
             self.config(index, &directory.join(region).join("data"), &addresses)
         };
@@ -186,7 +213,8 @@ impl Plan {
             sql: addresses[2 * index + 1],
         };
         let nodes: Vec<NodeConfig> = self.regions.iter().enumerate().map(node).collect();
-        let is_wide = self.jitter_ms > 0.0 || self.round_trip_ms_max() > 0.0;
+        let is_far = self.jitter_ms > 0.0 || self.round_trip_ms_max() > 0.0;
+        let is_emulated = is_far && self.spots.is_empty();
         let file = File {
             cluster: &self.cluster,
             protocol: &self.protocol,
@@ -195,10 +223,13 @@ impl Plan {
             durability: self.durability,
             workers: self.workers,
             log_segment_bytes: self.log_segment_bytes,
+            // Nobody reaches such a place but the cluster and its clients.
+            insecure: !self.spots.is_empty(),
             regions: &self.regions,
             nodes: &nodes,
             round_trips: &self.round_trips,
-            wan: is_wide.then_some(WanConfig { jitter_ms: self.jitter_ms, bandwidth_mbit: None }),
+            wan: is_emulated
+                .then_some(WanConfig { jitter_ms: self.jitter_ms, bandwidth_mbit: None }),
         };
         let mut text = toml::to_string(&file).expect("a plan has nothing that TOML lacks");
         if !self.options.is_empty() {
@@ -268,6 +299,19 @@ mod tests {
     fn without_distance_nothing_is_emulated() {
         let plan = Plan::of_equal_distances("minerva", &names(&["a", "b"]), 0.0).unwrap();
         assert_eq!(plan.configs(Path::new("/d")).unwrap()[0].emulated_wan(), None);
+    }
+
+    #[test]
+    fn in_places_of_their_own_nodes_know_the_distances_and_do_not_emulate_them() {
+        let spot = |number: u8| Spot { address: [10, 9, number, 1].into(), front: Vec::new() };
+        let plan = Plan { jitter_ms: 1.0, spots: (1..=3).map(spot).collect(), ..plan() };
+        let config = &plan.configs(Path::new("/d")).unwrap()[1];
+        assert_eq!(config.emulated_wan(), None);
+        assert_eq!(config.topology().one_way[0][1].us, 34_000);
+        let me = config.me();
+        assert_eq!((me.peer.to_string(), me.sql.to_string()), {
+            ("10.9.2.1:21000".to_owned(), "10.9.2.1:21001".to_owned())
+        });
     }
 
     #[test]

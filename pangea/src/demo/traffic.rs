@@ -7,6 +7,7 @@ use clap::ValueEnum;
 use pangea_core::workload::tpcc::Scale;
 use pangea_core::workload::{Settings, Workload};
 use pangea_node::client::Client;
+use tokio::runtime::Handle;
 
 use crate::cluster::Cluster;
 use crate::drive::{self, Connection, Drive, Pace, Phase};
@@ -68,7 +69,8 @@ impl Traffic {
         };
         let native = |client: &Client| vec![Connection::Native(client.clone())];
         let connections: Vec<_> = clients.iter().map(native).collect();
-        let drive = Drive::start(&workload, &connections, &settings);
+        let runtimes = vec![Handle::current(); connections.len()];
+        let drive = Drive::start(&workload, &connections, &runtimes, &settings);
         drive.enter(Phase::Measured);
         Ok(Self { drive, regions: cluster.plan.regions.clone().into() })
     }

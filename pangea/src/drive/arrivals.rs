@@ -43,8 +43,11 @@ pub(super) async fn arrive(
                 let (line, due) = (lines[turn % lines.len()].clone(), due);
                 in_flight.spawn(async move {
                     // It is counted, and nobody makes it again.
-                    let _ = line.call(&call, due).await;
+                    let made = line.call(&call, due).await;
                     drop(slot);
+                    if made.is_err() && !line.connection.is_connected() {
+                        line.connection.back(LOOK).await;
+                    }
                 });
             }
             Err(_) => shared.counted().stats.shed += 1,

@@ -26,12 +26,13 @@ use pangea_core::time::Timestamp;
 use pangea_core::txn::Outcome;
 use pangea_core::workload::{self, Call, Workload};
 use pangea_node::client::{Client, ClientError};
+use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 
 use crate::failure::Failure;
-pub use connection::{Connection, PeerSession, Session};
+pub use connection::{Connection, Door, sessions};
 pub use followed::Followed;
-pub use samples::{Samples, Stats};
+pub use samples::{Samples, Stats, Undone};
 pub use timeline::Timeline;
 pub use within::{THREADS, Within};
 
@@ -78,6 +79,18 @@ pub enum Pace {
         /// How often.
         per_sec: f64,
     },
+}
+
+/// What makes one client's calls, one after the other.
+pub trait Calls: Send {
+    /// The next call, of somebody to whom it is `now`.
+    fn next(&mut self, rng: &mut fastrand::Rng, now: Timestamp) -> Call;
+}
+
+impl Calls for workload::Generator {
+    fn next(&mut self, rng: &mut fastrand::Rng, now: Timestamp) -> Call {
+        self.next(rng, now)
+    }
 }
 
 /// Clients at work.
@@ -146,14 +159,29 @@ impl Drive {
     /// Starts clients. They are in [`Phase::Unmeasured`].
     ///
     /// Client `i` of a region takes its connection number `i`, and from the first on again where
-    /// there are fewer: those of ours carry any number of calls, those of PostgreSQL's protocol one
-    /// after the other.
+    /// there are fewer: those of ours carry any number of calls, sessions one after the other. Each
+    /// region's clients are tasks of its runtime, so that what they open is of its threads.
     ///
     /// # Panics
-    /// When a region has no connection.
+    /// When a region has no connection or no runtime.
     pub fn start(
         workload: &Workload,
         connections: &[Vec<Connection>],
+        runtimes: &[Handle],
+        settings: &Settings,
+    ) -> Self {
+        let calls = |client| -> Box<dyn Calls> { Box::new(workload.generator(client)) };
+        Self::start_calls(&calls, connections, runtimes, settings)
+    }
+
+    /// The same, of clients whose calls are made by whatever makes them.
+    ///
+    /// # Panics
+    /// When a region has no connection or no runtime.
+    pub fn start_calls(
+        calls: &dyn Fn(workload::Client) -> Box<dyn Calls>,
+        connections: &[Vec<Connection>],
+        runtimes: &[Handle],
         settings: &Settings,
     ) -> Self {
         let regions = u32::try_from(connections.len()).expect("as many regions as processes");
@@ -172,7 +200,7 @@ impl Drive {
             let client = workload::Client::new(index, settings.clients, regions);
             let seed = settings.seed ^ u64::from(index + 1).wrapping_mul(SEED_STEP);
             let rng = fastrand::Rng::with_seed(seed);
-            let terminal = Terminal { generator: workload.generator(client), rng };
+            let terminal = Terminal { calls: calls(client), rng };
             by_region[client.region() as usize].push(terminal);
         }
         for (region, terminals) in by_region.into_iter().enumerate() {
@@ -187,14 +215,15 @@ impl Drive {
                 }
                 (Pace::Closed { pause }, _) => {
                     for (index, terminal) in terminals.into_iter().enumerate() {
-                        tasks.spawn(work(terminal, line(index), pause));
+                        tasks.spawn_on(work(terminal, line(index), pause), &runtimes[region]);
                     }
                 }
                 (Pace::Open { per_sec }, _) if !terminals.is_empty() => {
                     let rng = fastrand::Rng::with_seed(!settings.seed ^ region as u64);
                     let per_sec = per_sec / f64::from(regions.min(settings.clients));
                     let lines = (0..connections[region].len()).map(line).collect();
-                    tasks.spawn(arrivals::arrive(terminals, lines, per_sec, rng));
+                    let arriving = arrivals::arrive(terminals, lines, per_sec, rng);
+                    tasks.spawn_on(arriving, &runtimes[region]);
                 }
                 (Pace::Open { .. }, _) => {}
             }
@@ -258,7 +287,7 @@ impl Drive {
 
 /// What makes one client's transactions.
 struct Terminal {
-    generator: workload::Generator,
+    calls: Box<dyn Calls>,
     rng: fastrand::Rng,
 }
 
@@ -268,7 +297,7 @@ impl Terminal {
     }
 
     fn next_at(&mut self, date: Timestamp) -> Call {
-        self.generator.next(&mut self.rng, date)
+        self.calls.next(&mut self.rng, date)
     }
 }
 

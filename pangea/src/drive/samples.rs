@@ -71,6 +71,17 @@ impl Samples {
     }
 }
 
+/// Aborts that no client saw, because its session did the transaction once more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Undone {
+    /// Of which kind of transaction, where the session knows.
+    pub kind: Option<&'static str>,
+    /// Their SQLSTATE.
+    pub code: String,
+    /// How many.
+    pub count: u64,
+}
+
 /// Everything that was counted.
 #[derive(Clone, Debug)]
 pub struct Stats {
@@ -80,7 +91,8 @@ pub struct Stats {
     pub aborts: BTreeMap<String, u64>,
     /// The same by region, then by the kind of transaction. Those that no client saw are in none.
     pub aborts_of: Vec<BTreeMap<&'static str, BTreeMap<String, u64>>>,
-    /// Aborts that no client saw, because its session did the transaction once more, by SQLSTATE.
+    /// Aborts that no client saw, because its session did the transaction once more: by SQLSTATE,
+    /// and by kind before that where sessions know it.
     pub retries: BTreeMap<String, u64>,
     /// Calls that nodes know more of, by region.
     pub followed: Vec<Followed>,
@@ -160,10 +172,11 @@ impl Stats {
     }
 
     /// Counts aborts that no client saw.
-    pub fn add_retries(&mut self, undone: BTreeMap<String, u64>) {
-        for (code, count) in undone {
-            *self.aborts.entry(code.clone()).or_default() += count;
-            *self.retries.entry(code).or_default() += count;
+    pub fn add_retries(&mut self, undone: Vec<Undone>) {
+        for Undone { kind, code, count } in undone {
+            let what = kind.map_or_else(|| code.clone(), |kind| format!("{kind} {code}"));
+            *self.retries.entry(what).or_default() += count;
+            *self.aborts.entry(code).or_default() += count;
         }
     }
 
@@ -234,8 +247,10 @@ mod tests {
         assert_eq!(stats.aborts["P0001"], 1);
         assert_eq!(stats.aborts_seen(Some(1), Some("order"))["P0001"], 1);
         assert!(stats.aborts_seen(Some(0), None).is_empty());
-        stats.add_retries(BTreeMap::from([("40001".to_owned(), 3)]));
-        assert_eq!((stats.aborts["40001"], stats.retries["40001"]), (3, 3));
+        let undone = |kind, count| Undone { kind, code: "40001".to_owned(), count };
+        stats.add_retries(vec![undone(None, 3), undone(Some("pay"), 2)]);
+        assert_eq!(stats.aborts["40001"], 5);
+        assert_eq!((stats.retries["40001"], stats.retries["pay 40001"]), (3, 2));
         assert_eq!(stats.aborts_seen(None, None).len(), 1, "no client saw those");
         assert_eq!(stats.errors["refused"], 1);
         let median = stats.of_region(0).quantile_ms(0.5);

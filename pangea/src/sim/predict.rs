@@ -14,10 +14,12 @@ use serde::Serialize;
 
 use super::unless_interrupted;
 use crate::bench::Size;
+use crate::bench::scripted::not_simulated;
 use crate::calibrate::MessageKinds;
 use crate::cluster::{Plan, Regions};
 use crate::failure::Failure;
 use crate::protocol::{CheckTable, WithProtocol, options_table, parse_options, with_protocol};
+use crate::script::Script;
 use crate::sizes::Sizes;
 use crate::table::numbers;
 
@@ -162,8 +164,8 @@ impl WithProtocol for Predict<'_> {
 
     fn run<P: Protocol>(self) -> Self::Output {
         let options = parse_options::<P>(&self.options)?;
-        let costs = self.costs(P::Message::KINDS)?;
         let (workload, registry) = self.workload()?;
+        let costs = self.costs(P::Message::KINDS)?;
         let mut runs = Vec::new();
         for replicas in self.replicas()? {
             let Matrix { regions, one_way } = self.matrix(P::NAME, replicas)?;
@@ -173,6 +175,8 @@ impl WithProtocol for Predict<'_> {
                 one_way,
                 bandwidth_bits: self.arguments.bandwidth.map(|mbit| mbit * 1_000_000),
                 clients: self.clients,
+                pace: predict::Pace::Closed,
+                loss: None,
                 warmup: Span::from_ms(self.arguments.warmup * 1_000),
                 duration: Span::from_ms(self.arguments.secs * 1_000),
                 cores: self.cores(),
@@ -223,6 +227,9 @@ impl Predict<'_> {
     }
 
     fn workload(&self) -> Result<(Workload, Arc<Registry>), Failure> {
+        if Script::is_named(self.workload) {
+            return Err(not_simulated(self.workload));
+        }
         let workload = Workload::named(self.workload, &self.arguments.sizes.settings(self.seed));
         let workload = workload.map_err(|error| Failure::Usage(error.to_string()))?;
         self.arguments.sizes.check(self.workload)?;

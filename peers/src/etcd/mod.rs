@@ -26,8 +26,10 @@ use std::time::{Duration, Instant};
 use pangea_core::workload::{Settings, Workload};
 use rustix::process::Signal;
 use tempfile::TempDir;
+use tokio::sync::OnceCell;
 use tonic::{Code, Status};
 
+use crate::access::Door;
 use crate::calls::{Work, Ycsb};
 use crate::failure::Failure;
 use crate::peer::{Checked, Durability, Options};
@@ -64,20 +66,49 @@ pub(crate) fn check(options: &Options) -> Result<(), Failure> {
 pub struct Etcd {
     /// Before the directory, so that they are gone when it goes.
     servers: Vec<Server>,
-    addresses: Vec<SocketAddr>,
-    /// By place.
-    clients: Vec<Vec<Client>>,
-    sessions: AtomicU64,
+    sites: Vec<Site>,
+    /// By place, for clients.
+    members: Vec<Arc<Member>>,
     puts: Arc<AtomicU64>,
+    options: Options,
     directory: TempDir,
 }
 
 /// Where a member is.
-struct Site<'a> {
-    place: &'a Place,
+#[derive(Debug)]
+struct Site {
+    place: Place,
     directory: PathBuf,
     clients: SocketAddr,
     members: SocketAddr,
+}
+
+/// What the clients of a place share: connections to its member, made by the first of them.
+#[derive(Debug)]
+pub(crate) struct Member {
+    address: SocketAddr,
+    connections: OnceCell<Vec<Client>>,
+    sessions: AtomicU64,
+    puts: Arc<AtomicU64>,
+}
+
+impl Member {
+    /// A session of one client.
+    pub async fn session(&self) -> Result<Session, Failure> {
+        let connections = self.connections.get_or_try_init(|| connect(self.address)).await?;
+        let number = self.sessions.fetch_add(1, Ordering::Relaxed) as usize;
+        let client = connections[number % CONNECTIONS].clone();
+        Ok(Session { client, puts: self.puts.clone() })
+    }
+}
+
+/// Connections to a member.
+async fn connect(address: SocketAddr) -> Result<Vec<Client>, Failure> {
+    let mut clients = Vec::with_capacity(CONNECTIONS);
+    for _ in 0..CONNECTIONS {
+        clients.push(Client::connect(address).await?);
+    }
+    Ok(clients)
 }
 
 impl Etcd {
@@ -90,30 +121,33 @@ impl Etcd {
             let [clients, members] = place.free_ports()?;
             let directory = directory.path().join(format!("{}-{}", sites.len(), place.name()));
             program::make_dir(&directory, None)?;
+            let place = place.clone();
             sites.push(Site { place, directory, clients, members });
         }
-        let member = |site: &Site<'_>| format!("{}=http://{}", site.place.name(), site.members);
-        let cluster = sites.iter().map(member).collect::<Vec<_>>().join(",");
-        let mut etcd = Self {
-            servers: Vec::new(),
-            addresses: sites.iter().map(|site| site.clients).collect(),
-            clients: Vec::new(),
-            sessions: AtomicU64::new(0),
-            puts: Arc::default(),
-            directory,
+        let puts = Arc::<AtomicU64>::default();
+        let member = |site: &Site| {
+            Arc::new(Member {
+                address: site.clients,
+                connections: OnceCell::new(),
+                sessions: AtomicU64::new(0),
+                puts: puts.clone(),
+            })
         };
-        for site in &sites {
-            etcd.servers.push(site.serve(&cluster, options)?);
+        let members = sites.iter().map(member).collect();
+        let (servers, options) = (Vec::new(), options.clone());
+        let mut etcd = Self { servers, sites, members, puts, options, directory };
+        for index in 0..places.len() {
+            let server = etcd.sites[index].serve(&etcd.cluster(), &etcd.options)?;
+            etcd.servers.push(server);
         }
         etcd.wait_and_lead().await?;
-        for address in &etcd.addresses {
-            let mut clients = Vec::new();
-            for _ in 0..CONNECTIONS {
-                clients.push(Client::connect(*address).await?);
-            }
-            etcd.clients.push(clients);
-        }
         Ok(etcd)
+    }
+
+    /// Where all members reach each other.
+    fn cluster(&self) -> String {
+        let member = |site: &Site| format!("{}=http://{}", site.place.name(), site.members);
+        self.sites.iter().map(member).collect::<Vec<_>>().join(",")
     }
 
     /// Waits until every member has a leader, and until that is the first.
@@ -133,32 +167,42 @@ impl Etcd {
         }
     }
 
-    /// Whether all see the first member lead. Where another does, it is asked to step back.
-    async fn lead(&self) -> Result<bool, Failure> {
-        let said = |status: Status| Failure::failed("etcd", status.message());
+    /// A connection to each member, its number, and that of the leader that it sees.
+    async fn members(&self) -> Result<Vec<(Client, u64, u64)>, Failure> {
         let mut members = Vec::new();
-        for address in &self.addresses {
-            let mut client = Client::connect(*address).await?;
-            let status = client.status().await.map_err(said)?;
+        for site in &self.sites {
+            let mut client = Client::connect(site.clients).await?;
+            let status = client.status().await;
+            let status = status.map_err(|status| Failure::failed("etcd", status.message()))?;
             let id = status.header.map_or(0, |header| header.member_id);
             members.push((client, id, status.leader));
         }
+        Ok(members)
+    }
+
+    /// Whether all see the first member lead. Where another does, it is asked to step back.
+    async fn lead(&self) -> Result<bool, Failure> {
+        let mut members = self.members().await?;
         let first = members[0].1;
         if members.iter().all(|(_, _, leader)| *leader == first) {
             return Ok(true);
         }
         let is_leader = |(_, id, leader): &&mut (Client, u64, u64)| id == leader;
         if let Some((client, ..)) = members.iter_mut().find(is_leader) {
-            client.move_leader(first).await.map_err(said)?;
+            let moved = client.move_leader(first).await;
+            moved.map_err(|status| Failure::failed("etcd", status.message()))?;
         }
         Ok(false)
     }
 
-    /// A session of a client with the member of its place.
-    pub(crate) async fn session(&self, place: usize) -> Result<Session, Failure> {
-        let number = self.sessions.fetch_add(1, Ordering::Relaxed) as usize;
-        let client = self.clients[place][number % CONNECTIONS].clone();
-        Ok(Session { client, puts: self.puts.clone() })
+    /// The place of the member that leads, if one sees itself do so.
+    pub(crate) async fn leader(&self) -> Result<Option<usize>, Failure> {
+        Ok(self.members().await?.iter().position(|(_, id, leader)| id == leader))
+    }
+
+    /// How a client connects: to the member of its place.
+    pub(crate) fn door(&self, place: usize) -> Door {
+        Door::Etcd(self.members[place].clone())
     }
 
     pub(crate) async fn load(
@@ -166,7 +210,7 @@ impl Etcd {
         workload: &Workload,
         progress: impl FnMut(u64, u64),
     ) -> Result<(), Failure> {
-        rows::load(&self.clients[0], workload, progress).await
+        rows::load(&connect(self.sites[0].clients).await?, workload, progress).await
     }
 
     pub(crate) async fn check(
@@ -175,23 +219,46 @@ impl Etcd {
         is_known: bool,
     ) -> Result<Checked, Failure> {
         let mut members = Vec::new();
-        for (server, address) in self.servers.iter().zip(&self.addresses) {
-            members.push((server.name.clone(), Client::connect(*address).await?));
+        for (server, site) in self.servers.iter().zip(&self.sites) {
+            members.push((server.name.clone(), Client::connect(site.clients).await?));
         }
         let puts = is_known.then(|| self.puts.load(Ordering::Relaxed));
         rows::check(&mut members, settings, puts).await
     }
 
     pub(crate) fn address(&self, place: usize) -> SocketAddr {
-        self.addresses[place]
+        self.sites[place].clients
     }
 
     pub(crate) fn servers(&self) -> &[Server] {
         &self.servers
     }
 
+    pub(crate) fn server_mut(&mut self, place: usize) -> &mut Server {
+        &mut self.servers[place]
+    }
+
+    /// Starts a place's member again, on its files, and waits until it has a leader as the others.
+    pub(crate) async fn start_again(&mut self, place: usize) -> Result<(), Failure> {
+        self.servers[place] = self.sites[place].serve(&self.cluster(), &self.options)?;
+        let deadline = Instant::now() + START_DEADLINE;
+        loop {
+            self.servers[place].is_running()?;
+            let why = match self.members().await {
+                Ok(members) if members.iter().all(|it| it.2 != 0 && it.2 == members[0].2) => {
+                    return Ok(());
+                }
+                Ok(_) => "they see no leader, or several".to_owned(),
+                Err(error) => error.to_string(),
+            };
+            if Instant::now() > deadline {
+                return Err(Failure::failed("etcd's members don't agree", why));
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
     pub(crate) async fn stop(self) -> Result<(), Failure> {
-        drop(self.clients);
         let stopped = stop_all(self.servers).await;
         let path = self.directory.path().display().to_string();
         let removed = self.directory.close();
@@ -199,7 +266,7 @@ impl Etcd {
     }
 }
 
-impl Site<'_> {
+impl Site {
     fn serve(&self, cluster: &str, options: &Options) -> Result<Server, Failure> {
         let Self { place, directory, clients, members } = self;
         let heartbeat_ms = options.round_trip_ms.max(HEARTBEAT_MS_MIN);

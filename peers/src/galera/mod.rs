@@ -34,6 +34,7 @@ use pangea_core::workload::{Settings, Workload};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
+use crate::access::Door;
 use crate::failure::Failure;
 use crate::peer::{Checked, Durability, Isolation, Options};
 use crate::place::Place;
@@ -75,14 +76,16 @@ pub(crate) fn check(options: &Options) -> Result<(), Failure> {
 pub struct Galera {
     /// Before the directory, so that they are gone when it goes.
     servers: Vec<Server>,
-    addresses: Vec<SocketAddr>,
+    sites: Vec<Site>,
+    options: Options,
     directory: TempDir,
 }
 
 /// Where a server is and what it is.
-struct Site<'a> {
-    place: &'a Place,
-    owner: Option<&'a Owner>,
+#[derive(Debug)]
+struct Site {
+    place: Place,
+    owner: Option<Owner>,
     directory: PathBuf,
     /// For clients.
     sql: SocketAddr,
@@ -105,28 +108,34 @@ impl Galera {
             let [sql, group, missed, copy] = place.free_ports()?;
             let directory = directory.path().join(format!("{}-{}", sites.len(), place.name()));
             program::make_dir(&directory, owner.as_ref())?;
-            let owner = owner.as_ref();
+            let (place, owner) = (place.clone(), owner.clone());
             sites.push(Site { place, owner, directory, sql, group, missed, copy });
         }
         sites[0].make_files().await?;
         for site in &sites[1..] {
             site.copy_files(&sites[0]).await?;
         }
-        let members: Vec<String> = sites.iter().map(|site| site.group.to_string()).collect();
-        let addresses = sites.iter().map(|site| site.sql).collect();
-        let mut galera = Self { servers: Vec::new(), addresses, directory };
-        for (index, site) in sites.iter().enumerate() {
+        let (servers, options) = (Vec::new(), options.clone());
+        let mut galera = Self { servers, sites, options, directory };
+        let members = galera.members();
+        for index in 0..places.len() {
             let joins = if index == 0 { &[][..] } else { &members[..] };
-            galera.servers.push(site.serve(joins, options)?);
+            let server = galera.sites[index].serve(joins, &galera.options, None)?;
+            galera.servers.push(server);
             // The first is the cluster that others join.
             if index == 0 {
                 galera.wait_for(0, 1).await?;
             }
         }
-        for index in 0..sites.len() {
-            galera.wait_for(index, sites.len()).await?;
+        for index in 0..places.len() {
+            galera.wait_for(index, places.len()).await?;
         }
         Ok(galera)
+    }
+
+    /// Where the members of the group reach each other.
+    fn members(&self) -> Vec<String> {
+        self.sites.iter().map(|site| site.group.to_string()).collect()
     }
 
     /// Waits until a server is synced with so many members at least.
@@ -155,16 +164,12 @@ impl Galera {
     }
 
     async fn connect(&self, index: usize) -> Result<Conn, Failure> {
-        connect(self.addresses[index]).await
+        connect(self.sites[index].sql).await
     }
 
-    /// A session of a client with the master of its place.
-    pub(crate) async fn session(
-        &self,
-        workload: &Workload,
-        place: usize,
-    ) -> Result<Session, Failure> {
-        Session::open(self.connect(place).await?, workload).await
+    /// How a client connects: to the master of its place.
+    pub(crate) fn door(&self, place: usize) -> Door {
+        Door::Galera(self.sites[place].sql)
     }
 
     pub(crate) async fn load(
@@ -172,7 +177,7 @@ impl Galera {
         workload: &Workload,
         progress: impl FnMut(u64, u64),
     ) -> Result<(), Failure> {
-        tables::load(self.addresses[0], workload, progress).await
+        tables::load(self.sites[0].sql, workload, progress).await
     }
 
     pub(crate) async fn check(
@@ -189,11 +194,26 @@ impl Galera {
     }
 
     pub(crate) fn address(&self, place: usize) -> SocketAddr {
-        self.addresses[place]
+        self.sites[place].sql
     }
 
     pub(crate) fn servers(&self) -> &[Server] {
         &self.servers
+    }
+
+    pub(crate) fn server_mut(&mut self, place: usize) -> &mut Server {
+        &mut self.servers[place]
+    }
+
+    /// Starts a place's server again, on its files, and waits until it is synced with all others.
+    ///
+    /// As MariaDB's own service does it, InnoDB is first asked which write set it has last: with
+    /// that a node is sent those that it has missed, and without it a copy of everything.
+    pub(crate) async fn start_again(&mut self, place: usize) -> Result<(), Failure> {
+        let (site, members) = (&self.sites[place], self.members());
+        let position = site.recover(&self.options).await?;
+        self.servers[place] = site.serve(&members, &self.options, Some(&position))?;
+        self.wait_for(place, members.len()).await
     }
 
     pub(crate) async fn stop(self) -> Result<(), Failure> {
@@ -216,7 +236,8 @@ async fn state(conn: &mut Conn) -> Result<(String, usize), Failure> {
     Ok((value("wsrep_local_state_comment"), size))
 }
 
-async fn connect(address: SocketAddr) -> Result<Conn, Failure> {
+/// Connects to a server.
+pub(crate) async fn connect(address: SocketAddr) -> Result<Conn, Failure> {
     let options = OptsBuilder::default()
         .ip_or_hostname(address.ip().to_string())
         .tcp_port(address.port())
@@ -228,13 +249,13 @@ async fn connect(address: SocketAddr) -> Result<Conn, Failure> {
     conn.map_err(|error| Failure::failed("can't connect to MariaDB", error))
 }
 
-impl Site<'_> {
+impl Site {
     fn data(&self) -> PathBuf {
         self.directory.join("data")
     }
 
     fn command(&self, program: &Path) -> Command {
-        let mut command = program::command(self.place, self.owner, program, "KILL");
+        let mut command = program::command(&self.place, self.owner.as_ref(), program, "KILL");
         command.current_dir(&self.directory).arg("--no-defaults");
         command
     }
@@ -253,7 +274,7 @@ impl Site<'_> {
         let path = self.directory.join("init.sql");
         let written = std::fs::write(&path, statements);
         written.map_err(|error| Failure::failed("can't write init.sql", error))?;
-        program::give(&path, self.owner)?;
+        program::give(&path, self.owner.as_ref())?;
         let mut command = self.server(&[], "gcache.size=16M")?;
         command.arg(format!("--init-file={}", path.display()));
         program::run(command, "the first start of mariadbd").await
@@ -310,21 +331,79 @@ impl Site<'_> {
         Ok(command)
     }
 
-    fn serve(&self, joins: &[String], options: &Options) -> Result<Server, Failure> {
-        let provider = "evs.send_window=512;evs.user_send_window=512;gcs.fc_limit=512;\
-                        gcs.fc_factor=0.9;gcache.size=512M";
-        let mut command = self.server(joins, provider)?;
+    /// The settings of a server's storage.
+    fn storage(options: &Options) -> [String; 3] {
         let flush = if options.durability == Durability::Fsync { 1 } else { 2 };
-        command.args([
+        [
             format!("--innodb-flush-log-at-trx-commit={flush}"),
             format!("--innodb-buffer-pool-size={}M", options.cache_mb),
             "--innodb-log-file-size=1G".to_owned(),
+        ]
+    }
+
+    /// The last write set that the files of a server have, which was killed.
+    async fn recover(&self, options: &Options) -> Result<String, Failure> {
+        let log = self.directory.join("recover.log");
+        let mut command = self.server(&self.own_address(), "gcache.size=16M")?;
+        command.args(Self::storage(options));
+        command.arg("--wsrep-recover").arg(format!("--log-error={}", log.display()));
+        program::run(command, "mariadbd --wsrep-recover").await?;
+        let cant = |why: &dyn std::fmt::Display| {
+            Failure::failed(format!("no position in {}", log.display()), why)
+        };
+        let said = std::fs::read_to_string(&log).map_err(|error| cant(&error))?;
+        let position = recovered(&said).ok_or_else(|| cant(&program::last_lines(&said)))?;
+        let position = position.to_owned();
+        // The next one to be killed has another.
+        std::fs::remove_file(&log).map_err(|error| cant(&error))?;
+        Ok(position)
+    }
+
+    /// A cluster to join that is never joined: without one, this would be a new cluster.
+    fn own_address(&self) -> [String; 1] {
+        [self.group.to_string()]
+    }
+
+    /// Starts a server, at a position where that is known.
+    fn serve(
+        &self,
+        joins: &[String],
+        options: &Options,
+        position: Option<&str>,
+    ) -> Result<Server, Failure> {
+        let provider = "evs.send_window=512;evs.user_send_window=512;gcs.fc_limit=512;\
+                        gcs.fc_factor=0.9;gcache.size=512M";
+        let mut command = self.server(joins, provider)?;
+        command.args(Self::storage(options)).args([
             "--transaction-isolation=READ-COMMITTED".to_owned(),
             "--wsrep-slave-threads=4".to_owned(),
             format!("--max-connections={}", options.sessions + OTHER_SESSIONS),
             "--max-allowed-packet=64M".to_owned(),
         ]);
+        command.args(position.map(|position| format!("--wsrep-start-position={position}")));
         let name = format!("MariaDB in {}", self.place.name());
         Server::start(command, name, &self.directory.join("log"), SIGNALS)
+    }
+}
+
+/// The position that `--wsrep-recover` found, in what it said.
+fn recovered(said: &str) -> Option<&str> {
+    let found = said.lines().rev().find_map(|line| line.split_once("Recovered position:"));
+    found.and_then(|(_, position)| position.split_whitespace().next())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_position_is_what_was_said_last() {
+        let position = "1b2c3d4e-0001-11ef-9d2a-0242ac120002:1234";
+        let said = format!(
+            "2026-11-24  7:00:00 0 [Note] WSREP: Recovered position: older:1\n\
+             2026-11-24  7:00:01 0 [Note] WSREP: Recovered position: {position}\nMore.\n"
+        );
+        assert_eq!(recovered(&said), Some(position));
+        assert_eq!(recovered("2026-11-24 [ERROR] InnoDB: no such file"), None);
     }
 }

@@ -13,6 +13,7 @@
 //! | `shared_buffers` | all rows fit |
 //! | `max_wal_size`, `checkpoint_timeout` | no checkpoint falls into a run that others have none in |
 //! | `wal_keep_size` | a standby that is behind needs no new copy |
+//! | `wal_retrieve_retry_interval` | a standby that has lost the primary asks for it ten times a second, not every five seconds: until one is back, no commit ends |
 //! | `jit = off`, `max_standby_streaming_delay = -1` | short statements; the check's reads are not cut short |
 
 mod session;
@@ -28,6 +29,7 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 use tokio_postgres::{Client, Config, NoTls};
 
+use crate::access::Door;
 use crate::failure::Failure;
 use crate::peer::{Checked, Durability, Isolation, Options};
 use crate::place::Place;
@@ -42,15 +44,18 @@ const NEEDED: [Needed; 3] = [
     Needed { name: "/usr/lib/postgresql/15/bin/pg_basebackup", package: "postgresql-15" },
 ];
 /// A database and a role of this name.
-const NAME: &str = "pangea";
+pub const NAME: &str = "pangea";
 /// Sessions that are not clients': loads, checks, standbys, and those that are ending.
 const OTHER_SESSIONS: u32 = 40;
 /// INT is the fast shutdown, QUIT the immediate one.
 const SIGNALS: Signals = Signals { clean: Signal::INT, quick: Signal::QUIT };
 /// KILL would leave its shared memory.
 const AT_DEATH: &str = "QUIT";
-/// How long servers may take to serve, and standbys to follow.
-const START_DEADLINE: Duration = Duration::from_secs(60);
+/// How long servers may take to serve, and standbys to follow: one that was killed reads all of its
+/// log that came since the load.
+const START_DEADLINE: Duration = Duration::from_secs(120);
+/// How long a connection may take: a client that can't reach its server tries again.
+const CONNECT_DEADLINE: Duration = Duration::from_secs(3);
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Whether it is installed.
@@ -64,16 +69,17 @@ pub(crate) fn check() -> Result<(), Failure> {
 pub struct Postgres {
     /// Before the directory, so that they are gone when it goes.
     servers: Vec<Server>,
-    addresses: Vec<SocketAddr>,
-    isolation: Isolation,
+    sites: Vec<Site>,
+    options: Options,
     directory: TempDir,
 }
 
 /// Where a server is and what it is.
-struct Site<'a> {
-    place: &'a Place,
+#[derive(Debug)]
+struct Site {
+    place: Place,
     address: SocketAddr,
-    owner: Option<&'a Owner>,
+    owner: Option<Owner>,
     directory: PathBuf,
 }
 
@@ -88,25 +94,23 @@ impl Postgres {
             let [address] = place.free_ports()?;
             let directory = directory.path().join(format!("{}-{}", sites.len(), place.name()));
             program::make_dir(&directory, owner.as_ref())?;
-            sites.push(Site { place, address, owner: owner.as_ref(), directory });
+            let (place, owner) = (place.clone(), owner.clone());
+            sites.push(Site { place, address, owner, directory });
         }
-        let (primary, standbys) = sites.split_first().expect("there are places");
-        let mut servers = Vec::new();
-        primary.make_cluster(places).await?;
-        servers.push(primary.serve(options)?);
-        let addresses = sites.iter().map(|site| site.address).collect();
+        sites[0].make_cluster(places).await?;
+        let servers = vec![sites[0].serve(options)?];
         // From here on whatever fails drops what runs.
-        let isolation = options.isolation;
-        let mut postgres = Self { servers, addresses, isolation, directory };
+        let mut postgres = Self { servers, sites, options: options.clone(), directory };
         postgres.wait_for(0).await?;
-        for standby in standbys {
-            standby.copy(primary).await?;
-            postgres.servers.push(standby.serve(options)?);
+        for index in 1..places.len() {
+            postgres.sites[index].copy(&postgres.sites[0]).await?;
+            postgres.servers.push(postgres.sites[index].serve(options)?);
         }
         for index in 1..places.len() {
             postgres.wait_for(index).await?;
         }
-        postgres.make_synchronous(standbys.len()).await?;
+        postgres.make_synchronous().await?;
+        postgres.wait_for_standbys().await?;
         Ok(postgres)
     }
 
@@ -127,10 +131,9 @@ impl Postgres {
         }
     }
 
-    /// Makes the database, and has commits wait for standbys once these are there.
-    async fn make_synchronous(&self, standbys: usize) -> Result<(), Failure> {
-        let mut config = self.config(0);
-        let client = connect(config.dbname("postgres")).await?;
+    /// Makes the database, and has commits wait for standbys.
+    async fn make_synchronous(&self) -> Result<(), Failure> {
+        let client = connect(self.config(0).dbname("postgres")).await?;
         for statement in [
             &format!("CREATE DATABASE {NAME}"),
             "ALTER SYSTEM SET synchronous_standby_names = 'ANY 1 (*)'",
@@ -139,6 +142,13 @@ impl Postgres {
             let done = client.batch_execute(statement).await;
             done.map_err(|error| Failure::failed(statement, error))?;
         }
+        Ok(())
+    }
+
+    /// Waits until every standby follows, and commits wait for it.
+    async fn wait_for_standbys(&self) -> Result<(), Failure> {
+        let standbys = self.sites.len() - 1;
+        let client = connect(self.config(0).dbname("postgres")).await?;
         let query = "SELECT count(*) FROM pg_stat_replication \
                      WHERE sync_state = 'quorum' AND state = 'streaming'";
         let deadline = Instant::now() + START_DEADLINE;
@@ -162,27 +172,22 @@ impl Postgres {
 
     /// How a place's server is connected to.
     fn config(&self, index: usize) -> Config {
-        let address = self.addresses[index];
+        let address = self.sites[index].address;
         let mut config = Config::new();
         config.host(address.ip().to_string()).port(address.port());
-        config.user(NAME).dbname(NAME).connect_timeout(START_DEADLINE);
+        config.user(NAME).dbname(NAME).connect_timeout(CONNECT_DEADLINE);
         config
     }
 
-    /// A session of a client, wherever it is: with the primary.
-    pub(crate) async fn session(
-        &self,
-        workload: &Workload,
-        place: usize,
-    ) -> Result<Session, Failure> {
-        assert!(place < self.addresses.len(), "there is no place {place}");
-        let isolation = match self.isolation {
+    /// How a client connects, wherever it is: to the primary.
+    pub(crate) fn door(&self) -> Door {
+        let isolation = match self.options.isolation {
             Isolation::ReadCommitted => "read\\ committed",
             Isolation::Serializable => "serializable",
         };
         let mut config = self.config(0);
         config.options(format!("-c default_transaction_isolation={isolation}"));
-        Session::open(&config, workload).await
+        Door::Postgres(Box::new(config))
     }
 
     pub(crate) async fn load(
@@ -206,12 +211,33 @@ impl Postgres {
         tables::check(&clients, workload, settings, committed).await
     }
 
+    /// Whether the standbys have what the primary has, in all tables that were made.
+    pub(crate) async fn check_equal(&self) -> Result<Checked, Failure> {
+        let mut clients = Vec::new();
+        for (index, server) in self.servers.iter().enumerate() {
+            clients.push((server.name.clone(), connect(&self.config(index)).await?));
+        }
+        tables::check_equal(&clients).await
+    }
+
     pub(crate) fn address(&self, place: usize) -> SocketAddr {
-        self.addresses[place]
+        self.sites[place].address
     }
 
     pub(crate) fn servers(&self) -> &[Server] {
         &self.servers
+    }
+
+    pub(crate) fn server_mut(&mut self, place: usize) -> &mut Server {
+        &mut self.servers[place]
+    }
+
+    /// Starts a place's server again, on its files, and waits until all is as it was: the primary
+    /// serves, and all standbys follow it.
+    pub(crate) async fn start_again(&mut self, place: usize) -> Result<(), Failure> {
+        self.servers[place] = self.sites[place].serve(&self.options)?;
+        self.wait_for(place).await?;
+        self.wait_for_standbys().await
     }
 
     /// Stops the primary after the standbys: it waits until they have everything.
@@ -234,14 +260,14 @@ async fn connect(config: &Config) -> Result<Client, Failure> {
     Ok(client)
 }
 
-impl Site<'_> {
+impl Site {
     fn data(&self) -> PathBuf {
         self.directory.join("data")
     }
 
     fn command(&self, name: &str) -> std::process::Command {
         let program = Path::new(PROGRAMS).join(name);
-        let mut command = program::command(self.place, self.owner, &program, AT_DEATH);
+        let mut command = program::command(&self.place, self.owner.as_ref(), &program, AT_DEATH);
         command.current_dir(&self.directory);
         command
     }
@@ -290,6 +316,7 @@ impl Site<'_> {
             "max_wal_size=16GB".to_owned(),
             "checkpoint_timeout=1h".to_owned(),
             "wal_keep_size=1GB".to_owned(),
+            "wal_retrieve_retry_interval=100ms".to_owned(),
             "max_standby_streaming_delay=-1".to_owned(),
             "jit=off".to_owned(),
         ];

@@ -91,9 +91,34 @@ pub(super) async fn check(
     for condition in &conditions {
         condition.judge(number(primary, &condition.query).await?)?;
     }
+    let (digest, rows) = equal(clients, conditions::tables(workload).iter().copied()).await?;
+    let (conditions, places) = (conditions.len(), clients.len());
+    let facts = format!("{rows} rows, the same in {places} places; {conditions} conditions");
+    Ok(Checked { digest, facts })
+}
+
+/// Whether all places have the same rows in all tables that somebody made.
+pub(super) async fn check_equal(clients: &[(String, Client)]) -> Result<Checked, Failure> {
+    let query = "SELECT c.oid::regclass::text FROM pg_class AS c WHERE c.relkind = 'r' \
+                 AND c.relnamespace NOT IN ('pg_catalog'::regnamespace, \
+                 'information_schema'::regnamespace) ORDER BY 1";
+    let rows = clients[0].1.query(query, &[]).await.map_err(|error| said(query, &error))?;
+    let tables: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
+    let (digest, rows) = equal(clients, tables.iter().map(String::as_str)).await?;
+    let (tables, places) = (tables.len(), clients.len());
+    let facts = format!("{rows} rows of {tables} tables, the same in {places} places");
+    Ok(Checked { digest, facts })
+}
+
+/// Waits until the standbys have what the primary has, and compares tables. Returns a digest and
+/// how many rows there are.
+async fn equal<'t>(
+    clients: &[(String, Client)],
+    tables: impl IntoIterator<Item = &'t str>,
+) -> Result<(u64, i64), Failure> {
     follow(clients).await?;
     let (mut digest, mut rows) = (0_u64, 0);
-    for table in conditions::tables(workload) {
+    for table in tables {
         let each = clients.iter().map(|(name, client)| async move {
             Ok::<_, Failure>((name.clone(), table_digest(client, table).await?))
         });
@@ -103,9 +128,7 @@ pub(super) async fn check(
         digest = digest.wrapping_mul(31).wrapping_add(hash as u64);
         rows += count;
     }
-    let (conditions, places) = (conditions.len(), clients.len());
-    let facts = format!("{rows} rows, the same in {places} places; {conditions} conditions");
-    Ok(Checked { digest, facts })
+    Ok((digest, rows))
 }
 
 async fn number(client: &Client, query: &str) -> Result<i64, Failure> {

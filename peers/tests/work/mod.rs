@@ -98,7 +98,8 @@ impl Run {
         let mut rng = fastrand::Rng::with_seed(7);
         let mut clients = Vec::new();
         for index in 0..REGIONS {
-            let session = self.peer.session(&workload, index as usize).await.expect("a session");
+            let session =
+                self.peer.access(&workload, index as usize).open().await.expect("a session");
             let generator = workload.generator(Client::new(index, REGIONS, REGIONS));
             clients.push((session, generator));
         }
@@ -135,7 +136,7 @@ async fn work(
     index: u32,
     calls: u32,
 ) -> BTreeMap<&'static str, u64> {
-    let mut session = peer.session(workload, index as usize).await.expect("a session");
+    let mut session = peer.access(workload, index as usize).open().await.expect("a session");
     let mut generator = workload.generator(Client::new(index, REGIONS, REGIONS));
     let mut rng = fastrand::Rng::with_seed(u64::from(index));
     let mut committed = BTreeMap::new();

@@ -99,6 +99,7 @@ mod transfer;
 mod validation;
 
 use bytes::Bytes;
+use pangea_core::choice::{Guarantee, Variant};
 use pangea_core::codec::Writer;
 use pangea_core::ids::{LogPosition, NodeId};
 use pangea_core::planted::{Bug, is_planted};
@@ -166,11 +167,16 @@ impl Protocol for Minerva {
     const NODES_MIN: usize = 1;
     const REJOINS: bool = true;
     const MARKS: &'static [Mark] = marks::ALL;
+    const VARIANTS: &'static [Variant] = options::VARIANTS;
 
     type Header = Header;
     type Message = Message;
     type Timer = Timer;
     type Options = Options;
+
+    fn guarantee(options: &Options) -> Guarantee {
+        options.guarantee()
+    }
 
     fn drawn_options(rng: &mut fastrand::Rng) -> Options {
         Options::drawn(rng)

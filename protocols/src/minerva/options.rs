@@ -2,6 +2,7 @@
 
 use std::num::NonZeroUsize;
 
+use pangea_core::choice::{Guarantee, Variant};
 use pangea_core::time::Span;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -67,6 +68,14 @@ pub struct Options {
     #[serde(deserialize_with = "within::<1, 262_144, _, _>")]
     pub cuts_kept: u64,
 }
+
+/// What a user may want otherwise; the other settings are for those who compare with the paper.
+pub(super) const VARIANTS: &[Variant] = &[
+    Variant { key: "reads", value: "strict", what: "reads see all that was acknowledged anywhere" },
+    Variant { key: "solver", value: "greedy", what: "a good independent set, found sooner" },
+    Variant { key: "epoch_ms", value: "5", what: "cuts three times as often" },
+    Variant { key: "epoch_ms", value: "50", what: "cuts a third as often" },
+];
 
 /// Reads a number that must be from `LEAST` to `MOST`. Beyond them a node runs and does not work.
 fn within<'de, const LEAST: u64, const MOST: u64, D, T>(deserializer: D) -> Result<T, D::Error>
@@ -189,6 +198,15 @@ impl Options {
             solver_nodes_max: self.solver_nodes_max,
             keep_uncommitted: self.keep_uncommitted,
             slice_txns: self.slice_txns,
+        }
+    }
+
+    /// Transactions that write are strictly serializable; those that only read are that with strict
+    /// reads, and else see a state of the past.
+    pub(super) fn guarantee(&self) -> Guarantee {
+        match self.reads {
+            Reads::Strict => Guarantee::StrictSerializable,
+            Reads::Snapshot => Guarantee::Serializable,
         }
     }
 

@@ -18,9 +18,9 @@
 //! | disk | one fsync at a time, drawn from the measured quantiles |
 //! | link | the one-way delay, after the bytes have passed the bandwidth |
 //!
-//! The same seed, costs and settings give the same prediction. What is not modelled: faults,
-//! checkpoints, caches that grow colder with more data, and what the lock graph of several workers
-//! costs to make.
+//! The same seed, costs and settings give the same prediction. What is not modelled: faults but
+//! the loss of a region, checkpoints, caches that grow colder with more data, and what the lock
+//! graph of several workers costs to make.
 
 pub mod costs;
 pub mod machine;
@@ -37,7 +37,7 @@ use pangea_core::txn::Registry;
 use pangea_core::workload::Workload;
 
 pub use costs::{Calibration, Costs, Line};
-pub use outcome::{Latency, Prediction, Region, Server};
+pub use outcome::{Latency, Prediction, Region, Server, Survived};
 pub use rows::Loaded;
 pub use world::predict;
 
@@ -53,6 +53,27 @@ pub enum Cores {
     Shared(usize),
 }
 
+/// When clients call.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Pace {
+    /// Each has one call in flight.
+    Closed,
+    /// At random times, so often a second in all regions together.
+    Open {
+        /// How often.
+        per_sec: f64,
+    },
+}
+
+/// A region that is lost for good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Loss {
+    /// Which; nothing is that of the node that coordinates then.
+    pub region: Option<usize>,
+    /// When, after the measured time has begun.
+    pub at: Span,
+}
+
 /// What is to be predicted.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -64,8 +85,12 @@ pub struct Settings {
     pub one_way: Vec<Vec<Span>>,
     /// Bits a second from one replica to one other, or no limit.
     pub bandwidth_bits: Option<u64>,
-    /// Clients in all regions together, each with one call in flight.
+    /// Clients in all regions together.
     pub clients: usize,
+    /// When they call.
+    pub pace: Pace,
+    /// What is lost meanwhile, if anything is.
+    pub loss: Option<Loss>,
     /// How long clients work before anything counts.
     pub warmup: Span,
     /// How long what they do counts.

@@ -15,6 +15,8 @@ pub struct Prediction {
     pub latency_ms: Latency,
     /// By region.
     pub regions: Vec<Region>,
+    /// Transactions that committed.
+    pub committed: u64,
     /// Transactions that aborted.
     pub aborted: u64,
     /// How the first execution of each transaction fared, in shares of all, at the first node.
@@ -27,8 +29,25 @@ pub struct Prediction {
     pub servers: Vec<Server>,
     /// What limits the throughput: the busiest server, or that clients wait for the network.
     pub bottleneck: String,
+    /// The region of the node that coordinates in the end, where the protocol has one.
+    pub coordinator: Option<String>,
+    /// What came of the loss of a region, where one was lost.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub survived: Option<Survived>,
     /// What was simulated.
     pub events: u64,
+}
+
+/// What came of the loss of a region.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Survived {
+    /// Which was lost.
+    pub region: String,
+    /// Whether its node coordinated.
+    pub was_coordinator: bool,
+    /// What is wrong with what the others hold: something acknowledged that is not there, rows that
+    /// differ, or a rule of the workload that is broken.
+    pub wrong: Option<String>,
 }
 
 /// Latencies in ms.
@@ -51,6 +70,8 @@ pub struct Region {
     pub throughput_per_sec: f64,
     /// Of those.
     pub latency_ms: Latency,
+    /// The longest time in which it committed nothing.
+    pub pause_ms: f64,
 }
 
 /// A server.
@@ -95,6 +116,13 @@ pub(super) fn shares(
     [("valid", valid), ("re-executed", reexecuted), ("ordered", ordered)]
         .map(|(name, count)| (name, count / all))
         .into()
+}
+
+impl Prediction {
+    /// The share of all transactions that aborted, in the measured time.
+    pub fn aborted_share(&self) -> f64 {
+        self.aborted as f64 / (self.aborted + self.committed).max(1) as f64
+    }
 }
 
 impl Latency {

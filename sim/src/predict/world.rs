@@ -1,17 +1,19 @@
 //! The loop: what happens when, from the clients' first call to the end of the measured time.
 
+mod clients;
+mod loss;
+
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
 
-use pangea_core::ids::{LogPosition, NodeId, RegionId, ShardId, SnapshotVersion, Ticket};
+use pangea_core::ids::{LogPosition, NodeId, RegionId, ShardId, SnapshotVersion};
 use pangea_core::protocol::{
-    Cx, Durable, Effect, Input, Lane, Message, Protocol, Request, Setup, Submission,
+    Cx, Durable, Effect, Input, Lane, Message, Protocol, Setup, Submission,
 };
 use pangea_core::time::{ClockReading, Span, Timestamp};
 use pangea_core::topology::{NodePlace, Topology};
-use pangea_core::txn::{Outcome, Program};
-use pangea_core::workload::{Client as Seat, Generator};
+use pangea_core::txn::Outcome;
 
 use super::costs::Costs;
 use super::machine::{Machine, ThreadId};
@@ -19,15 +21,15 @@ use super::node::{Node, Threads};
 use super::outcome::{Latency, Prediction, Region, Server, bottleneck, shares};
 use super::rows::Loaded;
 use super::steps::{ModelPool, StepCost};
-use super::{Cores, Settings};
+use super::{Cores, Pace, Settings};
 use crate::clock::Clock;
+use clients::{Client, Commits};
+use loss::Losing;
 
 /// A cluster that has not agreed on a coordinator by then never will.
 const USABLE_NS_MAX: u64 = 60_000_000_000;
 /// How often it is looked whether it has.
 const LOOK_NS: u64 = 50_000_000;
-/// Clients begin one after the other in this time: those that begin together stay long in step.
-const START_NS: u64 = 1_000_000_000;
 /// A timer comes this late at most.
 const TIMER_LATE_US_MAX: u64 = 200;
 /// As in a node.
@@ -79,30 +81,17 @@ enum Event<P: Protocol> {
     Look,
     /// A client makes its first call.
     Begin(usize),
+    /// A call of a region comes, in an open loop.
+    Arrive(usize),
+    /// What is published is kept readable for a while.
+    Pin,
+    /// A region is lost.
+    Lose,
+    /// A survivor notices.
+    PeerLost(usize),
     /// What was counted so far does not count.
     Measure,
     End,
-}
-
-struct Client {
-    generator: Generator,
-    rng: fastrand::Rng,
-    node: usize,
-    began_ns: u64,
-}
-
-impl Client {
-    fn new(settings: &Settings, index: usize) -> Self {
-        let (clients, regions) = (settings.clients as u32, settings.regions.len() as u32);
-        let seat = Seat::new(index as u32, clients, regions);
-        let seed = settings.seed ^ (index as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        Self {
-            generator: settings.workload.generator(seat),
-            rng: fastrand::Rng::with_seed(seed),
-            node: seat.region() as usize,
-            began_ns: 0,
-        }
-    }
 }
 
 /// What was done up to a moment.
@@ -138,7 +127,12 @@ struct World<'a, P: Protocol> {
     wire_bytes: f64,
     measured_from: Option<Done>,
     latencies_us: Vec<Vec<u32>>,
+    commits: Vec<Commits>,
     aborted: u64,
+    /// Clients of a region that have no call in flight, in an open loop.
+    idle: Vec<Vec<usize>>,
+    in_flight: Vec<usize>,
+    losing: Losing<P>,
     is_over: bool,
 }
 
@@ -220,7 +214,7 @@ impl<'a, P: Protocol> World<'a, P> {
             free: Vec::new(),
             machines,
             nodes,
-            clients: (0..settings.clients).map(|index| Client::new(settings, index)).collect(),
+            clients: (0..settings.clients).map(|it| Client::new(settings, it, it)).collect(),
             load,
             told: Vec::new(),
             link_free_ns: BTreeMap::new(),
@@ -229,7 +223,11 @@ impl<'a, P: Protocol> World<'a, P> {
             wire_bytes: 0.0,
             measured_from: None,
             latencies_us: vec![Vec::new(); count],
+            commits: vec![Commits::default(); count],
             aborted: 0,
+            idle: vec![Vec::new(); count],
+            in_flight: vec![0; count],
+            losing: Losing::new(count),
             is_over: false,
             topology,
         }
@@ -253,6 +251,9 @@ impl<'a, P: Protocol> World<'a, P> {
     fn serve(&mut self) {
         let now = self.now();
         for index in 0..self.nodes.len() {
+            if self.is_lost(index) {
+                continue;
+            }
             if !self.nodes[index].is_busy
                 && let Some((input, released)) = self.nodes[index].next_input(now)
             {
@@ -354,6 +355,8 @@ impl<'a, P: Protocol> World<'a, P> {
                     self.follow(then)?;
                 }
             }
+            // What is on its way from or to a lost region does not arrive.
+            Event::Due(frame) if self.is_lost(frame.from) || self.is_lost(frame.to) => {}
             Event::Due(frame) => {
                 let threads = &self.nodes[frame.from].threads;
                 let (machine, thread) =
@@ -372,8 +375,13 @@ impl<'a, P: Protocol> World<'a, P> {
             }
             Event::Look => self.look()?,
             Event::Begin(client) => self.call(vec![(client, true)]),
+            Event::Arrive(region) => self.arrive(region),
+            Event::Pin => self.pin(),
+            Event::Lose => self.lose(),
+            Event::PeerLost(peer) => self.notice(peer),
             Event::Measure => {
                 self.latencies_us.iter_mut().for_each(Vec::clear);
+                self.commits.fill(Commits::begin(self.now_ns));
                 self.aborted = 0;
                 self.measured_from = Some(self.done());
             }
@@ -395,18 +403,23 @@ impl<'a, P: Protocol> World<'a, P> {
             self.at(self.now_ns + LOOK_NS, Event::Look);
             return Ok(());
         }
-        for client in 0..self.clients.len() {
-            let later = START_NS * client as u64 / self.clients.len() as u64;
-            self.at(self.now_ns + later, Event::Begin(client));
-        }
+        self.start_clients();
+        self.pin();
         let measured_ns = self.now_ns + self.settings.warmup.us * 1_000;
         self.at(measured_ns, Event::Measure);
+        if let Some(loss) = self.settings.loss {
+            self.at(measured_ns + loss.at.us * 1_000, Event::Lose);
+        }
         self.at(measured_ns + self.settings.duration.us * 1_000, Event::End);
         Ok(())
     }
 
     fn follow(&mut self, then: Then<P>) -> Result<(), String> {
         match then {
+            // What a lost node was at comes to nothing.
+            Then::Step(node) | Then::Logged(node, _) | Then::Requested(node, _)
+                if self.is_lost(node) => {}
+            Then::Sent(frame) | Then::Received(frame) if self.is_lost(frame.to) => {}
             Then::Step(index) => {
                 let node = &mut self.nodes[index];
                 node.is_busy = false;
@@ -437,40 +450,13 @@ impl<'a, P: Protocol> World<'a, P> {
                     node.inbox.submissions.push(submission);
                 }
             }
+            Then::Answered(told)
+                if told.iter().any(|(it, _)| self.is_lost(self.clients[*it].node)) => {}
             Then::Answered(told) if self.load.is_some() => self.told.extend(told),
             Then::Answered(told) | Then::Called(told) => self.tell(told),
             Then::Nothing => {}
         }
         Ok(())
-    }
-
-    /// Clients learn how their calls ended, and call again.
-    fn tell(&mut self, told: Vec<(usize, bool)>) {
-        for &(client, is_committed) in &told {
-            let Client { node, began_ns, .. } = self.clients[client];
-            if is_committed {
-                let us = (self.now_ns - began_ns) / 1_000;
-                self.latencies_us[node].push(u32::try_from(us).unwrap_or(u32::MAX));
-            } else {
-                self.aborted += 1;
-            }
-        }
-        self.call(told);
-    }
-
-    fn call(&mut self, callers: Vec<(usize, bool)>) {
-        let now = self.now();
-        for (index, _) in callers {
-            let client = &mut self.clients[index];
-            client.began_ns = self.now_ns;
-            let call = client.generator.next(&mut client.rng, now);
-            let procedure = self.settings.registry.id(call.procedure);
-            let procedure = procedure.expect("workloads call what is there");
-            self.tickets += 1;
-            let request = Request::Commit(Program::Call { procedure, args: call.args });
-            let submission = Submission { ticket: Ticket(self.tickets), request };
-            self.nodes[client.node].requests.push((index, submission));
-        }
     }
 
     fn effect(&mut self, index: usize, effect: Effect<P>) -> Result<(), String> {
@@ -484,6 +470,10 @@ impl<'a, P: Protocol> World<'a, P> {
                 let client = node.waiting.remove(&ticket).expect("it is answered once");
                 let is_committed = matches!(outcome, Outcome::Committed { .. });
                 node.answers.push((client, is_committed));
+                if let Outcome::Committed { version, .. } = outcome {
+                    let acknowledged = &mut self.losing.acknowledged[index];
+                    *acknowledged = version.max(*acknowledged);
+                }
             }
             Effect::Persist { position, record } => {
                 let bytes: usize = record.iter().map(bytes::Bytes::len).sum();
@@ -555,11 +545,12 @@ impl<'a, P: Protocol> World<'a, P> {
             .settings
             .regions
             .iter()
-            .zip(&mut self.latencies_us)
-            .map(|(name, latencies)| Region {
+            .zip(self.latencies_us.iter_mut().zip(&self.commits))
+            .map(|(name, (latencies, commits))| Region {
                 name: name.clone(),
                 throughput_per_sec: latencies.len() as f64 / secs,
                 latency_ms: Latency::of(latencies),
+                pause_ms: commits.longest_pause_ns(self.now_ns) as f64 / 1e6,
             })
             .collect();
         let mut all = self.latencies_us.concat();
@@ -573,11 +564,14 @@ impl<'a, P: Protocol> World<'a, P> {
             throughput_per_sec: committed / secs,
             latency_ms: Latency::of(&mut all),
             regions,
+            committed: all.len() as u64,
             aborted: self.aborted,
             shares: shares(&before.counters, &after.counters),
             cpu_us_per_txn: per_txn(cpu_ns as f64 / 1e3),
             wan_bytes_per_txn: per_txn(after.wire_bytes - before.wire_bytes),
             bottleneck: bottleneck(&servers),
+            coordinator: self.coordinator().map(|node| self.settings.regions[node.index()].clone()),
+            survived: self.survived(),
             servers,
             events: self.events,
         }

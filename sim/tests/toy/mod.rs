@@ -13,6 +13,7 @@ mod messages;
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
+use pangea_core::choice::Guarantee;
 use pangea_core::codec::{Reader, Writer};
 use pangea_core::exec::{Overlay, optimistic};
 use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion, Ticket, TxnId};
@@ -121,6 +122,10 @@ impl Protocol for Toy {
     type Message = ToyMessage;
     type Timer = ToyTimer;
     type Options = ToyOptions;
+
+    fn guarantee(_: &Self::Options) -> Guarantee {
+        Guarantee::StrictSerializable
+    }
 
     fn new(setup: Setup<Self>) -> Self {
         Self {

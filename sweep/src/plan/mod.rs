@@ -22,13 +22,15 @@ pub use read::Bound;
 
 use crate::options::{Engine, Value};
 use crate::wrong::{Wrong, unknown};
-use read::{Item, Table};
+use read::{Choices, Item, Table};
 
 /// Measured so often at most: more tell nothing new.
 const REPEATS_MAX: u32 = 100;
 /// What every key at the top of a plan is.
-const KEYS: [&str; 10] =
-    ["title", "note", "engine", "repeats", "base", "sweep", "case", "series", "fault", "figure"];
+const KEYS: [&str; 11] = [
+    "title", "note", "engine", "repeats", "tune", "base", "sweep", "case", "series", "fault",
+    "figure",
+];
 
 /// A plan as its file has it. What its options mean is not known here.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,6 +43,8 @@ pub struct Plan {
     pub engine: Engine,
     /// How often each point is run.
     pub repeats: u32,
+    /// Options of which every value is run once, and the best one as often as it says above.
+    pub tune: Vec<String>,
     /// Options of every run.
     pub base: Vec<Bound>,
     /// What varies, the slowest first.
@@ -67,6 +71,8 @@ pub struct Step {
     pub label: Value,
     /// The options that it sets.
     pub bound: Vec<Bound>,
+    /// Those of them of which it has one of several values: others of the same label have the rest.
+    pub finer: Vec<(String, Value)>,
 }
 
 impl Plan {
@@ -115,11 +121,17 @@ impl Plan {
                 Some(item) => item.one_of(Engine::named, &Engine::ALL.map(Engine::name))?,
             },
             repeats: top.find("repeats").map_or(Ok(1), |item| item.count(1, REPEATS_MAX))?,
+            tune: top.find("tune").map_or(Ok(Vec::new()), |item| item.texts())?,
             base,
             axes,
             figures: tables("figure")?.iter().map(Figure::read).collect::<Result<_, _>>()?,
         };
         plan.check_axes()?;
+        let coordinates = plan.coordinates();
+        if let Some(name) = plan.tune.iter().find(|name| !coordinates.contains(&name.as_str())) {
+            let line = top.find("tune").map_or(1, |item| item.line);
+            return Err(Wrong::new(line, unknown("option in this plan", name, coordinates)));
+        }
         plan.figures.iter().try_for_each(|figure| plan.check_figure(figure))?;
         Ok(plan)
     }
@@ -175,28 +187,38 @@ fn named(name: &str, tables: &[Table<'_>]) -> Result<Axis, Wrong> {
             let message = format!("there are two [[{name}]] of the name {label}");
             return Err(Wrong::new(table.line(), message));
         }
-        steps.push(Step { label, bound: table.options(&["name"])? });
+        steps.extend(steps_of(&label, table)?);
     }
     Ok(Axis { name: name.to_owned(), line: tables[0].line(), steps })
+}
+
+/// The steps of one name: one, or one for each combination where options have several values.
+fn steps_of(label: &Value, table: &Table<'_>) -> Result<Vec<Step>, Wrong> {
+    let mut steps = vec![Step { label: label.clone(), bound: Vec::new(), finer: Vec::new() }];
+    for Choices { values, is_list } in table.choices(&["name"])? {
+        let with = |step: &Step, bound: &Bound| {
+            let mut step = step.clone();
+            if is_list {
+                step.finer.push((bound.name.clone(), bound.value.clone()));
+            }
+            step.bound.push(bound.clone());
+            step
+        };
+        let all = steps.iter().flat_map(|step| values.iter().map(|bound| with(step, bound)));
+        steps = all.collect();
+    }
+    Ok(steps)
 }
 
 /// The axes of `[sweep]`.
 fn swept(item: Item<'_>, axes: &mut Vec<Axis>) -> Result<(), Wrong> {
     for item in item.table("[sweep]")?.items() {
         item.leaves("", &mut |name, item| {
-            let mut steps: Vec<Step> = Vec::new();
-            for element in item.each()? {
-                let (value, line) = (element.value()?, element.line);
-                if steps.iter().any(|step| step.label == value) {
-                    return Err(Wrong::new(line, format!("{name} takes {value} twice")));
-                }
-                let bound = vec![Bound { name: name.clone(), value: value.clone(), line }];
-                steps.push(Step { label: value, bound });
-            }
-            if steps.is_empty() {
-                let message = format!("{name} has no values, so there would be no run");
-                return Err(Wrong::new(item.line, message));
-            }
+            let step = |bound: Bound| {
+                let label = bound.value.clone();
+                Step { label, bound: vec![bound], finer: Vec::new() }
+            };
+            let steps = item.values(&name)?.into_iter().map(step).collect();
             axes.push(Axis { name, line: item.line, steps });
             Ok(())
         })?;

@@ -19,6 +19,14 @@ pub struct Bound {
     pub line: usize,
 }
 
+/// The values that an option takes, one after the other.
+pub struct Choices {
+    /// One at least.
+    pub values: Vec<Bound>,
+    /// Whether they were a list, be it of one.
+    pub is_list: bool,
+}
+
 /// A key with its value.
 #[derive(Clone, Copy)]
 pub struct Item<'t> {
@@ -121,7 +129,49 @@ impl<'t> Table<'t> {
     }
 }
 
+impl Table<'_> {
+    /// All options that it sets, each to one value or to several.
+    ///
+    /// # Errors
+    /// When a value can't be one of an option, or a list has none, or one twice.
+    pub fn choices(&self, except: &[&str]) -> Result<Vec<Choices>, Wrong> {
+        let mut found = Vec::new();
+        for item in self.items().filter(|item| !except.contains(&item.key)) {
+            item.leaves("", &mut |name, item| {
+                let is_list = item.value.get_ref().as_array().is_some();
+                let values = match is_list {
+                    true => item.values(&name)?,
+                    false => vec![Bound { name, value: item.value()?, line: item.line }],
+                };
+                found.push(Choices { values, is_list });
+                Ok(())
+            })?;
+        }
+        Ok(found)
+    }
+}
+
 impl<'t> Item<'t> {
+    /// The values of a list, each as that of an option.
+    ///
+    /// # Errors
+    /// When it is no list, has no value, or one twice.
+    pub fn values(&self, name: &str) -> Result<Vec<Bound>, Wrong> {
+        let mut values: Vec<Bound> = Vec::new();
+        for element in self.each()? {
+            let (value, line) = (element.value()?, element.line);
+            if values.iter().any(|bound| bound.value == value) {
+                return Err(Wrong::new(line, format!("{name} takes {value} twice")));
+            }
+            values.push(Bound { name: name.to_owned(), value, line });
+        }
+        if values.is_empty() {
+            let message = format!("{name} has no values, so there would be no run");
+            return Err(Wrong::new(self.line, message));
+        }
+        Ok(values)
+    }
+
     fn wrong(&self, expected: &str) -> Wrong {
         let found = self.value.get_ref().type_str();
         Wrong::new(self.line, format!("{} must be {expected}, not {found}", self.key))
@@ -247,7 +297,9 @@ impl<'t> Item<'t> {
         if let Some(text) = value.as_str() {
             return Ok(Value::Text(text.to_owned()));
         }
-        let wrong = || self.wrong("a number, a text, true or false (lists are for [sweep])");
+        let wrong = || {
+            self.wrong("a number, a text, true or false (lists are for [sweep], cases and series)")
+        };
         number(value).map(Value::Number).ok_or_else(wrong)
     }
 }

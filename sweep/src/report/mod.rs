@@ -22,6 +22,7 @@ use crate::options::Engine;
 use crate::plan::{Figure, Plan};
 use crate::results::Results;
 use crate::series::{self, Chart};
+use crate::tune;
 
 const STYLE: &str = include_str!("style.css");
 
@@ -169,14 +170,21 @@ impl<'a> Material<'a> {
             self.checked.points.iter().map(|point| point.key(&self.facts.build)).collect();
         keys.sort();
         keys.dedup();
-        let of = keys.len() * self.plan.repeats as usize;
+        let Self { plan, checked, results, facts } = self;
+        let of = tune::runs(plan, &checked.points, Some(results), &facts.build);
         let entries = keys.iter().flat_map(|key| self.results.repeats(key));
         let (mut done, mut failed) = (0, 0);
         for entry in entries.filter(|entry| entry.repeat < self.plan.repeats) {
             if entry.failure.is_none() { done += 1 } else { failed += 1 }
         }
-        let left = of - done - failed;
-        let mut words = format!("{done} of {of}, {} of each point", self.plan.repeats);
+        let left = of.saturating_sub(done + failed);
+        let mut words = match &plan.tune[..] {
+            [] => format!("{done} of {of}, {} of each point", plan.repeats),
+            tuned => {
+                let tuned = tuned.join(" and ");
+                format!("{done} of {of}: one of each point, {} of the best {tuned}", plan.repeats)
+            }
+        };
         if failed > 0 {
             words.push_str(&format!("; {failed} failed"));
         }

@@ -9,13 +9,14 @@ use crate::results::Spread;
 use crate::series::{Chart, Dot, Line, Origin};
 
 /// What of each run is in the table of all.
-const COLUMNS: [(&str, &str); 7] = [
+const COLUMNS: [(&str, &str); 8] = [
     ("throughput_per_sec", "txn/s"),
     ("latency_ms.p50", "p50 ms"),
     ("latency_ms.p99", "p99 ms"),
     ("shares.re-executed", "re-executed"),
     ("cpu_us_per_txn", "CPU µs"),
     ("wan_bytes_per_txn", "WAN bytes"),
+    ("link_bytes_per_txn", "bytes between regions"),
     ("memory_mb", "memory MB"),
 ];
 
@@ -132,7 +133,13 @@ fn pause(chart: &Chart, line: &Line) -> String {
 /// Every point in one line.
 pub(super) fn summary(material: &Material<'_>) -> Markup {
     let Material { plan, checked, results, facts } = material;
-    let axes: Vec<&str> = plan.axes.iter().map(|axis| axis.name.as_str()).collect();
+    let mut axes: Vec<&str> = plan.axes.iter().map(|axis| axis.name.as_str()).collect();
+    let steps = plan.axes.iter().flat_map(|axis| &axis.steps);
+    for (name, _) in steps.flat_map(|step| &step.finer) {
+        if !axes.contains(&name.as_str()) {
+            axes.push(name);
+        }
+    }
     html! {
         div.scroll tabindex="0" role="region" aria-label="All runs" {
             table {
@@ -149,7 +156,10 @@ pub(super) fn summary(material: &Material<'_>) -> Markup {
                         @let key = point.key(&facts.build);
                         tr {
                             @for axis in &axes {
-                                td.text { (point.labels[*axis]) }
+                                td.text {
+                                    @if let Some(value) = point.coordinate(axis) { (value) }
+                                    @else { "–" }
+                                }
                             }
                             td.text { (badge(point.engine)) }
                             @for (path, _) in COLUMNS {
@@ -166,6 +176,8 @@ pub(super) fn summary(material: &Material<'_>) -> Markup {
 fn summary_cell(path: &str, found: Option<Spread>) -> Markup {
     match found {
         None => html! { "–" },
+        // Of another database's servers nobody counts what they send to each other.
+        Some(found) if path == "wan_bytes_per_txn" && found.max == 0.0 => html! { "–" },
         Some(found) if path == "throughput_per_sec" => spread(&found),
         Some(found) if path.starts_with("shares.") => {
             html! { (number(found.median * 100.0)) " %" }

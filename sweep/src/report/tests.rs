@@ -172,6 +172,38 @@ fn rounds_go_over_all_points_and_the_report_has_medians() {
 }
 
 #[test]
+fn the_best_of_what_is_tuned_is_run_again_and_the_rest_is_not() {
+    let plan = "title = 'T'\nrepeats = 3\ntune = ['zipf']\n[base]\nworkload = 'ycsb-a'\n\
+                [sweep]\nzipf = [0.3, 0.9, 0.6]\nrtt = [0, 50]\n\
+                [[figure]]\ntitle = 'F'\nx = 'rtt'\ny = 'throughput_per_sec'\nbest_of = 'zipf'\n";
+    let directory = tempfile::tempdir().unwrap();
+    let mut fake = Fake::default();
+    let finished = sweep(plan, &mut fake, directory.path(), false).unwrap();
+    assert_eq!((finished.done, finished.failed, finished.left), (10, 0, 0));
+    let runs = fake.runs.borrow().clone();
+    let best = ["rtt=0, zipf=0.9", "rtt=50, zipf=0.9"];
+    assert_eq!(runs[6..], [best, best].concat());
+    let page = std::fs::read_to_string(&finished.report).unwrap();
+    // Runs 3, 7 and 9.
+    for words in [
+        "10 of 10: one of each point, 3 of the best zipf",
+        "907 <span class=\"spread\">(903–909)</span>",
+        "zipf 0.9, the most tried",
+    ] {
+        assert!(page.contains(words), "{words}");
+    }
+    assert!(outline_of(plan, &fake).starts_with("T: 10 runs (one of each, 3 of the best zipf)"));
+    let again = sweep(plan, &mut fake, directory.path(), true).unwrap();
+    assert_eq!((again.done, fake.runs.borrow().len()), (10, 10), "nothing is left to run");
+}
+
+fn outline_of(plan: &str, fake: &Fake) -> String {
+    let plan = Plan::parse(plan).unwrap();
+    let checked = Checked::new(&plan, fake, &facts()).unwrap();
+    outline(&plan, &checked, fake, &facts())
+}
+
+#[test]
 fn an_interrupted_sweep_has_a_report_and_goes_on_where_it_was() {
     let directory = tempfile::tempdir().unwrap();
     let mut fake = Fake { interrupted_at: Some(4), ..Fake::default() };

@@ -1,0 +1,280 @@
+//! `pangea advise`: which protocol, with which settings, for some work in some regions.
+//!
+//! ```text
+//!   work, regions --> candidates: every protocol, with each variant that it names
+//!   costs ---------->   | predicted: the load as it is; the same while a region is lost
+//!                       v
+//!                     ranked --> finalists --> a load that this machine holds: predicted, and run
+//!                       |                        | on real nodes, the same with a region killed
+//!                       v                        v
+//!                     table, and three sentences that follow from the numbers
+//! ```
+//!
+//! Protocols are those of [`crate::protocol::NAMES`], and their variants and guarantees are what
+//! they say of themselves: nothing here knows one by name. A SQL file can't be simulated: each
+//! candidate is run for real then, and that is said.
+//!
+//! - [`files`]: what the user wrote;
+//! - [`predicted`]: candidates, and what they do in simulation;
+//! - [`real`]: what they do on this machine;
+//! - [`advice`]: which to take, as a function of the numbers;
+//! - [`report`]: the table and the JSON.
+
+mod advice;
+mod files;
+mod predicted;
+mod real;
+mod report;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use pangea_sim::predict::Costs;
+
+use crate::calibrate::{self, MessageKinds};
+use crate::cluster::Plan;
+use crate::failure::Failure;
+use crate::protocol::{NAMES, NodesMin, with_protocol};
+use crate::script::Script;
+use advice::{Need, Row};
+use files::{Places, Work};
+use predicted::{Candidate, Candidates, Predictions};
+use report::Report;
+
+/// How long a calibration that nobody asked for works, and warms up.
+const CALIBRATE_SECS: u64 = 4;
+const CALIBRATE_WARMUP_SECS: u64 = 2;
+/// Clients of such a calibration at most, or calls a second: it need not fill the machine.
+const CALIBRATE_LOAD_MAX: u32 = 300;
+
+/// Say which protocol and settings to take for some work in some regions, and why.
+#[derive(Debug, clap::Args)]
+#[group(skip)]
+#[command(after_help = "Examples:
+  pangea advise --workload workloads/payments.toml --regions workloads/atlantic.toml
+  pangea advise --workload w.toml --regions r.toml --costs costs.toml --finalists 1
+  pangea advise --workload w.toml --regions r.toml --json > advice.json
+
+Every protocol and each of its variants is simulated over the round trips of --regions, with and
+without the loss of a region; the best are run for real on this machine, with those round trips
+emulated and as much load as it holds. Without --costs it is measured first what everything costs
+here. A workload that is a SQL file is run for real alone. docs/ADVICE.md describes the files.")]
+pub struct Arguments {
+    /// What clients do and how much, in TOML
+    #[arg(long, value_name = "FILE")]
+    workload: PathBuf,
+    /// The regions, their round trips and the cores of a node, in TOML
+    #[arg(long, value_name = "FILE")]
+    regions: PathBuf,
+    /// Costs of a protocol, as `pangea calibrate` writes them; one file for each [default: they are
+    /// measured, for some seconds]
+    #[arg(long, value_name = "FILE")]
+    costs: Vec<PathBuf>,
+    /// Protocols to choose from [default: all]
+    #[arg(long = "protocol", value_name = "NAME,..", value_delimiter = ',')]
+    protocols: Vec<String>,
+    /// How many of the best are run for real; 0 for none
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    #[arg(value_parser = clap::value_parser!(u8).range(0..=5))]
+    finalists: u8,
+    /// How long work counts, in simulation and for real
+    #[arg(long, value_name = "S", default_value_t = 5)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=3_600))]
+    secs: u64,
+    /// How long it goes on before that
+    #[arg(long, value_name = "S", default_value_t = 3)]
+    #[arg(value_parser = clap::value_parser!(u64).range(0..=3_600))]
+    warmup: u64,
+    /// What everything is drawn from
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Where the nodes' files go while they run [default: the system's temporary directory]
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+    /// Print JSON in place of the table
+    #[arg(long)]
+    json: bool,
+}
+
+/// What is asked.
+struct Question<'a> {
+    arguments: &'a Arguments,
+    work: Work,
+    places: Places,
+    candidates: Vec<Candidate>,
+    need: Need,
+}
+
+impl<'a> Question<'a> {
+    /// Reads everything that can be wrong.
+    fn new(arguments: &'a Arguments) -> Result<Self, Failure> {
+        let places = Places::read(&arguments.regions)?;
+        let work = Work::read(&arguments.workload, places.regions.len())?;
+        let names: Vec<String> = match arguments.protocols.is_empty() {
+            true => NAMES.map(str::to_owned).into(),
+            false => arguments.protocols.clone(),
+        };
+        let mut candidates = Vec::new();
+        for name in &names {
+            let (found, least) = (places.regions.len(), with_protocol(name, NodesMin)?);
+            if found < least {
+                let message = format!("protocol {name} needs {least} regions, and has {found}");
+                return Err(Failure::Usage(message));
+            }
+            candidates.extend(with_protocol(name, Candidates)??);
+        }
+        let rate_per_sec = work.rate.map(|rate| rate * places.regions.len() as f64);
+        let need = Need { guarantee: work.guarantee, rate_per_sec };
+        let question = Self { arguments, work, places, candidates, need };
+        // The first run for real says what can't be done at all.
+        let (clients, rate) = question.load();
+        let bench = question.bench(&question.candidates[0], clients, rate, &[])?;
+        question.plan(&bench)?.check()?;
+        bench.script()?;
+        Ok(question)
+    }
+
+    /// Clients and calls a second in all regions.
+    fn load(&self) -> (u32, Option<f64>) {
+        (self.work.clients * self.places.regions.len() as u32, self.need.rate_per_sec)
+    }
+
+    /// The protocols that there are candidates of, in their order.
+    fn protocols(&self) -> Vec<&'static str> {
+        let mut names: Vec<&'static str> = self.candidates.iter().map(|it| it.protocol).collect();
+        names.dedup();
+        names
+    }
+
+    /// A benchmark of a candidate.
+    fn bench(
+        &self,
+        candidate: &Candidate,
+        clients: u32,
+        rate: Option<f64>,
+        more: &[String],
+    ) -> Result<crate::bench::Arguments, Failure> {
+        let mut words = self.work.words(clients, rate);
+        let mut add = |name: &str, value: String| words.extend([name.to_owned(), value]);
+        add("--regions", self.places.regions.join(","));
+        add("--rtt", "0".to_owned());
+        add("--protocol", candidate.protocol.to_owned());
+        add("--seed", self.arguments.seed.to_string());
+        candidate.settings.iter().for_each(|setting| add("--set", setting.to_string()));
+        if let Some(path) = &self.arguments.data_dir {
+            add("--data-dir", path.display().to_string());
+        }
+        words.extend(more.iter().cloned());
+        files::bench_of(&words)
+    }
+
+    /// The cluster of such a benchmark, as far apart as the regions are.
+    fn plan(&self, bench: &crate::bench::Arguments) -> Result<Plan, Failure> {
+        Ok(Plan { round_trips: self.places.round_trips.clone(), ..bench.plan()? })
+    }
+}
+
+/// Reads the files, and says what to take.
+pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let question = Question::new(arguments)?;
+    let report = match Script::is_named(&question.work.workload) {
+        true => {
+            if !arguments.costs.is_empty() {
+                let message = "--costs: a SQL file is run for real, and nothing is predicted";
+                return Err(Failure::Usage(message.to_owned()));
+            }
+            let name = &question.work.workload;
+            crate::warn(&format!(
+                "{name} is SQL, which the simulator does not run: every row is measured for real, \
+                 on this machine and at a load that it is given as it stands"
+            ));
+            Report::new(&question, real::rows(&question)?, BTreeMap::new())
+        }
+        false => predicted_and_checked(&question)?,
+    };
+    match arguments.json {
+        true => crate::say(report.to_json().trim_end()),
+        false => crate::say(report.to_string().trim_end()),
+    }
+}
+
+fn predicted_and_checked(question: &Question<'_>) -> Result<Report, Failure> {
+    let costs = costs(question)?;
+    let predictions = Predictions::new(question, &costs)?;
+    let mut rows: Vec<Row> = predictions.rows()?;
+    let finalists = usize::from(question.arguments.finalists);
+    let order = advice::ranked(&rows, &question.need);
+    for at in order.into_iter().take(finalists) {
+        rows[at].check = real::check(question, &predictions, &question.candidates[at])?;
+    }
+    let calibrations = costs.iter().map(|(name, costs)| (*name, costs.calibration.clone()));
+    Ok(Report::new(question, rows, calibrations.collect()))
+}
+
+/// The costs of every protocol: from files, or measured now.
+fn costs(question: &Question<'_>) -> Result<BTreeMap<&'static str, Arc<Costs>>, Failure> {
+    let mut all = BTreeMap::new();
+    for path in &question.arguments.costs {
+        let shown = path.display();
+        let wrong = |error: String| Failure::Usage(format!("--costs {shown}: {error}"));
+        let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+        let name = calibrated_protocol(&text).map_err(wrong)?;
+        let known = question.protocols().into_iter().find(|known| *known == name);
+        let known = known.ok_or_else(|| wrong(format!("protocol {name} is not asked for")))?;
+        let costs = Costs::parse(&text, with_protocol(known, MessageKinds)?).map_err(wrong)?;
+        let of = &costs.calibration.workload;
+        if *of != question.work.workload {
+            let workload = &question.work.workload;
+            crate::warn(&format!(
+                "--costs {shown}: they are of {of}, and {workload} is predicted: other \
+                 transactions cost other times"
+            ));
+        }
+        all.insert(known, Arc::new(costs));
+    }
+    for name in question.protocols() {
+        if !all.contains_key(name) {
+            all.insert(name, Arc::new(calibrated(question, name)?));
+        }
+    }
+    Ok(all)
+}
+
+fn calibrated_protocol(text: &str) -> Result<String, String> {
+    let table: toml::Table =
+        text.parse().map_err(|error: toml::de::Error| error.message().replace('\n', " "))?;
+    let name = table.get("calibration").and_then(|it| it.get("protocol")?.as_str());
+    name.map(str::to_owned).ok_or_else(|| "[calibration] has no protocol".to_owned())
+}
+
+/// Measures what a protocol costs under this work, for some seconds.
+fn calibrated(question: &Question<'_>, name: &str) -> Result<Costs, Failure> {
+    let (clients, rate) = question.load();
+    let clients = clients.min(CALIBRATE_LOAD_MAX);
+    let rate = rate.map(|rate| rate.min(f64::from(CALIBRATE_LOAD_MAX)));
+    let load = match rate {
+        Some(rate) => format!("{rate} calls a second"),
+        None => format!("{clients} clients"),
+    };
+    crate::warn(&format!(
+        "no --costs of {name}: measuring for {CALIBRATE_SECS} s with {load} what everything costs \
+         here (`pangea calibrate` does it for longer)"
+    ));
+    let plain = question.candidates.iter().find(|it| it.protocol == name);
+    let plain = plain.expect("every protocol has a candidate with its defaults");
+    let secs = [("--secs", CALIBRATE_SECS), ("--warmup", CALIBRATE_WARMUP_SECS)];
+    let more: Vec<String> =
+        secs.iter().flat_map(|(name, secs)| [(*name).to_owned(), secs.to_string()]).collect();
+    let bench = question.bench(plain, clients, rate, &more)?;
+    let plan = question.plan(&bench)?;
+    calibrate::measure(&bench, plan)
+}
+
+/// A bar on stderr, where that is a terminal.
+fn bar(steps: usize, prefix: &str) -> ProgressBar {
+    let style = ProgressStyle::with_template("{prefix:>8} {wide_bar} {pos}/{len} {msg}");
+    let style = style.expect("the template is a constant");
+    ProgressBar::new(steps as u64).with_style(style).with_prefix(prefix.to_owned())
+}

@@ -1,0 +1,289 @@
+//! Candidates, and what the simulator says of them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use indicatif::ProgressBar;
+use pangea_core::choice::Guarantee;
+use pangea_core::protocol::Protocol;
+use pangea_core::time::Span;
+use pangea_core::txn::Registry;
+use pangea_core::workload;
+use pangea_sim::predict::{self, Cores, Costs, Loaded, Pace, Prediction};
+
+use super::advice::{Does, Loss, Region, Row};
+use super::files::Places;
+use super::{Question, bar};
+use crate::failure::Failure;
+use crate::protocol::{
+    GuaranteeOf, Setting, WithProtocol, options_table, parse_options, with_protocol,
+};
+use crate::sim::unless_interrupted;
+
+/// When a region is lost, after the measured time has begun.
+const LOSS_AT: Span = Span::from_ms(1_000);
+/// How long the others are watched after it: so long, or so many of the longest round trip.
+const AFTER_LOSS_MS_MIN: u64 = 5_000;
+const AFTER_LOSS_ROUND_TRIPS: u64 = 20;
+
+/// A protocol with some settings.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Candidate {
+    pub protocol: &'static str,
+    /// Those that are not the default.
+    pub settings: Vec<Setting>,
+    /// What they are for.
+    pub what: &'static str,
+    pub guarantee: Guarantee,
+}
+
+impl Candidate {
+    /// Its name in words.
+    pub fn name(&self) -> String {
+        let set = self.settings.iter().map(|setting| format!(" {setting}"));
+        format!("{}{}", self.protocol, set.collect::<String>())
+    }
+}
+
+/// All candidates of a protocol: its defaults, and each of its variants.
+pub struct Candidates;
+
+impl WithProtocol for Candidates {
+    type Output = Result<Vec<Candidate>, Failure>;
+
+    fn run<P: Protocol>(self) -> Self::Output {
+        let candidate = |settings: Vec<Setting>, what| -> Result<Candidate, Failure> {
+            let guarantee = GuaranteeOf(&options_table(P::NAME, &settings)?).run::<P>()?;
+            Ok(Candidate { protocol: P::NAME, settings, what, guarantee })
+        };
+        let mut all = vec![candidate(Vec::new(), "the defaults")?];
+        for variant in P::VARIANTS {
+            let word = format!("{}.{}={}", P::NAME, variant.key, variant.value);
+            let setting = word.parse::<Setting>().expect("a variant is a setting");
+            all.push(candidate(vec![setting], variant.what)?);
+        }
+        Ok(all)
+    }
+}
+
+/// What is predicted.
+pub struct Predictions<'a> {
+    question: &'a Question<'a>,
+    costs: &'a BTreeMap<&'static str, Arc<Costs>>,
+    /// The load as it is, on the nodes' own cores.
+    settings: predict::Settings,
+}
+
+/// Some candidates of one protocol, with and without the loss of a region.
+struct Both {
+    candidates: Vec<Candidate>,
+    settings: predict::Settings,
+    costs: Arc<Costs>,
+    bar: ProgressBar,
+}
+
+/// What was predicted of a candidate.
+#[derive(Clone, Debug)]
+pub struct Predicted {
+    /// As long as nothing is lost.
+    pub whole: Prediction,
+    /// While a region is lost.
+    pub lossy: Prediction,
+}
+
+impl<'a> Predictions<'a> {
+    /// Predictions of the question's work and regions.
+    ///
+    /// # Errors
+    /// When there is no such workload.
+    pub fn new(
+        question: &'a Question<'a>,
+        costs: &'a BTreeMap<&'static str, Arc<Costs>>,
+    ) -> Result<Self, Failure> {
+        let (clients, rate) = question.load();
+        let bench = question.bench(&question.candidates[0], clients, rate, &[])?;
+        let places = &question.places;
+        let settings = predict::Settings {
+            seed: question.arguments.seed,
+            regions: places.regions.clone(),
+            one_way: one_way(places),
+            bandwidth_bits: places.bandwidth_mbit.map(|mbit| mbit * 1_000_000),
+            clients: clients as usize,
+            pace: pace(rate),
+            loss: None,
+            warmup: Span::from_ms(question.arguments.warmup * 1_000),
+            duration: Span::from_ms(question.arguments.secs * 1_000),
+            cores: Cores::Each(places.cores.into()),
+            workload: bench.workload()?,
+            registry: Arc::new(Registry::new(workload::procedures())),
+        };
+        Ok(Self { question, costs, settings })
+    }
+
+    /// A row for each candidate.
+    ///
+    /// # Errors
+    /// When a simulated cluster stops, and when it was interrupted.
+    pub fn rows(&self) -> Result<Vec<Row>, Failure> {
+        let candidates = &self.question.candidates;
+        let bar = bar(2 * candidates.len(), "simulate");
+        let mut rows = Vec::with_capacity(candidates.len());
+        for name in self.question.protocols() {
+            let of_it = candidates.iter().filter(|it| it.protocol == name).cloned().collect();
+            let predicted = self.run(name, of_it, self.settings.clone(), &bar)?;
+            let of_it = candidates.iter().filter(|it| it.protocol == name);
+            rows.extend(of_it.zip(predicted).map(|(candidate, it)| row(candidate, &it)));
+        }
+        bar.finish_and_clear();
+        Ok(rows)
+    }
+
+    /// What a candidate would do on this machine, with less load.
+    ///
+    /// # Errors
+    /// As of [`Self::rows`].
+    pub fn here(
+        &self,
+        candidate: &Candidate,
+        clients: u32,
+        rate: Option<f64>,
+    ) -> Result<Predicted, Failure> {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let settings = predict::Settings {
+            clients: clients as usize,
+            pace: pace(rate),
+            cores: Cores::Shared(cores),
+            // A real run has no such link.
+            bandwidth_bits: None,
+            ..self.settings.clone()
+        };
+        let bar = bar(2, "simulate");
+        let name = candidate.protocol;
+        let predicted = self.run(name, vec![candidate.clone()], settings, &bar)?.pop();
+        bar.finish_and_clear();
+        Ok(predicted.expect("one was asked for"))
+    }
+
+    fn run(
+        &self,
+        name: &'static str,
+        candidates: Vec<Candidate>,
+        settings: predict::Settings,
+        bar: &ProgressBar,
+    ) -> Result<Vec<Predicted>, Failure> {
+        let costs = self.costs[name].clone();
+        let both = Both { candidates, settings, costs, bar: bar.clone() };
+        let done = unless_interrupted(move || with_protocol(name, both))?;
+        let done = done.ok_or_else(|| {
+            Failure::Interrupted("interrupted before it was predicted".to_owned())
+        })?;
+        done?.map_err(Failure::Failed)
+    }
+}
+
+impl WithProtocol for Both {
+    type Output = Result<Vec<Predicted>, String>;
+
+    fn run<P: Protocol>(self) -> Self::Output {
+        let Self { candidates, settings, costs, bar } = self;
+        let loaded = Loaded::new::<P::Header>(&settings.workload, &settings.registry)?;
+        let after_ms =
+            (longest(&settings).us / 1_000 * AFTER_LOSS_ROUND_TRIPS).max(AFTER_LOSS_MS_MIN);
+        let lossy = predict::Settings {
+            loss: Some(predict::Loss { region: None, at: LOSS_AT }),
+            duration: Span::from_us(LOSS_AT.us + after_ms * 1_000),
+            ..settings.clone()
+        };
+        let mut all = Vec::with_capacity(candidates.len());
+        for candidate in candidates {
+            let table = options_table(P::NAME, &candidate.settings);
+            let options = table.and_then(|table| parse_options::<P>(&table));
+            let options = options.map_err(|failure| failure.to_string())?;
+            bar.set_message(candidate.what);
+            let whole = predict::predict::<P>(&settings, &options, &costs, &loaded)?;
+            bar.inc(1);
+            let lossy = predict::predict::<P>(&lossy, &options, &costs, &loaded)?;
+            bar.inc(1);
+            all.push(Predicted { whole, lossy });
+        }
+        Ok(all)
+    }
+}
+
+fn pace(rate: Option<f64>) -> Pace {
+    rate.map_or(Pace::Closed, |per_sec| Pace::Open { per_sec })
+}
+
+fn one_way(places: &Places) -> Vec<Vec<Span>> {
+    let between =
+        |a: &String, b: &String| Span::from_us((places.round_trip_ms(a, b) * 500.0) as u64);
+    let row = |a: &String| -> Vec<Span> { places.regions.iter().map(|b| between(a, b)).collect() };
+    places.regions.iter().map(row).collect()
+}
+
+/// The longest round trip.
+fn longest(settings: &predict::Settings) -> Span {
+    let all = settings.one_way.iter().flatten().map(|one_way| 2 * one_way.us);
+    Span::from_us(all.max().unwrap_or(0))
+}
+
+fn row(candidate: &Candidate, predicted: &Predicted) -> Row {
+    Row {
+        protocol: candidate.protocol.to_owned(),
+        set: candidate.settings.iter().map(ToString::to_string).collect(),
+        what: candidate.what.to_owned(),
+        guarantee: candidate.guarantee,
+        is_measured: false,
+        does: does(&predicted.whole),
+        coordinator: predicted.whole.coordinator.clone(),
+        loss: loss(&predicted.lossy),
+        check: None,
+    }
+}
+
+/// The numbers of a prediction.
+pub fn does(of: &Prediction) -> Does {
+    let region = |region: &predict::Region| Region {
+        name: region.name.clone(),
+        p50_ms: region.latency_ms.p50,
+        p99_ms: region.latency_ms.p99,
+    };
+    Does {
+        throughput_per_sec: of.throughput_per_sec,
+        regions: of.regions.iter().map(region).collect(),
+        aborted: of.aborted_share(),
+        wan_bytes_per_txn: of.wan_bytes_per_txn,
+    }
+}
+
+/// What a prediction says of the loss in it.
+pub fn loss(of: &Prediction) -> Option<Loss> {
+    let survived = of.survived.as_ref()?;
+    let others = of.regions.iter().filter(|region| region.name != survived.region);
+    Some(Loss {
+        region: survived.region.clone(),
+        pauses_ms: others.map(|region| (region.name.clone(), region.pause_ms)).collect(),
+        wrong: survived.wrong.clone(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::NAMES;
+
+    #[test]
+    fn every_protocol_has_its_defaults_and_variants_that_it_understands() {
+        for name in NAMES {
+            let all = with_protocol(name, Candidates).unwrap().unwrap();
+            assert!(all[0].settings.is_empty(), "the defaults come first");
+            for (at, candidate) in all.iter().enumerate() {
+                assert_eq!(candidate.protocol, name);
+                assert!(all[..at].iter().all(|other| other.settings != candidate.settings));
+            }
+        }
+        let all = with_protocol("minerva", Candidates).unwrap().unwrap();
+        let strict = all.iter().find(|it| it.guarantee == Guarantee::StrictSerializable);
+        assert_eq!(strict.unwrap().settings[0].to_string(), "minerva.reads=strict");
+    }
+}

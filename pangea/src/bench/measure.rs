@@ -1,0 +1,290 @@
+//! The phases of a benchmark, of a cluster of ours and of a peer.
+
+use std::time::{Duration, Instant};
+
+use pangea_core::ids::NodeId;
+use pangea_core::workload::{self, Workload};
+use pangea_node::client::Client;
+use tokio::runtime::Handle;
+
+use super::check::{self, Checked};
+use super::faults::{self, Fault, Happened, Victims};
+use super::ground::Ground;
+use super::usage::Usage;
+use super::{Arguments, Via, bar};
+use crate::cluster::{Cluster, replicas};
+use crate::drive::{self, Connection, Door, Drive, Phase, Stats, Undone};
+use crate::failure::Failure;
+
+/// How long calls in flight may take when the load ends.
+pub const END_DEADLINE: Duration = Duration::from_secs(30);
+/// How often the progress bar moves.
+const TICK: Duration = Duration::from_millis(200);
+/// How long a client may take to reach a node's SQL address: one that can't tries again.
+const CONNECT_DEADLINE: Duration = Duration::from_secs(3);
+
+/// What came of measuring, and of the check after it.
+pub struct Measured {
+    /// Once for each repeat, the quickest first.
+    pub runs: Vec<Run>,
+    /// How long loading took.
+    pub load_secs: f64,
+    pub(super) checked: Checked,
+}
+
+/// What came of measuring once.
+pub struct Run {
+    /// What the clients counted.
+    pub stats: Stats,
+    /// In which time.
+    pub elapsed: Duration,
+    /// What was used meanwhile.
+    pub used: Usage,
+    /// What went wrong meanwhile, on purpose.
+    pub(super) happened: Vec<Happened>,
+}
+
+impl Run {
+    /// Committed transactions a second.
+    pub fn throughput_per_sec(&self) -> f64 {
+        self.stats.all().count() as f64 / self.elapsed.as_secs_f64()
+    }
+}
+
+impl Measured {
+    /// What came of these runs and of the check.
+    pub(super) fn new(mut runs: Vec<Run>, load_secs: f64, checked: Checked) -> Self {
+        runs.sort_by(|a, b| b.throughput_per_sec().total_cmp(&a.throughput_per_sec()));
+        Self { runs, load_secs, checked }
+    }
+
+    /// The run in the middle, by its throughput.
+    pub fn median(&self) -> &Run {
+        &self.runs[self.runs.len() / 2]
+    }
+}
+
+/// Loads, warms up, measures and checks a cluster on loopback.
+///
+/// # Errors
+/// When a node is gone, a call has no answer, or a check fails.
+pub async fn measure(
+    arguments: &Arguments,
+    cluster: &mut Cluster,
+    workload: &Workload,
+    settings: &workload::Settings,
+) -> Result<Measured, Failure> {
+    ours(arguments, &Ground::loopback(), cluster, workload, settings).await
+}
+
+/// The same wherever the cluster is.
+pub(super) async fn ours(
+    arguments: &Arguments,
+    ground: &Ground,
+    cluster: &mut Cluster,
+    workload: &Workload,
+    settings: &workload::Settings,
+) -> Result<Measured, Failure> {
+    let clients = cluster.clients().await?;
+    cluster.usable(&clients).await?;
+    let load_secs = load(workload, &clients).await?;
+    replicas::settled(&clients).await?;
+    let runtimes = ground.runtimes(clients.len());
+    let connections = match arguments.via {
+        Via::Native => native(ground, &runtimes, cluster, &clients).await?,
+        Via::Postgres => {
+            let doors = cluster.members.iter().map(|member| {
+                let mut config = Box::new(member.sql_config());
+                config.connect_timeout(CONNECT_DEADLINE);
+                let region = member.region().to_owned();
+                Door::Postgres { config, region, procedures: workload.procedures() }
+            });
+            drive::sessions(doors.collect(), &runtimes, arguments.clients).await?
+        }
+        Via::Process => unreachable!("a cluster is of processes: `process` measures the other"),
+    };
+    let drive = Drive::start(workload, &connections, &runtimes, &drive_settings(arguments));
+    let faults = faults::check(&arguments.faults, &cluster.plan, arguments.secs)?;
+    let mut ours = Ours { ground, cluster, clients: &clients };
+    let runs = measure_all(arguments, &drive, &faults, &mut ours).await?;
+    let committed = drive.end(END_DEADLINE).await?;
+    let checked = check::all(&clients, workload, settings, committed).await?;
+    Ok(Measured::new(runs, load_secs, checked))
+}
+
+/// What clients are to do.
+pub(super) fn drive_settings(arguments: &Arguments) -> drive::Settings {
+    // The load stays with its regions, and the measured clients with theirs.
+    let (clients, seed, pace) = (arguments.clients, arguments.seed, arguments.pace());
+    drive::Settings { clients, seed, pace }
+}
+
+/// A connection of our protocol for each region's clients. In a lab it is made in the region.
+async fn native(
+    ground: &Ground,
+    runtimes: &[Handle],
+    cluster: &Cluster,
+    clients: &[Client],
+) -> Result<Vec<Vec<Connection>>, Failure> {
+    if !ground.is_lab() {
+        return Ok(clients.iter().map(|it| vec![Connection::Native(it.clone())]).collect());
+    }
+    let mut all = Vec::with_capacity(clients.len());
+    for (member, runtime) in cluster.members.iter().zip(runtimes) {
+        let (address, name) = (member.config.me().peer, member.config.cluster.clone());
+        let connected = runtime.spawn(async move { Client::connect(address, &name).await }).await;
+        let connected = connected.expect("connecting does not panic");
+        let cant = |error| Failure::failed(member.region(), error);
+        all.push(vec![Connection::Native(connected.map_err(cant)?)]);
+    }
+    Ok(all)
+}
+
+/// What is measured: servers, ours or a peer's.
+pub(super) trait Subject {
+    /// What was used so far, and which aborts there were since this was last asked that no client
+    /// saw.
+    async fn used(&mut self) -> Result<(Usage, Vec<Undone>), Failure>;
+
+    /// Lets happen to the servers what is to happen, from when the measured time begins.
+    async fn harm(&mut self, faults: &[Fault], began: Instant) -> Result<Vec<Happened>, Failure>;
+}
+
+/// A cluster of ours.
+pub(super) struct Ours<'a> {
+    pub(super) ground: &'a Ground,
+    pub(super) cluster: &'a mut Cluster,
+    pub(super) clients: &'a [Client],
+}
+
+impl Subject for Ours<'_> {
+    async fn used(&mut self) -> Result<(Usage, Vec<Undone>), Failure> {
+        let lab = self.ground.usage()?;
+        let usage = Usage::read(self.cluster, self.clients).await?;
+        Ok((usage.in_lab(lab), Vec::new()))
+    }
+
+    async fn harm(&mut self, faults: &[Fault], began: Instant) -> Result<Vec<Happened>, Failure> {
+        faults::run(faults, self, began).await
+    }
+}
+
+impl Victims for Ours<'_> {
+    fn names(&self) -> &[String] {
+        &self.cluster.plan.regions
+    }
+
+    async fn coordinator(&mut self) -> Result<usize, Failure> {
+        faults::coordinator(self.clients).await
+    }
+
+    async fn kill(&mut self, node: usize) -> Result<(), Failure> {
+        self.cluster.members[node].kill().await;
+        Ok(())
+    }
+
+    async fn start(&mut self, node: usize) -> Result<(), Failure> {
+        self.cluster.members[node].start().await?;
+        faults::taken_back(&self.clients[node]).await
+    }
+
+    fn pause(&mut self, node: usize) {
+        self.cluster.members[node].pause();
+    }
+
+    fn resume(&mut self, node: usize) {
+        self.cluster.members[node].resume();
+    }
+
+    async fn cut(&mut self, one: usize, other: usize) -> Result<(), Failure> {
+        if self.ground.is_lab() {
+            let names = &self.cluster.plan.regions;
+            return self.ground.cut(&names[one], &names[other]);
+        }
+        // Each end holds what it sends.
+        for (from, to) in [(one, other), (other, one)] {
+            let client = &self.clients[from];
+            let cut = client.cut(NodeId(to as u16)).await;
+            cut.map_err(|error| Failure::failed(client.region(), error))?;
+        }
+        Ok(())
+    }
+
+    async fn heal(&mut self) -> Result<(), Failure> {
+        if self.ground.is_lab() {
+            return self.ground.heal();
+        }
+        for client in self.clients {
+            let healed = client.heal().await;
+            healed.map_err(|error| Failure::failed(client.region(), error))?;
+        }
+        Ok(())
+    }
+}
+
+/// Warms up, and measures as often as it is asked for.
+pub(super) async fn measure_all(
+    arguments: &Arguments,
+    drive: &Drive,
+    faults: &[Fault],
+    subject: &mut impl Subject,
+) -> Result<Vec<Run>, Failure> {
+    work(drive, arguments.warmup, "warm up").await;
+    let mut runs = Vec::with_capacity(arguments.repeats as usize);
+    for repeat in 0..arguments.repeats {
+        let name = match arguments.repeats {
+            1 => "measure".to_owned(),
+            repeats => format!("{} of {repeats}", repeat + 1),
+        };
+        let (before, _) = subject.used().await?;
+        drive.enter(Phase::Measured);
+        let began = Instant::now();
+        let measured = async {
+            work(drive, arguments.secs, &name).await;
+            let elapsed = began.elapsed();
+            let stats = drive.take_stats();
+            drive.enter(Phase::Unmeasured);
+            (elapsed, stats)
+        };
+        let harmed = subject.harm(faults, began);
+        let ((elapsed, mut stats), happened) = tokio::join!(measured, harmed);
+        let happened = happened?;
+        let (after, undone) = subject.used().await?;
+        stats.add_retries(undone);
+        // Of what ended between the two lines above nobody wants to know.
+        drop(drive.take_stats());
+        check::each_has_an_outcome(&stats, !faults.is_empty())?;
+        runs.push(Run { stats, elapsed, used: after.since(&before), happened });
+    }
+    Ok(runs)
+}
+
+/// Makes the tables, and says how many seconds that took.
+pub(super) async fn load(workload: &Workload, clients: &[Client]) -> Result<f64, Failure> {
+    let began = Instant::now();
+    let bar = bar("{prefix:>8} {wide_bar} {pos}/{len} calls", "load");
+    drive::load_tables(workload, clients, |done, all| {
+        bar.set_length(all);
+        bar.set_position(done);
+    })
+    .await?;
+    bar.finish_and_clear();
+    Ok(began.elapsed().as_secs_f64())
+}
+
+/// Lets clients work, and shows their rate.
+async fn work(drive: &Drive, secs: u64, name: &str) {
+    let bar = bar("{prefix:>8} {wide_bar} {pos}/{len} s {msg}", name);
+    bar.set_length(secs);
+    let (began, end) = (Instant::now(), Duration::from_secs(secs));
+    while let Some(left) = end.checked_sub(began.elapsed()).filter(|left| !left.is_zero()) {
+        tokio::time::sleep(TICK.min(left)).await;
+        let seconds = began.elapsed().as_secs_f64();
+        bar.set_position(seconds as u64);
+        let committed: u64 = drive.committed().iter().sum();
+        if committed > 0 {
+            bar.set_message(format!("{:.0}/s", committed as f64 / seconds));
+        }
+    }
+    bar.finish_and_clear();
+}

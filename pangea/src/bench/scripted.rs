@@ -1,0 +1,253 @@
+//! The same benchmark of a user's own workload: a SQL file ([`crate::script`]).
+//!
+//! Phases, counts and faults are those of the other workloads. What differs: the tables are made
+//! by the file, every client has a session of PostgreSQL's protocol, all transactions run once and
+//! are undone before anything counts, and the file's own questions are asked at the end. A peer
+//! that is PostgreSQL takes the same file, and a lab either of them.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use pangea_core::choice::Guarantee;
+use pangea_core::workload;
+use pangea_peers::Kind;
+use tokio_postgres::Config;
+
+use super::check::{Checked, failed_check};
+use super::faults::{self, Fault, Happened};
+use super::ground::Ground;
+use super::measure::{END_DEADLINE, Measured, Ours, Subject, drive_settings, measure_all};
+use super::peer::Theirs;
+use super::usage::Usage;
+use super::{Arguments, Via, bar};
+use crate::cluster::{Cluster, Member, replicas};
+use crate::drive::{self, Door, Drive, Undone};
+use crate::failure::Failure;
+use crate::protocol::{GuaranteeOf, with_protocol};
+use crate::script::{self, Clients, Retries, Script, Seat};
+
+impl Arguments {
+    /// The user's own workload, where the workload is one.
+    ///
+    /// # Errors
+    /// What is wrong with the file, with its line, or with options that say nothing of it.
+    pub fn script(&self) -> Result<Option<Arc<Script>>, Failure> {
+        let (name, _) = self.names();
+        if !Script::is_named(name) {
+            if let Some(define) = self.defines.first() {
+                let message =
+                    format!("--define {define}: only a SQL file has variables, not {name}");
+                return Err(Failure::Usage(message));
+            }
+            return Ok(None);
+        }
+        if let Some(option) = self.sizes.given() {
+            let message = format!(
+                "--{option} says nothing of a SQL file, whose sizes are its variables: --define"
+            );
+            return Err(Failure::Usage(message));
+        }
+        if self.via == Via::Process {
+            return Err(Failure::Usage(format!(
+                "--via process: clients of {name} have sessions of PostgreSQL's protocol; leave \
+                 it out"
+            )));
+        }
+        Ok(Some(Arc::new(Script::read(Path::new(name), &self.defines)?)))
+    }
+}
+
+/// Why something that needs a workload's own procedures can't have a SQL file.
+pub fn not_simulated(file: &str) -> Failure {
+    Failure::Usage(format!(
+        "--workload {file}: a SQL file is measured for real alone, by `pangea bench`; simulations \
+         and calibrations run the workloads that are built in"
+    ))
+}
+
+/// Looks whether a peer can be given the file.
+///
+/// # Errors
+/// When it is not PostgreSQL.
+pub fn check_peer(kind: Kind) -> Result<(), Failure> {
+    match kind {
+        Kind::Postgres => Ok(()),
+        Kind::Galera | Kind::Etcd => Err(Failure::Usage(format!(
+            "--peer {kind} does not speak PostgreSQL's SQL; a SQL file runs on --peer postgres \
+             and on Pangea"
+        ))),
+    }
+}
+
+/// Loads, rehearses, warms up, measures and checks on a cluster of ours, on loopback.
+///
+/// # Errors
+/// What the file says that a node refuses; when a node is gone, a call has no answer, or a check
+/// fails.
+pub async fn measure(
+    arguments: &Arguments,
+    cluster: &mut Cluster,
+    script: &Arc<Script>,
+) -> Result<Measured, Failure> {
+    ours(arguments, &Ground::loopback(), cluster, script).await
+}
+
+/// The same wherever the cluster is.
+pub(super) async fn ours(
+    arguments: &Arguments,
+    ground: &Ground,
+    cluster: &mut Cluster,
+    script: &Arc<Script>,
+) -> Result<Measured, Failure> {
+    let clients = cluster.clients().await?;
+    cluster.usable(&clients).await?;
+    let guarantee = with_protocol(&cluster.plan.protocol, GuaranteeOf(&cluster.plan.options))??;
+    let server = |member: &Member| {
+        let mut config = member.sql_config();
+        // What SQL reads is the session's choice; it makes that of the protocol's settings.
+        if guarantee == Guarantee::StrictSerializable {
+            config.options("-c reads=strict");
+        }
+        config
+    };
+    let servers: Vec<Config> = cluster.members.iter().map(server).collect();
+    let work = Work::new(arguments, script, &cluster.plan.regions, servers);
+    work.schema().await?;
+    replicas::settled(&clients).await?;
+    let load_secs = work.rows().await?;
+    replicas::settled(&clients).await?;
+    let drive = work.start(ground).await?;
+    let faults = faults::check(&arguments.faults, &cluster.plan, arguments.secs)?;
+    let ours = Ours { ground, cluster, clients: &clients };
+    let mut subject = Scripted { inner: ours, retries: work.retries.clone() };
+    let runs = measure_all(arguments, &drive, &faults, &mut subject).await?;
+    let committed = drive.end(END_DEADLINE).await?;
+    let (version, digest) = replicas::equal(&clients).await?;
+    let facts = work.check(committed.as_ref()).await?;
+    let (version, digest) = (Some(version.0), format!("{digest:016x}"));
+    Ok(Measured::new(runs, load_secs, Checked { digest, version, workload: facts }))
+}
+
+/// The same on PostgreSQL with its standbys. They take no writes: clients of all regions talk to
+/// the primary.
+///
+/// # Errors
+/// As of a cluster of ours.
+pub(super) async fn theirs(
+    arguments: &Arguments,
+    theirs: &mut Theirs<'_>,
+    script: &Arc<Script>,
+) -> Result<Measured, Failure> {
+    let Theirs { ground, ref mut peer, plan } = *theirs;
+    let mut config = Config::new();
+    let address = peer.address(0);
+    config.host(address.ip().to_string()).port(address.port());
+    config.user(pangea_peers::postgres::NAME).dbname(pangea_peers::postgres::NAME);
+    if arguments.isolation == Some(super::Isolation::Serializable) {
+        config.options("-c default_transaction_isolation=serializable");
+    }
+    let work = Work::new(arguments, script, &plan.regions, vec![config; plan.regions.len()]);
+    work.schema().await?;
+    let load_secs = work.rows().await?;
+    let drive = work.start(ground).await?;
+    let faults = faults::check(&arguments.faults, plan, arguments.secs)?;
+    let inner = Theirs { ground, peer, plan };
+    let mut subject = Scripted { inner, retries: work.retries.clone() };
+    let runs = measure_all(arguments, &drive, &faults, &mut subject).await?;
+    let committed = drive.end(END_DEADLINE).await?;
+    let facts = work.check(committed.as_ref()).await?;
+    let equal = subject.inner.peer.check_equal().await.map_err(|error| failed_check(&error))?;
+    let facts = format!("{}; {facts}", equal.facts);
+    let digest = format!("{:016x}", equal.digest);
+    Ok(Measured::new(runs, load_secs, Checked { digest, version: None, workload: facts }))
+}
+
+/// A file, and where its clients find their servers.
+struct Work<'a> {
+    arguments: &'a Arguments,
+    script: &'a Arc<Script>,
+    servers: Vec<(Config, Seat)>,
+    retries: Arc<Retries>,
+}
+
+impl<'a> Work<'a> {
+    fn new(
+        arguments: &'a Arguments,
+        script: &'a Arc<Script>,
+        regions: &[String],
+        configs: Vec<Config>,
+    ) -> Self {
+        let count = regions.len() as u32;
+        // A region has a seat even where it has no client.
+        let clients = arguments.clients.max(count);
+        let seat = |(index, region): (usize, &String)| Seat {
+            client: workload::Client::new(index as u32, clients, count),
+            region: region.clone(),
+        };
+        let seats = regions.iter().enumerate().map(seat);
+        let servers = configs.into_iter().zip(seats).collect();
+        Self { arguments, script, servers, retries: Arc::default() }
+    }
+
+    async fn schema(&self) -> Result<(), Failure> {
+        let (config, seat) = &self.servers[0];
+        script::load::schema(self.script, config, &seat.region).await
+    }
+
+    /// Loads the rows, and says how many seconds that took.
+    async fn rows(&self) -> Result<f64, Failure> {
+        let began = Instant::now();
+        let bar = bar("{prefix:>8} {wide_bar} {pos}/{len} rows", "load");
+        let progress = |done, all| {
+            bar.set_length(all);
+            bar.set_position(done);
+        };
+        script::load::rows(self.script, &self.servers, self.arguments.seed, progress).await?;
+        bar.finish_and_clear();
+        Ok(began.elapsed().as_secs_f64())
+    }
+
+    /// Runs every transaction once without effect, and lets the clients begin.
+    async fn start(&self, ground: &Ground) -> Result<Drive, Failure> {
+        let (config, seat) = &self.servers[0];
+        script::rehearse(self.script, config, seat, self.arguments.seed).await?;
+        let door = |(config, seat): &(Config, Seat)| Door::Script {
+            script: self.script.clone(),
+            config: Box::new(config.clone()),
+            seat: seat.clone(),
+            retries: self.retries.clone(),
+        };
+        let doors = self.servers.iter().map(door).collect();
+        let runtimes = ground.runtimes(self.servers.len());
+        let connections = drive::sessions(doors, &runtimes, self.arguments.clients).await?;
+        let calls = |client: workload::Client| -> Box<dyn drive::Calls> {
+            Box::new(Clients::new(self.script.clone(), client))
+        };
+        let settings = drive_settings(self.arguments);
+        Ok(Drive::start_calls(&calls, &connections, &runtimes, &settings))
+    }
+
+    async fn check(&self, committed: Option<&script::Committed>) -> Result<String, Failure> {
+        let (config, seat) = &self.servers[0];
+        script::check::run(self.script, config, seat, committed).await
+    }
+}
+
+/// Servers whose clients do things again by themselves.
+struct Scripted<S> {
+    inner: S,
+    retries: Arc<Retries>,
+}
+
+impl<S: Subject> Subject for Scripted<S> {
+    async fn used(&mut self) -> Result<(Usage, Vec<Undone>), Failure> {
+        let (used, mut undone) = self.inner.used().await?;
+        undone.extend(self.retries.take());
+        Ok((used, undone))
+    }
+
+    async fn harm(&mut self, faults: &[Fault], began: Instant) -> Result<Vec<Happened>, Failure> {
+        self.inner.harm(faults, began).await
+    }
+}

@@ -1,0 +1,102 @@
+//! A file's own questions, asked when no client works any more.
+
+use tokio_postgres::types::Type;
+use tokio_postgres::{Config, Row};
+
+use super::read::COMMITTED;
+use super::session::connect;
+use super::value::{Received, Value, can_be_value};
+use super::{Check, Committed, Script, Seat, in_words};
+use crate::failure::Failure;
+
+/// So many columns of a row that should not be there are shown.
+const COLUMNS_SHOWN: usize = 8;
+
+/// Asks all of them. `committed` says how many transactions of each kind have committed since the
+/// load, unless nobody knows: then questions about that are not asked.
+///
+/// # Errors
+/// The first question that has another answer than it should, or that the server refuses.
+pub async fn run(
+    script: &Script,
+    config: &Config,
+    seat: &Seat,
+    committed: Option<&Committed>,
+) -> Result<String, Failure> {
+    if script.checks.is_empty() {
+        return Ok("the file has no checks".to_owned());
+    }
+    let client = connect(config, &seat.region).await.map_err(Failure::Failed)?;
+    let (mut held, mut left) = (Vec::new(), Vec::new());
+    for check in &script.checks {
+        let Some(values) = values(script, check, seat, committed) else {
+            left.push(check.name.as_str());
+            continue;
+        };
+        let line = |message: String| {
+            let what = format!("check {}: {message}", check.name);
+            Failure::Failed(format!("check failed: {}", script.at(check.query.line, what)))
+        };
+        let rows = client.query(check.query.inlined(&values).as_str(), &[]).await;
+        let rows = rows.map_err(|error| line(in_words(&error)))?;
+        if let Some(wrong) = rows.iter().find(|row| !is_true(row)) {
+            let count = rows.len();
+            let shown = shown(wrong);
+            return Err(line(match count {
+                1 => format!("expected no rows or `true`, found {shown}"),
+                _ => format!("expected no rows or `true`, found {count} rows, with {shown}"),
+            }));
+        }
+        held.push(check.name.as_str());
+    }
+    let mut facts = match held.is_empty() {
+        true => "no check was made".to_owned(),
+        false => format!("checks that hold: {}", held.join(", ")),
+    };
+    if !left.is_empty() {
+        facts.push_str(&format!(
+            "; not made, because calls without an outcome may have committed: {}",
+            left.join(", ")
+        ));
+    }
+    Ok(facts)
+}
+
+/// What its variables are, or nothing where it asks for counts that nobody knows.
+fn values(
+    script: &Script,
+    check: &Check,
+    seat: &Seat,
+    committed: Option<&Committed>,
+) -> Option<Vec<Value>> {
+    let mut values = script.constants(seat);
+    let first = values.len();
+    for name in &check.names[first..] {
+        let label = name.strip_prefix(COMMITTED).unwrap_or(name);
+        let count = committed.map(|all| all.get(label).copied().unwrap_or(0));
+        values.push(count.map_or(Value::Null, |count| Value::Int(count as i64)));
+    }
+    let asks = check.query.holes.iter().any(|(_, slot)| *slot >= first);
+    (committed.is_some() || !asks).then_some(values)
+}
+
+fn is_true(row: &Row) -> bool {
+    row.len() == 1
+        && *row.columns()[0].type_() == Type::BOOL
+        && row.try_get::<_, Option<bool>>(0).is_ok_and(|value| value == Some(true))
+}
+
+/// A row in words.
+fn shown(row: &Row) -> String {
+    let columns = row.columns().iter().enumerate().take(COLUMNS_SHOWN).map(|(at, column)| {
+        let value = match can_be_value(column.type_()) {
+            true => row
+                .try_get::<_, Received>(at)
+                .map_or_else(|error| error.to_string(), |Received(value)| value.to_string()),
+            false => format!("a {}", column.type_()),
+        };
+        format!("{} = {value}", column.name())
+    });
+    let columns: Vec<String> = columns.collect();
+    columns.join(", ")
+}

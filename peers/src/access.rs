@@ -1,0 +1,58 @@
+//! How clients of a place get to the database.
+//!
+//! A session belongs to the thread that opens it: its socket is of that thread's network namespace,
+//! and what drives it is a task of that thread's runtime. So what can be handed around is not a
+//! session but what one is opened by.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use pangea_core::workload::Workload;
+use tokio_postgres::Config;
+
+use crate::failure::Failure;
+use crate::retries::Retries;
+use crate::session::{Session, Way};
+use crate::{etcd, galera, postgres};
+
+/// What a place's clients open sessions by, at first and when they have lost one.
+#[derive(Clone, Debug)]
+pub struct Access {
+    door: Door,
+    workload: Workload,
+    retries: Retries,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Door {
+    /// The place's own master.
+    Galera(SocketAddr),
+    /// The primary, wherever that is.
+    Postgres(Box<Config>),
+    /// The place's own member, over connections that its clients share.
+    Etcd(Arc<etcd::Member>),
+}
+
+impl Access {
+    pub(crate) fn new(door: Door, workload: &Workload, retries: &Retries) -> Self {
+        Self { door, workload: workload.clone(), retries: retries.clone() }
+    }
+
+    /// Opens a session for one client. The calling thread must reach the server's address.
+    ///
+    /// # Errors
+    /// When the server can't be reached or does not know the workload's procedures.
+    pub async fn open(&self) -> Result<Session, Failure> {
+        let Self { door, workload, retries } = self;
+        let way = match door {
+            Door::Galera(address) => Way::Galera(
+                galera::Session::open(galera::connect(*address).await?, workload).await?,
+            ),
+            Door::Postgres(config) => {
+                Way::Postgres(postgres::Session::open(config, workload).await?)
+            }
+            Door::Etcd(member) => Way::Etcd(member.session().await?),
+        };
+        Ok(Session::new(way, retries.clone()))
+    }
+}

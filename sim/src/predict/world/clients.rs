@@ -1,0 +1,153 @@
+//! Clients: in a closed loop each calls again when it was answered; in an open one calls come at
+//! random times, whatever is in flight, and a latency begins when its call was due.
+
+use pangea_core::ids::Ticket;
+use pangea_core::protocol::{Protocol, Request, Submission};
+use pangea_core::txn::Program;
+use pangea_core::workload::{Client as Seat, Generator};
+
+use super::{Event, Pace, Settings, World};
+
+/// Clients begin one after the other in this time: those that begin together stay long in step.
+const START_NS: u64 = 1_000_000_000;
+/// Calls of a region in flight at a time, as in a benchmark: beyond it nobody keeps up.
+const IN_FLIGHT_MAX: usize = 100_000;
+
+pub(super) struct Client {
+    generator: Generator,
+    rng: fastrand::Rng,
+    pub(super) node: usize,
+    began_ns: u64,
+}
+
+impl Client {
+    /// Number `number` of those that draw, who does what the client at `seat` does.
+    pub(super) fn new(settings: &Settings, seat: usize, number: usize) -> Self {
+        let (clients, regions) = (settings.clients as u32, settings.regions.len() as u32);
+        let seat = Seat::new(seat as u32, clients, regions);
+        let seed = settings.seed ^ (number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        Self {
+            generator: settings.workload.generator(seat),
+            rng: fastrand::Rng::with_seed(seed),
+            node: seat.region() as usize,
+            began_ns: 0,
+        }
+    }
+}
+
+/// When a region commits.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Commits {
+    last_ns: u64,
+    longest_pause_ns: u64,
+}
+
+impl Commits {
+    /// From now on nothing is known.
+    pub(super) fn begin(now_ns: u64) -> Self {
+        Self { last_ns: now_ns, longest_pause_ns: 0 }
+    }
+
+    fn add(&mut self, now_ns: u64) {
+        self.longest_pause_ns = self.longest_pause_ns(now_ns);
+        self.last_ns = now_ns;
+    }
+
+    /// The longest time until now in which it committed nothing.
+    pub(super) fn longest_pause_ns(&self, now_ns: u64) -> u64 {
+        self.longest_pause_ns.max(now_ns - self.last_ns)
+    }
+}
+
+impl<P: Protocol> World<'_, P> {
+    /// Lets the clients begin.
+    pub(super) fn start_clients(&mut self) {
+        match self.settings.pace {
+            Pace::Closed => {
+                for client in 0..self.clients.len() {
+                    let later = START_NS * client as u64 / self.clients.len() as u64;
+                    self.at(self.now_ns + later, Event::Begin(client));
+                }
+            }
+            Pace::Open { .. } => {
+                for client in (0..self.clients.len()).rev() {
+                    self.idle[self.clients[client].node].push(client);
+                }
+                for region in 0..self.nodes.len().min(self.settings.clients) {
+                    let gap = self.gap_ns();
+                    self.at(self.now_ns + gap, Event::Arrive(region));
+                }
+            }
+        }
+    }
+
+    /// The time between two calls of a region, which know nothing of each other.
+    fn gap_ns(&mut self) -> u64 {
+        let Pace::Open { per_sec } = self.settings.pace else {
+            unreachable!("calls arrive in an open loop")
+        };
+        let regions = self.nodes.len().min(self.settings.clients) as f64;
+        (-(1.0 - self.rng.f64()).ln() * regions / per_sec * 1e9) as u64
+    }
+
+    /// A region's next call is due.
+    pub(super) fn arrive(&mut self, region: usize) {
+        let gap = self.gap_ns();
+        self.at(self.now_ns + gap, Event::Arrive(region));
+        if self.is_lost(region) {
+            return;
+        }
+        let client = match self.idle[region].pop() {
+            Some(client) => client,
+            None if self.in_flight[region] >= IN_FLIGHT_MAX => return,
+            None => {
+                // One more who does what a client of this region does: they take turns.
+                let (regions, number) = (self.nodes.len(), self.clients.len());
+                let clients = (self.settings.clients + regions - 1 - region) / regions;
+                let seat = region + regions * (number % clients);
+                self.clients.push(Client::new(self.settings, seat, number));
+                self.clients.len() - 1
+            }
+        };
+        self.call(vec![(client, true)]);
+    }
+
+    /// Clients learn how their calls ended, and call again where that is what they do.
+    pub(super) fn tell(&mut self, told: Vec<(usize, bool)>) {
+        for &(client, is_committed) in &told {
+            let Client { node, began_ns, .. } = self.clients[client];
+            self.in_flight[node] -= 1;
+            if is_committed {
+                let us = (self.now_ns - began_ns) / 1_000;
+                self.latencies_us[node].push(u32::try_from(us).unwrap_or(u32::MAX));
+                self.commits[node].add(self.now_ns);
+            } else {
+                self.aborted += 1;
+            }
+        }
+        match self.settings.pace {
+            Pace::Closed => self.call(told),
+            Pace::Open { .. } => {
+                for (client, _) in told {
+                    self.idle[self.clients[client].node].push(client);
+                }
+            }
+        }
+    }
+
+    pub(super) fn call(&mut self, callers: Vec<(usize, bool)>) {
+        let now = self.now();
+        for (index, _) in callers {
+            let client = &mut self.clients[index];
+            client.began_ns = self.now_ns;
+            let call = client.generator.next(&mut client.rng, now);
+            let procedure = self.settings.registry.id(call.procedure);
+            let procedure = procedure.expect("workloads call what is there");
+            self.tickets += 1;
+            let request = Request::Commit(Program::Call { procedure, args: call.args });
+            let submission = Submission { ticket: Ticket(self.tickets), request };
+            self.in_flight[client.node] += 1;
+            self.nodes[client.node].requests.push((index, submission));
+        }
+    }
+}

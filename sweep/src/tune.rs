@@ -1,0 +1,90 @@
+//! Tuning: an option such as the number of clients has another best value for each point, and
+//! trying values takes more runs than the figures need. So every value is run once, and the best of
+//! them as often as the plan says.
+
+use std::collections::BTreeSet;
+
+use crate::plan::Plan;
+use crate::points::Point;
+use crate::results::Results;
+
+/// The points in groups that differ in nothing but what is tuned. Without tuning, each is alone.
+pub fn groups<'a>(plan: &Plan, points: &'a [Point]) -> Vec<Vec<&'a Point>> {
+    let mut groups: Vec<Vec<&Point>> = Vec::new();
+    let is_like = |a: &Point, b: &Point| {
+        let rest = |point: &'_ Point| {
+            let labels = point.labels.iter().filter(|(name, _)| !plan.tune.contains(name));
+            labels.map(|(name, value)| (name.clone(), value.clone())).collect::<Vec<_>>()
+        };
+        a.engine == b.engine && rest(a) == rest(b)
+    };
+    for point in points {
+        let group =
+            groups.iter_mut().find(|group| !plan.tune.is_empty() && is_like(group[0], point));
+        match group {
+            Some(group) => group.push(point),
+            None => groups.push(vec![point]),
+        }
+    }
+    groups
+}
+
+/// The points that are run once more, after the first round: the best of each group.
+pub fn best<'a>(
+    plan: &Plan,
+    points: &'a [Point],
+    results: &Results,
+    build: &str,
+) -> Vec<&'a Point> {
+    let rate = |point: &Point| {
+        let first = results.find(&point.key(build), 0)?;
+        first.number("throughput_per_sec")
+    };
+    let best = |group: Vec<&'a Point>| match &group[..] {
+        // It may fail again, and is run again all the same.
+        [alone] => Some(*alone),
+        _ => {
+            let rates = group.into_iter().filter_map(|point| Some((rate(point)?, point)));
+            // The first of several that are equal.
+            rates.reduce(|a, b| if b.0 > a.0 { b } else { a }).map(|(_, point)| point)
+        }
+    };
+    groups(plan, points).into_iter().filter_map(best).collect()
+}
+
+/// How many runs there are. Where all of a group have failed, none is run again.
+pub fn runs(plan: &Plan, points: &[Point], results: Option<&Results>, build: &str) -> usize {
+    let keys: BTreeSet<String> = points.iter().map(|point| point.key(build)).collect();
+    if plan.tune.is_empty() {
+        return keys.len() * plan.repeats as usize;
+    }
+    let has_failed = |point: &&Point| {
+        let entry = results.and_then(|results| results.find(&point.key(build), 0));
+        entry.is_some_and(|entry| entry.failure.is_some())
+    };
+    let is_hopeless = |group: &Vec<&Point>| group.len() > 1 && group.iter().all(has_failed);
+    let groups = groups(plan, points).into_iter().filter(|group| !is_hopeless(group)).count();
+    keys.len() + groups * (plan.repeats as usize - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::points::expand;
+
+    #[test]
+    fn what_differs_in_nothing_else_is_a_group() {
+        let text = "title='T'\nrepeats=3\ntune='clients'\n[base]\nworkload='bank'\n\
+                    [[series]]\nname='few'\nclients=[1, 2]\n\
+                    [[series]]\nname='many'\nclients=[50, 60, 70]\n[sweep]\nrtt=[0, 9]\n";
+        let plan = Plan::parse(text).unwrap();
+        let points = expand(&plan).unwrap();
+        let groups = groups(&plan, &points);
+        assert_eq!(groups.iter().map(Vec::len).collect::<Vec<_>>(), [2, 2, 3, 3]);
+        assert_eq!(runs(&plan, &points, None, "b"), 10 + 4 * 2);
+        let plan = Plan::parse(&text.replace("tune='clients'", "")).unwrap();
+        assert_eq!(runs(&plan, &points, None, "b"), 30);
+        let error = Plan::parse(&text.replace("tune='clients'", "tune='client'")).unwrap_err();
+        assert!(error.to_string().starts_with("line 3: there is no option"), "{error}");
+    }
+}
