@@ -64,7 +64,7 @@ enum Command {
     Start(start::Arguments),
     Demo(demo::Arguments),
     Bench(Box<bench::CommandLine>),
-    Calibrate(calibrate::Arguments),
+    Calibrate(Box<calibrate::Arguments>),
     Advise(advise::Arguments),
     Torture(torture::Arguments),
     Sim(Box<sim::Arguments>),

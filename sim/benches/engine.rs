@@ -158,7 +158,7 @@ fn main() {
     let batches = numbers.next().map_or(BATCHES, |batches| batches as usize);
     let named = |name: &&str| arguments.iter().any(|argument| argument == name);
     let workloads = ["tpcc", "tpcc-nopay"];
-    let is_any_named = workloads.iter().any(|name| named(name));
+    let is_any_named = workloads.iter().any(&named);
     let chosen = workloads.into_iter().filter(|name| !is_any_named || named(name));
     chosen.for_each(|name| measure(name, warehouses, batches));
 }
