@@ -12,7 +12,7 @@ use pangea_sql::engine::Trace;
 
 use super::inbox::{Closed, CommitReply, Waiting};
 use super::ways::Ran;
-use super::{Driver, Network, metered};
+use super::{Driver, metered};
 use crate::log::Append;
 
 impl<P: Protocol> Driver<P> {
@@ -55,7 +55,7 @@ impl<P: Protocol> Driver<P> {
     fn carry_out(&mut self, effect: Effect<P>) {
         match effect {
             Effect::Send { to, message, after } if after <= self.durable => {
-                send::<P>(self.network.as_ref(), self.me, to, &message);
+                self.send(to, &message);
             }
             Effect::Reply { ticket, outcome, after, first_run } if after <= self.durable => {
                 match self.pending_of(ticket) {
@@ -118,6 +118,17 @@ impl<P: Protocol> Driver<P> {
         }
     }
 
+    fn send(&mut self, to: NodeId, message: &P::Message) {
+        assert_ne!(to, self.me, "a node does not send to itself");
+        let mut bytes = Vec::with_capacity(self.last_frame.len());
+        message.encode(&mut bytes);
+        // A batch goes to one peer after the other. In one memory it is compressed once for all.
+        if bytes != self.last_frame {
+            self.last_frame = bytes.into();
+        }
+        self.network.send(to, message.lane(), self.last_frame.clone());
+    }
+
     fn rejoined(&mut self) {
         match (self.on_rejoined)() {
             Ok(()) => tracing::info!("this node holds again what the one held that it replaces"),
@@ -152,13 +163,6 @@ fn decided(trace: &Trace, first_run: FirstRun) {
 
 fn take_pending(pending: &mut HashMap<Ticket, Waiting>, ticket: Ticket) -> Waiting {
     pending.remove(&ticket).unwrap_or_else(|| panic!("{ticket} is answered twice, or was never"))
-}
-
-fn send<P: Protocol>(network: &dyn Network, me: NodeId, to: NodeId, message: &P::Message) {
-    assert_ne!(to, me, "a node does not send to itself");
-    let mut frame = Vec::new();
-    message.encode(&mut frame);
-    network.send(to, message.lane(), frame.into());
 }
 
 /// Holds truncations back, so that the log goes on from each checkpoint that is kept.

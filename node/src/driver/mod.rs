@@ -138,6 +138,8 @@ pub struct Driver<P: Protocol> {
     /// Filled by each step and emptied after it.
     effects: Vec<Effect<P>>,
     appends: Vec<Append>,
+    /// What was sent last, to send the same to the next peer.
+    last_frame: Bytes,
     tap: Option<StepTap>,
     follower: Follower,
     /// How often the node's files were synced.
@@ -175,6 +177,7 @@ impl<P: Protocol> Driver<P> {
             counters: BTreeMap::new(),
             effects: Vec::new(),
             appends: Vec::new(),
+            last_frame: Bytes::new(),
             tap: parts.meter.map(StepTap::new),
             follower,
             syncs: parts.syncs,

@@ -17,6 +17,7 @@
 //! | `wan` | emulated delay, jitter, bandwidth and cuts |
 //! | `link` | what is measured and counted on the way to a peer |
 //! | `outbox` | what waits to be sent, and the thread that sends it |
+//! | `sealing` | header and compression, once for all peers |
 //! | `peer` | the place that a peer's sessions take, one after the other |
 //! | `session` | both lanes of a peer, from `PeerUp` to `PeerDown` |
 //! | `dial`, `accept` | how a session begins, on the side with the lower id and on the other |
@@ -48,6 +49,7 @@ mod lifetime;
 mod link;
 mod outbox;
 mod peer;
+mod sealing;
 mod session;
 mod shared;
 #[cfg(test)]

@@ -18,9 +18,9 @@ use std::time::Instant;
 use bytes::Bytes;
 use pangea_core::protocol::Lane;
 
-use super::Compression;
-use super::frame::{self, HEADER_LEN, Kind};
+use super::frame::{HEADER_LEN, Kind};
 use super::link::Link;
+use super::sealing::{Sealed, Sealer};
 use super::wan::DelayQueue;
 use crate::meter::Tap;
 
@@ -46,11 +46,10 @@ struct Outgoing {
     at: Instant,
 }
 
-/// A frame as it goes over the wire.
+/// A frame that is on its way, and what it counts in the queue.
 #[derive(Debug)]
-struct Sealed {
-    header: [u8; HEADER_LEN],
-    body: Bytes,
+struct Leaving {
+    sealed: Sealed,
     cost: usize,
 }
 
@@ -174,7 +173,7 @@ pub(crate) fn run_sender(
     outbox: &Outbox,
     link: &Link,
     stream: &TcpStream,
-    compression: Compression,
+    sealer: &Sealer,
     mut tap: Tap,
 ) -> io::Result<()> {
     let lane = outbox.lane;
@@ -185,20 +184,22 @@ pub(crate) fn run_sender(
     while outbox.wait(written, queue.next_departure(link.gate()), &mut arrivals) {
         written = 0;
         for outgoing in arrivals.drain(..) {
-            let (at, plain_len) = (outgoing.at, outgoing.body.len());
-            let sealed = seal(outgoing, lane, compression);
+            let Outgoing { kind, body, at } = outgoing;
+            let plain_len = body.len();
+            let sealed = sealer.seal(kind, lane, body);
             let wire_len = HEADER_LEN + sealed.body.len();
             link.count_sent(lane, plain_len, wire_len);
-            queue.push(&mut link.pipe(), at, wire_len, sealed);
+            let leaving = Leaving { sealed, cost: plain_len + FRAME_COST };
+            queue.push(&mut link.pipe(), at, wire_len, leaving);
         }
         loop {
             let gate = link.gate();
             let now = Instant::now();
             let mut bytes = 0;
             while due.len() < GATHER_FRAMES_MAX && bytes < GATHER_BYTES_MAX {
-                let Some(sealed) = queue.pop_due(gate, now) else { break };
+                let Some(Leaving { sealed, cost }) = queue.pop_due(gate, now) else { break };
                 bytes += sealed.body.len();
-                written += sealed.cost;
+                written += cost;
                 due.push(sealed);
             }
             if due.is_empty() {
@@ -210,19 +211,6 @@ pub(crate) fn run_sender(
         }
     }
     Ok(())
-}
-
-fn seal(outgoing: Outgoing, lane: Lane, compression: Compression) -> Sealed {
-    let Outgoing { kind, body, .. } = outgoing;
-    let cost = body.len() + FRAME_COST;
-    let compressed = match (lane, compression) {
-        (Lane::Bulk, Compression::Lz4) => frame::compress(&body),
-        (Lane::Bulk, Compression::Off) | (Lane::Control, _) => None,
-    };
-    match compressed {
-        Some(body) => Sealed { header: frame::header(kind, frame::COMPRESSED, &body), body, cost },
-        None => Sealed { header: frame::header(kind, 0, &body), body, cost },
-    }
 }
 
 /// Writes whole frames with as few system calls as the socket's buffer allows.

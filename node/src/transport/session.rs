@@ -177,7 +177,7 @@ pub(crate) fn run(
 fn send_lane(shared: &Shared, peer: &Peer, session: &Session, lane: Lane) {
     let outbox = session.outbox(lane);
     let tap = Tap::new(shared.meter.as_ref());
-    let sent = run_sender(outbox, &peer.link, session.stream(lane), shared.compression, tap);
+    let sent = run_sender(outbox, &peer.link, session.stream(lane), &shared.sealer, tap);
     if let Err(error) = sent {
         session.close(&format!("connection lost: {error}"));
     }

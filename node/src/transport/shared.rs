@@ -13,10 +13,11 @@ use super::hello::Identity;
 use super::lifetime::{Lifetime, Open};
 use super::link::{Link, LinkReport};
 use super::peer::Peer;
+use super::sealing::Sealer;
 use super::wan::LinkSettings;
 use crate::meter::Meter;
 
-use super::{Compression, Events, TransportConfig, TransportEvent};
+use super::{Events, TransportConfig, TransportEvent};
 
 /// How often each peer is pinged: to measure the round trip, and to hear that it lives.
 const PING_EVERY: Duration = Duration::from_secs(1);
@@ -29,7 +30,7 @@ pub(crate) struct Shared {
     pub region: String,
     pub events: Events,
     pub meter: Option<Arc<Meter>>,
-    pub compression: Compression,
+    pub(super) sealer: Sealer,
     pub listen_address: SocketAddr,
     pub started: Instant,
     pub incarnation: u64,
@@ -60,7 +61,7 @@ impl Shared {
             region: topology.region_name(config.me).to_owned(),
             events,
             meter: config.meter,
-            compression: config.compression,
+            sealer: Sealer::new(config.compression),
             listen_address,
             started: Instant::now(),
             incarnation,

@@ -1,0 +1,120 @@
+//! Frames as they go over the wire: header, checksum, compression.
+//!
+//! A batch goes to every peer, and is compressed once for all of them: whoever sends it first keeps
+//! what came of it for the others, who find it by the memory that the batch is in. They send the
+//! same frame at about the same time, so that a few are kept and no more.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, PoisonError};
+
+use bytes::Bytes;
+use pangea_core::protocol::Lane;
+
+use super::Compression;
+use super::frame::{self, HEADER_LEN, Kind};
+
+/// So many frames are kept for other peers. A sender is seldom further behind another than this,
+/// and compresses for itself when it is.
+const KEPT_MAX: usize = 8;
+/// A larger frame is not kept: it would stay in memory for nobody after the last peer has it.
+const KEPT_BYTES_MAX: usize = 1 << 20;
+
+/// A frame as it goes over the wire.
+#[derive(Clone, Debug)]
+pub(super) struct Sealed {
+    pub header: [u8; HEADER_LEN],
+    pub body: Bytes,
+}
+
+/// What makes frames of the bodies that a node sends.
+#[derive(Debug)]
+pub(crate) struct Sealer {
+    compression: Compression,
+    /// Bodies of the bulk lane with what became of them, the oldest first. A body that is here is
+    /// alive, so that no other one can be in its memory.
+    kept: Mutex<VecDeque<(Kind, Bytes, Sealed)>>,
+}
+
+impl Sealer {
+    pub(super) fn new(compression: Compression) -> Self {
+        Self { compression, kept: Mutex::default() }
+    }
+
+    pub(super) fn seal(&self, kind: Kind, lane: Lane, body: Bytes) -> Sealed {
+        match (lane, self.compression) {
+            (Lane::Bulk, Compression::Lz4) if body.len() <= KEPT_BYTES_MAX => {
+                self.seal_once(kind, body)
+            }
+            (Lane::Bulk, Compression::Lz4) => compressed(kind, body),
+            (Lane::Bulk, Compression::Off) | (Lane::Control, _) => plain(kind, body),
+        }
+    }
+
+    fn seal_once(&self, kind: Kind, body: Bytes) -> Sealed {
+        // Held while it is compressed: another peer's sender that wants the same waits for it, which
+        // takes no longer than to do it as well.
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let place = |of: &Bytes| (of.as_ptr(), of.len());
+        let is_it = |of: Kind, known: &Bytes| of == kind && place(known) == place(&body);
+        if let Some((.., sealed)) = kept.iter().find(|(of, known, _)| is_it(*of, known)) {
+            return sealed.clone();
+        }
+        let sealed = compressed(kind, body.clone());
+        if kept.len() == KEPT_MAX {
+            kept.pop_front();
+        }
+        kept.push_back((kind, body, sealed.clone()));
+        sealed
+    }
+}
+
+fn compressed(kind: Kind, body: Bytes) -> Sealed {
+    match frame::compress(&body) {
+        Some(body) => Sealed { header: frame::header(kind, frame::COMPRESSED, &body), body },
+        None => plain(kind, body),
+    }
+}
+
+fn plain(kind: Kind, body: Bytes) -> Sealed {
+    Sealed { header: frame::header(kind, 0, &body), body }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(n: u32) -> Bytes {
+        (0..4_000_u32).flat_map(|at| (at / 7 + n).to_le_bytes()).collect()
+    }
+
+    #[test]
+    fn a_batch_is_compressed_once_for_all_peers_and_another_one_is_not_taken_for_it() {
+        let sealer = Sealer::new(Compression::Lz4);
+        let (batch, other) = (words(0), words(1));
+        let [first, second] =
+            [(); 2].map(|()| sealer.seal(Kind::Message, Lane::Bulk, batch.clone()));
+        assert!(first.body.len() < batch.len(), "it repeats itself");
+        assert_eq!(first.body.as_ptr(), second.body.as_ptr(), "one memory, so made once");
+        assert_eq!(first.header, second.header);
+        let third = sealer.seal(Kind::Message, Lane::Bulk, other.clone());
+        assert_ne!(third.body, first.body);
+        let same_bytes = sealer.seal(Kind::Message, Lane::Bulk, words(0));
+        assert_eq!(same_bytes.body, first.body);
+        let ping = sealer.seal(Kind::Ping, Lane::Bulk, batch.clone());
+        assert_ne!(ping.header, first.header, "the kind is in the header");
+        let urgent = sealer.seal(Kind::Message, Lane::Control, batch.clone());
+        assert_eq!(urgent.body.as_ptr(), batch.as_ptr(), "the control lane is not compressed");
+    }
+
+    #[test]
+    fn few_frames_are_kept_and_no_large_ones() {
+        let sealer = Sealer::new(Compression::Lz4);
+        for n in 0..100 {
+            sealer.seal(Kind::Message, Lane::Bulk, words(n));
+        }
+        assert_eq!(sealer.kept.lock().unwrap().len(), KEPT_MAX);
+        let large = Bytes::from(vec![0; KEPT_BYTES_MAX + 1]);
+        assert!(sealer.seal(Kind::Message, Lane::Bulk, large).body.len() < KEPT_BYTES_MAX);
+        assert!(sealer.kept.lock().unwrap().iter().all(|(_, body, _)| body.len() < KEPT_BYTES_MAX));
+    }
+}
