@@ -43,7 +43,12 @@ fn what_makes_no_sense_is_said_in_one_line_with_exit_code_2() {
         ("bench --workload bank --fault burn:a@1+1", "there are kill, cut and slow"),
         ("bench --workload bank --fault kill:mars@1+1", "there is no region \"mars\""),
         ("bench --workload bank --secs 3 --fault kill:region-1@1+9", "it ends after the 3 s"),
-        ("bench --workload bank --via postgres --fault kill:region-1@1+1", "take --via native"),
+        ("bench --workload bank --via process --fault kill:region-1@1+1", "live and die together"),
+        ("bench --workload bank --via process --lab", "nodes in one process are in one place"),
+        ("bench --workload ycsb-a --peer etcd --stages", "--stages"),
+        ("bench --workload ycsb-a --peer etcd --rtt 50", "add --lab"),
+        ("bench --workload bank --bandwidth 5", "--lab"),
+        ("calibrate --workload bank --lab", "--lab is for `pangea bench` alone"),
         ("calibrate --workload bank --fault kill:region-1@1+1", "would be in every cost"),
         ("bench sweep /no/such/plan.toml", "can't read the plan /no/such/plan.toml"),
     ] {

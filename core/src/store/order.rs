@@ -130,8 +130,8 @@ impl Run {
     }
 }
 
-/// Puts keys in ascending order, each once. Most come in clusters that are in order already, such as
-/// the lines of one order: it is clusters that are sorted then.
+/// Puts keys in ascending order, each once. Most come in clusters that are in order already, such
+/// as the lines of one order: it is clusters that are sorted then.
 fn sort(keys: &mut Vec<Key>) {
     let mut clusters: Vec<&[Key]> = keys.chunk_by(|a, b| a < b).collect();
     if clusters.len() <= keys.len() / CLUSTER_KEYS_MIN {

@@ -65,8 +65,8 @@ pub trait Context {
     /// [`Stop::Interrupted`] when the executor needs the run to end.
     fn delete(&mut self, table: TableId, key: Key) -> Result<(), Stop>;
 
-    /// Says which rows the program is about to look up, so that they can be fetched from memory side
-    /// by side. Only a hint: it is no read, and changes nothing.
+    /// Says which rows the program is about to look up, so that they can be fetched from memory
+    /// side by side. Only a hint: it is no read, and changes nothing.
     fn fetch(&mut self, rows: &[(TableId, Key)]) {
         let _ = rows;
     }

@@ -48,8 +48,8 @@ pub(super) struct Scratch {
 }
 
 /// So many rows are fetched from memory before the jobs that look them up run: enough that no group
-/// of them is small, few enough that they are still in the caches nearest to the core when their job
-/// runs.
+/// of them is small, few enough that they are still in the caches nearest to the core when their
+/// job runs.
 const AHEAD_ROWS: usize = 64;
 
 impl<H: Header> Runner<'_, H> {

@@ -383,8 +383,8 @@ pub struct Stock {
     pub remote_orders: u32,
 }
 
-// Of a fixed width, and short enough to be held in the row itself: it is read and written more often
-// than everything else.
+// Of a fixed width, and short enough to be held in the row itself: it is read and written more
+// often than everything else.
 impl Row<'_> for Stock {
     fn encode(&self, out: &mut Vec<u8>) {
         // At most what is filled up to: some hundred.
