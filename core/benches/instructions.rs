@@ -5,6 +5,7 @@
 //! is what a change of the code has done, and not what the machine was doing meanwhile.
 
 #![allow(missing_docs, reason = "the macros make modules")]
+#![allow(clippy::disallowed_types, reason = "the macros open files; what is measured does not")]
 
 #[path = "fixture/engine.rs"]
 mod engine;
