@@ -25,7 +25,7 @@ use pangea_core::ids::{SnapshotVersion, TxnId};
 use pangea_core::planted::{Bug, is_planted};
 use pangea_core::pool::{Pool, Sequential};
 use pangea_core::protocol::Cx;
-use pangea_core::store::Version;
+use pangea_core::store::{Store, Version};
 use pangea_core::txn::{Footprint, Outcome, Program};
 use pangea_core::way::Phase;
 use pangea_core::work::Work;
@@ -129,7 +129,7 @@ impl Minerva {
         cx.begin_work();
         let parallel = self.state.options.parallel_commit;
         let pool: &dyn Pool = if parallel { cx.pool } else { &Sequential };
-        apply_valid(cx, pool, epoch, &entries, &verdict.is_valid);
+        apply_valid(cx.store, pool, epoch, &entries, &verdict.is_valid);
         cx.end_work(Work::Apply, verdict.valid());
         self.tell_reached(cx, Phase::Validated, own_head);
         let queue: Vec<usize> = (0..entries.len()).filter(|&i| !verdict.is_valid[i]).collect();
@@ -394,7 +394,7 @@ impl Minerva {
         let entries = entries_of(batches);
         let epoch = resolution.epoch;
         assert_eq!(resolution.is_valid.len(), entries.len(), "an epoch has the batches it had");
-        apply_valid(cx, cx.pool, epoch, &entries, &resolution.is_valid);
+        apply_valid(cx.store, cx.pool, epoch, &entries, &resolution.is_valid);
         for Ordered { entry, writes } in resolution.ordered {
             let record = entries[entry].record;
             let Some(writes) = writes else {
@@ -525,8 +525,8 @@ fn header_in_order(txn: TxnId, program: &Program) -> Header {
 }
 
 /// Algorithm 4, line 4: the write sets of valid transactions, as they were executed.
-fn apply_valid(
-    cx: &Cx<'_, Minerva>,
+pub(super) fn apply_valid(
+    store: &Store<Header>,
     pool: &dyn Pool,
     epoch: SnapshotVersion,
     entries: &[Entry<'_>],
@@ -541,5 +541,5 @@ fn apply_valid(
             (write.table, write.key.clone(), version)
         })
     });
-    cx.store.apply_batch(pool, epoch, writes.collect());
+    store.apply_batch(pool, epoch, writes.collect());
 }

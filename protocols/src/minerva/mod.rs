@@ -72,6 +72,9 @@
 
 mod barrier;
 pub mod batch;
+#[cfg(feature = "bench")]
+#[doc(hidden)]
+pub mod bench;
 mod chains;
 mod collection;
 mod commit;

@@ -1,0 +1,92 @@
+//! A door for benchmarks: what the commit phase does with an epoch, one phase at a time.
+//!
+//! Behind the feature `bench`, which nothing that is shipped turns on. Each method calls the
+//! phase's own function and adds nothing to it.
+
+use pangea_core::ids::SnapshotVersion;
+use pangea_core::pool::Pool;
+use pangea_core::store::Store;
+
+use super::batch::Batch;
+use super::chains::{self, Chain, Entry};
+use super::validation::Validator;
+use super::{Header, commit, conflict_graph};
+
+/// The transactions of an epoch, in the order of its cut.
+pub struct Epoch<'a> {
+    entries: Vec<Entry<'a>>,
+    keep_uncommitted: bool,
+}
+
+/// What hangs together in an epoch.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Chains(Vec<Chain>);
+
+impl Chains {
+    /// How many transactions each of these chains has.
+    pub fn weights(&self, vertices: &[usize]) -> Vec<u64> {
+        vertices.iter().map(|&chain| self.0[chain].members.len() as u64).collect()
+    }
+}
+
+impl<'a> Epoch<'a> {
+    /// The epoch of batches that are sorted by source and then by place in its log.
+    pub fn new(batches: &'a [Batch], keep_uncommitted: bool) -> Self {
+        let entry = |batch: &'a Batch| {
+            batch.records.iter().map(|record| Entry { record, base: batch.base })
+        };
+        Self { entries: batches.iter().flat_map(entry).collect(), keep_uncommitted }
+    }
+
+    /// How many transactions there are.
+    pub fn txns(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// The phase "chains".
+    pub fn chains(&self) -> Chains {
+        Chains(chains::build(&self.entries, self.keep_uncommitted))
+    }
+
+    /// The phase "validation": which chains are stale.
+    pub fn stale(
+        &self,
+        pool: &dyn Pool,
+        store: &Store<Header>,
+        before: SnapshotVersion,
+        chains: &Chains,
+    ) -> Vec<bool> {
+        let in_epoch = self.entries.iter().map(|entry| entry.record.txn).collect();
+        let keep_uncommitted = self.keep_uncommitted;
+        Validator { store, before, in_epoch, keep_uncommitted }.stale(
+            pool,
+            &self.entries,
+            &chains.0,
+        )
+    }
+
+    /// The phase "conflict graph": which of these chains conflict, as positions in `vertices`.
+    pub fn edges(&self, pool: &dyn Pool, chains: &Chains, vertices: &[usize]) -> Vec<(u32, u32)> {
+        conflict_graph::edges(pool, &self.entries, &chains.0, vertices)
+    }
+
+    /// For each transaction, whether it is in one of these chains.
+    pub fn in_chains(&self, chains: &Chains, chosen: impl IntoIterator<Item = usize>) -> Vec<bool> {
+        let mut is_in = vec![false; self.entries.len()];
+        for chain in chosen {
+            chains.0[chain].members.iter().for_each(|&member| is_in[member] = true);
+        }
+        is_in
+    }
+
+    /// The phase "commit": applies the write sets of valid transactions.
+    pub fn apply(
+        &self,
+        pool: &dyn Pool,
+        store: &Store<Header>,
+        epoch: SnapshotVersion,
+        is_valid: &[bool],
+    ) {
+        commit::apply_valid(store, pool, epoch, &self.entries, is_valid);
+    }
+}
