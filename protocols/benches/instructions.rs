@@ -2,7 +2,8 @@
 //! pangea-protocols --features bench --bench instructions`. What is needed, and how to read it, is
 //! in docs/TESTING.md.
 //!
-//! All phases work on one epoch of three replicas: YCSB-A, or deliveries of TPC-C where ranges matter.
+//! All phases work on one epoch of three replicas: YCSB-A, or deliveries of TPC-C where ranges
+//! matter.
 
 #![allow(missing_docs, reason = "the macros make modules")]
 #![allow(clippy::disallowed_types, reason = "the macros open files; what is measured does not")]
