@@ -62,13 +62,13 @@ pub(super) struct Table<H> {
 #[repr(align(64))]
 pub(super) struct Shard<H> {
     pub(super) rows: RwLock<HashTable<Row<H>>>,
-    /// What the shard's rows take, for [`Table::memory_bytes`]. Changed while they are locked alone.
+    /// What the shard's rows take, for [`Table::memory_bytes`]. Changed while they are locked.
     bytes: AtomicUsize,
 }
 
 impl<H> Shard<H> {
-    /// Counts what the rows take more, and less. Only while they are locked for writing: nobody else
-    /// changes it then, so that it takes no atomic step.
+    /// Counts what the rows take more, and less. Only while they are locked for writing: nobody
+    /// else changes it then, so that it takes no atomic step.
     fn count_bytes(&self, more: usize, less: usize) {
         let bytes = self.bytes.load(Ordering::Relaxed) + more;
         self.bytes.store(bytes.wrapping_sub(less), Ordering::Relaxed);

@@ -51,8 +51,8 @@ impl Sealer {
     }
 
     fn seal_once(&self, kind: Kind, body: Bytes) -> Sealed {
-        // Held while it is compressed: another peer's sender that wants the same waits for it, which
-        // takes no longer than to do it as well.
+        // Held while it is compressed: another peer's sender that wants the same waits for it,
+        // which takes no longer than to do it as well.
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let place = |of: &Bytes| (of.as_ptr(), of.len());
         let is_it = |of: Kind, known: &Bytes| of == kind && place(known) == place(&body);
