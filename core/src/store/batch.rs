@@ -4,7 +4,7 @@
 //!   writes, in order --> parts by hash shard --> put, one job a part
 //!                                                  | new keys
 //!                                                  v
-//!                        they wait, and are put in order before somebody has to see them
+//!                        they wait, and are put in order before somebody scans
 //! ```
 //!
 //! A part holds whole shards of the hash table, so that two jobs never wait for each other there,

@@ -12,9 +12,9 @@
 //! ```
 //!
 //! A descent to a run is many cache misses, and keys most often come in clusters at the end of what
-//! is there, as the lines of orders do. So new keys wait in a list until somebody has to see them:
-//! a scan of a version that is not published, or the version's publication. Then they are sorted,
-//! and a cluster costs one descent and one copy, whoever its keys came from.
+//! is there, as the lines of orders do. So new keys wait in a list until somebody has to see them,
+//! which is a scan, or until there are many. Then they are sorted, and a cluster costs one descent
+//! and one copy, whoever its keys came from.
 //!
 //! Reads and updates of a key that exists never come here: they go through the hash table beside
 //! it ([`super::table`]). This module is a boundary: an index of another kind has to offer the same
