@@ -5,8 +5,8 @@
 //! wrote goes into the current batch. In high-contention mode (§4) it is only probed.
 
 use pangea_core::exec::optimistic::{self, Run};
-use pangea_core::exec::{check_size, is_footprint_declared};
-use pangea_core::ids::{Ticket, TxnId};
+use pangea_core::exec::{check_size, is_bulk, is_footprint_declared};
+use pangea_core::ids::{ProcedureId, Ticket, TxnId};
 use pangea_core::key::KeyRange;
 use pangea_core::planted::{Bug, is_planted};
 use pangea_core::protocol::{Cx, Request, Submission};
@@ -19,7 +19,7 @@ use super::barrier::Waiter;
 use super::batch::{How, TxnRecord};
 use super::options::Reads;
 use super::rejoin::not_rejoined;
-use super::state::{Execution, InFlight};
+use super::state::{Execution, InFlight, State};
 use super::{Minerva, Timer};
 
 /// More uncommitted local transactions than this are not taken: the cluster is not keeping up, or
@@ -84,11 +84,20 @@ impl Minerva {
                 Reads::Snapshot => self.read_snapshot(cx, ticket, &program),
                 Reads::Strict => self.await_fresh(cx, ticket, program),
             }
-        } else if self.state.contention.is_high() || code.is_bulk(args) {
+        } else if self.goes_in_order(*procedure, args) {
             self.probe(cx, ticket, program);
         } else {
             group.push((ticket, program));
         }
+    }
+
+    /// Whether a call is not executed here and now, but at its place in the ordered queue alone.
+    fn goes_in_order(&self, procedure: ProcedureId, args: &[u8]) -> bool {
+        let State { registry, options, topology, contention, .. } = &self.state;
+        let is_lone = options.lone_in_order && topology.node_count() == 1;
+        contention.is_high()
+            || is_bulk(registry, procedure, args)
+            || is_lone && is_footprint_declared(registry, procedure, args)
     }
 
     /// Runs a read-only program on the applied epoch and answers at once: a snapshot version is

@@ -49,6 +49,10 @@ pub struct Options {
     /// Beyond the paper: a batch is acknowledged to every replica, so that each sees availability
     /// for itself. Off: to the batch's source, which then broadcasts the proof (§3.3).
     pub ack_everyone: bool,
+    /// Beyond the paper: in a cluster of one node, a procedure that tells its footprint goes straight
+    /// to the ordered queue. An optimistic run gains time while the others are asked, and there are
+    /// none. Off: it runs at once like any other, and its writes are validated and applied.
+    pub lone_in_order: bool,
     /// An epoch's ordered queue runs in slices of so many transactions, between which the node does
     /// what has arrived meanwhile.
     pub slice_txns: NonZeroUsize,
@@ -141,6 +145,7 @@ impl Default for Options {
             keep_uncommitted: true,
             parallel_commit: true,
             ack_everyone: true,
+            lone_in_order: true,
             slice_txns: NonZeroUsize::new(64).expect("64 is not zero"),
             checkpoint_bytes: 512 << 20,
             chunk_bytes: 1 << 19,
@@ -158,6 +163,7 @@ impl Options {
             keep_uncommitted: false,
             parallel_commit: false,
             ack_everyone: false,
+            lone_in_order: false,
             ..Self::default()
         }
     }
@@ -188,6 +194,7 @@ impl Options {
             chunk_bytes: one_of(rng, &[5_000, 20_000, 1 << 20]),
             removal_ms: one_of(rng, &[1_000, 2_000, 10_000]),
             cuts_kept: one_of(rng, &[5, 20, 32_768]),
+            lone_in_order: rng.bool(),
         }
     }
 
