@@ -46,6 +46,14 @@ use super::{LogRecord, Minerva, conflict_graph};
 /// place when the log is read, as loads are: a record has a limit, and an epoch has none.
 const LOGGED_BYTES_MAX: usize = 64 << 20;
 
+/// What an epoch's record holds of the ordered queue's writes.
+struct Logged {
+    /// So many more bytes may be kept.
+    room: usize,
+    /// So many were not kept: a restart runs the queue again.
+    owed: usize,
+}
+
 /// The share of an epoch that was decided in each way.
 struct Verdict {
     /// For each entry, whether it commits as it was executed.
@@ -219,24 +227,25 @@ impl Minerva {
                 slice.sort_by_key(|&i| (outcomes[i].as_ref().map(|finished| finished.passes), i));
             }
         }
-        let mut room = LOGGED_BYTES_MAX;
+        let mut logged = Logged { room: LOGGED_BYTES_MAX, owed: 0 };
         let ordered = in_effect
             .iter()
             .filter(|_| !is_planted(Bug::EpochNotLogged))
-            .filter_map(|&i| self.logged_writes(entries[i].record, i, outcomes, &mut room));
+            .filter_map(|&i| self.logged_writes(entries[i].record, i, outcomes, &mut logged));
         let resolution =
             Resolution { epoch, cut: cut.clone(), ordered: ordered.collect(), is_valid };
         let position = self.persist(cx, LogRecord::Epoch(&resolution));
+        self.state.collection.bytes_since_checkpoint += logged.owed as u64;
         self.state.cut.epoch_records.push_back((epoch, position));
     }
 
-    /// What the log keeps of an entry of the ordered queue, as long as there is room.
+    /// What the log keeps of an entry of the ordered queue.
     fn logged_writes<'a>(
         &self,
         record: &TxnRecord,
         entry: usize,
         outcomes: &'a [Option<Finished>],
-        room: &mut usize,
+        logged: &mut Logged,
     ) -> Option<Ordered<'a>> {
         let finished = outcomes[entry].as_ref().expect("every entry of the queue was run");
         if finished.writes.is_empty() {
@@ -246,9 +255,14 @@ impl Minerva {
             Program::Call { procedure, args } => is_bulk(&self.state.registry, *procedure, args),
             Program::Certified(_) => false,
         };
-        let left = room.checked_sub(writes_bytes(&finished.writes)).filter(|_| !is_bulk);
-        *room = left.unwrap_or(*room);
-        Some(Ordered { entry, writes: left.map(|_| Cow::Borrowed(&finished.writes[..])) })
+        let bytes = writes_bytes(&finished.writes);
+        let is_kept = !is_bulk && !self.state.options.rerun_on_restart && bytes <= logged.room;
+        if is_kept {
+            logged.room -= bytes;
+        } else if !is_bulk {
+            logged.owed += bytes;
+        }
+        Some(Ordered { entry, writes: is_kept.then(|| Cow::Borrowed(&finished.writes[..])) })
     }
 
     /// Algorithm 5, FilterConflicts.

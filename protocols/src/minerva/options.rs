@@ -53,6 +53,10 @@ pub struct Options {
     /// to the ordered queue. An optimistic run gains time while the others are asked, and there are
     /// none. Off: it runs at once like any other, and its writes are validated and applied.
     pub lone_in_order: bool,
+    /// Beyond the paper: the log does not keep what the ordered queue wrote, which is most of its
+    /// bytes, and a restart runs the queue again. What it would have to run again counts towards
+    /// the next checkpoint as if it were in the log. Off: the log keeps it (§4).
+    pub rerun_on_restart: bool,
     /// An epoch's ordered queue runs in slices of so many transactions, between which the node does
     /// what has arrived meanwhile.
     pub slice_txns: NonZeroUsize,
@@ -146,6 +150,7 @@ impl Default for Options {
             parallel_commit: true,
             ack_everyone: true,
             lone_in_order: true,
+            rerun_on_restart: true,
             slice_txns: NonZeroUsize::new(64).expect("64 is not zero"),
             checkpoint_bytes: 512 << 20,
             chunk_bytes: 1 << 19,
@@ -164,6 +169,7 @@ impl Options {
             parallel_commit: false,
             ack_everyone: false,
             lone_in_order: false,
+            rerun_on_restart: false,
             ..Self::default()
         }
     }
@@ -195,6 +201,7 @@ impl Options {
             removal_ms: one_of(rng, &[1_000, 2_000, 10_000]),
             cuts_kept: one_of(rng, &[5, 20, 32_768]),
             lone_in_order: rng.bool(),
+            rerun_on_restart: rng.bool(),
         }
     }
 

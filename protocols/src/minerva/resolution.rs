@@ -9,8 +9,9 @@
 //! ```
 //!
 //! The write sets of valid transactions are in the batches; those of transactions that ran in the
-//! ordered queue are here. A bulk transaction's are not: its arguments say them in far fewer bytes,
-//! so it is marked to be run once more, at the same place.
+//! ordered queue are here where `rerun_on_restart` is off. Otherwise, and always for a bulk
+//! transaction, whose arguments say them in far fewer bytes, it is marked to be run once more, at
+//! the same place.
 
 use std::borrow::Cow;
 
@@ -41,7 +42,7 @@ pub(super) struct Resolution<'a> {
 pub(super) struct Ordered<'a> {
     /// Its position among the epoch's transactions.
     pub entry: usize,
-    /// What it wrote, or nothing for a bulk transaction that is to be run again.
+    /// What it wrote, or nothing for one that is to be run again.
     pub writes: Option<Cow<'a, [Write]>>,
 }
 
