@@ -52,7 +52,7 @@ pub(super) struct Switch {
     is_dismissed: watch::Sender<bool>,
     /// When the time of the statement that runs is over.
     deadline: Mutex<Option<Instant>>,
-    /// When the statement that runs began, or the runtime was last woken for it.
+    /// When the statement that runs began, last waited, or the runtime was last woken for it.
     woken: Mutex<Option<Instant>>,
     /// Whether the thread of the statement that runs has left its work to another, and how often
     /// it has tried.
@@ -94,7 +94,12 @@ impl Switch {
         (HANDING_OVER * (1 << tries)).min(HANDING_OVER_MAX)
     }
 
-    /// Whether the statement that runs has run for long since it began, or this was said.
+    /// The statement that runs has waited, and left its thread to others meanwhile.
+    fn has_waited(&self) {
+        *self.woken.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    }
+
+    /// Whether the statement that runs has run for long since it began or waited, or this was said.
     fn is_long(&self) -> bool {
         let mut woken = self.woken.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
@@ -208,7 +213,10 @@ impl<E: Engine> Cancellable<E> {
         tokio::select! {
             // An answer that is there is given.
             biased;
-            answer = answer => answer,
+            answer = answer => {
+                self.switch.has_waited();
+                answer
+            }
             () = self.ending() => {
                 Err(Unavailable { reason: "the server is stopping".to_owned() })
             }
@@ -319,9 +327,8 @@ impl<E: Engine> Engine for Cancellable<E> {
 
     fn begin_statement(&self, time_max: Option<Duration>) {
         // A time that the clock can't count to is none.
-        let now = Instant::now();
-        self.switch.set_deadline(time_max.and_then(|time| now.checked_add(time)));
-        *self.switch.woken.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
+        self.switch.set_deadline(time_max.and_then(|time| Instant::now().checked_add(time)));
+        self.switch.has_waited();
         self.switch.has_handed_over.store(false, Ordering::Relaxed);
         self.switch.tries.store(0, Ordering::Relaxed);
     }
@@ -367,6 +374,18 @@ mod tests {
         assert!(client.switch().is_pressed());
         client.switch().reset();
         assert!(!client.switch().is_pressed());
+    }
+
+    #[test]
+    fn what_a_statement_waits_for_is_no_time_that_it_computes() {
+        let switch = Switch::default();
+        switch.has_waited();
+        assert!(!switch.is_long());
+        std::thread::sleep(2 * LONG);
+        switch.has_waited();
+        assert!(!switch.is_long());
+        std::thread::sleep(2 * LONG);
+        assert!(switch.is_long());
     }
 
     #[test]

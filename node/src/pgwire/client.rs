@@ -3,7 +3,6 @@
 //! Replies are collected, and sent at the end of a Query, at Sync, at Flush and at an error, or
 //! when there are many: a pipeline costs one write, however many messages it has.
 
-use std::collections::BTreeMap;
 use std::io;
 
 use ::pgwire::messages::PgWireFrontendMessage;
@@ -18,7 +17,7 @@ use ::pgwire::messages::simplequery::MESSAGE_TYPE_BYTE_QUERY;
 use pangea_sql::OutputColumn;
 use pangea_sql::engine::Engine;
 use pangea_sql::error::SqlError;
-use pangea_sql::session::{Execution, Response, Session};
+use pangea_sql::session::{Execution, Reported, Response, Session};
 use pangea_sql::types::datum::Datum;
 
 use super::cancel::Cancellable;
@@ -33,7 +32,7 @@ pub(super) struct Client<'a, E: Engine> {
     pub(super) engine: Cancellable<E>,
     pub(super) connection: &'a mut Connection,
     /// The settings as the client was last told of them.
-    settings: BTreeMap<String, String>,
+    settings: Reported,
     /// Nothing was sent since the client was last told that it may.
     is_ready: bool,
     /// After an error in the extended protocol: nothing counts up to the next Sync.
@@ -53,7 +52,7 @@ impl<'a, E: Engine> Client<'a, E> {
         engine: Cancellable<E>,
         connection: &'a mut Connection,
     ) -> Self {
-        let settings = BTreeMap::new();
+        let settings = Reported::default();
         let (is_ready, is_skipping, executed) = (false, false, 0);
         Self { session, engine, connection, settings, is_ready, is_skipping, executed }
     }
@@ -144,10 +143,8 @@ impl<'a, E: Engine> Client<'a, E> {
 
     fn report_settings(&mut self) {
         let now = self.session.reported_settings();
-        for (name, value) in &now {
-            if self.settings.get(name) != Some(value) {
-                self.connection.replies.parameter(name, value);
-            }
+        for (name, value) in now.since(&self.settings) {
+            self.connection.replies.parameter(name, value);
         }
         self.settings = now;
     }

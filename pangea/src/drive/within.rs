@@ -7,11 +7,11 @@
 //! ```
 //!
 //! One thread for each region has all of its clients. While it makes calls, outcomes gather; it
-//! takes all of them at once, and sleeps only when there are none. So a client costs its call and
+//! takes all of them at once, and sleeps only when there are none, or few of many. So a client costs its call and
 //! an entry in a list, and no thread, task or wake-up.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use pangea_core::ids::ProcedureId;
@@ -53,6 +53,12 @@ impl<P: Protocol> Within for Handle<P> {
         self.inbox().closed_because().is_empty()
     }
 }
+
+/// Where less than one in so many has ended, others are about to.
+const FEW: usize = 8;
+
+/// How long they are waited for.
+const LINGER: Duration = Duration::from_micros(50);
 
 type Ended = Result<Outcome, Unavailable>;
 
@@ -103,15 +109,24 @@ impl Done {
         }
     }
 
-    /// All that there are, once there is one.
-    fn take(&self, into: &mut Vec<(usize, Ended)>) {
+    /// All that there are, once there is one, of so many that are in flight.
+    fn take(&self, in_flight: usize, into: &mut Vec<(usize, Ended)>) {
         assert!(into.is_empty(), "what was taken before was looked at");
         let mut state = self.lock();
-        while state.ended.is_empty() {
-            state.is_idle = true;
-            state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
+        if state.ended.is_empty() {
+            while state.ended.is_empty() {
+                state.is_idle = true;
+                state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+            state.is_idle = false;
+            if state.ended.len() * FEW < in_flight {
+                // The first of an epoch's, whose others the node has yet to tell: to take them one
+                // by one, on the node's own core, would cost both more than the wait.
+                drop(state);
+                std::thread::sleep(LINGER);
+                state = self.lock();
+            }
         }
-        state.is_idle = false;
         std::mem::swap(&mut state.ended, into);
     }
 }
@@ -160,7 +175,7 @@ impl Clients {
             if in_flight == 0 {
                 return;
             }
-            done.take(&mut ended);
+            done.take(in_flight, &mut ended);
             in_flight -= ended.len();
             free.extend(ended.iter().map(|(client, _)| *client));
             if self.count(&mut ended, &made) && !self.node.is_running() {
@@ -221,14 +236,14 @@ mod tests {
         push(3);
         push(1);
         let mut ended = Vec::new();
-        done.take(&mut ended);
+        done.take(2, &mut ended);
         assert_eq!(ended.iter().map(|(client, _)| *client).collect::<Vec<_>>(), [3, 1]);
         ended.clear();
         let taker = {
             let done = done.clone();
             std::thread::spawn(move || {
                 let mut ended = Vec::new();
-                done.take(&mut ended);
+                done.take(1, &mut ended);
                 ended.len()
             })
         };

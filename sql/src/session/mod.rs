@@ -76,6 +76,8 @@ use local::LocalContext;
 use replay::Done;
 use savepoint::Savepoint;
 use settings::Settings;
+
+pub use settings::Reported;
 pub use stream::Batch;
 use stream::Stream;
 
@@ -266,9 +268,8 @@ impl<E: Engine> Session<E> {
     }
 
     /// The settings that clients are told of when they connect and at each change.
-    pub fn reported_settings(&self) -> BTreeMap<String, String> {
-        let owned = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
-        self.settings.reported().map(owned).collect()
+    pub fn reported_settings(&self) -> Reported {
+        self.settings.reported()
     }
 
     /// The session's time zone, which timestamps are shown in.

@@ -175,6 +175,21 @@ pub(crate) fn shown<'a>(values: &'a Values, name: &str) -> Result<&'a str, SqlEr
     }
 }
 
+/// The values of a session's settings at one moment, for those that its client is told of.
+#[derive(Clone, Debug, Default)]
+pub struct Reported(Arc<Values>);
+
+impl Reported {
+    /// Names and values that are not the same in `before`.
+    pub fn since<'a>(&'a self, before: &'a Self) -> impl Iterator<Item = (&'static str, &'a str)> {
+        // This is asked after each statement, and nearly none sets anything.
+        let is_same = Arc::ptr_eq(&self.0, &before.0);
+        let all = settings().filter(move |setting| setting.is_reported && !is_same);
+        let changed = all.filter(|setting| self.0.get(setting.name) != before.0.get(setting.name));
+        changed.map(|setting| (setting.name, self.0[setting.name].as_str()))
+    }
+}
+
 /// A setting, as `pg_settings` shows it.
 #[derive(Debug)]
 pub(crate) struct Described<'a> {
@@ -318,9 +333,8 @@ impl Settings {
     }
 
     /// The settings that clients are told of.
-    pub(crate) fn reported(&self) -> impl Iterator<Item = (&'static str, &str)> {
-        let reported = settings().filter(|setting| setting.is_reported);
-        reported.map(|setting| (setting.name, self.values[setting.name].as_str()))
+    pub(crate) fn reported(&self) -> Reported {
+        Reported(self.values.clone())
     }
 
     /// Sets a setting.
