@@ -201,11 +201,15 @@ impl Minerva {
         if !waiters.is_empty() {
             cx.mark("minerva.barrier_released");
         }
+        let mut reads = Vec::new();
         for waiter in waiters {
             match waiter {
                 Waiter::Session(ticket) => cx.fresh(ticket, self.state.cut.applied),
-                Waiter::Program(ticket, program) => self.read_snapshot(cx, ticket, &program),
+                Waiter::Program(ticket, program) => reads.push((ticket, program)),
             }
+        }
+        if !reads.is_empty() {
+            self.read_snapshot(cx, &reads);
         }
     }
 }

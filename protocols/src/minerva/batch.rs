@@ -9,7 +9,7 @@
 //!   | u16    | u64 | u64  | u64            | var   |          |          |
 //!   +--------+-----+------+----------------+-------+----------+----------+--
 //!   record: how u8, then for
-//!     0 executed    procedure u16, args, read set, write count, writes
+//!     0 executed    procedure u16, args, read set, writes (`given.rs`)
 //!     1 ordered     procedure u16, args, has footprint u8, [footprint]
 //!     2 certified   read set, write count, writes
 //!     3 certified in order: as 2
@@ -20,6 +20,8 @@ use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::{NodeId, ProcedureId, SnapshotVersion, TxnId};
 use pangea_core::txn::{Certified, Footprint, Program, ReadSet, Write};
 use serde::{Deserialize, Serialize};
+
+use super::given;
 
 /// The number of a batch in its source's log. The first is 1.
 #[derive(
@@ -81,13 +83,38 @@ impl TxnRecord {
         }
     }
 
+    /// About how many bytes it takes: what is reserved, so that a batch of large values is not
+    /// moved again and again while it grows.
+    fn size_hint(&self) -> usize {
+        const BESIDE_KEY: usize = 12;
+        let args = match &self.program {
+            Program::Call { args, .. } => args.len(),
+            Program::Certified(_) => 0,
+        };
+        // What is no longer than the arguments was most likely given in them.
+        let in_full = |len: &usize| *len > args;
+        let sets = match (&self.how, &self.program) {
+            (How::Executed { reads, writes }, _) => Some((reads, writes)),
+            (_, Program::Certified(Certified { reads, writes })) => Some((reads, writes)),
+            _ => None,
+        };
+        let sets = sets.map_or(0, |(reads, writes)| {
+            let reads: usize = reads.points.iter().map(|it| BESIDE_KEY + it.key.len()).sum();
+            let value = |it: &Write| it.value.as_ref().map(|it| it.len()).filter(in_full);
+            let write = |it: &Write| BESIDE_KEY + it.key.len() + value(it).unwrap_or(0);
+            reads + writes.iter().map(write).sum::<usize>()
+        });
+        BESIDE_KEY + args + sets
+    }
+
     fn encode(&self, out: &mut Vec<u8>) {
         match (&self.program, &self.how) {
             (Program::Call { procedure, args }, How::Executed { reads, writes }) => {
                 out.put_u8(0);
                 out.put_u16(procedure.0);
                 out.put_bytes(args);
-                encode_sets(reads, writes, out);
+                reads.encode(out);
+                given::encode(writes, args, out);
             }
             (Program::Call { procedure, args }, How::Ordered { footprint }) => {
                 out.put_u8(1);
@@ -111,7 +138,7 @@ impl TxnRecord {
                 let procedure = ProcedureId(from.u16("procedure id")?);
                 let args = bytes.slice_ref(from.bytes("arguments")?);
                 let how = if what == 0 {
-                    let (reads, writes) = decode_sets(from)?;
+                    let (reads, writes) = (ReadSet::decode(from)?, given::decode(from, &args)?);
                     How::Executed { reads, writes }
                 } else {
                     let is_given = from.u8("footprint")? == 1;
@@ -185,7 +212,8 @@ impl Batch {
 
     /// The batch as bytes.
     pub fn encode(&self) -> Bytes {
-        let mut out = Vec::with_capacity(64 + 256 * self.records.len());
+        let records: usize = self.records.iter().map(TxnRecord::size_hint).sum();
+        let mut out = Vec::with_capacity(64 + records);
         out.put_u16(self.source.0);
         out.put_u64(self.bid.0);
         out.put_u64(self.base.0);

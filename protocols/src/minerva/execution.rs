@@ -9,6 +9,7 @@ use pangea_core::exec::{check_size, is_bulk, is_footprint_declared};
 use pangea_core::ids::{ProcedureId, Ticket, TxnId};
 use pangea_core::key::KeyRange;
 use pangea_core::planted::{Bug, is_planted};
+use pangea_core::pool::each;
 use pangea_core::protocol::{Cx, Request, Submission};
 use pangea_core::txn::{
     Abort, Certified, Footprint, Outcome, Program, ReadSet, Seen, SqlState, Write,
@@ -26,10 +27,14 @@ use super::{Minerva, Timer};
 /// this replica is cut off.
 const IN_FLIGHT_MAX: usize = 400_000;
 
+/// For fewer reads another worker is not woken.
+const READS_MIN: usize = 4;
+
 impl Minerva {
     /// Takes what clients want.
     pub(super) fn on_submit(&mut self, cx: &mut Cx<'_, Self>, submissions: Vec<Submission>) {
         let mut group = Vec::with_capacity(submissions.len());
+        let mut reads = Vec::new();
         for Submission { ticket, request } in submissions {
             match request {
                 Request::Commit(_) if self.state.rejoin.is_some() => {
@@ -37,8 +42,14 @@ impl Minerva {
                     cx.reply(ticket, Outcome::Aborted(not_rejoined()));
                 }
                 Request::Fresh => self.state.barriers.arrived.push(Waiter::Session(ticket)),
+                Request::Commit(program) if self.is_snapshot_read(&program) => {
+                    reads.push((ticket, program));
+                }
                 Request::Commit(program) => self.sort_submission(cx, ticket, program, &mut group),
             }
+        }
+        if !reads.is_empty() {
+            self.read_snapshot(cx, &reads);
         }
         if !group.is_empty() {
             self.execute(cx, group);
@@ -79,11 +90,8 @@ impl Minerva {
             let abort = Abort::new(SqlState::UNDEFINED_FUNCTION, message);
             return cx.reply(ticket, Outcome::Aborted(abort));
         };
-        if code.is_read_only(args) {
-            match self.state.options.reads {
-                Reads::Snapshot => self.read_snapshot(cx, ticket, &program),
-                Reads::Strict => self.await_fresh(cx, ticket, program),
-            }
+        if self.state.options.reads == Reads::Strict && code.is_read_only(args) {
+            self.await_fresh(cx, ticket, program);
         } else if self.goes_in_order(*procedure, args) {
             self.probe(cx, ticket, program);
         } else {
@@ -100,37 +108,47 @@ impl Minerva {
             || is_lone && is_footprint_declared(registry, procedure, args)
     }
 
-    /// Runs a read-only program on the applied epoch and answers at once: a snapshot version is
+    /// Whether a program changes nothing and is content with the last epoch.
+    fn is_snapshot_read(&self, program: &Program) -> bool {
+        let Program::Call { procedure, args } = program else { return false };
+        let code = self.state.registry.procedure(*procedure);
+        self.state.options.reads == Reads::Snapshot && code.is_some_and(|it| it.is_read_only(args))
+    }
+
+    /// Runs read-only programs on the applied epoch and answers at once: a snapshot version is
     /// final and survives any f losses.
-    pub(super) fn read_snapshot(
-        &mut self,
-        cx: &mut Cx<'_, Self>,
-        ticket: Ticket,
-        program: &Program,
-    ) {
+    pub(super) fn read_snapshot(&mut self, cx: &mut Cx<'_, Self>, reads: &[(Ticket, Program)]) {
         cx.mark("minerva.snapshot_read");
         let nothing = pangea_core::exec::Overlay::new();
         let overlay = match is_planted(Bug::SnapshotSeesUncommitted) {
             true => &self.state.execution.overlay,
             false => &nothing,
         };
-        let applied = self.state.cut.applied;
+        let (registry, applied, store) = (&*self.state.registry, self.state.cut.applied, cx.store);
+        let parts = cx.pool.workers().min(reads.len() / READS_MIN).max(1);
+        let part_len = reads.len().div_ceil(parts);
         cx.begin_work();
-        let run = optimistic::run(&self.state.registry, program, cx.store, applied, overlay);
-        cx.end_work(Work::Execute, 1);
-        let outcome = match run.result {
-            Ok(_) if !run.writes.is_empty() => Outcome::Aborted(Abort::new(
-                SqlState::INTERNAL_ERROR,
-                "a procedure that is declared read-only wrote",
-            )),
-            Ok(result) => {
-                // It takes no place in the order, so it has no name of its own.
-                let txn = TxnId::new(self.state.me, 0);
-                Outcome::Committed { txn, version: applied, result }
-            }
-            Err(abort) => Outcome::Aborted(abort),
-        };
-        cx.reply(ticket, outcome);
+        let runs = each(cx.pool, parts, |part| {
+            let reads = reads.chunks(part_len).nth(part).unwrap_or_default();
+            let run = |program| optimistic::run(registry, program, store, applied, overlay);
+            reads.iter().map(|(_, program)| run(program)).collect::<Vec<_>>()
+        });
+        cx.end_work(Work::Execute, reads.len());
+        for ((ticket, _), run) in reads.iter().zip(runs.into_iter().flatten()) {
+            let outcome = match run.result {
+                Ok(_) if !run.writes.is_empty() => Outcome::Aborted(Abort::new(
+                    SqlState::INTERNAL_ERROR,
+                    "a procedure that is declared read-only wrote",
+                )),
+                Ok(result) => {
+                    // It takes no place in the order, so it has no name of its own.
+                    let txn = TxnId::new(self.state.me, 0);
+                    Outcome::Committed { txn, version: applied, result }
+                }
+                Err(abort) => Outcome::Aborted(abort),
+            };
+            cx.reply(*ticket, outcome);
+        }
     }
 
     /// Algorithm 1, ExecuteTransaction.

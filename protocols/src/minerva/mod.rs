@@ -87,6 +87,7 @@ mod execution;
 mod exhaustive;
 #[cfg(test)]
 mod fuzz;
+mod given;
 mod greeting;
 mod header;
 pub mod independent_set;

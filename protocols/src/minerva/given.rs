@@ -1,0 +1,141 @@
+//! Write sets beside arguments: a value that a client has sent is in the arguments already, and is
+//! not sent, compressed and logged twice.
+//!
+//! ```text
+//!   +-------+----+--------------------+----+--------+-----+-------+-----+--
+//!   | count | 0  | write, as it is    | at | length | table | key   | ..
+//!   | var   | u8 |                    | var| var    | var   |       |
+//!   +-------+----+--------------------+----+--------+-----+-------+-----+--
+//!             in full                   the value is `length` bytes of the
+//!                                       arguments, from byte `at - 1` on
+//! ```
+//!
+//! Programs mostly write values in the order in which they were given, so one is looked for near
+//! the end of the one before: looking costs no more than copying.
+
+use pangea_core::codec::{DecodeError, Reader, Writer};
+use pangea_core::ids::TableId;
+use pangea_core::key::Key;
+use pangea_core::txn::Write;
+use pangea_core::value::Value;
+
+/// Shorter values are not looked for: where they are takes as many bytes as they do.
+const LEN_MIN: usize = 32;
+
+/// So far from the end of the one before a value may begin.
+const NEAR: usize = 256;
+
+/// Appends the writes of a call with these arguments to `out`.
+pub(super) fn encode(writes: &[Write], args: &[u8], out: &mut Vec<u8>) {
+    out.put_varint(writes.len() as u64);
+    let mut from = 0;
+    for write in writes {
+        let value = write.value.as_deref().filter(|value| value.len() >= LEN_MIN);
+        let Some((at, len)) = value.and_then(|value| Some((find(args, from, value)?, value.len())))
+        else {
+            out.put_u8(0);
+            write.encode(out);
+            continue;
+        };
+        from = at + len;
+        out.put_varint(at as u64 + 1);
+        out.put_varint(len as u64);
+        out.put_varint(write.table.0.into());
+        out.put_bytes(&write.key);
+    }
+}
+
+/// Reads what [`encode`] wrote.
+///
+/// # Errors
+/// When the bytes are malformed.
+pub(super) fn decode(from: &mut Reader<'_>, args: &[u8]) -> Result<Vec<Write>, DecodeError> {
+    const WHAT: &str = "write";
+    (0..from.count("write set")?)
+        .map(|_| {
+            let Some(at) = from.varint(WHAT)?.checked_sub(1) else { return Write::decode(from) };
+            let end = at.checked_add(from.varint(WHAT)?).ok_or(DecodeError::new(WHAT))?;
+            let table = u32::try_from(from.varint(WHAT)?).map_err(|_| DecodeError::new(WHAT))?;
+            let key = Key::from(from.bytes(WHAT)?);
+            let range = usize::try_from(at).ok().zip(usize::try_from(end).ok());
+            let value = range.and_then(|(at, end)| args.get(at..end)).map(Value::copy_from);
+            let value = Some(value.ok_or(DecodeError::new(WHAT))?);
+            Ok(Write { table: TableId(table), key, value })
+        })
+        .collect()
+}
+
+/// Where the arguments hold a value, near `from`.
+fn find(args: &[u8], from: usize, value: &[u8]) -> Option<usize> {
+    let near = &args[from..args.len().min(from + NEAR + value.len())];
+    near.windows(value.len()).position(|window| window == value).map(|at| from + at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn round_trip(writes: &[Write], args: &[u8]) -> usize {
+        let mut bytes = Vec::new();
+        encode(writes, args, &mut bytes);
+        let from = &mut Reader::new(&bytes);
+        assert_eq!(decode(from, args).unwrap(), writes);
+        assert!(from.is_empty());
+        for len in 0..bytes.len() {
+            assert!(decode(&mut Reader::new(&bytes[..len]), args).is_err(), "cut at {len}");
+        }
+        bytes.len()
+    }
+
+    fn write(key: u8, value: Option<&[u8]>) -> Write {
+        Write { table: TableId(3), key: Key::from(&[key][..]), value: value.map(Value::copy_from) }
+    }
+
+    #[test]
+    fn a_value_of_the_arguments_is_not_repeated() {
+        let args: Vec<u8> = (0..2_000u32).map(|i| (i * i / 7) as u8).collect();
+        let (one, two) = (&args[10..1_010], &args[1_015..2_000]);
+        let all = [write(1, Some(one)), write(2, None), write(3, Some(two)), write(4, Some(b"x"))];
+        assert!(round_trip(&all, &args) < 40);
+        let reversed = [write(1, Some(two)), write(2, Some(one))];
+        assert!(
+            round_trip(&reversed, &args) > 1_000,
+            "the second is not looked for before the first"
+        );
+    }
+
+    #[test]
+    fn a_value_beyond_the_arguments_is_refused() {
+        let args = [7u8; 100];
+        let mut bytes = Vec::new();
+        encode(&[write(1, Some(&args[..50]))], &args, &mut bytes);
+        assert!(decode(&mut Reader::new(&bytes), &args[..49]).is_err());
+        for (at, len) in [(u64::MAX, 1), (1, u64::MAX), (102, 0), (51, 51)] {
+            let mut bytes = Vec::new();
+            bytes.put_varint(1);
+            bytes.put_varint(at);
+            bytes.put_varint(len);
+            bytes.put_varint(3);
+            bytes.put_bytes(b"k");
+            assert!(decode(&mut Reader::new(&bytes), &args).is_err(), "{len} at {at}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_the_values_are_they_come_back(
+            args in prop::collection::vec(0u8..3, 0..300),
+            cuts in prop::collection::vec((0usize..300, 0usize..100, any::<bool>()), 0..6),
+        ) {
+            let cut = |&(at, len, is_own): &(usize, usize, bool)| {
+                let at = at.min(args.len());
+                let value = &args[at..(at + len).min(args.len())];
+                let value = if is_own { [value, b"own"].concat() } else { value.to_vec() };
+                write(1, Some(&value))
+            };
+            let writes: Vec<Write> = cuts.iter().map(cut).collect();
+            round_trip(&writes, &args);
+        }
+    }
+}
