@@ -7,8 +7,8 @@
 //! ```
 //!
 //! One thread for each region has all of its clients. While it makes calls, outcomes gather; it
-//! takes all of them at once, and sleeps only when there are none, or few of many. So a client costs its call and
-//! an entry in a list, and no thread, task or wake-up.
+//! takes all of them at once, and sleeps only when there are none, or few of many. So a client
+//! costs its call and an entry in a list, and no thread, task or wake-up.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

@@ -28,6 +28,7 @@ pub const PLUMBING: &[(&str, &str)] = &[
 /// Files of one protocol's folder that are no phase of a paper: path, reason.
 pub const NO_PHASE: &[(&str, &str)] = &[
     ("protocols/src/minerva/batch.rs", "the bytes that replication and the log carry"),
+    ("protocols/src/minerva/given.rs", "write sets in those bytes, beside the arguments"),
     ("protocols/src/minerva/bench.rs", "a door to the phases, for benchmarks"),
     ("protocols/src/minerva/marks.rs", "names of what each phase counts for a swarm"),
     ("protocols/src/minerva/resolution.rs", "the bytes in which commit tells recovery an outcome"),

@@ -49,14 +49,15 @@ pub struct Options {
     /// Beyond the paper: a batch is acknowledged to every replica, so that each sees availability
     /// for itself. Off: to the batch's source, which then broadcasts the proof (§3.3).
     pub ack_everyone: bool,
-    /// Beyond the paper: in a cluster of one node, a procedure that tells its footprint goes straight
-    /// to the ordered queue. An optimistic run gains time while the others are asked, and there are
-    /// none. Off: it runs at once like any other, and its writes are validated and applied.
+    /// Beyond the paper: in a cluster of one node, a procedure that tells its footprint goes
+    /// straight to the ordered queue. An optimistic run gains time while the others are asked, and
+    /// there are none. Off: it runs at once like any other, and its writes are validated and
+    /// applied.
     pub lone_in_order: bool,
     /// Beyond the paper: the log does not keep what the ordered queue wrote, which is most of its
     /// bytes, and a restart runs the queue again. What it would have to run again counts towards
-    /// the next checkpoint as if it were in the log. Off: the log keeps it (§4), and a restart needs
-    /// no code that was there before it.
+    /// the next checkpoint as if it were in the log. Off: the log keeps it (§4), and a restart
+    /// needs no code that was there before it.
     pub rerun_on_restart: bool,
     /// An epoch's ordered queue runs in slices of so many transactions, between which the node does
     /// what has arrived meanwhile.
