@@ -38,9 +38,9 @@ const LIMITS: &[(&str, u64)] = &[
     ("exact_epoch", 3_960_000),
     ("exact_tangle", 41_700_000),
     ("greedy_tangle", 472_000),
-    ("apply_valid", 316_000),
-    ("batch_encode", 525_000),
-    ("batch_decode", 735_000),
+    ("apply_valid", 310_000),
+    ("batch_encode", 445_000),
+    ("batch_decode", 680_000),
 ];
 
 /// Transactions of each of three replicas.

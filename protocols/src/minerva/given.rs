@@ -19,6 +19,11 @@ use pangea_core::key::Key;
 use pangea_core::txn::Write;
 use pangea_core::value::Value;
 
+const WHAT: &str = "write";
+
+/// For so many writes memory is reserved before they are read.
+const RESERVED_MAX: usize = 32;
+
 /// Shorter values are not looked for: where they are takes as many bytes as they do.
 const LEN_MIN: usize = 32;
 
@@ -50,19 +55,27 @@ pub(super) fn encode(writes: &[Write], args: &[u8], out: &mut Vec<u8>) {
 /// # Errors
 /// When the bytes are malformed.
 pub(super) fn decode(from: &mut Reader<'_>, args: &[u8]) -> Result<Vec<Write>, DecodeError> {
-    const WHAT: &str = "write";
-    (0..from.count("write set")?)
-        .map(|_| {
-            let Some(at) = from.varint(WHAT)?.checked_sub(1) else { return Write::decode(from) };
-            let end = at.checked_add(from.varint(WHAT)?).ok_or(DecodeError::new(WHAT))?;
-            let table = u32::try_from(from.varint(WHAT)?).map_err(|_| DecodeError::new(WHAT))?;
-            let key = Key::from(from.bytes(WHAT)?);
-            let range = usize::try_from(at).ok().zip(usize::try_from(end).ok());
-            let value = range.and_then(|(at, end)| args.get(at..end)).map(Value::copy_from);
-            let value = Some(value.ok_or(DecodeError::new(WHAT))?);
-            Ok(Write { table: TableId(table), key, value })
-        })
-        .collect()
+    let count = from.count("write set")?;
+    // No more is reserved than a short program needs: a count may be anything.
+    let mut writes = Vec::with_capacity(count.min(RESERVED_MAX));
+    for _ in 0..count {
+        writes.push(match from.varint(WHAT)?.checked_sub(1) {
+            None => Write::decode(from)?,
+            Some(at) => decode_given(at, from, args)?,
+        });
+    }
+    Ok(writes)
+}
+
+/// Reads a write whose value is in the arguments, from byte `at` on.
+fn decode_given(at: u64, from: &mut Reader<'_>, args: &[u8]) -> Result<Write, DecodeError> {
+    let malformed = || DecodeError::new(WHAT);
+    let end = at.checked_add(from.varint(WHAT)?).ok_or_else(malformed)?;
+    let table = u32::try_from(from.varint(WHAT)?).map_err(|_| malformed())?;
+    let key = Key::from(from.bytes(WHAT)?);
+    let range = usize::try_from(at).ok().zip(usize::try_from(end).ok());
+    let value = range.and_then(|(at, end)| args.get(at..end)).ok_or_else(malformed)?;
+    Ok(Write { table: TableId(table), key, value: Some(Value::copy_from(value)) })
 }
 
 /// Where the arguments hold a value, near `from`.
