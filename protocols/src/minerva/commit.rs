@@ -235,7 +235,8 @@ impl Minerva {
         let resolution =
             Resolution { epoch, cut: cut.clone(), ordered: ordered.collect(), is_valid };
         let position = self.persist(cx, LogRecord::Epoch(&resolution));
-        self.state.collection.bytes_since_checkpoint += logged.owed as u64;
+        let bytes = &mut self.state.collection.bytes_since_checkpoint;
+        *bytes = bytes.saturating_add(logged.owed as u64);
         self.state.cut.epoch_records.push_back((epoch, position));
     }
 
