@@ -95,14 +95,13 @@ impl Switch {
     }
 
     /// The statement that runs has waited, and left its thread to others meanwhile.
-    fn has_waited(&self) {
-        *self.woken.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    fn has_waited(&self, now: Instant) {
+        *self.woken.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
     }
 
     /// Whether the statement that runs has run for long since it began or waited, or this was said.
-    fn is_long(&self) -> bool {
+    fn is_long(&self, now: Instant) -> bool {
         let mut woken = self.woken.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = Instant::now();
         let is_long = woken.is_some_and(|woken| now.duration_since(woken) >= LONG);
         if is_long {
             *woken = Some(now);
@@ -214,7 +213,7 @@ impl<E: Engine> Cancellable<E> {
             // An answer that is there is given.
             biased;
             answer = answer => {
-                self.switch.has_waited();
+                self.switch.has_waited(Instant::now());
                 answer
             }
             () = self.ending() => {
@@ -327,14 +326,15 @@ impl<E: Engine> Engine for Cancellable<E> {
 
     fn begin_statement(&self, time_max: Option<Duration>) {
         // A time that the clock can't count to is none.
-        self.switch.set_deadline(time_max.and_then(|time| Instant::now().checked_add(time)));
-        self.switch.has_waited();
+        let now = Instant::now();
+        self.switch.set_deadline(time_max.and_then(|time| now.checked_add(time)));
+        self.switch.has_waited(now);
         self.switch.has_handed_over.store(false, Ordering::Relaxed);
         self.switch.tries.store(0, Ordering::Relaxed);
     }
 
     fn interruption(&self) -> Option<Interruption> {
-        if self.switch.is_long() {
+        if self.switch.is_long(Instant::now()) {
             self.let_others_go_on();
         }
         if *self.is_ending.borrow() || *self.switch.is_dismissed.borrow() {
@@ -378,14 +378,14 @@ mod tests {
 
     #[test]
     fn what_a_statement_waits_for_is_no_time_that_it_computes() {
-        let switch = Switch::default();
-        switch.has_waited();
-        assert!(!switch.is_long());
-        std::thread::sleep(2 * LONG);
-        switch.has_waited();
-        assert!(!switch.is_long());
-        std::thread::sleep(2 * LONG);
-        assert!(switch.is_long());
+        let (switch, began) = (Switch::default(), Instant::now());
+        switch.has_waited(began);
+        assert!(!switch.is_long(began + LONG / 2));
+        let answered = began + 20 * LONG;
+        switch.has_waited(answered);
+        assert!(!switch.is_long(answered + LONG / 2));
+        assert!(switch.is_long(answered + LONG));
+        assert!(!switch.is_long(answered + LONG), "it was said");
     }
 
     #[test]

@@ -91,20 +91,13 @@ impl TxnRecord {
             Program::Call { args, .. } => args.len(),
             Program::Certified(_) => 0,
         };
+        let Some((reads, writes)) = self.learned() else { return BESIDE_KEY + args };
         // What is no longer than the arguments was most likely given in them.
-        let in_full = |len: &usize| *len > args;
-        let sets = match (&self.how, &self.program) {
-            (How::Executed { reads, writes }, _) => Some((reads, writes)),
-            (_, Program::Certified(Certified { reads, writes })) => Some((reads, writes)),
-            _ => None,
-        };
-        let sets = sets.map_or(0, |(reads, writes)| {
-            let reads: usize = reads.points.iter().map(|it| BESIDE_KEY + it.key.len()).sum();
-            let value = |it: &Write| it.value.as_ref().map(|it| it.len()).filter(in_full);
-            let write = |it: &Write| BESIDE_KEY + it.key.len() + value(it).unwrap_or(0);
-            reads + writes.iter().map(write).sum::<usize>()
-        });
-        BESIDE_KEY + args + sets
+        let value = |it: &Write| it.value.as_ref().map_or(0, |it| it.len());
+        let in_full = |it: &Write| Some(value(it)).filter(|&len| len > args).unwrap_or(0);
+        let reads = reads.points.iter().map(|it| BESIDE_KEY + it.key.len()).sum::<usize>();
+        let write = |it: &Write| BESIDE_KEY + it.key.len() + in_full(it);
+        BESIDE_KEY + args + reads + writes.iter().map(write).sum::<usize>()
     }
 
     fn encode(&self, out: &mut Vec<u8>) {

@@ -189,6 +189,13 @@ impl Minerva {
     }
 }
 
+impl super::state::Collection {
+    /// A restart has so many bytes more to read, or to write again.
+    pub(super) fn owe(&mut self, bytes: usize) {
+        self.bytes_since_checkpoint = self.bytes_since_checkpoint.saturating_add(bytes as u64);
+    }
+}
+
 impl super::state::SourceLog {
     /// Drops the batches up to `watermark`.
     pub(super) fn collect(&mut self, watermark: Bid) {

@@ -235,8 +235,7 @@ impl Minerva {
         let resolution =
             Resolution { epoch, cut: cut.clone(), ordered: ordered.collect(), is_valid };
         let position = self.persist(cx, LogRecord::Epoch(&resolution));
-        let bytes = &mut self.state.collection.bytes_since_checkpoint;
-        *bytes = bytes.saturating_add(logged.owed as u64);
+        self.state.collection.owe(logged.owed);
         self.state.cut.epoch_records.push_back((epoch, position));
     }
 

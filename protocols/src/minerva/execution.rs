@@ -59,8 +59,8 @@ impl Minerva {
         }
     }
 
-    /// Answers what needs no order, probes what goes to the ordered queue, and leaves the rest in
-    /// `group`.
+    /// Refuses what can't be taken, lets strict reads wait, probes what goes to the ordered queue,
+    /// and leaves the rest in `group`.
     fn sort_submission(
         &mut self,
         cx: &mut Cx<'_, Self>,
@@ -309,7 +309,8 @@ fn too_many_in_flight() -> Abort {
         .with_hint("Try again later.")
 }
 
-/// No less than a transaction takes in a batch, and not much more: a frame has a limit.
+/// No less than a transaction takes in a batch: a frame has a limit. A value that the arguments
+/// hold counts twice, for whether they do is not known yet.
 pub(super) fn weight_of(program: &Program, how: &How) -> usize {
     /// What is beside a key: its table, version and lengths.
     const KEY_BYTES: usize = 32;

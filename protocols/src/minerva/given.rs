@@ -11,7 +11,7 @@
 //! ```
 //!
 //! Programs mostly write values in the order in which they were given, so one is looked for near
-//! the end of the one before: looking costs no more than copying.
+//! the end of the one before, at a few hundred places at most.
 
 use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::TableId;
@@ -24,7 +24,7 @@ const WHAT: &str = "write";
 /// For so many writes memory is reserved before they are read.
 const RESERVED_MAX: usize = 32;
 
-/// Shorter values are not looked for: where they are takes as many bytes as they do.
+/// Shorter values are not worth the search.
 const LEN_MIN: usize = 32;
 
 /// So far from the end of the one before a value may begin.
@@ -81,7 +81,10 @@ fn decode_given(at: u64, from: &mut Reader<'_>, args: &[u8]) -> Result<Write, De
 /// Where the arguments hold a value, near `from`.
 fn find(args: &[u8], from: usize, value: &[u8]) -> Option<usize> {
     let near = &args[from..args.len().min(from + NEAR + value.len())];
-    near.windows(value.len()).position(|window| window == value).map(|at| from + at)
+    // Eight bytes are compared at once, and nearly always say no.
+    let start = value.first_chunk::<8>();
+    let is_it = |window: &[u8]| window.first_chunk() == start && window == value;
+    near.windows(value.len()).position(is_it).map(|at| from + at)
 }
 
 #[cfg(test)]

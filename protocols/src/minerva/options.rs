@@ -54,8 +54,8 @@ pub struct Options {
     /// there are none. Off: it runs at once like any other, and its writes are validated and
     /// applied.
     pub lone_in_order: bool,
-    /// Beyond the paper: the log does not keep what the ordered queue wrote, which is most of its
-    /// bytes, and a restart runs the queue again. What it would have to run again counts towards
+    /// Beyond the paper: the log does not keep what the ordered queue wrote, and a restart runs the
+    /// queue again. What it would have to run again counts towards
     /// the next checkpoint as if it were in the log. Off: the log keeps it (§4), and a restart
     /// needs no code that was there before it.
     pub rerun_on_restart: bool,

@@ -265,7 +265,8 @@ pub(super) struct Collection {
     pub applied: Vec<SnapshotVersion>,
     /// The epoch of each replica that survives its restart.
     pub durable: Vec<SnapshotVersion>,
-    /// Bytes persisted since the last checkpoint was asked for.
+    /// Bytes persisted since the last checkpoint was asked for, with those of what a restart would
+    /// run again; the most that there is where a checkpoint is due whatever comes.
     pub bytes_since_checkpoint: u64,
     /// The checkpoint being written: its version, and the first record that is needed beside it.
     pub writing: Option<(SnapshotVersion, LogPosition)>,

@@ -75,9 +75,8 @@ use extended::{Portal, Prepared};
 use local::LocalContext;
 use replay::Done;
 use savepoint::Savepoint;
-use settings::Settings;
-
 pub use settings::Reported;
+use settings::Settings;
 pub use stream::Batch;
 use stream::Stream;
 

@@ -88,10 +88,7 @@ impl<H: Header> Runner<'_, H> {
 
     /// Runs a job within its locks.
     pub fn run(&self, place: usize, locks: &Locks<'_>, scratch: &mut Scratch) -> Attempt {
-        // To look up each access among the locks costs a tenth of a short program's time.
-        let is_looked_after = cfg!(debug_assertions) || !self.is_certain(place);
         let footprint = match locks {
-            _ if !is_looked_after => None,
             Locks::Given(footprint) => Some(*footprint),
             Locks::Found(footprint) => Some(footprint),
             Locks::Certified(_) | Locks::NotNeeded => None,
