@@ -38,7 +38,7 @@ const LIMITS: &[(&str, u64)] = &[
     ("store_put", 635_000),
     ("store_put_new", 1_150_000),
     ("store_apply_batch", 787_000),
-    ("store_reclaim", 671_000),
+    ("store_reclaim", 708_000),
     ("ordered_new_order", 3_370_000),
     ("ordered_payment", 1_130_000),
     ("ordered_ycsb_a", 903_000),
