@@ -45,9 +45,9 @@
 //!
 //! - Range reads are validated and are in the conflict graph; the paper leaves them out (§3.7).
 //! - Local transactions across an epoch boundary (switch `keep_uncommitted`), acknowledgements to
-//!   everyone (`ack_everyone`), the parallel commit (`parallel_commit`), and the straight way to the
-//!   ordered queue of a lone node (`lone_in_order`) go beyond the paper and can each be switched
-//!   off; a log without what a restart can run again (`rerun_on_restart`) can be switched on.
+//!   everyone (`ack_everyone`), the parallel commit (`parallel_commit`), and a lone node's straight
+//!   way to the ordered queue (`lone_in_order`) go beyond the paper and can each be switched off; a
+//!   log without what a restart can run again (`rerun_on_restart`) can be switched on.
 //! - With the temporary state reset every epoch, as in the paper, two runs of one source on
 //!   different snapshots did not see each other's writes. The paper takes chains of one source to
 //!   be free of conflicts; here such runs count as runs of different origins, so that they are not
