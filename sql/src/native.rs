@@ -268,6 +268,11 @@ impl Native {
         }
     }
 
+    /// Whether a call with these arguments never writes.
+    pub(crate) fn is_read_only(&self, args: &[u8]) -> bool {
+        matches!(&self.kind, Kind::Program(program) if program.is_read_only(args))
+    }
+
     /// The rows of what the program has returned.
     ///
     /// # Errors

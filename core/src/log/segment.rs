@@ -8,8 +8,14 @@ use super::frame::{self, FRAME_HEADER_LEN, Found, Kind, Mark};
 use crate::codec::{Reader, Writer};
 use crate::ids::LogPosition;
 
-/// The format of the segments that this program writes, and the newest that it reads.
-pub const SEGMENT_FORMAT: u16 = 1;
+/// The format of the segments that this program writes, and the only one that it reads. Raised when
+/// what protocols keep in their records changes, too: they are read by the same rules for years.
+///
+/// | format | since then |
+/// |---|---|
+/// | 1 | |
+/// | 2 | Minerva's batches do not repeat values that a call was given |
+pub const SEGMENT_FORMAT: u16 = 2;
 
 /// The bytes of a segment before its first frame.
 pub const SEGMENT_HEADER_LEN: usize = 32;
@@ -48,7 +54,7 @@ impl SegmentHeader {
     /// Reads what [`SegmentHeader::encode`] wrote.
     ///
     /// # Errors
-    /// When the bytes are not a segment's, or a newer program's.
+    /// When the bytes are not a segment's, or are of another format.
     pub fn decode(bytes: &[u8]) -> Result<Self, SegmentError> {
         let header = bytes.get(..SEGMENT_HEADER_LEN).ok_or(SegmentError::NotASegment)?;
         let fields = || -> Result<_, crate::codec::DecodeError> {
@@ -65,9 +71,9 @@ impl SegmentHeader {
         if magic != MAGIC {
             return Err(SegmentError::NotASegment);
         }
-        // Before the checksum: a newer format may have its checksum elsewhere.
-        if format > SEGMENT_FORMAT {
-            return Err(SegmentError::NewerFormat { found: format });
+        // Before the checksum: another format may have its checksum elsewhere.
+        if format != SEGMENT_FORMAT && format != 0 {
+            return Err(SegmentError::OtherFormat { found: format });
         }
         let is_position = (1..=FIRST_MAX).contains(&first);
         if format == 0 || crc32c::crc32c(body) != crc || !is_position {
@@ -82,8 +88,8 @@ impl SegmentHeader {
 pub enum SegmentError {
     /// The header is damaged, or the file is something else.
     NotASegment,
-    /// The file is of a format that this program does not know.
-    NewerFormat {
+    /// The file is of a format that this program does not read.
+    OtherFormat {
         /// Its format.
         found: u16,
     },
@@ -118,11 +124,15 @@ impl fmt::Display for SegmentError {
             Self::NotASegment => {
                 f.write_str("the header is damaged, or this is not a segment of a log")
             }
-            Self::NewerFormat { found } => write!(
-                f,
-                "log format {found} was written by a newer version of Pangea; this one reads up to \
-                 format {SEGMENT_FORMAT}"
-            ),
+            Self::OtherFormat { found } => {
+                let written = if *found > SEGMENT_FORMAT { "a newer" } else { "an older" };
+                write!(
+                    f,
+                    "log format {found} was written by {written} version of Pangea; this one reads \
+                     format {SEGMENT_FORMAT}: dump the data with the version that wrote it, and \
+                     restore it with this one"
+                )
+            }
             Self::NewerFrame { offset, found } => write!(
                 f,
                 "the record at offset {offset} has version {found}, written by a newer version of \

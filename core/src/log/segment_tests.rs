@@ -138,12 +138,15 @@ fn a_record_out_of_order_is_corrupt() {
 }
 
 #[test]
-fn newer_formats_are_refused_by_name() {
+fn other_formats_are_refused_by_name() {
     let (mut bytes, _) = segment(&three_groups(), 64);
-    bytes[8] = 9;
-    let error = scan(&bytes).1.expect_err("a newer segment");
-    assert_eq!(error, SegmentError::NewerFormat { found: 9 });
-    assert!(error.to_string().contains("newer version of Pangea"), "{error}");
+    for (found, written) in [(9, "a newer version"), (1, "an older version")] {
+        bytes[8] = found;
+        let found = found.into();
+        let error = scan(&bytes).1.expect_err("another format");
+        assert_eq!(error, SegmentError::OtherFormat { found });
+        assert!(error.to_string().contains(written), "{error}");
+    }
 
     // A frame of a newer version, whole and with a good checksum.
     let (mut bytes, starts) = segment(&[vec![b"one".to_vec()]], 64);

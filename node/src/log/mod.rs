@@ -142,7 +142,7 @@ impl LogError {
             Self::Disk(_) => false,
             Self::Misnamed { .. } | Self::Missing { .. } => true,
             Self::Segment { error, .. } => {
-                !matches!(error, SegmentError::NewerFormat { .. } | SegmentError::NewerFrame { .. })
+                !matches!(error, SegmentError::OtherFormat { .. } | SegmentError::NewerFrame { .. })
             }
         }
     }

@@ -251,10 +251,7 @@ impl Minerva {
         if finished.writes.is_empty() {
             return None;
         }
-        let is_bulk = match &record.program {
-            Program::Call { procedure, args } => is_bulk(&self.state.registry, *procedure, args),
-            Program::Certified(_) => false,
-        };
+        let is_bulk = self.is_bulk(record);
         let bytes = writes_bytes(&finished.writes);
         let is_kept = !is_bulk && !self.state.options.rerun_on_restart && bytes <= logged.room;
         if is_kept {
@@ -263,6 +260,14 @@ impl Minerva {
             logged.owed += bytes;
         }
         Some(Ordered { entry, writes: is_kept.then(|| Cow::Borrowed(&finished.writes[..])) })
+    }
+
+    /// Whether a transaction writes far more than its arguments say.
+    fn is_bulk(&self, record: &TxnRecord) -> bool {
+        match &record.program {
+            Program::Call { procedure, args } => is_bulk(&self.state.registry, *procedure, args),
+            Program::Certified(_) => false,
+        }
     }
 
     /// Algorithm 5, FilterConflicts.
@@ -412,7 +417,11 @@ impl Minerva {
         for Ordered { entry, writes } in resolution.ordered {
             let record = entries[entry].record;
             let Some(writes) = writes else {
-                self.run_slice(cx, epoch, &entries[entry..=entry]);
+                let finished = self.run_slice(cx, epoch, &entries[entry..=entry]);
+                if !self.is_bulk(record) {
+                    let bytes = finished.iter().map(|finished| writes_bytes(&finished.writes));
+                    self.state.collection.owe(bytes.sum());
+                }
                 continue;
             };
             let header = header_in_order(record.txn, &record.program);

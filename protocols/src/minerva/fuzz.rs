@@ -52,13 +52,17 @@ fn reads() -> ReadSet {
 }
 
 fn batch() -> Bytes {
-    let call = Program::Call { procedure: ProcedureId(2), args: Bytes::from_static(b"args") };
+    // One of the values is long enough to be looked for in the arguments, and found.
+    const ARGS: &[u8] = b"args, and a value of forty bytes that is given";
+    let call = Program::Call { procedure: ProcedureId(2), args: Bytes::from_static(ARGS) };
+    let given = Some(Value::copy_from(&ARGS[6..]));
+    let given = Write { table: TableId(7), key: key("given"), value: given };
     let certified = || Program::Certified(Certified { reads: reads(), writes: writes() });
     let point = PointLock { table: TableId(1), key: key("p"), mode: Mode::Exclusive };
     let range = RangeLock { table: TableId(1), range: KeyRange::all(), mode: Mode::Shared };
     let footprint = Some(Footprint::new(vec![point], vec![range]));
     let all = [
-        (call.clone(), How::Executed { reads: reads(), writes: writes() }),
+        (call.clone(), How::Executed { reads: reads(), writes: [writes(), vec![given]].concat() }),
         (call.clone(), How::Ordered { footprint }),
         (call, How::Ordered { footprint: None }),
         (certified(), How::Certified),

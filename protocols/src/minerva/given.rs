@@ -11,7 +11,8 @@
 //! ```
 //!
 //! Programs mostly write values in the order in which they were given, so one is looked for near
-//! the end of the one before, at a few hundred places at most.
+//! the end of the one before, at a few hundred places at most. None begins before that end, so that
+//! all of them together are no longer than the arguments, whoever sent the bytes.
 
 use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::TableId;
@@ -58,23 +59,34 @@ pub(super) fn decode(from: &mut Reader<'_>, args: &[u8]) -> Result<Vec<Write>, D
     let count = from.count("write set")?;
     // No more is reserved than a short program needs: a count may be anything.
     let mut writes = Vec::with_capacity(count.min(RESERVED_MAX));
+    let mut left = args;
     for _ in 0..count {
-        writes.push(match from.varint(WHAT)?.checked_sub(1) {
+        let at = from.varint(WHAT)?;
+        writes.push(match at.checked_sub(1) {
             None => Write::decode(from)?,
-            Some(at) => decode_given(at, from, args)?,
+            Some(at) => decode_given(at, from, args.len(), &mut left)?,
         });
     }
     Ok(writes)
 }
 
-/// Reads a write whose value is in the arguments, from byte `at` on.
-fn decode_given(at: u64, from: &mut Reader<'_>, args: &[u8]) -> Result<Write, DecodeError> {
+/// Reads a write whose value is in the arguments, from byte `at` on. `left` is what of the
+/// arguments, `args_len` bytes in all, is behind the value before.
+fn decode_given(
+    at: u64,
+    from: &mut Reader<'_>,
+    args_len: usize,
+    left: &mut &[u8],
+) -> Result<Write, DecodeError> {
     let malformed = || DecodeError::new(WHAT);
-    let end = at.checked_add(from.varint(WHAT)?).ok_or_else(malformed)?;
+    let len = usize::try_from(from.varint(WHAT)?).map_err(|_| malformed())?;
     let table = u32::try_from(from.varint(WHAT)?).map_err(|_| malformed())?;
     let key = Key::from(from.bytes(WHAT)?);
-    let range = usize::try_from(at).ok().zip(usize::try_from(end).ok());
-    let value = range.and_then(|(at, end)| args.get(at..end)).ok_or_else(malformed)?;
+    let passed = args_len - left.len();
+    let skipped = usize::try_from(at).ok().and_then(|at| at.checked_sub(passed));
+    let rest = skipped.and_then(|skipped| left.get(skipped..)).ok_or_else(malformed)?;
+    let (value, behind) = rest.split_at_checked(len).ok_or_else(malformed)?;
+    *left = behind;
     Ok(Write { table: TableId(table), key, value: Some(Value::copy_from(value)) })
 }
 
@@ -135,6 +147,27 @@ mod tests {
             bytes.put_varint(3);
             bytes.put_bytes(b"k");
             assert!(decode(&mut Reader::new(&bytes), &args).is_err(), "{len} at {at}");
+        }
+    }
+
+    #[test]
+    fn values_that_overlap_are_refused() {
+        let args = [7u8; 100];
+        let bytes = |places: [(u64, u64); 2]| {
+            let mut bytes = Vec::new();
+            bytes.put_varint(2);
+            for (at, len) in places {
+                bytes.put_varint(at + 1);
+                bytes.put_varint(len);
+                bytes.put_varint(3);
+                bytes.put_bytes(b"k");
+            }
+            bytes
+        };
+        let read = |places| decode(&mut Reader::new(&bytes(places)), &args);
+        assert_eq!(read([(0, 60), (60, 40)]).unwrap().len(), 2, "one behind the other");
+        for places in [[(0, 60), (0, 60)], [(0, 60), (59, 41)], [(50, 50), (0, 50)]] {
+            assert!(read(places).is_err(), "{places:?}");
         }
     }
 

@@ -96,6 +96,9 @@ impl Minerva {
         agreement_records: &mut Vec<Record<super::state::Cut>>,
     ) {
         const INTACT: &str = "the driver checked the record";
+        // The next restart has to read it again, however often this node is killed before it has
+        // written as much anew.
+        self.state.collection.owe(record.len());
         let (&kind, _) = record.split_first().expect(INTACT);
         let payload = record.slice(1..);
         match kind {

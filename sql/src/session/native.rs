@@ -142,7 +142,12 @@ impl<E: Engine> Session<E> {
             return Err(read_only());
         }
         let env = self.env(values.clone(), now(), Vec::new());
-        let program = self.program(native.name(), native.arguments(&env)?)?;
+        let args = native.arguments(&env)?;
+        // What never writes runs on a snapshot, and is given no place behind what was acknowledged.
+        if native.is_read_only(&args) && self.must_be_fresh() {
+            self.wait_fresh().await?;
+        }
+        let program = self.program(native.name(), args)?;
         let outcome = self.commit_program(program, Rehearsed::default()).await;
         match outcome.map_err(|error| self.unknown_outcome(error))? {
             Outcome::Aborted(abort) if abort.code == code::NOT_REPEATABLE => {
