@@ -18,7 +18,9 @@ use pangea_core::protocol::Status;
 use pangea_core::store::{Header, Store, Version};
 use pangea_core::time::Span;
 use pangea_core::topology::Topology;
-use pangea_core::txn::{Abort, Certified, Outcome, Program, Registry, Seen, SqlState, Stop};
+use pangea_core::txn::{
+    Abort, Certified, Outcome, Procedure, Program, Registry, Seen, SqlState, Stop,
+};
 
 use crate::engine::{About, Engine, Unavailable};
 use crate::history::{History, Retention};
@@ -113,18 +115,23 @@ impl Default for MemoryEngine {
 impl MemoryEngine {
     /// An empty database.
     pub fn new() -> Self {
-        Self::with_past(Retention { time: Duration::ZERO, ..HISTORY })
+        Self::with_procedures([])
+    }
+
+    /// An empty database whose registry has more procedures than SQL needs.
+    pub fn with_procedures(more: impl IntoIterator<Item = Arc<dyn Procedure>>) -> Self {
+        Self::made(Retention { time: Duration::ZERO, ..HISTORY }, more)
     }
 
     /// An empty database that remembers its near past at each commit.
     pub fn remembering() -> Self {
-        Self::with_past(HISTORY)
+        Self::made(HISTORY, [])
     }
 
-    fn with_past(retention: Retention) -> Self {
+    fn made(retention: Retention, more: impl IntoIterator<Item = Arc<dyn Procedure>>) -> Self {
         let shared = Shared {
             store: Arc::new(Store::new()),
-            registry: Arc::new(Registry::new(crate::procedures())),
+            registry: Arc::new(Registry::new(crate::procedures().into_iter().chain(more))),
             topology: Topology::one_node_per_region("memory", &["here"], Span::ZERO),
             last: Mutex::new(0),
             fresh_count: AtomicU64::new(0),

@@ -7,8 +7,10 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+use pangea_core::workload::{Settings, Workload, procedures};
 use pangea_sql::Shared;
 use pangea_sql::memory::MemoryEngine;
+use pangea_sql::native::Native;
 use pangea_sql::notice::Severity;
 use pangea_sql::session::{Response, Session};
 
@@ -43,6 +45,29 @@ fn a_strict_read_of_a_table_waits_for_a_fresh_snapshot_and_nothing_else_does() {
     // A transaction reads one snapshot.
     assert_eq!(waits("begin; select * from t; select * from t; commit"), 1);
     assert_eq!(waits("show tables"), 1);
+}
+
+#[test]
+fn a_strict_call_of_a_program_that_only_reads_waits_too() {
+    let programs: Vec<Arc<Native>> = procedures().into_iter().map(Native::program).collect();
+    let engine = MemoryEngine::with_procedures(procedures());
+    let shared = Arc::new(Shared::default().with_procedures(&programs));
+    let mut session = Session::new(engine.clone(), shared, &BTreeMap::new()).unwrap();
+    let mut waits = |sql: &str| {
+        let before = engine.fresh_count();
+        let responses = ready(session.simple_query(sql));
+        assert!(!matches!(responses.last(), Some(Response::Error(_))), "{responses:?}");
+        engine.fresh_count() - before
+    };
+    let bank = Workload::named("bank", &Settings::default()).unwrap();
+    let load = bank.load_calls().swap_remove(0);
+    let hex: String = load.args.iter().map(|byte| format!("{byte:02x}")).collect();
+    let load = format!("call pangea.{}('\\x{hex}')", load.procedure);
+    assert_eq!(waits(&load), 0);
+    assert_eq!(waits("call pangea.bank_audit('')"), 0);
+    assert_eq!(waits("set reads = strict"), 0);
+    assert_eq!(waits("call pangea.bank_audit('')"), 1, "it would run on a snapshot");
+    assert_eq!(waits(&load), 0, "it runs at its place in the order");
 }
 
 #[test]

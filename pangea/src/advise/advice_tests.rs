@@ -124,6 +124,18 @@ fn a_real_run_that_turns_the_order_around_is_said() {
     let [_, why, expect] = advise(&[take.clone(), next], &CLOSED).sentences;
     assert!(why.ends_with("has 10 % fewer transactions and is strict-serializable."), "{why}");
     assert!(expect.contains("the next best was faster"), "{expect}");
+    // Bytes are compared as they were sent, where that is known.
+    let bytes = |row: &mut Row, predicted, sent| {
+        row.does.wan_bytes_per_txn = predicted;
+        let measured = row.check.as_mut().unwrap().measured.as_mut();
+        measured.unwrap().wan_bytes_per_txn = sent;
+    };
+    let mut next = row(&["a"], Serializable, 1_000.0, 100.0);
+    next.check = Some(check(Ok(100.0)));
+    bytes(&mut take, 200.0, 100.0);
+    bytes(&mut next, 100.0, 150.0);
+    let [_, why, _] = advise(&[take.clone(), next], &CLOSED).sentences;
+    assert!(why.ends_with("has 50 % more bytes between regions."), "{why}");
     take.check.as_mut().unwrap().rate_per_sec = Some(99.6);
     let [_, _, expect] = advise(&[take.clone()], &CLOSED).sentences;
     assert!(expect.contains("; at 100 calls a second on this machine 110 a second"), "{expect}");

@@ -30,8 +30,9 @@ const MUTED: RGBColor = RGBColor(0x59, 0x63, 0x6e);
 const GRID: RGBColor = RGBColor(0xdd, 0xe1, 0xe6);
 /// A time in which something was wrong.
 const SHADE: RGBColor = RGBColor(0xf3, 0xe3, 0xd8);
-/// Colours that also those tell apart who see few, after Okabe and Ito.
-const PALETTE: [RGBColor; 7] = [
+/// Colours that also those tell apart who see few, after Okabe and Ito, and then lighter and darker
+/// ones: as many as a waterfall has parts, and some more.
+const PALETTE: [RGBColor; 14] = [
     RGBColor(0x00, 0x72, 0xb2),
     RGBColor(0xd5, 0x5e, 0x00),
     RGBColor(0x00, 0x9e, 0x73),
@@ -39,6 +40,13 @@ const PALETTE: [RGBColor; 7] = [
     RGBColor(0xb8, 0x86, 0x0b),
     RGBColor(0x56, 0xb4, 0xe9),
     RGBColor(0x6a, 0x3d, 0x9a),
+    RGBColor(0x7b, 0xcd, 0xb5),
+    RGBColor(0x7c, 0x2f, 0x55),
+    RGBColor(0xe6, 0xc6, 0x5c),
+    RGBColor(0x00, 0x4c, 0x73),
+    RGBColor(0xc3, 0xb1, 0xe1),
+    RGBColor(0x8a, 0x3d, 0x00),
+    RGBColor(0x70, 0x80, 0x90),
 ];
 /// Font sizes of labels at axes and lines, and of numbers.
 const LABEL: i32 = 27;

@@ -56,6 +56,19 @@ fn lines_have_axes_from_zero_names_at_their_ends_and_a_text_for_who_does_not_see
 }
 
 #[test]
+fn each_of_many_parts_has_a_colour_of_its_own_that_the_report_knows() {
+    let part = |at: usize| line(&format!("part {at}"), Origin::Measured, &[(0.0, &[1.0])]);
+    let chart = chart(Kind::Stacked, &["all"], (0..PALETTE.len()).map(part).collect());
+    let colours: Vec<_> = (0..PALETTE.len()).map(|at| colour(&chart, at)).collect();
+    let style = include_str!("../report/style.css");
+    for (at, RGBColor(red, green, blue)) in colours.iter().enumerate() {
+        assert_eq!(colours.iter().position(|it| it == &colours[at]), Some(at));
+        let known = format!("svg [fill=\"#{red:02X}{green:02X}{blue:02X}\"]");
+        assert!(style.contains(&known), "{known}");
+    }
+}
+
+#[test]
 fn bars_stand_over_names() {
     let lines = vec![
         line("exact", Origin::Measured, &[(0.0, &[5.0]), (1.0, &[9.0])]),
