@@ -11,6 +11,7 @@
 //! - [`ground`]: where that is: on loopback, or in a lab;
 //! - [`measure`]: the phases;
 //! - [`usage`]: what the nodes and the load used of the machine, and what the protocol counted;
+//!   [`gauge`]: when it is read;
 //! - [`costs`]: the same for each transaction, by node, by link and by stage; [`stages`];
 //! - [`waterfall`]: where the time of the median and of the p99 went;
 //! - [`faults`]: what happens to nodes while it is measured;
@@ -23,6 +24,7 @@
 mod check;
 mod costs;
 mod faults;
+mod gauge;
 mod ground;
 mod measure;
 mod peer;
