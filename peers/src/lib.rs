@@ -43,4 +43,4 @@ pub use place::Place;
 pub use retries::Retries;
 pub use rows::rows_of;
 pub use session::{Lost, Session};
-pub use usage::{Process, Usage, cpu_us_by_thread, memory_bytes_peak};
+pub use usage::{Meter, Process, Usage, cpu_us_by_thread, memory_bytes_peak};

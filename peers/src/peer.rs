@@ -14,7 +14,7 @@ use crate::galera::Galera;
 use crate::place::Place;
 use crate::postgres::Postgres;
 use crate::retries::Retries;
-use crate::usage::Usage;
+use crate::usage::Meter;
 
 /// Which database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,6 +90,7 @@ pub struct Checked {
 pub struct Peer {
     server: Servers,
     retries: Retries,
+    meter: Meter,
 }
 
 #[derive(Debug)]
@@ -193,7 +194,9 @@ impl Peer {
             Kind::Postgres => Servers::Postgres(Postgres::start(places, options).await?),
             Kind::Etcd => Servers::Etcd(Etcd::start(places, options).await?),
         };
-        Ok(Self { server, retries: Retries::default() })
+        let peer = Self { server, retries: Retries::default(), meter: Meter::default() };
+        peer.meter.set(peer.pids());
+        Ok(peer)
     }
 
     /// Makes the workload's tables and procedures, and loads what Pangea would load. `progress` is
@@ -260,11 +263,13 @@ impl Peer {
     /// # Panics
     /// When there is no such place.
     pub async fn start_again(&mut self, place: usize) -> Result<(), Failure> {
-        match &mut self.server {
+        let started = match &mut self.server {
             Servers::Galera(galera) => galera.start_again(place).await,
             Servers::Postgres(postgres) => postgres.start_again(place).await,
             Servers::Etcd(etcd) => etcd.start_again(place).await,
-        }
+        };
+        self.meter.set(self.pids());
+        started
     }
 
     /// Stops a place's server where it is, with all that it has started, until it is resumed.
@@ -320,9 +325,9 @@ impl Peer {
         }
     }
 
-    /// What each place's server took so far.
-    pub fn usage(&self) -> Vec<Usage> {
-        self.servers().iter().map(|server| Usage::of(server.pid())).collect()
+    /// What tells how much each place's server took, also while something is done to the peer.
+    pub fn meter(&self) -> Meter {
+        self.meter.clone()
     }
 
     /// The address of a place's server, for clients of others.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Totals of one place's server, with its children.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -10,6 +11,24 @@ pub struct Usage {
     pub cpu_us: f64,
     /// Memory of its own, in bytes: what it shares with its children once.
     pub memory_bytes: u64,
+}
+
+/// What a peer's servers took, for whoever has not the peer itself.
+#[derive(Clone, Debug, Default)]
+pub struct Meter(Arc<Mutex<Vec<u32>>>);
+
+impl Meter {
+    /// From now on the servers are these processes.
+    pub(crate) fn set(&self, pids: Vec<u32>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = pids;
+    }
+
+    /// What each place's server took so far. One that was killed and is about to be started again
+    /// took nothing.
+    pub fn usage(&self) -> Vec<Usage> {
+        let pids = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        pids.into_iter().map(Usage::of).collect()
+    }
 }
 
 /// One process, as `/proc` has it.

@@ -121,12 +121,14 @@ impl Results {
         done.get(done.len() / 2).copied()
     }
 
-    /// Keeps a result: in whole, or not at all.
+    /// Keeps a result: in whole, or not at all. Its file has the first number that is free: what is
+    /// there may be of another plan or program, and stays.
     ///
     /// # Errors
     /// When it can't be written.
-    pub fn keep(&mut self, number: usize, entry: Entry) -> io::Result<()> {
-        let path = self.directory.join(format!("{number:03}.json"));
+    pub fn keep(&mut self, entry: Entry) -> io::Result<()> {
+        let path_of = |number: usize| self.directory.join(format!("{number:03}.json"));
+        let path = (1..).map(path_of).find(|path| !path.exists()).expect("numbers don't end");
         let text = serde_json::to_string_pretty(&entry).expect("names and numbers") + "\n";
         let half = path.with_extension("half");
         let mut file = fs::File::create(&half)?;

@@ -144,7 +144,7 @@ pub fn run(
                 match take(&turn, bench, &runs) {
                     Some(entry) => {
                         bar.suspend(|| eprintln!("{}", line(number, all, &turn, &entry)));
-                        results.keep(number, entry).map_err(at(&runs))?;
+                        results.keep(entry).map_err(at(&runs))?;
                     }
                     None => is_interrupted = true,
                 }

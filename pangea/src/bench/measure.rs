@@ -9,11 +9,12 @@ use tokio::runtime::Handle;
 
 use super::check::{self, Checked};
 use super::faults::{self, Fault, Happened, Victims};
+use super::gauge::Gauge;
 use super::ground::Ground;
-use super::usage::Usage;
+use super::usage::{Told, Usage};
 use super::{Arguments, Via, bar};
 use crate::cluster::{Cluster, replicas};
-use crate::drive::{self, Connection, Door, Drive, Phase, Stats, Undone};
+use crate::drive::{self, Connection, Door, Drive, Phase, Stats};
 use crate::failure::Failure;
 
 /// How long calls in flight may take when the load ends.
@@ -105,8 +106,9 @@ pub(super) async fn ours(
     };
     let drive = Drive::start(workload, &connections, &runtimes, &drive_settings(arguments));
     let faults = faults::check(&arguments.faults, &cluster.plan, arguments.secs)?;
+    let gauge = Gauge::of_nodes(ground, cluster.numbers(), &clients);
     let mut ours = Ours { ground, cluster, clients: &clients };
-    let runs = measure_all(arguments, &drive, &faults, &mut ours).await?;
+    let runs = measure_all(arguments, &drive, &faults, &mut ours, &gauge).await?;
     let committed = drive.end(END_DEADLINE).await?;
     let checked = check::all(&clients, workload, settings, committed).await?;
     Ok(Measured::new(runs, load_secs, checked))
@@ -142,10 +144,6 @@ async fn native(
 
 /// What is measured: servers, ours or a peer's.
 pub(super) trait Subject {
-    /// What was used so far, and which aborts there were since this was last asked that no client
-    /// saw.
-    async fn used(&mut self) -> Result<(Usage, Vec<Undone>), Failure>;
-
     /// Lets happen to the servers what is to happen, from when the measured time begins.
     async fn harm(&mut self, faults: &[Fault], began: Instant) -> Result<Vec<Happened>, Failure>;
 }
@@ -158,12 +156,6 @@ pub(super) struct Ours<'a> {
 }
 
 impl Subject for Ours<'_> {
-    async fn used(&mut self) -> Result<(Usage, Vec<Undone>), Failure> {
-        let lab = self.ground.usage()?;
-        let usage = Usage::read(self.cluster, self.clients).await?;
-        Ok((usage.in_lab(lab), Vec::new()))
-    }
-
     async fn harm(&mut self, faults: &[Fault], began: Instant) -> Result<Vec<Happened>, Failure> {
         faults::run(faults, self, began).await
     }
@@ -228,6 +220,7 @@ pub(super) async fn measure_all(
     drive: &Drive,
     faults: &[Fault],
     subject: &mut impl Subject,
+    gauge: &Gauge<'_>,
 ) -> Result<Vec<Run>, Failure> {
     work(drive, arguments.warmup, "warm up").await;
     let mut runs = Vec::with_capacity(arguments.repeats as usize);
@@ -236,27 +229,48 @@ pub(super) async fn measure_all(
             1 => "measure".to_owned(),
             repeats => format!("{} of {repeats}", repeat + 1),
         };
-        let (before, _) = subject.used().await?;
-        drive.enter(Phase::Measured);
-        let began = Instant::now();
-        let measured = async {
-            work(drive, arguments.secs, &name).await;
-            let elapsed = began.elapsed();
-            let stats = drive.take_stats();
-            drive.enter(Phase::Unmeasured);
-            (elapsed, stats)
-        };
-        let harmed = subject.harm(faults, began);
-        let ((elapsed, mut stats), happened) = tokio::join!(measured, harmed);
-        let happened = happened?;
-        let (after, undone) = subject.used().await?;
-        stats.add_retries(undone);
-        // Of what ended between the two lines above nobody wants to know.
-        drop(drive.take_stats());
-        check::each_has_an_outcome(&stats, !faults.is_empty())?;
-        runs.push(Run { stats, elapsed, used: after.since(&before), happened });
+        let run = measure_once(drive, (arguments.secs, &name), faults, subject, gauge).await?;
+        check::each_has_an_outcome(&run.stats, !faults.is_empty())?;
+        runs.push(run);
     }
     Ok(runs)
+}
+
+/// Measures for so many seconds, under this name. The order of what is read at the two ends is that
+/// of [`super::gauge`].
+async fn measure_once(
+    drive: &Drive,
+    (secs, name): (u64, &str),
+    faults: &[Fault],
+    subject: &mut impl Subject,
+    gauge: &Gauge<'_>,
+) -> Result<Run, Failure> {
+    let may_be_silent = !faults.is_empty();
+    // What was undone before belongs to no run.
+    drop(gauge.undone());
+    let before = gauge.read()?;
+    drive.enter(Phase::Measured);
+    let began = Instant::now();
+    let measured = async {
+        work(drive, secs, name).await;
+        let elapsed = began.elapsed();
+        let mut stats = drive.take_stats();
+        drive.enter(Phase::Unmeasured);
+        let after = gauge.read();
+        stats.add_retries(gauge.undone());
+        // Of what ended between the lines above nobody wants to know.
+        drop(drive.take_stats());
+        (elapsed, stats, after, gauge.ask(may_be_silent).await)
+    };
+    // Nodes are asked as it begins. What is done to them may take longer than is measured.
+    let (told, ended, happened) =
+        tokio::join!(gauge.ask(may_be_silent), measured, subject.harm(faults, began));
+    let (elapsed, stats, after, told_after) = ended;
+    let (mut before, mut after, happened) = (before, after?, happened?);
+    let [told, told_after] = Told::pairs(told?, told_after?);
+    before.add(told);
+    after.add(told_after);
+    Ok(Run { stats, elapsed, used: after.since(&before), happened })
 }
 
 /// Makes the tables, and says how many seconds that took.

@@ -11,6 +11,7 @@
 //! - [`ground`]: where that is: on loopback, or in a lab;
 //! - [`measure`]: the phases;
 //! - [`usage`]: what the nodes and the load used of the machine, and what the protocol counted;
+//!   [`gauge`]: when it is read;
 //! - [`costs`]: the same for each transaction, by node, by link and by stage; [`stages`];
 //! - [`waterfall`]: where the time of the median and of the p99 went;
 //! - [`faults`]: what happens to nodes while it is measured;
@@ -23,6 +24,7 @@
 mod check;
 mod costs;
 mod faults;
+mod gauge;
 mod ground;
 mod measure;
 mod peer;
@@ -34,7 +36,7 @@ mod sweep;
 pub mod usage;
 mod waterfall;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -374,6 +376,9 @@ pub fn run(line: &CommandLine) -> Result<(), Failure> {
 
 fn run_one(arguments: &Arguments) -> Result<(), Failure> {
     arguments.check()?;
+    if let Some(path) = &arguments.json {
+        remove_older(path)?;
+    }
     let report = match (arguments.peer, arguments.via) {
         (Some(kind), _) => peer::run(arguments, kind)?,
         (None, Via::Process) => process::run(arguments)?,
@@ -386,6 +391,16 @@ fn run_one(arguments: &Arguments) -> Result<(), Failure> {
     }
     print!("{report}");
     Ok(())
+}
+
+/// Removes results of another run, which would be taken for those of this one when it fails. A
+/// device or a link, as `/dev/stdout` is, holds none and stays.
+fn remove_older(path: &Path) -> Result<(), Failure> {
+    if !std::fs::symlink_metadata(path).is_ok_and(|found| found.is_file()) {
+        return Ok(());
+    }
+    let cant = |error| Failure::failed(format!("can't replace {}", path.display()), error);
+    std::fs::remove_file(path).map_err(cant)
 }
 
 /// Runs the benchmark of a cluster of ours.

@@ -10,13 +10,13 @@ use pangea_peers::{Kind, Options, Peer};
 
 use super::check::{self as checks, Checked};
 use super::faults::{self, Fault, Happened, Victims};
+use super::gauge::Gauge;
 use super::ground::{self, Ground};
 use super::measure::{END_DEADLINE, Measured, Subject, drive_settings, measure_all};
 use super::report::Report;
-use super::usage::Usage;
 use super::{Arguments, bar, scripted};
 use crate::cluster::Plan;
-use crate::drive::{self, Door, Drive, Undone};
+use crate::drive::{self, Door, Drive};
 use crate::failure::Failure;
 
 /// A majority is left when one is lost.
@@ -179,7 +179,8 @@ async fn measure(arguments: &Arguments, theirs: &mut Theirs<'_>) -> Result<Measu
     let connections = drive::sessions(doors, &runtimes, arguments.clients).await?;
     let drive = Drive::start(&workload, &connections, &runtimes, &drive_settings(arguments));
     let faults = faults::check(&arguments.faults, theirs.plan, arguments.secs)?;
-    let runs = measure_all(arguments, &drive, &faults, theirs).await?;
+    let gauge = Gauge::of_peer(theirs.ground, theirs.peer);
+    let runs = measure_all(arguments, &drive, &faults, theirs, &gauge).await?;
     let committed = drive.end(END_DEADLINE).await?;
     drop(connections);
     let checked = theirs.peer.check(&workload, &settings, committed.as_ref()).await;
@@ -197,14 +198,6 @@ pub(super) struct Theirs<'a> {
 }
 
 impl Subject for Theirs<'_> {
-    async fn used(&mut self) -> Result<(Usage, Vec<Undone>), Failure> {
-        // What was undone before belongs to no run.
-        let undone = self.peer.retries().take();
-        let undone = undone.into_iter().map(|(code, count)| Undone { kind: None, code, count });
-        let lab = self.ground.usage()?;
-        Ok((Usage::of_peer(self.peer)?.in_lab(lab), undone.collect()))
-    }
-
     async fn harm(&mut self, faults: &[Fault], began: Instant) -> Result<Vec<Happened>, Failure> {
         faults::run(faults, self, began).await
     }

@@ -17,6 +17,7 @@ use pangea_peers::{cpu_us_by_thread, memory_bytes_peak};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use super::faults::{Fault, Happened};
+use super::gauge::Gauge;
 use super::ground::Ground;
 use super::measure::{END_DEADLINE, Measured, Subject, drive_settings, load, measure_all};
 use super::report::Report;
@@ -24,7 +25,7 @@ use super::stages::Threads;
 use super::usage::{self, RUNTIME_THREADS, Usage};
 use super::{Arguments, Via, check as checks};
 use crate::cluster::{Directory, Plan, replicas};
-use crate::drive::{Connection, Drive, THREADS, Undone, Within};
+use crate::drive::{Connection, Drive, THREADS, Within};
 use crate::failure::Failure;
 use crate::protocol::{WithProtocol, registry, with_protocol};
 use crate::signals::Signals;
@@ -167,38 +168,36 @@ async fn measure(
         nodes.0.iter().map(|node| vec![Connection::Within(node.within())]).collect();
     let runtimes = Ground::loopback().runtimes(connections.len());
     let drive = Drive::start(workload, &connections, &runtimes, &drive_settings(arguments));
-    let runs = measure_all(arguments, &drive, &[], &mut Ours { clients: &clients }).await?;
+    let gauge = Gauge::new(used, &clients);
+    let runs = measure_all(arguments, &drive, &[], &mut Ours, &gauge).await?;
     let committed = drive.end(END_DEADLINE).await?;
     let checked = checks::all(&clients, workload, settings, committed).await?;
     Ok(Measured::new(runs, load_secs, checked))
 }
 
-/// Nodes of this process. Nothing happens to them.
-struct Ours<'a> {
-    clients: &'a [Client],
+/// What nodes and load took, which this process is both of.
+fn used() -> Result<Usage, Failure> {
+    let process = usage::process(None)?;
+    let by_thread = cpu_us_by_thread(std::process::id());
+    // What the runtime does is the load's too: an open loop, and what is shown meanwhile.
+    let is_load = |name: &str| [THREADS, RUNTIME_THREADS].iter().any(|it| name.starts_with(it));
+    let of_load = by_thread.iter().filter(|(name, _)| is_load(name));
+    let load_cpu_us: f64 = of_load.map(|(_, us)| us).sum();
+    let threads = Threads { sql_us: 0.0, ..usage::threads(std::process::id()) };
+    Ok(Usage {
+        node_cpu_us: vec![(process.cpu_us - load_cpu_us).max(0.0)],
+        load_cpu_us,
+        threads: vec![threads],
+        node_memory_bytes: vec![process.memory_bytes],
+        node_memory_bytes_peak: memory_bytes_peak(std::process::id()).into_iter().collect(),
+        ..Usage::default()
+    })
 }
 
-impl Subject for Ours<'_> {
-    async fn used(&mut self) -> Result<(Usage, Vec<Undone>), Failure> {
-        let process = usage::process(None)?;
-        let by_thread = cpu_us_by_thread(std::process::id());
-        // What the runtime does is the load's too: an open loop, and what is shown meanwhile.
-        let is_load = |name: &str| [THREADS, RUNTIME_THREADS].iter().any(|it| name.starts_with(it));
-        let of_load = by_thread.iter().filter(|(name, _)| is_load(name));
-        let load_cpu_us: f64 = of_load.map(|(_, us)| us).sum();
-        let threads = Threads { sql_us: 0.0, ..usage::threads(std::process::id()) };
-        let mut used = Usage {
-            node_cpu_us: vec![(process.cpu_us - load_cpu_us).max(0.0)],
-            load_cpu_us,
-            threads: vec![threads],
-            node_memory_bytes: vec![process.memory_bytes],
-            node_memory_bytes_peak: memory_bytes_peak(std::process::id()).into_iter().collect(),
-            ..Usage::default()
-        };
-        used.ask(self.clients).await?;
-        Ok((used, Vec::new()))
-    }
+/// Nodes of this process. Nothing happens to them.
+struct Ours;
 
+impl Subject for Ours {
     async fn harm(&mut self, faults: &[Fault], _: Instant) -> Result<Vec<Happened>, Failure> {
         assert!(faults.is_empty(), "faults of nodes in one process are refused");
         Ok(Vec::new())

@@ -15,14 +15,14 @@ use pangea_peers::Kind;
 use tokio_postgres::Config;
 
 use super::check::{Checked, failed_check};
-use super::faults::{self, Fault, Happened};
+use super::faults;
+use super::gauge::Gauge;
 use super::ground::Ground;
-use super::measure::{END_DEADLINE, Measured, Ours, Subject, drive_settings, measure_all};
+use super::measure::{END_DEADLINE, Measured, Ours, drive_settings, measure_all};
 use super::peer::Theirs;
-use super::usage::Usage;
 use super::{Arguments, Via, bar};
 use crate::cluster::{Cluster, Member, replicas};
-use crate::drive::{self, Door, Drive, Undone};
+use crate::drive::{self, Door, Drive};
 use crate::failure::Failure;
 use crate::protocol::{GuaranteeOf, with_protocol};
 use crate::script::{self, Clients, Retries, Script, Seat};
@@ -119,9 +119,10 @@ pub(super) async fn ours(
     replicas::settled(&clients).await?;
     let drive = work.start(ground).await?;
     let faults = faults::check(&arguments.faults, &cluster.plan, arguments.secs)?;
-    let ours = Ours { ground, cluster, clients: &clients };
-    let mut subject = Scripted { inner: ours, retries: work.retries.clone() };
-    let runs = measure_all(arguments, &drive, &faults, &mut subject).await?;
+    let gauge = Gauge::of_nodes(ground, cluster.numbers(), &clients);
+    let gauge = gauge.with_retries(work.retries.clone());
+    let mut ours = Ours { ground, cluster, clients: &clients };
+    let runs = measure_all(arguments, &drive, &faults, &mut ours, &gauge).await?;
     let committed = drive.end(END_DEADLINE).await?;
     let (version, digest) = replicas::equal(&clients).await?;
     let facts = work.check(committed.as_ref()).await?;
@@ -152,12 +153,12 @@ pub(super) async fn theirs(
     let load_secs = work.rows().await?;
     let drive = work.start(ground).await?;
     let faults = faults::check(&arguments.faults, plan, arguments.secs)?;
-    let inner = Theirs { ground, peer, plan };
-    let mut subject = Scripted { inner, retries: work.retries.clone() };
-    let runs = measure_all(arguments, &drive, &faults, &mut subject).await?;
+    let gauge = Gauge::of_peer(ground, peer).with_retries(work.retries.clone());
+    let mut subject = Theirs { ground, peer, plan };
+    let runs = measure_all(arguments, &drive, &faults, &mut subject, &gauge).await?;
     let committed = drive.end(END_DEADLINE).await?;
     let facts = work.check(committed.as_ref()).await?;
-    let equal = subject.inner.peer.check_equal().await.map_err(|error| failed_check(&error))?;
+    let equal = subject.peer.check_equal().await.map_err(|error| failed_check(&error))?;
     let facts = format!("{}; {facts}", equal.facts);
     let digest = format!("{:016x}", equal.digest);
     Ok(Measured::new(runs, load_secs, Checked { digest, version: None, workload: facts }))
@@ -231,23 +232,5 @@ impl<'a> Work<'a> {
     async fn check(&self, committed: Option<&script::Committed>) -> Result<String, Failure> {
         let (config, seat) = &self.servers[0];
         script::check::run(self.script, config, seat, committed).await
-    }
-}
-
-/// Servers whose clients do things again by themselves.
-struct Scripted<S> {
-    inner: S,
-    retries: Arc<Retries>,
-}
-
-impl<S: Subject> Subject for Scripted<S> {
-    async fn used(&mut self) -> Result<(Usage, Vec<Undone>), Failure> {
-        let (used, mut undone) = self.inner.used().await?;
-        undone.extend(self.retries.take());
-        Ok((used, undone))
-    }
-
-    async fn harm(&mut self, faults: &[Fault], began: Instant) -> Result<Vec<Happened>, Failure> {
-        self.inner.harm(faults, began).await
     }
 }

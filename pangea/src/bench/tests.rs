@@ -57,3 +57,15 @@ fn settings_reach_the_plan_and_unknown_ones_are_refused() {
         assert!(matches!(error, Failure::Usage(_)), "{wrong}: {error}");
     }
 }
+
+#[test]
+fn results_of_another_run_are_gone_before_this_one_can_fail() {
+    let directory = tempfile::tempdir().unwrap();
+    let [older, link] = ["older.json", "link"].map(|name| directory.path().join(name));
+    std::fs::write(&older, "{}").unwrap();
+    std::os::unix::fs::symlink("/dev/null", &link).unwrap();
+    for path in [&older, &link, &directory.path().join("none.json")] {
+        remove_older(path).unwrap();
+    }
+    assert!(!older.exists() && link.exists());
+}

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use pangea_node::client::Client;
 use pangea_node::driver::Way;
 use pangea_node::transport::{LaneReport, LinkReport};
-use pangea_peers::{Peer, Process, cpu_us_by_thread, memory_bytes_peak};
+use pangea_peers::{Meter, Process, cpu_us_by_thread, memory_bytes_peak};
 
 use super::ground::LabUsage;
 use super::stages::Threads;
-use crate::cluster::Cluster;
+use crate::cluster::Number;
 use crate::failure::Failure;
 
 /// What a runtime calls its threads: in a node, those that serve PostgreSQL's protocol.
@@ -101,51 +101,78 @@ fn grown_by(after: f64, before: f64) -> f64 {
     if after >= before { after - before } else { after }
 }
 
-impl Usage {
-    /// Reads all of it.
+/// What a node tells of itself, since it started.
+#[derive(Clone, Debug, Default)]
+pub struct Told {
+    sent: Vec<Carried>,
+    counters: BTreeMap<String, u64>,
+    ways: Vec<Way>,
+}
+
+impl Told {
+    /// Asks a node, one of so many, everything at once.
     ///
     /// # Errors
-    /// When a node is gone.
-    pub async fn read(cluster: &mut Cluster, clients: &[Client]) -> Result<Self, Failure> {
-        let mut usage = Self { load_cpu_us: process(None)?.cpu_us, ..Self::default() };
-        for member in &mut cluster.members {
-            let pid = member.pid();
-            let gone = || Failure::Failed(format!("the node in {} is gone", member.region()));
-            let pid = pid.ok_or_else(gone)?;
-            let process = process(Some(pid))?;
-            usage.node_cpu_us.push(process.cpu_us);
-            usage.threads.push(threads(pid));
-            usage.node_memory_bytes.push(process.memory_bytes);
-            usage.node_memory_bytes_peak.extend(memory_bytes_peak(pid));
+    /// When it is gone.
+    pub async fn ask(client: &Client, nodes: usize) -> Result<Self, Failure> {
+        let lost = |error| Failure::failed(client.region(), error);
+        let answers = tokio::try_join!(client.links(), client.status(), client.ways());
+        let (links, status, ways) = answers.map_err(lost)?;
+        let mut sent = vec![Carried::default(); nodes];
+        for link in links {
+            sent[link.peer.index()] = Carried::of(&link);
         }
-        usage.ask(clients).await?;
+        Ok(Self { sent, counters: status.counters, ways })
+    }
+
+    /// What nodes told before and after some time, such that each has told something. Of one that
+    /// was silent at either end it is not known what it did meanwhile: it counts as nothing.
+    pub fn pairs(before: Vec<Option<Self>>, after: Vec<Option<Self>>) -> [Vec<Self>; 2] {
+        let pair = |(before, after): (Option<Self>, Option<Self>)| match (before, after) {
+            (Some(before), Some(after)) => (before, after),
+            (one, other) => {
+                let known = Self { ways: Vec::new(), ..one.or(other).unwrap_or_default() };
+                (known.clone(), known)
+            }
+        };
+        let (before, after) = before.into_iter().zip(after).map(pair).unzip();
+        [before, after]
+    }
+}
+
+impl Usage {
+    /// Reads what the processes of nodes and the load took. One that does not run took nothing.
+    ///
+    /// # Errors
+    /// When `/proc` can't be read.
+    pub fn of_nodes(numbers: &[Number]) -> Result<Self, Failure> {
+        let mut usage = Self { load_cpu_us: process(None)?.cpu_us, ..Self::default() };
+        for number in numbers {
+            let pid = number.get();
+            let found = pid.and_then(|pid| process(Some(pid)).ok());
+            usage.node_cpu_us.push(found.map_or(0.0, |process| process.cpu_us));
+            usage.threads.push(pid.map(threads).unwrap_or_default());
+            usage.node_memory_bytes.push(found.map_or(0, |process| process.memory_bytes));
+            usage.node_memory_bytes_peak.push(pid.and_then(memory_bytes_peak).unwrap_or(0));
+        }
         Ok(usage)
     }
 
-    /// Adds what nodes say of themselves.
-    ///
-    /// # Errors
-    /// When one is gone.
-    pub async fn ask(&mut self, clients: &[Client]) -> Result<(), Failure> {
-        for client in clients {
-            let lost = |error| Failure::failed(client.region(), error);
-            let mut sent = vec![Carried::default(); clients.len()];
-            for link in client.links().await.map_err(lost)? {
-                sent[link.peer.index()] = Carried::of(&link);
-            }
+    /// Adds what nodes told.
+    pub fn add(&mut self, told: Vec<Told>) {
+        for Told { sent, counters, ways } in told {
             self.links.push(sent);
-            self.counters.push(client.status().await.map_err(lost)?.counters);
-            self.ways.push(client.ways().await.map_err(lost)?);
+            self.counters.push(counters);
+            self.ways.push(ways);
         }
-        Ok(())
     }
 
     /// Reads what a peer used. What its servers send to each other, nobody counts.
     ///
     /// # Errors
     /// When `/proc` can't be read.
-    pub fn of_peer(peer: &Peer) -> Result<Self, Failure> {
-        let servers = peer.usage();
+    pub fn of_peer(meter: &Meter) -> Result<Self, Failure> {
+        let servers = meter.usage();
         Ok(Self {
             node_cpu_us: servers.iter().map(|server| server.cpu_us).collect(),
             load_cpu_us: process(None)?.cpu_us,
@@ -242,6 +269,24 @@ mod tests {
         assert_eq!(of(9.0).since(&of(4.0)).node_cpu_us, [5.0]);
         assert_eq!(of(3.0).since(&of(4.0)).node_cpu_us, [3.0], "it was started again");
         assert_eq!(before.since(&after).links, links(10, 4), "and so were its links");
+    }
+
+    #[test]
+    fn a_node_that_was_silent_at_one_end_counts_for_nothing() {
+        let told = |epochs| {
+            let counters = BTreeMap::from([("epochs".to_owned(), epochs)]);
+            Some(Told { sent: vec![Carried::default(); 3], counters, ways: Vec::new() })
+        };
+        let [before, after] =
+            Told::pairs(vec![told(3), None, told(8)], vec![told(10), told(700), None]);
+        let of = |told| {
+            let mut usage = Usage::default();
+            usage.add(told);
+            usage
+        };
+        let since = of(after).since(&of(before));
+        let epochs: Vec<u64> = since.counters.iter().map(|it| it["epochs"]).collect();
+        assert_eq!((epochs, since.links.len()), (vec![7, 0, 0], 3));
     }
 
     #[test]

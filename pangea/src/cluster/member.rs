@@ -5,6 +5,8 @@ use std::fs::File;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use pangea_node::client::Client;
@@ -33,6 +35,23 @@ pub struct Member {
     /// What has the process run in a place of its own.
     front: Vec<OsString>,
     child: Option<Child>,
+    number: Number,
+}
+
+/// The number of a node's process, for whoever has not the node itself: it stays right when the
+/// node is killed and started again.
+#[derive(Clone, Debug, Default)]
+pub struct Number(Arc<AtomicU32>);
+
+impl Number {
+    /// It, while there is a process.
+    pub fn get(&self) -> Option<u32> {
+        Some(self.0.load(Ordering::Relaxed)).filter(|number| *number != 0)
+    }
+
+    fn set(&self, number: Option<u32>) {
+        self.0.store(number.unwrap_or(0), Ordering::Relaxed);
+    }
 }
 
 impl Member {
@@ -41,7 +60,13 @@ impl Member {
         let directory = directory.join(&config.me().region);
         let spot = plan.spots.get(config.node.index());
         let front = spot.map(|spot| spot.front.clone()).unwrap_or_default();
-        Self { config, directory, is_metered: plan.is_metered, front, child: None }
+        let (is_metered, number) = (plan.is_metered, Number::default());
+        Self { config, directory, is_metered, front, child: None, number }
+    }
+
+    /// What always says which process it is.
+    pub fn number(&self) -> Number {
+        self.number.clone()
     }
 
     /// The name of its region.
@@ -92,6 +117,7 @@ impl Member {
         };
         let mut child = self.spawn().map_err(|error| cant(&error))?;
         let stdout = child.stdout.take().expect("stdout is a pipe");
+        self.number.set(child.id());
         self.child = Some(child);
         let mut line = String::new();
         let mut stdout = BufReader::new(stdout);
@@ -163,6 +189,7 @@ impl Member {
     /// Ends the process as a loss of power would: with SIGKILL. Returns when it is gone.
     pub async fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
+            self.number.set(None);
             // Fails only where the process is gone already.
             let _ = child.kill().await;
         }
@@ -194,6 +221,7 @@ impl Member {
     pub async fn stop(&mut self) -> Result<(), Failure> {
         self.resume();
         let Some(mut child) = self.child.take() else { return Ok(()) };
+        self.number.set(None);
         drop(child.stdin.take());
         let region = self.region();
         match tokio::time::timeout(STOP_DEADLINE, child.wait()).await {

@@ -30,7 +30,7 @@ use tokio::task::JoinSet;
 use crate::failure::Failure;
 use crate::signals::Signals;
 use kept::Kept;
-pub use member::Member;
+pub use member::{Member, Number};
 pub use plan::{Plan, RoundTrip, Spot};
 pub use regions::{Regions, durability};
 use temporary::Temporary;
@@ -155,6 +155,11 @@ impl Cluster {
             clients.push(member.client().await?);
         }
         Ok(clients)
+    }
+
+    /// What says which processes its nodes are, in order.
+    pub fn numbers(&self) -> Vec<Number> {
+        self.members.iter().map(Member::number).collect()
     }
 
     /// Waits until every node can commit: there is a coordinator, and it is heard of everywhere.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use super::{Line, Phase, Terminal};
+use super::{Line, Phase, Shared, Terminal};
 
 /// Calls of a region in flight at a time. Whoever has that many does not keep up, and more would
 /// measure nothing but the memory of the load.
@@ -50,7 +50,7 @@ pub(super) async fn arrive(
                     }
                 });
             }
-            Err(_) => shared.counted().stats.shed += 1,
+            Err(_) => shed(&shared),
         }
         turn = (turn + 1) % terminals.len();
         due += gap(per_sec, &mut rng);
@@ -58,6 +58,14 @@ pub(super) async fn arrive(
         tokio::task::yield_now().await;
     }
     while in_flight.join_next().await.is_some() {}
+}
+
+/// Counts a call that was not made, as one that ends is counted: within the measured time.
+fn shed(shared: &Shared) {
+    let mut counted = shared.counted();
+    if shared.is_in(Phase::Measured) {
+        counted.stats.shed += 1;
+    }
 }
 
 /// The time until the next call.
@@ -68,7 +76,23 @@ fn gap(per_sec: f64, rng: &mut fastrand::Rng) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Drive, Pace, Settings};
     use super::*;
+
+    #[test]
+    fn calls_that_warming_up_did_not_make_are_not_those_of_the_first_run() {
+        let settings = Settings { clients: 0, seed: 1, pace: Pace::Open { per_sec: 1.0 } };
+        let calls = |_| unreachable!("there are no clients");
+        let drive = Drive::start_calls(&calls, &[], &[], &settings);
+        shed(&drive.shared);
+        drive.enter(Phase::Measured);
+        shed(&drive.shared);
+        shed(&drive.shared);
+        assert_eq!(drive.take_stats().shed, 2);
+        drive.enter(Phase::Unmeasured);
+        shed(&drive.shared);
+        assert_eq!(drive.take_stats().shed, 0);
+    }
 
     #[test]
     fn gaps_are_those_of_a_poisson_process() {

@@ -227,6 +227,28 @@ fn an_interrupted_sweep_has_a_report_and_goes_on_where_it_was() {
 }
 
 #[test]
+fn a_plan_that_was_edited_overwrites_no_result_of_the_one_before() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut fake = Fake::default();
+    sweep(PLAN, &mut fake, directory.path(), false).unwrap();
+    let texts = || {
+        let files = std::fs::read_dir(directory.path().join("runs")).unwrap();
+        let text = |file: std::io::Result<std::fs::DirEntry>| {
+            std::fs::read_to_string(file.unwrap().path()).unwrap()
+        };
+        files.map(text).collect::<std::collections::BTreeSet<_>>()
+    };
+    let before = texts();
+    // The new points are the first, so that the others come later than they did.
+    let edited = PLAN.replace("zipf = [0.3, 0.9]", "zipf = [1.2, 0.3, 0.9]");
+    sweep(&edited, &mut fake, directory.path(), true).unwrap();
+    assert_eq!((before.len(), fake.runs.borrow().len()), (18, 27));
+    assert!(texts().len() == 27 && texts().is_superset(&before));
+    sweep(&edited, &mut fake, directory.path(), true).unwrap();
+    assert_eq!(fake.runs.borrow().len(), 27, "all are found again");
+}
+
+#[test]
 fn a_run_that_fails_its_check_has_no_throughput_and_says_why() {
     let directory = tempfile::tempdir().unwrap();
     let mut fake = Fake { failing: Some(50.0), ..Fake::default() };
