@@ -375,32 +375,40 @@ pub fn run(line: &CommandLine) -> Result<(), Failure> {
 }
 
 fn run_one(arguments: &Arguments) -> Result<(), Failure> {
-    arguments.check()?;
+    let plan = arguments.check()?;
+    let (needed, free) = (sweep::needs(arguments, &plan).memory_mb, memory_mb());
+    if needed > free {
+        return Err(Failure::Usage(format!(
+            "this needs about {needed:.0} MB of memory, and {free:.0} MB are free: take fewer \
+             regions or less data"
+        )));
+    }
     if let Some(path) = &arguments.json {
-        remove_older(path)?;
+        make_way(path)?;
     }
     let report = match (arguments.peer, arguments.via) {
         (Some(kind), _) => peer::run(arguments, kind)?,
         (None, Via::Process) => process::run(arguments)?,
         (None, Via::Native | Via::Postgres) => run_cluster(arguments)?,
     };
+    crate::say(report.to_string().trim_end())?;
     if let Some(path) = &arguments.json {
-        let written = std::fs::write(path, report.to_json());
         let cant = |error| Failure::failed(format!("can't write {}", path.display()), error);
-        written.map_err(cant)?;
+        std::fs::write(path, report.to_json()).map_err(cant)?;
     }
-    print!("{report}");
     Ok(())
 }
 
-/// Removes results of another run, which would be taken for those of this one when it fails. A
-/// device or a link, as `/dev/stdout` is, holds none and stays.
-fn remove_older(path: &Path) -> Result<(), Failure> {
-    if !std::fs::symlink_metadata(path).is_ok_and(|found| found.is_file()) {
+/// Sees that results can be written, before there are any, and removes those of another run, which
+/// would be taken for those of this one when it fails. A device or a link, as `/dev/stdout` is,
+/// holds none and stays.
+fn make_way(path: &Path) -> Result<(), Failure> {
+    let found = std::fs::symlink_metadata(path);
+    if found.is_ok_and(|found| !found.is_file()) {
         return Ok(());
     }
-    let cant = |error| Failure::failed(format!("can't replace {}", path.display()), error);
-    std::fs::remove_file(path).map_err(cant)
+    let made = std::fs::File::create(path).and_then(|_| std::fs::remove_file(path));
+    made.map_err(|error| Failure::failed(format!("can't write {}", path.display()), error))
 }
 
 /// Runs the benchmark of a cluster of ours.

@@ -312,6 +312,14 @@ fn shares(counters: &BTreeMap<String, u64>) -> BTreeMap<&'static str, f64> {
     shares
 }
 
+/// A load of which less ended than this share, others waiting, is more than could be done.
+const KEPT_UP: f64 = 0.95;
+
+/// So many of a thing, in words.
+fn count(many: usize, thing: &str) -> String {
+    format!("{many} {thing}{}", if many == 1 { "" } else { "s" })
+}
+
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.fmt_parts(f)?;
@@ -320,7 +328,7 @@ impl fmt::Display for Report {
             if parts.is_empty() { "none".to_owned() } else { parts.join(", ") }
         };
         let percent = |of: f64| format!("{:.2} %", of * 100.0);
-        let shares = self.shares.iter().map(|(name, share)| format!("{} {name}", percent(*share)));
+        let share = |name| percent(self.shares.get(name).copied().unwrap_or(0.0));
         let finished = self.committed + self.aborts.values().sum::<u64>();
         let aborts = self.aborts.iter().map(|(code, count)| {
             format!("{code} {count} ({})", percent(*count as f64 / finished as f64))
@@ -338,32 +346,50 @@ impl fmt::Display for Report {
         if let Some(rate) = self.settings.rate_per_sec {
             let Latency { p50, p99, .. } = self.late_ms;
             let shed = self.shed;
+            let ended = self.throughput_per_sec * finished as f64 / self.committed.max(1) as f64;
+            let behind = match ended < rate * KEPT_UP {
+                true => ": it did not keep up, and latencies are of those that ended",
+                false => "",
+            };
             writeln!(
                 f,
-                "  offered      {rate}/s; calls were made {p50:.1} ms late (p99 {p99:.1} ms), \
-                 {shed} were not made"
+                "  offered      {rate}/s, of which {ended:.0}/s ended{behind}; calls were made \
+                 {p50:.1} ms late (p99 {p99:.1} ms), {shed} were not made"
             )?;
         }
-        if !self.settings.is_peer {
-            writeln!(f, "  executions   {}", joined(shares.collect()))?;
+        if !self.settings.is_peer && !self.shares.is_empty() {
+            writeln!(
+                f,
+                "  executions   {} valid, {} re-executed ({} stale, {} conflicting), {} ordered",
+                share("valid"),
+                share("re-executed"),
+                share("stale"),
+                share("conflicting"),
+                share("ordered")
+            )?;
         }
         write!(f, "{}{}", self.costs, self.waterfall)?;
         let Checked { digest, version, workload: facts } = &self.check;
         let at = version.map(|version| format!(" at v{version}")).unwrap_or_default();
-        writeln!(f, "  check        {} replicas equal{at}: {digest}", regions.len())?;
+        let replicas = count(regions.len(), "replica");
+        writeln!(f, "  check        {replicas} equal{at}: {digest}")?;
         writeln!(f, "               {facts}")?;
         if let [most, .., least] = &self.throughput_per_sec_of_runs[..] {
             let runs = self.throughput_per_sec_of_runs.len();
             writeln!(f, "  runs         {runs}, of {least:.0} to {most:.0} transactions a second")?;
         }
+        let load = match self.settings.rate_per_sec {
+            Some(rate) => format!("{rate} calls a second"),
+            None => format!("{clients} clients"),
+        };
         writeln!(
             f,
-            "{workload} on {protocol}: {:.0} transactions a second, p50 {:.1} ms, p99 {:.1} ms ({} \
-             regions, {rtt_ms_max} ms, {clients} clients)",
+            "{workload} on {protocol}: {:.0} transactions a second, p50 {:.1} ms, p99 {:.1} ms \
+             ({}, {rtt_ms_max} ms, {load})",
             self.throughput_per_sec,
             self.latency_ms.p50,
             self.latency_ms.p99,
-            regions.len(),
+            count(regions.len(), "region"),
         )
     }
 }

@@ -21,7 +21,7 @@ use crate::failure::Failure;
 use crate::script::Script;
 use crate::signals::Signals;
 use crate::sizes::Sizes;
-use crate::{bench, sim};
+use crate::{bench, cluster, sim};
 
 /// Options of `pangea sim` that a prediction takes beside its own.
 const OF_SIM: [&str; 4] = ["workload", "protocol", "clients", "seed"];
@@ -219,14 +219,7 @@ fn check(point: &Point) -> Result<Needs, String> {
             let line = RealLine::try_parse_from(arguments).map_err(|error| first_line(&error))?;
             let plan = line.bench.check().map_err(|failure| failure.to_string())?;
             let (workload, _) = line.bench.names();
-            let size = Size::of(workload, line.bench.sizes, plan.regions.len());
-            let secs = (line.bench.warmup + line.bench.secs) as f64;
-            let needs = match line.bench.peer() {
-                Some((kind, clients)) => {
-                    size.needs_of_peer(kind, clients, plan.round_trip_ms_max(), secs)
-                }
-                None => size.needs(secs),
-            };
+            let needs = needs(&line.bench, &plan);
             // A result is of the file as it was.
             let file = Script::is_named(workload).then(|| std::fs::read(workload).ok()).flatten();
             let inputs = file.map_or(needs.inputs, |bytes| fingerprint(&bytes));
@@ -237,6 +230,17 @@ fn check(point: &Point) -> Result<Needs, String> {
             let line = line.map_err(|error| first_line(&error))?;
             line.sim.check_prediction().map_err(|failure| failure.to_string())
         }
+    }
+}
+
+/// What a benchmark takes, about.
+pub fn needs(bench: &bench::Arguments, plan: &cluster::Plan) -> Needs {
+    let (workload, _) = bench.names();
+    let size = Size::of(workload, bench.sizes, plan.regions.len());
+    let secs = (bench.warmup + bench.secs) as f64;
+    match bench.peer() {
+        Some((kind, clients)) => size.needs_of_peer(kind, clients, plan.round_trip_ms_max(), secs),
+        None => size.needs(secs),
     }
 }
 

@@ -65,7 +65,8 @@ fn results_of_another_run_are_gone_before_this_one_can_fail() {
     std::fs::write(&older, "{}").unwrap();
     std::os::unix::fs::symlink("/dev/null", &link).unwrap();
     for path in [&older, &link, &directory.path().join("none.json")] {
-        remove_older(path).unwrap();
+        make_way(path).unwrap();
     }
     assert!(!older.exists() && link.exists());
+    assert!(make_way(&directory.path().join("no such directory/it.json")).is_err());
 }
