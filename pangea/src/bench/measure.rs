@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use pangea_core::ids::NodeId;
-use pangea_core::workload::{self, Workload};
+use pangea_core::workload::{self, Commits, Workload};
 use pangea_node::client::Client;
 use tokio::runtime::Handle;
 
@@ -13,11 +13,11 @@ use super::ground::Ground;
 use super::usage::Usage;
 use super::{Arguments, Via, bar};
 use crate::cluster::{Cluster, replicas};
-use crate::drive::{self, Connection, Door, Drive, Phase, Stats, Undone};
+use crate::drive::{self, Connection, Door, Drive, Ended, Phase, Stats, Undone};
 use crate::failure::Failure;
 
 /// How long calls in flight may take when the load ends.
-pub const END_DEADLINE: Duration = Duration::from_secs(30);
+const END_DEADLINE: Duration = Duration::from_secs(30);
 /// How often the progress bar moves.
 const TICK: Duration = Duration::from_millis(200);
 /// How long a client may take to reach a node's SQL address: one that can't tries again.
@@ -107,8 +107,8 @@ pub(super) async fn ours(
     let faults = faults::check(&arguments.faults, &cluster.plan, arguments.secs)?;
     let mut ours = Ours { ground, cluster, clients: &clients };
     let runs = measure_all(arguments, &drive, &faults, &mut ours).await?;
-    let committed = drive.end(END_DEADLINE).await?;
-    let checked = check::all(&clients, workload, settings, committed).await?;
+    let commits = ended(drive, !faults.is_empty()).await?;
+    let checked = check::all(&clients, workload, settings, commits).await?;
     Ok(Measured::new(runs, load_secs, checked))
 }
 
@@ -253,10 +253,20 @@ pub(super) async fn measure_all(
         stats.add_retries(undone);
         // Of what ended between the two lines above nobody wants to know.
         drop(drive.take_stats());
-        check::each_has_an_outcome(&stats, !faults.is_empty())?;
+        check::has_measured(&stats, !faults.is_empty())?;
         runs.push(Run { stats, elapsed, used: after.since(&before), happened });
     }
     Ok(runs)
+}
+
+/// Lets the clients end, and says what has committed since they began.
+///
+/// # Errors
+/// When a call has no outcome, as only faults may have it, in whatever phase that was.
+pub(super) async fn ended(drive: Drive, has_faults: bool) -> Result<Commits, Failure> {
+    let Ended { commits, errors } = drive.end(END_DEADLINE).await?;
+    check::each_has_an_outcome(&errors, has_faults)?;
+    Ok(commits)
 }
 
 /// Makes the tables, and says how many seconds that took.

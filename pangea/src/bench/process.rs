@@ -18,7 +18,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use super::faults::{Fault, Happened};
 use super::ground::Ground;
-use super::measure::{END_DEADLINE, Measured, Subject, drive_settings, load, measure_all};
+use super::measure::{Measured, Subject, drive_settings, ended, load, measure_all};
 use super::report::Report;
 use super::stages::Threads;
 use super::usage::{self, RUNTIME_THREADS, Usage};
@@ -168,8 +168,8 @@ async fn measure(
     let runtimes = Ground::loopback().runtimes(connections.len());
     let drive = Drive::start(workload, &connections, &runtimes, &drive_settings(arguments));
     let runs = measure_all(arguments, &drive, &[], &mut Ours { clients: &clients }).await?;
-    let committed = drive.end(END_DEADLINE).await?;
-    let checked = checks::all(&clients, workload, settings, committed).await?;
+    let commits = ended(drive, false).await?;
+    let checked = checks::all(&clients, workload, settings, commits).await?;
     Ok(Measured::new(runs, load_secs, checked))
 }
 

@@ -10,14 +10,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use pangea_core::choice::Guarantee;
-use pangea_core::workload;
+use pangea_core::workload::{self, Commits};
 use pangea_peers::Kind;
 use tokio_postgres::Config;
 
 use super::check::{Checked, failed_check};
 use super::faults::{self, Fault, Happened};
 use super::ground::Ground;
-use super::measure::{END_DEADLINE, Measured, Ours, Subject, drive_settings, measure_all};
+use super::measure::{Measured, Ours, Subject, drive_settings, ended, measure_all};
 use super::peer::Theirs;
 use super::usage::Usage;
 use super::{Arguments, Via, bar};
@@ -122,9 +122,9 @@ pub(super) async fn ours(
     let ours = Ours { ground, cluster, clients: &clients };
     let mut subject = Scripted { inner: ours, retries: work.retries.clone() };
     let runs = measure_all(arguments, &drive, &faults, &mut subject).await?;
-    let committed = drive.end(END_DEADLINE).await?;
+    let commits = ended(drive, !faults.is_empty()).await?;
     let (version, digest) = replicas::equal(&clients).await?;
-    let facts = work.check(committed.as_ref()).await?;
+    let facts = work.check(&commits).await?;
     let (version, digest) = (Some(version.0), format!("{digest:016x}"));
     Ok(Measured::new(runs, load_secs, Checked { digest, version, workload: facts }))
 }
@@ -155,8 +155,8 @@ pub(super) async fn theirs(
     let inner = Theirs { ground, peer, plan };
     let mut subject = Scripted { inner, retries: work.retries.clone() };
     let runs = measure_all(arguments, &drive, &faults, &mut subject).await?;
-    let committed = drive.end(END_DEADLINE).await?;
-    let facts = work.check(committed.as_ref()).await?;
+    let commits = ended(drive, !faults.is_empty()).await?;
+    let facts = work.check(&commits).await?;
     let equal = subject.inner.peer.check_equal().await.map_err(|error| failed_check(&error))?;
     let facts = format!("{}; {facts}", equal.facts);
     let digest = format!("{:016x}", equal.digest);
@@ -228,9 +228,9 @@ impl<'a> Work<'a> {
         Ok(Drive::start_calls(&calls, &connections, &runtimes, &settings))
     }
 
-    async fn check(&self, committed: Option<&script::Committed>) -> Result<String, Failure> {
+    async fn check(&self, commits: &Commits) -> Result<String, Failure> {
         let (config, seat) = &self.servers[0];
-        script::check::run(self.script, config, seat, committed).await
+        script::check::run(self.script, config, seat, commits).await
     }
 }
 
