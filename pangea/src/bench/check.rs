@@ -85,3 +85,26 @@ pub async fn all(
         Err(violation) => failed(violation),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn errors(counts: &[(&'static str, u64)]) -> Errors {
+        let first = counts.first().map(|(what, _)| format!("the first: {what}"));
+        Errors { counts: counts.iter().copied().collect(), first }
+    }
+
+    #[test]
+    fn without_faults_every_call_has_an_outcome_and_with_them_none_is_refused() {
+        assert!(each_has_an_outcome(&Errors::default(), false).is_ok());
+        let of_faults = errors(&[("outcome unknown", 1), ("not sent", 2)]);
+        assert!(each_has_an_outcome(&of_faults, true).is_ok());
+        let failure = each_has_an_outcome(&of_faults, false).unwrap_err().to_string();
+        let expected = "check failed: calls without an outcome: 2 not sent, 1 outcome unknown; \
+                        the first: outcome unknown";
+        assert_eq!(failure, expected);
+        let refused = errors(&[("refused", 1), ("outcome unknown", 1)]);
+        assert!(each_has_an_outcome(&refused, true).is_err());
+    }
+}

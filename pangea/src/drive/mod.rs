@@ -433,3 +433,32 @@ fn loaded(
 ) -> Result<(), Failure> {
     joined.expect("there is one to wait for").expect("a load does not panic")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pangea_core::ids::{SnapshotVersion, TxnId};
+
+    #[test]
+    fn what_has_no_outcome_is_counted_in_every_phase_and_what_may_have_committed_by_its_label() {
+        let started = Instant::now();
+        let mut counted = Counted::new(1);
+        let (txn, version) = (TxnId::default(), SnapshotVersion(1));
+        let committed = Ok(Outcome::Committed { txn, version, result: Vec::new() });
+        let ambiguous = Err(ClientError::Ambiguous("killed".to_owned()));
+        let not_sent = Err(ClientError::NotSent("not there".to_owned()));
+        let made = Made { label: "pay", written: Written::default(), at: started };
+        for is_measured in [false, true, false] {
+            for result in [&committed, &ambiguous, &not_sent] {
+                counted.end(0, &made, (Duration::ZERO, is_measured), result, started);
+            }
+        }
+        assert_eq!(counted.stats.committed(), [1]);
+        assert_eq!(counted.stats.errors.counts["outcome unknown"], 1);
+        assert_eq!(counted.errors.counts["outcome unknown"], 3);
+        assert_eq!(counted.errors.counts["not sent"], 3);
+        let commits = counted.ledger.commits();
+        assert_eq!((commits.committed["pay"], commits.unknown["pay"]), (3, 3));
+        assert_eq!(commits.bounds("pay"), 3..=6, "what was not sent has not committed");
+    }
+}

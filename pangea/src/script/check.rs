@@ -110,3 +110,53 @@ fn shown(row: &Row) -> String {
     let columns: Vec<String> = columns.collect();
     columns.join(", ")
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::super::read;
+    use super::*;
+
+    const SCRIPT: &str = "
+CREATE TABLE t (n int);
+-- transaction add
+UPDATE t SET n = n + 1;
+-- transaction take
+UPDATE t SET n = n - 1;
+-- check exact
+SELECT n = :committed_add FROM t;
+-- check between
+SELECT n BETWEEN :committed_add AND :committed_add + :unknown_add FROM t;
+-- check neither
+SELECT n FROM t WHERE n < 0;
+";
+
+    #[test]
+    fn a_count_that_is_not_known_is_asked_for_with_its_bounds_alone() {
+        let script = read::script(Path::new("s.sql"), SCRIPT, &[]).unwrap();
+        let client = pangea_core::workload::Client::new(0, 1, 1);
+        let seat = Seat { client, region: "eu".to_owned() };
+        let asked = |commits: &Commits| -> Vec<Option<String>> {
+            let asked = |check: &Check| {
+                let values = values(&script, check, &seat, commits)?;
+                Some(check.query.inlined(&values))
+            };
+            script.checks.iter().map(asked).collect()
+        };
+        let [exact, between, neither] = [
+            "SELECT n = 7 FROM t",
+            "SELECT n BETWEEN 7 AND 7 + 0 FROM t",
+            "SELECT n FROM t WHERE n < 0",
+        ]
+        .map(|text| Some(text.to_owned()));
+        let committed = [("add".to_owned(), 7)].into();
+        let known = Commits { committed, ..Commits::default() };
+        assert_eq!(asked(&known), [exact.clone(), between, neither.clone()]);
+        let of_another = Commits { unknown: [("take".to_owned(), 2)].into(), ..known.clone() };
+        assert_eq!(asked(&of_another)[0], exact, "nobody asks for those");
+        let unknown = Commits { unknown: [("add".to_owned(), 2)].into(), ..known };
+        let between = Some("SELECT n BETWEEN 7 AND 7 + 2 FROM t".to_owned());
+        assert_eq!(asked(&unknown), [None, between, neither]);
+    }
+}
