@@ -190,17 +190,18 @@ fn answer<P: Protocol>(handle: &Handle<P>, query: Query, reply: ClientReply) {
                 rows(pin.store(), table, &range, pin.version(), rows_max)
             });
         }
-        Query::Check { workload, settings, committed } => {
+        Query::Check { workload, settings, commits } => {
             let workload = match Workload::named(&workload, &settings) {
                 Err(error) => return reply.refuse(error.to_string()),
                 Ok(workload) => workload,
             };
             with_pin(handle, None, reply, |pin| {
                 let version = pin.version();
-                let verdict = workload.check(&Snapshot::new(pin.store(), version));
-                let verdict = verdict.and_then(|report| {
-                    let committed = committed.as_ref();
-                    committed.map_or(Ok(()), |it| workload.check_commits(&report, it))?;
+                let rows = Snapshot::new(pin.store(), version);
+                let verdict = workload.check(&rows).and_then(|report| {
+                    if let Some(commits) = &commits {
+                        workload.check_commits(&report, &rows, commits)?;
+                    }
                     Ok(report.to_string())
                 });
                 ClientAnswer::Checked { version, verdict: verdict.map_err(|it| it.to_string()) }

@@ -106,7 +106,9 @@ fn a_killed_node_comes_back_and_its_sessions_too() {
     let last: u64 = steps[steps.len() - 10..].iter().map(|it| it.as_u64().unwrap()).sum();
     assert!(last > 0, "clients of {victim} work again: {steps:?}");
     let check = json["check"]["workload"].as_str().unwrap();
-    assert!(check.contains("stock_and_orders"), "{check}");
+    let held = ["stock_and_orders", "every_order_once"];
+    assert!(held.iter().all(|name| check.contains(name)), "{check}");
+    assert!(!check.contains("not made"), "{check}");
 }
 
 #[test]

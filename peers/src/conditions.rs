@@ -4,10 +4,10 @@
 //! number of places where it is broken; and that the rows are those of the transactions that
 //! clients saw commit: each order is one New-Order, each line of history one Payment.
 
-use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 use pangea_core::workload::tpcc::tables::DISTRICTS;
-use pangea_core::workload::{Settings, Workload};
+use pangea_core::workload::{Commits, Settings, Workload};
 
 use crate::failure::Failure;
 
@@ -17,8 +17,8 @@ pub(crate) struct Condition {
     pub name: String,
     /// A query of one number.
     pub query: String,
-    /// The number.
-    pub expected: i64,
+    /// What the number can be.
+    pub expected: RangeInclusive<i64>,
 }
 
 /// Name and query, whose answer must be 0.
@@ -100,17 +100,13 @@ pub(crate) fn tables(workload: &Workload) -> &'static [&'static str] {
     }
 }
 
-/// What must be true, after the load and so many transactions of each label; nobody knows how many
-/// where some have an unknown outcome.
-pub(crate) fn all(
-    workload: &Workload,
-    settings: &Settings,
-    committed: Option<&BTreeMap<String, u64>>,
-) -> Vec<Condition> {
+/// What must be true, after the load and these commits. Of calls of unknown outcome any number may
+/// have committed.
+pub(crate) fn all(workload: &Workload, settings: &Settings, commits: &Commits) -> Vec<Condition> {
     let condition = |name: &str, query: &str, expected: u64| Condition {
         name: name.to_owned(),
         query: query.to_owned(),
-        expected: expected as i64,
+        expected: expected as i64..=expected as i64,
     };
     if let Workload::Ycsb(_) = workload {
         let len = settings.value_len;
@@ -137,31 +133,48 @@ pub(crate) fn all(
         ),
     ];
     all.extend(TPCC.map(|(name, query)| condition(name, query, 0)));
-    if let Some(committed) = committed {
-        let count = |label: &str| committed.get(label).copied().unwrap_or(0);
-        all.push(condition(
-            "orders, of the load and of the New-Orders that committed",
-            "SELECT count(*) FROM orders",
-            districts * u64::from(scale.orders) + count("new-order"),
-        ));
-        all.push(condition(
-            "payments, of the load and of the Payments that committed",
-            "SELECT count(*) FROM history",
-            districts * u64::from(scale.customers) + count("payment"),
-        ));
-    }
+    let left_behind = |name: &str, query: &str, loaded: u64, label: &str| {
+        let (least, most) = commits.bounds(label).into_inner();
+        let loaded = loaded as i64;
+        let expected = loaded + least..=loaded + most;
+        Condition { name: name.to_owned(), query: query.to_owned(), expected }
+    };
+    all.push(left_behind(
+        "orders, of the load and of the New-Orders that committed",
+        "SELECT count(*) FROM orders",
+        districts * u64::from(scale.orders),
+        "new-order",
+    ));
+    all.push(left_behind(
+        "payments, of the load and of the Payments that committed",
+        "SELECT count(*) FROM history",
+        districts * u64::from(scale.customers),
+        "payment",
+    ));
     all
 }
 
 impl Condition {
     /// Fails when the answer is another number.
     pub fn judge(&self, answer: i64) -> Result<(), Failure> {
-        let Self { name, expected, .. } = self;
-        match answer == *expected {
-            true => Ok(()),
-            false => Err(Failure::Failed(format!("{name}: {answer}, and not {expected}"))),
-        }
+        judge_within(&self.name, answer, &self.expected)
     }
+}
+
+/// Fails when a number is not what it can be.
+pub(crate) fn judge_within(
+    name: &str,
+    found: i64,
+    expected: &RangeInclusive<i64>,
+) -> Result<(), Failure> {
+    if expected.contains(&found) {
+        return Ok(());
+    }
+    let (least, most) = (expected.start(), expected.end());
+    Err(Failure::Failed(match least == most {
+        true => format!("{name}: {found}, and not {least}"),
+        false => format!("{name}: {found}, and not from {least} to {most}"),
+    }))
 }
 
 /// Fails when two places don't hold the same rows.
@@ -175,5 +188,42 @@ pub(crate) fn judge_equal<D: PartialEq + std::fmt::Debug>(
         Some((place, other)) => Err(Failure::Failed(format!(
             "{table} differs: {digest:?} in {first}, {other:?} in {place}"
         ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn condition(name: &str, commits: &Commits) -> Condition {
+        let settings = Settings { warehouses: 2, ..Settings::default() };
+        let workload = Workload::named("tpcc-nopay", &settings).expect("a workload");
+        let mut all = all(&workload, &settings, commits).into_iter();
+        all.find(|it| it.name.starts_with(name)).expect("there is such a condition")
+    }
+
+    #[test]
+    fn rows_are_held_to_what_committed_and_to_no_more_than_may_have() {
+        let known = Commits {
+            committed: [("new-order".to_owned(), 10), ("payment".to_owned(), 7)].into(),
+            ..Commits::default()
+        };
+        let orders = condition("orders", &known);
+        assert!(orders.judge(60_010).is_ok());
+        for wrong in [60_009, 60_011] {
+            let error = orders.judge(wrong).unwrap_err().to_string();
+            assert!(error.contains(&format!("{wrong}, and not 60010")), "{error}");
+        }
+        let unknown = [("new-order".to_owned(), 2)].into();
+        let some_unknown = Commits { unknown, ..known };
+        let orders = condition("orders", &some_unknown);
+        assert!((60_010..=60_012).all(|found| orders.judge(found).is_ok()));
+        for wrong in [60_009, 60_013] {
+            let error = orders.judge(wrong).unwrap_err().to_string();
+            assert!(error.contains(&format!("{wrong}, and not from 60010 to 60012")), "{error}");
+        }
+        let payments = condition("payments", &some_unknown);
+        assert!(payments.judge(60_007).is_ok(), "of payments every outcome is known");
+        assert!(payments.judge(60_006).is_err() && payments.judge(60_008).is_err());
     }
 }

@@ -5,7 +5,9 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use pangea_core::workload::{Settings, Workload};
+use pangea_core::txn::Outcome;
+use pangea_core::workload::commits::Newest;
+use pangea_core::workload::{Commits, Settings, Workload, ycsb};
 
 use crate::access::Access;
 use crate::etcd::Etcd;
@@ -293,8 +295,8 @@ impl Peer {
         &self.retries
     }
 
-    /// Whether the rows keep the workload's rules, are what came of what clients saw commit (by
-    /// label, unless nobody knows), and are the same in every place. No client works any more.
+    /// Whether the rows keep the workload's rules, are what came of what clients saw commit, and are
+    /// the same in every place. No client works any more.
     ///
     /// # Errors
     /// What is wrong.
@@ -302,13 +304,39 @@ impl Peer {
         &self,
         workload: &Workload,
         settings: &Settings,
-        committed: Option<&BTreeMap<String, u64>>,
+        commits: &Commits,
     ) -> Result<Checked, Failure> {
-        match &self.server {
-            Servers::Galera(galera) => galera.check(workload, settings, committed).await,
-            Servers::Postgres(postgres) => postgres.check(workload, settings, committed).await,
-            Servers::Etcd(etcd) => etcd.check(settings, committed.is_some()).await,
+        let mut checked = match &self.server {
+            Servers::Galera(galera) => galera.check(workload, settings, commits).await,
+            Servers::Postgres(postgres) => postgres.check(workload, settings, commits).await,
+            Servers::Etcd(etcd) => etcd.check(settings).await,
+        }?;
+        if !commits.newest.is_empty() {
+            self.check_newest(workload, &commits.newest).await?;
+            let more = format!("; {} rows hold a newest acknowledged write", commits.newest.len());
+            checked.facts.push_str(&more);
         }
+        Ok(checked)
+    }
+
+    /// Whether rows of YCSB hold what they may. Places have been found to be equal, so one of them
+    /// answers for all, as it answers its clients.
+    async fn check_newest(&self, workload: &Workload, newest: &[Newest]) -> Result<(), Failure> {
+        let mut session = self.access(workload, 0).open().await?;
+        let mut held = BTreeMap::new();
+        for some in newest.chunks(ycsb::OPS_PER_TXN) {
+            let rows: Vec<u64> = some.iter().map(|it| it.row).collect();
+            let read = session.call("ycsb", &ycsb::reads_of(&rows)).await;
+            let result = match read.map_err(|lost| Failure::failed("rows of YCSB", lost))? {
+                Outcome::Committed { result, .. } => result,
+                Outcome::Aborted(abort) => return Err(Failure::failed("rows of YCSB", abort)),
+            };
+            let marks = ycsb::marks_read(&result, rows.len());
+            let marks = marks.map_err(|error| Failure::failed("rows of YCSB", error))?;
+            held.extend(rows.into_iter().zip(marks));
+        }
+        let checked = ycsb::check_newest(newest, |row| held.get(&row).copied().flatten());
+        checked.map_err(|violation| Failure::Failed(violation.to_string()))
     }
 
     /// Whether every place has the same rows, in whatever tables somebody made through

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::RangeInclusive;
 
 use crate::codec::DecodeError;
 use crate::ids::{SnapshotVersion, TableId};
@@ -119,6 +120,27 @@ impl Rule<'_> {
             return Ok(());
         }
         Err(Violation { rule: self.rule.to_owned(), place: self.place.to_string(), left, right })
+    }
+
+    /// Demands that a number is what another can be.
+    pub(super) fn within(
+        &self,
+        found: (&'static str, i64),
+        what: &'static str,
+        bounds: RangeInclusive<i64>,
+    ) -> Result<(), Violation> {
+        let (least, most) = bounds.into_inner();
+        assert!(least <= most, "{what}: from {least} to {most}");
+        if least == most {
+            return self.equal(found, (what, least));
+        }
+        let (how, bound) = match found.1 {
+            found if found < least => ("at least", least),
+            found if found > most => ("at most", most),
+            _ => return Ok(()),
+        };
+        let rule = format!("{}, {how},", self.rule);
+        Rule { rule: &rule, ..*self }.equal(found, (what, bound))
     }
 
     /// Demands that a row could be read.

@@ -8,6 +8,7 @@
 //!   named("tpcc", settings) --> Workload --load_calls()--> Call, Call, ...    once, in any order
 //!                                  |-----generator(client)--> Generator --next(rng, now)--> Call
 //!                                  `-----check(rows)--> Report | Violation    on any snapshot
+//!                                        `--check_commits(rows, commits)     when all have ended
 //! ```
 //!
 //! **Clients.** A run has a number of clients; client `i` has its home in region `i % regions` and
@@ -57,6 +58,7 @@
 pub mod bank;
 pub mod catalog;
 mod check;
+pub mod commits;
 pub mod counters;
 pub mod dice;
 pub mod list_append;
@@ -67,18 +69,17 @@ pub mod tpcc;
 pub mod ycsb;
 pub mod zipf;
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
 
 pub use check::{Report, Rows, Snapshot, Violation};
+pub use commits::{Commits, Ledger, Watch};
 
 use crate::codec::{DecodeError, Reader, Writer};
 use crate::time::Timestamp;
 use crate::txn::{Abort, Procedure, SqlState, Stop};
-use check::Rule;
 use dice::Dice;
 
 /// One call of a procedure.
@@ -352,35 +353,6 @@ impl Workload {
             Self::Catalog(_) => catalog::Catalog::check(rows),
             Self::Counters(counters) => counters.check(rows),
             Self::SmallBank(bank) => bank.check(rows),
-        }
-    }
-
-    /// Whether what a check has counted is what comes of the transactions that have committed since
-    /// the load: `committed` says how many of a label. A lost or a doubled one shows here in those
-    /// workloads whose data tell.
-    ///
-    /// # Errors
-    /// The rule that is broken, and both of its numbers.
-    pub fn check_commits(
-        &self,
-        report: &Report,
-        committed: &BTreeMap<String, u64>,
-    ) -> Result<(), Violation> {
-        let fact = |name: &str| report.facts.get(name).copied().unwrap_or(0);
-        let count = |label: &str| committed.get(label).map_or(0, |count| *count as i64);
-        let rule = Rule { rule: "all that committed", place: &self.name() };
-        match self {
-            Self::Counters(counters) => {
-                let increments = committed.keys().map(|it| counters.increments_of(it) * count(it));
-                let found = ("the sum of all counters", fact(counters::INCREMENTS));
-                rule.equal(found, ("increments committed", increments.sum()))
-            }
-            Self::SmallBank(bank) => {
-                let expected = bank.total(&count, fact(smallbank::PENALTIES_TAKEN));
-                let found = ("what all accounts hold", fact(smallbank::CENTS));
-                rule.equal(found, ("what was paid in and not out", expected))
-            }
-            _ => Ok(()),
         }
     }
 }

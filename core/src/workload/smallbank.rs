@@ -15,11 +15,12 @@
 //! not in the paper: penalties are counted, so that all money can be accounted for. What
 //! the accounts hold follows from how many transactions of each kind have committed.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, RangeInclusive};
 
 use bytes::Bytes;
 
 use super::check::{Report, Rows, Rule, Violation};
+use super::commits::{Commits, plus};
 use super::dice::Dice;
 use super::{Call, InvalidSettings, Settings, bounded, ended, malformed, setting};
 use crate::codec::{DecodeError, Reader, Writer};
@@ -144,11 +145,12 @@ impl SmallBank {
         Call { procedure: "smallbank", args, label: kind.label(), is_read_only }
     }
 
-    /// What all accounts hold after so many transactions of each kind, and so many penalties.
-    pub(super) fn total(&self, committed: &dyn Fn(&str) -> i64, penalties: i64) -> i64 {
+    /// What all accounts can hold after these commits, and so many penalties.
+    pub(super) fn total(&self, commits: &Commits, penalties: i64) -> RangeInclusive<i64> {
         let first = 2 * i64::from(self.customers) * BALANCE_FIRST;
-        let added = Kind::ALL.into_iter().map(|kind| kind.adds() * committed(kind.label()));
-        first + added.sum::<i64>() - penalties * PENALTY
+        let of_label = |label: &str| Kind::ALL.into_iter().find(|kind| kind.label() == label);
+        let added = commits.sum(|label| of_label(label).map_or(0, Kind::adds));
+        plus(added, first - penalties * PENALTY)
     }
 
     pub(super) fn check(&self, rows: &dyn Rows) -> Result<Report, Violation> {
@@ -466,14 +468,11 @@ mod tests {
         assert_eq!(run(bench, Kind::WriteCheck, 3, 3), Ok(vec![-1_100]));
         let facts = bench.check().facts;
         assert_eq!(facts[PENALTIES_TAKEN], 1);
-        let committed = |label: &str| match label {
-            "deposit" | "withdraw" => 1,
-            "save" => 2,
-            "write-check" => 3,
-            _ => 0,
-        };
+        let committed = [("deposit", 1), ("withdraw", 1), ("save", 2), ("write-check", 3)];
+        let committed = committed.map(|(label, count)| (label.to_owned(), count)).into();
+        let commits = Commits { committed, ..Commits::default() };
         let Workload::SmallBank(bank) = &bench.workload else { panic!("it is SmallBank") };
-        assert_eq!(facts[CENTS], bank.total(&committed, 1));
+        assert_eq!(bank.total(&commits, 1), facts[CENTS]..=facts[CENTS]);
         assert_eq!(run(bench, Kind::Balance, 99_999, 99_999), Err(SqlState::NO_DATA_FOUND));
     }
 
@@ -482,9 +481,11 @@ mod tests {
         let mut bench = Bench::new("smallbank", &Settings { customers: 1_000, ..small() });
         let Workload::SmallBank(bank) = bench.workload.clone() else { panic!("it is SmallBank") };
         let ended = bench.run_many(5_000);
-        let committed = |label: &str| ended.get(label).map_or(0, |(count, _)| i64::from(*count));
+        let committed =
+            ended.iter().map(|(label, (count, _))| (label.to_string(), (*count).into()));
+        let commits = Commits { committed: committed.collect(), ..Commits::default() };
         let facts = bench.check().facts;
-        assert_eq!(facts[CENTS], bank.total(&committed, facts[PENALTIES_TAKEN]));
+        assert_eq!(bank.total(&commits, facts[PENALTIES_TAKEN]), facts[CENTS]..=facts[CENTS]);
         let mut dice = Dice::new(1);
         let calls = (0..1_000).map(|_| Args::decode(&bank.next(&mut dice).args));
         let hot = calls.filter(|args| args.as_ref().expect("well formed").first < 10).count();

@@ -14,7 +14,8 @@
 //!
 //! An update is a blind write of the whole value, as in the evaluation of Minerva (§6). A
 //! read-modify-write puts the row's counter plus one in the first eight bytes of the new value,
-//! so that a lost update shows in the sum of the counters. Values come with the call, as a client
+//! so that a lost update shows in the sum of the counters; that of a blind write shows while no
+//! other write of the row has come after it (`writes`). Values come with the call, as a client
 //! would send them, and reads return what they read.
 //!
 //! With [`Settings::long`], so many transactions in a hundred are long: they have `long_times` as
@@ -26,6 +27,8 @@
 //! others to be as far as itself, so "the latest" rows of mix D may not all be there yet; reading
 //! one that is not is a read like any other. A scan of `n` rows is of `n` row numbers, so that
 //! its footprint follows from its arguments.
+
+mod writes;
 
 use std::ops::ControlFlow;
 
@@ -44,6 +47,8 @@ use crate::txn::{
     Context, Footprint, Mode as LockMode, PointLock, Procedure, RangeLock, Scan, Stop,
 };
 use crate::value::Value;
+pub(super) use writes::written;
+pub use writes::{check_newest, mark, marks_read, reads_of};
 
 /// Ten decimal digits to value.
 pub const ROWS: TableId = TableId(62);
@@ -162,18 +167,23 @@ impl Ycsb {
             loaded += i64::from(key < end_loaded.as_bytes());
             wrong_len += i64::from(value.len() != self.value_len as usize);
             increments = increments.wrapping_add(counter(value) as i64);
-            report.count("rows", 1);
+            report.count(ROWS_THERE, 1);
             ControlFlow::Continue(())
         });
         let rule = Rule { rule: "YCSB", place: &"the table" };
         rule.equal(("loaded rows there", loaded), ("rows loaded", self.rows as i64))?;
         rule.equal(("values of another length", wrong_len), ("allowed", 0))?;
         if self.mix == Mix::F {
-            report.count("increments", increments);
+            report.count(INCREMENTS, increments);
         }
         Ok(report)
     }
 }
+
+/// What a report calls the sum of all rows' counters.
+const INCREMENTS: &str = "increments";
+/// What it calls the rows, inserted ones too.
+const ROWS_THERE: &str = "rows";
 
 /// The key of a row.
 pub fn key(row: u64) -> Key {

@@ -70,7 +70,7 @@ fn queries() -> Vec<Vec<u8>> {
         Query::Cut { from: NodeId(0), to: NodeId(1) },
         Query::Heal,
         Query::SetLink { to: NodeId(2), settings },
-        Query::Check { workload, settings: workload::Settings::default(), committed: None },
+        Query::Check { workload, settings: workload::Settings::default(), commits: None },
     ];
     all.iter().map(|query| encode_query(300, query)).collect()
 }

@@ -1,6 +1,5 @@
 //! The client's side: one connection, as many calls at a time as there is work.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -234,9 +233,8 @@ impl Client {
         }
     }
 
-    /// Checks what must hold of a workload's rows at the node's newest version, also after so many
-    /// transactions of each label where that is known, and returns what was counted, or which rule
-    /// is broken.
+    /// Checks what must hold of a workload's rows at the node's newest version, also after these
+    /// commits where clients have counted, and returns what was counted, or which rule is broken.
     ///
     /// # Errors
     /// As [`Client::query`].
@@ -244,10 +242,10 @@ impl Client {
         &self,
         workload: &str,
         settings: &workload::Settings,
-        committed: Option<BTreeMap<String, u64>>,
+        commits: Option<workload::Commits>,
     ) -> Result<Result<String, String>, ClientError> {
         let (workload, settings) = (workload.to_owned(), settings.clone());
-        match self.query(&Query::Check { workload, settings, committed }).await? {
+        match self.query(&Query::Check { workload, settings, commits }).await? {
             Answer::Checked { verdict, .. } => Ok(verdict),
             other => Err(unexpected(other)),
         }

@@ -1,6 +1,5 @@
 //! What clients and nodes say to each other, as bytes.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -61,8 +60,8 @@ pub enum Query {
         workload: String,
         /// How large it is.
         settings: workload::Settings,
-        /// How many transactions of each label have committed since the load, where that is known.
-        committed: Option<BTreeMap<String, u64>>,
+        /// What clients know of what has committed since the load, where they have counted.
+        commits: Option<workload::Commits>,
     },
     /// Where the time of this node's transactions went, of some that ended since this was last
     /// asked, by anybody.

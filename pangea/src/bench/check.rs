@@ -1,14 +1,12 @@
 //! Whether what the cluster did is right: every call has its outcome, the replicas are equal, the
 //! workload's own rules hold, and its data are what comes of all that was committed.
 
-use std::collections::BTreeMap;
-
-use pangea_core::workload::{self, Workload};
+use pangea_core::workload::{self, Commits, Workload};
 use pangea_node::client::Client;
 use serde::Serialize;
 
 use crate::cluster::replicas;
-use crate::drive::Stats;
+use crate::drive::{Errors, Stats};
 use crate::failure::Failure;
 
 /// What was found to be right.
@@ -35,18 +33,28 @@ fn failed<T>(what: impl std::fmt::Display) -> Result<T, Failure> {
 /// What becomes of calls to a node that is killed or can't reach the others.
 const OF_FAULTS: [&str; 2] = ["not sent", "outcome unknown"];
 
-/// Checks that every call of a run has ended, and some with a commit. With faults, calls of the
-/// regions that they are of may end without an outcome; no call may be refused.
+/// Checks that every call has an outcome, measured or not: of one that has none nobody knows
+/// whether it is in the data. With faults, calls of the regions that they are of may end without;
+/// no call may be refused.
 ///
 /// # Errors
 /// How many have not, and the first of them.
-pub fn each_has_an_outcome(stats: &Stats, has_faults: bool) -> Result<(), Failure> {
-    let is_of_faults = stats.errors.keys().all(|what| OF_FAULTS.contains(what));
-    if let Some(first) = stats.first_error.as_ref().filter(|_| !(has_faults && is_of_faults)) {
-        let counts: Vec<String> =
-            stats.errors.iter().map(|(what, count)| format!("{count} {what}")).collect();
-        return failed(format!("calls without an outcome: {}; {first}", counts.join(", ")));
-    }
+pub fn each_has_an_outcome(errors: &Errors, has_faults: bool) -> Result<(), Failure> {
+    let is_of_faults = errors.counts.keys().all(|what| OF_FAULTS.contains(what));
+    let Some(first) = errors.first.as_ref().filter(|_| !(has_faults && is_of_faults)) else {
+        return Ok(());
+    };
+    let counts = errors.counts.iter().map(|(what, count)| format!("{count} {what}"));
+    let counts: Vec<String> = counts.collect();
+    failed(format!("calls without an outcome: {}; {first}", counts.join(", ")))
+}
+
+/// Checks that a measured run has committed something, and that each of its calls has an outcome.
+///
+/// # Errors
+/// As [`each_has_an_outcome`], and when nothing was committed.
+pub fn has_measured(stats: &Stats, has_faults: bool) -> Result<(), Failure> {
+    each_has_an_outcome(&stats.errors, has_faults)?;
     if stats.committed().iter().all(|&count| count == 0) {
         return failed("nothing was committed in the measured time");
     }
@@ -61,15 +69,42 @@ pub async fn all(
     clients: &[Client],
     workload: &Workload,
     settings: &workload::Settings,
-    committed: Option<BTreeMap<String, u64>>,
+    commits: Commits,
 ) -> Result<Checked, Failure> {
     let (version, digest) = replicas::equal(clients).await?;
+    let unknown: u64 = commits.unknown.values().sum();
     // Replicas are equal, so one of them answers for all.
-    let verdict = clients[0].check(workload.name(), settings, committed).await;
+    let verdict = clients[0].check(workload.name(), settings, Some(commits)).await;
     match verdict.map_err(|error| Failure::failed("check failed", error))? {
-        Ok(workload) => {
+        Ok(mut workload) => {
+            if unknown > 0 {
+                workload.push_str(&format!("; {unknown} calls of unknown outcome in it or not"));
+            }
             Ok(Checked { digest: format!("{digest:016x}"), version: Some(version.0), workload })
         }
         Err(violation) => failed(violation),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn errors(counts: &[(&'static str, u64)]) -> Errors {
+        let first = counts.first().map(|(what, _)| format!("the first: {what}"));
+        Errors { counts: counts.iter().copied().collect(), first }
+    }
+
+    #[test]
+    fn without_faults_every_call_has_an_outcome_and_with_them_none_is_refused() {
+        assert!(each_has_an_outcome(&Errors::default(), false).is_ok());
+        let of_faults = errors(&[("outcome unknown", 1), ("not sent", 2)]);
+        assert!(each_has_an_outcome(&of_faults, true).is_ok());
+        let failure = each_has_an_outcome(&of_faults, false).unwrap_err().to_string();
+        let expected = "check failed: calls without an outcome: 2 not sent, 1 outcome unknown; \
+                        the first: outcome unknown";
+        assert_eq!(failure, expected);
+        let refused = errors(&[("refused", 1), ("outcome unknown", 1)]);
+        assert!(each_has_an_outcome(&refused, true).is_err());
     }
 }

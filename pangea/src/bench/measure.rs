@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use pangea_core::ids::NodeId;
-use pangea_core::workload::{self, Workload};
+use pangea_core::workload::{self, Commits, Workload};
 use pangea_node::client::Client;
 use tokio::runtime::Handle;
 
@@ -14,11 +14,11 @@ use super::ground::Ground;
 use super::usage::{Told, Usage};
 use super::{Arguments, Via, bar};
 use crate::cluster::{Cluster, replicas};
-use crate::drive::{self, Connection, Door, Drive, Phase, Stats};
+use crate::drive::{self, Connection, Door, Drive, Ended, Phase, Stats};
 use crate::failure::Failure;
 
 /// How long calls in flight may take when the load ends.
-pub const END_DEADLINE: Duration = Duration::from_secs(30);
+const END_DEADLINE: Duration = Duration::from_secs(30);
 /// How often the progress bar moves.
 const TICK: Duration = Duration::from_millis(200);
 /// How long a client may take to reach a node's SQL address: one that can't tries again.
@@ -109,8 +109,8 @@ pub(super) async fn ours(
     let gauge = Gauge::of_nodes(ground, cluster.numbers(), &clients);
     let mut ours = Ours { ground, cluster, clients: &clients };
     let runs = measure_all(arguments, &drive, &faults, &mut ours, &gauge).await?;
-    let committed = drive.end(END_DEADLINE).await?;
-    let checked = check::all(&clients, workload, settings, committed).await?;
+    let commits = ended(drive, !faults.is_empty()).await?;
+    let checked = check::all(&clients, workload, settings, commits).await?;
     Ok(Measured::new(runs, load_secs, checked))
 }
 
@@ -230,7 +230,7 @@ pub(super) async fn measure_all(
             repeats => format!("{} of {repeats}", repeat + 1),
         };
         let run = measure_once(drive, (arguments.secs, &name), faults, subject, gauge).await?;
-        check::each_has_an_outcome(&run.stats, !faults.is_empty())?;
+        check::has_measured(&run.stats, !faults.is_empty())?;
         runs.push(run);
     }
     Ok(runs)
@@ -271,6 +271,16 @@ async fn measure_once(
     before.add(told);
     after.add(told_after);
     Ok(Run { stats, elapsed, used: after.since(&before), happened })
+}
+
+/// Lets the clients end, and says what has committed since they began.
+///
+/// # Errors
+/// When a call has no outcome, as only faults may have it, in whatever phase that was.
+pub(super) async fn ended(drive: Drive, has_faults: bool) -> Result<Commits, Failure> {
+    let Ended { commits, errors } = drive.end(END_DEADLINE).await?;
+    check::each_has_an_outcome(&errors, has_faults)?;
+    Ok(commits)
 }
 
 /// Makes the tables, and says how many seconds that took.

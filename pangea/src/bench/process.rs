@@ -19,7 +19,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use super::faults::{Fault, Happened};
 use super::gauge::Gauge;
 use super::ground::Ground;
-use super::measure::{END_DEADLINE, Measured, Subject, drive_settings, load, measure_all};
+use super::measure::{Measured, Subject, drive_settings, ended, load, measure_all};
 use super::report::Report;
 use super::stages::Threads;
 use super::usage::{self, RUNTIME_THREADS, Usage};
@@ -170,8 +170,8 @@ async fn measure(
     let drive = Drive::start(workload, &connections, &runtimes, &drive_settings(arguments));
     let gauge = Gauge::new(used, &clients);
     let runs = measure_all(arguments, &drive, &[], &mut Ours, &gauge).await?;
-    let committed = drive.end(END_DEADLINE).await?;
-    let checked = checks::all(&clients, workload, settings, committed).await?;
+    let commits = ended(drive, false).await?;
+    let checked = checks::all(&clients, workload, settings, commits).await?;
     Ok(Measured::new(runs, load_secs, checked))
 }
 

@@ -260,7 +260,7 @@ impl Report {
             transactions,
             aborts: stats.aborts.clone(),
             retries: stats.retries.clone(),
-            errors: stats.errors.clone(),
+            errors: stats.errors.counts.clone(),
             faults: happened.clone(),
             timeline: Timeline {
                 step_ms: stats.timeline.step.as_secs_f64() * 1e3,

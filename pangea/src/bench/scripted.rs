@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use pangea_core::choice::Guarantee;
-use pangea_core::workload;
+use pangea_core::workload::{self, Commits};
 use pangea_peers::Kind;
 use tokio_postgres::Config;
 
@@ -18,7 +18,7 @@ use super::check::{Checked, failed_check};
 use super::faults;
 use super::gauge::Gauge;
 use super::ground::Ground;
-use super::measure::{END_DEADLINE, Measured, Ours, drive_settings, measure_all};
+use super::measure::{Measured, Ours, drive_settings, ended, measure_all};
 use super::peer::Theirs;
 use super::{Arguments, Via, bar};
 use crate::cluster::{Cluster, Member, replicas};
@@ -123,9 +123,9 @@ pub(super) async fn ours(
     let gauge = gauge.with_retries(work.retries.clone());
     let mut ours = Ours { ground, cluster, clients: &clients };
     let runs = measure_all(arguments, &drive, &faults, &mut ours, &gauge).await?;
-    let committed = drive.end(END_DEADLINE).await?;
+    let commits = ended(drive, !faults.is_empty()).await?;
     let (version, digest) = replicas::equal(&clients).await?;
-    let facts = work.check(committed.as_ref()).await?;
+    let facts = work.check(&commits).await?;
     let (version, digest) = (Some(version.0), format!("{digest:016x}"));
     Ok(Measured::new(runs, load_secs, Checked { digest, version, workload: facts }))
 }
@@ -156,8 +156,8 @@ pub(super) async fn theirs(
     let gauge = Gauge::of_peer(ground, peer).with_retries(work.retries.clone());
     let mut subject = Theirs { ground, peer, plan };
     let runs = measure_all(arguments, &drive, &faults, &mut subject, &gauge).await?;
-    let committed = drive.end(END_DEADLINE).await?;
-    let facts = work.check(committed.as_ref()).await?;
+    let commits = ended(drive, !faults.is_empty()).await?;
+    let facts = work.check(&commits).await?;
     let equal = subject.peer.check_equal().await.map_err(|error| failed_check(&error))?;
     let facts = format!("{}; {facts}", equal.facts);
     let digest = format!("{:016x}", equal.digest);
@@ -229,8 +229,8 @@ impl<'a> Work<'a> {
         Ok(Drive::start_calls(&calls, &connections, &runtimes, &settings))
     }
 
-    async fn check(&self, committed: Option<&script::Committed>) -> Result<String, Failure> {
+    async fn check(&self, commits: &Commits) -> Result<String, Failure> {
         let (config, seat) = &self.servers[0];
-        script::check::run(self.script, config, seat, committed).await
+        script::check::run(self.script, config, seat, commits).await
     }
 }

@@ -17,14 +17,14 @@ mod samples;
 mod timeline;
 mod within;
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use pangea_core::time::Timestamp;
 use pangea_core::txn::Outcome;
-use pangea_core::workload::{self, Call, Workload};
+use pangea_core::workload::commits::{Fate, Written};
+use pangea_core::workload::{self, Call, Commits, Ledger, Watch, Workload};
 use pangea_node::client::{Client, ClientError};
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
@@ -32,7 +32,7 @@ use tokio::task::JoinSet;
 use crate::failure::Failure;
 pub use connection::{Connection, Door, sessions};
 pub use followed::Followed;
-pub use samples::{Samples, Stats, Undone};
+pub use samples::{Errors, Samples, Stats, Undone};
 pub use timeline::Timeline;
 pub use within::{THREADS, Within};
 
@@ -101,7 +101,19 @@ pub struct Drive {
 
 struct Shared {
     phase: AtomicU8,
+    /// When the first client began.
+    started: Instant,
+    watch: Watch,
     counted: Mutex<Counted>,
+}
+
+/// What has become of all calls since the first.
+#[derive(Clone, Debug, Default)]
+pub struct Ended {
+    /// What has committed.
+    pub commits: Commits,
+    /// Calls without an outcome, measured or not.
+    pub errors: Errors,
 }
 
 struct Counted {
@@ -109,34 +121,53 @@ struct Counted {
     stats: Stats,
     /// When that began.
     began: Instant,
-    /// What has committed since the start, by label.
-    committed: BTreeMap<&'static str, u64>,
-    /// Whether there were calls of which nobody knows.
-    has_unknown: bool,
+    /// What has committed since the start.
+    ledger: Ledger,
+    /// Calls without an outcome since the start, measured or not.
+    errors: Errors,
+}
+
+/// A call that is made.
+struct Made {
+    label: &'static str,
+    written: Written,
+    /// When.
+    at: Instant,
 }
 
 impl Counted {
-    fn add(&mut self, label: &'static str, result: &Result<Outcome, ClientError>) {
-        match result {
-            Ok(Outcome::Committed { .. }) => *self.committed.entry(label).or_default() += 1,
-            Ok(Outcome::Aborted(_)) => {}
-            Err(ClientError::Ambiguous(_)) => self.has_unknown = true,
-            Err(_) => {}
+    fn new(regions: usize) -> Self {
+        Self {
+            stats: Stats::new(regions),
+            began: Instant::now(),
+            ledger: Ledger::default(),
+            errors: Errors::default(),
         }
     }
 
-    /// A call has ended, within the measured time or not.
+    /// A call has ended, within the measured time or not, so long after it should have been made.
     fn end(
         &mut self,
         region: usize,
-        label: &'static str,
-        elapsed: Duration,
+        made: &Made,
+        (elapsed, is_measured): (Duration, bool),
         result: &Result<Outcome, ClientError>,
-        is_measured: bool,
+        started: Instant,
     ) {
-        self.add(label, result);
+        let ns = |at: Instant| (at - started).as_nanos() as u64;
+        let fate = match result {
+            Ok(Outcome::Committed { .. }) => Some(Fate::Committed { at: ns(Instant::now()) }),
+            Err(ClientError::Ambiguous(_)) => Some(Fate::Unknown),
+            Ok(Outcome::Aborted(_)) | Err(_) => None,
+        };
+        if let Some(fate) = fate {
+            self.ledger.add(made.label, &made.written, ns(made.at), fate);
+        }
+        if let Err(error) = result {
+            self.errors.add(error);
+        }
         if is_measured {
-            self.stats.add(region, label, elapsed, result);
+            self.stats.add(region, made.label, elapsed, result);
             if matches!(result, Ok(Outcome::Committed { .. })) {
                 let at = self.began.elapsed();
                 self.stats.timeline.add(region, at);
@@ -171,7 +202,7 @@ impl Drive {
         settings: &Settings,
     ) -> Self {
         let calls = |client| -> Box<dyn Calls> { Box::new(workload.generator(client)) };
-        Self::start_calls(&calls, connections, runtimes, settings)
+        Self::start_watched(&calls, workload.watch(), connections, runtimes, settings)
     }
 
     /// The same, of clients whose calls are made by whatever makes them.
@@ -184,15 +215,22 @@ impl Drive {
         runtimes: &[Handle],
         settings: &Settings,
     ) -> Self {
+        Self::start_watched(calls, Watch::default(), connections, runtimes, settings)
+    }
+
+    fn start_watched(
+        calls: &dyn Fn(workload::Client) -> Box<dyn Calls>,
+        watch: Watch,
+        connections: &[Vec<Connection>],
+        runtimes: &[Handle],
+        settings: &Settings,
+    ) -> Self {
         let regions = u32::try_from(connections.len()).expect("as many regions as processes");
         let shared = Arc::new(Shared {
             phase: AtomicU8::new(Phase::Unmeasured as u8),
-            counted: Mutex::new(Counted {
-                stats: Stats::new(connections.len()),
-                began: Instant::now(),
-                committed: BTreeMap::new(),
-                has_unknown: false,
-            }),
+            started: Instant::now(),
+            watch,
+            counted: Mutex::new(Counted::new(connections.len())),
         });
         let mut tasks = JoinSet::new();
         let mut by_region: Vec<Vec<Terminal>> = connections.iter().map(|_| Vec::new()).collect();
@@ -251,15 +289,11 @@ impl Drive {
         std::mem::replace(stats, Stats::new(regions))
     }
 
-    /// Lets every client end its call. Returns how many transactions of each label have committed
-    /// since the start, unless there were some of which nobody knows.
+    /// Lets every client end its call. Returns what has become of all calls since the start.
     ///
     /// # Errors
     /// When a call is not answered before the deadline.
-    pub async fn end(
-        mut self,
-        deadline: Duration,
-    ) -> Result<Option<BTreeMap<String, u64>>, Failure> {
+    pub async fn end(mut self, deadline: Duration) -> Result<Ended, Failure> {
         self.enter(Phase::Ending);
         let all = async {
             while let Some(ended) = self.tasks.join_next().await {
@@ -270,9 +304,8 @@ impl Drive {
         match tokio::time::timeout(deadline, all).await {
             Ok(Ok(())) => {
                 let counted = self.shared.counted();
-                let all = counted.committed.iter();
-                let all = all.map(|(label, count)| ((*label).to_owned(), *count)).collect();
-                Ok((!counted.has_unknown).then_some(all))
+                let commits = counted.ledger.commits();
+                Ok(Ended { commits, errors: counted.errors.clone() })
             }
             Ok(Err(failure)) => Err(failure),
             Err(_) => {
@@ -312,12 +345,14 @@ struct Line {
 impl Line {
     /// Makes a call that should have been made at a moment, and counts it.
     async fn call(&self, call: &Call, due: Instant) -> Result<Outcome, ClientError> {
-        let late = due.elapsed();
+        let Shared { watch, started, .. } = *self.shared;
+        let made = Made { label: call.label, written: watch.written(call), at: Instant::now() };
+        let late = made.at - due;
         let result = self.connection.call(call.procedure, &call.args).await;
         let elapsed = due.elapsed();
         let mut counted = self.shared.counted();
         let is_measured = self.shared.is_in(Phase::Measured);
-        counted.end(self.region, call.label, elapsed, &result, is_measured);
+        counted.end(self.region, &made, (elapsed, is_measured), &result, started);
         if is_measured {
             counted.stats.late.add(late);
         }
@@ -397,4 +432,33 @@ fn loaded(
     joined: Option<Result<Result<(), Failure>, tokio::task::JoinError>>,
 ) -> Result<(), Failure> {
     joined.expect("there is one to wait for").expect("a load does not panic")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pangea_core::ids::{SnapshotVersion, TxnId};
+
+    #[test]
+    fn what_has_no_outcome_is_counted_in_every_phase_and_what_may_have_committed_by_its_label() {
+        let started = Instant::now();
+        let mut counted = Counted::new(1);
+        let (txn, version) = (TxnId::default(), SnapshotVersion(1));
+        let committed = Ok(Outcome::Committed { txn, version, result: Vec::new() });
+        let ambiguous = Err(ClientError::Ambiguous("killed".to_owned()));
+        let not_sent = Err(ClientError::NotSent("not there".to_owned()));
+        let made = Made { label: "pay", written: Written::default(), at: started };
+        for is_measured in [false, true, false] {
+            for result in [&committed, &ambiguous, &not_sent] {
+                counted.end(0, &made, (Duration::ZERO, is_measured), result, started);
+            }
+        }
+        assert_eq!(counted.stats.committed(), [1]);
+        assert_eq!(counted.stats.errors.counts["outcome unknown"], 1);
+        assert_eq!(counted.errors.counts["outcome unknown"], 3);
+        assert_eq!(counted.errors.counts["not sent"], 3);
+        let commits = counted.ledger.commits();
+        assert_eq!((commits.committed["pay"], commits.unknown["pay"]), (3, 3));
+        assert_eq!(commits.bounds("pay"), 3..=6, "what was not sent has not committed");
+    }
 }

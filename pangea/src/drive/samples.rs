@@ -82,6 +82,28 @@ pub struct Undone {
     pub count: u64,
 }
 
+/// Calls without an outcome.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Errors {
+    /// How many, by what became of them.
+    pub counts: BTreeMap<&'static str, u64>,
+    /// The first, in words.
+    pub first: Option<String>,
+}
+
+impl Errors {
+    /// Counts one.
+    pub(super) fn add(&mut self, error: &ClientError) {
+        let what = match error {
+            ClientError::Connect { .. } | ClientError::NotSent(_) => "not sent",
+            ClientError::Refused(_) => "refused",
+            ClientError::Ambiguous(_) => "outcome unknown",
+        };
+        *self.counts.entry(what).or_default() += 1;
+        self.first.get_or_insert_with(|| error.to_string());
+    }
+}
+
 /// Everything that was counted.
 #[derive(Clone, Debug)]
 pub struct Stats {
@@ -96,10 +118,8 @@ pub struct Stats {
     pub retries: BTreeMap<String, u64>,
     /// Calls that nodes know more of, by region.
     pub followed: Vec<Followed>,
-    /// Calls without an outcome, by what became of them.
-    pub errors: BTreeMap<&'static str, u64>,
-    /// The first of those, in words.
-    pub first_error: Option<String>,
+    /// Calls without an outcome.
+    pub errors: Errors,
     /// How long after their time calls were made. A load that can't keep up shows here.
     pub late: Samples,
     /// Calls that were not made, because too many were in flight.
@@ -118,8 +138,7 @@ impl Stats {
             aborts_of: vec![BTreeMap::new(); regions],
             retries: BTreeMap::new(),
             followed: vec![Followed::default(); regions],
-            errors: BTreeMap::new(),
-            first_error: None,
+            errors: Errors::default(),
             late: Samples::default(),
             shed: 0,
             timeline: Timeline::new(regions),
@@ -159,15 +178,7 @@ impl Stats {
                 *of_kind.entry(code.clone()).or_default() += 1;
                 *self.aborts.entry(code).or_default() += 1;
             }
-            Err(error) => {
-                let what = match error {
-                    ClientError::Connect { .. } | ClientError::NotSent(_) => "not sent",
-                    ClientError::Refused(_) => "refused",
-                    ClientError::Ambiguous(_) => "outcome unknown",
-                };
-                *self.errors.entry(what).or_default() += 1;
-                self.first_error.get_or_insert_with(|| error.to_string());
-            }
+            Err(error) => self.errors.add(error),
         }
     }
 
@@ -252,7 +263,7 @@ mod tests {
         assert_eq!(stats.aborts["40001"], 5);
         assert_eq!((stats.retries["40001"], stats.retries["pay 40001"]), (3, 2));
         assert_eq!(stats.aborts_seen(None, None).len(), 1, "no client saw those");
-        assert_eq!(stats.errors["refused"], 1);
+        assert_eq!(stats.errors.counts["refused"], 1);
         let median = stats.of_region(0).quantile_ms(0.5);
         assert!((49.9..=50.1).contains(&median), "{median}");
     }

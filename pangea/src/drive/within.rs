@@ -23,7 +23,7 @@ use pangea_sql::engine::{Engine, Unavailable};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-use super::{Phase, Shared, Terminal, now};
+use super::{Made, Phase, Shared, Terminal, now};
 
 /// What the threads are called, which the kernel tells with their CPU time.
 pub const THREADS: &str = "load-";
@@ -164,7 +164,7 @@ struct Clients {
 impl Clients {
     fn work(mut self) {
         let done = Arc::new(Done::default());
-        let mut made = vec![("", Instant::now()); self.terminals.len()];
+        let mut made: Vec<Option<Made>> = self.terminals.iter().map(|_| None).collect();
         let mut free: Vec<usize> = (0..self.terminals.len()).collect();
         let (mut in_flight, mut ended) = (0, Vec::new());
         loop {
@@ -186,18 +186,14 @@ impl Clients {
     }
 
     /// Makes a call for each client that has none.
-    fn call(
-        &mut self,
-        free: &mut Vec<usize>,
-        made: &mut [(&'static str, Instant)],
-        done: &Arc<Done>,
-    ) {
+    fn call(&mut self, free: &mut Vec<usize>, made: &mut [Option<Made>], done: &Arc<Done>) {
         let at = Instant::now();
         let date = now();
         let mut programs = Vec::with_capacity(free.len());
         for client in free.drain(..) {
             let call = self.terminals[client].next_at(date);
-            made[client] = (call.label, at);
+            let written = self.shared.watch.written(&call);
+            made[client] = Some(Made { label: call.label, written, at });
             let done = done.clone();
             let reply = Answer::new(move |ended| done.push(client, ended));
             let program = program(&*self.node, call.procedure, call.args);
@@ -207,15 +203,17 @@ impl Clients {
     }
 
     /// Counts what has ended, under one lock. Whether some of it has no outcome.
-    fn count(&self, ended: &mut Vec<(usize, Ended)>, made: &[(&'static str, Instant)]) -> bool {
+    fn count(&self, ended: &mut Vec<(usize, Ended)>, made: &[Option<Made>]) -> bool {
         let is_measured = self.shared.is_in(Phase::Measured);
         let (now, mut has_lost) = (Instant::now(), false);
+        let started = self.shared.started;
         let mut counted = self.shared.counted();
         for (client, ended) in ended.drain(..) {
-            let (label, at) = made[client];
+            let made = made[client].as_ref().expect("what has ended was made");
             has_lost |= ended.is_err();
             let lost = |Unavailable { reason }| ClientError::Ambiguous(reason);
-            counted.end(self.region, label, now - at, &ended.map_err(lost), is_measured);
+            let when = (now - made.at, is_measured);
+            counted.end(self.region, made, when, &ended.map_err(lost), started);
         }
         has_lost
     }

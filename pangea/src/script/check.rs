@@ -1,19 +1,22 @@
 //! A file's own questions, asked when no client works any more.
 
+use std::collections::BTreeMap;
+
+use pangea_core::workload::Commits;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Config, Row};
 
-use super::read::COMMITTED;
+use super::read::{COMMITTED, UNKNOWN};
 use super::session::connect;
 use super::value::{Received, Value, can_be_value};
-use super::{Check, Committed, Script, Seat, in_words};
+use super::{Check, Script, Seat, in_words};
 use crate::failure::Failure;
 
 /// So many columns of a row that should not be there are shown.
 const COLUMNS_SHOWN: usize = 8;
 
-/// Asks all of them. `committed` says how many transactions of each kind have committed since the
-/// load, unless nobody knows: then questions about that are not asked.
+/// Asks all of them, with how many transactions of each kind have committed since the load. Of
+/// kinds of which some have an unknown outcome, only a question that takes those into account.
 ///
 /// # Errors
 /// The first question that has another answer than it should, or that the server refuses.
@@ -21,7 +24,7 @@ pub async fn run(
     script: &Script,
     config: &Config,
     seat: &Seat,
-    committed: Option<&Committed>,
+    commits: &Commits,
 ) -> Result<String, Failure> {
     if script.checks.is_empty() {
         return Ok("the file has no checks".to_owned());
@@ -29,7 +32,7 @@ pub async fn run(
     let client = connect(config, &seat.region).await.map_err(Failure::Failed)?;
     let (mut held, mut left) = (Vec::new(), Vec::new());
     for check in &script.checks {
-        let Some(values) = values(script, check, seat, committed) else {
+        let Some(values) = values(script, check, seat, commits) else {
             left.push(check.name.as_str());
             continue;
         };
@@ -62,22 +65,29 @@ pub async fn run(
     Ok(facts)
 }
 
-/// What its variables are, or nothing where it asks for counts that nobody knows.
-fn values(
-    script: &Script,
-    check: &Check,
-    seat: &Seat,
-    committed: Option<&Committed>,
-) -> Option<Vec<Value>> {
+/// What its variables are, or nothing where it asks for a count that nobody knows, and not for how
+/// much it may be off.
+fn values(script: &Script, check: &Check, seat: &Seat, commits: &Commits) -> Option<Vec<Value>> {
     let mut values = script.constants(seat);
     let first = values.len();
+    let asks = |name: &str| {
+        let mut holes = check.query.holes.iter();
+        holes.any(|(_, slot)| *slot >= first && check.names[*slot] == name)
+    };
+    let count = |of: &BTreeMap<String, u64>, label| of.get(label).copied().unwrap_or(0);
     for name in &check.names[first..] {
-        let label = name.strip_prefix(COMMITTED).unwrap_or(name);
-        let count = committed.map(|all| all.get(label).copied().unwrap_or(0));
-        values.push(count.map_or(Value::Null, |count| Value::Int(count as i64)));
+        let (label, counts) = match name.strip_prefix(COMMITTED) {
+            Some(label) => (label, &commits.committed),
+            None => (name.strip_prefix(UNKNOWN).unwrap_or(name), &commits.unknown),
+        };
+        values.push(Value::Int(count(counts, label) as i64));
+        let (committed, unknown) = (format!("{COMMITTED}{label}"), format!("{UNKNOWN}{label}"));
+        let is_exact = asks(&committed) && !asks(&unknown);
+        if is_exact && count(&commits.unknown, label) > 0 {
+            return None;
+        }
     }
-    let asks = check.query.holes.iter().any(|(_, slot)| *slot >= first);
-    (committed.is_some() || !asks).then_some(values)
+    Some(values)
 }
 
 fn is_true(row: &Row) -> bool {
@@ -99,4 +109,54 @@ fn shown(row: &Row) -> String {
     });
     let columns: Vec<String> = columns.collect();
     columns.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::super::read;
+    use super::*;
+
+    const SCRIPT: &str = "
+CREATE TABLE t (n int);
+-- transaction add
+UPDATE t SET n = n + 1;
+-- transaction take
+UPDATE t SET n = n - 1;
+-- check exact
+SELECT n = :committed_add FROM t;
+-- check between
+SELECT n BETWEEN :committed_add AND :committed_add + :unknown_add FROM t;
+-- check neither
+SELECT n FROM t WHERE n < 0;
+";
+
+    #[test]
+    fn a_count_that_is_not_known_is_asked_for_with_its_bounds_alone() {
+        let script = read::script(Path::new("s.sql"), SCRIPT, &[]).unwrap();
+        let client = pangea_core::workload::Client::new(0, 1, 1);
+        let seat = Seat { client, region: "eu".to_owned() };
+        let asked = |commits: &Commits| -> Vec<Option<String>> {
+            let asked = |check: &Check| {
+                let values = values(&script, check, &seat, commits)?;
+                Some(check.query.inlined(&values))
+            };
+            script.checks.iter().map(asked).collect()
+        };
+        let [exact, between, neither] = [
+            "SELECT n = 7 FROM t",
+            "SELECT n BETWEEN 7 AND 7 + 0 FROM t",
+            "SELECT n FROM t WHERE n < 0",
+        ]
+        .map(|text| Some(text.to_owned()));
+        let committed = [("add".to_owned(), 7)].into();
+        let known = Commits { committed, ..Commits::default() };
+        assert_eq!(asked(&known), [exact.clone(), between, neither.clone()]);
+        let of_another = Commits { unknown: [("take".to_owned(), 2)].into(), ..known.clone() };
+        assert_eq!(asked(&of_another)[0], exact, "nobody asks for those");
+        let unknown = Commits { unknown: [("add".to_owned(), 2)].into(), ..known };
+        let between = Some("SELECT n BETWEEN 7 AND 7 + 2 FROM t".to_owned());
+        assert_eq!(asked(&unknown), [None, between, neither]);
+    }
 }

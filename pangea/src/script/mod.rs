@@ -31,7 +31,6 @@ mod scan;
 mod session;
 mod value;
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -278,6 +277,3 @@ fn in_words(error: &tokio_postgres::Error) -> String {
         None => error.to_string(),
     }
 }
-
-/// How many transactions of each kind have committed, as checks see them.
-pub type Committed = BTreeMap<String, u64>;

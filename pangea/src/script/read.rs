@@ -23,6 +23,8 @@ const PARAMETERS_MAX: usize = 65_535;
 const COMMANDS: [&str; 3] = ["set", "sleep", "gset"];
 /// Checks see how many have committed by this name and the transaction's.
 pub(super) const COMMITTED: &str = "committed_";
+/// And how many may have, because nobody knows their outcome.
+pub(super) const UNKNOWN: &str = "unknown_";
 
 /// Reads a file.
 pub(super) fn script(path: &Path, text: &str, defines: &[Define]) -> Result<Script, Wrong> {
@@ -236,8 +238,10 @@ impl Reader<'_> {
             return Err(expected(line, "-- check NAME", rest));
         }
         let mut scope = self.scope();
-        let committed = self.script.transactions.iter();
-        scope.names.extend(committed.map(|it| format!("{COMMITTED}{}", it.name)));
+        for prefix in [COMMITTED, UNKNOWN] {
+            let counts = self.script.transactions.iter();
+            scope.names.extend(counts.map(|it| format!("{prefix}{}", it.name)));
+        }
         let mut steps = self.steps(body, &mut scope)?;
         match (steps.pop(), steps.is_empty()) {
             (Some(Step::Run(query)), true) if query.gset.is_none() => {

@@ -18,6 +18,7 @@ mod rows;
 pub mod wire;
 
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -69,7 +70,7 @@ pub struct Etcd {
     sites: Vec<Site>,
     /// By place, for clients.
     members: Vec<Arc<Member>>,
-    puts: Arc<AtomicU64>,
+    puts: Arc<Puts>,
     options: Options,
     directory: TempDir,
 }
@@ -89,7 +90,7 @@ pub(crate) struct Member {
     address: SocketAddr,
     connections: OnceCell<Vec<Client>>,
     sessions: AtomicU64,
-    puts: Arc<AtomicU64>,
+    puts: Arc<Puts>,
 }
 
 impl Member {
@@ -124,7 +125,7 @@ impl Etcd {
             let place = place.clone();
             sites.push(Site { place, directory, clients, members });
         }
-        let puts = Arc::<AtomicU64>::default();
+        let puts = Arc::<Puts>::default();
         let member = |site: &Site| {
             Arc::new(Member {
                 address: site.clients,
@@ -213,17 +214,12 @@ impl Etcd {
         rows::load(&connect(self.sites[0].clients).await?, workload, progress).await
     }
 
-    pub(crate) async fn check(
-        &self,
-        settings: &Settings,
-        is_known: bool,
-    ) -> Result<Checked, Failure> {
+    pub(crate) async fn check(&self, settings: &Settings) -> Result<Checked, Failure> {
         let mut members = Vec::new();
         for (server, site) in self.servers.iter().zip(&self.sites) {
             members.push((server.name.clone(), Client::connect(site.clients).await?));
         }
-        let puts = is_known.then(|| self.puts.load(Ordering::Relaxed));
-        rows::check(&mut members, settings, puts).await
+        rows::check(&mut members, settings, self.puts.bounds()).await
     }
 
     pub(crate) fn address(&self, place: usize) -> SocketAddr {
@@ -293,12 +289,28 @@ impl Site {
     }
 }
 
+/// How many keys transactions have put.
+#[derive(Debug, Default)]
+pub(super) struct Puts {
+    /// Those that were acknowledged.
+    committed: AtomicU64,
+    /// Those of which nobody knows.
+    unknown: AtomicU64,
+}
+
+impl Puts {
+    /// How many keys were put, at least and at most.
+    fn bounds(&self) -> RangeInclusive<i64> {
+        let committed = self.committed.load(Ordering::Relaxed) as i64;
+        committed..=committed + self.unknown.load(Ordering::Relaxed) as i64
+    }
+}
+
 /// A client's session, which shares a connection with others.
 #[derive(Debug)]
 pub(crate) struct Session {
     client: Client,
-    /// Keys that acknowledged transactions have put.
-    puts: Arc<AtomicU64>,
+    puts: Arc<Puts>,
 }
 
 impl Session {
@@ -320,14 +332,21 @@ impl Session {
             Op::Put(PutRequest { key: rows::key(*row), value: value.to_vec() })
         });
         let ops = reads.chain(writes).map(|op| RequestOp { op: Some(op) });
+        let puts = work.writes.len() as u64;
         match self.client.txn(ops.collect()).await {
             Ok(answer) => {
-                self.puts.fetch_add(work.writes.len() as u64, Ordering::Relaxed);
+                self.puts.committed.fetch_add(puts, Ordering::Relaxed);
                 let found = answer.responses.iter().filter_map(|response| response.range.as_ref());
                 let values = found.map(|range| range.kvs.first().map_or(&[][..], |kv| &kv.value));
                 Attempt::Committed(encode_values(values))
             }
-            Err(status) => attempt_of(&status),
+            Err(status) => {
+                let attempt = attempt_of(&status);
+                if let Attempt::Lost(_) = attempt {
+                    self.puts.unknown.fetch_add(puts, Ordering::Relaxed);
+                }
+                attempt
+            }
         }
     }
 }

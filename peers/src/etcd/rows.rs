@@ -1,6 +1,6 @@
 //! Loading keys, and looking at what every member holds.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, RangeInclusive};
 use std::time::{Duration, Instant};
 
 use futures_util::{StreamExt, TryStreamExt, future, stream};
@@ -81,7 +81,7 @@ struct Held {
 pub(super) async fn check(
     members: &mut [(String, Client)],
     settings: &Settings,
-    puts: Option<u64>,
+    puts: RangeInclusive<i64>,
 ) -> Result<Checked, Failure> {
     let latest = RangeRequest { key: key(0), ..RangeRequest::default() };
     let answer = members[0].1.range(latest).await.map_err(said)?;
@@ -92,18 +92,18 @@ pub(super) async fn check(
     let all = future::try_join_all(each).await?;
     conditions::judge_equal("what members hold", &all)?;
     let Held { keys, of_another_len, versions, digest } = all[0].1;
-    let equal = |name: &str, found: u64, expected: u64| match found == expected {
-        true => Ok(()),
-        false => Err(Failure::Failed(format!("{name}: {found}, and not {expected}"))),
-    };
-    equal("rows of YCSB", keys, settings.rows)?;
-    equal("rows of YCSB of another length", of_another_len, 0)?;
-    let mut known = String::new();
-    if let Some(puts) = puts {
-        equal("puts since the load", versions.saturating_sub(keys), puts)?;
-        known = format!("; {puts} puts, all of them of transactions that clients saw commit");
-    }
-    Ok(Checked { digest, facts: format!("{keys} rows, the same in {} places{known}", all.len()) })
+    let rows = settings.rows as i64;
+    conditions::judge_within("rows of YCSB", keys as i64, &(rows..=rows))?;
+    let len = "rows of YCSB of another length";
+    conditions::judge_within(len, of_another_len as i64, &(0..=0))?;
+    let found = versions as i64 - keys as i64;
+    conditions::judge_within("puts since the load", found, &puts)?;
+    let (places, known) = (all.len(), puts.start());
+    let facts = format!(
+        "{keys} rows, the same in {places} places; {found} puts, {known} of them of transactions \
+         that clients saw commit"
+    );
+    Ok(Checked { digest, facts })
 }
 
 /// Reads everything of one member, by itself, as of a revision.

@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, OptsBuilder};
-use pangea_core::workload::{Settings, Workload};
+use pangea_core::workload::{Commits, Settings, Workload};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
@@ -184,13 +184,13 @@ impl Galera {
         &self,
         workload: &Workload,
         settings: &Settings,
-        committed: Option<&BTreeMap<String, u64>>,
+        commits: &Commits,
     ) -> Result<Checked, Failure> {
         let mut conns = Vec::new();
         for (index, server) in self.servers.iter().enumerate() {
             conns.push((server.name.clone(), self.connect(index).await?));
         }
-        tables::check(conns, workload, settings, committed).await
+        tables::check(conns, workload, settings, commits).await
     }
 
     pub(crate) fn address(&self, place: usize) -> SocketAddr {

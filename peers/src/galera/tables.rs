@@ -1,6 +1,5 @@
 //! Loading the tables, and looking at what they hold.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use bytes::Bytes;
@@ -8,7 +7,7 @@ use futures_util::{FutureExt, StreamExt, TryStreamExt, future, stream};
 use mysql_async::Conn;
 use mysql_async::prelude::Queryable;
 use pangea_core::workload::ycsb::OPS_PER_TXN;
-use pangea_core::workload::{Call, Settings, Workload};
+use pangea_core::workload::{Call, Commits, Settings, Workload};
 
 use crate::conditions;
 use crate::failure::Failure;
@@ -120,13 +119,13 @@ pub(super) async fn check(
     mut conns: Vec<(String, Conn)>,
     workload: &Workload,
     settings: &Settings,
-    committed: Option<&BTreeMap<String, u64>>,
+    commits: &Commits,
 ) -> Result<Checked, Failure> {
     for (_, conn) in &mut conns {
         // From here on a read waits until its node has applied what was committed before it.
         execute(conn, "SET SESSION wsrep_sync_wait = 1").await?;
     }
-    let conditions = conditions::all(workload, settings, committed);
+    let conditions = conditions::all(workload, settings, commits);
     for condition in &conditions {
         condition.judge(number(&mut conns[0].1, &condition.query).await?)?;
     }

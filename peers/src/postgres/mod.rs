@@ -19,12 +19,11 @@
 mod session;
 mod tables;
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use pangea_core::workload::{Settings, Workload};
+use pangea_core::workload::{Commits, Settings, Workload};
 use rustix::process::Signal;
 use tempfile::TempDir;
 use tokio_postgres::{Client, Config, NoTls};
@@ -202,13 +201,13 @@ impl Postgres {
         &self,
         workload: &Workload,
         settings: &Settings,
-        committed: Option<&BTreeMap<String, u64>>,
+        commits: &Commits,
     ) -> Result<Checked, Failure> {
         let mut clients = Vec::new();
         for (index, server) in self.servers.iter().enumerate() {
             clients.push((server.name.clone(), connect(&self.config(index)).await?));
         }
-        tables::check(&clients, workload, settings, committed).await
+        tables::check(&clients, workload, settings, commits).await
     }
 
     /// Whether the standbys have what the primary has, in all tables that were made.

@@ -1,11 +1,10 @@
 //! Loading the tables, and looking at what they hold.
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::{SinkExt, StreamExt, TryStreamExt, future, stream};
-use pangea_core::workload::{Call, Settings, Workload};
+use pangea_core::workload::{Call, Commits, Settings, Workload};
 use tokio_postgres::{Client, Config};
 
 use crate::conditions;
@@ -84,10 +83,10 @@ pub(super) async fn check(
     clients: &[(String, Client)],
     workload: &Workload,
     settings: &Settings,
-    committed: Option<&BTreeMap<String, u64>>,
+    commits: &Commits,
 ) -> Result<Checked, Failure> {
     let primary = &clients[0].1;
-    let conditions = conditions::all(workload, settings, committed);
+    let conditions = conditions::all(workload, settings, commits);
     for condition in &conditions {
         condition.judge(number(primary, &condition.query).await?)?;
     }

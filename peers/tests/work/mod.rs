@@ -1,12 +1,13 @@
 //! A running peer with clients, and the model that it is compared with.
 
-use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Instant;
 
 use pangea_core::time::Timestamp;
 use pangea_core::txn::{Outcome, Registry};
+use pangea_core::workload::commits::{Fate, Written};
 use pangea_core::workload::model::Model;
-use pangea_core::workload::{Call, Client, Settings, Workload, procedures};
+use pangea_core::workload::{Call, Client, Ledger, Settings, Workload, procedures};
 use pangea_peers::{Checked, Durability, Kind, Options, Peer, Place};
 use tempfile::TempDir;
 
@@ -21,7 +22,8 @@ pub struct Run {
     /// Where the peer's directory is.
     pub directory: TempDir,
     settings: Settings,
-    committed: BTreeMap<String, u64>,
+    began: Instant,
+    ledger: Ledger,
 }
 
 /// Whether there is such a process.
@@ -45,7 +47,13 @@ impl Run {
         let names: Vec<String> = ["us", "eu", "ap"].map(String::from).to_vec();
         let peer = Peer::start(kind, &Place::loopback(&names), &options).await;
         let peer = peer.unwrap_or_else(|error| panic!("{error}"));
-        Self { peer, directory, settings: settings.clone(), committed: BTreeMap::new() }
+        Self {
+            peer,
+            directory,
+            settings: settings.clone(),
+            began: Instant::now(),
+            ledger: Ledger::default(),
+        }
     }
 
     fn workload(&self, name: &str) -> Workload {
@@ -59,16 +67,17 @@ impl Run {
         self.peer.load(&self.workload(name), progress).await.expect("it is loaded");
         let all = self.workload(name).load_calls().len() as u64;
         assert_eq!(seen, (0..=all).map(|done| (done, all)).collect::<Vec<_>>());
-        self.committed.clear();
+        self.ledger = Ledger::default();
     }
 
     /// Has a client in each region make so many calls, all at the same time.
     pub async fn work(&mut self, name: &str, calls: u32) {
         let workload = self.workload(name);
-        let clients = (0..REGIONS).map(|index| work(&self.peer, &workload, index, calls));
-        for counts in futures_util::future::join_all(clients).await {
-            for (label, count) in counts {
-                *self.committed.entry(label.to_owned()).or_default() += count;
+        let began = self.began;
+        let clients = (0..REGIONS).map(|index| work(&self.peer, &workload, began, index, calls));
+        for calls in futures_util::future::join_all(clients).await {
+            for Committed { label, written, from, at } in calls {
+                self.ledger.add(label, &written, from, Fate::Committed { at });
             }
         }
     }
@@ -76,7 +85,7 @@ impl Run {
     /// Checks what the peer holds.
     pub async fn check(&self, name: &str) -> Result<Checked, String> {
         let workload = self.workload(name);
-        let checked = self.peer.check(&workload, &self.settings, Some(&self.committed)).await;
+        let checked = self.peer.check(&workload, &self.settings, &self.ledger.commits()).await;
         checked.map_err(|error| error.to_string())
     }
 
@@ -107,12 +116,15 @@ impl Run {
         for number in 0..calls {
             let (session, generator) = &mut clients[(number % REGIONS) as usize];
             let call = generator.next(&mut rng, NOW);
+            let from = ns_since(self.began);
             let outcome = session.call(call.procedure, &call.args).await.expect("an outcome");
             let is_committed = matches!(outcome, Outcome::Committed { .. });
             assert_eq!(is_committed, run(&call), "{call:?}: {outcome:?}");
             aborted += u32::from(!is_committed);
-            let count = self.committed.entry(call.label.to_owned()).or_default();
-            *count += u64::from(is_committed);
+            if is_committed {
+                let fate = Fate::Committed { at: ns_since(self.began) };
+                self.ledger.add(call.label, &workload.watch().written(&call), from, fate);
+            }
         }
         assert!(aborted < calls / 4, "{aborted} of {calls} were aborted");
         let mut compared = 0;
@@ -130,21 +142,36 @@ impl Run {
     }
 }
 
+/// A call that committed: what it wrote, from when to when.
+struct Committed {
+    label: &'static str,
+    written: Written,
+    from: u64,
+    at: u64,
+}
+
+fn ns_since(began: Instant) -> u64 {
+    began.elapsed().as_nanos() as u64
+}
+
 async fn work(
     peer: &Peer,
     workload: &Workload,
+    began: Instant,
     index: u32,
     calls: u32,
-) -> BTreeMap<&'static str, u64> {
+) -> Vec<Committed> {
     let mut session = peer.access(workload, index as usize).open().await.expect("a session");
     let mut generator = workload.generator(Client::new(index, REGIONS, REGIONS));
     let mut rng = fastrand::Rng::with_seed(u64::from(index));
-    let mut committed = BTreeMap::new();
+    let mut committed = Vec::new();
     for _ in 0..calls {
         let call = generator.next(&mut rng, NOW);
+        let (written, from) = (workload.watch().written(&call), ns_since(began));
         match session.call(call.procedure, &call.args).await.expect("an outcome") {
             Outcome::Committed { result, .. } => {
-                *committed.entry(call.label).or_default() += 1;
+                let at = ns_since(began);
+                committed.push(Committed { label: call.label, written, from, at });
                 assert!(call.procedure != "ycsb" || result.len() <= 10 * 103, "{result:?}");
             }
             // One New-Order of a hundred names an item that is not there.

@@ -15,13 +15,14 @@ use std::fmt;
 use std::ops::ControlFlow;
 
 use super::super::check::{Report, Rows, Rule, Violation};
-use super::Scale;
+use super::super::commits::{Commits, plus};
 use super::rows::{Account, History, Number, Order, OrderLine, Row};
 use super::tables::{
     CUSTOMER, CUSTOMER_ACCOUNT, CUSTOMER_BY_NAME, CUSTOMER_DATA, DISTRICT, DISTRICT_NEXT_ORDER,
     DISTRICT_YTD, DISTRICTS, District, HISTORY, ITEM, NEW_ORDER, ORDER, ORDER_BY_CUSTOMER,
     ORDER_LINE, STOCK, STOCK_INFO, WAREHOUSE, WAREHOUSE_YTD, Warehouse, last_number, split_row_key,
 };
+use super::{Scale, Tpcc};
 use crate::codec::DecodeError;
 use crate::ids::TableId;
 use crate::key::KeyRange;
@@ -57,6 +58,8 @@ struct DistrictFacts {
     lines: i64,
     /// Sum of `C_DELIVERY_CNT`.
     deliveries: i64,
+    /// Rows of HISTORY, of the district's customers.
+    payments: i64,
 }
 
 struct OrderFacts {
@@ -162,6 +165,7 @@ impl Facts {
         })?;
         scan(rows, HISTORY, &range, |key, record| {
             let (key, history) = (row_key(key)?, History::decode(record)?);
+            self.district(key.0).payments += 1;
             match self.customer(key) {
                 Some(customer) => customer.paid += history.amount as i64,
                 None => self.strays += 1,
@@ -423,11 +427,55 @@ pub(super) fn violations(
         let sum = |of: fn(&DistrictFacts) -> i64| facts.districts.iter().map(of).sum::<i64>();
         report.count("warehouses", 1);
         report.count("customers", facts.customers.len() as i64);
-        report.count("orders", sum(|district| district.orders));
+        report.count(ORDERS, sum(|district| district.orders));
         report.count("order lines", sum(|district| district.lines));
         report.count("orders delivered", sum(|district| district.deliveries));
+        report.count(PAYMENTS, sum(|district| district.payments));
+        // A Delivery takes one order of each district, where one waits.
+        let of_each = || facts.districts.iter().map(|district| district.deliveries);
+        report.count(DELIVERIES, of_each().max().unwrap_or(0));
+        let waited_first = i64::from(scale.orders - scale.orders_delivered());
+        if of_each().all(|deliveries| deliveries >= waited_first) {
+            report.count(RAN_OUT, 1);
+        }
     }
     violations
+}
+
+/// What a report calls the rows of ORDER, and those of HISTORY.
+const ORDERS: &str = "orders";
+const PAYMENTS: &str = "payments";
+/// What it calls the Deliveries that have left a trace.
+const DELIVERIES: &str = "deliveries";
+/// What it calls warehouses in each district of which there may have been nothing to deliver once:
+/// a Delivery then leaves no trace. Elsewhere some district has fewer deliveries than orders that
+/// waited from the first, so each Delivery has found one there.
+const RAN_OUT: &str = "warehouses that may have had nothing to deliver";
+
+/// What is left behind by what has committed: an order for each New-Order, a row of HISTORY for
+/// each Payment, and a delivered order for each Delivery that found one.
+pub(super) fn check_commits(
+    tpcc: &Tpcc,
+    rule: &Rule<'_>,
+    fact: &dyn Fn(&str) -> i64,
+    commits: &Commits,
+) -> Result<(), Violation> {
+    let Tpcc { warehouses, scale, long: (_, orders_each), .. } = *tpcc;
+    let districts = i64::from(warehouses) * i64::from(DISTRICTS);
+    let orders = commits.sum(|label| match label {
+        "new-order" => 1,
+        "long-order" => orders_each.into(),
+        _ => 0,
+    });
+    let orders = plus(orders, districts * i64::from(scale.orders));
+    let found = ("orders", fact(ORDERS));
+    rule.within(found, "orders of the load and of New-Orders committed", orders)?;
+    let payments = plus(commits.bounds("payment"), districts * i64::from(scale.customers));
+    let found = ("rows of HISTORY", fact(PAYMENTS));
+    rule.within(found, "rows of the load and of Payments committed", payments)?;
+    let (least, most) = commits.bounds("delivery").into_inner();
+    let least = if fact(RAN_OUT) == 0 { least } else { 0 };
+    rule.within(("deliveries", fact(DELIVERIES)), "Deliveries committed", least..=most)
 }
 
 /// The rows that transactions neither add nor take away are there (clause 1.2.1), the two indexes

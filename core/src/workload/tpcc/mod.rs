@@ -62,7 +62,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::check::{Report, Rows, Violation};
+use super::check::{Report, Rows, Rule, Violation};
+use super::commits::Commits;
 use super::{Call, Client, InvalidSettings, Settings, setting};
 use crate::txn::Procedure;
 use args::Args;
@@ -179,6 +180,15 @@ impl Tpcc {
             Some(violation) => Err(violation),
             None => Ok(report),
         }
+    }
+
+    pub(super) fn check_commits(
+        &self,
+        rule: &Rule<'_>,
+        fact: &dyn Fn(&str) -> i64,
+        commits: &Commits,
+    ) -> Result<(), Violation> {
+        check::check_commits(self, rule, fact, commits)
     }
 }
 

@@ -1,0 +1,232 @@
+//! A transaction that was lost, or done twice, is found; one of which nobody knows is allowed for.
+
+use super::*;
+use crate::workload::Settings;
+use crate::workload::tests::{Bench, small};
+use crate::workload::ycsb::{Op, operations};
+
+/// What becomes of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Done {
+    Once,
+    /// It was acknowledged, and is not there.
+    Lost,
+    Twice,
+    /// It is there, and nobody was told.
+    Untold,
+    /// It is not there, and nobody was told.
+    LostUntold,
+}
+
+/// A workload whose clients call one after the other, and what they know.
+struct Run {
+    bench: Bench,
+    ledger: Ledger,
+    clock: u64,
+}
+
+impl Run {
+    fn new(name: &str, settings: &Settings) -> Self {
+        Self { bench: Bench::new(name, settings), ledger: Ledger::default(), clock: 1 }
+    }
+
+    /// Makes a call that would commit.
+    fn call(&mut self, call: &Call, done: Done) {
+        let before = self.bench.model.clone();
+        if self.bench.run(call).is_err() {
+            return;
+        }
+        match done {
+            Done::Lost | Done::LostUntold => self.bench.model = before,
+            Done::Twice => drop(self.bench.run(call).expect("it commits again")),
+            Done::Once | Done::Untold => {}
+        }
+        let fate = match done {
+            Done::Untold | Done::LostUntold => Fate::Unknown,
+            Done::Once | Done::Lost | Done::Twice => Fate::Committed { at: self.clock + 1 },
+        };
+        let written = self.bench.workload.watch().written(call);
+        self.ledger.add(call.label, &written, self.clock, fate);
+        self.clock += 2;
+    }
+
+    fn many(&mut self, count: usize) {
+        for _ in 0..count {
+            let call = self.bench.next();
+            self.call(&call, Done::Once);
+        }
+    }
+
+    /// The next call of a label that commits.
+    fn next(&mut self, label: &str) -> Call {
+        loop {
+            let call = self.bench.next();
+            let mut model = self.bench.model.clone();
+            let procedure = self.bench.procedure(call.procedure);
+            if call.label == label && model.run(procedure, &call.args).is_ok() {
+                return call;
+            }
+        }
+    }
+
+    fn check(&self) -> Result<(), Violation> {
+        let report = self.bench.check();
+        self.bench.workload.check_commits(&report, &self.bench.model, &self.ledger.commits())
+    }
+}
+
+/// Workloads, transactions that leave a trace, and what names a lost one.
+const TRACES: [(&str, &str, &str); 14] = [
+    ("tpcc", "new-order", "orders of the load and of New-Orders committed"),
+    ("tpcc", "payment", "rows of the load and of Payments committed"),
+    ("tpcc", "delivery", "Deliveries committed"),
+    ("tpcc-nopay", "new-order", "orders of the load and of New-Orders committed"),
+    ("tpcc-nopay", "payment", "rows of the load and of Payments committed"),
+    ("tpcc-nopay", "long-order", "orders of the load and of New-Orders committed"),
+    ("ycsb-a", "write", "that of its newest acknowledged write"),
+    ("ycsb-d", "write", "rows loaded and inserted"),
+    ("ycsb-e", "write", "rows loaded and inserted"),
+    ("ycsb-f", "write", "read-modify-writes committed"),
+    ("calvin-micro", "one-shard", "increments committed"),
+    ("mako-micro", "increment", "increments committed"),
+    ("tiga-micro", "increment", "increments committed"),
+    ("smallbank", "save", "what was paid in and not out"),
+];
+
+fn settings(label: &str) -> Settings {
+    let long = if label == "long-order" { 10 } else { 0 };
+    Settings { long, long_times: 5, ..small() }
+}
+
+#[test]
+fn a_lost_transaction_is_found_and_named() {
+    for (name, label, named) in TRACES {
+        let mut run = Run::new(name, &settings(label));
+        run.many(60);
+        run.check().unwrap_or_else(|violation| panic!("{name}: {violation}"));
+        let lost = run.next(label);
+        run.call(&lost, Done::Lost);
+        let violation = run.check().expect_err(name);
+        assert_eq!(violation.right.0, named, "{name}: {violation}");
+        assert!(violation.to_string().starts_with("all that committed violated, "), "{violation}");
+    }
+}
+
+#[test]
+fn a_transaction_that_is_done_twice_is_found_where_it_leaves_two_traces() {
+    // What YCSB writes blindly, or inserts, is the same when it is written again.
+    let adds = |name: &str| !["ycsb-a", "ycsb-d", "ycsb-e"].contains(&name);
+    for (name, label, named) in TRACES.into_iter().filter(|(name, ..)| adds(name)) {
+        let mut run = Run::new(name, &settings(label));
+        run.many(60);
+        let twice = run.next(label);
+        run.call(&twice, Done::Twice);
+        let violation = run.check().expect_err(name);
+        assert_eq!(violation.right.0, named, "{name}: {violation}");
+    }
+}
+
+#[test]
+fn what_nobody_knows_of_may_be_there_or_not_and_no_more_than_that() {
+    for (name, label, named) in TRACES {
+        for done in [Done::Untold, Done::LostUntold] {
+            let mut run = Run::new(name, &settings(label));
+            run.many(60);
+            let untold = run.next(label);
+            run.call(&untold, done);
+            run.check().unwrap_or_else(|violation| panic!("{name}, {done:?}: {violation}"));
+        }
+        // One that nobody knows of is no excuse for one that was acknowledged and is lost.
+        let mut run = Run::new(name, &settings(label));
+        run.many(60);
+        let (untold, lost) = (run.next(label), run.next(label));
+        run.call(&untold, Done::LostUntold);
+        run.call(&lost, Done::Lost);
+        let violation = run.check().expect_err(name);
+        assert_eq!(violation.right.0, named, "{name}: {violation}");
+    }
+    let mut run = Run::new("tpcc", &small());
+    let (untold, twice) = (run.next("payment"), run.next("payment"));
+    run.call(&untold, Done::Untold);
+    run.call(&twice, Done::Twice);
+    let violation = run.check().expect_err("one more than can be");
+    assert!(violation.rule.ends_with("at most,"), "{violation}");
+    assert_eq!(violation.left.1, violation.right.1 + 1);
+}
+
+#[test]
+fn money_that_may_have_been_taken_out_lowers_what_accounts_must_hold() {
+    let commits = Commits {
+        committed: [("deposit".to_owned(), 3)].into(),
+        unknown: [("deposit".to_owned(), 1), ("withdraw".to_owned(), 2)].into(),
+        ..Commits::default()
+    };
+    let adds = |label: &str| if label == "deposit" { 10 } else { -7 };
+    assert_eq!(commits.sum(adds), 30 - 14..=30 + 10);
+    assert_eq!(commits.bounds("deposit"), 3..=4);
+    assert_eq!(commits.bounds("balance"), 0..=0);
+}
+
+#[test]
+fn deliveries_that_may_have_found_nothing_are_not_missed() {
+    let mut run = Run::new("tpcc", &Settings { warehouses: 1, ..small() });
+    // Nine orders wait in each district at first.
+    for _ in 0..9 {
+        let delivery = run.next("delivery");
+        run.call(&delivery, Done::Once);
+        run.check().unwrap_or_else(|violation| panic!("{violation}"));
+    }
+    let in_vain = run.next("delivery");
+    run.call(&in_vain, Done::Once);
+    run.check().unwrap_or_else(|violation| panic!("{violation}"));
+    // More than were made are too many all the same.
+    run.ledger.committed.insert("delivery", 8);
+    assert_eq!(run.check().expect_err("nine were there").left, ("deliveries", 9));
+}
+
+#[test]
+fn a_row_may_hold_any_of_the_writes_that_were_under_way_together() {
+    let row = |mark| Written { rows: 1, watched: vec![(7, mark)] };
+    let marks = |ledger: &Ledger| ledger.commits().newest[0].marks.clone();
+    let mut ledger = Ledger::default();
+    ledger.add("write", &row(11), 5, Fate::Unknown);
+    assert_eq!(marks(&ledger), [0, 11], "it may be as it was loaded");
+    ledger.add("write", &row(12), 10, Fate::Committed { at: 20 });
+    ledger.add("write", &row(13), 15, Fate::Committed { at: 17 });
+    assert_eq!(marks(&ledger), [11, 12, 13], "who comes last is not known");
+    ledger.add("write", &row(14), 18, Fate::Committed { at: 30 });
+    assert_eq!(marks(&ledger), [11, 12, 14], "the second had ended when this began");
+    ledger.add("write", &row(15), 31, Fate::Committed { at: 32 });
+    assert_eq!(marks(&ledger), [11, 15]);
+    // What is told late is not newer for that.
+    ledger.add("write", &row(16), 1, Fate::Committed { at: 33 });
+    assert_eq!(marks(&ledger), [11, 15, 16]);
+}
+
+#[test]
+fn the_last_of_a_transactions_writes_of_a_row_is_the_one_that_stays() {
+    let mut run = Run::new("ycsb-a", &Settings { rows: 2, ..small() });
+    let mut repeated = 0;
+    for _ in 0..50 {
+        let call = run.next("write");
+        let ops = operations(&call.args).expect("well formed");
+        let writes = ops.iter().filter(|op| matches!(op, Op::Write { .. })).count();
+        let written = run.bench.workload.watch().written(&call);
+        assert_eq!(written.rows, writes as u64);
+        repeated += writes - written.watched.len();
+        run.call(&call, Done::Once);
+        run.check().unwrap_or_else(|violation| panic!("{violation}"));
+    }
+    assert!(repeated > 0);
+}
+
+#[test]
+fn large_tables_are_watched_in_part() {
+    for rows in [1, 4_096, 4_097, 2_000_000] {
+        let workload = Workload::named("ycsb-b", &Settings { rows, ..small() }).expect("valid");
+        let Watch { counts, step } = workload.watch();
+        assert!(counts && rows.div_ceil(step) <= 4_096, "{rows} rows, each {step}th");
+    }
+    let reads = Workload::named("ycsb-c", &small()).expect("valid");
+    assert_eq!(reads.watch(), Watch::default());
+}

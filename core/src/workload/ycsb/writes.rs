@@ -1,0 +1,112 @@
+//! What is left of transactions that wrote.
+//!
+//! Read-modify-writes count themselves, and inserted rows can be counted, so mixes D, E and F tell
+//! of each one. A blind write is random bytes, whose first eight tell it from all others; it can be
+//! missed until another write takes its place. So of mixes A and B some rows are watched: what they
+//! hold in the end must be a write that nothing acknowledged has come after for certain.
+
+use super::super::check::{Rows, Rule, Violation};
+use super::super::commits::{Commits, Newest, Watch, Written, plus};
+use super::{
+    COUNTER_LEN, INCREMENTS, Mix, OP_LEN_MAX, Op, ROWS, ROWS_THERE, Ycsb, digits, for_each_op,
+};
+use crate::codec::{DecodeError, Reader, Writer};
+
+/// Rows that are watched at most: what is kept and compared of them is some hundred kilobytes.
+const WATCHED_MAX: u64 = 4_096;
+
+impl Ycsb {
+    pub(in super::super) fn watch(&self) -> Watch {
+        let step = match self.mix {
+            Mix::A | Mix::B => self.rows.div_ceil(WATCHED_MAX),
+            Mix::C | Mix::D | Mix::E | Mix::F => 0,
+        };
+        Watch { counts: self.mix != Mix::C, step }
+    }
+
+    pub(in super::super) fn check_commits(
+        &self,
+        rule: &Rule<'_>,
+        fact: &dyn Fn(&str) -> i64,
+        rows: &dyn Rows,
+        commits: &Commits,
+    ) -> Result<(), Violation> {
+        match self.mix {
+            Mix::A | Mix::B => {
+                let held = |row| rows.get(ROWS, &digits(row)).and_then(|value| mark(&value));
+                check_newest(&commits.newest, held)
+            }
+            Mix::C => Ok(()),
+            Mix::D | Mix::E => {
+                let expected = plus(commits.rows(), self.rows as i64);
+                rule.within(("rows", fact(ROWS_THERE)), "rows loaded and inserted", expected)
+            }
+            Mix::F => {
+                let found = ("the sum of all counters", fact(INCREMENTS));
+                rule.within(found, "read-modify-writes committed", commits.rows())
+            }
+        }
+    }
+}
+
+/// What tells a value from others: its first eight bytes. Those of loaded values are 0.
+pub fn mark(value: &[u8]) -> Option<u64> {
+    value.first_chunk::<COUNTER_LEN>().map(|first| u64::from_le_bytes(*first))
+}
+
+/// What the arguments of [`super::Run`] write: of the rows whose number `step` divides, the value's
+/// mark.
+pub(in super::super) fn written(args: &[u8], step: u64) -> Written {
+    let mut written = Written::default();
+    // Nothing of malformed arguments is written.
+    let _ = for_each_op::<DecodeError>(args, |op| {
+        let (Op::Write { row, value } | Op::Modify { row, value }) = op else { return Ok(()) };
+        written.rows += 1;
+        if step > 0 && row % step == 0 {
+            // The last write of a row is the one that stays.
+            written.watched.retain(|(other, _)| *other != row);
+            written.watched.push((row, mark(value).ok_or(DecodeError::new("value"))?));
+        }
+        Ok(())
+    });
+    written
+}
+
+/// Whether rows hold what they may. `held` tells the mark of what a row holds.
+///
+/// # Errors
+/// The first row that does not, and how many there are.
+pub fn check_newest(newest: &[Newest], held: impl Fn(u64) -> Option<u64>) -> Result<(), Violation> {
+    let found = newest.iter().map(|it| (it, held(it.row)));
+    let wrong = found.filter(|(it, held)| held.is_none_or(|mark| !it.marks.contains(&mark)));
+    let wrong: Vec<_> = wrong.collect();
+    let Some((Newest { row, marks }, held)) = wrong.first() else { return Ok(()) };
+    let place = format!("row {row}, the first of {} of {} watched", wrong.len(), newest.len());
+    let rule = Rule { rule: "all that committed", place: &place };
+    let newest = marks.last().copied().unwrap_or(0) as i64;
+    let held = held.map_or(-1, |mark| mark as i64);
+    let what = "what its value begins with (0 as loaded, -1 if there is none)";
+    rule.equal((what, held), ("that of its newest acknowledged write", newest))
+}
+
+/// Arguments of [`super::Run`] that read these rows.
+pub fn reads_of(rows: &[u64]) -> Vec<u8> {
+    let mut args = Vec::with_capacity(1 + rows.len() * OP_LEN_MAX);
+    args.put_varint(rows.len() as u64);
+    for row in rows {
+        args.put_u8(Op::READ);
+        args.put_varint(*row);
+    }
+    args
+}
+
+/// The marks of the values that [`super::Run`] returned for so many reads.
+///
+/// # Errors
+/// When these are not so many values.
+pub fn marks_read(result: &[u8], count: usize) -> Result<Vec<Option<u64>>, DecodeError> {
+    let from = &mut Reader::new(result);
+    let marks = (0..count).map(|_| from.bytes("value").map(mark)).collect();
+    super::ended(from, "values")?;
+    marks
+}
