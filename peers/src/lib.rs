@@ -26,6 +26,7 @@ mod conditions;
 pub mod etcd;
 mod failure;
 pub mod galera;
+mod group;
 mod peer;
 mod place;
 pub mod postgres;

@@ -3,13 +3,19 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::io;
 use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 
+use rustix::process::Pid;
 use tempfile::TempDir;
+use tokio::io::AsyncReadExt;
+use tokio::process::Child;
 
 use crate::failure::Failure;
+use crate::group;
 use crate::place::Place;
 
 /// Lines of what a program said that are passed on when it fails.
@@ -131,18 +137,51 @@ pub(crate) fn command(
     command
 }
 
-/// Runs a command to its end.
-pub(crate) async fn run(mut command: Command, what: &str) -> Result<(), Failure> {
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut command = tokio::process::Command::from(command);
-    let output = command.kill_on_drop(true).output().await;
-    let output = output.map_err(|error| Failure::failed(format!("can't run {what}"), error))?;
-    if output.status.success() {
-        return Ok(());
+/// A program that runs to its end, in a process group of its own: a Ctrl-C is this process's to
+/// handle. Dropped before it has ended, it is killed with all that it has started, and is gone when
+/// that returns: the directory that it writes to may be about to be removed.
+struct Running(Child);
+
+impl Running {
+    fn start(mut command: Command) -> io::Result<Self> {
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+        tokio::process::Command::from(command).spawn().map(Self)
     }
-    let said = [output.stdout, output.stderr].concat();
-    let said = last_lines(&String::from_utf8_lossy(&said));
-    Err(Failure::failed(format!("{what} ended with {}", output.status), said))
+
+    /// How it ended, and what it said.
+    async fn output(&mut self) -> io::Result<(ExitStatus, String)> {
+        let (mut said, mut complained) = (Vec::new(), Vec::new());
+        let mut stdout = self.0.stdout.take().expect("stdout is a pipe");
+        let mut stderr = self.0.stderr.take().expect("stderr is a pipe");
+        let (status, _, _) = tokio::try_join!(
+            self.0.wait(),
+            stdout.read_to_end(&mut said),
+            stderr.read_to_end(&mut complained),
+        )?;
+        said.append(&mut complained);
+        Ok((status, String::from_utf8_lossy(&said).into_owned()))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It has a number until it was waited for.
+        let leader = self.0.id().and_then(|pid| Pid::from_raw(pid.cast_signed()));
+        if let Some(leader) = leader {
+            group::kill(leader);
+        }
+    }
+}
+
+/// Runs a command to its end.
+pub(crate) async fn run(command: Command, what: &str) -> Result<(), Failure> {
+    let cant = |error| Failure::failed(format!("can't run {what}"), error);
+    let mut running = Running::start(command).map_err(cant)?;
+    let (status, said) = running.output().await.map_err(cant)?;
+    match status.success() {
+        true => Ok(()),
+        false => Err(Failure::failed(format!("{what} ended with {status}"), last_lines(&said))),
+    }
 }
 
 /// The last lines of a text, as one.
@@ -162,6 +201,41 @@ mod tests {
         assert!(matches!(&error, Failure::Usage(text) if text.contains("install")), "{error}");
         assert!(error.to_string().contains("some-package"), "{error}");
         assert!(Needed { name: "setpriv", package: "util-linux" }.find().is_ok());
+    }
+
+    #[tokio::test]
+    async fn what_is_not_waited_for_is_gone_with_all_that_it_has_started() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("pid");
+        let mut command = Command::new("/bin/sh");
+        // As the script that makes MariaDB's files has a server running beneath it.
+        command.args(["-c", "(sleep 1000 & echo $! > $0.part; mv $0.part $0; wait); true"]);
+        command.arg(&path);
+        let written = async {
+            while !path.exists() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::select! {
+            ended = run(command, "sh") => panic!("{ended:?}"),
+            () = written => {}
+        }
+        let pid = fs::read_to_string(&path).expect("a number");
+        let status = fs::read_to_string(format!("/proc/{}/status", pid.trim()));
+        // Whoever it was left to may not have waited for it yet.
+        assert!(status.is_err() || status.is_ok_and(|status| status.contains("State:\tZ")));
+    }
+
+    #[tokio::test]
+    async fn what_fails_says_why_and_what_ends_well_does_not() {
+        let shell = |script: &str| {
+            let mut command = Command::new("/bin/sh");
+            command.args(["-c", script]);
+            command
+        };
+        run(shell("echo well"), "sh").await.expect("it ends well");
+        let error = run(shell("echo one; echo two >&2; exit 3"), "sh").await.unwrap_err();
+        assert_eq!(error.to_string(), "sh ended with exit status: 3: one | two");
     }
 
     #[test]

@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, pidfd_open,
-    pidfd_send_signal, waitid,
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process, pidfd_open, pidfd_send_signal,
+    waitid,
 };
 
 use crate::failure::Failure;
+use crate::group;
 use crate::program::last_lines;
 use crate::usage;
 
@@ -203,7 +204,7 @@ impl Drop for Server {
             self.wait_at_most(QUICK_DEADLINE);
         }
         // What it started and left behind goes with it. The group is still its own.
-        let _ = kill_process_group(self.process(), Signal::KILL);
+        group::kill(self.process());
         let _ = self.child.wait();
     }
 }

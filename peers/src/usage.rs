@@ -35,6 +35,7 @@ impl Meter {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Process {
     parent: u32,
+    group: u32,
     /// Processor time since it started, in microseconds.
     pub cpu_us: f64,
     /// The same of its children that have ended.
@@ -66,6 +67,7 @@ impl Process {
             |user, system| Some((number(user)? + number(system)?) as f64 * 1e6 / ticks_per_sec);
         Some(Self {
             parent: u32::try_from(number(4)?).ok()?,
+            group: u32::try_from(number(5)?).ok()?,
             cpu_us: time(14, 15)?,
             cpu_us_of_ended: time(16, 17)?,
             memory_bytes: number(24)? * rustix::param::page_size() as u64,
@@ -112,10 +114,18 @@ impl Usage {
 
 /// The children of a process, by number.
 pub(crate) fn children(parent: u32) -> Vec<(u32, Process)> {
+    all().filter(|(_, process)| process.parent == parent).collect()
+}
+
+/// The processes of a group, by number.
+pub(crate) fn group(leader: u32) -> Vec<u32> {
+    all().filter(|(_, process)| process.group == leader).map(|(pid, _)| pid).collect()
+}
+
+fn all() -> impl Iterator<Item = (u32, Process)> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let processes = pids.filter_map(|pid| Some((pid, Process::read(Some(pid)).ok()?)));
-    processes.filter(|(_, process)| process.parent == parent).collect()
+    pids.filter_map(|pid| Some((pid, Process::read(Some(pid)).ok()?)))
 }
 
 fn memory_kb(pid: u32) -> BTreeMap<String, u64> {
@@ -136,7 +146,7 @@ mod tests {
         let rest = "S 5 1 1 0 -1 4194560 1 2 3 4 250 50 30 40 20 0 9 0 555 1000000 25 18446744";
         let process = Process::parse(&format!("77 (a ) b (c)) {rest}")).expect("it can be read");
         let us_per_tick = 1e6 / rustix::param::clock_ticks_per_second() as f64;
-        assert_eq!(process.parent, 5);
+        assert_eq!((process.parent, process.group), (5, 1));
         assert_eq!(process.cpu_us, 300.0 * us_per_tick);
         assert_eq!(process.cpu_us_of_ended, 70.0 * us_per_tick);
         assert_eq!(process.memory_bytes, 25 * rustix::param::page_size() as u64);

@@ -65,11 +65,11 @@ impl Checked {
         };
         let once: f64 = self.needs.iter().map(|need| need.secs).sum();
         // Of each group, which is one point where nothing is tuned, one is repeated.
-        let mean = |group: &Vec<&Point>| {
-            group.iter().map(|point| need(point)).sum::<f64>() / group.len() as f64
+        let again = |group: &Vec<&Point>| {
+            let mean = group.iter().map(|point| need(point)).sum::<f64>() / group.len() as f64;
+            mean * f64::from(tune::again(plan, group))
         };
-        let again: f64 = tune::groups(plan, &self.points).iter().map(mean).sum();
-        once + again * f64::from(plan.repeats - 1)
+        once + tune::groups(plan, &self.points).iter().map(again).sum::<f64>()
     }
 }
 

@@ -1,6 +1,6 @@
 //! What came of runs: a file for each, and the middle of several.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -69,6 +69,7 @@ impl Entry {
 pub struct Results {
     directory: PathBuf,
     entries: BTreeMap<(String, u32), Entry>,
+    tuned: BTreeSet<String>,
 }
 
 impl Results {
@@ -88,7 +89,7 @@ impl Results {
                 entries.insert((entry.key.clone(), entry.repeat), entry);
             }
         }
-        Ok(Self { directory: directory.to_owned(), entries })
+        Ok(Self { directory: directory.to_owned(), entries, tuned: BTreeSet::new() })
     }
 
     /// Whether there are none.
@@ -107,16 +108,51 @@ impl Results {
         self.entries.range(of).map(|(_, entry)| entry).collect()
     }
 
-    /// The number at a path, over all repeats that did not fail.
+    /// Says which runs are of points that compete with others: the first run of each is to choose.
+    #[must_use]
+    pub fn with_tuned(self, tuned: BTreeSet<String>) -> Self {
+        Self { tuned, ..self }
+    }
+
+    /// Whether a point competes with others that differ in nothing but what is tuned.
+    pub fn is_tuned(&self, key: &str) -> bool {
+        self.tuned.contains(key)
+    }
+
+    /// Whether a point was run again with success.
+    pub fn is_repeated(&self, key: &str) -> bool {
+        self.repeats(key).iter().any(|entry| entry.repeat > 0 && entry.results.is_some())
+    }
+
+    /// The runs that count. The one that had a point chosen does not, once there are others: the
+    /// luckiest of many is not what its point does, and who has more values to try has more luck.
+    fn counted(&self, key: &str) -> Vec<&Entry> {
+        let mut all = self.repeats(key);
+        all.retain(|entry| entry.results.is_some());
+        if self.is_tuned(key) && self.is_repeated(key) {
+            all.retain(|entry| entry.repeat > 0);
+        }
+        all
+    }
+
+    /// What a run is called beside others of its point.
+    pub fn name(&self, entry: &Entry) -> String {
+        match (self.is_tuned(&entry.key), entry.repeat) {
+            (true, 0) => "tuning run".to_owned(),
+            (true, repeat) => format!("run {repeat}"),
+            (false, repeat) => format!("run {}", repeat + 1),
+        }
+    }
+
+    /// The number at a path, over all repeats that count and did not fail.
     pub fn spread(&self, key: &str, path: &str) -> Option<Spread> {
-        Spread::of(self.repeats(key).into_iter().filter_map(|entry| entry.number(path)))
+        Spread::of(self.counted(key).into_iter().filter_map(|entry| entry.number(path)))
     }
 
     /// The repeat in the middle, by throughput.
     pub fn median(&self, key: &str) -> Option<&Entry> {
         let throughput = |entry: &Entry| entry.number("throughput_per_sec").unwrap_or(0.0);
-        let all = self.repeats(key).into_iter();
-        let mut done: Vec<&Entry> = all.filter(|entry| entry.results.is_some()).collect();
+        let mut done = self.counted(key);
         done.sort_by(|a, b| throughput(b).total_cmp(&throughput(a)));
         done.get(done.len() / 2).copied()
     }

@@ -102,7 +102,7 @@ fn summary(plan: &Plan, checked: &Checked, facts: &Facts) -> String {
     let runs = tune::runs(plan, &checked.points, None, &facts.build);
     let each = match &plan.tune[..] {
         [] => format!("{} of each", plan.repeats),
-        tuned => format!("one of each, {} of the best {}", plan.repeats, tuned.join(" and ")),
+        tuned => format!("one of each, then {} of the best {}", plan.repeats, tuned.join(" and ")),
     };
     format!("{}: {runs} runs ({each}), about {time}, {memory:.0} MB at most", plan.title)
 }
@@ -123,7 +123,8 @@ pub fn run(
         move |error| SweepError::Io(path, error)
     };
     let runs = settings.out.join("runs");
-    let mut results = Results::open(&runs).map_err(at(&runs))?;
+    let results = Results::open(&runs).map_err(at(&runs))?;
+    let mut results = results.with_tuned(tune::tuned(plan, &checked.points, &facts.build));
     if !results.is_empty() && !settings.resume {
         return Err(SweepError::NotEmpty(runs));
     }
@@ -131,11 +132,8 @@ pub fn run(
     let bar = bar(all);
     bar.suspend(|| eprintln!("{}", summary(plan, checked, facts)));
     let (mut done, mut failed, mut is_interrupted) = (0, 0, false);
-    for repeat in 0..plan.repeats {
-        let round: Vec<&Point> = match repeat {
-            0 => checked.points.iter().collect(),
-            _ => tune::best(plan, &checked.points, &results, &facts.build),
-        };
+    for repeat in 0..tune::rounds(plan) {
+        let round = tune::of_round(plan, &checked.points, &results, &facts.build, repeat);
         for turn in turns(round, repeat, &facts.build) {
             let number = done + failed + 1;
             bar.set_position(number as u64 - 1);

@@ -240,7 +240,7 @@ fn line(engine: Engine, name: String, dots: Vec<Dot>) -> Line {
 }
 
 /// A line's points: where several stand at one place, the one with the most throughput. What was
-/// run once does not stand above what was run again because it was the best.
+/// run once to choose does not stand above what was run again because it was the best.
 fn dots(
     figure: &Figure,
     y: &str,
@@ -253,7 +253,7 @@ fn dots(
         let key = point.key(build);
         let Some(spread) = results.spread(&key, y) else { continue };
         let rate = results.spread(&key, "throughput_per_sec").map_or(0.0, |rate| rate.median);
-        let rank = (spread.count > 1, rate);
+        let rank = (results.is_repeated(&key), rate);
         let at_place = members.iter().filter(|(other, _)| other == x).map(|(_, point)| *point);
         let dot = Dot { x: *x, y: spread, best: best_words(figure, point, at_place) };
         match best.iter_mut().find(|(other, _, _)| other == x) {

@@ -1,6 +1,10 @@
 //! Tuning: an option such as the number of clients has another best value for each point, and
-//! trying values takes more runs than the figures need. So every value is run once, and the best of
-//! them as often as the plan says.
+//! trying values takes more runs than the figures need. So every value is run once, and then the
+//! best of them as often as the plan says.
+//!
+//! The run by which a value was chosen is none of those that figures are of: it was the luckiest of
+//! several, the more so the more values there were. A point without a rival is chosen by nothing,
+//! and all of its runs count.
 
 use std::collections::BTreeSet;
 
@@ -29,13 +33,34 @@ pub fn groups<'a>(plan: &Plan, points: &'a [Point]) -> Vec<Vec<&'a Point>> {
     groups
 }
 
-/// The points that are run once more, after the first round: the best of each group.
-pub fn best<'a>(
+/// The runs of points that have rivals.
+pub fn tuned(plan: &Plan, points: &[Point], build: &str) -> BTreeSet<String> {
+    let rivals = groups(plan, points).into_iter().filter(|group| group.len() > 1).flatten();
+    rivals.map(|point| point.key(build)).collect()
+}
+
+/// How many rounds there are: with tuning, one more than repeats.
+pub fn rounds(plan: &Plan) -> u32 {
+    plan.repeats + u32::from(!plan.tune.is_empty())
+}
+
+/// How often the best of a group is run again after the first round.
+pub fn again(plan: &Plan, group: &[&Point]) -> u32 {
+    plan.repeats - u32::from(group.len() == 1)
+}
+
+/// The points that are run in a round: all in the first, then the best of each group, as often as
+/// the plan says.
+pub fn of_round<'a>(
     plan: &Plan,
     points: &'a [Point],
     results: &Results,
     build: &str,
+    round: u32,
 ) -> Vec<&'a Point> {
+    if round == 0 {
+        return points.iter().collect();
+    }
     let rate = |point: &Point| {
         let first = results.find(&point.key(build), 0)?;
         first.number("throughput_per_sec")
@@ -49,7 +74,8 @@ pub fn best<'a>(
             rates.reduce(|a, b| if b.0 > a.0 { b } else { a }).map(|(_, point)| point)
         }
     };
-    groups(plan, points).into_iter().filter_map(best).collect()
+    let is_of_round = |group: &Vec<&Point>| round <= again(plan, group);
+    groups(plan, points).into_iter().filter(is_of_round).filter_map(best).collect()
 }
 
 /// How many runs there are. Where all of a group have failed, none is run again.
@@ -63,8 +89,8 @@ pub fn runs(plan: &Plan, points: &[Point], results: Option<&Results>, build: &st
         entry.is_some_and(|entry| entry.failure.is_some())
     };
     let is_hopeless = |group: &Vec<&Point>| group.len() > 1 && group.iter().all(has_failed);
-    let groups = groups(plan, points).into_iter().filter(|group| !is_hopeless(group)).count();
-    keys.len() + groups * (plan.repeats as usize - 1)
+    let groups = groups(plan, points).into_iter().filter(|group| !is_hopeless(group));
+    keys.len() + groups.map(|group| again(plan, &group) as usize).sum::<usize>()
 }
 
 #[cfg(test)]
@@ -81,7 +107,13 @@ mod tests {
         let points = expand(&plan).unwrap();
         let groups = groups(&plan, &points);
         assert_eq!(groups.iter().map(Vec::len).collect::<Vec<_>>(), [2, 2, 3, 3]);
-        assert_eq!(runs(&plan, &points, None, "b"), 10 + 4 * 2);
+        assert_eq!(runs(&plan, &points, None, "b"), 10 + 4 * 3);
+        assert_eq!((rounds(&plan), tuned(&plan, &points, "b").len()), (4, 10));
+        // What has no rival is run as often as anything is.
+        let alone = Plan::parse(&text.replace("clients=[1, 2]", "clients=1")).unwrap();
+        let points_alone = expand(&alone).unwrap();
+        assert_eq!(runs(&alone, &points_alone, None, "b"), 8 + 2 * 2 + 2 * 3);
+        assert_eq!(tuned(&alone, &points_alone, "b").len(), 6);
         let plan = Plan::parse(&text.replace("tune='clients'", "")).unwrap();
         assert_eq!(runs(&plan, &points, None, "b"), 30);
         let error = Plan::parse(&text.replace("tune='clients'", "tune='client'")).unwrap_err();

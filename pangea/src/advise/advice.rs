@@ -38,6 +38,9 @@ pub struct Row {
     pub loss: Option<Loss>,
     /// What came of running it for real, where that was done.
     pub check: Option<Check>,
+    /// Why there are no numbers, where it was to be measured and that failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failed: Option<String>,
 }
 
 /// How much, how soon, and what it takes.
@@ -113,6 +116,9 @@ impl Row {
         if self.guarantee < need.guarantee {
             return Err(format!("is {} only", self.guarantee));
         }
+        if let Some(wrong) = self.failed_for_real() {
+            return Err(format!("failed on real nodes ({wrong})"));
+        }
         if let Some(wrong) = self.loss.as_ref().and_then(|loss| loss.wrong.as_ref()) {
             return Err(format!("loses with a region ({wrong})"));
         }
@@ -120,11 +126,16 @@ impl Row {
         if let Some(rate) = need.rate_per_sec.filter(|rate| throughput < rate * KEPT_UP) {
             return Err(format!("keeps up with {throughput:.0} of {rate:.0} calls a second"));
         }
-        match self.check.as_ref().map(|check| &check.measured) {
-            Some(Err(wrong)) => Err(format!("failed on real nodes ({wrong})")),
-            _ if throughput == 0.0 => Err("commits nothing".to_owned()),
-            _ => Ok(()),
+        match throughput == 0.0 {
+            true => Err("commits nothing".to_owned()),
+            false => Ok(()),
         }
+    }
+
+    /// What went wrong on real nodes.
+    fn failed_for_real(&self) -> Option<&String> {
+        let check = || self.check.as_ref()?.measured.as_ref().err();
+        self.failed.as_ref().or_else(check)
     }
 
     /// The longest pause of a survivor.
@@ -168,6 +179,18 @@ pub fn ranked(rows: &[Row], need: &Need) -> Vec<usize> {
     order
 }
 
+/// The row that is to be run for real next, if so many finalists are to be: the best that were not
+/// tried yet, and beyond those whatever would be taken without having been run.
+pub fn next_to_try(rows: &[Row], need: &Need, tried: &[usize], finalists: usize) -> Option<usize> {
+    let order = ranked(rows, need);
+    let is_new = |at: &usize| !tried.contains(at);
+    match finalists {
+        0 => None,
+        _ if tried.len() < finalists => order.into_iter().find(is_new),
+        _ => order.first().copied().filter(is_new),
+    }
+}
+
 /// Which row to take, and why.
 pub fn advise(rows: &[Row], need: &Need) -> Advice {
     let order = ranked(rows, need);
@@ -193,8 +216,14 @@ fn none(rows: &[Row], need: &Need) -> [String; 3] {
         format!("{} {why}", row.name())
     };
     let reasons: Vec<String> = rows.iter().take(3).map(reason).collect();
+    let real = match rows.iter().any(|row| row.failed_for_real().is_some()) {
+        true => ", and passes its checks on real nodes",
+        false => "",
+    };
     [
-        format!("Take none of these: none is {wanted} without losing anything with a region."),
+        format!(
+            "Take none of these: none is {wanted} without losing anything with a region{real}."
+        ),
         format!("The reasons: {}.", reasons.join("; ")),
         "Ask for less in the file of the workload, or give the nodes more cores or closer regions."
             .to_owned(),

@@ -27,6 +27,7 @@ fn row(set: &[&str], guarantee: Guarantee, throughput_per_sec: f64, p50_ms: f64)
             wrong: None,
         }),
         check: None,
+        failed: None,
     }
 }
 
@@ -87,6 +88,46 @@ fn check(measured: Result<f64, String>) -> Check {
         measured: measured.map(does),
         measured_pause_ms: Some(900.0),
     }
+}
+
+#[test]
+fn where_finalists_fail_the_next_are_tried_until_one_passes_or_none_is_left() {
+    let rate = |at: usize| 1_000.0 - 100.0 * at as f64;
+    let all =
+        || -> Vec<Row> { (0..5).map(|at| row(&["a"], Serializable, rate(at), 100.0)).collect() };
+    let tried = |passing: &[usize], finalists| {
+        let (mut rows, mut tried) = (all(), Vec::new());
+        while let Some(at) = next_to_try(&rows, &CLOSED, &tried, finalists) {
+            let passes = passing.contains(&at);
+            let failed = || Err("replicas differ".to_owned());
+            rows[at].check = Some(check(if passes { Ok(100.0) } else { failed() }));
+            tried.push(at);
+        }
+        (tried, advise(&rows, &CLOSED))
+    };
+    for (passing, finalists, expected, take) in [
+        (&[0, 1, 2, 3, 4][..], 0, vec![], Some(0)),
+        (&[0, 1], 2, vec![0, 1], Some(0)),
+        (&[1], 2, vec![0, 1], Some(1)),
+        (&[3], 2, vec![0, 1, 2, 3], Some(3)),
+        (&[4], 1, vec![0, 1, 2, 3, 4], Some(4)),
+        (&[], 2, vec![0, 1, 2, 3, 4], None),
+    ] {
+        let (tried, advice) = tried(passing, finalists);
+        assert_eq!((&tried, advice.take), (&expected, take), "{passing:?} of {finalists}");
+        let says_none = advice.sentences[0].ends_with("and passes its checks on real nodes.");
+        assert_eq!(says_none, take.is_none(), "{:?}", advice.sentences);
+    }
+}
+
+#[test]
+fn a_row_that_could_not_be_measured_is_not_taken() {
+    let failed = Some("replicas differ".to_owned());
+    let broken = Row { failed, ..row(&["a"], Serializable, 0.0, 0.0) };
+    let advice = advise(&[broken.clone(), row(&[], Serializable, 10.0, 9.0)], &CLOSED);
+    assert_eq!(advice.take, Some(1));
+    let reasons = &advise(&[broken], &CLOSED).sentences[1];
+    assert!(reasons.contains("failed on real nodes (replicas differ)"), "{reasons}");
 }
 
 #[test]

@@ -205,9 +205,10 @@ fn predicted_and_checked(question: &Question<'_>) -> Result<Report, Failure> {
     let predictions = Predictions::new(question, &costs)?;
     let mut rows: Vec<Row> = predictions.rows()?;
     let finalists = usize::from(question.arguments.finalists);
-    let order = advice::ranked(&rows, &question.need);
-    for at in order.into_iter().take(finalists) {
+    let mut tried = Vec::new();
+    while let Some(at) = advice::next_to_try(&rows, &question.need, &tried, finalists) {
         rows[at].check = real::check(question, &predictions, &question.candidates[at])?;
+        tried.push(at);
     }
     let calibrations = costs.iter().map(|(name, costs)| (*name, costs.calibration.clone()));
     Ok(Report::new(question, rows, calibrations.collect()))

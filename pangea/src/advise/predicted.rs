@@ -238,6 +238,7 @@ fn row(candidate: &Candidate, predicted: &Predicted) -> Row {
         coordinator: predicted.whole.coordinator.clone(),
         loss: loss(&predicted.lossy),
         check: None,
+        failed: None,
     }
 }
 

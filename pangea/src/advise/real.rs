@@ -96,37 +96,49 @@ fn survivors(ran: &Ran, lost: &str) -> Vec<(String, f64)> {
 /// # Errors
 /// When it was interrupted, or the file can't be run.
 pub fn rows(question: &Question<'_>) -> Result<Vec<Row>, Failure> {
-    let bar = bar(2 * question.candidates.len(), "measure");
+    let bar = bar(question.candidates.len(), "measure");
     let (clients, rate) = question.load();
     let mut rows = Vec::with_capacity(question.candidates.len());
     for candidate in &question.candidates {
         bar.set_message(candidate.what);
-        let whole = run(question, candidate, clients, rate, None)?.map_err(Failure::Failed)?;
+        rows.push(row(question, candidate, clients, rate)?);
         bar.inc(1);
-        // Whichever coordinates: where no protocol says, the first region is as good as another.
-        let coordinator = question.places.nearest_to_all().to_owned();
-        let lossy = run(question, candidate, clients, rate, Some(&coordinator))?;
-        bar.inc(1);
-        let loss = match lossy {
-            Ok(ran) => {
-                Loss { pauses_ms: survivors(&ran, &coordinator), region: coordinator, wrong: None }
-            }
-            Err(wrong) => Loss { region: coordinator, pauses_ms: Vec::new(), wrong: Some(wrong) },
-        };
-        rows.push(Row {
-            protocol: candidate.protocol.to_owned(),
-            set: candidate.settings.iter().map(ToString::to_string).collect(),
-            what: candidate.what.to_owned(),
-            guarantee: candidate.guarantee,
-            is_measured: true,
-            does: whole.does,
-            coordinator: None,
-            loss: Some(loss),
-            check: None,
-        });
     }
     bar.finish_and_clear();
     Ok(rows)
+}
+
+/// Measures a candidate, and once more with a region killed. What fails can't be taken, and others
+/// can.
+fn row(
+    question: &Question<'_>,
+    candidate: &Candidate,
+    clients: u32,
+    rate: Option<f64>,
+) -> Result<Row, Failure> {
+    let mut row = Row {
+        protocol: candidate.protocol.to_owned(),
+        set: candidate.settings.iter().map(ToString::to_string).collect(),
+        what: candidate.what.to_owned(),
+        guarantee: candidate.guarantee,
+        is_measured: true,
+        does: Does::default(),
+        coordinator: None,
+        loss: None,
+        check: None,
+        failed: None,
+    };
+    match run(question, candidate, clients, rate, None)? {
+        Ok(whole) => row.does = whole.does,
+        Err(wrong) => return Ok(Row { failed: Some(wrong), ..row }),
+    }
+    // Whichever coordinates: where no protocol says, the first region is as good as another.
+    let region = question.places.nearest_to_all().to_owned();
+    row.loss = Some(match run(question, candidate, clients, rate, Some(&region))? {
+        Ok(ran) => Loss { pauses_ms: survivors(&ran, &region), region, wrong: None },
+        Err(wrong) => Loss { region, pauses_ms: Vec::new(), wrong: Some(wrong) },
+    });
+    Ok(row)
 }
 
 /// Runs a candidate once, with a region killed or not. What fails is the inner result.

@@ -76,6 +76,12 @@ impl Report {
         for (at, row) in self.rows.iter().enumerate() {
             let mark = if self.advice.take == Some(at) { "* " } else { "  " };
             let mut cells = vec![format!("{mark}{}", Self::name(row)), row.guarantee.to_string()];
+            if row.failed.is_some() {
+                cells.resize(columns.len() - 1, "-".to_owned());
+                cells.push(lost(row));
+                table.add_row(cells);
+                continue;
+            }
             cells.push(format!("{:.0}", row.does.throughput_per_sec));
             let mut regions: Vec<_> = row.does.regions.iter().collect();
             if !is_wide {
@@ -113,6 +119,9 @@ impl Report {
 
 /// What the loss of a region does, in a cell.
 fn lost(row: &Row) -> String {
+    if let Some(wrong) = &row.failed {
+        return format!("failed: {wrong}");
+    }
     let Some(loss) = &row.loss else { return "not looked at".to_owned() };
     if let Some(wrong) = &loss.wrong {
         return format!("{}: {wrong}", loss.region);

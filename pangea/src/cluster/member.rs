@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use pangea_node::client::Client;
 use pangea_node::config::Config;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
@@ -235,6 +236,24 @@ impl Member {
                     "the node in {region} did not stop in {seconds} s and was killed"
                 )))
             }
+        }
+    }
+}
+
+impl Drop for Member {
+    /// Ends the process at once where nobody has stopped it, and waits until it is gone: it writes
+    /// to a directory that may be about to be removed.
+    fn drop(&mut self) {
+        let Some(mut child) = self.child.take() else { return };
+        self.number.set(None);
+        let pid = child.id().and_then(|pid| Pid::from_raw(pid.cast_signed()));
+        // Fails only where the process is gone already, and has no number then.
+        let _ = child.start_kill();
+        let process = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        if let Some(process) = process {
+            let time = Timespec::try_from(STOP_DEADLINE).expect("seconds");
+            // Whether it has ended or not, there is nothing more to do.
+            let _ = poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&time));
         }
     }
 }

@@ -249,24 +249,8 @@ impl Cluster {
     /// # Errors
     /// When one does not start.
     pub async fn start_down(&mut self) -> Result<(), Failure> {
-        let down = self.members.iter_mut().filter_map(|member| match member.pid() {
-            Some(_) => None,
-            None => Some(Box::pin(member.start())),
-        });
-        // Not as tasks: when this is dropped half-way, every member is still here to be stopped.
-        let (mut starting, mut failure): (Vec<_>, _) = (down.collect(), None);
-        std::future::poll_fn(|cx| {
-            starting.retain_mut(|start| match start.as_mut().poll(cx) {
-                Poll::Pending => true,
-                Poll::Ready(started) => {
-                    failure = failure.take().or(started.err());
-                    false
-                }
-            });
-            if starting.is_empty() { Poll::Ready(()) } else { Poll::Pending }
-        })
-        .await;
-        failure.map_or(Ok(()), Err)
+        let is_down = |member: &mut Member| member.pid().is_none();
+        start_each(self.members.iter_mut().filter_map(|it| is_down(it).then_some(it))).await
     }
 
     /// Stops every node and removes what was made.
@@ -286,27 +270,37 @@ fn is_taken_port(error: &Failure) -> bool {
 
 /// Starts a process for every region at the same time. When one does not start, none stays.
 async fn start_members(plan: &Plan, directory: &Path) -> Result<Vec<Member>, Failure> {
-    let mut starting = JoinSet::new();
-    for config in plan.configs(directory)? {
-        let mut member = Member::new(config, directory, plan);
-        starting.spawn(async move {
-            let started = member.start().await;
-            (member, started)
-        });
-    }
-    let (mut members, mut failure) = (Vec::new(), None);
-    while let Some(started) = starting.join_next().await {
-        let (member, started) = started.expect("starting a process does not panic");
-        failure = failure.or(started.err());
-        members.push(member);
-    }
-    if let Some(failure) = failure {
+    let configs = plan.configs(directory)?.into_iter();
+    let mut members: Vec<Member> =
+        configs.map(|config| Member::new(config, directory, plan)).collect();
+    if let Err(failure) = start_each(&mut members).await {
         // What did start is told to stop; what comes of that is not the reason.
         let _ = stop_all(members).await;
         return Err(failure);
     }
     members.sort_by_key(|member| member.config.node);
     Ok(members)
+}
+
+/// Starts nodes at the same time, and returns when each has started or failed to.
+///
+/// Not as tasks, which outlive for a while whoever drops them: when this is dropped half-way, every
+/// member is still its owner's, who stops it, or drops it before the directory that it writes to.
+async fn start_each(members: impl IntoIterator<Item = &mut Member>) -> Result<(), Failure> {
+    let starting = members.into_iter().map(|member| Box::pin(member.start()));
+    let (mut starting, mut failure): (Vec<_>, _) = (starting.collect(), None);
+    std::future::poll_fn(|cx| {
+        starting.retain_mut(|start| match start.as_mut().poll(cx) {
+            Poll::Pending => true,
+            Poll::Ready(started) => {
+                failure = failure.take().or(started.err());
+                false
+            }
+        });
+        if starting.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    failure.map_or(Ok(()), Err)
 }
 
 async fn stop_all(members: Vec<Member>) -> Result<(), Failure> {

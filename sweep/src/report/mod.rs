@@ -20,7 +20,7 @@ use crate::chart;
 use crate::check::Checked;
 use crate::options::Engine;
 use crate::plan::{Figure, Plan};
-use crate::results::Results;
+use crate::results::{Entry, Results};
 use crate::series::{self, Chart};
 use crate::tune;
 
@@ -174,7 +174,8 @@ impl<'a> Material<'a> {
         let of = tune::runs(plan, &checked.points, Some(results), &facts.build);
         let entries = keys.iter().flat_map(|key| self.results.repeats(key));
         let (mut done, mut failed) = (0, 0);
-        for entry in entries.filter(|entry| entry.repeat < self.plan.repeats) {
+        let limit = |entry: &Entry| plan.repeats + u32::from(results.is_tuned(&entry.key));
+        for entry in entries.filter(|entry| entry.repeat < limit(entry)) {
             if entry.failure.is_none() { done += 1 } else { failed += 1 }
         }
         let left = of.saturating_sub(done + failed);
@@ -182,7 +183,8 @@ impl<'a> Material<'a> {
             [] => format!("{done} of {of}, {} of each point", plan.repeats),
             tuned => {
                 let tuned = tuned.join(" and ");
-                format!("{done} of {of}: one of each point, {} of the best {tuned}", plan.repeats)
+                let each = "one of each point, then";
+                format!("{done} of {of}: {each} {} of the best {tuned}", plan.repeats)
             }
         };
         if failed > 0 {
@@ -212,7 +214,7 @@ impl<'a> Material<'a> {
                         @for (point, entry, why) in failed {
                             li {
                                 span.badge.failed { "failed" } " "
-                                (point) ", run " (entry.repeat + 1) ": " (why)
+                                (point) ", " (self.results.name(entry)) ": " (why)
                             }
                         }
                     }

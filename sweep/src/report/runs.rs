@@ -17,17 +17,19 @@ pub(super) fn all(material: &Material<'_>) -> Markup {
     let Material { checked, results, facts, .. } = material;
     html! {
         @for point in &checked.points {
-            @for entry in results.repeats(&point.key(&facts.build)) { (one(point, entry)) }
+            @for entry in results.repeats(&point.key(&facts.build)) {
+                (one(point, entry, &results.name(entry)))
+            }
         }
     }
 }
 
-fn one(point: &Point, entry: &Entry) -> Markup {
+fn one(point: &Point, entry: &Entry, name: &str) -> Markup {
     let rate = entry.number("throughput_per_sec");
     html! {
         details {
             summary {
-                (point) ", run " (entry.repeat + 1) ": "
+                (point) ", " (name) ": "
                 @match (&entry.failure, rate) {
                     (Some(_), _) => span.badge.failed { "failed" },
                     (None, Some(rate)) => { (number(rate)) " transactions a second" },

@@ -179,22 +179,25 @@ fn the_best_of_what_is_tuned_is_run_again_and_the_rest_is_not() {
     let directory = tempfile::tempdir().unwrap();
     let mut fake = Fake::default();
     let finished = sweep(plan, &mut fake, directory.path(), false).unwrap();
-    assert_eq!((finished.done, finished.failed, finished.left), (10, 0, 0));
+    assert_eq!((finished.done, finished.failed, finished.left), (12, 0, 0));
     let runs = fake.runs.borrow().clone();
     let best = ["rtt=0, zipf=0.9", "rtt=50, zipf=0.9"];
-    assert_eq!(runs[6..], [best, best].concat());
+    assert_eq!(runs[6..], [best, best, best].concat());
     let page = std::fs::read_to_string(&finished.report).unwrap();
-    // Runs 3, 7 and 9.
+    // Runs 7, 9 and 11, and not the third, by which it was chosen.
     for words in [
-        "10 of 10: one of each point, 3 of the best zipf",
-        "907 <span class=\"spread\">(903–909)</span>",
+        "12 of 12: one of each point, then 3 of the best zipf",
+        "909 <span class=\"spread\">(907–911)</span>",
+        "rtt=0, zipf=0.9, tuning run: ",
         "zipf 0.9, the most tried",
     ] {
         assert!(page.contains(words), "{words}");
     }
-    assert!(outline_of(plan, &fake).starts_with("T: 10 runs (one of each, 3 of the best zipf)"));
+    assert!(
+        outline_of(plan, &fake).starts_with("T: 12 runs (one of each, then 3 of the best zipf)")
+    );
     let again = sweep(plan, &mut fake, directory.path(), true).unwrap();
-    assert_eq!((again.done, fake.runs.borrow().len()), (10, 10), "nothing is left to run");
+    assert_eq!((again.done, fake.runs.borrow().len()), (12, 12), "nothing is left to run");
 }
 
 fn outline_of(plan: &str, fake: &Fake) -> String {
