@@ -72,11 +72,15 @@ pub async fn all(
     commits: Commits,
 ) -> Result<Checked, Failure> {
     let (version, digest) = replicas::equal(clients).await?;
-    let unknown: u64 = commits.unknown.values().sum();
+    let (unknown, watched) = (commits.unknown.values().sum::<u64>(), commits.newest.len());
     // Replicas are equal, so one of them answers for all.
     let verdict = clients[0].check(workload.name(), settings, Some(commits)).await;
     match verdict.map_err(|error| Failure::failed("check failed", error))? {
         Ok(mut workload) => {
+            if watched > 0 {
+                let held = format!("; {watched} rows hold a newest acknowledged write");
+                workload.push_str(&held);
+            }
             if unknown > 0 {
                 workload.push_str(&format!("; {unknown} calls of unknown outcome in it or not"));
             }
