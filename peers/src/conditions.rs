@@ -208,7 +208,7 @@ mod tests {
             committed: [("new-order".to_owned(), 10), ("payment".to_owned(), 7)].into(),
             ..Commits::default()
         };
-        let orders = condition("orders", &known);
+        let orders = condition("orders, of the load", &known);
         assert!(orders.judge(60_010).is_ok());
         for wrong in [60_009, 60_011] {
             let error = orders.judge(wrong).unwrap_err().to_string();
@@ -216,13 +216,13 @@ mod tests {
         }
         let unknown = [("new-order".to_owned(), 2)].into();
         let some_unknown = Commits { unknown, ..known };
-        let orders = condition("orders", &some_unknown);
+        let orders = condition("orders, of the load", &some_unknown);
         assert!((60_010..=60_012).all(|found| orders.judge(found).is_ok()));
         for wrong in [60_009, 60_013] {
             let error = orders.judge(wrong).unwrap_err().to_string();
             assert!(error.contains(&format!("{wrong}, and not from 60010 to 60012")), "{error}");
         }
-        let payments = condition("payments", &some_unknown);
+        let payments = condition("payments, of the load", &some_unknown);
         assert!(payments.judge(60_007).is_ok(), "of payments every outcome is known");
         assert!(payments.judge(60_006).is_err() && payments.judge(60_008).is_err());
     }

@@ -295,8 +295,8 @@ impl Peer {
         &self.retries
     }
 
-    /// Whether the rows keep the workload's rules, are what came of what clients saw commit, and are
-    /// the same in every place. No client works any more.
+    /// Whether the rows keep the workload's rules, are what came of what clients saw commit, and
+    /// are the same in every place. No client works any more.
     ///
     /// # Errors
     /// What is wrong.

@@ -87,6 +87,13 @@ async fn postgres_holds_what_pangea_would_hold_and_notices_what_is_wrong() {
     run.work("ycsb-a", 100).await;
     run.check("ycsb-a").await.expect("it is right");
     let client = postgres(&run.peer).await;
+    // A lost update: the row is as long as before, and the same in every place.
+    let lost = "UPDATE ycsb SET value = decode(repeat('00', length(value)), 'hex') \
+                WHERE id = (SELECT min(id) FROM ycsb WHERE substr(value, 1, 8) \
+                <> decode('0000000000000000', 'hex'))";
+    client.batch_execute(lost).await.expect("it is done");
+    let error = run.check("ycsb-a").await.unwrap_err();
+    assert!(error.contains("that of its newest acknowledged write"), "{error}");
     client.batch_execute("DELETE FROM ycsb WHERE id = 7").await.expect("it is done");
     let error = run.check("ycsb-a").await.unwrap_err();
     assert!(error.contains("rows of YCSB: 499, and not 500"), "{error}");

@@ -7,7 +7,7 @@
 //!
 //! ```text
 //!   Call --Watch--> Written --,
-//!   Outcome ------------------+--> Ledger --commits()--> Commits --check_commits(rows)--> Violation
+//!   Outcome ------------------+--> Ledger --commits()--> Commits --check_commits(rows)--> verdict
 //! ```
 //!
 //! A blind write leaves no count. Of some rows ([`Watch`]) a ledger keeps which writes may be what
