@@ -10,8 +10,8 @@ use crate::usage;
 /// How long killed processes may take to be gone: what they write is written first.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// Kills a process that leads a group of its own, and the group, and waits on this thread until none
-/// of them runs: so that what they have open, and the directory that it is in, can be removed.
+/// Kills a process that leads a group of its own, and the group, and waits on this thread until
+/// none of them runs: so that the directory that they write to can be removed.
 ///
 /// Nobody may have waited for the leader: its number would be another's.
 pub(crate) fn kill(leader: Pid) {
