@@ -343,7 +343,7 @@ fn a_sweep_has_a_report_goes_on_where_it_was_and_ends_with_a_signal() {
     let output = child.wait_with_output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(130), "{stderr}");
-    assert!(stderr.contains("2 runs are left; --resume makes them"), "{stderr}");
+    assert!(stderr.contains("2 runs left; --resume makes what is missing"), "{stderr}");
     assert_eq!(processes_of(directory.path()), [] as [u32; 0]);
     assert!(std::fs::read_to_string(out.join("report.html")).unwrap().contains("2 not made"));
 }

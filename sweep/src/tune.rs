@@ -6,8 +6,9 @@
 //! several, the more so the more values there were. A point without a rival is chosen by nothing,
 //! and all of its runs count.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
+use crate::options::Engine;
 use crate::plan::Plan;
 use crate::points::Point;
 use crate::results::Results;
@@ -44,8 +45,12 @@ pub fn rounds(plan: &Plan) -> u32 {
     plan.repeats + u32::from(!plan.tune.is_empty())
 }
 
-/// How often the best of a group is run again after the first round.
+/// How often the best of a group is run again after the first round. A prediction comes out alike
+/// each time.
 pub fn again(plan: &Plan, group: &[&Point]) -> u32 {
+    if group.iter().all(|point| point.engine == Engine::Predicted) {
+        return 0;
+    }
     plan.repeats - u32::from(group.len() == 1)
 }
 
@@ -80,9 +85,10 @@ pub fn of_round<'a>(
 
 /// How many runs there are. Where all of a group have failed, none is run again.
 pub fn runs(plan: &Plan, points: &[Point], results: Option<&Results>, build: &str) -> usize {
-    let keys: BTreeSet<String> = points.iter().map(|point| point.key(build)).collect();
+    let keys: BTreeMap<String, &Point> =
+        points.iter().map(|point| (point.key(build), point)).collect();
     if plan.tune.is_empty() {
-        return keys.len() * plan.repeats as usize;
+        return keys.values().map(|point| 1 + again(plan, &[point]) as usize).sum();
     }
     let has_failed = |point: &&Point| {
         let entry = results.and_then(|results| results.find(&point.key(build), 0));
@@ -116,6 +122,13 @@ mod tests {
         assert_eq!(tuned(&alone, &points_alone, "b").len(), 6);
         let plan = Plan::parse(&text.replace("tune='clients'", "")).unwrap();
         assert_eq!(runs(&plan, &points, None, "b"), 30);
+        // A prediction is made once.
+        let engines = text.replace("tune='clients'", "").replace(
+            "rtt=[0, 9]",
+            "rtt=[0, 9]\nengine=['real', 'predicted']",
+        );
+        let both = Plan::parse(&engines).unwrap();
+        assert_eq!(runs(&both, &expand(&both).unwrap(), None, "b"), 30 + 10);
         let error = Plan::parse(&text.replace("tune='clients'", "tune='client'")).unwrap_err();
         assert!(error.to_string().starts_with("line 3: there is no option"), "{error}");
     }

@@ -22,6 +22,13 @@ const WRITE_BYTES: usize = 1 << 20;
 /// How much is written between syncs, so that the log's syncs never wait behind a flood of pages.
 const SYNC_BYTES: u64 = 8 << 20;
 
+/// How far behind the node's other threads the one that writes checkpoints stands, as `nice` counts
+/// it. Reading all of a store takes seconds of a core. Where cores are short, as many threads that
+/// answer somebody would wait for it; at 5 it has a quarter of a core that it shares with one of
+/// them, so that a checkpoint, and what it pins, ends soon all the same.
+#[cfg(target_os = "linux")]
+const NICE: i32 = 5;
+
 /// A checkpoint that failed, for want of room most likely, is tried again after this long.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 
@@ -115,6 +122,9 @@ impl<H: Header> Drop for Checkpointer<H> {
 
 impl<H: Header> Shared<H> {
     fn run(&self, disk: &Arc<dyn Disk>, dir: &Path, protocol: &str, events: &CheckpointEvents) {
+        // On Linux that is the thread's own. Where it is not to be had, nothing is lost but time.
+        #[cfg(target_os = "linux")]
+        let _ = rustix::process::setpriority_process(None, NICE);
         let mut state = self.lock();
         while !state.is_stopping {
             let Some(Request { pin, meta }) = state.next.take() else {

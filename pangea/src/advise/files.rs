@@ -353,7 +353,7 @@ fn known_matrix(line: usize, names: &[String]) -> Result<Vec<RoundTrip>, (usize,
     for (at, b) in names.iter().enumerate() {
         if !regions::NAMES.contains(&b.as_str()) {
             let message = unknown("cloud region", b, regions::NAMES);
-            return Err((line, format!("{message} Others need round_trips_ms = [[..], ..]")));
+            return Err((line, format!("{message}. Others need round_trips_ms = [[..], ..]")));
         }
         for a in &names[..at] {
             let ms = regions::round_trip_ms(a, b).expect("both are known");

@@ -185,7 +185,7 @@ impl Costs {
         writeln!(
             f,
             "  links        {:.0} bytes a txn in {:.1} packets, late by {:.0} us (p99 {:.0} us); \
-             the router took {:.0} us",
+             the router took {:.0} us a txn",
             lab.link_bytes_per_txn,
             lab.link_packets_per_txn,
             late("p50"),

@@ -99,12 +99,14 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         pangea_sweep::SweepError::Io(..) => Failure::Failed(error.to_string()),
     })?;
     let pangea_sweep::Finished { done, failed, left, report } = finished;
-    crate::say(&format!("{done} runs; the report is {}", report.display()))?;
+    let runs = |many: usize| format!("{many} run{}", if many == 1 { "" } else { "s" });
+    crate::say(&format!("{}; the report is {}", runs(done), report.display()))?;
     match (left, failed) {
         (0, 0) => Ok(()),
-        (0, failed) => Err(Failure::Failed(format!("{failed} runs failed; the report says why"))),
+        (0, failed) => Err(Failure::Failed(format!("{} failed; the report says why", runs(failed)))),
         (left, _) => Err(Failure::Interrupted(format!(
-            "interrupted: {left} runs are left; --resume makes them"
+            "interrupted: {} left; --resume makes what is missing",
+            runs(left)
         ))),
     }
 }

@@ -296,6 +296,13 @@ pub(super) struct Counters {
     pub rejoins: u64,
 }
 
+/// What a replica counts towards its first checkpoint before it has written anything. Logs grow
+/// alike everywhere, and all replicas would write their checkpoints at once: each has its turn.
+fn turn_of(me: NodeId, count: usize, checkpoint_bytes: u64) -> u64 {
+    let after = (count - 1).saturating_sub(me.index());
+    checkpoint_bytes / count as u64 * after as u64
+}
+
 impl State {
     pub(super) fn new(setup: Setup<Minerva>) -> Self {
         let n = setup.topology.node_count();
@@ -339,7 +346,7 @@ impl State {
                 heads: vec![heads; n],
                 applied: vec![SnapshotVersion::ZERO; n],
                 durable: vec![SnapshotVersion::ZERO; n],
-                bytes_since_checkpoint: 0,
+                bytes_since_checkpoint: turn_of(setup.me, n, setup.options.checkpoint_bytes),
                 writing: None,
             },
             transfer: Transfer::default(),
@@ -438,5 +445,21 @@ impl State {
             assert_eq!(*epoch, next.next(), "cuts are in order, without a gap that is not known");
             next = *epoch;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replicas_take_their_first_checkpoints_one_after_the_other() {
+        let left = |count: usize, bytes| -> Vec<u64> {
+            let nodes = (0..count as u16).map(NodeId);
+            nodes.map(|node| bytes - turn_of(node, count, bytes)).collect()
+        };
+        assert_eq!(left(1, 300), [300], "one alone has nobody to wait for");
+        assert_eq!(left(3, 300), [100, 200, 300]);
+        assert!(left(3, u64::MAX).iter().all(|&left| left > u64::MAX / 4), "no overflow");
     }
 }
