@@ -123,10 +123,9 @@ mod tests {
         let plan = Plan::parse(&text.replace("tune='clients'", "")).unwrap();
         assert_eq!(runs(&plan, &points, None, "b"), 30);
         // A prediction is made once.
-        let engines = text.replace("tune='clients'", "").replace(
-            "rtt=[0, 9]",
-            "rtt=[0, 9]\nengine=['real', 'predicted']",
-        );
+        let engines = text
+            .replace("tune='clients'", "")
+            .replace("rtt=[0, 9]", "rtt=[0, 9]\nengine=['real', 'predicted']");
         let both = Plan::parse(&engines).unwrap();
         assert_eq!(runs(&both, &expand(&both).unwrap(), None, "b"), 30 + 10);
         let error = Plan::parse(&text.replace("tune='clients'", "tune='client'")).unwrap_err();

@@ -103,7 +103,9 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     crate::say(&format!("{}; the report is {}", runs(done), report.display()))?;
     match (left, failed) {
         (0, 0) => Ok(()),
-        (0, failed) => Err(Failure::Failed(format!("{} failed; the report says why", runs(failed)))),
+        (0, failed) => {
+            Err(Failure::Failed(format!("{} failed; the report says why", runs(failed))))
+        }
         (left, _) => Err(Failure::Interrupted(format!(
             "interrupted: {} left; --resume makes what is missing",
             runs(left)
