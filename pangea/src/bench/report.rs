@@ -336,11 +336,8 @@ impl fmt::Display for Report {
         writeln!(f, "  aborts       {}", joined(aborts.collect()))?;
         if !self.retries.is_empty() || self.settings.is_script() {
             let retries = self.retries.iter().map(|(what, count)| format!("{what} {count}"));
-            writeln!(
-                f,
-                "  of them done again, which no client saw: {}",
-                joined(retries.collect())
-            )?;
+            let retries = joined(retries.collect());
+            writeln!(f, "  of them done again, which no client saw: {retries}")?;
         }
         self.fmt_faults(f)?;
         if let Some(rate) = self.settings.rate_per_sec {

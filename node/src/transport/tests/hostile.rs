@@ -184,7 +184,7 @@ fn a_peer_that_breaks_the_protocol_loses_its_session_and_no_other() {
     oversized[3] = 0x7f;
     let cases = [
         ("wrong checksum", with_byte(frame::encode(Kind::Message, b"12345678"), 14, 0)),
-        ("wire version 2", with_byte(frame::encode(Kind::Message, b"12345678"), 4, 2)),
+        ("wire version 99", with_byte(frame::encode(Kind::Message, b"12345678"), 4, 99)),
         ("the limit here is", oversized),
         ("malformed", compressed(b"\x10\0\0\0 not LZ4")),
         ("the limit here is", compressed(b"\xff\xff\xff\xff bomb")),
