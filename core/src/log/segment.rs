@@ -9,7 +9,7 @@ use crate::codec::{Reader, Writer};
 use crate::ids::LogPosition;
 
 /// The format of the segments that this program writes, and the only one that it reads. Raised when
-/// what protocols keep in their records changes, too: they are read by the same rules for years.
+/// what protocols keep in their records changes, too: nothing else says how those are to be read.
 ///
 /// | format | since then |
 /// |---|---|

@@ -316,7 +316,7 @@ fn shares(counters: &BTreeMap<String, u64>) -> BTreeMap<&'static str, f64> {
 const KEPT_UP: f64 = 0.95;
 
 /// So many of a thing, in words.
-fn count(many: usize, thing: &str) -> String {
+pub(super) fn count(many: usize, thing: &str) -> String {
     format!("{many} {thing}{}", if many == 1 { "" } else { "s" })
 }
 

@@ -16,6 +16,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::AsyncReadExt;
 use tokio::process::{Child, Command};
 
+use super::report::count;
 use crate::calibrate::{commit, machine};
 use crate::failure::Failure;
 use crate::script::Script;
@@ -99,16 +100,15 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         pangea_sweep::SweepError::Io(..) => Failure::Failed(error.to_string()),
     })?;
     let pangea_sweep::Finished { done, failed, left, report } = finished;
-    let runs = |many: usize| format!("{many} run{}", if many == 1 { "" } else { "s" });
-    crate::say(&format!("{}; the report is {}", runs(done), report.display()))?;
+    crate::say(&format!("{}; the report is {}", count(done, "run"), report.display()))?;
     match (left, failed) {
         (0, 0) => Ok(()),
         (0, failed) => {
-            Err(Failure::Failed(format!("{} failed; the report says why", runs(failed))))
+            Err(Failure::Failed(format!("{} failed; the report says why", count(failed, "run"))))
         }
         (left, _) => Err(Failure::Interrupted(format!(
             "interrupted: {} left; --resume makes what is missing",
-            runs(left)
+            count(left, "run")
         ))),
     }
 }

@@ -59,34 +59,33 @@ pub(super) fn decode(from: &mut Reader<'_>, args: &[u8]) -> Result<Vec<Write>, D
     let count = from.count("write set")?;
     // No more is reserved than a short program needs: a count may be anything.
     let mut writes = Vec::with_capacity(count.min(RESERVED_MAX));
-    let mut left = args;
+    let mut passed = 0;
     for _ in 0..count {
         let at = from.varint(WHAT)?;
         writes.push(match at.checked_sub(1) {
             None => Write::decode(from)?,
-            Some(at) => decode_given(at, from, args.len(), &mut left)?,
+            Some(at) => decode_given(at, from, args, &mut passed)?,
         });
     }
     Ok(writes)
 }
 
-/// Reads a write whose value is in the arguments, from byte `at` on. `left` is what of the
-/// arguments, `args_len` bytes in all, is behind the value before.
+/// Reads a write whose value is in the arguments, from byte `at` on, which must not be before where
+/// the value before has `passed`.
 fn decode_given(
     at: u64,
     from: &mut Reader<'_>,
-    args_len: usize,
-    left: &mut &[u8],
+    args: &[u8],
+    passed: &mut usize,
 ) -> Result<Write, DecodeError> {
     let malformed = || DecodeError::new(WHAT);
-    let len = usize::try_from(from.varint(WHAT)?).map_err(|_| malformed())?;
+    let end = at.checked_add(from.varint(WHAT)?).ok_or_else(malformed)?;
     let table = u32::try_from(from.varint(WHAT)?).map_err(|_| malformed())?;
     let key = Key::from(from.bytes(WHAT)?);
-    let passed = args_len - left.len();
-    let skipped = usize::try_from(at).ok().and_then(|at| at.checked_sub(passed));
-    let rest = skipped.and_then(|skipped| left.get(skipped..)).ok_or_else(malformed)?;
-    let (value, behind) = rest.split_at_checked(len).ok_or_else(malformed)?;
-    *left = behind;
+    let (at, end) =
+        usize::try_from(at).ok().zip(usize::try_from(end).ok()).ok_or_else(malformed)?;
+    let value = args.get(at..end).filter(|_| at >= *passed).ok_or_else(malformed)?;
+    *passed = end;
     Ok(Write { table: TableId(table), key, value: Some(Value::copy_from(value)) })
 }
 

@@ -296,8 +296,9 @@ pub(super) struct Counters {
     pub rejoins: u64,
 }
 
-/// What a replica counts towards its first checkpoint before it has written anything. Logs grow
-/// alike everywhere, and all replicas would write their checkpoints at once: each has its turn.
+/// What a replica counts towards its first checkpoint since it was started, before it has read or
+/// written anything. Logs grow alike everywhere, and all replicas would write their checkpoints at
+/// once: each has its turn.
 fn turn_of(me: NodeId, count: usize, checkpoint_bytes: u64) -> u64 {
     let after = (count - 1).saturating_sub(me.index());
     checkpoint_bytes / count as u64 * after as u64
