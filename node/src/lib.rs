@@ -11,6 +11,7 @@ pub mod log;
 pub mod meter;
 pub mod network;
 pub mod node;
+mod pace;
 pub mod pgwire;
 pub mod pool;
 pub mod random;

@@ -157,7 +157,7 @@ fn truncated_segments_go_and_full_ones_are_used_again() {
     running.log.stop();
     assert!(segments(&disk).len() <= before - 2, "{:?}", disk.paths());
     let spares = disk.paths().len() - segments(&disk).len();
-    assert!((1..=2).contains(&spares), "{:?}", disk.paths());
+    assert!((1..=8).contains(&spares), "{:?}", disk.paths());
 
     let running = open(&disk).unwrap();
     assert_eq!(running.recovered.records, records(90..=101));

@@ -50,6 +50,8 @@ fn what_makes_no_sense_is_said_in_one_line_with_exit_code_2() {
         ("bench --workload bank --bandwidth 5", "--lab"),
         ("calibrate --workload bank --lab", "--lab is for `pangea bench` alone"),
         ("calibrate --workload bank --fault kill:region-1@1+1", "would be in every cost"),
+        ("calibrate --workload bank --json costs.json", "costs are written to --out"),
+        ("calibrate --workload bank --stages", "leave it out"),
         ("bench sweep /no/such/plan.toml", "can't read the plan /no/such/plan.toml"),
     ] {
         let output = run(&line.split(' ').collect::<Vec<_>>());

@@ -119,13 +119,14 @@ impl Results {
         self.tuned.contains(key)
     }
 
-    /// Whether a point was run again with success.
+    /// Whether a point was run again, with or without success.
     pub fn is_repeated(&self, key: &str) -> bool {
-        self.repeats(key).iter().any(|entry| entry.repeat > 0 && entry.results.is_some())
+        self.repeats(key).iter().any(|entry| entry.repeat > 0)
     }
 
-    /// The runs that count. The one that had a point chosen does not, once there are others: the
-    /// luckiest of many is not what its point does, and who has more values to try has more luck.
+    /// The runs that count. The one that had a point chosen does not, once there are others, be it
+    /// that all of those failed: the luckiest of many is not what its point does, and who has more
+    /// values to try has more luck.
     fn counted(&self, key: &str) -> Vec<&Entry> {
         let mut all = self.repeats(key);
         all.retain(|entry| entry.results.is_some());

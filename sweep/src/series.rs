@@ -239,8 +239,9 @@ fn line(engine: Engine, name: String, dots: Vec<Dot>) -> Line {
     Line { name, origin, dots }
 }
 
-/// A line's points: where several stand at one place, the one with the most throughput. What was
-/// run once to choose does not stand above what was run again because it was the best.
+/// A line's points: where several stand at one place, the one with the most throughput. Where one
+/// was run again because it was the best, those that were run once to choose don't stand beside it;
+/// if all of its runs failed, the place is empty.
 fn dots(
     figure: &Figure,
     y: &str,
@@ -248,18 +249,21 @@ fn dots(
     results: &Results,
     build: &str,
 ) -> Vec<Dot> {
-    let mut best: Vec<(f64, (bool, f64), Dot)> = Vec::new();
+    let mut best: Vec<(f64, f64, Dot)> = Vec::new();
+    let is_repeated = |point: &Point| results.is_repeated(&point.key(build));
     for (x, point) in members {
+        let at_place = members.iter().filter(|(other, _)| other == x).map(|(_, point)| *point);
+        if !is_repeated(point) && at_place.clone().any(is_repeated) {
+            continue;
+        }
         let key = point.key(build);
         let Some(spread) = results.spread(&key, y) else { continue };
         let rate = results.spread(&key, "throughput_per_sec").map_or(0.0, |rate| rate.median);
-        let rank = (results.is_repeated(&key), rate);
-        let at_place = members.iter().filter(|(other, _)| other == x).map(|(_, point)| *point);
         let dot = Dot { x: *x, y: spread, best: best_words(figure, point, at_place) };
         match best.iter_mut().find(|(other, _, _)| other == x) {
-            Some((_, most, held)) if rank > *most => (*most, *held) = (rank, dot),
+            Some((_, most, held)) if rate > *most => (*most, *held) = (rate, dot),
             Some(_) => {}
-            None => best.push((*x, rank, dot)),
+            None => best.push((*x, rate, dot)),
         }
     }
     best.into_iter().map(|(_, _, dot)| dot).collect()

@@ -14,7 +14,9 @@
 //! |---|---|
 //! | `directory` | tables by number, found without a lock |
 //! | `table` | a table's rows by hash, for single keys; why, and which locks there are |
+//! | `rows` | the hash table of a shard |
 //! | `order` | a table's keys in order, for scans |
+//! | `search` | where a key is among sorted ones |
 //! | `chain` | the versions of a key |
 //! | `batch` | many writes at once, on every core |
 //! | `pins` | which versions readers need |
@@ -45,6 +47,8 @@ mod garbage;
 mod interleavings;
 mod order;
 mod pins;
+mod rows;
+mod search;
 mod sweep;
 mod table;
 #[cfg(test)]

@@ -24,6 +24,7 @@ use std::collections::BTreeMap;
 use std::ops::{Bound, Range};
 use std::sync::atomic::Ordering;
 
+use super::search::count_before;
 use super::{lock, read, unlocked, write};
 use crate::key::{Direction, Key};
 use crate::pool::{Pool, Sequential};
@@ -78,8 +79,8 @@ impl Run {
     /// Where the keys within two bounds are.
     fn within(&self, start: Bound<&Key>, end: Bound<&Key>) -> Range<usize> {
         let from = match start {
-            Bound::Included(key) => self.keys.partition_point(|other| other < key),
-            Bound::Excluded(key) => self.keys.partition_point(|other| other <= key),
+            Bound::Included(key) => count_before(&self.keys, |other| other.is_before(key)),
+            Bound::Excluded(key) => count_before(&self.keys, |other| !key.is_before(other)),
             Bound::Unbounded => 0,
         };
         let after = &self.keys[from..];
@@ -116,7 +117,7 @@ impl Run {
         if self.keys.last().is_none_or(|key| key < first) {
             return self.keys.extend(cloned);
         }
-        let mut from = self.keys.partition_point(|key| key < first);
+        let mut from = count_before(&self.keys, |key| key.is_before(first));
         if last < &self.keys[from] {
             self.keys.splice(from..from, cloned);
             return;

@@ -22,7 +22,7 @@
 //! A transaction reads and writes single keys far more often than it scans, and most scans are
 //! short, so rows are found by hash: an access costs a quarter, and long scans in order, which run
 //! beside the event loop, pay for it. Nearly all of either is cache misses. Long scans that need no
-//! order go through the hash table itself ([`super::sweep`]). A key takes 149 bytes beside its
+//! order go through the hash table itself ([`super::sweep`]). A key takes 116 bytes beside its
 //! value.
 //!
 //! Invariants, whoever runs at the same time:
@@ -38,8 +38,9 @@ use std::sync::atomic::Ordering;
 
 use super::chain::{Chain, Pushed};
 use super::order::OrderedIndex;
+use super::rows::{Place, Rows};
 use super::{Header, Version, read, write};
-use crate::hash::{HashTable, hash_bytes};
+use crate::hash::hash_bytes;
 use crate::ids::SnapshotVersion;
 use crate::key::{HashedKey, Key};
 use crate::pool::Sequential;
@@ -57,11 +58,12 @@ pub(super) struct Table<H> {
     pub(super) order: OrderedIndex,
 }
 
-// A cache line each, so that locking one shard does not slow down its neighbours.
+// A cache line each, so that locking one shard does not slow down its neighbours, and one miss is
+// enough for all of it.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(super) struct Shard<H> {
-    pub(super) rows: RwLock<HashTable<Row<H>>>,
+    pub(super) rows: RwLock<Rows<Row<H>>>,
     /// What the shard's rows take, for [`Table::memory_bytes`]. Changed while they are locked.
     bytes: AtomicUsize,
 }
@@ -84,13 +86,20 @@ pub(super) struct Row<H> {
 }
 
 /// A shard that is locked for reading.
-pub(super) struct ShardRows<'a, H>(RwLockReadGuard<'a, HashTable<Row<H>>>);
+pub(super) struct ShardRows<'a, H>(RwLockReadGuard<'a, Rows<Row<H>>>);
 
 impl<H: Header> ShardRows<'_, H> {
+    /// What is in the place where a row of this hash should be.
+    #[inline]
+    pub(super) fn place(&self, hash: u64) -> Place {
+        self.0.place(hash)
+    }
+
     /// A row that may have this hash, without touching it: nearly always the one that has it, if
     /// there is one.
-    pub(super) fn first_candidate(&self, hash: u64) -> Option<&Row<H>> {
-        self.0.find(hash, |_| true)
+    #[inline]
+    pub(super) fn candidate(&self, hash: u64) -> Option<&Row<H>> {
+        self.0.candidate(hash)
     }
 }
 
@@ -112,9 +121,9 @@ impl<H: Header> Row<H> {
     /// An estimate of the bytes of a row with one version, without the value, and of its key in the
     /// ordered index.
     fn bytes(&self) -> usize {
-        // Two thirds full on average, both of them.
-        const INDEX_BYTES: usize = (size_of::<Key>() + 1) * 3 / 2;
-        size_of::<Self>() * 3 / 2 + INDEX_BYTES + 2 * self.key.heap_bytes()
+        // Two thirds of the order are full on average, and half of the places.
+        const ORDER_BYTES: usize = size_of::<Key>() * 3 / 2;
+        size_of::<Self>() + 2 * size_of::<Place>() + ORDER_BYTES + 2 * self.key.heap_bytes()
     }
 }
 
@@ -125,7 +134,7 @@ impl<H: Header> Table<H> {
         Self { shards, order: OrderedIndex::default() }
     }
 
-    /// Which shard a hash belongs to. The hash table in the shard uses the lowest and highest bits.
+    /// Which shard a hash belongs to. The hash table in the shard uses the lowest 32 bits.
     pub(super) fn shard_of(hash: u64) -> usize {
         (hash >> 40) as usize % HASH_SHARDS
     }
@@ -165,7 +174,7 @@ impl<H: Header> Table<H> {
         let Some(row) = rows.find_mut(hash, |row| row.key == *key) else {
             let row = Row { key: key.clone(), chain: Chain::new(version) };
             shard.count_bytes(row.bytes() + value_bytes, 0);
-            rows.insert_unique(hash, row, |row| hash_bytes(&row.key));
+            rows.insert_unique(hash, row);
             return Left { is_new: true, is_garbage: is_deletion };
         };
         let is_superseding = match row.chain.push(version) {
@@ -187,10 +196,14 @@ impl<H: Header> Table<H> {
         let shard = &self.shards[Self::shard_of(hash)];
         let (truncated, is_gone) = {
             let mut rows = write(&shard.rows);
-            let Ok(mut found) = rows.find_entry(hash, |row| row.key == *key) else { return 0 };
-            let truncated = found.get_mut().chain.truncate(floor);
-            let is_gone = found.get().chain.is_gone(floor);
-            let row_bytes = if is_gone { found.remove().0.bytes() } else { 0 };
+            let is = |row: &Row<H>| row.key == *key;
+            let Some(row) = rows.find_mut(hash, is) else { return 0 };
+            let truncated = row.chain.truncate(floor);
+            let is_gone = row.chain.is_gone(floor);
+            let row_bytes = if is_gone { row.bytes() } else { 0 };
+            if is_gone {
+                rows.remove(hash, is, |row| hash_bytes(&row.key));
+            }
             shard.count_bytes(0, truncated.bytes() + row_bytes);
             (truncated, is_gone)
         };
@@ -221,7 +234,7 @@ impl<H: Header> Table<H> {
     /// Removes every key.
     pub(super) fn clear(&self) {
         for shard in &self.shards {
-            *write(&shard.rows) = HashTable::new();
+            *write(&shard.rows) = Rows::default();
             shard.bytes.store(0, Ordering::Relaxed);
         }
         self.order.clear();

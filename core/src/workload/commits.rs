@@ -20,7 +20,7 @@ use std::ops::RangeInclusive;
 use serde::{Deserialize, Serialize};
 
 use super::check::{Report, Rows, Rule, Violation};
-use super::{Call, Workload, counters, smallbank, ycsb};
+use super::{Call, Workload, counters, smallbank, tpcc, ycsb};
 
 /// What clients know of what has committed since the load.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,6 +34,8 @@ pub struct Commits {
     pub rows_written: u64,
     /// The same of those of which nobody knows.
     pub rows_unknown: u64,
+    /// How many orders TPC-C's Deliveries said that they have delivered.
+    pub delivered: u64,
     /// What rows may hold, of those that are watched and were written.
     pub newest: Vec<Newest>,
 }
@@ -148,6 +150,7 @@ pub struct Ledger {
     unknown: BTreeMap<&'static str, u64>,
     rows_written: u64,
     rows_unknown: u64,
+    delivered: u64,
     newest: BTreeMap<u64, Last>,
 }
 
@@ -172,6 +175,11 @@ impl Ledger {
         }
     }
 
+    /// Notes what a call returned that committed.
+    pub fn add_result(&mut self, label: &'static str, result: &[u8]) {
+        self.delivered += tpcc::delivered(label, result);
+    }
+
     /// What is known now.
     pub fn commits(&self) -> Commits {
         let named = |counts: &BTreeMap<&'static str, u64>| {
@@ -186,6 +194,7 @@ impl Ledger {
             unknown: named(&self.unknown),
             rows_written: self.rows_written,
             rows_unknown: self.rows_unknown,
+            delivered: self.delivered,
             newest: newest.collect(),
         }
     }

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use pangea_core::ids::SnapshotVersion;
@@ -15,12 +15,7 @@ use pangea_core::store::{Header, Pin};
 use super::{KEPT, TEMP_NAME, file_name, versions};
 use crate::disk::{Disk, DiskError, DiskFile};
 use crate::log::remove_if_there;
-
-/// How much is gathered for a write.
-const WRITE_BYTES: usize = 1 << 20;
-
-/// How much is written between syncs, so that the log's syncs never wait behind a flood of pages.
-const SYNC_BYTES: u64 = 8 << 20;
+use crate::pace::{PIECE_BYTES, rest_after};
 
 /// How far behind the node's other threads the one that writes checkpoints stands, as `nice` counts
 /// it. Reading all of a store takes seconds of a core. Where cores are short, as many threads that
@@ -184,30 +179,25 @@ pub fn write<H: Header>(
     Ok(Some(rows))
 }
 
-/// A file that is written from the front, synced as it grows.
+/// A file that is written from the front, and synced as it grows.
 struct Output<'a> {
     path: &'a Path,
     file: Box<dyn DiskFile>,
     waiting: Vec<u8>,
     offset: u64,
-    synced: u64,
 }
 
 impl Output<'_> {
+    /// Makes what waits durable, and leaves the disk to others for a while.
     fn write(&mut self) -> Result<(), DiskError> {
+        let began = Instant::now();
         let write = self.file.write_at(&self.waiting, self.offset);
         write.map_err(DiskError::new("write", self.path))?;
         self.offset += self.waiting.len() as u64;
         self.waiting.clear();
-        if self.offset - self.synced >= SYNC_BYTES {
-            self.sync()?;
-        }
+        self.file.sync().map_err(DiskError::new("sync", self.path))?;
+        std::thread::sleep(rest_after(began.elapsed()));
         Ok(())
-    }
-
-    fn sync(&mut self) -> Result<(), DiskError> {
-        self.synced = self.offset;
-        self.file.sync().map_err(DiskError::new("sync", self.path))
     }
 }
 
@@ -222,14 +212,14 @@ fn write_rows<H: Header>(
     let (protocol, meta) = (protocol.to_owned(), meta.clone());
     let header = CheckpointHeader { version: pin.version(), protocol, meta };
     let file = disk.create(path).map_err(DiskError::new("make", path))?;
-    let mut output = Output { path, file, waiting: Vec::new(), offset: 0, synced: 0 };
+    let mut output = Output { path, file, waiting: Vec::new(), offset: 0 };
     let mut encoder = Encoder::<H>::new(&header, &mut output.waiting);
     for table in pin.store().table_ids() {
         let mut result = Ok(());
         let (all, forward) = (KeyRange::all(), Direction::Forward);
         pin.store().scan(table, &all, forward, pin.version(), |key, version| {
             encoder.push(table, key, version, &mut output.waiting);
-            if output.waiting.len() < WRITE_BYTES {
+            if output.waiting.len() < PIECE_BYTES {
                 return ControlFlow::Continue(());
             }
             result = output.write();
@@ -245,7 +235,6 @@ fn write_rows<H: Header>(
     }
     let rows = encoder.finish(&mut output.waiting);
     output.write()?;
-    output.sync()?;
     // A replica that took a peer's checkpoint meanwhile has cleared what was being read.
     Ok((!pin.is_lost()).then_some(rows))
 }

@@ -14,8 +14,8 @@
 //!   number of syncs follows the disk's speed and never the load.
 //! - **Segments** are filled in advance by the preparer: a sync of a file that does not grow has no
 //!   metadata to write and is many times faster. A new log begins with a small segment and doubles
-//!   from there, so that the first start is quick. A segment that is truncated away becomes the
-//!   next spare.
+//!   from there, so that the first start is quick. A segment that is truncated away becomes a
+//!   spare, of which some are kept.
 //! - **Failure**: the first error of a write or a sync ends the log. After a failed sync nobody
 //!   knows what is on the disk (the operating system may drop the pages and report success the next
 //!   time), so nothing is tried again: [`LogEvent::Failed`] is reported, no later position ever

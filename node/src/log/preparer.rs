@@ -5,19 +5,20 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use super::recovery::Sealed;
 use super::{remove_if_there, spare_number};
 use crate::disk::{Disk, DiskError, DiskFile};
+use crate::pace::{PIECE_BYTES, rest_after};
 
 /// The first segment of a new log: filled in milliseconds, so that a first start is quick.
 const FIRST_SEGMENT_BYTES: u64 = 4 << 20;
 
-/// How many spares are kept: one for the next roll, and one recycled for the roll after it.
-const SPARES_MAX: usize = 2;
-
-/// How much is written at a time while a segment is filled.
-const FILL_BYTES: usize = 1 << 20;
+/// How many spares are kept: as many segments as one checkpoint of the default interval leaves
+/// behind. Each that is used again need not be filled with zeros, which is as much for the disk as
+/// the records themselves.
+const SPARES_MAX: usize = 8;
 
 /// A segment that waits for its turn.
 #[derive(Debug)]
@@ -53,6 +54,8 @@ struct State {
     /// How long it must be at least, where the disk has no more room.
     len_min: u64,
     retired: Vec<Sealed>,
+    /// The log waits for a spare.
+    is_wanted: bool,
     /// The number in the next spare's name.
     next_name: u64,
     is_stopping: bool,
@@ -83,6 +86,7 @@ impl Preparer {
             len: first.min(segment_bytes),
             len_min: FIRST_SEGMENT_BYTES.min(segment_bytes),
             retired: Vec::new(),
+            is_wanted: false,
             next_name: 0,
             is_stopping: false,
         };
@@ -119,11 +123,14 @@ impl Preparer {
                 break spare;
             }
             if let Some(failure) = state.failure.take() {
+                state.is_wanted = false;
                 return Err(failure);
             }
+            state.is_wanted = true;
             self.shared.changed.notify_all();
             state = self.shared.wait(state);
         };
+        state.is_wanted = false;
         state.len_min = FIRST_SEGMENT_BYTES.min(self.shared.segment_bytes);
         state.len =
             (spare.len * 2).clamp(state.len_min, self.shared.segment_bytes.max(state.len_min));
@@ -212,7 +219,8 @@ impl Shared {
         }
     }
 
-    /// Makes a file of zeros that are really on the disk.
+    /// Makes a file of zeros that are really on the disk: at once if the log waits for it, else in
+    /// pieces that leave the disk to the log meanwhile.
     fn fill(&self, number: u64, len: u64) -> Result<Spare, DiskError> {
         let path = self.dir.join(format!("spare-{number}.tmp"));
         let result = self.try_fill(&path, len);
@@ -228,19 +236,32 @@ impl Shared {
 
     fn try_fill(&self, path: &Path, len: u64) -> Result<Box<dyn DiskFile>, DiskError> {
         let mut file = self.disk.create(path).map_err(DiskError::new("make", path))?;
-        let zeros = vec![0; FILL_BYTES];
+        let zeros = vec![0; PIECE_BYTES];
         let mut offset = 0;
         while offset < len {
-            if self.lock().is_stopping {
+            let State { is_stopping, is_wanted, .. } = *self.lock();
+            if is_stopping {
                 let stopped = io::Error::other("the log is stopping");
                 return Err(DiskError::new("fill", path)(stopped));
             }
-            let chunk = &zeros[..(len - offset).min(FILL_BYTES as u64) as usize];
+            let began = Instant::now();
+            let chunk = &zeros[..(len - offset).min(PIECE_BYTES as u64) as usize];
             file.write_at(chunk, offset).map_err(DiskError::new("fill", path))?;
             offset += chunk.len() as u64;
+            if !is_wanted && offset < len {
+                file.sync().map_err(DiskError::new("sync", path))?;
+                self.rest(began.elapsed());
+            }
         }
         file.sync().map_err(DiskError::new("sync", path))?;
         Ok(file)
+    }
+
+    /// Leaves the disk to others after a piece has taken so long, unless a spare is wanted.
+    fn rest(&self, took: Duration) {
+        let can_wait = |state: &mut State| !state.is_wanted && !state.is_stopping;
+        let rest = self.changed.wait_timeout_while(self.lock(), rest_after(took), can_wait);
+        drop(rest.unwrap_or_else(PoisonError::into_inner));
     }
 
     /// Removes segments, but for those of full length that are wanted as spares.

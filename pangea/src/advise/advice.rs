@@ -138,6 +138,11 @@ impl Row {
         self.failed.as_ref().or_else(check)
     }
 
+    /// Whether it is known what it does on real nodes.
+    fn was_run(&self) -> bool {
+        self.is_measured || self.check.is_some()
+    }
+
     /// The longest pause of a survivor.
     fn pause_ms(&self) -> Option<f64> {
         let loss = self.loss.as_ref()?;
@@ -193,7 +198,11 @@ pub fn next_to_try(rows: &[Row], need: &Need, tried: &[usize], finalists: usize)
 
 /// Which row to take, and why.
 pub fn advise(rows: &[Row], need: &Need) -> Advice {
-    let order = ranked(rows, need);
+    let mut order = ranked(rows, need);
+    // Where what was run has failed, nothing is taken that could not be run.
+    if has_failed(rows) {
+        order.retain(|at| rows[*at].was_run());
+    }
     let (take, next) = (order.first().copied(), order.get(1).copied());
     let sentences = match take {
         None => none(rows, need),
@@ -205,6 +214,11 @@ pub fn advise(rows: &[Row], need: &Need) -> Advice {
     Advice { take, next, sentences }
 }
 
+/// Whether something failed on real nodes.
+fn has_failed(rows: &[Row]) -> bool {
+    rows.iter().any(|row| row.failed_for_real().is_some())
+}
+
 /// What is said where no row will do.
 fn none(rows: &[Row], need: &Need) -> [String; 3] {
     let wanted = match need.rate_per_sec {
@@ -212,11 +226,12 @@ fn none(rows: &[Row], need: &Need) -> [String; 3] {
         None => need.guarantee.to_string(),
     };
     let reason = |row: &Row| {
-        let why = row.can_be_taken(need).err().unwrap_or_default();
+        let why = row.can_be_taken(need).err();
+        let why = why.unwrap_or_else(|| "could not be run here, and others failed".to_owned());
         format!("{} {why}", row.name())
     };
     let reasons: Vec<String> = rows.iter().take(3).map(reason).collect();
-    let real = match rows.iter().any(|row| row.failed_for_real().is_some()) {
+    let real = match has_failed(rows) {
         true => ", and passes its checks on real nodes",
         false => "",
     };
@@ -258,9 +273,12 @@ fn compared(a: f64, b: f64, more: &str, less: &str) -> Option<String> {
     Some(format!("{percent:.0} % {}", if by > 0.0 { more } else { less }))
 }
 
-/// What it did on real nodes.
-fn ran(row: &Row) -> Option<&Does> {
-    row.check.as_ref()?.measured.as_ref().ok()
+/// What both did on real nodes under one load: how full batches are depends on it.
+fn ran_alike<'a>(one: &'a Row, other: &'a Row) -> Option<(&'a Does, &'a Does)> {
+    let (one, other) = (one.check.as_ref()?, other.check.as_ref()?);
+    let is_alike = (one.clients, one.rate_per_sec) == (other.clients, other.rate_per_sec);
+    let both = (one.measured.as_ref().ok()?, other.measured.as_ref().ok()?);
+    is_alike.then_some(both)
 }
 
 fn why(row: &Row, next: Option<&Row>, need: &Need) -> String {
@@ -276,7 +294,7 @@ fn why(row: &Row, next: Option<&Row>, need: &Need) -> String {
     let median =
         compared(next.does.p50_ms(), row.does.p50_ms(), "longer medians", "shorter medians");
     // As real nodes sent them, where both were run: a prediction is furthest off here.
-    let (next_does, row_does) = ran(next).zip(ran(row)).unwrap_or((&next.does, &row.does));
+    let (next_does, row_does) = ran_alike(next, row).unwrap_or((&next.does, &row.does));
     let bytes = compared(
         next_does.wan_bytes_per_txn,
         row_does.wan_bytes_per_txn,

@@ -67,7 +67,9 @@ fn what_loses_or_fails_is_not_taken() {
     loses.loss.as_mut().unwrap().wrong = Some("one is gone".to_owned());
     let mut fails = row(&["b"], Serializable, 9_000.0, 10.0);
     fails.check = Some(check(Err("replicas differ".to_owned())));
-    let rows = [loses.clone(), fails.clone(), row(&[], Serializable, 1_000.0, 100.0)];
+    let mut passes = row(&[], Serializable, 1_000.0, 100.0);
+    passes.check = Some(check(Ok(100.0)));
+    let rows = [loses.clone(), fails.clone(), passes];
     let advice = advise(&rows, &CLOSED);
     assert_eq!((advice.take, advice.next), (Some(2), None));
     assert_eq!(advice.sentences[1], "No other choice gives serializable and can be taken.");
@@ -118,6 +120,17 @@ fn where_finalists_fail_the_next_are_tried_until_one_passes_or_none_is_left() {
         let says_none = advice.sentences[0].ends_with("and passes its checks on real nodes.");
         assert_eq!(says_none, take.is_none(), "{:?}", advice.sentences);
     }
+}
+
+#[test]
+fn a_row_that_could_not_be_run_is_not_taken_where_others_failed() {
+    let mut broken = row(&["a"], Serializable, 100.0, 100.0);
+    broken.check = Some(check(Err("replicas differ".to_owned())));
+    let rows = [broken, row(&["b"], Serializable, 90.0, 100.0)];
+    let advice = advise(&rows, &CLOSED);
+    assert_eq!(advice.take, None);
+    assert!(advice.sentences[1].contains("could not be run here"), "{:?}", advice.sentences);
+    assert_eq!(advise(&rows[1..], &CLOSED).take, Some(0), "nothing speaks against it");
 }
 
 #[test]
@@ -175,8 +188,11 @@ fn a_real_run_that_turns_the_order_around_is_said() {
     next.check = Some(check(Ok(100.0)));
     bytes(&mut take, 200.0, 100.0);
     bytes(&mut next, 100.0, 150.0);
-    let [_, why, _] = advise(&[take.clone(), next], &CLOSED).sentences;
+    let [_, why, _] = advise(&[take.clone(), next.clone()], &CLOSED).sentences;
     assert!(why.ends_with("has 50 % more bytes between regions."), "{why}");
+    next.check.as_mut().unwrap().clients = 15;
+    let [_, why, _] = advise(&[take.clone(), next], &CLOSED).sentences;
+    assert!(why.ends_with("has 50 % fewer bytes between regions."), "as predicted: {why}");
     take.check.as_mut().unwrap().rate_per_sec = Some(99.6);
     let [_, _, expect] = advise(&[take.clone()], &CLOSED).sentences;
     assert!(expect.contains("; at 100 calls a second on this machine 110 a second"), "{expect}");

@@ -1,6 +1,8 @@
 //! Whether what the cluster did is right: every call has its outcome, the replicas are equal, the
 //! workload's own rules hold, and its data are what comes of all that was committed.
 
+use std::collections::BTreeSet;
+
 use pangea_core::workload::{self, Commits, Workload};
 use pangea_node::client::Client;
 use serde::Serialize;
@@ -34,16 +36,15 @@ fn failed<T>(what: impl std::fmt::Display) -> Result<T, Failure> {
 const OF_FAULTS: [&str; 2] = ["not sent", "outcome unknown"];
 
 /// Checks that every call has an outcome, measured or not: of one that has none nobody knows
-/// whether it is in the data. With faults, calls of the regions that they are of may end without;
-/// no call may be refused.
+/// whether it is in the data. Calls of regions that were `hit` by faults may end without; no call
+/// may be refused.
 ///
 /// # Errors
 /// How many have not, and the first of them.
-pub fn each_has_an_outcome(errors: &Errors, has_faults: bool) -> Result<(), Failure> {
+pub fn each_has_an_outcome(errors: &Errors, hit: &BTreeSet<usize>) -> Result<(), Failure> {
     let is_of_faults = errors.counts.keys().all(|what| OF_FAULTS.contains(what));
-    let Some(first) = errors.first.as_ref().filter(|_| !(has_faults && is_of_faults)) else {
-        return Ok(());
-    };
+    let is_excused = is_of_faults && errors.regions.is_subset(hit);
+    let Some(first) = errors.first.as_ref().filter(|_| !is_excused) else { return Ok(()) };
     let counts = errors.counts.iter().map(|(what, count)| format!("{count} {what}"));
     let counts: Vec<String> = counts.collect();
     failed(format!("calls without an outcome: {}; {first}", counts.join(", ")))
@@ -53,8 +54,8 @@ pub fn each_has_an_outcome(errors: &Errors, has_faults: bool) -> Result<(), Fail
 ///
 /// # Errors
 /// As [`each_has_an_outcome`], and when nothing was committed.
-pub fn has_measured(stats: &Stats, has_faults: bool) -> Result<(), Failure> {
-    each_has_an_outcome(&stats.errors, has_faults)?;
+pub fn has_measured(stats: &Stats, hit: &BTreeSet<usize>) -> Result<(), Failure> {
+    each_has_an_outcome(&stats.errors, hit)?;
     if stats.committed().iter().all(|&count| count == 0) {
         return failed("nothing was committed in the measured time");
     }
@@ -96,19 +97,22 @@ mod tests {
 
     fn errors(counts: &[(&'static str, u64)]) -> Errors {
         let first = counts.first().map(|(what, _)| format!("the first: {what}"));
-        Errors { counts: counts.iter().copied().collect(), first }
+        let regions = counts.iter().map(|_| 2).collect();
+        Errors { counts: counts.iter().copied().collect(), regions, first }
     }
 
     #[test]
-    fn without_faults_every_call_has_an_outcome_and_with_them_none_is_refused() {
-        assert!(each_has_an_outcome(&Errors::default(), false).is_ok());
+    fn only_calls_of_regions_that_were_hit_end_without_an_outcome_and_none_is_refused() {
+        let (nobody, hit) = (BTreeSet::new(), BTreeSet::from([0, 2]));
+        assert!(each_has_an_outcome(&Errors::default(), &nobody).is_ok());
         let of_faults = errors(&[("outcome unknown", 1), ("not sent", 2)]);
-        assert!(each_has_an_outcome(&of_faults, true).is_ok());
-        let failure = each_has_an_outcome(&of_faults, false).unwrap_err().to_string();
+        assert!(each_has_an_outcome(&of_faults, &hit).is_ok());
+        assert!(each_has_an_outcome(&of_faults, &BTreeSet::from([0, 1])).is_err());
+        let failure = each_has_an_outcome(&of_faults, &nobody).unwrap_err().to_string();
         let expected = "check failed: calls without an outcome: 2 not sent, 1 outcome unknown; \
                         the first: outcome unknown";
         assert_eq!(failure, expected);
         let refused = errors(&[("refused", 1), ("outcome unknown", 1)]);
-        assert!(each_has_an_outcome(&refused, true).is_err());
+        assert!(each_has_an_outcome(&refused, &hit).is_err());
     }
 }

@@ -85,8 +85,11 @@ impl Costs {
         let by_region = |values: Vec<f64>| regions.iter().cloned().zip(values).collect();
         let of = |values: &[f64]| values.iter().map(|value| value / txns).collect();
         let megabytes = |bytes: &[u64]| bytes.iter().map(|&it| it as f64 / 1e6).collect();
+        // A peer's servers count nothing; a node that was silent counts as none, in its place.
         let counted = |name: &str| -> Vec<f64> {
-            used.counters.iter().filter_map(|it| it.get(name)).map(|&it| it as f64).collect()
+            let all = used.counters.iter().map(|it| it.get(name).copied());
+            let is_known = all.clone().any(|count| count.is_some());
+            all.filter(|_| is_known).map(|count| count.unwrap_or(0) as f64).collect()
         };
         let mut cpu_us_per_txn: BTreeMap<String, f64> = by_node(of(&used.node_cpu_us));
         cpu_us_per_txn.insert(LOAD.to_owned(), used.load_cpu_us / txns);

@@ -48,9 +48,19 @@ pub struct Fault {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Happened {
     what: String,
+    /// The regions that it was of, by number.
+    #[serde(skip)]
+    regions: Vec<usize>,
     from_secs: f64,
     /// When it was over: of a kill, when the node served again.
     to_secs: f64,
+}
+
+impl Happened {
+    /// The regions that it was of, by number.
+    pub fn regions(&self) -> &[usize] {
+        &self.regions
+    }
 }
 
 impl std::fmt::Display for Happened {
@@ -202,7 +212,7 @@ pub async fn run(
         let names: Vec<&str> = nodes.iter().map(|node| victims.names()[*node].as_str()).collect();
         let what = format!("{} {}", fault.name(), names.join("/"));
         let to_secs = began.elapsed().as_secs_f64();
-        happened.push(Happened { what, from_secs, to_secs });
+        happened.push(Happened { what, regions: nodes, from_secs, to_secs });
     }
     Ok(happened)
 }

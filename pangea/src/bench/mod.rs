@@ -391,12 +391,12 @@ fn run_one(arguments: &Arguments) -> Result<(), Failure> {
         (None, Via::Process) => process::run(arguments)?,
         (None, Via::Native | Via::Postgres) => run_cluster(arguments)?,
     };
-    crate::say(report.to_string().trim_end())?;
+    // First: whoever reads the report may be gone.
     if let Some(path) = &arguments.json {
         let cant = |error| Failure::failed(format!("can't write {}", path.display()), error);
         std::fs::write(path, report.to_json()).map_err(cant)?;
     }
-    Ok(())
+    crate::say(report.to_string().trim_end())
 }
 
 /// Sees that results can be written, before there are any, and removes those of another run, which
@@ -404,10 +404,10 @@ fn run_one(arguments: &Arguments) -> Result<(), Failure> {
 /// holds none and stays.
 fn make_way(path: &Path) -> Result<(), Failure> {
     let found = std::fs::symlink_metadata(path);
-    if found.is_ok_and(|found| !found.is_file()) {
-        return Ok(());
-    }
-    let made = std::fs::File::create(path).and_then(|_| std::fs::remove_file(path));
+    let made = match found.is_ok_and(|found| !found.is_file()) {
+        true => std::fs::OpenOptions::new().append(true).create(true).open(path).map(|_| ()),
+        false => std::fs::File::create(path).and_then(|_| std::fs::remove_file(path)),
+    };
     made.map_err(|error| Failure::failed(format!("can't write {}", path.display()), error))
 }
 

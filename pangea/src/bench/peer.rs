@@ -3,6 +3,7 @@
 //! Clients, calls, phases, faults and counts are those of a cluster of ours; what differs is who
 //! answers. Servers run as long as the benchmark, and are ended by whatever ends it.
 
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 use pangea_node::log::Durability;
@@ -12,7 +13,7 @@ use super::check::{self as checks, Checked};
 use super::faults::{self, Fault, Happened, Victims};
 use super::gauge::Gauge;
 use super::ground::{self, Ground};
-use super::measure::{Measured, Subject, drive_settings, ended, measure_all};
+use super::measure::{Measured, Subject, drive_settings, measure_all};
 use super::report::Report;
 use super::{Arguments, bar, scripted};
 use crate::cluster::Plan;
@@ -180,8 +181,7 @@ async fn measure(arguments: &Arguments, theirs: &mut Theirs<'_>) -> Result<Measu
     let drive = Drive::start(&workload, &connections, &runtimes, &drive_settings(arguments));
     let faults = faults::check(&arguments.faults, theirs.plan, arguments.secs)?;
     let gauge = Gauge::of_peer(theirs.ground, theirs.peer);
-    let runs = measure_all(arguments, &drive, &faults, theirs, &gauge).await?;
-    let commits = ended(drive, !faults.is_empty()).await?;
+    let (runs, commits) = measure_all(arguments, drive, &faults, theirs, &gauge).await?;
     drop(connections);
     let checked = theirs.peer.check(&workload, &settings, &commits).await;
     let checked = checked.map_err(|error| checks::failed_check(&error))?;
@@ -200,6 +200,12 @@ pub(super) struct Theirs<'a> {
 impl Subject for Theirs<'_> {
     async fn harm(&mut self, faults: &[Fault], began: Instant) -> Result<Vec<Happened>, Failure> {
         faults::run(faults, self, began).await
+    }
+
+    /// All of them: who leads does so for every region's clients, and servers without it refuse.
+    fn hit(&self, happened: &[Happened]) -> BTreeSet<usize> {
+        let regions = if happened.is_empty() { 0 } else { self.plan.regions.len() };
+        (0..regions).collect()
     }
 }
 

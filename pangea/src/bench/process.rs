@@ -19,7 +19,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use super::faults::{Fault, Happened};
 use super::gauge::Gauge;
 use super::ground::Ground;
-use super::measure::{Measured, Subject, drive_settings, ended, load, measure_all};
+use super::measure::{Measured, Subject, drive_settings, load, measure_all};
 use super::report::Report;
 use super::stages::Threads;
 use super::usage::{self, RUNTIME_THREADS, Usage};
@@ -53,18 +53,21 @@ pub fn keep_to_cores(cores: usize) -> Result<(), Failure> {
 }
 
 impl Arguments {
-    /// Refuses nodes that are no processes of their own.
+    /// Refuses what makes no sense of a calibration.
     ///
     /// # Errors
-    /// When they are not.
-    pub fn check_is_cluster(&self) -> Result<(), Failure> {
-        match self.via {
-            Via::Native | Via::Postgres => Ok(()),
-            Via::Process => Err(Failure::Usage(
-                "--via process: costs are those of nodes that are processes; leave it out"
-                    .to_owned(),
-            )),
-        }
+    /// When nodes are no processes of their own, or an option would be ignored.
+    pub fn check_can_calibrate(&self) -> Result<(), Failure> {
+        let refused = if self.via == Via::Process {
+            "--via process: costs are those of nodes that are processes; leave it out"
+        } else if self.json.is_some() {
+            "--json: costs are written to --out; leave it out"
+        } else if self.stages {
+            "--stages: a calibration tells all of a node's work apart; leave it out"
+        } else {
+            return Ok(());
+        };
+        Err(Failure::Usage(refused.to_owned()))
     }
 }
 
@@ -169,8 +172,7 @@ async fn measure(
     let runtimes = Ground::loopback().runtimes(connections.len());
     let drive = Drive::start(workload, &connections, &runtimes, &drive_settings(arguments));
     let gauge = Gauge::new(used, &clients);
-    let runs = measure_all(arguments, &drive, &[], &mut Ours, &gauge).await?;
-    let commits = ended(drive, false).await?;
+    let (runs, commits) = measure_all(arguments, drive, &[], &mut Ours, &gauge).await?;
     let checked = checks::all(&clients, workload, settings, commits).await?;
     Ok(Measured::new(runs, load_secs, checked))
 }

@@ -18,7 +18,7 @@ use super::check::{Checked, failed_check};
 use super::faults;
 use super::gauge::Gauge;
 use super::ground::Ground;
-use super::measure::{Measured, Ours, drive_settings, ended, measure_all};
+use super::measure::{Measured, Ours, drive_settings, measure_all};
 use super::peer::Theirs;
 use super::{Arguments, Via, bar};
 use crate::cluster::{Cluster, Member, replicas};
@@ -122,8 +122,7 @@ pub(super) async fn ours(
     let gauge = Gauge::of_nodes(ground, cluster.numbers(), &clients);
     let gauge = gauge.with_retries(work.retries.clone());
     let mut ours = Ours { ground, cluster, clients: &clients };
-    let runs = measure_all(arguments, &drive, &faults, &mut ours, &gauge).await?;
-    let commits = ended(drive, !faults.is_empty()).await?;
+    let (runs, commits) = measure_all(arguments, drive, &faults, &mut ours, &gauge).await?;
     let (version, digest) = replicas::equal(&clients).await?;
     let facts = work.check(&commits).await?;
     let (version, digest) = (Some(version.0), format!("{digest:016x}"));
@@ -155,8 +154,7 @@ pub(super) async fn theirs(
     let faults = faults::check(&arguments.faults, plan, arguments.secs)?;
     let gauge = Gauge::of_peer(ground, peer).with_retries(work.retries.clone());
     let mut subject = Theirs { ground, peer, plan };
-    let runs = measure_all(arguments, &drive, &faults, &mut subject, &gauge).await?;
-    let commits = ended(drive, !faults.is_empty()).await?;
+    let (runs, commits) = measure_all(arguments, drive, &faults, &mut subject, &gauge).await?;
     let facts = work.check(&commits).await?;
     let equal = subject.peer.check_equal().await.map_err(|error| failed_check(&error))?;
     let facts = format!("{}; {facts}", equal.facts);

@@ -241,7 +241,8 @@ fn check(point: &Point) -> Result<Needs, String> {
 pub fn needs(bench: &bench::Arguments, plan: &cluster::Plan) -> Needs {
     let (workload, _) = bench.names();
     let size = Size::of(workload, bench.sizes, plan.regions.len());
-    let secs = (bench.warmup + bench.secs) as f64;
+    // Data grow through all repeats.
+    let secs = (bench.warmup + bench.secs * u64::from(bench.repeats)) as f64;
     match bench.peer() {
         Some((kind, clients)) => size.needs_of_peer(kind, clients, plan.round_trip_ms_max(), secs),
         None => size.needs(secs),

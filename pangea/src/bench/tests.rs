@@ -69,4 +69,5 @@ fn results_of_another_run_are_gone_before_this_one_can_fail() {
     }
     assert!(!older.exists() && link.exists());
     assert!(make_way(&directory.path().join("no such directory/it.json")).is_err());
+    assert!(make_way(directory.path()).is_err(), "a directory");
 }

@@ -49,7 +49,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         let message = format!("--fault {fault}: what it does would be in every cost");
         return Err(Failure::Usage(message));
     }
-    bench.check_is_cluster()?;
+    bench.check_can_calibrate()?;
     let costs = measure(bench, bench.plan()?)?;
     let shown = out.display();
     std::fs::write(out, costs.to_toml())
@@ -167,8 +167,12 @@ fn civil(mut days: u64) -> (u64, u64, u64) {
     (year, month, days + 1)
 }
 
-/// The commit of the repository that this program lies in, where it does and there is git.
+/// The commit that this program is of: what was in `PANGEA_COMMIT` when it was built, else that of
+/// the repository that it lies in, where it does and there is git.
 pub fn commit() -> String {
+    if let Some(built_from) = option_env!("PANGEA_COMMIT") {
+        return built_from.to_owned();
+    }
     let unknown = || format!("unknown, version {}", env!("CARGO_PKG_VERSION"));
     let Ok(program) = std::env::current_exe() else { return unknown() };
     let directory = program.parent().unwrap_or(Path::new("."));

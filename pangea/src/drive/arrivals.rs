@@ -13,8 +13,9 @@ use tokio::task::JoinSet;
 use super::{Line, Phase, Shared, Terminal};
 
 /// Calls of a region in flight at a time. Whoever has that many does not keep up, and more would
-/// measure nothing but the memory of the load.
-const IN_FLIGHT_MAX: usize = 100_000;
+/// measure nothing but the memory of the load. Fewer than a connection carries, which is asked for
+/// a node's counts meanwhile.
+const IN_FLIGHT_MAX: usize = pangea_node::client::REQUESTS_MAX / 2;
 /// How long at most until it is seen that the load ends.
 const LOOK: Duration = Duration::from_millis(50);
 

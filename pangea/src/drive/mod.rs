@@ -17,12 +17,13 @@ mod samples;
 mod timeline;
 mod within;
 
+use std::borrow::Cow;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use pangea_core::time::Timestamp;
-use pangea_core::txn::Outcome;
+use pangea_core::txn::{Outcome, SqlState};
 use pangea_core::workload::commits::{Fate, Written};
 use pangea_core::workload::{self, Call, Commits, Ledger, Watch, Workload};
 use pangea_node::client::{Client, ClientError};
@@ -154,17 +155,22 @@ impl Counted {
         result: &Result<Outcome, ClientError>,
         started: Instant,
     ) {
+        let settled = settled(result);
+        let result = &*settled;
         let ns = |at: Instant| (at - started).as_nanos() as u64;
         let fate = match result {
             Ok(Outcome::Committed { .. }) => Some(Fate::Committed { at: ns(Instant::now()) }),
             Err(ClientError::Ambiguous(_)) => Some(Fate::Unknown),
             Ok(Outcome::Aborted(_)) | Err(_) => None,
         };
+        if let Ok(Outcome::Committed { result, .. }) = result {
+            self.ledger.add_result(made.label, result);
+        }
         if let Some(fate) = fate {
             self.ledger.add(made.label, &made.written, ns(made.at), fate);
         }
         if let Err(error) = result {
-            self.errors.add(error);
+            self.errors.add(region, error);
         }
         if is_measured {
             self.stats.add(region, made.label, elapsed, result);
@@ -173,6 +179,17 @@ impl Counted {
                 self.stats.timeline.add(region, at);
             }
         }
+    }
+}
+
+/// What is known of a call. A node that was cut off, and can't tell how a transaction ended, says
+/// so with a code of its own ([`SqlState::OUTCOME_UNKNOWN`]): nothing was aborted then.
+fn settled(result: &Result<Outcome, ClientError>) -> Cow<'_, Result<Outcome, ClientError>> {
+    match result {
+        Ok(Outcome::Aborted(abort)) if abort.code == SqlState::OUTCOME_UNKNOWN => {
+            Cow::Owned(Err(ClientError::Ambiguous(abort.message.clone())))
+        }
+        _ => Cow::Borrowed(result),
     }
 }
 
@@ -438,6 +455,7 @@ fn loaded(
 mod tests {
     use super::*;
     use pangea_core::ids::{SnapshotVersion, TxnId};
+    use pangea_core::txn::Abort;
 
     #[test]
     fn what_has_no_outcome_is_counted_in_every_phase_and_what_may_have_committed_by_its_label() {
@@ -447,18 +465,20 @@ mod tests {
         let committed = Ok(Outcome::Committed { txn, version, result: Vec::new() });
         let ambiguous = Err(ClientError::Ambiguous("killed".to_owned()));
         let not_sent = Err(ClientError::NotSent("not there".to_owned()));
+        let cut_off = Ok(Outcome::Aborted(Abort::new(SqlState::OUTCOME_UNKNOWN, "was cut off")));
         let made = Made { label: "pay", written: Written::default(), at: started };
         for is_measured in [false, true, false] {
-            for result in [&committed, &ambiguous, &not_sent] {
+            for result in [&committed, &ambiguous, &cut_off, &not_sent] {
                 counted.end(0, &made, (Duration::ZERO, is_measured), result, started);
             }
         }
         assert_eq!(counted.stats.committed(), [1]);
-        assert_eq!(counted.stats.errors.counts["outcome unknown"], 1);
-        assert_eq!(counted.errors.counts["outcome unknown"], 3);
+        assert_eq!(counted.stats.errors.counts["outcome unknown"], 2);
+        assert!(counted.stats.aborts.is_empty(), "nobody said that it was aborted");
+        assert_eq!(counted.errors.counts["outcome unknown"], 6);
         assert_eq!(counted.errors.counts["not sent"], 3);
         let commits = counted.ledger.commits();
-        assert_eq!((commits.committed["pay"], commits.unknown["pay"]), (3, 3));
-        assert_eq!(commits.bounds("pay"), 3..=6, "what was not sent has not committed");
+        assert_eq!((commits.committed["pay"], commits.unknown["pay"]), (3, 6));
+        assert_eq!(commits.bounds("pay"), 3..=9, "what was not sent has not committed");
     }
 }

@@ -1,6 +1,6 @@
 //! What clients count.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use base64::prelude::{BASE64_STANDARD, Engine};
@@ -87,19 +87,22 @@ pub struct Undone {
 pub struct Errors {
     /// How many, by what became of them.
     pub counts: BTreeMap<&'static str, u64>,
+    /// The regions whose clients made them.
+    pub regions: BTreeSet<usize>,
     /// The first, in words.
     pub first: Option<String>,
 }
 
 impl Errors {
-    /// Counts one.
-    pub(super) fn add(&mut self, error: &ClientError) {
+    /// Counts one of a region's.
+    pub(super) fn add(&mut self, region: usize, error: &ClientError) {
         let what = match error {
             ClientError::Connect { .. } | ClientError::NotSent(_) => "not sent",
             ClientError::Refused(_) => "refused",
             ClientError::Ambiguous(_) => "outcome unknown",
         };
         *self.counts.entry(what).or_default() += 1;
+        self.regions.insert(region);
         self.first.get_or_insert_with(|| error.to_string());
     }
 }
@@ -178,7 +181,7 @@ impl Stats {
                 *of_kind.entry(code.clone()).or_default() += 1;
                 *self.aborts.entry(code).or_default() += 1;
             }
-            Err(error) => self.errors.add(error),
+            Err(error) => self.errors.add(region, error),
         }
     }
 

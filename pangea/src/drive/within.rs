@@ -204,10 +204,11 @@ impl Clients {
 
     /// Counts what has ended, under one lock. Whether some of it has no outcome.
     fn count(&self, ended: &mut Vec<(usize, Ended)>, made: &[Option<Made>]) -> bool {
-        let is_measured = self.shared.is_in(Phase::Measured);
         let (now, mut has_lost) = (Instant::now(), false);
         let started = self.shared.started;
         let mut counted = self.shared.counted();
+        // Under the lock, as a run's counts are taken and the next one begins.
+        let is_measured = self.shared.is_in(Phase::Measured);
         for (client, ended) in ended.drain(..) {
             let made = made[client].as_ref().expect("what has ended was made");
             has_lost |= ended.is_err();

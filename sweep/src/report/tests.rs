@@ -28,6 +28,8 @@ struct Fake {
     interrupted_at: Option<usize>,
     /// Runs of this round trip fail.
     failing: Option<f64>,
+    /// Runs after so many fail.
+    failing_after: Option<usize>,
 }
 
 fn option(point: &Point, name: &str) -> f64 {
@@ -61,7 +63,8 @@ impl Bench for Fake {
             return Err(Stop::Interrupted);
         }
         runs.push(point.to_string());
-        if self.failing == Some(option(point, "rtt")) {
+        let is_late = self.failing_after.is_some_and(|count| runs.len() > count);
+        if is_late || self.failing == Some(option(point, "rtt")) {
             return Err(Stop::Failed("check failed: replicas <differ>".to_owned()));
         }
         let rate = 1_000.0 * option(point, "zipf") + runs.len() as f64;
@@ -171,11 +174,24 @@ fn rounds_go_over_all_points_and_the_report_has_medians() {
     assert!(!directory.path().join("runs/running.part").exists());
 }
 
+const TUNED: &str = "title = 'T'\nrepeats = 3\ntune = ['zipf']\n[base]\nworkload = 'ycsb-a'\n\
+    [sweep]\nzipf = [0.3, 0.9, 0.6]\nrtt = [0, 50]\n\
+    [[figure]]\ntitle = 'F'\nx = 'rtt'\ny = 'throughput_per_sec'\nbest_of = 'zipf'\n";
+
+#[test]
+fn where_all_repeats_of_the_best_fail_its_place_in_the_figure_is_empty() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut fake = Fake { failing_after: Some(6), ..Fake::default() };
+    let finished = sweep(TUNED, &mut fake, directory.path(), false).unwrap();
+    assert_eq!((finished.done, finished.failed), (6, 6));
+    let figure = directory.path().join("figures/01-f.svg");
+    let figure = std::fs::read_to_string(figure).unwrap_or_default();
+    assert!(!figure.contains("<circle"), "no run of the best counts: {figure}");
+}
+
 #[test]
 fn the_best_of_what_is_tuned_is_run_again_and_the_rest_is_not() {
-    let plan = "title = 'T'\nrepeats = 3\ntune = ['zipf']\n[base]\nworkload = 'ycsb-a'\n\
-                [sweep]\nzipf = [0.3, 0.9, 0.6]\nrtt = [0, 50]\n\
-                [[figure]]\ntitle = 'F'\nx = 'rtt'\ny = 'throughput_per_sec'\nbest_of = 'zipf'\n";
+    let plan = TUNED;
     let directory = tempfile::tempdir().unwrap();
     let mut fake = Fake::default();
     let finished = sweep(plan, &mut fake, directory.path(), false).unwrap();

@@ -1,18 +1,33 @@
 //! Running a graph of jobs on the workers of a pool.
 //!
 //! A node runs when its counter of unfinished predecessors is zero (Minerva §4). Who ends a node
-//! counts its followers down, goes on with one of those that became free, and leaves the others to
-//! whoever has nothing to do.
+//! counts its followers down and keeps those that became free, so that it knows its next jobs
+//! while it runs one and can fetch what they will read; it gives half of them away when somebody
+//! has nothing to do.
 //!
 //! A pool may run the workers one after the other on one thread: the first then does everything. It
 //! only ever waits while another worker holds a node, which is then on another thread and will end.
 
 use std::collections::VecDeque;
+use std::hint::spin_loop;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::schedule::Graph;
 use crate::pool::{Pool, each};
+
+/// A worker takes so many nodes at a time, and keeps so many: as many jobs as are worth looking
+/// ahead, while what waits for one of them does not wait long.
+const KEPT_MAX: usize = 4;
+
+/// Who has nothing to do looks so often for something before it sleeps: some microseconds, as a
+/// wake-up takes.
+const LOOKS: usize = 200;
+
+/// What runs a job: given the worker's scratch space, the job, and those that it will most likely
+/// be given after it.
+pub(super) type Run<'a, S, R> =
+    dyn Fn(&mut S, usize, &mut dyn Iterator<Item = usize>) -> R + Sync + 'a;
 
 /// Calls `job` once for each job of the graph, after all that it waits for, and returns the results
 /// in the order of the jobs. Each worker has a scratch space that its jobs use one after the other.
@@ -22,10 +37,10 @@ use crate::pool::{Pool, each};
 pub(super) fn run<S: Default, R: Send>(
     pool: &dyn Pool,
     graph: &Graph,
-    job: &(dyn Fn(&mut S, usize) -> R + Sync),
+    job: &Run<'_, S, R>,
 ) -> Vec<R> {
-    let dispatch = Dispatch::new(graph);
     let workers = pool.workers().min(graph.jobs).max(1);
+    let dispatch = Dispatch::new(graph, workers);
     pool.on_schedule(graph.jobs, &|workers| graph.rounds(workers));
     let done = each(pool, workers, |_| {
         let _alarm = Alarm(&dispatch);
@@ -41,14 +56,20 @@ pub(super) fn run<S: Default, R: Send>(
 
 struct Dispatch<'a> {
     graph: &'a Graph,
+    workers: usize,
     /// How many unfinished predecessors each node has.
     waits: Vec<AtomicU32>,
     /// How many nodes have not ended.
     left: AtomicUsize,
     ready: Mutex<Ready>,
+    /// How many nodes are ready and nobody's: to know without the lock.
+    ready_count: AtomicUsize,
+    /// How many workers have nothing to do.
+    idle: AtomicUsize,
     changed: Condvar,
 }
 
+/// What is free to be taken.
 struct Ready {
     nodes: VecDeque<u32>,
     /// A worker panicked, so some nodes will never be ready.
@@ -56,13 +77,17 @@ struct Ready {
 }
 
 impl<'a> Dispatch<'a> {
-    fn new(graph: &'a Graph) -> Self {
+    fn new(graph: &'a Graph, workers: usize) -> Self {
         let nodes = (0..graph.nodes() as u32).filter(|&node| graph.waits[node as usize] == 0);
+        let nodes: VecDeque<u32> = nodes.collect();
         Self {
             graph,
+            workers,
             waits: graph.waits.iter().map(|&count| AtomicU32::new(count)).collect(),
             left: AtomicUsize::new(graph.nodes()),
-            ready: Mutex::new(Ready { nodes: nodes.collect(), is_broken: false }),
+            ready_count: AtomicUsize::new(nodes.len()),
+            ready: Mutex::new(Ready { nodes, is_broken: false }),
+            idle: AtomicUsize::new(0),
             changed: Condvar::new(),
         }
     }
@@ -71,55 +96,87 @@ impl<'a> Dispatch<'a> {
         self.ready.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn work<S: Default, R>(&self, job: &(dyn Fn(&mut S, usize) -> R + Sync)) -> Vec<(usize, R)> {
+    fn work<S: Default, R>(&self, job: &Run<'_, S, R>) -> Vec<(usize, R)> {
+        let jobs = self.graph.jobs;
         let mut scratch = S::default();
         let mut results = Vec::new();
-        let mut freed = Vec::new();
-        let mut next = self.wait();
-        while let Some(node) = next {
+        let mut mine = VecDeque::new();
+        while let Some(node) = mine.pop_front().or_else(|| self.take(&mut mine)) {
             let at = node as usize;
-            if at < self.graph.jobs {
-                results.push((at, job(&mut scratch, at)));
+            if at < jobs {
+                let mut next = mine.iter().map(|&node| node as usize).filter(|&at| at < jobs);
+                results.push((at, job(&mut scratch, at, &mut next)));
             }
             for &follower in self.graph.followers(at) {
                 // AcqRel: who counts down to zero sees what all the others did.
-                if self.waits[follower as usize].fetch_sub(1, Ordering::AcqRel) == 1 {
-                    freed.push(follower);
+                if self.waits[follower as usize].fetch_sub(1, Ordering::AcqRel) != 1 {
+                    continue;
+                }
+                // A joint takes no time, and others wait for it.
+                match follower as usize >= jobs {
+                    true => mine.push_front(follower),
+                    false => mine.push_back(follower),
                 }
             }
-            next = self.end(&mut freed);
-            next = next.or_else(|| self.wait());
+            self.give(&mut mine);
+            if self.left.fetch_sub(1, Ordering::AcqRel) == 1 {
+                // Under the lock, so that nobody is between looking at `left` and waiting.
+                let _ready = self.ready();
+                self.changed.notify_all();
+            }
         }
         results
     }
 
-    /// Ends a node, and shares out those that it freed; one is for the caller.
-    fn end(&self, freed: &mut Vec<u32>) -> Option<u32> {
-        let mine = freed.pop();
-        if !freed.is_empty() {
-            self.ready().nodes.extend(freed.drain(..));
+    /// Gives away what is more than a worker keeps, and half of the rest when somebody has nothing
+    /// to do.
+    fn give(&self, mine: &mut VecDeque<u32>) {
+        let is_wanted = self.idle.load(Ordering::Relaxed) > 0;
+        let kept = if is_wanted { mine.len().div_ceil(2) } else { KEPT_MAX };
+        if mine.len() <= kept {
+            return;
+        }
+        let mut ready = self.ready();
+        ready.nodes.extend(mine.drain(kept..));
+        self.ready_count.store(ready.nodes.len(), Ordering::Relaxed);
+        if is_wanted {
             self.changed.notify_all();
         }
-        if self.left.fetch_sub(1, Ordering::AcqRel) == 1 {
-            // Under the lock, so that nobody is between looking at `left` and waiting.
-            let _ready = self.ready();
-            self.changed.notify_all();
-        }
-        mine
     }
 
-    /// The next node that is ready, or nothing when all have ended.
-    fn wait(&self) -> Option<u32> {
+    /// Takes the worker's share of what is ready: the first of it, or nothing when all nodes have
+    /// ended. The others are added to `mine`.
+    fn take(&self, mine: &mut VecDeque<u32>) -> Option<u32> {
+        let has_ended = |ready: &Ready| ready.is_broken || self.left.load(Ordering::Acquire) == 0;
         let mut ready = self.ready();
-        loop {
-            if ready.is_broken || self.left.load(Ordering::Acquire) == 0 {
-                return None;
+        if ready.nodes.is_empty() && !has_ended(&ready) {
+            drop(ready);
+            self.idle.fetch_add(1, Ordering::Relaxed);
+            let has_work = || {
+                let ready_count = self.ready_count.load(Ordering::Relaxed);
+                ready_count > 0 || self.left.load(Ordering::Relaxed) == 0
+            };
+            // A pool of one has nobody who would bring something meanwhile.
+            for _ in 0..LOOKS {
+                if has_work() {
+                    break;
+                }
+                spin_loop();
             }
-            if let Some(node) = ready.nodes.pop_front() {
-                return Some(node);
+            ready = self.ready();
+            while ready.nodes.is_empty() && !has_ended(&ready) {
+                ready = self.changed.wait(ready).unwrap_or_else(PoisonError::into_inner);
             }
-            ready = self.changed.wait(ready).unwrap_or_else(PoisonError::into_inner);
+            self.idle.fetch_sub(1, Ordering::Relaxed);
         }
+        if has_ended(&ready) {
+            return None;
+        }
+        let share = (ready.nodes.len() / self.workers).clamp(1, KEPT_MAX);
+        let first = ready.nodes.pop_front();
+        mine.extend(ready.nodes.drain(..share - 1));
+        self.ready_count.store(ready.nodes.len(), Ordering::Relaxed);
+        first
     }
 }
 

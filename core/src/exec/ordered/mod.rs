@@ -212,7 +212,9 @@ fn run_pass<H: Header>(
     }
     let locks: Vec<&Locks<'_>> = pending.iter().map(|job| &job.locks).collect();
     let graph = Graph::new(pool, &locks);
-    dispatch::run(pool, &graph, &|scratch: &mut Scratch, at| {
+    dispatch::run(pool, &graph, &|scratch: &mut Scratch, at, next| {
+        let places = std::iter::once(at).chain(next).map(|at| pending[at].place);
+        runner.warm(places, scratch);
         runner.run(pending[at].place, &pending[at].locks, scratch)
     })
 }

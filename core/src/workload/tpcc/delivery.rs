@@ -9,9 +9,19 @@ use super::args::{Args, DeliveryArgs};
 use super::rows::{Account, Order, OrderLine};
 use super::session::{Session, Touches, row};
 use super::tables::{CUSTOMER_ACCOUNT, DISTRICTS, District, NEW_ORDER, ORDER, ORDER_LINE};
-use crate::codec::Writer;
+use crate::codec::{Reader, Writer};
 use crate::key::{Direction, Key, KeyRange};
 use crate::txn::{Context, Footprint, Procedure, Stop};
+
+/// What its calls are counted as.
+pub(super) const DELIVERY: &str = "delivery";
+
+/// How many orders a Delivery that returned this has delivered.
+pub(super) fn delivered(result: &[u8]) -> u64 {
+    let mut reader = Reader::new(result);
+    let numbers = std::iter::from_fn(|| reader.varint("order").ok());
+    numbers.filter(|&number| number != 0).count() as u64
+}
 
 /// Delivers an order in each district of a warehouse.
 ///

@@ -8,6 +8,7 @@ use super::args::{
     Args, DeliveryArgs, LINES_MAX, Line, NewOrderArgs, OrderStatusArgs, PaymentArgs,
     StockLevelArgs, Who,
 };
+use super::delivery::DELIVERY;
 use super::draw::{self, Skew};
 use super::rows::Date;
 use super::tables::{DISTRICTS, District, Warehouse};
@@ -83,7 +84,7 @@ impl Terminal {
             0..45 => call("tpcc_new_order", "new-order", &self.new_order(dice, date)),
             45..88 => self.payment(dice, date),
             88..92 => self.order_status(dice),
-            92..96 => call("tpcc_delivery", "delivery", &self.delivery(dice, date)),
+            92..96 => call("tpcc_delivery", DELIVERY, &self.delivery(dice, date)),
             96.. => read_only(call("tpcc_stock_level", "stock-level", &self.stock_level(dice))),
         }
     }

@@ -1,0 +1,48 @@
+//! Searching sorted keys that lie in memory that no cache holds.
+//!
+//! A binary search waits for each key before it knows where to look next: over 256 keys that is
+//! eight looks, five of which miss. Here the first looks are spread over all keys and wait for none
+//! of the others, then those over the part that is left: three waits, whatever is there.
+
+use crate::key::Key;
+
+/// Looks at a time.
+const WAYS: usize = 8;
+
+/// How many of these ascending keys `is_before` holds for, as it does for the first so many and for
+/// no other.
+#[inline]
+pub(super) fn count_before(mut keys: &[Key], is_before: impl Fn(&Key) -> bool) -> usize {
+    let mut count = 0;
+    while keys.len() > WAYS {
+        let step = keys.len() / WAYS;
+        let looks = keys.chunks_exact(step).take(WAYS).map(|part| is_before(&part[step - 1]));
+        let before: usize = looks.map(usize::from).sum();
+        count += before * step;
+        keys = &keys[before * step..];
+        if before < WAYS {
+            // The last of this part is not before.
+            keys = &keys[..step - 1];
+        }
+    }
+    count + keys.iter().map(|key| usize::from(is_before(key))).sum::<usize>()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_finds_what_a_binary_search_finds() {
+        let key = |number: u16| Key::from(&number.to_be_bytes()[..]);
+        for len in (0..70).chain([255, 256, 257, 1_000]) {
+            let keys: Vec<_> = (0..len).map(|i| key(2 * i + 1)).collect();
+            for sought in (0..2 * len + 3).map(key) {
+                let expected = keys.partition_point(|other| other < &sought);
+                assert_eq!(count_before(&keys, |other| other.is_before(&sought)), expected);
+                let expected = keys.partition_point(|other| other <= &sought);
+                assert_eq!(count_before(&keys, |other| !sought.is_before(other)), expected);
+            }
+        }
+    }
+}
