@@ -15,7 +15,6 @@
 //! soon as the epoch is applied: its cut is durable on a majority and its batches on f + 1
 //! replicas, so the outcome, which follows from them, can't be lost with this node.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use pangea_core::exec::ordered::{self, Finished, Job};
@@ -37,7 +36,8 @@ use super::contention::Change;
 use super::header::Header;
 use super::independent_set::{self, Graph};
 use super::options::Solver;
-use super::resolution::{Ordered, Resolution};
+use super::recovery::INTACT;
+use super::resolution::{Ordered, Resolution, Wrote};
 use super::state::{Cut, Execution};
 use super::validation::Validator;
 use super::{LogRecord, Minerva, conflict_graph};
@@ -107,6 +107,14 @@ impl Commit {
             Entry { record: &batch.records[i - first], base: batch.base }
         };
         queue[..queue.len().min(len_max)].iter().map(entry).collect()
+    }
+}
+
+/// The arguments of a call; a certified transaction has none.
+fn args_of(record: &TxnRecord) -> &[u8] {
+    match &record.program {
+        Program::Call { args, .. } => args,
+        Program::Certified(_) => &[],
     }
 }
 
@@ -242,7 +250,7 @@ impl Minerva {
     /// What the log keeps of an entry of the ordered queue.
     fn logged_writes<'a>(
         &self,
-        record: &TxnRecord,
+        record: &'a TxnRecord,
         entry: usize,
         outcomes: &'a [Option<Finished>],
         logged: &mut Logged,
@@ -259,7 +267,8 @@ impl Minerva {
         } else if !is_bulk {
             logged.owed += bytes;
         }
-        Some(Ordered { entry, writes: is_kept.then(|| Cow::Borrowed(&finished.writes[..])) })
+        let wrote = || Wrote::Here { writes: &finished.writes, args: args_of(record) };
+        Some(Ordered { entry, writes: is_kept.then(wrote) })
     }
 
     /// Whether a transaction writes far more than its arguments say.
@@ -416,7 +425,7 @@ impl Minerva {
         apply_valid(cx.store, cx.pool, epoch, &entries, &resolution.is_valid);
         for Ordered { entry, writes } in resolution.ordered {
             let record = entries[entry].record;
-            let Some(writes) = writes else {
+            let Some(logged) = writes else {
                 let finished = self.run_slice(cx, epoch, &entries[entry..=entry]);
                 if !self.is_bulk(record) {
                     let bytes = finished.iter().map(|finished| writes_bytes(&finished.writes));
@@ -425,7 +434,7 @@ impl Minerva {
                 continue;
             };
             let header = header_in_order(record.txn, &record.program);
-            for write in writes.into_owned() {
+            for write in logged.read(args_of(record)).expect(INTACT) {
                 let version = Version { version: epoch, header, value: write.value };
                 cx.store.apply(write.table, write.key, version);
             }

@@ -1,7 +1,5 @@
 //! Messages of peers, and what the log and checkpoints hold, that are nearly right.
 
-use std::borrow::Cow;
-
 use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Writer};
 use pangea_core::ids::{LogPosition, NodeId, ProcedureId, SnapshotVersion, TableId, TxnId};
@@ -18,7 +16,7 @@ use super::batch::{Batch, Bid, How, TxnRecord};
 use super::collection::Meta;
 use super::messages::decode_batch;
 use super::rejoin::{self, recollection, take_recollection};
-use super::resolution::{Ordered, Resolution};
+use super::resolution::{Ordered, Resolution, Wrote};
 use super::state::Cut;
 use super::transfer::take_chunk;
 use crate::agreement::{Record, Term};
@@ -201,7 +199,9 @@ fn cut() -> Cut {
 }
 
 fn resolution(count: usize) -> Vec<u8> {
-    let ordered = [None, Some(Cow::Owned(writes()))].into_iter().take(count);
+    let writes = writes();
+    let here = Wrote::Here { writes: &writes, args: b"arguments" };
+    let ordered = [None, Some(here)].into_iter().take(count);
     let resolution = Resolution {
         epoch: SnapshotVersion(5),
         cut: cut(),

@@ -25,8 +25,8 @@ const WHAT: &str = "write";
 /// For so many writes memory is reserved before they are read.
 const RESERVED_MAX: usize = 32;
 
-/// Shorter values are not worth the search.
-const LEN_MIN: usize = 32;
+/// Shorter values are not worth the search, which looks at as many places as there are.
+const LEN_MIN: usize = 64;
 
 /// So far from the end of the one before a value may begin.
 const NEAR: usize = 256;
@@ -136,8 +136,8 @@ mod tests {
     fn a_value_beyond_the_arguments_is_refused() {
         let args = [7u8; 100];
         let mut bytes = Vec::new();
-        encode(&[write(1, Some(&args[..50]))], &args, &mut bytes);
-        assert!(decode(&mut Reader::new(&bytes), &args[..49]).is_err());
+        encode(&[write(1, Some(&args[..80]))], &args, &mut bytes);
+        assert!(decode(&mut Reader::new(&bytes), &args[..79]).is_err());
         for (at, len) in [(u64::MAX, 1), (1, u64::MAX), (102, 0), (51, 51)] {
             let mut bytes = Vec::new();
             bytes.put_varint(1);

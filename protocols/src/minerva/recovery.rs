@@ -26,6 +26,9 @@ use super::state::{InFlight, Slot};
 use super::{Minerva, Timer, kind};
 use crate::agreement::{self, Agreement, Record};
 
+/// Why what the log holds can be read.
+pub(super) const INTACT: &str = "the driver checked the record";
+
 impl Minerva {
     /// The first input of every run.
     pub(super) fn on_restart(&mut self, cx: &mut Cx<'_, Self>, durable: Durable) {
@@ -95,7 +98,6 @@ impl Minerva {
         agreement_from: LogPosition,
         agreement_records: &mut Vec<Record<super::state::Cut>>,
     ) {
-        const INTACT: &str = "the driver checked the record";
         // The next restart has to read it again, however often this node is killed before it has
         // written as much anew.
         self.state.collection.owe(record.len());

@@ -3,24 +3,22 @@
 //!
 //! ```text
 //!   +-------+-------+-------+--------------+---------+-----------------------+--
-//!   | epoch | cut   | count | valid bits   | ordered | entry, writes         | ..
-//!   | u64   |       | var   | count / 8    | var     | var, u8, [write set]  |
+//!   | epoch | cut   | count | valid bits   | ordered | entry, has writes u8, | ..
+//!   | u64   |       | var   | count / 8    | var     | [len u32, write set]  |
 //!   +-------+-------+-------+--------------+---------+-----------------------+--
 //! ```
 //!
 //! The write sets of valid transactions are in the batches; those of transactions that ran in the
-//! ordered queue are here where `rerun_on_restart` is off. Otherwise, and always for a bulk
+//! ordered queue are here, beside the arguments in the batches ([`super::given`]), where `rerun_on_restart` is off. Otherwise, and always for a bulk
 //! transaction, whose arguments say them in far fewer bytes, it is marked to be run once more, at
 //! the same place.
-
-use std::borrow::Cow;
 
 use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::SnapshotVersion;
 use pangea_core::planted::{Bug, is_planted};
 use pangea_core::txn::Write;
 
-use super::batch::{decode_writes, encode_writes};
+use super::given;
 use super::state::Cut;
 
 /// What an epoch decided. Borrows the write sets while it is written.
@@ -43,7 +41,45 @@ pub(super) struct Ordered<'a> {
     /// Its position among the epoch's transactions.
     pub entry: usize,
     /// What it wrote, or nothing for one that is to be run again.
-    pub writes: Option<Cow<'a, [Write]>>,
+    pub writes: Option<Wrote<'a>>,
+}
+
+/// A write set beside the arguments of its call, of which a certified transaction has none.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Wrote<'a> {
+    /// As it was applied.
+    Here {
+        /// The writes.
+        writes: &'a [Write],
+        /// The call's arguments.
+        args: &'a [u8],
+    },
+    /// As the log has it.
+    Logged(Vec<u8>),
+}
+
+impl Wrote<'_> {
+    fn encode(&self, out: &mut Vec<u8>) {
+        let len_at = out.len();
+        out.put_u32(0);
+        match self {
+            Self::Here { writes, args } => given::encode(writes, args, out),
+            Self::Logged(bytes) => out.extend_from_slice(bytes),
+        }
+        let len = (out.len() - len_at - size_of::<u32>()) as u32;
+        out[len_at..len_at + size_of::<u32>()].copy_from_slice(&len.to_le_bytes());
+    }
+
+    /// The writes of a call with these arguments.
+    ///
+    /// # Errors
+    /// When they are not those beside which it was logged.
+    pub(super) fn read(&self, args: &[u8]) -> Result<Vec<Write>, DecodeError> {
+        match self {
+            Self::Here { writes, .. } => Ok(writes.to_vec()),
+            Self::Logged(bytes) => given::decode(&mut Reader::new(bytes), args),
+        }
+    }
 }
 
 impl Resolution<'_> {
@@ -60,7 +96,7 @@ impl Resolution<'_> {
         for ordered in &self.ordered {
             out.put_varint(ordered.entry as u64);
             out.put_u8(u8::from(ordered.writes.is_some()));
-            ordered.writes.iter().for_each(|writes| encode_writes(writes, out));
+            ordered.writes.iter().for_each(|writes| writes.encode(out));
         }
     }
 
@@ -77,8 +113,12 @@ impl Resolution<'_> {
         let ordered = (0..from.count(WHAT)?)
             .map(|_| {
                 let entry = from.varint(WHAT)? as usize;
-                let is_given = from.u8(WHAT)? == 1;
-                let writes = is_given.then(|| decode_writes(from).map(Cow::Owned)).transpose()?;
+                let has_writes = from.u8(WHAT)? == 1;
+                let mut logged = || -> Result<Wrote<'_>, DecodeError> {
+                    let len = from.u32(WHAT)? as usize;
+                    Ok(Wrote::Logged(from.take(len, WHAT)?.to_vec()))
+                };
+                let writes = has_writes.then(&mut logged).transpose()?;
                 if entry < count {
                     Ok(Ordered { entry, writes })
                 } else {
@@ -96,12 +136,16 @@ mod tests {
     use super::*;
     use pangea_core::ids::TableId;
     use pangea_core::key::Key;
+    use pangea_core::value::Value;
 
     #[test]
     fn a_resolution_survives_its_encoding_and_a_cut_one_is_refused() {
-        let write = Write { table: TableId(1), key: Key::from(&b"k"[..]), value: None };
+        let args = [7; 100];
+        let value = Some(Value::copy_from(&args[10..90]));
+        let writes = [Write { table: TableId(1), key: Key::from(&b"k"[..]), value }];
         for count in [0, 1, 7, 8, 9, 30] {
-            let ordered = [None, Some(Cow::Owned(vec![write.clone()]))].into_iter();
+            let here = Wrote::Here { writes: &writes, args: &args };
+            let ordered = [None, Some(here)].into_iter();
             let resolution = Resolution {
                 epoch: SnapshotVersion(5),
                 cut: Cut { heads: vec![Bid(1), Bid(300)], ..Cut::default() },
@@ -110,7 +154,17 @@ mod tests {
             };
             let mut bytes = Vec::new();
             resolution.encode(&mut bytes);
-            assert_eq!(Resolution::decode(&bytes), Ok(resolution));
+            assert!(bytes.len() < 80, "the value is in the arguments");
+            let read = Resolution::decode(&bytes).unwrap();
+            let mut again = Vec::new();
+            read.encode(&mut again);
+            assert_eq!(again, bytes);
+            for (of_log, here) in read.ordered.iter().zip(&resolution.ordered) {
+                let read = of_log.writes.as_ref().map(|logged| logged.read(&args).unwrap());
+                assert_eq!(read.as_deref(), here.writes.as_ref().map(|_| &writes[..]));
+            }
+            let whole = Resolution { ordered: Vec::new(), ..read };
+            assert_eq!(whole, Resolution { ordered: Vec::new(), ..resolution });
             assert!(Resolution::decode(&bytes[..bytes.len() - 1]).is_err());
         }
     }
