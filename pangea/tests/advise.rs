@@ -60,7 +60,7 @@ fn work_in_some_regions_gets_a_table_and_three_sentences() {
     let check = &rows[take]["check"];
     assert!(check["measured"]["Ok"]["throughput_per_sec"].as_f64().unwrap() > 0.0, "{check}");
     assert!(check["measured_pause_ms"].as_f64().unwrap() > 0.0, "{check}");
-    assert_eq!(rows.iter().filter(|row| !row["check"].is_null()).count(), 1);
+    assert_eq!(rows.iter().filter(|row| !row["check"].is_null()).count(), 1, "{json}");
     let sentences = json["advice"]["sentences"].as_array().unwrap();
     assert!(sentences[0].as_str().unwrap().starts_with("Take minerva"), "{sentences:?}");
     assert!(sentences[2].as_str().unwrap().contains("were predicted"), "{sentences:?}");

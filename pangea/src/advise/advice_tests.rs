@@ -137,7 +137,8 @@ fn a_row_that_could_not_be_run_is_not_taken_where_others_failed() {
 fn a_row_that_could_not_be_measured_is_not_taken() {
     let failed = Some("replicas differ".to_owned());
     let broken = Row { failed, ..row(&["a"], Serializable, 0.0, 0.0) };
-    let advice = advise(&[broken.clone(), row(&[], Serializable, 10.0, 9.0)], &CLOSED);
+    let measured = Row { is_measured: true, ..row(&[], Serializable, 10.0, 9.0) };
+    let advice = advise(&[broken.clone(), measured], &CLOSED);
     assert_eq!(advice.take, Some(1));
     let reasons = &advise(&[broken], &CLOSED).sentences[1];
     assert!(reasons.contains("failed on real nodes (replicas differ)"), "{reasons}");

@@ -9,9 +9,9 @@
 //! ```
 //!
 //! The write sets of valid transactions are in the batches; those of transactions that ran in the
-//! ordered queue are here, beside the arguments in the batches ([`super::given`]), where `rerun_on_restart` is off. Otherwise, and always for a bulk
-//! transaction, whose arguments say them in far fewer bytes, it is marked to be run once more, at
-//! the same place.
+//! ordered queue are here, beside the arguments in the batches ([`super::given`]), where
+//! `rerun_on_restart` is off. Otherwise, and always for a bulk transaction, whose arguments say
+//! them in far fewer bytes, it is marked to be run once more, at the same place.
 
 use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::SnapshotVersion;

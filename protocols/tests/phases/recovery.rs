@@ -64,7 +64,9 @@ fn a_checkpoint_is_due_by_what_a_restart_would_run_again() {
         assert_eq!(cluster.counter(0, "txns_conflicting"), 2 * epochs);
         epochs
     });
-    assert!(kept.abs_diff(rerun) <= 1, "after {kept} epochs, and after {rerun}");
+    // What is kept is kept beside the arguments, which hold the values; what is run again counts
+    // with all that it writes.
+    assert!((kept / 2..=kept).contains(&rerun), "after {kept} epochs, and after {rerun}");
 }
 
 /// Local transactions that were durable are still in flight, for others and for later local ones;
