@@ -60,7 +60,10 @@ fn work_in_some_regions_gets_a_table_and_three_sentences() {
     let check = &rows[take]["check"];
     assert!(check["measured"]["Ok"]["throughput_per_sec"].as_f64().unwrap() > 0.0, "{check}");
     assert!(check["measured_pause_ms"].as_f64().unwrap() > 0.0, "{check}");
-    assert_eq!(rows.iter().filter(|row| !row["check"].is_null()).count(), 1, "{json}");
+    // Where one fails on nodes that starve beside other tests, the next is tried.
+    let checked: Vec<_> = rows.iter().filter(|row| !row["check"].is_null()).collect();
+    let passed = checked.iter().filter(|row| row["check"]["measured"].get("Ok").is_some()).count();
+    assert!(passed == 1 && checked.len() <= 2, "{json}");
     let sentences = json["advice"]["sentences"].as_array().unwrap();
     assert!(sentences[0].as_str().unwrap().starts_with("Take minerva"), "{sentences:?}");
     assert!(sentences[2].as_str().unwrap().contains("were predicted"), "{sentences:?}");
