@@ -16,8 +16,8 @@
 //! without a branch that waits for one of them, then their rows ([`super::warm`]): a processor goes
 //! on past loads that miss its caches, but not past a branch that it guessed wrong. A table that
 //! grows moves places alone, and asks no row for its hash. Rows stay where they are: hash spreads
-//! rows evenly, so all shards of a table grow within a second or two, and to move them all, into
-//! memory that the system has to clear first, held up every replica at the same time.
+//! rows evenly, so all shards of a table grow within a short time, on every replica: to move them
+//! all then, into memory that the system has to clear first, would hold everybody up.
 
 /// A table is given more places when more than three quarters of them are taken: a row is then two
 /// or three places away, most often in the same cache line.

@@ -22,8 +22,8 @@
 //! A transaction reads and writes single keys far more often than it scans, and most scans are
 //! short, so rows are found by hash: an access costs a quarter, and long scans in order, which run
 //! beside the event loop, pay for it. Nearly all of either is cache misses. Long scans that need no
-//! order go through the hash table itself ([`super::sweep`]). A key takes 116 bytes beside its
-//! value.
+//! order go through the hash table itself ([`super::sweep`]). A key counts as 116 bytes beside
+//! its value. The hash table was another one when that was measured.
 //!
 //! Invariants, whoever runs at the same time:
 //! - a key is in the hash table before it is in the order, and in the order before the version that

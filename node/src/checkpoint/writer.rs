@@ -196,6 +196,7 @@ impl Output<'_> {
         self.offset += self.waiting.len() as u64;
         self.waiting.clear();
         self.file.sync().map_err(DiskError::new("sync", self.path))?;
+        // The thread has nothing else to do and holds no lock; who stops it waits for one rest.
         std::thread::sleep(rest_after(began.elapsed()));
         Ok(())
     }

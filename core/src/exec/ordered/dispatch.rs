@@ -156,7 +156,6 @@ impl<'a> Dispatch<'a> {
                 let ready_count = self.ready_count.load(Ordering::Relaxed);
                 ready_count > 0 || self.left.load(Ordering::Relaxed) == 0
             };
-            // A pool of one has nobody who would bring something meanwhile.
             for _ in 0..LOOKS {
                 if has_work() {
                     break;
