@@ -92,6 +92,10 @@ bugs! {
     ReclaimedEarly, "reclaimed-early", "Versions are reclaimed one epoch early.";
     ScanUnsettled, "scan-unsettled", "A scan misses new keys that are not in order yet.";
     DeletionLostInCodec, "deletion-lost-in-codec", "A deletion is decoded as an empty value.";
+    GrantedOutOfOrder, "granted-out-of-order", "One node's scheduler runs a slice backwards.";
+    RoundRobinDiffers, "round-robin-differs", "Each node begins a turn with its own batch.";
+    SlicesDiffer, "slices-differ", "One node runs its epochs in slices of another length.";
+    ReplayedBySource, "replayed-by-source", "A restart runs an epoch's batches source by source.";
 }
 
 impl fmt::Display for Bug {

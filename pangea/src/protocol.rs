@@ -7,13 +7,14 @@ use pangea_core::protocol::Protocol;
 use pangea_core::txn::{Procedure, Registry};
 use pangea_core::workload;
 use pangea_node::config::{Config, ConfigError};
+use pangea_protocols::calvin::Calvin;
 use pangea_protocols::minerva::Minerva;
 use pangea_sql::native::Native;
 
 use crate::failure::Failure;
 
 /// The names of the protocols that there are.
-pub const NAMES: [&str; 1] = [Minerva::NAME];
+pub const NAMES: [&str; 2] = [Minerva::NAME, Calvin::NAME];
 
 /// Something that is done with a protocol, whichever it is.
 pub trait WithProtocol {
@@ -31,6 +32,7 @@ pub trait WithProtocol {
 pub fn with_protocol<W: WithProtocol>(name: &str, work: W) -> Result<W::Output, Failure> {
     match name {
         Minerva::NAME => Ok(work.run::<Minerva>()),
+        Calvin::NAME => Ok(work.run::<Calvin>()),
         _ => {
             let names = NAMES.join(", ");
             Err(Failure::Usage(format!("there is no protocol {name:?}; there is {names}")))

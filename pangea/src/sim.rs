@@ -337,6 +337,13 @@ fn scaled_down(protocol: &str) -> toml::Table {
             ("slice_txns", 4),
             ("cuts_kept", 20),
         ],
+        "calvin" => &[
+            // A transaction counts as a kilobyte: some three times as many bytes as with Minerva.
+            ("checkpoint_bytes", 100_000),
+            ("chunk_bytes", 500),
+            ("slice_txns", 4),
+            ("cuts_kept", 20),
+        ],
         _ => &[],
     };
     settings.iter().map(|&(key, value)| (key.to_owned(), value.into())).collect()

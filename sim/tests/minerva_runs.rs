@@ -73,7 +73,7 @@ fn an_epoch_that_is_applied_in_slices_is_as_one_that_is_not() {
 #[test]
 fn a_replica_that_lacks_forgotten_cuts_comes_back() {
     let options = Options { cuts_kept: 10, ..options() };
-    let skipped = marks_of_clean_runs(&options, 1_000..1_010, "minerva.cuts_skipped");
+    let skipped = marks_of_clean_runs(&options, 1_000..1_010, "inputs.cuts_skipped");
     assert!(skipped > 0, "no replica lacked any");
 }
 

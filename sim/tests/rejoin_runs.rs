@@ -62,7 +62,7 @@ fn a_node_whose_disk_is_lost_comes_back_and_nothing_is_lost_with_it() {
         let nodes = if seed % 4 == 3 { 5 } else { 3 };
         let report = run_clean(seed, nodes);
         replaced += report.counts.replaced;
-        rejoined += report.counts.marks.get("minerva.rejoined").copied().unwrap_or(0);
+        rejoined += report.counts.marks.get("inputs.rejoined").copied().unwrap_or(0);
     }
     println!("{replaced} disks lost, {rejoined} times back");
     assert!(replaced >= seeds / 2, "{replaced} disks in {seeds} runs are too few");

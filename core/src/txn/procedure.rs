@@ -4,6 +4,9 @@ use std::fmt;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::Xxh3;
+
 use super::{Abort, Footprint, Parts};
 use crate::ids::{ProcedureId, TableId};
 use crate::key::{Direction, Key, KeyRange};
@@ -146,6 +149,15 @@ pub trait Procedure: Send + Sync {
     }
 }
 
+/// Raised whenever a procedure, SQL, or what runs them comes to another result than it did, for the
+/// same arguments and the same data. Nodes with another version than their log or their peers don't
+/// run what those have agreed on.
+const CODE_VERSION: u32 = 1;
+
+/// What the procedures of a node do, in so far as its program says so.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CodeDigest(pub u64);
+
 /// The procedures that a node knows, each under its name and number. The same on every node.
 #[derive(Clone, Default)]
 pub struct Registry {
@@ -175,6 +187,18 @@ impl Registry {
     /// The procedure with this number.
     pub fn procedure(&self, id: ProcedureId) -> Option<&dyn Procedure> {
         self.by_name.get(usize::from(id.0)).map(|procedure| &**procedure)
+    }
+
+    /// Names what the procedures do: two registries with the same run a program alike.
+    pub fn code(&self) -> CodeDigest {
+        let mut hasher = Xxh3::new();
+        hasher.update(&CODE_VERSION.to_le_bytes());
+        for name in self.names() {
+            hasher.update(name.as_bytes());
+            // No name holds this byte, so that two lists of names are never the same bytes.
+            hasher.update(&[0xff]);
+        }
+        CodeDigest(hasher.digest())
     }
 
     /// The names in order: equal on two nodes exactly when their numbers mean the same.

@@ -31,7 +31,7 @@ use history::{History, Isolation, Seen, ask};
 use script::{SESSIONS, Script};
 
 /// The protocols that there are.
-const PROTOCOLS: [&str; 1] = ["minerva"];
+const PROTOCOLS: [&str; 2] = ["minerva", "calvin"];
 
 /// The levels that a client can ask for. All are serializable.
 const LEVELS: [&str; 4] = ["read uncommitted", "read committed", "repeatable read", "serializable"];

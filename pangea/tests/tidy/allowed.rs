@@ -32,10 +32,16 @@ pub const NO_PHASE: &[(&str, &str)] = &[
     ("protocols/src/minerva/bench.rs", "a door to the phases, for benchmarks"),
     ("protocols/src/minerva/marks.rs", "names of what each phase counts for a swarm"),
     ("protocols/src/minerva/resolution.rs", "the bytes in which commit tells recovery an outcome"),
+    ("protocols/src/calvin/batch.rs", "the bytes that replication and the log carry"),
+    ("protocols/src/calvin/marks.rs", "names of what each phase counts for a swarm"),
 ];
 
 /// Folders in `protocols/src` that are no protocol: name, reason.
 pub const SHARED: &[(&str, &str)] = &[
     ("agreement", "the replicated log that protocols hand small decisions to"),
     ("exhaustive", "the search that tests of agreement and of protocols hand replicas to"),
+    (
+        "inputs",
+        "the input log: batches that are replicated and cut alike for every protocol over it",
+    ),
 ];

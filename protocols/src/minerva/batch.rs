@@ -18,26 +18,11 @@
 use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::{NodeId, ProcedureId, SnapshotVersion, TxnId};
-use pangea_core::txn::{Certified, Footprint, Program, ReadSet, Write};
-use serde::{Deserialize, Serialize};
+use pangea_core::txn::{Certified, Footprint, Program, ReadSet, Seen, Write};
 
 use super::given;
-
-/// The number of a batch in its source's log. The first is 1.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
-pub struct Bid(pub u64);
-
-impl Bid {
-    /// The batch after this one.
-    pub fn next(self) -> Self {
-        Self(self.0 + 1)
-    }
-}
-
-/// The log heads of all replicas, indexed by node: every batch up to the head is meant.
-pub type Heads = Vec<Bid>;
+use crate::inputs::{self, NUMBER_MAX};
+pub use crate::inputs::{Bid, Heads};
 
 /// What a batch holds of one transaction: the paper's `TxnRecord`.
 #[derive(Clone, Debug, PartialEq)]
@@ -171,17 +156,6 @@ pub(super) fn decode_writes(from: &mut Reader<'_>) -> Result<Vec<Write>, DecodeE
     (0..from.count("write set")?).map(|_| Write::decode(from)).collect()
 }
 
-/// Appends log heads to `out`.
-pub(super) fn encode_heads(heads: &[Bid], out: &mut Vec<u8>) {
-    out.put_varint(heads.len() as u64);
-    heads.iter().for_each(|head| out.put_varint(head.0));
-}
-
-/// Reads what [`encode_heads`] wrote.
-pub(super) fn decode_heads(from: &mut Reader<'_>) -> Result<Heads, DecodeError> {
-    (0..from.count("log heads")?).map(|_| from.varint("log heads").map(Bid)).collect()
-}
-
 /// One entry of a replica's log.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Batch {
@@ -198,11 +172,6 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// The number after that of the last transaction.
-    pub(super) fn end_sequence(&self) -> u64 {
-        self.first_sequence + self.records.len() as u64
-    }
-
     /// The batch as bytes.
     pub fn encode(&self) -> Bytes {
         let records: usize = self.records.iter().map(TxnRecord::size_hint).sum();
@@ -227,11 +196,7 @@ impl Batch {
         let base = SnapshotVersion(from.u64("batch base")?);
         let first_sequence = from.u64("batch sequence")?;
         let count = from.count("batch")?;
-        if source.0 >= 1 << 15
-            || first_sequence.checked_add(count as u64).is_none_or(|n| n >> 48 != 0)
-        {
-            return Err(DecodeError::new("batch sequence"));
-        }
+        inputs::check_names(source, first_sequence, count)?;
         let records = (0..count as u64)
             .map(|i| TxnRecord::decode(TxnId::new(source, first_sequence + i), from, bytes))
             .collect::<Result<_, _>>()?;
@@ -242,12 +207,58 @@ impl Batch {
     }
 }
 
+impl inputs::Batch for Batch {
+    fn source(&self) -> NodeId {
+        self.source
+    }
+
+    fn bid(&self) -> Bid {
+        self.bid
+    }
+
+    fn first_sequence(&self) -> u64 {
+        self.first_sequence
+    }
+
+    fn end_sequence(&self) -> u64 {
+        self.first_sequence + self.records.len() as u64
+    }
+
+    fn decode(bytes: &Bytes) -> Result<Self, DecodeError> {
+        Self::decode(bytes)
+    }
+
+    fn check(&self) -> Result<(), DecodeError> {
+        if self.base.0 > NUMBER_MAX {
+            return Err(DecodeError::new("batch number"));
+        }
+        match self.records.iter().all(sees_its_own_past) {
+            true => Ok(()),
+            false => Err(DecodeError::new("batch record")),
+        }
+    }
+}
+
+/// Whether every uncommitted write that a transaction saw is of an earlier one of its own source:
+/// no others are visible where it ran.
+fn sees_its_own_past(record: &TxnRecord) -> bool {
+    let Some((reads, _)) = record.learned() else { return true };
+    let points = reads.points.iter().map(|read| read.seen);
+    let rows = reads.ranges.iter().flat_map(|read| read.rows.iter().map(|(_, seen)| *seen));
+    points.chain(rows).all(|seen| match seen {
+        Seen::Local(writer) | Seen::LocalDeleted(writer) => {
+            writer.node() == record.txn.node() && writer < record.txn
+        }
+        Seen::Absent | Seen::At(_) => true,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use pangea_core::ids::TableId;
     use pangea_core::key::Key;
-    use pangea_core::txn::{Mode, PointLock, PointRead, Seen};
+    use pangea_core::txn::{Mode, PointLock, PointRead};
     use pangea_core::value::Value;
 
     fn batch() -> Batch {

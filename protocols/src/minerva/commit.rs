@@ -36,11 +36,11 @@ use super::contention::Change;
 use super::header::Header;
 use super::independent_set::{self, Graph};
 use super::options::Solver;
-use super::recovery::INTACT;
 use super::resolution::{Ordered, Resolution, Wrote};
-use super::state::{Cut, Execution};
+use super::state::Execution;
 use super::validation::Validator;
-use super::{LogRecord, Minerva, conflict_graph};
+use super::{Cut, Minerva, conflict_graph};
+use crate::inputs::INTACT;
 
 /// An epoch's record holds about so many bytes of write sets. What is beyond is run again at its
 /// place when the log is read, as loads are: a record has a limit, and an epoch has none.
@@ -130,14 +130,14 @@ fn entries_of(batches: &[Arc<Batch>]) -> Vec<Entry<'_>> {
 impl Minerva {
     /// Begins with the cut of `epoch`, whose batches are all here.
     pub(super) fn begin_epoch(&mut self, cx: &mut Cx<'_, Self>, epoch: SnapshotVersion, cut: Cut) {
-        assert_eq!(epoch, self.state.cut.applied.next(), "epochs are applied in order");
+        assert_eq!(epoch, self.state.inputs.cut.applied.next(), "epochs are applied in order");
         assert!(self.state.commit.is_none(), "one epoch at a time");
-        let batches = self.batches_of(&cut);
+        let batches = self.state.inputs.batches_of(&cut);
         if let Some(resolution) = self.state.logged.remove(&epoch) {
             return self.replay(cx, &cut, &batches, resolution);
         }
-        let own_head = cut.heads[self.state.me.index()];
-        self.tell_reached(cx, Phase::Begun, own_head);
+        let own_head = cut.heads[self.state.inputs.me.index()];
+        self.state.inputs.tell_reached(cx, Phase::Begun, own_head);
         let entries = entries_of(&batches);
         cx.begin_work();
         let verdict = self.filter_conflicts(cx, epoch, &entries);
@@ -147,7 +147,7 @@ impl Minerva {
         let pool: &dyn Pool = if parallel { cx.pool } else { &Sequential };
         apply_valid(cx.store, pool, epoch, &entries, &verdict.is_valid);
         cx.end_work(Work::Apply, verdict.valid());
-        self.tell_reached(cx, Phase::Validated, own_head);
+        self.state.inputs.tell_reached(cx, Phase::Validated, own_head);
         let queue: Vec<usize> = (0..entries.len()).filter(|&i| !verdict.is_valid[i]).collect();
         let in_order = |pair: &[usize]| entries[pair[0]].record.txn < entries[pair[1]].record.txn;
         assert!(queue.windows(2).all(in_order), "entries are sorted by source and id");
@@ -194,25 +194,10 @@ impl Minerva {
     ) {
         self.finish_epoch(cx, epoch, cut);
         self.settle_in_flight(cx, epoch, entries, outcomes);
-        self.release_barriers(cx, cut);
+        self.state.inputs.release_barriers(cx, cut);
+        self.read_released(cx);
         // Now, while what the epoch wrote is still in the processor's caches.
-        self.reclaim(cx);
-    }
-
-    /// The batches between the cut before and this one, by source and then by place in its log.
-    fn batches_of(&self, cut: &Cut) -> Vec<Arc<Batch>> {
-        let from = &self.state.cut.heads;
-        let logs = self.state.replication.logs.iter().zip(from.iter().zip(&cut.heads));
-        let slots = logs
-            .filter(|(_, (from, upto))| from < upto)
-            .flat_map(|(log, (from, upto))| log.slots.range(from.next()..=*upto))
-            .map(|(_, slot)| slot);
-        if is_planted(Bug::ArrivalOrder) {
-            let mut slots: Vec<_> = slots.collect();
-            slots.sort_by_key(|slot| slot.position);
-            return slots.into_iter().map(|slot| slot.batch.clone()).collect();
-        }
-        slots.map(|slot| slot.batch.clone()).collect()
+        self.state.inputs.reclaim(cx);
     }
 
     /// Writes down what was decided, so that a restart does not decide it again.
@@ -242,9 +227,10 @@ impl Minerva {
             .filter_map(|&i| self.logged_writes(entries[i].record, i, outcomes, &mut logged));
         let resolution =
             Resolution { epoch, cut: cut.clone(), ordered: ordered.collect(), is_valid };
-        let position = self.persist(cx, LogRecord::Epoch(&resolution));
-        self.state.collection.owe(logged.owed);
-        self.state.cut.epoch_records.push_back((epoch, position));
+        let mut record = Vec::new();
+        resolution.encode(&mut record);
+        self.state.inputs.log_epoch(cx, epoch, record.into());
+        self.state.inputs.collection.owe(logged.owed);
     }
 
     /// What the log keeps of an entry of the ordered queue.
@@ -301,7 +287,7 @@ impl Minerva {
         cx.end_work(Work::Stale, optimistic);
         let mut vertices: Vec<usize> = (0..chains.len()).filter(|&c| !is_stale[c]).collect();
         if is_planted(Bug::OwnChainsFirst) {
-            vertices.sort_by_key(|&c| chains[c].origin.source != self.state.me);
+            vertices.sort_by_key(|&c| chains[c].origin.source != self.state.inputs.me);
         }
         if is_planted(Bug::ModeDecides) && self.state.contention.is_high() {
             vertices.clear();
@@ -429,7 +415,7 @@ impl Minerva {
                 let finished = self.run_slice(cx, epoch, &entries[entry..=entry]);
                 if !self.is_bulk(record) {
                     let bytes = finished.iter().map(|finished| writes_bytes(&finished.writes));
-                    self.state.collection.owe(bytes.sum());
+                    self.state.inputs.collection.owe(bytes.sum());
                 }
                 continue;
             };
@@ -445,22 +431,13 @@ impl Minerva {
 
     /// The epoch's writes are all in the store: moves on to it.
     fn finish_epoch(&mut self, cx: &mut Cx<'_, Self>, epoch: SnapshotVersion, cut: &Cut) {
-        for (head, cut_head) in self.state.cut.heads.iter_mut().zip(&cut.heads) {
-            let is_back = is_planted(Bug::HeadsGoBack);
-            *head = if is_back { *cut_head } else { (*head).max(*cut_head) };
-        }
-        cx.mark("minerva.epoch_applied");
-        self.apply_membership(cx, cut);
-        self.state.cut.applied = epoch;
-        self.state.cut.waiting.pop_front_if(|(waiting, _)| *waiting == epoch);
-        self.state.counters.epochs += 1;
-        cx.store.publish(epoch);
+        self.state.inputs.finish_epoch(cx, epoch, cut);
         if !self.state.options.keep_uncommitted {
             // §3.2: the temporary state is reset to the new snapshot; runs on it start a batch.
             self.start_broadcast(cx);
             self.state.execution.overlay.clear();
         }
-        self.checkpoint_if_due(cx);
+        self.state.inputs.checkpoint_if_due(cx);
     }
 
     /// Takes committed local transactions out of the temporary state and answers their clients.
@@ -471,7 +448,7 @@ impl Minerva {
         entries: &[Entry<'_>],
         outcomes: Vec<Option<Finished>>,
     ) {
-        let me = self.state.me;
+        let me = self.state.inputs.me;
         let mut invalid = HashSet::default();
         let own = entries.iter().map(|entry| entry.record.txn).find(|txn| txn.node() == me);
         for (entry, finished) in entries.iter().zip(outcomes) {
@@ -520,8 +497,8 @@ impl Minerva {
     /// own work is taken out of the temporary state now, so that no more is built on it. That must
     /// be sure: later runs don't see what is taken out, and runs of one source don't conflict.
     fn doom_dependents(&mut self, cx: &mut Cx<'_, Self>, mut doomed: HashSet<TxnId>) {
-        let head = self.state.cut.heads[self.state.me.index()];
-        let own = &self.state.replication.logs[self.state.me.index()];
+        let head = self.state.inputs.cut.heads[self.state.inputs.me.index()];
+        let own = &self.state.inputs.replication.logs[self.state.inputs.me.index()];
         let sent = own.slots.range(head.next()..).flat_map(|(_, slot)| &slot.batch.records);
         let Execution { overlay, in_flight, current, .. } = &mut self.state.execution;
         for (in_flight, record) in in_flight.iter_mut().zip(sent.chain(&*current)) {

@@ -5,30 +5,19 @@
 //! wrote goes into the current batch. In high-contention mode (§4) it is only probed.
 
 use pangea_core::exec::optimistic::{self, Run};
-use pangea_core::exec::{check_size, is_bulk, is_footprint_declared};
+use pangea_core::exec::{Overlay, TXN_BYTES_MAX, check_size, is_bulk, is_footprint_declared};
 use pangea_core::ids::{ProcedureId, Ticket, TxnId};
-use pangea_core::key::KeyRange;
 use pangea_core::planted::{Bug, is_planted};
-use pangea_core::pool::each;
 use pangea_core::protocol::{Cx, Request, Submission};
-use pangea_core::txn::{
-    Abort, Certified, Footprint, Outcome, Program, ReadSet, Seen, SqlState, Write,
-};
+use pangea_core::txn::{Abort, Certified, Outcome, Program, ReadSet, Seen, SqlState};
 use pangea_core::work::Work;
 
-use super::barrier::Waiter;
 use super::batch::{How, TxnRecord};
 use super::options::Reads;
-use super::rejoin::not_rejoined;
 use super::state::{Execution, InFlight, State};
-use super::{Minerva, Timer};
-
-/// More uncommitted local transactions than this are not taken: the cluster is not keeping up, or
-/// this replica is cut off.
-const IN_FLIGHT_MAX: usize = 400_000;
-
-/// For fewer reads another worker is not woken.
-const READS_MIN: usize = 4;
+use super::{Batch, Minerva, Timer};
+use crate::inputs::weight::{self, as_many_as_fit};
+use crate::inputs::{IN_FLIGHT_MAX, Waiter, not_rejoined, too_many_in_flight};
 
 impl Minerva {
     /// Takes what clients want.
@@ -37,11 +26,11 @@ impl Minerva {
         let mut reads = Vec::new();
         for Submission { ticket, request } in submissions {
             match request {
-                Request::Commit(_) if self.state.rejoin.is_some() => {
+                Request::Commit(_) if self.state.inputs.rejoin.is_some() => {
                     cx.mark("minerva.refused_while_rejoining");
                     cx.reply(ticket, Outcome::Aborted(not_rejoined()));
                 }
-                Request::Fresh => self.state.barriers.arrived.push(Waiter::Session(ticket)),
+                Request::Fresh => self.state.inputs.barriers.arrived.push(Waiter::Session(ticket)),
                 Request::Commit(program) if self.is_snapshot_read(&program) => {
                     reads.push((ticket, program));
                 }
@@ -54,8 +43,19 @@ impl Minerva {
         if !group.is_empty() {
             self.execute(cx, group);
         }
-        if !self.state.barriers.arrived.is_empty() {
-            self.request_barrier(cx);
+        if !self.state.inputs.barriers.arrived.is_empty() {
+            if is_planted(Bug::FreshWithoutCut) && self.state.execution.in_flight.is_empty() {
+                self.state.inputs.barriers.release_arrived();
+            }
+            self.state.inputs.request_barrier(cx);
+        }
+    }
+
+    /// Runs what waited for a fresh enough version and need not any more.
+    pub(super) fn read_released(&mut self, cx: &mut Cx<'_, Self>) {
+        let reads = self.state.inputs.take_released(cx);
+        if !reads.is_empty() {
+            self.read_snapshot(cx, &reads);
         }
     }
 
@@ -68,7 +68,7 @@ impl Minerva {
         program: Program,
         group: &mut Vec<(Ticket, Program)>,
     ) {
-        let is_held = !self.state.greetings.is_ready
+        let is_held = !self.state.inputs.greetings.is_ready
             && self.state.execution.current_bytes >= self.state.options.batch_bytes;
         let is_full = self.state.execution.in_flight.len() + group.len() >= IN_FLIGHT_MAX;
         if is_held || is_full {
@@ -91,7 +91,7 @@ impl Minerva {
             return cx.reply(ticket, Outcome::Aborted(abort));
         };
         if self.state.options.reads == Reads::Strict && code.is_read_only(args) {
-            self.await_fresh(cx, ticket, program);
+            self.state.inputs.await_fresh(cx, ticket, program);
         } else if self.goes_in_order(*procedure, args) {
             self.probe(cx, ticket, program);
         } else {
@@ -101,8 +101,8 @@ impl Minerva {
 
     /// Whether a call is not executed here and now, but at its place in the ordered queue alone.
     fn goes_in_order(&self, procedure: ProcedureId, args: &[u8]) -> bool {
-        let State { registry, options, topology, contention, .. } = &self.state;
-        let is_lone = options.lone_in_order && topology.node_count() == 1;
+        let State { registry, options, inputs, contention, .. } = &self.state;
+        let is_lone = options.lone_in_order && inputs.topology.node_count() == 1;
         contention.is_high()
             || is_bulk(registry, procedure, args)
             || is_lone && is_footprint_declared(registry, procedure, args)
@@ -115,47 +115,21 @@ impl Minerva {
         self.state.options.reads == Reads::Snapshot && code.is_some_and(|it| it.is_read_only(args))
     }
 
-    /// Runs read-only programs on the applied epoch and answers at once: a snapshot version is
-    /// final and survives any f losses.
+    /// Runs read-only programs on the applied epoch and answers at once.
     pub(super) fn read_snapshot(&mut self, cx: &mut Cx<'_, Self>, reads: &[(Ticket, Program)]) {
-        cx.mark("minerva.snapshot_read");
-        let nothing = pangea_core::exec::Overlay::new();
+        let nothing = Overlay::new();
         let overlay = match is_planted(Bug::SnapshotSeesUncommitted) {
             true => &self.state.execution.overlay,
             false => &nothing,
         };
-        let (registry, applied, store) = (&*self.state.registry, self.state.cut.applied, cx.store);
-        let parts = cx.pool.workers().min(reads.len() / READS_MIN).max(1);
-        let part_len = reads.len().div_ceil(parts);
-        cx.begin_work();
-        let runs = each(cx.pool, parts, |part| {
-            let reads = reads.chunks(part_len).nth(part).unwrap_or_default();
-            let run = |program| optimistic::run(registry, program, store, applied, overlay);
-            reads.iter().map(|(_, program)| run(program)).collect::<Vec<_>>()
-        });
-        cx.end_work(Work::Execute, reads.len());
-        for ((ticket, _), run) in reads.iter().zip(runs.into_iter().flatten()) {
-            let outcome = match run.result {
-                Ok(_) if !run.writes.is_empty() => Outcome::Aborted(Abort::new(
-                    SqlState::INTERNAL_ERROR,
-                    "a procedure that is declared read-only wrote",
-                )),
-                Ok(result) => {
-                    // It takes no place in the order, so it has no name of its own.
-                    let txn = TxnId::new(self.state.me, 0);
-                    Outcome::Committed { txn, version: applied, result }
-                }
-                Err(abort) => Outcome::Aborted(abort),
-            };
-            cx.reply(*ticket, outcome);
-        }
+        self.state.inputs.read_snapshot(cx, &self.state.registry, overlay, reads);
     }
 
     /// Algorithm 1, ExecuteTransaction.
     fn execute(&mut self, cx: &mut Cx<'_, Self>, group: Vec<(Ticket, Program)>) {
         cx.mark("minerva.executed");
-        let first = self.state.execution.next_sequence;
-        let name = |i: usize| TxnId::new(self.state.me, first + i as u64);
+        let first = self.state.inputs.next_sequence;
+        let name = |i: usize| TxnId::new(self.state.inputs.me, first + i as u64);
         let named: Vec<_> = group.iter().enumerate().map(|(i, (_, p))| (name(i), p)).collect();
         cx.begin_work();
         let runs = optimistic::run_group(
@@ -163,7 +137,7 @@ impl Minerva {
             &self.state.registry,
             &named,
             cx.store,
-            self.state.cut.applied,
+            self.state.inputs.cut.applied,
             &mut self.state.execution.overlay,
         );
         cx.end_work(Work::Execute, named.len());
@@ -204,7 +178,7 @@ impl Minerva {
                 &self.state.registry,
                 &program,
                 cx.store,
-                self.state.cut.applied,
+                self.state.inputs.cut.applied,
                 &self.state.execution.overlay,
             );
             cx.end_work(Work::Probe, 1);
@@ -218,9 +192,9 @@ impl Minerva {
 
     /// Lays the writes of what is in flight over a snapshot that was not reached epoch by epoch.
     pub(super) fn rebuild_overlay(&mut self) {
-        let own = &self.state.replication.logs[self.state.me.index()];
-        let head = self.state.cut.heads[self.state.me.index()];
-        let (keep, applied) = (self.state.options.keep_uncommitted, self.state.cut.applied);
+        let own = &self.state.inputs.replication.logs[self.state.inputs.me.index()];
+        let head = self.state.inputs.cut.heads[self.state.inputs.me.index()];
+        let (keep, applied) = (self.state.options.keep_uncommitted, self.state.inputs.cut.applied);
         // Where the temporary state is reset every epoch, only what ran on this epoch belongs to
         // it.
         let is_visible = |base| keep || base == applied;
@@ -249,15 +223,16 @@ impl Minerva {
         result: Result<Vec<u8>, Abort>,
     ) {
         let execution = &mut self.state.execution;
-        let txn = TxnId::new(self.state.me, execution.next_sequence);
-        execution.next_sequence += 1;
+        let inputs = &mut self.state.inputs;
+        let txn = TxnId::new(inputs.me, inputs.next_sequence);
+        inputs.next_sequence += 1;
         let record = TxnRecord { txn, program: plan.program, how: plan.how };
         let dependencies = record.learned().map(|(r, _)| dependencies(r)).unwrap_or_default();
         if !dependencies.is_empty() {
             cx.mark("minerva.read_local");
         }
         let is_first = execution.current.is_empty();
-        execution.current_base = self.state.cut.applied;
+        execution.current_base = inputs.cut.applied;
         execution.current.push(record);
         execution.current_bytes += plan.weight;
         execution.in_flight.push_back(InFlight {
@@ -277,6 +252,43 @@ impl Minerva {
         } else if is_first {
             cx.set_timer(Timer::Batch, self.state.options.batch());
         }
+    }
+
+    /// Closes the current batch and sends it.
+    pub(super) fn start_broadcast(&mut self, cx: &mut Cx<'_, Self>) {
+        cx.clear_timer(Timer::Batch);
+        if !self.state.inputs.greetings.is_ready {
+            return;
+        }
+        let mut records = std::mem::take(&mut self.state.execution.current);
+        let bytes = std::mem::take(&mut self.state.execution.current_bytes);
+        let batch_bytes = self.state.options.batch_bytes;
+        // Before this replica was ready more may have come than a frame can hold.
+        let is_too_much = bytes > batch_bytes + TXN_BYTES_MAX;
+        while !records.is_empty() {
+            let weigh = |record: &TxnRecord| weight_of(&record.program, &record.how);
+            let fit = match is_too_much {
+                true => as_many_as_fit(records.iter().map(weigh), batch_bytes),
+                false => records.len(),
+            };
+            let later = records.split_off(fit);
+            self.broadcast(cx, std::mem::replace(&mut records, later));
+        }
+    }
+
+    fn broadcast(&mut self, cx: &mut Cx<'_, Self>, records: Vec<TxnRecord>) {
+        let first = records.first().expect("a batch holds a transaction").txn;
+        let batch = Batch {
+            source: self.state.inputs.me,
+            bid: self.state.inputs.own_log().held.next(),
+            base: self.state.execution.current_base,
+            first_sequence: first.sequence(),
+            records,
+        };
+        cx.begin_work();
+        let bytes = batch.encode();
+        cx.end_work(Work::Encode, bytes.len());
+        self.state.inputs.broadcast(cx, batch, bytes);
     }
 }
 
@@ -302,46 +314,14 @@ pub(super) fn dependencies(reads: &ReadSet) -> Vec<TxnId> {
     writers
 }
 
-fn too_many_in_flight() -> Abort {
-    let message = format!("more than {IN_FLIGHT_MAX} transactions wait to be committed");
-    Abort::new(SqlState::INSUFFICIENT_RESOURCES, message)
-        .with_detail("The cluster is not keeping up, or this node can't reach a majority.")
-        .with_hint("Try again later.")
-}
-
-/// No less than a transaction takes in a batch: a frame has a limit. A value that the arguments
-/// hold counts twice, for whether they do is not known yet.
-pub(super) fn weight_of(program: &Program, how: &How) -> usize {
-    /// What is beside a key: its table, version and lengths.
-    const KEY_BYTES: usize = 32;
-    let range = |range: &KeyRange| {
-        2 * KEY_BYTES + range.start.len() + range.end.as_ref().map_or(0, |end| end.len())
-    };
-    let sets = |reads: &ReadSet, writes: &[Write]| {
-        let points: usize = reads.points.iter().map(|read| KEY_BYTES + read.key.len()).sum();
-        let rows = reads.ranges.iter().flat_map(|range| &range.rows);
-        let rows: usize = rows.map(|(key, _)| KEY_BYTES + key.len()).sum();
-        let ranges: usize = reads.ranges.iter().map(|read| range(&read.range)).sum();
-        let value = |write: &Write| write.value.as_ref().map_or(0, |value| value.len());
-        let writes: usize =
-            writes.iter().map(|write| KEY_BYTES + write.key.len() + value(write)).sum();
-        points + rows + ranges + writes
-    };
-    match (program, how) {
-        (Program::Certified(certified), _) => sets(&certified.reads, &certified.writes),
-        (Program::Call { args, .. }, How::Executed { reads, writes }) => {
-            args.len() + sets(reads, writes)
+/// About how many bytes a transaction takes in a batch. A value that the arguments hold counts
+/// twice, for whether they do is not known yet.
+fn weight_of(program: &Program, how: &How) -> usize {
+    match how {
+        How::Executed { reads, writes } => {
+            weight::of_program(program, None) + weight::of_sets(reads, writes)
         }
-        (Program::Call { args, .. }, How::Ordered { footprint }) => {
-            let touched = |footprint: &Footprint| {
-                let points = footprint.points.iter().map(|lock| KEY_BYTES + lock.key.len());
-                let ranges = footprint.ranges.iter().map(|lock| range(&lock.range));
-                points.sum::<usize>() + ranges.sum::<usize>()
-            };
-            args.len() + footprint.as_ref().map_or(0, touched)
-        }
-        (Program::Call { .. }, How::Certified | How::CertifiedInOrder) => {
-            panic!("a call is executed or ordered")
-        }
+        How::Ordered { footprint } => weight::of_program(program, footprint.as_ref()),
+        How::Certified | How::CertifiedInOrder => weight::of_program(program, None),
     }
 }

@@ -23,10 +23,10 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::batch::Batch;
 use super::resolution::Resolution;
-use super::state::Cut;
-use super::{Header, Message, Minerva, Options, Timer, kind};
+use super::{Cut, Header, Message, Minerva, Options, Timer};
 use crate::agreement;
 use crate::exhaustive::{self, Act, Bounds, Brain, Happened, Out, Reply, Sent, View};
+use crate::inputs::kind;
 
 const TABLE: TableId = TableId(7);
 
@@ -117,8 +117,8 @@ impl Replica {
     fn act(&mut self, act: Act, out: &mut Out) {
         match act {
             Act::Propose(_) => self.input(Input::Timer(Timer::Epoch), out),
-            Act::Campaign if self.minerva.state.greetings.is_ready => {
-                self.minerva.agreement_mut().campaign();
+            Act::Campaign if self.minerva.state.inputs.greetings.is_ready => {
+                self.minerva.state.inputs.agreement_mut().campaign();
                 self.input(Input::Resume, out);
             }
             Act::Campaign => {}
@@ -140,7 +140,7 @@ impl Replica {
 
     /// Notes what reaches agreement, given what was proposed before it.
     fn note_agreed(&mut self, event: &Happened<'_>, proposed: u64) {
-        let is_proposal = proposed != self.minerva.state.cut.last_proposal.nonce;
+        let is_proposal = proposed != self.minerva.state.inputs.cut.last_proposal.nonce;
         let is_agreed = match event {
             Happened::Message { bytes, .. } => {
                 let message = Message::decode(&Bytes::copy_from_slice(bytes));
@@ -150,7 +150,7 @@ impl Replica {
             _ => is_proposal,
         };
         if is_agreed {
-            let heads = &self.minerva.state.cut.proposed;
+            let heads = &self.minerva.state.inputs.cut.proposed;
             let event = format!("{} {event:?} {heads:?}", self.agreed);
             self.agreed = exhaustive::digest(event.as_bytes());
         }
@@ -214,7 +214,7 @@ impl Brain for Replica {
 
     fn step(&mut self, event: &Happened<'_>) -> Out {
         let mut out = Out::default();
-        let proposed = self.minerva.state.cut.last_proposal.nonce;
+        let proposed = self.minerva.state.inputs.cut.last_proposal.nonce;
         match *event {
             Happened::Durable(upto) => {
                 self.input(Input::Durable(LogPosition(upto as u64)), &mut out);
@@ -235,16 +235,16 @@ impl Brain for Replica {
     /// Left out is what follows from the rest (the overlay from what is in flight), what only
     /// counts, and what only ticks look at.
     fn digest(&self, synced: usize, hasher: &mut Xxh3) {
-        let s = &self.minerva.state;
+        let (own, s) = (&self.minerva.state, &self.minerva.state.inputs);
         let ahead = |position: LogPosition| position.0.saturating_sub(synced as u64);
-        let in_flight = s.execution.in_flight.iter().map(|txn| {
+        let in_flight = own.execution.in_flight.iter().map(|txn| {
             (txn.txn, txn.ticket, txn.result.as_ref().ok(), &txn.dependencies, txn.is_doomed)
         });
         let execution = (
             in_flight.collect::<Vec<_>>(),
-            s.execution.next_sequence,
-            s.execution.current.len(),
-            s.execution.current_base,
+            s.next_sequence,
+            own.execution.current.len(),
+            own.execution.current_base,
         );
         let logs = s.replication.logs.iter().map(|log| {
             let slots = log.slots.iter();
@@ -266,7 +266,7 @@ impl Brain for Replica {
         let first_start = s.greetings.first_start(s.me);
         let greetings = (&s.greetings.births, s.greetings.is_ready, first_start);
         let mine = (self.agreed, self.submitted, &self.states, self.now);
-        let rest = (&s.contention, &s.collection.heads, &s.collection.applied);
+        let rest = (&own.contention, &s.collection.heads, &s.collection.applied);
         let logs: Vec<_> = logs.collect();
         let all = (execution, logs, replication, cut, greetings, mine, rest);
         hasher.update(format!("{all:?}").as_bytes());
@@ -288,8 +288,9 @@ impl Brain for Replica {
     }
 
     fn look(&self, log: &[Vec<u8>], view: &mut View) {
-        let state = &self.minerva.state;
-        view.is_leader = state.greetings.is_ready && self.minerva.agreement().is_leader();
+        let state = &self.minerva.state.inputs;
+        view.is_leader =
+            state.greetings.is_ready && self.minerva.state.inputs.agreement().is_leader();
         let mut cuts: Vec<(SnapshotVersion, Cut)> = state.cut.waiting.iter().cloned().collect();
         for record in records(log, kind::EPOCH) {
             let resolution = Resolution::decode(&record).expect("it was encoded");

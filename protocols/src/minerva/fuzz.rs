@@ -11,16 +11,14 @@ use pangea_core::txn::{
 };
 use pangea_core::value::Value;
 
-use super::Message;
 use super::batch::{Batch, Bid, How, TxnRecord};
-use super::collection::Meta;
-use super::messages::decode_batch;
-use super::rejoin::{self, recollection, take_recollection};
 use super::resolution::{Ordered, Resolution, Wrote};
-use super::state::Cut;
-use super::transfer::take_chunk;
+use super::{Cut, Message, Minerva, Rules};
 use crate::agreement::{Record, Term};
 use crate::fuzzing::{Outcome, Target, run, size};
+use crate::inputs::{
+    self, Meta, decode_batch, encode_heads, recollection, take_chunk, take_recollection,
+};
 
 const NODES: usize = 3;
 
@@ -76,7 +74,7 @@ fn batch() -> Bytes {
 fn chunk() -> Bytes {
     let mut out = Vec::new();
     out.put_varint(300);
-    super::batch::encode_heads(&[Bid(1), Bid(300), Bid(0)], &mut out);
+    encode_heads(&[Bid(1), Bid(300), Bid(0)], &mut out);
     out.extend([1, 0, 1]);
     [1, 300, 0].into_iter().for_each(|sequence| out.put_varint(sequence));
     for (table, name) in [(1, "a"), (1, "b"), (300, "")] {
@@ -133,12 +131,12 @@ fn messages() -> Vec<Vec<u8>> {
 fn look_inside(message: &Message) -> Result<u32, DecodeError> {
     match message {
         Message::Batch { bytes } => {
-            let batch = decode_batch(bytes, NODES)?;
+            let batch = decode_batch::<Batch>(bytes, NODES)?;
             assert_eq!(Batch::decode(&batch.encode()), Ok(batch.clone()));
             Ok(size(batch.records.len()))
         }
         Message::CheckpointChunk { index, payload, .. } => {
-            take_chunk(SnapshotVersion(300), *index, payload, NODES).map(size)
+            take_chunk::<Minerva>(SnapshotVersion(300), *index, payload, NODES).map(size)
         }
         _ => Ok(0),
     }
@@ -175,7 +173,7 @@ fn peer_messages() {
 }
 
 fn look_at_recollection(input: &[u8]) -> Outcome {
-    match take_recollection(input, NODES) {
+    match take_recollection::<Rules>(input, NODES) {
         Ok(cuts) => Outcome::taken(size(cuts) > 1),
         Err(error) => Outcome::refused(error),
     }
@@ -246,7 +244,7 @@ fn meta() -> Vec<u8> {
         births: vec![1, 2, 3],
         next_sequence: 70_000,
         sequences: vec![5, 300, 1],
-        rejoin: Some(rejoin::Target { epoch: SnapshotVersion(7), heads: vec![Bid(2); 3] }),
+        rejoin: Some(inputs::Target { epoch: SnapshotVersion(7), heads: vec![Bid(2); 3] }),
         agreement: vec![
             Record::Trimmed(3),
             Record::Entries { from: 3, entries: vec![cut(), Cut::default()] },
@@ -257,12 +255,12 @@ fn meta() -> Vec<u8> {
 }
 
 fn look_at_meta(input: &[u8]) -> Outcome {
-    let meta = match Meta::decode(input) {
+    let meta = match Meta::<Rules>::decode(input) {
         Ok(meta) => meta,
         Err(error) => return Outcome::refused(error),
     };
     let encoded = meta.encode();
-    let again = Meta::decode(&encoded).expect("it survives");
+    let again = Meta::<Rules>::decode(&encoded).expect("it survives");
     assert_eq!(again.encode(), encoded);
     Outcome::taken((meta.heads.is_empty(), meta.heads.len() > 3, meta.agreement.is_empty()))
 }

@@ -4,8 +4,9 @@ use std::num::NonZeroUsize;
 
 use pangea_core::choice::{Guarantee, Variant};
 use pangea_core::time::Span;
-use serde::de::Error;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
+
+use crate::inputs::{Settings, within};
 
 /// Minerva's settings, with the paper's values as defaults (§5.1), and switches for what goes
 /// beyond it, with the better one as default.
@@ -86,17 +87,6 @@ pub(super) const VARIANTS: &[Variant] = &[
     Variant { key: "epoch_ms", value: "5", what: "cuts three times as often" },
     Variant { key: "epoch_ms", value: "50", what: "cuts a third as often" },
 ];
-
-/// Reads a number that must be from `LEAST` to `MOST`. Beyond them a node runs and does not work.
-fn within<'de, const LEAST: u64, const MOST: u64, D, T>(deserializer: D) -> Result<T, D::Error>
-where
-    D: Deserializer<'de>,
-    T: TryFrom<u64>,
-{
-    let value = u64::deserialize(deserializer)?;
-    let fitting = (LEAST..=MOST).contains(&value).then(|| T::try_from(value).ok()).flatten();
-    fitting.ok_or_else(|| D::Error::custom(format_args!("must be from {LEAST} to {MOST}")))
-}
 
 /// The settings on which the outcome of an epoch depends. A cut names those of who proposed it: an
 /// epoch that is decided before the settings change, and applied after, must not be applied by some
@@ -207,12 +197,25 @@ impl Options {
     }
 
     /// What the outcome of an epoch depends on.
-    pub(super) fn rules(&self) -> Rules {
+    fn rules(&self) -> Rules {
         Rules {
             solver: self.solver,
             solver_nodes_max: self.solver_nodes_max,
             keep_uncommitted: self.keep_uncommitted,
             slice_txns: self.slice_txns,
+        }
+    }
+
+    /// What of them the input log follows.
+    pub(super) fn of_inputs(&self) -> Settings<Rules> {
+        Settings {
+            epoch: Span::from_ms(self.epoch_ms),
+            ack_everyone: self.ack_everyone,
+            checkpoint_bytes: self.checkpoint_bytes,
+            chunk_bytes: self.chunk_bytes,
+            removal: Span::from_ms(self.removal_ms),
+            cuts_kept: self.cuts_kept,
+            rules: self.rules(),
         }
     }
 
@@ -223,11 +226,6 @@ impl Options {
             Reads::Strict => Guarantee::StrictSerializable,
             Reads::Snapshot => Guarantee::Serializable,
         }
-    }
-
-    /// How often the coordinator proposes a cut.
-    pub fn epoch(&self) -> Span {
-        Span::from_ms(self.epoch_ms)
     }
 
     /// How long the first transaction of a batch waits at most.

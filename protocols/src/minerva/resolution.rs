@@ -18,8 +18,8 @@ use pangea_core::ids::SnapshotVersion;
 use pangea_core::planted::{Bug, is_planted};
 use pangea_core::txn::Write;
 
+use super::Cut;
 use super::given;
-use super::state::Cut;
 
 /// What an epoch decided. Borrows the write sets while it is written.
 #[derive(Clone, Debug, PartialEq)]

@@ -34,7 +34,7 @@ fn forgetful(choose: impl Fn(usize) -> usize) -> (Cluster, usize) {
     cluster.run_for(1_000);
     commit(&mut cluster, here, 100);
     cluster.run_for(200);
-    assert!(cluster.mark(here, "minerva.cuts_forgotten") > 0);
+    assert!(cluster.mark(here, "inputs.cuts_forgotten") > 0);
     cluster.rule = Box::new(|_, _, message| match message {
         Message::CheckpointChunk { .. } => Fate::Lose,
         _ => Fate::Deliver,
@@ -49,7 +49,7 @@ fn follower(leader: usize) -> usize {
 /// It has skipped cuts, has later ones, and has applied none of these.
 fn assert_waits(cluster: &Cluster, away: usize, value: &str) {
     assert_eq!(cluster.value(away, "x"), value);
-    assert!(cluster.mark(away, "minerva.cut_waits_for_checkpoint") > 0);
+    assert!(cluster.mark(away, "inputs.cut_waits_for_checkpoint") > 0);
     assert_eq!(cluster.counter(away, "checkpoints_installed"), 0);
 }
 
@@ -79,7 +79,7 @@ fn a_replica_that_lacks_cuts_which_are_forgotten_comes_back_by_a_checkpoint() {
     cluster.sent.clear();
     cluster.start(away);
     cluster.run_for(1_000);
-    assert_eq!(cluster.mark(away, "minerva.cuts_skipped"), 1);
+    assert_eq!(cluster.mark(away, "inputs.cuts_skipped"), 1);
     assert_waits(&cluster, away, "3");
     // What brought it up to date held what is kept and no more, at some 40 bytes a cut.
     let is_told = |(_, to, message): &(NodeId, NodeId, Message)| match message {
@@ -120,7 +120,7 @@ fn a_replica_that_lacks_cuts_which_are_kept_takes_no_checkpoint() {
     cluster.run_for(2_000);
     assert_eq!(cluster.everywhere("x"), CUTS_KEPT.to_string());
     assert_eq!(cluster.counter(away, "checkpoints_installed"), 0);
-    assert_eq!(cluster.mark(away, "minerva.cuts_skipped"), 0);
+    assert_eq!(cluster.mark(away, "inputs.cuts_skipped"), 0);
 }
 
 /// Its log then begins with cuts that do not follow on what it has applied.
@@ -137,7 +137,7 @@ fn a_replica_that_crashes_while_it_lacks_cuts_still_knows_that_it_does() {
         commit(&mut cluster, (away + 1) % 3, 3);
         assert_waits(&cluster, away, "3");
     }
-    assert_eq!(cluster.mark(away, "minerva.cuts_skipped"), 3, "at each start");
+    assert_eq!(cluster.mark(away, "inputs.cuts_skipped"), 3, "at each start");
     assert_is_back(&mut cluster, away, 109);
 }
 
@@ -147,7 +147,7 @@ fn a_replica_that_lacks_cuts_twice_takes_a_checkpoint_from_behind_the_second_gap
     let (mut cluster, away) = forgetful(follower);
     cluster.start(away);
     cluster.run_for(500);
-    assert_eq!(cluster.mark(away, "minerva.cuts_skipped"), 1);
+    assert_eq!(cluster.mark(away, "inputs.cuts_skipped"), 1);
     cluster.rule = Box::new(move |from, to, message| match message {
         Message::Agreement { .. } if from.index() == away || to.index() == away => Fate::Lose,
         Message::CheckpointChunk { .. } => Fate::Lose,
@@ -162,7 +162,7 @@ fn a_replica_that_lacks_cuts_twice_takes_a_checkpoint_from_behind_the_second_gap
         cluster.reconnect(away, peer);
     }
     cluster.run_for(500);
-    assert_eq!(cluster.mark(away, "minerva.cuts_skipped"), 2);
+    assert_eq!(cluster.mark(away, "inputs.cuts_skipped"), 2);
     assert_waits(&cluster, away, "3");
     assert_is_back(&mut cluster, away, 153);
 }
@@ -203,7 +203,7 @@ fn a_replica_that_crashes_before_a_peers_checkpoint_is_its_own_takes_another() {
     cluster.start(away);
     assert_eq!(cluster.value(away, "x"), "3");
     assert_is_back(&mut cluster, away, 108);
-    assert_eq!(cluster.mark(away, "minerva.cuts_skipped"), 2, "at each start");
+    assert_eq!(cluster.mark(away, "inputs.cuts_skipped"), 2, "at each start");
 }
 
 /// One lacks cuts, and then another is away: what the first has not applied is not on a majority.
@@ -221,7 +221,7 @@ fn cuts_are_kept_that_only_one_replica_has_applied() {
     cluster.start(other);
     cluster.run_for(2_000);
     assert_eq!(cluster.value(other, "x"), "153");
-    assert_eq!(cluster.mark(other, "minerva.cuts_skipped"), 0);
+    assert_eq!(cluster.mark(other, "inputs.cuts_skipped"), 0);
     cluster.start(away);
     assert_is_back(&mut cluster, away, 153);
 }
@@ -272,7 +272,7 @@ fn a_replica_that_lacks_cuts_asks_no_peer_that_lacks_them_too() {
     // It turns to the next one when nothing comes, and waits for twice as long.
     cluster.run_for(200_000);
     assert_eq!([away, slow].map(|id| cluster.value(id, "x")), ["3", "23"]);
-    assert_eq!([away, slow].map(|id| cluster.mark(id, "minerva.cuts_skipped")), [1, 1]);
+    assert_eq!([away, slow].map(|id| cluster.mark(id, "inputs.cuts_skipped")), [1, 1]);
     let asked = cluster.sent.iter().filter_map(|(from, to, message)| match message {
         Message::CheckpointRequest { .. } if from.index() == away => Some(to.index()),
         _ => None,

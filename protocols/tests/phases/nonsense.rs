@@ -257,5 +257,5 @@ fn a_batch_far_ahead_is_not_kept() {
     };
     assert!(held(&mut cluster, 1 + (1 << 16)));
     assert!(!held(&mut cluster, 2 + (1 << 16)));
-    assert_eq!(cluster.mark(0, "minerva.batch_far_ahead"), 1);
+    assert_eq!(cluster.mark(0, "inputs.batch_far_ahead"), 1);
 }

@@ -47,7 +47,7 @@ fn a_replaced_node_holds_all_again_and_goes_on_with_its_numbers() {
         cluster.replace(lost);
         cluster.sent.clear();
         cluster.run_for(2_000);
-        assert_eq!(cluster.mark(lost, "minerva.rejoined"), 1);
+        assert_eq!(cluster.mark(lost, "inputs.rejoined"), 1);
         assert!(!cluster.nodes[lost].is_replaced, "its next start is like any other");
         add(&mut cluster, lost);
         let highest = cluster.sent.iter().filter_map(|(from, _, message)| match message {
@@ -96,7 +96,7 @@ fn a_replaced_node_waits_for_all_others_and_says_nothing_meanwhile() {
     assert_eq!(cluster.fresh(1, fresh), None);
     cluster.start(2);
     cluster.run_for(3_000);
-    assert_eq!(cluster.mark(1, "minerva.rejoined"), 1);
+    assert_eq!(cluster.mark(1, "inputs.rejoined"), 1);
     assert!(cluster.fresh(1, fresh).is_some(), "who can wait was only held up");
     assert_eq!(cluster.everywhere("x"), "6");
     add(&mut cluster, 1);
@@ -134,8 +134,8 @@ fn of_five_two_may_forget_at_once() {
     }
     cluster.run_for(5_000);
     for lost in [0, 3] {
-        assert!(cluster.mark(lost, "minerva.peer_forgot_too") > 0);
-        assert_eq!(cluster.mark(lost, "minerva.rejoined"), 1);
+        assert!(cluster.mark(lost, "inputs.peer_forgot_too") > 0);
+        assert_eq!(cluster.mark(lost, "inputs.rejoined"), 1);
         add(&mut cluster, lost);
     }
     assert_eq!(cluster.everywhere("x"), "13");
@@ -163,13 +163,13 @@ fn what_was_sent_behind_a_gap_is_forgotten_with_the_life_that_sent_it() {
         cluster.call(lost, value);
         cluster.batch(lost);
     }
-    assert_eq!(cluster.mark(near, "minerva.batch_after_gap"), 1);
+    assert_eq!(cluster.mark(near, "inputs.batch_after_gap"), 1);
     cluster.crash(lost);
     cluster.heal();
     cluster.replace(lost);
     cluster.run_for(2_000);
-    assert_eq!(cluster.mark(near, "minerva.orphans_dropped"), 1);
-    assert_eq!(cluster.mark(lost, "minerva.rejoined"), 1);
+    assert_eq!(cluster.mark(near, "inputs.orphans_dropped"), 1);
+    assert_eq!(cluster.mark(lost, "inputs.rejoined"), 1);
     for _ in 0..3 {
         cluster.call(lost, "add x 1000");
         cluster.epoch();
@@ -204,7 +204,7 @@ fn a_replaced_node_fetches_its_own_batches_and_they_commit() {
     cluster.heal();
     cluster.replace(lost);
     cluster.run_for(1_000);
-    assert_eq!(cluster.mark(lost, "minerva.own_batch_fetched"), 3);
+    assert_eq!(cluster.mark(lost, "inputs.own_batch_fetched"), 3);
     cluster.call(lost, "add x 1");
     cluster.epoch();
     cluster.run_for(1_000);
@@ -250,11 +250,11 @@ fn an_answer_to_an_earlier_question_says_nothing() {
     for (from, _, message) in answers {
         cluster.step(1, Input::Message { from, message });
     }
-    assert_eq!(cluster.mark(1, "minerva.recollection_late"), 2);
+    assert_eq!(cluster.mark(1, "inputs.recollection_late"), 2);
     assert_eq!(waits_for(&cluster, 1), [NodeId(0), NodeId(2)]);
     cluster.heal();
     cluster.run_for(2_000);
-    assert_eq!(cluster.mark(1, "minerva.rejoined"), 1);
+    assert_eq!(cluster.mark(1, "inputs.rejoined"), 1);
 }
 
 /// The one that it replaces may turn up again, with all that it knew.
@@ -296,7 +296,7 @@ fn a_replaced_node_keeps_what_it_promised() {
     cluster.heal();
     cluster.replace(voter);
     cluster.run_for(3_000);
-    assert_eq!(cluster.mark(voter, "minerva.rejoined"), 1);
+    assert_eq!(cluster.mark(voter, "inputs.rejoined"), 1);
     add(&mut cluster, new);
     add(&mut cluster, old);
     add(&mut cluster, voter);
@@ -326,10 +326,10 @@ fn what_is_no_answer_is_refused() {
     }
     let nobody = Message::Recollection { nonce, birth: 0, known: Default::default() };
     cluster.step(1, Input::Message { from: NodeId(0), message: nobody });
-    assert_eq!(cluster.mark(1, "minerva.malformed_recollection"), 3);
+    assert_eq!(cluster.mark(1, "inputs.malformed_recollection"), 3);
     cluster
         .step(0, Input::Message { from: NodeId(1), message: Message::Rejoin { nonce, birth: 0 } });
-    assert_eq!(cluster.mark(0, "minerva.malformed_rejoin"), 1);
+    assert_eq!(cluster.mark(0, "inputs.malformed_rejoin"), 1);
     assert_eq!(waits_for(&cluster, 1), [NodeId(0), NodeId(2)]);
 }
 
@@ -346,7 +346,7 @@ fn a_strict_read_that_asked_a_coordinator_which_asked_others_is_not_forgotten() 
     cluster.replace(lost);
     let fresh = cluster.submit(near, Request::Fresh);
     cluster.settle();
-    assert!(cluster.mark(lost, "minerva.not_while_rejoining") > 0, "it did not take it");
+    assert!(cluster.mark(lost, "inputs.not_while_rejoining") > 0, "it did not take it");
     cluster.start(far);
     cluster.run_for(5_000);
     assert!(cluster.fresh(near, fresh).is_some());
@@ -361,11 +361,11 @@ fn who_is_not_ready_gives_no_answer() {
     cluster.start(0);
     cluster.replace(1);
     cluster.run_for(2_000);
-    assert!(cluster.mark(0, "minerva.rejoin_too_early") > 0);
+    assert!(cluster.mark(0, "inputs.rejoin_too_early") > 0);
     assert_eq!(waits_for(&cluster, 1), [NodeId(0), NodeId(2)]);
     cluster.start(2);
     cluster.run_for(3_000);
-    assert_eq!(cluster.mark(1, "minerva.rejoined"), 1);
+    assert_eq!(cluster.mark(1, "inputs.rejoined"), 1);
     cluster.commit(1, program("script", "add x 1"));
     cluster.fire(1, Timer::Batch);
     cluster.run_for(500);
@@ -395,8 +395,8 @@ fn a_batch_that_only_a_node_on_its_way_back_holds_keeps_its_number() {
     });
     cluster.replace(back);
     cluster.run_for(1_000);
-    assert_eq!(cluster.mark(back, "minerva.rejoin_knows"), 1);
-    assert_eq!(cluster.mark(back, "minerva.rejoined"), 0);
+    assert_eq!(cluster.mark(back, "inputs.rejoin_knows"), 1);
+    assert_eq!(cluster.mark(back, "inputs.rejoined"), 0);
     // A batch of the second comes to the first alone, and the second is lost.
     cluster.rule = Box::new(move |from, to, message| match message {
         Message::Batch { .. } if from.index() == lost && to.index() != back => Fate::Lose,
@@ -414,13 +414,13 @@ fn a_batch_that_only_a_node_on_its_way_back_holds_keeps_its_number() {
     });
     cluster.replace(lost);
     cluster.run_for(2_000);
-    assert!(cluster.mark(lost, "minerva.peer_forgot_too") > 0);
+    assert!(cluster.mark(lost, "inputs.peer_forgot_too") > 0);
     cluster.rule = Box::new(|_, _, _| Fate::Deliver);
     cluster.reconnect(back, lost);
     cluster.run_for(5_000);
     assert_all_run(&cluster);
-    assert_eq!(cluster.mark(back, "minerva.rejoined"), 1);
-    assert_eq!(cluster.mark(lost, "minerva.rejoined"), 1);
+    assert_eq!(cluster.mark(back, "inputs.rejoined"), 1);
+    assert_eq!(cluster.mark(lost, "inputs.rejoined"), 1);
     cluster.cut();
     cluster.run_for(1_000);
     assert_eq!(cluster.everywhere("x"), "15");
@@ -464,7 +464,7 @@ fn coordinator_on_its_way_back() -> (Cluster, usize) {
         }
     });
     assert_eq!(cluster.leader(), c, "it leads again");
-    assert_eq!(cluster.mark(c, "minerva.rejoined"), 0);
+    assert_eq!(cluster.mark(c, "inputs.rejoined"), 0);
     (cluster, c)
 }
 
@@ -538,9 +538,9 @@ fn a_greeting_that_an_answer_has_overtaken_stops_nobody() {
     });
     cluster.replace(1);
     cluster.run_for(30);
-    assert_eq!(cluster.mark(1, "minerva.rejoin_knows"), 1);
+    assert_eq!(cluster.mark(1, "inputs.rejoin_knows"), 1);
     cluster.heal();
     cluster.run_for(1_000);
-    assert!(cluster.mark(1, "minerva.greeting_late") > 0);
+    assert!(cluster.mark(1, "inputs.greeting_late") > 0);
     assert_all_run(&cluster);
 }

@@ -104,7 +104,7 @@ fn a_proof_of_availability_covers_a_prefix_without_gaps() {
     });
     batches(&mut cluster, 0, 5);
     assert_eq!(proof_of(&cluster, 0), Some(2));
-    assert!(cluster.mark(1, "minerva.batch_after_gap") > 0);
+    assert!(cluster.mark(1, "inputs.batch_after_gap") > 0);
     cluster.heal();
     assert_eq!(proof_of(&cluster, 0), Some(5));
 }
@@ -168,9 +168,9 @@ fn a_batch_that_does_not_come_is_asked_for_less_and_less_often() {
     cluster.call((cluster.leader() + 2) % 3, "put x 1");
     cluster.epoch();
     let mut asked_in = |ms| {
-        let before = cluster.mark(idle, "minerva.fetch");
+        let before = cluster.mark(idle, "inputs.fetch");
         cluster.run_for(ms);
-        cluster.mark(idle, "minerva.fetch") - before
+        cluster.mark(idle, "inputs.fetch") - before
     };
     let (first, second, third) = (asked_in(500), asked_in(500), asked_in(4_000));
     assert!(first > second && second > 0, "{first} then {second}");
@@ -190,7 +190,7 @@ fn an_entry_of_the_own_log_is_not_taken_from_another() {
     };
     let message = Message::Batch { bytes: batch(1, 1) };
     cluster.step(0, Input::Message { from: NodeId(1), message });
-    assert_eq!(cluster.mark(0, "minerva.own_batch_from_another"), 1);
+    assert_eq!(cluster.mark(0, "inputs.own_batch_from_another"), 1);
     let ticket = cluster.call(0, "put x 1");
     cluster.epoch();
     assert_eq!(cluster.result(0, ticket), "");

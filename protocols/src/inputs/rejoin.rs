@@ -26,10 +26,12 @@
 //!
 //! What it said in its earlier life and is still under way does no harm: a peer answers in the
 //! session of the new life, and nothing of an earlier session comes after. What it said in the
-//! same session before it answered, on another lane, is not taken ([`Minerva::on_greeting`]). A
+//! same session before it answered, on another lane, is not taken ([`Inputs::on_greeting`]). A
 //! replica that has forgotten too answers that it knows nothing, and is asked again later. One that
 //! takes part again and still catches up tells what it holds, which may be what nobody else does,
 //! and does not count among those that remember.
+
+use std::sync::Arc;
 
 use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader, Writer};
@@ -37,39 +39,39 @@ use pangea_core::ids::{NodeId, SnapshotVersion};
 use pangea_core::planted::{Bug, is_planted};
 use pangea_core::protocol::{Cx, Rejoining};
 use pangea_core::time::Span;
-use pangea_core::txn::{Abort, SqlState};
 
-use super::batch::{Batch, Bid, Heads, decode_heads, encode_heads};
 use super::messages::{Message, NUMBER_MAX, are_heads};
-use super::state::{Cut, InFlight, State};
-use super::{LogRecord, Minerva, Timer};
+use super::state::Cut;
+use super::{
+    Batch, Bid, Event, Heads, Host, Inputs, LogRecord, Rules, Timer, decode_heads, encode_heads,
+};
 use crate::agreement::{Agreement, Record, Remembered};
 
 /// Who has not answered is asked again this often.
 const RETRY: Span = Span::from_ms(500);
 
 /// How far a replaced replica is.
-pub(super) enum Rejoin {
+pub(crate) enum Rejoin<R> {
     /// It asks what the others know.
-    Asking(Asking),
+    Asking(Asking<R>),
     /// It takes part, and has not yet what it held.
     CatchingUp(Target),
 }
 
 /// Questions and answers.
-pub(super) struct Asking {
+pub(crate) struct Asking<R> {
     nonce: u64,
-    answers: Vec<Answer>,
+    answers: Vec<Answer<R>>,
 }
 
-enum Answer {
+enum Answer<R> {
     None,
     KnowsNothing,
-    Knows(Known),
+    Knows(Known<R>),
 }
 
 /// What a peer knows of a replica that asks.
-struct Known {
+struct Known<R> {
     /// Whether it has not itself forgotten what it once said. One that has, and takes part again,
     /// holds what it has taken since, but stands for no majority of before.
     is_whole: bool,
@@ -77,12 +79,12 @@ struct Known {
     heads: Heads,
     /// No transaction of the asking replica has this number or a later one.
     next_sequence: u64,
-    agreement: Remembered<Cut>,
+    agreement: Remembered<Cut<R>>,
 }
 
 /// What a replaced replica has to hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Target {
+pub(crate) struct Target {
     /// The last epoch that was known to be decided.
     pub epoch: SnapshotVersion,
     /// The log heads, its own among them.
@@ -91,103 +93,97 @@ pub(super) struct Target {
 
 /// The record that ends the asking.
 #[derive(Clone, Debug)]
-pub(super) struct Rejoined {
+pub(crate) struct Rejoined<R> {
     pub births: Vec<u64>,
     pub next_sequence: u64,
     pub target: Target,
-    pub agreement: Vec<Record<Cut>>,
+    pub agreement: Vec<Record<Cut<R>>>,
 }
 
-impl Minerva {
+impl<H: Host> Inputs<H> {
     /// Whether this replica does not know yet what it has said.
-    pub(super) fn is_asking(&self) -> bool {
-        matches!(self.state.rejoin, Some(Rejoin::Asking(_)))
+    pub(crate) fn is_asking(&self) -> bool {
+        matches!(self.rejoin, Some(Rejoin::Asking(_)))
     }
 
     /// The node was started to take the place of one whose disk is gone.
-    pub(super) fn start_rejoin(&mut self, cx: &mut Cx<'_, Self>) {
-        cx.mark("minerva.rejoin_asks");
+    pub(crate) fn start_rejoin(&mut self, cx: &mut Cx<'_, H>) {
+        cx.mark("inputs.rejoin_asks");
         let nonce = cx.rng.u64(..);
-        let answers = self.state.topology.node_ids().map(|_| Answer::None).collect();
-        self.state.greetings.births[self.state.me.index()] = cx.rng.u64(1..);
-        self.state.rejoin = Some(Rejoin::Asking(Asking { nonce, answers }));
-        self.state.greetings.is_ready = is_planted(Bug::VotesWhileRejoining);
-        cx.set_timer(Timer::Rejoin, RETRY);
+        let answers = self.topology.node_ids().map(|_| Answer::None).collect();
+        self.greetings.births[self.me.index()] = cx.rng.u64(1..);
+        self.rejoin = Some(Rejoin::Asking(Asking { nonce, answers }));
+        self.greetings.is_ready = is_planted(Bug::VotesWhileRejoining);
+        cx.set_timer(Timer::Rejoin.into(), RETRY);
     }
 
     /// Asks again who has not answered, or knew nothing.
-    pub(super) fn on_rejoin_timeout(&mut self, cx: &mut Cx<'_, Self>) {
-        let Some(Rejoin::Asking(asking)) = &self.state.rejoin else { return };
+    pub(crate) fn on_rejoin_timeout(&mut self, cx: &mut Cx<'_, H>) {
+        let Some(Rejoin::Asking(asking)) = &self.rejoin else { return };
         let knows = |peer: &NodeId| asking.answers[peer.index()].is_whole();
-        let is_up = |peer: &NodeId| self.state.replication.is_up[peer.index()];
-        let peers = self.state.topology.peers_of(self.state.me);
+        let is_up = |peer: &NodeId| self.replication.is_up[peer.index()];
+        let peers = self.topology.peers_of(self.me);
         let asked: Vec<_> = peers.filter(|peer| is_up(peer) && !knows(peer)).collect();
         asked.into_iter().for_each(|peer| self.ask(cx, peer));
-        cx.set_timer(Timer::Rejoin, RETRY);
+        cx.set_timer(Timer::Rejoin.into(), RETRY);
     }
 
     /// Asks a peer what it knows.
-    pub(super) fn ask(&mut self, cx: &mut Cx<'_, Self>, peer: NodeId) {
-        let Some(Rejoin::Asking(Asking { nonce, .. })) = self.state.rejoin else { return };
-        let birth = self.state.greetings.births[self.state.me.index()];
-        cx.send(peer, Message::Rejoin { nonce, birth });
+    pub(crate) fn ask(&mut self, cx: &mut Cx<'_, H>, peer: NodeId) {
+        let Some(Rejoin::Asking(Asking { nonce, .. })) = self.rejoin else { return };
+        let birth = self.greetings.births[self.me.index()];
+        cx.send(peer, Message::Rejoin { nonce, birth }.into());
     }
 
     /// A peer has forgotten all that it said.
-    pub(super) fn on_rejoin(
-        &mut self,
-        cx: &mut Cx<'_, Self>,
-        from: NodeId,
-        nonce: u64,
-        birth: u64,
-    ) {
-        let is_whole = match &self.state.rejoin {
+    pub(crate) fn on_rejoin(&mut self, cx: &mut Cx<'_, H>, from: NodeId, nonce: u64, birth: u64) {
+        let is_whole = match &self.rejoin {
             // Its own record will hold the birth.
             Some(Rejoin::Asking(_)) => {
-                self.state.greetings.births[from.index()] = birth;
+                self.greetings.births[from.index()] = birth;
                 None
             }
             Some(Rejoin::CatchingUp(_)) => Some(false),
-            None if !self.state.greetings.is_ready => return cx.mark("minerva.rejoin_too_early"),
+            None if !self.greetings.is_ready => return cx.mark("inputs.rejoin_too_early"),
             None => Some(true),
         };
-        if !self.is_asking() && self.state.greetings.rejoins[from.index()] != Some(nonce) {
-            self.state.greetings.rejoins[from.index()] = Some(nonce);
+        if !self.is_asking() && self.greetings.rejoins[from.index()] != Some(nonce) {
+            self.greetings.rejoins[from.index()] = Some(nonce);
             self.end_earlier_life(cx, from, birth);
         }
-        cx.mark("minerva.rejoin_answered");
+        cx.mark("inputs.rejoin_answered");
         let known = is_whole.map(|is_whole| self.known_of(from, is_whole).encode());
-        let birth = self.state.greetings.births[self.state.me.index()];
+        let birth = self.greetings.births[self.me.index()];
         // All of it must outlive this run.
         cx.send_after(
             cx.log_head(),
             from,
-            Message::Recollection { nonce, birth, known: known.unwrap_or_default() },
+            Message::Recollection { nonce, birth, known: known.unwrap_or_default() }.into(),
         );
     }
 
     /// What a peer had, it has no more. Of its log, what it sent behind a gap is given up: it was
     /// acknowledged by nobody, and its numbers may be given again.
-    fn end_earlier_life(&mut self, cx: &mut Cx<'_, Self>, node: NodeId, birth: u64) {
+    fn end_earlier_life(&mut self, cx: &mut Cx<'_, H>, node: NodeId, birth: u64) {
         self.note_birth(cx, node, birth);
-        let log = &self.state.replication.logs[node.index()];
+        let log = &self.replication.logs[node.index()];
         let held = log.held;
         if log.slots.range(held.next()..).next().is_some() && !is_planted(Bug::OrphansKept) {
-            cx.mark("minerva.orphans_dropped");
+            cx.mark("inputs.orphans_dropped");
             self.persist(cx, LogRecord::Discard(node, held));
-            self.state.replication.logs[node.index()].discard_after(held);
+            self.replication.logs[node.index()].discard_after(held);
         }
-        let nothing = vec![Bid(0); self.state.topology.node_count()];
-        self.state.replication.durable[node.index()].clone_from(&nothing);
-        let collection = &mut self.state.collection;
+        let nothing = vec![Bid(0); self.topology.node_count()];
+        self.replication.durable[node.index()].clone_from(&nothing);
+        let collection = &mut self.collection;
         collection.heads[node.index()] = nothing;
         collection.applied[node.index()] = SnapshotVersion::ZERO;
         collection.durable[node.index()] = SnapshotVersion::ZERO;
         self.stop_transfers(node);
     }
 
-    fn known_of(&self, node: NodeId, is_whole: bool) -> Known {
-        let logs = &self.state.replication.logs;
+    fn known_of(&self, node: NodeId, is_whole: bool) -> Known<H::Rules> {
+        let logs = &self.replication.logs;
         Known {
             is_whole,
             heads: logs.iter().map(|log| log.held).collect(),
@@ -197,33 +193,33 @@ impl Minerva {
     }
 
     /// A peer says what it knows.
-    pub(super) fn on_recollection(
+    pub(crate) fn on_recollection(
         &mut self,
-        cx: &mut Cx<'_, Self>,
+        cx: &mut Cx<'_, H>,
         from: NodeId,
         (nonce, birth): (u64, u64),
         known: &Bytes,
     ) {
-        let node_count = self.state.topology.node_count();
+        let node_count = self.topology.node_count();
         let answer = match known.is_empty() {
             true => Answer::KnowsNothing,
             false => match Known::decode(known, node_count) {
                 Ok(known) => Answer::Knows(known),
-                Err(_) => return cx.mark("minerva.malformed_recollection"),
+                Err(_) => return cx.mark("inputs.malformed_recollection"),
             },
         };
-        let Some(Rejoin::Asking(asking)) = &mut self.state.rejoin else {
-            return cx.mark("minerva.recollection_late");
+        let Some(Rejoin::Asking(asking)) = &mut self.rejoin else {
+            return cx.mark("inputs.recollection_late");
         };
         if nonce != asking.nonce {
-            return cx.mark("minerva.recollection_late");
+            return cx.mark("inputs.recollection_late");
         }
         if !answer.is_whole() {
-            cx.mark("minerva.peer_forgot_too");
+            cx.mark("inputs.peer_forgot_too");
         }
         asking.answers[from.index()] = answer;
-        self.state.greetings.answered[from.index()] = true;
-        self.state.greetings.births[from.index()] = birth;
+        self.greetings.answered[from.index()] = true;
+        self.greetings.births[from.index()] = birth;
         if self.is_enough() {
             self.end_asking(cx);
         }
@@ -231,33 +227,33 @@ impl Minerva {
 
     /// Whether all have answered, and of each majority one that remembers.
     fn is_enough(&self) -> bool {
-        let Some(Rejoin::Asking(Asking { answers, .. })) = &self.state.rejoin else { return false };
+        let Some(Rejoin::Asking(Asking { answers, .. })) = &self.rejoin else { return false };
         let answered = answers.iter().filter(|answer| !matches!(answer, Answer::None)).count();
         let known = answers.iter().filter(|answer| answer.is_whole()).count();
         if is_planted(Bug::RejoinedAfterOne) {
             return known > 0;
         }
-        let node_count = self.state.topology.node_count();
+        let node_count = self.topology.node_count();
         answered == node_count - 1 && known >= self.remembering_min()
     }
 
     fn remembering_min(&self) -> usize {
-        self.state.topology.node_count() - self.state.topology.majority() + 1
+        self.topology.node_count() - self.topology.majority() + 1
     }
 
     /// Goes on from what the others know.
-    fn end_asking(&mut self, cx: &mut Cx<'_, Self>) {
-        let Some(Rejoin::Asking(asking)) = self.state.rejoin.take() else { return };
-        let me = self.state.me;
-        let nothing = vec![Bid(0); self.state.topology.node_count()];
+    fn end_asking(&mut self, cx: &mut Cx<'_, H>) {
+        let Some(Rejoin::Asking(asking)) = self.rejoin.take() else { return };
+        let me = self.me;
+        let nothing = vec![Bid(0); self.topology.node_count()];
         let mut target = Target { epoch: SnapshotVersion::ZERO, heads: nothing };
-        let (mut next_sequence, mut agreement) = (self.state.execution.next_sequence, Vec::new());
+        let (mut next_sequence, mut agreement) = (self.next_sequence, Vec::new());
         for (peer, answer) in asking.answers.into_iter().enumerate() {
             let Answer::Knows(known) = answer else { continue };
             target.heads = max_heads(&target.heads, &known.heads);
             target.epoch = target.epoch.max(SnapshotVersion(known.agreement.decided()));
             next_sequence = next_sequence.max(known.next_sequence);
-            self.state.replication.durable[peer] = known.heads;
+            self.replication.durable[peer] = known.heads;
             agreement.push(known.agreement);
         }
         let named = agreement.iter().flat_map(Remembered::entries).map(|cut| cut.heads[me.index()]);
@@ -267,78 +263,82 @@ impl Minerva {
         if is_planted(Bug::RejoinReusesNumbers) {
             target.heads[me.index()] = Bid(0);
         }
-        let births = self.state.greetings.births.clone();
+        let births = self.greetings.births.clone();
         let agreement = Remembered::merge(agreement);
         let rejoined = Rejoined { births, next_sequence, target, agreement };
         let position = self.persist(cx, LogRecord::Rejoined(&rejoined));
-        self.state.greetings.logged_at(position);
-        self.state.cut.agreement_record = position;
-        self.state.cut.heard_at.fill(cx.now.at);
-        let topology = self.state.topology.clone();
-        self.state.cut.agreement =
-            Some(Agreement::new(me, &topology, rejoined.agreement, self.state.cut.applied.0));
-        self.state.execution.next_sequence = next_sequence;
+        self.greetings.logged_at(position);
+        self.cut.agreement_record = position;
+        self.cut.heard_at.fill(cx.now.at);
+        let topology = self.topology.clone();
+        self.cut.agreement =
+            Some(Agreement::new(me, &topology, rejoined.agreement, self.cut.applied.0));
+        self.next_sequence = next_sequence;
         self.aim_at(rejoined.target);
-        self.state.greetings.is_ready = true;
-        cx.clear_timer(Timer::Rejoin);
-        cx.mark("minerva.rejoin_knows");
+        self.greetings.is_ready = true;
+        cx.clear_timer(Timer::Rejoin.into());
+        cx.mark("inputs.rejoin_knows");
         for peer in topology.peers_of(me) {
-            if self.state.replication.is_up[peer.index()] {
+            if self.replication.is_up[peer.index()] {
                 self.meet(cx, peer);
             }
         }
     }
 
     /// What is known to exist is fetched like anything that is missing.
-    pub(super) fn aim_at(&mut self, target: Target) {
-        for (log, head) in self.state.replication.logs.iter_mut().zip(&target.heads) {
+    pub(crate) fn aim_at(&mut self, target: Target) {
+        for (log, head) in self.replication.logs.iter_mut().zip(&target.heads) {
             log.known = log.known.max(*head);
         }
-        self.state.rejoin = Some(Rejoin::CatchingUp(target));
+        self.rejoin = Some(Rejoin::CatchingUp(target));
     }
 
-    /// A peer sends a batch of this replica's own log: of its earlier life.
-    pub(super) fn on_own_batch(&mut self, cx: &mut Cx<'_, Self>, batch: Batch, bytes: Bytes) {
-        let log = self.state.own_log();
-        let is_next = batch.bid == log.held.next() && batch.bid <= self.state.own_head();
+    /// A peer sends a batch of this replica's own log: of its earlier life. It will commit like any
+    /// other, and nobody waits for it. What came after it may have been fetched already, behind a
+    /// checkpoint that a crash took away.
+    pub(crate) fn on_own_batch(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        batch: H::Batch,
+        bytes: Bytes,
+    ) -> Option<Event<H>> {
+        let log = self.own_log();
+        let is_next = batch.bid() == log.held.next() && batch.bid() <= self.own_head();
         if !is_next || !log.fits(&batch) {
-            return cx.mark("minerva.own_batch_from_another");
+            cx.mark("inputs.own_batch_from_another");
+            return None;
         }
-        cx.mark("minerva.own_batch_fetched");
-        // It will commit like any other, and nobody waits for it. What came after it may have been
-        // fetched already, behind a checkpoint that a crash took away.
-        let in_flight = &mut self.state.execution.in_flight;
-        let first = batch.first_sequence;
-        let later = in_flight.split_off(in_flight.partition_point(|it| it.txn.sequence() < first));
-        in_flight.extend(batch.records.iter().map(InFlight::of_an_earlier_life));
-        in_flight.extend(later);
-        self.hold(cx, batch, bytes);
+        cx.mark("inputs.own_batch_fetched");
+        let batch = Arc::new(batch);
+        self.hold(cx, batch.clone(), bytes);
+        Some(Event::OwnBatch(batch))
     }
 
-    /// Takes requests again once this replica holds what was reported of it.
-    pub(super) fn end_rejoin(&mut self, cx: &mut Cx<'_, Self>) {
-        if !self.state.holds_target() || self.state.commit.is_some() {
-            return;
+    /// Takes requests again once this replica holds what was reported of it. Returns whether it
+    /// does from now on.
+    pub(crate) fn end_rejoin(&mut self, cx: &mut Cx<'_, H>) -> bool {
+        if !self.holds_target() {
+            return false;
         }
-        self.state.rejoin = None;
-        self.state.counters.rejoins += 1;
-        self.rebuild_overlay();
-        cx.mark("minerva.rejoined");
+        self.rejoin = None;
+        self.counters.rejoins += 1;
+        cx.mark("inputs.rejoined");
         cx.rejoined();
         self.request_barrier(cx);
+        true
     }
 
     /// What an operator is told while this replica is on its way back.
-    pub(super) fn rejoining(&self) -> Option<Rejoining> {
-        let rejoin = self.state.rejoin.as_ref()?;
+    pub(crate) fn rejoining(&self) -> Option<Rejoining> {
+        let rejoin = self.rejoin.as_ref()?;
         let needed = self.remembering_min();
         Some(match rejoin {
             Rejoin::CatchingUp(target) => {
                 Rejoining { needed, upto: Some(target.epoch), ..Rejoining::default() }
             }
             Rejoin::Asking(Asking { answers, .. }) => {
-                let peers_with = |is_it: fn(&Answer) -> bool| {
-                    let peers = self.state.topology.peers_of(self.state.me);
+                let peers_with = |is_it: fn(&Answer<H::Rules>) -> bool| {
+                    let peers = self.topology.peers_of(self.me);
                     peers.filter(|peer| is_it(&answers[peer.index()])).collect()
                 };
                 Rejoining {
@@ -355,16 +355,16 @@ impl Minerva {
     }
 }
 
-impl Answer {
+impl<R> Answer<R> {
     /// Whether the peer remembers all that it ever said.
     fn is_whole(&self) -> bool {
         matches!(self, Self::Knows(known) if known.is_whole)
     }
 }
 
-impl State {
+impl<H: Host> Inputs<H> {
     /// Whether what this replica has to hold is durable here.
-    pub(super) fn holds_target(&self) -> bool {
+    pub(crate) fn holds_target(&self) -> bool {
         let Some(Rejoin::CatchingUp(target)) = &self.rejoin else { return false };
         let logs = self.replication.logs.iter().zip(&target.heads);
         logs.into_iter().all(|(log, head)| log.durable >= *head)
@@ -373,7 +373,7 @@ impl State {
     }
 
     /// The last batch of this replica that anybody may hold.
-    pub(super) fn own_head(&self) -> Bid {
+    pub(crate) fn own_head(&self) -> Bid {
         let held = self.own_log().held;
         match &self.rejoin {
             Some(Rejoin::CatchingUp(target)) => held.max(target.heads[self.me.index()]),
@@ -382,7 +382,7 @@ impl State {
     }
 }
 
-impl Known {
+impl<R: Rules> Known<R> {
     fn encode(&self) -> Bytes {
         let mut out = Vec::new();
         out.put_u8(self.is_whole.into());
@@ -402,7 +402,7 @@ impl Known {
         };
         let heads = decode_heads(from)?;
         let next_sequence = from.varint(WHAT)?;
-        let is_sound = |cut: &Cut| cut.is_sound(node_count);
+        let is_sound = |cut: &Cut<R>| cut.is_sound(node_count);
         let agreement = Remembered::decode(from.bytes(WHAT)?, node_count, &is_sound)
             .map_err(|_| DecodeError::new(WHAT))?;
         if !are_heads(&heads, node_count) || next_sequence > NUMBER_MAX || !from.is_empty() {
@@ -413,18 +413,18 @@ impl Known {
 }
 
 impl Target {
-    pub(super) fn encode(&self, out: &mut Vec<u8>) {
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         out.put_varint(self.epoch.0);
         encode_heads(&self.heads, out);
     }
 
-    pub(super) fn decode(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+    pub(crate) fn decode(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
         Ok(Self { epoch: SnapshotVersion(from.varint("rejoin")?), heads: decode_heads(from)? })
     }
 }
 
-impl Rejoined {
-    pub(super) fn encode(&self) -> Bytes {
+impl<R: Rules> Rejoined<R> {
+    pub(crate) fn encode(&self) -> Bytes {
         let mut out = Vec::new();
         self.target.encode(&mut out);
         self.births.iter().for_each(|birth| out.put_u64(*birth));
@@ -434,7 +434,7 @@ impl Rejoined {
         out.into()
     }
 
-    pub(super) fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         const WHAT: &str = "rejoin";
         let from = &mut Reader::new(bytes);
         let target = Target::decode(from)?;
@@ -446,9 +446,9 @@ impl Rejoined {
     }
 }
 
-impl super::state::SourceLog {
+impl<B: Batch> super::state::SourceLog<B> {
     /// Gives up every batch behind `head` that is not part of the state.
-    pub(super) fn discard_after(&mut self, head: Bid) {
+    pub(crate) fn discard_after(&mut self, head: Bid) {
         self.slots.split_off(&head.next());
         self.held = self.held.min(head).max(self.collected);
         self.known = self.held;
@@ -461,14 +461,6 @@ fn max_heads(a: &[Bid], b: &[Bid]) -> Heads {
     a.iter().zip(b).map(|(a, b)| *a.max(b)).collect()
 }
 
-/// What a client is told meanwhile.
-pub(super) fn not_rejoined() -> Abort {
-    let message = "this node is being replaced and takes no requests yet";
-    Abort::new(SqlState::CANNOT_CONNECT_NOW, message)
-        .with_detail("It fetches what it held from the other nodes.")
-        .with_hint("Use another node, or try again later.")
-}
-
 fn lost_for_good(named: Bid, held: Bid) -> String {
     format!(
         "the cluster has agreed on {} batches of this node's log, and of all other nodes none \
@@ -479,7 +471,7 @@ fn lost_for_good(named: Bid, held: Bid) -> String {
 
 /// An answer for the fuzzer.
 #[cfg(test)]
-pub(super) fn recollection(agreement: Vec<Record<Cut>>) -> Bytes {
+pub(crate) fn recollection<R: Rules>(agreement: Vec<Record<Cut<R>>>) -> Bytes {
     use pangea_core::topology::Topology;
     let topology = Topology::one_node_per_region("fuzz", &["a", "b", "c"], Span::ZERO);
     let agreement = Agreement::new(NodeId(0), &topology, agreement, 0).remembered();
@@ -489,6 +481,9 @@ pub(super) fn recollection(agreement: Vec<Record<Cut>>) -> Bytes {
 
 /// Takes an answer, and says how many cuts it holds.
 #[cfg(test)]
-pub(super) fn take_recollection(bytes: &[u8], node_count: usize) -> Result<usize, DecodeError> {
-    Known::decode(bytes, node_count).map(|known| known.agreement.entries().len())
+pub(crate) fn take_recollection<R: Rules>(
+    bytes: &[u8],
+    node_count: usize,
+) -> Result<usize, DecodeError> {
+    Known::<R>::decode(bytes, node_count).map(|known| known.agreement.entries().len())
 }

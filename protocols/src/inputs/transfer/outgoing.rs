@@ -9,14 +9,11 @@ use pangea_core::ids::{NodeId, SnapshotVersion, TableId};
 use pangea_core::key::{Direction, KeyRange};
 use pangea_core::planted::{Bug, is_planted};
 use pangea_core::protocol::Cx;
-use pangea_core::store::{Header as _, Pin};
+use pangea_core::store::{Header, Pin};
 use pangea_core::time::{Span, Timestamp};
 
 use super::Transfer;
-use crate::minerva::Minerva;
-use crate::minerva::batch::{Bid, Heads, encode_heads};
-use crate::minerva::header::Header;
-use crate::minerva::messages::Message;
+use crate::inputs::{Bid, Heads, Host, Inputs, Message, encode_heads};
 
 /// So many chunks may be on their way: other batches wait behind them.
 const CHUNKS_AHEAD: u64 = 16;
@@ -29,10 +26,10 @@ const BYTES_AHEAD: usize = 8 << 20;
 const KEEP: Span = Span::from_ms(30_000);
 
 /// A checkpoint on its way to a peer.
-pub(super) struct Outgoing {
+pub(crate) struct Outgoing<H: Header> {
     /// The number that the receiver has given it.
     transfer: u64,
-    pin: Pin<Header>,
+    pin: Pin<H>,
     meta: Bytes,
     /// The first row of the next chunk, a table and a key in it; before that those of the chunks
     /// that are not acknowledged. The first chunk has no rows.
@@ -48,16 +45,16 @@ pub(super) struct Outgoing {
 
 /// What a peer will lack that takes a checkpoint, and which nobody need keep for it: it may have
 /// been removed. It is kept here until it is a member again, for [`KEEP`] after its last word.
-pub(super) struct Kept {
+pub(crate) struct Kept {
     /// It has all up to these heads, or will.
     heads: Heads,
     /// When it last asked for a part, acknowledged one or got on behind them, or was lost.
-    pub(super) heard: Timestamp,
+    pub(crate) heard: Timestamp,
 }
 
-impl Transfer {
+impl<H: Host> Transfer<H> {
     /// The batches of a source after this one are kept for a peer.
-    pub(in crate::minerva) fn least_kept(&self, source: usize) -> Option<Bid> {
+    pub(crate) fn least_kept(&self, source: usize) -> Option<Bid> {
         self.kept.values().map(|kept| kept.heads[source]).min()
     }
 }
@@ -65,72 +62,72 @@ impl Transfer {
 /// Where a chunk begins; nowhere, if there are no more rows.
 type Cursor = Option<(TableId, Vec<u8>)>;
 
-impl Minerva {
+impl<H: Host> Inputs<H> {
     /// A peer is behind, or lacks the rest of a checkpoint.
-    pub(in crate::minerva) fn on_checkpoint_request(
+    pub(crate) fn on_checkpoint_request(
         &mut self,
-        cx: &mut Cx<'_, Self>,
+        cx: &mut Cx<'_, H>,
         from: NodeId,
         transfer: u64,
         index: u64,
     ) {
-        let outgoing = self.state.transfer.outgoing.get_mut(&from);
+        let outgoing = self.transfer.outgoing.get_mut(&from);
         let known = outgoing.filter(|outgoing| outgoing.transfer == transfer);
         match known.map(|outgoing| outgoing.rewind(index)) {
-            Some(true) => cx.mark("minerva.checkpoint_resumed"),
+            Some(true) => cx.mark("inputs.checkpoint_resumed"),
             None if index == 0 => {
                 let outgoing = self.start_outgoing(cx, transfer);
-                self.state.transfer.outgoing.insert(from, outgoing);
-                let kept = Kept { heads: self.state.cut.heads.clone(), heard: cx.now.at };
-                self.state.transfer.kept.insert(from, kept);
+                self.transfer.outgoing.insert(from, outgoing);
+                let kept = Kept { heads: self.cut.heads.clone(), heard: cx.now.at };
+                self.transfer.kept.insert(from, kept);
             }
             Some(false) | None => {
-                self.state.transfer.outgoing.remove(&from);
-                cx.mark("minerva.checkpoint_forgotten");
-                return cx.send(from, Message::CheckpointGone { transfer });
+                self.transfer.outgoing.remove(&from);
+                cx.mark("inputs.checkpoint_forgotten");
+                return cx.send(from, Message::CheckpointGone { transfer }.into());
             }
         }
         self.note_heard(from, cx.now.at);
         self.send_chunks(cx, from);
     }
 
-    pub(in crate::minerva) fn note_heard(&mut self, peer: NodeId, now: Timestamp) {
-        if let Some(kept) = self.state.transfer.kept.get_mut(&peer) {
+    pub(crate) fn note_heard(&mut self, peer: NodeId, now: Timestamp) {
+        if let Some(kept) = self.transfer.kept.get_mut(&peer) {
             kept.heard = now;
         }
     }
 
-    fn start_outgoing(&mut self, cx: &Cx<'_, Self>, transfer: u64) -> Outgoing {
+    fn start_outgoing(&mut self, cx: &Cx<'_, H>, transfer: u64) -> Outgoing<H::Header> {
         let pin = cx.store.pin();
-        assert_eq!(pin.version(), self.state.cut.applied, "what is applied is published");
+        assert_eq!(pin.version(), self.cut.applied, "what is applied is published");
         let mut meta = Vec::new();
         meta.put_varint(pin.version().0);
-        encode_heads(&self.state.cut.heads, &mut meta);
-        self.state.cut.is_member.iter().for_each(|&is_member| meta.put_u8(u8::from(is_member)));
-        let logs = self.state.replication.logs.iter();
+        encode_heads(&self.cut.heads, &mut meta);
+        self.cut.is_member.iter().for_each(|&is_member| meta.put_u8(u8::from(is_member)));
+        let logs = self.replication.logs.iter();
         logs.for_each(|log| meta.put_varint(log.next_sequence));
-        self.state.counters.checkpoints_sent += 1;
+        self.counters.checkpoints_sent += 1;
         Outgoing {
             transfer,
             pin,
             meta: meta.into(),
             cursors: VecDeque::from([Some((TableId(0), Vec::new()))]),
             sizes: VecDeque::new(),
-            chunk_bytes: self.state.options.chunk_bytes,
+            chunk_bytes: self.settings.chunk_bytes,
             acknowledged: 0,
             next_index: 0,
         }
     }
 
     /// A part has come to the peer.
-    pub(in crate::minerva) fn on_checkpoint_ack(
+    pub(crate) fn on_checkpoint_ack(
         &mut self,
-        cx: &mut Cx<'_, Self>,
+        cx: &mut Cx<'_, H>,
         from: NodeId,
         transfer: u64,
         index: u64,
     ) {
-        let Some(outgoing) = self.state.transfer.outgoing.get_mut(&from) else { return };
+        let Some(outgoing) = self.transfer.outgoing.get_mut(&from) else { return };
         if outgoing.transfer == transfer && index < outgoing.next_index {
             outgoing.acknowledge(index + 1);
             self.note_heard(from, cx.now.at);
@@ -138,45 +135,41 @@ impl Minerva {
         }
     }
 
-    fn send_chunks(&mut self, cx: &mut Cx<'_, Self>, to: NodeId) {
-        let Some(outgoing) = self.state.transfer.outgoing.get_mut(&to) else { return };
+    fn send_chunks(&mut self, cx: &mut Cx<'_, H>, to: NodeId) {
+        let Some(outgoing) = self.transfer.outgoing.get_mut(&to) else { return };
         while outgoing.may_send() {
             let (transfer, index) = (outgoing.transfer, outgoing.next_index);
             let payload = outgoing.next_payload();
             let is_last = outgoing.is_sent();
-            cx.send(to, Message::CheckpointChunk { transfer, index, is_last, payload });
+            cx.send(to, Message::CheckpointChunk { transfer, index, is_last, payload }.into());
         }
         if outgoing.is_sent() && outgoing.acknowledged == outgoing.next_index {
-            self.state.transfer.outgoing.remove(&to);
+            self.transfer.outgoing.remove(&to);
         }
     }
 
     /// A peer that has what is being sent to it has turned elsewhere for it, and acknowledges no
     /// more: the versions that were kept for it can go.
-    pub(in crate::minerva) fn stop_obsolete_transfer(
-        &mut self,
-        peer: NodeId,
-        applied: SnapshotVersion,
-    ) {
-        let outgoing = &mut self.state.transfer.outgoing;
+    pub(crate) fn stop_obsolete_transfer(&mut self, peer: NodeId, applied: SnapshotVersion) {
+        let outgoing = &mut self.transfer.outgoing;
         if outgoing.get(&peer).is_some_and(|outgoing| outgoing.pin.version() <= applied) {
             outgoing.remove(&peer);
         }
     }
 
     /// A peer tells how far it is.
-    pub(in crate::minerva) fn keep_less(&mut self, peer: NodeId) {
-        let heads = &self.state.collection.heads[peer.index()];
-        if let Some(kept) = self.state.transfer.kept.get_mut(&peer) {
+    pub(crate) fn keep_less(&mut self, peer: NodeId) {
+        let heads = &self.collection.heads[peer.index()];
+        if let Some(kept) = self.transfer.kept.get_mut(&peer) {
             kept.heads.iter_mut().zip(heads).for_each(|(kept, head)| *kept = *head.max(kept));
         }
     }
 
     /// Peers that have not come back for the rest will not.
-    pub(in crate::minerva) fn stop_abandoned_transfers(&mut self, now: Timestamp) {
-        let is_up = &self.state.replication.is_up;
-        let is_member = &self.state.cut.is_member;
-        let Transfer { kept, outgoing, .. } = &mut self.state.transfer;
+    pub(crate) fn stop_abandoned_transfers(&mut self, now: Timestamp) {
+        let is_up = &self.replication.is_up;
+        let is_member = &self.cut.is_member;
+        let Transfer { kept, outgoing, .. } = &mut self.transfer;
         let is_late = |kept: &Kept| now.since(kept.heard).us >= KEEP.us;
         outgoing
             .retain(|peer, _| is_up[peer.index()] || kept.get(peer).is_some_and(|it| !is_late(it)));
@@ -186,7 +179,7 @@ impl Minerva {
     }
 }
 
-impl Outgoing {
+impl<H: Header> Outgoing<H> {
     /// Whether all chunks were sent.
     fn is_sent(&self) -> bool {
         self.cursors.back().is_some_and(Option::is_none)

@@ -22,15 +22,14 @@
 use pangea_core::ids::{LogPosition, NodeId};
 use pangea_core::protocol::{Cx, FirstStart};
 
-use super::batch::Bid;
 use super::messages::Message;
 use super::replication::lost_log;
-use super::{LogRecord, Minerva};
+use super::{Bid, Event, Host, Inputs, LogRecord};
 use crate::agreement::Term;
 
 /// What replicas know of each other's first starts.
 #[derive(Default)]
-pub(super) struct Greetings {
+pub(crate) struct Greetings {
     /// The birth of each replica; 0 where it is not known.
     pub births: Vec<u64>,
     /// The question of each peer whose disk is gone, until it has greeted.
@@ -51,18 +50,18 @@ pub(super) struct Greetings {
 
 impl Greetings {
     /// Nothing is known yet.
-    pub(super) fn new(node_count: usize) -> Self {
+    pub(crate) fn new(node_count: usize) -> Self {
         Self { births: vec![0; node_count], rejoins: vec![None; node_count], ..Self::default() }
     }
 
     /// Where the last birth is in the log.
-    pub(super) fn logged_at(&mut self, position: LogPosition) {
+    pub(crate) fn logged_at(&mut self, position: LogPosition) {
         self.was_ready = true;
         self.logged = position;
     }
 
     /// What `me` waits for at its first start.
-    pub(super) fn first_start(&self, me: NodeId) -> Option<FirstStart> {
+    pub(crate) fn first_start(&self, me: NodeId) -> Option<FirstStart> {
         let is_missing = |node: &NodeId| *node != me && !self.knows[node.index()];
         let nodes = (0..self.knows.len()).map(|index| NodeId(index as u16));
         (!self.was_ready && !self.is_ready).then(|| FirstStart {
@@ -72,20 +71,20 @@ impl Greetings {
     }
 }
 
-impl Minerva {
+impl<H: Host> Inputs<H> {
     /// The log was read. `was_ready` tells whether this replica has taken part before, and
     /// `is_replaced` that it may have before its disk was lost.
-    pub(super) fn begin_greetings(
+    pub(crate) fn begin_greetings(
         &mut self,
-        cx: &mut Cx<'_, Self>,
+        cx: &mut Cx<'_, H>,
         was_ready: bool,
         is_replaced: bool,
     ) {
-        let me = self.state.me;
-        let node_count = self.state.topology.node_count();
+        let me = self.me;
+        let node_count = self.topology.node_count();
         let peers = node_count - 1;
-        let majority = self.state.topology.majority();
-        let greetings = &mut self.state.greetings;
+        let majority = self.topology.majority();
+        let greetings = &mut self.greetings;
         greetings.was_ready = was_ready;
         greetings.knows = vec![false; node_count];
         greetings.answered = vec![false; node_count];
@@ -93,105 +92,119 @@ impl Minerva {
         if is_replaced && !was_ready {
             return self.start_rejoin(cx);
         }
-        if self.state.holds_target() {
+        if self.holds_target() {
             // It was there in an earlier run.
-            self.state.rejoin = None;
+            self.rejoin = None;
         }
-        if is_replaced && self.state.rejoin.is_none() {
+        if is_replaced && self.rejoin.is_none() {
             // And that run ended before it was noted.
             cx.rejoined();
         }
-        let greetings = &self.state.greetings;
+        let greetings = &self.greetings;
         if greetings.births[me.index()] == 0 {
-            cx.mark("minerva.born");
+            cx.mark("inputs.born");
             let birth = cx.rng.u64(1..);
             self.note_birth(cx, me, birth);
         }
         if peers == 0 {
+            // Nothing waits to be sent yet.
             self.become_ready(cx);
         }
     }
 
-    pub(super) fn note_birth(&mut self, cx: &mut Cx<'_, Self>, node: NodeId, birth: u64) {
-        self.state.greetings.births[node.index()] = birth;
+    pub(crate) fn note_birth(&mut self, cx: &mut Cx<'_, H>, node: NodeId, birth: u64) {
+        self.greetings.births[node.index()] = birth;
         let position = self.persist(cx, LogRecord::Birth(node, birth));
-        self.state.greetings.logged = position;
+        self.greetings.logged = position;
     }
 
     /// Tells a peer who this replica is, and what it knows of the peer.
-    pub(super) fn greet(&mut self, cx: &mut Cx<'_, Self>, peer: NodeId) {
-        let greetings = &self.state.greetings;
+    pub(crate) fn greet(&mut self, cx: &mut Cx<'_, H>, peer: NodeId) {
+        let greetings = &self.greetings;
         let greeting = Message::Greeting {
-            birth: greetings.births[self.state.me.index()],
+            birth: greetings.births[self.me.index()],
             yours: greetings.births[peer.index()],
-            batches: self.state.replication.logs[peer.index()].held,
+            batches: self.replication.logs[peer.index()].held,
             promise: self.agreement().promise_of(peer),
         };
-        cx.send_after(greetings.logged, peer, greeting);
+        cx.send_after(greetings.logged, peer, greeting.into());
     }
 
     /// A peer tells who it is, and what it knows of this replica.
-    pub(super) fn on_greeting(
+    pub(crate) fn on_greeting(
         &mut self,
-        cx: &mut Cx<'_, Self>,
+        cx: &mut Cx<'_, H>,
         from: NodeId,
         (birth, yours): (u64, u64),
         batches: Bid,
         promise: Term,
-    ) {
-        let known = self.state.greetings.births[from.index()];
+    ) -> Option<Event<H>> {
+        let known = self.greetings.births[from.index()];
         if known == 0 {
             self.note_birth(cx, from, birth);
             self.greet(cx, from);
         } else if known != birth {
-            cx.mark("minerva.stranger");
-            return self.greet(cx, from);
+            cx.mark("inputs.stranger");
+            self.greet(cx, from);
+            return None;
         }
-        if self.state.greetings.rejoins[from.index()].take().is_some() {
+        if self.greetings.rejoins[from.index()].take().is_some() {
             // While it asked it took nothing.
             self.say_again(cx, from);
         }
-        let own = self.state.greetings.births[self.state.me.index()];
-        let held = self.state.own_head();
-        if yours != 0 && yours != own && self.state.greetings.answered[from.index()] {
+        let own = self.greetings.births[self.me.index()];
+        if yours != 0 && yours != own && self.greetings.answered[from.index()] {
             // Said before the answer, in which it took note of this life, and overtaken by it.
-            return cx.mark("minerva.greeting_late");
+            cx.mark("inputs.greeting_late");
+            return None;
         }
+        if let Some(forgotten) = self.forgotten(from, yours, batches, promise) {
+            cx.stop(forgotten);
+            return None;
+        }
+        if yours != own {
+            return None;
+        }
+        self.greetings.knows[from.index()] = true;
+        self.become_ready(cx).then_some(Event::Ready)
+    }
+
+    /// What a peer knows of this replica and this replica does not, if there is something.
+    fn forgotten(&self, from: NodeId, yours: u64, batches: Bid, promise: Term) -> Option<String> {
+        let (own, held) = (self.greetings.births[self.me.index()], self.own_head());
         if yours != 0 && yours != own {
-            return cx.stop(lost_log(&format!(
+            return Some(lost_log(&format!(
                 "node {} knows this node from an earlier start, of which its log says nothing",
                 from.0
             )));
         }
         if batches > held {
-            return cx.stop(lost_batches(from, batches, held));
+            return Some(lost_batches(from, batches, held));
         }
-        if promise > self.agreement().term() {
-            return cx.stop(lost_log(&format!(
+        (promise > self.agreement().term()).then(|| {
+            lost_log(&format!(
                 "this node has promised node {} more in agreement than its log says",
                 from.0
-            )));
-        }
-        if yours == own {
-            self.state.greetings.knows[from.index()] = true;
-            self.become_ready(cx);
-        }
+            ))
+        })
     }
 
-    fn become_ready(&mut self, cx: &mut Cx<'_, Self>) {
-        let greetings = &mut self.state.greetings;
+    /// Returns whether it is ready from now on, and was not before.
+    fn become_ready(&mut self, cx: &mut Cx<'_, H>) -> bool {
+        let greetings = &mut self.greetings;
         let count = greetings.knows.iter().filter(|knows| **knows).count();
-        if !greetings.is_ready && count >= greetings.enough {
-            greetings.is_ready = true;
-            cx.mark("minerva.ready");
-            self.start_broadcast(cx);
+        if greetings.is_ready || count < greetings.enough {
+            return false;
         }
+        greetings.is_ready = true;
+        cx.mark("inputs.ready");
+        true
     }
 }
 
 /// A peer has batches of this replica that this replica does not have: it would give their numbers
 /// to others. They were durable here before they were sent, and so were its votes.
-pub(super) fn lost_batches(peer: NodeId, theirs: Bid, ours: Bid) -> String {
+pub(crate) fn lost_batches(peer: NodeId, theirs: Bid, ours: Bid) -> String {
     lost_log(&format!(
         "node {} has {} batches of this node's log, and this node has {} of them",
         peer.0, theirs.0, ours.0

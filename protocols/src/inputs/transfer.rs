@@ -26,20 +26,17 @@ use std::ops::ControlFlow;
 
 use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader};
-use pangea_core::ids::{NodeId, SnapshotVersion, TableId, TxnId};
+use pangea_core::ids::{NodeId, SnapshotVersion, TableId};
 use pangea_core::key::{Direction, Key, KeyRange};
 use pangea_core::planted::{Bug, is_planted};
 use pangea_core::protocol::Cx;
-use pangea_core::store::{Header as RecordHeader, Store, Version};
+use pangea_core::store::{Header, Store, Version};
 use pangea_core::time::{Span, Timestamp};
-use pangea_core::txn::{Abort, Outcome, SqlState};
 use pangea_core::value::Value;
 
-use super::Minerva;
-use super::batch::{Bid, Heads, decode_heads};
 use super::greeting::lost_batches;
-use super::header::Header;
 use super::messages::{Message, NUMBER_MAX, are_heads};
+use super::{Bid, Event, Heads, Host, Inputs, decode_heads};
 use outgoing::{Kept, Outgoing};
 
 mod outgoing;
@@ -55,12 +52,11 @@ const STALL: Span = Span::from_ms(60_000);
 const STALL_DOUBLINGS_MAX: u32 = 4;
 
 /// Checkpoints that come and go.
-#[derive(Default)]
-pub(super) struct Transfer {
+pub(crate) struct Transfer<H: Host> {
     /// To peers that are behind.
-    outgoing: BTreeMap<NodeId, Outgoing>,
+    outgoing: BTreeMap<NodeId, Outgoing<H::Header>>,
     /// To this replica.
-    incoming: Option<Incoming>,
+    incoming: Option<Incoming<H>>,
     /// What is kept for peers that take a checkpoint, or have just taken one.
     kept: BTreeMap<NodeId, Kept>,
     /// Batches up to before these are gone at peers, as they have said, by source and peer.
@@ -71,12 +67,13 @@ pub(super) struct Transfer {
     stalls: u32,
 }
 
-struct Incoming {
+/// A checkpoint on its way from a peer.
+pub(crate) struct Incoming<H: Host> {
     transfer: u64,
     from: NodeId,
     version: SnapshotVersion,
     configuration: Option<Configuration>,
-    rows: Vec<Row>,
+    rows: Vec<Row<H::Header>>,
     next_index: u64,
     last_progress: Timestamp,
     /// When the connection to its peer was last lost.
@@ -91,40 +88,47 @@ struct Configuration {
     sequences: Vec<u64>,
 }
 
-type Row = (TableId, Key, Version<Header>);
+type Row<H> = (TableId, Key, Version<H>);
 
-impl Minerva {
+impl<H: Host> Default for Transfer<H> {
+    fn default() -> Self {
+        Self {
+            outgoing: BTreeMap::new(),
+            incoming: None,
+            kept: BTreeMap::new(),
+            gone: BTreeMap::new(),
+            count: 0,
+            stalls: 0,
+        }
+    }
+}
+
+impl<H: Host> Inputs<H> {
     /// A peer no longer has what this replica lacks. Another one may.
-    pub(super) fn on_gone(
-        &mut self,
-        cx: &mut Cx<'_, Self>,
-        from: NodeId,
-        source: NodeId,
-        first: Bid,
-    ) {
-        let gone = self.state.transfer.gone.entry(source).or_default().entry(from).or_default();
+    pub(crate) fn on_gone(&mut self, cx: &mut Cx<'_, H>, from: NodeId, source: NodeId, first: Bid) {
+        let gone = self.transfer.gone.entry(source).or_default().entry(from).or_default();
         *gone = first.max(*gone);
         self.retry_transfer(cx);
-        let lacking = self.state.replication.logs[source.index()].held.next();
+        let lacking = self.replication.logs[source.index()].held.next();
         if lacking < first {
             self.send_fetch(cx, source, lacking, Bid(first.0 - 1));
         }
     }
 
     /// Whether a peer has said that it no longer has a batch.
-    pub(super) fn has_said_gone(&self, peer: NodeId, source: NodeId, bid: Bid) -> bool {
-        let said = self.state.transfer.gone.get(&source).and_then(|by| by.get(&peer));
+    pub(crate) fn has_said_gone(&self, peer: NodeId, source: NodeId, bid: Bid) -> bool {
+        let said = self.transfer.gone.get(&source).and_then(|by| by.get(&peer));
         said.is_some_and(|first| bid < *first)
     }
 
     /// The first epoch that a checkpoint must have to be of use, if one is needed.
     fn least_needed(&mut self) -> Option<SnapshotVersion> {
-        let logs = &self.state.replication.logs;
-        self.state.transfer.gone.retain(|source, by| {
+        let logs = &self.replication.logs;
+        self.transfer.gone.retain(|source, by| {
             by.retain(|_, first| logs[source.index()].held.next() < *first);
             !by.is_empty()
         });
-        let cut = &self.state.cut;
+        let cut = &self.cut;
         if cut.lacks_cuts() {
             // A checkpoint that ends within the gap would not lead out of it.
             return Some(cut.skipped);
@@ -133,28 +137,28 @@ impl Minerva {
             let lacking = logs[source.index()].held.next();
             self.who_has(*source, lacking).next().is_none()
         };
-        let is_needed = self.state.transfer.gone.keys().any(is_nowhere);
+        let is_needed = self.transfer.gone.keys().any(is_nowhere);
         is_needed.then(|| cut.applied.next())
     }
 
     /// Asks for a checkpoint if one is needed and none is on its way.
-    pub(super) fn retry_transfer(&mut self, cx: &mut Cx<'_, Self>) {
-        if !self.state.greetings.is_ready {
+    pub(crate) fn retry_transfer(&mut self, cx: &mut Cx<'_, H>) {
+        if !self.greetings.is_ready {
             // It could not close its current batch, whose runs must not be taken for runs on the
             // checkpoint.
             return;
         }
         let least = self.least_needed();
-        let transfer = &mut self.state.transfer;
+        let transfer = &mut self.transfer;
         let Some(least) = least else {
             if transfer.incoming.take().is_some() {
-                cx.mark("minerva.checkpoint_called_off");
+                cx.mark("inputs.checkpoint_called_off");
             }
             return;
         };
-        let replication = &self.state.replication;
+        let replication = &self.replication;
         if transfer.incoming.take_if(|incoming| incoming.is_too_old(least)).is_some() {
-            cx.mark("minerva.checkpoint_outrun");
+            cx.mark("inputs.checkpoint_outrun");
         }
         if let Some(incoming) = &transfer.incoming {
             let doublings = transfer.stalls.min(STALL_DOUBLINGS_MAX);
@@ -167,11 +171,11 @@ impl Minerva {
                 return;
             }
         }
-        let collection = &self.state.collection;
+        let collection = &self.collection;
         let is_ahead = |peer: &NodeId| {
             replication.is_up[peer.index()] && collection.applied[peer.index()] >= least
         };
-        let ahead: Vec<_> = self.state.topology.peers_of(self.state.me).filter(is_ahead).collect();
+        let ahead: Vec<_> = self.topology.peers_of(self.me).filter(is_ahead).collect();
         let present = transfer.incoming.as_ref().map(|incoming| incoming.from);
         let turn = transfer.count as usize % ahead.len().max(1);
         let mut in_turn = ahead[turn..].iter().chain(&ahead[..turn]).copied();
@@ -182,11 +186,11 @@ impl Minerva {
         };
         if let Some(incoming) = transfer.incoming.take() {
             transfer.stalls += u32::from(replication.is_up[incoming.from.index()]);
-            cx.mark("minerva.checkpoint_stalled");
+            cx.mark("inputs.checkpoint_stalled");
         }
         transfer.count += 1;
         // No two runs of a replica use the same: a peer may answer what the last one asked.
-        let number = (self.state.cut.last_proposal.incarnation >> 17) + transfer.count;
+        let number = (self.cut.last_proposal.incarnation >> 17) + transfer.count;
         transfer.incoming = Some(Incoming {
             transfer: number,
             from,
@@ -197,13 +201,13 @@ impl Minerva {
             last_progress: cx.now.at,
             left: cx.now.at,
         });
-        cx.mark("minerva.checkpoint_requested");
-        cx.send(from, Message::CheckpointRequest { transfer: number, index: 0 });
+        cx.mark("inputs.checkpoint_requested");
+        cx.send(from, Message::CheckpointRequest { transfer: number, index: 0 }.into());
     }
 
     /// The connection to a peer is lost: from now on it is waited for.
-    pub(super) fn pause_transfers(&mut self, peer: NodeId, now: Timestamp) {
-        let transfer = &mut self.state.transfer;
+    pub(crate) fn pause_transfers(&mut self, peer: NodeId, now: Timestamp) {
+        let transfer = &mut self.transfer;
         if let Some(incoming) = transfer.incoming.as_mut().filter(|it| it.from == peer) {
             incoming.left = now;
         }
@@ -213,8 +217,8 @@ impl Minerva {
     }
 
     /// A peer is connected again: what it was sending is lost from some part on.
-    pub(super) fn resume_transfer(&mut self, cx: &mut Cx<'_, Self>, peer: NodeId) {
-        let incoming = &mut self.state.transfer.incoming;
+    pub(crate) fn resume_transfer(&mut self, cx: &mut Cx<'_, H>, peer: NodeId) {
+        let incoming = &mut self.transfer.incoming;
         match incoming.as_ref().filter(|incoming| incoming.from == peer) {
             Some(Incoming { next_index: 0, .. }) => {
                 *incoming = None;
@@ -222,24 +226,25 @@ impl Minerva {
             }
             Some(incoming) => {
                 let (transfer, index) = (incoming.transfer, incoming.next_index);
-                cx.send(peer, Message::CheckpointRequest { transfer, index });
+                cx.send(peer, Message::CheckpointRequest { transfer, index }.into());
             }
             None => {}
         }
     }
 
     /// A peer has forgotten what it was sending.
-    pub(super) fn on_checkpoint_gone(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, number: u64) {
-        let transfer = &mut self.state.transfer;
-        let is_it = |incoming: &mut Incoming| incoming.from == from && incoming.transfer == number;
+    pub(crate) fn on_checkpoint_gone(&mut self, cx: &mut Cx<'_, H>, from: NodeId, number: u64) {
+        let transfer = &mut self.transfer;
+        let is_it =
+            |incoming: &mut Incoming<H>| incoming.from == from && incoming.transfer == number;
         if transfer.incoming.take_if(is_it).is_some() {
             self.retry_transfer(cx);
         }
     }
 
     /// A peer has another life: nothing of the last one is left.
-    pub(super) fn stop_transfers(&mut self, peer: NodeId) {
-        let transfer = &mut self.state.transfer;
+    pub(crate) fn stop_transfers(&mut self, peer: NodeId) {
+        let transfer = &mut self.transfer;
         transfer.outgoing.remove(&peer);
         transfer.kept.remove(&peer);
         transfer.incoming.take_if(|incoming| incoming.from == peer);
@@ -247,90 +252,87 @@ impl Minerva {
     }
 
     /// A part of a checkpoint comes.
-    pub(super) fn on_checkpoint_chunk(
+    pub(crate) fn on_checkpoint_chunk(
         &mut self,
-        cx: &mut Cx<'_, Self>,
+        cx: &mut Cx<'_, H>,
         from: NodeId,
         (transfer, index): (u64, u64),
         is_last: bool,
         payload: &Bytes,
-    ) {
-        let node_count = self.state.topology.node_count();
-        let Some(incoming) = &mut self.state.transfer.incoming else { return };
+    ) -> Option<Event<H>> {
+        let node_count = self.topology.node_count();
+        let incoming = self.transfer.incoming.as_mut()?;
         let is_expected =
             from == incoming.from && transfer == incoming.transfer && index == incoming.next_index;
         if !is_expected {
-            return cx.mark("minerva.unexpected_chunk");
+            cx.mark("inputs.unexpected_chunk");
+            return None;
         }
         let is_whole = is_last && index == 0;
         if is_whole || incoming.take(payload, node_count).is_err() {
-            self.state.transfer.incoming = None;
-            return cx.mark("minerva.malformed_chunk");
+            self.transfer.incoming = None;
+            cx.mark("inputs.malformed_chunk");
+            return None;
         }
         incoming.last_progress = cx.now.at;
         if index > 0 {
             // Part 0 is small and comes at once.
-            self.state.transfer.stalls = 0;
+            self.transfer.stalls = 0;
         }
-        cx.send(from, Message::CheckpointAck { transfer, index });
-        if is_last {
-            let incoming = self.state.transfer.incoming.take().expect("looked at above");
-            self.install(cx, incoming);
+        cx.send(from, Message::CheckpointAck { transfer, index }.into());
+        if !is_last {
+            return None;
         }
+        self.transfer.gone.clear();
+        self.transfer.incoming.take().map(Event::Checkpoint)
+    }
+
+    /// Whether a peer's checkpoint that is here whole leads on. The protocol asks when nothing is
+    /// half applied any more.
+    pub(crate) fn is_of_use(&self, cx: &mut Cx<'_, H>, incoming: &Incoming<H>) -> bool {
+        let (told, held) = (incoming.head_of(self.me), self.own_head());
+        if told > held {
+            cx.stop(lost_batches(incoming.from, told, held));
+            return false;
+        }
+        if incoming.version <= self.cut.applied {
+            cx.mark("inputs.checkpoint_too_old");
+            return false;
+        }
+        true
     }
 
     /// Makes a peer's checkpoint this replica's state.
-    fn install(&mut self, cx: &mut Cx<'_, Self>, incoming: Incoming) {
-        self.state.transfer.gone.clear();
-        // Rows that an epoch has half applied would stay behind.
-        while self.state.commit.is_some() {
-            self.go_on(cx);
-        }
-        // Runs on what is here now and runs on what comes did not see each other.
-        self.start_broadcast(cx);
-        let Incoming { from, version, configuration, rows, .. } = incoming;
-        let applied = self.state.cut.applied;
+    pub(crate) fn install(&mut self, cx: &mut Cx<'_, H>, incoming: Incoming<H>) {
+        let Incoming { version, configuration, rows, .. } = incoming;
+        let applied = self.cut.applied;
         let configuration = configuration.expect("the first part has it");
-        let me = self.state.me.index();
-        let (told, held) = (configuration.heads[me], self.state.own_head());
-        if told > held {
-            return cx.stop(lost_batches(from, told, held));
-        }
-        if version <= applied {
-            return cx.mark("minerva.checkpoint_too_old");
-        }
         let deletions = match is_planted(Bug::DeletionsNotTransferred) {
             true => Vec::new(),
             false => vanished(cx.store, applied, &rows),
         };
         let new = rows.into_iter().filter(|(_, _, row)| row.version > applied);
-        let deletion = Header::as_executed(TxnId::default());
-        let deletions = deletions
-            .into_iter()
-            .map(|(table, key)| (table, key, Version { version, header: deletion, value: None }));
+        let deletions = deletions.into_iter().map(|(table, key)| {
+            let header = H::Header::default();
+            (table, key, Version { version, header, value: None })
+        });
         for (table, key, row) in new.chain(deletions) {
             cx.store.apply(table, key, row);
         }
-        self.move_to(cx, version, &configuration);
+        self.move_to(version, &configuration);
         cx.store.publish(version);
-        self.state.counters.checkpoints_installed += 1;
-        cx.mark("minerva.checkpoint_installed");
+        self.counters.checkpoints_installed += 1;
+        cx.mark("inputs.checkpoint_installed");
         self.ask_for_barriers_again(cx);
         // The log does not lead here: only a checkpoint of this node's own makes it durable.
-        self.state.cut.installed = Some(version);
-        self.state.collection.bytes_since_checkpoint = u64::MAX;
+        self.cut.installed = Some(version);
+        self.collection.bytes_since_checkpoint = u64::MAX;
         self.checkpoint_if_due(cx);
     }
 
     /// Skips everything up to `version`.
-    fn move_to(
-        &mut self,
-        cx: &mut Cx<'_, Self>,
-        version: SnapshotVersion,
-        configuration: &Configuration,
-    ) {
-        self.forget_skipped(cx, configuration.heads[self.state.me.index()]);
-        let cut = &mut self.state.cut;
+    fn move_to(&mut self, version: SnapshotVersion, configuration: &Configuration) {
+        let cut = &mut self.cut;
         cut.applied = version;
         cut.waiting.retain(|(epoch, _)| *epoch > version);
         for (head, skipped) in cut.heads.iter_mut().zip(&configuration.heads) {
@@ -338,39 +340,19 @@ impl Minerva {
         }
         cut.is_member.clone_from(&configuration.is_member);
         let skipped = configuration.heads.iter().zip(&configuration.sequences);
-        for (log, (head, sequence)) in self.state.replication.logs.iter_mut().zip(skipped) {
+        for (log, (head, sequence)) in self.replication.logs.iter_mut().zip(skipped) {
             log.skip_to(*head);
             log.next_sequence = log.next_sequence.max(*sequence);
         }
-        self.rebuild_overlay();
     }
-
-    /// Local transactions up to `upto` have committed or aborted elsewhere; how, is not known here.
-    fn forget_skipped(&mut self, cx: &mut Cx<'_, Self>, upto: Bid) {
-        let applied = self.state.cut.heads[self.state.me.index()];
-        let own = self.state.own_log().slots.range(applied.next()..);
-        let skipped = own.take_while(|(bid, _)| **bid <= upto);
-        let count: usize = skipped.map(|(_, slot)| slot.batch.records.len()).sum();
-        for in_flight in self.state.execution.in_flight.drain(..count) {
-            if let Some(ticket) = in_flight.ticket {
-                cx.mark("minerva.outcome_unknown");
-                cx.reply(ticket, Outcome::Aborted(outcome_unknown()));
-            }
-        }
-    }
-}
-
-fn outcome_unknown() -> Abort {
-    Abort::new(
-        SqlState::OUTCOME_UNKNOWN,
-        "the outcome of the transaction is not known on this node",
-    )
-    .with_detail("The node was cut off, and took the state of a peer when it came back.")
-    .with_hint("Look at the data before you try again.")
 }
 
 /// The live keys that are here and not among `rows`, which are sorted.
-fn vanished(store: &Store<Header>, applied: SnapshotVersion, rows: &[Row]) -> Vec<(TableId, Key)> {
+fn vanished<H: Header>(
+    store: &Store<H>,
+    applied: SnapshotVersion,
+    rows: &[Row<H>],
+) -> Vec<(TableId, Key)> {
     let mut vanished = Vec::new();
     for table in store.table_ids() {
         let first = rows.partition_point(|row| row.0 < table);
@@ -386,7 +368,13 @@ fn vanished(store: &Store<Header>, applied: SnapshotVersion, rows: &[Row]) -> Ve
     vanished
 }
 
-impl Incoming {
+impl<H: Host> Incoming<H> {
+    /// How far it holds a source's log.
+    pub(crate) fn head_of(&self, source: NodeId) -> Bid {
+        let configuration = self.configuration.as_ref().expect("the first part has it");
+        configuration.heads[source.index()]
+    }
+
     /// Whether it is known to end before `least`.
     fn is_too_old(&self, least: SnapshotVersion) -> bool {
         self.next_index > 0 && self.version < least
@@ -420,7 +408,7 @@ impl Incoming {
             if row_version > self.version || !is_in_order {
                 return Err(DecodeError::new(WHAT));
             }
-            let header = Header::decode(from)?;
+            let header = H::Header::decode(from)?;
             let value = Some(Value::copy_from(from.bytes(WHAT)?));
             self.rows.push((TableId(table), key, Version { version: row_version, header, value }));
         }
@@ -431,13 +419,13 @@ impl Incoming {
 
 /// Takes one part of a checkpoint of this version, and says how many rows it has.
 #[cfg(test)]
-pub(super) fn take_chunk(
+pub(crate) fn take_chunk<H: Host>(
     version: SnapshotVersion,
     index: u64,
     payload: &[u8],
     node_count: usize,
 ) -> Result<usize, DecodeError> {
-    let mut incoming = Incoming {
+    let mut incoming = Incoming::<H> {
         transfer: 1,
         from: NodeId(1),
         version,

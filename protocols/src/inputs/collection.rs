@@ -11,34 +11,33 @@ use pangea_core::planted::{Bug, is_planted};
 use pangea_core::protocol::Cx;
 use pangea_core::time::Span;
 
-use super::batch::{Bid, Heads, decode_heads, encode_heads};
 use super::messages::Message;
 use super::rejoin::{Rejoin, Target};
 use super::state::Cut;
-use super::{Minerva, Timer};
+use super::{Bid, Heads, Host, Inputs, Rules, Timer, decode_heads, encode_heads};
 use crate::agreement::Record;
 
 /// How often a replica tells how far it is.
-pub(super) const PROGRESS: Span = Span::from_ms(100);
+pub(crate) const PROGRESS: Span = Span::from_ms(100);
 
 /// At most so many versions are taken out of the store at a time, so that no step is long.
 const RECLAIM_VERSIONS_MAX: usize = 50_000;
 
-impl Minerva {
+impl<H: Host> Inputs<H> {
     /// Tells the others how far this replica is, and drops what nobody needs.
-    pub(super) fn on_progress_timeout(&mut self, cx: &mut Cx<'_, Self>) {
-        cx.set_timer(Timer::Progress, PROGRESS);
+    pub(crate) fn on_progress_timeout(&mut self, cx: &mut Cx<'_, H>) {
+        cx.set_timer(Timer::Progress.into(), PROGRESS);
         if self.is_asking() {
             return;
         }
-        let me = self.state.me;
-        let (applied, durable) = (self.state.cut.applied, self.state.cut.durable);
+        let me = self.me;
+        let (applied, durable) = (self.cut.applied, self.cut.durable);
         // What a crash could take from this replica must stay with the others.
-        let logs = self.state.replication.logs.iter().zip(&self.state.cut.heads);
+        let logs = self.replication.logs.iter().zip(&self.cut.heads);
         let heads: Heads = logs.map(|(log, head)| log.durable.min(*head)).collect();
         self.note_progress(me, applied, durable, heads.clone());
-        for peer in self.state.topology.peers_of(me) {
-            cx.send(peer, Message::Progress { applied, durable, heads: heads.clone() });
+        for peer in self.topology.peers_of(me) {
+            cx.send(peer, Message::Progress { applied, durable, heads: heads.clone() }.into());
         }
         self.collect(cx);
         self.reclaim(cx);
@@ -48,20 +47,20 @@ impl Minerva {
     }
 
     /// Takes out of the store what no reader of the applied epoch sees.
-    pub(super) fn reclaim(&self, cx: &mut Cx<'_, Self>) {
-        cx.store.reclaim_at_most(self.state.cut.applied, RECLAIM_VERSIONS_MAX);
+    pub(crate) fn reclaim(&self, cx: &mut Cx<'_, H>) {
+        cx.store.reclaim_at_most(self.cut.applied, RECLAIM_VERSIONS_MAX);
     }
 
     /// A replica tells how far it is.
-    pub(super) fn on_progress(
+    pub(crate) fn on_progress(
         &mut self,
-        cx: &Cx<'_, Self>,
+        cx: &Cx<'_, H>,
         from: NodeId,
         applied: SnapshotVersion,
         durable: SnapshotVersion,
         heads: Heads,
     ) {
-        let is_further = applied > self.state.collection.applied[from.index()];
+        let is_further = applied > self.collection.applied[from.index()];
         self.note_progress(from, applied, durable, heads);
         self.stop_obsolete_transfer(from, applied);
         self.keep_less(from);
@@ -78,17 +77,17 @@ impl Minerva {
         durable: SnapshotVersion,
         heads: Heads,
     ) {
-        let collection = &mut self.state.collection;
+        let collection = &mut self.collection;
         collection.applied[node.index()] = applied;
         collection.durable[node.index()] = durable;
         collection.heads[node.index()] = heads;
     }
 
     /// Drops the batches below the low watermark, and with them what agreement decided of them.
-    fn collect(&mut self, cx: &mut Cx<'_, Self>) {
-        let collection = &self.state.collection;
-        let members = self.state.members();
-        for (source, log) in self.state.replication.logs.iter_mut().enumerate() {
+    fn collect(&mut self, cx: &mut Cx<'_, H>) {
+        let collection = &self.collection;
+        let members = self.members();
+        for (source, log) in self.replication.logs.iter_mut().enumerate() {
             let applied = |node: &NodeId| collection.heads[node.index()][source];
             let heads = members.iter().map(applied);
             let watermark =
@@ -96,12 +95,9 @@ impl Minerva {
             let watermark = watermark.unwrap_or_default();
             // A replica that was removed does not count and may be ahead or behind. What is not
             // durable here yet has still to be acknowledged.
-            let watermark = watermark.min(self.state.cut.heads[source]).min(log.durable);
-            let watermark = self
-                .state
-                .transfer
-                .least_kept(source)
-                .map_or(watermark, |kept| kept.min(watermark));
+            let watermark = watermark.min(self.cut.heads[source]).min(log.durable);
+            let watermark =
+                self.transfer.least_kept(source).map_or(watermark, |kept| kept.min(watermark));
             log.collect(watermark);
         }
         // A restart begins at the durable epoch, and must find the decisions after it.
@@ -113,45 +109,45 @@ impl Minerva {
     /// Forgets old cuts although a replica may lack them, so that what is kept for one that is away
     /// has an end. As a majority can begin after them, whoever lacks them finds a checkpoint at
     /// some replica of any majority.
-    fn forget_cuts(&mut self, cx: &mut Cx<'_, Self>) {
-        let mut durable = self.state.collection.durable.clone();
+    fn forget_cuts(&mut self, cx: &mut Cx<'_, H>) {
+        let mut durable = self.collection.durable.clone();
         durable.sort_unstable_by(|a, b| b.cmp(a));
-        let on_majority = durable[self.state.topology.majority() - 1].min(self.state.cut.durable);
-        let kept = self.state.options.cuts_kept;
+        let on_majority = durable[self.topology.majority() - 1].min(self.cut.durable);
+        let kept = self.settings.cuts_kept;
         let upto = on_majority.0.saturating_sub(kept);
         // Not one by one: each time is a record in the log.
         if upto > self.agreement().forgotten() + kept / 8 && self.agreement_mut().compact(upto) {
-            cx.mark("minerva.cuts_forgotten");
+            cx.mark("inputs.cuts_forgotten");
         }
     }
 
     /// Asks for a checkpoint when the log has grown enough.
-    pub(super) fn checkpoint_if_due(&mut self, cx: &mut Cx<'_, Self>) {
-        let collection = &self.state.collection;
-        let is_due = collection.bytes_since_checkpoint >= self.state.options.checkpoint_bytes;
+    pub(crate) fn checkpoint_if_due(&mut self, cx: &mut Cx<'_, H>) {
+        let collection = &self.collection;
+        let is_due = collection.bytes_since_checkpoint >= self.settings.checkpoint_bytes;
         // While the log is replayed there is no agreement yet whose state could be kept.
-        let is_running = self.state.cut.agreement.is_some();
+        let is_running = self.cut.agreement.is_some();
         if is_due && is_running && collection.writing.is_none() {
             self.start_checkpoint(cx);
         }
     }
 
     /// Asks for a checkpoint of the applied epoch.
-    pub(super) fn start_checkpoint(&mut self, cx: &mut Cx<'_, Self>) {
-        cx.mark("minerva.checkpoint");
-        let version = self.state.cut.applied;
+    pub(crate) fn start_checkpoint(&mut self, cx: &mut Cx<'_, H>) {
+        cx.mark("inputs.checkpoint");
+        let version = self.cut.applied;
         let meta = Meta {
             log_head: cx.log_head(),
             heads: if is_planted(Bug::CheckpointOfOldRows) {
-                self.state.replication.logs.iter().map(|log| log.held).collect()
+                self.replication.logs.iter().map(|log| log.held).collect()
             } else {
-                self.state.cut.heads.clone()
+                self.cut.heads.clone()
             },
-            is_member: self.state.cut.is_member.clone(),
-            births: self.state.greetings.births.clone(),
-            next_sequence: self.state.execution.next_sequence,
-            sequences: self.state.replication.logs.iter().map(|log| log.next_sequence).collect(),
-            rejoin: match &self.state.rejoin {
+            is_member: self.cut.is_member.clone(),
+            births: self.greetings.births.clone(),
+            next_sequence: self.next_sequence,
+            sequences: self.replication.logs.iter().map(|log| log.next_sequence).collect(),
+            rejoin: match &self.rejoin {
                 Some(Rejoin::CatchingUp(target)) => Some(target.clone()),
                 Some(Rejoin::Asking(_)) | None => None,
             },
@@ -159,7 +155,7 @@ impl Minerva {
         };
         cx.checkpoint(version, meta.encode());
         // Batches that the checkpoint lacks. Those that come later are further on in the log.
-        let logs = self.state.replication.logs.iter().zip(&meta.heads);
+        let logs = self.replication.logs.iter().zip(&meta.heads);
         let lacking = logs.flat_map(|(log, head)| log.slots.range(head.next()..));
         let after = LogPosition(meta.log_head.0 + 1);
         let first = lacking
@@ -168,16 +164,16 @@ impl Minerva {
             .min()
             .unwrap_or(after)
             .min(after);
-        let collection = &mut self.state.collection;
+        let collection = &mut self.collection;
         collection.bytes_since_checkpoint = 0;
         collection.writing = Some((version, first));
     }
 
     /// A checkpoint is durable: the log before it is not needed, except for batches that it lacks.
-    pub(super) fn on_checkpointed(&mut self, cx: &mut Cx<'_, Self>, version: SnapshotVersion) {
-        let Some((written, first_needed)) = self.state.collection.writing.take() else { return };
+    pub(crate) fn on_checkpointed(&mut self, cx: &mut Cx<'_, H>, version: SnapshotVersion) {
+        let Some((written, first_needed)) = self.collection.writing.take() else { return };
         assert_eq!(written, version, "one checkpoint is written at a time");
-        let cut = &mut self.state.cut;
+        let cut = &mut self.cut;
         if cut.installed.is_none_or(|installed| installed <= version) {
             cut.installed = None;
             cut.durable = cut.durable.max(version).max(cut.logged);
@@ -185,20 +181,20 @@ impl Minerva {
         cx.truncate(first_needed);
         // What was taken from a peer meanwhile is not in it, and no epoch may come to ask again.
         self.checkpoint_if_due(cx);
-        self.acknowledge(cx, self.state.replication.synced);
+        self.acknowledge(cx, self.replication.synced);
     }
 }
 
 impl super::state::Collection {
     /// A restart has so many bytes more to read, or to write again.
-    pub(super) fn owe(&mut self, bytes: usize) {
+    pub(crate) fn owe(&mut self, bytes: usize) {
         self.bytes_since_checkpoint = self.bytes_since_checkpoint.saturating_add(bytes as u64);
     }
 }
 
-impl super::state::SourceLog {
+impl<B> super::state::SourceLog<B> {
     /// Drops the batches up to `watermark`.
-    pub(super) fn collect(&mut self, watermark: Bid) {
+    pub(crate) fn collect(&mut self, watermark: Bid) {
         if watermark > self.collected {
             self.collected = watermark;
             self.slots = self.slots.split_off(&watermark.next());
@@ -208,7 +204,7 @@ impl super::state::SourceLog {
 
 /// What a checkpoint holds beside the tables.
 #[derive(Clone, Debug)]
-pub(super) struct Meta {
+pub(crate) struct Meta<R> {
     /// The log's head when the checkpoint was asked for: agreement's records up to there are in
     /// `agreement`.
     pub log_head: LogPosition,
@@ -225,11 +221,11 @@ pub(super) struct Meta {
     /// What has to be fetched before this replica has its place again.
     pub rejoin: Option<Target>,
     /// Agreement's state.
-    pub agreement: Vec<Record<Cut>>,
+    pub agreement: Vec<Record<Cut<R>>>,
 }
 
-impl Meta {
-    pub(super) fn encode(&self) -> Bytes {
+impl<R: Rules> Meta<R> {
+    pub(crate) fn encode(&self) -> Bytes {
         let mut out = Vec::new();
         out.put_u64(self.log_head.0);
         encode_heads(&self.heads, &mut out);
@@ -244,7 +240,7 @@ impl Meta {
         out.into()
     }
 
-    pub(super) fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         const WHAT: &str = "checkpoint meta data";
         let from = &mut Reader::new(bytes);
         let log_head = LogPosition(from.u64(WHAT)?);

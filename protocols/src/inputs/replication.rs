@@ -15,7 +15,6 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use pangea_core::exec::TXN_BYTES_MAX;
 use pangea_core::ids::{LogPosition, NodeId};
 use pangea_core::planted::{Bug, is_planted};
 use pangea_core::protocol::Cx;
@@ -23,15 +22,13 @@ use pangea_core::time::Span;
 use pangea_core::way::Phase;
 use pangea_core::work::Work;
 
-use super::batch::{Batch, Bid, Heads, TxnRecord};
-use super::execution::weight_of;
 use super::greeting::lost_batches;
 use super::messages::{Message, decode_batch};
 use super::state::{Missing, Slot, SourceLog};
-use super::{LogRecord, Minerva, Timer};
+use super::{Batch, Bid, Event, Heads, Host, Inputs, LogRecord, Timer};
 
 /// How often a replica looks for batches that it should have by now.
-pub(super) const FETCH: Span = Span::from_ms(30);
+pub(crate) const FETCH: Span = Span::from_ms(30);
 
 /// At most so many bytes of batches answer one fetch; the rest is asked for again.
 const FETCH_BYTES_MAX: usize = 8 << 20;
@@ -46,75 +43,51 @@ const FETCH_DOUBLINGS_MAX: u32 = 4;
 /// when its turn comes.
 const AHEAD_MAX: u64 = 1 << 16;
 
-impl Minerva {
-    /// Algorithm 2, BroadcastBatchAsync: closes the current batch and sends it, once it is durable.
-    pub(super) fn start_broadcast(&mut self, cx: &mut Cx<'_, Self>) {
-        cx.clear_timer(Timer::Batch);
-        if !self.state.greetings.is_ready {
-            return;
-        }
-        let mut records = std::mem::take(&mut self.state.execution.current);
-        let bytes = std::mem::take(&mut self.state.execution.current_bytes);
-        let batch_bytes = self.state.options.batch_bytes;
-        // Before this replica was ready more may have come than a frame can hold.
-        let is_too_much = bytes > batch_bytes + TXN_BYTES_MAX;
-        while !records.is_empty() {
-            let fit =
-                if is_too_much { as_many_as_fit(&records, batch_bytes) } else { records.len() };
-            let later = records.split_off(fit);
-            self.broadcast(cx, std::mem::replace(&mut records, later));
-        }
-    }
-
-    fn broadcast(&mut self, cx: &mut Cx<'_, Self>, records: Vec<TxnRecord>) {
-        let bid = self.state.own_log().held.next();
-        let execution = &self.state.execution;
-        let me = self.state.me;
-        let first = records.first().expect("a batch holds a transaction").txn;
-        let batch = Batch {
-            source: me,
-            bid,
-            base: execution.current_base,
-            first_sequence: first.sequence(),
-            records,
-        };
-        cx.begin_work();
-        let bytes = batch.encode();
-        cx.end_work(Work::Encode, bytes.len());
-        cx.mark("minerva.batch_sent");
-        self.state.counters.batches_sent += 1;
-        self.state.counters.batch_bytes += bytes.len() as u64;
+impl<H: Host> Inputs<H> {
+    /// Algorithm 2, BroadcastBatchAsync: sends a batch of this replica, once it is durable.
+    pub(crate) fn broadcast(&mut self, cx: &mut Cx<'_, H>, batch: H::Batch, bytes: Bytes) {
+        assert_eq!(batch.source(), self.me, "a replica makes batches of its own log");
+        assert_eq!(batch.bid(), self.own_log().held.next(), "and without a gap");
+        cx.mark("inputs.batch_sent");
+        self.counters.batches_sent += 1;
+        self.counters.batch_bytes += bytes.len() as u64;
         cx.reached(Phase::Batched, batch.end_sequence());
-        let position = self.hold(cx, batch, bytes.clone());
+        let position = self.hold(cx, Arc::new(batch), bytes.clone());
         let after = if is_planted(Bug::SendBeforeFsync) { LogPosition(0) } else { position };
-        for peer in self.state.topology.peers_of(me) {
-            cx.send_after(after, peer, Message::Batch { bytes: bytes.clone() });
+        for peer in self.topology.peers_of(self.me) {
+            cx.send_after(after, peer, Message::Batch { bytes: bytes.clone() }.into());
         }
     }
 
     /// Persists a batch and puts it in its log. Returns where it is in this node's log.
-    pub(super) fn hold(
+    pub(crate) fn hold(
         &mut self,
-        cx: &mut Cx<'_, Self>,
-        batch: Batch,
+        cx: &mut Cx<'_, H>,
+        batch: Arc<H::Batch>,
         bytes: Bytes,
     ) -> LogPosition {
         let position = self.persist(cx, LogRecord::Batch(bytes.clone()));
-        let log = &mut self.state.replication.logs[batch.source.index()];
-        log.insert(batch.bid, Slot { bytes, batch: Arc::new(batch), position });
+        let log = &mut self.replication.logs[batch.source().index()];
+        log.insert(batch.bid(), Slot { bytes, batch, position });
         position
     }
 
     /// Algorithm 2, ReceivedBatch.
-    pub(super) fn on_batch(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, bytes: Bytes) {
+    pub(crate) fn on_batch(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        from: NodeId,
+        bytes: Bytes,
+    ) -> Option<Event<H>> {
         cx.begin_work();
-        let batch = decode_batch(&bytes, self.state.topology.node_count());
+        let batch = decode_batch::<H::Batch>(&bytes, self.topology.node_count());
         cx.end_work(Work::Decode, bytes.len());
         let Ok(batch) = batch else {
-            return cx.mark("minerva.malformed_batch");
+            cx.mark("inputs.malformed_batch");
+            return None;
         };
-        let (source, bid) = (batch.source, batch.bid);
-        if source == self.state.me {
+        let (source, bid) = (batch.source(), batch.bid());
+        if source == self.me {
             // Nobody else makes entries of this log: it is of a life whose disk is lost.
             return self.on_own_batch(cx, batch, bytes);
         }
@@ -122,63 +95,59 @@ impl Minerva {
             // A source sends what is durable there.
             self.note_durable(source, source, bid);
         } else {
-            cx.mark("minerva.batch_from_another");
+            cx.mark("inputs.batch_from_another");
         }
-        let log = &self.state.replication.logs[source.index()];
-        if bid <= log.held || log.slots.contains_key(&bid) {
-            return cx.mark("minerva.batch_again");
-        }
-        if bid.0 > log.held.0 + AHEAD_MAX {
-            return cx.mark("minerva.batch_far_ahead");
-        }
-        if !log.fits(&batch) {
-            return cx.mark("minerva.batch_out_of_sequence");
+        let log = &self.replication.logs[source.index()];
+        if let Some(refused) = log.refuses(&batch) {
+            cx.mark(refused);
+            return None;
         }
         if bid != log.held.next() {
-            cx.mark("minerva.batch_after_gap");
+            cx.mark("inputs.batch_after_gap");
         }
-        let position = self.hold(cx, batch, bytes);
+        let position = self.hold(cx, Arc::new(batch), bytes);
         if is_planted(Bug::AckBeforeFsync) {
             self.acknowledge(cx, position);
         }
+        None
     }
 
     /// Records up to `upto` are durable: acknowledges the batches among them.
-    pub(super) fn acknowledge(&mut self, cx: &mut Cx<'_, Self>, upto: LogPosition) {
-        let me = self.state.me;
-        self.state.replication.synced = upto;
-        let mut grown = vec![false; self.state.replication.logs.len()];
-        for (source, log) in self.state.replication.logs.iter_mut().enumerate() {
-            if self.state.cut.installed.is_some() && source != me.index() {
+    pub(crate) fn acknowledge(&mut self, cx: &mut Cx<'_, H>, upto: LogPosition) {
+        let me = self.me;
+        self.replication.synced = upto;
+        let mut grown = vec![false; self.replication.logs.len()];
+        for (source, log) in self.replication.logs.iter_mut().enumerate() {
+            if self.cut.installed.is_some() && source != me.index() {
                 // What a peer's checkpoint skipped is durable here with this node's own: a crash
                 // before that leaves what came behind it behind a gap.
                 continue;
             }
             log.advance_durable(upto);
-            let told = &mut self.state.replication.durable[me.index()][source];
+            let told = &mut self.replication.durable[me.index()][source];
             grown[source] = log.durable > *told;
             *told = log.durable;
         }
         if !grown.contains(&true) {
             return;
         }
-        cx.mark("minerva.acknowledged");
+        cx.mark("inputs.acknowledged");
         if grown[me.index()] {
-            self.tell_reached(cx, Phase::Durable, self.state.own_log().durable);
+            self.tell_reached(cx, Phase::Durable, self.own_log().durable);
         }
         self.update_available(cx);
-        let heads = self.state.replication.durable[me.index()].clone();
-        for peer in self.state.topology.peers_of(me) {
+        let heads = self.replication.durable[me.index()].clone();
+        for peer in self.topology.peers_of(me) {
             // Beyond the paper (c): to everyone. The paper: to the source of what came.
-            if self.state.options.ack_everyone || grown[peer.index()] {
-                cx.send(peer, Message::Ack { heads: heads.clone() });
+            if self.settings.ack_everyone || grown[peer.index()] {
+                cx.send(peer, Message::Ack { heads: heads.clone() }.into());
             }
         }
     }
 
     /// Algorithm 2, ReceivedAcknowledgement.
-    pub(super) fn on_ack(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, heads: Heads) {
-        let (own, held) = (heads[self.state.me.index()], self.state.own_head());
+    pub(crate) fn on_ack(&mut self, cx: &mut Cx<'_, H>, from: NodeId, heads: Heads) {
+        let (own, held) = (heads[self.me.index()], self.own_head());
         if own > held {
             return cx.stop(lost_batches(from, own, held));
         }
@@ -190,20 +159,20 @@ impl Minerva {
 
     /// Counts each replica once for each batch, whatever is said again.
     fn note_durable(&mut self, replica: NodeId, source: NodeId, head: Bid) {
-        let known = &mut self.state.replication.durable[replica.index()][source.index()];
+        let known = &mut self.replication.durable[replica.index()][source.index()];
         *known = head.max(*known);
-        let log = &mut self.state.replication.logs[source.index()];
+        let log = &mut self.replication.logs[source.index()];
         log.known = log.known.max(head);
     }
 
     /// Finds what f + 1 replicas have, and in the paper's way tells it of the own log.
-    fn update_available(&mut self, cx: &mut Cx<'_, Self>) {
-        let quorum = self.state.topology.availability_quorum();
-        let me = self.state.me;
-        let before = self.state.replication.available[me.index()];
-        let replication = &mut self.state.replication;
+    fn update_available(&mut self, cx: &mut Cx<'_, H>) {
+        let quorum = self.topology.availability_quorum();
+        let me = self.me;
+        let before = self.replication.available[me.index()];
+        let replication = &mut self.replication;
         for source in 0..replication.logs.len() {
-            if !self.state.options.ack_everyone && source != me.index() {
+            if !self.settings.ack_everyone && source != me.index() {
                 continue;
             }
             let head = available_head(&replication.durable, source, quorum);
@@ -213,41 +182,41 @@ impl Minerva {
         if own > before {
             self.tell_reached(cx, Phase::Replicated, own);
         }
-        let replication = &mut self.state.replication;
-        if !self.state.options.ack_everyone && own > replication.proof_sent {
+        let replication = &mut self.replication;
+        if !self.settings.ack_everyone && own > replication.proof_sent {
             replication.proof_sent = own;
-            cx.mark("minerva.proof_sent");
-            for peer in self.state.topology.peers_of(me) {
-                cx.send(peer, Message::ProofOfAvailability { head: own });
+            cx.mark("inputs.proof_sent");
+            for peer in self.topology.peers_of(me) {
+                cx.send(peer, Message::ProofOfAvailability { head: own }.into());
             }
         }
     }
 
     /// Tells who listens how far this replica's transactions are: up to the end of a batch of its
     /// log.
-    pub(super) fn tell_reached(&self, cx: &Cx<'_, Self>, phase: Phase, head: Bid) {
-        if let Some(slot) = self.state.own_log().slots.get(&head) {
+    pub(crate) fn tell_reached(&self, cx: &Cx<'_, H>, phase: Phase, head: Bid) {
+        if let Some(slot) = self.own_log().slots.get(&head) {
             cx.reached(phase, slot.batch.end_sequence());
         }
     }
 
     /// Algorithm 2, ReceivedPoA.
-    pub(super) fn on_proof(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, head: Bid) {
+    pub(crate) fn on_proof(&mut self, cx: &mut Cx<'_, H>, from: NodeId, head: Bid) {
         self.note_durable(from, from, head);
-        let replication = &mut self.state.replication;
+        let replication = &mut self.replication;
         if replication.logs[from.index()].held < head {
-            cx.mark("minerva.proof_before_batch");
+            cx.mark("inputs.proof_before_batch");
         }
         let available = &mut replication.available[from.index()];
         *available = head.max(*available);
     }
 
     /// Asks for batches that are known to exist and were already missing at the last look.
-    pub(super) fn on_fetch_timeout(&mut self, cx: &mut Cx<'_, Self>) {
-        cx.set_timer(Timer::Fetch, FETCH);
-        let patience = Span::from_us(FETCH.us + self.state.topology.round_trip_max().us);
-        for source in self.state.topology.node_ids() {
-            let log = &mut self.state.replication.logs[source.index()];
+    pub(crate) fn on_fetch_timeout(&mut self, cx: &mut Cx<'_, H>) {
+        cx.set_timer(Timer::Fetch.into(), FETCH);
+        let patience = Span::from_us(FETCH.us + self.topology.round_trip_max().us);
+        for source in self.topology.node_ids() {
+            let log = &mut self.replication.logs[source.index()];
             let first_missing = log.held.next();
             let Missing { bid, since, asked } = log.missing;
             if log.known <= log.held || bid != first_missing {
@@ -270,50 +239,44 @@ impl Minerva {
     }
 
     /// The connected peers that should have a batch, and have not said that it is gone.
-    pub(super) fn who_has(&self, source: NodeId, bid: Bid) -> impl Iterator<Item = NodeId> {
-        let replication = &self.state.replication;
-        self.state.topology.peers_of(self.state.me).filter(move |peer| {
+    pub(crate) fn who_has(&self, source: NodeId, bid: Bid) -> impl Iterator<Item = NodeId> {
+        let replication = &self.replication;
+        self.topology.peers_of(self.me).filter(move |peer| {
             // What it has applied, it has; in the paper's way it acknowledges to the source alone.
             let head = replication.durable[peer.index()][source.index()];
-            let head = head.max(self.state.collection.heads[peer.index()][source.index()]);
+            let head = head.max(self.collection.heads[peer.index()][source.index()]);
             let is_gone = self.has_said_gone(*peer, source, bid);
             replication.is_up[peer.index()] && head >= bid && !is_gone
         })
     }
 
     /// Asks one peer that has them, another one each time.
-    pub(super) fn send_fetch(
-        &mut self,
-        cx: &mut Cx<'_, Self>,
-        source: NodeId,
-        from: Bid,
-        upto: Bid,
-    ) {
+    pub(crate) fn send_fetch(&mut self, cx: &mut Cx<'_, H>, source: NodeId, from: Bid, upto: Bid) {
         let candidates: Vec<_> = self.who_has(source, from).collect();
         if candidates.is_empty() {
             return;
         }
-        let replication = &mut self.state.replication;
+        let replication = &mut self.replication;
         let peer = candidates[replication.fetch_turn % candidates.len()];
         replication.fetch_turn += 1;
-        cx.mark("minerva.fetch");
-        cx.send(peer, Message::Fetch { source, from, upto });
+        cx.mark("inputs.fetch");
+        cx.send(peer, Message::Fetch { source, from, upto }.into());
     }
 
     /// A peer lacks batches.
-    pub(super) fn on_fetch(
+    pub(crate) fn on_fetch(
         &mut self,
-        cx: &mut Cx<'_, Self>,
+        cx: &mut Cx<'_, H>,
         from: NodeId,
         source: NodeId,
         first: Bid,
         upto: Bid,
     ) {
-        let log = &self.state.replication.logs[source.index()];
+        let log = &self.replication.logs[source.index()];
         if first <= log.collected {
-            cx.mark("minerva.fetch_of_collected");
+            cx.mark("inputs.fetch_of_collected");
             let first = log.collected.next();
-            return cx.send(from, Message::Gone { source, first });
+            return cx.send(from, Message::Gone { source, first }.into());
         }
         let mut bytes_sent = 0;
         // What is behind a gap here is for its source alone to tell: it may be of an earlier life.
@@ -326,26 +289,26 @@ impl Minerva {
                 break;
             }
             bytes_sent += slot.bytes.len();
-            self.state.counters.batches_fetched += 1;
+            self.counters.batches_fetched += 1;
             // What is sent from the own log was durable before it was sent first; of others' logs,
             // the receiver counts nothing for this replica.
             cx.send_after(
                 slot.position.min(cx.log_head()),
                 from,
-                Message::Batch { bytes: slot.bytes.clone() },
+                Message::Batch { bytes: slot.bytes.clone() }.into(),
             );
         }
     }
 
     /// A peer is connected again: what was on its way is lost.
-    pub(super) fn resend(&mut self, cx: &mut Cx<'_, Self>, peer: NodeId) {
-        let me = self.state.me;
-        let replication = &self.state.replication;
+    pub(crate) fn resend(&mut self, cx: &mut Cx<'_, H>, peer: NodeId) {
+        let me = self.me;
+        let replication = &self.replication;
         let heads = replication.durable[me.index()].clone();
-        cx.send(peer, Message::Ack { heads });
-        if !self.state.options.ack_everyone {
+        cx.send(peer, Message::Ack { heads }.into());
+        if !self.settings.ack_everyone {
             let head = replication.proof_sent;
-            cx.send(peer, Message::ProofOfAvailability { head });
+            cx.send(peer, Message::ProofOfAvailability { head }.into());
         }
         let acknowledged = replication.durable[peer.index()][me.index()];
         let log = &replication.logs[me.index()];
@@ -357,23 +320,13 @@ impl Minerva {
                 break;
             }
             bytes_sent += slot.bytes.len();
-            cx.send_after(slot.position, peer, Message::Batch { bytes: slot.bytes.clone() });
+            cx.send_after(slot.position, peer, Message::Batch { bytes: slot.bytes.clone() }.into());
         }
     }
 }
 
-/// How many of these make a batch: so many bytes, or one transaction.
-fn as_many_as_fit(records: &[TxnRecord], bytes_max: usize) -> usize {
-    let mut bytes = 0;
-    let fit = records.iter().take_while(|record| {
-        bytes += weight_of(&record.program, &record.how);
-        bytes <= bytes_max
-    });
-    fit.count().max(1)
-}
-
 /// A node that has forgotten what it said ends itself; `how` tells what shows it.
-pub(super) fn lost_log(how: &str) -> String {
+pub(crate) fn lost_log(how: &str) -> String {
     format!(
         "{how}: its data directory was emptied, restored from a copy, or lost what was \
          acknowledged (durability \"os\" or \"memory\", or a disk that does not keep its word). A \
@@ -383,18 +336,32 @@ pub(super) fn lost_log(how: &str) -> String {
     )
 }
 
-impl SourceLog {
+impl<B: Batch> SourceLog<B> {
+    /// Why a batch of a peer is not put in its place, if it is not.
+    fn refuses(&self, batch: &B) -> Option<&'static str> {
+        let bid = batch.bid();
+        if bid <= self.held || self.slots.contains_key(&bid) {
+            Some("inputs.batch_again")
+        } else if bid.0 > self.held.0 + AHEAD_MAX {
+            Some("inputs.batch_far_ahead")
+        } else if !self.fits(batch) {
+            Some("inputs.batch_out_of_sequence")
+        } else {
+            None
+        }
+    }
+
     /// Whether the batch's transactions are numbered between those of the batches before and after
     /// it.
-    pub(super) fn fits(&self, batch: &Batch) -> bool {
-        let before = self.slots.range(..batch.bid).next_back();
-        let after = self.slots.range(batch.bid..).next();
-        before.is_none_or(|(_, slot)| slot.batch.end_sequence() <= batch.first_sequence)
-            && after.is_none_or(|(_, slot)| batch.end_sequence() <= slot.batch.first_sequence)
+    pub(crate) fn fits(&self, batch: &B) -> bool {
+        let before = self.slots.range(..batch.bid()).next_back();
+        let after = self.slots.range(batch.bid()..).next();
+        before.is_none_or(|(_, slot)| slot.batch.end_sequence() <= batch.first_sequence())
+            && after.is_none_or(|(_, slot)| batch.end_sequence() <= slot.batch.first_sequence())
     }
 
     /// Puts a batch in its place.
-    pub(super) fn insert(&mut self, bid: Bid, slot: Slot) {
+    pub(crate) fn insert(&mut self, bid: Bid, slot: Slot<B>) {
         if bid <= self.held {
             return;
         }
@@ -405,7 +372,7 @@ impl SourceLog {
     }
 
     /// Follows the batches that are here without a gap.
-    pub(super) fn advance_held(&mut self) {
+    pub(crate) fn advance_held(&mut self) {
         while self.slots.contains_key(&self.held.next()) {
             self.held = self.held.next();
         }
@@ -428,7 +395,7 @@ impl SourceLog {
 /// The last batch of `source`'s log that `quorum` replicas have, with all before it.
 ///
 /// `durable[replica]` holds the heads that a replica has acknowledged; each counts once.
-pub(super) fn available_head(durable: &[Heads], source: usize, quorum: usize) -> Bid {
+pub(crate) fn available_head(durable: &[Heads], source: usize, quorum: usize) -> Bid {
     let mut heads: Vec<Bid> = durable.iter().map(|heads| heads[source]).collect();
     heads.sort_unstable_by(|a, b| b.cmp(a));
     if is_planted(Bug::AckCountedTwice) {

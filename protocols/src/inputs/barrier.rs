@@ -16,21 +16,20 @@
 use std::collections::BTreeMap;
 
 use pangea_core::ids::{NodeId, Ticket};
-use pangea_core::planted::{Bug, is_planted};
 use pangea_core::protocol::Cx;
 use pangea_core::txn::{Abort, Outcome, Program, SqlState};
 
-use super::Minerva;
 use super::messages::Message;
 use super::state::{Cut, ProposalName};
+use super::{Host, Inputs};
 
 /// More strict reads than this do not wait at a time: there is no coordinator, or it can't be
 /// reached.
-pub(super) const STRICT_READS_MAX: usize = 50_000;
+pub(crate) const STRICT_READS_MAX: usize = 50_000;
 
 /// Strict reads that wait, here and at peers.
 #[derive(Default)]
-pub(super) struct Barriers {
+pub(crate) struct Barriers {
     /// Arrived, and not yet told to a coordinator.
     pub arrived: Vec<Waiter>,
     /// Told to this coordinator, under the last token.
@@ -43,10 +42,12 @@ pub(super) struct Barriers {
     applied: ProposalName,
     /// At the coordinator: whom to tell of the next proposal, and their tokens.
     asking: BTreeMap<NodeId, u64>,
+    /// Need not wait any more.
+    released: Vec<Waiter>,
 }
 
 /// Something that waits for a fresh enough version.
-pub(super) enum Waiter {
+pub(crate) enum Waiter {
     /// A session that will read there.
     Session(Ticket),
     /// A read-only program.
@@ -63,8 +64,13 @@ impl Barriers {
     }
 
     /// Whether some replica waits for the next proposal.
-    pub(super) fn is_asked(&self) -> bool {
+    pub(crate) fn is_asked(&self) -> bool {
         !self.asking.is_empty()
+    }
+
+    /// Lets those that have just arrived go at once, which is wrong.
+    pub(crate) fn release_arrived(&mut self) {
+        self.released.append(&mut self.arrived);
     }
 
     /// Puts back those whose wait may be in vain.
@@ -78,65 +84,61 @@ impl Barriers {
     }
 }
 
-impl Minerva {
+impl<H: Host> Inputs<H> {
     /// A program that only reads waits for a fresh enough version, if there is room.
-    pub(super) fn await_fresh(&mut self, cx: &mut Cx<'_, Self>, ticket: Ticket, program: Program) {
-        if self.state.barriers.is_full() {
-            cx.mark("minerva.too_many_strict_reads");
+    pub(crate) fn await_fresh(&mut self, cx: &mut Cx<'_, H>, ticket: Ticket, program: Program) {
+        if self.barriers.is_full() {
+            cx.mark("inputs.too_many_strict_reads");
             return cx.reply(ticket, Outcome::Aborted(too_many_strict_reads()));
         }
-        self.state.barriers.arrived.push(Waiter::Program(ticket, program));
+        self.barriers.arrived.push(Waiter::Program(ticket, program));
     }
 
     /// Tells the coordinator that strict reads have arrived.
-    pub(super) fn request_barrier(&mut self, cx: &mut Cx<'_, Self>) {
-        if self.state.rejoin.is_some() {
+    pub(crate) fn request_barrier(&mut self, cx: &mut Cx<'_, H>) {
+        if self.rejoin.is_some() {
             return;
         }
         let Some(leader) = self.agreement().leader() else { return };
-        let barriers = &mut self.state.barriers;
+        let barriers = &mut self.barriers;
         if barriers.requested.is_some() || barriers.arrived.is_empty() {
             return;
-        }
-        if is_planted(Bug::FreshWithoutCut) && self.state.execution.in_flight.is_empty() {
-            let arrived = std::mem::take(&mut barriers.arrived);
-            return self.release(cx, arrived);
         }
         barriers.token += 1;
         let token = barriers.token;
         barriers.requested = Some((leader, std::mem::take(&mut barriers.arrived)));
-        if leader == self.state.me {
+        if leader == self.me {
             barriers.asking.insert(leader, token);
         } else {
-            cx.send(leader, Message::BarrierRequest { token });
+            cx.send(leader, Message::BarrierRequest { token }.into());
         }
     }
 
     /// A replica has strict reads: the next cut is proposed after they arrived.
-    pub(super) fn on_barrier_request(&mut self, from: NodeId, token: u64) {
-        self.state.barriers.asking.insert(from, token);
+    pub(crate) fn on_barrier_request(&mut self, from: NodeId, token: u64) {
+        self.barriers.asking.insert(from, token);
     }
 
     /// The coordinator has just proposed: tells who asked before.
-    pub(super) fn answer_barriers(&mut self, cx: &mut Cx<'_, Self>) {
-        let name = self.state.cut.last_proposal;
-        for (node, token) in std::mem::take(&mut self.state.barriers.asking) {
-            if node == self.state.me {
+    pub(crate) fn answer_barriers(&mut self, cx: &mut Cx<'_, H>) {
+        let name = self.cut.last_proposal;
+        for (node, token) in std::mem::take(&mut self.barriers.asking) {
+            if node == self.me {
                 self.on_barrier(cx, token, name);
             } else {
                 let ProposalName { incarnation, nonce, .. } = name;
-                cx.send(node, Message::Barrier { token, incarnation, nonce });
+                cx.send(node, Message::Barrier { token, incarnation, nonce }.into());
             }
         }
     }
 
     /// The coordinator tells which proposal of its own the reads wait for.
-    pub(super) fn on_barrier(&mut self, cx: &mut Cx<'_, Self>, token: u64, name: ProposalName) {
-        let barriers = &mut self.state.barriers;
+    pub(crate) fn on_barrier(&mut self, cx: &mut Cx<'_, H>, token: u64, name: ProposalName) {
+        let barriers = &mut self.barriers;
         match barriers.requested.take() {
             Some((leader, waiters)) if leader == name.proposer && token == barriers.token => {
                 if barriers.applied.is_at_or_after(name) {
-                    cx.mark("minerva.barrier_after_its_cut");
+                    cx.mark("inputs.barrier_after_its_cut");
                     self.release(cx, waiters);
                 } else {
                     barriers.proposed.push((name, waiters));
@@ -148,20 +150,20 @@ impl Minerva {
     }
 
     /// A proposal was decided: what waits for one of another run asks again.
-    pub(super) fn note_coordinator(&mut self, cx: &mut Cx<'_, Self>, name: ProposalName) {
+    pub(crate) fn note_coordinator(&mut self, cx: &mut Cx<'_, H>, name: ProposalName) {
         let is_other = |waited: ProposalName| {
             (waited.proposer, waited.incarnation) != (name.proposer, name.incarnation)
         };
-        if self.state.barriers.recall(is_other) {
-            cx.mark("minerva.barrier_again");
+        if self.barriers.recall(is_other) {
+            cx.mark("inputs.barrier_again");
         }
         self.request_barrier(cx);
     }
 
     /// Asks again when the coordinator has changed, or a request to it may have been lost.
-    pub(super) fn retry_barriers(&mut self, cx: &mut Cx<'_, Self>, lost: Option<NodeId>) {
+    pub(crate) fn retry_barriers(&mut self, cx: &mut Cx<'_, H>, lost: Option<NodeId>) {
         let leader = self.agreement().leader();
-        let barriers = &mut self.state.barriers;
+        let barriers = &mut self.barriers;
         let is_in_vain = |asked: NodeId| Some(asked) != leader || Some(asked) == lost;
         if barriers.requested.as_ref().is_some_and(|(asked, _)| is_in_vain(*asked)) {
             let (_, waiters) = barriers.requested.take().expect("looked at above");
@@ -172,8 +174,8 @@ impl Minerva {
     }
 
     /// Epochs were skipped, and with them cuts that strict reads may wait for: all ask again.
-    pub(super) fn ask_for_barriers_again(&mut self, cx: &mut Cx<'_, Self>) {
-        let barriers = &mut self.state.barriers;
+    pub(crate) fn ask_for_barriers_again(&mut self, cx: &mut Cx<'_, H>) {
+        let barriers = &mut self.barriers;
         barriers.recall(|_| true);
         if let Some((_, waiters)) = barriers.requested.take() {
             barriers.arrived.extend(waiters);
@@ -182,35 +184,39 @@ impl Minerva {
     }
 
     /// An epoch was applied: lets the reads go that waited for its cut.
-    pub(super) fn release_barriers(&mut self, cx: &mut Cx<'_, Self>, cut: &Cut) {
-        let before = std::mem::replace(&mut self.state.barriers.applied, cut.name);
+    pub(crate) fn release_barriers(&mut self, cx: &mut Cx<'_, H>, cut: &Cut<H::Rules>) {
+        let before = std::mem::replace(&mut self.barriers.applied, cut.name);
         if before.nonce > 0 && before.proposer != cut.name.proposer {
-            cx.mark("minerva.coordinator_changed");
+            cx.mark("inputs.coordinator_changed");
         }
-        let all = std::mem::take(&mut self.state.barriers.proposed);
+        let all = std::mem::take(&mut self.barriers.proposed);
         for (name, waiters) in all {
             if cut.name.is_at_or_after(name) {
                 self.release(cx, waiters);
             } else {
-                self.state.barriers.proposed.push((name, waiters));
+                self.barriers.proposed.push((name, waiters));
             }
         }
     }
 
-    fn release(&mut self, cx: &mut Cx<'_, Self>, waiters: Vec<Waiter>) {
+    fn release(&mut self, cx: &mut Cx<'_, H>, waiters: Vec<Waiter>) {
         if !waiters.is_empty() {
-            cx.mark("minerva.barrier_released");
+            cx.mark("inputs.barrier_released");
         }
+        self.barriers.released.extend(waiters);
+    }
+
+    /// Lets those go that need not wait any more: tells sessions of the applied epoch, and returns
+    /// the programs, for the protocol to run there.
+    pub(crate) fn take_released(&mut self, cx: &mut Cx<'_, H>) -> Vec<(Ticket, Program)> {
         let mut reads = Vec::new();
-        for waiter in waiters {
+        for waiter in std::mem::take(&mut self.barriers.released) {
             match waiter {
-                Waiter::Session(ticket) => cx.fresh(ticket, self.state.cut.applied),
+                Waiter::Session(ticket) => cx.fresh(ticket, self.cut.applied),
                 Waiter::Program(ticket, program) => reads.push((ticket, program)),
             }
         }
-        if !reads.is_empty() {
-            self.read_snapshot(cx, &reads);
-        }
+        reads
     }
 }
 

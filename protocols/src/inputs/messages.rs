@@ -4,21 +4,20 @@ use bytes::{Buf, Bytes};
 use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::{NodeId, SnapshotVersion};
 use pangea_core::protocol::{Lane, Message as PeerMessage};
-use pangea_core::txn::Seen;
 
 use crate::agreement::Term;
 
-use super::batch::{Batch, Bid, Heads, TxnRecord, decode_heads, encode_heads};
+use super::{Batch, Bid, Heads, decode_heads, encode_heads};
 
 /// An agreement message that is larger than this takes the lane for large ones.
 const AGREEMENT_CONTROL_MAX: usize = 64 << 10;
 
 /// No batch, epoch or proposal has a number above this, so that one can be added to any of them.
 /// Local transactions end here too, and a batch holds at least one.
-pub(super) const NUMBER_MAX: u64 = 1 << 48;
+pub(crate) const NUMBER_MAX: u64 = 1 << 48;
 
 /// Whether these can be the log heads of so many replicas.
-pub(super) fn are_heads(heads: &[Bid], node_count: usize) -> bool {
+pub(crate) fn are_heads(heads: &[Bid], node_count: usize) -> bool {
     heads.len() == node_count && heads.iter().all(|head| head.0 <= NUMBER_MAX)
 }
 
@@ -338,44 +337,44 @@ impl Message {
     /// # Errors
     /// The name under which the refusal is counted. What the bytes of a batch, of a message of
     /// agreement or of a part of a checkpoint hold is looked at where they are read.
-    pub(super) fn check(&self, node_count: usize) -> Result<(), &'static str> {
+    pub(crate) fn check(&self, node_count: usize) -> Result<(), &'static str> {
         let is_node = |node: &NodeId| node.index() < node_count;
         let is_number = |number: u64| number <= NUMBER_MAX;
         let (is_sound, refused) = match self {
             Self::Batch { .. } | Self::Agreement { .. } | Self::BarrierRequest { .. } => {
                 return Ok(());
             }
-            Self::Ack { heads } => (are_heads(heads, node_count), "minerva.malformed_ack"),
-            Self::ProofOfAvailability { head } => (is_number(head.0), "minerva.malformed_proof"),
+            Self::Ack { heads } => (are_heads(heads, node_count), "inputs.malformed_ack"),
+            Self::ProofOfAvailability { head } => (is_number(head.0), "inputs.malformed_proof"),
             Self::Fetch { source, from, upto } => {
                 let is_range = from <= upto && is_number(upto.0);
-                (is_node(source) && is_range, "minerva.malformed_fetch")
+                (is_node(source) && is_range, "inputs.malformed_fetch")
             }
             Self::Gone { source, first } => {
-                (is_node(source) && is_number(first.0), "minerva.malformed_gone")
+                (is_node(source) && is_number(first.0), "inputs.malformed_gone")
             }
             Self::Progress { applied, durable, heads } => {
                 let are_numbers = is_number(applied.0) && is_number(durable.0);
-                (are_numbers && are_heads(heads, node_count), "minerva.malformed_progress")
+                (are_numbers && are_heads(heads, node_count), "inputs.malformed_progress")
             }
             Self::Greeting { birth, batches, promise, .. } => {
                 let is_sound = *birth != 0 && is_number(batches.0) && promise.is_sound(node_count);
-                (is_sound, "minerva.malformed_greeting")
+                (is_sound, "inputs.malformed_greeting")
             }
-            Self::Rejoin { birth, .. } => (*birth != 0, "minerva.malformed_rejoin"),
-            Self::Recollection { birth, .. } => (*birth != 0, "minerva.malformed_recollection"),
-            Self::Barrier { nonce, .. } => (is_number(*nonce), "minerva.malformed_barrier"),
+            Self::Rejoin { birth, .. } => (*birth != 0, "inputs.malformed_rejoin"),
+            Self::Recollection { birth, .. } => (*birth != 0, "inputs.malformed_recollection"),
+            Self::Barrier { nonce, .. } => (is_number(*nonce), "inputs.malformed_barrier"),
             Self::CheckpointRequest { transfer, index } => {
-                (is_number(*transfer.max(index)), "minerva.malformed_checkpoint_request")
+                (is_number(*transfer.max(index)), "inputs.malformed_checkpoint_request")
             }
             Self::CheckpointChunk { transfer, index, .. } => {
-                (is_number(*transfer.max(index)), "minerva.malformed_chunk")
+                (is_number(*transfer.max(index)), "inputs.malformed_chunk")
             }
             Self::CheckpointAck { transfer, index } => {
-                (is_number(*transfer.max(index)), "minerva.malformed_checkpoint_ack")
+                (is_number(*transfer.max(index)), "inputs.malformed_checkpoint_ack")
             }
             Self::CheckpointGone { transfer } => {
-                (is_number(*transfer), "minerva.malformed_checkpoint_gone")
+                (is_number(*transfer), "inputs.malformed_checkpoint_gone")
             }
         };
         if is_sound { Ok(()) } else { Err(refused) }
@@ -438,32 +437,16 @@ fn decode_small(tag: u8, from: &mut Reader<'_>) -> Result<Message, DecodeError> 
 }
 
 /// A batch that came in a message, decoded.
-pub(super) fn decode_batch(bytes: &Bytes, node_count: usize) -> Result<Batch, DecodeError> {
-    let batch = Batch::decode(bytes)?;
-    if batch.source.index() >= node_count {
+pub(crate) fn decode_batch<B: Batch>(bytes: &Bytes, node_count: usize) -> Result<B, DecodeError> {
+    let batch = B::decode(bytes)?;
+    if batch.source().index() >= node_count {
         return Err(DecodeError::new("batch source"));
     }
-    if !(1..=NUMBER_MAX).contains(&batch.bid.0) || batch.base.0 > NUMBER_MAX {
+    if !(1..=NUMBER_MAX).contains(&batch.bid().0) {
         return Err(DecodeError::new("batch number"));
     }
-    if !batch.records.iter().all(sees_its_own_past) {
-        return Err(DecodeError::new("batch record"));
-    }
+    batch.check()?;
     Ok(batch)
-}
-
-/// Whether every uncommitted write that a transaction saw is of an earlier one of its own source:
-/// no others are visible where it ran.
-fn sees_its_own_past(record: &TxnRecord) -> bool {
-    let Some((reads, _)) = record.learned() else { return true };
-    let points = reads.points.iter().map(|read| read.seen);
-    let rows = reads.ranges.iter().flat_map(|read| read.rows.iter().map(|(_, seen)| *seen));
-    points.chain(rows).all(|seen| match seen {
-        Seen::Local(writer) | Seen::LocalDeleted(writer) => {
-            writer.node() == record.txn.node() && writer < record.txn
-        }
-        Seen::Absent | Seen::At(_) => true,
-    })
 }
 
 #[cfg(test)]

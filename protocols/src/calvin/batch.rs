@@ -1,0 +1,234 @@
+//! A sequencer's batch, and the same in bytes (§3.1).
+//!
+//! A batch is encoded once, by its sequencer. The same bytes go to its log, to every peer, and to
+//! every peer's log.
+//!
+//! ```text
+//!   +--------+-----+----------------+-------+-----------+-----------+--
+//!   | source | bid | first sequence | count | request 0 | request 1 | ..
+//!   | u16    | u64 | u64            | var   |           |           |
+//!   +--------+-----+----------------+-------+-----------+-----------+--
+//!   request: what u8, then for
+//!     0 call                     procedure u16, args
+//!     1 call of known footprint  procedure u16, args, footprint
+//!     2 certified                read set, write count, writes
+//! ```
+
+use bytes::Bytes;
+use pangea_core::codec::{DecodeError, Reader, Writer};
+use pangea_core::ids::{NodeId, ProcedureId, TxnId};
+use pangea_core::txn::{Certified, Footprint, Program, ReadSet, Seen, Write};
+
+use crate::inputs;
+pub use crate::inputs::Bid;
+
+/// A transaction as it was asked for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Request {
+    /// Its name.
+    pub txn: TxnId,
+    /// What it is.
+    pub program: Program,
+    /// §3.2.1: what a reconnaissance found that it will touch, where its arguments don't tell.
+    pub footprint: Option<Footprint>,
+}
+
+/// One entry of a sequencer's log.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Batch {
+    /// The sequencer.
+    pub source: NodeId,
+    /// The batch's place in its log.
+    pub bid: Bid,
+    /// The number of the first request; the others follow without a gap.
+    pub first_sequence: u64,
+    /// The requests, in the order in which they came.
+    pub requests: Vec<Request>,
+}
+
+mod what {
+    pub const CALL: u8 = 0;
+    pub const CALL_WITH_FOOTPRINT: u8 = 1;
+    pub const CERTIFIED: u8 = 2;
+}
+
+impl Request {
+    /// About how many bytes it takes: what is reserved.
+    fn size_hint(&self) -> usize {
+        const BESIDE_ARGS: usize = 12;
+        match &self.program {
+            Program::Call { args, .. } => BESIDE_ARGS + args.len(),
+            Program::Certified(_) => BESIDE_ARGS,
+        }
+    }
+
+    fn encode(&self, out: &mut Vec<u8>) {
+        match (&self.program, &self.footprint) {
+            (Program::Call { procedure, args }, footprint) => {
+                let is_known = footprint.is_some();
+                out.put_u8(if is_known { what::CALL_WITH_FOOTPRINT } else { what::CALL });
+                out.put_u16(procedure.0);
+                out.put_bytes(args);
+                footprint.iter().for_each(|footprint| footprint.encode(out));
+            }
+            (Program::Certified(Certified { reads, writes }), None) => {
+                out.put_u8(what::CERTIFIED);
+                reads.encode(out);
+                out.put_varint(writes.len() as u64);
+                writes.iter().for_each(|write| write.encode(out));
+            }
+            (Program::Certified(_), Some(_)) => panic!("a certified one touches what it names"),
+        }
+    }
+
+    fn decode(txn: TxnId, from: &mut Reader<'_>, bytes: &Bytes) -> Result<Self, DecodeError> {
+        const WHAT: &str = "request";
+        let what = from.u8(WHAT)?;
+        if what == what::CERTIFIED {
+            let reads = ReadSet::decode(from)?;
+            let writes = (0..from.count(WHAT)?).map(|_| Write::decode(from));
+            let writes = writes.collect::<Result<_, _>>()?;
+            let program = Program::Certified(Certified { reads, writes });
+            return Ok(Self { txn, program, footprint: None });
+        }
+        if what != what::CALL && what != what::CALL_WITH_FOOTPRINT {
+            return Err(DecodeError::new(WHAT));
+        }
+        let procedure = ProcedureId(from.u16(WHAT)?);
+        let args = bytes.slice_ref(from.bytes(WHAT)?);
+        let is_known = what == what::CALL_WITH_FOOTPRINT;
+        let footprint = is_known.then(|| Footprint::decode(from)).transpose()?;
+        Ok(Self { txn, program: Program::Call { procedure, args }, footprint })
+    }
+}
+
+impl Batch {
+    /// The batch as bytes.
+    pub fn encode(&self) -> Bytes {
+        let requests: usize = self.requests.iter().map(Request::size_hint).sum();
+        let mut out = Vec::with_capacity(64 + requests);
+        out.put_u16(self.source.0);
+        out.put_u64(self.bid.0);
+        out.put_u64(self.first_sequence);
+        out.put_varint(self.requests.len() as u64);
+        self.requests.iter().for_each(|request| request.encode(&mut out));
+        out.into()
+    }
+}
+
+impl inputs::Batch for Batch {
+    fn source(&self) -> NodeId {
+        self.source
+    }
+
+    fn bid(&self) -> Bid {
+        self.bid
+    }
+
+    fn first_sequence(&self) -> u64 {
+        self.first_sequence
+    }
+
+    fn end_sequence(&self) -> u64 {
+        self.first_sequence + self.requests.len() as u64
+    }
+
+    // Arguments stay slices of `bytes`.
+    fn decode(bytes: &Bytes) -> Result<Self, DecodeError> {
+        let from = &mut Reader::new(bytes);
+        let source = NodeId(from.u16("batch source")?);
+        let bid = Bid(from.u64("batch id")?);
+        let first_sequence = from.u64("batch sequence")?;
+        let count = from.count("batch")?;
+        inputs::check_names(source, first_sequence, count)?;
+        let requests = (0..count as u64)
+            .map(|i| Request::decode(TxnId::new(source, first_sequence + i), from, bytes))
+            .collect::<Result<_, _>>()?;
+        if !from.is_empty() {
+            return Err(DecodeError::new("batch"));
+        }
+        Ok(Self { source, bid, first_sequence, requests })
+    }
+
+    fn check(&self) -> Result<(), DecodeError> {
+        match self.requests.iter().all(has_seen_what_is_final) {
+            true => Ok(()),
+            false => Err(DecodeError::new("request")),
+        }
+    }
+}
+
+/// Whether an interactive transaction has read committed versions alone: no others are visible.
+fn has_seen_what_is_final(request: &Request) -> bool {
+    let Program::Certified(Certified { reads, .. }) = &request.program else { return true };
+    let points = reads.points.iter().map(|read| read.seen);
+    let rows = reads.ranges.iter().flat_map(|read| read.rows.iter().map(|(_, seen)| *seen));
+    points.chain(rows).all(|seen| match seen {
+        Seen::Local(_) | Seen::LocalDeleted(_) => false,
+        Seen::Absent | Seen::At(_) => true,
+    })
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use inputs::Batch as _;
+    use pangea_core::ids::{SnapshotVersion, TableId};
+    use pangea_core::key::Key;
+    use pangea_core::txn::{Mode, PointLock, PointRead};
+    use pangea_core::value::Value;
+
+    /// One of each kind.
+    pub fn batch() -> Batch {
+        let table = TableId(1);
+        let key = Key::from(&b"k"[..]);
+        let seen = Seen::At(SnapshotVersion(3));
+        let points = vec![PointRead { table, key: key.clone(), seen }];
+        let reads = ReadSet { points, ranges: vec![] };
+        let value = Some(Value::copy_from(b"v"));
+        let writes = vec![Write { table, key: key.clone(), value }];
+        let lock = PointLock { table, key, mode: Mode::Exclusive };
+        let footprint = Some(Footprint::new(vec![lock], vec![]));
+        let call = Program::Call { procedure: ProcedureId(2), args: Bytes::from_static(b"args") };
+        let all = [
+            (call.clone(), None),
+            (call, footprint),
+            (Program::Certified(Certified { reads, writes }), None),
+        ];
+        let source = NodeId(2);
+        let request = |(i, (program, footprint))| {
+            let txn = TxnId::new(source, 40 + i as u64);
+            Request { txn, program, footprint }
+        };
+        let requests = all.into_iter().enumerate().map(request).collect();
+        Batch { source, bid: Bid(7), first_sequence: 40, requests }
+    }
+
+    #[test]
+    fn a_batch_survives_its_encoding_and_a_cut_one_is_refused() {
+        let bytes = batch().encode();
+        assert_eq!(Batch::decode(&bytes), Ok(batch()));
+        assert_eq!(batch().check(), Ok(()));
+        for len in 0..bytes.len() {
+            assert!(Batch::decode(&bytes.slice(..len)).is_err(), "cut at {len}");
+        }
+    }
+
+    #[test]
+    fn an_interactive_transaction_that_saw_what_is_not_committed_is_refused() {
+        let mut batch = batch();
+        let Program::Certified(certified) = &mut batch.requests[2].program else { panic!() };
+        certified.reads.points[0].seen = Seen::Local(TxnId::new(NodeId(2), 1));
+        assert!(batch.check().is_err());
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn a_batch_with_a_flipped_byte_never_panics(at in 0usize..200, flip in 1u8..=255) {
+            let mut bytes = batch().encode().to_vec();
+            let at = at % bytes.len();
+            bytes[at] ^= flip;
+            let _ = Batch::decode(&bytes.into());
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! The serial order of an epoch (§3.1): its sequencers' batches, round robin.
+
+use std::sync::Arc;
+
+use pangea_core::planted::{Bug, is_planted};
+
+use super::batch::Batch;
+
+/// Puts an epoch's batches, which are sorted by sequencer and then by place, in their serial order:
+/// the first of each sequencer, then the second of each, and so on. One that takes many requests
+/// does not hold up the others.
+pub(super) fn round_robin(batches: Vec<Arc<Batch>>, first_of_all: u16) -> Vec<Arc<Batch>> {
+    let mut placed: Vec<(usize, Arc<Batch>)> = Vec::with_capacity(batches.len());
+    for batch in batches {
+        let turn = match placed.last() {
+            Some((turn, before)) if before.source == batch.source => turn + 1,
+            _ => 0,
+        };
+        placed.push((turn, batch));
+    }
+    // Stable: within a turn they stay sorted by sequencer.
+    placed.sort_by_key(|(turn, batch)| {
+        let is_first = is_planted(Bug::RoundRobinDiffers) && batch.source.0 == first_of_all;
+        (*turn, !is_first)
+    });
+    placed.into_iter().map(|(_, batch)| batch).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inputs::Bid;
+    use pangea_core::ids::NodeId;
+
+    #[test]
+    fn sequencers_take_turns_by_batch() {
+        let batch = |(source, bid)| {
+            let (source, bid) = (NodeId(source), Bid(bid));
+            Arc::new(Batch { source, bid, first_sequence: 1, requests: Vec::new() })
+        };
+        let of = |places: &[(u16, u64)]| places.iter().copied().map(batch).collect();
+        let places = |batches: Vec<Arc<Batch>>| -> Vec<(u16, u64)> {
+            batches.iter().map(|batch| (batch.source.0, batch.bid.0)).collect()
+        };
+        let sorted = of(&[(0, 7), (1, 2), (1, 3), (1, 4), (4, 9), (4, 10)]);
+        let turns = [(0, 7), (1, 2), (4, 9), (1, 3), (4, 10), (1, 4)];
+        assert_eq!(places(round_robin(sorted, 4)), turns);
+        assert_eq!(places(round_robin(Vec::new(), 0)), []);
+    }
+}

@@ -1,0 +1,180 @@
+//! Calvin: sequence first, then execute.
+//!
+//! From "Calvin: Fast Distributed Transactions for Partitioned Database Systems". Every replica is
+//! a sequencer: it takes requests, and every 10 ms makes a batch of them. The batches of all
+//! sequencers are replicated and agreed on before anything runs, and that is their serial order.
+//! Then every replica runs every transaction with locks that are granted strictly in that order,
+//! so all come to the same state, nothing deadlocks, and nothing is aborted for a conflict. There
+//! is no commit protocol: once the order is durable, so is every outcome.
+//!
+//! | phase | paper | file | messages | known after |
+//! |---|---|---|---|---|
+//! | reconnaissance | §3.2.1 | `sequencer.rs` | | what a transaction will touch whose keys depend on data |
+//! | sequencing | §3.1 | `sequencer.rs` | | a transaction's place in its sequencer's batches |
+//! | replication | §3.1.1, synchronous | [`crate::inputs`] | Batch, Ack, Fetch, Gone | f + 1 replicas have the batch |
+//! | agreement | §3.1.1, synchronous | [`crate::inputs`] | Agreement | which batches are this epoch's |
+//! | interleaving | §3.1 | `interleaving.rs` | | the serial order |
+//! | scheduling | §3.2 | `scheduler.rs` | | every outcome |
+//! | recovery | §5 | `recovery.rs` | | the state, from a checkpoint and the inputs after it |
+//!
+//! A transaction's way:
+//!
+//! ```text
+//!   client    sequencer                   peers                  coordinator
+//!     | submit  |                           |                       |
+//!     |-------->| [reconnaissance]          |                       |
+//!     |         | batch, 10 ms or 4 MB      |                       |
+//!     |         |== Batch ================> |== Batch ============> | persisted by each
+//!     |         | <---------------- Ack --> | ------------- Ack --> | f + 1 have it
+//!     |         |                           |                       | every 10 ms:
+//!     |         | <== agreement on the cut =|= agreement == cut === | a majority has it
+//!     |         | runs the batches round robin, in order; so does every replica
+//!     | <-------| outcome
+//! ```
+//!
+//! # Where this differs from the paper, and why
+//!
+//! - The data is not partitioned: each replica holds all of it. So there are no remote reads, and a
+//!   scheduler gets all batches.
+//! - Replication is synchronous. One agreement of the group says which batches of all sequencers an
+//!   epoch has, where the paper runs one for each partition and epoch; batches themselves are not
+//!   sent through it.
+//! - A transaction that leaves its footprint is run again in the same epoch, behind the transactions
+//!   beside which it was scheduled ([`pangea_core::exec::ordered`]), and not sequenced anew: it takes
+//!   no second round over the wide area. All replicas do so alike.
+//! - Ranges are locked too, so that scans see no phantoms; the paper leaves them out.
+//! - A read-only transaction takes no place in the order: it runs where it arrived, at a version that
+//!   holds all that was acknowledged before it (`reads`).
+//! - Interactive transactions are certified ([`pangea_core::txn::Certified`]): at their place in the
+//!   order they commit if what they read is still there.
+//!
+//! # Invariants
+//!
+//! - What the replicas have in common holds to those of [`crate::inputs`].
+//! - The state after an epoch follows from the state before it, the cut's batches and the code of
+//!   the procedures alone. So a cut names the code that it was proposed under ([`Rules`]).
+
+pub mod batch;
+#[cfg(test)]
+mod fuzz;
+mod header;
+mod interleaving;
+mod marks;
+mod options;
+mod recovery;
+mod scheduler;
+mod sequencer;
+mod state;
+
+use pangea_core::choice::{Guarantee, Variant};
+use pangea_core::protocol::{Cx, Input, Mark, Protocol, Setup, Status};
+
+use crate::inputs::{Event, Host};
+pub use crate::inputs::{Message, Timer};
+use batch::Batch;
+pub use header::Header;
+pub use options::{Options, Reads, Rules};
+use state::State;
+
+/// One replica.
+pub struct Calvin {
+    state: State,
+}
+
+impl Protocol for Calvin {
+    const NAME: &'static str = "calvin";
+    const NODES_MIN: usize = 1;
+    const REJOINS: bool = true;
+    const MARKS: &'static [Mark] = marks::ALL;
+    const VARIANTS: &'static [Variant] = options::VARIANTS;
+
+    type Header = Header;
+    type Message = Message;
+    type Timer = Timer;
+    type Options = Options;
+
+    fn guarantee(options: &Options) -> Guarantee {
+        options.guarantee()
+    }
+
+    fn drawn_options(rng: &mut fastrand::Rng) -> Options {
+        Options::drawn(rng)
+    }
+
+    fn new(setup: Setup<Self>) -> Self {
+        Self { state: State::new(setup) }
+    }
+
+    fn step(&mut self, cx: &mut Cx<'_, Self>, input: Input<Self>) {
+        let inputs = &mut self.state.inputs;
+        match input {
+            Input::Restart(durable) => self.on_restart(cx, durable),
+            Input::Submit(submissions) => self.on_submit(cx, submissions),
+            Input::Message { from, message } => {
+                let event = inputs.on_message(cx, from, message);
+                self.on_event(cx, event);
+            }
+            Input::Timer(Timer::Batch) => self.end_batch(cx),
+            Input::Timer(Timer::Epoch) => inputs.on_epoch_timeout(cx),
+            Input::Timer(Timer::Tick) => inputs.on_tick(cx),
+            Input::Timer(Timer::Fetch) => inputs.on_fetch_timeout(cx),
+            Input::Timer(Timer::Progress) => inputs.on_progress_timeout(cx),
+            Input::Timer(Timer::Rejoin) => inputs.on_rejoin_timeout(cx),
+            Input::Durable(position) => inputs.on_durable(cx, position),
+            Input::PeerUp(peer) => inputs.on_peer_up(cx, peer),
+            Input::PeerDown(peer) => inputs.on_peer_down(cx, peer),
+            Input::Checkpointed(version) => inputs.on_checkpointed(cx, version),
+            Input::Resume => self.go_on(cx),
+        }
+        self.read_released(cx);
+        self.state.inputs.settle_agreement(cx);
+        self.run_ready_epochs(cx);
+        if self.state.running.is_none() {
+            self.state.inputs.end_rejoin(cx);
+        }
+        if self.go_on_alone(cx) {
+            self.state.inputs.settle_agreement(cx);
+        }
+    }
+
+    fn status(&self) -> Status {
+        self.state.status()
+    }
+
+    fn invariants(&self) {
+        self.state.invariants();
+    }
+}
+
+impl Host for Calvin {
+    type Batch = Batch;
+    type Rules = Rules;
+}
+
+/// What is agreed on.
+type Cut = crate::inputs::Cut<Rules>;
+
+impl Calvin {
+    fn on_event(&mut self, cx: &mut Cx<'_, Self>, event: Option<Event<Self>>) {
+        match event {
+            None => {}
+            Some(Event::Ready) => self.end_batch(cx),
+            Some(Event::OwnBatch(batch)) => self.on_own_batch(&batch),
+            Some(Event::Checkpoint(incoming)) => self.on_checkpoint(cx, incoming),
+        }
+    }
+
+    /// The only replica of a cluster waits for nobody: what is there goes on at once, and what
+    /// comes meanwhile goes on together when that is done. Returns whether something was proposed.
+    fn go_on_alone(&mut self, cx: &mut Cx<'_, Self>) -> bool {
+        if !self.state.inputs.is_idle_alone() {
+            return false;
+        }
+        let own = self.state.inputs.own_log();
+        if own.durable == own.held && !self.state.sequencer.current.is_empty() {
+            self.end_batch(cx);
+        }
+        self.state.inputs.propose(cx);
+        self.state.inputs.cut.undecided() > 0
+    }
+}

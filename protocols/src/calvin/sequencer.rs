@@ -1,0 +1,176 @@
+//! Sequencing (§3.1): requests are put into batches as they come, and nothing is run.
+//!
+//! What a transaction will touch must be known before it is ordered. Most procedures tell it from
+//! their arguments. For the others a reconnaissance runs them on the last epoch, keeps nothing of
+//! it but the footprint (§3.2.1), and the scheduler looks whether it was right.
+
+use pangea_core::exec::optimistic;
+use pangea_core::exec::{Overlay, TXN_BYTES_MAX, check_size, is_footprint_declared};
+use pangea_core::ids::{Ticket, TxnId};
+use pangea_core::protocol::{Cx, Request as Wish, Submission};
+use pangea_core::txn::{Abort, Footprint, Outcome, Program, SqlState};
+use pangea_core::work::Work;
+
+use super::batch::{Batch, Request};
+use super::options::Reads;
+use super::state::InFlight;
+use super::{Calvin, Timer};
+use crate::inputs::weight::{self, as_many_as_fit};
+use crate::inputs::{IN_FLIGHT_MAX, Waiter, not_rejoined, too_many_in_flight};
+
+impl Calvin {
+    /// Takes what clients want.
+    pub(super) fn on_submit(&mut self, cx: &mut Cx<'_, Self>, submissions: Vec<Submission>) {
+        let mut reads = Vec::new();
+        for Submission { ticket, request } in submissions {
+            match request {
+                Wish::Commit(_) if self.state.inputs.rejoin.is_some() => {
+                    cx.mark("calvin.refused_while_rejoining");
+                    cx.reply(ticket, Outcome::Aborted(not_rejoined()));
+                }
+                Wish::Fresh => self.state.inputs.barriers.arrived.push(Waiter::Session(ticket)),
+                Wish::Commit(program) => self.take(cx, ticket, program, &mut reads),
+            }
+        }
+        if !reads.is_empty() {
+            self.read_snapshot(cx, &reads);
+        }
+        if !self.state.inputs.barriers.arrived.is_empty() {
+            self.state.inputs.request_barrier(cx);
+        }
+    }
+
+    /// Refuses what can't be taken, leaves what only reads in `reads` or lets it wait, and puts the
+    /// rest into the batch.
+    fn take(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        ticket: Ticket,
+        program: Program,
+        reads: &mut Vec<(Ticket, Program)>,
+    ) {
+        let sequencer = &self.state.sequencer;
+        let is_held = !self.state.inputs.greetings.is_ready
+            && sequencer.current_bytes >= self.state.options.batch_bytes;
+        if is_held || sequencer.in_flight.len() >= IN_FLIGHT_MAX {
+            cx.mark("calvin.too_many_in_flight");
+            return cx.reply(ticket, Outcome::Aborted(too_many_in_flight()));
+        }
+        let (procedure, args) = match &program {
+            Program::Call { procedure, args } => (*procedure, args),
+            Program::Certified(certified) => {
+                return match check_size(&certified.reads, &certified.writes) {
+                    Ok(()) => {
+                        cx.mark("calvin.certified");
+                        self.sequence(cx, ticket, program, None);
+                    }
+                    Err(abort) => cx.reply(ticket, Outcome::Aborted(abort)),
+                };
+            }
+        };
+        let registry = self.state.registry.clone();
+        let Some(code) = registry.procedure(procedure) else {
+            let message = format!("no procedure has number {procedure}");
+            let abort = Abort::new(SqlState::UNDEFINED_FUNCTION, message);
+            return cx.reply(ticket, Outcome::Aborted(abort));
+        };
+        if code.is_read_only(args) {
+            return match self.state.options.reads {
+                Reads::Snapshot => reads.push((ticket, program)),
+                Reads::Strict => self.state.inputs.await_fresh(cx, ticket, program),
+            };
+        }
+        let is_declared = is_footprint_declared(&registry, procedure, args);
+        let footprint = (!is_declared).then(|| self.reconnoitre(cx, &program));
+        self.sequence(cx, ticket, program, footprint);
+    }
+
+    /// §3.2.1: what a transaction would touch if it ran now.
+    fn reconnoitre(&mut self, cx: &mut Cx<'_, Self>, program: &Program) -> Footprint {
+        cx.mark("calvin.reconnoitred");
+        self.state.counters.txns_reconnoitred += 1;
+        cx.begin_work();
+        let (registry, applied) = (&self.state.registry, self.state.inputs.cut.applied);
+        let nothing = Overlay::new();
+        let found = optimistic::probe(registry, program, cx.store, applied, &nothing);
+        cx.end_work(Work::Probe, 1);
+        found
+    }
+
+    /// Gives a request its name and its place in the batch.
+    fn sequence(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        ticket: Ticket,
+        program: Program,
+        footprint: Option<Footprint>,
+    ) {
+        cx.mark("calvin.sequenced");
+        let inputs = &mut self.state.inputs;
+        let txn = TxnId::new(inputs.me, inputs.next_sequence);
+        inputs.next_sequence += 1;
+        let sequencer = &mut self.state.sequencer;
+        let is_first = sequencer.current.is_empty();
+        sequencer.current_bytes += weight::of_program(&program, footprint.as_ref());
+        sequencer.current.push(Request { txn, program, footprint });
+        sequencer.in_flight.push_back(InFlight { txn, ticket: Some(ticket) });
+        self.state.counters.txns_local += 1;
+        cx.named(ticket, txn.sequence());
+        if self.state.sequencer.current_bytes >= self.state.options.batch_bytes {
+            cx.mark("calvin.batch_full");
+            self.end_batch(cx);
+        } else if is_first {
+            cx.set_timer(Timer::Batch, self.state.options.epoch());
+        }
+    }
+
+    /// The sequencer's epoch is over: what was collected is a batch.
+    pub(super) fn end_batch(&mut self, cx: &mut Cx<'_, Self>) {
+        cx.clear_timer(Timer::Batch);
+        if !self.state.inputs.greetings.is_ready {
+            return;
+        }
+        let mut requests = std::mem::take(&mut self.state.sequencer.current);
+        let bytes = std::mem::take(&mut self.state.sequencer.current_bytes);
+        let bytes_max = self.state.options.batch_bytes;
+        // Before this replica was ready more may have come than a frame can hold.
+        let is_too_much = bytes > bytes_max + TXN_BYTES_MAX;
+        while !requests.is_empty() {
+            let weigh = |it: &Request| weight::of_program(&it.program, it.footprint.as_ref());
+            let fit = match is_too_much {
+                true => as_many_as_fit(requests.iter().map(weigh), bytes_max),
+                false => requests.len(),
+            };
+            let later = requests.split_off(fit);
+            self.send_batch(cx, std::mem::replace(&mut requests, later));
+        }
+    }
+
+    fn send_batch(&mut self, cx: &mut Cx<'_, Self>, requests: Vec<Request>) {
+        let first = requests.first().expect("a batch holds a request").txn;
+        let batch = Batch {
+            source: self.state.inputs.me,
+            bid: self.state.inputs.own_log().held.next(),
+            first_sequence: first.sequence(),
+            requests,
+        };
+        cx.begin_work();
+        let bytes = batch.encode();
+        cx.end_work(Work::Encode, bytes.len());
+        self.state.inputs.broadcast(cx, batch, bytes);
+    }
+
+    /// Runs read-only programs on the last epoch and answers at once.
+    fn read_snapshot(&self, cx: &mut Cx<'_, Self>, reads: &[(Ticket, Program)]) {
+        let nothing = Overlay::new();
+        self.state.inputs.read_snapshot(cx, &self.state.registry, &nothing, reads);
+    }
+
+    /// Runs what waited for a fresh enough version and need not any more.
+    pub(super) fn read_released(&mut self, cx: &mut Cx<'_, Self>) {
+        let reads = self.state.inputs.take_released(cx);
+        if !reads.is_empty() {
+            self.read_snapshot(cx, &reads);
+        }
+    }
+}

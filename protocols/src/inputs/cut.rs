@@ -1,0 +1,279 @@
+//! Phase 3: epoch-based global commit (§3.4, Algorithm 3).
+//!
+//! Every epoch the coordinator, which is the leader of agreement, proposes the vector of log heads
+//! that are available. What is decided is the same sequence of cuts on every replica; the n-th
+//! decision is epoch n. A cut is applied when every batch up to it is here.
+//!
+//! The coordinator also proposes who is in the configuration. A replica that was not heard of for
+//! long is removed, so that nothing is kept for it any more; it comes back when it has caught up.
+//! The quorums stay those of the whole cluster: they say how many may fail, not how many have.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion};
+use pangea_core::planted::{Bug, is_planted};
+use pangea_core::protocol::Cx;
+use pangea_core::way::Phase;
+
+use super::messages::Message;
+use super::state::Cut;
+use super::{Host, Inputs, LogRecord, Timer};
+use crate::agreement::{self, Drained, Refused};
+
+/// More undecided proposals than this are not made: agreement is not keeping up.
+const UNDECIDED_MAX: u64 = 256;
+
+/// A removed replica is taken back when it is at most this many epochs behind.
+const READMIT_EPOCHS_BEHIND_MAX: u64 = 64;
+
+impl<H: Host> Inputs<H> {
+    /// Algorithm 3, ProposeConsensus.
+    pub(crate) fn on_epoch_timeout(&mut self, cx: &mut Cx<'_, H>) {
+        cx.set_timer(Timer::Epoch.into(), self.settings.epoch);
+        if self.agreement().is_leader() {
+            self.propose(cx);
+        }
+    }
+
+    /// Whether this is the only replica of a cluster, which waits for nobody, and it has proposed
+    /// nothing that is not decided.
+    pub(crate) fn is_idle_alone(&self) -> bool {
+        self.greetings.is_ready && self.cut.undecided() == 0 && self.agreement().is_alone()
+    }
+
+    /// Proposes a cut, where there is something new.
+    pub(crate) fn propose(&mut self, cx: &mut Cx<'_, H>) {
+        let term = self.agreement().term();
+        if self.cut.term != term && self.cut.undecided() > 0 {
+            cx.mark("inputs.proposals_lost");
+        }
+        self.cut.enter(term);
+        if self.cut.undecided() >= UNDECIDED_MAX {
+            return cx.mark("inputs.too_many_undecided");
+        }
+        let (removed, readmitted) = self.membership_changes(cx);
+        let cut = &mut self.cut;
+        let heads = if is_planted(Bug::CutPastGap) {
+            self.replication.logs.iter().map(|log| log.known).collect()
+        } else {
+            self.replication.available.clone()
+        };
+        let is_asked = self.barriers.is_asked();
+        let is_news = heads != cut.proposed || !removed.is_empty() || !readmitted.is_empty();
+        if !is_news && !is_asked {
+            return;
+        }
+        cut.last_proposal.nonce += 1;
+        cut.proposed.clone_from(&heads);
+        let name = cut.last_proposal;
+        let rules = self.settings.rules.clone();
+        cx.mark("inputs.cut_proposed");
+        self.agreement_mut().propose(Cut { name, rules, heads, removed, readmitted });
+        self.answer_barriers(cx);
+    }
+
+    /// Whom to remove and whom to take back.
+    fn membership_changes(&self, cx: &mut Cx<'_, H>) -> (Vec<NodeId>, Vec<NodeId>) {
+        let cut = &self.cut;
+        if cut.lacks_cuts() {
+            // What was changed meanwhile is not known here.
+            return (Vec::new(), Vec::new());
+        }
+        let silence = self.settings.removal;
+        let is_silent = |node: &NodeId| cx.now.at.since(cut.heard_at[node.index()]) >= silence;
+        let peers = || self.topology.peers_of(self.me);
+        let removed: Vec<_> =
+            peers().filter(|peer| cut.is_member[peer.index()] && is_silent(peer)).collect();
+        // The coordinator itself may be behind, and removed: it can lead before it is taken back.
+        let applied = &self.collection.applied;
+        let furthest = applied.iter().max().copied().unwrap_or_default().max(cut.applied);
+        let is_back = |node: &NodeId| {
+            let is_me = *node == self.me;
+            let applied = if is_me { cut.applied } else { applied[node.index()] };
+            let is_here = is_me || self.replication.is_up[node.index()] && !is_silent(node);
+            is_here && furthest.0 - applied.0 <= READMIT_EPOCHS_BEHIND_MAX
+        };
+        let is_away = |node: &NodeId| !cut.is_member[node.index()];
+        let nodes = self.topology.node_ids();
+        let readmitted: Vec<_> = nodes.filter(|node| is_away(node) && is_back(node)).collect();
+        if !removed.is_empty() {
+            cx.mark("inputs.remove_replica");
+        }
+        if !readmitted.is_empty() {
+            cx.mark("inputs.readmit_replica");
+        }
+        (removed, readmitted)
+    }
+
+    /// A peer's part in agreement.
+    pub(crate) fn on_agreement(&mut self, cx: &mut Cx<'_, H>, from: NodeId, bytes: &[u8]) {
+        if !self.greetings.is_ready {
+            return cx.mark("inputs.agreement_too_early");
+        }
+        let node_count = self.topology.node_count();
+        let is_sound = |cut: &Cut<H::Rules>| cut.is_sound(node_count);
+        if let Err(Refused(why)) = self.agreement_mut().on_message(from, bytes, &is_sound) {
+            cx.mark("inputs.agreement_refused");
+            cx.mark(why);
+        }
+    }
+
+    /// Lets agreement know that time passes.
+    pub(crate) fn on_tick(&mut self, cx: &mut Cx<'_, H>) {
+        cx.set_timer(Timer::Tick.into(), agreement::TICK);
+        if self.greetings.is_ready {
+            self.agreement_mut().on_tick();
+        }
+    }
+
+    /// Carries out what agreement wants done, and queues what it decided.
+    pub(crate) fn settle_agreement(&mut self, cx: &mut Cx<'_, H>) {
+        if !self.greetings.is_ready {
+            return;
+        }
+        let drained = self.agreement_mut().drain();
+        let Drained { records, messages, skipped, decided, is_decided_here } = drained;
+        if !records.is_empty() {
+            let encoded = postcard::to_stdvec(&records).expect("records in memory can be encoded");
+            let position = self.persist(cx, LogRecord::Agreement(encoded.into()));
+            self.cut.agreement_record = position;
+        }
+        // A message tells of records drained before it too.
+        let after = match is_planted(Bug::VoteBeforeFsync) {
+            true => LogPosition(0),
+            false => self.cut.agreement_record,
+        };
+        for (to, bytes) in messages {
+            cx.send_after(after, to, Message::Agreement { bytes: bytes.into() }.into());
+        }
+        if let Some(upto) = skipped.map(SnapshotVersion).filter(|u| *u > self.cut.applied) {
+            cx.mark("inputs.cuts_skipped");
+            self.cut.skip_to(upto);
+        }
+        for (number, cut) in decided {
+            let epoch = SnapshotVersion(number);
+            if is_decided_here {
+                self.cut.unsynced.push_back((after, epoch, cut));
+            } else {
+                self.queue_cut(cx, epoch, cut);
+            }
+        }
+        self.queue_synced_cuts(cx);
+    }
+
+    /// Queues what the only replica of a cluster has decided and now holds on disk.
+    fn queue_synced_cuts(&mut self, cx: &mut Cx<'_, H>) {
+        let synced = self.replication.synced;
+        let is_synced = |(at, ..): &mut (LogPosition, _, _)| *at <= synced;
+        while let Some((_, epoch, cut)) = self.cut.unsynced.pop_front_if(is_synced) {
+            self.queue_cut(cx, epoch, cut);
+        }
+    }
+
+    /// Algorithm 3, AgreementReached.
+    fn queue_cut(&mut self, cx: &mut Cx<'_, H>, epoch: SnapshotVersion, cut: Cut<H::Rules>) {
+        cx.mark("inputs.cut_decided");
+        self.cut.note_decided(cut.name);
+        self.note_coordinator(cx, cut.name);
+        if epoch <= self.cut.applied {
+            return;
+        }
+        let is_old = self.agreement().leader().is_some_and(|leader| leader != cut.name.proposer);
+        if is_old && is_planted(Bug::OldCutDropped) {
+            return;
+        }
+        for (log, head) in self.replication.logs.iter_mut().zip(&cut.heads) {
+            log.known = log.known.max(*head);
+        }
+        self.tell_reached(cx, Phase::Ordered, cut.heads[self.me.index()]);
+        self.cut.waiting.push_back((epoch, cut));
+    }
+
+    /// The next cut, if it is known and its batches are all here.
+    pub(crate) fn next_cut(&self, cx: &mut Cx<'_, H>) -> Option<(SnapshotVersion, Cut<H::Rules>)> {
+        let (epoch, cut) = self.cut.waiting.front()?;
+        let logs = || self.replication.logs.iter().zip(&cut.heads);
+        if *epoch != self.cut.applied.next() {
+            cx.mark("inputs.cut_waits_for_checkpoint");
+        } else if !logs().all(|(log, head)| log.held >= *head) {
+            cx.mark("inputs.cut_waits_for_batch");
+        } else if self.follows_rules(cx, *epoch, cut) {
+            return Some((*epoch, cut.clone()));
+        }
+        None
+    }
+
+    /// Whether a cut was proposed under what this node has. If not, the node ends.
+    pub(crate) fn follows_rules(
+        &self,
+        cx: &mut Cx<'_, H>,
+        epoch: SnapshotVersion,
+        cut: &Cut<H::Rules>,
+    ) -> bool {
+        let is_same = cut.rules == self.settings.rules;
+        if !is_same {
+            cx.stop(other_rules(epoch, &cut.rules));
+        }
+        is_same
+    }
+
+    /// The batches between the cut before and this one, by source and then by place in its log.
+    pub(crate) fn batches_of(&self, cut: &Cut<H::Rules>) -> Vec<Arc<H::Batch>> {
+        let from = &self.cut.heads;
+        let logs = self.replication.logs.iter().zip(from.iter().zip(&cut.heads));
+        let slots = logs
+            .filter(|(_, (from, upto))| from < upto)
+            .flat_map(|(log, (from, upto))| log.slots.range(from.next()..=*upto))
+            .map(|(_, slot)| slot);
+        if is_planted(Bug::ArrivalOrder) {
+            let mut slots: Vec<_> = slots.collect();
+            slots.sort_by_key(|slot| slot.position);
+            return slots.into_iter().map(|slot| slot.batch.clone()).collect();
+        }
+        slots.map(|slot| slot.batch.clone()).collect()
+    }
+
+    /// The epoch's writes are all in the store: moves on to it.
+    pub(crate) fn finish_epoch(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        epoch: SnapshotVersion,
+        cut: &Cut<H::Rules>,
+    ) {
+        for (head, cut_head) in self.cut.heads.iter_mut().zip(&cut.heads) {
+            let is_back = is_planted(Bug::HeadsGoBack);
+            *head = if is_back { *cut_head } else { (*head).max(*cut_head) };
+        }
+        cx.mark("inputs.epoch_applied");
+        self.apply_membership(cx, cut);
+        self.cut.applied = epoch;
+        self.cut.waiting.pop_front_if(|(waiting, _)| *waiting == epoch);
+        self.counters.epochs += 1;
+        cx.store.publish(epoch);
+    }
+
+    /// Changes who is in the configuration, as of the epoch that is being applied.
+    fn apply_membership(&mut self, cx: &mut Cx<'_, H>, cut: &Cut<H::Rules>) {
+        for node in &cut.removed {
+            self.cut.is_member[node.index()] = false;
+        }
+        for node in &cut.readmitted {
+            self.cut.is_member[node.index()] = true;
+        }
+        if cut.removed.contains(&self.me) {
+            cx.mark("inputs.was_removed");
+        }
+    }
+}
+
+/// The settings were changed while an epoch that was proposed under the old ones had not been
+/// applied here.
+fn other_rules(epoch: SnapshotVersion, rules: &impl Debug) -> String {
+    format!(
+        "epoch {} was proposed under other settings than this node has, and must be applied under \
+         those: {rules:?}. Start all nodes with them, let all reach the same version, stop them, \
+         and change the settings then",
+        epoch.0
+    )
+}

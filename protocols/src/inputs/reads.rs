@@ -1,0 +1,52 @@
+//! Programs that only read: they take no place in the order, and run where they arrived.
+
+use pangea_core::exec::{Overlay, optimistic};
+use pangea_core::ids::{Ticket, TxnId};
+use pangea_core::pool::each;
+use pangea_core::protocol::Cx;
+use pangea_core::txn::{Abort, Outcome, Program, Registry, SqlState};
+use pangea_core::work::Work;
+
+use super::{Host, Inputs};
+
+/// For fewer reads another worker is not woken.
+const READS_MIN: usize = 4;
+
+impl<H: Host> Inputs<H> {
+    /// Runs read-only programs on the applied epoch and answers at once: a snapshot version is
+    /// final and survives any f losses. `overlay` is laid over it, and has nothing in it.
+    pub(crate) fn read_snapshot(
+        &self,
+        cx: &mut Cx<'_, H>,
+        registry: &Registry,
+        overlay: &Overlay,
+        reads: &[(Ticket, Program)],
+    ) {
+        cx.mark("inputs.snapshot_read");
+        let (applied, store) = (self.cut.applied, cx.store);
+        let parts = cx.pool.workers().min(reads.len() / READS_MIN).max(1);
+        let part_len = reads.len().div_ceil(parts);
+        cx.begin_work();
+        let runs = each(cx.pool, parts, |part| {
+            let reads = reads.chunks(part_len).nth(part).unwrap_or_default();
+            let run = |program| optimistic::run(registry, program, store, applied, overlay);
+            reads.iter().map(|(_, program)| run(program)).collect::<Vec<_>>()
+        });
+        cx.end_work(Work::Execute, reads.len());
+        for ((ticket, _), run) in reads.iter().zip(runs.into_iter().flatten()) {
+            let outcome = match run.result {
+                Ok(_) if !run.writes.is_empty() => Outcome::Aborted(Abort::new(
+                    SqlState::INTERNAL_ERROR,
+                    "a procedure that is declared read-only wrote",
+                )),
+                Ok(result) => {
+                    // It takes no place in the order, so it has no name of its own.
+                    let txn = TxnId::new(self.me, 0);
+                    Outcome::Committed { txn, version: applied, result }
+                }
+                Err(abort) => Outcome::Aborted(abort),
+            };
+            cx.reply(*ticket, outcome);
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! About how many bytes a transaction takes in a batch. No less than it does: a frame has a limit.
+
+use pangea_core::key::KeyRange;
+use pangea_core::txn::{Footprint, Program, ReadSet, Write};
+
+/// What is beside a key: its table, version and lengths.
+const KEY_BYTES: usize = 32;
+
+/// Of what it is, with a footprint if one goes with it.
+pub(crate) fn of_program(program: &Program, footprint: Option<&Footprint>) -> usize {
+    match program {
+        Program::Call { args, .. } => KEY_BYTES + args.len() + footprint.map_or(0, of_footprint),
+        Program::Certified(certified) => of_sets(&certified.reads, &certified.writes),
+    }
+}
+
+/// Of what it read and wrote.
+pub(crate) fn of_sets(reads: &ReadSet, writes: &[Write]) -> usize {
+    let points: usize = reads.points.iter().map(|read| KEY_BYTES + read.key.len()).sum();
+    let rows = reads.ranges.iter().flat_map(|range| &range.rows);
+    let rows: usize = rows.map(|(key, _)| KEY_BYTES + key.len()).sum();
+    let ranges: usize = reads.ranges.iter().map(|read| of_range(&read.range)).sum();
+    let value = |write: &Write| write.value.as_ref().map_or(0, |value| value.len());
+    let writes: usize = writes.iter().map(|write| KEY_BYTES + write.key.len() + value(write)).sum();
+    points + rows + ranges + writes
+}
+
+fn of_footprint(footprint: &Footprint) -> usize {
+    let points = footprint.points.iter().map(|lock| KEY_BYTES + lock.key.len());
+    let ranges = footprint.ranges.iter().map(|lock| of_range(&lock.range));
+    points.sum::<usize>() + ranges.sum::<usize>()
+}
+
+fn of_range(range: &KeyRange) -> usize {
+    2 * KEY_BYTES + range.start.len() + range.end.as_ref().map_or(0, |end| end.len())
+}
+
+/// How many of these weights make a batch: so many bytes, or one transaction.
+pub(crate) fn as_many_as_fit(weights: impl Iterator<Item = usize>, bytes_max: usize) -> usize {
+    let mut bytes = 0;
+    let fit = weights.take_while(|weight| {
+        bytes += weight;
+        bytes <= bytes_max
+    });
+    fit.count().max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_holds_what_fits_and_one_transaction_at_least() {
+        assert_eq!(as_many_as_fit([10, 10, 10].into_iter(), 25), 2);
+        assert_eq!(as_many_as_fit([10, 10].into_iter(), 25), 2);
+        assert_eq!(as_many_as_fit([100, 10].into_iter(), 25), 1);
+    }
+}

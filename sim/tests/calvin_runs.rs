@@ -1,0 +1,93 @@
+//! Calvin under faults, for a few seeds; `pangea sim --protocol calvin --seeds` runs many.
+
+use std::num::NonZeroUsize;
+
+use pangea_core::time::Span;
+use pangea_protocols::calvin::{Calvin, Options, Reads};
+use pangea_sim::{RealTime, Report, Settings, run};
+
+fn settings(seed: u64, workload: &str) -> Settings {
+    let workload = workload.to_owned();
+    Settings { seed, workload, duration: Span::from_ms(5_000), ..Settings::default() }
+}
+
+/// Checkpoints so often that a run of seconds has some.
+fn options() -> Options {
+    Options { checkpoint_bytes: 200_000, ..Options::default() }
+}
+
+fn clean(settings: &Settings, options: &Options) -> Report {
+    let report = run::<Calvin>(settings, options).unwrap();
+    assert!(report.violation.is_none(), "{report}");
+    assert!(report.counts.committed > 0, "{report}");
+    report
+}
+
+fn marks(report: &Report, name: &str) -> u64 {
+    report.counts.marks.get(name).copied().unwrap_or(0)
+}
+
+#[test]
+fn calvin_is_strictly_serializable_and_loses_nothing_under_faults() {
+    for workload in ["list-append", "bank", "ranges"] {
+        for seed in 1_000..1_010 {
+            let real_time = RealTime::Ordered;
+            let settings = Settings { real_time, ..settings(seed, workload) };
+            let report = clean(&settings, &options());
+            let is_refusal =
+                |name: &str| name.contains("malformed") || name.starts_with("agreement.refused");
+            let refused: Vec<_> =
+                report.counts.marks.iter().filter(|(name, _)| is_refusal(name)).collect();
+            assert!(refused.is_empty(), "what a replica says is refused: {refused:?} {report}");
+        }
+    }
+}
+
+#[test]
+fn a_sequencer_that_is_alone_loses_nothing_under_faults() {
+    for workload in ["list-append", "bank", "tpcc"] {
+        for seed in 1_000..1_006 {
+            clean(&Settings { nodes: 1, ..settings(seed, workload) }, &options());
+        }
+    }
+}
+
+/// Payments by last name touch a customer that their arguments do not tell (§3.2.1).
+#[test]
+fn calvin_keeps_the_conditions_of_tpcc_under_faults() {
+    let found: u64 = (1_000..1_003)
+        .map(|seed| marks(&clean(&settings(seed, "tpcc"), &options()), "calvin.reconnoitred"))
+        .sum();
+    assert!(found > 0, "no transaction was looked at beforehand");
+}
+
+/// What a reconnaissance found is looked at again when the transaction's turn comes.
+#[test]
+fn a_transaction_whose_footprint_has_changed_runs_again_alike_everywhere() {
+    let options = Options { slice_txns: NonZeroUsize::new(64).unwrap(), epoch_ms: 60, ..options() };
+    let restarted: u64 = (1_000..1_010)
+        .map(|seed| {
+            let settings = Settings { clients_per_node: 8, lists: 10, ..settings(seed, "index") };
+            marks(&clean(&settings, &options), "calvin.restarted")
+        })
+        .sum();
+    assert!(restarted > 0, "none had to run again");
+}
+
+#[test]
+fn snapshot_reads_see_a_state_of_the_past() {
+    let options = Options { reads: Reads::Snapshot, ..options() };
+    for seed in 1_000..1_006 {
+        clean(&settings(seed, "list-append"), &options);
+    }
+}
+
+#[test]
+fn a_run_of_calvin_is_the_same_each_time() {
+    for (seed, workload) in [(1, "list-append"), (2, "bank"), (3, "ycsb-a")] {
+        let run = || clean(&settings(seed, workload), &options());
+        let (first, again) = (run(), run());
+        assert_eq!((first.digest, first.events), (again.digest, again.events), "{first}");
+        assert_eq!(first.history, again.history);
+    }
+}
