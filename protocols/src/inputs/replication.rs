@@ -224,8 +224,14 @@ impl<H: Host> Inputs<H> {
                 continue;
             }
             // An acknowledgement may come a shorter way than the batch, and a large batch that was
-            // asked for may be on its way over a slow link.
-            let doublings = asked.min(FETCH_DOUBLINGS_MAX);
+            // asked for may be on its way over a slow link. What a source sends comes in order:
+            // where nothing later has come, the batch is on its way too, behind what fills that
+            // link, and asked for it would come once more, behind what fills another's.
+            let is_on_its_way = self.replication.is_up[source.index()] && !log.has_gap();
+            let doublings = match is_on_its_way {
+                true => FETCH_DOUBLINGS_MAX,
+                false => asked.min(FETCH_DOUBLINGS_MAX),
+            };
             if cx.now.at.since(since).us < patience.us << doublings {
                 continue;
             }
@@ -349,6 +355,11 @@ impl<B: Batch> SourceLog<B> {
         } else {
             None
         }
+    }
+
+    /// Whether a batch is here that comes after one that is not.
+    fn has_gap(&self) -> bool {
+        self.slots.range(self.held.next()..).next().is_some()
     }
 
     /// Whether the batch's transactions are numbered between those of the batches before and after
