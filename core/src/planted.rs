@@ -95,6 +95,7 @@ bugs! {
     GrantedOutOfOrder, "granted-out-of-order", "One node's scheduler runs a slice backwards.";
     RoundRobinDiffers, "round-robin-differs", "Each node begins a turn with its own batch.";
     SlicesDiffer, "slices-differ", "One node runs its epochs in slices of another length.";
+    StrictReadsAtOnce, "strict-reads-at-once", "A strict read of a procedure waits for nothing.";
     ReplayedBySource, "replayed-by-source", "A restart runs an epoch's batches source by source.";
 }
 

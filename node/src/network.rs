@@ -111,14 +111,11 @@ impl Network for Transport {
     }
 }
 
-/// Equal on two nodes exactly when their procedures have the same numbers and their protocol has
-/// the same settings: both are part of what replicas decide alike.
+/// Equal on two nodes exactly when their procedures have the same numbers and do the same and their
+/// protocol has the same settings: both are part of what replicas decide alike.
 fn fingerprint(registry: &Registry, options: &impl std::fmt::Debug) -> u64 {
     let mut hash = Xxh3::new();
-    for name in registry.names() {
-        hash.update(&(name.len() as u64).to_le_bytes());
-        hash.update(name.as_bytes());
-    }
+    hash.update(&registry.code().0.to_le_bytes());
     hash.update(format!("{options:?}").as_bytes());
     hash.digest()
 }

@@ -6,12 +6,13 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use pangea_core::choice::Guarantee;
 use pangea_core::protocol::{Mark, Protocol};
 
 use crate::check::Violation;
 use crate::dice::Dice;
 use crate::report::{Counts, Report, wrapped};
-use crate::settings::Settings;
+use crate::settings::{RealTime, Settings};
 
 /// Failures after which a swarm stops: more say nothing new.
 const FAILURES_MAX: usize = 10;
@@ -64,7 +65,11 @@ pub fn drawn<P: Protocol>(seed: u64) -> (Settings, P::Options) {
     let drawn = Settings::drawn(seed);
     let nodes = drawn.nodes.max(P::NODES_MIN);
     let options = P::drawn_options(Dice::fork(seed, "options", 0).rng());
-    (Settings { nodes, ..drawn }, options)
+    let real_time = match P::guarantee(&options) {
+        Guarantee::StrictSerializable => RealTime::Ordered,
+        _ => drawn.real_time,
+    };
+    (Settings { nodes, real_time, ..drawn }, options)
 }
 
 /// Runs every seed of `seeds` with the same settings, on `threads` threads.

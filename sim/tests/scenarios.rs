@@ -1,9 +1,10 @@
-//! The scenarios of the repository, each for a few seeds, on Minerva.
+//! The scenarios of the repository, each for a few seeds, on each protocol.
 
 use std::path::{Path, PathBuf};
 
-use pangea_protocols::minerva::{Minerva, Options};
-use pangea_sim::{Scenario, Settings, run};
+use pangea_protocols::calvin::{self, Calvin};
+use pangea_protocols::minerva::{self, Minerva};
+use pangea_sim::{Report, Scenario, Settings, run};
 
 fn files() -> Vec<PathBuf> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scenarios");
@@ -25,11 +26,21 @@ fn every_scenario_passes_with_all_of_its_faults() {
             let settings = Settings { seed, ..Settings::default() };
             let settings = scenario.apply(settings).unwrap();
             let rules = settings.rules.as_ref().map_or(0, Vec::len) as u64;
-            let options = Options { checkpoint_bytes: 100_000, ..Options::default() };
-            let report = run::<Minerva>(&settings, &options).unwrap();
-            assert!(report.violation.is_none(), "{}: {report}", file.display());
-            assert_eq!(report.counts.faults.values().sum::<u64>(), rules, "{report}");
-            assert!(report.counts.committed > 0, "{report}");
+            for report in [minerva(&settings), calvin(&settings)] {
+                assert!(report.violation.is_none(), "{}: {report}", file.display());
+                assert_eq!(report.counts.faults.values().sum::<u64>(), rules, "{report}");
+                assert!(report.counts.committed > 0, "{report}");
+            }
         }
     }
+}
+
+fn minerva(settings: &Settings) -> Report {
+    let options = minerva::Options { checkpoint_bytes: 100_000, ..minerva::Options::default() };
+    run::<Minerva>(settings, &options).unwrap()
+}
+
+fn calvin(settings: &Settings) -> Report {
+    let options = calvin::Options { checkpoint_bytes: 300_000, ..calvin::Options::default() };
+    run::<Calvin>(settings, &options).unwrap()
 }

@@ -3,11 +3,12 @@
 use std::num::NonZeroUsize;
 
 use pangea_core::choice::{Guarantee, Variant};
+use pangea_core::ids::SnapshotVersion;
 use pangea_core::time::Span;
 use pangea_core::txn::CodeDigest;
 use serde::{Deserialize, Serialize};
 
-use crate::inputs::{Settings, within};
+use crate::inputs::{self, Settings, within};
 
 /// Calvin's settings, with the paper's values as defaults where it has them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,11 +52,30 @@ pub(super) const VARIANTS: &[Variant] = &[
 ];
 
 /// What the outcome of an epoch depends on beside its batches: how they are scheduled, and what the
-/// procedures do.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// procedures do. An epoch is scheduled as its cut says, whatever this node would have proposed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rules {
-    slice_txns: usize,
+    pub(super) slice_txns: NonZeroUsize,
     code: CodeDigest,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Self { slice_txns: NonZeroUsize::MIN, code: CodeDigest::default() }
+    }
+}
+
+impl inputs::Rules for Rules {
+    fn refuses(&self, epoch: SnapshotVersion, cut: &Self) -> Option<String> {
+        (self.code != cut.code).then(|| {
+            format!(
+                "epoch {} was proposed where procedures do something else than in this program, and \
+                 must be run as there. Start all nodes with the program that proposed it; to take \
+                 the data to another one, dump it there and restore it here",
+                epoch.0
+            )
+        })
+    }
 }
 
 /// What a read that changes nothing sees.
@@ -113,7 +133,7 @@ impl Options {
             chunk_bytes: self.chunk_bytes,
             removal: Span::from_ms(self.removal_ms),
             cuts_kept: self.cuts_kept,
-            rules: Rules { slice_txns: self.slice_txns.get(), code },
+            rules: Rules { slice_txns: self.slice_txns, code },
         }
     }
 

@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::SnapshotVersion;
-use pangea_core::planted::{Bug, is_planted};
 use pangea_core::protocol::{Cx, Durable};
 use pangea_core::txn::Outcome;
 
@@ -74,9 +73,6 @@ impl Calvin {
 
     /// Writes down that an epoch is run, so that a restart need not ask the others for it.
     pub(super) fn log_epoch(&mut self, cx: &mut Cx<'_, Self>, epoch: SnapshotVersion, cut: &Cut) {
-        if is_planted(Bug::EpochNotLogged) {
-            return;
-        }
         let record = EpochRecord { epoch, cut: cut.clone() };
         self.state.inputs.log_epoch(cx, epoch, record.encode().into());
     }

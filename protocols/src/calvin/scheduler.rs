@@ -34,6 +34,10 @@ use crate::inputs::Batch as _;
 /// has to run it again.
 const RUN_BYTES: usize = 1_024;
 
+/// When a step has run so many transactions of small epochs it begins no other: where many have
+/// waited, what is urgent must not wait for all of them.
+const STEP_TXNS_MAX: u64 = 64;
+
 /// An epoch that is being run, in slices, one a step, so that a large epoch does not hold up what
 /// the next ones need: batches, acknowledgements, agreement.
 pub(super) struct Running {
@@ -73,8 +77,12 @@ impl Running {
 impl Calvin {
     /// Runs the epochs whose batches are all here, in order.
     pub(super) fn run_ready_epochs(&mut self, cx: &mut Cx<'_, Self>) {
+        let before = self.state.counters.txns_committed;
         while self.state.running.is_none() {
             let Some((epoch, cut)) = self.state.inputs.next_cut(cx) else { return };
+            if self.state.counters.txns_committed - before >= STEP_TXNS_MAX {
+                return cx.resume();
+            }
             self.log_epoch(cx, epoch, &cut);
             self.begin_epoch(cx, epoch, cut);
         }
@@ -102,7 +110,7 @@ impl Calvin {
         let Some(mut running) = self.state.running.take() else { return };
         let len_max = match is_planted(Bug::SlicesDiffer) && self.state.inputs.me.0 == 0 {
             true => 1,
-            false => self.state.options.slice_txns.get(),
+            false => running.cut.rules.slice_txns.get(),
         };
         let slice = running.slice(len_max);
         cx.begin_work();
@@ -197,7 +205,7 @@ impl Calvin {
             }
         };
         let first_run = match finished.passes {
-            1 => FirstRun::Stood,
+            1 => FirstRun::Absent,
             _ => FirstRun::Fell(None),
         };
         cx.reply_of_run(ticket, outcome, first_run);

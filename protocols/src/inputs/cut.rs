@@ -8,7 +8,6 @@
 //! long is removed, so that nothing is kept for it any more; it comes back when it has caught up.
 //! The quorums stay those of the whole cluster: they say how many may fail, not how many have.
 
-use std::fmt::Debug;
 use std::sync::Arc;
 
 use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion};
@@ -18,7 +17,7 @@ use pangea_core::way::Phase;
 
 use super::messages::Message;
 use super::state::Cut;
-use super::{Host, Inputs, LogRecord, Timer};
+use super::{Host, Inputs, LogRecord, Rules, Timer};
 use crate::agreement::{self, Drained, Refused};
 
 /// More undecided proposals than this are not made: agreement is not keeping up.
@@ -211,11 +210,10 @@ impl<H: Host> Inputs<H> {
         epoch: SnapshotVersion,
         cut: &Cut<H::Rules>,
     ) -> bool {
-        let is_same = cut.rules == self.settings.rules;
-        if !is_same {
-            cx.stop(other_rules(epoch, &cut.rules));
-        }
-        is_same
+        let refused = self.settings.rules.refuses(epoch, &cut.rules);
+        let is_followed = refused.is_none();
+        refused.into_iter().for_each(|why| cx.stop(why));
+        is_followed
     }
 
     /// The batches between the cut before and this one, by source and then by place in its log.
@@ -265,15 +263,4 @@ impl<H: Host> Inputs<H> {
             cx.mark("inputs.was_removed");
         }
     }
-}
-
-/// The settings were changed while an epoch that was proposed under the old ones had not been
-/// applied here.
-fn other_rules(epoch: SnapshotVersion, rules: &impl Debug) -> String {
-    format!(
-        "epoch {} was proposed under other settings than this node has, and must be applied under \
-         those: {rules:?}. Start all nodes with them, let all reach the same version, stop them, \
-         and change the settings then",
-        epoch.0
-    )
 }

@@ -97,11 +97,9 @@ pub trait Host: Protocol<Message: From<Message>, Timer: From<Timer>> {
 pub trait Rules:
     Clone + Debug + Default + PartialEq + Send + Serialize + DeserializeOwned + 'static
 {
-}
-
-impl<T> Rules for T where
-    T: Clone + Debug + Default + PartialEq + Send + Serialize + DeserializeOwned + 'static
-{
+    /// Why a node with these can't apply an epoch whose cut was proposed under those of `cut`, and
+    /// what to do; nothing if it can.
+    fn refuses(&self, epoch: SnapshotVersion, cut: &Self) -> Option<String>;
 }
 
 /// Some transactions of one source, in their order: an entry of its log.

@@ -18,7 +18,7 @@ use bytes::Bytes;
 use pangea_core::ids::{LogPosition, NodeId};
 use pangea_core::planted::{Bug, is_planted};
 use pangea_core::protocol::Cx;
-use pangea_core::time::Span;
+use pangea_core::time::{Span, Timestamp};
 use pangea_core::way::Phase;
 use pangea_core::work::Work;
 
@@ -38,6 +38,10 @@ const FETCH_BATCHES_MAX: u64 = 4_096;
 
 /// A batch that does not come is asked for half as often each time, down to a 16th.
 const FETCH_DOUBLINGS_MAX: u32 = 4;
+
+/// A source of which nothing new has come for so many times the wait for a missing batch is not
+/// taken to be sending what is missing. A batch of 4 MB takes this long over a full connection.
+const STREAM_PATIENCE: u64 = 4;
 
 /// A batch that is further ahead of what is here without gaps is not kept: it is asked for again
 /// when its turn comes.
@@ -97,10 +101,13 @@ impl<H: Host> Inputs<H> {
         } else {
             cx.mark("inputs.batch_from_another");
         }
-        let log = &self.replication.logs[source.index()];
+        let log = &mut self.replication.logs[source.index()];
         if let Some(refused) = log.refuses(&batch) {
             cx.mark(refused);
             return None;
+        }
+        if from == source {
+            log.heard_at = cx.now.at;
         }
         if bid != log.held.next() {
             cx.mark("inputs.batch_after_gap");
@@ -223,19 +230,17 @@ impl<H: Host> Inputs<H> {
                 log.missing = Missing { bid: first_missing, since: cx.now.at, asked: 0 };
                 continue;
             }
+            if self.replication.is_up[source.index()] && log.is_streaming(cx.now.at, patience) {
+                continue;
+            }
             // An acknowledgement may come a shorter way than the batch, and a large batch that was
-            // asked for may be on its way over a slow link. What a source sends comes in order:
-            // where nothing later has come, the batch is on its way too, behind what fills that
-            // link, and asked for it would come once more, behind what fills another's.
-            let is_on_its_way = self.replication.is_up[source.index()] && !log.has_gap();
-            let doublings = match is_on_its_way {
-                true => FETCH_DOUBLINGS_MAX,
-                false => asked.min(FETCH_DOUBLINGS_MAX),
-            };
+            // asked for may be on its way over a slow link.
+            let doublings = asked.min(FETCH_DOUBLINGS_MAX);
             if cx.now.at.since(since).us < patience.us << doublings {
                 continue;
             }
             log.missing = Missing { since: cx.now.at, asked: asked + 1, ..log.missing };
+            log.fetched_upto = log.fetched_upto.max(log.known);
             let last = log.slots.keys().next_back().copied().unwrap_or_default();
             let next_held = log.slots.range(first_missing..).next().map(|(bid, _)| bid.0 - 1);
             let upto = next_held.unwrap_or(log.known.0.max(last.0));
@@ -357,9 +362,14 @@ impl<B: Batch> SourceLog<B> {
         }
     }
 
-    /// Whether a batch is here that comes after one that is not.
-    fn has_gap(&self) -> bool {
-        self.slots.range(self.held.next()..).next().is_some()
+    /// Whether what is missing is on its way from its source: new batches keep coming from there, in
+    /// their order, and none of them is beyond a gap or was asked for. Asked for, it would come once
+    /// more, behind what fills another link, and hold up what comes there.
+    fn is_streaming(&self, now: Timestamp, patience: Span) -> bool {
+        let has_gap = self.slots.range(self.held.next()..).next().is_some();
+        let is_catching_up = self.held < self.fetched_upto;
+        let quiet = now.since(self.heard_at);
+        !has_gap && !is_catching_up && quiet.us < patience.us * STREAM_PATIENCE
     }
 
     /// Whether the batch's transactions are numbered between those of the batches before and after

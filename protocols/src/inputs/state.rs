@@ -50,6 +50,10 @@ pub(crate) struct SourceLog<B> {
     /// No transaction in a batch that was ever here has this number or a later one.
     pub next_sequence: u64,
     pub missing: Missing,
+    /// When a new batch last came from the source itself.
+    pub heard_at: Timestamp,
+    /// Batches up to this one were known when one was last asked for.
+    pub fetched_upto: Bid,
 }
 
 /// The first batch that is not here.
@@ -241,6 +245,8 @@ impl<B> Default for SourceLog<B> {
             known: Bid(0),
             next_sequence: 0,
             missing: Missing::default(),
+            heard_at: Timestamp::default(),
+            fetched_upto: Bid(0),
         }
     }
 }

@@ -6,10 +6,13 @@ use pangea_core::txn::{Footprint, Program, ReadSet, Write};
 /// What is beside a key: its table, version and lengths.
 const KEY_BYTES: usize = 32;
 
+/// The largest footprint that goes with a program, some ten thousand keys.
+const FOOTPRINT_BYTES_MAX: usize = 1 << 20;
+
 /// Of what it is, with a footprint if one goes with it.
 pub(crate) fn of_program(program: &Program, footprint: Option<&Footprint>) -> usize {
     match program {
-        Program::Call { args, .. } => KEY_BYTES + args.len() + footprint.map_or(0, of_footprint),
+        Program::Call { args, .. } => args.len() + footprint.map_or(0, of_footprint),
         Program::Certified(certified) => of_sets(&certified.reads, &certified.writes),
     }
 }
@@ -23,6 +26,13 @@ pub(crate) fn of_sets(reads: &ReadSet, writes: &[Write]) -> usize {
     let value = |write: &Write| write.value.as_ref().map_or(0, |value| value.len());
     let writes: usize = writes.iter().map(|write| KEY_BYTES + write.key.len() + value(write)).sum();
     points + rows + ranges + writes
+}
+
+/// A footprint that a run has found, if it is small enough to go with its program. Without it every
+/// replica finds it for itself, at the program's place in the order: that takes them time, and a
+/// batch is not larger than a frame can be.
+pub(crate) fn if_small(footprint: Footprint) -> Option<Footprint> {
+    Some(footprint).filter(|footprint| of_footprint(footprint) <= FOOTPRINT_BYTES_MAX)
 }
 
 fn of_footprint(footprint: &Footprint) -> usize {

@@ -172,7 +172,7 @@ impl Minerva {
             panic!("certified transactions carry their footprint");
         };
         let is_declared = is_footprint_declared(&self.state.registry, *procedure, args);
-        let footprint = (!is_declared).then(|| {
+        let found = (!is_declared).then(|| {
             cx.begin_work();
             let found = optimistic::probe(
                 &self.state.registry,
@@ -185,6 +185,7 @@ impl Minerva {
             found
         });
         cx.mark("minerva.probed");
+        let footprint = found.and_then(weight::if_small);
         let how = How::Ordered { footprint };
         let weight = weight_of(&program, &how);
         self.append(cx, Some(ticket), TxnPlan { program, how, weight }, Ok(Vec::new()));

@@ -251,6 +251,7 @@ impl Brain for Replica {
             let slots = slots
                 .map(|(bid, slot)| (*bid, exhaustive::digest(&slot.bytes), ahead(slot.position)));
             let missing = (log.missing.bid, log.missing.since, log.missing.asked);
+            let missing = (missing, log.heard_at, log.fetched_upto);
             let slots: Vec<_> = slots.collect();
             (slots, log.held, log.durable, log.collected, log.known, missing)
         });

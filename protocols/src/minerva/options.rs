@@ -3,10 +3,11 @@
 use std::num::NonZeroUsize;
 
 use pangea_core::choice::{Guarantee, Variant};
+use pangea_core::ids::SnapshotVersion;
 use pangea_core::time::Span;
 use serde::{Deserialize, Serialize};
 
-use crate::inputs::{Settings, within};
+use crate::inputs::{self, Settings, within};
 
 /// Minerva's settings, with the paper's values as defaults (§5.1), and switches for what goes
 /// beyond it, with the better one as default.
@@ -97,6 +98,21 @@ pub struct Rules {
     solver_nodes_max: u64,
     keep_uncommitted: bool,
     slice_txns: NonZeroUsize,
+}
+
+impl inputs::Rules for Rules {
+    /// They were changed while an epoch that was proposed under the old ones had not been applied
+    /// here.
+    fn refuses(&self, epoch: SnapshotVersion, cut: &Self) -> Option<String> {
+        (self != cut).then(|| {
+            format!(
+                "epoch {} was proposed under other settings than this node has, and must be \
+                 applied under those: {cut:?}. Start all nodes with them, let all reach the same \
+                 version, stop them, and change the settings then",
+                epoch.0
+            )
+        })
+    }
 }
 
 impl Default for Rules {
