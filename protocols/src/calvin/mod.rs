@@ -65,6 +65,8 @@ mod recovery;
 mod scheduler;
 mod sequencer;
 mod state;
+#[cfg(test)]
+mod tests;
 
 use pangea_core::choice::{Guarantee, Variant};
 use pangea_core::protocol::{Cx, Input, Mark, Protocol, Setup, Status};

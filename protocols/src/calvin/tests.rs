@@ -1,0 +1,151 @@
+//! A replica that is alone, step by step: what its log holds is run again by a later start, under the
+//! rules that it was agreed on under, or not at all.
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion, TableId, Ticket};
+use pangea_core::key::Key;
+use pangea_core::pool::Sequential;
+use pangea_core::protocol::{Cx, Durable, Effect, Input, Protocol, Request, Setup, Submission};
+use pangea_core::store::Store;
+use pangea_core::time::{ClockReading, Span, Timestamp};
+use pangea_core::topology::Topology;
+use pangea_core::txn::{Context, Outcome, Procedure, Program, Registry, Stop};
+use pangea_core::value::Value;
+
+use super::{Calvin, Header, Options};
+
+const TABLE: TableId = TableId(7);
+
+/// Adds its argument to what is in the one row that there is.
+struct Append(&'static str);
+
+impl Procedure for Append {
+    fn name(&self) -> &str {
+        self.0
+    }
+
+    fn run(&self, args: &[u8], cx: &mut dyn Context) -> Result<Vec<u8>, Stop> {
+        let before = cx.get(TABLE, b"row")?;
+        let mut row = before.map_or_else(Vec::new, |value| value.to_vec());
+        row.extend(args);
+        cx.put(TABLE, Key::from(&b"row"[..]), Value::copy_from(&row))?;
+        Ok(row)
+    }
+}
+
+/// What a start did: replies, records of the log, and why it ended itself.
+#[derive(Default)]
+struct Did {
+    replies: Vec<Outcome>,
+    stopped: Option<String>,
+}
+
+struct Node {
+    calvin: Calvin,
+    store: Arc<Store<Header>>,
+    log: Vec<(LogPosition, Bytes)>,
+    rng: fastrand::Rng,
+}
+
+impl Node {
+    /// Starts it with a log. Its procedures are called so.
+    fn start(log: Vec<(LogPosition, Bytes)>, name: &'static str, options: &Options) -> (Self, Did) {
+        let topology = Topology::one_node_per_region("t", &["a"], Span::ZERO);
+        let procedure: Arc<dyn Procedure> = Arc::new(Append(name));
+        let calvin = Calvin::new(Setup {
+            me: NodeId(0),
+            topology: Arc::new(topology),
+            registry: Arc::new(Registry::new([procedure])),
+            options: options.clone(),
+        });
+        let (store, rng) = (Arc::new(Store::new()), fastrand::Rng::with_seed(1));
+        let mut node = Self { calvin, store, log: log.clone(), rng };
+        let durable = Durable { records: log, ..Durable::default() };
+        let did = node.step(Input::Restart(durable));
+        (node, did)
+    }
+
+    /// Takes a step, and those that follow from it on a disk that syncs at once.
+    fn step(&mut self, input: Input<Calvin>) -> Did {
+        let (mut did, mut inputs) = (Did::default(), vec![input]);
+        while let Some(input) = inputs.pop() {
+            let now = ClockReading { at: Timestamp::from_us(1), uncertainty: Span::ZERO };
+            let mut effects = Vec::new();
+            let head = self.log.last().map_or(LogPosition(0), |(position, _)| *position);
+            let (rng, store) = (&mut self.rng, &self.store);
+            let mut cx = Cx::new(now, rng, store, &Sequential, head, &mut effects);
+            self.calvin.step(&mut cx, input);
+            self.calvin.invariants();
+            let mut persisted = None;
+            for effect in effects {
+                match effect {
+                    Effect::Persist { position, record } => {
+                        self.log.push((position, record.concat().into()));
+                        persisted = Some(position);
+                    }
+                    Effect::Reply { outcome, .. } => did.replies.push(outcome),
+                    Effect::Stop { reason } => did.stopped = Some(reason),
+                    Effect::Resume => inputs.push(Input::Resume),
+                    _ => {}
+                }
+            }
+            inputs.extend(persisted.map(Input::Durable));
+        }
+        did
+    }
+
+    fn append(&mut self, bytes: &[&'static [u8]]) -> Vec<Vec<u8>> {
+        let submission = |(i, bytes): (usize, &&'static [u8])| {
+            let (procedure, args) = (pangea_core::ids::ProcedureId(0), Bytes::from_static(bytes));
+            let request = Request::Commit(Program::Call { procedure, args });
+            Submission { ticket: Ticket(i as u64), request }
+        };
+        let did = self.step(Input::Submit(bytes.iter().enumerate().map(submission).collect()));
+        let result = |outcome: &Outcome| match outcome {
+            Outcome::Committed { result, .. } => result.clone(),
+            Outcome::Aborted(abort) => panic!("{abort:?}"),
+        };
+        did.replies.iter().map(result).collect()
+    }
+}
+
+#[test]
+fn requests_are_run_in_their_order_and_run_again_by_the_next_start() {
+    let options = Options::default();
+    let (mut node, _) = Node::start(Vec::new(), "append", &options);
+    assert_eq!(node.append(&[b"a", b"b"]), [b"a".to_vec(), b"ab".to_vec()]);
+    assert_eq!(node.append(&[b"c"]), [b"abc"]);
+    let version = node.store.published();
+    assert_eq!(version, SnapshotVersion(2), "an epoch for each");
+    let (again, did) = Node::start(node.log.clone(), "append", &options);
+    assert_eq!((did.stopped, did.replies), (None, Vec::new()), "nobody waits for them any more");
+    assert_eq!(again.store.published(), version);
+    assert_eq!(again.store.digest(version), node.store.digest(version));
+}
+
+/// The rule is part of what was agreed on, not of who reads it.
+#[test]
+fn an_epoch_is_scheduled_as_its_cut_says_whatever_the_setting_is_now() {
+    let options = Options { slice_txns: NonZeroUsize::MIN, ..Options::default() };
+    let (mut node, _) = Node::start(Vec::new(), "append", &options);
+    node.append(&[b"a", b"b", b"c"]);
+    let version = node.store.published();
+    let other = Options { slice_txns: NonZeroUsize::new(64).unwrap(), ..options };
+    let (again, did) = Node::start(node.log.clone(), "append", &other);
+    assert_eq!(did.stopped, None);
+    assert_eq!(again.store.digest(version), node.store.digest(version));
+}
+
+#[test]
+fn what_was_agreed_on_under_other_code_is_not_run() {
+    let options = Options::default();
+    let (mut node, _) = Node::start(Vec::new(), "append", &options);
+    node.append(&[b"a"]);
+    let (again, did) = Node::start(node.log.clone(), "append_otherwise", &options);
+    let why = did.stopped.expect("it ends itself");
+    assert!(why.contains("epoch 1") && why.contains("dump it there"), "{why}");
+    assert_eq!(again.store.published(), SnapshotVersion::ZERO, "and has run nothing");
+}
