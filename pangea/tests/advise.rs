@@ -65,7 +65,7 @@ fn work_in_some_regions_gets_a_table_and_three_sentences() {
     let passed = checked.iter().filter(|row| row["check"]["measured"].get("Ok").is_some()).count();
     assert!(passed == 1 && checked.len() <= 2, "{json}");
     let sentences = json["advice"]["sentences"].as_array().unwrap();
-    assert!(sentences[0].as_str().unwrap().starts_with("Take minerva"), "{sentences:?}");
+    assert!(sentences[0].as_str().unwrap().starts_with("Take "), "{sentences:?}");
     assert!(sentences[2].as_str().unwrap().contains("were predicted"), "{sentences:?}");
     assert_eq!(std::fs::read_dir(directory.path().join("nodes")).unwrap().count(), 0);
 }
@@ -86,8 +86,13 @@ fn a_sql_file_is_run_for_real_and_that_is_said() {
     assert!(output.status.success(), "{stderr}");
     assert!(stderr.contains("the simulator does not run"), "{stderr}");
     assert!(stdout.contains("measured on this machine"), "{stdout}");
-    assert!(stdout.contains("Take minerva with minerva.reads=strict"), "{stdout}");
-    assert!(stdout.contains("No other choice gives strict-serializable"), "{stdout}");
+    // Which of those that promise it is the fastest, the machine's hour decides.
+    let taken = stdout.lines().find(|line| line.starts_with("Take ")).unwrap_or_default();
+    let promised = ["minerva with minerva.reads=strict", "calvin"];
+    assert!(promised.iter().any(|name| taken.contains(name)), "{stdout}");
+    assert!(taken.contains("it is strict-serializable"), "{stdout}");
+    let rows = |name: &str| stdout.lines().filter(|line| line.contains(name)).count();
+    assert!(rows(" calvin ") >= 4 && rows(" minerva ") >= 5, "each with its variants: {stdout}");
 }
 
 #[test]
