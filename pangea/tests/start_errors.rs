@@ -80,7 +80,7 @@ fn a_file_that_makes_no_sense_is_refused_with_the_line_that_is_wrong() {
         ("[wan]", "[minerva]\nepoch_s = 1", 41, "epoch_s"),
         ("[wan]", "[wan]\njitter_ms = -1", 40, "jitter_ms = -1"),
         ("[wan]", "[minvera]\nepoch_ms = 1", 40, "`wan`, `minerva`"),
-        ("\"minerva\"", "\"calvin\"", 2, "there is no protocol \"calvin\"; there is minerva"),
+        ("\"minerva\"", "\"raft\"", 2, "there is no protocol \"raft\"; there is minerva, calvin"),
     ];
     for (at, bad, line, word) in cases {
         assert!(good.contains(at), "{at} is in the file");

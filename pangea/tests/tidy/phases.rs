@@ -77,7 +77,8 @@ fn files_of_table(text: &str) -> BTreeMap<String, usize> {
         };
         is_inside |= cells.starts_with(&["phase", "paper", "file"]);
         if let (true, Some(cell)) = (is_inside, cells.get(2)) {
-            let names = cell.split('`').skip(1).step_by(2);
+            // What lies beside the protocols is named by its module.
+            let names = cell.split('`').skip(1).step_by(2).filter(|name| name.ends_with(".rs"));
             files.extend(names.map(|name| (name.to_owned(), at + 1)));
         }
     }

@@ -39,14 +39,14 @@
 //! - Replication is synchronous. One agreement of the group says which batches of all sequencers an
 //!   epoch has, where the paper runs one for each partition and epoch; batches themselves are not
 //!   sent through it.
-//! - A transaction that leaves its footprint is run again in the same epoch, behind the transactions
-//!   beside which it was scheduled ([`pangea_core::exec::ordered`]), and not sequenced anew: it takes
-//!   no second round over the wide area. All replicas do so alike.
+//! - A transaction that leaves its footprint is run again in the same epoch, behind those beside
+//!   which it was scheduled ([`pangea_core::exec::ordered`]), and not sequenced anew: it takes no
+//!   second round over the wide area. All replicas do so alike.
 //! - Ranges are locked too, so that scans see no phantoms; the paper leaves them out.
-//! - A read-only transaction takes no place in the order: it runs where it arrived, at a version that
-//!   holds all that was acknowledged before it (`reads`).
-//! - Interactive transactions are certified ([`pangea_core::txn::Certified`]): at their place in the
-//!   order they commit if what they read is still there.
+//! - A read-only transaction takes no place in the order: it runs where it arrived, at a version
+//!   that holds all that was acknowledged before it (`reads`).
+//! - Interactive transactions are certified ([`pangea_core::txn::Certified`]): at their place in
+//!   the order they commit if what they read is still there.
 //!
 //! # Invariants
 //!

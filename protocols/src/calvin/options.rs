@@ -23,8 +23,8 @@ pub struct Options {
     pub batch_bytes: usize,
     /// What read-only procedures see: the last epoch here, or everything acknowledged anywhere.
     pub reads: Reads,
-    /// The scheduler locks and runs so many transactions at a time, between which the node does what
-    /// has arrived meanwhile. One that leaves its footprint runs again behind those.
+    /// The scheduler locks and runs so many transactions at a time, between which the node does
+    /// what has arrived meanwhile. One that leaves its footprint runs again behind those.
     pub slice_txns: NonZeroUsize,
     /// A checkpoint is taken when a restart would have about this much to read and to run again, in
     /// bytes of the log; a transaction that would be run counts as a kilobyte beside its request.
@@ -69,9 +69,9 @@ impl inputs::Rules for Rules {
     fn refuses(&self, epoch: SnapshotVersion, cut: &Self) -> Option<String> {
         (self.code != cut.code).then(|| {
             format!(
-                "epoch {} was proposed where procedures do something else than in this program, and \
-                 must be run as there. Start all nodes with the program that proposed it; to take \
-                 the data to another one, dump it there and restore it here",
+                "epoch {} was proposed where procedures do something else than in this program, \
+                 and must be run as there. Start all nodes with the program that proposed it; to \
+                 take the data to another one, dump it there and restore it here",
                 epoch.0
             )
         })

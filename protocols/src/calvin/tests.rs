@@ -1,5 +1,5 @@
-//! A replica that is alone, step by step: what its log holds is run again by a later start, under the
-//! rules that it was agreed on under, or not at all.
+//! A replica that is alone, step by step: what its log holds is run again by a later start, under
+//! the rules that it was agreed on under, or not at all.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;

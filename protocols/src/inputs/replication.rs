@@ -362,9 +362,9 @@ impl<B: Batch> SourceLog<B> {
         }
     }
 
-    /// Whether what is missing is on its way from its source: new batches keep coming from there, in
-    /// their order, and none of them is beyond a gap or was asked for. Asked for, it would come once
-    /// more, behind what fills another link, and hold up what comes there.
+    /// Whether what is missing is on its way from its source: new batches keep coming from there,
+    /// in their order, and none of them is beyond a gap or was asked for. Asked for, it would come
+    /// once more, behind what fills another link, and hold up what comes there.
     fn is_streaming(&self, now: Timestamp, patience: Span) -> bool {
         let has_gap = self.slots.range(self.held.next()..).next().is_some();
         let is_catching_up = self.held < self.fetched_upto;
