@@ -122,7 +122,7 @@ fn requests_are_run_in_their_order_and_run_again_by_the_next_start() {
     assert_eq!(version, SnapshotVersion(2), "an epoch for each");
     let (again, did) = Node::start(node.log.clone(), "append", &options);
     assert_eq!((did.stopped, did.replies), (None, Vec::new()), "nobody waits for them any more");
-    assert_eq!(again.store.published(), version);
+    assert!(again.store.published() >= version, "and perhaps one in which nothing is");
     assert_eq!(again.store.digest(version), node.store.digest(version));
 }
 
