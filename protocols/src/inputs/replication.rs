@@ -40,7 +40,8 @@ const FETCH_BATCHES_MAX: u64 = 4_096;
 const FETCH_DOUBLINGS_MAX: u32 = 4;
 
 /// A source of which nothing new has come for so many times the wait for a missing batch is not
-/// taken to be sending what is missing. A batch of 4 MB takes this long over a full connection.
+/// taken to be sending what is missing. Batches may be large and connections full, and then they
+/// come further apart than the wait itself.
 const STREAM_PATIENCE: u64 = 4;
 
 /// A batch that is further ahead of what is here without gaps is not kept: it is asked for again
