@@ -5,21 +5,44 @@ use std::sync::Arc;
 use resvg::tiny_skia::{Color, Pixmap, Transform};
 use resvg::usvg::{Options, Tree, fontdb};
 
-/// The picture on white.
+use super::{INK, LABEL, SIZE, escape};
+use crate::series::Chart;
+
+/// How high the title is above the drawing.
+pub(super) const TITLE: u32 = 64;
+
+/// The picture of a chart on white, under its title: a page that shows the SVG writes the title
+/// beside it, a picture stands alone.
 ///
 /// # Panics
-/// When the text is no SVG of this crate.
-pub fn png(svg: &str) -> Vec<u8> {
+/// When `svg` is not the chart's drawing.
+pub fn png(chart: &Chart, svg: &str) -> Vec<u8> {
+    let svg = titled(&chart.title, svg);
     let mut fonts = fontdb::Database::new();
     fonts.load_font_data(epaint_default_fonts::UBUNTU_LIGHT.to_vec());
     let family = fonts.faces().next().map(|face| face.families[0].0.clone());
     let family = family.expect("the font that comes along is one");
     fonts.set_sans_serif_family(&family);
     let options = Options { font_family: family, fontdb: Arc::new(fonts), ..Options::default() };
-    let tree = Tree::from_str(svg, &options).expect("a drawing of this crate");
+    let tree = Tree::from_str(&svg, &options).expect("a drawing of this crate");
     let size = tree.size().to_int_size();
     let mut pixels = Pixmap::new(size.width(), size.height()).expect("a size above zero");
     pixels.fill(Color::WHITE);
     resvg::render(&tree, Transform::default(), &mut pixels.as_mut());
     pixels.encode_png().expect("a picture in memory has its format")
+}
+
+/// The drawing under a line with its title.
+fn titled(title: &str, drawing: &str) -> String {
+    let (width, height) = (SIZE.0, SIZE.1 + TITLE);
+    let drawing = drawing.replacen("<svg", &format!("<svg y=\"{TITLE}\""), 1);
+    let plotters::style::RGBColor(r, g, b) = INK;
+    format!(
+        "<svg width=\"{width}\" height=\"{height}\" viewBox=\"0 0 {width} {height}\" \
+         xmlns=\"http://www.w3.org/2000/svg\"><text x=\"30\" y=\"{}\" font-size=\"{}\" \
+         fill=\"#{r:02x}{g:02x}{b:02x}\">{}</text>{drawing}</svg>",
+        TITLE - 16,
+        LABEL + 8,
+        escape(title)
+    )
 }

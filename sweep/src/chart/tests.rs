@@ -106,10 +106,14 @@ fn nothing_is_drawn_of_nothing() {
 fn a_png_has_letters_without_fonts_of_the_system() {
     let dark = |name: &str| {
         let lines = vec![line(name, Origin::Measured, &[(0.0, &[5.0]), (1.0, &[9.0])])];
-        let bytes = png(&svg(&chart(Kind::Line, &[], lines)));
+        let chart = chart(Kind::Line, &[], lines);
+        let bytes = png(&chart, &svg(&chart));
         assert_eq!(&bytes[1..4], b"PNG");
         let pixels = resvg::tiny_skia::Pixmap::decode_png(&bytes).unwrap();
-        assert_eq!((pixels.width(), pixels.height()), SIZE);
+        let (width, height) = SIZE;
+        assert_eq!((pixels.width(), pixels.height()), (width, height + raster::TITLE));
+        let above = pixels.pixels().iter().take((width * raster::TITLE) as usize);
+        assert!(above.filter(|pixel| pixel.green() < 100).count() > 300, "the title is there");
         pixels.pixels().iter().filter(|pixel| pixel.green() < 100).count()
     };
     // Cut to the same width, so that only the letters differ.

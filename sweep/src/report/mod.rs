@@ -60,9 +60,9 @@ pub fn write(
     let drawn = material.draw();
     let figures = out.join("figures");
     fs::create_dir_all(&figures)?;
-    for (name, _, svg) in drawn.iter().flat_map(|drawn| &drawn.charts) {
+    for (name, chart, svg) in drawn.iter().flat_map(|drawn| &drawn.charts) {
         fs::write(figures.join(format!("{name}.svg")), svg)?;
-        fs::write(figures.join(format!("{name}.png")), chart::png(svg))?;
+        fs::write(figures.join(format!("{name}.png")), chart::png(chart, svg))?;
     }
     let path = out.join("report.html");
     fs::write(&path, material.page(&drawn).into_string())?;
