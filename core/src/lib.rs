@@ -15,6 +15,7 @@ pub mod hash;
 pub mod ids;
 pub mod key;
 pub mod log;
+pub mod partition;
 pub mod planted;
 pub mod pool;
 pub mod protocol;

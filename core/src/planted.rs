@@ -96,6 +96,14 @@ bugs! {
     RoundRobinDiffers, "round-robin-differs", "Each node begins a turn with its own batch.";
     SlicesDiffer, "slices-differ", "One node runs its epochs in slices of another length.";
     StrictReadsAtOnce, "strict-reads-at-once", "A strict read of a procedure waits for nothing.";
+    RemoteRowsLost, "remote-rows-lost", "A transaction runs without the rows of another shard.";
+    ServedOutOfTurn, "served-out-of-turn", "Rows go to other shards before earlier writers end.";
+    WaitsWithoutLocks, "waits-without-locks", "Who waits for other shards' rows holds no locks.";
+    RegionsOrderDiffers, "regions-order-differs", "One region orders an epoch by its sequencers.";
+    LeftIsDone, "left-is-done", "A transaction that left its footprint counts as committed.";
+    SentNotKept, "sent-not-kept", "What was sent to another shard is not kept until it is there.";
+    FollowsNobody, "follows-nobody", "A shard that nobody writes to does not follow the others.";
+    ReceivedNotLogged, "received-not-logged", "An epoch's record lacks other shards' rows.";
     ReplayedBySource, "replayed-by-source", "A restart runs an epoch's batches source by source.";
 }
 

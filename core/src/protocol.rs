@@ -53,6 +53,9 @@ pub trait Protocol: Sized + Send + 'static {
     /// Whether a node can take the place of one whose disk is gone: see [`Durable::is_replaced`].
     const REJOINS: bool = false;
 
+    /// Whether tables can be divided among the nodes of a region.
+    const DIVIDES: bool = false;
+
     /// Every mark that it makes with [`Cx::mark`]. The simulator takes another one for a violation,
     /// and a swarm tells which of these it has not seen.
     const MARKS: &'static [Mark] = &[];
@@ -298,13 +301,16 @@ pub enum Effect<P: Protocol> {
         /// The version.
         version: SnapshotVersion,
     },
-    /// Write a checkpoint of the store at this published version, beside the work that goes on;
-    /// comes back as [`Input::Checkpointed`].
+    /// Write a checkpoint of the store at this published version, beside the work that goes on,
+    /// once every record up to `after` is durable: what led to a state is never lost while the
+    /// state is kept. Comes back as [`Input::Checkpointed`].
     Checkpoint {
         /// What it is called, and the protocol's part of it.
         checkpoint: Checkpoint,
         /// Keeps the version readable until the checkpoint is written.
         pin: Pin<P::Header>,
+        /// What must be durable first.
+        after: LogPosition,
     },
     /// Records below this position are no longer needed.
     Truncate(LogPosition),
@@ -465,7 +471,8 @@ impl<'a, P: Protocol> Cx<'a, P> {
         self.effects.push(Effect::Fresh { ticket, version });
     }
 
-    /// Asks for a checkpoint of the store at a version that can be pinned.
+    /// Asks for a checkpoint of the store at a version that can be pinned, once all that was
+    /// persisted is durable.
     ///
     /// # Panics
     /// When it is not published yet, or some of it was reclaimed.
@@ -475,7 +482,7 @@ impl<'a, P: Protocol> Cx<'a, P> {
             Err(error) => panic!("a checkpoint is of a version that can be read: {error}"),
         };
         let checkpoint = Checkpoint { version, meta };
-        self.effects.push(Effect::Checkpoint { checkpoint, pin });
+        self.effects.push(Effect::Checkpoint { checkpoint, pin, after: self.log_head });
     }
 
     /// Gives up the records below `position`.

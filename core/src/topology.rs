@@ -1,8 +1,11 @@
 //! Who is in the cluster, where, and how far apart.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{NodeId, RegionId, ShardId};
+use crate::partition::Partitions;
 use crate::time::Span;
 
 /// The cluster as its configuration names it. The same on every node.
@@ -16,6 +19,9 @@ pub struct Topology {
     pub nodes: Vec<NodePlace>,
     /// Expected one-way delay from region to region: `one_way[from][to]`.
     pub one_way: Vec<Vec<Span>>,
+    /// Which shard has which rows.
+    #[serde(skip)]
+    pub partitions: Partitions,
 }
 
 /// Where a node is.
@@ -39,7 +45,32 @@ impl Topology {
                 .map(|i| NodePlace { region: RegionId(i as u16), shard: ShardId(0) })
                 .collect(),
             one_way: (0..n).map(|a| (0..n).map(|b| delay(a, b)).collect()).collect(),
+            partitions: Partitions::default(),
         }
+    }
+
+    /// The same regions, each of which has a copy of each shard, on a node of its own.
+    #[must_use]
+    pub fn divided(self, partitions: Partitions) -> Self {
+        let places = (0..self.regions.len() as u16).flat_map(|region| {
+            let place = move |shard| NodePlace { region: RegionId(region), shard: ShardId(shard) };
+            (0..partitions.shards()).map(place)
+        });
+        Self { nodes: places.collect(), partitions, ..self }
+    }
+
+    /// The node that has the copy of a shard in a region.
+    pub fn node_at(&self, region: RegionId, shard: ShardId) -> Option<NodeId> {
+        let is_it = |node: &NodeId| self.nodes[node.index()] == NodePlace { region, shard };
+        self.node_ids().find(is_it)
+    }
+
+    /// The nodes that have copies of a shard.
+    pub fn group(&self, shard: ShardId) -> Group {
+        let is_of_it = |node: &NodeId| self.nodes[node.index()].shard == shard;
+        let nodes: Vec<NodeId> = self.node_ids().filter(is_of_it).collect();
+        let places = nodes.iter().map(|node| self.nodes[node.index()]).collect();
+        Group { topology: Arc::new(Self { nodes: places, ..self.clone() }), nodes }
     }
 
     /// Every node, in order.
@@ -93,9 +124,36 @@ impl Topology {
     }
 }
 
+/// The nodes that have copies of one shard, as a cluster of their own (Calvin §3.1.1: a replication
+/// group). Its members are numbered from 0, in the order of their nodes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// The group as a cluster.
+    pub topology: Arc<Topology>,
+    nodes: Vec<NodeId>,
+}
+
+impl Group {
+    /// The node that is a member, by its number in the group.
+    pub fn node(&self, member: NodeId) -> NodeId {
+        self.nodes[member.index()]
+    }
+
+    /// The number that a node has in the group, if it is a member.
+    pub fn member(&self, node: NodeId) -> Option<NodeId> {
+        self.nodes.binary_search(&node).ok().map(|index| NodeId(index as u16))
+    }
+
+    /// The members' nodes, in order.
+    pub fn nodes(&self) -> &[NodeId] {
+        &self.nodes
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::partition::Rule;
 
     #[test]
     fn quorums_follow_from_the_number_of_nodes() {
@@ -105,6 +163,24 @@ mod tests {
             assert_eq!((t.faults_tolerated(), t.majority()), (f, majority), "{regions} regions");
             assert_eq!(t.availability_quorum(), f + 1);
         }
+    }
+
+    #[test]
+    fn each_shard_has_a_group_of_one_node_in_each_region() {
+        let whole = Topology::one_node_per_region("t", &["a", "b", "c"], Span::from_ms(25));
+        let t = whole.clone().divided(Partitions::new(2, Rule::Everywhere));
+        assert_eq!(t.node_count(), 6);
+        let group = t.group(ShardId(1));
+        assert_eq!(group.nodes(), [1, 3, 5].map(NodeId));
+        assert_eq!((group.topology.node_count(), group.topology.majority()), (3, 2));
+        assert_eq!(group.topology.region_name(NodeId(2)), "c");
+        for member in group.topology.node_ids() {
+            assert_eq!(group.member(group.node(member)), Some(member));
+        }
+        assert_eq!(group.member(NodeId(2)), None);
+        assert_eq!(t.node_at(RegionId(2), ShardId(0)), Some(NodeId(4)));
+        let group = whole.group(ShardId(0));
+        assert_eq!((&*group.topology, group.nodes().len()), (&whole, 3), "one shard is all");
     }
 
     #[test]

@@ -21,9 +21,11 @@ use pangea_sim::{
     Extent, FaultKind, RealTime, Report, Scenario, Settings, Shrunk, Summary, record, run_swarm,
 };
 
+use pangea_sweep::wrong::unknown;
+
 use crate::failure::Failure;
 use crate::protocol::{
-    CheckTable, Setting, WithProtocol, options_table, parse_options, with_protocol,
+    CheckTable, GuaranteeOf, Setting, WithProtocol, options_table, parse_options, with_protocol,
 };
 use crate::say;
 use crate::signals::Signals;
@@ -48,9 +50,10 @@ const SHRINK_BAR: &str = "{pos} runs of {len} at most; smallest: {msg}";
 /// It ends after so many runs.
 const SHRINK_RUNS_MAX: u64 = 1_000;
 /// Arguments that a scenario has in its file.
-const IN_SCENARIOS: [&str; 12] = [
+const IN_SCENARIOS: [&str; 13] = [
     "workload",
     "nodes",
+    "partitions",
     "clients",
     "ms",
     "lists",
@@ -64,7 +67,7 @@ const IN_SCENARIOS: [&str; 12] = [
 ];
 
 /// Arguments that say nothing of a prediction.
-const NOT_PREDICTED: [&str; 19] = [
+const NOT_PREDICTED: [&str; 20] = [
     "seeds",
     "minutes",
     "swarm",
@@ -74,6 +77,7 @@ const NOT_PREDICTED: [&str; 19] = [
     "trace",
     "history",
     "nodes",
+    "partitions",
     "ms",
     "lists",
     "accounts",
@@ -114,6 +118,7 @@ found so far, and exit code 130.")]
 pub struct Arguments {
     /// The commit protocol
     #[arg(long, value_name = "NAME", default_value = crate::protocol::NAMES[0])]
+    #[arg(value_parser = clap::builder::PossibleValuesParser::new(crate::protocol::NAMES))]
     protocol: String,
     /// Run this seed
     #[arg(long, value_name = "N", group = "which")]
@@ -153,7 +158,12 @@ pub struct Arguments {
     /// Nodes, each in a region of its own
     #[arg(long, value_name = "N", default_value_t = Settings::default().nodes)]
     nodes: usize,
-    /// Clients of each node; with --predict, of all together
+    /// Shards over which tables are spread, each on a node of its own in each region, where the
+    /// protocol can divide them: then --nodes is how many regions there are
+    #[arg(long, value_name = "N", default_value_t = Settings::default().shards)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=8))]
+    partitions: u16,
+    /// Clients of each region; with --predict, of all together
     #[arg(long, value_name = "N", default_value_t = Settings::default().clients_per_node)]
     #[arg(value_parser = at_least_one)]
     clients: usize,
@@ -182,11 +192,11 @@ pub struct Arguments {
     /// How much faster or slower a clock may run
     #[arg(long, value_name = "PPM", default_value_t = Settings::default().clocks.drift_ppm_max)]
     clock_drift_ppm: u64,
-    /// What is held to real-time order: none; writes and strict reads, which is what Minerva
-    /// promises (writes); or whatever committed, transactions that only read too, which it promises
-    /// with --set minerva.reads=strict alone (ordered)
-    #[arg(long, value_name = "WHAT", default_value = Settings::default().real_time.name())]
-    real_time: RealTime,
+    /// What is held to real-time order: none; writes and strict reads (writes); or whatever
+    /// committed, transactions that only read too (ordered) [default: ordered where the protocol
+    /// promises it with these settings, as Calvin does and Minerva with reads=strict; else writes]
+    #[arg(long, value_name = "WHAT")]
+    real_time: Option<RealTime>,
     /// A setting of the protocol, as in minerva.solver=greedy. Can be repeated
     #[arg(long = "set", value_name = "P.KEY=VALUE")]
     settings: Vec<Setting>,
@@ -238,15 +248,14 @@ fn seeds(text: &str) -> Result<Range<u64>, String> {
 }
 
 impl Arguments {
-    fn settings(&self) -> Result<Settings, Failure> {
+    /// Everything but the protocol's own settings, which promise so much of real time.
+    fn settings(&self, promised: RealTime) -> Result<Settings, Failure> {
         if !(1..=NODES_MAX).contains(&self.nodes) {
             let message = format!("--nodes {}: must be from 1 to {NODES_MAX}", self.nodes);
             return Err(Failure::Usage(message));
         }
         if !workload::NAMES.contains(&self.workload.as_str()) {
-            let names = workload::NAMES.join(", ");
-            let message = format!("there is no workload {:?}; there are {names}", self.workload);
-            return Err(Failure::Usage(message));
+            return Err(Failure::Usage(unknown("workload", &self.workload, workload::NAMES)));
         }
         let is_recorded = !NOT_RECORDED.iter().any(|name| self.workload.starts_with(name));
         if self.history.is_some() && !is_recorded {
@@ -260,6 +269,7 @@ impl Arguments {
             seed: self.seed.unwrap_or(default.seed),
             scenario: None,
             nodes: self.nodes,
+            shards: self.partitions,
             workload: self.workload.clone(),
             clients_per_node: self.clients,
             lists: self.lists,
@@ -274,7 +284,8 @@ impl Arguments {
                 offset_max: Span::from_us(self.clock_offset_us),
                 drift_ppm_max: self.clock_drift_ppm,
             },
-            real_time: self.real_time,
+            real_time: self.real_time.unwrap_or(promised),
+            given: self.settings.iter().map(ToString::to_string).collect(),
             #[cfg(feature = "planted")]
             planted: self.planted,
             #[cfg(not(feature = "planted"))]
@@ -284,26 +295,22 @@ impl Arguments {
     }
 }
 
-/// Reads a scenario's file, and returns the settings and the protocol's own ones that it asks for.
-fn read_scenario(
-    path: &Path,
-    protocol: &str,
-    settings: Settings,
-) -> Result<(Settings, toml::Table), Failure> {
-    let shown = path.display();
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| Failure::Usage(format!("--scenario {shown}: {error}")))?;
-    let wrong = |error: String| Failure::Usage(format!("--scenario {shown}: {error}"));
+/// Reads a scenario's file, and returns it with the protocol's own settings that it asks for.
+fn read_scenario(path: &Path, protocol: &str) -> Result<(Scenario, toml::Table), Failure> {
+    let wrong = |error: String| wrong_scenario(path, &error);
+    let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
     let scenario = Scenario::read(&text, &crate::protocol::NAMES).map_err(wrong)?;
-    let settings = Settings { scenario: Some(shown.to_string()), ..settings };
-    let settings = scenario.apply(settings).map_err(wrong)?;
     let own = scenario.protocols.get(protocol).and_then(toml::Value::as_table);
     let own = own.cloned().unwrap_or_default();
     with_protocol(protocol, CheckTable(&own))?.map_err(|option| {
         let line = scenario.line_of_option(protocol, &option.key);
         wrong(line.map_or(option.to_string(), |line| format!("line {line}: {option}")))
     })?;
-    Ok((settings, own))
+    Ok((scenario, own))
+}
+
+fn wrong_scenario(path: &Path, why: &str) -> Failure {
+    Failure::Usage(format!("--scenario {}: {why}", path.display()))
 }
 
 /// Runs the simulation.
@@ -314,14 +321,22 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     if let Some(option) = arguments.predict.sizes_given() {
         return Err(Failure::Usage(format!("--{option} goes with --predict alone")));
     }
-    let (settings, own) = match &arguments.scenario {
-        None => (arguments.settings()?, toml::Table::new()),
-        Some(path) => read_scenario(path, &arguments.protocol, arguments.settings()?)?,
-    };
+    let read = |path: &PathBuf| read_scenario(path, &arguments.protocol);
+    let scenario = arguments.scenario.as_ref().map(read).transpose()?;
+    let own = scenario.iter().flat_map(|(_, own)| own.clone());
     let given = options_table(&arguments.protocol, &arguments.settings)?;
     let options = match arguments.swarm {
         true => given,
         false => scaled_down(&arguments.protocol).into_iter().chain(own).chain(given).collect(),
+    };
+    let guarantee = with_protocol(&arguments.protocol, GuaranteeOf(&options))??;
+    let settings = arguments.settings(RealTime::promised_by(guarantee))?;
+    let settings = match (&arguments.scenario, scenario) {
+        (Some(path), Some((scenario, _))) => {
+            let settings = Settings { scenario: Some(path.display().to_string()), ..settings };
+            scenario.apply(settings).map_err(|why| wrong_scenario(path, &why))?
+        }
+        _ => settings,
     };
     with_protocol(&arguments.protocol, Simulate { arguments, settings, options })?
 }
@@ -393,8 +408,8 @@ fn drawn<P: Protocol>(
     let mut table = toml::Table::try_from(options).expect("options are a table");
     table.extend(given.clone());
     let options = parse_options::<P>(&table).expect("each was read before");
-    let Settings { lines, planted, .. } = *settings;
-    (Settings { lines, planted, ..drawn }, options)
+    let Settings { lines, planted, given, .. } = settings.clone();
+    (Settings { lines, planted, given, ..drawn }, options)
 }
 
 fn run_one<P: Protocol>(
@@ -424,7 +439,7 @@ fn run_one<P: Protocol>(
         },
         Some(violation) => {
             let mut violation = violation.to_string();
-            let mut replay = with_settings(report.replay_command(), &arguments.settings);
+            let mut replay = report.replay_command();
             if let Some(path) = &arguments.shrink {
                 (violation, replay) = shrink_to::<P>(path, report.clone(), options)?;
             }
@@ -465,7 +480,8 @@ fn shrink_to<P: Protocol>(
         size(&report.settings),
         report.events
     ))?;
-    let of_file = Settings { scenario: Some(shown.to_string()), ..report.settings };
+    let scenario = Some(shown.to_string());
+    let of_file = Settings { scenario, given: Vec::new(), ..report.settings };
     let violation = report.violation.expect("only what fails is kept").to_string();
     Ok((violation, of_file.replay_command(P::NAME) + " --trace"))
 }
@@ -526,7 +542,7 @@ fn run_many<P: Protocol>(
     let summary = summary?;
     say(&summary.to_string())?;
     let Some(first) = summary.failures.first() else { return Ok(()) };
-    let replay = with_settings(first.replay_command(), &arguments.settings);
+    let replay = first.replay_command();
     let (failed, seeds) = (summary.failures.len(), summary.seeds);
     let is_early = time.is_none() && seeds < all;
     let stopped =
@@ -556,11 +572,6 @@ pub fn unless_interrupted<T: Send + 'static>(
             () = signals.received() => Ok(None),
         }
     })
-}
-
-/// A replay command with the protocol's settings that it needs.
-fn with_settings(command: String, settings: &[Setting]) -> String {
-    settings.iter().fold(command, |command, setting| format!("{command} --set {setting}"))
 }
 
 #[cfg(test)]

@@ -44,6 +44,7 @@ pub struct Scenario {
 struct Given {
     workload: Option<String>,
     nodes: Option<usize>,
+    partitions: Option<u16>,
     clients: Option<usize>,
     ms: Option<u64>,
     lists: Option<u32>,
@@ -79,6 +80,7 @@ impl Scenario {
         let given = Given {
             workload: Some(settings.workload.clone()),
             nodes: Some(settings.nodes),
+            partitions: Some(settings.shards).filter(|shards| *shards > 1),
             clients: Some(settings.clients_per_node),
             ms: Some(ms(settings.duration)),
             lists: Some(settings.lists),
@@ -153,6 +155,12 @@ impl Scenario {
             let why = format!("nodes = {nodes}: must be from 1 to {NODES_MAX}");
             return Err(self.wrong("nodes", why));
         }
+        let shards = self.given.partitions.unwrap_or(settings.shards);
+        if !(1..=8).contains(&shards) {
+            let why = format!("partitions = {shards}: must be from 1 to 8");
+            return Err(self.wrong("partitions", why));
+        }
+        let node_count = nodes * usize::from(shards);
         if let Some(name) = workload.as_ref().filter(|name| !workload::NAMES.contains(&&***name)) {
             let names = workload::NAMES.join(", ");
             let why = format!("workload = {name:?}: there is none; there are {names}");
@@ -163,7 +171,7 @@ impl Scenario {
             return Err(self.wrong("clients", "clients = 0: there must be one"));
         }
         for (index, rule) in rules.iter().flatten().enumerate() {
-            let checked = rule.fault.check(nodes).and(check_time(rule, duration));
+            let checked = rule.fault.check(node_count).and(check_time(rule, duration));
             checked.map_err(|why| self.wrong_rule(index, why))?;
         }
         let kinds = |names: Vec<String>| {
@@ -180,6 +188,7 @@ impl Scenario {
         let ClockBounds { offset_max, drift_ppm_max } = settings.clocks;
         Ok(Settings {
             nodes,
+            shards,
             workload: workload.unwrap_or(settings.workload),
             clients_per_node: clients.unwrap_or(settings.clients_per_node),
             lists: lists.unwrap_or(settings.lists),

@@ -5,6 +5,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use pangea_core::choice::Guarantee;
 use pangea_core::planted::Bug;
 use pangea_core::time::Span;
 use pangea_core::topology::Topology;
@@ -30,11 +31,13 @@ pub struct Settings {
     pub scenario: Option<String>,
     /// Whether everything else is drawn from the seed, as [`Settings::drawn`] does.
     pub is_drawn: bool,
-    /// How many nodes, each in a region of its own.
+    /// How many nodes, each in a region of its own; with several shards, how many regions.
     pub nodes: usize,
+    /// Over how many shards tables are spread, each on a node of its own in each region.
+    pub shards: u16,
     /// What clients do: one of `pangea_core::workload::NAMES`.
     pub workload: String,
-    /// How many clients each node's region has.
+    /// How many clients each region has.
     pub clients_per_node: usize,
     /// List-append: lists in use at a time.
     pub lists: u32,
@@ -56,6 +59,9 @@ pub struct Settings {
     pub clocks: ClockBounds,
     /// Which transactions the checker holds to real-time order.
     pub real_time: RealTime,
+    /// The protocol's settings that were asked for, as `--set` takes them: what repeats the run has
+    /// to have them too.
+    pub given: Vec<String>,
     /// A mistake that is made on purpose. Needs the cargo feature `planted`.
     pub planted: Option<Bug>,
     /// What becomes of the trace's lines.
@@ -77,6 +83,14 @@ pub enum RealTime {
 impl RealTime {
     /// Every choice.
     pub const ALL: [Self; 3] = [Self::None, Self::Writes, Self::Ordered];
+
+    /// What clients can rely on under this guarantee.
+    pub fn promised_by(guarantee: Guarantee) -> Self {
+        match guarantee {
+            Guarantee::StrictSerializable => Self::Ordered,
+            _ => Self::Writes,
+        }
+    }
 
     /// The name on the command line.
     pub fn name(self) -> &'static str {
@@ -104,6 +118,7 @@ impl Default for Settings {
             scenario: None,
             is_drawn: false,
             nodes: 3,
+            shards: 1,
             workload: "list-append".to_owned(),
             clients_per_node: 3,
             lists: 8,
@@ -116,6 +131,7 @@ impl Default for Settings {
             one_way: None,
             clocks: ClockBounds { offset_max: Span::from_ms(5), drift_ppm_max: 200 },
             real_time: RealTime::Writes,
+            given: Vec::new(),
             planted: None,
             lines: Lines::Off,
         }
@@ -168,6 +184,11 @@ impl Settings {
         }
     }
 
+    /// How many nodes there are in all.
+    pub fn node_count(&self) -> usize {
+        self.nodes * usize::from(self.shards)
+    }
+
     /// The cluster's topology: each node in its own region, delays to be drawn by the world.
     pub fn topology(&self) -> Topology {
         assert!((1..=NODES_MAX).contains(&self.nodes), "from 1 to {NODES_MAX} nodes");
@@ -189,6 +210,14 @@ impl Settings {
 
 impl fmt::Display for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.write_run(f)?;
+        self.given.iter().try_for_each(|setting| write!(f, " --set {setting}"))
+    }
+}
+
+impl Settings {
+    /// All but the protocol's own settings.
+    fn write_run(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { seed, nodes, workload, clients_per_node, .. } = self;
         if let Some(bug) = self.planted {
             write!(f, "--planted {bug} ")?;
@@ -202,6 +231,9 @@ impl fmt::Display for Settings {
         let faults: Vec<&str> = self.faults.iter().map(|fault| fault.name()).collect();
         let faults = if faults.is_empty() { "none".to_owned() } else { faults.join(",") };
         write!(f, "--seed {seed} --workload {workload} --nodes {nodes}")?;
+        if self.shards > 1 {
+            write!(f, " --partitions {}", self.shards)?;
+        }
         write!(f, " --clients {clients_per_node} --ms {}", self.duration.us / 1_000)?;
         write!(f, " --lists {} --accounts {}", self.lists, self.accounts)?;
         write!(f, " --faults {faults} --faults-max {}", self.faults_max)?;

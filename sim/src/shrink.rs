@@ -122,8 +122,9 @@ impl<P: Protocol> Search<'_, '_, P> {
     /// Tries less of everything else, each as far as it goes: nodes first, as with fewer of them it
     /// takes longer until something fails, and once the time is short none is left to spare.
     fn lessen(&mut self) {
-        let steps: [fn(&Settings) -> Settings; 6] = [
+        let steps: [fn(&Settings) -> Settings; 7] = [
             |s| Settings { nodes: s.nodes.saturating_sub(1).max(P::NODES_MIN), ..s.clone() },
+            |s| Settings { shards: (s.shards - 1).max(1), ..s.clone() },
             |s| Settings { duration: Span::from_ms(s.duration.us / 2_000), ..s.clone() },
             |s| Settings { duration: Span::from_ms(s.duration.us / 8_000 * 7), ..s.clone() },
             |s| Settings { clients_per_node: (s.clients_per_node / 2).max(1), ..s.clone() },
@@ -142,6 +143,6 @@ impl<P: Protocol> Search<'_, '_, P> {
 /// Whether there is enough of everything, and faults happen in time, to nodes that are there.
 fn is_possible(settings: &Settings) -> bool {
     let is_in_time = |rule: &Rule| rule.at_ms <= settings.duration.us / 1_000;
-    let fits = |rule: &Rule| rule.fault.check(settings.nodes).is_ok() && is_in_time(rule);
+    let fits = |rule: &Rule| rule.fault.check(settings.node_count()).is_ok() && is_in_time(rule);
     settings.duration.us >= 100_000 && settings.rules.iter().flatten().all(fits)
 }

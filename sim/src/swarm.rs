@@ -6,7 +6,6 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use pangea_core::choice::Guarantee;
 use pangea_core::protocol::{Mark, Protocol};
 
 use crate::check::Violation;
@@ -60,16 +59,17 @@ pub struct Summary {
 /// Is told how a swarm comes on: after each run what was found so far, and the run if it failed.
 pub type Watch<'a> = dyn FnMut(&Summary, Option<&Report>) + Send + 'a;
 
+/// How many shards there are, where a protocol can have several.
+const DRAWN_SHARDS: [u16; 4] = [1, 1, 2, 3];
+
 /// A run of which everything is drawn from its seed, the protocol's settings too.
 pub fn drawn<P: Protocol>(seed: u64) -> (Settings, P::Options) {
     let drawn = Settings::drawn(seed);
     let nodes = drawn.nodes.max(P::NODES_MIN);
+    let shards = if P::DIVIDES { DRAWN_SHARDS[Dice::fork(seed, "shards", 0).index(4)] } else { 1 };
     let options = P::drawn_options(Dice::fork(seed, "options", 0).rng());
-    let real_time = match P::guarantee(&options) {
-        Guarantee::StrictSerializable => RealTime::Ordered,
-        _ => drawn.real_time,
-    };
-    (Settings { nodes, real_time, ..drawn }, options)
+    let real_time = RealTime::promised_by(P::guarantee(&options));
+    (Settings { nodes, shards, real_time, ..drawn }, options)
 }
 
 /// Runs every seed of `seeds` with the same settings, on `threads` threads.

@@ -37,14 +37,22 @@ pub(super) fn gather<H: Header>(
     warmer: &mut Warmer<'_, H>,
     mut named: impl FnMut(TableId),
 ) {
-    let Some(procedure) = registry.procedure(id) else { return };
-    let mut name = |table, key: &[u8]| {
+    hint(registry, id, args, &mut |table, key| {
         warmer.add(table, key);
         named(table);
-    };
-    let hint = || procedure.hint(args, &mut name);
-    // What it named before is fetched all the same: a hint can't do harm.
-    let _panicked = catch_unwind(AssertUnwindSafe(hint)).is_err();
+    });
+}
+
+/// What a procedure says that it will look up. One that panics has said enough: a hint can't do
+/// harm.
+pub(super) fn hint(
+    registry: &Registry,
+    id: ProcedureId,
+    args: &[u8],
+    name: &mut dyn FnMut(TableId, &[u8]),
+) {
+    let Some(procedure) = registry.procedure(id) else { return };
+    let _panicked = catch_unwind(AssertUnwindSafe(|| procedure.hint(args, name))).is_err();
 }
 
 /// Fetches from memory what a procedure says that it will look up.
@@ -66,7 +74,7 @@ pub(super) fn gave_up() -> Abort {
 }
 
 /// The footprint that a procedure declares for these arguments. One that panics has declared none.
-pub(super) fn footprint(registry: &Registry, id: ProcedureId, args: &[u8]) -> Option<Footprint> {
+pub fn footprint(registry: &Registry, id: ProcedureId, args: &[u8]) -> Option<Footprint> {
     let procedure = registry.procedure(id)?;
     catch_unwind(AssertUnwindSafe(|| procedure.footprint(args))).unwrap_or(None)
 }

@@ -19,18 +19,20 @@
 //! program wrote, `merge` lays uncommitted rows over a scan of the store, `size` limits what a
 //! transaction may read and write.
 
+mod beyond;
 mod call;
 mod certify;
 mod merge;
 pub mod optimistic;
 pub mod ordered;
 mod overlay;
+pub mod scout;
 mod size;
 #[cfg(test)]
 mod testing;
 mod writes;
 
-pub use call::{is_bulk, is_footprint_declared};
+pub use call::{footprint as declared_footprint, is_bulk, is_footprint_declared};
 pub use certify::Change;
 pub use overlay::Overlay;
 pub use size::{TXN_BYTES_MAX, check_program, check_size, writes_bytes};

@@ -15,7 +15,8 @@ use crate::ids::LogPosition;
 /// |---|---|
 /// | 1 | |
 /// | 2 | Minerva's batches do not repeat values that a call was given |
-pub const SEGMENT_FORMAT: u16 = 2;
+/// | 3 | footprints say of a row that is written and not read that it is so |
+pub const SEGMENT_FORMAT: u16 = 3;
 
 /// The bytes of a segment before its first frame.
 pub const SEGMENT_HEADER_LEN: usize = 32;

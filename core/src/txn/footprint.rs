@@ -11,8 +11,51 @@ use crate::key::{Key, KeyRange};
 pub enum Mode {
     /// Reads: any number of programs at a time.
     Shared,
-    /// Writes, or reads and writes: one program at a time.
+    /// Writes, and does not look at what was there: one program at a time, and where tables are
+    /// divided the rows need not be sent to it.
+    Write,
+    /// Reads and writes: one program at a time.
     Exclusive,
+}
+
+impl Mode {
+    /// Whether two programs that use something so have to wait for each other.
+    pub fn conflicts(self, other: Self) -> bool {
+        self != Self::Shared || other != Self::Shared
+    }
+
+    /// Whether who may use something so may use it like `other`.
+    pub fn allows(self, other: Self) -> bool {
+        self == Self::Exclusive || self == other
+    }
+
+    /// Whether what is there is looked at.
+    pub fn reads(self) -> bool {
+        self != Self::Write
+    }
+
+    /// Whether what is there is changed.
+    pub fn writes(self) -> bool {
+        self != Self::Shared
+    }
+
+    /// Both ways.
+    fn and(self, other: Self) -> Self {
+        if self == other { self } else { Self::Exclusive }
+    }
+
+    fn code(self) -> u8 {
+        match self {
+            Self::Shared => 0,
+            Self::Write => 1,
+            Self::Exclusive => 2,
+        }
+    }
+
+    fn of_code(code: u8) -> Result<Self, DecodeError> {
+        let all = [Self::Shared, Self::Write, Self::Exclusive];
+        all.into_iter().find(|mode| mode.code() == code).ok_or(DecodeError::new("mode"))
+    }
 }
 
 /// One key of a footprint.
@@ -41,7 +84,7 @@ pub struct RangeLock {
 /// the ordered executor run it again.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Footprint {
-    /// Single keys, in ascending order, each once with its strongest mode.
+    /// Single keys, in ascending order, each once with all ways in which it is used.
     pub points: Vec<PointLock>,
     /// Ranges, in ascending order.
     pub ranges: Vec<RangeLock>,
@@ -50,11 +93,14 @@ pub struct Footprint {
 impl Footprint {
     /// A footprint of these keys and ranges, in any order and with repetitions.
     pub fn new(mut points: Vec<PointLock>, mut ranges: Vec<RangeLock>) -> Self {
-        // Exclusive sorts after Shared, so of equal keys the last is the strongest.
         points.sort_unstable();
-        points.reverse();
-        points.dedup_by(|a, b| (a.table, &a.key) == (b.table, &b.key));
-        points.reverse();
+        points.dedup_by(|later, first| {
+            let is_same = (later.table, &later.key) == (first.table, &first.key);
+            if is_same {
+                first.mode = first.mode.and(later.mode);
+            }
+            is_same
+        });
         ranges.sort_unstable();
         ranges.dedup();
         Self { points, ranges }
@@ -70,7 +116,7 @@ impl Footprint {
         let written = writes.iter().map(|write| PointLock {
             table: write.table,
             key: write.key.clone(),
-            mode: Mode::Exclusive,
+            mode: Mode::Write,
         });
         let ranges = reads.ranges.iter().map(|read| RangeLock {
             table: read.table,
@@ -91,12 +137,13 @@ impl Footprint {
     pub fn covers(&self, table: TableId, key: &[u8], mode: Mode) -> bool {
         let at = |lock: &PointLock| (lock.table, lock.key.as_bytes()).cmp(&(table, key));
         if let Ok(found) = self.points.binary_search_by(at)
-            && self.points[found].mode >= mode
+            && self.points[found].mode.allows(mode)
         {
             return true;
         }
-        let holds =
-            |lock: &RangeLock| lock.table == table && lock.mode >= mode && lock.range.contains(key);
+        let holds = |lock: &RangeLock| {
+            lock.table == table && lock.mode.allows(mode) && lock.range.contains(key)
+        };
         self.ranges.iter().any(holds)
     }
 
@@ -108,15 +155,15 @@ impl Footprint {
                 (None, Some(_)) => false,
                 (Some(inner), Some(outer)) => inner <= outer,
             };
-            lock.table == table && lock.range.start <= range.start && ends_before
+            let is_read = lock.table == table && lock.mode.reads();
+            is_read && lock.range.start <= range.start && ends_before
         };
         range.is_empty() || self.ranges.iter().any(within)
     }
 
     /// Appends the footprint to `out`. [`Footprint::decode`] is the inverse.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        let tag =
-            |table: TableId, mode| u64::from(table.0) << 1 | u64::from(mode == Mode::Exclusive);
+        let tag = |table: TableId, mode: Mode| u64::from(table.0) << 2 | u64::from(mode.code());
         out.put_varint(self.points.len() as u64);
         for lock in &self.points {
             out.put_varint(tag(lock.table, lock.mode));
@@ -124,7 +171,7 @@ impl Footprint {
         }
         out.put_varint(self.ranges.len() as u64);
         for lock in &self.ranges {
-            out.put_u8(u8::from(lock.mode == Mode::Exclusive));
+            out.put_u8(lock.mode.code());
             out.put_varint(u64::from(lock.table.0));
             encode_range(&lock.range, out);
         }
@@ -135,18 +182,17 @@ impl Footprint {
     /// # Errors
     /// When the bytes are malformed.
     pub fn decode(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        let mode = |is_exclusive| if is_exclusive { Mode::Exclusive } else { Mode::Shared };
         let points = (0..from.count("footprint")?)
             .map(|_| {
                 let tagged = from.varint("footprint")?;
-                let table = u32::try_from(tagged >> 1).map_err(|_| DecodeError::new("table id"))?;
-                let key = Key::from(from.bytes("key")?);
-                Ok(PointLock { table: TableId(table), key, mode: mode(tagged & 1 == 1) })
+                let table = u32::try_from(tagged >> 2).map_err(|_| DecodeError::new("table id"))?;
+                let (key, mode) = (from.bytes("key")?, Mode::of_code(tagged as u8 & 3)?);
+                Ok(PointLock { table: TableId(table), key: Key::from(key), mode })
             })
             .collect::<Result<_, DecodeError>>()?;
         let ranges = (0..from.count("footprint")?)
             .map(|_| {
-                let mode = mode(from.u8("footprint")? == 1);
+                let mode = Mode::of_code(from.u8("footprint")?)?;
                 Ok(RangeLock { mode, table: decode_table(from)?, range: decode_range(from)? })
             })
             .collect::<Result<_, DecodeError>>()?;
@@ -164,9 +210,11 @@ mod tests {
 
     #[test]
     fn a_key_that_is_read_and_written_is_locked_once_for_writing() {
-        let both = vec![point(b"a", Mode::Exclusive), point(b"a", Mode::Shared)];
-        let footprint = Footprint::new(both, vec![]);
-        assert_eq!(footprint.points, [point(b"a", Mode::Exclusive)]);
+        for (one, other) in [(Mode::Exclusive, Mode::Shared), (Mode::Write, Mode::Shared)] {
+            let footprint = Footprint::new(vec![point(b"a", one), point(b"a", other)], vec![]);
+            assert_eq!(footprint.points, [point(b"a", Mode::Exclusive)]);
+        }
+        let footprint = Footprint::new(vec![point(b"a", Mode::Exclusive)], vec![]);
         assert!(footprint.covers(TableId(1), b"a", Mode::Shared));
         assert!(!footprint.covers(TableId(2), b"a", Mode::Shared));
     }

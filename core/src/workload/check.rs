@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::ops::RangeInclusive;
+use std::ops::{ControlFlow, RangeInclusive};
 
 use crate::codec::DecodeError;
-use crate::ids::{SnapshotVersion, TableId};
+use crate::ids::{ShardId, SnapshotVersion, TableId};
 use crate::key::{Direction, KeyRange};
+use crate::partition::{Partitions, ShardSet};
 use crate::store::{Header, Store};
 use crate::txn::Visit;
 use crate::value::Value;
@@ -47,9 +48,43 @@ impl<H: Header> Rows for Snapshot<'_, H> {
         self.store.scan(table, range, Direction::Forward, self.at, |key, version| {
             match &version.value {
                 Some(value) => visit(key, value),
-                None => std::ops::ControlFlow::Continue(()),
+                None => ControlFlow::Continue(()),
             }
         });
+    }
+}
+
+/// The shards of divided tables, each as of one version.
+pub struct Divided<'a> {
+    partitions: &'a Partitions,
+    shards: Vec<&'a dyn Rows>,
+}
+
+impl<'a> Divided<'a> {
+    /// The rows of all shards, which are given in order.
+    pub fn new(partitions: &'a Partitions, shards: Vec<&'a dyn Rows>) -> Self {
+        assert_eq!(shards.len(), usize::from(partitions.shards()), "one for each shard");
+        Self { partitions, shards }
+    }
+}
+
+impl Rows for Divided<'_> {
+    fn get(&self, table: TableId, key: &[u8]) -> Option<Value> {
+        let shard = self.partitions.shard_of(table, key).unwrap_or_default();
+        self.shards[usize::from(shard.0)].get(table, key)
+    }
+
+    fn scan(&self, table: TableId, range: &KeyRange, visit: &mut Visit<'_>) {
+        let of = self.partitions.shards_of(table, range);
+        let of = of.unwrap_or_else(|| ShardSet::one(ShardId(0)));
+        let mut rows = BTreeMap::new();
+        for shard in of.iter() {
+            self.shards[usize::from(shard.0)].scan(table, range, &mut |key, value| {
+                rows.insert(key.to_vec(), value.clone());
+                ControlFlow::Continue(())
+            });
+        }
+        let _ = rows.iter().try_for_each(|(key, value)| visit(key, value));
     }
 }
 

@@ -74,10 +74,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-pub use check::{Report, Rows, Snapshot, Violation};
+pub use check::{Divided, Report, Rows, Snapshot, Violation};
 pub use commits::{Commits, Ledger, Watch};
 
 use crate::codec::{DecodeError, Reader, Writer};
+use crate::partition::{Partitions, Rule};
 use crate::time::Timestamp;
 use crate::txn::{Abort, Procedure, SqlState, Stop};
 use dice::Dice;
@@ -311,6 +312,27 @@ impl Workload {
         }
     }
 
+    /// How its tables are spread over so many shards, where they are: what belongs together by its
+    /// keys is on one, and what nobody writes is on all.
+    pub fn partitions(&self, shards: u16) -> Partitions {
+        let by_hash = |prefix_bytes| Partitions::new(shards, Rule::Hash { prefix_bytes });
+        match self {
+            // By warehouse.
+            Self::Tpcc(_) => by_hash(4).with(tpcc::tables::ITEM, Rule::Everywhere),
+            // By the shard that clients are at home in.
+            Self::Counters(_) => {
+                let starts = (1..shards).map(|shard| shard.to_be_bytes().to_vec()).collect();
+                by_hash(2).with(counters::COUNTERS, Rule::Ranges { starts })
+            }
+            Self::Ycsb(_)
+            | Self::ListAppend(_)
+            | Self::Bank(_)
+            | Self::Registers(_)
+            | Self::Catalog(_)
+            | Self::SmallBank(_) => by_hash(KEY_BYTES_MAX),
+        }
+    }
+
     /// The procedures that its clients call.
     pub fn procedures(&self) -> Vec<&'static str> {
         match self {
@@ -416,6 +438,9 @@ pub fn procedures() -> Vec<Arc<dyn Procedure>> {
 fn malformed(error: DecodeError) -> Stop {
     Stop::Abort(Abort::new(SqlState::INTERNAL_ERROR, error.to_string()))
 }
+
+/// No key of a workload without a prefix of its own is longer.
+const KEY_BYTES_MAX: usize = 32;
 
 /// Operations that a program which takes a list of them accepts in a transaction.
 const OPS_ACCEPTED_MAX: u64 = 1_000;

@@ -120,7 +120,7 @@ impl Run<'_> {
     }
 
     fn write(&mut self, table: TableId, key: Key, value: Option<Value>) {
-        self.assert_covered(table, &key, Mode::Exclusive);
+        self.assert_covered(table, &key, Mode::Write);
         self.writes.entry(table).or_default().insert(key, value);
     }
 }
@@ -158,9 +158,11 @@ fn merge<'a>(
 
 impl Context for Run<'_> {
     fn get(&mut self, table: TableId, key: &[u8]) -> Result<Option<Value>, Stop> {
+        if let Some(own) = self.writes.get(&table).and_then(|rows| rows.get(key)) {
+            return Ok(own.clone());
+        }
         self.assert_covered(table, key, Mode::Shared);
-        let own = self.writes.get(&table).and_then(|rows| rows.get(key));
-        Ok(own.cloned().unwrap_or_else(|| self.model.get(table, key)))
+        Ok(self.model.get(table, key))
     }
 
     fn scan(&mut self, scan: &Scan, visit: &mut Visit<'_>) -> Result<(), Stop> {
@@ -268,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "Exclusive use of [61] in table t1 is not in the footprint")]
+    #[should_panic(expected = "Write use of [61] in table t1 is not in the footprint")]
     fn a_run_that_leaves_its_footprint_is_noticed() {
         let _ = model(b"a").run(&Stray, &[]);
     }

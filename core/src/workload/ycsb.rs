@@ -452,7 +452,8 @@ impl Procedure for Run {
         let _ = for_each_op::<DecodeError>(args, |op| {
             match op {
                 Op::Read { row } => point(row, LockMode::Shared),
-                Op::Write { row, .. } | Op::Modify { row, .. } => point(row, LockMode::Exclusive),
+                Op::Write { row, .. } => point(row, LockMode::Write),
+                Op::Modify { row, .. } => point(row, LockMode::Exclusive),
                 Op::Scan { row, rows } => {
                     let range = Op::range(row, rows);
                     ranges.push(RangeLock { table: ROWS, range, mode: LockMode::Shared });
@@ -536,7 +537,7 @@ impl Procedure for Load {
             return Some(Footprint::default());
         }
         let range = Op::range(args.start, args.end - args.start);
-        let lock = RangeLock { table: ROWS, range, mode: LockMode::Exclusive };
+        let lock = RangeLock { table: ROWS, range, mode: LockMode::Write };
         Some(Footprint::new(Vec::new(), vec![lock]))
     }
 

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pangea_core::ids::{NodeId, RegionId, ShardId};
+use pangea_core::partition::Partitions;
 use pangea_core::time::Span;
 use pangea_core::topology::{NodePlace, Topology};
 use serde::de::DeserializeOwned;
@@ -422,6 +423,7 @@ impl Config {
             regions: self.regions.clone(),
             nodes: self.nodes.iter().map(place).collect(),
             one_way,
+            partitions: Partitions::default(),
         }
     }
 

@@ -68,7 +68,12 @@ impl<P: Protocol> Driver<P> {
                     Waiting::Fresh(_) => panic!("{ticket} waits for a version, not an outcome"),
                 }
             }
-            Effect::Send { after, .. } => self.held.hold(after, effect),
+            Effect::Checkpoint { checkpoint, pin, after } if after <= self.durable => {
+                self.checkpoint(checkpoint, pin);
+            }
+            Effect::Send { after, .. } | Effect::Checkpoint { after, .. } => {
+                self.held.hold(after, effect);
+            }
             Effect::Reply { ticket, outcome, after, first_run } => {
                 if let Some(Waiting::Commit(reply)) = self.pending.get(&ticket) {
                     reply.note(|trace| decided(trace, first_run.clone()));
@@ -83,7 +88,6 @@ impl<P: Protocol> Driver<P> {
                 Waiting::Fresh(reply) => reply.send(Ok(version)),
                 Waiting::Commit(_) => panic!("{ticket} waits for an outcome, not a version"),
             },
-            Effect::Checkpoint { checkpoint, pin } => self.checkpoint(checkpoint, pin),
             Effect::Truncate(position) => {
                 if let Some(mark) = self.truncations.on_truncate(position) {
                     self.log.truncate(mark);

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use pangea_core::ids::LogPosition;
 use pangea_core::protocol::{Effect, Protocol};
 
-/// Sends and replies by what they wait for, each position's in the order in which they came.
+/// Sends, replies and checkpoints by what they wait for, each position's in the order in which they
+/// came.
 #[derive(Debug)]
 pub(super) struct Held<P: Protocol> {
     by_position: BTreeMap<LogPosition, Vec<Effect<P>>>,

@@ -74,6 +74,7 @@ pub struct Arguments {
     costs: Vec<PathBuf>,
     /// Protocols to choose from [default: all]
     #[arg(long = "protocol", value_name = "NAME,..", value_delimiter = ',')]
+    #[arg(value_parser = clap::builder::PossibleValuesParser::new(NAMES))]
     protocols: Vec<String>,
     /// How many of the best are run for real; 0 for none
     #[arg(long, value_name = "N", default_value_t = 2)]

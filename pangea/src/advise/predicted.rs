@@ -200,6 +200,10 @@ impl WithProtocol for Both {
             let options = table.and_then(|table| parse_options::<P>(&table));
             let options = options.map_err(|failure| failure.to_string())?;
             bar.set_message(candidate.what);
+            if bar.is_hidden() {
+                let (done, all) = (bar.position() / 2 + 1, bar.length().unwrap_or_default() / 2);
+                crate::warn(&format!("simulating {done} of {all}: {}", candidate.name()));
+            }
             let whole = predict::predict::<P>(&settings, &options, &costs, &loaded)?;
             bar.inc(1);
             let lossy = predict::predict::<P>(&lossy, &options, &costs, &loaded)?;

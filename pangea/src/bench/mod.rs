@@ -105,6 +105,7 @@ pub struct Arguments {
     isolation: Option<Isolation>,
     /// The commit protocol
     #[arg(long, value_name = "NAME", default_value = crate::protocol::NAMES[0])]
+    #[arg(value_parser = clap::builder::PossibleValuesParser::new(crate::protocol::NAMES))]
     protocol: String,
     /// How many regions, or the names of cloud regions: us-east,eu-west,...
     #[arg(long, value_name = "N|A,B,C", default_value = "3")]
@@ -362,8 +363,7 @@ fn no_such_workload(name: &str, settings: &workload::Settings) -> String {
     let is_here = |name: &&str| {
         Workload::named(name, settings).is_ok_and(|workload| !is_of_histories(&workload))
     };
-    let names: Vec<&str> = workload::NAMES.into_iter().filter(is_here).collect();
-    format!("there is no workload {name:?} here; there are {}", names.join(", "))
+    pangea_sweep::wrong::unknown("workload", name, workload::NAMES.into_iter().filter(is_here))
 }
 
 /// Runs the benchmark, or many.

@@ -472,7 +472,7 @@ mod tests {
     #[test]
     fn values_are_refused_as_on_a_command_line_with_the_line_of_the_plan() {
         for (lines, said) in [
-            ("workload = 'chess'", "line 3: there is no workload \"chess\" here"),
+            ("workload = 'chess'", "line 3: there is no workload \"chess\"; there are"),
             ("workload = 'bank'\nrtt = 99999", "line 4: --rtt 99999: must be from 0"),
             ("workload = 'bank'\nsecs = 0", "line 4: invalid value '0' for '--secs <S>'"),
             ("workload = 'bank'\nzipf = 0.9", "line 4: --zipf says nothing of --workload bank"),

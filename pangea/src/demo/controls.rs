@@ -1,6 +1,7 @@
 //! What the demo does about what is typed at its prompt beside SQL.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use pangea_core::ids::NodeId;
 use pangea_node::client::Client;
@@ -9,6 +10,10 @@ use super::command::{Command, HELP};
 use super::views;
 use crate::cluster::Cluster;
 use crate::sql::{Commands, Shell, Turn};
+
+/// How long a node that was started may take until it answers, and how often it is asked.
+const RECONNECT_DEADLINE: Duration = Duration::from_secs(5);
+const RECONNECT_LOOK: Duration = Duration::from_millis(20);
 
 /// The cluster, in the hands of whoever types.
 pub struct Controls<'a> {
@@ -45,7 +50,7 @@ impl<'a> Controls<'a> {
         self.current = node;
         *shell = self.shell();
         let url = self.cluster.members[node.index()].sql_url();
-        Ok(format!("{rolled_back}SQL goes to {region} now: {url}"))
+        Ok(format!("{rolled_back}SQL goes to {region} now, in a new session: {url}"))
     }
 
     async fn kill(&mut self, region: &str) -> Result<String, String> {
@@ -67,7 +72,18 @@ impl<'a> Controls<'a> {
             return Err(format!("the node in {region} runs already: process {pid}"));
         }
         member.start().await.map_err(|error| error.to_string())?;
-        Ok(format!("started process {} in {region}", member.pid().unwrap_or_default()))
+        let pid = member.pid().unwrap_or_default();
+        // What is typed next may be for it: its client has yet to connect again.
+        let client = &self.clients[node.index()];
+        let answers = async {
+            while client.status().await.is_err() {
+                tokio::time::sleep(RECONNECT_LOOK).await;
+            }
+        };
+        match tokio::time::timeout(RECONNECT_DEADLINE, answers).await {
+            Ok(()) => Ok(format!("started process {pid} in {region}")),
+            Err(_) => Err(format!("started process {pid} in {region}; it does not answer yet")),
+        }
     }
 
     async fn cut(&mut self, a: &str, b: &str) -> Result<String, String> {

@@ -57,6 +57,7 @@ pub struct Arguments {
     regions: Vec<String>,
     /// The commit protocol
     #[arg(long, value_name = "NAME", default_value = crate::protocol::NAMES[0])]
+    #[arg(value_parser = clap::builder::PossibleValuesParser::new(crate::protocol::NAMES))]
     protocol: String,
     /// Keep the data here, and use what is there [default: a temporary directory]
     #[arg(long, value_name = "DIR")]

@@ -19,15 +19,17 @@ fn a_replay_command_is_read_back_as_the_same_settings() {
         seed: 77,
         workload: "bank".to_owned(),
         nodes: 5,
+        shards: 2,
         faults: vec![FaultKind::Crash, FaultKind::OneWay],
         one_way_max: Span::from_ms(20),
         real_time: RealTime::Ordered,
+        given: vec!["minerva.solver=greedy".to_owned(), "minerva.epoch_ms=20".to_owned()],
         ..Settings::default()
     };
     for settings in [settings, Settings { faults: Vec::new(), ..Settings::default() }] {
         let command = settings.replay_command("minerva");
         let line = command.strip_prefix("pangea ").unwrap();
-        assert_eq!(parse(line).unwrap().settings(), Ok(settings), "{command}");
+        assert_eq!(parse(line).unwrap().settings(RealTime::None), Ok(settings), "{command}");
     }
 }
 
@@ -76,6 +78,10 @@ fn what_makes_no_sense_is_refused() {
     assert!(parse("sim --seeds 1..2 --trace").is_err());
     assert!(parse("sim --seed 1 --faults earthquake").is_err());
     for line in ["sim --seed 1 --nodes 0", "sim --seed 1 --workload chess"] {
-        assert!(parse(line).unwrap().settings().is_err(), "{line}");
+        assert!(parse(line).unwrap().settings(RealTime::None).is_err(), "{line}");
     }
+    let error = parse("sim --protocol nosuch").unwrap_err().to_string();
+    assert!(error.contains("--protocol") && error.contains("minerva, calvin"), "{error}");
+    let error = run(&parse("sim --seed 1 --workload bnak").unwrap()).unwrap_err().to_string();
+    assert!(error.contains("did you mean \"bank\"?"), "{error}");
 }

@@ -232,7 +232,7 @@ fn rows_are_found_as_the_variants_say() {
 fn every_protocol_and_every_script_is_here() {
     let output = support::run(&["demo", "--protocol", "none-such"]);
     let refusal = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(refusal.contains(&format!("there is {}\n", PROTOCOLS.join(", "))), "{refusal}");
+    assert!(refusal.contains(&format!("[possible values: {}]", PROTOCOLS.join(", "))), "{refusal}");
     let files = std::fs::read_dir(scripts()).unwrap().flatten();
     let mut names: Vec<String> =
         files.map(|file| file.path().file_stem().unwrap().to_str().unwrap().to_owned()).collect();

@@ -12,11 +12,13 @@
 //!     0 call                     procedure u16, args
 //!     1 call of known footprint  procedure u16, args, footprint
 //!     2 certified                read set, write count, writes
+//!     and 128, where tables are divided: then first the shards that it concerns, count and numbers
 //! ```
 
 use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader, Writer};
-use pangea_core::ids::{NodeId, ProcedureId, TxnId};
+use pangea_core::ids::{NodeId, ProcedureId, ShardId, TxnId};
+use pangea_core::partition::{SHARDS_MAX, ShardSet};
 use pangea_core::txn::{Certified, Footprint, Program, ReadSet, Seen, Write};
 
 use crate::inputs;
@@ -31,6 +33,8 @@ pub struct Request {
     pub program: Program,
     /// §3.2.1: what a reconnaissance found that it will touch, where its arguments don't tell.
     pub footprint: Option<Footprint>,
+    /// The shards that it concerns. None where tables are not divided.
+    pub shards: ShardSet,
 }
 
 /// One entry of a sequencer's log.
@@ -50,6 +54,8 @@ mod what {
     pub const CALL: u8 = 0;
     pub const CALL_WITH_FOOTPRINT: u8 = 1;
     pub const CERTIFIED: u8 = 2;
+    /// Is added where the request concerns shards.
+    pub const DIVIDED: u8 = 128;
 }
 
 impl Request {
@@ -62,34 +68,52 @@ impl Request {
         }
     }
 
-    fn encode(&self, out: &mut Vec<u8>) {
-        match (&self.program, &self.footprint) {
-            (Program::Call { procedure, args }, footprint) => {
-                let is_known = footprint.is_some();
-                out.put_u8(if is_known { what::CALL_WITH_FOOTPRINT } else { what::CALL });
+    pub(super) fn encode(&self, out: &mut Vec<u8>) {
+        let what = match (&self.program, &self.footprint) {
+            (Program::Call { .. }, None) => what::CALL,
+            (Program::Call { .. }, Some(_)) => what::CALL_WITH_FOOTPRINT,
+            (Program::Certified(_), None) => what::CERTIFIED,
+            (Program::Certified(_), Some(_)) => panic!("a certified one touches what it names"),
+        };
+        if self.shards.is_empty() {
+            out.put_u8(what);
+        } else {
+            out.put_u8(what | what::DIVIDED);
+            out.put_varint(self.shards.len() as u64);
+            self.shards.iter().for_each(|shard| out.put_varint(shard.0.into()));
+        }
+        match &self.program {
+            Program::Call { procedure, args } => {
                 out.put_u16(procedure.0);
                 out.put_bytes(args);
-                footprint.iter().for_each(|footprint| footprint.encode(out));
+                self.footprint.iter().for_each(|footprint| footprint.encode(out));
             }
-            (Program::Certified(Certified { reads, writes }), None) => {
-                out.put_u8(what::CERTIFIED);
+            Program::Certified(Certified { reads, writes }) => {
                 reads.encode(out);
                 out.put_varint(writes.len() as u64);
                 writes.iter().for_each(|write| write.encode(out));
             }
-            (Program::Certified(_), Some(_)) => panic!("a certified one touches what it names"),
         }
     }
 
-    fn decode(txn: TxnId, from: &mut Reader<'_>, bytes: &Bytes) -> Result<Self, DecodeError> {
+    pub(super) fn decode(
+        txn: TxnId,
+        from: &mut Reader<'_>,
+        bytes: &Bytes,
+    ) -> Result<Self, DecodeError> {
         const WHAT: &str = "request";
-        let what = from.u8(WHAT)?;
+        let tagged = from.u8(WHAT)?;
+        let what = tagged & !what::DIVIDED;
+        let shards = match what == tagged {
+            true => ShardSet::default(),
+            false => decode_shards(from)?,
+        };
         if what == what::CERTIFIED {
             let reads = ReadSet::decode(from)?;
             let writes = (0..from.count(WHAT)?).map(|_| Write::decode(from));
             let writes = writes.collect::<Result<_, _>>()?;
             let program = Program::Certified(Certified { reads, writes });
-            return Ok(Self { txn, program, footprint: None });
+            return Ok(Self { txn, program, footprint: None, shards });
         }
         if what != what::CALL && what != what::CALL_WITH_FOOTPRINT {
             return Err(DecodeError::new(WHAT));
@@ -98,8 +122,18 @@ impl Request {
         let args = bytes.slice_ref(from.bytes(WHAT)?);
         let is_known = what == what::CALL_WITH_FOOTPRINT;
         let footprint = is_known.then(|| Footprint::decode(from)).transpose()?;
-        Ok(Self { txn, program: Program::Call { procedure, args }, footprint })
+        Ok(Self { txn, program: Program::Call { procedure, args }, footprint, shards })
     }
+}
+
+fn decode_shards(from: &mut Reader<'_>) -> Result<ShardSet, DecodeError> {
+    const WHAT: &str = "shards";
+    let shard = |from: &mut Reader<'_>| {
+        let shard = u16::try_from(from.varint(WHAT)?).ok().filter(|shard| *shard < SHARDS_MAX);
+        shard.map(ShardId).ok_or(DecodeError::new(WHAT))
+    };
+    let shards: ShardSet = (0..from.count(WHAT)?).map(|_| shard(from)).collect::<Result<_, _>>()?;
+    if shards.is_empty() { Err(DecodeError::new(WHAT)) } else { Ok(shards) }
 }
 
 impl Batch {
@@ -198,7 +232,8 @@ pub(super) mod tests {
         let source = NodeId(2);
         let request = |(i, (program, footprint))| {
             let txn = TxnId::new(source, 40 + i as u64);
-            Request { txn, program, footprint }
+            let shards = (0..i as u16).map(ShardId).collect();
+            Request { txn, program, footprint, shards }
         };
         let requests = all.into_iter().enumerate().map(request).collect();
         Batch { source, bid: Bid(7), first_sequence: 40, requests }

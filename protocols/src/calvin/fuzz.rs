@@ -1,11 +1,16 @@
 //! Batches of peers, and what the log holds of an epoch, that are nearly right.
 
 use bytes::Bytes;
-use pangea_core::ids::{NodeId, SnapshotVersion};
+use pangea_core::exec::ordered::{Part, Went};
+use pangea_core::ids::{NodeId, ShardId, SnapshotVersion, TxnId};
+use pangea_core::protocol::Message as _;
 
 use super::Cut;
 use super::batch::{Batch, tests::batch};
-use super::recovery::EpochRecord;
+use super::messages::Message;
+use super::recovery::{EpochRecord, OfShards};
+use super::shards::items::{Item, Items};
+use super::shards::slice::tests::slice;
 use crate::fuzzing::{Outcome, Target, run, size};
 use crate::inputs::{Bid, decode_batch};
 
@@ -38,13 +43,30 @@ fn calvin_batches() {
 fn record() -> EpochRecord {
     let heads = vec![Bid(1), Bid(300), Bid(0)];
     let cut = Cut { heads, removed: vec![NodeId(1)], ..Cut::default() };
-    EpochRecord { epoch: SnapshotVersion(5), cut }
+    EpochRecord { epoch: SnapshotVersion(5), cut, of_shards: None }
+}
+
+/// The same where tables are divided.
+fn divided_record() -> EpochRecord {
+    let (slice, shard) = (slice(), ShardId(1));
+    let txn = TxnId::new(NodeId(3), 9);
+    let all = [Item::Result(txn, Went::Left), Item::Part(txn, Part::Certified(None))];
+    let items = Items::new(SnapshotVersion(5), &all);
+    let of_shards = OfShards {
+        came: vec![slice.clone()],
+        received: vec![(shard, items.clone())],
+        sent: vec![(shard, slice)],
+        served: vec![(shard, items)],
+        dropped: vec![(shard, SnapshotVersion(4))],
+    };
+    EpochRecord { of_shards: Some(of_shards), ..record() }
 }
 
 fn look_at_record(input: &[u8]) -> Outcome {
-    match EpochRecord::decode(input) {
+    match EpochRecord::decode(&Bytes::copy_from_slice(input)) {
         Ok(record) => {
-            assert_eq!(EpochRecord::decode(&record.encode()).as_ref(), Ok(&record), "it survives");
+            let again = EpochRecord::decode(&record.encode().into());
+            assert_eq!(again.as_ref(), Ok(&record), "it survives");
             Outcome::taken(size(record.cut.heads.len()))
         }
         Err(error) => Outcome::refused(error),
@@ -55,10 +77,41 @@ fn look_at_record(input: &[u8]) -> Outcome {
 fn calvin_epoch_records() {
     run(Target {
         name: "calvin-epoch-record",
-        seeds: vec![record().encode()],
+        seeds: vec![record().encode(), divided_record().encode()],
         mend: |_| {},
         look: look_at_record,
         // What serde takes beforehand for each of the three lists of a cut.
+        bytes_max: 4 << 20,
+        bytes_per_byte: 256,
+    });
+}
+
+fn look_at_message(input: &[u8]) -> Outcome {
+    match Message::decode(&Bytes::copy_from_slice(input)) {
+        Ok(message) => {
+            let mut bytes = Vec::new();
+            message.encode(&mut bytes);
+            assert_eq!(Message::decode(&bytes.into()).as_ref(), Ok(&message), "it survives");
+            Outcome::taken(size(message.payload_bytes()))
+        }
+        Err(error) => Outcome::refused(error),
+    }
+}
+
+#[test]
+fn calvin_messages() {
+    let items = divided_record().of_shards.unwrap().served[0].1.clone();
+    let all = [Message::Slice(slice()), Message::Items(items), Message::Unsubscribe];
+    let bytes = |message: &Message| {
+        let mut bytes = Vec::new();
+        message.encode(&mut bytes);
+        bytes
+    };
+    run(Target {
+        name: "calvin-message",
+        seeds: all.iter().map(bytes).collect(),
+        mend: |_| {},
+        look: look_at_message,
         bytes_max: 4 << 20,
         bytes_per_byte: 256,
     });

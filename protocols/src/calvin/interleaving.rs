@@ -10,6 +10,18 @@ use super::batch::Batch;
 /// the first of each sequencer, then the second of each, and so on. One that takes many requests
 /// does not hold up the others.
 pub(super) fn round_robin(batches: Vec<Arc<Batch>>, first_of_all: u16) -> Vec<Arc<Batch>> {
+    let mut placed = turns(batches);
+    // Stable: within a turn they stay sorted by sequencer.
+    placed.sort_by_key(|(turn, batch)| {
+        let is_first = is_planted(Bug::RoundRobinDiffers) && batch.source.0 == first_of_all;
+        (*turn, !is_first)
+    });
+    placed.into_iter().map(|(_, batch)| batch).collect()
+}
+
+/// Each batch, of those sorted by sequencer and then by place, with the number of its sequencer's
+/// batches before it.
+pub(super) fn turns(batches: Vec<Arc<Batch>>) -> Vec<(usize, Arc<Batch>)> {
     let mut placed: Vec<(usize, Arc<Batch>)> = Vec::with_capacity(batches.len());
     for batch in batches {
         let turn = match placed.last() {
@@ -18,12 +30,7 @@ pub(super) fn round_robin(batches: Vec<Arc<Batch>>, first_of_all: u16) -> Vec<Ar
         };
         placed.push((turn, batch));
     }
-    // Stable: within a turn they stay sorted by sequencer.
-    placed.sort_by_key(|(turn, batch)| {
-        let is_first = is_planted(Bug::RoundRobinDiffers) && batch.source.0 == first_of_all;
-        (*turn, !is_first)
-    });
-    placed.into_iter().map(|(_, batch)| batch).collect()
+    placed
 }
 
 #[cfg(test)]

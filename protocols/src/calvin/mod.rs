@@ -14,6 +14,7 @@
 //! | replication | §3.1.1, synchronous | [`crate::inputs`] | Batch, Ack, Fetch, Gone | f + 1 replicas have the batch |
 //! | agreement | §3.1.1, synchronous | [`crate::inputs`] | Agreement | which batches are this epoch's |
 //! | interleaving | §3.1 | `interleaving.rs` | | the serial order |
+//! | sharding | §3.1, §3.2 | `shards.rs` | Subscribe, Slice, Items, Kept, Missed, Others, Look, Found | what concerns a shard, and rows of others |
 //! | scheduling | §3.2 | `scheduler.rs` | | every outcome |
 //! | recovery | §5 | `recovery.rs` | | the state, from a checkpoint and the inputs after it |
 //!
@@ -34,14 +35,14 @@
 //!
 //! # Where this differs from the paper, and why
 //!
-//! - The data is not partitioned: each replica holds all of it. So there are no remote reads, and a
+//! - Tables may be divided or not. Where each replica holds all, there are no remote reads, and a
 //!   scheduler gets all batches.
 //! - Replication is synchronous. One agreement of the group says which batches of all sequencers an
 //!   epoch has, where the paper runs one for each partition and epoch; batches themselves are not
 //!   sent through it.
-//! - A transaction that leaves its footprint is run again in the same epoch, behind those beside
-//!   which it was scheduled ([`pangea_core::exec::ordered`]), and not sequenced anew: it takes no
-//!   second round over the wide area. All replicas do so alike.
+//! - Where each replica holds all, a transaction that leaves its footprint is run again in the same
+//!   epoch, behind those beside which it was scheduled ([`pangea_core::exec::ordered`]), and not
+//!   sequenced anew: it takes no second round over the wide area. All replicas do so alike.
 //! - Ranges are locked too, so that scans see no phantoms; the paper leaves them out.
 //! - A read-only transaction takes no place in the order: it runs where it arrived, at a version
 //!   that holds all that was acknowledged before it (`reads`).
@@ -60,21 +61,25 @@ mod fuzz;
 mod header;
 mod interleaving;
 mod marks;
+mod messages;
 mod options;
 mod recovery;
 mod scheduler;
 mod sequencer;
+mod shards;
 mod state;
 #[cfg(test)]
 mod tests;
 
 use pangea_core::choice::{Guarantee, Variant};
+use pangea_core::ids::NodeId;
 use pangea_core::protocol::{Cx, Input, Mark, Protocol, Setup, Status};
 
+pub use crate::inputs::Timer;
 use crate::inputs::{Event, Host};
-pub use crate::inputs::{Message, Timer};
 use batch::Batch;
 pub use header::Header;
+pub use messages::Message;
 pub use options::{Options, Reads, Rules};
 use state::State;
 
@@ -87,6 +92,7 @@ impl Protocol for Calvin {
     const NAME: &'static str = "calvin";
     const NODES_MIN: usize = 1;
     const REJOINS: bool = true;
+    const DIVIDES: bool = true;
     const MARKS: &'static [Mark] = marks::ALL;
     const VARIANTS: &'static [Variant] = options::VARIANTS;
 
@@ -112,25 +118,44 @@ impl Protocol for Calvin {
         match input {
             Input::Restart(durable) => self.on_restart(cx, durable),
             Input::Submit(submissions) => self.on_submit(cx, submissions),
-            Input::Message { from, message } => {
-                let event = inputs.on_message(cx, from, message);
-                self.on_event(cx, event);
-            }
+            Input::Message { from, message } => self.on_message(cx, from, message),
             Input::Timer(Timer::Batch) => self.end_batch(cx),
-            Input::Timer(Timer::Epoch) => inputs.on_epoch_timeout(cx),
+            Input::Timer(Timer::Epoch) => {
+                inputs.on_epoch_timeout(cx);
+                self.tell_behind(cx);
+            }
             Input::Timer(Timer::Tick) => inputs.on_tick(cx),
             Input::Timer(Timer::Fetch) => inputs.on_fetch_timeout(cx),
-            Input::Timer(Timer::Progress) => inputs.on_progress_timeout(cx),
+            Input::Timer(Timer::Progress) => {
+                inputs.on_progress_timeout(cx);
+                self.tell_kept(cx);
+                self.tell_others(cx);
+                self.ask_others(cx);
+            }
             Input::Timer(Timer::Rejoin) => inputs.on_rejoin_timeout(cx),
             Input::Durable(position) => inputs.on_durable(cx, position),
-            Input::PeerUp(peer) => inputs.on_peer_up(cx, peer),
-            Input::PeerDown(peer) => inputs.on_peer_down(cx, peer),
+            Input::PeerUp(peer) => match inputs.group.member(peer) {
+                Some(replica) => {
+                    inputs.on_peer_up(cx, replica);
+                    // It may have forgotten.
+                    self.state.shards.iter_mut().for_each(|shards| shards.told_others = None);
+                }
+                None => self.on_neighbour_up(cx, peer),
+            },
+            Input::PeerDown(peer) => match inputs.group.member(peer) {
+                Some(replica) => inputs.on_peer_down(cx, replica),
+                None => self.on_neighbour_down(cx, peer),
+            },
             Input::Checkpointed(version) => inputs.on_checkpointed(cx, version),
             Input::Resume => self.go_on(cx),
         }
         self.read_released(cx);
+        self.pace(cx);
         self.state.inputs.settle_agreement(cx);
-        self.run_ready_epochs(cx);
+        match self.state.shards {
+            None => self.run_ready_epochs(cx),
+            Some(_) => self.advance_shards(cx),
+        }
         if self.state.running.is_none() {
             self.state.inputs.end_rejoin(cx);
         }
@@ -157,6 +182,17 @@ impl Host for Calvin {
 type Cut = crate::inputs::Cut<Rules>;
 
 impl Calvin {
+    fn on_message(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, message: Message) {
+        let inputs = &mut self.state.inputs;
+        match (message, inputs.group.member(from)) {
+            (Message::Inputs(message), Some(replica)) => {
+                let event = inputs.on_message(cx, replica, message);
+                self.on_event(cx, event);
+            }
+            (message, _) => self.on_neighbour(cx, from, message),
+        }
+    }
+
     fn on_event(&mut self, cx: &mut Cx<'_, Self>, event: Option<Event<Self>>) {
         match event {
             None => {}
@@ -169,7 +205,7 @@ impl Calvin {
     /// The only replica of a cluster waits for nobody: what is there goes on at once, and what
     /// comes meanwhile goes on together when that is done. Returns whether something was proposed.
     fn go_on_alone(&mut self, cx: &mut Cx<'_, Self>) -> bool {
-        if !self.state.inputs.is_idle_alone() {
+        if self.state.shards.is_some() || !self.state.inputs.is_idle_alone() {
             return false;
         }
         let own = self.state.inputs.own_log();

@@ -8,7 +8,7 @@ use pangea_core::time::Span;
 use pangea_core::txn::CodeDigest;
 use serde::{Deserialize, Serialize};
 
-use crate::inputs::{self, Settings, within};
+use crate::inputs::{self, Settings, at_least_one, within};
 
 /// Calvin's settings, with the paper's values as defaults where it has them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,6 +25,7 @@ pub struct Options {
     pub reads: Reads,
     /// The scheduler locks and runs so many transactions at a time, between which the node does
     /// what has arrived meanwhile. One that leaves its footprint runs again behind those.
+    #[serde(deserialize_with = "at_least_one")]
     pub slice_txns: NonZeroUsize,
     /// A checkpoint is taken when a restart would have about this much to read and to run again, in
     /// bytes of the log; a transaction that would be run counts as a kilobyte beside its request.

@@ -7,22 +7,88 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader, Writer};
-use pangea_core::ids::SnapshotVersion;
+use pangea_core::ids::{ShardId, SnapshotVersion, Ticket, TxnId};
 use pangea_core::protocol::{Cx, Durable};
 use pangea_core::txn::Outcome;
 
 use super::batch::{Batch, Bid, Request};
-use super::state::InFlight;
+use super::shards::items::Items;
+use super::shards::slice::Slice;
+use super::state::{Again, InFlight};
 use super::{Calvin, Cut};
-use crate::inputs::{INTACT, Incoming, outcome_unknown};
+use crate::inputs::{Batch as _, INTACT, Incoming, outcome_unknown};
 
 /// What the log keeps of an epoch.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct EpochRecord {
     pub epoch: SnapshotVersion,
     pub cut: Cut,
+    /// Where tables are divided.
+    pub of_shards: Option<OfShards>,
 }
+
+/// What an epoch was to one of several shards, beside what its own group put into it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct OfShards {
+    /// The slices of the other shards.
+    pub came: Vec<Slice>,
+    /// What they served.
+    pub received: Vec<(ShardId, Items)>,
+    /// The slices that they were sent.
+    pub sent: Vec<(ShardId, Slice)>,
+    /// What was served to them.
+    pub served: Vec<(ShardId, Items)>,
+    /// Up to which epochs that was not kept any more.
+    pub dropped: Vec<(ShardId, SnapshotVersion)>,
+}
+
+impl OfShards {
+    fn encode(&self, out: &mut Vec<u8>) {
+        let slice = |slice: &Slice, out: &mut Vec<u8>| out.put_bytes(slice.bytes());
+        let items = |(shard, items): &(ShardId, Items), out: &mut Vec<u8>| {
+            out.put_u16(shard.0);
+            items.encode(out);
+        };
+        out.put_varint(self.came.len() as u64);
+        self.came.iter().for_each(|it| slice(it, out));
+        out.put_varint(self.sent.len() as u64);
+        for (shard, sent) in &self.sent {
+            out.put_u16(shard.0);
+            slice(sent, out);
+        }
+        for all in [&self.received, &self.served] {
+            out.put_varint(all.len() as u64);
+            all.iter().for_each(|it| items(it, out));
+        }
+        out.put_varint(self.dropped.len() as u64);
+        for (shard, upto) in &self.dropped {
+            out.put_u16(shard.0);
+            out.put_varint(upto.0);
+        }
+    }
+
+    fn decode(from: &mut Reader<'_>, bytes: &Bytes) -> Result<Self, DecodeError> {
+        let slice = |from: &mut Reader<'_>| Slice::decode(&bytes.slice_ref(from.bytes(WHAT)?));
+        let shard = |from: &mut Reader<'_>| from.u16(WHAT).map(ShardId);
+        let came = (0..from.count(WHAT)?).map(|_| slice(from)).collect::<Result<_, _>>()?;
+        let sent = (0..from.count(WHAT)?).map(|_| Ok((shard(from)?, slice(from)?)));
+        let sent = sent.collect::<Result<_, DecodeError>>()?;
+        let mut all = || {
+            let items =
+                (0..from.count(WHAT)?).map(|_| Ok((shard(from)?, Items::decode(from, bytes)?)));
+            items.collect::<Result<Vec<_>, DecodeError>>()
+        };
+        let (received, served) = (all()?, all()?);
+        let upto = |from: &mut Reader<'_>| from.varint(WHAT).map(SnapshotVersion);
+        let dropped = (0..from.count(WHAT)?).map(|_| Ok((shard(from)?, upto(from)?)));
+        let dropped = dropped.collect::<Result<_, DecodeError>>()?;
+        Ok(Self { came, sent, received, served, dropped })
+    }
+}
+
+const WHAT: &str = "epoch record";
 
 impl EpochRecord {
     pub(super) fn encode(&self) -> Vec<u8> {
@@ -30,19 +96,21 @@ impl EpochRecord {
         out.put_u64(self.epoch.0);
         let cut = postcard::to_stdvec(&self.cut).expect("a cut in memory can be encoded");
         out.put_bytes(&cut);
+        self.of_shards.iter().for_each(|of_shards| of_shards.encode(&mut out));
         out
     }
 
-    pub(super) fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
-        const WHAT: &str = "epoch record";
+    pub(super) fn decode(bytes: &Bytes) -> Result<Self, DecodeError> {
         let from = &mut Reader::new(bytes);
         let epoch = SnapshotVersion(from.u64(WHAT)?);
         let cut = from.bytes(WHAT)?;
         let cut = postcard::from_bytes(cut).map_err(|_| DecodeError::new(WHAT))?;
+        let is_divided = !from.is_empty();
+        let of_shards = is_divided.then(|| OfShards::decode(from, bytes)).transpose()?;
         if !from.is_empty() {
             return Err(DecodeError::new(WHAT));
         }
-        Ok(Self { epoch, cut })
+        Ok(Self { epoch, cut, of_shards })
     }
 }
 
@@ -54,8 +122,13 @@ impl Calvin {
         if !self.state.sequencer.in_flight.is_empty() {
             cx.mark("calvin.in_flight_restored");
         }
-        for record in std::mem::take(&mut found.epochs) {
-            let EpochRecord { epoch, cut } = EpochRecord::decode(&record).expect(INTACT);
+        let records = std::mem::take(&mut found.epochs);
+        if self.state.shards.is_some() {
+            self.replay_shards(cx, records);
+            return self.state.inputs.start(cx, found);
+        }
+        for (_, record) in records {
+            let EpochRecord { epoch, cut, .. } = EpochRecord::decode(&record).expect(INTACT);
             if epoch != self.state.inputs.cut.applied.next() {
                 continue;
             }
@@ -73,7 +146,7 @@ impl Calvin {
 
     /// Writes down that an epoch is run, so that a restart need not ask the others for it.
     pub(super) fn log_epoch(&mut self, cx: &mut Cx<'_, Self>, epoch: SnapshotVersion, cut: &Cut) {
-        let record = EpochRecord { epoch, cut: cut.clone() };
+        let record = EpochRecord { epoch, cut: cut.clone(), of_shards: None };
         self.state.inputs.log_epoch(cx, epoch, record.encode().into());
     }
 
@@ -107,6 +180,7 @@ impl Calvin {
         }
         self.forget_skipped(cx, incoming.head_of(self.state.inputs.me));
         self.state.inputs.install(cx, incoming);
+        self.move_shards(cx);
     }
 
     /// Own requests up to `upto` have been run elsewhere; how they ended is not known here.
@@ -115,8 +189,11 @@ impl Calvin {
         let applied = inputs.cut.heads[inputs.me.index()];
         let own = inputs.own_log().slots.range(applied.next()..);
         let skipped = own.take_while(|(bid, _)| **bid <= upto);
-        let count: usize = skipped.map(|(_, slot)| slot.batch.requests.len()).sum();
-        for waiting in self.state.sequencer.in_flight.drain(..count) {
+        let Some((_, last)) = skipped.last() else { return };
+        let end = last.batch.end_sequence();
+        let in_flight = &mut self.state.sequencer.in_flight;
+        let count = in_flight.partition_point(|waiting| waiting.txn.sequence() < end);
+        for waiting in in_flight.drain(..count) {
             if let Some(ticket) = waiting.ticket {
                 cx.mark("calvin.outcome_unknown");
                 cx.reply(ticket, Outcome::Aborted(outcome_unknown()));
@@ -126,8 +203,13 @@ impl Calvin {
 }
 
 impl InFlight {
+    /// Taken, and not run.
+    pub(super) fn new(txn: TxnId, ticket: Option<Ticket>, again: Option<Again>) -> Self {
+        Self { txn, ticket, again, is_over: false }
+    }
+
     /// Nobody waits for it here.
     fn of_an_earlier_life(request: &Request) -> Self {
-        Self { txn: request.txn, ticket: None }
+        Self::new(request.txn, None, None)
     }
 }

@@ -32,11 +32,11 @@ use crate::inputs::Batch as _;
 
 /// What a transaction counts towards the next checkpoint beside its request, in bytes: a restart
 /// has to run it again.
-const RUN_BYTES: usize = 1_024;
+pub(super) const RUN_BYTES: usize = 1_024;
 
 /// When a step has run so many transactions of small epochs it begins no other: where many have
 /// waited, what is urgent must not wait for all of them.
-const STEP_TXNS_MAX: u64 = 64;
+pub(super) const STEP_TXNS_MAX: u64 = 64;
 
 /// An epoch that is being run, in slices, one a step, so that a large epoch does not hold up what
 /// the next ones need: batches, acknowledgements, agreement.

@@ -7,6 +7,7 @@
 use pangea_core::exec::optimistic;
 use pangea_core::exec::{Overlay, TXN_BYTES_MAX, check_size, is_footprint_declared};
 use pangea_core::ids::{Ticket, TxnId};
+use pangea_core::partition::ShardSet;
 use pangea_core::planted::{Bug, is_planted};
 use pangea_core::protocol::{Cx, Request as Wish, Submission};
 use pangea_core::txn::{Abort, Footprint, Outcome, Program, SqlState};
@@ -14,7 +15,7 @@ use pangea_core::work::Work;
 
 use super::batch::{Batch, Request};
 use super::options::Reads;
-use super::state::InFlight;
+use super::state::{Again, InFlight};
 use super::{Calvin, Timer};
 use crate::inputs::weight::{self, as_many_as_fit};
 use crate::inputs::{IN_FLIGHT_MAX, Waiter, not_rejoined, too_many_in_flight};
@@ -50,13 +51,15 @@ impl Calvin {
         program: Program,
         reads: &mut Vec<(Ticket, Program)>,
     ) {
-        if self.is_snapshot_read(&program) {
+        let is_divided = self.state.shards.is_some();
+        if !is_divided && self.is_snapshot_read(&program) {
             return reads.push((ticket, program));
         }
         let sequencer = &self.state.sequencer;
         let is_held = !self.state.inputs.greetings.is_ready
             && sequencer.current_bytes >= self.state.options.batch_bytes;
-        if is_held || sequencer.in_flight.len() >= IN_FLIGHT_MAX {
+        let lookups = self.state.shards.as_ref().map_or(0, |shards| shards.lookups.len());
+        if is_held || sequencer.in_flight.len() + lookups >= IN_FLIGHT_MAX {
             cx.mark("calvin.too_many_in_flight");
             return cx.reply(ticket, Outcome::Aborted(too_many_in_flight()));
         }
@@ -66,7 +69,9 @@ impl Calvin {
                 return match check_size(&certified.reads, &certified.writes) {
                     Ok(()) => {
                         cx.mark("calvin.certified");
-                        self.sequence(cx, ticket, program, None);
+                        let touched = || Footprint::of_run(&certified.reads, &certified.writes);
+                        let shards = is_divided.then(|| self.concerned(&touched()));
+                        self.sequence(cx, ticket, program, None, (shards.unwrap_or_default(), 0));
                     }
                     Err(abort) => cx.reply(ticket, Outcome::Aborted(abort)),
                 };
@@ -78,12 +83,16 @@ impl Calvin {
             let abort = Abort::new(SqlState::UNDEFINED_FUNCTION, message);
             return cx.reply(ticket, Outcome::Aborted(abort));
         };
+        if is_divided {
+            return self.look_up(cx, ticket, program, 0);
+        }
         if code.is_read_only(args) {
             return self.state.inputs.await_fresh(cx, ticket, program);
         }
         let is_declared = is_footprint_declared(&registry, procedure, args);
         let found = (!is_declared).then(|| self.reconnoitre(cx, &program));
-        self.sequence(cx, ticket, program, found.and_then(weight::if_small));
+        let footprint = found.and_then(weight::if_small);
+        self.sequence(cx, ticket, program, footprint, (ShardSet::default(), 0));
     }
 
     /// Whether a program changes nothing and is content with the last epoch.
@@ -107,13 +116,15 @@ impl Calvin {
         found
     }
 
-    /// Gives a request its name and its place in the batch.
-    fn sequence(
+    /// Gives a request its name and its place in the batch. It concerns `shards`, and has left its
+    /// footprint so often before.
+    pub(super) fn sequence(
         &mut self,
         cx: &mut Cx<'_, Self>,
         ticket: Ticket,
         program: Program,
         footprint: Option<Footprint>,
+        (shards, tries): (ShardSet, u32),
     ) {
         cx.mark("calvin.sequenced");
         let inputs = &mut self.state.inputs;
@@ -122,8 +133,14 @@ impl Calvin {
         let sequencer = &mut self.state.sequencer;
         let is_first = sequencer.current.is_empty();
         sequencer.current_bytes += weight::of_program(&program, footprint.as_ref());
-        sequencer.current.push(Request { txn, program, footprint });
-        sequencer.in_flight.push_back(InFlight { txn, ticket: Some(ticket) });
+        let again = match &program {
+            Program::Call { .. } if !shards.is_empty() => {
+                Some(Again { program: program.clone(), tries })
+            }
+            _ => None,
+        };
+        sequencer.current.push(Request { txn, program, footprint, shards });
+        sequencer.in_flight.push_back(InFlight::new(txn, Some(ticket), again));
         self.state.counters.txns_local += 1;
         cx.named(ticket, txn.sequence());
         if self.state.sequencer.current_bytes >= self.state.options.batch_bytes {
@@ -132,6 +149,20 @@ impl Calvin {
         } else if is_first {
             cx.set_timer(Timer::Batch, self.state.options.epoch());
         }
+    }
+
+    /// A request of this node was run, before or after others: who waits for it, and the program
+    /// where it may be taken again. Nothing where it is not in flight.
+    pub(super) fn take_in_flight(
+        &mut self,
+        sequence: u64,
+    ) -> Option<Option<(Ticket, Option<Again>)>> {
+        let in_flight = &mut self.state.sequencer.in_flight;
+        let at = in_flight.binary_search_by_key(&sequence, |it| it.txn.sequence()).ok()?;
+        in_flight[at].is_over = true;
+        let (ticket, again) = (in_flight[at].ticket.take(), in_flight[at].again.take());
+        while in_flight.pop_front_if(|first| first.is_over).is_some() {}
+        Some(ticket.map(|ticket| (ticket, again)))
     }
 
     /// The sequencer's epoch is over: what was collected is a batch.

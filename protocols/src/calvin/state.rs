@@ -3,14 +3,15 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use pangea_core::ids::{Ticket, TxnId};
+use pangea_core::ids::{NodeId, Ticket, TxnId};
 use pangea_core::protocol::{Setup, Status};
-use pangea_core::txn::Registry;
+use pangea_core::txn::{Program, Registry};
 
 use super::Calvin;
 use super::batch::Request;
 use super::options::Options;
 use super::scheduler::Running;
+use super::shards::Shards;
 use crate::inputs::Inputs;
 
 /// One replica.
@@ -22,6 +23,8 @@ pub(super) struct State {
     pub sequencer: Sequencer,
     /// The epoch that is being run: the first of those that wait.
     pub running: Option<Running>,
+    /// What a node does beside that where tables are divided.
+    pub shards: Option<Shards>,
     pub counters: Counters,
 }
 
@@ -38,9 +41,21 @@ pub(super) struct Sequencer {
 
 /// A request that was taken here and has not been run.
 pub(super) struct InFlight {
+    /// Its name within the group.
     pub txn: TxnId,
     /// Who waits for it, unless it came from before a restart.
     pub ticket: Option<Ticket>,
+    /// Where tables are divided, what to take again when it left its footprint.
+    pub again: Option<Again>,
+    /// Where tables are divided, whether it was run: others that were taken before it may not be.
+    pub is_over: bool,
+}
+
+/// A program that may be taken again.
+pub(super) struct Again {
+    pub program: Program,
+    /// How often it has left its footprint.
+    pub tries: u32,
 }
 
 /// What is counted for operators and reports.
@@ -56,8 +71,10 @@ pub(super) struct Counters {
 impl State {
     pub(super) fn new(setup: Setup<Calvin>) -> Self {
         let settings = setup.options.of_inputs(setup.registry.code());
+        let group = setup.topology.group(setup.topology.nodes[setup.me.index()].shard);
         Self {
-            inputs: Inputs::new(setup.me, setup.topology, settings),
+            shards: Shards::of(&setup.topology, setup.me, group.nodes().len()),
+            inputs: Inputs::new(setup.me, group, settings),
             sequencer: Sequencer::default(),
             running: None,
             counters: Counters::default(),
@@ -68,7 +85,9 @@ impl State {
 
     pub(super) fn status(&self) -> Status {
         let c = &self.counters;
-        self.inputs.status(&[
+        let lookups = self.shards.as_ref().map_or(0, |shards| shards.lookups.len());
+        let mut status = self.inputs.status(&[
+            ("txns_looked_up", lookups as u64),
             ("txns_committed", c.txns_committed),
             ("txns_aborted", c.txns_aborted),
             // All of them are run at their place in the order, and there alone.
@@ -77,12 +96,24 @@ impl State {
             ("txns_in_flight", self.sequencer.in_flight.len() as u64),
             ("txns_reconnoitred", c.txns_reconnoitred),
             ("txns_restarted", c.txns_restarted),
-        ])
+        ]);
+        // The group goes by numbers of its own.
+        let node = |replica: &mut NodeId| *replica = self.inputs.node(*replica);
+        status.coordinator.iter_mut().for_each(node);
+        status.members.iter_mut().for_each(node);
+        if let Some(first) = &mut status.first_start {
+            first.missing.iter_mut().for_each(node);
+        }
+        if let Some(rejoin) = &mut status.rejoin {
+            rejoin.missing.iter_mut().chain(&mut rejoin.forgetful).for_each(node);
+        }
+        status
     }
 
     /// Asserts what holds between any two steps.
     pub(super) fn invariants(&self) {
         self.inputs.invariants();
+        self.shards.iter().for_each(|shards| shards.invariants(self.inputs.cut.applied));
         let numbers = self.sequencer.in_flight.iter().map(|waiting| waiting.txn.sequence());
         assert!(numbers.is_sorted_by(|a, b| a < b), "requests in their order");
         let last = self.sequencer.in_flight.back();

@@ -5,8 +5,9 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion, TableId, Ticket};
+use pangea_core::ids::{LogPosition, NodeId, ShardId, SnapshotVersion, TableId, Ticket};
 use pangea_core::key::Key;
+use pangea_core::partition::{Partitions, Rule};
 use pangea_core::pool::Sequential;
 use pangea_core::protocol::{Cx, Durable, Effect, Input, Protocol, Request, Setup, Submission};
 use pangea_core::store::Store;
@@ -15,7 +16,10 @@ use pangea_core::topology::Topology;
 use pangea_core::txn::{Context, Outcome, Procedure, Program, Registry, Stop};
 use pangea_core::value::Value;
 
-use super::{Calvin, Header, Options};
+use super::shards::items::Items;
+use super::shards::slice::Slice;
+use super::{Calvin, Header, Message, Options};
+use crate::inputs;
 
 const TABLE: TableId = TableId(7);
 
@@ -41,6 +45,8 @@ impl Procedure for Append {
 struct Did {
     replies: Vec<Outcome>,
     stopped: Option<String>,
+    marks: Vec<&'static str>,
+    sent: Vec<Message>,
 }
 
 struct Node {
@@ -54,6 +60,15 @@ impl Node {
     /// Starts it with a log. Its procedures are called so.
     fn start(log: Vec<(LogPosition, Bytes)>, name: &'static str, options: &Options) -> (Self, Did) {
         let topology = Topology::one_node_per_region("t", &["a"], Span::ZERO);
+        Self::start_in(topology, log, name, options)
+    }
+
+    fn start_in(
+        topology: Topology,
+        log: Vec<(LogPosition, Bytes)>,
+        name: &'static str,
+        options: &Options,
+    ) -> (Self, Did) {
         let procedure: Arc<dyn Procedure> = Arc::new(Append(name));
         let calvin = Calvin::new(Setup {
             me: NodeId(0),
@@ -88,6 +103,8 @@ impl Node {
                     }
                     Effect::Reply { outcome, .. } => did.replies.push(outcome),
                     Effect::Stop { reason } => did.stopped = Some(reason),
+                    Effect::Mark(name) => did.marks.push(name),
+                    Effect::Send { message, .. } => did.sent.push(message),
                     Effect::Resume => inputs.push(Input::Resume),
                     _ => {}
                 }
@@ -122,7 +139,7 @@ fn requests_are_run_in_their_order_and_run_again_by_the_next_start() {
     assert_eq!(version, SnapshotVersion(2), "an epoch for each");
     let (again, did) = Node::start(node.log.clone(), "append", &options);
     assert_eq!((did.stopped, did.replies), (None, Vec::new()), "nobody waits for them any more");
-    assert!(again.store.published() >= version, "and perhaps one in which nothing is");
+    assert_eq!(again.store.published(), version);
     assert_eq!(again.store.digest(version), node.store.digest(version));
 }
 
@@ -148,4 +165,38 @@ fn what_was_agreed_on_under_other_code_is_not_run() {
     let why = did.stopped.expect("it ends itself");
     assert!(why.contains("epoch 1") && why.contains("dump it there"), "{why}");
     assert_eq!(again.store.published(), SnapshotVersion::ZERO, "and has run nothing");
+}
+
+/// What no honest neighbour says changes nothing, and nobody is answered.
+#[test]
+fn what_makes_no_sense_from_another_shard_is_passed_over() {
+    let options = Options::default();
+    let said = |node: &mut Node, from: u16, message: Message| {
+        let did = node.step(Input::Message { from: NodeId(from), message });
+        (did.marks, did.sent.len())
+    };
+    let (mut whole, _) = Node::start(Vec::new(), "append", &options);
+    let kept = Message::Kept { upto: SnapshotVersion(9), applied: SnapshotVersion(9) };
+    assert_eq!(said(&mut whole, 0, kept.clone()), (vec!["calvin.not_divided"], 0));
+
+    let topology = Topology::one_node_per_region("t", &["a", "b"], Span::ZERO);
+    let topology = topology.divided(Partitions::new(2, Rule::Hash { prefix_bytes: 8 }));
+    let (mut node, _) = Node::start_in(topology, Vec::new(), "append", &options);
+    let up = node.step(Input::PeerUp(NodeId(1)));
+    assert_eq!((up.marks, up.sent.len()), (vec!["calvin.subscribed"], 1));
+    let to_group = Message::Inputs(inputs::Message::BarrierRequest { token: 1 });
+    assert_eq!(said(&mut node, 1, to_group), (vec!["calvin.not_of_the_group"], 0));
+    assert_eq!(said(&mut node, 2, kept), (vec!["calvin.not_to_its_own_shard"], 0));
+    let slice = |epoch, shard| {
+        Message::Slice(Slice::new(SnapshotVersion(epoch), ShardId(shard), Vec::new()))
+    };
+    assert_eq!(said(&mut node, 1, slice(1, 0)), (vec!["calvin.slice_of_another"], 0));
+    let again = vec!["calvin.slice_after_gap", "calvin.subscribed"];
+    assert_eq!(said(&mut node, 1, slice(5, 1)), (again, 1));
+    assert_eq!(said(&mut node, 1, slice(6, 1)), (vec!["calvin.slice_after_gap"], 0), "asked once");
+    assert_eq!(said(&mut node, 3, slice(6, 1)), (vec!["calvin.slice_after_unsubscribed"], 0));
+    assert_eq!(said(&mut node, 1, slice(1, 1)), (vec![], 0));
+    assert_eq!(said(&mut node, 1, slice(1, 1)), (vec!["calvin.slice_again"], 0));
+    let items = Message::Items(Items::new(SnapshotVersion(1 << 40), &[]));
+    assert_eq!(said(&mut node, 1, items), (vec!["calvin.items_too_far_ahead"], 0));
 }

@@ -110,7 +110,7 @@ impl<H: Host> Inputs<H> {
         if leader == self.me {
             barriers.asking.insert(leader, token);
         } else {
-            cx.send(leader, Message::BarrierRequest { token }.into());
+            cx.send(self.node(leader), Message::BarrierRequest { token }.into());
         }
     }
 
@@ -127,7 +127,7 @@ impl<H: Host> Inputs<H> {
                 self.on_barrier(cx, token, name);
             } else {
                 let ProposalName { incarnation, nonce, .. } = name;
-                cx.send(node, Message::Barrier { token, incarnation, nonce }.into());
+                cx.send(self.node(node), Message::Barrier { token, incarnation, nonce }.into());
             }
         }
     }

@@ -37,7 +37,10 @@ impl<H: Host> Inputs<H> {
         let heads: Heads = logs.map(|(log, head)| log.durable.min(*head)).collect();
         self.note_progress(me, applied, durable, heads.clone());
         for peer in self.topology.peers_of(me) {
-            cx.send(peer, Message::Progress { applied, durable, heads: heads.clone() }.into());
+            cx.send(
+                self.node(peer),
+                Message::Progress { applied, durable, heads: heads.clone() }.into(),
+            );
         }
         self.collect(cx);
         self.reclaim(cx);
@@ -106,6 +109,15 @@ impl<H: Host> Inputs<H> {
         self.forget_cuts(cx);
     }
 
+    /// The last epoch that no member of the group will have to run again after a restart.
+    pub(crate) fn durable_everywhere(&self) -> SnapshotVersion {
+        let durable = |node: NodeId| match node == self.me {
+            true => self.cut.durable,
+            false => self.collection.durable[node.index()],
+        };
+        self.members().into_iter().map(durable).min().unwrap_or_default()
+    }
+
     /// Forgets old cuts although a replica may lack them, so that what is kept for one that is away
     /// has an end. As a majority can begin after them, whoever lacks them finds a checkpoint at
     /// some replica of any majority.
@@ -161,6 +173,7 @@ impl<H: Host> Inputs<H> {
         let first = lacking
             .map(|(_, slot)| slot.position)
             .filter(|_| !is_planted(Bug::TruncatedTooFar))
+            .chain(self.collection.kept_from)
             .min()
             .unwrap_or(after)
             .min(after);

@@ -17,7 +17,7 @@ use pangea_core::way::Phase;
 
 use super::messages::Message;
 use super::state::Cut;
-use super::{Host, Inputs, LogRecord, Rules, Timer};
+use super::{Bid, Host, Inputs, LogRecord, Rules, Timer};
 use crate::agreement::{self, Drained, Refused};
 
 /// More undecided proposals than this are not made: agreement is not keeping up.
@@ -51,15 +51,20 @@ impl<H: Host> Inputs<H> {
         if self.cut.undecided() >= UNDECIDED_MAX {
             return cx.mark("inputs.too_many_undecided");
         }
+        if self.last_epoch() >= self.pace.limit {
+            return cx.mark("inputs.waits_for_others");
+        }
         let (removed, readmitted) = self.membership_changes(cx);
-        let cut = &mut self.cut;
         let heads = if is_planted(Bug::CutPastGap) {
             self.replication.logs.iter().map(|log| log.known).collect()
         } else {
             self.replication.available.clone()
         };
-        let is_asked = self.barriers.is_asked();
-        let is_news = heads != cut.proposed || !removed.is_empty() || !readmitted.is_empty();
+        let is_asked = self.barriers.is_asked() || self.is_behind();
+        let cut = &mut self.cut;
+        // After a restart less is known to be available than was proposed before it.
+        let is_further = heads.iter().zip(&cut.proposed).any(|(head, before)| head > before);
+        let is_news = is_further || !removed.is_empty() || !readmitted.is_empty();
         if !is_news && !is_asked {
             return;
         }
@@ -70,6 +75,25 @@ impl<H: Host> Inputs<H> {
         cx.mark("inputs.cut_proposed");
         self.agreement_mut().propose(Cut { name, rules, heads, removed, readmitted });
         self.answer_barriers(cx);
+    }
+
+    /// Another log has come to an epoch.
+    pub(crate) fn follow(&mut self, epoch: SnapshotVersion) {
+        if !is_planted(Bug::FollowsNobody) {
+            self.pace.wanted = self.pace.wanted.max(epoch);
+        }
+    }
+
+    /// Whether other logs have come to epochs for which nothing is on its way here.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.last_epoch() < self.pace.wanted
+    }
+
+    /// The last epoch that is decided, as far as it is known here, or was proposed here.
+    pub(crate) fn last_epoch(&self) -> SnapshotVersion {
+        let cut = &self.cut;
+        let known = cut.waiting.back().map_or(cut.applied, |(epoch, _)| *epoch);
+        SnapshotVersion(known.max(cut.applied).max(cut.skipped).0 + cut.undecided())
     }
 
     /// Whom to remove and whom to take back.
@@ -144,7 +168,7 @@ impl<H: Host> Inputs<H> {
             false => self.cut.agreement_record,
         };
         for (to, bytes) in messages {
-            cx.send_after(after, to, Message::Agreement { bytes: bytes.into() }.into());
+            cx.send_after(after, self.node(to), Message::Agreement { bytes: bytes.into() }.into());
         }
         if let Some(upto) = skipped.map(SnapshotVersion).filter(|u| *u > self.cut.applied) {
             cx.mark("inputs.cuts_skipped");
@@ -203,6 +227,23 @@ impl<H: Host> Inputs<H> {
         None
     }
 
+    /// The cut of an epoch, if it is known, was not applied, and its batches are all here.
+    pub(crate) fn cut_of(
+        &self,
+        cx: &mut Cx<'_, H>,
+        epoch: SnapshotVersion,
+    ) -> Option<Cut<H::Rules>> {
+        let at = epoch.0.checked_sub(self.cut.waiting.front()?.0.0)?;
+        let (found, cut) = self.cut.waiting.get(usize::try_from(at).ok()?)?;
+        let mut logs = self.replication.logs.iter().zip(&cut.heads);
+        let are_here = logs.all(|(log, head)| log.held >= *head);
+        if *found != epoch || !are_here {
+            cx.mark("inputs.cut_waits_for_batch");
+            return None;
+        }
+        self.follows_rules(cx, epoch, cut).then(|| cut.clone())
+    }
+
     /// Whether a cut was proposed under what this node has. If not, the node ends.
     pub(crate) fn follows_rules(
         &self,
@@ -218,7 +259,11 @@ impl<H: Host> Inputs<H> {
 
     /// The batches between the cut before and this one, by source and then by place in its log.
     pub(crate) fn batches_of(&self, cut: &Cut<H::Rules>) -> Vec<Arc<H::Batch>> {
-        let from = &self.cut.heads;
+        self.batches_between(&self.cut.heads, cut)
+    }
+
+    /// The batches between these heads and a cut, by source and then by place in its log.
+    pub(crate) fn batches_between(&self, from: &[Bid], cut: &Cut<H::Rules>) -> Vec<Arc<H::Batch>> {
         let logs = self.replication.logs.iter().zip(from.iter().zip(&cut.heads));
         let slots = logs
             .filter(|(_, (from, upto))| from < upto)

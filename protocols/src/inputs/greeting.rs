@@ -127,7 +127,7 @@ impl<H: Host> Inputs<H> {
             batches: self.replication.logs[peer.index()].held,
             promise: self.agreement().promise_of(peer),
         };
-        cx.send_after(greetings.logged, peer, greeting.into());
+        cx.send_after(greetings.logged, self.node(peer), greeting.into());
     }
 
     /// A peer tells who it is, and what it knows of this replica.
@@ -172,6 +172,7 @@ impl<H: Host> Inputs<H> {
     /// What a peer knows of this replica and this replica does not, if there is something.
     fn forgotten(&self, from: NodeId, yours: u64, batches: Bid, promise: Term) -> Option<String> {
         let (own, held) = (self.greetings.births[self.me.index()], self.own_head());
+        let from = self.node(from);
         if yours != 0 && yours != own {
             return Some(lost_log(&format!(
                 "node {} knows this node from an earlier start, of which its log says nothing",

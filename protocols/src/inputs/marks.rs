@@ -62,6 +62,7 @@ pub(crate) const ALL: &[Mark] = &[
     mark("agreement.refused_unused", "it is of a part that is not used"),
     mark("inputs.cuts_forgotten", "agreement's old cuts are dropped"),
     mark("inputs.cuts_skipped", "the peers have dropped cuts that this replica lacks"),
+    mark("inputs.waits_for_others", "another log is far behind: no cut is proposed"),
     mark("inputs.epoch_applied", "an epoch is applied"),
     // Reads.
     mark("inputs.snapshot_read", "a program that only reads is answered here"),

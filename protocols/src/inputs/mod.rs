@@ -46,15 +46,16 @@ mod transfer;
 pub(crate) mod weight;
 
 use std::fmt::Debug;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use pangea_core::codec::{DecodeError, Writer};
+use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion};
 use pangea_core::planted::{Bug, is_planted};
 use pangea_core::protocol::{Cx, Protocol};
 use pangea_core::time::Span;
-use pangea_core::topology::Topology;
+use pangea_core::topology::{Group, Topology};
 use serde::de::{DeserializeOwned, Error};
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -62,7 +63,7 @@ use crate::agreement::Agreement;
 use barrier::Barriers;
 use greeting::Greetings;
 use rejoin::{Rejoin, Rejoined};
-use state::{Collection, Counters, CutState, Replication};
+use state::{Collection, Counters, CutState, Pace, Replication};
 use transfer::Transfer;
 
 pub(crate) use answers::{IN_FLIGHT_MAX, not_rejoined, outcome_unknown, too_many_in_flight};
@@ -71,6 +72,7 @@ pub use bid::{Bid, Heads};
 pub(crate) use bid::{decode_heads, encode_heads};
 #[cfg(test)]
 pub(crate) use collection::Meta;
+pub(crate) use collection::PROGRESS;
 pub use messages::Message;
 pub(crate) use messages::NUMBER_MAX;
 #[cfg(test)]
@@ -178,6 +180,20 @@ where
     fitting.ok_or_else(|| D::Error::custom(format_args!("must be from {LEAST} to {MOST}")))
 }
 
+/// Reads a number that can't be 0.
+pub(crate) fn at_least_one<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<NonZeroUsize, D::Error> {
+    let number = usize::deserialize(deserializer)?;
+    NonZeroUsize::new(number).ok_or_else(|| D::Error::custom("must be at least 1"))
+}
+
+/// Reads a number that is one of a batch, an epoch or a transaction.
+pub(crate) fn number(from: &mut Reader<'_>, what: &'static str) -> Result<u64, DecodeError> {
+    let number = from.varint(what)?;
+    if number <= NUMBER_MAX { Ok(number) } else { Err(DecodeError::new(what)) }
+}
+
 /// Whether a batch can hold so many transactions of these names.
 ///
 /// # Errors
@@ -199,13 +215,17 @@ pub(crate) enum Event<H: Host> {
 
 /// One replica's part.
 pub(crate) struct Inputs<H: Host> {
+    /// Its number in the group: here all replicas go by those.
     pub me: NodeId,
+    pub group: Group,
+    /// The group, as a cluster.
     pub topology: Arc<Topology>,
     pub settings: Settings<H::Rules>,
     /// The number of this replica's next transaction.
     pub next_sequence: u64,
     pub replication: Replication<H::Batch>,
     pub cut: CutState<H::Rules>,
+    pub pace: Pace,
     pub barriers: Barriers,
     pub greetings: Greetings,
     /// Where this replica's disk was lost, until it has its place again.
@@ -370,9 +390,20 @@ impl<H: Host> Inputs<H> {
 
     /// Writes down what was decided in an epoch, in the protocol's own words, which a restart is
     /// given again.
-    pub(crate) fn log_epoch(&mut self, cx: &mut Cx<'_, H>, epoch: SnapshotVersion, record: Bytes) {
+    pub(crate) fn log_epoch(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        epoch: SnapshotVersion,
+        record: Bytes,
+    ) -> LogPosition {
         let position = self.persist(cx, LogRecord::Epoch(record));
         self.cut.epoch_records.push_back((epoch, position));
+        position
+    }
+
+    /// The node that a replica of the group is.
+    pub(crate) fn node(&self, replica: NodeId) -> NodeId {
+        self.group.node(replica)
     }
 
     pub(crate) fn agreement(&self) -> &Agreement<Cut<H::Rules>> {

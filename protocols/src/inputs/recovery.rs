@@ -28,7 +28,7 @@ pub(crate) const INTACT: &str = "the driver checked the record";
 /// What a restart found, between its two halves.
 pub(crate) struct Found<R> {
     /// The records of epochs that the protocol has logged since the checkpoint, in order.
-    pub epochs: Vec<Bytes>,
+    pub epochs: Vec<(LogPosition, Bytes)>,
     agreement: Vec<Record<Cut<R>>>,
     /// Agreement's records up to here are in the checkpoint.
     agreement_from: LogPosition,
@@ -119,7 +119,7 @@ impl<H: Host> Inputs<H> {
                 let records: Vec<Record<_>> = postcard::from_bytes(&payload).expect(INTACT);
                 found.agreement.extend(records);
             }
-            kind::EPOCH => found.epochs.push(payload),
+            kind::EPOCH => found.epochs.push((position, payload)),
             // A checkpoint that was written after it says how far that led.
             kind::REJOINED if position <= found.agreement_from => {}
             kind::REJOINED => {

@@ -132,7 +132,7 @@ impl<H: Host> Inputs<H> {
     pub(crate) fn ask(&mut self, cx: &mut Cx<'_, H>, peer: NodeId) {
         let Some(Rejoin::Asking(Asking { nonce, .. })) = self.rejoin else { return };
         let birth = self.greetings.births[self.me.index()];
-        cx.send(peer, Message::Rejoin { nonce, birth }.into());
+        cx.send(self.node(peer), Message::Rejoin { nonce, birth }.into());
     }
 
     /// A peer has forgotten all that it said.
@@ -157,7 +157,7 @@ impl<H: Host> Inputs<H> {
         // All of it must outlive this run.
         cx.send_after(
             cx.log_head(),
-            from,
+            self.node(from),
             Message::Recollection { nonce, birth, known: known.unwrap_or_default() }.into(),
         );
     }

@@ -60,7 +60,7 @@ impl<H: Host> Inputs<H> {
         let position = self.hold(cx, Arc::new(batch), bytes.clone());
         let after = if is_planted(Bug::SendBeforeFsync) { LogPosition(0) } else { position };
         for peer in self.topology.peers_of(self.me) {
-            cx.send_after(after, peer, Message::Batch { bytes: bytes.clone() }.into());
+            cx.send_after(after, self.node(peer), Message::Batch { bytes: bytes.clone() }.into());
         }
     }
 
@@ -148,7 +148,7 @@ impl<H: Host> Inputs<H> {
         for peer in self.topology.peers_of(me) {
             // Beyond the paper (c): to everyone. The paper: to the source of what came.
             if self.settings.ack_everyone || grown[peer.index()] {
-                cx.send(peer, Message::Ack { heads: heads.clone() }.into());
+                cx.send(self.node(peer), Message::Ack { heads: heads.clone() }.into());
             }
         }
     }
@@ -157,7 +157,7 @@ impl<H: Host> Inputs<H> {
     pub(crate) fn on_ack(&mut self, cx: &mut Cx<'_, H>, from: NodeId, heads: Heads) {
         let (own, held) = (heads[self.me.index()], self.own_head());
         if own > held {
-            return cx.stop(lost_batches(from, own, held));
+            return cx.stop(lost_batches(self.node(from), own, held));
         }
         for (source, head) in heads.into_iter().enumerate() {
             self.note_durable(from, NodeId(source as u16), head);
@@ -195,7 +195,7 @@ impl<H: Host> Inputs<H> {
             replication.proof_sent = own;
             cx.mark("inputs.proof_sent");
             for peer in self.topology.peers_of(me) {
-                cx.send(peer, Message::ProofOfAvailability { head: own }.into());
+                cx.send(self.node(peer), Message::ProofOfAvailability { head: own }.into());
             }
         }
     }
@@ -272,7 +272,7 @@ impl<H: Host> Inputs<H> {
         let peer = candidates[replication.fetch_turn % candidates.len()];
         replication.fetch_turn += 1;
         cx.mark("inputs.fetch");
-        cx.send(peer, Message::Fetch { source, from, upto }.into());
+        cx.send(self.node(peer), Message::Fetch { source, from, upto }.into());
     }
 
     /// A peer lacks batches.
@@ -288,7 +288,7 @@ impl<H: Host> Inputs<H> {
         if first <= log.collected {
             cx.mark("inputs.fetch_of_collected");
             let first = log.collected.next();
-            return cx.send(from, Message::Gone { source, first }.into());
+            return cx.send(self.node(from), Message::Gone { source, first }.into());
         }
         let mut bytes_sent = 0;
         // What is behind a gap here is for its source alone to tell: it may be of an earlier life.
@@ -306,7 +306,7 @@ impl<H: Host> Inputs<H> {
             // the receiver counts nothing for this replica.
             cx.send_after(
                 slot.position.min(cx.log_head()),
-                from,
+                self.node(from),
                 Message::Batch { bytes: slot.bytes.clone() }.into(),
             );
         }
@@ -317,10 +317,10 @@ impl<H: Host> Inputs<H> {
         let me = self.me;
         let replication = &self.replication;
         let heads = replication.durable[me.index()].clone();
-        cx.send(peer, Message::Ack { heads }.into());
+        cx.send(self.node(peer), Message::Ack { heads }.into());
         if !self.settings.ack_everyone {
             let head = replication.proof_sent;
-            cx.send(peer, Message::ProofOfAvailability { head }.into());
+            cx.send(self.node(peer), Message::ProofOfAvailability { head }.into());
         }
         let acknowledged = replication.durable[peer.index()][me.index()];
         let log = &replication.logs[me.index()];
@@ -332,7 +332,11 @@ impl<H: Host> Inputs<H> {
                 break;
             }
             bytes_sent += slot.bytes.len();
-            cx.send_after(slot.position, peer, Message::Batch { bytes: slot.bytes.clone() }.into());
+            cx.send_after(
+                slot.position,
+                self.node(peer),
+                Message::Batch { bytes: slot.bytes.clone() }.into(),
+            );
         }
     }
 }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion};
 use pangea_core::protocol::Status;
 use pangea_core::time::Timestamp;
-use pangea_core::topology::Topology;
+use pangea_core::topology::Group;
 use serde::{Deserialize, Serialize};
 
 use super::barrier::Barriers;
@@ -199,6 +199,22 @@ impl<R: Rules> CutState<R> {
     }
 }
 
+/// How this log's epochs keep up with those of others, where there are others.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pace {
+    /// Some other log has come to this epoch: this one follows, if with empty cuts.
+    pub wanted: SnapshotVersion,
+    /// This log does not go beyond this epoch: some other is not so far.
+    pub limit: SnapshotVersion,
+}
+
+impl Default for Pace {
+    /// Of a log without others.
+    fn default() -> Self {
+        Self { wanted: SnapshotVersion::ZERO, limit: SnapshotVersion(u64::MAX) }
+    }
+}
+
 /// §4: garbage collection.
 pub(crate) struct Collection {
     /// How far each replica is: its applied epoch's heads.
@@ -210,6 +226,8 @@ pub(crate) struct Collection {
     /// Bytes persisted since the last checkpoint was asked for, with those of what a restart would
     /// run again; the most that there is where a checkpoint is due whatever comes.
     pub bytes_since_checkpoint: u64,
+    /// Records from this one on are kept, whatever checkpoints hold.
+    pub kept_from: Option<LogPosition>,
     /// The checkpoint being written: its version, and the first record that is needed beside it.
     pub writing: Option<(SnapshotVersion, LogPosition)>,
 }
@@ -293,13 +311,17 @@ impl<R: Rules> CutState<R> {
 
 impl<H: Host> Inputs<H> {
     /// A replica that has seen nothing yet.
-    pub(crate) fn new(me: NodeId, topology: Arc<Topology>, settings: Settings<H::Rules>) -> Self {
+    pub(crate) fn new(me: NodeId, group: Group, settings: Settings<H::Rules>) -> Self {
+        let topology = group.topology.clone();
         let n = topology.node_count();
+        let me = group.member(me).expect("a replica is of its group");
         Self {
             me,
+            group,
             next_sequence: 1,
             replication: Replication::new(n),
             cut: CutState::new(n),
+            pace: Pace::default(),
             barriers: Barriers::default(),
             greetings: Greetings::new(n),
             rejoin: None,
@@ -308,6 +330,7 @@ impl<H: Host> Inputs<H> {
                 applied: vec![SnapshotVersion::ZERO; n],
                 durable: vec![SnapshotVersion::ZERO; n],
                 bytes_since_checkpoint: turn_of(me, n, settings.checkpoint_bytes),
+                kept_from: None,
                 writing: None,
             },
             transfer: Transfer::default(),
@@ -358,8 +381,9 @@ impl<H: Host> Inputs<H> {
     fn add_progress(&self, counters: &mut BTreeMap<String, u64>) {
         for peer in self.topology.peers_of(self.me) {
             let Collection { applied, durable, .. } = &self.collection;
-            counters.insert(format!("peer_applied_{}", peer.0), applied[peer.index()].0);
-            counters.insert(format!("peer_durable_{}", peer.0), durable[peer.index()].0);
+            let node = self.node(peer).0;
+            counters.insert(format!("peer_applied_{node}"), applied[peer.index()].0);
+            counters.insert(format!("peer_durable_{node}"), durable[peer.index()].0);
         }
     }
 

@@ -53,6 +53,8 @@ const STALL_DOUBLINGS_MAX: u32 = 4;
 
 /// Checkpoints that come and go.
 pub(crate) struct Transfer<H: Host> {
+    /// An epoch that the protocol can't come to on its own.
+    pub wanted: SnapshotVersion,
     /// To peers that are behind.
     outgoing: BTreeMap<NodeId, Outgoing<H::Header>>,
     /// To this replica.
@@ -93,6 +95,7 @@ type Row<H> = (TableId, Key, Version<H>);
 impl<H: Host> Default for Transfer<H> {
     fn default() -> Self {
         Self {
+            wanted: SnapshotVersion::ZERO,
             outgoing: BTreeMap::new(),
             incoming: None,
             kept: BTreeMap::new(),
@@ -133,12 +136,20 @@ impl<H: Host> Inputs<H> {
             // A checkpoint that ends within the gap would not lead out of it.
             return Some(cut.skipped);
         }
+        if self.transfer.wanted > cut.applied {
+            return Some(self.transfer.wanted);
+        }
         let is_nowhere = |source: &NodeId| {
             let lacking = logs[source.index()].held.next();
             self.who_has(*source, lacking).next().is_none()
         };
         let is_needed = self.transfer.gone.keys().any(is_nowhere);
         is_needed.then(|| cut.applied.next())
+    }
+
+    /// The protocol can't apply all epochs up to this one: it lacks what does not come any more.
+    pub(crate) fn want_checkpoint(&mut self, least: SnapshotVersion) {
+        self.transfer.wanted = self.transfer.wanted.max(least);
     }
 
     /// Asks for a checkpoint if one is needed and none is on its way.
@@ -202,7 +213,7 @@ impl<H: Host> Inputs<H> {
             left: cx.now.at,
         });
         cx.mark("inputs.checkpoint_requested");
-        cx.send(from, Message::CheckpointRequest { transfer: number, index: 0 }.into());
+        cx.send(self.node(from), Message::CheckpointRequest { transfer: number, index: 0 }.into());
     }
 
     /// The connection to a peer is lost: from now on it is waited for.
@@ -226,7 +237,7 @@ impl<H: Host> Inputs<H> {
             }
             Some(incoming) => {
                 let (transfer, index) = (incoming.transfer, incoming.next_index);
-                cx.send(peer, Message::CheckpointRequest { transfer, index }.into());
+                cx.send(self.node(peer), Message::CheckpointRequest { transfer, index }.into());
             }
             None => {}
         }
@@ -279,7 +290,7 @@ impl<H: Host> Inputs<H> {
             // Part 0 is small and comes at once.
             self.transfer.stalls = 0;
         }
-        cx.send(from, Message::CheckpointAck { transfer, index }.into());
+        cx.send(self.node(from), Message::CheckpointAck { transfer, index }.into());
         if !is_last {
             return None;
         }
@@ -292,7 +303,7 @@ impl<H: Host> Inputs<H> {
     pub(crate) fn is_of_use(&self, cx: &mut Cx<'_, H>, incoming: &Incoming<H>) -> bool {
         let (told, held) = (incoming.head_of(self.me), self.own_head());
         if told > held {
-            cx.stop(lost_batches(incoming.from, told, held));
+            cx.stop(lost_batches(self.node(incoming.from), told, held));
             return false;
         }
         if incoming.version <= self.cut.applied {
@@ -309,7 +320,8 @@ impl<H: Host> Inputs<H> {
         let configuration = configuration.expect("the first part has it");
         let deletions = match is_planted(Bug::DeletionsNotTransferred) {
             true => Vec::new(),
-            false => vanished(cx.store, applied, &rows),
+            // What an epoch has half written is there too.
+            false => vanished(cx.store, version, &rows),
         };
         let new = rows.into_iter().filter(|(_, _, row)| row.version > applied);
         let deletions = deletions.into_iter().map(|(table, key)| {
@@ -350,14 +362,14 @@ impl<H: Host> Inputs<H> {
 /// The live keys that are here and not among `rows`, which are sorted.
 fn vanished<H: Header>(
     store: &Store<H>,
-    applied: SnapshotVersion,
+    at: SnapshotVersion,
     rows: &[Row<H>],
 ) -> Vec<(TableId, Key)> {
     let mut vanished = Vec::new();
     for table in store.table_ids() {
         let first = rows.partition_point(|row| row.0 < table);
         let mut kept = rows[first..].iter().take_while(|row| row.0 == table).peekable();
-        store.scan(table, &KeyRange::all(), Direction::Forward, applied, |key, version| {
+        store.scan(table, &KeyRange::all(), Direction::Forward, at, |key, version| {
             while kept.next_if(|row| row.1 < *key).is_some() {}
             if version.value.is_some() && kept.next_if(|row| row.1 == *key).is_none() {
                 vanished.push((table, key.clone()));

@@ -19,7 +19,7 @@ impl Minerva {
     pub(super) fn on_restart(&mut self, cx: &mut Cx<'_, Self>, durable: Durable) {
         let mut found = self.state.inputs.on_restart(cx, durable);
         let applied = self.state.inputs.cut.applied;
-        for record in std::mem::take(&mut found.epochs) {
+        for (_, record) in std::mem::take(&mut found.epochs) {
             let resolution = Resolution::decode(&record).expect(INTACT);
             if resolution.epoch > applied {
                 self.state.logged.insert(resolution.epoch, resolution);

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use pangea_core::exec::Overlay;
-use pangea_core::ids::{SnapshotVersion, Ticket, TxnId};
+use pangea_core::ids::{ShardId, SnapshotVersion, Ticket, TxnId};
 use pangea_core::protocol::{Setup, Status};
 use pangea_core::txn::{Abort, Registry};
 
@@ -78,7 +78,11 @@ pub(super) struct Counters {
 impl State {
     pub(super) fn new(setup: Setup<Minerva>) -> Self {
         Self {
-            inputs: Inputs::new(setup.me, setup.topology, setup.options.of_inputs()),
+            inputs: Inputs::new(
+                setup.me,
+                setup.topology.group(ShardId(0)),
+                setup.options.of_inputs(),
+            ),
             execution: Execution::default(),
             contention: Contention::default(),
             commit: None,

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
 
 use pangea_core::ids::{LogPosition, NodeId, RegionId, ShardId, SnapshotVersion};
+use pangea_core::partition::Partitions;
 use pangea_core::protocol::{
     Cx, Durable, Effect, Input, Lane, Message, Protocol, Setup, Submission,
 };
@@ -181,6 +182,7 @@ impl<'a, P: Protocol> World<'a, P> {
             regions: settings.regions.clone(),
             nodes: (0..count as u16).map(place).collect(),
             one_way: settings.one_way.clone(),
+            partitions: Partitions::default(),
         });
         let (machine_count, cores) = match settings.cores {
             Cores::Each(cores) => (count, cores),
@@ -462,7 +464,11 @@ impl<'a, P: Protocol> World<'a, P> {
     fn effect(&mut self, index: usize, effect: Effect<P>) -> Result<(), String> {
         let node = &mut self.nodes[index];
         match effect {
-            Effect::Send { after, .. } | Effect::Reply { after, .. } if after > node.durable => {
+            Effect::Send { after, .. }
+            | Effect::Reply { after, .. }
+            | Effect::Checkpoint { after, .. }
+                if after > node.durable =>
+            {
                 node.held.entry(after).or_default().push(effect);
             }
             Effect::Send { to, message, .. } => self.transmit(index, to.index(), message),
@@ -490,7 +496,7 @@ impl<'a, P: Protocol> World<'a, P> {
             Effect::ClearTimer(timer) => drop(node.timers.remove(&timer)),
             Effect::Resume => node.wants_resume = true,
             Effect::Fresh { .. } => return Err("a fresh version that nobody wanted".to_owned()),
-            Effect::Checkpoint { checkpoint, pin } => {
+            Effect::Checkpoint { checkpoint, pin, .. } => {
                 drop(pin);
                 let at = self.now_ns + CHECKPOINT_NS;
                 self.at(at, Event::Checkpointed(index, checkpoint.version));

@@ -7,10 +7,11 @@
 use std::collections::BTreeMap;
 
 use pangea_core::exec::{Overlay, optimistic};
-use pangea_core::ids::{NodeId, SnapshotVersion, Ticket};
+use pangea_core::ids::{NodeId, RegionId, ShardId, SnapshotVersion, Ticket};
 use pangea_core::protocol::{Input, Protocol, Request, Submission};
 use pangea_core::store::Pin;
 use pangea_core::time::Span;
+use pangea_core::topology::Topology;
 use pangea_core::txn::{Certified, Outcome, Program, SqlState};
 use pangea_core::workload::{Call, Client as Seat, Generator, Workload};
 
@@ -70,15 +71,21 @@ struct Prepared<P: Protocol> {
 }
 
 impl<P: Protocol> Clients<P> {
-    pub(super) fn new(settings: &Settings, workload: &Workload) -> Self {
+    pub(super) fn new(settings: &Settings, workload: &Workload, topology: &Topology) -> Self {
         let count = settings.nodes * settings.clients_per_node;
+        let shards = usize::from(settings.shards);
+        // The clients of a region take turns at its nodes.
+        let home = |index: usize| {
+            let (region, shard) = (index % settings.nodes, index / settings.nodes % shards);
+            topology.node_at(RegionId(region as u16), ShardId(shard as u16))
+        };
         let list = (0..count).map(|index| Client {
             generator: workload.generator(Seat::new(
                 index as u32,
                 count as u32,
                 settings.nodes as u32,
             )),
-            home: NodeId((index % settings.nodes) as u16),
+            home: home(index).expect("each region has a copy of each shard"),
             waits_for: None,
             was_refused: false,
             dice: Dice::fork(settings.seed, "client", index as u64),
@@ -140,7 +147,11 @@ impl<P: Protocol> World<P> {
         assert!(client.waits_for.is_none(), "one operation after the other");
         let now = Clock::origin() + Span::from_us(self.now.us);
         let call = client.generator.next(client.dice.rng(), now);
-        let how = draw_how(&call, &mut client.dice);
+        let how = match self.settings.shards {
+            1 => draw_how(&call, &mut client.dice),
+            // A session would read on one shard.
+            _ => How::Ordered,
+        };
         let roams = client.dice.chance(if client.was_refused { 500 } else { 30 });
         let node = if roams { NodeId(client.dice.index(nodes) as u16) } else { client.home };
         let delay = client.dice.delay(LOCAL_US);

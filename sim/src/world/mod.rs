@@ -29,7 +29,7 @@ use std::sync::Arc;
 
 use pangea_core::ids::{LogPosition, NodeId, ShardId, SnapshotVersion};
 use pangea_core::protocol::{Checkpoint, Protocol};
-use pangea_core::store::Pin;
+use pangea_core::store::{Pin, Store};
 use pangea_core::time::{Span, Timestamp};
 use pangea_core::topology::Topology;
 use pangea_core::txn::Registry;
@@ -155,7 +155,14 @@ impl<P: Protocol> World<P> {
         let named = Workload::named(&settings.workload, &sizes);
         let workload = named.map_err(|error| error.to_string())?;
         let seed = settings.seed;
-        let topology = Arc::new(drawn_topology(settings));
+        let mut topology = drawn_topology(settings);
+        if settings.shards > 1 {
+            if !P::DIVIDES {
+                return Err(format!("protocol {:?} can't divide tables", P::NAME));
+            }
+            topology = topology.divided(workload.partitions(settings.shards));
+        }
+        let topology = Arc::new(topology);
         let nodes = topology.node_ids().map(|id| Node::new(id, settings)).collect();
         let mut world = Self {
             settings: settings.clone(),
@@ -166,7 +173,7 @@ impl<P: Protocol> World<P> {
             queue: Queue::new(),
             nodes,
             network: Network::new(&topology, Dice::fork(seed, "network", 0)),
-            clients: Clients::new(settings, &workload),
+            clients: Clients::new(settings, &workload, &topology),
             faults: Faults::new(Dice::fork(seed, "faults", 0)),
             history: History::default(),
             trace: Trace::new(settings.lines),
@@ -231,16 +238,29 @@ impl<P: Protocol> World<P> {
     }
 
     fn check_history(&mut self) -> Option<Violation> {
-        let last = self.nodes.iter().find_map(|node| node.store()).expect("all nodes are up");
-        let rows = workload::Snapshot::new(last, last.published());
+        let shards = (0..self.topology.partitions.shards()).map(ShardId);
+        let stores: Vec<_> = shards.map(|shard| self.store_of(shard)).collect();
+        let at = stores.iter().map(|store| store.published()).min().expect("there is a shard");
+        let snapshots: Vec<_> =
+            stores.iter().map(|store| workload::Snapshot::new(store, at)).collect();
+        let each = snapshots.iter().map(|snapshot| snapshot as &dyn workload::Rows);
+        let rows = workload::Divided::new(&self.topology.partitions, each.collect());
         let real_time = self.settings.real_time;
         let checked = check::history(&self.workload, &self.history, &rows, real_time);
+        let sound = self.workload.check(&rows);
         self.recorded = checked.recorded;
-        if let Err(violation) = self.workload.check(&rows) {
+        if let Err(violation) = sound {
             return Some(Violation::new("workload", "final state", violation.to_string()));
         }
         self.counts.undecided += u64::from(checked.is_open);
         checked.violation
+    }
+
+    /// A store of a shard; all that were not destroyed are the same by now.
+    fn store_of(&self, shard: ShardId) -> &Store<P::Header> {
+        let is_of = |node: &&Node<P>| self.topology.nodes[node.id.index()].shard == shard;
+        let store = self.nodes.iter().filter(is_of).find_map(|node| node.store());
+        store.expect("of each shard a node is up")
     }
 
     /// Notes the first violation, which ends the run.

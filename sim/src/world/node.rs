@@ -9,7 +9,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion, Ticket};
+use pangea_core::ids::{LogPosition, NodeId, ShardId, SnapshotVersion, Ticket};
 use pangea_core::protocol::{Checkpoint, Cx, Effect, Input, Protocol, Setup};
 use pangea_core::store::{Pin, Store};
 use pangea_core::time::{Span, Timestamp};
@@ -242,9 +242,11 @@ impl<P: Protocol> World<P> {
 
     /// The node stops for good, unless so many are gone that another would be too many.
     pub(super) fn destroy(&mut self, id: NodeId) {
-        let gone = self.nodes.iter().filter(|node| node.is_destroyed).count();
+        let group = self.topology.group(self.topology.nodes[id.index()].shard);
+        let is_gone = |node: &&NodeId| self.nodes[node.index()].is_destroyed;
+        let gone = group.nodes().iter().filter(is_gone).count();
         if self.nodes.iter().any(|node| node.is_replaced || node.damaged.is_some())
-            || gone + self.topology.majority() >= self.nodes.len()
+            || gone + group.topology.majority() >= group.nodes().len()
         {
             return;
         }
@@ -261,7 +263,8 @@ impl<P: Protocol> World<P> {
         let is_whole = |node: &Node<P>| {
             node.has_begun && !node.is_destroyed && !node.is_replaced && node.damaged.is_none()
         };
-        P::REJOINS && self.topology.faults_tolerated() > 0 && self.nodes.iter().all(is_whole)
+        let group = self.topology.group(ShardId(0));
+        P::REJOINS && group.topology.faults_tolerated() > 0 && self.nodes.iter().all(is_whole)
     }
 
     /// The node stops, and all that it has written is gone.
@@ -372,12 +375,16 @@ impl<P: Protocol> World<P> {
         let node = &mut self.nodes[id.index()];
         let running = node.running.as_mut().expect("effects of a node that runs");
         match effect {
-            Effect::Send { after, .. } | Effect::Reply { after, .. }
+            Effect::Send { after, .. }
+            | Effect::Reply { after, .. }
+            | Effect::Checkpoint { after, .. }
                 if after > node.disk.synced() =>
             {
                 running.held.entry(after).or_default().push(effect);
             }
-            Effect::Send { .. } | Effect::Reply { .. } => self.release(id, effect),
+            Effect::Send { .. } | Effect::Reply { .. } | Effect::Checkpoint { .. } => {
+                self.release(id, life, effect);
+            }
             Effect::Persist { position, record } => {
                 let bytes = record.iter().map(|part| part.len() as u64).sum();
                 self.counts.records += 1;
@@ -396,9 +403,6 @@ impl<P: Protocol> World<P> {
             }
             Effect::Resume => self.input(id, Input::Resume),
             Effect::Fresh { ticket, version } => self.answer_fresh(id, ticket, version),
-            Effect::Checkpoint { checkpoint, pin } => {
-                self.start_checkpoint(id, life, checkpoint, pin);
-            }
             Effect::Truncate(position) => {
                 self.trace.event(self.now, id, "truncate", [position.0, 0], String::new);
                 node.disk.truncate(position);
@@ -418,7 +422,7 @@ impl<P: Protocol> World<P> {
     }
 
     /// Carries out what need not wait any longer.
-    fn release(&mut self, id: NodeId, effect: Effect<P>) {
+    fn release(&mut self, id: NodeId, life: u64, effect: Effect<P>) {
         match effect {
             Effect::Send { to, message, .. } => self.transmit(id, to, &message),
             Effect::Reply { ticket, outcome, .. } => {
@@ -426,7 +430,10 @@ impl<P: Protocol> World<P> {
                 self.trace.event(self.now, id, "reply", numbers, || format!("{outcome:?}"));
                 self.answer(id, ticket, outcome);
             }
-            _ => unreachable!("only what is sent or replied is held"),
+            Effect::Checkpoint { checkpoint, pin, .. } => {
+                self.start_checkpoint(id, life, checkpoint, pin);
+            }
+            _ => unreachable!("nothing else is held"),
         }
     }
 
@@ -484,7 +491,7 @@ impl<P: Protocol> World<P> {
         let ready = std::mem::replace(&mut running.held, later);
         self.trace.event(self.now, id, "fsync", [position.0, 0], String::new);
         self.nodes[id.index()].disk.sync_to(position);
-        ready.into_values().flatten().for_each(|effect| self.release(id, effect));
+        ready.into_values().flatten().for_each(|effect| self.release(id, life, effect));
         self.input(id, Input::Durable(position));
         self.start_fsync(id, life);
     }

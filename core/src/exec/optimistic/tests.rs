@@ -82,7 +82,7 @@ fn an_aborted_program_keeps_its_reads_and_drops_its_writes() {
     assert_eq!(run.result.as_ref().map_err(|abort| abort.code.as_str()), Err("P0001"));
     assert_eq!((seen(&run), run.writes), (vec![(1, Seen::At(AT))], vec![]));
     let footprint = probe(&registry(), &program(&ops), &store, AT, &Overlay::new());
-    assert!(footprint.covers(TableId(1), &[2], crate::txn::Mode::Exclusive), "a probe keeps them");
+    assert!(footprint.covers(TableId(1), &[2], crate::txn::Mode::Write), "a probe keeps them");
 }
 
 #[test]

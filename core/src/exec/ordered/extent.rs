@@ -10,8 +10,9 @@ use crate::txn::{Footprint, RangeLock, Scan};
 ///
 /// The footprint of a run has ranges only as far as its scans went, while a program asks for the
 /// whole range again and breaks off on its own: it may do so anywhere within this part.
-pub(super) fn locked_part(footprint: &Footprint, scan: &Scan) -> KeyRange {
-    let locks = footprint.ranges.iter().filter(|lock| lock.table == scan.table);
+pub(in crate::exec) fn locked_part(footprint: &Footprint, scan: &Scan) -> KeyRange {
+    let is_read = |lock: &&RangeLock| lock.table == scan.table && lock.mode.reads();
+    let locks = footprint.ranges.iter().filter(is_read);
     match scan.direction {
         Direction::Forward => up_from_start(locks, &scan.range),
         Direction::Reverse => down_from_end(locks, &scan.range),

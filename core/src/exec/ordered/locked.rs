@@ -5,8 +5,9 @@ use std::ops::ControlFlow;
 use super::Job;
 use super::extent::locked_part;
 use super::schedule::Locks;
+use crate::exec::beyond::Beyond;
 use crate::exec::call::{call, gather, gave_up, is_bulk};
-use crate::exec::certify::{Current, Standing, first_change};
+use crate::exec::certify::{Change, Current, Standing, first_change};
 use crate::exec::merge::{self, Above};
 use crate::exec::size::check_size;
 use crate::exec::writes::OwnWrites;
@@ -29,6 +30,13 @@ pub(super) struct Runner<'a, H: Header> {
     pub header: &'a (dyn Fn(&Job<'_>) -> H + Sync),
 }
 
+/// What a job has of other shards.
+pub(super) struct Others<'a> {
+    pub beyond: Beyond<'a>,
+    /// The first change of what a certified transaction read, on any shard.
+    pub change: Option<&'a Change>,
+}
+
 /// How a try of a job ended.
 pub(super) enum Attempt {
     /// For good; the writes are applied.
@@ -45,6 +53,13 @@ pub(super) struct Scratch {
     warmed: Vec<TableId>,
     /// So many of the next jobs have been asked what they will look up.
     ahead: usize,
+}
+
+impl Scratch {
+    /// A job that was asked what it will look up is not run.
+    pub fn skip(&mut self) {
+        self.ahead = self.ahead.saturating_sub(1);
+    }
 }
 
 /// So many rows are fetched from memory before the jobs that look them up run: enough that no group
@@ -94,7 +109,19 @@ impl<H: Header> Runner<'_, H> {
             Locks::Certified(_) | Locks::NotNeeded => None,
             Locks::Unknown => unreachable!("footprints are found before a pass"),
         };
-        self.attempt(place, footprint, scratch)
+        self.attempt(place, footprint, None, scratch)
+    }
+
+    /// Runs a job within its locks where rows of it are on other shards: what is there of them came
+    /// along, and what it writes there is written there.
+    pub fn run_with(
+        &self,
+        place: usize,
+        footprint: &Footprint,
+        others: &Others<'_>,
+        scratch: &mut Scratch,
+    ) -> Attempt {
+        self.attempt(place, Some(footprint), Some(others), scratch)
     }
 
     /// Runs a job while no other runs, so that it may touch anything.
@@ -103,7 +130,7 @@ impl<H: Header> Runner<'_, H> {
         place: usize,
         scratch: &mut Scratch,
     ) -> (Result<Vec<u8>, Abort>, Vec<Write>) {
-        match self.attempt(place, None, scratch) {
+        match self.attempt(place, None, None, scratch) {
             Attempt::Ended { outcome, writes } => (outcome, writes),
             Attempt::LeftItsFootprint => unreachable!("there was no footprint to leave"),
         }
@@ -113,6 +140,7 @@ impl<H: Header> Runner<'_, H> {
         &self,
         place: usize,
         footprint: Option<&Footprint>,
+        others: Option<&Others<'_>>,
         scratch: &mut Scratch,
     ) -> Attempt {
         let job = &self.jobs[place];
@@ -124,6 +152,7 @@ impl<H: Header> Runner<'_, H> {
                 let mut locked = Locked {
                     runner: self,
                     footprint,
+                    beyond: others.map(|others| others.beyond),
                     has_left: false,
                     writes: &mut scratch.writes,
                 };
@@ -144,14 +173,15 @@ impl<H: Header> Runner<'_, H> {
                     scratch.writes.clear();
                 }
                 let Scratch { writes, warmed, .. } = &*scratch;
-                self.apply(job, writes.rows(), writes.key_hashes(), warmed);
+                self.apply_here(job, writes.rows(), writes.key_hashes(), others, warmed);
                 (outcome, scratch.writes.take())
             }
-            Program::Certified(Certified { reads, writes }) => match first_change(reads, self) {
+            Program::Certified(certified) => match self.changed(certified, others) {
                 None => {
+                    let writes = &certified.writes;
                     let hash_of = |write: &Write| hash_bytes(&write.key);
                     let hashes: Vec<u64> = writes.iter().map(hash_of).collect();
-                    self.apply(job, writes, &hashes, &[]);
+                    self.apply_here(job, writes, &hashes, others, &[]);
                     (Ok(Vec::new()), writes.clone())
                 }
                 Some(change) => (Err(change.into_abort()), Vec::new()),
@@ -172,6 +202,36 @@ impl<H: Header> Runner<'_, H> {
             Err(_) if is_bulk(self.registry, procedure, args) => Ok(()),
             checked => checked,
         }
+    }
+
+    /// What a certified transaction read that is no longer current, on this shard or another.
+    fn changed(&self, certified: &Certified, others: Option<&Others<'_>>) -> Option<Change> {
+        match others {
+            None => first_change(&certified.reads, self),
+            Some(others) => others.change.cloned(),
+        }
+    }
+
+    /// What a certified transaction read of this shard's rows that is no longer current.
+    pub fn changed_here(&self, reads: &ReadSet) -> Option<Change> {
+        first_change(reads, self)
+    }
+
+    /// Writes what a job wrote of this shard's rows.
+    fn apply_here(
+        &self,
+        job: &Job<'_>,
+        writes: &[Write],
+        hashes: &[u64],
+        others: Option<&Others<'_>>,
+        warmed: &[TableId],
+    ) {
+        let Some(others) = others else { return self.apply(job, writes, hashes, warmed) };
+        let all = writes.iter().zip(hashes);
+        let here = all.filter(|(write, _)| others.beyond.is_here(write.table, &write.key));
+        let (writes, hashes): (Vec<Write>, Vec<u64>) =
+            here.map(|(write, hash)| (write.clone(), *hash)).unzip();
+        self.apply(job, &writes, &hashes, warmed);
     }
 
     /// Writes what a job wrote, given the hashes of the keys, and the tables whose rows are in the
@@ -220,6 +280,8 @@ struct Locked<'a, H: Header> {
     runner: &'a Runner<'a, H>,
     /// None when nothing else runs.
     footprint: Option<&'a Footprint>,
+    /// What is on other shards; None where there are none.
+    beyond: Option<Beyond<'a>>,
     has_left: bool,
     writes: &'a mut OwnWrites,
 }
@@ -234,10 +296,17 @@ impl<H: Header> Locked<'_, H> {
 
 impl<H: Header> Context for Locked<'_, H> {
     fn get(&mut self, table: TableId, key: &[u8]) -> Result<Option<Value>, Stop> {
-        self.stay_within(table, key, Mode::Shared)?;
+        if self.has_left {
+            return Err(Stop::Interrupted);
+        }
         let key = HashedKey::from(key);
+        // What it wrote itself, a program may look at.
         if let Some(own) = self.writes.find(table, &key) {
             return Ok(own.value.clone());
+        }
+        self.stay_within(table, key.key(), Mode::Shared)?;
+        if let Some(beyond) = self.beyond.filter(|beyond| !beyond.is_here(table, key.key())) {
+            return Ok(beyond.get(table, key.key()));
         }
         let found = self.runner.store.read_value(table, &key, self.runner.version);
         Ok(found.map(|(_, value)| value))
@@ -254,10 +323,14 @@ impl<H: Header> Context for Locked<'_, H> {
         let part = uncovered.map(|all| Scan { range: locked_part(all, scan), ..scan.clone() });
         let within = part.as_ref().unwrap_or(scan);
         let own = self.writes.within(scan.table, &within.range, scan.direction);
+        let above = match &self.beyond {
+            None => own,
+            Some(beyond) => beyond.under(own, within),
+        };
         let (store, at) = (self.runner.store, self.runner.version);
-        let has_broken = merge::scan(store, at, within, &own, |key, version, own| {
-            let value = match own {
-                Some(own) => own.value.as_ref(),
+        let has_broken = merge::scan(store, at, within, &above, |key, version, above| {
+            let value = match above {
+                Some(above) => above.value.as_ref(),
                 None => version.and_then(|version| version.value.as_ref()),
             };
             value.map_or(ControlFlow::Continue(()), |value| visit(key, value))
@@ -268,12 +341,12 @@ impl<H: Header> Context for Locked<'_, H> {
     }
 
     fn put(&mut self, table: TableId, key: Key, value: Value) -> Result<(), Stop> {
-        self.stay_within(table, &key, Mode::Exclusive)?;
+        self.stay_within(table, &key, Mode::Write)?;
         Ok(self.writes.set(table, key, Some(value))?)
     }
 
     fn delete(&mut self, table: TableId, key: Key) -> Result<(), Stop> {
-        self.stay_within(table, &key, Mode::Exclusive)?;
+        self.stay_within(table, &key, Mode::Write)?;
         Ok(self.writes.set(table, key, None)?)
     }
 

@@ -36,11 +36,19 @@
 
 mod dispatch;
 mod extent;
+mod held;
 mod locked;
+mod part;
 mod schedule;
+mod sharded;
 
 #[cfg(test)]
 mod tests;
+
+pub use self::part::Part;
+pub use self::sharded::{Ended, Served, Sharded, Went, concerned};
+
+pub(super) use self::extent::locked_part;
 
 use self::locked::{Attempt, Runner, Scratch};
 use self::schedule::{Graph, Locks};

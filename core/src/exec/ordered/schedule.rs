@@ -56,7 +56,7 @@ impl Locks<'_> {
             }
             Source::Certified(Certified { reads, writes }) => {
                 reads.points.iter().for_each(|read| take(read.table, &read.key, Mode::Shared));
-                writes.iter().for_each(|write| take(write.table, &write.key, Mode::Exclusive));
+                writes.iter().for_each(|write| take(write.table, &write.key, Mode::Write));
             }
         }
     }
@@ -252,7 +252,7 @@ fn claim_all(
     locks.each_point(|table, key, mode| {
         let (own, intent) = match mode {
             Mode::Shared => (Kind::Shared, Kind::IntentShared),
-            Mode::Exclusive => (Kind::Exclusive, Kind::IntentExclusive),
+            Mode::Write | Mode::Exclusive => (Kind::Exclusive, Kind::IntentExclusive),
         };
         claim(Claim { place: row_hash(table, key), job, kind: own });
         let segment = tables.get(&table).and_then(|segments| segments.of_key(key));

@@ -2,6 +2,7 @@
 
 mod certified;
 mod graph;
+mod sharded;
 
 use std::collections::BTreeMap;
 

@@ -184,7 +184,7 @@ impl Procedure for Load {
         let Ok(args) = LoadArgs::decode(args) else { return Some(Footprint::default()) };
         let mut touches = Touches::default();
         let mut writes = |tables: &[_], range: KeyRange| {
-            tables.iter().for_each(|table| touches.writes_range(*table, range.clone()));
+            tables.iter().for_each(|table| touches.inserts_range(*table, range.clone()));
         };
         match args.piece {
             Piece::Items(..) => writes(&[ITEM], KeyRange::all()),

@@ -82,10 +82,10 @@ impl Procedure for NewOrder {
         touches.reads_range(ITEM, KeyRange::all());
         // The order's number is read, so its rows can be anywhere in the district.
         for table in [ORDER, NEW_ORDER, ORDER_LINE] {
-            touches.writes_range(table, district.range());
+            touches.inserts_range(table, district.range());
         }
         let of_customer = KeyRange::prefix(&district.row_key(args.customer));
-        touches.writes_range(ORDER_BY_CUSTOMER, of_customer);
+        touches.inserts_range(ORDER_BY_CUSTOMER, of_customer);
         Some(touches.footprint())
     }
 }

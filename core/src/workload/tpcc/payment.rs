@@ -73,7 +73,7 @@ impl Procedure for Payment {
                 touches.reads(CUSTOMER, &key);
                 touches.writes(CUSTOMER_ACCOUNT, &key);
                 touches.writes(CUSTOMER_DATA, &key);
-                touches.writes_range(HISTORY, KeyRange::prefix(&key));
+                touches.inserts_range(HISTORY, KeyRange::prefix(&key));
             }
             // Who it is shows in the index alone, so it can be anybody in the district. The
             // payments of a district wait for each other anyway, at its sum.
@@ -81,9 +81,10 @@ impl Procedure for Payment {
                 let namesakes = KeyRange::prefix(&district.name_prefix(last));
                 touches.reads_range(CUSTOMER_BY_NAME, namesakes);
                 touches.reads_range(CUSTOMER, district.range());
-                for table in [CUSTOMER_ACCOUNT, CUSTOMER_DATA, HISTORY] {
+                for table in [CUSTOMER_ACCOUNT, CUSTOMER_DATA] {
                     touches.writes_range(table, district.range());
                 }
+                touches.inserts_range(HISTORY, district.range());
             }
         }
         Some(touches.footprint())

@@ -156,7 +156,12 @@ impl Touches {
         self.ranges.push(RangeLock { table, range, mode: Mode::Shared });
     }
 
-    /// Writes within a range.
+    /// Writes within a range, and looks at nothing there.
+    pub fn inserts_range(&mut self, table: TableId, range: KeyRange) {
+        self.ranges.push(RangeLock { table, range, mode: Mode::Write });
+    }
+
+    /// Writes within a range, or reads and writes there.
     pub fn writes_range(&mut self, table: TableId, range: KeyRange) {
         self.ranges.push(RangeLock { table, range, mode: Mode::Exclusive });
     }

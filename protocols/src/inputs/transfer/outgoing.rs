@@ -84,7 +84,7 @@ impl<H: Host> Inputs<H> {
             Some(false) | None => {
                 self.transfer.outgoing.remove(&from);
                 cx.mark("inputs.checkpoint_forgotten");
-                return cx.send(from, Message::CheckpointGone { transfer }.into());
+                return cx.send(self.node(from), Message::CheckpointGone { transfer }.into());
             }
         }
         self.note_heard(from, cx.now.at);
@@ -136,12 +136,13 @@ impl<H: Host> Inputs<H> {
     }
 
     fn send_chunks(&mut self, cx: &mut Cx<'_, H>, to: NodeId) {
+        let node = self.node(to);
         let Some(outgoing) = self.transfer.outgoing.get_mut(&to) else { return };
         while outgoing.may_send() {
             let (transfer, index) = (outgoing.transfer, outgoing.next_index);
             let payload = outgoing.next_payload();
             let is_last = outgoing.is_sent();
-            cx.send(to, Message::CheckpointChunk { transfer, index, is_last, payload }.into());
+            cx.send(node, Message::CheckpointChunk { transfer, index, is_last, payload }.into());
         }
         if outgoing.is_sent() && outgoing.acknowledged == outgoing.next_index {
             self.transfer.outgoing.remove(&to);

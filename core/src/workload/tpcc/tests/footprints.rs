@@ -1,7 +1,7 @@
 //! Which transactions wait for each other, by their footprints: what the partitioning is for.
 
 use crate::key::KeyRange;
-use crate::txn::{Footprint, Mode, Procedure};
+use crate::txn::{Footprint, Procedure};
 use crate::workload::tpcc::args::{Args, DeliveryArgs, Line, NewOrderArgs, PaymentArgs, Who};
 use crate::workload::tpcc::delivery::Delivery;
 use crate::workload::tpcc::new_order::NewOrder;
@@ -27,8 +27,7 @@ fn conflict(a: &Footprint, b: &Footprint) -> bool {
     let b = all(b);
     all(a).iter().any(|(table, range, mode)| {
         b.iter().any(|(other_table, other_range, other_mode)| {
-            let writes = *mode == Mode::Exclusive || *other_mode == Mode::Exclusive;
-            table == other_table && writes && range.overlaps(other_range)
+            table == other_table && mode.conflicts(*other_mode) && range.overlaps(other_range)
         })
     })
 }

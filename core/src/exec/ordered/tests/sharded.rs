@@ -1,0 +1,233 @@
+//! Shards that run an order of transactions together come to what one store alone comes to.
+
+use std::sync::Arc;
+
+use super::*;
+use crate::exec::ordered::{Ended, Part, Served, Sharded, Went};
+use crate::ids::{ShardId, TxnId};
+use crate::key::Key;
+use crate::partition::{Partitions, Rule};
+use crate::store::Store;
+use crate::txn::Abort;
+
+/// One shard with its rows.
+struct Shard {
+    sharded: Sharded,
+    store: Store<By>,
+    ended: BTreeMap<TxnId, Ended>,
+}
+
+/// All shards, and what is under way between them.
+struct Shards {
+    partitions: Arc<Partitions>,
+    all: Vec<Shard>,
+    /// From whom, to whom.
+    under_way: Vec<(ShardId, ShardId, TxnId, Part)>,
+    /// How many of the transactions each shard was given.
+    given: Vec<usize>,
+}
+
+/// A transaction as all shards are given it.
+struct Work {
+    version: SnapshotVersion,
+    program: Program,
+    footprint: Option<Footprint>,
+    home: ShardId,
+}
+
+impl Shards {
+    fn new(partitions: Partitions, rows: &Rows) -> Self {
+        let partitions = Arc::new(partitions);
+        let shard = |here: ShardId| {
+            let holds = |(table, k): (u32, u8)| partitions.holds(here, TableId(table), &[k]);
+            let own = rows.iter().filter(|(row, _)| holds(**row));
+            let own: Rows = own.map(|(row, value)| (*row, *value)).collect();
+            let sharded = Sharded::new(partitions.clone(), here);
+            Shard { sharded, store: store(&own), ended: BTreeMap::new() }
+        };
+        let all: Vec<Shard> = (0..partitions.shards()).map(|s| shard(ShardId(s))).collect();
+        let given = vec![0; all.len()];
+        Self { partitions, all, under_way: Vec::new(), given }
+    }
+
+    fn give(&mut self, at: usize, work: &[Work]) {
+        let place = self.given[at];
+        let Work { version, program, footprint, home } = &work[place];
+        let pushed = (program, footprint.as_ref());
+        self.all[at].sharded.push(&registry(), *version, txn(place as u64), *home, pushed);
+        self.given[at] += 1;
+    }
+
+    fn go_on(&mut self, at: usize, pool: &dyn Pool) {
+        let Shard { sharded, store, ended } = &mut self.all[at];
+        let (served, over) = sharded.go_on(pool, &registry(), store, &By::of);
+        for it in over {
+            assert!(ended.insert(it.txn, it).is_none(), "a transaction ends once");
+        }
+        for Served { txn, to, part } in served {
+            let from = ShardId(at as u16);
+            self.under_way.extend(to.iter().map(|to| (from, to, txn, part.clone())));
+        }
+    }
+
+    /// Does everything, in the order that `dice` says.
+    fn run(&mut self, work: &[Work], pool: &dyn Pool, dice: &mut fastrand::Rng) {
+        loop {
+            let can_give: Vec<usize> =
+                (0..self.all.len()).filter(|&at| self.given[at] < work.len()).collect();
+            if can_give.is_empty() && self.under_way.is_empty() {
+                let before: usize = self.all.iter().map(|shard| shard.ended.len()).sum();
+                (0..self.all.len()).for_each(|at| self.go_on(at, pool));
+                let after: usize = self.all.iter().map(|shard| shard.ended.len()).sum();
+                if before == after && self.under_way.is_empty() {
+                    return;
+                }
+            }
+            match dice.u8(..3) {
+                0 if !can_give.is_empty() => {
+                    self.give(can_give[dice.usize(..can_give.len())], work)
+                }
+                1 => self.go_on(dice.usize(..self.all.len()), pool),
+                _ if !self.under_way.is_empty() => {
+                    let at = dice.usize(..self.under_way.len());
+                    let (from, to, txn, part) = match dice.u8(..4) {
+                        // It comes twice.
+                        0 => self.under_way[at].clone(),
+                        _ => self.under_way.swap_remove(at),
+                    };
+                    let mut bytes = Vec::new();
+                    part.encode(&mut bytes);
+                    let read = Part::decode(&mut crate::codec::Reader::new(&bytes));
+                    assert_eq!(read.as_ref(), Ok(&part));
+                    self.all[usize::from(to.0)].sharded.receive(txn, from, part);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// All rows; where all shards have a table, theirs are the same.
+    fn rows(&self, at: SnapshotVersion) -> Model {
+        let mut all = Model::default();
+        for (here, shard) in self.all.iter().enumerate() {
+            for ((table, key), value) in Model::of(&shard.store, at).rows {
+                assert!(self.partitions.holds(ShardId(here as u16), table, &key));
+                let before = all.rows.insert((table, key.clone()), value.clone());
+                assert!(before.is_none_or(|before| before == value));
+            }
+        }
+        for shard in &self.all {
+            let own = Model::of(&shard.store, at).rows;
+            let lacks = |(table, key): &(TableId, Key)| {
+                self.partitions.shard_of(*table, key).is_none()
+                    && !own.contains_key(&(*table, key.clone()))
+            };
+            assert!(!all.rows.keys().any(lacks), "a row is everywhere or nowhere");
+        }
+        all
+    }
+
+    /// How a transaction ended, on whose shards that ran it all agree.
+    fn went(&self, of: TxnId) -> Option<Went> {
+        let ran = self.all.iter().filter_map(|shard| shard.ended.get(&of));
+        let ran = ran.map(|ended| &ended.went).filter(|went| **went != Went::Served);
+        let ran: Vec<&Went> = ran.collect();
+        assert!(ran.windows(2).all(|pair| pair[0] == pair[1]), "{of}: {ran:?}");
+        ran.first().map(|went| (*went).clone())
+    }
+}
+
+fn partitions() -> impl Strategy<Value = Partitions> {
+    let rule = |shards: u16| {
+        let starts = prop::collection::btree_set(1u8..10, usize::from(shards - 1));
+        prop_oneof![
+            1 => Just(Rule::Everywhere),
+            2 => Just(Rule::Hash { prefix_bytes: 1 }),
+            2 => starts.prop_map(|starts| Rule::Ranges {
+                starts: starts.into_iter().map(|start| vec![start]).collect()
+            }),
+        ]
+    };
+    (1u16..4).prop_flat_map(move |shards| {
+        (rule(shards), rule(shards)).prop_map(move |(first, second)| {
+            let partitions = Partitions::new(shards, Rule::Everywhere);
+            partitions.with(TableId(0), first).with(TableId(1), second)
+        })
+    })
+}
+
+/// The last version that any work is at.
+const LAST: SnapshotVersion = SnapshotVersion(30);
+
+fn work_of(
+    programs: &[(Vec<Op>, Known)],
+    runs: &[optimistic::Run],
+    (shards, dice): (u16, &mut fastrand::Rng),
+) -> Vec<Work> {
+    let mut version = AT;
+    let each = |((ops, known), run): (&(Vec<Op>, Known), &optimistic::Run)| {
+        let home = ShardId(dice.u16(..shards));
+        if dice.bool() && version < LAST {
+            version = version.next();
+        }
+        let (program, footprint) = match known {
+            Known::Everything | Known::Nothing => with_covering(ops),
+            Known::SomethingElse(others) => (program(ops), Some(covering(others))),
+            Known::FirstRun => (program(ops), Some(Footprint::of_run(&run.reads, &run.writes))),
+            Known::Certified => {
+                let (reads, writes) = (run.reads.clone(), run.writes.clone());
+                (Program::Certified(Certified { reads, writes }), None)
+            }
+        };
+        Work { version, program, footprint, home }
+    };
+    programs.iter().zip(runs).map(each).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1_500))]
+
+    #[test]
+    fn shards_come_to_what_one_store_comes_to(
+        rows in rows(),
+        partitions in partitions(),
+        programs in prop::collection::vec((ops(), known()), 0..20),
+        seed: u64,
+        workers in 1usize..4,
+    ) {
+        let first = store(&rows);
+        let nothing = Overlay::new();
+        let run = |ops: &[Op]| {
+            optimistic::run(&registry(), &program(ops), &first, BEFORE, &nothing)
+        };
+        let runs: Vec<optimistic::Run> = programs.iter().map(|(ops, _)| run(ops)).collect();
+        let mut dice = fastrand::Rng::with_seed(seed);
+        let work = work_of(&programs, &runs, (partitions.shards(), &mut dice));
+        let mut shards = Shards::new(partitions, &rows);
+        shards.run(&work, &Backwards(workers), &mut dice);
+        let mut model = Model::new(&rows);
+        for (place, (ops, known)) in programs.iter().enumerate() {
+            let went = shards.went(txn(place as u64));
+            prop_assert!(went.is_some(), "transaction {place} did not end");
+            match (known, went.unwrap()) {
+                (Known::Certified, Went::Ran(Ok(_))) => {
+                    let again = model.run(ops);
+                    prop_assert_eq!(again, runs[place].result.clone().map_err(Stop::Abort));
+                }
+                (Known::Certified, Went::Ran(Err(Abort { code, .. }))) => {
+                    prop_assert_eq!(code.as_str(), "40001");
+                }
+                (_, Went::Ran(result)) => {
+                    prop_assert_eq!(result.map_err(Stop::Abort), model.run(ops));
+                }
+                (Known::SomethingElse(_) | Known::FirstRun, Went::Left) => {}
+                (_, went) => prop_assert!(false, "{place}: {went:?}"),
+            }
+        }
+        prop_assert_eq!(shards.rows(LAST), model);
+        for shard in &shards.all {
+            prop_assert_eq!(shard.sharded.oldest(), None);
+            prop_assert_eq!(shard.sharded.waits(), None);
+        }
+    }
+}

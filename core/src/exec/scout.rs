@@ -1,0 +1,390 @@
+//! A reconnaissance over several shards (Calvin §3.2.1): what a program would touch if it ran now,
+//! where the rows that it wants to see are elsewhere.
+//!
+//! The program is run on what is known. Where it looks at something of another shard that is not
+//! known yet, the run ends, and says what is wanted; whoever asked brings it and runs the program
+//! again. Nothing is locked, and shards may answer as of different versions: a reconnaissance may
+//! be wrong, and is found out when the transaction runs.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
+
+use super::beyond::{Beyond, Rows};
+use super::call;
+use super::merge;
+use super::ordered::locked_part;
+use super::size::TXN_BYTES_MAX;
+use super::writes::OwnWrites;
+use crate::codec::{DecodeError, Reader, Writer};
+use crate::ids::{ShardId, SnapshotVersion, TableId};
+use crate::key::{Direction, HashedKey, Key, KeyRange};
+use crate::partition::{Partitions, ShardSet};
+use crate::store::{Header, Store};
+use crate::txn::{
+    Abort, Context, Footprint, Mode, PointLock, Program, RangeLock, Registry, Scan, SqlState, Stop,
+    Visit, Write,
+};
+use crate::value::Value;
+
+/// Rows of a range are sent so many at a time.
+const ROWS_MAX: usize = if cfg!(test) { 2 } else { 1_000 };
+
+/// And about so many bytes.
+const BYTES_MAX: usize = 1 << 20;
+
+/// What one shard is asked for.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Wanted {
+    /// Single rows.
+    pub points: BTreeSet<(TableId, Key)>,
+    /// Ranges, from the end where they are wanted first.
+    pub ranges: Vec<Scan>,
+}
+
+/// What a shard has of what it was asked for.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Found {
+    /// The rows that are there.
+    pub rows: Vec<Write>,
+    /// How much of the ranges that is, in their order.
+    pub covered: Vec<(TableId, KeyRange)>,
+}
+
+/// What is known of other shards.
+#[derive(Clone, Debug, Default)]
+pub struct Known {
+    rows: Rows,
+    points: BTreeSet<(TableId, Key)>,
+    covered: BTreeMap<ShardId, Vec<RangeLock>>,
+}
+
+/// What came of a run.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Scouted {
+    /// All that the program would touch.
+    Footprint(Footprint),
+    /// What it wants to see first, of which shards.
+    Wants(BTreeMap<ShardId, Wanted>),
+    /// It reads more than a transaction may.
+    TooMuch(Abort),
+}
+
+impl Wanted {
+    /// Appends it to `out`. [`Wanted::decode`] is the inverse.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.put_varint(self.points.len() as u64);
+        for (table, key) in &self.points {
+            out.put_varint(u64::from(table.0));
+            out.put_bytes(key);
+        }
+        out.put_varint(self.ranges.len() as u64);
+        for Scan { table, range, direction } in &self.ranges {
+            out.put_u8(u8::from(*direction == Direction::Reverse));
+            encode_covered(*table, range, out);
+        }
+    }
+
+    /// Reads what [`Wanted::encode`] wrote.
+    ///
+    /// # Errors
+    /// When the bytes are malformed.
+    pub fn decode(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        const WHAT: &str = "wanted rows";
+        let points = (0..from.count(WHAT)?)
+            .map(|_| Ok((decode_table(from)?, Key::from(from.bytes(WHAT)?))))
+            .collect::<Result<_, DecodeError>>()?;
+        let ranges = (0..from.count(WHAT)?)
+            .map(|_| {
+                let is_reverse = from.u8(WHAT)? == 1;
+                let direction = if is_reverse { Direction::Reverse } else { Direction::Forward };
+                let (table, range) = decode_covered(from)?;
+                Ok(Scan { table, range, direction })
+            })
+            .collect::<Result<_, DecodeError>>()?;
+        Ok(Self { points, ranges })
+    }
+
+    /// What a store has of it at `at`.
+    pub fn look<H: Header>(&self, store: &Store<H>, at: SnapshotVersion) -> Found {
+        let mut found = Found::default();
+        for (table, key) in &self.points {
+            let value = store.read(*table, key, at).and_then(|version| version.value);
+            found.rows.extend(value.map(|value| row(*table, key, value)));
+        }
+        for Scan { table, range, direction } in &self.ranges {
+            let (mut left, mut bytes) = (ROWS_MAX, 0);
+            let mut covered = range.clone();
+            store.scan(*table, range, *direction, at, |key, version| {
+                if let Some(value) = &version.value {
+                    found.rows.push(row(*table, key, value.clone()));
+                    left -= 1;
+                    bytes += key.len() + value.len();
+                }
+                if left > 0 && bytes < BYTES_MAX {
+                    return ControlFlow::Continue(());
+                }
+                covered = range.seen_up_to(key, *direction);
+                ControlFlow::Break(())
+            });
+            found.covered.push((*table, covered));
+        }
+        found
+    }
+}
+
+impl Found {
+    /// Appends it to `out`. [`Found::decode`] is the inverse.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.put_varint(self.rows.len() as u64);
+        self.rows.iter().for_each(|row| row.encode(out));
+        out.put_varint(self.covered.len() as u64);
+        self.covered.iter().for_each(|(table, range)| encode_covered(*table, range, out));
+    }
+
+    /// Reads what [`Found::encode`] wrote.
+    ///
+    /// # Errors
+    /// When the bytes are malformed.
+    pub fn decode(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        const WHAT: &str = "found rows";
+        let rows = (0..from.count(WHAT)?).map(|_| Write::decode(from)).collect::<Result<_, _>>()?;
+        let covered =
+            (0..from.count(WHAT)?).map(|_| decode_covered(from)).collect::<Result<_, _>>()?;
+        Ok(Self { rows, covered })
+    }
+}
+
+fn row(table: TableId, key: &Key, value: Value) -> Write {
+    Write { table, key: key.clone(), value: Some(value) }
+}
+
+fn encode_covered(table: TableId, range: &KeyRange, out: &mut Vec<u8>) {
+    out.put_varint(u64::from(table.0));
+    out.put_bytes(&range.start);
+    out.put_u8(u8::from(range.end.is_some()));
+    range.end.iter().for_each(|end| out.put_bytes(end));
+}
+
+fn decode_covered(from: &mut Reader<'_>) -> Result<(TableId, KeyRange), DecodeError> {
+    const WHAT: &str = "range";
+    let table = decode_table(from)?;
+    let start = from.bytes(WHAT)?.to_vec();
+    let has_end = from.u8(WHAT)? == 1;
+    let end = has_end.then(|| from.bytes(WHAT).map(<[u8]>::to_vec)).transpose()?;
+    Ok((table, KeyRange { start, end }))
+}
+
+fn decode_table(from: &mut Reader<'_>) -> Result<TableId, DecodeError> {
+    const WHAT: &str = "table id";
+    u32::try_from(from.varint(WHAT)?).map(TableId).map_err(|_| DecodeError::new(WHAT))
+}
+
+impl Known {
+    /// A shard has answered what it was asked for.
+    pub fn learn(&mut self, shard: ShardId, wanted: &Wanted, found: Found) {
+        self.points.extend(wanted.points.iter().cloned());
+        let named = |row: Write| ((row.table, row.key.clone()), row);
+        self.rows.extend(found.rows.into_iter().map(named));
+        let covered = self.covered.entry(shard).or_default();
+        let lock = |(table, range)| RangeLock { table, range, mode: Mode::Shared };
+        covered.extend(found.covered.into_iter().map(lock));
+        covered.sort_unstable();
+    }
+}
+
+/// Runs a program on this shard's rows at `at` and what is known of the others'.
+pub fn scout<H: Header>(
+    registry: &Registry,
+    program: &Program,
+    (store, at): (&Store<H>, SnapshotVersion),
+    (partitions, here): (&Partitions, ShardId),
+    known: &Known,
+) -> Scouted {
+    let (procedure, args) = match program {
+        Program::Certified(certified) => {
+            return Scouted::Footprint(Footprint::of_run(&certified.reads, &certified.writes));
+        }
+        Program::Call { procedure, args } => (*procedure, args),
+    };
+    let beyond = Beyond { partitions, here, rows: &known.rows };
+    let mut scout = Scout {
+        store,
+        at,
+        beyond,
+        known,
+        points: Vec::new(),
+        ranges: Vec::new(),
+        writes: OwnWrites::default(),
+        hinted: BTreeMap::new(),
+        wants: BTreeMap::new(),
+        bytes: 0,
+    };
+    call::hint(registry, procedure, args, &mut |table, key| scout.hint(table, Key::from(key)));
+    // The result is not wanted: the program will be run at its place.
+    let _result = call::call(registry, procedure, args, &mut scout);
+    let Scout { points, ranges, mut wants, hinted, bytes, .. } = scout;
+    if bytes > TXN_BYTES_MAX {
+        return Scouted::TooMuch(too_much());
+    }
+    if wants.is_empty() {
+        return Scouted::Footprint(Footprint::new(points, ranges));
+    }
+    for (shard, points) in hinted {
+        wants.entry(shard).or_default().points.extend(points);
+    }
+    Scouted::Wants(wants)
+}
+
+struct Scout<'a, H: Header> {
+    store: &'a Store<H>,
+    at: SnapshotVersion,
+    beyond: Beyond<'a>,
+    known: &'a Known,
+    points: Vec<PointLock>,
+    ranges: Vec<RangeLock>,
+    writes: OwnWrites,
+    /// What the program said that it will look up, and is not known.
+    hinted: BTreeMap<ShardId, BTreeSet<(TableId, Key)>>,
+    /// What it has looked at, and is not known. Then the run is over.
+    wants: BTreeMap<ShardId, Wanted>,
+    /// How much it has read: that much may have to be sent to another shard.
+    bytes: usize,
+}
+
+/// A program reads more than a transaction may where its rows are on several shards.
+fn too_much() -> Abort {
+    let message =
+        format!("a transaction over several shards reads more than {TXN_BYTES_MAX} bytes");
+    Abort::new(SqlState::PROGRAM_LIMIT_EXCEEDED, message).with_hint("Read less at a time.")
+}
+
+impl<H: Header> Scout<'_, H> {
+    /// Ends the run where it need not go on.
+    fn go_on(&self) -> Result<(), Stop> {
+        let is_over = !self.wants.is_empty() || self.bytes > TXN_BYTES_MAX;
+        if is_over { Err(Stop::Interrupted) } else { Ok(()) }
+    }
+
+    /// The other shard that has a row, if there is one, and what is there is not known.
+    fn unknown(&self, table: TableId, key: &Key) -> Option<ShardId> {
+        let Beyond { partitions, here, .. } = self.beyond;
+        let shard = partitions.shard_of(table, key).filter(|shard| *shard != here)?;
+        let covers = |lock: &RangeLock| lock.table == table && lock.range.contains(key);
+        let is_known = self.known.points.contains(&(table, key.clone()))
+            || self.known.covered.get(&shard).is_some_and(|all| all.iter().any(covers));
+        (!is_known).then_some(shard)
+    }
+
+    fn hint(&mut self, table: TableId, key: Key) {
+        if let Some(shard) = self.unknown(table, &key) {
+            self.hinted.entry(shard).or_default().insert((table, key));
+        }
+    }
+
+    /// As much of a scan, from where it starts, as is known of all shards; and of whom the rest is
+    /// wanted.
+    fn known_part(&self, scan: &Scan) -> (KeyRange, ShardSet) {
+        let Beyond { partitions, here, .. } = self.beyond;
+        let mut part = scan.range.clone();
+        let shards = partitions.shards_of(scan.table, &scan.range).unwrap_or_default().except(here);
+        for shard in shards.iter() {
+            let ranges = self.known.covered.get(&shard).cloned().unwrap_or_default();
+            let covered = Footprint { points: Vec::new(), ranges };
+            part = locked_part(&covered, &Scan { range: part, ..scan.clone() });
+        }
+        (part, shards)
+    }
+
+    /// Where the known part of a scan ends, the rest begins.
+    fn rest(scan: &Scan, known: &KeyRange) -> Scan {
+        if known.is_empty() {
+            return scan.clone();
+        }
+        let range = match scan.direction {
+            Direction::Forward => {
+                let start = known.end.clone().expect("what has a rest ends");
+                KeyRange { start, end: scan.range.end.clone() }
+            }
+            Direction::Reverse => {
+                KeyRange { start: scan.range.start.clone(), end: Some(known.start.clone()) }
+            }
+        };
+        Scan { range, ..scan.clone() }
+    }
+}
+
+impl<H: Header> Context for Scout<'_, H> {
+    fn get(&mut self, table: TableId, key: &[u8]) -> Result<Option<Value>, Stop> {
+        self.go_on()?;
+        let key = HashedKey::from(key);
+        if let Some(own) = self.writes.find(table, &key) {
+            return Ok(own.value.clone());
+        }
+        if let Some(shard) = self.unknown(table, key.key()) {
+            self.wants.entry(shard).or_default().points.insert((table, key.key().clone()));
+            return Err(Stop::Interrupted);
+        }
+        self.points.push(PointLock { table, key: key.key().clone(), mode: Mode::Shared });
+        let value = match self.beyond.is_here(table, key.key()) {
+            true => self.store.read_value(table, &key, self.at).map(|(_, value)| value),
+            false => self.beyond.get(table, key.key()),
+        };
+        self.bytes += key.key().len() + value.as_ref().map_or(0, |value| value.len());
+        Ok(value)
+    }
+
+    fn scan(&mut self, scan: &Scan, visit: &mut Visit<'_>) -> Result<(), Stop> {
+        self.go_on()?;
+        if scan.range.is_empty() {
+            return Ok(());
+        }
+        let (range, shards) = self.known_part(scan);
+        let within = Scan { range, ..scan.clone() };
+        let own = self.writes.within(scan.table, &within.range, scan.direction);
+        let above = self.beyond.under(own, &within);
+        let (mut stopped_at, mut bytes) = (None, 0);
+        merge::scan(self.store, self.at, &within, &above, |key, version, above| {
+            let value = match above {
+                Some(above) => above.value.as_ref(),
+                None => version.and_then(|version| version.value.as_ref()),
+            };
+            bytes += key.len() + value.map_or(0, |value| value.len());
+            let flow = value.map_or(ControlFlow::Continue(()), |value| visit(key, value));
+            if flow.is_break() {
+                stopped_at = Some(key.clone());
+            }
+            flow
+        });
+        self.bytes += bytes;
+        let seen = match stopped_at {
+            Some(last) => scan.range.seen_up_to(&last, scan.direction),
+            None if within.range == scan.range => within.range,
+            None => {
+                let rest = Self::rest(scan, &within.range);
+                for shard in shards.iter() {
+                    self.wants.entry(shard).or_default().ranges.push(rest.clone());
+                }
+                return Err(Stop::Interrupted);
+            }
+        };
+        self.ranges.push(RangeLock { table: scan.table, range: seen, mode: Mode::Shared });
+        Ok(())
+    }
+
+    fn put(&mut self, table: TableId, key: Key, value: Value) -> Result<(), Stop> {
+        self.points.push(PointLock { table, key: key.clone(), mode: Mode::Write });
+        Ok(self.writes.set(table, key, Some(value))?)
+    }
+
+    fn delete(&mut self, table: TableId, key: Key) -> Result<(), Stop> {
+        self.points.push(PointLock { table, key: key.clone(), mode: Mode::Write });
+        Ok(self.writes.set(table, key, None)?)
+    }
+
+    fn fetch(&mut self, rows: &[(TableId, Key)]) {
+        rows.iter().for_each(|(table, key)| self.hint(*table, key.clone()));
+    }
+}
+
+#[cfg(test)]
+mod tests;

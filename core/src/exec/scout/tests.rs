@@ -1,0 +1,151 @@
+//! What a reconnaissance over several shards finds is what one on a store with all rows finds.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::exec::Overlay;
+use crate::exec::optimistic::probe;
+use crate::exec::testing::{By, ops, program, registry, rows, store};
+use crate::partition::Rule;
+
+const AT: SnapshotVersion = SnapshotVersion(5);
+
+type Row = (u32, u8);
+
+/// Divided by hash, by order, and in part everywhere.
+fn partitions(kind: u8) -> Partitions {
+    let hash = Rule::Hash { prefix_bytes: 1 };
+    let ranges = Rule::Ranges { starts: vec![vec![3], vec![7]] };
+    let (first, second) = match kind {
+        0 => (hash.clone(), hash),
+        1 => (ranges.clone(), hash),
+        2 => (Rule::Everywhere, ranges),
+        _ => (ranges.clone(), ranges),
+    };
+    let partitions = Partitions::new(3, Rule::Everywhere);
+    partitions.with(TableId(0), first).with(TableId(1), second)
+}
+
+fn survives(wanted: &Wanted, found: &Found) {
+    let (mut a, mut b) = (Vec::new(), Vec::new());
+    wanted.encode(&mut a);
+    found.encode(&mut b);
+    assert_eq!(Wanted::decode(&mut Reader::new(&a)).as_ref(), Ok(wanted));
+    assert_eq!(Found::decode(&mut Reader::new(&b)).as_ref(), Ok(found));
+}
+
+/// A store for each shard.
+fn divide(rows: &BTreeMap<Row, Option<u8>>, partitions: &Partitions) -> Vec<Store<By>> {
+    let of_shard = |shard: u16| {
+        let holds = |(table, k): Row| partitions.holds(ShardId(shard), TableId(table), &[k]);
+        store(&rows.iter().filter(|(row, _)| holds(**row)).map(|(r, v)| (*r, *v)).collect())
+    };
+    (0..3).map(of_shard).collect()
+}
+
+/// Asks the other shards until nothing is wanted any more.
+fn scout_all(
+    registry: &Registry,
+    program: &Program,
+    partitions: &Partitions,
+    here: ShardId,
+    shards: &[Store<By>],
+) -> Footprint {
+    let mut known = Known::default();
+    for _ in 0..100 {
+        let place = (partitions, here);
+        let own = (&shards[usize::from(here.0)], AT);
+        match scout(registry, program, own, place, &known) {
+            Scouted::Footprint(footprint) => return footprint,
+            Scouted::TooMuch(abort) => panic!("{abort:?}"),
+            Scouted::Wants(wants) => {
+                assert!(!wants.contains_key(&here), "what is here is not asked for");
+                for (shard, wanted) in wants {
+                    let found = wanted.look(&shards[usize::from(shard.0)], AT);
+                    survives(&wanted, &found);
+                    known.learn(shard, &wanted, found);
+                }
+            }
+        }
+    }
+    panic!("a reconnaissance does not end");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    #[test]
+    fn several_shards_show_what_one_store_shows(
+        rows in rows(),
+        ops in ops(),
+        kind in 0u8..4,
+        here in 0u16..3,
+    ) {
+        let partitions = partitions(kind);
+        let shards = divide(&rows, &partitions);
+        let found = scout_all(&registry(), &program(&ops), &partitions, ShardId(here), &shards);
+        let whole = probe(&registry(), &program(&ops), &store(&rows), AT, &Overlay::new());
+        prop_assert_eq!(found, whole);
+    }
+}
+
+/// The first rows of each shard are known, down to different keys.
+#[test]
+fn a_scan_backwards_without_an_end_sees_the_rows_of_all_shards() {
+    use crate::txn::Procedure;
+    struct Backwards;
+    impl Procedure for Backwards {
+        fn name(&self) -> &str {
+            "backwards"
+        }
+        fn run(&self, _: &[u8], cx: &mut dyn Context) -> Result<Vec<u8>, Stop> {
+            let range = KeyRange { start: Vec::new(), end: None };
+            let scan = Scan { table: TableId(0), range, direction: Direction::Reverse };
+            cx.scan(&scan, &mut |_, _| ControlFlow::Continue(()))?;
+            Ok(Vec::new())
+        }
+    }
+    let registry = Registry::new([std::sync::Arc::new(Backwards) as _]);
+    let procedure = registry.id("backwards").unwrap();
+    let program = Program::Call { procedure, args: bytes::Bytes::new() };
+    let rows: BTreeMap<Row, Option<u8>> = (0..10).map(|k| ((0, k), Some(1))).collect();
+    for kind in 0..2 {
+        let partitions = partitions(kind);
+        let shards = divide(&rows, &partitions);
+        let found = scout_all(&registry, &program, &partitions, ShardId(1), &shards);
+        let whole = probe(&registry, &program, &store(&rows), AT, &Overlay::new());
+        assert_eq!(found, whole);
+    }
+}
+
+#[test]
+fn a_program_that_reads_too_much_is_told_so() {
+    use crate::txn::Procedure;
+    use crate::value::Value;
+    struct Twice;
+    impl Procedure for Twice {
+        fn name(&self) -> &str {
+            "twice"
+        }
+        fn run(&self, _: &[u8], cx: &mut dyn Context) -> Result<Vec<u8>, Stop> {
+            let size = |value: Option<Value>| value.map_or(0, |value| value.len());
+            let first = size(cx.get(TableId(1), b"k")?);
+            let again = size(cx.get(TableId(1), b"k")?);
+            assert_eq!(first + again, 0, "it is stopped before");
+            Ok(Vec::new())
+        }
+    }
+    let store = Store::<By>::new();
+    let writer = crate::ids::TxnId::new(crate::ids::NodeId(1), 1);
+    let value = Some(Value::copy_from(&vec![0; TXN_BYTES_MAX]));
+    let version = crate::store::Version { version: AT, header: By::first(writer), value };
+    store.apply(TableId(1), Key::from(&b"k"[..]), version);
+    let registry = Registry::new([std::sync::Arc::new(Twice) as _]);
+    let procedure = registry.id("twice").unwrap();
+    let program = Program::Call { procedure, args: bytes::Bytes::new() };
+    let partitions = Partitions::default();
+    let place = (&partitions, ShardId(0));
+    let scouted = scout(&registry, &program, (&store, AT), place, &Known::default());
+    let Scouted::TooMuch(abort) = scouted else { panic!("{scouted:?}") };
+    assert_eq!(abort.code.as_str(), "54000");
+}

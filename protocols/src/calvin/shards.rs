@@ -1,0 +1,321 @@
+//! Tables on several shards (§3): each region has a copy of each shard, on a node of its own, and
+//! the nodes of a region run the order together.
+//!
+//! The replicas of a shard are a group with an input log of its own ([`crate::inputs`]): its n-th
+//! cut says what the group's sequencers put into epoch n. Epochs are of all groups alike. A group
+//! that has nothing new follows the others with an empty cut, and none runs far ahead.
+//!
+//! ```text
+//!             group 0                 group 1
+//!   region A  node 0 == Slice ======> node 1       a region's nodes, on local links:
+//!             node 0 <====== Slice == node 1         what of an epoch concerns the other
+//!             node 0 == Items ======> node 1         rows and results, as it is run
+//!                ||                      ||
+//!          batches and cuts       batches and cuts   over the wide area, within each group
+//!                ||                      ||
+//!   region B  node 2 <=============== node 3
+//! ```
+//!
+//! | phase | paper | file | messages | known after |
+//! |---|---|---|---|---|
+//! | slicing | §3.1 | `execution.rs`, `slice.rs` | Slice | which requests of an epoch concern which shard |
+//! | delivery | §3.1, §3.2 | `delivery.rs` | Subscribe, Unsubscribe, Slice, Items, Kept, Missed, Others | what the other shards of the region have sent |
+//! | execution | §3.2 | `execution.rs` | Items | every outcome |
+//! | look-up | §3.2.1 | `lookup.rs` | Look, Found | what a transaction would touch on other shards |
+//! | recovery | §5 | `recovery.rs` | | what a shard had run, and what it was sent for it |
+//!
+//! # How the nodes of a region keep together
+//!
+//! A node subscribes to each other node of its region, again with each connection unless it has
+//! turned to another one meanwhile, from after what it has. What was sent is kept until all
+//! replicas of the receiver's shard have it on disk, so that a restart of either end loses nothing:
+//! what a node received of an epoch is in its record of the epoch, and what it sent is there too,
+//! until it need not be kept.
+//!
+//! All replicas of a shard send the same. While the one of the region is away, a node subscribes to
+//! one of another region, so that a lost node stops nobody (the paper's §8 leaves that to the
+//! future). So it does while the region's own is far behind the others. A node that lacks what
+//! nobody keeps any more takes a checkpoint from its group.
+//!
+//! # Where this differs from the paper, and why
+//!
+//! - A node runs one epoch after the other: a transaction that waits for rows of another shard
+//!   holds up the next epoch, though not those beside it that want other rows.
+//! - The rows that a transaction reads are told before it is ordered, by its declaration or a
+//!   reconnaissance. One that leaves them is sequenced anew, as the paper has it: it can't be run
+//!   again at once, for what it wants next may be on a shard that has gone on.
+//! - What shards of a region send each other is kept and sent again, so that a node's restart
+//!   loses nothing of it.
+
+mod delivery;
+mod execution;
+pub(super) mod items;
+mod lookup;
+mod recovery;
+pub(super) mod slice;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use pangea_core::exec::ordered::{Part, Sharded, Went};
+use pangea_core::ids::{LogPosition, NodeId, ShardId, SnapshotVersion, TxnId};
+use pangea_core::partition::Partitions;
+use pangea_core::protocol::Cx;
+use pangea_core::time::Timestamp;
+use pangea_core::topology::Topology;
+
+use super::scheduler::STEP_TXNS_MAX;
+use super::{Calvin, Cut, Message};
+use crate::inputs::Heads;
+use items::Items;
+use lookup::Lookups;
+use slice::Slice;
+
+/// No group is ahead of another by more epochs: at one each 10 ms, some seconds.
+const AHEAD_MAX: u64 = 256;
+
+/// What a node does as one of several shards.
+pub(super) struct Shards {
+    pub here: ShardId,
+    pub topology: Arc<Topology>,
+    pub partitions: Arc<Partitions>,
+    /// What goes to and comes from the other nodes of the region.
+    pub streams: BTreeMap<ShardId, Stream>,
+    /// The group's epochs up to this one were cut into slices.
+    pub sliced: SnapshotVersion,
+    /// How far the group's logs are in them.
+    pub sliced_heads: Heads,
+    /// What of the group's epochs that were not run is for this shard.
+    pub own: BTreeMap<SnapshotVersion, Own>,
+    /// The epoch that is being run, or was last.
+    pub given: SnapshotVersion,
+    pub sharded: Sharded,
+    /// What other shards have served for epochs that were not run.
+    pub received: BTreeMap<SnapshotVersion, BTreeMap<(ShardId, TxnId), Part>>,
+    /// How requests of this node ended, of epochs that are being run.
+    pub results: BTreeMap<u64, Went>,
+    /// Requests of this node that were run elsewhere, in these epochs, whose results have not come.
+    pub unresolved: BTreeMap<u64, SnapshotVersion>,
+    pub lookups: Lookups,
+    /// Where the records of epochs are in the log.
+    pub records: BTreeMap<SnapshotVersion, LogPosition>,
+    /// How many epochs' times this group has been behind.
+    pub behind_for: u64,
+    /// Who was told, since it was connected, that all others have come to which epoch.
+    pub told_others: Option<(NodeId, SnapshotVersion)>,
+    /// All other groups have come to this epoch, as replicas of this group say.
+    pub others: SnapshotVersion,
+    /// The nodes of other shards that are connected.
+    pub up: BTreeSet<NodeId>,
+}
+
+/// An epoch of the own group.
+pub(super) struct Own {
+    pub cut: Cut,
+    pub slice: Slice,
+    /// The numbers of this node's own requests in it.
+    pub sequences: Vec<u64>,
+}
+
+/// What goes to another shard and comes from it.
+pub(super) struct Stream {
+    /// Its replicas: that of this region, and then the others.
+    pub replicas: Vec<NodeId>,
+    /// From which of them it comes.
+    pub source: NodeId,
+    /// Since when that one is away, or the node's start.
+    pub away_since: Timestamp,
+    /// To which of them it goes.
+    pub subscribers: BTreeSet<NodeId>,
+    /// What was sequenced here for it.
+    pub slices: BTreeMap<SnapshotVersion, Slice>,
+    /// What was served here for it.
+    pub items: BTreeMap<SnapshotVersion, Vec<Items>>,
+    /// What is for it of epochs up to this one is not kept any more.
+    pub dropped: SnapshotVersion,
+    /// What it has sequenced for this shard, of epochs that were not run.
+    pub came: BTreeMap<SnapshotVersion, Slice>,
+    /// All of that up to here came.
+    pub upto: SnapshotVersion,
+    /// Up to which epochs each replica has said that it does not keep all.
+    pub missed_at: BTreeMap<NodeId, SnapshotVersion>,
+    /// Of epochs up to this one nobody will tell all.
+    pub missed: SnapshotVersion,
+    /// Whether what comes next was asked for again, and not long ago.
+    pub is_asked_again: bool,
+    /// What its replicas were told: up to which epoch all replicas here have what was sent, and to
+    /// which this one has run.
+    pub told: Option<(SnapshotVersion, SnapshotVersion)>,
+    /// To which epoch each replica has said that it has run.
+    pub applied: BTreeMap<NodeId, SnapshotVersion>,
+}
+
+impl Shards {
+    /// What a node of a divided cluster does; nothing where there is one shard.
+    pub fn of(topology: &Arc<Topology>, me: NodeId, group_len: usize) -> Option<Self> {
+        let partitions = Arc::new(topology.partitions.clone());
+        if partitions.shards() == 1 {
+            return None;
+        }
+        let place = topology.nodes[me.index()];
+        let others = (0..partitions.shards()).map(ShardId).filter(|shard| *shard != place.shard);
+        let stream = |shard| {
+            let own = topology.node_at(place.region, shard);
+            let own = own.expect("each region has a copy of each shard");
+            let mut replicas = topology.group(shard).nodes().to_vec();
+            replicas.sort_by_key(|node| (*node != own, topology.one_way_between(me, *node)));
+            (shard, Stream::new(replicas))
+        };
+        Some(Self {
+            here: place.shard,
+            streams: others.map(stream).collect(),
+            sliced: SnapshotVersion::ZERO,
+            sliced_heads: vec![crate::inputs::Bid(0); group_len],
+            own: BTreeMap::new(),
+            given: SnapshotVersion::ZERO,
+            sharded: Sharded::new(partitions.clone(), place.shard),
+            received: BTreeMap::new(),
+            results: BTreeMap::new(),
+            unresolved: BTreeMap::new(),
+            lookups: Lookups::default(),
+            records: BTreeMap::new(),
+            behind_for: 0,
+            told_others: None,
+            others: SnapshotVersion::ZERO,
+            up: BTreeSet::new(),
+            topology: topology.clone(),
+            partitions,
+        })
+    }
+
+    /// To which epoch all other groups have come, and to which one of them has, as is seen here.
+    fn reached(&self) -> (SnapshotVersion, SnapshotVersion) {
+        let upto = || self.streams.values().map(|stream| stream.upto);
+        (upto().min().unwrap_or_default(), upto().max().unwrap_or_default())
+    }
+
+    /// The shard of a node.
+    fn shard_of(&self, node: NodeId) -> ShardId {
+        self.topology.nodes[node.index()].shard
+    }
+
+    /// Everything up to `version` is in the store, and nothing after it.
+    pub fn move_to(&mut self, version: SnapshotVersion, heads: &Heads) {
+        if self.sliced < version {
+            self.sliced = version;
+            self.sliced_heads.clone_from(heads);
+        }
+        self.own.retain(|epoch, _| *epoch > version);
+        self.received.retain(|epoch, _| *epoch > version);
+        self.given = version;
+        self.sharded = Sharded::new(self.partitions.clone(), self.here);
+        for ((shard, txn), part) in self.received.values().flatten() {
+            self.sharded.receive(*txn, *shard, part.clone());
+        }
+        for stream in self.streams.values_mut() {
+            stream.came.retain(|epoch, _| *epoch > version);
+            stream.upto = stream.upto.max(version);
+            // What was not run here was not served.
+            stream.drop_upto(version);
+        }
+    }
+
+    /// Asserts what holds between any two steps.
+    pub fn invariants(&self, applied: SnapshotVersion) {
+        assert!(self.given == applied || self.given == applied.next(), "one epoch at a time");
+        assert!(self.sliced >= self.given, "what is run was sliced");
+        assert_eq!(self.sharded.oldest().is_some(), self.given != applied, "an epoch ends");
+        for stream in self.streams.values() {
+            assert!(stream.upto >= self.given, "what is run has come");
+            assert!(stream.slices.keys().next().is_none_or(|first| *first > stream.dropped));
+        }
+    }
+}
+
+impl Stream {
+    /// What is for the other node of epochs up to this one is not kept any more.
+    fn drop_upto(&mut self, upto: SnapshotVersion) {
+        if upto > self.dropped {
+            self.dropped = upto;
+            self.slices = self.slices.split_off(&upto.next());
+            self.items = self.items.split_off(&upto.next());
+        }
+    }
+
+    fn new(replicas: Vec<NodeId>) -> Self {
+        Self {
+            source: replicas[0],
+            replicas,
+            away_since: Timestamp::default(),
+            subscribers: BTreeSet::new(),
+            slices: BTreeMap::new(),
+            items: BTreeMap::new(),
+            dropped: SnapshotVersion::ZERO,
+            came: BTreeMap::new(),
+            upto: SnapshotVersion::ZERO,
+            missed_at: BTreeMap::new(),
+            missed: SnapshotVersion::ZERO,
+            is_asked_again: false,
+            told: None,
+            applied: BTreeMap::new(),
+        }
+    }
+}
+
+impl Calvin {
+    /// What a divided cluster's node has beside its group's inputs.
+    fn shards(&mut self) -> &mut Shards {
+        self.state.shards.as_mut().expect("asked of divided tables alone")
+    }
+
+    /// A node of another shard said something, or one of this shard what is not of the input log.
+    pub(super) fn on_neighbour(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, message: Message) {
+        let Some(shards) = &self.state.shards else {
+            return cx.mark("calvin.not_divided");
+        };
+        let shard = shards.shard_of(from);
+        if shard == shards.here {
+            return match message {
+                Message::Others { least, most } => self.on_others(least, most),
+                _ => cx.mark("calvin.not_to_its_own_shard"),
+            };
+        }
+        match message {
+            Message::Subscribe { slices, items } => self.on_subscribe(cx, from, slices, items),
+            Message::Unsubscribe => {
+                self.shards().stream(shard).subscribers.remove(&from);
+            }
+            Message::Slice(slice) => self.on_slice(cx, from, slice),
+            Message::Items(items) => self.on_items(cx, shard, items),
+            Message::Kept { upto, applied } => self.on_kept(from, upto, applied),
+            Message::Missed { upto } => self.on_missed(cx, from, upto),
+            Message::Look { token, wanted } => Self::on_look(cx, from, token, &wanted),
+            Message::Found { token, found } => self.on_found(cx, shard, token, found),
+            Message::Others { .. } | Message::Inputs(_) => cx.mark("calvin.not_of_the_group"),
+        }
+    }
+
+    /// Does what has become possible.
+    pub(super) fn advance_shards(&mut self, cx: &mut Cx<'_, Self>) {
+        self.slice_epochs(cx);
+        let mut ended = 0;
+        while self.give_epoch(cx) {
+            ended += self.run_epoch(cx);
+            if ended >= STEP_TXNS_MAX as usize {
+                return cx.resume();
+            }
+        }
+    }
+
+    /// Tells the group's input log how far the other groups are, and follows them.
+    pub(super) fn pace(&mut self, cx: &mut Cx<'_, Self>) {
+        let Some(shards) = &self.state.shards else { return };
+        let (least, most) = shards.reached();
+        self.state.inputs.pace.limit = SnapshotVersion(least.max(shards.others).0 + AHEAD_MAX);
+        self.state.inputs.follow(most);
+        let inputs = &mut self.state.inputs;
+        if inputs.is_behind() && inputs.agreement().is_leader() {
+            inputs.propose(cx);
+        }
+    }
+}

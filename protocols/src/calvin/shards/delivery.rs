@@ -1,0 +1,385 @@
+//! What the nodes of a region send each other, so that nothing is lost.
+//!
+//! ```text
+//!   receiver                       sender
+//!      | Subscribe(slices, items) -->|      with each connection, and where another one is away
+//!      |<== Slice, Items ============|      what is there after those, and what comes
+//!      | Kept(epoch, applied) ------>|      all replicas of the receiver's shard have it
+//!      |<-- Missed(epoch) -----------|      what was asked for is not there any more
+//! ```
+
+use pangea_core::ids::{NodeId, ShardId, SnapshotVersion};
+use pangea_core::planted::{Bug, is_planted};
+use pangea_core::protocol::Cx;
+use pangea_core::time::Span;
+
+use super::super::{Calvin, Message};
+use super::items::{Item, Items};
+use super::slice::Slice;
+use super::{AHEAD_MAX, Shards, Stream};
+use crate::inputs::PROGRESS;
+
+/// A replica that is so many epochs and more behind others of its shard is not asked any more.
+const STRAGGLES: u64 = 64;
+
+/// While the replica of the region is away for longer than this, another one is asked.
+const PATIENCE: Span = Span::from_ms(300);
+
+impl Calvin {
+    /// A node of another shard is connected.
+    pub(in super::super) fn on_neighbour_up(&mut self, cx: &mut Cx<'_, Self>, peer: NodeId) {
+        let Some(shards) = &mut self.state.shards else { return };
+        shards.up.insert(peer);
+        let shard = shards.shard_of(peer);
+        let is_source_up = shards.up.contains(&shards.streams[&shard].source);
+        let stream = shards.stream(shard);
+        stream.told = None;
+        if stream.source == peer || stream.replicas[0] == peer && !is_source_up {
+            self.turn_to(cx, shard, peer);
+        }
+    }
+
+    /// A connection to a node of another shard is lost.
+    pub(in super::super) fn on_neighbour_down(&mut self, cx: &Cx<'_, Self>, peer: NodeId) {
+        let Some(shards) = &mut self.state.shards else { return };
+        shards.up.remove(&peer);
+        let shard = shards.shard_of(peer);
+        let stream = shards.stream(shard);
+        stream.subscribers.remove(&peer);
+        stream.applied.remove(&peer);
+        if stream.source == peer {
+            stream.away_since = cx.now.at;
+        }
+    }
+
+    /// Where a replica has been away for some time or is far behind, another one is asked.
+    pub(in super::super) fn ask_others(&mut self, cx: &mut Cx<'_, Self>) {
+        let Some(shards) = &mut self.state.shards else { return };
+        shards.streams.values_mut().for_each(|stream| stream.is_asked_again = false);
+        let is_up = |node: &&NodeId| shards.up.contains(node);
+        let is_away = |stream: &Stream| {
+            !is_up(&&stream.source) && cx.now.at.since(stream.away_since).us >= PATIENCE.us
+        };
+        let away = shards.streams.iter().filter(|(_, stream)| is_away(stream));
+        let others = away.filter_map(|(shard, stream)| {
+            stream.replicas.iter().find(is_up).map(|other| (*shard, *other))
+        });
+        for (shard, other) in others.collect::<Vec<_>>() {
+            cx.mark("calvin.other_replica_asked");
+            self.turn_to(cx, shard, other);
+        }
+        self.leave_stragglers(cx);
+        self.return_to_own_region(cx);
+    }
+
+    /// A source that is far behind the other replicas of its shard, and not ahead of this node,
+    /// stops it for no need.
+    fn leave_stragglers(&mut self, cx: &mut Cx<'_, Self>) {
+        let (applied, straggles) = (self.state.inputs.cut.applied, self.straggles());
+        let streams = &self.shards().streams;
+        let leave = streams.iter().filter_map(|(shard, stream)| {
+            let (first, most) = stream.furthest(applied)?;
+            let source = *stream.applied.get(&stream.source)?;
+            let is_behind = source <= applied && source.0 + straggles < most.0;
+            is_behind.then_some((*shard, first, stream.source))
+        });
+        for (shard, other, before) in leave.collect::<Vec<_>>() {
+            cx.mark("calvin.straggler_left");
+            cx.send(before, Message::Unsubscribe);
+            self.turn_to(cx, shard, other);
+        }
+    }
+
+    /// The region's own replica is there again, has all that this node lacks, and keeps up.
+    fn return_to_own_region(&mut self, cx: &mut Cx<'_, Self>) {
+        let (applied, straggles) = (self.state.inputs.cut.applied, self.straggles());
+        let shards = self.shards();
+        let has_all = |stream: &Stream| {
+            let own = stream.replicas[0];
+            let most = stream.furthest(applied).map_or(SnapshotVersion::ZERO, |(_, most)| most);
+            let keeps_up = |upto: &SnapshotVersion| upto.0 + straggles / 2 >= most.0;
+            stream.source != own
+                && shards.up.contains(&own)
+                && stream.may_have(own, applied)
+                && stream.applied.get(&own).is_some_and(keeps_up)
+        };
+        let back = shards.streams.iter().filter(|(_, stream)| has_all(stream));
+        let back: Vec<_> =
+            back.map(|(shard, stream)| (*shard, stream.replicas[0], stream.source)).collect();
+        for (shard, own, before) in back {
+            cx.send(before, Message::Unsubscribe);
+            self.turn_to(cx, shard, own);
+        }
+    }
+
+    /// How many epochs a replica is behind others when it is not asked any more: more than are run
+    /// between two times that each says how far it is.
+    fn straggles(&self) -> u64 {
+        STRAGGLES + 2 * PROGRESS.us / self.state.inputs.settings.epoch.us
+    }
+
+    /// Takes what another shard sends from this replica of it.
+    fn turn_to(&mut self, cx: &mut Cx<'_, Self>, shard: ShardId, source: NodeId) {
+        self.shards().stream(shard).source = source;
+        self.subscribe(cx, shard);
+        self.look_again(cx, shard);
+    }
+
+    fn subscribe(&mut self, cx: &mut Cx<'_, Self>, shard: ShardId) {
+        let applied = self.state.inputs.cut.applied;
+        let shards = self.shards();
+        // A result may come long after its epoch.
+        let unresolved = shards.unresolved.values().min().map(|epoch| SnapshotVersion(epoch.0 - 1));
+        let items = unresolved.unwrap_or(applied).min(applied);
+        let stream = shards.stream(shard);
+        let (slices, source) = (stream.upto, stream.source);
+        cx.mark("calvin.subscribed");
+        cx.send(source, Message::Subscribe { slices, items });
+    }
+
+    /// A node of another shard wants what is for its shard.
+    pub(super) fn on_subscribe(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        from: NodeId,
+        slices: SnapshotVersion,
+        items: SnapshotVersion,
+    ) {
+        let shards = self.shards();
+        let shard = shards.shard_of(from);
+        let stream = shards.stream(shard);
+        stream.subscribers.insert(from);
+        if slices.min(items) < stream.dropped {
+            cx.mark("calvin.missed_told");
+            cx.send(from, Message::Missed { upto: stream.dropped });
+        }
+        for (_, slice) in stream.slices.range(slices.next()..) {
+            cx.send(from, Message::Slice(slice.clone()));
+        }
+        for items in stream.items.range(items.next()..).flat_map(|(_, items)| items) {
+            cx.send(from, Message::Items(items.clone()));
+        }
+    }
+
+    /// What another shard has sequenced for this one.
+    pub(super) fn on_slice(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, slice: Slice) {
+        let applied = self.state.inputs.cut.applied;
+        let shards = self.shards();
+        let (shard, topology) = (shards.shard_of(from), shards.topology.clone());
+        let stream = shards.stream(shard);
+        let is_of = |node: NodeId| {
+            topology.nodes.get(node.index()).is_some_and(|place| place.shard == shard)
+        };
+        if slice.shard != shard || !slice.batches.iter().all(|batch| is_of(batch.sequencer)) {
+            return cx.mark("calvin.slice_of_another");
+        }
+        if slice.epoch <= stream.upto {
+            return cx.mark("calvin.slice_again");
+        }
+        if slice.epoch != stream.upto.next() && stream.source != from {
+            return cx.mark("calvin.slice_after_unsubscribed");
+        }
+        if slice.epoch != stream.upto.next() {
+            cx.mark("calvin.slice_after_gap");
+            // Once: what is on its way behind it comes after the same gap.
+            return match std::mem::replace(&mut stream.is_asked_again, true) {
+                true => {}
+                false => self.subscribe(cx, shard),
+            };
+        }
+        stream.upto = slice.epoch;
+        stream.is_asked_again = false;
+        if slice.epoch > applied {
+            stream.came.insert(slice.epoch, slice);
+        }
+    }
+
+    /// What another shard has served for this one.
+    pub(super) fn on_items(&mut self, cx: &mut Cx<'_, Self>, shard: ShardId, items: Items) {
+        let applied = self.state.inputs.cut.applied;
+        let is_over = items.epoch <= applied;
+        if items.epoch.0 > self.shards().stream(shard).upto.0 + AHEAD_MAX {
+            // Slices come before what is served of their epochs.
+            return cx.mark("calvin.items_too_far_ahead");
+        }
+        for item in items.read().expect("it was read when it came") {
+            match item {
+                Item::Part(txn, part) if !is_over => {
+                    let shards = self.shards();
+                    let received = shards.received.entry(items.epoch).or_default();
+                    received.insert((shard, txn), part.clone());
+                    shards.sharded.receive(txn, shard, part);
+                }
+                Item::Part(..) => cx.mark("calvin.served_late"),
+                Item::Result(txn, went) => self.note_result(cx, txn, went),
+            }
+        }
+        self.run_epoch(cx);
+    }
+
+    /// All members of a shard's group have what was sent to it for epochs up to `upto`. What the
+    /// region's own, which may be none now, may lack is kept for it beyond that, as long as cuts.
+    pub(super) fn on_kept(
+        &mut self,
+        from: NodeId,
+        upto: SnapshotVersion,
+        applied: SnapshotVersion,
+    ) {
+        let kept = self.state.inputs.settings.cuts_kept;
+        let shards = self.shards();
+        let stream = shards.stream(shards.shard_of(from));
+        stream.applied.insert(from, applied);
+        let is_own = stream.replicas[0] == from;
+        stream.drop_upto(if is_own { upto } else { SnapshotVersion(upto.0.saturating_sub(kept)) });
+        let least = shards.streams.values().map(|stream| stream.dropped).min().unwrap_or_default();
+        shards.records = shards.records.split_off(&least.next());
+        self.keep_records();
+    }
+
+    /// The log keeps what may have to be sent again after a restart.
+    pub(super) fn keep_records(&mut self) {
+        let first = self.shards().records.values().min().copied();
+        self.state.inputs.collection.kept_from = first;
+    }
+
+    /// A source does not have any more what this node lacks. Another replica may; if none does,
+    /// only a checkpoint leads on.
+    pub(super) fn on_missed(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, upto: SnapshotVersion) {
+        cx.mark("calvin.missed");
+        let applied = self.state.inputs.cut.applied;
+        let shards = self.shards();
+        let shard = shards.shard_of(from);
+        let up = shards.up.clone();
+        let stream = shards.stream(shard);
+        stream.missed_at.insert(from, upto);
+        if stream.source != from {
+            return;
+        }
+        let may_have = |node: &&NodeId| up.contains(node) && stream.may_have(**node, applied);
+        if upto > applied
+            && let Some(other) = stream.replicas.iter().find(may_have).copied()
+        {
+            cx.mark("calvin.other_replica_has_it");
+            cx.send(from, Message::Unsubscribe);
+            return self.turn_to(cx, shard, other);
+        }
+        stream.upto = stream.upto.max(upto);
+        stream.missed = stream.missed.max(upto);
+        let is_lost =
+            |(sequence, epoch): (&u64, &SnapshotVersion)| (*epoch <= upto).then_some(*sequence);
+        let lost: Vec<u64> = shards.unresolved.iter().filter_map(is_lost).collect();
+        lost.into_iter().for_each(|sequence| self.lose_result(cx, sequence));
+        self.state.inputs.want_checkpoint(upto);
+    }
+
+    /// Tells the nodes of other shards what all replicas of this shard have, and how far this one
+    /// is. Not those of the region alone: their neighbour may be away.
+    pub(in super::super) fn tell_kept(&mut self, cx: &mut Cx<'_, Self>) {
+        let upto = self.state.inputs.durable_everywhere();
+        let applied = self.state.inputs.cut.applied;
+        let Some(shards) = &mut self.state.shards else { return };
+        let Shards { streams, up, .. } = shards;
+        let news = Some((upto, applied));
+        for stream in streams.values_mut().filter(|stream| stream.told != news) {
+            stream.told = news;
+            for node in stream.replicas.iter().filter(|node| up.contains(node)) {
+                cx.send(*node, Message::Kept { upto, applied });
+            }
+        }
+    }
+
+    /// What a replica of this shard sees of the other groups, which may be more than is seen here.
+    pub(super) fn on_others(&mut self, least: SnapshotVersion, most: SnapshotVersion) {
+        let inputs = &mut self.state.inputs;
+        let last = inputs.last_epoch();
+        // Further ahead than that none is.
+        inputs.follow(most.min(SnapshotVersion(last.0 + AHEAD_MAX)));
+        let shards = self.shards();
+        shards.others = shards.others.max(least.min(last));
+    }
+
+    /// Tells the group's coordinator how far the others are: its neighbours may be away.
+    pub(in super::super) fn tell_others(&mut self, cx: &mut Cx<'_, Self>) {
+        let Some(leader) = self.leader() else { return };
+        let Some(shards) = &mut self.state.shards else { return };
+        let (least, most) = shards.reached();
+        if shards.told_others.replace((leader, least)) != Some((leader, least)) {
+            cx.send(leader, Message::Others { least, most });
+        }
+    }
+
+    /// Who coordinates the group, unless it is this node or not known.
+    fn leader(&self) -> Option<NodeId> {
+        let inputs = &self.state.inputs;
+        let leader = inputs.agreement().leader().filter(|leader| *leader != inputs.me);
+        leader.map(|leader| inputs.node(leader))
+    }
+
+    /// Says at once that the others are further, where the coordinator does not see that itself.
+    pub(in super::super) fn tell_behind(&mut self, cx: &mut Cx<'_, Self>) {
+        let inputs = &self.state.inputs;
+        let round_trip_us = inputs.topology.round_trip_max().us;
+        let patience = 3 + round_trip_us / inputs.settings.epoch.us;
+        let (most, is_behind) = (inputs.pace.wanted, inputs.is_behind());
+        let leader = self.leader();
+        let Some(shards) = &mut self.state.shards else { return };
+        shards.behind_for = if is_behind { shards.behind_for + 1 } else { 0 };
+        if shards.behind_for > patience
+            && let Some(leader) = leader
+        {
+            cx.mark("calvin.behind_told");
+            let (least, _) = shards.reached();
+            cx.send(leader, Message::Others { least, most });
+        }
+    }
+}
+
+impl Stream {
+    /// Whether a replica may have all after an epoch: it has not said otherwise.
+    fn may_have(&self, node: NodeId, applied: SnapshotVersion) -> bool {
+        self.missed_at.get(&node).is_none_or(|missed| *missed <= applied)
+    }
+
+    /// The replica that is furthest, of those that are there and may have all after `applied`, and
+    /// how far it is.
+    fn furthest(&self, applied: SnapshotVersion) -> Option<(NodeId, SnapshotVersion)> {
+        let all = self.replicas.iter().filter(|node| self.may_have(**node, applied));
+        let all = all.filter_map(|node| Some((*node, *self.applied.get(node)?)));
+        // Of equals the nearest.
+        all.rev().max_by_key(|(_, upto)| *upto)
+    }
+}
+
+impl Shards {
+    pub(super) fn stream(&mut self, shard: ShardId) -> &mut Stream {
+        self.streams.get_mut(&shard).expect("there is one for each other shard")
+    }
+
+    /// Keeps and sends what was sequenced for another shard.
+    pub(super) fn send_slice(&mut self, cx: &mut Cx<'_, Calvin>, shard: ShardId, slice: Slice) {
+        let stream = self.stream(shard);
+        for node in &stream.subscribers {
+            cx.send(*node, Message::Slice(slice.clone()));
+        }
+        if slice.epoch > stream.dropped && !is_planted(Bug::SentNotKept) {
+            stream.slices.insert(slice.epoch, slice);
+        }
+    }
+
+    /// Keeps and sends what was served for another shard.
+    pub(super) fn send_items(
+        &mut self,
+        cx: &mut Cx<'_, Calvin>,
+        shard: ShardId,
+        (epoch, items): (SnapshotVersion, &[Item]),
+    ) {
+        let items = Items::new(epoch, items);
+        let stream = self.stream(shard);
+        for node in &stream.subscribers {
+            cx.send(*node, Message::Items(items.clone()));
+        }
+        if epoch > stream.dropped && !is_planted(Bug::SentNotKept) {
+            stream.items.entry(epoch).or_default().push(items);
+        }
+    }
+}

@@ -1,0 +1,317 @@
+//! Running an epoch together (§3.1, §3.2): each group's batches are cut into slices, the slices of
+//! all groups make the serial order, and each shard runs what concerns it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use pangea_core::exec::ordered::{Ended, Part, Served, Went};
+use pangea_core::ids::{NodeId, ShardId, SnapshotVersion, TxnId};
+use pangea_core::planted::{Bug, is_planted};
+use pangea_core::protocol::{Cx, FirstRun};
+use pangea_core::txn::Outcome;
+use pangea_core::way::Phase;
+use pangea_core::work::Work;
+
+use super::super::header::Header;
+use super::super::interleaving::turns;
+use super::super::recovery::{EpochRecord, OfShards};
+use super::super::scheduler::RUN_BYTES;
+use super::super::state::Again;
+use super::super::{Calvin, Cut};
+use super::Own;
+use super::items::{Item, Items};
+use super::slice::{Part as OfBatch, Slice};
+use crate::inputs::outcome_unknown;
+
+impl Calvin {
+    /// §3.1: cuts the group's next epochs into what concerns each shard.
+    pub(super) fn slice_epochs(&mut self, cx: &mut Cx<'_, Self>) {
+        loop {
+            let epoch = self.shards().sliced.next();
+            let Some(cut) = self.state.inputs.cut_of(cx, epoch) else { return };
+            self.slice_epoch(cx, epoch, cut);
+        }
+    }
+
+    /// Cuts one epoch into slices. Its batches are all here.
+    pub(in super::super) fn slice_epoch(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        epoch: SnapshotVersion,
+        cut: Cut,
+    ) {
+        let inputs = &self.state.inputs;
+        let shards = self.state.shards.as_ref().expect("asked of divided tables alone");
+        inputs.tell_reached(cx, Phase::Begun, cut.heads[inputs.me.index()]);
+        let batches = inputs.batches_between(&shards.sliced_heads, &cut);
+        let mut slices: BTreeMap<ShardId, Vec<OfBatch>> = BTreeMap::new();
+        let mut sequences = Vec::new();
+        for (turn, batch) in turns(batches) {
+            let sequencer = inputs.node(batch.source);
+            if batch.source == inputs.me {
+                sequences.extend(batch.requests.iter().map(|request| request.txn.sequence()));
+            }
+            for shard in (0..shards.partitions.shards()).map(ShardId) {
+                let of_shard = batch.requests.iter().filter(|it| it.shards.contains(shard));
+                let requests: Vec<_> = of_shard.map(|it| it.clone().named(sequencer)).collect();
+                if !requests.is_empty() {
+                    let turn = turn as u64;
+                    slices.entry(shard).or_default().push(OfBatch { turn, sequencer, requests });
+                }
+            }
+        }
+        cx.mark("calvin.sliced");
+        let shards = self.shards();
+        let here = shards.here;
+        let all: Vec<ShardId> = shards.streams.keys().copied().collect();
+        for shard in all {
+            let of_shard = slices.remove(&shard).unwrap_or_default();
+            shards.send_slice(cx, shard, Slice::new(epoch, here, of_shard));
+        }
+        for (head, upto) in shards.sliced_heads.iter_mut().zip(&cut.heads) {
+            *head = (*head).max(*upto);
+        }
+        let slice = Slice::new(epoch, here, slices.remove(&here).unwrap_or_default());
+        shards.own.insert(epoch, Own { cut, slice, sequences });
+        shards.sliced = epoch;
+    }
+
+    /// Gives the next epoch to the executor, if the one before it has ended and all shards' slices
+    /// are here.
+    pub(super) fn give_epoch(&mut self, cx: &mut Cx<'_, Self>) -> bool {
+        let epoch = self.state.inputs.cut.applied.next();
+        let registry = self.state.registry.clone();
+        let me = self.state.inputs.node(self.state.inputs.me);
+        let shards = self.shards();
+        if shards.given == epoch {
+            return false;
+        }
+        let Some(own) = shards.own.get(&epoch) else { return false };
+        let came: Option<Vec<&Slice>> =
+            shards.streams.values().map(|stream| stream.came.get(&epoch)).collect();
+        let Some(came) = came else {
+            cx.mark("calvin.epoch_waits_for_slice");
+            return false;
+        };
+        let batches = came.into_iter().chain([&own.slice]).flat_map(|slice| &slice.batches);
+        let mut order: Vec<&OfBatch> = batches.collect();
+        let region = shards.topology.nodes[me.index()].region;
+        match is_planted(Bug::RegionsOrderDiffers) && region.0 == 0 {
+            true => order.sort_by_key(|batch| (batch.sequencer, batch.turn)),
+            false => order.sort_by_key(|batch| (batch.turn, batch.sequencer)),
+        }
+        let mut count = 0;
+        for batch in order {
+            let home = shards.topology.nodes[batch.sequencer.index()].shard;
+            for request in &batch.requests {
+                let program = (&request.program, request.footprint.as_ref());
+                shards.sharded.push(&registry, epoch, request.txn, home, program);
+                count += 1;
+            }
+        }
+        shards.given = epoch;
+        self.state.inputs.collection.owe(count * RUN_BYTES);
+        true
+    }
+
+    /// Runs what can be run of the epoch, and ends it after the last. Returns how many transactions
+    /// have ended here.
+    pub(in super::super) fn run_epoch(&mut self, cx: &mut Cx<'_, Self>) -> usize {
+        let epoch = self.state.inputs.cut.applied.next();
+        if self.shards().given != epoch {
+            return 0;
+        }
+        let registry = self.state.registry.clone();
+        let header = &|job: &pangea_core::exec::ordered::Job<'_>| Header(job.txn);
+        cx.begin_work();
+        let shards = self.shards();
+        let (served, ended) = shards.sharded.go_on(cx.pool, &registry, cx.store, header);
+        let is_over = shards.sharded.oldest().is_none();
+        let count = ended.len();
+        cx.end_work(Work::Order, count);
+        if !is_over {
+            cx.mark("calvin.waits_for_rows");
+        }
+        self.serve(cx, epoch, served, &ended);
+        self.note_ended(cx, ended);
+        if is_over {
+            self.end_divided_epoch(cx, epoch);
+        }
+        count
+    }
+
+    /// Phase 3, and results for who took a transaction and does not run it.
+    fn serve(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        epoch: SnapshotVersion,
+        served: Vec<Served>,
+        ended: &[Ended],
+    ) {
+        let shards = self.shards();
+        let mut items: BTreeMap<ShardId, Vec<Item>> = BTreeMap::new();
+        for Served { txn, to, part } in served {
+            for shard in to.iter() {
+                items.entry(shard).or_default().push(Item::Part(txn, part.clone()));
+            }
+        }
+        for Ended { txn, active, went, .. } in ended {
+            // Of those that ran it, the first tells.
+            let home = shards.shard_of(txn.node());
+            if active.iter().next() == Some(shards.here) && !active.contains(home) {
+                items.entry(home).or_default().push(Item::Result(*txn, went.clone()));
+            }
+        }
+        for (shard, items) in items {
+            cx.mark("calvin.served");
+            shards.send_items(cx, shard, (epoch, &items));
+        }
+    }
+
+    fn note_ended(&mut self, cx: &mut Cx<'_, Self>, ended: Vec<Ended>) {
+        let me = self.state.inputs.node(self.state.inputs.me);
+        for Ended { txn, went, .. } in ended {
+            match went {
+                Went::Ran(_) => self.state.counters.txns_committed += 1,
+                Went::Left => cx.mark("calvin.left"),
+                Went::Served => continue,
+            }
+            if txn.node() == me {
+                self.shards().results.insert(txn.sequence(), went);
+            }
+        }
+    }
+
+    /// The epoch's writes are all in this shard's store: makes them visible, and tells who waits.
+    fn end_divided_epoch(&mut self, cx: &mut Cx<'_, Self>, epoch: SnapshotVersion) {
+        let shards = self.shards();
+        let Own { cut, sequences, .. } = shards.own.remove(&epoch).expect("it was given");
+        let mut of_shards = OfShards::default();
+        for (shard, stream) in &mut shards.streams {
+            let came = stream.came.remove(&epoch).expect("it was given");
+            of_shards.came.push(came);
+            of_shards.sent.extend(stream.slices.get(&epoch).map(|slice| (*shard, slice.clone())));
+            let items = stream.items.get(&epoch).into_iter().flatten();
+            of_shards.served.extend(items.map(|items| (*shard, items.clone())));
+            of_shards.dropped.push((*shard, stream.dropped));
+        }
+        let received = shards.received.remove(&epoch).unwrap_or_default();
+        // What came twice.
+        let txns: BTreeSet<TxnId> = received.keys().map(|(_, txn)| *txn).collect();
+        shards.sharded.forget(|txn| txns.contains(&txn));
+        if !is_planted(Bug::ReceivedNotLogged) {
+            of_shards.received = by_shard(epoch, received);
+        }
+        let is_replay = self.state.inputs.cut.agreement.is_none();
+        if !is_replay {
+            let record = EpochRecord { epoch, cut: cut.clone(), of_shards: Some(of_shards) };
+            let position = self.state.inputs.log_epoch(cx, epoch, record.encode().into());
+            self.shards().records.insert(epoch, position);
+            self.keep_records();
+        }
+        self.state.inputs.finish_epoch(cx, epoch, &cut);
+        self.state.inputs.checkpoint_if_due(cx);
+        // Whoever ran them may not tell any more. Those of an earlier life are for nobody.
+        let is_missed = self.shards().streams.values().any(|stream| stream.missed >= epoch);
+        for sequence in sequences {
+            match self.shards().results.remove(&sequence) {
+                Some(went) => self.settle_divided(cx, epoch, sequence, went),
+                None if is_missed => self.lose_result(cx, sequence),
+                None if self.is_awaited(sequence) => {
+                    cx.mark("calvin.result_later");
+                    self.shards().unresolved.insert(sequence, epoch);
+                }
+                None => {
+                    self.take_in_flight(sequence);
+                }
+            }
+        }
+        self.state.inputs.release_barriers(cx, &cut);
+        self.read_released(cx);
+        self.state.inputs.reclaim(cx);
+    }
+
+    /// A shard that ran a transaction of this node tells how it ended.
+    pub(super) fn note_result(&mut self, cx: &mut Cx<'_, Self>, txn: TxnId, went: Went) {
+        if txn.node() != self.state.inputs.node(self.state.inputs.me) {
+            // All replicas of the shard are told.
+            return;
+        }
+        let sequence = txn.sequence();
+        match self.shards().unresolved.remove(&sequence) {
+            Some(epoch) => self.settle_divided(cx, epoch, sequence, went),
+            None if self.is_awaited(sequence) => {
+                self.shards().results.insert(sequence, went);
+            }
+            None => cx.mark("calvin.result_again"),
+        }
+    }
+
+    /// Nobody will tell how a transaction of this node ended.
+    pub(super) fn lose_result(&mut self, cx: &mut Cx<'_, Self>, sequence: u64) {
+        self.shards().unresolved.remove(&sequence);
+        if let Some((ticket, _)) = self.take_in_flight(sequence).flatten() {
+            cx.mark("calvin.outcome_unknown");
+            cx.reply(ticket, Outcome::Aborted(outcome_unknown()));
+        }
+    }
+
+    /// Answers the client of a request that was run, or takes it again.
+    fn settle_divided(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        version: SnapshotVersion,
+        sequence: u64,
+        went: Went,
+    ) {
+        // Nobody waits for one of an earlier life.
+        let Some((ticket, again)) = self.take_in_flight(sequence).flatten() else { return };
+        let txn = TxnId::new(self.state.inputs.node(self.state.inputs.me), sequence);
+        let outcome = match went {
+            Went::Ran(Ok(result)) => Outcome::Committed { txn, version, result },
+            Went::Ran(Err(abort)) => {
+                self.state.counters.txns_aborted += 1;
+                Outcome::Aborted(abort)
+            }
+            Went::Left if is_planted(Bug::LeftIsDone) => {
+                Outcome::Committed { txn, version, result: Vec::new() }
+            }
+            Went::Left | Went::Served => {
+                // §3.2.1: what the reconnaissance found is not so any more.
+                cx.mark("calvin.restarted");
+                self.state.counters.txns_restarted += 1;
+                let Some(Again { program, tries }) = again else {
+                    // One that brings what it read and writes leaves nothing.
+                    return cx.reply(ticket, Outcome::Aborted(outcome_unknown()));
+                };
+                return self.look_up(cx, ticket, program, tries + 1);
+            }
+        };
+        cx.reply_of_run(ticket, outcome, FirstRun::Absent);
+    }
+
+    /// Whether somebody waits for a request of this node.
+    fn is_awaited(&self, sequence: u64) -> bool {
+        let in_flight = &self.state.sequencer.in_flight;
+        let found = in_flight.binary_search_by_key(&sequence, |it| it.txn.sequence());
+        found.is_ok_and(|at| in_flight[at].ticket.is_some())
+    }
+}
+
+/// What each shard served, as if it had sent it at once.
+fn by_shard(
+    epoch: SnapshotVersion,
+    received: BTreeMap<(ShardId, TxnId), Part>,
+) -> Vec<(ShardId, Items)> {
+    let mut of: BTreeMap<ShardId, Vec<Item>> = BTreeMap::new();
+    for ((shard, txn), part) in received {
+        of.entry(shard).or_default().push(Item::Part(txn, part));
+    }
+    of.into_iter().map(|(shard, items)| (shard, Items::new(epoch, &items))).collect()
+}
+
+impl super::super::batch::Request {
+    /// The same request under the name that all shards know it by.
+    fn named(self, sequencer: NodeId) -> Self {
+        Self { txn: TxnId::new(sequencer, self.txn.sequence()), ..self }
+    }
+}

@@ -1,0 +1,119 @@
+//! What one shard tells another of an epoch's transactions: rows for those that run there (§3.2,
+//! phase 3), and results for those that were taken there and ran elsewhere.
+
+use bytes::Bytes;
+use pangea_core::codec::{DecodeError, Reader, Writer};
+use pangea_core::exec::ordered::{Part, Went};
+use pangea_core::ids::{SnapshotVersion, TxnId};
+
+use crate::inputs::number;
+
+/// One of them.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Item {
+    /// The sender's rows of a transaction.
+    Part(TxnId, Part),
+    /// How a transaction ended.
+    Result(TxnId, Went),
+}
+
+/// Some of an epoch, as they were sent.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Items {
+    /// The epoch.
+    pub epoch: SnapshotVersion,
+    bytes: Bytes,
+}
+
+mod what {
+    pub const PART: u8 = 0;
+    pub const COMMITTED: u8 = 1;
+    pub const ABORTED: u8 = 2;
+    pub const LEFT: u8 = 3;
+}
+
+const WHAT: &str = "items";
+
+impl Items {
+    /// These items.
+    pub fn new(epoch: SnapshotVersion, items: &[Item]) -> Self {
+        let mut out = Vec::new();
+        items.iter().for_each(|item| item.encode(&mut out));
+        Self { epoch, bytes: out.into() }
+    }
+
+    /// About how long they are.
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Appends them to `out`. [`Items::decode`] is the inverse.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.put_varint(self.epoch.0);
+        out.put_bytes(&self.bytes);
+    }
+
+    /// Reads what [`Items::encode`] wrote.
+    ///
+    /// # Errors
+    /// When the bytes are malformed.
+    pub fn decode(from: &mut Reader<'_>, bytes: &Bytes) -> Result<Self, DecodeError> {
+        let epoch = SnapshotVersion(number(from, WHAT)?);
+        let items = Self { epoch, bytes: bytes.slice_ref(from.bytes(WHAT)?) };
+        items.read().map(|_| items)
+    }
+
+    /// The items.
+    ///
+    /// # Errors
+    /// When the bytes are malformed, which those that were decoded are not.
+    pub fn read(&self) -> Result<Vec<Item>, DecodeError> {
+        let from = &mut Reader::new(&self.bytes);
+        let mut items = Vec::new();
+        while !from.is_empty() {
+            items.push(Item::decode(from)?);
+        }
+        Ok(items)
+    }
+}
+
+impl Item {
+    fn encode(&self, out: &mut Vec<u8>) {
+        let mut head = |what: u8, txn: TxnId| {
+            out.put_u8(what);
+            out.put_u64(txn.to_bits());
+        };
+        match self {
+            Self::Part(txn, part) => {
+                head(what::PART, *txn);
+                part.encode(out);
+            }
+            Self::Result(txn, Went::Ran(Ok(result))) => {
+                head(what::COMMITTED, *txn);
+                out.put_bytes(result);
+            }
+            Self::Result(txn, Went::Ran(Err(abort))) => {
+                head(what::ABORTED, *txn);
+                let abort = postcard::to_stdvec(abort).expect("an abort can be encoded");
+                out.put_bytes(&abort);
+            }
+            Self::Result(txn, Went::Left | Went::Served) => head(what::LEFT, *txn),
+        }
+    }
+
+    fn decode(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let what = from.u8(WHAT)?;
+        let txn = TxnId::from_bits(from.u64(WHAT)?);
+        Ok(match what {
+            what::PART => Self::Part(txn, Part::decode(from)?),
+            what::COMMITTED => Self::Result(txn, Went::Ran(Ok(from.bytes(WHAT)?.to_vec()))),
+            what::ABORTED => {
+                let abort = postcard::from_bytes(from.bytes(WHAT)?);
+                let abort = abort.map_err(|_| DecodeError::new(WHAT))?;
+                Self::Result(txn, Went::Ran(Err(abort)))
+            }
+            what::LEFT => Self::Result(txn, Went::Left),
+            _ => return Err(DecodeError::new(WHAT)),
+        })
+    }
+}

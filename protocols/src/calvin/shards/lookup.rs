@@ -1,0 +1,184 @@
+//! Reconnaissance where rows are on other shards (§3.2.1).
+//!
+//! The program is run on this node's rows; what it wants to see of other shards, their nodes in
+//! this region are asked for, and then it is run again, until it has seen all.
+
+use std::collections::BTreeMap;
+
+use pangea_core::exec::ordered::concerned;
+use pangea_core::exec::scout::{Found, Known, Scouted, Wanted, scout};
+use pangea_core::exec::{declared_footprint, is_bulk};
+use pangea_core::ids::{NodeId, ShardId, Ticket};
+use pangea_core::protocol::Cx;
+use pangea_core::txn::{Abort, Footprint, Outcome, Program, SqlState};
+use pangea_core::work::Work;
+
+use super::super::{Calvin, Message};
+
+/// So often a transaction is taken again that leaves its footprint. Then rows that it follows
+/// change faster than they can be looked up.
+const TRIES_MAX: u32 = 16;
+
+/// Reconnaissances that wait for rows.
+#[derive(Default)]
+pub(in super::super) struct Lookups {
+    waiting: BTreeMap<u64, Lookup>,
+    /// The name of the last.
+    token: u64,
+}
+
+struct Lookup {
+    ticket: Ticket,
+    program: Program,
+    known: Known,
+    /// What was asked for, and has not come.
+    asked: BTreeMap<ShardId, Wanted>,
+    /// How often the transaction has left its footprint.
+    tries: u32,
+}
+
+fn left_too_often(times: u32) -> Abort {
+    let message = format!(
+        "could not serialize access: what the transaction touches changed {times} times on its way"
+    );
+    Abort::new(SqlState::SERIALIZATION_FAILURE, message)
+        .with_hint("The transaction might succeed if retried.")
+}
+
+impl Lookups {
+    /// How many there are.
+    pub(in super::super) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+}
+
+impl Calvin {
+    /// Finds out what a transaction would touch, where that is not told well enough, and puts it
+    /// into the order.
+    pub(in super::super) fn look_up(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        ticket: Ticket,
+        program: Program,
+        tries: u32,
+    ) {
+        if tries > TRIES_MAX {
+            cx.mark("calvin.left_too_often");
+            return cx.reply(ticket, Outcome::Aborted(left_too_often(tries)));
+        }
+        // What was declared and left is not all.
+        if tries == 0
+            && let Some(footprint) = self.told(&program)
+        {
+            let shards = self.concerned(&footprint);
+            return self.sequence(cx, ticket, program, None, (shards, tries));
+        }
+        cx.mark("calvin.reconnoitred");
+        self.state.counters.txns_reconnoitred += 1;
+        let (known, asked) = (Known::default(), BTreeMap::new());
+        let lookup = Lookup { ticket, program, known, asked, tries };
+        self.scout(cx, lookup);
+    }
+
+    /// The shards that a transaction concerns.
+    pub(in super::super) fn concerned(
+        &self,
+        footprint: &Footprint,
+    ) -> pangea_core::partition::ShardSet {
+        let shards = self.state.shards.as_ref().expect("asked of divided tables alone");
+        concerned(&shards.partitions, footprint, shards.here)
+    }
+
+    /// The footprint that a program declares, if it is narrow enough: whole ranges of other shards'
+    /// rows would have to be sent.
+    fn told(&self, program: &Program) -> Option<Footprint> {
+        let Program::Call { procedure, args } = program else { return None };
+        let declared = declared_footprint(&self.state.registry, *procedure, args)?;
+        let shards = self.state.shards.as_ref().expect("asked of divided tables alone");
+        let concerned = self.concerned(&declared);
+        let is_wide = concerned.len() > 1
+            && !is_bulk(&self.state.registry, *procedure, args)
+            && declared.ranges.iter().any(|lock| {
+                lock.mode.reads() && shards.partitions.shards_of(lock.table, &lock.range).is_some()
+            });
+        (!is_wide).then_some(declared)
+    }
+
+    fn scout(&mut self, cx: &mut Cx<'_, Self>, mut lookup: Lookup) {
+        let shards = self.state.shards.as_mut().expect("asked of divided tables alone");
+        let at = cx.store.published();
+        cx.begin_work();
+        let place = (&*shards.partitions, shards.here);
+        let registry = &self.state.registry;
+        let scouted = scout(registry, &lookup.program, (&**cx.store, at), place, &lookup.known);
+        cx.end_work(Work::Probe, 1);
+        match scouted {
+            Scouted::Footprint(footprint) => {
+                let Lookup { ticket, program, tries, .. } = lookup;
+                let footprint = match self.told(&program) {
+                    // What it declares it may touch, whatever it would touch now.
+                    Some(Footprint { mut points, mut ranges }) => {
+                        points.extend(footprint.points);
+                        ranges.extend(footprint.ranges);
+                        Footprint::new(points, ranges)
+                    }
+                    None => footprint,
+                };
+                let concerned = self.concerned(&footprint);
+                self.sequence(cx, ticket, program, Some(footprint), (concerned, tries));
+            }
+            Scouted::TooMuch(abort) => cx.reply(lookup.ticket, Outcome::Aborted(abort)),
+            Scouted::Wants(wants) => {
+                shards.lookups.token += 1;
+                let token = shards.lookups.token;
+                for (shard, wanted) in &wants {
+                    cx.mark("calvin.looked");
+                    let node = shards.streams[shard].source;
+                    cx.send(node, Message::Look { token, wanted: wanted.clone() });
+                }
+                lookup.asked = wants;
+                shards.lookups.waiting.insert(token, lookup);
+            }
+        }
+    }
+
+    /// Asks a shard again whose answers may be lost.
+    pub(super) fn look_again(&mut self, cx: &mut Cx<'_, Self>, shard: ShardId) {
+        let shards = self.shards();
+        let node = shards.streams[&shard].source;
+        for (token, lookup) in &shards.lookups.waiting {
+            if let Some(wanted) = lookup.asked.get(&shard) {
+                cx.send(node, Message::Look { token: *token, wanted: wanted.clone() });
+            }
+        }
+    }
+
+    /// Another node of the region wants to see rows.
+    pub(super) fn on_look(cx: &mut Cx<'_, Self>, from: NodeId, token: u64, wanted: &Wanted) {
+        let found = wanted.look(cx.store, cx.store.published());
+        cx.send(from, Message::Found { token, found });
+    }
+
+    /// Rows that a reconnaissance wanted to see.
+    pub(super) fn on_found(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        shard: ShardId,
+        token: u64,
+        found: Found,
+    ) {
+        let waiting = &mut self.shards().lookups.waiting;
+        let Some(lookup) = waiting.get_mut(&token) else {
+            return cx.mark("calvin.found_late");
+        };
+        let Some(wanted) = lookup.asked.remove(&shard) else {
+            return cx.mark("calvin.found_late");
+        };
+        lookup.known.learn(shard, &wanted, found);
+        if lookup.asked.is_empty()
+            && let Some(lookup) = waiting.remove(&token)
+        {
+            self.scout(cx, lookup);
+        }
+    }
+}
