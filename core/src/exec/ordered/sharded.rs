@@ -211,12 +211,6 @@ impl Sharded {
         self.pending.front().map(|pending| pending.version)
     }
 
-    /// The first transaction that waits for other shards, and for which of them.
-    pub fn waits(&self) -> Option<(TxnId, ShardSet)> {
-        let lacks = |pending: &Pending| (pending.txn, self.lacks(pending));
-        self.pending.iter().map(lacks).find(|(_, shards)| !shards.is_empty())
-    }
-
     /// Does what can be done now.
     pub fn go_on<H: Header>(
         &mut self,

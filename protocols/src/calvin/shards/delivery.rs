@@ -217,8 +217,8 @@ impl Calvin {
         self.run_epoch(cx);
     }
 
-    /// All members of a shard's group have what was sent to it for epochs up to `upto`. What the
-    /// region's own, which may be none now, may lack is kept for it beyond that, as long as cuts.
+    /// All members of a shard's group have what was sent to it for epochs up to `upto`. The
+    /// region's own replica may be no member now: what it may lack is kept for as long as cuts are.
     pub(super) fn on_kept(
         &mut self,
         from: NodeId,

@@ -227,7 +227,6 @@ proptest! {
         prop_assert_eq!(shards.rows(LAST), model);
         for shard in &shards.all {
             prop_assert_eq!(shard.sharded.oldest(), None);
-            prop_assert_eq!(shard.sharded.waits(), None);
         }
     }
 }
