@@ -35,7 +35,7 @@ use self::fixture::{TABLE, Write, Writer};
 const LIMITS: &[(&str, u64)] = &[
     ("store_get", 239_000),
     ("store_scan", 616_000),
-    ("store_put", 635_000),
+    ("store_put", 682_000),
     ("store_put_new", 1_150_000),
     ("store_apply_batch", 837_000),
     ("store_reclaim", 644_000),

@@ -5,6 +5,7 @@
 use std::hash::{BuildHasher, Hasher};
 
 use crate::ids::TableId;
+use crate::key::KeyRange;
 
 /// A look-up table with a fixed hasher.
 pub type HashMap<K, V> = hashbrown::HashMap<K, V, rustc_hash::FxBuildHasher>;
@@ -29,4 +30,9 @@ pub fn hash_bytes(bytes: &[u8]) -> u64 {
 /// A hash of one row's name. The same in every run of one build; never part of a result.
 pub fn row_hash(table: TableId, key: &[u8]) -> u64 {
     rustc_hash::FxBuildHasher.hash_one((table.0, key))
+}
+
+/// A hash of a range of a table's rows: as that of a row's name, and another than that.
+pub fn range_hash(table: TableId, range: &KeyRange) -> u64 {
+    rustc_hash::FxBuildHasher.hash_one((range, table.0))
 }

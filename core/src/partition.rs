@@ -5,6 +5,10 @@
 //! instead. The rules are part of what a cluster agrees on: where a row is never depends on who
 //! asks.
 //!
+//! A table's number may say its rule itself ([`Rule::number`]), so that nobody has to be told of a
+//! table that was made a moment ago. A rule that was given for a table comes before that, and the
+//! default after it.
+//!
 //! ```
 //! use pangea_core::ids::{ShardId, TableId};
 //! use pangea_core::partition::{Partitions, Rule};
@@ -19,7 +23,10 @@
 //! ```
 
 use std::collections::BTreeMap;
+use std::fmt::{self, Write};
+use std::sync::LazyLock;
 
+use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::ids::{ShardId, TableId};
@@ -29,7 +36,10 @@ use crate::key::KeyRange;
 pub const SHARDS_MAX: u16 = 128;
 
 /// How the rows of a table are spread over the shards.
-#[derive(Clone, Debug, PartialEq, Eq)]
+///
+/// In a file it is a table: `{ by = "hash", prefix_bytes = 4 }`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "by", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Rule {
     /// Each shard has all rows. Who writes one writes it on every shard.
     Everywhere,
@@ -38,20 +48,151 @@ pub enum Rule {
         /// So many bytes.
         prefix_bytes: usize,
     },
+    /// By the number, big-endian, that the key begins with: numbers that follow each other are on
+    /// shards that do. A shorter key is on shard 0.
+    Number {
+        /// The number's bytes, from 1 to 8.
+        bytes: usize,
+        /// The number that is on shard 0.
+        first: u64,
+    },
     /// In the order of the keys: shard 0 has those below the first start, and so on. Further shards
     /// than there are starts for have nothing of the table.
     Ranges {
-        /// Where each shard but the first begins, in ascending order.
+        /// Where each shard but the first begins, in ascending order. In a file as hexadecimal
+        /// digits.
+        #[serde(with = "hexadecimal")]
         starts: Vec<Vec<u8>>,
     },
 }
 
+/// The bits of a table's number that name it; those above say its rule, if it has one.
+const NUMBER_BITS: u32 = 24;
+/// The longest prefix that a table's number can say.
+pub const PREFIX_BYTES_MAX: usize = 125;
+
+/// What numbers of tables say.
+static SAID: LazyLock<Vec<Option<Rule>>> = LazyLock::new(|| {
+    let hash = |prefix_bytes| Rule::Hash { prefix_bytes };
+    let all = [Rule::Everywhere, Rule::OF_WHOLE_KEY].into_iter();
+    let all = all.chain((1..=PREFIX_BYTES_MAX).map(hash));
+    std::iter::once(None).chain(all.map(Some)).collect()
+});
+
+/// The rule that a table's number says, and what names it beside that.
+pub fn said_by(table: TableId) -> (Option<&'static Rule>, TableId) {
+    let (code, name) = (table.0 >> NUMBER_BITS, table.0 & ((1 << NUMBER_BITS) - 1));
+    // Without a rule nearly always: those need not be looked up.
+    let said = if code == 0 { None } else { SAID.get(code as usize).and_then(Option::as_ref) };
+    (said, TableId(name))
+}
+
+/// Why a rule can't be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InvalidRule(String);
+
+impl fmt::Display for InvalidRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for InvalidRule {}
+
 impl Rule {
-    fn check(&self, shards: u16) {
-        if let Self::Ranges { starts } = self {
-            assert!(starts.len() < usize::from(shards), "a shard for each range");
-            assert!(starts.is_sorted_by(|a, b| a < b), "ranges are in order");
+    /// By a hash of the whole key.
+    pub const OF_WHOLE_KEY: Self = Self::Hash { prefix_bytes: u16::MAX as usize };
+
+    /// Whether tables can be spread over so many shards by it.
+    ///
+    /// # Errors
+    /// When there are more ranges than shards, or they are not in order, or a number has no bytes
+    /// or too many.
+    pub fn check(&self, shards: u16) -> Result<(), InvalidRule> {
+        let wrong = |why: String| Err(InvalidRule(why));
+        match self {
+            Self::Ranges { starts } if starts.len() >= usize::from(shards) => {
+                wrong(format!("{} starts divide {shards} shards' ranges too often", starts.len()))
+            }
+            Self::Ranges { starts } if !starts.is_sorted_by(|a, b| a < b) => {
+                wrong("starts must be in ascending order".to_owned())
+            }
+            Self::Number { bytes, .. } if !(1..=8).contains(bytes) => {
+                wrong(format!("bytes = {bytes}: must be from 1 to 8"))
+            }
+            _ => Ok(()),
         }
+    }
+
+    /// The number of a table with this rule, as which it is known by `number`; nothing where no
+    /// number says such a rule.
+    ///
+    /// # Panics
+    /// When the number says a rule already.
+    pub fn number(&self, number: TableId) -> Option<TableId> {
+        assert!(number.0 < 1 << NUMBER_BITS, "there are numbers for {} tables", 1 << NUMBER_BITS);
+        let code = match self {
+            Self::Everywhere => 1,
+            _ if *self == Self::OF_WHOLE_KEY => 2,
+            Self::Hash { prefix_bytes: bytes @ 1..=PREFIX_BYTES_MAX } => 2 + *bytes as u32,
+            Self::Hash { .. } | Self::Number { .. } | Self::Ranges { .. } => return None,
+        };
+        Some(TableId(code << NUMBER_BITS | number.0))
+    }
+
+    /// How many bytes of a key say where it is, where others say nothing.
+    fn prefix_bytes(&self) -> usize {
+        match self {
+            Self::Everywhere | Self::Ranges { .. } => 0,
+            Self::Hash { prefix_bytes } => *prefix_bytes,
+            Self::Number { bytes, .. } => *bytes,
+        }
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Everywhere => f.write_str("everywhere"),
+            _ if *self == Self::OF_WHOLE_KEY => f.write_str("by hash of the key"),
+            Self::Hash { prefix_bytes } => write!(f, "by hash of {prefix_bytes} bytes"),
+            Self::Number { bytes, first } => write!(f, "by number of {bytes} bytes from {first}"),
+            Self::Ranges { starts } => {
+                f.write_str("by ranges from")?;
+                starts.iter().try_for_each(|start| write!(f, " {}", hexadecimal::of(start)))
+            }
+        }
+    }
+}
+
+/// Bytes as a file has them.
+mod hexadecimal {
+    use super::*;
+    use serde::{Deserializer, Serializer, de::Error};
+
+    pub fn of(bytes: &[u8]) -> String {
+        bytes.iter().fold(String::new(), |mut text, byte| {
+            let _ = write!(text, "{byte:02x}");
+            text
+        })
+    }
+
+    fn read(text: &str) -> Option<Vec<u8>> {
+        let digits: Option<Vec<u32>> = text.chars().map(|digit| digit.to_digit(16)).collect();
+        let digits = digits.filter(|digits| digits.len() % 2 == 0)?;
+        Some(digits.chunks(2).map(|pair| (pair[0] << 4 | pair[1]) as u8).collect())
+    }
+
+    pub fn serialize<S: Serializer>(starts: &[Vec<u8>], to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(starts.iter().map(|start| of(start)))
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Vec<u8>>, D::Error> {
+        let texts = Vec::<String>::deserialize(from)?;
+        let start = |text: String| {
+            read(&text).ok_or_else(|| D::Error::custom(format!("{text:?} is not hexadecimal")))
+        };
+        texts.into_iter().map(start).collect()
     }
 }
 
@@ -74,21 +215,20 @@ impl Partitions {
     /// So many shards, over which tables are spread by `default` unless they have a rule.
     ///
     /// # Panics
-    /// When there is no shard, or are more than [`SHARDS_MAX`]; and when the rule has ranges that
-    /// are not in order, or more than there are shards for.
+    /// When there is no shard, or are more than [`SHARDS_MAX`], and when the rule can't be.
     pub fn new(shards: u16, default: Rule) -> Self {
         assert!((1..=SHARDS_MAX).contains(&shards), "from 1 to {SHARDS_MAX} shards");
-        default.check(shards);
+        default.check(shards).expect("a rule that can be");
         Self { shards, default, tables: BTreeMap::new() }
     }
 
     /// The same with a rule for a table.
     ///
     /// # Panics
-    /// When the rule has ranges that are not in order, or more than there are shards for.
+    /// When the rule can't be.
     #[must_use]
     pub fn with(mut self, table: TableId, rule: Rule) -> Self {
-        rule.check(self.shards);
+        rule.check(self.shards).expect("a rule that can be");
         self.tables.insert(table, rule);
         self
     }
@@ -98,11 +238,22 @@ impl Partitions {
         self.shards
     }
 
+    /// The rule of tables that have none of their own.
+    pub fn default_rule(&self) -> &Rule {
+        &self.default
+    }
+
+    /// The tables that have rules of their own.
+    pub fn tables(&self) -> &BTreeMap<TableId, Rule> {
+        &self.tables
+    }
+
     /// The shard that has a row, or nothing where all have it.
     pub fn shard_of(&self, table: TableId, key: &[u8]) -> Option<ShardId> {
         match self.rule(table) {
             Rule::Everywhere => None,
             Rule::Hash { prefix_bytes } => Some(self.by_hash(key, *prefix_bytes)),
+            Rule::Number { bytes, first } => Some(self.by_number(key, *bytes, *first)),
             Rule::Ranges { starts } => Some(by_order(starts, key)),
         }
     }
@@ -112,15 +263,17 @@ impl Partitions {
         match self.rule(table) {
             Rule::Everywhere => None,
             _ if range.is_empty() => Some(ShardSet::default()),
-            Rule::Hash { prefix_bytes } => {
-                let prefix = range.start.get(..*prefix_bytes);
+            rule @ (Rule::Hash { .. } | Rule::Number { .. }) => {
+                let prefix = range.start.get(..rule.prefix_bytes());
                 let is_within = |prefix: &&[u8]| match (&range.end, KeyRange::prefix(prefix).end) {
                     (_, None) => true,
                     (None, Some(_)) => false,
                     (Some(end), Some(end_of_prefix)) => *end <= end_of_prefix,
                 };
                 Some(match prefix.filter(is_within) {
-                    Some(prefix) => ShardSet::one(self.by_hash(prefix, *prefix_bytes)),
+                    Some(prefix) => {
+                        self.shard_of(table, prefix).map_or_else(ShardSet::default, ShardSet::one)
+                    }
                     None => ShardSet::all(self.shards),
                 })
             }
@@ -141,7 +294,15 @@ impl Partitions {
     }
 
     fn rule(&self, table: TableId) -> &Rule {
-        self.tables.get(&table).unwrap_or(&self.default)
+        let given = self.tables.get(&table);
+        given.or_else(|| said_by(table).0).unwrap_or(&self.default)
+    }
+
+    fn by_number(&self, key: &[u8], bytes: usize, first: u64) -> ShardId {
+        let Some(number) = key.get(..bytes) else { return ShardId(0) };
+        let number = number.iter().fold(0, |number: u64, byte| number << 8 | u64::from(*byte));
+        let shards = u64::from(self.shards);
+        ShardId((number.wrapping_sub(first) % shards) as u16)
     }
 
     fn by_hash(&self, key: &[u8], prefix_bytes: usize) -> ShardId {
@@ -150,6 +311,14 @@ impl Partitions {
         // product spreads hashes evenly over any number of shards.
         let spread = u128::from(xxh3_64(prefix)) * u128::from(self.shards);
         ShardId((spread >> 64) as u16)
+    }
+}
+
+impl fmt::Display for Partitions {
+    /// All that says where rows are, in one line.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} shards, {}", self.shards, self.default)?;
+        self.tables.iter().try_for_each(|(table, rule)| write!(f, ", {table} {rule}"))
     }
 }
 
@@ -230,6 +399,7 @@ mod tests {
         prop_oneof![
             Just(Rule::Everywhere),
             (0usize..3).prop_map(|prefix_bytes| Rule::Hash { prefix_bytes }),
+            (1usize..3, 0u64..9).prop_map(|(bytes, first)| Rule::Number { bytes, first }),
             prop::collection::btree_set(start, 0..4)
                 .prop_map(|starts| Rule::Ranges { starts: starts.into_iter().collect() }),
         ]
@@ -271,6 +441,62 @@ mod tests {
         assert_eq!(of(&[1, 2], None), ShardSet::all(5));
         assert_eq!(of(&[255, 255], None).len(), 1, "no prefix comes after it");
         assert!(of(&[3], Some(&[3])).is_empty());
+    }
+
+    #[test]
+    fn numbers_are_dealt_over_the_shards_in_turn() {
+        let partitions = Partitions::new(3, Rule::Number { bytes: 4, first: 1 });
+        let of = |number: u32| partitions.shard_of(TABLE, &number.to_be_bytes()).unwrap().0;
+        assert_eq!((1..=7).map(of).collect::<Vec<_>>(), [0, 1, 2, 0, 1, 2, 0]);
+        assert_eq!(partitions.shard_of(TABLE, &[7]), Some(ShardId(0)));
+    }
+
+    #[test]
+    fn a_rule_that_cant_be_says_why() {
+        let starts =
+            |starts: &[u8]| Rule::Ranges { starts: starts.iter().map(|&it| vec![it]).collect() };
+        for (rule, word) in [
+            (starts(&[1, 2, 3]), "too often"),
+            (starts(&[2, 1]), "ascending"),
+            (Rule::Number { bytes: 9, first: 0 }, "from 1 to 8"),
+        ] {
+            let error = rule.check(3).unwrap_err().to_string();
+            assert!(error.contains(word), "{error}");
+        }
+        starts(&[1, 2]).check(3).unwrap();
+    }
+
+    #[test]
+    fn a_table_s_number_can_say_its_rule() {
+        let number = TableId(1_234);
+        for rule in [
+            Rule::Everywhere,
+            Rule::OF_WHOLE_KEY,
+            Rule::Hash { prefix_bytes: 1 },
+            Rule::Hash { prefix_bytes: PREFIX_BYTES_MAX },
+        ] {
+            let said = rule.number(number).unwrap();
+            assert_eq!(said_by(said), (Some(&rule), number));
+            let partitions = Partitions::new(3, Rule::Hash { prefix_bytes: 2 });
+            let as_given = partitions.clone().with(number, rule.clone());
+            let key = b"a key that is long enough";
+            assert_eq!(partitions.shard_of(said, key), as_given.shard_of(number, key));
+            let otherwise = partitions.with(said, Rule::Number { bytes: 1, first: 0 });
+            assert_eq!(otherwise.shard_of(said, &[2]), Some(ShardId(2)), "what is given counts");
+        }
+        assert_eq!(said_by(number), (None, number));
+        assert_eq!(Rule::Hash { prefix_bytes: 126 }.number(number), None);
+        assert_eq!(Rule::Ranges { starts: Vec::new() }.number(number), None);
+        assert_eq!(said_by(TableId(u32::MAX)).0, None);
+    }
+
+    #[test]
+    fn rules_are_told_in_a_line() {
+        let partitions = Partitions::new(2, Rule::Hash { prefix_bytes: 4 })
+            .with(TableId(7), Rule::Everywhere)
+            .with(TableId(9), Rule::Ranges { starts: vec![vec![0, 171]] });
+        let told = "2 shards, by hash of 4 bytes, t7 everywhere, t9 by ranges from 00ab";
+        assert_eq!(partitions.to_string(), told);
     }
 
     #[test]

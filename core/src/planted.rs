@@ -90,12 +90,21 @@ bugs! {
     VotesWhileRejoining, "votes-while-rejoining", "A replaced node votes before it knows how.";
     ReclaimedBelowPin, "reclaimed-below-pin", "Versions that a pinned reader needs are reclaimed.";
     ReclaimedEarly, "reclaimed-early", "Versions are reclaimed one epoch early.";
+    OverwrittenPinned, "overwritten-pinned", "A record that a pinned reader needs is overwritten.";
+    BeforeOverwritten, "before-overwritten", "The version before a point is overwritten after it.";
+    OverwrittenUndecided, "overwritten-undecided", "What a master may go back to is overwritten.";
     ScanUnsettled, "scan-unsettled", "A scan misses new keys that are not in order yet.";
     DeletionLostInCodec, "deletion-lost-in-codec", "A deletion is decoded as an empty value.";
+    EvictedUnchecked, "evicted-unchecked", "A value is put away though it was overwritten.";
+    ColdIsAbsent, "cold-is-absent", "A transaction takes a row that is not in memory as absent.";
+    HeldForgotten, "held-forgotten", "A request that was held for as long as predicted is dropped.";
     GrantedOutOfOrder, "granted-out-of-order", "One node's scheduler runs a slice backwards.";
     RoundRobinDiffers, "round-robin-differs", "Each node begins a turn with its own batch.";
     SlicesDiffer, "slices-differ", "One node runs its epochs in slices of another length.";
     StrictReadsAtOnce, "strict-reads-at-once", "A strict read of a procedure waits for nothing.";
+    FrozenTogether, "frozen-together", "Replicas stand still for checkpoints without a turn.";
+    FrozenReadsAtOnce, "frozen-reads-at-once", "A strict read waits for nothing on who is frozen.";
+    OutcomesInvented, "outcomes-invented", "Who is frozen answers what nobody told it of.";
     RemoteRowsLost, "remote-rows-lost", "A transaction runs without the rows of another shard.";
     ServedOutOfTurn, "served-out-of-turn", "Rows go to other shards before earlier writers end.";
     WaitsWithoutLocks, "waits-without-locks", "Who waits for other shards' rows holds no locks.";
@@ -104,6 +113,9 @@ bugs! {
     SentNotKept, "sent-not-kept", "What was sent to another shard is not kept until it is there.";
     FollowsNobody, "follows-nobody", "A shard that nobody writes to does not follow the others.";
     ReceivedNotLogged, "received-not-logged", "An epoch's record lacks other shards' rows.";
+    EarlyBeforeFsync, "early-before-fsync", "The master runs an epoch before its disk has it.";
+    MasterStays, "master-stays", "A deposed master keeps what it has run, whatever is decided.";
+    VoidRunLater, "void-run-later", "A later master sequences what an earlier one had answered.";
     ReplayedBySource, "replayed-by-source", "A restart runs an epoch's batches source by source.";
 }
 

@@ -90,6 +90,15 @@ pub trait Protocol: Sized + Send + 'static {
         Self::Options::default()
     }
 
+    /// Whether a cluster like this can have these settings.
+    ///
+    /// # Errors
+    /// Which one it can't have, and why.
+    fn check_options(options: &Self::Options, topology: &Topology) -> Result<(), String> {
+        let _ = (options, topology);
+        Ok(())
+    }
+
     /// A replica that has not yet seen [`Input::Restart`], which is always its first input.
     fn new(setup: Setup<Self>) -> Self;
 
@@ -98,6 +107,12 @@ pub trait Protocol: Sized + Send + 'static {
 
     /// What an operator would want to know now.
     fn status(&self) -> Status;
+
+    /// The last version that is published here for good, where later ones may be given up:
+    /// [`Effect::Reign`].
+    fn settled(&self) -> Option<SnapshotVersion> {
+        None
+    }
 
     /// Asserts what must hold between any two steps.
     ///
@@ -192,6 +207,13 @@ pub enum Input<P: Protocol> {
     Checkpointed(SnapshotVersion),
     /// Everything that had arrived when [`Effect::Resume`] was asked for has been taken.
     Resume,
+    /// What [`Effect::Fetch`] asked for is in memory.
+    Fetched {
+        /// The name that it was given.
+        token: u64,
+        /// How long that took.
+        took: Span,
+    },
 }
 
 impl<P: Protocol> Input<P> {
@@ -204,6 +226,7 @@ impl<P: Protocol> Input<P> {
             Self::Timer(_) => ("timer", 0),
             Self::Durable(_) => ("durable", 0),
             Self::Resume => ("resume", 0),
+            Self::Fetched { .. } => ("fetched", 0),
             Self::Restart(_) | Self::PeerUp(_) | Self::PeerDown(_) | Self::Checkpointed(_) => {
                 ("rare", 0)
             }
@@ -283,6 +306,14 @@ pub enum Effect<P: Protocol> {
     /// done in slices, so that what is urgent does not wait for all of it. Asked for twice in
     /// between, it comes once or twice.
     Resume,
+    /// Bring the values of these keys into memory ([`Store::fetch_ahead`]) beside the work that
+    /// goes on, and come back with [`Input::Fetched`].
+    Fetch {
+        /// The protocol's name for it.
+        token: u64,
+        /// Which.
+        keys: Vec<(TableId, Key)>,
+    },
     /// Tell a client how its transaction ended, once every record up to `after` is durable.
     Reply {
         /// Whom.
@@ -314,6 +345,19 @@ pub enum Effect<P: Protocol> {
     },
     /// Records below this position are no longer needed.
     Truncate(LogPosition),
+    /// On this node, transactions of versions from this one on are those of one node, its master,
+    /// with numbers from a first one on. The node publishes versions before they are for good, and
+    /// may have to give them up: [`Store::retreat_to`].
+    Reign {
+        /// The version.
+        from: SnapshotVersion,
+        /// The master, and the first number of its reign; nothing where this node can't tell, as it
+        /// took a peer's checkpoint.
+        reign: Option<(NodeId, u64)>,
+        /// Whether this is for good: then what any other reign has said of these versions is given
+        /// up, everywhere.
+        is_final: bool,
+    },
     /// The node holds again what the one held whose place it took: its next start is like any
     /// other. See [`Durable::is_replaced`].
     Rejoined,
@@ -448,6 +492,11 @@ impl<'a, P: Protocol> Cx<'a, P> {
         self.effects.push(Effect::Resume);
     }
 
+    /// Asks for values to be brought into memory, and for [`Input::Fetched`] then.
+    pub fn fetch(&mut self, token: u64, keys: Vec<(TableId, Key)>) {
+        self.effects.push(Effect::Fetch { token, keys });
+    }
+
     /// Answers a client once every record up to `after` is durable.
     pub fn reply_after(&mut self, after: LogPosition, ticket: Ticket, outcome: Outcome) {
         assert!(after <= self.log_head, "waits for a record that was not persisted");
@@ -477,7 +526,7 @@ impl<'a, P: Protocol> Cx<'a, P> {
     /// # Panics
     /// When it is not published yet, or some of it was reclaimed.
     pub fn checkpoint(&mut self, version: SnapshotVersion, meta: Bytes) {
-        let pin = match self.store.pin_at(version) {
+        let pin = match self.store.pin_checkpoint(version) {
             Ok(pin) => pin,
             Err(error) => panic!("a checkpoint is of a version that can be read: {error}"),
         };
@@ -488,6 +537,11 @@ impl<'a, P: Protocol> Cx<'a, P> {
     /// Gives up the records below `position`.
     pub fn truncate(&mut self, position: LogPosition) {
         self.effects.push(Effect::Truncate(position));
+    }
+
+    /// Says whose transactions are in versions from this one on: see [`Effect::Reign`].
+    pub fn reign(&mut self, from: SnapshotVersion, reign: Option<(NodeId, u64)>, is_final: bool) {
+        self.effects.push(Effect::Reign { from, reign, is_final });
     }
 
     /// Says that the node has taken the place of the one that it replaces.

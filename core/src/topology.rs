@@ -108,6 +108,16 @@ impl Topology {
         &self.regions[usize::from(self.nodes[node.index()].region.0)]
     }
 
+    /// What operators and reports call a node: by its region, and its shard where tables are
+    /// divided.
+    pub fn place_name(&self, node: NodeId) -> String {
+        let region = self.region_name(node);
+        match self.partitions.shards() {
+            1 => region.to_owned(),
+            _ => format!("{region}.{}", self.nodes[node.index()].shard.0),
+        }
+    }
+
     /// The expected one-way delay between two nodes.
     pub fn one_way_between(&self, from: NodeId, to: NodeId) -> Span {
         let region = |node: NodeId| usize::from(self.nodes[node.index()].region.0);
@@ -170,6 +180,7 @@ mod tests {
         let whole = Topology::one_node_per_region("t", &["a", "b", "c"], Span::from_ms(25));
         let t = whole.clone().divided(Partitions::new(2, Rule::Everywhere));
         assert_eq!(t.node_count(), 6);
+        assert_eq!([t.place_name(NodeId(3)), whole.place_name(NodeId(1))], ["b.1", "b"]);
         let group = t.group(ShardId(1));
         assert_eq!(group.nodes(), [1, 3, 5].map(NodeId));
         assert_eq!((group.topology.node_count(), group.topology.majority()), (3, 2));

@@ -3,10 +3,14 @@
 //! Short values are held in place: counters, flags, index entries without a value. A table's row
 //! then costs no allocation and no second cache miss. Long ones are behind a thin pointer with one
 //! count; nobody needs weak references to them.
+//!
+//! A store that may not hold all values in memory leaves a mark in the place of one that it has put
+//! away ([`crate::store`]). Such a mark never leaves the store, and is not to be looked at.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::ops::Deref;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use triomphe::ThinArc;
 
@@ -17,10 +21,44 @@ const INLINE_LEN_MAX: usize = 14;
 #[derive(Clone)]
 pub struct Value(Repr);
 
-#[derive(Clone)]
 enum Repr {
-    Inline { len: u8, bytes: [u8; INLINE_LEN_MAX] },
-    Shared(ThinArc<(), u8>),
+    Inline {
+        len: u8,
+        bytes: [u8; INLINE_LEN_MAX],
+    },
+    Shared {
+        /// For the store's clock, in a byte that is there anyway. Says nothing in a clone.
+        turns: Turns,
+        bytes: ThinArc<(), u8>,
+    },
+    /// The value is in the cold store.
+    Cold,
+}
+
+impl Clone for Repr {
+    #[inline]
+    fn clone(&self) -> Self {
+        match self {
+            Self::Inline { len, bytes } => Self::Inline { len: *len, bytes: *bytes },
+            Self::Shared { bytes, .. } => {
+                Self::Shared { turns: Turns::used(), bytes: bytes.clone() }
+            }
+            Self::Cold => Self::Cold,
+        }
+    }
+}
+
+/// How many turns of the store's clock a value is still safe from it, and whether the cold store
+/// has a copy of it. Nobody waits for anybody here: what is lost when two threads write at a time
+/// costs a turn, or one more copy.
+struct Turns(AtomicU8);
+
+impl Turns {
+    const COPIED: u8 = 128;
+
+    fn used() -> Self {
+        Self(AtomicU8::new(1))
+    }
 }
 
 impl Value {
@@ -28,7 +66,8 @@ impl Value {
     /// alive.
     pub fn copy_from(source: &[u8]) -> Self {
         if source.len() > INLINE_LEN_MAX {
-            return Self(Repr::Shared(ThinArc::from_header_and_slice((), source)));
+            let bytes = ThinArc::from_header_and_slice((), source);
+            return Self(Repr::Shared { turns: Turns::used(), bytes });
         }
         let mut bytes = [0; INLINE_LEN_MAX];
         bytes[..source.len()].copy_from_slice(source);
@@ -39,8 +78,86 @@ impl Value {
     pub(crate) fn heap_bytes(&self) -> usize {
         const COUNT_AND_LENGTH: usize = 2 * size_of::<usize>();
         match &self.0 {
-            Repr::Inline { .. } => 0,
-            Repr::Shared(shared) => COUNT_AND_LENGTH + shared.slice.len(),
+            Repr::Inline { .. } | Repr::Cold => 0,
+            Repr::Shared { bytes, .. } => COUNT_AND_LENGTH + bytes.slice.len(),
+        }
+    }
+
+    /// What is in the place of a value that is in the cold store.
+    pub(crate) const COLD: Self = Self(Repr::Cold);
+
+    /// Whether this is a mark in the place of a value.
+    #[inline]
+    pub(crate) fn is_cold(&self) -> bool {
+        matches!(self.0, Repr::Cold)
+    }
+
+    /// The value is safe from the clock for a turn. Writes only where that is news.
+    #[inline]
+    pub(crate) fn on_use(&self) {
+        if let Repr::Shared { turns: Turns(turns), .. } = &self.0 {
+            let before = turns.load(Ordering::Relaxed);
+            if before & !Turns::COPIED != 1 {
+                turns.store(before & Turns::COPIED | 1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// The value is safe from the clock for so many turns, or until it is used.
+    pub(crate) fn protect(&self, count: u8) {
+        if let Repr::Shared { turns: Turns(turns), .. } = &self.0 {
+            let before = turns.load(Ordering::Relaxed);
+            turns.store(before & Turns::COPIED | count, Ordering::Relaxed);
+        }
+    }
+
+    /// The clock has come by. Whether the value may be put away: it is no short one, and was safe
+    /// for no turn.
+    pub(crate) fn take_turn(&self) -> bool {
+        let Repr::Shared { turns: Turns(turns), .. } = &self.0 else { return false };
+        let before = turns.load(Ordering::Relaxed);
+        let left = before & !Turns::COPIED;
+        turns.store(before & Turns::COPIED | left.saturating_sub(1), Ordering::Relaxed);
+        left == 0
+    }
+
+    /// Whether the value is just this one, in the same place, and not one that is equal.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        match (&self.0, &other.0) {
+            (Repr::Shared { bytes, .. }, Repr::Shared { bytes: other, .. }) => {
+                std::ptr::eq(bytes.slice.as_ptr(), other.slice.as_ptr())
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether the value was not used since the clock came by.
+    pub(crate) fn is_unused(&self) -> bool {
+        match &self.0 {
+            Repr::Shared { turns, .. } => turns.0.load(Ordering::Relaxed) & !Turns::COPIED == 0,
+            Repr::Inline { .. } | Repr::Cold => false,
+        }
+    }
+
+    /// The cold store has a copy of the value.
+    pub(crate) fn set_copied(&self) {
+        if let Repr::Shared { turns, .. } = &self.0 {
+            turns.0.fetch_or(Turns::COPIED, Ordering::Relaxed);
+        }
+    }
+
+    /// The same, noted as one of which the cold store has a copy.
+    pub(crate) fn copied(self) -> Self {
+        self.set_copied();
+        self
+    }
+
+    /// Whether the cold store has the value too, or alone.
+    pub(crate) fn has_copy(&self) -> bool {
+        match &self.0 {
+            Repr::Inline { .. } => false,
+            Repr::Shared { turns, .. } => turns.0.load(Ordering::Relaxed) & Turns::COPIED != 0,
+            Repr::Cold => true,
         }
     }
 }
@@ -51,7 +168,8 @@ impl Deref for Value {
     fn deref(&self) -> &[u8] {
         match &self.0 {
             Repr::Inline { len, bytes } => &bytes[..usize::from(*len)],
-            Repr::Shared(shared) => &shared.slice,
+            Repr::Shared { bytes, .. } => &bytes.slice,
+            Repr::Cold => panic!("a value that is in the cold store is looked at"),
         }
     }
 }
@@ -96,6 +214,9 @@ impl From<&[u8]> for Value {
 
 impl fmt::Debug for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_cold() {
+            return f.write_str("cold");
+        }
         write!(f, "\"{}\"", self.escape_ascii())
     }
 }
@@ -114,5 +235,27 @@ mod tests {
             assert_eq!(value.heap_bytes() == 0, len <= INLINE_LEN_MAX);
             assert!(value < Value::copy_from(&[&bytes[..], &[0]].concat()));
         }
+    }
+    #[test]
+    fn a_value_is_safe_for_the_turns_that_it_was_given_or_until_it_is_used() {
+        let value = Value::copy_from(&[7; 40]);
+        assert!(!value.take_turn(), "it is new");
+        assert!(value.take_turn());
+        value.protect(3);
+        assert!((0..3).all(|_| !value.take_turn()) && value.take_turn());
+        value.protect(3);
+        value.on_use();
+        assert!(!value.take_turn() && value.take_turn());
+        let value = value.copied();
+        value.on_use();
+        assert!(!value.take_turn() && value.take_turn() && value.has_copy());
+        assert!(!value.clone().has_copy() && Value::COLD.has_copy());
+        assert!(!Value::copy_from(b"short").take_turn());
+    }
+
+    #[test]
+    #[should_panic(expected = "in the cold store is looked at")]
+    fn a_mark_is_not_a_value() {
+        let _ = Value::COLD.len();
     }
 }

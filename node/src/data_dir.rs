@@ -5,6 +5,7 @@
 //!     lock              held by the process that runs the node
 //!     identity.toml     which node of which cluster this is
 //!     log/              segments, see [`crate::log`]
+//!     cold.redb         values that are not in memory, see [`crate::cold`]; new with each start
 //!     checkpoints/      checkpoints, see [`crate::checkpoint`]
 //!     replaced          there while the node takes the place of one whose disk was lost
 //!     set-aside-N/      what was there before that, for whoever wants it
@@ -42,18 +43,24 @@ pub struct Identity {
     pub protocol: String,
     /// The node.
     pub node: NodeId,
-    /// The region of each node of the cluster, by the nodes' ids.
+    /// The region of each node of the cluster, by the nodes' ids, with its shard where tables are
+    /// divided.
     pub regions: Vec<String>,
+    /// How tables are divided, if they are: rows stay where they are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partitions: Option<String>,
 }
 
 impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { cluster, protocol, node, regions } = self;
+        let Self { cluster, protocol, node, regions, partitions } = self;
         let (node, regions) = (node.0, regions.join(", "));
         write!(
             f,
             "node {node} of cluster {cluster:?} with protocol {protocol:?} and nodes in {regions}"
-        )
+        )?;
+        let Some(partitions) = partitions else { return Ok(()) };
+        write!(f, ", its tables on {partitions}")
     }
 }
 
@@ -228,6 +235,11 @@ impl DataDir {
         self.path.join("log")
     }
 
+    /// Where values are that are not in memory.
+    pub fn cold(&self) -> PathBuf {
+        self.path.join("cold.redb")
+    }
+
     /// Where the checkpoints are.
     pub fn checkpoints(&self) -> PathBuf {
         self.path.join("checkpoints")
@@ -277,7 +289,7 @@ mod tests {
     fn identity(cluster: &str, protocol: &str, node: u16) -> Identity {
         let (cluster, protocol) = (cluster.to_owned(), protocol.to_owned());
         let regions = ["west", "east"].map(str::to_owned).into();
-        Identity { cluster, protocol, node: NodeId(node), regions }
+        Identity { cluster, protocol, node: NodeId(node), regions, partitions: None }
     }
 
     fn disk() -> Arc<dyn Disk> {
@@ -306,6 +318,7 @@ mod tests {
             identity("shop", "mako", 1),
             identity("shop", "toy", 2),
             Identity { regions: vec!["west".to_owned()], ..us.clone() },
+            Identity { partitions: Some("2 shards, everywhere".to_owned()), ..us.clone() },
         ];
         for other in others {
             let error = DataDir::open(&disk(), temp.path(), &other).expect_err("another's");

@@ -3,6 +3,7 @@
 pub mod checkpoint;
 pub mod client;
 pub mod clock;
+mod cold;
 pub mod config;
 pub mod data_dir;
 pub mod disk;
@@ -15,6 +16,7 @@ mod pace;
 pub mod pgwire;
 pub mod pool;
 pub mod random;
+pub mod region;
 pub mod transport;
 
 #[cfg(test)]

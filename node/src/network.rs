@@ -1,13 +1,15 @@
 //! A node on the real network: the transport's events become inputs, and clients' requests answers.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use pangea_core::ids::{NodeId, SnapshotVersion};
-use pangea_core::key::{Direction, KeyRange};
+use pangea_core::key::KeyRange;
 use pangea_core::protocol::{Lane, Protocol};
-use pangea_core::store::{Header, Pin, Store};
-use pangea_core::txn::{Program, Registry};
+use pangea_core::store::{Header, Pin, PinError, Store};
+use pangea_core::topology::Topology;
+use pangea_core::txn::{Program, Registry, Scan};
 use pangea_core::workload::{Snapshot, Workload};
 use pangea_sql::engine::{Engine, Unavailable};
 use xxhash_rust::xxh3::Xxh3;
@@ -17,6 +19,7 @@ use crate::config::Config;
 use crate::driver::{Answer, Handle, Network, Reach};
 use crate::meter::Meter;
 use crate::node::{Node, NodeOptions, StartError};
+use crate::region::Region;
 use crate::transport::{
     Compression, REFUSES, Transport, TransportConfig, TransportError, TransportEvent,
 };
@@ -55,6 +58,8 @@ impl<P: Protocol> Node<P> {
             segment_bytes: config.log_segment_bytes,
             workers: config.workers,
             is_replaced: config.is_replaced,
+            memory_bytes: config.memory_mb.map(|mb| (mb as usize) << 20),
+            cold_latency: Duration::from_millis(config.cold_latency_ms),
             history: config.history(),
             meter: meter.clone(),
             ..NodeOptions::new(config.node, topology, registry, data_dir)
@@ -74,7 +79,7 @@ fn connect<P: Protocol>(
     let transport_config = TransportConfig {
         cluster: config.cluster.clone(),
         protocol: P::NAME,
-        fingerprint: fingerprint(handle.registry(), &options),
+        fingerprint: fingerprint(handle.registry(), &options, handle.topology()),
         me: config.node,
         topology: Arc::new(config.topology()),
         listen: config.me().peer,
@@ -88,8 +93,19 @@ fn connect<P: Protocol>(
         move |event| on_event(&handle, event)
     };
     let topology = handle.topology();
-    let (majority, count) = (topology.majority(), topology.node_count());
-    tracing::info!("writes wait until a majority is connected: {majority} of {count} nodes");
+    let group = topology.group(topology.nodes[config.node.index()].shard).topology;
+    let (majority, count) = (group.majority(), group.node_count());
+    let of_shard = match topology.partitions.shards() {
+        1 => String::new(),
+        shards => format!(" of its shard, and one of each of the other {}", shards - 1),
+    };
+    tracing::info!(
+        "writes wait until a majority is connected: {majority} of {count} nodes{of_shard}"
+    );
+    let region = Region::of(config, topology).map_err(|error| {
+        format!("can't start a thread for what is read of other shards: {error}")
+    })?;
+    region.into_iter().for_each(|region| handle.knows_region(region));
     let transport = Transport::start(transport_config, Arc::new(on_event));
     let transport = transport.map_err(|error| match error {
         TransportError::Listen { address, error } => {
@@ -111,12 +127,17 @@ impl Network for Transport {
     }
 }
 
-/// Equal on two nodes exactly when their procedures have the same numbers and do the same and their
-/// protocol has the same settings: both are part of what replicas decide alike.
-fn fingerprint(registry: &Registry, options: &impl std::fmt::Debug) -> u64 {
+/// Equal on two nodes exactly when their procedures have the same numbers and do the same, their
+/// protocol has the same settings, and rows are where they are to both: all of that is part of what
+/// replicas decide alike.
+fn fingerprint(registry: &Registry, options: &impl std::fmt::Debug, topology: &Topology) -> u64 {
     let mut hash = Xxh3::new();
     hash.update(&registry.code().0.to_le_bytes());
     hash.update(format!("{options:?}").as_bytes());
+    if topology.partitions.shards() > 1 {
+        let shards: Vec<u16> = topology.nodes.iter().map(|node| node.shard.0).collect();
+        hash.update(format!("{shards:?} {}", topology.partitions).as_bytes());
+    }
     hash.digest()
 }
 
@@ -176,17 +197,19 @@ fn answer<P: Protocol>(handle: &Handle<P>, query: Query, reply: ClientReply) {
             let (version, digest) = (pin.version(), pin.store().digest(pin.version()));
             ClientAnswer::Digest { version, digest }
         }),
-        Query::Table { table, version, after, rows_max } => {
-            with_pin(handle, Some(version), reply, |pin| {
-                let mut range = KeyRange::all();
-                if let Some(after) = after {
-                    range.start = after;
-                    range.start.push(0);
-                }
+        Query::Table { table, version, start, end, direction, rows_max } => {
+            with_pin(handle, version, reply, |pin| {
+                let scan = Scan { table, range: KeyRange { start, end }, direction };
                 let rows_max = (rows_max as usize).clamp(1, ROWS_MAX);
-                rows(pin.store(), table, &range, pin.version(), rows_max)
+                rows(pin.store(), &scan, pin.version(), rows_max)
             });
         }
+        Query::Hold { version } => match handle.store().pin_at(version) {
+            Ok(pin) => reply.hold(Box::new(pin)),
+            Err(PinError::Unpublished { .. }) => reply.send(&ClientAnswer::Held(None)),
+            Err(error @ PinError::Reclaimed { .. }) => reply.refuse(error.to_string()),
+        },
+        Query::Release { hold } => reply.release(hold),
         Query::Check { workload, settings, commits } => {
             let workload = match Workload::named(&workload, &settings) {
                 Err(error) => return reply.refuse(error.to_string()),
@@ -227,7 +250,7 @@ fn with_pin<P: Protocol>(
         Ok(pin) => {
             let answer = look(&pin);
             if pin.is_lost() {
-                return reply.refuse("the snapshot was replaced by a peer's checkpoint");
+                return reply.refuse("the snapshot was replaced, or given up at a failover");
             }
             reply.send(&answer);
         }
@@ -236,21 +259,20 @@ fn with_pin<P: Protocol>(
 
 fn rows<H: Header>(
     store: &Store<H>,
-    table: pangea_core::ids::TableId,
-    range: &KeyRange,
+    Scan { table, range, direction }: &Scan,
     at: SnapshotVersion,
     rows_max: usize,
 ) -> ClientAnswer {
     use std::ops::ControlFlow::{Break, Continue};
     let (mut rows, mut bytes, mut is_end) = (Vec::new(), 0, true);
-    store.scan(table, range, Direction::Forward, at, |key, version| {
+    store.scan(*table, range, *direction, at, |key, version| {
         let Some(value) = &version.value else { return Continue(()) };
         if rows.len() >= rows_max || bytes >= ROWS_BYTES_MAX {
             is_end = false;
             return Break(());
         }
         bytes += key.len() + value.len();
-        rows.push(Row { key: key.to_vec(), value: value.to_vec() });
+        rows.push(Row { key: key.to_vec(), version: version.version, value: value.to_vec() });
         Continue(())
     });
     ClientAnswer::Rows { rows, is_end }

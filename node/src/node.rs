@@ -8,11 +8,12 @@
 
 use std::any::Any;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use pangea_core::ids::{LogPosition, NodeId};
 use pangea_core::protocol::{Durable, Protocol, Setup};
@@ -21,6 +22,7 @@ use pangea_core::topology::Topology;
 use pangea_core::txn::Registry;
 
 use crate::checkpoint::{CheckpointEvent, Checkpointer, LoadError, load};
+use crate::cold::{keeper_of, new_store};
 use crate::config::{ConfigError, HISTORY_DEFAULT, LOG_SEGMENT_BYTES_DEFAULT};
 use crate::data_dir::{DataDir, DataDirError, Identity};
 use crate::disk::{CountedDisk, Disk, DiskError, OsDisk, Syncs};
@@ -57,6 +59,10 @@ pub struct NodeOptions<P: Protocol> {
     pub is_replaced: bool,
     /// The files.
     pub disk: Arc<dyn Disk>,
+    /// How many bytes of rows are kept in memory, but for what can't be put away; nothing is all.
+    pub memory_bytes: Option<usize>,
+    /// How long values that are not in memory take at least, to see what that costs.
+    pub cold_latency: Duration,
     /// How far back `AS OF SYSTEM TIME` reads.
     pub history: Retention,
     /// What is told how long everything takes, if anything is.
@@ -82,6 +88,8 @@ impl<P: Protocol> NodeOptions<P> {
             workers: 0,
             is_replaced: false,
             disk: Arc::new(OsDisk),
+            memory_bytes: None,
+            cold_latency: Duration::ZERO,
             history: HISTORY_DEFAULT,
             meter: None,
         }
@@ -101,6 +109,13 @@ pub enum StartError {
         least: usize,
         /// How many there are.
         found: usize,
+    },
+    /// The protocol can't have these settings in such a cluster.
+    Settings(String),
+    /// The protocol can't divide tables, and the cluster's nodes have several shards.
+    NotDivided {
+        /// The protocol.
+        protocol: &'static str,
     },
     /// A node is to fetch everything from others, and there are none.
     NobodyToFetchFrom,
@@ -131,9 +146,14 @@ impl fmt::Display for StartError {
                 "[[nodes]]: protocol {protocol:?} needs at least {least} nodes, and 3 to go on \
                  without one; the cluster has {found}"
             ),
+            Self::NotDivided { protocol } => write!(
+                f,
+                "[[nodes]]: protocol {protocol:?} has all rows on each node; leave `shard` out"
+            ),
+            Self::Settings(reason) => f.write_str(reason),
             Self::NobodyToFetchFrom => f.write_str(
-                "--replace fetches everything from the other nodes, and a cluster of one node has \
-                 none. Restore a copy of the data directory, or begin anew in an empty one",
+                "--replace fetches everything from the other nodes that hold the same, and there \
+                 are none. Restore a copy of the data directory, or begin anew in an empty one",
             ),
             Self::DataDir(error) => error.fmt(f),
             Self::Checkpoint(error) if error.is_damage() => write!(f, "{error}. {WAY_BACK}"),
@@ -211,6 +231,7 @@ fn handle_of<P: Protocol>(
         durability: options.durability,
         settings: settings_of(&options.protocol),
         history: History::new(options.history),
+        region: OnceLock::new(),
         queries,
     })
 }
@@ -230,19 +251,21 @@ impl<P: Protocol> Node<P> {
         mut options: NodeOptions<P>,
         connect: impl FnOnce(&Handle<P>) -> Result<Arc<dyn Network>, String>,
     ) -> Result<Self, StartError> {
-        check_count::<P>(&options.topology)?;
+        check_nodes::<P>(&options.topology)?;
+        P::check_options(&options.protocol, &options.topology).map_err(StartError::Settings)?;
         let syncs = Arc::new(Syncs::default());
         options.disk = Arc::new(CountedDisk::new(options.disk, syncs.clone()));
-        if options.is_replaced && options.topology.node_count() == 1 {
+        let shard = options.topology.nodes[options.me.index()].shard;
+        if options.is_replaced && options.topology.group(shard).nodes().len() == 1 {
             return Err(StartError::NobodyToFetchFrom);
         }
         let data_dir = take_data_dir(&options)?;
         let replacement = Replacement::of(&options, data_dir.as_ref())?;
         let (pool, queries) = (pool_of(&options)?, pool_of(&options)?);
-        let store = Arc::new(Store::new());
         let reach = Reach::new(options.me, options.topology.clone());
         let inbox = Arc::new(Inbox::new(reach, LogPosition(0)));
-        let mut opened = open_durable(&options, data_dir.as_ref(), &store, &inbox)?;
+        let store = new_store(&options, data_dir.as_ref(), &inbox)?;
+        let mut opened = open_all(&options, data_dir.as_ref(), &store, &inbox)?;
         opened.durable.is_replaced = replacement.is_replaced;
         opened.report.lines.extend(replacement.line);
         inbox.on_durable(opened.head);
@@ -254,6 +277,7 @@ impl<P: Protocol> Node<P> {
             options: options.protocol,
         });
         let network = connect(&handle).map_err(StartError::Network)?;
+        let keeper = keeper_of(&store, &inbox)?;
         let parts = Parts {
             protocol,
             me: options.me,
@@ -263,6 +287,7 @@ impl<P: Protocol> Node<P> {
             inbox,
             log: opened.log,
             checkpointer: opened.checkpointer,
+            keeper,
             network: network.clone(),
             pool,
             on_rejoined: replacement.on_rejoined,
@@ -379,12 +404,16 @@ fn panic_message(panic: &(dyn Any + Send)) -> &str {
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic")
 }
 
-fn check_count<P: Protocol>(topology: &Topology) -> Result<(), StartError> {
+fn check_nodes<P: Protocol>(topology: &Topology) -> Result<(), StartError> {
     let (protocol, least, found) = (P::NAME, P::NODES_MIN, topology.node_count());
-    if found >= least {
-        return Ok(());
+    if found < least {
+        return Err(StartError::TooFewNodes { protocol, least, found });
     }
-    Err(StartError::TooFewNodes { protocol, least, found })
+    match topology.partitions.shards() {
+        1 => Ok(()),
+        _ if P::DIVIDES => Ok(()),
+        _ => Err(StartError::NotDivided { protocol }),
+    }
 }
 
 fn take_data_dir<P: Protocol>(options: &NodeOptions<P>) -> Result<Option<DataDir>, StartError> {
@@ -392,9 +421,11 @@ fn take_data_dir<P: Protocol>(options: &NodeOptions<P>) -> Result<Option<DataDir
         return Ok(None);
     }
     let topology = &options.topology;
-    let regions = topology.node_ids().map(|node| topology.region_name(node).to_owned()).collect();
+    let regions = topology.node_ids().map(|node| topology.place_name(node)).collect();
     let (cluster, protocol) = (topology.cluster.clone(), P::NAME.to_owned());
-    let identity = Identity { cluster, protocol, node: options.me, regions };
+    let divided = Some(&topology.partitions).filter(|partitions| partitions.shards() > 1);
+    let partitions = divided.map(ToString::to_string);
+    let identity = Identity { cluster, protocol, node: options.me, regions, partitions };
     let open = || DataDir::open(&options.disk, &options.data_dir, &identity);
     match open() {
         Err(DataDirError::Damaged { path, reason }) if options.is_replaced => {
@@ -444,6 +475,20 @@ impl Replacement {
         let on_rejoined = Box::new(move || remove_if_there(disk.as_ref(), &path));
         Ok(Self { is_replaced, line, on_rejoined })
     }
+}
+
+/// Opens what is on the disk. The cold file can only fail by a panic, and has said why.
+fn open_all<P: Protocol>(
+    options: &NodeOptions<P>,
+    data_dir: Option<&DataDir>,
+    store: &Store<P::Header>,
+    inbox: &Arc<Inbox<P>>,
+) -> Result<Opened<P>, StartError> {
+    let open = || open_durable(options, data_dir, store, inbox);
+    catch_unwind(AssertUnwindSafe(open)).unwrap_or_else(|panic| match inbox.closed_because() {
+        reason if reason.is_empty() => resume_unwind(panic),
+        reason => Err(StartError::Restart(reason)),
+    })
 }
 
 /// What came from the disk, and what will go there.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pangea_core::ids::{NodeId, TableId};
+use pangea_core::key::{Direction, KeyRange};
 use pangea_core::protocol::Protocol;
 use pangea_core::txn::{Context, Outcome, Procedure, Registry, Stop};
 use pangea_node::client::{Client, ClientError};
@@ -86,7 +87,10 @@ fn three_nodes_serve_clients_and_a_restarted_one_catches_up() {
 
 async fn rows(client: &Client, rows_max: u32) -> (usize, bool) {
     let version = client.fresh().await.unwrap();
-    let (rows, is_end) = client.table(COUNTERS, version, None, rows_max).await.unwrap();
+    let (rows, is_end) = client
+        .table(COUNTERS, Some(version), KeyRange::all(), Direction::Forward, rows_max)
+        .await
+        .unwrap();
     (rows.len(), is_end)
 }
 
@@ -166,11 +170,15 @@ fn a_row_of_the_store_is_what_a_client_reads() {
         let client = connect(&configs[0]).await;
         client.call("add", &7_u64.to_le_bytes()).await.unwrap();
         let version = client.fresh().await.unwrap();
-        let (rows, is_end) = client.table(COUNTERS, version, None, 10).await.unwrap();
+        let (rows, is_end) = client
+            .table(COUNTERS, Some(version), KeyRange::all(), Direction::Forward, 10)
+            .await
+            .unwrap();
         assert!(is_end);
         assert_eq!(rows[0].key, NodeId(0).0.to_be_bytes());
         assert_eq!(rows[0].value, 7_u64.to_be_bytes());
-        let (rows, _) = client.table(TableId(99), version, None, 10).await.unwrap();
+        let (rows, _) =
+            client.table(TableId(99), None, KeyRange::all(), Direction::Forward, 10).await.unwrap();
         assert!(rows.is_empty());
     });
     drop(nodes);

@@ -79,6 +79,17 @@ impl WithProtocol for NodesMin {
     }
 }
 
+/// Whether a protocol can divide tables among the nodes of a region.
+pub struct Divides;
+
+impl WithProtocol for Divides {
+    type Output = bool;
+
+    fn run<P: Protocol>(self) -> bool {
+        P::DIVIDES
+    }
+}
+
 /// What transactions may rely on under a table of settings.
 pub struct GuaranteeOf<'a>(pub &'a toml::Table);
 

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
+use pangea_core::partition::SHARDS_MAX;
 use pangea_core::protocol::Protocol;
 use pangea_core::time::Span;
 use pangea_core::workload;
@@ -50,7 +51,7 @@ const SHRINK_BAR: &str = "{pos} runs of {len} at most; smallest: {msg}";
 /// It ends after so many runs.
 const SHRINK_RUNS_MAX: u64 = 1_000;
 /// Arguments that a scenario has in its file.
-const IN_SCENARIOS: [&str; 13] = [
+const IN_SCENARIOS: [&str; 14] = [
     "workload",
     "nodes",
     "partitions",
@@ -58,6 +59,7 @@ const IN_SCENARIOS: [&str; 13] = [
     "ms",
     "lists",
     "accounts",
+    "memory_bytes",
     "faults",
     "faults_max",
     "one_way_ms",
@@ -66,8 +68,11 @@ const IN_SCENARIOS: [&str; 13] = [
     "real_time",
 ];
 
+/// Shards at most where faults are simulated.
+const SIMULATED_SHARDS_MAX: u16 = 8;
+
 /// Arguments that say nothing of a prediction.
-const NOT_PREDICTED: [&str; 20] = [
+const NOT_PREDICTED: [&str; 19] = [
     "seeds",
     "minutes",
     "swarm",
@@ -77,7 +82,6 @@ const NOT_PREDICTED: [&str; 20] = [
     "trace",
     "history",
     "nodes",
-    "partitions",
     "ms",
     "lists",
     "accounts",
@@ -161,7 +165,7 @@ pub struct Arguments {
     /// Shards over which tables are spread, each on a node of its own in each region, where the
     /// protocol can divide them: then --nodes is how many regions there are
     #[arg(long, value_name = "N", default_value_t = Settings::default().shards)]
-    #[arg(value_parser = clap::value_parser!(u16).range(1..=8))]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=i64::from(SHARDS_MAX)))]
     partitions: u16,
     /// Clients of each region; with --predict, of all together
     #[arg(long, value_name = "N", default_value_t = Settings::default().clients_per_node)]
@@ -192,6 +196,9 @@ pub struct Arguments {
     /// How much faster or slower a clock may run
     #[arg(long, value_name = "PPM", default_value_t = Settings::default().clocks.drift_ppm_max)]
     clock_drift_ppm: u64,
+    /// How many bytes of rows a node keeps in memory, but for what can't be put away [default: all]
+    #[arg(long, value_name = "N")]
+    memory_bytes: Option<usize>,
     /// What is held to real-time order: none; writes and strict reads (writes); or whatever
     /// committed, transactions that only read too (ordered) [default: ordered where the protocol
     /// promises it with these settings, as Calvin does and Minerva with reads=strict; else writes]
@@ -263,6 +270,14 @@ impl Arguments {
             let message = format!("--history: histories of {name} have no form; try list-append");
             return Err(Failure::Usage(message));
         }
+        if self.partitions > SIMULATED_SHARDS_MAX {
+            let message = format!(
+                "--partitions {}: at most {SIMULATED_SHARDS_MAX} where faults are simulated, and \
+                 {SHARDS_MAX} with --predict",
+                self.partitions
+            );
+            return Err(Failure::Usage(message));
+        }
         let default = Settings::default();
         Ok(Settings {
             is_drawn: self.swarm,
@@ -290,6 +305,7 @@ impl Arguments {
             planted: self.planted,
             #[cfg(not(feature = "planted"))]
             planted: default.planted,
+            memory_bytes: self.memory_bytes,
             lines: if self.trace { Lines::Print } else { Lines::Off },
         })
     }

@@ -7,6 +7,9 @@ use crate::failure::Failure;
 /// A hundred megabytes of YCSB.
 const ROWS_DEFAULT: u64 = 100_000;
 
+/// With fewer there are not ten orders of a district.
+const ITEMS_MIN: i64 = 400;
+
 /// What a benchmark or a prediction has the same options for.
 #[derive(clap::Args, Clone, Copy, Debug)]
 #[command(next_help_heading = "Size of the workload")]
@@ -25,10 +28,16 @@ pub struct Sizes {
     /// TPC-C: warehouses of a hundredth of the size
     #[arg(long)]
     pub tiny: bool,
+    /// TPC-C: items, of which each warehouse has a stock; customers and orders in proportion
+    /// [default: 100000]
+    #[arg(long, value_name = "N", conflicts_with = "tiny")]
+    #[arg(value_parser = clap::value_parser!(u32).range(ITEMS_MIN..=1_000_000))]
+    pub items: Option<u32>,
     /// TPC-C: remote warehouses are of the client's own region, so that regions never meet
     #[arg(long)]
     pub own_region: bool,
-    /// Microbenchmarks: shards, each region's clients at home in one [default: 3]
+    /// Microbenchmarks: shards, each region's clients at home in one. tpcc-neworder: shards that
+    /// warehouses are dealt over, remote ones being of another [default: 3]
     #[arg(long, value_name = "N")]
     pub shards: Option<u32>,
     /// calvin-micro: hot counters of a shard (contention index: one by them); smallbank: hot
@@ -39,6 +48,14 @@ pub struct Sizes {
     /// hundred that leave the home shard [default: 5]
     #[arg(long, value_name = "PERCENT")]
     pub remote: Option<u32>,
+    /// calvin-micro: bytes beside each counter, so that it need not be in memory; nine of ten of
+    /// these are cold [default: 0]
+    #[arg(long, value_name = "BYTES")]
+    pub payload: Option<u32>,
+    /// calvin-micro with --payload: transactions in a hundred that have one cold counter, which
+    /// nobody else touches [default: 0]
+    #[arg(long, value_name = "PERCENT", requires = "payload")]
+    pub cold: Option<u32>,
     /// smallbank: customers [default: 18000]
     #[arg(long, value_name = "N")]
     pub customers: Option<u32>,
@@ -101,11 +118,17 @@ impl Sizes {
             rows: self.rows.unwrap_or(ROWS_DEFAULT),
             zipf: self.zipf.unwrap_or(default.zipf),
             warehouses: self.warehouses.unwrap_or(default.warehouses),
-            scale: if self.tiny { Scale::TINY } else { Scale::FULL },
+            scale: match self.items {
+                Some(items) => Scale::of_items(items),
+                None if self.tiny => Scale::TINY,
+                None => Scale::FULL,
+            },
             own_region: self.own_region,
             shards: self.shards.unwrap_or(default.shards),
             hot: self.hot.unwrap_or(default.hot),
             remote: self.remote.unwrap_or(default.remote),
+            payload: self.payload.unwrap_or(default.payload),
+            cold: self.cold.unwrap_or(default.cold),
             customers: self.customers.unwrap_or(default.customers),
             long: self.long.unwrap_or(default.long),
             long_times: self.long_times.unwrap_or(default.long_times),
@@ -113,11 +136,12 @@ impl Sizes {
         }
     }
 
-    fn all(self) -> [Size; 11] {
+    fn all(self) -> [Size; 14] {
         let settings = self.settings(0);
         let size = |option, is_given, value, of| Size { option, is_given, value, of };
         let flag = |is_set| f64::from(u8::from(is_set));
-        let micro = &["calvin-micro", "mako-micro", "tiga-micro"][..];
+        let spanning = &["calvin-micro", "mako-micro"][..];
+        let sharded = &["calvin-micro", "mako-micro", "tiga-micro", "tpcc-neworder"][..];
         let skewed = &["ycsb", "mako-micro", "tiga-micro"][..];
         let may_be_long = &["ycsb", "tpcc"][..];
         let (long, times) = (settings.long.into(), settings.long_times.into());
@@ -127,10 +151,13 @@ impl Sizes {
             size("zipf", self.zipf.is_some(), settings.zipf, skewed),
             size("warehouses", self.warehouses.is_some(), settings.warehouses.into(), &["tpcc"]),
             size("tiny", self.tiny, flag(self.tiny), &["tpcc"]),
+            size("items", self.items.is_some(), settings.scale.items.into(), &["tpcc"]),
             size("own-region", self.own_region, flag(self.own_region), &["tpcc"]),
-            size("shards", self.shards.is_some(), settings.shards.into(), micro),
+            size("shards", self.shards.is_some(), settings.shards.into(), sharded),
             size("hot", self.hot.is_some(), settings.hot.into(), &["calvin-micro", "smallbank"]),
-            size("remote", self.remote.is_some(), settings.remote.into(), &micro[..2]),
+            size("remote", self.remote.is_some(), settings.remote.into(), spanning),
+            size("payload", self.payload.is_some(), settings.payload.into(), &spanning[..1]),
+            size("cold", self.cold.is_some(), settings.cold.into(), &spanning[..1]),
             size("customers", self.customers.is_some(), settings.customers.into(), &["smallbank"]),
             size("long", self.long.is_some(), long, may_be_long),
             size("long-times", self.long_times.is_some(), times, may_be_long),
@@ -147,6 +174,8 @@ impl Sizes {
         let words =
             self.concerning(workload).filter_map(|Size { option, value, .. }| match option {
                 "long" | "long-times" if self.long.is_none() => None,
+                "items" if self.items.is_none() => None,
+                "payload" | "cold" if self.payload.is_none() => None,
                 "tiny" | "own-region" => (value != 0.0).then(|| format!("--{option}")),
                 _ => Some(format!("--{option} {value}")),
             });
@@ -192,8 +221,12 @@ mod tests {
         assert_eq!(sizes("--zipf 0.9").in_words("ycsb-a"), "--rows 100000 --zipf 0.9");
         assert_eq!(sizes("").in_words("tpcc"), "--warehouses 8");
         assert_eq!(sizes("--tiny").in_words("tpcc-nopay"), "--warehouses 8 --tiny");
+        assert_eq!(sizes("--items 2000").in_words("tpcc"), "--warehouses 8 --items 2000");
+        assert_eq!(sizes("").in_words("tpcc-neworder"), "--warehouses 8 --shards 3");
         assert_eq!(sizes("--own-region").in_words("tpcc"), "--warehouses 8 --own-region");
         let words = "--rows 100000 --shards 3 --hot 20 --remote 5";
         assert_eq!(sizes("--hot 20").in_words("calvin-micro"), words);
+        let words = format!("{words} --payload 1000 --cold 0");
+        assert_eq!(sizes("--hot 20 --payload 1000").in_words("calvin-micro"), words);
     }
 }

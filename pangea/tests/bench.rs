@@ -225,6 +225,43 @@ fn microbenchmarks_of_the_papers_run() {
     }
 }
 
+/// The experiment of Calvin §4: a part of all transactions have a record that is not in memory.
+#[test]
+fn cold_records_are_fetched_and_memory_stays_below_its_limit() {
+    let work = "--protocol calvin --workload calvin-micro --rows 3000 --hot 10 --remote 20";
+    let line = format!("{work} --payload 1000 --cold 30 --memory-mb 4 --secs 4");
+    let (output, json) = bench(&line);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    let committed = |kind: &str| json["transactions"][kind]["committed"].as_u64().unwrap_or(0);
+    assert!(committed("cold") > 20, "{json}");
+    assert!(committed("one-shard") > committed("cold"), "{json}");
+    let mut held = 0.0;
+    for region in ["region-1", "region-2", "region-3"] {
+        let counter = |name: &str| number(&json["counters"][region][name]);
+        // What was fetched since the clock's last turn may be above it.
+        let most = 4.5 * f64::from(1 << 20);
+        assert!(counter("rows_bytes") < most, "{region}: {}", json["counters"][region]);
+        assert!(counter("rows_cold") > 4_000.0, "{region}: {}", json["counters"][region]);
+        let read = counter("cold_fetched_ahead") + counter("cold_reads");
+        assert!(read > 20.0, "{region}: {}", json["counters"][region]);
+        held += counter("txns_delayed");
+    }
+    assert!(held > 20.0, "{}", json["counters"]);
+    assert!(json["check"]["workload"].as_str().unwrap().contains("9000 counters"), "{json}");
+
+    for (line, words) in [
+        ("--workload calvin-micro --cold 5", "--payload"),
+        ("--workload calvin-micro --payload 8", "payload is 8; it must be from 16"),
+        ("--workload bank --payload 100", "--payload says nothing of --workload bank"),
+    ] {
+        let (output, _) = bench_peer(line);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{line}: {stderr}");
+        assert!(stderr.contains(words), "{line}: {stderr}");
+    }
+}
+
 fn bench_peer(arguments: &str) -> (std::process::Output, serde_json::Value) {
     let directory = tempfile::tempdir().unwrap();
     let (path, json) = (directory.path().join("servers"), directory.path().join("out.json"));
@@ -371,4 +408,52 @@ fn a_run_that_loses_a_node_has_no_throughput_and_leaves_nothing() {
     assert!(output.stdout.is_empty() && !json.exists());
     assert_eq!(processes_of(&path), [] as [u32; 0]);
     assert_eq!(std::fs::read_dir(&path).unwrap().count(), 0);
+}
+
+#[test]
+fn divided_tables_are_checked_as_one_also_after_a_region_or_a_node_was_lost() {
+    let calvin = "--protocol calvin --partitions 2 --secs 4";
+    let micro = "--workload calvin-micro --shards 2 --rows 500 --remote 30";
+    let tpcc = "--workload tpcc-nopay --warehouses 4 --tiny";
+    for (line, kinds) in [
+        (format!("{calvin} --regions 1 {micro}"), ["one-shard", "multi-shard"]),
+        (format!("{calvin} {tpcc} --fault kill:region-3@1+1"), ["new-order", "payment"]),
+        (format!("{calvin} {tpcc} --fault kill:region-2.1@1+1"), ["new-order", "payment"]),
+        (format!("{calvin} {micro} --fault cut:region-3@1+1"), ["one-shard", "multi-shard"]),
+    ] {
+        let (output, json) = bench(&line);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{line}: {stderr}");
+        for kind in kinds {
+            assert!(number(&json["transactions"][kind]["committed"]) > 0.0, "{line}: {kind}");
+        }
+        assert!(number(&json["regions"]["region-1.1"]["committed"]) > 0.0, "{line}");
+        let stdout = String::from_utf8_lossy(&output.stdout);
+        assert!(stdout.contains("of each of 2 partitions equal"), "{line}: {stdout}");
+        let is_alone = line.contains("--regions 1");
+        let wan = number(&json["wan_bytes_per_txn"]);
+        assert_eq!(wan > 0.0, !is_alone, "{line}: what stays in a region is not counted");
+    }
+}
+
+#[test]
+fn tables_that_cant_be_divided_are_refused_before_anything_starts() {
+    for (line, words) in [
+        ("--workload bank --partitions 2", "protocol \"minerva\" has all rows on each node"),
+        ("--workload bank --protocol calvin --partitions 20", "are 60 nodes"),
+        ("--workload bank --protocol calvin --partitions 200", "200"),
+        (
+            "--workload bank --protocol calvin --partitions 2 --via process",
+            "leave out --via process",
+        ),
+        (
+            "--workload bank --protocol calvin --partitions 2 --fault kill:region-1.2@1+1",
+            "region-1.2",
+        ),
+    ] {
+        let (output, _) = bench_peer(line);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{line}: {stderr}");
+        assert!(stderr.contains(words), "{line}: {stderr}");
+    }
 }

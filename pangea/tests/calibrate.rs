@@ -51,7 +51,7 @@ fn what_was_measured_is_read_and_predicts_about_what_was_measured() {
     let stdout = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && stdout.contains("predicted, not measured"), "{stdout}");
     for (more, word) in [
-        ("--replicas 2", "must be from 3 to 15"),
+        ("--replicas 2", "must be 1, or from 3 to 15"),
         ("--replicas 3,16", "--replicas 16"),
         ("--regions us-east,eu-west", "--replicas 2"),
         ("--regions us-east,eu-west,us-west --replicas 5", "--regions has 3"),

@@ -233,7 +233,7 @@ fn the_only_node_has_nobody_to_fetch_its_data_from() {
     let output = start_with(&temp.path().join("node.toml"), &["--replace"]);
     let text = reason(&output);
     assert_eq!(output.status.code(), Some(1), "{text}");
-    assert!(text.contains("a cluster of one node has none"), "{text}");
+    assert!(text.contains("other nodes that hold the same, and there are none"), "{text}");
     assert!(!temp.path().join("data").exists(), "nothing was made");
 }
 

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pangea_core::codec::Reader;
 use pangea_core::ids::{LogPosition, SnapshotVersion, TableId};
-use pangea_core::key::{Direction, Key, KeyRange};
+use pangea_core::key::{Key, KeyRange};
 use pangea_core::log::{FrameHeader, Item, Kind, SegmentError, SegmentHeader, SegmentScan};
 use pangea_core::protocol::{Checkpoint, Durable};
 use pangea_core::store::{Header, Store, Version};
@@ -67,7 +67,7 @@ impl Segment {
 }
 
 /// The rows of a checkpoint, with their headers as bytes.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Rows(Vec<(TableId, Key, SnapshotVersion, Bytes)>);
 
 impl Disk {
@@ -176,16 +176,17 @@ impl Disk {
         None
     }
 
-    /// What a node that starts finds, with the checkpoint's rows in a new store.
+    /// What a node that starts finds, with the checkpoint's rows in `store`, which is new.
     ///
     /// # Errors
     /// In words, when something that was durable is damaged.
-    pub fn recover<H: Header>(&self) -> Result<(Durable, Arc<Store<H>>), String> {
+    pub fn recover<H: Header>(&self, store: Store<H>) -> Result<(Durable, Arc<Store<H>>), String> {
         let records = self.records()?;
-        let store = Arc::new(Store::new());
+        let store = Arc::new(store);
         if let Some((checkpoint, rows)) = &self.checkpoint {
             rows.load(&store);
-            store.publish(checkpoint.version);
+            store.evict_loaded();
+            store.publish_alone(checkpoint.version);
         }
         let checkpoint = self.checkpoint.as_ref().map(|(checkpoint, _)| checkpoint.clone());
         Ok((Durable { checkpoint, records, is_replaced: false }, store))
@@ -230,7 +231,7 @@ impl Rows {
     pub fn of<H: Header>(store: &Store<H>, at: SnapshotVersion) -> Self {
         let mut rows = Vec::new();
         for table in store.table_ids() {
-            store.scan(table, &KeyRange::all(), Direction::Forward, at, |key, version| {
+            store.scan_passing(table, &KeyRange::all(), at, |key, version| {
                 if let Some(value) = &version.value {
                     let mut bytes = Vec::with_capacity(value.len() + 16);
                     version.header.encode(&mut bytes);

@@ -26,6 +26,7 @@ pub mod faults;
 pub mod history;
 pub mod predict;
 pub mod record;
+mod reigns;
 pub mod report;
 pub mod scenario;
 pub mod settings;

@@ -52,6 +52,10 @@ pub struct Counts {
     pub connections_lost: u64,
     /// Times that two replicas were compared at one version.
     pub digests_compared: u64,
+    /// Operations that were answered and given up at a failover, as the protocol's mode allows.
+    pub given_up: u64,
+    /// Snapshots of sessions that were lost as their node gave up what it had run.
+    pub pins_lost: u64,
     /// Histories of which nobody can tell whether they are right.
     pub undecided: u64,
     /// Faults by kind.
@@ -98,6 +102,8 @@ impl Counts {
         self.replaced += other.replaced;
         self.connections_lost += other.connections_lost;
         self.digests_compared += other.digests_compared;
+        self.given_up += other.given_up;
+        self.pins_lost += other.pins_lost;
         self.undecided += other.undecided;
         let add = |(name, count): (_, &u64), to: &mut BTreeMap<_, u64>| {
             *to.entry(name).or_default() += count;
@@ -128,6 +134,10 @@ impl fmt::Display for Counts {
         write!(f, "  work        {steps} steps, {messages} messages ({bytes} bytes), ")?;
         write!(f, "{records} records, {checkpoints} checkpoints, ")?;
         writeln!(f, "{digests_compared} replica comparisons")?;
+        if self.given_up > 0 || self.pins_lost > 0 {
+            let Self { given_up, pins_lost, .. } = self;
+            writeln!(f, "  given up    {given_up} operations, {pins_lost} open snapshots")?;
+        }
         if self.undecided > 0 {
             writeln!(f, "  undecided   {} histories are neither right nor wrong", self.undecided)?;
         }

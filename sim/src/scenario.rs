@@ -49,6 +49,7 @@ struct Given {
     ms: Option<u64>,
     lists: Option<u32>,
     accounts: Option<u32>,
+    memory_bytes: Option<usize>,
     faults: Option<Vec<String>>,
     faults_max: Option<u64>,
     one_way_ms: Option<Distances>,
@@ -85,6 +86,7 @@ impl Scenario {
             ms: Some(ms(settings.duration)),
             lists: Some(settings.lists),
             accounts: Some(settings.accounts),
+            memory_bytes: settings.memory_bytes,
             faults: Some(settings.faults.iter().map(|kind| kind.name().to_owned()).collect()),
             faults_max: Some(settings.faults_max),
             one_way_ms: Some(one_way_ms),
@@ -193,6 +195,7 @@ impl Scenario {
             clients_per_node: clients.unwrap_or(settings.clients_per_node),
             lists: lists.unwrap_or(settings.lists),
             accounts: accounts.unwrap_or(settings.accounts),
+            memory_bytes: self.given.memory_bytes.or(settings.memory_bytes),
             duration,
             faults: match faults.map(kinds).transpose() {
                 Ok(faults) => faults.unwrap_or(settings.faults),

@@ -64,6 +64,9 @@ pub struct Settings {
     pub given: Vec<String>,
     /// A mistake that is made on purpose. Needs the cargo feature `planted`.
     pub planted: Option<Bug>,
+    /// How many bytes of rows a node keeps in memory, but for what can't be put away; without a
+    /// limit all.
+    pub memory_bytes: Option<usize>,
     /// What becomes of the trace's lines.
     pub lines: Lines,
 }
@@ -133,6 +136,7 @@ impl Default for Settings {
             real_time: RealTime::Writes,
             given: Vec::new(),
             planted: None,
+            memory_bytes: None,
             lines: Lines::Off,
         }
     }
@@ -180,6 +184,7 @@ impl Settings {
             duration: Span::from_ms([4_000, 8_000, 8_000, 15_000][dice.index(4)]),
             faults_max: [0, 6, 12, 30][dice.index(4)],
             one_way_max: Span::from_ms(one_way_max),
+            memory_bytes: drawn_memory(seed),
             ..Self::default()
         }
     }
@@ -206,6 +211,13 @@ impl Settings {
     pub fn replay_command(&self, protocol: &str) -> String {
         format!("pangea sim --protocol {protocol} {self}")
     }
+}
+
+/// A limit on the memory of nodes, in every other run: so little that most values are put away, or
+/// what about half of the rows take.
+fn drawn_memory(seed: u64) -> Option<usize> {
+    let mut dice = Dice::fork(seed, "memory", 0);
+    [None, None, None, Some(1_000), Some(6_000), Some(30_000)][dice.index(6)]
 }
 
 impl fmt::Display for Settings {
@@ -240,7 +252,8 @@ impl Settings {
         write!(f, " --one-way-ms {}", self.one_way_max.us / 1_000)?;
         write!(f, " --clock-offset-us {}", self.clocks.offset_max.us)?;
         write!(f, " --clock-drift-ppm {}", self.clocks.drift_ppm_max)?;
-        write!(f, " --real-time {}", self.real_time.name())
+        write!(f, " --real-time {}", self.real_time.name())?;
+        self.memory_bytes.iter().try_for_each(|bytes| write!(f, " --memory-bytes {bytes}"))
     }
 }
 

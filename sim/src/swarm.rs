@@ -6,6 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use pangea_core::partition::{Partitions, Rule};
 use pangea_core::protocol::{Mark, Protocol};
 
 use crate::check::Violation;
@@ -68,6 +69,9 @@ pub fn drawn<P: Protocol>(seed: u64) -> (Settings, P::Options) {
     let nodes = drawn.nodes.max(P::NODES_MIN);
     let shards = if P::DIVIDES { DRAWN_SHARDS[Dice::fork(seed, "shards", 0).index(4)] } else { 1 };
     let options = P::drawn_options(Dice::fork(seed, "options", 0).rng());
+    let topology = Settings { nodes, ..drawn.clone() }.topology();
+    let divided = topology.divided(Partitions::new(shards, Rule::Everywhere));
+    let shards = if P::check_options(&options, &divided).is_ok() { shards } else { 1 };
     let real_time = RealTime::promised_by(P::guarantee(&options));
     (Settings { nodes, shards, real_time, ..drawn }, options)
 }

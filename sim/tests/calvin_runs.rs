@@ -150,3 +150,29 @@ fn a_run_with_divided_tables_is_the_same_each_time() {
     let (first, again) = (run(), run());
     assert_eq!((first.digest, first.events), (again.digest, again.events), "{first}");
 }
+
+/// Where all replicas of a shard but one have jumped over an epoch by a checkpoint, and that one
+/// loses its disk, another shard still gets what was served of the epoch. Swarm seed 403 with two
+/// shards stood still there, while an epoch was run in steps for the first time.
+#[test]
+fn who_takes_a_replicas_state_takes_what_it_keeps_for_other_shards() {
+    let settings = Settings {
+        shards: 2,
+        is_drawn: true,
+        accounts: 50,
+        duration: Span::from_ms(15_000),
+        faults_max: 30,
+        real_time: RealTime::Writes,
+        ..settings(403, "ycsb-e")
+    };
+    let options = Options {
+        reads: Reads::Snapshot,
+        slice_txns: NonZeroUsize::MIN,
+        checkpoint_bytes: 30_000,
+        chunk_bytes: 5_000,
+        cuts_kept: 5,
+        ..Options::default()
+    };
+    let report = clean(&settings, &options);
+    assert!(marks(&report, "calvin.handed_on") > 0, "{report}");
+}

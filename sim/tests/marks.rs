@@ -15,6 +15,8 @@ const NONSENSE: &str =
     "no replica says so; protocols/tests/phases/nonsense.rs and the fuzz targets";
 const LOST_LOG: &str = "a node forgot what it said; protocols/tests/phases";
 
+const IN_TURN: &str = "checkpoints are taken as they are due";
+
 /// Marks that honest replicas don't make in runs of seconds.
 const NEVER: &[(&str, &str)] = &[
     ("inputs.malformed_batch", NONSENSE),
@@ -22,6 +24,8 @@ const NEVER: &[(&str, &str)] = &[
     ("inputs.malformed_proof", NONSENSE),
     ("inputs.malformed_fetch", NONSENSE),
     ("inputs.malformed_gone", NONSENSE),
+    ("inputs.malformed_yield", NONSENSE),
+    ("calvin.malformed_forward", NONSENSE),
     ("inputs.malformed_progress", NONSENSE),
     ("inputs.malformed_barrier", NONSENSE),
     ("inputs.malformed_greeting", NONSENSE),
@@ -37,6 +41,7 @@ const NEVER: &[(&str, &str)] = &[
     ("agreement.refused_index", NONSENSE),
     ("agreement.refused_entry", NONSENSE),
     ("agreement.refused_unused", NONSENSE),
+    ("calvin.malformed_handed_on", NONSENSE),
     ("calvin.slice_of_another", NONSENSE),
     ("calvin.not_divided", NONSENSE),
     ("calvin.not_of_the_group", NONSENSE),
@@ -45,12 +50,20 @@ const NEVER: &[(&str, &str)] = &[
     ("inputs.batch_out_of_sequence", LOST_LOG),
     ("inputs.stranger", LOST_LOG),
     ("inputs.batch_far_ahead", "it takes 65,536 batches at once"),
+    ("calvin.too_much_to_fetch", "it takes 8,192 fetches at once"),
     ("inputs.too_many_strict_reads", "it takes more clients than runs have"),
 ];
 
 /// Minerva has one log, which waits for no other.
-const UNUSED_BY_MINERVA: &[(&str, &str)] =
-    &[("inputs.waits_for_others", "a log whose epochs keep up with those of others")];
+const UNUSED_BY_MINERVA: &[(&str, &str)] = &[
+    ("inputs.waits_for_others", "a log whose epochs keep up with those of others"),
+    ("inputs.waits_for_point", IN_TURN),
+    ("inputs.waits_for_turn", IN_TURN),
+    ("inputs.turn_changed", IN_TURN),
+    ("inputs.frozen", IN_TURN),
+    ("inputs.turn_lost", IN_TURN),
+    ("inputs.frozen_together", IN_TURN),
+];
 
 /// Calvin's replicas acknowledge batches to everyone: there is nothing to prove.
 const UNUSED_BY_CALVIN: &[(&str, &str)] = &[
@@ -67,12 +80,27 @@ const RARE: &[(&str, &str)] = &[
     ("inputs.greeting_late", "an answer that is large overtakes a greeting of the same session"),
     ("inputs.rejoin_too_early", "a node is replaced while a peer that it asks has just started"),
     ("inputs.waits_for_others", "a shard is cut off while the others go on for seconds"),
+    ("calvin.too_many_in_flight", "a few of the smallest batches come before a node is ready"),
     ("calvin.slice_after_unsubscribed", "a slice is under way from who does not keep others"),
     ("calvin.slice_after_gap", "two replicas in turn do not keep what is asked for"),
     ("calvin.items_too_far_ahead", "rows are under way from who does not keep their slices"),
+    ("calvin.slice_in_pieces", "an epoch has several of the smallest batches for one shard"),
+    ("calvin.checkpoint_before_given", "one is asked for that has what is half run"),
+    ("calvin.yield_in_vain", "the better master is lost just when another gives way to it"),
+    ("calvin.leads_again", "a master is down for less than an election takes"),
+    ("calvin.put_back", "a master is deposed while it collects"),
+    ("calvin.read_given_up", "a session commits what it read just before a failover"),
+    (
+        "calvin.held_for_one_that_is_gone",
+        "a connection is lost while a request waits for that node",
+    ),
     ("calvin.left_too_often", "rows change faster than they can be looked up"),
     ("inputs.too_many_undecided", "agreement is slower than epochs for long"),
     ("minerva.solver_unproven", "a graph that no reduction solves, where one node is the budget"),
+    ("inputs.frozen_together", "a turn is over where one of two has not heard of it"),
+    ("inputs.turn_lost", "a replica is lost to the others while it stands still"),
+    ("calvin.outcomes_asked_again", "who tells one that stands still is lost meanwhile"),
+    ("calvin.source_frozen", "one of several shards stands still"),
     ("inputs.barrier_after_its_cut", "two messages pass each other within an epoch"),
     ("inputs.checkpoint_resumed", "a connection is lost in the middle of a transfer"),
     ("inputs.checkpoint_forgotten", "a node crashes in the middle of a transfer"),

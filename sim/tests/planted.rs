@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use pangea_core::planted::Bug;
 use pangea_core::time::Span;
-use pangea_protocols::calvin::{self, Calvin};
+use pangea_protocols::calvin::{self, Calvin, Checkpoints};
 use pangea_protocols::minerva::{Minerva, Options};
 use pangea_sim::dice::Dice;
 use pangea_sim::faults::{Fault, LaneName, Role, Rule, Target};
@@ -25,6 +25,14 @@ const OF_CALVIN: &[Bug] = &[
     Bug::SlicesDiffer,
     Bug::ReplayedBySource,
     Bug::StrictReadsAtOnce,
+    Bug::EvictedUnchecked,
+    Bug::ColdIsAbsent,
+    Bug::HeldForgotten,
+    Bug::OverwrittenPinned,
+    Bug::BeforeOverwritten,
+    Bug::FrozenTogether,
+    Bug::FrozenReadsAtOnce,
+    Bug::OutcomesInvented,
 ];
 
 /// Bugs of its shards, which runs of them have two of.
@@ -38,6 +46,10 @@ const OF_SHARDS: &[Bug] = &[
     Bug::FollowsNobody,
     Bug::ReceivedNotLogged,
 ];
+
+/// Bugs of a master that runs transactions before they are agreed on.
+const OF_MASTERS: &[Bug] =
+    &[Bug::EarlyBeforeFsync, Bug::MasterStays, Bug::VoidRunLater, Bug::OverwrittenUndecided];
 
 /// Bugs that no run has shown yet: none now. A new one says here what the simulator lacks.
 const ELUSIVE: &[Bug] = &[];
@@ -79,10 +91,14 @@ enum Profile {
     Calm,
     /// Disks are lost at bad moments.
     Replaced,
+    /// The coordinator is down for a moment, or cut off for longer.
+    Reigns,
+    /// Little is in memory.
+    Cold,
 }
 
 impl Profile {
-    const ALL: [Self; 15] = [
+    const ALL: [Self; 17] = [
         Self::Lists,
         Self::Hot,
         Self::Crashes,
@@ -98,6 +114,8 @@ impl Profile {
         Self::Notes,
         Self::Calm,
         Self::Replaced,
+        Self::Reigns,
+        Self::Cold,
     ];
 
     /// Where a bug is looked for first.
@@ -118,11 +136,15 @@ impl Profile {
             | Bug::CheckpointOfOldRows
             | Bug::TruncatedTooFar => &[Self::Crashes],
             Bug::VoteBeforeFsync => &[Self::Losses, Self::Crashes],
+            Bug::EarlyBeforeFsync | Bug::OverwrittenUndecided => &[Self::Reigns],
+            Bug::MasterStays | Bug::VoidRunLater => &[Self::Reigns, Self::Lists],
             Bug::HeldPastGap | Bug::SentNotKept => &[Self::Flaps],
 
             Bug::AckBeforeFsync | Bug::AckCountedTwice | Bug::CutPastGap => &[Self::Ambush],
-            Bug::ChunkRowLost | Bug::TransferMixesVersions => &[Self::Away],
-            Bug::CollectedForOne => &[Self::Calm],
+            Bug::ChunkRowLost | Bug::TransferMixesVersions | Bug::OverwrittenPinned => {
+                &[Self::Away]
+            }
+            Bug::CollectedForOne | Bug::FrozenTogether => &[Self::Calm],
             Bug::RejoinedAfterOne
             | Bug::RejoinForgetsVotes
             | Bug::RejoinReusesNumbers
@@ -130,6 +152,7 @@ impl Profile {
             | Bug::VotesWhileRejoining => &[Self::Replaced],
             Bug::DeletionsNotTransferred | Bug::DeletionLostInCodec => &[Self::Orders],
             Bug::LoggedInQueueOrder => &[Self::Notes],
+            Bug::EvictedUnchecked | Bug::ColdIsAbsent | Bug::HeldForgotten => &[Self::Cold],
             Bug::DoomedTooMuch => &[Self::Apart],
             Bug::ReadersDoNotWait
             | Bug::WritersDoNotWait
@@ -190,11 +213,13 @@ impl Profile {
                 (Settings { faults, faults_max: 30, ..any }, small)
             }
             Self::Ambush => (Settings { rules: Some(ambush(seed)), ..any }, small),
+            Self::Cold => (Settings { memory_bytes: Some(1_000), faults_max: 4, ..any }, small),
             Self::Calm => (Settings { faults: Vec::new(), ..any }, small),
             Self::Replaced => {
                 let duration = Span::from_ms(6_000);
                 (Settings { rules: Some(replaced(seed)), duration, ..any }, small)
             }
+            Self::Reigns => (Settings { rules: Some(reigns(seed)), ..any }, small),
             Self::Paper => (any, Options { checkpoint_bytes: 30_000, ..Options::paper() }),
         }
     }
@@ -296,23 +321,66 @@ fn replaced(seed: u64) -> Vec<Rule> {
     rules
 }
 
+/// The coordinator crashes and is soon back, or nothing of it comes to the others for a while.
+fn reigns(seed: u64) -> Vec<Rule> {
+    let mut dice = Dice::fork(seed, "reigns", 0);
+    let node = Target::Role(Role::Coordinator);
+    let rule = |at: u64, dice: &mut Dice| {
+        let at_ms = 300 + 700 * at + dice.between(0, 300);
+        let after_effects = dice.between(0, 100);
+        match dice.index(3) {
+            0 | 1 => {
+                let fault = Fault::Crash { node, after_effects };
+                Rule { at_ms, lasts_ms: dice.between(1, 60), fault }
+            }
+            _ => {
+                let from = vec![dice.index(3) as u16];
+                let to = (0..3).filter(|to| !from.contains(to)).collect();
+                let fault = Fault::Cut { from, to, one_way: false };
+                Rule { at_ms, lasts_ms: dice.between(300, 1_500), fault }
+            }
+        }
+    };
+    (0..5).map(|at| rule(at, &mut dice)).collect()
+}
+
 /// What no run may do although no checker of histories minds: a replica says what its peers can't
 /// make sense of, or needs rescue where nothing went wrong.
 fn misdeed(profile: Profile, report: &Report) -> Option<String> {
     let is_wrong = |name: &&&str| {
         let is_refusal = name.contains("malformed") || name.starts_with("agreement.refused");
-        is_refusal || profile == Profile::Calm && **name == "inputs.checkpoint_requested"
+        let is_of_trouble = ["inputs.checkpoint_requested", "inputs.frozen_together"];
+        is_refusal || profile == Profile::Calm && is_of_trouble.contains(name)
     };
     report.counts.marks.keys().find(is_wrong).map(|name| format!("mark: {name}"))
 }
 
 /// The same settings as far as Calvin has them.
-fn of_calvin(options: &Options) -> calvin::Options {
+fn of_calvin(options: &Options, checkpoints: Checkpoints) -> calvin::Options {
     let &Options { epoch_ms, slice_txns, chunk_bytes, cuts_kept, .. } = options;
     // A transaction counts as a kilobyte.
     let checkpoint_bytes = options.checkpoint_bytes.saturating_mul(3);
     let own = calvin::Options::default();
-    calvin::Options { epoch_ms, slice_txns, chunk_bytes, cuts_kept, checkpoint_bytes, ..own }
+    calvin::Options {
+        epoch_ms,
+        slice_txns,
+        chunk_bytes,
+        cuts_kept,
+        checkpoint_bytes,
+        checkpoints,
+        ..own
+    }
+}
+
+/// How checkpoints are taken where a bug is looked for.
+fn mode_of(bug: Bug) -> Checkpoints {
+    match bug {
+        Bug::OverwrittenPinned | Bug::BeforeOverwritten | Bug::OverwrittenUndecided => {
+            Checkpoints::Zigzag
+        }
+        Bug::FrozenTogether | Bug::FrozenReadsAtOnce | Bug::OutcomesInvented => Checkpoints::Frozen,
+        _ => Checkpoints::Versions,
+    }
 }
 
 /// What a bug is planted in.
@@ -322,26 +390,37 @@ enum Under {
     Calvin,
     /// Calvin, over two shards.
     Divided,
+    /// Calvin, with asynchronous replication.
+    Asynchronous,
 }
 
 impl Under {
-    const ALL: [Self; 3] = [Self::Minerva, Self::Calvin, Self::Divided];
+    const ALL: [Self; 4] = [Self::Minerva, Self::Calvin, Self::Divided, Self::Asynchronous];
 
     fn of(bug: Bug) -> Self {
         match bug {
             _ if OF_SHARDS.contains(&bug) => Self::Divided,
+            _ if OF_MASTERS.contains(&bug) => Self::Asynchronous,
             _ if OF_CALVIN.contains(&bug) => Self::Calvin,
             _ => Self::Minerva,
         }
     }
 
-    fn run(self, settings: &Settings, options: &Options) -> Report {
+    fn run(self, settings: &Settings, options: &Options, mode: Checkpoints) -> Report {
         let shards = if self == Self::Divided { 2 } else { 1 };
         // What Calvin promises as it is by default.
         let ordered = Settings { real_time: RealTime::Ordered, shards, ..settings.clone() };
         match self {
             Self::Minerva => run::<Minerva>(settings, options).unwrap(),
-            Self::Calvin | Self::Divided => run::<Calvin>(&ordered, &of_calvin(options)).unwrap(),
+            Self::Calvin | Self::Divided => {
+                run::<Calvin>(&ordered, &of_calvin(options, mode)).unwrap()
+            }
+            Self::Asynchronous => {
+                let replication = calvin::Replication::Asynchronous;
+                let own = of_calvin(options, mode);
+                let options = calvin::Options { replication, ..own };
+                run::<Calvin>(&ordered, &options).unwrap()
+            }
         }
     }
 }
@@ -365,7 +444,8 @@ fn hunt(bug: Bug) -> Option<Catch> {
         };
         let (settings, options) = profile.settings(seed);
         let planted = Settings { planted: Some(bug), ..settings.clone() };
-        let report = under.run(&planted, &options);
+        let mode = mode_of(bug);
+        let report = under.run(&planted, &options, mode);
         let checker = match &report.violation {
             Some(violation) if violation.checker == violation.anomaly => {
                 Some(violation.checker.to_owned())
@@ -377,7 +457,7 @@ fn hunt(bug: Bug) -> Option<Catch> {
             let story = report.violation.map(|violation| violation.story).unwrap_or_default();
             let story = story.lines().next().unwrap_or_default();
             eprintln!("{bug}: seed {seed} {profile:?}: {checker}: {story}");
-            let clean = under.run(&settings, &options);
+            let clean = under.run(&settings, &options, mode);
             assert!(clean.violation.is_none(), "a false alarm, {profile:?}: {clean}");
             assert_eq!(misdeed(profile, &clean), None, "a false alarm, {profile:?}: {clean}");
             return Some(Catch { seeds: seed + 1, profile, checker });
@@ -454,9 +534,16 @@ fn without_a_planted_bug_the_same_runs_are_clean() {
         for seed in 0..3 {
             let (settings, options) = profile.settings(seed);
             for under in Under::ALL {
-                let report = under.run(&settings, &options);
-                assert!(report.violation.is_none(), "{under:?} {profile:?}: {report}");
-                assert_eq!(misdeed(profile, &report), None, "{under:?} {profile:?}: {report}");
+                let mode = match (under, seed) {
+                    (_, 0) => Checkpoints::Versions,
+                    // A frozen master is refused.
+                    (Under::Asynchronous, _) | (_, 1) => Checkpoints::Zigzag,
+                    _ => Checkpoints::Frozen,
+                };
+                let report = under.run(&settings, &options, mode);
+                let what = format!("{under:?} {profile:?} {mode:?}: {report}");
+                assert!(report.violation.is_none(), "{what}");
+                assert_eq!(misdeed(profile, &report), None, "{what}");
             }
         }
     }

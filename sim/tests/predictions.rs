@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use pangea_core::partition::Partitions;
 use pangea_core::protocol::{Message as _, Protocol};
 use pangea_core::time::Span;
 use pangea_core::txn::Registry;
 use pangea_core::workload::{self, Workload};
+use pangea_protocols::calvin::{self, Calvin};
 use pangea_protocols::minerva::{Message, Minerva, Options};
 use pangea_sim::predict::costs::kinds;
 use pangea_sim::predict::{
@@ -33,6 +35,7 @@ fn settings(replicas: usize, clients: usize, cores: Cores) -> Settings {
     Settings {
         seed: 7,
         regions: (0..replicas).map(|region| format!("region-{region}")).collect(),
+        partitions: Partitions::default(),
         one_way: (0..replicas).map(|a| (0..replicas).map(|b| one_way(a, b)).collect()).collect(),
         bandwidth_bits: None,
         clients,
@@ -148,7 +151,7 @@ fn a_lost_region_stops_its_own_clients_alone_and_nothing_acknowledged_is_gone() 
         let loss = Some(Loss { region, at: Span::from_ms(1_000) });
         let lossy = run(&Settings { loss, ..whole.clone() }, &costs);
         let survived = lossy.survived.as_ref().unwrap();
-        assert_eq!(survived.wrong, None, "{lossy:?}");
+        assert_eq!((&survived.wrong, survived.lost_txns), (&None, 0), "{lossy:?}");
         assert!(region.is_none_or(|it| survived.region == format!("region-{it}")));
         assert!(region.is_some() || survived.was_coordinator, "{survived:?}");
         for at in 0..3 {
@@ -161,6 +164,75 @@ fn a_lost_region_stops_its_own_clients_alone_and_nothing_acknowledged_is_gone() 
         }
         assert_ne!(lossy.coordinator.as_ref(), Some(&survived.region));
     }
+}
+
+/// Costs of Calvin where little is busy.
+fn of_calvin() -> Costs {
+    let costs = costs(5.0, 20.0);
+    let line = |kind: &'static str| (kind.to_owned(), costs.lines["turn"]);
+    Costs { lines: kinds(calvin::Message::KINDS).map(line).collect(), ..costs }
+}
+
+/// What a master had answered and nobody else had is lost with it, and nothing else is.
+#[test]
+fn what_is_lost_with_a_master_is_counted_and_the_others_are_equal() {
+    let whole = Settings { duration: Span::from_ms(6_000), ..settings(3, 30, Cores::Each(8)) };
+    let loaded = Loaded::new::<<Calvin as Protocol>::Header>(&whole.workload, &whole.registry);
+    let (costs, loaded) = (of_calvin(), loaded.unwrap());
+    let survived = |replication, region| {
+        let loss = Some(Loss { region: Some(region), at: Span::from_ms(1_000) });
+        let options = calvin::Options { replication, ..calvin::Options::default() };
+        let settings = Settings { loss, ..whole.clone() };
+        let prediction = predict::<Calvin>(&settings, &options, &costs, &loaded).unwrap();
+        let survived = prediction.survived.expect("a region was lost");
+        assert_eq!(survived.wrong, None, "{replication:?} {region}");
+        survived.lost_txns
+    };
+    let of_master = survived(calvin::Replication::Asynchronous, 0);
+    assert!((1..200).contains(&of_master), "some round trips' worth: {of_master}");
+    assert_eq!(survived(calvin::Replication::Asynchronous, 2), 0);
+    assert_eq!(survived(calvin::Replication::Synchronous, 0), 0);
+}
+
+/// Calvin's microbenchmark in so many regions of so many nodes, with so many of 100 transactions on
+/// two of them.
+fn divided(regions: usize, shards: u16, remote: u32) -> Prediction {
+    let sizes = workload::Settings {
+        shards: shards.into(),
+        rows: 2_000,
+        hot: 1_000,
+        remote,
+        ..workload::Settings::default()
+    };
+    let workload = Workload::named("calvin-micro", &sizes).unwrap();
+    let partitions = workload.partitions(shards);
+    let clients = 600 * regions * usize::from(shards);
+    let settings = settings(regions, clients, Cores::Each(1));
+    let settings = Settings { partitions, workload, ..settings };
+    let kinds = kinds(calvin::Message::KINDS);
+    let line = costs(5.0, 300.0).lines["work_order"];
+    let other = costs(5.0, 0.0).lines["turn"];
+    let line =
+        |kind: &'static str| (kind.to_owned(), if kind == "work_order" { line } else { other });
+    let costs = Costs { lines: kinds.map(line).collect(), ..costs(5.0, 0.0) };
+    let loaded =
+        Loaded::new::<<Calvin as Protocol>::Header>(&settings.workload, &settings.registry);
+    let options = calvin::Options::default();
+    predict::<Calvin>(&settings, &options, &costs, &loaded.unwrap()).unwrap()
+}
+
+#[test]
+fn nodes_that_share_the_tables_share_the_work() {
+    let [one, four] = [1, 4].map(|shards| divided(1, shards, 0).throughput_per_sec);
+    assert!((3.0..4.5).contains(&(four / one)), "{one} {four}");
+    let distributed = divided(1, 4, 100);
+    assert!(distributed.throughput_per_sec < four * 0.8, "{distributed:?}");
+    assert_eq!((distributed.replicas, distributed.partitions), (1, 4));
+    assert!(distributed.wan_bytes_per_txn < 1.0, "one region alone: {distributed:?}");
+    let regions = divided(3, 2, 10);
+    assert_eq!(regions.regions.len(), 3);
+    assert!(regions.wan_bytes_per_txn > 30.0, "{regions:?}");
+    assert!(regions.servers[0].region.contains('.'), "a node's place: {regions:?}");
 }
 
 /// A file, and what is said of it after a change.

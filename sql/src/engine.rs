@@ -14,6 +14,7 @@ use pangea_core::store::{Header, Store};
 use pangea_core::topology::Topology;
 use pangea_core::txn::{Outcome, Program, Registry};
 
+use crate::elsewhere::Beyond;
 use crate::history::History;
 
 /// A node, seen from a session. Cheap to clone.
@@ -47,6 +48,16 @@ pub trait Engine: Clone + Send + Sync + 'static {
     /// Waits for a published version that holds everything acknowledged anywhere before the call.
     fn fresh(&self) -> impl Future<Output = Result<SnapshotVersion, Unavailable>> + Send;
 
+    /// The rows of a version that are on other nodes, kept there for as long as this is; nothing
+    /// where all rows are here. The caller keeps the version here.
+    fn beyond(
+        &self,
+        at: SnapshotVersion,
+    ) -> impl Future<Output = Result<Option<Beyond>, Unavailable>> + Send {
+        let _ = at;
+        async { Ok(None) }
+    }
+
     /// What the node's protocol says of itself.
     fn status(&self) -> impl Future<Output = Result<Status, Unavailable>> + Send;
 
@@ -73,8 +84,8 @@ pub trait Engine: Clone + Send + Sync + 'static {
         None
     }
 
-    /// Why the node takes no clients yet, in words, where it has not yet all that it should have.
-    fn rejoining(&self) -> Option<String> {
+    /// Why the node takes no sessions, in words: it has not yet all that it should have.
+    fn closed_to_sessions(&self) -> Option<String> {
         None
     }
 

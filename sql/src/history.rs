@@ -84,10 +84,8 @@ impl<H: Header> History<H> {
             return;
         }
         let mut moments = self.moments();
-        if moments.front().is_some_and(|first| first.pin.is_lost()) {
-            // The store was filled anew: what was before is not in it.
-            moments.clear();
-        }
+        // The store was filled anew, or went back: what was before, or after that, is not in it.
+        moments.retain(|moment| !moment.pin.is_lost());
         let (superseded, deletions) = (store.superseded(), store.deletions());
         let is_new = |last: &Moment<H>| last.at < now && last.pin.version() < store.published();
         if moments.back().is_none_or(is_new) {

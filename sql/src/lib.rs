@@ -4,6 +4,7 @@ mod authorization;
 pub mod catalog;
 mod conflict;
 mod copy;
+pub mod elsewhere;
 pub mod engine;
 pub mod error;
 mod exec;
@@ -39,12 +40,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use pangea_core::txn::Procedure;
 
+use pangea_core::ids::TableId;
+
 pub use held::RESULTS_BYTES_DEFAULT;
 use held::Results;
 pub use insight::activity::Signals;
 use plan::cache::PlanCache;
 pub use plan::{Origin, OutputColumn};
 pub use statement::STATEMENT;
+
+/// What sessions keep of tables and sequences. Each node has all of it, also where tables are
+/// divided.
+pub const SYSTEM_TABLES: [TableId; 2] = [catalog::CATALOG, catalog::sequence::SEQUENCES];
 
 /// What all sessions of a node share.
 #[derive(Debug, Default)]

@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::ids::{ProcedureId, TableId};
+use crate::ids::{ProcedureId, SnapshotVersion, TableId};
 use crate::store::{Header, Store, Warmer};
 use crate::txn::{Abort, Context, Footprint, Registry, SqlState, Stop};
 
@@ -56,8 +56,14 @@ pub(super) fn hint(
 }
 
 /// Fetches from memory what a procedure says that it will look up.
-pub(super) fn warm<H: Header>(registry: &Registry, id: ProcedureId, args: &[u8], store: &Store<H>) {
-    let mut warmer = Warmer::new(store);
+pub(super) fn warm<H: Header>(
+    registry: &Registry,
+    id: ProcedureId,
+    args: &[u8],
+    store: &Store<H>,
+    at: SnapshotVersion,
+) {
+    let mut warmer = Warmer::new(store, at);
     gather(registry, id, args, &mut warmer, |_| {});
     warmer.fetch();
 }

@@ -66,7 +66,7 @@ pub fn run<H: Header>(
     let base = Base { store, at, overlay };
     match program {
         Program::Call { procedure, args } => {
-            warm(registry, *procedure, args, store);
+            warm(registry, *procedure, args, store, at);
             let mut observed = Observed::new(base);
             let result = match call(registry, *procedure, args, &mut observed) {
                 Ok(result) => Ok(result),
@@ -81,7 +81,7 @@ pub fn run<H: Header>(
                 }
             }
         }
-        Program::Certified(Certified { reads, writes }) => {
+        Program::Certified(Certified { reads, writes, .. }) => {
             let change = first_change(reads, &base);
             let result = change.map_or(Ok(Vec::new()), |change| Err(change.into_abort()));
             let writes = if result.is_ok() { writes.clone() } else { Vec::new() };
@@ -102,13 +102,13 @@ pub fn probe<H: Header>(
 ) -> Footprint {
     match program {
         Program::Call { procedure, args } => {
-            warm(registry, *procedure, args, store);
+            warm(registry, *procedure, args, store, at);
             let mut observed = Observed::new(Base { store, at, overlay });
             // The result is not wanted: the program will be run at its place.
             let _result = call(registry, *procedure, args, &mut observed);
             Footprint::of_run(&observed.reads, &observed.writes.take())
         }
-        Program::Certified(Certified { reads, writes }) => Footprint::of_run(reads, writes),
+        Program::Certified(Certified { reads, writes, .. }) => Footprint::of_run(reads, writes),
     }
 }
 
@@ -188,7 +188,7 @@ impl<H: Header> Current for Base<'_, H> {
             let seen = Seen::local(txn, value.is_some());
             return Standing { seen, writer: Some(txn), is_as_executed: true };
         }
-        let found = self.store.read(table, key, self.at).filter(|found| found.value.is_some());
+        let found = self.store.head(table, key, self.at).filter(|found| found.value.is_some());
         found.map_or(Standing::ABSENT, |found| Standing::of(&found))
     }
 
@@ -312,7 +312,7 @@ impl<H: Header> Context for Observed<'_, H> {
     }
 
     fn fetch(&mut self, rows: &[(TableId, Key)]) {
-        self.base.store.warm(rows.iter().map(|(table, key)| (*table, key)));
+        self.base.store.warm_at(self.base.at, rows.iter().map(|(table, key)| (*table, key)));
     }
 }
 

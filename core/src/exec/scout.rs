@@ -107,6 +107,9 @@ impl Wanted {
     /// What a store has of it at `at`.
     pub fn look<H: Header>(&self, store: &Store<H>, at: SnapshotVersion) -> Found {
         let mut found = Found::default();
+        if store.has_cold() {
+            store.warm_at(at, self.points.iter().map(|(table, key)| (*table, key)));
+        }
         for (table, key) in &self.points {
             let value = store.read(*table, key, at).and_then(|version| version.value);
             found.rows.extend(value.map(|value| row(*table, key, value)));

@@ -53,7 +53,7 @@ pub fn check_size(reads: &ReadSet, writes: &[Write]) -> Result<(), Abort> {
 /// When it is not.
 pub fn check_program(program: &Program) -> Result<(), Abort> {
     let args = match program {
-        Program::Certified(Certified { reads, writes }) => return check_size(reads, writes),
+        Program::Certified(Certified { reads, writes, .. }) => return check_size(reads, writes),
         Program::Call { args, .. } => args,
     };
     if args.len() <= ARGS_BYTES_MAX {

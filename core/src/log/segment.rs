@@ -16,7 +16,9 @@ use crate::ids::LogPosition;
 /// | 1 | |
 /// | 2 | Minerva's batches do not repeat values that a call was given |
 /// | 3 | footprints say of a row that is written and not read that it is so |
-pub const SEGMENT_FORMAT: u16 = 3;
+/// | 4 | Calvin's cuts name the reign that they are of, and may be fixed before they are decided |
+/// | 5 | cuts say whose turn it is to stand still for a checkpoint |
+pub const SEGMENT_FORMAT: u16 = 5;
 
 /// The bytes of a segment before its first frame.
 pub const SEGMENT_HEADER_LEN: usize = 32;

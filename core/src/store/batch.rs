@@ -13,7 +13,8 @@
 use std::borrow::Borrow;
 
 use super::garbage::Garbage;
-use super::table::{HASH_SHARDS, Table};
+use super::point::Over;
+use super::table::{HASH_SHARDS, Left, Table};
 use super::{Header, Store, Version, lock};
 use crate::hash::hash_bytes;
 use crate::ids::{SnapshotVersion, TableId};
@@ -102,13 +103,16 @@ impl<H: Header> Store<H> {
         let mut new_keys = Vec::with_capacity(writes.len());
         let mut garbage = Vec::with_capacity(writes.len());
         let mut deletions = 0;
+        let mut over = self.overwriting.over();
         for (hash, id, key, version) in writes {
             deletions += usize::from(version.value.is_none());
-            let left = self.tables.table_to_write(id).put(hash, key.borrow(), version);
+            let table = self.tables.table_to_write(id);
+            let left = table.put(hash, key.borrow(), version, over.as_mut());
+            self.note_left(left, over.as_mut(), (id, hash, key.borrow()));
             if left.is_new {
                 new_keys.push((id, key.borrow().clone()));
             }
-            if left.is_garbage {
+            if self.is_garbage(left) {
                 garbage.push(Garbage { table: id, hash, key: key.into() });
             }
         }
@@ -119,6 +123,31 @@ impl<H: Header> Store<H> {
         if !garbage.is_empty() {
             self.garbage.push(version, garbage);
         }
+    }
+
+    /// Tells the cold store what a write has to do with it.
+    #[inline]
+    fn note_left(
+        &self,
+        left: Left,
+        over: Option<&mut Over>,
+        (table, hash, key): (TableId, u64, &Key),
+    ) {
+        let Some(tier) = &self.tier else { return };
+        if left.was_cold {
+            tier.on_warm(table, hash);
+        }
+        if let Some(over) = over {
+            tier.on_gone(table, key, over.copied.drain(..));
+        }
+    }
+
+    /// Whether a key has to be looked at when every reader sees what was written to it. A value can
+    /// be put away only where there is no older one beside it, so that one must not wait for the
+    /// next write where there is a limit on memory.
+    #[inline]
+    fn is_garbage(&self, left: Left) -> bool {
+        left.is_garbage || left.is_superseding && self.tier.is_some()
     }
 
     /// Lets new keys wait for their place in the order.
@@ -144,11 +173,13 @@ impl<H: Header> Store<H> {
         }
         let hash = hash_bytes(&key);
         let table = self.tables.table_to_write(id);
-        let left = table.put(hash, &key, version);
+        let mut over = self.overwriting.over();
+        let left = table.put(hash, &key, version, over.as_mut());
+        self.note_left(left, over.as_mut(), (id, hash, &key));
         if left.is_new {
             table.order.add([key.clone()]);
         }
-        left.is_garbage.then_some(Garbage { table: id, hash, key })
+        self.is_garbage(left).then_some(Garbage { table: id, hash, key })
     }
 }
 

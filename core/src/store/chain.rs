@@ -2,8 +2,10 @@
 
 use std::collections::VecDeque;
 
+use super::point::Kept;
 use super::{Header, Version};
 use crate::ids::SnapshotVersion;
+use crate::value::Value;
 
 /// One or more versions of a key. The newest is held in place, because most keys have no other.
 #[derive(Debug)]
@@ -27,6 +29,8 @@ pub(super) enum Pushed {
     Superseded,
     /// The newest version had the same number, and its value of this many bytes is gone.
     Replaced { value_bytes: usize },
+    /// The newest version became an older one, in the place of others, which took so many bytes.
+    Overwrote { bytes: usize },
 }
 
 /// What [`Chain::truncate`] took away, so that the caller can free it where nobody waits.
@@ -46,12 +50,20 @@ impl<H: Header> Truncated<H> {
 
     /// How many versions went.
     pub(super) fn len(&self) -> usize {
-        self.versions().count()
+        self.oldest.len() + self.all.as_ref().map_or(0, |older| older.rest.len() + 1)
+    }
+
+    /// Those of which the cold store has a copy.
+    pub(super) fn copied(&self) -> impl Iterator<Item = SnapshotVersion> {
+        self.versions().filter(|it| it.has_copy()).map(|it| it.version)
     }
 
     /// An estimate of the memory that they took.
     pub(super) fn bytes(&self) -> usize {
-        self.versions().map(Version::older_bytes).sum()
+        let all = self.all.as_ref().map_or(0, |older| {
+            older.newest.older_bytes() + older.rest.iter().map(Version::older_bytes).sum::<usize>()
+        });
+        all + self.oldest.iter().map(Version::older_bytes).sum::<usize>()
     }
 }
 
@@ -83,7 +95,20 @@ impl<H: Header> Chain<H> {
         older.rest.get(seen.checked_sub(1)?)
     }
 
+    /// The version with this number.
+    pub(super) fn version(&self, number: SnapshotVersion) -> Option<&Version<H>> {
+        self.visible(number).filter(|found| found.version == number)
+    }
+
+    /// Puts another value, or a mark, in the place of that of the newest version.
+    pub(super) fn replace_value(&mut self, value: Value) {
+        assert!(self.newest.value.is_some(), "a deletion has no value");
+        self.newest.value = Some(value);
+    }
+
     /// Adds a version, which replaces the newest if it has the same number.
+    #[expect(clippy::inline_always, reason = "a call would copy the version once more, each time")]
+    #[inline(always)]
     pub(super) fn push(&mut self, version: Version<H>) -> Pushed {
         let newest = self.newest.version;
         assert!(newest <= version.version, "{newest} was written before {}", version.version);
@@ -98,8 +123,85 @@ impl<H: Header> Chain<H> {
         Pushed::Superseded
     }
 
-    /// Takes away the versions that no reader at `floor` or later sees.
-    pub(super) fn truncate(&mut self, floor: SnapshotVersion) -> Truncated<H> {
+    /// Adds a version as [`Chain::push`] does, in the place of what is not needed. Of what goes,
+    /// notes in `copied` those of which the cold store has a copy.
+    #[inline(never)]
+    pub(super) fn overwrite(
+        &mut self,
+        version: Version<H>,
+        kept: Kept,
+        copied: &mut Vec<SnapshotVersion>,
+    ) -> Pushed {
+        let before = self.newest.version;
+        if before > kept.floor || before == version.version {
+            return self.push(version);
+        }
+        let Some(older) = self.older.as_deref_mut() else { return self.push(version) };
+        assert!(before < version.version, "{before} was written before {}", version.version);
+        let newest = std::mem::replace(&mut self.newest, version);
+        older.rest.push_back(std::mem::replace(&mut older.newest, newest));
+        // Of all these a reader at the point alone may need one.
+        let seen = match kept.point {
+            Some(point) if before > point => {
+                older.rest.partition_point(|version| version.version <= point)
+            }
+            _ => 0,
+        };
+        let stays = seen.checked_sub(1);
+        let mut bytes = 0;
+        let (mut at, rest) = (0, &mut older.rest);
+        rest.retain(|version| {
+            let is_needed = Some(at) == stays;
+            at += 1;
+            if !is_needed {
+                bytes += version.older_bytes();
+                copied.extend(version.has_copy().then_some(version.version));
+            }
+            is_needed
+        });
+        Pushed::Overwrote { bytes }
+    }
+
+    /// Whether there is more than the newest version, the one before it, and one that is kept for
+    /// the point.
+    pub(super) fn has_more(&self, kept: Kept) -> bool {
+        let Some(older) = self.older.as_deref() else { return false };
+        let of_point = |version: &Version<H>| Some(version.version) <= kept.point;
+        older.rest.len() > usize::from(older.rest.front().is_some_and(of_point))
+    }
+
+    /// Takes away the versions that no reader at the floor or later sees, and none at the point.
+    pub(super) fn truncate(&mut self, kept: Kept) -> Truncated<H> {
+        match kept.point {
+            Some(point) if self.newest.version > point => self.truncate_around(kept.floor, point),
+            _ => self.truncate_to(kept.floor),
+        }
+    }
+
+    fn truncate_around(&mut self, floor: SnapshotVersion, point: SnapshotVersion) -> Truncated<H> {
+        let Some(older) = self.older.take() else {
+            return Truncated { all: None, oldest: Vec::new() };
+        };
+        let Older { newest, rest } = *older;
+        let mut kept = VecDeque::new();
+        let mut oldest = Vec::new();
+        let mut next = self.newest.version;
+        // Newest first: a version is seen until the next one.
+        for version in std::iter::once(newest).chain(rest.into_iter().rev()) {
+            let number = version.version;
+            let is_seen = next > floor || (number <= point && next > point);
+            if is_seen {
+                kept.push_front(version)
+            } else {
+                oldest.push(version)
+            }
+            next = number;
+        }
+        self.older = kept.pop_back().map(|newest| Box::new(Older { newest, rest: kept }));
+        Truncated { all: None, oldest }
+    }
+
+    fn truncate_to(&mut self, floor: SnapshotVersion) -> Truncated<H> {
         if self.newest.version <= floor {
             return Truncated { all: self.older.take(), oldest: Vec::new() };
         }
@@ -112,6 +214,31 @@ impl<H: Header> Chain<H> {
             older.rest.partition_point(|version| version.version <= floor).saturating_sub(1)
         };
         Truncated { all: None, oldest: older.rest.drain(..gone).collect() }
+    }
+
+    /// Takes away the versions after this one, and returns an estimate of the memory that they
+    /// took, and of which of them the cold store has a copy. If there are no others, the oldest of
+    /// them stays, for the caller to take away.
+    pub(super) fn retreat_to(&mut self, version: SnapshotVersion) -> (usize, Vec<SnapshotVersion>) {
+        let (mut bytes, mut copied) = (0, Vec::new());
+        while self.newest.version > version {
+            if self.newest.has_copy() {
+                copied.push(self.newest.version);
+            }
+            let Some(mut older) = self.older.take() else {
+                return (bytes + self.newest.value_bytes(), copied);
+            };
+            let before = match older.rest.pop_back() {
+                Some(next) => {
+                    let before = std::mem::replace(&mut older.newest, next);
+                    self.older = Some(older);
+                    before
+                }
+                None => older.newest,
+            };
+            bytes += std::mem::replace(&mut self.newest, before).older_bytes();
+        }
+        (bytes, copied)
     }
 
     /// Whether all that is left is a deletion that every reader at `floor` or later sees.
@@ -148,8 +275,84 @@ mod tests {
         for (floor, gone) in [(1, 0), (2, 0), (4, 0), (5, 1), (8, 1), (9, 2), (10, 2)] {
             let mut chain = chain(&[2, 5, 9]);
             let before = chain.visible(SnapshotVersion(floor)).cloned();
-            assert_eq!(chain.truncate(SnapshotVersion(floor)).len(), gone, "floor {floor}");
+            let kept = Kept { floor: SnapshotVersion(floor), point: None };
+            assert_eq!(chain.truncate(kept).len(), gone, "floor {floor}");
             assert_eq!(chain.visible(SnapshotVersion(floor)).cloned(), before);
+        }
+    }
+
+    #[test]
+    fn an_overwritten_chain_has_two_versions_and_one_for_the_point() {
+        let numbers = |chain: &Chain<TestHeader>| -> Vec<u64> {
+            let seen = (0..=20).filter_map(|at| chain.visible(SnapshotVersion(at)));
+            let mut all: Vec<u64> = seen.map(|version| version.version.0).collect();
+            all.dedup();
+            all
+        };
+        let kept = |floor, point: Option<u64>| Kept {
+            floor: SnapshotVersion(floor),
+            point: point.map(SnapshotVersion),
+        };
+        let put = |chain: &mut Chain<TestHeader>, number, kept| {
+            chain.overwrite(version(number, Some(b"v")), kept, &mut Vec::new())
+        };
+        let mut chain = chain(&[2]);
+        assert_eq!(put(&mut chain, 3, kept(2, None)), Pushed::Superseded);
+        assert!(matches!(put(&mut chain, 4, kept(3, None)), Pushed::Overwrote { .. }));
+        assert_eq!(numbers(&chain), [3, 4]);
+        // A reader at 3 is pinned.
+        assert_eq!(put(&mut chain, 5, kept(3, None)), Pushed::Superseded);
+        assert_eq!(numbers(&chain), [3, 4, 5]);
+        assert!(chain.has_more(kept(3, None)));
+        // It is gone, and 5 is a point.
+        for number in 6..10 {
+            put(&mut chain, number, kept(number - 1, Some(5)));
+            assert!(!chain.has_more(kept(number - 1, Some(5))));
+        }
+        assert_eq!(numbers(&chain), [5, 8, 9]);
+        assert_eq!(chain.truncate(kept(9, Some(5))).len(), 1);
+        assert_eq!(numbers(&chain), [5, 9]);
+        assert_eq!(chain.truncate(kept(9, None)).len(), 1);
+        assert_eq!(numbers(&chain), [9]);
+    }
+
+    proptest::proptest! {
+        /// Whatever is written under whatever floors and points: who reads at a floor or later, or
+        /// at the point, sees what it saw.
+        #[test]
+        fn what_is_kept_is_seen(
+            steps in proptest::collection::vec((1_u64..4, 0_u64..6, 0_u64..9, 0_u8..3), 1..40)
+        ) {
+            let mut all = vec![1];
+            let mut chain = chain(&[1]);
+            let (mut floor, mut point) = (1, None);
+            for (further, up, place, what) in steps {
+                let last = *all.last().unwrap();
+                floor = (floor + up).min(last);
+                if what == 2 {
+                    // A point is at the floor or later when it is chosen, and stays.
+                    point = match point {
+                        None => Some(floor + place % (last - floor + 1)),
+                        Some(_) => None,
+                    };
+                }
+                let kept = Kept {
+                    floor: SnapshotVersion(floor),
+                    point: point.map(SnapshotVersion),
+                };
+                if what == 0 {
+                    chain.truncate(kept);
+                } else {
+                    all.push(last + further);
+                    let version = version(last + further, Some(b"v"));
+                    chain.overwrite(version, kept, &mut Vec::new());
+                }
+                for at in (floor..=last + further).chain(point) {
+                    let seen = chain.visible(SnapshotVersion(at)).map(|it| it.version.0);
+                    let expected = all.iter().rev().find(|number| **number <= at).copied();
+                    proptest::prop_assert_eq!(seen, expected, "at {}", at);
+                }
+            }
         }
     }
 

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
+use super::point::Kept;
 use super::warm::WARM_GROUP;
 use super::{Header, Store, lock};
 use crate::ids::{SnapshotVersion, TableId};
@@ -94,7 +95,8 @@ impl<H: Header> Store<H> {
     /// call, so that a caller can spread the work over its idle moments.
     pub fn reclaim_at_most(&self, floor: SnapshotVersion, mut keys: usize) -> usize {
         let floor = self.close_below(floor);
-        let mut reclaimed = 0;
+        let kept = Kept { floor, point: self.overwriting.point() };
+        let (mut reclaimed, tier) = (0, self.tier.as_deref());
         while keys > 0 {
             let taken = self.garbage.take(floor, keys.min(TAKEN_MAX));
             if taken.is_empty() {
@@ -104,8 +106,8 @@ impl<H: Header> Store<H> {
             for group in taken.chunks(WARM_GROUP) {
                 self.warm_hashed(group.iter().map(|it| (it.table, it.hash, &it.key)));
                 for Garbage { table, hash, key } in group {
-                    let table = self.tables.table(*table).expect("a key's table is there");
-                    reclaimed += table.reclaim(*hash, key, floor);
+                    let rows = self.tables.table(*table).expect("a key's table is there");
+                    reclaimed += rows.reclaim((*table, *hash, key), kept, tier);
                 }
             }
         }

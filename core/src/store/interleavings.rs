@@ -121,6 +121,56 @@ fn store_of(keys: impl IntoIterator<Item = u8>) -> Arc<TestStore> {
     store
 }
 
+/// Keys are overwritten in place while a checkpoint reads its point and readers read what is new.
+#[test]
+fn readers_and_a_checkpoint_see_what_is_theirs_while_it_is_overwritten() {
+    explore(|| {
+        let store = store_of([10, 20]);
+        let checkpoint = Arc::new(std::sync::Mutex::new(None));
+        let writer = {
+            let (store, checkpoint) = (store.clone(), checkpoint.clone());
+            thread::spawn(move || {
+                for at in 2..=5 {
+                    store.overwrite(SnapshotVersion(at - 1));
+                    if at == 3 {
+                        let pin = store.pin_checkpoint(SnapshotVersion(2)).unwrap();
+                        *checkpoint.lock().unwrap() = Some(pin);
+                    }
+                    put(&store, at, 10);
+                    publish(&store, at);
+                }
+            })
+        };
+        let reader = {
+            let store = store.clone();
+            thread::spawn(move || {
+                let pin = store.pin();
+                let at = pin.version();
+                for _ in 0..2 {
+                    assert_eq!(scan(&store, at, Direction::Forward), [(10, at.0 as u8), (20, 1)]);
+                }
+            })
+        };
+        let end = {
+            let (store, checkpoint) = (store.clone(), checkpoint.clone());
+            thread::spawn(move || {
+                let pin = checkpoint.lock().unwrap().take();
+                let Some(pin) = pin else { return };
+                let at = pin.version();
+                assert_eq!(scan(&store, at, Direction::Forward), [(10, 2), (20, 1)]);
+                pin.end();
+            })
+        };
+        [writer, reader, end].into_iter().for_each(|thread| thread.join().unwrap());
+        let left = checkpoint.lock().unwrap().take();
+        if let Some(pin) = left {
+            assert_eq!(scan(&store, pin.version(), Direction::Forward), [(10, 2), (20, 1)]);
+            pin.end();
+        }
+        assert_eq!(scan(&store, SnapshotVersion(5), Direction::Forward), [(10, 5), (20, 1)]);
+    });
+}
+
 #[test]
 fn a_reader_sees_all_of_the_version_that_is_published_and_nothing_of_the_next() {
     explore(|| {

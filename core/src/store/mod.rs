@@ -21,8 +21,13 @@
 //! | `batch` | many writes at once, on every core |
 //! | `pins` | which versions readers need |
 //! | `garbage` | taking away what no reader needs |
+//! | `point` | overwriting what no reader needs, and what a checkpoint keeps meanwhile |
 //! | `sweep` | a whole table in no order, by several threads |
 //! | `warm` | fetching many rows from memory side by side |
+//! | `cold` | values that are not in memory |
+//! | `cold_mark` | what is in their places |
+//! | `cold_map` | which rows these are, in few bytes |
+//! | `cold_memory` | a place for them that is in memory after all, for tests |
 //!
 //! # What a reader may rely on
 //!
@@ -40,6 +45,10 @@
 
 mod batch;
 mod chain;
+mod cold;
+mod cold_map;
+mod cold_mark;
+mod cold_memory;
 mod directory;
 mod garbage;
 #[cfg(feature = "shuttle")]
@@ -47,6 +56,7 @@ mod garbage;
 mod interleavings;
 mod order;
 mod pins;
+mod point;
 mod rows;
 mod search;
 mod sweep;
@@ -62,10 +72,14 @@ use std::sync::atomic::Ordering;
 
 use xxhash_rust::xxh3::Xxh3;
 
+use self::cold::Tier;
 use self::directory::Directory;
 use self::garbage::GarbageQueue;
 use self::pins::Pins;
+use self::point::Overwriting;
+use self::table::Table;
 use crate::codec::{DecodeError, Reader};
+use crate::hash::HashMap;
 use crate::ids::{SnapshotVersion, TableId, TxnId};
 use crate::key::{Direction, HashedKey, Key, KeyRange};
 use crate::planted::{Bug, is_planted};
@@ -74,6 +88,9 @@ use crate::sync::atomic::AtomicU64;
 use crate::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::value::Value;
 
+pub use self::cold::{Chosen, Cold, ColdCounts, Copied};
+pub use self::cold_map::ColdMap;
+pub use self::cold_memory::ColdMemory;
 pub use self::pins::{Pin, PinError};
 pub use self::sweep::Sweep;
 pub use self::warm::Warmer;
@@ -116,6 +133,11 @@ impl<H> Version<H> {
         self.value.as_ref().map_or(0, Value::heap_bytes)
     }
 
+    /// Whether the cold store has the value too, or alone.
+    fn has_copy(&self) -> bool {
+        self.value.as_ref().is_some_and(Value::has_copy)
+    }
+
     /// An estimate of the memory that the version takes when it is not its key's newest.
     fn older_bytes(&self) -> usize {
         size_of::<Self>() + self.value_bytes()
@@ -128,7 +150,23 @@ pub struct Store<H> {
     tables: Directory<H>,
     published: AtomicU64,
     pins: Mutex<Pins>,
+    /// How often what is pinned may have been lost: it was cleared, or went back.
+    losses: AtomicU64,
     garbage: GarbageQueue,
+    overwriting: Overwriting,
+    /// What keeps values that are not in memory, where there is a limit.
+    tier: Option<Box<Tier>>,
+}
+
+/// What a scan wants of the rows that it visits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Want {
+    /// Their values, which come back into memory.
+    Values,
+    /// Their values, which stay where they are.
+    Passing,
+    /// No values: marks will do.
+    Heads,
 }
 
 /// A scan takes this many rows from the index at first. Most scans of a transaction are short.
@@ -149,7 +187,10 @@ impl<H: Header> Store<H> {
             tables: Directory::new(),
             published: AtomicU64::new(0),
             pins: Mutex::default(),
+            losses: AtomicU64::new(0),
             garbage: GarbageQueue::default(),
+            overwriting: Overwriting::default(),
+            tier: None,
         }
     }
 
@@ -167,7 +208,43 @@ impl<H: Header> Store<H> {
         at: SnapshotVersion,
         look: impl FnOnce(&Version<H>) -> R,
     ) -> Option<R> {
-        self.tables.table(table)?.with_visible(&HashedKey::from(key), at, look)
+        self.see(table, &HashedKey::from(key), at, look)
+    }
+
+    /// Which version of a key a reader at `at` sees, a deletion too. Its value is not to be looked
+    /// at: it may not be in memory.
+    pub fn head(&self, table: TableId, key: &[u8], at: SnapshotVersion) -> Option<Version<H>> {
+        self.head_with(table, key, at, Version::clone)
+    }
+
+    /// Calls `look` with that version, as [`Store::read_with`] does.
+    #[inline]
+    pub fn head_with<R>(
+        &self,
+        table: TableId,
+        key: &[u8],
+        at: SnapshotVersion,
+        look: impl FnOnce(&Version<H>) -> R,
+    ) -> Option<R> {
+        self.tables.table(table)?.with_head(&HashedKey::from(key), at, look)
+    }
+
+    #[inline]
+    fn see<R>(
+        &self,
+        table: TableId,
+        key: &HashedKey,
+        at: SnapshotVersion,
+        look: impl FnOnce(&Version<H>) -> R,
+    ) -> Option<R> {
+        let rows = self.tables.table(table)?;
+        if !self.has_cold() {
+            return rows.with_head(key, at, look);
+        }
+        match rows.with_visible(key, at, look)? {
+            Ok(seen) => Some(seen),
+            Err((look, cold)) => self.see_cold(table, key, at, cold).as_ref().map(look),
+        }
     }
 
     /// The value of a key that a reader at `at` sees, and since which version it is there.
@@ -179,7 +256,7 @@ impl<H: Header> Store<H> {
         at: SnapshotVersion,
     ) -> Option<(SnapshotVersion, Value)> {
         let live = |found: &Version<H>| Some((found.version, found.value.clone()?));
-        self.tables.table(table)?.with_visible(key, at, live)?
+        self.see(table, key, at, live)?
     }
 
     /// The newest version of a key, published or not.
@@ -208,6 +285,40 @@ impl<H: Header> Store<H> {
         range: &KeyRange,
         direction: Direction,
         at: SnapshotVersion,
+        visit: impl FnMut(&Key, &Version<H>) -> ControlFlow<()>,
+    ) {
+        self.scan_for(Want::Values, table, (range, direction), at, visit);
+    }
+
+    /// Visits all of a table in order as [`Store::scan`] does, and brings nothing into memory.
+    pub fn scan_passing(
+        &self,
+        table: TableId,
+        range: &KeyRange,
+        at: SnapshotVersion,
+        visit: impl FnMut(&Key, &Version<H>) -> ControlFlow<()>,
+    ) {
+        self.scan_for(Want::Passing, table, (range, Direction::Forward), at, visit);
+    }
+
+    /// Visits a range in order as [`Store::scan`] does. Values are not to be looked at: they may
+    /// not be in memory.
+    pub fn scan_heads(
+        &self,
+        table: TableId,
+        range: &KeyRange,
+        at: SnapshotVersion,
+        visit: impl FnMut(&Key, &Version<H>) -> ControlFlow<()>,
+    ) {
+        self.scan_for(Want::Heads, table, (range, Direction::Forward), at, visit);
+    }
+
+    fn scan_for(
+        &self,
+        want: Want,
+        table: TableId,
+        (range, direction): (&KeyRange, Direction),
+        at: SnapshotVersion,
         mut visit: impl FnMut(&Key, &Version<H>) -> ControlFlow<()>,
     ) {
         if range.is_empty() {
@@ -232,13 +343,8 @@ impl<H: Header> Store<H> {
             if found.len() < rows || rows > SCAN_ROWS_FIRST {
                 self.warm(found.iter().map(|key| (id, key)));
             }
-            for key in &found {
-                let hashed = HashedKey::from(key.clone());
-                if let Some(version) = table.with_visible(&hashed, at, Version::clone)
-                    && visit(key, &version).is_break()
-                {
-                    return;
-                }
+            if self.visit_all(want, (id, table), &found, at, &mut visit).is_break() {
+                return;
             }
             let Some(last) = found.last().filter(|_| found.len() == rows).cloned() else { return };
             match direction {
@@ -248,6 +354,60 @@ impl<H: Header> Store<H> {
             found.clear();
             rows = (rows * 4).min(SCAN_ROWS_MAX);
         }
+    }
+
+    /// Visits what is seen of each of these keys.
+    fn visit_all(
+        &self,
+        want: Want,
+        (id, table): (TableId, &Table<H>),
+        keys: &[Key],
+        at: SnapshotVersion,
+        visit: &mut impl FnMut(&Key, &Version<H>) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        if want == Want::Heads || !self.has_cold() {
+            for key in keys {
+                let hashed = HashedKey::from(key.clone());
+                if let Some(version) = table.with_head(&hashed, at, Version::clone) {
+                    visit(key, &version)?;
+                }
+            }
+            return ControlFlow::Continue(());
+        }
+        self.visit_cold(want, (id, table), keys, at, visit)
+    }
+
+    /// Does the same where values may not be in memory.
+    fn visit_cold(
+        &self,
+        want: Want,
+        (id, table): (TableId, &Table<H>),
+        keys: &[Key],
+        at: SnapshotVersion,
+        visit: &mut impl FnMut(&Key, &Version<H>) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        let mut passing = HashMap::default();
+        if want == Want::Passing {
+            passing = self.passing_of((id, table), keys, at);
+        } else {
+            let keys: Vec<_> = keys.iter().map(|key| (id, key.clone())).collect();
+            self.fetch_for(&keys, at);
+        }
+        for key in keys {
+            let hashed = HashedKey::from(key.clone());
+            let version = match table.with_visible(&hashed, at, Version::clone) {
+                None => None,
+                Some(Ok(version)) => Some(version),
+                Some(Err((_, cold))) => match passing.remove(&(key, cold.version)) {
+                    Some(value) => Some(Version { value: Some(value), ..cold }),
+                    None => self.see_cold(id, &hashed, at, cold),
+                },
+            };
+            if let Some(version) = version {
+                visit(key, &version)?;
+            }
+        }
+        ControlFlow::Continue(())
     }
 
     /// Writes one version of a key. Writing the same version again replaces it.
@@ -295,7 +455,7 @@ impl<H: Header> Store<H> {
     pub fn digest(&self, at: SnapshotVersion) -> u64 {
         let mut hash = Xxh3::new();
         for table in self.table_ids() {
-            self.scan(table, &KeyRange::all(), Direction::Forward, at, |key, version| {
+            self.scan_passing(table, &KeyRange::all(), at, |key, version| {
                 if let Some(value) = &version.value {
                     hash.update(&table.0.to_le_bytes());
                     hash.update(&(key.len() as u64).to_le_bytes());

@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::garbage::Garbage;
 use super::{Header, Store, lock};
 use crate::ids::SnapshotVersion;
 use crate::planted::{Bug, is_planted};
@@ -13,10 +14,15 @@ use crate::planted::{Bug, is_planted};
 #[derive(Debug, Default)]
 pub(super) struct Pins {
     readers: BTreeMap<SnapshotVersion, usize>,
+    /// A version of which one reader, who does not count among those, sees all, and how many pins
+    /// it has.
+    point: Option<(SnapshotVersion, usize)>,
     /// Readers before this version may miss what they should see.
     reclaimed: SnapshotVersion,
     /// Grows when the store is cleared.
     generation: u64,
+    /// To which versions the store went back, one after the other.
+    retreats: Vec<SnapshotVersion>,
 }
 
 /// Keeps the versions that a reader at one snapshot version sees, until it is dropped.
@@ -25,6 +31,11 @@ pub struct Pin<H: Header> {
     store: Arc<Store<H>>,
     version: SnapshotVersion,
     generation: u64,
+    /// How often the store had gone back when it was taken.
+    line: usize,
+    /// And how often something pinned could have been lost.
+    losses: u64,
+    is_point: bool,
 }
 
 /// Why a version could not be pinned.
@@ -64,10 +75,31 @@ impl<H: Header> Pin<H> {
         &self.store
     }
 
-    /// Whether the store was cleared since: what was pinned is gone, and a reader must start again.
-    /// A reader that finds this false after its last read has read its snapshot.
+    pub(super) fn shared_store(&self) -> Arc<Store<H>> {
+        self.store.clone()
+    }
+
+    pub(super) fn is_point(&self) -> bool {
+        self.is_point
+    }
+
+    /// Whether the store was cleared since, or went back to before the version: what was pinned is
+    /// gone, and a reader must start again. A reader that finds this false after its last read has
+    /// read its snapshot.
     pub fn is_lost(&self) -> bool {
-        lock(&self.store.pins).generation != self.generation
+        // Before the rows change this does: who has read what was changed sees it.
+        self.store.losses.load(Ordering::Acquire) != self.losses
+            && self.is_lost_in(&lock(&self.store.pins))
+    }
+
+    fn is_lost_in(&self, pins: &Pins) -> bool {
+        pins.generation != self.generation
+            || pins.retreats[self.line..].iter().any(|upto| *upto < self.version)
+    }
+
+    /// Which line of versions it is of: see [`Store::line`].
+    pub fn line(&self) -> u64 {
+        self.line as u64
     }
 }
 
@@ -75,17 +107,30 @@ impl<H: Header> Clone for Pin<H> {
     fn clone(&self) -> Self {
         let mut pins = lock(&self.store.pins);
         // Of one that is lost, a lost one.
-        if pins.generation == self.generation {
-            *pins.readers.entry(self.version).or_default() += 1;
+        if !self.is_lost_in(&pins) {
+            match &mut pins.point {
+                Some((_, count)) if self.is_point => *count += 1,
+                _ => *pins.readers.entry(self.version).or_default() += 1,
+            }
         }
-        Self { store: self.store.clone(), version: self.version, generation: self.generation }
+        let Self { version, generation, line, losses, is_point, .. } = *self;
+        Self { store: self.store.clone(), version, generation, line, losses, is_point }
     }
 }
 
 impl<H: Header> Drop for Pin<H> {
     fn drop(&mut self) {
         let mut pins = lock(&self.store.pins);
-        if pins.generation != self.generation {
+        if self.is_lost_in(&pins) {
+            return;
+        }
+        if self.is_point {
+            let (_, count) = pins.point.as_mut().expect("it is this one");
+            *count -= 1;
+            if *count == 0 {
+                pins.point = None;
+                self.store.overwriting.set_point(None);
+            }
             return;
         }
         if let btree_map::Entry::Occupied(mut count) = pins.readers.entry(self.version) {
@@ -123,7 +168,40 @@ impl<H: Header> Store<H> {
 
     fn pin_in(self: &Arc<Self>, pins: &mut Pins, version: SnapshotVersion) -> Pin<H> {
         *pins.readers.entry(version).or_default() += 1;
-        Pin { store: self.clone(), version, generation: pins.generation }
+        let (generation, line) = (pins.generation, pins.retreats.len());
+        let losses = self.losses.load(Ordering::Relaxed);
+        Pin { store: self.clone(), version, generation, line, losses, is_point: false }
+    }
+
+    /// Pins a version for a checkpoint. Where writers overwrite, and no other checkpoint is being
+    /// written, it is a point: one version of each key is kept for it, and no others.
+    ///
+    /// # Errors
+    /// When the version is not published yet, or was reclaimed.
+    pub fn pin_checkpoint(self: &Arc<Self>, version: SnapshotVersion) -> Result<Pin<H>, PinError> {
+        let pin = self.pin_at(version)?;
+        let mut pins = lock(&self.pins);
+        if !self.overwrites() || pins.point.is_some() {
+            return Ok(pin);
+        }
+        pins.point = Some((version, 1));
+        self.overwriting.set_point(Some(version));
+        drop(pins);
+        let Pin { generation, line, losses, .. } = pin;
+        // The other pin ends after the point began.
+        drop(pin);
+        Ok(Pin { store: self.clone(), version, generation, line, losses, is_point: true })
+    }
+
+    /// Makes a version visible whose rows are all here, and not those of the versions before it
+    /// since the last: another replica's checkpoint, or one from a disk. Nobody is given those.
+    ///
+    /// # Panics
+    /// When a later version is visible.
+    pub fn publish_alone(&self, version: SnapshotVersion) {
+        let mut pins = lock(&self.pins);
+        pins.reclaimed = pins.reclaimed.max(version);
+        self.publish(version);
     }
 
     /// The oldest version that a reader may still use.
@@ -140,7 +218,8 @@ impl<H: Header> Store<H> {
     /// returns the oldest version that stays open.
     pub(super) fn close_below(&self, floor: SnapshotVersion) -> SnapshotVersion {
         let mut pins = lock(&self.pins);
-        let floor = match is_planted(Bug::ReclaimedBelowPin) {
+        let is_blind = is_planted(Bug::ReclaimedBelowPin) || is_planted(Bug::OverwrittenPinned);
+        let floor = match is_blind {
             true => floor.min(self.published()),
             false => floor.min(self.oldest_in(&pins)),
         };
@@ -149,15 +228,55 @@ impl<H: Header> Store<H> {
         floor
     }
 
+    /// Goes back to a published version: those after it are gone, as if they had never been
+    /// written. Nothing else may write meanwhile; pins of them are lost, see [`Pin::is_lost`].
+    ///
+    /// # Panics
+    /// When some of what a reader of the version would see was reclaimed.
+    pub fn retreat_to(&self, version: SnapshotVersion) {
+        // Before the rows change: whoever reads them meanwhile finds its pin lost.
+        {
+            let mut pins = lock(&self.pins);
+            assert!(pins.reclaimed <= version, "what is gone back to is all there");
+            pins.retreats.push(version);
+            self.losses.fetch_add(1, Ordering::Release);
+            pins.readers.retain(|pinned, _| *pinned <= version);
+            if pins.point.take_if(|(point, _)| *point > version).is_some() {
+                self.overwriting.set_point(None);
+            }
+            self.published.store(version.0.min(self.published().0), Ordering::Release);
+        }
+        for id in self.table_ids() {
+            let table = self.tables.table(id).expect("a table that is listed is there");
+            let tier = self.tier.as_deref().map(|tier| (id, tier));
+            for (at, hash, key) in table.retreat_to(version, tier) {
+                self.garbage.push(at, [Garbage { table: id, hash, key }]);
+            }
+        }
+        // Again, for those who began meanwhile to fetch what may be of before.
+        self.losses.fetch_add(1, Ordering::Release);
+    }
+
+    /// How often the store has gone back: versions of the same number are of the same contents only
+    /// where this is equal.
+    pub fn line(&self) -> u64 {
+        lock(&self.pins).retreats.len() as u64
+    }
+
     /// Removes everything: the store is as new. For a replica that takes another's checkpoint.
     /// Nothing else may write meanwhile; pins that readers hold are lost, see [`Pin::is_lost`].
     pub fn clear(&self) {
         // Pins are taken under this lock, so none can be of the old contents and the new
         // generation.
         let mut pins = lock(&self.pins);
-        *pins = Pins { generation: pins.generation + 1, ..Pins::default() };
+        let retreats = std::mem::take(&mut pins.retreats);
+        *pins = Pins { generation: pins.generation + 1, retreats, ..Pins::default() };
+        self.losses.fetch_add(1, Ordering::Release);
         self.published.store(0, Ordering::Release);
         self.tables.clear();
         self.garbage.clear();
+        self.tier.iter().for_each(|tier| tier.clear());
+        self.overwriting.clear();
+        self.losses.fetch_add(1, Ordering::Release);
     }
 }

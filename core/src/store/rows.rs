@@ -151,14 +151,20 @@ impl<R> Rows<R> {
         self.chunks.iter().flatten()
     }
 
+    /// Every row, to be changed.
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut R> {
+        self.chunks.iter_mut().flatten()
+    }
+
     /// How many rows there are.
     pub(super) fn len(&self) -> usize {
         let before = self.chunks.len().saturating_sub(1) * CHUNK_ROWS;
         before + self.chunks.last().map_or(0, Vec::len)
     }
 
+    /// The row with this number.
     #[inline]
-    fn row(&self, number: usize) -> &R {
+    pub(super) fn row(&self, number: usize) -> &R {
         &self.chunks[number / CHUNK_ROWS][number % CHUNK_ROWS]
     }
 

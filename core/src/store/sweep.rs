@@ -6,12 +6,17 @@
 //! place; those of a group are fetched side by side.
 
 use std::hint::black_box;
+use std::ops::ControlFlow;
 
 use super::table::{HASH_SHARDS, Table};
 use super::warm::WARM_GROUP;
-use super::{Header, Pin, Version, read};
+use super::{Header, Pin, Store, Version, Want, read};
 use crate::ids::{SnapshotVersion, TableId};
+use crate::key::Key;
 use crate::txn::Taken;
+
+/// So many values that are not in memory are fetched at a time.
+const PASSING_ROWS: usize = if cfg!(test) { 2 } else { 256 };
 
 /// A table as of one snapshot, in parts that can be read side by side.
 #[derive(Debug)]
@@ -50,8 +55,10 @@ impl<H: Header> Sweep<H> {
     /// # Panics
     /// When there is no such part.
     pub fn take(&self, part: usize, taken: &mut Taken) {
-        if let Some(table) = self.table() {
-            table.take_part(part, self.pin.version(), taken);
+        let Some(table) = self.table() else { return };
+        let cold = table.take_part(part, self.pin.version(), taken);
+        if !cold.is_empty() {
+            self.pin.store().take_passing(self.table, table, &cold, self.pin.version(), taken);
         }
     }
 
@@ -67,11 +74,17 @@ impl<H: Header> Table<H> {
         rows.iter().filter_map(|row| row.chain.visible(at)).filter(is_live).count()
     }
 
-    fn take_part(&self, part: usize, at: SnapshotVersion, taken: &mut Taken) {
+    /// Takes the rows of a part whose values are in memory, and returns the keys of the others.
+    fn take_part(&self, part: usize, at: SnapshotVersion, taken: &mut Taken) -> Vec<Key> {
         let rows = read(&self.shards[part].rows);
         taken.reserve(rows.len());
+        let mut cold = Vec::new();
         let mut live = rows.iter().filter_map(|row| {
             let value = row.chain.visible(at)?.value.as_ref()?;
+            if value.is_cold() {
+                cold.push(row.key.clone());
+                return None;
+            }
             Some((&row.key, value))
         });
         loop {
@@ -87,8 +100,30 @@ impl<H: Header> Table<H> {
             black_box(touched);
             group.iter().flatten().for_each(|(key, value)| taken.push(key, value));
             if group[WARM_GROUP - 1].is_none() {
-                return;
+                break;
             }
+        }
+        drop(live);
+        cold
+    }
+}
+
+impl<H: Header> Store<H> {
+    /// Takes rows whose values are not in memory. They stay where they are.
+    fn take_passing(
+        &self,
+        id: TableId,
+        table: &Table<H>,
+        keys: &[Key],
+        at: SnapshotVersion,
+        taken: &mut Taken,
+    ) {
+        let take = &mut |key: &Key, version: &Version<H>| {
+            version.value.iter().for_each(|value| taken.push(key, value));
+            ControlFlow::Continue(())
+        };
+        for keys in keys.chunks(PASSING_ROWS) {
+            let _ = self.visit_all(Want::Passing, (id, table), keys, at, take);
         }
     }
 }

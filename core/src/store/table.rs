@@ -36,12 +36,15 @@
 use std::sync::TryLockError;
 use std::sync::atomic::Ordering;
 
-use super::chain::{Chain, Pushed};
+use super::chain::{Chain, Pushed, Truncated};
+use super::cold::Tier;
+use super::cold_mark::is_cold;
 use super::order::OrderedIndex;
+use super::point::{Kept, Over};
 use super::rows::{Place, Rows};
 use super::{Header, Version, read, write};
 use crate::hash::hash_bytes;
-use crate::ids::SnapshotVersion;
+use crate::ids::{SnapshotVersion, TableId};
 use crate::key::{HashedKey, Key};
 use crate::pool::Sequential;
 use crate::sync::atomic::AtomicUsize;
@@ -71,7 +74,7 @@ pub(super) struct Shard<H> {
 impl<H> Shard<H> {
     /// Counts what the rows take more, and less. Only while they are locked for writing: nobody
     /// else changes it then, so that it takes no atomic step.
-    fn count_bytes(&self, more: usize, less: usize) {
+    pub(super) fn count_bytes(&self, more: usize, less: usize) {
         let bytes = self.bytes.load(Ordering::Relaxed) + more;
         self.bytes.store(bytes.wrapping_sub(less), Ordering::Relaxed);
     }
@@ -108,8 +111,13 @@ impl<H: Header> ShardRows<'_, H> {
 pub(super) struct Left {
     /// The key is new and must be put in order.
     pub is_new: bool,
-    /// There is something to reclaim once every reader sees the version.
+    /// There is something to reclaim once every reader sees the version, which the next write does
+    /// not overwrite.
     pub is_garbage: bool,
+    /// There is an older version.
+    pub is_superseding: bool,
+    /// What was its newest value is not in memory.
+    pub was_cold: bool,
 }
 
 impl<H: Header> Row<H> {
@@ -139,9 +147,10 @@ impl<H: Header> Table<H> {
         (hash >> 40) as usize % HASH_SHARDS
     }
 
-    /// Calls `look` with the newest version of a key that a reader at `at` sees.
+    /// Calls `look` with the newest version of a key that a reader at `at` sees. In the place of
+    /// the value there may be a mark.
     #[inline]
-    pub(super) fn with_visible<R>(
+    pub(super) fn with_head<R>(
         &self,
         key: &HashedKey,
         at: SnapshotVersion,
@@ -149,6 +158,37 @@ impl<H: Header> Table<H> {
     ) -> Option<R> {
         let rows = read(&self.shards[Self::shard_of(key.hash())].rows);
         rows.find(key.hash(), |row| row.key == *key.key())?.chain.visible(at).map(look)
+    }
+
+    /// Does the same for one who looks at the value: it counts as used. Where it is not in memory,
+    /// gives back `look` and the version, with a mark in the place of the value.
+    #[inline]
+    pub(super) fn with_visible<R, L: FnOnce(&Version<H>) -> R>(
+        &self,
+        key: &HashedKey,
+        at: SnapshotVersion,
+        look: L,
+    ) -> Option<Result<R, (L, Version<H>)>> {
+        let rows = read(&self.shards[Self::shard_of(key.hash())].rows);
+        let row = rows.find(key.hash(), |row| row.key == *key.key())?;
+        let version = row.chain.visible(at)?;
+        match &version.value {
+            Some(value) if value.is_cold() => return Some(Err((look, version.clone()))),
+            Some(value) => value.on_use(),
+            None => {}
+        }
+        Some(Ok(look(version)))
+    }
+
+    /// Calls `look` with the row of a key.
+    pub(super) fn with_row<R>(
+        &self,
+        hash: u64,
+        key: &Key,
+        look: impl FnOnce(&Row<H>) -> R,
+    ) -> Option<R> {
+        let rows = read(&self.shards[Self::shard_of(hash)].rows);
+        rows.find(hash, |row| row.key == *key).map(look)
     }
 
     /// The bytes of the shard that a hash belongs to: to have its cache line, without its lock.
@@ -165,8 +205,15 @@ impl<H: Header> Table<H> {
         }
     }
 
-    /// Writes a version. A new key is not in order yet.
-    pub(super) fn put(&self, hash: u64, key: &Key, version: Version<H>) -> Left {
+    /// Writes a version, and takes away what is not needed, where anything may go. A new key is not
+    /// in order yet.
+    pub(super) fn put(
+        &self,
+        hash: u64,
+        key: &Key,
+        version: Version<H>,
+        mut over: Option<&mut Over>,
+    ) -> Left {
         let shard = &self.shards[Self::shard_of(hash)];
         let is_deletion = version.value.is_none();
         let (value_bytes, older_bytes) = (version.value_bytes(), version.older_bytes());
@@ -175,31 +222,49 @@ impl<H: Header> Table<H> {
             let row = Row { key: key.clone(), chain: Chain::new(version) };
             shard.count_bytes(row.bytes() + value_bytes, 0);
             rows.insert_unique(hash, row);
-            return Left { is_new: true, is_garbage: is_deletion };
+            let (is_superseding, was_cold) = (false, false);
+            return Left { is_new: true, is_garbage: is_deletion, is_superseding, was_cold };
         };
-        let is_superseding = match row.chain.push(version) {
+        let was_cold = is_cold(row.chain.newest());
+        let pushed = match &mut over {
+            Some(Over { kept, copied }) => row.chain.overwrite(version, *kept, copied),
+            None => row.chain.push(version),
+        };
+        // What a write takes away need not be looked for.
+        let has_more = || over.is_none_or(|over| row.chain.has_more(over.kept));
+        let (is_superseding, is_more) = match pushed {
             Pushed::Superseded => {
                 shard.count_bytes(older_bytes, 0);
-                true
+                (true, has_more())
+            }
+            Pushed::Overwrote { bytes } => {
+                shard.count_bytes(older_bytes, bytes);
+                (true, has_more())
             }
             Pushed::Replaced { value_bytes: before } => {
                 shard.count_bytes(value_bytes, before);
-                false
+                (false, false)
             }
         };
-        Left { is_new: false, is_garbage: is_superseding || is_deletion }
+        let is_garbage = is_more || is_deletion;
+        Left { is_new: false, is_garbage, is_superseding, was_cold }
     }
 
-    /// Takes away what no reader at `floor` or later sees of a key, and returns how many versions
-    /// went.
-    pub(super) fn reclaim(&self, hash: u64, key: &Key, floor: SnapshotVersion) -> usize {
+    /// Takes away what is not needed of a key, and returns how many versions went. Of those that
+    /// the cold store has copies of, it is told.
+    pub(super) fn reclaim(
+        &self,
+        (id, hash, key): (TableId, u64, &Key),
+        kept: Kept,
+        tier: Option<&Tier>,
+    ) -> usize {
         let shard = &self.shards[Self::shard_of(hash)];
         let (truncated, is_gone) = {
             let mut rows = write(&shard.rows);
             let is = |row: &Row<H>| row.key == *key;
             let Some(row) = rows.find_mut(hash, is) else { return 0 };
-            let truncated = row.chain.truncate(floor);
-            let is_gone = row.chain.is_gone(floor);
+            let truncated = row.chain.truncate(kept);
+            let is_gone = row.chain.is_gone(kept.floor);
             let row_bytes = if is_gone { row.bytes() } else { 0 };
             if is_gone {
                 rows.remove(hash, is, |row| hash_bytes(&row.key));
@@ -212,8 +277,57 @@ impl<H: Header> Table<H> {
             self.order.settle(&Sequential);
             self.order.remove_unless(key, || self.contains(hash, key));
         }
+        if let Some(tier) = tier {
+            tell_gone(tier, (id, key), &truncated);
+        }
         // The values are freed when this returns: nobody waits for the shard meanwhile.
         truncated.len() + usize::from(is_gone)
+    }
+
+    /// Takes away all versions after this one. What the cold store has of them it is told, and
+    /// which rows are left with a mark. Returns the deletions that are newest again, which may have
+    /// been looked at when they were not, and so were not reclaimed.
+    pub(super) fn retreat_to(
+        &self,
+        version: SnapshotVersion,
+        tier: Option<(TableId, &Tier)>,
+    ) -> Vec<(SnapshotVersion, u64, Key)> {
+        self.order.settle(&Sequential);
+        let mut deletions = Vec::new();
+        for shard in &self.shards {
+            let mut gone = Vec::new();
+            {
+                let mut rows = write(&shard.rows);
+                let is_newer = |row: &&Row<H>| row.chain.newest().version > version;
+                let newer: Vec<Key> =
+                    rows.iter().filter(is_newer).map(|row| row.key.clone()).collect();
+                for key in newer {
+                    let hash = hash_bytes(&key);
+                    let is = |row: &Row<H>| row.key == key;
+                    let row = rows.find_mut(hash, is).expect("it was seen just now");
+                    let was_cold = is_cold(row.chain.newest());
+                    let (bytes, copied) = row.chain.retreat_to(version);
+                    let is_empty = row.chain.newest().version > version;
+                    if let Some((id, tier)) = tier {
+                        let is_left_cold = !is_empty && is_cold(row.chain.newest());
+                        tier.on_retreat((id, hash, &key), (was_cold, is_left_cold), copied);
+                    }
+                    let row_bytes = if is_empty { row.bytes() } else { 0 };
+                    shard.count_bytes(0, bytes + row_bytes);
+                    let newest = row.chain.newest();
+                    if is_empty {
+                        rows.remove(hash, is, |row| hash_bytes(&row.key));
+                        gone.push(key);
+                    } else if newest.value.is_none() {
+                        deletions.push((newest.version, hash, key));
+                    }
+                }
+            }
+            for key in gone {
+                self.order.remove_unless(&key, || self.contains(hash_bytes(&key), &key));
+            }
+        }
+        deletions
     }
 
     fn contains(&self, hash: u64, key: &Key) -> bool {
@@ -239,4 +353,10 @@ impl<H: Header> Table<H> {
         }
         self.order.clear();
     }
+}
+
+/// Tells of the copies of versions that are gone.
+#[cold]
+fn tell_gone<H: Header>(tier: &Tier, (id, key): (TableId, &Key), truncated: &Truncated<H>) {
+    tier.on_gone(id, key, truncated.copied());
 }

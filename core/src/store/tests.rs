@@ -1,6 +1,8 @@
 //! The store's tests: its rules one by one here, against a model, and with threads.
 
+mod cold;
 mod model;
+mod overwriting;
 mod threads;
 
 use std::sync::Arc;
@@ -202,6 +204,49 @@ fn a_cleared_store_is_as_new_and_its_pins_are_lost() {
     assert_eq!((store.reclaim(SnapshotVersion(9)), store.table_ids()), (0, vec![TABLE]));
 }
 
+/// All that was written after the version is as if it had never been, and what is written in its
+/// place under the same numbers is all that there is.
+#[test]
+fn a_store_goes_back_to_a_version_and_on_from_there_on_another_line() {
+    let (store, same) = (store_at(1), store_at(1));
+    let write = |store: &Store<TestHeader>, keys: &[&[u8]], at, value| {
+        for bytes in keys {
+            store.apply(TABLE, key(bytes), version(at, value));
+        }
+        store.publish(SnapshotVersion(at));
+    };
+    for store in [&store, &same] {
+        write(store, &[b"a", b"b", b"c"], 2, Some(b"two"));
+        write(store, &[b"b"], 3, None);
+        write(store, &[b"c"], 4, Some(b"four"));
+    }
+    let early = store.pin_at(SnapshotVersion(3)).unwrap();
+    write(&store, &[b"a", b"b", b"d"], 5, Some(b"five"));
+    write(&store, &[b"a", b"c"], 6, None);
+    let (late, reader) = (store.pin(), store.pin_at(SnapshotVersion(4)).unwrap());
+    store.retreat_to(SnapshotVersion(4));
+    assert_eq!((early.is_lost(), reader.is_lost(), late.is_lost()), (false, false, true));
+    assert_eq!((store.published(), store.line(), late.line()), (SnapshotVersion(4), 1, 0));
+    for at in 2..=6 {
+        let at = SnapshotVersion(at);
+        assert_eq!(store.digest(at), same.digest(at), "at {at}");
+    }
+    assert_eq!((store.len(TABLE), store.memory_bytes()), (same.len(TABLE), same.memory_bytes()));
+    let again = store.pin();
+    for store in [&store, &same] {
+        write(store, &[b"c", b"e"], 5, Some(b"other"));
+        write(store, &[b"e"], 6, None);
+    }
+    drop((early, late.clone(), late, reader));
+    assert!(!again.is_lost() && store.oldest_pinned() == again.version());
+    drop(again);
+    for store in [&store, &same] {
+        store.reclaim(SnapshotVersion(6));
+    }
+    assert_eq!(store.digest(SnapshotVersion(6)), same.digest(SnapshotVersion(6)));
+    assert_eq!((store.len(TABLE), store.memory_bytes()), (same.len(TABLE), same.memory_bytes()));
+}
+
 #[test]
 fn a_digest_tells_tables_keys_and_values_apart() {
     let digest = |rows: &[(u32, &[u8], &[u8])]| {
@@ -223,4 +268,60 @@ fn a_digest_tells_tables_keys_and_values_apart() {
 fn a_batch_of_two_versions_is_a_bug() {
     let writes = vec![(TABLE, key(b"k"), version(2, None))];
     store_at(0).apply_batch(&Sequential, SnapshotVersion(1), writes);
+}
+
+/// A neighbour that had jumped over a version by a checkpoint once told its rows as of before.
+#[test]
+fn versions_that_a_checkpoint_jumps_over_are_nobody_s() {
+    let store = Arc::new(Store::<TestHeader>::new());
+    let (table, key) = (TableId(1), Key::from(&b"k"[..]));
+    store.apply(table, key.clone(), version(3, Some(b"old")));
+    store.publish(SnapshotVersion(3));
+    let reader = store.pin();
+    store.apply(table, key.clone(), version(9, Some(b"new")));
+    store.publish_alone(SnapshotVersion(9));
+    let seen = |pin: &Pin<TestHeader>| store.read(table, &key, pin.version()).unwrap().version;
+    assert_eq!(seen(&reader), SnapshotVersion(3), "who reads goes on");
+    for jumped in [4, 8] {
+        let error = store.pin_at(SnapshotVersion(jumped)).unwrap_err();
+        assert_eq!(error, PinError::Reclaimed { oldest: SnapshotVersion(9) });
+    }
+    assert_eq!(seen(&store.pin_at(SnapshotVersion(9)).unwrap()), SnapshotVersion(9));
+}
+
+#[test]
+fn a_record_that_is_overwritten_takes_the_place_of_its_older_versions() {
+    let store = Arc::new(Store::<TestHeader>::new());
+    let key = Key::from(&b"k"[..]);
+    let table = TableId(7);
+    let value = [7; 1_000];
+    let write = |at: u64| {
+        store.overwrite(store.published());
+        store.apply(table, key.clone(), version(at, Some(&value)));
+        store.publish(SnapshotVersion(at));
+    };
+    (1..=3).for_each(write);
+    let bytes = store.memory_bytes();
+    (4..=50).for_each(write);
+    assert_eq!(store.memory_bytes(), bytes, "nothing is left to reclaim");
+    assert_eq!(store.superseded(), 0, "nor has anything waited for that");
+    // A reader keeps its version, and the point of a checkpoint one more.
+    let reader = store.pin();
+    write(51);
+    let checkpoint = store.pin_checkpoint(SnapshotVersion(51)).unwrap();
+    (52..=60).for_each(write);
+    let seen = |at: u64| store.read(table, &key, SnapshotVersion(at)).unwrap().version.0;
+    assert_eq!([50, 51, 60].map(seen), [50, 51, 60]);
+    drop(reader);
+    (61..=70).for_each(write);
+    assert_eq!([51, 70].map(seen), [51, 70]);
+    assert!(store.pin_at(SnapshotVersion(60)).is_err(), "nobody is given what may be gone");
+    store.overwrite(store.published());
+    checkpoint.end();
+    assert!(store.memory_bytes() < bytes, "one version is left");
+    store.overwrite(store.published());
+    store.apply(table, key.clone(), version(71, None));
+    store.publish(SnapshotVersion(71));
+    assert!(store.reclaim(SnapshotVersion(71)) > 0);
+    assert_eq!(store.len(table), 0, "a deletion is reclaimed as ever");
 }

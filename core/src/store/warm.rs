@@ -8,12 +8,15 @@
 //! Taking a lock waits for all loads before it, so the locks of a group are taken before its first
 //! look-up. They are only tried: a row that a writer has is left for the program to fetch, and
 //! holding several can't end in a deadlock.
+//!
+//! Values that are not in memory at all ([`super::cold`]) come many at a time too.
 
 use std::hint::black_box;
 
 use super::table::Table;
 use super::{Header, Store};
-use crate::ids::TableId;
+use crate::hash::hash_bytes;
+use crate::ids::{SnapshotVersion, TableId};
 use crate::key::{HashedKey, Key};
 
 /// So many rows are fetched side by side: about as many misses as a core keeps track of.
@@ -29,7 +32,9 @@ const CACHE_LINE: usize = 64;
 #[derive(Debug)]
 pub struct Warmer<'a, H> {
     store: &'a Store<H>,
-    tables: [Option<&'a Table<H>>; WARM_GROUP],
+    /// The version that those read for whom rows are fetched.
+    at: SnapshotVersion,
+    tables: [Option<(TableId, &'a Table<H>)>; WARM_GROUP],
     keys: [HashedKey; WARM_GROUP],
     count: usize,
 }
@@ -40,7 +45,16 @@ type Place<'a, H> = (&'a Table<H>, u64, &'a Key);
 impl<H: Header> Store<H> {
     /// Fetches the rows of these keys from memory.
     pub fn warm<'k>(&self, keys: impl IntoIterator<Item = (TableId, &'k Key)>) {
-        let mut warmer = Warmer::new(self);
+        self.warm_hashed(keys.into_iter().map(|(table, key)| (table, hash_bytes(key), key)));
+    }
+
+    /// Fetches the rows of these keys for a reader at `at`, from wherever they are.
+    pub fn warm_at<'k>(
+        &self,
+        at: SnapshotVersion,
+        keys: impl IntoIterator<Item = (TableId, &'k Key)>,
+    ) {
+        let mut warmer = Warmer::new(self, at);
         keys.into_iter().for_each(|(table, key)| warmer.add(table, key));
         warmer.fetch();
     }
@@ -62,20 +76,20 @@ impl<H: Header> Store<H> {
 }
 
 impl<'a, H: Header> Warmer<'a, H> {
-    /// Gathers keys of `store`.
-    pub fn new(store: &'a Store<H>) -> Self {
+    /// Gathers keys of `store` that will be read at `at`.
+    pub fn new(store: &'a Store<H>, at: SnapshotVersion) -> Self {
         let keys = std::array::from_fn(|_| HashedKey::default());
-        Self { store, tables: [None; WARM_GROUP], keys, count: 0 }
+        Self { store, at, tables: [None; WARM_GROUP], keys, count: 0 }
     }
 
     /// Adds a key, which need not exist.
     #[inline]
     pub fn add(&mut self, table: TableId, key: &[u8]) {
-        let Some(table) = self.store.tables.table(table) else { return };
+        let Some(rows) = self.store.tables.table(table) else { return };
         if self.count == WARM_GROUP {
             self.fetch();
         }
-        self.tables[self.count] = Some(table);
+        self.tables[self.count] = Some((table, rows));
         self.keys[self.count] = HashedKey::from(key);
         self.count += 1;
     }
@@ -83,12 +97,23 @@ impl<'a, H: Header> Warmer<'a, H> {
     /// Fetches the rows of the keys that were added. Changes nothing but how long a read takes.
     pub fn fetch(&mut self) {
         let count = std::mem::take(&mut self.count);
-        let Some(first) = self.tables[0].filter(|_| count > 0) else { return };
+        let Some((_, first)) = self.tables[0].filter(|_| count > 0) else { return };
+        if self.store.has_cold() {
+            self.fetch_cold(count);
+        }
         let mut group: [Place<'_, H>; WARM_GROUP] = [(first, 0, self.keys[0].key()); WARM_GROUP];
         for (place, (table, key)) in group.iter_mut().zip(self.tables.iter().zip(&self.keys)) {
-            *place = (table.unwrap_or(first), key.hash(), key.key());
+            *place = (table.map_or(first, |(_, table)| table), key.hash(), key.key());
         }
         fetch(&group[..count]);
+    }
+
+    /// Fetches what is not in memory of the first so many.
+    #[cold]
+    fn fetch_cold(&self, count: usize) {
+        let keys = self.tables[..count].iter().flatten().zip(&self.keys);
+        let keys: Vec<_> = keys.map(|((table, _), key)| (*table, key.key().clone())).collect();
+        self.store.fetch_for(&keys, self.at);
     }
 }
 
@@ -118,7 +143,7 @@ fn fetch<H: Header>(places: &[Place<'_, H>]) {
     for (value, (row, (_, _, key))) in values.iter_mut().zip(rows.iter().zip(places)) {
         let Some(chain) = row.and_then(|row| row.chain_of(key)) else { continue };
         touched ^= chain.older().map_or(0, |version| version.version.0 as usize);
-        *value = chain.newest().value.as_ref();
+        *value = chain.newest().value.as_ref().filter(|value| !value.is_cold());
         touched ^= value.map_or(0, |value| value.len());
     }
     for value in values.into_iter().flatten() {

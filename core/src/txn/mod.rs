@@ -50,4 +50,7 @@ pub struct Certified {
     pub reads: ReadSet,
     /// The writes, at most one for each key.
     pub writes: Vec<Write>,
+    /// The line of the store's versions that was read, known to the node alone where that was:
+    /// [`crate::store::Store::line`].
+    pub line: u64,
 }

@@ -77,6 +77,10 @@ impl Rows for Divided<'_> {
     fn scan(&self, table: TableId, range: &KeyRange, visit: &mut Visit<'_>) {
         let of = self.partitions.shards_of(table, range);
         let of = of.unwrap_or_else(|| ShardSet::one(ShardId(0)));
+        if of.len() == 1 {
+            let only = of.iter().next().expect("there is one");
+            return self.shards[usize::from(only.0)].scan(table, range, visit);
+        }
         let mut rows = BTreeMap::new();
         for shard in of.iter() {
             self.shards[usize::from(shard.0)].scan(table, range, &mut |key, value| {

@@ -14,6 +14,16 @@
 //! two shards, with one of `hot` and four others in each; in Mako's `remote` of a hundred
 //! operations leave the home shard. The number of increments that committed shows in the sum of the
 //! counters.
+//!
+//! With a `payload` Calvin's counters have so many bytes beside them, and nine of ten records of a
+//! shard are *cold*: `cold` of a hundred transactions have one of them in the place of a record of
+//! the home shard, and nobody else touches them (§4). Where memory has a limit, their values are
+//! not in it.
+//!
+//! ```text
+//!   records of a shard:  [ hot | others, of which most are taken | cold .................... ]
+//!                         0     hot                               rows / 10              rows
+//! ```
 
 use std::ops::ControlFlow;
 
@@ -44,6 +54,13 @@ const MAKO_OPS: usize = 4;
 const TIGA_SHARDS: usize = 3;
 /// Rows that one load call writes.
 const LOAD_ROWS: u64 = 10_000;
+/// Or so many bytes of them.
+const LOAD_BYTES: u64 = 10_000_000;
+/// One of so many records of a shard is not cold, where there are cold ones.
+const WARM_PART: u64 = 10;
+/// Cold records are longer than what is held in place, which is never put away.
+const PAYLOAD_MIN: u64 = 16;
+const PAYLOAD_MAX: u64 = 100_000;
 const SHARDS_MAX: u64 = 1_000;
 const ROWS_MAX: u64 = 1 << 30;
 
@@ -81,6 +98,10 @@ pub struct Counters {
     hot: u32,
     remote: u64,
     zipf: f64,
+    /// Bytes beside each counter.
+    payload: u32,
+    /// How many of a hundred transactions take a cold record.
+    cold: u64,
 }
 
 /// One counter.
@@ -98,17 +119,31 @@ impl Counters {
     /// # Errors
     /// When a setting is out of its bounds.
     pub fn new(mix: Mix, settings: &Settings) -> Result<Self, InvalidSettings> {
-        let Settings { shards, rows, hot, remote, zipf, .. } = *settings;
+        let Settings { shards, rows, hot, remote, zipf, payload, cold, .. } = *settings;
         let shards_min = if mix == Mix::Tiga { TIGA_SHARDS as u64 } else { 1 };
         setting("shards", shards.into(), shards_min, SHARDS_MAX)?;
         setting("rows", rows, CALVIN_RECORDS as u64 + 1, ROWS_MAX)?;
         setting("remote", remote.into(), 0, 100)?;
+        let (payload, cold) = if mix == Mix::Calvin { (payload, cold) } else { (0, 0) };
+        setting("cold", cold.into(), 0, 100)?;
+        if payload > 0 || cold > 0 {
+            setting("payload", payload.into(), PAYLOAD_MIN, PAYLOAD_MAX)?;
+            let rows_min = WARM_PART * (CALVIN_RECORDS as u64 + 1);
+            setting("rows", rows, rows_min, ROWS_MAX)?;
+        }
         if mix == Mix::Calvin {
-            setting("hot", hot.into(), 1, rows - CALVIN_RECORDS as u64)?;
+            let warm = if payload > 0 { rows / WARM_PART } else { rows };
+            setting("hot", hot.into(), 1, warm - CALVIN_RECORDS as u64)?;
         }
         setting_zipf(zipf)?;
         let (shards, rows) = (shards as u16, rows as u32);
-        Ok(Self { mix, shards, rows, hot, remote: remote.into(), zipf })
+        let (remote, cold) = (remote.into(), cold.into());
+        Ok(Self { mix, shards, rows, hot, remote, zipf, payload, cold })
+    }
+
+    /// So many records of a shard, the first, are not cold.
+    fn warm_rows(&self) -> u32 {
+        if self.payload > 0 { self.rows / WARM_PART as u32 } else { self.rows }
     }
 
     /// The name on command lines.
@@ -117,13 +152,19 @@ impl Counters {
     }
 
     pub(super) fn load_calls(&self) -> Vec<Call> {
+        let record_bytes = size_of::<i64>() as u64 + u64::from(self.payload);
+        let step = (LOAD_BYTES / record_bytes).clamp(1, LOAD_ROWS);
         let shard = |shard| {
-            let starts = (0..u64::from(self.rows)).step_by(LOAD_ROWS as usize);
+            let starts = (0..u64::from(self.rows)).step_by(step as usize);
             starts.map(move |start| {
                 let mut args = Vec::new();
                 args.put_varint(u64::from(shard));
                 args.put_varint(start);
-                args.put_varint(u64::from(self.rows).min(start + LOAD_ROWS));
+                args.put_varint(u64::from(self.rows).min(start + step));
+                // Without one as it always was: logs have it.
+                if self.payload > 0 {
+                    args.put_varint(u64::from(self.payload));
+                }
                 let (procedure, args) = ("counters_load", Bytes::from(args));
                 Call { procedure, args, label: "load", is_read_only: false }
             })
@@ -150,15 +191,22 @@ impl Counters {
     pub(super) fn check(&self, rows: &dyn Rows) -> Result<Report, Violation> {
         let rule = Rule { rule: "counters", place: &"the table" };
         let (mut count, mut increments, mut negative, mut unreadable) = (0, 0, 0, 0);
-        rows.scan(COUNTERS, &KeyRange::all(), &mut |_, value| {
+        let mut other_payload = 0;
+        rows.scan(COUNTERS, &KeyRange::all(), &mut |key, value| {
             let counter = decode(value);
             count += 1;
-            increments += counter.as_ref().map_or(0, |counter| *counter);
-            negative += i64::from(counter.as_ref().is_ok_and(|counter| *counter < 0));
+            increments += counter.as_ref().map_or(0, |(counter, _)| *counter);
+            negative += i64::from(counter.as_ref().is_ok_and(|(counter, _)| *counter < 0));
             unreadable += i64::from(counter.is_err());
+            let is_payload = |found: &[u8]| {
+                let (place, len) = (key.len().min(found.len()), self.payload as usize);
+                found.len() == len && found[..place] == key[..place]
+            };
+            other_payload += i64::from(counter.is_ok_and(|(_, found)| !is_payload(found)));
             ControlFlow::Continue(())
         });
         rule.equal(("unreadable counters", unreadable), ("allowed", 0))?;
+        rule.equal(("counters with another's payload", other_payload), ("allowed", 0))?;
         let loaded = i64::from(self.shards) * i64::from(self.rows);
         rule.equal(("counters", count), ("loaded", loaded))?;
         rule.equal(("negative counters", negative), ("allowed", 0))?;
@@ -196,7 +244,8 @@ impl Generator {
     }
 
     fn calvin(&self, dice: &mut Dice, of: &mut Vec<Counter>) -> &'static str {
-        let Counters { hot, rows, remote, .. } = self.counters;
+        let Counters { hot, rows, remote, cold, .. } = self.counters;
+        let warm = self.counters.warm_rows();
         let other = dice.percent(remote).then(|| self.other_shard(dice)).flatten();
         let shards = [Some(self.home), other].into_iter().flatten();
         let each = CALVIN_RECORDS / if other.is_some() { 2 } else { 1 };
@@ -204,10 +253,16 @@ impl Generator {
             of.push(Counter { shard, row: dice.below(hot.into()) as u32 });
             for _ in 1..each {
                 distinct(of, || {
-                    let row = u64::from(hot) + dice.below(u64::from(rows - hot));
+                    let row = u64::from(hot) + dice.below(u64::from(warm - hot));
                     Counter { shard, row: row as u32 }
                 });
             }
+        }
+        // Not drawn where there are none, so that runs without them are as they were.
+        if cold > 0 && dice.percent(cold) {
+            let row = u64::from(warm) + dice.below(u64::from(rows - warm));
+            of[1] = Counter { shard: self.home, row: row as u32 };
+            return "cold";
         }
         if other.is_some() { "multi-shard" } else { "one-shard" }
     }
@@ -262,13 +317,17 @@ fn key(counter: Counter) -> Key {
     Key::from(&[a, b, c, d, e, f][..])
 }
 
-fn decode(value: &[u8]) -> Result<i64, DecodeError> {
-    let bytes = value.try_into().map_err(|_| DecodeError::new("counter"))?;
-    Ok(i64::from_le_bytes(bytes))
+/// A counter, and its payload.
+fn decode(value: &[u8]) -> Result<(i64, &[u8]), DecodeError> {
+    let (counter, payload) = value.split_first_chunk().ok_or(DecodeError::new("counter"))?;
+    Ok((i64::from_le_bytes(*counter), payload))
 }
 
-fn encode(counter: i64) -> Value {
-    Value::copy_from(&counter.to_le_bytes())
+fn encode(counter: i64, payload: &[u8]) -> Value {
+    match payload {
+        [] => Value::copy_from(&counter.to_le_bytes()),
+        _ => Value::copy_from(&[&counter.to_le_bytes(), payload].concat()),
+    }
 }
 
 fn encode_args(of: &[Counter], increments: bool) -> Vec<u8> {
@@ -313,19 +372,22 @@ impl Procedure for Run {
                 let message = format!("there is no counter {row} in shard {shard}");
                 return Err(Abort::new(SqlState::NO_DATA_FOUND, message).into());
             };
-            found.push(decode(&value).map_err(malformed)?);
+            decode(&value).map_err(malformed)?;
+            found.push(value);
         }
-        if found.iter().any(|counter| *counter < 0) {
+        let counters = || found.iter().map(|value| decode(value).expect("it was looked at"));
+        if counters().any(|(counter, _)| counter < 0) {
             return Err(Abort::new(SqlState::RAISE_EXCEPTION, "a counter is negative").into());
         }
         let mut result = Vec::with_capacity(1 + 2 * found.len());
         result.put_varint(found.len() as u64);
-        for (at, counter) in found.iter().enumerate() {
-            result.put_varint(*counter as u64);
+        for (at, (counter, payload)) in counters().enumerate() {
+            result.put_varint(counter as u64);
             if increments {
                 // One that is named twice is incremented twice.
                 let more = 1 + of[..at].iter().filter(|earlier| **earlier == of[at]).count();
-                cx.put(COUNTERS, key(of[at]), encode(counter.saturating_add(more as i64)))?;
+                let value = encode(counter.saturating_add(more as i64), payload);
+                cx.put(COUNTERS, key(of[at]), value)?;
             }
         }
         Ok(result)
@@ -352,13 +414,17 @@ impl Procedure for Run {
 pub struct Load;
 
 impl Load {
-    fn decode(args: &[u8]) -> Result<(u16, std::ops::Range<u32>), DecodeError> {
+    /// The shard, the rows and the length of their payload.
+    fn decode(args: &[u8]) -> Result<(u16, std::ops::Range<u32>, usize), DecodeError> {
         let from = &mut Reader::new(args);
         let shard = bounded(from.varint("shard")?, 0, SHARDS_MAX - 1, "shard")? as u16;
         let start = bounded(from.varint("row")?, 0, ROWS_MAX, "row")?;
         let end = bounded(from.varint("row")?, start, ROWS_MAX.min(start + LOAD_ROWS), "row")?;
+        let payload = if from.is_empty() { 0 } else { from.varint("payload")? };
+        let payload = bounded(payload, 0, PAYLOAD_MAX, "payload")?;
+        bounded((end - start) * payload, 0, LOAD_BYTES, "size of a load")?;
         ended(from, "load arguments")?;
-        Ok((shard, start as u32..end as u32))
+        Ok((shard, start as u32..end as u32, payload as usize))
     }
 }
 
@@ -368,9 +434,12 @@ impl Procedure for Load {
     }
 
     fn run(&self, args: &[u8], cx: &mut dyn Context) -> Result<Vec<u8>, Stop> {
-        let (shard, rows) = Self::decode(args).map_err(malformed)?;
+        let (shard, rows, len) = Self::decode(args).map_err(malformed)?;
         for row in rows {
-            cx.put(COUNTERS, key(Counter { shard, row }), encode(0))?;
+            let key = key(Counter { shard, row });
+            // It tells one record's from another's.
+            let payload: Vec<u8> = key.iter().copied().cycle().take(len).collect();
+            cx.put(COUNTERS, key, encode(0, &payload))?;
         }
         Ok(Vec::new())
     }
@@ -380,7 +449,7 @@ impl Procedure for Load {
     }
 
     fn footprint(&self, args: &[u8]) -> Option<Footprint> {
-        let Ok((shard, rows)) = Self::decode(args) else { return Some(Footprint::default()) };
+        let Ok((shard, rows, _)) = Self::decode(args) else { return Some(Footprint::default()) };
         let at = |row| key(Counter { shard, row }).as_bytes().to_vec();
         let range = KeyRange { start: at(rows.start), end: Some(at(rows.end)) };
         let lock = RangeLock { table: COUNTERS, range, mode: LockMode::Exclusive };
@@ -429,6 +498,44 @@ mod tests {
         }
         let multi = share(&all, |counters| counters.iter().any(|it| it.shard != 1));
         assert!((0.07..0.13).contains(&multi), "{multi}");
+    }
+
+    /// Cold records are nobody's but those of the transactions that are to have one, of all of them
+    /// at random, and the others meet as they do without.
+    #[test]
+    fn some_of_calvins_take_one_cold_record_of_their_own_shard() {
+        let settings = Settings { rows: 1_000, hot: 5, payload: 100, cold: 30, ..small() };
+        let all = drawn(Mix::Calvin, &settings);
+        let cold = |counters: &[Counter]| -> Vec<(u16, u32)> {
+            counters.iter().filter(|it| it.row >= 100).map(|it| (it.shard, it.row)).collect()
+        };
+        let taken: Vec<_> = all.iter().flat_map(|(of, _)| cold(of)).collect();
+        assert!(taken.iter().all(|(shard, _)| *shard == 1), "the home shard's");
+        let distinct: std::collections::BTreeSet<_> = taken.iter().collect();
+        assert!(distinct.len() > 350, "{} of 900", distinct.len());
+        let has_one = share(&all, |counters| cold(counters).len() == 1);
+        assert!((0.26..0.34).contains(&has_one), "{has_one}");
+        assert_eq!(taken.len(), (has_one * 2_000.0).round() as usize, "none has two");
+        let is_hot = |counters: &[Counter]| counters.iter().any(|it| it.row < 5);
+        assert_eq!(share(&all, is_hot), 1.0);
+        let without = drawn(Mix::Calvin, &Settings { cold: 0, ..settings });
+        assert!(without.iter().all(|(counters, _)| cold(counters).is_empty()));
+    }
+
+    #[test]
+    fn a_record_keeps_its_payload_and_another_s_is_a_violation() {
+        let settings = Settings { rows: 300, hot: 5, payload: 40, cold: 50, ..small() };
+        let mut bench = Bench::new("calvin-micro", &settings);
+        let ended = bench.run_many(200);
+        assert!(ended["cold"].0 > 50, "{ended:?}");
+        let committed: i64 = ended.values().map(|(committed, _)| i64::from(*committed)).sum();
+        assert_eq!(bench.check().facts[INCREMENTS], 10 * committed);
+        for wrong in [vec![1; 40], vec![1; 39], Vec::new()] {
+            let mut model = bench.model.clone();
+            let at = key(Counter { shard: 1, row: 299 });
+            model.put(COUNTERS, at, Some(encode(0, &wrong)));
+            assert!(bench.workload.check(&model).is_err(), "{wrong:?}");
+        }
     }
 
     #[test]

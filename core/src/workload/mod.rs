@@ -171,7 +171,8 @@ pub struct Settings {
     pub lists: u32,
     /// Bank: accounts.
     pub accounts: u32,
-    /// Microbenchmarks: shards that rows are dealt over.
+    /// Microbenchmarks: shards that rows are dealt over. TPC-C's New-Order alone: those that
+    /// warehouses are dealt over.
     pub shards: u32,
     /// Calvin's microbenchmark: hot rows of a shard, so that its contention index is one by them.
     /// SmallBank: customers who have nine of ten transactions.
@@ -179,6 +180,11 @@ pub struct Settings {
     /// How many in a hundred leave the home shard: transactions of Calvin's microbenchmark,
     /// operations of Mako's.
     pub remote: u32,
+    /// Calvin's microbenchmark: bytes beside each counter. Nine of ten counters that have them are
+    /// cold.
+    pub payload: u32,
+    /// Calvin's microbenchmark: how many transactions in a hundred have a cold counter.
+    pub cold: u32,
     /// SmallBank: customers.
     pub customers: u32,
     /// YCSB and TPC-C: how many transactions in a hundred are long.
@@ -204,6 +210,8 @@ impl Default for Settings {
             shards: 3,
             hot: 100,
             remote: 5,
+            payload: 0,
+            cold: 0,
             customers: 18_000,
             long: 0,
             long_times: 50,
@@ -224,7 +232,7 @@ impl fmt::Display for InvalidSettings {
 impl std::error::Error for InvalidSettings {}
 
 /// The names that [`Workload::named`] knows.
-pub const NAMES: [&str; 21] = [
+pub const NAMES: [&str; 22] = [
     "ycsb-a",
     "ycsb-b",
     "ycsb-c",
@@ -233,6 +241,7 @@ pub const NAMES: [&str; 21] = [
     "ycsb-f",
     "tpcc",
     "tpcc-nopay",
+    "tpcc-neworder",
     "list-append",
     "bank",
     "smallbank",
@@ -274,6 +283,7 @@ impl Workload {
             "ycsb-f" => ycsb(ycsb::Mix::F),
             "tpcc" => tpcc(tpcc::Mix::Standard),
             "tpcc-nopay" => tpcc(tpcc::Mix::NewOrderPayment),
+            "tpcc-neworder" => tpcc(tpcc::Mix::NewOrder),
             "list-append" => list_append::ListAppend::new(settings).map(Self::ListAppend),
             "bank" => bank::Bank::new(settings).map(Self::Bank),
             "smallbank" => smallbank::SmallBank::new(settings).map(Self::SmallBank),
@@ -317,8 +327,9 @@ impl Workload {
     pub fn partitions(&self, shards: u16) -> Partitions {
         let by_hash = |prefix_bytes| Partitions::new(shards, Rule::Hash { prefix_bytes });
         match self {
-            // By warehouse.
-            Self::Tpcc(_) => by_hash(4).with(tpcc::tables::ITEM, Rule::Everywhere),
+            // By warehouse, dealt like those over the clients' homes.
+            Self::Tpcc(_) => Partitions::new(shards, Rule::Number { bytes: 4, first: 1 })
+                .with(tpcc::tables::ITEM, Rule::Everywhere),
             // By the shard that clients are at home in.
             Self::Counters(_) => {
                 let starts = (1..shards).map(|shard| shard.to_be_bytes().to_vec()).collect();
@@ -329,7 +340,7 @@ impl Workload {
             | Self::Bank(_)
             | Self::Registers(_)
             | Self::Catalog(_)
-            | Self::SmallBank(_) => by_hash(KEY_BYTES_MAX),
+            | Self::SmallBank(_) => Partitions::new(shards, Rule::OF_WHOLE_KEY),
         }
     }
 
@@ -438,9 +449,6 @@ pub fn procedures() -> Vec<Arc<dyn Procedure>> {
 fn malformed(error: DecodeError) -> Stop {
     Stop::Abort(Abort::new(SqlState::INTERNAL_ERROR, error.to_string()))
 }
-
-/// No key of a workload without a prefix of its own is longer.
-const KEY_BYTES_MAX: usize = 32;
 
 /// Operations that a program which takes a list of them accepts in a transaction.
 const OPS_ACCEPTED_MAX: u64 = 1_000;

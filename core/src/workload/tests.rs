@@ -146,6 +146,9 @@ fn wrong_names_and_settings_are_refused_in_words() {
     let scale = tpcc::Scale { orders: 31, ..tpcc::Scale::TINY };
     refused("tpcc", Settings { scale, ..small() }, "orders is 31; it must be from 10 to 30");
     refused("bank", Settings { accounts: 1, ..small() }, "accounts is 1");
+    refused("calvin-micro", Settings { cold: 1, ..small() }, "payload is 0; it must be from 16");
+    let too_hot = Settings { payload: 100, hot: 11, ..small() };
+    refused("calvin-micro", too_hot, "hot is 11; it must be from 1 to 10");
     refused("list-append", Settings { lists: 0, ..small() }, "lists is 0");
     refused("cycle", Settings { lists: 1, ..small() }, "lists is 1; it must be from 2");
     refused("tiga-micro", Settings { shards: 2, ..small() }, "shards is 2; it must be from 3");

@@ -49,7 +49,7 @@ pub fn load<H: Header>(
         let path = dir.join(file_name(version));
         match load_one(disk, &path, protocol, version, store)? {
             Ok((checkpoint, rows)) => {
-                store.publish(checkpoint.version);
+                store.publish_alone(checkpoint.version);
                 set_aside(disk.as_ref(), dir, &damaged)?;
                 return Ok(Loaded { checkpoint: Some(checkpoint), rows, damaged });
             }
@@ -106,6 +106,8 @@ fn load_one<H: Header>(
                 }
                 Ok(Some(Part::Rows(table, part))) => {
                     part.into_iter().for_each(|row| store.apply(table, row.key, row.version));
+                    // More than memory may hold may come.
+                    store.evict_loaded();
                 }
                 Ok(Some(Part::Footer { rows: count })) => rows = count,
                 // An older checkpoint would hide that this program is too old for the directory.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use pangea_core::ids::SnapshotVersion;
-use pangea_core::key::{Direction, KeyRange};
+use pangea_core::key::KeyRange;
 use pangea_core::log::{CheckpointHeader, Encoder};
 use pangea_core::store::{Header, Pin};
 
@@ -131,7 +131,13 @@ impl<H: Header> Shared<H> {
             let written = write(disk, dir, protocol, &pin, &meta, &is_stopping);
             let failed = written.is_err();
             match written {
-                Ok(Some(_)) => events(CheckpointEvent::Written(pin.version())),
+                Ok(Some(_)) => {
+                    let version = pin.version();
+                    pin.end();
+                    events(CheckpointEvent::Written(version));
+                    state = self.lock();
+                    continue;
+                }
                 Ok(None) => {}
                 Err(error) => events(CheckpointEvent::Failed(error)),
             }
@@ -217,8 +223,7 @@ fn write_rows<H: Header>(
     let mut encoder = Encoder::<H>::new(&header, &mut output.waiting);
     for table in pin.store().table_ids() {
         let mut result = Ok(());
-        let (all, forward) = (KeyRange::all(), Direction::Forward);
-        pin.store().scan(table, &all, forward, pin.version(), |key, version| {
+        pin.store().scan_passing(table, &KeyRange::all(), pin.version(), |key, version| {
             encoder.push(table, key, version, &mut output.waiting);
             if output.waiting.len() < PIECE_BYTES {
                 return ControlFlow::Continue(());

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use pangea_core::ids::{NodeId, SnapshotVersion, TableId, TxnId};
+use pangea_core::key::Direction;
 use pangea_core::protocol::Status;
 use pangea_core::txn::{Abort, Outcome as TxnOutcome, SqlState};
 use pangea_core::workload;
@@ -65,7 +66,14 @@ fn queries() -> Vec<Vec<u8>> {
         Query::Status,
         Query::Digest { version: Some(version) },
         Query::Fresh,
-        Query::Table { table: TableId(7), version, after: Some(b"key".to_vec()), rows_max: 100 },
+        Query::Table {
+            table: TableId(7),
+            version: Some(version),
+            start: b"key".to_vec(),
+            end: None,
+            direction: Direction::Reverse,
+            rows_max: 100,
+        },
         Query::Links,
         Query::Cut { from: NodeId(0), to: NodeId(1) },
         Query::Heal,
@@ -101,7 +109,11 @@ fn questions() {
 
 fn answers() -> Vec<Vec<u8>> {
     let version = SnapshotVersion(3);
-    let row = |key: &[u8]| Row { key: key.to_vec(), value: b"value".to_vec() };
+    let row = |key: &[u8]| Row {
+        key: key.to_vec(),
+        version: SnapshotVersion(7),
+        value: b"value".to_vec(),
+    };
     let abort = Abort::new(SqlState::UNIQUE_VIOLATION, "the key exists").with_detail("k");
     let txn = TxnId::new(NodeId(1), 9);
     let committed = TxnOutcome::Committed { txn, version, result: b"result".to_vec() };

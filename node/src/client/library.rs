@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pangea_core::hash::HashMap;
 use pangea_core::ids::{NodeId, SnapshotVersion, TableId};
+use pangea_core::key::{Direction, KeyRange};
 use pangea_core::protocol::Status;
 use pangea_core::txn::Outcome;
 use pangea_core::workload;
@@ -216,21 +217,45 @@ impl Client {
         }
     }
 
-    /// At most `rows_max` rows of a table after a key, and whether they are the last.
+    /// At most `rows_max` rows of a range of a table, from one of its ends, and whether they are
+    /// all that it has.
     ///
     /// # Errors
     /// As [`Client::query`].
     pub async fn table(
         &self,
         table: TableId,
-        version: SnapshotVersion,
-        after: Option<Vec<u8>>,
+        version: Option<SnapshotVersion>,
+        range: KeyRange,
+        direction: Direction,
         rows_max: u32,
     ) -> Result<(Vec<Row>, bool), ClientError> {
-        match self.query(&Query::Table { table, version, after, rows_max }).await? {
+        let KeyRange { start, end } = range;
+        let query = Query::Table { table, version, start, end, direction, rows_max };
+        match self.query(&query).await? {
             Answer::Rows { rows, is_end } => Ok((rows, is_end)),
             other => Err(unexpected(other)),
         }
+    }
+
+    /// Keeps a version readable for as long as this client is connected; nothing where the node has
+    /// not come to it. Returns what [`Client::release`] lets it go by.
+    ///
+    /// # Errors
+    /// As [`Client::query`].
+    pub async fn hold(&self, version: SnapshotVersion) -> Result<Option<u64>, ClientError> {
+        match self.query(&Query::Hold { version }).await? {
+            Answer::Held(hold) => Ok(hold),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    /// Lets a version go that was held.
+    ///
+    /// # Errors
+    /// As [`Client::query`].
+    pub async fn release(&self, hold: u64) -> Result<(), ClientError> {
+        self.change(&Query::Release { hold }).await
     }
 
     /// Checks what must hold of a workload's rows at the node's newest version, also after these

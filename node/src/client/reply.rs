@@ -1,11 +1,14 @@
 //! The node's side of a client's connection: requests as the driver sees them, and the way back.
 
+use std::any::Any;
 use std::fmt;
 use std::io::{self, IoSlice};
 use std::net::{Shutdown, TcpStream};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
+use pangea_core::hash::HashMap;
 use pangea_core::txn::Outcome;
 
 use super::wire::{self, Answer, Query};
@@ -20,6 +23,12 @@ pub const UNREAD_BYTES_MAX: usize = 64 << 20;
 
 /// A frame of answers is closed when it is this long. One answer may be longer.
 const ANSWERS_LEN: usize = 256 << 10;
+/// What is kept next is called so, whoever it is for: a client that has connected again does not
+/// let go what it was given since by a name from before.
+static NEXT_HELD: LazyLock<AtomicU64> =
+    LazyLock::new(|| AtomicU64::new(crate::random::seed() >> 1));
+/// What one client may have kept for it.
+const HELD_MAX: usize = 4_096;
 /// What an answer takes beside its own encoding.
 const ANSWER_OVERHEAD: usize = 12;
 
@@ -75,6 +84,23 @@ impl ClientReply {
         self.send(&Answer::Unavailable(reason.into()));
     }
 
+    /// Keeps something for as long as the connection lasts, and tells the client what it is called.
+    /// There may be so many for one client.
+    pub fn hold(self, kept: Box<dyn Any + Send>) {
+        let held = self.answers.as_ref().and_then(|answers| answers.hold(kept));
+        match held {
+            Some(number) => self.send(&Answer::Held(Some(number))),
+            None => self.refuse(format!("{HELD_MAX} versions are held already")),
+        }
+    }
+
+    /// Lets go what was kept under this name.
+    pub fn release(self, number: u64) {
+        let kept = self.answers.as_ref().and_then(|answers| answers.release(number));
+        drop(kept);
+        self.send(&Answer::Done);
+    }
+
     fn finish(&mut self, answer: &Answer) {
         if let Some(answers) = self.answers.take() {
             answers.push(self.request, answer);
@@ -107,6 +133,8 @@ struct State {
     waiting: usize,
     is_closed: bool,
     is_idle: bool,
+    /// What is kept for the client, by name.
+    held: HashMap<u64, Box<dyn Any + Send>>,
 }
 
 /// The answers that wait to be written to one client.
@@ -124,6 +152,23 @@ impl Answers {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps something under a name, unless there is too much.
+    fn hold(&self, kept: Box<dyn Any + Send>) -> Option<u64> {
+        let mut state = self.lock();
+        if state.is_closed || state.held.len() >= HELD_MAX {
+            drop(state);
+            drop(kept);
+            return None;
+        }
+        let number = NEXT_HELD.fetch_add(1, Ordering::Relaxed);
+        state.held.insert(number, kept);
+        Some(number)
+    }
+
+    fn release(&self, number: u64) -> Option<Box<dyn Any + Send>> {
+        self.lock().held.remove(&number)
     }
 
     fn push(&self, request: u64, answer: &Answer) {
@@ -162,8 +207,10 @@ impl Answers {
     /// Ends the connection.
     pub(super) fn close(&self) {
         let mut state = self.lock();
-        *state = State { is_closed: true, ..State::default() };
+        let open = std::mem::replace(&mut *state, State { is_closed: true, ..State::default() });
         self.wake.notify_one();
+        drop(state);
+        drop(open);
         // What the client has reset can't be shut down again, and need not be.
         let _ = self.stream.shutdown(Shutdown::Both);
     }

@@ -122,6 +122,8 @@ fn on_query(shared: &Shared, address: SocketAddr, query: Query, reply: ClientRep
         | Query::Fresh
         | Query::Table { .. }
         | Query::Ways
+        | Query::Hold { .. }
+        | Query::Release { .. }
         | Query::Check { .. } => {
             (shared.events)(TransportEvent::Query(ClientQuery { query, reply }));
         }

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use pangea_core::ids::{NodeId, SnapshotVersion, TableId, TxnId};
+use pangea_core::key::{Direction, KeyRange};
 use pangea_core::protocol::Status;
 use pangea_core::time::Span;
 use pangea_core::txn::{Abort, Outcome, SqlState};
@@ -42,7 +43,7 @@ fn run(call: ClientCall, held: &mut Vec<ClientReply>) {
 
 fn answer(query: ClientQuery) {
     let ClientQuery { query, reply } = query;
-    let row = |key: &[u8]| Row { key: key.to_vec(), value: vec![1] };
+    let row = |key: &[u8]| Row { key: key.to_vec(), version: SnapshotVersion(4), value: vec![1] };
     let answer = match query {
         Query::Status => {
             Answer::Status(Status { version: SnapshotVersion(5), ..Status::default() })
@@ -51,9 +52,7 @@ fn answer(query: ClientQuery) {
             Answer::Digest { version: version.unwrap_or(SnapshotVersion(5)), digest: 99 }
         }
         Query::Fresh => Answer::Fresh(SnapshotVersion(6)),
-        Query::Table { after, .. } => {
-            Answer::Rows { rows: vec![row(&after.unwrap_or_default())], is_end: true }
-        }
+        Query::Table { start, .. } => Answer::Rows { rows: vec![row(&start)], is_end: true },
         other => panic!("{other:?} is the transport's to answer"),
     };
     reply.send(&answer);
@@ -195,8 +194,9 @@ async fn queries_reach_the_driver_and_its_answers_come_back() {
     assert_eq!(client.digest(None).await, Ok((SnapshotVersion(5), 99)));
     assert_eq!(client.digest(Some(SnapshotVersion(3))).await, Ok((SnapshotVersion(3), 99)));
     assert_eq!(client.fresh().await, Ok(SnapshotVersion(6)));
-    let after = Some(b"k".to_vec());
-    let (rows, is_end) = client.table(TableId(1), SnapshotVersion(5), after, 10).await.unwrap();
+    let (version, range) = (Some(SnapshotVersion(5)), KeyRange::prefix(b"k"));
+    let (rows, is_end) =
+        client.table(TableId(1), version, range, Direction::Forward, 10).await.unwrap();
     assert_eq!((rows[0].key.as_slice(), is_end), (&b"k"[..], true));
     assert_eq!(client.links().await, Ok(Vec::new()));
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::{NodeId, SnapshotVersion, TableId};
+use pangea_core::key::Direction;
 use pangea_core::protocol::Status;
 use pangea_core::txn::Outcome;
 use pangea_core::workload;
@@ -25,14 +26,18 @@ pub enum Query {
     },
     /// A version that holds everything acknowledged anywhere before the query.
     Fresh,
-    /// Some rows of a table at a version, in order.
+    /// Some rows of a table at a version, or at the newest one, in order.
     Table {
         /// Which table.
         table: TableId,
         /// At which version.
-        version: SnapshotVersion,
-        /// The rows after this key, or from the first.
-        after: Option<Vec<u8>>,
+        version: Option<SnapshotVersion>,
+        /// The rows from this key on.
+        start: Vec<u8>,
+        /// The rows before this key, or to the last.
+        end: Option<Vec<u8>>,
+        /// From which end.
+        direction: Direction,
         /// How many at most.
         rows_max: u32,
     },
@@ -66,6 +71,16 @@ pub enum Query {
     /// Where the time of this node's transactions went, of some that ended since this was last
     /// asked, by anybody.
     Ways,
+    /// Keep a version readable, for as long as this connection lasts.
+    Hold {
+        /// Which.
+        version: SnapshotVersion,
+    },
+    /// Let it go.
+    Release {
+        /// What was held.
+        hold: u64,
+    },
 }
 
 /// What a node answers. New ones go to the end.
@@ -108,6 +123,8 @@ pub enum Answer {
     },
     /// To [`Query::Ways`].
     Ways(Vec<Way>),
+    /// To [`Query::Hold`]: what is held is called so; nothing where the node has not come to it.
+    Held(Option<u64>),
 }
 
 /// A key and its value.
@@ -115,6 +132,8 @@ pub enum Answer {
 pub struct Row {
     /// The encoded key.
     pub key: Vec<u8>,
+    /// The version that wrote it.
+    pub version: SnapshotVersion,
     /// The value.
     pub value: Vec<u8>,
 }
@@ -251,7 +270,8 @@ mod tests {
 
     #[test]
     fn answers_and_queries_survive_their_encoding() {
-        let row = Row { key: b"k".to_vec(), value: b"v".to_vec() };
+        let (key, value) = (b"k".to_vec(), b"v".to_vec());
+        let row = Row { key, version: SnapshotVersion(2), value };
         let answers = vec![
             (u64::MAX, Answer::Refused("no".to_owned())),
             (0, Answer::Digest { version: SnapshotVersion(3), digest: 9 }),

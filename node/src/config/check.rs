@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use pangea_core::ids::NodeId;
+use pangea_core::ids::{NodeId, ShardId};
+use pangea_core::partition::SHARDS_MAX;
 use pangea_sql::RESULTS_BYTES_DEFAULT;
 use toml::Spanned;
 
@@ -12,6 +13,7 @@ use super::{
     Config, ConfigError, File, FileNode, FileRoundTrip, HISTORY_DEFAULT, Insecure,
     LOG_SEGMENT_BYTES_DEFAULT, NodeConfig, RoundTripConfig, Source,
 };
+use crate::log::Durability;
 use crate::pgwire::Authentication;
 use crate::pool::WORKERS_MAX;
 use crate::transport::ONE_WAY_MAX;
@@ -29,6 +31,10 @@ const HISTORY_S_MAX: u64 = 86_400;
 const HISTORY_VERSIONS_MAX: u64 = 1 << 40;
 /// More would be no limit.
 const RESULTS_MB_MAX: u64 = 1 << 20;
+/// More would be no limit.
+const MEMORY_MB_MAX: u64 = 1 << 24;
+/// A store that is slower than this is none.
+const COLD_LATENCY_MS_MAX: u64 = 10_000;
 /// More nodes than this are no cluster that the protocols are built for.
 const NODES_MAX: usize = 1_024;
 
@@ -53,18 +59,18 @@ pub(super) fn check(
         checked(source, file.log_segment_bytes, default, segment_bytes, "log_segment_bytes")?;
     let default = HISTORY_DEFAULT.time.as_secs();
     let history_s = checked(source, file.history_s, default, 0..=HISTORY_S_MAX, "history_s")?;
-    let (default, bounds) = (HISTORY_DEFAULT.versions_max, 0..=HISTORY_VERSIONS_MAX);
-    let history_versions =
-        checked(source, file.history_versions, default, bounds, "history_versions")?;
-    let (default, bounds) = (HISTORY_DEFAULT.deletions_max, 0..=HISTORY_VERSIONS_MAX);
-    let history_deletions =
-        checked(source, file.history_deletions, default, bounds, "history_deletions")?;
+    let bounds = 0..=HISTORY_VERSIONS_MAX;
+    let (default, key) = (HISTORY_DEFAULT.versions_max, "history_versions");
+    let history_versions = checked(source, file.history_versions, default, bounds.clone(), key)?;
+    let (default, key) = (HISTORY_DEFAULT.deletions_max, "history_deletions");
+    let history_deletions = checked(source, file.history_deletions, default, bounds, key)?;
     let round_trips = check_round_trips(source, &regions, &file.round_trips)?;
-    let timeout = AUTHENTICATION_TIMEOUT_S_DEFAULT;
-    let bounds = 1..=AUTHENTICATION_TIMEOUT_S_MAX;
-    let key = "authentication_timeout_s";
-    let authentication_timeout_s =
-        checked(source, file.authentication_timeout_s, timeout, bounds, key)?;
+    let (timeout, bounds) = (AUTHENTICATION_TIMEOUT_S_DEFAULT, 1..=AUTHENTICATION_TIMEOUT_S_MAX);
+    let (limit, key) = (file.authentication_timeout_s, "authentication_timeout_s");
+    let authentication_timeout_s = checked(source, limit, timeout, bounds, key)?;
+    let memory_mb = checked_memory(source, file.memory_mb, file.durability)?;
+    let (bounds, key) = (0..=COLD_LATENCY_MS_MAX, "cold_latency_ms");
+    let cold_latency_ms = checked(source, file.cold_latency_ms, 0, bounds, key)?;
     check_tls(source, file.tls_certificate.as_ref(), file.tls_key.as_ref())?;
     let config = Config {
         cluster: file.cluster.into_inner(),
@@ -77,6 +83,8 @@ pub(super) fn check(
         history_s,
         history_versions,
         history_deletions,
+        memory_mb,
+        cold_latency_ms,
         results_mb: checked_results(source, file.results_mb)?,
         insecure: file.insecure,
         authentication: file.authentication.map(Spanned::into_inner).unwrap_or_default(),
@@ -85,16 +93,34 @@ pub(super) fn check(
         tls_key: file.tls_key.map(Spanned::into_inner),
         regions,
         nodes,
+        partitions: file.partitions.as_ref().map(|partitions| partitions.get_ref().clone()),
         round_trips,
         wan: file.wan.as_ref().map(|wan| *wan.get_ref()),
         is_replaced: false,
         options,
         source: None,
     };
+    config.divided().map_err(|message| {
+        let span = file.partitions.map(|partitions| partitions.span());
+        source.error(span, format!("[partitions]: {message}"))
+    })?;
     if let Some(wan) = file.wan {
         check_wan(&config).map_err(|message| source.error(Some(wan.span()), message))?;
     }
     Ok(config)
+}
+
+fn checked_memory(
+    source: &Source,
+    value: Option<Spanned<u64>>,
+    durability: Durability,
+) -> Result<Option<u64>, ConfigError> {
+    let Some(value) = value else { return Ok(None) };
+    if durability == Durability::Memory {
+        let message = "memory_mb: with durability = \"memory\" there is no file for other rows";
+        return Err(source.error(Some(value.span()), message.to_owned()));
+    }
+    checked(source, Some(value), 0, 1..=MEMORY_MB_MAX, "memory_mb").map(Some)
 }
 
 fn checked_results(source: &Source, value: Option<Spanned<u64>>) -> Result<u64, ConfigError> {
@@ -148,7 +174,7 @@ fn check_nodes(source: &Source, file: &File) -> Result<Vec<NodeConfig>, ConfigEr
     }
     let mut by_id: BTreeMap<NodeId, NodeConfig> = BTreeMap::new();
     let mut addresses = BTreeMap::new();
-    for FileNode { id, region, peer, sql } in &file.nodes {
+    for FileNode { id, region, shard, peer, sql } in &file.nodes {
         let error = |span, message| Err(source.error(Some(span), message));
         let number = id.get_ref().0;
         if usize::from(number) >= count {
@@ -176,13 +202,16 @@ fn check_nodes(source: &Source, file: &File) -> Result<Vec<NodeConfig>, ConfigEr
         }
         let (id_value, region) = (*id.get_ref(), name.clone());
         let (peer, sql) = (*peer.get_ref(), *sql.get_ref());
-        let node = NodeConfig { id: id_value, region, peer, sql };
+        let shard = checked_shard(source, shard.as_ref())?;
+        let node = NodeConfig { id: id_value, region, shard, peer, sql };
         if by_id.insert(id_value, node).is_some() {
             return error(id.span(), format!("id = {number}: another node has this id"));
         }
     }
     // As many ids as nodes, none twice, none too large: so none is missing.
-    Ok(by_id.into_values().collect())
+    let nodes: Vec<NodeConfig> = by_id.into_values().collect();
+    check_shards(&nodes).map_err(|message| source.error(None, message))?;
+    Ok(nodes)
 }
 
 fn check_address(
@@ -226,6 +255,50 @@ fn check_address(
         }
     };
     Err(source.error(Some(address.span()), message))
+}
+
+fn checked_shard(
+    source: &Source,
+    shard: Option<&Spanned<ShardId>>,
+) -> Result<ShardId, ConfigError> {
+    let Some(shard) = shard else { return Ok(ShardId(0)) };
+    let number = shard.get_ref().0;
+    if number < SHARDS_MAX {
+        return Ok(*shard.get_ref());
+    }
+    let message = format!("shard = {number}: must be from 0 to {}", SHARDS_MAX - 1);
+    Err(source.error(Some(shard.span()), message))
+}
+
+/// Where tables are divided, each region has a copy of each shard, on a node of its own.
+fn check_shards(nodes: &[NodeConfig]) -> Result<(), String> {
+    let shards = nodes.iter().map(|node| node.shard.0 + 1).max().unwrap_or(1);
+    if shards == 1 {
+        return Ok(());
+    }
+    let regions: BTreeSet<&String> = nodes.iter().map(|node| &node.region).collect();
+    for region in regions {
+        for shard in 0..shards {
+            let is_it = |node: &&NodeConfig| node.region == *region && node.shard.0 == shard;
+            let ids: Vec<_> = nodes.iter().filter(is_it).map(|node| node.id.0).collect();
+            match ids[..] {
+                [_] => {}
+                [] => {
+                    return Err(format!(
+                        "[[nodes]]: region {region:?} has no node with shard = {shard}; a region \
+                         has a node for each of the {shards} shards"
+                    ));
+                }
+                [first, second, ..] => {
+                    return Err(format!(
+                        "[[nodes]]: nodes {first} and {second} of region {region:?} both have \
+                         shard = {shard}; a region has one node for each shard"
+                    ));
+                }
+            }
+        }
+    }
+    Ok(())
 }
 
 /// A certificate and its key come together.

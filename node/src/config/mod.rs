@@ -6,6 +6,7 @@
 
 mod check;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -13,8 +14,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use pangea_core::ids::{NodeId, RegionId, ShardId};
-use pangea_core::partition::Partitions;
+use pangea_core::ids::{NodeId, RegionId, ShardId, TableId};
+use pangea_core::partition::{Partitions, Rule};
 use pangea_core::time::Span;
 use pangea_core::topology::{NodePlace, Topology};
 use serde::de::DeserializeOwned;
@@ -55,6 +56,11 @@ pub struct Config {
     pub history_versions: u64,
     /// And how many deletions.
     pub history_deletions: u64,
+    /// How many MiB of rows are kept in memory, but for what can't be put away; nothing is all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_mb: Option<u64>,
+    /// How long rows that are not in memory take at least, in milliseconds.
+    pub cold_latency_ms: u64,
     /// How many MiB results take at most until clients have read them.
     pub results_mb: u64,
     /// Which addresses off loopback are allowed without encryption and authentication.
@@ -73,6 +79,9 @@ pub struct Config {
     pub regions: Vec<String>,
     /// The nodes in the order of their ids.
     pub nodes: Vec<NodeConfig>,
+    /// How tables are spread over the shards, where there are several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub partitions: Option<PartitionsConfig>,
     /// How far apart the regions are.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub round_trips: Vec<RoundTripConfig>,
@@ -144,10 +153,63 @@ pub struct NodeConfig {
     pub id: NodeId,
     /// The name of its region.
     pub region: String,
+    /// The shard that it holds a copy of.
+    #[serde(default, skip_serializing_if = "is_first")]
+    pub shard: ShardId,
     /// Where other nodes and native clients reach it.
     pub peer: SocketAddr,
     /// Where PostgreSQL clients reach it.
     pub sql: SocketAddr,
+}
+
+fn is_first(shard: &ShardId) -> bool {
+    *shard == ShardId(0)
+}
+
+/// How tables are spread over the shards.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PartitionsConfig {
+    /// Those that have no rule of their own: by a hash of the whole key, unless it says otherwise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub default: Option<Rule>,
+    /// Rules by the numbers of tables.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub tables: BTreeMap<String, Rule>,
+}
+
+impl PartitionsConfig {
+    /// What a file says of these.
+    pub fn of(partitions: &Partitions) -> Self {
+        let table = |(table, rule): (&TableId, &Rule)| (table.0.to_string(), rule.clone());
+        Self {
+            default: Some(partitions.default_rule().clone()),
+            tables: partitions.tables().iter().map(table).collect(),
+        }
+    }
+
+    /// The same for so many shards.
+    ///
+    /// # Errors
+    /// What can't be, in words.
+    fn partitions(&self, shards: u16) -> Result<Partitions, String> {
+        let default = self.default.clone().unwrap_or(Rule::OF_WHOLE_KEY);
+        default.check(shards).map_err(|error| format!("default: {error}"))?;
+        let mut partitions = Partitions::new(shards, default);
+        // Every session reads these, and few write them.
+        for table in pangea_sql::SYSTEM_TABLES {
+            partitions = partitions.with(table, Rule::Everywhere);
+        }
+        for (name, rule) in &self.tables {
+            let number = name.parse().map_err(|_| format!("tables: {name:?} is no number"))?;
+            rule.check(shards).map_err(|error| format!("tables.{name}: {error}"))?;
+            if pangea_sql::SYSTEM_TABLES.contains(&TableId(number)) && *rule != Rule::Everywhere {
+                return Err(format!("tables.{name}: the tables of sessions are on every node"));
+            }
+            partitions = partitions.with(TableId(number), rule.clone());
+        }
+        Ok(partitions)
+    }
 }
 
 /// How far apart two regions are.
@@ -224,6 +286,10 @@ struct File {
     #[serde(default)]
     history_deletions: Option<Spanned<u64>>,
     #[serde(default)]
+    memory_mb: Option<Spanned<u64>>,
+    #[serde(default)]
+    cold_latency_ms: Option<Spanned<u64>>,
+    #[serde(default)]
     results_mb: Option<Spanned<u64>>,
     #[serde(default)]
     insecure: Insecure,
@@ -238,6 +304,8 @@ struct File {
     regions: Vec<Spanned<String>>,
     nodes: Vec<FileNode>,
     #[serde(default)]
+    partitions: Option<Spanned<PartitionsConfig>>,
+    #[serde(default)]
     round_trips: Vec<FileRoundTrip>,
     #[serde(default)]
     wan: Option<Spanned<WanConfig>>,
@@ -248,6 +316,8 @@ struct File {
 struct FileNode {
     id: Spanned<NodeId>,
     region: Spanned<String>,
+    #[serde(default)]
+    shard: Option<Spanned<ShardId>>,
     peer: Spanned<SocketAddr>,
     sql: Spanned<SocketAddr>,
 }
@@ -410,7 +480,7 @@ impl Config {
             RegionId(found.expect("regions are checked") as u16)
         };
         let place =
-            |node: &NodeConfig| NodePlace { region: region_id(&node.region), shard: ShardId(0) };
+            |node: &NodeConfig| NodePlace { region: region_id(&node.region), shard: node.shard };
         let count = self.regions.len();
         let mut one_way = vec![vec![Span::ZERO; count]; count];
         for RoundTripConfig { between: [a, b], ms } in &self.round_trips {
@@ -423,7 +493,15 @@ impl Config {
             regions: self.regions.clone(),
             nodes: self.nodes.iter().map(place).collect(),
             one_way,
-            partitions: Partitions::default(),
+            partitions: self.divided().expect("partitions are checked"),
+        }
+    }
+
+    /// Which shard has which rows.
+    fn divided(&self) -> Result<Partitions, String> {
+        match self.nodes.iter().map(|node| node.shard.0 + 1).max() {
+            None | Some(1) => Ok(Partitions::default()),
+            Some(shards) => self.partitions.clone().unwrap_or_default().partitions(shards),
         }
     }
 

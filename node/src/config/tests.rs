@@ -132,6 +132,73 @@ fn what_is_wrong_is_named_with_its_line() {
     }
 }
 
+/// Two regions with two shards each.
+const DIVIDED: &str = r#"cluster = "shop"
+protocol = "toy"
+node = 3
+data_dir = "data"
+regions = ["a", "b"]
+nodes = [
+  { id = 0, region = "a", shard = 0, peer = "127.0.0.1:1", sql = "127.0.0.1:11" },
+  { id = 1, region = "a", shard = 1, peer = "127.0.0.1:2", sql = "127.0.0.1:12" },
+  { id = 2, region = "b", peer = "127.0.0.1:3", sql = "127.0.0.1:13" },
+  { id = 3, region = "b", shard = 1, peer = "127.0.0.1:4", sql = "127.0.0.1:14" },
+]
+
+[partitions]
+default = { by = "hash", prefix_bytes = 4 }
+tables.7 = { by = "everywhere" }
+tables.9 = { by = "ranges", starts = ["00Ab"] }
+tables.10 = { by = "number", bytes = 2, first = 1 }
+"#;
+
+#[test]
+fn nodes_have_shards_and_tables_their_rules() {
+    let config = Config::parse("node.toml", DIVIDED).unwrap();
+    let topology = config.topology();
+    assert_eq!(topology.node_at(RegionId(1), ShardId(1)), Some(NodeId(3)));
+    assert_eq!(topology.place_name(NodeId(2)), "b.0");
+    let told = "2 shards, by hash of 4 bytes, t1 everywhere, t2 everywhere, t7 everywhere, \
+                t9 by ranges from 00ab, t10 by number of 2 bytes from 1";
+    assert_eq!(topology.partitions.to_string(), told);
+    let again = Config::parse("again", &config.to_toml()).unwrap();
+    assert_eq!(again.topology(), topology);
+    let (rules, _) = DIVIDED.split_once("[partitions]").unwrap();
+    let topology = Config::parse("node.toml", rules).unwrap().topology();
+    assert_eq!(
+        topology.partitions.to_string(),
+        "2 shards, by hash of the key, t1 everywhere, t2 everywhere"
+    );
+}
+
+#[test]
+fn shards_that_cant_be_are_named() {
+    for (good, bad, message) in [
+        (
+            "region = \"b\", shard = 1",
+            "region = \"b\", shard = 2",
+            "\"a\" has no node with shard = 2",
+        ),
+        ("region = \"b\", shard = 1", "region = \"b\"", "nodes 2 and 3 of region \"b\" both"),
+        (
+            "region = \"a\", shard = 1",
+            "region = \"a\", shard = 128",
+            ":8: shard = 128: must be from",
+        ),
+        ("tables.9 ", "tables.1 ", "tables.1: the tables of sessions are on every node"),
+        ("tables.7 ", "tables.x ", ":13: [partitions]: tables: \"x\" is no number"),
+        ("[\"00Ab\"]", "[\"01\", \"02\"]", ":13: [partitions]: tables.9: 2 starts"),
+        ("00Ab", "zz", "\"zz\" is not hexadecimal"),
+        ("bytes = 2", "bytes = 0", "tables.10: bytes = 0: must be from 1 to 8"),
+        ("by = \"everywhere\"", "by = \"luck\"", "luck"),
+        ("first = 1", "last = 1", "last"),
+    ] {
+        assert_eq!(DIVIDED.matches(good).count(), 1, "{good} is in the text once");
+        let error = Config::parse("node.toml", &DIVIDED.replace(good, bad)).expect_err(bad);
+        assert!(error.to_string().contains(message), "{bad}: {error}");
+    }
+}
+
 #[test]
 fn a_setting_that_the_protocol_does_not_know_is_named_with_its_line() {
     for (bad, message) in [("sped = 7", "unknown field `sped`"), ("speed = 700", "speed = 700")] {
@@ -222,6 +289,7 @@ fn every_key_is_documented() {
     for (bad, good, table) in [
         ("unknown = 1", "workers = 2", ""),
         ("unknown = 1", "id = 0", "nodes."),
+        ("[partitions]\nunknown = 1", "workers = 2", "partitions."),
         ("unknown = 1", "ms = 80.5", "round_trips."),
         ("unknown = 1", "jitter_ms = 0.5", "wan."),
     ] {
@@ -238,5 +306,5 @@ fn every_key_is_documented() {
             documented += 1;
         }
     }
-    assert_eq!(documented, 21 + 4 + 2 + 2);
+    assert_eq!(documented, 24 + 5 + 2 + 2 + 2);
 }

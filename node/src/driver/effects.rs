@@ -7,6 +7,7 @@ use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion, Ticket};
 use pangea_core::log::Mark;
 use pangea_core::protocol::{Checkpoint, Effect, FirstRun, Message, Protocol};
 use pangea_core::store::Pin;
+use pangea_core::time::Span;
 use pangea_core::txn::Outcome;
 use pangea_sql::engine::Trace;
 
@@ -94,12 +95,17 @@ impl<P: Protocol> Driver<P> {
                 }
             }
             Effect::Rejoined => self.rejoined(),
+            Effect::Fetch { token, keys } => match &self.keeper {
+                Some(keeper) => keeper.fetch(token, keys),
+                None => self.inbox.on_fetched(token, Span::ZERO),
+            },
             Effect::Stop { reason } => {
                 let reason = format!("the node stopped: {reason}");
                 tracing::error!("{reason}");
                 self.inbox.close(Closed { reason, is_failure: true });
                 self.is_stopped = true;
             }
+            Effect::Reign { from, reign, is_final } => self.note_reign(from, reign, is_final),
             Effect::Mark(name) => self.count(name),
         }
     }
@@ -131,6 +137,20 @@ impl<P: Protocol> Driver<P> {
             self.last_frame = bytes.into();
         }
         self.network.send(to, message.lane(), self.last_frame.clone());
+    }
+
+    /// Another master's transactions begin.
+    fn note_reign(&mut self, from: SnapshotVersion, reign: Option<(NodeId, u64)>, is_final: bool) {
+        let Some((master, _)) = reign.filter(|_| is_final) else { return };
+        let (from, master) = (from.0, master.0);
+        if self.master.replace(master).is_some_and(|before| before != master) {
+            tracing::warn!(
+                "node {master} is the master from snapshot version {from} on: what another one has \
+                 run under that or later versions, and answered, is given up"
+            );
+        } else {
+            tracing::info!("node {master} is the master from snapshot version {from} on");
+        }
     }
 
     fn rejoined(&mut self) {

@@ -1,7 +1,7 @@
 //! A node, seen from those who want something of it.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use pangea_core::exec::check_program;
@@ -11,6 +11,7 @@ use pangea_core::protocol::{Protocol, Request, Status};
 use pangea_core::store::Store;
 use pangea_core::topology::Topology;
 use pangea_core::txn::{Outcome, Program, Registry};
+use pangea_sql::elsewhere::Beyond;
 use pangea_sql::engine::{About, Engine, Trace, Unavailable};
 use pangea_sql::history::History;
 use tokio::sync::oneshot;
@@ -18,6 +19,7 @@ use tokio::sync::oneshot;
 use super::inbox::{Answer, Closed, CommitReply, Inbox, Receive, Waiting};
 use crate::log::Durability;
 use crate::pool::ThreadedPool;
+use crate::region::Region;
 
 /// What a node's handles share.
 pub struct Shared<P: Protocol> {
@@ -37,6 +39,8 @@ pub struct Shared<P: Protocol> {
     pub settings: String,
     /// Snapshots of the near past.
     pub history: History<P::Header>,
+    /// Where rows of other shards are to be had, where there are any.
+    pub region: OnceLock<Arc<Region>>,
     /// What runs long queries side by side: not what the event loop's steps wait for.
     pub queries: ThreadedPool,
 }
@@ -65,6 +69,12 @@ impl<P: Protocol> Handle<P> {
     /// Which node it is.
     pub fn me(&self) -> NodeId {
         self.0.me
+    }
+
+    /// Where rows of other shards are to be had, where there are any.
+    pub(crate) fn knows_region(&self, region: Region) {
+        // A node is connected once.
+        let _ = self.0.region.set(Arc::new(region));
     }
 
     /// Where the network brings what peers say.
@@ -165,6 +175,14 @@ impl<P: Protocol> Engine for Handle<P> {
         answer(|receive| self.fresh_with(receive)).await
     }
 
+    async fn beyond(&self, at: SnapshotVersion) -> Result<Option<Beyond>, Unavailable> {
+        match self.0.region.get() {
+            Some(region) => region.beyond(at).await.map(Some),
+            None if self.0.topology.partitions.shards() == 1 => Ok(None),
+            None => Err(Unavailable { reason: "the node is not connected yet".to_owned() }),
+        }
+    }
+
     async fn status(&self) -> Result<Status, Unavailable> {
         answer(|receive| self.status_with(receive)).await
     }
@@ -187,7 +205,7 @@ impl<P: Protocol> Engine for Handle<P> {
         }
     }
 
-    fn rejoining(&self) -> Option<String> {
+    fn closed_to_sessions(&self) -> Option<String> {
         self.inbox().reach().rejoining()
     }
 

@@ -150,6 +150,8 @@ pub(super) struct Inputs<P: Protocol> {
     pub submissions: Vec<(Request, Waiting)>,
     pub queries: Vec<StatusReply>,
     pub checkpointed: Option<SnapshotVersion>,
+    /// What was fetched from the cold store, and how long that took.
+    pub fetched: Vec<(u64, Span)>,
 }
 
 /// What the driver does next.
@@ -205,6 +207,7 @@ impl<P: Protocol> Default for Inputs<P> {
             submissions: Vec::new(),
             queries: Vec::new(),
             checkpointed: None,
+            fetched: Vec::new(),
         }
     }
 }
@@ -321,6 +324,13 @@ impl<P: Protocol> Inbox<P> {
     pub fn on_checkpointed(&self, version: SnapshotVersion) {
         let mut state = self.lock();
         state.inputs.checkpointed = state.inputs.checkpointed.max(Some(version));
+        self.wake(&mut state);
+    }
+
+    /// Values that the protocol asked for are in memory.
+    pub fn on_fetched(&self, token: u64, took: Span) {
+        let mut state = self.lock();
+        state.inputs.fetched.push((token, took));
         self.wake(&mut state);
     }
 
@@ -457,8 +467,12 @@ fn report(majority: Majority) {
 
 impl<P: Protocol> State<P> {
     fn is_empty(&self) -> bool {
-        let Inputs { peers, submissions, queries, checkpointed } = &self.inputs;
+        let Inputs { peers, submissions, queries, checkpointed, fetched } = &self.inputs;
         let is_quiet = peers.is_empty() && submissions.is_empty() && queries.is_empty();
-        is_quiet && checkpointed.is_none() && !self.has_durable && self.closed.is_none()
+        is_quiet
+            && fetched.is_empty()
+            && checkpointed.is_none()
+            && !self.has_durable
+            && self.closed.is_none()
     }
 }

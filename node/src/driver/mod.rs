@@ -45,6 +45,7 @@ use pangea_sql::engine::Trace;
 
 use crate::checkpoint::Checkpointer;
 use crate::clock::Clock;
+use crate::cold::Keeper;
 use crate::disk::{DiskError, Syncs};
 use crate::log::{Append, Log};
 use crate::meter::{Meter, StepTap};
@@ -93,6 +94,8 @@ pub struct Parts<P: Protocol> {
     pub log: Log,
     /// What writes checkpoints; nothing where nothing is durable.
     pub checkpointer: Option<Checkpointer<P::Header>>,
+    /// What keeps memory below its limit; nothing where there is none.
+    pub keeper: Option<Keeper>,
     /// Where messages go.
     pub network: Arc<dyn Network>,
     /// What runs data-parallel work.
@@ -113,6 +116,7 @@ pub struct Driver<P: Protocol> {
     inbox: Arc<Inbox<P>>,
     log: Log,
     checkpointer: Option<Checkpointer<P::Header>>,
+    keeper: Option<Keeper>,
     network: Arc<dyn Network>,
     pool: ThreadedPool,
     clock: Clock,
@@ -135,6 +139,8 @@ pub struct Driver<P: Protocol> {
     /// Notes that the node has taken the place of one whose disk was lost.
     on_rejoined: Box<dyn FnMut() -> Result<(), DiskError> + Send>,
     counters: BTreeMap<&'static str, u64>,
+    /// The last master that is known, where there is one.
+    master: Option<u16>,
     /// Filled by each step and emptied after it.
     effects: Vec<Effect<P>>,
     appends: Vec<Append>,
@@ -159,6 +165,7 @@ impl<P: Protocol> Driver<P> {
             inbox: parts.inbox,
             log: parts.log,
             checkpointer: parts.checkpointer,
+            keeper: parts.keeper,
             network: parts.network,
             pool: parts.pool,
             clock,
@@ -175,6 +182,7 @@ impl<P: Protocol> Driver<P> {
             is_starting: true,
             on_rejoined: parts.on_rejoined,
             counters: BTreeMap::new(),
+            master: None,
             effects: Vec::new(),
             appends: Vec::new(),
             last_frame: Bytes::new(),
@@ -213,6 +221,10 @@ impl<P: Protocol> Driver<P> {
         if let Some(version) = inputs.checkpointed {
             self.truncations.on_checkpoint(version);
             self.step(Input::Checkpointed(version));
+        }
+        for (token, took) in inputs.fetched {
+            self.catch_up();
+            self.step(Input::Fetched { token, took });
         }
         for event in inputs.peers {
             self.catch_up();
@@ -317,6 +329,15 @@ impl<P: Protocol> Driver<P> {
         add("requests_in_flight", self.pending.len() as u64);
         add("effects_held", self.held.len() as u64);
         add("messages_malformed", self.inbox.malformed());
+        if self.store.has_cold() {
+            let counts = self.store.cold_counts();
+            add("rows_bytes", self.store.memory_bytes() as u64);
+            add("rows_cold", counts.cold);
+            add("cold_evicted", counts.evicted);
+            add("cold_fetched_ahead", counts.fetched_ahead);
+            add("cold_reads", counts.reads);
+            add("cold_stalls", counts.stalls);
+        }
         for (name, count) in &self.counters {
             add(&format!("mark_{name}"), *count);
         }

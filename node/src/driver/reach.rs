@@ -3,19 +3,23 @@
 //! A cluster agrees where a majority of its nodes talk to each other. A node that sees fewer goes
 //! on to serve snapshots, and whatever needs agreement waits: without a word, unless somebody says
 //! it. A protocol may need more nodes than that at its first start, which it tells in its status.
+//! Where tables are divided, those that agree are the nodes of one shard, and a node needs one of
+//! each other shard beside them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use pangea_core::ids::NodeId;
+use pangea_core::ids::{NodeId, ShardId};
 use pangea_core::protocol::{FirstStart, Rejoining};
-use pangea_core::topology::Topology;
+use pangea_core::topology::{Group, Topology};
 
 /// Which nodes this one can agree with.
 #[derive(Debug)]
 pub struct Reach {
     me: NodeId,
     topology: Arc<Topology>,
+    /// Those that agree with this one.
+    group: Group,
     seen: Mutex<Seen>,
 }
 
@@ -68,7 +72,8 @@ impl Reach {
     pub fn new(me: NodeId, topology: Arc<Topology>) -> Self {
         let connected = BTreeSet::from([me]);
         let seen = Seen { connected, refusals: BTreeMap::new(), start: StartSeen::Unknown };
-        Self { me, topology, seen: Mutex::new(seen) }
+        let group = topology.group(topology.nodes[me.index()].shard);
+        Self { me, topology, group, seen: Mutex::new(seen) }
     }
 
     fn seen(&self) -> MutexGuard<'_, Seen> {
@@ -77,7 +82,7 @@ impl Reach {
 
     /// A node as operators know it.
     pub(crate) fn name(topology: &Topology, node: NodeId) -> String {
-        format!("{} (node {})", topology.region_name(node), node.0)
+        format!("{} (node {})", topology.place_name(node), node.0)
     }
 
     pub(super) fn on_up(&self, peer: NodeId) -> Majority {
@@ -139,12 +144,12 @@ impl Reach {
     /// Why nothing can be agreed on now, in words; nothing where something can.
     pub fn cut_off(&self) -> Option<String> {
         let seen = self.seen();
-        let no_majority = || (!self.is_majority(&seen)).then(|| self.describe(&seen));
+        let no_majority = || (!self.is_enough(&seen)).then(|| self.describe(&seen));
         self.awaits(&seen).or_else(no_majority)
     }
 
     fn agrees(&self, seen: &Seen) -> bool {
-        self.is_majority(seen) && seen.start == StartSeen::Over
+        self.is_enough(seen) && seen.start == StartSeen::Over
     }
 
     /// What the start waits for, in words.
@@ -179,25 +184,61 @@ impl Reach {
 
     fn describe_first(&self, first: &FirstStart, seen: &Seen) -> String {
         let FirstStart { needed, missing } = first;
-        let needs = match self.topology.node_count() {
-            count if count == *needed => format!("all {count} nodes"),
-            count => format!("{needed} of its {count} nodes"),
+        let of = self.of_shard();
+        let needs = match self.group.nodes().len() {
+            count if count == *needed => format!("all {count} nodes{of}"),
+            count => format!("{needed} of its {count} nodes{of}"),
         };
         let missing = self.away(missing.iter().copied(), seen);
         format!("first start: waiting for {missing}; a new cluster needs {needs} once")
     }
 
+    /// Whether those that are connected can agree, and have all rows together.
+    fn is_enough(&self, seen: &Seen) -> bool {
+        self.is_majority(seen) && self.missing_shards(seen).next().is_none()
+    }
+
     fn is_majority(&self, seen: &Seen) -> bool {
-        seen.connected.len() >= self.topology.majority()
+        let is_connected = |node: &&NodeId| seen.connected.contains(node);
+        self.group.nodes().iter().filter(is_connected).count() >= self.group.topology.majority()
+    }
+
+    /// The shards of which no node is connected.
+    fn missing_shards<'a>(&'a self, seen: &'a Seen) -> impl Iterator<Item = ShardId> + 'a {
+        let shard = |node: &NodeId| self.topology.nodes[node.index()].shard;
+        let is_there = move |wanted: &ShardId| seen.connected.iter().any(|it| shard(it) == *wanted);
+        let shards = (0..self.topology.partitions.shards()).map(ShardId);
+        shards.filter(move |wanted| !is_there(wanted))
+    }
+
+    /// Which nodes agree, where it is not all.
+    fn of_shard(&self) -> String {
+        match self.topology.partitions.shards() {
+            1 => String::new(),
+            _ => format!(" of shard {}", self.topology.nodes[self.me.index()].shard.0),
+        }
     }
 
     fn describe(&self, seen: &Seen) -> String {
+        let here = self.topology.place_name(self.me);
         let is_away = |node: &NodeId| !seen.connected.contains(node);
+        if self.is_majority(seen) {
+            let all = self.missing_shards(seen).map(|shard| {
+                let group = self.topology.group(shard);
+                let nodes = self.away(group.nodes().iter().copied(), seen);
+                format!(
+                    "no node of shard {} is reachable from {here}; unreachable: {nodes}",
+                    shard.0
+                )
+            });
+            return all.collect::<Vec<_>>().join("; ");
+        }
+        let nodes = || self.group.nodes().iter().copied();
         format!(
-            "no majority of nodes is reachable from {}; reachable: {}; unreachable: {}",
-            self.topology.region_name(self.me),
-            self.names(seen.connected.iter().copied()),
-            self.away(self.topology.node_ids().filter(is_away), seen)
+            "no majority of nodes{} is reachable from {here}; reachable: {}; unreachable: {}",
+            self.of_shard(),
+            self.names(nodes().filter(|node| seen.connected.contains(node))),
+            self.away(nodes().filter(is_away), seen)
         )
     }
 
@@ -219,6 +260,7 @@ impl Reach {
 #[cfg(test)]
 mod tests {
     use pangea_core::ids::SnapshotVersion;
+    use pangea_core::partition::{Partitions, Rule};
     use pangea_core::time::Span;
 
     use super::*;
@@ -313,6 +355,24 @@ mod tests {
         assert_eq!(told(&[], &[], Some(SnapshotVersion(9))), Majority::Rejoins(far.to_owned()));
         assert_eq!(reach.on_start_waits(None), Majority::Unchanged);
         assert_eq!(reach.rejoining(), None);
+    }
+
+    #[test]
+    fn a_node_of_a_divided_cluster_needs_a_majority_of_its_shard_and_one_of_each_other() {
+        let whole = Topology::one_node_per_region("test", &["us", "eu", "ap"], Span::ZERO);
+        let topology = whole.divided(Partitions::new(2, Rule::Everywhere));
+        let reach = Reach::new(NodeId(0), Arc::new(topology));
+        reach.on_start_waits(None);
+        let alone = "no majority of nodes of shard 0 is reachable from us.0; reachable: us.0 \
+                     (node 0); unreachable: eu.0 (node 2), ap.0 (node 4)";
+        assert_eq!(reach.cut_off().as_deref(), Some(alone));
+        assert_eq!(reach.on_up(NodeId(3)), Majority::Unchanged);
+        assert_eq!(reach.cut_off().as_deref(), Some(alone), "another shard's does not count");
+        assert!(matches!(reach.on_up(NodeId(2)), Majority::Reached(_)));
+        let no_other = "no node of shard 1 is reachable from us.0; unreachable: us.1 (node 1), \
+                        eu.1 (node 3), ap.1 (node 5)";
+        assert_eq!(reach.on_down(NodeId(3)), Majority::Lost(no_other.to_owned()));
+        assert!(matches!(reach.on_up(NodeId(1)), Majority::Reached(_)));
     }
 
     #[test]

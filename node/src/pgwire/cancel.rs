@@ -31,6 +31,7 @@ use pangea_core::store::Store;
 use pangea_core::topology::Topology;
 use pangea_core::txn::{Outcome, Program, Registry};
 use pangea_sql::Signals;
+use pangea_sql::elsewhere::Beyond;
 use pangea_sql::engine::{About, Engine, Interruption, Trace, Unavailable};
 use pangea_sql::history::History;
 use tokio::runtime::RuntimeFlavor;
@@ -347,8 +348,12 @@ impl<E: Engine> Engine for Cancellable<E> {
         self.switch.deadline().is_some_and(is_over).then_some(Interruption::TimedOut)
     }
 
-    fn rejoining(&self) -> Option<String> {
-        self.engine.rejoining()
+    async fn beyond(&self, at: SnapshotVersion) -> Result<Option<Beyond>, Unavailable> {
+        self.engine.beyond(at).await
+    }
+
+    fn closed_to_sessions(&self) -> Option<String> {
+        self.engine.closed_to_sessions()
     }
 
     fn cut_off(&self) -> Option<String> {

@@ -211,7 +211,7 @@ impl<E: Engine> Welcome<E> {
         if !has_place {
             return refused(code::TOO_MANY_CLIENTS, "sorry, too many clients already");
         }
-        if let Some(why) = self.engine.rejoining() {
+        if let Some(why) = self.engine.closed_to_sessions() {
             return refused(code::UNAVAILABLE, &why);
         }
         let Some(user) = parameters.get("user") else {

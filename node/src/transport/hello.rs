@@ -139,8 +139,8 @@ impl Identity {
         }
         if hello.fingerprint != self.fingerprint {
             return refuse(format!(
-                "the settings or the procedures of the two nodes differ: `[{}]` and the build must \
-                 be equal on all nodes",
+                "the settings or the procedures of the two nodes differ: `[{}]`, `[partitions]` \
+                 and the build must be equal on all nodes",
                 self.protocol
             ));
         }

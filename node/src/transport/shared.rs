@@ -58,7 +58,7 @@ impl Shared {
                 me: config.me,
                 nodes: topology.node_count(),
             },
-            region: topology.region_name(config.me).to_owned(),
+            region: topology.place_name(config.me),
             events,
             meter: config.meter,
             sealer: Sealer::new(config.compression),

@@ -13,7 +13,7 @@ const DEADLINE: Duration = Duration::from_secs(60);
 const REGIONS: [&str; 3] = ["eu", "us", "ap"];
 
 /// Ports that were free a moment ago.
-fn addresses<const N: usize>() -> [SocketAddr; N] {
+pub fn addresses<const N: usize>() -> [SocketAddr; N] {
     let listeners = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
     listeners.map(|listener| listener.local_addr().unwrap())
 }

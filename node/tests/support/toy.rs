@@ -311,7 +311,7 @@ impl Protocol for Toy {
                 self.say_what_i_have(cx);
                 cx.set_timer(Wait::Heartbeat, Span::from_ms(5));
             }
-            Input::Durable(_) | Input::Resume => {}
+            Input::Durable(_) | Input::Resume | Input::Fetched { .. } => {}
             Input::PeerUp(_) => self.say_what_i_have(cx),
             Input::PeerDown(peer) => {
                 self.acknowledged.remove(&peer);

@@ -68,7 +68,10 @@ pub struct Loss {
     pub region: String,
     /// The longest time without a commit in each of the others.
     pub pauses_ms: Vec<(String, f64)>,
-    /// What was acknowledged and is not there, or what else is wrong.
+    /// How many transactions were acknowledged and are gone, as they were run before regions had
+    /// agreed on them.
+    pub lost_txns: u64,
+    /// What else was acknowledged and is not there, or what else is wrong.
     pub wrong: Option<String>,
 }
 
@@ -122,6 +125,9 @@ impl Row {
         if let Some(wrong) = self.loss.as_ref().and_then(|loss| loss.wrong.as_ref()) {
             return Err(format!("loses with a region ({wrong})"));
         }
+        if let Some(loss) = self.loss.as_ref().filter(|loss| loss.lost_txns > 0) {
+            return Err(format!("loses {} with region {}", loss.lost(), loss.region));
+        }
         let throughput = self.does.throughput_per_sec;
         if let Some(rate) = need.rate_per_sec.filter(|rate| throughput < rate * KEPT_UP) {
             return Err(format!("keeps up with {throughput:.0} of {rate:.0} calls a second"));
@@ -147,6 +153,17 @@ impl Row {
     fn pause_ms(&self) -> Option<f64> {
         let loss = self.loss.as_ref()?;
         Some(loss.pauses_ms.iter().map(|(_, ms)| *ms).fold(0.0, f64::max))
+    }
+}
+
+impl Loss {
+    /// How much of what was acknowledged is lost, in words.
+    pub fn lost(&self) -> String {
+        match self.lost_txns {
+            0 => "nothing".to_owned(),
+            1 => "1 acknowledged transaction".to_owned(),
+            count => format!("{count} acknowledged transactions"),
+        }
     }
 }
 

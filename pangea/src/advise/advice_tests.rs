@@ -24,6 +24,7 @@ fn row(set: &[&str], guarantee: Guarantee, throughput_per_sec: f64, p50_ms: f64)
         loss: Some(Loss {
             region: "near".to_owned(),
             pauses_ms: vec![("far".to_owned(), 900.0)],
+            lost_txns: 0,
             wrong: None,
         }),
         check: None,
@@ -65,19 +66,22 @@ fn a_rate_is_kept_up_with_and_then_the_median_decides() {
 fn what_loses_or_fails_is_not_taken() {
     let mut loses = row(&["a"], Serializable, 9_000.0, 10.0);
     loses.loss.as_mut().unwrap().wrong = Some("one is gone".to_owned());
+    let mut forgets = row(&["c"], Serializable, 9_000.0, 10.0);
+    forgets.loss.as_mut().unwrap().lost_txns = 17;
     let mut fails = row(&["b"], Serializable, 9_000.0, 10.0);
     fails.check = Some(check(Err("replicas differ".to_owned())));
     let mut passes = row(&[], Serializable, 1_000.0, 100.0);
     passes.check = Some(check(Ok(100.0)));
-    let rows = [loses.clone(), fails.clone(), passes];
+    let rows = [loses.clone(), fails.clone(), passes, forgets.clone()];
     let advice = advise(&rows, &CLOSED);
     assert_eq!((advice.take, advice.next), (Some(2), None));
     assert_eq!(advice.sentences[1], "No other choice gives serializable and can be taken.");
-    let advice = advise(&rows[..2], &CLOSED);
+    let advice = advise(&[loses, fails, forgets], &CLOSED);
     assert_eq!(advice.take, None);
     assert!(advice.sentences[0].starts_with("Take none of these"), "{:?}", advice.sentences);
     let reasons = &advice.sentences[1];
     assert!(reasons.contains("one is gone") && reasons.contains("replicas differ"), "{reasons}");
+    assert!(reasons.contains("c loses 17 acknowledged transactions with region near"), "{reasons}");
 }
 
 fn check(measured: Result<f64, String>) -> Check {

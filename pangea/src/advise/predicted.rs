@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use indicatif::ProgressBar;
 use pangea_core::choice::Guarantee;
+use pangea_core::partition::Partitions;
 use pangea_core::protocol::Protocol;
 use pangea_core::time::Span;
 use pangea_core::txn::Registry;
@@ -106,6 +107,7 @@ impl<'a> Predictions<'a> {
         let settings = predict::Settings {
             seed: question.arguments.seed,
             regions: places.regions.clone(),
+            partitions: Partitions::default(),
             one_way: one_way(places),
             bandwidth_bits: places.bandwidth_mbit.map(|mbit| mbit * 1_000_000),
             clients: clients as usize,
@@ -268,6 +270,7 @@ pub fn loss(of: &Prediction) -> Option<Loss> {
     Some(Loss {
         region: survived.region.clone(),
         pauses_ms: others.map(|region| (region.name.clone(), region.pause_ms)).collect(),
+        lost_txns: survived.lost_txns,
         wrong: survived.wrong.clone(),
     })
 }

@@ -133,7 +133,7 @@ fn lost(row: &Row) -> String {
         true => format!("{most} s"),
         false => format!("{least} to {most} s"),
     };
-    format!("{}: {pause} without a commit, nothing lost", loss.region)
+    format!("{}: {pause} without a commit, {} lost", loss.region, loss.lost())
 }
 
 /// Predicted and measured, side by side.

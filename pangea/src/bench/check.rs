@@ -3,18 +3,19 @@
 
 use std::collections::BTreeSet;
 
-use pangea_core::workload::{self, Commits, Workload};
+use pangea_core::partition::Partitions;
+use pangea_core::workload::{self, Commits, Rows, Workload};
 use pangea_node::client::Client;
 use serde::Serialize;
 
-use crate::cluster::replicas;
+use crate::cluster::{replicas, rows};
 use crate::drive::{Errors, Stats};
 use crate::failure::Failure;
 
 /// What was found to be right.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Checked {
-    /// The digest of every replica.
+    /// The digest of every replica, or of every shard's.
     pub digest: String,
     /// A version that every replica had reached when it was looked at; peers name none.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -62,21 +63,37 @@ pub fn has_measured(stats: &Stats, hit: &BTreeSet<usize>) -> Result<(), Failure>
     Ok(())
 }
 
-/// Checks the data. No client works any more.
+/// Checks the data, which are on so many shards. No client works any more.
 ///
 /// # Errors
 /// What is wrong.
 pub async fn all(
     clients: &[Client],
+    partitions: &Partitions,
     workload: &Workload,
     settings: &workload::Settings,
     commits: Commits,
 ) -> Result<Checked, Failure> {
-    let (version, digest) = replicas::equal(clients).await?;
+    let shards = usize::from(partitions.shards());
+    let (version, digests) = replicas::equal_by_shard(clients, shards).await?;
     let (unknown, watched) = (commits.unknown.values().sum::<u64>(), commits.newest.len());
     // Replicas are equal, so one of them answers for all.
-    let verdict = clients[0].check(workload.name(), settings, Some(commits)).await;
-    match verdict.map_err(|error| Failure::failed("check failed", error))? {
+    let verdict = match shards {
+        1 => {
+            let verdict = clients[0].check(workload.name(), settings, Some(commits)).await;
+            verdict.map_err(|error| Failure::failed("check failed", error))?
+        }
+        _ => {
+            let (workload, of_each) = (workload.clone(), clients[..shards].to_vec());
+            let check = move |rows: &dyn Rows| {
+                let report = workload.check(rows)?;
+                workload.check_commits(&report, rows, &commits).map(|()| report.to_string())
+            };
+            let verdict = rows::look(partitions.clone(), of_each, check).await?;
+            verdict.map_err(|violation| violation.to_string())
+        }
+    };
+    match verdict {
         Ok(mut workload) => {
             if watched > 0 {
                 let held = format!("; {watched} rows hold a newest acknowledged write");
@@ -85,7 +102,8 @@ pub async fn all(
             if unknown > 0 {
                 workload.push_str(&format!("; {unknown} calls of unknown outcome in it or not"));
             }
-            Ok(Checked { digest: format!("{digest:016x}"), version: Some(version.0), workload })
+            let digests: Vec<String> = digests.iter().map(|it| format!("{it:016x}")).collect();
+            Ok(Checked { digest: digests.join(" "), version: Some(version.0), workload })
         }
         Err(violation) => failed(violation),
     }

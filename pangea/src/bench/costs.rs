@@ -76,7 +76,14 @@ struct Link {
 
 impl Costs {
     /// Of a run in which so many transactions committed, in so many seconds.
-    pub fn new(regions: &[String], used: &Usage, committed: u64, seconds: f64) -> Self {
+    ///
+    /// Nodes have these names; each region has so many of them, one after the other.
+    pub fn new(
+        (regions, of_region): (&[String], usize),
+        used: &Usage,
+        committed: u64,
+        seconds: f64,
+    ) -> Self {
         let txns = committed as f64;
         // Nodes in one process are told apart by nobody but themselves.
         let is_one = used.node_cpu_us.len() == 1 && regions.len() > 1;
@@ -96,9 +103,9 @@ impl Costs {
         let router_cpu_us = used.lab.as_ref().map_or(0.0, |lab| lab.router_cpu_us);
         let cpu_us = used.node_cpu_us.iter().sum::<f64>() + used.load_cpu_us + router_cpu_us;
         let fsyncs = counted("fsyncs");
-        let wan = used.wan();
+        let wan = used.wan(of_region);
         let payload = payload_bytes(used);
-        let peers = regions.len().saturating_sub(1) as f64;
+        let peers = (regions.len() / of_region).saturating_sub(1) as f64;
         let over = payload.map(|payload| wan.wire_bytes as f64 / payload / peers);
         let link = |carried: &Carried| Link {
             bytes_per_txn: carried.wire_bytes as f64 / txns,
@@ -319,7 +326,7 @@ mod tests {
     #[test]
     fn links_add_up_to_the_total_and_payload_is_counted_once() {
         let regions = ["a".to_owned(), "b".to_owned()];
-        let costs = Costs::new(&regions, &used(), 10, 2.0);
+        let costs = Costs::new((&regions, 1), &used(), 10, 2.0);
         let links = || costs.links.values().flat_map(BTreeMap::values);
         let bytes: f64 = links().map(|link| link.bytes_per_txn).sum();
         assert!((bytes - costs.wan_bytes_per_txn).abs() < 1e-9 && bytes == 170.0, "{bytes}");
@@ -344,7 +351,7 @@ mod tests {
             *link = link.plus(*link);
         }
         let regions = ["a".to_owned(), "b".to_owned()];
-        let over = Costs::new(&regions, &used, 10, 2.0).wan_bytes_over_payload.unwrap();
+        let over = Costs::new((&regions, 1), &used, 10, 2.0).wan_bytes_over_payload.unwrap();
         assert!((over - 2.0 * 1_700.0 / 1_500.0).abs() < 1e-9, "{over}");
     }
 
@@ -356,7 +363,7 @@ mod tests {
             counters: vec![BTreeMap::from([(PAYLOAD.to_owned(), 500)])],
             ..Usage::default()
         };
-        let costs = Costs::new(&["a".to_owned()], &alone, 1, 1.0);
+        let costs = Costs::new((&["a".to_owned()], 1), &alone, 1, 1.0);
         assert_eq!((costs.wan_bytes_per_txn, costs.wan_bytes_over_payload), (0.0, None));
         assert!(!costs.to_string().contains("wide area"));
     }

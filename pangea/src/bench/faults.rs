@@ -9,6 +9,9 @@
 //! In place of a region's name stands `coordinator`, or `follower` for another node, as they are
 //! when it happens. Faults come one after the other: what one does would else be another's, too.
 //!
+//! Where tables are divided a region has a node for each shard, `region-1.0` and so on: a fault of
+//! the region is of all of them.
+//!
 //! A cut is made where the distance is: within nodes of ours that emulate it, or in the links of a
 //! lab, where it is a cut between the regions' clients and servers of others too.
 
@@ -48,18 +51,33 @@ pub struct Fault {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Happened {
     what: String,
-    /// The regions that it was of, by number.
+    /// The nodes that it was of, and the others of their regions.
     #[serde(skip)]
-    regions: Vec<usize>,
+    nodes: Vec<usize>,
     from_secs: f64,
     /// When it was over: of a kill, when the node served again.
     to_secs: f64,
 }
 
 impl Happened {
-    /// The regions that it was of, by number.
-    pub fn regions(&self) -> &[usize] {
-        &self.regions
+    /// Something that nodes did by themselves, which excuses nothing.
+    pub fn elsewhere(what: String, (from_secs, to_secs): (f64, f64)) -> Self {
+        Self { what, nodes: Vec::new(), from_secs, to_secs }
+    }
+
+    /// Whether it was done to nodes, and not by them.
+    pub fn is_fault(&self) -> bool {
+        !self.nodes.is_empty()
+    }
+
+    /// Which of two began first.
+    pub fn by_time(&self, other: &Self) -> std::cmp::Ordering {
+        self.from_secs.total_cmp(&other.from_secs)
+    }
+
+    /// The nodes that it was of, and the others of their regions.
+    pub fn nodes(&self) -> &[usize] {
+        &self.nodes
     }
 }
 
@@ -127,10 +145,15 @@ impl Fault {
 /// Who can be meant without a name.
 const ROLES: [&str; 2] = ["coordinator", "follower"];
 
-/// Servers that something can happen to, one in each region.
+/// Servers that something can happen to, in each region as many.
 pub trait Victims {
-    /// The regions, in order.
+    /// What they are called, in order.
     fn names(&self) -> &[String];
+
+    /// The number of a server's region.
+    fn region_of(&self, node: usize) -> usize {
+        node
+    }
 
     /// Which of them leads.
     async fn coordinator(&mut self) -> Result<usize, Failure>;
@@ -164,8 +187,9 @@ pub fn check(faults: &[Fault], plan: &Plan, secs: u64) -> Result<Vec<Fault>, Fai
     sorted.sort_by_key(|fault| fault.at);
     let mut free = Duration::ZERO;
     for fault in &sorted {
+        let places = plan.places();
         let is_known =
-            |name: &&String| ROLES.contains(&name.as_str()) || plan.regions.contains(name);
+            |name: &&String| ROLES.contains(&name.as_str()) || !named(&places, name).is_empty();
         if let Some(name) = fault.whom.iter().find(|name| !is_known(name)) {
             let regions = plan.regions.join(", ");
             let why = format!("there is no region {name:?}; there are {regions}");
@@ -197,44 +221,62 @@ pub async fn run(
     let mut happened = Vec::with_capacity(faults.len());
     for fault in faults {
         tokio::time::sleep(fault.at.saturating_sub(began.elapsed())).await;
-        let nodes = nodes(fault, victims).await?;
+        let targets = targets(fault, victims).await?;
         let from_secs = began.elapsed().as_secs_f64();
         let end = Instant::now() + fault.lasts;
         match fault.kind {
             Kind::Kill => {
-                victims.kill(nodes[0]).await?;
+                for node in &targets[0] {
+                    victims.kill(*node).await?;
+                }
                 tokio::time::sleep(end.saturating_duration_since(Instant::now())).await;
-                victims.start(nodes[0]).await?;
+                for node in &targets[0] {
+                    victims.start(*node).await?;
+                }
             }
-            Kind::Cut => cut(victims, &nodes, end).await?,
-            Kind::Slow => slow(victims, nodes[0], end).await,
+            Kind::Cut => cut(victims, &targets, end).await?,
+            Kind::Slow => slow(victims, &targets[0], end).await,
         }
-        let names: Vec<&str> = nodes.iter().map(|node| victims.names()[*node].as_str()).collect();
+        let name = |target: &Vec<usize>| {
+            let names = target.iter().map(|node| victims.names()[*node].as_str());
+            names.collect::<Vec<_>>().join("+")
+        };
+        let names: Vec<String> = targets.iter().map(name).collect();
         let what = format!("{} {}", fault.name(), names.join("/"));
         let to_secs = began.elapsed().as_secs_f64();
-        happened.push(Happened { what, regions: nodes, from_secs, to_secs });
+        let regions: Vec<usize> =
+            targets.iter().flatten().map(|node| victims.region_of(*node)).collect();
+        let is_hit = |node: &usize| regions.contains(&victims.region_of(*node));
+        let nodes = (0..victims.names().len()).filter(is_hit).collect();
+        happened.push(Happened { what, nodes, from_secs, to_secs });
     }
     Ok(happened)
 }
 
+/// The servers of a name, which may be a region's of several.
+fn named(places: &[String], name: &str) -> Vec<usize> {
+    let is_it = |place: &String| {
+        let rest = place.strip_prefix(name);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    };
+    (0..places.len()).filter(|&node| is_it(&places[node])).collect()
+}
+
 /// Whom a fault is of, by number.
-async fn nodes(fault: &Fault, victims: &mut impl Victims) -> Result<Vec<usize>, Failure> {
-    let mut nodes = Vec::new();
+async fn targets(fault: &Fault, victims: &mut impl Victims) -> Result<Vec<Vec<usize>>, Failure> {
+    let mut targets = Vec::new();
     for name in &fault.whom {
-        nodes.push(match name.as_str() {
-            "coordinator" => victims.coordinator().await?,
+        targets.push(match name.as_str() {
+            "coordinator" => vec![victims.coordinator().await?],
             "follower" => {
                 let coordinator = victims.coordinator().await?;
                 let last = (0..victims.names().len()).rev().find(|node| *node != coordinator);
-                last.expect("there are two nodes at least")
+                vec![last.expect("there are two nodes at least")]
             }
-            name => {
-                let found = victims.names().iter().position(|region| region == name);
-                found.expect("faults are checked")
-            }
+            name => named(victims.names(), name),
         });
     }
-    Ok(nodes)
+    Ok(targets)
 }
 
 /// The coordinator of a cluster of ours.
@@ -264,24 +306,31 @@ pub async fn taken_back(client: &Client) -> Result<(), Failure> {
     })
 }
 
-/// Cuts a server off from all others, or two from each other.
-async fn cut(victims: &mut impl Victims, nodes: &[usize], end: Instant) -> Result<(), Failure> {
-    let others: Vec<usize> = match nodes {
-        [_, other] => vec![*other],
-        _ => (0..victims.names().len()).filter(|other| *other != nodes[0]).collect(),
+/// Cuts servers off from all others, or from some.
+async fn cut(
+    victims: &mut impl Victims,
+    targets: &[Vec<usize>],
+    end: Instant,
+) -> Result<(), Failure> {
+    let of_it = &targets[0];
+    let others: Vec<usize> = match targets {
+        [_, others] => others.clone(),
+        _ => (0..victims.names().len()).filter(|other| !of_it.contains(other)).collect(),
     };
-    for other in others {
-        victims.cut(nodes[0], other).await?;
+    for one in of_it {
+        for other in &others {
+            victims.cut(*one, *other).await?;
+        }
     }
     tokio::time::sleep(end.saturating_duration_since(Instant::now())).await;
     victims.heal().await
 }
 
-async fn slow(victims: &mut impl Victims, node: usize, end: Instant) {
+async fn slow(victims: &mut impl Victims, nodes: &[usize], end: Instant) {
     while Instant::now() < end {
-        victims.pause(node);
+        nodes.iter().for_each(|node| victims.pause(*node));
         tokio::time::sleep(SLOW_STOP).await;
-        victims.resume(node);
+        nodes.iter().for_each(|node| victims.resume(*node));
         tokio::time::sleep(SLOW_RUN).await;
     }
 }
@@ -312,6 +361,14 @@ mod tests {
             let error = text.parse::<Fault>().unwrap_err();
             assert!(error.contains(said), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn a_region_of_several_nodes_is_all_of_them() {
+        let places: Vec<String> = ["a.0", "a.1", "ab.0", "ab.1"].map(str::to_owned).into();
+        assert_eq!(named(&places, "a"), [0, 1]);
+        assert_eq!(named(&places, "ab.1"), [3]);
+        assert!(named(&places, "b").is_empty());
     }
 
     #[test]

@@ -9,6 +9,7 @@ use pangea_node::client::Client;
 use tokio::runtime::Handle;
 
 use super::check::{self, Checked};
+use super::checkpoints;
 use super::faults::{self, Fault, Happened, Victims};
 use super::gauge::Gauge;
 use super::ground::Ground;
@@ -91,14 +92,17 @@ pub(super) async fn ours(
     cluster.usable(&clients).await?;
     let load_secs = load(workload, &clients).await?;
     replicas::settled(&clients).await?;
-    let runtimes = ground.runtimes(clients.len());
+    let plan = &cluster.plan;
+    let of_regions = ground.runtimes(plan.regions.len());
+    let runtime = |node| of_regions[plan.region_of(node)].clone();
+    let runtimes: Vec<Handle> = (0..clients.len()).map(runtime).collect();
     let connections = match arguments.via {
         Via::Native => native(ground, &runtimes, cluster, &clients).await?,
         Via::Postgres => {
             let doors = cluster.members.iter().map(|member| {
                 let mut config = Box::new(member.sql_config());
                 config.connect_timeout(CONNECT_DEADLINE);
-                let region = member.region().to_owned();
+                let region = member.name().to_owned();
                 Door::Postgres { config, region, procedures: workload.procedures() }
             });
             drive::sessions(doors.collect(), &runtimes, arguments.clients).await?
@@ -108,9 +112,16 @@ pub(super) async fn ours(
     let drive = Drive::start(workload, &connections, &runtimes, &drive_settings(arguments));
     let faults = faults::check(&arguments.faults, &cluster.plan, arguments.secs)?;
     let gauge = Gauge::of_nodes(ground, cluster.numbers(), &clients);
-    let mut ours = Ours { ground, cluster, clients: &clients };
+    let mut ours = Ours {
+        ground,
+        places: cluster.plan.places(),
+        cluster,
+        clients: &clients,
+        watched: arguments.mark_checkpoints.then(|| Duration::from_secs(arguments.secs)),
+    };
     let (runs, commits) = measure_all(arguments, drive, &faults, &mut ours, &gauge).await?;
-    let checked = check::all(&clients, workload, settings, commits).await?;
+    let partitions = &cluster.plan.partitions;
+    let checked = check::all(&clients, partitions, workload, settings, commits).await?;
     Ok(Measured::new(runs, load_secs, checked))
 }
 
@@ -121,7 +132,7 @@ pub(super) fn drive_settings(arguments: &Arguments) -> drive::Settings {
     drive::Settings { clients, seed, pace }
 }
 
-/// A connection of our protocol for each region's clients. In a lab it is made in the region.
+/// A connection of our protocol for each node's clients. In a lab it is made in the region.
 async fn native(
     ground: &Ground,
     runtimes: &[Handle],
@@ -136,7 +147,7 @@ async fn native(
         let (address, name) = (member.config.me().peer, member.config.cluster.clone());
         let connected = runtime.spawn(async move { Client::connect(address, &name).await }).await;
         let connected = connected.expect("connecting does not panic");
-        let cant = |error| Failure::failed(member.region(), error);
+        let cant = |error| Failure::failed(member.name(), error);
         all.push(vec![Connection::Native(connected.map_err(cant)?)]);
     }
     Ok(all)
@@ -147,28 +158,43 @@ pub(super) trait Subject {
     /// Lets happen to the servers what is to happen, from when the measured time begins.
     async fn harm(&mut self, faults: &[Fault], began: Instant) -> Result<Vec<Happened>, Failure>;
 
-    /// The regions whose calls may end without an outcome when this happens.
+    /// The nodes whose clients' calls may end without an outcome when this happens.
     fn hit(&self, happened: &[Happened]) -> BTreeSet<usize> {
-        happened.iter().flat_map(|it| it.regions()).copied().collect()
+        happened.iter().flat_map(|it| it.nodes()).copied().collect()
     }
 }
 
 /// A cluster of ours.
 pub(super) struct Ours<'a> {
     pub(super) ground: &'a Ground,
+    /// What the nodes are called.
+    pub(super) places: Vec<String>,
     pub(super) cluster: &'a mut Cluster,
     pub(super) clients: &'a [Client],
+    /// For how long it is looked when they write checkpoints.
+    pub(super) watched: Option<Duration>,
 }
 
 impl Subject for Ours<'_> {
     async fn harm(&mut self, faults: &[Fault], began: Instant) -> Result<Vec<Happened>, Failure> {
-        faults::run(faults, self, began).await
+        let Some(lasts) = self.watched else { return faults::run(faults, self, began).await };
+        let (clients, places) = (self.clients, self.places.clone());
+        let watch = checkpoints::watch(clients, &places, (began, lasts));
+        let (happened, seen) = tokio::join!(faults::run(faults, self, began), watch);
+        let mut all = happened?;
+        all.extend(seen);
+        all.sort_by(Happened::by_time);
+        Ok(all)
     }
 }
 
 impl Victims for Ours<'_> {
     fn names(&self) -> &[String] {
-        &self.cluster.plan.regions
+        &self.places
+    }
+
+    fn region_of(&self, node: usize) -> usize {
+        self.cluster.plan.region_of(node)
     }
 
     async fn coordinator(&mut self) -> Result<usize, Failure> {
@@ -195,8 +221,9 @@ impl Victims for Ours<'_> {
 
     async fn cut(&mut self, one: usize, other: usize) -> Result<(), Failure> {
         if self.ground.is_lab() {
-            let names = &self.cluster.plan.regions;
-            return self.ground.cut(&names[one], &names[other]);
+            let plan = &self.cluster.plan;
+            let [one, other] = [one, other].map(|node| &plan.regions[plan.region_of(node)]);
+            return self.ground.cut(one, other);
         }
         // Each end holds what it sends.
         for (from, to) in [(one, other), (other, one)] {

@@ -15,6 +15,7 @@
 //! - [`costs`]: the same for each transaction, by node, by link and by stage; [`stages`];
 //! - [`waterfall`]: where the time of the median and of the p99 went;
 //! - [`faults`]: what happens to nodes while it is measured;
+//! - [`checkpoints`]: when they write checkpoints;
 //! - [`check`]: whether the outcome is right;
 //! - [`peer`]: the same with another database; [`process`]: with nodes in this process;
 //! - [`scripted`]: the same with a user's own workload, from a SQL file;
@@ -22,6 +23,7 @@
 //! - [`sweep`]: many such runs, by a plan.
 
 mod check;
+mod checkpoints;
 mod costs;
 mod faults;
 mod gauge;
@@ -40,6 +42,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
+use pangea_core::partition::{Partitions, Rule, SHARDS_MAX};
 use pangea_core::workload::{self, Workload};
 use pangea_node::log::Durability;
 
@@ -80,14 +83,15 @@ const RATE_MAX: f64 = 1e6;
   sudo pangea bench --lab --rtt 100 --workload ycsb-a --via postgres --clients 600
   sudo pangea bench --lab --rtt 100 --workload ycsb-a --peer etcd --fault kill:region-3@5+5
   pangea bench --workload ycsb-a --rate 500 --fault kill:coordinator@5+5
+  pangea bench --protocol calvin --partitions 2 --workload calvin-micro --remote 10
   pangea bench sweep plans/quick.toml
 
 The nodes are processes on this machine, in a temporary directory that is removed at the end. The
 exit code is 1 where a check fails, and then there is no throughput.")]
 pub struct Arguments {
-    /// What clients do: ycsb-a to ycsb-f, tpcc, tpcc-nopay (new-order and payment), smallbank,
-    /// bank, calvin-micro, mako-micro or tiga-micro; or a file of your own, FILE.sql
-    /// (docs/WORKLOADS.md)
+    /// What clients do: ycsb-a to ycsb-f, tpcc, tpcc-nopay (new-order and payment),
+    /// tpcc-neworder, smallbank, bank, calvin-micro, mako-micro or tiga-micro; or a file of your
+    /// own, FILE.sql (docs/WORKLOADS.md)
     // Not required beside a subcommand, which is the one case in which it is not there.
     #[arg(long, value_name = "NAME", required = true)]
     workload: Option<String>,
@@ -142,6 +146,11 @@ pub struct Arguments {
     #[arg(long, value_name = "S", default_value_t = 5)]
     #[arg(value_parser = clap::value_parser!(u64).range(0..=SECS_MAX))]
     warmup: u64,
+    /// Divide the tables over so many nodes in each region, each of which has the clients of a
+    /// region; of the protocols that can, which is calvin
+    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with_all = ["peer"])]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=i64::from(SHARDS_MAX)))]
+    partitions: u16,
     #[command(flatten)]
     sizes: Sizes,
     /// When a record is durable: fsync, os or memory
@@ -159,6 +168,12 @@ pub struct Arguments {
     /// Threads of a node for data-parallel work, 0 for one a core [default: cores / nodes]
     #[arg(long, value_name = "N")]
     workers: Option<usize>,
+    /// Rows that a node keeps in memory, in MiB; others are in a file [default: all]
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..))]
+    memory_mb: Option<u64>,
+    /// How long rows that are not in memory take at least: a slow disk, or one far away
+    #[arg(long, value_name = "MS", default_value_t = 0, requires = "memory_mb")]
+    cold_latency_ms: u64,
     /// With --via process: how many cores nodes and clients have together [default: all]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     cores: Option<u32>,
@@ -172,6 +187,10 @@ pub struct Arguments {
     /// time on for 2 s; cut:a/b@..; coordinator and follower are regions too. Several with commas
     #[arg(long = "fault", value_name = "WHAT:REGION@S+S", value_delimiter = ',')]
     faults: Vec<Fault>,
+    /// Say when nodes wrote checkpoints, beside what was done to them; as often as their settings
+    /// have it, such as --set checkpoint_bytes=50000000
+    #[arg(long)]
+    mark_checkpoints: bool,
     /// Write the results to this file as well
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -233,12 +252,26 @@ impl Arguments {
     fn own_plan(&self) -> Result<Plan, Failure> {
         let protocol = &self.protocol;
         let plan = self.regions.plan(protocol, self.rtt)?;
+        let plan = match self.partitions {
+            1 => plan,
+            _ if self.via == Via::Process => {
+                let message = "--partitions: nodes of divided tables are processes of their own; \
+                               leave out --via process";
+                return Err(Failure::Usage(message.to_owned()));
+            }
+            shards if self.script()?.is_some() => {
+                plan.divided(Partitions::new(shards, Rule::OF_WHOLE_KEY))
+            }
+            shards => plan.divided(self.workload()?.partitions(shards)),
+        };
         let plan = Plan {
             options: options_table(protocol, &self.settings)?,
             jitter_ms: self.jitter,
             durability: self.durability,
             workers: self.workers.unwrap_or(plan.workers),
             is_metered: self.stages,
+            memory_mb: self.memory_mb,
+            cold_latency_ms: self.cold_latency_ms,
             ..plan
         };
         plan.check()?;

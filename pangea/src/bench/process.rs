@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use pangea_core::partition::Partitions;
 use pangea_core::protocol::Protocol;
 use pangea_core::workload::{self, Workload};
 use pangea_node::client::Client;
@@ -173,7 +174,8 @@ async fn measure(
     let drive = Drive::start(workload, &connections, &runtimes, &drive_settings(arguments));
     let gauge = Gauge::new(used, &clients);
     let (runs, commits) = measure_all(arguments, drive, &[], &mut Ours, &gauge).await?;
-    let checked = checks::all(&clients, workload, settings, commits).await?;
+    let checked =
+        checks::all(&clients, &Partitions::default(), workload, settings, commits).await?;
     Ok(Measured::new(runs, load_secs, checked))
 }
 

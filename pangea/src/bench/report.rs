@@ -35,7 +35,7 @@ pub struct Report {
     retries: BTreeMap<String, u64>,
     /// Calls without an outcome, which there are only with faults.
     errors: BTreeMap<&'static str, u64>,
-    /// What was done to nodes.
+    /// What was done to nodes, and checkpoints where they are marked.
     faults: Vec<Happened>,
     timeline: Timeline,
     /// The longest time in which a region committed nothing.
@@ -75,6 +75,11 @@ struct Settings {
     isolation: Option<String>,
     set: Vec<String>,
     regions: Vec<String>,
+    /// Over how many nodes of each region tables were divided.
+    partitions: usize,
+    /// What nodes are called, in their order.
+    #[serde(skip)]
+    places: Vec<String>,
     rtt_ms_max: f64,
     jitter_ms: f64,
     /// Whether the distance is that of a lab.
@@ -194,6 +199,15 @@ impl Parts<'_> {
 }
 
 impl Settings {
+    /// How many there are of a thing in each region, and of how many partitions.
+    fn places_in_words(&self, thing: &str, of: &str) -> String {
+        let count = count(self.regions.len(), thing);
+        match self.partitions {
+            1 => count,
+            partitions => format!("{count} {of} {partitions} partitions"),
+        }
+    }
+
     fn is_script(&self) -> bool {
         Script::is_named(&self.workload)
     }
@@ -211,6 +225,8 @@ impl Settings {
             isolation: arguments.isolation.map(|level| format!("{level:?}")),
             set: arguments.settings.iter().map(ToString::to_string).collect(),
             regions: plan.regions.clone(),
+            partitions: plan.shards(),
+            places: plan.places(),
             rtt_ms_max: plan.round_trip_ms_max(),
             jitter_ms: plan.jitter_ms,
             lab: arguments.ground.lab,
@@ -239,16 +255,16 @@ impl Report {
         let (used, elapsed) = (used.clone(), *elapsed);
         let seconds = elapsed.as_secs_f64();
         let all = stats.all();
-        let costs = Costs::new(&plan.regions, &used, all.count(), seconds);
+        let places = plan.places();
+        let costs = Costs::new((&places, plan.shards()), &used, all.count(), seconds);
         let ways = Ways::new(&used.ways, &stats.followed);
         let parts = Parts { stats, ways: &ways, seconds };
-        let regions: Vec<Region> =
-            (0..plan.regions.len()).map(|index| parts.region(index)).collect();
+        let regions: Vec<Region> = (0..places.len()).map(|index| parts.region(index)).collect();
         let transactions = parts.by_label(&stats.by_label(), None);
-        let names = || plan.regions.iter().cloned();
+        let names = || places.iter().cloned();
         let by_region = |values: &[f64]| names().zip(values.iter().copied()).collect();
         let pause = |region| stats.timeline.longest_pause(region, elapsed).as_secs_f64() * 1e3;
-        let pauses: Vec<f64> = (0..plan.regions.len()).map(pause).collect();
+        let pauses: Vec<f64> = (0..places.len()).map(pause).collect();
         let commits = |(region, name)| (name, stats.timeline.commits(region, elapsed));
         Self {
             throughput_per_sec: all.count() as f64 / seconds,
@@ -323,7 +339,7 @@ pub(super) fn count(many: usize, thing: &str) -> String {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.fmt_parts(f)?;
-        let Settings { workload, protocol, clients, rtt_ms_max, regions, .. } = &self.settings;
+        let Settings { workload, protocol, clients, rtt_ms_max, .. } = &self.settings;
         let joined = |parts: Vec<String>| {
             if parts.is_empty() { "none".to_owned() } else { parts.join(", ") }
         };
@@ -366,11 +382,7 @@ impl fmt::Display for Report {
             )?;
         }
         write!(f, "{}{}", self.costs, self.waterfall)?;
-        let Checked { digest, version, workload: facts } = &self.check;
-        let at = version.map(|version| format!(" at v{version}")).unwrap_or_default();
-        let replicas = count(regions.len(), "replica");
-        writeln!(f, "  check        {replicas} equal{at}: {digest}")?;
-        writeln!(f, "               {facts}")?;
+        self.fmt_check(f)?;
         if let [most, .., least] = &self.throughput_per_sec_of_runs[..] {
             let runs = self.throughput_per_sec_of_runs.len();
             writeln!(f, "  runs         {runs}, of {least:.0} to {most:.0} transactions a second")?;
@@ -386,16 +398,26 @@ impl fmt::Display for Report {
             self.throughput_per_sec,
             self.latency_ms.p50,
             self.latency_ms.p99,
-            count(regions.len(), "region"),
+            self.settings.places_in_words("region", "of"),
         )
     }
 }
 
 impl Report {
+    /// What was held to be right.
+    fn fmt_check(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Checked { digest, version, workload: facts } = &self.check;
+        let at = version.map(|version| format!(" at v{version}")).unwrap_or_default();
+        let replicas = self.settings.places_in_words("replica", "of each of");
+        writeln!(f, "  check        {replicas} equal{at}: {digest}")?;
+        writeln!(f, "               {facts}")
+    }
+
     /// What was done to nodes, and what came of it.
     fn fmt_faults(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for fault in &self.faults {
-            writeln!(f, "  fault        {fault}")?;
+            let what = if fault.is_fault() { "fault" } else { "seen" };
+            writeln!(f, "  {what:<12} {fault}")?;
         }
         if !self.faults.is_empty() {
             let pauses = self.stalls_ms.iter().map(|(name, ms)| format!("{name} {ms:.0} ms"));
@@ -438,8 +460,11 @@ impl Report {
             cells.push(part.reexecuted.map_or("-".to_owned(), |it| format!("{:.1}", it * 100.0)));
             cells
         };
-        let mut regions = numbers(&header("region"));
-        for name in &self.settings.regions {
+        let mut regions = numbers(&header(match self.settings.partitions {
+            1 => "region",
+            _ => "node",
+        }));
+        for name in &self.settings.places {
             regions.add_row(row(name, &self.regions[name].all));
         }
         let mut transactions = numbers(&header("transaction"));

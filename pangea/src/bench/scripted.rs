@@ -7,7 +7,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use pangea_core::choice::Guarantee;
 use pangea_core::workload::{self, Commits};
@@ -121,7 +121,9 @@ pub(super) async fn ours(
     let faults = faults::check(&arguments.faults, &cluster.plan, arguments.secs)?;
     let gauge = Gauge::of_nodes(ground, cluster.numbers(), &clients);
     let gauge = gauge.with_retries(work.retries.clone());
-    let mut ours = Ours { ground, cluster, clients: &clients };
+    let places = cluster.plan.places();
+    let watched = arguments.mark_checkpoints.then(|| Duration::from_secs(arguments.secs));
+    let mut ours = Ours { places, ground, cluster, clients: &clients, watched };
     let (runs, commits) = measure_all(arguments, drive, &faults, &mut ours, &gauge).await?;
     let (version, digest) = replicas::equal(&clients).await?;
     let facts = work.check(&commits).await?;

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 
 use clap::{Args, Parser};
+use pangea_core::workload::tpcc::Scale;
 use pangea_peers::Kind;
 use pangea_sweep::{
     Bench, Checked, Choice, Engine, Facts, Needs, Plan, Point, Settings, Stop, fingerprint,
@@ -25,7 +26,7 @@ use crate::sizes::Sizes;
 use crate::{bench, cluster, sim};
 
 /// Options of `pangea sim` that a prediction takes beside its own.
-const OF_SIM: [&str; 4] = ["workload", "protocol", "clients", "seed"];
+const OF_SIM: [&str; 5] = ["workload", "protocol", "clients", "seed", "partitions"];
 /// The end of what a run said, which is kept of one that failed.
 const LAST_WORDS_LEN: usize = 2_000;
 
@@ -240,7 +241,11 @@ fn check(point: &Point) -> Result<Needs, String> {
 /// What a benchmark takes, about.
 pub fn needs(bench: &bench::Arguments, plan: &cluster::Plan) -> Needs {
     let (workload, _) = bench.names();
-    let size = Size::of(workload, bench.sizes, plan.regions.len());
+    let mut size = Size::of(workload, bench.sizes, plan.regions.len());
+    if let Some(memory_mb) = plan.memory_mb {
+        // Keys are in memory always, and are told of by nobody: as much again will do for most.
+        size.data_mb = size.data_mb.min(2.0 * memory_mb as f64);
+    }
     // Data grow through all repeats.
     let secs = (bench.warmup + bench.secs * u64::from(bench.repeats)) as f64;
     match bench.peer() {
@@ -275,8 +280,6 @@ impl Size {
     const ROW_MB: f64 = 0.0014;
     /// A node without data, with what a load keeps in flight.
     const NODE_MB: f64 = 330.0;
-    /// A hundredth, as `--tiny` has it.
-    const TINY: f64 = 0.01;
     /// One core loads three replicas of a warehouse so fast on the machine where that was measured.
     const WAREHOUSE_SECS: f64 = 3.3;
     /// Starting, agreeing, checking and stopping.
@@ -298,11 +301,16 @@ impl Size {
         let rows = settings.rows as f64;
         let (data_mb, load_secs, growth_mb_per_sec) = match workload.split('-').next() {
             Some("tpcc") => {
-                let part = if sizes.tiny { Self::TINY } else { 1.0 };
+                let part = f64::from(settings.scale.items) / f64::from(Scale::FULL.items);
                 let warehouses = f64::from(settings.warehouses) * part;
                 (warehouses * Self::WAREHOUSE_MB, warehouses * Self::WAREHOUSE_SECS, 10.0)
             }
             Some("ycsb") => (rows * Self::ROW_MB, rows * 1.5e-5, 0.0),
+            Some("calvin") if settings.payload > 0 => {
+                let rows = rows * f64::from(settings.shards);
+                let row_mb = Self::ROW_MB / 1_000.0 * f64::from(settings.payload + 400);
+                (rows * row_mb, rows * 1.5e-5, 0.0)
+            }
             _ => (rows * 3e-4, 1.0, 0.0),
         };
         let load_secs = load_secs * replicas / 3.0;
@@ -429,8 +437,8 @@ mod tests {
     }
 
     /// Costs in which everything costs the same.
-    fn every_cost() -> String {
-        let messages = with_protocol("minerva", MessageKinds).unwrap();
+    fn every_cost(protocol: &str) -> String {
+        let messages = with_protocol(protocol, MessageKinds).unwrap();
         let line = |kind: &str| {
             let grows = unit_of(kind) != Some(Unit::Nothing);
             let per_unit_ns = if grows { 1_000.0 } else { 0.0 };
@@ -451,17 +459,27 @@ mod tests {
         let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../plans");
         let scratch = tempfile::tempdir().unwrap();
         // As `pangea calibrate` would write it.
-        let costs = scratch.path().join("costs.toml");
-        std::fs::write(&costs, every_cost()).unwrap();
+        let costs_of = |protocol| {
+            let path = scratch.path().join(format!("{protocol}.toml"));
+            std::fs::write(&path, every_cost(protocol)).unwrap();
+            path.to_str().unwrap().to_owned()
+        };
+        let (minerva, calvin) = (costs_of("minerva"), costs_of("calvin"));
         let mut count = 0;
         for file in std::fs::read_dir(&directory).expect("there are plans") {
             let path = file.unwrap().path();
             if path.extension().is_none_or(|ending| ending != "toml") {
                 continue;
             }
-            let text = std::fs::read_to_string(&path).unwrap();
-            let text = text.replace("costs-ycsb-a.toml", costs.to_str().unwrap());
-            let text = text.replace("costs-tpcc-nopay.toml", costs.to_str().unwrap());
+            let mut text = std::fs::read_to_string(&path).unwrap();
+            for (name, costs) in [
+                ("costs-ycsb-a.toml", &minerva),
+                ("costs-tpcc-nopay.toml", &minerva),
+                ("costs-calvin-tpcc.toml", &calvin),
+                ("costs-calvin-micro.toml", &calvin),
+            ] {
+                text = text.replace(name, costs);
+            }
             let points = checked(&text).map(|checked| checked.points.len());
             assert!(points.as_ref().is_ok_and(|count| *count > 0), "{path:?}: {points:?}");
             count += 1;

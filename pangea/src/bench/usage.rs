@@ -12,6 +12,9 @@ use super::stages::Threads;
 use crate::cluster::Number;
 use crate::failure::Failure;
 
+/// What a node tells that does not count anything: how much there is now.
+const LEVELS: [&str; 4] = ["rows_bytes", "rows_cold", "txns_held", "cold_delay_us"];
+
 /// What a runtime calls its threads: in a node, those that serve PostgreSQL's protocol.
 pub(super) const RUNTIME_THREADS: &str = "tokio";
 /// What those of a node's pool are called.
@@ -182,9 +185,14 @@ impl Usage {
         })
     }
 
-    /// What all nodes sent to all.
-    pub fn wan(&self) -> Carried {
-        self.links.iter().flatten().fold(Carried::default(), |all, link| all.plus(*link))
+    /// What nodes sent to other regions, each of which has so many nodes, one after the other.
+    pub fn wan(&self, of_region: usize) -> Carried {
+        let is_far = |from: usize, to: usize| from / of_region != to / of_region;
+        let far = self.links.iter().enumerate().flat_map(|(from, sent)| {
+            let of_node = sent.iter().enumerate().filter(move |(to, _)| is_far(from, *to));
+            of_node.map(|(_, link)| *link)
+        });
+        far.fold(Carried::default(), Carried::plus)
     }
 
     /// The same in a lab, whose router is a thread of this process and no part of the load.
@@ -194,8 +202,8 @@ impl Usage {
         self
     }
 
-    /// What was added since `before`. Memory stays what it is. A node that was started again
-    /// meanwhile began anew: what it did before that is not known.
+    /// What was added since `before`. Memory stays what it is, and so do [`LEVELS`]. A node that
+    /// was started again meanwhile began anew: what it did before that is not known.
     pub fn since(&self, before: &Self) -> Self {
         let difference = |after: &[f64], before: &[f64]| {
             let pairs = after.iter().zip(before);
@@ -203,7 +211,9 @@ impl Usage {
         };
         let counters = |(after, before): (&BTreeMap<String, u64>, &BTreeMap<String, u64>)| {
             let grown = |(name, after): (&String, &u64)| {
-                let before = before.get(name).copied().unwrap_or(0);
+                let is_level = LEVELS.contains(&name.as_str());
+                let before = if is_level { None } else { before.get(name).copied() };
+                let before = before.unwrap_or(0);
                 (name.clone(), after.saturating_sub(before))
             };
             after.iter().map(grown).collect()
@@ -263,8 +273,13 @@ mod tests {
         let before = Usage { links: links(10, 4), counters: counters(3), ..Usage::default() };
         let after = Usage { links: links(25, 6), counters: counters(10), ..Usage::default() };
         let since = after.since(&before);
-        assert_eq!((since.wan().wire_bytes, since.counters[0]["epochs"]), (17, 7));
+        assert_eq!((since.wan(1).wire_bytes, since.counters[0]["epochs"]), (17, 7));
         assert_eq!(since.links, links(15, 2));
+        let level = |n| {
+            let counters = vec![BTreeMap::from([("rows_bytes".to_owned(), n)])];
+            Usage { counters, ..Usage::default() }
+        };
+        assert_eq!(level(5).since(&level(7)).counters[0]["rows_bytes"], 5);
         let of = |cpu_us: f64| Usage { node_cpu_us: vec![cpu_us], ..Usage::default() };
         assert_eq!(of(9.0).since(&of(4.0)).node_cpu_us, [5.0]);
         assert_eq!(of(3.0).since(&of(4.0)).node_cpu_us, [3.0], "it was started again");

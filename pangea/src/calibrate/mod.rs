@@ -120,7 +120,7 @@ fn costs(
         explained_percent: rounded(explained_us / nodes_us * 100.0),
     };
     // Acknowledgements and votes are not compressed, and are few beside batches.
-    let wan = used.wan();
+    let wan = used.wan(1);
     let wire_bytes_per_byte = match wan.bytes {
         0 => 1.0,
         plain => wan.wire_bytes as f64 / plain as f64,

@@ -63,8 +63,11 @@ pub(super) fn is_any_node_running(directory: &Path) -> bool {
 /// # Errors
 /// When the directory is another cluster's: what it was made with.
 pub fn check(plan: &Plan, directory: &Path) -> Result<(), Failure> {
+    let places = plan.places();
+    let partitions = (plan.shards() > 1).then(|| plan.partitions.to_string());
     let is_other = |found: &Identity| {
-        found.regions != plan.regions
+        found.regions != places
+            || found.partitions != partitions
             || found.protocol != plan.protocol
             || found.cluster != plan.cluster
     };
@@ -74,13 +77,15 @@ pub fn check(plan: &Plan, directory: &Path) -> Result<(), Failure> {
         let message = format!("{directory} has the data of another cluster, {:?}", found.cluster);
         return Err(Failure::Usage(message));
     }
-    let arguments = |regions: &[String], protocol: &str| {
-        format!("--regions {} --protocol {protocol}", regions.join(","))
+    let arguments = |places: &[String], protocol: &str, partitions: &Option<String>| {
+        let divided = partitions.iter().map(|rules| format!(" and tables on {rules}"));
+        let divided: String = divided.collect();
+        format!("--regions {} --protocol {protocol}{divided}", places.join(","))
     };
     Err(Failure::Usage(format!(
         "{directory} was made with {}, and can't be used with {}",
-        arguments(&found.regions, &found.protocol),
-        arguments(&plan.regions, &plan.protocol),
+        arguments(&found.regions, &found.protocol, &found.partitions),
+        arguments(&places, &plan.protocol, &partitions),
     )))
 }
 

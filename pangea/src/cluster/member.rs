@@ -31,6 +31,7 @@ const LOG_END_LEN: usize = 4 << 10;
 pub struct Member {
     /// The node's configuration.
     pub config: Config,
+    name: String,
     directory: PathBuf,
     is_metered: bool,
     /// What has the process run in a place of its own.
@@ -58,11 +59,12 @@ impl Number {
 impl Member {
     /// A node that does not run yet, with its files under `directory`.
     pub fn new(config: Config, directory: &Path, plan: &Plan) -> Self {
-        let directory = directory.join(&config.me().region);
-        let spot = plan.spots.get(config.node.index());
+        let name = plan.places().swap_remove(config.node.index());
+        let directory = directory.join(&name);
+        let spot = plan.spots.get(plan.region_of(config.node.index()));
         let front = spot.map(|spot| spot.front.clone()).unwrap_or_default();
         let (is_metered, number) = (plan.is_metered, Number::default());
-        Self { config, directory, is_metered, front, child: None, number }
+        Self { config, name, directory, is_metered, front, child: None, number }
     }
 
     /// What always says which process it is.
@@ -70,9 +72,9 @@ impl Member {
         self.number.clone()
     }
 
-    /// The name of its region.
-    pub fn region(&self) -> &str {
-        &self.config.me().region
+    /// What it is called: by its region, and its shard where tables are divided.
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     /// Where PostgreSQL clients reach it.
@@ -103,7 +105,7 @@ impl Member {
 
     fn ended(&self, status: ExitStatus) -> String {
         let how = how_it_ended(status);
-        format!("the node in {} {how}: {}", self.region(), self.last_words())
+        format!("the node in {} {how}: {}", self.name(), self.last_words())
     }
 
     /// Starts the process and waits until it serves.
@@ -112,7 +114,7 @@ impl Member {
     /// When it does not, with its own reason.
     pub async fn start(&mut self) -> Result<(), Failure> {
         assert!(self.pid().is_none(), "a node is started once at a time");
-        let region = self.region().to_owned();
+        let region = self.name().to_owned();
         let cant = |why: &dyn std::fmt::Display| {
             Failure::Failed(format!("the node in {region} did not start: {why}"))
         };
@@ -184,7 +186,7 @@ impl Member {
     /// When it can't be connected to.
     pub async fn client(&self) -> Result<Client, Failure> {
         let client = Client::connect(self.config.me().peer, &self.config.cluster).await;
-        client.map_err(|error| Failure::failed(self.region(), error))
+        client.map_err(|error| Failure::failed(self.name(), error))
     }
 
     /// Ends the process as a loss of power would: with SIGKILL. Returns when it is gone.
@@ -224,7 +226,7 @@ impl Member {
         let Some(mut child) = self.child.take() else { return Ok(()) };
         self.number.set(None);
         drop(child.stdin.take());
-        let region = self.region();
+        let region = self.name();
         match tokio::time::timeout(STOP_DEADLINE, child.wait()).await {
             Ok(Ok(status)) if status.success() => Ok(()),
             Ok(Ok(status)) => Err(Failure::Failed(self.ended(status))),

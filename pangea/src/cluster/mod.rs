@@ -1,4 +1,4 @@
-//! A cluster of real node processes on this machine, one for each region.
+//! A cluster of real node processes on this machine, one for each region and shard.
 //!
 //! ```text
 //!   DIR/lock                   held while the cluster runs, where the directory stays
@@ -17,6 +17,7 @@ mod member;
 mod plan;
 mod regions;
 pub mod replicas;
+pub mod rows;
 mod temporary;
 
 use std::path::{Path, PathBuf};
@@ -168,7 +169,7 @@ impl Cluster {
     /// When that takes longer than it can.
     pub async fn usable(&self, clients: &[Client]) -> Result<(), Failure> {
         for (member, client) in self.members.iter().zip(clients) {
-            let region = member.region();
+            let region = member.name();
             let fresh = tokio::time::timeout(USABLE_DEADLINE, client.fresh()).await;
             let fresh = fresh.map_err(|_| {
                 let seconds = USABLE_DEADLINE.as_secs();
@@ -184,11 +185,11 @@ impl Cluster {
     /// # Errors
     /// When there is no such region.
     pub fn node_in(&self, region: &str) -> Result<NodeId, String> {
-        let found = self.members.iter().position(|member| member.region() == region);
+        let found = self.members.iter().position(|member| member.name() == region);
         let found = found.and_then(|index| u16::try_from(index).ok()).map(NodeId);
         found.ok_or_else(|| {
-            let regions = self.plan.regions.join(", ");
-            format!("there is no region {region:?} here; there are {regions}")
+            let places = self.plan.places().join(", ");
+            format!("there is no region {region:?} here; there are {places}")
         })
     }
 

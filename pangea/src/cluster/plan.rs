@@ -4,16 +4,20 @@ use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::Path;
 
-use pangea_node::config::{Config, NodeConfig, RoundTripConfig, WanConfig};
+use pangea_core::ids::{NodeId, ShardId};
+use pangea_core::partition::Partitions;
+use pangea_node::config::{Config, NodeConfig, PartitionsConfig, RoundTripConfig, WanConfig};
 use pangea_node::log::Durability;
 use serde::Serialize;
 
 use crate::failure::Failure;
-use crate::protocol::{CheckOptions, NodesMin, with_protocol};
+use crate::protocol::{CheckOptions, Divides, NodesMin, with_protocol};
 use crate::regions;
 
 /// Regions of one cluster at most: each is a process on this machine.
 const REGIONS_MAX: usize = 15;
+/// Nodes of a cluster whose tables are divided at most.
+const NODES_MAX: usize = 32;
 
 /// The first port of a node in a place of its own: such an address has all ports.
 const PORT_FIRST: u16 = 21_000;
@@ -30,8 +34,10 @@ pub struct Plan {
     pub protocol: String,
     /// The protocol's settings that are not the default.
     pub options: toml::Table,
-    /// The regions' names, one node in each.
+    /// The regions' names, one node in each for each shard.
     pub regions: Vec<String>,
+    /// How many shards there are, and which has which rows.
+    pub partitions: Partitions,
     /// How far apart they are, every two of them.
     pub round_trips: Vec<RoundTrip>,
     /// Each frame is late by up to this much more, in milliseconds.
@@ -42,6 +48,10 @@ pub struct Plan {
     pub workers: usize,
     /// The length of a segment of the log.
     pub log_segment_bytes: u64,
+    /// How many MiB of rows a node keeps in memory; nothing is all.
+    pub memory_mb: Option<u64>,
+    /// How long other rows take at least, in milliseconds.
+    pub cold_latency_ms: u64,
     /// Whether the nodes measure what everything costs.
     pub is_metered: bool,
     /// Where each node runs, if not on loopback. The distances between them are real then, and are
@@ -68,9 +78,16 @@ struct File<'a> {
     durability: Durability,
     workers: usize,
     log_segment_bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    memory_mb: Option<u64>,
+    cold_latency_ms: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    history_s: Option<u64>,
     insecure: bool,
     regions: &'a [String],
     nodes: &'a [NodeConfig],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    partitions: Option<PartitionsConfig>,
     #[serde(skip_serializing_if = "<[RoundTrip]>::is_empty")]
     round_trips: &'a [RoundTrip],
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -133,14 +150,44 @@ impl Plan {
             protocol: protocol.to_owned(),
             options: toml::Table::new(),
             regions: regions.to_vec(),
+            partitions: Partitions::default(),
             round_trips,
             jitter_ms: 0.0,
             durability: Durability::default(),
             workers: workers(regions.len()),
             log_segment_bytes: pangea_node::config::LOG_SEGMENT_BYTES_DEFAULT,
+            memory_mb: None,
+            cold_latency_ms: 0,
             is_metered: false,
             spots: Vec::new(),
         })
+    }
+
+    /// The same cluster, whose tables are divided so.
+    #[must_use]
+    pub fn divided(self, partitions: Partitions) -> Self {
+        let workers = workers(self.regions.len() * usize::from(partitions.shards()));
+        Self { partitions, workers, ..self }
+    }
+
+    /// How many nodes each region has.
+    pub fn shards(&self) -> usize {
+        usize::from(self.partitions.shards())
+    }
+
+    /// What the nodes are called, in their order: by their regions, and their shards where tables
+    /// are divided.
+    pub fn places(&self) -> Vec<String> {
+        let of_region = |region: &String| match self.shards() {
+            1 => vec![region.clone()],
+            shards => (0..shards).map(|shard| format!("{region}.{shard}")).collect(),
+        };
+        self.regions.iter().flat_map(of_region).collect()
+    }
+
+    /// The number of a node's region.
+    pub fn region_of(&self, node: usize) -> usize {
+        node / self.shards()
     }
 
     /// The emulated round trip between two regions in milliseconds.
@@ -158,15 +205,30 @@ impl Plan {
     }
 
     /// Whether the protocol is known, every setting of it, and whether it can do with so few
-    /// regions.
+    /// regions and so many shards.
     ///
     /// # Errors
     /// When not, in the words of the command line.
     pub fn check(&self) -> Result<(), Failure> {
+        let nodes = self.places().len();
+        if nodes > NODES_MAX && self.shards() > 1 {
+            return Err(Failure::Usage(format!(
+                "{} regions with {} partitions each are {nodes} nodes; at most {NODES_MAX} run on \
+                 one machine",
+                self.regions.len(),
+                self.shards()
+            )));
+        }
         // Any addresses do: they are not looked at.
         let addresses = (1..).map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
-        let addresses: Vec<SocketAddr> = addresses.take(2 * self.regions.len()).collect();
+        let addresses: Vec<SocketAddr> = addresses.take(2 * nodes).collect();
         self.config(0, Path::new("data"), &addresses)?;
+        if self.shards() > 1 && !with_protocol(&self.protocol, Divides)? {
+            return Err(Failure::Usage(format!(
+                "--partitions: protocol {:?} has all rows on each node",
+                self.protocol
+            )));
+        }
         let (found, least) = (self.regions.len(), with_protocol(&self.protocol, NodesMin)?);
         if found < least {
             return Err(Failure::Usage(format!(
@@ -183,20 +245,22 @@ impl Plan {
     /// # Errors
     /// When no port is free, or a setting has a value that it can't have.
     pub fn configs(&self, directory: &Path) -> Result<Vec<Config>, Failure> {
+        let places = self.places();
         let addresses = match &self.spots[..] {
-            [] => free_addresses(2 * self.regions.len())?,
+            [] => free_addresses(2 * places.len())?,
             spots => {
-                assert_eq!(spots.len(), self.regions.len(), "a place for each node");
-                let ports = |spot: &Spot| {
-                    [0, 1].map(|port| SocketAddr::new(spot.address, PORT_FIRST + port))
+                assert_eq!(spots.len(), self.regions.len(), "a place for each region");
+                let ports = (PORT_FIRST..).take(2 * self.shards());
+                let of_spot = |spot: &Spot| {
+                    ports.clone().map(|port| (spot.address, port)).collect::<Vec<_>>()
                 };
-                spots.iter().flat_map(ports).collect()
+                spots.iter().flat_map(of_spot).map(SocketAddr::from).collect()
             }
         };
-        let config = |(index, region): (usize, &String)| {
-            self.config(index, &directory.join(region).join("data"), &addresses)
+        let config = |(index, place): (usize, &String)| {
+            self.config(index, &directory.join(place).join("data"), &addresses)
         };
-        self.regions.iter().enumerate().map(config).collect()
+        places.iter().enumerate().map(config).collect()
     }
 
     fn config(
@@ -205,14 +269,16 @@ impl Plan {
         data_dir: &Path,
         addresses: &[SocketAddr],
     ) -> Result<Config, Failure> {
-        assert_eq!(addresses.len(), 2 * self.regions.len(), "two addresses for each node");
-        let node = |(index, region): (usize, &String)| NodeConfig {
-            id: pangea_core::ids::NodeId(index as u16),
-            region: region.clone(),
-            peer: addresses[2 * index],
-            sql: addresses[2 * index + 1],
+        let shards = self.shards();
+        assert_eq!(addresses.len(), 2 * shards * self.regions.len(), "two for each node");
+        let node = |(index, addresses): (usize, &[SocketAddr])| NodeConfig {
+            id: NodeId(index as u16),
+            region: self.regions[self.region_of(index)].clone(),
+            shard: ShardId((index % shards) as u16),
+            peer: addresses[0],
+            sql: addresses[1],
         };
-        let nodes: Vec<NodeConfig> = self.regions.iter().enumerate().map(node).collect();
+        let nodes: Vec<NodeConfig> = addresses.chunks(2).enumerate().map(node).collect();
         let is_far = self.jitter_ms > 0.0 || self.round_trip_ms_max() > 0.0;
         let is_emulated = is_far && self.spots.is_empty();
         let file = File {
@@ -223,10 +289,15 @@ impl Plan {
             durability: self.durability,
             workers: self.workers,
             log_segment_bytes: self.log_segment_bytes,
+            memory_mb: self.memory_mb,
+            cold_latency_ms: self.cold_latency_ms,
+            // Old versions stay in memory, whatever its limit.
+            history_s: self.memory_mb.map(|_| 0),
             // Nobody reaches such a place but the cluster and its clients.
             insecure: !self.spots.is_empty(),
             regions: &self.regions,
             nodes: &nodes,
+            partitions: (shards > 1).then(|| PartitionsConfig::of(&self.partitions)),
             round_trips: &self.round_trips,
             wan: is_emulated
                 .then_some(WanConfig { jitter_ms: self.jitter_ms, bandwidth_mbit: None }),
@@ -265,6 +336,7 @@ fn free_addresses(count: usize) -> Result<Vec<SocketAddr>, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pangea_core::partition::Rule;
 
     fn names(names: &[&str]) -> Vec<String> {
         names.iter().map(|&name| name.to_owned()).collect()
@@ -293,6 +365,25 @@ mod tests {
         let ports: std::collections::BTreeSet<u16> =
             configs[0].nodes.iter().flat_map(|node| [node.peer.port(), node.sql.port()]).collect();
         assert_eq!(ports.len(), 6, "no port twice");
+    }
+
+    #[test]
+    fn each_region_has_a_node_for_each_shard() {
+        let partitions = Partitions::new(2, Rule::Hash { prefix_bytes: 4 });
+        let plan = Plan { protocol: "calvin".to_owned(), ..plan() }.divided(partitions.clone());
+        plan.check().unwrap();
+        assert_eq!(plan.places()[..3], ["us-east.0", "us-east.1", "eu-west.0"]);
+        let configs = plan.configs(Path::new("/d")).unwrap();
+        assert_eq!(configs[3].data_dir, Path::new("/d/eu-west.1/data"));
+        let topology = configs[3].topology();
+        let everywhere = |all: Partitions, table| all.with(table, Rule::Everywhere);
+        let of_nodes = pangea_sql::SYSTEM_TABLES.into_iter().fold(partitions, everywhere);
+        assert_eq!((topology.node_count(), &topology.partitions), (6, &of_nodes));
+        assert_eq!(topology.place_name(NodeId(3)), plan.places()[3]);
+        let of_other = Plan { protocol: "minerva".to_owned(), ..plan.clone() }.check().unwrap_err();
+        assert!(of_other.to_string().contains("all rows on each node"), "{of_other}");
+        let too_many = plan.divided(Partitions::new(20, Rule::Everywhere)).check().unwrap_err();
+        assert!(too_many.to_string().contains("60 nodes"), "{too_many}");
     }
 
     #[test]

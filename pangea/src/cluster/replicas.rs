@@ -49,17 +49,31 @@ pub async fn settled(clients: &[Client]) -> Result<SnapshotVersion, Failure> {
 /// # Errors
 /// When they differ, or one does not get there.
 pub async fn equal(clients: &[Client]) -> Result<(SnapshotVersion, u64), Failure> {
+    let (version, digests) = equal_by_shard(clients, 1).await?;
+    Ok((version, digests[0]))
+}
+
+/// The same of so many shards, whose nodes come in turn. Returns the digest of each shard.
+///
+/// # Errors
+/// When replicas of a shard differ, or one does not get there.
+pub async fn equal_by_shard(
+    clients: &[Client],
+    shards: usize,
+) -> Result<(SnapshotVersion, Vec<u64>), Failure> {
     let version = settled(clients).await?;
     // Nothing is written any more, so any later version holds the same.
     let digests = digests(clients).await.map_err(|error| Failure::failed("check failed", error))?;
-    if let Some(different) = digests.iter().position(|digest| *digest != digests[0]) {
-        let (a, b) = (clients[0].region(), clients[different].region());
+    let differs = |index: &usize| digests[*index] != digests[index % shards];
+    if let Some(different) = (0..digests.len()).find(differs) {
+        let first = different % shards;
+        let (a, b) = (clients[first].region(), clients[different].region());
         return Err(Failure::Failed(format!(
             "check failed: replicas differ: digest {:016x} in {a}, {:016x} in {b}",
-            digests[0], digests[different]
+            digests[first], digests[different]
         )));
     }
-    Ok((version, digests[0]))
+    Ok((version, digests[..shards].to_vec()))
 }
 
 /// The digest of every node's newest version, in order.

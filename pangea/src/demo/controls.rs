@@ -35,14 +35,14 @@ impl<'a> Controls<'a> {
     /// A shell at the node that SQL goes to.
     pub fn shell(&self) -> Shell {
         let member = &self.cluster.members[self.current.index()];
-        Shell::named(member.region(), member.sql_config())
+        Shell::named(member.name(), member.sql_config())
     }
 
     fn connect(&mut self, region: &str, shell: &mut Shell) -> Result<String, String> {
         let node = self.cluster.node_in(region)?;
         let rolled_back = match shell.status().is_open() {
             true => {
-                let before = self.cluster.members[self.current.index()].region();
+                let before = self.cluster.members[self.current.index()].name();
                 format!("the open transaction in {before} was rolled back\n")
             }
             false => String::new(),
@@ -115,7 +115,7 @@ impl Commands for Controls<'_> {
     const IS_READ_BESIDE: bool = true;
 
     fn name(&self) -> String {
-        self.cluster.plan.regions[self.current.index()].clone()
+        self.cluster.members[self.current.index()].name().to_owned()
     }
 
     fn turn(&self, command: &str) -> Turn {

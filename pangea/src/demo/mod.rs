@@ -15,6 +15,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use pangea_core::partition::{Partitions, Rule, SHARDS_MAX};
 use pangea_node::client::Client;
 
 use crate::cluster::{Cluster, Place, Plan};
@@ -38,6 +39,7 @@ const MEASURED_POLL: Duration = Duration::from_millis(10);
 #[command(after_help = "Examples:
   pangea demo
   pangea demo --regions us-east,eu-central,au-southeast --load ycsb-a
+  pangea demo --protocol calvin --partitions 2
   pangea demo --data-dir ./demo < /dev/null
   pangea demo < script
 
@@ -59,6 +61,10 @@ pub struct Arguments {
     #[arg(long, value_name = "NAME", default_value = crate::protocol::NAMES[0])]
     #[arg(value_parser = clap::builder::PossibleValuesParser::new(crate::protocol::NAMES))]
     protocol: String,
+    /// Divide the tables over so many nodes in each region; of the protocols that can: calvin
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=i64::from(SHARDS_MAX)))]
+    partitions: u16,
     /// Keep the data here, and use what is there [default: a temporary directory]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
@@ -71,6 +77,11 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let plan = Plan::of_named_regions(&arguments.protocol, &arguments.regions)?;
     let plan = Plan { log_segment_bytes: LOG_SEGMENT_BYTES, ..plan };
+    let plan = match (arguments.partitions, arguments.load) {
+        (1, _) => plan,
+        (shards, Some(kind)) => plan.divided(kind.workload(1)?.partitions(shards)),
+        (shards, None) => plan.divided(Partitions::new(shards, Rule::OF_WHOLE_KEY)),
+    };
     plan.check()?;
     let runtime = crate::runtime(1)?;
     let result = runtime.block_on(play(arguments, plan));
@@ -134,7 +145,11 @@ async fn begin(
     let measured = measured_round_trips(&clients).await;
     let seconds = began.elapsed().as_secs_f64();
     let (protocol, count) = (&cluster.plan.protocol, cluster.plan.regions.len());
-    say(&format!("{protocol} over {count} regions, ready in {seconds:.1} s\n"))?;
+    let divided = match cluster.plan.shards() {
+        1 => String::new(),
+        shards => format!(" of {shards} partitions"),
+    };
+    say(&format!("{protocol} over {count} regions{divided}, ready in {seconds:.1} s\n"))?;
     if count == 2 {
         say("Neither of two regions may fail: no majority is without both. Of three, one may.\n")?;
     }
@@ -142,7 +157,7 @@ async fn begin(
     say(&views::round_trips(&cluster.plan, &measured).to_string())?;
     say("")?;
     for member in &cluster.members {
-        say(&format!("{:<14} {}", member.region(), member.sql_url()))?;
+        say(&format!("{:<14} {}", member.name(), member.sql_url()))?;
     }
     say("")?;
     let traffic = match arguments.load {

@@ -41,13 +41,12 @@ pub struct Traffic {
     regions: Arc<[String]>,
 }
 
-impl Traffic {
-    /// Makes the tables and starts the clients.
+impl Kind {
+    /// What its clients do, with a home for those of each of so many regions.
     ///
     /// # Errors
-    /// When the tables can't be made.
-    pub async fn start(kind: Kind, cluster: &Cluster, clients: &[Client]) -> Result<Self, Failure> {
-        let regions = u32::try_from(clients.len()).expect("as many regions as processes");
+    /// When there is no such workload.
+    pub fn workload(self, regions: u32) -> Result<Workload, Failure> {
         let settings = Settings {
             rows: ROWS,
             value_len: VALUE_LEN,
@@ -55,12 +54,23 @@ impl Traffic {
             scale: SCALE,
             ..Settings::default()
         };
-        let name = match kind {
-            Kind::YcsbA => "ycsb-a",
-            Kind::Tpcc => "tpcc",
+        let name = match self {
+            Self::YcsbA => "ycsb-a",
+            Self::Tpcc => "tpcc",
         };
         let workload = Workload::named(name, &settings);
-        let workload = workload.map_err(|error| Failure::Failed(error.to_string()))?;
+        workload.map_err(|error| Failure::Failed(error.to_string()))
+    }
+}
+
+impl Traffic {
+    /// Makes the tables and starts the clients.
+    ///
+    /// # Errors
+    /// When the tables can't be made.
+    pub async fn start(kind: Kind, cluster: &Cluster, clients: &[Client]) -> Result<Self, Failure> {
+        let regions = u32::try_from(clients.len()).expect("as many regions as processes");
+        let workload = kind.workload(regions)?;
         drive::load_tables(&workload, clients, |_, _| {}).await?;
         let settings = drive::Settings {
             clients: CLIENTS_PER_REGION * regions,
@@ -72,7 +82,7 @@ impl Traffic {
         let runtimes = vec![Handle::current(); connections.len()];
         let drive = Drive::start(&workload, &connections, &runtimes, &settings);
         drive.enter(Phase::Measured);
-        Ok(Self { drive, regions: cluster.plan.regions.clone().into() })
+        Ok(Self { drive, regions: cluster.plan.places().into() })
     }
 
     /// Waits a while, and says how much was done in it where, and how long it took.

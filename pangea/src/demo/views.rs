@@ -32,17 +32,20 @@ pub async fn measure(clients: &[Client]) -> Vec<Vec<Option<f64>>> {
 
 /// The emulated round trips beside the measured ones.
 pub fn round_trips(plan: &Plan, measured: &[Vec<Option<f64>>]) -> Table {
-    let header: Vec<&str> =
-        std::iter::once("").chain(plan.regions.iter().map(String::as_str)).collect();
+    let places = plan.places();
+    let header: Vec<&str> = std::iter::once("").chain(places.iter().map(String::as_str)).collect();
     let mut table = numbers(&header);
-    for (from, a) in plan.regions.iter().enumerate() {
-        let cell = |(to, b): (usize, &String)| match (from == to, measured[from][to]) {
-            (true, _) => "-".to_owned(),
-            (false, Some(ms)) => format!("{:.0} / {ms:.1}", plan.round_trip_ms(a, b)),
-            (false, None) => format!("{:.0} / ?", plan.round_trip_ms(a, b)),
+    for (from, place) in places.iter().enumerate() {
+        let cell = |to: usize| {
+            let [a, b] = [from, to].map(|node| &plan.regions[plan.region_of(node)]);
+            match (from == to, measured[from][to]) {
+                (true, _) => "-".to_owned(),
+                (false, Some(ms)) => format!("{:.0} / {ms:.1}", plan.round_trip_ms(a, b)),
+                (false, None) => format!("{:.0} / ?", plan.round_trip_ms(a, b)),
+            }
         };
-        let cells = plan.regions.iter().enumerate().map(cell);
-        table.add_row(std::iter::once(a.clone()).chain(cells));
+        let cells = (0..places.len()).map(cell);
+        table.add_row(std::iter::once(place.clone()).chain(cells));
     }
     table
 }
@@ -74,10 +77,11 @@ pub async fn look(cluster: &mut Cluster, clients: &[Client]) -> Vec<NodeView> {
 pub fn status(plan: &Plan, nodes: &[NodeView]) -> String {
     const COLUMNS: [&str; 7] =
         ["region", "process", "version", "coordinator", "members", "commits", "aborts"];
-    let region = |node: &NodeId| plan.regions[node.index()].as_str();
+    let places = plan.places();
+    let region = |node: &NodeId| places[node.index()].as_str();
     let mut table = numbers(&COLUMNS);
     let mut below = String::new();
-    for (name, node) in plan.regions.iter().zip(nodes) {
+    for (name, node) in places.iter().zip(nodes) {
         let mut cells = vec!["?".to_owned(); COLUMNS.len()];
         name.clone_into(&mut cells[0]);
         cells[1] = node.pid.map_or_else(|| "down".to_owned(), |pid| pid.to_string());

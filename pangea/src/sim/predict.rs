@@ -39,7 +39,8 @@ pub struct Arguments {
     /// The costs, as `pangea calibrate` writes them
     #[arg(long, value_name = "FILE", requires = "predict")]
     costs: Option<PathBuf>,
-    /// Replicas, from 3 to 15; several as 3,5,7 [default: 3, or one in each named region]
+    /// Replicas, from 3 to 15, or 1 alone; several as 3,5,7 [default: 3, or one in each named
+    /// region]
     #[arg(long, value_name = "N,N,...", requires = "predict", value_delimiter = ',')]
     replicas: Vec<usize>,
     /// Cloud regions: us-east,eu-west,...; the first so many of them
@@ -51,6 +52,9 @@ pub struct Arguments {
     /// Round trip between any two regions in ms [default: 50, or what is between named regions]
     #[arg(long, value_name = "MS", requires = "predict", conflicts_with = "matrix")]
     rtt: Option<f64>,
+    /// Round trip between two nodes of a region in ms, with --partitions
+    #[arg(long, value_name = "MS", default_value_t = 0.2, requires = "predict")]
+    local_rtt: f64,
     /// What a link between two replicas carries, in Mbit/s [default: no limit]
     #[arg(long, value_name = "MBIT", requires = "predict")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=BANDWIDTH_MBIT_MAX))]
@@ -93,6 +97,8 @@ pub struct Predict<'a> {
     pub workload: &'a str,
     /// Clients in all regions.
     pub clients: usize,
+    /// Over how many nodes of each region tables are divided.
+    pub partitions: u16,
     /// Of everything random.
     pub seed: u64,
     /// The protocol's settings.
@@ -114,6 +120,7 @@ impl super::Arguments {
             arguments: &self.predict,
             workload: &self.workload,
             clients: self.clients,
+            partitions: self.partitions,
             seed: self.seed.unwrap_or(1),
             options: options_table(&self.protocol, &self.settings)?,
         })
@@ -130,6 +137,7 @@ impl super::Arguments {
         with_protocol(&self.protocol, table)?.map_err(setting)?;
         prediction.workload()?;
         prediction.costs(with_protocol(&self.protocol, MessageKinds)?)?;
+        prediction.check_local_rtt()?;
         let replicas = prediction.replicas()?;
         for replicas in &replicas {
             prediction.matrix(&self.protocol, *replicas)?;
@@ -164,6 +172,11 @@ impl WithProtocol for Predict<'_> {
 
     fn run<P: Protocol>(self) -> Self::Output {
         let options = parse_options::<P>(&self.options)?;
+        if self.partitions > 1 && !P::DIVIDES {
+            let message = format!("--partitions: {} has all rows on each node", P::NAME);
+            return Err(Failure::Usage(message));
+        }
+        self.check_local_rtt()?;
         let (workload, registry) = self.workload()?;
         let costs = self.costs(P::Message::KINDS)?;
         let mut runs = Vec::new();
@@ -172,6 +185,7 @@ impl WithProtocol for Predict<'_> {
             runs.push(predict::Settings {
                 seed: self.seed,
                 regions,
+                partitions: workload.partitions(self.partitions),
                 one_way,
                 bandwidth_bits: self.arguments.bandwidth.map(|mbit| mbit * 1_000_000),
                 clients: self.clients,
@@ -255,11 +269,16 @@ impl Predict<'_> {
                 None => *REPLICAS.start(),
             });
         }
-        match all.iter().find(|count| !REPLICAS.contains(count)) {
+        // One alone is what several are compared with, and one region's nodes may share the tables.
+        let is_fit = |count: usize| {
+            let is_few = count == 1 || self.partitions > 1 && count > 0;
+            REPLICAS.contains(&count) || is_few && count < *REPLICAS.start()
+        };
+        match all.iter().find(|count| !is_fit(**count)) {
             None => Ok(all),
             Some(count) => {
                 let (least, most) = (REPLICAS.start(), REPLICAS.end());
-                let message = format!("--replicas {count}: must be from {least} to {most}");
+                let message = format!("--replicas {count}: must be 1, or from {least} to {most}");
                 Err(Failure::Usage(message))
             }
         }
@@ -280,7 +299,7 @@ impl Predict<'_> {
                 matrix.regions.truncate(replicas);
                 matrix.one_way.truncate(replicas);
                 matrix.one_way.iter_mut().for_each(|row| row.truncate(replicas));
-                return Ok(matrix);
+                return Ok(self.with_local(matrix));
             }
             (None, Some(Regions::Named(names))) if names.len() < replicas => {
                 return too_few("--regions", names.len());
@@ -290,7 +309,23 @@ impl Predict<'_> {
         };
         let plan = regions.plan(protocol, self.arguments.rtt)?;
         plan.check()?;
-        Ok(Matrix::of(&plan))
+        Ok(self.with_local(Matrix::of(&plan)))
+    }
+
+    /// With the way between nodes of one region.
+    fn with_local(&self, mut matrix: Matrix) -> Matrix {
+        if self.partitions > 1 {
+            let local = one_way(self.arguments.local_rtt);
+            matrix.one_way.iter_mut().enumerate().for_each(|(region, row)| row[region] = local);
+        }
+        matrix
+    }
+
+    fn check_local_rtt(&self) -> Result<(), Failure> {
+        match self.arguments.local_rtt {
+            ms if (0.0..=1_000.0).contains(&ms) => Ok(()),
+            ms => Err(Failure::Usage(format!("--local-rtt {ms}: must be from 0 to 1000"))),
+        }
     }
 
     fn in_words(&self, costs: &predict::Calibration, all: &[Prediction]) -> String {

@@ -44,13 +44,16 @@ pub async fn create_tables(place: &Place, schema: &str) -> Result<(), Failure> {
 pub async fn settle(
     places: &[Place],
     natives: &[Native],
-) -> Result<(SnapshotVersion, u64), Failure> {
+    shards: usize,
+) -> Result<(SnapshotVersion, String), Failure> {
     for place in places {
         let insert = "insert into probes values ($1)";
         in_time(place, async |client| client.execute(insert, &[&place.region]).await.map(drop))
             .await?;
     }
-    replicas::equal(natives).await
+    let (version, digests) = replicas::equal_by_shard(natives, shards).await?;
+    let digests: Vec<String> = digests.iter().map(|digest| format!("{digest:016x}")).collect();
+    Ok((version, digests.join(" ")))
 }
 
 /// Reads everything in every region, as the last transactions of the history.

@@ -27,6 +27,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
+use pangea_core::partition::{Partitions, Rule, SHARDS_MAX};
 use pangea_node::log::Durability;
 use pangea_sim::check::model::Model;
 
@@ -58,6 +59,7 @@ const LOG_SEGMENT_BYTES: u64 = 1 << 20;
   pangea torture
   pangea torture --secs 600 --seed 7 --history run.jsonl
   pangea torture --faults kill,pause --regions us-east,eu-west,ap-northeast
+  pangea torture --protocol calvin --partitions 2 --rtt 20
   pangea torture --regions 5 --rtt 20 --clients 8 --set minerva.solver=greedy
 
 The nodes are processes on this machine, in a temporary directory that is removed at the end.
@@ -87,7 +89,11 @@ pub struct Arguments {
     /// Round trip between any two regions in ms [default: 50, or what is between named regions]
     #[arg(long, value_name = "MS")]
     rtt: Option<f64>,
-    /// Clients in each region
+    /// Divide the tables over so many nodes in each region; of the protocols that can: calvin
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=i64::from(SHARDS_MAX)))]
+    partitions: u16,
+    /// Clients of each node
     #[arg(long, value_name = "N", default_value_t = 4)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=CLIENTS_MAX))]
     clients: u64,
@@ -115,11 +121,16 @@ pub struct Arguments {
 
 impl Arguments {
     fn plan(&self) -> Result<Plan, Failure> {
+        let plan = self.regions.plan(&self.protocol, self.rtt)?;
+        let plan = match self.partitions {
+            1 => plan,
+            shards => plan.divided(Partitions::new(shards, Rule::OF_WHOLE_KEY)),
+        };
         let plan = Plan {
             options: options_table(&self.protocol, &self.settings)?,
             durability: self.durability,
             log_segment_bytes: LOG_SEGMENT_BYTES,
-            ..self.regions.plan(&self.protocol, self.rtt)?
+            ..plan
         };
         plan.check()?;
         if plan.regions.len() < 2 {
@@ -223,7 +234,7 @@ async fn torture(
     let natives = cluster.clients().await?;
     cluster.usable(&natives).await?;
     let place = |member: &crate::cluster::Member| clients::Place {
-        region: member.region().to_owned(),
+        region: member.name().to_owned(),
         sql: member.sql_config(),
     };
     let places: Vec<clients::Place> = cluster.members.iter().map(place).collect();
@@ -252,7 +263,7 @@ async fn torture(
 
     let met = clients.end(END_DEADLINE).await?;
     let natives = cluster.clients().await?;
-    let (version, digest) = last::settle(&places, &natives).await?;
+    let (version, digest) = last::settle(&places, &natives, cluster.plan.shards()).await?;
     let counts = history.counts();
     last::read_all(history, &places).await?;
     let last_reads = history.counts().committed - counts.committed;
@@ -260,9 +271,9 @@ async fn torture(
         return Err(Failure::Failed("nothing was committed".to_owned()));
     }
     Ok(format!(
-        "{} over {} regions, {} s, seed {}\n  faults      {done}\n  clients     {}: {} committed, \
+        "{} over {} nodes, {} s, seed {}\n  faults      {done}\n  clients     {}: {} committed, \
          {} aborted ({} conflicts), {} unknown, {} connections lost\n  replicas    equal at \
-         {version}, digest {digest:016x}; everything read once more, by {last_reads} transactions",
+         {version}, digest {digest}; everything read once more, by {last_reads} transactions",
         cluster.plan.protocol,
         places.len(),
         arguments.secs,

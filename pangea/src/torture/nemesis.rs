@@ -265,14 +265,14 @@ impl<'a> Nemesis<'a> {
     fn look_alive(&mut self) -> Result<(), Failure> {
         for (node, member) in self.cluster.members.iter_mut().enumerate() {
             if member.pid().is_none() && !self.active.contains(&Active::Down(node)) {
-                return Err(Failure::Failed(format!("the node in {} is gone", member.region())));
+                return Err(Failure::Failed(format!("the node in {} is gone", member.name())));
             }
         }
         Ok(())
     }
 
     fn region(&self, node: usize) -> &str {
-        self.cluster.members[node].region()
+        self.cluster.members[node].name()
     }
 
     fn tell(&self, what: &str) {

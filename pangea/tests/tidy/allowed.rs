@@ -34,6 +34,7 @@ pub const NO_PHASE: &[(&str, &str)] = &[
     ("protocols/src/minerva/resolution.rs", "the bytes in which commit tells recovery an outcome"),
     ("protocols/src/calvin/batch.rs", "the bytes that replication and the log carry"),
     ("protocols/src/calvin/marks.rs", "names of what each phase counts for a swarm"),
+    ("protocols/src/calvin/warming/times.rs", "how long nodes took, for warming to predict it"),
 ];
 
 /// Folders in `protocols/src` that are no protocol: name, reason.

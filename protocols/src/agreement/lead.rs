@@ -137,8 +137,9 @@ const PREFERENCE_WINDOWS: u64 = 3;
 const PREFERENCE_TICKS_MAX: u64 = 100_000;
 
 impl Preference {
-    pub(super) fn new(topology: &Topology) -> Self {
-        let centralities = topology.node_ids().map(|node| centrality(node, topology)).collect();
+    pub(super) fn new(topology: &Topology, master: Option<NodeId>) -> Self {
+        let of = |node| centrality(node, topology, master);
+        let centralities = topology.node_ids().map(of).collect();
         let windows = PREFERENCE_WINDOWS * WINDOW_TIMEOUTS * election_ticks(topology);
         let wait_ticks = PREFERENCE_TICKS.max(windows);
         Self { centralities, ticks: 0, wait_ticks, wait_ticks_min: wait_ticks }
@@ -176,11 +177,13 @@ impl Preference {
     }
 }
 
-/// Nodes that are closer to all others make better leaders: the rank from the far end.
-pub(super) fn centrality(me: NodeId, topology: &Topology) -> u32 {
+/// Nodes that are closer to all others make better leaders, and one that is named makes the best:
+/// the rank from the far end.
+pub(super) fn centrality(me: NodeId, topology: &Topology, master: Option<NodeId>) -> u32 {
     let distance = |node: NodeId| -> u64 {
         topology.node_ids().map(|other| topology.one_way_between(node, other).us).sum()
     };
-    let is_farther = |other: &NodeId| (distance(*other), *other) > (distance(me), me);
+    let rank = |node: NodeId| (Some(node) != master, distance(node), node);
+    let is_farther = |other: &NodeId| rank(*other) > rank(me);
     topology.node_ids().filter(is_farther).count() as u32
 }

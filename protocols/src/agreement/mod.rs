@@ -67,6 +67,10 @@ pub const TICK: Span = Span::from_ms(10);
 /// noise of a loaded machine.
 const ELECTION_MS_MIN: u64 = 120;
 
+/// A master's leadership is doubted after so many times the usual wait: what it has run alone is
+/// lost with it, and a message may be late without a failure.
+const MASTER_PATIENCE: u64 = 4;
+
 /// A [`Decision`] as `omnipaxos` wants it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(bound = "")]
@@ -111,7 +115,7 @@ pub enum Agreement<E: Decision> {
 }
 
 /// One replica's time as the leader. What was proposed in an earlier one may be lost.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Term(Ballot);
 
 impl Term {
@@ -166,9 +170,24 @@ impl<E: Decision> Agreement<E> {
         records: impl IntoIterator<Item = Record<E>>,
         decided_taken: u64,
     ) -> Self {
+        Self::with_master(me, topology, records, decided_taken, None)
+    }
+
+    /// The same, where one replica should lead while it can, and is not deposed lightly. Another
+    /// one that leads is asked to give way: see [`Agreement::takes_wish`].
+    pub fn with_master(
+        me: NodeId,
+        topology: &Topology,
+        records: impl IntoIterator<Item = Record<E>>,
+        decided_taken: u64,
+        master: Option<NodeId>,
+    ) -> Self {
         match topology.node_count() {
             1 => Self::Alone(Alone::new(records, decided_taken)),
-            _ => Self::Several(Box::new(Several::new(me, topology, records, decided_taken))),
+            _ => {
+                let several = Several::new(me, topology, records, decided_taken, master);
+                Self::Several(Box::new(several))
+            }
         }
     }
 
@@ -252,8 +271,25 @@ impl<E: Decision> Agreement<E> {
         }
     }
 
+    /// Whether this replica should lead in place of one that does, since the last call. Said where
+    /// there is a master alone: otherwise it just does.
+    pub fn takes_wish(&mut self) -> bool {
+        match self {
+            Self::Alone(_) => false,
+            Self::Several(several) => several.takes_wish(),
+        }
+    }
+
+    /// How many entries there are, decided or not. On the leader what is proposed next comes after
+    /// them.
+    pub fn end(&self) -> u64 {
+        match self {
+            Self::Alone(alone) => alone.state().end() as u64,
+            Self::Several(several) => several.end(),
+        }
+    }
+
     /// Asks for leadership now.
-    #[cfg(test)]
     pub(crate) fn campaign(&mut self) {
         match self {
             Self::Alone(_) => {}
@@ -337,6 +373,11 @@ fn pid(node: NodeId) -> u64 {
 
 fn node(pid: u64) -> NodeId {
     NodeId((pid - 1) as u16)
+}
+
+/// How long a master is waited for. Elections that compete end within this time, too.
+pub(crate) fn master_patience(topology: &Topology) -> Span {
+    Span { us: MASTER_PATIENCE * election_ticks(topology) * TICK.us }
 }
 
 /// A heartbeat must have time to come back.

@@ -15,7 +15,10 @@ use pangea_core::topology::Topology;
 use super::check::{self, Bounds, Refused};
 use super::lead::{Hearing, Preference, Stall, centrality};
 use super::storage::{Record, Shared, State, Storage};
-use super::{Decision, Drained, Remembered, Said, Term, Wrapped, election_ticks, node, pid};
+use super::{
+    Decision, Drained, Remembered, Said, TICK, Term, Wrapped, election_ticks, master_patience,
+    node, pid,
+};
 
 /// A message that was not answered is sent again after this many ticks.
 const RESEND_TICKS: u64 = 50;
@@ -27,6 +30,9 @@ pub struct Several<E: Decision> {
     stall: Stall,
     hearing: Hearing,
     preference: Preference,
+    /// Whether the leader is asked before this replica takes its place, and whether it should be.
+    asks: bool,
+    wish: bool,
     /// The replicas, as ids of `omnipaxos`.
     nodes: RangeInclusive<u64>,
     /// What each peer has promised.
@@ -48,6 +54,7 @@ impl<E: Decision> Several<E> {
         topology: &Topology,
         records: impl IntoIterator<Item = Record<E>>,
         decided_taken: u64,
+        master: Option<NodeId>,
     ) -> Self {
         let mut state = State::default();
         let is_lost = |record: &Record<E>| {
@@ -64,18 +71,34 @@ impl<E: Decision> Several<E> {
         };
         let server = ServerConfig {
             pid: pid(me),
-            election_tick_timeout: election_ticks(topology),
+            election_tick_timeout: match master {
+                Some(_) => master_patience(topology).us / TICK.us,
+                None => election_ticks(topology),
+            },
             resend_message_tick_timeout: RESEND_TICKS.max(2 * election_ticks(topology)),
-            leader_priority: centrality(me, topology),
+            leader_priority: centrality(me, topology, master),
             ..ServerConfig::default()
         };
         let paxos = cluster.build_for_server(server, storage);
         let paxos = paxos.expect("a topology makes a valid configuration");
         let stall = Stall::new(me, topology);
-        let (hearing, preference) = (Hearing::new(me, topology), Preference::new(topology));
+        let (hearing, preference) = (Hearing::new(me, topology), Preference::new(topology, master));
         let nodes = 1..=topology.node_count() as u64;
         let (promises, taken, outgoing) = (BTreeMap::new(), decided_taken as usize, Vec::new());
-        Self { paxos, shared, stall, hearing, preference, nodes, promises, taken, outgoing }
+        let (asks, wish) = (master.is_some(), false);
+        Self {
+            paxos,
+            shared,
+            stall,
+            hearing,
+            preference,
+            asks,
+            wish,
+            nodes,
+            promises,
+            taken,
+            outgoing,
+        }
     }
 
     /// Whether entries that are proposed here are put in the log here, and not forwarded.
@@ -160,7 +183,8 @@ impl<E: Decision> Several<E> {
         let is_following = leader.is_some_and(|(_, is_accepting)| is_accepting);
         let followed = leader.filter(|_| is_following).map(|(leader, _)| leader);
         let is_due = self.preference.is_due(&self.hearing, followed);
-        if self.stall.is_over(is_following) || is_due {
+        self.wish |= is_due && self.asks;
+        if self.stall.is_over(is_following) || (is_due && !self.asks) {
             self.paxos.try_become_leader();
         }
         if let Some(hears) = self.hearing.tick() {
@@ -174,8 +198,15 @@ impl<E: Decision> Several<E> {
         self.paxos.reconnected(pid(peer));
     }
 
+    pub(super) fn takes_wish(&mut self) -> bool {
+        std::mem::take(&mut self.wish)
+    }
+
+    pub(super) fn end(&self) -> u64 {
+        self.lock().state.end() as u64
+    }
+
     /// Asks for leadership now.
-    #[cfg(test)]
     pub(super) fn campaign(&mut self) {
         self.paxos.try_become_leader();
     }

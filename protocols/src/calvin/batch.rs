@@ -13,6 +13,7 @@
 //!     1 call of known footprint  procedure u16, args, footprint
 //!     2 certified                read set, write count, writes
 //!     and 128, where tables are divided: then first the shards that it concerns, count and numbers
+//!     and 64, where another replica took it: then first its number, and its name for it
 //! ```
 
 use bytes::Bytes;
@@ -35,6 +36,8 @@ pub struct Request {
     pub footprint: Option<Footprint>,
     /// The shards that it concerns. None where tables are not divided.
     pub shards: ShardSet,
+    /// Where it came from another replica than its sequencer: which, and its name for it there.
+    pub origin: Option<(NodeId, u64)>,
 }
 
 /// One entry of a sequencer's log.
@@ -56,12 +59,14 @@ mod what {
     pub const CERTIFIED: u8 = 2;
     /// Is added where the request concerns shards.
     pub const DIVIDED: u8 = 128;
+    /// Is added where it came from another replica.
+    pub const FORWARDED: u8 = 64;
 }
 
 impl Request {
     /// About how many bytes it takes: what is reserved.
     fn size_hint(&self) -> usize {
-        const BESIDE_ARGS: usize = 12;
+        const BESIDE_ARGS: usize = 24;
         match &self.program {
             Program::Call { args, .. } => BESIDE_ARGS + args.len(),
             Program::Certified(_) => BESIDE_ARGS,
@@ -75,10 +80,14 @@ impl Request {
             (Program::Certified(_), None) => what::CERTIFIED,
             (Program::Certified(_), Some(_)) => panic!("a certified one touches what it names"),
         };
-        if self.shards.is_empty() {
-            out.put_u8(what);
-        } else {
-            out.put_u8(what | what::DIVIDED);
+        let forwarded = if self.origin.is_some() { what::FORWARDED } else { 0 };
+        let divided = if self.shards.is_empty() { 0 } else { what::DIVIDED };
+        out.put_u8(what | forwarded | divided);
+        if let Some((node, token)) = self.origin {
+            out.put_u16(node.0);
+            out.put_varint(token);
+        }
+        if !self.shards.is_empty() {
             out.put_varint(self.shards.len() as u64);
             self.shards.iter().for_each(|shard| out.put_varint(shard.0.into()));
         }
@@ -88,7 +97,7 @@ impl Request {
                 out.put_bytes(args);
                 self.footprint.iter().for_each(|footprint| footprint.encode(out));
             }
-            Program::Certified(Certified { reads, writes }) => {
+            Program::Certified(Certified { reads, writes, .. }) => {
                 reads.encode(out);
                 out.put_varint(writes.len() as u64);
                 writes.iter().for_each(|write| write.encode(out));
@@ -103,17 +112,21 @@ impl Request {
     ) -> Result<Self, DecodeError> {
         const WHAT: &str = "request";
         let tagged = from.u8(WHAT)?;
-        let what = tagged & !what::DIVIDED;
-        let shards = match what == tagged {
-            true => ShardSet::default(),
-            false => decode_shards(from)?,
+        let what = tagged & !(what::DIVIDED | what::FORWARDED);
+        let origin = match tagged & what::FORWARDED {
+            0 => None,
+            _ => Some((NodeId(from.u16(WHAT)?), from.varint(WHAT)?)),
+        };
+        let shards = match tagged & what::DIVIDED {
+            0 => ShardSet::default(),
+            _ => decode_shards(from)?,
         };
         if what == what::CERTIFIED {
             let reads = ReadSet::decode(from)?;
             let writes = (0..from.count(WHAT)?).map(|_| Write::decode(from));
             let writes = writes.collect::<Result<_, _>>()?;
-            let program = Program::Certified(Certified { reads, writes });
-            return Ok(Self { txn, program, footprint: None, shards });
+            let program = Program::Certified(Certified { reads, writes, line: 0 });
+            return Ok(Self { txn, program, footprint: None, shards, origin });
         }
         if what != what::CALL && what != what::CALL_WITH_FOOTPRINT {
             return Err(DecodeError::new(WHAT));
@@ -122,7 +135,8 @@ impl Request {
         let args = bytes.slice_ref(from.bytes(WHAT)?);
         let is_known = what == what::CALL_WITH_FOOTPRINT;
         let footprint = is_known.then(|| Footprint::decode(from)).transpose()?;
-        Ok(Self { txn, program: Program::Call { procedure, args }, footprint, shards })
+        let program = Program::Call { procedure, args };
+        Ok(Self { txn, program, footprint, shards, origin })
     }
 }
 
@@ -193,7 +207,7 @@ impl inputs::Batch for Batch {
 }
 
 /// Whether an interactive transaction has read committed versions alone: no others are visible.
-fn has_seen_what_is_final(request: &Request) -> bool {
+pub(super) fn has_seen_what_is_final(request: &Request) -> bool {
     let Program::Certified(Certified { reads, .. }) = &request.program else { return true };
     let points = reads.points.iter().map(|read| read.seen);
     let rows = reads.ranges.iter().flat_map(|read| read.rows.iter().map(|(_, seen)| *seen));
@@ -227,13 +241,14 @@ pub(super) mod tests {
         let all = [
             (call.clone(), None),
             (call, footprint),
-            (Program::Certified(Certified { reads, writes }), None),
+            (Program::Certified(Certified { reads, writes, line: 0 }), None),
         ];
         let source = NodeId(2);
         let request = |(i, (program, footprint))| {
             let txn = TxnId::new(source, 40 + i as u64);
             let shards = (0..i as u16).map(ShardId).collect();
-            Request { txn, program, footprint, shards }
+            let origin = (i > 0).then_some((NodeId(1), 300 + i as u64));
+            Request { txn, program, footprint, shards, origin }
         };
         let requests = all.into_iter().enumerate().map(request).collect();
         Batch { source, bid: Bid(7), first_sequence: 40, requests }

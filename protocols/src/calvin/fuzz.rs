@@ -10,9 +10,11 @@ use super::batch::{Batch, tests::batch};
 use super::messages::Message;
 use super::recovery::{EpochRecord, OfShards};
 use super::shards::items::{Item, Items};
+use super::shards::pieces::tests::pieces;
 use super::shards::slice::tests::slice;
+use crate::agreement::Term;
 use crate::fuzzing::{Outcome, Target, run, size};
-use crate::inputs::{Bid, decode_batch};
+use crate::inputs::{Bid, Reign, decode_batch};
 
 const NODES: usize = 3;
 
@@ -42,8 +44,9 @@ fn calvin_batches() {
 
 fn record() -> EpochRecord {
     let heads = vec![Bid(1), Bid(300), Bid(0)];
-    let cut = Cut { heads, removed: vec![NodeId(1)], ..Cut::default() };
-    EpochRecord { epoch: SnapshotVersion(5), cut, of_shards: None }
+    let reign = Some(Reign { term: Term::default(), first: 300 });
+    let cut = Cut { heads, removed: vec![NodeId(1)], reign, ..Cut::default() };
+    EpochRecord { epoch: SnapshotVersion(5), cut: Some(cut), of_shards: None }
 }
 
 /// The same where tables are divided.
@@ -67,7 +70,7 @@ fn look_at_record(input: &[u8]) -> Outcome {
         Ok(record) => {
             let again = EpochRecord::decode(&record.encode().into());
             assert_eq!(again.as_ref(), Ok(&record), "it survives");
-            Outcome::taken(size(record.cut.heads.len()))
+            Outcome::taken(size(record.cut.map_or(0, |cut| cut.heads.len())))
         }
         Err(error) => Outcome::refused(error),
     }
@@ -101,7 +104,19 @@ fn look_at_message(input: &[u8]) -> Outcome {
 #[test]
 fn calvin_messages() {
     let items = divided_record().of_shards.unwrap().served[0].1.clone();
-    let all = [Message::Slice(slice()), Message::Items(items), Message::Unsubscribe];
+    let piece = Message::Piece(pieces().swap_remove(1));
+    let request = batch().requests.swap_remove(2);
+    let forward = Message::Forward { requests: vec![(300, request)] };
+    let taken = Message::Taken { term: Term::default(), tokens: vec![300, 1] };
+    let all = [
+        Message::Slice(slice()),
+        piece,
+        Message::Items(items),
+        Message::Unsubscribe,
+        forward,
+        taken,
+        Message::NotTaken { tokens: vec![7] },
+    ];
     let bytes = |message: &Message| {
         let mut bytes = Vec::new();
         message.encode(&mut bytes);

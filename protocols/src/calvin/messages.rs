@@ -4,11 +4,17 @@
 use bytes::{Buf, Bytes};
 use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::exec::scout::{Found, Wanted};
-use pangea_core::ids::SnapshotVersion;
+use pangea_core::ids::{SnapshotVersion, TableId, TxnId};
+use pangea_core::key::Key;
 use pangea_core::protocol::{Lane, Message as PeerMessage};
+use pangea_core::store::ColdMap;
+use pangea_core::time::Span;
 
+use super::batch::Request;
 use super::shards::items::Items;
+use super::shards::pieces::Piece;
 use super::shards::slice::Slice;
+use crate::agreement::Term;
 use crate::inputs;
 
 /// One message.
@@ -27,6 +33,10 @@ pub enum Message {
     Unsubscribe,
     /// §3.1: what an epoch of the sender's shard has for the receiver's.
     Slice(Slice),
+    /// A part of such a slice that is too large for one message.
+    Piece(Piece),
+    /// What was subscribed to is more than is sent at a time: subscribe again.
+    More,
     /// §3.2, phase 3: rows for transactions of an epoch, and results.
     Items(Items),
     /// How far the sender's shard is.
@@ -41,12 +51,50 @@ pub enum Message {
         /// The epoch.
         upto: SnapshotVersion,
     },
+    /// §5: the sender stands still at this epoch, and serves nothing of later ones.
+    Frozen {
+        /// The epoch.
+        at: SnapshotVersion,
+    },
+    /// §5: to replicas of the sender's shard, while it is its turn to stand still: it has what
+    /// became of its requests up to this epoch.
+    AskOutcomes {
+        /// The epoch.
+        after: SnapshotVersion,
+        /// The receiver is to tell it of those after it.
+        is_wanted: bool,
+    },
+    /// §5: what became of the receiver's requests of an epoch.
+    Outcomes(Items),
     /// To the coordinator of the sender's group: how far the other groups are.
     Others {
         /// All of them have come to this epoch.
         least: SnapshotVersion,
         /// One of them has come to this one.
         most: SnapshotVersion,
+    },
+    /// §4: a transaction that is about to be ordered will look at these rows.
+    Warm {
+        /// The sender's name for it.
+        token: u64,
+        /// Those of the receiver's.
+        keys: Vec<(TableId, Key)>,
+    },
+    /// §4: they are in memory.
+    Warmed {
+        /// The name that the receiver gave it.
+        token: u64,
+        /// How long it took to fetch them.
+        took: Span,
+    },
+    /// §4.2: which rows of the sender are not in memory.
+    Cold {
+        /// How many words the map has.
+        words: usize,
+        /// What was told before does not count.
+        is_all: bool,
+        /// The words that are not as they were.
+        changes: Vec<(usize, u64)>,
     },
     /// §3.2.1: a reconnaissance wants to see rows of the receiver's shard.
     Look {
@@ -62,6 +110,24 @@ pub enum Message {
         /// What is there.
         found: Found,
     },
+    /// §3.1.1, asynchronous: requests for the master's sequencer, each with the sender's name for
+    /// it.
+    Forward {
+        /// The requests, in their order.
+        requests: Vec<(u64, Request)>,
+    },
+    /// The master has put them into its log.
+    Taken {
+        /// The term in which it is the master.
+        term: Term,
+        /// The receiver's names for them.
+        tokens: Vec<u64>,
+    },
+    /// The receiver's requests are not in the sender's log and never will be.
+    NotTaken {
+        /// The receiver's names for them.
+        tokens: Vec<u64>,
+    },
 }
 
 /// The first byte of a message, above those of [`inputs::Message`].
@@ -76,6 +142,17 @@ mod tag {
     pub const FOUND: u8 = 70;
     pub const OTHERS: u8 = 71;
     pub const UNSUBSCRIBE: u8 = 72;
+    pub const PIECE: u8 = 73;
+    pub const MORE: u8 = 74;
+    pub const FORWARD: u8 = 75;
+    pub const TAKEN: u8 = 76;
+    pub const NOT_TAKEN: u8 = 77;
+    pub const WARM: u8 = 78;
+    pub const WARMED: u8 = 79;
+    pub const COLD: u8 = 80;
+    pub const FROZEN: u8 = 81;
+    pub const ASK_OUTCOMES: u8 = 82;
+    pub const OUTCOMES: u8 = 83;
 }
 
 impl From<inputs::Message> for Message {
@@ -94,17 +171,40 @@ impl PeerMessage for Message {
             Self::Inputs(message) => message.encode(out),
             Self::Subscribe { slices, items } => numbers(tag::SUBSCRIBE, &[slices.0, items.0]),
             Self::Unsubscribe => numbers(tag::UNSUBSCRIBE, &[]),
+            Self::More => numbers(tag::MORE, &[]),
+            Self::Piece(piece) => {
+                numbers(tag::PIECE, &[]);
+                piece.encode(out);
+            }
             Self::Slice(slice) => {
                 numbers(tag::SLICE, &[]);
                 out.extend_from_slice(slice.bytes());
             }
-            Self::Items(items) => {
-                numbers(tag::ITEMS, &[]);
-                items.encode(out);
-            }
+            Self::Items(items) => encode_items(tag::ITEMS, items, out),
             Self::Kept { upto, applied } => numbers(tag::KEPT, &[upto.0, applied.0]),
             Self::Missed { upto } => numbers(tag::MISSED, &[upto.0]),
+            Self::Frozen { at } => numbers(tag::FROZEN, &[at.0]),
+            Self::AskOutcomes { after, is_wanted } => {
+                numbers(tag::ASK_OUTCOMES, &[after.0, u64::from(*is_wanted)]);
+            }
+            Self::Outcomes(items) => encode_items(tag::OUTCOMES, items, out),
             Self::Others { least, most } => numbers(tag::OTHERS, &[least.0, most.0]),
+            Self::Warm { token, keys } => {
+                numbers(tag::WARM, &[*token, keys.len() as u64]);
+                for (table, key) in keys {
+                    out.put_varint(table.0.into());
+                    out.put_bytes(key);
+                }
+            }
+            Self::Warmed { token, took } => numbers(tag::WARMED, &[*token, took.us]),
+            Self::Cold { words, is_all, changes } => {
+                let counts = [*words, usize::from(*is_all), changes.len()];
+                numbers(tag::COLD, &counts.map(|count| count as u64));
+                for (at, word) in changes {
+                    out.put_varint(*at as u64);
+                    out.put_u64(*word);
+                }
+            }
             Self::Look { token, wanted } => {
                 numbers(tag::LOOK, &[*token]);
                 wanted.encode(out);
@@ -112,6 +212,22 @@ impl PeerMessage for Message {
             Self::Found { token, found } => {
                 numbers(tag::FOUND, &[*token]);
                 found.encode(out);
+            }
+            Self::Forward { requests } => {
+                numbers(tag::FORWARD, &[requests.len() as u64]);
+                for (token, request) in requests {
+                    out.put_varint(*token);
+                    request.encode(out);
+                }
+            }
+            Self::Taken { term, tokens } => {
+                numbers(tag::TAKEN, &[tokens.len() as u64]);
+                term.encode(out);
+                tokens.iter().for_each(|token| out.put_varint(*token));
+            }
+            Self::NotTaken { tokens } => {
+                numbers(tag::NOT_TAKEN, &[tokens.len() as u64]);
+                tokens.iter().for_each(|token| out.put_varint(*token));
             }
         }
     }
@@ -132,12 +248,44 @@ impl PeerMessage for Message {
         let message = match tag {
             tag::SUBSCRIBE => Self::Subscribe { slices: epoch(from)?, items: epoch(from)? },
             tag::UNSUBSCRIBE => Self::Unsubscribe,
+            tag::MORE => Self::More,
+            tag::PIECE => Self::Piece(Piece::decode(from, &rest)?),
             tag::ITEMS => Self::Items(Items::decode(from, &rest)?),
             tag::KEPT => Self::Kept { upto: epoch(from)?, applied: epoch(from)? },
+            tag::FROZEN => Self::Frozen { at: epoch(from)? },
+            tag::ASK_OUTCOMES => {
+                Self::AskOutcomes { after: epoch(from)?, is_wanted: from.varint(WHAT)? == 1 }
+            }
+            tag::OUTCOMES => Self::Outcomes(Items::decode(from, &rest)?),
             tag::MISSED => Self::Missed { upto: epoch(from)? },
             tag::OTHERS => Self::Others { least: epoch(from)?, most: epoch(from)? },
             tag::LOOK => Self::Look { token: from.varint(WHAT)?, wanted: Wanted::decode(from)? },
+            tag::WARM => Self::Warm { token: from.varint(WHAT)?, keys: decode_keys(from)? },
+            tag::WARMED => {
+                let (token, took) = (from.varint(WHAT)?, inputs::number(from, WHAT)?);
+                Self::Warmed { token, took: Span::from_us(took) }
+            }
+            tag::COLD => decode_cold(from)?,
             tag::FOUND => Self::Found { token: from.varint(WHAT)?, found: Found::decode(from)? },
+            tag::FORWARD => {
+                let request = |from: &mut Reader<'_>| {
+                    Ok((from.varint(WHAT)?, Request::decode(TxnId::default(), from, &rest)?))
+                };
+                let count = from.count(WHAT)?;
+                let requests = (0..count).map(|_| request(from)).collect::<Result<_, _>>()?;
+                Self::Forward { requests }
+            }
+            tag::TAKEN => {
+                let count = from.count(WHAT)?;
+                let term = Term::decode(from)?;
+                let tokens = (0..count).map(|_| from.varint(WHAT)).collect::<Result<_, _>>()?;
+                Self::Taken { term, tokens }
+            }
+            tag::NOT_TAKEN => {
+                let count = from.count(WHAT)?;
+                let tokens = (0..count).map(|_| from.varint(WHAT)).collect::<Result<_, _>>()?;
+                Self::NotTaken { tokens }
+            }
             _ => return Err(DecodeError::new(WHAT)),
         };
         if from.is_empty() { Ok(message) } else { Err(DecodeError::new(WHAT)) }
@@ -155,14 +303,23 @@ impl PeerMessage for Message {
     fn kind(&self) -> &'static str {
         match self {
             Self::Inputs(message) => message.kind(),
-            Self::Slice(_) => "message_slice",
-            Self::Items(_) => "message_items",
+            Self::Slice(_) | Self::Piece(_) => "message_slice",
+            Self::Items(_) | Self::Outcomes(_) => "message_items",
             Self::Subscribe { .. }
             | Self::Unsubscribe
+            | Self::More
             | Self::Kept { .. }
             | Self::Missed { .. }
+            | Self::Frozen { .. }
+            | Self::AskOutcomes { .. }
             | Self::Others { .. }
+            | Self::Warm { .. }
+            | Self::Warmed { .. }
+            | Self::Cold { .. }
             | Self::Look { .. }
+            | Self::Forward { .. }
+            | Self::Taken { .. }
+            | Self::NotTaken { .. }
             | Self::Found { .. } => "message_other",
         }
     }
@@ -171,13 +328,28 @@ impl PeerMessage for Message {
         match self {
             Self::Inputs(message) => message.payload_bytes(),
             Self::Slice(slice) => slice.bytes().len(),
-            Self::Items(items) => items.len(),
+            Self::Piece(piece) => piece.len(),
+            Self::Items(items) | Self::Outcomes(items) => items.len(),
+            Self::Forward { requests } => {
+                let weigh = |(_, it): &(u64, Request)| {
+                    inputs::weight::of_program(&it.program, it.footprint.as_ref())
+                };
+                requests.iter().map(weigh).sum()
+            }
             Self::Subscribe { .. }
             | Self::Unsubscribe
+            | Self::More
             | Self::Kept { .. }
             | Self::Missed { .. }
+            | Self::Frozen { .. }
+            | Self::AskOutcomes { .. }
             | Self::Others { .. }
+            | Self::Warm { .. }
+            | Self::Warmed { .. }
+            | Self::Cold { .. }
             | Self::Look { .. }
+            | Self::Taken { .. }
+            | Self::NotTaken { .. }
             | Self::Found { .. } => 0,
         }
     }
@@ -187,16 +359,55 @@ impl PeerMessage for Message {
             Self::Inputs(message) => message.lane(),
             // What is missed is told in the place of what would have been sent.
             Self::Slice(_)
+            | Self::Piece(_)
+            | Self::More
             | Self::Items(_)
+            | Self::Outcomes(_)
             | Self::Missed { .. }
+            | Self::Cold { .. }
             | Self::Look { .. }
+            | Self::Forward { .. }
+            | Self::Taken { .. }
+            | Self::NotTaken { .. }
             | Self::Found { .. } => Lane::Bulk,
             Self::Subscribe { .. }
             | Self::Unsubscribe
             | Self::Kept { .. }
+            | Self::Warm { .. }
+            | Self::Warmed { .. }
+            | Self::Frozen { .. }
+            | Self::AskOutcomes { .. }
             | Self::Others { .. } => Lane::Control,
         }
     }
+}
+
+fn decode_keys(from: &mut Reader<'_>) -> Result<Vec<(TableId, Key)>, DecodeError> {
+    const WHAT: &str = "keys";
+    let key = |from: &mut Reader<'_>| {
+        let table = u32::try_from(from.varint(WHAT)?).map_err(|_| DecodeError::new(WHAT))?;
+        Ok((TableId(table), Key::from(from.bytes(WHAT)?)))
+    };
+    (0..from.count(WHAT)?).map(|_| key(from)).collect()
+}
+
+fn decode_cold(from: &mut Reader<'_>) -> Result<Message, DecodeError> {
+    const WHAT: &str = "cold rows";
+    let words = inputs::number(from, WHAT)? as usize;
+    let is_map = words == 0 || words.is_power_of_two() && words <= ColdMap::WORDS_MAX;
+    let is_all = from.varint(WHAT)? == 1;
+    let changes = (0..from.count(WHAT)?)
+        .map(|_| Ok((inputs::number(from, WHAT)? as usize, from.u64(WHAT)?)))
+        .collect::<Result<Vec<_>, DecodeError>>()?;
+    match is_map && changes.iter().all(|(at, _)| *at < words) {
+        true => Ok(Message::Cold { words, is_all, changes }),
+        false => Err(DecodeError::new(WHAT)),
+    }
+}
+
+fn encode_items(tag: u8, items: &Items, out: &mut Vec<u8>) {
+    out.put_u8(tag);
+    items.encode(out);
 }
 
 #[cfg(test)]
@@ -204,8 +415,8 @@ mod tests {
     use super::super::shards::items::Item;
     use super::*;
     use pangea_core::exec::ordered::{Part, Went};
-    use pangea_core::ids::{NodeId, TableId, TxnId};
-    use pangea_core::key::{Direction, Key, KeyRange};
+    use pangea_core::ids::{NodeId, TxnId};
+    use pangea_core::key::{Direction, KeyRange};
     use pangea_core::txn::{Abort, Scan, SqlState, Write};
     use pangea_core::value::Value;
 
@@ -216,7 +427,7 @@ mod tests {
         let row = Write { table, key: key.clone(), value: Some(Value::copy_from(b"v")) };
         let range = KeyRange { start: vec![1], end: None };
         let scan = Scan { table, range: range.clone(), direction: Direction::Reverse };
-        let wanted = Wanted { points: [(table, key)].into(), ranges: vec![scan] };
+        let wanted = Wanted { points: [(table, key.clone())].into(), ranges: vec![scan] };
         let abort = Abort::new(SqlState::RAISE_EXCEPTION, "no");
         let items = vec![
             Item::Part(txn, Part::Rows(vec![row.clone()])),
@@ -225,20 +436,33 @@ mod tests {
             Item::Result(txn, Went::Ran(Err(abort))),
             Item::Result(txn, Went::Left),
         ];
+        let request = super::super::batch::tests::batch().requests.swap_remove(1);
+        let request = Request { txn: TxnId::default(), ..request };
         let all = [
             Message::Inputs(inputs::Message::BarrierRequest { token: 5 }),
             Message::Subscribe { slices: epoch, items: SnapshotVersion(2) },
             Message::Unsubscribe,
+            Message::More,
+            Message::Piece(super::super::shards::pieces::tests::pieces().swap_remove(1)),
             Message::Slice(super::super::shards::slice::tests::slice()),
             Message::Items(Items::new(epoch, &items)),
             Message::Kept { upto: epoch, applied: SnapshotVersion(301) },
             Message::Missed { upto: epoch },
+            Message::Frozen { at: epoch },
+            Message::AskOutcomes { after: epoch, is_wanted: true },
+            Message::Outcomes(Items::new(epoch, &items[2..])),
             Message::Others { least: SnapshotVersion(9), most: epoch },
+            Message::Warm { token: 4, keys: vec![(table, key.clone())] },
+            Message::Warmed { token: 4, took: Span::from_us(900) },
+            Message::Cold { words: 64, is_all: true, changes: vec![(63, u64::MAX)] },
             Message::Look { token: 3, wanted },
             Message::Found {
                 token: 3,
                 found: Found { rows: vec![row], covered: vec![(table, range)] },
             },
+            Message::Forward { requests: vec![(300, request)] },
+            Message::Taken { term: Term::default(), tokens: vec![300, 7] },
+            Message::NotTaken { tokens: vec![1, 300] },
         ];
         for message in all {
             let mut encoded = Vec::new();

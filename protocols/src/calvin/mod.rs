@@ -10,12 +10,16 @@
 //! | phase | paper | file | messages | known after |
 //! |---|---|---|---|---|
 //! | reconnaissance | §3.2.1 | `sequencer.rs` | | what a transaction will touch whose keys depend on data |
+//! | warming | §4 | `warming.rs` | Warm, Warmed, Cold | that the rows that it wants are in memory, or should be |
 //! | sequencing | §3.1 | `sequencer.rs` | | a transaction's place in its sequencer's batches |
 //! | replication | §3.1.1, synchronous | [`crate::inputs`] | Batch, Ack, Fetch, Gone | f + 1 replicas have the batch |
 //! | agreement | §3.1.1, synchronous | [`crate::inputs`] | Agreement | which batches are this epoch's |
+//! | forwarding | §3.1.1, asynchronous | `asynchronous.rs` | Forward, Taken, NotTaken | that the master has a request |
+//! | early cuts | §3.1.1, asynchronous | [`crate::inputs`] | Wish, Yield | that the master's disk has what it runs |
 //! | interleaving | §3.1 | `interleaving.rs` | | the serial order |
-//! | sharding | §3.1, §3.2 | `shards.rs` | Subscribe, Slice, Items, Kept, Missed, Others, Look, Found | what concerns a shard, and rows of others |
+//! | sharding | §3.1, §3.2 | `shards.rs` | Subscribe, Slice, Piece, Items, More, Kept, Missed, Others, Look, Found | what concerns a shard, and rows of others |
 //! | scheduling | §3.2 | `scheduler.rs` | | every outcome |
+//! | checkpoints | §5 | `checkpoints.rs`, `frozen.rs` | Turn, AskOutcomes, Outcomes, Frozen | the state at an epoch |
 //! | recovery | §5 | `recovery.rs` | | the state, from a checkpoint and the inputs after it |
 //!
 //! A transaction's way:
@@ -37,9 +41,9 @@
 //!
 //! - Tables may be divided or not. Where each replica holds all, there are no remote reads, and a
 //!   scheduler gets all batches.
-//! - Replication is synchronous. One agreement of the group says which batches of all sequencers an
-//!   epoch has, where the paper runs one for each partition and epoch; batches themselves are not
-//!   sent through it.
+//! - One agreement of the group says which batches of all sequencers an epoch has, where the paper
+//!   runs one for each partition and epoch; batches themselves are not sent through it. So it is
+//!   with asynchronous replication too, only later. That is built for undivided tables alone.
 //! - Where each replica holds all, a transaction that leaves its footprint is run again in the same
 //!   epoch, behind those beside which it was scheduled ([`pangea_core::exec::ordered`]), and not
 //!   sequenced anew: it takes no second round over the wide area. All replicas do so alike.
@@ -55,7 +59,10 @@
 //! - The state after an epoch follows from the state before it, the cut's batches and the code of
 //!   the procedures alone. So a cut names the code that it was proposed under ([`Rules`]).
 
+mod asynchronous;
 pub mod batch;
+mod checkpoints;
+mod frozen;
 #[cfg(test)]
 mod fuzz;
 mod header;
@@ -70,17 +77,19 @@ mod shards;
 mod state;
 #[cfg(test)]
 mod tests;
+mod warming;
 
 use pangea_core::choice::{Guarantee, Variant};
-use pangea_core::ids::NodeId;
+use pangea_core::ids::{NodeId, SnapshotVersion};
 use pangea_core::protocol::{Cx, Input, Mark, Protocol, Setup, Status};
+use pangea_core::topology::Topology;
 
 pub use crate::inputs::Timer;
 use crate::inputs::{Event, Host};
 use batch::Batch;
 pub use header::Header;
 pub use messages::Message;
-pub use options::{Options, Reads, Rules};
+pub use options::{Checkpoints, Options, Reads, Replication, Rules};
 use state::State;
 
 /// One replica.
@@ -109,6 +118,10 @@ impl Protocol for Calvin {
         Options::drawn(rng)
     }
 
+    fn check_options(options: &Options, topology: &Topology) -> Result<(), String> {
+        options.check(topology)
+    }
+
     fn new(setup: Setup<Self>) -> Self {
         Self { state: State::new(setup) }
     }
@@ -120,42 +133,54 @@ impl Protocol for Calvin {
             Input::Submit(submissions) => self.on_submit(cx, submissions),
             Input::Message { from, message } => self.on_message(cx, from, message),
             Input::Timer(Timer::Batch) => self.end_batch(cx),
+            Input::Timer(Timer::Held) => self.on_held_timeout(cx),
+            Input::Fetched { token, took } => self.on_fetched(cx, token, took),
             Input::Timer(Timer::Epoch) => {
                 inputs.on_epoch_timeout(cx);
                 self.tell_behind(cx);
             }
-            Input::Timer(Timer::Tick) => inputs.on_tick(cx),
+            Input::Timer(Timer::Tick) => {
+                inputs.on_tick(cx);
+                self.dispatch(cx);
+            }
             Input::Timer(Timer::Fetch) => inputs.on_fetch_timeout(cx),
             Input::Timer(Timer::Progress) => {
                 inputs.on_progress_timeout(cx);
                 self.tell_kept(cx);
                 self.tell_others(cx);
                 self.ask_others(cx);
+                if self.state.inputs.has_turn() {
+                    // Others may have told that they go on, and no epoch may come.
+                    self.checkpoint_if_due(cx);
+                }
+                self.ask_outcomes(cx);
+                self.tell_cold(cx);
             }
             Input::Timer(Timer::Rejoin) => inputs.on_rejoin_timeout(cx),
             Input::Durable(position) => inputs.on_durable(cx, position),
-            Input::PeerUp(peer) => match inputs.group.member(peer) {
-                Some(replica) => {
-                    inputs.on_peer_up(cx, replica);
-                    // It may have forgotten.
-                    self.state.shards.iter_mut().for_each(|shards| shards.told_others = None);
-                }
-                None => self.on_neighbour_up(cx, peer),
-            },
-            Input::PeerDown(peer) => match inputs.group.member(peer) {
-                Some(replica) => inputs.on_peer_down(cx, replica),
-                None => self.on_neighbour_down(cx, peer),
-            },
-            Input::Checkpointed(version) => inputs.on_checkpointed(cx, version),
-            Input::Resume => self.go_on(cx),
+            Input::PeerUp(peer) => self.on_up(cx, peer),
+            Input::PeerDown(peer) => self.on_down(cx, peer),
+            Input::Checkpointed(version) => {
+                let before = inputs.turns.frozen();
+                inputs.on_checkpointed(cx, version);
+                self.note_frozen(cx, before);
+            }
+            Input::Resume => {
+                self.state.shards.iter_mut().for_each(|shards| shards.yields = false);
+                self.go_on(cx);
+            }
         }
         self.read_released(cx);
         self.pace(cx);
+        self.lead(cx);
         self.state.inputs.settle_agreement(cx);
+        self.note_retreat(cx);
+        self.confirm_epochs(cx);
         match self.state.shards {
             None => self.run_ready_epochs(cx),
             Some(_) => self.advance_shards(cx),
         }
+        self.confirm_epochs(cx);
         if self.state.running.is_none() {
             self.state.inputs.end_rejoin(cx);
         }
@@ -166,6 +191,10 @@ impl Protocol for Calvin {
 
     fn status(&self) -> Status {
         self.state.status()
+    }
+
+    fn settled(&self) -> Option<SnapshotVersion> {
+        Some(self.state.inputs.mastery.confirmed.epoch)
     }
 
     fn invariants(&self) {
@@ -182,6 +211,33 @@ impl Host for Calvin {
 type Cut = crate::inputs::Cut<Rules>;
 
 impl Calvin {
+    fn on_up(&mut self, cx: &mut Cx<'_, Self>, peer: NodeId) {
+        let inputs = &mut self.state.inputs;
+        match inputs.group.member(peer) {
+            Some(replica) => {
+                inputs.on_peer_up(cx, replica);
+                self.lose_sent(cx, replica);
+                // It may have forgotten.
+                self.state.shards.iter_mut().for_each(|shards| shards.told_others = None);
+            }
+            None => self.on_neighbour_up(cx, peer),
+        }
+        self.tell_cold_to(cx, peer);
+    }
+
+    fn on_down(&mut self, cx: &mut Cx<'_, Self>, peer: NodeId) {
+        let inputs = &mut self.state.inputs;
+        match inputs.group.member(peer) {
+            Some(replica) => {
+                inputs.on_peer_down(cx, replica);
+                self.lose_sent(cx, replica);
+                self.forget_asked(replica);
+            }
+            None => self.on_neighbour_down(cx, peer),
+        }
+        self.on_warmer_down(cx, peer);
+    }
+
     fn on_message(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, message: Message) {
         let inputs = &mut self.state.inputs;
         match (message, inputs.group.member(from)) {
@@ -189,6 +245,22 @@ impl Calvin {
                 let event = inputs.on_message(cx, replica, message);
                 self.on_event(cx, event);
             }
+            (Message::Forward { requests }, Some(replica)) => {
+                self.on_forward(cx, replica, requests);
+            }
+            (Message::Taken { term, tokens }, Some(_)) => self.on_taken(cx, term, &tokens),
+            (Message::NotTaken { tokens }, Some(replica)) => {
+                self.on_not_taken(cx, replica, &tokens);
+            }
+            (Message::Warm { token, keys }, _) => self.on_warm(cx, from, token, keys),
+            (Message::Warmed { token, took }, _) => self.on_warmed(cx, from, token, took),
+            (Message::Cold { words, is_all, changes }, _) => {
+                self.on_cold(from, words, is_all, &changes);
+            }
+            (Message::AskOutcomes { after, is_wanted }, _) => {
+                self.on_ask_outcomes(cx, from, after, is_wanted);
+            }
+            (Message::Outcomes(items), _) => self.on_outcomes(cx, from, &items),
             (message, _) => self.on_neighbour(cx, from, message),
         }
     }
@@ -199,6 +271,10 @@ impl Calvin {
             Some(Event::Ready) => self.end_batch(cx),
             Some(Event::OwnBatch(batch)) => self.on_own_batch(&batch),
             Some(Event::Checkpoint(incoming)) => self.on_checkpoint(cx, incoming),
+            Some(Event::CheckpointAsked { from, transfer }) => {
+                let handed_on = self.kept_for_others();
+                self.state.inputs.send_checkpoint(cx, (from, transfer), handed_on);
+            }
         }
     }
 

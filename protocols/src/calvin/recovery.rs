@@ -18,13 +18,15 @@ use super::shards::items::Items;
 use super::shards::slice::Slice;
 use super::state::{Again, InFlight};
 use super::{Calvin, Cut};
+use crate::agreement::Term;
 use crate::inputs::{Batch as _, INTACT, Incoming, outcome_unknown};
 
 /// What the log keeps of an epoch.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct EpochRecord {
     pub epoch: SnapshotVersion,
-    pub cut: Cut,
+    /// Nothing of one that came with a peer's checkpoint, which was not run here.
+    pub cut: Option<Cut>,
     /// Where tables are divided.
     pub of_shards: Option<OfShards>,
 }
@@ -94,8 +96,8 @@ impl EpochRecord {
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         out.put_u64(self.epoch.0);
-        let cut = postcard::to_stdvec(&self.cut).expect("a cut in memory can be encoded");
-        out.put_bytes(&cut);
+        let encoded = |cut| postcard::to_stdvec(cut).expect("a cut in memory can be encoded");
+        out.put_bytes(&self.cut.as_ref().map(encoded).unwrap_or_default());
         self.of_shards.iter().for_each(|of_shards| of_shards.encode(&mut out));
         out
     }
@@ -103,8 +105,8 @@ impl EpochRecord {
     pub(super) fn decode(bytes: &Bytes) -> Result<Self, DecodeError> {
         let from = &mut Reader::new(bytes);
         let epoch = SnapshotVersion(from.u64(WHAT)?);
-        let cut = from.bytes(WHAT)?;
-        let cut = postcard::from_bytes(cut).map_err(|_| DecodeError::new(WHAT))?;
+        let cut = Some(from.bytes(WHAT)?).filter(|cut| !cut.is_empty());
+        let cut = cut.map(postcard::from_bytes).transpose().map_err(|_| DecodeError::new(WHAT))?;
         let is_divided = !from.is_empty();
         let of_shards = is_divided.then(|| OfShards::decode(from, bytes)).transpose()?;
         if !from.is_empty() {
@@ -129,6 +131,7 @@ impl Calvin {
         }
         for (_, record) in records {
             let EpochRecord { epoch, cut, .. } = EpochRecord::decode(&record).expect(INTACT);
+            let cut = cut.expect("without shards nothing is handed on");
             if epoch != self.state.inputs.cut.applied.next() {
                 continue;
             }
@@ -146,7 +149,7 @@ impl Calvin {
 
     /// Writes down that an epoch is run, so that a restart need not ask the others for it.
     pub(super) fn log_epoch(&mut self, cx: &mut Cx<'_, Self>, epoch: SnapshotVersion, cut: &Cut) {
-        let record = EpochRecord { epoch, cut: cut.clone(), of_shards: None };
+        let record = EpochRecord { epoch, cut: Some(cut.clone()), of_shards: None };
         self.state.inputs.log_epoch(cx, epoch, record.encode().into());
     }
 
@@ -170,15 +173,31 @@ impl Calvin {
     }
 
     /// A peer's checkpoint takes the place of what this replica has.
-    pub(super) fn on_checkpoint(&mut self, cx: &mut Cx<'_, Self>, incoming: Incoming<Self>) {
+    pub(super) fn on_checkpoint(&mut self, cx: &mut Cx<'_, Self>, mut incoming: Incoming<Self>) {
         // Rows that an epoch has half written would stay behind.
         while self.state.running.is_some() {
             self.go_on(cx);
         }
+        self.confirm_epochs(cx);
         if !self.state.inputs.is_of_use(cx, &incoming) {
             return;
         }
+        self.state.inputs.give_up_all(cx);
+        self.note_retreat(cx);
+        // Of all that is half written.
+        let given = self.state.shards.as_ref().map_or(incoming.version(), |shards| shards.given);
+        if incoming.version() < given {
+            cx.mark("calvin.checkpoint_before_given");
+            return self.state.inputs.want_checkpoint(given);
+        }
+        let Ok(handed_on) = self.read_handed_on(&incoming.take_handed_on(), incoming.version())
+        else {
+            return cx.mark("calvin.malformed_handed_on");
+        };
         self.forget_skipped(cx, incoming.head_of(self.state.inputs.me));
+        self.forget_forwarded(cx);
+        // Before the checkpoint that has what led to it.
+        self.keep_handed_on(cx, handed_on);
         self.state.inputs.install(cx, incoming);
         self.move_shards(cx);
     }
@@ -194,6 +213,7 @@ impl Calvin {
         let in_flight = &mut self.state.sequencer.in_flight;
         let count = in_flight.partition_point(|waiting| waiting.txn.sequence() < end);
         for waiting in in_flight.drain(..count) {
+            self.state.outcomes.answered -= usize::from(waiting.is_answered);
             if let Some(ticket) = waiting.ticket {
                 cx.mark("calvin.outcome_unknown");
                 cx.reply(ticket, Outcome::Aborted(outcome_unknown()));
@@ -205,7 +225,8 @@ impl Calvin {
 impl InFlight {
     /// Taken, and not run.
     pub(super) fn new(txn: TxnId, ticket: Option<Ticket>, again: Option<Again>) -> Self {
-        Self { txn, ticket, again, is_over: false }
+        let term = Term::default();
+        Self { txn, ticket, term, again, is_over: false, is_answered: false }
     }
 
     /// Nobody waits for it here.

@@ -16,11 +16,10 @@
 
 use std::sync::Arc;
 
-use pangea_core::exec::ordered::{self, Finished, Job};
-use pangea_core::ids::SnapshotVersion;
+use pangea_core::exec::ordered::{self, Finished, Job, Went};
+use pangea_core::ids::{SnapshotVersion, TxnId};
 use pangea_core::planted::{Bug, is_planted};
-use pangea_core::protocol::{Cx, FirstRun};
-use pangea_core::txn::Outcome;
+use pangea_core::protocol::Cx;
 use pangea_core::way::Phase;
 use pangea_core::work::Work;
 
@@ -28,7 +27,6 @@ use super::batch::{Batch, Request};
 use super::header::Header;
 use super::interleaving::round_robin;
 use super::{Calvin, Cut};
-use crate::inputs::Batch as _;
 
 /// What a transaction counts towards the next checkpoint beside its request, in bytes: a restart
 /// has to run it again.
@@ -36,7 +34,7 @@ pub(super) const RUN_BYTES: usize = 1_024;
 
 /// When a step has run so many transactions of small epochs it begins no other: where many have
 /// waited, what is urgent must not wait for all of them.
-pub(super) const STEP_TXNS_MAX: u64 = 64;
+const STEP_TXNS_MAX: u64 = 64;
 
 /// An epoch that is being run, in slices, one a step, so that a large epoch does not hold up what
 /// the next ones need: batches, acknowledgements, agreement.
@@ -47,11 +45,25 @@ pub(super) struct Running {
     batches: Vec<Arc<Batch>>,
     /// The first request that has not been run: a batch, and a place in it.
     next: (usize, usize),
-    /// What became of this replica's own requests so far.
-    own: Vec<Finished>,
+    /// What became so far of the requests that clients wait for here, or this replica has taken.
+    own: Vec<(Whose, TxnId, Finished)>,
+    /// And of those of the replica whose turn it is to stand still.
+    for_other: Vec<(u64, Went)>,
+}
+
+/// Why this replica wants to know what became of a request.
+enum Whose {
+    /// It is in a batch of its own.
+    Sequenced,
+    /// It was sent to the master, under this name.
+    Forwarded(u64),
 }
 
 impl Running {
+    pub(super) fn epoch(&self) -> SnapshotVersion {
+        self.epoch
+    }
+
     fn is_done(&self) -> bool {
         self.next.0 == self.batches.len()
     }
@@ -78,13 +90,16 @@ impl Calvin {
     /// Runs the epochs whose batches are all here, in order.
     pub(super) fn run_ready_epochs(&mut self, cx: &mut Cx<'_, Self>) {
         let before = self.state.counters.txns_committed;
-        while self.state.running.is_none() {
+        while self.state.running.is_none() && !self.is_frozen() {
             let Some((epoch, cut)) = self.state.inputs.next_cut(cx) else { return };
             if self.state.counters.txns_committed - before >= STEP_TXNS_MAX {
                 return cx.resume();
             }
-            self.log_epoch(cx, epoch, &cut);
+            if !self.state.inputs.is_fixed(epoch) {
+                self.log_epoch(cx, epoch, &cut);
+            }
             self.begin_epoch(cx, epoch, cut);
+            self.confirm_epochs(cx);
         }
     }
 
@@ -94,14 +109,15 @@ impl Calvin {
         assert!(self.state.running.is_none(), "one epoch at a time");
         let me = self.state.inputs.me;
         self.state.inputs.tell_reached(cx, Phase::Begun, cut.heads[me.index()]);
+        self.let_overwrite(cx);
         let mut batches = self.state.inputs.batches_of(&cut);
         if !is_planted(Bug::ReplayedBySource) || self.state.inputs.cut.agreement.is_some() {
             batches = round_robin(batches, me.0);
         }
         let requests: usize = batches.iter().map(|batch| batch.requests.len()).sum();
         self.state.inputs.collection.owe(requests * RUN_BYTES);
-        let (next, own) = ((0, 0), Vec::new());
-        self.state.running = Some(Running { epoch, cut, batches, next, own });
+        let (next, own, for_other) = ((0, 0), Vec::new(), Vec::new());
+        self.state.running = Some(Running { epoch, cut, batches, next, own, for_other });
         self.go_on(cx);
     }
 
@@ -118,10 +134,25 @@ impl Calvin {
         cx.end_work(Work::Order, slice.len());
         self.count(cx, &finished);
         let me = self.state.inputs.me;
-        let own = slice.iter().zip(finished).filter(|(request, _)| request.txn.node() == me);
-        let own: Vec<Finished> = own.map(|(_, finished)| finished).collect();
+        let for_other: Vec<(u64, Went)> = match self.is_kept_for(running.cut.turn) {
+            Some(other) => {
+                let of_it = slice.iter().zip(&finished).filter(|(it, _)| it.txn.node() == other);
+                let went = |it: &Finished| Went::Ran(it.outcome.clone());
+                of_it.map(|(request, it)| (request.txn.sequence(), went(it))).collect()
+            }
+            None => Vec::new(),
+        };
+        let whose = |request: &Request| match request.origin {
+            _ if request.txn.node() == me => Some(Whose::Sequenced),
+            Some((node, token)) if node == me => Some(Whose::Forwarded(token)),
+            _ => None,
+        };
+        let own = slice.iter().zip(finished);
+        let own = own.filter_map(|(it, finished)| Some((whose(it)?, it.txn, finished)));
+        let own: Vec<_> = own.collect();
         let count = slice.len();
         running.own.extend(own);
+        running.for_other.extend(for_other);
         running.advance(count);
         if !running.is_done() {
             cx.mark("calvin.epoch_in_slices");
@@ -167,16 +198,27 @@ impl Calvin {
 
     /// The epoch's writes are all in the store: makes them visible, and tells who waits.
     fn end_epoch(&mut self, cx: &mut Cx<'_, Self>, running: Running) {
-        let Running { epoch, cut, batches, own, .. } = running;
+        let Running { epoch, cut, own, for_other, .. } = running;
         self.state.inputs.finish_epoch(cx, epoch, &cut);
-        self.state.inputs.checkpoint_if_due(cx);
-        let me = self.state.inputs.me;
-        let own_batches = batches.iter().filter(|batch| batch.source() == me);
-        let requests = own_batches.flat_map(|batch| &batch.requests);
-        for (request, finished) in requests.zip(own) {
-            self.settle(cx, epoch, request, finished);
+        let is_early = self.state.inputs.is_fixed(epoch);
+        // Round robin mixes sequencers, and keeps the order of each.
+        let mut forwarded = Vec::new();
+        for (whose, txn, finished) in own {
+            match whose {
+                Whose::Sequenced => {
+                    self.settle(cx, (epoch, cut.reign.is_some()), txn, finished);
+                }
+                Whose::Forwarded(token) => forwarded.push((token, txn, finished)),
+            }
         }
-        self.state.inputs.release_barriers(cx, &cut);
+        self.settle_forwarded(cx, (epoch, &cut), forwarded);
+        if !is_early {
+            if let Some(other) = self.is_kept_for(cut.turn) {
+                self.keep_outcomes(cx, other, (epoch, &for_other));
+            }
+            self.checkpoint_if_due(cx);
+            self.state.inputs.release_barriers(cx, &cut);
+        }
         self.read_released(cx);
         // Now, while what the epoch wrote is still in the processor's caches.
         self.state.inputs.reclaim(cx);
@@ -186,29 +228,25 @@ impl Calvin {
     fn settle(
         &mut self,
         cx: &mut Cx<'_, Self>,
-        version: SnapshotVersion,
-        request: &Request,
+        (version, is_of_reign): (SnapshotVersion, bool),
+        txn: TxnId,
         finished: Finished,
     ) {
-        let txn = request.txn;
+        if is_of_reign {
+            self.skip_void(cx, txn.sequence());
+            if self.state.sequencer.in_flight.front().is_none_or(|first| first.txn != txn) {
+                // Of an earlier life.
+                return;
+            }
+        }
         let waiting = self.state.sequencer.in_flight.pop_front();
         let Some(waiting) = waiting else {
             panic!("transaction {txn} was run here and is not known here");
         };
         assert_eq!(waiting.txn, txn, "requests are run in their order");
+        self.state.outcomes.answered -= usize::from(waiting.is_answered);
         let Some(ticket) = waiting.ticket else { return };
-        let outcome = match finished.outcome {
-            Ok(result) => Outcome::Committed { txn, version, result },
-            Err(abort) => {
-                self.state.counters.txns_aborted += 1;
-                Outcome::Aborted(abort)
-            }
-        };
-        let first_run = match finished.passes {
-            1 => FirstRun::Absent,
-            _ => FirstRun::Fell(None),
-        };
-        cx.reply_of_run(ticket, outcome, first_run);
+        self.answer(cx, ticket, (txn, version), finished);
     }
 }
 
@@ -225,8 +263,9 @@ mod tests {
     fn slices_follow_each_other_over_the_ends_of_batches() {
         let empty = Batch { requests: Vec::new(), ..batch() };
         let batches = [batch(), empty, batch()].map(Arc::new).to_vec();
-        let (cut, next, own) = (Cut::default(), (0, 0), Vec::new());
-        let mut running = Running { epoch: SnapshotVersion(1), cut, batches, next, own };
+        let (cut, next, own, for_other) = (Cut::default(), (0, 0), Vec::new(), Vec::new());
+        let epoch = SnapshotVersion(1);
+        let mut running = Running { epoch, cut, batches, next, own, for_other };
         let mut seen = Vec::new();
         while !running.is_done() {
             let slice: Vec<_> = running.slice(2).iter().map(|it| it.txn.sequence()).collect();

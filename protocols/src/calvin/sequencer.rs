@@ -6,13 +6,14 @@
 
 use pangea_core::exec::optimistic;
 use pangea_core::exec::{Overlay, TXN_BYTES_MAX, check_size, is_footprint_declared};
-use pangea_core::ids::{Ticket, TxnId};
+use pangea_core::ids::{SnapshotVersion, Ticket, TxnId};
 use pangea_core::partition::ShardSet;
 use pangea_core::planted::{Bug, is_planted};
 use pangea_core::protocol::{Cx, Request as Wish, Submission};
 use pangea_core::txn::{Abort, Footprint, Outcome, Program, SqlState};
 use pangea_core::work::Work;
 
+use super::asynchronous::{Asker, read_given_up};
 use super::batch::{Batch, Request};
 use super::options::Reads;
 use super::state::{Again, InFlight};
@@ -24,8 +25,13 @@ impl Calvin {
     /// Takes what clients want.
     pub(super) fn on_submit(&mut self, cx: &mut Cx<'_, Self>, submissions: Vec<Submission>) {
         let mut reads = Vec::new();
+        let line = cx.store.line();
         for Submission { ticket, request } in submissions {
             match request {
+                Wish::Commit(Program::Certified(certified)) if certified.line != line => {
+                    cx.mark("calvin.read_given_up");
+                    cx.reply(ticket, Outcome::Aborted(read_given_up()));
+                }
                 Wish::Commit(_) if self.state.inputs.rejoin.is_some() => {
                     cx.mark("calvin.refused_while_rejoining");
                     cx.reply(ticket, Outcome::Aborted(not_rejoined()));
@@ -34,8 +40,16 @@ impl Calvin {
                 Wish::Commit(program) => self.take(cx, ticket, program, &mut reads),
             }
         }
+        self.dispatch(cx);
         if !reads.is_empty() {
-            self.read_snapshot(cx, &reads);
+            if self.must_wait() {
+                self.let_wait(cx, reads);
+            } else {
+                self.read_snapshot(cx, self.state.inputs.cut.applied, &reads);
+            }
+        }
+        if self.is_frozen() && is_planted(Bug::FrozenReadsAtOnce) {
+            self.state.inputs.barriers.release_arrived();
         }
         if !self.state.inputs.barriers.arrived.is_empty() {
             self.state.inputs.request_barrier(cx);
@@ -56,10 +70,15 @@ impl Calvin {
             return reads.push((ticket, program));
         }
         let sequencer = &self.state.sequencer;
-        let is_held = !self.state.inputs.greetings.is_ready
-            && sequencer.current_bytes >= self.state.options.batch_bytes;
+        let batch_bytes = self.state.options.batch_bytes;
+        let forwarding = &self.state.forwarding;
+        let is_held = (!self.state.inputs.greetings.is_ready
+            && sequencer.current_bytes >= batch_bytes)
+            || forwarding.is_full(batch_bytes);
         let lookups = self.state.shards.as_ref().map_or(0, |shards| shards.lookups.len());
-        if is_held || sequencer.in_flight.len() + lookups >= IN_FLIGHT_MAX {
+        let in_flight = sequencer.in_flight.len() - self.state.outcomes.answered;
+        let waiting = in_flight + lookups + forwarding.len() + self.state.warming.len();
+        if is_held || waiting >= IN_FLIGHT_MAX {
             cx.mark("calvin.too_many_in_flight");
             return cx.reply(ticket, Outcome::Aborted(too_many_in_flight()));
         }
@@ -71,7 +90,8 @@ impl Calvin {
                         cx.mark("calvin.certified");
                         let touched = || Footprint::of_run(&certified.reads, &certified.writes);
                         let shards = is_divided.then(|| self.concerned(&touched()));
-                        self.sequence(cx, ticket, program, None, (shards.unwrap_or_default(), 0));
+                        let shards = shards.unwrap_or_default();
+                        self.sequence(cx, ticket, program, None, (shards, 0));
                     }
                     Err(abort) => cx.reply(ticket, Outcome::Aborted(abort)),
                 };
@@ -116,12 +136,44 @@ impl Calvin {
         found
     }
 
-    /// Gives a request its name and its place in the batch. It concerns `shards`, and has left its
-    /// footprint so often before.
+    /// Sees to it that a request gets its place in the order, unless it is held back first. It
+    /// concerns `shards`, and has left its footprint so often before.
     pub(super) fn sequence(
         &mut self,
         cx: &mut Cx<'_, Self>,
         ticket: Ticket,
+        program: Program,
+        footprint: Option<Footprint>,
+        (shards, tries): (ShardSet, u32),
+    ) {
+        let taken = self.hold_if_cold(cx, ticket, program, footprint, (shards, tries));
+        if let Some((program, footprint, shards)) = taken {
+            self.put(cx, ticket, program, footprint, (shards, tries));
+        }
+    }
+
+    /// Puts a request into the batch, here or at the master.
+    pub(super) fn put(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        ticket: Ticket,
+        program: Program,
+        footprint: Option<Footprint>,
+        (shards, tries): (ShardSet, u32),
+    ) {
+        if self.state.inputs.is_asynchronous() {
+            let (txn, origin) = (TxnId::default(), None);
+            let request = Request { txn, program, footprint, shards, origin };
+            return self.take_for_master(cx, ticket, request);
+        }
+        self.put_in_batch(cx, Asker::Client(ticket), program, footprint, (shards, tries));
+    }
+
+    /// Gives a request its name and its place in the batch.
+    pub(super) fn put_in_batch(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        asker: Asker,
         program: Program,
         footprint: Option<Footprint>,
         (shards, tries): (ShardSet, u32),
@@ -139,10 +191,16 @@ impl Calvin {
             }
             _ => None,
         };
-        sequencer.current.push(Request { txn, program, footprint, shards });
-        sequencer.in_flight.push_back(InFlight::new(txn, Some(ticket), again));
+        let (ticket, origin) = match asker {
+            Asker::Client(ticket) => (Some(ticket), None),
+            Asker::Replica(replica, token) => (None, Some((replica, token))),
+        };
+        sequencer.current.push(Request { txn, program, footprint, shards, origin });
+        let mut in_flight = InFlight::new(txn, ticket, again);
+        in_flight.term = inputs.mastery.reign.map(|reign| reign.term).unwrap_or_default();
+        sequencer.in_flight.push_back(in_flight);
         self.state.counters.txns_local += 1;
-        cx.named(ticket, txn.sequence());
+        ticket.into_iter().for_each(|ticket| cx.named(ticket, txn.sequence()));
         if self.state.sequencer.current_bytes >= self.state.options.batch_bytes {
             cx.mark("calvin.batch_full");
             self.end_batch(cx);
@@ -161,7 +219,9 @@ impl Calvin {
         let at = in_flight.binary_search_by_key(&sequence, |it| it.txn.sequence()).ok()?;
         in_flight[at].is_over = true;
         let (ticket, again) = (in_flight[at].ticket.take(), in_flight[at].again.take());
-        while in_flight.pop_front_if(|first| first.is_over).is_some() {}
+        while let Some(over) = in_flight.pop_front_if(|first| first.is_over) {
+            self.state.outcomes.answered -= usize::from(over.is_answered);
+        }
         Some(ticket.map(|ticket| (ticket, again)))
     }
 
@@ -169,6 +229,12 @@ impl Calvin {
     pub(super) fn end_batch(&mut self, cx: &mut Cx<'_, Self>) {
         cx.clear_timer(Timer::Batch);
         if !self.state.inputs.greetings.is_ready {
+            return;
+        }
+        if self.state.inputs.is_asynchronous() && !self.state.inputs.may_fix() {
+            if !self.state.sequencer.current.is_empty() {
+                cx.set_timer(Timer::Batch, self.state.options.epoch());
+            }
             return;
         }
         let mut requests = std::mem::take(&mut self.state.sequencer.current);
@@ -201,17 +267,24 @@ impl Calvin {
         self.state.inputs.broadcast(cx, batch, bytes);
     }
 
-    /// Runs read-only programs on the last epoch and answers at once.
-    fn read_snapshot(&self, cx: &mut Cx<'_, Self>, reads: &[(Ticket, Program)]) {
+    /// Runs read-only programs on an epoch and answers at once.
+    fn read_snapshot(
+        &self,
+        cx: &mut Cx<'_, Self>,
+        at: SnapshotVersion,
+        reads: &[(Ticket, Program)],
+    ) {
         let nothing = Overlay::new();
-        self.state.inputs.read_snapshot(cx, &self.state.registry, &nothing, reads);
+        self.state.inputs.read_snapshot(cx, &self.state.registry, &nothing, at, reads);
     }
 
-    /// Runs what waited for a fresh enough version and need not any more.
+    /// Runs what waited for a fresh enough version and need not any more. It waited for a decided
+    /// cut, and does not see what a master has run beyond that.
     pub(super) fn read_released(&mut self, cx: &mut Cx<'_, Self>) {
-        let reads = self.state.inputs.take_released(cx);
+        let mut reads = self.state.inputs.take_released(cx);
+        reads.append(&mut self.take_waiting_reads());
         if !reads.is_empty() {
-            self.read_snapshot(cx, &reads);
+            self.read_snapshot(cx, self.state.inputs.mastery.confirmed.epoch, &reads);
         }
     }
 }

@@ -8,11 +8,18 @@ use pangea_core::protocol::{Setup, Status};
 use pangea_core::txn::{Program, Registry};
 
 use super::Calvin;
+use super::asynchronous::Forwarding;
 use super::batch::Request;
+use super::frozen::Outcomes;
 use super::options::Options;
 use super::scheduler::Running;
 use super::shards::Shards;
+use super::warming::Warming;
+use crate::agreement::Term;
 use crate::inputs::Inputs;
+
+/// What a node sends to another shard at a time, in full batches: less than a frame takes.
+const MESSAGE_BATCHES: usize = 2;
 
 /// One replica.
 pub(super) struct State {
@@ -21,10 +28,18 @@ pub(super) struct State {
     /// What the replicas have in common: the batches, replicated and agreed on.
     pub inputs: Inputs<Calvin>,
     pub sequencer: Sequencer,
+    /// Requests on their way to the master, where replication is asynchronous.
+    pub forwarding: Forwarding,
+    /// §5: what others have run while a replica stands still.
+    pub outcomes: Outcomes,
+    /// No message to another node is much larger.
+    pub message_bytes: usize,
     /// The epoch that is being run: the first of those that wait.
     pub running: Option<Running>,
     /// What a node does beside that where tables are divided.
     pub shards: Option<Shards>,
+    /// Requests that are held back, and which rows are not in memory.
+    pub warming: Warming,
     pub counters: Counters,
 }
 
@@ -45,10 +60,14 @@ pub(super) struct InFlight {
     pub txn: TxnId,
     /// Who waits for it, unless it came from before a restart.
     pub ticket: Option<Ticket>,
+    /// The master's term in which it was taken, where replication is asynchronous.
+    pub term: Term,
     /// Where tables are divided, what to take again when it left its footprint.
     pub again: Option<Again>,
     /// Where tables are divided, whether it was run: others that were taken before it may not be.
     pub is_over: bool,
+    /// Whether its client was answered before it was run here.
+    pub is_answered: bool,
 }
 
 /// A program that may be taken again.
@@ -66,17 +85,27 @@ pub(super) struct Counters {
     pub txns_local: u64,
     pub txns_reconnoitred: u64,
     pub txns_restarted: u64,
+    pub txns_answered_for: u64,
 }
 
 impl State {
     pub(super) fn new(setup: Setup<Calvin>) -> Self {
-        let settings = setup.options.of_inputs(setup.registry.code());
-        let group = setup.topology.group(setup.topology.nodes[setup.me.index()].shard);
+        let place = setup.topology.nodes[setup.me.index()];
+        let group = setup.topology.group(place.shard);
+        let region = setup.options.master(&setup.topology);
+        let master = region.and_then(|region| setup.topology.node_at(region, place.shard));
+        let master = master.and_then(|node| group.member(node));
+        let settings = setup.options.of_inputs(setup.registry.code(), master);
+        let message_bytes = MESSAGE_BATCHES * setup.options.batch_bytes;
         Self {
-            shards: Shards::of(&setup.topology, setup.me, group.nodes().len()),
+            shards: Shards::of(&setup.topology, setup.me, group.nodes().len(), message_bytes),
+            outcomes: Outcomes::default(),
+            message_bytes,
             inputs: Inputs::new(setup.me, group, settings),
             sequencer: Sequencer::default(),
+            forwarding: Forwarding::default(),
             running: None,
+            warming: Warming::default(),
             counters: Counters::default(),
             registry: setup.registry,
             options: setup.options,
@@ -86,7 +115,11 @@ impl State {
     pub(super) fn status(&self) -> Status {
         let c = &self.counters;
         let lookups = self.shards.as_ref().map_or(0, |shards| shards.lookups.len());
+        let [delayed, held, delay] = self.warming.status();
         let mut status = self.inputs.status(&[
+            delayed,
+            held,
+            delay,
             ("txns_looked_up", lookups as u64),
             ("txns_committed", c.txns_committed),
             ("txns_aborted", c.txns_aborted),
@@ -96,6 +129,8 @@ impl State {
             ("txns_in_flight", self.sequencer.in_flight.len() as u64),
             ("txns_reconnoitred", c.txns_reconnoitred),
             ("txns_restarted", c.txns_restarted),
+            ("txns_answered_for", c.txns_answered_for),
+            ("is_frozen", u64::from(self.inputs.turns.frozen().is_some())),
         ]);
         // The group goes by numbers of its own.
         let node = |replica: &mut NodeId| *replica = self.inputs.node(*replica);
@@ -113,9 +148,12 @@ impl State {
     /// Asserts what holds between any two steps.
     pub(super) fn invariants(&self) {
         self.inputs.invariants();
+        self.warming.invariants();
         self.shards.iter().for_each(|shards| shards.invariants(self.inputs.cut.applied));
         let numbers = self.sequencer.in_flight.iter().map(|waiting| waiting.txn.sequence());
         assert!(numbers.is_sorted_by(|a, b| a < b), "requests in their order");
+        let answered = self.sequencer.in_flight.iter().filter(|it| it.is_answered).count();
+        assert_eq!(answered, self.outcomes.answered, "as many as were answered");
         let last = self.sequencer.in_flight.back();
         assert!(last.is_none_or(|last| last.txn.sequence() < self.inputs.next_sequence));
         assert!(

@@ -1,6 +1,8 @@
 //! A replica that is alone, step by step: what its log holds is run again by a later start, under
 //! the rules that it was agreed on under, or not at all.
 
+mod asynchronous;
+
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
@@ -46,7 +48,7 @@ struct Did {
     replies: Vec<Outcome>,
     stopped: Option<String>,
     marks: Vec<&'static str>,
-    sent: Vec<Message>,
+    sent: Vec<(NodeId, Message)>,
 }
 
 struct Node {
@@ -54,6 +56,7 @@ struct Node {
     store: Arc<Store<Header>>,
     log: Vec<(LogPosition, Bytes)>,
     rng: fastrand::Rng,
+    now_us: u64,
 }
 
 impl Node {
@@ -69,15 +72,25 @@ impl Node {
         name: &'static str,
         options: &Options,
     ) -> (Self, Did) {
+        Self::start_as(0, topology, log, name, options)
+    }
+
+    fn start_as(
+        me: u16,
+        topology: Topology,
+        log: Vec<(LogPosition, Bytes)>,
+        name: &'static str,
+        options: &Options,
+    ) -> (Self, Did) {
         let procedure: Arc<dyn Procedure> = Arc::new(Append(name));
         let calvin = Calvin::new(Setup {
-            me: NodeId(0),
+            me: NodeId(me),
             topology: Arc::new(topology),
             registry: Arc::new(Registry::new([procedure])),
             options: options.clone(),
         });
-        let (store, rng) = (Arc::new(Store::new()), fastrand::Rng::with_seed(1));
-        let mut node = Self { calvin, store, log: log.clone(), rng };
+        let (store, rng) = (Arc::new(Store::new()), fastrand::Rng::with_seed(1 + u64::from(me)));
+        let mut node = Self { calvin, store, log: log.clone(), rng, now_us: 1 };
         let durable = Durable { records: log, ..Durable::default() };
         let did = node.step(Input::Restart(durable));
         (node, did)
@@ -87,7 +100,8 @@ impl Node {
     fn step(&mut self, input: Input<Calvin>) -> Did {
         let (mut did, mut inputs) = (Did::default(), vec![input]);
         while let Some(input) = inputs.pop() {
-            let now = ClockReading { at: Timestamp::from_us(1), uncertainty: Span::ZERO };
+            let at = Timestamp::from_us(self.now_us);
+            let now = ClockReading { at, uncertainty: Span::ZERO };
             let mut effects = Vec::new();
             let head = self.log.last().map_or(LogPosition(0), |(position, _)| *position);
             let (rng, store) = (&mut self.rng, &self.store);
@@ -104,7 +118,7 @@ impl Node {
                     Effect::Reply { outcome, .. } => did.replies.push(outcome),
                     Effect::Stop { reason } => did.stopped = Some(reason),
                     Effect::Mark(name) => did.marks.push(name),
-                    Effect::Send { message, .. } => did.sent.push(message),
+                    Effect::Send { to, message, .. } => did.sent.push((to, message)),
                     Effect::Resume => inputs.push(Input::Resume),
                     _ => {}
                 }
@@ -114,19 +128,45 @@ impl Node {
         did
     }
 
+    /// Does something outside of a step.
+    fn act(&mut self, act: impl FnOnce(&mut Calvin, &mut Cx<'_, Calvin>)) -> Did {
+        let now = ClockReading { at: Timestamp::from_us(self.now_us), uncertainty: Span::ZERO };
+        let mut effects = Vec::new();
+        let head = self.log.last().map_or(LogPosition(0), |(position, _)| *position);
+        let mut cx = Cx::new(now, &mut self.rng, &self.store, &Sequential, head, &mut effects);
+        act(&mut self.calvin, &mut cx);
+        self.calvin.invariants();
+        let mut did = Did::default();
+        for effect in effects {
+            match effect {
+                Effect::Persist { position, record } => {
+                    self.log.push((position, record.concat().into()));
+                }
+                Effect::Reply { outcome, .. } => did.replies.push(outcome),
+                _ => {}
+            }
+        }
+        did
+    }
+
     fn append(&mut self, bytes: &[&'static [u8]]) -> Vec<Vec<u8>> {
-        let submission = |(i, bytes): (usize, &&'static [u8])| {
-            let (procedure, args) = (pangea_core::ids::ProcedureId(0), Bytes::from_static(bytes));
-            let request = Request::Commit(Program::Call { procedure, args });
-            Submission { ticket: Ticket(i as u64), request }
-        };
-        let did = self.step(Input::Submit(bytes.iter().enumerate().map(submission).collect()));
+        let did = self.step(Input::Submit(submit(bytes)));
         let result = |outcome: &Outcome| match outcome {
             Outcome::Committed { result, .. } => result.clone(),
             Outcome::Aborted(abort) => panic!("{abort:?}"),
         };
         did.replies.iter().map(result).collect()
     }
+}
+
+/// Calls that append these.
+fn submit(bytes: &[&'static [u8]]) -> Vec<Submission> {
+    let submission = |(i, bytes): (usize, &&'static [u8])| {
+        let (procedure, args) = (pangea_core::ids::ProcedureId(0), Bytes::from_static(bytes));
+        let request = Request::Commit(Program::Call { procedure, args });
+        Submission { ticket: Ticket(i as u64), request }
+    };
+    bytes.iter().enumerate().map(submission).collect()
 }
 
 #[test]

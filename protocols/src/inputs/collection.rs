@@ -31,9 +31,9 @@ impl<H: Host> Inputs<H> {
             return;
         }
         let me = self.me;
-        let (applied, durable) = (self.cut.applied, self.cut.durable);
+        let (applied, durable) = (self.mastery.confirmed.epoch, self.cut.durable);
         // What a crash could take from this replica must stay with the others.
-        let logs = self.replication.logs.iter().zip(&self.cut.heads);
+        let logs = self.replication.logs.iter().zip(&self.mastery.confirmed.heads);
         let heads: Heads = logs.map(|(log, head)| log.durable.min(*head)).collect();
         self.note_progress(me, applied, durable, heads.clone());
         for peer in self.topology.peers_of(me) {
@@ -42,6 +42,7 @@ impl<H: Host> Inputs<H> {
                 Message::Progress { applied, durable, heads: heads.clone() }.into(),
             );
         }
+        self.tell_turn(cx);
         self.collect(cx);
         self.reclaim(cx);
         self.retry_barriers(cx, None);
@@ -51,7 +52,7 @@ impl<H: Host> Inputs<H> {
 
     /// Takes out of the store what no reader of the applied epoch sees.
     pub(crate) fn reclaim(&self, cx: &mut Cx<'_, H>) {
-        cx.store.reclaim_at_most(self.cut.applied, RECLAIM_VERSIONS_MAX);
+        cx.store.reclaim_at_most(self.mastery.confirmed.epoch, RECLAIM_VERSIONS_MAX);
     }
 
     /// A replica tells how far it is.
@@ -98,7 +99,8 @@ impl<H: Host> Inputs<H> {
             let watermark = watermark.unwrap_or_default();
             // A replica that was removed does not count and may be ahead or behind. What is not
             // durable here yet has still to be acknowledged.
-            let watermark = watermark.min(self.cut.heads[source]).min(log.durable);
+            let confirmed = self.mastery.confirmed.heads[source];
+            let watermark = watermark.min(confirmed).min(log.durable);
             let watermark =
                 self.transfer.least_kept(source).map_or(watermark, |kept| kept.min(watermark));
             log.collect(watermark);
@@ -135,27 +137,34 @@ impl<H: Host> Inputs<H> {
 
     /// Asks for a checkpoint when the log has grown enough.
     pub(crate) fn checkpoint_if_due(&mut self, cx: &mut Cx<'_, H>) {
+        if self.is_checkpoint_due() && self.may_checkpoint(cx) {
+            self.start_checkpoint(cx);
+            self.freeze(cx);
+        }
+    }
+
+    /// Whether the log has grown enough for a checkpoint, and none is being written.
+    pub(crate) fn is_checkpoint_due(&self) -> bool {
         let collection = &self.collection;
         let is_due = collection.bytes_since_checkpoint >= self.settings.checkpoint_bytes;
         // While the log is replayed there is no agreement yet whose state could be kept.
         let is_running = self.cut.agreement.is_some();
-        if is_due && is_running && collection.writing.is_none() {
-            self.start_checkpoint(cx);
-        }
+        is_due && is_running && collection.writing.is_none()
     }
 
-    /// Asks for a checkpoint of the applied epoch.
+    /// Asks for a checkpoint of the applied epoch, as far as that is decided.
     pub(crate) fn start_checkpoint(&mut self, cx: &mut Cx<'_, H>) {
         cx.mark("inputs.checkpoint");
-        let version = self.cut.applied;
+        let confirmed = &self.mastery.confirmed;
+        let version = confirmed.epoch;
         let meta = Meta {
             log_head: cx.log_head(),
             heads: if is_planted(Bug::CheckpointOfOldRows) {
                 self.replication.logs.iter().map(|log| log.held).collect()
             } else {
-                self.cut.heads.clone()
+                confirmed.heads.clone()
             },
-            is_member: self.cut.is_member.clone(),
+            is_member: confirmed.is_member.clone(),
             births: self.greetings.births.clone(),
             next_sequence: self.next_sequence,
             sequences: self.replication.logs.iter().map(|log| log.next_sequence).collect(),
@@ -173,6 +182,7 @@ impl<H: Host> Inputs<H> {
         let first = lacking
             .map(|(_, slot)| slot.position)
             .filter(|_| !is_planted(Bug::TruncatedTooFar))
+            .chain(self.mastery.early.front().map(|early| early.position))
             .chain(self.collection.kept_from)
             .min()
             .unwrap_or(after)
@@ -191,6 +201,7 @@ impl<H: Host> Inputs<H> {
             cut.installed = None;
             cut.durable = cut.durable.max(version).max(cut.logged);
         }
+        self.thaw();
         cx.truncate(first_needed);
         // What was taken from a peer meanwhile is not in it, and no epoch may come to ask again.
         self.checkpoint_if_due(cx);

@@ -16,8 +16,8 @@ use pangea_core::protocol::Cx;
 use pangea_core::way::Phase;
 
 use super::messages::Message;
-use super::state::Cut;
-use super::{Bid, Host, Inputs, LogRecord, Rules, Timer};
+use super::state::{Cut, Slot};
+use super::{Batch, Bid, Host, Inputs, LogRecord, Rules, Timer};
 use crate::agreement::{self, Drained, Refused};
 
 /// More undecided proposals than this are not made: agreement is not keeping up.
@@ -30,7 +30,9 @@ impl<H: Host> Inputs<H> {
     /// Algorithm 3, ProposeConsensus.
     pub(crate) fn on_epoch_timeout(&mut self, cx: &mut Cx<'_, H>) {
         cx.set_timer(Timer::Epoch.into(), self.settings.epoch);
-        if self.agreement().is_leader() {
+        if self.is_asynchronous() {
+            self.reign(cx, true);
+        } else if self.agreement().is_leader() {
             self.propose(cx);
         }
     }
@@ -43,6 +45,10 @@ impl<H: Host> Inputs<H> {
 
     /// Proposes a cut, where there is something new.
     pub(crate) fn propose(&mut self, cx: &mut Cx<'_, H>) {
+        if !self.mastery.early.is_empty() {
+            // Of a time when replication was asynchronous: they come first.
+            return self.reign(cx, true);
+        }
         let term = self.agreement().term();
         if self.cut.term != term && self.cut.undecided() > 0 {
             cx.mark("inputs.proposals_lost");
@@ -60,11 +66,13 @@ impl<H: Host> Inputs<H> {
         } else {
             self.replication.available.clone()
         };
+        let turn = self.next_turn(cx);
+        let is_turn_news = self.is_turn_news(turn);
         let is_asked = self.barriers.is_asked() || self.is_behind();
         let cut = &mut self.cut;
         // After a restart less is known to be available than was proposed before it.
         let is_further = heads.iter().zip(&cut.proposed).any(|(head, before)| head > before);
-        let is_news = is_further || !removed.is_empty() || !readmitted.is_empty();
+        let is_news = is_further || !removed.is_empty() || !readmitted.is_empty() || is_turn_news;
         if !is_news && !is_asked {
             return;
         }
@@ -73,7 +81,10 @@ impl<H: Host> Inputs<H> {
         let name = cut.last_proposal;
         let rules = self.settings.rules.clone();
         cx.mark("inputs.cut_proposed");
-        self.agreement_mut().propose(Cut { name, rules, heads, removed, readmitted });
+        let reign = None;
+        let cut = Cut { name, rules, heads, removed, readmitted, reign, turn };
+        self.agreement_mut().propose(cut);
+        self.note_turn_proposed(turn);
         self.answer_barriers(cx);
     }
 
@@ -91,13 +102,18 @@ impl<H: Host> Inputs<H> {
 
     /// The last epoch that is decided, as far as it is known here, or was proposed here.
     pub(crate) fn last_epoch(&self) -> SnapshotVersion {
+        SnapshotVersion(self.last_decided().0 + self.cut.undecided())
+    }
+
+    /// The last epoch that is decided, as far as it is known here.
+    pub(crate) fn last_decided(&self) -> SnapshotVersion {
         let cut = &self.cut;
         let known = cut.waiting.back().map_or(cut.applied, |(epoch, _)| *epoch);
-        SnapshotVersion(known.max(cut.applied).max(cut.skipped).0 + cut.undecided())
+        known.max(cut.applied).max(cut.skipped)
     }
 
     /// Whom to remove and whom to take back.
-    fn membership_changes(&self, cx: &mut Cx<'_, H>) -> (Vec<NodeId>, Vec<NodeId>) {
+    pub(crate) fn membership_changes(&self, cx: &mut Cx<'_, H>) -> (Vec<NodeId>, Vec<NodeId>) {
         let cut = &self.cut;
         if cut.lacks_cuts() {
             // What was changed meanwhile is not known here.
@@ -110,10 +126,11 @@ impl<H: Host> Inputs<H> {
             peers().filter(|peer| cut.is_member[peer.index()] && is_silent(peer)).collect();
         // The coordinator itself may be behind, and removed: it can lead before it is taken back.
         let applied = &self.collection.applied;
-        let furthest = applied.iter().max().copied().unwrap_or_default().max(cut.applied);
+        let mine = self.mastery.confirmed.epoch;
+        let furthest = applied.iter().max().copied().unwrap_or_default().max(mine);
         let is_back = |node: &NodeId| {
             let is_me = *node == self.me;
-            let applied = if is_me { cut.applied } else { applied[node.index()] };
+            let applied = if is_me { mine } else { applied[node.index()] };
             let is_here = is_me || self.replication.is_up[node.index()] && !is_silent(node);
             is_here && furthest.0 - applied.0 <= READMIT_EPOCHS_BEHIND_MAX
         };
@@ -147,6 +164,7 @@ impl<H: Host> Inputs<H> {
         cx.set_timer(Timer::Tick.into(), agreement::TICK);
         if self.greetings.is_ready {
             self.agreement_mut().on_tick();
+            self.ask_to_lead(cx);
         }
     }
 
@@ -170,8 +188,10 @@ impl<H: Host> Inputs<H> {
         for (to, bytes) in messages {
             cx.send_after(after, self.node(to), Message::Agreement { bytes: bytes.into() }.into());
         }
-        if let Some(upto) = skipped.map(SnapshotVersion).filter(|u| *u > self.cut.applied) {
+        let confirmed = self.mastery.confirmed.epoch;
+        if let Some(upto) = skipped.map(SnapshotVersion).filter(|u| *u > confirmed) {
             cx.mark("inputs.cuts_skipped");
+            self.give_up_all(cx);
             self.cut.skip_to(upto);
         }
         for (number, cut) in decided {
@@ -199,6 +219,9 @@ impl<H: Host> Inputs<H> {
         cx.mark("inputs.cut_decided");
         self.cut.note_decided(cut.name);
         self.note_coordinator(cx, cut.name);
+        if self.confirm_or_give_up(cx, epoch, &cut) {
+            return self.tell_reached(cx, Phase::Ordered, cut.heads[self.me.index()]);
+        }
         if epoch <= self.cut.applied {
             return;
         }
@@ -206,6 +229,7 @@ impl<H: Host> Inputs<H> {
         if is_old && is_planted(Bug::OldCutDropped) {
             return;
         }
+        self.note_turn(cx, epoch, cut.turn);
         for (log, head) in self.replication.logs.iter_mut().zip(&cut.heads) {
             log.known = log.known.max(*head);
         }
@@ -214,7 +238,15 @@ impl<H: Host> Inputs<H> {
     }
 
     /// The next cut, if it is known and its batches are all here.
-    pub(crate) fn next_cut(&self, cx: &mut Cx<'_, H>) -> Option<(SnapshotVersion, Cut<H::Rules>)> {
+    pub(crate) fn next_cut(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+    ) -> Option<(SnapshotVersion, Cut<H::Rules>)> {
+        if !self.mastery.early.is_empty()
+            && let Some((epoch, cut)) = self.next_early()
+        {
+            return self.follows_rules(cx, epoch, &cut).then_some((epoch, cut));
+        }
         let (epoch, cut) = self.cut.waiting.front()?;
         let logs = || self.replication.logs.iter().zip(&cut.heads);
         if *epoch != self.cut.applied.next() {
@@ -265,10 +297,19 @@ impl<H: Host> Inputs<H> {
     /// The batches between these heads and a cut, by source and then by place in its log.
     pub(crate) fn batches_between(&self, from: &[Bid], cut: &Cut<H::Rules>) -> Vec<Arc<H::Batch>> {
         let logs = self.replication.logs.iter().zip(from.iter().zip(&cut.heads));
+        let proposer = cut.name.proposer;
+        let counts = |slot: &&Slot<H::Batch>| {
+            cut.reign.is_none_or(|reign| {
+                let is_of_reign =
+                    slot.batch.source() == proposer && slot.batch.first_sequence() >= reign.first;
+                is_of_reign || is_planted(Bug::VoidRunLater)
+            })
+        };
         let slots = logs
             .filter(|(_, (from, upto))| from < upto)
             .flat_map(|(log, (from, upto))| log.slots.range(from.next()..=*upto))
-            .map(|(_, slot)| slot);
+            .map(|(_, slot)| slot)
+            .filter(counts);
         if is_planted(Bug::ArrivalOrder) {
             let mut slots: Vec<_> = slots.collect();
             slots.sort_by_key(|slot| slot.position);
@@ -284,20 +325,31 @@ impl<H: Host> Inputs<H> {
         epoch: SnapshotVersion,
         cut: &Cut<H::Rules>,
     ) {
-        for (head, cut_head) in self.cut.heads.iter_mut().zip(&cut.heads) {
-            let is_back = is_planted(Bug::HeadsGoBack);
-            *head = if is_back { *cut_head } else { (*head).max(*cut_head) };
-        }
+        self.raise_heads(cut);
         cx.mark("inputs.epoch_applied");
         self.apply_membership(cx, cut);
+        self.turns.apply(cut.turn);
         self.cut.applied = epoch;
         self.cut.waiting.pop_front_if(|(waiting, _)| *waiting == epoch);
         self.counters.epochs += 1;
         cx.store.publish(epoch);
+        let is_early = self.mastery.early.front().is_some_and(|first| first.epoch <= epoch);
+        self.note_reign(cx, epoch, cut, !is_early);
+        if !is_early {
+            self.confirm_applied();
+        }
+    }
+
+    /// The batches of a cut are part of the state.
+    pub(crate) fn raise_heads(&mut self, cut: &Cut<H::Rules>) {
+        for (head, cut_head) in self.cut.heads.iter_mut().zip(&cut.heads) {
+            let is_back = is_planted(Bug::HeadsGoBack);
+            *head = if is_back { *cut_head } else { (*head).max(*cut_head) };
+        }
     }
 
     /// Changes who is in the configuration, as of the epoch that is being applied.
-    fn apply_membership(&mut self, cx: &mut Cx<'_, H>, cut: &Cut<H::Rules>) {
+    pub(crate) fn apply_membership(&mut self, cx: &mut Cx<'_, H>, cut: &Cut<H::Rules>) {
         for node in &cut.removed {
             self.cut.is_member[node.index()] = false;
         }

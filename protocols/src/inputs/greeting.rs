@@ -46,6 +46,8 @@ pub(crate) struct Greetings {
     was_ready: bool,
     /// Whether this replica makes batches and takes part in agreement.
     pub is_ready: bool,
+    /// The latest term that a peer has said it follows, in a greeting.
+    pub follows: Term,
 }
 
 impl Greetings {
@@ -68,6 +70,13 @@ impl Greetings {
             needed: self.enough + 1,
             missing: nodes.filter(is_missing).collect(),
         })
+    }
+}
+
+impl Greetings {
+    /// A peer tells whom it follows.
+    pub(crate) fn note_follows(&mut self, term: Term) {
+        self.follows = self.follows.max(term);
     }
 }
 
@@ -126,6 +135,7 @@ impl<H: Host> Inputs<H> {
             yours: greetings.births[peer.index()],
             batches: self.replication.logs[peer.index()].held,
             promise: self.agreement().promise_of(peer),
+            follows: self.agreement().term(),
         };
         cx.send_after(greetings.logged, self.node(peer), greeting.into());
     }

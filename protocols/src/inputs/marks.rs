@@ -34,6 +34,7 @@ pub(crate) const ALL: &[Mark] = &[
     mark("inputs.malformed_proof", "a proof of availability makes no sense"),
     mark("inputs.malformed_fetch", "a request for batches makes no sense"),
     mark("inputs.malformed_gone", "a word on batches that are gone makes no sense"),
+    mark("inputs.malformed_yield", "a word on who should lead makes no sense"),
     mark("inputs.malformed_progress", "a word on progress makes no sense"),
     mark("inputs.acknowledged", "batches are acknowledged"),
     mark("inputs.proof_sent", "a proof of availability is sent"),
@@ -64,6 +65,13 @@ pub(crate) const ALL: &[Mark] = &[
     mark("inputs.cuts_skipped", "the peers have dropped cuts that this replica lacks"),
     mark("inputs.waits_for_others", "another log is far behind: no cut is proposed"),
     mark("inputs.epoch_applied", "an epoch is applied"),
+    // Calvin §5, checkpoints.
+    mark("inputs.waits_for_point", "a checkpoint is due, and waits for the next point"),
+    mark("inputs.waits_for_turn", "a checkpoint is due, and waits for this replica's turn"),
+    mark("inputs.turn_changed", "the coordinator gives the turn to somebody else, or to nobody"),
+    mark("inputs.frozen", "a replica stands still for its checkpoint"),
+    mark("inputs.turn_lost", "it goes on, as its turn is over before the checkpoint is written"),
+    mark("inputs.frozen_together", "another replica stands still too"),
     // Reads.
     mark("inputs.snapshot_read", "a program that only reads is answered here"),
     mark("inputs.barrier_released", "a strict read goes on"),

@@ -69,6 +69,16 @@ pub enum Message {
         /// The log heads of the applied epoch.
         heads: Heads,
     },
+    /// Whether the sender wants a turn to stand still for its checkpoint, or has use for the one
+    /// that it has, as of the last cut that it knows.
+    Turn {
+        /// Whether it does.
+        wants: bool,
+        /// Whether it stands still.
+        is_frozen: bool,
+        /// The epoch of that cut.
+        known: SnapshotVersion,
+    },
     /// A strict read arrived: answer when a cut was proposed after this.
     BarrierRequest {
         /// The sender's name for it.
@@ -111,6 +121,8 @@ pub enum Message {
         batches: Bid,
         /// The latest ballot that the receiver has promised the sender.
         promise: Term,
+        /// The latest that the sender has promised anybody.
+        follows: Term,
     },
     /// The sender's disk is gone: what does the receiver know of it?
     Rejoin {
@@ -140,6 +152,14 @@ pub enum Message {
         /// The number that the receiver has given it.
         transfer: u64,
     },
+    /// Calvin §3.1.1: the sender should be the master.
+    Wish,
+    /// Calvin §3.1.1: all that the sender took as the master is decided, and it takes nothing more:
+    /// the receiver may lead instead.
+    Yield {
+        /// The term in which the sender leads.
+        term: Term,
+    },
 }
 
 /// The first byte of a message.
@@ -160,23 +180,20 @@ mod tag {
     pub const REJOIN: u8 = 14;
     pub const RECOLLECTION: u8 = 15;
     pub const CHECKPOINT_GONE: u8 = 16;
+    pub const WISH: u8 = 17;
+    pub const YIELD: u8 = 18;
+    pub const TURN: u8 = 19;
 }
 
 impl PeerMessage for Message {
     fn encode(&self, out: &mut Vec<u8>) {
         match self {
-            Self::Batch { bytes } => {
-                out.put_u8(tag::BATCH);
-                out.extend_from_slice(bytes);
-            }
+            Self::Batch { bytes } => encode_bytes(tag::BATCH, bytes, out),
             Self::Ack { heads } => {
                 out.put_u8(tag::ACK);
                 encode_heads(heads, out);
             }
-            Self::ProofOfAvailability { head } => {
-                out.put_u8(tag::PROOF);
-                out.put_varint(head.0);
-            }
+            Self::ProofOfAvailability { head } => encode_numbers(tag::PROOF, &[head.0], out),
             Self::Fetch { source, from, upto } => {
                 out.put_u8(tag::FETCH);
                 out.put_u16(source.0);
@@ -187,19 +204,19 @@ impl PeerMessage for Message {
                 out.put_u16(source.0);
                 out.put_varint(first.0);
             }
-            Self::Agreement { bytes } => {
-                out.put_u8(tag::AGREEMENT);
-                out.extend_from_slice(bytes);
-            }
+            Self::Agreement { bytes } => encode_bytes(tag::AGREEMENT, bytes, out),
             Self::Progress { applied, durable, heads } => {
-                out.put_u8(tag::PROGRESS);
-                [applied.0, durable.0].into_iter().for_each(|epoch| out.put_varint(epoch));
+                encode_numbers(tag::PROGRESS, &[applied.0, durable.0], out);
                 encode_heads(heads, out);
             }
-            Self::BarrierRequest { token } => {
-                out.put_u8(tag::BARRIER_REQUEST);
-                out.put_varint(*token);
+            Self::Turn { wants, is_frozen, known } => {
+                encode_numbers(
+                    tag::TURN,
+                    &[u64::from(*wants), u64::from(*is_frozen), known.0],
+                    out,
+                );
             }
+            Self::BarrierRequest { token } => encode_numbers(tag::BARRIER_REQUEST, &[*token], out),
             Self::Barrier { token, incarnation, nonce } => {
                 out.put_u8(tag::BARRIER);
                 out.put_varint(*token);
@@ -214,11 +231,12 @@ impl PeerMessage for Message {
                 encode_numbers(tag::CHECKPOINT_CHUNK, &[*transfer, tagged], out);
                 out.extend_from_slice(payload);
             }
-            Self::Greeting { birth, yours, batches, promise } => {
+            Self::Greeting { birth, yours, batches, promise, follows } => {
                 out.put_u8(tag::GREETING);
                 [*birth, *yours].into_iter().for_each(|number| out.put_u64(number));
                 out.put_varint(batches.0);
                 promise.encode(out);
+                follows.encode(out);
             }
             Self::Rejoin { nonce, birth } => encode_question(tag::REJOIN, *nonce, *birth, out),
             Self::Recollection { nonce, birth, known } => {
@@ -230,6 +248,11 @@ impl PeerMessage for Message {
             }
             Self::CheckpointGone { transfer } => {
                 encode_numbers(tag::CHECKPOINT_GONE, &[*transfer], out);
+            }
+            Self::Wish => out.put_u8(tag::WISH),
+            Self::Yield { term } => {
+                out.put_u8(tag::YIELD);
+                term.encode(out);
             }
         }
     }
@@ -275,6 +298,7 @@ impl PeerMessage for Message {
             | Self::Fetch { .. }
             | Self::Gone { .. }
             | Self::Progress { .. }
+            | Self::Turn { .. }
             | Self::BarrierRequest { .. }
             | Self::Barrier { .. }
             | Self::Greeting { .. }
@@ -283,6 +307,8 @@ impl PeerMessage for Message {
             | Self::CheckpointGone { .. }
             | Self::Rejoin { .. }
             | Self::Recollection { .. }
+            | Self::Wish
+            | Self::Yield { .. }
             | Self::CheckpointAck { .. } => "message_other",
         }
     }
@@ -297,12 +323,15 @@ impl PeerMessage for Message {
             | Self::Fetch { .. }
             | Self::Gone { .. }
             | Self::Progress { .. }
+            | Self::Turn { .. }
             | Self::BarrierRequest { .. }
             | Self::Barrier { .. }
             | Self::Greeting { .. }
             | Self::Rejoin { .. }
             | Self::CheckpointRequest { .. }
             | Self::CheckpointGone { .. }
+            | Self::Wish
+            | Self::Yield { .. }
             | Self::CheckpointAck { .. } => 0,
         }
     }
@@ -319,6 +348,7 @@ impl PeerMessage for Message {
             | Self::Gone { .. }
             | Self::Agreement { .. }
             | Self::Progress { .. }
+            | Self::Turn { .. }
             | Self::BarrierRequest { .. }
             | Self::Barrier { .. }
             | Self::Greeting { .. }
@@ -326,6 +356,8 @@ impl PeerMessage for Message {
             | Self::Recollection { .. }
             | Self::CheckpointRequest { .. }
             | Self::CheckpointGone { .. }
+            | Self::Wish
+            | Self::Yield { .. }
             | Self::CheckpointAck { .. } => Lane::Control,
         }
     }
@@ -341,9 +373,14 @@ impl Message {
         let is_node = |node: &NodeId| node.index() < node_count;
         let is_number = |number: u64| number <= NUMBER_MAX;
         let (is_sound, refused) = match self {
-            Self::Batch { .. } | Self::Agreement { .. } | Self::BarrierRequest { .. } => {
+            Self::Batch { .. }
+            | Self::Agreement { .. }
+            | Self::Turn { .. }
+            | Self::BarrierRequest { .. }
+            | Self::Wish => {
                 return Ok(());
             }
+            Self::Yield { term } => (term.is_sound(node_count), "inputs.malformed_yield"),
             Self::Ack { heads } => (are_heads(heads, node_count), "inputs.malformed_ack"),
             Self::ProofOfAvailability { head } => (is_number(head.0), "inputs.malformed_proof"),
             Self::Fetch { source, from, upto } => {
@@ -357,9 +394,9 @@ impl Message {
                 let are_numbers = is_number(applied.0) && is_number(durable.0);
                 (are_numbers && are_heads(heads, node_count), "inputs.malformed_progress")
             }
-            Self::Greeting { birth, batches, promise, .. } => {
-                let is_sound = *birth != 0 && is_number(batches.0) && promise.is_sound(node_count);
-                (is_sound, "inputs.malformed_greeting")
+            Self::Greeting { birth, batches, promise, follows, .. } => {
+                let are_terms = promise.is_sound(node_count) && follows.is_sound(node_count);
+                (*birth != 0 && is_number(batches.0) && are_terms, "inputs.malformed_greeting")
             }
             Self::Rejoin { birth, .. } => (*birth != 0, "inputs.malformed_rejoin"),
             Self::Recollection { birth, .. } => (*birth != 0, "inputs.malformed_recollection"),
@@ -386,6 +423,11 @@ fn encode_numbers(tag: u8, numbers: &[u64], out: &mut Vec<u8>) {
     numbers.iter().for_each(|number| out.put_varint(*number));
 }
 
+fn encode_bytes(tag: u8, bytes: &[u8], out: &mut Vec<u8>) {
+    out.put_u8(tag);
+    out.extend_from_slice(bytes);
+}
+
 fn encode_question(tag: u8, nonce: u64, birth: u64, out: &mut Vec<u8>) {
     out.put_u8(tag);
     out.put_u64(nonce);
@@ -410,6 +452,11 @@ fn decode_small(tag: u8, from: &mut Reader<'_>) -> Result<Message, DecodeError> 
             durable: SnapshotVersion(from.varint("progress")?),
             heads: decode_heads(from)?,
         },
+        tag::TURN => Message::Turn {
+            wants: from.varint("turn")? == 1,
+            is_frozen: from.varint("turn")? == 1,
+            known: SnapshotVersion(from.varint("turn")?),
+        },
         tag::BARRIER_REQUEST => Message::BarrierRequest { token: from.varint("barrier")? },
         tag::BARRIER => Message::Barrier {
             token: from.varint("barrier")?,
@@ -422,11 +469,14 @@ fn decode_small(tag: u8, from: &mut Reader<'_>) -> Result<Message, DecodeError> 
             index: from.varint("checkpoint")?,
         },
         tag::CHECKPOINT_GONE => Message::CheckpointGone { transfer: from.varint("checkpoint")? },
+        tag::WISH => Message::Wish,
+        tag::YIELD => Message::Yield { term: Term::decode(from)? },
         tag::GREETING => Message::Greeting {
             birth: from.u64("greeting")?,
             yours: from.u64("greeting")?,
             batches: Bid(from.varint("greeting")?),
             promise: Term::decode(from)?,
+            follows: Term::decode(from)?,
         },
         tag::CHECKPOINT_ACK => Message::CheckpointAck {
             transfer: from.varint("checkpoint")?,
@@ -466,6 +516,7 @@ mod tests {
             Message::Gone { source, first: Bid(300) },
             Message::Agreement { bytes: bytes.clone() },
             Message::Progress { applied: version, durable: SnapshotVersion(2), heads },
+            Message::Turn { wants: true, is_frozen: false, known: SnapshotVersion(300) },
             Message::BarrierRequest { token: 5 },
             Message::Barrier { token: 5, incarnation: u64::MAX, nonce: 1 << 40 },
             Message::Greeting {
@@ -473,6 +524,7 @@ mod tests {
                 yours: u64::MAX,
                 batches: Bid(3),
                 promise: Term::default(),
+                follows: Term::default(),
             },
             Message::Rejoin { nonce: 1, birth: u64::MAX },
             Message::Recollection { nonce: 1, birth: 2, known: bytes.clone() },
@@ -481,6 +533,8 @@ mod tests {
             Message::CheckpointChunk { transfer: 300, index: 3, is_last: true, payload: bytes },
             Message::CheckpointAck { transfer: 300, index: 3 },
             Message::CheckpointGone { transfer: 300 },
+            Message::Wish,
+            Message::Yield { term: Term::default() },
         ];
         for message in all {
             let mut encoded = Vec::new();

@@ -9,9 +9,11 @@
 //! |---|---|---|---|---|
 //! | replication | Minerva §3.3, Algorithm 2 | `replication.rs` | Batch, Ack, ProofOfAvailability, Fetch, Gone | f + 1 replicas have it |
 //! | cut | Minerva §3.4, Algorithm 3 | `cut.rs` | Agreement | which batches are this epoch's |
+//! | early cuts | Calvin §3.1.1, asynchronous | `early.rs` | Wish, Yield | that the master has a cut, and its batches |
 //! | strict reads | | `barrier.rs` | BarrierRequest, Barrier | a cut proposed after the read came |
 //! | greeting | | `greeting.rs` | Greeting | that nobody knows more of a replica than it does |
 //! | rejoin | | `rejoin.rs` | Rejoin, Recollection | what a replica said whose disk is gone |
+//! | turns | Calvin §5 | `turns.rs` | Turn, Agreement | whose turn it is to stand still for a checkpoint |
 //! | collection | Minerva §4 | `collection.rs` | Progress | what every replica has applied |
 //! | checkpoint transfer | Minerva §4 | `transfer.rs` | CheckpointRequest, CheckpointChunk, CheckpointAck, CheckpointGone | the state at an epoch |
 //! | recovery | Minerva §4 | `recovery.rs` | | what the log had decided |
@@ -34,6 +36,7 @@ mod barrier;
 mod bid;
 mod collection;
 mod cut;
+mod early;
 mod greeting;
 pub(crate) mod marks;
 mod messages;
@@ -43,6 +46,7 @@ mod rejoin;
 mod replication;
 mod state;
 mod transfer;
+mod turns;
 pub(crate) mod weight;
 
 use std::fmt::Debug;
@@ -61,10 +65,12 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::agreement::Agreement;
 use barrier::Barriers;
+use early::Mastery;
 use greeting::Greetings;
 use rejoin::{Rejoin, Rejoined};
 use state::{Collection, Counters, CutState, Pace, Replication};
 use transfer::Transfer;
+use turns::{Told, Turns};
 
 pub(crate) use answers::{IN_FLIGHT_MAX, not_rejoined, outcome_unknown, too_many_in_flight};
 pub(crate) use barrier::Waiter;
@@ -73,6 +79,7 @@ pub(crate) use bid::{decode_heads, encode_heads};
 #[cfg(test)]
 pub(crate) use collection::Meta;
 pub(crate) use collection::PROGRESS;
+pub use early::Reign;
 pub use messages::Message;
 pub(crate) use messages::NUMBER_MAX;
 #[cfg(test)]
@@ -84,6 +91,7 @@ pub use state::{Cut, ProposalName};
 pub(crate) use transfer::Incoming;
 #[cfg(test)]
 pub(crate) use transfer::take_chunk;
+pub(crate) use turns::When;
 
 /// A protocol whose inputs are ordered here.
 pub trait Host: Protocol<Message: From<Message>, Timer: From<Timer>> {
@@ -146,6 +154,8 @@ pub enum Timer {
     Progress,
     /// Asks again what the others know of it.
     Rejoin,
+    /// Requests were held back for long enough. Calvin's alone.
+    Held,
 }
 
 /// The settings of a protocol that its inputs follow.
@@ -157,12 +167,16 @@ pub(crate) struct Settings<R> {
     pub ack_everyone: bool,
     /// A checkpoint is taken when the log has grown by this much since the last one, in bytes.
     pub checkpoint_bytes: u64,
+    /// When a checkpoint that is due is taken.
+    pub checkpoints: When,
     /// About the size of a part of a checkpoint that a peer takes, in bytes.
     pub chunk_bytes: usize,
     /// A replica that was not heard of for this long is removed from the configuration.
     pub removal: Span,
     /// So many cuts that a majority has applied and holds on disk are kept for one that lacks them.
     pub cuts_kept: u64,
+    /// Where replication is asynchronous, who should be the master.
+    pub master: Option<NodeId>,
     /// What cuts are proposed under.
     pub rules: R,
 }
@@ -211,6 +225,12 @@ pub(crate) enum Event<H: Host> {
     OwnBatch(Arc<H::Batch>),
     /// A peer's checkpoint is here, and wants to be installed.
     Checkpoint(Incoming<H>),
+    /// A peer wants one under this number: [`Inputs::send_checkpoint`].
+    CheckpointAsked {
+        /// Its number in the group.
+        from: NodeId,
+        transfer: u64,
+    },
 }
 
 /// One replica's part.
@@ -226,11 +246,13 @@ pub(crate) struct Inputs<H: Host> {
     pub replication: Replication<H::Batch>,
     pub cut: CutState<H::Rules>,
     pub pace: Pace,
+    pub mastery: Mastery<H::Rules>,
     pub barriers: Barriers,
     pub greetings: Greetings,
     /// Where this replica's disk was lost, until it has its place again.
     pub rejoin: Option<Rejoin<H::Rules>>,
     pub collection: Collection,
+    pub turns: Turns,
     pub transfer: Transfer<H>,
     pub counters: Counters,
 }
@@ -249,6 +271,10 @@ pub(crate) mod kind {
     pub const REJOINED: u8 = 5;
     /// Batches of a replica that are given up.
     pub const DISCARD: u8 = 6;
+    /// A cut that was fixed before it is decided.
+    pub const EARLY: u8 = 7;
+    /// Such cuts from this epoch on, before this record, are void.
+    pub const GIVEN_UP: u8 = 8;
 }
 
 /// A record for the log.
@@ -259,6 +285,8 @@ enum LogRecord<'a, R> {
     Birth(NodeId, u64),
     Rejoined(&'a Rejoined<R>),
     Discard(NodeId, Bid),
+    Early(Bytes),
+    GivenUp(SnapshotVersion),
 }
 
 impl<H: Host> Inputs<H> {
@@ -284,7 +312,8 @@ impl<H: Host> Inputs<H> {
             return None;
         }
         match message {
-            Message::Greeting { birth, yours, batches, promise } => {
+            Message::Greeting { birth, yours, batches, promise, follows } => {
+                self.greetings.note_follows(follows);
                 return self.on_greeting(cx, from, (birth, yours), batches, promise);
             }
             Message::Batch { bytes } => return self.on_batch(cx, from, bytes),
@@ -305,17 +334,22 @@ impl<H: Host> Inputs<H> {
             Message::Progress { applied, durable, heads } => {
                 self.on_progress(cx, from, applied, durable, heads);
             }
+            Message::Turn { wants, is_frozen, known } => {
+                self.on_turn(cx, from, wants, Told { is_frozen, known });
+            }
             Message::BarrierRequest { token } => self.on_barrier_request(from, token),
             Message::Barrier { token, incarnation, nonce } => {
                 self.on_barrier(cx, token, ProposalName { proposer: from, incarnation, nonce });
             }
             Message::CheckpointRequest { transfer, index } => {
-                self.on_checkpoint_request(cx, from, transfer, index);
+                return self.on_checkpoint_request(cx, from, transfer, index);
             }
             Message::CheckpointAck { transfer, index } => {
                 self.on_checkpoint_ack(cx, from, transfer, index);
             }
             Message::CheckpointGone { transfer } => self.on_checkpoint_gone(cx, from, transfer),
+            Message::Wish => self.on_wish(cx, from),
+            Message::Yield { term } => self.on_yield(cx, from, term),
         }
         None
     }
@@ -335,6 +369,7 @@ impl<H: Host> Inputs<H> {
     /// A peer is connected.
     pub(crate) fn on_peer_up(&mut self, cx: &mut Cx<'_, H>, peer: NodeId) {
         self.replication.is_up[peer.index()] = true;
+        self.turns.forget_told(peer);
         if self.is_asking() {
             return self.ask(cx, peer);
         }
@@ -370,6 +405,10 @@ impl<H: Host> Inputs<H> {
             LogRecord::Batch(bytes) => (&[kind::BATCH], bytes),
             LogRecord::Agreement(bytes) => (&[kind::AGREEMENT], bytes),
             LogRecord::Epoch(bytes) => (&[kind::EPOCH], bytes),
+            LogRecord::Early(bytes) => (&[kind::EARLY], bytes),
+            LogRecord::GivenUp(from) => {
+                (&[kind::GIVEN_UP], Bytes::copy_from_slice(&from.0.to_le_bytes()))
+            }
             LogRecord::Rejoined(rejoined) => (&[kind::REJOINED], rejoined.encode()),
             LogRecord::Discard(node, after) => {
                 let mut out = Vec::new();
@@ -399,6 +438,11 @@ impl<H: Host> Inputs<H> {
         let position = self.persist(cx, LogRecord::Epoch(record));
         self.cut.epoch_records.push_back((epoch, position));
         position
+    }
+
+    /// Writes down something of an epoch that was not run here.
+    pub(crate) fn log_handed_on(&mut self, cx: &mut Cx<'_, H>, record: Bytes) -> LogPosition {
+        self.persist(cx, LogRecord::Epoch(record))
     }
 
     /// The node that a replica of the group is.

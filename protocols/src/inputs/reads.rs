@@ -1,7 +1,7 @@
 //! Programs that only read: they take no place in the order, and run where they arrived.
 
 use pangea_core::exec::{Overlay, optimistic};
-use pangea_core::ids::{Ticket, TxnId};
+use pangea_core::ids::{SnapshotVersion, Ticket, TxnId};
 use pangea_core::pool::each;
 use pangea_core::protocol::Cx;
 use pangea_core::txn::{Abort, Outcome, Program, Registry, SqlState};
@@ -13,23 +13,25 @@ use super::{Host, Inputs};
 const READS_MIN: usize = 4;
 
 impl<H: Host> Inputs<H> {
-    /// Runs read-only programs on the applied epoch and answers at once: a snapshot version is
-    /// final and survives any f losses. `overlay` is laid over it, and has nothing in it.
+    /// Runs read-only programs on an epoch, the applied one or the last that is decided, and
+    /// answers at once: what is decided is final and survives any f losses. `overlay` is laid over
+    /// it, and has nothing in it.
     pub(crate) fn read_snapshot(
         &self,
         cx: &mut Cx<'_, H>,
         registry: &Registry,
         overlay: &Overlay,
+        at: SnapshotVersion,
         reads: &[(Ticket, Program)],
     ) {
         cx.mark("inputs.snapshot_read");
-        let (applied, store) = (self.cut.applied, cx.store);
+        let store = cx.store;
         let parts = cx.pool.workers().min(reads.len() / READS_MIN).max(1);
         let part_len = reads.len().div_ceil(parts);
         cx.begin_work();
         let runs = each(cx.pool, parts, |part| {
             let reads = reads.chunks(part_len).nth(part).unwrap_or_default();
-            let run = |program| optimistic::run(registry, program, store, applied, overlay);
+            let run = |program| optimistic::run(registry, program, store, at, overlay);
             reads.iter().map(|(_, program)| run(program)).collect::<Vec<_>>()
         });
         cx.end_work(Work::Execute, reads.len());
@@ -42,7 +44,7 @@ impl<H: Host> Inputs<H> {
                 Ok(result) => {
                     // It takes no place in the order, so it has no name of its own.
                     let txn = TxnId::new(self.me, 0);
-                    Outcome::Committed { txn, version: applied, result }
+                    Outcome::Committed { txn, version: at, result }
                 }
                 Err(abort) => Outcome::Aborted(abort),
             };

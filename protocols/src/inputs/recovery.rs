@@ -11,11 +11,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pangea_core::codec::Reader;
-use pangea_core::ids::{LogPosition, NodeId};
+use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion};
 use pangea_core::planted::{Bug, is_planted};
 use pangea_core::protocol::{Cx, Durable};
 
 use super::collection::{Meta, PROGRESS};
+use super::early::decode_early;
 use super::rejoin::Rejoined;
 use super::replication::FETCH;
 use super::state::{Cut, Slot, SourceLog};
@@ -30,6 +31,8 @@ pub(crate) struct Found<R> {
     /// The records of epochs that the protocol has logged since the checkpoint, in order.
     pub epochs: Vec<(LogPosition, Bytes)>,
     agreement: Vec<Record<Cut<R>>>,
+    /// Cuts that were fixed, and not given up.
+    early: Vec<(LogPosition, SnapshotVersion, Cut<R>)>,
     /// Agreement's records up to here are in the checkpoint.
     agreement_from: LogPosition,
     was_ready: bool,
@@ -44,6 +47,7 @@ impl<H: Host> Inputs<H> {
         let mut found = Found {
             epochs: Vec::new(),
             agreement: Vec::new(),
+            early: Vec::new(),
             agreement_from: LogPosition(0),
             was_ready: durable.checkpoint.is_some(),
             is_replaced: durable.is_replaced,
@@ -56,7 +60,7 @@ impl<H: Host> Inputs<H> {
             self.cut.applied = checkpoint.version;
             self.cut.durable = checkpoint.version;
             if cx.store.published() < checkpoint.version {
-                cx.store.publish(checkpoint.version);
+                cx.store.publish_alone(checkpoint.version);
             }
         }
         for (position, record) in durable.records {
@@ -64,6 +68,7 @@ impl<H: Host> Inputs<H> {
             self.read_record(position, &record, &mut found);
         }
         self.finish_logs();
+        self.confirm_applied();
         found
     }
 
@@ -71,8 +76,11 @@ impl<H: Host> Inputs<H> {
     pub(crate) fn start(&mut self, cx: &mut Cx<'_, H>, found: Found<H::Rules>) {
         self.cut.durable = self.cut.applied;
         let applied = self.cut.applied.0;
-        let agreement = Agreement::new(self.me, &self.topology, found.agreement, applied);
+        let master = self.settings.master;
+        let (me, topology) = (self.me, &self.topology);
+        let agreement = Agreement::with_master(me, topology, found.agreement, applied, master);
         self.cut.agreement = Some(agreement);
+        self.restore_early(cx, found.early);
         self.cut.last_proposal.proposer = self.me;
         self.cut.last_proposal.incarnation = cx.rng.u64(..);
         self.cut.heard_at.fill(cx.now.at);
@@ -120,6 +128,14 @@ impl<H: Host> Inputs<H> {
                 found.agreement.extend(records);
             }
             kind::EPOCH => found.epochs.push((position, payload)),
+            kind::EARLY => {
+                let (epoch, cut) = decode_early(&payload).expect(INTACT);
+                found.early.push((position, epoch, cut));
+            }
+            kind::GIVEN_UP => {
+                let from = Reader::new(&payload).u64("given up").expect(INTACT);
+                found.early.retain(|(_, epoch, _)| epoch.0 < from);
+            }
             // A checkpoint that was written after it says how far that led.
             kind::REJOINED if position <= found.agreement_from => {}
             kind::REJOINED => {

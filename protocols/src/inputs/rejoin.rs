@@ -50,6 +50,9 @@ use crate::agreement::{Agreement, Record, Remembered};
 /// Who has not answered is asked again this often.
 const RETRY: Span = Span::from_ms(500);
 
+/// More transactions than a master has run before they were on any other disk.
+const NUMBERS_SKIPPED: u64 = 1 << 30;
+
 /// How far a replaced replica is.
 pub(crate) enum Rejoin<R> {
     /// It asks what the others know.
@@ -263,6 +266,10 @@ impl<H: Host> Inputs<H> {
         if is_planted(Bug::RejoinReusesNumbers) {
             target.heads[me.index()] = Bid(0);
         }
+        if self.is_asynchronous() {
+            // Clients may have been told of transactions of which nobody else knows.
+            next_sequence += NUMBERS_SKIPPED;
+        }
         let births = self.greetings.births.clone();
         let agreement = Remembered::merge(agreement);
         let rejoined = Rejoined { births, next_sequence, target, agreement };
@@ -271,8 +278,9 @@ impl<H: Host> Inputs<H> {
         self.cut.agreement_record = position;
         self.cut.heard_at.fill(cx.now.at);
         let topology = self.topology.clone();
-        self.cut.agreement =
-            Some(Agreement::new(me, &topology, rejoined.agreement, self.cut.applied.0));
+        let (applied, master) = (self.cut.applied.0, self.settings.master);
+        let agreement = Agreement::with_master(me, &topology, rejoined.agreement, applied, master);
+        self.cut.agreement = Some(agreement);
         self.next_sequence = next_sequence;
         self.aim_at(rejoined.target);
         self.greetings.is_ready = true;

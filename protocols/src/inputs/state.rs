@@ -11,9 +11,11 @@ use pangea_core::topology::Group;
 use serde::{Deserialize, Serialize};
 
 use super::barrier::Barriers;
+use super::early::{Mastery, Reign};
 use super::greeting::Greetings;
 use super::messages::{NUMBER_MAX, are_heads};
 use super::transfer::Transfer;
+use super::turns::Turns;
 use super::{Bid, Heads, Host, Inputs, Rules, Settings};
 use crate::agreement::{Agreement, Term};
 
@@ -106,6 +108,11 @@ pub struct Cut<R> {
     pub removed: Vec<NodeId>,
     /// Replicas to take back.
     pub readmitted: Vec<NodeId>,
+    /// Where replication is asynchronous, that of the proposer: its batches of that time count, and
+    /// nothing else.
+    pub reign: Option<Reign>,
+    /// Whose turn it is to stand still for a checkpoint.
+    pub turn: Option<NodeId>,
 }
 
 impl<R> Cut<R> {
@@ -117,7 +124,11 @@ impl<R> Cut<R> {
             && self.name.nonce <= NUMBER_MAX
             && are_heads(&self.heads, node_count)
             && changed().all(is_node)
+            && self
+                .reign
+                .is_none_or(|reign| reign.term.is_sound(node_count) && reign.first <= NUMBER_MAX)
             && changed().count() <= node_count
+            && self.turn.iter().all(is_node)
     }
 }
 
@@ -236,6 +247,7 @@ pub(crate) struct Collection {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Counters {
     pub epochs: u64,
+    pub epochs_given_up: u64,
     pub batches_sent: u64,
     /// Of this replica's own batches, each once, before compression.
     pub batch_bytes: u64,
@@ -322,6 +334,7 @@ impl<H: Host> Inputs<H> {
             replication: Replication::new(n),
             cut: CutState::new(n),
             pace: Pace::default(),
+            mastery: Mastery::new(n),
             barriers: Barriers::default(),
             greetings: Greetings::new(n),
             rejoin: None,
@@ -333,6 +346,7 @@ impl<H: Host> Inputs<H> {
                 kept_from: None,
                 writing: None,
             },
+            turns: Turns::new(n),
             transfer: Transfer::default(),
             counters: Counters::default(),
             topology,
@@ -356,12 +370,15 @@ impl<H: Host> Inputs<H> {
         let c = &self.counters;
         let counters = [
             ("epochs", c.epochs),
+            ("epochs_early", self.cut.applied.0 - self.mastery.confirmed.epoch.0),
+            ("epochs_given_up", c.epochs_given_up),
             ("batches_sent", c.batches_sent),
             ("batch_bytes", c.batch_bytes),
             ("batches_fetched", c.batches_fetched),
             ("checkpoints_sent", c.checkpoints_sent),
             ("checkpoints_installed", c.checkpoints_installed),
             ("rejoins", c.rejoins),
+            ("checkpoint_writing", u64::from(self.collection.writing.is_some())),
         ];
         let all = counters.iter().chain(own);
         let mut counters = all.map(|(name, value)| ((*name).to_owned(), *value)).collect();
@@ -393,7 +410,8 @@ impl<H: Host> Inputs<H> {
         for (source, log) in self.replication.logs.iter().enumerate() {
             assert!(log.durable <= log.held, "a log is durable as far as it is held at most");
             assert!(log.collected <= log.held, "what is collected was held");
-            assert!(log.collected <= self.cut.heads[source], "what is collected was applied");
+            let confirmed = self.mastery.confirmed.heads[source];
+            assert!(log.collected <= confirmed, "what is collected was applied");
             assert!(self.cut.heads[source] <= log.held, "what is applied was held");
             assert!(
                 log.slots.keys().next().is_none_or(|first| *first > log.collected),
@@ -405,7 +423,9 @@ impl<H: Host> Inputs<H> {
             "a proof is of a batch that exists"
         );
         assert!(own.held <= own.known, "what is held is known");
-        let mut next = self.cut.applied;
+        self.early_invariants();
+        let early = self.mastery.early.back().map(|early| early.epoch);
+        let mut next = early.unwrap_or_default().max(self.cut.applied);
         for (epoch, _) in &self.cut.waiting {
             if *epoch > self.cut.skipped && next < self.cut.skipped {
                 next = self.cut.skipped;

@@ -6,7 +6,8 @@
 //!     | <------- Gone            |   the batches are part of every checkpoint
 //!     | CheckpointRequest -----> |   pins its published version
 //!     | <------- Chunk 0: heads, configuration
-//!     | <------- Chunk 1, 2, ..: rows, in order; a few ahead of the Acks
+//!     | <------- Chunk 1, ..: what the protocol hands on beside the rows
+//!     | <------- Chunk n, ..: rows, in order; a few ahead of the Acks
 //!     | CheckpointAck ---------> |
 //! ```
 //!
@@ -27,7 +28,7 @@ use std::ops::ControlFlow;
 use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader};
 use pangea_core::ids::{NodeId, SnapshotVersion, TableId};
-use pangea_core::key::{Direction, Key, KeyRange};
+use pangea_core::key::{Key, KeyRange};
 use pangea_core::planted::{Bug, is_planted};
 use pangea_core::protocol::Cx;
 use pangea_core::store::{Header, Store, Version};
@@ -75,6 +76,9 @@ pub(crate) struct Incoming<H: Host> {
     from: NodeId,
     version: SnapshotVersion,
     configuration: Option<Configuration>,
+    /// How long what the protocol hands on is, and what of it has come.
+    handed_on_len: usize,
+    handed_on: Vec<u8>,
     rows: Vec<Row<H::Header>>,
     next_index: u64,
     last_progress: Timestamp,
@@ -147,6 +151,11 @@ impl<H: Host> Inputs<H> {
         is_needed.then(|| cut.applied.next())
     }
 
+    /// Whether only a checkpoint leads on, or one is on its way.
+    pub(crate) fn wants_checkpoint(&self) -> bool {
+        self.transfer.incoming.is_some() || self.transfer.wanted > self.cut.applied
+    }
+
     /// The protocol can't apply all epochs up to this one: it lacks what does not come any more.
     pub(crate) fn want_checkpoint(&mut self, least: SnapshotVersion) {
         self.transfer.wanted = self.transfer.wanted.max(least);
@@ -207,6 +216,8 @@ impl<H: Host> Inputs<H> {
             from,
             version: SnapshotVersion::ZERO,
             configuration: None,
+            handed_on_len: 0,
+            handed_on: Vec::new(),
             rows: Vec::new(),
             next_index: 0,
             last_progress: cx.now.at,
@@ -279,8 +290,10 @@ impl<H: Host> Inputs<H> {
             cx.mark("inputs.unexpected_chunk");
             return None;
         }
-        let is_whole = is_last && index == 0;
-        if is_whole || incoming.take(payload, node_count).is_err() {
+        let is_short = is_last && index == 0;
+        let taken = incoming.take(payload, node_count);
+        let is_short = is_short || is_last && incoming.handed_on.len() < incoming.handed_on_len;
+        if is_short || taken.is_err() {
             self.transfer.incoming = None;
             cx.mark("inputs.malformed_chunk");
             return None;
@@ -306,7 +319,8 @@ impl<H: Host> Inputs<H> {
             cx.stop(lost_batches(self.node(incoming.from), told, held));
             return false;
         }
-        if incoming.version <= self.cut.applied {
+        // What is run early and not decided does not count, nor is it given up for nothing.
+        if incoming.version <= self.mastery.confirmed.epoch {
             cx.mark("inputs.checkpoint_too_old");
             return false;
         }
@@ -332,7 +346,8 @@ impl<H: Host> Inputs<H> {
             cx.store.apply(table, key, row);
         }
         self.move_to(version, &configuration);
-        cx.store.publish(version);
+        self.forget_reign(cx);
+        cx.store.publish_alone(version);
         self.counters.checkpoints_installed += 1;
         cx.mark("inputs.checkpoint_installed");
         self.ask_for_barriers_again(cx);
@@ -356,6 +371,8 @@ impl<H: Host> Inputs<H> {
             log.skip_to(*head);
             log.next_sequence = log.next_sequence.max(*sequence);
         }
+        self.confirm_applied();
+        self.skip_early(version);
     }
 }
 
@@ -369,7 +386,7 @@ fn vanished<H: Header>(
     for table in store.table_ids() {
         let first = rows.partition_point(|row| row.0 < table);
         let mut kept = rows[first..].iter().take_while(|row| row.0 == table).peekable();
-        store.scan(table, &KeyRange::all(), Direction::Forward, at, |key, version| {
+        store.scan_heads(table, &KeyRange::all(), at, |key, version| {
             while kept.next_if(|row| row.1 < *key).is_some() {}
             if version.value.is_some() && kept.next_if(|row| row.1 == *key).is_none() {
                 vanished.push((table, key.clone()));
@@ -381,6 +398,16 @@ fn vanished<H: Header>(
 }
 
 impl<H: Host> Incoming<H> {
+    /// What it is of.
+    pub(crate) fn version(&self) -> SnapshotVersion {
+        self.version
+    }
+
+    /// What the peer's protocol hands on beside the rows.
+    pub(crate) fn take_handed_on(&mut self) -> Bytes {
+        std::mem::take(&mut self.handed_on).into()
+    }
+
     /// How far it holds a source's log.
     pub(crate) fn head_of(&self, source: NodeId) -> Bid {
         let configuration = self.configuration.as_ref().expect("the first part has it");
@@ -410,6 +437,15 @@ impl<H: Host> Incoming<H> {
                 return Err(DecodeError::new(WHAT));
             }
             self.configuration = Some(Configuration { heads, is_member, sequences });
+            let handed_on = usize::try_from(from.varint(WHAT)?);
+            self.handed_on_len = handed_on.map_err(|_| DecodeError::new(WHAT))?;
+        } else if self.handed_on.len() < self.handed_on_len {
+            if payload.is_empty() || payload.len() > self.handed_on_len - self.handed_on.len() {
+                return Err(DecodeError::new(WHAT));
+            }
+            self.handed_on.extend_from_slice(payload);
+            self.next_index += 1;
+            return Ok(());
         }
         while !from.is_empty() {
             let table = u32::try_from(from.varint(WHAT)?).map_err(|_| DecodeError::new(WHAT))?;
@@ -442,6 +478,8 @@ pub(crate) fn take_chunk<H: Host>(
         from: NodeId(1),
         version,
         configuration: None,
+        handed_on_len: 0,
+        handed_on: Vec::new(),
         rows: Vec::new(),
         next_index: index,
         last_progress: Timestamp::default(),

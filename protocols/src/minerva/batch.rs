@@ -128,7 +128,7 @@ impl TxnRecord {
             2 | 3 => {
                 let (reads, writes) = decode_sets(from)?;
                 let how = if what == 2 { How::Certified } else { How::CertifiedInOrder };
-                (Program::Certified(Certified { reads, writes }), how)
+                (Program::Certified(Certified { reads, writes, line: 0 }), how)
             }
             _ => return Err(DecodeError::new("transaction record")),
         };
@@ -269,7 +269,7 @@ mod tests {
         let reads = ReadSet { points, ranges: vec![] };
         let value = Some(Value::copy_from(b"v"));
         let writes = vec![Write { table, key: key.clone(), value }];
-        let certified = Certified { reads: reads.clone(), writes: writes.clone() };
+        let certified = Certified { reads: reads.clone(), writes: writes.clone(), line: 0 };
         let lock = PointLock { table, key, mode: Mode::Exclusive };
         let footprint = Some(Footprint::new(vec![lock], vec![]));
         let call = Program::Call { procedure: ProcedureId(2), args: Bytes::from_static(b"args") };

@@ -3,7 +3,7 @@
 //! Nothing is decided here. What is looked at is little, as it is looked at for each transaction of
 //! this replica that did not stand.
 
-use pangea_core::ids::TableId;
+use pangea_core::ids::{SnapshotVersion, TableId};
 use pangea_core::key::Key;
 use pangea_core::protocol::{Cx, FirstRun};
 use pangea_core::store::Header as _;
@@ -24,11 +24,13 @@ pub(super) fn first_run(cx: &Cx<'_, Minerva>, record: &TxnRecord, is_ordered: bo
     }
     let Some((reads, writes)) = record.learned() else { return FirstRun::Absent };
     let is_others = |table: TableId, key: &Key| {
-        let writer = cx.store.latest_with(table, key, |version| version.header.writer());
+        let last = SnapshotVersion(u64::MAX);
+        let writer = cx.store.head_with(table, key, last, |version| version.header.writer());
         writer.is_some_and(|writer| writer != record.txn)
     };
     let is_changed = |read: &&PointRead| {
-        let newest = cx.store.latest_with(read.table, &read.key, |version| version.version);
+        let (key, last) = (&read.key, SnapshotVersion(u64::MAX));
+        let newest = cx.store.head_with(read.table, key, last, |version| version.version);
         match (newest, read.seen) {
             (Some(newest), Seen::At(seen)) => newest != seen,
             (newest, Seen::Absent) => newest.is_some(),

@@ -77,7 +77,7 @@ impl Minerva {
         }
         let (procedure, args) = match &program {
             Program::Call { procedure, args } => (procedure, args),
-            Program::Certified(Certified { reads, writes }) => {
+            Program::Certified(Certified { reads, writes, .. }) => {
                 return match check_size(reads, writes) {
                     Ok(()) => group.push((ticket, program)),
                     Err(abort) => cx.reply(ticket, Outcome::Aborted(abort)),
@@ -122,7 +122,8 @@ impl Minerva {
             true => &self.state.execution.overlay,
             false => &nothing,
         };
-        self.state.inputs.read_snapshot(cx, &self.state.registry, overlay, reads);
+        let at = self.state.inputs.cut.applied;
+        self.state.inputs.read_snapshot(cx, &self.state.registry, overlay, at, reads);
     }
 
     /// Algorithm 1, ExecuteTransaction.

@@ -107,6 +107,8 @@ impl Replica {
                 out.replies.push((after.0 as usize, Reply { decision: version.0, held }));
             }
             Effect::Rejoined => panic!("no disk is lost"),
+            Effect::Reign { .. } => panic!("there is no master"),
+            Effect::Fetch { .. } => panic!("all is in memory"),
             Effect::Stop { reason } => out.stop = Some(reason),
             Effect::Reply { .. } | Effect::Fresh { .. } => panic!("nobody asked for this"),
             Effect::Checkpoint { .. } | Effect::Truncate(_) => panic!("too little for that"),

@@ -53,7 +53,7 @@ fn batch() -> Bytes {
     let call = Program::Call { procedure: ProcedureId(2), args: Bytes::from_static(ARGS) };
     let given = Some(Value::copy_from(&ARGS[6..]));
     let given = Write { table: TableId(7), key: key("given"), value: given };
-    let certified = || Program::Certified(Certified { reads: reads(), writes: writes() });
+    let certified = || Program::Certified(Certified { reads: reads(), writes: writes(), line: 0 });
     let point = PointLock { table: TableId(1), key: key("p"), mode: Mode::Exclusive };
     let range = RangeLock { table: TableId(1), range: KeyRange::all(), mode: Mode::Shared };
     let footprint = Some(Footprint::new(vec![point], vec![range]));
@@ -77,6 +77,8 @@ fn chunk() -> Bytes {
     encode_heads(&[Bid(1), Bid(300), Bid(0)], &mut out);
     out.extend([1, 0, 1]);
     [1, 300, 0].into_iter().for_each(|sequence| out.put_varint(sequence));
+    // Nothing is handed on.
+    out.put_varint(0);
     for (table, name) in [(1, "a"), (1, "b"), (300, "")] {
         out.put_varint(table);
         out.put_bytes(name.as_bytes());
@@ -111,7 +113,7 @@ fn messages() -> Vec<Vec<u8>> {
         Message::Progress { applied: version, durable: SnapshotVersion(2), heads },
         Message::BarrierRequest { token: 5 },
         Message::Barrier { token: 5, incarnation: u64::MAX, nonce: 1 << 40 },
-        Message::Greeting { birth: 7, yours: u64::MAX, batches: Bid(3), promise },
+        Message::Greeting { birth: 7, yours: u64::MAX, batches: Bid(3), promise, follows: promise },
         Message::Rejoin { nonce: 3, birth: 7 },
         Message::Recollection { nonce: 3, birth: 7, known: Bytes::from_static(b"known") },
         Message::CheckpointRequest { transfer: 300, index: 3 },

@@ -153,6 +153,9 @@ impl Protocol for Minerva {
             Input::PeerDown(peer) => inputs.on_peer_down(cx, peer),
             Input::Checkpointed(version) => inputs.on_checkpointed(cx, version),
             Input::Resume => self.go_on(cx),
+            Input::Fetched { .. } | Input::Timer(Timer::Held) => {
+                unreachable!("nothing is fetched, and nobody held")
+            }
         }
         self.read_released(cx);
         self.state.inputs.settle_agreement(cx);
@@ -187,6 +190,9 @@ impl Minerva {
             Some(Event::Ready) => self.start_broadcast(cx),
             Some(Event::OwnBatch(batch)) => self.on_own_batch(&batch),
             Some(Event::Checkpoint(incoming)) => self.on_checkpoint(cx, incoming),
+            Some(Event::CheckpointAsked { from, transfer }) => {
+                self.state.inputs.send_checkpoint(cx, (from, transfer), bytes::Bytes::new());
+            }
         }
     }
 

@@ -7,7 +7,7 @@ use pangea_core::ids::SnapshotVersion;
 use pangea_core::time::Span;
 use serde::{Deserialize, Serialize};
 
-use crate::inputs::{self, Settings, at_least_one, within};
+use crate::inputs::{self, Settings, When, at_least_one, within};
 
 /// Minerva's settings, with the paper's values as defaults (§5.1), and switches for what goes
 /// beyond it, with the better one as default.
@@ -229,9 +229,11 @@ impl Options {
             epoch: Span::from_ms(self.epoch_ms),
             ack_everyone: self.ack_everyone,
             checkpoint_bytes: self.checkpoint_bytes,
+            checkpoints: When::Due,
             chunk_bytes: self.chunk_bytes,
             removal: Span::from_ms(self.removal_ms),
             cuts_kept: self.cuts_kept,
+            master: None,
             rules: self.rules(),
         }
     }

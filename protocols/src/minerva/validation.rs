@@ -8,7 +8,6 @@ use std::ops::ControlFlow;
 
 use pangea_core::hash::HashSet;
 use pangea_core::ids::{SnapshotVersion, TableId, TxnId};
-use pangea_core::key::Direction;
 use pangea_core::planted::{Bug, is_planted};
 use pangea_core::pool::{self, Pool};
 use pangea_core::store::{Header as _, Store, Version};
@@ -75,7 +74,7 @@ impl Validator<'_> {
         }
         let is_same = |version: &Version<Header>| is_version(seen, version);
         self.store
-            .read_with(table, key, self.before, is_same)
+            .head_with(table, key, self.before, is_same)
             .unwrap_or(matches!(seen, Seen::Absent | Seen::LocalDeleted(_)))
     }
 
@@ -83,24 +82,18 @@ impl Validator<'_> {
     fn is_range_current(&self, read: &RangeRead) -> bool {
         let mut rows = read.rows.iter().peekable();
         let mut is_current = true;
-        self.store.scan(
-            read.table,
-            &read.range,
-            Direction::Forward,
-            self.before,
-            |key, version| {
-                // Rows that the store does not have: right if they are not meant to be there.
-                while let Some((_, seen)) = rows.next_if(|(row, _)| row < key) {
-                    is_current &= self.is_right_when_absent(*seen);
-                }
-                match rows.next_if(|(row, _)| row == key) {
-                    Some((_, seen)) => is_current &= self.is_row_current(*seen, version),
-                    // A row that appeared: a phantom.
-                    None => is_current &= version.value.is_none() || is_planted(Bug::PhantomsPass),
-                }
-                if is_current { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-            },
-        );
+        self.store.scan_heads(read.table, &read.range, self.before, |key, version| {
+            // Rows that the store does not have: right if they are not meant to be there.
+            while let Some((_, seen)) = rows.next_if(|(row, _)| row < key) {
+                is_current &= self.is_right_when_absent(*seen);
+            }
+            match rows.next_if(|(row, _)| row == key) {
+                Some((_, seen)) => is_current &= self.is_row_current(*seen, version),
+                // A row that appeared: a phantom.
+                None => is_current &= version.value.is_none() || is_planted(Bug::PhantomsPass),
+            }
+            if is_current { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
         is_current && rows.all(|(_, seen)| self.is_right_when_absent(*seen))
     }
 

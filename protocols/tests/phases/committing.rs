@@ -122,7 +122,7 @@ fn what_read_the_work_of_a_certified_transaction_that_wins_in_order_is_not_doome
     // Two that hang together and read the key outweigh the one that writes it.
     cluster.call(1, "get a; put p 1");
     cluster.call(1, "get p; put q 1");
-    let certified = cluster.commit(0, Program::Certified(Certified { reads, writes }));
+    let certified = cluster.commit(0, Program::Certified(Certified { reads, writes, line: 0 }));
     cluster.batch(0);
     cluster.batch(1);
     let reader = cluster.call(0, "get a; add x 10");
@@ -146,7 +146,7 @@ fn a_certified_transaction_that_loses_names_the_key_and_the_winner() {
     let reads = ReadSet { points: vec![read], ranges: Vec::new() };
     let writes = vec![Write { table: TABLE, key, value: Some(Value::copy_from(b"mine")) }];
     let certified =
-        || Program::Certified(Certified { reads: reads.clone(), writes: writes.clone() });
+        || Program::Certified(Certified { reads: reads.clone(), writes: writes.clone(), line: 0 });
     let winner = cluster.call(0, "put x 1");
     let loser = cluster.commit(1, certified());
     let other = cluster.call(1, "put y 1");

@@ -96,6 +96,7 @@ fn message() -> impl Strategy<Value = Message> {
             yours: 0,
             batches,
             promise: nonsense_term(pad),
+            follows: nonsense_term(pad),
         }),
         (number(), number())
             .prop_map(|(transfer, index)| Message::CheckpointRequest { transfer, index }),
@@ -131,8 +132,8 @@ fn record() -> impl Strategy<Value = (Program, How)> {
         match how {
             0 => (call, How::Executed { reads, writes }),
             1 => (call, How::Ordered { footprint: None }),
-            2 => (Program::Certified(Certified { reads, writes }), How::Certified),
-            _ => (Program::Certified(Certified { reads, writes }), How::CertifiedInOrder),
+            2 => (Program::Certified(Certified { reads, writes, line: 0 }), How::Certified),
+            _ => (Program::Certified(Certified { reads, writes, line: 0 }), How::CertifiedInOrder),
         }
     })
 }

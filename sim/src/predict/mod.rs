@@ -32,6 +32,7 @@ mod world;
 
 use std::sync::Arc;
 
+use pangea_core::partition::Partitions;
 use pangea_core::time::Span;
 use pangea_core::txn::Registry;
 use pangea_core::workload::Workload;
@@ -43,6 +44,9 @@ pub use world::predict;
 
 /// The least and the most replicas of a prediction.
 pub const REPLICAS: std::ops::RangeInclusive<usize> = 3..=15;
+
+/// The most nodes of one.
+pub const NODES_MAX: usize = 128;
 
 /// What processors there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +85,9 @@ pub struct Settings {
     pub seed: u64,
     /// The regions' names, one replica in each.
     pub regions: Vec<String>,
-    /// One-way delays: `one_way[from][to]`.
+    /// How tables are divided over the nodes of a region, of which there are as many as shards.
+    pub partitions: Partitions,
+    /// One-way delays between regions: `one_way[from][to]`, and within one that between its nodes.
     pub one_way: Vec<Vec<Span>>,
     /// Bits a second from one replica to one other, or no limit.
     pub bandwidth_bits: Option<u64>,
@@ -104,11 +110,30 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// How many nodes there are: region after region, and in each the shards in order.
+    fn nodes(&self) -> usize {
+        self.regions.len() * usize::from(self.partitions.shards())
+    }
+
+    /// The region of a node.
+    fn region_of(&self, node: usize) -> usize {
+        node / usize::from(self.partitions.shards())
+    }
+
+    /// The name of a node's place.
+    fn place(&self, node: usize) -> String {
+        let region = &self.regions[self.region_of(node)];
+        match usize::from(self.partitions.shards()) {
+            1 => region.clone(),
+            shards => format!("{region}.{}", node % shards),
+        }
+    }
+
     /// How many threads of a node run data-parallel work.
     fn workers(&self) -> usize {
         match self.cores {
             Cores::Each(cores) => cores,
-            Cores::Shared(cores) => (cores / self.regions.len()).max(1),
+            Cores::Shared(cores) => (cores / self.nodes()).max(1),
         }
     }
 }

@@ -9,6 +9,8 @@ use serde::Serialize;
 pub struct Prediction {
     /// How many replicas.
     pub replicas: usize,
+    /// Over how many nodes each is spread.
+    pub partitions: u16,
     /// Committed transactions a second, in all regions.
     pub throughput_per_sec: f64,
     /// From the call to its outcome, of all transactions that committed.
@@ -23,7 +25,7 @@ pub struct Prediction {
     pub shares: BTreeMap<&'static str, f64>,
     /// CPU time of all nodes, and of clients on the same machine, for each transaction.
     pub cpu_us_per_txn: f64,
-    /// Bytes between nodes for each transaction, as they are on the wire.
+    /// Bytes between regions for each transaction, as they are on the wire.
     pub wan_bytes_per_txn: f64,
     /// The busiest of each kind of server.
     pub servers: Vec<Server>,
@@ -45,8 +47,11 @@ pub struct Survived {
     pub region: String,
     /// Whether its node coordinated.
     pub was_coordinator: bool,
-    /// What is wrong with what the others hold: something acknowledged that is not there, rows that
-    /// differ, or a rule of the workload that is broken.
+    /// How many transactions it had acknowledged that the others do not have, as it had run them
+    /// before they were agreed on.
+    pub lost_txns: u64,
+    /// What is wrong with what the others hold: something acknowledged that is not there and could
+    /// not be lost, rows that differ, or a rule of the workload that is broken.
     pub wrong: Option<String>,
 }
 

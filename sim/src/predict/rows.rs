@@ -3,8 +3,9 @@
 use std::ops::ControlFlow;
 
 use pangea_core::exec::ordered::{self, Job};
-use pangea_core::ids::{SnapshotVersion, TableId, TxnId};
+use pangea_core::ids::{ShardId, SnapshotVersion, TableId, TxnId};
 use pangea_core::key::{Direction, Key, KeyRange};
+use pangea_core::partition::Partitions;
 use pangea_core::pool::Sequential;
 use pangea_core::store::{Header, Store, Version};
 use pangea_core::txn::{Program, Registry};
@@ -48,11 +49,16 @@ impl Loaded {
         Ok(Self(tables.collect()))
     }
 
-    /// A replica's tables.
-    pub(super) fn store<H: Header + Default>(&self) -> Store<H> {
+    /// A replica's tables, of those of a shard.
+    pub(super) fn store<H: Header + Default>(
+        &self,
+        partitions: &Partitions,
+        shard: ShardId,
+    ) -> Store<H> {
         let (store, header) = (Store::new(), H::default());
         for (table, rows) in &self.0 {
-            for (key, value) in rows {
+            for (key, value) in rows.iter().filter(|(key, _)| partitions.holds(shard, *table, key))
+            {
                 let value = Some(value.clone());
                 let version = Version { version: SnapshotVersion::ZERO, header, value };
                 store.apply(*table, key.clone(), version);

@@ -2,13 +2,13 @@
 
 mod clients;
 mod loss;
+mod summary;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
 
 use pangea_core::ids::{LogPosition, NodeId, RegionId, ShardId, SnapshotVersion};
-use pangea_core::partition::Partitions;
 use pangea_core::protocol::{
     Cx, Durable, Effect, Input, Lane, Message, Protocol, Setup, Submission,
 };
@@ -19,10 +19,10 @@ use pangea_core::txn::Outcome;
 use super::costs::Costs;
 use super::machine::{Machine, ThreadId};
 use super::node::{Node, Threads};
-use super::outcome::{Latency, Prediction, Region, Server, bottleneck, shares};
+use super::outcome::Prediction;
 use super::rows::Loaded;
 use super::steps::{ModelPool, StepCost};
-use super::{Cores, Pace, Settings};
+use super::{Cores, NODES_MAX, Pace, Settings};
 use crate::clock::Clock;
 use clients::{Client, Commits};
 use loss::Losing;
@@ -147,6 +147,12 @@ pub fn predict<P: Protocol>(
     costs: &Costs,
     loaded: &Loaded,
 ) -> Result<Prediction, String> {
+    if settings.partitions.shards() > 1 && settings.loss.is_some() {
+        return Err("the loss of a region is predicted for tables that are not divided".to_owned());
+    }
+    if settings.nodes() > NODES_MAX {
+        return Err(format!("{} nodes are more than {NODES_MAX}", settings.nodes()));
+    }
     let mut world = World::<P>::new(settings, options, costs, loaded);
     for index in 0..world.nodes.len() {
         world.step(index, Input::Restart(Durable::default()), Vec::new());
@@ -175,14 +181,17 @@ impl<'a, P: Protocol> World<'a, P> {
         costs: &'a Costs,
         loaded: &Loaded,
     ) -> Self {
-        let count = settings.regions.len();
-        let place = |region| NodePlace { region: RegionId(region), shard: ShardId(0) };
+        let (count, shards) = (settings.nodes(), settings.partitions.shards());
+        let place = |node: u16| NodePlace {
+            region: RegionId(node / shards),
+            shard: ShardId(node % shards),
+        };
         let topology = Arc::new(Topology {
             cluster: "prediction".to_owned(),
             regions: settings.regions.clone(),
             nodes: (0..count as u16).map(place).collect(),
             one_way: settings.one_way.clone(),
-            partitions: Partitions::default(),
+            partitions: settings.partitions.clone(),
         });
         let (machine_count, cores) = match settings.cores {
             Cores::Each(cores) => (count, cores),
@@ -199,7 +208,8 @@ impl<'a, P: Protocol> World<'a, P> {
                 registry: settings.registry.clone(),
                 options: options.clone(),
             };
-            let store = Arc::new(loaded.store());
+            let place = topology.nodes[id.index()];
+            let store = Arc::new(loaded.store(&topology.partitions, place.shard));
             let pool = ModelPool::new(workers);
             Node::new(id, P::new(setup), store, pool, settings.seed, threads)
         };
@@ -224,8 +234,8 @@ impl<'a, P: Protocol> World<'a, P> {
             tickets: 0,
             wire_bytes: 0.0,
             measured_from: None,
-            latencies_us: vec![Vec::new(); count],
-            commits: vec![Commits::default(); count],
+            latencies_us: vec![Vec::new(); settings.regions.len()],
+            commits: vec![Commits::default(); settings.regions.len()],
             aborted: 0,
             idle: vec![Vec::new(); count],
             in_flight: vec![0; count],
@@ -476,9 +486,8 @@ impl<'a, P: Protocol> World<'a, P> {
                 let client = node.waiting.remove(&ticket).expect("it is answered once");
                 let is_committed = matches!(outcome, Outcome::Committed { .. });
                 node.answers.push((client, is_committed));
-                if let Outcome::Committed { version, .. } = outcome {
-                    let acknowledged = &mut self.losing.acknowledged[index];
-                    *acknowledged = version.max(*acknowledged);
+                if let Outcome::Committed { txn, version, .. } = outcome {
+                    self.losing.on_answer(NodeId(index as u16), txn, version);
                 }
             }
             Effect::Persist { position, record } => {
@@ -497,11 +506,15 @@ impl<'a, P: Protocol> World<'a, P> {
             Effect::Resume => node.wants_resume = true,
             Effect::Fresh { .. } => return Err("a fresh version that nobody wanted".to_owned()),
             Effect::Checkpoint { checkpoint, pin, .. } => {
-                drop(pin);
+                pin.end();
                 let at = self.now_ns + CHECKPOINT_NS;
                 self.at(at, Event::Checkpointed(index, checkpoint.version));
             }
             Effect::Stop { reason } => return Err(format!("{} stopped: {reason}", node.id)),
+            Effect::Fetch { .. } => return Err("all is in memory here".to_owned()),
+            Effect::Reign { from, reign, is_final } => {
+                self.losing.on_reign(NodeId(index as u16), from, reign, is_final)?;
+            }
             Effect::Truncate(_) | Effect::Mark(_) | Effect::Rejoined => {}
         }
         Ok(())
@@ -521,80 +534,17 @@ impl<'a, P: Protocol> World<'a, P> {
             Lane::Control => body,
             Lane::Bulk => body * self.costs.wire_bytes_per_byte,
         };
-        self.wire_bytes += wire_bytes + FRAME_BYTES;
+        if self.settings.region_of(from) != self.settings.region_of(to) {
+            self.wire_bytes += wire_bytes + FRAME_BYTES;
+        }
         let passing_ns = self
             .settings
             .bandwidth_bits
             .map_or(0.0, |bits| (wire_bytes + FRAME_BYTES) * 8.0 * 1e9 / bits as f64);
         let free = self.link_free_ns.entry((from, to, lane)).or_default();
         *free = (*free).max(self.now_ns) + passing_ns as u64;
-        let due = *free + self.settings.one_way[from][to].us * 1_000;
+        let way = self.topology.one_way_between(NodeId(from as u16), NodeId(to as u16));
+        let due = *free + way.us * 1_000;
         self.at(due, Event::Due(Frame { from, to, lane, wire_bytes, message }));
-    }
-
-    fn done(&self) -> Done {
-        let loop_ns =
-            |node: &Node<P>| self.machines[node.threads.machine].busy_ns(node.threads.event_loop);
-        Done {
-            machines_ns: self.machines.iter().map(Machine::all_busy_ns).collect(),
-            loops_ns: self.nodes.iter().map(loop_ns).collect(),
-            fsync_ns: self.nodes.iter().map(|node| node.log.fsync_busy_ns).collect(),
-            wire_bytes: self.wire_bytes,
-            counters: self.nodes[0].protocol.status().counters,
-        }
-    }
-
-    fn outcome(mut self) -> Prediction {
-        let (before, after) = (self.measured_from.take().unwrap_or_default(), self.done());
-        let secs = self.settings.duration.us as f64 / 1e6;
-        let regions: Vec<Region> = self
-            .settings
-            .regions
-            .iter()
-            .zip(self.latencies_us.iter_mut().zip(&self.commits))
-            .map(|(name, (latencies, commits))| Region {
-                name: name.clone(),
-                throughput_per_sec: latencies.len() as f64 / secs,
-                latency_ms: Latency::of(latencies),
-                pause_ms: commits.longest_pause_ns(self.now_ns) as f64 / 1e6,
-            })
-            .collect();
-        let mut all = self.latencies_us.concat();
-        let committed = all.len() as f64;
-        let cpu_ns: u64 =
-            after.machines_ns.iter().zip(&before.machines_ns).map(|(a, b)| a - b).sum();
-        let per_txn = |amount: f64| amount / committed.max(1.0);
-        let servers = self.servers(&before, &after, secs);
-        Prediction {
-            replicas: self.nodes.len(),
-            throughput_per_sec: committed / secs,
-            latency_ms: Latency::of(&mut all),
-            regions,
-            committed: all.len() as u64,
-            aborted: self.aborted,
-            shares: shares(&before.counters, &after.counters),
-            cpu_us_per_txn: per_txn(cpu_ns as f64 / 1e3),
-            wan_bytes_per_txn: per_txn(after.wire_bytes - before.wire_bytes),
-            bottleneck: bottleneck(&servers),
-            coordinator: self.coordinator().map(|node| self.settings.regions[node.index()].clone()),
-            survived: self.survived(),
-            servers,
-            events: self.events,
-        }
-    }
-
-    fn servers(&self, before: &Done, after: &Done, secs: f64) -> Vec<Server> {
-        let busiest = |name, before: &[u64], after: &[u64], servers: usize| {
-            let used = after.iter().zip(before).map(|(a, b)| a - b).enumerate();
-            let (at, ns) = used.max_by_key(|(_, ns)| *ns).unwrap_or((0, 0));
-            let region = self.settings.regions[at].clone();
-            Server { name, region, utilisation: ns as f64 / 1e9 / secs / servers as f64 }
-        };
-        let cores = self.machines[0].cores();
-        vec![
-            busiest("event loop", &before.loops_ns, &after.loops_ns, 1),
-            busiest("cores", &before.machines_ns, &after.machines_ns, cores),
-            busiest("disk", &before.fsync_ns, &after.fsync_ns, 1),
-        ]
     }
 }

@@ -229,6 +229,7 @@ impl<P: Protocol> World<P> {
         let (pin, run) = self.run_on_snapshot(op);
         assert!(run.writes.is_empty(), "a program that says that it only reads wrote");
         let version = pin.version();
+        self.reigns.on_answer(self.history[op].node, op, version);
         let end = match run.result {
             Ok(result) => End::Read { version, result },
             Err(abort) => End::Aborted(abort),
@@ -241,7 +242,8 @@ impl<P: Protocol> World<P> {
         let life = self.nodes[self.history[op].node.index()].life;
         match run.result {
             Ok(result) => {
-                let certified = Certified { reads: run.reads, writes: run.writes };
+                let line = pin.line();
+                let certified = Certified { reads: run.reads, writes: run.writes, line };
                 self.clients.prepared.insert(op, Prepared { life, pin, certified, result });
                 let think = Span::from_us(self.think(op));
                 self.queue.push(self.now + think, Event::Client(ClientEvent::Commit { op }));
@@ -264,11 +266,18 @@ impl<P: Protocol> World<P> {
             self.tell(op, End::Refused);
             return;
         }
+        if self.clients.prepared[&op].pin.is_lost() {
+            // The session finds that out, and begins again.
+            self.counts.pins_lost += 1;
+            self.clients.prepared.remove(&op);
+            return self.tell(op, End::Refused);
+        }
         self.check_pinned(op);
         let only_reads = self.clients.prepared[&op].certified.writes.is_empty();
         if only_reads && self.clients.list[client].dice.chance(500) {
             // What read one snapshot and wrote nothing is serializable as it is.
             let prepared = self.clients.prepared.remove(&op).expect("looked up above");
+            self.reigns.on_answer(node, op, version);
             self.tell(op, End::Read { version, result: prepared.result });
             return;
         }
@@ -297,6 +306,7 @@ impl<P: Protocol> World<P> {
         let prepared = self.clients.prepared.remove(&op);
         let end = match outcome {
             Outcome::Committed { txn, version, result } => {
+                self.reigns.on_answer(id, op, version);
                 let result = prepared.map_or(result, |prepared| prepared.result);
                 End::Committed { txn, version, result }
             }

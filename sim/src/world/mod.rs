@@ -16,18 +16,21 @@
 //! breaks and mends, `watch` moves from phase to phase and compares replicas.
 
 mod clients;
+mod cold;
 mod faults;
 mod links;
 mod network;
 mod node;
 mod pool;
 mod queue;
+mod reigns;
 mod watch;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use pangea_core::ids::{LogPosition, NodeId, ShardId, SnapshotVersion};
+use pangea_core::ids::{LogPosition, NodeId, ShardId, SnapshotVersion, TableId};
+use pangea_core::key::Key;
 use pangea_core::protocol::{Checkpoint, Protocol};
 use pangea_core::store::{Pin, Store};
 use pangea_core::time::{Span, Timestamp};
@@ -48,6 +51,7 @@ use faults::{Faults, Mend};
 use network::{Era, Flight, Network};
 use node::Node;
 use queue::Queue;
+use reigns::Reigns;
 
 /// Events in one run: far more than any run needs, so that one that spins ends.
 const EVENTS_MAX: u64 = 50_000_000;
@@ -75,6 +79,8 @@ enum Event<P: Protocol> {
         rows: Rows,
         pin: Pin<P::Header>,
     },
+    /// What a node fetches from the cold store is there.
+    Fetched { node: NodeId, life: u64, token: u64, keys: Vec<(TableId, Key)>, took: Span },
     /// A timer may be due.
     Timer { node: NodeId, life: u64, timer: P::Timer, setting: u64 },
     /// A node starts.
@@ -129,6 +135,7 @@ pub struct World<P: Protocol> {
     counts: Counts,
     digests: BTreeMap<(ShardId, SnapshotVersion), (NodeId, u64)>,
     watch: watch::Watch,
+    reigns: Reigns,
     /// The whole history in the recorded form, once the run is over.
     recorded: Option<Recorded>,
     violation: Option<Violation>,
@@ -162,6 +169,7 @@ impl<P: Protocol> World<P> {
             }
             topology = topology.divided(workload.partitions(settings.shards));
         }
+        P::check_options(options, &topology)?;
         let topology = Arc::new(topology);
         let nodes = topology.node_ids().map(|id| Node::new(id, settings)).collect();
         let mut world = Self {
@@ -180,6 +188,7 @@ impl<P: Protocol> World<P> {
             counts: Counts::default(),
             digests: BTreeMap::new(),
             watch: watch::Watch::default(),
+            reigns: Reigns::new(topology.node_count()),
             recorded: None,
             violation: None,
             topology,
@@ -217,8 +226,11 @@ impl<P: Protocol> World<P> {
             Event::Effects { node, life } => self.on_effects(node, life),
             Event::Fsync { node, life, position } => self.on_fsync(node, life, position),
             Event::Checkpointed { node, life, checkpoint, rows, pin } => {
-                drop(pin);
+                self.on_checkpoint_read((node, life), &rows, pin);
                 self.on_checkpointed(node, life, checkpoint, rows);
+            }
+            Event::Fetched { node, life, token, keys, took } => {
+                self.on_fetched(node, life, token, &keys, took);
             }
             Event::Timer { node, life, timer, setting } => {
                 self.on_timer(node, life, timer, setting);
@@ -246,7 +258,8 @@ impl<P: Protocol> World<P> {
         let each = snapshots.iter().map(|snapshot| snapshot as &dyn workload::Rows);
         let rows = workload::Divided::new(&self.topology.partitions, each.collect());
         let real_time = self.settings.real_time;
-        let checked = check::history(&self.workload, &self.history, &rows, real_time);
+        let kept = self.reigns.kept(&self.history);
+        let checked = check::history(&self.workload, &kept, &rows, real_time);
         let sound = self.workload.check(&rows);
         self.recorded = checked.recorded;
         if let Err(violation) = sound {
@@ -272,6 +285,7 @@ impl<P: Protocol> World<P> {
 
     fn report(mut self) -> Report {
         self.counts.count_operations(&self.history);
+        self.counts.given_up = self.reigns.given_up(&self.history).count() as u64;
         Report {
             rules: self.faults.rules,
             virtual_time: self.now.since(Timestamp::default()),

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pangea_core::ids::{LogPosition, NodeId, ShardId, SnapshotVersion, Ticket};
 use pangea_core::protocol::{Checkpoint, Cx, Effect, Input, Protocol, Setup};
-use pangea_core::store::{Pin, Store};
+use pangea_core::store::{Chosen, ColdMemory, Pin, Store};
 use pangea_core::time::{Span, Timestamp};
 use pangea_core::txn::Outcome;
 use xxhash_rust::xxh3::xxh3_64;
@@ -40,6 +40,12 @@ const FSYNC_US_MAX: u64 = 3_000_000;
 /// Writing a checkpoint: a start, then so much a row.
 const CHECKPOINT_US: (u64, u64) = (5_000, 300_000);
 const CHECKPOINT_ROW_US: u64 = 1;
+/// How long it takes to get values from the cold store, one of these for each node: a fast disk,
+/// one in a data centre, one far away.
+const COLD_US: [u64; 3] = [100, 1_000, 8_000];
+/// A step waits for the cold store for so long at most: what is loaded or checked at once would
+/// otherwise take up the whole run.
+const COLD_US_MAX: u64 = 100_000;
 /// Inputs that wait at one node: far more than any healthy run has.
 const INBOX_MAX: usize = 1_000_000;
 
@@ -67,6 +73,10 @@ pub(super) struct Node<P: Protocol> {
     pub(super) crash_after: Option<(u64, Span)>,
     /// How long an fsync usually takes at most.
     fsync_us: u64,
+    /// How many bytes of rows are kept in memory, and how long others take at most.
+    pub(super) memory_bytes: Option<usize>,
+    cold_us: u64,
+    cold_dice: Dice,
     pub(super) disk_slowness: u64,
     /// While there are faults that keep fsyncs from ending.
     pub(super) stuck_disks: u32,
@@ -91,6 +101,11 @@ pub(super) struct Running<P: Protocol> {
     timers: BTreeMap<P::Timer, (u64, Timestamp)>,
     timer_settings: u64,
     seen_version: SnapshotVersion,
+    /// Values that are not in memory.
+    pub(super) cold: ColdMemory,
+    /// What the store's clock has chosen, and is put away after another step.
+    pub(super) chosen: Option<Chosen>,
+    pub(super) steps: u64,
     pub(super) waiting: BTreeMap<Ticket, OpId>,
 }
 
@@ -98,6 +113,8 @@ impl<P: Protocol> Node<P> {
     pub(super) fn new(id: NodeId, settings: &Settings) -> Self {
         let fork = |name| Dice::fork(settings.seed, name, u64::from(id.0));
         let mut disk_dice = fork("disk");
+        let mut cold_dice = fork("cold");
+        let cold_us = COLD_US[cold_dice.index(COLD_US.len())];
         let fsync_us = FSYNC_US_USUAL[disk_dice.index(FSYNC_US_USUAL.len())];
         Self {
             id,
@@ -113,6 +130,9 @@ impl<P: Protocol> Node<P> {
             protocol_dice: fork("protocol"),
             disk_dice,
             fsync_us,
+            memory_bytes: settings.memory_bytes,
+            cold_us,
+            cold_dice,
             processor_dice: fork("processor"),
             crash_after: None,
             disk_slowness: 1,
@@ -146,6 +166,7 @@ impl<P: Protocol> Node<P> {
             _ => 0,
         };
         assert!(running.effects.is_empty(), "the last step's effects were carried out");
+        let gets = running.cold.gets();
         let (rng, log_head) = (self.protocol_dice.rng(), running.log_head);
         let effects = &mut running.effects;
         let mut cx = Cx::new(clock, rng, &running.store, &self.workers, log_head, effects);
@@ -159,7 +180,9 @@ impl<P: Protocol> Node<P> {
             0
         };
         let us = self.processor_dice.between(work, 2 * work) * self.processor_slowness + hiccup;
-        Span::from_us(us + std::mem::take(&mut self.pause).us)
+        let stalled = (running.cold.gets() - gets) * self.cold_us;
+        running.turn_clock();
+        Span::from_us(us + stalled.min(COLD_US_MAX) + std::mem::take(&mut self.pause).us)
     }
 }
 
@@ -180,12 +203,16 @@ impl<P: Protocol> World<P> {
             return;
         }
         node.life += 1;
+        self.reigns.lines.on_start(id);
+        let node = &mut self.nodes[id.index()];
         node.clock.restart();
         if let Some(before) = node.damaged.take() {
             self.notice_damage(id, &before);
         }
         let node = &mut self.nodes[id.index()];
-        let (mut durable, store) = node.disk.recover().expect("a crash takes nothing durable");
+        let (store, cold) = node.new_store();
+        let recovered = node.disk.recover(store);
+        let (mut durable, store) = recovered.expect("a crash takes nothing durable");
         durable.is_replaced = node.is_replaced;
         let setup = Setup {
             me: id,
@@ -206,6 +233,9 @@ impl<P: Protocol> World<P> {
             is_syncing: false,
             timers: BTreeMap::new(),
             timer_settings: 0,
+            cold,
+            chosen: None,
+            steps: 0,
             waiting: BTreeMap::new(),
         });
         let numbers = [node.disk.head().0, records];
@@ -240,11 +270,16 @@ impl<P: Protocol> World<P> {
         self.queue.push(self.now + down, Event::Start { node: id, life });
     }
 
-    /// The node stops for good, unless so many are gone that another would be too many.
+    /// The node stops for good, unless so many are gone that another would be too many, or one of
+    /// its group has yet to begin: the first start needs all.
     pub(super) fn destroy(&mut self, id: NodeId) {
         let group = self.topology.group(self.topology.nodes[id.index()].shard);
         let is_gone = |node: &&NodeId| self.nodes[node.index()].is_destroyed;
         let gone = group.nodes().iter().filter(is_gone).count();
+        let has_begun = |node: &NodeId| self.nodes[node.index()].has_begun;
+        if !group.nodes().iter().all(has_begun) {
+            return;
+        }
         if self.nodes.iter().any(|node| node.is_replaced || node.damaged.is_some())
             || gone + group.topology.majority() >= group.nodes().len()
         {
@@ -288,7 +323,7 @@ impl<P: Protocol> World<P> {
 
     /// The node starts, and must not take what is on its disk for good.
     fn notice_damage(&mut self, id: NodeId, before: &[(LogPosition, Bytes)]) {
-        match self.nodes[id.index()].disk.recover::<P::Header>() {
+        match self.nodes[id.index()].disk.recover::<P::Header>(Store::new()) {
             // It is in a place that means nothing.
             Ok((durable, _)) if durable.records == before => {}
             Ok(_) => self.violate("disk", format!("{id} started from a damaged log")),
@@ -304,6 +339,7 @@ impl<P: Protocol> World<P> {
         let node = &mut self.nodes[id.index()];
         (node.disk, node.is_replaced) = (Disk::default(), true);
         self.counts.replaced += 1;
+        self.reigns.lines.on_disk_lost(id);
         self.trace.event(self.now, id, "replaced", [0, 0], String::new);
     }
 
@@ -403,6 +439,11 @@ impl<P: Protocol> World<P> {
             }
             Effect::Resume => self.input(id, Input::Resume),
             Effect::Fresh { ticket, version } => self.answer_fresh(id, ticket, version),
+            Effect::Fetch { token, keys } => {
+                let took = Span::from_us(node.cold_dice.between(node.cold_us / 2, node.cold_us));
+                let event = Event::Fetched { node: id, life, token, keys, took };
+                self.queue.push(self.now + took, event);
+            }
             Effect::Truncate(position) => {
                 self.trace.event(self.now, id, "truncate", [position.0, 0], String::new);
                 node.disk.truncate(position);
@@ -411,6 +452,7 @@ impl<P: Protocol> World<P> {
                 node.is_replaced = false;
                 self.trace.event(self.now, id, "rejoined", [0, 0], String::new);
             }
+            Effect::Reign { from, reign, is_final } => self.reign(id, from, reign, is_final),
             Effect::Stop { reason } => self.violate("stop", format!("{id} stopped: {reason}")),
             Effect::Mark(name) if P::MARKS.iter().any(|mark| mark.name == name) => {
                 *self.counts.marks.entry(name).or_default() += 1;
@@ -451,6 +493,23 @@ impl<P: Protocol> World<P> {
         let us = delay + CHECKPOINT_ROW_US * rows.len() as u64;
         let at = self.now + Span::from_us(us);
         self.queue.push(at, Event::Checkpointed { node: id, life, checkpoint, rows, pin });
+    }
+
+    /// A checkpoint is read while it is written, from the first row to the last: what is pinned is
+    /// as it was.
+    pub(super) fn on_checkpoint_read(
+        &mut self,
+        (id, life): (NodeId, u64),
+        rows: &Rows,
+        pin: Pin<P::Header>,
+    ) {
+        if self.alive(id, life).is_none() || pin.is_lost() {
+            return;
+        }
+        if Rows::of(pin.store(), pin.version()) != *rows {
+            self.violate("checkpoint", format!("rows at {} changed below {id}", pin.version()));
+        }
+        pin.end();
     }
 
     pub(super) fn on_checkpointed(&mut self, id: NodeId, life: u64, done: Checkpoint, rows: Rows) {
@@ -507,7 +566,8 @@ impl<P: Protocol> World<P> {
     /// Compares replicas whenever a node has published a new version.
     fn watch_version(&mut self, id: NodeId) {
         let running = self.nodes[id.index()].running.as_mut().expect("it took a step");
-        let version = running.store.published();
+        let published = running.store.published();
+        let version = running.protocol.settled().unwrap_or(published);
         if std::mem::replace(&mut running.seen_version, version) != version {
             self.nodes[id.index()].has_begun = true;
             self.on_published(id, version);

@@ -93,7 +93,7 @@ pub fn encode_program(program: &Program, out: &mut Vec<u8>) {
             out.put_u16(procedure.0);
             out.put_bytes(args);
         }
-        Program::Certified(Certified { reads, writes }) => {
+        Program::Certified(Certified { reads, writes, .. }) => {
             out.put_u8(1);
             reads.encode(out);
             out.put_varint(writes.len() as u64);
@@ -112,7 +112,7 @@ pub fn decode_program(from: &mut Reader<'_>) -> Result<Program, DecodeError> {
             let reads = ReadSet::decode(from)?;
             let count = from.count("writes")?;
             let writes = (0..count).map(|_| Write::decode(from)).collect::<Result<_, _>>()?;
-            Ok(Program::Certified(Certified { reads, writes }))
+            Ok(Program::Certified(Certified { reads, writes, line: 0 }))
         }
         _ => Err(DecodeError::new("program")),
     }

@@ -158,7 +158,7 @@ impl Protocol for Toy {
             }
             Input::Durable(position) => self.on_durable(cx, position),
             Input::PeerUp(peer) => self.on_peer_up(cx, peer),
-            Input::PeerDown(_) | Input::Resume => {}
+            Input::PeerDown(_) | Input::Resume | Input::Fetched { .. } => {}
             Input::Checkpointed(version) => self.on_checkpointed(cx, version),
         }
     }

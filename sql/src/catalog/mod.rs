@@ -27,11 +27,12 @@ mod view;
 use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::TableId;
 use pangea_core::key::{Key, KeyRange};
-use pangea_core::txn::{Context, Stop};
+use pangea_core::partition::said_by;
+use pangea_core::txn::{Context, SqlState, Stop};
 use pangea_core::value::Value;
 use serde::{Deserialize, Serialize};
 
-use crate::error::Failure;
+use crate::error::{Failure, SqlError};
 pub use enums::{Enum, EnumLabel, Enums};
 pub use name::{PUBLIC, QualifiedName};
 pub use role::BOOTSTRAP;
@@ -43,6 +44,8 @@ pub use view::{CheckOption, View, ViewColumn};
 pub const CATALOG: TableId = TableId(1);
 /// The first number that a user's table gets; those below belong to the system and to workloads.
 pub const USER_TABLE_FIRST: u32 = 1_000;
+/// Numbers end before this one: what is above says where rows are.
+const TABLES_MAX: u32 = 1 << 24;
 
 const COUNTER_KEY: &[u8] = &[0];
 const RELATION_PREFIX: u8 = 1;
@@ -160,6 +163,17 @@ pub(crate) fn remove(name: &QualifiedName, cx: &mut dyn Context) -> Result<(), S
     cx.delete(CATALOG, relation_key(name))
 }
 
+/// A number for a table or an index that is to be stored, which says the same of where rows are as
+/// the one that it had for the time being.
+///
+/// # Errors
+/// As [`next_table_id`].
+pub(crate) fn number_like(meant: TableId, cx: &mut dyn Context) -> Result<TableId, Failure> {
+    let number = next_table_id(cx)?;
+    let said = said_by(meant).0.and_then(|rule| rule.number(number));
+    Ok(said.unwrap_or(number))
+}
+
 /// A number for what is to be stored. Numbers are never used again.
 ///
 /// # Errors
@@ -169,7 +183,10 @@ pub(crate) fn next_table_id(cx: &mut dyn Context) -> Result<TableId, Failure> {
         Some(counter) => Reader::new(&counter).u32("table counter")?,
         None => USER_TABLE_FIRST,
     };
-    assert!(next < u32::MAX, "table numbers ran out");
+    if next >= TABLES_MAX {
+        let message = "there are no numbers left for tables and what else has one";
+        return Err(SqlError::new(SqlState::PROGRAM_LIMIT_EXCEEDED, message).into());
+    }
     let mut counter = Vec::new();
     counter.put_u32(next + 1);
     cx.put(CATALOG, Key::from(COUNTER_KEY), Value::from(counter))?;

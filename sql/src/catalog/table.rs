@@ -7,6 +7,7 @@
 
 use pangea_core::codec::{DecodeError, Reader};
 use pangea_core::ids::TableId;
+use pangea_core::partition::{Rule, said_by};
 use serde::{Deserialize, Serialize};
 
 use super::{Enums, QualifiedName};
@@ -106,6 +107,8 @@ pub struct Index {
 impl Index {
     /// The number of an index that is not stored yet.
     pub const NEW: TableId = TableId(0);
+    /// The same of a table that is on every node.
+    pub(crate) const NEW_EVERYWHERE: TableId = TableId(1 << 24);
 }
 
 /// A `CHECK` constraint.
@@ -215,6 +218,11 @@ impl Table {
     /// The position of a column.
     pub fn position(&self, name: &str) -> Option<usize> {
         self.live_columns().find(|(_, column)| column.name == name).map(|(at, _)| at)
+    }
+
+    /// Whether each node has all of its rows, also where tables are divided.
+    pub(crate) fn is_everywhere(&self) -> bool {
+        said_by(self.id).0 == Some(&Rule::Everywhere)
     }
 
     /// The name of its primary key, where it has one.

@@ -177,8 +177,10 @@ fn change_indexes(
         }
     }
     let mut new = BTreeSet::new();
+    let is_everywhere = after.is_everywhere();
     for index in after.indexes.iter_mut().filter(|index| index.id == Index::NEW) {
-        index.id = catalog::next_table_id(cx)?;
+        let meant = if is_everywhere { Index::NEW_EVERYWHERE } else { Index::NEW };
+        index.id = catalog::number_like(meant, cx)?;
         claim(&index.name, &after.name, cx)?;
         new.insert(index.name.clone());
     }

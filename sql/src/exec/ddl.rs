@@ -38,9 +38,9 @@ pub(super) fn create_table(
     }
     enums::check_no_type(name, cx)?;
     let mut table = create.table.clone();
-    table.id = catalog::next_table_id(cx)?;
+    table.id = catalog::number_like(table.id, cx)?;
     for index in &mut table.indexes {
-        index.id = catalog::next_table_id(cx)?;
+        index.id = catalog::number_like(index.id, cx)?;
         alter::claim(&index.name, name, cx)?;
     }
     if !table.primary_key.is_empty() {

@@ -1,5 +1,7 @@
 //! Planning of CREATE TABLE.
 
+mod spread;
+
 use sqlparser::ast;
 use sqlparser::tokenizer::Location;
 
@@ -24,7 +26,7 @@ impl Planner<'_> {
             (create.external || create.or_replace, "this form of CREATE TABLE"),
             (create.query.is_some(), "CREATE TABLE AS"),
             (create.like.is_some(), "CREATE TABLE LIKE"),
-            (create.partition_by.is_some() || create.partition_of.is_some(), "PARTITION BY"),
+            (create.partition_of.is_some(), "PARTITION OF"),
             (create.inherits.is_some(), "INHERITS"),
         ])?;
         let name = self.new_name(&create.name)?;
@@ -56,6 +58,7 @@ impl Planner<'_> {
             let message = format!("tables can have at most {TABLE_COLUMNS_MAX} columns");
             return Err(SqlError::new(code::TOO_MANY_COLUMNS, message).into());
         }
+        self.spread(create, &mut table)?;
         let if_not_exists = create.if_not_exists;
         Ok(Plan::CreateTable(CreateTable { table, sequences, if_not_exists }))
     }

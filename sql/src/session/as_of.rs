@@ -8,6 +8,7 @@ use super::data::{check_params, read_only_violation};
 use super::local::LocalContext;
 use super::sequences::Borrowed;
 use super::{Response, Session, now};
+use crate::elsewhere::Snapshot;
 use crate::engine::Engine;
 use crate::error::{Failure, SqlError, code};
 use crate::history::NoSnapshot;
@@ -105,22 +106,24 @@ impl<E: Engine> Session<E> {
         params: &[Datum],
     ) -> Result<Response, SqlError> {
         let types: Vec<_> = param_types.iter().copied().map(Some).collect();
-        let (planned, cx) = self.plan_as_of((parsed, as_of), &types)?;
+        let (planned, mut cx) = self.plan_as_of((parsed, as_of), &types)?;
         check_params(&planned, params)?;
+        cx.look_beyond(self.beyond(cx.at()).await?);
         self.gather_facts(&planned).await;
         self.run_read(&Arc::new(planned), cx, params, (Vec::new(), &Borrowed::default()))
     }
 
     /// Makes the snapshot of a moment that of the transaction, which has none yet.
-    pub(super) fn begin_as_of(&mut self, as_of: &AsOf) -> Result<(), SqlError> {
+    pub(super) async fn begin_as_of(&mut self, as_of: &AsOf) -> Result<(), SqlError> {
         let pin = self.pin_as_of(as_of)?;
+        let beyond = self.beyond(pin.version()).await?;
         let Some(open) = &mut self.transaction else { return Ok(()) };
         if open.cx.is_some() {
             let message = "AS OF SYSTEM TIME must be set before any query";
             return Err(SqlError::new(code::ACTIVE_TRANSACTION, message));
         }
         open.is_read_only = true;
-        open.cx = Some(LocalContext::snapshot(pin));
+        open.cx = Some(LocalContext::snapshot(Snapshot { pin, beyond }));
         Ok(())
     }
 }

@@ -37,12 +37,12 @@ impl<E: Engine> Session<E> {
         Ok(true)
     }
 
-    pub(super) fn run_setting(&mut self, command: &Command) -> Result<Response, SqlError> {
+    pub(super) async fn run_setting(&mut self, command: &Command) -> Result<Response, SqlError> {
         let done = |tag: &str| Ok(Response::Command { tag: tag.to_owned() });
         match command {
             Command::SetTransaction { as_of: Some(as_of), .. } => {
                 match self.transaction {
-                    Some(_) => self.begin_as_of(as_of)?,
+                    Some(_) => self.begin_as_of(as_of).await?,
                     None => self.warn_of_no_block(),
                 }
                 done("SET")

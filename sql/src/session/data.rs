@@ -104,7 +104,7 @@ impl<E: Engine> Session<E> {
         }
         let online = self.index_online(parsed, &planned, &cx);
         drop(cx);
-        let rehearsed = self.rehearsed(&planned, params, &drawn);
+        let rehearsed = self.rehearsed(&planned, params, drawn.clone()).await?;
         let env = self.env(params.to_vec(), now(), drawn);
         let args = Arguments {
             text: parsed.text.clone(),
@@ -170,10 +170,15 @@ impl<E: Engine> Session<E> {
     }
 
     /// What a run beforehand tells of a program, where somebody asks.
-    fn rehearsed(&mut self, planned: &Planned, params: &[Datum], drawn: &[Drawn]) -> Rehearsed {
+    async fn rehearsed(
+        &mut self,
+        planned: &Planned,
+        params: &[Datum],
+        drawn: Vec<Drawn>,
+    ) -> Result<Rehearsed, SqlError> {
         match &self.profile {
-            Some(_) => self.rehearse(planned, (params, drawn.to_vec())),
-            None => Rehearsed::default(),
+            Some(_) => self.rehearse(planned, (params, drawn)).await,
+            None => Ok(Rehearsed::default()),
         }
     }
 
@@ -227,16 +232,20 @@ impl<E: Engine> Session<E> {
         let parse = || Ok::<_, Failure>(parsed.clone());
         let path = self.path_setting();
         let plan = || self.shared.plans.plan(&parsed.text, types, &path, parse, &mut cx);
-        match self.time_planning(plan) {
-            Ok(planned) if self.may_be_old(&planned) => Ok((planned, cx)),
-            Err(failure) if !depends_on_schema(&failure) => Err(failure.into()),
+        let planned = match self.time_planning(plan) {
+            Ok(planned) if self.may_be_old(&planned) => planned,
+            Err(failure) if !depends_on_schema(&failure) => return Err(failure.into()),
             Ok(_) | Err(_) => {
                 self.wait_fresh().await?;
-                let mut cx = LocalContext::snapshot(self.engine.store().pin());
-                let planned = self.shared.plans.plan(&parsed.text, types, &path, parse, &mut cx)?;
-                Ok((planned, cx))
+                cx = LocalContext::snapshot(self.engine.store().pin());
+                self.shared.plans.plan(&parsed.text, types, &path, parse, &mut cx)?
             }
+        };
+        // The catalog is everywhere, and what writes reads where it is run.
+        if !planned.touches_no_table() && !planned.is_write() {
+            cx.look_beyond(self.beyond(cx.at()).await?);
         }
+        Ok((planned, cx))
     }
 
     async fn run_in_transaction(

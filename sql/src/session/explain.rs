@@ -8,6 +8,7 @@ use pangea_core::txn::{Outcome, Program};
 
 use super::local::LocalContext;
 use super::{Response, Session, now};
+use crate::elsewhere::Snapshot;
 use crate::engine::{Engine, Trace, Unavailable};
 use crate::error::{Failure, SqlError};
 use crate::exec;
@@ -48,7 +49,8 @@ impl<E: Engine> Session<E> {
         let mut alone = None;
         let planned = match (&parsed.as_of, self.transaction.is_some()) {
             (Some(as_of), _) => {
-                let (planned, cx) = self.plan_as_of((parsed, as_of), &types)?;
+                let (planned, mut cx) = self.plan_as_of((parsed, as_of), &types)?;
+                cx.look_beyond(self.beyond(cx.at()).await?);
                 alone = Some(cx);
                 Arc::new(planned)
             }
@@ -91,14 +93,18 @@ impl<E: Engine> Session<E> {
     }
 
     /// Runs a program here, to no effect, so that it is seen what each of its steps takes.
-    pub(super) fn rehearse(
+    ///
+    /// # Errors
+    /// When what it reads can't be read now.
+    pub(super) async fn rehearse(
         &mut self,
         planned: &Planned,
         (params, drawn): (&[Datum], Vec<Drawn>),
-    ) -> Rehearsed {
+    ) -> Result<Rehearsed, SqlError> {
         let pin = self.engine.store().pin();
         let snapshot = pin.version();
-        let mut cx = LocalContext::transaction(pin);
+        let beyond = self.beyond(snapshot).await?;
+        let mut cx = LocalContext::transaction(Snapshot { pin, beyond });
         cx.begin_write();
         let env = self.env(params.to_vec(), now(), drawn);
         let started = Instant::now();
@@ -108,7 +114,7 @@ impl<E: Engine> Session<E> {
             profile.end(started.elapsed());
         }
         let writes = cx.into_certified().map_or(0, |certified| certified.writes.len());
-        Rehearsed { snapshot, writes }
+        Ok(Rehearsed { snapshot, writes })
     }
 
     /// Submits a program, and notes where its time goes if somebody asks.

@@ -13,6 +13,7 @@ use super::Session;
 use super::interrupt::Interruptible;
 use super::local::LocalContext;
 use crate::catalog::{self, QualifiedName, Relation};
+use crate::elsewhere::Snapshot;
 use crate::engine::Engine;
 use crate::error::SqlError;
 use crate::online::{INDEX, Meant, Step, encode};
@@ -106,7 +107,7 @@ impl<E: Engine> Session<E> {
 
     /// Has all rows put in. What is written from now on is in by itself.
     async fn fill(&self, meant: &Meant, table: TableId) -> Result<(), SqlError> {
-        let ranges = self.ranges(table)?;
+        let ranges = self.ranges(table).await?;
         let steps = stream::iter(ranges).map(|range| {
             let step = Step::Fill(range);
             async move { self.index_step(meant, &step).await }
@@ -131,8 +132,10 @@ impl<E: Engine> Session<E> {
     }
 
     /// All keys of a table, cut so that there are not too many rows between two cuts.
-    fn ranges(&self, table: TableId) -> Result<Vec<KeyRange>, SqlError> {
-        let mut cx = LocalContext::snapshot(self.engine.store().pin());
+    async fn ranges(&self, table: TableId) -> Result<Vec<KeyRange>, SqlError> {
+        let pin = self.engine.store().pin();
+        let beyond = self.beyond(pin.version()).await?;
+        let mut cx = LocalContext::snapshot(Snapshot { pin, beyond });
         let mut cx = Interruptible::new(&mut cx, &self.engine);
         let mut cuts: Vec<Key> = Vec::new();
         let (mut rows, mut bytes) = (0, 0);

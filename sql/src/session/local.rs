@@ -5,12 +5,14 @@
 //! order.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::iter::Peekable;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use pangea_core::exec::TXN_BYTES_MAX;
-use pangea_core::ids::TableId;
+use pangea_core::ids::{ShardId, SnapshotVersion, TableId};
 use pangea_core::key::{Direction, Key, KeyRange};
+use pangea_core::partition::ShardSet;
 use pangea_core::store::{Header, Pin, Sweep, Version};
 use pangea_core::txn::{
     Abort, Certified, Context, PointRead, RangeRead, ReadSet, Scan, Seen, SqlState, Stop, Visit,
@@ -18,12 +20,16 @@ use pangea_core::txn::{
 };
 use pangea_core::value::Value;
 
+use crate::elsewhere::{Beyond, Row, Snapshot};
 use crate::error::code;
 use crate::writes::{At, Written, in_range, is_before};
 
 /// How many rows a scan takes out of the store at a time, so that it never holds the table's lock
 /// while it computes.
 const SCAN_ROWS: usize = 256;
+/// How many rows are asked for of another node, at first and then.
+const FAR_ROWS_FIRST: usize = 64;
+const FAR_ROWS: usize = 4_096;
 /// The most reads that an interactive transaction records: they all travel when it commits.
 const READS_MAX: usize = 1_000_000;
 /// The most bytes that an interactive transaction writes: what may be committed at most.
@@ -33,6 +39,8 @@ const WRITE_BYTES_MAX: usize = TXN_BYTES_MAX;
 #[derive(Debug)]
 pub(crate) struct LocalContext<H: Header> {
     pin: Pin<H>,
+    /// What is not here.
+    beyond: Option<Beyond>,
     is_recording: bool,
     /// Whether writes are refused.
     pub(super) is_read_only: bool,
@@ -65,9 +73,11 @@ pub(super) struct Mark {
 
 impl<H: Header> LocalContext<H> {
     /// A context for reading alone, which records nothing.
-    pub(crate) fn snapshot(pin: Pin<H>) -> Self {
+    pub(crate) fn snapshot(at: impl Into<Snapshot<H>>) -> Self {
+        let Snapshot { pin, beyond } = at.into();
         Self {
             pin,
+            beyond,
             is_recording: false,
             is_read_only: false,
             is_writer: false,
@@ -81,8 +91,18 @@ impl<H: Header> LocalContext<H> {
     }
 
     /// A context for an interactive transaction.
-    pub(crate) fn transaction(pin: Pin<H>) -> Self {
-        Self { is_recording: true, ..Self::snapshot(pin) }
+    pub(crate) fn transaction(at: impl Into<Snapshot<H>>) -> Self {
+        Self { is_recording: true, ..Self::snapshot(at) }
+    }
+
+    /// The version that it reads.
+    pub(super) fn at(&self) -> SnapshotVersion {
+        self.pin.version()
+    }
+
+    /// Reads what is elsewhere too.
+    pub(super) fn look_beyond(&mut self, beyond: Option<Beyond>) {
+        self.beyond = beyond;
     }
 
     /// A statement that writes is run. What it reads must be so when the transaction commits.
@@ -98,7 +118,8 @@ impl<H: Header> LocalContext<H> {
         }
         let write = |((table, key), value)| Write { table, key, value };
         let writes = Arc::unwrap_or_clone(self.writes);
-        Some(Certified { reads: self.reads, writes: writes.into_iter().map(write).collect() })
+        let (reads, line) = (self.reads, self.pin.line());
+        Some(Certified { reads, writes: writes.into_iter().map(write).collect(), line })
     }
 
     fn record(&mut self, count: usize) -> Result<(), Stop> {
@@ -191,8 +212,8 @@ impl<H: Header> Context for LocalContext<H> {
         if let Some(own) = self.own_write(table, key) {
             return Ok(own.clone());
         }
-        let found = self.pin.store().read(table, key, self.pin.version());
-        let found = found.filter(|version| version.value.is_some());
+        let found = self.find(table, key)?;
+        self.check_kept()?;
         let at = (table, Key::from(key));
         if self.is_recording && !self.points.contains(&at) {
             // First: after a failure the transaction may go on, from a savepoint.
@@ -201,26 +222,28 @@ impl<H: Header> Context for LocalContext<H> {
             let seen = found.as_ref().map_or(Seen::Absent, |found| Seen::At(found.version));
             self.reads.points.push(PointRead { table, key: Key::from(key), seen });
         }
-        Ok(found.and_then(|found| found.value))
+        Ok(found.map(|found| found.value))
     }
 
     fn scan(&mut self, scan: &Scan, visit: &mut Visit<'_>) -> Result<(), Stop> {
         let own = in_range(&self.writes, scan);
-        if own.is_empty() && !self.is_recording {
+        let beyond = self.beyond.as_ref();
+        let far = beyond.map_or_else(ShardSet::default, |it| it.shards_of(scan.table, &scan.range));
+        if own.is_empty() && !self.is_recording && far.is_empty() {
             let Scan { table, range, direction } = scan;
             let at = self.pin.version();
             self.pin.store().scan(*table, range, *direction, at, |key, version| {
                 version.value.as_ref().map_or(ControlFlow::Continue(()), |value| visit(key, value))
             });
-            return Ok(());
+            return self.check_kept();
         }
-        let rows = StoreRows::new(&self.pin, scan);
+        let mut rows = Gathered::new(&self.pin, scan, beyond.map(|beyond| (beyond, far)));
         let mut seen = Vec::new();
         let is_recording = self.is_recording;
         let mut last = None;
-        merge(rows, own, scan.direction, &mut |key, value, version| {
+        merge(&mut rows, own, scan.direction, &mut |key, value, version| {
             if is_recording && let Some(version) = version {
-                seen.push((key.clone(), Seen::At(version.version)));
+                seen.push((key.clone(), Seen::At(version)));
             }
             let Some(value) = value else { return ControlFlow::Continue(()) };
             let flow = visit(key, value);
@@ -229,6 +252,10 @@ impl<H: Header> Context for LocalContext<H> {
             }
             flow
         });
+        if let Some(failure) = rows.failure {
+            return Err(failure);
+        }
+        self.check_kept()?;
         if is_recording {
             self.record(seen.len() + 1)?;
             if scan.direction == Direction::Reverse {
@@ -252,14 +279,52 @@ impl<H: Header> Context for LocalContext<H> {
     }
 
     fn estimate(&self, table: TableId) -> Option<usize> {
-        Some(self.pin.store().len(table) + self.writes.len())
+        let spread = self.beyond.as_ref().map_or(1, |beyond| beyond.spread(table));
+        Some(self.pin.store().len(table) * spread + self.writes.len())
     }
 }
 
 impl<H: Header> LocalContext<H> {
-    /// All of a table, where nobody asks what was read and nothing was written.
+    /// All of a table, where nobody asks what was read, nothing was written and all is here.
     pub(super) fn sweep(&self, table: TableId) -> Option<Sweep<H>> {
-        (!self.is_recording && self.writes.is_empty()).then(|| self.pin.sweep(table))
+        let is_here = self.beyond.as_ref().is_none_or(|beyond| beyond.spread(table) == 1);
+        (is_here && !self.is_recording && self.writes.is_empty()).then(|| self.pin.sweep(table))
+    }
+
+    /// Whether the snapshot is still what it was, after a read of it: a failover may take it away.
+    fn check_kept(&self) -> Result<(), Stop> {
+        if !self.pin.is_lost() {
+            return Ok(());
+        }
+        let message = "could not serialize access: the snapshot was lost at a failover";
+        let abort = Abort::new(SqlState::SERIALIZATION_FAILURE, message);
+        Err(abort.with_hint("The transaction might succeed if retried.").into())
+    }
+
+    /// A row of the snapshot, here or elsewhere.
+    fn find(&self, table: TableId, key: &[u8]) -> Result<Option<Live>, Stop> {
+        let far = self.beyond.as_ref().and_then(|it| Some((it, it.shard_of(table, key)?)));
+        let Some((beyond, shard)) = far else {
+            let found = self.pin.store().read(table, key, self.pin.version());
+            return Ok(found.and_then(Live::of));
+        };
+        let (range, direction) = (KeyRange::point(key), Direction::Forward);
+        let (rows, _) = beyond.rows(shard, &Scan { table, range, direction }, 1)?;
+        Ok(rows.into_iter().next().map(|row| Live { version: row.version, value: row.value }))
+    }
+}
+
+/// A row that is there.
+#[derive(Debug)]
+struct Live {
+    version: SnapshotVersion,
+    value: Value,
+}
+
+impl Live {
+    fn of<H>(found: Version<H>) -> Option<Self> {
+        let Version { version, value, .. } = found;
+        value.map(|value| Self { version, value })
     }
 }
 
@@ -269,7 +334,7 @@ struct StoreRows<'a, H: Header> {
     table: TableId,
     rest: KeyRange,
     direction: Direction,
-    fetched: std::vec::IntoIter<(Key, Version<H>)>,
+    fetched: std::vec::IntoIter<(Key, Live)>,
     is_done: bool,
 }
 
@@ -292,8 +357,9 @@ impl<'a, H: Header> StoreRows<'a, H> {
         let at = self.pin.version();
         self.pin.store().scan(self.table, &self.rest, self.direction, at, |key, version| {
             visited += 1;
-            if version.value.is_some() {
-                rows.push((key.clone(), version.clone()));
+            if let Some(value) = &version.value {
+                let (version, value) = (version.version, value.clone());
+                rows.push((key.clone(), Live { version, value }));
             }
             if visited < SCAN_ROWS {
                 return ControlFlow::Continue(());
@@ -301,19 +367,24 @@ impl<'a, H: Header> StoreRows<'a, H> {
             last = Some(key.clone());
             ControlFlow::Break(())
         });
-        match (last, self.direction) {
-            (None, _) => self.is_done = true,
-            (Some(last), Direction::Forward) => {
-                self.rest.start = [last.as_bytes(), &[0]].concat();
-            }
-            (Some(last), Direction::Reverse) => self.rest.end = Some(last.to_vec()),
+        match last {
+            None => self.is_done = true,
+            Some(last) => go_past(&mut self.rest, &last, self.direction),
         }
         self.fetched = rows.into_iter();
     }
 }
 
+/// Leaves of a range what comes after a key.
+fn go_past(rest: &mut KeyRange, last: &Key, direction: Direction) {
+    match direction {
+        Direction::Forward => rest.start = [last.as_bytes(), &[0]].concat(),
+        Direction::Reverse => rest.end = Some(last.to_vec()),
+    }
+}
+
 impl<H: Header> Iterator for StoreRows<'_, H> {
-    type Item = (Key, Version<H>);
+    type Item = (Key, Live);
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
@@ -328,18 +399,119 @@ impl<H: Header> Iterator for StoreRows<'_, H> {
     }
 }
 
-type OnMerged<'a, H> = dyn FnMut(&Key, Option<&Value>, Option<&Version<H>>) -> ControlFlow<()> + 'a;
+/// The live rows of a range on another shard, some at a time.
+struct FarRows<'a> {
+    beyond: &'a Beyond,
+    shard: ShardId,
+    rest: Scan,
+    fetched: std::vec::IntoIter<Row>,
+    at_a_time: usize,
+    is_done: bool,
+}
+
+impl FarRows<'_> {
+    fn next(&mut self) -> Result<Option<(Key, Live)>, Stop> {
+        loop {
+            if let Some(Row { key, version, value }) = self.fetched.next() {
+                return Ok(Some((key, Live { version, value })));
+            }
+            if self.is_done {
+                return Ok(None);
+            }
+            let (rows, is_all) = self.beyond.rows(self.shard, &self.rest, self.at_a_time)?;
+            self.is_done = is_all;
+            if let Some(last) = rows.last() {
+                go_past(&mut self.rest.range, &last.key, self.rest.direction);
+            }
+            self.at_a_time = (2 * self.at_a_time).min(FAR_ROWS);
+            self.fetched = rows.into_iter();
+        }
+    }
+}
+
+/// The live rows of a range on all shards, in order.
+struct Gathered<'a, H: Header> {
+    here: Peekable<StoreRows<'a, H>>,
+    /// Each with its next row.
+    far: Vec<(FarRows<'a>, Option<(Key, Live)>)>,
+    direction: Direction,
+    /// Of which the next row was taken: another is asked for when somebody wants it.
+    taken: Option<usize>,
+    /// Why there are no more.
+    failure: Option<Stop>,
+}
+
+impl<'a, H: Header> Gathered<'a, H> {
+    fn new(pin: &'a Pin<H>, scan: &Scan, far: Option<(&'a Beyond, ShardSet)>) -> Self {
+        let here = StoreRows::new(pin, scan).peekable();
+        let mut gathered =
+            Self { here, far: Vec::new(), direction: scan.direction, taken: None, failure: None };
+        let Some((beyond, shards)) = far else { return gathered };
+        for shard in shards.iter() {
+            let (rest, fetched) = (scan.clone(), Vec::new().into_iter());
+            let at_a_time = FAR_ROWS_FIRST;
+            let rows = FarRows { beyond, shard, rest, fetched, at_a_time, is_done: false };
+            gathered.far.push((rows, None));
+        }
+        (0..gathered.far.len()).for_each(|at| gathered.advance(at));
+        gathered
+    }
+
+    fn advance(&mut self, at: usize) {
+        let (rows, next) = &mut self.far[at];
+        match rows.next() {
+            Ok(found) => *next = found,
+            Err(failure) => self.failure = Some(failure),
+        }
+    }
+}
+
+impl<H: Header> Iterator for Gathered<'_, H> {
+    type Item = (Key, Live);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.far.is_empty() {
+            return self.here.next();
+        }
+        if let Some(at) = self.taken.take() {
+            self.advance(at);
+        }
+        if self.failure.is_some() {
+            return None;
+        }
+        let heads = self
+            .far
+            .iter()
+            .enumerate()
+            .filter_map(|(at, (_, next))| next.as_ref().map(|(key, _)| (at, key)));
+        let first = heads.reduce(|a, b| if is_before(b.1, a.1, self.direction) { b } else { a });
+        let here = self.here.peek().map(|(key, _)| key);
+        match (first, here) {
+            (None, _) => self.here.next(),
+            (Some((_, far)), Some(here)) if is_before(here, far, self.direction) => {
+                self.here.next()
+            }
+            (Some((at, _)), _) => {
+                self.taken = Some(at);
+                self.far[at].1.take()
+            }
+        }
+    }
+}
+
+type OnMerged<'a> =
+    dyn FnMut(&Key, Option<&Value>, Option<SnapshotVersion>) -> ControlFlow<()> + 'a;
 
 /// Visits rows of the store and own writes in order. An own write hides the row, which still counts
 /// as read; a value is missing where it is deleted.
-fn merge<H: Header>(
-    rows: impl Iterator<Item = (Key, Version<H>)>,
+fn merge(
+    rows: impl Iterator<Item = (Key, Live)>,
     own: Vec<(Key, Option<Value>)>,
     direction: Direction,
-    on_row: &mut OnMerged<'_, H>,
+    on_row: &mut OnMerged<'_>,
 ) {
     let mut own = own.into_iter().peekable();
-    for (key, version) in rows {
+    for (key, live) in rows {
         while let Some((own_key, value)) = own.next_if(|(own, _)| is_before(own, &key, direction)) {
             if on_row(&own_key, value.as_ref(), None).is_break() {
                 return;
@@ -348,9 +520,9 @@ fn merge<H: Header>(
         let hidden_by = own.next_if(|(own, _)| *own == key);
         let value = match &hidden_by {
             Some((_, own)) => own.as_ref(),
-            None => version.value.as_ref(),
+            None => Some(&live.value),
         };
-        if on_row(&key, value, Some(&version)).is_break() {
+        if on_row(&key, value, Some(live.version)).is_break() {
             return;
         }
     }

@@ -42,14 +42,14 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use pangea_core::ids::SnapshotVersion;
-use pangea_core::store::Pin;
 use pangea_core::txn::{Abort, Outcome, Program, SqlState};
 
 use crate::Shared;
 use crate::catalog::role;
 use crate::conflict;
 pub use crate::copy::Messages;
-use crate::engine::Engine;
+use crate::elsewhere::{Beyond, Snapshot};
+use crate::engine::{Engine, Unavailable};
 use crate::error::{SqlError, code};
 use crate::explain::Profile;
 use crate::insight::Facts;
@@ -392,7 +392,7 @@ impl<E: Engine> Session<E> {
                     None => self.begin(false, *is_read_only),
                 }
                 if let Some(as_of) = as_of
-                    && let Err(error) = self.begin_as_of(as_of)
+                    && let Err(error) = self.begin_as_of(as_of).await
                 {
                     self.rollback();
                     return Err(error);
@@ -425,7 +425,7 @@ impl<E: Engine> Session<E> {
             }
             Command::Execute { name, args } => self.run_prepared(name, args).await,
             Command::Savepoint(step, name) => self.run_savepoint(*step, name).await,
-            other => self.run_setting(other),
+            other => self.run_setting(other).await,
         }
     }
 
@@ -538,11 +538,19 @@ impl<E: Engine> Session<E> {
 
     /// A snapshot that holds the session's own writes, and with strict reads everything that was
     /// acknowledged before.
-    async fn snapshot(&self) -> Result<Pin<E::Header>, SqlError> {
+    async fn snapshot(&self) -> Result<Snapshot<E::Header>, SqlError> {
         if self.must_be_fresh() {
             self.wait_fresh().await?;
         }
-        Ok(self.engine.store().pin())
+        let pin = self.engine.store().pin();
+        let beyond = self.beyond(pin.version()).await?;
+        Ok(Snapshot { pin, beyond })
+    }
+
+    /// What of a version that is kept here is elsewhere.
+    async fn beyond(&self, at: SnapshotVersion) -> Result<Option<Beyond>, SqlError> {
+        let unavailable = |Unavailable { reason }| SqlError::new(code::UNAVAILABLE, reason);
+        self.engine.beyond(at).await.map_err(unavailable)
     }
 
     fn must_be_fresh(&self) -> bool {

@@ -29,7 +29,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use pangea_core::ids::TableId;
 use pangea_core::key::Direction;
+use pangea_core::partition::said_by;
 use pangea_core::txn::{Context, Scan};
 
 use crate::catalog::comment::{self, Subject};
@@ -169,7 +171,7 @@ pub(crate) fn find(parts: &[String]) -> Option<Found> {
 
 /// The number of what is stored under a number.
 pub(crate) fn stored(id: u32) -> u32 {
-    id - crate::catalog::USER_TABLE_FIRST + USER_OID_FIRST
+    said_by(TableId(id)).1.0 - crate::catalog::USER_TABLE_FIRST + USER_OID_FIRST
 }
 
 /// The number of a primary key.

@@ -14,56 +14,26 @@
 
 mod answer;
 mod generated;
+mod memory;
 mod page;
 mod pangea;
 mod postgres;
 mod rewrite;
+mod runner;
 mod script;
 
-use std::future::ready;
 use std::path::{Path, PathBuf};
 
-use sqllogictest::{Record, RecordOutput, Runner};
-
-use answer::{Engine, Failure, Scripted};
+use memory::Memory;
 use page::page;
 use postgres::Server;
 use rewrite::rewritten;
-use script::{Feature, Script, Statement, features, scripts, text};
+use runner::run;
+use script::{Feature, features, scripts, text};
 
 /// Whether expectations and the page are written anew.
 fn is_rewriting() -> bool {
     std::env::var("PANGEA_CORPUS").is_ok_and(|value| value == "rewrite")
-}
-
-/// Runs a script, and tells all in which an engine's answers are others.
-fn run<E: Engine + Send>(
-    script: &Script,
-    mut connect: impl FnMut() -> Result<E, Failure>,
-) -> Vec<String> {
-    let mut runner = Runner::new(|| ready(connect().map(Scripted)));
-    runner.with_validator(|_, actual, expected| {
-        actual.iter().map(|row| row.concat()).eq(expected.iter().cloned())
-    });
-    runner.with_column_validator(sqllogictest::strict_column_validator);
-    let mut failures = Vec::new();
-    for step in &script.steps {
-        let Some(statement) = Statement::of(step) else { continue };
-        match (step, runner.run(step.clone())) {
-            (_, Err(error)) => failures.push(error.to_string()),
-            (Record::Statement { .. }, Ok(RecordOutput::Query { types, .. })) => {
-                let names: Vec<&str> = types.iter().map(|letter| letter.name()).collect();
-                let what = format!("rows of ({}) where none are expected", names.join(", "));
-                failures.push(format!("{what}\n[SQL] {}\nat {}\n", statement.sql, statement.place));
-            }
-            (Record::Query { .. }, Ok(RecordOutput::Statement { .. })) => {
-                let what = "no rows where some are expected";
-                failures.push(format!("{what}\n[SQL] {}\nat {}\n", statement.sql, statement.place));
-            }
-            (_, Ok(_)) => {}
-        }
-    }
-    failures
 }
 
 fn assert_none(engine: &str, failures: &[String]) {
@@ -75,7 +45,7 @@ fn assert_none(engine: &str, failures: &[String]) {
 fn the_corpus_is_answered_as_postgresql_does() {
     let mut failures = Vec::new();
     for script in scripts() {
-        let database = pangea::Database::new(&script.name);
+        let database = pangea::Database::new(Memory::default(), &script.name);
         failures.extend(run(&script, || database.connect()));
     }
     assert_none("Pangea", &failures);
@@ -88,7 +58,7 @@ fn the_corpus_expects_what_postgresql_answers() {
     for script in scripts() {
         server.create_database(&script.name);
         if is_rewriting() {
-            let pangea = pangea::Database::new(&script.name);
+            let pangea = pangea::Database::new(Memory::default(), &script.name);
             let steps = rewritten(&script, || server.connect(&script.name), || pangea.connect());
             std::fs::write(&script.path, text(&steps)).unwrap();
         } else {

@@ -1,61 +1,65 @@
-//! Pangea, over an engine in memory that answers at once.
+//! Pangea, over an engine in memory that answers at once, or over nodes.
 
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
 
 use pangea_sql::Shared;
+use pangea_sql::engine::Engine as Node;
 use pangea_sql::error::SqlError;
-use pangea_sql::memory::MemoryEngine;
 use pangea_sql::session::{Response, Session};
 use pangea_sql::types::datum::Datum;
 use pangea_sql::types::{SqlType, text};
 
 use super::answer::{Answer, Engine, Failure, Letter, copied, line, rows_written, with_copied};
 
+/// What sessions run on.
+pub trait Ground: Send + Sync {
+    /// A node.
+    type Node: Node;
+
+    /// A node for the next session, and what its sessions share.
+    fn node(&self) -> (Self::Node, Arc<Shared>);
+
+    /// Waits for something of a session.
+    fn wait<T>(&self, future: impl Future<Output = T>) -> T;
+}
+
 /// A database.
-pub struct Database {
-    engine: MemoryEngine,
-    shared: Arc<Shared>,
+pub struct Database<G> {
+    ground: Arc<G>,
     name: String,
 }
 
-impl Database {
+impl<G: Ground> Database<G> {
     /// An empty one.
-    pub fn new(name: &str) -> Self {
-        let (engine, shared) = (MemoryEngine::new(), Arc::new(Shared::default()));
-        Self { engine, shared, name: name.to_owned() }
+    pub fn new(ground: G, name: &str) -> Self {
+        Self { ground: Arc::new(ground), name: name.to_owned() }
     }
 
     /// A session of it.
-    pub fn connect(&self) -> Result<Pangea, Failure> {
+    pub fn connect(&self) -> Result<Pangea<G>, Failure> {
         let parameters = [("user", "pangea"), ("database", self.name.as_str())];
         let parameters: BTreeMap<String, String> =
             parameters.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
-        let session = Session::new(self.engine.clone(), self.shared.clone(), &parameters);
-        session.map(Pangea).map_err(failure)
+        let (node, shared) = self.ground.node();
+        let session = Session::new(node, shared, &parameters).map_err(failure)?;
+        Ok(Pangea { session, ground: self.ground.clone() })
     }
 }
 
 /// A session.
-pub struct Pangea(Session<MemoryEngine>);
-
-/// Runs a future that never waits for anything.
-fn ready<T>(future: impl Future<Output = T>) -> T {
-    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(value) => value,
-        Poll::Pending => panic!("the memory engine never waits"),
-    }
+pub struct Pangea<G: Ground> {
+    session: Session<G::Node>,
+    ground: Arc<G>,
 }
 
 fn failure(error: SqlError) -> Failure {
     Failure { code: error.code.to_string(), message: error.message }
 }
 
-impl Engine for Pangea {
+impl<G: Ground> Engine for Pangea<G> {
     const NAME: &'static str = "pangea";
 
     fn answer(&mut self, sql: &str) -> Result<Answer, Failure> {
@@ -67,10 +71,10 @@ impl Engine for Pangea {
     }
 }
 
-impl Pangea {
+impl<G: Ground> Pangea<G> {
     fn run(&mut self, sql: &str) -> Result<Answer, Failure> {
         let (sql, data) = with_copied(sql);
-        let mut responses = ready(self.0.simple_query(sql));
+        let mut responses = self.ground.wait(self.session.simple_query(sql));
         let mut answer = Ok(Answer::Done(None));
         while let Some(last) = responses.pop() {
             answer = match last {
@@ -83,20 +87,20 @@ impl Pangea {
                 }
                 Response::Stream { columns } => {
                     let types: Vec<SqlType> = columns.iter().map(|column| column.ty.base).collect();
-                    let rows = self.0.all_rows().map_err(failure)?.0;
+                    let rows = self.session.all_rows().map_err(failure)?.0;
                     return Ok(self.rows(&types, &rows));
                 }
                 Response::CopyIn(_) => self.copy_in(data.unwrap_or_default()),
                 Response::CopyOut(_) => self.copy_out(),
             };
-            responses = ready(self.0.continue_query());
+            responses = self.ground.wait(self.session.continue_query());
         }
         answer
     }
 
     fn rows(&self, types: &[SqlType], rows: &[Vec<Datum>]) -> Answer {
         let value = |(datum, base): (&Datum, &SqlType)| {
-            (!datum.is_null()).then(|| text::format(*base, datum, self.0.zone()))
+            (!datum.is_null()).then(|| text::format(*base, datum, self.session.zone()))
         };
         let lines = rows.iter().map(|row| line(row.iter().zip(types).map(value))).collect();
         Answer::Rows { types: types.iter().map(|base| Letter::of(base.oid())).collect(), lines }
@@ -107,15 +111,15 @@ impl Pangea {
         if !data.is_empty() {
             data.push('\n');
         }
-        ready(self.0.copy_data(data.as_bytes())).map_err(failure)?;
-        let tag = ready(self.0.copy_done()).map_err(failure)?;
+        self.ground.wait(self.session.copy_data(data.as_bytes())).map_err(failure)?;
+        let tag = self.ground.wait(self.session.copy_done()).map_err(failure)?;
         Ok(Answer::Done(rows_written(&tag)))
     }
 
     fn copy_out(&mut self) -> Result<Answer, Failure> {
         let mut bytes = Vec::new();
         loop {
-            let output = self.0.copy_next().map_err(failure)?;
+            let output = self.session.copy_next().map_err(failure)?;
             bytes.extend(output.messages.bytes);
             if output.tag.is_some() {
                 let (types, lines) = copied(&bytes);

@@ -45,7 +45,7 @@ pub struct Script {
 
 /// The scripts in the order of their names.
 pub fn scripts() -> Vec<Script> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus/features");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../sql/tests/corpus/features");
     let mut paths: Vec<PathBuf> =
         std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     paths.sort();

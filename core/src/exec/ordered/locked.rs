@@ -13,7 +13,7 @@ use crate::exec::size::check_size;
 use crate::exec::writes::OwnWrites;
 use crate::hash::hash_bytes;
 use crate::ids::{ProcedureId, SnapshotVersion, TableId};
-use crate::key::{Direction, HashedKey, Key, KeyRange};
+use crate::key::{HashedKey, Key, KeyRange};
 use crate::store::{Header, Store, Version, Warmer};
 use crate::txn::{
     Abort, Certified, Context, Footprint, Mode, Program, ReadSet, Registry, Scan, Stop, Visit,
@@ -86,7 +86,7 @@ impl<H: Header> Runner<'_, H> {
         }
         let Scratch { warmed, ahead, .. } = scratch;
         warmed.clear();
-        let mut warmer = Warmer::new(self.store);
+        let mut warmer = Warmer::new(self.store, self.version);
         let mut rows = 0;
         while let Some(place) = next.next().filter(|_| rows < AHEAD_ROWS) {
             *ahead += 1;
@@ -255,13 +255,13 @@ impl<H: Header> Runner<'_, H> {
 
 impl<H: Header> Current for Runner<'_, H> {
     fn point(&self, table: TableId, key: &[u8]) -> Standing {
-        let found = self.store.read(table, key, self.version);
+        let found = self.store.head(table, key, self.version);
         found.map_or(Standing::ABSENT, |found| self.standing(&found))
     }
 
     fn range(&self, table: TableId, range: &KeyRange) -> Vec<(Key, Standing)> {
         let mut rows = Vec::new();
-        self.store.scan(table, range, Direction::Forward, self.version, |key, found| {
+        self.store.scan_heads(table, range, self.version, |key, found| {
             rows.push((key.clone(), self.standing(found)));
             ControlFlow::Continue(())
         });
@@ -351,6 +351,7 @@ impl<H: Header> Context for Locked<'_, H> {
     }
 
     fn fetch(&mut self, rows: &[(TableId, Key)]) {
-        self.runner.store.warm(rows.iter().map(|(table, key)| (*table, key)));
+        let (store, at) = (self.runner.store, self.runner.version);
+        store.warm_at(at, rows.iter().map(|(table, key)| (*table, key)));
     }
 }

@@ -36,9 +36,9 @@
 
 mod dispatch;
 mod extent;
-mod held;
 mod locked;
 mod part;
+mod queues;
 mod schedule;
 mod sharded;
 

@@ -54,7 +54,7 @@ impl Locks<'_> {
             Source::Footprint(footprint) => {
                 footprint.points.iter().for_each(|lock| take(lock.table, &lock.key, lock.mode));
             }
-            Source::Certified(Certified { reads, writes }) => {
+            Source::Certified(Certified { reads, writes, .. }) => {
                 reads.points.iter().for_each(|read| take(read.table, &read.key, Mode::Shared));
                 writes.iter().for_each(|write| take(write.table, &write.key, Mode::Write));
             }

@@ -27,18 +27,20 @@
 //! **Determinism.** What a transaction reads follows from its place and from the rows, however
 //! messages come and whatever runs beside it. When it runs does not.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use super::held::Held;
 use super::locked::{Attempt, Others, Runner, Scratch};
 use super::part::Part;
+use super::queues::Queues;
 use super::schedule::{Graph, Locks};
 use super::{IN_ORDER_JOBS_MAX, Job, dispatch};
 use crate::exec::beyond::{Beyond, Rows};
 use crate::exec::call;
 use crate::exec::certify::Change;
+use crate::hash::HashMap;
 use crate::ids::{ShardId, SnapshotVersion, TxnId};
 use crate::key::Direction;
 use crate::partition::{Partitions, ShardSet};
@@ -56,6 +58,12 @@ pub struct Sharded {
     partitions: Arc<Partitions>,
     here: ShardId,
     pending: VecDeque<Pending>,
+    /// The number of the first of them.
+    first: u64,
+    numbers: HashMap<TxnId, u64>,
+    locks: Queues,
+    /// For which something may be done now.
+    ready: BinaryHeap<Reverse<u64>>,
     /// What other shards have served, also of transactions whose turn has not come here.
     parts: BTreeMap<TxnId, BTreeMap<ShardId, Part>>,
 }
@@ -75,6 +83,8 @@ struct Pending {
     shards: Participants,
     /// Whether this shard's rows were served.
     is_served: bool,
+    /// Whether it runs, or has run.
+    runs: bool,
 }
 
 /// The shards that a transaction concerns.
@@ -91,6 +101,8 @@ struct Participants {
 pub struct Served {
     /// For which transaction.
     pub txn: TxnId,
+    /// The version that it writes at.
+    pub version: SnapshotVersion,
     /// To whom they go.
     pub to: ShardSet,
     /// What they are.
@@ -148,7 +160,16 @@ impl Sharded {
     /// Nothing is pending.
     pub fn new(partitions: Arc<Partitions>, here: ShardId) -> Self {
         assert!(here.0 < partitions.shards(), "a shard is one of those that there are");
-        Self { partitions, here, pending: VecDeque::new(), parts: BTreeMap::new() }
+        Self {
+            partitions,
+            here,
+            pending: VecDeque::new(),
+            first: 0,
+            numbers: HashMap::default(),
+            locks: Queues::default(),
+            ready: BinaryHeap::new(),
+            parts: BTreeMap::new(),
+        }
     }
 
     /// The next transaction of the serial order. `home` is the shard of the node that took it, and
@@ -170,7 +191,7 @@ impl Sharded {
         assert!(last.is_none_or(|last| last.version <= version), "the order is that of versions");
         let mut is_known = true;
         let footprint = match (program, footprint) {
-            (Program::Certified(Certified { reads, writes }), _) => {
+            (Program::Certified(Certified { reads, writes, .. }), _) => {
                 Footprint::of_run(reads, writes)
             }
             (Program::Call { .. }, Some(given)) => given.clone(),
@@ -184,26 +205,49 @@ impl Sharded {
         if !shards.all().contains(self.here) {
             return;
         }
+        let locks = self.of_here(&footprint);
+        let number = self.first + self.pending.len() as u64;
+        if self.locks.ask(&locks) || is_planted(Bug::ServedOutOfTurn) {
+            self.ready.push(Reverse(number));
+        }
+        self.numbers.insert(txn, number);
         self.pending.push_back(Pending {
             txn,
             version,
             program: program.clone(),
-            locks: self.of_here(&footprint),
+            locks,
             footprint,
             is_known,
             shards,
             is_served: false,
+            runs: false,
         });
     }
 
     /// Another shard has served a transaction. What it served before counts once.
     pub fn receive(&mut self, txn: TxnId, from: ShardId, part: Part) {
         self.parts.entry(txn).or_default().insert(from, part);
+        if let Some(number) = self.numbers.get(&txn)
+            && self.locks.has_all(*number)
+        {
+            self.ready.push(Reverse(*number));
+        }
     }
 
-    /// Forgets what has come of transactions that `is_over` says have ended here: it came twice.
-    pub fn forget(&mut self, is_over: impl Fn(TxnId) -> bool) {
-        self.parts.retain(|txn, _| !is_over(*txn));
+    /// Forgets what has come of a transaction that has ended here: it came twice.
+    pub fn forget(&mut self, txn: TxnId) {
+        self.parts.remove(&txn);
+    }
+
+    /// How many transactions have not ended here.
+    #[expect(clippy::len_without_is_empty, reason = "nobody asks for that")]
+    pub fn len(&self) -> usize {
+        self.numbers.len()
+    }
+
+    /// Whether something can be done now, perhaps.
+    pub fn is_ready(&self) -> bool {
+        !self.ready.is_empty()
     }
 
     /// The version of the first transaction that has not ended here: all before it are complete.
@@ -211,15 +255,16 @@ impl Sharded {
         self.pending.front().map(|pending| pending.version)
     }
 
-    /// Does what can be done now.
+    /// Does what can be done now, of so many transactions at most: what they serve others wait for.
     pub fn go_on<H: Header>(
         &mut self,
         pool: &dyn Pool,
         registry: &Registry,
         store: &Store<H>,
         header: &(dyn Fn(&Job<'_>) -> H + Sync),
+        most: usize,
     ) -> (Vec<Served>, Vec<Ended>) {
-        let acts = self.acts();
+        let acts = self.acts(most);
         let (mut served, mut ended) = (Vec::new(), Vec::new());
         let version_of = |act: &Act| self.pending[act.at].version;
         let by_version: Vec<&[Act]> =
@@ -232,42 +277,52 @@ impl Sharded {
             let acted = self.act_all(pool, &runner, acts);
             done.extend(acts.iter().copied().zip(acted));
         }
-        for (Act { at, serves, .. }, Acted { served: rows, went }) in done {
-            let pending = &mut self.pending[at];
-            pending.is_served |= serves;
+        for (Act { at, .. }, Acted { served: rows, went }) in done {
+            let Pending { txn, version, shards: Participants { active, .. }, .. } =
+                self.pending[at];
             served.extend(rows);
-            let Pending { txn, version, shards: Participants { active, .. }, .. } = *pending;
-            ended.extend(went.map(|went| Ended { txn, version, active, went }));
+            if let Some(went) = went {
+                self.numbers.remove(&txn);
+                self.parts.remove(&txn);
+                ended.push(Ended { txn, version, active, went });
+            }
         }
-        if !ended.is_empty() {
-            let over: BTreeSet<TxnId> = ended.iter().map(|ended| ended.txn).collect();
-            self.pending.retain(|pending| !over.contains(&pending.txn));
-            self.forget(|txn| over.contains(&txn));
+        while self.pending.pop_front_if(|first| first.runs).is_some() {
+            self.first += 1;
         }
         (served, ended)
     }
 
-    /// What can be done now, in the order.
-    fn acts(&self) -> Vec<Act> {
-        let mut held = Held::default();
+    /// The first so many things that can be done now, in the order. Who runs gives its locks to
+    /// those who wait for them, and they may run behind it.
+    fn acts(&mut self, most: usize) -> Vec<Act> {
         let mut acts = Vec::new();
-        for (at, pending) in self.pending.iter().enumerate() {
-            let serves = !pending.is_served && pending.shards.reading.contains(self.here);
-            let serves = serves && !pending.to(self.here).is_empty();
-            if held.conflicts(&pending.locks) {
-                held.add(&pending.locks);
-                if serves && is_planted(Bug::ServedOutOfTurn) {
-                    acts.push(Act { at, serves, runs: false });
-                }
+        let mut granted = Vec::new();
+        while acts.len() < most
+            && let Some(Reverse(number)) = self.ready.pop()
+        {
+            // What came twice was told twice.
+            let Some(at) = number.checked_sub(self.first) else { continue };
+            let at = at as usize;
+            let pending = &self.pending[at];
+            if pending.runs {
                 continue;
             }
-            let runs = self.lacks(pending).is_empty();
+            let has_locks = self.locks.has_all(number);
+            let serves = !pending.is_served && pending.shards.reading.contains(self.here);
+            let serves = serves && !pending.to(self.here).is_empty();
+            let runs = has_locks && self.lacks(pending).is_empty();
             if serves || runs {
                 acts.push(Act { at, serves, runs });
             }
-            if !runs && !is_planted(Bug::WaitsWithoutLocks) {
-                held.add(&pending.locks);
+            let lets_go = runs || has_locks && is_planted(Bug::WaitsWithoutLocks);
+            if lets_go && !self.locks.is_released(number) {
+                self.locks.release(number, &pending.locks, &mut granted);
+                self.ready.extend(granted.drain(..).map(Reverse));
             }
+            let pending = &mut self.pending[at];
+            pending.is_served |= serves;
+            pending.runs = runs;
         }
         acts
     }
@@ -308,8 +363,8 @@ impl Sharded {
         let is_verdict = act.runs && is_active && matches!(pending.program, Program::Certified(_));
         let part = (act.serves || is_verdict).then(|| self.read(runner, pending));
         let served = part.clone().filter(|_| act.serves).map(|part| {
-            let (txn, to) = (pending.txn, pending.to(self.here));
-            Served { txn, to, part }
+            let Pending { txn, version, .. } = *pending;
+            Served { txn, version, to: pending.to(self.here), part }
         });
         let went = match (act.runs, is_active) {
             (false, _) => None,
@@ -335,6 +390,10 @@ impl Sharded {
         let is_ours = |lock: &&PointLock| {
             lock.mode.reads() && self.partitions.shard_of(lock.table, &lock.key) == Some(self.here)
         };
+        if runner.store.has_cold() {
+            let ours = points.iter().filter(is_ours);
+            runner.store.warm_at(at, ours.map(|lock| (lock.table, &lock.key)));
+        }
         for PointLock { table, key, .. } in points.iter().filter(is_ours) {
             let value = runner.store.read(*table, key, at).and_then(|found| found.value);
             if let Some(value) = value {

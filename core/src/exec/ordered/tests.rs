@@ -133,7 +133,7 @@ proptest! {
                 }
                 Known::Certified => {
                     let (reads, writes) = (run.reads.clone(), run.writes.clone());
-                    (Program::Certified(Certified { reads, writes }), None)
+                    (Program::Certified(Certified { reads, writes, line: 0 }), None)
                 }
             })
             .collect();

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
+use crate::hash::hash_bytes;
+use crate::store::table::Row;
 use crate::txn::Taken;
 
 /// Every version of every key, newest first.
@@ -37,6 +39,11 @@ impl Model {
         before - versions(&self.rows)
     }
 
+    fn retreat_to(&mut self, upto: SnapshotVersion) {
+        self.rows.values_mut().for_each(|versions| versions.retain(|v| v.version <= upto));
+        self.rows.retain(|_, versions| !versions.is_empty());
+    }
+
     /// What a scan visits.
     fn scan(
         &self,
@@ -63,6 +70,16 @@ enum Step {
     Unpin(usize),
     /// Reclaim up to a version, so many records at a time.
     Reclaim(u64, usize),
+    /// Go so many versions back.
+    Retreat(u64),
+    /// Choose values that can be put away.
+    Choose,
+    /// Put away what was chosen once.
+    PutAway(usize),
+    /// Both, until there is nothing left.
+    Evict,
+    /// Fetch the values of so many keys after one.
+    Fetch(u32, u8, u8),
     /// Scan a range, up to so many rows.
     Scan {
         table: u32,
@@ -97,6 +114,11 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (0..5_usize).prop_map(Step::Unpin),
         2 => (0..40_u64, 1..20_usize).prop_map(|(floor, most)| Step::Reclaim(floor, most)),
         4 => scan,
+        1 => (0..4_u64).prop_map(Step::Retreat),
+        3 => Just(Step::Choose),
+        3 => (0..5_usize).prop_map(Step::PutAway),
+        1 => Just(Step::Evict),
+        1 => (0..3_u32, 0..60_u8, 1..20_u8).prop_map(|(table, at, n)| Step::Fetch(table, at, n)),
     ]
 }
 
@@ -109,6 +131,8 @@ fn key_of(number: u8) -> Key {
 struct Run {
     store: Arc<Store<TestHeader>>,
     model: Model,
+    cold: ColdMemory,
+    chosen: Vec<Chosen>,
     pins: Vec<Pin<TestHeader>>,
     /// Counts writes, so that each has a header of its own.
     written: usize,
@@ -137,6 +161,22 @@ impl Run {
             Step::Unpin(index) if self.pins.is_empty() => assert!(*index < 5),
             Step::Unpin(index) => drop(self.pins.swap_remove(index % self.pins.len())),
             Step::Reclaim(floor, most) => self.reclaim(SnapshotVersion(*floor), *most),
+            Step::Retreat(back) => self.retreat(*back),
+            Step::Choose => self.chosen.push(self.store.choose_cold()),
+            Step::PutAway(index) if self.chosen.is_empty() => assert!(*index < 5),
+            Step::PutAway(index) => {
+                let chosen = self.chosen.swap_remove(index % self.chosen.len());
+                self.store.put_away(chosen);
+            }
+            Step::Evict => {
+                self.store.evict();
+            }
+            Step::Fetch(table, first, count) => {
+                let keys: Vec<_> =
+                    (*first..first + count).map(|i| (TableId(*table), key_of(i))).collect();
+                self.store.fetch_ahead(&keys);
+                assert!(keys.iter().all(|(table, key)| !self.store.is_cold(*table, key)));
+            }
             Step::Scan { table, from, to, is_reverse, back, rows } => {
                 let end = to.map(|to| key_of(to).to_vec());
                 let range = KeyRange { start: key_of(*from).to_vec(), end };
@@ -182,6 +222,25 @@ impl Run {
         let steps = self.written / most + 1;
         let reclaimed: usize = (0..=steps).map(|_| self.store.reclaim_at_most(floor, most)).sum();
         assert_eq!(reclaimed, self.model.reclaim(allowed), "reclaimed at {allowed}");
+    }
+
+    fn retreat(&mut self, back: u64) {
+        let upto = SnapshotVersion(self.store.published().0.saturating_sub(back));
+        let upto = upto.max(self.reclaimed);
+        self.store.retreat_to(upto);
+        self.model.retreat_to(upto);
+        assert!(self.pins.iter().all(|pin| pin.is_lost() == (pin.version() > upto)));
+        self.pins.retain(|pin| pin.version() <= upto);
+    }
+
+    /// The store knows how many rows are cold, and tells others which.
+    fn check_counts(&self) {
+        let is_cold = |(table, key): &&(TableId, Key)| self.store.is_cold(*table, key);
+        let cold: Vec<_> = self.model.rows.keys().filter(is_cold).collect();
+        assert_eq!(self.store.cold_counts().cold, cold.len() as u64);
+        let map = self.store.cold_map();
+        assert!(cold.iter().all(|(table, key)| map.has(*table, key)));
+        assert!(!cold.is_empty() || map.changes_since(&ColdMap::default()).is_empty());
     }
 
     fn check_scan(
@@ -260,7 +319,32 @@ impl Run {
         }
         let at = self.store.published();
         assert_eq!(self.store.digest(at), fresh.digest(at));
+        // All is read, and so in memory.
+        let kept = self.store.cold_counts().cold;
+        self.check();
+        assert_eq!(self.store.cold_counts().cold, 0, "of {kept}");
         assert_eq!(self.store.memory_bytes(), fresh.memory_bytes());
+        self.check_copies();
+    }
+
+    /// What the cold store has is what the rows say that it has.
+    fn check_copies(&mut self) {
+        self.chosen.drain(..).for_each(|chosen| {
+            self.store.put_away(chosen);
+        });
+        self.store.evict();
+        self.store.put_away(Chosen::default());
+        let has_copy = |(table, key): &&(TableId, Key)| {
+            let head = self.store.head(*table, key, SnapshotVersion(u64::MAX)).unwrap();
+            let has_copy = |row: &Row<TestHeader>| {
+                row.chain.newest().value.as_ref().is_some_and(Value::has_copy)
+            };
+            let table = self.store.tables.table(*table).unwrap();
+            let has_copy = table.with_row(hash_bytes(key), key, has_copy).unwrap();
+            assert!(has_copy || !head.value.unwrap().is_cold());
+            has_copy
+        };
+        assert_eq!(self.model.rows.keys().filter(has_copy).count(), self.cold.len());
     }
 }
 
@@ -268,11 +352,22 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn the_store_does_what_the_model_does(steps in prop::collection::vec(step(), 1..40)) {
-        let (store, model) = (store_at(0), Model::default());
-        let reclaimed = SnapshotVersion::ZERO;
-        let mut run = Run { store, model, pins: Vec::new(), written: 0, reclaimed };
-        steps.iter().for_each(|step| run.step(step));
+    fn the_store_does_what_the_model_does(
+        steps in prop::collection::vec(step(), 1..40),
+        bytes_max in prop::option::of(0..20_000_usize),
+    ) {
+        let cold = ColdMemory::default();
+        let store = Arc::new(match bytes_max {
+            Some(bytes_max) => Store::with_cold(Box::new(cold.clone()), bytes_max),
+            None => Store::new(),
+        });
+        let (model, reclaimed) = (Model::default(), SnapshotVersion::ZERO);
+        let (pins, chosen) = (Vec::new(), Vec::new());
+        let mut run = Run { store, model, cold, chosen, pins, written: 0, reclaimed };
+        for step in &steps {
+            run.step(step);
+            run.check_counts();
+        }
         run.check();
         run.check_at_rest();
         run.check();

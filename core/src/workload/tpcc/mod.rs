@@ -77,6 +77,9 @@ pub enum Mix {
     Standard,
     /// 50 % New-Order, 50 % Payment, as in the evaluation of Minerva (§6).
     NewOrderPayment,
+    /// New-Order alone, as in the evaluation of Calvin (§6.1). Remote warehouses are of another
+    /// shard than the home warehouse.
+    NewOrder,
 }
 
 /// How much there is of everything.
@@ -93,9 +96,15 @@ pub struct Scale {
 
 impl Scale {
     /// The specification's (clause 1.2.1).
-    pub const FULL: Self = Self { items: 100_000, customers: 3_000, orders: 3_000 };
+    pub const FULL: Self = Self::of_items(100_000);
     /// Enough for every kind of row and little more, for simulation: some 8,000 rows a warehouse.
     pub const TINY: Self = Self { items: 100, customers: 30, orders: 30 };
+
+    /// With so many items, and customers and orders in proportion.
+    pub const fn of_items(items: u32) -> Self {
+        let customers = (items as u64 * 3 / 100) as u32;
+        Self { items, customers, orders: customers }
+    }
 
     /// How many of the first orders of a district are delivered: 2,100 of 3,000 (clause 4.3.3.1).
     pub fn orders_delivered(&self) -> u32 {
@@ -117,6 +126,7 @@ pub struct Tpcc {
     warehouses: u32,
     scale: Scale,
     own_region: bool,
+    shards: u32,
     /// How many in a hundred are long, and how many orders such a one is.
     long: (u32, u32),
 }
@@ -135,12 +145,15 @@ impl Tpcc {
     /// # Errors
     /// When a setting is out of its bounds.
     pub fn new(mix: Mix, settings: &Settings) -> Result<Self, InvalidSettings> {
-        let Settings { seed, warehouses, scale, own_region, long, long_times, .. } = *settings;
+        let Settings { seed, warehouses, scale, own_region, shards, .. } = *settings;
+        let Settings { long, long_times, .. } = *settings;
         setting("warehouses", warehouses.into(), 1, WAREHOUSES_MAX)?;
         scale.check()?;
         setting("long", long.into(), 0, 100)?;
         setting("long_times", long_times.into(), 1, long::ORDERS_MAX)?;
-        Ok(Self { mix, seed, warehouses, scale, own_region, long: (long, long_times) })
+        setting("shards", shards.into(), 1, u64::from(u16::MAX))?;
+        let long = (long, long_times);
+        Ok(Self { mix, seed, warehouses, scale, own_region, shards, long })
     }
 
     /// The name on command lines.
@@ -148,11 +161,15 @@ impl Tpcc {
         match self.mix {
             Mix::Standard => "tpcc",
             Mix::NewOrderPayment => "tpcc-nopay",
+            Mix::NewOrder => "tpcc-neworder",
         }
     }
 
     pub(super) fn procedures(&self) -> Vec<&'static str> {
-        let mut names = vec!["tpcc_new_order", "tpcc_payment"];
+        let mut names = vec!["tpcc_new_order"];
+        if self.mix != Mix::NewOrder {
+            names.push("tpcc_payment");
+        }
         if self.mix == Mix::Standard {
             names.extend(["tpcc_order_status", "tpcc_delivery", "tpcc_stock_level"]);
         }

@@ -33,6 +33,8 @@ pub struct Terminal {
     skew: Skew,
     home: District,
     reach: Reach,
+    /// Warehouse `w` is on shard `(w - 1) % shards`, where that matters.
+    shards: u32,
     long: (u32, u32),
 }
 
@@ -49,7 +51,7 @@ impl Terminal {
     /// warehouses in turn, and then their districts; where a region has no warehouse, all
     /// warehouses.
     pub(super) fn new(tpcc: &Tpcc, client: Client) -> Self {
-        let Tpcc { mix, seed, warehouses, scale, own_region, long } = *tpcc;
+        let Tpcc { mix, seed, warehouses, scale, own_region, shards, long } = *tpcc;
         let (first, step, turn) = match client.region() < warehouses {
             true => (client.region(), client.regions, client.index_in_region()),
             false => (0, 1, client.index),
@@ -62,7 +64,8 @@ impl Terminal {
             true => Reach { first: first + 1, step, count: of_region },
             false => Reach { first: 1, step: 1, count: warehouses },
         };
-        Self { mix, scale, skew: Skew::new(seed), home, reach, long }
+        let shards = if mix == Mix::NewOrder { shards } else { 1 };
+        Self { mix, scale, skew: Skew::new(seed), home, reach, shards, long }
     }
 
     /// The home warehouse, and the district of it that Stock-Level looks at.
@@ -79,6 +82,7 @@ impl Terminal {
         let card = match self.mix {
             Mix::Standard => dice.below(100),
             Mix::NewOrderPayment => dice.below(2) * 45,
+            Mix::NewOrder => 0,
         };
         match card {
             0..45 => call("tpcc_new_order", "new-order", &self.new_order(dice, date)),
@@ -94,7 +98,8 @@ impl Terminal {
         District { warehouse: self.home.warehouse, number }
     }
 
-    /// Any warehouse within reach but the home warehouse, if there is another.
+    /// Any warehouse within reach but the home warehouse, if there is another, and of another shard
+    /// if there is one of another.
     fn remote(&self, dice: &mut Dice) -> Warehouse {
         let home = self.home.warehouse;
         let Reach { first, step, count } = self.reach;
@@ -102,7 +107,11 @@ impl Terminal {
             return home;
         }
         let further = dice.between(1, u64::from(count) - 1) as u32;
-        Warehouse(first + ((home.0 - first) / step + further) % count * step)
+        let at = |further| first + ((home.0 - first) / step + further) % count * step;
+        let is_apart =
+            |w: &u32| self.shards == 1 || (w - 1) % self.shards != (home.0 - 1) % self.shards;
+        let all = (0..count).map(|more| at(further + more)).filter(|w| *w != home.0);
+        Warehouse(all.clone().find(is_apart).unwrap_or_else(|| at(further)))
     }
 
     fn new_order(&self, dice: &mut Dice, entry: Date) -> NewOrderArgs {

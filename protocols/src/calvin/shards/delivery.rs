@@ -4,17 +4,21 @@
 //!   receiver                       sender
 //!      | Subscribe(slices, items) -->|      with each connection, and where another one is away
 //!      |<== Slice, Items ============|      what is there after those, and what comes
+//!      |<== More ====================|      where that is much: the rest is subscribed to again
 //!      | Kept(epoch, applied) ------>|      all replicas of the receiver's shard have it
 //!      |<-- Missed(epoch) -----------|      what was asked for is not there any more
 //! ```
 
+use std::collections::BTreeSet;
+
 use pangea_core::ids::{NodeId, ShardId, SnapshotVersion};
 use pangea_core::planted::{Bug, is_planted};
-use pangea_core::protocol::Cx;
+use pangea_core::protocol::{Cx, Message as _};
 use pangea_core::time::Span;
 
 use super::super::{Calvin, Message};
 use super::items::{Item, Items};
+use super::pieces::Piece;
 use super::slice::Slice;
 use super::{AHEAD_MAX, Shards, Stream};
 use crate::inputs::PROGRESS;
@@ -22,6 +26,8 @@ use crate::inputs::PROGRESS;
 /// A replica that is so many epochs and more behind others of its shard is not asked any more.
 const STRAGGLES: u64 = 64;
 
+/// What is sent at once to who subscribes, in full messages.
+const BACKLOG_MESSAGES: usize = 4;
 /// While the replica of the region is away for longer than this, another one is asked.
 const PATIENCE: Span = Span::from_ms(300);
 
@@ -34,6 +40,10 @@ impl Calvin {
         let is_source_up = shards.up.contains(&shards.streams[&shard].source);
         let stream = shards.stream(shard);
         stream.told = None;
+        if let Some(at) = self.frozen_from() {
+            cx.send(peer, Message::Frozen { at });
+        }
+        let stream = self.shards().stream(shard);
         if stream.source == peer || stream.replicas[0] == peer && !is_source_up {
             self.turn_to(cx, shard, peer);
         }
@@ -47,6 +57,7 @@ impl Calvin {
         let stream = shards.stream(shard);
         stream.subscribers.remove(&peer);
         stream.applied.remove(&peer);
+        stream.frozen.remove(&peer);
         if stream.source == peer {
             stream.away_since = cx.now.at;
         }
@@ -62,7 +73,8 @@ impl Calvin {
         };
         let away = shards.streams.iter().filter(|(_, stream)| is_away(stream));
         let others = away.filter_map(|(shard, stream)| {
-            stream.replicas.iter().find(is_up).map(|other| (*shard, *other))
+            let goes_on = |node: &&NodeId| is_up(node) && !stream.frozen.contains_key(node);
+            stream.replicas.iter().find(goes_on).map(|other| (*shard, *other))
         });
         for (shard, other) in others.collect::<Vec<_>>() {
             cx.mark("calvin.other_replica_asked");
@@ -99,6 +111,7 @@ impl Calvin {
             let most = stream.furthest(applied).map_or(SnapshotVersion::ZERO, |(_, most)| most);
             let keeps_up = |upto: &SnapshotVersion| upto.0 + straggles / 2 >= most.0;
             stream.source != own
+                && !stream.frozen.contains_key(&own)
                 && shards.up.contains(&own)
                 && stream.may_have(own, applied)
                 && stream.applied.get(&own).is_some_and(keeps_up)
@@ -146,18 +159,62 @@ impl Calvin {
         items: SnapshotVersion,
     ) {
         let shards = self.shards();
-        let shard = shards.shard_of(from);
+        let (shard, message_bytes) = (shards.shard_of(from), shards.message_bytes);
         let stream = shards.stream(shard);
-        stream.subscribers.insert(from);
         if slices.min(items) < stream.dropped {
             cx.mark("calvin.missed_told");
             cx.send(from, Message::Missed { upto: stream.dropped });
         }
-        for (_, slice) in stream.slices.range(slices.next()..) {
-            cx.send(from, Message::Slice(slice.clone()));
+        let kept = stream.slices.keys().chain(stream.items.keys()).copied();
+        let epochs: BTreeSet<SnapshotVersion> =
+            kept.filter(|epoch| *epoch > slices.min(items)).collect();
+        let mut left = BACKLOG_MESSAGES * message_bytes;
+        for epoch in epochs {
+            if left == 0 {
+                // What comes meanwhile is kept.
+                stream.subscribers.remove(&from);
+                cx.mark("calvin.more");
+                return cx.send(from, Message::More);
+            }
+            let slice = stream.slices.get(&epoch).filter(|_| epoch > slices);
+            for message in slice.into_iter().flat_map(|slice| slice.messages(message_bytes)) {
+                left = left.saturating_sub(message.payload_bytes());
+                cx.send(from, message);
+            }
+            let served = stream.items.get(&epoch).filter(|_| epoch > items);
+            for items in served.into_iter().flatten() {
+                left = left.saturating_sub(items.len());
+                cx.send(from, Message::Items(items.clone()));
+            }
         }
-        for items in stream.items.range(items.next()..).flat_map(|(_, items)| items) {
-            cx.send(from, Message::Items(items.clone()));
+        stream.subscribers.insert(from);
+    }
+
+    /// What this node has subscribed to is not all that there is.
+    pub(super) fn on_more(&mut self, cx: &mut Cx<'_, Self>, from: NodeId) {
+        let shards = self.shards();
+        let shard = shards.shard_of(from);
+        if shards.stream(shard).source == from {
+            self.subscribe(cx, shard);
+        }
+    }
+
+    /// A part of what another shard has sequenced for this one.
+    pub(super) fn on_piece(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, piece: Piece) {
+        let shards = self.shards();
+        let shard = shards.shard_of(from);
+        let stream = shards.stream(shard);
+        if stream.source != from || piece.epoch != stream.upto.next() {
+            // The first of them stands for all.
+            if piece.is_first() {
+                self.on_slice_out_of_turn(cx, from, piece.epoch);
+            }
+            return;
+        }
+        let Some(whole) = stream.pieces.add(piece) else { return };
+        match Slice::decode(&whole) {
+            Ok(slice) => self.on_slice(cx, from, slice),
+            Err(_) => cx.mark("calvin.slice_of_another"),
         }
     }
 
@@ -173,24 +230,36 @@ impl Calvin {
         if slice.shard != shard || !slice.batches.iter().all(|batch| is_of(batch.sequencer)) {
             return cx.mark("calvin.slice_of_another");
         }
-        if slice.epoch <= stream.upto {
-            return cx.mark("calvin.slice_again");
-        }
-        if slice.epoch != stream.upto.next() && stream.source != from {
-            return cx.mark("calvin.slice_after_unsubscribed");
-        }
         if slice.epoch != stream.upto.next() {
-            cx.mark("calvin.slice_after_gap");
-            // Once: what is on its way behind it comes after the same gap.
-            return match std::mem::replace(&mut stream.is_asked_again, true) {
-                true => {}
-                false => self.subscribe(cx, shard),
-            };
+            return self.on_slice_out_of_turn(cx, from, slice.epoch);
         }
         stream.upto = slice.epoch;
         stream.is_asked_again = false;
         if slice.epoch > applied {
             stream.came.insert(slice.epoch, slice);
+        }
+    }
+
+    /// A slice does not follow what came before.
+    fn on_slice_out_of_turn(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        from: NodeId,
+        epoch: SnapshotVersion,
+    ) {
+        let shards = self.shards();
+        let shard = shards.shard_of(from);
+        let stream = shards.stream(shard);
+        if epoch <= stream.upto {
+            return cx.mark("calvin.slice_again");
+        }
+        if stream.source != from {
+            return cx.mark("calvin.slice_after_unsubscribed");
+        }
+        cx.mark("calvin.slice_after_gap");
+        // Once: what is on its way behind it comes after the same gap.
+        if !std::mem::replace(&mut stream.is_asked_again, true) {
+            self.subscribe(cx, shard);
         }
     }
 
@@ -211,10 +280,47 @@ impl Calvin {
                     shards.sharded.receive(txn, shard, part);
                 }
                 Item::Part(..) => cx.mark("calvin.served_late"),
-                Item::Result(txn, went) => self.note_result(cx, txn, went),
+                Item::Result(txn, went) => self.note_result(cx, items.epoch, (txn, went)),
             }
         }
-        self.run_epoch(cx);
+    }
+
+    /// A node of another shard stands still: where it is a source, another one is asked.
+    pub(super) fn on_source_frozen(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        from: NodeId,
+        at: SnapshotVersion,
+    ) {
+        let applied = self.state.inputs.cut.applied;
+        let shards = self.shards();
+        let shard = shards.shard_of(from);
+        let up = shards.up.clone();
+        let stream = shards.stream(shard);
+        stream.frozen.insert(from, at);
+        let goes_on = |node: &&NodeId| {
+            let is_there = up.contains(node) && !stream.frozen.contains_key(node);
+            is_there && stream.may_have(**node, applied)
+        };
+        let other = stream.replicas.iter().find(goes_on).copied();
+        if let Some(other) = other.filter(|_| stream.source == from) {
+            cx.mark("calvin.source_frozen");
+            cx.send(from, Message::Unsubscribe);
+            self.turn_to(cx, shard, other);
+        }
+    }
+
+    /// Where this node stands still: it serves nothing of later epochs. Those that it was given
+    /// before it was told are run to their end.
+    fn frozen_from(&self) -> Option<SnapshotVersion> {
+        let shards = self.state.shards.as_ref()?;
+        self.state.inputs.turns.frozen().map(|at| at.max(shards.given))
+    }
+
+    /// Tells the nodes of other shards that this one stands still.
+    pub(in super::super) fn tell_frozen(&mut self, cx: &mut Cx<'_, Self>) {
+        let (Some(shards), Some(at)) = (&self.state.shards, self.frozen_from()) else { return };
+        shards.up.iter().for_each(|node| cx.send(*node, Message::Frozen { at }));
     }
 
     /// All members of a shard's group have what was sent to it for epochs up to `upto`. The
@@ -229,6 +335,9 @@ impl Calvin {
         let shards = self.shards();
         let stream = shards.stream(shards.shard_of(from));
         stream.applied.insert(from, applied);
+        if stream.frozen.get(&from).is_some_and(|at| *at < applied) {
+            stream.frozen.remove(&from);
+        }
         let is_own = stream.replicas[0] == from;
         stream.drop_upto(if is_own { upto } else { SnapshotVersion(upto.0.saturating_sub(kept)) });
         let least = shards.streams.values().map(|stream| stream.dropped).min().unwrap_or_default();
@@ -269,7 +378,9 @@ impl Calvin {
             |(sequence, epoch): (&u64, &SnapshotVersion)| (*epoch <= upto).then_some(*sequence);
         let lost: Vec<u64> = shards.unresolved.iter().filter_map(is_lost).collect();
         lost.into_iter().for_each(|sequence| self.lose_result(cx, sequence));
-        self.state.inputs.want_checkpoint(upto);
+        // What is half written here must be in it.
+        let given = self.shards().given;
+        self.state.inputs.want_checkpoint(upto.max(given));
     }
 
     /// Tells the nodes of other shards what all replicas of this shard have, and how far this one
@@ -357,9 +468,13 @@ impl Shards {
 
     /// Keeps and sends what was sequenced for another shard.
     pub(super) fn send_slice(&mut self, cx: &mut Cx<'_, Calvin>, shard: ShardId, slice: Slice) {
+        let messages = slice.messages(self.message_bytes);
+        if messages.len() > 1 {
+            cx.mark("calvin.slice_in_pieces");
+        }
         let stream = self.stream(shard);
         for node in &stream.subscribers {
-            cx.send(*node, Message::Slice(slice.clone()));
+            messages.iter().for_each(|message| cx.send(*node, message.clone()));
         }
         if slice.epoch > stream.dropped && !is_planted(Bug::SentNotKept) {
             stream.slices.insert(slice.epoch, slice);
@@ -373,13 +488,13 @@ impl Shards {
         shard: ShardId,
         (epoch, items): (SnapshotVersion, &[Item]),
     ) {
-        let items = Items::new(epoch, items);
+        let all = Items::split(epoch, items, self.message_bytes);
         let stream = self.stream(shard);
         for node in &stream.subscribers {
-            cx.send(*node, Message::Items(items.clone()));
+            all.iter().for_each(|items| cx.send(*node, Message::Items(items.clone())));
         }
         if epoch > stream.dropped && !is_planted(Bug::SentNotKept) {
-            stream.items.entry(epoch).or_default().push(items);
+            stream.items.entry(epoch).or_default().extend(all);
         }
     }
 }

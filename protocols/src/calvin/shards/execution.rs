@@ -1,7 +1,7 @@
 //! Running an epoch together (§3.1, §3.2): each group's batches are cut into slices, the slices of
 //! all groups make the serial order, and each shard runs what concerns it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use pangea_core::exec::ordered::{Ended, Part, Served, Went};
 use pangea_core::ids::{NodeId, ShardId, SnapshotVersion, TxnId};
@@ -17,9 +17,9 @@ use super::super::recovery::{EpochRecord, OfShards};
 use super::super::scheduler::RUN_BYTES;
 use super::super::state::Again;
 use super::super::{Calvin, Cut};
-use super::Own;
 use super::items::{Item, Items};
 use super::slice::{Part as OfBatch, Slice};
+use super::{EPOCHS_MAX, Own};
 use crate::inputs::outcome_unknown;
 
 impl Calvin {
@@ -75,14 +75,18 @@ impl Calvin {
         shards.sliced = epoch;
     }
 
-    /// Gives the next epoch to the executor, if the one before it has ended and all shards' slices
-    /// are here.
+    /// Gives the next epoch to the executor, if it is not in too many and all shards' slices are
+    /// here.
     pub(super) fn give_epoch(&mut self, cx: &mut Cx<'_, Self>) -> bool {
-        let epoch = self.state.inputs.cut.applied.next();
+        let applied = self.state.inputs.cut.applied;
+        let is_frozen = self.is_frozen();
+        // What is half written when a peer's checkpoint comes must be in it.
+        let is_transfer = self.state.inputs.wants_checkpoint();
         let registry = self.state.registry.clone();
         let me = self.state.inputs.node(self.state.inputs.me);
         let shards = self.shards();
-        if shards.given == epoch {
+        let epoch = shards.given.next();
+        if is_frozen || epoch.0 > applied.0 + EPOCHS_MAX || is_transfer && shards.given > applied {
             return false;
         }
         let Some(own) = shards.own.get(&epoch) else { return false };
@@ -113,55 +117,63 @@ impl Calvin {
         true
     }
 
-    /// Runs what can be run of the epoch, and ends it after the last. Returns how many transactions
-    /// have ended here.
-    pub(in super::super) fn run_epoch(&mut self, cx: &mut Cx<'_, Self>) -> usize {
-        let epoch = self.state.inputs.cut.applied.next();
-        if self.shards().given != epoch {
-            return 0;
+    /// Runs some of what can be run of the epochs that were given, and ends those of which that was
+    /// the last.
+    pub(in super::super) fn run_given(&mut self, cx: &mut Cx<'_, Self>) {
+        let given = self.shards().given;
+        if self.state.inputs.cut.applied == given {
+            return;
         }
         let registry = self.state.registry.clone();
         let header = &|job: &pangea_core::exec::ordered::Job<'_>| Header(job.txn);
+        self.let_overwrite(cx);
         cx.begin_work();
+        let most = self.state.options.slice_txns.get() * cx.pool.workers();
         let shards = self.shards();
-        let (served, ended) = shards.sharded.go_on(cx.pool, &registry, cx.store, header);
-        let is_over = shards.sharded.oldest().is_none();
-        let count = ended.len();
-        cx.end_work(Work::Order, count);
-        if !is_over {
+        let (served, ended) = shards.sharded.go_on(cx.pool, &registry, cx.store, header, most);
+        let is_more = shards.sharded.is_ready();
+        shards.yields = is_more;
+        let oldest = shards.sharded.oldest();
+        cx.end_work(Work::Order, ended.len());
+        if is_more {
+            // What others wait for is sent before, and what they have sent is taken.
+            cx.mark("calvin.epoch_in_steps");
+            cx.resume();
+        } else if oldest.is_some() {
             cx.mark("calvin.waits_for_rows");
         }
-        self.serve(cx, epoch, served, &ended);
+        self.serve(cx, served, &ended);
         self.note_ended(cx, ended);
-        if is_over {
+        loop {
+            let epoch = self.state.inputs.cut.applied.next();
+            if epoch > given || oldest.is_some_and(|oldest| oldest <= epoch) {
+                return;
+            }
+            if epoch < given {
+                cx.mark("calvin.epochs_overlap");
+            }
             self.end_divided_epoch(cx, epoch);
         }
-        count
     }
 
     /// Phase 3, and results for who took a transaction and does not run it.
-    fn serve(
-        &mut self,
-        cx: &mut Cx<'_, Self>,
-        epoch: SnapshotVersion,
-        served: Vec<Served>,
-        ended: &[Ended],
-    ) {
+    fn serve(&mut self, cx: &mut Cx<'_, Self>, served: Vec<Served>, ended: &[Ended]) {
         let shards = self.shards();
-        let mut items: BTreeMap<ShardId, Vec<Item>> = BTreeMap::new();
-        for Served { txn, to, part } in served {
+        let mut items: BTreeMap<(SnapshotVersion, ShardId), Vec<Item>> = BTreeMap::new();
+        for Served { txn, version, to, part } in served {
             for shard in to.iter() {
-                items.entry(shard).or_default().push(Item::Part(txn, part.clone()));
+                items.entry((version, shard)).or_default().push(Item::Part(txn, part.clone()));
             }
         }
-        for Ended { txn, active, went, .. } in ended {
+        for Ended { txn, version, active, went } in ended {
             // Of those that ran it, the first tells.
             let home = shards.shard_of(txn.node());
             if active.iter().next() == Some(shards.here) && !active.contains(home) {
-                items.entry(home).or_default().push(Item::Result(*txn, went.clone()));
+                let results = items.entry((*version, home)).or_default();
+                results.push(Item::Result(*txn, went.clone()));
             }
         }
-        for (shard, items) in items {
+        for ((epoch, shard), items) in items {
             cx.mark("calvin.served");
             shards.send_items(cx, shard, (epoch, &items));
         }
@@ -169,6 +181,7 @@ impl Calvin {
 
     fn note_ended(&mut self, cx: &mut Cx<'_, Self>, ended: Vec<Ended>) {
         let me = self.state.inputs.node(self.state.inputs.me);
+        self.keep_of_others(cx, &ended);
         for Ended { txn, went, .. } in ended {
             match went {
                 Went::Ran(_) => self.state.counters.txns_committed += 1,
@@ -181,6 +194,22 @@ impl Calvin {
         }
     }
 
+    /// Of the transactions that have ended, those of a replica whose turn it is to stand still.
+    fn keep_of_others(&mut self, cx: &mut Cx<'_, Self>, ended: &[Ended]) {
+        let mut of: BTreeMap<(NodeId, SnapshotVersion), Vec<(u64, Went)>> = BTreeMap::new();
+        for Ended { txn, version, went, .. } in ended {
+            let turn = self.shards().own.get(version).and_then(|own| own.cut.turn);
+            if let Some(replica) = self.is_kept_for(turn)
+                && self.state.inputs.node(replica) == txn.node()
+            {
+                of.entry((replica, *version)).or_default().push((txn.sequence(), went.clone()));
+            }
+        }
+        for ((replica, version), results) in of {
+            self.keep_outcomes(cx, replica, (version, &results));
+        }
+    }
+
     /// The epoch's writes are all in this shard's store: makes them visible, and tells who waits.
     fn end_divided_epoch(&mut self, cx: &mut Cx<'_, Self>, epoch: SnapshotVersion) {
         let shards = self.shards();
@@ -189,27 +218,24 @@ impl Calvin {
         for (shard, stream) in &mut shards.streams {
             let came = stream.came.remove(&epoch).expect("it was given");
             of_shards.came.push(came);
-            of_shards.sent.extend(stream.slices.get(&epoch).map(|slice| (*shard, slice.clone())));
-            let items = stream.items.get(&epoch).into_iter().flatten();
-            of_shards.served.extend(items.map(|items| (*shard, items.clone())));
+            of_shards.add_sent(*shard, stream, epoch);
             of_shards.dropped.push((*shard, stream.dropped));
         }
         let received = shards.received.remove(&epoch).unwrap_or_default();
         // What came twice.
-        let txns: BTreeSet<TxnId> = received.keys().map(|(_, txn)| *txn).collect();
-        shards.sharded.forget(|txn| txns.contains(&txn));
+        received.keys().for_each(|(_, txn)| shards.sharded.forget(*txn));
         if !is_planted(Bug::ReceivedNotLogged) {
             of_shards.received = by_shard(epoch, received);
         }
         let is_replay = self.state.inputs.cut.agreement.is_none();
         if !is_replay {
-            let record = EpochRecord { epoch, cut: cut.clone(), of_shards: Some(of_shards) };
+            let record = EpochRecord { epoch, cut: Some(cut.clone()), of_shards: Some(of_shards) };
             let position = self.state.inputs.log_epoch(cx, epoch, record.encode().into());
             self.shards().records.insert(epoch, position);
             self.keep_records();
         }
         self.state.inputs.finish_epoch(cx, epoch, &cut);
-        self.state.inputs.checkpoint_if_due(cx);
+        self.checkpoint_if_due(cx);
         // Whoever ran them may not tell any more. Those of an earlier life are for nobody.
         let is_missed = self.shards().streams.values().any(|stream| stream.missed >= epoch);
         for sequence in sequences {
@@ -231,12 +257,20 @@ impl Calvin {
     }
 
     /// A shard that ran a transaction of this node tells how it ended.
-    pub(super) fn note_result(&mut self, cx: &mut Cx<'_, Self>, txn: TxnId, went: Went) {
+    pub(super) fn note_result(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        epoch: SnapshotVersion,
+        (txn, went): (TxnId, Went),
+    ) {
         if txn.node() != self.state.inputs.node(self.state.inputs.me) {
             // All replicas of the shard are told.
             return;
         }
         let sequence = txn.sequence();
+        if self.is_frozen() {
+            self.tell_early(cx, epoch, sequence, &went);
+        }
         match self.shards().unresolved.remove(&sequence) {
             Some(epoch) => self.settle_divided(cx, epoch, sequence, went),
             None if self.is_awaited(sequence) => {

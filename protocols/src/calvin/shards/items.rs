@@ -5,6 +5,7 @@ use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::exec::ordered::{Part, Went};
 use pangea_core::ids::{SnapshotVersion, TxnId};
+use pangea_core::txn::Write;
 
 use crate::inputs::number;
 
@@ -78,6 +79,20 @@ impl Items {
 }
 
 impl Item {
+    /// About how many bytes it takes.
+    pub(super) fn weight(&self) -> usize {
+        const HEAD: usize = 24;
+        HEAD + match self {
+            Self::Part(_, Part::Rows(rows)) => {
+                let value = |row: &Write| row.value.as_ref().map_or(0, |value| value.len());
+                rows.iter().map(|row| HEAD + row.key.len() + value(row)).sum()
+            }
+            Self::Result(_, Went::Ran(Ok(result))) => result.len(),
+            Self::Result(_, Went::Ran(Err(abort))) => abort.message.len(),
+            Self::Part(_, Part::Certified(_)) | Self::Result(..) => 0,
+        }
+    }
+
     fn encode(&self, out: &mut Vec<u8>) {
         let mut head = |what: u8, txn: TxnId| {
             out.put_u8(what);

@@ -4,13 +4,39 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::{LogPosition, ShardId, SnapshotVersion};
 use pangea_core::protocol::Cx;
 
-use super::super::Calvin;
 use super::super::recovery::{EpochRecord, OfShards};
+use super::super::{Calvin, Cut, Message};
 use super::items::{Item, Items};
+use super::slice::Slice;
+use super::{Shards, Stream};
 use crate::inputs::INTACT;
+
+/// What a peer keeps for other shards, by epoch, and as it came.
+pub(in super::super) type HandedOn = Vec<(SnapshotVersion, Bytes, OfShards)>;
+
+impl OfShards {
+    /// Adds what another shard was sent for an epoch.
+    pub(super) fn add_sent(&mut self, shard: ShardId, stream: &Stream, epoch: SnapshotVersion) {
+        self.sent.extend(stream.slices.get(&epoch).map(|slice| (shard, slice.clone())));
+        let items = stream.items.get(&epoch).into_iter().flatten();
+        self.served.extend(items.map(|items| (shard, items.clone())));
+    }
+
+    /// Whether it can be what a replica of this shard has sent for an epoch that it has run.
+    fn is_handed_on(&self, shards: &Shards, epoch: SnapshotVersion) -> bool {
+        let is_other = |shard: &ShardId| shards.streams.contains_key(shard);
+        let is_sent = |slice: &Slice| slice.shard == shards.here && slice.epoch == epoch;
+        self.came.is_empty()
+            && self.received.is_empty()
+            && self.sent.iter().all(|(shard, slice)| is_other(shard) && is_sent(slice))
+            && self.served.iter().all(|(shard, items)| is_other(shard) && items.epoch == epoch)
+            && self.dropped.iter().map(|(shard, _)| shard).eq(shards.streams.keys())
+    }
+}
 
 impl Calvin {
     /// Goes on from the checkpoint, if there is one, and runs the epochs that the log has.
@@ -28,13 +54,17 @@ impl Calvin {
             let EpochRecord { epoch, cut, of_shards: Some(of_shards) } = record else {
                 panic!("the record of an epoch says nothing of shards: tables were not divided");
             };
-            if epoch > self.state.inputs.cut.applied.next() {
-                continue;
-            }
             let is_known = epoch <= self.state.inputs.cut.applied;
-            if !is_known && !self.state.inputs.follows_rules(cx, epoch, &cut) {
-                break;
-            }
+            let next = self.state.inputs.cut.applied.next();
+            let cut = match cut {
+                // It came with a checkpoint that was not whole yet.
+                None if !is_known => continue,
+                Some(_) if epoch > next => continue,
+                Some(cut) if !is_known && !self.state.inputs.follows_rules(cx, epoch, &cut) => {
+                    break;
+                }
+                cut => cut,
+            };
             first.get_or_insert(epoch);
             for (shard, upto) in &of_shards.dropped {
                 let dropped = dropped.entry(*shard).or_default();
@@ -52,12 +82,7 @@ impl Calvin {
                 self.keep_sent(epoch, of_shards);
                 continue;
             }
-            cx.mark("calvin.epoch_replayed");
-            self.slice_epoch(cx, epoch, cut);
-            self.take_received(epoch, of_shards);
-            assert!(self.give_epoch(cx), "all of an epoch is in its record");
-            self.run_epoch(cx);
-            assert_eq!(self.state.inputs.cut.applied, epoch, "with all that it needs");
+            self.replay_epoch(cx, epoch, cut.expect("it was run here"), of_shards);
         }
         let applied = self.state.inputs.cut.applied;
         let shards = self.shards();
@@ -73,21 +98,47 @@ impl Calvin {
             shards.stream(shard).drop_upto(upto);
         }
         if last < checkpoint {
-            // It came from a peer: what led to it was not run here.
+            // What led to it is not here.
             shards.streams.values_mut().for_each(|stream| stream.drop_upto(checkpoint));
         }
         shards.given = applied;
         self.keep_records();
     }
 
+    /// Runs an epoch again.
+    fn replay_epoch(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        epoch: SnapshotVersion,
+        cut: Cut,
+        of_shards: OfShards,
+    ) {
+        cx.mark("calvin.epoch_replayed");
+        self.slice_epoch(cx, epoch, cut);
+        self.take_received(epoch, of_shards);
+        assert!(self.give_epoch(cx), "all of an epoch is in its record");
+        while self.state.inputs.cut.applied < epoch {
+            let before = self.shards().sharded.len();
+            self.run_given(cx);
+            let is_over = self.state.inputs.cut.applied == epoch;
+            assert!(is_over || self.shards().sharded.len() < before, "with all that it needs");
+        }
+    }
+
     /// What was sent for an epoch that is in the checkpoint may have to be sent again.
     fn keep_sent(&mut self, epoch: SnapshotVersion, of_shards: OfShards) {
         let shards = self.shards();
         for (shard, slice) in of_shards.sent {
-            shards.stream(shard).slices.insert(epoch, slice);
+            let stream = shards.stream(shard);
+            if epoch > stream.dropped {
+                stream.slices.insert(epoch, slice);
+            }
         }
         for (shard, items) in of_shards.served {
-            shards.stream(shard).items.entry(epoch).or_default().push(items);
+            let stream = shards.stream(shard);
+            if epoch > stream.dropped {
+                stream.items.entry(epoch).or_default().push(items);
+            }
         }
     }
 
@@ -107,6 +158,76 @@ impl Calvin {
         }
     }
 
+    /// What this node keeps for other shards of the epochs that it has run: whoever takes its state
+    /// takes that too. Else nobody might have it any more, where this one is lost.
+    pub(in super::super) fn kept_for_others(&self) -> Bytes {
+        let Some(shards) = &self.state.shards else { return Bytes::new() };
+        let applied = self.state.inputs.cut.applied;
+        let dropped: Vec<_> = shards.streams.iter().map(|(to, it)| (*to, it.dropped)).collect();
+        let least = dropped.iter().map(|(_, upto)| upto.next()).min().unwrap_or_default();
+        let mut out = Vec::new();
+        for epoch in (least.min(applied).0..=applied.0).map(SnapshotVersion) {
+            let mut of_shards = OfShards { dropped: dropped.clone(), ..OfShards::default() };
+            for (shard, stream) in &shards.streams {
+                of_shards.add_sent(*shard, stream, epoch);
+            }
+            let record = EpochRecord { epoch, cut: None, of_shards: Some(of_shards) };
+            out.put_bytes(&record.encode());
+        }
+        out.into()
+    }
+
+    /// Reads what a peer has handed on with its checkpoint of this version.
+    pub(in super::super) fn read_handed_on(
+        &self,
+        bytes: &Bytes,
+        version: SnapshotVersion,
+    ) -> Result<HandedOn, DecodeError> {
+        let wrong = || DecodeError::new("what a checkpoint hands on");
+        let from = &mut Reader::new(bytes);
+        let mut all = HandedOn::new();
+        while !from.is_empty() {
+            let record = bytes.slice_ref(from.bytes("what a checkpoint hands on")?);
+            let EpochRecord { epoch, cut: None, of_shards: Some(of_shards) } =
+                EpochRecord::decode(&record)?
+            else {
+                return Err(wrong());
+            };
+            let follows = all.last().is_none_or(|(last, ..)| epoch == last.next());
+            let is_sound = |shards: &Shards| of_shards.is_handed_on(shards, epoch);
+            if !follows || !self.state.shards.as_ref().is_some_and(is_sound) {
+                return Err(wrong());
+            }
+            all.push((epoch, record, of_shards));
+        }
+        let last = all.last().map(|(epoch, ..)| *epoch);
+        (last == self.state.shards.as_ref().map(|_| version)).then_some(all).ok_or_else(wrong)
+    }
+
+    /// Keeps from now on what the sender of a checkpoint keeps for other shards, of the epochs that
+    /// are jumped over.
+    pub(in super::super) fn keep_handed_on(&mut self, cx: &mut Cx<'_, Self>, handed_on: HandedOn) {
+        let applied = self.state.inputs.cut.applied;
+        let Some((.., last)) = handed_on.last() else { return };
+        for (shard, upto) in last.dropped.clone() {
+            let stream = self.shards().stream(shard);
+            // What was served of an epoch that did not end is not all.
+            stream.items.split_off(&applied.next());
+            if upto > applied {
+                stream.drop_upto(upto);
+            }
+        }
+        let dropped = self.shards().streams.values().map(|stream| stream.dropped).min();
+        let from = dropped.unwrap_or_default().max(applied);
+        for (epoch, record, of_shards) in handed_on.into_iter().filter(|(it, ..)| *it > from) {
+            cx.mark("calvin.handed_on");
+            let position = self.state.inputs.log_handed_on(cx, record);
+            self.shards().records.insert(epoch, position);
+            self.keep_sent(epoch, of_shards);
+        }
+        self.keep_records();
+    }
+
     /// A checkpoint of a peer was installed: what is here of the epochs in it is of no use.
     pub(in super::super) fn move_shards(&mut self, cx: &mut Cx<'_, Self>) {
         let (applied, heads) = (self.state.inputs.cut.applied, self.state.inputs.cut.heads.clone());
@@ -119,11 +240,10 @@ impl Calvin {
         let first = self.state.sequencer.in_flight.front().map(|first| first.txn.sequence());
         let results = &mut self.shards().results;
         *results = first.map_or_else(Default::default, |first| results.split_off(&first));
-        for stream in self.shards().streams.values() {
-            // They may wait for what will never come from here.
-            let upto = stream.dropped;
-            for node in &stream.subscribers {
-                cx.send(*node, super::super::Message::Missed { upto });
+        for stream in self.shards().streams.values_mut() {
+            // They are to ask for what was jumped over.
+            for node in std::mem::take(&mut stream.subscribers) {
+                cx.send(node, Message::More);
             }
         }
     }

@@ -6,14 +6,14 @@ use std::ops::ControlFlow;
 use bytes::Bytes;
 use pangea_core::codec::Writer;
 use pangea_core::ids::{NodeId, SnapshotVersion, TableId};
-use pangea_core::key::{Direction, KeyRange};
+use pangea_core::key::KeyRange;
 use pangea_core::planted::{Bug, is_planted};
 use pangea_core::protocol::Cx;
 use pangea_core::store::{Header, Pin};
 use pangea_core::time::{Span, Timestamp};
 
 use super::Transfer;
-use crate::inputs::{Bid, Heads, Host, Inputs, Message, encode_heads};
+use crate::inputs::{Bid, Event, Heads, Host, Inputs, Message, encode_heads};
 
 /// So many chunks may be on their way: other batches wait behind them.
 const CHUNKS_AHEAD: u64 = 16;
@@ -31,8 +31,10 @@ pub(crate) struct Outgoing<H: Header> {
     transfer: u64,
     pin: Pin<H>,
     meta: Bytes,
-    /// The first row of the next chunk, a table and a key in it; before that those of the chunks
-    /// that are not acknowledged. The first chunk has no rows.
+    /// What the protocol hands on beside the rows.
+    handed_on: Bytes,
+    /// Where the next chunk begins; before that where those begin that are not acknowledged. The
+    /// first chunk is apart.
     cursors: VecDeque<Cursor>,
     /// How large the chunks are that are not acknowledged.
     sizes: VecDeque<usize>,
@@ -59,8 +61,16 @@ impl<H: Host> Transfer<H> {
     }
 }
 
-/// Where a chunk begins; nowhere, if there are no more rows.
-type Cursor = Option<(TableId, Vec<u8>)>;
+/// Where a chunk begins.
+#[derive(Clone, Debug)]
+enum Cursor {
+    /// In what the protocol hands on, after so many bytes.
+    HandedOn(usize),
+    /// At this row, a table and a key in it.
+    Row(TableId, Vec<u8>),
+    /// There is no more.
+    End,
+}
 
 impl<H: Host> Inputs<H> {
     /// A peer is behind, or lacks the rest of a checkpoint.
@@ -70,25 +80,36 @@ impl<H: Host> Inputs<H> {
         from: NodeId,
         transfer: u64,
         index: u64,
-    ) {
+    ) -> Option<Event<H>> {
         let outgoing = self.transfer.outgoing.get_mut(&from);
         let known = outgoing.filter(|outgoing| outgoing.transfer == transfer);
         match known.map(|outgoing| outgoing.rewind(index)) {
             Some(true) => cx.mark("inputs.checkpoint_resumed"),
-            None if index == 0 => {
-                let outgoing = self.start_outgoing(cx, transfer);
-                self.transfer.outgoing.insert(from, outgoing);
-                let kept = Kept { heads: self.cut.heads.clone(), heard: cx.now.at };
-                self.transfer.kept.insert(from, kept);
-            }
+            None if index == 0 => return Some(Event::CheckpointAsked { from, transfer }),
             Some(false) | None => {
                 self.transfer.outgoing.remove(&from);
                 cx.mark("inputs.checkpoint_forgotten");
-                return cx.send(self.node(from), Message::CheckpointGone { transfer }.into());
+                cx.send(self.node(from), Message::CheckpointGone { transfer }.into());
+                return None;
             }
         }
         self.note_heard(from, cx.now.at);
         self.send_chunks(cx, from);
+        None
+    }
+
+    /// Begins to send a peer the state, with what the protocol hands on beside it.
+    pub(crate) fn send_checkpoint(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        (to, transfer): (NodeId, u64),
+        handed_on: Bytes,
+    ) {
+        let outgoing = self.start_outgoing(cx, transfer, handed_on);
+        self.transfer.outgoing.insert(to, outgoing);
+        let kept = Kept { heads: self.mastery.confirmed.heads.clone(), heard: cx.now.at };
+        self.transfer.kept.insert(to, kept);
+        self.send_chunks(cx, to);
     }
 
     pub(crate) fn note_heard(&mut self, peer: NodeId, now: Timestamp) {
@@ -97,21 +118,28 @@ impl<H: Host> Inputs<H> {
         }
     }
 
-    fn start_outgoing(&mut self, cx: &Cx<'_, H>, transfer: u64) -> Outgoing<H::Header> {
-        let pin = cx.store.pin();
-        assert_eq!(pin.version(), self.cut.applied, "what is applied is published");
+    fn start_outgoing(
+        &mut self,
+        cx: &Cx<'_, H>,
+        transfer: u64,
+        handed_on: Bytes,
+    ) -> Outgoing<H::Header> {
+        let confirmed = &self.mastery.confirmed;
+        let pin = cx.store.pin_at(confirmed.epoch).expect("what is decided is published and kept");
         let mut meta = Vec::new();
         meta.put_varint(pin.version().0);
-        encode_heads(&self.cut.heads, &mut meta);
-        self.cut.is_member.iter().for_each(|&is_member| meta.put_u8(u8::from(is_member)));
+        encode_heads(&confirmed.heads, &mut meta);
+        confirmed.is_member.iter().for_each(|&is_member| meta.put_u8(u8::from(is_member)));
         let logs = self.replication.logs.iter();
         logs.for_each(|log| meta.put_varint(log.next_sequence));
+        meta.put_varint(handed_on.len() as u64);
         self.counters.checkpoints_sent += 1;
         Outgoing {
             transfer,
             pin,
             meta: meta.into(),
-            cursors: VecDeque::from([Some((TableId(0), Vec::new()))]),
+            handed_on,
+            cursors: VecDeque::from([Cursor::HandedOn(0)]),
             sizes: VecDeque::new(),
             chunk_bytes: self.settings.chunk_bytes,
             acknowledged: 0,
@@ -183,7 +211,7 @@ impl<H: Host> Inputs<H> {
 impl<H: Header> Outgoing<H> {
     /// Whether all chunks were sent.
     fn is_sent(&self) -> bool {
-        self.cursors.back().is_some_and(Option::is_none)
+        matches!(self.cursors.back(), Some(Cursor::End))
     }
 
     /// Whether there is a next chunk, and room for it on its way.
@@ -215,10 +243,16 @@ impl<H: Header> Outgoing<H> {
 
     /// What the next chunk holds.
     fn next_payload(&mut self) -> Bytes {
-        let cursor = self.cursors.back().cloned().flatten().expect("not all is sent");
-        let (payload, next) = match self.next_index {
-            0 => (self.meta.clone(), Some(cursor)),
-            _ => self.rows_from(cursor),
+        let cursor = self.cursors.back().cloned().expect("there is always one");
+        let (payload, next) = match cursor {
+            _ if self.next_index == 0 => (self.meta.clone(), cursor),
+            Cursor::HandedOn(from) if from < self.handed_on.len() => {
+                let upto = self.handed_on.len().min(from + self.chunk_bytes);
+                (self.handed_on.slice(from..upto), Cursor::HandedOn(upto))
+            }
+            Cursor::HandedOn(_) => self.rows_from(TableId(0), Vec::new()),
+            Cursor::Row(table, key) => self.rows_from(table, key),
+            Cursor::End => unreachable!("all is sent"),
         };
         self.next_index += 1;
         self.cursors.push_back(next);
@@ -227,8 +261,8 @@ impl<H: Header> Outgoing<H> {
     }
 
     /// The rows from there on, as many as fit a chunk, and where the next chunk begins.
-    fn rows_from(&self, (first_table, first_key): (TableId, Vec<u8>)) -> (Bytes, Cursor) {
-        let mut next = None;
+    fn rows_from(&self, first_table: TableId, first_key: Vec<u8>) -> (Bytes, Cursor) {
+        let mut next = Cursor::End;
         let mut out = Vec::with_capacity(self.chunk_bytes + self.chunk_bytes / 8);
         let (store, mut version) = (self.pin.store(), self.pin.version());
         if is_planted(Bug::TransferMixesVersions) {
@@ -237,13 +271,13 @@ impl<H: Header> Outgoing<H> {
         for table in store.table_ids().into_iter().filter(|table| *table >= first_table) {
             let start = if table == first_table { first_key.clone() } else { Vec::new() };
             let range = KeyRange { start, end: None };
-            store.scan(table, &range, Direction::Forward, version, |key, row| {
+            store.scan_passing(table, &range, version, |key, row| {
                 if out.len() >= self.chunk_bytes {
                     let mut first = key.to_vec();
                     if is_planted(Bug::ChunkRowLost) {
                         first.push(0);
                     }
-                    next = Some((table, first));
+                    next = Cursor::Row(table, first);
                     return ControlFlow::Break(());
                 }
                 if let Some(value) = &row.value {
@@ -255,7 +289,7 @@ impl<H: Header> Outgoing<H> {
                 }
                 ControlFlow::Continue(())
             });
-            if next.is_some() {
+            if !matches!(next, Cursor::End) {
                 break;
             }
         }

@@ -23,8 +23,8 @@ pub(super) struct Client {
 impl Client {
     /// Number `number` of those that draw, who does what the client at `seat` does.
     pub(super) fn new(settings: &Settings, seat: usize, number: usize) -> Self {
-        let (clients, regions) = (settings.clients as u32, settings.regions.len() as u32);
-        let seat = Seat::new(seat as u32, clients, regions);
+        let (clients, places) = (settings.clients as u32, settings.nodes() as u32);
+        let seat = Seat::new(seat as u32, clients, places);
         let seed = settings.seed ^ (number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         Self {
             generator: settings.workload.generator(seat),
@@ -119,8 +119,9 @@ impl<P: Protocol> World<'_, P> {
             self.in_flight[node] -= 1;
             if is_committed {
                 let us = (self.now_ns - began_ns) / 1_000;
-                self.latencies_us[node].push(u32::try_from(us).unwrap_or(u32::MAX));
-                self.commits[node].add(self.now_ns);
+                let region = self.settings.region_of(node);
+                self.latencies_us[region].push(u32::try_from(us).unwrap_or(u32::MAX));
+                self.commits[region].add(self.now_ns);
             } else {
                 self.aborted += 1;
             }

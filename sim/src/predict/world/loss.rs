@@ -3,17 +3,19 @@
 //! Its node does nothing from that moment on: what waits in it, on its links and in its clients is
 //! gone. The others hear that their connections ended, after the way from there. At the end every
 //! survivor has to hold all that any node had acknowledged, the lost one included: the same rows at
-//! the newest version that it had answered with.
+//! the newest version that it had answered with. But for what a master had answered before anybody
+//! else had it: that may be lost, and how much it is is told ([`crate::reigns`]).
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
-use pangea_core::ids::{NodeId, SnapshotVersion};
+use pangea_core::ids::{NodeId, SnapshotVersion, TxnId};
 use pangea_core::protocol::{Input, Protocol};
 use pangea_core::store::Pin;
 use pangea_core::workload::Snapshot;
 
 use super::{Event, World};
 use crate::predict::outcome::Survived;
+use crate::reigns::{Lines, Reign};
 
 /// Where the rows are held readable, for the comparison at the end: this often, and so many times.
 const PIN_NS: u64 = 50_000_000;
@@ -24,8 +26,9 @@ pub(super) struct Losing<P: Protocol> {
     /// The node that is lost, once it is.
     pub(super) node: Option<usize>,
     was_coordinator: bool,
-    /// The newest version that each node has acknowledged a transaction with.
-    pub(super) acknowledged: Vec<SnapshotVersion>,
+    /// With which versions each node has acknowledged transactions, and how many that wrote.
+    acknowledged: Vec<BTreeMap<SnapshotVersion, u64>>,
+    lines: Lines,
     pins: VecDeque<Vec<Pin<P::Header>>>,
 }
 
@@ -34,8 +37,34 @@ impl<P: Protocol> Losing<P> {
         Self {
             node: None,
             was_coordinator: false,
-            acknowledged: vec![SnapshotVersion::ZERO; nodes],
+            acknowledged: vec![BTreeMap::new(); nodes],
+            lines: Lines::new(nodes),
             pins: VecDeque::new(),
+        }
+    }
+
+    /// A node has acknowledged a transaction.
+    pub(super) fn on_answer(&mut self, node: NodeId, txn: TxnId, version: SnapshotVersion) {
+        let count = self.acknowledged[node.index()].entry(version).or_default();
+        // One that only read has no number.
+        *count += u64::from(txn.sequence() > 0);
+    }
+
+    /// A node says whose the versions from one on are.
+    pub(super) fn on_reign(
+        &mut self,
+        node: NodeId,
+        from: SnapshotVersion,
+        reign: Option<Reign>,
+        is_final: bool,
+    ) -> Result<(), String> {
+        let Some(reign) = reign else {
+            self.lines.on_start(node);
+            return Ok(());
+        };
+        match self.lines.on_reign(node, from, reign, is_final) {
+            None => Ok(()),
+            Some(_) => Err(format!("{node} has {from} for good, and so has another, otherwise")),
         }
     }
 }
@@ -71,8 +100,8 @@ impl<P: Protocol> World<'_, P> {
         self.losing.node = Some(lost);
         self.losing.was_coordinator = coordinator == Some(lost);
         for peer in (0..self.nodes.len()).filter(|peer| *peer != lost) {
-            let later = self.settings.one_way[lost][peer].us * 1_000;
-            self.at(self.now_ns + later, Event::PeerLost(peer));
+            let way = self.topology.one_way_between(NodeId(lost as u16), NodeId(peer as u16));
+            self.at(self.now_ns + way.us * 1_000, Event::PeerLost(peer));
         }
     }
 
@@ -85,34 +114,56 @@ impl<P: Protocol> World<'_, P> {
     /// What came of the loss.
     pub(super) fn survived(&self) -> Option<Survived> {
         let lost = self.losing.node?;
+        let of_lost = &self.losing.acknowledged[lost];
+        let is_void = |version: &SnapshotVersion| self.is_void(lost, *version);
+        let void = of_lost.iter().filter(|(version, _)| is_void(version));
         Some(Survived {
-            region: self.settings.regions[lost].clone(),
+            region: self.settings.place(lost),
             was_coordinator: self.losing.was_coordinator,
+            lost_txns: void.map(|(_, count)| count).sum(),
             wrong: self.wrong_after(lost),
         })
     }
 
+    /// Whether the lost node ran a version that nobody had agreed on, and nobody has.
+    fn is_void(&self, lost: usize, version: SnapshotVersion) -> bool {
+        let lines = &self.losing.lines;
+        let line = lines.up_to(NodeId(lost as u16), version);
+        let is_early = self.nodes[lost].protocol.settled().is_some_and(|upto| upto < version);
+        is_early && (!self.has_come_to(lost, version) || lines.is_lost(version, &line))
+    }
+
+    /// Whether a survivor has a version.
+    fn has_come_to(&self, lost: usize, version: SnapshotVersion) -> bool {
+        let others = self.nodes.iter().enumerate().filter(|(node, _)| *node != lost);
+        others.map(|(_, node)| node.store.published()).any(|published| published >= version)
+    }
+
     /// What is wrong with the survivors' rows.
     fn wrong_after(&self, lost: usize) -> Option<String> {
-        let name = |node: usize| &self.settings.regions[node];
+        let name = |node: usize| self.settings.place(node);
         let survivors: Vec<usize> = (0..self.nodes.len()).filter(|node| *node != lost).collect();
         for (node, acknowledged) in self.losing.acknowledged.iter().enumerate() {
-            let digest = self.nodes[node].store.digest(*acknowledged);
+            let is_kept =
+                |version: &&SnapshotVersion| node != lost || !self.is_void(lost, **version);
+            let newest = acknowledged.keys().rev().find(is_kept);
+            let newest = newest.copied().unwrap_or_default();
+            let digest = self.nodes[node].store.digest(newest);
             for survivor in survivors.iter().filter(|survivor| **survivor != node) {
                 let store = &self.nodes[*survivor].store;
                 // What a survivor has acknowledged lately may be on its way to the others.
-                let is_there = store.published() >= *acknowledged;
+                let is_there = store.published() >= newest;
                 if node == lost && !is_there {
                     return Some(format!(
-                        "{} had acknowledged up to {acknowledged}, and {} has come to {} only",
+                        "{} had acknowledged up to {newest}, and {} has come to {} only",
                         name(lost),
                         name(*survivor),
                         store.published()
                     ));
                 }
-                if is_there && store.digest(*acknowledged) != digest {
+                if is_there && store.digest(newest) != digest {
                     let (a, b) = (name(node), name(*survivor));
-                    return Some(format!("{a} and {b} differ at {acknowledged}"));
+                    return Some(format!("{a} and {b} differ at {newest}"));
                 }
             }
         }

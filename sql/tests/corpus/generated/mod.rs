@@ -13,6 +13,7 @@ mod writes;
 use std::ops::Range;
 
 use super::answer::{Answer, Engine, Failure};
+use super::memory::Memory;
 use super::pangea::{Database, Pangea};
 use super::postgres::{Postgres, Server};
 use queries::{Generated, Generator};
@@ -34,7 +35,7 @@ fn seeds() -> Range<u64> {
 }
 
 struct Both {
-    pangea: Pangea,
+    pangea: Pangea<Memory>,
     postgres: Postgres,
 }
 
@@ -52,7 +53,7 @@ fn comparable(answer: Result<Answer, Failure>, is_ordered: bool) -> Result<Answe
 impl Both {
     fn new(server: &Server) -> Self {
         server.create_database("generated");
-        let pangea = Database::new("generated").connect().unwrap();
+        let pangea = Database::new(Memory::default(), "generated").connect().unwrap();
         let mut both = Self { pangea, postgres: server.connect("generated").unwrap() };
         for sql in tables::statements() {
             assert_eq!(both.pangea.answer(&sql), both.postgres.answer(&sql), "{sql}");

@@ -19,7 +19,7 @@ fn range(rows: &[(u8, Seen)]) -> ReadSet {
 
 fn certified(reads: ReadSet) -> (Program, Option<Footprint>) {
     let write = Write { table: TableId(1), key: key(9), value: Some(value(99)) };
-    (Program::Certified(Certified { reads, writes: vec![write] }), None)
+    (Program::Certified(Certified { reads, writes: vec![write], line: 0 }), None)
 }
 
 /// What becomes of a transaction that read this, after another job: nothing, or DETAIL.
@@ -87,7 +87,8 @@ fn a_local_write_is_current_when_its_transaction_committed_as_it_was_executed() 
     let local = range(&[(1, Seen::Local(writer)), (3, Seen::At(BEFORE))]);
     assert_eq!(check(&rows, &[], local), None);
     let first = Write { table: TableId(1), key: key(5), value: Some(value(5)) };
-    let first = Program::Certified(Certified { reads: ReadSet::default(), writes: vec![first] });
+    let first =
+        Program::Certified(Certified { reads: ReadSet::default(), writes: vec![first], line: 0 });
     let work = [(first, None), certified(point(5, Seen::Local(txn(0))))];
     let (finished, _) = execute_everywhere(&rows, &work);
     assert!(finished[1].outcome.is_ok(), "a certified transaction writes what it always wrote");

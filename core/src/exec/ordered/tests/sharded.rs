@@ -60,11 +60,12 @@ impl Shards {
 
     fn go_on(&mut self, at: usize, pool: &dyn Pool) {
         let Shard { sharded, store, ended } = &mut self.all[at];
-        let (served, over) = sharded.go_on(pool, &registry(), store, &By::of);
+        // A few at a time.
+        let (served, over) = sharded.go_on(pool, &registry(), store, &By::of, 3);
         for it in over {
             assert!(ended.insert(it.txn, it).is_none(), "a transaction ends once");
         }
-        for Served { txn, to, part } in served {
+        for Served { txn, to, part, .. } in served {
             let from = ShardId(at as u16);
             self.under_way.extend(to.iter().map(|to| (from, to, txn, part.clone())));
         }
@@ -176,7 +177,7 @@ fn work_of(
             Known::FirstRun => (program(ops), Some(Footprint::of_run(&run.reads, &run.writes))),
             Known::Certified => {
                 let (reads, writes) = (run.reads.clone(), run.writes.clone());
-                (Program::Certified(Certified { reads, writes }), None)
+                (Program::Certified(Certified { reads, writes, line: 0 }), None)
             }
         };
         Work { version, program, footprint, home }

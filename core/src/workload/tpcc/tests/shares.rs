@@ -100,6 +100,41 @@ fn terminals_live_in_the_warehouses_of_their_region() {
 }
 
 #[test]
+fn remote_warehouses_are_of_another_shard_where_new_orders_are_alone() {
+    let settings = Settings { warehouses: 8, shards: 4, ..small() };
+    let tpcc = Tpcc::new(Mix::NewOrder, &settings).expect("valid settings");
+    let mut dice = Dice::new(5);
+    let (mut orders, mut spanning) = (0, 0);
+    for index in 0..16 {
+        let mut terminal = tpcc.terminal(Client::new(index, 16, 1));
+        let shard = |w: Warehouse| (w.0 - 1) % 4;
+        let home = terminal.home().warehouse;
+        for _ in 0..400 {
+            let call = terminal.next(&mut dice, Timestamp::default());
+            assert_eq!(call.label, "new-order");
+            let args = NewOrderArgs::decode(&call.args).expect("well formed");
+            let mut remote = args.lines().iter().map(|line| line.supply).filter(|w| *w != home);
+            assert!(remote.clone().all(|w| shard(w) != shard(home)), "{remote:?} of {home:?}");
+            orders += 1;
+            spanning += u32::from(remote.next().is_some());
+        }
+    }
+    let percent = f64::from(spanning) / f64::from(orders) * 100.0;
+    assert!((8.0..11.0).contains(&percent), "a tenth spans two shards: {percent} %");
+    // With one shard, or two of one warehouse each, there is one other.
+    for (warehouses, shards) in [(2, 1), (2, 2), (1, 4), (5, 4)] {
+        let few = Settings { warehouses, shards, ..settings };
+        let few = Tpcc::new(Mix::NewOrder, &few).expect("valid settings");
+        let mut terminal = few.terminal(Client::new(0, 1, 1));
+        for _ in 0..400 {
+            let call = terminal.next(&mut dice, Timestamp::default());
+            let args = NewOrderArgs::decode(&call.args).expect("well formed");
+            assert!(args.lines().iter().all(|line| (1..=warehouses).contains(&line.supply.0)));
+        }
+    }
+}
+
+#[test]
 fn regions_never_meet_where_remote_warehouses_are_of_the_own_region() {
     let settings = Settings { warehouses: 8, own_region: true, ..small() };
     let tpcc = Tpcc::new(Mix::NewOrderPayment, &settings).expect("valid settings");

@@ -1,0 +1,485 @@
+//! The locks of one shard (Calvin §3.2): asked for in the serial order, and granted strictly in it.
+//!
+//! ```text
+//!   row 7     [4 writes] <- 6 <- 9          one that writes holds it alone
+//!   row 8     [5] [6] <- 9 writes           those that only read hold it together
+//!   1 to 9    [3] <- 8 writes               a range has a queue of its own; who wants a row of it,
+//!                                           or a range that overlaps it, waits for whom it names
+//! ```
+//!
+//! Whoever asks is behind all that asked before and are in its way, so that nobody waits for
+//! anybody later, and no wait is a circle. What a release costs does not depend on how many wait.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::hash::{Entry, HashMap, range_hash, row_hash};
+use crate::ids::TableId;
+use crate::key::{Key, KeyRange};
+use crate::txn::{Footprint, RangeLock};
+
+/// For so many requests after the last range of a table its rows are noted.
+const NOTED_FOR: u64 = if cfg!(test) { 64 } else { 4_096 };
+
+/// Who waits for what.
+#[derive(Debug, Default)]
+pub(super) struct Queues {
+    /// From the first that has not released its locks.
+    requests: VecDeque<Request>,
+    /// The number of that.
+    first: u64,
+    /// By the hash of a row's name, or of a range. Where two have one hash, one waits for no need.
+    queues: HashMap<u64, Queue>,
+    /// Of the tables of which ranges were locked.
+    ranged: HashMap<TableId, Ranged>,
+}
+
+#[derive(Debug)]
+struct Request {
+    /// How many of those before it have to release something.
+    waits: usize,
+    is_released: bool,
+    /// The queues that it is in.
+    places: Vec<u64>,
+    /// Who waits for it beside those queues.
+    before: Vec<u64>,
+}
+
+/// Who wants one row or range, in their order, and whether they write.
+#[derive(Debug)]
+enum Queue {
+    /// One has it, and nobody waits: nearly always.
+    One((u64, bool)),
+    Many(Box<Line>),
+}
+
+#[derive(Debug)]
+struct Line {
+    entries: VecDeque<(u64, bool)>,
+    /// So many of the first hold it.
+    held: usize,
+}
+
+/// What is locked of a table, or waited for.
+#[derive(Debug)]
+struct Ranged {
+    /// Rows that requests before this one want are not noted below.
+    since: u64,
+    /// The last request that wanted a range.
+    last: u64,
+    rows: BTreeMap<Key, Noted>,
+    ranges: BTreeMap<KeyRange, Noted>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Noted {
+    /// Its queue.
+    hash: u64,
+    /// By so many requests.
+    count: usize,
+}
+
+impl Queues {
+    /// The next request. Returns whether it has all of these locks at once.
+    pub fn ask(&mut self, locks: &Footprint) -> bool {
+        let number = self.first + self.requests.len() as u64;
+        let mut waits = self.wait_for_ranges(number, locks);
+        let points = locks.points.iter();
+        let places = points.map(|lock| (row_hash(lock.table, &lock.key), lock.mode.writes()));
+        let ranges =
+            ranges_of(locks).map(|lock| (range_hash(lock.table, &lock.range), lock.mode.writes()));
+        let mut places: Vec<(u64, bool)> = places.chain(ranges).collect();
+        places.sort_unstable();
+        // The last of a hash writes, if one of them does.
+        places.dedup_by(|later, kept| {
+            let is_same = later.0 == kept.0;
+            if is_same {
+                kept.1 |= later.1;
+            }
+            is_same
+        });
+        for (hash, writes) in &places {
+            let is_held = match self.queues.entry(*hash) {
+                Entry::Vacant(free) => {
+                    free.insert(Queue::One((number, *writes)));
+                    true
+                }
+                Entry::Occupied(mut taken) => taken.get_mut().push(number, *writes),
+            };
+            waits += usize::from(!is_held);
+        }
+        let (places, before) = (places.into_iter().map(|(hash, _)| hash).collect(), Vec::new());
+        self.requests.push_back(Request { waits, is_released: false, places, before });
+        waits == 0
+    }
+
+    /// Whether a request has all of its locks, or had them.
+    pub fn has_all(&self, number: u64) -> bool {
+        number < self.first || self.requests[(number - self.first) as usize].waits == 0
+    }
+
+    /// Whether a request had its locks, and needs them no more.
+    pub fn is_released(&self, number: u64) -> bool {
+        number < self.first || self.requests[(number - self.first) as usize].is_released
+    }
+
+    /// A request that has all of its locks, which are these, needs them no more. Adds who has all
+    /// of theirs now to `granted`.
+    pub fn release(&mut self, number: u64, locks: &Footprint, granted: &mut Vec<u64>) {
+        let request = self.request(number);
+        assert!(request.waits == 0 && !request.is_released, "it holds what it releases");
+        request.is_released = true;
+        let places = std::mem::take(&mut request.places);
+        let mut freed = std::mem::take(&mut request.before);
+        for hash in places {
+            let Entry::Occupied(mut queue) = self.queues.entry(hash) else {
+                panic!("it is in there");
+            };
+            if !queue.get_mut().remove(number, &mut freed) {
+                queue.remove();
+            }
+        }
+        self.unnote(number, locks);
+        for number in freed {
+            let request = self.request(number);
+            request.waits -= 1;
+            if request.waits == 0 {
+                granted.push(number);
+            }
+        }
+        while self.requests.pop_front_if(|first| first.is_released).is_some() {
+            self.first += 1;
+        }
+    }
+
+    fn request(&mut self, number: u64) -> &mut Request {
+        &mut self.requests[(number - self.first) as usize]
+    }
+
+    /// What a request has of ranges and of tables of which there are ranges: lets it wait for those
+    /// before it that are in its way, and notes it. Returns for how many it waits.
+    fn wait_for_ranges(&mut self, number: u64, locks: &Footprint) -> usize {
+        if locks.ranges.is_empty() && self.ranged.is_empty() {
+            return 0;
+        }
+        let mut waits = Vec::new();
+        for lock in ranges_of(locks) {
+            let ranged = self.ranged.entry(lock.table).or_insert_with(|| Ranged::new(number));
+            waits.extend(self.first..ranged.since.min(number));
+            let others = ranged.ranges.iter();
+            let others = others.filter(|(range, _)| **range != lock.range);
+            let others = others.filter(|(range, _)| range.overlaps(&lock.range));
+            let rows = ranged.rows_within(&lock.range);
+            for noted in others.map(|(_, noted)| noted).chain(rows) {
+                waits.extend(conflicting(&self.queues, noted.hash, lock.mode.writes()));
+            }
+        }
+        for lock in &locks.points {
+            let Some(ranged) = self.ranged.get(&lock.table) else { continue };
+            let around = ranged.ranges.iter().filter(|(range, _)| range.contains(&lock.key));
+            for (_, noted) in around {
+                waits.extend(conflicting(&self.queues, noted.hash, lock.mode.writes()));
+            }
+        }
+        self.note(number, locks);
+        waits.sort_unstable();
+        waits.dedup();
+        waits.retain(|earlier| {
+            let request = &mut self.requests[(earlier - self.first) as usize];
+            if !request.is_released {
+                request.before.push(number);
+            }
+            !request.is_released
+        });
+        waits.len()
+    }
+
+    fn note(&mut self, number: u64, locks: &Footprint) {
+        for lock in ranges_of(locks) {
+            let ranged = self.ranged.get_mut(&lock.table).expect("it was made");
+            let hash = range_hash(lock.table, &lock.range);
+            let none = Noted { hash, count: 0 };
+            ranged.ranges.entry(lock.range.clone()).or_insert(none).count += 1;
+            ranged.last = number;
+        }
+        for lock in &locks.points {
+            let Some(ranged) = self.ranged.get_mut(&lock.table) else { continue };
+            if ranged.ranges.is_empty() && number > ranged.last + NOTED_FOR {
+                self.ranged.remove(&lock.table);
+                continue;
+            }
+            let none = Noted { hash: row_hash(lock.table, &lock.key), count: 0 };
+            ranged.rows.entry(lock.key.clone()).or_insert(none).count += 1;
+        }
+    }
+
+    /// Takes back what was noted of a request.
+    fn unnote(&mut self, number: u64, locks: &Footprint) {
+        if self.ranged.is_empty() {
+            return;
+        }
+        for lock in ranges_of(locks) {
+            let ranged = self.ranged.get_mut(&lock.table).expect("it was made");
+            take_back(&mut ranged.ranges, &lock.range);
+        }
+        for lock in &locks.points {
+            let ranged = self.ranged.get_mut(&lock.table);
+            if let Some(ranged) = ranged.filter(|ranged| number >= ranged.since) {
+                take_back(&mut ranged.rows, &lock.key);
+            }
+        }
+    }
+}
+
+/// Those that hold a key.
+fn ranges_of(locks: &Footprint) -> impl Iterator<Item = &RangeLock> {
+    locks.ranges.iter().filter(|lock| !lock.range.is_empty())
+}
+
+/// Those in a queue whom one that writes, or does not, has to wait for.
+fn conflicting(queues: &HashMap<u64, Queue>, hash: u64, writes: bool) -> impl Iterator<Item = u64> {
+    let queue = queues.get(&hash);
+    let (one, many) = match queue {
+        None => (None, None),
+        Some(Queue::One(one)) => (Some(one), None),
+        Some(Queue::Many(line)) => (None, Some(&line.entries)),
+    };
+    let entries = one.into_iter().chain(many.into_iter().flatten());
+    entries.filter(move |(_, other)| writes || *other).map(|(number, _)| *number)
+}
+
+/// One less has it.
+fn take_back<K: Ord>(noted: &mut BTreeMap<K, Noted>, key: &K) {
+    let one = noted.get_mut(key).expect("it was noted");
+    one.count -= 1;
+    if one.count == 0 {
+        noted.remove(key);
+    }
+}
+
+impl Ranged {
+    fn new(since: u64) -> Self {
+        Self { since, last: since, rows: BTreeMap::new(), ranges: BTreeMap::new() }
+    }
+
+    fn rows_within<'a>(&'a self, range: &'a KeyRange) -> impl Iterator<Item = &'a Noted> {
+        let first = Key::from(&range.start[..]);
+        let rows = self.rows.range(first..).take_while(|(key, _)| range.contains(key));
+        rows.map(|(_, noted)| noted)
+    }
+}
+
+impl Queue {
+    /// The next request, behind another. Returns whether it holds the lock at once.
+    fn push(&mut self, number: u64, writes: bool) -> bool {
+        if let Self::One(one) = *self {
+            *self = Self::Many(Box::new(Line { entries: VecDeque::from([one]), held: 1 }));
+        }
+        let Self::Many(line) = self else { unreachable!("it was made one above") };
+        let holds = line.held == line.entries.len() && !writes && !line.entries[0].1;
+        line.held += usize::from(holds);
+        line.entries.push_back((number, writes));
+        holds
+    }
+
+    /// One that holds the lock goes. Adds who holds it now, and did not before, to `freed`, and
+    /// returns whether anybody is left.
+    fn remove(&mut self, number: u64, freed: &mut Vec<u64>) -> bool {
+        let line = match self {
+            Self::One((one, _)) => {
+                assert_eq!(*one, number, "it holds what it releases");
+                return false;
+            }
+            Self::Many(line) => line,
+        };
+        let at = line.entries.binary_search_by_key(&number, |(number, _)| *number);
+        let at = at.expect("it has asked for it");
+        assert!(at < line.held, "it holds what it releases");
+        line.entries.remove(at);
+        line.held -= 1;
+        // Who came after those that read together wants to write.
+        if line.held == 0 {
+            let readers = || line.entries.iter().take_while(|(_, writes)| !writes).count();
+            line.held = match line.entries.front() {
+                None => 0,
+                Some((_, true)) => 1,
+                Some(_) => readers(),
+            };
+            freed.extend(line.entries.iter().take(line.held).map(|(number, _)| *number));
+        }
+        !line.entries.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::txn::{Mode, PointLock};
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    const TABLES: u32 = 2;
+
+    /// Keys and ranges of one table or two, with how they are used.
+    fn locks() -> impl Strategy<Value = Footprint> {
+        let mode = prop_oneof![Just(Mode::Shared), Just(Mode::Write), Just(Mode::Exclusive)];
+        let table = (0..TABLES).prop_map(TableId);
+        let point = (table.clone(), 0..12_u8, mode.clone())
+            .prop_map(|(table, k, mode)| PointLock { table, key: Key::from(&[k][..]), mode });
+        let range = (table, 0..12_u8, 0..5_u8, mode).prop_map(|(table, from, more, mode)| {
+            let range = KeyRange { start: vec![from], end: Some(vec![from + more]) };
+            RangeLock { table, range, mode }
+        });
+        let few = |most| 0..most;
+        let points = prop::collection::vec(point, few(4));
+        (points, prop::collection::vec(range, few(2)))
+            .prop_map(|(points, ranges)| Footprint::new(points, ranges))
+    }
+
+    fn conflict(a: &Footprint, b: &Footprint) -> bool {
+        let reach = |range: &RangeLock, point: &PointLock| {
+            let is_in = range.table == point.table && range.range.contains(&point.key);
+            is_in && range.mode.conflicts(point.mode)
+        };
+        let points = |a: &PointLock, b: &PointLock| {
+            (a.table, &a.key) == (b.table, &b.key) && a.mode.conflicts(b.mode)
+        };
+        let ranges = |a: &RangeLock, b: &RangeLock| {
+            let is_same = a.table == b.table && a.range.overlaps(&b.range);
+            is_same && a.mode.conflicts(b.mode)
+        };
+        a.points.iter().any(|a_point| {
+            b.points.iter().any(|b_point| points(a_point, b_point))
+                || b.ranges.iter().any(|range| reach(range, a_point))
+        }) || a.ranges.iter().any(|a_range| {
+            b.ranges.iter().any(|b_range| ranges(a_range, b_range))
+                || b.points.iter().any(|point| reach(a_range, point))
+        })
+    }
+
+    /// Who asked, and who has not released, as lists.
+    struct Model {
+        all: Vec<Footprint>,
+        released: BTreeSet<usize>,
+    }
+
+    impl Model {
+        fn held(&self, granted: &BTreeSet<u64>) -> Vec<u64> {
+            let is_held = |it: &u64| !self.released.contains(&(*it as usize));
+            granted.iter().copied().filter(is_held).collect()
+        }
+
+        fn in_the_way(&self, of: usize) -> bool {
+            let earlier = (0..of).filter(|it| !self.released.contains(it));
+            earlier.into_iter().any(|it| conflict(&self.all[it], &self.all[of]))
+        }
+    }
+
+    proptest! {
+        /// In any order of asking and releasing, nobody has what somebody earlier is in the way of,
+        /// and nobody waits for anything else, but at the first range of a table.
+        #[test]
+        fn locks_are_granted_in_the_order_in_which_they_were_asked_for(
+            all in prop::collection::vec(locks(), 1..40),
+            choices in prop::collection::vec(any::<prop::sample::Index>(), 120),
+        ) {
+            let mut queues = Queues::default();
+            let mut model = Model { all: Vec::new(), released: BTreeSet::new() };
+            let mut granted: BTreeSet<u64> = BTreeSet::new();
+            // Ranges of each table are known from the start, with nobody before.
+            let mut waiting = all.into_iter().fuse();
+            let first = (0..TABLES).map(|table| {
+                let range = KeyRange { start: vec![200], end: Some(vec![201]) };
+                RangeLock { table: TableId(table), range, mode: Mode::Shared }
+            });
+            let first = Footprint::new(Vec::new(), first.collect());
+            assert!(queues.ask(&first));
+            granted.insert(0);
+            model.all.push(first);
+            for choice in choices {
+                let held = model.held(&granted);
+                let at = choice.index(held.len() + 2);
+                if at >= held.len() {
+                    let Some(locks) = waiting.next() else { continue };
+                    let number = model.all.len();
+                    let has_all = queues.ask(&locks);
+                    model.all.push(locks);
+                    prop_assert_eq!(has_all, !model.in_the_way(number));
+                    if has_all {
+                        granted.insert(number as u64);
+                    }
+                    continue;
+                }
+                let number = held[at];
+                let mut new = Vec::new();
+                queues.release(number, &model.all[number as usize], &mut new);
+                model.released.insert(number as usize);
+                granted.extend(new);
+                for number in 0..model.all.len() {
+                    let is_free = !model.in_the_way(number);
+                    prop_assert_eq!(granted.contains(&(number as u64)), is_free, "{}", number);
+                    prop_assert_eq!(queues.has_all(number as u64), is_free);
+                }
+            }
+            while let Some(number) = model.held(&granted).first().copied() {
+                let mut new = Vec::new();
+                queues.release(number, &model.all[number as usize], &mut new);
+                model.released.insert(number as usize);
+                granted.extend(new);
+            }
+            prop_assert_eq!(model.released.len(), model.all.len(), "everybody's turn came");
+            prop_assert!(queues.queues.is_empty() && queues.requests.is_empty());
+            let is_empty = |it: &Ranged| it.rows.is_empty() && it.ranges.is_empty();
+            prop_assert!(queues.ranged.values().all(is_empty));
+        }
+    }
+
+    #[test]
+    fn rows_are_noted_while_ranges_come_and_not_for_ever() {
+        let locks = |ranges: Vec<RangeLock>| {
+            let key = Key::from(&[1][..]);
+            let point = PointLock { table: TableId(1), key, mode: Mode::Shared };
+            Footprint::new(vec![point], ranges)
+        };
+        let range = KeyRange { start: vec![5], end: Some(vec![9]) };
+        let range = RangeLock { table: TableId(1), range, mode: Mode::Exclusive };
+        let mut queues = Queues::default();
+        let (with_range, without) = (locks(vec![range]), locks(Vec::new()));
+        let mut granted = Vec::new();
+        for number in 0..=NOTED_FOR + 2 {
+            let locks = if number == 0 { &with_range } else { &without };
+            assert!(queues.ask(locks));
+            assert_eq!(queues.ranged.len(), usize::from(number <= NOTED_FOR), "{number}");
+            queues.release(number, locks, &mut granted);
+        }
+        // What came before it is not noted now: the next range waits for it.
+        assert!(queues.ask(&without) && !queues.ask(&with_range));
+    }
+
+    #[test]
+    fn the_first_range_of_a_table_waits_for_all_before_it_and_no_other_does() {
+        let point = |k: u8| PointLock {
+            table: TableId(1),
+            key: Key::from(&[k][..]),
+            mode: Mode::Exclusive,
+        };
+        let range = |from: u8, to: u8| RangeLock {
+            table: TableId(1),
+            range: KeyRange { start: vec![from], end: Some(vec![to]) },
+            mode: Mode::Exclusive,
+        };
+        let one = |k| Footprint::new(vec![point(k)], Vec::new());
+        let several = |from, to| Footprint::new(Vec::new(), vec![range(from, to)]);
+        let mut queues = Queues::default();
+        let all = [one(1), one(8), several(0, 3), several(5, 7), one(6), one(9)];
+        let has: Vec<bool> = all.iter().map(|locks| queues.ask(locks)).collect();
+        // What the first two have was not noted, and the next ones can't tell.
+        assert_eq!(has, [true, true, false, false, false, true]);
+        let mut granted = Vec::new();
+        queues.release(0, &all[0], &mut granted);
+        assert_eq!(granted, []);
+        queues.release(1, &all[1], &mut granted);
+        assert_eq!(granted, [2, 3]);
+        queues.release(3, &all[3], &mut granted);
+        assert_eq!(granted, [2, 3, 4]);
+    }
+}

@@ -1,0 +1,78 @@
+//! Marks in the places of values that are in the cold store.
+
+use super::cold::{Copied, Tier};
+use super::table::Table;
+use super::{Header, Version, write};
+use crate::hash::hash_bytes;
+use crate::ids::SnapshotVersion;
+use crate::key::Key;
+use crate::planted::{Bug, is_planted};
+use crate::value::Value;
+
+/// What became of a value that was to be put away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PutAway {
+    Done,
+    /// It stays, as it was used or written to, and its copy is noted; or it was away already.
+    IsKept,
+    /// Nothing in the row is what was copied.
+    IsGone,
+}
+
+impl<H: Header> Table<H> {
+    /// Leaves a mark in the place of a value, if it still is what was seen.
+    pub(super) fn put_away(&self, copied: &Copied, tier: &Tier) -> PutAway {
+        let Copied { table, key, version, value } = copied;
+        let hash = hash_bytes(key);
+        let shard = &self.shards[Self::shard_of(hash)];
+        let mut rows = write(&shard.rows);
+        let Some(row) = rows.find_mut(hash, |row| row.key == *key) else { return PutAway::IsGone };
+        let chain = &mut row.chain;
+        let is_unchecked = is_planted(Bug::EvictedUnchecked);
+        match chain.version(*version).and_then(|found| found.value.as_ref()) {
+            Some(found) if found.is_same(value) => found.set_copied(),
+            // It was brought back, or is away.
+            Some(found) if found.has_copy() => return PutAway::IsKept,
+            // Of another version, or of the same number after the store went back.
+            Some(_) | None if !is_unchecked => return PutAway::IsGone,
+            Some(_) | None => {}
+        }
+        let newest = chain.newest();
+        let is = |what: fn(&Value) -> bool| newest.value.as_ref().is_some_and(what);
+        let is_the_same = newest.version == *version && chain.older().is_none();
+        let may_go = is_the_same && is(Value::is_unused);
+        if !(may_go || is_unchecked && is(|value| !value.is_cold())) {
+            return PutAway::IsKept;
+        }
+        let bytes = newest.value_bytes();
+        chain.replace_value(Value::COLD);
+        shard.count_bytes(0, bytes);
+        tier.on_cold(*table, hash);
+        PutAway::Done
+    }
+
+    /// Puts a value in the place of its mark, if that is still there. Returns whether it was.
+    pub(super) fn bring_back(
+        &self,
+        (hash, key): (u64, &Key),
+        version: SnapshotVersion,
+        value: Value,
+        is_current: impl FnOnce() -> bool,
+    ) -> bool {
+        let shard = &self.shards[Self::shard_of(hash)];
+        let mut rows = write(&shard.rows);
+        let Some(row) = rows.find_mut(hash, |row| row.key == *key) else { return false };
+        let newest = row.chain.newest();
+        if newest.version != version || !is_cold(newest) || !is_current() {
+            return false;
+        }
+        shard.count_bytes(value.heap_bytes(), 0);
+        row.chain.replace_value(value);
+        true
+    }
+}
+
+/// Whether there is a mark in the place of the value.
+pub(super) fn is_cold<H>(version: &Version<H>) -> bool {
+    version.value.as_ref().is_some_and(Value::is_cold)
+}

@@ -1,0 +1,146 @@
+//! The threads beside the event loop: one that puts values away, and some that fetch ahead.
+
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use pangea_core::ids::TableId;
+use pangea_core::key::Key;
+use pangea_core::store::{Header, Store};
+use pangea_core::time::Span;
+
+/// Threads that fetch: disks do several things at a time.
+const FETCHERS: usize = 4;
+/// So many requests are fetched together.
+const REQUESTS_MAX: usize = 64;
+/// How often it is looked whether memory is above its limit.
+const LOOK: Duration = Duration::from_millis(10);
+/// And where a whole turn of the clock was not enough: there is not much else to put away.
+const LOOK_IN_VAIN: Duration = Duration::from_millis(500);
+
+/// Is told which request was fetched, and how long that took.
+pub type OnFetched = Arc<dyn Fn(u64, Span) + Send + Sync>;
+
+/// Keeps memory below its limit, and fetches what is asked for. Ends when it is dropped.
+pub struct Keeper {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+struct Request {
+    token: u64,
+    keys: Vec<(TableId, Key)>,
+    asked: Instant,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    requests: Vec<Request>,
+    is_stopping: bool,
+}
+
+impl fmt::Debug for Keeper {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Keeper({} requests)", self.shared.lock().requests.len())
+    }
+}
+
+impl Keeper {
+    /// Starts the threads.
+    ///
+    /// # Errors
+    /// When the operating system has none.
+    pub fn start<H: Header>(
+        store: &Arc<Store<H>>,
+        on_fetched: &OnFetched,
+    ) -> Result<Self, std::io::Error> {
+        let shared = Arc::new(Shared::default());
+        let mut keeper = Self { shared, threads: Vec::new() };
+        let (shared, of_evictor) = (keeper.shared.clone(), store.clone());
+        keeper.spawn("cold-evictor", move || shared.evict(&of_evictor))?;
+        for _ in 0..FETCHERS {
+            let (shared, store) = (keeper.shared.clone(), store.clone());
+            let on_fetched = on_fetched.clone();
+            keeper.spawn("cold-fetcher", move || shared.fetch(&store, &on_fetched))?;
+        }
+        Ok(keeper)
+    }
+
+    fn spawn(&mut self, name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+        self.threads.push(std::thread::Builder::new().name(name.to_owned()).spawn(run)?);
+        Ok(())
+    }
+
+    /// Fetches the values of these keys, and says so when they are in memory.
+    pub fn fetch(&self, token: u64, keys: Vec<(TableId, Key)>) {
+        let asked = Instant::now();
+        self.shared.lock().requests.push(Request { token, keys, asked });
+        self.shared.changed.notify_all();
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.shared.lock().is_stopping = true;
+        self.shared.changed.notify_all();
+        for thread in self.threads.drain(..) {
+            // One that panicked has told why.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn evict<H: Header>(&self, store: &Store<H>) {
+        let mut wait = LOOK;
+        loop {
+            let deadline = Instant::now() + wait;
+            let mut state = self.lock();
+            while !state.is_stopping {
+                let left = deadline.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    break;
+                }
+                let waited = self.changed.wait_timeout(state, left);
+                state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            }
+            if state.is_stopping {
+                return;
+            }
+            drop(state);
+            wait = if store.evict() { LOOK } else { LOOK_IN_VAIN };
+        }
+    }
+
+    fn fetch<H: Header>(&self, store: &Store<H>, on_fetched: &OnFetched) {
+        loop {
+            let mut state = self.lock();
+            while state.requests.is_empty() && !state.is_stopping {
+                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+            if state.is_stopping {
+                return;
+            }
+            // The others have as much to do: a disk reads for all of them at a time.
+            let count = state.requests.len().div_ceil(FETCHERS).min(REQUESTS_MAX);
+            let requests: Vec<Request> = state.requests.drain(..count).collect();
+            drop(state);
+            let keys: Vec<_> = requests.iter().flat_map(|request| &request.keys).cloned().collect();
+            store.fetch_ahead(&keys);
+            for Request { token, asked, .. } in requests {
+                on_fetched(token, Span::from_us(asked.elapsed().as_micros() as u64));
+            }
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! What a node that starts makes of its settings.
+
+use std::sync::Arc;
+
+use pangea_core::protocol::Protocol;
+use pangea_core::store::Store;
+
+use super::{ColdFile, Keeper, OnFetched};
+use crate::data_dir::{DataDir, DataDirError};
+use crate::disk::DiskError;
+use crate::driver::{Closed, Inbox};
+use crate::log::remove_if_there;
+use crate::node::{NodeOptions, StartError};
+
+/// The store, with a file for what is not in memory if memory has a limit. A file that an earlier
+/// run has left goes.
+pub(crate) fn new_store<P: Protocol>(
+    options: &NodeOptions<P>,
+    data_dir: Option<&DataDir>,
+    inbox: &Arc<Inbox<P>>,
+) -> Result<Arc<Store<P::Header>>, StartError> {
+    let Some(data_dir) = data_dir else { return Ok(Arc::new(Store::new())) };
+    let path = data_dir.cold();
+    let Some(bytes) = options.memory_bytes else {
+        remove_if_there(options.disk.as_ref(), &path).map_err(DataDirError::from)?;
+        return Ok(Arc::new(Store::new()));
+    };
+    let inbox = inbox.clone();
+    let on_error = move |reason: String| {
+        tracing::error!("{reason}");
+        inbox.close(Closed { reason, is_failure: true });
+    };
+    let file = ColdFile::create(&path, options.cold_latency, Arc::new(on_error));
+    let file = file.map_err(DiskError::new("make", &path)).map_err(DataDirError::from)?;
+    Ok(Arc::new(Store::with_cold(Box::new(file), bytes)))
+}
+
+/// What keeps memory below its limit, where there is one.
+pub(crate) fn keeper_of<P: Protocol>(
+    store: &Arc<Store<P::Header>>,
+    inbox: &Arc<Inbox<P>>,
+) -> Result<Option<Keeper>, StartError> {
+    let inbox = inbox.clone();
+    let on_fetched: OnFetched = Arc::new(move |token, took| inbox.on_fetched(token, took));
+    let keeper = store.has_cold().then(|| Keeper::start(store, &on_fetched)).transpose();
+    keeper.map_err(|error| StartError::Threads(error.to_string()))
+}

@@ -1,0 +1,317 @@
+//! The other nodes of a region, for sessions that read rows of theirs (Calvin §3).
+//!
+//! ```text
+//!   session          this node                     a node of each other shard
+//!      | beyond(v) --> | Hold(v) ------------------> |  keeps v
+//!      |               | <------------------- Held --|
+//!      | rows -------> | Table(v, range) ----------> |
+//!      | <-------------| <------------------- Rows --|
+//!      | (ends)        | Release ------------------> |  lets v go
+//! ```
+//!
+//! Of each shard the nearest node that answers is asked: that of the own region, unless it is away.
+//! Sessions that begin at one version share what is held. All of it goes with the connection.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use pangea_core::ids::{NodeId, ShardId, SnapshotVersion};
+use pangea_core::key::Key;
+use pangea_core::partition::Partitions;
+use pangea_core::topology::Topology;
+use pangea_core::txn::Scan;
+use pangea_core::value::Value;
+use pangea_sql::elsewhere::{Beyond, Elsewhere, Row};
+use pangea_sql::engine::Unavailable;
+use tokio::runtime::{Handle, Runtime, RuntimeFlavor};
+use tokio::sync::{Mutex, Semaphore};
+use tokio::task::JoinSet;
+
+use crate::client::Client;
+use crate::config::Config;
+
+/// How long a connection may take to be made.
+const CONNECT_DEADLINE: Duration = Duration::from_secs(1);
+/// How long another node may take to come to a version that this one has.
+const HOLD_DEADLINE: Duration = Duration::from_secs(10);
+/// How often it is asked again whether it has.
+const HOLD_POLL: Duration = Duration::from_millis(1);
+/// So many answers with rows may be under way from one node: each is of some megabytes, and who
+/// does not read what it asked for is cut off.
+const ANSWERS_MAX: usize = 8;
+/// How long it may take to tell rows.
+const ROWS_DEADLINE: Duration = Duration::from_secs(10);
+
+/// What is known of the nodes of other shards.
+pub struct Region {
+    here: ShardId,
+    partitions: Arc<Partitions>,
+    cluster: String,
+    /// The nodes of each other shard, the nearest first.
+    shards: BTreeMap<ShardId, Vec<Peer>>,
+    /// The version that was asked for last, and what is held of it.
+    latest: std::sync::Mutex<(SnapshotVersion, Arc<Mutex<Weak<Held>>>)>,
+    /// Taken when this ends.
+    runtime: Option<Runtime>,
+}
+
+struct Peer {
+    name: String,
+    address: SocketAddr,
+    client: Mutex<Option<Client>>,
+    /// So many answers with rows may be under way.
+    room: Arc<Semaphore>,
+}
+
+/// A version that a node of each other shard keeps.
+struct Held {
+    at: SnapshotVersion,
+    of: BTreeMap<ShardId, Hold>,
+    runtime: Handle,
+}
+
+struct Hold {
+    client: Client,
+    number: u64,
+    room: Arc<Semaphore>,
+}
+
+fn unavailable(reason: impl fmt::Display) -> Unavailable {
+    Unavailable { reason: reason.to_string() }
+}
+
+impl Region {
+    /// The other nodes of a node's cluster; nothing where there is one shard.
+    ///
+    /// # Errors
+    /// When there is no thread to talk to them.
+    pub fn of(config: &Config, topology: &Topology) -> std::io::Result<Option<Self>> {
+        if topology.partitions.shards() == 1 {
+            return Ok(None);
+        }
+        let me = config.node;
+        let here = topology.nodes[me.index()].shard;
+        let others = (0..topology.partitions.shards()).map(ShardId).filter(|shard| *shard != here);
+        let peer = |node: &NodeId| Peer {
+            name: topology.place_name(*node),
+            address: config.nodes[node.index()].peer,
+            client: Mutex::new(None),
+            room: Arc::new(Semaphore::new(ANSWERS_MAX)),
+        };
+        let of_shard = |shard| {
+            let mut nodes = topology.group(shard).nodes().to_vec();
+            let region = topology.nodes[me.index()].region;
+            let is_far = |node: &NodeId| topology.nodes[node.index()].region != region;
+            nodes.sort_by_key(|node| (is_far(node), topology.one_way_between(me, *node)));
+            (shard, nodes.iter().map(peer).collect())
+        };
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("region")
+            .enable_all()
+            .build()?;
+        Ok(Some(Self {
+            here,
+            partitions: Arc::new(topology.partitions.clone()),
+            cluster: config.cluster.clone(),
+            shards: others.map(of_shard).collect(),
+            latest: std::sync::Mutex::default(),
+            runtime: Some(runtime),
+        }))
+    }
+
+    fn runtime(&self) -> &Handle {
+        self.runtime.as_ref().expect("it is taken at the end").handle()
+    }
+
+    /// The rows of a version that are on other shards.
+    ///
+    /// # Errors
+    /// When no node of a shard keeps it.
+    pub async fn beyond(self: &Arc<Self>, at: SnapshotVersion) -> Result<Beyond, Unavailable> {
+        let region = self.clone();
+        let held = self.runtime().spawn(async move { region.hold(at).await });
+        let held = held.await.unwrap_or_else(|error| Err(unavailable(error)))?;
+        Ok(Beyond::new(self.partitions.clone(), self.here, held))
+    }
+
+    async fn hold(self: Arc<Self>, at: SnapshotVersion) -> Result<Arc<Held>, Unavailable> {
+        // Those of one version wait for each other, and not for those of others.
+        let of_version = {
+            let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
+            if latest.0 != at {
+                *latest = (at, Arc::default());
+            }
+            latest.1.clone()
+        };
+        let mut latest = of_version.lock().await;
+        let is_there = |held: &Arc<Held>| held.of.values().all(|hold| hold.client.is_connected());
+        if let Some(held) = latest.upgrade().filter(is_there) {
+            return Ok(held);
+        }
+        let mut holding = JoinSet::new();
+        for shard in self.shards.keys().copied() {
+            let region = self.clone();
+            holding.spawn(async move { (shard, region.hold_on(shard, at).await) });
+        }
+        let mut held = Held { at, of: BTreeMap::new(), runtime: self.runtime().clone() };
+        let mut failure = None;
+        while let Some(done) = holding.join_next().await {
+            match done.map_err(unavailable)? {
+                (shard, Ok(hold)) => drop(held.of.insert(shard, hold)),
+                (_, Err(error)) => failure = Some(error),
+            }
+        }
+        match failure {
+            Some(error) => Err(error),
+            None => {
+                let held = Arc::new(held);
+                *latest = Arc::downgrade(&held);
+                Ok(held)
+            }
+        }
+    }
+
+    /// Has the nearest node of a shard that answers keep a version.
+    async fn hold_on(&self, shard: ShardId, at: SnapshotVersion) -> Result<Hold, Unavailable> {
+        let mut why = Vec::new();
+        for peer in &self.shards[&shard] {
+            match peer.hold(&self.cluster, at).await {
+                Ok(hold) => return Ok(hold),
+                Err(reason) => why.push(format!("{}: {reason}", peer.name)),
+            }
+        }
+        let why = why.join("; ");
+        Err(unavailable(format!("no node of shard {} can be read now: {why}", shard.0)))
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // Whoever drops it may be a task, which must not wait.
+        self.runtime.take().into_iter().for_each(Runtime::shutdown_background);
+    }
+}
+
+impl fmt::Debug for Region {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Region(without {})", self.here)
+    }
+}
+
+impl Peer {
+    async fn hold(&self, cluster: &str, at: SnapshotVersion) -> Result<Hold, String> {
+        let client = self.client(cluster).await?;
+        let deadline = Instant::now() + HOLD_DEADLINE;
+        loop {
+            match self.ask(&client, at).await? {
+                Some(number) => {
+                    let room = self.room.clone();
+                    return Ok(Hold { client, number, room });
+                }
+                None if Instant::now() >= deadline => {
+                    return Err(format!("it has not come to version {at}"));
+                }
+                None => tokio::time::sleep(HOLD_POLL).await,
+            }
+        }
+    }
+
+    /// Asks once. What comes too late is let go.
+    async fn ask(&self, client: &Client, at: SnapshotVersion) -> Result<Option<u64>, String> {
+        let asking = client.clone();
+        let mut asked = tokio::spawn(async move { asking.hold(at).await });
+        match tokio::time::timeout(HOLD_DEADLINE, &mut asked).await {
+            Ok(Ok(answer)) => answer.map_err(|error| error.to_string()),
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(_) => {
+                let client = client.clone();
+                tokio::spawn(async move {
+                    if let Ok(Ok(Some(number))) = asked.await {
+                        // A connection that was lost has let it go.
+                        let _ = client.release(number).await;
+                    }
+                });
+                Err("it does not answer".to_owned())
+            }
+        }
+    }
+
+    async fn client(&self, cluster: &str) -> Result<Client, String> {
+        let mut known = self.client.lock().await;
+        if let Some(client) = known.as_ref() {
+            return match client.is_connected() {
+                true => Ok(client.clone()),
+                // It connects again by itself.
+                false => Err("it is not connected".to_owned()),
+            };
+        }
+        let connecting = Client::connect(self.address, cluster);
+        let connected = tokio::time::timeout(CONNECT_DEADLINE, connecting).await;
+        let connected = connected.map_err(|_| "it can't be connected to".to_owned())?;
+        let client = connected.map_err(|error| error.to_string())?;
+        *known = Some(client.clone());
+        Ok(client)
+    }
+}
+
+impl Elsewhere for Held {
+    fn rows(
+        &self,
+        shard: ShardId,
+        scan: &Scan,
+        most: usize,
+    ) -> Result<(Vec<Row>, bool), Unavailable> {
+        let hold = self.of.get(&shard).ok_or_else(|| unavailable("there is no such shard"))?;
+        let (client, at, scan) = (hold.client.clone(), Some(self.at), scan.clone());
+        let room = hold.room.clone();
+        let (sender, receiver) = sync_channel(1);
+        self.runtime.spawn(async move {
+            // Nobody closes it.
+            let _permit = room.acquire().await;
+            let Scan { table, range, direction } = scan;
+            let rows_max = u32::try_from(most).unwrap_or(u32::MAX);
+            // Whoever asked may have stopped waiting.
+            let _ = sender.send(client.table(table, at, range, direction, rows_max).await);
+        });
+        let answer = waiting(|| receiver.recv_timeout(ROWS_DEADLINE));
+        let answer = answer.map_err(|_| unavailable("it does not answer"))?;
+        let (rows, is_end) = answer.map_err(unavailable)?;
+        let row = |row: crate::client::Row| Row {
+            key: Key::from(&row.key[..]),
+            version: row.version,
+            value: Value::from(row.value),
+        };
+        Ok((rows.into_iter().map(row).collect(), is_end))
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        for Hold { client, number, .. } in std::mem::take(&mut self.of).into_values() {
+            self.runtime.spawn(async move {
+                // A connection that was lost has let it go.
+                let _ = client.release(number).await;
+            });
+        }
+    }
+}
+
+impl fmt::Debug for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Held({})", self.at)
+    }
+}
+
+/// Waits on this thread, whose other tasks another one takes meanwhile.
+fn waiting<T>(wait: impl FnOnce() -> T) -> T {
+    let flavor = Handle::try_current().map(|runtime| runtime.runtime_flavor());
+    match flavor {
+        Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(wait),
+        _ => wait(),
+    }
+}

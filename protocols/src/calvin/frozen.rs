@@ -1,0 +1,256 @@
+//! Checkpoints for which a replica stands still (§5, the first mode), and what its clients see of
+//! that: nothing but their answers.
+//!
+//! ```text
+//!   client        frozen replica                peer of its group
+//!     | submit ---> | == Batch, cuts as ever ===> |
+//!     |             | AskOutcomes(after) -------> |  runs the epochs
+//!     | <-- outcome | <== Outcomes(epoch) ======= |
+//!     |             |  goes on, runs them itself, and answers who was not answered
+//! ```
+//!
+//! A frozen replica is a sequencer, acknowledges and votes as ever; it begins no epoch. As its turn
+//! is in the cuts ([`crate::inputs`], `turns.rs`), all its peers keep what became of its requests
+//! of those epochs. It asks the nearest for them, and another one when that is lost. What nobody
+//! tells is answered when it has caught up: every outcome is one that somebody's run of the epoch
+//! came to, and a client is answered by whichever comes first.
+//!
+//! What is read here waits for this replica: a strict read for its cut, and a program that only
+//! reads until the replica has run what its clients were told of. On other shards the nodes that
+//! take rows from a frozen one take them from another replica of its shard.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use pangea_core::exec::ordered::Went;
+use pangea_core::ids::{NodeId, SnapshotVersion, Ticket, TxnId};
+use pangea_core::planted::{Bug, is_planted};
+use pangea_core::protocol::{Cx, FirstRun};
+use pangea_core::txn::{Outcome, Program};
+
+use super::shards::items::{Item, Items};
+use super::{Calvin, Message};
+
+/// For one that is frozen so much is kept at most, in bytes: at 200 bytes each, the outcomes of
+/// 300,000 transactions that it has not said to have. It answers older ones itself, later.
+const KEPT_BYTES_MAX: usize = 64 << 20;
+
+/// Outcomes of requests that others have run.
+#[derive(Default)]
+pub(super) struct Outcomes {
+    /// Of the replica whose turn it is: what became of its requests.
+    kept: BTreeMap<SnapshotVersion, Vec<Items>>,
+    kept_bytes: usize,
+    /// Whose they are.
+    of: Option<NodeId>,
+    /// Which peers want to be told as it comes.
+    asked_by: BTreeSet<NodeId>,
+    /// Which peer was asked.
+    asked: Option<NodeId>,
+    /// The last epoch of which a peer has told.
+    have: SnapshotVersion,
+    /// The last epoch of which a client was told before this replica has run it.
+    pub told: SnapshotVersion,
+    /// So many requests that are in flight were answered.
+    pub answered: usize,
+    /// Programs that only read, and wait until this replica is there.
+    reads: Vec<(Ticket, Program)>,
+}
+
+impl Outcomes {
+    /// The replica has what there is up to `have`.
+    fn drop_upto(&mut self, have: SnapshotVersion) {
+        let kept = self.kept.split_off(&have.next());
+        let gone = std::mem::replace(&mut self.kept, kept);
+        self.kept_bytes -= gone.values().flatten().map(Items::len).sum::<usize>();
+    }
+
+    fn keep(&mut self, epoch: SnapshotVersion, items: Vec<Items>) {
+        self.kept_bytes += items.iter().map(Items::len).sum::<usize>();
+        self.kept.entry(epoch).or_default().extend(items);
+        while self.kept_bytes > KEPT_BYTES_MAX
+            && let Some((oldest, _)) = self.kept.first_key_value()
+        {
+            self.drop_upto(*oldest);
+        }
+    }
+}
+
+impl Calvin {
+    /// Whether this replica begins no epoch now.
+    pub(super) fn is_frozen(&self) -> bool {
+        self.state.inputs.turns.frozen().is_some()
+    }
+
+    /// Whether what became of a replica's requests of this turn has to be kept: it may stand still.
+    pub(super) fn is_kept_for(&self, turn: Option<NodeId>) -> Option<NodeId> {
+        turn.filter(|replica| *replica != self.state.inputs.me)
+    }
+
+    /// This replica has run requests of the one whose turn it is.
+    pub(super) fn keep_outcomes(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        replica: NodeId,
+        (epoch, results): (SnapshotVersion, &[(u64, Went)]),
+    ) {
+        let node = self.state.inputs.node(replica);
+        let outcomes = &mut self.state.outcomes;
+        if outcomes.of != Some(replica) {
+            outcomes.drop_upto(SnapshotVersion(u64::MAX - 1));
+            outcomes.of = Some(replica);
+        }
+        let item = |(sequence, went): &(u64, Went)| {
+            Item::Result(TxnId::new(node, *sequence), went.clone())
+        };
+        let items: Vec<Item> = results.iter().map(item).collect();
+        if items.is_empty() {
+            return;
+        }
+        let all = Items::split(epoch, &items, self.state.message_bytes);
+        if outcomes.asked_by.contains(&replica) {
+            all.iter().for_each(|items| cx.send(node, Message::Outcomes(items.clone())));
+        }
+        outcomes.keep(epoch, all);
+    }
+
+    /// Tells the peers how far this replica was told of what became of its requests, and asks one
+    /// of them to go on, while it is its turn.
+    pub(super) fn ask_outcomes(&mut self, cx: &mut Cx<'_, Self>) {
+        let inputs = &self.state.inputs;
+        let is_up = |replica: &NodeId| inputs.replication.is_up[replica.index()];
+        let outcomes = &mut self.state.outcomes;
+        if !inputs.has_turn() {
+            // Whoever was asked sees that in the cuts.
+            outcomes.asked = None;
+            return;
+        }
+        let applied = inputs.cut.applied;
+        outcomes.have = outcomes.have.max(applied);
+        let asked = outcomes.asked.filter(is_up);
+        if outcomes.asked.is_some() && asked.is_none() {
+            cx.mark("calvin.outcomes_asked_again");
+        }
+        let distance = |peer: &NodeId| inputs.topology.one_way_between(inputs.me, *peer);
+        let peers = || inputs.topology.peers_of(inputs.me).filter(is_up);
+        outcomes.asked = asked.or_else(|| peers().min_by_key(distance));
+        for peer in peers() {
+            let is_wanted = outcomes.asked == Some(peer);
+            let after = outcomes.have;
+            cx.send(inputs.node(peer), Message::AskOutcomes { after, is_wanted });
+        }
+    }
+
+    /// A peer whose turn it is wants to be told what became of its requests after this epoch, or
+    /// is told by another.
+    pub(super) fn on_ask_outcomes(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        from: NodeId,
+        after: SnapshotVersion,
+        is_wanted: bool,
+    ) {
+        let Some(replica) = self.state.inputs.group.member(from) else { return };
+        let outcomes = &mut self.state.outcomes;
+        if outcomes.of == Some(replica) {
+            outcomes.drop_upto(after);
+        }
+        if !is_wanted {
+            outcomes.asked_by.remove(&replica);
+            return;
+        }
+        if outcomes.asked_by.insert(replica) && outcomes.of == Some(replica) {
+            let kept = outcomes.kept.values().flatten();
+            kept.for_each(|items| cx.send(from, Message::Outcomes(items.clone())));
+        }
+    }
+
+    /// A connection to a peer is lost, and what was on its way.
+    pub(super) fn forget_asked(&mut self, replica: NodeId) {
+        let outcomes = &mut self.state.outcomes;
+        outcomes.asked_by.remove(&replica);
+        outcomes.asked.take_if(|asked| *asked == replica);
+    }
+
+    /// A peer tells what became of this replica's requests.
+    pub(super) fn on_outcomes(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, items: &Items) {
+        if self.state.inputs.group.member(from).is_none() {
+            return cx.mark("calvin.not_of_the_group");
+        }
+        let me = self.state.inputs.node(self.state.inputs.me);
+        self.state.outcomes.have = self.state.outcomes.have.max(items.epoch);
+        for item in items.read().expect("it was read when it came") {
+            if let Item::Result(txn, went) = item
+                && txn.node() == me
+            {
+                self.tell_early(cx, items.epoch, txn.sequence(), &went);
+            }
+        }
+    }
+
+    /// Answers the client of a request that another has run, and this replica has not.
+    pub(super) fn tell_early(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        version: SnapshotVersion,
+        sequence: u64,
+        went: &Went,
+    ) {
+        // One that left its footprint is taken again when it has been run here.
+        let Went::Ran(result) = went else { return };
+        let in_flight = &mut self.state.sequencer.in_flight;
+        let Ok(at) = in_flight.binary_search_by_key(&sequence, |it| it.txn.sequence()) else {
+            return cx.mark("calvin.outcome_late");
+        };
+        let Some(ticket) = in_flight[at].ticket.take() else {
+            return cx.mark("calvin.outcome_late");
+        };
+        in_flight[at].is_answered = true;
+        cx.mark("calvin.answered_for");
+        let txn = TxnId::new(self.state.inputs.node(self.state.inputs.me), sequence);
+        let outcomes = &mut self.state.outcomes;
+        outcomes.answered += 1;
+        outcomes.told = outcomes.told.max(version);
+        self.state.counters.txns_answered_for += 1;
+        let outcome = match result.clone() {
+            Ok(result) => Outcome::Committed { txn, version, result },
+            Err(abort) => {
+                self.state.counters.txns_aborted += 1;
+                Outcome::Aborted(abort)
+            }
+        };
+        cx.reply_of_run(ticket, outcome, FirstRun::Absent);
+    }
+
+    /// This replica was told to stand still: says so, and asks for outcomes at once.
+    pub(super) fn note_frozen(&mut self, cx: &mut Cx<'_, Self>, before: Option<SnapshotVersion>) {
+        let frozen = self.state.inputs.turns.frozen();
+        let Some(version) = frozen.filter(|_| frozen != before) else { return };
+        self.ask_outcomes(cx);
+        self.tell_frozen(cx);
+        if is_planted(Bug::OutcomesInvented) {
+            let sequences: Vec<u64> =
+                self.state.sequencer.in_flight.iter().map(|it| it.txn.sequence()).collect();
+            let went = Went::Ran(Ok(Vec::new()));
+            sequences.into_iter().for_each(|it| self.tell_early(cx, version, it, &went));
+        }
+    }
+
+    /// Whether a read on what is here would not see what clients were told of.
+    pub(super) fn must_wait(&self) -> bool {
+        self.state.outcomes.told > self.state.inputs.cut.applied
+    }
+
+    /// Lets programs that only read wait until this replica has run what its clients were told of.
+    pub(super) fn let_wait(&mut self, cx: &mut Cx<'_, Self>, reads: Vec<(Ticket, Program)>) {
+        cx.mark("calvin.read_waits");
+        self.state.outcomes.reads.extend(reads);
+    }
+
+    /// Programs that need not wait any more.
+    pub(super) fn take_waiting_reads(&mut self) -> Vec<(Ticket, Program)> {
+        match self.must_wait() {
+            true => Vec::new(),
+            false => std::mem::take(&mut self.state.outcomes.reads),
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! What is larger than a frame should be goes in pieces, or in several messages.
+//!
+//! An epoch has as many batches as its group could replicate, which after a pause are many.
+
+use bytes::Bytes;
+use pangea_core::codec::{DecodeError, Reader, Writer};
+use pangea_core::ids::SnapshotVersion;
+
+use super::super::Message;
+use super::items::{Item, Items};
+use super::slice::Slice;
+use crate::inputs::number;
+
+/// A part of a slice's bytes. The parts come one after the other.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Piece {
+    /// The slice's epoch.
+    pub epoch: SnapshotVersion,
+    /// Which part, from 0.
+    number: u64,
+    /// Of how many.
+    count: u64,
+    bytes: Bytes,
+}
+
+/// The pieces of a slice that have come.
+#[derive(Default)]
+pub(in super::super) struct Pieces {
+    epoch: SnapshotVersion,
+    came: Vec<Bytes>,
+}
+
+const WHAT: &str = "piece";
+
+impl Slice {
+    /// What is sent of it, no message of which has more bytes than `most`.
+    pub(super) fn messages(&self, most: usize) -> Vec<Message> {
+        let bytes = self.bytes();
+        if bytes.len() <= most {
+            return vec![Message::Slice(self.clone())];
+        }
+        let count = bytes.len().div_ceil(most) as u64;
+        let piece = |(number, part): (usize, &[u8])| {
+            let (number, bytes) = (number as u64, bytes.slice_ref(part));
+            Message::Piece(Piece { epoch: self.epoch, number, count, bytes })
+        };
+        bytes.chunks(most).enumerate().map(piece).collect()
+    }
+}
+
+impl Items {
+    /// The items as several, none of which has many more bytes than `most` unless a single item
+    /// has.
+    pub(in super::super) fn split(
+        epoch: SnapshotVersion,
+        items: &[Item],
+        most: usize,
+    ) -> Vec<Self> {
+        let mut all = Vec::new();
+        let mut first = 0;
+        let mut bytes = 0;
+        for (at, item) in items.iter().enumerate() {
+            let more = item.weight();
+            if bytes + more > most && at > first {
+                all.push(Self::new(epoch, &items[first..at]));
+                (first, bytes) = (at, 0);
+            }
+            bytes += more;
+        }
+        all.push(Self::new(epoch, &items[first..]));
+        all
+    }
+}
+
+impl Piece {
+    /// Whether it is the first of its slice.
+    pub fn is_first(&self) -> bool {
+        self.number == 0
+    }
+
+    /// About how long it is.
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Appends it to `out`. [`Piece::decode`] is the inverse.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let Self { epoch, number, count, bytes } = self;
+        [epoch.0, *number, *count].iter().for_each(|number| out.put_varint(*number));
+        out.put_bytes(bytes);
+    }
+
+    /// Reads what [`Piece::encode`] wrote.
+    ///
+    /// # Errors
+    /// When the bytes are malformed.
+    pub fn decode(from: &mut Reader<'_>, bytes: &Bytes) -> Result<Self, DecodeError> {
+        let epoch = SnapshotVersion(number(from, WHAT)?);
+        let (number, count) = (from.varint(WHAT)?, from.varint(WHAT)?);
+        if number >= count {
+            return Err(DecodeError::new(WHAT));
+        }
+        let bytes = bytes.slice_ref(from.bytes(WHAT)?);
+        Ok(Self { epoch, number, count, bytes })
+    }
+}
+
+impl Pieces {
+    /// Adds one, which is passed over where it does not follow the last. Returns the slice's bytes
+    /// after its last one.
+    pub fn add(&mut self, piece: Piece) -> Option<Bytes> {
+        if piece.is_first() {
+            *self = Self { epoch: piece.epoch, came: Vec::new() };
+        }
+        if piece.epoch != self.epoch || piece.number != self.came.len() as u64 {
+            return None;
+        }
+        self.came.push(piece.bytes);
+        let is_last = piece.number + 1 == piece.count;
+        is_last.then(|| std::mem::take(&mut self.came).concat().into())
+    }
+}
+
+#[cfg(test)]
+pub(in super::super) mod tests {
+    use super::super::slice::tests::slice;
+    use super::*;
+    use pangea_core::exec::ordered::{Part, Went};
+    use pangea_core::ids::{NodeId, TxnId};
+
+    /// The pieces of a slice.
+    pub fn pieces() -> Vec<Piece> {
+        let piece = |message| match message {
+            Message::Piece(piece) => piece,
+            other => panic!("{other:?}"),
+        };
+        slice().messages(7).into_iter().map(piece).collect()
+    }
+
+    #[test]
+    fn a_slice_is_whole_when_its_pieces_came_in_order() {
+        let all = pieces();
+        assert!(all.len() > 2);
+        let mut came = Pieces::default();
+        // The connection is lost, and all comes again.
+        for piece in &all[..2] {
+            assert_eq!(came.add(piece.clone()), None);
+        }
+        assert_eq!(came.add(all[3 % all.len()].clone()), None, "out of its turn");
+        let wholes = all.iter().filter_map(|piece| came.add(piece.clone()));
+        let wholes: Vec<Bytes> = wholes.collect();
+        assert_eq!(wholes, [slice().bytes().clone()]);
+        assert_eq!(came.add(all[all.len() - 1].clone()), None, "it was taken");
+        assert_eq!(slice().messages(1 << 20), [Message::Slice(slice())]);
+    }
+
+    #[test]
+    fn items_are_split_and_none_is_lost() {
+        let txn = |number| TxnId::new(NodeId(3), number);
+        let result = |number| Item::Result(txn(number), Went::Ran(Ok(vec![7; 100])));
+        let all: Vec<Item> =
+            (0..10).map(result).chain([Item::Part(txn(1), Part::Certified(None))]).collect();
+        let epoch = SnapshotVersion(5);
+        let split = Items::split(epoch, &all, 250);
+        assert!((5..=10).contains(&split.len()), "{}", split.len());
+        let read: Vec<Item> = split.iter().flat_map(|items| items.read().unwrap()).collect();
+        assert_eq!(read, all);
+        assert_eq!(Items::split(epoch, &all, 1).len(), all.len());
+        assert_eq!(Items::split(epoch, &[], 1), [Items::new(epoch, &[])]);
+    }
+}

@@ -1,0 +1,324 @@
+//! Three replicas with asynchronous replication, step by step.
+
+use std::collections::BTreeMap;
+
+use pangea_core::ids::{NodeId, SnapshotVersion, Ticket};
+use pangea_core::key::Key;
+use pangea_core::protocol::{Input, Request, Submission};
+use pangea_core::time::Span;
+use pangea_core::topology::Topology;
+use pangea_core::txn::{Certified, Outcome, PointRead, Program, ReadSet, Seen, SqlState};
+
+use super::super::Timer;
+use super::super::options::Replication;
+use super::{Did, Message, Node, Options, TABLE, submit};
+
+/// They are far apart: what is sent comes when a test says so.
+struct Cluster {
+    nodes: Vec<Node>,
+    wire: Vec<(u16, u16, Message)>,
+    /// Nothing comes from it and nothing reaches it.
+    away: Option<u16>,
+    replies: BTreeMap<u16, Vec<Outcome>>,
+    marks: Vec<(u16, &'static str)>,
+}
+
+fn options() -> Options {
+    Options { replication: Replication::Asynchronous, ..Options::default() }
+}
+
+impl Cluster {
+    /// Node 0 is the master.
+    fn new() -> Self {
+        let topology = Topology::one_node_per_region("t", &["a", "b", "c"], Span::from_ms(1));
+        let mut cluster = Self {
+            nodes: Vec::new(),
+            wire: Vec::new(),
+            away: None,
+            replies: BTreeMap::new(),
+            marks: Vec::new(),
+        };
+        for me in 0..3 {
+            let (node, did) =
+                Node::start_as(me, topology.clone(), Vec::new(), "append", &options());
+            cluster.nodes.push(node);
+            cluster.note(me, did);
+        }
+        for (a, b) in [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)] {
+            cluster.step(a, Input::PeerUp(NodeId(b)));
+        }
+        cluster.wait(200);
+        assert!(cluster.nodes[0].calvin.state.inputs.takes(), "it is the master");
+        cluster
+    }
+
+    fn note(&mut self, node: u16, did: Did) {
+        self.wire.extend(did.sent.into_iter().map(|(to, message)| (node, to.0, message)));
+        self.replies.entry(node).or_default().extend(did.replies);
+        self.marks.extend(did.marks.into_iter().map(|mark| (node, mark)));
+        assert_eq!(did.stopped, None);
+    }
+
+    /// Node 0 starts again, with its log.
+    fn start_again(&mut self) {
+        let (log, now_us) = (self.nodes[0].log.clone(), self.nodes[0].now_us);
+        let topology = Topology::one_node_per_region("t", &["a", "b", "c"], Span::from_ms(1));
+        let (node, did) = Node::start_as(0, topology, log, "append", &options());
+        self.nodes[0] = Node { now_us, ..node };
+        self.note(0, did);
+    }
+
+    /// The connections of node 0 are made anew.
+    fn connect_again(&mut self) {
+        for (a, b) in [(1, 0), (2, 0), (0, 1), (0, 2)] {
+            if a != 0 {
+                self.step(a, Input::PeerDown(NodeId(b)));
+            }
+            self.step(a, Input::PeerUp(NodeId(b)));
+        }
+    }
+
+    fn step(&mut self, node: u16, input: Input<super::Calvin>) {
+        let did = self.nodes[usize::from(node)].step(input);
+        self.note(node, did);
+    }
+
+    /// Delivers all that is on its way, and what that leads to.
+    fn deliver(&mut self) {
+        while !self.wire.is_empty() {
+            for (from, to, message) in std::mem::take(&mut self.wire) {
+                if ![from, to].iter().any(|node| Some(*node) == self.away) {
+                    self.step(to, Input::Message { from: NodeId(from), message });
+                }
+            }
+        }
+    }
+
+    /// So many ticks of 10 ms pass.
+    fn wait(&mut self, ticks: u64) {
+        for _ in 0..ticks {
+            for node in 0..3 {
+                self.nodes[usize::from(node)].now_us += 10_000;
+                for timer in [Timer::Tick, Timer::Batch, Timer::Epoch, Timer::Fetch] {
+                    self.step(node, Input::Timer(timer));
+                }
+            }
+            self.deliver();
+        }
+    }
+
+    /// A client of a node appends something, whose batch is made at once.
+    fn append(&mut self, node: u16, bytes: &'static [u8]) {
+        self.step(node, Input::Submit(submit(&[bytes])));
+        self.step(node, Input::Timer(Timer::Batch));
+    }
+
+    fn results(&self, node: u16) -> Vec<Vec<u8>> {
+        let result = |outcome: &Outcome| match outcome {
+            Outcome::Committed { result, .. } => Some(result.clone()),
+            Outcome::Aborted(_) => None,
+        };
+        self.replies[&node].iter().filter_map(result).collect()
+    }
+
+    fn unknown(&self, node: u16) -> usize {
+        let is_unknown = |outcome: &&Outcome| match outcome {
+            Outcome::Aborted(abort) => abort.code == SqlState::OUTCOME_UNKNOWN,
+            Outcome::Committed { .. } => false,
+        };
+        self.replies[&node].iter().filter(is_unknown).count()
+    }
+
+    fn published(&self) -> Vec<SnapshotVersion> {
+        self.nodes.iter().map(|node| node.store.published()).collect()
+    }
+
+    fn assert_equal(&self) {
+        let digest =
+            |node: &Node| (node.store.published(), node.store.digest(node.store.published()));
+        let all: Vec<_> = self.nodes.iter().map(digest).collect();
+        assert!(all.windows(2).all(|pair| pair[0] == pair[1]), "{all:?}");
+    }
+}
+
+#[test]
+fn the_master_answers_before_anybody_else_has_heard_of_it_and_the_others_follow() {
+    let mut cluster = Cluster::new();
+    let before = cluster.published()[0];
+    cluster.append(0, b"a");
+    assert_eq!(cluster.results(0), [b"a"], "nothing was delivered yet");
+    assert_eq!(cluster.published(), [before.next(), before, before]);
+    assert_eq!(cluster.nodes[0].calvin.state.inputs.mastery.confirmed.epoch, before);
+    cluster.wait(5);
+    cluster.assert_equal();
+    let confirmed = cluster.nodes[0].calvin.state.inputs.mastery.confirmed.epoch;
+    assert_eq!(confirmed, cluster.published()[1], "it is decided");
+}
+
+#[test]
+fn a_request_goes_to_the_master_and_is_answered_where_it_came_when_it_is_run_there() {
+    let mut cluster = Cluster::new();
+    cluster.append(1, b"a");
+    assert!(
+        cluster.wire.iter().any(|(_, to, it)| *to == 0 && matches!(it, Message::Forward { .. }))
+    );
+    cluster.wait(1);
+    cluster.append(0, b"b");
+    assert_eq!(cluster.results(0), [b"ab"], "the master has run both");
+    assert_eq!(
+        cluster.nodes[1].calvin.state.forwarding.len(),
+        usize::from(cluster.results(1).is_empty())
+    );
+    cluster.wait(5);
+    assert_eq!((cluster.results(1), cluster.unknown(1)), (vec![b"a".to_vec()], 0));
+    cluster.assert_equal();
+}
+
+/// What nobody else had is as if it had never been, and is never run again.
+#[test]
+fn a_deposed_master_goes_back_and_what_it_had_answered_is_never_sequenced_again() {
+    let mut cluster = Cluster::new();
+    cluster.append(0, b"a");
+    cluster.wait(5);
+    cluster.away = Some(0);
+    cluster.append(0, b"b");
+    cluster.append(0, b"c");
+    assert_eq!(cluster.results(0), [b"a".to_vec(), b"ab".to_vec(), b"abc".to_vec()]);
+    cluster.wire.clear();
+    cluster.wait(400);
+    cluster.append(1, b"d");
+    cluster.append(2, b"e");
+    cluster.wait(5);
+    let both: Vec<_> = [cluster.results(1), cluster.results(2)].concat();
+    assert!(both.contains(&b"ade".to_vec()) || both.contains(&b"aed".to_vec()), "{both:?}");
+    cluster.away = None;
+    for (a, b) in [(0, 1), (0, 2), (1, 0), (2, 0)] {
+        cluster.step(a, Input::PeerDown(NodeId(b)));
+        cluster.step(a, Input::PeerUp(NodeId(b)));
+    }
+    cluster.wait(60);
+    assert!(cluster.marks.contains(&(0, "calvin.retreated")), "{:?}", cluster.published());
+    assert_eq!(cluster.nodes[0].store.line(), 1);
+    cluster.append(0, b"f");
+    cluster.wait(100);
+    let last = cluster.results(0).pop().expect("it was answered");
+    assert_eq!(last.len(), 4, "a, d, e and f: {last:?}");
+    assert!(!last.contains(&b'b') && !last.contains(&b'c'), "{last:?}");
+    cluster.assert_equal();
+}
+
+/// The log of a master that crashed has cuts that it had fixed, and answered.
+#[test]
+fn a_master_that_starts_again_proposes_what_it_had_answered() {
+    let mut cluster = Cluster::new();
+    cluster.append(0, b"a");
+    cluster.wait(5);
+    cluster.append(0, b"b");
+    assert_eq!(cluster.results(0).pop().unwrap(), b"ab");
+    // Nothing of that has left it.
+    cluster.wire.clear();
+    let before = cluster.nodes[0].store.published();
+    cluster.start_again();
+    assert!(cluster.marks.contains(&(0, "calvin.early_restored")));
+    assert!(cluster.nodes[0].store.published() < before, "it is not run before that is sure");
+    cluster.connect_again();
+    cluster.wait(100);
+    assert!(cluster.marks.contains(&(0, "calvin.leads_again")));
+    cluster.append(0, b"c");
+    assert_eq!(cluster.results(0).pop().unwrap(), b"abc", "it stands");
+    cluster.wait(5);
+    cluster.assert_equal();
+    assert_eq!(cluster.nodes[0].store.line(), 0, "nothing was given up");
+}
+
+/// It once deposed whoever had led meanwhile, as its own log knew of nobody else, and what that one
+/// had run early was lost, too.
+#[test]
+fn a_master_that_was_away_for_long_does_not_depose_the_one_that_took_its_place() {
+    let mut cluster = Cluster::new();
+    cluster.append(0, b"a");
+    cluster.wait(5);
+    cluster.away = Some(0);
+    cluster.wait(400);
+    let takes = |node: &u16| cluster.nodes[usize::from(*node)].calvin.state.inputs.takes();
+    let other = [1, 2].into_iter().find(takes).expect("another master");
+    cluster.away = None;
+    cluster.start_again();
+    cluster.connect_again();
+    cluster.append(other, b"b");
+    assert_eq!(cluster.results(other).pop().unwrap(), b"ab");
+    cluster.deliver();
+    cluster.wait(20);
+    assert!(!cluster.marks.contains(&(0, "calvin.leads_again")));
+    assert!(!cluster.marks.iter().any(|(_, mark)| *mark == "calvin.early_given_up"));
+    cluster.append(0, b"c");
+    cluster.wait(20);
+    assert_eq!(cluster.results(0).pop().unwrap(), b"abc");
+    cluster.assert_equal();
+}
+
+/// An interactive transaction that has read what is void once stayed in the batch that was being
+/// collected: versions of the same numbers came, and it was taken to have read those.
+#[test]
+fn what_has_read_what_is_void_comes_into_no_batch() {
+    let mut cluster = Cluster::new();
+    cluster.append(0, b"a");
+    cluster.wait(5);
+    cluster.append(0, b"b");
+    let early = cluster.nodes[0].store.published();
+    let read = |at| {
+        let seen = Seen::At(at);
+        let points = vec![PointRead { table: TABLE, key: Key::from(&b"row"[..]), seen }];
+        let reads = ReadSet { points, ranges: Vec::new() };
+        let certified = Certified { reads, writes: Vec::new(), line: 0 };
+        Submission { ticket: Ticket(9), request: Request::Commit(Program::Certified(certified)) }
+    };
+    let before = SnapshotVersion(early.0 - 1);
+    cluster.step(0, Input::Submit(vec![read(early), read(before)]));
+    assert_eq!(cluster.nodes[0].calvin.state.sequencer.current.len(), 2);
+    let did = cluster.nodes[0].act(|calvin, cx| {
+        calvin.state.inputs.give_up_all(cx);
+        calvin.note_retreat(cx);
+    });
+    let code = |outcome: &Outcome| match outcome {
+        Outcome::Aborted(abort) => abort.code,
+        Outcome::Committed { .. } => panic!("{outcome:?}"),
+    };
+    let codes: Vec<_> = did.replies.iter().map(code).collect();
+    assert_eq!(codes, [SqlState::SERIALIZATION_FAILURE], "the first alone");
+    assert_eq!(cluster.nodes[0].calvin.state.sequencer.current.len(), 1);
+}
+
+/// What a peer's checkpoint skipped may hold a request whose taking was not heard of yet. Its
+/// client once waited until the next failover.
+#[test]
+fn a_checkpoint_leaves_no_client_waiting_for_what_it_skipped() {
+    let mut cluster = Cluster::new();
+    cluster.append(1, b"a");
+    assert_eq!(cluster.nodes[1].calvin.state.forwarding.len(), 1);
+    let did = cluster.nodes[1].act(|calvin, cx| calvin.forget_forwarded(cx));
+    assert_eq!(did.replies.len(), 1);
+    assert_eq!(cluster.nodes[1].calvin.state.forwarding.len(), 0);
+    cluster.wait(5);
+    assert_eq!(cluster.results(1).len(), 0, "it is not answered again");
+    cluster.assert_equal();
+}
+
+/// What would be fixed behind a peer's checkpoint that no disk here holds could not be found in its
+/// place by a restart.
+#[test]
+fn nobody_reigns_before_its_disk_holds_what_a_checkpoint_brought() {
+    let mut cluster = Cluster::new();
+    cluster.nodes[0].act(|calvin, _| {
+        calvin.state.inputs.cut.installed = Some(calvin.state.inputs.cut.applied);
+    });
+    cluster.away = Some(0);
+    cluster.wait(400);
+    cluster.away = None;
+    cluster.connect_again();
+    cluster.wait(1_500);
+    assert!(!cluster.nodes[0].calvin.state.inputs.takes());
+    cluster.nodes[0].act(|calvin, _| calvin.state.inputs.cut.installed = None);
+    cluster.wait(1_500);
+    assert!(cluster.nodes[0].calvin.state.inputs.takes());
+}

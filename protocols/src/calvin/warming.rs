@@ -1,0 +1,417 @@
+//! Warming (§4): a transaction that wants rows which are not in memory is held back before it is
+//! ordered, and all replicas fetch them meanwhile.
+//!
+//! ```text
+//!   request --cold?--> held ........................ released --> batch
+//!                       |  Warm to all replicas      ^
+//!                       |  of its shards             |  all have Warmed, or the delay that was
+//!                       `--> fetch here, beside  ----'  predicted is over
+//! ```
+//!
+//! Locks are then held for no disk, where the prediction was right; where not, the transaction is
+//! run all the same, and stalls. Others overtake those that are held: that is the order in which
+//! they come to be ordered.
+//!
+//! **The delay** (§4.1) is what the replica that takes longest has needed, in most cases
+//! (`cold_percent`), until it had fetched something, the way to it included. It ends earlier where
+//! all have said that they are done.
+//!
+//! **Which rows are cold** (§4.2) this node's store knows of its own; of the others, their nodes
+//! tell ([`ColdMap`]), as often as they tell how far they are. What is not known, or not any more,
+//! costs time and changes nothing: what is in memory decides nothing.
+
+mod times;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use pangea_core::exec::declared_footprint;
+use pangea_core::ids::{NodeId, ShardId, TableId, Ticket};
+use pangea_core::key::Key;
+use pangea_core::partition::ShardSet;
+use pangea_core::planted::{Bug, is_planted};
+use pangea_core::protocol::Cx;
+use pangea_core::store::ColdMap;
+use pangea_core::time::{Span, Timestamp};
+use pangea_core::txn::{Footprint, Program};
+
+use super::options::ColdDelay;
+use super::{Calvin, Message, Timer};
+use times::Times;
+
+/// A request that wants more rows is not held back: to ask for them would take long too.
+const KEYS_MAX: usize = 1_024;
+/// Nor is one whose rows' keys are so long together: they are asked for in one frame, and one that
+/// is longer than the control lane takes would end the connection.
+const KEY_BYTES_MAX: usize = 1 << 20;
+/// So many rows of a range are looked at.
+const RANGE_KEYS_MAX: usize = 256;
+/// No request is held for longer: also what is asked of one that has never answered.
+const DELAY_MAX: Span = Span::from_ms(1_000);
+/// What is fetched for others at a time: a few thousand requests in flight do not ask for more.
+const FETCHES_MAX: usize = 8_192;
+/// So many requests' times are remembered, so that also late answers tell how long it takes.
+const ASKED_MAX: usize = 4_096;
+
+/// What is held back, and what is known of rows that are not in memory.
+#[derive(Default)]
+pub(super) struct Warming {
+    held: BTreeMap<u64, Held>,
+    /// When they are released at last.
+    due: BTreeSet<(Timestamp, u64)>,
+    /// When rows were asked for, by the names of the requests that were held, of late.
+    asked: BTreeMap<u64, Timestamp>,
+    /// The name of the last request that was held, or of what was fetched for another.
+    token: u64,
+    /// What is fetched here for other nodes, and their names for it.
+    fetches: BTreeMap<u64, (NodeId, u64)>,
+    /// How long each node takes.
+    times: BTreeMap<NodeId, Times>,
+    /// What other nodes say of their rows.
+    maps: BTreeMap<NodeId, ColdMap>,
+    /// What they were told of this node's.
+    told: ColdMap,
+    /// The delay that was predicted last.
+    delay: Span,
+    delayed: u64,
+}
+
+/// A request that is held back.
+pub(super) struct Held {
+    ticket: Ticket,
+    program: Program,
+    footprint: Option<Footprint>,
+    shards: ShardSet,
+    tries: u32,
+    until: Timestamp,
+    /// Who has not fetched its rows.
+    waits_for: BTreeSet<NodeId>,
+}
+
+impl Warming {
+    /// How many requests are held.
+    pub fn len(&self) -> usize {
+        self.held.len()
+    }
+
+    pub fn status(&self) -> [(&'static str, u64); 3] {
+        [
+            ("txns_delayed", self.delayed),
+            ("txns_held", self.held.len() as u64),
+            ("cold_delay_us", self.delay.us),
+        ]
+    }
+
+    pub fn invariants(&self) {
+        let due = self.held.iter().map(|(token, held)| (held.until, *token));
+        assert_eq!(due.collect::<BTreeSet<_>>(), self.due, "who is held is released some time");
+    }
+
+    fn take(&mut self, token: u64) -> Option<Held> {
+        let held = self.held.remove(&token)?;
+        self.due.remove(&(held.until, token));
+        Some(held)
+    }
+}
+
+impl Calvin {
+    /// Holds a request back if it wants rows that are not in memory. Otherwise gives it back.
+    pub(super) fn hold_if_cold(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        ticket: Ticket,
+        program: Program,
+        footprint: Option<Footprint>,
+        (shards, tries): (ShardSet, u32),
+    ) -> Option<(Program, Option<Footprint>, ShardSet)> {
+        let Some(wanted) = self.cold_rows(cx, &program, footprint.as_ref()) else {
+            return Some((program, footprint, shards));
+        };
+        cx.mark("calvin.held");
+        let by_node = self.by_node(wanted);
+        let delay = self.predicted(by_node.keys());
+        let warming = &mut self.state.warming;
+        (warming.delay, warming.delayed) = (delay, warming.delayed + 1);
+        warming.token += 1;
+        let token = warming.token;
+        let until = cx.now.at + delay;
+        warming.asked.insert(token, cx.now.at);
+        if warming.asked.len() > ASKED_MAX {
+            warming.asked.pop_first();
+        }
+        let waits_for = by_node.keys().copied().collect();
+        let held = Held { ticket, program, footprint, shards, tries, until, waits_for };
+        warming.held.insert(token, held);
+        warming.due.insert((until, token));
+        let me = self.node();
+        for (node, keys) in by_node {
+            match node == me {
+                true => cx.fetch(token, keys),
+                false => cx.send(node, Message::Warm { token, keys }),
+            }
+        }
+        self.set_held_timer(cx);
+        None
+    }
+
+    /// The rows that a program will look at, if one of them is not in memory somewhere. An
+    /// interactive transaction has seen its own, and what it is checked for needs no values.
+    fn cold_rows(
+        &self,
+        cx: &Cx<'_, Self>,
+        program: &Program,
+        found: Option<&Footprint>,
+    ) -> Option<Vec<(TableId, Key)>> {
+        let warming = &self.state.warming;
+        if self.state.options.cold_delay == ColdDelay::Off
+            || !cx.store.has_cold() && warming.maps.is_empty()
+        {
+            return None;
+        }
+        let Program::Call { procedure, args } = program else { return None };
+        let declared = match found {
+            Some(_) => None,
+            None => Some(declared_footprint(&self.state.registry, *procedure, args)?),
+        };
+        let footprint = found.or(declared.as_ref())?;
+        let points = footprint.points.iter().filter(|lock| lock.mode.reads());
+        let mut keys: Vec<(TableId, Key)> =
+            points.take(KEYS_MAX + 1).map(|lock| (lock.table, lock.key.clone())).collect();
+        for lock in footprint.ranges.iter().filter(|lock| lock.mode.reads()) {
+            let found = cx.store.keys_in(lock.table, &lock.range, RANGE_KEYS_MAX);
+            keys.extend(found.into_iter().map(|key| (lock.table, key)));
+        }
+        if is_too_much(&keys) {
+            return None;
+        }
+        let is_cold = |(table, key): &(TableId, Key)| {
+            cx.store.is_cold(*table, key) || warming.maps.values().any(|map| map.has(*table, key))
+        };
+        keys.iter().any(is_cold).then_some(keys)
+    }
+
+    /// The nodes that have copies of these rows and are connected, and which rows each has.
+    fn by_node(&self, keys: Vec<(TableId, Key)>) -> BTreeMap<NodeId, Vec<(TableId, Key)>> {
+        let mut by_node: BTreeMap<NodeId, Vec<(TableId, Key)>> = BTreeMap::new();
+        let me = self.node();
+        for (table, key) in keys {
+            let nodes = match &self.state.shards {
+                None => self.state.inputs.group.nodes().to_vec(),
+                Some(shards) => {
+                    let shard = shards.partitions.shard_of(table, &key);
+                    let all = (0..shards.partitions.shards()).map(ShardId);
+                    let of = all.filter(|other| shard.is_none_or(|shard| shard == *other));
+                    of.flat_map(|shard| shards.topology.group(shard).nodes().to_vec()).collect()
+                }
+            };
+            for node in nodes.into_iter().filter(|node| *node == me || self.is_connected(*node)) {
+                by_node.entry(node).or_default().push((table, key.clone()));
+            }
+        }
+        by_node
+    }
+
+    /// §4.1: how long a request is held for which these nodes fetch rows.
+    fn predicted<'n>(&self, nodes: impl Iterator<Item = &'n NodeId>) -> Span {
+        let percent = match self.state.options.cold_delay {
+            ColdDelay::Off => return Span::ZERO,
+            ColdDelay::Fixed(ms) => return Span::from_ms(ms),
+            ColdDelay::Predicted => self.state.options.cold_percent,
+        };
+        let times = &self.state.warming.times;
+        // Of one that was never asked nothing is known: it is waited for.
+        let within = |node: &NodeId| times.get(node).and_then(|times| times.within(percent));
+        let longest = nodes.map(|node| within(node).unwrap_or(DELAY_MAX.us)).max();
+        Span::from_us(longest.unwrap_or(0)).min(DELAY_MAX)
+    }
+
+    fn node(&self) -> NodeId {
+        self.state.inputs.group.node(self.state.inputs.me)
+    }
+
+    fn is_connected(&self, node: NodeId) -> bool {
+        match self.state.inputs.group.member(node) {
+            Some(replica) => self.state.inputs.replication.is_up[replica.index()],
+            None => self.state.shards.as_ref().is_some_and(|shards| shards.up.contains(&node)),
+        }
+    }
+
+    fn set_held_timer(&mut self, cx: &mut Cx<'_, Self>) {
+        match self.state.warming.due.first() {
+            Some((until, _)) => cx.set_timer(Timer::Held, until.since(cx.now.at)),
+            None => cx.clear_timer(Timer::Held),
+        }
+    }
+
+    /// Some were held for as long as was predicted.
+    pub(super) fn on_held_timeout(&mut self, cx: &mut Cx<'_, Self>) {
+        while let Some(&(until, token)) = self.state.warming.due.first()
+            && until <= cx.now.at
+        {
+            let held = self.state.warming.take(token).expect("who is due is held");
+            if is_planted(Bug::HeldForgotten) {
+                continue;
+            }
+            cx.mark("calvin.held_long_enough");
+            self.release(cx, held);
+        }
+        self.set_held_timer(cx);
+    }
+
+    fn release(&mut self, cx: &mut Cx<'_, Self>, held: Held) {
+        let Held { ticket, program, footprint, shards, tries, .. } = held;
+        self.put(cx, ticket, program, footprint, (shards, tries));
+        self.dispatch(cx);
+    }
+
+    /// What was asked for is in memory here.
+    pub(super) fn on_fetched(&mut self, cx: &mut Cx<'_, Self>, token: u64, took: Span) {
+        match self.state.warming.fetches.remove(&token) {
+            Some((node, token)) => cx.send(node, Message::Warmed { token, took }),
+            None => self.on_all_warm(cx, self.node(), token, took),
+        }
+    }
+
+    /// A node wants to order a transaction that will look at these rows.
+    pub(super) fn on_warm(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        from: NodeId,
+        token: u64,
+        keys: Vec<(TableId, Key)>,
+    ) {
+        let warming = &mut self.state.warming;
+        if warming.fetches.len() >= FETCHES_MAX {
+            return cx.mark("calvin.too_much_to_fetch");
+        }
+        if cx.store.keep_warm(&keys) {
+            // There is nothing to wait for.
+            return cx.send(from, Message::Warmed { token, took: Span::ZERO });
+        }
+        cx.mark("calvin.fetched_for_another");
+        warming.token += 1;
+        warming.fetches.insert(warming.token, (from, token));
+        cx.fetch(warming.token, keys);
+    }
+
+    /// A node has fetched what it was asked for.
+    pub(super) fn on_warmed(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        from: NodeId,
+        token: u64,
+        took: Span,
+    ) {
+        self.on_all_warm(cx, from, token, took);
+    }
+
+    fn on_all_warm(&mut self, cx: &mut Cx<'_, Self>, node: NodeId, token: u64, took: Span) {
+        let me = self.node();
+        let warming = &mut self.state.warming;
+        if let Some(since) = warming.asked.get(&token) {
+            let gone_by = cx.now.at.since(*since).us;
+            let way = if node == me { 0 } else { gone_by.saturating_sub(took.us) / 2 };
+            warming.times.entry(node).or_default().add(took.us + way);
+        }
+        let Some(held) = warming.held.get_mut(&token) else {
+            return cx.mark("calvin.warm_too_late");
+        };
+        held.waits_for.remove(&node);
+        if held.waits_for.is_empty() {
+            cx.mark("calvin.held_until_warm");
+            let held = warming.take(token).expect("it was there just now");
+            self.release(cx, held);
+            self.set_held_timer(cx);
+        }
+    }
+
+    /// Tells the others which rows are cold here, as far as that has changed (§4.2).
+    pub(super) fn tell_cold(&mut self, cx: &mut Cx<'_, Self>) {
+        if !cx.store.has_cold() || self.state.options.cold_delay == ColdDelay::Off {
+            return;
+        }
+        let map = cx.store.cold_map();
+        let changes = map.changes_since(&self.state.warming.told);
+        let words = map.len();
+        self.state.warming.told = map;
+        if changes.is_empty() {
+            return;
+        }
+        cx.mark("calvin.cold_told");
+        for node in self.others().into_iter().filter(|node| self.is_connected(*node)) {
+            cx.send(node, Message::Cold { words, is_all: false, changes: changes.clone() });
+        }
+    }
+
+    /// Every other node.
+    fn others(&self) -> Vec<NodeId> {
+        let nodes = match &self.state.shards {
+            None => self.state.inputs.group.nodes().to_vec(),
+            Some(shards) => shards.topology.node_ids().collect(),
+        };
+        let me = self.node();
+        nodes.into_iter().filter(|node| *node != me).collect()
+    }
+
+    /// A node says which of its rows are cold.
+    pub(super) fn on_cold(
+        &mut self,
+        from: NodeId,
+        words: usize,
+        is_all: bool,
+        changes: &[(usize, u64)],
+    ) {
+        let map = self.state.warming.maps.entry(from).or_default();
+        if is_all {
+            *map = ColdMap::default();
+        }
+        map.change(words, changes);
+    }
+
+    /// A node is connected, and knows nothing of what is cold here.
+    pub(super) fn tell_cold_to(&mut self, cx: &mut Cx<'_, Self>, node: NodeId) {
+        let told = &self.state.warming.told;
+        if !told.is_empty() {
+            let changes = told.changes_since(&ColdMap::default());
+            cx.send(node, Message::Cold { words: told.len(), is_all: true, changes });
+        }
+    }
+
+    /// Nobody waits for a node that is away.
+    pub(super) fn on_warmer_down(&mut self, cx: &mut Cx<'_, Self>, node: NodeId) {
+        let warming = &mut self.state.warming;
+        warming.maps.remove(&node);
+        warming.fetches.retain(|_, (from, _)| *from != node);
+        let mut ready = Vec::new();
+        for (token, held) in &mut warming.held {
+            if held.waits_for.remove(&node) && held.waits_for.is_empty() {
+                ready.push(*token);
+            }
+        }
+        for token in ready {
+            cx.mark("calvin.held_for_one_that_is_gone");
+            let held = self.state.warming.take(token).expect("it was there just now");
+            self.release(cx, held);
+        }
+        self.set_held_timer(cx);
+    }
+}
+
+/// Whether these rows are more than are asked for.
+fn is_too_much(keys: &[(TableId, Key)]) -> bool {
+    let bytes: usize = keys.iter().map(|(_, key)| key.len()).sum();
+    keys.len() > KEYS_MAX || bytes > KEY_BYTES_MAX
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A thousand keys of some kilobytes were once a frame that no peer takes.
+    #[test]
+    fn what_is_asked_for_is_no_more_than_a_frame_takes() {
+        let keys =
+            |count: usize, len: usize| vec![(TableId(1), Key::from(&vec![7; len][..])); count];
+        assert!(!is_too_much(&keys(KEYS_MAX, 1_000)) && is_too_much(&keys(KEYS_MAX + 1, 8)));
+        assert!(is_too_much(&keys(KEYS_MAX, 5_000)) && is_too_much(&keys(1, 5 << 20)));
+    }
+}

@@ -1,0 +1,55 @@
+//! Rows that are not in memory, where a run has a limit.
+
+use pangea_core::ids::{NodeId, TableId};
+use pangea_core::key::Key;
+use pangea_core::protocol::{Input, Protocol};
+use pangea_core::store::{ColdMemory, Store};
+use pangea_core::time::Span;
+
+use super::World;
+use super::node::{Node, Running};
+
+/// The clock of the store goes on after so many steps.
+const CLOCK_STEPS: u64 = 8;
+
+impl<P: Protocol> Node<P> {
+    /// A new store, and where it keeps values that are not in memory.
+    pub(super) fn new_store(&self) -> (Store<P::Header>, ColdMemory) {
+        let cold = ColdMemory::default();
+        let store = match self.memory_bytes {
+            Some(bytes_max) => Store::with_cold(Box::new(cold.clone()), bytes_max),
+            None => Store::new(),
+        };
+        (store, cold)
+    }
+}
+
+impl<P: Protocol> Running<P> {
+    /// Values are chosen after one step and put away after another, as a thread beside would do.
+    pub(super) fn turn_clock(&mut self) {
+        self.steps += 1;
+        match self.steps % CLOCK_STEPS {
+            0 => self.chosen = Some(self.store.choose_cold()),
+            2 => {
+                self.chosen.take().map(|chosen| self.store.put_away(chosen));
+            }
+            _ => {}
+        }
+    }
+}
+
+impl<P: Protocol> World<P> {
+    pub(super) fn on_fetched(
+        &mut self,
+        id: NodeId,
+        life: u64,
+        token: u64,
+        keys: &[(TableId, Key)],
+        took: Span,
+    ) {
+        let Some(running) = self.alive(id, life) else { return };
+        let count = running.store.fetch_ahead(keys) as u64;
+        self.trace.event(self.now, id, "fetched", [token, count], || format!("after {took}"));
+        self.input(id, Input::Fetched { token, took });
+    }
+}
