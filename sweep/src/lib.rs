@@ -33,6 +33,7 @@ pub mod measure;
 pub mod options;
 pub mod plan;
 pub mod points;
+mod relative;
 pub mod report;
 pub mod results;
 pub mod run;

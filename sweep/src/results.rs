@@ -55,6 +55,18 @@ impl Spread {
         let median = f64::midpoint(values[low], values[high]);
         Some(Self { median, min, max, count: values.len() })
     }
+
+    /// The same for each of so many.
+    pub fn over(self, by: f64) -> Self {
+        let Self { median, min, max, count } = self;
+        Self { median: median / by, min: min / by, max: max / by, count }
+    }
+
+    /// How many times less it is than something.
+    pub fn slowdown_from(self, most: f64) -> Self {
+        let Self { median, min, max, count } = self;
+        Self { median: most / median, min: most / max, max: most / min, count }
+    }
 }
 
 impl Entry {

@@ -6,8 +6,9 @@ use serde_json::Value as Json;
 
 use crate::measure;
 use crate::options::{Engine, Value};
-use crate::plan::{Figure, Kind};
+use crate::plan::{Ceiling, Figure, Kind};
 use crate::points::Point;
+use crate::relative::Relative;
 use crate::results::{Entry, Results, Spread};
 use crate::wrong::Wrong;
 
@@ -84,6 +85,7 @@ impl Figure {
     /// Whether a point is in it.
     pub fn is_of(&self, point: &Point) -> bool {
         self.only.iter().all(|(name, value)| point.coordinate(name).as_ref() == Some(value))
+            && !self.is_reference(point)
             && self.x.as_ref().is_none_or(|x| point.coordinate(x).is_some())
     }
 
@@ -108,6 +110,9 @@ impl Figure {
 /// With the option that would tell them apart.
 pub fn check(figure: &Figure, points: &[Point]) -> Result<(), Wrong> {
     let wrong = |message: String| Err(Wrong::new(figure.line, format!("[[figure]]: {message}")));
+    for point in points.iter().filter(|point| figure.is_of(point)) {
+        figure.check_relative(point, points).or_else(wrong)?;
+    }
     let mut places: BTreeMap<(Engine, String, String), &Point> = BTreeMap::new();
     for point in points.iter().filter(|point| figure.is_of(point)) {
         let x = figure.x.as_ref().and_then(|x| point.coordinate(x));
@@ -131,6 +136,7 @@ pub fn check(figure: &Figure, points: &[Point]) -> Result<(), Wrong> {
 
 /// What a figure shows: one chart, or one for each run of a timeline.
 pub fn charts(figure: &Figure, points: &[Point], results: &Results, build: &str) -> Vec<Chart> {
+    let relative = Relative { figure, points, results, build };
     let points: Vec<&Point> = points.iter().filter(|point| figure.is_of(point)).collect();
     if figure.kind == Kind::Timeline {
         let of = |point: &&Point| timeline(figure, point, results.median(&point.key(build))?);
@@ -138,7 +144,8 @@ pub fn charts(figure: &Figure, points: &[Point], results: &Results, build: &str)
     }
     let x = figure.x.as_deref().expect("a figure over an option has one");
     let names = names(figure, x, &points);
-    let mut lines = measured(figure, x, &points, results, build, &names);
+    let mut lines = measured(x, &points, &relative, &names);
+    lines.extend(ceilings(x, &points, &relative, &lines));
     let place = |x: f64| match names.is_empty() {
         true => Some(x),
         false => names.iter().position(|name| *name == x.to_string()).map(|at| at as f64),
@@ -151,7 +158,7 @@ pub fn charts(figure: &Figure, points: &[Point], results: &Results, build: &str)
         let dots = paper.points.iter().filter_map(dot).collect();
         lines.push(Line { name, origin: Origin::Paper, dots });
     }
-    let own = || measure::label_of_all(&figure.y);
+    let own = || relative.label(measure::label_of_all(&figure.y));
     vec![Chart {
         title: figure.title.clone(),
         kind: figure.kind,
@@ -188,15 +195,32 @@ struct Group<'a> {
     members: Vec<(f64, &'a Point)>,
 }
 
+/// The lines of models, at the places where there are others. Where y is a slowdown it is from what
+/// the first run is compared with.
+fn ceilings(x: &str, points: &[&Point], relative: &Relative<'_>, lines: &[Line]) -> Vec<Line> {
+    let Relative { figure, .. } = relative;
+    let dots = lines.iter().flat_map(|line| &line.dots);
+    let mut places: Vec<f64> = dots.map(|dot| dot.x).collect();
+    places.sort_by(f64::total_cmp);
+    places.dedup();
+    let first = points.iter().find(|point| point.coordinate(x).is_some());
+    let reference = first.and_then(|point| relative.reference(point, &figure.y[0]));
+    let line = |ceiling: &Ceiling| {
+        let dot = |at: f64| {
+            let most = ceiling.per_x * at;
+            let y = reference.map_or(most, |reference| (reference / most).max(1.0));
+            Some(Dot { x: at, y: Spread::of([y])?, best: String::new() })
+        };
+        let name = format!("{} (model)", ceiling.label);
+        let dots = places.iter().filter_map(|at| dot(*at)).collect();
+        Line { name, origin: Origin::Paper, dots }
+    };
+    figure.ceilings.iter().map(line).collect()
+}
+
 /// The lines of what was run.
-fn measured(
-    figure: &Figure,
-    x: &str,
-    points: &[&Point],
-    results: &Results,
-    build: &str,
-    names: &[String],
-) -> Vec<Line> {
+fn measured(x: &str, points: &[&Point], relative: &Relative<'_>, names: &[String]) -> Vec<Line> {
+    let Relative { figure, .. } = relative;
     // In the order in which the plan has them.
     let mut lines: Vec<Group<'_>> = Vec::new();
     for point in points {
@@ -215,7 +239,7 @@ fn measured(
     let mut found = Vec::new();
     for Group { engine, name, members } in &lines {
         for y in &figure.y {
-            let mut dots = dots(figure, y, members, results, build);
+            let mut dots = dots(y, members, relative);
             dots.sort_by(|a, b| a.x.total_cmp(&b.x));
             let part = (figure.y.len() > 1).then(|| measure::short(y));
             let parts = [Some(name.clone()).filter(|name| !name.is_empty()), part];
@@ -242,13 +266,8 @@ fn line(engine: Engine, name: String, dots: Vec<Dot>) -> Line {
 /// A line's points: where several stand at one place, the one with the most throughput. Where one
 /// was run again because it was the best, those that were run once to choose don't stand beside it;
 /// if all of its runs failed, the place is empty.
-fn dots(
-    figure: &Figure,
-    y: &str,
-    members: &[(f64, &Point)],
-    results: &Results,
-    build: &str,
-) -> Vec<Dot> {
+fn dots(y: &str, members: &[(f64, &Point)], relative: &Relative<'_>) -> Vec<Dot> {
+    let Relative { figure, results, build, .. } = *relative;
     let mut best: Vec<(f64, f64, Dot)> = Vec::new();
     let is_repeated = |point: &Point| results.is_repeated(&point.key(build));
     for (x, point) in members {
@@ -257,7 +276,7 @@ fn dots(
             continue;
         }
         let key = point.key(build);
-        let Some(spread) = results.spread(&key, y) else { continue };
+        let Some(spread) = relative.value(point, y) else { continue };
         let rate = results.spread(&key, "throughput_per_sec").map_or(0.0, |rate| rate.median);
         let dot = Dot { x: *x, y: spread, best: best_words(figure, point, at_place) };
         match best.iter_mut().find(|(other, _, _)| other == x) {

@@ -43,6 +43,17 @@ pub struct Paper {
     pub points: Vec<(f64, f64)>,
 }
 
+/// What no system of some kind can exceed: a model's line.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ceiling {
+    /// What it is of.
+    pub label: String,
+    /// Where it is from.
+    pub source: String,
+    /// At most so much of what is measured for each of x.
+    pub per_x: f64,
+}
+
 /// What is drawn.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Figure {
@@ -72,12 +83,31 @@ pub struct Figure {
     pub x_label: Option<String>,
     /// The same of the y axis.
     pub y_label: Option<String>,
+    /// The option by whose number everything is divided: of which y is for each.
+    pub per: Option<String>,
+    /// Values of options: y is how many times less a run has than the one with these.
+    pub slowdown_from: Vec<(String, Value)>,
+    /// What models have.
+    pub ceilings: Vec<Ceiling>,
     /// What a paper has.
     pub paper: Vec<Paper>,
 }
 
-const KEYS: [&str; 12] = [
-    "title", "note", "kind", "x", "y", "series", "best_of", "only", "log", "x_label", "y_label",
+const KEYS: [&str; 15] = [
+    "title",
+    "note",
+    "kind",
+    "x",
+    "y",
+    "series",
+    "best_of",
+    "only",
+    "log",
+    "x_label",
+    "y_label",
+    "per",
+    "slowdown_from",
+    "ceiling",
     "paper",
 ];
 
@@ -86,6 +116,11 @@ impl Figure {
         table.allow(&KEYS)?;
         let texts = |key: &str| table.find(key).map_or(Ok(Vec::new()), |item| item.texts());
         let label = |key: &str| table.find(key).map(|item| item.text()).transpose();
+        let values = |key: &str| {
+            let options = table.find(key).map(|item| item.table(key)?.options(&[])).transpose()?;
+            let options = options.into_iter().flatten();
+            Ok(options.map(|bound| (bound.name, bound.value)).collect())
+        };
         let kind = table.find("kind");
         let kind = kind.map_or(Ok(Kind::Line), |item| item.one_of(Kind::named, &Kind::NAMES))?;
         let log = texts("log")?;
@@ -101,21 +136,15 @@ impl Figure {
             y: texts("y")?,
             series: texts("series")?,
             best_of: texts("best_of")?,
-            only: match table.find("only") {
-                None => Vec::new(),
-                Some(item) => {
-                    let options = item.table("only")?.options(&[])?;
-                    options.into_iter().map(|bound| (bound.name, bound.value)).collect()
-                }
-            },
+            only: values("only")?,
             is_log_x: log.iter().any(|axis| axis == "x"),
             is_log_y: log.iter().any(|axis| axis == "y"),
             x_label: label("x_label")?,
             y_label: label("y_label")?,
-            paper: match table.find("paper") {
-                None => Vec::new(),
-                Some(item) => item.tables()?.iter().map(paper).collect::<Result<_, _>>()?,
-            },
+            per: label("per")?,
+            slowdown_from: values("slowdown_from")?,
+            ceilings: all_of(table, "ceiling", ceiling)?,
+            paper: all_of(table, "paper", paper)?,
         };
         figure.check()?;
         Ok(figure)
@@ -124,7 +153,9 @@ impl Figure {
     fn check(&self) -> Result<(), Wrong> {
         let wrong = |message: String| Err(Wrong::new(self.line, format!("[[figure]]: {message}")));
         if self.kind == Kind::Timeline {
-            return match self.x.is_none() && self.y.is_empty() && self.paper.is_empty() {
+            let is_bare = self.per.is_none() && self.slowdown_from.is_empty();
+            let is_bare = is_bare && self.paper.is_empty() && self.ceilings.is_empty();
+            return match self.x.is_none() && self.y.is_empty() && is_bare {
                 true => Ok(()),
                 false => wrong("a timeline has neither x nor y: it is of commits over time".into()),
             };
@@ -142,6 +173,23 @@ impl Figure {
         }
         Ok(())
     }
+}
+
+/// The tables of a list, each read.
+fn all_of<T>(
+    table: &Table<'_>,
+    key: &str,
+    read: fn(&Table<'_>) -> Result<T, Wrong>,
+) -> Result<Vec<T>, Wrong> {
+    let tables = table.find(key).map(|item| item.tables()).transpose()?.unwrap_or_default();
+    tables.iter().map(read).collect()
+}
+
+fn ceiling(table: &Table<'_>) -> Result<Ceiling, Wrong> {
+    table.allow(&["label", "source", "per_x"])?;
+    let missing = || Wrong::new(table.line(), "ceiling has no per_x, as in per_x = 125");
+    let per_x = table.find("per_x").ok_or_else(missing)?.number()?;
+    Ok(Ceiling { label: table.text("label")?, source: table.text("source")?, per_x })
 }
 
 fn paper(table: &Table<'_>) -> Result<Paper, Wrong> {

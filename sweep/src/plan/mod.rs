@@ -17,7 +17,7 @@ mod fault;
 mod figure;
 mod read;
 
-pub use figure::{Figure, Kind, Paper};
+pub use figure::{Ceiling, Figure, Kind, Paper};
 pub use read::Bound;
 
 use crate::options::{Engine, Value};
@@ -167,7 +167,8 @@ impl Plan {
     fn check_figure(&self, figure: &Figure) -> Result<(), Wrong> {
         let coordinates = self.coordinates();
         let used = figure.x.iter().chain(&figure.series).chain(&figure.best_of);
-        let used = used.chain(figure.only.iter().map(|(name, _)| name));
+        let values = figure.only.iter().chain(&figure.slowdown_from);
+        let used = used.chain(values.map(|(name, _)| name)).chain(&figure.per);
         for name in used {
             if !coordinates.contains(&name.as_str()) {
                 let message = unknown("option in this plan", name, coordinates);

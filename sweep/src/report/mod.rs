@@ -225,7 +225,7 @@ impl<'a> Material<'a> {
 }
 
 fn section(number: usize, drawn: &Drawn<'_>) -> Markup {
-    let Figure { title, note, paper, .. } = drawn.figure;
+    let Figure { title, note, ceilings, paper, .. } = drawn.figure;
     html! {
         section {
             h2 id=(format!("figure-{number}")) { (title) }
@@ -242,6 +242,9 @@ fn section(number: usize, drawn: &Drawn<'_>) -> Markup {
                     }
                 }
                 (tables::of_chart(chart))
+            }
+            @for ceiling in ceilings {
+                p.muted { span.badge.paper { "model" } " " (ceiling.label) ": " (ceiling.source) }
             }
             @for paper in paper {
                 p.muted { span.badge.paper { "paper" } " " (paper.label) ": " (paper.source) }

@@ -8,9 +8,11 @@ use serde_json::{Value as Json, json};
 use crate::bench::{Bench, Facts, Needs, Stop};
 use crate::check::Checked;
 use crate::options::{Choice, Engine, Value};
-use crate::plan::Plan;
+use crate::plan::{Figure, Plan};
 use crate::points::Point;
+use crate::results::Results;
 use crate::run::{Finished, Settings, SweepError, outline, run};
+use crate::series::{Line, charts};
 
 const PLAN: &str = "title = 'Distance & <skew>'\nnote = '''Made up.\n\nTwice.'''\nrepeats = 3\n\
     [base]\nworkload = 'ycsb-a'\n[sweep]\nzipf = [0.3, 0.9]\nrtt = [0, 50, 100]\n\
@@ -282,6 +284,60 @@ fn a_run_that_fails_its_check_has_no_throughput_and_says_why() {
     let mut again = Fake::default();
     sweep(PLAN, &mut again, directory.path(), true).unwrap();
     assert!(again.runs.into_inner().is_empty());
+}
+
+const RELATIVE: &str = "title = 'T'\n[base]\nworkload = 'ycsb-a'\n\
+    [[case]]\nname = 'near'\nrtt = 1\n[[case]]\nname = 'far'\nrtt = 2\n\
+    [[series]]\nname = 'alone'\nzipf = 0.9\nclients = 1\n\
+    [[series]]\nname = 'all'\nzipf = 0.3\nclients = [1, 2]\n\
+    [[figure]]\ntitle = 'Slower'\nx = 'clients'\ny = 'throughput_per_sec'\nseries = 'case'\n\
+    per = 'rtt'\nslowdown_from = {series = 'alone'}\n\
+    ceiling = [{label = 'Locks', source = 'ten at a time', per_x = 100}]\n\
+    [[figure]]\ntitle = 'Of each'\nx = 'clients'\ny = 'throughput_per_sec'\nseries = 'case'\n\
+    per = 'rtt'\nonly = {series = 'all'}\n";
+
+/// The throughputs are 901, 302 and 303 near, and 904, 305 and 306 far.
+#[test]
+fn values_are_for_each_of_something_or_times_less_than_another_runs() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut fake = Fake::default();
+    let finished = sweep(RELATIVE, &mut fake, directory.path(), false).unwrap();
+    let page = std::fs::read_to_string(finished.report).unwrap();
+    assert!(page.contains("Locks: ten at a time") && page.contains("times less"), "{page}");
+    let plan = Plan::parse(RELATIVE).unwrap();
+    let points = Checked::new(&plan, &fake, &facts()).unwrap().points;
+    let results = Results::open(&directory.path().join("runs")).unwrap();
+    let lines = |figure: &Figure| {
+        let charts = charts(figure, &points, &results, "b1");
+        let values = |line: &Line| {
+            let dots = line.dots.iter().map(|dot| (dot.y.median * 1e3).round() / 1e3);
+            (line.name.clone(), dots.collect::<Vec<_>>())
+        };
+        charts[0].lines.iter().map(values).collect::<Vec<_>>()
+    };
+    let named = |name: &str, values: [f64; 2]| (name.to_owned(), values.to_vec());
+    // What others are compared with is in no line of it.
+    assert_eq!(
+        lines(&plan.figures[0]),
+        [
+            named("near", [2.983, 2.974]),
+            named("far", [2.964, 2.954]),
+            named("Locks (model)", [9.01, 4.505]),
+        ]
+    );
+    let of_each = [named("near", [302.0, 303.0]), named("far", [152.5, 153.0])];
+    assert_eq!(lines(&plan.figures[1]), of_each);
+    for (from, to, said) in [
+        ("{series = 'alone'}", "{series = 'x'}", "no run is there for \"near, alone\""),
+        ("{series = 'alone'}", "{workload = 'ycsb-a'}", "no run of this plan is in it"),
+        ("per = 'rtt'\nslow", "per = 'case'\nslow", "has no number case to divide by"),
+    ] {
+        let error = refused(&RELATIVE.replace(from, to));
+        assert!(error.contains(said), "{to}: {error}");
+    }
+    let slip = RELATIVE.replace("{series = 'alone'}", "{zip = 0.3}");
+    let error = Plan::parse(&slip).unwrap_err().to_string();
+    assert!(error.contains("did you mean \"zipf\""), "{error}");
 }
 
 #[test]
