@@ -23,6 +23,11 @@ pub enum Work {
     Solve,
     /// Putting writes as they were executed into the store; in transactions.
     Apply,
+    /// Cutting inputs into what concerns which shard; in transactions.
+    Slice,
+    /// Finding out what transactions touch, and asking for their locks; in transactions. Where that
+    /// is not told apart it is in [`Self::Order`].
+    Lock,
     /// Running transactions in their order; in transactions.
     Order,
     /// Ending an epoch, or what a protocol has like it: logging, publishing, reclaiming, finding
@@ -36,7 +41,7 @@ pub enum Work {
 
 impl Work {
     /// Every kind.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 13] = [
         Self::Execute,
         Self::Probe,
         Self::Validate,
@@ -44,14 +49,18 @@ impl Work {
         Self::Graph,
         Self::Solve,
         Self::Apply,
+        Self::Slice,
+        Self::Lock,
         Self::Order,
         Self::Settle,
         Self::Encode,
         Self::Decode,
     ];
 
-    /// The parts of validation. Where they are not told apart they are in [`Self::Validate`].
-    pub const OF_VALIDATION: [Self; 3] = [Self::Stale, Self::Graph, Self::Solve];
+    /// What not every protocol tells apart: the parts of validation, and what is done on several
+    /// shards alone.
+    pub const OPTIONAL: [Self; 5] =
+        [Self::Stale, Self::Graph, Self::Solve, Self::Slice, Self::Lock];
 
     /// The name in files and reports.
     pub const fn name(self) -> &'static str {
@@ -63,6 +72,8 @@ impl Work {
             Self::Graph => "work_graph",
             Self::Solve => "work_solve",
             Self::Apply => "work_apply",
+            Self::Slice => "work_slice",
+            Self::Lock => "work_lock",
             Self::Order => "work_order",
             Self::Settle => "work_settle",
             Self::Encode => "work_encode",

@@ -27,13 +27,15 @@ const STEPS: &str = "steps";
 /// What the kernel says and no kind.
 const REST: &str = "rest";
 
-const ALL: [Stage; 15] = [
+const ALL: [Stage; 17] = [
     stage("execute", "run at the source", &[Work::Execute.name(), Work::Probe.name()]),
     stage("chains", "validation: chains", &[Work::Validate.name()]),
     stage("stale", "stale check", &[Work::Stale.name()]),
     stage("graph", "conflict graph", &[Work::Graph.name()]),
     stage("solver", "independent set", &[Work::Solve.name()]),
     stage("apply", "apply write sets", &[Work::Apply.name()]),
+    stage("slice", "cut into slices", &[Work::Slice.name()]),
+    stage("lock", "footprints, locks", &[Work::Lock.name()]),
     stage("reexecute", "run in order", &[Work::Order.name()]),
     stage("settle", "end of an epoch", &[Work::Settle.name()]),
     stage("send", "encode and send", &[Work::Encode.name(), "effect_send", "send"]),

@@ -66,6 +66,8 @@ pub fn unit_of(kind: &str) -> Option<Unit> {
         | Work::Graph
         | Work::Solve
         | Work::Apply
+        | Work::Slice
+        | Work::Lock
         | Work::Order
         | Work::Settle => Unit::Txn,
     });
@@ -279,8 +281,8 @@ impl Costs {
             let wrong = |error: String| format!("{}: {error}", at(&format!("[lines.{kind}]")));
             lines.insert(kind.clone(), line.read(kind).map_err(wrong)?);
         }
-        for part in Work::OF_VALIDATION {
-            // In a file that does not tell them apart they are in the line of validation.
+        for part in Work::OPTIONAL {
+            // In a file that does not tell it apart it is in another line.
             lines.entry(part.name().to_owned()).or_default();
         }
         if let Some(missing) = kinds(messages).find(|kind| !lines.contains_key(*kind)) {

@@ -92,7 +92,13 @@ impl Meter for StepCost<'_> {
             | Work::Graph
             | Work::Solve
             | Work::Apply => self.pool.workers.min(size.div_ceil(CHUNK_ITEMS)).max(1) as f64,
-            Work::Order | Work::Probe | Work::Settle | Work::Encode | Work::Decode => 1.0,
+            Work::Slice
+            | Work::Lock
+            | Work::Order
+            | Work::Probe
+            | Work::Settle
+            | Work::Encode
+            | Work::Decode => 1.0,
         };
         let mut total = self.total.borrow_mut();
         total.own_ns += cost_ns / speed;

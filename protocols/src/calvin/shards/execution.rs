@@ -39,23 +39,29 @@ impl Calvin {
         epoch: SnapshotVersion,
         cut: Cut,
     ) {
+        cx.begin_work();
         let inputs = &self.state.inputs;
         let shards = self.state.shards.as_ref().expect("asked of divided tables alone");
         inputs.tell_reached(cx, Phase::Begun, cut.heads[inputs.me.index()]);
         let batches = inputs.batches_between(&shards.sliced_heads, &cut);
         let mut slices: BTreeMap<ShardId, Vec<OfBatch>> = BTreeMap::new();
         let mut sequences = Vec::new();
+        let mut count = 0;
         for (turn, batch) in turns(batches) {
-            let sequencer = inputs.node(batch.source);
+            let (turn, sequencer) = (turn as u64, inputs.node(batch.source));
             if batch.source == inputs.me {
                 sequences.extend(batch.requests.iter().map(|request| request.txn.sequence()));
             }
-            for shard in (0..shards.partitions.shards()).map(ShardId) {
-                let of_shard = batch.requests.iter().filter(|it| it.shards.contains(shard));
-                let requests: Vec<_> = of_shard.map(|it| it.clone().named(sequencer)).collect();
-                if !requests.is_empty() {
-                    let turn = turn as u64;
-                    slices.entry(shard).or_default().push(OfBatch { turn, sequencer, requests });
+            count += batch.requests.len();
+            for request in &batch.requests {
+                for shard in request.shards.iter() {
+                    let of_shard = slices.entry(shard).or_default();
+                    if of_shard.last().is_none_or(|it| (it.turn, it.sequencer) != (turn, sequencer))
+                    {
+                        of_shard.push(OfBatch { turn, sequencer, requests: Vec::new() });
+                    }
+                    let part = of_shard.last_mut().expect("it was made above");
+                    part.requests.push(request.clone().named(sequencer));
                 }
             }
         }
@@ -73,6 +79,7 @@ impl Calvin {
         let slice = Slice::new(epoch, here, slices.remove(&here).unwrap_or_default());
         shards.own.insert(epoch, Own { cut, slice, sequences });
         shards.sliced = epoch;
+        cx.end_work(Work::Slice, count);
     }
 
     /// Gives the next epoch to the executor, if it is not in too many and all shards' slices are
@@ -96,6 +103,7 @@ impl Calvin {
             cx.mark("calvin.epoch_waits_for_slice");
             return false;
         };
+        cx.begin_work();
         let batches = came.into_iter().chain([&own.slice]).flat_map(|slice| &slice.batches);
         let mut order: Vec<&OfBatch> = batches.collect();
         let region = shards.topology.nodes[me.index()].region;
@@ -113,6 +121,7 @@ impl Calvin {
             }
         }
         shards.given = epoch;
+        cx.end_work(Work::Lock, count);
         self.state.inputs.collection.owe(count * RUN_BYTES);
         true
     }
@@ -142,8 +151,21 @@ impl Calvin {
         } else if oldest.is_some() {
             cx.mark("calvin.waits_for_rows");
         }
+        cx.begin_work();
+        let count = ended.len();
         self.serve(cx, served, &ended);
         self.note_ended(cx, ended);
+        self.end_divided_epochs(cx, given, oldest);
+        cx.end_work(Work::Settle, count);
+    }
+
+    /// Ends the epochs that were given and are before the oldest of which something is left to do.
+    fn end_divided_epochs(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        given: SnapshotVersion,
+        oldest: Option<SnapshotVersion>,
+    ) {
         loop {
             let epoch = self.state.inputs.cut.applied.next();
             if epoch > given || oldest.is_some_and(|oldest| oldest <= epoch) {
