@@ -116,6 +116,8 @@ bugs! {
     EarlyBeforeFsync, "early-before-fsync", "The master runs an epoch before its disk has it.";
     MasterStays, "master-stays", "A deposed master keeps what it has run, whatever is decided.";
     VoidRunLater, "void-run-later", "A later master sequences what an earlier one had answered.";
+    VoidItemsUsed, "void-items-used", "A shard uses rows that were served on void slices.";
+    NeighbourStays, "neighbour-stays", "A shard keeps what it has run on another's void slices.";
     ReplayedBySource, "replayed-by-source", "A restart runs an epoch's batches source by source.";
 }
 

@@ -32,7 +32,7 @@ use bytes::Bytes;
 
 use crate::choice::{Guarantee, Variant};
 use crate::codec::DecodeError;
-use crate::ids::{LogPosition, NodeId, SnapshotVersion, TableId, Ticket};
+use crate::ids::{LogPosition, NodeId, ShardId, SnapshotVersion, TableId, Ticket};
 use crate::key::Key;
 use crate::pool::Pool;
 use crate::store::{Header, Pin, Store};
@@ -345,14 +345,16 @@ pub enum Effect<P: Protocol> {
     },
     /// Records below this position are no longer needed.
     Truncate(LogPosition),
-    /// On this node, transactions of versions from this one on are those of one node, its master,
-    /// with numbers from a first one on. The node publishes versions before they are for good, and
+    /// On this node, a shard's transactions of versions from this one on are those of one node, its
+    /// master, with numbers from a first one on. The node publishes versions before they are for good, and
     /// may have to give them up: [`Store::retreat_to`].
     Reign {
+        /// Of which shard the transactions are.
+        shard: ShardId,
         /// The version.
         from: SnapshotVersion,
         /// The master, and the first number of its reign; nothing where this node can't tell, as it
-        /// took a peer's checkpoint.
+        /// took a peer's checkpoint: then it can tell of no shard.
         reign: Option<(NodeId, u64)>,
         /// Whether this is for good: then what any other reign has said of these versions is given
         /// up, everywhere.
@@ -539,9 +541,15 @@ impl<'a, P: Protocol> Cx<'a, P> {
         self.effects.push(Effect::Truncate(position));
     }
 
-    /// Says whose transactions are in versions from this one on: see [`Effect::Reign`].
-    pub fn reign(&mut self, from: SnapshotVersion, reign: Option<(NodeId, u64)>, is_final: bool) {
-        self.effects.push(Effect::Reign { from, reign, is_final });
+    /// Says whose transactions of a shard are in versions from this one on: see [`Effect::Reign`].
+    pub fn reign(
+        &mut self,
+        shard: ShardId,
+        from: SnapshotVersion,
+        reign: Option<(NodeId, u64)>,
+        is_final: bool,
+    ) {
+        self.effects.push(Effect::Reign { shard, from, reign, is_final });
     }
 
     /// Says that the node has taken the place of the one that it replaces.

@@ -162,11 +162,43 @@ fn a_replica_that_went_back_says_whose_its_versions_are() {
 }
 
 #[test]
-fn divided_tables_are_refused() {
-    let refused = run::<Calvin>(&Settings { shards: 2, ..settings(1, "bank") }, &options());
-    let why = refused.unwrap_err();
-    assert!(why.contains("asynchronous") && why.contains("2 nodes"), "{why}");
+fn a_master_of_a_region_that_there_is_not_is_refused() {
     let options = Options { master_region: "nowhere".to_owned(), ..options() };
     let why = run::<Calvin>(&settings(1, "bank"), &options).unwrap_err();
     assert!(why.contains("\"nowhere\""), "{why}");
+}
+
+/// Two shards, each with a master of its own.
+fn divided(seed: u64, workload: &str) -> Settings {
+    Settings { shards: 2, ..settings(seed, workload) }
+}
+
+#[test]
+fn divided_tables_are_strictly_serializable_but_for_what_is_given_up() {
+    let (mut given_up, mut went_back, mut void) = (0, 0, 0);
+    for workload in ["list-append", "bank", "ranges", "register", "write-skew"] {
+        for seed in 1_000..1_006 {
+            let report = clean(&divided(seed, workload), &options());
+            assert!(marks(&report, "calvin.served") > 0, "{report}");
+            given_up += report.counts.given_up;
+            went_back += marks(&report, "calvin.went_back");
+            void += marks(&report, "calvin.slice_void");
+        }
+    }
+    assert!(given_up > 0 && went_back > 0 && void > 0, "{given_up}, {went_back}, {void}");
+}
+
+#[test]
+fn divided_tables_give_nothing_up_without_a_failover() {
+    for (workload, nodes, shards) in [("list-append", 3, 2), ("bank", 3, 3), ("tpcc", 2, 2)] {
+        for seed in 1_000..1_004 {
+            let settings = Settings { nodes, shards, ..settings(seed, workload) };
+            let report = clean(&quiet(settings, Vec::new()), &options());
+            let counts = &report.counts;
+            assert_eq!((counts.given_up, counts.ambiguous), (0, 0), "{report}");
+            for mark in ["calvin.early_slice", "calvin.early_confirmed", "calvin.taken"] {
+                assert!(marks(&report, mark) > 0, "{mark}: {report}");
+            }
+        }
+    }
 }

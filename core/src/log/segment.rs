@@ -18,7 +18,8 @@ use crate::ids::LogPosition;
 /// | 3 | footprints say of a row that is written and not read that it is so |
 /// | 4 | Calvin's cuts name the reign that they are of, and may be fixed before they are decided |
 /// | 5 | cuts say whose turn it is to stand still for a checkpoint |
-pub const SEGMENT_FORMAT: u16 = 5;
+/// | 6 | what shards send each other says of which cuts it is |
+pub const SEGMENT_FORMAT: u16 = 6;
 
 /// The bytes of a segment before its first frame.
 pub const SEGMENT_HEADER_LEN: usize = 32;

@@ -105,7 +105,7 @@ impl<P: Protocol> Driver<P> {
                 self.inbox.close(Closed { reason, is_failure: true });
                 self.is_stopped = true;
             }
-            Effect::Reign { from, reign, is_final } => self.note_reign(from, reign, is_final),
+            Effect::Reign { from, reign, is_final, .. } => self.note_reign(from, reign, is_final),
             Effect::Mark(name) => self.count(name),
         }
     }

@@ -27,6 +27,7 @@ use pangea_core::txn::{Abort, Outcome, Program, Seen, SqlState};
 
 use super::batch::{Request, has_seen_what_is_final};
 use super::messages::Message;
+use super::state::Again;
 use super::{Calvin, Cut};
 use crate::agreement::Term;
 use crate::inputs::weight;
@@ -40,6 +41,8 @@ const WAITING_BATCHES_MAX: usize = 16;
 pub(super) struct Forwarding {
     /// For no master is known yet.
     waiting: VecDeque<Waiting>,
+    /// Those of them that have read what is not for good yet, while the others go.
+    later: VecDeque<Waiting>,
     waiting_bytes: usize,
     /// Sent to a replica, which has not said yet what it made of them.
     sent: BTreeMap<u64, (NodeId, Waiting)>,
@@ -47,9 +50,17 @@ pub(super) struct Forwarding {
     /// is of no use.
     token: u64,
     /// Taken by a master, in its term, and not run here.
-    awaited: BTreeMap<u64, (Term, Ticket)>,
+    awaited: BTreeMap<u64, Awaited>,
     /// The term of the last reign of which something was run here.
     run: Term,
+}
+
+/// Who waits for a request that a master has taken.
+struct Awaited {
+    term: Term,
+    ticket: Ticket,
+    /// Where tables are divided, what to take again when it left its footprint.
+    again: Option<Again>,
 }
 
 /// Who wants a request to be put into a batch.
@@ -65,6 +76,23 @@ struct Waiting {
     request: Request,
     /// The line of versions that it has read from.
     line: u64,
+    /// How often it has left its footprint.
+    tries: u32,
+}
+
+impl Waiting {
+    fn again(&self) -> Option<Again> {
+        Again::of(&self.request.program, self.request.shards, self.tries)
+    }
+}
+
+/// What becomes of a request that waits for a master.
+enum Turn {
+    Goes,
+    /// It has read what is not for good yet.
+    Waits,
+    /// What it has read is void, or may be.
+    Refused,
 }
 
 impl Forwarding {
@@ -78,10 +106,26 @@ impl Forwarding {
         self.waiting_bytes > WAITING_BATCHES_MAX * batch_bytes
     }
 
-    /// Who waits for the request that was sent under this name, no more from now on.
-    fn take(&mut self, token: u64) -> Option<Ticket> {
-        let awaited = self.awaited.remove(&token).map(|(_, ticket)| ticket);
-        awaited.or_else(|| self.sent.remove(&token).map(|(_, waiting)| waiting.ticket))
+    /// Whether somebody waits for the request that was sent under this name.
+    pub(super) fn awaits(&self, token: u64) -> bool {
+        self.awaited.contains_key(&token) || self.sent.contains_key(&token)
+    }
+
+    /// Who waits for the request that was sent under this name, no more from now on, and the
+    /// program where it may be taken again.
+    pub(super) fn take(&mut self, token: u64) -> Option<(Ticket, Option<Again>)> {
+        let awaited = self.awaited.remove(&token).map(|it| (it.ticket, it.again));
+        awaited.or_else(|| {
+            let (_, waiting) = self.sent.remove(&token)?;
+            Some((waiting.ticket, waiting.again()))
+        })
+    }
+
+    /// Those that wait on do so before what comes.
+    fn end_turn(&mut self) {
+        while let Some(waiting) = self.later.pop_front() {
+            self.push(waiting);
+        }
     }
 
     fn push(&mut self, waiting: Waiting) {
@@ -117,13 +161,14 @@ impl Calvin {
         cx: &mut Cx<'_, Self>,
         ticket: Ticket,
         mut request: Request,
+        tries: u32,
     ) {
         let forwarding = &mut self.state.forwarding;
         if forwarding.token == 0 {
             forwarding.token = cx.rng.u64(1..1 << 48);
         }
         request.txn = TxnId::default();
-        forwarding.push(Waiting { ticket, request, line: cx.store.line() });
+        forwarding.push(Waiting { ticket, request, line: cx.store.line(), tries });
     }
 
     /// Brings what waits to the master's sequencer, if there is a master.
@@ -132,26 +177,19 @@ impl Calvin {
             return;
         }
         if self.state.inputs.takes() {
-            while let Some(Waiting { ticket, request, line }) = self.state.forwarding.pop() {
-                if self.is_of_line(&request, cx.store.line() == line, false) {
-                    let Request { program, footprint, shards, .. } = request;
-                    self.put_in_batch(cx, Asker::Client(ticket), program, footprint, (shards, 0));
-                } else {
-                    refuse_read(cx, ticket);
-                }
+            while let Some(waiting) = self.next_to_go(cx, false) {
+                let Waiting { ticket, request, tries, .. } = waiting;
+                let Request { program, footprint, shards, .. } = request;
+                self.put_in_batch(cx, Asker::Client(ticket), program, footprint, (shards, tries));
             }
-            return;
+            return self.state.forwarding.end_turn();
         }
         let inputs = &self.state.inputs;
         let is_up = |master: &NodeId| inputs.replication.is_up[master.index()];
         let leader = inputs.agreement().leader().filter(|leader| *leader != inputs.me);
         let Some(master) = leader.filter(is_up) else { return };
         let (mut requests, mut bytes) = (Vec::new(), 0);
-        while let Some(waiting) = self.state.forwarding.pop() {
-            if !self.is_of_line(&waiting.request, cx.store.line() == waiting.line, true) {
-                refuse_read(cx, waiting.ticket);
-                continue;
-            }
+        while let Some(waiting) = self.next_to_go(cx, true) {
             let size = weigh(&waiting.request);
             if bytes > 0 && bytes + size > self.state.options.batch_bytes {
                 self.forward(cx, master, std::mem::take(&mut requests));
@@ -164,6 +202,19 @@ impl Calvin {
             forwarding.sent.insert(forwarding.token, (master, waiting));
         }
         self.forward(cx, master, requests);
+        self.state.forwarding.end_turn();
+    }
+
+    /// The next request that goes to the master, which is another replica or this one.
+    fn next_to_go(&mut self, cx: &mut Cx<'_, Self>, is_forwarded: bool) -> Option<Waiting> {
+        loop {
+            let waiting = self.state.forwarding.pop()?;
+            match self.turn_of(&waiting, cx.store.line(), is_forwarded) {
+                Turn::Goes => return Some(waiting),
+                Turn::Waits => self.state.forwarding.later.push_back(waiting),
+                Turn::Refused => refuse_read(cx, waiting.ticket),
+            }
+        }
     }
 
     fn forward(&self, cx: &mut Cx<'_, Self>, master: NodeId, requests: Vec<(u64, Request)>) {
@@ -174,11 +225,17 @@ impl Calvin {
     }
 
     /// Whether what an interactive transaction has read is what versions of these numbers are now,
-    /// and, where it goes to another replica, will stay.
-    fn is_of_line(&self, request: &Request, is_same: bool, is_final: bool) -> bool {
-        let Program::Certified(_) = &request.program else { return true };
-        let confirmed = self.state.inputs.mastery.confirmed.epoch;
-        is_same && !(is_final && has_seen_after(request, confirmed))
+    /// and will stay where that matters: at another replica, and where tables are divided, as its
+    /// batch may stay when what it has read is void.
+    fn turn_of(&self, waiting: &Waiting, line: u64, is_forwarded: bool) -> Turn {
+        let Program::Certified(_) = &waiting.request.program else { return Turn::Goes };
+        let is_early = has_seen_after(&waiting.request, self.confirmed());
+        match self.state.shards {
+            _ if waiting.line != line => Turn::Refused,
+            Some(_) if is_early => Turn::Waits,
+            None if is_early && is_forwarded => Turn::Refused,
+            Some(_) | None => Turn::Goes,
+        }
     }
 
     /// Another replica has requests for the master.
@@ -188,7 +245,11 @@ impl Calvin {
         from: NodeId,
         requests: Vec<(u64, Request)>,
     ) {
-        if !requests.iter().all(|(_, request)| has_seen_what_is_final(request)) {
+        let is_divided = self.state.shards.is_some();
+        let is_sound = |(_, request): &(u64, Request)| {
+            has_seen_what_is_final(request) && request.shards.is_empty() != is_divided
+        };
+        if !requests.iter().all(is_sound) {
             return cx.mark("calvin.malformed_forward");
         }
         let node = self.state.inputs.node(from);
@@ -212,11 +273,13 @@ impl Calvin {
         let forwarding = &mut self.state.forwarding;
         for token in tokens {
             // Unless it was run before this came.
-            let Some((_, Waiting { ticket, .. })) = forwarding.sent.remove(token) else { continue };
-            if term < forwarding.run {
+            let Some((_, waiting)) = forwarding.sent.remove(token) else { continue };
+            let (ticket, again) = (waiting.ticket, waiting.again());
+            let is_named = || self.state.shards.as_ref().is_some_and(|it| it.names(*token));
+            if term < forwarding.run && !is_named() {
                 tell_void(cx, ticket);
             } else {
-                forwarding.awaited.insert(*token, (term, ticket));
+                forwarding.awaited.insert(*token, Awaited { term, ticket, again });
             }
         }
     }
@@ -255,7 +318,7 @@ impl Calvin {
         let forwarding = &mut self.state.forwarding;
         let awaited = std::mem::take(&mut forwarding.awaited).into_values();
         let sent = std::mem::take(&mut forwarding.sent).into_values();
-        let tickets = awaited.map(|(_, ticket)| ticket).chain(sent.map(|(_, it)| it.ticket));
+        let tickets = awaited.map(|it| it.ticket).chain(sent.map(|(_, it)| it.ticket));
         for ticket in tickets {
             cx.mark("calvin.outcome_unknown");
             cx.reply(ticket, Outcome::Aborted(outcome_unknown()));
@@ -302,23 +365,29 @@ impl Calvin {
         for (request, waiting) in collected.into_iter().zip(in_flight) {
             assert_eq!(request.txn, waiting.txn, "what is collected is in flight, in its order");
             // A peer's was named, and the peer will see that it is void.
+            let tries = waiting.again.map_or(0, |again| again.tries);
             if let Some(ticket) = waiting.ticket {
-                self.take_for_master(cx, ticket, request);
+                self.take_for_master(cx, ticket, request, tries);
             }
         }
     }
 
-    /// The store went back, and an epoch that was being run with it.
-    pub(super) fn note_retreat(&mut self, cx: &mut Cx<'_, Self>) {
-        if let Some(upto) = self.state.inputs.take_retreat() {
-            self.state.running.take_if(|running| running.epoch() > upto);
-            self.refuse_void_reads(cx, upto);
+    /// Fixed cuts that were handed out are void: the store goes back, and an epoch that was being
+    /// run with it.
+    pub(super) fn note_void(&mut self, cx: &mut Cx<'_, Self>) {
+        let Some(from) = self.state.inputs.take_void() else { return };
+        if self.state.shards.is_some() {
+            return self.void_own(cx, from);
         }
+        let upto = SnapshotVersion(from.0 - 1).min(self.state.inputs.cut.applied);
+        self.state.inputs.retreat(cx, upto);
+        self.state.running.take_if(|running| running.epoch() > upto);
+        self.refuse_void_reads(cx, upto);
     }
 
     /// Versions after this one are void, and others get their numbers: what has read them and is in
     /// no batch yet never comes into one.
-    fn refuse_void_reads(&mut self, cx: &mut Cx<'_, Self>, upto: SnapshotVersion) {
+    pub(super) fn refuse_void_reads(&mut self, cx: &mut Cx<'_, Self>, upto: SnapshotVersion) {
         let sequencer = &mut self.state.sequencer;
         let is_void = |request: &Request| has_seen_after(request, upto);
         let void: BTreeSet<TxnId> =
@@ -341,6 +410,9 @@ impl Calvin {
 
     /// Epochs that were run early and are decided now.
     pub(super) fn confirm_epochs(&mut self, cx: &mut Cx<'_, Self>) {
+        if self.state.shards.is_some() {
+            return self.confirm_divided(cx);
+        }
         while let Some((epoch, cut)) = self.state.inputs.take_confirmed(cx) {
             self.log_epoch(cx, epoch, &cut);
             self.state.inputs.release_barriers(cx, &cut);
@@ -358,17 +430,17 @@ impl Calvin {
         finished: Vec<(u64, TxnId, Finished)>,
     ) {
         for (token, txn, finished) in finished {
-            if let Some(ticket) = self.state.forwarding.take(token) {
+            if let Some((ticket, _)) = self.state.forwarding.take(token) {
                 self.answer(cx, ticket, (txn, version), finished);
             }
         }
         let Some(reign) = cut.reign else { return };
         self.state.forwarding.run = reign.term;
         let mut void = Vec::new();
-        self.state.forwarding.awaited.retain(|_, (term, ticket)| {
-            let stays = *term >= reign.term;
+        self.state.forwarding.awaited.retain(|_, awaited| {
+            let stays = awaited.term >= reign.term;
             if !stays {
-                void.push(*ticket);
+                void.push(awaited.ticket);
             }
             stays
         });
@@ -376,6 +448,37 @@ impl Calvin {
         while let Some(waiting) = in_flight.pop_front_if(|first| first.term < reign.term) {
             void.extend(waiting.ticket);
         }
+        void.into_iter().for_each(|ticket| tell_void(cx, ticket));
+    }
+
+    /// The same where tables are divided, once an epoch of a reign is confirmed: what earlier
+    /// masters have taken, and no cut has named, is void.
+    pub(super) fn tell_void_divided(&mut self, cx: &mut Cx<'_, Self>, cut: &Cut) {
+        let Some(reign) = cut.reign else { return };
+        if std::mem::replace(&mut self.state.forwarding.run, reign.term) == reign.term {
+            return;
+        }
+        let Some(shards) = &self.state.shards else { return };
+        let mut void = Vec::new();
+        self.state.forwarding.awaited.retain(|token, awaited| {
+            let stays = awaited.term >= reign.term || shards.names(*token);
+            if !stays {
+                void.push(awaited.ticket);
+            }
+            stays
+        });
+        let me = self.state.inputs.node(self.state.inputs.me);
+        let collected = self.state.sequencer.current.first().map(|first| first.txn.sequence());
+        let in_flight = &mut self.state.sequencer.in_flight;
+        for waiting in in_flight.iter_mut().filter(|it| it.term < reign.term) {
+            let sequence = waiting.txn.sequence();
+            let is_named = shards.mine.contains_key(&TxnId::new(me, sequence));
+            if !is_named && collected.is_none_or(|first| sequence < first) {
+                waiting.is_over = true;
+                void.extend(waiting.ticket.take());
+            }
+        }
+        while in_flight.pop_front_if(|first| first.is_over).is_some() {}
         void.into_iter().for_each(|ticket| tell_void(cx, ticket));
     }
 

@@ -28,6 +28,7 @@ use pangea_core::protocol::{Cx, FirstRun};
 use pangea_core::txn::{Outcome, Program};
 
 use super::shards::items::{Item, Items};
+use super::shards::slice::Line;
 use super::{Calvin, Message};
 
 /// For one that is frozen so much is kept at most, in bytes: at 200 bytes each, the outcomes of
@@ -106,7 +107,7 @@ impl Calvin {
         if items.is_empty() {
             return;
         }
-        let all = Items::split(epoch, &items, self.state.message_bytes);
+        let all = Items::split((epoch, Line::default()), &items, self.state.message_bytes);
         if outcomes.asked_by.contains(&replica) {
             all.iter().for_each(|items| cx.send(node, Message::Outcomes(items.clone())));
         }

@@ -11,6 +11,7 @@ use super::messages::Message;
 use super::recovery::{EpochRecord, OfShards};
 use super::shards::items::{Item, Items};
 use super::shards::pieces::tests::pieces;
+use super::shards::slice::Line;
 use super::shards::slice::tests::slice;
 use crate::agreement::Term;
 use crate::fuzzing::{Outcome, Target, run, size};
@@ -54,7 +55,7 @@ fn divided_record() -> EpochRecord {
     let (slice, shard) = (slice(), ShardId(1));
     let txn = TxnId::new(NodeId(3), 9);
     let all = [Item::Result(txn, Went::Left), Item::Part(txn, Part::Certified(None))];
-    let items = Items::new(SnapshotVersion(5), &all);
+    let items = Items::new((SnapshotVersion(5), Line(300)), &all);
     let of_shards = OfShards {
         came: vec![slice.clone()],
         received: vec![(shard, items.clone())],
@@ -112,6 +113,7 @@ fn calvin_messages() {
         Message::Slice(slice()),
         piece,
         Message::Items(items),
+        Message::Decided { upto: SnapshotVersion(5), name: slice().cut.name },
         Message::Unsubscribe,
         forward,
         taken,

@@ -51,6 +51,12 @@ const OWN: &[Mark] = &[
     mark("calvin.malformed_forward", "a forwarded request makes no sense"),
     // §3.1 and §3.2, over several shards.
     mark("calvin.sliced", "an epoch of the group is cut into what concerns each shard"),
+    mark("calvin.early_slice", "a master sends what it has fixed before that is decided"),
+    mark("calvin.decided_again", "a source tells that slices are decided, which is known"),
+    mark("calvin.decided_after_gap", "a source tells that slices are decided which are not here"),
+    mark("calvin.slice_void", "a slice takes the place of one that is void"),
+    mark("calvin.went_back", "a node goes back to before what it has run on void slices"),
+    mark("calvin.items_of_another_line", "rows come for an epoch that was run, or will be, anew"),
     mark("calvin.subscribed", "another shard is asked for what concerns this one"),
     mark("calvin.other_replica_asked", "the replica of the region is away for long"),
     mark("calvin.missed_told", "a shard asks for what is not kept any more"),

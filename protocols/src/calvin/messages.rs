@@ -4,7 +4,7 @@
 use bytes::{Buf, Bytes};
 use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::exec::scout::{Found, Wanted};
-use pangea_core::ids::{SnapshotVersion, TableId, TxnId};
+use pangea_core::ids::{NodeId, SnapshotVersion, TableId, TxnId};
 use pangea_core::key::Key;
 use pangea_core::protocol::{Lane, Message as PeerMessage};
 use pangea_core::store::ColdMap;
@@ -12,10 +12,10 @@ use pangea_core::time::Span;
 
 use super::batch::Request;
 use super::shards::items::Items;
-use super::shards::pieces::Piece;
+use super::shards::pieces::{Piece, decode_flag};
 use super::shards::slice::Slice;
 use crate::agreement::Term;
-use crate::inputs;
+use crate::inputs::{self, ProposalName};
 
 /// One message.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,6 +35,14 @@ pub enum Message {
     Slice(Slice),
     /// A part of such a slice that is too large for one message.
     Piece(Piece),
+    /// §3.1.1, asynchronous: what slices up to an epoch were of is decided, of those that were sent
+    /// before it was.
+    Decided {
+        /// The epoch.
+        upto: SnapshotVersion,
+        /// Its cut.
+        name: ProposalName,
+    },
     /// What was subscribed to is more than is sent at a time: subscribe again.
     More,
     /// §3.2, phase 3: rows for transactions of an epoch, and results.
@@ -153,6 +161,7 @@ mod tag {
     pub const FROZEN: u8 = 81;
     pub const ASK_OUTCOMES: u8 = 82;
     pub const OUTCOMES: u8 = 83;
+    pub const DECIDED: u8 = 84;
 }
 
 impl From<inputs::Message> for Message {
@@ -177,8 +186,12 @@ impl PeerMessage for Message {
                 piece.encode(out);
             }
             Self::Slice(slice) => {
-                numbers(tag::SLICE, &[]);
+                numbers(tag::SLICE, &[u64::from(slice.is_decided)]);
                 out.extend_from_slice(slice.bytes());
+            }
+            Self::Decided { upto, name } => {
+                numbers(tag::DECIDED, &[upto.0, name.proposer.0.into(), name.nonce]);
+                out.put_u64(name.incarnation);
             }
             Self::Items(items) => encode_items(tag::ITEMS, items, out),
             Self::Kept { upto, applied } => numbers(tag::KEPT, &[upto.0, applied.0]),
@@ -241,7 +254,10 @@ impl PeerMessage for Message {
         }
         rest.advance(1);
         if tag == tag::SLICE {
-            return Slice::decode(&rest).map(Self::Slice);
+            let is_decided = decode_flag(&mut Reader::new(&rest))?;
+            rest.advance(1);
+            let slice = Slice::decode(&rest)?;
+            return Ok(Self::Slice(slice.said_to_be(is_decided)));
         }
         let from = &mut Reader::new(&rest);
         let epoch = |from: &mut Reader<'_>| Ok(SnapshotVersion(inputs::number(from, WHAT)?));
@@ -250,6 +266,13 @@ impl PeerMessage for Message {
             tag::UNSUBSCRIBE => Self::Unsubscribe,
             tag::MORE => Self::More,
             tag::PIECE => Self::Piece(Piece::decode(from, &rest)?),
+            tag::DECIDED => {
+                let upto = epoch(from)?;
+                let (proposer, nonce) = (from.varint(WHAT)?, inputs::number(from, WHAT)?);
+                let proposer = u16::try_from(proposer).map_err(|_| DecodeError::new(WHAT))?;
+                let (proposer, incarnation) = (NodeId(proposer), from.u64(WHAT)?);
+                Self::Decided { upto, name: ProposalName { proposer, incarnation, nonce } }
+            }
             tag::ITEMS => Self::Items(Items::decode(from, &rest)?),
             tag::KEPT => Self::Kept { upto: epoch(from)?, applied: epoch(from)? },
             tag::FROZEN => Self::Frozen { at: epoch(from)? },
@@ -309,6 +332,7 @@ impl PeerMessage for Message {
             | Self::Unsubscribe
             | Self::More
             | Self::Kept { .. }
+            | Self::Decided { .. }
             | Self::Missed { .. }
             | Self::Frozen { .. }
             | Self::AskOutcomes { .. }
@@ -340,6 +364,7 @@ impl PeerMessage for Message {
             | Self::Unsubscribe
             | Self::More
             | Self::Kept { .. }
+            | Self::Decided { .. }
             | Self::Missed { .. }
             | Self::Frozen { .. }
             | Self::AskOutcomes { .. }
@@ -360,6 +385,7 @@ impl PeerMessage for Message {
             // What is missed is told in the place of what would have been sent.
             Self::Slice(_)
             | Self::Piece(_)
+            | Self::Decided { .. }
             | Self::More
             | Self::Items(_)
             | Self::Outcomes(_)
@@ -413,6 +439,8 @@ fn encode_items(tag: u8, items: &Items, out: &mut Vec<u8>) {
 #[cfg(test)]
 mod tests {
     use super::super::shards::items::Item;
+    use super::super::shards::slice::Line;
+    use super::super::shards::slice::tests::slice;
     use super::*;
     use pangea_core::exec::ordered::{Part, Went};
     use pangea_core::ids::{NodeId, TxnId};
@@ -444,13 +472,15 @@ mod tests {
             Message::Unsubscribe,
             Message::More,
             Message::Piece(super::super::shards::pieces::tests::pieces().swap_remove(1)),
-            Message::Slice(super::super::shards::slice::tests::slice()),
-            Message::Items(Items::new(epoch, &items)),
+            Message::Slice(slice()),
+            Message::Slice(slice().said_to_be(false)),
+            Message::Decided { upto: epoch, name: slice().cut.name },
+            Message::Items(Items::new((epoch, Line(u64::MAX)), &items)),
             Message::Kept { upto: epoch, applied: SnapshotVersion(301) },
             Message::Missed { upto: epoch },
             Message::Frozen { at: epoch },
             Message::AskOutcomes { after: epoch, is_wanted: true },
-            Message::Outcomes(Items::new(epoch, &items[2..])),
+            Message::Outcomes(Items::new((epoch, Line::default()), &items[2..])),
             Message::Others { least: SnapshotVersion(9), most: epoch },
             Message::Warm { token: 4, keys: vec![(table, key.clone())] },
             Message::Warmed { token: 4, took: Span::from_us(900) },

@@ -43,7 +43,7 @@
 //!   scheduler gets all batches.
 //! - One agreement of the group says which batches of all sequencers an epoch has, where the paper
 //!   runs one for each partition and epoch; batches themselves are not sent through it. So it is
-//!   with asynchronous replication too, only later. That is built for undivided tables alone.
+//!   with asynchronous replication too, only later.
 //! - Where each replica holds all, a transaction that leaves its footprint is run again in the same
 //!   epoch, behind those beside which it was scheduled ([`pangea_core::exec::ordered`]), and not
 //!   sequenced anew: it takes no second round over the wide area. All replicas do so alike.
@@ -174,7 +174,7 @@ impl Protocol for Calvin {
         self.pace(cx);
         self.lead(cx);
         self.state.inputs.settle_agreement(cx);
-        self.note_retreat(cx);
+        self.note_void(cx);
         self.confirm_epochs(cx);
         match self.state.shards {
             None => self.run_ready_epochs(cx),

@@ -288,14 +288,6 @@ impl Options {
                         \"versions\" or \"zigzag\", or replication to \"synchronous\""
                 .to_owned());
         }
-        let shards = topology.partitions.shards();
-        if self.replication == Replication::Asynchronous && shards > 1 {
-            return Err(format!(
-                "replication = \"asynchronous\": tables are divided over {shards} nodes of each \
-                 region, and a master that retreats alone would leave its neighbours with what it \
-                 has given up; asynchronous replication is built for undivided tables alone"
-            ));
-        }
         Ok(())
     }
 

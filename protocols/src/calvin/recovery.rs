@@ -36,7 +36,7 @@ pub(super) struct EpochRecord {
 pub(super) struct OfShards {
     /// The slices of the other shards.
     pub came: Vec<Slice>,
-    /// What they served.
+    /// What they served, of the epoch's line.
     pub received: Vec<(ShardId, Items)>,
     /// The slices that they were sent.
     pub sent: Vec<(ShardId, Slice)>,
@@ -183,7 +183,8 @@ impl Calvin {
             return;
         }
         self.state.inputs.give_up_all(cx);
-        self.note_retreat(cx);
+        self.note_void(cx);
+        self.go_back_to_confirmed(cx);
         // Of all that is half written.
         let given = self.state.shards.as_ref().map_or(incoming.version(), |shards| shards.given);
         if incoming.version() < given {

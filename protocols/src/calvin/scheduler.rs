@@ -52,7 +52,8 @@ pub(super) struct Running {
 }
 
 /// Why this replica wants to know what became of a request.
-enum Whose {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Whose {
     /// It is in a batch of its own.
     Sequenced,
     /// It was sent to the master, under this name.
@@ -201,6 +202,9 @@ impl Calvin {
         let Running { epoch, cut, own, for_other, .. } = running;
         self.state.inputs.finish_epoch(cx, epoch, &cut);
         let is_early = self.state.inputs.is_fixed(epoch);
+        if !is_early {
+            self.state.inputs.confirm(cx, epoch, &cut);
+        }
         // Round robin mixes sequencers, and keeps the order of each.
         let mut forwarded = Vec::new();
         for (whose, txn, finished) in own {

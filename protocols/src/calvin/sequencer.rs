@@ -164,7 +164,7 @@ impl Calvin {
         if self.state.inputs.is_asynchronous() {
             let (txn, origin) = (TxnId::default(), None);
             let request = Request { txn, program, footprint, shards, origin };
-            return self.take_for_master(cx, ticket, request);
+            return self.take_for_master(cx, ticket, request, tries);
         }
         self.put_in_batch(cx, Asker::Client(ticket), program, footprint, (shards, tries));
     }
@@ -185,16 +185,11 @@ impl Calvin {
         let sequencer = &mut self.state.sequencer;
         let is_first = sequencer.current.is_empty();
         sequencer.current_bytes += weight::of_program(&program, footprint.as_ref());
-        let again = match &program {
-            Program::Call { .. } if !shards.is_empty() => {
-                Some(Again { program: program.clone(), tries })
-            }
-            _ => None,
-        };
         let (ticket, origin) = match asker {
             Asker::Client(ticket) => (Some(ticket), None),
             Asker::Replica(replica, token) => (None, Some((replica, token))),
         };
+        let again = ticket.and_then(|_| Again::of(&program, shards, tries));
         sequencer.current.push(Request { txn, program, footprint, shards, origin });
         let mut in_flight = InFlight::new(txn, ticket, again);
         in_flight.term = inputs.mastery.reign.map(|reign| reign.term).unwrap_or_default();

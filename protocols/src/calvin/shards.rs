@@ -20,7 +20,8 @@
 //! |---|---|---|---|---|
 //! | slicing | §3.1 | `execution.rs`, `slice.rs` | Slice | which requests of an epoch concern which shard |
 //! | delivery | §3.1, §3.2 | `delivery.rs`, `pieces.rs` | Subscribe, Unsubscribe, Slice, Piece, Items, More, Kept, Missed, Others | what the other shards of the region have sent |
-//! | execution | §3.2 | `execution.rs` | Items | every outcome |
+//! | execution | §3.2 | `execution.rs`, `results.rs` | Items | every outcome |
+//! | confirmation | §3.1.1, asynchronous | `confirmation.rs` | Decided | that an outcome is for good |
 //! | look-up | §3.2.1 | `lookup.rs` | Look, Found | what a transaction would touch on other shards |
 //! | recovery | §5 | `recovery.rs` | | what a shard had run, and what it was sent for it |
 //!
@@ -37,6 +38,19 @@
 //! future). So it does while the region's own is far behind the others. A node that lacks what
 //! nobody keeps any more takes a checkpoint from its group.
 //!
+//! # Asynchronous replication
+//!
+//! Each group has a master of its own, which sends slices of its fixed cuts once they are on its
+//! disk, and tells later that they are decided. Who has slices of all groups for an epoch runs it,
+//! decided or not, and it is **confirmed** when the own cut and all those slices are decided. Only
+//! then it is in the log, in checkpoints, and in what others are told.
+//!
+//! If another cut of a group is decided than the one that was sent, that group's slices come again.
+//! Who has run epochs on the void ones goes back to before them, and runs them again; what it had
+//! sent for them is void, too. What shards send each other for an epoch says of which line it is
+//! (`slice.rs`). A receiver keeps it until the epoch is confirmed, and uses what is of the line
+//! that it runs, so nobody has to be told what is void.
+//!
 //! # Where this differs from the paper, and why
 //!
 //! - A node is in a few epochs at a time ([`EPOCHS_MAX`]): a transaction that waits for rows of
@@ -47,30 +61,34 @@
 //! - What shards of a region send each other is kept and sent again, so that a node's restart
 //!   loses nothing of it.
 
+mod confirmation;
 mod delivery;
 mod execution;
 pub(super) mod items;
 mod lookup;
 pub(super) mod pieces;
 mod recovery;
+mod results;
 pub(super) mod slice;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use pangea_core::exec::ordered::{Part, Sharded, Went};
+use pangea_core::exec::ordered::{Sharded, Went};
 use pangea_core::ids::{LogPosition, NodeId, ShardId, SnapshotVersion, TxnId};
 use pangea_core::partition::Partitions;
 use pangea_core::protocol::Cx;
 use pangea_core::time::Timestamp;
 use pangea_core::topology::Topology;
 
+use super::scheduler::Whose;
 use super::{Calvin, Cut, Message};
 use crate::inputs::Heads;
-use items::Items;
+use items::{Item, Items};
 use lookup::Lookups;
 use pieces::Pieces;
-use slice::Slice;
+use results::Mine;
+use slice::{Line, Slice};
 
 /// No group is ahead of another by more epochs: at one each 10 ms, some seconds.
 const AHEAD_MAX: u64 = 256;
@@ -89,19 +107,21 @@ pub(super) struct Shards {
     pub sliced: SnapshotVersion,
     /// How far the group's logs are in them.
     pub sliced_heads: Heads,
-    /// What of the group's epochs that were not run is for this shard.
+    /// The group's cuts up to this one are decided, as the others were told.
+    pub decided: SnapshotVersion,
+    /// What of the group's epochs that are not confirmed is for this shard.
     pub own: BTreeMap<SnapshotVersion, Own>,
     /// The last epoch that is being run, or was.
     pub given: SnapshotVersion,
     pub sharded: Sharded,
     /// Some was run, and the rest is after what has arrived meanwhile.
     pub yields: bool,
-    /// What other shards have served for epochs that were not run.
-    pub received: BTreeMap<SnapshotVersion, BTreeMap<(ShardId, TxnId), Part>>,
-    /// How requests of this node ended, of epochs that are being run.
-    pub results: BTreeMap<u64, Went>,
-    /// Requests of this node that were run elsewhere, in these epochs, whose results have not come.
-    pub unresolved: BTreeMap<u64, SnapshotVersion>,
+    /// What other shards have sent for epochs that are not confirmed, of any line.
+    pub received: BTreeMap<SnapshotVersion, BTreeMap<Line, Received>>,
+    /// Requests of this node in the group's epochs, until they are settled.
+    pub mine: BTreeMap<TxnId, Mine>,
+    /// How some of them ended.
+    pub results: BTreeMap<TxnId, Went>,
     pub lookups: Lookups,
     /// Where the records of epochs are in the log.
     pub records: BTreeMap<SnapshotVersion, LogPosition>,
@@ -117,18 +137,23 @@ pub(super) struct Shards {
     pub message_bytes: usize,
 }
 
+/// What other shards have sent for an epoch.
+pub(super) type Received = BTreeMap<(ShardId, TxnId), Item>;
+
 /// An epoch of the own group.
 pub(super) struct Own {
     pub cut: Cut,
     pub slice: Slice,
-    /// The numbers of this node's own requests in it.
-    pub sequences: Vec<u64>,
+    /// This node's requests in it.
+    pub mine: Vec<TxnId>,
 }
 
 /// What goes to another shard and comes from it.
 pub(super) struct Stream {
     /// Its replicas: that of this region, and then the others.
     pub replicas: Vec<NodeId>,
+    /// The same by their numbers in their group.
+    pub group: Vec<NodeId>,
     /// From which of them it comes.
     pub source: NodeId,
     /// Since when that one is away, or the node's start.
@@ -141,10 +166,17 @@ pub(super) struct Stream {
     pub items: BTreeMap<SnapshotVersion, Vec<Items>>,
     /// What is for it of epochs up to this one is not kept any more.
     pub dropped: SnapshotVersion,
-    /// What it has sequenced for this shard, of epochs that were not run.
+    /// What it has sequenced for this shard, of epochs that are not confirmed.
     pub came: BTreeMap<SnapshotVersion, Slice>,
     /// All of that up to here came.
     pub upto: SnapshotVersion,
+    /// And all up to here is of decided cuts.
+    pub decided: SnapshotVersion,
+    /// Where replication is asynchronous, whose reign the confirmed epoch is of: the master, and
+    /// the number of the first transaction.
+    pub reign: Option<(NodeId, u64)>,
+    /// Whose the applied epoch is of.
+    pub reign_applied: Option<(NodeId, u64)>,
     /// What came of the slice after that.
     pub pieces: Pieces,
     /// Up to which epochs each replica has said that it does not keep all.
@@ -179,22 +211,24 @@ impl Shards {
         let stream = |shard| {
             let own = topology.node_at(place.region, shard);
             let own = own.expect("each region has a copy of each shard");
-            let mut replicas = topology.group(shard).nodes().to_vec();
+            let group = topology.group(shard).nodes().to_vec();
+            let mut replicas = group.clone();
             replicas.sort_by_key(|node| (*node != own, topology.one_way_between(me, *node)));
-            (shard, Stream::new(replicas))
+            (shard, Stream::new(replicas, group))
         };
         Some(Self {
             here: place.shard,
             streams: others.map(stream).collect(),
             sliced: SnapshotVersion::ZERO,
             sliced_heads: vec![crate::inputs::Bid(0); group_len],
+            decided: SnapshotVersion::ZERO,
             own: BTreeMap::new(),
             given: SnapshotVersion::ZERO,
             sharded: Sharded::new(partitions.clone(), place.shard),
             yields: false,
             received: BTreeMap::new(),
+            mine: BTreeMap::new(),
             results: BTreeMap::new(),
-            unresolved: BTreeMap::new(),
             lookups: Lookups::default(),
             records: BTreeMap::new(),
             behind_for: 0,
@@ -218,33 +252,56 @@ impl Shards {
         self.topology.nodes[node.index()].shard
     }
 
+    /// Whether a cut has named a request that was forwarded under this name.
+    pub fn names(&self, token: u64) -> bool {
+        self.mine.values().any(|mine| mine.whose == Whose::Forwarded(token))
+    }
+
     /// Everything up to `version` is in the store, and nothing after it.
     pub fn move_to(&mut self, version: SnapshotVersion, heads: &Heads) {
         if self.sliced < version {
             self.sliced = version;
             self.sliced_heads.clone_from(heads);
         }
+        self.decided = self.decided.max(version);
         self.own.retain(|epoch, _| *epoch > version);
         self.received.retain(|epoch, _| *epoch > version);
-        self.given = version;
-        self.sharded = Sharded::new(self.partitions.clone(), self.here);
-        for ((shard, txn), part) in self.received.values().flatten() {
-            self.sharded.receive(*txn, *shard, part.clone());
-        }
+        self.give_from(version);
         for stream in self.streams.values_mut() {
             stream.came.retain(|epoch, _| *epoch > version);
             stream.upto = stream.upto.max(version);
+            stream.decided = stream.decided.max(version);
+            stream.raise_decided();
+            (stream.reign, stream.reign_applied) = (None, None);
         }
+    }
+
+    /// Gives epochs to the executor anew, from after this one on.
+    fn give_from(&mut self, applied: SnapshotVersion) {
+        self.given = applied;
+        self.sharded = Sharded::new(self.partitions.clone(), self.here);
+    }
+
+    /// The line of an epoch that is not confirmed, if all groups' slices of it are here.
+    fn line_of(&self, epoch: SnapshotVersion) -> Option<Line> {
+        let own = self.own.get(&epoch)?;
+        let mut names = BTreeMap::from([(self.here, own.cut.name)]);
+        for (shard, stream) in &self.streams {
+            names.insert(*shard, stream.came.get(&epoch)?.cut.name);
+        }
+        Some(Line::of(names.into_values()))
     }
 
     /// Asserts what holds between any two steps.
     pub fn invariants(&self, applied: SnapshotVersion) {
         assert!(self.given >= applied && self.given.0 <= applied.0 + EPOCHS_MAX, "few epochs");
         assert!(self.sliced >= self.given, "what is run was sliced");
+        assert!(self.results.keys().all(|txn| self.mine.contains_key(txn)), "who waits is known");
         let first = (self.given != applied).then(|| applied.next());
         assert_eq!(self.sharded.oldest(), first, "an epoch ends with its last transaction");
         for stream in self.streams.values() {
             assert!(stream.upto >= self.given, "what is run has come");
+            assert!(stream.upto >= stream.decided, "what is decided has come");
             assert!(stream.slices.keys().next().is_none_or(|first| *first > stream.dropped));
         }
     }
@@ -260,10 +317,11 @@ impl Stream {
         }
     }
 
-    fn new(replicas: Vec<NodeId>) -> Self {
+    fn new(replicas: Vec<NodeId>, group: Vec<NodeId>) -> Self {
         Self {
             source: replicas[0],
             replicas,
+            group,
             away_since: Timestamp::default(),
             subscribers: BTreeSet::new(),
             slices: BTreeMap::new(),
@@ -271,6 +329,9 @@ impl Stream {
             dropped: SnapshotVersion::ZERO,
             came: BTreeMap::new(),
             upto: SnapshotVersion::ZERO,
+            decided: SnapshotVersion::ZERO,
+            reign: None,
+            reign_applied: None,
             pieces: Pieces::default(),
             missed_at: BTreeMap::new(),
             missed: SnapshotVersion::ZERO,
@@ -306,6 +367,7 @@ impl Calvin {
                 self.shards().stream(shard).subscribers.remove(&from);
             }
             Message::Slice(slice) => self.on_slice(cx, from, slice),
+            Message::Decided { upto, name } => self.on_decided(cx, from, upto, name),
             Message::Piece(piece) => self.on_piece(cx, from, piece),
             Message::More => self.on_more(cx, from),
             Message::Items(items) => self.on_items(cx, shard, items),
@@ -353,9 +415,6 @@ impl Calvin {
         let (least, most) = shards.reached();
         self.state.inputs.pace.limit = SnapshotVersion(least.max(shards.others).0 + AHEAD_MAX);
         self.state.inputs.follow(most);
-        let inputs = &mut self.state.inputs;
-        if inputs.is_behind() && inputs.agreement().is_leader() {
-            inputs.propose(cx);
-        }
+        self.state.inputs.catch_up(cx);
     }
 }

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use pangea_core::ids::{NodeId, Ticket, TxnId};
+use pangea_core::partition::ShardSet;
 use pangea_core::protocol::{Setup, Status};
 use pangea_core::txn::{Program, Registry};
 
@@ -75,6 +76,14 @@ pub(super) struct Again {
     pub program: Program,
     /// How often it has left its footprint.
     pub tries: u32,
+}
+
+impl Again {
+    /// Nothing where tables are not divided, or it brings what it has read.
+    pub(super) fn of(program: &Program, shards: ShardSet, tries: u32) -> Option<Self> {
+        let may_leave = matches!(program, Program::Call { .. }) && !shards.is_empty();
+        may_leave.then(|| Self { program: program.clone(), tries })
+    }
 }
 
 /// What is counted for operators and reports.

@@ -19,7 +19,7 @@ use pangea_core::txn::{Context, Outcome, Procedure, Program, Registry, Stop};
 use pangea_core::value::Value;
 
 use super::shards::items::Items;
-use super::shards::slice::Slice;
+use super::shards::slice::{Line, OfCut, Slice};
 use super::{Calvin, Header, Message, Options};
 use crate::inputs;
 
@@ -228,7 +228,8 @@ fn what_makes_no_sense_from_another_shard_is_passed_over() {
     assert_eq!(said(&mut node, 1, to_group), (vec!["calvin.not_of_the_group"], 0));
     assert_eq!(said(&mut node, 2, kept), (vec!["calvin.not_to_its_own_shard"], 0));
     let slice = |epoch, shard| {
-        Message::Slice(Slice::new(SnapshotVersion(epoch), ShardId(shard), Vec::new()))
+        let (epoch, shard) = (SnapshotVersion(epoch), ShardId(shard));
+        Message::Slice(Slice::new(epoch, shard, OfCut::default(), Vec::new()))
     };
     assert_eq!(said(&mut node, 1, slice(1, 0)), (vec!["calvin.slice_of_another"], 0));
     let again = vec!["calvin.slice_after_gap", "calvin.subscribed"];
@@ -237,6 +238,6 @@ fn what_makes_no_sense_from_another_shard_is_passed_over() {
     assert_eq!(said(&mut node, 3, slice(6, 1)), (vec!["calvin.slice_after_unsubscribed"], 0));
     assert_eq!(said(&mut node, 1, slice(1, 1)), (vec![], 0));
     assert_eq!(said(&mut node, 1, slice(1, 1)), (vec!["calvin.slice_again"], 0));
-    let items = Message::Items(Items::new(SnapshotVersion(1 << 40), &[]));
+    let items = Message::Items(Items::new((SnapshotVersion(1 << 40), Line::default()), &[]));
     assert_eq!(said(&mut node, 1, items), (vec!["calvin.items_too_far_ahead"], 0));
 }

@@ -37,6 +37,13 @@ impl<H: Host> Inputs<H> {
         }
     }
 
+    /// Others are further: proposes at once, unless a master does so anyway.
+    pub(crate) fn catch_up(&mut self, cx: &mut Cx<'_, H>) {
+        if self.is_behind() && self.agreement().is_leader() && !self.is_asynchronous() {
+            self.propose(cx);
+        }
+    }
+
     /// Whether this is the only replica of a cluster, which waits for nobody, and it has proposed
     /// nothing that is not decided.
     pub(crate) fn is_idle_alone(&self) -> bool {
@@ -100,8 +107,11 @@ impl<H: Host> Inputs<H> {
         self.last_epoch() < self.pace.wanted
     }
 
-    /// The last epoch that is decided, as far as it is known here, or was proposed here.
+    /// The last epoch that is decided, as far as it is known here, or was proposed or fixed here.
     pub(crate) fn last_epoch(&self) -> SnapshotVersion {
+        if self.is_asynchronous() {
+            return self.last_decided().max(self.mastery.last_fixed().unwrap_or_default());
+        }
         SnapshotVersion(self.last_decided().0 + self.cut.undecided())
     }
 
@@ -219,10 +229,11 @@ impl<H: Host> Inputs<H> {
         cx.mark("inputs.cut_decided");
         self.cut.note_decided(cut.name);
         self.note_coordinator(cx, cut.name);
+        let confirmed = self.mastery.confirmed.epoch;
         if self.confirm_or_give_up(cx, epoch, &cut) {
             return self.tell_reached(cx, Phase::Ordered, cut.heads[self.me.index()]);
         }
-        if epoch <= self.cut.applied {
+        if epoch <= confirmed {
             return;
         }
         let is_old = self.agreement().leader().is_some_and(|leader| leader != cut.name.proposer);
@@ -242,10 +253,9 @@ impl<H: Host> Inputs<H> {
         &mut self,
         cx: &mut Cx<'_, H>,
     ) -> Option<(SnapshotVersion, Cut<H::Rules>)> {
-        if !self.mastery.early.is_empty()
-            && let Some((epoch, cut)) = self.next_early()
-        {
-            return self.follows_rules(cx, epoch, &cut).then_some((epoch, cut));
+        let next = self.cut.applied.next();
+        if let Some(cut) = self.early_of(next) {
+            return self.follows_rules(cx, next, &cut).then_some((next, cut));
         }
         let (epoch, cut) = self.cut.waiting.front()?;
         let logs = || self.replication.logs.iter().zip(&cut.heads);
@@ -259,12 +269,15 @@ impl<H: Host> Inputs<H> {
         None
     }
 
-    /// The cut of an epoch, if it is known, was not applied, and its batches are all here.
+    /// The cut of an epoch, if it may be run, is not confirmed, and its batches are all here.
     pub(crate) fn cut_of(
-        &self,
+        &mut self,
         cx: &mut Cx<'_, H>,
         epoch: SnapshotVersion,
     ) -> Option<Cut<H::Rules>> {
+        if let Some(cut) = self.early_of(epoch) {
+            return self.follows_rules(cx, epoch, &cut).then_some(cut);
+        }
         let at = epoch.0.checked_sub(self.cut.waiting.front()?.0.0)?;
         let (found, cut) = self.cut.waiting.get(usize::try_from(at).ok()?)?;
         let mut logs = self.replication.logs.iter().zip(&cut.heads);
@@ -318,7 +331,8 @@ impl<H: Host> Inputs<H> {
         slots.map(|slot| slot.batch.clone()).collect()
     }
 
-    /// The epoch's writes are all in the store: moves on to it.
+    /// The epoch's writes are all in the store: moves on to it. It may not be for good yet:
+    /// [`Self::confirm`].
     pub(crate) fn finish_epoch(
         &mut self,
         cx: &mut Cx<'_, H>,
@@ -330,14 +344,9 @@ impl<H: Host> Inputs<H> {
         self.apply_membership(cx, cut);
         self.turns.apply(cut.turn);
         self.cut.applied = epoch;
-        self.cut.waiting.pop_front_if(|(waiting, _)| *waiting == epoch);
         self.counters.epochs += 1;
         cx.store.publish(epoch);
-        let is_early = self.mastery.early.front().is_some_and(|first| first.epoch <= epoch);
-        self.note_reign(cx, epoch, cut, !is_early);
-        if !is_early {
-            self.confirm_applied();
-        }
+        self.note_reign(cx, epoch, cut);
     }
 
     /// The batches of a cut are part of the state.

@@ -30,7 +30,10 @@
 //! Invariants:
 //! - fixed cuts are numbered without a gap, from after what is decided and run;
 //! - what is run and not decided is of a cut that is on this disk, with its batches;
-//! - checkpoints, what peers are told, and what is collected go by decided epochs alone.
+//! - checkpoints, what peers are told, and what is collected go by confirmed epochs alone: those
+//!   that were run, and that nobody will give up.
+
+mod confirmed;
 
 use std::collections::VecDeque;
 
@@ -73,7 +76,7 @@ pub(crate) struct Early<R> {
     proposed_in: Term,
     /// Whether agreement has decided it.
     pub is_decided: bool,
-    /// Whether it was handed out to be run.
+    /// Whether it was handed out to be run, or for others to run.
     is_begun: bool,
 }
 
@@ -85,7 +88,7 @@ impl<R> Early<R> {
     }
 }
 
-/// What is run and decided.
+/// What is run, and for good.
 pub(crate) struct Confirmed {
     pub epoch: SnapshotVersion,
     pub heads: Heads,
@@ -116,8 +119,8 @@ pub(crate) struct Mastery<R> {
     pub has_collected: bool,
     /// Whose reign the applied epoch is of.
     reign_applied: Option<(NodeId, Reign)>,
-    /// The store went back to this epoch, and the protocol has yet to take note.
-    retreated: Option<SnapshotVersion>,
+    /// Cuts from this epoch on are void that were handed out, and the protocol has yet to take note.
+    void_from: Option<SnapshotVersion>,
 }
 
 impl<R: Rules> Mastery<R> {
@@ -139,11 +142,12 @@ impl<R: Rules> Mastery<R> {
             has_returned: false,
             has_collected: false,
             reign_applied: None,
-            retreated: None,
+            void_from: None,
         }
     }
 
-    fn last_fixed(&self) -> Option<SnapshotVersion> {
+    /// The last epoch whose cut is fixed here.
+    pub(crate) fn last_fixed(&self) -> Option<SnapshotVersion> {
         self.early.back().map(|early| early.epoch)
     }
 }
@@ -185,7 +189,9 @@ impl<H: Host> Inputs<H> {
 
     /// Whether a batch can be made now, which a cut will name.
     pub(crate) fn may_fix(&self) -> bool {
-        self.is_open() && self.mastery.early.len() < EARLY_MAX
+        self.is_open()
+            && self.mastery.early.len() < EARLY_MAX
+            && self.last_epoch() < self.pace.limit
     }
 
     /// Begins or ends this replica's reign, as agreement has it. The next transaction that comes
@@ -257,7 +263,9 @@ impl<H: Host> Inputs<H> {
                 false => (Vec::new(), Vec::new()),
             };
             let is_changed = !removed.is_empty() || !readmitted.is_empty();
-            let is_asked = is_due && self.barriers.is_asked();
+            // Who gives way follows nobody any more.
+            let follows = self.is_behind() && self.takes();
+            let is_asked = follows || is_due && self.barriers.is_asked();
             let fixed = self.fixed_heads();
             let is_further = self.heads_to_fix().iter().zip(fixed).any(|(new, old)| new > old);
             if is_changed || is_asked || is_further || !self.mastery.has_begun {
@@ -378,11 +386,13 @@ impl<H: Host> Inputs<H> {
         self.mastery.early.iter().any(|early| early.epoch == epoch)
     }
 
-    /// The next fixed cut, if it may be run: it is decided, or this replica's disk has it.
-    pub(crate) fn next_early(&mut self) -> Option<(SnapshotVersion, Cut<H::Rules>)> {
-        let next = self.cut.applied.next();
+    /// The cut of an epoch that is fixed here, if it may be run: it is decided, or this replica's
+    /// disk has it.
+    pub(crate) fn early_of(&mut self, epoch: SnapshotVersion) -> Option<Cut<H::Rules>> {
         let (runs, synced) = (self.is_open(), self.replication.synced);
-        let early = self.mastery.early.iter_mut().find(|early| early.epoch == next)?;
+        let first = self.mastery.early.front()?.epoch;
+        let at = usize::try_from(epoch.0.checked_sub(first.0)?).ok()?;
+        let early = self.mastery.early.get_mut(at)?;
         let is_synced = early.position <= synced || is_planted(Bug::EarlyBeforeFsync);
         let may_run = early.is_decided || (runs && is_synced);
         if !may_run {
@@ -393,137 +403,7 @@ impl<H: Host> Inputs<H> {
             return None;
         }
         early.is_begun = true;
-        Some((next, early.cut.clone()))
-    }
-
-    /// A cut was decided under a number that is fixed here, perhaps. Returns whether that is all:
-    /// it is the one that was fixed.
-    pub(crate) fn confirm_or_give_up(
-        &mut self,
-        cx: &mut Cx<'_, H>,
-        epoch: SnapshotVersion,
-        cut: &Cut<H::Rules>,
-    ) -> bool {
-        let early = &mut self.mastery.early;
-        let Some(fixed) = early.iter_mut().find(|early| early.epoch == epoch) else { return false };
-        if fixed.cut.name == cut.name || (fixed.is_begun && is_planted(Bug::MasterStays)) {
-            fixed.is_decided = true;
-            return true;
-        }
-        self.give_up(cx, epoch);
-        false
-    }
-
-    /// What was fixed from an epoch on is void, and the store goes back to before it.
-    pub(crate) fn give_up(&mut self, cx: &mut Cx<'_, H>, from: SnapshotVersion) {
-        let kept = self.mastery.early.partition_point(|early| early.epoch < from);
-        let void = self.mastery.early.split_off(kept);
-        // If it still leads, as nobody has told it otherwise: not on with what its log has.
-        self.mastery.opened = Term::default();
-        if void.is_empty() {
-            return;
-        }
-        cx.mark("calvin.early_given_up");
-        self.counters.epochs_given_up += void.len() as u64;
-        self.persist(cx, LogRecord::GivenUp(from));
-        if !void.iter().any(|early| early.is_begun) {
-            return;
-        }
-        cx.mark("calvin.retreated");
-        let upto = SnapshotVersion(from.0 - 1).min(self.cut.applied);
-        cx.store.retreat_to(upto);
-        let Mastery { early, confirmed, .. } = &self.mastery;
-        self.cut.applied = upto;
-        self.cut.heads.clone_from(&confirmed.heads);
-        self.cut.is_member.clone_from(&confirmed.is_member);
-        let mut reign = confirmed.reign;
-        let stay: Vec<_> = early.iter().filter(|early| early.epoch <= upto).collect();
-        let stay: Vec<_> = stay.into_iter().map(|early| early.cut.clone()).collect();
-        for cut in stay {
-            self.raise_heads(&cut);
-            self.apply_membership(cx, &cut);
-            reign = cut.reign.map(|it| (cut.name.proposer, it)).or(reign);
-        }
-        if let Some((proposer, reign)) = reign {
-            // The next epoch may be of the same reign as this one, and would be no news.
-            cx.reign(upto, Some((self.node(proposer), reign.first)), false);
-        }
-        self.mastery.reign_applied = reign;
-        self.mastery.retreated = Some(upto);
-    }
-
-    /// Gives up all that is fixed: nobody here can tell what was decided in its place.
-    pub(crate) fn give_up_all(&mut self, cx: &mut Cx<'_, H>) {
-        self.mastery.opened = Term::default();
-        let from = self.mastery.early.iter().find(|early| !early.is_decided);
-        if let Some(from) = from.map(|early| early.epoch) {
-            self.give_up(cx, from);
-        }
-    }
-
-    /// Everything up to a version came with a checkpoint, decided cuts that wait for batches too.
-    pub(crate) fn skip_early(&mut self, upto: SnapshotVersion) {
-        self.mastery.early.retain(|early| early.epoch > upto);
-    }
-
-    /// Where the store went back to, if it did since the last call.
-    pub(crate) fn take_retreat(&mut self) -> Option<SnapshotVersion> {
-        self.mastery.retreated.take()
-    }
-
-    /// An epoch was applied: says whose it is, if that is news.
-    pub(crate) fn note_reign(
-        &mut self,
-        cx: &mut Cx<'_, H>,
-        epoch: SnapshotVersion,
-        cut: &Cut<H::Rules>,
-        is_final: bool,
-    ) {
-        let Some(reign) = cut.reign.map(|reign| (cut.name.proposer, reign)) else { return };
-        let said = Some((self.node(reign.0), reign.1.first));
-        let is_news = |known: &mut Option<_>| known.replace(reign) != Some(reign);
-        if self.cut.applied == epoch && is_news(&mut self.mastery.reign_applied) {
-            cx.reign(epoch, said, false);
-        }
-        if is_final && is_news(&mut self.mastery.confirmed.reign) {
-            cx.reign(epoch, said, true);
-        }
-    }
-
-    /// The store is at a version that a peer has brought.
-    pub(crate) fn forget_reign(&mut self, cx: &mut Cx<'_, H>) {
-        self.mastery.reign_applied = None;
-        if self.is_asynchronous() {
-            cx.reign(self.cut.applied, None, false);
-        }
-    }
-
-    /// What is applied is decided.
-    pub(crate) fn confirm_applied(&mut self) {
-        let confirmed = &mut self.mastery.confirmed;
-        confirmed.epoch = self.cut.applied;
-        confirmed.heads.clone_from(&self.cut.heads);
-        confirmed.is_member.clone_from(&self.cut.is_member);
-    }
-
-    /// The next epoch that was run early, if it is decided now.
-    pub(crate) fn take_confirmed(
-        &mut self,
-        cx: &mut Cx<'_, H>,
-    ) -> Option<(SnapshotVersion, Cut<H::Rules>)> {
-        let applied = self.cut.applied;
-        let is_run = |early: &mut Early<_>| early.is_decided && early.epoch <= applied;
-        let Early { epoch, cut, .. } = self.mastery.early.pop_front_if(is_run)?;
-        cx.mark("calvin.early_confirmed");
-        self.note_reign(cx, epoch, &cut, true);
-        let confirmed = &mut self.mastery.confirmed;
-        confirmed.epoch = epoch;
-        for (head, upto) in confirmed.heads.iter_mut().zip(&cut.heads) {
-            *head = (*head).max(*upto);
-        }
-        cut.removed.iter().for_each(|node| confirmed.is_member[node.index()] = false);
-        cut.readmitted.iter().for_each(|node| confirmed.is_member[node.index()] = true);
-        Some((epoch, cut))
+        Some(early.cut.clone())
     }
 
     /// After a restart: what was fixed and is not known to be decided. Nothing of it was run yet.
@@ -554,9 +434,7 @@ impl<H: Host> Inputs<H> {
             assert_eq!(fixed.epoch, next, "fixed cuts follow what is confirmed, without a gap");
         }
         assert!(confirmed.epoch <= self.cut.applied, "what is confirmed was run");
-        assert!(
-            self.cut.applied <= next || early.is_empty(),
-            "what is run beyond that is fixed here"
-        );
+        let next = self.cut.waiting.back().map_or(next, |(last, _)| next.max(*last));
+        assert!(self.cut.applied <= next, "the cut of what is run beyond that is known here");
     }
 }

@@ -23,7 +23,8 @@
 //! Its message and timer are made from [`Message`] and [`Timer`], or are those. It gives each input
 //! to the function of its name here. In turn it is told by an `Event`, which it takes care of
 //! before it goes on, and by `Inputs::next_cut`, which hands out the cuts that can be applied.
-//! When it has applied one it says so with `Inputs::finish_epoch`.
+//! When it has applied one it says so with `Inputs::finish_epoch`, and with `Inputs::confirm` when
+//! that is for good.
 //!
 //! # Invariants
 //!

@@ -139,7 +139,7 @@ pub(crate) struct CutState<R: Rules> {
     /// Decided by the only replica of a cluster, and where that is in the log: they hold when it
     /// is durable.
     pub unsynced: VecDeque<(LogPosition, SnapshotVersion, Cut<R>)>,
-    /// Decided and not yet applied.
+    /// Decided and not confirmed, and not fixed here before that.
     pub waiting: VecDeque<(SnapshotVersion, Cut<R>)>,
     /// The cuts up to this one were decided, and some of them are not known here: the peers have
     /// forgotten them. Once it is applied, that is of no importance.
@@ -425,7 +425,7 @@ impl<H: Host> Inputs<H> {
         assert!(own.held <= own.known, "what is held is known");
         self.early_invariants();
         let early = self.mastery.early.back().map(|early| early.epoch);
-        let mut next = early.unwrap_or_default().max(self.cut.applied);
+        let mut next = early.unwrap_or_default().max(self.mastery.confirmed.epoch);
         for (epoch, _) in &self.cut.waiting {
             if *epoch > self.cut.skipped && next < self.cut.skipped {
                 next = self.cut.skipped;

@@ -140,7 +140,7 @@ impl<H: Host> Inputs<H> {
             // A checkpoint that ends within the gap would not lead out of it.
             return Some(cut.skipped);
         }
-        if self.transfer.wanted > cut.applied {
+        if self.transfer.wanted > self.mastery.confirmed.epoch {
             return Some(self.transfer.wanted);
         }
         let is_nowhere = |source: &NodeId| {
@@ -153,7 +153,7 @@ impl<H: Host> Inputs<H> {
 
     /// Whether only a checkpoint leads on, or one is on its way.
     pub(crate) fn wants_checkpoint(&self) -> bool {
-        self.transfer.incoming.is_some() || self.transfer.wanted > self.cut.applied
+        self.transfer.incoming.is_some() || self.transfer.wanted > self.mastery.confirmed.epoch
     }
 
     /// The protocol can't apply all epochs up to this one: it lacks what does not come any more.

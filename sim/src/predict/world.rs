@@ -512,8 +512,8 @@ impl<'a, P: Protocol> World<'a, P> {
             }
             Effect::Stop { reason } => return Err(format!("{} stopped: {reason}", node.id)),
             Effect::Fetch { .. } => return Err("all is in memory here".to_owned()),
-            Effect::Reign { from, reign, is_final } => {
-                self.losing.on_reign(NodeId(index as u16), from, reign, is_final)?;
+            Effect::Reign { shard, from, reign, is_final } => {
+                self.losing.on_reign(NodeId(index as u16), (shard, from), reign, is_final)?;
             }
             Effect::Truncate(_) | Effect::Mark(_) | Effect::Rejoined => {}
         }

@@ -311,7 +311,15 @@ impl<P: Protocol> World<P> {
                 End::Committed { txn, version, result }
             }
             Outcome::Aborted(abort) if abort.code == SqlState::OUTCOME_UNKNOWN => End::Ambiguous,
-            Outcome::Aborted(abort) => End::Aborted(abort),
+            Outcome::Aborted(abort) => {
+                if self.settings.shards > 1 {
+                    // It may be run again, and commit.
+                    let store = self.nodes[id.index()].store();
+                    let version = store.map_or(SnapshotVersion::ZERO, |store| store.published());
+                    self.reigns.on_answer(id, op, version);
+                }
+                End::Aborted(abort)
+            }
         };
         self.tell(op, end);
     }

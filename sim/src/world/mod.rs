@@ -188,7 +188,7 @@ impl<P: Protocol> World<P> {
             counts: Counts::default(),
             digests: BTreeMap::new(),
             watch: watch::Watch::default(),
-            reigns: Reigns::new(topology.node_count()),
+            reigns: Reigns::new(topology.node_count(), settings.shards > 1),
             recorded: None,
             violation: None,
             topology,

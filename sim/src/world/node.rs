@@ -452,7 +452,9 @@ impl<P: Protocol> World<P> {
                 node.is_replaced = false;
                 self.trace.event(self.now, id, "rejoined", [0, 0], String::new);
             }
-            Effect::Reign { from, reign, is_final } => self.reign(id, from, reign, is_final),
+            Effect::Reign { shard, from, reign, is_final } => {
+                self.reign(id, (shard, from), reign, is_final);
+            }
             Effect::Stop { reason } => self.violate("stop", format!("{id} stopped: {reason}")),
             Effect::Mark(name) if P::MARKS.iter().any(|mark| mark.name == name) => {
                 *self.counts.marks.entry(name).or_default() += 1;

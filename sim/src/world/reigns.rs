@@ -2,57 +2,65 @@
 
 use std::collections::BTreeMap;
 
-use pangea_core::ids::{NodeId, SnapshotVersion};
+use pangea_core::ids::{NodeId, ShardId, SnapshotVersion};
 use pangea_core::protocol::Protocol;
 
 use super::World;
 use crate::history::{End, History, OpId};
-use crate::reigns::{Line, Lines, Reign};
+use crate::reigns::{Lines, OfShards, Reign};
 
 /// What nodes have said, and what they have answered.
 pub(super) struct Reigns {
     pub(super) lines: Lines,
     /// Of each answer, its version, and whose the versions up to that were at the node.
-    answers: BTreeMap<OpId, (SnapshotVersion, Line)>,
+    answers: BTreeMap<OpId, (SnapshotVersion, OfShards)>,
+    /// Whether tables are divided: then what is given up may be run again beside others.
+    is_divided: bool,
 }
 
 impl Reigns {
-    pub(super) fn new(node_count: usize) -> Self {
-        Self { lines: Lines::new(node_count), answers: BTreeMap::new() }
+    pub(super) fn new(node_count: usize, is_divided: bool) -> Self {
+        Self { lines: Lines::new(node_count), answers: BTreeMap::new(), is_divided }
     }
 
     /// A node answers an operation with what it has at a version.
     pub(super) fn on_answer(&mut self, node: NodeId, op: OpId, version: SnapshotVersion) {
-        let line = self.lines.up_to(node, version);
-        if !line.is_empty() {
-            self.answers.insert(op, (version, line));
+        let lines = self.lines.up_to(node, version);
+        if !lines.is_empty() {
+            self.answers.insert(op, (version, lines));
         }
     }
 
     /// The operations that were given up.
     pub(super) fn given_up<'a>(&'a self, history: &'a History) -> impl Iterator<Item = OpId> + 'a {
-        let is_over = |end: &End| matches!(end, End::Committed { .. } | End::Read { .. });
+        let is_over =
+            |end: &End| matches!(end, End::Committed { .. } | End::Read { .. } | End::Aborted(_));
         let lost =
-            self.answers.iter().filter(|(_, (version, line))| self.lines.is_lost(*version, line));
+            self.answers.iter().filter(|(_, (version, lines))| self.lines.is_lost(*version, lines));
         lost.map(|(op, _)| *op).filter(move |op| is_over(&history[*op].end))
     }
 
-    /// The history without them.
+    /// The history without them. Where tables are divided nobody knows what became of them.
     pub(super) fn kept(&self, history: &History) -> History {
         let mut kept = history.clone();
         for op in self.given_up(history) {
-            kept.operations[op.0].end = End::Refused;
+            let operation = &mut kept.operations[op.0];
+            if self.is_divided {
+                (operation.end, operation.ended) = (End::Ambiguous, None);
+            } else {
+                operation.end = End::Refused;
+            }
         }
         kept
     }
 }
 
 impl<P: Protocol> World<P> {
-    /// A node says whose transactions it has from a version on: here, or for good.
+    /// A node says whose transactions of a shard it has from a version on: here, or for good.
     pub(super) fn reign(
         &mut self,
         id: NodeId,
-        from: SnapshotVersion,
+        (shard, from): (ShardId, SnapshotVersion),
         reign: Option<Reign>,
         is_final: bool,
     ) {
@@ -60,13 +68,14 @@ impl<P: Protocol> World<P> {
         self.trace.event(self.now, id, "reign", said, || match reign {
             Some((master, first)) => {
                 let how = if is_final { "for good" } else { "here" };
-                format!("from {from} on transactions are of {master}, from {first} on, {how}")
+                format!("from {from} on those of {shard} are of {master}, from {first} on, {how}")
             }
             None => "not known".into(),
         });
         let Some(reign) = reign else { return self.reigns.lines.on_start(id) };
-        if let Some(other) = self.reigns.lines.on_reign(id, from, reign, is_final) {
-            let story = format!("{id} has {from} of {reign:?} for good, another of {other:?}");
+        if let Some(other) = self.reigns.lines.on_reign(id, (shard, from), reign, is_final) {
+            let story =
+                format!("{id} has {from} of {reign:?} for good, another of {other:?}, of {shard}");
             self.violate("reigns", story);
         }
     }
@@ -84,6 +93,11 @@ mod tests {
         SnapshotVersion(version)
     }
 
+    /// Of the only shard.
+    const fn at(version: u64) -> (ShardId, SnapshotVersion) {
+        (ShardId(0), v(version))
+    }
+
     fn operation(version: u64) -> Operation {
         let call =
             Call { procedure: "p", args: Default::default(), label: "p", is_read_only: false };
@@ -95,9 +109,9 @@ mod tests {
     #[test]
     fn what_another_reign_has_for_good_is_given_up_and_nothing_else() {
         let (old, new) = ((NodeId(0), 1), (NodeId(1), 9));
-        let mut reigns = Reigns::new(2);
+        let mut reigns = Reigns::new(2, false);
         let said = |reigns: &mut Reigns, node, from, reign, is_final| {
-            reigns.lines.on_reign(NodeId(node), v(from), reign, is_final)
+            reigns.lines.on_reign(NodeId(node), at(from), reign, is_final)
         };
         let operations = (0..5).map(|at| operation(at + 1)).collect();
         let history = History { operations };
@@ -123,32 +137,53 @@ mod tests {
         assert_eq!(reigns.given_up(&history).count(), 0);
     }
 
+    /// A version is what all shards have put into it.
+    #[test]
+    fn where_tables_are_divided_nobody_knows_what_became_of_what_is_given_up() {
+        let (first, other, beside) = ((NodeId(0), 1), (NodeId(2), 1), (NodeId(1), 1));
+        let mut reigns = Reigns::new(3, true);
+        let history = History { operations: vec![operation(2), operation(4)] };
+        let said = |reigns: &mut Reigns, node, shard, from, reign, is_final| {
+            reigns.lines.on_reign(NodeId(node), (ShardId(shard), v(from)), reign, is_final)
+        };
+        for (shard, reign) in [(0, first), (1, beside)] {
+            assert_eq!(said(&mut reigns, 1, shard, 1, reign, false), None);
+            assert_eq!(said(&mut reigns, 2, shard, 1, reign, true), None);
+        }
+        reigns.on_answer(NodeId(1), OpId(0), v(2));
+        reigns.on_answer(NodeId(1), OpId(1), v(4));
+        assert_eq!(said(&mut reigns, 2, 0, 3, other, true), None);
+        let kept = reigns.kept(&history);
+        assert_eq!(kept.operations[0], history.operations[0]);
+        assert_eq!((&kept.operations[1].end, kept.operations[1].ended), (&End::Ambiguous, None));
+    }
+
     /// Register, seed 925: a master whose term was renewed had begun another reign when it was
     /// deposed for what came before that.
     #[test]
     fn a_reign_goes_with_the_one_that_it_came_after() {
         let (first, second, other) = ((NodeId(0), 1), (NodeId(0), 7), (NodeId(1), 1));
-        let mut reigns = Reigns::new(2);
+        let mut reigns = Reigns::new(2, false);
         let history = History { operations: vec![operation(4)] };
-        reigns.lines.on_reign(NodeId(0), v(1), first, false);
-        reigns.lines.on_reign(NodeId(0), v(3), second, false);
+        reigns.lines.on_reign(NodeId(0), at(1), first, false);
+        reigns.lines.on_reign(NodeId(0), at(3), second, false);
         reigns.on_answer(NodeId(0), OpId(0), v(4));
-        reigns.lines.on_reign(NodeId(1), v(1), first, true);
-        reigns.lines.on_reign(NodeId(1), v(2), other, true);
-        reigns.lines.on_reign(NodeId(1), v(3), (NodeId(0), 9), true);
+        reigns.lines.on_reign(NodeId(1), at(1), first, true);
+        reigns.lines.on_reign(NodeId(1), at(2), other, true);
+        reigns.lines.on_reign(NodeId(1), at(3), (NodeId(0), 9), true);
         assert_eq!(reigns.given_up(&history).count(), 1);
     }
 
     #[test]
     fn a_master_that_starts_again_has_lost_nothing_unless_its_disk_is_lost() {
         let (before, after) = ((NodeId(0), 1), (NodeId(0), 7));
-        let mut reigns = Reigns::new(2);
+        let mut reigns = Reigns::new(2, false);
         let history = History { operations: vec![operation(3)] };
-        reigns.lines.on_reign(NodeId(0), v(1), before, false);
-        reigns.lines.on_reign(NodeId(1), v(1), before, true);
+        reigns.lines.on_reign(NodeId(0), at(1), before, false);
+        reigns.lines.on_reign(NodeId(1), at(1), before, true);
         reigns.on_answer(NodeId(0), OpId(0), v(3));
         reigns.lines.on_start(NodeId(0));
-        reigns.lines.on_reign(NodeId(1), v(3), after, true);
+        reigns.lines.on_reign(NodeId(1), at(3), after, true);
         assert_eq!(reigns.given_up(&history).count(), 0, "the checkers will find it missing");
         reigns.lines.on_disk_lost(NodeId(0));
         assert_eq!(reigns.given_up(&history).count(), 1);

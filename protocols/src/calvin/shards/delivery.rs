@@ -11,7 +11,7 @@
 
 use std::collections::BTreeSet;
 
-use pangea_core::ids::{NodeId, ShardId, SnapshotVersion};
+use pangea_core::ids::{NodeId, ShardId, SnapshotVersion, TxnId};
 use pangea_core::planted::{Bug, is_planted};
 use pangea_core::protocol::{Cx, Message as _};
 use pangea_core::time::Span;
@@ -19,7 +19,8 @@ use pangea_core::time::Span;
 use super::super::{Calvin, Message};
 use super::items::{Item, Items};
 use super::pieces::Piece;
-use super::slice::Slice;
+use super::results::Mine;
+use super::slice::{Line, Slice};
 use super::{AHEAD_MAX, Shards, Stream};
 use crate::inputs::PROGRESS;
 
@@ -87,7 +88,7 @@ impl Calvin {
     /// A source that is far behind the other replicas of its shard, and not ahead of this node,
     /// stops it for no need.
     fn leave_stragglers(&mut self, cx: &mut Cx<'_, Self>) {
-        let (applied, straggles) = (self.state.inputs.cut.applied, self.straggles());
+        let (applied, straggles) = (self.confirmed(), self.straggles());
         let streams = &self.shards().streams;
         let leave = streams.iter().filter_map(|(shard, stream)| {
             let (first, most) = stream.furthest(applied)?;
@@ -104,7 +105,7 @@ impl Calvin {
 
     /// The region's own replica is there again, has all that this node lacks, and keeps up.
     fn return_to_own_region(&mut self, cx: &mut Cx<'_, Self>) {
-        let (applied, straggles) = (self.state.inputs.cut.applied, self.straggles());
+        let (applied, straggles) = (self.confirmed(), self.straggles());
         let shards = self.shards();
         let has_all = |stream: &Stream| {
             let own = stream.replicas[0];
@@ -138,14 +139,15 @@ impl Calvin {
         self.look_again(cx, shard);
     }
 
-    fn subscribe(&mut self, cx: &mut Cx<'_, Self>, shard: ShardId) {
-        let applied = self.state.inputs.cut.applied;
+    pub(super) fn subscribe(&mut self, cx: &mut Cx<'_, Self>, shard: ShardId) {
+        let confirmed = self.confirmed();
         let shards = self.shards();
         // A result may come long after its epoch.
-        let unresolved = shards.unresolved.values().min().map(|epoch| SnapshotVersion(epoch.0 - 1));
-        let items = unresolved.unwrap_or(applied).min(applied);
+        let first = shards.mine.values().map(|mine| SnapshotVersion(mine.epoch.0 - 1)).min();
+        let items = first.unwrap_or(confirmed).min(confirmed);
         let stream = shards.stream(shard);
-        let (slices, source) = (stream.upto, stream.source);
+        // What is not known to be decided may be another slice there.
+        let (slices, source) = (stream.decided.max(stream.missed), stream.source);
         cx.mark("calvin.subscribed");
         cx.send(source, Message::Subscribe { slices, items });
     }
@@ -204,39 +206,52 @@ impl Calvin {
         let shards = self.shards();
         let shard = shards.shard_of(from);
         let stream = shards.stream(shard);
-        if stream.source != from || piece.epoch != stream.upto.next() {
+        let may_be_next = piece.epoch > stream.decided && piece.epoch <= stream.upto.next();
+        if stream.source != from || !may_be_next {
             // The first of them stands for all.
             if piece.is_first() {
                 self.on_slice_out_of_turn(cx, from, piece.epoch);
             }
             return;
         }
+        let is_decided = piece.is_decided;
         let Some(whole) = stream.pieces.add(piece) else { return };
         match Slice::decode(&whole) {
-            Ok(slice) => self.on_slice(cx, from, slice),
+            Ok(slice) => self.on_slice(cx, from, slice.said_to_be(is_decided)),
             Err(_) => cx.mark("calvin.slice_of_another"),
         }
     }
 
     /// What another shard has sequenced for this one.
     pub(super) fn on_slice(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, slice: Slice) {
-        let applied = self.state.inputs.cut.applied;
+        let confirmed = self.confirmed();
         let shards = self.shards();
         let (shard, topology) = (shards.shard_of(from), shards.topology.clone());
         let stream = shards.stream(shard);
         let is_of = |node: NodeId| {
             topology.nodes.get(node.index()).is_some_and(|place| place.shard == shard)
         };
-        if slice.shard != shard || !slice.batches.iter().all(|batch| is_of(batch.sequencer)) {
+        let is_proposer = slice.cut.name.proposer.index() < stream.group.len();
+        let is_of_it = slice.batches.iter().all(|batch| is_of(batch.sequencer));
+        if slice.shard != shard || !is_of_it || !is_proposer {
             return cx.mark("calvin.slice_of_another");
         }
-        if slice.epoch != stream.upto.next() {
+        // What is early, and what takes its place, is as the source says.
+        let is_from_source = stream.source == from;
+        let is_next = slice.epoch == stream.upto.next();
+        let (is_decided, upto) = (slice.is_decided, stream.upto);
+        if !is_from_source && !(is_next && is_decided && stream.decided == upto) {
             return self.on_slice_out_of_turn(cx, from, slice.epoch);
         }
+        if !is_next && !self.is_replaced(cx, shard, &slice) {
+            return self.on_slice_out_of_turn(cx, from, slice.epoch);
+        }
+        let stream = self.shards().stream(shard);
         stream.upto = slice.epoch;
         stream.is_asked_again = false;
-        if slice.epoch > applied {
+        if slice.epoch > confirmed {
             stream.came.insert(slice.epoch, slice);
+            stream.raise_decided();
         }
     }
 
@@ -265,24 +280,11 @@ impl Calvin {
 
     /// What another shard has served for this one.
     pub(super) fn on_items(&mut self, cx: &mut Cx<'_, Self>, shard: ShardId, items: Items) {
-        let applied = self.state.inputs.cut.applied;
-        let is_over = items.epoch <= applied;
         if items.epoch.0 > self.shards().stream(shard).upto.0 + AHEAD_MAX {
             // Slices come before what is served of their epochs.
             return cx.mark("calvin.items_too_far_ahead");
         }
-        for item in items.read().expect("it was read when it came") {
-            match item {
-                Item::Part(txn, part) if !is_over => {
-                    let shards = self.shards();
-                    let received = shards.received.entry(items.epoch).or_default();
-                    received.insert((shard, txn), part.clone());
-                    shards.sharded.receive(txn, shard, part);
-                }
-                Item::Part(..) => cx.mark("calvin.served_late"),
-                Item::Result(txn, went) => self.note_result(cx, items.epoch, (txn, went)),
-            }
-        }
+        self.take_items(cx, shard, &items);
     }
 
     /// A node of another shard stands still: where it is a source, another one is asked.
@@ -292,7 +294,7 @@ impl Calvin {
         from: NodeId,
         at: SnapshotVersion,
     ) {
-        let applied = self.state.inputs.cut.applied;
+        let applied = self.confirmed();
         let shards = self.shards();
         let shard = shards.shard_of(from);
         let up = shards.up.clone();
@@ -355,7 +357,7 @@ impl Calvin {
     /// only a checkpoint leads on.
     pub(super) fn on_missed(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, upto: SnapshotVersion) {
         cx.mark("calvin.missed");
-        let applied = self.state.inputs.cut.applied;
+        let applied = self.confirmed();
         let shards = self.shards();
         let shard = shards.shard_of(from);
         let up = shards.up.clone();
@@ -374,20 +376,21 @@ impl Calvin {
         }
         stream.upto = stream.upto.max(upto);
         stream.missed = stream.missed.max(upto);
-        let is_lost =
-            |(sequence, epoch): (&u64, &SnapshotVersion)| (*epoch <= upto).then_some(*sequence);
-        let lost: Vec<u64> = shards.unresolved.iter().filter_map(is_lost).collect();
-        lost.into_iter().for_each(|sequence| self.lose_result(cx, sequence));
-        // What is half written here must be in it.
+        let is_lost = |mine: &Mine| mine.confirmed.is_some() && mine.epoch <= upto;
+        let lost = shards.mine.iter().filter(|(_, mine)| is_lost(mine)).map(|(txn, _)| *txn);
+        let lost: Vec<TxnId> = lost.collect();
+        lost.into_iter().for_each(|txn| self.lose_result(cx, txn));
+        // What is half written here must be in it, unless this node can go back.
         let given = self.shards().given;
-        self.state.inputs.want_checkpoint(upto.max(given));
+        let least = if self.state.inputs.is_asynchronous() { upto } else { upto.max(given) };
+        self.state.inputs.want_checkpoint(least);
     }
 
     /// Tells the nodes of other shards what all replicas of this shard have, and how far this one
     /// is. Not those of the region alone: their neighbour may be away.
     pub(in super::super) fn tell_kept(&mut self, cx: &mut Cx<'_, Self>) {
         let upto = self.state.inputs.durable_everywhere();
-        let applied = self.state.inputs.cut.applied;
+        let applied = self.confirmed();
         let Some(shards) = &mut self.state.shards else { return };
         let Shards { streams, up, .. } = shards;
         let news = Some((upto, applied));
@@ -486,9 +489,10 @@ impl Shards {
         &mut self,
         cx: &mut Cx<'_, Calvin>,
         shard: ShardId,
-        (epoch, items): (SnapshotVersion, &[Item]),
+        (at, items): ((SnapshotVersion, Line), &[Item]),
     ) {
-        let all = Items::split(epoch, items, self.message_bytes);
+        let all = Items::split(at, items, self.message_bytes);
+        let (epoch, _) = at;
         let stream = self.stream(shard);
         for node in &stream.subscribers {
             all.iter().for_each(|items| cx.send(*node, Message::Items(items.clone())));

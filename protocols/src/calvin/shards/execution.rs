@@ -3,24 +3,21 @@
 
 use std::collections::BTreeMap;
 
-use pangea_core::exec::ordered::{Ended, Part, Served, Went};
+use pangea_core::exec::ordered::{Ended, Served, Went};
 use pangea_core::ids::{NodeId, ShardId, SnapshotVersion, TxnId};
 use pangea_core::planted::{Bug, is_planted};
-use pangea_core::protocol::{Cx, FirstRun};
-use pangea_core::txn::Outcome;
+use pangea_core::protocol::Cx;
 use pangea_core::way::Phase;
 use pangea_core::work::Work;
 
 use super::super::header::Header;
 use super::super::interleaving::turns;
-use super::super::recovery::{EpochRecord, OfShards};
 use super::super::scheduler::RUN_BYTES;
-use super::super::state::Again;
 use super::super::{Calvin, Cut};
-use super::items::{Item, Items};
-use super::slice::{Part as OfBatch, Slice};
+use super::items::Item;
+use super::results::Mine;
+use super::slice::{OfCut, Part as OfBatch, Slice};
 use super::{EPOCHS_MAX, Own};
-use crate::inputs::outcome_unknown;
 
 impl Calvin {
     /// §3.1: cuts the group's next epochs into what concerns each shard.
@@ -45,13 +42,14 @@ impl Calvin {
         inputs.tell_reached(cx, Phase::Begun, cut.heads[inputs.me.index()]);
         let batches = inputs.batches_between(&shards.sliced_heads, &cut);
         let mut slices: BTreeMap<ShardId, Vec<OfBatch>> = BTreeMap::new();
-        let mut sequences = Vec::new();
+        let mut mine = Vec::new();
         let mut count = 0;
         for (turn, batch) in turns(batches) {
             let (turn, sequencer) = (turn as u64, inputs.node(batch.source));
-            if batch.source == inputs.me {
-                sequences.extend(batch.requests.iter().map(|request| request.txn.sequence()));
-            }
+            mine.extend(batch.requests.iter().filter_map(|request| {
+                let whose = self.whose(request)?;
+                Some((TxnId::new(sequencer, request.txn.sequence()), whose))
+            }));
             count += batch.requests.len();
             for request in &batch.requests {
                 for shard in request.shards.iter() {
@@ -66,18 +64,27 @@ impl Calvin {
             }
         }
         cx.mark("calvin.sliced");
+        let is_decided = self.state.inputs.decided_before().is_none_or(|upto| epoch <= upto);
+        if !is_decided {
+            cx.mark("calvin.early_slice");
+        }
         let shards = self.shards();
         let here = shards.here;
         let all: Vec<ShardId> = shards.streams.keys().copied().collect();
+        let of_cut = OfCut::new(&cut);
+        let slice = |batches| Slice::new(epoch, here, of_cut, batches).said_to_be(is_decided);
         for shard in all {
             let of_shard = slices.remove(&shard).unwrap_or_default();
-            shards.send_slice(cx, shard, Slice::new(epoch, here, of_shard));
+            shards.send_slice(cx, shard, slice(of_shard));
         }
         for (head, upto) in shards.sliced_heads.iter_mut().zip(&cut.heads) {
             *head = (*head).max(*upto);
         }
-        let slice = Slice::new(epoch, here, slices.remove(&here).unwrap_or_default());
-        shards.own.insert(epoch, Own { cut, slice, sequences });
+        let slice = slice(slices.remove(&here).unwrap_or_default());
+        let named = mine.iter().map(|(txn, whose)| (*txn, Mine::new(*whose, epoch)));
+        shards.mine.extend(named);
+        let mine = mine.into_iter().map(|(txn, _)| txn).collect();
+        shards.own.insert(epoch, Own { cut, slice, mine });
         shards.sliced = epoch;
         cx.end_work(Work::Slice, count);
     }
@@ -123,6 +130,7 @@ impl Calvin {
         shards.given = epoch;
         cx.end_work(Work::Lock, count);
         self.state.inputs.collection.owe(count * RUN_BYTES);
+        self.take_received_before(cx, epoch);
         true
     }
 
@@ -197,27 +205,13 @@ impl Calvin {
         }
         for ((epoch, shard), items) in items {
             cx.mark("calvin.served");
-            shards.send_items(cx, shard, (epoch, &items));
-        }
-    }
-
-    fn note_ended(&mut self, cx: &mut Cx<'_, Self>, ended: Vec<Ended>) {
-        let me = self.state.inputs.node(self.state.inputs.me);
-        self.keep_of_others(cx, &ended);
-        for Ended { txn, went, .. } in ended {
-            match went {
-                Went::Ran(_) => self.state.counters.txns_committed += 1,
-                Went::Left => cx.mark("calvin.left"),
-                Went::Served => continue,
-            }
-            if txn.node() == me {
-                self.shards().results.insert(txn.sequence(), went);
-            }
+            let line = shards.line_of(epoch).expect("it is being run");
+            shards.send_items(cx, shard, ((epoch, line), &items));
         }
     }
 
     /// Of the transactions that have ended, those of a replica whose turn it is to stand still.
-    fn keep_of_others(&mut self, cx: &mut Cx<'_, Self>, ended: &[Ended]) {
+    pub(super) fn keep_of_others(&mut self, cx: &mut Cx<'_, Self>, ended: &[Ended]) {
         let mut of: BTreeMap<(NodeId, SnapshotVersion), Vec<(u64, Went)>> = BTreeMap::new();
         for Ended { txn, version, went, .. } in ended {
             let turn = self.shards().own.get(version).and_then(|own| own.cut.turn);
@@ -232,137 +226,23 @@ impl Calvin {
         }
     }
 
-    /// The epoch's writes are all in this shard's store: makes them visible, and tells who waits.
+    /// The epoch's writes are all in this shard's store: makes them visible, and answers those that
+    /// need not wait until it is confirmed.
     fn end_divided_epoch(&mut self, cx: &mut Cx<'_, Self>, epoch: SnapshotVersion) {
         let shards = self.shards();
-        let Own { cut, sequences, .. } = shards.own.remove(&epoch).expect("it was given");
-        let mut of_shards = OfShards::default();
-        for (shard, stream) in &mut shards.streams {
-            let came = stream.came.remove(&epoch).expect("it was given");
-            of_shards.came.push(came);
-            of_shards.add_sent(*shard, stream, epoch);
-            of_shards.dropped.push((*shard, stream.dropped));
-        }
-        let received = shards.received.remove(&epoch).unwrap_or_default();
+        let line = shards.line_of(epoch).expect("it was given");
+        let cut = shards.own[&epoch].cut.clone();
+        let received = shards.received.get(&epoch).and_then(|lines| lines.get(&line));
         // What came twice.
-        received.keys().for_each(|(_, txn)| shards.sharded.forget(*txn));
-        if !is_planted(Bug::ReceivedNotLogged) {
-            of_shards.received = by_shard(epoch, received);
-        }
-        let is_replay = self.state.inputs.cut.agreement.is_none();
-        if !is_replay {
-            let record = EpochRecord { epoch, cut: Some(cut.clone()), of_shards: Some(of_shards) };
-            let position = self.state.inputs.log_epoch(cx, epoch, record.encode().into());
-            self.shards().records.insert(epoch, position);
-            self.keep_records();
+        for (_, txn) in received.into_iter().flat_map(BTreeMap::keys) {
+            shards.sharded.forget(*txn);
         }
         self.state.inputs.finish_epoch(cx, epoch, &cut);
-        self.checkpoint_if_due(cx);
-        // Whoever ran them may not tell any more. Those of an earlier life are for nobody.
-        let is_missed = self.shards().streams.values().any(|stream| stream.missed >= epoch);
-        for sequence in sequences {
-            match self.shards().results.remove(&sequence) {
-                Some(went) => self.settle_divided(cx, epoch, sequence, went),
-                None if is_missed => self.lose_result(cx, sequence),
-                None if self.is_awaited(sequence) => {
-                    cx.mark("calvin.result_later");
-                    self.shards().unresolved.insert(sequence, epoch);
-                }
-                None => {
-                    self.take_in_flight(sequence);
-                }
-            }
-        }
-        self.state.inputs.release_barriers(cx, &cut);
-        self.read_released(cx);
+        self.note_reigns(cx, epoch);
+        self.answer_early(cx, epoch);
+        self.confirm_divided(cx);
         self.state.inputs.reclaim(cx);
     }
-
-    /// A shard that ran a transaction of this node tells how it ended.
-    pub(super) fn note_result(
-        &mut self,
-        cx: &mut Cx<'_, Self>,
-        epoch: SnapshotVersion,
-        (txn, went): (TxnId, Went),
-    ) {
-        if txn.node() != self.state.inputs.node(self.state.inputs.me) {
-            // All replicas of the shard are told.
-            return;
-        }
-        let sequence = txn.sequence();
-        if self.is_frozen() {
-            self.tell_early(cx, epoch, sequence, &went);
-        }
-        match self.shards().unresolved.remove(&sequence) {
-            Some(epoch) => self.settle_divided(cx, epoch, sequence, went),
-            None if self.is_awaited(sequence) => {
-                self.shards().results.insert(sequence, went);
-            }
-            None => cx.mark("calvin.result_again"),
-        }
-    }
-
-    /// Nobody will tell how a transaction of this node ended.
-    pub(super) fn lose_result(&mut self, cx: &mut Cx<'_, Self>, sequence: u64) {
-        self.shards().unresolved.remove(&sequence);
-        if let Some((ticket, _)) = self.take_in_flight(sequence).flatten() {
-            cx.mark("calvin.outcome_unknown");
-            cx.reply(ticket, Outcome::Aborted(outcome_unknown()));
-        }
-    }
-
-    /// Answers the client of a request that was run, or takes it again.
-    fn settle_divided(
-        &mut self,
-        cx: &mut Cx<'_, Self>,
-        version: SnapshotVersion,
-        sequence: u64,
-        went: Went,
-    ) {
-        // Nobody waits for one of an earlier life.
-        let Some((ticket, again)) = self.take_in_flight(sequence).flatten() else { return };
-        let txn = TxnId::new(self.state.inputs.node(self.state.inputs.me), sequence);
-        let outcome = match went {
-            Went::Ran(Ok(result)) => Outcome::Committed { txn, version, result },
-            Went::Ran(Err(abort)) => {
-                self.state.counters.txns_aborted += 1;
-                Outcome::Aborted(abort)
-            }
-            Went::Left if is_planted(Bug::LeftIsDone) => {
-                Outcome::Committed { txn, version, result: Vec::new() }
-            }
-            Went::Left | Went::Served => {
-                // §3.2.1: what the reconnaissance found is not so any more.
-                cx.mark("calvin.restarted");
-                self.state.counters.txns_restarted += 1;
-                let Some(Again { program, tries }) = again else {
-                    // One that brings what it read and writes leaves nothing.
-                    return cx.reply(ticket, Outcome::Aborted(outcome_unknown()));
-                };
-                return self.look_up(cx, ticket, program, tries + 1);
-            }
-        };
-        cx.reply_of_run(ticket, outcome, FirstRun::Absent);
-    }
-
-    /// Whether somebody waits for a request of this node.
-    fn is_awaited(&self, sequence: u64) -> bool {
-        let in_flight = &self.state.sequencer.in_flight;
-        let found = in_flight.binary_search_by_key(&sequence, |it| it.txn.sequence());
-        found.is_ok_and(|at| in_flight[at].ticket.is_some())
-    }
-}
-
-/// What each shard served, as if it had sent it at once.
-fn by_shard(
-    epoch: SnapshotVersion,
-    received: BTreeMap<(ShardId, TxnId), Part>,
-) -> Vec<(ShardId, Items)> {
-    let mut of: BTreeMap<ShardId, Vec<Item>> = BTreeMap::new();
-    for ((shard, txn), part) in received {
-        of.entry(shard).or_default().push(Item::Part(txn, part));
-    }
-    of.into_iter().map(|(shard, items)| (shard, Items::new(epoch, &items))).collect()
 }
 
 impl super::super::batch::Request {

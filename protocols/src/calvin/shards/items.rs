@@ -7,6 +7,7 @@ use pangea_core::exec::ordered::{Part, Went};
 use pangea_core::ids::{SnapshotVersion, TxnId};
 use pangea_core::txn::Write;
 
+use super::slice::Line;
 use crate::inputs::number;
 
 /// One of them.
@@ -23,6 +24,8 @@ pub enum Item {
 pub struct Items {
     /// The epoch.
     pub epoch: SnapshotVersion,
+    /// Which epoch of this number: what was sequenced up to it.
+    pub line: Line,
     bytes: Bytes,
 }
 
@@ -37,10 +40,10 @@ const WHAT: &str = "items";
 
 impl Items {
     /// These items.
-    pub fn new(epoch: SnapshotVersion, items: &[Item]) -> Self {
+    pub fn new((epoch, line): (SnapshotVersion, Line), items: &[Item]) -> Self {
         let mut out = Vec::new();
         items.iter().for_each(|item| item.encode(&mut out));
-        Self { epoch, bytes: out.into() }
+        Self { epoch, line, bytes: out.into() }
     }
 
     /// About how long they are.
@@ -51,6 +54,7 @@ impl Items {
     /// Appends them to `out`. [`Items::decode`] is the inverse.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.put_varint(self.epoch.0);
+        out.put_u64(self.line.0);
         out.put_bytes(&self.bytes);
     }
 
@@ -60,7 +64,8 @@ impl Items {
     /// When the bytes are malformed.
     pub fn decode(from: &mut Reader<'_>, bytes: &Bytes) -> Result<Self, DecodeError> {
         let epoch = SnapshotVersion(number(from, WHAT)?);
-        let items = Self { epoch, bytes: bytes.slice_ref(from.bytes(WHAT)?) };
+        let line = Line(from.u64(WHAT)?);
+        let items = Self { epoch, line, bytes: bytes.slice_ref(from.bytes(WHAT)?) };
         items.read().map(|_| items)
     }
 

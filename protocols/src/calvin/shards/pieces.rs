@@ -8,7 +8,7 @@ use pangea_core::ids::SnapshotVersion;
 
 use super::super::Message;
 use super::items::{Item, Items};
-use super::slice::Slice;
+use super::slice::{Line, Slice};
 use crate::inputs::number;
 
 /// A part of a slice's bytes. The parts come one after the other.
@@ -16,6 +16,8 @@ use crate::inputs::number;
 pub struct Piece {
     /// The slice's epoch.
     pub epoch: SnapshotVersion,
+    /// Whether its cut is decided.
+    pub is_decided: bool,
     /// Which part, from 0.
     number: u64,
     /// Of how many.
@@ -42,7 +44,8 @@ impl Slice {
         let count = bytes.len().div_ceil(most) as u64;
         let piece = |(number, part): (usize, &[u8])| {
             let (number, bytes) = (number as u64, bytes.slice_ref(part));
-            Message::Piece(Piece { epoch: self.epoch, number, count, bytes })
+            let Self { epoch, is_decided, .. } = *self;
+            Message::Piece(Piece { epoch, is_decided, number, count, bytes })
         };
         bytes.chunks(most).enumerate().map(piece).collect()
     }
@@ -52,22 +55,22 @@ impl Items {
     /// The items as several, none of which has many more bytes than `most` unless a single item
     /// has.
     pub(in super::super) fn split(
-        epoch: SnapshotVersion,
+        at: (SnapshotVersion, Line),
         items: &[Item],
         most: usize,
     ) -> Vec<Self> {
         let mut all = Vec::new();
         let mut first = 0;
         let mut bytes = 0;
-        for (at, item) in items.iter().enumerate() {
+        for (place, item) in items.iter().enumerate() {
             let more = item.weight();
-            if bytes + more > most && at > first {
-                all.push(Self::new(epoch, &items[first..at]));
-                (first, bytes) = (at, 0);
+            if bytes + more > most && place > first {
+                all.push(Self::new(at, &items[first..place]));
+                (first, bytes) = (place, 0);
             }
             bytes += more;
         }
-        all.push(Self::new(epoch, &items[first..]));
+        all.push(Self::new(at, &items[first..]));
         all
     }
 }
@@ -85,7 +88,8 @@ impl Piece {
 
     /// Appends it to `out`. [`Piece::decode`] is the inverse.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        let Self { epoch, number, count, bytes } = self;
+        let Self { epoch, is_decided, number, count, bytes } = self;
+        out.put_u8(u8::from(*is_decided));
         [epoch.0, *number, *count].iter().for_each(|number| out.put_varint(*number));
         out.put_bytes(bytes);
     }
@@ -95,13 +99,23 @@ impl Piece {
     /// # Errors
     /// When the bytes are malformed.
     pub fn decode(from: &mut Reader<'_>, bytes: &Bytes) -> Result<Self, DecodeError> {
+        let is_decided = decode_flag(from)?;
         let epoch = SnapshotVersion(number(from, WHAT)?);
         let (number, count) = (from.varint(WHAT)?, from.varint(WHAT)?);
         if number >= count {
             return Err(DecodeError::new(WHAT));
         }
         let bytes = bytes.slice_ref(from.bytes(WHAT)?);
-        Ok(Self { epoch, number, count, bytes })
+        Ok(Self { epoch, is_decided, number, count, bytes })
+    }
+}
+
+/// Whether a cut is decided.
+pub(in super::super) fn decode_flag(from: &mut Reader<'_>) -> Result<bool, DecodeError> {
+    match from.u8(WHAT)? {
+        0 => Ok(false),
+        1 => Ok(true),
+        _ => Err(DecodeError::new(WHAT)),
     }
 }
 
@@ -160,7 +174,7 @@ pub(in super::super) mod tests {
         let result = |number| Item::Result(txn(number), Went::Ran(Ok(vec![7; 100])));
         let all: Vec<Item> =
             (0..10).map(result).chain([Item::Part(txn(1), Part::Certified(None))]).collect();
-        let epoch = SnapshotVersion(5);
+        let epoch = (SnapshotVersion(5), Line(7));
         let split = Items::split(epoch, &all, 250);
         assert!((5..=10).contains(&split.len()), "{}", split.len());
         let read: Vec<Item> = split.iter().flat_map(|items| items.read().unwrap()).collect();

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader, Writer};
-use pangea_core::ids::{LogPosition, ShardId, SnapshotVersion};
+use pangea_core::ids::{LogPosition, ShardId, SnapshotVersion, TxnId};
 use pangea_core::protocol::Cx;
 
 use super::super::recovery::{EpochRecord, OfShards};
 use super::super::{Calvin, Cut, Message};
-use super::items::{Item, Items};
+use super::items::Item;
 use super::slice::Slice;
 use super::{Shards, Stream};
 use crate::inputs::INTACT;
@@ -89,7 +89,7 @@ impl Calvin {
         let first = first.map_or(applied, |first: SnapshotVersion| SnapshotVersion(first.0 - 1));
         for stream in shards.streams.values_mut() {
             stream.away_since = cx.now.at;
-            stream.upto = applied;
+            (stream.upto, stream.decided) = (applied, applied);
             stream.dropped = SnapshotVersion::ZERO;
             stream.drop_upto(first);
         }
@@ -115,7 +115,7 @@ impl Calvin {
     ) {
         cx.mark("calvin.epoch_replayed");
         self.slice_epoch(cx, epoch, cut);
-        self.take_received(epoch, of_shards);
+        self.take_of_record(epoch, of_shards);
         assert!(self.give_epoch(cx), "all of an epoch is in its record");
         while self.state.inputs.cut.applied < epoch {
             let before = self.shards().sharded.len();
@@ -143,17 +143,18 @@ impl Calvin {
     }
 
     /// What the other shards sent for an epoch.
-    fn take_received(&mut self, epoch: SnapshotVersion, of_shards: OfShards) {
+    fn take_of_record(&mut self, epoch: SnapshotVersion, of_shards: OfShards) {
         let shards = self.shards();
         for slice in of_shards.came {
-            shards.stream(slice.shard).came.insert(epoch, slice);
+            let stream = shards.stream(slice.shard);
+            stream.came.insert(epoch, slice);
+            (stream.upto, stream.decided) = (epoch, epoch);
         }
+        let received = shards.received.entry(epoch).or_default();
         for (shard, items) in of_shards.received {
-            let read = |items: &Items| items.read().expect(INTACT);
-            for item in read(&items) {
-                if let Item::Part(txn, part) = item {
-                    shards.sharded.receive(txn, shard, part);
-                }
+            for item in items.read().expect(INTACT) {
+                let (Item::Part(txn, _) | Item::Result(txn, _)) = item;
+                received.entry(items.line).or_default().insert((shard, txn), item);
             }
         }
     }
@@ -162,7 +163,7 @@ impl Calvin {
     /// takes that too. Else nobody might have it any more, where this one is lost.
     pub(in super::super) fn kept_for_others(&self) -> Bytes {
         let Some(shards) = &self.state.shards else { return Bytes::new() };
-        let applied = self.state.inputs.cut.applied;
+        let applied = self.confirmed();
         let dropped: Vec<_> = shards.streams.iter().map(|(to, it)| (*to, it.dropped)).collect();
         let least = dropped.iter().map(|(_, upto)| upto.next()).min().unwrap_or_default();
         let mut out = Vec::new();
@@ -235,11 +236,9 @@ impl Calvin {
             return;
         }
         self.shards().move_to(applied, &heads);
-        let over: Vec<u64> = self.shards().unresolved.keys().copied().collect();
-        over.into_iter().for_each(|sequence| self.lose_result(cx, sequence));
-        let first = self.state.sequencer.in_flight.front().map(|first| first.txn.sequence());
-        let results = &mut self.shards().results;
-        *results = first.map_or_else(Default::default, |first| results.split_off(&first));
+        let over = self.shards().mine.iter().filter(|(_, mine)| mine.epoch <= applied);
+        let over: Vec<TxnId> = over.map(|(txn, _)| *txn).collect();
+        over.into_iter().for_each(|txn| self.lose_result(cx, txn));
         for stream in self.shards().streams.values_mut() {
             // They are to ask for what was jumped over.
             for node in std::mem::take(&mut stream.subscribers) {

@@ -2,21 +2,28 @@
 //! that the recipient will need to participate in").
 //!
 //! ```text
-//!   +-------+-------+-------+---------+--
-//!   | epoch | shard | count | batch 0 | ..
-//!   +-------+-------+-------+---------+--
+//!   +-------+-------+-----+-------+---------+--
+//!   | epoch | shard | cut | count | batch 0 | ..
+//!   +-------+-------+-----+-------+---------+--
+//!   cut: proposer, incarnation, number; first sequence of its reign and one, or 0
 //!   batch: turn, sequencer, first sequence, count; then for each request
 //!          how many sequence numbers are passed over, and the request as in a batch
 //! ```
 //!
 //! A slice is encoded once. The same bytes go to the shard's node and into its log.
+//!
+//! A master sends the slices of its fixed cuts before they are decided (§3.1.1). Those of an epoch
+//! may then be of several cuts, of which one will be decided, and each says which it is of. As a
+//! cut is proposed behind all before it, its name says which those are, too: so the names of the
+//! cuts that all groups have for an epoch, its **line**, stand for all that was sequenced up to it.
 
 use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::{NodeId, ShardId, SnapshotVersion, TxnId};
 
+use super::super::Cut;
 use super::super::batch::Request;
-use crate::inputs::number;
+use crate::inputs::{ProposalName, number};
 
 /// One slice.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,9 +32,60 @@ pub struct Slice {
     pub epoch: SnapshotVersion,
     /// Whose sequencers took the requests.
     pub shard: ShardId,
+    /// Of which of that group's cuts it is.
+    pub cut: OfCut,
+    /// Whether the cut is decided, as far as the sender knows. Not in its bytes: in a log it is.
+    pub is_decided: bool,
     /// In the order of their turns, and then of their sequencers.
     pub batches: Vec<Part>,
     bytes: Bytes,
+}
+
+/// A cut, as other groups know it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OfCut {
+    /// No other cut of any group has the same.
+    pub name: ProposalName,
+    /// Where replication is asynchronous, the number of the first transaction of its reign.
+    pub first: Option<u64>,
+}
+
+/// Which cuts all groups have for an epoch, in a word.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Line(pub u64);
+
+impl Line {
+    /// That of these cuts, in the order of their groups.
+    pub fn of(cuts: impl Iterator<Item = ProposalName>) -> Self {
+        // FNV-1a: it is in logs and messages, and the same in every build.
+        const BASIS: u64 = 0xcbf2_9ce4_8422_2325;
+        const PRIME: u64 = 0x0100_0000_01b3;
+        let words = cuts.flat_map(|it| [u64::from(it.proposer.0), it.incarnation, it.nonce]);
+        let bytes = words.flat_map(u64::to_le_bytes);
+        Self(bytes.fold(BASIS, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME)))
+    }
+}
+
+impl OfCut {
+    /// What others know of a cut.
+    pub fn new(cut: &Cut) -> Self {
+        Self { name: cut.name, first: cut.reign.map(|reign| reign.first) }
+    }
+
+    fn encode(self, out: &mut Vec<u8>) {
+        let ProposalName { proposer, incarnation, nonce } = self.name;
+        out.put_u16(proposer.0);
+        out.put_u64(incarnation);
+        out.put_varint(nonce);
+        out.put_varint(self.first.map_or(0, |first| first + 1));
+    }
+
+    fn decode(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let (proposer, incarnation) = (NodeId(from.u16(WHAT)?), from.u64(WHAT)?);
+        let (nonce, first) = (number(from, WHAT)?, number(from, WHAT)?);
+        let name = ProposalName { proposer, incarnation, nonce };
+        Ok(Self { name, first: first.checked_sub(1) })
+    }
 }
 
 /// What concerns a shard of a sequencer's batch.
@@ -44,14 +102,20 @@ pub struct Part {
 const WHAT: &str = "slice";
 
 impl Slice {
-    /// A slice of these batches.
-    pub fn new(epoch: SnapshotVersion, shard: ShardId, batches: Vec<Part>) -> Self {
+    /// A slice of these batches, of a decided cut.
+    pub fn new(epoch: SnapshotVersion, shard: ShardId, cut: OfCut, batches: Vec<Part>) -> Self {
         let mut out = Vec::new();
         out.put_varint(epoch.0);
         out.put_u16(shard.0);
+        cut.encode(&mut out);
         out.put_varint(batches.len() as u64);
         batches.iter().for_each(|batch| batch.encode(&mut out));
-        Self { epoch, shard, batches, bytes: out.into() }
+        Self { epoch, shard, cut, is_decided: true, batches, bytes: out.into() }
+    }
+
+    /// The same, of a cut that is decided or not, as far as the sender knows.
+    pub fn said_to_be(self, is_decided: bool) -> Self {
+        Self { is_decided, ..self }
     }
 
     /// The slice as bytes.
@@ -59,7 +123,7 @@ impl Slice {
         &self.bytes
     }
 
-    /// Reads one. Its requests' arguments stay slices of `bytes`.
+    /// Reads one, of a decided cut. Its requests' arguments stay slices of `bytes`.
     ///
     /// # Errors
     /// When the bytes are malformed.
@@ -67,12 +131,13 @@ impl Slice {
         let from = &mut Reader::new(bytes);
         let epoch = SnapshotVersion(number(from, WHAT)?);
         let shard = ShardId(from.u16(WHAT)?);
+        let cut = OfCut::decode(from)?;
         let batches = (0..from.count(WHAT)?).map(|_| Part::decode(from, bytes));
         let batches = batches.collect::<Result<_, _>>()?;
         if !from.is_empty() {
             return Err(DecodeError::new(WHAT));
         }
-        Ok(Self { epoch, shard, batches, bytes: bytes.clone() })
+        Ok(Self { epoch, shard, cut, is_decided: true, batches, bytes: bytes.clone() })
     }
 }
 
@@ -120,12 +185,37 @@ pub(in super::super) mod tests {
         let sequencer = requests[0].txn.node();
         let some = Part { turn: 0, sequencer, requests: requests[..1].to_vec() };
         let others = Part { turn: 1, sequencer, requests: requests[1..].to_vec() };
-        Slice::new(SnapshotVersion(300), ShardId(1), vec![some, others])
+        let name = ProposalName { proposer: NodeId(2), incarnation: u64::MAX, nonce: 300 };
+        let cut = OfCut { name, first: Some(40) };
+        Slice::new(SnapshotVersion(300), ShardId(1), cut, vec![some, others])
     }
 
     #[test]
     fn a_slice_survives_its_encoding() {
         let slice = slice();
         assert_eq!(Slice::decode(slice.bytes()), Ok(slice));
+        let none = Slice::new(SnapshotVersion(1), ShardId(0), OfCut::default(), Vec::new());
+        assert_eq!(Slice::decode(none.bytes()), Ok(none));
+    }
+
+    #[test]
+    fn a_line_tells_each_cut_from_every_other_one() {
+        let name = |proposer, nonce| ProposalName { proposer: NodeId(proposer), nonce, ..name_0() };
+        let line = |names: &[ProposalName]| Line::of(names.iter().copied());
+        let all = [
+            line(&[name(0, 1), name(0, 2)]),
+            line(&[name(0, 2), name(0, 1)]),
+            line(&[name(1, 1), name(0, 2)]),
+            line(&[name(0, 1)]),
+        ];
+        for (at, one) in all.iter().enumerate() {
+            assert!(!all[..at].contains(one));
+        }
+        assert_eq!(line(&[name(0, 1), name(0, 2)]), all[0]);
+        assert_eq!(line(&[name_0()]), Line(0x81d2_3fd7_003c_2305), "in every build");
+    }
+
+    fn name_0() -> ProposalName {
+        ProposalName::default()
     }
 }

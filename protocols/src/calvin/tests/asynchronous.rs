@@ -278,7 +278,7 @@ fn what_has_read_what_is_void_comes_into_no_batch() {
     assert_eq!(cluster.nodes[0].calvin.state.sequencer.current.len(), 2);
     let did = cluster.nodes[0].act(|calvin, cx| {
         calvin.state.inputs.give_up_all(cx);
-        calvin.note_retreat(cx);
+        calvin.note_void(cx);
     });
     let code = |outcome: &Outcome| match outcome {
         Outcome::Aborted(abort) => abort.code,

@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use pangea_core::ids::{NodeId, SnapshotVersion, TxnId};
+use pangea_core::ids::{NodeId, ShardId, SnapshotVersion, TxnId};
 use pangea_core::protocol::{Input, Protocol};
 use pangea_core::store::Pin;
 use pangea_core::workload::Snapshot;
@@ -50,11 +50,11 @@ impl<P: Protocol> Losing<P> {
         *count += u64::from(txn.sequence() > 0);
     }
 
-    /// A node says whose the versions from one on are.
+    /// A node says whose a shard's versions from one on are.
     pub(super) fn on_reign(
         &mut self,
         node: NodeId,
-        from: SnapshotVersion,
+        (shard, from): (ShardId, SnapshotVersion),
         reign: Option<Reign>,
         is_final: bool,
     ) -> Result<(), String> {
@@ -62,7 +62,7 @@ impl<P: Protocol> Losing<P> {
             self.lines.on_start(node);
             return Ok(());
         };
-        match self.lines.on_reign(node, from, reign, is_final) {
+        match self.lines.on_reign(node, (shard, from), reign, is_final) {
             None => Ok(()),
             Some(_) => Err(format!("{node} has {from} for good, and so has another, otherwise")),
         }
@@ -128,9 +128,9 @@ impl<P: Protocol> World<'_, P> {
     /// Whether the lost node ran a version that nobody had agreed on, and nobody has.
     fn is_void(&self, lost: usize, version: SnapshotVersion) -> bool {
         let lines = &self.losing.lines;
-        let line = lines.up_to(NodeId(lost as u16), version);
+        let lines_then = lines.up_to(NodeId(lost as u16), version);
         let is_early = self.nodes[lost].protocol.settled().is_some_and(|upto| upto < version);
-        is_early && (!self.has_come_to(lost, version) || lines.is_lost(version, &line))
+        is_early && (!self.has_come_to(lost, version) || lines.is_lost(version, &lines_then))
     }
 
     /// Whether a survivor has a version.

@@ -1,0 +1,262 @@
+//! Which epochs are for good, and going back where others have run on what is void (§3.1.1,
+//! asynchronous).
+//!
+//! ```text
+//!   master of group 0       node of shard 1
+//!     | == Slice(n, early) ==> |  runs epoch n
+//!     | == Decided(n) =======> |  confirms it: log, checkpoints, what waits for that
+//!
+//!     | == Slice(n, early) ==> |  runs epoch n
+//!     | another cut n is decided
+//!     | == Slice(n) =========> |  goes back to before n, and runs it again
+//! ```
+
+use std::collections::BTreeMap;
+
+use pangea_core::ids::{NodeId, ShardId, SnapshotVersion, TxnId};
+use pangea_core::planted::{Bug, is_planted};
+use pangea_core::protocol::Cx;
+
+use super::super::recovery::{EpochRecord, OfShards};
+use super::super::{Calvin, Message};
+use super::items::{Item, Items};
+use super::slice::{Line, Slice};
+use super::{Own, Received, Shards, Stream};
+use crate::inputs::ProposalName;
+
+impl Calvin {
+    /// The last epoch that was run here and is for good.
+    pub(in super::super) fn confirmed(&self) -> SnapshotVersion {
+        self.state.inputs.mastery.confirmed.epoch
+    }
+
+    /// Confirms the epochs that were run and of which all cuts are decided.
+    pub(in super::super) fn confirm_divided(&mut self, cx: &mut Cx<'_, Self>) {
+        self.tell_decided(cx);
+        loop {
+            let epoch = self.confirmed().next();
+            let applied = self.state.inputs.cut.applied;
+            let shards = self.shards();
+            let decided = shards.streams.values().map(|stream| stream.decided);
+            let decided = decided.chain([shards.decided, applied]).min().unwrap_or_default();
+            if epoch > decided {
+                return;
+            }
+            self.confirm_divided_epoch(cx, epoch);
+        }
+    }
+
+    fn confirm_divided_epoch(&mut self, cx: &mut Cx<'_, Self>, epoch: SnapshotVersion) {
+        let is_replay = self.state.inputs.cut.agreement.is_none();
+        let shards = self.shards();
+        let line = shards.line_of(epoch).expect("it was run");
+        let Own { cut, mine, .. } = shards.own.remove(&epoch).expect("it was run");
+        let of_shards = shards.take_epoch((epoch, line));
+        if !is_replay {
+            let record = EpochRecord { epoch, cut: Some(cut.clone()), of_shards: Some(of_shards) };
+            let position = self.state.inputs.log_epoch(cx, epoch, record.encode().into());
+            self.shards().records.insert(epoch, position);
+            self.keep_records();
+        }
+        self.state.inputs.confirm(cx, epoch, &cut);
+        self.checkpoint_if_due(cx);
+        self.settle_confirmed(cx, (epoch, line), mine);
+        self.tell_void_divided(cx, &cut);
+        self.state.inputs.release_barriers(cx, &cut);
+        self.read_released(cx);
+    }
+
+    /// Tells the other shards that slices are of decided cuts which were sent before they were.
+    fn tell_decided(&mut self, cx: &mut Cx<'_, Self>) {
+        let before = self.state.inputs.decided_before();
+        let shards = self.shards();
+        let (from, sliced) = (shards.decided, shards.sliced);
+        let upto = before.map_or(sliced, |before| before.min(sliced));
+        if upto <= from {
+            return;
+        }
+        shards.decided = upto;
+        let mut is_news = false;
+        for (_, own) in shards.own.range_mut(from.next()..=upto) {
+            is_news |= !std::mem::replace(&mut own.slice.is_decided, true);
+        }
+        let Some(own) = shards.own.get(&upto).filter(|_| is_news) else { return };
+        let name = own.cut.name;
+        for stream in shards.streams.values_mut() {
+            let slices = stream.slices.range_mut(from.next()..=upto);
+            slices.for_each(|(_, slice)| slice.is_decided = true);
+            for node in &stream.subscribers {
+                cx.send(*node, Message::Decided { upto, name });
+            }
+        }
+    }
+
+    /// A source tells that what it sent early is decided.
+    pub(super) fn on_decided(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        from: NodeId,
+        upto: SnapshotVersion,
+        name: ProposalName,
+    ) {
+        let shards = self.shards();
+        let shard = shards.shard_of(from);
+        let stream = shards.stream(shard);
+        if stream.source != from || upto <= stream.decided {
+            return cx.mark("calvin.decided_again");
+        }
+        if stream.came.get(&upto).is_some_and(|slice| slice.cut.name == name) {
+            let came = stream.came.range_mut(..=upto);
+            came.for_each(|(_, slice)| slice.is_decided = true);
+            stream.raise_decided();
+        } else if !std::mem::replace(&mut stream.is_asked_again, true) {
+            // What it tells of is not what is here: some of it was lost with a connection.
+            cx.mark("calvin.decided_after_gap");
+            self.subscribe(cx, shard);
+        }
+    }
+
+    /// A slice has come for an epoch of which one is here that is not known to be decided. Returns
+    /// whether it is of another cut, and has its place now.
+    pub(super) fn is_replaced(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        shard: ShardId,
+        slice: &Slice,
+    ) -> bool {
+        let stream = self.shards().stream(shard);
+        let epoch = slice.epoch;
+        let Some(known) = stream.came.get_mut(&epoch) else { return false };
+        if known.cut.name == slice.cut.name {
+            known.is_decided |= slice.is_decided;
+            stream.raise_decided();
+            return false;
+        }
+        if known.is_decided {
+            return false;
+        }
+        cx.mark("calvin.slice_void");
+        let is_run = self.shards().given >= epoch;
+        if is_run && is_planted(Bug::NeighbourStays) {
+            let stream = self.shards().stream(shard);
+            stream.came.values_mut().for_each(|slice| slice.is_decided = true);
+            stream.raise_decided();
+            return false;
+        }
+        if is_run {
+            self.go_back(cx, SnapshotVersion(epoch.0 - 1));
+        }
+        let stream = self.shards().stream(shard);
+        stream.came.split_off(&epoch);
+        stream.upto = SnapshotVersion(epoch.0 - 1);
+        true
+    }
+
+    /// The group's own cuts from an epoch on are void that this node has sent to others.
+    pub(in super::super) fn void_own(&mut self, cx: &mut Cx<'_, Self>, from: SnapshotVersion) {
+        if self.shards().given >= from {
+            self.go_back(cx, SnapshotVersion(from.0 - 1));
+        }
+        let shards = self.shards();
+        assert!(shards.decided < from, "what is decided stays");
+        for own in shards.own.split_off(&from).into_values() {
+            for txn in own.mine {
+                shards.mine.remove(&txn);
+                shards.results.remove(&txn);
+            }
+        }
+        for stream in shards.streams.values_mut() {
+            stream.slices.split_off(&from);
+        }
+        let sliced = shards.sliced.min(SnapshotVersion(from.0 - 1));
+        let heads = self.state.inputs.heads_at(sliced);
+        (self.shards().sliced, self.shards().sliced_heads) = (sliced, heads);
+    }
+
+    /// What was run after this epoch was run on what is void: goes back to it, or to what is
+    /// complete before it. What was served of later epochs is served again.
+    pub(in super::super) fn go_back(&mut self, cx: &mut Cx<'_, Self>, upto: SnapshotVersion) {
+        cx.mark("calvin.went_back");
+        let upto = upto.min(self.state.inputs.cut.applied);
+        self.state.inputs.retreat(cx, upto);
+        let shards = self.shards();
+        shards.give_from(upto);
+        shards.yields = false;
+        for own in shards.own.range(upto.next()..).map(|(_, own)| own) {
+            own.mine.iter().for_each(|txn| drop(shards.results.remove(txn)));
+        }
+        for (shard, stream) in &mut shards.streams {
+            stream.items.split_off(&upto.next());
+            let last = stream.came.range(..=upto).rev().find_map(|(_, it)| stream.reign_of(it));
+            stream.reign_applied = last.or(stream.reign);
+            if stream.reign_applied.is_some() {
+                cx.reign(*shard, upto, stream.reign_applied, false);
+            }
+        }
+        self.refuse_void_reads(cx, upto);
+    }
+
+    /// A peer's checkpoint is of decided epochs: goes back to what is for good, as others may have
+    /// gone another way from there.
+    pub(in super::super) fn go_back_to_confirmed(&mut self, cx: &mut Cx<'_, Self>) {
+        let confirmed = self.confirmed();
+        let is_early = self.state.shards.as_ref().is_some_and(|it| it.given > confirmed);
+        if is_early && self.state.inputs.is_asynchronous() {
+            self.go_back(cx, confirmed);
+        }
+    }
+
+    /// An epoch was run: says whose the other shards' transactions in it are, if that is news.
+    pub(super) fn note_reigns(&mut self, cx: &mut Cx<'_, Self>, epoch: SnapshotVersion) {
+        for (shard, stream) in &mut self.shards().streams {
+            let reign = stream.reign_of(&stream.came[&epoch]);
+            if reign.is_some() && stream.reign_applied != reign {
+                stream.reign_applied = reign;
+                cx.reign(*shard, epoch, reign, false);
+            }
+        }
+    }
+}
+
+impl Stream {
+    /// Whose transactions are in a slice.
+    fn reign_of(&self, slice: &Slice) -> Option<(NodeId, u64)> {
+        Some((self.group[slice.cut.name.proposer.index()], slice.cut.first?))
+    }
+
+    /// Slices are of decided cuts as far as each one is.
+    pub(super) fn raise_decided(&mut self) {
+        while self.came.get(&self.decided.next()).is_some_and(|slice| slice.is_decided) {
+            self.decided = self.decided.next();
+        }
+    }
+}
+
+impl Shards {
+    /// Takes what other shards have to do with an epoch that is confirmed, for its record.
+    fn take_epoch(&mut self, (epoch, line): (SnapshotVersion, Line)) -> OfShards {
+        let mut of_shards = OfShards::default();
+        for (shard, stream) in &mut self.streams {
+            let came = stream.came.remove(&epoch).expect("it was run");
+            stream.reign = stream.reign_of(&came).or(stream.reign);
+            of_shards.came.push(came);
+            of_shards.add_sent(*shard, stream, epoch);
+            of_shards.dropped.push((*shard, stream.dropped));
+        }
+        let mut lines = self.received.remove(&epoch).unwrap_or_default();
+        if !is_planted(Bug::ReceivedNotLogged) {
+            of_shards.received = by_shard((epoch, line), lines.remove(&line).unwrap_or_default());
+        }
+        of_shards
+    }
+}
+
+/// The rows that each shard served, as if it had sent them at once.
+fn by_shard(at: (SnapshotVersion, Line), received: Received) -> Vec<(ShardId, Items)> {
+    let mut of: BTreeMap<ShardId, Vec<Item>> = BTreeMap::new();
+    let is_part = |(_, item): &((ShardId, TxnId), Item)| matches!(item, Item::Part(..));
+    for ((shard, _), item) in received.into_iter().filter(is_part) {
+        of.entry(shard).or_default().push(item);
+    }
+    of.into_iter().map(|(shard, items)| (shard, Items::new(at, &items))).collect()
+}

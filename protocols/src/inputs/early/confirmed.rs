@@ -1,0 +1,188 @@
+//! Which of the fixed cuts are for good, and which are void.
+
+use pangea_core::ids::{ShardId, SnapshotVersion};
+use pangea_core::planted::{Bug, is_planted};
+use pangea_core::protocol::Cx;
+
+use super::super::state::Cut;
+use super::super::{Heads, Host, Inputs, LogRecord};
+use super::Early;
+use crate::agreement::Term;
+
+impl<H: Host> Inputs<H> {
+    /// A cut was decided under a number that is fixed here, perhaps. Returns whether that is all:
+    /// it is the one that was fixed.
+    pub(crate) fn confirm_or_give_up(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        epoch: SnapshotVersion,
+        cut: &Cut<H::Rules>,
+    ) -> bool {
+        let early = &mut self.mastery.early;
+        let Some(fixed) = early.iter_mut().find(|early| early.epoch == epoch) else { return false };
+        if fixed.cut.name == cut.name || (fixed.is_begun && is_planted(Bug::MasterStays)) {
+            fixed.is_decided = true;
+            return true;
+        }
+        self.give_up(cx, epoch);
+        false
+    }
+
+    /// What was fixed from an epoch on is void.
+    pub(crate) fn give_up(&mut self, cx: &mut Cx<'_, H>, from: SnapshotVersion) {
+        let kept = self.mastery.early.partition_point(|early| early.epoch < from);
+        let void = self.mastery.early.split_off(kept);
+        // If it still leads, as nobody has told it otherwise: not on with what its log has.
+        self.mastery.opened = Term::default();
+        if void.is_empty() {
+            return;
+        }
+        cx.mark("calvin.early_given_up");
+        self.counters.epochs_given_up += void.len() as u64;
+        self.persist(cx, LogRecord::GivenUp(from));
+        if void.iter().any(|early| early.is_begun) {
+            let void_from = &mut self.mastery.void_from;
+            *void_from = Some(void_from.map_or(from, |before| before.min(from)));
+        }
+    }
+
+    /// From where on cuts are void that were handed out, if some are since the last call.
+    pub(crate) fn take_void(&mut self) -> Option<SnapshotVersion> {
+        self.mastery.void_from.take()
+    }
+
+    /// The store goes back to this epoch: later ones are run again, of other cuts perhaps.
+    pub(crate) fn retreat(&mut self, cx: &mut Cx<'_, H>, upto: SnapshotVersion) {
+        assert!(upto <= self.cut.applied && upto >= self.mastery.confirmed.epoch, "not for good");
+        cx.mark("calvin.retreated");
+        cx.store.retreat_to(upto);
+        self.cut.applied = upto;
+        self.cut.heads.clone_from(&self.mastery.confirmed.heads);
+        self.cut.is_member.clone_from(&self.mastery.confirmed.is_member);
+        let mut reign = self.mastery.confirmed.reign;
+        for cut in self.cuts_upto(upto) {
+            self.raise_heads(&cut);
+            self.apply_membership(cx, &cut);
+            reign = cut.reign.map(|it| (cut.name.proposer, it)).or(reign);
+        }
+        if let Some((proposer, reign)) = reign {
+            // The next epoch may be of the same reign as this one, and would be no news.
+            cx.reign(self.shard(), upto, Some((self.node(proposer), reign.first)), false);
+        }
+        self.mastery.reign_applied = reign;
+    }
+
+    /// The cuts up to an epoch that are not confirmed.
+    fn cuts_upto(&self, upto: SnapshotVersion) -> Vec<Cut<H::Rules>> {
+        let early = self.mastery.early.iter().map(|early| (early.epoch, &early.cut));
+        let all = early.chain(self.cut.waiting.iter().map(|(epoch, cut)| (*epoch, cut)));
+        all.filter(|(epoch, _)| *epoch <= upto).map(|(_, cut)| cut.clone()).collect()
+    }
+
+    /// How far the logs are in the cuts up to an epoch, which are all known here.
+    pub(crate) fn heads_at(&self, upto: SnapshotVersion) -> Heads {
+        let mut heads = self.mastery.confirmed.heads.clone();
+        for cut in self.cuts_upto(upto) {
+            heads.iter_mut().zip(&cut.heads).for_each(|(head, of)| *head = (*head).max(*of));
+        }
+        heads
+    }
+
+    /// The last epoch before all that is fixed here and not decided; nothing where all is.
+    pub(crate) fn decided_before(&self) -> Option<SnapshotVersion> {
+        let first = self.mastery.early.iter().find(|early| !early.is_decided);
+        first.map(|early| SnapshotVersion(early.epoch.0 - 1))
+    }
+
+    /// Gives up all that is fixed: nobody here can tell what was decided in its place.
+    pub(crate) fn give_up_all(&mut self, cx: &mut Cx<'_, H>) {
+        self.mastery.opened = Term::default();
+        let from = self.mastery.early.iter().find(|early| !early.is_decided);
+        if let Some(from) = from.map(|early| early.epoch) {
+            self.give_up(cx, from);
+        }
+    }
+
+    /// Everything up to a version came with a checkpoint, decided cuts that wait for batches too.
+    pub(crate) fn skip_early(&mut self, upto: SnapshotVersion) {
+        self.mastery.early.retain(|early| early.epoch > upto);
+    }
+
+    /// An epoch was applied: says whose it is, if that is news.
+    pub(crate) fn note_reign(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        epoch: SnapshotVersion,
+        cut: &Cut<H::Rules>,
+    ) {
+        let Some(reign) = cut.reign.map(|reign| (cut.name.proposer, reign)) else { return };
+        if self.mastery.reign_applied.replace(reign) != Some(reign) {
+            let said = Some((self.node(reign.0), reign.1.first));
+            cx.reign(self.shard(), epoch, said, false);
+        }
+    }
+
+    /// The shard whose log this is.
+    fn shard(&self) -> ShardId {
+        self.topology.nodes[self.me.index()].shard
+    }
+
+    /// The store is at a version that a peer has brought.
+    pub(crate) fn forget_reign(&mut self, cx: &mut Cx<'_, H>) {
+        self.mastery.reign_applied = None;
+        if self.is_asynchronous() {
+            cx.reign(self.shard(), self.cut.applied, None, false);
+        }
+    }
+
+    /// What is applied is decided.
+    pub(crate) fn confirm_applied(&mut self) {
+        let confirmed = &mut self.mastery.confirmed;
+        confirmed.epoch = self.cut.applied;
+        confirmed.heads.clone_from(&self.cut.heads);
+        confirmed.is_member.clone_from(&self.cut.is_member);
+    }
+
+    /// The next epoch that was run early, if it is decided now.
+    pub(crate) fn take_confirmed(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+    ) -> Option<(SnapshotVersion, Cut<H::Rules>)> {
+        let applied = self.cut.applied;
+        let is_run = |early: &&Early<_>| early.is_decided && early.epoch <= applied;
+        let Early { epoch, cut, .. } = self.mastery.early.front().filter(is_run)?;
+        let (epoch, cut) = (*epoch, cut.clone());
+        self.confirm(cx, epoch, &cut);
+        Some((epoch, cut))
+    }
+
+    /// An epoch was run, and what it came to is for good.
+    pub(crate) fn confirm(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        epoch: SnapshotVersion,
+        cut: &Cut<H::Rules>,
+    ) {
+        assert!(epoch <= self.cut.applied, "it was run");
+        self.cut.waiting.pop_front_if(|(waiting, _)| *waiting == epoch);
+        if self.mastery.early.pop_front_if(|early| early.epoch == epoch).is_some() {
+            cx.mark("calvin.early_confirmed");
+        }
+        if epoch == self.cut.applied {
+            self.confirm_applied();
+        }
+        let confirmed = &mut self.mastery.confirmed;
+        confirmed.epoch = epoch;
+        for (head, upto) in confirmed.heads.iter_mut().zip(&cut.heads) {
+            *head = (*head).max(*upto);
+        }
+        cut.removed.iter().for_each(|node| confirmed.is_member[node.index()] = false);
+        cut.readmitted.iter().for_each(|node| confirmed.is_member[node.index()] = true);
+        let reign = cut.reign.map(|reign| (cut.name.proposer, reign));
+        let is_news = reign.is_some() && confirmed.reign != reign;
+        confirmed.reign = reign.or(confirmed.reign);
+        if let Some((proposer, reign)) = reign.filter(|_| is_news) {
+            cx.reign(self.shard(), epoch, Some((self.node(proposer), reign.first)), true);
+        }
+    }
+}
