@@ -51,6 +51,9 @@ const OF_SHARDS: &[Bug] = &[
 const OF_MASTERS: &[Bug] =
     &[Bug::EarlyBeforeFsync, Bug::MasterStays, Bug::VoidRunLater, Bug::OverwrittenUndecided];
 
+/// Bugs of shards that each have such a master.
+const OF_SHARDS_OF_MASTERS: &[Bug] = &[Bug::VoidItemsUsed, Bug::NeighbourStays];
+
 /// Bugs that no run has shown yet: none now. A new one says here what the simulator lacks.
 const ELUSIVE: &[Bug] = &[];
 
@@ -137,7 +140,9 @@ impl Profile {
             | Bug::TruncatedTooFar => &[Self::Crashes],
             Bug::VoteBeforeFsync => &[Self::Losses, Self::Crashes],
             Bug::EarlyBeforeFsync | Bug::OverwrittenUndecided => &[Self::Reigns],
-            Bug::MasterStays | Bug::VoidRunLater => &[Self::Reigns, Self::Lists],
+            Bug::MasterStays | Bug::VoidRunLater | Bug::VoidItemsUsed | Bug::NeighbourStays => {
+                &[Self::Reigns, Self::Lists]
+            }
             Bug::HeldPastGap | Bug::SentNotKept => &[Self::Flaps],
 
             Bug::AckBeforeFsync | Bug::AckCountedTwice | Bug::CutPastGap => &[Self::Ambush],
@@ -392,22 +397,27 @@ enum Under {
     Divided,
     /// Calvin, with asynchronous replication.
     Asynchronous,
+    /// The same over two shards.
+    DividedAsynchronous,
 }
 
 impl Under {
-    const ALL: [Self; 4] = [Self::Minerva, Self::Calvin, Self::Divided, Self::Asynchronous];
+    const ALL: [Self; 5] =
+        [Self::Minerva, Self::Calvin, Self::Divided, Self::Asynchronous, Self::DividedAsynchronous];
 
     fn of(bug: Bug) -> Self {
         match bug {
             _ if OF_SHARDS.contains(&bug) => Self::Divided,
             _ if OF_MASTERS.contains(&bug) => Self::Asynchronous,
+            _ if OF_SHARDS_OF_MASTERS.contains(&bug) => Self::DividedAsynchronous,
             _ if OF_CALVIN.contains(&bug) => Self::Calvin,
             _ => Self::Minerva,
         }
     }
 
     fn run(self, settings: &Settings, options: &Options, mode: Checkpoints) -> Report {
-        let shards = if self == Self::Divided { 2 } else { 1 };
+        let is_divided = matches!(self, Self::Divided | Self::DividedAsynchronous);
+        let shards = if is_divided { 2 } else { 1 };
         // What Calvin promises as it is by default.
         let ordered = Settings { real_time: RealTime::Ordered, shards, ..settings.clone() };
         match self {
@@ -415,7 +425,7 @@ impl Under {
             Self::Calvin | Self::Divided => {
                 run::<Calvin>(&ordered, &of_calvin(options, mode)).unwrap()
             }
-            Self::Asynchronous => {
+            Self::Asynchronous | Self::DividedAsynchronous => {
                 let replication = calvin::Replication::Asynchronous;
                 let own = of_calvin(options, mode);
                 let options = calvin::Options { replication, ..own };
@@ -537,7 +547,9 @@ fn without_a_planted_bug_the_same_runs_are_clean() {
                 let mode = match (under, seed) {
                     (_, 0) => Checkpoints::Versions,
                     // A frozen master is refused.
-                    (Under::Asynchronous, _) | (_, 1) => Checkpoints::Zigzag,
+                    (Under::Asynchronous | Under::DividedAsynchronous, _) | (_, 1) => {
+                        Checkpoints::Zigzag
+                    }
                     _ => Checkpoints::Frozen,
                 };
                 let report = under.run(&settings, &options, mode);

@@ -41,8 +41,6 @@ const WAITING_BATCHES_MAX: usize = 16;
 pub(super) struct Forwarding {
     /// For no master is known yet.
     waiting: VecDeque<Waiting>,
-    /// Those of them that have read what is not for good yet, while the others go.
-    later: VecDeque<Waiting>,
     waiting_bytes: usize,
     /// Sent to a replica, which has not said yet what it made of them.
     sent: BTreeMap<u64, (NodeId, Waiting)>,
@@ -86,15 +84,6 @@ impl Waiting {
     }
 }
 
-/// What becomes of a request that waits for a master.
-enum Turn {
-    Goes,
-    /// It has read what is not for good yet.
-    Waits,
-    /// What it has read is void, or may be.
-    Refused,
-}
-
 impl Forwarding {
     /// How many requests there are.
     pub(super) fn len(&self) -> usize {
@@ -119,13 +108,6 @@ impl Forwarding {
             let (_, waiting) = self.sent.remove(&token)?;
             Some((waiting.ticket, waiting.again()))
         })
-    }
-
-    /// Those that wait on do so before what comes.
-    fn end_turn(&mut self) {
-        while let Some(waiting) = self.later.pop_front() {
-            self.push(waiting);
-        }
     }
 
     fn push(&mut self, waiting: Waiting) {
@@ -182,7 +164,7 @@ impl Calvin {
                 let Request { program, footprint, shards, .. } = request;
                 self.put_in_batch(cx, Asker::Client(ticket), program, footprint, (shards, tries));
             }
-            return self.state.forwarding.end_turn();
+            return;
         }
         let inputs = &self.state.inputs;
         let is_up = |master: &NodeId| inputs.replication.is_up[master.index()];
@@ -202,18 +184,17 @@ impl Calvin {
             forwarding.sent.insert(forwarding.token, (master, waiting));
         }
         self.forward(cx, master, requests);
-        self.state.forwarding.end_turn();
     }
 
     /// The next request that goes to the master, which is another replica or this one.
     fn next_to_go(&mut self, cx: &mut Cx<'_, Self>, is_forwarded: bool) -> Option<Waiting> {
         loop {
             let waiting = self.state.forwarding.pop()?;
-            match self.turn_of(&waiting, cx.store.line(), is_forwarded) {
-                Turn::Goes => return Some(waiting),
-                Turn::Waits => self.state.forwarding.later.push_back(waiting),
-                Turn::Refused => refuse_read(cx, waiting.ticket),
+            let is_same = cx.store.line() == waiting.line;
+            if self.is_of_line(&waiting.request, is_same, is_forwarded) {
+                return Some(waiting);
             }
+            refuse_read(cx, waiting.ticket);
         }
     }
 
@@ -225,17 +206,11 @@ impl Calvin {
     }
 
     /// Whether what an interactive transaction has read is what versions of these numbers are now,
-    /// and will stay where that matters: at another replica, and where tables are divided, as its
-    /// batch may stay when what it has read is void.
-    fn turn_of(&self, waiting: &Waiting, line: u64, is_forwarded: bool) -> Turn {
-        let Program::Certified(_) = &waiting.request.program else { return Turn::Goes };
-        let is_early = has_seen_after(&waiting.request, self.confirmed());
-        match self.state.shards {
-            _ if waiting.line != line => Turn::Refused,
-            Some(_) if is_early => Turn::Waits,
-            None if is_early && is_forwarded => Turn::Refused,
-            Some(_) | None => Turn::Goes,
-        }
+    /// and, where it goes to another replica, will stay. Where tables are divided it always is.
+    fn is_of_line(&self, request: &Request, is_same: bool, is_final: bool) -> bool {
+        let Program::Certified(_) = &request.program else { return true };
+        let is_void = !is_same || is_final && has_seen_after(request, self.confirmed());
+        self.state.shards.is_some() || !is_void
     }
 
     /// Another replica has requests for the master.
@@ -387,7 +362,7 @@ impl Calvin {
 
     /// Versions after this one are void, and others get their numbers: what has read them and is in
     /// no batch yet never comes into one.
-    pub(super) fn refuse_void_reads(&mut self, cx: &mut Cx<'_, Self>, upto: SnapshotVersion) {
+    fn refuse_void_reads(&mut self, cx: &mut Cx<'_, Self>, upto: SnapshotVersion) {
         let sequencer = &mut self.state.sequencer;
         let is_void = |request: &Request| has_seen_after(request, upto);
         let void: BTreeSet<TxnId> =

@@ -201,6 +201,7 @@ impl Calvin {
     fn end_epoch(&mut self, cx: &mut Cx<'_, Self>, running: Running) {
         let Running { epoch, cut, own, for_other, .. } = running;
         self.state.inputs.finish_epoch(cx, epoch, &cut);
+        cx.store.publish(epoch);
         let is_early = self.state.inputs.is_fixed(epoch);
         if !is_early {
             self.state.inputs.confirm(cx, epoch, &cut);

@@ -47,7 +47,8 @@
 //!
 //! If another cut of a group is decided than the one that was sent, that group's slices come again.
 //! Who has run epochs on the void ones goes back to before them, and runs them again; what it had
-//! sent for them is void, too. What shards send each other for an epoch says of which line it is
+//! sent for them is void, too. Readers see confirmed epochs alone: nodes do not go back all at once,
+//! and rows of one version that are on several must fit each other. What shards send each other for an epoch says of which line it is
 //! (`slice.rs`). A receiver keeps it until the epoch is confirmed, and uses what is of the line
 //! that it runs, so nobody has to be told what is void.
 //!
@@ -374,7 +375,7 @@ impl Calvin {
             Message::Kept { upto, applied } => self.on_kept(from, upto, applied),
             Message::Missed { upto } => self.on_missed(cx, from, upto),
             Message::Frozen { at } => self.on_source_frozen(cx, from, at),
-            Message::Look { token, wanted } => Self::on_look(cx, from, token, &wanted),
+            Message::Look { token, wanted } => self.on_look(cx, from, token, &wanted),
             Message::Found { token, found } => self.on_found(cx, shard, token, found),
             Message::Warm { .. }
             | Message::Warmed { .. }

@@ -206,13 +206,13 @@ impl<H: Host> Inputs<H> {
         self.barriers.released.extend(waiters);
     }
 
-    /// Lets those go that need not wait any more: tells sessions of the applied epoch, and returns
+    /// Lets those go that need not wait any more: tells sessions of the newest epoch, and returns
     /// the programs, for the protocol to run there.
     pub(crate) fn take_released(&mut self, cx: &mut Cx<'_, H>) -> Vec<(Ticket, Program)> {
         let mut reads = Vec::new();
         for waiter in std::mem::take(&mut self.barriers.released) {
             match waiter {
-                Waiter::Session(ticket) => cx.fresh(ticket, self.cut.applied),
+                Waiter::Session(ticket) => cx.fresh(ticket, cx.store.published()),
                 Waiter::Program(ticket, program) => reads.push((ticket, program)),
             }
         }

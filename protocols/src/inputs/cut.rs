@@ -331,8 +331,8 @@ impl<H: Host> Inputs<H> {
         slots.map(|slot| slot.batch.clone()).collect()
     }
 
-    /// The epoch's writes are all in the store: moves on to it. It may not be for good yet:
-    /// [`Self::confirm`].
+    /// The epoch's writes are all in the store: moves on to it. The protocol publishes it, now or
+    /// when it is for good: [`Self::confirm`].
     pub(crate) fn finish_epoch(
         &mut self,
         cx: &mut Cx<'_, H>,
@@ -345,7 +345,6 @@ impl<H: Host> Inputs<H> {
         self.turns.apply(cut.turn);
         self.cut.applied = epoch;
         self.counters.epochs += 1;
-        cx.store.publish(epoch);
         self.note_reign(cx, epoch, cut);
     }
 

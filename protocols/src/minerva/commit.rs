@@ -432,6 +432,7 @@ impl Minerva {
     /// The epoch's writes are all in the store: moves on to it.
     fn finish_epoch(&mut self, cx: &mut Cx<'_, Self>, epoch: SnapshotVersion, cut: &Cut) {
         self.state.inputs.finish_epoch(cx, epoch, cut);
+        cx.store.publish(epoch);
         self.state.inputs.confirm(cx, epoch, cut);
         if !self.state.options.keep_uncommitted {
             // §3.2: the temporary state is reset to the new snapshot; runs on it start a batch.

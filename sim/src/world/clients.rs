@@ -314,8 +314,8 @@ impl<P: Protocol> World<P> {
             Outcome::Aborted(abort) => {
                 if self.settings.shards > 1 {
                     // It may be run again, and commit.
-                    let store = self.nodes[id.index()].store();
-                    let version = store.map_or(SnapshotVersion::ZERO, |store| store.published());
+                    let running = self.nodes[id.index()].running.as_ref();
+                    let version = running.expect("it answers").protocol.status().version;
                     self.reigns.on_answer(id, op, version);
                 }
                 End::Aborted(abort)

@@ -58,6 +58,8 @@ impl Calvin {
             self.shards().records.insert(epoch, position);
             self.keep_records();
         }
+        // What may have to be given up, no reader sees: its nodes would not go back all at once.
+        cx.store.publish(epoch);
         self.state.inputs.confirm(cx, epoch, &cut);
         self.checkpoint_if_due(cx);
         self.settle_confirmed(cx, (epoch, line), mine);
@@ -193,7 +195,6 @@ impl Calvin {
                 cx.reign(*shard, upto, stream.reign_applied, false);
             }
         }
-        self.refuse_void_reads(cx, upto);
     }
 
     /// A peer's checkpoint is of decided epochs: goes back to what is for good, as others may have

@@ -106,7 +106,7 @@ impl Calvin {
 
     fn scout(&mut self, cx: &mut Cx<'_, Self>, mut lookup: Lookup) {
         let shards = self.state.shards.as_mut().expect("asked of divided tables alone");
-        let at = cx.store.published();
+        let at = self.state.inputs.cut.applied;
         cx.begin_work();
         let place = (&*shards.partitions, shards.here);
         let registry = &self.state.registry;
@@ -154,8 +154,8 @@ impl Calvin {
     }
 
     /// Another node of the region wants to see rows.
-    pub(super) fn on_look(cx: &mut Cx<'_, Self>, from: NodeId, token: u64, wanted: &Wanted) {
-        let found = wanted.look(cx.store, cx.store.published());
+    pub(super) fn on_look(&self, cx: &mut Cx<'_, Self>, from: NodeId, token: u64, wanted: &Wanted) {
+        let found = wanted.look(cx.store, self.state.inputs.cut.applied);
         cx.send(from, Message::Found { token, found });
     }
 
