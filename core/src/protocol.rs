@@ -346,8 +346,8 @@ pub enum Effect<P: Protocol> {
     /// Records below this position are no longer needed.
     Truncate(LogPosition),
     /// On this node, a shard's transactions of versions from this one on are those of one node, its
-    /// master, with numbers from a first one on. The node publishes versions before they are for good, and
-    /// may have to give them up: [`Store::retreat_to`].
+    /// master, with numbers from a first one on. The node has versions before they are for good,
+    /// and may have to give them up: [`Store::retreat_to`].
     Reign {
         /// Of which shard the transactions are.
         shard: ShardId,

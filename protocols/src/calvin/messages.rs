@@ -4,7 +4,7 @@
 use bytes::{Buf, Bytes};
 use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::exec::scout::{Found, Wanted};
-use pangea_core::ids::{NodeId, SnapshotVersion, TableId, TxnId};
+use pangea_core::ids::{SnapshotVersion, TableId, TxnId};
 use pangea_core::key::Key;
 use pangea_core::protocol::{Lane, Message as PeerMessage};
 use pangea_core::store::ColdMap;
@@ -190,8 +190,8 @@ impl PeerMessage for Message {
                 out.extend_from_slice(slice.bytes());
             }
             Self::Decided { upto, name } => {
-                numbers(tag::DECIDED, &[upto.0, name.proposer.0.into(), name.nonce]);
-                out.put_u64(name.incarnation);
+                numbers(tag::DECIDED, &[upto.0]);
+                name.encode(out);
             }
             Self::Items(items) => encode_items(tag::ITEMS, items, out),
             Self::Kept { upto, applied } => numbers(tag::KEPT, &[upto.0, applied.0]),
@@ -267,11 +267,7 @@ impl PeerMessage for Message {
             tag::MORE => Self::More,
             tag::PIECE => Self::Piece(Piece::decode(from, &rest)?),
             tag::DECIDED => {
-                let upto = epoch(from)?;
-                let (proposer, nonce) = (from.varint(WHAT)?, inputs::number(from, WHAT)?);
-                let proposer = u16::try_from(proposer).map_err(|_| DecodeError::new(WHAT))?;
-                let (proposer, incarnation) = (NodeId(proposer), from.u64(WHAT)?);
-                Self::Decided { upto, name: ProposalName { proposer, incarnation, nonce } }
+                Self::Decided { upto: epoch(from)?, name: ProposalName::decode(from, WHAT)? }
             }
             tag::ITEMS => Self::Items(Items::decode(from, &rest)?),
             tag::KEPT => Self::Kept { upto: epoch(from)?, applied: epoch(from)? },

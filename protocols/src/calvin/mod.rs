@@ -17,7 +17,7 @@
 //! | forwarding | §3.1.1, asynchronous | `asynchronous.rs` | Forward, Taken, NotTaken | that the master has a request |
 //! | early cuts | §3.1.1, asynchronous | [`crate::inputs`] | Wish, Yield | that the master's disk has what it runs |
 //! | interleaving | §3.1 | `interleaving.rs` | | the serial order |
-//! | sharding | §3.1, §3.2 | `shards.rs` | Subscribe, Slice, Piece, Items, More, Kept, Missed, Others, Look, Found | what concerns a shard, and rows of others |
+//! | sharding | §3.1, §3.2 | `shards.rs` | Subscribe, Slice, Piece, Decided, Items, More, Kept, Missed, Others, Look, Found | what concerns a shard, and rows of others |
 //! | scheduling | §3.2 | `scheduler.rs` | | every outcome |
 //! | checkpoints | §5 | `checkpoints.rs`, `frozen.rs` | Turn, AskOutcomes, Outcomes, Frozen | the state at an epoch |
 //! | recovery | §5 | `recovery.rs` | | the state, from a checkpoint and the inputs after it |

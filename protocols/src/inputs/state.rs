@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion};
 use pangea_core::protocol::Status;
 use pangea_core::time::Timestamp;
@@ -16,7 +17,7 @@ use super::greeting::Greetings;
 use super::messages::{NUMBER_MAX, are_heads};
 use super::transfer::Transfer;
 use super::turns::Turns;
-use super::{Bid, Heads, Host, Inputs, Rules, Settings};
+use super::{Bid, Heads, Host, Inputs, Rules, Settings, number};
 use crate::agreement::{Agreement, Term};
 
 /// §3.3: the logs of all replicas.
@@ -88,6 +89,19 @@ pub struct ProposalName {
 }
 
 impl ProposalName {
+    /// Appends it to `out`. [`ProposalName::decode`] is the inverse.
+    pub(crate) fn encode(self, out: &mut Vec<u8>) {
+        out.put_u16(self.proposer.0);
+        out.put_u64(self.incarnation);
+        out.put_varint(self.nonce);
+    }
+
+    /// Reads what [`ProposalName::encode`] wrote, as a part of this.
+    pub(crate) fn decode(from: &mut Reader<'_>, what: &'static str) -> Result<Self, DecodeError> {
+        let (proposer, incarnation) = (NodeId(from.u16(what)?), from.u64(what)?);
+        Ok(Self { proposer, incarnation, nonce: number(from, what)? })
+    }
+
     /// Whether this proposal was made by the same run of the same replica, and not before `other`.
     pub(crate) fn is_at_or_after(self, other: Self) -> bool {
         (self.proposer, self.incarnation) == (other.proposer, other.incarnation)

@@ -73,18 +73,13 @@ impl OfCut {
     }
 
     fn encode(self, out: &mut Vec<u8>) {
-        let ProposalName { proposer, incarnation, nonce } = self.name;
-        out.put_u16(proposer.0);
-        out.put_u64(incarnation);
-        out.put_varint(nonce);
+        self.name.encode(out);
         out.put_varint(self.first.map_or(0, |first| first + 1));
     }
 
     fn decode(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        let (proposer, incarnation) = (NodeId(from.u16(WHAT)?), from.u64(WHAT)?);
-        let (nonce, first) = (number(from, WHAT)?, number(from, WHAT)?);
-        let name = ProposalName { proposer, incarnation, nonce };
-        Ok(Self { name, first: first.checked_sub(1) })
+        let name = ProposalName::decode(from, WHAT)?;
+        Ok(Self { name, first: number(from, WHAT)?.checked_sub(1) })
     }
 }
 
