@@ -258,7 +258,7 @@ fn a_master_of_a_shard_that_crashes_and_is_soon_back_loses_nothing() {
         again += marks(&report, "calvin.early_cuts_again");
     }
     assert!(again > 5, "{again} times it has led again with cuts that were to be had");
-    assert!(whole >= 6, "in {whole} of 10 runs nobody else took over");
+    assert!(whole >= 4, "in {whole} of 10 runs nobody else took over");
 }
 
 /// The region goes on without its master, which is lost with its disk.
