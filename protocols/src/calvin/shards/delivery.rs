@@ -237,10 +237,10 @@ impl Calvin {
             return cx.mark("calvin.slice_of_another");
         }
         // What is early, and what takes its place, is as the source says.
-        let is_from_source = stream.source == from;
+        let may_be_early = stream.source == from;
         let is_next = slice.epoch == stream.upto.next();
-        let (is_decided, upto) = (slice.is_decided, stream.upto);
-        if !is_from_source && !(is_next && is_decided && stream.decided == upto) {
+        let follows = is_next && slice.is_decided && stream.decided == stream.upto;
+        if !may_be_early && !follows {
             return self.on_slice_out_of_turn(cx, from, slice.epoch);
         }
         if !is_next && !self.is_replaced(cx, shard, &slice) {
