@@ -14,7 +14,6 @@ use crate::expr::Env;
 use crate::insight::Facts;
 use crate::insight::activity::{Activity, State};
 use crate::insight::hot_keys::HotKey;
-use crate::keys;
 use crate::syntax::quoted_name;
 use crate::system::DATABASE;
 use crate::types::datum::Datum;
@@ -179,7 +178,7 @@ fn key_text(key: &HotKey, table: &Table, index: Option<&Index>, env: &Env) -> Op
     }
     let columns = table.primary_key.iter().map(|&at| &table.columns[at]);
     let types = columns.clone().map(|column| column.ty.base);
-    let values = table.known_values(types.clone(), keys::decode(types.clone(), &key.key));
+    let values = table.key_values(&key.key);
     let names = columns.map(|column| column.name.as_str());
     let shown = shown_key(names, types.zip(&values), &env.zone);
     Some(shown.trim_start_matches("Key ").to_owned())
