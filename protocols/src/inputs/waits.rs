@@ -25,7 +25,8 @@ use super::{Host, Inputs, PROGRESS, Rules};
 /// What is missing for longer than this, an epoch and the longest round trips is late.
 const PATIENCE: Span = Span::from_ms(500);
 
-/// And so is what is so many epochs and more, beside those that take their way meanwhile.
+/// And so is, when it is looked at again, what is so many epochs and more, beside those that take
+/// their way meanwhile.
 const LATE_EPOCHS: u64 = 64;
 
 /// A replica that waits for a node which is so many epochs behind can refuse requests: as many as a
@@ -48,16 +49,65 @@ pub(crate) struct Awaited {
 /// What is missing, and what of that for too long.
 #[derive(Debug, Default)]
 pub(crate) struct Waits {
-    /// The first epoch of which it is missing, and since when it is that one.
-    since: BTreeMap<(NodeId, &'static str), (u64, Timestamp)>,
+    /// Since when something of a node is missing.
+    since: BTreeMap<(NodeId, &'static str), Since>,
     /// Those that are the furthest behind first.
     pub late: Vec<WaitsFor>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Since {
+    /// The first epoch of which it is missing.
+    first: u64,
+    /// Since when it is that one.
+    same: Timestamp,
+    /// Since when it is any.
+    any: Timestamp,
+}
+
+/// When something is late.
+struct Lateness {
+    /// It is the same for so long.
+    same: Span,
+    /// Or it is so many epochs,
+    epochs: u64,
+    /// and some were missing for so long.
+    any: Span,
+}
+
+impl Lateness {
+    fn new(round_trip: Span, epoch: Span) -> Self {
+        Self {
+            same: Span::from_us(PATIENCE.us + 2 * (round_trip.us + epoch.us)),
+            epochs: LATE_EPOCHS + 2 * (PROGRESS.us + round_trip.us) / epoch.us,
+            any: Span::from_us(2 * PROGRESS.us.max(round_trip.us)),
+        }
+    }
+
+    fn is_late(&self, awaited: &Awaited, since: Since, now: Timestamp) -> bool {
+        let is_far = awaited.epochs >= self.epochs && now.since(since.any) >= self.any;
+        is_far || now.since(since.same) >= self.same
+    }
 }
 
 impl Waits {
     /// Another node, for which more wait already than should: requests are refused.
     pub(crate) fn refuses(&self, me: NodeId) -> Option<&WaitsFor> {
         self.late.iter().find(|late| late.node != me && late.epochs >= BEHIND_MAX)
+    }
+
+    fn is_late(&self, awaited: &Awaited) -> bool {
+        self.late.iter().any(|late| late.node == awaited.node && late.what == awaited.what)
+    }
+
+    /// Since when something is missing that is missing now.
+    fn since_when(&self, awaited: &Awaited, now: Timestamp) -> Since {
+        let first = awaited.first;
+        match self.since.get(&(awaited.node, awaited.what)) {
+            Some(since) if since.first == first => *since,
+            Some(since) => Since { first, same: now, any: since.any },
+            None => Since { first, same: now, any: now },
+        }
     }
 }
 
@@ -72,20 +122,17 @@ impl<H: Host> Inputs<H> {
             awaited.push(Awaited { node: me, what: "execution", first, epochs });
         }
         awaited.extend(self.awaited_order(cx.now.at));
-        let round_trip = self.topology.round_trip_max().us;
-        let epoch = self.settings.epoch.us;
-        let patience = PATIENCE.us + 2 * (round_trip + epoch);
-        let late_epochs = LATE_EPOCHS + 2 * (PROGRESS.us + round_trip) / epoch;
+        let (round_trip, epoch) = (self.topology.round_trip_max(), self.settings.epoch);
+        let lateness = Lateness::new(round_trip, epoch);
         let before = std::mem::take(&mut self.waits);
-        for Awaited { node, what, first, epochs } in awaited {
-            let known = before.since.get(&(node, what)).filter(|(known, _)| *known == first);
-            let since = known.map_or(cx.now.at, |(_, since)| *since);
-            self.waits.since.insert((node, what), (first, since));
-            if epochs >= late_epochs || cx.now.at.since(since).us >= patience {
-                let was_late = before.late.iter().any(|it| (it.node, &*it.what) == (node, what));
-                if !was_late {
+        for it in awaited {
+            let since = before.since_when(&it, cx.now.at);
+            self.waits.since.insert((it.node, it.what), since);
+            if lateness.is_late(&it, since, cx.now.at) {
+                if !before.is_late(&it) {
                     cx.mark("inputs.waits_for_node");
                 }
+                let Awaited { node, what, epochs, .. } = it;
                 self.waits.late.push(WaitsFor { node, what: what.to_owned(), epochs });
             }
         }

@@ -14,10 +14,10 @@ use pangea_core::topology::Topology;
 use pangea_core::txn::Abort;
 
 use super::super::Calvin;
-use super::{Shards, Stream};
+use super::{AHEAD_MAX, Shards, Stream};
 use crate::inputs::{Awaited, BEHIND_MAX, too_far_behind, too_many_in_flight};
 
-const _: () = assert!(BEHIND_MAX <= super::AHEAD_MAX, "who may not go on refuses");
+const _: () = assert!(BEHIND_MAX <= AHEAD_MAX, "who may not go on refuses");
 
 impl Calvin {
     /// Who is where.
@@ -56,9 +56,9 @@ impl Calvin {
             let node = stream.waits_for.get(&stream.source).copied().unwrap_or(stream.source);
             Awaited { node, what, first: first.0, epochs: last.0.saturating_sub(reached.0) }
         };
-        let is_held = |stream: &Stream| last > stream.upto && last >= inputs.pace.limit;
         let lacks_slice = |(_, stream): &(&ShardId, &Stream)| {
-            shards.given < shards.sliced && stream.upto == shards.given || is_held(stream)
+            let is_next = shards.given < shards.sliced && stream.upto == shards.given;
+            is_next || last.0 >= stream.upto.0 + AHEAD_MAX
         };
         let slices = shards.streams.iter().filter(lacks_slice);
         let slices = slices.map(|(shard, stream)| awaited("slices", shard, stream.upto.next()));
