@@ -73,13 +73,14 @@ fn recovered(report: &Report) -> Timestamp {
 }
 
 /// Asserts that those who were refused were told of one of these nodes, at these.
-fn are_named(report: &Report, at: &[u16], slow: &[u16], what: &str) {
+fn are_named(report: &Report, at: &[u16], slow: &[u16], what: &[&str]) {
     let refused = refused(report);
     assert!(refused.len() > 100, "{} were refused: {report}", refused.len());
     for (operation, abort) in &refused {
         let (node, epochs) = named(abort);
         assert!(at.contains(&operation.node.0), "{} refuses: {abort}", operation.node);
-        assert!(slow.contains(&node.0) && abort.message.ends_with(what), "{abort}");
+        assert!(slow.contains(&node.0), "{abort}");
+        assert!(what.iter().any(|what| abort.message.ends_with(what)), "{abort}");
         assert!((256..=BEHIND_MAX).contains(&epochs), "{abort}");
         assert!(operation.invoked < recovered(report), "all goes on: {abort}");
     }
@@ -95,13 +96,13 @@ fn a_shard_that_is_slow_as_a_whole_is_named_by_the_others_which_are_not_far_ahea
     let report = clean(&settings(2, stuck(&[1, 3, 5])));
     let marks = &report.counts.marks;
     assert!(marks.get("inputs.waits_for_others").is_some(), "{report}");
-    are_named(&report, &[0, 2, 4], &[1, 3, 5], "behind with slices");
+    are_named(&report, &[0, 2, 4], &[1, 3, 5], &["slices", "rows"]);
 }
 
 #[test]
 fn replicas_that_acknowledge_nothing_are_named_by_the_one_that_waits_for_them() {
     let report = clean(&settings(1, stuck(&[1, 2])));
-    are_named(&report, &[0], &[1, 2], "behind with acknowledgements");
+    are_named(&report, &[0], &[1, 2], &["acknowledgements"]);
 }
 
 /// One replica of three, and one shard's node of a region, stop nobody.
@@ -109,14 +110,6 @@ fn replicas_that_acknowledge_nothing_are_named_by_the_one_that_waits_for_them() 
 fn nobody_is_refused_for_one_slow_node() {
     for shards in [1, 2] {
         let report = clean(&settings(shards, stuck(&[1])));
-        let mut by = std::collections::BTreeMap::new();
-        for (operation, abort) in refused(&report) {
-            let (node, epochs) = named(abort);
-            let what = abort.message.rsplit(' ').next().unwrap().to_owned();
-            let it = by.entry((operation.node, node, what)).or_insert((0, operation.invoked, operation.invoked, epochs));
-            it.0 += 1; it.2 = operation.invoked; it.3 = it.3.max(epochs);
-        }
-        println!("DBG {by:#?}");
         assert_eq!(refused(&report).len(), 0, "{report}");
     }
 }

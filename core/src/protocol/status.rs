@@ -81,10 +81,7 @@ mod tests {
     fn who_is_waited_for_is_named_by_its_region_and_its_shard() {
         let whole = Topology::one_node_per_region("t", &["us", "eu"], Span::ZERO);
         let late = |epochs| WaitsFor { node: NodeId(1), what: "slices".to_owned(), epochs };
-        assert_eq!(
-            late(1).describe(&whole),
-            "eu (node 1), which is 1 epoch behind with slices"
-        );
+        assert_eq!(late(1).describe(&whole), "eu (node 1), which is 1 epoch behind with slices");
         let divided = whole.divided(Partitions::new(2, Rule::Everywhere));
         assert_eq!(
             late(300).describe(&divided),

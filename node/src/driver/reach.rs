@@ -423,8 +423,10 @@ mod tests {
         let whole = Topology::one_node_per_region("test", &["us", "eu", "ap"], Span::ZERO);
         let topology = whole.divided(Partitions::new(2, Rule::Everywhere));
         let reach = Reach::new(NodeId(0), Arc::new(topology));
-        let late = |node, what: &str, epochs| {
-            WaitsFor { node: NodeId(node), what: what.to_owned(), epochs }
+        let late = |node, what: &str, epochs| WaitsFor {
+            node: NodeId(node),
+            what: what.to_owned(),
+            epochs,
         };
         assert_eq!((reach.on_waits(Vec::new()), reach.waits_for()), (Pressure::Unchanged, None));
         let one = "waiting for us.1 (node 1), which is 70 epochs behind with slices";

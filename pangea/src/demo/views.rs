@@ -129,8 +129,10 @@ mod tests {
     fn the_status_of_the_default_regions_fits_a_terminal_and_names_what_is_not_as_it_should_be() {
         let regions: Vec<String> = crate::regions::DEFAULT.split(',').map(str::to_owned).collect();
         let plan = Plan::of_named_regions("minerva", &regions).unwrap();
-        let late = |node| {
-            WaitsFor { node: NodeId(node), what: "acknowledgements".to_owned(), epochs: 1_000 }
+        let late = |node| WaitsFor {
+            node: NodeId(node),
+            what: "acknowledgements".to_owned(),
+            epochs: 1_000,
         };
         let of = |members: &[u16], cut: &[u16]| NodeView {
             pid: Some(4_194_304),

@@ -184,9 +184,7 @@ impl PeerMessage for Message {
             }
             Self::Items(items) => encode_items(tag::ITEMS, items, out),
             Self::Kept { upto, applied, waits_for } => {
-                // 0 is nobody.
-                let node = waits_for.map_or(0, |node| u64::from(node.0) + 1);
-                numbers(tag::KEPT, &[upto.0, applied.0, node]);
+                put_kept((*upto, *applied), *waits_for, out);
             }
             Self::Missed { upto } => numbers(tag::MISSED, &[upto.0]),
             Self::Frozen { at } => numbers(tag::FROZEN, &[at.0]),
@@ -401,7 +399,7 @@ fn decode_keys(from: &mut Reader<'_>) -> Result<Vec<(TableId, Key)>, DecodeError
     (0..from.count(WHAT)?).map(|_| key(from)).collect()
 }
 
-/// A node, or nobody.
+/// The number after that of a node, or 0 for nobody.
 fn decode_node(from: &mut Reader<'_>) -> Result<Option<NodeId>, DecodeError> {
     const WHAT: &str = "node";
     let Some(node) = from.varint(WHAT)?.checked_sub(1) else { return Ok(None) };
@@ -420,6 +418,17 @@ fn decode_cold(from: &mut Reader<'_>) -> Result<Message, DecodeError> {
         true => Ok(Message::Cold { words, is_all, changes }),
         false => Err(DecodeError::new(WHAT)),
     }
+}
+
+fn put_kept(
+    upto: SnapshotVersion,
+    applied: SnapshotVersion,
+    waits_for: Option<NodeId>,
+    out: &mut Vec<u8>,
+) {
+    out.put_u8(tag::KEPT);
+    let node = waits_for.map_or(0, |node| u64::from(node.0) + 1);
+    [upto.0, applied.0, node].into_iter().for_each(|number| out.put_varint(number));
 }
 
 fn encode_items(tag: u8, items: &Items, out: &mut Vec<u8>) {

@@ -217,11 +217,8 @@ fn what_makes_no_sense_from_another_shard_is_passed_over() {
         (did.marks, did.sent.len())
     };
     let (mut whole, _) = Node::start(Vec::new(), "append", &options);
-    let kept = Message::Kept {
-        upto: SnapshotVersion(9),
-        applied: SnapshotVersion(9),
-        waits_for: None,
-    };
+    let kept =
+        Message::Kept { upto: SnapshotVersion(9), applied: SnapshotVersion(9), waits_for: None };
     assert_eq!(said(&mut whole, 0, kept.clone()), (vec!["calvin.not_divided"], 0));
 
     let topology = Topology::one_node_per_region("t", &["a", "b"], Span::ZERO);

@@ -20,13 +20,13 @@ use pangea_core::protocol::{Cx, WaitsFor};
 use pangea_core::time::{Span, Timestamp};
 
 use super::state::CutState;
-use super::{Host, Inputs, PROGRESS, Rules};
+use super::{Bid, Cut, Host, Inputs, PROGRESS, Rules};
 
-/// What is missing for longer than this, an epoch and the longest round trips is late.
+/// What is missing for longer than this, two epochs and round trips is late: the same, or of so
+/// many epochs that it can't be those which are on their way.
 const PATIENCE: Span = Span::from_ms(500);
 
-/// And so is, when it is looked at again, what is so many epochs and more, beside those that take
-/// their way meanwhile.
+/// So many are more than come within [`PROGRESS`], at the usual length of an epoch.
 const LATE_EPOCHS: u64 = 64;
 
 /// A replica that waits for a node which is so many epochs behind can refuse requests: as many as a
@@ -38,12 +38,20 @@ pub(crate) const BEHIND_MAX: u64 = 256;
 pub(crate) struct Awaited {
     /// Who has to bring it: a node of the cluster.
     pub node: NodeId,
+    /// For whom that one waits, as it says: who is named in its place.
+    pub waits_for: Option<NodeId>,
     /// What it is.
     pub what: &'static str,
     /// The first epoch of which it is missing.
     pub first: u64,
     /// How many epochs that node is behind.
     pub epochs: u64,
+}
+
+impl Awaited {
+    fn new(node: NodeId, what: &'static str, first: u64, epochs: u64) -> Self {
+        Self { node, waits_for: None, what, first, epochs }
+    }
 }
 
 /// What is missing, and what of that for too long.
@@ -65,39 +73,10 @@ struct Since {
     any: Timestamp,
 }
 
-/// When something is late.
-struct Lateness {
-    /// It is the same for so long.
-    same: Span,
-    /// Or it is so many epochs,
-    epochs: u64,
-    /// and some were missing for so long.
-    any: Span,
-}
-
-impl Lateness {
-    fn new(round_trip: Span, epoch: Span) -> Self {
-        Self {
-            same: Span::from_us(PATIENCE.us + 2 * (round_trip.us + epoch.us)),
-            epochs: LATE_EPOCHS + 2 * (PROGRESS.us + round_trip.us) / epoch.us,
-            any: Span::from_us(2 * PROGRESS.us.max(round_trip.us)),
-        }
-    }
-
-    fn is_late(&self, awaited: &Awaited, since: Since, now: Timestamp) -> bool {
-        let is_far = awaited.epochs >= self.epochs && now.since(since.any) >= self.any;
-        is_far || now.since(since.same) >= self.same
-    }
-}
-
 impl Waits {
     /// Another node, for which more wait already than should: requests are refused.
     pub(crate) fn refuses(&self, me: NodeId) -> Option<&WaitsFor> {
         self.late.iter().find(|late| late.node != me && late.epochs >= BEHIND_MAX)
-    }
-
-    fn is_late(&self, awaited: &Awaited) -> bool {
-        self.late.iter().any(|late| late.node == awaited.node && late.what == awaited.what)
     }
 
     /// Since when something is missing that is missing now.
@@ -119,21 +98,29 @@ impl<H: Host> Inputs<H> {
         let (me, last) = (self.node(self.me), self.last_decided());
         if awaited.is_empty() && last > self.cut.applied {
             let (first, epochs) = (self.cut.applied.0 + 1, last.0 - self.cut.applied.0);
-            awaited.push(Awaited { node: me, what: "execution", first, epochs });
+            awaited.push(Awaited::new(me, "execution", first, epochs));
         }
-        awaited.extend(self.awaited_order(cx.now.at));
-        let (round_trip, epoch) = (self.topology.round_trip_max(), self.settings.epoch);
-        let lateness = Lateness::new(round_trip, epoch);
+        if self.greetings.is_ready {
+            awaited.extend(self.awaited_replication());
+            awaited.extend(self.awaited_cuts(cx.now.at));
+        }
+        let (round_trip_us, epoch_us) = (self.topology.round_trip_max().us, self.settings.epoch.us);
+        let patience_us = PATIENCE.us + 2 * (round_trip_us + epoch_us);
+        let late_epochs = LATE_EPOCHS + 2 * (PROGRESS.us + round_trip_us) / epoch_us;
         let before = std::mem::take(&mut self.waits);
         for it in awaited {
             let since = before.since_when(&it, cx.now.at);
-            self.waits.since.insert((it.node, it.what), since);
-            if lateness.is_late(&it, since, cx.now.at) {
-                if !before.is_late(&it) {
+            if self.waits.since.insert((it.node, it.what), since).is_some() {
+                // Several wait for the same of one node.
+                continue;
+            }
+            let missing_since = if it.epochs >= late_epochs { since.any } else { since.same };
+            if cx.now.at.since(missing_since).us >= patience_us {
+                let (node, what) = (it.waits_for.unwrap_or(it.node), it.what.to_owned());
+                if !before.late.iter().any(|late| late.node == node) {
                     cx.mark("inputs.waits_for_node");
                 }
-                let Awaited { node, what, epochs, .. } = it;
-                self.waits.late.push(WaitsFor { node, what: what.to_owned(), epochs });
+                self.waits.late.push(WaitsFor { node, what, epochs: it.epochs });
             }
         }
         self.waits.late.sort_by_key(|late| Reverse(late.epochs));
@@ -144,56 +131,52 @@ impl<H: Host> Inputs<H> {
         let Some((_, last)) = self.cut.waiting.back() else { return Vec::new() };
         let missing = |source: NodeId| {
             let held = self.replication.logs[source.index()].held;
-            let lacks = |heads: &super::Heads| heads[source.index()] > held;
-            let epochs = || self.cut.waiting.iter().filter(|(_, cut)| lacks(&cut.heads)).count();
-            let (node, first) = (self.node(source), held.0 + 1);
-            lacks(&last.heads).then(|| Awaited {
-                node,
-                what: "batches",
-                first,
-                epochs: epochs() as u64,
+            let lacks = |cut: &Cut<H::Rules>| cut.heads[source.index()] > held;
+            lacks(last).then(|| {
+                let epochs = self.cut.waiting.iter().filter(|(_, cut)| lacks(cut)).count() as u64;
+                Awaited::new(self.node(source), "batches", held.0 + 1, epochs)
             })
         };
         self.topology.peers_of(self.me).filter_map(missing).collect()
     }
 
-    /// What this replica's batches lack to be in an epoch, and the group's log to come to those
-    /// of others.
-    fn awaited_order(&self, now: Timestamp) -> Vec<Awaited> {
+    /// What this replica's batches lack to be available.
+    fn awaited_replication(&self) -> Vec<Awaited> {
         let (me, own) = (self.me, self.own_log());
-        if !self.greetings.is_ready {
-            return Vec::new();
-        }
+        let available = self.replication.available[me.index()];
+        let mut awaited = Vec::new();
         if own.held > own.durable {
             let (first, epochs) = (own.durable.0 + 1, own.held.0 - own.durable.0);
-            return vec![Awaited { node: self.node(me), what: "fsync", first, epochs }];
+            awaited.push(Awaited::new(self.node(me), "fsync", first, epochs));
         }
-        let available = self.replication.available[me.index()];
         if own.durable > available {
-            let head = |peer: NodeId| self.replication.durable[peer.index()][me.index()];
-            let lacking = self.topology.peers_of(me).filter(|peer| head(*peer) <= available);
-            let awaited = |peer| Awaited {
-                node: self.node(peer),
-                what: "acknowledgements",
-                first: head(peer).0 + 1,
-                epochs: own.durable.0 - head(peer).0,
-            };
-            return lacking.map(awaited).collect();
+            // One that is slower than others need be is not waited for: the nearest comes first.
+            let head = |peer: &NodeId| self.replication.durable[peer.index()][me.index()];
+            let lacks = |peer: &NodeId| head(peer) <= available;
+            let mut lacking: Vec<NodeId> = self.topology.peers_of(me).filter(lacks).collect();
+            lacking.sort_by_key(|peer| Reverse(head(peer)));
+            let (first, epochs) = (available.0 + 1, own.durable.0 - available.0);
+            let what = "acknowledgements";
+            let of = |peer| Awaited::new(self.node(peer), what, first, epochs);
+            awaited.extend(lacking.into_iter().map(of));
         }
-        let last = self.last_decided();
-        let ordered = self.cut.last_head(me);
+        awaited
+    }
+
+    /// What available batches lack to be in an epoch, and the group's log to come to the epochs of
+    /// others.
+    fn awaited_cuts(&self, now: Timestamp) -> Vec<Awaited> {
+        let (me, last) = (self.me, self.last_decided());
+        let available = self.replication.available[me.index()];
         let behind = self.pace.wanted.0.saturating_sub(last.0);
-        let epochs = behind.max(available.0.saturating_sub(ordered.0));
+        let epochs = behind.max(available.0.saturating_sub(self.cut.last_head(me).0));
         if epochs == 0 || last >= self.pace.limit {
             return Vec::new();
         }
-        let awaited = |replica: NodeId, what| {
-            let node = self.node(replica);
-            Awaited { node, what, first: last.0 + 1, epochs }
-        };
+        let of = |replica, what| Awaited::new(self.node(replica), what, last.0 + 1, epochs);
         match self.agreement().leader() {
-            Some(leader) if leader != me => vec![awaited(leader, "cuts")],
-            Some(_) => self.silent(now).map(|peer| awaited(peer, "votes")).collect(),
+            Some(leader) if leader != me => vec![of(leader, "cuts")],
+            Some(_) => self.silent(now).map(|peer| of(peer, "votes")).collect(),
             None => Vec::new(),
         }
     }
@@ -210,7 +193,7 @@ impl<H: Host> Inputs<H> {
 
 impl<R: Rules> CutState<R> {
     /// How far the log of a replica is in an epoch that is decided.
-    fn last_head(&self, source: NodeId) -> super::Bid {
+    fn last_head(&self, source: NodeId) -> Bid {
         let waiting = self.waiting.back().map(|(_, cut)| cut.heads[source.index()]);
         waiting.unwrap_or_default().max(self.heads[source.index()])
     }

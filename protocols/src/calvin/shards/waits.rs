@@ -53,8 +53,13 @@ impl Calvin {
         let awaited = |what, shard: &ShardId, first: SnapshotVersion| {
             let stream = &shards.streams[shard];
             let reached = stream.reached().max(SnapshotVersion(first.0 - 1));
-            let node = stream.waits_for.get(&stream.source).copied().unwrap_or(stream.source);
-            Awaited { node, what, first: first.0, epochs: last.0.saturating_sub(reached.0) }
+            Awaited {
+                node: stream.source,
+                waits_for: stream.waits_for.get(&stream.source).copied(),
+                what,
+                first: first.0,
+                epochs: last.0.saturating_sub(reached.0),
+            }
         };
         let lacks_slice = |(_, stream): &(&ShardId, &Stream)| {
             let is_next = shards.given < shards.sliced && stream.upto == shards.given;
