@@ -183,9 +183,7 @@ impl PeerMessage for Message {
                 out.extend_from_slice(slice.bytes());
             }
             Self::Items(items) => encode_items(tag::ITEMS, items, out),
-            Self::Kept { upto, applied, waits_for } => {
-                put_kept((*upto, *applied), *waits_for, out);
-            }
+            Self::Kept { upto, applied, waits_for } => put_kept(*upto, *applied, *waits_for, out),
             Self::Missed { upto } => numbers(tag::MISSED, &[upto.0]),
             Self::Frozen { at } => numbers(tag::FROZEN, &[at.0]),
             Self::AskOutcomes { after, is_wanted } => {
