@@ -110,10 +110,7 @@ impl<H: Host> Inputs<H> {
         let before = std::mem::take(&mut self.waits);
         for it in awaited {
             let since = before.since_when(&it, cx.now.at);
-            if self.waits.since.insert((it.node, it.what), since).is_some() {
-                // Several wait for the same of one node.
-                continue;
-            }
+            self.waits.since.insert((it.node, it.what), since);
             let missing_since = if it.epochs >= late_epochs { since.any } else { since.same };
             if cx.now.at.since(missing_since).us >= patience_us {
                 let (node, what) = (it.waits_for.unwrap_or(it.node), it.what.to_owned());
