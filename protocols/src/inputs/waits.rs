@@ -93,20 +93,21 @@ impl Waits {
 impl<H: Host> Inputs<H> {
     /// Looks what is missing. `of_epochs` is what else the epochs wait for that are decided.
     pub(crate) fn note_waits(&mut self, cx: &mut Cx<'_, H>, of_epochs: Vec<Awaited>) {
+        let (round_trip_us, epoch_us) = (self.topology.round_trip_max().us, self.settings.epoch.us);
+        let patience_us = PATIENCE.us + 2 * (round_trip_us + epoch_us);
+        let late_epochs = LATE_EPOCHS + 2 * (PROGRESS.us + round_trip_us) / epoch_us;
         let mut awaited = self.awaited_batches();
         awaited.extend(of_epochs);
-        let (me, last) = (self.node(self.me), self.last_decided());
-        if awaited.is_empty() && last > self.cut.applied {
-            let (first, epochs) = (self.cut.applied.0 + 1, last.0 - self.cut.applied.0);
-            awaited.push(Awaited::new(me, "execution", first, epochs));
+        let applied = self.cut.applied.0;
+        let backlog = self.last_decided().0.saturating_sub(applied);
+        if awaited.is_empty() && backlog >= late_epochs {
+            // A single epoch may take long: that is no reason to wait for this node.
+            awaited.push(Awaited::new(self.node(self.me), "execution", applied + 1, backlog));
         }
         if self.greetings.is_ready {
             awaited.extend(self.awaited_replication());
             awaited.extend(self.awaited_cuts(cx.now.at));
         }
-        let (round_trip_us, epoch_us) = (self.topology.round_trip_max().us, self.settings.epoch.us);
-        let patience_us = PATIENCE.us + 2 * (round_trip_us + epoch_us);
-        let late_epochs = LATE_EPOCHS + 2 * (PROGRESS.us + round_trip_us) / epoch_us;
         let before = std::mem::take(&mut self.waits);
         for it in awaited {
             let since = before.since_when(&it, cx.now.at);
