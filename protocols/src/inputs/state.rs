@@ -16,6 +16,7 @@ use super::greeting::Greetings;
 use super::messages::{NUMBER_MAX, are_heads};
 use super::transfer::Transfer;
 use super::turns::Turns;
+use super::waits::Waits;
 use super::{Bid, Heads, Host, Inputs, Rules, Settings};
 use crate::agreement::{Agreement, Term};
 
@@ -348,6 +349,7 @@ impl<H: Host> Inputs<H> {
             },
             turns: Turns::new(n),
             transfer: Transfer::default(),
+            waits: Waits::default(),
             counters: Counters::default(),
             topology,
             settings,
@@ -390,6 +392,7 @@ impl<H: Host> Inputs<H> {
             members: self.members(),
             first_start: self.greetings.first_start(self.me).filter(|_| rejoin.is_none()),
             rejoin,
+            waits_for: self.waits.late.clone(),
             counters,
         }
     }

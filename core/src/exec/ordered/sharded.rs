@@ -258,6 +258,13 @@ impl Sharded {
         self.pending.front().map(|pending| pending.version)
     }
 
+    /// Whose rows the first transaction lacks that has not ended here, and its version.
+    pub fn lacking(&self) -> Option<(SnapshotVersion, ShardSet)> {
+        let first = self.pending.front()?;
+        let lacks = self.lacks(first);
+        (!lacks.is_empty()).then_some((first.version, lacks))
+    }
+
     /// Does what can be done now, of so many transactions at most: what they serve others wait for.
     pub fn go_on<H: Header>(
         &mut self,
